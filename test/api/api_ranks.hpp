@@ -31,9 +31,7 @@ void must_fail(const Result<T>& result, ErrorCode code, const std::vector<std::s
   const std::string text = result.error().to_string();
   require(result.error().code() == code,
           fmt::format("{}, not {}: {}", to_string(result.error().code()), to_string(code), text));
-  for (const std::string& word : words) {
-    require(text.find(word) != std::string::npos, fmt::format("no \"{}\" in \"{}\"", word, text));
-  }
+  require_words(text, words);
 }
 
 /// A communicator over all ranks, for the one that this player plays; or in another order.
@@ -52,6 +50,18 @@ inline Communicator join_as(Players& players, int rank, const CommunicatorOption
 }
 inline Communicator join(Players& players, const CommunicatorOptions& options = {}) {
   return join_as(players, players.first(), options);
+}
+
+/// An all-reduce in which every rank adds one.
+inline void add_one(Communicator& comm) {
+  int value = 1;
+  must(comm.all_reduce({.input = &value, .output = &value, .count = 1, .type = DataType::i32}));
+  require(value == comm.size(), "the sum");
+}
+/// Throws if the communicator has an error.
+inline void require_no_error(const Communicator& comm) {
+  const auto error = comm.async_error();
+  require(!error, error ? error->to_string() : "");
 }
 
 }  // namespace oriel::test

@@ -10,6 +10,7 @@
 #include "comm/communicator/all_reduce_reference.hpp"
 #include "comm/communicator/random_all_reduces.hpp"
 #include "gpu/gpu_ranks.hpp"
+#include "support/seed.hpp"
 
 /// Results of all-reduces on GPU memory of every kind.
 namespace oriel::test {

@@ -10,6 +10,7 @@
 #include "comm/communicator/collective_calls.hpp"
 #include "gpu/gpu_ranks.hpp"
 #include "gpu/graph.hpp"
+#include "support/seed.hpp"
 
 /// Collectives of GPUs on one node and on several, which the ranks of one machine play: by direct
 /// copy and by rings of shared memory, in graphs and outside, against a reference (3.16, 3.17,

@@ -49,7 +49,7 @@ inline bool has_thread(const std::string& name) {
 /// Waits until `condition()`; false after `patience`.
 template <typename Condition>
 bool eventually(const Condition& condition,
-                std::chrono::milliseconds patience = std::chrono::seconds(10)) {
+                std::chrono::milliseconds patience = std::chrono::seconds(30)) {
   const auto end = std::chrono::steady_clock::now() + patience;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;

@@ -115,6 +115,11 @@ void Players::barrier() {
           "the others have not come to the test's barrier");
 }
 
+void Players::await(std::size_t index, std::uint64_t value) {
+  require(poll_until(kMeetingPatience, [&] { return word(index) >= value; }),
+          "another rank has not come as far as awaited");
+}
+
 ncclResult_t Players::together(const std::function<ncclResult_t(std::size_t i, int rank)>& call) {
   if (ranks_.size() == 1) return call(0, ranks_.front());
   ncclResult_t result = ncclGroupStart();
@@ -213,14 +218,41 @@ void expect_error(ncclResult_t result, ncclResult_t expected, const char* what,
     throw std::runtime_error(std::string(what) + " returned " + std::to_string(result) +
                              " instead of " + std::to_string(expected) + ": " + text);
   }
-  for (const std::string& word : words) {
-    if (text.find(word) != std::string::npos) continue;
-    throw std::runtime_error(std::string(what) + ": \"" + word + "\" is not in \"" + text + "\"");
-  }
+  require_words(text, words);
 }
 
 void require(bool condition, const std::string& what) {
   if (!condition) throw std::runtime_error(what);
+}
+
+void require_words(const std::string& text, const std::vector<std::string>& words) {
+  for (const std::string& word : words) {
+    require(text.find(word) != std::string::npos, "no \"" + word + "\" in \"" + text + "\"");
+  }
+}
+
+ncclUniqueId new_id() {
+  ncclUniqueId id;
+  require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  return id;
+}
+
+ncclConfig_t non_blocking() {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  return config;
+}
+
+ncclResult_t state_of(ncclComm_t comm) {
+  ncclResult_t state = ncclInternalError;
+  require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
+  return state;
+}
+
+ncclResult_t await_failure(ncclComm_t comm) {
+  static_cast<void>(
+      poll_until(std::chrono::seconds(20), [&] { return state_of(comm) != ncclSuccess; }));
+  return state_of(comm);
 }
 
 Buffer::Buffer(std::size_t bytes) {

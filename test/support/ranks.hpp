@@ -67,6 +67,8 @@ class Players {
   ncclUniqueId next_id();
   /// Waits until every player has come here.
   void barrier();
+  /// Waits until a word of the board is at least `value`.
+  void await(std::size_t index, std::uint64_t value = 1);
 
   /// Calls call(i, ranks()[i]) for each rank played, in a group if there are several; the result is
   /// the group's, or the one call's.
@@ -125,6 +127,16 @@ void expect_error(ncclResult_t result, ncclResult_t expected, const char* what,
                   const std::vector<std::string>& words = {});
 /// Throws unless `condition`.
 void require(bool condition, const std::string& what);
+/// Throws unless `text` has every word.
+void require_words(const std::string& text, const std::vector<std::string>& words);
+
+ncclUniqueId new_id();
+/// A configuration by which calls go on in the background.
+ncclConfig_t non_blocking();
+/// Returns what ncclCommGetAsyncError() says.
+ncclResult_t state_of(ncclComm_t comm);
+/// Waits until the state is another than ncclSuccess, and returns it; ncclSuccess after 20 s.
+ncclResult_t await_failure(ncclComm_t comm);
 
 /// Memory of ncclMemAlloc.
 class Buffer {

@@ -30,8 +30,7 @@ namespace {
 
 TEST_CASE("init refuses bad ranks, ids and configurations", "[req:1.38][req:1.31]") {
   run_alone([] {
-    ncclUniqueId id;
-    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    const ncclUniqueId id = new_id();
     const auto refuse = [&](int size, int rank, const std::vector<std::string>& words) {
       int sentinel = 0;
       auto* comm = reinterpret_cast<ncclComm_t>(&sentinel);
@@ -53,8 +52,8 @@ TEST_CASE("init refuses bad ranks, ids and configurations", "[req:1.38][req:1.31
                                    const std::vector<std::string>& words) {
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
       set(config);
-      require(ncclGetUniqueId(&id), "ncclGetUniqueId");  // each ends with its refused init
-      expect_error(ncclCommInitRankConfig(&comm, 1, id, 0, &config), ncclInvalidArgument,
+      // The rendezvous of an id ends with its refused init.
+      expect_error(ncclCommInitRankConfig(&comm, 1, new_id(), 0, &config), ncclInvalidArgument,
                    "ncclCommInitRankConfig", words);
       require(comm == nullptr, "a failed init leaves null");
     };
@@ -75,36 +74,24 @@ TEST_CASE("init refuses bad ranks, ids and configurations", "[req:1.38][req:1.31
     refuse_config([](auto& c) { c.CTAPolicy = NCCL_CTA_POLICY_ZERO; }, {"CTAPolicy"});
     refuse_config([](auto& c) { c.shrinkShare = 1; }, {"shrinkShare"});
     refuse_config([](auto& c) { c.nvlsCTAs = 2; }, {"nvlsCTAs"});
-    refuse_config([](auto& c) { c.nChannelsPerNetPeer = 2; }, {"nChannelsPerNetPeer"});
     refuse_config([](auto& c) { c.nvlinkCentricSched = 1; }, {"nvlinkCentricSched"});
 
-    ncclConfig_t good = NCCL_CONFIG_INITIALIZER;
-    good.blocking = 1;
-    good.minCTAs = 1;
-    good.maxCTAs = 16;
-    good.commName = "one";
-    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    require(ncclCommInitRankConfig(&comm, 1, id, 0, &good), "a good configuration");
+    const auto accept = [&](const char* what, const std::function<void(ncclConfig_t&)>& set) {
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      set(config);
+      require(ncclCommInitRankConfig(&comm, 1, new_id(), 0, &config), what);
+      require(ncclCommDestroy(comm), "ncclCommDestroy");
+    };
+    accept("a good configuration",
+           [](auto& c) { c.blocking = 1, c.minCTAs = 1, c.maxCTAs = 16, c.commName = "one"; });
+    require(ncclCommInitRankConfig(&comm, 1, new_id(), 0, nullptr), "none at all");
     require(ncclCommDestroy(comm), "ncclCommDestroy");
-    comm = init_alone();  // and none at all
-    require(ncclCommDestroy(comm), "ncclCommDestroy");
-
     // An older program's shorter one, whose last bytes are padding and may hold anything.
-    ncclConfig_t older = NCCL_CONFIG_INITIALIZER;
-    older.version = NCCL_VERSION(2, 14, 3);
-    older.blocking = 1;
-    older.cgaClusterSize = 77;
-    older.size = 24;
-    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    require(ncclCommInitRankConfig(&comm, 1, id, 0, &older), "a configuration of NCCL 2.14");
-    require(ncclCommDestroy(comm), "ncclCommDestroy");
-    older = NCCL_CONFIG_INITIALIZER;
-    older.version = NCCL_VERSION(2, 18, 0);
-    older.trafficClass = 0;
-    older.size = 56;
-    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    require(ncclCommInitRankConfig(&comm, 1, id, 0, &older), "a configuration of NCCL 2.18");
-    require(ncclCommDestroy(comm), "ncclCommDestroy");
+    accept("a configuration of NCCL 2.14", [](auto& c) {
+      c.version = NCCL_VERSION(2, 14, 3), c.size = 24, c.blocking = 1, c.cgaClusterSize = 77;
+    });
+    accept("a configuration of NCCL 2.18",
+           [](auto& c) { c.version = NCCL_VERSION(2, 18, 0), c.size = 56, c.trafficClass = 0; });
     refuse_config([](auto& c) { c.size = 24, c.cgaClusterSize = 4; }, {"cgaClusterSize", "4"});
     refuse_config([](auto& c) { c.size = 16; }, {"NCCL_CONFIG_INITIALIZER"});
   });
@@ -185,36 +172,28 @@ TEST_CASE("a non-blocking communicator's refused configuration arrives on all ra
   check_all_ok(play(Cast::threads, 2, [](Players& players) {
     const ncclUniqueId id = players.next_id();
     ncclComm_t comm = nullptr;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    ncclConfig_t config = non_blocking();
     if (players.first() == 1) config.cgaClusterSize = 4;
     require(ncclCommInitRankConfig(&comm, 2, id, players.first(), &config) == ncclInProgress,
             ncclGetLastError(nullptr));
-    const ncclResult_t state = settled_state(comm);
-    const std::string text = ncclGetLastError(comm);
-    require(state == ncclInvalidArgument, text);
-    require(text.find("rank 1") != std::string::npos, text);
-    require(text.find("cgaClusterSize is 4") != std::string::npos, text);
+    require(settled_state(comm) == ncclInvalidArgument, ncclGetLastError(comm));
+    require_words(ncclGetLastError(comm), {"rank 1", "cgaClusterSize is 4"});
     require(ncclCommDestroy(comm), "ncclCommDestroy");
   }));
 }
 
 /// A signal stops the threads of a process one by one: waits until the last has stopped.
 bool all_threads_stop(pid_t process) {
-  for (int i = 0; i < 1000; ++i) {
-    bool all = true;
-    for (const auto& thread :
-         std::filesystem::directory_iterator(fmt::format("/proc/{}/task", process))) {
-      std::ifstream file(thread.path() / "stat");
-      std::string stat;
-      std::getline(file, stat);
-      const std::size_t name_end = stat.rfind(") ");
-      all = all && name_end != std::string::npos && stat.compare(name_end, 3, ") T") == 0;
-    }
-    if (all) return true;
-    std::this_thread::sleep_for(10ms);
-  }
-  return false;
+  const auto is_stopped = [](const auto& thread) {
+    std::ifstream file(thread.path() / "stat");
+    std::string stat;
+    std::getline(file, stat);
+    return stat.find(") T") != std::string::npos;
+  };
+  return eventually([&] {
+    const std::filesystem::directory_iterator threads(fmt::format("/proc/{}/task", process));
+    return std::all_of(begin(threads), end(threads), is_stopped);
+  });
 }
 
 TEST_CASE("ranks are told when the process that made the unique id is stopped", "[req:1.38]") {
@@ -223,10 +202,9 @@ TEST_CASE("ranks are told when the process that made the unique id is stopped", 
     const ncclUniqueId id = players.next_id();
     if (players.first() == 0) {
       players.word(0) = 1;
-      while (players.word(1) == 0) std::this_thread::sleep_for(1ms);  // stopped meanwhile
-      return;
+      return players.await(1);  // stopped meanwhile
     }
-    while (players.word(2) == 0) std::this_thread::sleep_for(1ms);
+    players.await(2);
     ncclComm_t comm = nullptr;
     const ncclResult_t result = ncclCommInitRank(&comm, 2, id, 1);
     players.word(1) = 1;
@@ -267,14 +245,8 @@ TEST_CASE("a communicator's name is in its errors and in the log", "[req:1.31]")
     name = "forgotten";  // was copied
     players.barrier();   // an abort that comes sooner ends the others' init
     if (players.first() == 1) return require(ncclCommAbort(comm), "ncclCommAbort");
-    ncclResult_t state = ncclSuccess;
-    for (int i = 0; i < 500 && state == ncclSuccess; ++i) {
-      std::this_thread::sleep_for(10ms);
-      require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
-    }
-    require(state != ncclSuccess, "rank 1's abort did not arrive");
-    const std::string text = ncclGetLastError(comm);
-    require(text.find("in \"the twins\"") != std::string::npos, "no name in " + text);
+    require(await_failure(comm) != ncclSuccess, "rank 1's abort did not arrive");
+    require_words(ncclGetLastError(comm), {"in \"the twins\""});
     require(ncclCommDestroy(comm), "ncclCommDestroy");
   });
   std::ostringstream log;
@@ -290,14 +262,20 @@ TEST_CASE("a communicator's name is in its errors and in the log", "[req:1.31]")
 }
 
 TEST_CASE("a bad environment value is named, with what is allowed", "[req:1.38]") {
-  Environment environment(Variables{{"ORIEL_TIMEOUT", "soon"}});
-  run_alone([] {
-    ncclUniqueId id;
-    expect_error(ncclGetUniqueId(&id), ncclInvalidUsage, "ncclGetUniqueId",
-                 {"ORIEL_TIMEOUT", "soon"});
-    void* pointer;
-    expect_error(ncclMemAlloc(&pointer, 1), ncclInvalidUsage, "ncclMemAlloc", {"ORIEL_TIMEOUT"});
-  });
+  const std::pair<Variables, std::vector<std::string>> cases[] = {
+      {{{"ORIEL_TIMEOUT", "soon"}}, {"ORIEL_TIMEOUT", "soon"}},
+      {{{"ORIEL_ALGORITHM", "ring"}},
+       {"ORIEL_ALGORITHM", "\"ring\"", "one_shot, two_shot, stream, eager"}},
+  };
+  for (const auto& [variables, words] : cases) {
+    const Environment environment(variables);
+    run_alone([&, words = words] {
+      ncclUniqueId id;
+      expect_error(ncclGetUniqueId(&id), ncclInvalidUsage, "ncclGetUniqueId", words);
+      void* pointer;
+      expect_error(ncclMemAlloc(&pointer, 1), ncclInvalidUsage, "ncclMemAlloc", words);
+    });
+  }
 }
 
 TEST_CASE("the algorithms of the settings are those of the kernels", "[req:1.38][req:1.39]") {
@@ -315,15 +293,6 @@ TEST_CASE("the algorithms of the settings are those of the kernels", "[req:1.38]
     return;
   }
   FAIL("there is no ORIEL_ALGORITHM");
-}
-
-TEST_CASE("an algorithm that does not exist is refused at the first call", "[req:1.38]") {
-  Environment environment(Variables{{"ORIEL_ALGORITHM", "ring"}});
-  run_alone([] {
-    ncclUniqueId id;
-    expect_error(ncclGetUniqueId(&id), ncclInvalidUsage, "ncclGetUniqueId",
-                 {"ORIEL_ALGORITHM", "\"ring\"", "one_shot, two_shot, stream, eager"});
-  });
 }
 
 TEST_CASE("a table or log file that cannot be had is refused", "[req:1.38][req:1.39]") {

@@ -22,19 +22,16 @@ using std::chrono::steady_clock;
 
 void require_success(ncclComm_t comm, const char* what) {
   const ncclResult_t state = settled_state(comm);
-  require(state == ncclSuccess, fmt::format("{}: {}: {}", what, static_cast<int>(state),
-                                            state == ncclSuccess ? "" : ncclGetLastError(comm)));
+  require(state == ncclSuccess, fmt::format("{}: {}: {}", what, state, ncclGetLastError(comm)));
 }
 
 void require_in_progress(ncclResult_t result, const char* what) {
-  require(
-      result == ncclInProgress,
-      fmt::format("{} returned {}: {}", what, static_cast<int>(result), ncclGetLastError(nullptr)));
+  require(result == ncclInProgress,
+          fmt::format("{} returned {}: {}", what, result, ncclGetLastError(nullptr)));
 }
 
 ncclComm_t begin_init(const ncclUniqueId& id, int size, int rank) {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
+  ncclConfig_t config = non_blocking();
   ncclComm_t comm = nullptr;
   require_in_progress(ncclCommInitRankConfig(&comm, size, id, rank, &config), "init");
   return comm;
@@ -42,19 +39,15 @@ ncclComm_t begin_init(const ncclUniqueId& id, int size, int rank) {
 
 /// Both ranks of a non-blocking communicator, by calls of this thread one after the other.
 std::array<ncclComm_t, 2> init_pair() {
-  ncclUniqueId id;
-  require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+  const ncclUniqueId id = new_id();
   const std::array<ncclComm_t, 2> comms = {begin_init(id, 2, 0), begin_init(id, 2, 1)};
   for (ncclComm_t comm : comms) require_success(comm, "init");
   return comms;
 }
 
-void require_sum(const std::array<ncclComm_t, 2>& comms) {
-  std::array<float, 2> data = {1, 2};
-  require(ncclGroupStart(), "ncclGroupStart");
-  for (std::size_t i = 0; i < 2; ++i) require(sum(&data[i], 1, comms[i]), "note");
-  require(ncclGroupEnd(), "ncclGroupEnd");
-  require(data[0] == 3 && data[1] == 3, "the sum");
+void finalize(const std::array<ncclComm_t, 2>& comms) {
+  for (ncclComm_t comm : comms) require_in_progress(ncclCommFinalize(comm), "ncclCommFinalize");
+  for (ncclComm_t comm : comms) require_success(comm, "finalize");
 }
 
 TEST_CASE("one thread registers, finalizes and destroys two non-blocking ranks in turn",
@@ -75,8 +68,7 @@ TEST_CASE("one thread registers, finalizes and destroys two non-blocking ranks i
       require(ncclCommWindowDeregister(comms[i], windows[i]), "ncclCommWindowDeregister");
     }
     const auto begun = steady_clock::now();
-    for (ncclComm_t comm : comms) require_in_progress(ncclCommFinalize(comm), "ncclCommFinalize");
-    for (ncclComm_t comm : comms) require_success(comm, "finalize");
+    finalize(comms);
     require(steady_clock::now() - begun < 15s, "one rank's finalize waited for the other's");
     for (ncclComm_t comm : comms) {
       expect_error(sum(nullptr, 1, comm), ncclInvalidUsage, "after finalize", {"finalized"});
@@ -92,9 +84,7 @@ TEST_CASE("calls on a communicator in progress are refused, queries answer", "[r
     ncclWindow_t window = nullptr, ignored = nullptr;
     require_in_progress(ncclCommWindowRegister(comms[0], buffer.at(), 4096, &window, 1),
                         "ncclCommWindowRegister");
-    ncclResult_t state = ncclSuccess;
-    require(ncclCommGetAsyncError(comms[0], &state), "ncclCommGetAsyncError");
-    require(state == ncclInProgress, "the other rank has not come");
+    require(state_of(comms[0]) == ncclInProgress, "the other rank has not come");
     const auto refused = [](ncclResult_t result, const char* what) {
       expect_error(result, ncclInvalidUsage, what, {"in progress", "poll"});
     };
@@ -110,7 +100,7 @@ TEST_CASE("calls on a communicator in progress are refused, queries answer", "[r
     for (ncclComm_t comm : comms) require_success(comm, "registration");
     require(window != nullptr && second != nullptr, "windows");
     require_sum(comms);
-    for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+    destroy(comms);
   });
 }
 
@@ -126,14 +116,12 @@ TEST_CASE("a refused non-blocking registration is told, and the communicator sta
                         "good");
     for (ncclComm_t comm : comms) {
       require(settled_state(comm) == ncclInvalidArgument, "the state");
-      require(std::string(ncclGetLastError(comm)).find("4096") != std::string::npos,
-              ncclGetLastError(comm));
+      require_words(ncclGetLastError(comm), {"4096"});
     }
     require(windows[0] == nullptr && windows[1] == nullptr, "windows");
     require_sum(comms);
-    for (ncclComm_t comm : comms) require_in_progress(ncclCommFinalize(comm), "ncclCommFinalize");
-    for (ncclComm_t comm : comms) require_success(comm, "finalize");
-    for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+    finalize(comms);
+    destroy(comms);
   });
 }
 
@@ -148,12 +136,8 @@ void end_in_progress(bool by_abort) {
                         "ncclCommWindowRegister");
     require(ncclCommAbort(comms[0]), "ncclCommAbort");
     window = untouched;
-    ncclResult_t state = ncclSuccess;
-    for (int i = 0; i < 2000 && state == ncclSuccess; ++i) {
-      std::this_thread::sleep_for(1ms);
-      state = settled_state(comms[1]);
-    }
-    require(state == ncclRemoteError, "the other rank learns of it");
+    const auto is_told = [&] { return settled_state(comms[1]) == ncclRemoteError; };
+    require(eventually(is_told), "the other rank learns of it");
     require(ncclCommDestroy(comms[1]), "ncclCommDestroy");
     std::this_thread::sleep_for(50ms);
     require(window == untouched, "written behind the user's back");
@@ -189,8 +173,7 @@ TEST_CASE("aborting one non-blocking communicator leaves the others of its group
       require(ncclCommDestroy(comm), "ncclCommDestroy");
       return;
     }
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    ncclConfig_t config = non_blocking();
     std::array<ncclComm_t, 2> comms{};
     require(ncclGroupStart(), "ncclGroupStart");
     require(ncclCommInitRankConfig(&comms[0], 2, first, 0, &config), "note");
@@ -198,9 +181,7 @@ TEST_CASE("aborting one non-blocking communicator leaves the others of its group
     require_in_progress(ncclGroupEnd(), "ncclGroupEnd");
     require(ncclCommAbort(comms[1]), "ncclCommAbort");
     std::this_thread::sleep_for(100ms);
-    ncclResult_t state = ncclSuccess;
-    require(ncclCommGetAsyncError(comms[0], &state), "ncclCommGetAsyncError");
-    require(state == ncclInProgress, fmt::format("{}", ncclGetLastError(comms[0])));
+    require(state_of(comms[0]) == ncclInProgress, ncclGetLastError(comms[0]));
     players.barrier();
     require_success(comms[0], "init");
     require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
@@ -212,20 +193,17 @@ TEST_CASE("a group that starts a non-blocking communicator ends behind its all-r
   run_alone([] {
     std::array<ncclComm_t, 2> comms{};
     require(ncclCommInitAll(comms.data(), 2, nullptr), "ncclCommInitAll");
-    ncclUniqueId id;
-    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    ncclConfig_t config = non_blocking();
     std::vector<float> ones(1 << 20, 1), twos(1 << 20, 2);
     ncclComm_t later = nullptr;
     require(ncclGroupStart(), "ncclGroupStart");
-    require(ncclCommInitRankConfig(&later, 2, id, 0, &config), "note");
+    require(ncclCommInitRankConfig(&later, 2, new_id(), 0, &config), "note");
     require(sum(ones.data(), ones.size(), comms[0]), "note");
     require(sum(twos.data(), twos.size(), comms[1]), "note");
     require_in_progress(ncclGroupEnd(), "ncclGroupEnd");
     require(ones.front() == 3 && ones.back() == 3 && twos.back() == 3, "the sum");
     require(ncclCommAbort(later), "ncclCommAbort");
-    for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+    destroy(comms);
   });
 }
 

@@ -26,14 +26,14 @@ constexpr std::size_t kMayAbort = 0;    // the rank that aborts may do so
 constexpr std::size_t kCallsEnded = 1;  // ranks whose call has ended
 
 bool wait_for_stop(pid_t pid) {
-  const auto end = std::chrono::steady_clock::now() + 30s;
-  while (std::chrono::steady_clock::now() < end) {
-    siginfo_t info{};
-    const int seen = ::waitid(P_PID, static_cast<id_t>(pid), &info, WSTOPPED | WNOHANG | WNOWAIT);
-    if (seen == 0 && info.si_pid == pid) return true;
-    std::this_thread::sleep_for(1ms);
-  }
-  return false;
+  return eventually(
+      [pid] {
+        siginfo_t info{};
+        const auto id = static_cast<id_t>(pid);
+        const int seen = ::waitid(P_PID, id, &info, WSTOPPED | WNOHANG | WNOWAIT);
+        return seen == 0 && info.si_pid == pid;
+      },
+      30s);
 }
 
 /// Rank 1 of three stops as it sends its descriptors; rank `aborter` then aborts.
@@ -53,7 +53,7 @@ void register_beside_a_stop(Players& players, int aborter) {
       players.destroy(comms);
     } else if (players.first() == aborter) {
       std::thread thread([&] {
-        while (players.word(kMayAbort) == 0) std::this_thread::sleep_for(1ms);
+        players.await(kMayAbort);
         require(ncclCommAbort(comms[0]), "ncclCommAbort");
       });
       const ncclResult_t result = call();
@@ -92,8 +92,7 @@ TEST_CASE("an abort ends a registration that waits for the descriptors of a stop
 TEST_CASE("an abort between the last wait of a start and its outcome ends the communicator",
           "[req:1.12][D11]") {
   run_alone([] {
-    ncclUniqueId id;
-    require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+    const ncclUniqueId id = new_id();
     comm::JoinRequest request;
     request.id = boot::UniqueId::decode(std::as_bytes(std::span(id.internal))).value();
     request.device = &comm::host_device();

@@ -25,6 +25,7 @@
 namespace oriel::test {
 
 enum class Kind { all_reduce, all_gather, reduce_scatter };
+inline constexpr Kind kKinds[] = {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter};
 inline constexpr const char* kKindNames[] = {"all-reduce", "all-gather", "reduce-scatter"};
 
 inline constexpr DataType kTypes[] = {
@@ -69,6 +70,25 @@ struct Call {
                        static_cast<int>(buffers), static_cast<int>(inputs), skew, seed);
   }
 };
+
+/// Makes a call of any kind.
+inline Status collective(Communicator& comm, Kind kind, const AllReduceArguments& call) {
+  if (kind == Kind::all_reduce) return comm.all_reduce(call);
+  if (kind == Kind::reduce_scatter) {
+    return comm.reduce_scatter({.input = call.input,
+                                .output = call.output,
+                                .count = call.count,
+                                .type = call.type,
+                                .op = call.op,
+                                .scalar = call.scalar,
+                                .stream = call.stream});
+  }
+  return comm.all_gather({.input = call.input,
+                          .output = call.output,
+                          .count = call.count,
+                          .type = call.type,
+                          .stream = call.stream});
+}
 
 inline std::uint64_t scalar_of(const Call& call, int rank) {
   std::byte bytes[8] = {};
@@ -185,30 +205,14 @@ class Caller {
   void make(const Call& call, const void* input, void* output, const std::uint64_t* scalar,
             void* stream) {
     const void* const factor = call.op == ReduceOp::premul_sum ? scalar : nullptr;
-    Status done;
-    if (call.kind == Kind::all_gather) {
-      done = comm_.all_gather({.input = input,
-                               .output = output,
-                               .count = call.count,
-                               .type = call.type,
-                               .stream = stream});
-    } else if (call.kind == Kind::all_reduce) {
-      done = comm_.all_reduce({.input = input,
-                               .output = output,
-                               .count = call.count,
-                               .type = call.type,
-                               .op = call.op,
-                               .scalar = factor,
-                               .stream = stream});
-    } else {
-      done = comm_.reduce_scatter({.input = input,
-                                   .output = output,
-                                   .count = call.count,
-                                   .type = call.type,
-                                   .op = call.op,
-                                   .scalar = factor,
-                                   .stream = stream});
-    }
+    const Status done = collective(comm_, call.kind,
+                                   {.input = input,
+                                    .output = output,
+                                    .count = call.count,
+                                    .type = call.type,
+                                    .op = call.op,
+                                    .scalar = factor,
+                                    .stream = stream});
     require(done.ok(), call.text() + ": " + (done.ok() ? "" : done.error().to_string()));
   }
 
@@ -258,6 +262,12 @@ inline void agree(Players& players, std::uint64_t hash, const std::string& what)
   players.barrier();
 }
 
+/// A rank's settings: the name of its node.
+inline Variables on_node(const Nodes& nodes, const Players& players) {
+  const int node = nodes[static_cast<std::size_t>(players.first())];
+  return {{"ORIEL_HOSTID", "node" + std::to_string(node)}};
+}
+
 /// Plays with ranks on these nodes.
 inline void play_on(const Nodes& nodes, const Variables& variables, const Body& body, int line) {
   INFO("line " << line << ", nodes of the ranks: " << text_of(nodes));
@@ -265,8 +275,7 @@ inline void play_on(const Nodes& nodes, const Variables& variables, const Body& 
   check_all_ok(play(
       Cast::processes, static_cast<int>(nodes.size()),
       [&](Players& players) {
-        const int node = nodes[static_cast<std::size_t>(players.first())];
-        const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
+        const Environment own(on_node(nodes, players));
         body(players);
       },
       std::chrono::seconds(100)));

@@ -16,12 +16,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-void on_node(const Nodes& nodes, const Players& players, const auto& body) {
-  const int node = nodes[static_cast<std::size_t>(players.ranks().front())];
-  const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
-  body();
-}
-
 /// All-reduces until one fails, and its error.
 Error reduce_until_error(Communicator& comm, std::size_t count, const auto& behind_each) {
   std::vector<float> data(count, 1);
@@ -37,16 +31,14 @@ Error reduce_until_error(Communicator& comm, std::size_t count, const auto& behi
 
 TEST_CASE("a rank that is killed during a collective is named by all others", "[req:3.19]") {
   for (const std::size_t count : {std::size_t{100}, std::size_t{60'000}}) {
-    const Nodes nodes{0, 0, 1, 1};
     constexpr int kVictim = 2;
     Stage stage(Cast::processes, 4, [&](Players& players) {
-      on_node(nodes, players, [&] {
-        auto comm = join(players);
-        const Error error = reduce_until_error(comm, count, [&] { ++players.word(0); });
-        require(error.origin_rank() == kVictim, error.to_string());
-        require(error.code() == ErrorCode::remote, error.to_string());
-        require(comm.async_error().has_value(), "the communicator knows");
-      });
+      const Environment own(on_node({0, 0, 1, 1}, players));
+      auto comm = join(players);
+      const Error error = reduce_until_error(comm, count, [&] { ++players.word(0); });
+      require(error.origin_rank() == kVictim, error.to_string());
+      require(error.code() == ErrorCode::remote, error.to_string());
+      require(comm.async_error().has_value(), "the communicator knows");
     });
     REQUIRE(stage.wait_for_word(0, 40, 60s));
     stage.kill(kVictim, SIGKILL);
@@ -58,45 +50,39 @@ TEST_CASE("a rank that is killed during a collective is named by all others", "[
 }
 
 TEST_CASE("a rank that does not come is named when the time is over", "[req:3.19]") {
-  const Environment common(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "400ms"}});
-  const Nodes nodes{0, 1};
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
-    on_node(nodes, players, [&] {
-      auto comm = join(players);
-      std::vector<float> data(50'000, 1);
-      if (players.first() == 0) {
-        const auto error =
-            comm.reduce_scatter({.input = data.data(), .output = data.data(), .count = 25'000});
-        must_fail(error, ErrorCode::timeout, {"rank 0 has waited for rank 1"});
-      }
-      players.barrier();
-    });
-  }));
+  const auto body = [](Players& players) {
+    auto comm = join(players);
+    std::vector<float> data(50'000, 1);
+    if (players.first() == 0) {
+      const auto error =
+          comm.reduce_scatter({.input = data.data(), .output = data.data(), .count = 25'000});
+      must_fail(error, ErrorCode::timeout, {"rank 0 has waited for rank 1"});
+    }
+    players.barrier();
+  };
+  play_on({0, 1}, {{"ORIEL_COLLECTIVE_TIMEOUT", "400ms"}}, body, __LINE__);
 }
 
 TEST_CASE("an abort ends the collectives of all ranks", "[req:3.16]") {
-  const Nodes nodes{0, 1, 1};
-  check_all_ok(play(Cast::processes, 3, [&](Players& players) {
-    on_node(nodes, players, [&] {
-      auto comm = join(players);
-      if (players.first() == 0) {
-        while (players.word(0) < 2) std::this_thread::sleep_for(1ms);
-        comm.abort();
-      } else {
-        std::vector<float> data(300, 1), all(900);
-        ++players.word(0);
-        const Status done =
-            comm.all_gather({.input = data.data(), .output = all.data(), .count = 300});
-        require(!done.ok(), "nobody can have all");
-        require(done.error().origin_rank() == 0, done.error().to_string());
-      }
-      players.barrier();
-    });
-  }));
+  const auto body = [](Players& players) {
+    auto comm = join(players);
+    if (players.first() == 0) {
+      players.await(0, 2);
+      comm.abort();
+    } else {
+      std::vector<float> data(300, 1), all(900);
+      ++players.word(0);
+      const Status done =
+          comm.all_gather({.input = data.data(), .output = all.data(), .count = 300});
+      require(!done.ok(), "nobody can have all");
+      require(done.error().origin_rank() == 0, done.error().to_string());
+    }
+    players.barrier();
+  };
+  play_on({0, 1, 1}, {}, body, __LINE__);
 }
 
 TEST_CASE("ranks in different calls get an error that says so", "[req:3.16]") {
-  const Nodes nodes{0, 1};
   struct Pair {
     Kind kinds[2];
     std::size_t counts[2];
@@ -112,24 +98,19 @@ TEST_CASE("ranks in different calls get an error that says so", "[req:3.16]") {
                         {{Kind::reduce_scatter, Kind::reduce_scatter}, {100, 101}},
                         {{Kind::reduce_scatter, Kind::reduce_scatter}, {100, 30'000}},
                         {{Kind::reduce_scatter, Kind::all_reduce}, {100, 100}}};
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
-    on_node(nodes, players, [&] {
-      const auto me = static_cast<std::size_t>(players.first());
-      std::vector<float> in(70'000, 1), out(70'000, 0);
-      for (const Pair& pair : pairs) {
-        auto comm = join(players);
-        const std::size_t count = pair.counts[me];
-        const Status done =
-            pair.kinds[me] == Kind::all_reduce
-                ? comm.all_reduce({.input = in.data(), .output = out.data(), .count = count})
-            : pair.kinds[me] == Kind::all_gather
-                ? comm.all_gather({.input = in.data(), .output = out.data(), .count = count})
-                : comm.reduce_scatter({.input = in.data(), .output = out.data(), .count = count});
-        must_fail(done, ErrorCode::invalid_usage, {"ranks", "are in different calls"});
-        players.barrier();
-      }
-    });
-  }));
+  const auto body = [&](Players& players) {
+    const auto me = static_cast<std::size_t>(players.first());
+    std::vector<float> in(70'000, 1), out(70'000, 0);
+    for (const Pair& pair : pairs) {
+      auto comm = join(players);
+      const Status done =
+          collective(comm, pair.kinds[me],
+                     {.input = in.data(), .output = out.data(), .count = pair.counts[me]});
+      must_fail(done, ErrorCode::invalid_usage, {"ranks", "are in different calls"});
+      players.barrier();
+    }
+  };
+  play_on({0, 1}, {}, body, __LINE__);
 }
 
 TEST_CASE("arguments of collectives are checked", "[req:3.23]") {

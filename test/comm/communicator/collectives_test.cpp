@@ -9,6 +9,7 @@
 
 #include "comm/communicator/collective_calls.hpp"
 #include "comm/group/comm_entry.hpp"
+#include "support/seed.hpp"
 
 /// Collectives inside one node and among several, against a reference (3.16, 3.17).
 namespace oriel::test {
@@ -29,25 +30,20 @@ void call_everything(Players& players, std::uint64_t seed, bool exact) {
         const Kind kind = gathers                 ? Kind::all_gather
                           : drawn / 1024 % 2 == 0 ? Kind::all_reduce
                                                   : Kind::reduce_scatter;
-        Call call;
-        call.kind = kind;
-        call.type = type;
-        call.op = op;
-        call.count = counts[drawn % 4];
-        call.buffers = static_cast<Buffers>(drawn / 4 % kBuffers);
-        call.skew = drawn / 16 % 8;
-        if (exact) call.inputs = static_cast<Inputs>(drawn / 128 % 3);
-        call.seed = drawn;
+        const Call call{.kind = kind,
+                        .type = type,
+                        .op = op,
+                        .count = counts[drawn % 4],
+                        .buffers = static_cast<Buffers>(drawn / 4 % kBuffers),
+                        .inputs = exact ? static_cast<Inputs>(drawn / 128 % 3) : Inputs::moderate,
+                        .skew = drawn / 16 % 8,
+                        .seed = drawn};
         const std::uint64_t hash = caller.check(call, exact);
         if (kind == Kind::all_reduce && step % 5 == 0) agree(players, hash, call.text());
       }
     }
   }
-  Call nothing;
-  for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
-    nothing.kind = kind;
-    caller.check(nothing, exact);
-  }
+  for (const Kind kind : kKinds) caller.check({.kind = kind}, exact);
   players.barrier();
 }
 
@@ -83,10 +79,8 @@ TEST_CASE("the smallest all-reduce between two nodes", "[req:3.16]") {
       {0, 1}, {},
       [](Players& players) {
         Caller caller(players, 400'000);
-        Call call;
-        for (const std::size_t count : {std::size_t{1}, std::size_t{1000}, std::size_t{100'000}}) {
-          call.count = count;
-          call.seed = count;
+        for (const std::size_t count : {1, 1000, 100'000}) {
+          const Call call{.count = count, .seed = count};
           agree(players, caller.check(call, true), call.text());
         }
       },
@@ -95,7 +89,6 @@ TEST_CASE("the smallest all-reduce between two nodes", "[req:3.16]") {
 
 TEST_CASE("every type and operation among nodes of all kinds", "[req:3.16]") {
   const std::uint64_t seed = test_seed();
-  WARN("ORIEL_TEST_SEED=" << seed);
   for (const Nodes& nodes : kSplits) {
     play_on(
         nodes, {{"ORIEL_CHUNK", "512"}, {"ORIEL_SCRATCH_SIZE", "4M"}},
@@ -106,7 +99,6 @@ TEST_CASE("every type and operation among nodes of all kinds", "[req:3.16]") {
 
 TEST_CASE("with ORIEL_DETERMINISTIC the bits do not depend on the nodes", "[req:3.17]") {
   const std::uint64_t seed = test_seed();
-  WARN("ORIEL_TEST_SEED=" << seed);
   for (const Nodes& nodes : kSplits) {
     play_on(
         nodes, {{"ORIEL_DETERMINISTIC", "1"}, {"ORIEL_CHUNK", "512"}, {"ORIEL_SCRATCH_SIZE", "4M"}},
@@ -117,7 +109,6 @@ TEST_CASE("with ORIEL_DETERMINISTIC the bits do not depend on the nodes", "[req:
 
 TEST_CASE("every split of up to 6 ranks into nodes gives the same bits", "[req:3.17]") {
   const std::uint64_t seed = test_seed();
-  WARN("ORIEL_TEST_SEED=" << seed);
   std::mt19937_64 rng(seed);
   for (int ranks = 2; ranks <= 6; ++ranks) {
     std::vector<Nodes> splits;
@@ -136,17 +127,12 @@ TEST_CASE("every split of up to 6 ranks into nodes gives the same bits", "[req:3
     const Environment common(Variables{{"ORIEL_DETERMINISTIC", "1"}, {"ORIEL_CHUNK", "1024"}});
     check_all_ok(play(Cast::processes, ranks, [&](Players& players) {
       for (const Nodes& nodes : splits) {
-        const int node = nodes[static_cast<std::size_t>(players.first())];
-        const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
+        const Environment own(on_node(nodes, players));
         Caller caller(players, 9'000);
         for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter}) {
           for (const DataType type : {DataType::f32, DataType::bf16}) {
-            for (const std::size_t count : {std::size_t{200}, std::size_t{2'001}}) {
-              Call call;
-              call.kind = kind;
-              call.type = type;
-              call.count = count;
-              call.seed = seed + count;
+            for (const std::size_t count : {200, 2'001}) {
+              const Call call{.kind = kind, .type = type, .count = count, .seed = seed + count};
               const std::uint64_t hash = caller.check(call, true);
               if (kind == Kind::all_reduce) agree(players, hash, text_of(nodes) + call.text());
             }
@@ -160,22 +146,18 @@ TEST_CASE("every split of up to 6 ranks into nodes gives the same bits", "[req:3
 
 TEST_CASE("large messages, whose rounds overlap", "[req:3.16]") {
   const std::uint64_t seed = test_seed();
-  WARN("ORIEL_TEST_SEED=" << seed);
   const auto body = [&](Players& players) {
     const auto most = static_cast<std::size_t>(scaled(150'000));
     Caller caller(players, (most + 8) * 4);
     std::uint64_t step = seed;
-    for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
+    for (const Kind kind : kKinds) {
       for (const DataType type : {DataType::f32, DataType::bf16}) {
         for (const Buffers buffers : {Buffers::apart, Buffers::window_in_place,
                                       Buffers::input_in_window, Buffers::some_in_place}) {
-          Call call;
-          call.kind = kind;
-          call.type = type;
-          call.count = most / (type == DataType::f32 ? 1 : 3) - step % 1000;
-          call.buffers = buffers;
-          call.seed = ++step;
-          caller.check(call, false);
+          const std::size_t count = most / (type == DataType::f32 ? 1 : 3) - step % 1000;
+          caller.check(
+              {.kind = kind, .type = type, .count = count, .buffers = buffers, .seed = ++step},
+              false);
         }
       }
     }
@@ -193,13 +175,9 @@ TEST_CASE("eight ranks whose nodes take turns", "[req:3.16]") {
       {0, 1, 0, 1, 0, 1, 0, 1}, {},
       [](Players& players) {
         Caller caller(players, 100'000);
-        for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
-          for (const std::size_t count : {std::size_t{100}, std::size_t{20'000}}) {
-            Call call;
-            call.kind = kind;
-            call.count = count;
-            call.seed = count;
-            caller.check(call, false);
+        for (const Kind kind : kKinds) {
+          for (const std::size_t count : {100, 20'000}) {
+            caller.check({.kind = kind, .count = count, .seed = count}, false);
           }
         }
         players.barrier();
@@ -222,21 +200,14 @@ TEST_CASE("what is sent from a window does not pass through the scratch memory",
     const auto window = must(comm.register_window(memory));
     std::vector<std::int32_t> plain(4 * kCount);
     std::int32_t mark = 0x5eed0000 + players.first();
-    for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
+    for (const Kind kind : kKinds) {
       for (const bool in_window : {false, true}) {
         auto* const input = in_window ? static_cast<std::int32_t*>(memory.data()) : plain.data();
         auto* const output = input + 2 * kCount;
         mark += 256;
         std::fill(input, input + 2 * kCount, mark);
-        const Status done =
-            kind == Kind::all_gather
-                ? comm.all_gather(
-                      {.input = input, .output = output, .count = kCount, .type = DataType::i32})
-            : kind == Kind::all_reduce
-                ? comm.all_reduce(
-                      {.input = input, .output = output, .count = kCount, .type = DataType::i32})
-                : comm.reduce_scatter(
-                      {.input = input, .output = output, .count = kCount, .type = DataType::i32});
+        const Status done = collective(
+            comm, kind, {.input = input, .output = output, .count = kCount, .type = DataType::i32});
         require(done.ok(), "a collective");
         players.barrier();
         const auto marks = static_cast<std::size_t>(
@@ -256,21 +227,19 @@ TEST_CASE("what is sent from a window does not pass through the scratch memory",
 TEST_CASE("small calls follow each other whoever is late, more than there are regions",
           "[req:3.16]") {
   const std::uint64_t seed = test_seed();
-  WARN("ORIEL_TEST_SEED=" << seed);
   const auto body = [&](Players& players) {
     Caller caller(players, 5'000 * 4);
     const int calls = scaled(240);
     for (int i = 0; i < calls; ++i) {
       const std::uint64_t drawn = mix(seed, static_cast<std::uint64_t>(i));
-      Call call;
-      call.kind = static_cast<Kind>(drawn % 3);
-      call.type = drawn / 4 % 2 == 0 ? DataType::f32 : DataType::u8;
-      call.op = drawn / 8 % 4 == 0 ? ReduceOp::premul_sum : ReduceOp::sum;
       // One entry of a queue, bytes that the NIC fetches, and now and then several rounds.
       const std::size_t counts[] = {1 + drawn / 64 % 7, drawn / 64 % 500, 5'000};
-      call.count = counts[i % 16 == 7 ? 2 : drawn / 32 % 2];
-      call.buffers = static_cast<Buffers>(drawn / 65'536 % kBuffers);
-      call.seed = drawn;
+      const Call call{.kind = static_cast<Kind>(drawn % 3),
+                      .type = drawn / 4 % 2 == 0 ? DataType::f32 : DataType::u8,
+                      .op = drawn / 8 % 4 == 0 ? ReduceOp::premul_sum : ReduceOp::sum,
+                      .count = counts[i % 16 == 7 ? 2 : drawn / 32 % 2],
+                      .buffers = static_cast<Buffers>(drawn / 65'536 % kBuffers),
+                      .seed = drawn};
       const auto late = static_cast<int>(drawn >> 40) % (2 * players.size());
       if (players.first() == late) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       caller.check(call, false);
@@ -283,28 +252,25 @@ TEST_CASE("small calls follow each other whoever is late, more than there are re
   play_on({0, 1, 0}, {{"ORIEL_DETERMINISTIC", "1"}}, body, __LINE__);
 }
 
-TEST_CASE("a rank may leave as soon as its last call has ended", "[req:3.16]") {
-  play_on(
-      {0, 1, 1}, {},
-      [](Players& players) {
-        for (int i = 0; i < 12; ++i) {
-          Caller caller(players, 40'000);
-          Call call;
-          call.kind = static_cast<Kind>(i % 3);
-          call.count = i < 6 ? 10 : 9'000;
-          call.seed = static_cast<std::uint64_t>(i);
-          if (players.first() == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(3));
-          caller.check(call, false);
-        }
-      },
-      __LINE__);
+TEST_CASE("a rank may leave as soon as its last call has ended", "[req:1.12][req:3.16]") {
+  const auto body = [](Players& players) {
+    for (int i = 0; i < 12; ++i) {
+      Caller caller(players, 40'000);
+      if (players.first() == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      caller.check({.kind = static_cast<Kind>(i % 3),
+                    .count = i < 6 ? std::size_t{10} : std::size_t{9'000},
+                    .seed = static_cast<std::uint64_t>(i)},
+                   false);
+    }
+  };
+  for (const Nodes& nodes : {Nodes{0, 1, 1}, Nodes{0, 0, 0}}) play_on(nodes, {}, body, __LINE__);
 }
 
 TEST_CASE("two ranks of one thread on each of two nodes, through groups of the C interface",
           "[req:3.16]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     const int node = players.first();
-    const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
+    const Environment own(on_node({0, 1}, players));
     const ncclUniqueId id = players.next_id();
     ncclComm_t comms[2] = {};
     const auto together = [&](const char* what, const auto& call) {
@@ -341,7 +307,7 @@ TEST_CASE("two ranks of one thread on each of two nodes, through groups of the C
 TEST_CASE("ranks that are threads of each node's process", "[req:3.16]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     const int node = players.first();
-    const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)}});
+    const Environment own(on_node({0, 1}, players));
     const ncclUniqueId bytes = players.next_id();
     UniqueId id;
     std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());

@@ -29,11 +29,7 @@ void start_in_small_room(Players& players, bool has_another, int extra) {
   if (has_another) others.push_back(join(players));
   players.barrier();
   if (players.first() == 1) allow_more_descriptors(extra);
-  const ncclUniqueId bytes = players.next_id();
-  UniqueId id;
-  std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-  must_fail(Communicator::init(id, players.first(), players.size(), {}), ErrorCode::system,
-            {"rank 1", "RLIMIT_NOFILE"});
+  must_fail(try_to_join(players), ErrorCode::system, {"rank 1", "RLIMIT_NOFILE"});
   players.barrier();
 }
 
@@ -72,17 +68,10 @@ void start_with_fabric(Players& players, int extra) {
                                   {"ORIEL_WIRE", "fabric"},
                                   {"ORIEL_COLLECTIVE_TIMEOUT", "20s"}});
   if (players.first() == 1) allow_more_descriptors(extra);
-  const ncclUniqueId bytes = players.next_id();
-  UniqueId id;
-  std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-  auto comm = Communicator::init(id, players.first(), players.size(), {});
+  auto comm = try_to_join(players);
   players.barrier();
   if (!comm.ok()) {
-    const std::string text = comm.error().to_string();
-    const bool is_named =
-        text.find("rank 1") != std::string::npos && text.find("RLIMIT_NOFILE") != std::string::npos;
-    require(is_named, text);
-    return;
+    return require_words(comm.error().to_string(), {"rank 1", "RLIMIT_NOFILE"});
   }
   std::vector<float> data(100'000, 1);
   must(

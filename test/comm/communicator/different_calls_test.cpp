@@ -16,26 +16,6 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kShort = 50, kLong = 5000;  // elements: one round, and many
 
-void on_node_of_its_own(const Players& players, const auto& body) {
-  const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(players.first())},
-                                  {"ORIEL_CHUNK", "512"},
-                                  {"ORIEL_COLLECTIVE_TIMEOUT", "8s"}});
-  body();
-}
-
-Status call(Communicator& comm, Kind kind, std::size_t count) {
-  const std::size_t all = count * static_cast<std::size_t>(comm.size());
-  std::vector<float> in(kind == Kind::reduce_scatter ? all : count, 1);
-  std::vector<float> out(kind == Kind::all_gather ? all : count, 0);
-  if (kind == Kind::all_gather) {
-    return comm.all_gather({.input = in.data(), .output = out.data(), .count = count});
-  }
-  if (kind == Kind::reduce_scatter) {
-    return comm.reduce_scatter({.input = in.data(), .output = out.data(), .count = count});
-  }
-  return comm.all_reduce({.input = in.data(), .output = out.data(), .count = count});
-}
-
 /// What each rank calls; rank 1 is the one that differs.
 struct SmallCall {
   Kind kind = Kind::all_reduce;
@@ -62,16 +42,13 @@ constexpr Mistake kMistakes[] = {
 };
 
 Status call(Communicator& comm, const SmallCall& what) {
-  std::vector<std::byte> in(what.count * 8), out(what.count * 8 * 4);
-  if (what.kind == Kind::all_gather) {
-    return comm.all_gather(
-        {.input = in.data(), .output = out.data(), .count = what.count, .type = what.type});
-  }
-  return comm.all_reduce({.input = in.data(),
-                          .output = out.data(),
-                          .count = what.count,
-                          .type = what.type,
-                          .op = what.op});
+  std::vector<std::byte> in(what.count * 8 * 4), out(what.count * 8 * 4);
+  return collective(comm, what.kind,
+                    {.input = in.data(),
+                     .output = out.data(),
+                     .count = what.count,
+                     .type = what.type,
+                     .op = what.op});
 }
 
 /// All mistakes at once, each on a communicator of its own, as each takes a second to be noticed.
@@ -99,19 +76,18 @@ void make_mistakes(Players& players) {
 
 /// Plays two ranks. Rank 0 waits until rank 1 is as far in its first call as it comes.
 void play_calls(Kind kind, std::vector<std::size_t> late, std::vector<std::size_t> early) {
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
-    on_node_of_its_own(players, [&] {
-      auto comm = join(players);
-      players.barrier();
-      if (players.first() == 0) std::this_thread::sleep_for(200ms);
-      Status done;
-      for (const std::size_t count : players.first() == 0 ? late : early) {
-        if (done.ok()) done = call(comm, kind, count);
-      }
-      players.barrier();
-      must_fail(done, ErrorCode::invalid_usage, {"ranks", "are in different calls"});
-    });
-  }));
+  const auto body = [&](Players& players) {
+    auto comm = join(players);
+    players.barrier();
+    if (players.first() == 0) std::this_thread::sleep_for(200ms);
+    Status done;
+    for (const std::size_t count : players.first() == 0 ? late : early) {
+      if (done.ok()) done = call(comm, {.kind = kind, .count = count});
+    }
+    players.barrier();
+    must_fail(done, ErrorCode::invalid_usage, {"ranks", "are in different calls"});
+  };
+  play_on({0, 1}, {{"ORIEL_CHUNK", "512"}, {"ORIEL_COLLECTIVE_TIMEOUT", "8s"}}, body, __LINE__);
 }
 
 }  // namespace

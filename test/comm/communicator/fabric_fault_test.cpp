@@ -3,7 +3,6 @@
 #include <array>
 #include <atomic>
 #include <cstdio>
-#include <random>
 #include <string>
 #include <string_view>
 
@@ -16,6 +15,7 @@
 #include "net/fabric/fabric_pair.hpp"
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
+#include "support/seed.hpp"
 
 /// Has every call of libfabric's by which a rank makes its fabric wire fail, one at a time (3.13):
 /// all ranks have the same error, which names that rank, and nothing is left.
@@ -111,8 +111,7 @@ void walk(Players& players, std::size_t stride, std::size_t first) {
 TEST_CASE("whichever call of libfabric's fails while a communicator starts, all ranks agree",
           "[req:3.13]") {
   const auto stride = static_cast<std::size_t>(number_from("ORIEL_TEST_STRIDE", 5));
-  const long seed = number_from("ORIEL_TEST_SEED", static_cast<long>(std::random_device{}() >> 1));
-  WARN("ORIEL_TEST_STRIDE=" << stride << " ORIEL_TEST_SEED=" << seed);
+  const std::uint64_t seed = test_seed();
   const Environment environment(Variables{{"ORIEL_TIMEOUT", "60s"},
                                           {"ORIEL_SOCKET_IFNAME", "lo"},
                                           {"ORIEL_FABRIC_PROVIDER", fabric_provider()},

@@ -26,19 +26,6 @@ using namespace std::chrono_literals;
 
 enum Word : std::size_t { kReady, kGo, kSeen };
 
-void await(Players& players, std::size_t word) {
-  for (int i = 0; players.word(word) == 0; ++i) {
-    require(i < 20'000, "the other rank has not come so far");
-    std::this_thread::sleep_for(1ms);
-  }
-}
-
-void add_one(Communicator& comm) {
-  int value = 1;
-  must(comm.all_reduce({.input = &value, .output = &value, .count = 1, .type = DataType::i32}));
-  require(value == comm.size(), "the sum");
-}
-
 /// How rank 1 makes the child that lives on, and what lies between the ranks.
 struct Scene {
   const char* title;
@@ -63,7 +50,7 @@ void live_and_die(Players& players, const Scene& scene) {
     ::_exit(0);
   }
   players.word(kReady) = 1;
-  await(players, kGo);
+  players.await(kGo);
   ::kill(::getpid(), SIGKILL);
 }
 
@@ -84,7 +71,7 @@ void live_in_namespace(Players& players, const Scene& scene) {
 void see_the_death(Players& players) {
   auto comm = join(players);
   add_one(comm);
-  await(players, kReady);
+  players.await(kReady);
   FairTimer timer;
   timer.restart();
   players.word(kGo) = 1;
@@ -173,15 +160,15 @@ TEST_CASE("a forked child cannot act on its parent's communicator", "[req:1.12]"
       ncclResult_t state = ncclSuccess;
       Buffer own(4096);
       float value = 1;
-      expect_error(ncclCommAbort(comm), ncclInvalidUsage, "abort", words);
-      expect_error(ncclCommFinalize(comm), ncclInvalidUsage, "finalize", words);
-      expect_error(ncclCommGetAsyncError(comm, &state), ncclInvalidUsage, "state", words);
-      expect_error(ncclCommWindowRegister(comm, own.at(), 4096, &window, 0), ncclInvalidUsage,
-                   "register", words);
-      expect_error(ncclCommWindowDeregister(comm, windows.front()), ncclInvalidUsage, "deregister",
-                   words);
-      expect_error(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr),
-                   ncclInvalidUsage, "all-reduce", words);
+      const auto refused = [&](ncclResult_t result, const char* what) {
+        expect_error(result, ncclInvalidUsage, what, words);
+      };
+      refused(ncclCommAbort(comm), "abort");
+      refused(ncclCommFinalize(comm), "finalize");
+      refused(ncclCommGetAsyncError(comm, &state), "state");
+      refused(ncclCommWindowRegister(comm, own.at(), 4096, &window, 0), "register");
+      refused(ncclCommWindowDeregister(comm, windows.front()), "deregister");
+      refused(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comm, nullptr), "all-reduce");
       auto borrowed = oriel::Communicator::borrow(comm);
       must_fail(borrowed, ErrorCode::invalid_usage, words);
       require(ncclCommDestroy(comm), "destroy");
@@ -189,9 +176,7 @@ TEST_CASE("a forked child cannot act on its parent's communicator", "[req:1.12]"
       expect_error(ncclCommDestroy(comm), ncclInvalidArgument, "destroy it again");
     });
     sum();
-    ncclResult_t state = ncclSuccess;
-    require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
-    require(state, "the state of the parent's communicator");
+    require(state_of(comm), "the state of the parent's communicator");
     for (ncclWindow_t window : windows) require(ncclCommWindowDeregister(comm, window), "the end");
     players.destroy(comms);
   }));
@@ -213,7 +198,7 @@ TEST_CASE("a forked child's objects of the C++ interface leave the parent's alon
       comm.reset();
     });
     add_one(*comm);
-    require(!comm->async_error(), "no error");
+    require_no_error(*comm);
     players.barrier();
   }));
 }

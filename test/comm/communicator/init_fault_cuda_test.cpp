@@ -2,11 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/communicator/init_fault_cuda.hpp"
 
-#include <random>
-
 #include <catch2/catch.hpp>
 
 #include "comm/support/fault_outcome.hpp"
+#include "support/seed.hpp"
 
 // On the model of the CUDA driver: what one device or two can be, without a GPU.
 namespace oriel::test {
@@ -14,8 +13,7 @@ namespace oriel::test {
 TEST_CASE("whichever driver call of a process's first communicator fails, all agree",
           "[req:1.41]") {
   const long stride = number_from("ORIEL_TEST_STRIDE", 1);
-  const long seed = number_from("ORIEL_TEST_SEED", static_cast<long>(std::random_device{}() >> 1));
-  WARN("ORIEL_TEST_STRIDE=" << stride << " ORIEL_TEST_SEED=" << seed);
+  const auto seed = static_cast<long>(test_seed());
   for (const Cast cast : {Cast::threads, Cast::processes}) {
     for (const int devices : {1, 2}) walk_driver_calls({true, devices, cast, stride, seed});
   }

@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <random>
 
 #include <catch2/catch.hpp>
 
@@ -9,6 +8,7 @@
 #include "comm/support/fault_outcome.hpp"
 #include "support/cuda/gpu_count.hpp"
 #include "support/cuda/needs_gpu.hpp"
+#include "support/seed.hpp"
 
 // The same with the real driver. The test itself never initialises CUDA, because its forked ranks
 // could not use it then.
@@ -18,9 +18,9 @@ namespace {
 const int kGpus = gpus_or_skip(driver_gpus);
 
 DriverWalk walk_on_gpus(Cast cast, long stride) {
-  const long seed = number_from("ORIEL_TEST_SEED", static_cast<long>(std::random_device{}() >> 1));
-  DriverWalk walk{false, std::min(kGpus, 3), cast, number_from("ORIEL_TEST_STRIDE", stride), seed};
-  WARN(describe(walk) << ", ORIEL_TEST_STRIDE=" << walk.stride << " ORIEL_TEST_SEED=" << seed);
+  DriverWalk walk{false, std::min(kGpus, 3), cast, number_from("ORIEL_TEST_STRIDE", stride),
+                  static_cast<long>(test_seed())};
+  WARN(describe(walk) << ", ORIEL_TEST_STRIDE=" << walk.stride);
   return walk;
 }
 

@@ -54,11 +54,6 @@ StreamTable::~StreamTable() {
   ::unlink(path_.c_str());
 }
 
-std::uint64_t test_seed() {
-  const char* given = std::getenv("ORIEL_TEST_SEED");
-  return given != nullptr ? std::strtoull(given, nullptr, 0) : std::random_device{}();
-}
-
 int scaled(int calls) {
   const char* percent = std::getenv("ORIEL_TEST_PERCENT");
   return percent != nullptr ? std::max(1, calls * std::atoi(percent) / 100) : calls;

@@ -18,8 +18,6 @@ std::uint64_t mix(std::uint64_t a, std::uint64_t b);
 /// Never 0.
 std::uint64_t hash_bytes(const std::byte* bytes, std::size_t count);
 
-/// ORIEL_TEST_SEED, or a new one.
-std::uint64_t test_seed();
 /// `calls`, scaled by ORIEL_TEST_PERCENT.
 int scaled(int calls);
 

@@ -11,6 +11,7 @@
 #include "api/api_ranks.hpp"
 #include "comm/support/stall_log.hpp"
 #include "support/cuda/model_gpu.hpp"
+#include "support/process_state.hpp"
 
 namespace oriel::test {
 
@@ -27,10 +28,7 @@ TEST_CASE("a stalled GPU rank says so at the default log level, with the rank th
     if (players.first() == 0) {
       std::atomic<bool> ended = false;
       const std::jthread reader([&] {
-        const auto end = std::chrono::steady_clock::now() + 30s;
-        while (log.lines(::getpid()).size() < 2 && std::chrono::steady_clock::now() < end) {
-          std::this_thread::sleep_for(10ms);
-        }
+        static_cast<void>(eventually([&] { return log.lines(::getpid()).size() >= 2; }));
         ended = true;
       });
       // What a kernel's thread does.
@@ -39,10 +37,8 @@ TEST_CASE("a stalled GPU rank says so at the default log level, with the rank th
       require(outcome == device::WaitOutcome::ready, "the wait");
       const auto lines = log.lines(::getpid());
       require(lines.size() >= 2, "two lines");
-      for (const char* part : {"WARN stalled: rank 0 of \"tensors\" has waited for ",
-                               " in a kernel of the user's for rank 1 ("}) {
-        require(lines.back().find(part) != std::string::npos, lines.back());
-      }
+      require_words(lines.back(), {"WARN stalled: rank 0 of \"tensors\" has waited for ",
+                                   " in a kernel of the user's for rank 1 ("});
     }
     players.barrier();
     for (const std::string& violation : model.violations()) require(false, violation);

@@ -11,6 +11,7 @@
 #include "nccl.h"
 
 #include "comm/support/stall_log.hpp"
+#include "support/process_state.hpp"
 #include "support/ranks.hpp"
 
 /// A job that stalls says so by itself.
@@ -30,7 +31,7 @@ void be_late_once(Players& players) {
           "the first call");
   players.barrier();
   if (players.first() == 0) players.word(kWaiting) = 1;
-  while (players.first() != 0 && players.word(kLateMayCome) == 0) std::this_thread::sleep_for(1ms);
+  if (players.first() != 0) players.await(kLateMayCome);
   require(ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclMax, comms[0], nullptr),
           "the call that stalls");
   players.destroy(comms);
@@ -47,13 +48,9 @@ TEST_CASE("a stalled all-reduce says so at the default log level, and again, wit
   REQUIRE(stage.wait_for_word(kWaiting, 1, 30s));
   const auto begin = steady_clock::now();
   const pid_t pid = stage.pid(0);
-  while (log.lines(pid).empty() && steady_clock::now() < begin + 30s) {
-    std::this_thread::sleep_for(10ms);
-  }
+  CHECK(eventually([&] { return !log.lines(pid).empty(); }));
   CHECK(steady_clock::now() - begin > StallLog::kFirst - 300ms);
-  while (log.lines(pid).size() < 3 && steady_clock::now() < begin + 30s) {
-    std::this_thread::sleep_for(10ms);
-  }
+  CHECK(eventually([&] { return log.lines(pid).size() >= 3; }));
   stage.board().words[kLateMayCome] = 1;
   const auto lines = log.lines(pid);
   CHECK(log.lines(stage.pid(1)).empty());
@@ -61,9 +58,8 @@ TEST_CASE("a stalled all-reduce says so at the default log level, and again, wit
   REQUIRE(lines.size() >= 3);
   for (const std::string& line : lines) {
     CAPTURE(line);
-    CHECK(line.find(" [0] ORIEL WARN stalled: ") != std::string::npos);
-    CHECK(line.find(" in an all-reduce (max) of 5000 x f32 (call 2 of") != std::string::npos);
-    CHECK(line.find("for ranks 1 and 2 (") != std::string::npos);
+    CHECK_NOTHROW(require_words(line, {" [0] ORIEL WARN stalled: ", "for ranks 1 and 2 (",
+                                       " in an all-reduce (max) of 5000 x f32 (call 2 of"}));
   }
   CHECK(lines.front().find("waited for 1 s") != std::string::npos);
   CHECK(lines.back().find("waited for 1 s") == std::string::npos);

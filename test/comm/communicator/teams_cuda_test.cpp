@@ -57,10 +57,7 @@ TEST_CASE("more than eight GPU ranks of one node are refused when they start", "
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
   check_all_ok(play(Cast::processes, 9, [](Players& players) {
     model_with_current_device(FakeCuda::Options{.devices = 9}, players.first());
-    const ncclUniqueId bytes = players.next_id();
-    UniqueId id;
-    std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-    must_fail(Communicator::init(id, players.first(), players.size(), {}), ErrorCode::invalid_usage,
+    must_fail(try_to_join(players), ErrorCode::invalid_usage,
               {"rank 8: ", "9 GPU ranks", "at most 8", "ORIEL_HOSTID"});
   }));
 }

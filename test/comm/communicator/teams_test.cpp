@@ -61,27 +61,17 @@ void start_on(const Machines& machines) {
   }));
 }
 
-/// Every rank is refused with the same words.
-void expect_too_many(Players& players, const std::vector<std::string>& words) {
-  const ncclUniqueId bytes = players.next_id();
-  UniqueId id;
-  std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-  must_fail(Communicator::init(id, players.first(), players.size(), {}), ErrorCode::invalid_usage,
-            words);
-}
-
 }  // namespace
 
 TEST_CASE("64 CPU ranks of one node all-reduce, and 65 are refused when they start", "[req:1.28]") {
   check_all_ok(play(Cast::threads, 64, [](Players& players) {
     auto comm = join(players);
-    int value = players.first();
-    must(comm.all_reduce({.input = &value, .output = &value, .count = 1, .type = DataType::i32}));
-    require(value == 64 * 63 / 2, "the sum");
+    add_one(comm);
     players.barrier();
   }));
   check_all_ok(play(Cast::threads, 65, [](Players& players) {
-    expect_too_many(players, {"rank 64: ", "65 CPU ranks", "at most 64", "ORIEL_HOSTID"});
+    must_fail(try_to_join(players), ErrorCode::invalid_usage,
+              {"rank 64: ", "65 CPU ranks", "at most 64", "ORIEL_HOSTID"});
   }));
 }
 
@@ -91,9 +81,7 @@ TEST_CASE("ranks of several teams all-reduce, and each knows its own team", "[re
     const Environment own(nodes.variables_of(players.first()));
     auto comm = join(players);
     require(comm.lsa_team() == nodes.team_of(players.first()), "the team");
-    int value = players.first();
-    must(comm.all_reduce({.input = &value, .output = &value, .count = 1, .type = DataType::i32}));
-    require(value == 10, "the sum");
+    add_one(comm);
     players.barrier();
   }));
 }
@@ -123,10 +111,7 @@ TEST_CASE("a slot size that the user sets is the same on all ranks, or refused",
       require(start_in_team(players, nodes) == 8 * kGiB, "the size of a slot");
     }
     const Environment size(Variables{{"ORIEL_BIG_SIZE", players.first() == 2 ? "4G" : ""}});
-    const ncclUniqueId bytes = players.next_id();
-    UniqueId id;
-    std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-    must_fail(Communicator::init(id, players.first(), players.size(), {}), ErrorCode::invalid_usage,
+    must_fail(try_to_join(players), ErrorCode::invalid_usage,
               {"the size of a slot (ORIEL_BIG_SIZE)", "rank 2", "4294967296", "automatic"});
   }));
 }

@@ -88,14 +88,10 @@ class HostInProcess {
     return library_;
   }
   topo::ProcessMachine machine_{
-      {topo::FileTree(tree_.root()), [this]() -> const auto& {return ask_nvml();
-}
-}  // namespace
-};  // namespace oriel::test
-topo::ScopedProcessMachine scoped_{machine_};
-FakeCuda* model_ = nullptr;
-}
-;
+      {topo::FileTree(tree_.root()), [this]() -> const topo::NvmlLibrary& { return ask_nvml(); }}};
+  topo::ScopedProcessMachine scoped_{machine_};
+  FakeCuda* model_ = nullptr;
+};
 
 /// How many unix sockets this process has opened.
 std::atomic<int> unix_sockets{0};

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -21,6 +22,7 @@
 
 #include "support/cuda/model_gpu.hpp"
 #include "support/numa_system.hpp"
+#include "support/process_state.hpp"
 #include "topo/choice/placement.hpp"
 #include "topo/machine/process_machine.hpp"
 #include "topo/sources/temporary_tree.hpp"
@@ -92,24 +94,17 @@ Variables variables() {
   return {{"ORIEL_BACKEND", "cuda"}, {"ORIEL_SOCKET_IFNAME", "lo"}, {"ORIEL_SCRATCH_SIZE", "1M"}};
 }
 
-template <typename Predicate>
-void wait_until(const Predicate& predicate, const char* what) {
-  const auto end = std::chrono::steady_clock::now() + 25s;
-  while (!predicate()) {
-    require(std::chrono::steady_clock::now() < end, what);
-    std::this_thread::sleep_for(1ms);
-  }
-}
-
 pid_t own_thread() {
   return static_cast<pid_t>(::syscall(SYS_gettid));
 }
 
-bool was_moved(const NumaSystem& system, const Numbers& cpus) {
-  for (const auto& placement : system.seen_placements()) {
-    if (placement.cpus == cpus) return true;
-  }
-  return false;
+void await_move(const NumaSystem& system, const Numbers& cpus) {
+  const auto is_moved = [&] {
+    const auto placements = system.seen_placements();
+    return std::any_of(placements.begin(), placements.end(),
+                       [&](const auto& placement) { return placement.cpus == cpus; });
+  };
+  require(eventually(is_moved), "no thread has been moved near the GPUs");
 }
 
 void require_own_thread_stays(const NumaSystem& system) {
@@ -157,7 +152,7 @@ TEST_CASE("the monitor of a GPU rank runs, and its notices lie, near its GPU", "
       // Also after a failure.
       require(system.policy == NumaSystem::Policy{MPOL_DEFAULT, {}}, "the policy is put back");
       if (!fails) {
-        wait_until([&] { return was_moved(system, cpus_of(rank)); }, "the monitor has not moved");
+        await_move(system, cpus_of(rank));
         require(ncclCommDestroy(comm), "ncclCommDestroy");
       }
       require_own_thread_stays(system);
@@ -175,14 +170,14 @@ TEST_CASE("with GPUs of two nodes in one process, the monitor runs near both", "
     system.cpus.push_back(8);  // of neither
     ncclComm_t first = nullptr, second = nullptr;
     require(ncclCommInitRank(&first, 1, players.next_id(), 0), "the first");
-    wait_until([&] { return was_moved(system, cpus_of(0)); }, "near the first");
+    await_move(system, cpus_of(0));
     auto context = PrimaryContext::retain(1);
     require(context.ok(), "no second context");
     require(cuda().ctx_push_current(context->get()) == CUDA_SUCCESS, "cuCtxPushCurrent");
     require(ncclCommInitRank(&second, 1, players.next_id(), 0), "the second");
-    wait_until([&] { return was_moved(system, {0, 1, 2, 3, 4, 5, 6, 7}); }, "near both");
+    await_move(system, {0, 1, 2, 3, 4, 5, 6, 7});
     require(ncclCommDestroy(first), "ncclCommDestroy");
-    wait_until([&] { return was_moved(system, cpus_of(1)); }, "near the second");
+    await_move(system, cpus_of(1));
     require(ncclCommDestroy(second), "ncclCommDestroy");
     require_own_thread_stays(system);
     CUcontext popped = nullptr;
@@ -232,7 +227,7 @@ TEST_CASE("the threads of a GPU rank's network run near its GPU, and nowhere els
       }
       return ours >= 2;
     };
-    wait_until(all_are_near, "a thread of the network runs elsewhere");
+    require(eventually(all_are_near), "a thread of the network runs elsewhere");
     require(threads_of_this_process().at(own_thread()) == before.at(own_thread()),
             "the user's thread has been moved");
     players.destroy(comms);
@@ -245,21 +240,14 @@ TEST_CASE("what goes on in the background does so near the GPU", "[req:2.5]") {
     model_with_current_device(FakeCuda::Options{.devices = 2}, 0);
     const TwoSockets machine;
     const NumaSystem system;
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    ncclConfig_t config = non_blocking();
     ncclComm_t comm = nullptr;
     const ncclResult_t begun = ncclCommInitRankConfig(&comm, 1, players.next_id(), 0, &config);
     require(begun == ncclInProgress, "init");
-    ncclResult_t state = ncclInProgress;
-    wait_until(
-        [&] {
-          require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
-          return state != ncclInProgress;
-        },
-        "init goes on");
-    require(state, "init");
+    require(eventually([&] { return state_of(comm) != ncclInProgress; }), "init goes on");
+    require(state_of(comm), "init");
     // The thread of the start, and the monitor.
-    wait_until([&] { return system.seen_placements().size() == 2; }, "two threads");
+    require(eventually([&] { return system.seen_placements().size() == 2; }), "two threads");
     const auto placements = system.seen_placements();
     require(placements[0].thread != placements[1].thread, "two threads");
     for (const auto& placement : placements) require(placement.cpus == cpus_of(0), "the GPU's");

@@ -162,7 +162,7 @@ TEST_CASE("a group of all-reduces that runs out of memory ends with an error",
               fmt::format("allocation {}: {} in a group", k, static_cast<int>(noted)));
       if (result != ncclSuccess) ++failures;
       require(result == ncclSuccess || *ncclGetLastError(nullptr) != '\0', "the error's text");
-      for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
+      destroy(comms);
       require(ncclGroupEnd() == ncclInvalidUsage, fmt::format("allocation {}: a group is open", k));
       if (!hit) break;
       require(k < 1000, "allocations without end");
@@ -174,12 +174,10 @@ TEST_CASE("a group of all-reduces that runs out of memory ends with an error",
 TEST_CASE("a non-blocking start that runs out of memory says so when it is asked",
           "[req:1.31][req:1.38]") {
   run_alone([] {
-    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = 0;
+    ncclConfig_t config = non_blocking();
     long failures = 0;
     for (long k = 0;; k += 83) {
-      ncclUniqueId id;
-      require(ncclGetUniqueId(&id), "ncclGetUniqueId");
+      const ncclUniqueId id = new_id();
       ncclComm_t comm = nullptr;
       ncclResult_t state = ncclInProgress;
       const bool hit = with_failure(k, [&] {

@@ -17,6 +17,7 @@
 
 #include "base/event_loop.hpp"
 #include "comm/keys/key_chunks.hpp"
+#include "support/seed.hpp"
 
 /// Keys of windows that lie in several allocations (3.2), without ranks: who has which key, by
 /// which NIC, and what is left of them.
@@ -331,8 +332,7 @@ TEST_CASE("whichever piece a NIC refuses, or a table that has no room: nothing i
 }
 
 TEST_CASE("windows are cut into the largest chunks that end where allocations do", "[req:3.2]") {
-  const auto seed = static_cast<std::uint32_t>(std::random_device()());
-  INFO("seed " << seed);
+  const std::uint64_t seed = test::test_seed();
   std::mt19937_64 random(seed);
   for (int round = 0; round < 3000; ++round) {
     const std::uint64_t unit = kPage << random() % 20;

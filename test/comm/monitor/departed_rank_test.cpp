@@ -28,10 +28,6 @@ using namespace std::chrono_literals;
 constexpr int kWaits = 0, kLeaves = 1, kSignals = 2;         // ranks
 constexpr std::size_t kProbed = 0, kFailed = 1, kTried = 2;  // words
 
-void await_word(Players& players, std::size_t word) {
-  while (players.word(word) == 0) std::this_thread::sleep_for(1ms);
-}
-
 /// Tells of the probe of the rank that leaves, and then of its failure.
 void watch_probe(Players& players, const NetworkInside& network) {
   const device::queue::QueueView& queue = network.view().queues[kLeaves];
@@ -90,11 +86,11 @@ std::unique_ptr<Stage> leave_unanswered(const Variables& settings, Asked asked) 
         const NetworkInside network = network_of(comm);
         network.nic().stop();
         if (network.failover(kWaits) != nullptr) network.nic(1).stop();
-        await_word(players, kProbed);
+        players.await(kProbed);
       } else {
-        await_word(players, kFailed);
+        players.await(kFailed);
         require(device::world_signal(self, kernels.view(), kWaits, 0).outcome, "the signal");
-        await_word(players, kTried);
+        players.await(kTried);
       }
     }
     players.barrier();

@@ -27,6 +27,8 @@
 #include "boot/session/session.hpp"
 #include "support/fair_timer.hpp"
 #include "support/numa_system.hpp"
+#include "support/process_state.hpp"
+#include "support/sanitized.hpp"
 
 namespace oriel::comm {
 namespace {
@@ -37,25 +39,34 @@ using boot::Session;
 
 const boot::SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
 
-std::size_t count_entries(const char* path) {
-  const auto begin = std::filesystem::directory_iterator(path);
-  return static_cast<std::size_t>(std::distance(begin, std::filesystem::directory_iterator{}));
-}
-std::size_t threads() {
-  return count_entries("/proc/self/task");
-}
+using test::eventually;
+
 bool monitor_runs() {
-  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::string name;
-    std::getline(std::ifstream(task.path() / "comm"), name);
-    if (name == "oriel-monitor") return true;
-  }
-  return false;
+  return test::has_thread("oriel-monitor");
 }
 
 Result<std::unique_ptr<Session>> join(const boot::UniqueId& id, int rank, int size) {
   ORIEL_TRY(EventLoop loop, EventLoop::create());
   return loop.run(Session::join(loop, id, rank, size, kLoopback, Deadline::after(20s)));
+}
+
+struct Pair {
+  void abort(const char* reason = "over") { b->abort(Error(ErrorCode::aborted, reason)); }
+
+  std::unique_ptr<Session> a, b;
+};
+
+Pair join_pair() {
+  auto id = boot::create_unique_id(kLoopback.socket);
+  REQUIRE(id.ok());
+  auto loop = std::move(EventLoop::create()).value();
+  std::vector<Task<Result<std::unique_ptr<Session>>>> tasks;
+  for (int rank = 0; rank < 2; ++rank) {
+    tasks.push_back(Session::join(loop, id.value(), rank, 2, kLoopback, Deadline::after(20s)));
+  }
+  auto sessions = loop.run_all(std::move(tasks));
+  for (auto& session : sessions) REQUIRE(session.ok());
+  return {std::move(sessions[0]).value(), std::move(sessions[1]).value()};
 }
 
 /// Notes the calls; what it does in peer_lost can be chosen.
@@ -82,6 +93,14 @@ class Notes final : public Watched {
     return text_;
   }
 
+  /// Is watched from now on.
+  void watch(Session& session, std::vector<Watch> processes = {}, std::vector<int> cpus = {}) {
+    const Status status =
+        Monitor::instance().watch(*this, session, std::move(processes), std::move(cpus));
+    REQUIRE(status.ok());
+  }
+  void unwatch() { Monitor::instance().unwatch(*this); }
+
   std::function<void()> on_lost;
   std::function<void()> on_tick;
   std::atomic<int> lost_rank{-1};
@@ -94,25 +113,6 @@ class Notes final : public Watched {
   std::mutex mutex_;
   std::string text_;
 };
-
-#if defined(__SANITIZE_THREAD__)
-constexpr bool kThreadSanitizer = true;
-#else
-constexpr bool kThreadSanitizer = false;
-#endif
-
-/// Only a test that fails waits so long.
-constexpr auto kPatience = 30s;
-
-template <typename Predicate>
-bool wait_for(std::chrono::milliseconds patience, Predicate predicate) {
-  const auto end = std::chrono::steady_clock::now() + patience;
-  while (!predicate()) {
-    if (std::chrono::steady_clock::now() >= end) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
-}
 
 struct Board {
   std::atomic<int> ready{0};
@@ -127,7 +127,7 @@ Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, b
   ORIEL_TRY(const auto session, join(id, rank, size));
   board.pids[static_cast<std::size_t>(rank)] = ::getpid();
   ++board.ready;
-  if (!wait_for(kPatience, [&] { return board.ready == size; })) {
+  if (!eventually([&] { return board.ready == size; })) {
     return Error(ErrorCode::internal, "not all joined");
   }
   std::vector<Watch> processes;
@@ -137,8 +137,8 @@ Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, b
   Notes notes;
   ORIEL_CHECK(Monitor::instance().watch(notes, *session, std::move(processes)));
   board.go = true;
-  const bool seen = wait_for(kPatience, [&] { return notes.losses > 0; });
-  Monitor::instance().unwatch(notes);
+  const bool seen = eventually([&] { return notes.losses > 0; });
+  notes.unwatch();
   if (rank == victim) return Error(ErrorCode::internal, "the victim lives");
   if (!seen) return Error(ErrorCode::internal, "the death was not seen");
   if (notes.lost_rank != victim) {
@@ -161,7 +161,7 @@ TEST_CASE("the death of an idle rank is reported to every rank within a second",
       ForkedRanks ranks(size, [&](int rank) {
         return watch_one_die(id.value(), rank, size, victim, with_pidfds, *board);
       });
-      REQUIRE(wait_for(kPatience, [&] { return board->ready == size && board->go; }));
+      REQUIRE(eventually([&] { return board->ready == size && board->go; }));
       std::this_thread::sleep_for(50ms);
       timer.restart();
       board->killed_at = std::chrono::steady_clock::now().time_since_epoch().count();
@@ -185,56 +185,30 @@ TEST_CASE("the death of an idle rank is reported to every rank within a second",
 
 TEST_CASE("the monitor ticks while something is watched and ends its thread with the last",
           "[req:1.12]") {
-  const std::size_t threads_before = threads();
-  const std::size_t fds_before = count_entries("/proc/self/fd");
+  const std::size_t threads_before = test::count_threads();
+  const std::size_t fds_before = test::count_fds();
   {
-    auto id = boot::create_unique_id(kLoopback.socket);
-    auto other = boot::create_unique_id(kLoopback.socket);
-    REQUIRE((id.ok() && other.ok()));
-    auto first = join(id.value(), 0, 1);
-    auto second = join(other.value(), 0, 1);
-    REQUIRE(first.ok());
-    REQUIRE(second.ok());
+    const Pair pair = join_pair();
     Notes one, two;
-    REQUIRE(Monitor::instance().watch(one, *first.value(), {}).ok());
-    REQUIRE(Monitor::instance().watch(two, *second.value(), {}).ok());
-    CHECK(wait_for(kPatience, [&] { return one.ticks >= 5 && two.ticks >= 5; }));
-    Monitor::instance().unwatch(one);
+    one.watch(*pair.a);
+    two.watch(*pair.b);
+    CHECK(eventually([&] { return one.ticks >= 5 && two.ticks >= 5; }));
+    one.unwatch();
     const int ticks = one.ticks;
     CHECK(monitor_runs());
     const int others = two.ticks;
-    CHECK(wait_for(kPatience, [&] { return two.ticks >= others + 2; }));
+    CHECK(eventually([&] { return two.ticks >= others + 2; }));
     CHECK(one.ticks == ticks);
-    Monitor::instance().unwatch(two);
-    Monitor::instance().unwatch(two);  // of what is not watched: nothing
+    two.unwatch();
+    two.unwatch();  // of what is not watched: nothing
     CHECK_FALSE(monitor_runs());
   }
   // The sanitizer starts a thread of its own with our first.
-  if (!kThreadSanitizer) CHECK(wait_for(kPatience, [&] { return threads() <= threads_before; }));
+  if (!test::kThreadSanitized)
+    CHECK(eventually([&] { return test::count_threads() <= threads_before; }));
   // The thread that served the ids ends by itself.
-  CHECK(wait_for(kPatience, [&] { return count_entries("/proc/self/fd") == fds_before; }));
+  CHECK(eventually([&] { return test::count_fds() == fds_before; }));
 }
-
-namespace {
-
-struct Pair {
-  std::unique_ptr<Session> a, b;
-};
-
-Pair join_pair() {
-  auto id = boot::create_unique_id(kLoopback.socket);
-  REQUIRE(id.ok());
-  auto loop = std::move(EventLoop::create()).value();
-  std::vector<Task<Result<std::unique_ptr<Session>>>> tasks;
-  for (int rank = 0; rank < 2; ++rank) {
-    tasks.push_back(Session::join(loop, id.value(), rank, 2, kLoopback, Deadline::after(20s)));
-  }
-  auto sessions = loop.run_all(std::move(tasks));
-  for (auto& session : sessions) REQUIRE(session.ok());
-  return {std::move(sessions[0]).value(), std::move(sessions[1]).value()};
-}
-
-}  // namespace
 
 TEST_CASE("departure, abort and an end without a word are told apart", "[req:1.12]") {
   struct Ending {
@@ -255,11 +229,10 @@ TEST_CASE("departure, abort and an end without a word are told apart", "[req:1.1
       processes.push_back({1, other->pid(0)});
       if (ending.leaves) pair.b.reset();
     }
-    REQUIRE(Monitor::instance().watch(notes, *pair.a, processes).ok());
+    notes.watch(*pair.a, processes);
     if (ending.leaves) pair.b.reset();
-    if (ending.aborts) pair.b->abort(Error(ErrorCode::aborted, "the user has had enough"));
-    CHECK(wait_for(kPatience,
-                   [&] { return (ending.leaves ? notes.departures : notes.losses) == 1; }));
+    if (ending.aborts) pair.abort("the user has had enough");
+    CHECK(eventually([&] { return (ending.leaves ? notes.departures : notes.losses) == 1; }));
     if (ending.leaves && ending.in_process) std::this_thread::sleep_for(Monitor::kGrace + 100ms);
     CHECK(notes.losses == (ending.leaves ? 0 : 1));
     CHECK(pair.a->has_left(1) == ending.leaves);
@@ -271,7 +244,7 @@ TEST_CASE("departure, abort and an end without a word are told apart", "[req:1.1
           ending.aborts ? "the user has had enough" : std::to_string(other->pid(0));
       CHECK(notes.text().find(reason) != std::string::npos);
     }
-    Monitor::instance().unwatch(notes);
+    notes.unwatch();
   }
 }
 
@@ -285,27 +258,26 @@ TEST_CASE("a monitor that runs out of memory ends what it watches, with a reason
     if (out_of_memory) throw std::bad_alloc();
   };
   starved.on_lost = [&] { out_of_memory = false; };
-  REQUIRE(Monitor::instance().watch(starved, *pair.a, {}).ok());
-  REQUIRE(Monitor::instance().watch(peer, *pair.b, {}).ok());
-  REQUIRE(Monitor::instance().watch(bystander, *other.a, {}).ok());
+  starved.watch(*pair.a);
+  peer.watch(*pair.b);
+  bystander.watch(*other.a);
   out_of_memory = true;
-  CHECK(wait_for(kPatience,
-                 [&] { return starved.losses > 0 && peer.losses > 0 && bystander.losses > 0; }));
+  CHECK(eventually([&] { return starved.losses > 0 && peer.losses > 0 && bystander.losses > 0; }));
   for (Notes* notes : {&starved, &peer, &bystander}) {
     CHECK(notes->text().find("the thread that watches the other ranks") != std::string::npos);
   }
   CHECK(pair.a->failure());
   CHECK(pair.b->failure());
   CHECK(other.a->failure());
-  for (Notes* notes : {&starved, &peer, &bystander}) Monitor::instance().unwatch(*notes);
+  for (Notes* notes : {&starved, &peer, &bystander}) notes->unwatch();
   CHECK_FALSE(monitor_runs());
 
   Pair next = join_pair();
   Notes notes;
-  REQUIRE(Monitor::instance().watch(notes, *next.a, {}).ok());
-  next.b->abort(Error(ErrorCode::aborted, "over"));
-  CHECK(wait_for(kPatience, [&] { return notes.losses == 1; }));
-  Monitor::instance().unwatch(notes);
+  notes.watch(*next.a);
+  next.abort();
+  CHECK(eventually([&] { return notes.losses == 1; }));
+  notes.unwatch();
 }
 
 TEST_CASE("unwatch waits for a callback, and may be called from one", "[req:1.12]") {
@@ -318,26 +290,26 @@ TEST_CASE("unwatch waits for a callback, and may be called from one", "[req:1.12
       std::this_thread::sleep_for(100ms);
       after = true;
     };
-    REQUIRE(Monitor::instance().watch(notes, *pair.a, {}).ok());
-    pair.b->abort(Error(ErrorCode::aborted, "over"));
-    REQUIRE(wait_for(kPatience, [&] { return inside.load(); }));
-    Monitor::instance().unwatch(notes);
+    notes.watch(*pair.a);
+    pair.abort();
+    REQUIRE(eventually([&] { return inside.load(); }));
+    notes.unwatch();
     CHECK(after);
   }
   SECTION("from the callback, also of the last") {
     Pair pair = join_pair();
     Notes notes;
-    notes.on_lost = [&] { Monitor::instance().unwatch(notes); };
-    REQUIRE(Monitor::instance().watch(notes, *pair.a, {}).ok());
-    pair.b->abort(Error(ErrorCode::aborted, "over"));
-    REQUIRE(wait_for(kPatience, [&] { return notes.losses == 1; }));
-    CHECK(wait_for(kPatience, [&] { return !monitor_runs(); }));
+    notes.on_lost = [&] { notes.unwatch(); };
+    notes.watch(*pair.a);
+    pair.abort();
+    REQUIRE(eventually([&] { return notes.losses == 1; }));
+    CHECK(eventually([&] { return !monitor_runs(); }));
     // A new one can be watched at once, and sees something.
     Pair other = join_pair();
     Notes more;
-    REQUIRE(Monitor::instance().watch(more, *other.a, {}).ok());
-    CHECK(wait_for(kPatience, [&] { return more.ticks > 0; }));
-    Monitor::instance().unwatch(more);
+    more.watch(*other.a);
+    CHECK(eventually([&] { return more.ticks > 0; }));
+    more.unwatch();
     CHECK_FALSE(monitor_runs());
   }
 }
@@ -361,8 +333,8 @@ Task<Status> barriers(EventLoop& loop, Session& session, int count, std::uint64_
 TEST_CASE("the links change hands between the monitor and operations", "[req:1.9]") {
   Pair pair = join_pair();
   Notes notes_a, notes_b;
-  REQUIRE(Monitor::instance().watch(notes_a, *pair.a, {}).ok());
-  REQUIRE(Monitor::instance().watch(notes_b, *pair.b, {}).ok());
+  notes_a.watch(*pair.a);
+  notes_b.watch(*pair.b);
   std::array<std::string, 2> verdicts;
   {
     const auto run = [&](Session& session, int rank) {
@@ -377,8 +349,8 @@ TEST_CASE("the links change hands between the monitor and operations", "[req:1.9
   CHECK(verdicts[0] == "ok");
   CHECK(verdicts[1] == "ok");
   CHECK(notes_a.losses == 0);
-  Monitor::instance().unwatch(notes_a);
-  Monitor::instance().unwatch(notes_b);
+  notes_a.unwatch();
+  notes_b.unwatch();
 }
 
 TEST_CASE("the monitor runs near the devices of all whom it watches; user threads stay",
@@ -392,24 +364,24 @@ TEST_CASE("the monitor runs near the devices of all whom it watches; user thread
   Pair pair = join_pair();
   Pair other = join_pair();
   Notes first, second, indifferent;
-  REQUIRE(Monitor::instance().watch(indifferent, *other.a, {}).ok());
-  CHECK(wait_for(kPatience, [&] { return indifferent.ticks > 0; }));
+  indifferent.watch(*other.a);
+  CHECK(eventually([&] { return indifferent.ticks > 0; }));
   CHECK(system.seen_placements().empty());
-  REQUIRE(Monitor::instance().watch(first, *pair.a, {}, {0, 1, 2}).ok());
-  CHECK(wait_for(kPatience, [&] { return last_cpus() == Numbers{0, 1, 2}; }));
-  REQUIRE(Monitor::instance().watch(second, *pair.b, {}, {2, 7}).ok());
-  CHECK(wait_for(kPatience, [&] { return last_cpus() == Numbers{0, 1, 2, 7}; }));
-  Monitor::instance().unwatch(first);
-  CHECK(wait_for(kPatience, [&] { return last_cpus() == Numbers{2, 7}; }));
-  Monitor::instance().unwatch(second);
+  first.watch(*pair.a, {}, {0, 1, 2});
+  CHECK(eventually([&] { return last_cpus() == Numbers{0, 1, 2}; }));
+  second.watch(*pair.b, {}, {2, 7});
+  CHECK(eventually([&] { return last_cpus() == Numbers{0, 1, 2, 7}; }));
+  first.unwatch();
+  CHECK(eventually([&] { return last_cpus() == Numbers{2, 7}; }));
+  second.unwatch();
   const int ticks = indifferent.ticks;
-  CHECK(wait_for(kPatience, [&] { return indifferent.ticks > ticks + 1; }));
+  CHECK(eventually([&] { return indifferent.ticks > ticks + 1; }));
   CHECK(last_cpus() == Numbers{2, 7});
   CHECK(system.seen_placements().size() == 3);
   for (const auto& placement : system.seen_placements()) {
     CHECK(placement.thread != static_cast<pid_t>(::syscall(SYS_gettid)));
   }
-  Monitor::instance().unwatch(indifferent);
+  indifferent.unwatch();
 }
 
 TEST_CASE("a monitor that may not move watches from where it is", "[req:2.5]") {
@@ -417,11 +389,11 @@ TEST_CASE("a monitor that may not move watches from where it is", "[req:2.5]") {
   system.cpu_status = GENERATE(EPERM, EINVAL);
   Pair pair = join_pair();
   Notes notes;
-  REQUIRE(Monitor::instance().watch(notes, *pair.a, {}, {3}).ok());
-  CHECK(wait_for(kPatience, [&] { return system.seen_placements().size() == 1; }));
-  pair.b->abort(Error(ErrorCode::aborted, "over"));
-  CHECK(wait_for(kPatience, [&] { return notes.losses == 1; }));
-  Monitor::instance().unwatch(notes);
+  notes.watch(*pair.a, {}, {3});
+  CHECK(eventually([&] { return system.seen_placements().size() == 1; }));
+  pair.abort();
+  CHECK(eventually([&] { return notes.losses == 1; }));
+  notes.unwatch();
 }
 
 }  // namespace oriel::comm

@@ -50,12 +50,6 @@ pid_t start_in_namespace(const Body& body) {
   }
 }
 
-void add_one(Communicator& comm) {
-  int value = 1;
-  must(comm.all_reduce({.input = &value, .output = &value, .count = 1, .type = DataType::i32}));
-  require(value == comm.size(), "the sum");
-}
-
 }  // namespace
 
 TEST_CASE("a rank in another PID namespace is not taken for dead", "[req:1.12]") {
@@ -65,8 +59,7 @@ TEST_CASE("a rank in another PID namespace is not taken for dead", "[req:1.12]")
       require(comm.lsa_team().size() == 2, "one node");
       add_one(comm);
       std::this_thread::sleep_for(600ms);  // three times what a monitor waits for a last word
-      const auto error = comm.async_error();
-      require(!error, error ? error->to_string() : "");
+      require_no_error(comm);
       add_one(comm);
       players.barrier();
     };
@@ -86,15 +79,9 @@ TEST_CASE("the death of a rank in another PID namespace is seen within a second"
       ++players.word(kJoined);
       return comm;
     };
-    const auto wait_for_both = [&] {
-      for (int i = 0; players.word(kJoined) < 2; ++i) {
-        require(i < 20'000, "the ranks have not joined");
-        std::this_thread::sleep_for(1ms);
-      }
-    };
     if (players.first() == 0) {
       const auto comm = start();
-      wait_for_both();
+      players.await(kJoined, 2);
       FairTimer timer;
       players.barrier();  // killed from here on
       timer.restart();
@@ -110,7 +97,7 @@ TEST_CASE("the death of a rank in another PID namespace is seen within a second"
       const auto comm = start();
       std::this_thread::sleep_for(30s);
     });
-    wait_for_both();
+    players.await(kJoined, 2);
     players.barrier();
     require(::kill(child, SIGKILL) == 0 && ::waitpid(child, nullptr, 0) == child, "the kill");
   }));

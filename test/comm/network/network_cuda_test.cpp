@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
 #include <optional>
-#include <random>
 #include <string>
 
 #include <catch2/catch.hpp>
@@ -14,6 +13,7 @@
 #include "comm/support/network_players.hpp"
 #include "comm/support/on_model.hpp"
 #include "support/cuda/fault_cuda.hpp"
+#include "support/seed.hpp"
 
 // GPU ranks of several nodes, on the model of the CUDA driver: what kernels would do, the ranks'
 // threads do in the model's memory.
@@ -62,7 +62,7 @@ void play_gpus(const Nodes& nodes, bool process, const Body& body) {
 
 TEST_CASE("random puts, gets and signals between GPUs of several nodes, byte by byte",
           "[req:3.9][req:3.15]") {
-  const std::uint64_t seed = std::random_device()();
+  const std::uint64_t seed = test_seed();
   const bool process = GENERATE(false, true);
   INFO("seed " << seed);
   for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 1}}}) {

@@ -56,10 +56,7 @@ void deregister_unanswered(Variables settings) {
         return failover != nullptr ? net::test::fabric_messages(network_of(rank).nic(1)) > 0
                                    : net::test::traffic(network_of(rank).nic()).repeated > repeated;
       };
-      for (int i = 0; i < 1000 && players.first() == 0 && !is_repeated(); ++i) {
-        std::this_thread::sleep_for(10ms);
-      }
-      if (players.first() == 0) require(is_repeated(), "something that had no answer");
+      if (players.first() == 0) require(eventually(is_repeated), "something that had no answer");
       players.barrier();
       if (players.first() == 1) net::test::set_faults(network_of(rank).nic(), {});
     }
@@ -68,8 +65,7 @@ void deregister_unanswered(Variables settings) {
     }
     collect(rank.comm, 100);
     rank.sync("a barrier");
-    const auto error = rank.comm.async_error();
-    require(!error, error ? error->to_string() : "");
+    require_no_error(rank.comm);
     players.barrier();
   });
 }

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -19,6 +18,7 @@
 #include "support/fabric_provider_name.hpp"
 #include "support/fault.hpp"
 #include "support/sanitized.hpp"
+#include "support/seed.hpp"
 
 /// Has every system call of a rank fail, one at a time, while it makes its queues to the ranks of
 /// other nodes (3.15): all ranks have the same error, and nothing is left.
@@ -79,8 +79,7 @@ void walk(Players& players, long stride, long first, bool by_fabric) {
 namespace {
 
 void walk_with(const Variables& settings, long stride, bool by_fabric) {
-  const long seed = number_from("ORIEL_TEST_SEED", static_cast<long>(std::random_device{}() >> 1));
-  WARN("ORIEL_TEST_STRIDE=" << stride << " ORIEL_TEST_SEED=" << seed);
+  const std::uint64_t seed = test_seed();
   const Environment common(Variables{{"ORIEL_TIMEOUT", "20s"}, {"ORIEL_SOCKET_IFNAME", "lo"}});
   const Environment environment(settings);
   check_all_ok(play(
@@ -88,7 +87,7 @@ void walk_with(const Variables& settings, long stride, bool by_fabric) {
       [&](Players& players) {
         const Environment node(
             Variables{{"ORIEL_HOSTID", players.first() == 0 ? "first" : "second"}});
-        walk(players, stride, 1 + seed % stride, by_fabric);
+        walk(players, stride, 1 + static_cast<long>(seed) % stride, by_fabric);
       },
       std::chrono::seconds(kSanitized ? 220 : 110)));
 }

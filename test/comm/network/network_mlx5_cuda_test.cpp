@@ -22,6 +22,7 @@
 #include "net/support/nic_faults.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
 #include "support/cuda/fault_cuda.hpp"
+#include "support/seed.hpp"
 #include "window/memory/framework_memory.hpp"
 
 /// GPU ranks of several nodes whose queues mlx5 adapters execute (3.2, 3.11, 3.15): on the models
@@ -89,8 +90,7 @@ void play_on_gpus(const std::vector<int>& nodes, const AdapterBody& body) {
 
 TEST_CASE("puts, gets and signals of GPUs by queues of adapters, byte by byte",
           "[req:3.11][req:3.15]") {
-  const std::uint64_t seed = std::random_device()();
-  INFO("seed " << seed);
+  const std::uint64_t seed = test_seed();
   play_on_gpus({0, 0, 1}, [&](Players& players, Adapter&) { Traffic(players, seed).run(25); });
 }
 
@@ -131,22 +131,21 @@ TEST_CASE("an adapter's error on a queue of a GPU names the peer, opcode and syn
     }
     const auto error = error_of(rank.comm);
     test::require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
-    for (const char* word : {"rank 0 to rank 1", "did not answer", "0x15", "operation 0x08"}) {
-      test::require(error->to_string().find(word) != std::string::npos, error->to_string());
-    }
+    require_words(error->to_string(),
+                  {"rank 0 to rank 1", "did not answer", "0x15", "operation 0x08"});
     players.barrier();
   });
 }
 
 TEST_CASE("when a call of the driver fails as adapters' queues are made, both ranks know it",
           "[req:3.11]") {
-  const long seed = static_cast<long>(std::random_device{}() >> 1);
+  const std::uint64_t seed = test_seed();
   INFO("seed " << seed);
   play_on_gpus({0, 1}, [&](Players& players, Adapter& adapter) {
     const CudaFaultHooks hooks;
     constexpr long kStride = 3;
     int errors = 0;
-    for (long k = 1 + seed % kStride, misses = 0; misses < 2; k += kStride) {
+    for (long k = 1 + static_cast<long>(seed % kStride), misses = 0; misses < 2; k += kStride) {
       const bool is_victim = players.first() == 0;
       FaultPlan plan;
       plan.fail_at = k;
@@ -318,8 +317,7 @@ std::size_t tables_of_keys(int device) {
 
 TEST_CASE("windows over several allocations: what crosses them on both sides, byte by byte",
           "[req:3.2]") {
-  const std::uint64_t seed = std::random_device()();
-  INFO("seed " << seed);
+  const std::uint64_t seed = test_seed();
   const std::vector<int> nodes{0, 0, 1};
   play_on_gpus(nodes, [&](Players& players, Adapter& adapter) {
     constexpr int kSteps = 12;
@@ -380,11 +378,8 @@ TEST_CASE("when one allocation of a window cannot be registered nobody has the w
         const auto window = comm.register_window(memory.range());
         adapter.verbs.fail_at = 0;
         test::require(!window.ok() && window.error().origin_rank() == victim, "who has failed");
-        const std::string text = window.error().to_string();
-        const std::string place = fmt::format("allocation {} of {}", k, count);
-        for (const std::string& word : {place, std::string("ibv_reg_dmabuf_mr")}) {
-          test::require(text.find(word) != std::string::npos, text);
-        }
+        require_words(window.error().to_string(),
+                      {fmt::format("allocation {} of {}", k, count), "ibv_reg_dmabuf_mr"});
         test::require(adapter.verbs.live("region") == regions, "regions are left");
         test::require(tables_of_keys(me) == tables, "tables are left");
       }

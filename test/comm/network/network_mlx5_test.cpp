@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <cstdint>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -14,29 +13,16 @@
 #include "comm/support/foreign_key.hpp"
 #include "comm/support/network_faults.hpp"
 #include "comm/support/network_players.hpp"
+#include "support/seed.hpp"
 
 /// Ranks of several nodes whose queues mlx5 adapters execute (3.11, 3.15): on the model of verbs,
 /// which shows nothing of hardware.
 namespace oriel::test {
-namespace {
-
 using namespace std::chrono_literals;
-
-/// A text that an error has to have.
-void require_text(const std::optional<Error>& error, const std::vector<std::string>& words) {
-  require(error.has_value(), "no error");
-  for (const std::string& word : words) {
-    require(error->to_string().find(word) != std::string::npos,
-            fmt::format("no \"{}\" in \"{}\"", word, error->to_string()));
-  }
-}
-
-}  // namespace
 
 TEST_CASE("random puts, gets and signals by queues of adapters, byte by byte",
           "[req:3.11][req:3.15]") {
-  const std::uint64_t seed = std::random_device()();
-  INFO("seed " << seed);
+  const std::uint64_t seed = test_seed();
   const bool rung_by_processor = GENERATE(false, true);
   for (const std::vector<int>& nodes : {std::vector{0, 1}, std::vector{0, 0, 1, 1}}) {
     play_on_adapters(nodes, {.rung_by_processor = rung_by_processor}, {},
@@ -109,9 +95,9 @@ TEST_CASE("an adapter that dies is named by a rank that asks nothing of it",
                       device::WorldOutcome::aborted, "the wait");
     }
     const auto error = error_of(rank.comm);
-    require_text(error, {"rank 0 to rank 1", "did not answer", "asked whether it is there",
-                         "mlx5_0 port 1"});
-    require(error->origin_rank() == 1, "who is named");
+    require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
+    require_words(error->to_string(), {"rank 0 to rank 1", "did not answer",
+                                       "asked whether it is there", "mlx5_0 port 1"});
     players.barrier();
   });
 }
@@ -176,9 +162,7 @@ TEST_CASE("who rings is the user's choice, and an error of all where it cannot b
     const Environment own(Variables{{"ORIEL_DOORBELL", players.first() == 0 ? "gpu" : "auto"}});
     const Seen seen = live(players);
     require(!seen.ok && seen.origin == 0, seen.text);
-    for (const char* const words : {"ORIEL_DOORBELL=gpu", "doorbell register of mlx5_0"}) {
-      require(seen.text.find(words) != std::string::npos, seen.text);
-    }
+    require_words(seen.text, {"ORIEL_DOORBELL=gpu", "doorbell register of mlx5_0"});
     require(adapter.verbs.live() == 0, "nothing is left");
     players.barrier();
   });
@@ -206,9 +190,7 @@ void play_without(bool library, const std::vector<std::string>& words) {
     const net::ScopedVerbsLibrary scoped(verbs.library);
     const Seen seen = live(players);
     require(!seen.ok && seen.origin == 0, seen.text);
-    for (const std::string& word : words) {
-      require(seen.text.find(word) != std::string::npos, seen.text);
-    }
+    require_words(seen.text, words);
     require(verbs.live() == 0 && verbs.violations.empty(), "nothing is left");
     require(me == 0 || verbs.counted > 0, "the other one had an adapter");
     players.barrier();

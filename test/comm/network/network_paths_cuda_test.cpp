@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
-#include <random>
 #include <string>
 
 #include <catch2/catch.hpp>
@@ -9,6 +8,7 @@
 #include "comm/support/network_players.hpp"
 #include "comm/support/on_model.hpp"
 #include "comm/support/path_players.hpp"
+#include "support/seed.hpp"
 
 // GPU ranks that reach each other by two paths, on the model of the CUDA driver: what kernels would
 // do, the ranks' threads do in the model's memory (3.14).
@@ -41,8 +41,7 @@ TEST_CASE("ranks on GPUs with a backup path use the first one as long as it work
 
 TEST_CASE("what fails on a GPU's path is done once, by the other, which is left again",
           "[req:3.14][F3]") {
-  const std::uint64_t seed = std::random_device()();
-  INFO("seed " << seed);
+  const std::uint64_t seed = test_seed();
   // So early that the barriers alone come to it.
   play_gpus_by_paths({{1, 1, 1}}, with_patience(), GENERATE(false, true),
                      [&](Players& players) { leave_failed_path(players, seed, 3); });
@@ -50,16 +49,14 @@ TEST_CASE("what fails on a GPU's path is done once, by the other, which is left 
 
 TEST_CASE("what a GPU's NIC has done, and lost its answers to, is not done again",
           "[req:3.14][F4]") {
-  const std::uint64_t seed = std::random_device()();
-  INFO("seed " << seed);
+  const std::uint64_t seed = test_seed();
   play_gpus_by_paths({{1, 1}}, kTwoPaths, false,
                      [&](Players& players) { lose_answers(players, seed); });
 }
 
 TEST_CASE("puts of GPUs go on by the backup when a NIC stops or dies, and come back",
           "[req:3.14][F6]") {
-  const std::uint64_t seed = std::random_device()();
-  INFO("seed " << seed);
+  const std::uint64_t seed = test_seed();
   play_gpus_by_paths({{1, 1, 1}}, kTwoPaths, true,
                      [&](Players& players) { lose_first_nics(players, seed); });
 }
@@ -89,11 +86,11 @@ TEST_CASE("one NIC of a GPU that is silent, and asked for nothing, is left by it
       late.join();
     }
     if (players.first() == 1) {
-      while (players.word(0) == 0) std::this_thread::sleep_for(5ms);
+      players.await(0);
       require(device::world_signal(kThread, rank.view(), 0, 0).outcome, "the signal");
     }
     players.barrier();
-    require(!rank.comm.async_error(), "no error");
+    require_no_error(rank.comm);
     players.barrier();
   });
 }

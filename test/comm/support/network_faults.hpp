@@ -57,8 +57,7 @@ inline Seen live(Players& players, const std::function<void()>& arm = {},
     return {};
   }
   // The last message of the last agreement did not arrive at one of them.
-  for (int i = 0; i < 500 && !comm.async_error(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  static_cast<void>(eventually([&] { return comm.async_error().has_value(); }));
   const auto error = comm.async_error();
   return error ? seen_of(*error) : Seen{false, -1, "no error behind a barrier that was given up"};
 }

@@ -19,6 +19,7 @@
 #include "oriel/device/world_barrier.hpp"
 
 #include "api/api_ranks.hpp"
+#include "support/process_state.hpp"
 
 /// Ranks of several nodes that reach each other's windows through queues (3.15).
 namespace oriel::test {
@@ -175,9 +176,9 @@ class Traffic {
 
  private:
   void get(int peer, std::size_t far, std::size_t near, std::size_t bytes) {
-    const auto posted = device::world_get(device::Thread(), rank_.view(), peer, view_,
-                                          readable_ + far, view_, sink_ + near, bytes);
-    require(device::world_wait(device::Thread(), rank_.view(), posted), "a get");
+    const auto posted = device::world_get(kThread, rank_.view(), peer, view_, readable_ + far,
+                                          view_, sink_ + near, bytes);
+    require(device::world_wait(kThread, rank_.view(), posted), "a get");
     for (std::size_t i = 0; i < bytes; ++i) {
       test::require(*rank_.at(sink_ + near + i) == pattern(peer, 1, far + i), "what was read");
     }
@@ -226,8 +227,7 @@ class Traffic {
 
 /// Until the monitor has seen why a wait ended.
 inline std::optional<Error> error_of(const Communicator& comm) {
-  for (int i = 0; i < 1000 && !comm.async_error(); ++i)
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  static_cast<void>(eventually([&] { return comm.async_error().has_value(); }));
   return comm.async_error();
 }
 

@@ -55,13 +55,11 @@ inline net::FailoverQueue::Pace pace_of(const Rank& rank, int peer) {
 }
 
 inline void await_path(const Rank& rank, int peer, int path) {
-  using namespace std::chrono_literals;
   const auto is_there = [&] {
     const auto pace = pace_of(rank, peer);
     return pace.path == path && pace.is_settled;
   };
-  for (int i = 0; i < 2000 && !is_there(); ++i) std::this_thread::sleep_for(10ms);
-  require(is_there(), "the queue goes by path " + std::to_string(path));
+  require(eventually(is_there), "the queue goes by path " + std::to_string(path));
 }
 
 /// Of each queue of the NIC, the request that comes after so many others.
@@ -107,7 +105,7 @@ inline void leave_failed_path(Players& players, std::uint64_t seed, std::uint64_
     }
     players.barrier();
   }
-  require(!rank.comm.async_error(), "no error");
+  require_no_error(rank.comm);
   players.barrier();
 }
 
@@ -142,11 +140,7 @@ inline void lose_first_nics(Players& players, std::uint64_t seed,
     if (peer != me) await_path(rank, peer, 1);
   }
   // A path that is dead is probed, and its probes wait.
-  const auto is_idle = [&] { return network_of(rank).is_idle(); };
-  for (int i = 0; i < 300 && !is_idle(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  require(is_idle(), "all that was posted is done");
+  require(eventually([&] { return network_of(rank).is_idle(); }), "all that was posted is done");
   players.barrier();
   {
     auto memory = must(rank.comm.allocate(4096));

@@ -187,6 +187,7 @@ inline Posted put_bytes_with_value<test::WireThread, std::uint64_t, test::WireMe
 }  // namespace oriel::device::queue
 
 #include "kernels/algorithms/hierarchy.hpp"
+#include "support/seed.hpp"
 
 namespace oriel::test {
 namespace {
@@ -444,8 +445,8 @@ Call drawn_call(std::uint64_t drawn, int ranks) {
 TEST_CASE("nothing that the NIC has yet to read is overwritten", "[req:3.16]") {
   for (const int ranks : {2, 3}) {
     for (const bool by_rank : {false, true}) {
-      const std::uint64_t seed = std::random_device()();
-      INFO("seed " << seed << ", ranks " << ranks << ", by rank " << by_rank);
+      const std::uint64_t seed = test_seed();
+      INFO("ranks " << ranks << ", by rank " << by_rank);
       World world(ranks, by_rank, 1 << 20);
       on_ranks(world, seed, [&](Rank& player, int rank) {
         std::mt19937_64 calls(seed);

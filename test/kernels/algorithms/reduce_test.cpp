@@ -13,6 +13,7 @@
 #include <catch2/catch.hpp>
 
 #include "kernels/algorithms/reference.hpp"
+#include "support/seed.hpp"
 
 namespace {
 
@@ -43,36 +44,15 @@ std::string runtime_tree(int n) {
 template <typename T>
 T reduce_as(ReduceOp op, const std::vector<T>& inputs, const std::vector<T>& scalars) {
   T result{};
-  const int n = static_cast<int>(inputs.size());
-  switch (op) {
-    case ReduceOp::sum:
-      return reduce_reference<T, ReduceOp::sum>(inputs, scalars, n);
-    case ReduceOp::prod:
-      return reduce_reference<T, ReduceOp::prod>(inputs, scalars, n);
-    case ReduceOp::max:
-      return reduce_reference<T, ReduceOp::max>(inputs, scalars, n);
-    case ReduceOp::min:
-      return reduce_reference<T, ReduceOp::min>(inputs, scalars, n);
-    case ReduceOp::avg:
-      return reduce_reference<T, ReduceOp::avg>(inputs, scalars, n);
-    case ReduceOp::premul_sum:
-      return reduce_reference<T, ReduceOp::premul_sum>(inputs, scalars, n);
-  }
+  with_op(op, [&]<ReduceOp of>() {
+    result = reduce_reference<T, of>(inputs, scalars, static_cast<int>(inputs.size()));
+  });
   return result;
 }
 
 template <typename T>
 T reduce_as(ReduceOp op, const std::vector<T>& inputs) {
   return reduce_as<T>(op, inputs, inputs);
-}
-
-template <typename T>
-double to_double(T x) {
-  if constexpr (device::kIsSmallFloat<T>) {
-    return static_cast<double>(static_cast<float>(x));
-  } else {
-    return static_cast<double>(x);
-  }
 }
 
 template <typename T>
@@ -84,104 +64,7 @@ T from_double(double x) {
   }
 }
 
-/// Half a unit in the last place of a result of about this magnitude, relatively, and the absolute
-/// error of a subnormal one.
-template <typename T>
-struct Precision;
-template <>
-struct Precision<f16> {
-  static constexpr double kRelative = 0x1p-11, kAbsolute = 0x1p-25;
-};
-template <>
-struct Precision<bf16> {
-  static constexpr double kRelative = 0x1p-8, kAbsolute = 0x1p-134;
-};
-template <>
-struct Precision<e4m3> {
-  static constexpr double kRelative = 0x1p-4, kAbsolute = 0x1p-10;
-};
-template <>
-struct Precision<e5m2> {
-  static constexpr double kRelative = 0x1p-3, kAbsolute = 0x1p-17;
-};
-template <>
-struct Precision<float> {
-  static constexpr double kRelative = 0x1p-24, kAbsolute = 0x1p-150;
-};
-template <>
-struct Precision<double> {
-  static constexpr double kRelative = 0x1p-53, kAbsolute = 0x1p-1074;
-};
-
-/// An operation on floats in long double, with a bound for what rounding may do to the result of
-/// type T: `depth` additions in the accumulator, products rounded to T, one rounding at the end.
-template <typename T>
-void check_float(ReduceOp op, const std::vector<T>& inputs, const std::vector<T>& scalars) {
-  using P = Precision<T>;
-  using A = Precision<device::Accumulator<T>>;
-  const auto n = static_cast<long double>(inputs.size());
-  long double exact = op == ReduceOp::prod  ? 1
-                      : op == ReduceOp::min ? INFINITY
-                      : op == ReduceOp::max ? -INFINITY
-                                            : 0;
-  long double magnitude = 0;
-  long double scaled = 0;
-  for (std::size_t k = 0; k < inputs.size(); ++k) {
-    const long double x = to_double(inputs[k]);
-    const long double s = op == ReduceOp::premul_sum ? to_double(scalars[k]) : 1;
-    if (op == ReduceOp::prod) exact *= x;
-    if (op == ReduceOp::min) exact = std::min(exact, x);
-    if (op == ReduceOp::max) exact = std::max(exact, x);
-    if (op == ReduceOp::sum || op == ReduceOp::avg || op == ReduceOp::premul_sum) exact += x * s;
-    magnitude += std::fabs(x * s);
-    scaled += std::fabs(x * s) * P::kRelative + P::kAbsolute;
-  }
-  long double bound = 0;
-  if (op == ReduceOp::prod) bound = std::fabs(exact) * n * A::kRelative * 1.01L;
-  if (op == ReduceOp::sum || op == ReduceOp::avg) bound = magnitude * 7 * A::kRelative;
-  if (op == ReduceOp::premul_sum) bound = magnitude * 8 * A::kRelative + scaled;
-  if (op == ReduceOp::avg) {
-    exact /= n;
-    bound = bound / n + std::fabs(exact) * A::kRelative;
-  }
-  if (op != ReduceOp::min && op != ReduceOp::max) {
-    bound = (bound + std::fabs(exact) * P::kRelative) * 1.01L + P::kAbsolute;
-  }
-  const long double result = to_double(reduce_as<T>(op, inputs, scalars));
-  if (std::fabs(result - exact) > bound) {
-    INFO(name_of(op) << " of " << inputs.size());
-    REQUIRE(static_cast<double>(result) == Approx(static_cast<double>(exact)).margin(0));
-  }
-}
-
-template <typename T>
-void check_integer(ReduceOp op, const std::vector<T>& inputs, const std::vector<T>& scalars) {
-  using Wide = __int128;
-  using Modular = unsigned __int128;  // two to the power of any width divides its modulus
-  Wide exact = op == ReduceOp::prod ? 1 : 0;
-  if (op == ReduceOp::min || op == ReduceOp::max) exact = inputs[0];
-  for (std::size_t k = 0; k < inputs.size(); ++k) {
-    const Wide x = inputs[k];
-    if (op == ReduceOp::prod) {
-      exact = static_cast<T>(static_cast<Modular>(exact) * static_cast<Modular>(x));
-    }
-    if (op == ReduceOp::min) exact = std::min(exact, x);
-    if (op == ReduceOp::max) exact = std::max(exact, x);
-    if (op == ReduceOp::sum || op == ReduceOp::avg) exact += x;
-    if (op == ReduceOp::premul_sum) {
-      const Wide s = scalars[k];
-      exact += static_cast<T>(static_cast<Modular>(x) * static_cast<Modular>(s));
-    }
-  }
-  T expected = static_cast<T>(exact);  // modulo two to the number of its bits
-  if (op == ReduceOp::avg) expected = static_cast<T>(Wide{expected} / Wide(inputs.size()));
-  const T result = reduce_as<T>(op, inputs, scalars);
-  if (result != expected) {
-    INFO(name_of(op) << " of " << inputs.size());
-    REQUIRE(result == expected);
-  }
-}
-
+constexpr std::size_t kTreeHeight = 6;  // over 64 inputs at most
 constexpr ReduceOp kAllOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::max,
                                 ReduceOp::min, ReduceOp::avg,  ReduceOp::premul_sum};
 
@@ -211,8 +94,7 @@ TEST_CASE("inputs are combined along the fixed tree", "[req:1.29][reduce]") {
 
 TEMPLATE_TEST_CASE("floats reduce within their error bounds", "[req:1.26][reduce]", f16, bf16, e4m3,
                    e5m2, float, double) {
-  const unsigned seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const std::uint64_t seed = test_seed();
   std::mt19937_64 rng(seed);
   for (int round = 0; round < 3000; ++round) {
     const std::size_t n = 1 + rng() % 64;
@@ -224,15 +106,17 @@ TEMPLATE_TEST_CASE("floats reduce within their error bounds", "[req:1.26][reduce
       factors.push_back(from_double<TestType>(rng() % 2 != 0 ? 1.125 : 0.875));
     }
     for (const ReduceOp op : kAllOps) {
-      check_float<TestType>(op, op == ReduceOp::prod ? factors : inputs, scalars);
+      const auto& x = op == ReduceOp::prod ? factors : inputs;
+      const TestType result = reduce_as<TestType>(op, x, scalars);
+      const std::string wrong = compare_float<TestType>(op, x, scalars, result, kTreeHeight);
+      if (!wrong.empty()) FAIL(name_of(op) << " of " << n << ": " << wrong);
     }
   }
 }
 
 TEMPLATE_TEST_CASE("integers wrap and averages truncate", "[req:1.26][reduce]", std::int8_t,
                    std::uint8_t, std::int32_t, std::uint32_t, std::int64_t, std::uint64_t) {
-  const unsigned seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const std::uint64_t seed = test_seed();
   std::mt19937_64 rng(seed);
   for (int round = 0; round < 3000; ++round) {
     const std::size_t n = 1 + rng() % 64;
@@ -242,7 +126,11 @@ TEMPLATE_TEST_CASE("integers wrap and averages truncate", "[req:1.26][reduce]", 
       inputs.push_back(random_element<TestType>(rng, kind));
       scalars.push_back(random_element<TestType>(rng, kind));
     }
-    for (const ReduceOp op : kAllOps) check_integer<TestType>(op, inputs, scalars);
+    for (const ReduceOp op : kAllOps) {
+      const TestType result = reduce_as<TestType>(op, inputs, scalars);
+      const std::string wrong = compare_integer<TestType>(op, inputs, scalars, result);
+      if (!wrong.empty()) FAIL(name_of(op) << " of " << n << ": " << wrong);
+    }
   }
 }
 
@@ -301,8 +189,7 @@ TEST_CASE("overflow goes to infinity or saturates, infinities that cancel to NaN
 TEMPLATE_TEST_CASE("scaling by the sender gives the bits of scaling by the receiver",
                    "[req:1.26][reduce]", std::int8_t, std::uint64_t, f16, bf16, e4m3, e5m2, float,
                    double) {
-  const unsigned seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const std::uint64_t seed = test_seed();
   std::mt19937_64 rng(seed);
   using R = device::Reduction<TestType, ReduceOp::premul_sum>;
   for (int round = 0; round < 2000; ++round) {

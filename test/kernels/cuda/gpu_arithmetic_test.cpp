@@ -11,6 +11,7 @@
 
 #include "kernels/algorithms/reference.hpp"
 #include "support/cuda/needs_gpu.hpp"
+#include "support/seed.hpp"
 
 namespace {
 
@@ -20,8 +21,7 @@ using namespace oriel::test;
 const NeedsGpu needs_gpu;
 
 std::mt19937_64 seeded() {
-  const unsigned seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const std::uint64_t seed = test_seed();
   return std::mt19937_64(seed);
 }
 

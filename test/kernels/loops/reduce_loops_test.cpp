@@ -12,6 +12,7 @@
 
 #include "kernels/algorithms/reference.hpp"
 #include "support/sanitized.hpp"
+#include "support/seed.hpp"
 
 #if defined(__x86_64__)
 #include <xmmintrin.h>
@@ -193,8 +194,7 @@ Case random_case(std::mt19937_64& rng, int n_srcs) {
 }
 
 std::mt19937_64 seeded() {
-  const unsigned seed = std::random_device()();
-  std::cout << "seed " << seed << "\n";
+  const std::uint64_t seed = test_seed();
   return std::mt19937_64(seed);
 }
 

@@ -42,6 +42,13 @@ struct NoneLeft {
 
 using Arrived = Result<std::vector<std::vector<OwnedFd>>>;
 
+void require_all(const std::vector<Status>& outcomes) {
+  for (const Status& status : outcomes) {
+    INFO((status.ok() ? "" : status.error().to_string()));
+    REQUIRE(status.ok());
+  }
+}
+
 /// Exchanges of `count` processes in one loop; process i is rank 10 + i.
 class Peers {
  public:
@@ -71,11 +78,8 @@ class Peers {
     return each([&](FdExchange& one) { return one.prove(loop, Deadline::after(patience)); });
   }
   void connect() {
-    for (const Status& status : dial()) REQUIRE(status.ok());
-    for (const Status& status : prove()) {
-      INFO((status.ok() ? "" : status.error().to_string()));
-      REQUIRE(status.ok());
-    }
+    require_all(dial());
+    require_all(prove());
   }
   void forget(std::size_t i) { all_[i]->disconnect(); }
 
@@ -244,16 +248,13 @@ TEST_CASE(
   };
   add_strangers(400);  // of which more than an acceptor keeps at once are silent
   static_cast<void>(send_packet(strangers[0].get(), Bytes(boot::AuthSizes::kResponse)));
-  for (const Status& status : peers.dial()) REQUIRE(status.ok());
+  require_all(peers.dial());
   add_strangers(100);
   std::vector<Task<Status>> tasks;
   for (std::size_t i = 0; i < peers.size(); ++i) {
     tasks.push_back(prove_later(peers[i], peers.loop, i == 0 ? 0ms : 200ms));
   }
-  for (const Status& status : peers.loop.run_all(std::move(tasks))) {
-    INFO((status.ok() ? "" : status.error().to_string()));
-    REQUIRE(status.ok());
-  }
+  require_all(peers.loop.run_all(std::move(tasks)));
 }
 
 TEST_CASE("a shortage of descriptors while strangers are connected passes", "[req:1.8][req:1.17]") {
@@ -261,7 +262,7 @@ TEST_CASE("a shortage of descriptors while strangers are connected passes", "[re
   Peers peers(2);
   std::vector<OwnedFd> idle;
   for (int i = 0; i < 6; ++i) idle.push_back(connect_to(peers.names[0]).value());
-  for (const Status& status : peers.dial()) REQUIRE(status.ok());
+  require_all(peers.dial());
   // Five connections at a time; the honest one is the seventh.
   static std::vector<int> accepted;
   accepted.clear();
@@ -280,10 +281,7 @@ TEST_CASE("a shortage of descriptors while strangers are connected passes", "[re
     return real_system_table().close(fd);
   };
   const ScopedSystemTable scoped(table);
-  for (const Status& status : peers.prove(20s)) {
-    INFO((status.ok() ? "" : status.error().to_string()));
-    CHECK(status.ok());
-  }
+  require_all(peers.prove(20s));
 }
 
 TEST_CASE("no descriptor of a peer that has proved nothing enters this process", "[req:1.17]") {
@@ -297,7 +295,7 @@ TEST_CASE("no descriptor of a peer that has proved nothing enters this process",
     strangers.back()->send(Bytes(bytes), full);
   }
   // None may be seen even for a moment: there are none to be had.
-  for (const Status& status : peers.dial()) REQUIRE(status.ok());
+  require_all(peers.dial());
   static std::size_t most = 0;
   most = 0;
   SystemTable table = real_system_table();
@@ -308,7 +306,7 @@ TEST_CASE("no descriptor of a peer that has proved nothing enters this process",
   };
   const ScopedSystemTable scoped(table);
   const auto open = test::count_fds();
-  for (const Status& status : peers.prove()) REQUIRE(status.ok());
+  require_all(peers.prove());
   CHECK(most <= open + strangers.size() + 3);  // those accepted, and the pollers
   strangers.clear();
 }
@@ -317,7 +315,7 @@ TEST_CASE("a process with another secret is refused by both sides, at once", "[r
   const NoneLeft none_left;
   const boot::Key foreign = boot::Key::random();
   Peers peers(3, foreign);
-  for (const Status& status : peers.dial()) REQUIRE(status.ok());
+  require_all(peers.dial());
   const auto begin = SteadyClock::instance().now();
   const auto outcomes = peers.prove(20s);
   CHECK(SteadyClock::instance().now() - begin < 10s);
@@ -383,13 +381,13 @@ TEST_CASE("a listener of another user is refused before it is told anything", "[
   CHECK(outcomes[1].error().code() == ErrorCode::remote);
   CHECK(text.find("connecting to rank 10") != std::string::npos);
   CHECK(text.find("another user listens at the peer's socket") != std::string::npos);
-  for (const Status& status : peers.dial()) CHECK(status.ok());  // it was the user alone
+  require_all(peers.dial());  // it was the user alone
 }
 
 TEST_CASE("a connection of another user is closed without a word", "[req:1.17]") {
   const NoneLeft none_left;
   Peers peers(2);
-  for (const Status& status : peers.dial()) REQUIRE(status.ok());
+  require_all(peers.dial());
   std::vector<Status> outcomes;
   const auto begin = SteadyClock::instance().now();
   {
@@ -409,7 +407,7 @@ TEST_CASE("a connection of another user is closed without a word", "[req:1.17]")
 TEST_CASE("a process that goes away while connecting is noticed at once and named", "[req:1.17]") {
   const NoneLeft none_left;
   Peers peers(3);
-  for (const Status& status : peers.dial()) REQUIRE(status.ok());
+  require_all(peers.dial());
   peers.forget(2);
   std::vector<Task<Status>> tasks;
   tasks.push_back(peers[0].prove(peers.loop, Deadline::after(20s)));
@@ -425,7 +423,7 @@ TEST_CASE("a process that goes away while connecting is noticed at once and name
 TEST_CASE("a silent listener ends by the deadline, with its rank named", "[req:1.17]") {
   const NoneLeft none_left;
   Peers peers(2);
-  for (const Status& status : peers.dial()) REQUIRE(status.ok());
+  require_all(peers.dial());
   const auto status = peers.loop.run(peers[1].prove(peers.loop, Deadline::after(100ms)));
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().code() == ErrorCode::timeout);

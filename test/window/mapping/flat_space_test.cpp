@@ -10,6 +10,7 @@
 
 #include "base/process_number.hpp"
 #include "support/process_state.hpp"
+#include "support/seed.hpp"
 #include "window/memory/memory_host.hpp"
 #include "window/memory/sizes.hpp"
 
@@ -116,8 +117,7 @@ TEST_CASE("a place outside the slot, or that another allocation has, is refused"
 }
 
 TEST_CASE("threads that map and let go at random leave nothing behind", "[req:1.21]") {
-  const auto seed = std::random_device{}();
-  CAPTURE(seed);
+  const std::uint64_t seed = test::test_seed();
   const test::ProcessState before = test::process_state();
   {
     Buffer a(kMiB);

@@ -10,6 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include "support/sanitized.hpp"
+#include "support/seed.hpp"
 #include "window/mapping/space_state.hpp"
 #include "window/memory/sizes.hpp"
 #include "window/registration/registration.hpp"
@@ -232,15 +233,10 @@ class Team {
 
 const std::vector<std::vector<std::size_t>> kProcesses = {{0, 1}, {0, 1, 2, 3}, {0, 0, 1}};
 
-std::uint64_t first_seed() {
-  const char* wanted = std::getenv("ORIEL_TEST_SEED");
-  return wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : std::random_device{}();
-}
-
 }  // namespace
 
 TEST_CASE("agreements that meet anyhow find a place each if there is one", "[req:1.15][req:1.16]") {
-  const std::uint64_t first = first_seed();
+  const std::uint64_t first = test::test_seed();
   for (std::uint64_t seed = first; seed < first + test::repeats(3000u); ++seed) {
     CAPTURE(seed);
     std::mt19937_64 random(seed);
@@ -265,7 +261,7 @@ TEST_CASE("agreements that meet anyhow find a place each if there is one", "[req
 
 TEST_CASE("a refusal is right, whatever others release, keep and give up meanwhile",
           "[req:1.15][req:1.16]") {
-  const std::uint64_t first = first_seed();
+  const std::uint64_t first = test::test_seed();
   std::size_t refused = 0, agreed = 0, found_patiently = 0;
   for (std::uint64_t seed = first; seed < first + test::repeats(2000u); ++seed) {
     CAPTURE(seed);
@@ -297,8 +293,7 @@ TEST_CASE("a refusal is right, whatever others release, keep and give up meanwhi
 }
 
 TEST_CASE("offsets stay agreed and low when ranks release in any order", "[req:1.15][req:1.21]") {
-  const std::uint64_t seed = first_seed();
-  CAPTURE(seed);
+  const std::uint64_t seed = test::test_seed();
   std::mt19937_64 random(seed);
   Team team({0, 1, 2, 3}, 4096 * kMiB, random);
   std::uint64_t sequence = 0;

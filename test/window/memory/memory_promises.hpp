@@ -16,6 +16,7 @@
 #include "support/fail_each_call.hpp"
 #include "support/process_state.hpp"
 #include "support/sanitized.hpp"
+#include "support/seed.hpp"
 #include "window/mapping/flat_space.hpp"
 #include "window/memory/sizes.hpp"
 
@@ -204,8 +205,7 @@ inline void check_places(Memory& memory) {
 }
 
 inline void check_random_cycles(Memory& memory) {
-  const auto seed = std::random_device{}();
-  CAPTURE(seed);
+  const std::uint64_t seed = test::test_seed();
   std::mt19937 random(seed);
   const auto range = reserve(memory, 512 * kMiB, 2 * kMiB);
   struct Live {

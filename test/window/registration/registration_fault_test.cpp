@@ -9,16 +9,17 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
-#include <fcntl.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/try.hpp"
 #include "boot/session/forked_ranks.hpp"
 #include "boot/session/inherited_memory.hpp"
 #include "boot/session/served_id.hpp"
+#include "support/descriptor_limit.hpp"
 #include "support/fault.hpp"
 #include "support/process_state.hpp"
+#include "support/sanitized.hpp"
+#include "support/seed.hpp"
 #include "window/memory/sizes.hpp"
 #include "window/registration/window_ranks.hpp"
 
@@ -158,14 +159,8 @@ struct Meeting {
 
   Status join() {
     ++come;
-    const auto end = std::chrono::steady_clock::now() + kPatience;
-    while (come < kRanks) {
-      if (std::chrono::steady_clock::now() > end) {
-        return Error(ErrorCode::timeout, "the other ranks have not come to the test's meeting");
-      }
-      std::this_thread::sleep_for(100us);
-    }
-    return {};
+    if (test::eventually([&] { return come == kRanks; })) return {};
+    return Error(ErrorCode::timeout, "the other ranks have not come to the test's meeting");
   }
 };
 
@@ -240,30 +235,19 @@ std::vector<std::string> verdicts_with_fault(int victim, long fail_at) {
       30s);
 }
 
-/// While it lives, this process may open `count` files more.
+/// While it lives, this process may open `count` files more. The limit is on numbers, so free ones
+/// below it are taken.
 class FewFiles {
  public:
   explicit FewFiles(int count) {
-    int highest = 2;
-    for (int fd = 3; fd < 1024; ++fd) {
-      if (::fcntl(fd, F_GETFD) >= 0) highest = fd;
-    }
-    ::getrlimit(RLIMIT_NOFILE, &before_);
-    rlimit few = before_;
-    few.rlim_cur = static_cast<rlim_t>(highest + 1 + count);
-    ::setrlimit(RLIMIT_NOFILE, &few);
-    // The limit is on numbers, so gaps below it are filled.
     for (OwnedFd filler(::dup(0)); filler; filler = OwnedFd(::dup(0))) {
       fillers_.push_back(std::move(filler));
     }
-    for (int i = 0; i < count && !fillers_.empty(); ++i) fillers_.pop_back();
+    for (int i = 0; i < count; ++i) fillers_.pop_back();
   }
-  ~FewFiles() { ::setrlimit(RLIMIT_NOFILE, &before_); }
-  FewFiles(const FewFiles&) = delete;
-  FewFiles& operator=(const FewFiles&) = delete;
 
  private:
-  rlimit before_{};
+  const test::DescriptorLimit limit_{256};
   std::vector<OwnedFd> fillers_;
 };
 
@@ -318,11 +302,7 @@ TEST_CASE("a rank without room for others' descriptors is named on all, with the
 
 TEST_CASE("whichever system call of a registration fails on whichever rank, all agree",
           "[req:1.41]") {
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  constexpr long kStep = 13;  // they slow forks down too much for all
-#else
-  constexpr long kStep = 1;
-#endif
+  constexpr long kStep = test::kSanitized ? 13 : 1;  // sanitizers slow forks down
   // How often a rank reads and polls depends on timing, so one run that ends before call k is not
   // yet the end of the walk.
   constexpr int kMissesToEnd = 3;
@@ -364,8 +344,7 @@ TEST_CASE("whichever system call of a registration fails on whichever rank, all 
 }
 
 TEST_CASE("a rank that is killed in the middle of registrations is named", "[req:1.38]") {
-  const auto seed = std::random_device{}();
-  INFO("seed " << seed);
+  const std::uint64_t seed = test::test_seed();
   std::mt19937 random(seed);
   for (int round = 0; round < 8; ++round) {
     const ServedId id;
@@ -395,10 +374,10 @@ TEST_CASE("a rank that is killed in the middle of registrations is named", "[req
       return Error(ErrorCode::remote, seen);
     });
     // A rank that is killed while it joins is another matter.
-    while (*joined < kRanks) std::this_thread::sleep_for(1ms);
+    REQUIRE(test::eventually([&] { return *joined == kRanks; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
     ranks.kill(victim, SIGKILL);
-    const auto verdicts = ranks.collect(5s);
+    const auto verdicts = ranks.collect(20s);
     for (int rank = 0; rank < kRanks; ++rank) {
       if (rank == victim) continue;
       INFO("killed rank " << victim << "; rank " << rank << ": "

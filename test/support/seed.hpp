@@ -1,0 +1,22 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+
+namespace oriel::test {
+
+/// Returns ORIEL_TEST_SEED, or a new seed, and prints it: the same seed draws the same again.
+inline std::uint64_t test_seed() {
+  const char* const given = std::getenv("ORIEL_TEST_SEED");
+  const std::uint64_t seed =
+      given != nullptr ? std::strtoull(given, nullptr, 0) : std::random_device{}();
+  std::printf("ORIEL_TEST_SEED=%#llx\n", static_cast<unsigned long long>(seed));
+  std::fflush(stdout);  // ranks that are forked have none of it
+  return seed;
+}
+
+}  // namespace oriel::test
