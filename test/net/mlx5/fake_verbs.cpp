@@ -71,6 +71,13 @@ struct FakeVerbs::Access {
     }
     return found->second.get();
   }
+  /// Notes a call on something of this kind. Null if it must fail, or if there is no such thing.
+  static Object* called(const char* call, const void* on, const char* kind,
+                        std::vector<std::uint64_t> arguments = {}, Bytes command = {}) {
+    const bool fail = fails(call, std::move(arguments), std::move(command));
+    Object* const object = find(on, kind, call);
+    return fail ? nullptr : object;
+  }
   static Object* make(const std::string& kind, int adapter, std::vector<const void*> needs) {
     auto object = std::make_unique<Object>();
     object->kind = kind;
@@ -141,9 +148,8 @@ struct FakeVerbs::Access {
     return give_back("ibv_close_device", context, "context");
   }
   static int query_port(VerbsContext* context, std::uint8_t port, VerbsPort* out) {
-    const bool fail = fails("ibv_query_port", {port});
-    const Object* object = find(context, "context", "ibv_query_port");
-    if (object == nullptr || fail) return fake->status;
+    const Object* object = called("ibv_query_port", context, "context", {port});
+    if (object == nullptr) return fake->status;
     if (port != 1) return EINVAL;
     const Adapter& from = adapter(*object);
     out->state = from.port_state;
@@ -156,9 +162,8 @@ struct FakeVerbs::Access {
   }
   static int query_gid(VerbsContext* context, std::uint32_t, std::uint32_t index, VerbsGid* out,
                        std::uint32_t, std::size_t bytes) {
-    const bool fail = fails("_ibv_query_gid_ex", {index, bytes});
-    const Object* object = find(context, "context", "_ibv_query_gid_ex");
-    if (object == nullptr || fail) return fake->status;
+    const Object* object = called("_ibv_query_gid_ex", context, "context", {index, bytes});
+    if (object == nullptr) return fake->status;
     const Adapter& from = adapter(*object);
     if (index >= from.gids.size()) return EINVAL;
     if (from.gids[index].type == 99) return ENODATA;
@@ -167,21 +172,19 @@ struct FakeVerbs::Access {
     return 0;
   }
   static VerbsDomain* alloc_domain(VerbsContext* context) {
-    const bool fail = fails("ibv_alloc_pd");
-    const Object* object = find(context, "context", "ibv_alloc_pd");
-    if (object == nullptr || fail) return nullptr;
+    const Object* object = called("ibv_alloc_pd", context, "context");
+    if (object == nullptr) return nullptr;
     return reinterpret_cast<VerbsDomain*>(make("domain", object->adapter, {context}));
   }
   static int dealloc_domain(VerbsDomain* domain) {
     return give_back("ibv_dealloc_pd", domain, "domain");
   }
-  static VerbsRegion* add_region(VerbsDomain* domain, void* address, std::size_t bytes,
+  static VerbsRegion* add_region(const Object* domain, void* address, std::size_t bytes,
                                  int access) {
-    const Object* object = find(domain, "domain", "registering memory");
-    if (object == nullptr) return nullptr;
-    Object* made = make("region", object->adapter, {domain});
+    if (domain == nullptr) return nullptr;
+    Object* made = make("region", domain->adapter, {domain});
     std::uint32_t key = made->number;
-    if (fake->on_register) key = fake->on_register(object->adapter, address, bytes, access);
+    if (fake->on_register) key = fake->on_register(domain->adapter, address, bytes, access);
     made->seen.region = {};
     made->seen.region.local_key = made->seen.region.remote_key = key;
     return &made->seen.region;
@@ -189,24 +192,23 @@ struct FakeVerbs::Access {
   static VerbsRegion* register_memory(VerbsDomain* domain, void* address, std::size_t bytes,
                                       int access) {
     const auto at = reinterpret_cast<std::uint64_t>(address);
-    if (fails("ibv_reg_mr", {at, bytes, static_cast<std::uint64_t>(access)})) return nullptr;
-    return add_region(domain, address, bytes, access);
+    const Object* object =
+        called("ibv_reg_mr", domain, "domain", {at, bytes, static_cast<std::uint64_t>(access)});
+    return add_region(object, address, bytes, access);
   }
   static VerbsRegion* register_dmabuf(VerbsDomain* domain, std::uint64_t offset, std::size_t bytes,
                                       std::uint64_t address, int fd, int access) {
-    const auto descriptor = static_cast<std::uint64_t>(fd);
-    if (fails("ibv_reg_dmabuf_mr", {offset, bytes, address, descriptor})) return nullptr;
-    return add_region(domain, reinterpret_cast<void*>(address), bytes, access);
+    const Object* object = called("ibv_reg_dmabuf_mr", domain, "domain",
+                                  {offset, bytes, address, static_cast<std::uint64_t>(fd)});
+    return add_region(object, reinterpret_cast<void*>(address), bytes, access);
   }
   static int deregister_memory(VerbsRegion* region) {
     return give_back("ibv_dereg_mr", region, "region");
   }
   static VerbsAddress* create_address(VerbsDomain* domain, VerbsPath* path) {
-    const std::uint64_t tail = path->gid[15];
-    if (fails("ibv_create_ah", {path->own_gid_index, path->hop_limit, path->is_global, tail})) {
-      return nullptr;
-    }
-    const Object* object = find(domain, "domain", "ibv_create_ah");
+    const Object* object =
+        called("ibv_create_ah", domain, "domain",
+               {path->own_gid_index, path->hop_limit, path->is_global, path->gid[15]});
     if (object == nullptr) return nullptr;
     return reinterpret_cast<VerbsAddress*>(make("address", object->adapter, {domain}));
   }
@@ -253,9 +255,8 @@ struct FakeVerbs::Access {
   static int general_command(VerbsContext* context, const void* in, std::size_t in_bytes, void* out,
                              std::size_t out_bytes) {
     const Bytes command = copy(in, in_bytes);
-    const bool fail = fails("QUERY_HCA_CAP", {}, command);
-    const Object* object = find(context, "context", "QUERY_HCA_CAP");
-    return answer("QUERY_HCA_CAP", fail || object == nullptr, out, out_bytes, [&](Bytes& answered) {
+    const Object* object = called("QUERY_HCA_CAP", context, "context", {}, command);
+    return answer("QUERY_HCA_CAP", object == nullptr, out, out_bytes, [&](Bytes& answered) {
       if (number_at(command.data(), 2) != 0x100 || out_bytes != 16 + 4096) return false;
       const std::uint32_t modifier = number_at(command.data() + 6, 2);
       const Bytes& set = modifier == 7 ? adapter(*object).atomic : adapter(*object).general;
@@ -333,16 +334,14 @@ struct FakeVerbs::Access {
     const Bytes command = copy(in, in_bytes);
     const bool is_cq = number_at(command.data(), 2) == 0x400;
     const char* call = is_cq ? "CREATE_CQ" : "CREATE_QP";
-    const bool fail = fails(call, {}, command);
-    const Object* object = find(context, "context", call);
+    const Object* object = called(call, context, "context", {}, command);
     Object* made = nullptr;
-    const int status =
-        answer(call, fail || object == nullptr, out, out_bytes, [&](Bytes& answered) {
-          if (in_bytes != 272 || out_bytes != 16) return false;
-          if (!(is_cq ? create_cq : create_qp)(*object, command, &made)) return false;
-          put_number(answered, 9, 3, made->number);
-          return true;
-        });
+    const int status = answer(call, object == nullptr, out, out_bytes, [&](Bytes& answered) {
+      if (in_bytes != 272 || out_bytes != 16) return false;
+      if (!(is_cq ? create_cq : create_qp)(*object, command, &made)) return false;
+      put_number(answered, 9, 3, made->number);
+      return true;
+    });
     return status == 0 ? reinterpret_cast<Mlx5Object*>(made) : nullptr;
   }
   static int destroy_object(Mlx5Object* object) {
@@ -383,17 +382,15 @@ struct FakeVerbs::Access {
                            std::size_t out_bytes) {
     const Bytes command = copy(in, in_bytes);
     const std::uint32_t opcode = number_at(command.data(), 2);
-    const bool fail = fails(name_of(opcode), {}, command);
-    const Object* found = find(object, "QP", name_of(opcode));
-    return answer(name_of(opcode), fail || found == nullptr, out, out_bytes, [&](Bytes&) {
+    const Object* found = called(name_of(opcode), object, "QP", {}, command);
+    return answer(name_of(opcode), found == nullptr, out, out_bytes, [&](Bytes&) {
       if (number_at(command.data() + 9, 3) != found->number) return false;
       return step(fake->queue_pairs.at(key_of(found->adapter, found->number)), opcode, command);
     });
   }
-  static Mlx5Umem* add_umem(VerbsContext* context, void* address, std::size_t bytes) {
-    const Object* object = find(context, "context", "registering a umem");
-    if (object == nullptr) return nullptr;
-    Object* made = make("umem", object->adapter, {context});
+  static Mlx5Umem* add_umem(const Object* context, void* address, std::size_t bytes) {
+    if (context == nullptr) return nullptr;
+    Object* made = make("umem", context->adapter, {context});
     made->seen.umem.id = made->number;
     made->address = address;
     made->bytes = bytes;
@@ -402,24 +399,21 @@ struct FakeVerbs::Access {
   static Mlx5Umem* register_umem(VerbsContext* context, void* address, std::size_t bytes,
                                  std::uint32_t access) {
     const auto at = reinterpret_cast<std::uint64_t>(address);
-    if (fails("mlx5dv_devx_umem_reg", {at, bytes, access})) return nullptr;
-    return add_umem(context, address, bytes);
+    return add_umem(called("mlx5dv_devx_umem_reg", context, "context", {at, bytes, access}),
+                    address, bytes);
   }
   static Mlx5Umem* register_umem_ex(VerbsContext* context, Mlx5UmemOptions* options) {
-    const auto descriptor = static_cast<std::uint64_t>(options->descriptor);
     const auto offset = reinterpret_cast<std::uint64_t>(options->address);
-    if (fails("mlx5dv_devx_umem_reg_ex", {offset, options->bytes, options->access,
-                                          options->page_sizes, options->mask, descriptor})) {
-      return nullptr;
-    }
-    return add_umem(context, nullptr, options->bytes);
+    const Object* object = called("mlx5dv_devx_umem_reg_ex", context, "context",
+                                  {offset, options->bytes, options->access, options->page_sizes,
+                                   options->mask, static_cast<std::uint64_t>(options->descriptor)});
+    return add_umem(object, nullptr, options->bytes);
   }
   static int deregister_umem(Mlx5Umem* umem) {
     return give_back("mlx5dv_devx_umem_dereg", umem, "umem");
   }
   static Mlx5Uar* alloc_uar(VerbsContext* context, std::uint32_t flags) {
-    if (fails("mlx5dv_devx_alloc_uar", {flags})) return nullptr;
-    const Object* object = find(context, "context", "mlx5dv_devx_alloc_uar");
+    const Object* object = called("mlx5dv_devx_alloc_uar", context, "context", {flags});
     if (object == nullptr) return nullptr;
     if (flags == 1 && !fake->has_uncached_registers) {
       errno = EOPNOTSUPP;
@@ -444,8 +438,9 @@ struct FakeVerbs::Access {
     static_cast<void>(give_back("mlx5dv_devx_free_uar", uar, "uar"));
   }
   static int query_event_queue(VerbsContext* context, std::uint32_t vector, std::uint32_t* number) {
-    if (fails("mlx5dv_devx_query_eqn", {vector})) return fake->status;
-    if (find(context, "context", "mlx5dv_devx_query_eqn") == nullptr) return EINVAL;
+    if (called("mlx5dv_devx_query_eqn", context, "context", {vector}) == nullptr) {
+      return fake->status;
+    }
     *number = 0x2b;
     return 0;
   }
