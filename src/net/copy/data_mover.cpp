@@ -3,6 +3,7 @@
 #include "net/copy/data_mover.hpp"
 
 #include <cstring>
+#include <thread>
 
 #include <fmt/format.h>
 
@@ -17,10 +18,20 @@ constexpr std::size_t kLentLeast = 1024;
 
 }  // namespace
 
-Error stuck_mover() {
-  return Error(
-      ErrorCode::timeout,
-      fmt::format("a GPU has not ended a software NIC's copies in {} s", kDrainMost.count()));
+Status wait_until_still(const std::function<bool()>& is_moving, bool& is_stuck, Duration most) {
+  const Clock& clock = SteadyClock::instance();
+  const Deadline deadline = Deadline::after(is_stuck ? Duration::zero() : most, clock);
+  while (is_moving()) {
+    is_stuck = deadline.expired(clock.now());
+    if (is_stuck) {
+      return Error(
+          ErrorCode::timeout,
+          fmt::format("a GPU has not ended a software NIC's copies in {} s", kDrainMost.count()));
+    }
+    std::this_thread::yield();
+  }
+  is_stuck = false;
+  return {};
 }
 
 std::size_t HostMover::store(std::byte* to, ByteView from, MoveTicket& /*ticket*/) {

@@ -5,12 +5,14 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "oriel/error.hpp"
 
 #include "base/bytes.hpp"
+#include "base/deadline.hpp"
 #include "net/copy/message_payload.hpp"
 #include "net/queue/work_request.hpp"
 
@@ -120,8 +122,10 @@ class DataMover {
 
 /// For how long a drain() waits.
 inline constexpr std::chrono::seconds kDrainMost{30};
-/// What it says then.
-Error stuck_mover();
+/// Implements DataMover::drain(): waits until nothing is moving. `is_stuck` says whether a wait
+/// before was in vain.
+Status wait_until_still(const std::function<bool()>& is_moving, bool& is_stuck,
+                        Duration most = kDrainMost);
 
 inline StagedPart::~StagedPart() {
   if (mover_ != nullptr) mover_->give_back(*this);

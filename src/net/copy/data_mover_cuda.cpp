@@ -6,7 +6,6 @@
 #include <array>
 #include <chrono>
 #include <cstring>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
@@ -239,15 +238,7 @@ bool CudaMover::is_moving() {
 }
 
 Status CudaMover::drain() {
-  const Clock& clock = SteadyClock::instance();
-  const Deadline deadline = Deadline::after(is_stuck_ ? Duration::zero() : kDrainMost, clock);
-  while (is_moving()) {
-    is_stuck_ = deadline.expired(clock.now());
-    if (is_stuck_) return stuck_mover();
-    std::this_thread::yield();
-  }
-  is_stuck_ = false;
-  return {};
+  return wait_until_still([this] { return is_moving(); }, is_stuck_);
 }
 
 void CudaMover::forget(const std::byte* at, std::size_t count) {

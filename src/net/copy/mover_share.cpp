@@ -3,7 +3,6 @@
 #include "net/copy/mover_share.hpp"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 namespace oriel::net {
@@ -71,15 +70,7 @@ bool MoverShare::is_moving() {
 }
 
 Status MoverShare::drain() {
-  const Clock& clock = SteadyClock::instance();
-  const Deadline deadline = Deadline::after(is_stuck_ ? Duration::zero() : drain_most_, clock);
-  while (is_moving()) {
-    is_stuck_ = deadline.expired(clock.now());
-    if (is_stuck_) return stuck_mover();
-    std::this_thread::yield();
-  }
-  is_stuck_ = false;
-  return {};
+  return wait_until_still([this] { return is_moving(); }, is_stuck_, drain_most_);
 }
 
 void MoverShare::forget(const std::byte* at, std::size_t count) {

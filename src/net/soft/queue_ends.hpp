@@ -9,17 +9,21 @@
 
 namespace oriel::net {
 
-/// State that the parts of a queue's sending half share.
-struct SendEnd {
+/// One half of a queue: where it is, and its peer.
+struct QueueEnd {
   const QueueSetup setup;
   const std::uint32_t number;
   NicContext& nic;
   QueuePeer peer{};
 
-  /// Returns the queue's number in the ring and in completions.
-  std::uint32_t name() const { return setup.named != 0 ? setup.named : number; }
   Wire& wire() const { return *nic.wires[peer.wire]; }
   Borrower borrower() const { return {peer.wire, peer.address.value}; }
+};
+
+/// State that the parts of a queue's sending half share.
+struct SendEnd : QueueEnd {
+  /// Returns the queue's number in the ring and in completions.
+  std::uint32_t name() const { return setup.named != 0 ? setup.named : number; }
   MemoryKeys::Found find_local(const WorkRequest& work, bool write) const {
     return nic.keys.find_local(work.local_key, work.local_address, work.bytes, write);
   }
@@ -30,14 +34,7 @@ struct SendEnd {
 };
 
 /// The receiving end of a queue, and what its peer may ask for there.
-struct ReceiveEnd {
-  const QueueSetup setup;
-  const std::uint32_t number;
-  NicContext& nic;
-  QueuePeer peer{};
-
-  Wire& wire() const { return *nic.wires[peer.wire]; }
-  Borrower borrower() const { return {peer.wire, peer.address.value}; }
+struct ReceiveEnd : QueueEnd {
   bool is_from_peer(const WireRequest& request) const {
     return request.from == peer.address && request.from_queue == peer.queue &&
            request.epoch == peer.epoch;

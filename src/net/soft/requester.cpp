@@ -21,7 +21,7 @@ Duration slow_answer(const QueueSetup& setup) {
 }  // namespace
 
 Requester::Requester(const QueueSetup& setup, std::uint32_t number, NicContext& nic)
-    : end_{setup, number, nic},
+    : end_{{setup, number, nic}},
       posted_(end_.setup, end_.name()),
       sent_(slow_answer(setup)),
       retransmission_(end_.setup),

@@ -50,7 +50,7 @@ bool AnswerQueue::send(Wire& wire, WireAddress to) {
 }
 
 Responder::Responder(const QueueSetup& setup, std::uint32_t number, NicContext& nic)
-    : end_{setup, number, nic},
+    : end_{{setup, number, nic}},
       record_(setup.records != nullptr ? setup.records->delivery : own_record_),
       completions_(setup.memory.receive_completions, setup.memory.receive_count) {}
 
