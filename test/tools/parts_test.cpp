@@ -229,44 +229,33 @@ TEST_CASE("the ranks' barrier waits for all and gives up in time", "[req:1.35]")
 }
 
 TEST_CASE("launchers are known by their variables", "[req:1.35]") {
-  CHECK_FALSE(find_launcher()->has_value());
-  {
-    const ScopedEnvironment torchrun({{"RANK", "3"},
-                                      {"WORLD_SIZE", "8"},
-                                      {"LOCAL_RANK", "1"},
-                                      {"LOCAL_WORLD_SIZE", "2"},
-                                      {"MASTER_ADDR", "node0"},
-                                      {"MASTER_PORT", "29500"},
-                                      {"TORCHELASTIC_RUN_ID", "x"}});
-    const auto found = **find_launcher();
-    CHECK(found.rank == 3);
-    CHECK(found.ranks == 8);
-    CHECK(found.local_rank == 1);
-    CHECK(found.local_ranks == 2);
-    CHECK(found.master_address == "node0");
-    CHECK(found.master_port == 29500);
-    CHECK(found.port_in_use);
-  }
-  {
-    const ScopedEnvironment open_mpi({{"OMPI_COMM_WORLD_RANK", "1"},
-                                      {"OMPI_COMM_WORLD_SIZE", "2"},
-                                      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}});
-    CHECK((*find_launcher())->rank == 1);
-    CHECK((*find_launcher())->master_address.empty());
-  }
-  {
-    const ScopedEnvironment mpich({{"PMI_RANK", "0"}, {"PMI_SIZE", "4"}});
-    CHECK((*find_launcher())->ranks == 4);
-  }
-  {
-    const ScopedEnvironment slurm(
-        {{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}});
-    CHECK((*find_launcher())->local_rank == 0);
-  }
-  {
-    const ScopedEnvironment nonsense({{"RANK", "9"}, {"WORLD_SIZE", "2"}});
-    CHECK_FALSE(find_launcher().ok());
-  }
-  const ScopedEnvironment nonsense({{"RANK", "one"}, {"WORLD_SIZE", "2"}});
-  CHECK_FALSE(find_launcher().ok());
+  const auto found_with = [](const std::vector<std::pair<std::string, std::string>>& variables) {
+    const ScopedEnvironment environment(variables);
+    return find_launcher();
+  };
+  CHECK_FALSE(found_with({})->has_value());
+  const LauncherEnvironment torchrun = **found_with({{"RANK", "3"},
+                                                     {"WORLD_SIZE", "8"},
+                                                     {"LOCAL_RANK", "1"},
+                                                     {"LOCAL_WORLD_SIZE", "2"},
+                                                     {"MASTER_ADDR", "node0"},
+                                                     {"MASTER_PORT", "29500"},
+                                                     {"TORCHELASTIC_RUN_ID", "x"}});
+  CHECK(torchrun.rank == 3);
+  CHECK(torchrun.ranks == 8);
+  CHECK(torchrun.local_rank == 1);
+  CHECK(torchrun.local_ranks == 2);
+  CHECK(torchrun.master_address == "node0");
+  CHECK(torchrun.master_port == 29500);
+  CHECK(torchrun.port_in_use);
+  const LauncherEnvironment open_mpi = **found_with({{"OMPI_COMM_WORLD_RANK", "1"},
+                                                     {"OMPI_COMM_WORLD_SIZE", "2"},
+                                                     {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}});
+  CHECK(open_mpi.rank == 1);
+  CHECK(open_mpi.master_address.empty());
+  CHECK((*found_with({{"PMI_RANK", "0"}, {"PMI_SIZE", "4"}}))->ranks == 4);  // of MPICH
+  CHECK((*found_with({{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}}))
+            ->local_rank == 0);
+  CHECK_FALSE(found_with({{"RANK", "9"}, {"WORLD_SIZE", "2"}}).ok());
+  CHECK_FALSE(found_with({{"RANK", "one"}, {"WORLD_SIZE", "2"}}).ok());
 }

@@ -12,20 +12,35 @@
 #include <nlohmann/json.hpp>
 
 #include "program.hpp"
+#include "support/words.hpp"
 
 namespace {
 
+using oriel::test::has;
 using Words = std::vector<std::string>;
 using Json = nlohmann::json;
 
+Words operator+(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
 Words perf_command(const Words& arguments) {
-  Words command{ORIEL_PERF_PATH, "all_reduce", "--backend", "host", "--lib", FAKE_NCCL_PATH};
-  command.insert(command.end(), arguments.begin(), arguments.end());
-  return command;
+  return Words{ORIEL_PERF_PATH, "all_reduce", "--backend", "host", "--lib", FAKE_NCCL_PATH} +
+         arguments;
 }
 
 ProgramResult perf(const Words& arguments, const std::string& input = "") {
   return run_program(perf_command(arguments), {}, input);
+}
+
+/// The run ends with this status, and these words are among its complaints.
+ProgramResult expect(int status, const Words& arguments, const Words& complaints = {}) {
+  ProgramResult result = perf(arguments);
+  INFO(result.out << result.err);
+  CHECK(result.status == status);
+  for (const std::string& words : complaints) CHECK(has(result.err, words));
+  return result;
 }
 
 // The rows of a table: lines that do not begin with '#', cut at white space.
@@ -55,13 +70,12 @@ Json read_json(const std::string& path) {
 }  // namespace
 
 TEST_CASE("the table has nccl-tests' columns", "[req:1.35]") {
-  const auto result = perf({"-b", "8", "-e", "64", "-f", "2", "-n", "20", "--rounds", "3"});
-  INFO(result.err);
-  REQUIRE(result.status == 0);
-  CHECK(result.out.find("#       size         count      type   redop    root     time   algbw   "
-                        "busbw #wrong     time   algbw   busbw #wrong") != std::string::npos);
-  CHECK(result.out.find("# Out of bounds values : 0 OK") != std::string::npos);
-  CHECK(result.out.find("# Avg bus bandwidth    : ") != std::string::npos);
+  const auto result = expect(0, {"-b", "8", "-e", "64", "-f", "2", "-n", "20", "--rounds", "3"});
+  CHECK(has(result.out,
+            "#       size         count      type   redop    root     time   algbw   "
+            "busbw #wrong     time   algbw   busbw #wrong"));
+  CHECK(has(result.out, "# Out of bounds values : 0 OK"));
+  CHECK(has(result.out, "# Avg bus bandwidth    : "));
   const auto table = rows(result.out);
   REQUIRE(table.size() == 4);
   for (const Words& row : table) {
@@ -79,30 +93,21 @@ TEST_CASE("the table has nccl-tests' columns", "[req:1.35]") {
 
 TEST_CASE("types, operations, odd counts and more than two ranks are measured and checked",
           "[req:1.35]") {
-  const auto result = perf({"--counts", "0,1,7,1001", "-d", "int8,int32,uint64,float,double", "-o",
-                            "sum,prod,max,min,avg", "-n", "3", "--rounds", "2", "--ranks", "3"});
-  INFO(result.out << result.err);
-  CHECK(result.status == 0);
-  CHECK(rows(result.out).size() == 4 * 5 * 5);
-}
-
-TEST_CASE("each rank scales by its own factor under a pre-multiplied sum", "[req:1.35]") {
+  const Words few{"-n", "3", "--rounds", "2"};
   const auto result =
-      perf({"--counts", "33", "-d", "int32,float", "-o", "mulsum", "-n", "3", "--rounds", "2"});
-  INFO(result.out << result.err);
-  CHECK(result.status == 0);
+      expect(0, few + Words{"--counts", "0,1,7,1001", "-d", "int8,int32,uint64,float,double", "-o",
+                            "sum,prod,max,min,avg", "--ranks", "3"});
+  CHECK(rows(result.out).size() == 4 * 5 * 5);
+  // Each rank scales by a factor of its own.
+  expect(0, few + Words{"--counts", "33", "-d", "int32,float", "-o", "mulsum"});
 }
 
 TEST_CASE("every kind of wrong result is counted", "[req:1.35]") {
   const Words base{"--counts", "1000",     "-n", "4",  "--rounds",
                    "2",        "--rotate", "2",  "-J", json_path()};
   const auto with = [&](const std::string& fault) {
-    Words words = base;
-    words.insert(words.end(), {"--env", fault});
-    const auto result = perf(words);
-    INFO(fault << result.out << result.err);
-    CHECK(result.status == 1);
-    CHECK(result.out.find("FAILED") != std::string::npos);
+    INFO(fault);
+    CHECK(has(expect(1, base + Words{"--env", fault}).out, "FAILED"));
     const Json document = read_json(json_path());
     CHECK(document["wrong"].get<int>() > 0);
     return document["cases"][0];
@@ -121,15 +126,12 @@ TEST_CASE("every kind of wrong result is counted", "[req:1.35]") {
 TEST_CASE("results that differ in bits alone end a run with 1, but not the opponent's",
           "[req:1.35]") {
   // The lowest bit of a sum of two: within what rounding may do.
-  const auto result =
-      perf({"--counts", "1000", "-n", "4", "--rounds", "2", "--env", "FAKE_NCCL_OTHER_BITS_AT=7"});
-  INFO(result.out << result.err);
-  CHECK(result.status == 1);
-  CHECK(result.out.find("Out of bounds values : 0 OK") != std::string::npos);
-  CHECK(result.out.find("differ in bits : 2 FAILED") != std::string::npos);
-  const auto opponent = perf({"--counts", "1000", "-n", "4", "--rounds", "2", "--against",
-                              FAKE_NCCL_PATH, "--against-env", "FAKE_NCCL_OTHER_BITS_AT=7"});
-  CHECK(opponent.status == 0);
+  const Words base{"--counts", "1000", "-n", "4", "--rounds", "2"};
+  const std::string fault = "FAKE_NCCL_OTHER_BITS_AT=7";
+  const auto result = expect(1, base + Words{"--env", fault});
+  CHECK(has(result.out, "Out of bounds values : 0 OK"));
+  CHECK(has(result.out, "differ in bits : 2 FAILED"));
+  expect(0, base + Words{"--against", FAKE_NCCL_PATH, "--against-env", fault});
 }
 
 TEST_CASE("-w calls are made before the first round", "[req:1.35]") {
@@ -144,16 +146,14 @@ TEST_CASE("-w calls are made before the first round", "[req:1.35]") {
 }
 
 TEST_CASE("nothing is checked with -c 0", "[req:1.35]") {
-  const auto result = perf(
-      {"--counts", "10", "-n", "2", "--rounds", "1", "-c", "0", "--env", "FAKE_NCCL_WRONG_AT=3"});
-  CHECK(result.status == 0);
+  const auto result = expect(0, {"--counts", "10", "-n", "2", "--rounds", "1", "-c", "0", "--env",
+                                 "FAKE_NCCL_WRONG_AT=3"});
   CHECK(rows(result.out).at(0).at(8) == "N/A");
 }
 
 TEST_CASE("the JSON holds every round, the median and p99", "[req:1.35]") {
-  const auto result = perf({"--counts", "10", "-n", "20", "--rounds", "7", "--json", json_path(),
-                            "--p99", "--jitter", "30"});
-  REQUIRE(result.status == 0);
+  const auto result = expect(0, {"--counts", "10", "-n", "20", "--rounds", "7", "--json",
+                                 json_path(), "--p99", "--jitter", "30"});
   const Json document = read_json(json_path());
   const Json& ours = document["cases"][0]["in_place"]["ours"];
   CHECK(ours["rounds_us"].size() == 7);
@@ -190,28 +190,18 @@ TEST_CASE("two libraries are compared round by round", "[req:1.36]") {
 }
 
 TEST_CASE("a wrong opponent is found as well", "[req:1.36]") {
-  const auto result = perf({"--counts", "64", "-n", "4", "--rounds", "2", "--against",
-                            FAKE_NCCL_PATH, "--against-env", "FAKE_NCCL_WRONG_AT=5"});
-  CHECK(result.status == 1);
+  expect(1, {"--counts", "64", "-n", "4", "--rounds", "2", "--against", FAKE_NCCL_PATH,
+             "--against-env", "FAKE_NCCL_WRONG_AT=5"});
 }
 
 TEST_CASE("a rank that dies, fails or stops answering is named", "[req:1.35]") {
-  const auto with = [](const std::string& fault, const char* timeout = "10") {
-    return perf(
-        {"--counts", "64", "-n", "20", "-T", timeout, "--env", "FAKE_NCCL_RANK=1", "--env", fault});
-  };
-  const auto dead = with("FAKE_NCCL_DIE_AT_CALL=15");
-  CHECK(dead.status == 1);
-  CHECK(dead.err.find("rank 1 (pid ") != std::string::npos);
-  CHECK(dead.err.find("was killed by signal 9 (SIGKILL)") != std::string::npos);
-  const auto failed = with("FAKE_NCCL_FAIL_AT_CALL=15");
-  CHECK(failed.status == 1);
-  CHECK(failed.err.find("ncclAllReduce: fake error (result 3): as the test asked") !=
-        std::string::npos);
-  const auto hanging = with("FAKE_NCCL_HANG_AT_CALL=15", "1");
-  CHECK(hanging.status == 1);
-  CHECK(hanging.err.find("no answer from") != std::string::npos);
-  CHECK(hanging.err.find("rank 1 (pid ") != std::string::npos);
+  const Words base{"--counts", "64", "-n", "20", "--env", "FAKE_NCCL_RANK=1", "--env"};
+  expect(1, base + Words{"FAKE_NCCL_DIE_AT_CALL=15"},
+         {"rank 1 (pid ", "was killed by signal 9 (SIGKILL)"});
+  expect(1, base + Words{"FAKE_NCCL_FAIL_AT_CALL=15"},
+         {"ncclAllReduce: fake error (result 3): as the test asked"});
+  const auto hanging = expect(1, base + Words{"FAKE_NCCL_HANG_AT_CALL=15", "-T", "1"},
+                              {"no answer from", "rank 1 (pid "});
   CHECK(hanging.seconds < 30);
 }
 
@@ -220,12 +210,9 @@ TEST_CASE("a report that cannot be written is refused before anything is measure
       {"/tmp/no-such-folder/report.json", "No such file or directory"},
       {"/tmp", "this is a folder"}};
   for (const auto& [path, reason] : places) {
-    const auto result = perf({"--counts", "64", "-n", "10", "-J", path});
-    INFO(result.out << result.err);
-    CHECK(result.status == 1);
+    const auto result =
+        expect(1, {"--counts", "64", "-n", "10", "-J", path}, {"-J " + path, reason});
     CHECK(rows(result.out).empty());
-    CHECK(result.err.find("-J " + path) != std::string::npos);
-    CHECK(result.err.find(reason) != std::string::npos);
   }
 }
 
@@ -236,9 +223,8 @@ TEST_CASE("a report goes into a link or a device, and neither becomes a file", "
   const auto link = folder / "link.json";
   std::filesystem::create_symlink("target.json", link);
   for (const std::string& path : {link.string(), std::string("/dev/stdout")}) {
-    const auto result = perf({"--counts", "64", "-n", "10", "-J", path});
-    INFO(path << ": " << result.out << result.err);
-    CHECK(result.status == 0);
+    INFO(path);
+    const auto result = expect(0, {"--counts", "64", "-n", "10", "-J", path});
     CHECK((path == link.string() || result.out.find("\"busbw_gb_per_s\"") != std::string::npos));
   }
   CHECK(std::filesystem::is_symlink(link));
@@ -255,8 +241,8 @@ TEST_CASE("ranks that do not come are named, and where they were waited for", "[
       {{"RANK", "0"}, {"WORLD_SIZE", "3"}});
   INFO(result.out << result.err);
   CHECK(result.status == 1);
-  CHECK(result.err.find("ranks 1, 2 of 3") != std::string::npos);
-  CHECK(result.err.find(meeting.string()) != std::string::npos);
+  CHECK(has(result.err, "ranks 1, 2 of 3"));
+  CHECK(has(result.err, meeting.string()));
 }
 
 TEST_CASE("an interrupted run takes its ranks along", "[req:1.35]") {
@@ -281,23 +267,19 @@ TEST_CASE("a launcher's ranks find each other", "[req:1.35]") {
   const Words measure = perf_command({"--counts", "64", "-n", "10", "--rounds", "2"});
   for (const Words& extra : {Words{}, Words{"--against", FAKE_NCCL_PATH},
                              Words{"--rendezvous", "file:/tmp/oriel-perf-test-meeting"}}) {
-    Words command{ORIEL_RUN_PATH, "-n", "3"};
-    command.insert(command.end(), measure.begin(), measure.end());
-    command.insert(command.end(), extra.begin(), extra.end());
-    const auto result = run_program(command);
+    const auto result = run_program(Words{ORIEL_RUN_PATH, "-n", "3"} + measure + extra);
     INFO(result.out << result.err);
     CHECK(result.status == 0);
-    CHECK(result.out.find("3 ranks") != std::string::npos);
+    CHECK(has(result.out, "3 ranks"));
     CHECK(rows(result.out).size() == 1);
   }
 }
 
 TEST_CASE("a dead rank of a launcher ends the run", "[req:1.35]") {
-  Words command{ORIEL_RUN_PATH, "-n", "2"};
-  const Words measure = perf_command({"--counts", "64", "-n", "100", "-T", "5", "--env",
-                                      "FAKE_NCCL_RANK=1", "--env", "FAKE_NCCL_DIE_AT_CALL=50"});
-  command.insert(command.end(), measure.begin(), measure.end());
-  const auto result = run_program(command);
+  const auto result =
+      run_program(Words{ORIEL_RUN_PATH, "-n", "2"} +
+                  perf_command({"--counts", "64", "-n", "100", "-T", "5", "--env",
+                                "FAKE_NCCL_RANK=1", "--env", "FAKE_NCCL_DIE_AT_CALL=50"}));
   CHECK(result.status != 0);
   CHECK(result.status != -1);
   CHECK(result.seconds < 30);
@@ -319,13 +301,9 @@ TEST_CASE("rounds are served on demand", "[req:1.35]") {
 
 TEST_CASE("bad arguments are refused with the reason", "[req:1.35]") {
   CHECK(run_program({ORIEL_PERF_PATH, "all_to_all"}).status == 2);
-  CHECK(perf({"-d", "float128"}).err.find("float128") != std::string::npos);
+  CHECK(has(perf({"-d", "float128"}).err, "float128"));
   CHECK(perf({"-b", "64", "-e", "8"}).status == 2);
   CHECK(perf({"-f", "0.5"}).status == 2);
-  CHECK(perf({"--against", "/no/such/lib.so", "--counts", "1"}).err.find("/no/such/lib.so") !=
-        std::string::npos);
-  const auto graph = perf({"-G", "1", "--counts", "1"});
-  CHECK(graph.status == 1);
-  CHECK(graph.err.find("-G") != std::string::npos);
-  CHECK(perf({"--help"}).status == 0);
+  CHECK(has(perf({"--against", "/no/such/lib.so", "--counts", "1"}).err, "/no/such/lib.so"));
+  expect(1, {"-G", "1", "--counts", "1"}, {"-G"});
 }

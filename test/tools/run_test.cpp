@@ -9,9 +9,11 @@
 #include <catch2/catch.hpp>
 
 #include "program.hpp"
+#include "support/words.hpp"
 
 namespace {
 
+using oriel::test::has;
 const std::string kRun = ORIEL_RUN_PATH;
 using Words = std::vector<std::string>;
 
@@ -86,15 +88,15 @@ TEST_CASE("a rank that fails is named and the others are stopped", "[req:1.37]")
   const auto result = oriel_run({"-n", "3", "sh", "-c", "[ $RANK = 1 ] && exit 7; sleep 60"});
   CHECK(result.status == 7);
   CHECK(result.seconds < 20);
-  CHECK(result.err.find("rank 1 (pid ") != std::string::npos);
+  CHECK(has(result.err, "rank 1 (pid "));
   CHECK(result.err.find("exited with status 7; stopping the other 2") != std::string::npos);
 }
 
 TEST_CASE("a rank that is killed is named with its signal", "[req:1.37]") {
   const auto result = oriel_run({"-n", "2", "sh", "-c", "[ $RANK = 1 ] && kill -9 $$; sleep 60"});
   CHECK(result.status == 137);
-  CHECK(result.err.find("rank 1 (pid ") != std::string::npos);
-  CHECK(result.err.find("was killed by signal 9 (SIGKILL)") != std::string::npos);
+  CHECK(has(result.err, "rank 1 (pid "));
+  CHECK(has(result.err, "was killed by signal 9 (SIGKILL)"));
 }
 
 TEST_CASE("a rank that ignores SIGTERM is killed, with what it started", "[req:1.37]") {
@@ -106,7 +108,7 @@ TEST_CASE("a rank that ignores SIGTERM is killed, with what it started", "[req:1
       {{"P", path}});
   CHECK(result.status == 5);
   CHECK(result.seconds < 20);
-  CHECK(result.err.find("1 rank(s) did not end when asked to") != std::string::npos);
+  CHECK(has(result.err, "1 rank(s) did not end when asked to"));
   const pid_t grandchild = read_pid(path);
   REQUIRE(grandchild > 0);
   for (int i = 0; i < 100 && is_alive(grandchild); ++i) usleep(10'000);
@@ -134,13 +136,13 @@ TEST_CASE("SIGTERM and SIGINT are passed on", "[req:1.37]") {
 TEST_CASE("a run has a time limit if one is given", "[req:1.37]") {
   const auto result = oriel_run({"-n", "2", "--timeout", "0.3", "sleep", "60"});
   CHECK(result.status == 124);
-  CHECK(result.err.find("the time limit has passed") != std::string::npos);
+  CHECK(has(result.err, "the time limit has passed"));
 }
 
 TEST_CASE("what cannot be run is said", "[req:1.37]") {
   const auto missing = oriel_run({"-n", "2", "/no/such/program"});
   CHECK(missing.status == 127);
-  CHECK(missing.err.find("/no/such/program") != std::string::npos);
+  CHECK(has(missing.err, "/no/such/program"));
   CHECK(oriel_run({"-n", "2", "/dev/null"}).status == 126);
   CHECK(oriel_run({"-n", "0", "true"}).status == 2);
   CHECK(oriel_run({"-n", "1", "--grace", "-1", "true"}).status == 2);

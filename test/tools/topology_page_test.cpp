@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What docs/topology.md shows of oriel-topo.
 #include <algorithm>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -12,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "program.hpp"
+#include "support/words.hpp"
 #include "topo/choice/paths.hpp"
 #include "topo/machine/machines.hpp"
 #include "topology/summary.hpp"
@@ -22,12 +22,7 @@ namespace {
 
 const std::string kRoot = ORIEL_TEST_SOURCE_DIR;
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+using test::text_of_file;
 
 /// What the program prints when it is called in the source tree.
 std::string run_in_tree(const std::string& arguments) {
@@ -47,7 +42,7 @@ struct Example {
 std::vector<Example> examples_of_page(const std::string& prompt) {
   const std::string command = "    " + prompt + " oriel-topo";
   std::vector<Example> examples;
-  std::istringstream page(text_of(kRoot + "/docs/topology.md"));
+  std::istringstream page(text_of_file(kRoot + "/docs/topology.md"));
   std::string line;
   bool more = static_cast<bool>(std::getline(page, line));
   while (more) {
@@ -139,7 +134,7 @@ TEST_CASE("the examples of docs/topology.md are what oriel-topo prints", "[req:2
   CHECK(compared > 0);
   // After a change: oriel-topo --file test/topo/fixtures/hgx-8/nccl.xml --svg >
   // docs/topology-hgx.svg
-  CHECK(text_of(kRoot + "/docs/topology-hgx.svg") ==
+  CHECK(text_of_file(kRoot + "/docs/topology-hgx.svg") ==
         run_in_tree("--file test/topo/fixtures/hgx-8/nccl.xml --svg"));
 }
 

@@ -10,6 +10,7 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
+#include "support/words.hpp"
 #include "topo/machine/machines.hpp"
 #include "topo/xml/xml_reader.hpp"
 #include "topology/summary.hpp"
@@ -20,17 +21,21 @@ using namespace oriel::tools;
 
 namespace {
 
-bool has(const std::string& text, const std::string& words) {
-  return text.find(words) != std::string::npos;
-}
+using test::has;
 
-/// Two GPUs of a team with `first` links, the third joined to them with `second` each.
-topo::Machine three_gpus(int first, int second) {
+/// Three GPUs at NUMA nodes of their own.
+topo::MachineBuilder three_places() {
   topo::MachineBuilder build;
   for (int gpu = 0; gpu < 3; ++gpu) {
     build.gpu(build.host_bridge(build.numa(gpu, {gpu})),
               fmt::format("0000:{}0:00.0", gpu + 1).c_str());
   }
+  return build;
+}
+
+/// Two GPUs of a team with `first` links, the third joined to them with `second` each.
+topo::Machine three_gpus(int first, int second) {
+  topo::MachineBuilder build = three_places();
   for (const auto& [a, b, links] : {std::tuple(0, 1, first), {0, 2, second}, {1, 2, second}}) {
     build.pair(a, b, true, links);
   }
@@ -135,39 +140,36 @@ TEST_CASE("no line of the picture runs along another, no device overlaps one", "
 }
 
 TEST_CASE("the bar of two GPUs, where there is little room, counts their links", "[req:2.8]") {
-  const auto two = [](int links, topo::GpuVendor vendor, bool switches) {
+  struct Row {
+    int links;
+    int hops;
+    topo::GpuVendor vendor;
+    bool switches;
+    const char* bar;
+  };
+  using topo::GpuVendor;
+  for (const Row& row : {
+           Row{18, 0, GpuVendor::nvidia, true, ">team 0: 18 NVLinks, 450 GB/s<"},
+           Row{4, 0, GpuVendor::nvidia, false, ">team 0: 4 NVLinks, 100 GB/s<"},
+           Row{1, 0, GpuVendor::nvidia, false, ">team 0: 1 NVLink, 25 GB/s<"},
+           Row{1, 0, GpuVendor::amd, false, ">team 0: 1 xGMI link, 25 GB/s<"},
+           Row{3, 0, GpuVendor::amd, false, ">team 0: 3 xGMI links, 75 GB/s<"},
+           // Joined over others alone, as two in a hidden ring.
+           Row{0, 2, GpuVendor::amd, false, ">team 0: xGMI links, 25 GB/s<"},
+       }) {
+    INFO(row.bar);
     topo::MachineBuilder build;
     const int root = build.host_bridge(build.numa(0, {0}));
     for (const char* address : {"0000:01:00.0", "0000:02:00.0"}) build.gpu(root, address);
-    build.pair(0, 1, true, switches ? 0 : links);
+    build.pair(0, 1, true, row.switches ? 0 : row.links);
+    for (topo::GpuPair& pair : build.machine.pairs) pair.hops = row.hops;
     for (topo::Gpu& gpu : build.machine.gpus) {
-      gpu.vendor = vendor;
+      gpu.vendor = row.vendor;
       gpu.link_gbps = 200;
-      gpu.switch_links = switches ? links : 0;
+      gpu.switch_links = row.switches ? row.links : 0;
     }
-    return svg_of(summarise(topo::canonical(std::move(build.machine))));
-  };
-  using topo::GpuVendor;
-  CHECK(has(two(18, GpuVendor::nvidia, true), ">team 0: 18 NVLinks, 450 GB/s<"));
-  CHECK(has(two(4, GpuVendor::nvidia, false), ">team 0: 4 NVLinks, 100 GB/s<"));
-  CHECK(has(two(1, GpuVendor::nvidia, false), ">team 0: 1 NVLink, 25 GB/s<"));
-  CHECK(has(two(1, GpuVendor::amd, false), ">team 0: 1 xGMI link, 25 GB/s<"));
-  CHECK(has(two(3, GpuVendor::amd, false), ">team 0: 3 xGMI links, 75 GB/s<"));
-}
-
-TEST_CASE("the bar of GPUs that are joined over others alone counts no links", "[req:2.8]") {
-  topo::MachineBuilder build;
-  const int root = build.host_bridge(build.numa(0, {0}));
-  for (const char* address : {"0000:01:00.0", "0000:02:00.0"}) build.gpu(root, address);
-  build.pair(0, 1, true);
-  for (topo::GpuPair& pair : build.machine.pairs) pair.hops = 2;  // as of two in a hidden ring
-  for (topo::Gpu& gpu : build.machine.gpus) {
-    gpu.vendor = topo::GpuVendor::amd;
-    gpu.link_gbps = 400;
+    CHECK(has(svg_of(summarise(topo::canonical(std::move(build.machine)))), row.bar));
   }
-  const std::string two = svg_of(summarise(topo::canonical(build.machine)));
-  CHECK(has(two, ">team 0: xGMI links, 50 GB/s<"));
-  CHECK_FALSE(has(two, "0 xGMI links"));
 }
 
 TEST_CASE("links between teams are drawn, and who maps whose memory from another team",
@@ -197,11 +199,7 @@ TEST_CASE("links between teams are drawn, and who maps whose memory from another
   CHECK_FALSE(has(picture, "one way only"));
 
   // What goes one way only has an arrow to the GPU whose memory is mapped.
-  topo::MachineBuilder build;
-  for (int gpu = 0; gpu < 3; ++gpu) {
-    build.gpu(build.host_bridge(build.numa(gpu, {gpu})),
-              fmt::format("0000:{}0:00.0", gpu + 1).c_str());
-  }
+  topo::MachineBuilder build = three_places();
   build.one_way(0, 1, false);
   build.one_way(1, 0, true);
   build.pair(1, 2, false);
@@ -283,8 +281,7 @@ TEST_CASE("very many links are not drawn one by one", "[req:2.8]") {
 TEST_CASE("GPUs are called hidden only where CUDA was asked", "[req:2.8]") {
   topo::Machine machine = topo::uneven();
   const auto greys = [](const topo::Machine& one) {
-    const std::string picture = svg_of(summarise(one));
-    return has(picture, "not visible");
+    return has(svg_of(summarise(one)), "not visible");
   };
   CHECK(greys(machine));
   CHECK(has(table_of(summarise(machine)), "not visible to CUDA"));

@@ -11,7 +11,9 @@
 
 #include "program.hpp"
 #include "support/numa_system.hpp"
+#include "support/words.hpp"
 #include "topo/choice/placement.hpp"
+#include "topo/machine/fixture.hpp"
 #include "topo/machine/machines.hpp"
 #include "topo/xml/nccl_xml.hpp"
 #include "topo/xml/xml_reader.hpp"
@@ -23,6 +25,8 @@ using namespace oriel::tools;
 using Json = nlohmann::json;
 
 namespace {
+
+using test::has;
 
 /// The cells of the line that begins with `name`.
 std::vector<std::string> row_of(const std::string& table, const std::string& name) {
@@ -73,8 +77,8 @@ TEST_CASE("the table has paths, distances, teams, rails, NICs and processors", "
                                                 "16-31"});
   CHECK(row(topo::amd_partial_mesh(), "GPU0")[3] == "2hop");
   const std::string cpu = table_of(summarise(topo::cpu_only()));
-  CHECK(cpu.find("There is no GPU.") != std::string::npos);
-  CHECK(cpu.find("NUMA node 1  CPUs 4-7  NIC mlx5_1  backup mlx5_0") != std::string::npos);
+  CHECK(has(cpu, "There is no GPU."));
+  CHECK(has(cpu, "NUMA node 1  CPUs 4-7  NIC mlx5_1  backup mlx5_0"));
 }
 
 namespace {
@@ -130,13 +134,13 @@ TEST_CASE("64 GPUs, 100 NICs, none of either, and NUMA nodes with gaps", "[req:2
   const Summary many = summarise(large_machine(64, 100));
   const std::string table = table_of(many, 200);
   CHECK(widest_line(matrix_of(table)) <= 200);
-  CHECK(table.find("NUMA node 3") != std::string::npos);
+  CHECK(has(table, "NUMA node 3"));
   CHECK(row_of(table_of(many), "GPU63").size() == 1 + 64 + 100 + 6);
   CHECK(topo::parse_xml(svg_of(many)).ok());
   CHECK(Json::parse(json_of(many))["paths"].size() == 64 * 63);
   for (const auto& [gpus, nics] : {std::pair{0, 0}, {0, 3}, {1, 0}}) {
     const Summary few = summarise(large_machine(gpus, nics));
-    CHECK(table_of(few, 80).find(gpus == 0 ? "There is no GPU." : "GPU0") != std::string::npos);
+    CHECK(has(table_of(few, 80), gpus == 0 ? "There is no GPU." : "GPU0"));
     CHECK(topo::parse_xml(svg_of(few)).ok());
   }
   topo::Machine nothing;
@@ -160,13 +164,13 @@ TEST_CASE("names with control characters, foreign letters or no end are shown an
   CHECK(std::none_of(table.begin(), table.end(), [](char letter) {
     return static_cast<unsigned char>(letter) < 0x20 && letter != '\n';
   }));
-  CHECK(table.find("?31m??") != std::string::npos);
-  CHECK(table.find("GPU f\xc3\xbcr \xe4\xb8\xad\xe6\x96\x87") != std::string::npos);
+  CHECK(has(table, "?31m??"));
+  CHECK(has(table, "GPU f\xc3\xbcr \xe4\xb8\xad\xe6\x96\x87"));
   CHECK(widest_line(table) < 300);
   const std::string picture = svg_of(summary);
   CHECK(topo::parse_xml(picture).ok());
   CHECK(picture.find("mlx&lt;5&gt;&amp;&quot;?") != std::string::npos);
-  CHECK(picture.find(std::string(30, 'n')) == std::string::npos);  // it would not fit its box
+  CHECK_FALSE(has(picture, std::string(30, 'n')));  // it would not fit its box
   CHECK_FALSE(Json::parse(json_of(summary), nullptr, false).is_discarded());
   CHECK(topo::read_nccl_xml(topo::write_nccl_xml(odd)).ok());
 }
@@ -180,10 +184,10 @@ TEST_CASE("the picture is well-formed and shows every device and choice", "[req:
     const auto parsed = topo::parse_xml(picture);
     REQUIRE((parsed.ok() ? "ok" : parsed.error().to_string()) == "ok");
     for (std::size_t i = 0; i < machine.gpus.size(); ++i) {
-      CHECK(picture.find(">GPU" + std::to_string(i) + "<") != std::string::npos);
+      CHECK(has(picture, ">GPU" + std::to_string(i) + "<"));
     }
     for (std::size_t i = 0; i < machine.nics.size(); ++i) {
-      CHECK(picture.find(">NIC" + std::to_string(i) + "<") != std::string::npos);
+      CHECK(has(picture, ">NIC" + std::to_string(i) + "<"));
     }
   }
   const std::string hgx = svg_of(summarise(topo::hgx_8()));
@@ -191,21 +195,21 @@ TEST_CASE("the picture is well-formed and shows every device and choice", "[req:
   CHECK(count_of(hgx, "NUMA node ") == 2);
   CHECK(count_of(hgx, "height=\"17\"") == 4 + 2 + 4);   // no line strikes a label through
   CHECK(count_of(hgx, "stroke=\"#d9480f\"") == 8 + 1);  // and the legend
-  CHECK(hgx.find("NVLink through switches, 18 links a GPU") != std::string::npos);
-  CHECK(hgx.find("over PCIe") == std::string::npos);  // no legend for what is not there
+  CHECK(has(hgx, "NVLink through switches, 18 links a GPU"));
+  CHECK_FALSE(has(hgx, "over PCIe"));  // no legend for what is not there
   // GPUs that CUDA has no part in are not called invisible, and stand above their NICs.
   const std::string amd = svg_of(summarise(topo::amd_full_mesh()));
-  CHECK(amd.find("not visible") == std::string::npos);
+  CHECK_FALSE(has(amd, "not visible"));
   CHECK(count_of(amd, ">AMD gfx942<") == 8);
   const std::string cpus = svg_of(summarise(topo::cpu_only()));
-  CHECK(cpus.find("CPUs 4-7, NIC1, backup NIC0<") != std::string::npos);
-  CHECK(cpus.find("How to read this") == std::string::npos);
+  CHECK(has(cpus, "CPUs 4-7, NIC1, backup NIC0<"));
+  CHECK_FALSE(has(cpus, "How to read this"));
   // A team is drawn as linked only if all of its pairs are.
   topo::Machine mixed = topo::two_cliques();
   for (topo::GpuPair& pair : mixed.pairs) {
     if (pair.from + pair.to == 5) pair.links = 0;  // 2 and 3 map each other over PCIe
   }
-  CHECK(svg_of(summarise(mixed)).find("some pairs linked, others over PCIe") != std::string::npos);
+  CHECK(has(svg_of(summarise(mixed)), "some pairs linked, others over PCIe"));
 }
 
 TEST_CASE("switches in a row are boxes in boxes, a card with two functions is none", "[req:2.8]") {
@@ -248,14 +252,14 @@ TEST_CASE("switches in a row are boxes in boxes, a card with two functions is no
 TEST_CASE("what no source says of reach is marked, counted, and what is assumed told",
           "[req:2.3]") {
   topo::Machine machine = topo::workstation();
-  CHECK(table_of(summarise(machine)).find("no source says") == std::string::npos);
+  CHECK_FALSE(has(table_of(summarise(machine)), "no source says"));
   machine.pairs.clear();
   const Summary summary = summarise(machine);
   CHECK(summary.unknown_pairs == 1);
   const std::string table = table_of(summary);
   CHECK(row_of(table, "GPU0")[2] == "(PHB)?");
-  CHECK(table.find("Of 1 pair of GPUs no source says") != std::string::npos);
-  CHECK(table.find("\n?     not known") != std::string::npos);
+  CHECK(has(table, "Of 1 pair of GPUs no source says"));
+  CHECK(has(table, "\n?     not known"));
   const Json json = Json::parse(json_of(summary));
   CHECK(json["pairs_of_unknown_reach"] == 1);
   CHECK(json["paths"][0]["maps"].is_null());
@@ -270,13 +274,13 @@ TEST_CASE("what no source says of reach is marked, counted, and what is assumed 
 TEST_CASE("the network interfaces of ranks are shown, of this machine alone", "[req:2.5]") {
   Summary summary = summarise(topo::workstation());
   CHECK(summary.interfaces.empty());
-  CHECK(table_of(summary).find("Network interface") == std::string::npos);
+  CHECK_FALSE(has(table_of(summary), "Network interface"));
   summary.interfaces = {{"ens1", "ens2", {"ens1", "ens2"}, "ens1 on 0000:03:00.0 (PIX)"}, {}};
   summary.cpu_interfaces = topo::InterfaceChoice{"veth\x1b", "", {"veth\x1b"}, "veth\x1b"};
   const std::string table = table_of(summary);
-  CHECK(table.find("Network interface of GPU0: ens1 on 0000:03:00.0 (PIX)\n") != std::string::npos);
-  CHECK(table.find("Network interface of GPU1") == std::string::npos);
-  CHECK(table.find("Network interface of a rank on the CPU: veth?\n") != std::string::npos);
+  CHECK(has(table, "Network interface of GPU0: ens1 on 0000:03:00.0 (PIX)\n"));
+  CHECK_FALSE(has(table, "Network interface of GPU1"));
+  CHECK(has(table, "Network interface of a rank on the CPU: veth?\n"));
   const Json json = Json::parse(json_of(summary));
   CHECK(json["gpus"][0]["interfaces"]["backup"] == "ens2");
   CHECK(json["cpu_rank_interfaces"]["primary"] == "veth\x1b");
@@ -285,12 +289,7 @@ TEST_CASE("the network interfaces of ranks are shown, of this machine alone", "[
 }
 
 TEST_CASE("parts of a GPU and virtual functions of a card are told as such", "[req:2.1]") {
-  const auto all = topo::all_machines();
-  const auto found = std::find_if(all.begin(), all.end(), [](const topo::NamedMachine& one) {
-    return one.name == "amd-partitions";
-  });
-  REQUIRE(found != all.end());
-  const Summary summary = summarise(found->machine);
+  const Summary summary = summarise(topo::load_fixture("amd-partitions"));
   const std::string table = table_of(summary);
   CHECK(count_of(table, ", partition 0") == 2);
   CHECK(count_of(table, ", partition 1") == 2);
@@ -316,7 +315,7 @@ TEST_CASE("both speeds of a PCIe link are shown: the most, by which is decided, 
   CHECK(json["gpus"][0]["pcie_now_gbps"] == 32.0);
   topo::PciNode& node = machine.pci[static_cast<std::size_t>(machine.gpus[1].node)];
   node.lanes = 16;
-  CHECK(table_of(summarise(machine)).find("lanes") == std::string::npos);
+  CHECK_FALSE(has(table_of(summarise(machine)), "lanes"));
   node.lanes_now = 8;
   CHECK(count_of(table_of(summarise(machine)), "PCIe 504 Gbit/s, 8 of 16 lanes") == 1);
 }
@@ -332,8 +331,7 @@ TEST_CASE("the processors shown are those that the library would take", "[req:2.
   Summary own = summarise(hgx, &settings);
   CHECK(row_of(table_of(own), "GPU0").back() == "3-4");
   CHECK(row_of(table_of(own), "GPU7").back() == "60-61");
-  CHECK(table_of(own).find("started like this: processors 3-4,60-61, host memory as it comes") !=
-        std::string::npos);
+  CHECK(has(table_of(own), "started like this: processors 3-4,60-61, host memory as it comes"));
   const Json document = Json::parse(json_of(own));
   CHECK(document["gpus"][7]["affinity"]["cpus"] == std::vector<int>{60, 61});
   CHECK(document["gpus"][7]["affinity"]["memory_node"] == 1);
@@ -343,7 +341,7 @@ TEST_CASE("the processors shown are those that the library would take", "[req:2.
   system.cpus = {60};
   own = summarise(hgx, &settings);
   CHECK(row_of(table_of(own), "GPU0").back() == "-");
-  CHECK(table_of(own).find("may use no processor near") != std::string::npos);
+  CHECK(has(table_of(own), "may use no processor near"));
   CHECK(Json::parse(json_of(own))["gpus"][0]["affinity"]["kept_away"] == true);
   CHECK(Json::parse(json_of(own))["cpu_rank"]["memory_node"] == 1);
   settings.ignore_cpu_affinity = true;
@@ -385,7 +383,7 @@ TEST_CASE("oriel-topo describes this machine, or that of a file", "[req:2.8]") {
   const auto here = oriel_topo({});
   INFO(here.out << here.err);
   CHECK(here.status == 0);
-  CHECK(here.out.find("hwloc") != std::string::npos);
+  CHECK(has(here.out, "hwloc"));
   CHECK_FALSE(Json::parse(oriel_topo({"--json"}).out, nullptr, false).is_discarded());
   CHECK(topo::parse_xml(oriel_topo({"--svg"}).out).ok());
 
@@ -408,18 +406,17 @@ TEST_CASE("oriel-topo describes this machine, or that of a file", "[req:2.8]") {
 
   const auto beyond = oriel_topo({"--file", path, "--explain", "0", "8"});
   CHECK(beyond.status == 1);
-  CHECK(beyond.err.find("--explain 8: there are 8 GPUs") != std::string::npos);
+  CHECK(has(beyond.err, "--explain 8: there are 8 GPUs"));
   for (const auto& [from, to] : {std::pair("", "0"), {"0", ""}}) {
     const auto nameless = oriel_topo({"--file", path, "--explain", from, to});
     CHECK(nameless.status != 0);
-    CHECK(nameless.err.find("it names no GPU") != std::string::npos);
+    CHECK(has(nameless.err, "it names no GPU"));
   }
   std::remove(path.c_str());
   CHECK(oriel_topo({"--file", path}).status == 1);
   for (const char* width : {"-1", "wide"}) CHECK(oriel_topo({"--width", width}).status != 0);
-  CHECK(oriel_topo({"--file", ""}).err.find("it names no file") != std::string::npos);
-  CHECK(oriel_topo({"--file", "/dev/zero"}).err.find("more than 16777216 bytes") !=
-        std::string::npos);
+  CHECK(has(oriel_topo({"--file", ""}).err, "it names no file"));
+  CHECK(has(oriel_topo({"--file", "/dev/zero"}).err, "more than 16777216 bytes"));
 }
 
 TEST_CASE("oriel-topo says why its output cannot be written", "[req:2.8]") {
@@ -437,18 +434,11 @@ namespace {
 
 const std::string kRoot = ORIEL_TEST_SOURCE_DIR;
 
-std::string text_of(const std::string& path) {
-  std::ifstream file(path);
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
 }  // namespace
 
 TEST_CASE("oriel-topo refuses what is no description, at once, and exits with 1", "[req:2.7]") {
   const std::string path = "/tmp/oriel-topo-odd-" + std::to_string(getpid());
-  const std::string hwloc = text_of(kRoot + "/test/topo/fixtures/uneven/hwloc.xml");
+  const std::string hwloc = test::text_of_file(kRoot + "/test/topo/fixtures/uneven/hwloc.xml");
   for (const auto& [text, words] :
        {std::pair<std::string, const char*>("", "line 1: no element found"),
         {hwloc.substr(0, hwloc.size() / 2), "line "},
@@ -459,7 +449,7 @@ TEST_CASE("oriel-topo refuses what is no description, at once, and exits with 1"
     INFO(result.err);
     CHECK(result.status == 1);
     CHECK(result.out.empty());
-    CHECK(result.err.find(words) != std::string::npos);
+    CHECK(has(result.err, words));
   }
   std::remove(path.c_str());
   CHECK(oriel_topo({"--file", "/"}).status == 1);
@@ -476,7 +466,7 @@ TEST_CASE("a container without /sys is described, and nothing is said on standar
   }
   CHECK(hidden.status == 0);
   CHECK(hidden.err.empty());
-  CHECK(hidden.out.find("hwloc: absent, there is no /sys/devices/system/cpu") != std::string::npos);
+  CHECK(has(hidden.out, "hwloc: absent, there is no /sys/devices/system/cpu"));
 }
 
 TEST_CASE("what HWLOC_XMLFILE names is read as carefully as any other description", "[req:2.7]") {
@@ -486,7 +476,6 @@ TEST_CASE("what HWLOC_XMLFILE names is read as carefully as any other descriptio
     CHECK(result.status == 0);
     return result.out;
   };
-  CHECK(table_with(odd).find("HWLOC_XMLFILE=" + odd + ": used, 1 NUMA node") != std::string::npos);
-  CHECK(table_with("/nowhere").find("HWLOC_XMLFILE=/nowhere: failed, opening /nowhere") !=
-        std::string::npos);
+  CHECK(has(table_with(odd), "HWLOC_XMLFILE=" + odd + ": used, 1 NUMA node"));
+  CHECK(has(table_with("/nowhere"), "HWLOC_XMLFILE=/nowhere: failed, opening /nowhere"));
 }

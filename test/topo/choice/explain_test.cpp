@@ -6,10 +6,13 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/words.hpp"
 #include "topo/choice/paths.hpp"
 #include "topo/machine/machines.hpp"
 
 namespace oriel::topo {
+
+using test::has;
 
 TEST_CASE("a path is explained in words, with what would be faster", "[req:2.8]") {
   CHECK(explain_path(hgx_8(), 0, 1) ==
@@ -19,7 +22,7 @@ TEST_CASE("a path is explained in words, with what would be faster", "[req:2.8]"
         "a faster path. Atomics work over it natively.");
   const auto says = [](const std::string& text, const char* words) {
     INFO(text);
-    CHECK(text.find(words) != std::string::npos);
+    CHECK(has(text, words));
   };
   says(explain_path(two_cliques(), 0, 1), "4 links join the two directly.");
   says(explain_path(two_cliques(), 0, 4), "The driver refuses");
@@ -32,14 +35,14 @@ TEST_CASE("a path is explained in words, with what would be faster", "[req:2.8]"
   for (Gpu& gpu : apart.gpus) gpu.vendor = GpuVendor::amd;
   says(explain_path(apart, 0, 1), "No xGMI joins them");
   says(explain_path(apart, 0, 1), "an xGMI bridge would be faster still");
-  CHECK(explain_path(amd_partial_mesh(), 0, 2).find("fastest") == std::string::npos);
+  CHECK_FALSE(has(explain_path(amd_partial_mesh(), 0, 2), "fastest"));
   says(explain_path(uneven(), 1, 2), "The driver refuses");
   says(explain_path(uneven(), 2, 1), "by PCIe peer");
   says(explain_path(hgx_8(), 2, 2), "is one device");
   Machine hgx = hgx_8();
   hgx.gpus[7].switch_links = 9;
   says(explain_path(hgx, 0, 7), "GPU 0 and GPU 1 have a faster one, 478 GB/s one way.");
-  CHECK(explain_path(hgx, 0, 7).find("No pair") == std::string::npos);
+  CHECK_FALSE(has(explain_path(hgx, 0, 7), "No pair"));
   for (Gpu& gpu : hgx.gpus) gpu.link_gbps = 0;
   says(explain_path(hgx, 7, 0), "GPU 0 and GPU 1 have a faster one, 18 links.");
   Machine cliques = two_cliques();  // one pair with fewer links than the others
@@ -79,10 +82,6 @@ PciNode& node_with(Machine& machine, const char* address) {
 
 TEST_CASE("a PCIe link that is slow or narrow for its two ends is named where it matters",
           "[req:2.8]") {
-  const auto has = [](const std::string& text, const char* words) {
-    INFO(text);
-    return text.find(words) != std::string::npos;
-  };
   const Machine sound = three_on_pcie();
   CHECK_FALSE(has(explain_path(sound, 0, 2), "lanes"));
   CHECK_FALSE(has(explain_path(sound, 0, 2), "Idle"));
@@ -127,10 +126,6 @@ TEST_CASE("a PCIe link that is slow or narrow for its two ends is named where it
 }
 
 TEST_CASE("what is not known of a pair, or holds one way, is said with what to do", "[req:2.8]") {
-  const auto has = [](const std::string& text, const char* words) {
-    INFO(text);
-    return text.find(words) != std::string::npos;
-  };
   Machine unknown = three_on_pcie();
   unknown.pairs.clear();
   CHECK(has(explain_path(unknown, 0, 1), "by host memory at least, "));

@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "support/words.hpp"
 #include "topo/choice/interface_users.hpp"
 #include "topo/machine/process_machine.hpp"
 #include "topo/sources/sys_tree.hpp"
@@ -20,6 +21,8 @@
 
 namespace oriel::topo {
 namespace {
+
+using test::has;
 
 using Questions = std::vector<std::pair<const char*, std::string>>;
 
@@ -114,7 +117,7 @@ TEST_CASE("the primary is near and fast, the backup its partner in hardware", "[
   CHECK(Sys(kPairs).choose(user_on_gpu("0000:42:00.0")).reason ==
         "ens1 on 0000:43:00.0 (PIX); backup ens0, another card");
   const InterfaceChoice both = Sys("a 03 9; b 03.1 9").choose(user_on_cpu(0));
-  CHECK(both.reason.find("the other port of the card") != std::string::npos);
+  CHECK(has(both.reason, "the other port of the card"));
   CHECK(Sys("a - 1; b - 1").choose(user_on_cpu(0)).reason.find("nothing says") !=
         std::string::npos);
   CHECK(Sys("eth0 02 0; ens6 83 100; br0 - 9").choose(user_on_cpu(0)).for_data == Names{"ens6"});
@@ -378,7 +381,7 @@ TEST_CASE("a rank's own adapter is the RDMA port that is chosen for it", "[req:2
   const auto none = chosen(with(""), user_on_cpu(0));
   REQUIRE_FALSE(none.ok());
   CHECK(none.error().code() == ErrorCode::system);
-  CHECK(none.error().message().find("no RDMA port") != std::string::npos);
+  CHECK(has(none.error().message(), "no RDMA port"));
   CHECK_FALSE(chosen(with("<"), user_on_cpu(0)).ok());
 }
 

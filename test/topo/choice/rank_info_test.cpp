@@ -4,8 +4,12 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/words.hpp"
+
 namespace oriel::topo {
 namespace {
+
+using test::has;
 
 RankInfo example() {
   RankInfo info = host_rank_info(read_node_identity(""));
@@ -99,7 +103,7 @@ TEST_CASE("what a rank tells of devices, fabric and NUMA nodes is checked field 
     const auto decoded = decode_rank_info(encode(info));
     REQUIRE_FALSE(decoded.ok());
     INFO(decoded.error().message());
-    CHECK(decoded.error().message().find(words) != std::string::npos);
+    CHECK(has(decoded.error().message(), words));
   };
   refused_with("process number is 0", [](RankInfo& info) { info.process = 0; });
   refused_with("no PCI id", [](RankInfo& info) { info.pci_id = "0000:1b:00.0\n"; });
@@ -162,7 +166,7 @@ TEST_CASE("the message of another version is refused with the two numbers", "[re
   message[0] = std::byte{2};
   const auto decoded = decode_rank_info(message);
   REQUIRE_FALSE(decoded.ok());
-  CHECK(decoded.error().message().find("format 2, this library knows 6") != std::string::npos);
+  CHECK(has(decoded.error().message(), "format 2, this library knows 6"));
 }
 
 TEST_CASE("a pid means something inside one PID namespace of one node only", "[req:1.12]") {

@@ -8,10 +8,13 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/words.hpp"
 #include "topo/choice/host_ranks.hpp"
 
 namespace oriel::topo {
 namespace {
+
+using test::has;
 
 RankInfo on_gpu(std::uint64_t host, int device) {
   RankInfo info = on_host(host, static_cast<std::uint64_t>(device) + 1);
@@ -148,7 +151,7 @@ TEST_CASE("what is assumed of reach is counted and said", "[req:2.3]") {
       "; of 2 no source says that they map each other's memory, which is assumed"));
   ranks.pop_back();
   ranks.pop_back();
-  CHECK(RankPaths(ranks).summary().find("assumed") == std::string::npos);
+  CHECK_FALSE(has(RankPaths(ranks).summary(), "assumed"));
 }
 
 TEST_CASE("paths between GPUs: what both sides say, the worse of it", "[req:2.6]") {

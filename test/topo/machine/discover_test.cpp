@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "support/words.hpp"
 #include "topo/choice/nic_choice.hpp"
 #include "topo/choice/paths.hpp"
 #include "topo/choice/reach.hpp"
@@ -19,6 +20,8 @@
 
 namespace oriel::topo {
 namespace {
+
+using test::has;
 
 using Outcome = SourceReport::Outcome;
 
@@ -37,53 +40,7 @@ const SourceReport& report_of(const Machine& machine, const std::string& source)
   return *found;
 }
 
-/// What hwloc says of the distances between NUMA nodes, as the model has it.
-std::vector<hwloc_obj> distance_objects;
-std::vector<hwloc_obj_t> distance_places;
-std::vector<hwloc_uint64_t> distance_values;
-hwloc_distances_s model_distances{};
-
-HwlocList list_with_distances(const std::vector<unsigned>& nodes,
-                              std::vector<hwloc_uint64_t> values) {
-  distance_objects.assign(nodes.size(), hwloc_obj{});
-  distance_places.clear();
-  for (std::size_t i = 0; i < nodes.size(); ++i) {
-    distance_objects[i].os_index = nodes[i];
-    distance_places.push_back(&distance_objects[i]);
-  }
-  distance_values = std::move(values);
-  model_distances.nbobjs = static_cast<unsigned>(nodes.size());
-  model_distances.objs = distance_places.data();
-  model_distances.values = distance_values.data();
-  HwlocLibrary library = hwloc_library();
-  library.table.hwloc_distances_get_by_type = [](hwloc_topology_t, hwloc_obj_type_t,
-                                                 unsigned* count, hwloc_distances_s** found,
-                                                 unsigned long, unsigned long) {
-    *count = 1;
-    *found = &model_distances;
-    return 0;
-  };
-  library.table.hwloc_distances_release = [](hwloc_topology_t, hwloc_distances_s*) {};
-  return read_hwloc(library, fixture_text("hgx-8", "hwloc.xml"));
-}
-
 }  // namespace
-
-TEST_CASE("distances that hwloc tells of other NUMA nodes count for nothing, not as nearest",
-          "[req:2.1]") {
-  if (!have_hwloc()) return;
-  const HwlocList whole = list_with_distances({1, 0}, {10, 21, 32, 11});
-  REQUIRE(whole.numa.size() == 2);
-  CHECK(whole.numa[0].distances == std::vector<int>{11, 32});
-  CHECK(whole.numa[1].distances == std::vector<int>{21, 10});
-  for (const HwlocList& odd :
-       {list_with_distances({0, 7}, {10, 21, 32, 11}),
-        list_with_distances({0, 0}, {10, 21, 32, 11}), list_with_distances({0, 1}, {10, 0, 32, 11}),
-        list_with_distances({0, 1}, {10, 1ULL << 40, 32, 11})}) {
-    CHECK(odd.numa[0].distances.empty());
-    CHECK(odd.numa[1].distances.empty());
-  }
-}
 
 TEST_CASE("a machine of which no source tells is reported as such", "[req:2.2]") {
   const TemporaryTree empty;
@@ -252,10 +209,9 @@ TEST_CASE("a description in hwloc's format that is none is refused with the reas
     const auto found = discover(options);
     return found.ok() ? std::string("ok") : found.error().to_string();
   };
-  CHECK(said("<topology").find("line 1: ") != std::string::npos);
-  CHECK(said("<system/>").find("is not hwloc's <topology>") != std::string::npos);
-  CHECK(said("<topology version=\"2.0\"></topology>").find("describes no NUMA node") !=
-        std::string::npos);
+  CHECK(has(said("<topology"), "line 1: "));
+  CHECK(has(said("<system/>"), "is not hwloc's <topology>"));
+  CHECK(has(said("<topology version=\"2.0\"></topology>"), "describes no NUMA node"));
 }
 
 TEST_CASE("this machine can be described, whatever it is", "[req:2.1]") {

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <set>
 #include <sstream>
@@ -13,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "support/words.hpp"
 #include "topo/choice/nic_choice.hpp"
 #include "topo/choice/paths.hpp"
 #include "topo/choice/reach.hpp"
@@ -248,10 +248,7 @@ std::string fixture_path(const std::string& name, const std::string& file_name) 
 }
 
 std::string fixture_text(const std::string& name, const std::string& file_name) {
-  std::ifstream file(fixture_path(name, file_name));
-  std::ostringstream text;
-  text << file.rdbuf();
-  return text.str();
+  return test::text_of_file(fixture_path(name, file_name));
 }
 
 Machine load_fixture(const std::string& name) {

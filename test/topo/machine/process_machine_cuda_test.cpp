@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include "support/words.hpp"
 #include "topo/choice/gpu_rank_info.hpp"
 #include "topo/choice/lsa_teams.hpp"
 #include "topo/choice/rank_paths.hpp"
@@ -18,6 +19,8 @@
 
 namespace oriel::topo {
 namespace {
+
+using test::has;
 
 constexpr int kGpus = 4;
 
@@ -312,7 +315,7 @@ TEST_CASE("NVML is asked about hidden GPUs only once another rank is on one", "[
     }
     const RankPaths whole(ranks);
     CHECK_FALSE(whole.leave_questions());
-    CHECK(whole.summary().find("assumed") == std::string::npos);
+    CHECK_FALSE(has(whole.summary(), "assumed"));
     CHECK(form_lsa_teams(ranks).members == std::vector<std::vector<int>>{{0, 1}, {2, 3}});
   }
 }
@@ -339,7 +342,7 @@ TEST_CASE("hidden GPUs are added to what was found, and nothing is looked for tw
   CHECK((*first)->may_learn_more);
   const int counted = machines.devices.counted;
   for (std::size_t i = of_nodes; i < asked.size(); ++i) {
-    CHECK(asked[i].find("/sys/devices/system/node") == std::string::npos);
+    CHECK_FALSE(has(asked[i], "/sys/devices/system/node"));
   }
   asked.clear();
   const auto whole = machine.for_communicators(true, Settings{}, HiddenGpus::asked_about);
@@ -474,7 +477,7 @@ TEST_CASE("a driver call that fails is an error that says what was asked, and is
     const ScopedCudaTable scoped(failing);
     const auto info = machines.info(1);
     REQUIRE_FALSE(info.ok());
-    CHECK(info.error().to_string().find("whether device 0 reaches device 1") != std::string::npos);
+    CHECK(has(info.error().to_string(), "whether device 0 reaches device 1"));
   }
   CHECK(machines.info(1).ok());
   CHECK_FALSE(machines.info(4).ok());
@@ -484,7 +487,7 @@ TEST_CASE("a driver call that fails is an error that says what was asked, and is
   ProcessMachine fresh(machines.sources());
   const auto part = fresh.for_communicators(true, Settings{});
   REQUIRE_FALSE(part.ok());
-  CHECK(part.error().to_string().find("the UUID of device 0") != std::string::npos);
+  CHECK(has(part.error().to_string(), "the UUID of device 0"));
 }
 
 }  // namespace oriel::topo

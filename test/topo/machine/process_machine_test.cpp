@@ -4,10 +4,8 @@
 #include "topo/machine/process_machine.hpp"
 
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <thread>
 
 #include <catch2/catch.hpp>
@@ -16,6 +14,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/words.hpp"
 #include "topo/choice/gpu_rank_info.hpp"
 #include "topo/choice/paths.hpp"
 #include "topo/machine/described_machine.hpp"
@@ -28,6 +27,10 @@
 
 namespace oriel::topo {
 namespace {
+
+using test::has;
+
+using test::text_of_file;
 
 Gpu visible_gpu(int bus, const char* name = "NVIDIA H200", bool fabric_handles = false) {
   Gpu gpu;
@@ -51,12 +54,6 @@ GpuPair pair_of(int from, int to, std::optional<bool> maps, int links = 0) {
   pair.maps = maps;
   pair.links = links;
   return pair;
-}
-
-std::string text_of_file(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
 }
 
 }  // namespace
@@ -197,8 +194,8 @@ TEST_CASE("a failure is not kept: the next communicator looks again", "[req:2.10
   const auto cut = machine.for_communicators(false, settings);
   REQUIRE_FALSE(cut.ok());
   INFO(cut.error().to_string());
-  CHECK(cut.error().to_string().find("machine.xml") != std::string::npos);
-  CHECK(cut.error().to_string().find("line") != std::string::npos);
+  CHECK(has(cut.error().to_string(), "machine.xml"));
+  CHECK(has(cut.error().to_string(), "line"));
   REQUIRE(dump_machine(hgx_8(), tree.root() + "/machine.xml").ok());
   const auto mended = machine.for_communicators(false, settings);
   REQUIRE(mended.ok());
@@ -227,7 +224,7 @@ TEST_CASE("a description replaces plain files only, no link and no pipe", "[req:
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
   const Status refused = dump_machine(hgx_8(), pipe);
   REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().to_string().find(pipe) != std::string::npos);
+  CHECK(has(refused.error().to_string(), pipe));
   CHECK(kind_of(pipe) == S_IFIFO);
 }
 
@@ -495,7 +492,7 @@ TEST_CASE("the description is written once for each file, and a failure does no 
   settings.topo_dump_file = tree.root() + "/dump.xml";
   machine.dump_once(settings);
   const std::string text = text_of_file(settings.topo_dump_file);
-  CHECK(text.find("<system") != std::string::npos);
+  CHECK(has(text, "<system"));
   tree.file("/dump.xml", "mine\n");
   machine.dump_once(settings);
   CHECK(text_of_file(settings.topo_dump_file) == "mine\n");

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 
+#include "support/words.hpp"
 #include "topo/choice/nic_choice.hpp"
 #include "topo/choice/paths.hpp"
 #include "topo/model/file_tree.hpp"
@@ -16,6 +17,8 @@
 
 namespace oriel::topo {
 namespace {
+
+using test::has;
 
 using Outcome = SourceReport::Outcome;
 
@@ -59,12 +62,10 @@ void add_xgmi(const TemporaryTree& tree, int from, int number, int to, const std
 
 void add_link(const TemporaryTree& tree, const char* kind, int from, int to, int number, int type,
               int flags = 0) {
-  tree.file(std::string(kNodes) + std::to_string(from) + "/" + kind + "/" + std::to_string(number) +
-                "/properties",
-            "type " + std::to_string(type) + "\nversion_major 0\nnode_from " +
-                std::to_string(from) + "\nnode_to " + std::to_string(to) +
-                "\nweight 15\nmin_bandwidth 64000\nmax_bandwidth 64000\nflags " +
-                std::to_string(flags) + "\n");
+  tree.file(fmt::format("{}{}/{}/{}/properties", kNodes, from, kind, number),
+            fmt::format("type {}\nnode_from {}\nnode_to {}\nweight 15\nmin_bandwidth 64000\n"
+                        "max_bandwidth 64000\nflags {}\n",
+                        type, from, to, flags));
 }
 
 }  // namespace
@@ -258,7 +259,7 @@ TEST_CASE("of partitions the driver tells a bandwidth inside a GPU, and none bet
   }
   const auto says = [&](int to, const char* words) {
     INFO(explain_path(machine, 0, to));
-    CHECK(explain_path(machine, 0, to).find(words) != std::string::npos);
+    CHECK(has(explain_path(machine, 0, to), words));
   };
   says(1, "by xGMI, 819 GB/s one way. 1 link joins the two directly. No pair of this machine has");
   says(2, "of unknown bandwidth. 1 link joins the two directly. Whether another pair");

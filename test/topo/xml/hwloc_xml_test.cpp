@@ -1,11 +1,8 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include <ctime>
-#include <fstream>
-#include <sstream>
-
 #include <catch2/catch.hpp>
 
+#include "support/words.hpp"
 #include "topo/machine/fixture.hpp"
 #include "topo/machine/machines.hpp"
 #include "topo/sources/hwloc_reader.hpp"
@@ -13,6 +10,8 @@
 
 namespace oriel::topo {
 namespace {
+
+using test::has;
 
 /// Composed, after what lstopo 2 writes.
 constexpr const char* kHwlocSmall = R"(<?xml version="1.0" encoding="UTF-8"?>
@@ -66,7 +65,7 @@ void refused(const std::string& from, const std::string& to, const std::string& 
   REQUIRE(at != std::string::npos);
   const std::string said = hwloc_verdict(text.replace(at, from.size(), to));
   INFO(from << " -> " << to << ": " << said);
-  CHECK(said.find(words) != std::string::npos);
+  CHECK(has(said, words));
 }
 
 }  // namespace
@@ -161,15 +160,15 @@ TEST_CASE("odd descriptions in hwloc's format are refused with line and reason",
   refused("osdev_type=\"5\">", "osdev_type=\"5\">>", "line 11: <object> holds the text '>'");
   CHECK(hwloc_verdict("<system/>") == "line 1: <system> is not hwloc's <topology>");
   CHECK(hwloc_verdict("<topology version=\"2.0\">").find("line 1: no element found") == 0);
-  CHECK(hwloc_verdict("<topology version=\"2.0\"><object type=\"Machine\"/></topology>")
-            .find("describes no NUMA node") != std::string::npos);
+  CHECK(has(hwloc_verdict("<topology version=\"2.0\"><object type=\"Machine\"/></topology>"),
+            "describes no NUMA node"));
   const std::string whole = kHwlocSmall;
   for (std::size_t length = 0; length + 12 < whole.size(); length += 7) {
     REQUIRE(hwloc_verdict(whole.substr(0, length)) != "ok");
   }
   std::string deep = "<topology version=\"2.0\">";
   for (int i = 0; i < 100'000; ++i) deep += "<object type=\"Group\">";
-  CHECK(hwloc_verdict(deep).find("nested too deeply") != std::string::npos);
+  CHECK(has(hwloc_verdict(deep), "nested too deeply"));
 }
 
 TEST_CASE("what makes no machine is refused with the line, in hwloc's format", "[req:2.7]") {
@@ -209,11 +208,9 @@ TEST_CASE("distances in hwloc's first format are multiples of a base", "[req:2.7
 
 TEST_CASE("a document that ends the process of hwloc 2.9 is read", "[req:2.7]") {
   // It follows the null pointer of a machine without complete_nodeset.
-  std::ifstream file(std::string(ORIEL_TEST_SOURCE_DIR) +
-                     "/test/fuzz/corpus/hwloc_xml/null-pointer-in-hwloc-2.9.xml");
-  std::ostringstream text;
-  text << file.rdbuf();
-  CHECK(hwloc_verdict(text.str()) == "ok");
+  const std::string path =
+      ORIEL_TEST_SOURCE_DIR "/test/fuzz/corpus/hwloc_xml/null-pointer-in-hwloc-2.9.xml";
+  CHECK(hwloc_verdict(test::text_of_file(path)) == "ok");
 }
 
 TEST_CASE("what hwloc itself makes of a description is what is read without it", "[req:2.7]") {

@@ -16,6 +16,14 @@ inline std::string verdict(const std::string& text) {
   return machine.ok() ? "ok" : machine.error().to_string();
 }
 
+/// The machine of a text that must be read.
+inline Machine nccl_machine(const std::string& text) {
+  const auto machine = read_nccl_xml(text);
+  INFO(text.substr(0, 2000));
+  REQUIRE((machine.ok() ? "ok" : machine.error().to_string()) == "ok");
+  return *machine;
+}
+
 inline void refused(const std::string& text, const std::string& words) {
   const std::string said = verdict(text);
   INFO(text.substr(0, 300) << "\n" << said);

@@ -15,6 +15,7 @@
 
 #include "base/system_table.hpp"
 #include "support/fair_timer.hpp"
+#include "support/words.hpp"
 #include "topo/machine/machine_file.hpp"
 #include "topo/sources/temporary_tree.hpp"
 #include "topo/xml/xml_reader.hpp"
@@ -23,17 +24,13 @@ namespace oriel::topo {
 namespace {
 
 using namespace std::chrono_literals;
+using test::has;
 
 constexpr const char* kText = "<system>\n<cpu numaid=\"0\"/>\n</system>\n";
 
 std::string outcome(const std::string& path, const XmlLimits& limits = {}) {
   const auto text = read_xml_file(path, limits);
   return text.ok() ? "ok: " + *text : text.error().to_string();
-}
-
-bool has(const std::string& text, const std::string& words) {
-  INFO(text);
-  return text.find(words) != std::string::npos;
 }
 
 // For a string of 16 MiB that doubles; sanitizers keep what was freed, and shadows of it.
@@ -73,20 +70,6 @@ TEST_CASE("what gives bytes without end is refused at the limit, in bounded memo
   const long before = peak_kilobytes();
   CHECK(has(outcome("/dev/zero"), "line 1: /dev/zero has more than 16777216 bytes"));
   CHECK(peak_kilobytes() - before < kMostKilobytes);
-}
-
-TEST_CASE("a description may come through a pipe, as slowly as patience allows", "[req:2.7]") {
-  int ends[2];
-  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
-  std::jthread writer([&] {
-    for (const char letter : std::string(kText)) {
-      std::this_thread::sleep_for(2ms);
-      static_cast<void>(!::write(ends[1], &letter, 1));
-    }
-    ::close(ends[1]);
-  });
-  CHECK(outcome("/dev/fd/" + std::to_string(ends[0])) == std::string("ok: ") + kText);
-  ::close(ends[0]);
 }
 
 TEST_CASE("a pipe that nobody writes to or closes does not hold the reader up", "[req:2.7]") {
