@@ -26,18 +26,14 @@ constexpr std::size_t kMemoryWords = std::size_t{3} << 16;  // 1.5 MiB
 constexpr std::size_t kMemoryBytes = kMemoryWords * 8;
 constexpr std::size_t kLong = 16 * 1024;  // from here on they are fetched
 
-void fill(Side& side, std::uint64_t seed) {
-  for (auto& word : side.memory) word = seed += 0x9e3779b97f4a7c15;
-}
-
 struct FetchPair : FabricPair {
   explicit FetchPair(const WireFabric::Options& options = fabric_options())
       : FabricPair({}, options, kMemoryWords) {
-    fill(a, 1);
-    fill(b, 2);
+    a.fill(1);
+    b.fill(2);
   }
   bool arrived(std::size_t from, std::size_t to, std::size_t bytes) {
-    return std::memcmp(bytes_of(a) + from, bytes_of(b) + to, bytes) == 0;
+    return std::memcmp(a.bytes() + from, b.bytes() + to, bytes) == 0;
   }
   std::uint64_t fetches() const { return traffic(b.nic).fetches; }
   std::uint64_t fetched_bytes() const { return traffic(b.nic).fetched_bytes; }
@@ -94,7 +90,7 @@ TEST_CASE("of puts to one place the last one stays, whether they are fetched or 
   FetchPair pair;
   constexpr std::size_t kMost = 700'000;
   for (int round = 0; round < 5; ++round) {
-    fill(pair.b, 3);
+    pair.b.fill(3);
     dq::Posted last{};
     for (const std::size_t bytes : {kMost, std::size_t{100}, kLong, 2 * kLong}) {
       last = pair.put(bytes, 64, bytes);
@@ -193,13 +189,11 @@ TEST_CASE("a link's rate says how much is read at a time, and its peer gets gaps
   auto options = fabric_options(&table);
   options.clock = &clock;
   FabricPair pair({}, options, kLongPut / 8);
-  fill(pair.a, 1);
+  pair.a.fill(1);
   const auto put_all = [&] {
     reads_seen = {};
-    REQUIRE(pair.wait(dq::put<Thread, DrivingMemory>(
-                Thread(), pair.view(), pair.transfer(0, 0, kLongPut), pair.control)) ==
-            QueueOutcome::done);
-    CHECK(std::memcmp(bytes_of(pair.a), bytes_of(pair.b), kLongPut) == 0);
+    REQUIRE(pair.wait(pair.put(0, 0, kLongPut)) == QueueOutcome::done);
+    CHECK(std::memcmp(pair.a.bytes(), pair.b.bytes(), kLongPut) == 0);
     CHECK(traffic(pair.b.nic).fetched_bytes % kLongPut == 0);
   };
   SECTION("a fast one") {
@@ -230,7 +224,7 @@ TEST_CASE("a fetch that fails is tried again, and in the end it is the entry tha
   REQUIRE(pair.wait(pair.put(0, 0, 2 * kLong)) == QueueOutcome::done);
   CHECK(pair.arrived(0, 0, 2 * kLong));
   CHECK(pair.fetches() == 4);
-  const std::byte behind = bytes_of(pair.b)[kMemoryBytes - 1];
+  const std::byte behind = pair.b.bytes()[kMemoryBytes - 1];
   // As a peer that names what is not there: its wire refuses to be read.
   plan.fail = [](const char*) { return 0; };
   static std::uint64_t asked;
@@ -245,7 +239,7 @@ TEST_CASE("a fetch that fails is tried again, and in the end it is the entry tha
   CHECK(dq::decode_error(*pair.there.memory().first_error).syndrome ==
         static_cast<std::uint8_t>(Syndrome::remote_operation));
   CHECK(asked > 1);
-  CHECK(bytes_of(pair.b)[kMemoryBytes - 1] == behind);
+  CHECK(pair.b.bytes()[kMemoryBytes - 1] == behind);
   CHECK(pair.wire_b->peer_status(pair.wire_a->address())
             .error()
             .to_string()
@@ -310,7 +304,7 @@ struct Bystander {
   }
   /// A long put arrives.
   bool puts(Side& with, std::uint64_t seed) {
-    fill(side, seed);
+    side.fill(seed);
     const std::array<NicSoft*, 2> all{&side.nic, &with.nic};
     const DrivingScope scope(all);
     device::WaitControl control;
@@ -360,7 +354,7 @@ TEST_CASE("the wire to a peer that does not let go of memory is cut, and no othe
   CHECK_FALSE(wire.is_fetching(one.key));
   CHECK_FALSE(wire.can_fetch(other));
   CHECK(wire.flush(Deadline::after(std::chrono::seconds(20))).ok());
-  fill(one, 9);
+  one.fill(9);
   const auto kept = one.memory;
   one.nic.resume();
   // The bystander's connection has ended as well. Once it has seen that it makes another; what it

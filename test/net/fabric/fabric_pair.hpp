@@ -90,12 +90,8 @@ inline bool soon(const std::function<bool()>& done, Duration patience = std::chr
   return true;
 }
 
-inline std::byte* bytes_of(Side& side) {
-  return reinterpret_cast<std::byte*>(side.memory.data());
-}
-
 /// Two NICs with one connected queue over fabric wires, driven by the calling thread.
-struct FabricPair {
+struct FabricPair : PairCalls<FabricPair, DrivingMemory> {
   explicit FabricPair(const SendQueue::Options& queue = {},
                       const WireFabric::Options& wire = fabric_options(), std::size_t words = 8192)
       : wires(wire),
@@ -114,13 +110,6 @@ struct FabricPair {
     control.timeout_ns = 20'000'000'000;
   }
   const dq::QueueView& view() const { return there.view(); }
-  dq::Transfer transfer(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) const {
-    return {a.region, from, b.region, to, bytes};
-  }
-  dq::Posted put(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) {
-    return dq::put<device::Thread, DrivingMemory>(device::Thread(), view(),
-                                                  transfer(from, to, bytes), control);
-  }
   /// Posts a long put, and drives both ends until b has begun to fetch its bytes.
   dq::Posted begin_long_put(std::uint64_t bytes) {
     const std::uint64_t before = traffic(b.nic).fetches;
@@ -135,10 +124,6 @@ struct FabricPair {
   void turn() {
     a.nic.progress();
     b.nic.progress();
-  }
-  dq::QueueOutcome wait(dq::Posted posted) {
-    if (posted.outcome != dq::QueueOutcome::done) return posted.outcome;
-    return dq::wait_complete<DrivingMemory>(view(), posted.end, control);
   }
 
   LocalExchange exchange;

@@ -51,11 +51,7 @@ struct Sleeping {
     REQUIRE(started.ok());
     thread.emplace(std::move(started).value());
   }
-  void put() {
-    const auto posted = dq::put<Thread, DrivingMemory>(Thread(), pair.view(),
-                                                       pair.transfer(0, 0, 4096), pair.control);
-    REQUIRE(pair.wait(posted) == QueueOutcome::done);
-  }
+  void put() { REQUIRE(pair.wait(pair.put(0, 0, 4096)) == QueueOutcome::done); }
   FabricPair pair;
   std::optional<FabricSleeper> sleeper;
   std::atomic<bool> others_drive{false};

@@ -93,8 +93,7 @@ TEST_CASE("immediates are applied in the order of the queue", "[req:3.13]") {
   REQUIRE(post_receives(pair.back, 64));
   dq::Posted last;
   for (std::uint32_t i = 0; i < 64; ++i) {
-    last = dq::put_immediate<Thread, DrivingMemory>(
-        Thread(), pair.view(), pair.transfer(0, 0, 1 + i * 100), 1000 + i, pair.control);
+    last = pair.put_immediate(pair.transfer(0, 0, 1 + i * 100), 1000 + i);
     REQUIRE(last.outcome == QueueOutcome::done);
   }
   REQUIRE(pair.wait(last) == QueueOutcome::done);
@@ -167,8 +166,7 @@ TEST_CASE("of writes that are done together only the last one is answered", "[re
   FabricPair pair;
   dq::Posted last{};
   for (int i = 0; i < 10; ++i) {
-    last = dq::put<device::Thread, DrivingMemory>(device::Thread(), pair.view(),
-                                                  pair.transfer(0, 8, 8), pair.control);
+    last = pair.put(0, 8, 8);
     REQUIRE(last.outcome == dq::QueueOutcome::done);
   }
   REQUIRE(pair.wait(last) == dq::QueueOutcome::done);
