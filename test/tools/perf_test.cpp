@@ -216,21 +216,10 @@ TEST_CASE("a report that cannot be written is refused before anything is measure
   }
 }
 
-TEST_CASE("a report goes into a link or a device, and neither becomes a file", "[req:1.35]") {
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / ("oriel-report-" + std::to_string(getpid()));
-  std::filesystem::create_directories(folder);
-  const auto link = folder / "link.json";
-  std::filesystem::create_symlink("target.json", link);
-  for (const std::string& path : {link.string(), std::string("/dev/stdout")}) {
-    INFO(path);
-    const auto result = expect(0, {"--counts", "64", "-n", "10", "-J", path});
-    CHECK((path == link.string() || result.out.find("\"busbw_gb_per_s\"") != std::string::npos));
-  }
-  CHECK(std::filesystem::is_symlink(link));
-  CHECK(std::filesystem::file_size(folder / "target.json") > 100);
+TEST_CASE("a report goes into a device, which does not become a file", "[req:1.35]") {
+  const auto result = expect(0, {"--counts", "64", "-n", "10", "-J", "/dev/stdout"});
+  CHECK(has(result.out, "\"busbw_gb_per_s\""));
   CHECK(std::filesystem::is_symlink("/dev/stdout"));
-  std::filesystem::remove_all(folder);
 }
 
 TEST_CASE("ranks that do not come are named, and where they were waited for", "[req:1.35]") {

@@ -8,6 +8,7 @@
 
 #include "support/words.hpp"
 #include "topo/choice/paths.hpp"
+#include "topo/machine/fixture.hpp"
 #include "topo/machine/machines.hpp"
 
 namespace oriel::topo {
@@ -36,6 +37,10 @@ TEST_CASE("a path is explained in words, with what would be faster", "[req:2.8]"
   says(explain_path(apart, 0, 1), "No xGMI joins them");
   says(explain_path(apart, 0, 1), "an xGMI bridge would be faster still");
   CHECK_FALSE(has(explain_path(amd_partial_mesh(), 0, 2), "fastest"));
+  // Of links between partitions of two GPUs no bandwidth is told.
+  const Machine parts = load_fixture("amd-partitions");
+  says(explain_path(parts, 0, 1), "by xGMI, 819 GB/s one way. 1 link joins the two directly.");
+  says(explain_path(parts, 0, 2), "of unknown bandwidth. 1 link joins the two directly. Whether");
   says(explain_path(uneven(), 1, 2), "The driver refuses");
   says(explain_path(uneven(), 2, 1), "by PCIe peer");
   says(explain_path(hgx_8(), 2, 2), "is one device");

@@ -130,22 +130,14 @@ TEST_CASE("what a rank tells of devices, fabric and NUMA nodes is checked field 
   refused_with("of another device",
                [](RankInfo& info) { info.seen[2].path.kind = PathKind::same_device; });
   refused_with("of another device", [](RankInfo& info) { info.uuid[15] = std::byte{1}; });
-  const auto on_host = [](RankInfo& info) {
-    info = host_rank_info(NodeIdentity{1, 2});
-    info.kind = DeviceKind::host;
-  };
-  refused_with("names a device", [&](RankInfo& info) {
-    on_host(info);
-    info.fabric_handles = true;
-  });
-  refused_with("names a device", [&](RankInfo& info) {
-    on_host(info);
-    info.fabric = FabricClique{};
-  });
-  refused_with("names a device", [&](RankInfo& info) {
-    on_host(info);
-    info.links_class = 1;
-  });
+  for (int fact = 0; fact < 3; ++fact) {  // of a GPU, told by a rank on the host
+    refused_with("names a device", [&](RankInfo& info) {
+      info = host_rank_info(NodeIdentity{1, 2});
+      info.fabric_handles = fact == 0;
+      if (fact == 1) info.fabric = FabricClique{};
+      info.links_class = fact == 2 ? 1 : 0;
+    });
+  }
 
   RankInfo many = example();
   while (many.seen.size() < kSeenDevicesMost + 3) {

@@ -137,48 +137,6 @@ TEST_CASE("where the kernel lists no RDMA NIC, those that hwloc has found count"
   CHECK(ours->nics[0].name == "mlx5_9");
 }
 
-TEST_CASE("partitions of an AMD GPU are devices of their own in one PCI function", "[req:2.1]") {
-  const TemporaryTree tree;
-  const std::string nodes = "/sys/class/kfd/kfd/topology/nodes/";
-  for (unsigned node = 0; node < 4; ++node) {
-    const std::string folder = nodes + std::to_string(node + 1);
-    const unsigned location = (node / 2 == 0 ? 0x500U : 0x1500U) | (node % 2) << 28;
-    tree.file(folder + "/gpu_id", std::to_string(node + 1));
-    tree.file(folder + "/name", "gfx942");
-    tree.file(folder + "/properties", "domain 0\nlocation_id " + std::to_string(location) +
-                                          "\nunique_id " + std::to_string(node / 2 * 7) + "\n");
-    for (unsigned to = 0; to < 4; ++to) {
-      if (to == node) continue;
-      tree.file(folder + "/io_links/" + std::to_string(to) + "/properties",
-                "type 11\nnode_from " + std::to_string(node + 1) + "\nnode_to " +
-                    std::to_string(to + 1) + "\nweight " + (to / 2 == node / 2 ? "15" : "30") +
-                    "\nflags 1\n");
-    }
-  }
-  DiscoverOptions options;
-  options.root = tree.root();
-  options.hwloc_xml =
-      "<topology version=\"2.0\"><object type=\"Machine\"><object type=\"NUMANode\" "
-      "os_index=\"0\"/><object type=\"Bridge\" bridge_type=\"0-1\"><object type=\"PCIDev\" "
-      "pci_busid=\"0000:05:00.0\" pci_type=\"1200 [1002:74a1] [1002:74a1] 00\"/><object "
-      "type=\"PCIDev\" "
-      "pci_busid=\"0000:15:00.0\" pci_type=\"1200 [1002:74a1] [1002:74a1] "
-      "00\"/></object></object></topology>";
-  FakeNvml fake;
-  const auto found = discover(options, hwloc_library(), fake.library());
-  REQUIRE((found.ok() ? "ok" : found.error().to_string()) == "ok");
-  REQUIRE(found->gpus.size() == 4);
-  for (int i = 0; i < 4; ++i) {
-    const Gpu& gpu = found->gpus[static_cast<std::size_t>(i)];
-    CHECK(gpu.pci == PciAddress{0, static_cast<std::uint8_t>(i < 2 ? 0x05 : 0x15), 0, 0});
-    CHECK(gpu.partition == i % 2);
-    CHECK(gpu.node >= 0);
-  }
-  CHECK(form_mutual_groups(4, [&](int a, int b) { return may_map(*found, a, b); }).size() == 1);
-  CHECK(path_between(*found, 0, 1).hops == 1);
-  CHECK(path_between(*found, 0, 2).hops == 2);
-}
-
 TEST_CASE("GPUs that the process cannot see, and that have no driver, are listed all the same",
           "[req:2.2]") {
   if (!have_hwloc()) return;

@@ -43,21 +43,15 @@ void set_distances(Machine& machine) {
 }  // namespace
 
 int MachineBuilder::numa(int os_index, std::vector<int> cpus) {
-  NumaNode node;
-  node.os_index = os_index;
-  node.package = os_index;
-  node.cpus = std::move(cpus);
-  node.memory_bytes = std::size_t{256} << 30;
-  machine.numa.push_back(std::move(node));
+  machine.numa.push_back({.os_index = os_index,
+                          .package = os_index,
+                          .cpus = std::move(cpus),
+                          .memory_bytes = std::size_t{256} << 30});
   return static_cast<int>(machine.numa.size()) - 1;
 }
 
 int MachineBuilder::host_bridge(int numa) {
-  PciNode node;
-  node.kind = PciNode::Kind::host_bridge;
-  node.numa = numa;
-  machine.pci.push_back(node);
-  return static_cast<int>(machine.pci.size()) - 1;
+  return add({.kind = PciNode::Kind::host_bridge, .numa = numa});
 }
 
 int MachineBuilder::bridge(int parent, const char* address, double gbps) {
@@ -67,59 +61,54 @@ int MachineBuilder::bridge(int parent, const char* address, double gbps) {
 }
 
 int MachineBuilder::device(int parent, const char* address, double gbps) {
-  PciNode node;
-  node.kind = PciNode::Kind::device;
-  node.parent = parent;
-  node.address = address_of(address);
-  node.numa = machine.pci[static_cast<std::size_t>(parent)].numa;
-  node.link_gbps = gbps;
-  machine.pci.push_back(node);
+  return add({.parent = parent,
+              .address = address_of(address),
+              .numa = machine.pci[static_cast<std::size_t>(parent)].numa,
+              .link_gbps = gbps});
+}
+
+int MachineBuilder::add(PciNode node) {
+  machine.pci.push_back(std::move(node));
   return static_cast<int>(machine.pci.size()) - 1;
 }
 
 int MachineBuilder::gpu(int parent, const char* address, const char* name, double gbps) {
-  Gpu gpu;
-  gpu.node = device(parent, address, gbps);
-  gpu.numa = machine.pci.back().numa;
-  gpu.pci = machine.pci.back().address;
-  gpu.name = name;
-  gpu.pcie_gbps = gbps;
-  gpu.uuid = fmt::format("GPU-{}", address);
-  gpu.ordinal = static_cast<int>(machine.gpus.size());
-  gpu.nvml_index = gpu.ordinal;
-  machine.gpus.push_back(std::move(gpu));
-  return static_cast<int>(machine.gpus.size()) - 1;
+  const int node = device(parent, address, gbps);
+  const int index = static_cast<int>(machine.gpus.size());
+  machine.gpus.push_back({.name = name,
+                          .uuid = fmt::format("GPU-{}", address),
+                          .pci = machine.pci.back().address,
+                          .node = node,
+                          .numa = machine.pci.back().numa,
+                          .ordinal = index,
+                          .nvml_index = index,
+                          .pcie_gbps = gbps});
+  return index;
 }
 
 int MachineBuilder::nic(int parent, const char* address, const char* name, double gbps,
                         std::uint64_t card, int port) {
-  Nic nic;
-  nic.node = device(parent, address, gbps);
-  nic.numa = machine.pci.back().numa;
-  nic.pci = machine.pci.back().address;
-  nic.name = name;
-  nic.port = port;
-  nic.gbps = gbps;
-  nic.card = card;
-  nic.guid = machine.nics.size() + 1;
-  machine.nics.push_back(std::move(nic));
+  const int node = device(parent, address, gbps);
+  machine.nics.push_back({.name = name,
+                          .port = port,
+                          .pci = machine.pci.back().address,
+                          .node = node,
+                          .numa = machine.pci.back().numa,
+                          .gbps = gbps,
+                          .guid = machine.nics.size() + 1,
+                          .card = card});
   return static_cast<int>(machine.nics.size()) - 1;
 }
 
 void MachineBuilder::one_way(int from, int to, bool maps, int links) {
-  GpuPair pair;
-  pair.from = from;
-  pair.to = to;
-  pair.maps = maps;
-  pair.links = links;
-  machine.pairs.push_back(pair);
+  machine.pairs.push_back({.from = from, .to = to, .maps = maps, .links = links});
 }
 
 void MachineBuilder::pair(int a, int b, bool maps, int links, bool atomics) {
-  one_way(a, b, maps, links);
-  machine.pairs.back().atomics = atomics;
-  one_way(b, a, maps, links);
-  machine.pairs.back().atomics = atomics;
+  for (const auto& [from, to] : {std::pair(a, b), {b, a}}) {
+    machine.pairs.push_back(
+        {.from = from, .to = to, .maps = maps, .atomics = atomics, .links = links});
+  }
 }
 
 Machine hgx_8() {

@@ -29,6 +29,7 @@ class MachineBuilder {
   void one_way(int from, int to, bool maps, int links = 0);
 
  private:
+  int add(PciNode node);
   int device(int parent, const char* address, double gbps);
 };
 

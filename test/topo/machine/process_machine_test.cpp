@@ -5,7 +5,6 @@
 
 #include <filesystem>
 #include <map>
-#include <optional>
 #include <thread>
 
 #include <catch2/catch.hpp>
@@ -33,27 +32,16 @@ using test::has;
 using test::text_of_file;
 
 Gpu visible_gpu(int bus, const char* name = "NVIDIA H200", bool fabric_handles = false) {
-  Gpu gpu;
-  gpu.pci = PciAddress{0, static_cast<std::uint8_t>(bus), 0, 0};
-  gpu.name = name;
-  gpu.ordinal = bus;
-  gpu.fabric_handles = fabric_handles;
-  return gpu;
+  return {.name = name,
+          .pci = PciAddress{0, static_cast<std::uint8_t>(bus), 0, 0},
+          .ordinal = bus,
+          .fabric_handles = fabric_handles};
 }
 
 Settings with_file(const std::string& path) {
   Settings settings;
   settings.topo_file = path;
   return settings;
-}
-
-GpuPair pair_of(int from, int to, std::optional<bool> maps, int links = 0) {
-  GpuPair pair;
-  pair.from = from;
-  pair.to = to;
-  pair.maps = maps;
-  pair.links = links;
-  return pair;
 }
 
 }  // namespace
@@ -234,19 +222,16 @@ TEST_CASE("a description counts for speeds and places, not for who maps whom", "
   found.machine.numa.resize(4);
   for (int i = 0; i < 4; ++i) found.machine.numa[static_cast<std::size_t>(i)].os_index = i;
   for (const int index : {0, 7}) {
-    Gpu gpu;
-    gpu.pci = described.gpus[static_cast<std::size_t>(index)].pci;
-    gpu.pcie_gbps = 100;
-    gpu.fabric_handles = true;
-    found.machine.gpus.push_back(gpu);
+    const auto& pci = described.gpus[static_cast<std::size_t>(index)].pci;
+    found.machine.gpus.push_back({.pci = pci, .pcie_gbps = 100, .fabric_handles = true});
   }
   found.machine.gpus.push_back(visible_gpu(0xee));  // not in the description
   found.machine.gpus.back().numa = 3;               // of nodes that the description replaces
   found.machine.gpus.back().node = 0;
-  found.machine.pci.resize(1);
-  found.machine.pci[0].kind = PciNode::Kind::host_bridge;
-  found.machine.pci[0].numa = 3;
-  found.machine.pairs = {pair_of(0, 1, false), pair_of(1, 0, false), pair_of(0, 2, false)};
+  found.machine.pci = {{.kind = PciNode::Kind::host_bridge, .numa = 3}};
+  for (const auto& [from, to] : {std::pair(0, 1), {1, 0}, {0, 2}}) {
+    found.machine.pairs.push_back({.from = from, .to = to, .maps = false});
+  }
   apply_description(found, described);
   CHECK(found.links_known);
   REQUIRE(found.machine.gpus.size() == 3);
@@ -274,16 +259,11 @@ TEST_CASE("what a description is silent about stays as found", "[req:2.7]") {
   found.machine.numa.resize(2);
   found.machine.numa[0].os_index = 1;  // in another order
   for (const auto& pci : {described.gpus[0].pci, described.gpus[1].pci, lacked}) {
-    Gpu gpu;
-    gpu.pci = pci;
-    gpu.switch_links = 18;
-    gpu.link_gbps = 200;
-    gpu.numa = 0;
-    found.machine.gpus.push_back(gpu);
+    found.machine.gpus.push_back({.pci = pci, .numa = 0, .switch_links = 18, .link_gbps = 200});
   }
   found.machine.gpus.push_back(visible_gpu(0xee));  // on none of its buses
   found.machine.gpus.back().numa = 0;
-  found.machine.pairs = {pair_of(0, 1, std::nullopt, 18)};
+  found.machine.pairs = {{.from = 0, .to = 1, .links = 18, .hops = 2}};
   apply_description(found, described);
   CHECK(found.links_known);
   CHECK(found.machine.gpus[0].switch_links == 18);
@@ -308,15 +288,12 @@ TEST_CASE("NUMA nodes keep what a description does not tell, or gives to several
   REQUIRE(described->sources.size() == 1);
   CHECK(described->sources[0].detail == "NUMA nodes 0 and 1 both have processor 0");
   CommunicatorMachine found;
-  NumaNode node;
-  node.os_index = 1;  // in another order
-  node.cpus = {4, 5};
-  node.memory_gbps = 100;
-  node.memory_bytes = 1 << 20;
-  node.distances = {10, 32};
-  found.machine.numa = {node, {}};
-  found.machine.numa[1].cpus = {0, 1};
-  found.machine.numa[1].distances = {21, 10};
+  found.machine.numa = {{.os_index = 1,  // in another order
+                         .cpus = {4, 5},
+                         .memory_bytes = 1 << 20,
+                         .memory_gbps = 100,
+                         .distances = {10, 32}},
+                        {.cpus = {0, 1}, .distances = {21, 10}}};
   CommunicatorMachine other = found;
   apply_description(found, *described);
   const std::vector<NumaNode>& numa = found.machine.numa;
@@ -422,11 +399,9 @@ TEST_CASE("links that a description does not tell of are asked of NVML, others a
           "[req:2.7]") {
   LookingProcess process;
   for (const int gpu : {2, 1, 7}) {
-    FakeNvml::Device device;
-    device.pci = PciAddress{0, static_cast<std::uint8_t>(gpu), 0, 0}.to_string();
-    device.uuid = fmt::format("GPU-{}", gpu);
-    device.links.resize(gpu == 7 ? 0 : 12);
-    process.nvml.devices.push_back(device);
+    process.nvml.devices.push_back({.pci = fmt::format("0000:{:02x}:00.0", gpu),
+                                    .uuid = fmt::format("GPU-{}", gpu),
+                                    .links = std::vector<FakeNvml::Link>(gpu == 7 ? 0 : 12)});
   }
   const auto complete = [sources = process.sources()](Machine& machine) {
     complete_description(sources.files, sources.nvml, machine);
@@ -450,11 +425,8 @@ TEST_CASE("links that a description does not tell of are asked of NVML, others a
 }
 
 TEST_CASE("a rank on the host is at the NUMA node of all its processors, or at none", "[req:2.6]") {
-  std::vector<NumaNode> nodes(2);
-  nodes[0].os_index = 0;
-  nodes[0].cpus = {0, 1, 2};
-  nodes[1].os_index = 4;
-  nodes[1].cpus = {3, 4};
+  const std::vector<NumaNode> nodes{{.os_index = 0, .cpus = {0, 1, 2}},
+                                    {.os_index = 4, .cpus = {3, 4}}};
   CHECK(numa_number_of(nodes, std::vector<int>{1, 2}) == 0);
   CHECK(numa_number_of(nodes, std::vector<int>{3}) == 4);
   CHECK(numa_number_of(nodes, std::vector<int>{2, 3}) == -1);

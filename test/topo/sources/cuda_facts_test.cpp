@@ -37,14 +37,12 @@ TEST_CASE("CUDA tells of ordinals, peer access, atomics and kinds of handles", "
   CHECK(report ==
         SourceReport{"CUDA driver 13.1", SourceReport::Outcome::used, "3 visible devices"});
   REQUIRE(machine.gpus.size() == 3);
-  Gpu second;
-  second.name = "NVIDIA H200";
-  second.architecture = 90;
-  second.uuid = "GPU-65656565-6565-6565-6565-656565656565";
-  second.pci = PciAddress{0, 0x65, 0, 0};
-  second.ordinal = 1;
-  second.fd_handles = true;
-  CHECK(machine.gpus[1] == second);
+  CHECK(machine.gpus[1] == Gpu{.name = "NVIDIA H200",
+                               .architecture = 90,
+                               .uuid = "GPU-65656565-6565-6565-6565-656565656565",
+                               .pci = PciAddress{0, 0x65, 0, 0},
+                               .ordinal = 1,
+                               .fd_handles = true});
   CHECK(machine.pairs.size() == 6);
   CHECK(find_pair(machine, 0, 1)->maps == true);
   CHECK(find_pair(machine, 0, 1)->atomics);
@@ -57,20 +55,10 @@ TEST_CASE("devices that are known already are found by UUID or address, and CUDA
           "[req:2.1]") {
   const ThreeDevices devices;
   Machine machine;
-  Gpu by_uuid;
-  by_uuid.uuid = "GPU-66666666-6666-6666-6666-666666666666";
-  by_uuid.switch_links = 18;
-  Gpu by_address;
-  by_address.pci = PciAddress{0, 0x64, 0, 0};
-  Gpu hidden;
-  hidden.uuid = "GPU-hidden";
-  machine.gpus = {hidden, by_uuid, by_address};
-  GpuPair known;
-  known.from = 2;
-  known.to = 1;
-  known.maps = true;
-  known.links = 4;
-  machine.pairs = {known};
+  machine.gpus = {{.uuid = "GPU-hidden"},
+                  {.uuid = "GPU-66666666-6666-6666-6666-666666666666", .switch_links = 18},
+                  {.pci = PciAddress{0, 0x64, 0, 0}}};
+  machine.pairs = {{.from = 2, .to = 1, .maps = true, .links = 4}};
   add_cuda_facts(machine);
   REQUIRE(machine.gpus.size() == 4);
   CHECK(machine.gpus[0].ordinal == -1);
@@ -93,11 +81,8 @@ TEST_CASE("of devices at one address each with a UUID of its own stays one", "[r
   Machine machine;
   const bool listed = GENERATE(false, true);
   if (listed) {
-    Gpu whole;  // as NVML lists it, with the UUID of the function
-    whole.pci = PciAddress{0, 0, 0, 0};
-    whole.uuid = "GPU-whole";
-    whole.switch_links = 18;
-    machine.gpus = {whole};
+    // As NVML lists it, with the UUID of the function.
+    machine.gpus = {{.uuid = "GPU-whole", .pci = PciAddress{0, 0, 0, 0}, .switch_links = 18}};
   }
   add_cuda_facts(machine);
   CHECK(check(machine).ok());

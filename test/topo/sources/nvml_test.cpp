@@ -14,10 +14,8 @@ namespace {
 using Outcome = SourceReport::Outcome;
 
 FakeNvml::Device h200(int number) {
-  FakeNvml::Device device;
-  device.pci = "00000000:" + std::to_string(10 + number) + ":00.0";
-  device.uuid = "GPU-" + std::to_string(number);
-  return device;
+  return {.pci = "00000000:" + std::to_string(10 + number) + ":00.0",
+          .uuid = "GPU-" + std::to_string(number)};
 }
 
 const GpuPair& pair_of(const NvmlList& list, int from, int to) {
@@ -42,20 +40,17 @@ TEST_CASE("NVML tells of switches, speeds, PCIe and who maps whose memory", "[re
   CHECK(fake.open == 0);
   CHECK(list.report == SourceReport{"NVML, driver 580.159", Outcome::used, "4 GPUs"});
   REQUIRE(list.gpus.size() == 4);
-  Gpu first;
-  first.name = "NVIDIA H200";
-  first.uuid = "GPU-0";
-  first.nvml_index = 0;
-  first.pci = PciAddress{0, 0x10, 0, 0};
-  first.switch_links = 18;
-  first.link_gbps = 212.496;
-  first.pcie_gbps = 504.128;
-  CHECK(list.gpus[0].link_gbps == Approx(first.link_gbps));
-  CHECK(list.gpus[0].pcie_gbps == Approx(first.pcie_gbps));
-  first.link_gbps = list.gpus[0].link_gbps;
-  first.pcie_gbps = list.gpus[0].pcie_gbps;
-  first.pcie_now_gbps = first.pcie_gbps;
-  CHECK(list.gpus[0] == first);
+  const Gpu& first = list.gpus[0];
+  CHECK(first.link_gbps == Approx(212.496));
+  CHECK(first.pcie_gbps == Approx(504.128));
+  CHECK(first == Gpu{.name = "NVIDIA H200",
+                     .uuid = "GPU-0",
+                     .pci = PciAddress{0, 0x10, 0, 0},
+                     .nvml_index = 0,
+                     .switch_links = 18,
+                     .link_gbps = first.link_gbps,
+                     .pcie_gbps = first.pcie_gbps,
+                     .pcie_now_gbps = first.pcie_gbps});
   CHECK(list.gpus[3].switch_links == 17);
   CHECK(list.pairs.size() == 12);
   CHECK(pair_of(list, 0, 1).maps == true);
@@ -69,9 +64,7 @@ TEST_CASE("a communicator asks NVML about its own GPUs' pairs and no PCIe link",
   FakeNvml fake;
   fake.devices = {h200(0), h200(1), h200(2)};
   fake.refused.push_back({1, 2, NvmlConstants::write});
-  Gpu own;
-  own.pci = PciAddress{0, 0x11, 0, 0};
-  const std::vector<Gpu> visible{own};
+  const std::vector<Gpu> visible{{.pci = PciAddress{0, 0x11, 0, 0}}};
   const NvmlList list = read_nvml(fake.library(), {.from = &visible, .pcie_links = false});
   REQUIRE(list.gpus.size() == 3);
   CHECK(list.gpus[1].pcie_gbps == 0);

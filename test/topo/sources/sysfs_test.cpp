@@ -54,12 +54,6 @@ void add_gpu(const TemporaryTree& tree, int node, int bus) {
                                         std::to_string(0xabc000 + node) + "\n");
 }
 
-/// An xGMI link in the driver's words.
-void add_xgmi(const TemporaryTree& tree, int from, int number, int to, const std::string& facts) {
-  tree.file(fmt::format("{}{}/io_links/{}/properties", kNodes, from, number),
-            fmt::format("type 11\nnode_from {}\nnode_to {}\n{}", from, to, facts));
-}
-
 void add_link(const TemporaryTree& tree, const char* kind, int from, int to, int number, int type,
               int flags = 0) {
   tree.file(fmt::format("{}{}/{}/{}/properties", kNodes, from, kind, number),
@@ -122,15 +116,14 @@ TEST_CASE("RDMA NICs are read from sysfs", "[req:2.1]") {
   files.file("/sys/class/infiniband/mlx5_1/ports/1/rate", "2.5 Gb/sec (1X SDR)\n");
   const InfinibandList list = read_infiniband(FileTree(files.root()));
   REQUIRE(list.nics.size() == 2);
-  Nic first;
-  first.name = "mlx5_0";
-  first.interface = "ibmlx5_0";
-  first.pci = PciAddress{0, 0x1b, 0, 0};
-  first.numa = 1;
-  first.gbps = 400;
-  first.guid = first.card = 0xb8cef60300e12d34;
-  CHECK(list.nics[0] == first);
-  CHECK(list.nics[1].card == first.card);
+  CHECK(list.nics[0] == Nic{.name = "mlx5_0",
+                            .interface = "ibmlx5_0",
+                            .pci = PciAddress{0, 0x1b, 0, 0},
+                            .numa = 1,
+                            .gbps = 400,
+                            .guid = 0xb8cef60300e12d34,
+                            .card = 0xb8cef60300e12d34});
+  CHECK(list.nics[1].card == 0xb8cef60300e12d34);
   CHECK(list.nics[1].guid == 0xb8cef60300e12d35);
   CHECK(list.nics[1].layer == Nic::Layer::ethernet);
   CHECK_FALSE(list.nics[1].active);
@@ -153,12 +146,8 @@ TEST_CASE("without an RDMA driver, or with odd files, nothing is made up", "[req
   files.file("/sys/class/infiniband/bare/ports/2/rate", "fast");
   const InfinibandList list = read_infiniband(FileTree(files.root()));
   REQUIRE(list.nics.size() == 1);
-  Nic bare;
-  bare.name = "bare";
-  bare.port = 2;
-  bare.active = false;
-  bare.layer = Nic::Layer::other;
-  CHECK(list.nics[0] == bare);
+  CHECK(list.nics[0] ==
+        Nic{.name = "bare", .port = 2, .layer = Nic::Layer::other, .active = false});
 }
 
 TEST_CASE("links of AMD's GPUs say who maps whose memory", "[H1]") {
@@ -200,7 +189,8 @@ TEST_CASE("weight and bandwidth of an xGMI link tell hops and links", "[H1]") {
   const TemporaryTree files;
   for (int node = 1; node <= 4; ++node) add_gpu(files, node, 0x10 * node);
   const auto link = [&](int from, int number, int to, const std::string& facts) {
-    add_xgmi(files, from, number, to, facts);
+    files.file(fmt::format("{}{}/io_links/{}/properties", kNodes, from, number),
+               fmt::format("type 11\nnode_from {}\nnode_to {}\n{}", from, to, facts));
   };
   link(1, 0, 2, "weight 15\nmin_bandwidth 50000\nmax_bandwidth 200000\nflags 0\n");
   link(1, 1, 3, "weight 30\nmin_bandwidth 50000\nmax_bandwidth 50000\nflags 0\n");
@@ -223,46 +213,6 @@ TEST_CASE("weight and bandwidth of an xGMI link tell hops and links", "[H1]") {
   CHECK(path_between(machine, 0, 1).gbps == 1600);
   CHECK(path_between(machine, 0, 3).gbps == 512);
   CHECK(path_between(machine, 0, 2).gbps == 400);
-}
-
-TEST_CASE("of partitions the driver tells a bandwidth inside a GPU, and none between GPUs",
-          "[H1]") {
-  const TemporaryTree files;
-  for (int node = 1; node <= 4; ++node) {
-    const std::string folder = kNodes + std::to_string(node);
-    files.file(folder + "/gpu_id", std::to_string(node));
-    files.file(folder + "/properties",
-               fmt::format("unique_id {}\nlocation_id {}\n", (node + 1) / 2, (node + 1) / 2 << 8));
-    for (int other = 1; other <= 4; ++other) {
-      if (other == node) continue;
-      const bool inside = (node + 1) / 2 == (other + 1) / 2;
-      add_xgmi(files, node, other, other,
-               inside ? "weight 13\nmin_bandwidth 819200\nmax_bandwidth 819200\nflags 1\n"
-                      : "weight 41\nmin_bandwidth 0\nmax_bandwidth 0\nflags 1\n");
-    }
-  }
-  const KfdList list = read_kfd(FileTree(files.root()));
-  REQUIRE(list.gpus.size() == 4);
-  CHECK(list.gpus[1].partition == 1);
-  Machine machine;
-  machine.gpus = list.gpus;
-  machine.pairs = list.pairs;
-  for (int from = 0; from < 4; ++from) {
-    CHECK(list.gpus[static_cast<std::size_t>(from)].link_gbps == 0);  // of a link between GPUs
-    for (int to = 0; to < 4; ++to) {
-      if (from == to) continue;
-      const Path path = path_between(machine, from, to);
-      CHECK(path.kind == PathKind::nvlink);
-      CHECK(path.hops == 1);
-      CHECK(path.gbps == Approx(from / 2 == to / 2 ? 6553.6 : 0));
-    }
-  }
-  const auto says = [&](int to, const char* words) {
-    INFO(explain_path(machine, 0, to));
-    CHECK(has(explain_path(machine, 0, to), words));
-  };
-  says(1, "by xGMI, 819 GB/s one way. 1 link joins the two directly. No pair of this machine has");
-  says(2, "of unknown bandwidth. 1 link joins the two directly. Whether another pair");
 }
 
 TEST_CASE("GPUs that the driver has no name for get their instruction set's, partitions a number",

@@ -406,20 +406,15 @@ TEST_CASE("devices whose place on the buses is not known keep their NUMA nodes",
   build.numa(3, {4, 5});
   Machine& machine = build.machine;
   for (int i = 0; i < 4; ++i) {
-    Gpu gpu;
-    gpu.pci = PciAddress{0, static_cast<std::uint8_t>(0x40 - i), 0, 0};
-    gpu.numa = i == 3 ? -1 : i % 2;
-    gpu.nvml_index = i;
-    gpu.name = "sm_90";
-    gpu.architecture = 90;
-    gpu.switch_links = 18;
-    gpu.pcie_gbps = 16 * 31.508;
-    machine.gpus.push_back(gpu);
-    Nic nic;
-    nic.name = fmt::format("nic{}", i);
-    nic.numa = i - 1 > 1 ? -1 : i - 1;
-    if (i < 2) nic.pci = PciAddress{0, static_cast<std::uint8_t>(0x50 + i), 0, 0};
-    machine.nics.push_back(nic);
+    machine.gpus.push_back({.name = "sm_90",
+                            .architecture = 90,
+                            .pci = PciAddress{0, static_cast<std::uint8_t>(0x40 - i), 0, 0},
+                            .numa = i == 3 ? -1 : i % 2,
+                            .nvml_index = i,
+                            .switch_links = 18,
+                            .pcie_gbps = 16 * 31.508});
+    machine.nics.push_back({.name = fmt::format("nic{}", i), .numa = i - 1 > 1 ? -1 : i - 1});
+    if (i < 2) machine.nics[i].pci = PciAddress{0, static_cast<std::uint8_t>(0x50 + i), 0, 0};
   }
   machine = canonical(machine);
   const std::string text = write_nccl_xml(machine);
