@@ -35,52 +35,35 @@ std::vector<std::uint64_t> keys_of(const Pattern& p) {
   return keys;
 }
 
-// A straightforward reduction in the type itself, or in double for floats, rounded at the end by
-// the compiler for f32; enough to see that a right result is accepted.
+/// One step of a reduction; integers wrap.
+template <typename T>
+T combine(ReduceOp op, T a, T b) {
+  if (op == ReduceOp::min) return std::min(a, b);
+  if (op == ReduceOp::max) return std::max(a, b);
+  using Wide = std::conditional_t<std::is_integral_v<T>, std::uint64_t, T>;
+  const auto wide_a = static_cast<Wide>(a);
+  const auto wide_b = static_cast<Wide>(b);
+  return static_cast<T>(op == ReduceOp::prod ? wide_a * wide_b : wide_a + wide_b);
+}
+
+/// A straightforward reduction in the type itself, or in double for floats; enough to see that a
+/// right result is accepted.
 template <DataType kType>
 typename Element<kType>::Storage reduce(const Pattern& p, std::uint64_t index) {
   using Storage = typename Element<kType>::Storage;
+  using Value = std::conditional_t<Element<kType>::kInteger, Storage, double>;
   const auto keys = keys_of(p);
-  if constexpr (Element<kType>::kInteger) {
-    Storage result = input_at<kType>(p.op, 0, keys[0], index);
-    if (p.op == ReduceOp::premul_sum) result = static_cast<Storage>(result * Storage{1});
-    for (int rank = 1; rank < p.ranks; ++rank) {
-      Storage value = input_at<kType>(p.op, rank, keys[static_cast<std::size_t>(rank)], index);
-      if (p.op == ReduceOp::premul_sum)
-        value = static_cast<Storage>(static_cast<std::uint64_t>(value) *
-                                     static_cast<std::uint64_t>(premul_scalar(kType, rank)));
-      const auto a = static_cast<std::uint64_t>(result);
-      const auto b = static_cast<std::uint64_t>(value);
-      if (p.op == ReduceOp::min)
-        result = std::min(result, value);
-      else if (p.op == ReduceOp::max)
-        result = std::max(result, value);
-      else
-        result = static_cast<Storage>(p.op == ReduceOp::prod ? a * b : a + b);
+  Value result{};
+  for (int rank = 0; rank < p.ranks; ++rank) {
+    auto value = static_cast<Value>(
+        input_at<kType>(p.op, rank, keys[static_cast<std::size_t>(rank)], index));
+    if (p.op == ReduceOp::premul_sum) {
+      value = combine(ReduceOp::prod, value, static_cast<Value>(premul_scalar(kType, rank)));
     }
-    if (p.op == ReduceOp::avg)
-      result = static_cast<Storage>(result / static_cast<Storage>(p.ranks));
-    return result;
-  } else {
-    double result = 0;
-    for (int rank = 0; rank < p.ranks; ++rank) {
-      double value = Element<kType>::decode(
-          input_at<kType>(p.op, rank, keys[static_cast<std::size_t>(rank)], index));
-      if (p.op == ReduceOp::premul_sum) value *= premul_scalar(kType, rank);
-      if (rank == 0)
-        result = value;
-      else if (p.op == ReduceOp::min)
-        result = std::min(result, value);
-      else if (p.op == ReduceOp::max)
-        result = std::max(result, value);
-      else if (p.op == ReduceOp::prod)
-        result *= value;
-      else
-        result += value;
-    }
-    if (p.op == ReduceOp::avg) result /= p.ranks;
-    return static_cast<Storage>(result);
+    result = rank == 0 ? value : combine(p.op, result, value);
   }
+  if (p.op == ReduceOp::avg) result = static_cast<Value>(result / static_cast<Value>(p.ranks));
+  return static_cast<Storage>(result);
 }
 
 template <DataType kType>

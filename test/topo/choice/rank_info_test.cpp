@@ -165,30 +165,27 @@ TEST_CASE("a pid means something inside one PID namespace of one node only", "[r
   const RankInfo own = host_rank_info(read_node_identity(""));
   CHECK(own.pid_namespace != 0);
   CHECK(shares_pids(own, own));
-  RankInfo other = own;
-  other.pid = own.pid + 1;
-  CHECK(shares_pids(own, other));
-  other.pid_namespace = own.pid_namespace + 1;
-  CHECK_FALSE(shares_pids(own, other));
-  other = own;
-  other.machine = own.machine + 1;
-  CHECK_FALSE(shares_pids(own, other));
+  const auto shares = [&](auto change) {
+    RankInfo other = own;
+    change(other);
+    return shares_pids(own, other);
+  };
+  CHECK(shares([](RankInfo& other) { ++other.pid; }));
+  CHECK_FALSE(shares([](RankInfo& other) { ++other.pid_namespace; }));
+  CHECK_FALSE(shares([](RankInfo& other) { ++other.machine; }));
   // The user has made two nodes of one machine.
-  other = own;
-  other.node = read_node_identity("a name");
-  REQUIRE(other.node != own.node);
-  CHECK(shares_pids(own, other));
+  REQUIRE(read_node_identity("a name") != own.node);
+  CHECK(shares([](RankInfo& other) { other.node = read_node_identity("a name"); }));
   // A machine that does not tell its boot is told apart by what names the node.
-  other = own;
-  other.machine = 0;
-  CHECK(shares_pids(own, other));
-  other.node.host = own.node.host + 1;
-  CHECK_FALSE(shares_pids(own, other));
-  // Two ranks that cannot tell their namespaces.
-  other = own;
-  other.pid_namespace = 0;
-  CHECK_FALSE(shares_pids(own, other));
-  CHECK_FALSE(shares_pids(other, other));
+  CHECK(shares([](RankInfo& other) { other.machine = 0; }));
+  CHECK_FALSE(shares([](RankInfo& other) {
+    other.machine = 0;
+    ++other.node.host;
+  }));
+  RankInfo nowhere = own;  // of two that cannot tell their namespaces nobody knows
+  nowhere.pid_namespace = 0;
+  CHECK_FALSE(shares_pids(own, nowhere));
+  CHECK_FALSE(shares_pids(nowhere, nowhere));
 }
 
 TEST_CASE("the node identity follows host, boot and override", "[req:1.14]") {

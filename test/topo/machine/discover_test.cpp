@@ -16,7 +16,7 @@
 #include "topo/sources/hwloc_reader.hpp"
 #include "topo/sources/sys_tree.hpp"
 #include "topo/sources/temporary_tree.hpp"
-#include "topo/xml/nccl_xml.hpp"
+#include "topo/xml/nccl_text.hpp"
 
 namespace oriel::topo {
 namespace {
@@ -40,26 +40,31 @@ const SourceReport& report_of(const Machine& machine, const std::string& source)
   return *found;
 }
 
+/// What is found in the files of a tree, or in a description in hwloc's format.
+Machine found_in(const std::string& root, const NvmlLibrary& nvml,
+                 const std::string& hwloc_xml = "", const HwlocLibrary& hwloc = hwloc_library()) {
+  const auto found = discover({.root = root, .hwloc_xml = hwloc_xml}, hwloc, nvml);
+  REQUIRE((found.ok() ? "ok" : found.error().to_string()) == "ok");
+  return *found;
+}
+
 }  // namespace
 
 TEST_CASE("a machine of which no source tells is reported as such", "[req:2.2]") {
   const TemporaryTree empty;
-  DiscoverOptions options;
-  options.root = empty.root();
   NvmlLibrary no_nvml{};
   no_nvml.missing = "there is no NVML";
-  const auto found = discover(options, hwloc_library(), no_nvml);
-  REQUIRE(found.ok());
-  CHECK(found->gpus.empty());
-  CHECK(found->nics.empty());
-  CHECK(found->numa.empty());
-  CHECK(report_of(*found, "hwloc").outcome == Outcome::skipped);
-  CHECK(report_of(*found, "NVML").outcome == Outcome::absent);
-  CHECK(report_of(*found, "/sys/class/kfd").outcome == Outcome::absent);
-  CHECK(report_of(*found, "/sys/class/infiniband").outcome == Outcome::absent);
-  CHECK(report_of(*found, "/sys/devices/system/node").outcome == Outcome::absent);
-  CHECK(report_of(*found, "/sys/bus/pci").outcome == Outcome::absent);
-  CHECK(found->sources.size() == 6);
+  const Machine found = found_in(empty.root(), no_nvml);
+  CHECK(found.gpus.empty());
+  CHECK(found.nics.empty());
+  CHECK(found.numa.empty());
+  CHECK(report_of(found, "hwloc").outcome == Outcome::skipped);
+  CHECK(report_of(found, "NVML").outcome == Outcome::absent);
+  CHECK(report_of(found, "/sys/class/kfd").outcome == Outcome::absent);
+  CHECK(report_of(found, "/sys/class/infiniband").outcome == Outcome::absent);
+  CHECK(report_of(found, "/sys/devices/system/node").outcome == Outcome::absent);
+  CHECK(report_of(found, "/sys/bus/pci").outcome == Outcome::absent);
+  CHECK(found.sources.size() == 6);
 }
 
 TEST_CASE("without hwloc the buses, and what is written of them, come from the kernel",
@@ -84,57 +89,49 @@ TEST_CASE("without hwloc the buses, and what is written of them, come from the k
     fake.devices.back().links.resize(18);
     fake.devices.back().pcie_generation = 1;  // idle
   }
-  DiscoverOptions options;
-  options.root = tree.root();
-  const auto found = discover(options, no_hwloc, fake.library());
-  REQUIRE((found.ok() ? "ok" : found.error().to_string()) == "ok");
-  CHECK(report_of(*found, "/sys/bus/pci").outcome == Outcome::used);
-  REQUIRE(found->gpus.size() == 2);
-  REQUIRE(found->nics.size() == 1);
-  CHECK(found->gpus[1].node >= 0);
-  CHECK(choose_nics(*found)[1].distance == Distance::one_switch);
+  const Machine found = found_in(tree.root(), fake.library(), "", no_hwloc);
+  CHECK(report_of(found, "/sys/bus/pci").outcome == Outcome::used);
+  REQUIRE(found.gpus.size() == 2);
+  REQUIRE(found.nics.size() == 1);
+  CHECK(found.gpus[1].node >= 0);
+  CHECK(choose_nics(found)[1].distance == Distance::one_switch);
   // What both ends of the link can do, though it is slow at this moment.
-  CHECK(found->gpus[1].pcie_gbps == Approx(8 * 31.508));
-  CHECK(found->gpus[1].pcie_now_gbps == Approx(16 * 2));
-  CHECK(found->gpus[0].pcie_gbps == found->gpus[0].pcie_now_gbps);
-  const PciNode& link = found->pci[static_cast<std::size_t>(found->gpus[1].node)];
+  CHECK(found.gpus[1].pcie_gbps == Approx(8 * 31.508));
+  CHECK(found.gpus[1].pcie_now_gbps == Approx(16 * 2));
+  CHECK(found.gpus[0].pcie_gbps == found.gpus[0].pcie_now_gbps);
+  const PciNode& link = found.pci[static_cast<std::size_t>(found.gpus[1].node)];
   CHECK(link.link_gbps == Approx(8 * 31.508));
   CHECK(link.link_now_gbps == Approx(4 * 2));
   CHECK(link.lanes == 8);  // the bridge has no more
   CHECK(link.lanes_now == 4);
-  CHECK(found->pci[static_cast<std::size_t>(found->gpus[0].node)].lanes == 0);
+  CHECK(found.pci[static_cast<std::size_t>(found.gpus[0].node)].lanes == 0);
 
-  const std::string text = write_nccl_xml(*found);
+  const std::string text = write_nccl_xml(found);
   INFO(text);
-  const auto again = read_nccl_xml(text);
-  REQUIRE((again.ok() ? "ok" : again.error().to_string()) == "ok");
-  REQUIRE(again->gpus.size() == 2);
-  CHECK(again->gpus[1].numa == 1);
-  CHECK(again->gpus[1].pcie_gbps == Approx(found->gpus[1].pcie_gbps).epsilon(0.001));
-  CHECK(choose_nics(*again) == choose_nics(*found));
+  const Machine again = nccl_machine(text);
+  REQUIRE(again.gpus.size() == 2);
+  CHECK(again.gpus[1].numa == 1);
+  CHECK(again.gpus[1].pcie_gbps == Approx(found.gpus[1].pcie_gbps).epsilon(0.001));
+  CHECK(choose_nics(again) == choose_nics(found));
 }
 
 TEST_CASE("where the kernel lists no RDMA NIC, those that hwloc has found count", "[req:2.1]") {
   const TemporaryTree tree;
-  DiscoverOptions options;
-  options.root = tree.root();
-  options.hwloc_xml =
+  const std::string description =
       "<topology version=\"2.0\"><object type=\"Machine\"><object type=\"NUMANode\" "
       "os_index=\"0\"/><object type=\"Bridge\" bridge_type=\"0-1\"><object type=\"PCIDev\" "
       "pci_busid=\"0000:02:00.0\"><object type=\"OSDev\" name=\"mlx5_0\" osdev_type=\"3\">"
       "<info name=\"Port1State\" value=\"4\"/></object></object></object></object></topology>";
   FakeNvml fake;
-  const auto theirs = discover(options, hwloc_library(), fake.library());
-  REQUIRE((theirs.ok() ? "ok" : theirs.error().to_string()) == "ok");
-  REQUIRE(theirs->nics.size() == 1);
-  CHECK(theirs->nics[0].active);
-  CHECK(theirs->nics[0].node >= 0);
-  CHECK(report_of(*theirs, "/sys/class/infiniband").detail.ends_with("hwloc has 1 port"));
+  const Machine theirs = found_in(tree.root(), fake.library(), description);
+  REQUIRE(theirs.nics.size() == 1);
+  CHECK(theirs.nics[0].active);
+  CHECK(theirs.nics[0].node >= 0);
+  CHECK(report_of(theirs, "/sys/class/infiniband").detail.ends_with("hwloc has 1 port"));
   tree.file("/sys/class/infiniband/mlx5_9/ports/1/state", "4: ACTIVE");
-  const auto ours = discover(options, hwloc_library(), fake.library());
-  REQUIRE(ours.ok());
-  REQUIRE(ours->nics.size() == 1);
-  CHECK(ours->nics[0].name == "mlx5_9");
+  const Machine ours = found_in(tree.root(), fake.library(), description);
+  REQUIRE(ours.nics.size() == 1);
+  CHECK(ours.nics[0].name == "mlx5_9");
 }
 
 TEST_CASE("GPUs that the process cannot see, and that have no driver, are listed all the same",
@@ -142,22 +139,16 @@ TEST_CASE("GPUs that the process cannot see, and that have no driver, are listed
   if (!have_hwloc()) return;
   const Machine machine = workstation();
   FakeNvml fake;
-  FakeNvml::Device first;
-  first.pci = machine.gpus[0].pci->to_string();
-  first.uuid = machine.gpus[0].uuid;
-  fake.devices.push_back(first);
+  fake.devices = {{.pci = machine.gpus[0].pci->to_string(), .uuid = machine.gpus[0].uuid}};
   const TemporaryTree tree;
-  DiscoverOptions options;
-  options.root = tree.root();
-  options.hwloc_xml = fixture_text("workstation", "hwloc.xml");
-  const auto found = discover(options, hwloc_library(), fake.library());
-  REQUIRE(found.ok());
-  REQUIRE(found->gpus.size() == 2);
-  CHECK(found->gpus[0].uuid == machine.gpus[0].uuid);
-  CHECK(found->gpus[0].ordinal == -1);
-  CHECK(found->gpus[1].uuid.empty());
-  CHECK(found->gpus[1].name == "PCI device 10de:2335");
-  CHECK_FALSE(may_map(*found, 0, 1));
+  const Machine found =
+      found_in(tree.root(), fake.library(), fixture_text("workstation", "hwloc.xml"));
+  REQUIRE(found.gpus.size() == 2);
+  CHECK(found.gpus[0].uuid == machine.gpus[0].uuid);
+  CHECK(found.gpus[0].ordinal == -1);
+  CHECK(found.gpus[1].uuid.empty());
+  CHECK(found.gpus[1].name == "PCI device 10de:2335");
+  CHECK_FALSE(may_map(found, 0, 1));
 }
 
 TEST_CASE("a description in hwloc's format that is none is refused with the reason", "[req:2.7]") {

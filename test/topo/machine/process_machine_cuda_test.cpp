@@ -37,14 +37,11 @@ std::string uuid_text(int gpu) {
 /// NVML's view of the same four GPUs: the pairs are linked directly.
 void describe(FakeNvml& nvml) {
   for (int gpu = 0; gpu < kGpus; ++gpu) {
-    FakeNvml::Device device;
-    device.pci = fmt::format("00000000:{:02X}:00.0", gpu + 100);
-    device.uuid = uuid_text(gpu);
-    const std::string partner = fmt::format("00000000:{:02X}:00.0", (gpu ^ 1) + 100);
-    for (int link = 0; link < 4; ++link) {
-      device.links.push_back({true, NvmlConstants::kRemoteGpu, partner});
-    }
-    nvml.devices.push_back(device);
+    const auto bus_id = [](int number) {
+      return fmt::format("00000000:{:02X}:00.0", number + 100);
+    };
+    const FakeNvml::Link to_partner{true, NvmlConstants::kRemoteGpu, bus_id(gpu ^ 1)};
+    nvml.devices.push_back({.pci = bus_id(gpu), .uuid = uuid_text(gpu), .links = {4, to_partner}});
   }
   for (int from = 0; from < kGpus; ++from) {
     for (int to = 0; to < kGpus; ++to) {
@@ -166,23 +163,6 @@ TEST_CASE("a communicator knows the bridges above GPUs: hops, and the narrowest 
   CHECK(path() == "PCIe peer, 4 hops, from 64 Gbit/s");
 }
 
-TEST_CASE("GPUs that are hidden from CUDA are known from NVML", "[req:2.3][H1]") {
-  std::vector<RankInfo> ranks;
-  for (int gpu = 0; gpu < kGpus; ++gpu) {
-    Machines machines({gpu});
-    const auto info = machines.info(0, HiddenGpus::asked_about);
-    REQUIRE(info.ok());
-    CHECK(machines.nvml_asked == 1);
-    CHECK(machines.nvml.open == 0);
-    CHECK(info->seen.size() == 4);
-    ranks.push_back(*info);
-    ranks.back().process = ranks.size();
-  }
-  CHECK(form_lsa_teams(ranks).members == std::vector<std::vector<int>>{{0, 1}, {2, 3}});
-  CHECK(text_of(find_seen(ranks[0], ranks[1].uuid)->path) == "NVLink, 1 hop, from 512 Gbit/s");
-  CHECK_FALSE(find_seen(ranks[0], ranks[1].uuid)->visible);
-}
-
 TEST_CASE("without NVML hidden GPUs count as reachable, and visible ones as CUDA says",
           "[req:2.2]") {
   Machines machines({0, 2});
@@ -265,7 +245,8 @@ TEST_CASE("the instances of a GPU that MIG divides are known to reach nobody", "
   CHECK_FALSE(seen->reachable);
 }
 
-TEST_CASE("NVML is asked about hidden GPUs only once another rank is on one", "[req:2.10]") {
+TEST_CASE("NVML is asked about hidden GPUs only once another rank is on one",
+          "[req:2.3][req:2.10][H1]") {
   const auto told_by = [](Machines& machines, int ordinal, std::uint64_t process) {
     RankInfo info = machines.info(ordinal).value();
     info.process = process;
@@ -306,6 +287,7 @@ TEST_CASE("NVML is asked about hidden GPUs only once another rank is on one", "[
       REQUIRE(machines.info(0).ok());
       const RankInfo more = machines.info(0, HiddenGpus::asked_about).value();
       CHECK(machines.nvml_asked == 1);
+      CHECK(machines.nvml.open == 0);
       RankInfo& known = ranks[static_cast<std::size_t>(gpu)];
       REQUIRE(add_supplement(known, encode_supplement(more, wanted), wanted).ok());
       // Who comes later gets what is known, without being asked twice.
@@ -316,6 +298,9 @@ TEST_CASE("NVML is asked about hidden GPUs only once another rank is on one", "[
     const RankPaths whole(ranks);
     CHECK_FALSE(whole.leave_questions());
     CHECK_FALSE(has(whole.summary(), "assumed"));
+    const SeenDevice* const hidden = find_seen(ranks[0], ranks[1].uuid);
+    CHECK_FALSE(hidden->visible);
+    CHECK(text_of(hidden->path) == "NVLink, 1 hop, from 512 Gbit/s");
     CHECK(form_lsa_teams(ranks).members == std::vector<std::vector<int>>{{0, 1}, {2, 3}});
   }
 }
