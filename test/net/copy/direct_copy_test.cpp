@@ -132,9 +132,7 @@ TEST_CASE("what lies behind such a put comes once and in order, whatever is lost
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
   ManualClock clock;
-  SendQueue::Options options;
-  options.piece_bytes = 700 + static_cast<std::uint32_t>(random() % 3000);
-  DirectPair pair(clock, options);
+  DirectPair pair(clock, {.piece_bytes = 700 + static_cast<std::uint32_t>(random() % 3000)});
   pair.a.fill(seed);
   std::fill(pair.b.memory.begin(), pair.b.memory.end(), 0);
   NicFaults faults;
@@ -170,9 +168,7 @@ TEST_CASE("what lies behind such a put comes once and in order, whatever is lost
 TEST_CASE("an entry of which a part was copied directly goes on by the wire", "[req:3.9]") {
   ManualClock clock;
   constexpr std::size_t kMiB = std::size_t{1} << 20;
-  SendQueue::Options options;
-  options.piece_bytes = 64 << 10;
-  DirectPair pair(clock, options, 6 * kMiB / 8);
+  DirectPair pair(clock, {.piece_bytes = 64 << 10}, 6 * kMiB / 8);
   pair.a.fill(3);
   NicFaults faults;
   // Only the second piece's answer arrives: the first is asked for again, as it was.

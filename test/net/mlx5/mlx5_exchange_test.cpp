@@ -57,11 +57,10 @@ struct GroupWorld {
     for (std::size_t i = 0; i < kRanks; ++i) {
       ranks[i].queues.clear();
       for (std::size_t peer = 0; peer < kRanks; ++peer) {
-        Mlx5Queue::Options options;
-        options.depth = 128;
-        options.peer = static_cast<std::int32_t>(peer);
-        options.psn = static_cast<std::uint32_t>(100 * i + peer);
-        const std::vector<Mlx5Queue::Options> all(peer == i ? 0 : kQueuesEach, options);
+        const std::vector<Mlx5Queue::Options> all(
+            peer == i ? 0 : kQueuesEach, {.depth = 128,
+                                          .peer = static_cast<std::int32_t>(peer),
+                                          .psn = static_cast<std::uint32_t>(100 * i + peer)});
         ranks[i].queues.push_back(ranks[i].nic.create_queues(memory, all).value());
       }
     }

@@ -52,9 +52,7 @@ bool is_one_of(const std::string& name, const Names& names) {
 Status whole_life(Scene& scene) {
   auto nic = scene.open();
   if (!nic.ok()) return std::move(nic).error();
-  Mlx5Queue::Options each;
-  each.receives = scene.receives;
-  auto queues = scene.create(nic.value(), 1, each);
+  auto queues = scene.create(nic.value(), 1, {.receives = scene.receives});
   if (!queues.ok()) return std::move(queues).error();
   Mlx5Queue& queue = queues.value()[0];
   auto region = nic->register_memory(scene.memory, scene.window.data(), sizeof scene.window,
@@ -166,9 +164,7 @@ TEST_CASE("a queue with receives has a ring of them, and a completion queue for 
 TEST_CASE("the adapter is told of receives in init", "[B4][req:3.12]") {
   Scene scene;
   NicMlx5 nic = scene.open().value();
-  Mlx5Queue::Options options;
-  options.receives = 16;
-  std::vector<Mlx5Queue> queues = scene.create(nic, 1, options).value();
+  std::vector<Mlx5Queue> queues = scene.create(nic, 1, {.receives = 16}).value();
   const std::uint32_t* const record = queues[0].receives().record;
   using Told = std::vector<std::pair<std::string, std::uint32_t>>;
   Told told;

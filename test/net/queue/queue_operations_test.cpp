@@ -124,10 +124,7 @@ namespace {
 /// Each thread fetches and adds `each` times, with fewer slots for old values than threads.
 void check_tickets(std::size_t threads, std::uint32_t each, std::uint32_t slots) {
   INFO(threads << " threads, " << slots << " slots");
-  SendQueue::Options options;
-  options.fetch_slots = slots;
-  options.depth = std::max(128u, slots);
-  RunningPair pair(options);
+  RunningPair pair({.depth = std::max(128u, slots), .fetch_slots = slots});
   const OperationsPath path = pair.path();
   std::vector<std::uint64_t> tickets(threads * each);
   const auto draw = [&](int thread) {
@@ -144,13 +141,8 @@ void check_tickets(std::size_t threads, std::uint32_t each, std::uint32_t slots)
 template <class Run>
 void check_operations(std::uint32_t count, std::uint32_t fetch_slots, const Run& run) {
   for (const bool dump : {false, true}) {
-    SendQueue::Options options;
-    options.gets_need_dump = dump;
-    options.fetch_slots = fetch_slots;
-    options.depth = 128;
-    SendQueue::Options of_back;
-    of_back.receives = 32;
-    RunningPair pair(options, of_back);
+    RunningPair pair({.depth = 128, .gets_need_dump = dump, .fetch_slots = fetch_slots},
+                     {.receives = 32});
     REQUIRE(post_receives(pair.back, count));
     std::vector<std::uint32_t> wrong(count);
     run(pair.path(), wrong);
@@ -203,9 +195,7 @@ TEST_CASE("every operation does what it says, for lanes of a warp that call toge
 
 TEST_CASE("as many fetches as there are slots are under way at once, and end in any order",
           "[req:3.1]") {
-  SendQueue::Options options;
-  options.fetch_slots = 4;
-  NicPair pair(options);
+  NicPair pair({.fetch_slots = 4});
   const auto begin = [&](std::uint64_t at) {  // drives no NIC but where it waits
     return dq::begin_fetch<dq::AtomicOp::add, Thread, std::uint32_t, DrivingMemory>(
         Thread(), pair.view(), pair.b.region, at, 10, pair.control);

@@ -26,13 +26,8 @@ NicFaults deaf() {
 
 /// A pair of one path and no backup.
 struct GivenBack : LonePair {
-  GivenBack() : LonePair(in_pieces(), 64) {
+  GivenBack() : LonePair({.piece_bytes = 64}, 64) {
     for (std::uint64_t i = 0; i < 64; ++i) a.memory[i] = i + 1;
-  }
-  static SendQueue::Options in_pieces() {
-    SendQueue::Options options;
-    options.piece_bytes = 64;
-    return options;
   }
   dq::Posted put(std::uint64_t bytes) {
     const auto posted =

@@ -160,9 +160,7 @@ TEST_CASE("every operation of a GPU's queue does what it says, a wrong key is re
           "[req:3.1]") {
   const bool direct = GENERATE(false, true);
   LateModel model;
-  SendQueue::Options options;
-  options.receives = 2;
-  GpuPair pair(direct, 65'536, options, direct);
+  GpuPair pair(direct, 65'536, {.receives = 2}, direct);
   REQUIRE(post_receives(pair.back, 1));
   CHECK(OperationsBody<Thread, LateMemory>(pair.path(), 3).run() == 0);
   Immediate immediate;
@@ -178,10 +176,7 @@ TEST_CASE("what waits for immediates of a GPU's queue sees the bytes that came w
   const bool direct = GENERATE(false, true);
   const bool servers = GENERATE(false, true);
   LateModel model;
-  SendQueue::Options options;
-  options.receives = 4;
-  options.mode = DoorbellMode::alone;
-  GpuPair pair(direct, 65'536, options, false, servers);
+  GpuPair pair(direct, 65'536, {.receives = 4, .mode = DoorbellMode::alone}, false, servers);
   ImmediatesPath from{pair.view(), {}, pair.a.region, pair.b.region, 1024, 8, pair.control};
   ImmediatesPath to{pair.back.view(), pair.back.receives(), pair.b.region, pair.a.region, 1024, 8,
                     pair.control};

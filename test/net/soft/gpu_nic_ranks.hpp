@@ -90,12 +90,10 @@ struct GpuRank : GpuSide {
     must(load_gpu_nic_kernels(), "loading kernels");
     must(cudaMemset(memory(), 0, range.bytes), "cudaMemset");
     must(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    SendQueue::Options queue_options;
-    queue_options.piece_bytes = 64 << 10;
-    queue_options.receives = 256;
-    queue_options.mode = options.mode;
-    queue_options.fetch_slots = options.fetch_slots;
-    queue.emplace(make_queue(queue_options));
+    queue.emplace(make_queue({.fetch_slots = options.fetch_slots,
+                              .receives = 256,
+                              .mode = options.mode,
+                              .piece_bytes = 64 << 10}));
   }
   void start() { thread.emplace(run_nic(*nic)); }
   /// Driver and bytes, past any kernel.

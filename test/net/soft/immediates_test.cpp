@@ -25,9 +25,7 @@ using dq::ReceivedImmediate;
 namespace {
 
 SendQueue::Options with_receives(std::uint32_t count) {
-  SendQueue::Options options;
-  options.receives = count;
-  return options;
+  return {.receives = count};
 }
 
 dq::Posted put_immediate(NicPair& pair, std::uint64_t word, std::uint32_t value) {

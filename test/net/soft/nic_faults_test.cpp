@@ -81,9 +81,7 @@ TEST_CASE("an entry fails with any syndrome, those before it are done, those aft
 TEST_CASE("a lost response is asked for again, and nothing is executed twice", "[req:3.10][F4]") {
   for (std::uint64_t nth = 1; nth <= 40; ++nth) {
     ManualClock clock;
-    SendQueue::Options options;
-    options.receives = 64;
-    NicPair pair(options, clock);
+    NicPair pair({.receives = 64}, clock);
     REQUIRE(post_receives(pair.back, 64));
     NicFaults faults;
     faults.lost_responses = {{pair.back.number(), nth, 2}};
@@ -126,9 +124,7 @@ TEST_CASE("a lost response is asked for again, and nothing is executed twice", "
 
 TEST_CASE("a peer that stops is waited for, one that stays silent is given up", "[req:3.10]") {
   ManualClock clock;
-  SendQueue::Options options;
-  options.repeats_most = 2;
-  NicPair pair(options, clock);
+  NicPair pair({.repeats_most = 2}, clock);
   pair.a.memory[0] = 1;
   pair.b.nic.stop();
   REQUIRE(put_word(pair, 0).outcome == QueueOutcome::done);
@@ -158,9 +154,7 @@ TEST_CASE("a read is followed by a dump where it is needed, which begins once it
           "[req:3.10][A10][req:3.4]") {
   ManualClock clock;
   for (const bool dump : {false, true}) {
-    SendQueue::Options options;
-    options.gets_need_dump = dump;
-    NicPair pair(options, clock);
+    NicPair pair({.gets_need_dump = dump}, clock);
     NicFaults faults;
     faults.clock = &clock;
     faults.response_delay = milliseconds(3);

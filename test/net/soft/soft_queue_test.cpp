@@ -99,9 +99,8 @@ TEST_CASE("nothing is delivered that does not come from the queue's peer", "[req
   LocalExchange exchange;
   ManualClock clock;
   Side a(exchange, clock), b(exchange, clock), c(exchange, clock);
-  SendQueue::Options options;
-  options.repeats_most = 0;
-  SendQueue wrong = a.make_queue(options), there = a.make_queue(), back = b.make_queue();
+  SendQueue wrong = a.make_queue({.repeats_most = 0}), there = a.make_queue(),
+            back = b.make_queue();
   connect(a, there, b, back);
   // This one names b's queue, which is another's.
   REQUIRE(wrong.connect({0, b.nic.address(0), back.number()}).ok());
@@ -149,9 +148,7 @@ TEST_CASE("a strict doorbell is never ahead of its record", "[req:3.8]") {
 
 TEST_CASE("a doorbell alone says all, and its queue is idle once all of that is done",
           "[req:3.8][req:3.21]") {
-  SendQueue::Options options;
-  options.mode = DoorbellMode::alone;
-  NicPair pair(options);
+  NicPair pair({.mode = DoorbellMode::alone});
   CHECK(pair.view().doorbell_record == nullptr);
   RawPoster raw(pair.view());
   for (int i = 0; i < 5; ++i) raw.nop();
@@ -184,9 +181,7 @@ TEST_CASE("completions are in order, and only for entries that ask for one", "[r
 
 TEST_CASE("an immediate needs a receive at the peer, and comes with its bytes", "[req:3.8]") {
   ManualClock clock;
-  SendQueue::Options options;
-  options.receives = 4;
-  NicPair pair(options, clock);
+  NicPair pair({.receives = 4}, clock);
   pair.a.fill(3);
   for (std::uint32_t i = 0; i < 3; ++i) {
     const dq::Transfer part = pair.transfer(i * 800, i * 800, 800);

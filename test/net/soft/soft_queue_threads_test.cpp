@@ -46,10 +46,7 @@ struct Walk {
 // Every thread writes its counter to a word of its own and adds one to a word of all.
 void walk(const Walk& at) {
   INFO("depth " << at.depth << ", " << at.threads << " threads, from " << at.base);
-  SendQueue::Options options;
-  options.depth = at.depth;
-  options.base = at.base;
-  RunningPair ranks(options);
+  RunningPair ranks({.depth = at.depth, .base = at.base});
   // Two blocks a round: more than the ring holds, and beyond the wrap.
   const std::uint32_t rings = kSanitized || at.depth > 4096 ? 1 : 3;
   const std::uint32_t rounds = rings * at.depth / static_cast<std::uint32_t>(at.threads) + 20;
@@ -230,9 +227,7 @@ TEST_CASE("a reader that sees the signal sees the data, with queues of different
 
 TEST_CASE("when an entry fails all producers learn it, and none hangs", "[req:3.6][req:3.10]") {
   for (const std::uint64_t k : {0u, 1u, 31u, 32u, 127u, 128u, 500u, 1000u}) {
-    SendQueue::Options options;
-    options.depth = 128;
-    RunningPair ranks(options);
+    RunningPair ranks({.depth = 128});
     NicFaults faults;
     faults.fails = {{{ranks.there.number(), k}, Syndrome::remote_operation, false}};
     set_faults(ranks.a.nic, faults);
