@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reach, routes and paths; of the fixtures the files named expected tell.
 #include <optional>
+#include <utility>
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
@@ -25,14 +26,17 @@ Groups teams_of(const Machine& machine) {
 }  // namespace
 
 TEST_CASE("a link from one GPU to another lets only the first map the second", "[H2]") {
-  MachineBuilder build;
-  const int root = build.host_bridge(-1);
-  build.gpu(root, "0000:01:00.0");
-  build.gpu(root, "0000:02:00.0");
-  build.one_way(0, 1, true, 1);
-  const Machine machine = canonical(std::move(build.machine));
-  CHECK(reach_lists(machine) == Groups{{0}, {0, 1}});
-  CHECK(teams_of(machine) == Groups{{0}, {1}});
+  for (const auto& [from, to] : {std::pair(0, 1), {1, 0}}) {
+    CAPTURE(from, to);
+    MachineBuilder build;
+    const int root = build.host_bridge(-1);
+    build.gpu(root, "0000:01:00.0");
+    build.gpu(root, "0000:02:00.0");
+    build.one_way(from, to, true, 1);
+    const Machine machine = canonical(std::move(build.machine));
+    CHECK(reach_lists(machine) == (from == 0 ? Groups{{0}, {0, 1}} : Groups{{0, 1}, {1}}));
+    CHECK(teams_of(machine) == Groups{{0}, {1}});
+  }
 }
 
 TEST_CASE("links to a processor join no GPUs as links to a switch do", "[req:2.3][req:2.6]") {
