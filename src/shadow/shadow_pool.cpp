@@ -116,7 +116,6 @@ Result<void*> ShadowPool::allocate(std::span<const std::byte> initial) {
   Page& page = pages_[place.page];
   page.live |= std::uint64_t{1} << place.index;
   mark_dirty(place);
-  ++live_;
   return static_cast<void*>(page.device + place.index * stride_);
 }
 
@@ -130,7 +129,6 @@ Status ShadowPool::free(void* object) {
   std::memset(copy_of(place), 0, object_bytes_);
   mark_dirty(place);
   pages_[place.page].live &= ~(std::uint64_t{1} << place.index);
-  --live_;
   try {
     freed_.push_back(place);
   } catch (const std::bad_alloc&) {  // destructors call this; the place is not used again
@@ -192,11 +190,6 @@ Status ShadowPool::flush() {
   for (Page& page : pages_) page.dirty = 0;
   any_dirty_ = false;
   return {};
-}
-
-std::size_t ShadowPool::live() const {
-  const std::shared_lock lock(mutex_);
-  return live_;
 }
 
 Result<std::shared_ptr<ShadowPool>> shared_pool(

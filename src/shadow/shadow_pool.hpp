@@ -77,8 +77,6 @@ class ShadowPool {
   /// upload that failed should have brought is brought by the next.
   Status flush();
 
-  std::size_t live() const;
-
  private:
   struct Page {  // 64 objects of a chunk
     std::byte* device;
@@ -110,7 +108,6 @@ class ShadowPool {
   std::deque<Place> fresh_;  // never used
   std::deque<Place> freed_;  // in the order of their ends
   bool any_dirty_ = false;
-  std::size_t live_ = 0;
 };
 
 /// The pool of this process for objects of this size on `device`, -1 for the host; made over

@@ -74,19 +74,6 @@ std::vector<Nodes> splits_not_in_runs(int ranks) {
 
 }  // namespace
 
-TEST_CASE("the smallest all-reduce between two nodes", "[req:3.16]") {
-  play_on(
-      {0, 1}, {},
-      [](Players& players) {
-        Caller caller(players, 400'000);
-        for (const std::size_t count : {1, 1000, 100'000}) {
-          const Call call{.count = count, .seed = count};
-          agree(players, caller.check(call, true), call.text());
-        }
-      },
-      __LINE__);
-}
-
 TEST_CASE("every type and operation among nodes of all kinds", "[req:3.16]") {
   const std::uint64_t seed = test_seed();
   for (const Nodes& nodes : kSplits) {
@@ -170,21 +157,6 @@ TEST_CASE("large messages, whose rounds overlap", "[req:3.16]") {
   play_on({0, 1, 1}, {{"ORIEL_SCRATCH_SIZE", "1M"}}, body, __LINE__);
 }
 
-TEST_CASE("eight ranks whose nodes take turns", "[req:3.16]") {
-  play_on(
-      {0, 1, 0, 1, 0, 1, 0, 1}, {},
-      [](Players& players) {
-        Caller caller(players, 100'000);
-        for (const Kind kind : kKinds) {
-          for (const std::size_t count : {100, 20'000}) {
-            caller.check({.kind = kind, .count = count, .seed = count}, false);
-          }
-        }
-        players.barrier();
-      },
-      __LINE__);
-}
-
 TEST_CASE("what is sent from a window does not pass through the scratch memory", "[req:3.16]") {
   constexpr std::size_t kScratchBytes = 4 << 20;
   constexpr std::size_t kWords = 4096;  // bytes of doorbells, which threads ring at any time
@@ -246,7 +218,8 @@ TEST_CASE("small calls follow each other whoever is late, more than there are re
     }
     players.barrier();
   };
-  for (const Nodes& nodes : {Nodes{0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 2, 0, 1}}) {
+  for (const Nodes& nodes :
+       {Nodes{0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 2, 0, 1}, Nodes{0, 1, 0, 1, 0, 1, 0, 1}}) {
     play_on(nodes, {}, body, __LINE__);
   }
   play_on({0, 1, 0}, {{"ORIEL_DETERMINISTIC", "1"}}, body, __LINE__);

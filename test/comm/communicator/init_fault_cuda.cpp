@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "base/cuda_scope.hpp"
+#include "boot/session/inherited_memory.hpp"
 #include "comm/support/fault_outcome.hpp"
 #include "support/cuda/cuda_tally.hpp"
 #include "support/cuda/fake_cuda.hpp"
@@ -22,7 +23,6 @@ namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
-using std::chrono::steady_clock;
 
 constexpr int kRanks = 3;
 // Which thread opens a shared device depends on timing, so one run that ends before call k is not
@@ -30,7 +30,6 @@ constexpr int kRanks = 3;
 constexpr int kMissesToEnd = 3;
 constexpr long kCallsMost = 2'000;
 constexpr int kFailuresMost = 5;  // enough to see what is wrong
-constexpr std::size_t kHoldingWords = 64;
 
 constexpr std::array kStatuses = {CUDA_ERROR_OUT_OF_MEMORY,    CUDA_ERROR_INVALID_VALUE,
                                   CUDA_ERROR_UNKNOWN,          CUDA_ERROR_NOT_PERMITTED,
@@ -67,16 +66,8 @@ Holding holding(const DriverWalk& walk) {
 /// Waits until the process holds no more than it did: threads of the library close what they have
 /// and end on their own. If that was still to come before, less counts from now on.
 bool settles_at(const DriverWalk& walk, Holding& before) {
-  const auto end = steady_clock::now() + 20s;
-  for (;;) {
-    const Holding now = holding(walk);
-    if (now.within(before)) {
-      before = now;
-      return true;
-    }
-    if (steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(1ms);
-  }
+  const Holding most = before;
+  return eventually([&] { return (before = holding(walk)).within(most); });
 }
 
 /// The calling thread's device, as after cudaSetDevice.
@@ -184,58 +175,21 @@ void live_well(Players& players) {
   players.barrier();
 }
 
-struct Count {
-  int agreed = 0, harmless = 0;
-  void add(const Verdict& verdict) {
-    if (verdict.hit) ++(verdict.harmless ? harmless : agreed);
-  }
-};
-
-void report(const DriverWalk& walk, const char* which, const Count& count) {
-  std::fprintf(stderr, "%s, %s: %d errors on all ranks, %d without effect\n",
-               describe(walk).c_str(), which, count.agreed, count.harmless);
-}
-
-/// Holdings go through the board to the test's own process.
-constexpr std::size_t kNumbers = 8;
-
-std::array<std::uint64_t, kNumbers> numbers_of(const Holding& held) {
-  const CudaHoldings& cuda = held.cuda;
-  const auto number = [](long value) { return static_cast<std::uint64_t>(value); };
-  return {
-      number(cuda.contexts), number(cuda.handles), number(cuda.reservations), number(cuda.mappings),
-      number(cuda.buffers),  number(cuda.streams), number(cuda.events),       held.fds};
-}
-
-Holding holding_of(const std::array<std::uint64_t, kNumbers>& numbers) {
-  const auto number = [&](std::size_t i) { return static_cast<long>(numbers[i]); };
-  return {{number(0), number(1), number(2), number(3), number(4), number(5), number(6)},
-          numbers[7]};
-}
+using HoldingsByRank = std::array<Holding, kRanks>;
 
 /// What a process of rank r holds after two communicators in whose life nothing failed.
-std::vector<Holding> hold_at_rest(const DriverWalk& walk) {
-  Stage stage(walk.cast, kRanks, [&](Players& players) {
+HoldingsByRank hold_at_rest(const DriverWalk& walk) {
+  const Shared<HoldingsByRank> held;
+  check_all_ok(play(walk.cast, kRanks, [&](Players& players) {
     instruments(walk);
     const ThreadDevice device(players.first() % walk.devices);
     static_cast<void>(players.next_id());
     for (int i = 0; i < 2; ++i) live_well(players);
     std::this_thread::sleep_for(50ms);
-    const auto numbers = numbers_of(holding(walk));
-    const std::size_t first = kHoldingWords + static_cast<std::size_t>(players.first()) * kNumbers;
-    for (std::size_t i = 0; i < kNumbers; ++i) players.word(first + i) = numbers[i];
+    (*held)[static_cast<std::size_t>(players.first())] = holding(walk);
     players.barrier();
-  });
-  check_all_ok(stage.collect(60s));
-  std::vector<Holding> held;
-  for (std::size_t rank = 0; rank < kRanks; ++rank) {
-    std::array<std::uint64_t, kNumbers> numbers{};
-    for (std::size_t i = 0; i < kNumbers; ++i) {
-      numbers[i] = stage.board().words[kHoldingWords + rank * kNumbers + i];
-    }
-    held.push_back(holding_of(numbers));
-  }
-  return held;
+  }));
+  return *held;
 }
 
 /// One player's part of one step of walk_driver_calls().
@@ -279,8 +233,8 @@ std::string describe(const DriverWalk& walk) {
 void walk_driver_calls(const DriverWalk& walk) {
   INFO(describe(walk));
   const Environment environment(variables());
-  const std::vector<Holding> at_rest = hold_at_rest(walk);
-  Count count;
+  const HoldingsByRank at_rest = hold_at_rest(walk);
+  int agreed = 0, harmless = 0;
   int failures = 0;
   for (int victim = 0; victim < kRanks; ++victim) {
     long misses = 0;
@@ -298,10 +252,11 @@ void walk_driver_calls(const DriverWalk& walk) {
       }
       const bool hit = stage.board().words[kHitIn] != static_cast<std::uint64_t>(Phase::none);
       misses = hit ? 0 : misses + 1;
-      count.add({hit, true, stage.board().words[kOutcome] == 0});
+      if (hit) ++(stage.board().words[kOutcome] == 0 ? harmless : agreed);
     }
   }
-  report(walk, "at first", count);
+  std::fprintf(stderr, "%s: %d errors on all ranks, %d without effect\n", describe(walk).c_str(),
+               agreed, harmless);
 }
 
 }  // namespace oriel::test

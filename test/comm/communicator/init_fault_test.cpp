@@ -24,7 +24,6 @@ namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
-using std::chrono::steady_clock;
 
 constexpr int kRanks = 3;
 constexpr std::size_t kBytes = 65536;
@@ -84,16 +83,8 @@ Life live(Players& players, FaultPlan* plan, Reach reach) {
 /// on their own. It may have held too much, if such a thread had not ended: then less counts from
 /// now on.
 bool settles_at(Held& before) {
-  const auto end = steady_clock::now() + 20s;
-  for (Held now = held(); now != before; now = held()) {
-    if (within(now, before)) {
-      before = now;
-      return true;
-    }
-    if (steady_clock::now() > end) return false;
-    std::this_thread::sleep_for(1ms);
-  }
-  return true;
+  const Held most = before;
+  return eventually([&] { return within(before = held(), most); });
 }
 
 struct Walk {
@@ -147,9 +138,9 @@ void walk_all(Players& players, const Walk& walk) {
           fmt::format("\nrank {}, call {}{}{}: ", victim, k, plan.hit() ? ", " : "",
                       plan.hit() ? plan.failed.load() : "");
       if (!verdict.agreed || is_late) complaints += where + outcome.text;
+      const Held most = before;
       if (counts && !settles_at(before)) {
-        complaints += where + "left behind: " + text_of(before) + " -> " + text_of(held());
-        before = held();  // told once
+        complaints += where + "left behind: " + text_of(most) + " -> " + text_of(before);
       }
       players.barrier();
     }

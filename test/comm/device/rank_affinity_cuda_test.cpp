@@ -21,11 +21,10 @@
 #include "nccl.h"
 
 #include "support/cuda/model_gpu.hpp"
+#include "support/numa_machine.hpp"
 #include "support/numa_system.hpp"
 #include "support/process_state.hpp"
 #include "topo/choice/placement.hpp"
-#include "topo/machine/process_machine.hpp"
-#include "topo/sources/temporary_tree.hpp"
 
 // Threads and pinned memory of GPU ranks, on the model of the CUDA driver: device 0 is at NUMA node
 // 0 with processors 0-3, device 1 at node 1 with 4-7.
@@ -34,22 +33,6 @@ namespace {
 
 using namespace std::chrono_literals;
 using Numbers = std::vector<int>;
-
-class TwoSockets {
- public:
-  TwoSockets() {
-    files_.file("/sys/devices/system/node/online", "0-1\n");
-    files_.file("/sys/devices/system/node/node0/cpulist", "0-3\n");
-    files_.file("/sys/devices/system/node/node1/cpulist", "4-7\n");
-    files_.file("/sys/bus/pci/devices/0000:01:00.0/numa_node", "0\n");
-    files_.file("/sys/bus/pci/devices/0000:02:00.0/numa_node", "1\n");
-  }
-
- private:
-  topo::TemporaryTree files_;
-  topo::ProcessMachine machine_{{topo::FileTree(files_.root())}};
-  topo::ScopedProcessMachine scoped_{machine_};
-};
 
 /// The memory policies that were in force when pinned memory was taken.
 class PinnedAllocations {
@@ -140,7 +123,7 @@ TEST_CASE("the monitor of a GPU rank runs, and its notices lie, near its GPU", "
     check_all_ok(play(Cast::processes, 2, [fails](Players& players) {
       const int rank = players.first();
       const FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, rank);
-      const TwoSockets machine;
+      const NumaMachine machine;
       const NumaSystem system;
       PinnedAllocations pinned(system);
       pinned.fails = fails && rank == 1;
@@ -165,7 +148,7 @@ TEST_CASE("with GPUs of two nodes in one process, the monitor runs near both", "
   const Environment environment(variables());
   check_all_ok(play(Cast::processes, 1, [](Players& players) {
     model_with_current_device(FakeCuda::Options{.devices = 2}, 0);
-    const TwoSockets machine;
+    const NumaMachine machine;
     NumaSystem system;
     system.cpus.push_back(8);  // of neither
     ncclComm_t first = nullptr, second = nullptr;
@@ -191,15 +174,7 @@ TEST_CASE("the threads of a GPU rank's network run near its GPU, and nowhere els
     WARN("skipped: one processor");
     return;
   }
-  const topo::TemporaryTree files;
   const Numbers near = {cpus->front(), cpus->back()};
-  files.file("/sys/devices/system/node/online", "0-1\n");
-  for (int node = 0; node < 2; ++node) {
-    files.file(fmt::format("/sys/devices/system/node/node{}/cpulist", node),
-               std::to_string(near[static_cast<std::size_t>(node)]));
-    files.file(fmt::format("/sys/bus/pci/devices/0000:{:02}:00.0/numa_node", node + 1),
-               std::to_string(node));
-  }
   const Environment environment(variables());
   check_all_ok(play(Cast::processes, 2, [&](Players& players) {
     const int rank = players.first();
@@ -212,8 +187,7 @@ TEST_CASE("the threads of a GPU rank's network run near its GPU, and nowhere els
         if (model.run_streams(2) == 0) std::this_thread::sleep_for(100us);
       }
     });
-    topo::ProcessMachine machine{{topo::FileTree(files.root())}};
-    const topo::ScopedProcessMachine scoped(machine);
+    const NumaMachine machine(std::to_string(near[0]), std::to_string(near[1]));
     const auto before = threads_of_this_process();
     std::vector<ncclComm_t> comms = players.init();
     // The monitor, the NIC's thread, and whatever else it has. Threads that only serve the meeting
@@ -238,7 +212,7 @@ TEST_CASE("what goes on in the background does so near the GPU", "[req:2.5]") {
   const Environment environment(variables());
   check_all_ok(play(Cast::processes, 1, [](Players& players) {
     model_with_current_device(FakeCuda::Options{.devices = 2}, 0);
-    const TwoSockets machine;
+    const NumaMachine machine;
     const NumaSystem system;
     ncclConfig_t config = non_blocking();
     ncclComm_t comm = nullptr;
@@ -264,7 +238,7 @@ TEST_CASE("a GPU rank starts where nothing may be moved, and on settings that fo
     check_all_ok(play(Cast::processes, 2, [&](Players& players) {
       const int rank = players.first();
       model_with_current_device(FakeCuda::Options{.devices = 2}, rank);
-      const TwoSockets machine;
+      const NumaMachine machine;
       NumaSystem system;
       system.cpu_status = EINVAL;
       system.memory_status = EPERM;

@@ -11,10 +11,10 @@
 
 #include "nccl.h"
 
+#include "support/numa_machine.hpp"
 #include "support/numa_system.hpp"
 #include "support/ranks.hpp"
 #include "topo/choice/placement.hpp"
-#include "topo/machine/process_machine.hpp"
 #include "topo/sources/temporary_tree.hpp"
 
 // CPU ranks that are bound to the processors of one of two NUMA nodes, as taskset does it.
@@ -101,10 +101,6 @@ TEST_CASE("ranks that the kernel keeps on processors of two nodes prefer one eac
     return;
   }
   const Numbers ends = {cpus->front(), cpus->back()};
-  const topo::TemporaryTree files;
-  files.file("/sys/devices/system/node/online", "0-1\n");
-  files.file("/sys/devices/system/node/node0/cpulist", std::to_string(ends[0]));
-  files.file("/sys/devices/system/node/node1/cpulist", std::to_string(ends[1]));
   const Environment environment(
       Variables{{"ORIEL_BACKEND", "host"}, {"ORIEL_SOCKET_IFNAME", "lo"}});
   for (const Cast cast : {Cast::processes, Cast::threads}) {
@@ -115,14 +111,12 @@ TEST_CASE("ranks that the kernel keeps on processors of two nodes prefer one eac
       topo::run_this_thread_on({ends[static_cast<std::size_t>(node)]});
       players.barrier();
       // One for the process: of threads, that of rank 0.
-      std::optional<topo::ProcessMachine> machine;
-      std::optional<topo::ScopedProcessMachine> scoped;
+      std::optional<NumaMachine> machine;
       std::optional<NumaSystem> own;
       const bool makes = cast == Cast::processes || node == 0;
       static NumaSystem* system = nullptr;
       if (makes) {
-        machine.emplace(topo::MachineSources{topo::FileTree(files.root())});
-        scoped.emplace(*machine);
+        machine.emplace(std::to_string(ends[0]), std::to_string(ends[1]));
         system = &own.emplace();
         system->real_cpus = true;
       }

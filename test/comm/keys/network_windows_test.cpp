@@ -133,7 +133,9 @@ struct Rank {
             shadow::host_pool(KeyTables::table_bytes(kRanks), 64),
             [this](std::size_t bytes) -> Result<std::shared_ptr<shadow::ShadowPool>> {
               if (no_room) return Error(ErrorCode::cuda, "no room for tables");
-              return pools.emplace_back(shadow::host_pool(bytes, 64));
+              auto made = shadow::host_pool(bytes, 64);
+              pool = made;
+              return made;
             },
             net::MemoryPlace::host) {}
 
@@ -155,11 +157,8 @@ struct Rank {
     nics.paths[static_cast<std::size_t>(1 - rank)] = {{&aliases, 1, 1}};
     return windows.attach(std::move(nics), 77, {});
   }
-  std::size_t tables_of_keys() const {
-    std::size_t live = 0;
-    for (const auto& pool : pools) live += pool->live();
-    return live;
-  }
+  /// Each table holds its pool, and so do both ranks of this process once they have had one.
+  long tables_of_keys() const { return pool.use_count() - kRanks; }
   void check_nothing_left() const {
     for (const Port& port : ports) {
       CHECK(port.ranges.empty());
@@ -172,7 +171,7 @@ struct Rank {
   boot::Group world{transport, {0, 1}, rank};
   MappedPieces memory;
   bool no_room = false;
-  std::vector<std::shared_ptr<shadow::ShadowPool>> pools;
+  std::weak_ptr<shadow::ShadowPool> pool;           // of keys
   Port ports[2] = {Port(100, 1), Port(50'001, 0)};  // a backup is a software NIC, with one key
   net::KeyAliases aliases;
   NetworkWindows windows;
@@ -251,7 +250,7 @@ TEST_CASE("every byte of a window in pieces has its keys, of all NICs, on both s
   CHECK(ranks.a.table->network == 0);
   CHECK(ranks.a.table->local.more_keys == before.more_keys);
   CHECK(before.key_at(before.bytes - 1) == last);
-  CHECK(ranks.a.tables_of_keys() == 1 + 1);  // the pool is of both ranks' process
+  CHECK(ranks.a.tables_of_keys() == 1 + 1);
   CHECK(ranks.a.aliases.local(last) == last);
 
   // Another network has other keys and other tables, instead of these.
@@ -285,7 +284,7 @@ TEST_CASE("a window in one allocation, or of a NIC that need not care, has one k
   CHECK(local.skip == 0);
   CHECK(local.keys[0] == 100);
   CHECK(local.more_keys == nullptr);
-  CHECK(rank.pools.empty());
+  CHECK(rank.pool.expired());
   rank.windows.detach();
   rank.windows.drop_table(rank.table);
   rank.check_nothing_left();
@@ -322,7 +321,7 @@ TEST_CASE("whichever piece a NIC refuses, or a table that has no room: nothing i
   ranks.a.no_room = false;
   REQUIRE(ranks.a.attach().ok());
   CHECK_FALSE(ranks.a.windows.learn(strange).ok());
-  CHECK(ranks.a.tables_of_keys() == 0);
+  CHECK(ranks.a.pool.expired());
   ranks.a.windows.detach();
   ranks.b.windows.detach();
   ranks.a.windows.drop_table(ranks.a.table);

@@ -37,21 +37,10 @@ struct Witness {
   int fd;
 };
 
-/// `process`: one copies for each rank's NIC, on a model of the driver of its own.
+/// Plays with GPU ranks, of whose NICs' processes nothing is left behind.
 void play_gpus(const Nodes& nodes, bool process, const Body& body) {
   const Witness witness;
-  INFO(nodes.text() << (process ? ", copied by processes" : ", copied by threads"));
-  const Environment environment(
-      Variables{{"ORIEL_BACKEND", "cuda"},
-                {"ORIEL_NIC_PROCESS", process ? "1" : "0"},
-                {"ORIEL_NIC_PROGRAM", ORIEL_TEST_NIC_PROGRAM},
-                {"ORIEL_TEST_NIC_WITNESS", witness.path()},
-                {"ORIEL_TEST_MODEL_DEVICES", std::to_string(nodes.ranks())}});
-  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
-    const Environment own(on_node(nodes, players.first()));
-    const OnModel on_model(nodes.ranks(), players.first());
-    body(players);
-  }));
+  play_on_model(nodes, {{"ORIEL_TEST_NIC_WITNESS", witness.path()}}, process, body);
   const std::string witnessed = witness.text();
   CHECK(witnessed.find('!') == std::string::npos);
   CHECK(witnessed.size() >= static_cast<std::size_t>(process ? nodes.ranks() : 0));

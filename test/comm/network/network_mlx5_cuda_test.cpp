@@ -308,9 +308,9 @@ class Crossings {
   std::vector<std::vector<std::uint8_t>> images_;  // of the windows of all ranks
 };
 
-/// Keys that stand outside of regions, in tables of kernels' memory, and other small objects.
-std::size_t tables_of_keys(int device) {
-  return must(shadow::cuda_pool(device, 256, 64))->live();
+/// The pool of keys that stand outside of regions, in tables of kernels' memory.
+std::shared_ptr<shadow::ShadowPool> pool_of_keys(int device) {
+  return must(shadow::cuda_pool(device, 256, 64));
 }
 
 }  // namespace
@@ -328,7 +328,6 @@ TEST_CASE("windows over several allocations: what crosses them on both sides, by
     auto comm = join(players);
     const Pieces memory(me);
     const std::size_t regions = adapter.verbs.live("region");
-    const std::size_t tables = tables_of_keys(me);
     players.barrier();
     Crossings crossings(players, comm, memory, seed + static_cast<std::uint64_t>(me));
     const device::queue::Region& local = crossings.view().network->local;
@@ -351,11 +350,13 @@ TEST_CASE("windows over several allocations: what crosses them on both sides, by
       if (is_far(turn)) crossings.await_signals(turn, signals += kSteps);
     }
     players.barrier();
-    const std::size_t used = tables_of_keys(me);
+    const auto pool = pool_of_keys(me);
+    const bool had_table = pool->find(local.more_keys) != nullptr;
+    const auto* const keys = local.more_keys;
     crossings.close();
     players.barrier();
-    test::require(used > tables || me % 2 == 0, "a table of its own keys");
-    test::require(tables_of_keys(me) == tables, "which has gone");
+    test::require(had_table == (me % 2 == 1), "a table of its own keys");
+    test::require(pool->find(keys) == nullptr, "which has gone");
     test::require(adapter.verbs.live("region") == regions + 1, "and so have its regions");
     players.barrier();
   });
@@ -368,7 +369,16 @@ TEST_CASE("when one allocation of a window cannot be registered nobody has the w
     const int me = players.first();
     const Pieces memory(me);
     const std::size_t regions = adapter.verbs.live("region");
-    const std::size_t tables = tables_of_keys(me);
+    players.barrier();
+    auto good = must(comm.register_window(memory.range()));
+    players.barrier();
+    test::require(adapter.verbs.live("region") == regions + memory.count(), "its regions");
+    players.barrier();
+    must(good.close());
+    players.barrier();
+    // The rank keeps the pool, as each table does.
+    const auto pool = pool_of_keys(me);
+    const long holders = pool.use_count();
     for (int victim = 0; victim < 2; ++victim) {
       const std::size_t count = layout_of(victim).ends().size() + 1;
       for (std::size_t k = 1; k <= count; ++k) {
@@ -381,15 +391,9 @@ TEST_CASE("when one allocation of a window cannot be registered nobody has the w
         require_words(window.error().to_string(),
                       {fmt::format("allocation {} of {}", k, count), "ibv_reg_dmabuf_mr"});
         test::require(adapter.verbs.live("region") == regions, "regions are left");
-        test::require(tables_of_keys(me) == tables, "tables are left");
+        test::require(pool.use_count() == holders, "tables are left");
       }
     }
-    players.barrier();
-    auto window = must(comm.register_window(memory.range()));
-    players.barrier();
-    test::require(adapter.verbs.live("region") == regions + memory.count(), "its regions");
-    players.barrier();
-    must(window.close());
     players.barrier();
   });
 }

@@ -16,21 +16,10 @@ namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
-/// `process`: one copies for all NICs of a rank, on a model of the driver of its own.
 void play_gpus_by_paths(const Nodes& nodes, const Variables& settings, bool process,
                         const Body& body) {
   skip_without_fabric();
-  INFO(nodes.text() << (process ? ", copied by processes" : ", copied by threads"));
-  const Environment environment(
-      Variables{{"ORIEL_BACKEND", "cuda"},
-                {"ORIEL_NIC_PROCESS", process ? "1" : "0"},
-                {"ORIEL_NIC_PROGRAM", ORIEL_TEST_NIC_PROGRAM},
-                {"ORIEL_TEST_MODEL_DEVICES", std::to_string(nodes.ranks())}});
-  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
-    const Environment common(settings), own(on_node(nodes, players.first()));
-    const OnModel on_model(nodes.ranks(), players.first());
-    body(players);
-  }));
+  play_on_model(nodes, settings, process, body);
 }
 
 }  // namespace

@@ -97,7 +97,7 @@ bool await_path_of_all(Stage& stage, int ranks, std::uint64_t path) {
 
 TEST_CASE("a link that goes down in collectives is left, and taken again once it is up",
           "[req:3.14]") {
-  const TestHosts hosts = TestHosts::with_links(2, 2);
+  const TestHosts hosts(2, 2);
   const Nodes nodes{{2, 1}};
   Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
     hosts.enter(nodes.node_of(players.first()));
@@ -119,7 +119,7 @@ TEST_CASE("a link that goes down in collectives is left, and taken again once it
 }
 
 TEST_CASE("the paths that a rank finds itself end with the link that set-up uses", "[req:3.14]") {
-  const TestHosts hosts = TestHosts::with_links(2, 2);
+  const TestHosts hosts(2, 2);
   check_all_ok(play(Cast::processes, 2, [&](Players& players) {
     hosts.enter(players.first());
     const Environment environment(kOnTwoLinks), chosen(kChosen);
@@ -143,7 +143,7 @@ TEST_CASE("the paths that a rank finds itself end with the link that set-up uses
 TEST_CASE("the paths that ranks find themselves do not cross from one network to another",
           "[req:3.14]") {
   // Each rank's first link is another one than its neighbour's on the host.
-  const TestHosts hosts = TestHosts::with_links(2, 3);
+  const TestHosts hosts(2, 3);
   const bool is_strict = GENERATE(false, true);
   if (is_strict) hosts.refuse_detours();
   const Nodes nodes{{2, 2}};
@@ -168,7 +168,7 @@ TEST_CASE("the paths that ranks find themselves do not cross from one network to
 }
 
 TEST_CASE("hosts that name their links in another order use each for one path", "[req:3.14]") {
-  const TestHosts hosts = TestHosts::with_links(2, 3);
+  const TestHosts hosts(2, 3);
   hosts.refuse_detours();
   constexpr std::size_t kDone = 100, kGoOn = 101;  // Traffic has words before them
   Stage stage(Cast::processes, 2, [&](Players& players) {
@@ -197,7 +197,7 @@ TEST_CASE("hosts that name their links in another order use each for one path", 
 
 TEST_CASE("a host with one link is reached by the same one of others, which have two",
           "[req:3.14]") {
-  const TestHosts hosts = TestHosts::with_links(3, 2);
+  const TestHosts hosts(3, 2);
   hosts.refuse_detours();
   check_all_ok(play(Cast::processes, 3, [&](Players& players) {
     hosts.enter(players.first());
@@ -220,7 +220,7 @@ TEST_CASE("a host with one link is reached by the same one of others, which have
 }
 
 TEST_CASE("a host whose links are both down is named by all others", "[req:3.14]") {
-  const TestHosts hosts = TestHosts::with_links(3, 3);
+  const TestHosts hosts(3, 3);
   const Nodes nodes{{1, 1, 1}};
   Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
     hosts.enter(players.first());
@@ -243,7 +243,7 @@ TEST_CASE("a host that is cut off, and is the first to say so, names itself",
   // Set-up, over which all hear of it, goes by the third link. Only this host asks for anything.
   // By one path and by two, both at once: each waits for a silence.
   constexpr int kCutOff = 1;
-  const TestHosts hosts[2] = {TestHosts::with_links(3, 3), TestHosts::with_links(3, 3)};
+  const TestHosts hosts[2] = {TestHosts(3, 3), TestHosts(3, 3)};
   const char* const paths[2] = {"net0", "net0,net1"};
   std::vector<std::unique_ptr<Stage>> stages;
   for (std::size_t i = 0; i < 2; ++i) {

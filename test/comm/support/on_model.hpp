@@ -37,6 +37,22 @@ struct OnModel {
   std::jthread engine;
 };
 
+/// Plays with GPU ranks on these nodes. `process`: one copies for each rank's NIC, on a model of
+/// the driver of its own.
+inline void play_on_model(const Nodes& nodes, const Variables& settings, bool process,
+                          const Body& body) {
+  INFO((process ? "copied by processes" : "copied by threads"));
+  Variables all = {{"ORIEL_BACKEND", "cuda"},
+                   {"ORIEL_NIC_PROCESS", process ? "1" : "0"},
+                   {"ORIEL_NIC_PROGRAM", ORIEL_TEST_NIC_PROGRAM},
+                   {"ORIEL_TEST_MODEL_DEVICES", std::to_string(nodes.ranks())}};
+  all.insert(all.end(), settings.begin(), settings.end());
+  play_on_nodes(nodes, all, [&](Players& players) {
+    const OnModel on_model(nodes.ranks(), players.first());
+    body(players);
+  });
+}
+
 /// Of a wait for a NIC's answer a third: enough on a machine that has much else to do.
 inline const Variables kPatience = {{"ORIEL_COLLECTIVE_TIMEOUT", "9s"}};
 

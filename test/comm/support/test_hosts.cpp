@@ -2,11 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/support/test_hosts.hpp"
 
-#include <algorithm>
-#include <array>
 #include <cerrno>
-#include <csignal>
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -14,13 +10,9 @@
 #include <optional>
 #include <stdexcept>
 #include <thread>
-#include <utility>
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/if.h>
-#include <linux/if_tun.h>
-#include <poll.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
@@ -32,8 +24,6 @@
 
 namespace oriel::test {
 namespace {
-
-using SteadyTime = std::chrono::steady_clock;
 
 void check(bool good, const std::string& what) {
   if (!good) throw std::runtime_error(what + ": " + std::strerror(errno));
@@ -80,64 +70,6 @@ std::string set_up_link(std::size_t host, int link) {
                      77 + link, address_of(host, 1, link));
 }
 
-// The packets that are on their way, in a process of their own.
-class Relay {
- public:
-  explicit Relay(std::chrono::milliseconds delay) : delay_(delay) {}
-
-  void add(const OwnedFd& space, std::size_t host) {
-    move_to(space);
-    OwnedFd device(::open("/dev/net/tun", O_RDWR | O_NONBLOCK | O_CLOEXEC));
-    ifreq wish{};
-    std::strcpy(wish.ifr_name, "net0");
-    wish.ifr_flags = IFF_TUN | IFF_NO_PI;
-    check(device && ::ioctl(device.get(), TUNSETIFF, &wish) == 0, "a tun device");
-    run_in(space, fmt::format("ip link set lo up; ip addr add {}/24 dev net0; ip link set net0 up; "
-                              "ip route add default dev net0",
-                              address_of(host, 2)));
-    devices_.push_back(std::move(device));
-  }
-
-  [[noreturn]] void run() {
-    for (;;) {
-      std::vector<pollfd> fds;
-      for (const OwnedFd& device : devices_) fds.push_back({device.get(), POLLIN, 0});
-      ::poll(fds.data(), fds.size(), packets_.empty() ? 1000 : 1);
-      for (const OwnedFd& device : devices_) take(device);
-      deliver();
-    }
-  }
-
- private:
-  struct Packet {
-    SteadyTime::time_point due;
-    std::size_t to;
-    std::vector<std::uint8_t> bytes;
-  };
-  void take(const OwnedFd& device) {
-    std::array<std::uint8_t, 2048> bytes;
-    for (;;) {
-      const ssize_t count = ::read(device.get(), bytes.data(), bytes.size());
-      if (count < 20) return;
-      const std::size_t to = bytes[18] - std::size_t{1};  // 10.77.K of an IPv4 destination
-      if (bytes[0] >> 4 != 4 || to >= devices_.size()) continue;
-      packets_.push_back({SteadyTime::now() + delay_, to, {bytes.begin(), bytes.begin() + count}});
-    }
-  }
-  void deliver() {
-    const auto now = SteadyTime::now();
-    for (; !packets_.empty() && packets_.front().due <= now; packets_.pop_front()) {
-      const Packet& packet = packets_.front();
-      // One for which there is no room is lost, as packets are.
-      if (::write(devices_[packet.to].get(), packet.bytes.data(), packet.bytes.size()) < 0)
-        continue;
-    }
-  }
-  std::chrono::milliseconds delay_;
-  std::vector<OwnedFd> devices_;
-  std::deque<Packet> packets_;
-};
-
 /// Ends the program as skipped where there can be no hosts, or no wire over tcp between them.
 void skip_without_hosts() {
   std::string lack = TestHosts::lack();
@@ -168,30 +100,13 @@ std::string TestHosts::lack_of_loss() {
   return "the kernel has no nftables";
 }
 
-TestHosts::TestHosts(int count, std::chrono::milliseconds delay) {
+TestHosts::TestHosts(int count, int links) {
   skip_without_hosts();
   for (int i = 0; i < count; ++i) {
     hosts_.push_back(new_namespace());
     check(static_cast<bool>(hosts_.back()), "a network namespace");
   }
-  if (delay.count() == 0) {
-    make_router(1);
-  } else {
-    start_relay(delay);
-  }
-}
-
-TestHosts::TestHosts(int count, Links links) {
-  skip_without_hosts();
-  for (int i = 0; i < count; ++i) {
-    hosts_.push_back(new_namespace());
-    check(static_cast<bool>(hosts_.back()), "a network namespace");
-  }
-  make_router(links.count);
-}
-
-TestHosts TestHosts::with_links(int count, int links) {
-  return {count, Links{links}};
+  make_router(links);
 }
 
 void TestHosts::make_router(int links) {
@@ -223,34 +138,6 @@ void TestHosts::make_router(int links) {
                                link));
     }
   }
-}
-
-void TestHosts::start_relay(std::chrono::milliseconds delay) {
-  std::array<int, 2> ends{};
-  check(::pipe2(ends.data(), O_CLOEXEC) == 0, "a pipe");
-  const OwnedFd reader(ends[0]), writer(ends[1]);
-  relay_ = ::fork();
-  check(relay_ >= 0, "a process");
-  if (relay_ == 0) {
-    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    try {
-      Relay relay(delay);
-      for (std::size_t i = 0; i < hosts_.size(); ++i) relay.add(hosts_[i], i);
-      if (::write(writer.get(), "", 1) == 1) relay.run();
-    } catch (const std::exception& error) {
-      if (::write(writer.get(), error.what(), std::strlen(error.what())) < 0) ::_exit(2);
-    }
-    ::_exit(1);
-  }
-  std::array<char, 256> said{};
-  check(::read(reader.get(), said.data(), said.size() - 1) > 0, "a word from the relay");
-  if (said[0] != '\0') throw std::runtime_error(said.data());
-}
-
-TestHosts::~TestHosts() {
-  if (relay_ <= 0) return;
-  ::kill(relay_, SIGKILL);
-  ::waitpid(relay_, nullptr, 0);
 }
 
 void TestHosts::enter(int host) const {

@@ -2,11 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <chrono>
 #include <string>
 #include <vector>
-
-#include <sys/types.h>
 
 #include "base/fd.hpp"
 
@@ -14,19 +11,14 @@ namespace oriel::test {
 
 /// Network namespaces that play hosts: each has an address of its own (10.77.K.2 on `net0`; with
 /// more links 10.78.K.2 on `net1` and so on, none of which leads to another's addresses), and what
-/// one sends to another goes through a router in a namespace of its own, or through a relay, a
-/// process that holds back every packet for a while. They are gone with this object and the
-/// processes inside. Failures are exceptions; where there can be no hosts, or no wire over tcp
-/// between them, the program ends as skipped.
+/// one sends to another goes through a router in a namespace of its own. They are gone with this
+/// object and the processes inside. Failures are exceptions; where there can be no hosts, or no
+/// wire over tcp between them, the program ends as skipped.
 class TestHosts {
  public:
-  explicit TestHosts(int count) : TestHosts(count, std::chrono::milliseconds(0)) {}
-  /// With a relay, unless the delay is 0.
-  TestHosts(int count, std::chrono::milliseconds delay);
   /// With so many links each, up to 4.
-  static TestHosts with_links(int count, int links);
+  explicit TestHosts(int count, int links = 1);
   TestHosts(const TestHosts&) = delete;
-  ~TestHosts();
   TestHosts& operator=(const TestHosts&) = delete;
 
   /// Moves the calling thread, and those that it starts from then on, to a host.
@@ -36,7 +28,7 @@ class TestHosts {
   void mend(int host, int link = 0) const;
   /// Has the hosts drop what comes by another link than that by which they would answer.
   void refuse_detours() const;
-  /// Has the router drop so many of a hundred packets. Without a relay only.
+  /// Has the router drop so many of a hundred packets.
   void drop(int percent) const;
 
   /// Why there can be none here; empty if there can.
@@ -45,16 +37,10 @@ class TestHosts {
   static std::string lack_of_loss();
 
  private:
-  struct Links {
-    int count;
-  };
-  TestHosts(int count, Links links);
   void make_router(int links);
-  void start_relay(std::chrono::milliseconds delay);
 
   std::vector<OwnedFd> hosts_;  // namespaces
   OwnedFd router_;
-  pid_t relay_ = -1;
 };
 
 }  // namespace oriel::test

@@ -132,11 +132,12 @@ inline Posted put<test::WireThread, test::WireMemory>(test::WireThread /*group*/
                                                       const Transfer& transfer,
                                                       const WaitControl& /*control*/) {
   if (!transfer.is_inside()) return {QueueOutcome::refused, 0};
-  test::Entry entry;
-  entry.from = reinterpret_cast<const std::byte*>(transfer.local.address + transfer.local_offset);
-  entry.to = reinterpret_cast<std::byte*>(transfer.remote.address + transfer.remote_offset);
-  entry.bytes = transfer.bytes;
-  test::self->wire->post(test::self->rank, queue.peer, std::move(entry));
+  const auto from = transfer.local.address + transfer.local_offset;
+  const auto to = transfer.remote.address + transfer.remote_offset;
+  test::self->wire->post(test::self->rank, queue.peer,
+                         {.from = reinterpret_cast<const std::byte*>(from),
+                          .to = reinterpret_cast<std::byte*>(to),
+                          .bytes = transfer.bytes});
   return {};
 }
 
@@ -145,12 +146,11 @@ inline Posted put_bytes<test::WireThread, test::WireMemory>(
     test::WireThread /*group*/, const QueueView& queue, const void* from, std::uint64_t count,
     const Region& remote, std::uint64_t remote_offset, const WaitControl& /*control*/) {
   if (!remote.holds(remote_offset, count)) return {QueueOutcome::refused, 0};
-  test::Entry entry;
   const auto* const bytes = static_cast<const std::byte*>(from);
-  entry.inside.assign(bytes, bytes + count);
-  entry.to = reinterpret_cast<std::byte*>(remote.address + remote_offset);
-  entry.bytes = count;
-  test::self->wire->post(test::self->rank, queue.peer, std::move(entry));
+  test::self->wire->post(test::self->rank, queue.peer,
+                         {.to = reinterpret_cast<std::byte*>(remote.address + remote_offset),
+                          .bytes = count,
+                          .inside = {bytes, bytes + count}});
   return {};
 }
 
@@ -222,15 +222,11 @@ int element_of(const Call& call, int rank, std::uint64_t i) {
   return static_cast<int>(mixed >> 7 & 15);
 }
 void store_element(DataType type, std::byte* at, int value) {
+  const auto number = static_cast<float>(value);
   if (type == DataType::i32) std::memcpy(at, &value, sizeof value);
-  if (type == DataType::f32) {
-    const auto number = static_cast<float>(value);
-    std::memcpy(at, &number, sizeof number);
-  }
-  if (type == DataType::bf16) {  // the upper half of an f32
-    const auto number = static_cast<float>(value);
-    std::memcpy(at, reinterpret_cast<const std::byte*>(&number) + 2, 2);
-  }
+  if (type == DataType::f32) std::memcpy(at, &number, sizeof number);
+  // The upper half of an f32.
+  if (type == DataType::bf16) std::memcpy(at, reinterpret_cast<const std::byte*>(&number) + 2, 2);
 }
 
 /// All that ranks share.
@@ -490,14 +486,14 @@ TEST_CASE("what lies in a window is sent without a copy", "[req:3.16]") {
         for (const bool in_place : {false, true}) {
           World world(kRanks, by_rank, 1 << 20);
           on_ranks(world, 1, [&](Rank& player, int) {
-            Call call;
-            call.collective = one.collective;
-            call.type = one.type;
-            call.scales = one.scales;
-            call.in_windows = in_windows;
-            call.in_place = in_place;
             const bool shares = one.collective == Collective::all_reduce;
-            call.count = kRounds * (shares ? kRanks : 1) * kUnitBytes / size_of(one.type);
+            const Call call{
+                .collective = one.collective,
+                .type = one.type,
+                .scales = one.scales,
+                .count = kRounds * (shares ? kRanks : 1) * kUnitBytes / size_of(one.type),
+                .in_place = in_place,
+                .in_windows = in_windows};
             const std::string wrong = player.make(call);
             if (!wrong.empty()) return wrong;
             const std::uint64_t wanted = (in_windows ? one.windows : one.plain) * kUnitBytes;

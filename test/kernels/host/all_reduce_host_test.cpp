@@ -8,6 +8,7 @@
 #include <cstring>
 #include <iterator>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <set>
 #include <thread>
@@ -92,17 +93,11 @@ class Ranks {
     REQUIRE(fits(plan_of(shape), Backend::host, layout_, type, shape.count));
     std::vector<std::uint64_t> wrong(static_cast<std::size_t>(ranks_));
     const std::vector<T> expected = expected_sums<T>(shape, seed);
-    std::vector<std::thread> threads;
-    for (int rank = 0; rank < ranks_; ++rank) {
-      threads.emplace_back([&, rank] {
-        if (rank == ranks_ - 1) std::this_thread::sleep_for(shape.lateness);
-        wrong[static_cast<std::size_t>(rank)] = play<T>(rank, type, shape, seed, expected);
-      });
-    }
-    std::uint64_t sum = 0;
-    for (auto& thread : threads) thread.join();
-    for (const auto one : wrong) sum += one;
-    return sum;
+    on_ranks([&](int rank) {
+      if (rank == ranks_ - 1) std::this_thread::sleep_for(shape.lateness);
+      wrong[static_cast<std::size_t>(rank)] = play<T>(rank, type, shape, seed, expected);
+    });
+    return std::accumulate(wrong.begin(), wrong.end(), std::uint64_t{0});
   }
 
   /// Reduces inputs[rank] on each rank with its own control word of the float unit; by rank, the
@@ -112,23 +107,14 @@ class Ranks {
                                                  DataType type, const Shape& shape) const {
     REQUIRE(fits(plan_of(shape), Backend::host, layout_, type, shape.count));
     std::vector<std::vector<std::byte>> outputs(inputs.size());
-    std::vector<std::thread> threads;
     std::atomic<int> failures{0};
-    for (int rank = 0; rank < ranks_; ++rank) {
-      threads.emplace_back([&, rank] {
-        const auto place = static_cast<std::size_t>(rank);
-        outputs[place].resize(inputs[place].size());
-        CallFailure failure{};
-        AllReduceArguments arguments = arguments_for(rank, type, shape);
-        arguments.input = inputs[place].data();
-        arguments.output = outputs[place].data();
-        arguments.failure = &failure;
-        set_control_word(control_words[place]);
-        const bool complete = run_all_reduce_on_host(shape.algorithm, arguments);
-        if (!complete || failure.kind != 0 || control_word() != control_words[place]) ++failures;
-      });
-    }
-    for (auto& thread : threads) thread.join();
+    on_ranks([&](int rank) {
+      const auto place = static_cast<std::size_t>(rank);
+      outputs[place].resize(inputs[place].size());
+      set_control_word(control_words[place]);
+      const bool good = reduce(rank, type, shape, inputs[place].data(), outputs[place].data());
+      if (!good || control_word() != control_words[place]) ++failures;
+    });
     CHECK(failures == 0);
     return outputs;
   }
@@ -171,14 +157,7 @@ class Ranks {
       std::memcpy(from + i * sizeof(T), &value, sizeof(T));
     }
 
-    CallFailure failure{};
-    AllReduceArguments arguments = arguments_for(rank, type, shape);
-    arguments.input = from;
-    arguments.output = to;
-    arguments.failure = &failure;
-    const bool complete = run_all_reduce_on_host(shape.algorithm, arguments);
-
-    std::uint64_t wrong = failure.kind != 0 || !complete ? 1 : 0;
+    std::uint64_t wrong = reduce(rank, type, shape, from, to) ? 0 : 1;
     for (std::uint64_t i = 0; i < shape.count; ++i) {
       wrong += std::memcmp(to + i * sizeof(T), &expected[i], sizeof(T)) != 0 ? 1 : 0;
     }
@@ -188,6 +167,23 @@ class Ranks {
         std::count_if(output.cbegin(), first, is_changed) +
         std::count_if(first + static_cast<std::ptrdiff_t>(bytes), output.cend(), is_changed));
     return wrong;
+  }
+
+  template <class Body>
+  void on_ranks(const Body& body) const {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < ranks_; ++rank) threads.emplace_back(body, rank);
+  }
+
+  /// Returns whether the call was complete and told of no failure.
+  bool reduce(int rank, DataType type, const Shape& shape, const std::byte* from,
+              std::byte* to) const {
+    CallFailure failure{};
+    AllReduceArguments arguments = arguments_for(rank, type, shape);
+    arguments.input = from;
+    arguments.output = to;
+    arguments.failure = &failure;
+    return run_all_reduce_on_host(shape.algorithm, arguments) && failure.kind == 0;
   }
 
   AllReduceArguments arguments_for(int rank, DataType type, const Shape& shape) const {

@@ -45,6 +45,39 @@ TEST_CASE("an allocation is found as long as anybody holds it, also one that cam
   CHECK(table.find(id) == second);
 }
 
+namespace {
+
+/// Allocates memory that is counted as long as anything, also a weak reference, needs it.
+template <class T>
+struct Counted {
+  using value_type = T;
+  explicit Counted(int& blocks) : count(&blocks) {}
+  template <class U>
+  Counted(const Counted<U>& other) : count(other.count) {}
+  bool operator==(const Counted&) const = default;
+  T* allocate(std::size_t n) {
+    ++*count;
+    return std::allocator<T>().allocate(n);
+  }
+  void deallocate(T* memory, std::size_t n) {
+    --*count;
+    std::allocator<T>().deallocate(memory, n);
+  }
+  int* count;
+};
+
+}  // namespace
+
+TEST_CASE("allocations that nobody holds any more are forgotten by and by", "[req:1.18]") {
+  static int known = 0;  // the table holds the last of them for ever
+  for (std::uint64_t serial = 100; serial < 1100; ++serial) {
+    const AllocationId id{~std::uint64_t{0}, serial};
+    static_cast<void>(
+        AllocationTable::instance().publish(std::allocate_shared<Bare>(Counted<Bare>(known), id)));
+  }
+  CHECK(known < 200);
+}
+
 TEST_CASE("windows on an allocation are counted", "[req:1.18]") {
   AllocationTable& table = AllocationTable::instance();
   const AllocationId one{~std::uint64_t{0}, 5}, other{~std::uint64_t{0}, 6};

@@ -8,10 +8,9 @@
 #include <linux/mempolicy.h>
 #include <sys/mman.h>
 
+#include "support/numa_machine.hpp"
 #include "support/numa_system.hpp"
 #include "topo/choice/placement.hpp"
-#include "topo/machine/process_machine.hpp"
-#include "topo/sources/temporary_tree.hpp"
 #include "window/memory/memory_host.hpp"
 #include "window/memory/memory_promises.hpp"
 
@@ -20,21 +19,6 @@ namespace {
 
 using test::NumaSystem;
 using Numbers = std::vector<int>;
-
-/// The process's machine has two NUMA nodes with these processors while it lives.
-class TwoNodes {
- public:
-  explicit TwoNodes(const std::string& first = "0-3", const std::string& second = "4-7") {
-    files_.file("/sys/devices/system/node/online", "0-1\n");
-    files_.file("/sys/devices/system/node/node0/cpulist", first + "\n");
-    files_.file("/sys/devices/system/node/node1/cpulist", second + "\n");
-  }
-
- private:
-  topo::TemporaryTree files_;
-  topo::ProcessMachine machine_{{topo::FileTree(files_.root())}};
-  topo::ScopedProcessMachine scoped_{machine_};
-};
 
 /// The advice that memory gets while it lives, behind a NumaSystem.
 class AdviceLog {
@@ -69,7 +53,7 @@ int AdviceLog::preferences_before_first_touch = -1;
 
 TEST_CASE("a rank's host memory prefers the NUMA node of its processors, before first touch",
           "[req:2.5]") {
-  const TwoNodes nodes;
+  const test::NumaMachine machine;
   NumaSystem system;
   const AdviceLog advice(system);
   struct Expected {
@@ -100,7 +84,7 @@ TEST_CASE("a rank's host memory prefers the NUMA node of its processors, before 
 
 TEST_CASE("windows of peers, and second mappings, keep the policy that their owner gave",
           "[req:2.5]") {
-  const TwoNodes nodes;
+  const test::NumaMachine machine;
   NumaSystem system;
   system.cpus = {4};
   check_imports(host_memory());
@@ -108,7 +92,7 @@ TEST_CASE("windows of peers, and second mappings, keep the policy that their own
 }
 
 TEST_CASE("a system that refuses to prefer a node gives memory all the same", "[req:2.5]") {
-  const TwoNodes nodes;
+  const test::NumaMachine machine;
   const auto before = test::process_state();
   NumaSystem system;
   system.cpus = {4};
@@ -136,7 +120,7 @@ TEST_CASE("this kernel takes the node, and tells it of the window's pages and al
     return;
   }
   // All processors at node 0, and a second node; the process may be told to keep off that one.
-  const TwoNodes machine("0-" + std::to_string(cpus->back()), "");
+  const test::NumaMachine machine("0-" + std::to_string(cpus->back()), "");
   SystemTable table = real_system_table();
   table.get_mempolicy = [](int* mode, unsigned long* mask, unsigned long bits, void* at,
                            unsigned long flags) {
