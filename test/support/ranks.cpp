@@ -205,6 +205,13 @@ void check_all_ok(const std::vector<std::string>& verdicts) {
   }
 }
 
+void play_in_all_casts(int size, const Body& body, std::chrono::milliseconds patience) {
+  for (const Cast cast : kCasts) {
+    INFO(name_of(cast));
+    check_all_ok(play(cast, size, body, patience));
+  }
+}
+
 void require(ncclResult_t result, const char* what) {
   if (result == ncclSuccess) return;
   throw std::runtime_error(std::string(what) + " returned " + std::to_string(result) + ": " +

@@ -120,6 +120,10 @@ std::vector<std::string> play(Cast cast, int size, const Body& body,
 /// CHECKs that every verdict is "ok".
 void check_all_ok(const std::vector<std::string>& verdicts);
 
+/// Runs `body` in every cast, and CHECKs that each player was "ok".
+void play_in_all_casts(int size, const Body& body,
+                       std::chrono::milliseconds patience = std::chrono::seconds(60));
+
 /// Throws with the call's error text unless it returned ncclSuccess.
 void require(ncclResult_t result, const char* what);
 /// Throws unless it returned `expected` and the text of the error has every word.

@@ -217,83 +217,80 @@ TEST_CASE("pre-multiplied sums live and die with their communicator", "[req:1.31
 }
 
 TEST_CASE("a bad registration is every rank's error and leaves nothing", "[req:1.38][req:1.16]") {
-  for (const Cast cast : kCasts) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, 3, [](Players& players) {
-      auto comms = players.init();
-      std::vector<Buffer> buffers;
-      for (std::size_t i = 0; i < comms.size(); ++i) buffers.emplace_back(1 << 20);
-      players.barrier();
-      const Held before = settled();
-      players.barrier();
-      // What rank 1 does wrong; the others call correctly.
-      std::vector<char> foreign(1 << 16);
-      const auto page = (reinterpret_cast<std::uintptr_t>(foreign.data()) + 4095) / 4096 * 4096;
-      struct Misuse {
-        const char* name;
-        std::optional<void*> pointer;  // else the buffer's
-        std::size_t skip, bytes;
-        int flags;
-        std::vector<std::string> words;
-        bool has_place = true;
-      };
-      const Misuse misuses[] = {
-          {"null", nullptr, 0, 65536, 1, {"null"}},
-          {"size 0", {}, 0, 0, 1, {"0"}},
-          {"past the end", {}, 0, 8 << 20, 1, {"8388608"}},
-          {"misaligned", {}, 8, 65536, 1, {"4096"}},
-          {"malloc", reinterpret_cast<void*>(page), 0, 4096, 1, {"ncclMemAlloc"}},
-          {"no place for the window", {}, 0, 65536, 1, {"win", "null"}, false},
-          {"unknown flags", {}, 0, 65536, 0x40, {"flag"}},
-          {"another size", {}, 0, 131072, 1, {"size"}},
-          {"other flags", {}, 0, 65536, 0, {"flags"}},
-      };
-      for (const Misuse& wrong : misuses) {
-        std::vector<ncclWindow_t> windows(comms.size(), nullptr);
-        const ncclResult_t result = players.together([&](std::size_t i, int rank) {
-          if (rank != 1) {
-            return ncclCommWindowRegister(comms[i], buffers[i].at(), 65536, &windows[i], 1);
-          }
-          void* const pointer = wrong.pointer.value_or(buffers[i].at(wrong.skip));
-          if (wrong.has_place) windows[i] = reinterpret_cast<ncclWindow_t>(&foreign);
-          return ncclCommWindowRegister(comms[i], pointer, wrong.bytes,
-                                        wrong.has_place ? &windows[i] : nullptr, wrong.flags);
-        });
-        for (ncclWindow_t window : windows) {
-          require(window == nullptr, std::string(wrong.name) + ": a window was given out");
+  play_in_all_casts(3, [](Players& players) {
+    auto comms = players.init();
+    std::vector<Buffer> buffers;
+    for (std::size_t i = 0; i < comms.size(); ++i) buffers.emplace_back(1 << 20);
+    players.barrier();
+    const Held before = settled();
+    players.barrier();
+    // What rank 1 does wrong; the others call correctly.
+    std::vector<char> foreign(1 << 16);
+    const auto page = (reinterpret_cast<std::uintptr_t>(foreign.data()) + 4095) / 4096 * 4096;
+    struct Misuse {
+      const char* name;
+      std::optional<void*> pointer;  // else the buffer's
+      std::size_t skip, bytes;
+      int flags;
+      std::vector<std::string> words;
+      bool has_place = true;
+    };
+    const Misuse misuses[] = {
+        {"null", nullptr, 0, 65536, 1, {"null"}},
+        {"size 0", {}, 0, 0, 1, {"0"}},
+        {"past the end", {}, 0, 8 << 20, 1, {"8388608"}},
+        {"misaligned", {}, 8, 65536, 1, {"4096"}},
+        {"malloc", reinterpret_cast<void*>(page), 0, 4096, 1, {"ncclMemAlloc"}},
+        {"no place for the window", {}, 0, 65536, 1, {"win", "null"}, false},
+        {"unknown flags", {}, 0, 65536, 0x40, {"flag"}},
+        {"another size", {}, 0, 131072, 1, {"size"}},
+        {"other flags", {}, 0, 65536, 0, {"flags"}},
+    };
+    for (const Misuse& wrong : misuses) {
+      std::vector<ncclWindow_t> windows(comms.size(), nullptr);
+      const ncclResult_t result = players.together([&](std::size_t i, int rank) {
+        if (rank != 1) {
+          return ncclCommWindowRegister(comms[i], buffers[i].at(), 65536, &windows[i], 1);
         }
-        require(result == ncclInvalidArgument || result == ncclInvalidUsage, wrong.name);
-        require_words(ncclGetLastError(nullptr), wrong.words);
-        require_words(ncclGetLastError(nullptr), {"rank"});
-        players.barrier();
-        require_held(before, wrong.name);
-        players.barrier();
+        void* const pointer = wrong.pointer.value_or(buffers[i].at(wrong.skip));
+        if (wrong.has_place) windows[i] = reinterpret_cast<ncclWindow_t>(&foreign);
+        return ncclCommWindowRegister(comms[i], pointer, wrong.bytes,
+                                      wrong.has_place ? &windows[i] : nullptr, wrong.flags);
+      });
+      for (ncclWindow_t window : windows) {
+        require(window == nullptr, std::string(wrong.name) + ": a window was given out");
       }
-      require(ncclGroupStart(), "ncclGroupStart");
-      std::vector<ncclWindow_t> windows(2 * comms.size(), nullptr);
-      for (std::size_t i = 0; i < comms.size(); ++i) {
-        for (std::size_t k = 0; k < (players.ranks()[i] == 1 ? 2 : 1); ++k) {
-          require(ncclCommWindowRegister(comms[i], buffers[i].at(), 4096, &windows[2 * i + k], 1),
-                  "note");
-        }
-      }
-      expect_error(ncclGroupEnd(), ncclInvalidUsage, "another number of windows");
+      require(result == ncclInvalidArgument || result == ncclInvalidUsage, wrong.name);
+      require_words(ncclGetLastError(nullptr), wrong.words);
+      require_words(ncclGetLastError(nullptr), {"rank"});
       players.barrier();
-      require_held(before, "another number of windows");
+      require_held(before, wrong.name);
       players.barrier();
-      // The communicators are as good as new.
-      std::vector<void*> pointers;
-      for (const Buffer& buffer : buffers) pointers.push_back(buffer.at());
-      const auto good = players.register_windows(comms, pointers, 65536);
-      for (std::size_t i = 0; i < comms.size(); ++i) {
-        require(ncclCommWindowDeregister(comms[i], good[i]), "deregister");
-        expect_error(ncclCommWindowDeregister(comms[i], good[i]), ncclInvalidArgument,
-                     "a second deregistration", {"window"});
-        expect_error(ncclCommWindowDeregister(comms[i], nullptr), ncclInvalidArgument, "null");
+    }
+    require(ncclGroupStart(), "ncclGroupStart");
+    std::vector<ncclWindow_t> windows(2 * comms.size(), nullptr);
+    for (std::size_t i = 0; i < comms.size(); ++i) {
+      for (std::size_t k = 0; k < (players.ranks()[i] == 1 ? 2 : 1); ++k) {
+        require(ncclCommWindowRegister(comms[i], buffers[i].at(), 4096, &windows[2 * i + k], 1),
+                "note");
       }
-      players.destroy(comms);
-    }));
-  }
+    }
+    expect_error(ncclGroupEnd(), ncclInvalidUsage, "another number of windows");
+    players.barrier();
+    require_held(before, "another number of windows");
+    players.barrier();
+    // The communicators are as good as new.
+    std::vector<void*> pointers;
+    for (const Buffer& buffer : buffers) pointers.push_back(buffer.at());
+    const auto good = players.register_windows(comms, pointers, 65536);
+    for (std::size_t i = 0; i < comms.size(); ++i) {
+      require(ncclCommWindowDeregister(comms[i], good[i]), "deregister");
+      expect_error(ncclCommWindowDeregister(comms[i], good[i]), ncclInvalidArgument,
+                   "a second deregistration", {"window"});
+      expect_error(ncclCommWindowDeregister(comms[i], nullptr), ncclInvalidArgument, "null");
+    }
+    players.destroy(comms);
+  });
 }
 
 TEST_CASE("a window of another communicator is refused", "[req:1.38]") {
@@ -314,26 +311,23 @@ TEST_CASE("a window of another communicator is refused", "[req:1.38]") {
 }
 
 TEST_CASE("after finalize only queries and the end are allowed", "[req:1.38]") {
-  for (const Cast cast : kCasts) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, 2, [](Players& players) {
-      auto comms = players.init();
-      require(players.together([&](std::size_t i, int) { return ncclCommFinalize(comms[i]); }),
-              "ncclCommFinalize");
-      float value = 1;
-      ncclWindow_t window = nullptr;
-      Buffer buffer(4096);
-      int rank = -1;
-      for (ncclComm_t comm : comms) {
-        expect_error(sum(&value, 1, comm), ncclInvalidUsage, "ncclAllReduce", {"finalized"});
-        expect_error(ncclCommWindowRegister(comm, buffer.at(), 4096, &window, 0), ncclInvalidUsage,
-                     "ncclCommWindowRegister", {"finalized"});
-        expect_error(ncclCommFinalize(comm), ncclInvalidUsage, "ncclCommFinalize", {"finalized"});
-        require(ncclCommUserRank(comm, &rank), "ncclCommUserRank");
-      }
-      players.destroy(comms);
-    }));
-  }
+  play_in_all_casts(2, [](Players& players) {
+    auto comms = players.init();
+    require(players.together([&](std::size_t i, int) { return ncclCommFinalize(comms[i]); }),
+            "ncclCommFinalize");
+    float value = 1;
+    ncclWindow_t window = nullptr;
+    Buffer buffer(4096);
+    int rank = -1;
+    for (ncclComm_t comm : comms) {
+      expect_error(sum(&value, 1, comm), ncclInvalidUsage, "ncclAllReduce", {"finalized"});
+      expect_error(ncclCommWindowRegister(comm, buffer.at(), 4096, &window, 0), ncclInvalidUsage,
+                   "ncclCommWindowRegister", {"finalized"});
+      expect_error(ncclCommFinalize(comm), ncclInvalidUsage, "ncclCommFinalize", {"finalized"});
+      require(ncclCommUserRank(comm, &rank), "ncclCommUserRank");
+    }
+    players.destroy(comms);
+  });
 }
 
 TEST_CASE("cycle 1,003 of create and destroy holds what cycle 3 held", "[promise:3]") {

@@ -78,30 +78,27 @@ TEST_CASE("groups nest, and the outermost counts", "[req:1.10]") {
 }
 
 TEST_CASE("many calls and communicators in one group", "[req:1.10]") {
-  for (const Cast cast : kCasts) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, 3, [](Players& players) {
-      auto first = players.init();
-      auto second = players.init();
-      std::vector<std::vector<float>> data;
-      for (std::size_t i = 0; i < first.size(); ++i) data.emplace_back(40, 1.0f);
-      require(ncclGroupStart(), "ncclGroupStart");
-      for (std::size_t i = 0; i < first.size(); ++i) {
-        // Each element by a call of its own; later ones build on earlier ones of a communicator.
-        for (std::size_t k = 0; k < 20; ++k) {
-          require(sum(&data[i][k], 1, first[i]), "note");
-          require(sum(&data[i][k], 1, first[i]), "note");
-          require(sum(&data[i][20 + k], 1, second[i]), "note");
-        }
+  play_in_all_casts(3, [](Players& players) {
+    auto first = players.init();
+    auto second = players.init();
+    std::vector<std::vector<float>> data;
+    for (std::size_t i = 0; i < first.size(); ++i) data.emplace_back(40, 1.0f);
+    require(ncclGroupStart(), "ncclGroupStart");
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      // Each element by a call of its own; later ones build on earlier ones of a communicator.
+      for (std::size_t k = 0; k < 20; ++k) {
+        require(sum(&data[i][k], 1, first[i]), "note");
+        require(sum(&data[i][k], 1, first[i]), "note");
+        require(sum(&data[i][20 + k], 1, second[i]), "note");
       }
-      require(ncclGroupEnd(), "ncclGroupEnd");
-      for (const auto& mine : data) {
-        for (std::size_t k = 0; k < 40; ++k) require(mine[k] == (k < 20 ? 9.0f : 3.0f), "the sum");
-      }
-      players.destroy(first);
-      players.destroy(second);
-    }));
-  }
+    }
+    require(ncclGroupEnd(), "ncclGroupEnd");
+    for (const auto& mine : data) {
+      for (std::size_t k = 0; k < 40; ++k) require(mine[k] == (k < 20 ? 9.0f : 3.0f), "the sum");
+    }
+    players.destroy(first);
+    players.destroy(second);
+  });
 }
 
 TEST_CASE("an error inside a group is returned at its end, and the thread goes on", "[req:1.38]") {

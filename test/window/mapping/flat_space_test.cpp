@@ -24,12 +24,8 @@ std::vector<TeamMember> team_of(int size) {
 /// An allocation of host_memory(), freed at the end.
 struct Buffer {
   explicit Buffer(std::size_t bytes) {
-    Result<void*> made = host_memory().allocate(bytes);
-    REQUIRE(made.ok());
-    pointer = static_cast<char*>(*made);
-    Result<std::vector<Segment>> found = host_memory().find_segments(pointer, bytes);
-    REQUIRE(found.ok());
-    allocation = found->front().allocation;
+    pointer = static_cast<char*>(host_memory().allocate(bytes).value());
+    allocation = host_memory().find_segments(pointer, bytes).value().front().allocation;
   }
   ~Buffer() { CHECK(host_memory().free(pointer).ok()); }
   char* pointer;
@@ -134,19 +130,15 @@ TEST_CASE("threads that map and let go at random leave nothing behind", "[req:1.
             continue;
           }
           auto space = FlatSpace::acquire(host_memory(), team_of(4), kSlotUnitBytes);
-          if (!space.ok()) {
+          const bool which = random() % 2 == 0;
+          auto mapped = space.value()->map(static_cast<int>(random() % 4), which ? 0 : 8 * kMiB,
+                                           which ? a.allocation : b.allocation);
+          if (!mapped.ok()) {
             ++failures[t];
             continue;
           }
-          const bool which = random() % 2 == 0;
-          auto mapped = (*space)->map(static_cast<int>(random() % 4), which ? 0 : 8 * kMiB,
-                                      which ? a.allocation : b.allocation);
-          if (!mapped.ok()) {
-            ++failures[t];
-          } else {
-            held.push_back(std::move(mapped).value());
-            *reinterpret_cast<std::atomic<char>*>(held.back()->base()) = 1;
-          }
+          held.push_back(std::move(mapped).value());
+          *reinterpret_cast<std::atomic<char>*>(held.back()->base()) = 1;
         }
       });
     }

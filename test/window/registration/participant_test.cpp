@@ -183,7 +183,7 @@ TEST_CASE("a participant that fails on one rank takes the whole batch back every
 
     ORIEL_TRY(const auto windows, self.register_batch(requests));
     ORIEL_EXPECT(pair.a.known().size() == 2 && pair.b.known().size() == 2);
-    for (const auto& window : windows) ORIEL_CHECK(self.manager().deregister(window.handle));
+    ORIEL_CHECK(self.deregister(windows));
     ORIEL_CHECK(self.barrier());
     return check_nothing_held(self, pair);
   });

@@ -51,8 +51,7 @@ void check_refused(const MakeRequests& make, const std::vector<std::string>& par
       ORIEL_CHECK(self.barrier());
       ORIEL_CHECK(self.check_nothing_held());
       ORIEL_CHECK(self.barrier());
-      ORIEL_TRY(const auto window, self.register_one(buffer.at(), 16 * kPage));
-      ORIEL_CHECK(self.manager().deregister(window.handle));
+      ORIEL_CHECK(self.cycle(buffer.at(), 16 * kPage));
       ORIEL_CHECK(self.barrier());
       return refused.error();
     });
@@ -137,8 +136,7 @@ TEST_CASE("slot sizes that differ are refused by name", "[req:1.38]") {
 TEST_CASE("a second deregistration and a made-up handle are errors, not crashes", "[req:1.38]") {
   check_all_ok(run_ranks({2}, {}, [](WindowRank& self) -> Status {
     const HostBuffer buffer(kPage);
-    ORIEL_TRY(const auto window, self.register_one(buffer.at(), kPage));
-    ORIEL_CHECK(self.manager().deregister(window.handle));
+    ORIEL_CHECK(self.cycle(buffer.at(), kPage));
     for (const void* handle :
          {static_cast<const void*>(window.handle), static_cast<const void*>(&self),
           static_cast<const void*>(nullptr)}) {
@@ -196,9 +194,7 @@ Status register_with_fault(const boot::UniqueId& id, int rank, test::FaultPlan* 
       self->drop_manager();
       return verdict("broken, ", &usable.error());
     }
-    for (const auto& window : registered.value()) {
-      ORIEL_CHECK(self->manager().deregister(window.handle));
-    }
+    ORIEL_CHECK(self->deregister(registered.value()));
     return verdict("registered", nullptr);
   }
   const bool broken = self->session().failure().has_value();
@@ -209,8 +205,7 @@ Status register_with_fault(const boot::UniqueId& id, int rank, test::FaultPlan* 
   ORIEL_EXPECT(test::process_state() == before);
   ORIEL_CHECK(self->barrier());
   // The communicator is still of use.
-  ORIEL_TRY(const auto window, self->register_one(first.at(), 3 * kPage));
-  ORIEL_CHECK(self->manager().deregister(window.handle));
+  ORIEL_CHECK(self->cycle(first.at(), 3 * kPage));
   ORIEL_CHECK(self->barrier());
   return verdict("", &registered.error());
 }
@@ -266,9 +261,7 @@ Status register_with_few_files(WindowRank& self, const HostBuffer& first, const 
     const std::string text = registered.ok() ? "" : registered.error().to_string();
     ORIEL_CHECK(self.same_everywhere(text));
     if (registered.ok()) {
-      for (const auto& window : registered.value()) {
-        ORIEL_CHECK(self.manager().deregister(window.handle));
-      }
+      ORIEL_CHECK(self.deregister(registered.value()));
       return {};
     }
     const Error& error = registered.error();
@@ -277,8 +270,7 @@ Status register_with_few_files(WindowRank& self, const HostBuffer& first, const 
     if (!names_cause) return error;
     if (text.find("file descriptors from rank") != std::string::npos) ++receipts;
     // With room again it works, and the next attempt begins with all ranks connected.
-    ORIEL_TRY(const auto window, self.register_one(first.at(), kPage));
-    ORIEL_CHECK(self.manager().deregister(window.handle));
+    ORIEL_CHECK(self.cycle(first.at(), kPage));
   }
   return Error(ErrorCode::internal, "no number of files was enough");
 }
@@ -289,8 +281,7 @@ TEST_CASE("a rank without room for others' descriptors is named on all, with the
           "[req:1.15][req:1.41]") {
   check_all_ok(run_ranks({1, 1, 1}, {}, [](WindowRank& self) -> Status {
     const HostBuffer first(kPage), second(kPage);
-    ORIEL_TRY(const auto window, self.register_one(first.at(), kPage));
-    ORIEL_CHECK(self.manager().deregister(window.handle));
+    ORIEL_CHECK(self.cycle(first.at(), kPage));
     for (int victim = 0; victim < kRanks; ++victim) {
       int receipts = 0;
       ORIEL_CHECK(register_with_few_files(self, first, second, victim, receipts));

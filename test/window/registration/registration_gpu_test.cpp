@@ -93,27 +93,24 @@ Status check_visible(WindowRank& self, const std::vector<RegisteredWindow>& wind
 }  // namespace
 
 TEST_CASE("GPU windows are seen by every rank, of processes and of threads", "[req:1.19]") {
-  for (const auto& layout : {std::vector<int>{1, 1}, {2}, {1, 2}, {1, 1, 1, 1}}) {
-    INFO(layout.size() << " processes");
-    check_all_ok(run_ranks(layout, on_gpus(), [](WindowRank& self) -> Status {
-      ORIEL_TRY(const auto small, GpuBuffer::make(self.memory(), 4096));
-      const auto granules = 1 + static_cast<std::size_t>(self.rank()) % 3;
-      ORIEL_TRY(const auto large, GpuBuffer::make(self.memory(), (8 + 2 * granules) * kMiB));
-      ORIEL_TRY(const auto windows,
-                self.register_batch(
-                    {{small->at(), 4096, 0}, {large->at(2 * kMiB * granules), 4 * kMiB, 0}}));
-      ORIEL_CHECK(check_visible(self, windows));
-      for (const auto& window : windows) ORIEL_CHECK(self.manager().deregister(window.handle));
-      ORIEL_CHECK(self.barrier());
-      ORIEL_EXPECT(self.space().slots().taken_bytes() == 0);
-      // Less than a granule apart cannot be mapped to one offset.
-      const auto refused =
-          self.register_one(large->at(static_cast<std::size_t>(self.rank()) % 2 * 4096), 4096);
-      ORIEL_EXPECT(!refused.ok());
-      ORIEL_EXPECT(refused.error().message().find("rank 1") != std::string::npos);
-      return self.barrier();
-    }));
-  }
+  check_ranks({{1, 1}, {2}, {1, 2}, {1, 1, 1, 1}}, on_gpus(), [](WindowRank& self) -> Status {
+    ORIEL_TRY(const auto small, GpuBuffer::make(self.memory(), 4096));
+    const auto granules = 1 + static_cast<std::size_t>(self.rank()) % 3;
+    ORIEL_TRY(const auto large, GpuBuffer::make(self.memory(), (8 + 2 * granules) * kMiB));
+    ORIEL_TRY(const auto windows,
+              self.register_batch(
+                  {{small->at(), 4096, 0}, {large->at(2 * kMiB * granules), 4 * kMiB, 0}}));
+    ORIEL_CHECK(check_visible(self, windows));
+    ORIEL_CHECK(self.deregister(windows));
+    ORIEL_CHECK(self.barrier());
+    ORIEL_EXPECT(self.space().slots().taken_bytes() == 0);
+    // Less than a granule apart cannot be mapped to one offset.
+    const auto refused =
+        self.register_one(large->at(static_cast<std::size_t>(self.rank()) % 2 * 4096), 4096);
+    ORIEL_EXPECT(!refused.ok());
+    ORIEL_EXPECT(refused.error().message().find("rank 1") != std::string::npos);
+    return self.barrier();
+  });
 }
 
 TEST_CASE("1 GiB windows register in 12 ms, and cycles hold nothing", "[req:1.21]") {
@@ -142,13 +139,12 @@ TEST_CASE("1 GiB windows register in 12 ms, and cycles hold nothing", "[req:1.21
     ORIEL_CHECK(check_visible(self, windows));
     std::sort(milliseconds.begin() + 1, milliseconds.end());
     ORIEL_EXPECT(milliseconds[5] <= 12);
-    for (const auto& window : windows) ORIEL_CHECK(self.manager().deregister(window.handle));
+    ORIEL_CHECK(self.deregister(windows));
     ORIEL_CHECK(self.barrier());
 
     std::size_t fds = 0;
     for (int cycle = 0; cycle < 200; ++cycle) {
-      ORIEL_TRY(const auto window, self.register_one(buffers[0]->at(), 64 * kMiB));
-      ORIEL_CHECK(self.manager().deregister(window.handle));
+      ORIEL_CHECK(self.cycle(buffers[0]->at(), 64 * kMiB));
       if (cycle == 20) fds = test::count_fds();
     }
     ORIEL_EXPECT(test::count_fds() == fds);
@@ -177,8 +173,7 @@ Held held_by(WindowRank& self) {
 /// A registration that takes sockets, which a failure before it has closed.
 Status register_fresh(WindowRank& self) {
   ORIEL_TRY(const auto fresh, GpuBuffer::make(self.memory(), 2 * kMiB));
-  ORIEL_TRY(const auto window, self.register_one(fresh->at(), 2 * kMiB));
-  ORIEL_CHECK(self.manager().deregister(window.handle));
+  ORIEL_CHECK(self.cycle(fresh->at(), 2 * kMiB));
   return self.barrier();
 }
 
@@ -200,9 +195,7 @@ Status fail_every_call(WindowRank& self, int victim, GpuBuffer& kept, int& error
       return self.register_batch({{fresh->at(), 2 * kMiB, 0}, {kept.at(), 4096, 0}});
     }();
     if (registered.ok()) {
-      for (const auto& window : registered.value()) {
-        ORIEL_CHECK(self.manager().deregister(window.handle));
-      }
+      ORIEL_CHECK(self.deregister(registered.value()));
     } else {
       ++errors;
       const std::string text = registered.error().to_string();
@@ -224,22 +217,19 @@ Status fail_every_call(WindowRank& self, int victim, GpuBuffer& kept, int& error
 
 TEST_CASE("whichever driver call of a registration fails on whichever rank, all agree",
           "[req:1.41]") {
-  for (const auto& layout : {std::vector<int>{1, 1}, {2}}) {
-    INFO(layout.size() << " processes");
-    check_all_ok(run_ranks(layout, on_gpus(), [&](WindowRank& self) -> Status {
-      static const test::CudaFaultHooks hooks;  // one for the process
-      ORIEL_TRY(const auto kept, GpuBuffer::make(self.memory(), 4096));
-      ORIEL_TRY(const auto window, self.register_one(kept->at(), 4096));
-      int errors = 0;
-      for (int victim = 0; victim < self.size(); ++victim) {
-        ORIEL_CHECK(fail_every_call(self, victim, *kept, errors));
-      }
-      ORIEL_EXPECT(errors >= 10);
-      ORIEL_CHECK(check_visible(self, {window}));
-      ORIEL_CHECK(self.manager().deregister(window.handle));
-      return self.barrier();
-    }));
-  }
+  check_ranks({{1, 1}, {2}}, on_gpus(), [&](WindowRank& self) -> Status {
+    static const test::CudaFaultHooks hooks;  // one for the process
+    ORIEL_TRY(const auto kept, GpuBuffer::make(self.memory(), 4096));
+    ORIEL_TRY(const auto window, self.register_one(kept->at(), 4096));
+    int errors = 0;
+    for (int victim = 0; victim < self.size(); ++victim) {
+      ORIEL_CHECK(fail_every_call(self, victim, *kept, errors));
+    }
+    ORIEL_EXPECT(errors >= 10);
+    ORIEL_CHECK(check_visible(self, {window}));
+    ORIEL_CHECK(self.manager().deregister(window.handle));
+    return self.barrier();
+  });
 }
 
 }  // namespace oriel::window

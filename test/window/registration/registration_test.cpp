@@ -52,7 +52,7 @@ Status check_visible(WindowRank& self, const RegisteredWindow& window, int salt)
 
 /// Deregisters everything and checks that nothing is held.
 Status check_empty(WindowRank& self, const std::vector<RegisteredWindow>& windows) {
-  for (const auto& window : windows) ORIEL_CHECK(self.manager().deregister(window.handle));
+  ORIEL_CHECK(self.deregister(windows));
   ORIEL_CHECK(self.barrier());
   ORIEL_CHECK(self.check_nothing_held());
   return self.barrier();
@@ -68,112 +68,94 @@ test::ProcessState held_by_process() {
   return test::process_state();
 }
 
-std::string name_of(const std::vector<int>& layout) {
-  std::string text;
-  for (const int ranks : layout) text += (text.empty() ? "" : "+") + std::to_string(ranks);
-  return text;
-}
-
 }  // namespace
 
 TEST_CASE("a batch of windows is seen by every rank at its computed address", "[req:1.16]") {
-  for (const auto& layout : kLayouts) {
-    INFO("ranks by process: " << name_of(layout));
-    check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
-      const HostBuffer small(3 * kPage), large(5 << 20);
-      ORIEL_TRY(const auto windows, self.register_batch({{small.at(), 3 * kPage, 0},
-                                                         {large.at(1 << 20), 1 << 20, 1},
-                                                         {large.at(), 5 << 20, 0}}));
-      ORIEL_EXPECT(windows.size() == 3);
-      int salt = 0;
-      for (const auto& window : windows) ORIEL_CHECK(check_visible(self, window, salt += 2));
-      ORIEL_EXPECT(self.manager().find(large.at(), 4)->handle == windows[2].handle);
-      ORIEL_EXPECT(self.manager().find(large.at(1 << 20), 4)->handle == windows[1].handle);
-      ORIEL_EXPECT(self.manager().find(small.at(), 3 * kPage)->handle == windows[0].handle);
-      ORIEL_EXPECT(!self.manager().find(small.at(), 4 * kPage));
-      return check_empty(self, windows);
-    }));
-  }
+  check_ranks(kLayouts, {}, [](WindowRank& self) -> Status {
+    const HostBuffer small(3 * kPage), large(5 << 20);
+    ORIEL_TRY(const auto windows, self.register_batch({{small.at(), 3 * kPage, 0},
+                                                       {large.at(1 << 20), 1 << 20, 1},
+                                                       {large.at(), 5 << 20, 0}}));
+    ORIEL_EXPECT(windows.size() == 3);
+    int salt = 0;
+    for (const auto& window : windows) ORIEL_CHECK(check_visible(self, window, salt += 2));
+    ORIEL_EXPECT(self.manager().find(large.at(), 4)->handle == windows[2].handle);
+    ORIEL_EXPECT(self.manager().find(large.at(1 << 20), 4)->handle == windows[1].handle);
+    ORIEL_EXPECT(self.manager().find(small.at(), 3 * kPage)->handle == windows[0].handle);
+    ORIEL_EXPECT(!self.manager().find(small.at(), 4 * kPage));
+    return check_empty(self, windows);
+  });
 }
 
 TEST_CASE("many windows in one allocation map it once", "[req:1.18]") {
-  for (const auto& layout : kLayouts) {
-    INFO("ranks by process: " << name_of(layout));
-    check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
-      const HostBuffer buffer(64 * kPage);
-      ORIEL_TRY(const auto outer, self.register_one(buffer.at(), 64 * kPage));
-      const std::size_t taken = self.space().slots().taken_bytes();
-      ORIEL_CHECK(self.barrier());
-      const auto mappings = test::count_mappings();
-      ORIEL_CHECK(self.barrier());
-      std::vector<RegisteredWindow> windows = {outer};
-      for (std::size_t i = 0; i < 20; ++i) {
-        ORIEL_TRY(const auto window, self.register_one(buffer.at(i * kPage), (i + 1) * kPage));
-        ORIEL_EXPECT(window.slot_offset == outer.slot_offset + i * kPage);
-        ORIEL_EXPECT(window.flat_base == outer.flat_base + i * kPage);
-        windows.push_back(window);
-      }
-      ORIEL_EXPECT(self.space().slots().taken_bytes() == taken);
-      ORIEL_CHECK(self.barrier());
-      ORIEL_EXPECT(test::count_mappings() == mappings);
-      ORIEL_CHECK(self.barrier());
-      // The first goes before those inside it, and they stay.
-      ORIEL_CHECK(self.manager().deregister(outer.handle));
-      ORIEL_EXPECT(self.space().slots().taken_bytes() == taken);
-      ORIEL_CHECK(check_visible(self, windows[7], 3));
-      windows.erase(windows.begin());
-      return check_empty(self, windows);
-    }));
-  }
+  check_ranks(kLayouts, {}, [](WindowRank& self) -> Status {
+    const HostBuffer buffer(64 * kPage);
+    ORIEL_TRY(const auto outer, self.register_one(buffer.at(), 64 * kPage));
+    const std::size_t taken = self.space().slots().taken_bytes();
+    ORIEL_CHECK(self.barrier());
+    const auto mappings = test::count_mappings();
+    ORIEL_CHECK(self.barrier());
+    std::vector<RegisteredWindow> windows = {outer};
+    for (std::size_t i = 0; i < 20; ++i) {
+      ORIEL_TRY(const auto window, self.register_one(buffer.at(i * kPage), (i + 1) * kPage));
+      ORIEL_EXPECT(window.slot_offset == outer.slot_offset + i * kPage);
+      ORIEL_EXPECT(window.flat_base == outer.flat_base + i * kPage);
+      windows.push_back(window);
+    }
+    ORIEL_EXPECT(self.space().slots().taken_bytes() == taken);
+    ORIEL_CHECK(self.barrier());
+    ORIEL_EXPECT(test::count_mappings() == mappings);
+    ORIEL_CHECK(self.barrier());
+    // The first goes before those inside it, and they stay.
+    ORIEL_CHECK(self.manager().deregister(outer.handle));
+    ORIEL_EXPECT(self.space().slots().taken_bytes() == taken);
+    ORIEL_CHECK(check_visible(self, windows[7], 3));
+    windows.erase(windows.begin());
+    return check_empty(self, windows);
+  });
 }
 
 TEST_CASE("memory given up under a window goes with the window, its address not before",
           "[req:1.18]") {
-  for (const auto& layout : {std::vector<int>{1, 1}, {2}}) {
-    INFO("ranks by process: " << name_of(layout));
-    check_all_ok(run_ranks(layout, {}, [](WindowRank& self) -> Status {
-      ORIEL_CHECK(self.barrier());
-      const auto before = held_by_process();
-      ORIEL_CHECK(self.barrier());
-      ORIEL_TRY(void* const made, host_memory().allocate(16 * kPage));
-      ORIEL_TRY(const auto window, self.register_one(made, 16 * kPage));
-      const Status freed = host_memory().free(made);
-      ORIEL_EXPECT(!freed.ok() && freed.error().code() == ErrorCode::invalid_usage);
-      ORIEL_CHECK(host_memory().free_when_unused(made));
-      ORIEL_EXPECT(host_memory().free(made).error().code() == ErrorCode::invalid_argument);
-      ORIEL_TRY(void* const next, host_memory().allocate(16 * kPage));
-      ORIEL_EXPECT(next != made);
-      ORIEL_EXPECT(!self.manager().find(next, kPage));
-      ORIEL_CHECK(host_memory().free(next));
-      ORIEL_CHECK(check_visible(self, window, 3));
-      ORIEL_CHECK(self.manager().deregister(window.handle));
-      self.drop_manager();
-      ORIEL_CHECK(self.barrier());
-      ORIEL_EXPECT(held_by_process().mappings <= before.mappings);
-      return self.barrier();
-    }));
-  }
+  check_ranks({{1, 1}, {2}}, {}, [](WindowRank& self) -> Status {
+    ORIEL_CHECK(self.barrier());
+    const auto before = held_by_process();
+    ORIEL_CHECK(self.barrier());
+    ORIEL_TRY(void* const made, host_memory().allocate(16 * kPage));
+    ORIEL_TRY(const auto window, self.register_one(made, 16 * kPage));
+    const Status freed = host_memory().free(made);
+    ORIEL_EXPECT(!freed.ok() && freed.error().code() == ErrorCode::invalid_usage);
+    ORIEL_CHECK(host_memory().free_when_unused(made));
+    ORIEL_EXPECT(host_memory().free(made).error().code() == ErrorCode::invalid_argument);
+    ORIEL_TRY(void* const next, host_memory().allocate(16 * kPage));
+    ORIEL_EXPECT(next != made);
+    ORIEL_EXPECT(!self.manager().find(next, kPage));
+    ORIEL_CHECK(host_memory().free(next));
+    ORIEL_CHECK(check_visible(self, window, 3));
+    ORIEL_CHECK(self.manager().deregister(window.handle));
+    self.drop_manager();
+    ORIEL_CHECK(self.barrier());
+    ORIEL_EXPECT(held_by_process().mappings <= before.mappings);
+    return self.barrier();
+  });
 }
 
 TEST_CASE("LSA teams of different size register together, each in its own space", "[req:1.14]") {
   RankOptions options;
   options.teams = {{0}, {1, 3, 4}, {2, 5}};
-  for (const auto& layout : {std::vector<int>{6}, {1, 1, 1, 1, 1, 1}, {3, 2, 1}}) {
-    INFO("ranks by process: " << name_of(layout));
-    check_all_ok(run_ranks(layout, options, [](WindowRank& self) -> Status {
-      const HostBuffer buffer(16 * kPage);
-      ORIEL_TRY(const auto windows, self.register_batch({{buffer.at(), 8 * kPage, 0},
-                                                         {buffer.at(4 * kPage), 8 * kPage, 0}}));
-      for (const auto& window : windows) ORIEL_CHECK(check_visible(self, window, 1));
-      for (const auto& window : windows) ORIEL_CHECK(self.manager().deregister(window.handle));
-      return self.barrier();
-    }));
-  }
+  check_ranks({{6}, {1, 1, 1, 1, 1, 1}, {3, 2, 1}}, options, [](WindowRank& self) -> Status {
+    const HostBuffer buffer(16 * kPage);
+    ORIEL_TRY(const auto windows, self.register_batch({{buffer.at(), 8 * kPage, 0},
+                                                       {buffer.at(4 * kPage), 8 * kPage, 0}}));
+    for (const auto& window : windows) ORIEL_CHECK(check_visible(self, window, 1));
+    ORIEL_CHECK(self.deregister(windows));
+    return self.barrier();
+  });
 }
 
 TEST_CASE("communicators with one team share one reservation", "[req:1.15]") {
   for (const auto& layout : kLayouts) {
-    INFO("ranks by process: " << name_of(layout));
+    CAPTURE(layout);
     const ServedId second_id;
     check_all_ok(run_ranks(layout, {}, [&](WindowRank& self) -> Status {
       ORIEL_TRY(const auto other,
@@ -205,7 +187,7 @@ TEST_CASE("communicators that register at once all find a place though they just
   constexpr std::size_t kBytes = std::size_t{1300} << 20;  // three fill a slot of 4 GiB
   constexpr std::size_t kCommunicators = 3;
   for (const auto& layout : {std::vector<int>{1, 1}, {2}, {1, 2, 1}}) {
-    INFO("ranks by process: " << name_of(layout));
+    CAPTURE(layout);
     const std::vector<ServedId> ids(kCommunicators);
     check_all_ok(run_ranks(layout, {}, [&](WindowRank& self) -> Status {
       std::vector<std::unique_ptr<WindowRank>> comms;

@@ -144,6 +144,16 @@ Result<RegisteredWindow> WindowRank::register_one(void* pointer, std::size_t byt
   return windows.at(0);
 }
 
+Status WindowRank::deregister(const std::vector<RegisteredWindow>& windows) {
+  for (const auto& window : windows) ORIEL_CHECK(manager_->deregister(window.handle));
+  return {};
+}
+
+Status WindowRank::cycle(void* pointer, std::size_t bytes) {
+  ORIEL_TRY(const auto window, register_one(pointer, bytes));
+  return manager_->deregister(window.handle);
+}
+
 Status WindowRank::barrier() {
   return agree({});
 }
@@ -177,6 +187,14 @@ std::vector<std::string> run_ranks(const std::vector<int>& layout, const RankOpt
     all.insert(all.end(), lines.begin(), lines.end());
   }
   return all;
+}
+
+void check_ranks(const std::vector<std::vector<int>>& layouts, const RankOptions& options,
+                 const RankBody& body) {
+  for (const auto& layout : layouts) {
+    CAPTURE(layout);
+    check_all_ok(run_ranks(layout, options, body));
+  }
 }
 
 void check_all_ok(const std::vector<std::string>& verdicts) {

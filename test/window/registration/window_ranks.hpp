@@ -63,6 +63,9 @@ class WindowRank {
 
   Result<std::vector<RegisteredWindow>> register_batch(std::vector<WindowRequest> requests);
   Result<RegisteredWindow> register_one(void* pointer, std::size_t bytes);
+  Status deregister(const std::vector<RegisteredWindow>& windows);
+  /// Registers a window and deregisters it.
+  Status cycle(void* pointer, std::size_t bytes);
   Status barrier();
   /// The world's outcome of each rank's own.
   Status agree(Status mine);
@@ -96,6 +99,10 @@ using RankBody = std::function<Status(WindowRank&)>;
 /// this one, unless options say otherwise; several: all are forked. "ok" or the error of each rank.
 std::vector<std::string> run_ranks(const std::vector<int>& layout, const RankOptions& options,
                                    const RankBody& body);
+
+/// Checks that every rank says "ok", once for each of these layouts.
+void check_ranks(const std::vector<std::vector<int>>& layouts, const RankOptions& options,
+                 const RankBody& body);
 
 /// Checks that every rank said "ok".
 void check_all_ok(const std::vector<std::string>& verdicts);
