@@ -59,11 +59,9 @@ struct Tally {
 /// Whether there was such a call.
 bool fail_one(Players& players, Aim& aim, int victim, const char* call, int which, Tally& tally) {
   const bool is_victim = players.first() == victim;
-  const Seen seen = live(
-      players, [&] { aim.at(is_victim ? call : nullptr, which); }, [&] { aim.call = nullptr; });
-  if (is_victim) players.word(kHitIn) = aim.hit ? 1 : 0;
-  const bool agreed = agree(players, seen, victim);
-  const bool was_hit = players.word(kHitIn) != 0;
+  const auto [seen, agreed, was_hit] = start_with_faults(
+      players, victim, [&] { aim.at(is_victim ? call : nullptr, which); },
+      [&] { aim.call = nullptr; }, [&] { return aim.hit.load(); });
   ++tally.runs;
   if (!seen.ok) ++tally.errors;
   // A rank that does not make the wire cannot have one.
@@ -72,7 +70,6 @@ bool fail_one(Players& players, Aim& aim, int victim, const char* call, int whic
     tally.complaints += fmt::format("\nrank {}, {} number {}: {}", victim, call, which,
                                     seen.ok ? "no error" : seen.text);
   }
-  players.barrier();
   return was_hit;
 }
 

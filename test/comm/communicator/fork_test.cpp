@@ -3,7 +3,6 @@
 #include <chrono>
 #include <csignal>
 #include <cstdio>
-#include <exception>
 #include <optional>
 #include <string>
 #include <thread>
@@ -17,6 +16,7 @@
 
 #include "api/api_ranks.hpp"
 #include "support/fair_timer.hpp"
+#include "support/in_child.hpp"
 
 // Ranks that fork, as programs with data loaders do.
 namespace oriel::test {
@@ -119,27 +119,6 @@ TEST_CASE("the death of a rank is seen within a second though a child of it live
     CHECK(verdicts.front() == "ok");
   }
 }
-
-namespace {
-
-/// Runs `body` in a forked child; throws what it throws.
-template <class Body>
-void in_child(const Body& body) {
-  const pid_t child = ::fork();
-  if (is_child(child)) {
-    try {
-      body();
-      ::_exit(0);
-    } catch (const std::exception& error) {
-      std::fprintf(stderr, "forked child: %s\n", error.what());
-      ::_exit(1);
-    }
-  }
-  int status = 0;
-  require(::waitpid(child, &status, 0) == child && status == 0, "the child");
-}
-
-}  // namespace
 
 TEST_CASE("a forked child cannot act on its parent's communicator", "[req:1.12]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {

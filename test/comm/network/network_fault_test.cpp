@@ -30,15 +30,6 @@ constexpr int kMissesToEnd = 3;
 constexpr long kCallsMost = 2000;
 constexpr std::array kStatuses = {ENOMEM, EMFILE, ENFILE, EPERM, EIO, ENOBUFS};
 
-/// As above, with system calls that fail.
-Seen live_with(Players& players, FaultPlan* plan) {
-  std::optional<ScopedSystemFaults> faults;
-  const auto arm = [&] {
-    if (plan != nullptr) faults.emplace(*plan, Reach::process);
-  };
-  return live(players, arm, [&] { faults.reset(); });
-}
-
 void walk(Players& players, long stride, long first, bool by_fabric) {
   const Held before = held_after_good_starts(players);
   std::string complaints;
@@ -49,11 +40,14 @@ void walk(Players& players, long stride, long first, bool by_fabric) {
       FaultPlan plan;
       plan.fail_at = k;
       plan.status = kStatuses[static_cast<std::size_t>(k) % kStatuses.size()];
-      const bool is_victim = players.first() == victim;
-      const Seen seen = live_with(players, is_victim ? &plan : nullptr);
-      if (is_victim) players.word(kHitIn) = plan.hit() ? 1 : 0;
-      const bool agreed = agree(players, seen, victim);
-      misses = players.word(kHitIn) != 0 ? 0 : misses + 1;
+      std::optional<ScopedSystemFaults> faults;
+      const auto [seen, agreed, was_hit] = start_with_faults(
+          players, victim,
+          [&] {
+            if (players.first() == victim) faults.emplace(plan, Reach::process);
+          },
+          [&] { faults.reset(); }, [&] { return plan.hit(); });
+      misses = was_hit ? 0 : misses + 1;
       ++(seen.ok ? harmless : failures);
       if (agreed) continue;
       complaints += fmt::format("\nrank {}, call {} {}: {}", victim, k,
@@ -73,10 +67,6 @@ void walk(Players& players, long stride, long first, bool by_fabric) {
   require(complaints.empty(), complaints);
   require(failures > 0, "some calls were needed");
 }
-
-}  // namespace
-
-namespace {
 
 void walk_with(const Variables& settings, long stride, bool by_fabric) {
   const std::uint64_t seed = test_seed();

@@ -151,20 +151,19 @@ TEST_CASE("when a call of the driver fails as adapters' queues are made, both ra
       plan.fail_at = k;
       plan.status = CUDA_ERROR_OUT_OF_MEMORY;
       std::optional<ScopedCudaFaults> faults;
-      const Seen seen = live(
-          players,
+      const auto [seen, agreed, was_hit] = start_with_faults(
+          players, 0,
           [&] {
             // What comes before the network others walk over.
             adapter.verbs.on_list = [&] {
               if (is_victim) faults.emplace(plan);
             };
           },
-          [&] { faults.reset(); });
-      if (is_victim) players.word(kHitIn) = plan.hit() ? 1 : 0;
-      test::require(agree(players, seen, 0), "call " + std::to_string(k) + ": " + seen.text);
+          [&] { faults.reset(); }, [&] { return plan.hit(); });
+      test::require(agreed, "call " + std::to_string(k) + ": " + seen.text);
       adapter.verbs.on_list = nullptr;
       adapter.require_clean();
-      misses = players.word(kHitIn) != 0 ? 0 : misses + 1;
+      misses = was_hit ? 0 : misses + 1;
       errors += seen.ok ? 0 : 1;
       players.barrier();
     }

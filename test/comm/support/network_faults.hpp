@@ -88,6 +88,25 @@ inline bool agree(Players& players, const Seen& mine, int victim) {
   return same && (mine.ok || mine.origin == victim);
 }
 
+/// One start in which calls of the victim may fail.
+struct Run {
+  Seen seen;
+  bool agreed;
+  bool hit;  ///< there was such a call
+};
+
+/// `hit`: whether the call of this rank, if it is the victim, has come and failed.
+inline Run start_with_faults(Players& players, int victim, const std::function<void()>& arm,
+                             const std::function<void()>& disarm,
+                             const std::function<bool()>& hit) {
+  const Seen seen = live(players, arm, disarm);
+  if (players.first() == victim) players.word(kHitIn) = hit() ? 1 : 0;
+  const bool agreed = agree(players, seen, victim);
+  const Run run{seen, agreed, players.word(kHitIn) != 0};
+  players.barrier();
+  return run;
+}
+
 /// Connections that the peer has closed and this end never will: libfabric's tcp forgets those that
 /// it had accepted and not looked at yet when its endpoint was closed.
 inline std::size_t forgotten_connections() {

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <fstream>
 
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/in_child.hpp"
 #include "window/memory/memory_promises.hpp"
 
 namespace oriel::window {
@@ -92,26 +92,20 @@ TEST_CASE("memory from 2 MiB up is in huge pages where the kernel can collapse",
 TEST_CASE("a forked child draws a number of its own and uses what it inherits", "[req:1.18]") {
   char* const pointer = allocate(host_memory(), 4096);
   const std::uint64_t number = process_number();
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    bool good = process_number() != number && process_number() == process_number();
-    Result<std::vector<Segment>> inherited = host_memory().find_segments(pointer, 4096);
-    good = good && !inherited.ok() && inherited.error().code() == ErrorCode::invalid_usage &&
-           inherited.error().message().find("before this process was forked") != std::string::npos;
-    Result<void*> made = host_memory().allocate(4096);
-    good = good && made.ok();
-    if (good) {
-      Result<std::vector<Segment>> fresh = host_memory().find_segments(*made, 1);
-      good = fresh.ok() && fresh->front().allocation->id().process == process_number();
-    }
+  test::in_child([&] {
+    const auto must = [](bool holds) {
+      if (!holds) throw std::runtime_error("not so");
+    };
+    must(process_number() != number && process_number() == process_number());
+    const auto inherited = host_memory().find_segments(pointer, 4096);
+    must(!inherited.ok() && inherited.error().code() == ErrorCode::invalid_usage);
+    must(inherited.error().message().find("before this process was forked") != std::string::npos);
+    void* const made = host_memory().allocate(4096).value();
+    const auto fresh = host_memory().find_segments(made, 1);
+    must(fresh.ok() && fresh->front().allocation->id().process == process_number());
     pointer[0] = 'c';
-    good = good && host_memory().free(pointer).ok();
-    ::_exit(good ? 0 : 1);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  CHECK(status == 0);
+    must(host_memory().free(pointer).ok());
+  });
   CHECK(pointer[0] == 'c');
   CHECK(segments_of(host_memory(), pointer, 1).at(0).base == reinterpret_cast<std::byte*>(pointer));
   CHECK(host_memory().free(pointer).ok());
