@@ -24,6 +24,13 @@ const std::string kRoot = ORIEL_TEST_SOURCE_DIR;
 
 using test::text_of_file;
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(line);
+  return lines;
+}
+
 /// What the program prints when it is called in the source tree.
 std::string run_in_tree(const std::string& arguments) {
   const std::string line = "cd '" + kRoot + "' && '" ORIEL_TOPO_PATH "' " + arguments;
@@ -42,22 +49,20 @@ struct Example {
 std::vector<Example> examples_of_page(const std::string& prompt) {
   const std::string command = "    " + prompt + " oriel-topo";
   std::vector<Example> examples;
-  std::istringstream page(text_of_file(kRoot + "/docs/topology.md"));
-  std::string line;
-  bool more = static_cast<bool>(std::getline(page, line));
-  while (more) {
-    if (!line.starts_with(command)) {
-      more = static_cast<bool>(std::getline(page, line));
-      continue;
+  bool inside = false;
+  for (const std::string& line : lines_of(test::text_of_file(kRoot + "/docs/topology.md"))) {
+    const bool is_text = !line.empty() && !line.starts_with("    ");
+    if (line.starts_with(command)) {
+      examples.push_back({line.substr(command.size()), ""});
+      inside = true;
+    } else if (is_text || test::has(line, "$ ")) {
+      inside = false;
+    } else if (inside) {
+      examples.back().shown += (line.empty() ? line : line.substr(4)) + "\n";
     }
-    Example example{line.substr(command.size()), ""};
-    while ((more = static_cast<bool>(std::getline(page, line)))) {
-      const bool next = line.find("$ ") != std::string::npos;
-      if (next || (!line.empty() && !line.starts_with("    "))) break;
-      example.shown += (line.empty() ? line : line.substr(4)) + "\n";
-    }
-    while (example.shown.ends_with("\n\n")) example.shown.pop_back();  // before the text below
-    examples.push_back(std::move(example));
+  }
+  for (Example& example : examples) {  // without what stands before the text below
+    while (example.shown.ends_with("\n\n")) example.shown.pop_back();
   }
   return examples;
 }
@@ -97,13 +102,6 @@ tools::Summary virtual_machine(int gpus, int cpus) {
   summary.cpu_interfaces =
       topo::InterfaceChoice{"eth0", "", {"eth0"}, "eth0 on virtio2 (NODE)" + rest};
   return summary;
-}
-
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream stream(text);
-  for (std::string line; std::getline(stream, line);) lines.push_back(line);
-  return lines;
 }
 
 /// Whether each line that is shown is printed, in this order: the page may leave some out.

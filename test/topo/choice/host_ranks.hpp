@@ -23,4 +23,14 @@ inline DeviceUuid uuid(int device) {
   return name;
 }
 
+/// A rank on a GPU, in a process that sees no other.
+inline RankInfo on_gpu(std::uint64_t host, int device) {
+  RankInfo info = on_host(host, static_cast<std::uint64_t>(device) + 1);
+  info.kind = DeviceKind::cuda;
+  info.device = device;
+  info.uuid = uuid(device);
+  info.seen = {SeenDevice{info.uuid, true, true, {PathKind::same_device, 0, 0, true}}};
+  return info;
+}
+
 }  // namespace oriel::topo

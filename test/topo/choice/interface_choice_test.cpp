@@ -4,7 +4,6 @@
 #include "topo/choice/interface_choice.hpp"
 
 #include <algorithm>
-#include <fstream>
 #include <map>
 #include <sstream>
 
@@ -14,6 +13,8 @@
 
 #include "support/words.hpp"
 #include "topo/choice/interface_users.hpp"
+#include "topo/machine/machine_file.hpp"
+#include "topo/machine/machines.hpp"
 #include "topo/machine/process_machine.hpp"
 #include "topo/sources/sys_tree.hpp"
 #include "topo/sources/temporary_tree.hpp"
@@ -314,41 +315,31 @@ TEST_CASE("this process's own interfaces are found, and asked for again cost no 
 
 TEST_CASE("a rank's own adapter is the RDMA port that is chosen for it", "[req:2.5][req:3.11]") {
   const TemporaryTree files;
-  const auto with = [&](const std::string& ports) {
-    const std::string path = files.root() + "/machine.xml";
-    std::ofstream(path) << R"(<system version="1">
-      <cpu numaid="0" affinity="0000000f" arch="x86_64"></cpu>
-      <cpu numaid="1" affinity="000000f0" arch="x86_64">)"
-                        << ports << "</cpu></system>";
-    Settings settings;
-    settings.topo_file = path;
-    return settings;
-  };
-  const auto port = [](int bus, const char* name, int number) {
-    return fmt::format(
-        R"(<pci busid="0000:{}:00.0" class="0x020700"><nic><net name="{}" dev="0" speed="100000")"
-        R"( port="{}" guid="0x{}"/></nic></pci>)",
-        bus, name, number, bus);
-  };
-  const auto chosen = [](const Settings& settings, const InterfaceUser& user) {
+  Settings settings;
+  settings.topo_file = files.root() + "/machine.xml";
+  const auto chosen = [&](const InterfaceUser& user) {
     ProcessMachine process;  // a file is read once in a process
     const ScopedProcessMachine scoped(process);
     return own_adapter(user, settings);
   };
-  const Settings two = with(port(10, "mlx5_4", 2) + port(20, "mlx5_7", 1));
-  const auto first = chosen(two, {std::nullopt, 1, 0, {1, 1}});
-  const auto second = chosen(two, {std::nullopt, 1, 1, {1, 1}});
+  Machine machine = machine_of("n( ) n( ib100#1 ib100#2 )");
+  machine.nics[0].port = 2;
+  REQUIRE(dump_machine(machine, settings.topo_file).ok());
+  const auto first = chosen({std::nullopt, 1, 0, {1, 1}});
+  const auto second = chosen({std::nullopt, 1, 1, {1, 1}});
   REQUIRE(first.ok());
   REQUIRE(second.ok());
-  CHECK(first->name == "mlx5_4");
+  CHECK(first->name == "ib0");
   CHECK(first->port == 2);
-  CHECK(second->name == "mlx5_7");
+  CHECK(second->name == "ib1");
   CHECK(second->port == 1);
-  const auto none = chosen(with(""), user_on_cpu(0));
+  REQUIRE(dump_machine(machine_of("n( )"), settings.topo_file).ok());
+  const auto none = chosen(user_on_cpu(0));
   REQUIRE_FALSE(none.ok());
   CHECK(none.error().code() == ErrorCode::system);
   CHECK(has(none.error().message(), "no RDMA port"));
-  CHECK_FALSE(chosen(with("<"), user_on_cpu(0)).ok());
+  files.file("/machine.xml", "<");
+  CHECK_FALSE(chosen(user_on_cpu(0)).ok());
 }
 
 }  // namespace oriel::topo

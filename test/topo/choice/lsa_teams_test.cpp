@@ -2,10 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "topo/choice/lsa_teams.hpp"
 
-#include <algorithm>
-#include <chrono>
-#include <random>
-
 #include <catch2/catch.hpp>
 
 #include "topo/choice/host_ranks.hpp"
@@ -15,24 +11,18 @@ namespace {
 
 using Lists = std::vector<std::vector<int>>;
 
-/// Rank `device` of a process of its own on one machine; it sees all of `devices` and reaches those
-/// for which `reach` holds.
-template <typename Reach>
-RankInfo on_gpu(int device, int devices, Reach reach) {
-  RankInfo info = on_host(1, static_cast<std::uint64_t>(device) + 1);
-  info.kind = DeviceKind::cuda;
-  info.device = device;
-  info.uuid = uuid(device);
-  for (int other = 0; other < devices; ++other) {
-    info.seen.push_back(SeenDevice{uuid(other), reach(device, other)});
-  }
-  return info;
-}
-
+/// A rank on each of `count` GPUs of one machine; it sees all and reaches those for which `reach`
+/// holds.
 template <typename Reach>
 std::vector<RankInfo> gpus(int count, Reach reach) {
   std::vector<RankInfo> ranks;
-  for (int device = 0; device < count; ++device) ranks.push_back(on_gpu(device, count, reach));
+  for (int device = 0; device < count; ++device) {
+    RankInfo& info = ranks.emplace_back(on_gpu(1, device));
+    info.seen.clear();
+    for (int other = 0; other < count; ++other) {
+      info.seen.push_back(SeenDevice{uuid(other), reach(device, other)});
+    }
+  }
   return ranks;
 }
 
@@ -128,18 +118,14 @@ namespace {
 std::vector<RankInfo> fabric(int machines, int each) {
   std::vector<RankInfo> ranks;
   for (int rank = 0; rank < machines * each; ++rank) {
-    RankInfo info =
-        on_host(static_cast<std::uint64_t>(rank / each) + 1, static_cast<std::uint64_t>(rank) + 1);
+    RankInfo& info = ranks.emplace_back(on_gpu(static_cast<std::uint64_t>(rank / each) + 1, rank));
     info.node.network_namespace = info.node.host + 1000;
-    info.kind = DeviceKind::cuda;
-    info.device = rank % each;
-    info.uuid = uuid(rank);
     info.fabric = FabricClique{{}, 5};
     info.fabric_handles = true;
+    info.seen.clear();
     for (int peer = rank / each * each; peer < (rank / each + 1) * each; ++peer) {
       info.seen.push_back(SeenDevice{uuid(peer), true});
     }
-    ranks.push_back(std::move(info));
   }
   return ranks;
 }

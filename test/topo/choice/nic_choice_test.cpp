@@ -221,36 +221,25 @@ TEST_CASE("the reason names what was passed by, who shares, and the backup", "[r
 }
 
 TEST_CASE("where PCI tells no more, the NUMA nodes' own distances decide", "[req:2.5]") {
-  MachineBuilder build;
-  for (int node = 0; node < 4; ++node) build.numa(node, {node});
-  build.machine.numa[0].distances = {10, 32, 12, 21};
-  build.machine.numa[1].distances = {32, 10, 21, 12};
-  build.machine.numa[2].distances = {12, 21, 10, 32};
-  build.machine.numa[3].distances = {21, 12, 32, 10};
-  build.gpu(build.host_bridge(0), "0000:10:00.0");
-  build.nic(build.host_bridge(1), "0000:40:00.0", "far", 400, 1);
-  build.nic(build.host_bridge(2), "0000:80:00.0", "near", 400, 2);
-  build.nic(build.host_bridge(3), "0000:c0:00.0", "between", 400, 3);
-  const Machine machine = canonical(std::move(build.machine));
-  REQUIRE(machine.nics[1].name == "near");
+  Machine machine = machine_of("n( g ) n( ib400#1 ) n( ib400#2 ) n( ib400#3 )");
+  machine.numa[0].distances = {10, 32, 12, 21};
+  machine.numa[1].distances = {32, 10, 21, 12};
+  machine.numa[2].distances = {12, 21, 10, 32};
+  machine.numa[3].distances = {21, 12, 32, 10};
   const auto choices = choose_nics(machine);
   CHECK(choices[0].primary == 1);
   CHECK(choices[0].distance == Distance::system);
-  CHECK(choices[0].reason.starts_with("near is the nearest (SYS)"));
+  CHECK(choices[0].reason.starts_with("ib1 is the nearest (SYS)"));
 }
 
 TEST_CASE("NUMA nodes without processors have no say in the link layer, and no NIC", "[req:2.5]") {
   for (const bool known : {true, false}) {
-    MachineBuilder build;
-    for (int node = 0; node < 4; ++node) {  // two of them memory beside the Ethernet port
-      build.numa(node, known && node < 2 ? std::vector<int>{node} : std::vector<int>{});
-      build.machine.numa.back().distances = {10, 21, 12, 12};
+    Machine machine = machine_of("n( eth100 ) n( ib100 ) n( ) n( )");
+    for (std::size_t node = 0; node < 4; ++node) {  // two of them memory beside the Ethernet port
+      if (!known || node >= 2) machine.numa[node].cpus.clear();
+      machine.numa[node].distances = {10, 21, 12, 12};
     }
-    build.machine.numa[1].distances = {21, 10, 24, 24};
-    build.nic(build.host_bridge(0), "0000:10:00.0", "eth", 100);
-    build.machine.nics.back().layer = Nic::Layer::ethernet;
-    build.nic(build.host_bridge(1), "0000:20:00.0", "ib", 100);
-    const Machine machine = canonical(std::move(build.machine));
+    machine.numa[1].distances = {21, 10, 24, 24};
     CHECK(layer_for_all(machine, PortSpeeds(machine)) ==
           (known ? Nic::Layer::infiniband : Nic::Layer::ethernet));
     const auto choices = choose_nics_of_numa_nodes(machine);

@@ -16,15 +16,6 @@ namespace {
 
 using test::has;
 
-RankInfo on_gpu(std::uint64_t host, int device) {
-  RankInfo info = on_host(host, static_cast<std::uint64_t>(device) + 1);
-  info.kind = DeviceKind::cuda;
-  info.device = device;
-  info.uuid = uuid(device);
-  info.seen = {SeenDevice{info.uuid, true, true, {PathKind::same_device, 0, 0, true}}};
-  return info;
-}
-
 void see(RankInfo& from, const RankInfo& to, PathFacts path) {
   from.seen.push_back({to.uuid, path.kind != PathKind::host_memory, true, path});
   std::sort(from.seen.begin(), from.seen.end(),

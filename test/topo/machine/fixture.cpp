@@ -13,12 +13,14 @@
 #include <fmt/format.h>
 
 #include "support/words.hpp"
+#include "topo/choice/affinity.hpp"
 #include "topo/choice/nic_choice.hpp"
 #include "topo/choice/paths.hpp"
 #include "topo/choice/reach.hpp"
 #include "topo/machine/discover.hpp"
 #include "topo/model/nvlink_generation.hpp"
 #include "topo/sources/fake_nvml.hpp"
+#include "topo/sources/numa_sysfs.hpp"
 #include "topo/sources/temporary_tree.hpp"
 
 namespace oriel::topo {
@@ -56,16 +58,6 @@ void unpack(const std::string& text, const TemporaryTree& tree) {
     }
   }
   for (const auto& [path, content] : long_files) tree.file(path, content);
-}
-
-/// The numbers of "0-3" or "5".
-std::vector<int> range(const std::string& text) {
-  const std::size_t dash = text.find('-');
-  const int first = std::stoi(text);
-  const int last = dash == std::string::npos ? first : std::stoi(text.substr(dash + 1));
-  std::vector<int> numbers;
-  for (int number = first; number <= last; ++number) numbers.push_back(number);
-  return numbers;
 }
 
 /// What the lines of a gpus file say to a model of NVML, and what CUDA adds.
@@ -155,8 +147,8 @@ class GpuFacts {
     int count = 0;
     words >> from_text >> to_text;
     if (kind == "links") words >> count;
-    for (const int from : range(from_text)) {
-      for (const int to : range(to_text)) {
+    for (const int from : numbers_in(from_text)) {
+      for (const int to : numbers_in(to_text)) {
         if (from == to) continue;
         auto& device = nvml_.devices.at(static_cast<std::size_t>(from));
         const std::string& remote = nvml_.devices.at(static_cast<std::size_t>(to)).pci;
@@ -188,16 +180,7 @@ std::string nic_text(const Machine& machine, int nic) {
 }
 
 std::string list_text(const std::vector<int>& numbers) {
-  std::string text;
-  for (std::size_t i = 0; i < numbers.size();) {
-    std::size_t last = i;
-    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
-    if (!text.empty()) text += ",";
-    text += fmt::format("{}", numbers[i]);
-    if (last > i) text += fmt::format("-{}", numbers[last]);
-    i = last + 1;
-  }
-  return text.empty() ? "none" : text;
+  return numbers.empty() ? "none" : ranges_of(numbers);
 }
 
 std::string choice_text(const Machine& machine, const NicChoice& choice) {

@@ -345,11 +345,9 @@ TEST_CASE("NCCL's guid is the card's: its functions are ports, each the other's 
 TEST_CASE("odd descriptions are refused with line and reason", "[req:2.7]") {
   refused(with("busid=\"0000:18:00.0\" ", ""), "line 4: <pci> has no busid");
   refused(with("0000:18:00.0", "elsewhere"), "line 4: <pci> has busid 'elsewhere'");
-  refused(with("0000:98:00.0", "0000:18:00.0"), "0000:18:00.0 is listed twice");
   refused(with("numaid=\"0\"", "numaid=\"zero\""), "line 2: <cpu> has numaid 'zero'");
   // More than a rank may tell the others of.
   refused(with("numaid=\"0\"", "numaid=\"65537\""), "line 2: <cpu> has numaid '65537'");
-  refused(with("numaid=\"1\"", "numaid=\"0\""), "NUMA node 0 is listed twice");
   refused(with("00000001,0000000f", "0000000g"), "no mask of up to 65536 bits");
   refused(with("00000001,0000000f", std::string(9000, ',')), "no mask of up to 65536 bits");
   refused(with("count=\"18\"", "count=\"-1\""), "line 6: <nvlink> has count '-1'");
@@ -393,11 +391,6 @@ TEST_CASE("what makes no machine is refused with the line that makes none", "[re
           "line 21: NIC mlx5_0:1 is listed twice, first in line 11");
   refused(with("class=\"0x060400\"", "class=\"0x030200\"><gpu/></pci><pci busid=\"0000:16:00.0\""),
           "line 3: 0000:16:00.0 is listed twice, first in line 3");
-  std::string many = "<system>\n<cpu numaid=\"0\">\n";
-  for (int i = 0; i < 300; ++i) {
-    many += fmt::format("<pci busid=\"{:04x}:01:00.0\"><gpu/></pci>\n", i);
-  }
-  refused(many + "</cpu></system>", "line 259: there are more than 256 GPUs");
 }
 
 TEST_CASE("devices whose place on the buses is not known keep their NUMA nodes", "[req:2.7]") {

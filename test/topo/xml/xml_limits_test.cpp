@@ -44,7 +44,7 @@ TEST_CASE("more things than any machine has are refused in time, in both formats
     }
     return text + "</cpu></system>";
   };
-  refused(some("<gpu/>", 257), "there are more than 256 GPUs");
+  refused(some("<gpu/>", 257), "line 258: there are more than 256 GPUs");
   refused(some("<nic><net name=\"a\"/><net name=\"b\"/></nic>", 2049),
           "there are more than 4096 network ports");
   std::string nodes = "<system>\n";
