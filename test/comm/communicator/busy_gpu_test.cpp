@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
+#include <functional>
 #include <optional>
 #include <thread>
 
@@ -17,18 +18,21 @@ namespace {
 
 using namespace std::chrono_literals;
 
-Variables busy_variables() {
-  return {{"ORIEL_BACKEND", "cuda"}, {"ORIEL_TIMEOUT", "2s"}, {"ORIEL_SCRATCH_SIZE", "1M"}};
-}
-
 void live_well(Players& players) {
   auto comm = join(players);
   const auto kernels = must(comm.device_comm());
   players.barrier();
 }
 
-void expect_nothing_wrong(const FakeCuda& model) {
-  for (const std::string& violation : model.violations()) require(false, violation);
+/// Plays two ranks, each on a device of its own model.
+void play_two(const std::function<void(Players&, FakeCuda&)>& body) {
+  const Environment environment(
+      Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_TIMEOUT", "2s"}, {"ORIEL_SCRATCH_SIZE", "1M"}});
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
+    body(players, model);
+    for (const std::string& violation : model.violations()) require(false, violation);
+  }));
 }
 
 /// `call` fails on all ranks within the deadline, because rank 1's GPU is busy.
@@ -43,9 +47,7 @@ void expect_too_busy(const Call& call) {
 }  // namespace
 
 TEST_CASE("a start on a GPU that stays busy ends by its deadline, on all ranks", "[req:1.12]") {
-  const Environment environment(busy_variables());
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
+  play_two([](Players& players, FakeCuda& model) {
     for (int i = 0; i < 2; ++i) live_well(players);
     const FakeCuda::Held before = model.held();
     model.fill_devices(players.first() == 1);
@@ -56,14 +58,11 @@ TEST_CASE("a start on a GPU that stays busy ends by its deadline, on all ranks",
     model.fill_devices(false);
     live_well(players);
     require(model.held() == before, "everything is given back in the end");
-    expect_nothing_wrong(model);
-  }));
+  });
 }
 
 TEST_CASE("a device communicator on a GPU that stays busy fails by its deadline", "[req:1.12]") {
-  const Environment environment(busy_variables());
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
+  play_two([](Players& players, FakeCuda& model) {
     live_well(players);
     {
       auto comm = join(players);
@@ -77,14 +76,11 @@ TEST_CASE("a device communicator on a GPU that stays busy fails by its deadline"
       require(model.held() == before, "everything is given back in the end");
       players.barrier();
     }
-    expect_nothing_wrong(model);
-  }));
+  });
 }
 
 TEST_CASE("a start waits for a GPU that is busy for a while", "[req:1.12]") {
-  const Environment environment(busy_variables());
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
+  play_two([](Players& players, FakeCuda& model) {
     model.fill_devices(players.first() == 1);
     std::jthread other([&] {
       std::this_thread::sleep_for(300ms);
@@ -93,8 +89,7 @@ TEST_CASE("a start waits for a GPU that is busy for a while", "[req:1.12]") {
     auto comm = join(players);
     players.barrier();
     other.join();
-    expect_nothing_wrong(model);
-  }));
+  });
 }
 
 }  // namespace oriel::test

@@ -168,22 +168,19 @@ bool with_fabric(Variables& settings) {
 
 }  // namespace
 
-TEST_CASE("a rank that destroys its communicator is named by all that call on, over rings",
-          "[req:3.19]") {
-  lose_a_rank_each({{"ORIEL_DIRECT_COPY", "1"}}, {{1, 1, 1}}, 1000);
-  lose_a_rank_each({{"ORIEL_DIRECT_COPY", "0"}}, {{2, 1}}, 1000);
-}
-
-TEST_CASE("a rank that destroys its communicator is named by all that call on, by libfabric",
-          "[req:3.19]") {
-  Variables settings;
-  if (with_fabric(settings)) lose_a_rank_each(settings, {{1, 1, 1}}, 75'000);
-}
-
-TEST_CASE("a rank that destroys its communicator is named by all that call on, by two paths",
-          "[req:3.19]") {
-  Variables settings = {{"ORIEL_PATHS", "lo,lo"}};
-  if (with_fabric(settings)) lose_a_rank_each(settings, {{1, 1, 1}}, 1000);
+TEST_CASE("a rank that destroys its communicator is named by all that call on", "[req:3.19]") {
+  SECTION("over rings") {
+    lose_a_rank_each({{"ORIEL_DIRECT_COPY", "1"}}, {{1, 1, 1}}, 1000);
+    lose_a_rank_each({{"ORIEL_DIRECT_COPY", "0"}}, {{2, 1}}, 1000);
+  }
+  SECTION("by libfabric") {
+    Variables settings;
+    if (with_fabric(settings)) lose_a_rank_each(settings, {{1, 1, 1}}, 75'000);
+  }
+  SECTION("by two paths") {
+    Variables settings = {{"ORIEL_PATHS", "lo,lo"}};
+    if (with_fabric(settings)) lose_a_rank_each(settings, {{1, 1, 1}}, 1000);
+  }
 }
 
 // All at once, as each waits for a silence. Silence is a third of the timeout, with backups that of

@@ -9,7 +9,6 @@
 #include "comm/support/network_of.hpp"
 #include "comm/support/network_players.hpp"
 #include "net/support/nic_faults.hpp"
-#include "support/seed.hpp"
 
 // Nodes of one machine map each other's windows, and bytes between them need no wire (3.9).
 namespace oriel::test {
@@ -34,15 +33,6 @@ int shared_mappings() {
 }
 
 }  // namespace
-
-TEST_CASE("random puts, gets and signals between nodes of one machine, with and without wire",
-          "[req:3.9]") {
-  const std::uint64_t seed = test_seed();
-  for (const bool direct : {true, false}) {
-    play_on_nodes({{2, 1}}, with_copies(direct),
-                  [&](Players& players) { Traffic(players, seed).run(60); });
-  }
-}
 
 TEST_CASE("windows of near nodes are mapped as long as both sides have them", "[req:3.9]") {
   for (const bool direct : {true, false}) {

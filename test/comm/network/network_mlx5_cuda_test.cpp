@@ -261,11 +261,10 @@ class Crossings {
   }
   void get_from(int peer) {
     const std::size_t bytes = random_bytes();
-    const std::size_t near = across(players_.first(), bytes), far = across(peer, bytes);
-    get(peer, far, near, bytes, "what was read");
+    get(peer, across(peer, bytes), across(players_.first(), bytes), bytes);
   }
   /// All of a peer's window comes into this rank's.
-  void get_all(int peer) { get(peer, 0, 0, mine_.bytes(), "what is at the peer"); }
+  void get_all(int peer) { get(peer, 0, 0, mine_.bytes()); }
   void await_signals(int from, std::uint64_t count) {
     require(device::wait_signal(kThread, kernels_.view(), kSignal, count, from), "the signals");
     test::require(device::read_signal(kernels_.view(), kSignal) == count, "no more signals");
@@ -288,15 +287,14 @@ class Crossings {
     const std::size_t before = std::min(end, 1 + random_() % (bytes - 1));
     return std::min(end - before, mine_.bytes() - bytes);
   }
-  void get(int peer, std::size_t far, std::size_t near, std::size_t bytes,
-           const std::string& what) {
+  void get(int peer, std::size_t far, std::size_t near, std::size_t bytes) {
     const auto posted =
         device::world_get(kThread, kernels_.view(), peer, view(), far, view(), near, bytes);
     require(device::world_wait(kThread, kernels_.view(), posted), "a get");
     std::copy_n(image_of(peer).data() + far, bytes, own().data() + near);
-    if (std::memcmp(own().data(), mine_.at(0), mine_.bytes()) == 0) return;
     const auto wrong = std::mismatch(own().begin(), own().end(), mine_.at(0));
-    test::require(false, what + ", at " + std::to_string(wrong.first - own().begin()));
+    test::require(wrong.first == own().end(),
+                  "what was read, at " + std::to_string(wrong.first - own().begin()));
   }
 
   Players& players_;

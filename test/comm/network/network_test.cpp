@@ -32,10 +32,12 @@ using WorldBarrier = device::WorldBarrier<Thread>;
 
 }  // namespace
 
-TEST_CASE("random puts, gets and signals between nodes, checked byte by byte", "[req:3.15]") {
+TEST_CASE("random puts, gets and signals between nodes, with and without wire, byte by byte",
+          "[req:3.9][req:3.15]") {
   const std::uint64_t seed = test_seed();
+  const Variables settings = {{"ORIEL_DIRECT_COPY", GENERATE("0", "1")}};
   for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 3}}, Nodes{{1, 2, 1}}, Nodes{{1, 1, 1, 1}}}) {
-    play_on_nodes(nodes, {}, [&](Players& players) { Traffic(players, seed).run(60); });
+    play_on_nodes(nodes, settings, [&](Players& players) { Traffic(players, seed).run(60); });
   }
 }
 

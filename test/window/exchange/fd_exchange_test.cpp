@@ -19,6 +19,7 @@
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 #include "support/process_state.hpp"
+#include "window/exchange/send_descriptors.hpp"
 #include "window/memory/memory_host.hpp"
 
 namespace oriel::window {
@@ -140,21 +141,7 @@ class Hostile {
   }
 
   void send(ByteView bytes, const std::vector<int>& fds) {
-    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(253 * sizeof(int))> control{};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    if (!fds.empty()) {
-      message.msg_control = control.data();
-      message.msg_controllen = CMSG_SPACE(fds.size() * sizeof(int));
-      cmsghdr* header = CMSG_FIRSTHDR(&message);
-      header->cmsg_level = SOL_SOCKET;
-      header->cmsg_type = SCM_RIGHTS;
-      header->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-      std::memcpy(CMSG_DATA(header), fds.data(), fds.size() * sizeof(int));
-    }
-    static_cast<void>(::sendmsg(socket_.get(), &message, MSG_NOSIGNAL));
+    send_with_descriptors(socket_.get(), bytes, fds);
   }
 
   void send_header(std::uint16_t type, std::uint16_t count, std::uint32_t total,

@@ -18,6 +18,7 @@
 #include "framework_memory.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
 #include "support/cuda/needs_gpu.hpp"
+#include "window/exchange/send_descriptors.hpp"
 #include "window/memory/memory_cuda.hpp"
 #include "window/memory/memory_promises.hpp"
 #include "window/memory/on_device.hpp"
@@ -98,25 +99,15 @@ class OtherProcess {
   /// Whether it could map and write what it was sent.
   bool write_pattern(const ShareableHandle& handle, std::size_t bytes) {
     Parcel parcel{bytes, std::holds_alternative<FabricHandle>(handle), {}};
-    iovec part{&parcel, sizeof parcel};
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int))> control{};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
+    std::vector<int> fds;
     if (parcel.fabric) {
       parcel.handle = std::get<FabricHandle>(handle);
     } else {
-      const int fd = std::get<OwnedFd>(handle).get();
-      message.msg_control = control.data();
-      message.msg_controllen = control.size();
-      cmsghdr* header = CMSG_FIRSTHDR(&message);
-      header->cmsg_level = SOL_SOCKET;
-      header->cmsg_type = SCM_RIGHTS;
-      header->cmsg_len = CMSG_LEN(sizeof fd);
-      std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+      fds.push_back(std::get<OwnedFd>(handle).get());
     }
     char verdict = 1;
-    return ::send(socket_, &verdict, 1, 0) == 1 && ::sendmsg(socket_, &message, 0) > 0 &&
+    return ::send(socket_, &verdict, 1, 0) == 1 &&
+           send_with_descriptors(socket_, std::as_bytes(std::span(&parcel, 1)), fds) &&
            ::recv(socket_, &verdict, 1, 0) == 1 && verdict == 1;
   }
 
