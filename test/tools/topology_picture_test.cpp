@@ -23,19 +23,11 @@ namespace {
 
 using test::has;
 
-/// Three GPUs at NUMA nodes of their own.
-topo::MachineBuilder three_places() {
-  topo::MachineBuilder build;
-  for (int gpu = 0; gpu < 3; ++gpu) {
-    build.gpu(build.host_bridge(build.numa(gpu, {gpu})),
-              fmt::format("0000:{}0:00.0", gpu + 1).c_str());
-  }
-  return build;
-}
+constexpr const char* kThreePlaces = "n( g ) n( g ) n( g )";
 
 /// Two GPUs of a team with `first` links, the third joined to them with `second` each.
 topo::Machine three_gpus(int first, int second) {
-  topo::MachineBuilder build = three_places();
+  topo::MachineBuilder build{topo::machine_of(kThreePlaces)};
   for (const auto& [a, b, links] : {std::tuple(0, 1, first), {0, 2, second}, {1, 2, second}}) {
     build.pair(a, b, true, links);
   }
@@ -158,9 +150,7 @@ TEST_CASE("the bar of two GPUs, where there is little room, counts their links",
            Row{0, 2, GpuVendor::amd, false, ">team 0: xGMI links, 25 GB/s<"},
        }) {
     INFO(row.bar);
-    topo::MachineBuilder build;
-    const int root = build.host_bridge(build.numa(0, {0}));
-    for (const char* address : {"0000:01:00.0", "0000:02:00.0"}) build.gpu(root, address);
+    topo::MachineBuilder build{topo::machine_of("n( g g )")};
     build.pair(0, 1, true, row.switches ? 0 : row.links);
     for (topo::GpuPair& pair : build.machine.pairs) pair.hops = row.hops;
     for (topo::Gpu& gpu : build.machine.gpus) {
@@ -199,7 +189,7 @@ TEST_CASE("links between teams are drawn, and who maps whose memory from another
   CHECK_FALSE(has(picture, "one way only"));
 
   // What goes one way only has an arrow to the GPU whose memory is mapped.
-  topo::MachineBuilder build = three_places();
+  topo::MachineBuilder build{topo::machine_of(kThreePlaces)};
   build.one_way(0, 1, false);
   build.one_way(1, 0, true);
   build.pair(1, 2, false);

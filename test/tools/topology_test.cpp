@@ -264,8 +264,7 @@ TEST_CASE("what no source says of reach is marked, counted, and what is assumed 
   CHECK(json["pairs_of_unknown_reach"] == 1);
   CHECK(json["paths"][0]["maps"].is_null());
   for (const bool maps : {false, true}) {  // the paths of a refused pair look like the unknown one
-    topo::MachineBuilder build;
-    build.machine = machine;
+    topo::MachineBuilder build{machine};
     build.pair(0, 1, maps);
     CHECK(Json::parse(json_of(summarise(build.machine)))["paths"][0]["maps"] == maps);
   }

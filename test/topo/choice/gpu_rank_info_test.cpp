@@ -98,9 +98,7 @@ TEST_CASE("a rank tells its place, its links and its paths", "[req:2.6]") {
 }
 
 TEST_CASE("where nobody told of links, native atomics stand for NVLink", "[req:2.6]") {
-  MachineBuilder build;
-  const int root = build.host_bridge(-1);
-  for (int i = 0; i < 3; ++i) build.gpu(root, ("0000:0" + std::to_string(i) + ":00.0").c_str());
+  MachineBuilder build{machine_of("?( g g g )")};
   build.pair(0, 1, true, 0, true);
   build.pair(0, 2, true, 0, false);
   for (Gpu& gpu : build.machine.gpus) gpu.architecture = 90;

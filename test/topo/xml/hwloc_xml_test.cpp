@@ -206,13 +206,6 @@ TEST_CASE("distances in hwloc's first format are multiples of a base", "[req:2.7
   CHECK(hwloc_verdict(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) == "ok");  // of others
 }
 
-TEST_CASE("a document that ends the process of hwloc 2.9 is read", "[req:2.7]") {
-  // It follows the null pointer of a machine without complete_nodeset.
-  const std::string path =
-      ORIEL_TEST_SOURCE_DIR "/test/fuzz/corpus/hwloc_xml/null-pointer-in-hwloc-2.9.xml";
-  CHECK(hwloc_verdict(test::text_of_file(path)) == "ok");
-}
-
 TEST_CASE("what hwloc itself makes of a description is what is read without it", "[req:2.7]") {
   if (!hwloc_library().missing.empty()) {
     WARN("skipped: " << hwloc_library().missing);
