@@ -40,23 +40,6 @@ std::pair<Channel, Channel> channel_pair() {
   return {Channel(OwnedFd(fds[0])), Channel(OwnedFd(fds[1]))};
 }
 
-// Sets variables for one scope.
-class ScopedEnvironment {
- public:
-  explicit ScopedEnvironment(std::vector<std::pair<std::string, std::string>> variables)
-      : variables_(std::move(variables)) {
-    for (const auto& [name, value] : variables_) setenv(name.c_str(), value.c_str(), 1);
-  }
-  ScopedEnvironment(const ScopedEnvironment&) = delete;
-  ScopedEnvironment& operator=(const ScopedEnvironment&) = delete;
-  ~ScopedEnvironment() {
-    for (const auto& variable : variables_) unsetenv(variable.first.c_str());
-  }
-
- private:
-  std::vector<std::pair<std::string, std::string>> variables_;
-};
-
 /// What reaches `reader` of the standard error that `say` writes to `writer`.
 template <class Say>
 std::string heard(const OwnedFd& reader, const OwnedFd& writer, const Say& say) {
@@ -230,8 +213,10 @@ TEST_CASE("the ranks' barrier waits for all and gives up in time", "[req:1.35]")
 
 TEST_CASE("launchers are known by their variables", "[req:1.35]") {
   const auto found_with = [](const std::vector<std::pair<std::string, std::string>>& variables) {
-    const ScopedEnvironment environment(variables);
-    return find_launcher();
+    for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
+    const auto found = find_launcher();
+    for (const auto& [name, value] : variables) unsetenv(name.c_str());
+    return found;
   };
   CHECK_FALSE(found_with({})->has_value());
   const LauncherEnvironment torchrun = **found_with({{"RANK", "3"},

@@ -34,17 +34,6 @@ NumaNode node_of(int number, Numbers cpus, std::size_t memory_bytes, Numbers dis
   return node;
 }
 
-Allowed allowed_cpus(Numbers cpus) {
-  Allowed allowed;
-  allowed.cpus = std::move(cpus);
-  return allowed;
-}
-Allowed allowed_memory(Numbers nodes) {
-  Allowed allowed;
-  allowed.memory_nodes = std::move(nodes);
-  return allowed;
-}
-
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 
 }  // namespace
@@ -72,22 +61,22 @@ TEST_CASE("each GPU has the processors and the memory of its NUMA node", "[req:2
 TEST_CASE("only what the process may use counts", "[req:2.5]") {
   const Machine machine = hgx_8();
   SECTION("some of the processors near") {
-    Allowed allowed = allowed_cpus({0, 1, 55, 56, 57});
+    Allowed allowed{.cpus = Numbers{0, 1, 55, 56, 57}};
     CHECK(affinity_of_gpu(machine, 0, allowed).cpus == Numbers{0, 1, 55});
     CHECK(affinity_of_gpu(machine, 4, allowed).cpus == Numbers{56, 57});
     allowed.memory_nodes = Numbers{0, 1};
     CHECK(affinity_of_gpu(machine, 4, allowed).memory_node == 1);
   }
   SECTION("none of them: the thread stays where it is, and that can be told") {
-    const Affinity affinity = affinity_of_gpu(machine, 4, allowed_cpus({2, 3}));
+    const Affinity affinity = affinity_of_gpu(machine, 4, {.cpus = Numbers{2, 3}});
     CHECK(affinity.cpus.empty());
     CHECK(affinity.kept_away);
     CHECK(affinity.memory_node == 1);  // what the GPU reads is better near it all the same
-    CHECK_FALSE(affinity_of_gpu(machine, 0, allowed_cpus({2, 3})).kept_away);
+    CHECK_FALSE(affinity_of_gpu(machine, 0, {.cpus = Numbers{2, 3}}).kept_away);
   }
   SECTION("the memory of one node: there is nothing to choose") {
     for (int gpu = 0; gpu < 8; ++gpu) {
-      CHECK(affinity_of_gpu(machine, gpu, allowed_memory({1})).memory_node == -1);
+      CHECK(affinity_of_gpu(machine, gpu, {.memory_nodes = Numbers{1}}).memory_node == -1);
     }
   }
 }
@@ -95,11 +84,11 @@ TEST_CASE("only what the process may use counts", "[req:2.5]") {
 TEST_CASE("without a known NUMA node, threads and memory stay as they are", "[req:2.5]") {
   Machine machine = hgx_8();
   machine.gpus[0].numa = -1;
-  CHECK(affinity_of_gpu(machine, 0, allowed_cpus({0, 1})) == Affinity{});
+  CHECK(affinity_of_gpu(machine, 0, {.cpus = Numbers{0, 1}}) == Affinity{});
   machine.gpus[0].numa = 0;
   machine.numa.clear();
-  CHECK(affinity_of_gpu(machine, 0, allowed_cpus({0, 1})) == Affinity{});
-  CHECK(affinity_of_processors({}, allowed_cpus({0, 1})) == Affinity{{0, 1}});
+  CHECK(affinity_of_gpu(machine, 0, {.cpus = Numbers{0, 1}}) == Affinity{});
+  CHECK(affinity_of_processors({}, {.cpus = Numbers{0, 1}}) == Affinity{{0, 1}});
   CHECK(affinity_of_processors({}, {}) == Affinity{});
 }
 
@@ -113,10 +102,10 @@ TEST_CASE("memory without processors, and processors without memory, look to the
   CHECK(affinity_near(nodes, 2, {}) == Affinity{{0, 1}, 2});
   CHECK(affinity_near(nodes, 3, {}) == Affinity{{2, 3}, 3});
   CHECK(affinity_near(nodes, 4, {}) == Affinity{{4, 5}, 0});  // the lower of two equally near
-  CHECK(affinity_near(nodes, 4, allowed_memory({1, 2, 3})).memory_node == 1);
-  CHECK(affinity_near(nodes, 1, allowed_memory({0, 2, 3})).memory_node == 3);
-  CHECK(affinity_near(nodes, 1, allowed_memory({4})).memory_node == -1);
-  CHECK(affinity_of_processors(nodes, allowed_cpus({4})) == Affinity{{4}, 0});
+  CHECK(affinity_near(nodes, 4, {.memory_nodes = Numbers{1, 2, 3}}).memory_node == 1);
+  CHECK(affinity_near(nodes, 1, {.memory_nodes = Numbers{0, 2, 3}}).memory_node == 3);
+  CHECK(affinity_near(nodes, 1, {.memory_nodes = Numbers{4}}).memory_node == -1);
+  CHECK(affinity_of_processors(nodes, {.cpus = Numbers{4}}) == Affinity{{4}, 0});
   SECTION("without distances there is no other near") {
     auto silent = nodes;
     for (NumaNode& node : silent) node.distances.clear();
@@ -143,7 +132,7 @@ TEST_CASE("a CPU rank's memory is near its processors if these are of one node",
   };
   for (const Expected& row : table) {
     CAPTURE(row.cpus);
-    CHECK(affinity_of_processors(machine.numa, allowed_cpus(row.cpus)) ==
+    CHECK(affinity_of_processors(machine.numa, {.cpus = row.cpus}) ==
           Affinity{row.cpus, row.memory_node});
   }
   CHECK(affinity_of_processors(machine.numa, {}) == Affinity{});
@@ -154,9 +143,9 @@ TEST_CASE("memory listed beside processors of other nodes does not take them ove
   const std::vector<NumaNode> nodes = {node_of(0, range(0, 4), kGiB), node_of(1, range(4, 4), kGiB),
                                        node_of(2, range(0, 8), kGiB),
                                        node_of(3, range(0, 4), kGiB)};
-  CHECK(affinity_of_processors(nodes, allowed_cpus({1, 2})).memory_node == 0);
-  CHECK(affinity_of_processors(nodes, allowed_cpus({5})).memory_node == 1);
-  CHECK(affinity_of_processors(nodes, allowed_cpus(range(0, 8))).memory_node == -1);
+  CHECK(affinity_of_processors(nodes, {.cpus = Numbers{1, 2}}).memory_node == 0);
+  CHECK(affinity_of_processors(nodes, {.cpus = Numbers{5}}).memory_node == 1);
+  CHECK(affinity_of_processors(nodes, {.cpus = range(0, 8)}).memory_node == -1);
 }
 
 TEST_CASE("the choice does not depend on the order of the list", "[req:2.5]") {

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch.hpp>
+#include <fmt/format.h>
 
 #include "support/words.hpp"
 #include "topo/machine/fixture.hpp"
@@ -195,14 +196,13 @@ TEST_CASE("distances in hwloc's first format are multiples of a base", "[req:2.7
   REQUIRE((list.ok() ? "ok" : list.error().to_string()) == "ok");
   CHECK(list->numa[0].distances == std::vector<int>{10, 21});
   CHECK(list->numa[1].distances == std::vector<int>{32, 10});
-  CHECK(hwloc_verdict(with("<distances nbobjs=\"2\" latency_base=\"10\"/>"))
-            .find("line 1: <distances> has 0 values, for 2 NUMA nodes") == 0);
-  CHECK(hwloc_verdict(
-            with("<distances nbobjs=\"2\" latency_base=\"10\"><latency value=\"-1\"/></distances>"))
-            .find("line 1: <latency> holds no distance") == 0);
-  CHECK(hwloc_verdict(
-            with("<distances nbobjs=\"2\" latency_base=\"10\"><latency value=\"0\"/></distances>"))
-            .find("line 1: <latency> holds no distance") == 0);
+  for (const auto& [values, words] : {std::pair("", "<distances> has 0 values, for 2 NUMA nodes"),
+                                      {"<latency value=\"-1\"/>", "<latency> holds no distance"},
+                                      {"<latency value=\"0\"/>", "<latency> holds no distance"}}) {
+    const auto base =
+        with(fmt::format("<distances nbobjs=\"2\" latency_base=\"10\">{}</distances>", values));
+    CHECK(hwloc_verdict(base).starts_with(std::string("line 1: ") + words));
+  }
   CHECK(hwloc_verdict(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) == "ok");  // of others
 }
 

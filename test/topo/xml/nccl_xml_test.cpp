@@ -216,28 +216,23 @@ TEST_CASE("whose a GPU is does not depend on links", "[req:2.7]") {
 }
 
 TEST_CASE("what nobody knows is not written, for NCCL would believe it", "[req:2.7]") {
-  std::vector<NamedMachine> all = all_machines();
   Machine bare = uneven();
   for (Gpu& gpu : bare.gpus) gpu.ordinal = gpu.nvml_index = -1;
   bare.gpus[2].architecture = 0;
   bare.nics[0].gbps = 0;
   bare.nics[0].guid = bare.nics[0].card = 0;
   bare.numa[0].cpus.clear();
-  all.push_back({"bare", bare});
-  for (const auto& [name, machine] : all) {
-    const std::string text = write_nccl_xml(machine);
-    INFO(name << "\n" << text);
-    for (const char* claim :
-         {"gdr=", "rank=", "dev=\"-1\"", "sm=\"0\"", "speed=\"0\"", "guid=\"0x0\"",
-          "class=\"0x000000\"", "affinity=\"00000000\"", "busid=\"\""}) {
-      CHECK_FALSE(has(text, claim));
-    }
-    CHECK(write_nccl_xml(*read_nccl_xml(text)) == text);
+  const std::string text = write_nccl_xml(bare);
+  INFO(text);
+  for (const char* claim :
+       {"gdr=", "rank=", "dev=\"-1\"", "sm=\"0\"", "speed=\"0\"", "guid=\"0x0\"",
+        "class=\"0x000000\"", "affinity=\"00000000\"", "busid=\"\""}) {
+    CHECK_FALSE(has(text, claim));
   }
+  CHECK(write_nccl_xml(nccl_machine(text)) == text);
   Machine odd = cpu_only();
   odd.nics[0].name = "a<b>&\"c\n";
   CHECK(read_nccl_xml(write_nccl_xml(odd))->nics[0].name == "a<b>&\"c?");
-  const std::string text = write_nccl_xml(bare);
   CHECK(has(text, "<gpu dev=\"0\" sm=\"86\">"));
   CHECK(has(text, "<net name=\"mlx5_0\" dev=\"0\" port=\"1\"/>"));
 }
