@@ -117,6 +117,7 @@ class HwlocReader {
     table_.hwloc_distances_release(topology_, found);
   }
 
+  /// All of them or none: a distance of 0 would make a node look nearest.
   void use_distances(const hwloc_distances_s& found) {
     const std::size_t count = list_.numa.size();
     if (found.nbobjs != count) return;
@@ -125,9 +126,10 @@ class HwlocReader {
       for (std::size_t b = 0; b < count; ++b) {
         const int from = numa_index(static_cast<int>(found.objs[a]->os_index));
         const int to = numa_index(static_cast<int>(found.objs[b]->os_index));
-        if (from < 0 || to < 0) return;
+        const std::uint64_t value = found.values[a * count + b];
+        if (from < 0 || to < 0 || value == 0 || value > INT32_MAX) return;
         distances[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)] =
-            static_cast<int>(found.values[a * count + b]);
+            static_cast<int>(value);
       }
     }
     for (std::size_t i = 0; i < count; ++i) list_.numa[i].distances = std::move(distances[i]);
