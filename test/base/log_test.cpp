@@ -15,9 +15,9 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/in_child.hpp"
 #include "support/log_setup.hpp"
 
 namespace oriel {
@@ -143,20 +143,14 @@ TEST_CASE("%h and %p name the file, and a forked child has its own") {
   std::array<char, 256> host{};
   REQUIRE(::gethostname(host.data(), host.size() - 1) == 0);
   const auto name = [&](pid_t process) { return fmt::format("log-{}-{}-%", process, host.data()); };
-  Log().warn("parent");
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child == 0) {
-    Log().warn("child");
-    ::_exit(0);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  REQUIRE(setup.lines(name(::getpid())).size() == 1);
-  const auto lines = setup.lines(name(child));
-  REQUIRE(lines.size() == 1);
-  CHECK(lines.at(0).ends_with("child"));
-  CHECK(lines.at(0).find(fmt::format(":{}:", child)) != std::string::npos);
+  const auto said = [&](const std::string& word) {
+    Log().warn("{}", word);
+    const auto lines = setup.lines(name(::getpid()));
+    return lines.size() == 1 && lines.at(0).ends_with(word) &&
+           lines.at(0).find(fmt::format(":{}:", ::getpid())) != std::string::npos;
+  };
+  CHECK(said("parent"));
+  CHECK(test::status_of_child([&] { return said("child") ? 0 : 1; }) == 0);
 }
 
 TEST_CASE("lines of several threads do not mix") {

@@ -18,13 +18,13 @@
 #include <catch2/catch.hpp>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #if ORIEL_HAVE_CUDA
 #include "base/cuda_table.hpp"
 #endif
 #include "support/fault.hpp"
+#include "support/in_child.hpp"
 
 namespace oriel {
 namespace {
@@ -42,21 +42,6 @@ OwnedThread start_waiting(std::atomic<bool>& stop, std::atomic<bool>& ended) {
   };
   options.stop = [&stop] { stop = true; };
   return std::move(OwnedThread::start(std::move(options))).value();
-}
-
-[[maybe_unused]]  /// Runs `body` in a forked child and returns its exit status; -1 if it did not
-                  /// exit.
-[[maybe_unused]] int
-in_child(const std::function<void()>& body) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    ::alarm(20);
-    body();
-    std::exit(0);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
 }
 
 }  // namespace
@@ -160,7 +145,7 @@ TEST_CASE("exit() stops and joins the threads that still run", "[req:1.12]") {
   const bool left = GENERATE(true, false);
   std::array<int, 2> ends{};
   REQUIRE(::pipe(ends.data()) == 0);
-  CHECK(in_child([&] {
+  CHECK(test::status_of_child([&]() -> int {
           static constinit std::atomic<bool> stop{false};
           static OwnedThread* thread = nullptr;  // never destroyed
           OwnedThread::Options options;
@@ -172,6 +157,7 @@ TEST_CASE("exit() stops and joins the threads that still run", "[req:1.12]") {
           options.stop = [] { stop = true; };
           thread = new OwnedThread(std::move(OwnedThread::start(std::move(options))).value());
           if (left) thread->leave_to_library();
+          std::exit(0);
         }) == 0);
   ::close(ends[1]);
   char letter = 0;
@@ -180,21 +166,23 @@ TEST_CASE("exit() stops and joins the threads that still run", "[req:1.12]") {
 }
 
 TEST_CASE("exit() in an owned thread does not wait for that thread") {
-  CHECK(in_child([] {
+  CHECK(test::status_of_child([] {
           OwnedThread::Options options;
           options.body = [] { std::exit(7); };
           const auto thread = OwnedThread::start(std::move(options));
           std::this_thread::sleep_for(15s);
+          return 0;
         }) == 7);
 }
 
 TEST_CASE("a forked child does not wait for its parent's threads", "[req:1.40]") {
   std::atomic<bool> stop{false}, ended{false};
   OwnedThread thread = start_waiting(stop, ended);
-  CHECK(in_child([&] {
+  CHECK(test::status_of_child([&] {
           thread.stop();
-          if (stop || !thread.join().ok()) ::_exit(1);
-          OwnedThread own = start_waiting(stop, ended);
+          if (stop || !thread.join().ok()) return 1;
+          const OwnedThread own = start_waiting(stop, ended);
+          return 0;
         }) == 0);
 }
 

@@ -2,32 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/shared_memory.hpp"
 
-#include <functional>
-
 #include <catch2/catch.hpp>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/in_child.hpp"
+
 using namespace oriel;
-
-namespace {
-
-/// The status of a child that leaves with what `body` returns.
-int status_of(const std::function<int()>& body) {
-  const pid_t child = ::fork();
-  REQUIRE(child >= 0);
-  if (child == 0) ::_exit(body());
-  int status = -1;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  return status;
-}
-
-}  // namespace
+using oriel::test::status_of_child;
 
 TEST_CASE("memory beyond the limit of file sizes is an error, not the process's end",
           "[promise:7]") {
-  const int status = status_of([] {
+  const int status = status_of_child([] {
     const rlimit most{1 << 20, 1 << 20};
     if (::setrlimit(RLIMIT_FSIZE, &most) != 0) return 1;
     if (!make_sealed_memfd(1 << 20).ok()) return 2;
@@ -40,7 +26,7 @@ TEST_CASE("memory beyond the limit of file sizes is an error, not the process's 
 
 TEST_CASE("no descriptor of ours takes the place of a standard one that was closed",
           "[promise:7]") {
-  const int status = status_of([] {
+  const int status = status_of_child([] {
     ::close(STDIN_FILENO);
     ::close(STDERR_FILENO);
     const auto memory = make_sealed_memfd(4096);
@@ -54,7 +40,7 @@ TEST_CASE("no descriptor of ours takes the place of a standard one that was clos
 }
 
 TEST_CASE("a standard descriptor's place that cannot be left is an error", "[promise:7]") {
-  const int status = status_of([] {
+  const int status = status_of_child([] {
     ::close(STDIN_FILENO);
     const rlimit most{3, 3};
     if (::setrlimit(RLIMIT_NOFILE, &most) != 0) return 1;

@@ -6,27 +6,40 @@
 #include <exception>
 #include <stdexcept>
 
+#include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 namespace oriel::test {
 
+/// Returns the exit status of a forked child that ends with what `body` returns, without running
+/// what the test's process runs at its exit. Returns -1 if a signal ended the child, which one that
+/// hangs gets after a minute.
+template <class Body>
+int status_of_child(const Body& body) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::alarm(60);
+    ::_exit(body());
+  }
+  int status = 0;
+  if (child < 0 || ::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return -1;
+  return WEXITSTATUS(status);
+}
+
 /// Runs `body` in a forked child, and throws if it has thrown or the child has died.
 template <class Body>
 void in_child(const Body& body) {
-  const pid_t child = ::fork();
-  if (child < 0) throw std::runtime_error("fork");
-  if (child == 0) {
+  const int status = status_of_child([&] {
     try {
       body();
-      ::_exit(0);
+      return 0;
     } catch (const std::exception& error) {
       std::fprintf(stderr, "forked child: %s\n", error.what());
-      ::_exit(1);
+      return 1;
     }
-  }
-  int status = 0;
-  if (::waitpid(child, &status, 0) != child || status != 0) throw std::runtime_error("the child");
+  });
+  if (status != 0) throw std::runtime_error("the child");
 }
 
 }  // namespace oriel::test

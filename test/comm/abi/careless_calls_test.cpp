@@ -11,9 +11,9 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/in_child.hpp"
 #include "support/ranks.hpp"
 
 /// What programs do with threads, forks and limits around calls, none of it wrong by nccl.h.
@@ -122,13 +122,7 @@ TEST_CASE("a child that is forked while others allocate can free what it has inh
     std::thread one(churn), other(churn);
     std::string wrong;
     for (int i = 0; i < 500 && wrong.empty(); ++i) {
-      const pid_t child = ::fork();
-      if (child == 0) {
-        ::alarm(10);  // a child that hangs ends by that
-        ::_exit(ncclMemFree(inherited) == ncclSuccess ? 0 : 1);
-      }
-      int status = -1;
-      if (child < 0 || ::waitpid(child, &status, 0) != child) wrong = "fork";
+      const int status = status_of_child([&] { return ncclMemFree(inherited); });
       if (status != 0) wrong = "child " + std::to_string(i) + ": " + std::to_string(status);
     }
     done = true;

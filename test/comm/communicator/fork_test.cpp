@@ -85,11 +85,7 @@ void see_the_death(Players& players) {
 }
 
 bool may_make_namespaces() {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(::unshare(CLONE_NEWPID) == 0 ? 0 : 1);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  return status == 0;
+  return status_of_child([] { return ::unshare(CLONE_NEWPID); }) == 0;
 }
 
 }  // namespace

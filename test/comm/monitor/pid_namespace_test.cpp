@@ -23,12 +23,9 @@ using namespace std::chrono_literals;
 
 /// Ends the program as skipped where PID namespaces may not be made.
 const bool kPermitted = [] {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(::unshare(CLONE_NEWPID) == 0 ? 0 : errno);
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return true;
-  std::printf("skipped: a PID namespace cannot be made: %s\n", std::strerror(WEXITSTATUS(status)));
+  const int number = status_of_child([] { return ::unshare(CLONE_NEWPID) == 0 ? 0 : errno; });
+  if (number == 0) return true;
+  std::printf("skipped: a PID namespace cannot be made: %s\n", std::strerror(number));
   std::fflush(stdout);
   ::_exit(77);
 }();

@@ -21,6 +21,7 @@
 
 #include "net/fabric/wire_fabric.hpp"
 #include "support/fabric_provider_name.hpp"
+#include "support/in_child.hpp"
 
 namespace oriel::test {
 namespace {
@@ -44,15 +45,10 @@ void move_to(const OwnedFd& space) {
 }
 
 int status_of(const std::string& script, const OwnedFd* space) {
-  const pid_t child = ::fork();
-  if (child == 0) {
-    if (space != nullptr && ::setns(space->get(), CLONE_NEWNET) != 0) ::_exit(126);
-    ::execl("/bin/sh", "sh", "-e", "-c", script.c_str(), nullptr);
-    ::_exit(127);
-  }
-  int status = 0;
-  if (child < 0 || ::waitpid(child, &status, 0) != child || !WIFEXITED(status)) return 125;
-  return WEXITSTATUS(status);
+  return status_of_child([&] {
+    if (space != nullptr && ::setns(space->get(), CLONE_NEWNET) != 0) return 126;
+    return ::execl("/bin/sh", "sh", "-e", "-c", script.c_str(), nullptr);
+  });
 }
 
 void run_in(const OwnedFd& space, const std::string& script) {

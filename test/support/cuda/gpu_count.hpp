@@ -5,8 +5,9 @@
 #include <algorithm>
 #include <cstdio>
 
-#include <sys/wait.h>
 #include <unistd.h>
+
+#include "support/in_child.hpp"
 
 namespace oriel::test {
 
@@ -14,12 +15,8 @@ namespace oriel::test {
 /// itself, because they could not use it then. Where there is none the program ends as skipped.
 template <class Ask>
 int gpus_or_skip(const Ask& ask) {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(std::clamp(ask(), 0, 100));
-  int status = 0;
-  ::waitpid(child, &status, 0);
-  const int found = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
-  if (found == 0) {
+  const int found = status_of_child([&] { return std::clamp(ask(), 0, 100); });
+  if (found <= 0) {
     std::printf("skipped: needs a GPU\n");
     std::fflush(stdout);
     ::_exit(77);

@@ -12,9 +12,9 @@
 #include <catch2/catch.hpp>
 #include <linux/mempolicy.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
+#include "support/in_child.hpp"
 #include "support/log_setup.hpp"
 #include "support/numa_system.hpp"
 #include "topo/choice/local_affinity.hpp"
@@ -61,14 +61,7 @@ class Setting {
 /// How many lines with `words` the log has at INFO, of a process that does `work`.
 int lines_logged(const std::string& words, const std::function<void()>& work) {
   const test::LogSetup log("info");
-  const pid_t child = ::fork();
-  if (child == 0) {
-    work();
-    ::_exit(0);
-  }
-  int status = -1;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  REQUIRE(status == 0);
+  REQUIRE(test::status_of_child([&] { return work(), 0; }) == 0);
   return log.count(words);
 }
 

@@ -10,9 +10,8 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
+#include "support/in_child.hpp"
 #include "support/words.hpp"
 #include "topo/choice/gpu_rank_info.hpp"
 #include "topo/choice/paths.hpp"
@@ -161,15 +160,10 @@ TEST_CASE("a child that was forked since looks for itself", "[req:2.10]") {
   ProcessMachine& machine = process.machine;
   REQUIRE(machine.for_communicators(false, Settings{}).ok());
   process.tree.file("/sys/devices/system/node/online", "1\n");
-  const pid_t child = ::fork();
-  if (child == 0) {
-    const auto part = machine.for_communicators(false, Settings{});
-    ::_exit(part.ok() ? static_cast<int>((*part)->machine.numa.size()) : 100);
-  }
-  int status = 0;
-  REQUIRE(::waitpid(child, &status, 0) == child);
-  REQUIRE(WIFEXITED(status));
-  CHECK(WEXITSTATUS(status) == 1);
+  CHECK(test::status_of_child([&] {
+          const auto part = machine.for_communicators(false, Settings{});
+          return part.ok() ? static_cast<int>((*part)->machine.numa.size()) : 100;
+        }) == 1);
   CHECK((*machine.for_communicators(false, Settings{}))->machine.numa.size() == 2);
 }
 
