@@ -104,14 +104,10 @@ TEST_CASE("who takes no notes loses the oldest", "[req:3.14]") {
 
 TEST_CASE("every rank has a note from every other, linked or not", "[req:3.14]") {
   constexpr int kRanks = 8;  // of which each has a link to 5
-  const UniqueId id = new_id();
   std::atomic<int> done = 0;
-  const auto verdicts = run_threads(kRanks, [&](int rank) {
-    return in_session(id, rank, kRanks, [&](EventLoop&, Session& session) {
-      return exchange_notes(session.peers(), rank, kRanks, done);
-    });
-  });
-  CHECK(verdicts == all_ok(kRanks));
+  CHECK(run_thread_sessions(kRanks, [&](EventLoop&, Session& session) {
+          return exchange_notes(session.peers(), session.rank(), kRanks, done);
+        }) == all_ok(kRanks));
 }
 
 }  // namespace oriel::boot

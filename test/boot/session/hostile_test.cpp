@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <chrono>
 #include <memory>
+#include <new>
 #include <optional>
 #include <random>
 #include <string>
@@ -74,14 +75,6 @@ std::chrono::milliseconds join_four(const UniqueId& id) {
 
 DialTarget target_of(const SocketAddress& address, const Key& key) {
   return {.address = address, .purpose = KeyPurpose::link, .realm = 1, .key = key, .claim = {}};
-}
-
-DialTarget target_of(const UniqueId& id) {
-  return {.address = id.root,
-          .purpose = KeyPurpose::rendezvous,
-          .realm = id.number,
-          .key = Key::derive(id.secret, KeyPurpose::rendezvous, id.number),
-          .claim = {.from = 0, .to = -1, .tag = 0}};
 }
 
 Result<OwnedFd> dial_once(const DialTarget& target, Duration patience = 5s) {
@@ -167,19 +160,6 @@ TEST_CASE("web clients, scanners, random, cut and replayed bytes are turned away
 
 namespace {
 
-/// Where this process listens, but for `root`: at the doors of the ranks among its threads.
-std::vector<SocketAddress> doors_of_ranks(const SocketAddress& root) {
-  std::vector<SocketAddress> doors;
-  for (int fd = 3; fd < 1024; ++fd) {
-    int listens = 0;
-    socklen_t size = sizeof listens;
-    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
-    const auto address = local_address(fd);
-    if (address.ok() && address->port() != root.port()) doors.push_back(*address);
-  }
-  return doors;
-}
-
 /// Connects to a rank that it had no link to.
 Status pair_up(EventLoop& loop, Session& session) {
   const int rank = session.rank();
@@ -208,7 +188,8 @@ TEST_CASE("strangers at the ranks' own doors hold up nobody", "[req:1.8]") {
     });
   });
   joined.arrive_and_wait();
-  const auto doors = doors_of_ranks(id.root);
+  auto doors = listening_addresses();
+  std::erase(doors, id.root);
   CHECK(doors.size() == 8);
   std::vector<OwnedFd> strangers;
   for (const SocketAddress& door : doors) {
@@ -304,10 +285,12 @@ TEST_CASE("connections that are closed without a word are made again, however ma
 
 namespace {
 
-/// Makes calls of this process fail for a while, with ENOBUFS.
+/// Makes calls of this process fail for a while, with ENOBUFS or, while `throws`, for want of
+/// memory.
 struct FailingCalls {
   static inline std::atomic<int> accepts, waits;
-  FailingCalls(int accepts_to_fail, int waits_to_fail) {
+  static inline std::atomic<bool> throws;
+  explicit FailingCalls(int accepts_to_fail = 0, int waits_to_fail = 0) {
     accepts = accepts_to_fail;
     waits = waits_to_fail;
     table.accept4 = [](int fd, sockaddr* address, socklen_t* length, int flags) {
@@ -319,6 +302,7 @@ struct FailingCalls {
     table.epoll_wait = [](int fd, epoll_event* events, int capacity, int timeout_ms) {
       // Only the root service's thread waits in a poller.
       const int count = real_system_table().epoll_wait(fd, events, capacity, timeout_ms);
+      if (timeout_ms != 0 && throws) throw std::bad_alloc();
       if (timeout_ms == 0 || waits <= 0) return count;
       --waits;
       errno = ENOBUFS;
@@ -446,7 +430,7 @@ TEST_CASE("an accept that fails closes no connection that waits to prove the key
   }));
   std::this_thread::sleep_for(AcceptorOptions::kTurn);
   {
-    const FailingCalls failing(3, 0);
+    const FailingCalls failing(3);
     const OwnedFd next = connect_to(doors.addresses().front());
     CHECK(test::eventually([&] {
       doors.turn();
@@ -462,6 +446,22 @@ TEST_CASE("a root service whose waits and accepts fail for a while serves all th
   CHECK(join_four(new_id()) < 5s);
   CHECK(FailingCalls::accepts == 0);
   CHECK(FailingCalls::waits == 0);
+}
+
+TEST_CASE("a root service without memory ends its ranks' waits, and can start again",
+          "[req:1.38]") {
+  const FailingCalls failing;
+  const UniqueId id = new_id();
+  const test::FairTimer timer;
+  const std::jthread shortage([] {
+    std::this_thread::sleep_for(100ms);
+    FailingCalls::throws = true;
+    static_cast<void>(create_unique_id(kLoopback.socket));  // gives the service something to do
+  });
+  CHECK(contains(text_of(join_once(id, 0, 2)), "which serves the rendezvous, has died"));
+  FailingCalls::throws = false;
+  CHECK(timer.spent() < 5s);  // its patience is 20 s
+  join_four(new_id());
 }
 
 }  // namespace oriel::boot

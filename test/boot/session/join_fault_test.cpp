@@ -14,9 +14,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
-#include "boot/session/forked_ranks.hpp"
 #include "boot/session/inherited_memory.hpp"
-#include "boot/session/served_id.hpp"
 #include "boot/support/loopback.hpp"
 #include "support/fair_timer.hpp"
 #include "support/process_state.hpp"
@@ -152,14 +150,10 @@ TEST_CASE("a rank that is stopped: every other rank ends at the deadline and nam
     CHECK(spent < patience * 19 / 10);
     ranks.kill(victim, SIGKILL);
     const auto verdicts = ranks.collect(20s);
-    for (int rank = 0; rank < size; ++rank) {
-      if (rank == victim) continue;
-      const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
-      CAPTURE(rank, verdict);
-      CHECK(contains(verdict, "in vain"));
-      CHECK(contains(verdict, fmt::format("rank {} waits for nobody", victim)));
-      CHECK(verdict.starts_with(fmt::format("rank {}: ", victim)));
-    }
+    check_all_say(verdicts,
+                  {"in vain", fmt::format("rank {} waits for nobody", victim),
+                   fmt::format("rank {}: ", victim)},
+                  victim);
   }
 }
 
@@ -213,12 +207,7 @@ TEST_CASE("ranks that are missing, disagree or come late are named to all that c
         },
         10s);
     CHECK(timer.spent() < 3s);
-    for (const auto& verdict : verdicts) {
-      for (const auto& word : row.words) {
-        CAPTURE(verdict, word);
-        CHECK(contains(verdict, word));
-      }
-    }
+    check_all_say(verdicts, row.words);
   }
 }
 
@@ -248,30 +237,20 @@ TEST_CASE("a wrong secret is refused, and the communicator forms without it", "[
 }
 
 TEST_CASE("an abort ends the other ranks' operations at once, and it stays so", "[req:1.12]") {
-  const ServedId id;
   const test::FairTimer timer;
-  const auto verdicts = run_forked(
-      6,
-      [&](int rank) {
-        return in_session(id.value(), rank, 6, [&](EventLoop& loop, Session& session) {
-          if (rank == 4) {
-            std::this_thread::sleep_for(50ms);
-            session.abort(Error(ErrorCode::aborted, "enough of this"));
-            std::this_thread::sleep_for(50ms);
-            return Status();
-          }
-          Status status = loop.run(one_barrier(loop, session, 20s));
-          return loop.run(one_barrier(loop, session, 20s)).ok() ? Status() : status;
-        });
-      },
-      10s);
+  const auto verdicts = run_sessions(6, [](EventLoop& loop, Session& session) {
+    if (session.rank() == 4) {
+      std::this_thread::sleep_for(50ms);
+      session.abort(Error(ErrorCode::aborted, "enough of this"));
+      std::this_thread::sleep_for(50ms);
+      return Status();
+    }
+    Status status = loop.run(one_barrier(loop, session, 20s));
+    return loop.run(one_barrier(loop, session, 20s)).ok() ? Status() : status;
+  });
   CHECK(timer.spent() < 5s);  // the ranks' patience is 20 s
-  for (std::size_t rank = 0; rank < 6; ++rank) {
-    CAPTURE(rank, verdicts[rank]);
-    const bool named =
-        contains(verdicts[rank], "rank 4: ") && contains(verdicts[rank], "enough of this");
-    CHECK((rank == 4 ? verdicts[rank] == "ok" : named));
-  }
+  CHECK(verdicts[4] == "ok");
+  check_all_say(verdicts, {"rank 4: ", "enough of this"}, 4);
 }
 
 TEST_CASE("another thread can stop an operation by aborting its session", "[req:1.12]") {
@@ -312,15 +291,9 @@ Task<Status> gather_large(EventLoop& loop, Session& session, std::size_t bytes) 
 }  // namespace
 
 TEST_CASE("messages larger than any socket buffer pass", "[req:1.9]") {
-  const ServedId id;
-  CHECK(run_forked(
-            3,
-            [&](int rank) {
-              return in_session(id.value(), rank, 3, [](EventLoop& loop, Session& session) {
-                return loop.run(gather_large(loop, session, 12U << 20));
-              });
-            },
-            60s) == all_ok(3));
+  CHECK(run_sessions(3, [](EventLoop& loop, Session& session) {
+          return loop.run(gather_large(loop, session, 12U << 20));
+        }) == all_ok(3));
 }
 
 }  // namespace oriel::boot

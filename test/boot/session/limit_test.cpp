@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Processes that may open few files.
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <list>
 #include <memory>
@@ -16,12 +15,8 @@
 #include <unistd.h>
 
 #include "base/try.hpp"
-#include "boot/session/forked_ranks.hpp"
-#include "boot/session/inherited_memory.hpp"
-#include "boot/session/served_id.hpp"
 #include "boot/support/loopback.hpp"
 #include "support/fair_timer.hpp"
-#include "support/process_state.hpp"
 
 namespace oriel::boot {
 namespace {
@@ -90,43 +85,22 @@ TEST_CASE("a rank that may open too few files says so, and the others learn it",
       continue;
     }
     CHECK(joined[victim] == 0);  // more room cannot make it worse
-    for (std::size_t rank = 0; rank < kRanks; ++rank) {
-      CAPTURE(rank, verdicts[rank]);
-      CHECK_FALSE(contains(verdicts[rank], "late"));
-      if (rank != victim && extra == 0) continue;
-      CHECK(contains(verdicts[rank], "RLIMIT_NOFILE"));
-      CHECK(contains(verdicts[rank], fmt::format("rank {}: ", victim)));
-    }
+    const std::vector<std::string> words = {"RLIMIT_NOFILE", fmt::format("rank {}: ", victim)};
+    for (const std::string& verdict : verdicts) CHECK_FALSE(contains(verdict, "late"));
+    check_all_say(extra > 0 ? verdicts : std::vector{verdicts[victim]}, words);
   }
   for (const int times : joined) CHECK((times > 0 && times <= kMostExtra));
 }
 
 TEST_CASE("the process that made the id says so when it may open too few files", "[req:1.15]") {
-  struct Scene {
-    std::atomic<bool> made{false};
-    std::atomic<int> ended{0};
-    UniqueId id;
-  };
-  const Shared<Scene> scene;
-  ForkedRanks processes(1 + kRanks, [&](int process) -> Status {
-    if (process == kRanks) {
-      ORIEL_TRY(scene->id, create_unique_id(kLoopback.socket));
-      ORIEL_CHECK(allow_more_files(kRanks - 1));
-      scene->made = true;
-      test::eventually([&] { return scene->ended == kRanks; });
-      return {};
-    }
-    test::eventually([&] { return scene->made.load(); });
-    Status status = join_once(scene->id, process, kRanks, 8s);
-    ++scene->ended;
-    return status;
+  const ServedId id([]() -> Result<UniqueId> {
+    ORIEL_TRY(const UniqueId made, create_unique_id(kLoopback.socket));
+    ORIEL_CHECK(allow_more_files(kRanks - 1));
+    return made;
   });
-  const auto verdicts = processes.collect(12s);
-  for (std::size_t rank = 0; rank < kRanks; ++rank) {
-    CAPTURE(rank, verdicts[rank]);
-    CHECK(contains(verdicts[rank], "RLIMIT_NOFILE"));
-    CHECK(contains(verdicts[rank], "in the process that made the unique id"));
-  }
+  check_all_say(run_forked(
+                    kRanks, [&](int rank) { return join_once(id.value(), rank, kRanks, 8s); }, 20s),
+                {"RLIMIT_NOFILE", "in the process that made the unique id"});
 }
 
 }  // namespace oriel::boot

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // As many connections to one root service as a large job makes.
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -13,18 +12,12 @@
 
 #include <catch2/catch.hpp>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include "base/try.hpp"
-#include "boot/link/dialer.hpp"
 #include "boot/link/frame.hpp"
-#include "boot/link/tcp.hpp"
-#include "boot/session/forked_ranks.hpp"
-#include "boot/session/inherited_memory.hpp"
 #include "boot/session/rendezvous.hpp"
 #include "boot/support/loopback.hpp"
 #include "support/descriptor_limit.hpp"
-#include "support/process_state.hpp"
 
 namespace oriel::boot {
 namespace {
@@ -34,11 +27,7 @@ using namespace std::chrono_literals;
 /// Introduces itself as one of `size` ranks and waits for the addresses of its neighbours.
 Task<Status> introduce(EventLoop& loop, UniqueId id, int rank, int size) {
   const Deadline deadline = Deadline::after(60s);
-  DialTarget target = {.address = id.root,
-                       .purpose = KeyPurpose::rendezvous,
-                       .realm = id.number,
-                       .key = Key::derive(id.secret, KeyPurpose::rendezvous, id.number),
-                       .claim = {.from = rank, .to = -1, .tag = 0}};
+  DialTarget target = target_of(id, rank);
   ORIEL_CO_TRY(const OwnedFd fd, co_await dial(loop, std::move(target), {.refused = 1s}, deadline));
   const RootHello hello = {
       .rank = rank, .size = size, .patience_ms = 60'000, .process = 1, .address = id.root};
@@ -70,23 +59,15 @@ TEST_CASE("a root service with a soft limit of 256 files serves 1,024 ranks", "[
                 static_cast<std::uintmax_t>(files.rlim_max), kMany + 256);
     std::exit(77);
   }
-  struct Scene {
-    std::atomic<bool> made{false};
-    UniqueId id;
-  };
-  const Shared<Scene> scene;
-  const ForkedRanks root(1, [&](int) -> Status {
+  const ServedId id([&]() -> Result<UniqueId> {
     const rlimit few = {256, files.rlim_max};
     if (::setrlimit(RLIMIT_NOFILE, &few) != 0) return system_error("setrlimit");
-    ORIEL_TRY(scene->id, create_unique_id(kLoopback.socket));
-    scene->made = true;
-    for (;;) ::pause();
+    return create_unique_id(kLoopback.socket);
   });
-  REQUIRE(test::eventually([&] { return scene->made.load(); }));
   auto loop = std::move(EventLoop::create()).value();
   std::vector<Task<Status>> ranks;
   for (int rank = 0; rank < kMany; ++rank) {
-    ranks.push_back(introduce(loop, scene->id, rank, kMany));
+    ranks.push_back(introduce(loop, id.value(), rank, kMany));
   }
   std::map<std::string, int> outcomes;
   for (const Status& status : loop.run_all(std::move(ranks))) ++outcomes[text_of(status)];

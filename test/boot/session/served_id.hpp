@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
+#include <functional>
 #include <stdexcept>
 #include <thread>
 
@@ -23,10 +24,12 @@ namespace oriel {
 /// a fork), and the thread sanitizer ends such a child at its first thread.
 class ServedId {
  public:
-  explicit ServedId(const boot::SocketOptions& options = {.ifname = "lo"})
+  /// `make` is called in that process.
+  explicit ServedId(const std::function<Result<boot::UniqueId>()>& make =
+                        [] { return boot::create_unique_id({.ifname = "lo"}); })
       : server_(1, [&](int) -> Status {
           ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-          auto id = boot::create_unique_id(options);
+          auto id = make();
           if (id.ok()) place_->id = id.value();
           place_->made = id.ok() ? 1 : -1;
           while (id.ok()) ::pause();
@@ -41,6 +44,8 @@ class ServedId {
   }
 
   const boot::UniqueId& value() const { return place_->id; }
+  /// Ends the process, as a crash does.
+  void kill() { server_.kill(0, SIGKILL); }
 
  private:
   struct Place {

@@ -5,20 +5,17 @@
 #include <atomic>
 #include <barrier>
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/try.hpp"
-#include "boot/session/forked_ranks.hpp"
 #include "boot/session/inherited_memory.hpp"
 #include "boot/session/root_service.hpp"
-#include "boot/session/served_id.hpp"
 #include "boot/support/loopback.hpp"
 #include "support/fair_timer.hpp"
 #include "support/process_state.hpp"
@@ -98,32 +95,18 @@ Task<Status> hear_the_dead(EventLoop& loop, Session& session, std::atomic<bool>&
   co_return Status();
 }
 
-/// How many descriptors this process has; `listeners` counts those that listen.
-int count_fds(int& listeners) {
-  int count = 0;
-  listeners = 0;
-  for (int fd = 0; fd < 1024; ++fd) {
-    if (::fcntl(fd, F_GETFD) >= 0) ++count;
-    int listens = 0;
-    socklen_t size = sizeof listens;
-    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0) listeners += listens;
-  }
-  return count;
-}
-
 /// One of 8 ranks, that stops listening once it has joined.
 Task<Status> live_behind_closed_doors(EventLoop& loop, UniqueId id, int rank) {
-  int listeners = 0;
-  const int before = count_fds(listeners);
+  const std::size_t before = test::count_fds();
   const Deadline deadline = Deadline::after(20s);
   SessionOptions options = kLoopback;
   ORIEL_CO_TRY(const auto session,
                co_await Session::join(loop, id, rank, 8, std::move(options), deadline));
   ORIEL_CO_TRY(const auto activity, session->activate(loop, deadline));
   session->stop_listening();
-  const int held = count_fds(listeners) - before;
-  if (held != 2 + 5 || listeners != 0) {
-    co_return Error(ErrorCode::internal, fmt::format("{} descriptors, {} doors", held, listeners));
+  const std::size_t held = test::count_fds() - before, doors = listening_addresses().size();
+  if (held != 2 + 5 || doors != 0) {
+    co_return Error(ErrorCode::internal, fmt::format("{} descriptors, {} doors", held, doors));
   }
   std::vector<int> near = {rank - rank % 2, rank - rank % 2 + 1};
   ORIEL_CO_TRY(Group pair, co_await session->subgroup(std::move(near)));
@@ -185,27 +168,17 @@ TEST_CASE("what fails on a rank that has left is not told to ranks in their last
     const int size = 2 + i % 4;
     const int hasty = i % size;
     CAPTURE(size, hasty);
-    const UniqueId id = new_id();
-    const auto verdicts = run_threads(size, [&](int rank) {
-      return in_session(id, rank, size, [&](EventLoop& loop, Session& session) {
-        return loop.run(agree_and_leave(loop, session, hasty));
-      });
-    });
-    CHECK(verdicts == all_ok(size));
+    CHECK(run_thread_sessions(size, [&](EventLoop& loop, Session& session) {
+            return loop.run(agree_and_leave(loop, session, hasty));
+          }) == all_ok(size));
   }
 }
 
 TEST_CASE("what a rank said before it died is heard", "[req:1.38]") {
-  const ServedId id;
   const Shared<std::atomic<bool>> listens;
-  const auto verdicts = run_forked(
-      2,
-      [&](int rank) {
-        return in_session(id.value(), rank, 2, [&](EventLoop& loop, Session& session) {
-          return loop.run(hear_the_dead(loop, session, *listens));
-        });
-      },
-      30s);
+  const auto verdicts = run_sessions(2, [&](EventLoop& loop, Session& session) {
+    return loop.run(hear_the_dead(loop, session, *listens));
+  });
   CHECK(verdicts[1] == "ok");
 }
 
@@ -222,35 +195,58 @@ TEST_CASE("a rank that cannot begin to join tells the others why", "[req:1.38]")
                                        Deadline::after(10s)));
     });
     CHECK(timer.spent() < 5s);  // the ranks' patience is 20 s
-    for (int rank = 0; rank < kSize; ++rank) {
-      const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
-      CAPTURE(absent, rank, verdict);
-      const bool named = contains(verdict, fmt::format("rank {}: ", absent)) &&
-                         contains(verdict, "there is no loop");
-      CHECK((rank == absent ? verdict == "ok" : named));
-    }
+    CHECK(verdicts[static_cast<std::size_t>(absent)] == "ok");
+    check_all_say(verdicts, {fmt::format("rank {}: ", absent), "there is no loop"}, absent);
   }
 }
 
 TEST_CASE("a rank that gives up while it is idle learns of it like the others", "[req:1.12]") {
-  const UniqueId id = new_id();
   std::barrier<> joined(2);  // otherwise the other rank might learn of it in its join
-  const auto verdicts = run_threads(2, [&](int rank) {
-    return in_session(id, rank, 2, [&](EventLoop&, Session& session) {
-      joined.arrive_and_wait();
-      if (rank == 1) session.abort(Error(ErrorCode::internal, "this rank gives up"));
-      std::vector<PeerEvent> events;
-      const bool heard = test::eventually([&] {
-        events = session.peers().pump_idle();
-        return !events.empty();
-      });
-      if (!heard) return Status(Error(ErrorCode::timeout, "no news"));
-      const PeerEvent& event = events.front();
-      const bool right = event.kind == PeerEvent::Kind::lost && event.error.origin_rank() == 1;
-      return right ? Status() : Status(event.error);
+  const auto verdicts = run_thread_sessions(2, [&](EventLoop&, Session& session) {
+    joined.arrive_and_wait();
+    if (session.rank() == 1) session.abort(Error(ErrorCode::internal, "this rank gives up"));
+    std::vector<PeerEvent> events;
+    const bool heard = test::eventually([&] {
+      events = session.peers().pump_idle();
+      return !events.empty();
     });
+    if (!heard) return Status(Error(ErrorCode::timeout, "no news"));
+    const PeerEvent& event = events.front();
+    const bool right = event.kind == PeerEvent::Kind::lost && event.error.origin_rank() == 1;
+    return right ? Status() : Status(event.error);
   });
   CHECK(verdicts == all_ok(2));
+}
+
+TEST_CASE("a rank that has waited long for a link, and has it, is no longer said to wait for it",
+          "[req:1.12]") {
+  std::barrier<> linked(8), over(8);
+  const auto verdicts = run_thread_sessions(8, [&](EventLoop& loop, Session& session) {
+    const int rank = session.rank();
+    std::optional<Session::Activity> activity;
+    const auto act = [&](Duration patience) {
+      activity.reset();
+      activity.emplace(session.activate(loop, Deadline::after(patience)).value());
+    };
+    Status status;
+    if (rank == 0 || rank == 3) {  // have no link yet
+      if (rank == 3) std::this_thread::sleep_for(600ms);
+      act(2s);  // of which rank 0 waits a quarter before it says for whom
+      const auto pair = loop.run(session.subgroup({0, 3}));
+      if (!pair.ok()) status = pair.error();
+      activity.reset();
+    }
+    linked.arrive_and_wait();
+    if (rank == 1) {
+      act(500ms);
+      status = loop.run(session.world().barrier(Operation::test));
+    }
+    over.arrive_and_wait();
+    return status;
+  });
+  CHECK(verdicts[0] == "ok");
+  CHECK(verdicts[3] == "ok");
+  CHECK(contains(verdicts[1], "rank 0 waits for nobody"));
 }
 
 namespace {

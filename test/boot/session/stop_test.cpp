@@ -4,20 +4,16 @@
 #include <atomic>
 #include <chrono>
 #include <csignal>
-#include <fstream>
 #include <memory>
-#include <new>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
-#include <unistd.h>
+#include <sys/wait.h>
 
-#include "base/system_table.hpp"
 #include "base/try.hpp"
-#include "boot/session/forked_ranks.hpp"
 #include "boot/session/inherited_memory.hpp"
 #include "boot/support/loopback.hpp"
 #include "support/fair_timer.hpp"
@@ -40,11 +36,10 @@ class Trio {
 
   /// Whether the victim has stopped.
   bool stopped() const {
-    std::ifstream stat("/proc/" + std::to_string(ranks_.pid(victim_)) + "/stat");
-    std::string text;
-    std::getline(stat, text);
-    const auto name_end = text.rfind(')');
-    return name_end != std::string::npos && text.substr(name_end, 3) == ") T";
+    siginfo_t found{};
+    constexpr int kLook = WSTOPPED | WNOHANG | WNOWAIT;
+    return ::waitid(P_PID, static_cast<id_t>(ranks_.pid(victim_)), &found, kLook) == 0 &&
+           found.si_code == CLD_STOPPED;
   }
   void resume() { ranks_.kill(victim_, SIGCONT); }
   std::vector<std::string> collect() { return ranks_.collect(25s); }
@@ -110,68 +105,16 @@ TEST_CASE("a process that stops for seconds at any message of a join does not ma
   }
 }
 
-namespace {
-
-struct Scene {
-  std::atomic<bool> made{false};
-  UniqueId id;
-};
-
-}  // namespace
-
 TEST_CASE("the death of the process that made the id is told within a second", "[req:1.12]") {
   test::FairTimer timer;
-  const Shared<Scene> scene;
-  ForkedRanks ranks(2, [&](int rank) -> Status {
-    if (rank == 0) {  // makes the id and joins nothing
-      ORIEL_TRY(scene->id, create_unique_id(kLoopback.socket));
-      scene->made = true;
-      for (;;) ::pause();
-    }
-    test::eventually([&] { return scene->made.load(); });
-    return join_once(scene->id, rank, 2);
-  });
-  REQUIRE(test::eventually([&] { return scene->made.load(); }));
+  ServedId id;
+  ForkedRanks ranks(1, [&](int) { return join_once(id.value(), 1, 2); });
   std::this_thread::sleep_for(200ms);  // the rank has introduced itself
   timer.restart();
-  ranks.kill(0, SIGKILL);
+  id.kill();
   const auto verdicts = ranks.collect(20s);
   CHECK(timer.spent() < 1s);
-  CHECK(contains(verdicts[1], "the process that made the unique id"));
-  CHECK(contains(verdicts[1], "has died"));
-}
-
-namespace {
-
-std::atomic<bool> out_of_memory{false};
-
-}  // namespace
-
-TEST_CASE("a root service without memory ends its ranks' waits, and can start again",
-          "[req:1.38]") {
-  static const SystemTable table = [] {
-    SystemTable made = real_system_table();
-    made.epoll_wait = [](int epoll_fd, epoll_event* events, int capacity, int timeout_ms) {
-      const int count = real_system_table().epoll_wait(epoll_fd, events, capacity, timeout_ms);
-      // Only the service's thread waits in a poller.
-      if (timeout_ms != 0 && out_of_memory) throw std::bad_alloc();
-      return count;
-    };
-    return made;
-  }();
-  const ScopedSystemTable scoped(table);
-  const UniqueId id = new_id();
-  const test::FairTimer timer;
-  const std::jthread shortage([] {
-    std::this_thread::sleep_for(100ms);
-    out_of_memory = true;
-    static_cast<void>(create_unique_id(kLoopback.socket));  // gives the service something to do
-  });
-  CHECK(contains(text_of(join_once(id, 0, 2)), "which serves the rendezvous, has died"));
-  out_of_memory = false;
-  CHECK(timer.spent() < 5s);  // its patience is 20 s
-  const UniqueId next = new_id();
-  CHECK(run_threads(2, [&](int rank) { return join_once(next, rank, 2); }) == all_ok(2));
+  check_all_say(verdicts, {"the process that made the unique id", "has died"});
 }
 
 }  // namespace oriel::boot

@@ -9,10 +9,15 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <sys/socket.h>
 
 #include "base/event_loop.hpp"
 #include "base/try.hpp"
 #include "boot/auth/unique_id_format.hpp"
+#include "boot/link/dialer.hpp"
+#include "boot/link/tcp.hpp"
+#include "boot/session/forked_ranks.hpp"
+#include "boot/session/served_id.hpp"
 #include "boot/session/session.hpp"
 
 /// Sessions over the loopback interface, as the tests of sessions make them.
@@ -34,6 +39,38 @@ inline bool contains(const std::string& text, const std::string& part) {
 
 inline std::string text_of(const Status& status) {
   return status.ok() ? "ok" : status.error().to_string();
+}
+
+/// CHECKs that the verdict of every rank but `spared` has all of the words.
+inline void check_all_say(const std::vector<std::string>& verdicts,
+                          const std::vector<std::string>& words, int spared = -1) {
+  for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
+    for (const std::string& word : words) {
+      CAPTURE(rank, verdicts[rank], word);
+      CHECK((static_cast<int>(rank) == spared || contains(verdicts[rank], word)));
+    }
+  }
+}
+
+/// Where this process listens.
+inline std::vector<SocketAddress> listening_addresses() {
+  std::vector<SocketAddress> found;
+  for (int fd = 3; fd < 1024; ++fd) {
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    if (::getsockopt(fd, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) continue;
+    if (const auto address = local_address(fd); address.ok()) found.push_back(*address);
+  }
+  return found;
+}
+
+/// How rank `rank` proves itself to the root service.
+inline DialTarget target_of(const UniqueId& id, int rank = 0) {
+  return {.address = id.root,
+          .purpose = KeyPurpose::rendezvous,
+          .realm = id.number,
+          .key = Key::derive(id.secret, KeyPurpose::rendezvous, id.number),
+          .claim = {.from = rank, .to = -1, .tag = 0}};
 }
 
 /// The verdicts of `count` ranks that all went well.
@@ -82,6 +119,22 @@ inline std::vector<std::string> run_threads(int size, const std::function<Status
   }
   threads.clear();  // joins
   return verdicts;
+}
+
+/// Runs `body` in the session of each of `size` processes; their verdicts.
+inline std::vector<std::string> run_sessions(
+    int size, const std::function<Status(EventLoop&, Session&)>& body) {
+  const ServedId id;
+  return run_forked(
+      size, [&](int rank) { return in_session(id.value(), rank, size, body); },
+      std::chrono::seconds(60));
+}
+
+/// The same, with threads of this process.
+inline std::vector<std::string> run_thread_sessions(
+    int size, const std::function<Status(EventLoop&, Session&)>& body) {
+  const UniqueId id = new_id();
+  return run_threads(size, [&](int rank) { return in_session(id, rank, size, body); });
 }
 
 }  // namespace oriel::boot

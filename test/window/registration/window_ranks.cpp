@@ -171,7 +171,7 @@ Status WindowRank::same_everywhere(const std::string& text) {
 
 std::vector<std::string> run_ranks(const std::vector<int>& layout, const RankOptions& options,
                                    const RankBody& body) {
-  const ServedId id(kLoopback);
+  const ServedId id;
   const int size = std::accumulate(layout.begin(), layout.end(), 0);
   if (layout.size() == 1 && !options.always_fork)
     return run_threads(id.value(), 0, size, size, options, body);
