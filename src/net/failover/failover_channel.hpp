@@ -2,9 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <deque>
-#include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 
@@ -41,25 +38,6 @@ class SessionFailoverChannel final : public FailoverChannel {
  private:
   boot::Session& session_;
   int peer_;
-};
-
-/// Both ends in one process.
-class LocalFailoverChannel final : public FailoverChannel {
- public:
-  using Pair = std::pair<std::unique_ptr<FailoverChannel>, std::unique_ptr<FailoverChannel>>;
-  static Pair make();
-  void send(ByteView message) override;
-  bool receive(Bytes& message) override;
-
- private:
-  struct Inbox {
-    std::mutex mutex;
-    std::deque<Bytes> messages;
-  };
-  LocalFailoverChannel(std::shared_ptr<Inbox> mine, std::shared_ptr<Inbox> peers)
-      : mine_(std::move(mine)), peers_(std::move(peers)) {}
-  std::shared_ptr<Inbox> mine_;
-  std::shared_ptr<Inbox> peers_;
 };
 
 }  // namespace oriel::net

@@ -59,6 +59,18 @@ struct FabricPlan {
 
 namespace detail {
 
+// What a call has made counts as open.
+template <class Argument>
+void note_opened(const Argument&) {}
+template <class Fid>
+  requires requires(Fid made) { made.fid; }
+void note_opened(Fid** made) {
+  FabricPlan::current()->opened(&(*made)->fid);
+}
+inline void note_opened(fi_info** made) {
+  FabricPlan::current()->opened(*made);
+}
+
 // Calls through, unless the plan says otherwise.
 template <auto kMember, class Call>
 struct Hook;
@@ -69,74 +81,30 @@ struct Hook<kMember, R (*)(Args...)> {
     if constexpr (std::is_integral_v<R> && std::is_signed_v<R>) {
       const long status = FabricPlan::current()->next(name);
       if (status != 0) return static_cast<R>(status);
+      const R made = (FabricPlan::real().*kMember)(args...);
+      if (made == 0) (note_opened(args), ...);
+      return made;
+    } else {
+      return (FabricPlan::real().*kMember)(args...);
     }
-    return (FabricPlan::real().*kMember)(args...);
   }
 };
-
-template <class Fid>
-int opened(int status, Fid** made) {
-  if (status == 0) FabricPlan::current()->opened(&(*made)->fid);
-  return status;
-}
-
-inline fi_info* opened(fi_info* info) {
-  return info != nullptr ? FabricPlan::current()->opened(info) : nullptr;
-}
-
-#define ORIEL_DETAIL_FAIL_IF_PLANNED(symbol) \
-  if (const long status = FabricPlan::current()->next(#symbol)) return static_cast<int>(status)
 
 inline int close_fid(fid* object) {
   // As a call that gives something up: it takes effect before it reports failure.
   FabricPlan::current()->closed(object);
   const int closed = FabricPlan::real().fi_close(object);
-  ORIEL_DETAIL_FAIL_IF_PLANNED(fi_close);
-  return closed;
-}
-inline int get_info(std::uint32_t version, const char* node, const char* service,
-                    std::uint64_t flags, const fi_info* hints, fi_info** made) {
-  ORIEL_DETAIL_FAIL_IF_PLANNED(fi_getinfo);
-  const int status = FabricPlan::real().fi_getinfo(version, node, service, flags, hints, made);
-  if (status == 0) opened(*made);
-  return status;
+  const long status = FabricPlan::current()->next("fi_close");
+  return status != 0 ? static_cast<int>(status) : closed;
 }
 inline fi_info* copy_info(const fi_info* info) {
   if (FabricPlan::current()->next("fi_dupinfo") != 0) return nullptr;
-  return opened(FabricPlan::real().fi_dupinfo(info));
+  fi_info* const made = FabricPlan::real().fi_dupinfo(info);
+  return made != nullptr ? FabricPlan::current()->opened(made) : nullptr;
 }
 inline void free_info(fi_info* info) {
   FabricPlan::current()->closed(info);
   FabricPlan::real().fi_freeinfo(info);
-}
-inline int open_fabric(fi_fabric_attr* attributes, fid_fabric** made, void* context) {
-  ORIEL_DETAIL_FAIL_IF_PLANNED(fi_fabric);
-  return opened(FabricPlan::real().fi_fabric(attributes, made, context), made);
-}
-inline int open_domain(fid_fabric* fabric, fi_info* info, fid_domain** made, void* context) {
-  ORIEL_DETAIL_FAIL_IF_PLANNED(fi_domain);
-  return opened(FabricPlan::real().fi_domain(fabric, info, made, context), made);
-}
-inline int open_addresses(fid_domain* domain, fi_av_attr* attributes, fid_av** made,
-                          void* context) {
-  ORIEL_DETAIL_FAIL_IF_PLANNED(fi_av_open);
-  return opened(FabricPlan::real().fi_av_open(domain, attributes, made, context), made);
-}
-inline int open_queue(fid_domain* domain, fi_cq_attr* attributes, fid_cq** made, void* context) {
-  ORIEL_DETAIL_FAIL_IF_PLANNED(fi_cq_open);
-  return opened(FabricPlan::real().fi_cq_open(domain, attributes, made, context), made);
-}
-inline int open_endpoint(fid_domain* domain, fi_info* info, fid_ep** made, void* context) {
-  ORIEL_DETAIL_FAIL_IF_PLANNED(fi_endpoint);
-  return opened(FabricPlan::real().fi_endpoint(domain, info, made, context), made);
-}
-inline int open_memory(fid_domain* domain, const void* at, std::size_t bytes, std::uint64_t access,
-                       std::uint64_t offset, std::uint64_t key, std::uint64_t flags, fid_mr** made,
-                       void* context) {
-  ORIEL_DETAIL_FAIL_IF_PLANNED(fi_mr_reg);
-  return opened(
-      FabricPlan::real().fi_mr_reg(domain, at, bytes, access, offset, key, flags, made, context),
-      made);
 }
 inline ssize_t read_queue(fid_cq* queue, void* entries, std::size_t count) {
   if (const long status = FabricPlan::current()->next("fi_cq_read")) return status;
@@ -151,8 +119,6 @@ inline ssize_t read_queue_error(fid_cq* queue, fi_cq_err_entry* entry, std::uint
   return plan.error ? plan.error(entry) : FabricPlan::real().fi_cq_readerr(queue, entry, flags);
 }
 
-#undef ORIEL_DETAIL_FAIL_IF_PLANNED
-
 }  // namespace detail
 
 /// Of calls that obey the current plan. Calls that cannot fail are the library's own.
@@ -166,17 +132,12 @@ inline const FabricTable& planned_fabric() {
     made.symbol = Hook::call;                                               \
   }
     ORIEL_FABRIC_INLINES(ORIEL_DETAIL_HOOK)
+    ORIEL_DETAIL_HOOK(fi_getinfo)
+    ORIEL_DETAIL_HOOK(fi_fabric)
 #undef ORIEL_DETAIL_HOOK
     made.fi_close = detail::close_fid;
-    made.fi_getinfo = detail::get_info;
     made.fi_dupinfo = detail::copy_info;
     made.fi_freeinfo = detail::free_info;
-    made.fi_fabric = detail::open_fabric;
-    made.fi_domain = detail::open_domain;
-    made.fi_av_open = detail::open_addresses;
-    made.fi_cq_open = detail::open_queue;
-    made.fi_endpoint = detail::open_endpoint;
-    made.fi_mr_reg = detail::open_memory;
     made.fi_cq_read = detail::read_queue;
     made.fi_cq_readerr = detail::read_queue_error;
     return made;

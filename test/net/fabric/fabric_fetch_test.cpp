@@ -316,13 +316,6 @@ struct Bystander {
                QueueOutcome::done &&
            side.memory == with.memory;
   }
-  /// Repeats soon what is lost.
-  static SendQueue::Options impatient() {
-    SendQueue::Options options;
-    options.answer_timeout = std::chrono::milliseconds(100);
-    options.repeats_most = 600;
-    return options;
-  }
   Side side;
   SendQueue queue, back;
   WireFabric* wire = nullptr;

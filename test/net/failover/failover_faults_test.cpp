@@ -1,6 +1,9 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <string>
 
 #include <catch2/catch.hpp>
 
@@ -50,25 +53,17 @@ TEST_CASE("a slow NIC is not failed over, a stopped one is", "[req:3.14][F2]") {
   FailoverPair pair;
   const auto number = pair.there->queue().number();
   SECTION("each entry takes long, but not too long") {
-    NicFaults faults;
-    faults.clock = &pair.clock;
-    faults.delays = {{{number}, milliseconds(2900), {}}};
-    set_faults(*pair.a.nics[0], faults);
+    delay_queue(*pair.a.nics[0], number, milliseconds(2900), pair.clock);
     RawPoster raw(pair.view());
-    post_adds(pair, raw, 4);
-    raw.ring();
+    ring_adds(pair, raw, 4);
     REQUIRE(pair.run_until([&] { return pair.is_complete(4); }));
     check_adds(pair, 4);
     CHECK(pair.epoch() == 1);
   }
   SECTION("one takes very long, while the NIC answers probes") {
-    NicFaults faults;
-    faults.clock = &pair.clock;
-    faults.delays = {{{number}, seconds(30), {}}};
-    set_faults(*pair.a.nics[0], faults);
+    delay_queue(*pair.a.nics[0], number, seconds(30), pair.clock);
     RawPoster raw(pair.view());
-    post_adds(pair, raw, 1);
-    raw.ring();
+    ring_adds(pair, raw, 1);
     pair.run_for(seconds(10));
     CHECK(pair.said_there.is_usable(0));
     REQUIRE(pair.run_until([&] { return pair.is_complete(1); }));
@@ -78,8 +73,7 @@ TEST_CASE("a slow NIC is not failed over, a stopped one is", "[req:3.14][F2]") {
     NicSoft& nic = GENERATE(false, true) ? *pair.a.nics[0] : *pair.b.nics[0];
     nic.stop();
     RawPoster raw(pair.view());
-    post_adds(pair, raw, 3);
-    raw.ring();
+    ring_adds(pair, raw, 3);
     pair.run_for(milliseconds(2900));
     CHECK(pair.epoch() == 1);
     nic.resume();
@@ -91,8 +85,7 @@ TEST_CASE("a slow NIC is not failed over, a stopped one is", "[req:3.14][F2]") {
     NicSoft& nic = GENERATE(false, true) ? *pair.a.nics[0] : *pair.b.nics[0];
     nic.stop();
     RawPoster raw(pair.view());
-    post_adds(pair, raw, 3);
-    raw.ring();
+    ring_adds(pair, raw, 3);
     const TimePoint begin = pair.clock.now();
     REQUIRE(pair.run_until([&] { return pair.is_complete(3); }));
     CHECK(pair.clock.now() - begin >= seconds(3));
@@ -110,18 +103,14 @@ TEST_CASE("the backup fails while the queue is on its way there: on to the third
     options.paths = 3;
     FailoverPair pair(options);
     pair.post.delay_most = 3;
-    NicFaults faults;
-    faults.fails = {{{pair.there->queue().number(), 3}, Syndrome::transport_retry, true}};
-    set_faults(*pair.a.nics[0], faults);
+    fail_entry(*pair.a.nics[0], {pair.there->queue().number(), 3}, true);
     RawPoster raw(pair.view());
-    post_adds(pair, raw, 8);
-    raw.ring();
+    ring_adds(pair, raw, 8);
     pair.step();
     pair.a.faults[0]->cut = true;  // so that it does not recover
     for (int i = 0; i < steps; ++i) pair.step();
     pair.b.nics[1]->stop();
-    post_adds(pair, raw, 8);
-    raw.ring();
+    ring_adds(pair, raw, 8);
     REQUIRE(pair.run_until([&] { return pair.is_complete(16); }));
     REQUIRE(pair.b.memory[0] == 16);
     CHECK(pair.path() == 2);
@@ -135,8 +124,7 @@ TEST_CASE("with both paths dead producers get an error in time", "[req:3.14][F6]
   const bool here = GENERATE(false, true);
   for (const auto& nic : here ? pair.a.nics : pair.b.nics) nic->stop();
   RawPoster raw(pair.view());
-  post_adds(pair, raw, 3);
-  raw.ring();
+  ring_adds(pair, raw, 3);
   const TimePoint begin = pair.clock.now();
   REQUIRE(pair.run_until([&] { return pair.there->failure().has_value(); }));
   // Twice the silence, and what the agreement takes.
@@ -166,12 +154,10 @@ TEST_CASE("a queue without a backup ends the same way", "[req:3.14][F6]") {
   options.paths = 1;
   FailoverPair pair(options);
   RawPoster raw(pair.view());
-  post_adds(pair, raw, 3);
-  raw.ring();
+  ring_adds(pair, raw, 3);
   REQUIRE(pair.run_until([&] { return pair.is_complete(3); }));
   pair.b.nics[0]->stop();
-  post_adds(pair, raw, 3);
-  raw.ring();
+  ring_adds(pair, raw, 3);
   REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(4)));
   CHECK(pair.there->failure()->to_string().find("rank 7") != std::string::npos);
 }
@@ -181,10 +167,8 @@ TEST_CASE("one side sees the error, or both do at once: both leave the path once
   FailoverPair pair;
   const bool here = GENERATE(false, true), there = GENERATE(false, true);
   if (!here && !there) return;
-  NicFaults faults;
-  faults.fails = {{{0, 2}, Syndrome::transport_retry, here && there}};
-  if (here) set_faults(*pair.a.nics[0], faults);
-  if (there) set_faults(*pair.b.nics[0], faults);
+  if (here) fail_entry(*pair.a.nics[0], {0, 2}, there);
+  if (there) fail_entry(*pair.b.nics[0], {0, 2}, here);
   Workload work(*pair.there, *pair.back, pair.a, pair.b, 5);
   Workload back_work(*pair.back, *pair.there, pair.b, pair.a, 6);
   for (int i = 0; i < 40; ++i) work.post(), back_work.post(), pair.step();
@@ -202,12 +186,10 @@ TEST_CASE("an error that is none of a path does not fail over", "[req:3.14][F9]"
   for (const unsigned value :
        {0x01u, 0x02u, 0x04u, 0x06u, 0x10u, 0x11u, 0x12u, 0x13u, 0x14u, 0x16u, 0x22u}) {
     FailoverPair pair;
-    NicFaults faults;
-    faults.fails = {{{pair.there->queue().number(), 2}, static_cast<Syndrome>(value), false}};
-    set_faults(*pair.a.nics[0], faults);
+    fail_entry(*pair.a.nics[0], {pair.there->queue().number(), 2}, false,
+               static_cast<Syndrome>(value));
     RawPoster raw(pair.view());
-    post_adds(pair, raw, 5);
-    raw.ring();
+    ring_adds(pair, raw, 5);
     REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(1)));
     const dq::QueueError error = dq::decode_error(pair.view().indexes->error);
     CHECK(error.syndrome == value);
@@ -298,13 +280,11 @@ TEST_CASE("without the channel the queue works, and ends in time when its path d
   FailoverPair pair;
   pair.post.cut = true;
   RawPoster raw(pair.view());
-  post_adds(pair, raw, 3);
-  raw.ring();
+  ring_adds(pair, raw, 3);
   REQUIRE(pair.run_until([&] { return pair.is_complete(3); }));
   pair.run_for(seconds(1));
   pair.b.nics[0]->stop();
-  post_adds(pair, raw, 3);
-  raw.ring();
+  ring_adds(pair, raw, 3);
   SECTION("it never comes back") {
     // The silence, and what the agreement may take.
     REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, milliseconds(13'100)));
@@ -320,4 +300,25 @@ TEST_CASE("without the channel the queue works, and ends in time when its path d
     REQUIRE(pair.run_until([&] { return pair.is_complete(6); }));
     CHECK(pair.b.memory[0] == 6);
   }
+}
+
+TEST_CASE("a peer that claims to have accepted less than it has answered ends the queue",
+          "[req:3.14][req:3.23]") {
+  FailoverPair pair;
+  RawPoster raw(pair.view());
+  ring_adds(pair, raw, 4);
+  REQUIRE(pair.run_until([&] { return pair.is_complete(4); }));
+  pair.post.forge = [](int to, Bytes& message) {
+    PathStatement statement = decode_statement(message).value();
+    if (to == 0) statement.delivered = std::min<std::uint64_t>(statement.delivered, 3);
+    message = encode_statement(statement);
+  };
+  pair.a.nics[0]->stop();
+  ring_adds(pair, raw, 1);
+  REQUIRE(pair.run_until([&] { return pair.there->failure().has_value(); }));
+  const std::string text = pair.there->failure()->to_string();
+  INFO(text);
+  CHECK(text.find("it has accepted 3 requests and answered 4") != std::string::npos);
+  CHECK(text.find("rank 7") != std::string::npos);
+  REQUIRE(pair.run_until([&] { return pair.back->failure().has_value(); }));
 }

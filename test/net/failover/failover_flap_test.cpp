@@ -109,18 +109,10 @@ TEST_CASE("a queue whose path works does not leave it while nobody would answer"
           "[req:3.14][F12]") {
   FailoverPair pair;
   // This end finds out later than the peer that the best path is back.
-  NicFaults late;
-  late.clock = &pair.clock;
-  late.delays = {{{pair.there->ends()[0].probe}, milliseconds(30), {}}};
-  set_faults(*pair.a.nics[0], late);
+  delay_queue(*pair.a.nics[0], pair.there->ends()[0].probe, milliseconds(30), pair.clock);
   RawPoster raw(pair.view());
-  const dq::LocalRange old{pair.a.region.address, pair.a.keys[0], 8};
-  const auto add = [&] {
-    raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1, old));
-  };
-  add();
   pair.a.faults[0]->cut = true;
-  raw.ring();
+  ring_adds(pair, raw, 1);
   REQUIRE(pair.run_until([&] { return pair.both_on(1) && pair.is_complete(1); }));
   pair.a.faults[0]->cut = false;
   REQUIRE(pair.run_until([&] { return pair.said_back.is_usable(0); }));
@@ -130,8 +122,7 @@ TEST_CASE("a queue whose path works does not leave it while nobody would answer"
   REQUIRE(pair.run_until([&] { return pair.said_there.is_usable(0); }));
   pair.run_for(std::chrono::seconds(15));
   CHECK(pair.both_on(1));
-  for (int i = 0; i < 20; ++i) add();
-  raw.ring();
+  ring_adds(pair, raw, 20);
   REQUIRE(pair.run_until([&] { return pair.is_complete(21); }));
   CHECK(pair.b.memory[0] == 21);
   // Once they hear each other they go back.

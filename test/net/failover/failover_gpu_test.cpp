@@ -186,9 +186,7 @@ TEST_CASE("a GPU whose stream stands still ends its queue, and no other NIC does
   FailoverPair pair;
   RawPoster raw(pair.view());
   pair.b.nics[0]->serve_gpu(stuck);
-  NicFaults faults;
-  faults.fails = {{{0, 0}, Syndrome::transport_retry, false}};
-  set_faults(*pair.a.nics[0], faults);
+  fail_entry(*pair.a.nics[0], {0, 0}, false);
   raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
                               range_of(pair.a, 100)));
   raw.ring();

@@ -6,7 +6,6 @@
 #include <catch2/catch.hpp>
 
 #include "net/failover/failover_pair.hpp"
-#include "support/sanitized.hpp"
 
 // Immediates on queues that go on by another path: every one is taken once, in order, by a consumer
 // that knows nothing of paths (B4 and 3.14).
@@ -83,31 +82,6 @@ class Immediates {
 };
 
 }  // namespace
-
-TEST_CASE("immediates under way as the primary fails are each taken once, on the backup",
-          "[B4][F3]") {
-  // Rounds of the ring end before, while and after the path changes.
-  for (std::uint64_t k = 0; k < 40; k += oriel::test::kSanitized ? 7 : 1) {
-    for (const bool delivered : {false, true}) {
-      INFO("entry " << k << (delivered ? ", which was done" : ""));
-      FailoverPair::Options options;
-      options.queue.receives = 8;
-      FailoverPair pair(options);
-      NicFaults faults;
-      faults.fails = {{{pair.there->queue().number(), k}, Syndrome::transport_retry, delivered}};
-      set_faults(*pair.a.nics[0], faults);
-      Immediates work(pair);
-      REQUIRE(dq::post_receives(work.receives(), 8));
-      work.post(40);
-      work.take_all();
-      work.check_exact();
-      REQUIRE(pair.path() == 1);
-      work.post(20);  // and the backup goes on counting
-      work.take_all();
-      work.check_exact();
-    }
-  }
-}
 
 TEST_CASE("a peer that waits for room as the primary stops has it on the backup", "[B4][F2]") {
   FailoverPair::Options options;

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <chrono>
 #include <deque>
 #include <functional>
@@ -26,8 +25,8 @@ namespace oriel::net::test {
 
 /// What a test does to the messages that one NIC sends.
 struct WireFault {
-  std::atomic<bool> cut = false;  ///< they are lost
-  bool hold = false;              ///< they are kept until release()
+  bool cut = false;   ///< they are lost
+  bool hold = false;  ///< they are kept until release()
   /// If not 0 they pass one behind the other, each as its bytes have, so many for each pass().
   std::uint64_t bytes_per_pass = 0;
   std::uint64_t passed = 0;  ///< bytes
@@ -123,7 +122,7 @@ class LossyChannel final : public FailoverChannel {
   int self_;
 };
 
-/// Keeps the last statement that its end has sent over `inner`. Any thread.
+/// Keeps the last statement that its end has sent over `inner`.
 class WatchedChannel final : public FailoverChannel {
  public:
   explicit WatchedChannel(FailoverChannel& inner) : inner_(inner) {
@@ -132,30 +131,35 @@ class WatchedChannel final : public FailoverChannel {
     said_.usable_now = 0xff;
   }
   void send(ByteView message) override {
-    {
-      const std::lock_guard lock(mutex_);
-      said_ = decode_statement(message).value();
-    }
+    said_ = decode_statement(message).value();
     inner_.send(message);
   }
   bool receive(Bytes& message) override { return inner_.receive(message); }
-  PathStatement said() const {
-    const std::lock_guard lock(mutex_);
-    return said_;
-  }
-  std::uint32_t epoch() const { return said().epoch; }
-  bool is_running() const { return said().stage == PathStage::running; }
-  bool is_usable(std::size_t path) const { return (said().usable_now >> path & 1) != 0; }
-  bool are_usable(std::size_t paths) const {
-    const unsigned all = (1u << paths) - 1;
-    return (said().usable_now & all) == all;
-  }
+  const PathStatement& said() const { return said_; }
+  std::uint32_t epoch() const { return said_.epoch; }
+  bool is_running() const { return said_.stage == PathStage::running; }
+  bool is_usable(std::size_t path) const { return (said_.usable_now >> path & 1) != 0; }
 
  private:
   FailoverChannel& inner_;
-  mutable std::mutex mutex_;
   PathStatement said_;
 };
+
+/// Has an entry fail, whether what it asks for is done or not.
+inline void fail_entry(NicSoft& nic, const FaultPlace& place, bool is_done,
+                       Syndrome syndrome = Syndrome::transport_retry) {
+  NicFaults faults;
+  faults.fails = {{place, syndrome, is_done}};
+  set_faults(nic, std::move(faults));
+}
+
+/// Has each request of a queue go out so much later.
+inline void delay_queue(NicSoft& nic, std::uint32_t queue, Duration delay, const Clock& clock) {
+  NicFaults faults;
+  faults.clock = &clock;
+  faults.delays = {{{queue}, delay, {}}};
+  set_faults(nic, std::move(faults));
+}
 
 /// Makes what moves bytes of a GPU's memory; empty: memory is the host's.
 using MakeMover = std::function<std::unique_ptr<DataMover>()>;
@@ -309,7 +313,7 @@ struct FailoverPair {
     std::string text;
     for (const bool other : {false, true}) {
       const FailoverQueue& queue = other ? *back : *there;
-      const PathStatement said = (other ? said_back : said_there).said();
+      const PathStatement& said = (other ? said_back : said_there).said();
       text += std::string(" epoch ") + std::to_string(said.epoch) + " " + to_string(said.stage) +
               " path " + std::to_string(queue.pace().path) + " usable " +
               std::to_string(said.usable_now);

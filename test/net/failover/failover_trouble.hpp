@@ -104,7 +104,7 @@ void run_random(std::uint64_t seed, const Adapt& adapt) {
   };
   const auto is_whole = [&] {
     for (const WatchedChannel* said : {&pair.said_there, &pair.said_back}) {
-      if (!said->are_usable(2) || !said->is_running()) return false;
+      if (!said->is_usable(0) || !said->is_usable(1) || !said->is_running()) return false;
     }
     // A fault's entry ends when its bytes have moved, which for a GPU's may be much later.
     return pair.a.mover == nullptr || (there.is_done() && back.is_done());

@@ -216,5 +216,9 @@ inline void post_adds(const FailoverPair& pair, RawPoster& raw, std::uint64_t co
                                 word_of(pair.a, 100 + i)));
   }
 }
+inline void ring_adds(const FailoverPair& pair, RawPoster& raw, std::uint64_t count) {
+  post_adds(pair, raw, count);
+  raw.ring();
+}
 
 }  // namespace oriel::net::test

@@ -70,29 +70,6 @@ TEST_CASE("silence while there is work is suspected and then a failure", "[req:3
   }
 }
 
-TEST_CASE("slow is not dead, however slow", "[req:3.14][F2][B5]") {
-  PathHealth health(policy(), kStart);
-  health.has_work(true, kStart);
-  TimePoint now = kStart;
-  // Each completion takes just less than what a dead path would be given.
-  for (int i = 0; i < 1000; ++i) {
-    now += seconds(3) - Duration(1);
-    health.tick(now);
-    REQUIRE(health.is_usable());
-    health.progressed(now);
-  }
-  // None for an hour, but probes are answered.
-  int probes = 0;
-  for (const TimePoint end = now + std::chrono::hours(1); now < end; now += milliseconds(100)) {
-    health.tick(now);
-    REQUIRE(health.is_usable());
-    if (!health.take_probe(now)) continue;
-    ++probes;
-    health.probe_answered(now + milliseconds(50));
-  }
-  CHECK(probes > 1000);
-}
-
 TEST_CASE("errors within the window count, older ones do not", "[req:3.14][B5]") {
   PathPolicy with = policy();
   with.errors_most = 3;
@@ -117,13 +94,6 @@ TEST_CASE("errors within the window count, older ones do not", "[req:3.14][B5]")
   SECTION("the third one comes late") {
     health.error(Syndrome::transport_retry, now += seconds(10) + Duration(1));
     CHECK(health.state() == PathState::suspected);
-  }
-}
-
-TEST_CASE("which errors are a path's", "[req:3.14][F9][B5]") {
-  for (unsigned value = 0; value < 256; ++value) {
-    const bool expected = value == 0x15 || value == 0x05;
-    CHECK(is_path_error(static_cast<Syndrome>(value)) == expected);
   }
 }
 

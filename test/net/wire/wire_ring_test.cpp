@@ -215,32 +215,6 @@ TEST_CASE("a reader's counter that cannot be is an error of its writer", "[req:3
   CHECK_FALSE(writer.write(large, {}).ok());
 }
 
-TEST_CASE("noise in a ring is read to an error or an end, and nothing else", "[req:3.23]") {
-  const unsigned seed = std::random_device()();
-  INFO("seed " << seed);
-  std::mt19937_64 random(seed);
-  int failed = 0;
-  for (int round = 0; round < 200; ++round) {
-    auto memory = map_twice(ring_memory_bytes(kRing));
-    for (std::size_t at = kRingBegins; at < memory.a.size(); at += 8) {
-      // Lengths that are mostly possible.
-      set_counter(memory.a, at, random() % 4 == 0 ? random() : random() % 200);
-    }
-    set_counter(memory.a, kWrittenWord, random() % (kRing / 8 + 1) * 8);
-    RingReader reader(std::move(memory.b), kRing);
-    Bytes message;
-    std::size_t taken = 0;
-    for (;;) {
-      const auto read = read_from(reader, message);
-      failed += read.ok() ? 0 : 1;
-      if (!read.ok() || !read.value()) break;
-      taken += message.size();
-      REQUIRE(taken <= kRing);
-    }
-  }
-  CHECK(failed > 0);
-}
-
 TEST_CASE("messages between two wires arrive; to nobody they are lost", "[req:3.9]") {
   RingPair pair;
   WireMessage message = a_response(5, 300);

@@ -1,0 +1,78 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/copy/mover_share.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <mutex>
+#include <thread>
+
+#include <catch2/catch.hpp>
+
+// NICs of a rank that share what moves the bytes of its GPU (3.14).
+using namespace oriel;
+using namespace oriel::net;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace {
+
+/// Has failed, while what it has begun before is still moving.
+class FailedMover final : public DataMover {
+ public:
+  StagedPart load(const std::byte*, std::size_t) override { return {}; }
+  bool keep(StagedPart&) override { return false; }
+  std::size_t store(std::byte*, ByteView, MoveTicket&) override { return 0; }
+  bool copy(std::byte*, const std::byte*, std::size_t, MoveTicket&) override { return false; }
+  bool step_atomic(AtomicMove&, std::byte*) override { return false; }
+  bool is_done(MoveTicket) override { return false; }
+  bool flush() override { return false; }
+  Status drain() override {
+    while (!settle()) std::this_thread::yield();
+    return {};
+  }
+  void forget(const std::byte*, std::size_t) override {}
+  bool has_failed() const override { return true; }
+  bool settle() noexcept override {
+    ++looks;
+    return has_settled;
+  }
+  std::atomic<int> looks = 0;
+  std::atomic<bool> has_settled = false;
+
+ private:
+  void give_back(StagedPart&) noexcept override {}
+};
+
+}  // namespace
+
+TEST_CASE("a GPU whose copies have failed and go on holds up none of a rank's other NICs",
+          "[req:3.14]") {
+  FailedMover mover;
+  std::mutex mutex;
+  MoverShare waits(mover, mutex), other(mover, mutex);
+  auto drained = std::async(std::launch::async, [&] { return waits.drain().ok(); });
+  while (mover.looks == 0) std::this_thread::yield();
+  auto looked = std::async(std::launch::async, [&] { return other.has_failed(); });
+  const bool was_free = looked.wait_for(seconds(10)) == std::future_status::ready;
+  const bool was_waiting = drained.wait_for(milliseconds(0)) != std::future_status::ready;
+  mover.has_settled = true;
+  CHECK(was_free);
+  CHECK(was_waiting);
+  CHECK(drained.get());
+}
+
+TEST_CASE("a GPU whose copies do not end is waited for once", "[req:3.14]") {
+  FailedMover mover;
+  std::mutex mutex;
+  MoverShare share(mover, mutex, milliseconds(50));
+  const auto begin = std::chrono::steady_clock::now();
+  CHECK_FALSE(share.drain().ok());
+  CHECK(std::chrono::steady_clock::now() - begin >= milliseconds(50));
+  const int looks = mover.looks;
+  CHECK_FALSE(share.drain().ok());
+  CHECK(mover.looks == looks + 1);
+  mover.has_settled = true;
+  CHECK(share.drain().ok());
+}
