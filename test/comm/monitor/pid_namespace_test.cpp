@@ -8,7 +8,6 @@
 
 #include <catch2/catch.hpp>
 #include <sched.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "api/api_ranks.hpp"

@@ -63,7 +63,9 @@ namespace detail {
 template <class Argument>
 void note_opened(const Argument&) {}
 template <class Fid>
-  requires requires(Fid made) { made.fid; }
+requires requires(Fid made) {
+  made.fid;
+}
 void note_opened(Fid** made) {
   FabricPlan::current()->opened(&(*made)->fid);
 }
