@@ -61,6 +61,7 @@ Pair join_pair() {
   REQUIRE(id.ok());
   auto loop = std::move(EventLoop::create()).value();
   std::vector<Task<Result<std::unique_ptr<Session>>>> tasks;
+  tasks.reserve(2);
   for (int rank = 0; rank < 2; ++rank) {
     tasks.push_back(Session::join(loop, id.value(), rank, 2, kLoopback, Deadline::after(20s)));
   }
