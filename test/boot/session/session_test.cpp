@@ -230,15 +230,15 @@ TEST_CASE("a rank that has waited long for a link, and has it, is no longer said
     };
     Status status;
     if (rank == 0 || rank == 3) {  // have no link yet
-      if (rank == 3) std::this_thread::sleep_for(600ms);
-      act(2s);  // of which rank 0 waits a quarter before it says for whom
+      if (rank == 3) std::this_thread::sleep_for(1200ms);
+      act(4s);  // of which rank 0 waits a quarter before it says for whom
       const auto pair = loop.run(session.subgroup({0, 3}));
       if (!pair.ok()) status = pair.error();
       activity.reset();
     }
     linked.arrive_and_wait();
     if (rank == 1) {
-      act(500ms);
+      act(2s);
       status = loop.run(session.world().barrier(Operation::test));
     }
     over.arrive_and_wait();
