@@ -287,31 +287,40 @@ namespace {
 
 /// Makes calls of this process fail for a while, with ENOBUFS or, while `throws`, for want of
 /// memory.
-struct FailingCalls {
+class FailingCalls {
+ public:
   static inline std::atomic<int> accepts, waits;
   static inline std::atomic<bool> throws;
-  explicit FailingCalls(int accepts_to_fail = 0, int waits_to_fail = 0) {
+  explicit FailingCalls(int accepts_to_fail = 0, int waits_to_fail = 0) : scoped_(table()) {
     accepts = accepts_to_fail;
     waits = waits_to_fail;
-    table.accept4 = [](int fd, sockaddr* address, socklen_t* length, int flags) {
-      if (accepts <= 0) return real_system_table().accept4(fd, address, length, flags);
-      --accepts;
-      errno = ENOBUFS;
-      return -1;
-    };
-    table.epoll_wait = [](int fd, epoll_event* events, int capacity, int timeout_ms) {
-      // Only the root service's thread waits in a poller.
-      const int count = real_system_table().epoll_wait(fd, events, capacity, timeout_ms);
-      if (timeout_ms != 0 && throws) throw std::bad_alloc();
-      if (timeout_ms == 0 || waits <= 0) return count;
-      --waits;
-      errno = ENOBUFS;
-      return -1;
-    };
-    scoped.emplace(table);
   }
-  SystemTable table = real_system_table();
-  std::optional<ScopedSystemTable> scoped;
+
+ private:
+  // The root service's thread may still be in a call when the object goes.
+  static const SystemTable& table() {
+    static const SystemTable table = [] {
+      SystemTable made = real_system_table();
+      made.accept4 = [](int fd, sockaddr* address, socklen_t* length, int flags) {
+        if (accepts <= 0) return real_system_table().accept4(fd, address, length, flags);
+        --accepts;
+        errno = ENOBUFS;
+        return -1;
+      };
+      made.epoll_wait = [](int fd, epoll_event* events, int capacity, int timeout_ms) {
+        // Only the root service's thread waits in a poller.
+        const int count = real_system_table().epoll_wait(fd, events, capacity, timeout_ms);
+        if (timeout_ms != 0 && throws) throw std::bad_alloc();
+        if (timeout_ms == 0 || waits <= 0) return count;
+        --waits;
+        errno = ENOBUFS;
+        return -1;
+      };
+      return made;
+    }();
+    return table;
+  }
+  ScopedSystemTable scoped_;
 };
 
 /// Acceptors of one process that may open `limit` files, as it believes.
