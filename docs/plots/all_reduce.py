@@ -3,9 +3,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws docs/plots/all_reduce.svg from docs/performance/h200-x4.json: time and bus bandwidth of an
 all-reduce of f32 in registered buffers among 4 H200, Oriel beside NCCL.
-
-    all_reduce.py            writes the picture
-    all_reduce.py --check    exits with 1 if the picture is not what the raw file gives
 """
 import json
 import math
@@ -13,6 +10,9 @@ import pathlib
 import sys
 
 DOCS = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(DOCS.parent / "benchmarks" / "support"))
+import benchmark  # noqa: E402
+
 SOURCE, PICTURE = DOCS / "performance/h200-x4.json", DOCS / "plots/all_reduce.svg"
 WIDTH, HEIGHT, TOP, BOTTOM = 880, 320, 52, 262
 LEFT, RIGHT = (62, 412), (492, 842)  # x of the two panels
@@ -89,7 +89,10 @@ def draw():
 
 
 def main():
-    if sys.argv[1:] == ["--check"]:
+    parser = benchmark.make_parser(__doc__)
+    parser.add_argument("--check", action="store_true",
+                        help="write nothing; exit with 1 if the picture is not what the raw file gives")
+    if parser.parse_args().check:
         same = PICTURE.exists() and PICTURE.read_text(encoding="utf-8") == draw()
         print("docs/plots/all_reduce.svg: " + ("ok" if same else "stale; docs/plots/all_reduce.py"))
         return 0 if same else 1

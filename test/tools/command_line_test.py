@@ -52,7 +52,8 @@ class CommandLines(unittest.TestCase):
         wrong = {"oriel-run": ["-n", "many"], "oriel-perf": ["-n", "0"], "oriel-tune": ["-b", "7X"],
                  "oriel-topo": ["--width", "wide"], "oriel-info": ["--markdown"]}
         for program in PROGRAMS + SCRIPTS:
-            for flag, near in (("--verson", "; did you mean --version?"), ("--zebra-stripes", "")):
+            for flag, near in (("--verson", "; did you mean --version?"), ("--zebra-stripes", ""),
+                               ("--bogus", "")):
                 done = self.expect(2, program, *wrong.get(program.name, []), flag)
                 self.assertIn(f"{program.name}: unknown flag {flag}{near}\n", done.stderr)
 

@@ -2,9 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of scripts, with the manners of the tools (command_line.hpp)."""
 import argparse
-import difflib
 import re
 import sys
+
+
+def edit_distance(a, b):
+    """Insertions, deletions and replacements that turn `a` into `b`."""
+    row = list(range(len(b) + 1))
+    for i, letter in enumerate(a, 1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(b, 1):
+            replaced = diagonal + (letter != other)
+            diagonal, row[j] = row[j], min(replaced, row[j] + 1, row[j - 1] + 1)
+    return row[-1]
+
+
+def suggest_name(name, known):
+    """As suggest_name() of src/base/nearest_name.hpp."""
+    nearest = min(known, key=lambda one: edit_distance(name, one))
+    return f"; did you mean {nearest}?" if edit_distance(name, nearest) * 3 <= len(name) else ""
 
 
 class Parser(argparse.ArgumentParser):
@@ -21,8 +37,7 @@ class Parser(argparse.ArgumentParser):
         for word in sys.argv[1:] if args is None else args:
             name = word.partition("=")[0]
             if re.match(r"--?[a-zA-Z]", word) and name not in known and word[:2] not in known:
-                near = difflib.get_close_matches(name, known, 1)
-                self.error(f"unknown flag {name}" + (f"; did you mean {near[0]}?" if near else ""))
+                self.error(f"unknown flag {name}{suggest_name(name, known)}")
         return super().parse_args(args, namespace)
 
     def error(self, message):
