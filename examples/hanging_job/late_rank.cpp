@@ -17,8 +17,9 @@ int main(int argc, char** argv) {
   const std::string where = argc > 2 ? argv[2] : "all_reduce";
   const auto come_to = [&](const char* call) {
     if (me.rank != me.ranks - 1 || where != call) return;
+    // Who dies does so when the others wait for it.
+    std::this_thread::sleep_for(std::chrono::seconds(how == "die" ? 2 : std::atoi(how.c_str())));
     if (how == "die") std::quick_exit(0);
-    std::this_thread::sleep_for(std::chrono::seconds(std::atoi(how.c_str())));
   };
 
   const oriel::UniqueId id = share_unique_id(me);

@@ -409,11 +409,14 @@ TEST_CASE("idle connections take an eighth of the descriptors at most, the oldes
     CAPTURE(row.doors);
     Doors doors(row.limit, row.doors);
     std::vector<OwnedFd> idle;
+    const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < row.idle; ++i) {
       for (const SocketAddress& door : doors.addresses()) idle.push_back(connect_to(door));
       doors.turn();
     }
-    CHECK_FALSE(closed_within(idle.front(), 1ms));
+    const bool is_kept = !closed_within(idle.front(), 1ms);
+    const auto spent = std::chrono::steady_clock::now() - begin;
+    CHECK((is_kept || spent > AcceptorOptions::kTurn));  // on a busy machine
     std::this_thread::sleep_for(AcceptorOptions::kTurn);
     for (int i = 0; i < 10; ++i) doors.turn();
     CHECK(closed_within(idle.front(), 100ms));
