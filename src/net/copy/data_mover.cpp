@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/copy/data_mover.hpp"
 
+#include <chrono>
 #include <cstring>
 #include <thread>
 
@@ -24,9 +25,9 @@ Status wait_until_still(const std::function<bool()>& is_moving, bool& is_stuck, 
   while (is_moving()) {
     is_stuck = deadline.expired(clock.now());
     if (is_stuck) {
-      return Error(
-          ErrorCode::timeout,
-          fmt::format("a GPU has not ended a software NIC's copies in {} s", kDrainMost.count()));
+      const double seconds = std::chrono::duration<double>(most).count();
+      return Error(ErrorCode::timeout,
+                   fmt::format("a GPU has not ended a software NIC's copies in {:.3g} s", seconds));
     }
     std::this_thread::yield();
   }

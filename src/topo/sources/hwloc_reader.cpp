@@ -117,20 +117,25 @@ class HwlocReader {
     table_.hwloc_distances_release(topology_, found);
   }
 
-  /// All of them or none: a distance of 0 would make a node look nearest.
+  /// All of them or none: one that lacks would count as the nearest.
   void use_distances(const hwloc_distances_s& found) {
     const std::size_t count = list_.numa.size();
     if (found.nbobjs != count) return;
+    std::vector<int> places;
+    for (std::size_t i = 0; i < count; ++i) {
+      places.push_back(numa_index(static_cast<int>(found.objs[i]->os_index)));
+    }
     std::vector<std::vector<int>> distances(count, std::vector<int>(count, 0));
     for (std::size_t a = 0; a < count; ++a) {
       for (std::size_t b = 0; b < count; ++b) {
-        const int from = numa_index(static_cast<int>(found.objs[a]->os_index));
-        const int to = numa_index(static_cast<int>(found.objs[b]->os_index));
         const std::uint64_t value = found.values[a * count + b];
-        if (from < 0 || to < 0 || value == 0 || value > INT32_MAX) return;
-        distances[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)] =
+        if (places[a] < 0 || places[b] < 0 || value == 0 || value > INT32_MAX) return;
+        distances[static_cast<std::size_t>(places[a])][static_cast<std::size_t>(places[b])] =
             static_cast<int>(value);
       }
+    }
+    for (const std::vector<int>& row : distances) {
+      if (std::find(row.begin(), row.end(), 0) != row.end()) return;  // a node was named twice
     }
     for (std::size_t i = 0; i < count; ++i) list_.numa[i].distances = std::move(distances[i]);
   }

@@ -10,6 +10,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "net/copy/idle_mover.hpp"
+
 // NICs of a rank that share what moves the bytes of its GPU (3.14).
 using namespace oriel;
 using namespace oriel::net;
@@ -19,20 +21,13 @@ using std::chrono::seconds;
 namespace {
 
 /// Has failed, while what it has begun before is still moving.
-class FailedMover final : public DataMover {
+class FailedMover final : public net::test::IdleMover {
  public:
-  StagedPart load(const std::byte*, std::size_t) override { return {}; }
-  bool keep(StagedPart&) override { return false; }
-  std::size_t store(std::byte*, ByteView, MoveTicket&) override { return 0; }
-  bool copy(std::byte*, const std::byte*, std::size_t, MoveTicket&) override { return false; }
-  bool step_atomic(AtomicMove&, std::byte*) override { return false; }
-  bool is_done(MoveTicket) override { return false; }
   bool flush() override { return false; }
   Status drain() override {
     while (!settle()) std::this_thread::yield();
     return {};
   }
-  void forget(const std::byte*, std::size_t) override {}
   bool has_failed() const override { return true; }
   bool settle() noexcept override {
     ++looks;
@@ -40,9 +35,6 @@ class FailedMover final : public DataMover {
   }
   std::atomic<int> looks = 0;
   std::atomic<bool> has_settled = false;
-
- private:
-  void give_back(StagedPart&) noexcept override {}
 };
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include <catch2/catch.hpp>
 
 #include "net/copy/data_mover_cuda.hpp"
+#include "net/copy/idle_mover.hpp"
 #include "net/copy/late_stream.hpp"
 #include "net/failover/failover_trouble.hpp"
 #include "net/soft/split_pages.hpp"
@@ -164,22 +165,13 @@ TEST_CASE("a GPU whose stream stands still ends its queue, and no other NIC does
           "[req:3.14]") {
   /// Fails to drain, as a stream that has stood still for too long, whether it is known to have
   /// failed or not.
-  class StuckMover final : public DataMover {
+  class StuckMover final : public net::test::IdleMover {
    public:
     explicit StuckMover(bool failed) : has_failed_(failed) {}
-    StagedPart load(const std::byte*, std::size_t) override { return {}; }
-    bool keep(StagedPart&) override { return false; }
-    std::size_t store(std::byte*, ByteView, MoveTicket&) override { return 0; }
-    bool copy(std::byte*, const std::byte*, std::size_t, MoveTicket&) override { return false; }
-    bool step_atomic(AtomicMove&, std::byte*) override { return false; }
-    bool is_done(MoveTicket) override { return false; }
-    bool flush() override { return true; }
     Status drain() override { return Error(ErrorCode::timeout, "stuck"); }
-    void forget(const std::byte*, std::size_t) override {}
     bool has_failed() const override { return has_failed_; }
 
    private:
-    void give_back(StagedPart&) noexcept override {}
     const bool has_failed_;
   };
   StuckMover stuck(GENERATE(false, true));

@@ -100,10 +100,7 @@ TEST_CASE("what follows a fence begins once what came before it is done", "[req:
   const bool fenced = GENERATE(false, true);
   ManualClock clock;
   NicPair pair({}, clock);
-  NicFaults faults;
-  faults.clock = &clock;
-  faults.response_delay = milliseconds(3);
-  set_faults(pair.b.nic, faults);
+  delay_responses(pair.b.nic, clock, milliseconds(3));
   pair.b.memory[0] = 1;
   pair.a.memory[5] = 2;
   REQUIRE(pair.get(72, 0, 8).outcome == QueueOutcome::done);

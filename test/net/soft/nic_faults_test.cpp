@@ -155,10 +155,7 @@ TEST_CASE("a read is followed by a dump where it is needed, which begins once it
   ManualClock clock;
   for (const bool dump : {false, true}) {
     NicPair pair({.gets_need_dump = dump}, clock);
-    NicFaults faults;
-    faults.clock = &clock;
-    faults.response_delay = milliseconds(3);
-    set_faults(pair.b.nic, faults);
+    delay_responses(pair.b.nic, clock, milliseconds(3));
     pair.b.memory[0] = 41;
     REQUIRE(pair.get(8, 0, 8).outcome == QueueOutcome::done);
     pair.run();
@@ -173,10 +170,7 @@ TEST_CASE("a read is followed by a dump where it is needed, which begins once it
 TEST_CASE("a fence waits for the answers of earlier reads and atomics", "[req:3.8]") {
   ManualClock clock;
   NicPair pair({}, clock);
-  NicFaults faults;
-  faults.clock = &clock;
-  faults.response_delay = milliseconds(3);
-  set_faults(pair.b.nic, faults);
+  delay_responses(pair.b.nic, clock, milliseconds(3));
   pair.a.memory[5] = 2;
   const bool fenced = GENERATE(false, true);
   RawPoster raw(pair.view());

@@ -281,6 +281,13 @@ void set_faults(const NicCore& nic, NicFaults faults) {
   for (auto it = begin; it != end; ++it) it->second->set(faults);
 }
 
+void delay_responses(const NicCore& nic, const Clock& clock, Duration delay) {
+  NicFaults faults;
+  faults.clock = &clock;
+  faults.response_delay = delay;
+  set_faults(nic, faults);
+}
+
 NicTraffic traffic(const NicCore& nic) {
   Wires& wires = Wires::instance();
   const std::lock_guard lock(wires.mutex);

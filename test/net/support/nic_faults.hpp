@@ -60,6 +60,8 @@ struct NicFaults {
 /// Sets what the wires do that the NIC has now. Every program that links oriel_test_nic_faults has
 /// such wires between each NIC and those that it is given.
 void set_faults(const NicCore& nic, NicFaults faults);
+/// What the NIC answers to reads and atomics comes so much later, and nothing else is wrong.
+void delay_responses(const NicCore& nic, const Clock& clock, Duration delay);
 
 /// What a NIC's wires have carried for it.
 struct NicTraffic {

@@ -40,6 +40,36 @@ const SourceReport& report_of(const Machine& machine, const std::string& source)
   return *found;
 }
 
+/// What hwloc says of the distances between NUMA nodes, as the model has it.
+std::vector<hwloc_obj> distance_objects;
+std::vector<hwloc_obj_t> distance_places;
+std::vector<hwloc_uint64_t> distance_values;
+hwloc_distances_s model_distances{};
+
+HwlocList list_with_distances(const std::vector<unsigned>& nodes,
+                              std::vector<hwloc_uint64_t> values) {
+  distance_objects.assign(nodes.size(), hwloc_obj{});
+  distance_places.clear();
+  for (std::size_t i = 0; i < nodes.size(); ++i) {
+    distance_objects[i].os_index = nodes[i];
+    distance_places.push_back(&distance_objects[i]);
+  }
+  distance_values = std::move(values);
+  model_distances.nbobjs = static_cast<unsigned>(nodes.size());
+  model_distances.objs = distance_places.data();
+  model_distances.values = distance_values.data();
+  HwlocLibrary library = hwloc_library();
+  library.table.hwloc_distances_get_by_type = [](hwloc_topology_t, hwloc_obj_type_t,
+                                                 unsigned* count, hwloc_distances_s** found,
+                                                 unsigned long, unsigned long) {
+    *count = 1;
+    *found = &model_distances;
+    return 0;
+  };
+  library.table.hwloc_distances_release = [](hwloc_topology_t, hwloc_distances_s*) {};
+  return read_hwloc(library, fixture_text("hgx-8", "hwloc.xml"));
+}
+
 /// What is found in the files of a tree, or in a description in hwloc's format.
 Machine found_in(const std::string& root, const NvmlLibrary& nvml,
                  const std::string& hwloc_xml = "", const HwlocLibrary& hwloc = hwloc_library()) {
@@ -49,6 +79,22 @@ Machine found_in(const std::string& root, const NvmlLibrary& nvml,
 }
 
 }  // namespace
+
+TEST_CASE("distances that hwloc tells of other NUMA nodes count for nothing, not as nearest",
+          "[req:2.1]") {
+  if (!have_hwloc()) return;
+  const HwlocList whole = list_with_distances({1, 0}, {10, 21, 32, 11});
+  REQUIRE(whole.numa.size() == 2);
+  CHECK(whole.numa[0].distances == std::vector<int>{11, 32});
+  CHECK(whole.numa[1].distances == std::vector<int>{21, 10});
+  for (const HwlocList& odd :
+       {list_with_distances({0, 7}, {10, 21, 32, 11}),
+        list_with_distances({0, 0}, {10, 21, 32, 11}), list_with_distances({0, 1}, {10, 0, 32, 11}),
+        list_with_distances({0, 1}, {10, 1ULL << 40, 32, 11})}) {
+    CHECK(odd.numa[0].distances.empty());
+    CHECK(odd.numa[1].distances.empty());
+  }
+}
 
 TEST_CASE("a machine of which no source tells is reported as such", "[req:2.2]") {
   const TemporaryTree empty;
