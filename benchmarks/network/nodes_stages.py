@@ -8,7 +8,8 @@ that its bytes pass allow by themselves, in the same run.
 A rank of R sends 2/R of the message: of the part that it reduces for its node one half as sums to the
 other node, and of the other half, which it finishes, the result. The stages overlap, so the slowest
 of them bounds the whole. They are measured before and after, and the faster time of each counts.
-Writes a JSON file. Exit status: 0; 1 if a result was wrong; 77 without a GPU for each rank.
+Writes a JSON file. Exit status: 0; 1 if a result was wrong; 77 without a GPU for each of two ranks
+or more.
 """
 
 import json
@@ -53,6 +54,9 @@ def main():
     options.perf = benchmark.find_program(options, "oriel-perf", options.perf)
     options.stages = benchmark.find_program(options, "stage_bench", options.stages)
 
+    if options.ranks < 2:
+        print("skipped: two nodes need a GPU each")
+        return 77
     crossing = options.bytes * 2 // options.ranks
     before = run_stages(options, crossing)
     names = {stage["name"] for stage in before}
