@@ -103,12 +103,4 @@ Result<NicThread> NicThread::start(Options options) {
   return NicThread(std::move(state));
 }
 
-Status NicThread::stop(Deadline deadline) {
-  if (state_ == nullptr) return {};
-  state_->thread.stop();
-  Status ended = state_->thread.join(deadline);
-  if (!state_->thread.joinable()) state_.reset();
-  return ended;
-}
-
 }  // namespace oriel::net

@@ -34,11 +34,8 @@ class NicThread {
   static Result<NicThread> start(Options options);
   NicThread(NicThread&&) noexcept;
   NicThread& operator=(NicThread&&) noexcept;
-  /// As stop() without a deadline, which takes no longer than one NicSoft::progress().
+  /// Ends the thread and waits for it, no longer than one progress() takes.
   ~NicThread();
-
-  /// Ends the thread. After a timeout it is still told to end.
-  Status stop(Deadline deadline);
 
  private:
   struct State;

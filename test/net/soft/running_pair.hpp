@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <chrono>
 #include <cstddef>
 
 #include "net/queue/operations_body.hpp"
@@ -19,11 +18,6 @@ struct RunningPair : PairCalls<RunningPair, device::Memory> {
       : there(a.make_queue(of_there)), back(b.make_queue(of_back)) {
     connect(a, there, b, back);
     control.timeout_ns = 100'000'000'000;
-  }
-  ~RunningPair() {
-    for (NicThread& thread : threads) {
-      CHECK(thread.stop(Deadline::after(std::chrono::seconds(20))).ok());
-    }
   }
   RunningPair(const RunningPair&) = delete;
   RunningPair& operator=(const RunningPair&) = delete;
