@@ -18,6 +18,7 @@
 #include "oriel/device/network.hpp"
 #include "oriel/device/queue.hpp"
 
+#include "base/alignment.hpp"
 #include "base/try.hpp"
 #include "kernels/algorithms/fold_sources.hpp"
 #include "net/fabric/fabric_frame.hpp"
@@ -78,7 +79,7 @@ class AddressSpace {
         ::mmap(nullptr, bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (got == MAP_FAILED) return;
     base_ = static_cast<char*>(got);
-    const std::uint64_t pages = (usable + kPage - 1) / kPage * kPage;
+    const std::uint64_t pages = round_up(usable, kPage);
     for (int rank = 0; rank < size && is_good_; ++rank) {
       is_good_ = ::mprotect(slot(rank), pages, PROT_READ | PROT_WRITE) == 0;
     }

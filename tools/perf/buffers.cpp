@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/alignment.hpp"
 #include "base/try.hpp"
 
 namespace oriel::perf {
@@ -20,7 +21,7 @@ Error lacks(const Library& library, const char* function) {
 }  // namespace
 
 std::size_t set_stride(std::size_t bytes) {
-  return (bytes + kPage - 1) / kPage * kPage + kPage;
+  return round_up(bytes, kPage) + kPage;
 }
 
 Result<BufferSets> BufferSets::create(const Library& library, Backend& backend, ncclComm_t comm,

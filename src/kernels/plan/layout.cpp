@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/alignment.hpp"
 #include "kernels/loops/reduce_loops.hpp"
 #include "kernels/plan/most_ranks.hpp"
 
@@ -20,20 +21,20 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   const auto sources = static_cast<std::uint64_t>(ranks);
 
   constexpr std::uint64_t kPage = 4096;
-  const auto round_up = [](std::uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; };
+  const auto round_to_page = [](std::uint64_t bytes) { return round_up(bytes, kPage); };
   const auto narrow = [](std::uint64_t bytes) { return static_cast<std::uint32_t>(bytes); };
   const std::uint64_t begin = backend == Backend::host ? layout.call_record : layout.doorbell;
   layout.epochs = narrow(begin + kSectorBytes);
   layout.signatures = layout.epochs + ctas * sizeof(CtaCounters);
   const std::uint64_t signatures =
       backend == Backend::cuda ? kParities * sources * kSectorBytes : 0;
-  layout.flags = round_up(layout.signatures + signatures);
-  layout.hellos = round_up(layout.flags + ctas * sources * kSectorBytes);
-  std::uint64_t lines = round_up(layout.hellos + ctas * kParities * sources * kHelloBytes);
+  layout.flags = round_to_page(layout.signatures + signatures);
+  layout.hellos = round_to_page(layout.flags + ctas * sources * kSectorBytes);
+  std::uint64_t lines = round_to_page(layout.hellos + ctas * kParities * sources * kHelloBytes);
   const std::uint64_t others = sources > 1 ? sources - 1 : 1;
   if (backend == Backend::host) {
     layout.eager = narrow(lines);
-    layout.eager_lane_bytes = narrow(kEagerBytes / others / kEagerLineBytes * kEagerLineBytes);
+    layout.eager_lane_bytes = narrow(round_down(kEagerBytes / others, kEagerLineBytes));
     lines += kParities * kEagerBytes;
   }
   layout.lines = narrow(lines);
@@ -44,7 +45,7 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   layout.parity_bytes = narrow(ctas * layout.line_bytes);
   layout.lane_bytes[0] = narrow(layout.line_bytes / others / kSectorBytes * kSectorBytes);
   layout.lane_bytes[1] = narrow(layout.line_bytes / others / 2 / kSectorBytes * kSectorBytes);
-  layout.rings = round_up(lines + kParities * ctas * layout.line_bytes);
+  layout.rings = round_to_page(lines + kParities * ctas * layout.line_bytes);
   layout.ring_bytes =
       (budget_bytes > layout.rings ? budget_bytes - layout.rings : 0) / ctas / 128 * 128;
   // Not just what is used, which depends on the number of ranks: teams of different sizes register

@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/alignment.hpp"
 #include "net/queue/byte_order.hpp"
 
 namespace oriel::net {
@@ -64,7 +65,7 @@ WorkReader::Entry WorkReader::read(std::uint64_t index, std::uint64_t rung) {
   entry.work.opcode = head.opcode;
   entry.complaint = check_place(head, index);
   if (entry.complaint == Complaint::none) {
-    const std::uint32_t blocks = (head.parts * kPart + kBlockBytes - 1) / kBlockBytes;
+    const std::uint32_t blocks = divide_up(head.parts * kPart, kBlockBytes);
     if (blocks > rung - index || blocks > depth_) {
       entry.complaint = Complaint::not_rung;
     } else {
@@ -169,7 +170,7 @@ Complaint WorkReader::read_transfer(const Control& control, WorkRequest& work) c
 Complaint WorkReader::read_inline(const Control& control, WorkRequest& work) const {
   const std::uint32_t count = load_big32(copy_.data() + kThirdAt) & 0x7fffffff;
   if (count > kMostParts * kPart) return Complaint::inline_length;
-  const std::uint32_t parts = 2 + (4 + count + kPart - 1) / kPart;
+  const std::uint32_t parts = 2 + divide_up(4 + count, kPart);
   if (parts != control.parts) return Complaint::inline_length;
   const std::byte* first = copy_.data() + kThirdAt + 4;
   work.is_inline = true;

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/alignment.hpp"
 #include "net/queue/key_aliases.hpp"
 
 namespace oriel::net {
@@ -19,7 +20,7 @@ constexpr std::size_t kBlock = 64;
 void PostedEntry::cut(std::uint32_t bytes) {
   piece_bytes = bytes;
   const std::uint64_t left = work.bytes - sent_bytes;
-  pieces = sent + static_cast<std::uint32_t>((left + bytes - 1) / bytes);
+  pieces = sent + static_cast<std::uint32_t>(divide_up(left, bytes));
   pieces = std::max(pieces, 1u);
 }
 

@@ -11,6 +11,7 @@
 
 #include "oriel/device/memory.hpp"
 
+#include "base/alignment.hpp"
 #include "base/try.hpp"
 #include "net/wire/wire_format.hpp"
 
@@ -26,7 +27,7 @@ constexpr std::uint64_t kUnit = 8;
 constexpr std::size_t kTwoPartsLeast = std::size_t{16} << 10;
 
 constexpr std::uint64_t record_bytes(std::uint64_t message_bytes) {
-  return (sizeof(std::uint32_t) + message_bytes + kUnit - 1) / kUnit * kUnit;
+  return round_up(sizeof(std::uint32_t) + message_bytes, kUnit);
 }
 
 std::atomic_ref<std::uint64_t> counter(const SharedMapping& memory, std::size_t at) {

@@ -32,10 +32,7 @@
 /// stores it. What a hostile or broken peer writes ends in an error, never outside the ring.
 namespace oriel::net {
 
-/// Of the ring's bytes, without the header page; a power of two.
-inline constexpr std::size_t kRingBytesLeast = 4096;
-inline constexpr std::size_t kRingBytesMost = std::size_t{64} << 20;
-/// Of the memfd for a ring of so many bytes.
+/// Bytes of the memfd for a ring of `ring_bytes`, a power of two.
 std::size_t ring_memory_bytes(std::size_t ring_bytes);
 /// The longest message that such a ring takes: so long that two fit.
 std::size_t ring_message_bytes_most(std::size_t ring_bytes);
