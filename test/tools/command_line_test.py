@@ -72,9 +72,13 @@ class CommandLines(unittest.TestCase):
                                  ("oriel-perf", "all_to_nothing"),
                                  ("oriel-perf", "all_reduce", "-b", "8", "-e", "4"),
                                  ("oriel-topo", "word"), ("oriel-topo", "--json", "--svg"),
+                                 ("oriel-topo", "--json=3"), ("oriel-info", "--env=3"),
                                  ("oriel-info", "--markdown"), ("oriel-tune", "word"),
                                  ("oriel-tune", "-b", "64K", "-e", "1K")):
             self.expect(2, OURS[name], *arguments)
+        # What is wrong is an argument for oriel-perf, which complains about it.
+        tuned = run(OURS["oriel-tune"], "-g", "9999", "-e", "64")
+        self.assertEqual(tuned.returncode, 2, tuned.stderr)
         for script in SCRIPTS:
             self.expect(2, script, "word")
         if "oriel-nic" in OURS:

@@ -53,6 +53,10 @@ std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
     const std::vector<std::string_view> known(names.begin(), names.end());
     return misuse(fmt::format("unknown flag {}{}", *unknown, suggest_name(*unknown, known)));
   }
+  // A flag that takes no value refuses one: `--env=3` is a mistake.
+  for (CLI::Option* option : app_->get_options()) {
+    if (option->get_items_expected_max() == 0) option->disable_flag_override();
+  }
   try {
     app_->parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
