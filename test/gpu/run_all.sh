@@ -24,7 +24,11 @@ log=$(mktemp)  # of the current step
 : >"$logs/run_all.log"
 trap 'rm -f "$log"' EXIT
 wanted=" ${*:3} "
-gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+if [ -n "${CUDA_VISIBLE_DEVICES-}" ]; then
+  gpus=$(tr ',' '\n' <<<"$CUDA_VISIBLE_DEVICES" | grep -c .)
+else
+  gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
+fi
 room=7500  # characters of output that failures and figures may still take
 passed=0 failed=0 skipped=0
 
