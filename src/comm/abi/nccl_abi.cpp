@@ -1,6 +1,9 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
 #include <cstring>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -9,6 +12,7 @@
 #include "nccl.h"
 
 #include "base/descriptor_room.hpp"
+#include "base/log.hpp"
 #include "base/try.hpp"
 #include "boot/auth/unique_id_format.hpp"
 #include "comm/abi/abi_entry.hpp"
@@ -45,22 +49,42 @@ Status get_unique_id(ncclUniqueId* out) {
   return {};
 }
 
+/// `arguments` says what is wrong with those that are checked before.
 Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
-                 const ncclConfig_t* config, bool& in_progress) {
+                 const ncclConfig_t* config, bool& in_progress, const Status& arguments = {}) {
   Status place = require(out, "comm");
   if (place.ok()) *out = nullptr;
   const auto decoded = boot::UniqueId::decode(std::as_bytes(std::span(id.internal)));
   const Status known = decoded.ok() ? check_rank(rank, size) : Status(decoded.error());
   if (!known.ok()) return place.ok() ? known : place;
   // From here on the other ranks can be told of what is wrong with this one.
+  const Status& wrong = place.ok() ? arguments : place;
   const auto options =
-      place.ok() ? read_config(config) : Result<CommunicatorOptions>(place.error());
+      wrong.ok() ? read_config(config) : Result<CommunicatorOptions>(wrong.error());
   const bool blocking =
       options.ok() ? options.value().blocking : !place.ok() || asks_for_blocking(config);
   InitJob job = make_init_job(decoded.value(), rank, size, options, blocking, current_device());
   if (place.ok()) job.handle.show(out);
   ORIEL_CHECK(ThreadGroup::current().submit(std::move(job), in_progress));
   return place;
+}
+
+/// The ranks meet at the first id.
+Status init_rank_scalable(ncclComm_t* out, int size, int rank, int id_count,
+                          const ncclUniqueId* ids, const ncclConfig_t* config, bool& in_progress) {
+  if (out != nullptr) *out = nullptr;
+  ORIEL_CHECK(require(ids, "commIds"));
+  Status arguments;
+  if (id_count < 1 || id_count > size) {
+    arguments = Error(ErrorCode::invalid_argument, fmt::format("nId is {}", id_count))
+                    .with_hint(fmt::format("1 to {}, the number of ranks, are allowed", size));
+  }
+  if (id_count < 1) return arguments;
+  for (int i = 1; i < id_count && arguments.ok(); ++i) {
+    const auto id = boot::UniqueId::decode(std::as_bytes(std::span(ids[i].internal)));
+    if (!id.ok()) arguments = Error(id.error()).with_context(fmt::format("commIds[{}]", i));
+  }
+  return init_rank(out, size, ids[0], rank, config, in_progress, arguments);
 }
 
 Status init_all(ncclComm_t* out, int count, const int* devices) {
@@ -114,6 +138,20 @@ Status abort(ncclComm_t handle) {
   return destroy_communicator(handle);
 }
 
+Status revoke(ncclComm_t handle, int flags) {
+  if (handle == nullptr) return {};
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  if (flags != NCCL_REVOKE_DEFAULT) {
+    return Error(ErrorCode::invalid_argument, fmt::format("revokeFlags is {}", flags))
+        .with_hint("use NCCL_REVOKE_DEFAULT");
+  }
+  ORIEL_TRY(const auto communicator,
+            entry->revoke(
+                Error(ErrorCode::aborted, "ncclCommRevoke was called").with_origin(entry->rank())));
+  // What the user frees from now on, no kernel may use.
+  return communicator != nullptr ? communicator->drain() : Status();
+}
+
 Status get_async_error(ncclComm_t handle, ncclResult_t* out) {
   ORIEL_CHECK(require(out, "asyncError"));
   ORIEL_TRY(const auto entry, find_entry(handle));
@@ -121,7 +159,8 @@ Status get_async_error(ncclComm_t handle, ncclResult_t* out) {
     *out = ncclInProgress;
     return {};
   }
-  const auto error = entry->async_error();
+  // Whoever has revoked a communicator wants to hear that it is quiet, not why.
+  const auto error = entry->revoked() ? std::nullopt : entry->async_error();
   *out = error ? to_nccl(error->code()) : ncclSuccess;
   return {};
 }
@@ -194,6 +233,32 @@ Status destroy_reduction(ncclRedOp_t op, ncclComm_t handle) {
   return entry->reductions().remove(op);
 }
 
+/// Whether it starts from NCCL_SIM_INFO_INITIALIZER, of this version or another.
+Status check_sim_info(const ncclSimInfo_t* info) {
+  ORIEL_CHECK(require(info, "simInfo"));
+  constexpr unsigned kMagic = 0x74685283;
+  constexpr unsigned kFirstVersion = NCCL_VERSION(2, 22, 0);
+  constexpr std::size_t kSmallest = offsetof(ncclSimInfo_t, estimatedTime) + sizeof(float);
+  if (info->magic == kMagic && info->size >= kSmallest && info->version >= kFirstVersion) return {};
+  return Error(ErrorCode::invalid_argument, "ncclSimInfo_t was not initialised")
+      .with_hint("begin with NCCL_SIM_INFO_INITIALIZER");
+}
+
+Status simulate_group_end(ncclSimInfo_t* info) {
+  ThreadGroup& group = ThreadGroup::current();
+  ORIEL_CHECK(group.drop());
+  if (group.open()) return {};
+  ORIEL_CHECK(check_sim_info(info));
+  info->estimatedTime = NCCL_UNDEF_FLOAT;
+  return {};
+}
+
+/// The log is read once for each process.
+Status ignore_reset_of_log() {
+  Log().info("ncclResetDebugInit does nothing: ORIEL_LOG is read once");
+  return {};
+}
+
 const char* result_name(ncclResult_t result) {
   switch (result) {
     case ncclSuccess:
@@ -251,6 +316,12 @@ ORIEL_ENTRY(ncclResult_t, ncclCommInitRankConfig, ncclComm_t* comm, int nranks, 
     return front::init_rank(comm, nranks, id, rank, config, in_progress);
   });
 }
+ORIEL_ENTRY(ncclResult_t, ncclCommInitRankScalable, ncclComm_t* newcomm, int nranks, int myrank,
+            int nId, ncclUniqueId* commIds, ncclConfig_t* config) {
+  return front::guard_progress("ncclCommInitRankScalable", [&](bool& in_progress) {
+    return front::init_rank_scalable(newcomm, nranks, myrank, nId, commIds, config, in_progress);
+  });
+}
 ORIEL_ENTRY(ncclResult_t, ncclCommInitAll, ncclComm_t* comm, int ndev, const int* devlist) {
   return front::guard("ncclCommInitAll", [&] { return front::init_all(comm, ndev, devlist); });
 }
@@ -264,6 +335,9 @@ ORIEL_ENTRY(ncclResult_t, ncclCommDestroy, ncclComm_t comm) {
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommAbort, ncclComm_t comm) {
   return front::guard("ncclCommAbort", [&] { return front::abort(comm); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int revokeFlags) {
+  return front::guard("ncclCommRevoke", [&] { return front::revoke(comm, revokeFlags); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError) {
   return front::guard("ncclCommGetAsyncError",
@@ -287,6 +361,9 @@ ORIEL_ENTRY(const char*, ncclGetErrorString, ncclResult_t result) {
 }
 ORIEL_ENTRY(const char*, ncclGetLastError, ncclComm_t comm) {
   return front::last_error(comm);
+}
+ORIEL_ENTRY(void, ncclResetDebugInit, void) {
+  front::guard("ncclResetDebugInit", [] { return front::ignore_reset_of_log(); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclMemAlloc, void** ptr, size_t size) {
   return front::guard("ncclMemAlloc", [&] { return front::allocate(ptr, size); });
@@ -326,4 +403,7 @@ ORIEL_ENTRY(ncclResult_t, ncclGroupEnd, void) {
   return front::guard_progress("ncclGroupEnd", [](bool& in_progress) {
     return front::ThreadGroup::current().end(in_progress);
   });
+}
+ORIEL_ENTRY(ncclResult_t, ncclGroupSimulateEnd, ncclSimInfo_t* simInfo) {
+  return front::guard("ncclGroupSimulateEnd", [&] { return front::simulate_group_end(simInfo); });
 }

@@ -118,6 +118,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   /// Control memory for kernels of the user's. Ranks that ask for different things get an error.
   Task<Result<DeviceCommMemory>> make_device_comm(EventLoop& loop, DeviceCommRequest request);
 
+  /// Refuses once the communicator is poisoned or has been finalized.
+  Status check_usable() const;
   Status collective(const CollectiveRequest& request);
   /// Its two steps: the first checks the call and chooses how to carry it out, and has no effect.
   Result<CallPlan> plan_for(const CollectiveRequest& request) const;
@@ -191,7 +193,6 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Result<DeviceCommMemory>> build_device_comm(EventLoop& loop, DeviceCommRequest request);
   Task<Status> agree_on_end(EventLoop& loop, std::optional<Error> refused);
 
-  Status check_usable() const;
   Status check_arguments(const CollectiveRequest& request) const;
   Status check_overlap(const CollectiveRequest& request) const;
   Result<kernels::HierarchyPlan> plan_among_teams(const CollectiveRequest& request) const;
