@@ -122,15 +122,22 @@ typedef enum {
 /// Flags of ncclCommRevoke: none yet.
 #define NCCL_REVOKE_DEFAULT 0x00
 
-/// How a communicator shall behave. Start from NCCL_CONFIG_INITIALIZER and set what you need. A
-/// field that is set is honoured or refused, never ignored: ncclGetLastError names a refused one.
+/// How a communicator shall behave. Start from NCCL_CONFIG_INITIALIZER and set what you need.
+///
+/// `blocking`, `minCTAs`, `maxCTAs` and `commName` are honoured. All other fields only tune, and
+/// are hints: a log line at ORIEL_LOG=info names each one that is set and ignored. A number of CTAs
+/// that is out of range is moved into it, with such a line. Refused are a `blocking` that is
+/// neither 0 nor 1, and a structure that was not initialised.
+///
+/// Structures of NCCL 2.14 to 2.32.3 are accepted, each read as far as its version goes. Of a
+/// longer one the rest is ignored, and one warning names both sizes.
 typedef struct ncclConfig_v22800 {
   size_t size;  ///< set by the initializer, as are the next two; not to be changed
   unsigned int magic;
   unsigned int version;     ///< of the header that the program was built with
   int blocking;             ///< 1: calls return when done (the default); 0: they may be in progress
   int cgaClusterSize;       ///< thread blocks in a cluster
-  int minCTAs;              ///< least number of thread blocks that a collective may use
+  int minCTAs;              ///< least number of thread blocks for a collective, 1 to 1024
   int maxCTAs;              ///< and the most; an all-reduce has one more, which moves no data
   const char* netName;      ///< which network to use; may be freed after the call
   int splitShare;           ///< whether a communicator split from this one shares its resources

@@ -60,7 +60,7 @@ Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
   // From here on the other ranks can be told of what is wrong with this one.
   const Status& wrong = place.ok() ? arguments : place;
   const auto options =
-      wrong.ok() ? read_config(config) : Result<CommunicatorOptions>(wrong.error());
+      wrong.ok() ? read_config(config, rank) : Result<CommunicatorOptions>(wrong.error());
   const bool blocking =
       options.ok() ? options.value().blocking : !place.ok() || asks_for_blocking(config);
   InitJob job = make_init_job(decoded.value(), rank, size, options, blocking, current_device());

@@ -166,8 +166,9 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   bool needs_network() const;
   Task<Status> agree_on_choices();
   std::size_t choose_slot_bytes() const;
-  /// What the user demands and `max_ctas`, the most CTAs of a collective, does not allow.
-  Status check_limits(int max_ctas) const;
+  /// Lowers minCTAs to `max_ctas`, the most CTAs of a collective. Refuses what the environment
+  /// demands beyond that.
+  Status apply_limits(int max_ctas);
   Status lay_out_scratch(int max_ctas);
   Result<std::unique_ptr<NetworkWindows>> make_network_windows();
   Task<Status> make_scratch(EventLoop& loop, Deadline deadline);
