@@ -29,16 +29,16 @@
 /// for what has made it unusable; ncclInternalError only through a bug.
 ///
 /// Non-blocking communicators (ncclConfig_t::blocking is 0). ncclCommInitRankConfig,
-/// ncclCommFinalize and ncclCommWindowRegister, or the end of a group that holds them, return
-/// ncclInProgress and go on in the background, each communicator by itself; ncclCommGetAsyncError
-/// tells when they have ended, and how. Until then the communicator's other calls return
-/// ncclInvalidUsage, but for queries, ncclCommDestroy and ncclCommAbort. Collectives
-/// are as blocking as ever (see "Without a GPU"); a registration or finalization in the same group
-/// as a collective of the communicator has ended with the group.
+/// ncclCommInitRankScalable, ncclCommFinalize and ncclCommWindowRegister, or the end of a group
+/// that holds them, return ncclInProgress and go on in the background, each communicator by itself;
+/// ncclCommGetAsyncError tells when they have ended, and how. Until then the communicator's other
+/// calls return ncclInvalidUsage, but for queries, ncclCommDestroy, ncclCommAbort and
+/// ncclCommRevoke. Collectives are as blocking as ever (see "Without a GPU"); a registration or
+/// finalization in the same group as a collective of the communicator has ended with the group.
 ///
 /// Thread safety. Distinct communicators may be used by distinct threads at once; one communicator
-/// by one thread at a time, except for ncclCommAbort and ncclCommGetAsyncError, which any thread
-/// may call. Calls that take no communicator may be made by any thread.
+/// by one thread at a time, except for ncclCommAbort, ncclCommRevoke and ncclCommGetAsyncError,
+/// which any thread may call. Calls that take no communicator may be made by any thread.
 ///
 /// Each function ncclX has a twin pncclX that does the same, so that a profiler may replace ncclX
 /// and still reach the original.
@@ -98,6 +98,12 @@ typedef enum {
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_UNDEF_PTR NULL
 
+/// "Not known" in ncclSimInfo_t.
+#define NCCL_UNDEF_FLOAT -1.0f
+
+/// Color of a rank that takes part in ncclCommSplit but not in a new communicator.
+#define NCCL_SPLIT_NOCOLOR -1
+
 /// Flags of ncclCommWindowRegister.
 #define NCCL_WIN_DEFAULT 0x00
 #define NCCL_WIN_COLL_SYMMETRIC 0x01  ///< every rank passes the window at the same offset
@@ -109,15 +115,29 @@ typedef enum {
 #define NCCL_CTA_POLICY_EFFICIENCY 0x01  ///< fewer thread blocks where that costs little time
 #define NCCL_CTA_POLICY_ZERO 0x02        ///< copy engines instead of thread blocks where possible
 
-/// How a communicator shall behave. Start from NCCL_CONFIG_INITIALIZER and set what you need. A
-/// field that is set is honoured or refused, never ignored: ncclGetLastError names a refused one.
+/// Flags of ncclCommShrink.
+#define NCCL_SHRINK_DEFAULT 0x00  ///< wait for the parent's work
+#define NCCL_SHRINK_ABORT 0x01    ///< end the parent's work first
+
+/// Flags of ncclCommRevoke: none yet.
+#define NCCL_REVOKE_DEFAULT 0x00
+
+/// How a communicator shall behave. Start from NCCL_CONFIG_INITIALIZER and set what you need.
+///
+/// `blocking`, `minCTAs`, `maxCTAs` and `commName` are honoured. All other fields only tune, and
+/// are hints: a log line at ORIEL_LOG=info names each one that is set and ignored. A number of CTAs
+/// that is out of range is moved into it, with such a line. Refused are a `blocking` that is
+/// neither 0 nor 1, and a structure that was not initialised.
+///
+/// Structures of NCCL 2.14 to 2.32.3 are accepted, each read as far as its version goes. Of a
+/// longer one the rest is ignored, and one warning names both sizes.
 typedef struct ncclConfig_v22800 {
   size_t size;  ///< set by the initializer, as are the next two; not to be changed
   unsigned int magic;
   unsigned int version;     ///< of the header that the program was built with
   int blocking;             ///< 1: calls return when done (the default); 0: they may be in progress
   int cgaClusterSize;       ///< thread blocks in a cluster
-  int minCTAs;              ///< least number of thread blocks that a collective may use
+  int minCTAs;              ///< least number of thread blocks for a collective, 1 to 1024
   int maxCTAs;              ///< and the most; an all-reduce has one more, which moves no data
   const char* netName;      ///< which network to use; may be freed after the call
   int splitShare;           ///< whether a communicator split from this one shares its resources
@@ -139,6 +159,20 @@ typedef struct ncclConfig_v22800 {
         NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_PTR, NCCL_CONFIG_UNDEF_INT,            \
         NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,            \
         NCCL_CONFIG_UNDEF_INT, NCCL_CONFIG_UNDEF_INT,                                   \
+  }
+
+/// What ncclGroupSimulateEnd finds out. Start from NCCL_SIM_INFO_INITIALIZER.
+typedef struct ncclSimInfo_v22200 {
+  size_t size;  ///< set by the initializer, as are the next two; not to be changed
+  unsigned int magic;
+  unsigned int version;
+  float estimatedTime;  ///< of the group's collectives; NCCL_UNDEF_FLOAT: not known
+} ncclSimInfo_t;
+
+#define NCCL_SIM_INFO_INITIALIZER                                                        \
+  {                                                                                      \
+    sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH), \
+        NCCL_UNDEF_FLOAT,                                                                \
   }
 
 typedef enum { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
@@ -208,6 +242,14 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId c
 ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
                                      ncclConfig_t* config);
 
+/// Joins as ncclCommInitRankConfig does, for jobs that made several ids: all ranks pass the same
+/// `nId` ids, at least 1 and at most `nranks`. The ranks meet at the first id. The others are not
+/// used, and their meeting points stay open until they expire; one id is enough.
+ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId,
+                                      ncclUniqueId* commIds, ncclConfig_t* config);
+ncclResult_t pncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId,
+                                       ncclUniqueId* commIds, ncclConfig_t* config);
+
 /// Makes all `ndev` ranks of a communicator in this process and stores their handles in comm[0] to
 /// comm[ndev - 1]; rank i uses device devlist[i], or device i if `devlist` is null. Without a GPU
 /// `devlist` must be null. Local: no other process takes part. Blocking, until all ranks have
@@ -239,6 +281,32 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm);
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 
+/// Ends what is running on this communicator, as ncclCommAbort does, but keeps the handle: queries,
+/// ncclCommDestroy and ncclCommAbort still work, and every other call fails and says why.
+/// `revokeFlags` is NCCL_REVOKE_DEFAULT. Local; any thread may call it. Returns when no kernel of
+/// the communicator runs any more, or with ncclSystemError after 5 seconds. From then on
+/// ncclCommGetAsyncError stores ncclSuccess here. The other ranks get ncclRemoteError until they
+/// revoke too. A start or registration in progress ends with an error. A second revocation is an
+/// error, as is one after ncclCommFinalize; null is allowed.
+ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
+ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
+
+/// Makes a communicator of the ranks that pass the same `color`, ordered by `key` and then by rank.
+/// A rank whose color is NCCL_SPLIT_NOCOLOR gets a null handle. A null `config` takes over what
+/// this communicator was given. Collective over this communicator.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
+                           ncclConfig_t* config);
+ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
+                            ncclConfig_t* config);
+
+/// Makes a communicator without the ranks of a list. Not supported by this version of Oriel:
+/// returns ncclInvalidUsage on every rank, at once, and stores a null handle. Start a communicator
+/// of the remaining ranks with ncclGetUniqueId and ncclCommInitRank instead.
+ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
+                            ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags);
+ncclResult_t pncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
+                             ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags);
+
 /// Stores ncclSuccess, ncclInProgress, or the error that has made this communicator unusable since,
 /// such as the death of a rank; of a non-blocking one also the error of its last call, until the
 /// next. Local, returns at once; any thread may call it.
@@ -268,6 +336,11 @@ const char* pncclGetErrorString(ncclResult_t result);
 const char* ncclGetLastError(ncclComm_t comm);
 const char* pncclGetLastError(ncclComm_t comm);
 
+/// Does nothing, as ORIEL_LOG and ORIEL_LOG_FILE are read once for each process. NCCL keeps it for
+/// old programs only. Local.
+void ncclResetDebugInit(void);
+void pncclResetDebugInit(void);
+
 /// Allocates at least `size` bytes that can be registered as a window: device memory of the current
 /// device, or shared host memory without a GPU. Aligned for windows. Local, may synchronise the
 /// device. A size of 0 is refused, as is host memory beyond what the machine or a control group has
@@ -280,6 +353,17 @@ ncclResult_t pncclMemAlloc(void** ptr, size_t size);
 /// while a window is registered on it: deregister that first.
 ncclResult_t ncclMemFree(void* ptr);
 ncclResult_t pncclMemFree(void* ptr);
+
+/// Notes that collectives of `comm` will use `size` bytes at `buff`, of any memory, and stores a
+/// handle for ncclCommDeregister. Results do not depend on it, nor does speed today. Local; returns
+/// at once, also inside a group. What is still registered ends with the communicator.
+ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
+ncclResult_t pncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
+
+/// Ends a registration of ncclCommRegister with `comm`; any other handle is refused, null is
+/// allowed. Also after ncclCommFinalize. Local.
+ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
+ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle);
 
 /// Makes `size` bytes at `buff` a window, which the other ranks can reach. Collective; ranks pass
 /// the same size and flags, each its own address. The address is a multiple of
@@ -296,6 +380,23 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, n
 /// window is under way. The memory stays the caller's.
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
+
+/// What kernels communicate through, and what a program asks of it: types of NVIDIA's device
+/// headers, which declare the next two functions as well.
+struct ncclDevComm;
+struct ncclDevCommRequirements;
+
+/// Makes a device communicator. Not supported by this version of Oriel: returns ncclInvalidUsage on
+/// every rank, at once, and stores nothing. Kernels communicate through Oriel's own device headers
+/// instead (oriel::Communicator::device_comm).
+ncclResult_t ncclDevCommCreate(ncclComm_t comm, const struct ncclDevCommRequirements* reqs,
+                               struct ncclDevComm* outDevComm);
+ncclResult_t pncclDevCommCreate(ncclComm_t comm, const struct ncclDevCommRequirements* reqs,
+                                struct ncclDevComm* outDevComm);
+
+/// Destroys what ncclDevCommCreate made, which is nothing: returns ncclInvalidUsage. Local.
+ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const struct ncclDevComm* devComm);
+ncclResult_t pncclDevCommDestroy(ncclComm_t comm, const struct ncclDevComm* devComm);
 
 /// Makes an operation that multiplies this rank's elements by *scalar, of type `datatype`, rounds
 /// the products to that type and then sums; ranks may have different scalars. For collectives of
@@ -345,6 +446,68 @@ ncclResult_t pncclReduceScatter(const void* sendbuff, void* recvbuff, size_t rec
                                 ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                 cudaStream_t stream);
 
+/// Copies `count` elements of the root's `sendbuff` to every `recvbuff`. Collective; all ranks pass
+/// the same count, type and root. Only the root's `sendbuff` is read. Buffers as for ncclAllReduce;
+/// in place means that both are equal.
+ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
+                           ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
+                            ncclDataType_t datatype, int root, ncclComm_t comm,
+                            cudaStream_t stream);
+
+/// Broadcasts in place, for old programs: ncclBroadcast with `buff` as both buffers.
+ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+                       cudaStream_t stream);
+ncclResult_t pncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root,
+                        ncclComm_t comm, cudaStream_t stream);
+
+/// Combines `count` elements of every rank's `sendbuff` as ncclAllReduce does, and stores the
+/// result in the root's `recvbuff`; that of other ranks is not used and may be null. Collective;
+/// all ranks pass the same count, type, operation and root.
+ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclReduce(const void* sendbuff, void* recvbuff, size_t count,
+                         ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm,
+                         cudaStream_t stream);
+
+/// Sends `count` elements to every rank, and receives as many from each: those from element
+/// r * count of `sendbuff` go to rank r, those of rank r to element r * count of `recvbuff`.
+/// Collective; all ranks pass the same count and type. The buffers are disjoint.
+ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
+                          ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
+                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
+
+/// Collects `count` elements of every rank in the root's `recvbuff`, in rank order; that of other
+/// ranks is not used. Collective; all ranks pass the same count, type and root. In place means that
+/// the root's `sendbuff` is recvbuff + root * count elements.
+ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                        int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclGather(const void* sendbuff, void* recvbuff, size_t count,
+                         ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
+
+/// Sends `count` elements of the root's `sendbuff` to every rank, those from element r * count on
+/// to rank r; the `sendbuff` of other ranks is not used. Collective; all ranks pass the same count,
+/// type and root. In place means that the root's `recvbuff` is sendbuff + root * count elements.
+ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count,
+                         ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count,
+                          ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
+
+/// Sends `count` elements to rank `peer`, which receives as many of the same type with ncclRecv.
+/// The messages of two ranks arrive in the order of the calls. Sends and receives that wait for
+/// each other belong in one group.
+ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
+                       ncclComm_t comm, cudaStream_t stream);
+
+/// Receives `count` elements that rank `peer` sends with ncclSend.
+ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
+                       ncclComm_t comm, cudaStream_t stream);
+
 /// Opens a group: until ncclGroupEnd, this thread's calls that start communicators, register
 /// windows or communicate are only noted. Groups nest; the outermost counts. Local.
 ncclResult_t ncclGroupStart(void);
@@ -358,6 +521,14 @@ ncclResult_t pncclGroupStart(void);
 /// collectives of a group are checked before the first begins.
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
+
+/// Closes a group without effect: what the outermost one has noted is forgotten, handles of starts
+/// in it become null, and `simInfo` is filled. Oriel has no model of time, so `estimatedTime`
+/// becomes NCCL_UNDEF_FLOAT. Returns the error of a call inside that was refused, as ncclGroupEnd
+/// does, or ncclInvalidArgument for a `simInfo` that was not initialised; the group is closed in
+/// both cases. Local. An inner one only counts, and leaves `simInfo` as it is.
+ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
+ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

@@ -15,12 +15,28 @@
 
 long long ABI_INITIAL(int which) {
   const ncclConfig_t c = NCCL_CONFIG_INITIALIZER;
-  const long long values[] = {
-      (long long)c.size,   c.magic,        c.version,          c.blocking,
-      c.cgaClusterSize,    c.minCTAs,      c.maxCTAs,          c.netName == NULL,
-      c.splitShare,        c.trafficClass, c.commName == NULL, c.collnetEnable,
-      c.CTAPolicy,         c.shrinkShare,  c.nvlsCTAs,         c.nChannelsPerNetPeer,
-      c.nvlinkCentricSched};
+  const ncclSimInfo_t s = NCCL_SIM_INFO_INITIALIZER;
+  const long long values[] = {(long long)c.size,
+                              c.magic,
+                              c.version,
+                              c.blocking,
+                              c.cgaClusterSize,
+                              c.minCTAs,
+                              c.maxCTAs,
+                              c.netName == NULL,
+                              c.splitShare,
+                              c.trafficClass,
+                              c.commName == NULL,
+                              c.collnetEnable,
+                              c.CTAPolicy,
+                              c.shrinkShare,
+                              c.nvlsCTAs,
+                              c.nChannelsPerNetPeer,
+                              c.nvlinkCentricSched,
+                              (long long)s.size,
+                              s.magic,
+                              s.version,
+                              s.estimatedTime == -1.0f};
   return which < (int)(sizeof values / sizeof values[0]) ? values[which] : -1;
 }
 
@@ -33,6 +49,11 @@ const struct AbiFact ABI_FACTS[] = {
     FACT(NCCL_VERSION(2, 28, 9)),
     FACT(NCCL_UNIQUE_ID_BYTES),
     FACT(NCCL_CONFIG_UNDEF_INT),
+    FACT(NCCL_UNDEF_FLOAT),
+    FACT(NCCL_SPLIT_NOCOLOR),
+    FACT(NCCL_SHRINK_DEFAULT),
+    FACT(NCCL_SHRINK_ABORT),
+    FACT(NCCL_REVOKE_DEFAULT),
     FACT(NCCL_WIN_DEFAULT),
     FACT(NCCL_WIN_COLL_SYMMETRIC),
     FACT(NCCL_WIN_REQUIRED_ALIGNMENT),
@@ -83,6 +104,11 @@ const struct AbiFact ABI_FACTS[] = {
     FACT(sizeof(ncclComm_t)),
     FACT(sizeof(ncclWindow_t)),
     FACT(sizeof(cudaStream_t)),
+    FACT(sizeof(ncclSimInfo_t)),
+    FACT(offsetof(ncclSimInfo_t, size)),
+    FACT(offsetof(ncclSimInfo_t, magic)),
+    FACT(offsetof(ncclSimInfo_t, version)),
+    FACT(offsetof(ncclSimInfo_t, estimatedTime)),
     FACT(sizeof(ncclConfig_t)),
     FIELD(size),
     FIELD(magic),

@@ -16,8 +16,8 @@ extern "C" {
 /* Facts up to the first whose name is null. */
 extern const struct AbiFact oriel_abi_facts[];
 extern const struct AbiFact vendor_abi_facts[];
-/* Field number `which` of NCCL_CONFIG_INITIALIZER, pointers as whether they are null; -1 past the
-   last, which no field holds. */
+/* Field number `which` of NCCL_CONFIG_INITIALIZER and NCCL_SIM_INFO_INITIALIZER, pointers as
+   whether they are null; -1 past the last, which no field holds. */
 long long oriel_abi_initial(int which);
 long long vendor_abi_initial(int which);
 #ifdef __cplusplus

@@ -4,6 +4,9 @@
 
 #include ABI_HEADER
 
+// ncclResetDebugInit is deprecated.
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+
 namespace {
 template <typename T>
 std::string spelled() {
@@ -18,17 +21,46 @@ std::string spelled() {
 
 Signatures ABI_SIGNATURES() {
   return {
-      SIGNATURE(ncclGetVersion),         SIGNATURE(ncclGetUniqueId),
-      SIGNATURE(ncclCommInitRank),       SIGNATURE(ncclCommInitRankConfig),
-      SIGNATURE(ncclCommInitAll),        SIGNATURE(ncclCommCount),
-      SIGNATURE(ncclCommUserRank),       SIGNATURE(ncclCommCuDevice),
-      SIGNATURE(ncclCommGetAsyncError),  SIGNATURE(ncclCommFinalize),
-      SIGNATURE(ncclCommDestroy),        SIGNATURE(ncclCommAbort),
-      SIGNATURE(ncclGetErrorString),     SIGNATURE(ncclGetLastError),
-      SIGNATURE(ncclMemAlloc),           SIGNATURE(ncclMemFree),
-      SIGNATURE(ncclCommWindowRegister), SIGNATURE(ncclCommWindowDeregister),
-      SIGNATURE(ncclAllReduce),          SIGNATURE(ncclRedOpCreatePreMulSum),
-      SIGNATURE(ncclRedOpDestroy),       SIGNATURE(ncclGroupStart),
+      SIGNATURE(ncclGetVersion),
+      SIGNATURE(ncclGetUniqueId),
+      SIGNATURE(ncclCommInitRank),
+      SIGNATURE(ncclCommInitRankConfig),
+      SIGNATURE(ncclCommInitAll),
+      SIGNATURE(ncclCommCount),
+      SIGNATURE(ncclCommUserRank),
+      SIGNATURE(ncclCommCuDevice),
+      SIGNATURE(ncclCommGetAsyncError),
+      SIGNATURE(ncclCommFinalize),
+      SIGNATURE(ncclCommDestroy),
+      SIGNATURE(ncclCommAbort),
+      SIGNATURE(ncclGetErrorString),
+      SIGNATURE(ncclGetLastError),
+      SIGNATURE(ncclMemAlloc),
+      SIGNATURE(ncclMemFree),
+      SIGNATURE(ncclCommWindowRegister),
+      SIGNATURE(ncclCommWindowDeregister),
+      SIGNATURE(ncclAllReduce),
+      SIGNATURE(ncclRedOpCreatePreMulSum),
+      SIGNATURE(ncclRedOpDestroy),
+      SIGNATURE(ncclGroupStart),
       SIGNATURE(ncclGroupEnd),
+      SIGNATURE(ncclCommInitRankScalable),
+      SIGNATURE(ncclCommRevoke),
+      SIGNATURE(ncclCommSplit),
+      SIGNATURE(ncclCommShrink),
+      SIGNATURE(ncclResetDebugInit),
+      SIGNATURE(ncclCommRegister),
+      SIGNATURE(ncclCommDeregister),
+      SIGNATURE(ncclGroupSimulateEnd),
+      SIGNATURE(ncclAllGather),
+      SIGNATURE(ncclReduceScatter),
+      SIGNATURE(ncclBroadcast),
+      SIGNATURE(ncclBcast),
+      SIGNATURE(ncclReduce),
+      SIGNATURE(ncclAlltoAll),
+      SIGNATURE(ncclGather),
+      SIGNATURE(ncclScatter),
+      SIGNATURE(ncclSend),
+      SIGNATURE(ncclRecv),
   };
 }

@@ -1,18 +1,21 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
 #include <cstring>
-#include <new>
+#include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
-#include <pthread.h>
 
 #include "nccl.h"
 
 #include "base/descriptor_room.hpp"
+#include "base/log.hpp"
 #include "base/try.hpp"
 #include "boot/auth/unique_id_format.hpp"
+#include "comm/abi/abi_entry.hpp"
 #include "comm/abi/front_door.hpp"
 #include "comm/abi/last_error.hpp"
 #include "comm/abi/nccl_config.hpp"
@@ -31,84 +34,6 @@ namespace {
   return true;
 }();
 
-ncclResult_t to_nccl(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::cuda:
-      return ncclUnhandledCudaError;
-    case ErrorCode::system:
-      return ncclSystemError;
-    case ErrorCode::internal:
-      return ncclInternalError;
-    case ErrorCode::invalid_argument:
-      return ncclInvalidArgument;
-    case ErrorCode::invalid_usage:
-      return ncclInvalidUsage;
-    case ErrorCode::remote:
-      return ncclRemoteError;
-    case ErrorCode::timeout:
-      return ncclSystemError;
-    case ErrorCode::aborted:
-      return ncclInvalidUsage;
-  }
-  return ncclInternalError;
-}
-
-ncclResult_t report(Error error, const char* call) {
-  const Error full = std::move(error).with_context(call);
-  remember_error(full);
-  ThreadGroup::current().remember(full);
-  return to_nccl(full.code());
-}
-
-/// A thread that pthread_cancel() ends is unwound as by an exception, which may not pass through
-/// here and would leave other ranks without this one: it ends behind the call.
-class NotCancelled {
- public:
-  NotCancelled() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-  ~NotCancelled() { ::pthread_setcancelstate(before_, nullptr); }
-  NotCancelled(const NotCancelled&) = delete;
-  NotCancelled& operator=(const NotCancelled&) = delete;
-
- private:
-  int before_ = PTHREAD_CANCEL_ENABLE;
-};
-
-/// Runs `body`, keeps its error for ncclGetLastError, and lets no exception into C. A call that
-/// runs out of memory ends `comm`, if it is given: its peers are on their way to the same call.
-template <class Body>
-ncclResult_t guard(const char* call, const Body& body, ncclComm_t comm = nullptr) noexcept {
-  const NotCancelled whole_call;
-  try {
-    try {
-      Status status = body();
-      return status.ok() ? ncclSuccess : report(std::move(status).error(), call);
-    } catch (const std::bad_alloc&) {
-      end_without_memory(comm);
-      return report(Error(ErrorCode::system, "out of memory"), call);
-    } catch (const std::exception& exception) {
-      return report(Error(ErrorCode::internal, exception.what()), call);
-    }
-  } catch (...) {  // there is no memory for a message either
-    return ncclSystemError;
-  }
-}
-
-/// The same for calls that may go on in the background.
-template <class Body>
-ncclResult_t guard_progress(const char* call, const Body& body,
-                            ncclComm_t comm = nullptr) noexcept {
-  bool in_progress = false;
-  const ncclResult_t result = guard(
-      call, [&] { return body(in_progress); }, comm);
-  return result == ncclSuccess && in_progress ? ncclInProgress : result;
-}
-
-template <class T>
-Status require(const T* pointer, const char* name) {
-  if (pointer != nullptr) return {};
-  return Error(ErrorCode::invalid_argument, fmt::format("{} is null", name));
-}
-
 Status get_version(int* version) {
   ORIEL_CHECK(require(version, "version"));
   *version = NCCL_VERSION_CODE;
@@ -124,22 +49,42 @@ Status get_unique_id(ncclUniqueId* out) {
   return {};
 }
 
+/// `arguments` says what is wrong with those that are checked before.
 Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
-                 const ncclConfig_t* config, bool& in_progress) {
+                 const ncclConfig_t* config, bool& in_progress, const Status& arguments = {}) {
   Status place = require(out, "comm");
   if (place.ok()) *out = nullptr;
   const auto decoded = boot::UniqueId::decode(std::as_bytes(std::span(id.internal)));
   const Status known = decoded.ok() ? check_rank(rank, size) : Status(decoded.error());
   if (!known.ok()) return place.ok() ? known : place;
   // From here on the other ranks can be told of what is wrong with this one.
+  const Status& wrong = place.ok() ? arguments : place;
   const auto options =
-      place.ok() ? read_config(config) : Result<CommunicatorOptions>(place.error());
+      wrong.ok() ? read_config(config, rank) : Result<CommunicatorOptions>(wrong.error());
   const bool blocking =
       options.ok() ? options.value().blocking : !place.ok() || asks_for_blocking(config);
   InitJob job = make_init_job(decoded.value(), rank, size, options, blocking, current_device());
   if (place.ok()) job.handle.show(out);
   ORIEL_CHECK(ThreadGroup::current().submit(std::move(job), in_progress));
   return place;
+}
+
+/// The ranks meet at the first id.
+Status init_rank_scalable(ncclComm_t* out, int size, int rank, int id_count,
+                          const ncclUniqueId* ids, const ncclConfig_t* config, bool& in_progress) {
+  if (out != nullptr) *out = nullptr;
+  ORIEL_CHECK(require(ids, "commIds"));
+  Status arguments;
+  if (id_count < 1 || id_count > size) {
+    arguments = Error(ErrorCode::invalid_argument, fmt::format("nId is {}", id_count))
+                    .with_hint(fmt::format("1 to {}, the number of ranks, are allowed", size));
+  }
+  if (id_count < 1) return arguments;
+  for (int i = 1; i < id_count && arguments.ok(); ++i) {
+    const auto id = boot::UniqueId::decode(std::as_bytes(std::span(ids[i].internal)));
+    if (!id.ok()) arguments = Error(id.error()).with_context(fmt::format("commIds[{}]", i));
+  }
+  return init_rank(out, size, ids[0], rank, config, in_progress, arguments);
 }
 
 Status init_all(ncclComm_t* out, int count, const int* devices) {
@@ -193,6 +138,20 @@ Status abort(ncclComm_t handle) {
   return destroy_communicator(handle);
 }
 
+Status revoke(ncclComm_t handle, int flags) {
+  if (handle == nullptr) return {};
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  if (flags != NCCL_REVOKE_DEFAULT) {
+    return Error(ErrorCode::invalid_argument, fmt::format("revokeFlags is {}", flags))
+        .with_hint("use NCCL_REVOKE_DEFAULT");
+  }
+  ORIEL_TRY(const auto communicator,
+            entry->revoke(
+                Error(ErrorCode::aborted, "ncclCommRevoke was called").with_origin(entry->rank())));
+  // What the user frees from now on, no kernel may use.
+  return communicator != nullptr ? communicator->drain() : Status();
+}
+
 Status get_async_error(ncclComm_t handle, ncclResult_t* out) {
   ORIEL_CHECK(require(out, "asyncError"));
   ORIEL_TRY(const auto entry, find_entry(handle));
@@ -200,7 +159,8 @@ Status get_async_error(ncclComm_t handle, ncclResult_t* out) {
     *out = ncclInProgress;
     return {};
   }
-  const auto error = entry->async_error();
+  // Whoever has revoked a communicator wants to hear that it is quiet, not why.
+  const auto error = entry->revoked() ? std::nullopt : entry->async_error();
   *out = error ? to_nccl(error->code()) : ncclSuccess;
   return {};
 }
@@ -247,13 +207,6 @@ Status deregister_window(ncclComm_t handle, ncclWindow_t window) {
   return communicator->deregister_window(window);
 }
 
-Result<DataType> read_type(ncclDataType_t type) {
-  if (type >= 0 && type < ncclNumTypes) return static_cast<DataType>(type);
-  return Error(ErrorCode::invalid_argument,
-               fmt::format("datatype is {}, but there are {} types", static_cast<int>(type),
-                           static_cast<int>(ncclNumTypes)));
-}
-
 Status create_premul_sum(ncclRedOp_t* out, void* scalar, ncclDataType_t type,
                          ncclScalarResidence_t residence, ncclComm_t handle) {
   ORIEL_CHECK(require(out, "op"));
@@ -280,36 +233,30 @@ Status destroy_reduction(ncclRedOp_t op, ncclComm_t handle) {
   return entry->reductions().remove(op);
 }
 
-Status collective(kernels::Collective collective, const void* input, void* output,
-                  std::size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t handle,
-                  cudaStream_t stream) {
-  ORIEL_TRY(const auto entry, find_entry(handle));
-  CollectiveRequest request;
-  request.collective = collective;
-  request.input = input;
-  request.output = output;
-  request.count = count;
-  request.stream = stream;
-  ORIEL_TRY(request.type, read_type(type));
-  if (op >= 0 && op < ncclNumOps) {
-    request.op = static_cast<ReduceOp>(op);
-  } else {
-    ORIEL_TRY(const auto reduction, entry->reductions().find(op));
-    if (reduction.type != request.type) {
-      return Error(ErrorCode::invalid_argument,
-                   fmt::format("the operation was made for {}, but the elements are {}",
-                               name_of(reduction.type), name_of(request.type)));
-    }
-    request.op = ReduceOp::premul_sum;
-    request.scalar_bits = reduction.scalar_bits;
-    request.scalar_pointer = reduction.scalar_pointer;
-  }
+/// Whether it starts from NCCL_SIM_INFO_INITIALIZER, of this version or another.
+Status check_sim_info(const ncclSimInfo_t* info) {
+  ORIEL_CHECK(require(info, "simInfo"));
+  constexpr unsigned kMagic = 0x74685283;
+  constexpr unsigned kFirstVersion = NCCL_VERSION(2, 22, 0);
+  constexpr std::size_t kSmallest = offsetof(ncclSimInfo_t, estimatedTime) + sizeof(float);
+  if (info->magic == kMagic && info->size >= kSmallest && info->version >= kFirstVersion) return {};
+  return Error(ErrorCode::invalid_argument, "ncclSimInfo_t was not initialised")
+      .with_hint("begin with NCCL_SIM_INFO_INITIALIZER");
+}
+
+Status simulate_group_end(ncclSimInfo_t* info) {
   ThreadGroup& group = ThreadGroup::current();
-  if (Communicator* const started = entry->started(); started != nullptr && !group.open()) {
-    return started->collective(request);
-  }
-  ORIEL_TRY(auto communicator, entry->communicator());
-  return group.submit(CollectiveJob{std::move(communicator), request});
+  ORIEL_CHECK(group.drop());
+  if (group.open()) return {};
+  ORIEL_CHECK(check_sim_info(info));
+  info->estimatedTime = NCCL_UNDEF_FLOAT;
+  return {};
+}
+
+/// The log is read once for each process.
+Status ignore_reset_of_log() {
+  Log().info("ncclResetDebugInit does nothing: ORIEL_LOG is read once");
+  return {};
 }
 
 const char* result_name(ncclResult_t result) {
@@ -351,22 +298,6 @@ const char* last_error(ncclComm_t handle) noexcept {
 }  // namespace
 }  // namespace oriel::comm
 
-namespace front = oriel::comm;
-using oriel::kernels::Collective;
-
-// Each entry is defined under its pnccl name. The nccl name is an alias, which a profiler may
-// replace; the oriel_nccl name is an alias to which libnccl.so.2 forwards and which nobody
-// replaces.
-#if defined(__GNUC__) && !defined(__clang__)
-// gcc finds out that the targets do not throw and would have the aliases say so.
-#pragma GCC diagnostic ignored "-Wmissing-attributes"
-#endif
-#define ORIEL_VISIBLE __attribute__((visibility("default")))
-#define ORIEL_ENTRY(result, name, ...)                                                         \
-  extern "C" ORIEL_VISIBLE result name(__VA_ARGS__) __attribute__((alias("p" #name)));         \
-  extern "C" ORIEL_VISIBLE result oriel_##name(__VA_ARGS__) __attribute__((alias("p" #name))); \
-  extern "C" ORIEL_VISIBLE result p##name(__VA_ARGS__)
-
 ORIEL_ENTRY(ncclResult_t, ncclGetVersion, int* version) {
   return front::guard("ncclGetVersion", [&] { return front::get_version(version); });
 }
@@ -385,6 +316,12 @@ ORIEL_ENTRY(ncclResult_t, ncclCommInitRankConfig, ncclComm_t* comm, int nranks, 
     return front::init_rank(comm, nranks, id, rank, config, in_progress);
   });
 }
+ORIEL_ENTRY(ncclResult_t, ncclCommInitRankScalable, ncclComm_t* newcomm, int nranks, int myrank,
+            int nId, ncclUniqueId* commIds, ncclConfig_t* config) {
+  return front::guard_progress("ncclCommInitRankScalable", [&](bool& in_progress) {
+    return front::init_rank_scalable(newcomm, nranks, myrank, nId, commIds, config, in_progress);
+  });
+}
 ORIEL_ENTRY(ncclResult_t, ncclCommInitAll, ncclComm_t* comm, int ndev, const int* devlist) {
   return front::guard("ncclCommInitAll", [&] { return front::init_all(comm, ndev, devlist); });
 }
@@ -398,6 +335,9 @@ ORIEL_ENTRY(ncclResult_t, ncclCommDestroy, ncclComm_t comm) {
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommAbort, ncclComm_t comm) {
   return front::guard("ncclCommAbort", [&] { return front::abort(comm); });
+}
+ORIEL_ENTRY(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int revokeFlags) {
+  return front::guard("ncclCommRevoke", [&] { return front::revoke(comm, revokeFlags); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError) {
   return front::guard("ncclCommGetAsyncError",
@@ -421,6 +361,9 @@ ORIEL_ENTRY(const char*, ncclGetErrorString, ncclResult_t result) {
 }
 ORIEL_ENTRY(const char*, ncclGetLastError, ncclComm_t comm) {
   return front::last_error(comm);
+}
+ORIEL_ENTRY(void, ncclResetDebugInit, void) {
+  front::guard("ncclResetDebugInit", [] { return front::ignore_reset_of_log(); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclMemAlloc, void** ptr, size_t size) {
   return front::guard("ncclMemAlloc", [&] { return front::allocate(ptr, size); });
@@ -450,36 +393,6 @@ ORIEL_ENTRY(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scala
 ORIEL_ENTRY(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
   return front::guard("ncclRedOpDestroy", [&] { return front::destroy_reduction(op, comm); });
 }
-ORIEL_ENTRY(ncclResult_t, ncclAllReduce, const void* sendbuff, void* recvbuff, size_t count,
-            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard(
-      "ncclAllReduce",
-      [&] {
-        return front::collective(Collective::all_reduce, sendbuff, recvbuff, count, datatype, op,
-                                 comm, stream);
-      },
-      comm);
-}
-ORIEL_ENTRY(ncclResult_t, ncclAllGather, const void* sendbuff, void* recvbuff, size_t sendcount,
-            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard(
-      "ncclAllGather",
-      [&] {
-        return front::collective(Collective::all_gather, sendbuff, recvbuff, sendcount, datatype,
-                                 ncclSum, comm, stream);
-      },
-      comm);
-}
-ORIEL_ENTRY(ncclResult_t, ncclReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount,
-            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard(
-      "ncclReduceScatter",
-      [&] {
-        return front::collective(Collective::reduce_scatter, sendbuff, recvbuff, recvcount,
-                                 datatype, op, comm, stream);
-      },
-      comm);
-}
 ORIEL_ENTRY(ncclResult_t, ncclGroupStart, void) {
   return front::guard("ncclGroupStart", [] {
     front::ThreadGroup::current().start();
@@ -490,4 +403,7 @@ ORIEL_ENTRY(ncclResult_t, ncclGroupEnd, void) {
   return front::guard_progress("ncclGroupEnd", [](bool& in_progress) {
     return front::ThreadGroup::current().end(in_progress);
   });
+}
+ORIEL_ENTRY(ncclResult_t, ncclGroupSimulateEnd, ncclSimInfo_t* simInfo) {
+  return front::guard("ncclGroupSimulateEnd", [&] { return front::simulate_group_end(simInfo); });
 }

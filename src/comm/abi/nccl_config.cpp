@@ -2,116 +2,179 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/abi/nccl_config.hpp"
 
+#include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <optional>
+#include <string>
 
 #include <fmt/format.h>
 
+#include "base/log.hpp"
 #include "base/try.hpp"
 
 namespace oriel::comm {
 namespace {
 
 constexpr unsigned kMagic = 0xcafebeef;
-// What the first version with a config had: size, magic, version, blocking.
-constexpr std::size_t kSmallestConfig = offsetof(ncclConfig_t, cgaClusterSize);
+// Of the first version with a configuration, 2.14, and of the last one that this reader knows.
+constexpr std::size_t kSmallestConfig = 24;
+constexpr std::size_t kLargestConfig = 120;
+constexpr const char* kLargestVersion = "2.32.3";
+constexpr int kMostCtas = 1024;
 
-Error refused(const char* field, const std::string& value, const std::string& hint) {
-  return Error(ErrorCode::invalid_argument, fmt::format("ncclConfig_t::{} is {}", field, value))
-      .with_hint(hint);
+/// A field, and the version that began to have it: in older structures there may be padding at its
+/// place, which holds anything.
+struct Field {
+  const char* name;
+  std::size_t offset;
+  unsigned since;
+};
+
+/// A field that only tunes something that is done in another way here.
+struct Hint {
+  Field field;
+  const char* why_ignored;
+};
+
+constexpr Field kBlocking{"blocking", offsetof(ncclConfig_t, blocking), NCCL_VERSION(2, 14, 0)};
+constexpr Field kMinCtas{"minCTAs", offsetof(ncclConfig_t, minCTAs), NCCL_VERSION(2, 17, 0)};
+constexpr Field kMaxCtas{"maxCTAs", offsetof(ncclConfig_t, maxCTAs), NCCL_VERSION(2, 17, 0)};
+constexpr Field kNetName{"netName", offsetof(ncclConfig_t, netName), NCCL_VERSION(2, 17, 0)};
+constexpr Field kCommName{"commName", offsetof(ncclConfig_t, commName), NCCL_VERSION(2, 27, 0)};
+
+// Behind nvlinkCentricSched follow the fields of versions after 2.28.
+constexpr Hint kHints[] = {
+    {{"cgaClusterSize", offsetof(ncclConfig_t, cgaClusterSize), NCCL_VERSION(2, 17, 0)},
+     "kernels use no clusters"},
+    {{"splitShare", offsetof(ncclConfig_t, splitShare), NCCL_VERSION(2, 18, 0)},
+     "each communicator has resources of its own"},
+    {{"trafficClass", offsetof(ncclConfig_t, trafficClass), NCCL_VERSION(2, 26, 0)},
+     "messages between hosts carry no traffic class"},
+    {{"collnetEnable", offsetof(ncclConfig_t, collnetEnable), NCCL_VERSION(2, 27, 0)},
+     "switches do not reduce here"},
+    {{"CTAPolicy", offsetof(ncclConfig_t, CTAPolicy), NCCL_VERSION(2, 27, 0)},
+     "the measured table decides the number of CTAs"},
+    {{"shrinkShare", offsetof(ncclConfig_t, shrinkShare), NCCL_VERSION(2, 27, 0)},
+     "each communicator has resources of its own"},
+    {{"nvlsCTAs", offsetof(ncclConfig_t, nvlsCTAs), NCCL_VERSION(2, 27, 0)},
+     "NVLink multicast is not used"},
+    {{"nChannelsPerNetPeer", offsetof(ncclConfig_t, nChannelsPerNetPeer), NCCL_VERSION(2, 28, 0)},
+     "Oriel itself sets how many queues join two ranks"},
+    {{"nvlinkCentricSched", offsetof(ncclConfig_t, nvlinkCentricSched), NCCL_VERSION(2, 28, 0)},
+     "there is one schedule"},
+    {{"graphUsageMode", 80, NCCL_VERSION(2, 29, 0)}, "graphs need no preparation"},
+    {{"numRmaCtx", 84, NCCL_VERSION(2, 29, 0)}, "one-sided calls have no contexts"},
+    {{"maxP2pPeers", 88, NCCL_VERSION(2, 30, 0)}, "all peers can be reached"},
+    {{"graphStreamOrdering", 92, NCCL_VERSION(2, 30, 5)}, "captured calls have one order"},
+    {{"launchOrderImplicit", 96, NCCL_VERSION(2, 31, 0)}, "launches have one order"},
+    {{"numRmaSig", 100, NCCL_VERSION(2, 31, 0)}, "one-sided calls have no signals"},
+    {{"rmaEagerInit", 104, NCCL_VERSION(2, 31, 0)}, "one-sided calls have no contexts"},
+    {{"hostCftMode", 108, NCCL_VERSION(2, 31, 0)}, "there are no counted windows"},
+    {{"nvlsHostMode", 112, NCCL_VERSION(2, 32, 0)}, "NVLink multicast is not used"},
+};
+
+/// The fields of a structure of any version, each read only if its bytes are that field.
+class ConfigBytes {
+ public:
+  explicit ConfigBytes(const ncclConfig_t& given) : given_(&given) {}
+
+  bool initialised() const { return given_->magic == kMagic && given_->size >= kSmallestConfig; }
+  std::size_t size() const { return given_->size; }
+  unsigned version() const { return given_->version; }
+  /// The number, or nothing if it is not set.
+  std::optional<int> number(const Field& field) const {
+    const auto value = read<int>(field).value_or(NCCL_CONFIG_UNDEF_INT);
+    return value == NCCL_CONFIG_UNDEF_INT ? std::nullopt : std::optional<int>(value);
+  }
+  /// The text, or null.
+  const char* text(const Field& field) const { return read<const char*>(field).value_or(nullptr); }
+
+ private:
+  template <typename T>
+  std::optional<T> read(const Field& field) const {
+    if (field.offset + sizeof(T) > size() || version() < field.since) return std::nullopt;
+    T value;
+    std::memcpy(&value, reinterpret_cast<const char*>(given_) + field.offset, sizeof value);
+    return value;
+  }
+
+  const ncclConfig_t* given_;
+};
+
+/// Warns once in a process: a program has one header, and may start many communicators.
+void warn_of_longer_config(const ConfigBytes& config) {
+  static std::atomic<bool> is_known{false};
+  if (config.size() <= kLargestConfig || is_known.exchange(true)) return;
+  Log().alert(
+      "ncclConfig_t has {} bytes, of version {}, but this library knows {} bytes, up to NCCL {}: "
+      "the fields behind them are ignored",
+      config.size(), config.version(), kLargestConfig, kLargestVersion);
 }
 
-// A field for something that this library has no use for may only be unset, or say "none of it".
-Status expect(const char* field, int value, int allowed, const char* why) {
-  if (value == NCCL_CONFIG_UNDEF_INT || value == allowed) return {};
-  return refused(field, std::to_string(value),
-                 fmt::format("leave it unset, or set {}: {}", allowed, why));
+void note_hints(const ConfigBytes& config, const Log& log) {
+  for (const Hint& hint : kHints) {
+    if (const auto value = config.number(hint.field)) {
+      log.info("ncclConfig_t::{} is {}: ignored, {}", hint.field.name, *value, hint.why_ignored);
+    }
+  }
+  if (const char* const name = config.text(kNetName)) {
+    log.info(
+        "ncclConfig_t::netName is \"{}\": ignored, ORIEL_WIRE and ORIEL_FABRIC_PROVIDER choose "
+        "what "
+        "carries messages",
+        name);
+  }
 }
 
-// Where a field is now, older versions had padding behind their last one.
-void forget_padding(ncclConfig_t& config) {
-  if (config.version < NCCL_VERSION(2, 17, 0)) config.cgaClusterSize = NCCL_CONFIG_UNDEF_INT;
-  if (config.version < NCCL_VERSION(2, 25, 0)) config.trafficClass = NCCL_CONFIG_UNDEF_INT;
-}
-
-Status check_unused_fields(const ncclConfig_t& config) {
-  ORIEL_CHECK(expect("cgaClusterSize", config.cgaClusterSize, 0, "kernels use no clusters"));
-  ORIEL_CHECK(expect("collnetEnable", config.collnetEnable, 0, "switches do not reduce here"));
-  ORIEL_CHECK(expect("nvlsCTAs", config.nvlsCTAs, 0, "NVLink multicast is not used"));
-  ORIEL_CHECK(expect("nvlinkCentricSched", config.nvlinkCentricSched, 0, "there is one schedule"));
-  ORIEL_CHECK(expect("CTAPolicy", config.CTAPolicy, NCCL_CTA_POLICY_DEFAULT,
-                     "the measured table decides the number of CTAs"));
-  ORIEL_CHECK(expect("splitShare", config.splitShare, 0, "communicators cannot be split yet"));
-  ORIEL_CHECK(expect("shrinkShare", config.shrinkShare, 0, "communicators cannot be shrunk yet"));
-  if (config.trafficClass != NCCL_CONFIG_UNDEF_INT) {
-    return refused("trafficClass", std::to_string(config.trafficClass),
-                   "leave it unset: messages between hosts carry no traffic class");
+/// A number of CTAs within its range; 0 if it is not set.
+int read_ctas(const ConfigBytes& config, const Field& field, const Log& log) {
+  const auto given = config.number(field);
+  if (!given) return 0;
+  const int used = std::clamp(*given, 1, kMostCtas);
+  if (used != *given) {
+    log.info("ncclConfig_t::{} is {}: taken as {}, the nearest of 1 to {}", field.name, *given,
+             used, kMostCtas);
   }
-  if (config.nChannelsPerNetPeer != NCCL_CONFIG_UNDEF_INT) {
-    return refused("nChannelsPerNetPeer", std::to_string(config.nChannelsPerNetPeer),
-                   "leave it unset: Oriel itself sets how many queues join two ranks");
-  }
-  if (config.netName != NCCL_CONFIG_UNDEF_PTR) {
-    return refused(
-        "netName", fmt::format("\"{}\"", config.netName),
-        "leave it unset: ORIEL_WIRE and ORIEL_FABRIC_PROVIDER choose what carries messages");
-  }
-  return {};
+  return used;
 }
 
 }  // namespace
 
-Result<CommunicatorOptions> read_config(const ncclConfig_t* given) {
+Result<CommunicatorOptions> read_config(const ncclConfig_t* given, int rank) {
   CommunicatorOptions options;
   if (given == nullptr) return options;
-  if (given->magic != kMagic || given->size < kSmallestConfig) {
+  const ConfigBytes config(*given);
+  if (!config.initialised()) {
     return Error(ErrorCode::invalid_argument, "ncclConfig_t was not initialised")
         .with_hint("begin with NCCL_CONFIG_INITIALIZER");
   }
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  if (given->size > sizeof config) {
-    // A newer header: what it adds must be unset, and unset integers are not zero bytes, so the
-    // only thing that can be said for certain is that we do not know these fields.
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("ncclConfig_t has {} bytes, of version {}, but this library knows {} "
-                             "bytes, of version {}",
-                             given->size, given->version, sizeof config, NCCL_VERSION_CODE))
-        .with_hint("build against the header of this library, or of NCCL up to 2.28");
+  const int blocking = config.number(kBlocking).value_or(1);
+  if (blocking != 0 && blocking != 1) {
+    return Error(ErrorCode::invalid_argument, fmt::format("ncclConfig_t::blocking is {}", blocking))
+        .with_hint("0 and 1 are allowed");
   }
-  std::memcpy(&config, given, given->size);
-  forget_padding(config);
-  ORIEL_CHECK(check_unused_fields(config));
+  options.blocking = blocking == 1;
+  if (const char* const name = config.text(kCommName)) options.name = name;
 
-  const auto in_range = [](int value) { return value >= 1 && value <= 1024; };
-  if (config.blocking != NCCL_CONFIG_UNDEF_INT) {
-    if (config.blocking != 0 && config.blocking != 1) {
-      return refused("blocking", std::to_string(config.blocking), "0 and 1 are allowed");
-    }
-    options.blocking = config.blocking == 1;
-  }
-  if (config.minCTAs != NCCL_CONFIG_UNDEF_INT) {
-    if (!in_range(config.minCTAs)) {
-      return refused("minCTAs", std::to_string(config.minCTAs), "1 to 1024 are allowed");
-    }
-    options.min_ctas = config.minCTAs;
-  }
-  if (config.maxCTAs != NCCL_CONFIG_UNDEF_INT) {
-    if (!in_range(config.maxCTAs)) {
-      return refused("maxCTAs", std::to_string(config.maxCTAs), "1 to 1024 are allowed");
-    }
-    options.max_ctas = config.maxCTAs;
-  }
+  const Log log(rank);
+  warn_of_longer_config(config);
+  note_hints(config, log);
+  options.min_ctas = read_ctas(config, kMinCtas, log);
+  options.max_ctas = read_ctas(config, kMaxCtas, log);
   if (options.max_ctas > 0 && options.min_ctas > options.max_ctas) {
-    return refused("minCTAs", std::to_string(options.min_ctas),
-                   fmt::format("it may not be above maxCTAs, {}", options.max_ctas));
+    log.info("ncclConfig_t::minCTAs is {}: taken as {}, for maxCTAs is not above that",
+             options.min_ctas, options.max_ctas);
+    options.min_ctas = options.max_ctas;
   }
-  if (config.commName != NCCL_CONFIG_UNDEF_PTR) options.name = config.commName;
   return options;
 }
 
 bool asks_for_blocking(const ncclConfig_t* given) {
-  const bool known = given != nullptr && given->magic == kMagic && given->size >= kSmallestConfig;
-  return !known || given->blocking != 0;
+  if (given == nullptr) return true;
+  const ConfigBytes config(*given);
+  return !config.initialised() || config.number(kBlocking).value_or(1) != 0;
 }
 
 }  // namespace oriel::comm

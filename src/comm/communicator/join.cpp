@@ -262,12 +262,11 @@ Task<Status> Communicator::agree_on_topology() {
   co_return Status();
 }
 
-Status Communicator::check_limits(int max_ctas) const {
+Status Communicator::apply_limits(int max_ctas) {
   if (options_.min_ctas > max_ctas) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("minCTAs is {}, but {} is the most that a collective can use here",
-                             options_.min_ctas, max_ctas))
-        .with_hint(kCtaLimitHint);
+    Log(rank()).info("minCTAs is {}: taken as {}, the most that a collective can use here",
+                     options_.min_ctas, max_ctas);
+    options_.min_ctas = max_ctas;
   }
   if (overrides_.ctas > max_ctas) {
     return Error(ErrorCode::invalid_usage,
@@ -327,7 +326,7 @@ Task<Status> Communicator::agree_on_choices() {
   const int limit = options_.max_ctas > 0 ? options_.max_ctas : 1 << 20;
   const int max_ctas =
       std::max(1, std::min(limit, device_->max_ctas(most_ranks_on_a_device(topology_.infos))));
-  if (local.ok()) local = check_limits(max_ctas);
+  if (local.ok()) local = apply_limits(max_ctas);
   Status laid_out = lay_out_scratch(max_ctas);
   if (local.ok()) local = std::move(laid_out);
   if (local.ok()) local = kernels::check_choice(table, device_->backend(), layout_);

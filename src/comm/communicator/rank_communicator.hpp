@@ -118,6 +118,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   /// Control memory for kernels of the user's. Ranks that ask for different things get an error.
   Task<Result<DeviceCommMemory>> make_device_comm(EventLoop& loop, DeviceCommRequest request);
 
+  /// Refuses once the communicator is poisoned or has been finalized.
+  Status check_usable() const;
   Status collective(const CollectiveRequest& request);
   /// Its two steps: the first checks the call and chooses how to carry it out, and has no effect.
   Result<CallPlan> plan_for(const CollectiveRequest& request) const;
@@ -164,8 +166,9 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   bool needs_network() const;
   Task<Status> agree_on_choices();
   std::size_t choose_slot_bytes() const;
-  /// What the user demands and `max_ctas`, the most CTAs of a collective, does not allow.
-  Status check_limits(int max_ctas) const;
+  /// Lowers minCTAs to `max_ctas`, the most CTAs of a collective. Refuses what the environment
+  /// demands beyond that.
+  Status apply_limits(int max_ctas);
   Status lay_out_scratch(int max_ctas);
   Result<std::unique_ptr<NetworkWindows>> make_network_windows();
   Task<Status> make_scratch(EventLoop& loop, Deadline deadline);
@@ -191,7 +194,6 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Result<DeviceCommMemory>> build_device_comm(EventLoop& loop, DeviceCommRequest request);
   Task<Status> agree_on_end(EventLoop& loop, std::optional<Error> refused);
 
-  Status check_usable() const;
   Status check_arguments(const CollectiveRequest& request) const;
   Status check_overlap(const CollectiveRequest& request) const;
   Result<kernels::HierarchyPlan> plan_among_teams(const CollectiveRequest& request) const;

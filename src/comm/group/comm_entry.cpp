@@ -64,6 +64,7 @@ Status CommEntry::begin_work() {
 std::shared_ptr<Communicator> CommEntry::close() {
   const std::lock_guard lock(mutex_);
   closed_ = true;
+  objects_.buffers.clear();
   return communicator_;
 }
 
@@ -95,6 +96,30 @@ void CommEntry::abort(const Error& reason) {
     started = communicator_;
   }
   if (started != nullptr) started->abort(reason);
+}
+
+Result<std::shared_ptr<Communicator>> CommEntry::revoke(const Error& reason) {
+  std::shared_ptr<Communicator> started;
+  {
+    const std::lock_guard lock(mutex_);
+    started = communicator_;
+    if (abort_ && abort_->code() == ErrorCode::aborted) {
+      return Error(ErrorCode::invalid_usage, "the communicator was revoked or aborted before")
+          .with_scope(Scope::communicator);
+    }
+    Status usable = started != nullptr ? started->check_usable() : Status();
+    // An error that came first is what is revoked for.
+    if (!usable.ok() && !started->async_error()) return std::move(usable).error();
+    if (loop_ != nullptr) loop_->stop(reason);
+    abort_ = reason;
+  }
+  if (started != nullptr) started->abort(reason);
+  return started;
+}
+
+bool CommEntry::revoked() const {
+  const std::lock_guard lock(mutex_);
+  return communicator_ != nullptr && abort_ && abort_->code() == ErrorCode::aborted;
 }
 
 HandleTable<CommEntry, ncclComm_t>& comm_table() {

@@ -15,6 +15,7 @@
 #include "base/event_loop.hpp"
 #include "base/fork.hpp"
 #include "comm/communicator/rank_communicator.hpp"
+#include "comm/group/buffer_table.hpp"
 #include "comm/group/handle_table.hpp"
 #include "comm/group/red_op_table.hpp"
 
@@ -33,7 +34,8 @@ class CommEntry {
   bool blocking() const { return blocking_; }
   /// It is that of the process which this one was forked from.
   bool inherited() const { return forks_ != fork_count(); }
-  RedOpTable& reductions() { return reductions_; }
+  RedOpTable& reductions() { return objects_.reductions; }
+  BufferTable& buffers() { return objects_.buffers; }
 
   /// It has not started yet, or work goes on in the background (non-blocking communicators only).
   bool in_progress() const;
@@ -65,6 +67,11 @@ class CommEntry {
   }
   /// Ends set-up, or the communicator's waits.
   void abort(const Error& reason);
+  /// Aborts, and returns the communicator if there is one, perhaps still in progress. Refused if
+  /// the user has aborted before, or has finalized.
+  Result<std::shared_ptr<Communicator>> revoke(const Error& reason);
+  /// The user has revoked it, after it had started.
+  bool revoked() const;
   /// The user is done with the handle, and with where results were to be stored. The communicator,
   /// also while it is in progress; null if it has not started.
   std::shared_ptr<Communicator> close();
@@ -75,7 +82,12 @@ class CommEntry {
   const int device_;
   const bool blocking_;
   const std::uint32_t forks_ = fork_count();
-  RedOpTable reductions_{ncclNumOps};
+  /// What the user has made for use with this communicator.
+  struct UserObjects {
+    RedOpTable reductions{ncclNumOps};
+    BufferTable buffers;
+  };
+  UserObjects objects_;
 
   mutable std::mutex mutex_;
   EventLoop* loop_ = nullptr;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -33,11 +34,25 @@ ThreadGroup::~ThreadGroup() {
   for (InitJob& job : jobs_.inits) job.handle.forget_place();
 }
 
-Status ThreadGroup::end(bool& in_progress) {
+Status ThreadGroup::close_level(const char* call) {
   if (depth_ == 0) {
-    return Error(ErrorCode::invalid_usage, "ncclGroupEnd without ncclGroupStart");
+    return Error(ErrorCode::invalid_usage, std::string(call) + " without ncclGroupStart");
   }
-  if (--depth_ > 0) return {};
+  --depth_;
+  return {};
+}
+
+Status ThreadGroup::drop() {
+  ORIEL_CHECK(close_level("ncclGroupSimulateEnd"));
+  if (open()) return {};
+  jobs_ = {};
+  const auto refused = std::exchange(error_, std::nullopt);
+  return refused ? Status(*refused) : Status();
+}
+
+Status ThreadGroup::end(bool& in_progress) {
+  ORIEL_CHECK(close_level("ncclGroupEnd"));
+  if (open()) return {};
   GroupJobs jobs = std::exchange(jobs_, GroupJobs{});
   auto refused = std::exchange(error_, std::nullopt);
   if (const Status kinds = check_kinds(jobs.inits); !refused && !kinds.ok()) {

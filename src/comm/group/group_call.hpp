@@ -28,6 +28,9 @@ class ThreadGroup {
   /// Ends one level; the outermost runs the jobs, or refuses them all if a call inside was refused.
   /// `in_progress` is set if some of it goes on in the background.
   Status end(bool& in_progress);
+  /// Ends one level as end() does, but the outermost one carries nothing out and tells no other
+  /// rank: its jobs are gone.
+  Status drop();
   bool open() const { return depth_ > 0; }
 
   /// Notes a job, or runs it at once outside a group.
@@ -42,6 +45,8 @@ class ThreadGroup {
   void remember(const Error& error);
 
  private:
+  /// Refused for a group that was not started.
+  Status close_level(const char* call);
   template <typename Job>
   Status note(Job job, std::vector<Job> GroupJobs::*list, bool& in_progress);
 

@@ -59,22 +59,10 @@ TEST_CASE("init refuses bad ranks, ids and configurations", "[req:1.38][req:1.31
     };
     refuse_config([](auto& c) { c.magic = 1; }, {"NCCL_CONFIG_INITIALIZER"});
     refuse_config([](auto& c) { c.size = 4; }, {"ncclConfig_t"});
-    refuse_config([](auto& c) { c.size = sizeof c + 8; }, {"bytes"});
+    refuse_config([](auto& c) { c.size = 16; }, {"NCCL_CONFIG_INITIALIZER"});
+    refuse_config([](auto& c) { c.size = 23; }, {"NCCL_CONFIG_INITIALIZER"});
     refuse_config([](auto& c) { c.blocking = 2; }, {"blocking", "2"});
-    refuse_config([](auto& c) { c.cgaClusterSize = 4; }, {"cgaClusterSize", "4"});
-    refuse_config([](auto& c) { c.minCTAs = 0; }, {"minCTAs"});
-    refuse_config([](auto& c) { c.maxCTAs = -3; }, {"maxCTAs", "-3"});
-    refuse_config([](auto& c) { c.minCTAs = 8, c.maxCTAs = 4; }, {"minCTAs", "maxCTAs"});
-    refuse_config([](auto& c) { c.netName = "IB"; }, {"netName", "IB", "ORIEL_FABRIC_PROVIDER"});
-    refuse_config([](auto& c) { c.splitShare = 1; }, {"splitShare"});
-    refuse_config([](auto& c) { c.trafficClass = 3; }, {"trafficClass", "carry no traffic class"});
-    refuse_config([](auto& c) { c.nChannelsPerNetPeer = 2; },
-                  {"nChannelsPerNetPeer", "how many queues"});
-    refuse_config([](auto& c) { c.collnetEnable = 1; }, {"collnetEnable"});
-    refuse_config([](auto& c) { c.CTAPolicy = NCCL_CTA_POLICY_ZERO; }, {"CTAPolicy"});
-    refuse_config([](auto& c) { c.shrinkShare = 1; }, {"shrinkShare"});
-    refuse_config([](auto& c) { c.nvlsCTAs = 2; }, {"nvlsCTAs"});
-    refuse_config([](auto& c) { c.nvlinkCentricSched = 1; }, {"nvlinkCentricSched"});
+    refuse_config([](auto& c) { c.blocking = -1; }, {"blocking", "-1"});
 
     const auto accept = [&](const char* what, const std::function<void(ncclConfig_t&)>& set) {
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -86,21 +74,12 @@ TEST_CASE("init refuses bad ranks, ids and configurations", "[req:1.38][req:1.31
            [](auto& c) { c.blocking = 1, c.minCTAs = 1, c.maxCTAs = 16, c.commName = "one"; });
     require(ncclCommInitRankConfig(&comm, 1, new_id(), 0, nullptr), "none at all");
     require(ncclCommDestroy(comm), "ncclCommDestroy");
-    // An older program's shorter one, whose last bytes are padding and may hold anything.
-    accept("a configuration of NCCL 2.14", [](auto& c) {
-      c.version = NCCL_VERSION(2, 14, 3), c.size = 24, c.blocking = 1, c.cgaClusterSize = 77;
-    });
-    accept("a configuration of NCCL 2.18",
-           [](auto& c) { c.version = NCCL_VERSION(2, 18, 0), c.size = 56, c.trafficClass = 0; });
-    refuse_config([](auto& c) { c.size = 24, c.cgaClusterSize = 4; }, {"cgaClusterSize", "4"});
-    refuse_config([](auto& c) { c.size = 16; }, {"NCCL_CONFIG_INITIALIZER"});
   });
 }
 
 struct RefusedStart {
   const char* name;
   Variables of_all{}, of_rank_1{};
-  int min_ctas = NCCL_CONFIG_UNDEF_INT;
   bool bad_config = false;  // of rank 1
   bool has_place = true;    // for rank 1's handle
   ncclResult_t result = ncclInvalidUsage;
@@ -112,15 +91,11 @@ const std::vector<RefusedStart>& refused_starts() {
       {.name = "a bad configuration of one rank",
        .bad_config = true,
        .result = ncclInvalidArgument,
-       .words = {"rank 1", "cgaClusterSize is 4"}},
+       .words = {"rank 1", "blocking is 4"}},
       {.name = "no place for a handle",
        .has_place = false,
        .result = ncclInvalidArgument,
        .words = {"comm is null"}},
-      {.name = "more CTAs than a CPU rank has",
-       .min_ctas = 8,
-       .result = ncclInvalidArgument,
-       .words = {"minCTAs is 8", "but 1 is the most"}},
       {.name = "more CTAs in the environment",
        .of_all = {{"ORIEL_CTAS", "2"}},
        .words = {"ORIEL_CTAS is 2", "but 1 is the most"}},
@@ -152,8 +127,7 @@ TEST_CASE("a start that one rank's configuration or environment forbids is the s
         const auto begin = std::chrono::steady_clock::now();
         const ncclResult_t result = players.together([&](std::size_t i, int rank) {
           ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-          config.minCTAs = start.min_ctas;
-          if (rank == 1 && start.bad_config) config.cgaClusterSize = 4;
+          if (rank == 1 && start.bad_config) config.blocking = 4;
           ncclComm_t* const place = rank == 1 && !start.has_place ? nullptr : &comms[i];
           return ncclCommInitRankConfig(place, 2, id, rank, &config);
         });
@@ -167,17 +141,21 @@ TEST_CASE("a start that one rank's configuration or environment forbids is the s
   }
 }
 
-TEST_CASE("a non-blocking communicator's refused configuration arrives on all ranks",
+TEST_CASE("a non-blocking start whose configuration one rank has refused is an error on all ranks",
           "[req:1.38]") {
   check_all_ok(play(Cast::threads, 2, [](Players& players) {
     const ncclUniqueId id = players.next_id();
     ncclComm_t comm = nullptr;
     ncclConfig_t config = non_blocking();
-    if (players.first() == 1) config.cgaClusterSize = 4;
-    require(ncclCommInitRankConfig(&comm, 2, id, players.first(), &config) == ncclInProgress,
+    if (players.first() == 1) {
+      config.blocking = 4;  // and so this rank's call blocks
+      return expect_error(ncclCommInitRankConfig(&comm, 2, id, 1, &config), ncclInvalidArgument,
+                          "init", {"rank 1", "blocking is 4"});
+    }
+    require(ncclCommInitRankConfig(&comm, 2, id, 0, &config) == ncclInProgress,
             ncclGetLastError(nullptr));
     require(settled_state(comm) == ncclInvalidArgument, ncclGetLastError(comm));
-    require_words(ncclGetLastError(comm), {"rank 1", "cgaClusterSize is 4"});
+    require_words(ncclGetLastError(comm), {"rank 1", "blocking is 4"});
     require(ncclCommDestroy(comm), "ncclCommDestroy");
   }));
 }
@@ -234,13 +212,13 @@ TEST_CASE("a communicator's name is in its errors and in the log", "[req:1.31]")
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     std::string name = "the twins";
     config.commName = name.c_str();
-    config.minCTAs = 8;
     const ncclUniqueId id = players.next_id();
     ncclComm_t comm = nullptr;
-    expect_error(ncclCommInitRankConfig(&comm, 2, id, players.first(), &config),
-                 ncclInvalidArgument, "init",
-                 {fmt::format("joining \"the twins\" as rank {} of 2", players.first())});
-    config.minCTAs = NCCL_CONFIG_UNDEF_INT;
+    {
+      const Environment too_much(Variables{{"ORIEL_CTAS", "2"}});
+      expect_error(ncclCommInitRankConfig(&comm, 2, id, players.first(), &config), ncclInvalidUsage,
+                   "init", {fmt::format("joining \"the twins\" as rank {} of 2", players.first())});
+    }
     comm = players.init(&config)[0];
     name = "forgotten";  // was copied
     players.barrier();   // an abort that comes sooner ends the others' init

@@ -1,0 +1,267 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "nccl.h"
+
+#include "base/log.hpp"
+#include "comm/support/held.hpp"
+#include "support/ranks.hpp"
+
+/// Configurations as programs pass them that were built with other versions of NCCL, and hints.
+namespace oriel::test {
+namespace {
+
+/// A member of ncclConfig_t behind `version`, as the headers of NCCL lay it out.
+struct Member {
+  const char* name;
+  std::size_t offset;
+  unsigned since;
+  bool is_text = false;
+};
+
+constexpr Member kMembers[] = {
+    {"blocking", 16, 21403},
+    {"cgaClusterSize", 20, 21701},
+    {"minCTAs", 24, 21701},
+    {"maxCTAs", 28, 21701},
+    {"netName", 32, 21701, true},
+    {"splitShare", 40, 21801},
+    {"trafficClass", 44, 22602},
+    {"commName", 48, 22703, true},
+    {"collnetEnable", 56, 22703},
+    {"CTAPolicy", 60, 22703},
+    {"shrinkShare", 64, 22703},
+    {"nvlsCTAs", 68, 22703},
+    {"nChannelsPerNetPeer", 72, 22803},
+    {"nvlinkCentricSched", 76, 22803},
+    {"graphUsageMode", 80, 22902},
+    {"numRmaCtx", 84, 22902},
+    {"maxP2pPeers", 88, 23003},
+    {"graphStreamOrdering", 92, 23005},
+    {"launchOrderImplicit", 96, 23102},
+    {"numRmaSig", 100, 23102},
+    {"rmaEagerInit", 104, 23102},
+    {"hostCftMode", 108, 23102},
+    {"nvlsHostMode", 112, 23203},
+};
+
+struct Version {
+  unsigned number;
+  std::size_t bytes;
+};
+
+constexpr Version kVersions[] = {
+    {21403, 24}, {21602, 24}, {21701, 40}, {21801, 48},  {22105, 48},  {22501, 48}, {22602, 48},
+    {22703, 72}, {22707, 72}, {22803, 80}, {22809, 80},  {22902, 88},  {22907, 88}, {23003, 96},
+    {23004, 96}, {23005, 96}, {23007, 96}, {23102, 112}, {23203, 120},
+};
+constexpr Version kNewest{23203, 120};
+
+/// The bytes of a configuration. What is no member of its version holds garbage.
+class Image {
+ public:
+  explicit Image(const Version& version) : bytes_(version.bytes + 64, std::byte{0x5a}) {
+    put(0, version.bytes);
+    put(8, 0xcafebeefu);
+    put(12, version.number);
+    for (const Member& member : kMembers) {
+      if (member.since > version.number) continue;
+      REQUIRE(member.offset + (member.is_text ? sizeof(char*) : sizeof(int)) <= version.bytes);
+      members_.push_back(member);
+      member.is_text ? set(member, static_cast<const char*>(nullptr)) : set(member, INT_MIN);
+    }
+  }
+
+  const std::vector<Member>& members() const { return members_; }
+  template <typename T>
+  void set(const Member& member, T value) {
+    put(member.offset, value);
+  }
+  ncclConfig_t* get() { return reinterpret_cast<ncclConfig_t*>(bytes_.data()); }
+
+ private:
+  template <typename T>
+  void put(std::size_t offset, T value) {
+    std::memcpy(bytes_.data() + offset, &value, sizeof value);
+  }
+
+  std::vector<std::byte> bytes_;
+  std::vector<Member> members_;
+};
+
+/// Whether the field is obeyed and so no hint.
+bool is_honoured(const Member& member) {
+  const std::string name = member.name;
+  return name == "blocking" || name == "minCTAs" || name == "maxCTAs" || name == "commName";
+}
+
+std::vector<std::string> lines_about_configs(const std::string& path) {
+  std::vector<std::string> found;
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.find("ncclConfig_t") != std::string::npos || line.find("CTAs is") != std::string::npos)
+      found.push_back(line);
+  }
+  return found;
+}
+
+/// Runs `body` in a process that logs at `level`, and returns the lines about configurations.
+std::vector<std::string> log_of(const std::string& level, const std::function<void()>& body) {
+  char path[] = "/tmp/oriel-config-XXXXXX";
+  const int fd = ::mkstemp(path);
+  REQUIRE(fd >= 0);
+  ::close(fd);
+  run_alone([&] {
+    const Environment environment(Variables{{"ORIEL_LOG", level}, {"ORIEL_LOG_FILE", path}});
+    reread_log_settings();
+    body();
+  });
+  const auto lines = lines_about_configs(path);
+  std::filesystem::remove(path);
+  return lines;
+}
+
+void start_with(ncclConfig_t* config) {
+  ncclComm_t comm = nullptr;
+  require(ncclCommInitRankConfig(&comm, 1, new_id(), 0, config), "ncclCommInitRankConfig");
+  require_sum(std::vector<ncclComm_t>{comm});
+  require(ncclCommDestroy(comm), "ncclCommDestroy");
+}
+
+TEST_CASE("a configuration of any version that sets nothing is accepted, its padding is not read",
+          "[req:5.17]") {
+  for (const Version& version : kVersions) {
+    INFO("version " << version.number);
+    const auto lines = log_of("info", [&] {
+      Image image(version);
+      start_with(image.get());
+    });
+    CHECK(lines == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("the hints of every version are accepted, each set one has a line of the log",
+          "[req:5.17]") {
+  for (const Version& version : kVersions) {
+    INFO("version " << version.number);
+    std::vector<std::string> expected;
+    Image image(version);
+    for (const Member& member : image.members()) {
+      if (is_honoured(member)) continue;
+      if (member.is_text) {
+        image.set(member, "a net");
+        expected.push_back(fmt::format("ncclConfig_t::{} is \"a net\": ignored, ", member.name));
+      } else {
+        image.set(member, 3);
+        expected.push_back(fmt::format("ncclConfig_t::{} is 3: ignored, ", member.name));
+      }
+    }
+    const auto lines = log_of("info", [&] { start_with(image.get()); });
+    CHECK(lines.size() == expected.size());
+    for (const std::string& words : expected) {
+      INFO(words);
+      CHECK(std::count_if(lines.begin(), lines.end(), [&](const std::string& line) {
+              return line.find(words) != std::string::npos &&
+                     line.find("INFO") != std::string::npos;
+            }) == 1);
+    }
+  }
+}
+
+TEST_CASE("a hint alone, of any value, starts a communicator and prints nothing by default",
+          "[req:5.17][promise:9]") {
+  const auto lines = log_of("", [] {
+    for (const Member& member : kMembers) {
+      if (is_honoured(member) || member.is_text) continue;
+      for (const int value : {-7, 0, 1, 2, INT_MAX}) {
+        Image image(kNewest);
+        image.set(member, value);
+        start_with(image.get());
+      }
+    }
+  });
+  CHECK(lines == std::vector<std::string>{});
+}
+
+TEST_CASE("a configuration longer than any known one is accepted, one warning names both sizes",
+          "[req:5.17]") {
+  const auto lines = log_of("", [] {
+    for (int i = 0; i < 3; ++i) {
+      Image image({24001, 144});
+      start_with(image.get());
+    }
+  });
+  REQUIRE(lines.size() == 1);
+  CHECK(lines[0].find("WARN") != std::string::npos);
+  CHECK(lines[0].find("144 bytes") != std::string::npos);
+  CHECK(lines[0].find("120 bytes") != std::string::npos);
+}
+
+TEST_CASE("numbers of CTAs out of range start a communicator, the log says what is used",
+          "[req:5.17]") {
+  struct Case {
+    int min, max;
+    std::vector<std::string> words;
+  };
+  constexpr int kUnset = NCCL_CONFIG_UNDEF_INT;
+  const Case cases[] = {
+      {0, kUnset, {"minCTAs is 0: taken as 1,"}},
+      {-5, kUnset, {"minCTAs is -5: taken as 1,"}},
+      {kUnset, 0, {"maxCTAs is 0: taken as 1,"}},
+      {kUnset, 5000, {"maxCTAs is 5000: taken as 1024,"}},
+      {5000, 1, {"minCTAs is 5000: taken as 1024,", "minCTAs is 1024: taken as 1,"}},
+      {8, kUnset, {"minCTAs is 8: taken as 1, the most that a collective can use here"}},
+      {1, 16, {}},
+  };
+  for (const Case& given : cases) {
+    INFO("minCTAs " << given.min << ", maxCTAs " << given.max);
+    const auto lines = log_of("info", [&] {
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.minCTAs = given.min;
+      config.maxCTAs = given.max;
+      start_with(&config);
+    });
+    REQUIRE(lines.size() == given.words.size());
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      INFO(lines[i]);
+      CHECK(lines[i].find(given.words[i]) != std::string::npos);
+    }
+  }
+}
+
+TEST_CASE("fields that are honoured are read from every version that has them", "[req:5.17]") {
+  for (const Version& version : kVersions) {
+    INFO("version " << version.number);
+    run_alone([&] {
+      Image image(version);
+      for (const Member& member : image.members()) {
+        if (std::string(member.name) == "blocking") image.set(member, 0);
+        if (std::string(member.name) == "commName") image.set(member, "image");
+      }
+      ncclComm_t comm = nullptr;
+      require(ncclCommInitRankConfig(&comm, 1, new_id(), 0, image.get()) == ncclInProgress,
+              "blocking is 0");
+      require(settled_state(comm) == ncclSuccess, ncclGetLastError(comm));
+      if (version.number >= 22703) {
+        require(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), "ncclCommRevoke");
+        require_words(ncclGetLastError(comm), {"in \"image\""});
+      }
+      require(ncclCommDestroy(comm), "ncclCommDestroy");
+    });
+  }
+}
+
+}  // namespace
+}  // namespace oriel::test
