@@ -14,6 +14,7 @@
 #include "kernels/plan/arguments.hpp"
 #include "kernels/plan/channel_layout.hpp"
 #include "kernels/plan/collective.hpp"
+#include "kernels/plan/fold_operation.hpp"
 
 /// An exchange: what one rank sends to and receives from the ranks of its team in one launch, over
 /// channels. Every collective but the all-reduce, and every group of sends and receives, is planned
@@ -42,14 +43,6 @@ struct Fold {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::uint64_t count = 0;  ///< elements; 0: this rank folds nothing
-};
-
-/// How the elements of a reducing exchange are combined; messages are scaled by their sender.
-struct FoldOperation {
-  DataType type = DataType::u8;
-  ReduceOp op = ReduceOp::sum;
-  std::uint64_t scalar_bits = 0;         ///< premul_sum: the bytes of this rank's scalar,
-  const void* scalar_pointer = nullptr;  ///< or where the device reads them
 };
 
 /// What one rank does in one exchange, before it is cut into launches. Messages to one peer leave
@@ -92,8 +85,9 @@ struct PointToPoint {
 Result<Exchange> exchange_of(const std::vector<PointToPoint>& calls, int rank);
 
 /// What one launch carries. Passed by value to a kernel, within 4 KiB.
-inline constexpr int kMostMessages = 128;
+inline constexpr int kMostMessages = 120;  // two for each pair of 60 rounds
 inline constexpr int kMostCopies = 8;
+inline constexpr int kMostTeamRanks = 72;  ///< what the tables of a launch have room for
 
 /// All that one launch of an exchange needs.
 struct ExchangeArguments {
@@ -123,7 +117,12 @@ struct ExchangeArguments {
   std::array<LocalCopy, kMostCopies> copy{};
   /// Both parts sorted by peer, and for one peer in the order of the calls.
   std::array<Message, kMostMessages> message{};
+  /// Index of the first message to, or from, each peer; one entry more ends the last.
+  std::array<std::uint8_t, kMostTeamRanks + 1> send_begin{};
+  std::array<std::uint8_t, kMostTeamRanks + 1> receive_begin{};
 };
+
+static_assert(sizeof(ExchangeArguments) <= 4096);
 
 /// Facts that the launches of one communicator share.
 struct ExchangeFacts {
