@@ -106,7 +106,7 @@ class LaneCursor {
 
  private:
   ORIEL_DEVICE_FN const Message& message() const {
-    return arguments_.message[static_cast<std::size_t>(item_)];
+    return arguments_.message[item_];
   }
   /// Goes to this lane's part of the next message that has one.
   ORIEL_DEVICE_FN void enter() {

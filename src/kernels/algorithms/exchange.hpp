@@ -39,8 +39,8 @@ class SendStream {
         mover_(mover),
         peer_(peer),
         lane_(lane),
-        cursor_(arguments, lane, arguments.send_begin[static_cast<std::size_t>(peer)],
-                arguments.send_begin[static_cast<std::size_t>(peer) + 1]) {
+        cursor_(arguments, lane, arguments.send_begin[peer],
+                arguments.send_begin[peer + 1]) {
     if (cursor_.done()) return;
     sent_ = device::Memory::load<device::Order::weak>(&places_.counters(peer, lane)->sent);
     credit_ = sent_;  // looked up when a slot is needed: the last call may have left some full
@@ -102,8 +102,8 @@ class ReceiveStream {
         mover_(mover),
         peer_(peer),
         lane_(lane),
-        cursor_(arguments, lane, arguments.receive_begin[static_cast<std::size_t>(peer)],
-                arguments.receive_begin[static_cast<std::size_t>(peer) + 1]) {
+        cursor_(arguments, lane, arguments.receive_begin[peer],
+                arguments.receive_begin[peer + 1]) {
     if (cursor_.done()) return;
     received_ = device::Memory::load<device::Order::weak>(&places_.counters(peer, lane)->received);
   }
@@ -157,7 +157,7 @@ class FoldStream {
  public:
   ORIEL_DEVICE_FN FoldStream(const ExchangeArguments& arguments, Mover& mover, std::int32_t lane)
       : arguments_(arguments), places_(arguments), mover_(mover), lane_(lane) {
-    const std::uint64_t bytes = arguments.fold.count * size_of(arguments.operation.type);
+    const std::uint64_t bytes = arguments.fold.bytes;
     const LaneCut cut = cut_over_lanes(arguments.channels, bytes);
     if (lane >= cut.lanes) return;
     at_ = static_cast<std::uint64_t>(lane) * cut.piece;

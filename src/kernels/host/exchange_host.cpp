@@ -102,12 +102,12 @@ class HostExchange {
       receives_.add(arguments, mover_, (arguments.rank + arguments.ranks - distance) % arguments.ranks,
                     0);
     }
-    if (arguments.fold.count > 0) folds_.add(arguments, mover_, 0);
+    if (arguments.fold.bytes > 0) folds_.add(arguments, mover_, 0);
   }
 
   bool run() {
     for (std::int32_t i = 0; i < arguments_.copies; ++i) {
-      const LocalCopy& copy = arguments_.copy[static_cast<std::size_t>(i)];
+      const LocalCopy& copy = arguments_.copy[i];
       mover_.receive(copy.to, copy.from, copy.bytes);
     }
     for (;;) {

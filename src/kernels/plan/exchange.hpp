@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -42,7 +41,7 @@ struct LocalCopy {
 struct Fold {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  std::uint64_t count = 0;  ///< elements; 0: this rank folds nothing
+  std::uint64_t bytes = 0;  ///< 0: this rank folds nothing
 };
 
 /// What one rank does in one exchange, before it is cut into launches. Messages to one peer leave
@@ -114,12 +113,12 @@ struct ExchangeArguments {
   std::int32_t copies = 0;
   std::int32_t sends = 0;     ///< messages [0, sends) are sent,
   std::int32_t messages = 0;  ///< messages [sends, messages) are received
-  std::array<LocalCopy, kMostCopies> copy{};
+  LocalCopy copy[kMostCopies];
   /// Both parts sorted by peer, and for one peer in the order of the calls.
-  std::array<Message, kMostMessages> message{};
+  Message message[kMostMessages];
   /// Index of the first message to, or from, each peer; one entry more ends the last.
-  std::array<std::uint8_t, kMostTeamRanks + 1> send_begin{};
-  std::array<std::uint8_t, kMostTeamRanks + 1> receive_begin{};
+  std::uint8_t send_begin[kMostTeamRanks + 1] = {};
+  std::uint8_t receive_begin[kMostTeamRanks + 1] = {};
 };
 
 static_assert(sizeof(ExchangeArguments) <= 4096);

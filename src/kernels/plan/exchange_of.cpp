@@ -86,7 +86,7 @@ class CollectiveExchange {
     return {const_cast<std::byte*>(data), bytes_, peer, signature_};
   }
   void add_fold() {
-    if (receives()) made_.fold = {input_for(call_.rank), call_.output, call_.count};
+    if (receives()) made_.fold = {input_for(call_.rank), call_.output, bytes_};
   }
 
   const TeamCollective& call_;

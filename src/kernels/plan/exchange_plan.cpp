@@ -49,7 +49,7 @@ void place_messages(ExchangeArguments& launch, std::vector<Placed> part) {
   });
   std::int32_t lanes = 0;
   for (const Placed& one : part) {
-    launch.message[static_cast<std::size_t>(launch.messages++)] = *one.message;
+    launch.message[launch.messages++] = *one.message;
     if (one.is_send) ++launch.sends;
     lanes = std::max(lanes, cut_over_lanes(launch.channels, one.message->bytes).lanes);
   }
@@ -57,11 +57,11 @@ void place_messages(ExchangeArguments& launch, std::vector<Placed> part) {
   for (std::int32_t peer = 0; peer <= launch.ranks; ++peer) {
     const auto first_of = [&](std::int32_t from, std::int32_t to) {
       std::int32_t at = from;
-      while (at < to && launch.message[static_cast<std::size_t>(at)].peer < peer) ++at;
+      while (at < to && launch.message[at].peer < peer) ++at;
       return static_cast<std::uint8_t>(at);
     };
-    launch.send_begin[static_cast<std::size_t>(peer)] = first_of(0, launch.sends);
-    launch.receive_begin[static_cast<std::size_t>(peer)] = first_of(launch.sends, launch.messages);
+    launch.send_begin[peer] = first_of(0, launch.sends);
+    launch.receive_begin[peer] = first_of(launch.sends, launch.messages);
   }
 }
 
@@ -71,7 +71,7 @@ std::size_t place_copies(ExchangeArguments& launch, const std::vector<LocalCopy>
   for (; next < copies.size() && launch.copies < kMostCopies; ++next) {
     const LocalCopy& copy = copies[next];
     if (copy.from == copy.to || copy.bytes == 0) continue;
-    launch.copy[static_cast<std::size_t>(launch.copies++)] = copy;
+    launch.copy[launch.copies++] = copy;
     launch.ctas =
         std::max(launch.ctas,
                  ctas_for(launch.channels, cut_over_lanes(launch.channels, copy.bytes).lanes));
@@ -114,13 +114,12 @@ std::vector<ExchangeArguments> plan_exchange(const Exchange& exchange, const Exc
     next = end;
     next_copy = place_copies(launch, exchange.copies, next_copy);
   } while (next < placed.size() || next_copy < exchange.copies.size());
-  if (exchange.fold.count > 0) {
+  if (exchange.fold.bytes > 0) {
     // A collective has at most a message for each peer, which is one launch.
     ExchangeArguments& launch = launches.back();
     launch.fold = exchange.fold;
-    const std::uint64_t bytes = exchange.fold.count * size_of(exchange.operation.type);
-    launch.ctas = std::max(
-        launch.ctas, ctas_for(launch.channels, cut_over_lanes(launch.channels, bytes).lanes));
+    const LaneCut cut = cut_over_lanes(launch.channels, exchange.fold.bytes);
+    launch.ctas = std::max(launch.ctas, ctas_for(launch.channels, cut.lanes));
   }
   return launches;
 }
