@@ -9,6 +9,7 @@
 
 #include "kernels/algorithms/family.hpp"
 #include "kernels/plan/arguments.hpp"
+#include "kernels/plan/fold_operation.hpp"
 
 namespace oriel::kernels {
 
@@ -44,10 +45,16 @@ class FamilyReduction {
         average_(arguments.average),
         scaled_(arguments.scaled),
         maximum_(arguments.maximum) {}
+  ORIEL_DEVICE_FN FamilyReduction(const FoldOperation& operation, int ranks)
+      : ranks_(ranks),
+        average_(operation.op == ReduceOp::avg),
+        scaled_(operation.op == ReduceOp::premul_sum),
+        maximum_(operation.op == ReduceOp::max) {}
 
   /// Reads the scalar of a pre-multiplied sum, on the device and after grid_dependency_wait(): a
   /// device scalar belongs to the stream, whose last kernel may have made it.
-  ORIEL_DEVICE_FN void begin(const AllReduceArguments& arguments) {
+  template <class Arguments>  // AllReduceArguments or FoldOperation
+  ORIEL_DEVICE_FN void begin(const Arguments& arguments) {
     if (kFamily == Family::sum && scaled_) {
       const void* source =
           arguments.scalar_pointer != nullptr ? arguments.scalar_pointer : &arguments.scalar_bits;

@@ -29,6 +29,12 @@ const void* kernel_for(const Plan& plan, const AllReduceArguments& arguments) {
   return kernels_for(arguments.type).kernel[algorithm][family][variant];
 }
 
+const void* kernel_for(const ExchangeArguments& arguments) {
+  if (!arguments.reduces) return detail::copying_exchange();
+  const auto family = static_cast<std::size_t>(family_of(arguments.operation.op));
+  return kernels_for(arguments.operation.type).fold[family];
+}
+
 Error runtime_error(const std::string& what, cudaError_t status) {
   return Error(ErrorCode::cuda, fmt::format("{} failed: {}", what, cudaGetErrorString(status)))
       .with_native(NativeDomain::cuda_runtime, static_cast<int>(status));
@@ -73,6 +79,30 @@ Status launch_hierarchy(const HierarchyArguments& arguments, CUstream_st* stream
                                    name_of(arguments.collective), name_of(arguments.type),
                                    arguments.plan.ctas, kMaxThreads),
                        status);
+}
+
+Status launch_exchange(const ExchangeArguments& arguments, CUstream_st* stream) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(arguments.ctas));
+  config.blockDim = dim3(kMaxThreads);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  void* parameters[] = {const_cast<ExchangeArguments*>(&arguments)};
+  const cudaError_t status = cudaLaunchKernelExC(&config, kernel_for(arguments), parameters);
+  if (status == cudaSuccess) return {};
+  return runtime_error(fmt::format("launching an exchange of {} messages with {} x {} threads",
+                                   arguments.messages, arguments.ctas, kMaxThreads),
+                       status);
+}
+
+Status load_exchange(const ExchangeArguments& arguments) {
+  cudaFuncAttributes attributes{};
+  const cudaError_t status = cudaFuncGetAttributes(&attributes, kernel_for(arguments));
+  return status == cudaSuccess ? Status() : runtime_error("loading an exchange", status);
 }
 
 Status load_hierarchy(const HierarchyArguments& arguments) {

@@ -6,6 +6,7 @@
 
 #include "kernels/plan/arguments.hpp"
 #include "kernels/plan/choice.hpp"
+#include "kernels/plan/exchange.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"
 
 struct CUstream_st;
@@ -28,5 +29,10 @@ Status load_all_reduce(const Plan& plan, const AllReduceArguments& arguments);
 /// ended.
 Status launch_hierarchy(const HierarchyArguments& arguments, CUstream_st* stream);
 Status load_hierarchy(const HierarchyArguments& arguments);
+
+/// The same for one launch of an exchange; as with an all-reduce it may begin while its predecessor
+/// ends.
+Status launch_exchange(const ExchangeArguments& arguments, CUstream_st* stream);
+Status load_exchange(const ExchangeArguments& arguments);
 
 }  // namespace oriel::kernels

@@ -10,7 +10,7 @@
 
 #include "kernels/plan/algorithm.hpp"
 #include "kernels/plan/arguments.hpp"
-#include "kernels/plan/hierarchy_plan.hpp"
+#include "kernels/plan/collective.hpp"
 
 /// How ranks find out that they are in different calls: by a few bits of each call that travel with
 /// its data, and by a record of the call that the ranks of a team can read.
@@ -37,7 +37,7 @@ constexpr std::uint32_t all_reduce_signature(DataType type, ReduceOp op, std::ui
                                              Collective collective = Collective::all_reduce) {
   std::uint64_t hash = (count << 12) ^ (count >> 52) ^ static_cast<std::uint64_t>(type) << 8 ^
                        static_cast<std::uint64_t>(op) << 4 ^
-                       static_cast<std::uint64_t>(collective) << 2 ^
+                       static_cast<std::uint64_t>(collective) << 56 ^
                        static_cast<std::uint64_t>(algorithm);
   hash *= 0x9e3779b97f4a7c15u;
   return static_cast<std::uint32_t>(hash >> (64 - kSignatureBits));

@@ -12,25 +12,11 @@
 #include "oriel/types.hpp"
 
 #include "kernels/plan/arguments.hpp"
+#include "kernels/plan/collective.hpp"
 
 /// The collectives among ranks of several LSA teams, and all that are not all-reduces: one
 /// algorithm (algorithms/hierarchy.hpp), its place in the scratch memory and its plan.
 namespace oriel::kernels {
-
-enum class Collective : std::uint8_t { all_reduce = 0, all_gather = 1, reduce_scatter = 2 };
-
-/// As in "an all-reduce".
-constexpr const char* name_of(Collective collective) {
-  constexpr const char* kNames[] = {"all-reduce", "all-gather", "reduce-scatter"};
-  return static_cast<int>(collective) < 3 ? kNames[static_cast<int>(collective)]
-                                          : "unknown collective";
-}
-constexpr bool reduces(Collective collective) {
-  return collective != Collective::all_gather;
-}
-constexpr bool distributes(Collective collective) {
-  return collective != Collective::reduce_scatter;
-}
 
 /// Bytes of the accumulator of one element of this type.
 constexpr std::uint64_t accumulator_bytes(DataType type) {

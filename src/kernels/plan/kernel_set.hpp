@@ -25,9 +25,12 @@ constexpr RankVariant variant_for(int ranks) {
 struct KernelSet {
   const void* kernel[kGpuAlgorithmCount][3][3] = {};
   const void* hierarchy = nullptr;  ///< takes one HierarchyArguments by value
+  const void* fold[3] = {};         ///< by family; each takes one ExchangeArguments by value
 };
 
 namespace detail {
+/// An exchange that does not reduce, for all types. Takes one ExchangeArguments by value.
+const void* copying_exchange();
 /// One for each type, in all_reduce_<type>.cu.
 KernelSet kernel_set_i8();
 KernelSet kernel_set_u8();

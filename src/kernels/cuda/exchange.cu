@@ -1,0 +1,18 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/cuda/exchange_cuda.cuh"
+
+namespace oriel::kernels::detail {
+
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    copy_kernel(const __grid_constant__ ExchangeArguments arguments) {
+  begin_exchange(arguments);
+  CopyMover mover(arguments);
+  run_messages(arguments, mover, WarpPlace(arguments));
+}
+
+const void* copying_exchange() {
+  return reinterpret_cast<const void*>(&copy_kernel);
+}
+
+}  // namespace oriel::kernels::detail

@@ -1,0 +1,182 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "oriel/device/group.hpp"
+#include "oriel/device/memory.hpp"
+
+#include "kernels/algorithms/exchange_streams.hpp"
+#include "kernels/algorithms/family.hpp"
+#include "kernels/algorithms/payload.hpp"
+#include "kernels/algorithms/reduction.hpp"
+#include "kernels/cuda/copy_bytes.cuh"
+#include "kernels/cuda/signatures.cuh"
+#include "kernels/plan/exchange.hpp"
+#include "kernels/plan/kernel_set.hpp"
+
+namespace oriel::kernels::detail {
+
+/// Moves bytes with the threads of one warp.
+struct CopyMover {
+  using Group = device::Warp;
+
+  __device__ explicit CopyMover(const ExchangeArguments&) {}
+  __device__ void send(std::byte* slot, const std::byte* from, std::uint64_t bytes) const {
+    copy_bytes<Group>(slot, from, bytes);
+  }
+  __device__ void receive(std::byte* to, const std::byte* slot, std::uint64_t bytes) const {
+    copy_bytes<Group>(to, slot, bytes);
+  }
+};
+
+/// The same, and combines elements of type T.
+template <class T, Family kFamily>
+class FoldMover {
+ public:
+  using Group = device::Warp;
+
+  __device__ explicit FoldMover(const ExchangeArguments& arguments)
+      : arguments_(arguments), reduction_(arguments.operation, arguments.ranks) {
+    reduction_.begin(arguments.operation);
+  }
+
+  __device__ void send(std::byte* slot, const std::byte* from, std::uint64_t bytes) const {
+    if (arguments_.operation.op != ReduceOp::premul_sum) {
+      return copy_bytes<Group>(slot, from, bytes);
+    }
+    const Buffer source(from, bytes / sizeof(T));
+    const Buffer target(slot, bytes / sizeof(T));
+    for (std::uint64_t i = Group::rank(); i < source.payloads(); i += Group::size()) {
+      target.store(i, reduction_.scale(source.load(i)));
+    }
+  }
+
+  /// `slot_of_rank` gives where a peer's elements are; slots are aligned to a payload.
+  template <class Slot>
+  __device__ void fold(std::byte* to, const std::byte* own, const Slot& slot_of_rank,
+                       std::uint64_t bytes) const {
+    const std::uint64_t count = bytes / sizeof(T);
+    const Buffer input(own, count);
+    const Buffer output(to, count);
+    const int ranks = arguments_.ranks;
+    const device::Pack* slots[kMostRanks];
+#pragma unroll
+    for (int rank = 0; rank < kMostRanks; ++rank) {
+      const bool is_peer = rank < ranks && rank != arguments_.rank;
+      slots[rank] = is_peer ? reinterpret_cast<const device::Pack*>(slot_of_rank(rank)) : nullptr;
+    }
+    for (std::uint64_t i = Group::rank(); i < input.payloads(); i += Group::size()) {
+      Value values[kMostRanks];
+#pragma unroll
+      for (int rank = 0; rank < kMostRanks; ++rank) {
+        if (slots[rank] != nullptr) {
+          values[rank] = __builtin_bit_cast(Value, device::Memory::load_streaming(slots[rank] + i));
+        }
+      }
+      const Value mine = reduction_.scale(input.load(i));
+      device::TreeFold<AccPack<device::Accumulator<T>, Value::kCount>, kMostRanks> fold;
+      const auto combine = [&](const auto& lower, const auto& upper) {
+        return reduction_.combine(lower, upper);
+      };
+#pragma unroll
+      for (int rank = 0; rank < kMostRanks; ++rank) {
+        if (rank < ranks) {
+          fold.push(reduction_.load(slots[rank] != nullptr ? values[rank] : mine), combine);
+        }
+      }
+      output.store(i, reduction_.template finish<16>(fold.finish(combine)));
+    }
+  }
+
+ private:
+  using Buffer = UserBuffer<T, 16>;
+  using Value = typename Buffer::Value;
+  static constexpr int kMostRanks = 8;
+
+  const ExchangeArguments& arguments_;
+  FamilyReduction<T, kFamily> reduction_;
+};
+
+/// A grid as one group, for copies that wait for nobody.
+struct WholeGrid {
+  static __device__ std::uint32_t rank() { return blockIdx.x * blockDim.x + threadIdx.x; }
+  static __device__ std::uint32_t size() { return gridDim.x * blockDim.x; }
+};
+
+__device__ inline void make_local_copies(const ExchangeArguments& arguments) {
+  for (std::int32_t i = 0; i < arguments.copies; ++i) {
+    const LocalCopy& copy = arguments.copy[i];
+    copy_bytes<WholeGrid>(copy.to, copy.from, copy.bytes);
+  }
+}
+
+/// Which stream a warp runs. For each of its lanes a CTA has a sending and a receiving warp for
+/// each peer.
+struct WarpPlace {
+  std::int32_t lane;
+  std::int32_t distance;  // of the peer; 0: none
+  bool sends;
+  bool folds;
+
+  __device__ explicit WarpPlace(const ExchangeArguments& arguments) {
+    const std::int32_t peers = arguments.ranks - 1;
+    const auto warp = static_cast<std::int32_t>(threadIdx.x / device::Warp::size());
+    const std::int32_t of_lane = peers * 2;
+    const std::int32_t lane_of_cta = of_lane > 0 ? warp / of_lane : warp;
+    const std::int32_t part = of_lane > 0 ? warp % of_lane : 0;
+    lane = static_cast<std::int32_t>(blockIdx.x) * arguments.channels.lanes_per_cta + lane_of_cta;
+    sends = part < peers;
+    distance = lane_of_cta < arguments.channels.lanes_per_cta
+                   ? (sends ? part : part - peers) + (peers > 0 ? 1 : 0)
+                   : 0;
+    folds = arguments.fold.bytes > 0 && lane_of_cta < arguments.channels.lanes_per_cta &&
+            part == peers % (of_lane > 0 ? of_lane : 1);
+  }
+  __device__ std::int32_t peer(const ExchangeArguments& arguments) const {
+    const std::int32_t at = sends ? arguments.rank + distance : arguments.rank - distance;
+    return (at + arguments.ranks) % arguments.ranks;
+  }
+};
+
+/// Sends and receives. Returns false for all threads of the warp after a failure.
+template <class Mover>
+__device__ void run_messages(const ExchangeArguments& arguments, Mover& mover,
+                             const WarpPlace& place) {
+  if (place.distance == 0) return;
+  const std::int32_t peer = place.peer(arguments);
+  if (place.sends) {
+    run_stream<device::Warp>(arguments.wait,
+                             SendStream<device::Warp, Mover>(arguments, mover, peer, place.lane));
+  } else if constexpr (std::is_same_v<Mover, CopyMover>) {
+    run_stream<device::Warp>(
+        arguments.wait, ReceiveStream<device::Warp, Mover>(arguments, mover, peer, place.lane));
+  }
+}
+
+/// Begins any exchange: in order behind the kernel before it.
+__device__ inline void begin_exchange(const ExchangeArguments& arguments) {
+  device::grid_dependency_wait();
+  device::grid_launch_dependents();
+  Signatures::tell(arguments);
+  make_local_copies(arguments);
+}
+
+template <class T, Family kFamily>
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    fold_kernel(const __grid_constant__ ExchangeArguments arguments) {
+  begin_exchange(arguments);
+  using Mover = FoldMover<T, kFamily>;
+  Mover mover(arguments);
+  const WarpPlace place(arguments);
+  if (place.folds) {
+    run_stream<device::Warp>(arguments.wait,
+                             FoldStream<device::Warp, Mover>(arguments, mover, place.lane));
+  } else {
+    run_messages(arguments, mover, place);
+  }
+}
+
+}  // namespace oriel::kernels::detail

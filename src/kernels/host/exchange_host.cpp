@@ -1,0 +1,180 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <array>
+#include <cstdint>
+#include <new>
+
+#include "oriel/device/group.hpp"
+#include "oriel/device/wait.hpp"
+
+#include "kernels/algorithms/exchange_streams.hpp"
+#include "kernels/host/mover_host.hpp"
+#include "kernels/loops/reduce_loops.hpp"
+#include "kernels/plan/exchange.hpp"
+
+namespace oriel::kernels {
+namespace {
+
+/// Moves and folds bytes with the vectorised loops of one CPU thread.
+class HostExchangeMover {
+ public:
+  explicit HostExchangeMover(const ExchangeArguments& arguments)
+      : arguments_(arguments),
+        isa_(isa_in_use()),
+        scales_(arguments.reduces && arguments.operation.op == ReduceOp::premul_sum) {}
+
+  void send(std::byte* slot, const std::byte* from, std::uint64_t bytes) const {
+    if (!scales_) return receive(slot, from, bytes);
+    run_loop(slot, &from, 1, bytes,
+             reinterpret_cast<const std::byte*>(&arguments_.operation.scalar_bits));
+  }
+  void receive(std::byte* to, const std::byte* from, std::uint64_t bytes) const {
+    host::find_copy_loop(isa_)(to, from, bytes, false);
+  }
+  template <class Slot>
+  void fold(std::byte* to, const std::byte* own, const Slot& slot_of_rank,
+            std::uint64_t bytes) const {
+    std::array<const std::byte*, host::kMaxLoopArrays> sources;
+    std::array<std::uint64_t, host::kMaxLoopArrays> scalars;
+    const int ranks = arguments_.ranks;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const auto place = static_cast<std::size_t>(rank);
+      sources[place] = rank == arguments_.rank ? own : slot_of_rank(rank);
+      // The senders have scaled theirs.
+      if (scales_) scalars[place] = one_of(arguments_.operation.type);
+    }
+    if (scales_) {
+      scalars[static_cast<std::size_t>(arguments_.rank)] = arguments_.operation.scalar_bits;
+    }
+    run_loop(to, sources.data(), ranks, bytes, reinterpret_cast<const std::byte*>(scalars.data()));
+  }
+
+ private:
+  void run_loop(std::byte* to, const std::byte* const* sources, int n, std::uint64_t bytes,
+                const std::byte* scalars) const {
+    host::ReduceLoopArgs loop;
+    loop.dsts = &to;
+    loop.n_dsts = 1;
+    loop.srcs = sources;
+    loop.n_srcs = n;
+    loop.count = bytes / size_of(arguments_.operation.type);
+    loop.n_ranks_for_avg = arguments_.ranks;
+    loop.scalars = scalars;
+    host::find_reduce_loop(arguments_.operation.type, arguments_.operation.op, isa_)(loop);
+  }
+
+  const ExchangeArguments& arguments_;
+  host::Isa isa_;
+  bool scales_;
+};
+
+/// A list in place, for as many streams as a launch can have: a call allocates nothing.
+template <class Stream, int kMost>
+class StreamList {
+ public:
+  StreamList() = default;
+  StreamList(const StreamList&) = delete;
+  StreamList& operator=(const StreamList&) = delete;
+
+  template <class... Arguments>
+  void add(Arguments&&... arguments) {
+    auto* const stream = new (at(size_)) Stream(std::forward<Arguments>(arguments)...);
+    if (!stream->done()) ++size_;
+  }
+  Stream* begin() { return at(0); }
+  Stream* end() { return at(size_); }
+
+ private:
+  Stream* at(int index) { return reinterpret_cast<Stream*>(memory_) + index; }
+  static_assert(std::is_trivially_destructible_v<Stream>);
+  alignas(Stream) std::byte memory_[kMost * sizeof(Stream)];
+  int size_ = 0;
+};
+
+/// All streams of one launch, moved by one thread.
+class HostExchange {
+ public:
+  explicit HostExchange(const ExchangeArguments& arguments)
+      : arguments_(arguments), mover_(arguments) {
+    for (std::int32_t distance = 1; distance < arguments.ranks; ++distance) {
+      const std::int32_t to = (arguments.rank + distance) % arguments.ranks;
+      sends_.add(arguments, mover_, to, 0);
+      receives_.add(arguments, mover_,
+                    (arguments.rank + arguments.ranks - distance) % arguments.ranks, 0);
+    }
+    if (arguments.fold.bytes > 0) folds_.add(arguments, mover_, 0);
+  }
+
+  bool run() {
+    for (std::int32_t i = 0; i < arguments_.copies; ++i) {
+      const LocalCopy& copy = arguments_.copy[i];
+      mover_.receive(copy.to, copy.from, copy.bytes);
+    }
+    for (;;) {
+      Round round;
+      move_each(sends_, round);
+      move_each(folds_, round);
+      move_each(receives_, round);
+      if (round.failed) return false;
+      if (!round.open) break;
+      if (!round.moved && !wait(round.waits_for)) return false;
+    }
+    for (auto& stream : sends_) stream.finish();
+    for (auto& stream : receives_) stream.finish();
+    for (auto& stream : folds_) stream.finish();
+    return true;
+  }
+
+ private:
+  /// What one walk over all streams has seen.
+  struct Round {
+    bool moved = false;
+    bool open = false;
+    bool failed = false;
+    std::int32_t waits_for = -1;
+  };
+
+  /// One step of each stream that can move, so that no peer gets all of this thread's time.
+  template <class Streams>
+  static void move_each(Streams& streams, Round& round) {
+    for (auto& stream : streams) {
+      if (round.failed || stream.done()) continue;
+      if (stream.is_ready()) {
+        round.moved = true;
+        round.failed = !stream.step();
+        round.open = round.open || !stream.done();
+      } else {
+        round.open = true;
+        if (round.waits_for < 0) round.waits_for = stream.peer();
+      }
+    }
+  }
+  template <class Streams>
+  static bool any_ready(Streams& streams) {
+    for (auto& stream : streams) {
+      if (!stream.done() && stream.is_ready()) return true;
+    }
+    return false;
+  }
+  bool wait(std::int32_t rank) {
+    const auto ready = [&] {
+      return any_ready(receives_) || any_ready(folds_) || any_ready(sends_);
+    };
+    return device::wait_until(ready, arguments_.wait, {rank, 0}) == device::WaitOutcome::ready;
+  }
+
+  static constexpr int kMost = 64;
+  const ExchangeArguments& arguments_;
+  HostExchangeMover mover_;
+  StreamList<SendStream<device::Thread, HostExchangeMover>, kMost> sends_;
+  StreamList<ReceiveStream<device::Thread, HostExchangeMover>, kMost> receives_;
+  StreamList<FoldStream<device::Thread, HostExchangeMover>, 1> folds_;
+};
+
+}  // namespace
+
+bool run_exchange_on_host(const ExchangeArguments& arguments) {
+  return HostExchange(arguments).run();
+}
+
+}  // namespace oriel::kernels

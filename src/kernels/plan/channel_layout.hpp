@@ -1,0 +1,68 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/config.hpp"
+
+#include "kernels/plan/algorithm.hpp"
+
+/// Where the channels of a communicator lie in its scratch memory. A channel is a ring of slots
+/// from one rank to another. The sender fills slots at the receiver; the receiver returns a credit
+/// for each slot that it has emptied. So neither rank overwrites data that the other still needs,
+/// and a sender waits for nobody but its receiver.
+namespace oriel::kernels {
+
+/// Counters of one channel at one of its ends. They count slots since the communicator started.
+/// They live in device memory, so that a replayed graph continues where the last call ended.
+struct alignas(16) ChannelCounters {
+  std::uint64_t sent;      ///< slots filled on the channel to the peer
+  std::uint64_t received;  ///< slots emptied of the channel from the peer
+};
+
+/// Offsets in bytes from the start of the scratch memory; the same on all ranks of a team.
+///
+/// Two ranks are joined by `lanes` channels in each direction. Each lane is used by one group of
+/// threads at each end, so a message that is cut over several lanes moves in parallel. Lane l
+/// belongs to CTA l / lanes_per_cta.
+struct ChannelLayout {
+  std::uint64_t counters = 0;  ///< of this rank: [peer][lane] ChannelCounters
+  std::uint64_t credits = 0;   ///< at the sender: [receiver][lane], a word in a sector of its own
+  std::uint64_t ready = 0;     ///< at the receiver: [sender][lane][slot], a word
+  std::uint64_t rings = 0;     ///< at the receiver: [sender][lane][slot], slot_bytes
+  std::uint64_t total_bytes = 0;
+  std::uint32_t slot_bytes = 0;  ///< a multiple of 128
+  std::uint32_t depth = 0;       ///< slots of a ring, a power of two
+  std::int32_t ranks = 1;
+  std::int32_t lanes = 1;
+  std::int32_t lanes_per_cta = 1;
+  /// A message uses one lane for each so many bytes, up to `lanes`.
+  std::uint32_t least_lane_bytes = 1;
+};
+
+/// Divides `bytes` of scratch memory from `offset` on among the channels of `ranks` ranks. `ctas`
+/// is the most CTAs of one launch; a CPU rank has one lane.
+ChannelLayout make_channel_layout(Backend backend, int ranks, int ctas, std::uint64_t offset,
+                                  std::uint64_t bytes);
+
+/// How a message is cut over lanes: lane l carries the bytes from l * piece on.
+struct LaneCut {
+  std::int32_t lanes = 0;
+  std::uint64_t piece = 0;
+};
+
+/// Cuts a message of `bytes` bytes. Sender and receiver compute the same. Pieces are multiples of
+/// 128 bytes but for the last.
+ORIEL_DEVICE_FN LaneCut cut_over_lanes(const ChannelLayout& layout, std::uint64_t bytes) {
+  LaneCut cut;
+  if (bytes == 0) return cut;
+  const auto most = static_cast<std::uint64_t>(layout.lanes);
+  std::uint64_t lanes = (bytes + layout.least_lane_bytes - 1) / layout.least_lane_bytes;
+  if (lanes > most) lanes = most;
+  cut.piece = ((bytes + lanes - 1) / lanes + 127) / 128 * 128;
+  cut.lanes = static_cast<std::int32_t>((bytes + cut.piece - 1) / cut.piece);
+  return cut;
+}
+
+}  // namespace oriel::kernels

@@ -1,0 +1,144 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "oriel/device/wait.hpp"
+#include "oriel/error.hpp"
+#include "oriel/types.hpp"
+
+#include "kernels/plan/arguments.hpp"
+#include "kernels/plan/channel_layout.hpp"
+#include "kernels/plan/collective.hpp"
+#include "kernels/plan/fold_operation.hpp"
+
+/// An exchange: what one rank sends to and receives from the ranks of its team in one launch, over
+/// channels. Every collective but the all-reduce, and every group of sends and receives, is planned
+/// as exchanges. All functions here are pure.
+namespace oriel::kernels {
+
+/// A buffer that goes to, or comes from, one other rank. Ranks are indices in the LSA team.
+struct Message {
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+  std::int32_t peer = 0;
+  /// Below 2^kSignatureBits; equal at both ends if these mean the same message.
+  std::uint32_t signature = 0;
+};
+
+/// A copy inside this rank. The ranges are equal or do not overlap.
+struct LocalCopy {
+  const std::byte* from = nullptr;
+  std::byte* to = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+/// A reduction of one block: this rank's own input, and a message of the same size from each other
+/// rank, folded along the tree over the rank index.
+struct Fold {
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::uint64_t bytes = 0;  ///< 0: this rank folds nothing
+};
+
+/// What one rank does in one exchange, before it is cut into launches. Messages to one peer leave
+/// in the order of the list, and so do those from one peer.
+struct Exchange {
+  std::vector<Message> sends;
+  std::vector<Message> receives;  ///< none if the exchange reduces: then `fold` says what comes
+  std::vector<LocalCopy> copies;
+  bool reduces = false;
+  FoldOperation operation;
+  Fold fold;
+  std::uint32_t fold_signature = 0;  ///< as Message::signature, of the messages that `fold` takes
+};
+
+/// A collective of one team as one rank calls it.
+struct TeamCollective {
+  Collective collective = Collective::broadcast;
+  std::int32_t rank = 0;
+  std::int32_t ranks = 1;
+  std::int32_t root = 0;  ///< where has_root()
+  const std::byte* input = nullptr;
+  std::byte* output = nullptr;
+  std::uint64_t count = 0;  ///< elements of a block: what a rank sends to, or gets from, another
+  FoldOperation operation;  ///< `type` always counts
+};
+
+/// Returns what `call` does as an exchange. Not for an all-reduce.
+Exchange exchange_of(const TeamCollective& call);
+
+/// A send or a receive of a group, in the order of the calls.
+struct PointToPoint {
+  bool is_send = true;
+  std::byte* data = nullptr;
+  std::uint64_t bytes = 0;
+  std::int32_t peer = 0;
+};
+
+/// Returns the exchange of a group's sends and receives at `rank`. The i-th send to this rank
+/// itself meets the i-th receive from it: invalid_usage if their numbers or sizes differ.
+Result<Exchange> exchange_of(const std::vector<PointToPoint>& calls, int rank);
+
+/// What one launch carries. Passed by value to a kernel, within 4 KiB.
+inline constexpr int kMostMessages = 120;  // two for each pair of 60 rounds
+inline constexpr int kMostCopies = 8;
+inline constexpr int kMostTeamRanks = 72;  ///< what the tables of a launch have room for
+
+/// All that one launch of an exchange needs.
+struct ExchangeArguments {
+  std::byte* scratch = nullptr;  ///< the scratch buffer of rank 0 of the team
+  std::uint32_t stride_4g = 0;   ///< distance of two slots, in units of 4 GiB
+  std::int32_t rank = 0;         ///< index in the team
+  std::int32_t ranks = 1;
+  ChannelLayout channels;
+  std::uint64_t doorbell = 0;  ///< CPU ranks: offset of the Doorbell in the scratch memory
+  device::WaitControl wait;
+  CallFailure* failure = nullptr;
+
+  bool reduces = false;
+  FoldOperation operation;
+  Fold fold;
+  std::uint32_t fold_signature = 0;
+  /// GPU ranks, as HierarchyArguments: offsets of where a collective exchanges signatures, and of
+  /// their count; 0 for sends and receives.
+  std::uint64_t signatures = 0;
+  std::uint64_t signature_calls = 0;
+  std::uint32_t signature = 0;
+
+  std::int32_t ctas = 1;
+  std::int32_t copies = 0;
+  std::int32_t sends = 0;     ///< messages [0, sends) are sent,
+  std::int32_t messages = 0;  ///< messages [sends, messages) are received
+  LocalCopy copy[kMostCopies];
+  /// Both parts sorted by peer, and for one peer in the order of the calls.
+  Message message[kMostMessages];
+  /// Index of the first message to, or from, each peer; one entry more ends the last.
+  std::uint8_t send_begin[kMostTeamRanks + 1] = {};
+  std::uint8_t receive_begin[kMostTeamRanks + 1] = {};
+};
+
+static_assert(sizeof(ExchangeArguments) <= 4096);
+
+/// Facts that the launches of one communicator share.
+struct ExchangeFacts {
+  ExchangeArguments common;  ///< without messages, copies and what they decide
+  int most_messages = kMostMessages;
+};
+
+/// Cuts an exchange into launches. Launches of one rank run one after the other.
+///
+/// A message with number i among those to its peer, which is `d` ranks to the right, belongs to
+/// round (i, d); its receiver computes the same. A launch holds whole rounds, in their order. So a
+/// launch waits only for messages of rounds that the peer's launches reach without waiting for a
+/// later launch of this rank: any cut is free of deadlock.
+std::vector<ExchangeArguments> plan_exchange(const Exchange& exchange, const ExchangeFacts& facts);
+
+/// Runs a launch on the calling thread, which is the rank, until all its messages have passed.
+/// Returns false if a wait was given up: buffers then hold anything.
+[[nodiscard]] bool run_exchange_on_host(const ExchangeArguments& arguments);
+
+}  // namespace oriel::kernels
