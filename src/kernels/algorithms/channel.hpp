@@ -17,7 +17,8 @@
 /// Memory order. The sender stores a slot's data, then its ready word with release; the receiver
 /// loads that word with acquire before it reads the data. The receiver reads the data, then stores
 /// the credit with release; the sender loads the credit with acquire before it writes the slot
-/// again. In a group of threads, one thread does these accesses and a sync() joins it to the others.
+/// again. In a group of threads, one thread does these accesses and a sync() joins it to the
+/// others.
 namespace oriel::kernels {
 
 /// Addresses of channels, by arithmetic alone.
@@ -47,9 +48,9 @@ class ChannelPlaces {
   ORIEL_DEVICE_FN std::uint64_t* ready(std::int32_t receiver, std::int32_t sender,
                                        std::int32_t lane, std::uint64_t number) const {
     const std::uint64_t index = channel(receiver, sender, lane);
-    return reinterpret_cast<std::uint64_t*>(
-        at(receiver, arguments_.channels.ready + index * kSectorBytes +
-                         place(number) * sizeof(std::uint64_t)));
+    return reinterpret_cast<std::uint64_t*>(at(
+        receiver,
+        arguments_.channels.ready + index * kSectorBytes + place(number) * sizeof(std::uint64_t)));
   }
   ORIEL_DEVICE_FN std::byte* slot(std::int32_t receiver, std::int32_t sender, std::int32_t lane,
                                   std::uint64_t number) const {
@@ -105,9 +106,7 @@ class LaneCursor {
   }
 
  private:
-  ORIEL_DEVICE_FN const Message& message() const {
-    return arguments_.message[item_];
-  }
+  ORIEL_DEVICE_FN const Message& message() const { return arguments_.message[item_]; }
   /// Goes to this lane's part of the next message that has one.
   ORIEL_DEVICE_FN void enter() {
     for (; item_ < last_; ++item_) {

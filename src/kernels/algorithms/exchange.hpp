@@ -11,10 +11,11 @@
 #include "kernels/algorithms/channel.hpp"
 #include "kernels/plan/exchange.hpp"
 
-/// The streams of an exchange. A stream moves one lane's part of all messages to, or from, one peer,
-/// or folds those of all peers. Each step moves one slot, and can move once is_ready() is true. A
-/// GPU gives each stream a group of threads, which waits for it; a CPU thread goes through all its
-/// streams and waits only when none can move. So no stream waits for another of the same rank.
+/// The streams of an exchange. A stream moves one lane's part of all messages to, or from, one
+/// peer, or folds those of all peers. Each step moves one slot, and can move once is_ready() is
+/// true. A GPU gives each stream a group of threads, which waits for it; a CPU thread goes through
+/// all its streams and waits only when none can move. So no stream waits for another of the same
+/// rank.
 ///
 /// A step returns false if the peer's message is not the one that this rank's call expects.
 namespace oriel::kernels {
@@ -39,8 +40,7 @@ class SendStream {
         mover_(mover),
         peer_(peer),
         lane_(lane),
-        cursor_(arguments, lane, arguments.send_begin[peer],
-                arguments.send_begin[peer + 1]) {
+        cursor_(arguments, lane, arguments.send_begin[peer], arguments.send_begin[peer + 1]) {
     if (cursor_.done()) return;
     sent_ = device::Memory::load<device::Order::weak>(&places_.counters(peer, lane)->sent);
     credit_ = sent_;  // looked up when a slot is needed: the last call may have left some full
@@ -52,8 +52,8 @@ class SendStream {
   /// Any one thread of the group.
   ORIEL_DEVICE_FN bool is_ready() {
     if (has_slot()) return true;
-    credit_ = device::Memory::load<device::Order::acquire>(
-        places_.credit(arguments_.rank, peer_, lane_));
+    credit_ =
+        device::Memory::load<device::Order::acquire>(places_.credit(arguments_.rank, peer_, lane_));
     return has_slot();
   }
   ORIEL_DEVICE_FN bool step() {
@@ -102,8 +102,7 @@ class ReceiveStream {
         mover_(mover),
         peer_(peer),
         lane_(lane),
-        cursor_(arguments, lane, arguments.receive_begin[peer],
-                arguments.receive_begin[peer + 1]) {
+        cursor_(arguments, lane, arguments.receive_begin[peer], arguments.receive_begin[peer + 1]) {
     if (cursor_.done()) return;
     received_ = device::Memory::load<device::Order::weak>(&places_.counters(peer, lane)->received);
   }
@@ -117,8 +116,8 @@ class ReceiveStream {
   }
   ORIEL_DEVICE_FN bool step() {
     // Only the thread that has called is_ready() has the word.
-    const bool differs = Group::rank() == 0 &&
-                         (word_ & ((1u << kSignatureBits) - 1)) != cursor_.signature();
+    const bool differs =
+        Group::rank() == 0 && (word_ & ((1u << kSignatureBits) - 1)) != cursor_.signature();
     if (differs) report_other_message(arguments_, peer_);
     if (Group::any(differs)) return false;
     mover_.receive(cursor_.data(), places_.slot(arguments_.rank, peer_, lane_, received_),

@@ -66,8 +66,7 @@ class FoldMover {
 #pragma unroll
     for (int rank = 0; rank < kMostRanks; ++rank) {
       const bool is_peer = rank < ranks && rank != arguments_.rank;
-      slots[rank] =
-          is_peer ? reinterpret_cast<const device::Pack*>(slot_of_rank(rank)) : nullptr;
+      slots[rank] = is_peer ? reinterpret_cast<const device::Pack*>(slot_of_rank(rank)) : nullptr;
     }
     for (std::uint64_t i = Group::rank(); i < input.payloads(); i += Group::size()) {
       Value values[kMostRanks];
@@ -149,13 +148,11 @@ __device__ void run_messages(const ExchangeArguments& arguments, Mover& mover,
   if (place.distance == 0) return;
   const std::int32_t peer = place.peer(arguments);
   if (place.sends) {
-    run_stream<device::Warp>(
-        arguments.wait,
-        SendStream<device::Warp, Mover>(arguments, mover, peer, place.lane));
+    run_stream<device::Warp>(arguments.wait,
+                             SendStream<device::Warp, Mover>(arguments, mover, peer, place.lane));
   } else if constexpr (std::is_same_v<Mover, CopyMover>) {
     run_stream<device::Warp>(
-        arguments.wait,
-        ReceiveStream<device::Warp, Mover>(arguments, mover, peer, place.lane));
+        arguments.wait, ReceiveStream<device::Warp, Mover>(arguments, mover, peer, place.lane));
   }
 }
 

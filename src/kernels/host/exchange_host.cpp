@@ -99,8 +99,8 @@ class HostExchange {
     for (std::int32_t distance = 1; distance < arguments.ranks; ++distance) {
       const std::int32_t to = (arguments.rank + distance) % arguments.ranks;
       sends_.add(arguments, mover_, to, 0);
-      receives_.add(arguments, mover_, (arguments.rank + arguments.ranks - distance) % arguments.ranks,
-                    0);
+      receives_.add(arguments, mover_,
+                    (arguments.rank + arguments.ranks - distance) % arguments.ranks, 0);
     }
     if (arguments.fold.bytes > 0) folds_.add(arguments, mover_, 0);
   }

@@ -8,10 +8,10 @@
 
 #include "kernels/plan/algorithm.hpp"
 
-/// Where the channels of a communicator lie in its scratch memory. A channel is a ring of slots from
-/// one rank to another. The sender fills slots at the receiver; the receiver returns a credit for
-/// each slot that it has emptied. So neither rank overwrites data that the other still needs, and a
-/// sender waits for nobody but its receiver.
+/// Where the channels of a communicator lie in its scratch memory. A channel is a ring of slots
+/// from one rank to another. The sender fills slots at the receiver; the receiver returns a credit
+/// for each slot that it has emptied. So neither rank overwrites data that the other still needs,
+/// and a sender waits for nobody but its receiver.
 namespace oriel::kernels {
 
 /// Counters of one channel at one of its ends. They count slots since the communicator started.
@@ -41,8 +41,8 @@ struct ChannelLayout {
   std::uint32_t least_lane_bytes = 1;
 };
 
-/// Divides `bytes` of scratch memory from `offset` on among the channels of `ranks` ranks. `ctas` is
-/// the most CTAs of one launch; a CPU rank has one lane.
+/// Divides `bytes` of scratch memory from `offset` on among the channels of `ranks` ranks. `ctas`
+/// is the most CTAs of one launch; a CPU rank has one lane.
 ChannelLayout make_channel_layout(Backend backend, int ranks, int ctas, std::uint64_t offset,
                                   std::uint64_t bytes);
 

@@ -79,8 +79,8 @@ struct PointToPoint {
   std::int32_t peer = 0;
 };
 
-/// Returns the exchange of a group's sends and receives at `rank`. The i-th send to this rank itself
-/// meets the i-th receive from it: invalid_usage if their numbers or sizes differ.
+/// Returns the exchange of a group's sends and receives at `rank`. The i-th send to this rank
+/// itself meets the i-th receive from it: invalid_usage if their numbers or sizes differ.
 Result<Exchange> exchange_of(const std::vector<PointToPoint>& calls, int rank);
 
 /// What one launch carries. Passed by value to a kernel, within 4 KiB.

@@ -72,9 +72,8 @@ std::size_t place_copies(ExchangeArguments& launch, const std::vector<LocalCopy>
     const LocalCopy& copy = copies[next];
     if (copy.from == copy.to || copy.bytes == 0) continue;
     launch.copy[launch.copies++] = copy;
-    launch.ctas =
-        std::max(launch.ctas,
-                 ctas_for(launch.channels, cut_over_lanes(launch.channels, copy.bytes).lanes));
+    launch.ctas = std::max(
+        launch.ctas, ctas_for(launch.channels, cut_over_lanes(launch.channels, copy.bytes).lanes));
   }
   return next;
 }

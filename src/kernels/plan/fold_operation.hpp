@@ -8,7 +8,8 @@
 
 namespace oriel::kernels {
 
-/// How the elements of all ranks are combined. Senders of a pre-multiplied sum scale what they send.
+/// How the elements of all ranks are combined. Senders of a pre-multiplied sum scale what they
+/// send.
 struct FoldOperation {
   DataType type = DataType::u8;
   ReduceOp op = ReduceOp::sum;

@@ -1,0 +1,295 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <random>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "device/lsa_memory.hpp"
+#include "kernels/plan/exchange.hpp"
+#include "support/sanitized.hpp"
+#include "support/seed.hpp"
+
+/// Exchanges among CPU ranks that are threads over memory of the test's own.
+namespace {
+
+using namespace oriel;
+using namespace oriel::kernels;
+
+using Bytes = std::vector<std::byte>;
+
+class Team {
+ public:
+  /// `channel_bytes` decides how large slots are: small ones make many steps.
+  Team(int ranks, std::uint64_t channel_bytes)
+      : ranks_(ranks),
+        layout_(make_channel_layout(Backend::host, ranks, 1, 4096, channel_bytes)),
+        memory_(ranks, 4096 + layout_.total_bytes),
+        mapping_(memory_),
+        failures_(static_cast<std::size_t>(ranks)) {}
+
+  int ranks() const { return ranks_; }
+  const ChannelLayout& layout() const { return layout_; }
+
+  ExchangeFacts facts(int rank, int most_messages = kMostMessages) {
+    ExchangeFacts facts;
+    facts.most_messages = most_messages;
+    facts.common.scratch = reinterpret_cast<std::byte*>(mapping_.base());
+    facts.common.stride_4g = test::LsaMemory::kStride4g;
+    facts.common.rank = rank;
+    facts.common.ranks = ranks_;
+    facts.common.channels = layout_;
+    facts.common.wait.timeout_ns = 20'000'000'000;
+    facts.common.failure = &failures_[static_cast<std::size_t>(rank)];
+    return facts;
+  }
+  const CallFailure& failure(int rank) const { return failures_[static_cast<std::size_t>(rank)]; }
+
+  /// Runs `body(rank)` on a thread for each rank; how many returned true.
+  int on_ranks(const std::function<bool(int)>& body) const {
+    std::vector<std::thread> threads;
+    std::vector<char> good(static_cast<std::size_t>(ranks_));
+    for (int rank = 0; rank < ranks_; ++rank) {
+      threads.emplace_back([&, rank] { good[static_cast<std::size_t>(rank)] = body(rank); });
+    }
+    for (auto& thread : threads) thread.join();
+    return static_cast<int>(std::count(good.begin(), good.end(), 1));
+  }
+
+  /// Runs the launches of one rank, with a pause now and then.
+  static bool run(const std::vector<ExchangeArguments>& launches, std::mt19937_64& random) {
+    for (const ExchangeArguments& launch : launches) {
+      if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
+      if (!run_exchange_on_host(launch)) return false;
+    }
+    return true;
+  }
+
+ private:
+  int ranks_;
+  ChannelLayout layout_;
+  test::LsaMemory memory_;
+  test::LsaMemory::Mapping mapping_;
+  std::vector<CallFailure> failures_;
+};
+
+Bytes pattern(std::uint64_t seed, std::size_t bytes) {
+  std::mt19937_64 random(seed);
+  Bytes made(bytes);
+  for (auto& byte : made) byte = static_cast<std::byte>(random());
+  return made;
+}
+
+/// One message of a group of sends and receives.
+struct Letter {
+  int from;
+  int to;
+  std::uint64_t seed;
+  Bytes sent;
+  Bytes received;
+};
+
+std::vector<Letter> random_letters(int ranks, std::mt19937_64& random) {
+  const std::size_t sizes[] = {0, 1, 3, 64, 127, 128, 1000, 4096, 70'001};
+  std::vector<Letter> letters(random() % 40);
+  for (Letter& letter : letters) {
+    letter.from = static_cast<int>(random() % static_cast<unsigned>(ranks));
+    letter.to = static_cast<int>(random() % static_cast<unsigned>(ranks));
+    letter.seed = random();
+    letter.sent = pattern(letter.seed, sizes[random() % std::size(sizes)]);
+    letter.received = Bytes(letter.sent.size(), std::byte{0xee});
+  }
+  return letters;
+}
+
+/// The calls of one rank. Those to one peer keep their order; else sends and receives are mixed.
+std::vector<PointToPoint> calls_of(std::vector<Letter>& letters, int rank,
+                                   std::mt19937_64& random) {
+  std::vector<PointToPoint> sends;
+  std::vector<PointToPoint> receives;
+  for (Letter& letter : letters) {
+    if (letter.from == rank) {
+      sends.push_back({true, letter.sent.data(), letter.sent.size(), letter.to});
+    }
+    if (letter.to == rank) {
+      receives.push_back({false, letter.received.data(), letter.received.size(), letter.from});
+    }
+  }
+  std::vector<PointToPoint> calls;
+  for (auto s = sends.begin(), r = receives.begin(); s != sends.end() || r != receives.end();) {
+    const bool send = r == receives.end() || (s != sends.end() && random() % 2 == 0);
+    calls.push_back(send ? *s++ : *r++);
+  }
+  return calls;
+}
+
+}  // namespace
+
+TEST_CASE("random groups of sends and receives, cut at random, deliver every byte",
+          "[req:5.3][req:5.10]") {
+  const std::uint64_t seed = test::test_seed();
+  std::mt19937_64 random(seed);
+  for (int turn = 0; turn < test::repeats(40, 8); ++turn) {
+    const int ranks = 2 + static_cast<int>(random() % 7);
+    Team team(ranks, random() % 2 == 0 ? 1 << 20 : 1 << 13);
+    for (int group = 0; group < 6; ++group) {
+      auto letters = random_letters(ranks, random);
+      const std::uint64_t drawn = random();
+      const int good = team.on_ranks([&](int rank) {
+        std::mt19937_64 own(drawn + static_cast<unsigned>(rank));
+        const auto exchange = exchange_of(calls_of(letters, rank, own), rank);
+        if (!exchange.ok()) return false;
+        // Each rank cuts where it likes.
+        const int most = 1 + static_cast<int>(own() % 20);
+        return Team::run(plan_exchange(exchange.value(), team.facts(rank, most)), own);
+      });
+      REQUIRE(good == ranks);
+      for (const Letter& letter : letters) REQUIRE(letter.received == letter.sent);
+    }
+  }
+}
+
+namespace {
+
+/// A collective of 32-bit integers whose inputs are `value(rank, i)`.
+struct BlockCase {
+  Collective collective;
+  int root;
+  std::uint64_t count;  ///< of a block
+  bool in_place;
+};
+
+std::uint32_t value(int rank, std::uint64_t i) {
+  return static_cast<std::uint32_t>(rank + 1) * 1'000'003u + static_cast<std::uint32_t>(i) * 7u;
+}
+
+/// What element `i` of the receive buffer of `rank` must be.
+std::uint32_t expected(const BlockCase& one, int rank, int ranks, std::uint64_t i) {
+  const auto block = static_cast<int>(i / one.count);
+  const std::uint64_t own_part = static_cast<std::uint64_t>(rank) * one.count;
+  std::uint32_t sum = 0;
+  switch (one.collective) {
+    case Collective::all_gather:
+    case Collective::gather:
+      return value(block, i % one.count);
+    case Collective::broadcast:
+      return value(one.root, i);
+    case Collective::scatter:
+      return value(one.root, own_part + i);
+    case Collective::all_to_all:
+      return value(block, own_part + i % one.count);
+    default:
+      for (int k = 0; k < ranks; ++k) {
+        sum += value(k, one.collective == Collective::reduce_scatter ? own_part + i : i);
+      }
+      return sum;
+  }
+}
+
+bool gets(const BlockCase& one, int rank) {
+  return rank == one.root ||
+         (one.collective != Collective::reduce && one.collective != Collective::gather);
+}
+
+/// Runs the case on one rank; whether the receive buffer holds what it must.
+bool play(Team& team, const BlockCase& one, int rank, std::uint64_t seed) {
+  const auto ranks = static_cast<std::uint64_t>(team.ranks());
+  const std::uint64_t sent = sends_blocks(one.collective) ? ranks * one.count : one.count;
+  const std::uint64_t got = receives_blocks(one.collective) ? ranks * one.count : one.count;
+  std::vector<std::uint32_t> input(std::max(sent, got));
+  std::vector<std::uint32_t> output(got, 0xdeadbeef);
+  const std::uint64_t own = static_cast<std::uint64_t>(rank) * one.count;
+  std::uint32_t* from = input.data();
+  std::uint32_t* to = output.data();
+  if (one.in_place) {
+    if (receives_blocks(one.collective)) from = input.data() + own;
+    to = sends_blocks(one.collective) ? input.data() + own : input.data();
+  }
+  for (std::uint64_t i = 0; i < sent; ++i) from[i] = value(rank, i);
+  TeamCollective call;
+  call.collective = one.collective;
+  call.rank = rank;
+  call.ranks = team.ranks();
+  call.root = one.root;
+  call.input = reinterpret_cast<const std::byte*>(from);
+  call.output = reinterpret_cast<std::byte*>(to);
+  call.count = one.count;
+  call.operation.type = DataType::u32;
+  std::mt19937_64 random(seed + static_cast<unsigned>(rank));
+  if (!Team::run(plan_exchange(exchange_of(call), team.facts(rank)), random)) return false;
+  for (std::uint64_t i = 0; gets(one, rank) && i < got; ++i) {
+    if (to[i] != expected(one, rank, team.ranks(), i)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+TEST_CASE("collectives as exchanges give every rank what they are defined to give", "[req:5.8]") {
+  const std::uint64_t seed = test::test_seed();
+  for (const int ranks : {1, 2, 3, 5, 8}) {
+    Team team(ranks, 1 << 14);
+    for (int kind = 1; kind < kCollectiveCount; ++kind) {
+      const auto collective = static_cast<Collective>(kind);
+      for (const std::uint64_t count : {1, 31, 700, 5000}) {
+        for (const bool in_place : {false, true}) {
+          if (in_place && collective == Collective::all_to_all) continue;
+          const int root = has_root(collective) ? static_cast<int>(count) % ranks : 0;
+          const BlockCase one{collective, root, count, in_place};
+          CAPTURE(ranks, name_of(collective), count, in_place);
+          REQUIRE(team.on_ranks([&](int rank) { return play(team, one, rank, seed); }) == ranks);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("two ranks whose messages differ in size are told so, and nothing hangs", "[req:5.3]") {
+  Team team(2, 1 << 14);
+  Bytes data(4000);
+  const int good = team.on_ranks([&](int rank) {
+    std::mt19937_64 random(1);
+    const std::vector<PointToPoint> calls = {
+        {rank == 0, data.data(), rank == 0 ? 4000u : 3000u, 1 - rank}};
+    return Team::run(plan_exchange(exchange_of(calls, rank).value(), team.facts(rank)), random);
+  });
+  CHECK(good == 1);  // the sender has long gone
+  CHECK(team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::signature));
+  CHECK(team.failure(1).rank == 0);
+}
+
+TEST_CASE("a send to oneself without its receive is refused", "[req:5.10]") {
+  Bytes data(8);
+  const auto alone = exchange_of({{true, data.data(), 8, 3}}, 3);
+  REQUIRE(!alone.ok());
+  CHECK(alone.error().code() == ErrorCode::invalid_usage);
+  const auto unequal = exchange_of({{true, data.data(), 8, 3}, {false, data.data(), 4, 3}}, 3);
+  REQUIRE(!unequal.ok());
+}
+
+TEST_CASE("a launch holds whole rounds, in their order", "[req:5.1]") {
+  Team team(4, 1 << 14);
+  Bytes data(64);
+  std::vector<PointToPoint> calls;
+  for (int i = 0; i < 5; ++i) {
+    for (int peer = 0; peer < 4; ++peer) {
+      if (peer == 1) continue;
+      calls.push_back({true, data.data(), 64, peer});
+      calls.push_back({false, data.data(), 64, peer});
+    }
+  }
+  const auto launches = plan_exchange(exchange_of(calls, 1).value(), team.facts(1, 8));
+  REQUIRE(launches.size() == 4);  // 15 rounds of two messages, four rounds a launch
+  int sends = 0;
+  for (const ExchangeArguments& launch : launches) {
+    CHECK(launch.messages <= 8);
+    CHECK(launch.sends * 2 == launch.messages);
+    sends += launch.sends;
+  }
+  CHECK(sends == 15);
+}
