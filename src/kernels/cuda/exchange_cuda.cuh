@@ -8,7 +8,7 @@
 #include "oriel/device/group.hpp"
 #include "oriel/device/memory.hpp"
 
-#include "kernels/algorithms/exchange.hpp"
+#include "kernels/algorithms/exchange_streams.hpp"
 #include "kernels/algorithms/family.hpp"
 #include "kernels/algorithms/payload.hpp"
 #include "kernels/algorithms/reduction.hpp"

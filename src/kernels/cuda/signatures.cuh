@@ -6,7 +6,7 @@
 
 #include "oriel/device/group.hpp"
 
-#include "kernels/algorithms/channel.hpp"
+#include "kernels/algorithms/channel_ends.hpp"
 #include "kernels/algorithms/lines.hpp"
 #include "kernels/algorithms/places.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"

@@ -7,7 +7,7 @@
 #include "oriel/device/group.hpp"
 #include "oriel/device/wait.hpp"
 
-#include "kernels/algorithms/exchange.hpp"
+#include "kernels/algorithms/exchange_streams.hpp"
 #include "kernels/host/mover_host.hpp"
 #include "kernels/loops/reduce_loops.hpp"
 #include "kernels/plan/exchange.hpp"

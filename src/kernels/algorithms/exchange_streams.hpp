@@ -8,7 +8,7 @@
 #include "oriel/device/memory.hpp"
 #include "oriel/device/wait.hpp"
 
-#include "kernels/algorithms/channel.hpp"
+#include "kernels/algorithms/channel_ends.hpp"
 #include "kernels/plan/exchange.hpp"
 
 /// The streams of an exchange. A stream moves one lane's part of all messages to, or from, one

@@ -1,0 +1,197 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <random>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "kernels/plan/exchange.hpp"
+
+namespace oriel::test {
+
+/// A model of GPUs that run the launches of exchanges. It moves no bytes: it counts slots and
+/// credits. A GPU holds a bounded number of CTAs; a CTA keeps its place until its messages have
+/// passed. Which of the possible steps comes next is drawn at random, so delays of any length and
+/// every order are among the runs.
+class LaunchModel {
+ public:
+  using Launch = kernels::ExchangeArguments;
+
+  /// `places` is the number of CTAs that each GPU holds; one GPU for each of `ranks` ranks.
+  LaunchModel(int ranks, int places, std::uint64_t seed)
+      : gpus_(static_cast<std::size_t>(ranks)), random_(seed) {
+    for (Gpu& gpu : gpus_) gpu.free = places;
+  }
+
+  /// Enqueues a launch of a communicator at a rank, behind those that it has there. The host calls
+  /// at one rank are made in the order of the calls to this function.
+  void enqueue(int rank, int communicator, const Launch& launch) {
+    gpus_[static_cast<std::size_t>(rank)].launches.push_back(make(communicator, launch));
+  }
+
+  /// Runs until nothing can move. Whether all launches have ended.
+  bool run() {
+    for (;;) {
+      std::vector<std::size_t> order(gpus_.size());
+      for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
+      std::shuffle(order.begin(), order.end(), random_);
+      bool moved = false;
+      bool left = false;
+      for (const std::size_t rank : order) {
+        moved = advance(static_cast<int>(rank)) || moved;
+        left = left || !gpus_[rank].launches.empty();
+      }
+      if (!left) return true;
+      if (!moved) return false;
+    }
+  }
+
+ private:
+  /// Slots that one lane still has to send to, or receive from, one peer.
+  struct Stream {
+    bool sends;
+    int peer;
+    int lane;
+    std::uint64_t left;
+  };
+  struct Cta {
+    bool resident = false;
+    std::vector<Stream> streams;
+    bool done() const {
+      for (const Stream& stream : streams) {
+        if (stream.left > 0) return false;
+      }
+      return true;
+    }
+  };
+  struct Running {
+    int communicator;
+    std::uint32_t depth;
+    std::vector<Cta> ctas;
+  };
+  struct Gpu {
+    int free = 0;
+    std::deque<Running> launches;
+  };
+  struct Channel {
+    std::uint64_t sent = 0;
+    std::uint64_t received = 0;
+  };
+
+  static void add_slots(Running& made, const Launch& launch, bool sends, int peer,
+                        std::uint64_t bytes) {
+    const auto cut = kernels::cut_over_lanes(launch.channels, bytes);
+    for (int lane = 0; lane < cut.lanes; ++lane) {
+      const std::uint64_t begin = static_cast<std::uint64_t>(lane) * cut.piece;
+      const std::uint64_t part = std::min(cut.piece, bytes - begin);
+      const std::uint64_t slots =
+          (part + launch.channels.slot_bytes - 1) / launch.channels.slot_bytes;
+      auto& streams =
+          made.ctas.at(static_cast<std::size_t>(lane / launch.channels.lanes_per_cta)).streams;
+      const auto same = [&](const Stream& stream) {
+        return stream.sends == sends && stream.peer == peer && stream.lane == lane;
+      };
+      const auto found = std::find_if(streams.begin(), streams.end(), same);
+      if (found == streams.end()) {
+        streams.push_back({sends, peer, lane, slots});
+      } else {
+        found->left += slots;
+      }
+    }
+  }
+  static Running make(int communicator, const Launch& launch) {
+    Running made{communicator, launch.channels.depth,
+                 std::vector<Cta>(static_cast<std::size_t>(launch.ctas))};
+    for (int i = 0; i < launch.messages; ++i) {
+      const kernels::Message& message = launch.message[i];
+      add_slots(made, launch, i < launch.sends, message.peer, message.bytes);
+    }
+    for (int peer = 0; launch.fold.bytes > 0 && peer < launch.ranks; ++peer) {
+      if (peer != launch.rank) add_slots(made, launch, false, peer, launch.fold.bytes);
+    }
+    return made;
+  }
+
+  /// A launch may start when those of its communicator before it have ended.
+  bool may_start(const Gpu& gpu, std::size_t index) const {
+    for (std::size_t i = 0; i < index; ++i) {
+      if (gpu.launches[i].communicator == gpu.launches[index].communicator) return false;
+    }
+    return true;
+  }
+
+  bool advance(int rank) {
+    Gpu& gpu = gpus_[static_cast<std::size_t>(rank)];
+    bool moved = false;
+    for (std::size_t i = 0; i < gpu.launches.size(); ++i) {
+      if (!may_start(gpu, i)) continue;
+      Running& launch = gpu.launches[i];
+      for (Cta& cta : launch.ctas) {
+        if (!cta.resident && gpu.free > 0) {
+          cta.resident = true;
+          --gpu.free;
+          moved = true;
+        }
+        if (!cta.resident || random_() % 4 == 0) continue;
+        for (Stream& stream : cta.streams) moved = step(rank, launch, stream) || moved;
+      }
+      moved = retire(gpu, launch) || moved;
+    }
+    const auto ended = [](const Running& launch) { return launch.ctas.empty(); };
+    gpu.launches.erase(std::remove_if(gpu.launches.begin(), gpu.launches.end(), ended),
+                       gpu.launches.end());
+    // What was only passed over by the draw may still move.
+    return moved || any_can_move(rank);
+  }
+  static bool retire(Gpu& gpu, Running& launch) {
+    const auto done = [&](const Cta& cta) { return cta.resident && cta.done(); };
+    const auto gone = std::remove_if(launch.ctas.begin(), launch.ctas.end(), done);
+    const auto count = static_cast<int>(launch.ctas.end() - gone);
+    launch.ctas.erase(gone, launch.ctas.end());
+    gpu.free += count;
+    return count > 0;
+  }
+  bool any_can_move(int rank) {
+    Gpu& gpu = gpus_[static_cast<std::size_t>(rank)];
+    for (std::size_t i = 0; i < gpu.launches.size(); ++i) {
+      if (!may_start(gpu, i)) continue;
+      for (const Cta& cta : gpu.launches[i].ctas) {
+        if (!cta.resident) continue;
+        if (cta.done()) return true;
+        for (const Stream& stream : cta.streams) {
+          if (can_move(rank, gpu.launches[i], stream)) return true;
+        }
+      }
+    }
+    return false;
+  }
+
+  Channel& channel(int rank, const Running& launch, const Stream& stream) {
+    const int from = stream.sends ? rank : stream.peer;
+    const int to = stream.sends ? stream.peer : rank;
+    return channels_[{launch.communicator, from, to, stream.lane}];
+  }
+  bool can_move(int rank, const Running& launch, const Stream& stream) {
+    if (stream.left == 0) return false;
+    const Channel& on = channel(rank, launch, stream);
+    return stream.sends ? on.sent - on.received < launch.depth : on.sent > on.received;
+  }
+  bool step(int rank, const Running& launch, Stream& stream) {
+    if (!can_move(rank, launch, stream)) return false;
+    Channel& on = channel(rank, launch, stream);
+    ++(stream.sends ? on.sent : on.received);
+    --stream.left;
+    return true;
+  }
+
+  std::vector<Gpu> gpus_;
+  std::map<std::tuple<int, int, int, int>, Channel> channels_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace oriel::test

@@ -1,0 +1,166 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "kernels/plan/launch_model.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "kernels/plan/exchange.hpp"
+#include "support/sanitized.hpp"
+#include "support/seed.hpp"
+
+/// Plans run on a model of GPUs before they run on one: what would hang must be found here.
+namespace {
+
+using namespace oriel;
+using namespace oriel::kernels;
+using test::LaunchModel;
+
+constexpr int kCap = 4;  // CTAs of one launch
+
+ExchangeFacts facts_of(int rank, int ranks, int most_messages = kMostMessages) {
+  ExchangeFacts facts;
+  facts.most_messages = most_messages;
+  facts.common.rank = rank;
+  facts.common.ranks = ranks;
+  facts.common.channels = make_channel_layout(Backend::cuda, ranks, kCap, 0, 1 << 20);
+  return facts;
+}
+
+/// Who sends how much to whom in a group, in the order of the calls.
+struct Parcel {
+  int from;
+  int to;
+  std::uint64_t bytes;
+};
+
+std::vector<PointToPoint> calls_of(const std::vector<Parcel>& parcels, int rank) {
+  std::vector<PointToPoint> calls;
+  for (const Parcel& parcel : parcels) {
+    if (parcel.from == rank) calls.push_back({true, nullptr, parcel.bytes, parcel.to});
+    if (parcel.to == rank) calls.push_back({false, nullptr, parcel.bytes, parcel.from});
+  }
+  return calls;
+}
+
+void enqueue(LaunchModel& model, int communicator, const Exchange& exchange,
+             const ExchangeFacts& facts) {
+  for (const auto& launch : plan_exchange(exchange, facts)) {
+    model.enqueue(facts.common.rank, communicator, launch);
+  }
+}
+
+std::uint64_t size_of_some_slots(std::mt19937_64& random, const ChannelLayout& channels) {
+  return 1 + random() % (3 * std::uint64_t{channels.depth} * channels.slot_bytes);
+}
+
+std::vector<Parcel> random_parcels(int ranks, std::mt19937_64& random) {
+  const ChannelLayout channels = facts_of(0, ranks).common.channels;
+  std::vector<Parcel> parcels(1 + random() % static_cast<unsigned>(3 * ranks));
+  for (Parcel& parcel : parcels) {
+    parcel.from = static_cast<int>(random() % static_cast<unsigned>(ranks));
+    parcel.to = static_cast<int>(random() % static_cast<unsigned>(ranks));
+    parcel.bytes = size_of_some_slots(random, channels);
+  }
+  return parcels;
+}
+
+TeamCollective random_collective(int ranks, std::mt19937_64& random) {
+  TeamCollective call;
+  call.collective = static_cast<Collective>(1 + random() % (kCollectiveCount - 1));
+  call.ranks = ranks;
+  call.root = static_cast<int>(random() % static_cast<unsigned>(ranks));
+  call.count = size_of_some_slots(random, facts_of(0, ranks).common.channels);
+  call.operation.type = DataType::u8;
+  return call;
+}
+
+/// Some calls of several communicators, which each rank makes in its own order. Whether all end.
+bool run_random(std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  const int ranks = 2 + static_cast<int>(random() % (random() % 4 == 0 ? 71 : 7));
+  const int communicators = 1 + static_cast<int>(random() % 4);
+  const int places = kCap * communicators;  // what the design promises to keep to
+  LaunchModel model(ranks, places, random());
+  std::vector<std::vector<Parcel>> groups;
+  std::vector<TeamCollective> collectives;
+  const int calls = 1 + static_cast<int>(random() % 4);
+  for (int i = 0; i < calls * communicators; ++i) {
+    groups.push_back(random_parcels(ranks, random));
+    collectives.push_back(random_collective(ranks, random));
+  }
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::vector<int> turns;
+    for (int c = 0; c < communicators; ++c) turns.insert(turns.end(), calls, c);
+    std::shuffle(turns.begin(), turns.end(), random);
+    std::vector<int> made(static_cast<std::size_t>(communicators));
+    for (const int c : turns) {
+      const int most = 2 + static_cast<int>(random() % 30);
+      const auto call = static_cast<std::size_t>(c * calls + made[static_cast<std::size_t>(c)]++);
+      TeamCollective collective = collectives[call];
+      collective.rank = rank;
+      enqueue(model, c, exchange_of(collective), facts_of(rank, ranks));
+      const auto group = exchange_of(calls_of(groups[call], rank), rank);
+      enqueue(model, c, group.value(), facts_of(rank, ranks, most));
+    }
+  }
+  return model.run();
+}
+
+}  // namespace
+
+TEST_CASE(
+    "two communicators in crossed order hang where their CTAs do not fit together, and end "
+    "where they do",
+    "[req:5.1][D1]") {
+  for (const int places : {kCap, 2 * kCap}) {
+    bool ended = true;
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      LaunchModel model(2, places, seed);
+      const std::vector<Parcel> both = {{0, 1, 1 << 20}, {1, 0, 1 << 20}};
+      for (int rank = 0; rank < 2; ++rank) {
+        for (const int turn : {0, 1}) {
+          const auto exchange = exchange_of(calls_of(both, rank), rank);
+          enqueue(model, rank == 0 ? turn : 1 - turn, exchange.value(), facts_of(rank, 2));
+        }
+      }
+      ended = model.run() && ended;
+    }
+    CAPTURE(places);
+    CHECK(ended == (places == 2 * kCap));
+  }
+}
+
+TEST_CASE("a send and a receive of one group hang if each is a launch of its own, and end as one",
+          "[req:5.1]") {
+  for (const bool together : {false, true}) {
+    LaunchModel model(2, 4 * kCap, 1);
+    for (int rank = 0; rank < 2; ++rank) {
+      const PointToPoint send{true, nullptr, 16 << 20, 1 - rank};
+      const PointToPoint receive{false, nullptr, 16 << 20, 1 - rank};
+      if (together) {
+        enqueue(model, 0, exchange_of({send, receive}, rank).value(), facts_of(rank, 2));
+      } else {
+        enqueue(model, 0, exchange_of({send}, rank).value(), facts_of(rank, 2));
+        enqueue(model, 0, exchange_of({receive}, rank).value(), facts_of(rank, 2));
+      }
+    }
+    CHECK(model.run() == together);
+  }
+}
+
+TEST_CASE("no random group of 2 to 72 ranks deadlocks, wherever its launches are cut",
+          "[req:5.1]") {
+  const std::uint64_t seed = test::test_seed();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(test::repeats(60, 10));
+  std::uint64_t groups = 0;
+  for (; std::chrono::steady_clock::now() < end; ++groups) {
+    CAPTURE(seed, groups);
+    REQUIRE(run_random(seed + groups));
+  }
+  WARN(groups << " random sets of calls");
+}
