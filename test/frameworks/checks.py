@@ -66,6 +66,26 @@ def library_behind(symbol):
     return path
 
 
+def gpu_count():
+    """Number of GPUs that the driver shows; 0 also where there is no driver."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def other_nccl_files():
+    """Files called libnccl that this process has mapped and that are not Oriel's."""
+    folder = os.path.realpath(os.path.dirname(library_behind("ncclAllReduce")))
+    mapped = {line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines()}
+    return sorted(path for path in mapped if os.path.basename(path).startswith("libnccl.so")
+                  and os.path.realpath(os.path.dirname(path)) != folder)
+
+
 def say(text):
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
@@ -100,23 +120,31 @@ class Checks:
         self.notes = set()
         faulthandler.register(signal.SIGTERM, chain=True)  # where a rank is that never ends
 
-    def agree(self, outcome):
-        """Outcomes of all ranks, in order. Ends the process if a rank does not answer."""
+    def share(self, subject, value):
+        """Values of all ranks, in order; a value is anything that JSON holds.
+
+        Ends the process if a rank does not answer, or answers about something else: then one of
+        the ranks has left a check by an exception.
+        """
         self.meetings += 1
         if self.world == 1:
-            return [outcome]
+            return [value]
         own = self.folder / f"{self.meetings}.{self.rank}"
-        own.with_suffix(f".{self.rank}.new").write_text(json.dumps(outcome))
+        own.with_suffix(f".{self.rank}.new").write_text(json.dumps([subject, value]))
         own.with_suffix(f".{self.rank}.new").rename(own)
-        outcomes, end = [], time.monotonic() + AGREEMENT_S
+        values, end = [], time.monotonic() + AGREEMENT_S
         for rank in range(self.world):
             path = self.folder / f"{self.meetings}.{rank}"
             while not path.exists():
                 if time.monotonic() > end:
                     self.stop(f"rank {self.rank} waited {AGREEMENT_S} s for rank {rank}")
                 time.sleep(0.001)
-            outcomes.append(json.loads(path.read_text()))
-        return outcomes
+            other, given = json.loads(path.read_text())
+            if other != subject:
+                time.sleep(1)  # for the other rank to print why
+                self.stop(f"rank {rank} is at '{other}', rank {self.rank} at '{subject}'")
+            values.append(given)
+        return values
 
     def stop(self, why):
         say(f"@stop {why}")
@@ -155,7 +183,7 @@ class Checks:
             say(f"@detail rank {self.rank}: {name}: " + " | ".join(what.splitlines())[:600])
         if len(self.wrong) > MOST_DETAILS:
             say(f"@detail rank {self.rank}: {name}: {len(self.wrong) - MOST_DETAILS} more")
-        self.report(name, self.agree(outcome), time.monotonic() - begin)
+        self.report(name, self.share(f"end of {name}", outcome), time.monotonic() - begin)
 
     def report(self, name, outcomes, seconds):
         bad = [rank for rank, outcome in enumerate(outcomes) if outcome in ("fail", "stop")]
@@ -169,7 +197,7 @@ class Checks:
             else:
                 say(f"@pass {seconds:.2f} {name}")
         if "stop" in outcomes:
-            self.agree("stopped")  # all have printed what they had to say
+            self.share("stop", None)  # all have printed what they had to say
             self.stop(f"after '{name}', which raised an exception on a rank")
 
     def check_library(self):
@@ -182,8 +210,10 @@ class Checks:
 
     def finish(self, close=lambda: None):
         """Closes what is open as one more check, and ends the process."""
+        for path in other_nccl_files():
+            self.note(f"also in memory: {path}")
         self.run("end", close)
-        self.agree("done")
+        self.share("done", None)
         sys.stdout.flush()
         # The interpreter's own end is part of what has to work, but only where all went well.
         if self.failed:

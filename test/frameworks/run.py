@@ -8,7 +8,6 @@ script (PASS, FAIL or SKIP), below it one for each check.
 Exit status: 0 if nothing failed; 1 if something did; 2 for misuse; 77 if everything was skipped.
 """
 import argparse
-import ctypes
 import importlib.util
 import os
 import pathlib
@@ -18,9 +17,10 @@ import sys
 import tempfile
 import time
 
+import checks
+
 HERE = pathlib.Path(__file__).resolve().parent
 DEFAULT_BUILD = HERE.parents[1] / "build"
-SKIPPED = 77
 TIMED_OUT = 124  # oriel-run's
 GRACE_S = 15  # what oriel-run has for ending by itself after the time limit
 LAST_LINES = 25  # of the output of a script that failed
@@ -31,6 +31,11 @@ MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1
 SCRIPTS = {
     "torch_import": ["torch"],
     "torch_collectives": ["torch"],
+    "torch_point_to_point": ["torch"],
+    "torch_groups": ["torch"],
+    "torch_graphs": ["torch"],
+    "torch_mempool": ["torch"],
+    "torch_abort": ["torch"],
 }
 
 
@@ -63,18 +68,6 @@ def missing(modules):
     return None
 
 
-def gpu_count():
-    """Number of GPUs that the driver shows; 0 also where there is no driver."""
-    try:
-        cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_int(0)
-    if cuda.cuInit(0) != 0 or cuda.cuDeviceGetCount(ctypes.byref(count)) != 0:
-        return 0
-    return count.value
-
-
 def session_of(pid):
     """Session of a process; None: it has gone."""
     try:
@@ -96,7 +89,7 @@ def kill_session(session):
 def run_ranks(options, name, log):
     """Runs one script; returns oriel-run's exit status, whatever the ranks do."""
     with tempfile.TemporaryDirectory(prefix="oriel-frameworks-") as meeting:
-        environment = dict(os.environ, **MULTICAST_OFF, FRAMEWORKS_MEETING=meeting,
+        environment = dict(os.environ, **MULTICAST_OFF, **{checks.MEETING: meeting},
                            PYTHONUNBUFFERED="1", PYTHONDONTWRITEBYTECODE="1")
         command = [options.build / "bin" / "oriel-run", "--preload", "-n", str(options.ranks),
                    "--timeout", str(options.limit), sys.executable, HERE / f"{name}.py"]
@@ -148,7 +141,7 @@ class Report:
 
 def judge(status, report):
     """(PASS, FAIL or SKIP, why)"""
-    if status == SKIPPED:
+    if status == checks.SKIPPED:
         return "SKIP", report.reason or "the script did not say why"
     if status == TIMED_OUT:
         return "FAIL", f"past its time limit, in '{report.begun or 'no check'}'"
@@ -184,7 +177,7 @@ def main():
     if options.list:
         print("\n".join(names))
         return 0
-    gpus = gpu_count()
+    gpus = checks.gpu_count()
     verdicts, runnable = [], []
     for name in names:
         lacking = missing(SCRIPTS[name])
@@ -208,7 +201,7 @@ def main():
           f"{count['SKIP']} skipped")
     if count["FAIL"]:
         return 1
-    return 0 if count["PASS"] else SKIPPED
+    return 0 if count["PASS"] else checks.SKIPPED
 
 
 if __name__ == "__main__":

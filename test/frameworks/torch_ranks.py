@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the scripts for PyTorch share: the start of a rank, values, comparisons."""
 import datetime
+import hashlib
 import os
+import tempfile
 
 import checks
 
@@ -103,6 +105,26 @@ class Guarded:
                     f"offset {self.offset}", rtol)
 
 
-def environment_ranks():
-    """(rank, world) as the launcher has set them."""
-    return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+def sum_of_ranks(ranks, count, seed=0):
+    """What an all-reduce of every rank's `ints` yields."""
+    return sum(ints(rank, count, seed) for rank in range(ranks))
+
+
+def floats(values, device):
+    import torch
+    return values.to(torch.float32).to(device)
+
+
+def file_store(ranks, name):
+    """A store that leaves MASTER_PORT alone, for process groups after the first."""
+    import torch.distributed as dist
+    folder = ranks.folder or tempfile.mkdtemp(prefix="oriel-frameworks-")
+    return dist.FileStore(os.path.join(folder, name), ranks.world)
+
+
+def digest(tensors):
+    """A hash of the bits of tensors."""
+    sha = hashlib.sha256()
+    for tensor in tensors:
+        sha.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return sha.hexdigest()
