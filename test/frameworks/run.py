@@ -36,6 +36,10 @@ SCRIPTS = {
     "torch_graphs": ["torch"],
     "torch_mempool": ["torch"],
     "torch_abort": ["torch"],
+    "torch_ddp": ["torch", "sklearn"],
+    "torch_fsdp": ["torch"],
+    "accelerate_train": ["torch", "accelerate"],
+    "lightning_train": ["torch", "lightning|pytorch_lightning"],
 }
 
 
