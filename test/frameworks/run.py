@@ -40,6 +40,8 @@ SCRIPTS = {
     "torch_fsdp": ["torch"],
     "accelerate_train": ["torch", "accelerate"],
     "lightning_train": ["torch", "lightning|pytorch_lightning"],
+    "jax_collectives": ["jax", "jaxlib"],
+    "cupy_collectives": ["cupy"],
 }
 
 
