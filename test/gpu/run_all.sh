@@ -142,6 +142,7 @@ step page_hang 120 bash -c 'page docs/hang.md'
 step page_own_kernel 120 bash -c 'page examples/03_own_kernel/README.md'
 step program_built_here 100 sh "$here/build_with_nvidia_header.sh" "$build"
 step expandable_segments 200 python3 "$here/expandable_segments.py" "$build"
+step frameworks 900 python3 "$here/../frameworks/run.py" --build "$build" --logs "$logs/frameworks"
 step memcheck 150 bash -c 'sanitize memcheck'
 step racecheck 150 bash -c 'sanitize racecheck'
 echo "$passed passed, $failed failed, $skipped skipped; whole outputs in $logs/run_all.log"

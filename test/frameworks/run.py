@@ -1,0 +1,214 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs PyTorch, JAX and CuPy, as they are installed, on Oriel: each script of this folder on N
+ranks through oriel-run --preload. Ranks share the GPUs where there are fewer. One line for each
+script (PASS, FAIL or SKIP), below it one for each check.
+
+Exit status: 0 if nothing failed; 1 if something did; 2 for misuse; 77 if everything was skipped.
+"""
+import argparse
+import importlib.util
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+import checks
+
+HERE = pathlib.Path(__file__).resolve().parent
+DEFAULT_BUILD = HERE.parents[1] / "build"
+TIMED_OUT = 124  # oriel-run's
+GRACE_S = 15  # what oriel-run has for ending by itself after the time limit
+LAST_LINES = 25  # of the output of a script that failed
+# NVLink multicast stays off whatever a program asks for.
+MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+                 "NVSHMEM_DISABLE_NVLS": "1"}
+# script -> modules without which it has nothing to run.
+SCRIPTS = {
+    "torch_import": ["torch"],
+    "torch_collectives": ["torch"],
+    "torch_point_to_point": ["torch"],
+    "torch_groups": ["torch"],
+    "torch_graphs": ["torch"],
+    "torch_mempool": ["torch"],
+    "torch_abort": ["torch"],
+    "torch_ddp": ["torch", "sklearn"],
+    "torch_fsdp": ["torch"],
+    "accelerate_train": ["torch", "accelerate"],
+    "lightning_train": ["torch", "lightning|pytorch_lightning"],
+    "jax_collectives": ["jax", "jaxlib"],
+    "cupy_collectives": ["cupy"],
+}
+
+
+def parse_options():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=DEFAULT_BUILD, metavar="DIR",
+                        help="build folder, or the folder of an installation (%(default)s)")
+    parser.add_argument("--ranks", type=int, default=2, metavar="N", help="(%(default)s)")
+    parser.add_argument("--only", nargs="+", choices=list(SCRIPTS), metavar="NAME",
+                        help="run these scripts only")
+    parser.add_argument("--limit", type=float, default=120, metavar="SECONDS",
+                        help="time limit of each script (%(default)s)")
+    parser.add_argument("--logs", type=pathlib.Path, metavar="DIR",
+                        help="keep the whole output of each script there")
+    parser.add_argument("--list", action="store_true", help="print the names of the scripts")
+    options = parser.parse_args()
+    if options.ranks < 1:
+        parser.error("--ranks: at least 1")
+    if options.limit <= 0:
+        parser.error("--limit: more than 0 seconds")
+    return options
+
+
+def missing(modules):
+    """The first module of the list that is not installed; `a|b` asks for one of two."""
+    for names in modules:
+        if all(importlib.util.find_spec(name) is None for name in names.split("|")):
+            return names.replace("|", " or ")
+    return None
+
+
+def session_of(pid):
+    """Session of a process; None: it has gone."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def kill_session(session):
+    """Kills what the script has left. oriel-run gives each rank a group, but not a session."""
+    for folder in pathlib.Path("/proc").iterdir():
+        if folder.name.isdigit() and session_of(int(folder.name)) == session:
+            try:
+                os.kill(int(folder.name), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def run_ranks(options, name, log):
+    """Runs one script; returns oriel-run's exit status, whatever the ranks do."""
+    with tempfile.TemporaryDirectory(prefix="oriel-frameworks-") as meeting:
+        environment = dict(os.environ, **MULTICAST_OFF, **{checks.MEETING: meeting},
+                           PYTHONUNBUFFERED="1", PYTHONDONTWRITEBYTECODE="1")
+        command = [options.build / "bin" / "oriel-run", "--preload", "-n", str(options.ranks),
+                   "--timeout", str(options.limit), sys.executable, HERE / f"{name}.py"]
+        with open(log, "ab") as output:
+            runner = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output,
+                                      stderr=subprocess.STDOUT, env=environment,
+                                      start_new_session=True)
+        try:
+            return runner.wait(options.limit + GRACE_S)
+        except subprocess.TimeoutExpired:
+            return TIMED_OUT
+        finally:
+            kill_session(runner.pid)
+            runner.wait()
+
+
+class Report:
+    """What the output of a script says."""
+
+    def __init__(self, text):
+        self.lines, self.begun, self.where, self.reason = [], None, None, ""
+        self.failed = self.passed = 0
+        self.stopped = False
+        for line in text.splitlines():
+            self.take(line)
+
+    def take(self, line):
+        word, _, rest = line.partition(" ")
+        if word in ("@pass", "@fail", "@skip"):
+            self.begun = None
+            self.passed += word == "@pass"
+            self.failed += word == "@fail"
+            seconds, _, name = rest.partition(" ")
+            self.lines.append(f"  {word[1:]:4} {float(seconds):6.2f} s  {name}")
+        elif word == "@begin":
+            self.begun = rest
+        elif word in ("@detail", "@note", "@stop"):
+            text = f"       {'stopped: ' if word == '@stop' else ''}{rest}"
+            self.stopped = self.stopped or word == "@stop"
+            if text not in self.lines:
+                self.lines.append(text)
+        elif word == "@resolved":
+            self.lines.append(f"       in the process: ncclAllReduce is {rest}")
+        elif line.startswith("oriel-run: ncclAllReduce is "):
+            self.where = line.removeprefix("oriel-run: ")
+        elif line.startswith("skipped: ") and not self.reason:
+            self.reason = line.removeprefix("skipped: ")
+
+
+def judge(status, report):
+    """(PASS, FAIL or SKIP, why)"""
+    if status == checks.SKIPPED:
+        return "SKIP", report.reason or "the script did not say why"
+    if status == TIMED_OUT:
+        return "FAIL", f"past its time limit, in '{report.begun or 'no check'}'"
+    if status != 0 or report.failed or report.stopped:
+        return "FAIL", f"exit status {status}, {report.failed} check(s) failed"
+    if report.where is None or "not Oriel" in report.where:
+        return "FAIL", f"oriel-run says: {report.where or 'nothing about ncclAllReduce'}"
+    if report.passed == 0:
+        return "FAIL", "no check has run"
+    return "PASS", f"{report.passed} checks; {report.where}"
+
+
+def run_script(options, name, folder):
+    log, begin = folder / f"{name}.log", time.monotonic()
+    log.write_bytes(b"")
+    status = run_ranks(options, name, log)
+    text = log.read_text(errors="replace")
+    report = Report(text)
+    verdict, why = judge(status, report)
+    print(f"{verdict} {time.monotonic() - begin:6.1f} s {name}: {why}")
+    if verdict != "SKIP":
+        print("\n".join(report.lines))
+    if verdict == "FAIL":
+        rest = [line for line in text.splitlines() if not line.startswith("@")]
+        print("\n".join(f"  | {line[:300]}" for line in rest[-LAST_LINES:]))
+    sys.stdout.flush()
+    return verdict
+
+
+def main():
+    options = parse_options()
+    names = options.only or list(SCRIPTS)
+    if options.list:
+        print("\n".join(names))
+        return 0
+    gpus = checks.gpu_count()
+    verdicts, runnable = [], []
+    for name in names:
+        lacking = missing(SCRIPTS[name])
+        reason = (f"there is no Python module {lacking}" if lacking
+                  else "there is no GPU" if gpus == 0 else None)
+        if reason:
+            print(f"SKIP    0.0 s {name}: skipped, {reason}")
+            verdicts.append("SKIP")
+        else:
+            runnable.append(name)
+    if runnable and not (options.build / "bin" / "oriel-run").exists():
+        print(f"run.py: there is no {options.build / 'bin' / 'oriel-run'}; name a build by --build",
+              file=sys.stderr)
+        return 2
+    with tempfile.TemporaryDirectory(prefix="oriel-frameworks-") as scratch:
+        folder = options.logs or pathlib.Path(scratch)
+        folder.mkdir(parents=True, exist_ok=True)
+        verdicts += [run_script(options, name, folder) for name in runnable]
+    count = {verdict: verdicts.count(verdict) for verdict in ("PASS", "FAIL", "SKIP")}
+    print(f"{options.ranks} ranks, {gpus} GPU(s): {count['PASS']} passed, {count['FAIL']} failed, "
+          f"{count['SKIP']} skipped")
+    if count["FAIL"]:
+        return 1
+    return 0 if count["PASS"] else checks.SKIPPED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
