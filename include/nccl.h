@@ -28,7 +28,7 @@
 /// with a GPU; calls on a communicator also ncclRemoteError, ncclSystemError or ncclInvalidUsage
 /// for what has made it unusable; ncclInternalError only through a bug.
 ///
-/// Non-blocking communicators (ncclConfig_t::blocking is 0). ncclCommInitRankConfig,
+/// Non-blocking communicators (ncclConfig_t::blocking is 0). ncclCommInitRankConfig, ncclCommSplit,
 /// ncclCommFinalize and ncclCommWindowRegister, or the end of a group that holds them, return
 /// ncclInProgress and go on in the background, each communicator by itself; ncclCommGetAsyncError
 /// tells when they have ended, and how. Until then the communicator's other calls return
@@ -97,6 +97,9 @@ typedef enum {
 /// "Not set" in ncclConfig_t.
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_UNDEF_PTR NULL
+
+/// Color of a rank that takes part in ncclCommSplit but not in a new communicator.
+#define NCCL_SPLIT_NOCOLOR -1
 
 /// Flags of ncclCommWindowRegister.
 #define NCCL_WIN_DEFAULT 0x00
@@ -238,6 +241,20 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm);
 /// has not ended, it ends the starts of the whole group.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
+
+/// Makes a communicator of the ranks that pass the same `color`, ordered by `key` and then by rank
+/// in this communicator, and stores its handle. `color` is 0 or more, or NCCL_SPLIT_NOCOLOR, with
+/// which a rank gets a null handle; `key` is any number. A null `config` takes over what this
+/// communicator was given, but not its name. The new communicator has this one's device, and lives
+/// on when this one is destroyed or aborted. Collective over this communicator; returns as
+/// ncclCommInitRank does. An error of one rank's arguments is the same on all ranks; an error of a
+/// later step is the same on the ranks of a color. Several splits in a group are made in the order
+/// of the calls. With a non-blocking communicator the handle is stored at once, and both
+/// communicators are in progress.
+ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
+                           ncclConfig_t* config);
+ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
+                            ncclConfig_t* config);
 
 /// Stores ncclSuccess, ncclInProgress, or the error that has made this communicator unusable since,
 /// such as the death of a rank; of a non-blocking one also the error of its last call, until the

@@ -29,6 +29,6 @@ Signatures ABI_SIGNATURES() {
       SIGNATURE(ncclCommWindowRegister), SIGNATURE(ncclCommWindowDeregister),
       SIGNATURE(ncclAllReduce),          SIGNATURE(ncclRedOpCreatePreMulSum),
       SIGNATURE(ncclRedOpDestroy),       SIGNATURE(ncclGroupStart),
-      SIGNATURE(ncclGroupEnd),
+      SIGNATURE(ncclGroupEnd),           SIGNATURE(ncclCommSplit),
   };
 }

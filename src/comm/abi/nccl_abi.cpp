@@ -1,18 +1,17 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
-#include <pthread.h>
 
 #include "nccl.h"
 
 #include "base/descriptor_room.hpp"
 #include "base/try.hpp"
 #include "boot/auth/unique_id_format.hpp"
+#include "comm/abi/abi_entry.hpp"
 #include "comm/abi/front_door.hpp"
 #include "comm/abi/last_error.hpp"
 #include "comm/abi/nccl_config.hpp"
@@ -30,84 +29,6 @@ namespace {
   make_room_for_descriptors();
   return true;
 }();
-
-ncclResult_t to_nccl(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::cuda:
-      return ncclUnhandledCudaError;
-    case ErrorCode::system:
-      return ncclSystemError;
-    case ErrorCode::internal:
-      return ncclInternalError;
-    case ErrorCode::invalid_argument:
-      return ncclInvalidArgument;
-    case ErrorCode::invalid_usage:
-      return ncclInvalidUsage;
-    case ErrorCode::remote:
-      return ncclRemoteError;
-    case ErrorCode::timeout:
-      return ncclSystemError;
-    case ErrorCode::aborted:
-      return ncclInvalidUsage;
-  }
-  return ncclInternalError;
-}
-
-ncclResult_t report(Error error, const char* call) {
-  const Error full = std::move(error).with_context(call);
-  remember_error(full);
-  ThreadGroup::current().remember(full);
-  return to_nccl(full.code());
-}
-
-/// A thread that pthread_cancel() ends is unwound as by an exception, which may not pass through
-/// here and would leave other ranks without this one: it ends behind the call.
-class NotCancelled {
- public:
-  NotCancelled() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-  ~NotCancelled() { ::pthread_setcancelstate(before_, nullptr); }
-  NotCancelled(const NotCancelled&) = delete;
-  NotCancelled& operator=(const NotCancelled&) = delete;
-
- private:
-  int before_ = PTHREAD_CANCEL_ENABLE;
-};
-
-/// Runs `body`, keeps its error for ncclGetLastError, and lets no exception into C. A call that
-/// runs out of memory ends `comm`, if it is given: its peers are on their way to the same call.
-template <class Body>
-ncclResult_t guard(const char* call, const Body& body, ncclComm_t comm = nullptr) noexcept {
-  const NotCancelled whole_call;
-  try {
-    try {
-      Status status = body();
-      return status.ok() ? ncclSuccess : report(std::move(status).error(), call);
-    } catch (const std::bad_alloc&) {
-      end_without_memory(comm);
-      return report(Error(ErrorCode::system, "out of memory"), call);
-    } catch (const std::exception& exception) {
-      return report(Error(ErrorCode::internal, exception.what()), call);
-    }
-  } catch (...) {  // there is no memory for a message either
-    return ncclSystemError;
-  }
-}
-
-/// The same for calls that may go on in the background.
-template <class Body>
-ncclResult_t guard_progress(const char* call, const Body& body,
-                            ncclComm_t comm = nullptr) noexcept {
-  bool in_progress = false;
-  const ncclResult_t result = guard(
-      call, [&] { return body(in_progress); }, comm);
-  return result == ncclSuccess && in_progress ? ncclInProgress : result;
-}
-
-template <class T>
-Status require(const T* pointer, const char* name) {
-  if (pointer != nullptr) return {};
-  return Error(ErrorCode::invalid_argument, fmt::format("{} is null", name));
-}
 
 Status get_version(int* version) {
   ORIEL_CHECK(require(version, "version"));
@@ -208,6 +129,7 @@ Status get_async_error(ncclComm_t handle, ncclResult_t* out) {
 Status query(ncclComm_t handle, int* out, const char* name, int (CommEntry::*value)() const) {
   ORIEL_CHECK(require(out, name));
   ORIEL_TRY(const auto entry, find_entry(handle));
+  ORIEL_CHECK(entry->has_place());
   *out = (entry.get()->*value)();
   return {};
 }
@@ -245,13 +167,6 @@ Status deregister_window(ncclComm_t handle, ncclWindow_t window) {
   ORIEL_TRY(const auto communicator, find_communicator(handle));
   if (window == nullptr) return Error(ErrorCode::invalid_argument, "win is null");
   return communicator->deregister_window(window);
-}
-
-Result<DataType> read_type(ncclDataType_t type) {
-  if (type >= 0 && type < ncclNumTypes) return static_cast<DataType>(type);
-  return Error(ErrorCode::invalid_argument,
-               fmt::format("datatype is {}, but there are {} types", static_cast<int>(type),
-                           static_cast<int>(ncclNumTypes)));
 }
 
 Status create_premul_sum(ncclRedOp_t* out, void* scalar, ncclDataType_t type,
@@ -351,21 +266,7 @@ const char* last_error(ncclComm_t handle) noexcept {
 }  // namespace
 }  // namespace oriel::comm
 
-namespace front = oriel::comm;
 using oriel::kernels::Collective;
-
-// Each entry is defined under its pnccl name. The nccl name is an alias, which a profiler may
-// replace; the oriel_nccl name is an alias to which libnccl.so.2 forwards and which nobody
-// replaces.
-#if defined(__GNUC__) && !defined(__clang__)
-// gcc finds out that the targets do not throw and would have the aliases say so.
-#pragma GCC diagnostic ignored "-Wmissing-attributes"
-#endif
-#define ORIEL_VISIBLE __attribute__((visibility("default")))
-#define ORIEL_ENTRY(result, name, ...)                                                         \
-  extern "C" ORIEL_VISIBLE result name(__VA_ARGS__) __attribute__((alias("p" #name)));         \
-  extern "C" ORIEL_VISIBLE result oriel_##name(__VA_ARGS__) __attribute__((alias("p" #name))); \
-  extern "C" ORIEL_VISIBLE result p##name(__VA_ARGS__)
 
 ORIEL_ENTRY(ncclResult_t, ncclGetVersion, int* version) {
   return front::guard("ncclGetVersion", [&] { return front::get_version(version); });

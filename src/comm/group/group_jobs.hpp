@@ -12,6 +12,7 @@
 #include "comm/communicator/rank_communicator.hpp"
 #include "comm/group/comm_entry.hpp"
 #include "comm/group/init_job.hpp"
+#include "comm/group/split_job.hpp"
 
 /// What the calls of a group have asked for, and how it is carried out for all communicators of a
 /// thread at once.
@@ -37,16 +38,17 @@ struct FinalizeJob {
   std::optional<Error> refused{};  ///< why this rank cannot take part: all ranks then learn of that
 };
 
-/// The noted calls of one group, in four lists that are carried out in this order.
+/// The noted calls of one group, in five lists that are carried out in this order.
 struct GroupJobs {
   std::vector<InitJob> inits;
+  std::vector<SplitJob> splits;
   std::vector<WindowJob> windows;
   std::vector<CollectiveJob> collectives;
   std::vector<FinalizeJob> finalizes;
 };
 
-/// Refuses all jobs with `error`. Once run, those that start, register or finalize tell their other
-/// ranks, which all get the same error; of collectives nobody is told.
+/// Refuses all jobs with `error`. Once run, those that start, split, register or finalize tell
+/// their other ranks, which all get the same error; of collectives nobody is told.
 void refuse(GroupJobs& jobs, const Error& error);
 
 /// Carries out all jobs, each list for all communicators at once: set-up in one event loop, on the
@@ -55,8 +57,8 @@ void refuse(GroupJobs& jobs, const Error& error);
 /// returned. Where memory runs out, all communicators of the jobs have ended.
 ///
 /// Blocking, but for the jobs of non-blocking communicators, each of which has a thread of its own:
-/// starts, and the registrations and finalization of communicators that have no collective here,
-/// for that is to have ended when the group has. `in_progress` is set if there is such work.
+/// starts, and the splits, registrations and finalization of communicators that have no collective
+/// here, for that is to have ended when the group has. `in_progress` is set if there is such work.
 Status run_jobs(GroupJobs jobs, bool& in_progress);
 
 }  // namespace oriel::comm
