@@ -49,7 +49,7 @@ void CommEntry::works_in(EventLoop* loop) {
 }
 
 Status CommEntry::has_place() const {
-  if (size_ > 0) return {};
+  if (place_.size > 0) return {};
   const auto none = communicator();
   return none.ok() ? Status() : none.error();
 }
@@ -58,8 +58,8 @@ void CommEntry::starts_on(boot::Session* session) {
   const std::lock_guard lock(mutex_);
   session_ = session;
   if (session == nullptr) return;
-  rank_ = session->rank();
-  size_ = session->size();
+  place_.rank = session->rank();
+  place_.size = session->size();  // last: has_place() goes by it
   if (abort_) session->abort(*abort_);
 }
 

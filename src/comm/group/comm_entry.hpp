@@ -25,14 +25,14 @@ namespace oriel::comm {
 class CommEntry {
  public:
   CommEntry(int rank, int size, int device, bool blocking)
-      : rank_(rank), size_(size), device_(device), blocking_(blocking) {}
+      : place_{rank, size}, device_(device), blocking_(blocking) {}
   /// For what a split makes: rank and size are known once its session is.
   CommEntry(int device, bool blocking) : CommEntry(-1, 0, device, blocking) {}
 
   /// Success once rank and size are known; else why they are not.
   Status has_place() const;
-  int rank() const { return rank_; }
-  int size() const { return size_; }
+  int rank() const { return place_.rank; }
+  int size() const { return place_.size; }
   int device() const { return device_; }  ///< the CUDA ordinal; -1 for the host
   bool blocking() const { return blocking_; }
   /// It is that of the process which this one was forked from.
@@ -77,8 +77,11 @@ class CommEntry {
   std::shared_ptr<Communicator> close();
 
  private:
-  std::atomic<int> rank_;
-  std::atomic<int> size_;  // 0: not known yet
+  struct Place {
+    std::atomic<int> rank;
+    std::atomic<int> size;  // 0: not known yet
+  };
+  Place place_;
   const int device_;
   const bool blocking_;
   const std::uint32_t forks_ = fork_count();
