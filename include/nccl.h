@@ -29,8 +29,8 @@
 /// for what has made it unusable; ncclInternalError only through a bug.
 ///
 /// Non-blocking communicators (ncclConfig_t::blocking is 0). ncclCommInitRankConfig,
-/// ncclCommInitRankScalable, ncclCommFinalize and ncclCommWindowRegister, or the end of a group
-/// that holds them, return ncclInProgress and go on in the background, each communicator by itself;
+/// ncclCommInitRankScalable, ncclCommSplit, ncclCommFinalize and ncclCommWindowRegister, or the end
+/// of a group that holds them, return ncclInProgress and go on in the background, each communicator by itself;
 /// ncclCommGetAsyncError tells when they have ended, and how. Until then the communicator's other
 /// calls return ncclInvalidUsage, but for queries, ncclCommDestroy, ncclCommAbort and
 /// ncclCommRevoke. Collectives are as blocking as ever (see "Without a GPU"); a registration or
@@ -291,9 +291,15 @@ ncclResult_t pncclCommAbort(ncclComm_t comm);
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 
-/// Makes a communicator of the ranks that pass the same `color`, ordered by `key` and then by rank.
-/// A rank whose color is NCCL_SPLIT_NOCOLOR gets a null handle. A null `config` takes over what
-/// this communicator was given. Collective over this communicator.
+/// Makes a communicator of the ranks that pass the same `color`, ordered by `key` and then by rank
+/// in this communicator, and stores its handle. `color` is 0 or more, or NCCL_SPLIT_NOCOLOR, with
+/// which a rank gets a null handle; `key` is any number. A null `config` takes over what this
+/// communicator was given, but not its name. The new communicator has this one's device, and lives
+/// on when this one is destroyed or aborted. Collective over this communicator; returns as
+/// ncclCommInitRank does. An error of one rank's arguments is the same on all ranks; an error of a
+/// later step is the same on the ranks of a color. Several splits in a group are made in the order
+/// of the calls. With a non-blocking communicator the handle is stored at once, and both
+/// communicators are in progress.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
                            ncclConfig_t* config);
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,

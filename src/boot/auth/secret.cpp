@@ -43,6 +43,14 @@ Key Key::derive(const Key& secret, KeyPurpose purpose, std::uint64_t realm) {
   return Key(digest);
 }
 
+Key Key::derive_child(const Key& parent, std::uint64_t serial, std::int32_t color) {
+  constexpr std::string_view kLabel = "oriel split v1";
+  const auto digest =
+      keyed_hash(parent, {std::as_bytes(std::span(kLabel)), std::as_bytes(std::span(&serial, 1)),
+                          std::as_bytes(std::span(&color, 1))});
+  return Key(digest);
+}
+
 void fill_random(std::span<std::byte> out) {
   ensure_ready();
   randombytes_buf(out.data(), out.size());

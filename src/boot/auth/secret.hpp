@@ -22,6 +22,7 @@ enum class KeyPurpose : std::uint16_t {
   link = 2,         ///< two ranks, over TCP
   fd_exchange = 3,  ///< two ranks of a node, over unix sockets
   wire = 4,         ///< messages between NICs, each of which carries a proof
+  split = 5,        ///< secrets of the communicators into which this one is split
 };
 
 using Digest = std::array<std::byte, 32>;
@@ -40,6 +41,9 @@ class Key {
   static Key random();
   /// The key for `purpose` of the communicator number `realm`, from its secret.
   static Key derive(const Key& secret, KeyPurpose purpose, std::uint64_t realm);
+  /// Returns the secret of the communicator that the ranks of `color` form in a split. `parent` is
+  /// the parent's key for KeyPurpose::split; `serial` is the split's number, never used twice.
+  static Key derive_child(const Key& parent, std::uint64_t serial, std::int32_t color);
 
   std::span<const std::byte, kBytes> bytes() const { return bytes_; }
 

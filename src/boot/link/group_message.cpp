@@ -53,6 +53,8 @@ std::string to_string(Operation operation) {
       return "finalize";
     case Operation::network:
       return "network";
+    case Operation::split:
+      return "split";
     case Operation::test:
       return "test";
   }

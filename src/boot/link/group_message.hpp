@@ -25,6 +25,7 @@ enum class Operation : std::uint16_t {
   table = 6,
   finalize = 7,
   network = 8,
+  split = 9,
   test = 99,
 };
 

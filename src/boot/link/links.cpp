@@ -187,13 +187,13 @@ int Links::forward(const Note& note) {
   return hop;
 }
 
-Status Links::send_note(int to, ByteView text) {
+Status Links::send_note(int to, ByteView text, NoteTopic topic) {
   if (to < 0 || to >= identity_.size || text.size() > kMaxNoteBytes) {
     return Error(ErrorCode::internal,
                  fmt::format("a note of {} bytes to rank {}: up to {} bytes go to 0 to {}",
                              text.size(), to, kMaxNoteBytes, identity_.size - 1));
   }
-  Note note{identity_.rank, to, Bytes(text.begin(), text.end())};
+  Note note{identity_.rank, to, Bytes(text.begin(), text.end()), topic};
   if (to == identity_.rank) {
     notes_.put(std::move(note));
     return {};

@@ -54,7 +54,7 @@ class Links {
   /// Queues a message and writes what the socket takes. Requires find(peer).
   Status send(int peer, ByteView message);
   /// Sends a note on its way to any rank, linked or not. Lost if there is no way, or no room on it.
-  Status send_note(int to, ByteView text);
+  Status send_note(int to, ByteView text, NoteTopic topic);
   /// Writes the news that liveness() holds, and what else is queued, to every link.
   void spread_news();
   /// Tells every rank that this one leaves, also those that have yet to notice the connection.

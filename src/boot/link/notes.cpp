@@ -23,7 +23,7 @@ int ring_distance(int a, int b, int size) {
 Bytes encode_note(const Note& note) {
   ByteWriter to;
   to.put(static_cast<std::int32_t>(note.from)).put(static_cast<std::int32_t>(note.to));
-  to.put_blob(note.text);
+  to.put(note.topic).put_blob(note.text);
   return to.take();
 }
 
@@ -32,11 +32,16 @@ Result<Note> decode_note(ByteView bytes, int size) {
   Note note;
   note.from = reader.get<std::int32_t>();
   note.to = reader.get<std::int32_t>();
+  const auto topic = reader.get<std::uint8_t>();
   const ByteView text = reader.get_blob();
   ORIEL_CHECK(reader.finish("a note"));
   if (note.from < 0 || note.from >= size || note.to < 0 || note.to >= size) {
     return Error(ErrorCode::remote,
                  fmt::format("a note from rank {} to rank {} of {}", note.from, note.to, size));
+  }
+  note.topic = static_cast<NoteTopic>(topic);
+  if (note.topic != NoteTopic::failover && note.topic != NoteTopic::split) {
+    return Error(ErrorCode::remote, fmt::format("a note of the unknown topic {}", topic));
   }
   if (text.size() > kMaxNoteBytes) {
     return Error(ErrorCode::remote,
@@ -58,13 +63,13 @@ int next_hop(int rank, int to, int size, const std::vector<int>& linked) {
 }
 
 void NoteBox::put(Note note) {
-  std::deque<Bytes>& notes = notes_[note.from];
+  std::deque<Bytes>& notes = notes_[{note.from, note.topic}];
   if (notes.size() >= kMost) notes.pop_front();
   notes.push_back(std::move(note.text));
 }
 
-std::optional<Bytes> NoteBox::take(int from) {
-  const auto it = notes_.find(from);
+std::optional<Bytes> NoteBox::take(int from, NoteTopic topic) {
+  const auto it = notes_.find({from, topic});
   if (it == notes_.end() || it->second.empty()) return std::nullopt;
   Bytes text = std::move(it->second.front());
   it->second.pop_front();

@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <deque>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "oriel/error.hpp"
@@ -15,6 +18,12 @@ namespace oriel::boot {
 
 inline constexpr std::size_t kMaxNoteBytes = 1024;
 
+/// Who reads a note: each topic has a mailbox of its own.
+enum class NoteTopic : std::uint8_t {
+  failover = 1,  ///< queues between two ranks change their path
+  split = 2,     ///< a rank cannot link to the others of a communicator that a split makes
+};
+
 /// A short message from any rank to any other, outside of all operations: it goes from link to link
 /// towards its receiver, whoever pumps these, and may be lost on the way (where a link is slow, or
 /// its receiver does not take what came before), but is neither changed nor repeated.
@@ -22,9 +31,11 @@ struct Note {
   int from = 0;
   int to = 0;
   Bytes text;
+  NoteTopic topic = NoteTopic::failover;
 };
 Bytes encode_note(const Note& note);
-/// ErrorCode::remote if it is not well formed or names a rank that is none of `size`.
+/// ErrorCode::remote if it is malformed, of an unknown topic, or names a rank that is none of
+/// `size`.
 Result<Note> decode_note(ByteView bytes, int size);
 
 /// Where a note for rank `to` goes next from rank `rank`: the linked rank that is nearest to `to`
@@ -32,16 +43,16 @@ Result<Note> decode_note(ByteView bytes, int size);
 /// no note goes round. With links at distance 1, 2, 4 and so on there are at most log2(size) hops.
 int next_hop(int rank, int to, int size, const std::vector<int>& linked);
 
-/// Notes that have arrived. Of each sender the last kMost are kept. Not thread-safe.
+/// Notes that have arrived. The last kMost of each sender and topic are kept. Not thread-safe.
 class NoteBox {
  public:
   static constexpr std::size_t kMost = 64;
   void put(Note note);
-  /// The oldest one of this sender.
-  std::optional<Bytes> take(int from);
+  /// Returns the oldest note of this sender and topic.
+  std::optional<Bytes> take(int from, NoteTopic topic = NoteTopic::failover);
 
  private:
-  std::map<int, std::deque<Bytes>> notes_;
+  std::map<std::pair<int, NoteTopic>, std::deque<Bytes>> notes_;
 };
 
 }  // namespace oriel::boot

@@ -93,15 +93,15 @@ void Peers::report_death(int rank, const std::string& how) {
   raise_event(wake_);
 }
 
-Status Peers::send_note(int to, ByteView text) {
+Status Peers::send_note(int to, ByteView text, NoteTopic topic) {
   const std::lock_guard lock(mutex_);
   if (!links_) return Error(ErrorCode::invalid_usage, "a note of the only rank");
-  return links_->send_note(to, text);
+  return links_->send_note(to, text, topic);
 }
 
-std::optional<Bytes> Peers::take_note(int from) {
+std::optional<Bytes> Peers::take_note(int from, NoteTopic topic) {
   const std::lock_guard lock(mutex_);
-  return links_ ? links_->notes().take(from) : std::nullopt;
+  return links_ ? links_->notes().take(from, topic) : std::nullopt;
 }
 
 void Peers::tell_waiting(int on) {

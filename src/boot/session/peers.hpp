@@ -43,9 +43,9 @@ class Peers {
   /// A short message to any rank outside of all operations, as of kMaxNoteBytes; it may be lost.
   /// Notes travel while the links are pumped, be it by operations or by whoever watches idle
   /// sessions, on this rank and on those between. Does not wait.
-  Status send_note(int to, ByteView text);
+  Status send_note(int to, ByteView text, NoteTopic topic = NoteTopic::failover);
   /// The oldest note of `from` that has arrived and was not taken.
-  std::optional<Bytes> take_note(int from);
+  std::optional<Bytes> take_note(int from, NoteTopic topic = NoteTopic::failover);
   /// Tells the other ranks that this one has waited long for rank `on` outside of all operations,
   /// or no longer does (-1). An operation that is in progress speaks for itself. Does not wait.
   void tell_waiting(int on);

@@ -23,15 +23,15 @@ std::vector<int> all_ranks(int size) {
 
 }  // namespace
 
-Session::Session(const UniqueId& id, int rank, int size)
+Session::Session(std::uint64_t number, const Key& secret, int rank, int size)
     : rank_(rank),
       size_(size),
-      number_(id.number),
+      number_(number),
       peers_(rank),
       transport_(peers_, rank),
       world_(transport_, all_ranks(size), rank) {
   for (std::size_t i = 0; i < keys_.size(); ++i) {
-    keys_[i] = Key::derive(id.secret, static_cast<KeyPurpose>(i + 1), id.number);
+    keys_[i] = Key::derive(secret, static_cast<KeyPurpose>(i + 1), number);
   }
 }
 
@@ -45,7 +45,13 @@ void Session::note_address(int peer, const SocketAddress& address) {
   addresses_[peer] = address.is_link_local() ? address.with_scope(own_address_.scope()) : address;
 }
 
-// Also the barrier that ends join: from here on every link is up on both sides.
+Task<Status> Session::link_up() {
+  std::vector<int> neighbours = link_neighbours(rank_, size_);
+  ORIEL_CO_CHECK(co_await transport_.link_to(std::move(neighbours), addresses_));
+  co_return co_await exchange_addresses();
+}
+
+// Also the barrier that ends a start: from here on every link is up on both sides.
 Task<Status> Session::exchange_addresses() {
   ByteWriter mine;
   own_address_.encode(mine);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -22,6 +23,31 @@ namespace oriel::boot {
 
 struct SessionOptions {
   SocketOptions socket;
+};
+
+class Session;
+
+/// What a rank brings to a split of its session.
+struct SplitCall {
+  /// Ranks of one color form a session; a rank without a color takes part only in the exchange.
+  std::optional<std::int32_t> color{};
+  /// Orders the ranks of a color; equal keys are ordered by rank.
+  std::int32_t key = 0;
+  /// Reason why this rank cannot take part: all ranks then get this error.
+  std::optional<Error> refused{};
+  /// Called with the new session before it links, so that another thread may abort it, and with
+  /// null before it goes or is handed over.
+  std::function<void(Session*)> on_session{};
+};
+
+/// Returns an error of a session that a split has made as the parent's ranks know it: its origin is
+/// the rank in the parent. `members` is SplitPart::members.
+Error as_seen_by_parent(const Error& error, const std::vector<int>& members);
+
+/// Outcome of a split for one rank.
+struct SplitPart {
+  std::unique_ptr<Session> session;  ///< null without a color
+  std::vector<int> members;          ///< rank in the parent of each rank of `session`
 };
 
 /// One rank's membership of one communicator: proven, persistent links to the ranks at distance 2^k
@@ -56,12 +82,18 @@ class Session {
   static Task<Status> decline(EventLoop& loop, UniqueId id, int rank, int size, Error reason,
                               SessionOptions options, Deadline deadline);
 
+  /// Makes a session of the ranks of each color, whose secret derives from this session's. The
+  /// ranks exchange their addresses over this session's links, so no root service takes part. The
+  /// new session depends on this one only until the call has ended. Collective. All ranks get the
+  /// error of one that cannot take part; where linking fails, the ranks of that color do.
+  Task<Result<SplitPart>> split(EventLoop& loop, SplitCall call, Deadline deadline);
+
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   int rank() const { return rank_; }
   int size() const { return size_; }
-  /// The unique id's number: random, the same on all ranks.
+  /// Returns the session's number: random, the same on all ranks.
   std::uint64_t number() const { return number_; }
   /// All ranks.
   Group& world() { return world_; }
@@ -90,8 +122,12 @@ class Session {
 
  private:
   class Joining;
+  class Splitting;
 
-  Session(const UniqueId& id, int rank, int size);
+  Session(std::uint64_t number, const Key& secret, int rank, int size);
+  /// Links this rank to its neighbours, whose addresses are known. Ends once all ranks are linked,
+  /// and knows the addresses of all.
+  Task<Status> link_up();
   Task<Status> exchange_addresses();
   void note_address(int peer, const SocketAddress& address);
   void number_hosts();
@@ -100,13 +136,14 @@ class Session {
   const int rank_;
   const int size_;
   const std::uint64_t number_;
-  std::array<Key, 4> keys_;  // by KeyPurpose, from 1 on
+  std::array<Key, 5> keys_;  // by KeyPurpose, from 1 on
   Peers peers_;
   SessionTransport transport_;
   Group world_;
   std::map<int, SocketAddress> addresses_;
   SocketAddress own_address_;
   bool listening_ = false;
+  std::uint64_t splits_ = 0;  // number of the next split; ranks take the highest that one has
 };
 
 /// An operation in progress. Move-only; ends when destroyed.

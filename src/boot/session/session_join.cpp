@@ -77,7 +77,7 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
   }
   RootService& root = RootService::instance();  // in a forked child also drops its parent's
   ORIEL_CO_CHECK(root.check_unused(id.number));
-  std::unique_ptr<Session> session(new Session(id, rank, size));
+  std::unique_ptr<Session> session(new Session(id.number, id.secret, rank, size));
   if (size == 1) {
     root.retire(id.number);
     co_return session;
@@ -149,9 +149,7 @@ Task<Status> Session::Joining::link_up() {
     const auto lock = session_.peers_.lock();
     ORIEL_CO_CHECK(root_.watch());
   }
-  std::vector<int> neighbours = link_neighbours(session_.rank_, session_.size_);
-  ORIEL_CO_CHECK(co_await session_.transport_.link_to(std::move(neighbours), session_.addresses_));
-  co_return co_await session_.exchange_addresses();
+  co_return co_await session_.link_up();
 }
 
 Task<Status> Session::Joining::find_root(const DialTarget& target, Duration patience) {

@@ -168,6 +168,7 @@ Status get_async_error(ncclComm_t handle, ncclResult_t* out) {
 Status query(ncclComm_t handle, int* out, const char* name, int (CommEntry::*value)() const) {
   ORIEL_CHECK(require(out, name));
   ORIEL_TRY(const auto entry, find_entry(handle));
+  ORIEL_CHECK(entry->has_place());
   *out = (entry.get()->*value)();
   return {};
 }

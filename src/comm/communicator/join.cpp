@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <string>
 
@@ -13,6 +12,7 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "comm/communicator/rank_communicator.hpp"
+#include "comm/communicator/step_times.hpp"
 #include "comm/device/rank_affinity.hpp"
 #include "comm/network/network_places.hpp"
 #include "kernels/plan/most_ranks.hpp"
@@ -95,30 +95,6 @@ bool asks_for_fabric(const Settings& settings) {
   return is_asked_for && settings.nic == NicKind::soft;
 }
 
-/// Where the time of a start goes, for the log.
-class StepTimes {
- public:
-  void end(const char* step) {
-    const auto now = std::chrono::steady_clock::now();
-    if (log_enabled(LogLevel::info)) {
-      text_ +=
-          fmt::format("{}{} {:.1f}", text_.empty() ? "" : ", ", step, milliseconds(now - last_));
-    }
-    last_ = now;
-  }
-  void write(int rank, const std::string& title) const {
-    Log(rank).info("joined {} in {:.1f} ms: {}", title, milliseconds(last_ - begin_), text_);
-  }
-
- private:
-  static double milliseconds(std::chrono::steady_clock::duration duration) {
-    return std::chrono::duration<double, std::milli>(duration).count();
-  }
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
-  std::chrono::steady_clock::time_point last_ = begin_;
-  std::string text_;
-};
-
 /// Refuses what the environment demands beyond `max_ctas`, the most CTAs of a collective.
 Status check_limits(int max_ctas, const kernels::Overrides& overrides, kernels::Backend backend) {
   if (overrides.ctas > max_ctas) {
@@ -161,7 +137,19 @@ Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
   const Deadline deadline = Deadline::after(settings->timeout, loop.clock());
   const std::string title = title_of(request.options, request.rank, request.size);
   const int rank = request.rank;
-  Status done = co_await self->set_up(loop, std::move(request), deadline);
+  StepTimes times;
+  boot::SessionOptions options;
+  options.socket.ifname = settings->socket_ifname;
+  auto joined = co_await boot::Session::join(loop, request.id, rank, request.size,
+                                             std::move(options), deadline);
+  Status done;
+  if (joined.ok()) {
+    times.end("rendezvous");
+    std::unique_ptr<boot::Session> session = std::move(joined).value();
+    done = co_await self->set_up(loop, std::move(session), times, deadline);
+  } else {
+    done = std::move(joined).error();
+  }
   if (!done.ok()) {
     co_return as_seen_by(rank, std::move(done).error())
         .with_scope(Scope::communicator)
@@ -170,15 +158,9 @@ Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
   co_return self;
 }
 
-Task<Status> Communicator::set_up(EventLoop& loop, JoinRequest request, Deadline deadline) {
-  StepTimes times;
-  boot::SessionOptions options;
-  options.socket.ifname = settings_->socket_ifname;
-  auto session = co_await boot::Session::join(loop, request.id, request.rank, request.size,
-                                              std::move(options), deadline);
-  if (!session.ok()) co_return std::move(session).error();
-  session_ = std::move(session).value();
-  times.end("rendezvous");
+Task<Status> Communicator::set_up(EventLoop& loop, std::unique_ptr<boot::Session> session,
+                                  StepTimes& times, Deadline deadline) {
+  session_ = std::move(session);
   {
     ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
     ORIEL_CO_CHECK(co_await agree_on_topology());

@@ -41,6 +41,8 @@ class NetworkInside;
 
 namespace oriel::comm {
 
+class StepTimes;
+
 /// What a user chose for one communicator (ncclConfig_t).
 struct CommunicatorOptions {
   bool blocking = true;
@@ -155,6 +157,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
 
  private:
   friend class oriel::test::NetworkInside;
+  friend class Splitting;
   Communicator(Device& device, const Settings& settings, CommunicatorOptions options);
 
   // The steps of join(), in order; each is collective.
@@ -172,7 +175,9 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   /// which may wait for other ranks as long as they like. Where there can be no network, this
   /// remembers why.
   Task<Status> connect_teams(EventLoop& loop, Deadline deadline);
-  Task<Status> set_up(EventLoop& loop, JoinRequest request, Deadline deadline);
+  /// Carries out the steps on a session that has linked up.
+  Task<Status> set_up(EventLoop& loop, std::unique_ptr<boot::Session> session, StepTimes& times,
+                      Deadline deadline);
   Status watch_ranks();
   void tell_of_start() const;
 

@@ -48,6 +48,21 @@ void CommEntry::works_in(EventLoop* loop) {
   if (loop != nullptr && abort_) loop->stop(*abort_);
 }
 
+Status CommEntry::has_place() const {
+  if (place_.size > 0) return {};
+  const auto none = communicator();
+  return none.ok() ? Status() : none.error();
+}
+
+void CommEntry::starts_on(boot::Session* session) {
+  const std::lock_guard lock(mutex_);
+  session_ = session;
+  if (session == nullptr) return;
+  place_.rank = session->rank();
+  place_.size = session->size();  // last: has_place() goes by it
+  if (abort_) session->abort(*abort_);
+}
+
 Status CommEntry::begin_work() {
   const std::lock_guard lock(mutex_);
   if (working_) {
@@ -92,6 +107,7 @@ void CommEntry::abort(const Error& reason) {
   {
     const std::lock_guard lock(mutex_);
     if (loop_ != nullptr) loop_->stop(reason);
+    if (session_ != nullptr) session_->abort(reason);
     abort_ = reason;
     started = communicator_;
   }

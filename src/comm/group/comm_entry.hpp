@@ -26,10 +26,14 @@ namespace oriel::comm {
 class CommEntry {
  public:
   CommEntry(int rank, int size, int device, bool blocking)
-      : rank_(rank), size_(size), device_(device), blocking_(blocking) {}
+      : place_{rank, size}, device_(device), blocking_(blocking) {}
+  /// For what a split makes: rank and size are known once its session is.
+  CommEntry(int device, bool blocking) : CommEntry(-1, 0, device, blocking) {}
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
+  /// Success once rank and size are known; else why they are not.
+  Status has_place() const;
+  int rank() const { return place_.rank; }
+  int size() const { return place_.size; }
   int device() const { return device_; }  ///< the CUDA ordinal; -1 for the host
   bool blocking() const { return blocking_; }
   /// It is that of the process which this one was forked from.
@@ -50,6 +54,9 @@ class CommEntry {
   /// Set-up, or work in the background, waits in `loop` until this is called with null: abort()
   /// ends the waits.
   void works_in(EventLoop* loop);
+  /// A split has made `session` and starts a communicator on it, until this is called with null:
+  /// abort() ends the session. Also sets rank and size.
+  void starts_on(boot::Session* session);
   /// Set-up has ended. If the user has aborted it too late for its loop to see, the communicator
   /// ends here and the outcome is that error.
   Status finished(Result<std::shared_ptr<Communicator>> outcome);
@@ -77,8 +84,11 @@ class CommEntry {
   std::shared_ptr<Communicator> close();
 
  private:
-  const int rank_;
-  const int size_;
+  struct Place {
+    std::atomic<int> rank;
+    std::atomic<int> size;  // 0: not known yet
+  };
+  Place place_;
   const int device_;
   const bool blocking_;
   const std::uint32_t forks_ = fork_count();
@@ -91,7 +101,8 @@ class CommEntry {
 
   mutable std::mutex mutex_;
   EventLoop* loop_ = nullptr;
-  std::optional<Error> abort_;  // also from before there was a loop
+  boot::Session* session_ = nullptr;  // of a split
+  std::optional<Error> abort_;        // also from before there was a loop
   bool working_ = false;
   bool closed_ = false;
   std::optional<Error> work_error_;

@@ -32,6 +32,9 @@ ThreadGroup& ThreadGroup::current() {
 ThreadGroup::~ThreadGroup() {
   // Where handles would have been stored may be gone, as the thread's stack is.
   for (InitJob& job : jobs_.inits) job.handle.forget_place();
+  for (SplitJob& job : jobs_.splits) {
+    if (job.handle) job.handle->forget_place();
+  }
 }
 
 Status ThreadGroup::close_level(const char* call) {
@@ -85,6 +88,10 @@ Status ThreadGroup::submit(std::vector<InitJob> jobs, bool& in_progress) {
   jobs_.inits.reserve(jobs_.inits.size() + jobs.size());
   std::move(jobs.begin(), jobs.end(), std::back_inserter(jobs_.inits));
   return {};
+}
+
+Status ThreadGroup::submit(SplitJob job, bool& in_progress) {
+  return note(std::move(job), &GroupJobs::splits, in_progress);
 }
 
 Status ThreadGroup::submit(WindowJob job, bool& in_progress) {

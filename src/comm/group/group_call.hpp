@@ -37,6 +37,7 @@ class ThreadGroup {
   Status submit(InitJob job, bool& in_progress);
   /// Several at once: inside a group all are noted or none.
   Status submit(std::vector<InitJob> jobs, bool& in_progress);
+  Status submit(SplitJob job, bool& in_progress);
   Status submit(WindowJob job, bool& in_progress);
   /// Inside a group a call that cannot be made is refused here already.
   Status submit(CollectiveJob job);

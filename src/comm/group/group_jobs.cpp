@@ -63,12 +63,13 @@ Task<Result<std::shared_ptr<Communicator>>> decline(EventLoop& loop, JoinRequest
 /// What a process does about descriptors while it starts communicators.
 class DescriptorsForStart {
  public:
-  explicit DescriptorsForStart(const GroupJobs& jobs) : starting_(jobs.inits.size()) {
-    if (jobs.inits.empty()) return;
+  explicit DescriptorsForStart(const GroupJobs& jobs)
+      : starting_(jobs.inits.size() + jobs.splits.size()) {
+    if (starting_.ranks == 0) return;
     constexpr std::size_t kEach = 24;  // links, and what only a start has
     const std::size_t starting = starting_.before + starting_.ranks;
     if (const auto limit = raise_descriptor_limit(starting * kEach)) {
-      Log(jobs.inits.front().request.rank)
+      Log(jobs.inits.empty() ? jobs.splits.front().entry->rank() : jobs.inits.front().request.rank)
           .info("raised RLIMIT_NOFILE of this process to {}: its communicators need more", *limit);
     }
     spare_ = SpareDescriptor::hold();
@@ -118,6 +119,7 @@ Status abort_all(const GroupJobs& jobs, const Error& error) {
     job.communicator->abort(error);
     keep_first(first, *job.communicator->async_error());
   };
+  std::for_each(jobs.splits.begin(), jobs.splits.end(), abort);
   std::for_each(jobs.windows.begin(), jobs.windows.end(), abort);
   std::for_each(jobs.collectives.begin(), jobs.collectives.end(), abort);
   std::for_each(jobs.transfers.begin(), jobs.transfers.end(), abort);
@@ -139,6 +141,9 @@ Status give_up(GroupJobs& jobs, const Error& error) {
     keep_first(first, job.handle.finish(std::move(reason)));
   }
   keep_first(first, abort_all(jobs, error));
+  for (SplitJob& job : jobs.splits) {
+    keep_first(first, end_split(job, *job.communicator->async_error()));
+  }
   return first;
 }
 
@@ -208,6 +213,7 @@ Status run_finalizes(EventLoop& loop, const std::vector<FinalizeJob>& jobs) {
 Status carry_out(EventLoop& loop, GroupJobs& jobs) {
   Status first;
   if (!jobs.inits.empty()) keep_first(first, run_inits(loop, jobs.inits));
+  if (!jobs.splits.empty()) keep_first(first, run_splits(loop, jobs.splits));
   if (!jobs.windows.empty()) keep_first(first, run_windows(loop, jobs.windows));
   keep_first(first, run_calls(jobs.collectives, jobs.transfers));
   if (!jobs.finalizes.empty()) keep_first(first, run_finalizes(loop, jobs.finalizes));
@@ -229,6 +235,7 @@ struct Background {
   /// Null for a start that has been refused.
   const Device* device() const {
     if (starts()) return jobs.inits.front().request.device;
+    if (!jobs.splits.empty()) return &jobs.splits.front().communicator->device();
     return jobs.windows.empty() ? &jobs.finalizes.front().communicator->device()
                                 : &jobs.windows.front().communicator->device();
   }
@@ -269,6 +276,9 @@ struct Background {
 Status start(const std::shared_ptr<Background>& work) {
   ORIEL_CHECK(work->begin());
   for (InitJob& job : work->jobs.inits) job.handle.leave_to_user();
+  for (SplitJob& job : work->jobs.splits) {
+    if (job.handle) job.handle->leave_to_user();
+  }
   // The caller polls ncclCommGetAsyncError. The thread holds all that it uses, and ends by the
   // deadline of set-up, or sooner if the communicator is aborted.
   auto thread = OwnedThread::start({
@@ -295,9 +305,8 @@ GroupJobs& jobs_of(std::vector<std::shared_ptr<Background>>& works,
 }
 
 Status run_here(GroupJobs& jobs) {
-  if (jobs.inits.empty() && jobs.windows.empty() && jobs.finalizes.empty()) {
-    return run_calls(jobs.collectives, jobs.transfers);
-  }
+  const bool sets_up = !jobs.inits.empty() || !jobs.splits.empty() || !jobs.windows.empty();
+  if (!sets_up && jobs.finalizes.empty()) return run_calls(jobs.collectives, jobs.transfers);
   const DescriptorsForStart descriptors(jobs);
   auto loop = EventLoop::create();
   if (!loop.ok()) return give_up(jobs, loop.error());
@@ -306,7 +315,7 @@ Status run_here(GroupJobs& jobs) {
   return first;
 }
 
-/// Moves starts and calls from `jobs`, and copies the others: `here` has what does not go on
+/// Moves starts, splits and calls from `jobs`, and copies the others: `here` has what does not go on
 /// in the background.
 std::vector<std::shared_ptr<Background>> divide(GroupJobs& jobs, GroupJobs& here) {
   std::vector<std::shared_ptr<Background>> works;
@@ -321,6 +330,10 @@ std::vector<std::shared_ptr<Background>> divide(GroupJobs& jobs, GroupJobs& here
            std::any_of(jobs.collectives.begin(), jobs.collectives.end(), is_of_job) ||
            std::any_of(jobs.transfers.begin(), jobs.transfers.end(), is_of_job);
   };
+  for (SplitJob& job : jobs.splits) {
+    (stays(job) ? here : jobs_of(works, job.entry)).splits.push_back(std::move(job));
+  }
+  jobs.splits.clear();
   for (const WindowJob& job : jobs.windows) {
     (stays(job) ? here : jobs_of(works, job.entry)).windows.push_back(job);
   }
@@ -340,6 +353,10 @@ void refuse(GroupJobs& jobs, const Error& error) {
   };
   for (InitJob& job : jobs.inits) {
     job.handle.end();
+    refuse_one(job.request.refused);
+  }
+  for (SplitJob& job : jobs.splits) {
+    if (job.handle) job.handle->end();
     refuse_one(job.request.refused);
   }
   for (WindowJob& job : jobs.windows) refuse_one(job.request.refused);

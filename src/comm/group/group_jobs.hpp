@@ -13,6 +13,7 @@
 #include "comm/group/call_jobs.hpp"
 #include "comm/group/comm_entry.hpp"
 #include "comm/group/init_job.hpp"
+#include "comm/group/split_job.hpp"
 
 /// What the calls of a group have asked for, and how it is carried out for all communicators of a
 /// thread at once.
@@ -36,14 +37,15 @@ struct FinalizeJob {
 /// The noted calls of one group, in lists that are carried out in this order.
 struct GroupJobs {
   std::vector<InitJob> inits;
+  std::vector<SplitJob> splits;
   std::vector<WindowJob> windows;
   std::vector<CollectiveJob> collectives;
   std::vector<PointToPointJob> transfers;  ///< sends and receives
   std::vector<FinalizeJob> finalizes;
 };
 
-/// Refuses all jobs with `error`. Once run, those that start, register or finalize tell their other
-/// ranks, which all get the same error; of other calls nobody is told.
+/// Refuses all jobs with `error`. Once run, those that start, split, register or finalize tell
+/// their other ranks, which all get the same error; of other calls nobody is told.
 void refuse(GroupJobs& jobs, const Error& error);
 
 /// Carries out all jobs, each list for all communicators at once: set-up in one event loop, calls
@@ -51,8 +53,8 @@ void refuse(GroupJobs& jobs, const Error& error);
 /// out, all communicators of the jobs have ended.
 ///
 /// Blocking, but for the jobs of non-blocking communicators, each of which has a thread of its own:
-/// starts, and the registrations and finalization of communicators that have no call here, for that
-/// is to have ended when the group has. `in_progress` is set if there is such work.
+/// starts, and the splits, registrations and finalization of communicators that have no call here,
+/// for that is to have ended when the group has. `in_progress` is set if there is such work.
 Status run_jobs(GroupJobs jobs, bool& in_progress);
 
 }  // namespace oriel::comm

@@ -89,6 +89,8 @@ TEST_CASE("a note that is not well formed is refused", "[req:3.23]") {
     CHECK_FALSE(decode_note(ByteView(good).first(size), 4).ok());
   }
   CHECK_FALSE(decode_note(encode_note({-1, 2, {}}), 4).ok());
+  CHECK(decode_note(encode_note({1, 2, {}, NoteTopic::split}), 4)->topic == NoteTopic::split);
+  CHECK_FALSE(decode_note(encode_note({1, 2, {}, static_cast<NoteTopic>(3)}), 4).ok());
   CHECK_FALSE(decode_note(encode_note({1, 2, Bytes(kMaxNoteBytes + 1)}), 4).ok());
 }
 

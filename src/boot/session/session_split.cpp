@@ -1,0 +1,323 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <sys/epoll.h>
+
+#include "base/try.hpp"
+#include "boot/link/tcp.hpp"
+#include "boot/link/verdict.hpp"
+#include "boot/session/rendezvous.hpp"
+#include "boot/session/session.hpp"
+
+/// Makes sessions of some of a session's ranks. The parent's links carry the addresses, in place of
+/// a root service, and tell who cannot link.
+namespace oriel::boot {
+namespace {
+
+constexpr std::size_t kNamedMembers = 8;
+
+/// What a rank tells all others in a split.
+struct SplitPlace {
+  std::optional<std::int32_t> color;
+  std::int32_t key = 0;
+  std::uint64_t serial = 0;
+  SocketAddress address;  // valid where the rank listens
+};
+
+Bytes encode_place(const SplitPlace& place) {
+  ByteWriter writer;
+  writer.put(static_cast<std::uint8_t>(place.color.has_value()));
+  writer.put(place.color.value_or(0)).put(place.key).put(place.serial);
+  writer.put(static_cast<std::uint8_t>(place.address.valid()));
+  if (place.address.valid()) place.address.encode(writer);
+  return writer.take();
+}
+
+Result<SplitPlace> decode_place(ByteView bytes) {
+  ByteReader reader(bytes);
+  const auto has_color = reader.get<std::uint8_t>();
+  const auto color = reader.get<std::int32_t>();
+  SplitPlace place;
+  place.key = reader.get<std::int32_t>();
+  place.serial = reader.get<std::uint64_t>();
+  const auto listens = reader.get<std::uint8_t>();
+  if (reader.good() && listens == 1) {
+    ORIEL_TRY(place.address, SocketAddress::decode(reader));
+  }
+  ORIEL_CHECK(reader.finish("a rank's place in a split"));
+  if (has_color > 1 || listens > 1) {
+    return Error(ErrorCode::remote, "a rank's place in a split is malformed");
+  }
+  if (has_color == 1) place.color = color;
+  return place;
+}
+
+/// Returns a number for the child that nobody else can foresee, the same on all its ranks.
+std::uint64_t number_of_child(const Key& secret) {
+  constexpr std::string_view kLabel = "oriel split number v1";
+  const Digest digest = keyed_hash(secret, {std::as_bytes(std::span(kLabel))});
+  std::uint64_t number = 0;
+  std::memcpy(&number, digest.data(), sizeof number);
+  return number;
+}
+
+/// Copies `error` with another origin; -1 sets none.
+Error with_other_origin(const Error& error, int rank) {
+  Error copy(error.code(), error.message());
+  for (const std::string& context : error.contexts()) {
+    copy = std::move(copy).with_context(context);
+  }
+  const NativeStatus native = error.native();
+  copy = std::move(copy)
+             .with_scope(error.scope())
+             .with_native(native.domain, native.value)
+             .with_hint(error.hint());
+  if (rank >= 0) copy = std::move(copy).with_origin(rank);
+  return copy;
+}
+
+std::string names_of(const std::vector<int>& members) {
+  const std::size_t named = std::min(members.size(), kNamedMembers);
+  return fmt::format("{}{}", fmt::join(members.begin(), members.begin() + named, ", "),
+                     members.size() > named ? ", ..." : "");
+}
+
+/// Shows a session to the caller of a split while it links.
+class ShownSession {
+ public:
+  ShownSession(const SplitCall& call, Session& session) : call_(call) { show(&session); }
+  ~ShownSession() { show(nullptr); }
+  ShownSession(const ShownSession&) = delete;
+  ShownSession& operator=(const ShownSession&) = delete;
+
+ private:
+  void show(Session* session) const {
+    if (call_.on_session) call_.on_session(session);
+  }
+  const SplitCall& call_;
+};
+
+}  // namespace
+
+Error as_seen_by_parent(const Error& error, const std::vector<int>& members) {
+  const int origin = error.origin_rank();
+  const bool is_member = origin >= 0 && origin < static_cast<int>(members.size());
+  return with_other_origin(error, is_member ? members[static_cast<std::size_t>(origin)] : -1)
+      .with_context(fmt::format("among the ranks {}, which the split numbers from 0 to {}",
+                                names_of(members), members.size() - 1));
+}
+
+/// One rank's part in one split.
+class Session::Splitting {
+ public:
+  Splitting(Session& parent, SplitCall call, EventLoop& loop, Deadline deadline)
+      : parent_(parent), call_(std::move(call)), loop_(loop), deadline_(deadline) {}
+  ~Splitting() { unwatch_parent(); }
+  Splitting(const Splitting&) = delete;
+  Splitting& operator=(const Splitting&) = delete;
+
+  Task<Result<SplitPart>> run();
+
+ private:
+  Result<Bytes> describe();
+  Task<Status> exchange();
+  Status find_place(const std::vector<Bytes>& all);
+  Status make_child(const std::vector<SplitPlace>& places);
+  Status watch_parent();
+  void unwatch_parent();
+  void hear_parent();
+  bool is_from_member(const Error& error) const;
+  Error in_child(const Error& error) const;
+  Task<Status> link();
+  void tell_members(const Error& error);
+  Error give_up(Error error);
+  Links& links() const { return *child_->peers_.links(); }
+  int member(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
+
+  Session& parent_;
+  SplitCall call_;
+  EventLoop& loop_;
+  Deadline deadline_;
+  Listener listener_;
+  std::vector<int> members_;
+  std::unique_ptr<Session> child_;
+  Poller::Token watch_ = 0;
+};
+
+Task<Result<SplitPart>> Session::split(EventLoop& loop, SplitCall call, Deadline deadline) {
+  ORIEL_CO_TRY(const Activity activity, activate(loop, deadline));
+  Splitting splitting(*this, std::move(call), loop, deadline);
+  co_return co_await splitting.run();
+}
+
+Task<Result<SplitPart>> Session::Splitting::run() {
+  Status exchanged = co_await exchange();
+  if (!exchanged.ok()) {
+    // Ranks that had all messages before the parent failed go on to link, and wait for this one.
+    const bool may_differ = child_ != nullptr && parent_.failure().has_value();
+    if (may_differ) tell_members(in_child(exchanged.error()));
+    co_return std::move(exchanged).error();
+  }
+  if (child_ == nullptr) co_return SplitPart{};
+  Status linked = co_await link();
+  if (!linked.ok()) co_return give_up(std::move(linked).error());
+  co_return SplitPart{std::move(child_), std::move(members_)};
+}
+
+/// Starts to listen, and returns what the other ranks have to know.
+Result<Bytes> Session::Splitting::describe() {
+  if (call_.refused) return *call_.refused;
+  SplitPlace mine = {
+      .color = call_.color, .key = call_.key, .serial = parent_.splits_, .address = {}};
+  if (call_.color && parent_.size_ > 1) {
+    ORIEL_TRY(listener_, listen_tcp(parent_.own_address_.with_port(0)));
+    mine.address = listener_.address;
+  }
+  return encode_place(mine);
+}
+
+/// Ends with a child on every rank that has a color, or with one error on all ranks.
+Task<Status> Session::Splitting::exchange() {
+  // An empty message stands for a failure; the agreement behind the exchange tells why.
+  auto described = describe();
+  Bytes mine = described.ok() ? described.value() : Bytes();
+  ORIEL_CO_TRY(const std::vector<Bytes> all,
+               co_await parent_.world_.all_gather(Operation::split, std::move(mine)));
+  Status local = described.ok() ? find_place(all) : Status(std::move(described).error());
+  std::vector<AgreedField> none;
+  co_return co_await parent_.world_.agree(Operation::split, std::move(local), std::move(none));
+}
+
+Status Session::Splitting::find_place(const std::vector<Bytes>& all) {
+  std::vector<SplitPlace> places;
+  std::uint64_t serial = 0;
+  for (int rank = 0; rank < parent_.size_; ++rank) {
+    const Bytes& bytes = all[static_cast<std::size_t>(rank)];
+    if (bytes.empty()) return {};  // the agreement will end the split
+    auto place = decode_place(bytes);
+    if (!place.ok()) {
+      return std::move(place).error().with_context(fmt::format("the place of rank {}", rank));
+    }
+    serial = std::max(serial, place->serial);
+    places.push_back(std::move(place).value());
+  }
+  parent_.splits_ = serial + 1;
+  if (!call_.color) return {};
+  for (int rank = 0; rank < parent_.size_; ++rank) {
+    if (places[static_cast<std::size_t>(rank)].color == call_.color) members_.push_back(rank);
+  }
+  std::stable_sort(members_.begin(), members_.end(), [&](int a, int b) {
+    return places[static_cast<std::size_t>(a)].key < places[static_cast<std::size_t>(b)].key;
+  });
+  return make_child(places);
+}
+
+Status Session::Splitting::make_child(const std::vector<SplitPlace>& places) {
+  const Key secret =
+      Key::derive_child(parent_.key(KeyPurpose::split), parent_.splits_ - 1, *call_.color);
+  const auto self = std::find(members_.begin(), members_.end(), parent_.rank_);
+  const auto rank = static_cast<int>(self - members_.begin());
+  const auto size = static_cast<int>(members_.size());
+  const std::uint64_t number = number_of_child(secret);
+  child_.reset(new Session(number, secret, rank, size));
+  if (size == 1) return {};
+  ORIEL_CHECK(child_->peers_.open(
+      {.rank = rank, .size = size, .realm = number, .key = child_->key(KeyPurpose::link)},
+      loop_.clock()));
+  child_->own_address_ = listener_.address;
+  for (int peer = 0; peer < size; ++peer) {
+    const SocketAddress& address = places[static_cast<std::size_t>(member(peer))].address;
+    if (!address.valid()) {
+      return Error(ErrorCode::remote, fmt::format("rank {} does not listen", member(peer)));
+    }
+    child_->note_address(peer, address);
+  }
+  const auto lock = child_->peers_.lock();
+  ORIEL_CHECK(links().acceptor().listen_on(std::move(listener_.fd)));
+  child_->listening_ = true;
+  return watch_parent();
+}
+
+/// Has the child's poller read the parent's links, on which failures are told while the child has
+/// no links of its own. The lock of the child is always taken before that of the parent.
+Status Session::Splitting::watch_parent() {
+  ORIEL_TRY(watch_, links().poller().add(parent_.transport_.news_fd(), EPOLLIN,
+                                         [this](std::uint32_t) { hear_parent(); }));
+  return {};
+}
+
+void Session::Splitting::unwatch_parent() {
+  if (watch_ == 0) return;
+  const auto lock = child_->peers_.lock();
+  links().poller().remove(std::exchange(watch_, 0));
+}
+
+bool Session::Splitting::is_from_member(const Error& error) const {
+  return std::find(members_.begin(), members_.end(), error.origin_rank()) != members_.end();
+}
+
+/// Returns an error of the parent as the child's ranks know it.
+Error Session::Splitting::in_child(const Error& error) const {
+  const auto self = std::find(members_.begin(), members_.end(), error.origin_rank());
+  const int origin = self == members_.end() ? -1 : static_cast<int>(self - members_.begin());
+  return with_other_origin(error, origin).with_context("in the communicator that is being split");
+}
+
+/// Ends the linking where a member has died or given up. The other ranks' ends concern the parent
+/// alone.
+void Session::Splitting::hear_parent() {
+  Liveness& liveness = links().liveness();
+  const Status news = parent_.transport_.take_news();
+  if (!news.ok() && is_from_member(news.error())) {
+    liveness.aborted(child_->rank_, in_child(news.error()));
+  }
+  for (const int peer : link_neighbours(child_->rank_, child_->size_)) {
+    while (const auto note = parent_.peers_.take_note(member(peer), NoteTopic::split)) {
+      ByteReader reader(*note);
+      const bool is_meant = reader.get<std::uint64_t>() == child_->number_;
+      std::optional<Error> reason;
+      const bool is_good = ErrorRecord::decode(reader, reason).ok() && reader.left() == 0;
+      if (is_meant && is_good) liveness.aborted(peer, *reason);
+    }
+  }
+}
+
+Task<Status> Session::Splitting::link() {
+  if (child_->size_ == 1) co_return Status();
+  const ShownSession shown(call_, *child_);
+  ORIEL_CO_TRY(const Activity activity, child_->activate(loop_, deadline_));
+  {
+    const auto lock = child_->peers_.lock();
+    hear_parent();  // what came with the last messages of the exchange
+  }
+  Status linked = co_await child_->link_up();
+  unwatch_parent();
+  co_return linked;
+}
+
+/// Tells ranks of the child that this one cannot link, also where there is no link yet. Each of
+/// them tells its own neighbours.
+void Session::Splitting::tell_members(const Error& error) {
+  for (const int peer : link_neighbours(child_->rank_, child_->size_)) {
+    ByteWriter text;
+    text.put(child_->number_);
+    ErrorRecord::encode(text, error);
+    static_cast<void>(parent_.peers_.send_note(member(peer), text.take(), NoteTopic::split));
+  }
+}
+
+Error Session::Splitting::give_up(Error error) {
+  child_->abort(error);
+  if (auto first = child_->failure()) error = std::move(*first);
+  tell_members(error);
+  auto of_parent = parent_.failure();
+  if (of_parent && is_from_member(*of_parent)) return std::move(*of_parent);
+  return as_seen_by_parent(error, members_);
+}
+
+}  // namespace oriel::boot
