@@ -55,7 +55,7 @@ class Suite:
     def make(self, name):
         """A communicator of all ranks."""
         own = list(self.nccl.get_unique_id()) if self.rank == 0 else None
-        unique_id = tuple(self.ranks.share(f"id of {name}", own)[0])
+        unique_id = bytes(self.ranks.share(f"id of {name}", own)[0])
         return self.nccl.NcclCommunicator(self.world, unique_id, self.rank)
 
     def start(self):
