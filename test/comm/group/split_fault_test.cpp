@@ -1,0 +1,76 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <cerrno>
+#include <optional>
+#include <string>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "nccl.h"
+
+#include "comm/support/held.hpp"
+#include "support/fault.hpp"
+#include "support/ranks.hpp"
+#include "support/sanitized.hpp"
+#include "support/seed.hpp"
+
+/// Has every system call fail that a rank makes in a split.
+namespace oriel::test {
+namespace {
+
+constexpr std::size_t kResult =
+    0;  // words of the board: the result of each rank, then what was hit
+constexpr std::size_t kHit = 8;
+
+/// Splits a new communicator of two ranks while call `k` of rank `victim` fails. Returns whether
+/// there was such a call.
+bool split_with_fault(Players& players, int victim, long k) {
+  auto world = players.init();
+  players.barrier();  // a fault ends the parent, perhaps before the other rank has started
+  const int rank = players.first();
+  ncclComm_t made = nullptr;
+  FaultPlan plan;
+  plan.fail_at = k;
+  plan.status = k % 2 == 0 ? ENOMEM : EMFILE;
+  std::optional<ScopedSystemFaults> faults;
+  if (rank == victim) faults.emplace(plan, Reach::thread);
+  const ncclResult_t result = ncclCommSplit(world[0], 3, -rank, &made, nullptr);
+  faults.reset();
+  const std::string text = ncclGetLastError(nullptr);
+  const std::string where = fmt::format("rank {}, call {} of rank {}: ", rank, k, victim);
+  require((result == ncclSuccess) == (made != nullptr), where + "a handle is left");
+  require(result == ncclSuccess || text.find("in vain") == std::string::npos, where + text);
+  players.word(kResult + static_cast<std::size_t>(rank)) = static_cast<std::uint64_t>(result);
+  if (rank == victim) players.word(kHit) = plan.hit() ? 1 : 0;
+  players.barrier();
+  const bool other_failed = players.word(kResult + static_cast<std::size_t>(1 - rank)) != 0;
+  // A last message may be lost behind the other rank's success, which learns of it then.
+  if (result == ncclSuccess && other_failed) {
+    require(await_failure(made) != ncclSuccess, where + "only the other rank has failed");
+  }
+  const bool was_hit = players.word(kHit) != 0;
+  players.barrier();
+  if (made != nullptr) require(ncclCommDestroy(made), "ncclCommDestroy");
+  players.destroy(world);
+  return was_hit;
+}
+
+TEST_CASE("a split in which any system call fails has an error on both ranks, and leaves nothing",
+          "[req:5.16][req:1.38]") {
+  const long stride = kSanitized ? 37 : 5;
+  const long first = 1 + static_cast<long>(test_seed() % static_cast<std::uint64_t>(stride));
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    static_cast<void>(split_with_fault(players, 0, 0));
+    const Held before = settled();
+    for (const int victim : {0, 1}) {
+      for (long k = first; split_with_fault(players, victim, k); k += stride) {
+        require_held(before, fmt::format("after call {} of rank {} failed", k, victim));
+        players.barrier();
+      }
+    }
+  }));
+}
+
+}  // namespace
+}  // namespace oriel::test

@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "gpu/gpu_ranks.hpp"
+
+/// Communicators of GPU ranks that are made of some of another one's ranks.
+namespace oriel::test {
+namespace {
+
+const int kGpus = gpus();  // skips the program
+constexpr std::size_t kCount = 100'000;
+
+/// Sums rank + 1 over `comm`, in place; `members` are its ranks in the world.
+void require_sum(Players& players, RankGpu& gpu, ncclComm_t comm, float* data,
+                 const std::vector<int>& members) {
+  std::vector<float> values(kCount, static_cast<float>(players.first() + 1));
+  gpu.copy_in(data, values.data(), kCount * sizeof(float));
+  require(ncclAllReduce(data, data, kCount, ncclFloat, ncclSum, comm, gpu.stream()),
+          "ncclAllReduce");
+  gpu.wait(gpu.stream(), comm);
+  gpu.copy_out(values.data(), data, kCount * sizeof(float));
+  float expected = 0;
+  for (const int member : members) expected += static_cast<float>(member + 1);
+  for (const float value : values) {
+    require(value == expected, fmt::format("the sum is {}, not {}", value, expected));
+  }
+}
+
+TEST_CASE("a split of GPU ranks sums on the parent's device and outlives the parent",
+          "[req:5.16]") {
+  const int ranks = 4;
+  check_all_ok(play(natural_cast(ranks), ranks, [](Players& players) {
+    const int rank = players.first();
+    RankGpu gpu(rank);
+    auto* const data = reinterpret_cast<float*>(gpu.allocate(std::size_t{2} << 20, true));
+    ncclComm_t world = init_rank(players, gpu);
+    ncclComm_t pair = nullptr, reversed = nullptr;
+    require(ncclCommSplit(world, rank % 2, -rank, &pair, nullptr), "ncclCommSplit");
+    const bool is_in = rank != 2;
+    require(ncclCommSplit(world, is_in ? 5 : NCCL_SPLIT_NOCOLOR, -rank, &reversed, nullptr),
+            "ncclCommSplit");
+    require(is_in == (reversed != nullptr), "a handle for each rank with a color");
+    int place = -1, device = -1;
+    require(ncclCommUserRank(pair, &place), "ncclCommUserRank");
+    require(ncclCommCuDevice(pair, &device), "ncclCommCuDevice");
+    require(place == (rank < 2 ? 1 : 0) && device == gpu.device(), "the place and the device");
+    require_sum(players, gpu, world, data, {0, 1, 2, 3});
+    players.barrier();
+    require(ncclCommDestroy(world), "ncclCommDestroy");
+    require_sum(players, gpu, pair, data, {rank % 2, rank % 2 + 2});
+    if (is_in) require_sum(players, gpu, reversed, data, {0, 1, 3});
+    ncclWindow_t window = nullptr;
+    require(ncclCommWindowRegister(pair, data, std::size_t{2} << 20, &window, 1), "register");
+    require_sum(players, gpu, pair, data, {rank % 2, rank % 2 + 2});
+    players.barrier();
+    require(ncclCommDestroy(pair), "ncclCommDestroy");
+    if (is_in) require(ncclCommDestroy(reversed), "ncclCommDestroy");
+  }));
+}
+
+}  // namespace
+}  // namespace oriel::test
