@@ -1,18 +1,17 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <cstring>
-#include <new>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
-#include <pthread.h>
 
 #include "nccl.h"
 
 #include "base/descriptor_room.hpp"
 #include "base/try.hpp"
 #include "boot/auth/unique_id_format.hpp"
+#include "comm/abi/abi_entry.hpp"
 #include "comm/abi/front_door.hpp"
 #include "comm/abi/last_error.hpp"
 #include "comm/abi/nccl_config.hpp"
@@ -30,84 +29,6 @@ namespace {
   make_room_for_descriptors();
   return true;
 }();
-
-ncclResult_t to_nccl(ErrorCode code) {
-  switch (code) {
-    case ErrorCode::cuda:
-      return ncclUnhandledCudaError;
-    case ErrorCode::system:
-      return ncclSystemError;
-    case ErrorCode::internal:
-      return ncclInternalError;
-    case ErrorCode::invalid_argument:
-      return ncclInvalidArgument;
-    case ErrorCode::invalid_usage:
-      return ncclInvalidUsage;
-    case ErrorCode::remote:
-      return ncclRemoteError;
-    case ErrorCode::timeout:
-      return ncclSystemError;
-    case ErrorCode::aborted:
-      return ncclInvalidUsage;
-  }
-  return ncclInternalError;
-}
-
-ncclResult_t report(Error error, const char* call) {
-  const Error full = std::move(error).with_context(call);
-  remember_error(full);
-  ThreadGroup::current().remember(full);
-  return to_nccl(full.code());
-}
-
-/// A thread that pthread_cancel() ends is unwound as by an exception, which may not pass through
-/// here and would leave other ranks without this one: it ends behind the call.
-class NotCancelled {
- public:
-  NotCancelled() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
-  ~NotCancelled() { ::pthread_setcancelstate(before_, nullptr); }
-  NotCancelled(const NotCancelled&) = delete;
-  NotCancelled& operator=(const NotCancelled&) = delete;
-
- private:
-  int before_ = PTHREAD_CANCEL_ENABLE;
-};
-
-/// Runs `body`, keeps its error for ncclGetLastError, and lets no exception into C. A call that
-/// runs out of memory ends `comm`, if it is given: its peers are on their way to the same call.
-template <class Body>
-ncclResult_t guard(const char* call, const Body& body, ncclComm_t comm = nullptr) noexcept {
-  const NotCancelled whole_call;
-  try {
-    try {
-      Status status = body();
-      return status.ok() ? ncclSuccess : report(std::move(status).error(), call);
-    } catch (const std::bad_alloc&) {
-      end_without_memory(comm);
-      return report(Error(ErrorCode::system, "out of memory"), call);
-    } catch (const std::exception& exception) {
-      return report(Error(ErrorCode::internal, exception.what()), call);
-    }
-  } catch (...) {  // there is no memory for a message either
-    return ncclSystemError;
-  }
-}
-
-/// The same for calls that may go on in the background.
-template <class Body>
-ncclResult_t guard_progress(const char* call, const Body& body,
-                            ncclComm_t comm = nullptr) noexcept {
-  bool in_progress = false;
-  const ncclResult_t result = guard(
-      call, [&] { return body(in_progress); }, comm);
-  return result == ncclSuccess && in_progress ? ncclInProgress : result;
-}
-
-template <class T>
-Status require(const T* pointer, const char* name) {
-  if (pointer != nullptr) return {};
-  return Error(ErrorCode::invalid_argument, fmt::format("{} is null", name));
-}
 
 Status get_version(int* version) {
   ORIEL_CHECK(require(version, "version"));
@@ -247,13 +168,6 @@ Status deregister_window(ncclComm_t handle, ncclWindow_t window) {
   return communicator->deregister_window(window);
 }
 
-Result<DataType> read_type(ncclDataType_t type) {
-  if (type >= 0 && type < ncclNumTypes) return static_cast<DataType>(type);
-  return Error(ErrorCode::invalid_argument,
-               fmt::format("datatype is {}, but there are {} types", static_cast<int>(type),
-                           static_cast<int>(ncclNumTypes)));
-}
-
 Status create_premul_sum(ncclRedOp_t* out, void* scalar, ncclDataType_t type,
                          ncclScalarResidence_t residence, ncclComm_t handle) {
   ORIEL_CHECK(require(out, "op"));
@@ -278,38 +192,6 @@ Status create_premul_sum(ncclRedOp_t* out, void* scalar, ncclDataType_t type,
 Status destroy_reduction(ncclRedOp_t op, ncclComm_t handle) {
   ORIEL_TRY(const auto entry, find_entry(handle));
   return entry->reductions().remove(op);
-}
-
-Status collective(kernels::Collective collective, const void* input, void* output,
-                  std::size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t handle,
-                  cudaStream_t stream) {
-  ORIEL_TRY(const auto entry, find_entry(handle));
-  CollectiveRequest request;
-  request.collective = collective;
-  request.input = input;
-  request.output = output;
-  request.count = count;
-  request.stream = stream;
-  ORIEL_TRY(request.type, read_type(type));
-  if (op >= 0 && op < ncclNumOps) {
-    request.op = static_cast<ReduceOp>(op);
-  } else {
-    ORIEL_TRY(const auto reduction, entry->reductions().find(op));
-    if (reduction.type != request.type) {
-      return Error(ErrorCode::invalid_argument,
-                   fmt::format("the operation was made for {}, but the elements are {}",
-                               name_of(reduction.type), name_of(request.type)));
-    }
-    request.op = ReduceOp::premul_sum;
-    request.scalar_bits = reduction.scalar_bits;
-    request.scalar_pointer = reduction.scalar_pointer;
-  }
-  ThreadGroup& group = ThreadGroup::current();
-  if (Communicator* const started = entry->started(); started != nullptr && !group.open()) {
-    return started->collective(request);
-  }
-  ORIEL_TRY(auto communicator, entry->communicator());
-  return group.submit(CollectiveJob{std::move(communicator), request});
 }
 
 const char* result_name(ncclResult_t result) {
@@ -350,22 +232,6 @@ const char* last_error(ncclComm_t handle) noexcept {
 
 }  // namespace
 }  // namespace oriel::comm
-
-namespace front = oriel::comm;
-using oriel::kernels::Collective;
-
-// Each entry is defined under its pnccl name. The nccl name is an alias, which a profiler may
-// replace; the oriel_nccl name is an alias to which libnccl.so.2 forwards and which nobody
-// replaces.
-#if defined(__GNUC__) && !defined(__clang__)
-// gcc finds out that the targets do not throw and would have the aliases say so.
-#pragma GCC diagnostic ignored "-Wmissing-attributes"
-#endif
-#define ORIEL_VISIBLE __attribute__((visibility("default")))
-#define ORIEL_ENTRY(result, name, ...)                                                         \
-  extern "C" ORIEL_VISIBLE result name(__VA_ARGS__) __attribute__((alias("p" #name)));         \
-  extern "C" ORIEL_VISIBLE result oriel_##name(__VA_ARGS__) __attribute__((alias("p" #name))); \
-  extern "C" ORIEL_VISIBLE result p##name(__VA_ARGS__)
 
 ORIEL_ENTRY(ncclResult_t, ncclGetVersion, int* version) {
   return front::guard("ncclGetVersion", [&] { return front::get_version(version); });
@@ -449,36 +315,6 @@ ORIEL_ENTRY(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scala
 }
 ORIEL_ENTRY(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
   return front::guard("ncclRedOpDestroy", [&] { return front::destroy_reduction(op, comm); });
-}
-ORIEL_ENTRY(ncclResult_t, ncclAllReduce, const void* sendbuff, void* recvbuff, size_t count,
-            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard(
-      "ncclAllReduce",
-      [&] {
-        return front::collective(Collective::all_reduce, sendbuff, recvbuff, count, datatype, op,
-                                 comm, stream);
-      },
-      comm);
-}
-ORIEL_ENTRY(ncclResult_t, ncclAllGather, const void* sendbuff, void* recvbuff, size_t sendcount,
-            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard(
-      "ncclAllGather",
-      [&] {
-        return front::collective(Collective::all_gather, sendbuff, recvbuff, sendcount, datatype,
-                                 ncclSum, comm, stream);
-      },
-      comm);
-}
-ORIEL_ENTRY(ncclResult_t, ncclReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount,
-            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard(
-      "ncclReduceScatter",
-      [&] {
-        return front::collective(Collective::reduce_scatter, sendbuff, recvbuff, recvcount,
-                                 datatype, op, comm, stream);
-      },
-      comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclGroupStart, void) {
   return front::guard("ncclGroupStart", [] {

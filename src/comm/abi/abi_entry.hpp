@@ -1,0 +1,96 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <exception>
+#include <new>
+#include <utility>
+
+#include <fmt/format.h>
+#include <pthread.h>
+
+#include "nccl.h"
+#include "oriel/error.hpp"
+#include "oriel/types.hpp"
+
+#include "comm/abi/front_door.hpp"
+
+/// What every entry of NCCL's C interface is made of: its three names, and the guard around its
+/// call. For the sources of comm/abi that define entries.
+namespace oriel::comm {
+
+/// The result that stands for an error of this code in C.
+ncclResult_t to_nccl(ErrorCode code);
+
+/// Keeps the error of `call` for ncclGetLastError and for the thread's group, and returns its code.
+ncclResult_t report(Error error, const char* call);
+
+/// Disables pthread_cancel() for the time of a call. A cancelled thread is unwound as by an
+/// exception, which may not pass through C and would leave other ranks without this one.
+class NotCancelled {
+ public:
+  NotCancelled() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
+  ~NotCancelled() { ::pthread_setcancelstate(before_, nullptr); }
+  NotCancelled(const NotCancelled&) = delete;
+  NotCancelled& operator=(const NotCancelled&) = delete;
+
+ private:
+  int before_ = PTHREAD_CANCEL_ENABLE;
+};
+
+/// Runs `body`, keeps its error for ncclGetLastError, and lets no exception into C. A call that
+/// runs out of memory ends `comm`, if it is given: its peers are on their way to the same call.
+template <class Body>
+ncclResult_t guard(const char* call, const Body& body, ncclComm_t comm = nullptr) noexcept {
+  const NotCancelled whole_call;
+  try {
+    try {
+      Status status = body();
+      return status.ok() ? ncclSuccess : report(std::move(status).error(), call);
+    } catch (const std::bad_alloc&) {
+      end_without_memory(comm);
+      return report(Error(ErrorCode::system, "out of memory"), call);
+    } catch (const std::exception& exception) {
+      return report(Error(ErrorCode::internal, exception.what()), call);
+    }
+  } catch (...) {  // there is no memory for a message either
+    return ncclSystemError;
+  }
+}
+
+/// Runs `body` as guard() does; ncclInProgress if the call goes on in the background.
+template <class Body>
+ncclResult_t guard_progress(const char* call, const Body& body,
+                            ncclComm_t comm = nullptr) noexcept {
+  bool in_progress = false;
+  const ncclResult_t result = guard(
+      call, [&] { return body(in_progress); }, comm);
+  return result == ncclSuccess && in_progress ? ncclInProgress : result;
+}
+
+/// Refuses a null pointer to the argument `name`.
+template <class T>
+Status require(const T* pointer, const char* name) {
+  if (pointer != nullptr) return {};
+  return Error(ErrorCode::invalid_argument, fmt::format("{} is null", name));
+}
+
+/// The type of C's number; refused if there is none.
+Result<DataType> read_type(ncclDataType_t type);
+
+}  // namespace oriel::comm
+
+namespace front = oriel::comm;
+
+// Each entry is defined under its pnccl name. The nccl name is an alias, which a profiler may
+// replace; the oriel_nccl name is an alias to which libnccl.so.2 forwards and which nobody
+// replaces.
+#if defined(__GNUC__) && !defined(__clang__)
+// gcc finds out that the targets do not throw and would have the aliases say so.
+#pragma GCC diagnostic ignored "-Wmissing-attributes"
+#endif
+#define ORIEL_VISIBLE gnu::visibility("default")
+#define ORIEL_ENTRY(result, name, ...)                                                  \
+  extern "C" [[ORIEL_VISIBLE, gnu::alias("p" #name)]] result name(__VA_ARGS__);         \
+  extern "C" [[ORIEL_VISIBLE, gnu::alias("p" #name)]] result oriel_##name(__VA_ARGS__); \
+  extern "C" [[ORIEL_VISIBLE]] result p##name(__VA_ARGS__)
