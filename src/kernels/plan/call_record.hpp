@@ -22,10 +22,12 @@ struct CollectiveCall {
   DataType type = DataType::f32;
   ReduceOp op = ReduceOp::sum;
   std::uint64_t count = 0;
+  std::int32_t root = 0;  ///< where has_root()
 
   friend bool operator==(const CollectiveCall& a, const CollectiveCall& b) {
     return a.collective == b.collective && a.type == b.type && a.count == b.count &&
-           (a.op == b.op || !reduces(a.collective));
+           (a.op == b.op || !reduces(a.collective)) &&
+           (a.root == b.root || !has_root(a.collective));
   }
 };
 
@@ -48,7 +50,7 @@ constexpr std::uint32_t all_reduce_signature(DataType type, ReduceOp op, std::ui
 struct CallRecord {
   std::uint64_t version;  ///< twice the number of calls so far, and one more while it is written
   std::uint64_t count;
-  std::uint64_t kind;  ///< collective, type and operation, a byte each
+  std::uint64_t kind;  ///< root << 24, then collective, type and operation, a byte each
 };
 
 /// Notes that this rank begins its next call, and says which one that is, from 1.
@@ -59,9 +61,11 @@ inline std::uint64_t record_call(CallRecord& record, const CollectiveCall& call)
   Memory::store<Order::relaxed>(&record.version, version + 1);
   // With release, so that nobody sees one of these and still the version before.
   Memory::store<Order::release>(&record.count, call.count);
-  Memory::store<Order::release>(&record.kind, static_cast<std::uint64_t>(call.collective) << 16 |
-                                                  static_cast<std::uint64_t>(call.type) << 8 |
-                                                  static_cast<std::uint64_t>(call.op));
+  const std::uint64_t root = static_cast<std::uint32_t>(call.root);
+  Memory::store<Order::release>(&record.kind,
+                                root << 24 | static_cast<std::uint64_t>(call.collective) << 16 |
+                                    static_cast<std::uint64_t>(call.type) << 8 |
+                                    static_cast<std::uint64_t>(call.op));
   Memory::store<Order::release>(&record.version, version + 2);
   return version / 2 + 1;
 }
@@ -90,9 +94,10 @@ inline std::optional<NumberedCall> read_call(const CallRecord& record) {
   const bool settled = Memory::load<Order::relaxed>(&record.version) == version;
   if (!settled || version == 0 || version % 2 != 0) return std::nullopt;
   const auto byte = [&](int place) { return static_cast<std::uint8_t>(kind >> place); };
-  return NumberedCall{version / 2,
-                      {static_cast<Collective>(byte(16)), static_cast<DataType>(byte(8)),
-                       static_cast<ReduceOp>(byte(0)), count}};
+  return NumberedCall{
+      version / 2,
+      {static_cast<Collective>(byte(16)), static_cast<DataType>(byte(8)),
+       static_cast<ReduceOp>(byte(0)), count, static_cast<std::int32_t>(kind >> 24)}};
 }
 
 }  // namespace oriel::kernels
