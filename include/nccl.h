@@ -345,6 +345,74 @@ ncclResult_t pncclReduceScatter(const void* sendbuff, void* recvbuff, size_t rec
                                 ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                 cudaStream_t stream);
 
+/// Combines `count` elements of every rank's `sendbuff`, element by element, and stores the result
+/// in the `recvbuff` of rank `root`. Collective; all ranks pass the same count, type, operation and
+/// root. `recvbuff` matters at the root only. Buffers as for ncclAllReduce; in place means that
+/// `sendbuff` and `recvbuff` of the root are equal. This call and the next five are available among
+/// ranks of one node; with ranks of several nodes they return ncclInvalidUsage on every rank.
+ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                        ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclReduce(const void* sendbuff, void* recvbuff, size_t count,
+                         ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm,
+                         cudaStream_t stream);
+
+/// Copies `count` elements of the `sendbuff` of rank `root` into every `recvbuff`. Collective; all
+/// ranks pass the same count, type and root. `sendbuff` matters at the root only, and may equal
+/// `recvbuff` there.
+ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
+                           ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
+                            ncclDataType_t datatype, int root, ncclComm_t comm,
+                            cudaStream_t stream);
+
+/// Broadcasts in place: `buff` is source at the root and destination elsewhere.
+ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
+                       cudaStream_t stream);
+ncclResult_t pncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root,
+                        ncclComm_t comm, cudaStream_t stream);
+
+/// Sends `count` elements to every rank, and receives as many from each: block r of `sendbuff` goes
+/// to rank r, block r of `recvbuff` comes from rank r. Collective; all ranks pass the same count
+/// and type. The buffers do not overlap.
+ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
+                          ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
+                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
+
+/// Collects `count` elements of every rank in the `recvbuff` of rank `root`, in rank order.
+/// Collective; all ranks pass the same count, type and root. `recvbuff` matters at the root only;
+/// in place means that `sendbuff` of the root is recvbuff + root * count elements.
+ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
+                        int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclGather(const void* sendbuff, void* recvbuff, size_t count,
+                         ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
+
+/// Gives rank r the elements from r * count on of the `sendbuff` of rank `root`, `count` of them.
+/// Collective; all ranks pass the same count, type and root. `sendbuff` matters at the root only;
+/// in place means that `recvbuff` of the root is sendbuff + root * count elements.
+ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count,
+                         ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count,
+                          ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
+
+/// Sends `count` elements to rank `peer`, which calls ncclRecv with this rank as its peer and the
+/// same number of bytes. Messages between two ranks arrive in the order of the calls. Outside a
+/// group the call is a group of its own: it may wait for the receive, so calls that depend on each
+/// other belong in one group. In a group the sends and receives of a communicator run together,
+/// behind its collectives: they wait for all streams that they name, and all these streams wait for
+/// them. Streams of which only some are captured are refused. A rank may send to itself inside a
+/// group that receives as much. The peer is a rank of the same node.
+ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
+                       ncclComm_t comm, cudaStream_t stream);
+
+/// Receives `count` elements from rank `peer`, as described for ncclSend.
+ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
+                      ncclComm_t comm, cudaStream_t stream);
+ncclResult_t pncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
+                       ncclComm_t comm, cudaStream_t stream);
+
 /// Opens a group: until ncclGroupEnd, this thread's calls that start communicators, register
 /// windows or communicate are only noted. Groups nest; the outermost counts. Local.
 ncclResult_t ncclGroupStart(void);
@@ -352,7 +420,8 @@ ncclResult_t pncclGroupStart(void);
 
 /// Closes a group; the outermost one carries out what was noted, on all its communicators at once,
 /// and returns the first error among them. As collective and as blocking as the calls inside.
-/// If a call inside was refused, nothing is carried out: ranks that the group was to start,
+/// If a call inside that belongs to the group was refused, nothing is carried out (a failed query,
+/// allocation or destruction inside does not count): ranks that the group was to start,
 /// register or finalize tell their other ranks, which get the same error; other ranks of its
 /// collectives are not told and wait for this one, as they do for a rank that has not called. All
 /// collectives of a group are checked before the first begins.

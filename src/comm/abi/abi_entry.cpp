@@ -29,10 +29,10 @@ ncclResult_t to_nccl(ErrorCode code) {
   return ncclInternalError;
 }
 
-ncclResult_t report(Error error, const char* call) {
+ncclResult_t report(Error error, const char* call, InGroup in_group) {
   const Error full = std::move(error).with_context(call);
   remember_error(full);
-  ThreadGroup::current().remember(full);
+  if (in_group == InGroup::cancels) ThreadGroup::current().remember(full);
   return to_nccl(full.code());
 }
 

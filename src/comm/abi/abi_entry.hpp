@@ -22,8 +22,12 @@ namespace oriel::comm {
 /// The result that stands for an error of this code in C.
 ncclResult_t to_nccl(ErrorCode code);
 
-/// Keeps the error of `call` for ncclGetLastError and for the thread's group, and returns its code.
-ncclResult_t report(Error error, const char* call);
+/// Whether a failed call inside a group makes the end of the group refuse all of it.
+enum class InGroup { is_local, cancels };
+
+/// Keeps the error of `call` for ncclGetLastError, and for the thread's group if it cancels that.
+/// Returns its code.
+ncclResult_t report(Error error, const char* call, InGroup in_group);
 
 /// Disables pthread_cancel() for the time of a call. A cancelled thread is unwound as by an
 /// exception, which may not pass through C and would leave other ranks without this one.
@@ -41,29 +45,37 @@ class NotCancelled {
 /// Runs `body`, keeps its error for ncclGetLastError, and lets no exception into C. A call that
 /// runs out of memory ends `comm`, if it is given: its peers are on their way to the same call.
 template <class Body>
-ncclResult_t guard(const char* call, const Body& body, ncclComm_t comm = nullptr) noexcept {
+ncclResult_t guard(const char* call, const Body& body, ncclComm_t comm = nullptr,
+                   InGroup in_group = InGroup::is_local) noexcept {
   const NotCancelled whole_call;
   try {
     try {
       Status status = body();
-      return status.ok() ? ncclSuccess : report(std::move(status).error(), call);
+      return status.ok() ? ncclSuccess : report(std::move(status).error(), call, in_group);
     } catch (const std::bad_alloc&) {
       end_without_memory(comm);
-      return report(Error(ErrorCode::system, "out of memory"), call);
+      return report(Error(ErrorCode::system, "out of memory"), call, in_group);
     } catch (const std::exception& exception) {
-      return report(Error(ErrorCode::internal, exception.what()), call);
+      return report(Error(ErrorCode::internal, exception.what()), call, in_group);
     }
   } catch (...) {  // there is no memory for a message either
     return ncclSystemError;
   }
 }
 
-/// Runs `body` as guard() does; ncclInProgress if the call goes on in the background.
+/// Runs `body` as guard() does, for a call that belongs to the group in which it is made.
+template <class Body>
+ncclResult_t guard_in_group(const char* call, const Body& body,
+                            ncclComm_t comm = nullptr) noexcept {
+  return guard(call, body, comm, InGroup::cancels);
+}
+
+/// Runs `body` as guard_in_group() does; ncclInProgress if the call goes on in the background.
 template <class Body>
 ncclResult_t guard_progress(const char* call, const Body& body,
                             ncclComm_t comm = nullptr) noexcept {
   bool in_progress = false;
-  const ncclResult_t result = guard(
+  const ncclResult_t result = guard_in_group(
       call, [&] { return body(in_progress); }, comm);
   return result == ncclSuccess && in_progress ? ncclInProgress : result;
 }

@@ -252,7 +252,8 @@ ORIEL_ENTRY(ncclResult_t, ncclCommInitRankConfig, ncclComm_t* comm, int nranks, 
   });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommInitAll, ncclComm_t* comm, int ndev, const int* devlist) {
-  return front::guard("ncclCommInitAll", [&] { return front::init_all(comm, ndev, devlist); });
+  return front::guard_in_group("ncclCommInitAll",
+                               [&] { return front::init_all(comm, ndev, devlist); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
   return front::guard_progress(

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,6 +9,7 @@
 
 #include "base/try.hpp"
 #include "comm/abi/abi_entry.hpp"
+#include "comm/communicator/call_request.hpp"
 #include "comm/group/comm_entry.hpp"
 #include "comm/group/group_call.hpp"
 
@@ -15,36 +17,42 @@
 namespace oriel::comm {
 namespace {
 
-Status collective(kernels::Collective collective, const void* input, void* output,
-                  std::size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t handle,
-                  cudaStream_t stream) {
-  ORIEL_TRY(const auto entry, find_entry(handle));
-  CollectiveRequest request;
-  request.collective = collective;
-  request.input = input;
-  request.output = output;
-  request.count = count;
-  request.stream = stream;
-  ORIEL_TRY(request.type, read_type(type));
+Status read_operation(CommEntry& entry, ncclRedOp_t op, CollectiveRequest& request) {
   if (op >= 0 && op < ncclNumOps) {
     request.op = static_cast<ReduceOp>(op);
-  } else {
-    ORIEL_TRY(const auto reduction, entry->reductions().find(op));
-    if (reduction.type != request.type) {
-      return Error(ErrorCode::invalid_argument,
-                   fmt::format("the operation was made for {}, but the elements are {}",
-                               name_of(reduction.type), name_of(request.type)));
-    }
-    request.op = ReduceOp::premul_sum;
-    request.scalar_bits = reduction.scalar_bits;
-    request.scalar_pointer = reduction.scalar_pointer;
+    return {};
   }
+  ORIEL_TRY(const auto reduction, entry.reductions().find(op));
+  if (reduction.type != request.type) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("the operation was made for {}, but the elements are {}",
+                             name_of(reduction.type), name_of(request.type)));
+  }
+  request.op = ReduceOp::premul_sum;
+  request.scalar_bits = reduction.scalar_bits;
+  request.scalar_pointer = reduction.scalar_pointer;
+  return {};
+}
+
+/// Notes the call in the thread's group, or makes it. `request` has all but type and operation.
+Status collective(CollectiveRequest request, ncclDataType_t type, ncclRedOp_t op,
+                  ncclComm_t handle) {
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  ORIEL_TRY(request.type, read_type(type));
+  ORIEL_CHECK(read_operation(*entry, op, request));
   ThreadGroup& group = ThreadGroup::current();
   if (Communicator* const started = entry->started(); started != nullptr && !group.open()) {
     return started->collective(request);
   }
   ORIEL_TRY(auto communicator, entry->communicator());
   return group.submit(CollectiveJob{std::move(communicator), request});
+}
+
+Status point_to_point(PointToPointRequest request, ncclDataType_t type, ncclComm_t handle) {
+  ORIEL_TRY(const auto entry, find_entry(handle));
+  ORIEL_TRY(request.type, read_type(type));
+  ORIEL_TRY(auto communicator, entry->communicator());
+  return ThreadGroup::current().submit(PointToPointJob{std::move(communicator), request});
 }
 
 }  // namespace
@@ -54,31 +62,158 @@ using oriel::kernels::Collective;
 
 ORIEL_ENTRY(ncclResult_t, ncclAllReduce, const void* sendbuff, void* recvbuff, size_t count,
             ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard(
+  return front::guard_in_group(
       "ncclAllReduce",
       [&] {
-        return front::collective(Collective::all_reduce, sendbuff, recvbuff, count, datatype, op,
-                                 comm, stream);
+        return front::collective({.collective = Collective::all_reduce,
+                                  .input = sendbuff,
+                                  .output = recvbuff,
+                                  .count = count,
+                                  .stream = stream},
+                                 datatype, op, comm);
       },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclAllGather, const void* sendbuff, void* recvbuff, size_t sendcount,
             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard(
+  return front::guard_in_group(
       "ncclAllGather",
       [&] {
-        return front::collective(Collective::all_gather, sendbuff, recvbuff, sendcount, datatype,
-                                 ncclSum, comm, stream);
+        return front::collective({.collective = Collective::all_gather,
+                                  .input = sendbuff,
+                                  .output = recvbuff,
+                                  .count = sendcount,
+                                  .stream = stream},
+                                 datatype, ncclSum, comm);
       },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount,
             ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard(
+  return front::guard_in_group(
       "ncclReduceScatter",
       [&] {
-        return front::collective(Collective::reduce_scatter, sendbuff, recvbuff, recvcount,
-                                 datatype, op, comm, stream);
+        return front::collective({.collective = Collective::reduce_scatter,
+                                  .input = sendbuff,
+                                  .output = recvbuff,
+                                  .count = recvcount,
+                                  .stream = stream},
+                                 datatype, op, comm);
+      },
+      comm);
+}
+ORIEL_ENTRY(ncclResult_t, ncclReduce, const void* sendbuff, void* recvbuff, size_t count,
+            ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm,
+            cudaStream_t stream) {
+  return front::guard_in_group(
+      "ncclReduce",
+      [&] {
+        return front::collective({.collective = Collective::reduce,
+                                  .input = sendbuff,
+                                  .output = recvbuff,
+                                  .count = count,
+                                  .root = root,
+                                  .stream = stream},
+                                 datatype, op, comm);
+      },
+      comm);
+}
+ORIEL_ENTRY(ncclResult_t, ncclBroadcast, const void* sendbuff, void* recvbuff, size_t count,
+            ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) {
+  return front::guard_in_group(
+      "ncclBroadcast",
+      [&] {
+        return front::collective({.collective = Collective::broadcast,
+                                  .input = sendbuff,
+                                  .output = recvbuff,
+                                  .count = count,
+                                  .root = root,
+                                  .stream = stream},
+                                 datatype, ncclSum, comm);
+      },
+      comm);
+}
+ORIEL_ENTRY(ncclResult_t, ncclBcast, void* buff, size_t count, ncclDataType_t datatype, int root,
+            ncclComm_t comm, cudaStream_t stream) {
+  return front::guard_in_group(
+      "ncclBcast",
+      [&] {
+        return front::collective({.collective = Collective::broadcast,
+                                  .input = buff,
+                                  .output = buff,
+                                  .count = count,
+                                  .root = root,
+                                  .stream = stream},
+                                 datatype, ncclSum, comm);
+      },
+      comm);
+}
+ORIEL_ENTRY(ncclResult_t, ncclAlltoAll, const void* sendbuff, void* recvbuff, size_t count,
+            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
+  return front::guard_in_group(
+      "ncclAlltoAll",
+      [&] {
+        return front::collective({.collective = Collective::all_to_all,
+                                  .input = sendbuff,
+                                  .output = recvbuff,
+                                  .count = count,
+                                  .stream = stream},
+                                 datatype, ncclSum, comm);
+      },
+      comm);
+}
+ORIEL_ENTRY(ncclResult_t, ncclGather, const void* sendbuff, void* recvbuff, size_t count,
+            ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) {
+  return front::guard_in_group(
+      "ncclGather",
+      [&] {
+        return front::collective({.collective = Collective::gather,
+                                  .input = sendbuff,
+                                  .output = recvbuff,
+                                  .count = count,
+                                  .root = root,
+                                  .stream = stream},
+                                 datatype, ncclSum, comm);
+      },
+      comm);
+}
+ORIEL_ENTRY(ncclResult_t, ncclScatter, const void* sendbuff, void* recvbuff, size_t count,
+            ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) {
+  return front::guard_in_group(
+      "ncclScatter",
+      [&] {
+        return front::collective({.collective = Collective::scatter,
+                                  .input = sendbuff,
+                                  .output = recvbuff,
+                                  .count = count,
+                                  .root = root,
+                                  .stream = stream},
+                                 datatype, ncclSum, comm);
+      },
+      comm);
+}
+ORIEL_ENTRY(ncclResult_t, ncclSend, const void* sendbuff, size_t count, ncclDataType_t datatype,
+            int peer, ncclComm_t comm, cudaStream_t stream) {
+  return front::guard_in_group(
+      "ncclSend",
+      [&] {
+        return front::point_to_point({.is_send = true,
+                                      .data = const_cast<void*>(sendbuff),
+                                      .count = count,
+                                      .peer = peer,
+                                      .stream = stream},
+                                     datatype, comm);
+      },
+      comm);
+}
+ORIEL_ENTRY(ncclResult_t, ncclRecv, void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
+            ncclComm_t comm, cudaStream_t stream) {
+  return front::guard_in_group(
+      "ncclRecv",
+      [&] {
+        return front::point_to_point(
+            {.is_send = false, .data = recvbuff, .count = count, .peer = peer, .stream = stream},
+            datatype, comm);
       },
       comm);
 }

@@ -3,12 +3,21 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
+#include "comm/communicator/call_notes.hpp"
 #include "kernels/plan/call_record.hpp"
 
 namespace oriel::comm {
 
-/// Returns a call as messages name it: "an all-reduce (sum) of 100 x f32".
+/// Returns "an all-reduce", "a broadcast".
+std::string with_article(std::string_view name);
+
+/// Returns a call as messages name it: "an all-reduce (sum) of 100 x f32", "a broadcast of 7 x u8
+/// with root 2".
 std::string text_of(const kernels::CollectiveCall& call);
+
+/// Returns "a send", "a receive", or "a group of 2 sends and 1 receives".
+std::string text_of(PointToPointCounts counts);
 
 }  // namespace oriel::comm

@@ -3,7 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <string>
 #include <thread>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -11,6 +13,8 @@
 
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "comm/communicator/call_checks.hpp"
+#include "comm/communicator/call_text.hpp"
 #include "comm/communicator/rank_communicator.hpp"
 #include "comm/network/queue_failure.hpp"
 #include "kernels/plan/kernel_set.hpp"
@@ -34,65 +38,29 @@ std::uint32_t signature_of(const CollectiveRequest& request, const kernels::Hier
   return static_cast<std::uint32_t>(hash >> (64 - kernels::kSignatureBits));
 }
 
-struct Range {
-  std::uintptr_t begin;
-  std::uintptr_t end;
-  bool meets(const Range& other) const { return begin < other.end && other.begin < end; }
-};
+/// Returns the plan of a call of no elements. CPU ranks count their calls; GPU ranks cannot, for a
+/// graph may run one of theirs many times. So on GPUs such a call is a kernel too, of the one CTA
+/// that tells and hears which call it is.
+CallPlan plan_of_empty_call(bool is_kernel) {
+  CallPlan plan;
+  plan.only_tells = is_kernel;
+  if (is_kernel) {
+    plan.team.algorithm = kernels::Algorithm::one_shot;
+    plan.team.ctas = 0;
+    plan.team.threads = kernels::kMinThreads;
+  }
+  return plan;
+}
+
+Error not_among_nodes(const std::string& what) {
+  return Error(ErrorCode::invalid_usage,
+               what + " among ranks of several nodes is not available yet")
+      .with_hint(
+          "start the communicator with ranks of one node, or use all-reduce, all-gather and "
+          "reduce-scatter");
+}
 
 }  // namespace
-
-/// Either apart, or in place as each collective has it.
-Status Communicator::check_overlap(const CollectiveRequest& request) const {
-  const std::size_t bytes = request.count * size_of(request.type);
-  const auto ranks = static_cast<std::size_t>(size());
-  const bool gathers = request.collective == kernels::Collective::all_gather;
-  const bool scatters = request.collective == kernels::Collective::reduce_scatter;
-  const auto input = reinterpret_cast<std::uintptr_t>(request.input);
-  const auto output = reinterpret_cast<std::uintptr_t>(request.output);
-  const Range sent{input, input + (scatters ? ranks * bytes : bytes)};
-  const Range received{output, output + (gathers ? ranks * bytes : bytes)};
-  if (!sent.meets(received)) return {};
-  const std::uintptr_t block = static_cast<std::uintptr_t>(rank()) * bytes;
-  const bool in_place = gathers    ? input == output + block
-                        : scatters ? output == input + block
-                                   : input == output;
-  if (in_place) return {};
-  const char* const rule = gathers    ? "sendbuff is not recvbuff + rank * sendcount elements"
-                           : scatters ? "recvbuff is not sendbuff + rank * recvcount elements"
-                                      : "are not equal";
-  return Error(ErrorCode::invalid_argument,
-               fmt::format("sendbuff and recvbuff overlap, but {}", rule));
-}
-
-Status Communicator::check_arguments(const CollectiveRequest& request) const {
-  const std::size_t element = size_of(request.type);
-  const auto bad = [&](std::string message) {
-    return Error(ErrorCode::invalid_argument, std::move(message))
-        .with_context(fmt::format("checking the arguments of an {}", name_of(request.collective)));
-  };
-  // Elements have 1, 2, 4 or 8 bytes: masks, for a division takes as long as a cache miss.
-  std::size_t most = (SIZE_MAX / 8) >> __builtin_ctzll(element);
-  if (request.collective != kernels::Collective::all_reduce) {
-    most /= static_cast<std::size_t>(size());
-  }
-  if (request.count > most) {
-    return bad(fmt::format("count {} is larger than memory", request.count));
-  }
-  if (request.input == nullptr) return bad("sendbuff is null");
-  if (request.output == nullptr) return bad("recvbuff is null");
-  const auto input = reinterpret_cast<std::uintptr_t>(request.input);
-  const auto output = reinterpret_cast<std::uintptr_t>(request.output);
-  if (((input | output) & (element - 1)) != 0) {
-    return bad(fmt::format("{} is not aligned to {}, whose elements have {} bytes",
-                           input % element != 0 ? "sendbuff" : "recvbuff", name_of(request.type),
-                           element));
-  }
-  if (Status apart = check_overlap(request); !apart.ok()) {
-    return bad(apart.error().message());
-  }
-  return {};
-}
 
 Result<kernels::HierarchyPlan> Communicator::plan_among_teams(
     const CollectiveRequest& request) const {
@@ -117,27 +85,20 @@ Result<kernels::HierarchyPlan> Communicator::plan_among_teams(
   return kernels::plan_hierarchy(facts, hierarchy_, teams_, singles_);
 }
 
-CallPlan Communicator::plan_of_empty_call() const {
-  CallPlan plan;
-  // CPU ranks count their calls; GPU ranks cannot, for a graph may run one of theirs many times. So
-  // a call of no elements is a kernel too, of the one CTA that tells and hears which call it is.
-  plan.only_tells = !on_host() && size() > 1 && teams_.view().groups == 1;
-  if (plan.only_tells) {
-    plan.team.algorithm = kernels::Algorithm::one_shot;
-    plan.team.ctas = 0;
-    plan.team.threads = kernels::kMinThreads;
-  }
-  return plan;
-}
-
 Result<CallPlan> Communicator::plan_for(const CollectiveRequest& request) const {
   ORIEL_CHECK(check_usable());
   ORIEL_CHECK(executor_->check_stream(request.stream));
-  if (request.count == 0) return plan_of_empty_call();
+  ORIEL_CHECK(check_root(request, size()));
+  const bool one_team = teams_.view().groups == 1;
+  if (goes_by_exchange(request.collective) && !one_team) {
+    return not_among_nodes(with_article(name_of(request.collective)));
+  }
+  if (request.count == 0) return plan_of_empty_call(!on_host() && size() > 1 && one_team);
   CallPlan plan;
-  ORIEL_CHECK(check_arguments(request));
-  if (request.collective != kernels::Collective::all_reduce ||
-      static_cast<int>(team_facts_.members.size()) != size()) {
+  ORIEL_CHECK(check_collective(request, rank(), size()));
+  plan.by_exchange = goes_by_exchange(request.collective);
+  if (plan.by_exchange) return plan;
+  if (request.collective != kernels::Collective::all_reduce || !one_team) {
     ORIEL_TRY(plan.among_teams, plan_among_teams(request));
     return plan;
   }
@@ -219,6 +180,9 @@ kernels::HierarchyArguments Communicator::make_hierarchy_arguments(
 
 Status Communicator::prepare(const CollectiveRequest& request, const CallPlan& plan) {
   if (request.count == 0 && !plan.only_tells) return {};
+  if (plan.by_exchange) {
+    return executor_->prepare_exchange(exchanges_.call_of(request, wait_control(own_doorbell())));
+  }
   if (plan.among_teams) {
     return executor_->prepare_hierarchy(make_hierarchy_arguments(request, *plan.among_teams));
   }
@@ -231,23 +195,80 @@ Status Communicator::collective(const CollectiveRequest& request) {
 }
 
 Status Communicator::run(const CollectiveRequest& request, const CallPlan& plan) {
+  const kernels::CollectiveCall call{request.collective, request.type, request.op, request.count,
+                                     request.root};
   if (request.count == 0 && !plan.only_tells) {
     // It counts, so that a rank which alone has nothing is not taken to be in the next call.
     if (kernels::CallRecord* const record = call_record(team_facts_.index)) {
-      executor_->pass_over(*record, {request.collective, request.type, request.op, 0});
+      executor_->pass_over(*record, call);
     }
     return {};
   }
-  in_call_.store(on_host(), std::memory_order_relaxed);
-  Status run = plan.among_teams
-                   ? executor_->run_hierarchy(make_hierarchy_arguments(request, *plan.among_teams),
-                                              request.stream)
-                   : executor_->run(plan.team, make_arguments(request, plan.team), request.stream);
-  in_call_.store(false, std::memory_order_relaxed);
-  if (run.ok() && !on_host()) note_enqueued(request);
-  if (run.ok() || !on_host()) return run;
+  if (on_host()) notes_.enter_collective();
+  Status run;
+  if (plan.by_exchange) {
+    ExchangeCall exchange = exchanges_.call_of(request, wait_control(own_doorbell()));
+    exchange.record = call_record(team_facts_.index);
+    run = executor_->run_exchange(std::move(exchange));
+  } else if (plan.among_teams) {
+    run = executor_->run_hierarchy(make_hierarchy_arguments(request, *plan.among_teams),
+                                   request.stream);
+  } else {
+    run = executor_->run(plan.team, make_arguments(request, plan.team), request.stream);
+  }
+  if (run.ok() && !on_host()) notes_.note_enqueued(call);
+  return end_call(std::move(run));
+}
+
+Status Communicator::end_call(Status run) {
+  if (!on_host()) return run;
+  notes_.leave();
+  if (run.ok()) return run;
   await_failure();
   return poisoned_ ? Status(*async_error()) : run;
+}
+
+void Communicator::begin_exchanges() {
+  kernels::ExchangeArguments common;
+  common.scratch = control_.flat_base;
+  common.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
+  common.rank = team_facts_.index;
+  common.ranks = static_cast<std::int32_t>(team_facts_.members.size());
+  common.doorbell = layout_.doorbell;
+  common.failure = &notices_->on_device()->failure;
+  if (!on_host()) {
+    common.signatures = layout_.signatures;
+    common.signature_calls = layout_.epochs + offsetof(kernels::CtaCounters, signature);
+  }
+  exchanges_.begin(common);
+}
+
+Status Communicator::check(const PointToPointRequest& request) const {
+  ORIEL_CHECK(check_usable());
+  ORIEL_CHECK(executor_->check_stream(request.stream));
+  ORIEL_CHECK(check_point_to_point(request, size()));
+  if (teams_.view().groups > 1) return not_among_nodes(request.is_send ? "a send" : "a receive");
+  return {};
+}
+
+Result<PointToPointPlan> Communicator::plan_for(
+    const std::vector<PointToPointRequest>& requests) const {
+  for (const PointToPointRequest& request : requests) ORIEL_CHECK(check(request));
+  ORIEL_TRY(auto plan, exchanges_.plan(requests));
+  ORIEL_CHECK(executor_->check_joined(plan.streams));
+  return plan;
+}
+
+Status Communicator::prepare(const PointToPointPlan& plan) {
+  return executor_->prepare_exchange(exchanges_.call_of(plan, wait_control(own_doorbell())));
+}
+
+Status Communicator::run(const PointToPointPlan& plan) {
+  if (plan.is_empty()) return {};
+  if (on_host()) notes_.enter(plan.counts);
+  Status run = executor_->run_exchange(exchanges_.call_of(plan, wait_control(own_doorbell())));
+  if (run.ok() && !on_host()) notes_.note_enqueued(plan.counts);
+  return end_call(std::move(run));
 }
 
 void Communicator::await_failure() {

@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstddef>
-#include <string_view>
 
 #include <fmt/format.h>
 
@@ -12,14 +11,6 @@
 
 /// Names the calls of ranks that are not in the same one.
 namespace oriel::comm {
-
-std::string text_of(const kernels::CollectiveCall& call) {
-  const std::string operation =
-      kernels::reduces(call.collective) ? fmt::format(" ({})", name_of(call.op)) : "";
-  const std::string_view name = name_of(call.collective);
-  return fmt::format("{} {}{} of {} x {}", name.front() == 'a' ? "an" : "a", name, operation,
-                     call.count, name_of(call.type));
-}
 
 kernels::CallRecord* Communicator::call_record(int index) const {
   if (!on_host() || control_.flat_base == nullptr) return nullptr;
@@ -54,15 +45,16 @@ std::optional<Error> Communicator::different_calls() const {
                                first_rank, other, first_rank, text_of(*first), other,
                                text_of(there->call)))
           .with_origin(other)
-          .with_hint("all ranks pass the same count, type and operation, in the same order");
+          .with_hint("all ranks pass the same count, type, operation and root, in the same order");
     }
   }
   return std::nullopt;
 }
 
 std::optional<Error> Communicator::left_behind_by(int rank) const {
-  // What comes over a network may be late.
-  if (live_network_ != nullptr) return std::nullopt;
+  // What comes over a network may be late. A peer of a send or receive may be in a later collective
+  // that does not wait for this rank.
+  if (live_network_ != nullptr || notes_.is_in_point_to_point()) return std::nullopt;
   const auto& members = team_facts_.members;
   const auto at = std::find(members.begin(), members.end(), rank);
   if (at == members.end()) return std::nullopt;

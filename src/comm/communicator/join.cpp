@@ -119,6 +119,42 @@ class StepTimes {
   std::string text_;
 };
 
+/// Refuses what the user demands and `max_ctas`, the most CTAs of a collective, does not allow.
+Status check_limits(int max_ctas, int min_ctas, const kernels::Overrides& overrides,
+                    kernels::Backend backend) {
+  if (min_ctas > max_ctas) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("minCTAs is {}, but {} is the most that a collective can use here",
+                             min_ctas, max_ctas))
+        .with_hint(kCtaLimitHint);
+  }
+  if (overrides.ctas > max_ctas) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("environment variable ORIEL_CTAS is {}, but {} is the most that a "
+                             "collective can use here",
+                             overrides.ctas, max_ctas))
+        .with_hint(kCtaLimitHint);
+  }
+  if (overrides.algorithm == kernels::name_of(kernels::Algorithm::eager) &&
+      backend != kernels::Backend::host) {
+    return Error(ErrorCode::invalid_usage,
+                 "environment variable ORIEL_ALGORITHM is eager, which GPUs do not have")
+        .with_hint("use one_shot, two_shot or stream");
+  }
+  return {};
+}
+
+// Teams may have slots of different sizes; the ranks of one compute the same from what all know.
+std::size_t choose_slot_bytes(const Settings& settings, const std::vector<int>& team,
+                              const Topology& topology, window::MemoryKind kind) {
+  if (settings.big_size_bytes != 0) return settings.big_size_bytes;
+  std::uint64_t most = 0;
+  for (const int member : team) {
+    most = std::max(most, topology.infos[static_cast<std::size_t>(member)].memory_bytes);
+  }
+  return window::automatic_slot_bytes(kind, most, static_cast<int>(team.size()));
+}
+
 }  // namespace
 
 Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
@@ -262,39 +298,6 @@ Task<Status> Communicator::agree_on_topology() {
   co_return Status();
 }
 
-Status Communicator::check_limits(int max_ctas) const {
-  if (options_.min_ctas > max_ctas) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("minCTAs is {}, but {} is the most that a collective can use here",
-                             options_.min_ctas, max_ctas))
-        .with_hint(kCtaLimitHint);
-  }
-  if (overrides_.ctas > max_ctas) {
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("environment variable ORIEL_CTAS is {}, but {} is the most that a "
-                             "collective can use here",
-                             overrides_.ctas, max_ctas))
-        .with_hint(kCtaLimitHint);
-  }
-  if (settings_->algorithm == AlgorithmChoice::eager && !on_host()) {
-    return Error(ErrorCode::invalid_usage,
-                 "environment variable ORIEL_ALGORITHM is eager, which GPUs do not have")
-        .with_hint("use one_shot, two_shot or stream");
-  }
-  return {};
-}
-
-// Teams may have slots of different sizes; the ranks of one compute the same from what all know.
-std::size_t Communicator::choose_slot_bytes() const {
-  if (settings_->big_size_bytes != 0) return settings_->big_size_bytes;
-  std::uint64_t most = 0;
-  for (const int member : team_facts_.members) {
-    most = std::max(most, topology_.infos[static_cast<std::size_t>(member)].memory_bytes);
-  }
-  return window::automatic_slot_bytes(device_->memory().kind(), most,
-                                      static_cast<int>(team_facts_.members.size()));
-}
-
 Status Communicator::lay_out_scratch(int max_ctas) {
   const std::uint64_t all = settings_->scratch_size_bytes;
   const auto team = static_cast<int>(team_facts_.members.size());
@@ -306,6 +309,8 @@ Status Communicator::lay_out_scratch(int max_ctas) {
                                          on_host() ? all - among_teams : all);
   ORIEL_TRY(hierarchy_, kernels::make_hierarchy_layout(size(), layout_.total_bytes, among_teams));
   layout_.total_bytes += among_teams;
+  exchanges_.lay_out(device_->backend(), team, max_ctas, layout_.total_bytes);
+  layout_.total_bytes += exchanges_.scratch_bytes();
   return {};
 }
 
@@ -327,12 +332,13 @@ Task<Status> Communicator::agree_on_choices() {
   const int limit = options_.max_ctas > 0 ? options_.max_ctas : 1 << 20;
   const int max_ctas =
       std::max(1, std::min(limit, device_->max_ctas(most_ranks_on_a_device(topology_.infos))));
-  if (local.ok()) local = check_limits(max_ctas);
+  if (local.ok()) local = check_limits(max_ctas, options_.min_ctas, overrides_, device_->backend());
   Status laid_out = lay_out_scratch(max_ctas);
   if (local.ok()) local = std::move(laid_out);
   if (local.ok()) local = kernels::check_choice(table, device_->backend(), layout_);
   if (local.ok() && needs_network()) local = check_network_settings(*settings_);
-  slot_bytes_ = choose_slot_bytes();
+  slot_bytes_ =
+      choose_slot_bytes(*settings_, team_facts_.members, topology_, device_->memory().kind());
   std::vector<boot::AgreedField> fields = {
       {"the table of algorithms (ORIEL_TABLE)", table.hash(), text_of_hash},
       {"the forced algorithm (ORIEL_ALGORITHM)", static_cast<std::uint64_t>(settings_->algorithm),
@@ -377,7 +383,9 @@ Task<Status> Communicator::make_scratch(EventLoop& loop, Deadline deadline) {
   attempt(make_network_windows(), network_windows_);
   if (!on_host()) attempt(copy_groupings(), groupings_);
   if (local.ok()) {
-    attempt(co_await device_->make_scratch(loop, layout_, hierarchy_, deadline), scratch_);
+    attempt(
+        co_await device_->make_scratch(loop, layout_, hierarchy_, exchanges_.channels(), deadline),
+        scratch_);
   }
   std::vector<boot::AgreedField> fields;
   co_return co_await session_->world().agree(boot::Operation::control_window, std::move(local),
@@ -412,6 +420,7 @@ Task<Status> Communicator::make_control_window(EventLoop& loop, Deadline deadlin
     co_return std::move(registered).error().with_context("registering the scratch memory");
   }
   control_ = registered.value().front();
+  begin_exchanges();
   co_return Status();
 }
 

@@ -199,11 +199,14 @@ std::optional<Error> Communicator::given_up() const {
   }
   if (kind != kernels::FailureKind::none) {
     const auto index = static_cast<std::int32_t>(failure >> 32);
-    const int other = kind == kernels::FailureKind::world_signature ? index : world_rank_of(index);
+    const int other =
+        kind == kernels::FailureKind::world_signature ? index : team_facts_.world_rank_of(index);
     return Error(ErrorCode::invalid_usage,
                  fmt::format("ranks {} and {} are in different calls", rank(), other))
         .with_origin(other)
-        .with_hint("all ranks pass the same count, type and operation, in the same order of calls");
+        .with_hint(
+            "all ranks pass the same count, type, operation and root, in the same order of "
+            "calls; a send and its receive have the same size");
   }
   if (gave_up != 0) {
     const int other = device::stalled_rank(gave_up);
@@ -218,12 +221,6 @@ std::optional<Error> Communicator::given_up() const {
         .with_hint("the rank named last is stopped, or is not in this call");
   }
   return std::nullopt;
-}
-
-int Communicator::world_rank_of(int index) const {
-  const auto& members = team_facts_.members;
-  const bool known = index >= 0 && index < static_cast<int>(members.size());
-  return known ? members[static_cast<std::size_t>(index)] : -1;
 }
 
 void Communicator::look_for_failure() {

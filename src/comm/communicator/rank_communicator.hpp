@@ -19,7 +19,10 @@
 #include "base/spare_descriptor.hpp"
 #include "base/task.hpp"
 #include "boot/session/session.hpp"
+#include "comm/communicator/call_notes.hpp"
+#include "comm/communicator/call_request.hpp"
 #include "comm/communicator/device_comm_memory.hpp"
+#include "comm/communicator/team_exchange.hpp"
 #include "comm/device/device.hpp"
 #include "comm/device/topology.hpp"
 #include "comm/device/window_sink.hpp"
@@ -56,23 +59,12 @@ struct JoinRequest {
   std::optional<Error> refused;
 };
 
-/// One collective, as it comes through the front door.
-struct CollectiveRequest {
-  kernels::Collective collective = kernels::Collective::all_reduce;
-  const void* input = nullptr;
-  void* output = nullptr;
-  std::size_t count = 0;  ///< of an all-gather what each rank sends, else what each receives
-  DataType type = DataType::u8;
-  ReduceOp op = ReduceOp::sum;
-  std::uint64_t scalar_bits = 0;         ///< premul_sum: this rank's scalar, or
-  const void* scalar_pointer = nullptr;  ///< where the device reads it
-  void* stream = nullptr;
-};
-
-/// How a collective is carried out: by one of the all-reduces of a single LSA team, or among teams.
+/// How a collective is carried out: by one of the all-reduces of a single LSA team, as an exchange
+/// of such a team, or among teams.
 struct CallPlan {
   kernels::Plan team;
   std::optional<kernels::HierarchyPlan> among_teams{};
+  bool by_exchange = false;
   /// A call of no elements on a GPU, of which ranks only tell each other: `team` has no CTAs.
   bool only_tells = false;
 };
@@ -125,6 +117,13 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   /// Makes ready what the second step would first have to wait for (Executor::prepare). Local.
   Status prepare(const CollectiveRequest& request, const CallPlan& plan);
 
+  /// Checks one send or receive, as far as it can be told without the others of its group. Local.
+  Status check(const PointToPointRequest& request) const;
+  /// The three steps of a group's sends and receives, which run as one exchange.
+  Result<PointToPointPlan> plan_for(const std::vector<PointToPointRequest>& requests) const;
+  Status prepare(const PointToPointPlan& plan);
+  Status run(const PointToPointPlan& plan);
+
   /// Completes what was enqueued and ends the communicator's use for collectives. If this rank
   /// `refused`, all ranks get that error and nothing has changed.
   Task<Status> finalize(EventLoop& loop, std::optional<Error> refused = std::nullopt);
@@ -163,9 +162,6 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   /// Whether there are several LSA teams, which a network can join. The same on all ranks.
   bool needs_network() const;
   Task<Status> agree_on_choices();
-  std::size_t choose_slot_bytes() const;
-  /// What the user demands and `max_ctas`, the most CTAs of a collective, does not allow.
-  Status check_limits(int max_ctas) const;
   Status lay_out_scratch(int max_ctas);
   Result<std::unique_ptr<NetworkWindows>> make_network_windows();
   Task<Status> make_scratch(EventLoop& loop, Deadline deadline);
@@ -192,8 +188,6 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Status> agree_on_end(EventLoop& loop, std::optional<Error> refused);
 
   Status check_usable() const;
-  Status check_arguments(const CollectiveRequest& request) const;
-  Status check_overlap(const CollectiveRequest& request) const;
   Result<kernels::HierarchyPlan> plan_among_teams(const CollectiveRequest& request) const;
   bool on_host() const { return device_->backend() == kernels::Backend::host; }
   /// The tables of both groupings where kernels read them.
@@ -208,7 +202,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   device::Doorbell* own_doorbell() const;
   /// How this rank's waits end. `doorbell` is this rank's own; GPUs need none.
   device::WaitControl wait_control(void* doorbell) const;
-  CallPlan plan_of_empty_call() const;
+  void begin_exchanges();
   kernels::AllReduceArguments make_arguments(const CollectiveRequest& request,
                                              const kernels::Plan& plan) const;
   /// After a call on the host, or at a tick: what the notices say of a wait that was given up.
@@ -221,15 +215,13 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   std::optional<Error> different_calls() const;
   /// Where the rank that this one has long waited for is in a later call already.
   std::optional<Error> left_behind_by(int rank) const;
-  /// On a GPU: notes the call for tell_of_stall().
-  void note_enqueued(const CollectiveRequest& request);
   void watch_stall(TimePoint now);
   void tell_of_stall(std::chrono::seconds lasted, int culprit) const;
   std::string stalled_call() const;
   /// The ranks that have not come to this rank's call, as far as it sees, and `culprit`.
   std::vector<int> awaited_ranks(int culprit) const;
-  /// The world rank of a member of the team; -1 if there is none at `index`.
-  int world_rank_of(int index) const;
+  /// Returns the outcome of a call that has run, on the host once its failure is known.
+  Status end_call(Status run);
   /// As look_for_failure(), after a wait that was given up: until it is known who is to be named.
   void await_failure();
   /// Tells all ranks that the communicator is of no more use.
@@ -261,6 +253,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   kernels::Overrides overrides_;
   kernels::ScratchLayout layout_;
   kernels::HierarchyLayout hierarchy_;  // behind the other
+  TeamExchange exchanges_;              // has the last part
   kernels::GroupingTables teams_;       // the two ways to group the ranks
   kernels::GroupingTables singles_;
   shadow::OwnedShadow groupings_;  // the tables of both, for kernels of a GPU
@@ -273,8 +266,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   std::atomic<bool> poisoned_{false};
   std::atomic<bool> finalized_{false};
   bool watched_ = false;
-  std::atomic<bool> in_call_{false};     // CPU ranks
-  kernels::NumberedCall last_enqueued_;  // GPU ranks; guarded by failure_mutex_
+  CallNotes notes_;
   /// A wait that has lasted for a second, as the ticks see it.
   struct Stall {
     StallWatch watch;

@@ -29,28 +29,24 @@ std::string list_of(const std::vector<int>& ranks) {
 
 }  // namespace
 
-void Communicator::note_enqueued(const CollectiveRequest& request) {
-  const std::lock_guard lock(failure_mutex_);
-  last_enqueued_.call = {request.collective, request.type, request.op, request.count};
-  ++last_enqueued_.number;
-}
-
 std::string Communicator::stalled_call() const {
-  if (on_host()) {
-    const auto own = last_call(team_facts_.index);
-    if (!in_call_.load(std::memory_order_relaxed) || !own) return "a wait of the user's own";
-    return fmt::format("{} (call {} of the communicator)", text_of(own->call), own->number);
+  if (!on_host()) {
+    const std::string last = notes_.enqueued_text();
+    return last.empty() ? "a kernel of the user's"
+                        : fmt::format("a kernel (the last call enqueued, {})", last);
   }
-  const std::lock_guard lock(failure_mutex_);
-  if (last_enqueued_.number == 0) return "a kernel of the user's";
-  return fmt::format("a kernel (the last call enqueued, number {}, is {})", last_enqueued_.number,
-                     text_of(last_enqueued_.call));
+  std::string point_to_point = notes_.point_to_point_text();
+  if (!point_to_point.empty()) return point_to_point;
+  const auto own = last_call(team_facts_.index);
+  if (!notes_.is_in_collective() || !own) return "a wait of the user's own";
+  return fmt::format("{} (call {} of the communicator)", text_of(own->call), own->number);
 }
 
 std::vector<int> Communicator::awaited_ranks(int culprit) const {
   std::vector<int> awaited;
   const auto own = last_call(team_facts_.index);
-  for (std::size_t index = 0; own && in_call_ && index < team_facts_.members.size(); ++index) {
+  const bool in_collective = notes_.is_in_collective();
+  for (std::size_t index = 0; own && in_collective && index < team_facts_.members.size(); ++index) {
     const auto there = last_call(static_cast<int>(index));
     if (!there || there->number < own->number) awaited.push_back(team_facts_.members[index]);
   }
@@ -96,10 +92,11 @@ void Communicator::watch_stall(TimePoint now) {
     return give_up(
         Error(ErrorCode::remote,
               fmt::format("rank {} has destroyed its communicator, while rank {} waits for it in a "
-                          "collective",
+                          "collective, a send or a receive",
                           culprit, rank()))
             .with_origin(culprit)
-            .with_hint("all ranks make the same collective calls before they destroy"));
+            .with_hint("all ranks make the same calls, and both ends those that match, before they "
+                       "destroy"));
   }
   if (const auto lasted = stall_.watch.due(now)) tell_of_stall(*lasted, culprit);
 }

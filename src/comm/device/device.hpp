@@ -16,6 +16,7 @@
 #include "kernels/plan/arguments.hpp"
 #include "kernels/plan/call_record.hpp"
 #include "kernels/plan/choice.hpp"
+#include "kernels/plan/exchange.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"
 #include "net/copy/data_mover.hpp"
 #include "net/mlx5/mlx5_memory.hpp"
@@ -45,12 +46,26 @@ class NoticeBoard {
   virtual Notices* on_device() = 0;  ///< the same words as the device addresses them
 };
 
-/// Carries out the collectives of one communicator on its device, in the order of the calls.
+/// One exchange: a collective, or the sends and receives of a group.
+struct ExchangeCall {
+  std::vector<kernels::ExchangeArguments> launches;  ///< in order
+  /// At least one, each once. On a GPU the launches go to the first, behind what the others hold;
+  /// the others wait for them.
+  std::vector<void*> streams{nullptr};
+  /// CPU ranks: where a collective is recorded, and what it is. Null for sends and receives.
+  kernels::CallRecord* record = nullptr;
+  kernels::CollectiveCall collective;
+};
+
+/// Carries out the calls of one communicator on its device, in the order of the calls.
 class Executor {
  public:
   virtual ~Executor() = default;
   /// Checks what the device needs to know of a call's `stream`. Local.
   virtual Status check_stream(void* stream) = 0;
+  /// Checks that one exchange can join these streams: invalid_usage if only some of them are
+  /// captured, or by different captures. Local.
+  virtual Status check_joined(const std::vector<void*>& streams) = 0;
   /// Makes ready what run() would first have to wait for. Local; needs to be called only by threads
   /// that run several calls which wait for each other.
   virtual Status prepare(const kernels::Plan& plan,
@@ -63,6 +78,9 @@ class Executor {
                      void* stream) = 0;
   /// The same for a collective among teams, and those that are no all-reduces.
   virtual Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) = 0;
+  virtual Status prepare_exchange(const ExchangeCall& call) = 0;
+  /// As run(), for a collective of one LSA team or for sends and receives.
+  virtual Status run_exchange(ExchangeCall call) = 0;
   /// A call of no elements that runs nothing. On the host it is one of those that are counted:
   /// `record` is this rank's. Nothing on a GPU, where ranks do not count.
   virtual void pass_over(kernels::CallRecord& record, const kernels::CollectiveCall& call) = 0;
@@ -77,6 +95,12 @@ struct TeamFacts {
   std::vector<int> members;        ///< world ranks of the LSA team
   int index = 0;                   ///< this rank among them
   std::uint64_t communicator = 0;  ///< the communicator's number, as kernels know it
+
+  /// Returns the world rank of the member at `at`; -1 if there is none.
+  int world_rank_of(int at) const {
+    const bool known = at >= 0 && at < static_cast<int>(members.size());
+    return known ? members[static_cast<std::size_t>(at)] : -1;
+  }
 };
 
 /// What a software NIC needs besides the processor to serve kernels of a device; nothing on the
@@ -104,12 +128,12 @@ class Device {
   virtual Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node, const Settings& settings,
                                            topo::Wanted wanted) = 0;
   /// Fresh memory of memory(), as the algorithms expect a rank's scratch: of layout.total_bytes, in
-  /// which `hierarchy` has its part. A GPU fills it between other work: this suspends for it, and
-  /// gives up so long before `deadline` that other ranks can still be told. What the GPU has yet to
-  /// write to by then, the device keeps until it has.
+  /// which `hierarchy` and `channels` have their parts. A GPU fills it between other work: this
+  /// suspends for it, and gives up so long before `deadline` that other ranks can still be told.
+  /// What the GPU has yet to write to by then, the device keeps until it has.
   virtual Task<Result<void*>> make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
                                            kernels::HierarchyLayout hierarchy,
-                                           Deadline deadline) = 0;
+                                           kernels::ChannelLayout channels, Deadline deadline) = 0;
   /// The same for `bytes` (a multiple of 4) that are zero, but for `part` at `offset`.
   virtual Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
                                            std::vector<std::byte> part, Deadline deadline) = 0;

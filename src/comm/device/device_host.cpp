@@ -1,8 +1,11 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -31,6 +34,18 @@ class HostNoticeBoard final : public NoticeBoard {
   alignas(64) Notices notices_;
 };
 
+/// Records a collective and has its messages carry its number.
+void number_messages(ExchangeCall& call) {
+  const std::uint64_t number = kernels::record_call(*call.record, call.collective);
+  for (kernels::ExchangeArguments& launch : call.launches) {
+    launch.fold_signature = kernels::numbered_signature(launch.fold_signature, number);
+    for (std::int32_t i = 0; i < launch.messages; ++i) {
+      std::uint32_t& signature = launch.message[static_cast<std::size_t>(i)].signature;
+      signature = kernels::numbered_signature(signature, number);
+    }
+  }
+}
+
 class HostExecutor final : public Executor {
  public:
   Status check_stream(void* stream) override {
@@ -56,6 +71,20 @@ class HostExecutor final : public Executor {
     return Error(ErrorCode::internal,
                  fmt::format("a wait of an {} was given up for no known reason",
                              name_of(arguments.collective)));
+  }
+  Status check_joined(const std::vector<void*>& /*streams*/) override { return {}; }
+  Status prepare_exchange(const ExchangeCall& /*call*/) override { return {}; }
+  Status run_exchange(ExchangeCall call) override {
+    const std::lock_guard lock(mutex_);
+    if (call.record != nullptr) number_messages(call);
+    for (const kernels::ExchangeArguments& launch : call.launches) {
+      if (kernels::run_exchange_on_host(launch)) continue;
+      return Error(ErrorCode::internal,
+                   fmt::format("a wait of {} was given up for no known reason",
+                               call.record != nullptr ? name_of(call.collective.collective)
+                                                      : "sends and receives"));
+    }
+    return {};
   }
   void pass_over(kernels::CallRecord& record, const kernels::CollectiveCall& call) override {
     const std::lock_guard lock(mutex_);
@@ -87,6 +116,7 @@ class HostDevice final : public Device {
   }
   Task<Result<void*>> make_scratch(EventLoop& /*loop*/, kernels::ScratchLayout layout,
                                    kernels::HierarchyLayout /*hierarchy*/,
+                                   kernels::ChannelLayout /*channels*/,
                                    Deadline /*deadline*/) override {
     // Few calls use all of it, and making it present costs a rank more than the rest of its start.
     // A fresh memfd is zero, which is what flagged lines and counters begin with.

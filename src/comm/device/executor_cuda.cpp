@@ -15,16 +15,80 @@ Result<std::unique_ptr<Executor>> CudaExecutor::make(CUcontext context) {
   CUevent event = nullptr;
   ORIEL_CHECK(
       cuda_status("creating an event", cuda().event_create(&event, CU_EVENT_DISABLE_TIMING)));
-  return std::unique_ptr<Executor>(new CudaExecutor(context, event));
+  CUevent joint = nullptr;
+  Status created =
+      cuda_status("creating an event", cuda().event_create(&joint, CU_EVENT_DISABLE_TIMING));
+  if (!created.ok()) {
+    static_cast<void>(cuda().event_destroy(event));
+    return std::move(created).error();
+  }
+  return std::unique_ptr<Executor>(new CudaExecutor(context, event, joint));
 }
 
 CudaExecutor::~CudaExecutor() {
-  // Tried even if the context cannot be entered: the event knows its own.
+  // Tried even if the context cannot be entered: the events know their own.
   const auto scope = CudaScope::enter(context_);
+  static_cast<void>(cuda().event_destroy(joint_));
   static_cast<void>(cuda().event_destroy(event_));
 }
 
 Status CudaExecutor::check_stream(void* /*stream*/) {
+  return {};
+}
+
+namespace {
+
+/// Which capture a stream is in; empty for none.
+Result<std::optional<cuuint64_t>> capture_of(CUstream stream) {
+  CUstreamCaptureStatus status{};
+  cuuint64_t capture = 0;
+  ORIEL_CHECK(cuda_status("asking whether the stream is captured",
+                          cuda().stream_get_capture_info(stream, &status, &capture, nullptr,
+                                                         nullptr, nullptr, nullptr)));
+  if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+    return Error(ErrorCode::invalid_usage, "the stream's capture has been invalidated");
+  }
+  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return std::optional<cuuint64_t>();
+  return std::optional<cuuint64_t>(capture);
+}
+
+/// The nodes that the next one of a captured stream would follow.
+Result<std::vector<CUgraphNode>> nodes_of(CUstream stream) {
+  CUstreamCaptureStatus status{};
+  cuuint64_t id = 0;
+  const CUgraphNode* nodes = nullptr;
+  const CUgraphEdgeData* edges = nullptr;
+  std::size_t count = 0;
+  ORIEL_CHECK(cuda_status(
+      "asking for a capture's nodes",
+      cuda().stream_get_capture_info(stream, &status, &id, nullptr, &nodes, &edges, &count)));
+  return std::vector<CUgraphNode>(nodes, nodes + count);
+}
+
+Status add_dependencies(CUstream stream, std::vector<CUgraphNode>& nodes) {
+  if (nodes.empty()) return {};
+  return cuda_status(
+      "ordering calls inside a capture",
+      cuda().stream_update_capture_dependencies(stream, nodes.data(), nullptr, nodes.size(),
+                                                CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+}
+
+}  // namespace
+
+Status CudaExecutor::check_joined(const std::vector<void*>& streams) {
+  if (streams.size() < 2) return {};
+  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
+  ORIEL_TRY(const auto first, capture_of(static_cast<CUstream>(streams.front())));
+  for (void* const stream : streams) {
+    ORIEL_TRY(const auto capture, capture_of(static_cast<CUstream>(stream)));
+    if (capture == first) continue;
+    const bool is_mixed = capture.has_value() != first.has_value();
+    return Error(ErrorCode::invalid_usage,
+                 is_mixed ? "of the streams of a group's sends and receives some are captured and "
+                            "some are not"
+                          : "the streams of a group's sends and receives are in different captures")
+        .with_hint("use one stream, or have all of them take part in one capture");
+  }
   return {};
 }
 
@@ -41,25 +105,14 @@ Status CudaExecutor::follow_last_call(CUstream stream, unsigned long long number
 }
 
 Status CudaExecutor::follow_captured_call(CUstream stream, unsigned long long capture) {
-  if (capture != capture_ || captured_stream_ == stream || captured_nodes_.empty()) return {};
-  return cuda_status("ordering calls inside a capture",
-                     cuda().stream_update_capture_dependencies(stream, captured_nodes_.data(),
-                                                               nullptr, captured_nodes_.size(),
-                                                               CU_STREAM_ADD_CAPTURE_DEPENDENCIES));
+  if (capture != capture_ || captured_stream_ == stream) return {};
+  return add_dependencies(stream, captured_nodes_);
 }
 
 Status CudaExecutor::remember_captured_call(CUstream stream, unsigned long long capture) {
-  CUstreamCaptureStatus status{};
-  cuuint64_t id = 0;
-  const CUgraphNode* nodes = nullptr;
-  const CUgraphEdgeData* edges = nullptr;
-  std::size_t count = 0;
-  ORIEL_CHECK(cuda_status(
-      "asking for a capture's nodes",
-      cuda().stream_get_capture_info(stream, &status, &id, nullptr, &nodes, &edges, &count)));
+  ORIEL_TRY(captured_nodes_, nodes_of(stream));
   capture_ = capture;
   captured_stream_ = stream;
-  captured_nodes_.assign(nodes, nodes + count);
   return {};
 }
 
@@ -80,22 +133,47 @@ Status CudaExecutor::run_hierarchy(const kernels::HierarchyArguments& arguments,
                       [&](CUstream where) { return kernels::launch_hierarchy(arguments, where); });
 }
 
+Status CudaExecutor::prepare_exchange(const ExchangeCall& call) {
+  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
+  return kernels::load_exchange(call.launches.front());  // one kernel runs them all
+}
+
+Status CudaExecutor::follow_stream(CUstream stream, CUstream other) {
+  ORIEL_TRY(const auto capture, capture_of(other));
+  if (capture) {
+    ORIEL_TRY(auto nodes, nodes_of(other));
+    return add_dependencies(stream, nodes);
+  }
+  ORIEL_CHECK(cuda_status("recording what a stream holds", cuda().event_record(joint_, other)));
+  return cuda_status("waiting for another stream",
+                     cuda().stream_wait_event(stream, joint_, CU_EVENT_WAIT_DEFAULT));
+}
+
+Status CudaExecutor::run_exchange(ExchangeCall call) {
+  const auto launch = [&](CUstream where) -> Status {
+    for (std::size_t i = 1; i < call.streams.size(); ++i) {
+      ORIEL_CHECK(follow_stream(where, static_cast<CUstream>(call.streams[i])));
+    }
+    for (const kernels::ExchangeArguments& one : call.launches) {
+      ORIEL_CHECK(kernels::launch_exchange(one, where));
+    }
+    for (std::size_t i = 1; i < call.streams.size(); ++i) {
+      ORIEL_CHECK(follow_stream(static_cast<CUstream>(call.streams[i]), where));
+    }
+    return {};
+  };
+  return run_in_order(static_cast<CUstream>(call.streams.front()), launch);
+}
+
 template <class Launch>
 Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
   const std::lock_guard lock(mutex_);
   ORIEL_TRY(const auto scope, CudaScope::enter(context_));
-  CUstreamCaptureStatus status{};
-  cuuint64_t capture = 0;
-  ORIEL_CHECK(cuda_status("asking whether the stream is captured",
-                          cuda().stream_get_capture_info(stream, &status, &capture, nullptr,
-                                                         nullptr, nullptr, nullptr)));
-  if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
-    return Error(ErrorCode::invalid_usage, "the stream's capture has been invalidated");
-  }
-  if (status == CU_STREAM_CAPTURE_STATUS_ACTIVE) {
-    ORIEL_CHECK(follow_captured_call(stream, capture));
+  ORIEL_TRY(const auto capture, capture_of(stream));
+  if (capture) {
+    ORIEL_CHECK(follow_captured_call(stream, *capture));
     ORIEL_CHECK(launch(stream));
-    return remember_captured_call(stream, capture);
+    return remember_captured_call(stream, *capture);
   }
   unsigned long long number = 0;
   ORIEL_CHECK(cuda_status("asking for the stream's number", cuda().stream_get_id(stream, &number)));

@@ -84,6 +84,13 @@ Status ThreadGroup::submit(CollectiveJob job) {
   return {};
 }
 
+Status ThreadGroup::submit(PointToPointJob job) {
+  if (!open()) return run_calls({}, {std::move(job)});
+  ORIEL_CHECK(job.communicator->check(job.request));
+  jobs_.transfers.push_back(std::move(job));
+  return {};
+}
+
 Status ThreadGroup::submit(FinalizeJob job, bool& in_progress) {
   for (const FinalizeJob& noted : jobs_.finalizes) {
     if (noted.communicator != job.communicator) continue;

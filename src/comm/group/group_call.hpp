@@ -37,6 +37,7 @@ class ThreadGroup {
   Status submit(WindowJob job, bool& in_progress);
   /// Inside a group a call that cannot be made is refused here already.
   Status submit(CollectiveJob job);
+  Status submit(PointToPointJob job);
   Status submit(FinalizeJob job, bool& in_progress);
   /// A call inside the group was refused; the end of the group says so too.
   void remember(const Error& error);

@@ -120,6 +120,7 @@ Status abort_all(const GroupJobs& jobs, const Error& error) {
   };
   std::for_each(jobs.windows.begin(), jobs.windows.end(), abort);
   std::for_each(jobs.collectives.begin(), jobs.collectives.end(), abort);
+  std::for_each(jobs.transfers.begin(), jobs.transfers.end(), abort);
   std::for_each(jobs.finalizes.begin(), jobs.finalizes.end(), abort);
   return first;
 }
@@ -193,87 +194,6 @@ void store_windows(const std::vector<WindowJob>& jobs) {
   }
 }
 
-struct PlannedCall {
-  const CollectiveJob* job;
-  CallPlan plan;
-};
-
-Status run_sequence(const std::vector<PlannedCall>& calls) {
-  for (const PlannedCall& call : calls) {
-    // Those behind it would wait for ranks that the failure may have kept from coming.
-    ORIEL_CHECK(call.job->communicator->run(call.job->request, call.plan));
-  }
-  return {};
-}
-
-/// The calls of one communicator on the host, perhaps on a thread of their own.
-struct HostCalls {
-  Communicator* communicator = nullptr;
-  const std::vector<PlannedCall>* calls = nullptr;
-  Status outcome{};
-
-  void run() {
-    try {
-      outcome = run_sequence(*calls);
-    } catch (const std::bad_alloc&) {
-      outcome = communicator->run_out_of_memory();
-    }
-  }
-  /// Ends the waits of the other ranks, perhaps threads of this very group.
-  void fail(Error reason) {
-    communicator->abort(reason);
-    outcome = std::move(reason);
-  }
-};
-
-/// Each communicator needs a thread, if there are several: a call ends when the other ranks have
-/// come.
-Status run_on_host(const std::map<Communicator*, std::vector<PlannedCall>>& calls) {
-  std::vector<HostCalls> works(calls.size());
-  std::size_t next = 0;
-  for (const auto& [communicator, sequence] : calls) {
-    works[next].communicator = communicator;
-    works[next++].calls = &sequence;
-  }
-  std::vector<OwnedThread> threads(works.size() - 1);
-  for (std::size_t i = 0; i + 1 < works.size(); ++i) {
-    HostCalls& work = works[i];
-    try {
-      auto started = OwnedThread::start({.name = "oriel-call", .body = [&work] { work.run(); }});
-      if (started.ok()) {
-        threads[i] = std::move(started).value();
-      } else {
-        work.fail(std::move(started).error().with_context("starting a group's call"));
-      }
-    } catch (const std::bad_alloc&) {
-      work.outcome = work.communicator->run_out_of_memory();
-    }
-  }
-  works.back().run();
-  threads.clear();  // joins them
-  Status first;
-  for (HostCalls& work : works) keep_first(first, std::move(work.outcome));
-  return first;
-}
-
-Status run_collectives(const std::vector<CollectiveJob>& jobs) {
-  // A call waits for the other ranks, which may be in this list: if one cannot be made, none is.
-  std::vector<PlannedCall> enqueued;
-  std::map<Communicator*, std::vector<PlannedCall>> on_host;
-  for (const CollectiveJob& job : jobs) {
-    Communicator& communicator = *job.communicator;
-    ORIEL_TRY(const auto plan, communicator.plan_for(job.request));
-    const bool is_host = communicator.device().backend() == kernels::Backend::host;
-    (is_host ? on_host[&communicator] : enqueued).push_back({&job, plan});
-  }
-  for (const PlannedCall& call : enqueued) {
-    if (jobs.size() == 1) break;
-    ORIEL_CHECK(call.job->communicator->prepare(call.job->request, call.plan));
-  }
-  ORIEL_CHECK(run_sequence(enqueued));
-  return on_host.empty() ? Status() : run_on_host(on_host);
-}
-
 Status run_finalizes(EventLoop& loop, const std::vector<FinalizeJob>& jobs) {
   std::vector<Task<Status>> tasks;
   tasks.reserve(jobs.size());
@@ -289,7 +209,7 @@ Status carry_out(EventLoop& loop, GroupJobs& jobs) {
   Status first;
   if (!jobs.inits.empty()) keep_first(first, run_inits(loop, jobs.inits));
   if (!jobs.windows.empty()) keep_first(first, run_windows(loop, jobs.windows));
-  if (!jobs.collectives.empty()) keep_first(first, run_collectives(jobs.collectives));
+  keep_first(first, run_calls(jobs.collectives, jobs.transfers));
   if (!jobs.finalizes.empty()) keep_first(first, run_finalizes(loop, jobs.finalizes));
   return first;
 }
@@ -376,7 +296,7 @@ GroupJobs& jobs_of(std::vector<std::shared_ptr<Background>>& works,
 
 Status run_here(GroupJobs& jobs) {
   if (jobs.inits.empty() && jobs.windows.empty() && jobs.finalizes.empty()) {
-    return run_collectives(jobs.collectives);
+    return run_calls(jobs.collectives, jobs.transfers);
   }
   const DescriptorsForStart descriptors(jobs);
   auto loop = EventLoop::create();
@@ -386,7 +306,7 @@ Status run_here(GroupJobs& jobs) {
   return first;
 }
 
-/// Moves starts and collectives from `jobs`, and copies the others: `here` has what does not go on
+/// Moves starts and calls from `jobs`, and copies the others: `here` has what does not go on
 /// in the background.
 std::vector<std::shared_ptr<Background>> divide(GroupJobs& jobs, GroupJobs& here) {
   std::vector<std::shared_ptr<Background>> works;
@@ -396,9 +316,10 @@ std::vector<std::shared_ptr<Background>> divide(GroupJobs& jobs, GroupJobs& here
   }
   jobs.inits.clear();
   const auto stays = [&](const auto& job) {
+    const auto is_of_job = [&](const auto& call) { return call.communicator == job.communicator; };
     return job.entry->blocking() ||
-           std::any_of(jobs.collectives.begin(), jobs.collectives.end(),
-                       [&](const auto& call) { return call.communicator == job.communicator; });
+           std::any_of(jobs.collectives.begin(), jobs.collectives.end(), is_of_job) ||
+           std::any_of(jobs.transfers.begin(), jobs.transfers.end(), is_of_job);
   };
   for (const WindowJob& job : jobs.windows) {
     (stays(job) ? here : jobs_of(works, job.entry)).windows.push_back(job);
@@ -407,6 +328,7 @@ std::vector<std::shared_ptr<Background>> divide(GroupJobs& jobs, GroupJobs& here
     (stays(job) ? here : jobs_of(works, job.entry)).finalizes.push_back(job);
   }
   here.collectives = std::move(jobs.collectives);
+  here.transfers = std::move(jobs.transfers);
   return works;
 }
 
@@ -423,6 +345,7 @@ void refuse(GroupJobs& jobs, const Error& error) {
   for (WindowJob& job : jobs.windows) refuse_one(job.request.refused);
   for (FinalizeJob& job : jobs.finalizes) refuse_one(job.refused);
   jobs.collectives.clear();
+  jobs.transfers.clear();
 }
 
 Status run_jobs(GroupJobs jobs, bool& in_progress) {

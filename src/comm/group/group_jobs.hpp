@@ -10,6 +10,7 @@
 #include "oriel/error.hpp"
 
 #include "comm/communicator/rank_communicator.hpp"
+#include "comm/group/call_jobs.hpp"
 #include "comm/group/comm_entry.hpp"
 #include "comm/group/init_job.hpp"
 
@@ -25,11 +26,6 @@ struct WindowJob {
   void* registered = nullptr;  ///< the outcome, not yet stored for the user
 };
 
-struct CollectiveJob {
-  std::shared_ptr<Communicator> communicator;
-  CollectiveRequest request;
-};
-
 /// A communicator to finalize.
 struct FinalizeJob {
   std::shared_ptr<CommEntry> entry;
@@ -37,26 +33,26 @@ struct FinalizeJob {
   std::optional<Error> refused{};  ///< why this rank cannot take part: all ranks then learn of that
 };
 
-/// The noted calls of one group, in four lists that are carried out in this order.
+/// The noted calls of one group, in lists that are carried out in this order.
 struct GroupJobs {
   std::vector<InitJob> inits;
   std::vector<WindowJob> windows;
   std::vector<CollectiveJob> collectives;
+  std::vector<PointToPointJob> transfers;  ///< sends and receives
   std::vector<FinalizeJob> finalizes;
 };
 
 /// Refuses all jobs with `error`. Once run, those that start, register or finalize tell their other
-/// ranks, which all get the same error; of collectives nobody is told.
+/// ranks, which all get the same error; of other calls nobody is told.
 void refuse(GroupJobs& jobs, const Error& error);
 
-/// Carries out all jobs, each list for all communicators at once: set-up in one event loop, on the
-/// host collectives of different communicators on threads of their own (they wait for each other).
-/// All lists are attempted, but of the collectives none if one of them is wrong. The first error is
-/// returned. Where memory runs out, all communicators of the jobs have ended.
+/// Carries out all jobs, each list for all communicators at once: set-up in one event loop, calls
+/// as run_calls() does. All lists are attempted. The first error is returned. Where memory runs
+/// out, all communicators of the jobs have ended.
 ///
 /// Blocking, but for the jobs of non-blocking communicators, each of which has a thread of its own:
-/// starts, and the registrations and finalization of communicators that have no collective here,
-/// for that is to have ended when the group has. `in_progress` is set if there is such work.
+/// starts, and the registrations and finalization of communicators that have no call here, for that
+/// is to have ended when the group has. `in_progress` is set if there is such work.
 Status run_jobs(GroupJobs jobs, bool& in_progress);
 
 }  // namespace oriel::comm

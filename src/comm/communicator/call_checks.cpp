@@ -1,0 +1,142 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/communicator/call_checks.hpp"
+
+#include <cstdint>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "comm/communicator/call_text.hpp"
+
+namespace oriel::comm {
+namespace {
+
+Error bad_argument(const CollectiveRequest& request, std::string message) {
+  return Error(ErrorCode::invalid_argument, std::move(message))
+      .with_context("checking the arguments of " + with_article(name_of(request.collective)));
+}
+
+/// A half-open range of addresses; empty for a buffer that the rank does not use.
+struct Range {
+  std::uintptr_t begin = 0;
+  std::uintptr_t end = 0;
+  bool meets(const Range& other) const { return begin < other.end && other.begin < end; }
+};
+
+/// Where the buffers of a call lie, as far as the rank uses them.
+class CallRanges {
+ public:
+  CallRanges(const CollectiveRequest& request, int rank, int size)
+      : request_(request),
+        bytes_(request.count * size_of(request.type)),
+        own_block_(static_cast<std::uintptr_t>(rank) * bytes_) {
+    const bool is_root = !has_root(request.collective) || request.root == rank;
+    const bool root_sends = request.collective == kernels::Collective::broadcast ||
+                            request.collective == kernels::Collective::scatter;
+    const auto ranks = static_cast<std::size_t>(size);
+    uses_input = is_root || !root_sends;
+    uses_output = is_root || root_sends;
+    if (uses_input) input_ = range(request.input, sends_blocks(request.collective) ? ranks : 1);
+    if (uses_output) {
+      output_ = range(request.output, receives_blocks(request.collective) ? ranks : 1);
+    }
+  }
+
+  bool uses_input = true;
+  bool uses_output = true;
+
+  /// Returns the rule that overlapping buffers break; null if they break none.
+  const char* broken_rule() const {
+    if (!uses_input || !uses_output || !input_.meets(output_)) return nullptr;
+    const bool rooted = has_root(request_.collective);
+    if (request_.collective == kernels::Collective::all_to_all) {
+      return "an all-to-all does not work in place";
+    }
+    if (receives_blocks(request_.collective)) {
+      if (input_.begin == output_.begin + own_block_) return nullptr;
+      return rooted ? "sendbuff is not recvbuff + root * count elements"
+                    : "sendbuff is not recvbuff + rank * sendcount elements";
+    }
+    if (sends_blocks(request_.collective)) {
+      if (output_.begin == input_.begin + own_block_) return nullptr;
+      return rooted ? "recvbuff is not sendbuff + root * count elements"
+                    : "recvbuff is not sendbuff + rank * recvcount elements";
+    }
+    return input_.begin == output_.begin ? nullptr : "are not equal";
+  }
+
+ private:
+  Range range(const void* data, std::size_t blocks) const {
+    const auto begin = reinterpret_cast<std::uintptr_t>(data);
+    return {begin, begin + blocks * bytes_};
+  }
+
+  const CollectiveRequest& request_;
+  std::size_t bytes_;         // of a block
+  std::uintptr_t own_block_;  // where this rank's block begins
+  Range input_;
+  Range output_;
+};
+
+}  // namespace
+
+Status check_root(const CollectiveRequest& request, int size) {
+  if (!has_root(request.collective)) return {};
+  if (request.root >= 0 && request.root < size) return {};
+  return bad_argument(request,
+                      fmt::format("root is {}, but ranks go from 0 to {}", request.root, size - 1));
+}
+
+Status check_collective(const CollectiveRequest& request, int rank, int size) {
+  const std::size_t element = size_of(request.type);
+  // Elements have 1, 2, 4 or 8 bytes: masks, for a division takes as long as a cache miss.
+  std::size_t most = (SIZE_MAX / 8) >> __builtin_ctzll(element);
+  if (sends_blocks(request.collective) || receives_blocks(request.collective)) {
+    most /= static_cast<std::size_t>(size);
+  }
+  if (request.count > most) {
+    return bad_argument(request, fmt::format("count {} is larger than memory", request.count));
+  }
+  const CallRanges ranges(request, rank, size);
+  if (ranges.uses_input && request.input == nullptr) {
+    return bad_argument(request, "sendbuff is null");
+  }
+  if (ranges.uses_output && request.output == nullptr) {
+    return bad_argument(request, "recvbuff is null");
+  }
+  const auto is_off = [&](bool is_used, const void* data) {
+    return is_used && (reinterpret_cast<std::uintptr_t>(data) & (element - 1)) != 0;
+  };
+  const bool input_off = is_off(ranges.uses_input, request.input);
+  if (input_off || is_off(ranges.uses_output, request.output)) {
+    return bad_argument(
+        request, fmt::format("{} is not aligned to {}, whose elements have {} bytes",
+                             input_off ? "sendbuff" : "recvbuff", name_of(request.type), element));
+  }
+  if (const char* const rule = ranges.broken_rule()) {
+    return bad_argument(request, fmt::format("sendbuff and recvbuff overlap, but {}", rule));
+  }
+  return {};
+}
+
+Status check_point_to_point(const PointToPointRequest& request, int size) {
+  const auto bad = [&](std::string message) {
+    return Error(ErrorCode::invalid_argument, std::move(message))
+        .with_context(request.is_send ? "checking the arguments of a send"
+                                      : "checking the arguments of a receive");
+  };
+  if (request.peer < 0 || request.peer >= size) {
+    return bad(fmt::format("peer is {}, but ranks go from 0 to {}", request.peer, size - 1));
+  }
+  if (request.count > (SIZE_MAX / 8) / size_of(request.type)) {
+    return bad(fmt::format("count {} is larger than memory", request.count));
+  }
+  if (request.data == nullptr && request.count > 0) {
+    return bad(request.is_send ? "sendbuff is null" : "recvbuff is null");
+  }
+  return {};
+}
+
+}  // namespace oriel::comm

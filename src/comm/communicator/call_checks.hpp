@@ -1,0 +1,33 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "oriel/error.hpp"
+
+#include "comm/communicator/call_request.hpp"
+
+/// Checks of a call's arguments that need no other rank. All errors are invalid_argument, and name
+/// the call and the rule.
+namespace oriel::comm {
+
+/// Refuses a root that is no rank. Holds for calls of no elements too.
+Status check_root(const CollectiveRequest& request, int size);
+
+/// Refuses counts larger than memory, buffers that are null or not aligned to the element where
+/// `rank` of `size` ranks uses them, and buffers that overlap other than in place:
+///
+/// | collective                | in place                             |
+/// |---------------------------|--------------------------------------|
+/// | all-reduce                | sendbuff == recvbuff                 |
+/// | broadcast, reduce at root | sendbuff == recvbuff                 |
+/// | all-gather                | sendbuff == recvbuff + rank * count  |
+/// | gather at root            | sendbuff == recvbuff + root * count  |
+/// | reduce-scatter            | recvbuff == sendbuff + rank * count  |
+/// | scatter at root           | recvbuff == sendbuff + root * count  |
+/// | all-to-all                | never                                |
+Status check_collective(const CollectiveRequest& request, int rank, int size);
+
+/// Refuses peers that are no rank, counts larger than memory, and null with elements to move.
+Status check_point_to_point(const PointToPointRequest& request, int size);
+
+}  // namespace oriel::comm

@@ -1,0 +1,38 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "oriel/types.hpp"
+
+#include "kernels/plan/collective.hpp"
+
+namespace oriel::comm {
+
+/// One collective, as an API entry passes it on.
+struct CollectiveRequest {
+  kernels::Collective collective = kernels::Collective::all_reduce;
+  const void* input = nullptr;
+  void* output = nullptr;
+  std::size_t count = 0;  ///< elements of a block, where a buffer holds one for each rank; else all
+  DataType type = DataType::u8;
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;                          ///< where has_root()
+  std::uint64_t scalar_bits = 0;         ///< premul_sum: this rank's scalar, or
+  const void* scalar_pointer = nullptr;  ///< where the device reads it
+  void* stream = nullptr;
+};
+
+/// One send or receive.
+struct PointToPointRequest {
+  bool is_send = true;
+  void* data = nullptr;  ///< only read by a send
+  std::size_t count = 0;
+  DataType type = DataType::u8;
+  int peer = 0;  ///< world rank
+  void* stream = nullptr;
+};
+
+}  // namespace oriel::comm
