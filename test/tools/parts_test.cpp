@@ -169,6 +169,14 @@ TEST_CASE("bandwidths follow nccl-tests", "[req:1.35]") {
   CHECK(algorithm_bandwidth(1'000'000, 10) == Approx(100));
   CHECK(bus_bandwidth(1'000'000, 10, 4) == Approx(150));
   CHECK(bus_bandwidth(1'000'000, 10, 1) == 0);
+  for (const Collective half : {Collective::all_gather, Collective::reduce_scatter,
+                                Collective::all_to_all, Collective::gather, Collective::scatter}) {
+    CHECK(bus_bandwidth(1'000'000, 10, 4, half) == Approx(75));
+  }
+  for (const Collective whole :
+       {Collective::reduce, Collective::broadcast, Collective::send_receive}) {
+    CHECK(bus_bandwidth(1'000'000, 10, 4, whole) == Approx(100));
+  }
 }
 
 TEST_CASE("messages arrive whole, and the end, silence and nonsense are errors", "[req:1.35]") {

@@ -10,6 +10,21 @@
 
 namespace oriel::perf {
 
+/// Functions that move data, and groups. Null where the library has none.
+struct CollectiveTable {
+  decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclReduceScatter) reduce_scatter = nullptr;
+  decltype(&ncclReduce) reduce = nullptr;
+  decltype(&ncclBroadcast) broadcast = nullptr;
+  decltype(&ncclAlltoAll) all_to_all = nullptr;
+  decltype(&ncclGather) gather = nullptr;
+  decltype(&ncclScatter) scatter = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) receive = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+};
+
 /// A libnccl-compatible library loaded into this process, as a table of its functions. It stays
 /// loaded until the process ends: such libraries start threads and cannot be unloaded.
 struct Library {
@@ -26,9 +41,8 @@ struct Library {
   decltype(&ncclCommGetAsyncError) comm_get_async_error = nullptr;
   decltype(&ncclGetErrorString) get_error_string = nullptr;
   decltype(&ncclAllReduce) all_reduce = nullptr;
+  CollectiveTable collectives;
   // Null where the library has none; what needs one says so.
-  decltype(&ncclAllGather) all_gather = nullptr;
-  decltype(&ncclReduceScatter) reduce_scatter = nullptr;
   decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
   decltype(&ncclGetLastError) get_last_error = nullptr;
   decltype(&ncclMemAlloc) mem_alloc = nullptr;

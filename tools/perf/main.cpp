@@ -35,6 +35,12 @@ Result<int> choose_ranks(const Options& options) {
   return devices > 0 ? devices : kRanksOnCpus;
 }
 
+Status check_root(const Options& options, int ranks) {
+  if (!has_root(options.collective) || options.root < ranks) return {};
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("--root is {}, but there are {} ranks", options.root, ranks));
+}
+
 // 0, or 1 if something was wrong with the results.
 Result<int> coordinate(const Options& options, RankSet ours, std::optional<RankSet> theirs) {
   Session session(options, std::move(ours), std::move(theirs));
@@ -44,6 +50,7 @@ Result<int> coordinate(const Options& options, RankSet ours, std::optional<RankS
 
 Result<int> run_here(const Options& options) {
   ORIEL_TRY(const int ranks, choose_ranks(options));
+  ORIEL_CHECK(check_root(options, ranks));
   ORIEL_TRY(RankSet ours, RankSet::start(options, options.ours, ranks));
   std::optional<RankSet> theirs;
   if (options.against) {
@@ -104,6 +111,7 @@ class LocalWorkers {
 };
 
 Result<int> run_in_launcher(const Options& options, const LauncherEnvironment& environment) {
+  ORIEL_CHECK(check_root(options, environment.ranks));
   const auto all = contestants(options);
   const int sets = static_cast<int>(all.size());
   LocalWorkers workers;

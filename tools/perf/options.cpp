@@ -45,8 +45,9 @@ constexpr std::array<Named, kReduceOpCount> kOps{{{"sum", "sum"},
                                                   {"min", "min"},
                                                   {"avg", "avg"},
                                                   {"mulsum", "premul_sum"}}};
-constexpr std::array<std::string_view, 3> kCollectives{"all_reduce", "all_gather",
-                                                       "reduce_scatter"};
+constexpr std::array<std::string_view, 9> kCollectives{"all_reduce", "all_gather", "reduce_scatter",
+                                                       "reduce",     "broadcast",  "alltoall",
+                                                       "gather",     "scatter",    "sendrecv"};
 constexpr std::array<std::string_view, 5> kRegistrations{"none", "local", "both", "in", "out"};
 
 template <std::size_t kCount>
@@ -149,15 +150,31 @@ Status make_range(const Raw& raw, Options& options) {
   return {};
 }
 
+Result<Collective> parse_collective(const std::string& name) {
+  const auto found = std::find(kCollectives.begin(), kCollectives.end(), std::string_view(name));
+  if (found == kCollectives.end()) {
+    return usage_error(fmt::format("'{}' is no collective of this tool; it measures: {}", name,
+                                   fmt::join(kCollectives, ", ")));
+  }
+  return static_cast<Collective>(found - kCollectives.begin());
+}
+
+Status choose_placements(const Raw& raw, Options& options) {
+  if (!works_in_place(options.collective)) {
+    if (raw.only_in) {
+      return usage_error(
+          fmt::format("--in-place: {} does not work in place", name_of(options.collective)));
+    }
+    options.placements.push_back(Placement::out_of_place);
+    return {};
+  }
+  if (!raw.only_in || raw.both) options.placements.push_back(Placement::out_of_place);
+  if (!raw.only_out || raw.both) options.placements.push_back(Placement::in_place);
+  return {};
+}
+
 Status understand_work(const Raw& raw, Options& options) {
-  const auto collective =
-      std::find(kCollectives.begin(), kCollectives.end(), std::string_view(raw.collective));
-  if (collective == kCollectives.end())
-    return usage_error(
-        fmt::format("'{}' is no collective of this tool; it measures: all_reduce, all_gather, "
-                    "reduce_scatter",
-                    raw.collective));
-  options.collective = static_cast<Collective>(collective - kCollectives.begin());
+  ORIEL_TRY(options.collective, parse_collective(raw.collective));
   if (!raw.sizes.empty()) {
     ORIEL_TRY(options.sizes, parse_list(raw.sizes));
     options.size_summary = "sizes: " + raw.sizes;
@@ -183,9 +200,7 @@ Status understand_work(const Raw& raw, Options& options) {
     ORIEL_TRY(const ReduceOp op, parse_op(name));
     options.ops.push_back(op);
   }
-  if (!raw.only_in || raw.both) options.placements.push_back(Placement::out_of_place);
-  if (!raw.only_out || raw.both) options.placements.push_back(Placement::in_place);
-  return {};
+  return choose_placements(raw, options);
 }
 
 std::string library_beside_this_program() {
@@ -224,7 +239,7 @@ Status understand(const Raw& raw, Options& options) {
 }
 
 void declare_work(CLI::App& app, Raw& raw, Options& options) {
-  app.add_option("collective", raw.collective, "all_reduce, all_gather, reduce_scatter")
+  app.add_option("collective", raw.collective, fmt::format("{}", fmt::join(kCollectives, ", ")))
       ->required();
   app.add_option("-b,--minbytes", raw.begin, "first size, such as 8, 4K, 1M")
       ->capture_default_str();
@@ -236,6 +251,9 @@ void declare_work(CLI::App& app, Raw& raw, Options& options) {
   app.add_option("-d,--datatype", raw.type, "types, separated by commas: " + list_names(kTypes))
       ->capture_default_str();
   app.add_option("-o,--op", raw.op, "operations: " + list_names(kOps))->capture_default_str();
+  app.add_option("-r,--root", options.root, "root of collectives that have one")
+      ->check(CLI::Range(0, 1023))
+      ->capture_default_str();
   app.add_flag("--in-place", raw.only_in, "in place only");
   app.add_flag("--out-of-place", raw.only_out, "out of place only");
   app.add_flag("--both", raw.both, "in place and out of place (the default)");

@@ -16,6 +16,7 @@
 #include "base/try.hpp"
 #include "perf/backend.hpp"
 #include "perf/buffers.hpp"
+#include "perf/collective_call.hpp"
 #include "perf/library.hpp"
 
 namespace oriel::perf {
@@ -81,7 +82,11 @@ class Worker {
  public:
   Worker(const Options& options, const Contestant& contestant, const Place& place,
          const SharedBarrier& barrier)
-      : options_(options), contestant_(contestant), place_(place), barrier_(barrier) {}
+      : options_(options),
+        contestant_(contestant),
+        place_(place),
+        barrier_(barrier),
+        collective_(library_, options.collective, options.root, place) {}
 
   Result<Json> start();
   Result<Json> carry_out(const Json& request);
@@ -101,13 +106,15 @@ class Worker {
   Status finish();
 
   Status call(int set) const;
-  Status find_collective() const;
   // Where a set's input and output are.
   std::byte* input(int set) const;
   std::byte* output(int set) const;
   Status check_results(const Pattern& data, int set, CheckReport& report) const;
-  // Of a reduce-scatter, blocks have data of their own.
-  Pattern pattern_of_block(Pattern pattern, int block) const {
+  Status check_copied_output(const Pattern& data, const std::byte* result,
+                             CheckReport& report) const;
+  // Where the input has a block for each rank, blocks have data of their own.
+  Pattern pattern_of_input(Pattern pattern, int block) const {
+    if (!sends_blocks(options_.collective)) return pattern;
     pattern.seed = pattern.seed * 4096 + static_cast<std::uint64_t>(block);
     return pattern;
   }
@@ -126,6 +133,7 @@ class Worker {
   const Place place_;
   const SharedBarrier& barrier_;
   Library library_;
+  CollectiveCall collective_;
   std::unique_ptr<Backend> backend_;
   ncclComm_t comm_ = nullptr;
   BufferSets buffers_;
@@ -138,7 +146,7 @@ class Worker {
 Result<Json> Worker::start() {
   // The library comes first, as in a program that is linked with it: it may bring its own CUDA.
   ORIEL_TRY(library_, Library::open(contestant_.library));
-  ORIEL_CHECK(find_collective());
+  ORIEL_CHECK(collective_.check_present());
   if (options_.per_node > 0) {
     // Before the library has read its settings.
     const std::string node = fmt::format("node{}", place_.rank / options_.per_node);
@@ -263,48 +271,25 @@ Status Worker::drop_op() {
   return library_.check(library_.red_op_destroy(op_, comm_), "ncclRedOpDestroy", comm_);
 }
 
-Status Worker::find_collective() const {
-  const bool found = options_.collective == Collective::all_gather ? library_.all_gather != nullptr
-                     : options_.collective == Collective::reduce_scatter
-                         ? library_.reduce_scatter != nullptr
-                         : true;
-  if (found) return {};
-  return Error(ErrorCode::invalid_usage,
-               fmt::format("{} has no {}", library_.path, name_of(options_.collective)));
-}
-
 // In place, the larger buffer holds the smaller one, as this rank's block.
 std::byte* Worker::input(int set) const {
   auto* const receive = static_cast<std::byte*>(buffers_.receive(set));
   if (!case_.in_place) return static_cast<std::byte*>(buffers_.send(set));
-  const bool gathers = options_.collective == Collective::all_gather;
-  return gathers ? receive + static_cast<std::size_t>(place_.rank) * case_.block_bytes() : receive;
+  return receives_blocks(options_.collective) ? collective_.own_block(receive, case_.block_bytes())
+                                              : receive;
 }
 
 std::byte* Worker::output(int set) const {
   auto* const receive = static_cast<std::byte*>(buffers_.receive(set));
-  const bool scatters = options_.collective == Collective::reduce_scatter;
-  if (!case_.in_place || !scatters) return receive;
-  return receive + static_cast<std::size_t>(place_.rank) * case_.block_bytes();
+  return case_.in_place && sends_blocks(options_.collective)
+             ? collective_.own_block(receive, case_.block_bytes())
+             : receive;
 }
 
 Status Worker::call(int set) const {
-  const auto type = static_cast<ncclDataType_t>(case_.type);
-  switch (options_.collective) {
-    case Collective::all_gather:
-      return library_.check(library_.all_gather(input(set), output(set), case_.count, type, comm_,
-                                                backend_->stream()),
-                            "ncclAllGather", comm_);
-    case Collective::reduce_scatter:
-      return library_.check(library_.reduce_scatter(input(set), output(set), case_.count, type, op_,
-                                                    comm_, backend_->stream()),
-                            "ncclReduceScatter", comm_);
-    case Collective::all_reduce:
-      break;
-  }
-  return library_.check(library_.all_reduce(input(set), output(set), case_.count, type, op_, comm_,
-                                            backend_->stream()),
-                        "ncclAllReduce", comm_);
+  return collective_.make({input(set), output(set), case_.count,
+                           static_cast<ncclDataType_t>(case_.type), op_, comm_,
+                           backend_->stream()});
 }
 
 Status Worker::watch_communicator() const {
@@ -331,11 +316,9 @@ Status Worker::fill(std::uint64_t seed, int first, int last) {
   for (int set = first; set < last; ++set) {
     const Pattern data = pattern(seed_of_set(seed, set));
     ORIEL_CHECK(backend_->set_bytes(buffers_.receive(set), poison, buffers_.stride()));
-    const bool scatters = options_.collective == Collective::reduce_scatter;
-    for (int block = 0; block < (scatters ? case_.blocks : 1); ++block) {
+    for (int block = 0; block < collective_.input_blocks(case_.blocks); ++block) {
       std::byte* const at = input(set) + static_cast<std::size_t>(block) * case_.block_bytes();
-      ORIEL_CHECK(backend_->fill(at, case_.count, scatters ? pattern_of_block(data, block) : data,
-                                 place_.rank));
+      ORIEL_CHECK(backend_->fill(at, case_.count, pattern_of_input(data, block), place_.rank));
     }
   }
   return {};
@@ -379,31 +362,41 @@ Result<Json> Worker::check(std::uint64_t seed, int first, int last) {
               {"digest", sum.digest}};
 }
 
-Status Worker::check_results(const Pattern& data, int set, CheckReport& report) const {
-  const std::byte* const result = output(set);
-  const bool gathers = options_.collective == Collective::all_gather;
-  const bool scatters = options_.collective == Collective::reduce_scatter;
-  if (gathers) {
-    for (int rank = 0; rank < place_.ranks; ++rank) {
-      CheckReport block;
-      const std::byte* const at = result + static_cast<std::size_t>(rank) * case_.block_bytes();
-      ORIEL_CHECK(backend_->check_input(at, case_.count, data, rank, block));
-      report.wrong_outputs += block.changed_inputs;
-    }
-  } else {
-    ORIEL_CHECK(backend_->check_output(
-        result, case_.count, scatters ? pattern_of_block(data, place_.rank) : data, report));
-    if (scatters) report.digest = 0;  // ranks have different parts
+Status Worker::check_copied_output(const Pattern& data, const std::byte* result,
+                                   CheckReport& report) const {
+  const int blocks = receives_blocks(options_.collective) ? case_.blocks : 1;
+  for (int block = 0; block < blocks; ++block) {
+    CheckReport one;
+    const std::byte* const at = result + static_cast<std::size_t>(block) * case_.block_bytes();
+    ORIEL_CHECK(backend_->check_input(at, case_.count, data, collective_.source_of(block), one));
+    report.wrong_outputs += one.changed_inputs;
   }
-  const std::size_t written = scatters && !case_.in_place ? case_.block_bytes() : case_.bytes();
+  return {};
+}
+
+Status Worker::check_results(const Pattern& data, int set, CheckReport& report) const {
+  const Pattern own =
+      pattern_of_input(data, place_.rank);  // what this rank gets of a set of blocks
+  std::size_t written = 0;
+  if (collective_.has_output()) {
+    written = receives_blocks(options_.collective) ? case_.bytes() : case_.block_bytes();
+    if (reduces(options_.collective)) {
+      ORIEL_CHECK(backend_->check_output(output(set), case_.count, own, report));
+    } else {
+      ORIEL_CHECK(check_copied_output(own, output(set), report));
+    }
+    // Else ranks have different results, or some have none.
+    if (options_.collective != Collective::all_reduce) report.digest = 0;
+  }
+  if (case_.in_place) written = case_.bytes();
   const auto* const area = static_cast<const std::byte*>(buffers_.receive(set));
   ORIEL_CHECK(backend_->check_bytes(area + written, poison_byte(case_.type),
                                     buffers_.stride() - written, report));
-  if (case_.in_place) return {};
-  for (int block = 0; block < (scatters ? case_.blocks : 1); ++block) {
+  if (case_.in_place && collective_.has_output()) return {};
+  for (int block = 0; block < collective_.input_blocks(case_.blocks); ++block) {
     const std::byte* const at = input(set) + static_cast<std::size_t>(block) * case_.block_bytes();
-    ORIEL_CHECK(backend_->check_input(
-        at, case_.count, scatters ? pattern_of_block(data, block) : data, place_.rank, report));
+    ORIEL_CHECK(
+        backend_->check_input(at, case_.count, pattern_of_input(data, block), place_.rank, report));
   }
   return {};
 }

@@ -80,6 +80,7 @@ Json to_json(const Options& options, const RunInfo& info, const std::vector<Case
   }
   Json document{{"format", 1},
                 {"collective", name_of(options.collective)},
+                {"root", has_root(options.collective) ? options.root : -1},
                 {"backend", info.backend},
                 {"ranks", ranks},
                 {"ranks_per_node", options.per_node},

@@ -145,7 +145,7 @@ void Table::row(const CaseResult& result) const {
   if (options_.against) {
     line += compared_columns(result.out_of_place) + compared_columns(result.in_place);
   } else {
-    line += fmt::format("  {:6}", -1);
+    line += fmt::format("  {:6}", has_root(options_.collective) ? options_.root : -1);
     line += plain_columns(result, result.out_of_place) + plain_columns(result, result.in_place);
     if (options_.percentiles)
       for (const auto* one : {&result.out_of_place, &result.in_place})

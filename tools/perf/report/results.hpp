@@ -77,12 +77,15 @@ struct RunInfo {
 inline double algorithm_bandwidth(std::size_t bytes, double us) {
   return us > 0 ? static_cast<double>(bytes) / us / 1e3 : 0;
 }
-/// What each link must carry at least, by the convention of nccl-tests: an all-reduce moves
-/// 2 (n - 1) / n times its size, the other collectives half of that.
+/// Returns what each link must carry at least, by the convention of nccl-tests: an all-reduce moves
+/// 2 (n - 1) / n times its size, a collective with blocks for each rank half of that, and the
+/// others all of their size.
 inline double bus_bandwidth(std::size_t bytes, double us, int ranks,
                             Collective collective = Collective::all_reduce) {
+  const double bandwidth = algorithm_bandwidth(bytes, us);
+  if (collective != Collective::all_reduce && blocks_of(collective, 2) == 1) return bandwidth;
   const int trips = collective == Collective::all_reduce ? 2 : 1;
-  return algorithm_bandwidth(bytes, us) * trips * (ranks - 1) / ranks;
+  return bandwidth * trips * (ranks - 1) / ranks;
 }
 
 }  // namespace oriel::perf
