@@ -264,6 +264,7 @@ Status Communicator::prepare(const PointToPointPlan& plan) {
 }
 
 Status Communicator::run(const PointToPointPlan& plan) {
+  if (plan.is_empty()) return {};
   if (on_host()) notes_.enter(plan.counts);
   Status run = executor_->run_exchange(exchanges_.call_of(plan, wait_control(own_doorbell())));
   if (run.ok() && !on_host()) notes_.note_enqueued(plan.counts);

@@ -30,6 +30,11 @@ struct PointToPointPlan {
   kernels::Exchange exchange;
   std::vector<void*> streams;  ///< each once, in the order of the calls
   PointToPointCounts counts;
+
+  /// Returns whether all messages are empty, so that nothing runs.
+  bool is_empty() const {
+    return exchange.sends.empty() && exchange.receives.empty() && exchange.copies.empty();
+  }
 };
 
 /// Makes exchanges of the calls of a communicator that is one LSA team. Owns the facts that they

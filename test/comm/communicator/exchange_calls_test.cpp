@@ -385,8 +385,7 @@ void make_wrong_calls(Players& players) {
             {"is larger than memory"});
     refused(ncclGather(data, data + 8, SIZE_MAX / 8 / 4, ncclFloat, 0, comm, nullptr),
             {"is larger than memory"});
-    refused(ncclBroadcast(data, data, 1, static_cast<ncclDataType_t>(77), 0, comm, nullptr),
-            {"datatype is 77"});
+    refused(ncclBroadcast(data, data, 1, ncclNumTypes, 0, comm, nullptr), {"datatype is 12"});
     refused(
         ncclScatter(data, data + 8, 1, ncclFloat, 0, comm, reinterpret_cast<cudaStream_t>(data)),
         {"the stream is not null"});

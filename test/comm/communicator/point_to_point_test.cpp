@@ -268,8 +268,7 @@ TEST_CASE("a wrong argument of a send or receive is refused by name, nothing of 
       refused(ncclSend(nullptr, 1, ncclFloat, 1, comm, nullptr), {"sendbuff is null"});
       refused(ncclRecv(nullptr, 1, ncclFloat, 1, comm, nullptr), {"recvbuff is null"});
       refused(ncclSend(data, SIZE_MAX / 16, ncclFloat, 1, comm, nullptr), {"larger than memory"});
-      refused(ncclSend(data, 1, static_cast<ncclDataType_t>(-3), 1, comm, nullptr),
-              {"datatype is -3"});
+      refused(ncclSend(data, 1, ncclNumTypes, 1, comm, nullptr), {"datatype is 12"});
       refused(ncclSend(data, 1, ncclFloat, 1, comm, reinterpret_cast<cudaStream_t>(data)),
               {"the stream is not null"});
       expect_error(ncclSend(data, 1, ncclFloat, 0, comm, nullptr), ncclInvalidUsage,
