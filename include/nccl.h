@@ -30,11 +30,12 @@
 ///
 /// Non-blocking communicators (ncclConfig_t::blocking is 0). ncclCommInitRankConfig,
 /// ncclCommInitRankScalable, ncclCommSplit, ncclCommFinalize and ncclCommWindowRegister, or the end
-/// of a group that holds them, return ncclInProgress and go on in the background, each communicator by itself;
-/// ncclCommGetAsyncError tells when they have ended, and how. Until then the communicator's other
-/// calls return ncclInvalidUsage, but for queries, ncclCommDestroy, ncclCommAbort and
-/// ncclCommRevoke. Collectives are as blocking as ever (see "Without a GPU"); a registration or
-/// finalization in the same group as a collective of the communicator has ended with the group.
+/// of a group that holds them, return ncclInProgress and go on in the background, each communicator
+/// by itself; ncclCommGetAsyncError tells when they have ended, and how. Until then the
+/// communicator's other calls return ncclInvalidUsage, but for queries, ncclCommDestroy,
+/// ncclCommAbort and ncclCommRevoke. Collectives are as blocking as ever (see "Without a GPU"); a
+/// registration or finalization in the same group as a collective of the communicator has ended
+/// with the group.
 ///
 /// Thread safety. Distinct communicators may be used by distinct threads at once; one communicator
 /// by one thread at a time, except for ncclCommAbort, ncclCommRevoke and ncclCommGetAsyncError,

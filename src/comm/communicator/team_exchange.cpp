@@ -65,9 +65,9 @@ ExchangeCall TeamExchange::call_of(const CollectiveRequest& request,
   for (kernels::ExchangeArguments& launch : call.launches) {
     launch.wait = wait;
     launch.signature = exchange.fold_signature;
-    // Ranks tell each other once in each call, and may need different numbers of launches. Not where
-    // a root or a sender waits for nobody: two calls later it would overwrite a word, of which there
-    // are two, that a slower rank has yet to read.
+    // Ranks tell each other once in each call, and may need different numbers of launches. Not
+    // where a root or a sender waits for nobody: two calls later it would overwrite a word, of
+    // which there are two, that a slower rank has yet to read.
     const bool tells = !kernels::has_root(request.collective) && &launch == &call.launches.front();
     if (!tells) launch.signatures = launch.signature_calls = 0;
   }

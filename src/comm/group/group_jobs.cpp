@@ -315,8 +315,8 @@ Status run_here(GroupJobs& jobs) {
   return first;
 }
 
-/// Moves starts, splits and calls from `jobs`, and copies the others: `here` has what does not go on
-/// in the background.
+/// Moves starts, splits and calls from `jobs`, and copies the others: `here` has what does not go
+/// on in the background.
 std::vector<std::shared_ptr<Background>> divide(GroupJobs& jobs, GroupJobs& here) {
   std::vector<std::shared_ptr<Background>> works;
   for (InitJob& job : jobs.inits) {
