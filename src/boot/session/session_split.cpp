@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -163,6 +164,9 @@ Task<Result<SplitPart>> Session::Splitting::run() {
     if (may_differ) tell_members(in_child(exchanged.error()));
     co_return std::move(exchanged).error();
   }
+  if (child_ == nullptr && call_.color) {
+    co_return Error(ErrorCode::remote, "a rank has sent no place, and agreed to the split");
+  }
   if (child_ == nullptr) co_return SplitPart{};
   Status linked = co_await link();
   if (!linked.ok()) co_return give_up(std::move(linked).error());
@@ -205,6 +209,10 @@ Status Session::Splitting::find_place(const std::vector<Bytes>& all) {
     }
     serial = std::max(serial, place->serial);
     places.push_back(std::move(place).value());
+  }
+  if (serial == std::numeric_limits<std::uint64_t>::max()) {
+    return Error(ErrorCode::remote,
+                 "a rank has sent a number of splits that no rank can have made");
   }
   parent_.splits_ = serial + 1;
   if (!call_.color) return {};

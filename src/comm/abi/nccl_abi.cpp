@@ -134,7 +134,9 @@ Status destroy(ncclComm_t handle) {
 Status abort(ncclComm_t handle) {
   if (handle == nullptr) return {};
   ORIEL_TRY(const auto entry, find_entry(handle));
-  entry->abort(Error(ErrorCode::aborted, "ncclCommAbort was called").with_origin(entry->rank()));
+  // Without an origin: a split that the abort ends has ranks of its own numbering, and adds its
+  // own.
+  entry->abort(Error(ErrorCode::aborted, "ncclCommAbort was called"));
   return destroy_communicator(handle);
 }
 
@@ -146,8 +148,7 @@ Status revoke(ncclComm_t handle, int flags) {
         .with_hint("use NCCL_REVOKE_DEFAULT");
   }
   ORIEL_TRY(const auto communicator,
-            entry->revoke(
-                Error(ErrorCode::aborted, "ncclCommRevoke was called").with_origin(entry->rank())));
+            entry->revoke(Error(ErrorCode::aborted, "ncclCommRevoke was called")));
   // What the user frees from now on, no kernel may use.
   return communicator != nullptr ? communicator->drain() : Status();
 }

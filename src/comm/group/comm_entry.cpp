@@ -127,6 +127,7 @@ Result<std::shared_ptr<Communicator>> CommEntry::revoke(const Error& reason) {
     // An error that came first is what is revoked for.
     if (!usable.ok() && !started->async_error()) return std::move(usable).error();
     if (loop_ != nullptr) loop_->stop(reason);
+    if (session_ != nullptr) session_->abort(reason);
     abort_ = reason;
   }
   if (started != nullptr) started->abort(reason);

@@ -64,10 +64,12 @@ TEST_CASE("a split in which any system call fails has an error on both ranks, an
     static_cast<void>(split_with_fault(players, 0, 0));
     const Held before = settled();
     for (const int victim : {0, 1}) {
-      for (long k = first; split_with_fault(players, victim, k); k += stride) {
+      long k = first;
+      for (; split_with_fault(players, victim, k); k += stride) {
         require_held(before, fmt::format("after call {} of rank {} failed", k, victim));
         players.barrier();
       }
+      require(k > first, fmt::format("no call of rank {} was hit", victim));
     }
   }));
 }
