@@ -221,7 +221,11 @@ Status Communicator::run(const CollectiveRequest& request, const CallPlan& plan)
 }
 
 Status Communicator::end_call(Status run) {
-  if (!on_host()) return run;
+  if (!on_host()) {
+    // A part of an exchange is under way, and the channels are in no state that the peers know.
+    if (!run.ok() && run.error().scope() == Scope::communicator) give_up(run.error());
+    return run;
+  }
   notes_.leave();
   if (run.ok()) return run;
   await_failure();

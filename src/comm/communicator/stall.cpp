@@ -45,7 +45,9 @@ std::string Communicator::stalled_call() const {
 std::vector<int> Communicator::awaited_ranks(int culprit) const {
   std::vector<int> awaited;
   const auto own = last_call(team_facts_.index);
-  const bool in_collective = notes_.is_in_collective();
+  // A rank that has a root waits for the root or for one message after the other.
+  const bool in_collective =
+      notes_.is_in_collective() && own && !kernels::has_root(own->call.collective);
   for (std::size_t index = 0; own && in_collective && index < team_facts_.members.size(); ++index) {
     const auto there = last_call(static_cast<int>(index));
     if (!there || there->number < own->number) awaited.push_back(team_facts_.members[index]);

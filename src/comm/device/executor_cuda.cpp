@@ -150,19 +150,23 @@ Status CudaExecutor::follow_stream(CUstream stream, CUstream other) {
 }
 
 Status CudaExecutor::run_exchange(ExchangeCall call) {
+  bool has_begun = false;
   const auto launch = [&](CUstream where) -> Status {
     for (std::size_t i = 1; i < call.streams.size(); ++i) {
       ORIEL_CHECK(follow_stream(where, static_cast<CUstream>(call.streams[i])));
     }
     for (const kernels::ExchangeArguments& one : call.launches) {
       ORIEL_CHECK(kernels::launch_exchange(one, where));
+      has_begun = true;
     }
     for (std::size_t i = 1; i < call.streams.size(); ++i) {
       ORIEL_CHECK(follow_stream(static_cast<CUstream>(call.streams[i]), where));
     }
     return {};
   };
-  return run_in_order(static_cast<CUstream>(call.streams.front()), launch);
+  Status run = run_in_order(static_cast<CUstream>(call.streams.front()), launch);
+  if (run.ok() || !has_begun) return run;
+  return std::move(run).error().with_scope(Scope::communicator);
 }
 
 template <class Launch>
@@ -172,17 +176,21 @@ Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
   ORIEL_TRY(const auto capture, capture_of(stream));
   if (capture) {
     ORIEL_CHECK(follow_captured_call(stream, *capture));
-    ORIEL_CHECK(launch(stream));
-    return remember_captured_call(stream, *capture);
+    Status launched = launch(stream);
+    Status remembered = remember_captured_call(stream, *capture);
+    return launched.ok() ? remembered : launched;
   }
   unsigned long long number = 0;
   ORIEL_CHECK(cuda_status("asking for the stream's number", cuda().stream_get_id(stream, &number)));
   ORIEL_CHECK(follow_last_call(stream, number));
-  ORIEL_CHECK(launch(stream));
-  // Now, for later the user may have begun to capture the stream, or destroyed it: the driver
-  // (580.159) crashes when it is asked anything about a destroyed stream.
+  Status launched = launch(stream);
+  // Also after a failure, since a part of the call may run. Now, for later the user may have begun
+  // to capture the stream, or destroyed it: the driver (580.159) crashes when it is asked anything
+  // about a destroyed stream.
   last_stream_ = number;
-  return cuda_status("recording the end of the call", cuda().event_record(event_, stream));
+  Status recorded =
+      cuda_status("recording the end of the call", cuda().event_record(event_, stream));
+  return launched.ok() ? recorded : launched;
 }
 
 Status CudaExecutor::drain(Deadline deadline) {

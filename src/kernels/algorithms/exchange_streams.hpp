@@ -165,7 +165,7 @@ class FoldStream {
   }
 
   ORIEL_DEVICE_FN bool done() const { return at_ >= end_; }
-  /// Whom this rank waits for, when is_ready() has said false.
+  /// The peer that this rank waits for, when is_ready() has returned false.
   ORIEL_DEVICE_FN std::int32_t peer() const { return next_ < arguments_.ranks ? next_ : 0; }
   ORIEL_DEVICE_FN bool is_ready() {
     for (; next_ < arguments_.ranks; skip_own()) {

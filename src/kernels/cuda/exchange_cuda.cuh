@@ -32,7 +32,7 @@ struct CopyMover {
   }
 };
 
-/// The same, and combines elements of type T.
+/// Moves bytes likewise, and combines elements of type T.
 template <class T, Family kFamily>
 class FoldMover {
  public:
@@ -141,7 +141,7 @@ struct WarpPlace {
   }
 };
 
-/// Sends and receives. Returns false for all threads of the warp after a failure.
+/// Runs the warp's stream of messages to its end, or until a wait is given up.
 template <class Mover>
 __device__ void run_messages(const ExchangeArguments& arguments, Mover& mover,
                              const WarpPlace& place) {

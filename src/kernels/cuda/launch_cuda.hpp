@@ -30,8 +30,7 @@ Status load_all_reduce(const Plan& plan, const AllReduceArguments& arguments);
 Status launch_hierarchy(const HierarchyArguments& arguments, CUstream_st* stream);
 Status load_hierarchy(const HierarchyArguments& arguments);
 
-/// The same for one launch of an exchange; as with an all-reduce it may begin while its predecessor
-/// ends.
+/// Enqueues one launch of an exchange. Like an all-reduce it may begin while its predecessor ends.
 Status launch_exchange(const ExchangeArguments& arguments, CUstream_st* stream);
 Status load_exchange(const ExchangeArguments& arguments);
 

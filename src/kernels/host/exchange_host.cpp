@@ -126,7 +126,7 @@ class HostExchange {
   }
 
  private:
-  /// What one walk over all streams has seen.
+  /// Outcome of one walk over all streams.
   struct Round {
     bool moved = false;
     bool open = false;

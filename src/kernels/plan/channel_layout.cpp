@@ -14,8 +14,8 @@ namespace {
 constexpr std::uint64_t kPage = 4096;
 constexpr std::uint64_t kSlotQuantum = 128;
 
-/// What suits a backend: a warp moves a slot of 4 KiB with one batch of loads; a CPU thread copies
-/// slots that stay in its second-level cache.
+/// Sizes that suit a backend: a warp moves a slot of 4 KiB with one batch of loads; a CPU thread
+/// copies slots that stay in its second-level cache.
 struct ChannelShape {
   std::uint32_t depth;
   std::uint64_t most_slot_bytes;

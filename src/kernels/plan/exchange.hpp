@@ -16,8 +16,8 @@
 #include "kernels/plan/fold_operation.hpp"
 
 /// An exchange: what one rank sends to and receives from the ranks of its team in one launch, over
-/// channels. Every collective but the all-reduce, and every group of sends and receives, is planned
-/// as exchanges. All functions here are pure.
+/// channels. Rooted collectives, all-to-alls, and groups of sends and receives are planned as
+/// exchanges; all-gathers and reduce-scatters can be. All functions here are pure.
 namespace oriel::kernels {
 
 /// A buffer that goes to, or comes from, one other rank. Ranks are indices in the LSA team.

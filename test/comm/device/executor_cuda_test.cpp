@@ -25,6 +25,7 @@ struct DriverLog {
   std::map<CUstream, std::vector<CUgraphNode>> nodes;
   std::uintptr_t events = 0;
   std::uintptr_t launched = 0;
+  std::uintptr_t launches_left = 100;  ///< until one fails
 };
 DriverLog driver;
 
@@ -111,6 +112,17 @@ class JoinedStreams {
     const Status done = executor_->run_exchange(std::move(call));
     CHECK(done.ok());
   }
+  /// Runs so many launches, of which the last one fails.
+  Status run_in_part(const std::vector<void*>& streams, std::size_t launches) {
+    driver.calls.clear();
+    driver.launches_left = launches - 1;
+    comm::ExchangeCall call;
+    call.launches.resize(launches);
+    call.streams = streams;
+    Status done = executor_->run_exchange(std::move(call));
+    driver.launches_left = 100;
+    return done;
+  }
 
  private:
   CudaTable table_;
@@ -134,6 +146,20 @@ TEST_CASE("streams of an exchange meet before its first launch and wait for its 
   CHECK(driver.calls == Calls{"b waits E", "b launches", "b records E"});
   joined.run({stream('b')}, 1);
   CHECK(driver.calls == Calls{"b launches", "b records E"});
+}
+
+TEST_CASE("an exchange whose second launch fails is waited for, and concerns the communicator",
+          "[req:5.10]") {
+  JoinedStreams joined;
+  const Status done = joined.run_in_part({stream('a')}, 2);
+  REQUIRE(!done.ok());
+  CHECK(done.error().scope() == Scope::communicator);
+  CHECK(driver.calls == Calls{"a launches", "a records E"});
+  joined.run({stream('b')}, 1);
+  CHECK(driver.calls == Calls{"b waits E", "b launches", "b records E"});
+  const Status none = joined.run_in_part({stream('b')}, 1);
+  REQUIRE(!none.ok());
+  CHECK(none.error().scope() != Scope::communicator);
 }
 
 TEST_CASE("captured streams of an exchange meet by dependencies of its launches", "[req:5.10]") {
@@ -175,6 +201,8 @@ namespace oriel::kernels {
 
 Status launch_exchange(const ExchangeArguments& /*arguments*/, CUstream_st* where) {
   auto& driver = test::driver;
+  if (driver.launches_left == 0) return Error(ErrorCode::cuda, "a launch fails");
+  --driver.launches_left;
   driver.calls.push_back(fmt::format("{} launches", test::name_of(where)));
   ++driver.launched;
   driver.nodes[where] = {test::node(static_cast<char>('0' + driver.launched))};

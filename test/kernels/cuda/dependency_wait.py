@@ -104,8 +104,9 @@ def main():
                 bad += 1
         # The check itself: it must find every kernel guilty once the wait is gone.
         without = check(ptx.replace(WAIT, "griddepcontrol.launch_dependents"))
-        if len(verdicts) < 15 or not all(any("before" in text for text in wrong)
-                                         for wrong in without.values()):
+        least = 15 if "all_reduce" in source else 1
+        if len(verdicts) < least or not all(any("before" in text for text in wrong)
+                                            for wrong in without.values()):
             print(f"{source}: the check has lost its kernels: {sorted(verdicts)}", file=sys.stderr)
             bad += 1
         print(f"{source}: {len(verdicts)} kernels")

@@ -285,11 +285,18 @@ TEST_CASE("a launch holds whole rounds, in their order", "[req:5.1]") {
   }
   const auto launches = plan_exchange(exchange_of(calls, 1).value(), team.facts(1, 8));
   REQUIRE(launches.size() == 4);  // 15 rounds of two messages, four rounds a launch
-  int sends = 0;
-  for (const ExchangeArguments& launch : launches) {
+  // With three peers the launches begin at rounds 0, 4, 8 and 12: each peer's messages so far.
+  std::vector<int> sent(4);
+  for (std::size_t i = 0; i < launches.size(); ++i) {
+    const ExchangeArguments& launch = launches[i];
     CHECK(launch.messages <= 8);
     CHECK(launch.sends * 2 == launch.messages);
-    sends += launch.sends;
+    for (int k = 0; k < launch.sends; ++k) ++sent[static_cast<std::size_t>(launch.message[k].peer)];
+    const int rounds = std::min(15, 4 * static_cast<int>(i + 1));
+    for (int distance = 1; distance < 4; ++distance) {
+      const int whole =
+          (rounds - distance + 3) / 3;  // rounds of this distance among the first ones
+      CHECK(sent[static_cast<std::size_t>((1 + distance) % 4)] == whole);
+    }
   }
-  CHECK(sends == 15);
 }

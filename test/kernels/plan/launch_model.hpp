@@ -34,7 +34,7 @@ class LaunchModel {
     gpus_[static_cast<std::size_t>(rank)].launches.push_back(make(communicator, launch));
   }
 
-  /// Runs until nothing can move. Whether all launches have ended.
+  /// Runs until nothing can move. Returns whether all launches have ended.
   bool run() {
     for (;;) {
       std::vector<std::size_t> order(gpus_.size());
