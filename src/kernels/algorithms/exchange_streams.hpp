@@ -243,9 +243,11 @@ ORIEL_DEVICE_FN bool run_stream(const device::WaitControl& wait, Stream stream) 
   if (stream.done()) return true;
   while (!stream.done()) {
     bool alive = true;
-    if (Group::rank() == 0 && !stream.is_ready()) {
-      const auto ready = [&] { return stream.is_ready(); };
-      alive = device::wait_until(ready, wait, {stream.peer(), 0}) == device::WaitOutcome::ready;
+    while (alive && Group::rank() == 0 && !stream.is_ready()) {
+      // A wait ends when its peer has come, so that a stall names the one that is still missing.
+      const std::int32_t peer = stream.peer();
+      const auto moved_on = [&] { return stream.is_ready() || stream.peer() != peer; };
+      alive = device::wait_until(moved_on, wait, {peer, 0}) == device::WaitOutcome::ready;
     }
     if (Group::any(!alive)) return false;
     if (!stream.step()) return false;

@@ -156,9 +156,20 @@ class HostExchange {
     }
     return false;
   }
+  /// The peer that a fold waits for; -1 without one.
+  std::int32_t fold_peer() {
+    for (auto& fold : folds_) {
+      if (!fold.done()) return fold.peer();
+    }
+    return -1;
+  }
+  /// Waits until a stream can move, or `rank` is no longer the one that a fold waits for: a stall
+  /// then names who is still missing.
   bool wait(std::int32_t rank) {
+    const std::int32_t awaited = fold_peer();
     const auto ready = [&] {
-      return any_ready(receives_) || any_ready(folds_) || any_ready(sends_);
+      return any_ready(receives_) || any_ready(folds_) || any_ready(sends_) ||
+             fold_peer() != awaited;
     };
     return device::wait_until(ready, arguments_.wait, {rank, 0}) == device::WaitOutcome::ready;
   }
