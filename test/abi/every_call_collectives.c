@@ -36,7 +36,8 @@ typedef struct {
   size_t count;
 } Case;
 
-enum { kCount = 37, kLargeCount = 40000, kGuardBytes = 16, kUntouched = 0x55 };
+/* With more ranks than kManyRanks, each type and operation meets one reduction only. */
+enum { kManyRanks = 4, kCount = 37, kLargeCount = 40000, kGuardBytes = 16, kUntouched = 0x55 };
 
 static size_t width_of(int type) {
   static const size_t kWidths[ncclNumTypes] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2, 1, 1};
@@ -243,7 +244,9 @@ static void reduce_with_every_op(const Member* m, Case c, int quick) {
       TRY(RedOpCreatePreMulSum, (&op, scalar, type, residence, m->comm));
     }
     for (c.kind = kAllReduce; c.kind <= kReduce; ++c.kind) {
-      c.in_place = (c.type + c.op + (int)c.kind) % 2;
+      const int number = c.type + c.op + (int)c.kind;
+      if (m->size > kManyRanks && number % 3 != 0) continue;
+      c.in_place = number % 2;
       run_case(m, &c, op);
     }
     if (c.op == kPreMulSum) TRY(RedOpDestroy, (op, m->comm));
