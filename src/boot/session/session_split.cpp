@@ -84,7 +84,7 @@ Error with_other_origin(const Error& error, int rank) {
 
 std::string names_of(const std::vector<int>& members) {
   const std::size_t named = std::min(members.size(), kNamedMembers);
-  return fmt::format("{}{}", fmt::join(members.begin(), members.begin() + named, ", "),
+  return fmt::format("{}{}", fmt::join(members.data(), members.data() + named, ", "),
                      members.size() > named ? ", ..." : "");
 }
 

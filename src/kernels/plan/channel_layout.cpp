@@ -11,7 +11,7 @@
 namespace oriel::kernels {
 namespace {
 
-constexpr std::uint64_t kPage = 4096;
+constexpr std::uint64_t kAlignment = 4096;
 constexpr std::uint64_t kSlotQuantum = 128;
 
 /// Sizes that suit a backend: a warp moves a slot of 4 KiB with one batch of loads; a CPU thread
@@ -44,18 +44,18 @@ ChannelLayout make_channel_layout(Backend backend, int ranks, int ctas, std::uin
   layout.lanes = layout.lanes_per_cta * (backend == Backend::host ? 1 : ctas);
   const std::uint64_t channels = peers * static_cast<std::uint64_t>(layout.lanes);
   layout.counters = offset;
-  layout.credits = round_up(layout.counters + channels * sizeof(ChannelCounters), kPage);
+  layout.credits = round_up(layout.counters + channels * sizeof(ChannelCounters), kAlignment);
   layout.ready = layout.credits + channels * kSectorBytes;
   static_assert(kGpuShape.depth * sizeof(std::uint64_t) <= kSectorBytes);
   static_assert(kHostShape.depth * sizeof(std::uint64_t) <= kSectorBytes);
-  layout.rings = round_up(layout.ready + channels * kSectorBytes, kPage);
+  layout.rings = round_up(layout.ready + channels * kSectorBytes, kAlignment);
   const std::uint64_t used = layout.rings - offset;
   const std::uint64_t left = bytes > used ? bytes - used : 0;
   const std::uint64_t slot = round_down(left / channels / layout.depth, kSlotQuantum);
   layout.slot_bytes =
       static_cast<std::uint32_t>(std::clamp(slot, kSlotQuantum, shape.most_slot_bytes));
   layout.total_bytes =
-      round_up(used + channels * layout.depth * std::uint64_t{layout.slot_bytes}, kPage);
+      round_up(used + channels * layout.depth * std::uint64_t{layout.slot_bytes}, kAlignment);
   return layout;
 }
 
