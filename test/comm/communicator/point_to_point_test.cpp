@@ -182,7 +182,7 @@ TEST_CASE("random groups of sends, receives and collectives deliver every byte",
         cast, ranks,
         [&](Players& players) {
           auto comms = players.init();
-          const int groups = scaled(repeats(30, 5));
+          const int groups = scaled(repeats(30, 10));
           for (int i = 0; i < groups; ++i) {
             run_random_group(players, comms,
                              mix(seed, static_cast<std::uint64_t>(ranks * 1000 + i)));
