@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 
 #include "base/settings.hpp"
+#include "oriel/device/memory.hpp"
 
 namespace oriel::test {
 namespace {
@@ -110,14 +111,17 @@ ncclUniqueId Players::next_id() {
 
 void Players::barrier() {
   const std::uint32_t goal = ++barriers_ * static_cast<std::uint32_t>(players_);
+  device::arch::order_goes_abroad();
   board_.arrived.fetch_add(1);
   require(poll_until(kMeetingPatience, [&] { return board_.arrived >= goal; }),
           "the others have not come to the test's barrier");
+  device::arch::order_comes_home();
 }
 
 void Players::await(std::size_t index, std::uint64_t value) {
   require(poll_until(kMeetingPatience, [&] { return word(index) >= value; }),
           "another rank has not come as far as awaited");
+  device::arch::order_comes_home();
 }
 
 ncclResult_t Players::together(const std::function<ncclResult_t(std::size_t i, int rank)>& call) {

@@ -37,6 +37,7 @@ std::uint64_t exchange_word(const AtomicWork& work, std::byte* at) {
   while (!word.compare_exchange_weak(old, static_cast<Word>(apply_atomic(work, old)),
                                      std::memory_order_acq_rel, std::memory_order_relaxed)) {
   }
+  device::arch::order_goes_abroad();  // the old value, which the requester waits for
   return old;
 }
 
