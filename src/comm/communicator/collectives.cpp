@@ -193,9 +193,9 @@ Status Communicator::run(const CollectiveRequest& request, const CallPlan& plan)
   if (on_host()) notes_.enter_collective();
   Status run;
   if (plan.by_exchange) {
-    ExchangeCall exchange = exchanges_->call_of(request, wait_control(own_doorbell()));
+    ExchangeCall& exchange = exchanges_->call_of(request, wait_control(own_doorbell()));
     exchange.record = call_record(team_facts_.index);
-    run = executor_->run_exchange(std::move(exchange));
+    run = executor_->run_exchange(exchange);
   } else if (plan.among_teams) {
     run = executor_->run_hierarchy(make_hierarchy_arguments(request, *plan.among_teams),
                                    request.stream);
@@ -219,20 +219,20 @@ Status Communicator::end_call(Status run) {
 }
 
 void Communicator::begin_exchanges() {
-  kernels::ExchangeArguments common;
-  common.scratch = control_.flat_base;
-  common.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
-  common.doorbell = layout_.doorbell;
-  common.failure = &notices_->on_device()->failure;
+  kernels::ExchangeMemory memory;
+  memory.scratch = control_.flat_base;
+  memory.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
+  memory.doorbell = layout_.doorbell;
+  memory.failure = &notices_->on_device()->failure;
   if (network_ != nullptr) {
-    common.network = on_host() ? &network_->view() : network_->kernel_view();
-    common.network_window = window_view(control_.handle).network;
+    memory.network = on_host() ? &network_->view() : network_->kernel_view();
+    memory.network_window = window_view(control_.handle).network;
   }
   if (!on_host() && teams_.view().groups == 1) {
-    common.signatures = layout_.signatures;
-    common.signature_calls = layout_.epochs + offsetof(kernels::CtaCounters, signature);
+    memory.signatures = layout_.signatures;
+    memory.signature_calls = layout_.epochs + offsetof(kernels::CtaCounters, signature);
   }
-  exchanges_->begin(common);
+  exchanges_->begin(memory);
 }
 
 Status Communicator::check(const PointToPointRequest& request) const {

@@ -38,8 +38,8 @@ struct PointToPointPlan {
   }
 };
 
-/// Makes exchanges of the calls of a communicator. Owns the facts that they share. Immutable once
-/// begin() has returned.
+/// Makes exchanges of the calls of a communicator. Owns the facts that they share. One thread at a
+/// time.
 class TeamExchange {
  public:
   /// `teams` are the LSA teams, in which `rank` is.
@@ -52,26 +52,29 @@ class TeamExchange {
   /// Returns the size of that part, which does not depend on the size of the team.
   std::uint64_t scratch_bytes() const { return scratch_bytes_; }
 
-  /// Sets what is known once the scratch memory is mapped. `common` has neither ranks, channels nor
+  /// Sets what is known once the scratch memory is mapped. `memory` has neither ranks, channels nor
   /// `wait`; its `signatures` and `signature_calls` are for collectives of one team only.
-  void begin(kernels::ExchangeArguments common);
+  void begin(kernels::ExchangeMemory memory);
 
-  /// Returns the launches of a collective, without its record.
-  ExchangeCall call_of(const CollectiveRequest& request, const device::WaitControl& wait) const;
+  /// Returns the launches of a collective, without its record. What it returned before is void.
+  ExchangeCall& call_of(const CollectiveRequest& request, const device::WaitControl& wait);
 
   /// Pairs sends to this rank with receives from it. invalid_usage if they do not match.
   Result<PointToPointPlan> plan(const std::vector<PointToPointRequest>& requests) const;
-  ExchangeCall call_of(const PointToPointPlan& plan, const device::WaitControl& wait) const;
+  ExchangeCall& call_of(const PointToPointPlan& plan, const device::WaitControl& wait);
 
  private:
   bool on_host() const { return backend_ == kernels::Backend::host; }
   bool one_team() const { return teams_.size() == 1; }
-  std::vector<kernels::Exchange> exchanges_of(const kernels::RankCollective& collective) const;
+  void plan(const kernels::Exchange& exchange);
 
   kernels::Backend backend_;
   std::vector<std::vector<int>> teams_;
   std::uint64_t scratch_bytes_ = 0;
   kernels::ExchangeFacts facts_;
+  // Of the last call; kept, so that the next one allocates nothing.
+  kernels::Exchange exchange_;
+  ExchangeCall call_;
 };
 
 }  // namespace oriel::comm
