@@ -188,9 +188,10 @@ Status Communicator::run(const CollectiveRequest& request, const CallPlan& plan)
     if (kernels::CallRecord* const record = call_record(team_facts_.index)) {
       executor_->pass_over(*record, call);
     }
-    return {};
+    flight_->enter(call, request.stream);
+    return end_call({});
   }
-  if (on_host()) notes_.enter_collective();
+  if (on_host()) flight_->enter(call, request.stream);
   Status run;
   if (plan.by_exchange) {
     ExchangeCall& exchange = exchanges_->call_of(request, wait_control(own_doorbell()));
@@ -202,7 +203,7 @@ Status Communicator::run(const CollectiveRequest& request, const CallPlan& plan)
   } else {
     run = executor_->run(plan.team, make_arguments(request, plan.team), request.stream);
   }
-  if (run.ok() && !on_host()) notes_.note_enqueued(call);
+  if (run.ok() && !on_host()) flight_->enter(call, request.stream);
   return end_call(std::move(run));
 }
 
@@ -212,10 +213,13 @@ Status Communicator::end_call(Status run) {
     if (!run.ok() && run.error().scope() == Scope::communicator) give_up(run.error());
     return run;
   }
-  notes_.leave();
+  flight_->leave(run.ok());
   if (run.ok()) return run;
   await_failure();
-  return poisoned_ ? Status(*async_error()) : run;
+  if (!poisoned_) return run;
+  Error failure = *async_error();
+  flight_->write(failure.to_string(), true);  // or waits for whoever writes it
+  return failure;
 }
 
 void Communicator::begin_exchanges() {
@@ -258,10 +262,10 @@ Status Communicator::prepare(const PointToPointPlan& plan) {
 }
 
 Status Communicator::run(const PointToPointPlan& plan) {
-  if (plan.is_empty()) return {};
-  if (on_host()) notes_.enter(plan.counts);
+  if (on_host() || plan.is_empty()) flight_->enter(plan.requests);
+  if (plan.is_empty()) return end_call({});
   Status run = executor_->run_exchange(exchanges_->call_of(plan, wait_control(own_doorbell())));
-  if (run.ok() && !on_host()) notes_.note_enqueued(plan.counts);
+  if (run.ok() && !on_host()) flight_->enter(plan.requests);
   return end_call(std::move(run));
 }
 

@@ -161,6 +161,12 @@ Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
 Task<Status> Communicator::set_up(EventLoop& loop, std::unique_ptr<boot::Session> session,
                                   StepTimes& times, Deadline deadline) {
   session_ = std::move(session);
+  flight_ = std::make_unique<FlightRecorder>(FlightFacts{.folder = settings_->dump_dir,
+                                                         .communicator = session_->number(),
+                                                         .name = options_.name,
+                                                         .rank = rank(),
+                                                         .size = size(),
+                                                         .on_host = on_host()});
   {
     ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
     ORIEL_CO_CHECK(co_await agree_on_topology());

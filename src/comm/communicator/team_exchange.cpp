@@ -125,12 +125,12 @@ ExchangeCall& TeamExchange::call_of(const CollectiveRequest& request,
 Result<PointToPointPlan> TeamExchange::plan(
     const std::vector<PointToPointRequest>& requests) const {
   PointToPointPlan plan;
+  plan.requests = requests;
   std::vector<kernels::PointToPoint> calls;
   calls.reserve(requests.size());
   for (const PointToPointRequest& request : requests) {
     calls.push_back({request.is_send, static_cast<std::byte*>(request.data),
                      request.count * size_of(request.type), request.peer});
-    ++(request.is_send ? plan.counts.sends : plan.counts.receives);
     if (std::find(plan.streams.begin(), plan.streams.end(), request.stream) == plan.streams.end()) {
       plan.streams.push_back(request.stream);
     }

@@ -9,7 +9,6 @@
 #include "oriel/device/wait.hpp"
 #include "oriel/error.hpp"
 
-#include "comm/communicator/call_notes.hpp"
 #include "comm/communicator/call_request.hpp"
 #include "comm/device/device.hpp"
 #include "kernels/plan/algorithm.hpp"
@@ -29,8 +28,8 @@ constexpr bool goes_by_exchange(kernels::Collective collective, bool one_team) {
 /// The sends and receives of one communicator in one group, ready to run.
 struct PointToPointPlan {
   kernels::Exchange exchange;
-  std::vector<void*> streams;  ///< each once, in the order of the calls
-  PointToPointCounts counts;
+  std::vector<void*> streams;                 ///< each once, in the order of the calls
+  std::vector<PointToPointRequest> requests;  ///< as the user made them, for the recorder
 
   /// Returns whether all messages are empty, so that nothing runs.
   bool is_empty() const {
