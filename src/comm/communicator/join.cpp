@@ -213,7 +213,11 @@ void Communicator::tell_of_start() const {
     Log(rank()).version("Oriel {} with the interface of NCCL {}.{}.{}", oriel::version(),
                         kNcclVersion / 10'000, kNcclVersion / 100 % 100, kNcclVersion % 100);
   }
-  if (rank() == 0 && log_enabled(LogLevel::info)) Log(rank()).info("{}", topology_.summary());
+  if (log_enabled(LogLevel::info)) {
+    if (rank() == 0) Log(rank()).info("{}", topology_.summary());
+    const std::string reach = topology_.reach_of(rank());
+    if (!reach.empty()) Log(rank()).info("reaches {}", reach);
+  }
   // One rank of each node, and nobody waits for it.
   const auto on_this_node = [&](const topo::RankInfo& info) {
     return info.node.host == topology_.infos[static_cast<std::size_t>(rank())].node.host;
