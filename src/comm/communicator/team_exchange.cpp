@@ -60,7 +60,7 @@ ExchangeCall TeamExchange::call_of(const CollectiveRequest& request,
   const kernels::Exchange exchange = kernels::exchange_of(team);
   ExchangeCall call;
   call.launches = kernels::plan_exchange(exchange, facts_);
-  call.streams = {request.stream};
+  call.stream = request.stream;
   call.collective = {request.collective, request.type, request.op, request.count, request.root};
   for (kernels::ExchangeArguments& launch : call.launches) {
     launch.wait = wait;
@@ -83,10 +83,8 @@ Result<PointToPointPlan> TeamExchange::plan(
     calls.push_back({request.is_send, static_cast<std::byte*>(request.data),
                      request.count * size_of(request.type), request.peer});
     ++(request.is_send ? plan.counts.sends : plan.counts.receives);
-    if (std::find(plan.streams.begin(), plan.streams.end(), request.stream) == plan.streams.end()) {
-      plan.streams.push_back(request.stream);
-    }
   }
+  plan.stream = requests.front().stream;
   ORIEL_TRY(plan.exchange, kernels::exchange_of(calls, facts_.common.rank));
   return plan;
 }
@@ -95,7 +93,7 @@ ExchangeCall TeamExchange::call_of(const PointToPointPlan& plan,
                                    const device::WaitControl& wait) const {
   ExchangeCall call;
   call.launches = kernels::plan_exchange(plan.exchange, facts_);
-  call.streams = plan.streams;
+  call.stream = plan.stream;
   for (kernels::ExchangeArguments& launch : call.launches) {
     launch.wait = wait;
     launch.signatures = launch.signature_calls = 0;

@@ -28,7 +28,7 @@ constexpr bool goes_by_exchange(kernels::Collective collective) {
 /// The sends and receives of one communicator in one group, ready to run.
 struct PointToPointPlan {
   kernels::Exchange exchange;
-  std::vector<void*> streams;  ///< each once, in the order of the calls
+  void* stream = nullptr;  ///< of the first call
   PointToPointCounts counts;
 
   /// Returns whether all messages are empty, so that nothing runs.
