@@ -13,8 +13,9 @@
 #include <catch2/catch.hpp>
 #include <sys/mman.h>
 
-#include "base/settings.hpp"
 #include "oriel/device/memory.hpp"
+
+#include "base/settings.hpp"
 
 namespace oriel::test {
 namespace {

@@ -7,8 +7,6 @@
 #include <thread>
 #include <utility>
 
-#include <fmt/format.h>
-
 #include "oriel/device/queue.hpp"
 
 #include "base/log.hpp"
@@ -35,6 +33,7 @@ std::uint32_t signature_of(const CollectiveRequest& request, const kernels::Hier
       static_cast<std::uint64_t>(request.type) << 8 | static_cast<std::uint64_t>(request.op));
   mix(plan.shape.unit);
   mix(plan.rounds);
+  if (kernels::has_root(request.collective)) mix(static_cast<std::uint64_t>(request.root));
   return static_cast<std::uint32_t>(hash >> (64 - kernels::kSignatureBits));
 }
 
@@ -52,29 +51,15 @@ CallPlan plan_of_empty_call(bool is_kernel) {
   return plan;
 }
 
-Error not_among_nodes(const std::string& what) {
-  return Error(ErrorCode::invalid_usage,
-               what + " among ranks of several nodes is not available yet")
-      .with_hint(
-          "start the communicator with ranks of one node, or use all-reduce, all-gather and "
-          "reduce-scatter");
-}
-
 }  // namespace
 
 Result<kernels::HierarchyPlan> Communicator::plan_among_teams(
     const CollectiveRequest& request) const {
-  const std::size_t teams = topology_.teams.members.size();
-  if (teams > 1 && network_ == nullptr) {
-    if (no_network_) return Error(*no_network_);
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("{} of {} ranks can reach each other's memory ({}), and there is no "
-                             "network between CPUs and GPUs",
-                             team_facts_.members.size(), size(), topo::text_of(topology_.teams)))
-        .with_hint("use GPUs only, or ranks on the CPU only (ORIEL_BACKEND=host)");
-  }
+  if (no_network_) return Error(*no_network_);
   kernels::HierarchyFacts facts;
-  facts.collective = request.collective;
+  // A reduce has the plan of an all-reduce, of which the root keeps the result.
+  const bool reduce = request.collective == kernels::Collective::reduce;
+  facts.collective = reduce ? kernels::Collective::all_reduce : request.collective;
   facts.type = request.type;
   facts.count = request.count;
   facts.deterministic = settings_->deterministic;
@@ -90,14 +75,14 @@ Result<CallPlan> Communicator::plan_for(const CollectiveRequest& request) const 
   ORIEL_CHECK(executor_->check_stream(request.stream));
   ORIEL_CHECK(check_root(request, size()));
   const bool one_team = teams_.view().groups == 1;
-  if (goes_by_exchange(request.collective) && !one_team) {
-    return not_among_nodes(with_article(name_of(request.collective)));
-  }
   if (request.count == 0) return plan_of_empty_call(!on_host() && size() > 1 && one_team);
   CallPlan plan;
   ORIEL_CHECK(check_collective(request, rank(), size()));
-  plan.by_exchange = goes_by_exchange(request.collective);
-  if (plan.by_exchange) return plan;
+  plan.by_exchange = goes_by_exchange(request.collective, one_team);
+  if (plan.by_exchange) {
+    if (no_network_) return Error(*no_network_);
+    return plan;
+  }
   if (request.collective != kernels::Collective::all_reduce || !one_team) {
     ORIEL_TRY(plan.among_teams, plan_among_teams(request));
     return plan;
@@ -142,7 +127,8 @@ kernels::HierarchyArguments Communicator::make_hierarchy_arguments(
   arguments.type = request.type;
   arguments.op = request.op;
   arguments.input = static_cast<const std::byte*>(request.input);
-  arguments.output = static_cast<std::byte*>(request.output);
+  const bool is_kept = request.collective != kernels::Collective::reduce || request.root == rank();
+  arguments.output = is_kept ? static_cast<std::byte*>(request.output) : nullptr;
   arguments.count = request.count;
   arguments.scalar_bits = request.scalar_bits;
   if (request.scalar_pointer != nullptr && on_host()) {
@@ -172,7 +158,7 @@ kernels::HierarchyArguments Communicator::make_hierarchy_arguments(
     const bool gathers = request.collective == kernels::Collective::all_gather;
     const bool scatters = request.collective == kernels::Collective::reduce_scatter;
     arguments.nic_input = nic_source(request.input, scatters ? all : block);
-    arguments.nic_output = nic_source(request.output, gathers ? all : block);
+    if (is_kept) arguments.nic_output = nic_source(request.output, gathers ? all : block);
   }
   arguments.failure = &notices_->on_device()->failure;
   return arguments;
@@ -181,7 +167,7 @@ kernels::HierarchyArguments Communicator::make_hierarchy_arguments(
 Status Communicator::prepare(const CollectiveRequest& request, const CallPlan& plan) {
   if (request.count == 0 && !plan.only_tells) return {};
   if (plan.by_exchange) {
-    return executor_->prepare_exchange(exchanges_.call_of(request, wait_control(own_doorbell())));
+    return executor_->prepare_exchange(exchanges_->call_of(request, wait_control(own_doorbell())));
   }
   if (plan.among_teams) {
     return executor_->prepare_hierarchy(make_hierarchy_arguments(request, *plan.among_teams));
@@ -207,7 +193,7 @@ Status Communicator::run(const CollectiveRequest& request, const CallPlan& plan)
   if (on_host()) notes_.enter_collective();
   Status run;
   if (plan.by_exchange) {
-    ExchangeCall exchange = exchanges_.call_of(request, wait_control(own_doorbell()));
+    ExchangeCall exchange = exchanges_->call_of(request, wait_control(own_doorbell()));
     exchange.record = call_record(team_facts_.index);
     run = executor_->run_exchange(std::move(exchange));
   } else if (plan.among_teams) {
@@ -236,39 +222,43 @@ void Communicator::begin_exchanges() {
   kernels::ExchangeArguments common;
   common.scratch = control_.flat_base;
   common.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
-  common.rank = team_facts_.index;
-  common.ranks = static_cast<std::int32_t>(team_facts_.members.size());
   common.doorbell = layout_.doorbell;
   common.failure = &notices_->on_device()->failure;
-  if (!on_host()) {
+  if (network_ != nullptr) {
+    common.network = on_host() ? &network_->view() : network_->kernel_view();
+    common.network_window = window_view(control_.handle).network;
+  }
+  if (!on_host() && teams_.view().groups == 1) {
     common.signatures = layout_.signatures;
     common.signature_calls = layout_.epochs + offsetof(kernels::CtaCounters, signature);
   }
-  exchanges_.begin(common);
+  exchanges_->begin(common);
 }
 
 Status Communicator::check(const PointToPointRequest& request) const {
   ORIEL_CHECK(check_usable());
   ORIEL_CHECK(executor_->check_stream(request.stream));
   ORIEL_CHECK(check_point_to_point(request, size()));
-  if (teams_.view().groups > 1) return not_among_nodes(request.is_send ? "a send" : "a receive");
-  return {};
+  const auto& team_of = topology_.teams.team;
+  const auto peer = static_cast<std::size_t>(request.peer);
+  const bool is_near = team_of[peer] == team_of[static_cast<std::size_t>(rank())];
+  return is_near || !no_network_ ? Status() : Status(*no_network_);
 }
 
 Result<PointToPointPlan> Communicator::plan_for(
     const std::vector<PointToPointRequest>& requests) const {
   for (const PointToPointRequest& request : requests) ORIEL_CHECK(check(request));
-  return exchanges_.plan(requests);
+  return exchanges_->plan(requests);
 }
 
 Status Communicator::prepare(const PointToPointPlan& plan) {
-  return executor_->prepare_exchange(exchanges_.call_of(plan, wait_control(own_doorbell())));
+  return executor_->prepare_exchange(exchanges_->call_of(plan, wait_control(own_doorbell())));
 }
 
 Status Communicator::run(const PointToPointPlan& plan) {
   if (plan.is_empty()) return {};
   if (on_host()) notes_.enter(plan.counts);
-  Status run = executor_->run_exchange(exchanges_.call_of(plan, wait_control(own_doorbell())));
+  Status run = executor_->run_exchange(exchanges_->call_of(plan, wait_control(own_doorbell())));
   if (run.ok() && !on_host()) notes_.note_enqueued(plan.counts);
   return end_call(std::move(run));
 }

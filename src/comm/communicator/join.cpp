@@ -284,8 +284,9 @@ Status Communicator::lay_out_scratch(int max_ctas) {
                                          on_host() ? all - among_teams : all);
   ORIEL_TRY(hierarchy_, kernels::make_hierarchy_layout(size(), layout_.total_bytes, among_teams));
   layout_.total_bytes += among_teams;
-  exchanges_.lay_out(device_->backend(), team, max_ctas, layout_.total_bytes);
-  layout_.total_bytes += exchanges_.scratch_bytes();
+  exchanges_.emplace(device_->backend(), topology_.teams.members, rank());
+  exchanges_->lay_out(max_ctas, layout_.total_bytes);
+  layout_.total_bytes += exchanges_->scratch_bytes();
   return {};
 }
 
@@ -364,7 +365,7 @@ Task<Status> Communicator::make_scratch(EventLoop& loop, Deadline deadline) {
   if (!on_host()) attempt(copy_groupings(), groupings_);
   if (local.ok()) {
     attempt(
-        co_await device_->make_scratch(loop, layout_, hierarchy_, exchanges_.channels(), deadline),
+        co_await device_->make_scratch(loop, layout_, hierarchy_, exchanges_->channels(), deadline),
         scratch_);
   }
   std::vector<boot::AgreedField> fields;

@@ -249,14 +249,14 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   std::unique_ptr<Executor> executor_;
   std::unique_ptr<Network> network_;
   std::atomic<Network*> live_network_{nullptr};  // the same, for the monitor's thread
-  std::optional<Error> no_network_;              // why there is none
+  std::optional<Error> no_network_;              // why other teams cannot be reached
 
   std::optional<kernels::ChoiceTable> own_table_;  // read from ORIEL_TABLE
   kernels::Overrides overrides_;
   kernels::ScratchLayout layout_;
-  kernels::HierarchyLayout hierarchy_;  // behind the other
-  TeamExchange exchanges_;              // has the last part
-  kernels::GroupingTables teams_;       // the two ways to group the ranks
+  kernels::HierarchyLayout hierarchy_;     // behind the other
+  std::optional<TeamExchange> exchanges_;  // has the last part
+  kernels::GroupingTables teams_;          // the two ways to group the ranks
   kernels::GroupingTables singles_;
   shadow::OwnedShadow groupings_;  // the tables of both, for kernels of a GPU
   void* scratch_ = nullptr;        // of Memory::allocate

@@ -18,11 +18,12 @@
 
 namespace oriel::comm {
 
-/// Returns whether ranks of one LSA team carry a collective out as an exchange.
-constexpr bool goes_by_exchange(kernels::Collective collective) {
+/// Returns whether a collective is carried out as an exchange, by ranks of one LSA team or of more.
+constexpr bool goes_by_exchange(kernels::Collective collective, bool one_team) {
   return collective != kernels::Collective::all_reduce &&
          collective != kernels::Collective::all_gather &&
-         collective != kernels::Collective::reduce_scatter;
+         collective != kernels::Collective::reduce_scatter &&
+         (one_team || collective != kernels::Collective::reduce);
 }
 
 /// The sends and receives of one communicator in one group, ready to run.
@@ -37,18 +38,22 @@ struct PointToPointPlan {
   }
 };
 
-/// Makes exchanges of the calls of a communicator that is one LSA team. Owns the facts that they
-/// share. Immutable once begin() has returned.
+/// Makes exchanges of the calls of a communicator. Owns the facts that they share. Immutable once
+/// begin() has returned.
 class TeamExchange {
  public:
+  /// `teams` are the LSA teams, in which `rank` is.
+  TeamExchange(kernels::Backend backend, std::vector<std::vector<int>> teams, int rank);
+
   /// Divides the channels' part of the scratch memory, which begins at `offset`.
-  void lay_out(kernels::Backend backend, int ranks, int max_ctas, std::uint64_t offset);
-  const kernels::ChannelLayout& channels() const { return facts_.common.channels; }
+  void lay_out(int max_ctas, std::uint64_t offset);
+  /// Returns the channels that there are, for whoever prepares their memory.
+  std::vector<kernels::ChannelLayout> channels() const;
   /// Returns the size of that part, which does not depend on the size of the team.
   std::uint64_t scratch_bytes() const { return scratch_bytes_; }
 
-  /// Sets what is known once the scratch memory is mapped. `common` has neither channels nor
-  /// `wait`; its `signatures` and `signature_calls` are for collectives only.
+  /// Sets what is known once the scratch memory is mapped. `common` has neither ranks, channels nor
+  /// `wait`; its `signatures` and `signature_calls` are for collectives of one team only.
   void begin(kernels::ExchangeArguments common);
 
   /// Returns the launches of a collective, without its record.
@@ -60,8 +65,11 @@ class TeamExchange {
 
  private:
   bool on_host() const { return backend_ == kernels::Backend::host; }
+  bool one_team() const { return teams_.size() == 1; }
+  std::vector<kernels::Exchange> exchanges_of(const kernels::RankCollective& collective) const;
 
-  kernels::Backend backend_ = kernels::Backend::host;
+  kernels::Backend backend_;
+  std::vector<std::vector<int>> teams_;
   std::uint64_t scratch_bytes_ = 0;
   kernels::ExchangeFacts facts_;
 };

@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "oriel/device/queue.hpp"
 
 #include "base/log.hpp"
@@ -18,6 +20,17 @@
 /// The network between the LSA teams of a communicator: when there is one, how it is made, and how
 /// it is emptied before the end.
 namespace oriel::comm {
+namespace {
+
+Error no_network_between_kinds(const Topology& topology, std::size_t team_size) {
+  return Error(ErrorCode::invalid_usage,
+               fmt::format("{} of {} ranks can reach each other's memory ({}), and there is no "
+                           "network between CPUs and GPUs",
+                           team_size, topology.infos.size(), topo::text_of(topology.teams)))
+      .with_hint("use GPUs only, or ranks on the CPU only (ORIEL_BACKEND=host)");
+}
+
+}  // namespace
 
 bool Communicator::needs_network() const {
   const auto& infos = topology_.infos;
@@ -57,13 +70,19 @@ Task<Status> Communicator::make_network(EventLoop& loop, Deadline deadline) {
   network_ = std::move(made).value();
   live_network_ = network_.get();
   if (on_host()) network_->add_doorbell(*own_doorbell());
+  begin_exchanges();
   if (poisoned_) network_->abort();  // by somebody who has not seen it
   no_network_.reset();
   co_return Status();
 }
 
 Task<Status> Communicator::connect_teams(EventLoop& loop, Deadline deadline) {
-  if (network_windows_ == nullptr) co_return Status();
+  if (network_windows_ == nullptr) {
+    if (topology_.teams.members.size() > 1) {
+      no_network_ = no_network_between_kinds(topology_, team_facts_.members.size());
+    }
+    co_return Status();
+  }
   Status made = co_await make_network(loop, deadline);
   if (made.ok() || made.error().code() != ErrorCode::invalid_usage) co_return made;
   // Ranks that have no path to each other may still use what they have inside their teams.

@@ -138,7 +138,8 @@ class Device {
   /// What the GPU has yet to write to by then, the device keeps until it has.
   virtual Task<Result<void*>> make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
                                            kernels::HierarchyLayout hierarchy,
-                                           kernels::ChannelLayout channels, Deadline deadline) = 0;
+                                           std::vector<kernels::ChannelLayout> channels,
+                                           Deadline deadline) = 0;
   /// The same for `bytes` (a multiple of 4) that are zero, but for `part` at `offset`.
   virtual Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
                                            std::vector<std::byte> part, Deadline deadline) = 0;

@@ -181,7 +181,8 @@ class CudaDevice final : public Device {
                                    topo::Wanted wanted) override;
   Task<Result<void*>> make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
                                    kernels::HierarchyLayout hierarchy,
-                                   kernels::ChannelLayout channels, Deadline deadline) override;
+                                   std::vector<kernels::ChannelLayout> channels,
+                                   Deadline deadline) override;
   Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
                                    std::vector<std::byte> part, Deadline deadline) override;
   Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
@@ -276,14 +277,16 @@ Task<Result<void*>> CudaDevice::finish(EventLoop& loop, std::unique_ptr<Filling>
 
 Task<Result<void*>> CudaDevice::make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
                                              kernels::HierarchyLayout hierarchy,
-                                             kernels::ChannelLayout channels, Deadline deadline) {
+                                             std::vector<kernels::ChannelLayout> channels,
+                                             Deadline deadline) {
   ORIEL_CO_TRY(auto filling, begin_filling(layout.total_bytes, window::Backing::on_demand));
   // Counters and flags begin with zero, slots of sentinel lines empty, that is all ones. Rings may
   // hold anything.
   filling->set(0, layout.lines, 0);
   filling->set(layout.lines, layout.rings, ~0u);
   filling->set(hierarchy.counters, hierarchy.regions[0], 0);
-  filling->set(channels.counters, channels.rings, 0);
+  for (const kernels::ChannelLayout& layout : channels)
+    filling->set(layout.counters, layout.rings, 0);
   co_return co_await finish(loop, std::move(filling), deadline);
 }
 

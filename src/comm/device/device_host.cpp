@@ -123,7 +123,7 @@ class HostDevice final : public Device {
   }
   Task<Result<void*>> make_scratch(EventLoop& /*loop*/, kernels::ScratchLayout layout,
                                    kernels::HierarchyLayout /*hierarchy*/,
-                                   kernels::ChannelLayout /*channels*/,
+                                   std::vector<kernels::ChannelLayout> /*channels*/,
                                    Deadline /*deadline*/) override {
     // Few calls use all of it, and making it present costs a rank more than the rest of its start.
     // A fresh memfd is zero, which is what flagged lines and counters begin with.

@@ -9,6 +9,7 @@
 #include "oriel/device/memory.hpp"
 #include "oriel/device/window.hpp"
 
+#include "kernels/algorithms/far_word.hpp"
 #include "kernels/plan/exchange.hpp"
 #include "kernels/plan/layout.hpp"
 
@@ -18,10 +19,11 @@
 /// loads that word with acquire before it reads the data. The receiver reads the data, then stores
 /// the credit with release; the sender loads the credit with acquire before it writes the slot
 /// again. In a group of threads, one thread does these accesses and a sync() joins it to the
-/// others.
+/// others. Between teams the NIC writes the data, then the ready word; and the credit of a slot
+/// also says that the NIC has read the sender's copy of it.
 namespace oriel::kernels {
 
-/// Addresses of channels, by arithmetic alone.
+/// Addresses of the channels inside a team, by arithmetic alone.
 class ChannelPlaces {
  public:
   ORIEL_DEVICE_FN explicit ChannelPlaces(const ExchangeArguments& arguments)
@@ -31,32 +33,8 @@ class ChannelPlaces {
     return device::advance_4g(arguments_.scratch + offset,
                               arguments_.stride_4g * static_cast<std::uint32_t>(rank));
   }
-  /// Of this rank.
-  ORIEL_DEVICE_FN ChannelCounters* counters(std::int32_t peer, std::int32_t lane) const {
-    const std::uint64_t index = channel(arguments_.rank, peer, lane);
-    return reinterpret_cast<ChannelCounters*>(
-        at(arguments_.rank, arguments_.channels.counters + index * sizeof(ChannelCounters)));
-  }
-  /// Slots that `receiver` has emptied of those that `sender` fills.
-  ORIEL_DEVICE_FN std::uint64_t* credit(std::int32_t sender, std::int32_t receiver,
-                                        std::int32_t lane) const {
-    const std::uint64_t index = channel(sender, receiver, lane);
-    return reinterpret_cast<std::uint64_t*>(
-        at(sender, arguments_.channels.credits + index * kSectorBytes));
-  }
-  /// `number + 1 << kSignatureBits | signature` once slot `number` holds data.
-  ORIEL_DEVICE_FN std::uint64_t* ready(std::int32_t receiver, std::int32_t sender,
-                                       std::int32_t lane, std::uint64_t number) const {
-    const std::uint64_t index = channel(receiver, sender, lane);
-    return reinterpret_cast<std::uint64_t*>(at(
-        receiver,
-        arguments_.channels.ready + index * kSectorBytes + place(number) * sizeof(std::uint64_t)));
-  }
-  ORIEL_DEVICE_FN std::byte* slot(std::int32_t receiver, std::int32_t sender, std::int32_t lane,
-                                  std::uint64_t number) const {
-    const std::uint64_t index =
-        channel(receiver, sender, lane) * arguments_.channels.depth + place(number);
-    return at(receiver, arguments_.channels.rings + index * arguments_.channels.slot_bytes);
+  ORIEL_DEVICE_FN std::byte* here(std::uint64_t offset) const {
+    return at(arguments_.rank, offset);
   }
   /// CPU ranks: wakes `rank` if it sleeps. Nothing on a GPU.
   ORIEL_DEVICE_FN void wake([[maybe_unused]] std::int32_t rank) const {
@@ -66,27 +44,173 @@ class ChannelPlaces {
   }
 
  private:
-  ORIEL_DEVICE_FN std::uint64_t place(std::uint64_t number) const {
-    return number & (arguments_.channels.depth - 1);
+  const ExchangeArguments& arguments_;
+};
+
+/// Offsets of one lane of the channels between this rank and a peer. Ranks are indices in the team,
+/// or world ranks, as the layout counts them.
+class LanePlaces {
+ public:
+  ORIEL_DEVICE_FN LanePlaces(const ChannelLayout& layout, std::int32_t own, std::int32_t peer,
+                             std::int32_t lane)
+      : layout_(layout),
+        own_(index(own, peer, layout.ranks, layout.lanes, lane)),
+        peers_(index(peer, own, layout.ranks, layout.lanes, lane)) {}
+
+  [[nodiscard]] ORIEL_DEVICE_FN const ChannelLayout& layout() const { return layout_; }
+  /// ChannelCounters, in this rank's memory.
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t counters() const {
+    return layout_.counters + own_ * sizeof(ChannelCounters);
   }
+  /// How many slots the peer has emptied, in this rank's memory.
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t credit() const {
+    return layout_.credits + own_ * kSectorBytes;
+  }
+  /// `number + 1 << kSignatureBits | signature` once slot `number` holds data of the peer's.
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t ready(std::uint64_t number) const {
+    return ready_of(own_, number);
+  }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t slot(std::uint64_t number) const {
+    return layout_.rings + ring_place(own_, number);
+  }
+  /// Where this rank fills a slot for its NIC.
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t staged(std::uint64_t number) const {
+    return layout_.staging + ring_place(own_, number);
+  }
+  /// The same in the peer's memory, for what comes from this rank.
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t credit_at_peer() const {
+    return layout_.credits + peers_ * kSectorBytes;
+  }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t ready_at_peer(std::uint64_t number) const {
+    return ready_of(peers_, number);
+  }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t slot_at_peer(std::uint64_t number) const {
+    return layout_.rings + ring_place(peers_, number);
+  }
+
+ private:
   /// Index of a channel among those that `owner` keeps state of.
-  ORIEL_DEVICE_FN std::uint64_t channel(std::int32_t owner, std::int32_t peer,
-                                        std::int32_t lane) const {
-    return std::uint64_t{slot_of(peer, owner, arguments_.ranks)} *
-               static_cast<std::uint64_t>(arguments_.channels.lanes) +
+  static ORIEL_DEVICE_FN std::uint64_t index(std::int32_t owner, std::int32_t other,
+                                             std::int32_t ranks, std::int32_t lanes,
+                                             std::int32_t lane) {
+    return std::uint64_t{slot_of(other, owner, ranks)} * static_cast<std::uint64_t>(lanes) +
            static_cast<std::uint64_t>(lane);
+  }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t ready_of(std::uint64_t channel,
+                                                       std::uint64_t number) const {
+    return layout_.ready + channel * kSectorBytes +
+           (number & (layout_.depth - 1)) * sizeof(std::uint64_t);
+  }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t ring_place(std::uint64_t channel,
+                                                         std::uint64_t number) const {
+    return (channel * layout_.depth + (number & (layout_.depth - 1))) * layout_.slot_bytes;
+  }
+
+  const ChannelLayout& layout_;
+  std::uint64_t own_;
+  std::uint64_t peers_;
+};
+
+/// One lane of the channels between this rank and a peer. kFar: the peer may be of another team.
+/// All threads of the group call but where a function says one thread.
+template <class Group, class M, bool kFar>
+class ChannelLane {
+ public:
+  ORIEL_DEVICE_FN ChannelLane(const ExchangeArguments& arguments, const MessageRun& run,
+                              std::int32_t lane)
+      : arguments_(arguments),
+        places_(arguments),
+        peer_(arguments.message[run.message].peer),
+        index_(run.team_member - 1),
+        lane_(is_far() ? LanePlaces(arguments.far_channels, arguments.world_rank, peer_, lane)
+                       : LanePlaces(arguments.channels, arguments.rank, index_, lane)) {}
+
+  ORIEL_DEVICE_FN std::int32_t peer() const { return peer_; }
+  ORIEL_DEVICE_FN const ChannelLayout& layout() const { return lane_.layout(); }
+  ORIEL_DEVICE_FN ChannelCounters* counters() const {
+    return reinterpret_cast<ChannelCounters*>(places_.here(lane_.counters()));
+  }
+  /// One thread.
+  ORIEL_DEVICE_FN std::uint64_t credit() const { return load(lane_.credit()); }
+  ORIEL_DEVICE_FN std::uint64_t ready(std::uint64_t number) const {
+    return load(lane_.ready(number));
+  }
+  /// Slot `number` from the peer.
+  ORIEL_DEVICE_FN const std::byte* arrived(std::uint64_t number) const {
+    return places_.here(lane_.slot(number));
+  }
+  /// Where this rank fills slot `number`.
+  ORIEL_DEVICE_FN std::byte* filled(std::uint64_t number) const {
+    if (is_far()) return places_.here(lane_.staged(number));
+    return places_.at(index_, lane_.slot_at_peer(number));
+  }
+  /// Tells the peer of slot `number`, which the group has filled with `bytes` bytes. False if the
+  /// queue has failed.
+  ORIEL_DEVICE_FN bool publish(std::uint64_t number, std::uint64_t bytes,
+                               std::uint32_t signature) const {
+    const std::uint64_t word = (number + 1) << kSignatureBits | signature;
+    const std::uint64_t offset = lane_.ready_at_peer(number);
+    Group::sync();
+    if (is_far()) {
+      const Ahead ahead{places_.here(lane_.staged(number)), lane_.staged(number),
+                        lane_.slot_at_peer(number), bytes};
+      return post(ahead, word, offset);
+    }
+    store(offset, word);
+    return true;
+  }
+  /// Tells the peer that `count` slots have been emptied, which all threads of the group have done.
+  /// Between teams that is said for half a ring at a time. False if the queue has failed.
+  ORIEL_DEVICE_FN bool give_back(std::uint64_t count) const {
+    Group::sync();
+    if (is_far()) {
+      const std::uint64_t half = layout().depth / 2;
+      return count % half != 0 || post({}, count, lane_.credit_at_peer());
+    }
+    store(lane_.credit_at_peer(), count);
+    return true;
+  }
+
+ private:
+  ORIEL_DEVICE_FN bool is_far() const {
+    if constexpr (kFar) return index_ < 0;
+    return false;
+  }
+  ORIEL_DEVICE_FN std::uint64_t load(std::uint64_t offset) const {
+    return M::template load<device::Order::acquire>(
+        reinterpret_cast<const std::uint64_t*>(places_.here(offset)));
+  }
+  /// To a peer of the team.
+  ORIEL_DEVICE_FN void store(std::uint64_t offset, std::uint64_t word) const {
+    if (Group::rank() == 0) {
+      M::template store<device::Order::release>(
+          reinterpret_cast<std::uint64_t*>(places_.at(index_, offset)), word);
+    }
+    places_.wake(index_);
+  }
+  ORIEL_DEVICE_FN bool post(const Ahead& ahead, std::uint64_t word, std::uint64_t offset) const {
+    const FarScratch far{*arguments_.network, *arguments_.network_window, arguments_.wait};
+    return post_word<Group, M>(far, peer_, ahead, word, offset);
   }
 
   const ExchangeArguments& arguments_;
+  ChannelPlaces places_;
+  std::int32_t peer_;
+  std::int32_t index_;  // of the peer in the team
+  LanePlaces lane_;
 };
 
 /// The messages of one launch between this rank and a peer in one direction, as one lane of the
 /// channel moves them: a slot at a time.
 class LaneCursor {
  public:
-  ORIEL_DEVICE_FN LaneCursor(const ExchangeArguments& arguments, std::int32_t lane,
-                             std::int32_t first, std::int32_t last)
-      : arguments_(arguments), lane_(lane), item_(first), last_(last) {
+  ORIEL_DEVICE_FN LaneCursor(const ExchangeArguments& arguments, const ChannelLayout& layout,
+                             std::int32_t run, std::int32_t lane)
+      : arguments_(arguments),
+        layout_(layout),
+        lane_(lane),
+        item_(arguments.run[run].message),
+        last_(arguments.run[run + 1].message) {
     enter();
   }
 
@@ -96,7 +220,7 @@ class LaneCursor {
   /// Bytes that the next slot carries.
   ORIEL_DEVICE_FN std::uint64_t bytes() const {
     const std::uint64_t left = end_ - at_;
-    return left < arguments_.channels.slot_bytes ? left : arguments_.channels.slot_bytes;
+    return left < layout_.slot_bytes ? left : layout_.slot_bytes;
   }
   ORIEL_DEVICE_FN void advance() {
     at_ += bytes();
@@ -110,7 +234,7 @@ class LaneCursor {
   /// Goes to this lane's part of the next message that has one.
   ORIEL_DEVICE_FN void enter() {
     for (; item_ < last_; ++item_) {
-      const LaneCut cut = cut_over_lanes(arguments_.channels, message().bytes);
+      const LaneCut cut = cut_over_lanes(layout_, message().bytes);
       if (lane_ >= cut.lanes) continue;
       at_ = static_cast<std::uint64_t>(lane_) * cut.piece;
       end_ = at_ + cut.piece < message().bytes ? at_ + cut.piece : message().bytes;
@@ -119,6 +243,7 @@ class LaneCursor {
   }
 
   const ExchangeArguments& arguments_;
+  const ChannelLayout& layout_;
   std::int32_t lane_;
   std::int32_t item_;
   std::int32_t last_;

@@ -17,134 +17,109 @@
 /// all its streams and waits only when none can move. So no stream waits for another of the same
 /// rank.
 ///
-/// A step returns false if the peer's message is not the one that this rank's call expects.
+/// A step returns false if the peer's message is not the one that this rank's call expects, or the
+/// queue to it has failed. M: the memory policy. kFar: some peers are of other teams.
 namespace oriel::kernels {
 
-/// Tells the host that `rank`, an index in the team, is in another call.
+/// Tells the host that `rank` is in another call.
 ORIEL_DEVICE_FN void report_other_message(const ExchangeArguments& arguments, std::int32_t rank) {
   if (arguments.failure == nullptr) return;
   // One 8-byte store, so that kind and rank are read together.
   device::Memory::store<device::Order::release>(
       reinterpret_cast<std::uint64_t*>(arguments.failure),
-      static_cast<std::uint64_t>(FailureKind::signature) |
+      static_cast<std::uint64_t>(FailureKind::world_signature) |
           static_cast<std::uint64_t>(static_cast<std::uint32_t>(rank)) << 32);
 }
 
-template <class Group, class Mover>
+template <class Group, class Mover, class M = device::Memory, bool kFar = false>
 class SendStream {
  public:
-  ORIEL_DEVICE_FN SendStream(const ExchangeArguments& arguments, Mover& mover, std::int32_t peer,
+  ORIEL_DEVICE_FN SendStream(const ExchangeArguments& arguments, Mover& mover, std::int32_t run,
                              std::int32_t lane)
-      : arguments_(arguments),
-        places_(arguments),
-        mover_(mover),
-        peer_(peer),
-        lane_(lane),
-        cursor_(arguments, lane, arguments.send_begin[peer], arguments.send_begin[peer + 1]) {
+      : mover_(mover),
+        lane_(arguments, arguments.run[run], lane),
+        cursor_(arguments, lane_.layout(), run, lane) {
     if (cursor_.done()) return;
-    sent_ = device::Memory::load<device::Order::weak>(&places_.counters(peer, lane)->sent);
+    sent_ = device::Memory::load<device::Order::weak>(&lane_.counters()->sent);
     credit_ = sent_;  // looked up when a slot is needed: the last call may have left some full
-    credit_ -= arguments.channels.depth;
+    credit_ -= lane_.layout().depth;
   }
 
   ORIEL_DEVICE_FN bool done() const { return cursor_.done(); }
-  ORIEL_DEVICE_FN std::int32_t peer() const { return peer_; }
+  ORIEL_DEVICE_FN std::int32_t peer() const { return lane_.peer(); }
   /// Any one thread of the group.
   ORIEL_DEVICE_FN bool is_ready() {
     if (has_slot()) return true;
-    credit_ =
-        device::Memory::load<device::Order::acquire>(places_.credit(arguments_.rank, peer_, lane_));
+    credit_ = lane_.credit();
     return has_slot();
   }
   ORIEL_DEVICE_FN bool step() {
     const std::uint64_t bytes = cursor_.bytes();
-    mover_.send(places_.slot(peer_, arguments_.rank, lane_, sent_), cursor_.data(), bytes);
-    Group::sync();
-    if (Group::rank() == 0) {
-      device::Memory::store<device::Order::release>(
-          places_.ready(peer_, arguments_.rank, lane_, sent_),
-          (sent_ + 1) << kSignatureBits | cursor_.signature());
-    }
-    places_.wake(peer_);
+    mover_.send(lane_.filled(sent_), cursor_.data(), bytes);
+    if (!lane_.publish(sent_, bytes, cursor_.signature())) return false;
     ++sent_;
     cursor_.advance();
     return true;
   }
   ORIEL_DEVICE_FN void finish() {
     if (Group::rank() == 0) {
-      device::Memory::store<device::Order::weak>(&places_.counters(peer_, lane_)->sent, sent_);
+      device::Memory::store<device::Order::weak>(&lane_.counters()->sent, sent_);
     }
   }
 
  private:
   ORIEL_DEVICE_FN bool has_slot() const {
     return static_cast<std::int64_t>(sent_ - credit_) <
-           static_cast<std::int64_t>(arguments_.channels.depth);
+           static_cast<std::int64_t>(lane_.layout().depth);
   }
 
-  const ExchangeArguments& arguments_;
-  ChannelPlaces places_;
   Mover& mover_;
-  std::int32_t peer_;
-  std::int32_t lane_;
+  ChannelLane<Group, M, kFar> lane_;
   LaneCursor cursor_;
   std::uint64_t sent_ = 0;
   std::uint64_t credit_ = 0;
 };
 
-template <class Group, class Mover>
+template <class Group, class Mover, class M = device::Memory, bool kFar = false>
 class ReceiveStream {
  public:
-  ORIEL_DEVICE_FN ReceiveStream(const ExchangeArguments& arguments, Mover& mover, std::int32_t peer,
+  ORIEL_DEVICE_FN ReceiveStream(const ExchangeArguments& arguments, Mover& mover, std::int32_t run,
                                 std::int32_t lane)
       : arguments_(arguments),
-        places_(arguments),
         mover_(mover),
-        peer_(peer),
-        lane_(lane),
-        cursor_(arguments, lane, arguments.receive_begin[peer], arguments.receive_begin[peer + 1]) {
+        lane_(arguments, arguments.run[run], lane),
+        cursor_(arguments, lane_.layout(), run, lane) {
     if (cursor_.done()) return;
-    received_ = device::Memory::load<device::Order::weak>(&places_.counters(peer, lane)->received);
+    received_ = device::Memory::load<device::Order::weak>(&lane_.counters()->received);
   }
 
   ORIEL_DEVICE_FN bool done() const { return cursor_.done(); }
-  ORIEL_DEVICE_FN std::int32_t peer() const { return peer_; }
+  ORIEL_DEVICE_FN std::int32_t peer() const { return lane_.peer(); }
   ORIEL_DEVICE_FN bool is_ready() {
-    word_ = device::Memory::load<device::Order::acquire>(
-        places_.ready(arguments_.rank, peer_, lane_, received_));
+    word_ = lane_.ready(received_);
     return word_ >> kSignatureBits == received_ + 1;
   }
   ORIEL_DEVICE_FN bool step() {
     // Only the thread that has called is_ready() has the word.
     const bool differs =
         Group::rank() == 0 && (word_ & ((1u << kSignatureBits) - 1)) != cursor_.signature();
-    if (differs) report_other_message(arguments_, peer_);
+    if (differs) report_other_message(arguments_, peer());
     if (Group::any(differs)) return false;
-    mover_.receive(cursor_.data(), places_.slot(arguments_.rank, peer_, lane_, received_),
-                   cursor_.bytes());
-    Group::sync();
-    ++received_;
-    if (Group::rank() == 0) {
-      device::Memory::store<device::Order::release>(places_.credit(peer_, arguments_.rank, lane_),
-                                                    received_);
-    }
-    places_.wake(peer_);
+    mover_.receive(cursor_.data(), lane_.arrived(received_), cursor_.bytes());
+    if (!lane_.give_back(++received_)) return false;
     cursor_.advance();
     return true;
   }
   ORIEL_DEVICE_FN void finish() {
     if (Group::rank() == 0) {
-      device::Memory::store<device::Order::weak>(&places_.counters(peer_, lane_)->received,
-                                                 received_);
+      device::Memory::store<device::Order::weak>(&lane_.counters()->received, received_);
     }
   }
 
  private:
   const ExchangeArguments& arguments_;
-  ChannelPlaces places_;
   Mover& mover_;
-  std::int32_t peer_;
-  std::int32_t lane_;
+  ChannelLane<Group, M, kFar> lane_;
   LaneCursor cursor_;
   std::uint64_t received_ = 0;
   std::uint64_t word_ = 0;
@@ -171,7 +146,7 @@ class FoldStream {
     for (; next_ < arguments_.ranks; skip_own()) {
       const std::uint64_t number = number_of(next_);
       const std::uint64_t word = device::Memory::load<device::Order::acquire>(
-          places_.ready(arguments_.rank, next_, lane_, number));
+          reinterpret_cast<const std::uint64_t*>(places_.here(lane_of(next_).ready(number))));
       if (word >> kSignatureBits != number + 1) return false;
       differs_ = differs_ || (word & ((1u << kSignatureBits) - 1)) != arguments_.fold_signature;
       if (differs_) return true;
@@ -188,7 +163,7 @@ class FoldStream {
     mover_.fold(
         arguments_.fold.output + at_, arguments_.fold.input + at_,
         [&](std::int32_t rank) -> const std::byte* {
-          return places_.slot(arguments_.rank, rank, lane_, number_of(rank));
+          return places_.here(lane_of(rank).slot(number_of(rank)));
         },
         bytes);
     Group::sync();
@@ -196,7 +171,8 @@ class FoldStream {
     for (auto rank = static_cast<std::int32_t>(Group::rank()); rank < arguments_.ranks;
          rank += static_cast<std::int32_t>(Group::size())) {
       if (rank == arguments_.rank) continue;
-      device::Memory::store<device::Order::release>(places_.credit(rank, arguments_.rank, lane_),
+      auto* const credit = places_.at(rank, lane_of(rank).credit_at_peer());
+      device::Memory::store<device::Order::release>(reinterpret_cast<std::uint64_t*>(credit),
                                                     number_of(rank));
       places_.wake(rank);
     }
@@ -211,15 +187,20 @@ class FoldStream {
          rank += static_cast<std::int32_t>(Group::size())) {
       if (rank == arguments_.rank) continue;
       const std::uint64_t number = number_of(rank);
-      device::Memory::store<device::Order::weak>(&places_.counters(rank, lane_)->received, number);
+      device::Memory::store<device::Order::weak>(&counters(rank)->received, number);
     }
   }
 
  private:
   /// The slot that comes next from `rank`: each peer sends as many.
   ORIEL_DEVICE_FN std::uint64_t number_of(std::int32_t rank) const {
-    return device::Memory::load<device::Order::weak>(&places_.counters(rank, lane_)->received) +
-           moved_;
+    return device::Memory::load<device::Order::weak>(&counters(rank)->received) + moved_;
+  }
+  ORIEL_DEVICE_FN LanePlaces lane_of(std::int32_t rank) const {
+    return {arguments_.channels, arguments_.rank, rank, lane_};
+  }
+  ORIEL_DEVICE_FN ChannelCounters* counters(std::int32_t rank) const {
+    return reinterpret_cast<ChannelCounters*>(places_.here(lane_of(rank).counters()));
   }
   ORIEL_DEVICE_FN void skip_own() {
     if (next_ == arguments_.rank) ++next_;

@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "oriel/device/comm.hpp"
 #include "oriel/device/config.hpp"
 #include "oriel/device/network.hpp"
 #include "oriel/device/queue.hpp"
@@ -26,25 +25,31 @@ struct NothingAhead {
   ORIEL_DEVICE_FN Ahead operator()(std::int32_t /*peer*/) const { return {}; }
 };
 
+/// The scratch memory of ranks of other nodes, as this rank reaches it.
+struct FarScratch {
+  const device::NetworkView& network;
+  const device::NetworkWindow& window;
+  const device::WaitControl& wait;
+};
+
 /// Posts both at once, by the group; few bytes stand in the entry itself, so that the NIC need not
 /// fetch them. False if the queue has failed. Not blocking unless it is full.
 template <class Group, class M>
-ORIEL_DEVICE_FN bool post_word(const device::CommView& comm, std::int32_t peer, const Ahead& ahead,
+ORIEL_DEVICE_FN bool post_word(const FarScratch& far, std::int32_t peer, const Ahead& ahead,
                                std::uint64_t word, std::uint64_t offset) {
   namespace q = device::queue;
-  const q::QueueView& queue = comm.network->queues[peer];
-  const device::NetworkWindow& window = *comm.control_network;
-  const q::Region& there = window.peers[peer];
+  const q::QueueView& queue = far.network.queues[peer];
+  const q::Region& there = far.window.peers[peer];
   q::Posted posted;
   if (ahead.bytes == 0) {
-    posted = q::put_value<Group, std::uint64_t, M>(Group(), queue, word, there, offset, comm.wait);
+    posted = q::put_value<Group, std::uint64_t, M>(Group(), queue, word, there, offset, far.wait);
   } else if (ahead.bytes <= q::kInlineBytesMost) {
     posted = q::put_bytes_with_value<Group, std::uint64_t, M>(
-        Group(), queue, ahead.from, ahead.bytes, there, ahead.to, word, offset, comm.wait);
+        Group(), queue, ahead.from, ahead.bytes, there, ahead.to, word, offset, far.wait);
   } else {
-    const q::Transfer transfer{window.local, ahead.staged, there, ahead.to, ahead.bytes};
+    const q::Transfer transfer{far.window.local, ahead.staged, there, ahead.to, ahead.bytes};
     posted = q::put_with_value<Group, std::uint64_t, M>(Group(), queue, transfer, word, offset,
-                                                        comm.wait);
+                                                        far.wait);
   }
   return posted.outcome == q::QueueOutcome::done;
 }

@@ -25,7 +25,8 @@
 
 namespace oriel::kernels {
 
-/// All-reduce, all-gather and reduce-scatter among groups of ranks: LSA teams, or single ranks.
+/// All-reduce, all-gather and reduce-scatter among groups of ranks: LSA teams, or single ranks. A
+/// reduce is an all-reduce of which one rank alone keeps the result.
 ///
 /// The work is cut into units, each of which one rank finishes. Of an all-reduce, chunk c belongs
 /// in each group to the rank with index c mod the group's size, and its g-th part is finished by
@@ -171,7 +172,8 @@ class Hierarchy : HierarchyPlaces {
   /// By the leading threads: false, for all of them, if the queue has failed.
   ORIEL_DEVICE_FN bool tell_far(std::int32_t peer, std::uint64_t offset, std::uint64_t word,
                                 const Ahead& ahead) {
-    failed_ = !post_word<Lead, M>(comm_, peer, ahead, word, offset);
+    const FarScratch far{*comm_.network, *comm_.control_network, comm_.wait};
+    failed_ = !post_word<Lead, M>(far, peer, ahead, word, offset);
     return !failed_;
   }
 
@@ -397,7 +399,8 @@ class Hierarchy : HierarchyPlaces {
     for (std::int32_t lane = 0; lane < lanes_of(grouping_.own); ++lane) {
       const Span part = span(round, grouping_.own, lane);
       if (part.count == 0 || !serves(round, lane)) continue;
-      std::byte* const result = arguments_.output + part.out * shape_.element_bytes;
+      std::byte* const result = keeps_result_ ? arguments_.output + part.out * shape_.element_bytes
+                                              : here(finished_slot(round, lane));
       finish(round, lane, part, result);
       if (!shape_.distributes) continue;
       group_.sync();
@@ -412,9 +415,8 @@ class Hierarchy : HierarchyPlaces {
 
   ORIEL_STAGE_FN void send_result(std::uint64_t round, std::int32_t lane, const Span& part,
                                   const std::byte* result) {
-    const std::uint64_t finished =
-        region(round) + mine_.finished + plain(static_cast<std::uint64_t>(lane / size_));
-    bool staged = false;
+    const std::uint64_t finished = finished_slot(round, lane);
+    bool staged = !keeps_result_;
     for (std::int32_t distance = 1; distance < grouping_.groups; ++distance) {
       const std::int32_t group = (grouping_.own + distance) % grouping_.groups;
       const std::int32_t to = grouping_.member(group, server(group, round, lane));
@@ -447,6 +449,7 @@ class Hierarchy : HierarchyPlaces {
         if (group == grouping_.own || !serves(round, lane)) return;
         const std::byte* const result = here(result_slot(round, grouping_.own, group, lane));
         spread(round, group, lane, result, part.count);
+        if (!keeps_result_) return;
         mover_.copy(arguments_.output + part.out * shape_.element_bytes, result, part.count);
       });
     }
@@ -459,7 +462,7 @@ class Hierarchy : HierarchyPlaces {
       if (!hear_all(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1))
         return false;
       each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
-        if (serves(round, lane)) return;
+        if (serves(round, lane) || !keeps_result_) return;
         mover_.copy(arguments_.output + part.out * shape_.element_bytes,
                     here(copy_slot(round, group, lane)), part.count);
       });
@@ -495,6 +498,7 @@ class Hierarchy : HierarchyPlaces {
     M::relax();  // the NIC begins, also if all have been heard already
     if (!hear_all(across_peers(), offsetof(HierarchyLine, partials), base_ + 1)) return false;
     const std::byte* const input = arguments_.input + part_of(own) * shape_.element_bytes;
+    if (!keeps_result_) return true;
     if (shape_.reduces) {
       mover_.fold_all(arguments_.output,
                       {here(hop_slot(0)), plain(1), grouping_.groups, own, input}, count);

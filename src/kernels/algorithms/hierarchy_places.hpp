@@ -24,7 +24,8 @@ class HierarchyPlaces {
         shape_(arguments.plan.shape),
         kind_(static_cast<int>(arguments.plan.grouped_by)),
         mine_(region_layout(shape_, grouping_.size(grouping_.own))),
-        size_(grouping_.size(grouping_.own)) {}
+        size_(grouping_.size(grouping_.own)),
+        keeps_result_(arguments.output != nullptr) {}
 
   /// A unit's elements: where they begin in the input of who has some, in the output, and how many.
   struct Span {
@@ -35,7 +36,8 @@ class HierarchyPlaces {
 
   ORIEL_DEVICE_FN std::uint64_t rounds() const { return arguments_.plan.rounds; }
   ORIEL_DEVICE_FN bool is_all_reduce() const {
-    return arguments_.collective == Collective::all_reduce;
+    return arguments_.collective == Collective::all_reduce ||
+           arguments_.collective == Collective::reduce;
   }
   ORIEL_DEVICE_FN std::uint64_t* counter(int kind) const {
     return reinterpret_cast<std::uint64_t*>(comm_.control(
@@ -100,6 +102,10 @@ class HierarchyPlaces {
   ORIEL_DEVICE_FN std::uint64_t staged_slot(std::uint64_t round, std::int32_t group,
                                             std::int32_t lane) const {
     return region(round) + mine_.staged + sums(index(group, mine_.places, lane / size_));
+  }
+  /// A result on its way, or one that this rank does not keep.
+  ORIEL_DEVICE_FN std::uint64_t finished_slot(std::uint64_t round, std::int32_t lane) const {
+    return region(round) + mine_.finished + plain(static_cast<std::uint64_t>(lane / size_));
   }
   ORIEL_DEVICE_FN std::uint64_t copy_slot(std::uint64_t round, std::int32_t group,
                                           std::int32_t lane) const {
@@ -168,6 +174,7 @@ class HierarchyPlaces {
   int kind_;
   RegionLayout mine_;
   std::int32_t size_;
+  bool keeps_result_;       // false at a rank that only helps another one to a reduction
   std::uint64_t base_ = 0;  // rounds of earlier calls
 };
 

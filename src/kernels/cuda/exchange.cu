@@ -4,15 +4,19 @@
 
 namespace oriel::kernels::detail {
 
+template <bool kFar>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     copy_kernel(const __grid_constant__ ExchangeArguments arguments) {
   begin_exchange(arguments);
   CopyMover mover(arguments);
-  run_messages(arguments, mover, WarpPlace(arguments));
+  run_messages<CopyMover, kFar>(arguments, mover, WarpPlace(arguments));
 }
 
 const void* copying_exchange() {
-  return reinterpret_cast<const void*>(&copy_kernel);
+  return reinterpret_cast<const void*>(&copy_kernel<false>);
+}
+const void* far_copying_exchange() {
+  return reinterpret_cast<const void*>(&copy_kernel<true>);
 }
 
 }  // namespace oriel::kernels::detail

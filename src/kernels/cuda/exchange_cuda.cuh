@@ -113,46 +113,41 @@ __device__ inline void make_local_copies(const ExchangeArguments& arguments) {
   }
 }
 
-/// Which stream a warp runs. For each of its lanes a CTA has a sending and a receiving warp for
-/// each peer.
+/// Which stream a warp runs.
 struct WarpPlace {
-  std::int32_t lane;
-  std::int32_t distance;  // of the peer; 0: none
-  bool sends;
-  bool folds;
+  std::int32_t run = -1;  // none
+  std::int32_t lane = 0;
+  bool folds = false;
 
   __device__ explicit WarpPlace(const ExchangeArguments& arguments) {
-    const std::int32_t peers = arguments.ranks - 1;
-    const auto warp = static_cast<std::int32_t>(threadIdx.x / device::Warp::size());
-    const std::int32_t of_lane = peers * 2;
-    const std::int32_t lane_of_cta = of_lane > 0 ? warp / of_lane : warp;
-    const std::int32_t part = of_lane > 0 ? warp % of_lane : 0;
-    lane = static_cast<std::int32_t>(blockIdx.x) * arguments.channels.lanes_per_cta + lane_of_cta;
-    sends = part < peers;
-    distance = lane_of_cta < arguments.channels.lanes_per_cta
-                   ? (sends ? part : part - peers) + (peers > 0 ? 1 : 0)
-                   : 0;
-    folds = arguments.fold.bytes > 0 && lane_of_cta < arguments.channels.lanes_per_cta &&
-            part == peers % (of_lane > 0 ? of_lane : 1);
-  }
-  __device__ std::int32_t peer(const ExchangeArguments& arguments) const {
-    const std::int32_t at = sends ? arguments.rank + distance : arguments.rank - distance;
-    return (at + arguments.ranks) % arguments.ranks;
+    const auto stream =
+        static_cast<std::int32_t>(blockIdx.x * kMaxWarps + threadIdx.x / device::Warp::size());
+    const std::int32_t folding = arguments.run[arguments.runs].stream;
+    folds = stream >= folding;
+    lane = stream - folding;
+    if (folds) return;
+    std::int32_t end = arguments.runs;
+    run = 0;
+    while (run + 1 < end) {
+      const std::int32_t middle = (run + end) / 2;
+      (arguments.run[middle].stream <= stream ? run : end) = middle;
+    }
+    lane = stream - arguments.run[run].stream;
   }
 };
 
 /// Runs the warp's stream of messages to its end, or until a wait is given up.
-template <class Mover>
+template <class Mover, bool kFar = false>
 __device__ void run_messages(const ExchangeArguments& arguments, Mover& mover,
                              const WarpPlace& place) {
-  if (place.distance == 0) return;
-  const std::int32_t peer = place.peer(arguments);
-  if (place.sends) {
-    run_stream<device::Warp>(arguments.wait,
-                             SendStream<device::Warp, Mover>(arguments, mover, peer, place.lane));
+  using Warp = device::Warp;
+  if (place.run < 0) return;
+  if (place.run < arguments.send_runs) {
+    run_stream<Warp>(arguments.wait, SendStream<Warp, Mover, device::Memory, kFar>(
+                                         arguments, mover, place.run, place.lane));
   } else if constexpr (std::is_same_v<Mover, CopyMover>) {
-    run_stream<device::Warp>(
-        arguments.wait, ReceiveStream<device::Warp, Mover>(arguments, mover, peer, place.lane));
+    run_stream<Warp>(arguments.wait, ReceiveStream<Warp, Mover, device::Memory, kFar>(
+                                         arguments, mover, place.run, place.lane));
   }
 }
 
@@ -172,6 +167,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   Mover mover(arguments);
   const WarpPlace place(arguments);
   if (place.folds) {
+    if (arguments.fold.bytes == 0) return;
     run_stream<device::Warp>(arguments.wait,
                              FoldStream<device::Warp, Mover>(arguments, mover, place.lane));
   } else {

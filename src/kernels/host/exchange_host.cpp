@@ -3,8 +3,10 @@
 #include <array>
 #include <cstdint>
 #include <new>
+#include <type_traits>
 
 #include "oriel/device/group.hpp"
+#include "oriel/device/network.hpp"
 #include "oriel/device/wait.hpp"
 
 #include "kernels/algorithms/exchange_streams.hpp"
@@ -91,16 +93,19 @@ class StreamList {
   int size_ = 0;
 };
 
-/// All streams of one launch, moved by one thread.
+/// All streams of one launch, moved by one thread. kFar: some peers are of other teams.
+template <bool kFar>
 class HostExchange {
+  using M = std::conditional_t<kFar, device::WorldMemory, device::Memory>;
+
  public:
   explicit HostExchange(const ExchangeArguments& arguments)
       : arguments_(arguments), mover_(arguments) {
-    for (std::int32_t distance = 1; distance < arguments.ranks; ++distance) {
-      const std::int32_t to = (arguments.rank + distance) % arguments.ranks;
-      sends_.add(arguments, mover_, to, 0);
-      receives_.add(arguments, mover_,
-                    (arguments.rank + arguments.ranks - distance) % arguments.ranks, 0);
+    for (std::int32_t run = 0; run < arguments.send_runs; ++run) {
+      sends_.add(arguments, mover_, run, 0);
+    }
+    for (std::int32_t run = arguments.send_runs; run < arguments.runs; ++run) {
+      receives_.add(arguments, mover_, run, 0);
     }
     if (arguments.fold.bytes > 0) folds_.add(arguments, mover_, 0);
   }
@@ -118,6 +123,7 @@ class HostExchange {
       if (round.failed) return false;
       if (!round.open) break;
       if (!round.moved && !wait(round.waits_for)) return false;
+      if constexpr (kFar) device::WorldMemory::relax();  // the NIC sends what has been posted
     }
     for (auto& stream : sends_) stream.finish();
     for (auto& stream : receives_) stream.finish();
@@ -171,21 +177,22 @@ class HostExchange {
       return any_ready(receives_) || any_ready(folds_) || any_ready(sends_) ||
              fold_peer() != awaited;
     };
-    return device::wait_until(ready, arguments_.wait, {rank, 0}) == device::WaitOutcome::ready;
+    return device::wait_until<M>(ready, arguments_.wait, {rank, 0}) == device::WaitOutcome::ready;
   }
 
-  static constexpr int kMost = 64;
   const ExchangeArguments& arguments_;
   HostExchangeMover mover_;
-  StreamList<SendStream<device::Thread, HostExchangeMover>, kMost> sends_;
-  StreamList<ReceiveStream<device::Thread, HostExchangeMover>, kMost> receives_;
+  StreamList<SendStream<device::Thread, HostExchangeMover, M, kFar>, kMostMessages> sends_;
+  StreamList<ReceiveStream<device::Thread, HostExchangeMover, M, kFar>, kMostMessages> receives_;
   StreamList<FoldStream<device::Thread, HostExchangeMover>, 1> folds_;
 };
 
 }  // namespace
 
 bool run_exchange_on_host(const ExchangeArguments& arguments) {
-  return HostExchange(arguments).run();
+  if (arguments.network == nullptr) return HostExchange<false>(arguments).run();
+  const device::detail::Driving driving(arguments.network);
+  return HostExchange<true>(arguments).run();
 }
 
 }  // namespace oriel::kernels

@@ -23,40 +23,69 @@ struct ChannelShape {
 };
 constexpr ChannelShape kGpuShape = {4, 16 << 10, 4 << 10};
 constexpr ChannelShape kHostShape = {8, 64 << 10, 64 << 10};
+/// Between teams each slot takes an entry of a send queue, and a credit comes a round trip later.
+constexpr ChannelShape kFarGpuShape = {8, 32 << 10, 32 << 10};
+constexpr ChannelShape kFarHostShape = {8, 64 << 10, 64 << 10};
+constexpr std::int32_t kFarGpuLanes = 4;
+constexpr std::uint64_t kLeastFarSlot = 4 << 10;
 
-/// Each lane takes two warps of a CTA for each peer, one that sends and one that receives.
-std::int32_t lanes_of_a_cta(std::uint64_t peers) {
-  constexpr std::uint64_t kWarps = kMaxThreads / 32;
-  return static_cast<std::int32_t>(std::clamp<std::uint64_t>(kWarps / (2 * peers), 1, 8));
+constexpr std::uint64_t peers_of(int ranks) {
+  return static_cast<std::uint64_t>(std::max(1, ranks - 1));
+}
+
+/// Each lane takes two warps for each peer, one that sends and one that receives.
+std::int32_t near_lanes(std::uint64_t peers, int ctas) {
+  const auto warps = static_cast<std::uint64_t>(kMaxWarps * ctas);
+  return static_cast<std::int32_t>(
+      std::clamp<std::uint64_t>(warps / (2 * peers), 1, static_cast<std::uint64_t>(8 * ctas)));
+}
+
+/// As many as leave room for slots of kLeastFarSlot bytes.
+std::int32_t far_lanes(const ChannelShape& shape, std::uint64_t peers, std::uint64_t bytes) {
+  const std::uint64_t fit = bytes / (peers * 2 * shape.depth * kLeastFarSlot);
+  return static_cast<std::int32_t>(std::clamp<std::uint64_t>(fit, 1, kFarGpuLanes));
+}
+
+ChannelLayout lay_out(const ChannelShape& shape, int ranks, std::int32_t lanes, bool staged,
+                      std::uint64_t offset, std::uint64_t bytes) {
+  ChannelLayout layout;
+  layout.ranks = ranks;
+  layout.depth = shape.depth;
+  layout.least_lane_bytes = shape.least_lane_bytes;
+  layout.lanes = lanes;
+  const std::uint64_t channels = peers_of(ranks) * static_cast<std::uint64_t>(lanes);
+  layout.counters = offset;
+  layout.credits = round_up(layout.counters + channels * sizeof(ChannelCounters), kAlignment);
+  layout.ready = layout.credits + channels * kSectorBytes;
+  static_assert(kGpuShape.depth * sizeof(std::uint64_t) <= kSectorBytes);
+  static_assert(kHostShape.depth * sizeof(std::uint64_t) <= kSectorBytes);
+  static_assert(kFarGpuShape.depth * sizeof(std::uint64_t) <= kSectorBytes);
+  layout.rings = round_up(layout.ready + channels * kSectorBytes, kAlignment);
+  const std::uint64_t used = layout.rings - offset;
+  const std::uint64_t left = bytes > used ? bytes - used : 0;
+  const std::uint64_t rings = staged ? 2 : 1;
+  const std::uint64_t slot = round_down(left / rings / channels / layout.depth, kSlotQuantum);
+  layout.slot_bytes =
+      static_cast<std::uint32_t>(std::clamp(slot, kSlotQuantum, shape.most_slot_bytes));
+  const std::uint64_t ring_bytes = channels * layout.depth * std::uint64_t{layout.slot_bytes};
+  if (staged) layout.staging = layout.rings + ring_bytes;
+  layout.total_bytes = round_up(used + rings * ring_bytes, kAlignment);
+  return layout;
 }
 
 }  // namespace
 
 ChannelLayout make_channel_layout(Backend backend, int ranks, int ctas, std::uint64_t offset,
                                   std::uint64_t bytes) {
-  const ChannelShape shape = backend == Backend::host ? kHostShape : kGpuShape;
-  const auto peers = static_cast<std::uint64_t>(std::max(1, ranks - 1));
-  ChannelLayout layout;
-  layout.ranks = ranks;
-  layout.depth = shape.depth;
-  layout.least_lane_bytes = shape.least_lane_bytes;
-  layout.lanes_per_cta = backend == Backend::host ? 1 : lanes_of_a_cta(peers);
-  layout.lanes = layout.lanes_per_cta * (backend == Backend::host ? 1 : ctas);
-  const std::uint64_t channels = peers * static_cast<std::uint64_t>(layout.lanes);
-  layout.counters = offset;
-  layout.credits = round_up(layout.counters + channels * sizeof(ChannelCounters), kAlignment);
-  layout.ready = layout.credits + channels * kSectorBytes;
-  static_assert(kGpuShape.depth * sizeof(std::uint64_t) <= kSectorBytes);
-  static_assert(kHostShape.depth * sizeof(std::uint64_t) <= kSectorBytes);
-  layout.rings = round_up(layout.ready + channels * kSectorBytes, kAlignment);
-  const std::uint64_t used = layout.rings - offset;
-  const std::uint64_t left = bytes > used ? bytes - used : 0;
-  const std::uint64_t slot = round_down(left / channels / layout.depth, kSlotQuantum);
-  layout.slot_bytes =
-      static_cast<std::uint32_t>(std::clamp(slot, kSlotQuantum, shape.most_slot_bytes));
-  layout.total_bytes =
-      round_up(used + channels * layout.depth * std::uint64_t{layout.slot_bytes}, kAlignment);
-  return layout;
+  if (backend == Backend::host) return lay_out(kHostShape, ranks, 1, false, offset, bytes);
+  return lay_out(kGpuShape, ranks, near_lanes(peers_of(ranks), ctas), false, offset, bytes);
+}
+
+ChannelLayout make_far_channel_layout(Backend backend, int ranks, std::uint64_t offset,
+                                      std::uint64_t bytes) {
+  if (backend == Backend::host) return lay_out(kFarHostShape, ranks, 1, true, offset, bytes);
+  const std::int32_t lanes = far_lanes(kFarGpuShape, peers_of(ranks), bytes);
+  return lay_out(kFarGpuShape, ranks, lanes, true, offset, bytes);
 }
 
 }  // namespace oriel::kernels

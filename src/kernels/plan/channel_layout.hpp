@@ -9,9 +9,13 @@
 #include "kernels/plan/algorithm.hpp"
 
 /// Where the channels of a communicator lie in its scratch memory. A channel is a ring of slots
-/// from one rank to another. The sender fills slots at the receiver; the receiver returns a credit
-/// for each slot that it has emptied. So neither rank overwrites data that the other still needs,
+/// from one rank to another. The sender fills slots at the receiver; the receiver returns credits
+/// for the slots that it has emptied. So neither rank overwrites data that the other still needs,
 /// and a sender waits for nobody but its receiver.
+///
+/// A rank has two sets of channels: to the ranks of its LSA team, whose memory it can write, and to
+/// those of other teams, which its NIC writes to. A sender fills a slot of another team's rank in
+/// its own memory first, in a ring of the same shape.
 namespace oriel::kernels {
 
 /// Counters of one channel at one of its ends. They count slots since the communicator started.
@@ -21,30 +25,33 @@ struct alignas(16) ChannelCounters {
   std::uint64_t received;  ///< slots emptied of the channel from the peer
 };
 
-/// Offsets in bytes from the start of the scratch memory; the same on all ranks of a team.
+/// Offsets in bytes from the start of the scratch memory; the same at both ends of each channel.
+/// Peers are indices in the LSA team, or world ranks.
 ///
 /// Two ranks are joined by `lanes` channels in each direction. Each lane is used by one group of
-/// threads at each end, so a message that is cut over several lanes moves in parallel. Lane l
-/// belongs to CTA l / lanes_per_cta.
+/// threads at each end, so a message that is cut over several lanes moves in parallel.
 struct ChannelLayout {
   std::uint64_t counters = 0;  ///< of this rank: [peer][lane] ChannelCounters
   std::uint64_t credits = 0;   ///< at the sender: [receiver][lane], a word in a sector of its own
   std::uint64_t ready = 0;     ///< at the receiver: [sender][lane][slot], a word
   std::uint64_t rings = 0;     ///< at the receiver: [sender][lane][slot], slot_bytes
+  std::uint64_t staging = 0;   ///< at the sender: [receiver][lane][slot]; 0 inside a team
   std::uint64_t total_bytes = 0;
   std::uint32_t slot_bytes = 0;  ///< a multiple of 128
   std::uint32_t depth = 0;       ///< slots of a ring, a power of two
   std::int32_t ranks = 1;
   std::int32_t lanes = 1;
-  std::int32_t lanes_per_cta = 1;
   /// A message uses one lane for each so many bytes, up to `lanes`.
   std::uint32_t least_lane_bytes = 1;
 };
 
-/// Divides `bytes` of scratch memory from `offset` on among the channels of `ranks` ranks. `ctas`
-/// is the most CTAs of one launch; a CPU rank has one lane.
+/// Divides `bytes` of scratch memory from `offset` on among the channels of a team of `ranks`
+/// ranks. `ctas` is the most CTAs of one launch; a CPU rank has one lane.
 ChannelLayout make_channel_layout(Backend backend, int ranks, int ctas, std::uint64_t offset,
                                   std::uint64_t bytes);
+/// Does the same for the channels between LSA teams, of `ranks` ranks in all.
+ChannelLayout make_far_channel_layout(Backend backend, int ranks, std::uint64_t offset,
+                                      std::uint64_t bytes);
 
 /// How a message is cut over lanes: lane l carries the bytes from l * piece on.
 struct LaneCut {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "oriel/device/network.hpp"
 #include "oriel/device/wait.hpp"
 #include "oriel/error.hpp"
 #include "oriel/types.hpp"
@@ -15,12 +16,13 @@
 #include "kernels/plan/collective.hpp"
 #include "kernels/plan/fold_operation.hpp"
 
-/// An exchange: what one rank sends to and receives from the ranks of its team in one launch, over
-/// channels. Rooted collectives, all-to-alls, and groups of sends and receives are planned as
-/// exchanges; all-gathers and reduce-scatters can be. All functions here are pure.
+/// An exchange: what one rank sends to and receives from others in one launch, over channels.
+/// Rooted collectives, all-to-alls, and groups of sends and receives are planned as exchanges;
+/// all-gathers and reduce-scatters can be. Ranks are those of the communicator. All functions here
+/// are pure.
 namespace oriel::kernels {
 
-/// A buffer that goes to, or comes from, one other rank. Ranks are indices in the LSA team.
+/// A buffer that goes to, or comes from, one other rank.
 struct Message {
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
@@ -37,7 +39,7 @@ struct LocalCopy {
 };
 
 /// A reduction of one block: this rank's own input, and a message of the same size from each other
-/// rank, folded along the tree over the rank index.
+/// rank, folded along the tree over the rank index. All ranks are of one LSA team.
 struct Fold {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -56,8 +58,8 @@ struct Exchange {
   std::uint32_t fold_signature = 0;  ///< as Message::signature, of the messages that `fold` takes
 };
 
-/// A collective of one team as one rank calls it.
-struct TeamCollective {
+/// A collective as one rank calls it.
+struct RankCollective {
   Collective collective = Collective::broadcast;
   std::int32_t rank = 0;
   std::int32_t ranks = 1;
@@ -69,7 +71,13 @@ struct TeamCollective {
 };
 
 /// Returns what `call` does as an exchange. Not for an all-reduce.
-Exchange exchange_of(const TeamCollective& call);
+Exchange exchange_of(const RankCollective& call);
+
+/// Returns a broadcast among LSA teams as exchanges that follow each other. `teams` has the ranks
+/// of each. The root sends a part of the message to one rank of each other team, which passes it on
+/// to its team while the next part comes.
+std::vector<Exchange> broadcast_among_teams(const RankCollective& call,
+                                            const std::vector<std::vector<int>>& teams);
 
 /// A send or a receive of a group, in the order of the calls.
 struct PointToPoint {
@@ -86,15 +94,26 @@ Result<Exchange> exchange_of(const std::vector<PointToPoint>& calls, int rank);
 /// What one launch carries. Passed by value to a kernel, within 4 KiB.
 inline constexpr int kMostMessages = 120;  // two for each pair of 60 rounds
 inline constexpr int kMostCopies = 8;
-inline constexpr int kMostTeamRanks = 72;  ///< what the tables of a launch have room for
+
+/// The messages of one launch to one rank, or from one.
+struct MessageRun {
+  std::uint16_t stream = 0;      ///< GPUs: the first warp; one for each lane that the run uses
+  std::uint8_t message = 0;      ///< the first one
+  std::uint8_t team_member = 0;  ///< one more than the peer's index in this LSA team; 0: not in it
+};
 
 /// All that one launch of an exchange needs.
 struct ExchangeArguments {
   std::byte* scratch = nullptr;  ///< the scratch buffer of rank 0 of the team
   std::uint32_t stride_4g = 0;   ///< distance of two slots, in units of 4 GiB
   std::int32_t rank = 0;         ///< index in the team
-  std::int32_t ranks = 1;
-  ChannelLayout channels;
+  std::int32_t ranks = 1;        ///< of the team
+  std::int32_t world_rank = 0;
+  ChannelLayout channels;      ///< inside the team
+  ChannelLayout far_channels;  ///< to ranks of other teams
+  /// What reaches ranks of other teams; null if there are none.
+  const device::NetworkView* network = nullptr;
+  const device::NetworkWindow* network_window = nullptr;  ///< of the scratch memory
   std::uint64_t doorbell = 0;  ///< CPU ranks: offset of the Doorbell in the scratch memory
   device::WaitControl wait;
   CallFailure* failure = nullptr;
@@ -114,11 +133,12 @@ struct ExchangeArguments {
   std::int32_t sends = 0;     ///< messages [0, sends) are sent,
   std::int32_t messages = 0;  ///< messages [sends, messages) are received
   LocalCopy copy[kMostCopies];
-  /// Both parts sorted by peer, and for one peer in the order of the calls.
+  /// Run after run, and within a run in the order of the calls.
   Message message[kMostMessages];
-  /// Index of the first message to, or from, each peer; one entry more ends the last.
-  std::uint8_t send_begin[kMostTeamRanks + 1] = {};
-  std::uint8_t receive_begin[kMostTeamRanks + 1] = {};
+  std::int32_t send_runs = 0;  ///< runs [0, send_runs) are sent,
+  std::int32_t runs = 0;       ///< runs [send_runs, runs) are received
+  /// One entry more ends the last. Warps from its `stream` on fold.
+  MessageRun run[kMostMessages + 1];
 };
 
 static_assert(sizeof(ExchangeArguments) <= 4096);
@@ -126,7 +146,17 @@ static_assert(sizeof(ExchangeArguments) <= 4096);
 /// Facts that the launches of one communicator share.
 struct ExchangeFacts {
   ExchangeArguments common;  ///< without messages, copies and what they decide
+  std::int32_t world_size = 1;
+  /// GPUs: the most CTAs of a launch, all of which run at once.
+  int most_ctas = 1;
   int most_messages = kMostMessages;
+  /// By rank: its index in this LSA team, or -1. Empty: the team is all ranks, in their order.
+  std::vector<std::int16_t> team_index;
+
+  /// Returns the index of `rank` in this LSA team, or -1.
+  std::int32_t index_of(std::int32_t rank) const {
+    return team_index.empty() ? rank : team_index[static_cast<std::size_t>(rank)];
+  }
 };
 
 /// Cuts an exchange into launches. Launches of one rank run one after the other.

@@ -1,7 +1,11 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <iterator>
+
 #include <fmt/format.h>
 
+#include "base/alignment.hpp"
 #include "base/try.hpp"
 #include "kernels/plan/exchange.hpp"
 
@@ -27,7 +31,7 @@ std::uint32_t hash_of(std::uint64_t bytes, std::uint32_t kind, std::uint32_t typ
 /// The messages of one collective, from the point of view of one rank.
 class CollectiveExchange {
  public:
-  explicit CollectiveExchange(const TeamCollective& call)
+  explicit CollectiveExchange(const RankCollective& call)
       : call_(call), bytes_(call.count * size_of(call.operation.type)) {
     const bool reduces = kernels::reduces(call.collective);
     made_.reduces = reduces;
@@ -89,16 +93,84 @@ class CollectiveExchange {
     if (receives()) made_.fold = {input_for(call_.rank), call_.output, bytes_};
   }
 
-  const TeamCollective& call_;
+  const RankCollective& call_;
   std::uint64_t bytes_;
   std::uint32_t signature_ = 0;
   Exchange made_;
 };
 
+/// A broadcast in parts. In exchange i the root sends part i, and the first rank of each other team
+/// to hear of it, the team's relay, passes on part i - 1.
+class TeamsBroadcast {
+ public:
+  TeamsBroadcast(const RankCollective& call, const std::vector<std::vector<int>>& teams)
+      : call_(call),
+        teams_(teams),
+        bytes_(call.count * size_of(call.operation.type)),
+        signature_(broadcast_signature(call)) {
+    for (const std::vector<int>& team : teams) {
+      const auto place = std::find(team.begin(), team.end(), call.root) - team.begin();
+      if (place < std::ssize(team)) root_place_ = static_cast<std::size_t>(place);
+    }
+    const std::uint64_t parts = std::clamp<std::uint64_t>(bytes_ / kLeastPart, 1, kMostParts);
+    part_ = round_up((bytes_ + parts - 1) / parts, 128);
+  }
+
+  std::vector<Exchange> make() const {
+    if (bytes_ == 0) return {Exchange{}};
+    const std::uint64_t parts = (bytes_ + part_ - 1) / part_;
+    std::vector<Exchange> made(parts + 1);
+    for (std::uint64_t i = 0; i < parts; ++i) {
+      for (const std::vector<int>& team : teams_) add(made[i], made[i + 1], team, i);
+    }
+    if (call_.rank == call_.root) made[0].copies.push_back({call_.input, call_.output, bytes_});
+    return made;
+  }
+
+ private:
+  static constexpr std::uint64_t kLeastPart = 1 << 20;
+  static constexpr std::uint64_t kMostParts = 64;
+
+  static std::uint32_t broadcast_signature(const RankCollective& call) {
+    return exchange_of(call).fold_signature;
+  }
+  /// Adds what this rank does so that part `i` reaches a team: `first` brings it to the relay, and
+  /// `then` to the others.
+  void add(Exchange& first, Exchange& then, const std::vector<int>& team, std::uint64_t i) const {
+    const bool has_root = std::find(team.begin(), team.end(), call_.root) != team.end();
+    const int relay = has_root ? call_.root : team[root_place_ % team.size()];
+    if (!has_root) add_message(first, call_.root, relay, i);
+    for (const int member : team) {
+      if (member != relay) add_message(has_root ? first : then, relay, member, i);
+    }
+  }
+  void add_message(Exchange& exchange, int from, int to, std::uint64_t i) const {
+    if (call_.rank != from && call_.rank != to) return;
+    const std::uint64_t begin = i * part_;
+    // A relay passes on what it has received.
+    const std::byte* const data = call_.rank == call_.root ? call_.input : call_.output;
+    const Message message{const_cast<std::byte*>(data) + begin, std::min(part_, bytes_ - begin),
+                          call_.rank == from ? to : from, signature_};
+    (call_.rank == from ? exchange.sends : exchange.receives).push_back(message);
+  }
+
+  const RankCollective& call_;
+  const std::vector<std::vector<int>>& teams_;
+  std::uint64_t bytes_;
+  std::uint32_t signature_;
+  std::size_t root_place_ = 0;
+  std::uint64_t part_ = 1;
+};
+
 }  // namespace
 
-Exchange exchange_of(const TeamCollective& call) {
+Exchange exchange_of(const RankCollective& call) {
   return CollectiveExchange(call).make();
+}
+
+std::vector<Exchange> broadcast_among_teams(const RankCollective& call,
+                                            const std::vector<std::vector<int>>& teams) {
+  return TeamsBroadcast(call, teams).make();
 }
 
 Result<Exchange> exchange_of(const std::vector<PointToPoint>& calls, int rank) {

@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <map>
-#include <tuple>
 #include <utility>
 
 #include "kernels/plan/exchange.hpp"
+#include "kernels/plan/kernel_set.hpp"
 
 /// Cuts an exchange into launches.
 namespace oriel::kernels {
@@ -39,41 +39,99 @@ std::vector<Placed> in_rounds(const Exchange& exchange, int rank, int ranks) {
   return placed;
 }
 
-int ctas_for(const ChannelLayout& channels, std::int32_t lanes) {
-  return std::max(1, (lanes + channels.lanes_per_cta - 1) / channels.lanes_per_cta);
+/// What a launch carries so far, in warps of a GPU: one for each lane that the messages between two
+/// ranks use in one direction.
+class StreamCount {
+ public:
+  explicit StreamCount(const ExchangeFacts& facts) : facts_(facts) {}
+
+  void add(const Placed& placed) {
+    std::int32_t& lanes = lanes_[{placed.is_send, placed.message->peer}];
+    const std::int32_t needed = lanes_of(facts_, *placed.message);
+    if (needed <= lanes) return;
+    total_ += needed - lanes;
+    lanes = needed;
+  }
+  std::int32_t total() const { return total_; }
+
+  static std::int32_t lanes_of(const ExchangeFacts& facts, const Message& message) {
+    const bool far = facts.index_of(message.peer) < 0;
+    const ChannelLayout& layout = far ? facts.common.far_channels : facts.common.channels;
+    return cut_over_lanes(layout, message.bytes).lanes;
+  }
+
+ private:
+  const ExchangeFacts& facts_;
+  std::map<std::pair<bool, std::int32_t>, std::int32_t> lanes_;
+  std::int32_t total_ = 0;
+};
+
+int ctas_for(std::int32_t streams) {
+  return std::max(1, (streams + kMaxWarps - 1) / kMaxWarps);
 }
 
-void place_messages(ExchangeArguments& launch, std::vector<Placed> part) {
+/// Returns where the launch ends that begins with placed[next]: behind as many whole rounds as fit,
+/// but at least one.
+std::size_t end_of_launch(const std::vector<Placed>& placed, std::size_t next,
+                          const ExchangeFacts& facts) {
+  const auto most = static_cast<std::size_t>(facts.most_messages);
+  const bool on_gpu = facts.most_ctas > 0;
+  StreamCount streams(facts);
+  std::size_t end = next;
+  while (end < placed.size()) {
+    std::size_t round_end = end;  // a round has at most a send and a receive
+    while (round_end < placed.size() && placed[round_end].round() == placed[end].round()) {
+      streams.add(placed[round_end++]);
+    }
+    const bool fits =
+        round_end - next <= most && (!on_gpu || streams.total() <= facts.most_ctas * kMaxWarps);
+    if (!fits && end > next) break;
+    end = round_end;
+  }
+  return end;
+}
+
+void place_messages(ExchangeArguments& launch, const ExchangeFacts& facts,
+                    std::vector<Placed> part) {
+  // A rank begins with its neighbour, so that not all send to one rank at once.
   std::stable_sort(part.begin(), part.end(), [](const Placed& a, const Placed& b) {
-    return std::tuple(!a.is_send, a.message->peer) < std::tuple(!b.is_send, b.message->peer);
+    return std::pair(!a.is_send, a.distance) < std::pair(!b.is_send, b.distance);
   });
-  std::int32_t lanes = 0;
-  for (const Placed& one : part) {
+  std::int32_t streams = 0;
+  std::int32_t lanes = 0;  // of the last run
+  for (std::size_t i = 0; i < part.size(); ++i) {
+    const Placed& one = part[i];
+    const bool is_new =
+        i == 0 || part[i - 1].is_send != one.is_send || part[i - 1].distance != one.distance;
+    if (is_new) {
+      streams += std::exchange(lanes, 0);
+      MessageRun& run = launch.run[launch.runs++];
+      run.stream = static_cast<std::uint16_t>(streams);
+      run.message = static_cast<std::uint8_t>(launch.messages);
+      run.team_member = static_cast<std::uint8_t>(facts.index_of(one.message->peer) + 1);
+      if (one.is_send) launch.send_runs = launch.runs;
+    }
+    lanes = std::max(lanes, StreamCount::lanes_of(facts, *one.message));
     launch.message[launch.messages++] = *one.message;
-    if (one.is_send) ++launch.sends;
-    lanes = std::max(lanes, cut_over_lanes(launch.channels, one.message->bytes).lanes);
+    if (one.is_send) launch.sends = launch.messages;
   }
-  launch.ctas = std::max(launch.ctas, ctas_for(launch.channels, lanes));
-  for (std::int32_t peer = 0; peer <= launch.ranks; ++peer) {
-    const auto first_of = [&](std::int32_t from, std::int32_t to) {
-      std::int32_t at = from;
-      while (at < to && launch.message[at].peer < peer) ++at;
-      return static_cast<std::uint8_t>(at);
-    };
-    launch.send_begin[peer] = first_of(0, launch.sends);
-    launch.receive_begin[peer] = first_of(launch.sends, launch.messages);
-  }
+  streams += lanes;
+  launch.run[launch.runs].stream = static_cast<std::uint16_t>(streams);
+  launch.run[launch.runs].message = static_cast<std::uint8_t>(launch.messages);
+  launch.ctas = std::max(launch.ctas, ctas_for(streams));
 }
 
 /// Copies leave with the first launches, a few with each.
-std::size_t place_copies(ExchangeArguments& launch, const std::vector<LocalCopy>& copies,
-                         std::size_t next) {
+std::size_t place_copies(ExchangeArguments& launch, const ExchangeFacts& facts,
+                         const std::vector<LocalCopy>& copies, std::size_t next) {
+  constexpr std::uint64_t kBytesOfCta = 32 << 10;
   for (; next < copies.size() && launch.copies < kMostCopies; ++next) {
     const LocalCopy& copy = copies[next];
     if (copy.from == copy.to || copy.bytes == 0) continue;
     launch.copy[launch.copies++] = copy;
-    launch.ctas = std::max(
-        launch.ctas, ctas_for(launch.channels, cut_over_lanes(launch.channels, copy.bytes).lanes));
+    const auto useful = static_cast<std::int32_t>(std::min<std::uint64_t>(
+        copy.bytes / kBytesOfCta + 1, static_cast<unsigned>(facts.most_ctas)));
+    launch.ctas = std::max(launch.ctas, useful);
   }
   return next;
 }
@@ -90,35 +148,28 @@ ExchangeArguments begin_launch(const Exchange& exchange, const ExchangeFacts& fa
 }  // namespace
 
 std::vector<ExchangeArguments> plan_exchange(const Exchange& exchange, const ExchangeFacts& facts) {
+  using Offset = std::vector<Placed>::difference_type;
   const std::vector<Placed> placed =
-      in_rounds(exchange, facts.common.rank, std::max(1, facts.common.ranks));
-  const auto most = static_cast<std::size_t>(facts.most_messages);
+      in_rounds(exchange, facts.common.world_rank, std::max(1, facts.world_size));
   std::vector<ExchangeArguments> launches;
   std::size_t next = 0;
   std::size_t next_copy = 0;
   do {
     ExchangeArguments& launch = launches.emplace_back(begin_launch(exchange, facts));
-    std::size_t end = next;
-    while (end < placed.size()) {
-      std::size_t round_end = end + 1;  // a round has at most a send and a receive
-      while (round_end < placed.size() && placed[round_end].round() == placed[end].round()) {
-        ++round_end;
-      }
-      if (round_end - next > most && end > next) break;
-      end = round_end;
-    }
-    using Offset = std::vector<Placed>::difference_type;
-    place_messages(launch, {placed.begin() + static_cast<Offset>(next),
-                            placed.begin() + static_cast<Offset>(end)});
+    const std::size_t end = end_of_launch(placed, next, facts);
+    place_messages(
+        launch, facts,
+        {placed.begin() + static_cast<Offset>(next), placed.begin() + static_cast<Offset>(end)});
     next = end;
-    next_copy = place_copies(launch, exchange.copies, next_copy);
+    next_copy = place_copies(launch, facts, exchange.copies, next_copy);
   } while (next < placed.size() || next_copy < exchange.copies.size());
   if (exchange.fold.bytes > 0) {
-    // A collective has at most a message for each peer, which is one launch.
+    // What it waits for is sent by the same launch of each peer, so all must be in one: a message
+    // and a lane for each rank of a team.
     ExchangeArguments& launch = launches.back();
     launch.fold = exchange.fold;
     const LaneCut cut = cut_over_lanes(launch.channels, exchange.fold.bytes);
-    launch.ctas = std::max(launch.ctas, ctas_for(launch.channels, cut.lanes));
+    launch.ctas = std::max(launch.ctas, ctas_for(launch.run[launch.runs].stream + cut.lanes));
   }
   return launches;
 }

@@ -199,7 +199,7 @@ struct HierarchyArguments {
   DataType type = DataType::u8;
   ReduceOp op = ReduceOp::sum;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;
+  std::byte* output = nullptr;           ///< null where a reduce's result is not kept
   std::uint64_t count = 0;               ///< as HierarchyFacts::count
   std::uint64_t scalar_bits = 0;         ///< this rank's scalar of a pre-multiplied sum: its bytes,
   const void* scalar_pointer = nullptr;  ///< or where a GPU reads it

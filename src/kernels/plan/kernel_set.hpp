@@ -12,6 +12,7 @@ namespace oriel::kernels {
 
 /// Most threads of a CTA.
 inline constexpr int kMaxThreads = 512;
+inline constexpr int kMaxWarps = kMaxThreads / 32;
 inline constexpr int kMinThreads = 32;
 
 /// Kernels are compiled for two, for four and for any number of ranks.
@@ -29,8 +30,10 @@ struct KernelSet {
 };
 
 namespace detail {
-/// An exchange that does not reduce, for all types. Takes one ExchangeArguments by value.
+/// An exchange that does not reduce, for all types: within one LSA team, and with ranks of others.
+/// Takes one ExchangeArguments by value.
 const void* copying_exchange();
+const void* far_copying_exchange();
 /// One for each type, in all_reduce_<type>.cu.
 KernelSet kernel_set_i8();
 KernelSet kernel_set_u8();

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <catch2/catch.hpp>
@@ -15,6 +16,7 @@
 
 #include "comm/communicator/all_reduce_reference.hpp"
 #include "comm/communicator/random_all_reduces.hpp"
+#include "comm/support/in_teams.hpp"
 #include "kernels/plan/collective.hpp"
 #include "support/ranks.hpp"
 #include "support/sanitized.hpp"
@@ -426,22 +428,42 @@ TEST_CASE("ranks that name different roots get an error that says so", "[req:5.8
   }));
 }
 
-TEST_CASE("exchanged collectives among nodes are refused on every rank, all-reduce goes on",
-          "[req:5.8]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    const Environment own(Variables{{"ORIEL_HOSTID", fmt::format("node{}", players.first())}});
+TEST_CASE("a broadcast of several parts reaches every rank of every node, from any root",
+          "[req:5.11][req:5.8]") {
+  constexpr int kRanks = 5;  // of nodes of 2, 2 and 1
+  check_all_ok(play(Cast::processes, kRanks, [](Players& players) {
+    const Environment own(of_node(players.first() / 2));
     auto comms = players.init();
-    float data[4] = {1, 1, 1, 1};
-    expect_error(ncclBcast(data, 1, ncclFloat, 0, comms[0], nullptr), ncclInvalidUsage, "broadcast",
-                 {"a broadcast among ranks of several nodes is not available yet"});
-    expect_error(ncclAlltoAll(data, data + 2, 1, ncclFloat, comms[0], nullptr), ncclInvalidUsage,
-                 "all-to-all", {"an all-to-all among ranks of several nodes"});
-    expect_error(ncclSend(data, 1, ncclFloat, 1 - players.first(), comms[0], nullptr),
-                 ncclInvalidUsage, "send", {"a send among ranks of several nodes"});
-    require(ncclAllReduce(data, data, 1, ncclFloat, ncclSum, comms[0], nullptr), "all-reduce");
-    require(data[0] == 2, "the sum");
+    std::vector<std::uint64_t> data(700'001);
+    for (int root = 0; root < kRanks; ++root) {
+      const auto value = [&](std::size_t i) { return mix(static_cast<std::uint64_t>(root), i); };
+      const bool is_root = players.first() == root;
+      for (std::size_t i = 0; i < data.size(); ++i) data[i] = is_root ? value(i) : 0;
+      require(ncclBcast(data.data(), data.size(), ncclUint64, root, comms[0], nullptr),
+              "ncclBcast");
+      for (std::size_t i = 0; i < data.size(); ++i) {
+        require(data[i] == value(i), fmt::format("element {} from root {}", i, root));
+      }
+    }
     players.destroy(comms);
   }));
+}
+
+TEST_CASE("every exchanged collective of ranks of several nodes gives the reference's bits",
+          "[req:5.11][req:5.8]") {
+  const std::uint64_t seed = test_seed();
+  // Sums of several nodes do not depend on the nodes only when that is asked for.
+  const Environment deterministic(Variables{{"ORIEL_DETERMINISTIC", "1"}});
+  const auto [ranks, of_a_node] =
+      GENERATE(std::pair(2, 1), std::pair(3, 2), std::pair(4, 2), std::pair(7, 3), std::pair(8, 4));
+  INFO(ranks << " ranks, " << of_a_node << " of a node");
+  check_all_ok(play(
+      Cast::processes, ranks,
+      [&, ranks = ranks, of_a_node = of_a_node](Players& players) {
+        const Environment own(of_node(players.first() / of_a_node));
+        exchange_everything(players, mix(seed, static_cast<std::uint64_t>(100 + ranks)));
+      },
+      std::chrono::seconds(120)));
 }
 
 }  // namespace oriel::test

@@ -18,6 +18,7 @@
 #include "nccl.h"
 
 #include "comm/communicator/random_all_reduces.hpp"
+#include "comm/support/in_teams.hpp"
 #include "comm/support/stall_log.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
@@ -191,6 +192,38 @@ TEST_CASE("random groups of sends, receives and collectives deliver every byte",
         },
         120s));
   }
+}
+
+TEST_CASE("random groups of ranks of several nodes deliver every byte", "[req:5.11][req:5.10]") {
+  const std::uint64_t seed = test_seed();
+  const auto [ranks, of_a_node] =
+      GENERATE(std::pair(2, 1), std::pair(4, 2), std::pair(5, 2), std::pair(8, 3));
+  INFO(ranks << " ranks, " << of_a_node << " of a node");
+  check_all_ok(play(
+      Cast::processes, ranks,
+      [&, ranks = ranks, of_a_node = of_a_node](Players& players) {
+        const Environment own(of_node(players.first() / of_a_node));
+        auto comms = players.init();
+        const int groups = scaled(repeats(20, 4));
+        for (int i = 0; i < groups; ++i) {
+          run_random_group(players, comms, mix(seed, static_cast<std::uint64_t>(ranks * 999 + i)));
+        }
+        players.destroy(comms);
+      },
+      120s));
+}
+
+TEST_CASE("a send between two nodes needs no word of a third rank", "[req:5.11]") {
+  check_all_ok(play(Cast::processes, 3, [](Players& players) {
+    const Environment own(of_node(players.first()));
+    auto comms = players.init();
+    int value = 7 * players.first();
+    if (players.first() == 0) require(ncclRecv(&value, 1, ncclInt, 1, comms[0], nullptr), "recv");
+    if (players.first() == 1) require(ncclSend(&value, 1, ncclInt, 0, comms[0], nullptr), "send");
+    require(value == (players.first() == 2 ? 14 : 7), "what was received");
+    players.barrier();  // the third has called nothing
+    players.destroy(comms);
+  }));
 }
 
 TEST_CASE("a rank alone sends to itself in a group, the data arrive", "[req:5.10]") {
@@ -383,10 +416,13 @@ TEST_CASE("a receive that waits long says so, with the group and the peer", "[re
       lines.front(), {"stalled: rank 0", "in a group of 2 sends and 1 receives for rank 2 ("}));
 }
 
-TEST_CASE("an abort ends a send and a receive that wait, on both ranks", "[req:5.10][req:1.12]") {
+TEST_CASE("an abort ends a send and a receive that wait, on both ranks",
+          "[req:5.10][req:5.11][req:1.12]") {
   const bool sends = GENERATE(true, false);
-  INFO((sends ? "a send" : "a receive"));
+  const int nodes = GENERATE(1, 2);
+  INFO((sends ? "a send" : "a receive") << ", " << nodes << " nodes");
   check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    const Environment own(of_node(players.first() % nodes));
     auto comms = players.init();
     std::vector<float> data(4'000'000);  // more than a channel holds
     if (players.first() == 0) {
@@ -407,8 +443,10 @@ TEST_CASE("an abort ends a send and a receive that wait, on both ranks", "[req:5
 }
 
 TEST_CASE("a peer that dies ends a receive that waits for it, with an error that names it",
-          "[req:5.10][req:1.12]") {
-  Stage stage(Cast::processes, 2, [](Players& players) {
+          "[req:5.10][req:5.11][req:1.12]") {
+  const int nodes = GENERATE(1, 2);
+  Stage stage(Cast::processes, 2, [nodes](Players& players) {
+    const Environment own(of_node(players.first() % nodes));
     auto comms = players.init();
     float data[4] = {};
     players.barrier();

@@ -108,8 +108,9 @@ class DeviceAround final : public comm::Device {
   }
   Task<Result<void*>> make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
                                    kernels::HierarchyLayout hierarchy,
-                                   kernels::ChannelLayout channels, Deadline deadline) override {
-    return below_.make_scratch(loop, layout, hierarchy, channels, deadline);
+                                   std::vector<kernels::ChannelLayout> channels,
+                                   Deadline deadline) override {
+    return below_.make_scratch(loop, layout, hierarchy, std::move(channels), deadline);
   }
   Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
                                    std::vector<std::byte> part, Deadline deadline) override {

@@ -4,12 +4,18 @@
 
 #include <atomic>
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "api/api_ranks.hpp"
 
 /// Communicators whose ranks are in two LSA teams, as ORIEL_HOSTID divides them.
 namespace oriel::test {
+
+/// What a rank sets to count as one of node `node`.
+inline Variables of_node(int node) {
+  return {{"ORIEL_HOSTID", "node" + std::to_string(node)}};
+}
 
 /// The first `first` of `ranks` ranks count as one node, the others as another one.
 struct TwoNodes {

@@ -41,8 +41,8 @@ class Team {
     facts.most_messages = most_messages;
     facts.common.scratch = reinterpret_cast<std::byte*>(mapping_.base());
     facts.common.stride_4g = test::LsaMemory::kStride4g;
-    facts.common.rank = rank;
-    facts.common.ranks = ranks_;
+    facts.common.rank = facts.common.world_rank = rank;
+    facts.common.ranks = facts.world_size = ranks_;
     facts.common.channels = layout_;
     facts.common.wait.timeout_ns = 20'000'000'000;
     facts.common.failure = &failures_[static_cast<std::size_t>(rank)];
@@ -211,7 +211,7 @@ bool play(Team& team, const BlockCase& one, int rank, std::uint64_t seed) {
     to = sends_blocks(one.collective) ? input.data() + own : input.data();
   }
   for (std::uint64_t i = 0; i < sent; ++i) from[i] = value(rank, i);
-  TeamCollective call;
+  RankCollective call;
   call.collective = one.collective;
   call.rank = rank;
   call.ranks = team.ranks();
@@ -259,7 +259,7 @@ TEST_CASE("two ranks whose messages differ in size are told so, and nothing hang
     return Team::run(plan_exchange(exchange_of(calls, rank).value(), team.facts(rank)), random);
   });
   CHECK(good == 1);  // the sender has long gone
-  CHECK(team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::signature));
+  CHECK(team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::world_signature));
   CHECK(team.failure(1).rank == 0);
 }
 

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "kernels/plan/exchange.hpp"
+#include "kernels/plan/kernel_set.hpp"
 
 namespace oriel::test {
 
@@ -55,9 +57,11 @@ class LaunchModel {
   /// Slots that one lane still has to send to, or receive from, one peer.
   struct Stream {
     bool sends;
+    bool far;
     int peer;
-    int lane;
-    std::uint64_t left;
+    int lane = 0;
+    std::uint32_t depth = 0;
+    std::uint64_t left = 0;
   };
   struct Cta {
     bool resident = false;
@@ -71,7 +75,6 @@ class LaunchModel {
   };
   struct Running {
     int communicator;
-    std::uint32_t depth;
     std::vector<Cta> ctas;
   };
   struct Gpu {
@@ -83,36 +86,44 @@ class LaunchModel {
     std::uint64_t received = 0;
   };
 
-  static void add_slots(Running& made, const Launch& launch, bool sends, int peer,
-                        std::uint64_t bytes) {
-    const auto cut = kernels::cut_over_lanes(launch.channels, bytes);
+  static void add_slots(Running& made, const kernels::ChannelLayout& channels, int first_warp,
+                        Stream stream, std::uint64_t bytes) {
+    const auto cut = kernels::cut_over_lanes(channels, bytes);
     for (int lane = 0; lane < cut.lanes; ++lane) {
       const std::uint64_t begin = static_cast<std::uint64_t>(lane) * cut.piece;
       const std::uint64_t part = std::min(cut.piece, bytes - begin);
-      const std::uint64_t slots =
-          (part + launch.channels.slot_bytes - 1) / launch.channels.slot_bytes;
+      const std::uint64_t slots = (part + channels.slot_bytes - 1) / channels.slot_bytes;
       auto& streams =
-          made.ctas.at(static_cast<std::size_t>(lane / launch.channels.lanes_per_cta)).streams;
-      const auto same = [&](const Stream& stream) {
-        return stream.sends == sends && stream.peer == peer && stream.lane == lane;
+          made.ctas.at(static_cast<std::size_t>((first_warp + lane) / kernels::kMaxWarps)).streams;
+      stream.lane = lane;
+      stream.depth = channels.depth;
+      const auto same = [&](const Stream& other) {
+        return other.sends == stream.sends && other.peer == stream.peer && other.lane == lane;
       };
       const auto found = std::find_if(streams.begin(), streams.end(), same);
       if (found == streams.end()) {
-        streams.push_back({sends, peer, lane, slots});
+        streams.push_back(stream);
+        streams.back().left = slots;
       } else {
         found->left += slots;
       }
     }
   }
   static Running make(int communicator, const Launch& launch) {
-    Running made{communicator, launch.channels.depth,
-                 std::vector<Cta>(static_cast<std::size_t>(launch.ctas))};
-    for (int i = 0; i < launch.messages; ++i) {
-      const kernels::Message& message = launch.message[i];
-      add_slots(made, launch, i < launch.sends, message.peer, message.bytes);
+    Running made{communicator, std::vector<Cta>(static_cast<std::size_t>(launch.ctas))};
+    for (int run = 0; run < launch.runs; ++run) {
+      const kernels::MessageRun& own = launch.run[run];
+      const bool far = own.team_member == 0;
+      for (int i = own.message; i < launch.run[run + 1].message; ++i) {
+        const kernels::Message& message = launch.message[i];
+        add_slots(made, far ? launch.far_channels : launch.channels, own.stream,
+                  {run < launch.send_runs, far, message.peer}, message.bytes);
+      }
     }
+    const int fold = launch.run[launch.runs].stream;
     for (int peer = 0; launch.fold.bytes > 0 && peer < launch.ranks; ++peer) {
-      if (peer != launch.rank) add_slots(made, launch, false, peer, launch.fold.bytes);
+      if (peer == launch.rank) continue;
+      add_slots(made, launch.channels, fold, {false, false, peer}, launch.fold.bytes);
     }
     return made;
   }
@@ -179,7 +190,10 @@ class LaunchModel {
   bool can_move(int rank, const Running& launch, const Stream& stream) {
     if (stream.left == 0) return false;
     const Channel& on = channel(rank, launch, stream);
-    return stream.sends ? on.sent - on.received < launch.depth : on.sent > on.received;
+    if (!stream.sends) return on.sent > on.received;
+    // Between teams credits come for half a ring at a time.
+    const std::uint64_t held_back = stream.far ? on.received % (stream.depth / 2) : 0;
+    return on.sent - (on.received - held_back) < stream.depth;
   }
   bool step(int rank, const Running& launch, Stream& stream) {
     if (!can_move(rank, launch, stream)) return false;

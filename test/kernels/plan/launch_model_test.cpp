@@ -4,12 +4,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <random>
 #include <vector>
 
 #include <catch2/catch.hpp>
 
 #include "kernels/plan/exchange.hpp"
+#include "kernels/plan/kernel_set.hpp"
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
@@ -22,12 +24,23 @@ using test::LaunchModel;
 
 constexpr int kCap = 4;  // CTAs of one launch
 
-ExchangeFacts facts_of(int rank, int ranks, int most_messages = kMostMessages) {
+/// Of a rank among some in teams of `team` ranks each, but for a smaller last one. 0: all are one.
+ExchangeFacts facts_of(int rank, int ranks, int most_messages = kMostMessages, int team = 0) {
+  if (team == 0) team = ranks;
   ExchangeFacts facts;
   facts.most_messages = most_messages;
-  facts.common.rank = rank;
-  facts.common.ranks = ranks;
-  facts.common.channels = make_channel_layout(Backend::cuda, ranks, kCap, 0, 1 << 20);
+  facts.most_ctas = kCap;
+  facts.world_size = ranks;
+  facts.common.world_rank = rank;
+  facts.common.rank = rank % team;
+  const int first = rank - rank % team;
+  facts.common.ranks = std::min(team, ranks - first);
+  facts.common.channels = make_channel_layout(Backend::cuda, facts.common.ranks, kCap, 0, 1 << 20);
+  facts.common.far_channels = make_far_channel_layout(Backend::cuda, ranks, 1 << 20, 1 << 20);
+  for (int other = 0; other < ranks; ++other) {
+    const bool near = other - other % team == first;
+    facts.team_index.push_back(static_cast<std::int16_t>(near ? other % team : -1));
+  }
   return facts;
 }
 
@@ -50,7 +63,7 @@ std::vector<PointToPoint> calls_of(const std::vector<Parcel>& parcels, int rank)
 void enqueue(LaunchModel& model, int communicator, const Exchange& exchange,
              const ExchangeFacts& facts) {
   for (const auto& launch : plan_exchange(exchange, facts)) {
-    model.enqueue(facts.common.rank, communicator, launch);
+    model.enqueue(facts.common.world_rank, communicator, launch);
   }
 }
 
@@ -69,9 +82,11 @@ std::vector<Parcel> random_parcels(int ranks, std::mt19937_64& random) {
   return parcels;
 }
 
-TeamCollective random_collective(int ranks, std::mt19937_64& random) {
-  TeamCollective call;
-  call.collective = static_cast<Collective>(1 + random() % (kCollectiveCount - 1));
+RankCollective random_collective(int ranks, bool one_team, std::mt19937_64& random) {
+  RankCollective call;
+  do {
+    call.collective = static_cast<Collective>(1 + random() % (kCollectiveCount - 1));
+  } while (!one_team && reduces(call.collective));
   call.ranks = ranks;
   call.root = static_cast<int>(random() % static_cast<unsigned>(ranks));
   call.count = size_of_some_slots(random, facts_of(0, ranks).common.channels);
@@ -79,19 +94,31 @@ TeamCollective random_collective(int ranks, std::mt19937_64& random) {
   return call;
 }
 
+std::vector<std::vector<int>> teams_of(int ranks, int team) {
+  std::vector<std::vector<int>> teams;
+  for (int rank = 0; rank < ranks; ++rank) {
+    if (rank % team == 0) teams.emplace_back();
+    teams.back().push_back(rank);
+  }
+  return teams;
+}
+
 /// Some calls of several communicators, which each rank makes in its own order. Whether all end.
 bool run_random(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const int ranks = 2 + static_cast<int>(random() % (random() % 4 == 0 ? 71 : 7));
   const int communicators = 1 + static_cast<int>(random() % 4);
+  // Reductions are exchanges inside one team only, and of so many ranks that one launch holds them.
+  const bool one_team = random() % 2 == 0 && ranks <= kCap * kMaxWarps;
+  const int team = one_team ? ranks : 1 + static_cast<int>(random() % 8);
   const int places = kCap * communicators;  // what the design promises to keep to
   LaunchModel model(ranks, places, random());
   std::vector<std::vector<Parcel>> groups;
-  std::vector<TeamCollective> collectives;
+  std::vector<RankCollective> collectives;
   const int calls = 1 + static_cast<int>(random() % 4);
   for (int i = 0; i < calls * communicators; ++i) {
     groups.push_back(random_parcels(ranks, random));
-    collectives.push_back(random_collective(ranks, random));
+    collectives.push_back(random_collective(ranks, one_team, random));
   }
   for (int rank = 0; rank < ranks; ++rank) {
     std::vector<int> turns;
@@ -101,11 +128,18 @@ bool run_random(std::uint64_t seed) {
     for (const int c : turns) {
       const int most = 2 + static_cast<int>(random() % 30);
       const auto call = static_cast<std::size_t>(c * calls + made[static_cast<std::size_t>(c)]++);
-      TeamCollective collective = collectives[call];
+      RankCollective collective = collectives[call];
       collective.rank = rank;
-      enqueue(model, c, exchange_of(collective), facts_of(rank, ranks));
+      const ExchangeFacts facts = facts_of(rank, ranks, kMostMessages, team);
+      if (!one_team && collective.collective == Collective::broadcast) {
+        for (const Exchange& part : broadcast_among_teams(collective, teams_of(ranks, team))) {
+          enqueue(model, c, part, facts);
+        }
+      } else {
+        enqueue(model, c, exchange_of(collective), facts);
+      }
       const auto group = exchange_of(calls_of(groups[call], rank), rank);
-      enqueue(model, c, group.value(), facts_of(rank, ranks, most));
+      enqueue(model, c, group.value(), facts_of(rank, ranks, most, team));
     }
   }
   return model.run();
