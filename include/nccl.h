@@ -267,18 +267,24 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm);
 /// Frees this rank's part of a communicator, with the windows still registered in it. A later call
 /// with the handle is an error. Null is allowed. Local: other ranks need not call it. Blocking: it
 /// first waits for what was enqueued here, and so for the ranks that this work waits for; once the
-/// communicator is unusable, for at most 5 seconds, and memory that a kernel may still use is then
-/// kept; and for 5 seconds more where a rank of another host that has gone may still read memory of
-/// this one. Ranks make the same collective calls before they destroy: one that waits in a call for
-/// a rank that has left gets ncclRemoteError. What a non-blocking communicator has in progress is
-/// not waited for: it ends in the background, and its windows are not stored any more.
+/// communicator is unusable, for at most 5 seconds. Memory that a kernel may still use is freed
+/// when the last kernel has ended. A graph that holds a call may be launched until it is destroyed,
+/// with its executable copies: the memory lives as long. Destruction waits 5 seconds more where a
+/// rank of another host that has gone may still read memory of this one. Ranks make the same
+/// collective calls before they destroy: one that waits in a call for a rank that has left gets
+/// ncclRemoteError. What a non-blocking communicator has in progress is not waited for: it ends in
+/// the background, and its windows are not stored any more. Inside a group the communicator ends
+/// behind all other requests, also when the group is refused; a later call on it in the group is
+/// ncclInvalidUsage.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
 /// Ends what is running on this communicator, without waiting for other ranks, and frees it. Output
 /// of collectives that were under way is undefined. Local; any thread may call it. The other ranks
 /// get ncclRemoteError, this one ncclInvalidUsage. Of a blocking communicator whose start a group
-/// has not ended, it ends the starts of the whole group.
+/// has not ended, it ends the set-up of the whole group. Returns within 250 ms: memory that a
+/// kernel or a graph may still use is freed when that has ended. A graph that holds a call ends at
+/// once when it is launched. Inside a group it is noted as ncclCommDestroy is.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 
@@ -507,8 +513,7 @@ ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count,
 /// same number of bytes. Messages between two ranks arrive in the order of the calls. Outside a
 /// group the call is a group of its own: it may wait for the receive, so calls that depend on each
 /// other belong in one group. In a group the sends and receives of a communicator run together,
-/// behind its collectives: they wait for all streams that they name, and all these streams wait for
-/// them. Streams of which only some are captured are refused. A rank may send to itself inside a
+/// behind its collectives (see ncclGroupEnd for streams). A rank may send to itself inside a
 /// group that receives as much. The peer is a rank of the same node.
 ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream);
@@ -521,18 +526,24 @@ ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int
 ncclResult_t pncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
                        ncclComm_t comm, cudaStream_t stream);
 
-/// Opens a group: until ncclGroupEnd, this thread's calls that start communicators, register
-/// windows or communicate are only noted. Groups nest; the outermost counts. Local.
+/// Opens a group: until ncclGroupEnd, this thread's calls that start, split, finalize, destroy or
+/// abort communicators, register windows or communicate are only noted. Groups nest; the outermost
+/// counts. Local.
 ncclResult_t ncclGroupStart(void);
 ncclResult_t pncclGroupStart(void);
 
 /// Closes a group; the outermost one carries out what was noted, on all its communicators at once,
-/// and returns the first error among them. As collective and as blocking as the calls inside.
-/// If a call inside that belongs to the group was refused, nothing is carried out (a failed query,
-/// allocation or destruction inside does not count): ranks that the group was to start,
-/// register or finalize tell their other ranks, which get the same error; other ranks of its
-/// collectives are not told and wait for this one, as they do for a rank that has not called. All
-/// collectives of a group are checked before the first begins.
+/// and returns the error of the first failed call in the order of the calls. Set-up comes first,
+/// then calls that move data, finalizations, and destructions and aborts. Set-up calls on one
+/// communicator are made in the order of the calls, but its windows together, at the place of the
+/// first. All streams that a group names for a communicator wait for each other: its first kernel
+/// waits for all of them, and all of them wait for its last. Streams of which only some are
+/// captured are refused. As collective and as blocking as the calls inside.
+/// If a call inside that belongs to the group was refused, nothing but ends of handles is carried
+/// out (a failed query, allocation or destruction inside does not count): ranks that the group was
+/// to start, register or finalize tell their other ranks, which get the same error; other ranks of
+/// its collectives are not told and wait for this one, as they do for a rank that has not called.
+/// All collectives of a group are checked before the first begins.
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
 

@@ -72,6 +72,9 @@
   X(stream_begin_capture, cuStreamBeginCapture, 10010)                                        \
   X(stream_end_capture, cuStreamEndCapture, 10000)                                            \
   X(graph_destroy, cuGraphDestroy, 10000)                                                     \
+  X(graph_retain_user_object, cuGraphRetainUserObject, 11030)                                 \
+  X(user_object_create, cuUserObjectCreate, 11030)                                            \
+  X(user_object_release, cuUserObjectRelease, 11030)                                          \
   X(event_create, cuEventCreate, 2000)                                                        \
   X(event_record, cuEventRecord, 2000)                                                        \
   X(event_query, cuEventQuery, 2000)                                                          \

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 #include <utility>
+#include <variant>
 
 #include <fmt/format.h>
 
@@ -17,7 +18,8 @@
 #include "comm/communicator/device_comm_memory.hpp"
 #include "comm/device/device.hpp"
 #include "comm/group/comm_entry.hpp"
-#include "comm/group/group_call.hpp"
+#include "comm/group/end_jobs.hpp"
+#include "comm/group/group_jobs.hpp"
 
 /// The C++ interface: each function is one guarded call into the modules.
 namespace oriel {
@@ -202,9 +204,9 @@ Result<Communicator> Communicator::init(const UniqueId& id, int rank, int size,
     ORIEL_CHECK(comm::check_rank(rank, size));
     auto impl = std::make_unique<Impl>();
     comm::GroupJobs jobs;
-    jobs.inits.push_back(comm::make_init_job(decoded, rank, size, read_options(options), true,
-                                             comm::current_device()));
-    comm::PendingHandle& handle = jobs.inits.front().handle;
+    jobs.push_back(comm::make_init_job(decoded, rank, size, read_options(options), true,
+                                       comm::current_device()));
+    comm::PendingHandle& handle = std::get<comm::InitJob>(jobs.front()).handle;
     impl->entry = handle.entry();
     impl->owned = true;
     handle.show(&impl->handle);
@@ -273,7 +275,7 @@ Result<std::vector<Window>> Communicator::register_windows(std::span<const Memor
       windows.push_back(Window(std::unique_ptr<Window::Impl>(
           new Window::Impl{impl_->communicator, range, nullptr, {}})));
     }
-    ORIEL_TRY(auto loop, impl_->communicator->make_loop());
+    ORIEL_TRY(auto loop, comm::make_loop(*impl_->communicator));
     ORIEL_TRY(const auto handles,
               loop.run(impl_->communicator->register_windows(loop, requests_for(ranges))));
     for (std::size_t i = 0; i < windows.size(); ++i) {
@@ -365,7 +367,7 @@ Status Communicator::reduce_scatter(const ReduceScatterArguments& arguments) {
 Result<DeviceComm> Communicator::device_comm(const DeviceCommOptions& options) {
   const auto call = [&]() -> Result<DeviceComm> {
     ORIEL_CHECK(impl_->check_open());
-    ORIEL_TRY(auto loop, impl_->communicator->make_loop());
+    ORIEL_TRY(auto loop, comm::make_loop(*impl_->communicator));
     ORIEL_TRY(auto memory, loop.run(impl_->communicator->make_device_comm(
                                loop, comm::DeviceCommRequest{options.device_version,
                                                              options.barrier_slots, options.world,

@@ -20,22 +20,6 @@ Result<boot::UniqueId> make_unique_id() {
   return boot::create_unique_id(options);
 }
 
-Status destroy_communicator(ncclComm_t handle) {
-  if (const auto parents = comm_table().get(handle); parents && parents->inherited()) {
-    keep_for_ever(parents);
-    comm_table().remove(handle);
-    return {};
-  }
-  ORIEL_TRY(const auto entry, find_entry(handle));
-  const auto communicator = entry->close();
-  Status drained;
-  if (communicator != nullptr) drained = communicator->drain();
-  // Kernels of it may still be to come. (After an error of CUDA's there are none.)
-  if (!drained.ok() && drained.error().code() != ErrorCode::cuda) keep_for_ever(entry);
-  comm_table().remove(handle);
-  return drained;
-}
-
 Status check_rank(int rank, int size) {
   if (size > boot::kMaxRanks) {
     return Error(ErrorCode::invalid_argument,

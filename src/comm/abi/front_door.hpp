@@ -13,10 +13,6 @@ namespace oriel::comm {
 /// An id for a communicator whose meeting this process serves.
 Result<boot::UniqueId> make_unique_id();
 
-/// Waits for the communicator's work, as drain() does, and ends its handle; a communicator whose
-/// work does not end is leaked.
-Status destroy_communicator(ncclComm_t handle);
-
 /// Refuses all but 0 <= rank < size <= boot::kMaxRanks.
 Status check_rank(int rank, int size);
 

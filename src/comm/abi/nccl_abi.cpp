@@ -21,6 +21,7 @@
 #include "comm/abi/nccl_config.hpp"
 #include "comm/device/device.hpp"
 #include "comm/group/comm_entry.hpp"
+#include "comm/group/end_jobs.hpp"
 #include "comm/group/group_call.hpp"
 #include "kernels/plan/most_ranks.hpp"
 
@@ -123,21 +124,18 @@ Status init_all(ncclComm_t* out, int count, const int* devices) {
 Status finalize(ncclComm_t handle, bool& in_progress) {
   ORIEL_TRY(auto entry, find_entry(handle));
   ORIEL_TRY(auto communicator, entry->communicator());
-  return ThreadGroup::current().submit(FinalizeJob{std::move(entry), std::move(communicator)},
+  return ThreadGroup::current().submit(FinalizeJob{{std::move(entry), std::move(communicator)}},
                                        in_progress);
 }
 
-Status destroy(ncclComm_t handle) {
-  return handle == nullptr ? Status() : destroy_communicator(handle);
-}
-
-Status abort(ncclComm_t handle) {
+/// Notes an end in the thread's group, or carries it out. A handle that was inherited ends at once.
+template <class EndJob>
+Status end_handle(ncclComm_t handle, Status (*end)(ncclComm_t)) {
+  ThreadGroup& group = ThreadGroup::current();
   if (handle == nullptr) return {};
-  ORIEL_TRY(const auto entry, find_entry(handle));
-  // Without an origin: a split that the abort ends has ranks of its own numbering, and adds its
-  // own.
-  entry->abort(Error(ErrorCode::aborted, "ncclCommAbort was called"));
-  return destroy_communicator(handle);
+  auto entry = comm_table().get(handle);
+  if (!group.open() || entry == nullptr || entry->inherited()) return end(handle);
+  return group.note(EndJob{{std::move(entry), nullptr}, handle});
 }
 
 Status revoke(ncclComm_t handle, int flags) {
@@ -334,10 +332,14 @@ ORIEL_ENTRY(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommDestroy, ncclComm_t comm) {
-  return front::guard("ncclCommDestroy", [&] { return front::destroy(comm); });
+  return front::guard("ncclCommDestroy", [&] {
+    return front::end_handle<front::DestroyJob>(comm, front::destroy_communicator);
+  });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommAbort, ncclComm_t comm) {
-  return front::guard("ncclCommAbort", [&] { return front::abort(comm); });
+  return front::guard("ncclCommAbort", [&] {
+    return front::end_handle<front::AbortJob>(comm, front::abort_communicator);
+  });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int revokeFlags) {
   return front::guard("ncclCommRevoke", [&] { return front::revoke(comm, revokeFlags); });

@@ -37,7 +37,7 @@ Status read_operation(CommEntry& entry, ncclRedOp_t op, CollectiveRequest& reque
 /// Notes the call in the thread's group, or makes it. `request` has all but type and operation.
 Status collective(CollectiveRequest request, ncclDataType_t type, ncclRedOp_t op,
                   ncclComm_t handle) {
-  ORIEL_TRY(const auto entry, find_entry(handle));
+  ORIEL_TRY(auto entry, find_entry(handle));
   ORIEL_TRY(request.type, read_type(type));
   ORIEL_CHECK(read_operation(*entry, op, request));
   ThreadGroup& group = ThreadGroup::current();
@@ -45,14 +45,15 @@ Status collective(CollectiveRequest request, ncclDataType_t type, ncclRedOp_t op
     return started->collective(request);
   }
   ORIEL_TRY(auto communicator, entry->communicator());
-  return group.submit(CollectiveJob{std::move(communicator), request});
+  return group.submit(CollectiveJob{{std::move(entry), std::move(communicator)}, request});
 }
 
 Status point_to_point(PointToPointRequest request, ncclDataType_t type, ncclComm_t handle) {
-  ORIEL_TRY(const auto entry, find_entry(handle));
+  ORIEL_TRY(auto entry, find_entry(handle));
   ORIEL_TRY(request.type, read_type(type));
   ORIEL_TRY(auto communicator, entry->communicator());
-  return ThreadGroup::current().submit(PointToPointJob{std::move(communicator), request});
+  return ThreadGroup::current().submit(
+      PointToPointJob{{std::move(entry), std::move(communicator)}, request});
 }
 
 }  // namespace

@@ -34,11 +34,11 @@ Communicator::~Communicator() {
   if (scratch_ != nullptr) static_cast<void>(device_->memory().free(scratch_));
 }
 
-Result<EventLoop> Communicator::make_loop() {
+Result<EventLoop> make_loop(Communicator& communicator) {
   auto loop = EventLoop::create();
   if (loop.ok()) return loop;
-  abort(loop.error());
-  return *async_error();
+  communicator.abort(loop.error());
+  return *communicator.async_error();
 }
 
 Error as_seen_by(int rank, Error error) {
@@ -57,7 +57,7 @@ Task<T> Communicator::concluded(Task<T> call) {
   try {
     outcome.emplace(co_await std::move(call));
   } catch (const std::bad_alloc&) {
-    outcome.emplace(run_out_of_memory());
+    outcome.emplace(run_out_of_memory(*this));
   }
   if (outcome->ok()) co_return std::move(*outcome);
   look_for_failure();
@@ -131,9 +131,9 @@ void Communicator::abort(const Error& reason) {
   poison(Error(reason).with_origin(rank()));
 }
 
-Error Communicator::run_out_of_memory() {
-  Error reason = Error(ErrorCode::system, "out of memory").with_origin(rank());
-  abort(reason);
+Error run_out_of_memory(Communicator& communicator) {
+  Error reason = Error(ErrorCode::system, "out of memory").with_origin(communicator.rank());
+  communicator.abort(reason);
   return reason;
 }
 

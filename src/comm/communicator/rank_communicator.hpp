@@ -98,10 +98,6 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   /// Teams, and the path between each two ranks: the same on all ranks.
   const Topology& topology() const { return topology_; }
 
-  /// A loop for a collective call of this communicator alone. If there can be none the other ranks,
-  /// on their way to the same call, are told: the communicator is of no more use.
-  Result<EventLoop> make_loop();
-
   /// Registers a batch of windows; one handle for each.
   Task<Result<std::vector<void*>>> register_windows(EventLoop& loop,
                                                     std::vector<window::WindowRequest> requests);
@@ -133,14 +129,14 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Status> finalize(EventLoop& loop, std::optional<Error> refused = std::nullopt);
   /// Ends every wait on every rank with `reason`. Does not wait. Idempotent.
   void abort(const Error& reason);
-  /// The same for a call that the others wait in and this rank cannot take part in any more: the
-  /// error that it ends with here.
-  Error run_out_of_memory();
+  /// Tells the other ranks that this one makes no more calls. Idempotent.
+  void leave() { session_->leave(); }
   /// Waits for enqueued work, before the object is destroyed. Once poisoned its kernels end by
   /// themselves; what the user has put before them may not, so then for at most kDrainGrace: a
   /// timeout means that the object must be kept, for kernels may still use its memory.
   Status drain();
   static constexpr Duration kDrainGrace = std::chrono::seconds(5);
+  Executor& executor() { return *executor_; }
 
   /// The scratch memory as the algorithms among teams see it.
   device::CommView scratch_view() const;
@@ -282,5 +278,13 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   };
   Stall stall_;
 };
+
+/// Returns a loop for a collective call of this communicator alone. If there can be none the other
+/// ranks, on their way to the same call, are told: the communicator is of no more use.
+Result<EventLoop> make_loop(Communicator& communicator);
+
+/// Aborts for a call that the others wait in and that this rank cannot take part in any more;
+/// returns the error that it ends with here.
+Error run_out_of_memory(Communicator& communicator);
 
 }  // namespace oriel::comm

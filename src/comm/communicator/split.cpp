@@ -60,7 +60,7 @@ Task<Result<std::shared_ptr<Communicator>>> split(EventLoop& loop,
   try {
     outcome.emplace(co_await splitting.run());
   } catch (const std::bad_alloc&) {
-    outcome.emplace(parent->run_out_of_memory());
+    outcome.emplace(run_out_of_memory(*parent));
   }
   if (outcome->ok()) co_return std::move(*outcome);
   parent->look_for_failure();

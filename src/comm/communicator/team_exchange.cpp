@@ -109,7 +109,7 @@ ExchangeCall& TeamExchange::call_of(const CollectiveRequest& request,
     kernels::set_exchange(exchange_, collective);
     plan(exchange_);
   }
-  call_.streams.assign(1, request.stream);
+  call_.stream = request.stream;
   call_.collective = {request.collective, request.type, request.op, request.count, request.root};
   for (kernels::ExchangeArguments& launch : call_.launches) {
     launch.wait = wait;
@@ -131,10 +131,8 @@ Result<PointToPointPlan> TeamExchange::plan(
   for (const PointToPointRequest& request : requests) {
     calls.push_back({request.is_send, static_cast<std::byte*>(request.data),
                      request.count * size_of(request.type), request.peer});
-    if (std::find(plan.streams.begin(), plan.streams.end(), request.stream) == plan.streams.end()) {
-      plan.streams.push_back(request.stream);
-    }
   }
+  plan.stream = requests.front().stream;
   ORIEL_TRY(plan.exchange, kernels::exchange_of(calls, facts_.memory.world_rank));
   return plan;
 }
@@ -142,7 +140,7 @@ Result<PointToPointPlan> TeamExchange::plan(
 ExchangeCall& TeamExchange::call_of(const PointToPointPlan& plan, const device::WaitControl& wait) {
   call_.launches.clear();
   this->plan(plan.exchange);
-  call_.streams = plan.streams;
+  call_.stream = plan.stream;
   call_.record = nullptr;
   for (kernels::ExchangeArguments& launch : call_.launches) {
     launch.wait = wait;

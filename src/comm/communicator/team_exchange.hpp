@@ -28,7 +28,7 @@ constexpr bool goes_by_exchange(kernels::Collective collective, bool one_team) {
 /// The sends and receives of one communicator in one group, ready to run.
 struct PointToPointPlan {
   kernels::Exchange exchange;
-  std::vector<void*> streams;                 ///< each once, in the order of the calls
+  void* stream = nullptr;                     ///< of the first call
   std::vector<PointToPointRequest> requests;  ///< as the user made them, for the recorder
 
   /// Returns whether all messages are empty, so that nothing runs.

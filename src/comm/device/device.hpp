@@ -49,9 +49,7 @@ class NoticeBoard {
 /// One exchange: a collective, or the sends and receives of a group.
 struct ExchangeCall {
   kernels::LaunchList launches;
-  /// At least one, each once. On a GPU the launches go to the first, behind what the others hold;
-  /// the others wait for them.
-  std::vector<void*> streams{nullptr};
+  void* stream = nullptr;
   /// CPU ranks: where a collective is recorded, and what it is. Null for sends and receives.
   kernels::CallRecord* record = nullptr;
   kernels::CollectiveCall collective;
@@ -63,9 +61,13 @@ class Executor {
   virtual ~Executor() = default;
   /// Checks what the device needs to know of a call's `stream`. Local.
   virtual Status check_stream(void* stream) = 0;
-  /// Checks that one exchange can join these streams: invalid_usage if only some of them are
-  /// captured, or by different captures. Local.
+  /// Checks that a group can join these streams: invalid_usage if only some of them are captured,
+  /// or by different captures. Local.
   virtual Status check_joined(const std::vector<void*>& streams) = 0;
+  /// Has `first` wait for what the other streams hold, ahead of a group's launches.
+  virtual Status join_streams(void* first, const std::vector<void*>& streams) = 0;
+  /// Has all other streams wait for the last call, which went to `last`.
+  virtual Status release_streams(void* last, const std::vector<void*>& streams) = 0;
   /// Makes ready what run() would first have to wait for. Local; needs to be called only by threads
   /// that run several calls which wait for each other.
   virtual Status prepare(const kernels::Plan& plan,
@@ -86,6 +88,9 @@ class Executor {
   virtual void pass_over(kernels::CallRecord& record, const kernels::CollectiveCall& call) = 0;
   /// Waits until everything that was enqueued outside graphs has ended.
   virtual Status drain(Deadline deadline) = 0;
+  /// Returns whether something that was enqueued has not ended, or a graph may be launched that
+  /// holds a call: memory of the communicator may be used then. Does not wait.
+  virtual bool is_in_use() = 0;
 };
 
 /// Facts that a communicator's window objects share.

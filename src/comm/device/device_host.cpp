@@ -73,6 +73,12 @@ class HostExecutor final : public Executor {
                              name_of(arguments.collective)));
   }
   Status check_joined(const std::vector<void*>& /*streams*/) override { return {}; }
+  Status join_streams(void* /*first*/, const std::vector<void*>& /*streams*/) override {
+    return {};
+  }
+  Status release_streams(void* /*last*/, const std::vector<void*>& /*streams*/) override {
+    return {};
+  }
   Status prepare_exchange(const ExchangeCall& /*call*/) override { return {}; }
   Status run_exchange(ExchangeCall& call) override {
     const std::lock_guard lock(mutex_);
@@ -91,6 +97,7 @@ class HostExecutor final : public Executor {
     kernels::record_call(record, call);
   }
   Status drain(Deadline /*deadline*/) override { return {}; }
+  bool is_in_use() override { return false; }
 
  private:
   std::mutex mutex_;

@@ -2,7 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/device/executor_cuda.hpp"
 
+#include <atomic>
+#include <chrono>
+#include <memory>
 #include <thread>
+#include <utility>
 
 #include "base/cuda_scope.hpp"
 #include "base/try.hpp"
@@ -84,9 +88,11 @@ Status CudaExecutor::check_joined(const std::vector<void*>& streams) {
     if (capture == first) continue;
     const bool is_mixed = capture.has_value() != first.has_value();
     return Error(ErrorCode::invalid_usage,
-                 is_mixed ? "of the streams of a group's sends and receives some are captured and "
-                            "some are not"
-                          : "the streams of a group's sends and receives are in different captures")
+                 is_mixed
+                     ? "of the streams that a group names for a communicator some are captured "
+                       "and some are not"
+                     : "the streams that a group names for a communicator are in different "
+                       "captures")
         .with_hint("use one stream, or have all of them take part in one capture");
   }
   return {};
@@ -98,8 +104,7 @@ Status CudaExecutor::prepare(const kernels::Plan& plan,
   return kernels::load_all_reduce(plan, arguments);
 }
 
-Status CudaExecutor::follow_last_call(CUstream stream, unsigned long long number) {
-  if (!last_stream_ || *last_stream_ == number) return {};
+Status CudaExecutor::follow_last_call(CUstream stream) {
   return cuda_status("waiting for the last call on another stream",
                      cuda().stream_wait_event(stream, event_, CU_EVENT_WAIT_DEFAULT));
 }
@@ -109,8 +114,36 @@ Status CudaExecutor::follow_captured_call(CUstream stream, unsigned long long ca
   return add_dependencies(stream, captured_nodes_);
 }
 
+Status CudaExecutor::count_graph(CUstream stream) {
+  CUstreamCaptureStatus status{};
+  cuuint64_t id = 0;
+  CUgraph graph = nullptr;
+  ORIEL_CHECK(cuda_status(
+      "asking for a capture's graph",
+      cuda().stream_get_capture_info(stream, &status, &id, &graph, nullptr, nullptr, nullptr)));
+  // The driver may call it on any thread, and after the executor has gone.
+  using Count = std::shared_ptr<std::atomic<int>>;
+  const auto uncount = [](void* counted) {
+    const std::unique_ptr<Count> count(static_cast<Count*>(counted));
+    (*count)->fetch_sub(1, std::memory_order_release);
+  };
+  auto count = std::make_unique<Count>(graphs_);
+  CUuserObject object = nullptr;
+  ORIEL_CHECK(cuda_status("counting a graph",
+                          cuda().user_object_create(&object, count.get(), uncount, 1,
+                                                    CU_USER_OBJECT_NO_DESTRUCTOR_SYNC)));
+  static_cast<void>(count.release());
+  graphs_->fetch_add(1, std::memory_order_relaxed);
+  Status held =
+      cuda_status("having a graph hold a communicator",
+                  cuda().graph_retain_user_object(graph, object, 1, CU_GRAPH_USER_OBJECT_MOVE));
+  if (!held.ok()) static_cast<void>(cuda().user_object_release(object, 1));
+  return held;
+}
+
 Status CudaExecutor::remember_captured_call(CUstream stream, unsigned long long capture) {
   ORIEL_TRY(captured_nodes_, nodes_of(stream));
+  if (capture != capture_) ORIEL_CHECK(count_graph(stream));
   capture_ = capture;
   captured_stream_ = stream;
   return {};
@@ -149,22 +182,39 @@ Status CudaExecutor::follow_stream(CUstream stream, CUstream other) {
                      cuda().stream_wait_event(stream, joint_, CU_EVENT_WAIT_DEFAULT));
 }
 
+Status CudaExecutor::join_streams(void* first, const std::vector<void*>& streams) {
+  const std::lock_guard lock(mutex_);
+  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
+  for (void* const stream : streams) {
+    if (stream == first) continue;
+    ORIEL_CHECK(follow_stream(static_cast<CUstream>(first), static_cast<CUstream>(stream)));
+  }
+  return {};
+}
+
+Status CudaExecutor::release_streams(void* last, const std::vector<void*>& streams) {
+  const std::lock_guard lock(mutex_);
+  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
+  ORIEL_TRY(const auto capture, capture_of(static_cast<CUstream>(last)));
+  for (void* const each : streams) {
+    auto* const stream = static_cast<CUstream>(each);
+    if (each == last) continue;
+    ORIEL_CHECK(capture ? follow_stream(stream, static_cast<CUstream>(last))
+                        : follow_last_call(stream));
+  }
+  return {};
+}
+
 Status CudaExecutor::run_exchange(ExchangeCall& call) {
   bool has_begun = false;
   const auto launch = [&](CUstream where) -> Status {
-    for (std::size_t i = 1; i < call.streams.size(); ++i) {
-      ORIEL_CHECK(follow_stream(where, static_cast<CUstream>(call.streams[i])));
-    }
     for (const kernels::ExchangeArguments& one : call.launches) {
       ORIEL_CHECK(kernels::launch_exchange(one, where));
       has_begun = true;
     }
-    for (std::size_t i = 1; i < call.streams.size(); ++i) {
-      ORIEL_CHECK(follow_stream(static_cast<CUstream>(call.streams[i]), where));
-    }
     return {};
   };
-  Status run = run_in_order(static_cast<CUstream>(call.streams.front()), launch);
+  Status run = run_in_order(static_cast<CUstream>(call.stream), launch);
   if (run.ok() || !has_begun) return run;
   return std::move(run).error().with_scope(Scope::communicator);
 }
@@ -182,7 +232,7 @@ Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
   }
   unsigned long long number = 0;
   ORIEL_CHECK(cuda_status("asking for the stream's number", cuda().stream_get_id(stream, &number)));
-  ORIEL_CHECK(follow_last_call(stream, number));
+  if (last_stream_ && *last_stream_ != number) ORIEL_CHECK(follow_last_call(stream));
   Status launched = launch(stream);
   // Also after a failure, since a part of the call may run. Now, for later the user may have begun
   // to capture the stream, or destroyed it: the driver (580.159) crashes when it is asked anything
@@ -194,11 +244,9 @@ Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
 }
 
 Status CudaExecutor::drain(Deadline deadline) {
-  const std::lock_guard lock(mutex_);
-  if (!last_stream_) return {};
   ORIEL_TRY(const auto scope, CudaScope::enter(context_));
   for (;;) {
-    const CUresult status = cuda().event_query(event_);
+    const CUresult status = query_last_call();
     if (status == CUDA_SUCCESS) return {};
     if (status != CUDA_ERROR_NOT_READY) return cuda_error("waiting for the last call", status);
     if (deadline.expired(SteadyClock::instance().now())) {
@@ -206,6 +254,19 @@ Status CudaExecutor::drain(Deadline deadline) {
     }
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
+}
+
+CUresult CudaExecutor::query_last_call() {
+  // A launch holds the lock for as long as the queue of its stream is full.
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock()) return CUDA_ERROR_NOT_READY;
+  return last_stream_ ? cuda().event_query(event_) : CUDA_SUCCESS;
+}
+
+bool CudaExecutor::is_in_use() {
+  if (graphs_->load(std::memory_order_acquire) > 0) return true;
+  const auto scope = CudaScope::enter(context_);
+  return scope.ok() && query_last_call() == CUDA_ERROR_NOT_READY;
 }
 
 }  // namespace oriel::comm

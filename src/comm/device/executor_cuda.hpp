@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -17,10 +19,11 @@ namespace oriel::comm {
 /// Calls on one stream are ordered by it. An event stands behind every call outside captures; when
 /// a call goes to another stream than the last one, it waits there for that event. A stream is
 /// never touched after its call: it may be destroyed or captured by then.
-/// While a stream is captured the same is said by a dependency between the nodes. An exchange may
-/// join several streams: they meet at its launches, by events or such dependencies. What cannot be
-/// seen from here is when a graph is launched: launches, and calls outside graphs, on different
-/// streams are for the user to order (as nccl.h says). Thread-safe.
+/// While a stream is captured the same is said by a dependency between the nodes. A graph that
+/// holds a call counts as a user of the communicator's memory until it has gone, with its
+/// executable copies. What cannot be seen from here is when a graph is launched: launches, and
+/// calls outside graphs, on different streams are for the user to order (as nccl.h says).
+/// Thread-safe.
 class CudaExecutor final : public Executor {
  public:
   /// `context` must outlive the executor.
@@ -29,6 +32,8 @@ class CudaExecutor final : public Executor {
 
   Status check_stream(void* stream) override;
   Status check_joined(const std::vector<void*>& streams) override;
+  Status join_streams(void* first, const std::vector<void*>& streams) override;
+  Status release_streams(void* last, const std::vector<void*>& streams) override;
   Status prepare(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments) override;
   Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
              void* stream) override;
@@ -39,6 +44,7 @@ class CudaExecutor final : public Executor {
   void pass_over(kernels::CallRecord& /*record*/,
                  const kernels::CollectiveCall& /*call*/) override {}
   Status drain(Deadline deadline) override;
+  bool is_in_use() override;
 
  private:
   CudaExecutor(CUcontext context, CUevent event, CUevent joint)
@@ -48,13 +54,19 @@ class CudaExecutor final : public Executor {
   Status run_in_order(CUstream stream, const Launch& launch);
   /// Has `stream` wait for what `other` holds. Both are captured alike (check_joined).
   Status follow_stream(CUstream stream, CUstream other);
-  Status follow_last_call(CUstream stream, unsigned long long number);
+  Status follow_last_call(CUstream stream);
   Status follow_captured_call(CUstream stream, unsigned long long capture);
   Status remember_captured_call(CUstream stream, unsigned long long capture);
+  /// Counts the graph that the capture of `stream` makes among graphs_.
+  Status count_graph(CUstream stream);
+  /// Returns CUDA_ERROR_NOT_READY also while a call is being enqueued.
+  CUresult query_last_call();
 
   CUcontext context_;
   CUevent event_;  // behind the last call
   CUevent joint_;  // for streams that meet
+  // Graphs that hold a call.
+  std::shared_ptr<std::atomic<int>> graphs_ = std::make_shared<std::atomic<int>>(0);
   std::mutex mutex_;
   // The number, which is never given twice, of the stream of the last call outside captures.
   std::optional<unsigned long long> last_stream_;

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <new>
 #include <optional>
+#include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "base/owned_thread.hpp"
 #include "base/try.hpp"
@@ -14,65 +16,97 @@ namespace oriel::comm {
 namespace {
 
 struct PlannedCollective {
-  const CollectiveJob* job;
+  CollectiveJob* job;
   CallPlan plan;
 
+  bool is_launched() const { return job->request.count > 0 || plan.only_tells; }
   Status prepare() const { return job->communicator->prepare(job->request, plan); }
-  Status run() const { return job->communicator->run(job->request, plan); }
+  Status run() const { return job->state.outcome = job->communicator->run(job->request, plan); }
 };
 
 /// The planned calls of one communicator.
 struct CommunicatorCalls {
-  Communicator* communicator = nullptr;
-  std::vector<PlannedCollective> collectives;
-  std::vector<PointToPointRequest> requests;
-  std::optional<PointToPointPlan> transfers;
+  Communicator* communicator;
+  JobState* first;               // of the first call
+  std::vector<void*> streams{};  // of all calls, each once
+  std::vector<PlannedCollective> collectives{};
+  std::vector<PointToPointJob*> transfers{};
+  std::optional<PointToPointPlan> exchange{};
 
   bool on_host() const { return communicator->device().backend() == kernels::Backend::host; }
+  void add_stream(void* stream) {
+    const bool is_known = std::find(streams.begin(), streams.end(), stream) != streams.end();
+    if (!is_known) streams.push_back(stream);
+  }
+  Status plan_exchange() {
+    std::vector<PointToPointRequest> requests;
+    requests.reserve(transfers.size());
+    for (const PointToPointJob* job : transfers) requests.push_back(job->request);
+    ORIEL_TRY(exchange, communicator->plan_for(requests));
+    return {};
+  }
+  Status run_exchange() const {
+    if (!exchange) return {};
+    return transfers.front()->state.outcome = communicator->run(*exchange);
+  }
   /// Calls behind one that fails would wait for ranks that the failure may have kept from coming.
   Status run() const {
     for (const PlannedCollective& call : collectives) ORIEL_CHECK(call.run());
-    return transfers ? communicator->run(*transfers) : Status();
+    return run_exchange();
+  }
+
+  /// Has the first launch wait for what all streams hold. Nothing is enqueued for one stream.
+  Status join_streams() const {
+    const auto launches = launch_streams();
+    if (streams.size() < 2 || launches.empty()) return {};
+    return first->outcome = communicator->executor().join_streams(launches.front(), streams);
+  }
+  /// Has all streams wait for the last launch.
+  Status release_streams() const {
+    const auto launches = launch_streams();
+    if (streams.size() < 2 || launches.empty()) return {};
+    return first->outcome = communicator->executor().release_streams(launches.back(), streams);
+  }
+
+ private:
+  /// Returns the stream of each launch, in order.
+  std::vector<void*> launch_streams() const {
+    std::vector<void*> found;
+    for (const PlannedCollective& call : collectives) {
+      if (call.is_launched()) found.push_back(call.job->request.stream);
+    }
+    if (exchange && !exchange->is_empty()) found.push_back(exchange->stream);
+    return found;
   }
 };
 
 /// All calls of a group.
 class PlannedCalls {
  public:
-  Status plan(const std::vector<CollectiveJob>& collectives,
-              const std::vector<PointToPointJob>& transfers) {
-    for (const CollectiveJob& job : collectives) {
-      ORIEL_TRY(const auto plan, job.communicator->plan_for(job.request));
-      CommunicatorCalls& calls = calls_of(job.communicator.get());
-      calls.collectives.push_back({&job, plan});
-      if (!calls.on_host()) enqueued_.push_back({&job, plan});
-    }
-    for (const PointToPointJob& job : transfers) {
-      calls_of(job.communicator.get()).requests.push_back(job.request);
-    }
+  /// Returns whether all calls can be made; those that cannot have an outcome then.
+  bool plan(GroupJobs& jobs) {
+    for_each_job(jobs, [this](auto& job) {
+      if constexpr (is_call<std::decay_t<decltype(job)>>) add(job);
+    });
     for (CommunicatorCalls& calls : calls_) {
-      if (calls.requests.empty()) continue;
-      ORIEL_TRY(calls.transfers, calls.communicator->plan_for(calls.requests));
+      if (!calls.transfers.empty()) {
+        note(calls.transfers.front()->state, calls.plan_exchange());
+      }
+      if (calls.streams.size() > 1) {
+        note(*calls.first, calls.communicator->executor().check_joined(calls.streams));
+      }
     }
-    return {};
+    return can_run_;
   }
 
   /// Enqueues what goes to GPUs: all collectives in the order of the calls, then the exchanges.
   Status enqueue() const {
-    const auto on_gpu = [](const CommunicatorCalls& calls) { return !calls.on_host(); };
-    const auto transfers = std::count_if(
-        calls_.begin(), calls_.end(),
-        [&](const CommunicatorCalls& calls) { return on_gpu(calls) && calls.transfers; });
-    // A kernel that is loaded between two launches may wait for the first, which waits for the
-    // second.
-    if (enqueued_.size() + static_cast<std::size_t>(transfers) > 1) ORIEL_CHECK(prepare());
+    if (enqueued_.size() + count_exchanges() > 1) ORIEL_CHECK(prepare());
+    // All before the first launch: no stream of one communicator waits for launches of another.
+    ORIEL_CHECK(for_each_on_gpu(&CommunicatorCalls::join_streams));
     for (const PlannedCollective& call : enqueued_) ORIEL_CHECK(call.run());
-    for (const CommunicatorCalls& calls : calls_) {
-      if (on_gpu(calls) && calls.transfers) {
-        ORIEL_CHECK(calls.communicator->run(*calls.transfers));
-      }
-    }
-    return {};
+    ORIEL_CHECK(for_each_on_gpu(&CommunicatorCalls::run_exchange));
+    return for_each_on_gpu(&CommunicatorCalls::release_streams);
   }
 
   std::vector<const CommunicatorCalls*> on_host() const {
@@ -84,84 +118,107 @@ class PlannedCalls {
   }
 
  private:
-  CommunicatorCalls& calls_of(Communicator* communicator) {
+  void add(CollectiveJob& job) {
+    CommunicatorCalls& calls = calls_of(job);
+    const auto plan = job.communicator->plan_for(job.request);
+    if (!plan.ok()) return note(job.state, plan.error());
+    calls.add_stream(job.request.stream);
+    calls.collectives.push_back({&job, plan.value()});
+    if (!calls.on_host()) enqueued_.push_back(calls.collectives.back());
+  }
+  void add(PointToPointJob& job) {
+    CommunicatorCalls& calls = calls_of(job);
+    calls.add_stream(job.request.stream);
+    calls.transfers.push_back(&job);
+  }
+  CommunicatorCalls& calls_of(CommJob& job) {
     for (CommunicatorCalls& calls : calls_) {
-      if (calls.communicator == communicator) return calls;
+      if (calls.communicator == job.communicator.get()) return calls;
     }
-    calls_.push_back({communicator, {}, {}, {}});
+    calls_.push_back({job.communicator.get(), &job.state});
     return calls_.back();
   }
-  Status prepare() const {
-    for (const PlannedCollective& call : enqueued_) ORIEL_CHECK(call.prepare());
+  void note(JobState& state, Status outcome) {
+    if (outcome.ok()) return;
+    can_run_ = false;
+    if (state.outcome.ok()) state.outcome = std::move(outcome);
+  }
+
+  Status for_each_on_gpu(Status (CommunicatorCalls::*step)() const) const {
     for (const CommunicatorCalls& calls : calls_) {
-      if (!calls.on_host() && calls.transfers) {
-        ORIEL_CHECK(calls.communicator->prepare(*calls.transfers));
-      }
+      if (!calls.on_host()) ORIEL_CHECK((calls.*step)());
+    }
+    return {};
+  }
+  std::size_t count_exchanges() const {
+    const auto counts = [](const CommunicatorCalls& c) { return !c.on_host() && c.exchange; };
+    return static_cast<std::size_t>(std::count_if(calls_.begin(), calls_.end(), counts));
+  }
+  /// Loads all kernels: one that is loaded between two launches may wait for the first, which waits
+  /// for the second.
+  Status prepare() const {
+    for (const PlannedCollective& call : enqueued_) {
+      ORIEL_CHECK(call.job->state.outcome = call.prepare());
+    }
+    for (const CommunicatorCalls& calls : calls_) {
+      if (calls.on_host() || !calls.exchange) continue;
+      ORIEL_CHECK(calls.transfers.front()->state.outcome =
+                      calls.communicator->prepare(*calls.exchange));
     }
     return {};
   }
 
   std::vector<CommunicatorCalls> calls_;     // in the order in which the communicators occur
   std::vector<PlannedCollective> enqueued_;  // those of GPUs, in the order of the calls
+  bool can_run_ = true;
 };
 
 /// The calls of one communicator on the host, perhaps on a thread of their own.
 struct HostCalls {
   const CommunicatorCalls* calls = nullptr;
-  Status outcome{};
 
-  void run() {
+  void run() const {
     try {
-      outcome = calls->run();
+      static_cast<void>(calls->run());  // the failed request has the outcome
     } catch (const std::bad_alloc&) {
-      outcome = calls->communicator->run_out_of_memory();
+      calls->first->outcome = run_out_of_memory(*calls->communicator);
     }
   }
   /// Ends the waits of the other ranks, perhaps threads of this very group.
-  void fail(Error reason) {
+  void fail(Error reason) const {
     calls->communicator->abort(reason);
-    outcome = std::move(reason);
+    calls->first->outcome = std::move(reason);
   }
 };
 
 /// Each communicator needs a thread, if there are several: a call ends when the other ranks have
 /// come.
-Status run_on_host(const std::vector<const CommunicatorCalls*>& calls) {
-  if (calls.empty()) return {};
-  std::vector<HostCalls> works(calls.size());
-  for (std::size_t i = 0; i < calls.size(); ++i) works[i].calls = calls[i];
-  std::vector<OwnedThread> threads(works.size() - 1);
-  for (std::size_t i = 0; i + 1 < works.size(); ++i) {
-    HostCalls& work = works[i];
+void run_on_host(const std::vector<const CommunicatorCalls*>& calls) {
+  if (calls.empty()) return;
+  std::vector<OwnedThread> threads(calls.size() - 1);
+  for (std::size_t i = 0; i + 1 < calls.size(); ++i) {
+    const HostCalls work{calls[i]};
     try {
-      auto started = OwnedThread::start({.name = "oriel-call", .body = [&work] { work.run(); }});
+      auto started = OwnedThread::start({.name = "oriel-call", .body = [work] { work.run(); }});
       if (started.ok()) {
         threads[i] = std::move(started).value();
       } else {
         work.fail(std::move(started).error().with_context("starting a group's call"));
       }
     } catch (const std::bad_alloc&) {
-      work.outcome = work.calls->communicator->run_out_of_memory();
+      calls[i]->first->outcome = run_out_of_memory(*calls[i]->communicator);
     }
   }
-  works.back().run();
+  HostCalls{calls.back()}.run();
   threads.clear();  // joins them
-  Status first;
-  for (HostCalls& work : works) {
-    if (first.ok() && !work.outcome.ok()) first = std::move(work.outcome);
-  }
-  return first;
 }
 
 }  // namespace
 
-Status run_calls(const std::vector<CollectiveJob>& collectives,
-                 const std::vector<PointToPointJob>& transfers) {
+void run_calls(GroupJobs& jobs) {
   // A call waits for the other ranks, which may be in this list: if one cannot be made, none is.
   PlannedCalls planned;
-  ORIEL_CHECK(planned.plan(collectives, transfers));
-  ORIEL_CHECK(planned.enqueue());
-  return run_on_host(planned.on_host());
+  if (planned.plan(jobs) && planned.enqueue().ok()) run_on_host(planned.on_host());
 }
 
 }  // namespace oriel::comm

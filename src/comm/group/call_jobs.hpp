@@ -2,33 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <memory>
-#include <vector>
-
-#include "oriel/error.hpp"
-
-#include "comm/communicator/rank_communicator.hpp"
+#include "comm/group/job.hpp"
 
 /// The calls of a group that move data, and how they are carried out.
 namespace oriel::comm {
 
-struct CollectiveJob {
-  std::shared_ptr<Communicator> communicator;
-  CollectiveRequest request;
-};
-
-struct PointToPointJob {
-  std::shared_ptr<Communicator> communicator;
-  PointToPointRequest request;
-};
-
-/// Makes all calls; both lists are in the order of the calls. For each communicator its collectives
-/// come first, then its sends and receives as one exchange. All calls are checked before the first
-/// begins: if one is wrong, none is made. Returns the first error.
+/// Makes all calls of a group. For each communicator its collectives come first, then its sends and
+/// receives as one exchange. All calls are checked before the first begins: if one is wrong, none
+/// is made. Calls behind one that fails are not made.
 ///
-/// GPU launches are enqueued first, all from this thread. Then the CPU communicators run, each on a
-/// thread of its own if there are several, for a call ends when the other ranks have come.
-Status run_calls(const std::vector<CollectiveJob>& collectives,
-                 const std::vector<PointToPointJob>& transfers);
+/// All streams that the group names for a communicator meet before its first launch and wait for
+/// its last. GPU launches are enqueued first, all from this thread: collectives in the order of the
+/// calls, then exchanges in the order in which the communicators occur, which ranks that share a
+/// GPU must agree on. Then the CPU communicators run, each on a thread of its own if there are
+/// several, for a call ends when the other ranks have come.
+void run_calls(GroupJobs& jobs);
 
 }  // namespace oriel::comm

@@ -6,7 +6,6 @@
 
 #include <fmt/format.h>
 
-#include "base/log.hpp"
 #include "base/try.hpp"
 
 namespace oriel::comm {
@@ -148,10 +147,6 @@ HandleTable<CommEntry, ncclComm_t>& comm_table() {
 void keep_for_ever(std::shared_ptr<CommEntry> entry) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::shared_ptr<CommEntry>>;
-  if (!entry->inherited()) {
-    Log(entry->rank())
-        .warn("the communicator's work has not ended, so its memory is not given back");
-  }
   const std::lock_guard lock(mutex);
   kept->push_back(std::move(entry));
 }

@@ -114,9 +114,8 @@ class CommEntry {
 /// The table behind all ncclComm_t of this process.
 HandleTable<CommEntry, ncclComm_t>& comm_table();
 
-/// Leaks the communicator of `entry`. For one whose enqueued work has not ended, as kernels may
-/// still start that use its memory, and for one that was inherited, of which the child has no
-/// threads to end.
+/// Leaks the communicator of `entry`: where nothing is left that could free it once its enqueued
+/// work has ended, and in a forked child, which has no threads to end.
 void keep_for_ever(std::shared_ptr<CommEntry> entry);
 
 /// The error for a call on a communicator that is inherited(): of this rank.

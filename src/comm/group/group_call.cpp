@@ -3,24 +3,34 @@
 #include "comm/group/group_call.hpp"
 
 #include <algorithm>
-#include <iterator>
 #include <string>
+#include <type_traits>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "base/thread_object.hpp"
 #include "base/try.hpp"
+#include "comm/group/call_jobs.hpp"
+#include "comm/group/group_jobs.hpp"
 
 namespace oriel::comm {
 namespace {
 
-Status check_kinds(const std::vector<InitJob>& inits) {
-  const auto blocking = [](const InitJob& job) { return job.handle.entry()->blocking(); };
+Status check_kinds(GroupJobs& jobs) {
+  const auto inits = jobs_of_kind<InitJob>(jobs);
+  const auto blocking = [](const InitJob* job) { return job->handle.entry()->blocking(); };
   if (std::all_of(inits.begin(), inits.end(), blocking) ||
       std::none_of(inits.begin(), inits.end(), blocking)) {
     return {};
   }
   return Error(ErrorCode::invalid_usage, "a group starts blocking and non-blocking communicators");
+}
+
+GroupJobs alone(Job job) {
+  GroupJobs jobs;
+  jobs.push_back(std::move(job));
+  return jobs;
 }
 
 }  // namespace
@@ -31,9 +41,9 @@ ThreadGroup& ThreadGroup::current() {
 
 ThreadGroup::~ThreadGroup() {
   // Where handles would have been stored may be gone, as the thread's stack is.
-  for (InitJob& job : jobs_.inits) job.handle.forget_place();
-  for (SplitJob& job : jobs_.splits) {
-    if (job.handle) job.handle->forget_place();
+  for (InitJob* const job : jobs_of_kind<InitJob>(jobs_)) job->handle.forget_place();
+  for (SplitJob* const job : jobs_of_kind<SplitJob>(jobs_)) {
+    if (job->handle) job->handle->forget_place();
   }
 }
 
@@ -45,20 +55,28 @@ Status ThreadGroup::close_level(const char* call) {
   return {};
 }
 
+void ThreadGroup::clear() {
+  jobs_.clear();
+  ending_.clear();
+  error_.reset();
+}
+
 Status ThreadGroup::drop() {
   ORIEL_CHECK(close_level("ncclGroupSimulateEnd"));
   if (open()) return {};
-  jobs_ = {};
-  const auto refused = std::exchange(error_, std::nullopt);
+  const auto refused = error_;
+  clear();
   return refused ? Status(*refused) : Status();
 }
 
 Status ThreadGroup::end(bool& in_progress) {
   ORIEL_CHECK(close_level("ncclGroupEnd"));
   if (open()) return {};
-  GroupJobs jobs = std::exchange(jobs_, GroupJobs{});
-  auto refused = std::exchange(error_, std::nullopt);
-  if (const Status kinds = check_kinds(jobs.inits); !refused && !kinds.ok()) {
+  GroupJobs jobs;
+  jobs.swap(jobs_);
+  auto refused = error_;
+  clear();
+  if (const Status kinds = check_kinds(jobs); !refused && !kinds.ok()) {
     refused = kinds.error();
   }
   if (!refused) return run_jobs(std::move(jobs), in_progress);
@@ -71,55 +89,57 @@ void ThreadGroup::remember(const Error& error) {
   if (open() && !error_) error_ = error;
 }
 
-template <typename Job>
-Status ThreadGroup::note(Job job, std::vector<Job> GroupJobs::*list, bool& in_progress) {
-  GroupJobs alone;
-  std::vector<Job>& jobs = (open() ? jobs_ : alone).*list;
-  jobs.push_back(std::move(job));
-  return open() ? Status() : run_jobs(std::move(alone), in_progress);
-}
-
-Status ThreadGroup::submit(InitJob job, bool& in_progress) {
-  return note(std::move(job), &GroupJobs::inits, in_progress);
-}
-
-Status ThreadGroup::submit(std::vector<InitJob> jobs, bool& in_progress) {
-  if (!open()) return run_jobs({.inits = std::move(jobs)}, in_progress);
-  jobs_.inits.reserve(jobs_.inits.size() + jobs.size());
-  std::move(jobs.begin(), jobs.end(), std::back_inserter(jobs_.inits));
+Status ThreadGroup::check_order(const Job& job) const {
+  const CommEntry* const entry = entry_of(job).get();
+  if (std::find(ending_.begin(), ending_.end(), entry) != ending_.end()) {
+    return Error(ErrorCode::invalid_usage, "the group destroys or aborts this communicator already")
+        .with_scope(Scope::communicator)
+        .with_hint("make no call on a communicator behind the one that ends it");
+  }
+  if (!std::holds_alternative<FinalizeJob>(job)) return {};
+  for (const Job& noted : jobs_) {
+    if (!std::holds_alternative<FinalizeJob>(noted) || entry_of(noted).get() != entry) continue;
+    return Error(ErrorCode::invalid_usage, "the group finalizes this communicator already")
+        .with_scope(Scope::communicator);
+  }
   return {};
 }
 
-Status ThreadGroup::submit(SplitJob job, bool& in_progress) {
-  return note(std::move(job), &GroupJobs::splits, in_progress);
+Status ThreadGroup::note(Job job) {
+  ORIEL_CHECK(check_order(job));
+  const bool ends_handle =
+      std::visit([](const auto& one) { return is_end<std::decay_t<decltype(one)>>; }, job);
+  if (ends_handle) ending_.push_back(entry_of(job).get());
+  jobs_.push_back(std::move(job));
+  return {};
 }
 
-Status ThreadGroup::submit(WindowJob job, bool& in_progress) {
-  return note(std::move(job), &GroupJobs::windows, in_progress);
+Status ThreadGroup::submit(Job job, bool& in_progress) {
+  return open() ? note(std::move(job)) : run_jobs(alone(std::move(job)), in_progress);
+}
+
+Status ThreadGroup::submit(std::vector<InitJob> jobs, bool& in_progress) {
+  GroupJobs apart;
+  GroupJobs& list = open() ? jobs_ : apart;
+  list.reserve(list.size() + jobs.size());
+  for (InitJob& job : jobs) list.push_back(std::move(job));
+  return open() ? Status() : run_jobs(std::move(apart), in_progress);
 }
 
 Status ThreadGroup::submit(CollectiveJob job) {
   if (!open()) return job.communicator->collective(job.request);
   const auto plan = job.communicator->plan_for(job.request);
-  if (!plan.ok()) return plan.error();
-  jobs_.collectives.push_back(std::move(job));
-  return {};
+  return plan.ok() ? note(std::move(job)) : Status(plan.error());
 }
 
 Status ThreadGroup::submit(PointToPointJob job) {
-  if (!open()) return run_calls({}, {std::move(job)});
-  ORIEL_CHECK(job.communicator->check(job.request));
-  jobs_.transfers.push_back(std::move(job));
-  return {};
-}
-
-Status ThreadGroup::submit(FinalizeJob job, bool& in_progress) {
-  for (const FinalizeJob& noted : jobs_.finalizes) {
-    if (noted.communicator != job.communicator) continue;
-    return Error(ErrorCode::invalid_usage, "the group finalizes this communicator already")
-        .with_scope(Scope::communicator);
+  if (open()) {
+    ORIEL_CHECK(job.communicator->check(job.request));
+    return note(std::move(job));
   }
-  return note(std::move(job), &GroupJobs::finalizes, in_progress);
+  GroupJobs jobs = alone(std::move(job));
+  run_calls(jobs);
+  return state_of(jobs.front()).outcome;
 }
 
 }  // namespace oriel::comm

@@ -7,7 +7,7 @@
 
 #include "oriel/error.hpp"
 
-#include "comm/group/group_jobs.hpp"
+#include "comm/group/job.hpp"
 
 /// Group calls: what a thread asks for between ncclGroupStart and ncclGroupEnd is noted and carried
 /// out at the end, for all its communicators at once, so that one thread can play several ranks. A
@@ -25,35 +25,35 @@ class ThreadGroup {
   ThreadGroup& operator=(const ThreadGroup&) = delete;
 
   void start() { ++depth_; }
-  /// Ends one level; the outermost runs the jobs, or refuses them all if a call inside was refused.
-  /// `in_progress` is set if some of it goes on in the background.
+  /// Ends one level; the outermost runs the requests. If a call inside was refused it refuses them
+  /// all, but still ends handles. `in_progress` is set if some of it goes on in the background.
   Status end(bool& in_progress);
   /// Ends one level as end() does, but the outermost one carries nothing out and tells no other
-  /// rank: its jobs are gone.
+  /// rank: its requests are gone.
   Status drop();
   bool open() const { return depth_ > 0; }
 
-  /// Notes a job, or runs it at once outside a group.
-  Status submit(InitJob job, bool& in_progress);
+  /// Notes a request, or runs it at once outside a group.
+  Status submit(Job job, bool& in_progress);
   /// Several at once: inside a group all are noted or none.
   Status submit(std::vector<InitJob> jobs, bool& in_progress);
-  Status submit(SplitJob job, bool& in_progress);
-  Status submit(WindowJob job, bool& in_progress);
   /// Inside a group a call that cannot be made is refused here already.
   Status submit(CollectiveJob job);
   Status submit(PointToPointJob job);
-  Status submit(FinalizeJob job, bool& in_progress);
+  /// Notes a request inside a group. Refused if the group ends the communicator before.
+  Status note(Job job);
   /// A call inside the group was refused; the end of the group says so too.
   void remember(const Error& error);
 
  private:
   /// Refused for a group that was not started.
   Status close_level(const char* call);
-  template <typename Job>
-  Status note(Job job, std::vector<Job> GroupJobs::*list, bool& in_progress);
+  Status check_order(const Job& job) const;
+  void clear();
 
   int depth_ = 0;
   GroupJobs jobs_;
+  std::vector<const CommEntry*> ending_;  // those that the group destroys or aborts
   std::optional<Error> error_;
 };
 

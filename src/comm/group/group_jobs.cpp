@@ -4,72 +4,40 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
+#include <memory>
 #include <new>
+#include <type_traits>
 #include <utility>
+#include <variant>
+#include <vector>
 
 #include "base/descriptor_room.hpp"
 #include "base/log.hpp"
 #include "base/owned_thread.hpp"
-#include "base/settings.hpp"
 #include "base/spare_descriptor.hpp"
 #include "base/try.hpp"
 #include "comm/device/rank_affinity.hpp"
+#include "comm/group/call_jobs.hpp"
+#include "comm/group/end_jobs.hpp"
+#include "comm/group/set_up_jobs.hpp"
 
 namespace oriel::comm {
 namespace {
 
-// For what this rank cannot take part in.
-constexpr Duration kTellingTime = std::chrono::seconds(2);
-
-void keep_first(Status& first, Status next) {
-  if (first.ok() && !next.ok()) first = std::move(next);
-}
-
-/// While it lives, aborting one of the entries ends the waits of `loop`.
-class LoopScope {
- public:
-  LoopScope(EventLoop& loop, std::vector<std::shared_ptr<CommEntry>> entries)
-      : entries_(std::move(entries)) {
-    for (const auto& entry : entries_) entry->works_in(&loop);
-  }
-  ~LoopScope() {
-    for (const auto& entry : entries_) entry->works_in(nullptr);
-  }
-  LoopScope(const LoopScope&) = delete;
-  LoopScope& operator=(const LoopScope&) = delete;
-
- private:
-  std::vector<std::shared_ptr<CommEntry>> entries_;
-};
-
-/// Instead of joining: the other ranks are on their way to this call, and would wait for this one.
-Task<Result<std::shared_ptr<Communicator>>> decline(EventLoop& loop, JoinRequest request) {
-  Error reason =
-      std::move(*request.refused).with_scope(Scope::communicator).with_origin(request.rank);
-  Error told = reason;
-  const Deadline deadline = Deadline::after(kTellingTime, loop.clock());
-  boot::SessionOptions options;
-  if (const auto settings = process_settings(); settings.ok()) {
-    options.socket.ifname = settings.value()->socket_ifname;
-  }
-  const Status status = co_await boot::Session::decline(
-      loop, request.id, request.rank, request.size, std::move(told), std::move(options), deadline);
-  // Their deadlines name this rank.
-  if (!status.ok()) Log(request.rank).info("{}", status.error().to_string());
-  co_return reason;
-}
+template <class Job>
+using KindOf = std::decay_t<Job>;
 
 /// What a process does about descriptors while it starts communicators.
 class DescriptorsForStart {
  public:
-  explicit DescriptorsForStart(const GroupJobs& jobs)
-      : starting_(jobs.inits.size() + jobs.splits.size()) {
+  explicit DescriptorsForStart(GroupJobs& jobs)
+      : starting_(static_cast<std::size_t>(std::count_if(jobs.begin(), jobs.end(), makes_rank))) {
     if (starting_.ranks == 0) return;
     constexpr std::size_t kEach = 24;  // links, and what only a start has
     const std::size_t starting = starting_.before + starting_.ranks;
     if (const auto limit = raise_descriptor_limit(starting * kEach)) {
-      Log(jobs.inits.empty() ? jobs.splits.front().entry->rank() : jobs.inits.front().request.rank)
+      const auto first = std::find_if(jobs.begin(), jobs.end(), makes_rank);
+      Log(entry_of(*first)->rank())
           .info("raised RLIMIT_NOFILE of this process to {}: its communicators need more", *limit);
     }
     spare_ = SpareDescriptor::hold();
@@ -78,6 +46,9 @@ class DescriptorsForStart {
   DescriptorsForStart& operator=(const DescriptorsForStart&) = delete;
 
  private:
+  static bool makes_rank(const Job& job) {
+    return std::holds_alternative<InitJob>(job) || std::holds_alternative<SplitJob>(job);
+  }
   /// The ranks that all threads of the process are starting.
   struct Starting {
     static inline std::atomic<std::size_t> total{0};
@@ -90,134 +61,59 @@ class DescriptorsForStart {
   std::shared_ptr<SpareDescriptor> spare_;
 };
 
-Task<Result<std::shared_ptr<Communicator>>> start_rank(EventLoop& loop, JoinRequest request) {
-  if (request.refused) co_return co_await decline(loop, std::move(request));
-  co_return co_await Communicator::join(loop, std::move(request));
-}
-
-Status run_inits(EventLoop& loop, std::vector<InitJob>& jobs) {
-  std::vector<std::shared_ptr<CommEntry>> entries;
-  entries.reserve(jobs.size());
-  for (const InitJob& job : jobs) entries.push_back(job.handle.entry());
-  const LoopScope scope(loop, std::move(entries));
-  std::vector<Task<Result<std::shared_ptr<Communicator>>>> tasks;
-  tasks.reserve(jobs.size());
-  for (const InitJob& job : jobs) tasks.push_back(start_rank(loop, job.request));
-  auto results = loop.run_all(std::move(tasks));
-  Status first;
-  for (std::size_t i = 0; i < jobs.size(); ++i) {
-    keep_first(first, jobs[i].handle.finish(std::move(results[i])));
-  }
-  return first;
-}
-
-/// Ends the communicators of all jobs, whose peers are on their way to these calls; the first's
-/// error.
-Status abort_all(const GroupJobs& jobs, const Error& error) {
-  Status first;
-  const auto abort = [&](const auto& job) {
-    job.communicator->abort(error);
-    keep_first(first, *job.communicator->async_error());
-  };
-  std::for_each(jobs.splits.begin(), jobs.splits.end(), abort);
-  std::for_each(jobs.windows.begin(), jobs.windows.end(), abort);
-  std::for_each(jobs.collectives.begin(), jobs.collectives.end(), abort);
-  std::for_each(jobs.transfers.begin(), jobs.transfers.end(), abort);
-  std::for_each(jobs.finalizes.begin(), jobs.finalizes.end(), abort);
-  return first;
+/// Ends the communicators of all requests, whose peers are on their way to these calls, but for
+/// requests that end a handle.
+void abort_all(GroupJobs& jobs, const Error& error) {
+  for_each_job(jobs, [&](auto& job) {
+    using Kind = KindOf<decltype(job)>;
+    if constexpr (!is_start<Kind> && !is_end<Kind>) {
+      if (job.communicator == nullptr) return;  // moved from
+      job.communicator->abort(error);
+      job.state.outcome = *job.communicator->async_error();
+    }
+  });
 }
 
 // There is no loop to work in, and the other ranks are on their way to these calls as well.
-Status give_up(GroupJobs& jobs, const Error& error) {
-  Status first;
+void give_up(GroupJobs& jobs, const Error& error) {
   // Perhaps for want of a descriptor, of which telling takes one.
   const SpareDescriptor::Loan loan;
   EventLoop loop = EventLoop::without_wake();
-  for (InitJob& job : jobs.inits) {
-    const JoinRequest& request = job.request;
-    Error reason = Error(error).with_scope(Scope::communicator).with_origin(request.rank);
-    job.request.refused = reason;
-    static_cast<void>(loop.run(decline(loop, request)));
-    keep_first(first, job.handle.finish(std::move(reason)));
+  for (InitJob* const job : jobs_of_kind<InitJob>(jobs)) {
+    Error reason = Error(error).with_scope(Scope::communicator).with_origin(job->request.rank);
+    job->request.refused = reason;
+    static_cast<void>(loop.run(decline(loop, job->request)));
+    job->state.outcome = job->handle.finish(std::move(reason));
   }
-  keep_first(first, abort_all(jobs, error));
-  for (SplitJob& job : jobs.splits) {
-    keep_first(first, end_split(job, *job.communicator->async_error()));
-  }
-  return first;
-}
-
-/// The windows that one communicator registers at once.
-struct WindowBatch {
-  Communicator* communicator;
-  std::vector<WindowJob*> jobs;
-};
-
-/// In the order of the calls.
-std::vector<WindowBatch> make_batches(std::vector<WindowJob>& jobs) {
-  std::map<Communicator*, std::size_t> places;
-  std::vector<WindowBatch> batches;
-  for (WindowJob& job : jobs) {
-    Communicator* const communicator = job.communicator.get();
-    const auto place = places.try_emplace(communicator, batches.size()).first->second;
-    if (place == batches.size()) batches.push_back({communicator, {}});
-    batches[place].jobs.push_back(&job);
-  }
-  return batches;
-}
-
-using WindowTask = Task<Result<std::vector<void*>>>;
-
-std::vector<WindowTask> make_tasks(EventLoop& loop, const std::vector<WindowBatch>& batches) {
-  std::vector<WindowTask> tasks;
-  for (const WindowBatch& batch : batches) {
-    std::vector<window::WindowRequest> requests;
-    for (const WindowJob* job : batch.jobs) requests.push_back(job->request);
-    tasks.push_back(batch.communicator->register_windows(loop, std::move(requests)));
-  }
-  return tasks;
-}
-
-Status run_windows(EventLoop& loop, std::vector<WindowJob>& jobs) {
-  const auto batches = make_batches(jobs);
-  auto tasks = make_tasks(loop, batches);
-  auto results = loop.run_all(std::move(tasks));
-  Status first;
-  for (std::size_t i = 0; i < batches.size(); ++i) {
-    const auto& batch = batches[i].jobs;
-    for (std::size_t k = 0; k < batch.size() && results[i].ok(); ++k) {
-      batch[k]->registered = results[i].value()[k];
-    }
-    if (!results[i].ok()) keep_first(first, std::move(results[i]).error());
-  }
-  return first;
-}
-
-void store_windows(const std::vector<WindowJob>& jobs) {
-  for (const WindowJob& job : jobs) {
-    if (job.out != nullptr) *job.out = static_cast<ncclWindow_t>(job.registered);
+  abort_all(jobs, error);
+  for (SplitJob* const job : jobs_of_kind<SplitJob>(jobs)) {
+    conclude(*job, *job->communicator->async_error());
   }
 }
 
-Status run_finalizes(EventLoop& loop, const std::vector<FinalizeJob>& jobs) {
+void store_windows(GroupJobs& jobs) {
+  for (const WindowJob* job : jobs_of_kind<WindowJob>(jobs)) {
+    if (job->out != nullptr) *job->out = static_cast<ncclWindow_t>(job->registered);
+  }
+}
+
+void run_finalizes(EventLoop& loop, GroupJobs& jobs) {
+  const auto finalizes = jobs_of_kind<FinalizeJob>(jobs);
   std::vector<Task<Status>> tasks;
-  tasks.reserve(jobs.size());
-  for (const FinalizeJob& job : jobs) {
-    tasks.push_back(job.communicator->finalize(loop, job.refused));
+  tasks.reserve(finalizes.size());
+  for (const FinalizeJob* job : finalizes) {
+    tasks.push_back(job->communicator->finalize(loop, job->refused));
   }
-  Status first;
-  for (Status& status : loop.run_all(std::move(tasks))) keep_first(first, std::move(status));
-  return first;
+  auto outcomes = loop.run_all(std::move(tasks));
+  for (std::size_t i = 0; i < finalizes.size(); ++i) {
+    finalizes[i]->state.outcome = std::move(outcomes[i]);
+  }
 }
 
-Status carry_out(EventLoop& loop, GroupJobs& jobs) {
-  Status first;
-  if (!jobs.inits.empty()) keep_first(first, run_inits(loop, jobs.inits));
-  if (!jobs.splits.empty()) keep_first(first, run_splits(loop, jobs.splits));
-  if (!jobs.windows.empty()) keep_first(first, run_windows(loop, jobs.windows));
-  keep_first(first, run_calls(jobs.collectives, jobs.transfers));
-  if (!jobs.finalizes.empty()) keep_first(first, run_finalizes(loop, jobs.finalizes));
-  return first;
+void carry_out(EventLoop& loop, GroupJobs& jobs) {
+  run_set_up(loop, jobs);
+  run_calls(jobs);
+  run_finalizes(loop, jobs);
 }
 
 /// The work of one non-blocking communicator.
@@ -228,16 +124,21 @@ struct Background {
   Background& operator=(const Background&) = delete;
 
   std::shared_ptr<CommEntry> entry;
-  GroupJobs jobs;
+  GroupJobs jobs;      // at least one until end()
   bool begun = false;  // on a communicator that had started
 
-  bool starts() const { return !jobs.inits.empty(); }
+  bool starts() const { return std::holds_alternative<InitJob>(jobs.front()); }
   /// Null for a start that has been refused.
   const Device* device() const {
-    if (starts()) return jobs.inits.front().request.device;
-    if (!jobs.splits.empty()) return &jobs.splits.front().communicator->device();
-    return jobs.windows.empty() ? &jobs.finalizes.front().communicator->device()
-                                : &jobs.windows.front().communicator->device();
+    return std::visit(
+        [](const auto& job) -> const Device* {
+          if constexpr (is_start<KindOf<decltype(job)>>) {
+            return job.request.device;
+          } else {
+            return &job.communicator->device();
+          }
+        },
+        jobs.front());
   }
 
   Status begin() {
@@ -247,37 +148,41 @@ struct Background {
   }
   void end(Status outcome) {
     if (std::exchange(begun, false)) {
-      entry->end_work(std::move(outcome), [&] { store_windows(jobs.windows); });
+      entry->end_work(std::move(outcome), [&] { store_windows(jobs); });
     }
-    jobs = {};  // a start without an outcome has failed
+    jobs.clear();  // a start without an outcome has failed
   }
-  Status carry_out_alone() {
+  void carry_out_alone() {
     const DescriptorsForStart descriptors(jobs);
     auto loop = EventLoop::create();
     if (!loop.ok()) return give_up(jobs, loop.error());
-    const LoopScope scope(loop.value(), {entry});
-    return carry_out(loop.value(), jobs);
+    const LoopScope scope(loop.value(), entry);
+    carry_out(loop.value(), jobs);
   }
   /// No thread could be had.
   Status fail(Error reason) {
-    static_cast<void>(give_up(jobs, reason));
+    give_up(jobs, reason);
     end(Error(reason));
     return reason;
   }
   void run() {
     if (const Device* near = device(); near != nullptr) work_near(*near);
-    Status outcome = carry_out_alone();
-    if (!outcome.ok())
+    carry_out_alone();
+    FirstFailure first;
+    first.note(jobs);
+    Status outcome = first.take();
+    if (!outcome.ok()) {
       Log(entry->rank()).warn("in the background: {}", outcome.error().to_string());
+    }
     end(std::move(outcome));
   }
 };
 
 Status start(const std::shared_ptr<Background>& work) {
   ORIEL_CHECK(work->begin());
-  for (InitJob& job : work->jobs.inits) job.handle.leave_to_user();
-  for (SplitJob& job : work->jobs.splits) {
-    if (job.handle) job.handle->leave_to_user();
+  for (InitJob* const job : jobs_of_kind<InitJob>(work->jobs)) job->handle.leave_to_user();
+  for (SplitJob* const job : jobs_of_kind<SplitJob>(work->jobs)) {
+    if (job->handle) job->handle->leave_to_user();
   }
   // The caller polls ncclCommGetAsyncError. The thread holds all that it uses, and ends by the
   // deadline of set-up, or sooner if the communicator is aborted.
@@ -285,7 +190,7 @@ Status start(const std::shared_ptr<Background>& work) {
       .name = "oriel-group",
       .body = [work] { work->run(); },
       .stop = [work] { work->entry->abort(Error(ErrorCode::aborted, "the process ends")); },
-      .failed = [work](const Error& reason) { static_cast<void>(abort_all(work->jobs, reason)); },
+      .failed = [work](const Error& reason) { abort_all(work->jobs, reason); },
   });
   if (!thread.ok()) {
     return work->fail(std::move(thread).error().with_context("starting a group's call"));
@@ -294,92 +199,105 @@ Status start(const std::shared_ptr<Background>& work) {
   return {};
 }
 
-/// The background work of `entry` among `works`, new if it has none yet.
-GroupJobs& jobs_of(std::vector<std::shared_ptr<Background>>& works,
-                   const std::shared_ptr<CommEntry>& entry) {
-  for (const auto& work : works) {
-    if (work->entry == entry) return work->jobs;
-  }
-  works.push_back(std::make_shared<Background>(entry));
-  return works.back()->jobs;
-}
-
-Status run_here(GroupJobs& jobs) {
-  const bool sets_up = !jobs.inits.empty() || !jobs.splits.empty() || !jobs.windows.empty();
-  if (!sets_up && jobs.finalizes.empty()) return run_calls(jobs.collectives, jobs.transfers);
+void run_here(GroupJobs& jobs) {
+  const auto only_calls = [](const Job& job) {
+    return std::visit([](const auto& one) { return is_call<KindOf<decltype(one)>>; }, job);
+  };
+  if (std::all_of(jobs.begin(), jobs.end(), only_calls)) return run_calls(jobs);
   const DescriptorsForStart descriptors(jobs);
   auto loop = EventLoop::create();
   if (!loop.ok()) return give_up(jobs, loop.error());
-  Status first = carry_out(loop.value(), jobs);
-  store_windows(jobs.windows);
-  return first;
+  carry_out(loop.value(), jobs);
+  store_windows(jobs);
 }
 
-/// Moves starts, splits and calls from `jobs`, and copies the others: `here` has what does not go
-/// on in the background.
-std::vector<std::shared_ptr<Background>> divide(GroupJobs& jobs, GroupJobs& here) {
+/// The requests of a group by where they are carried out, each list in the order of the calls.
+struct Division {
   std::vector<std::shared_ptr<Background>> works;
-  for (InitJob& job : jobs.inits) {
-    const auto entry = job.handle.entry();
-    (entry->blocking() ? here : jobs_of(works, entry)).inits.push_back(std::move(job));
+  std::size_t started = 0;  // of `works`
+  GroupJobs here;
+  GroupJobs ends;
+
+  /// Moves all requests from `jobs`. Those on a blocking communicator stay here, and those on one
+  /// that has calls in the group.
+  void take(GroupJobs& jobs) {
+    std::vector<const CommEntry*> calling;
+    for_each_job(jobs, [&](const auto& job) {
+      if constexpr (is_call<KindOf<decltype(job)>>) calling.push_back(job.entry.get());
+    });
+    for (Job& job : jobs) {
+      const auto& entry = entry_of(job);
+      const bool stays = entry->blocking() ||
+                         std::find(calling.begin(), calling.end(), entry.get()) != calling.end();
+      const bool ends_handle =
+          std::visit([](const auto& one) { return is_end<KindOf<decltype(one)>>; }, job);
+      GroupJobs& list = ends_handle ? ends : stays ? here : background_of(entry);
+      list.push_back(std::move(job));
+    }
   }
-  jobs.inits.clear();
-  const auto stays = [&](const auto& job) {
-    const auto is_of_job = [&](const auto& call) { return call.communicator == job.communicator; };
-    return job.entry->blocking() ||
-           std::any_of(jobs.collectives.begin(), jobs.collectives.end(), is_of_job) ||
-           std::any_of(jobs.transfers.begin(), jobs.transfers.end(), is_of_job);
-  };
-  for (SplitJob& job : jobs.splits) {
-    (stays(job) ? here : jobs_of(works, job.entry)).splits.push_back(std::move(job));
+  void abort_unfinished(const Error& error) {
+    for (; started < works.size(); ++started) abort_all(works[started]->jobs, error);
+    abort_all(here, error);
   }
-  jobs.splits.clear();
-  for (const WindowJob& job : jobs.windows) {
-    (stays(job) ? here : jobs_of(works, job.entry)).windows.push_back(job);
+
+ private:
+  GroupJobs& background_of(const std::shared_ptr<CommEntry>& entry) {
+    for (const auto& work : works) {
+      if (work->entry == entry) return work->jobs;
+    }
+    works.push_back(std::make_shared<Background>(entry));
+    return works.back()->jobs;
   }
-  for (const FinalizeJob& job : jobs.finalizes) {
-    (stays(job) ? here : jobs_of(works, job.entry)).finalizes.push_back(job);
-  }
-  here.collectives = std::move(jobs.collectives);
-  here.transfers = std::move(jobs.transfers);
-  return works;
-}
+};
 
 }  // namespace
 
 void refuse(GroupJobs& jobs, const Error& error) {
-  const auto refuse_one = [&error](std::optional<Error>& refused) {
-    if (!refused) refused = error;
-  };
-  for (InitJob& job : jobs.inits) {
-    job.handle.end();
-    refuse_one(job.request.refused);
+  GroupJobs kept;
+  kept.reserve(jobs.size());
+  for (Job& job : jobs) {
+    const bool stays = std::visit(
+        [&error](auto& one) {
+          using Kind = KindOf<decltype(one)>;
+          std::optional<Error>* refused = nullptr;
+          if constexpr (is_start<Kind>) one.handle.end();
+          if constexpr (std::is_same_v<Kind, SplitJob>) {
+            if (one.handle) one.handle->end();
+          }
+          if constexpr (sets_up<Kind>) refused = &one.request.refused;
+          if constexpr (std::is_same_v<Kind, FinalizeJob>) refused = &one.refused;
+          if (refused != nullptr && !*refused) *refused = error;
+          return !is_call<Kind>;
+        },
+        job);
+    if (stays) kept.push_back(std::move(job));
   }
-  for (SplitJob& job : jobs.splits) {
-    if (job.handle) job.handle->end();
-    refuse_one(job.request.refused);
-  }
-  for (WindowJob& job : jobs.windows) refuse_one(job.request.refused);
-  for (FinalizeJob& job : jobs.finalizes) refuse_one(job.refused);
-  jobs.collectives.clear();
-  jobs.transfers.clear();
+  jobs.swap(kept);
 }
 
 Status run_jobs(GroupJobs jobs, bool& in_progress) {
-  GroupJobs here;
+  for (std::size_t i = 0; i < jobs.size(); ++i) state_of(jobs[i]).number = i;
+  Division division;
   try {
-    Status first;
-    for (const auto& work : divide(jobs, here)) {
-      const Status started = start(work);
-      in_progress = in_progress || started.ok();
-      keep_first(first, started);
+    FirstFailure first;
+    division.take(jobs);
+    for (const auto& work : division.works) {
+      const std::size_t number = state_of(work->jobs.front()).number;
+      Status begun = start(work);
+      ++division.started;
+      in_progress = in_progress || begun.ok();
+      first.note({number, std::move(begun)});
     }
-    keep_first(first, run_here(here));
-    return first;
+    run_here(division.here);
+    first.note(division.here);
+    division.here.clear();  // an end frees what nobody else holds
+    run_ends(division.ends);
+    first.note(division.ends);
+    return first.take();
   } catch (const std::bad_alloc&) {
     const Error error(ErrorCode::system, "out of memory");
-    static_cast<void>(abort_all(jobs, error));
-    static_cast<void>(abort_all(here, error));
+    abort_all(jobs, error);
+    division.abort_unfinished(error);
     throw;
   }
 }

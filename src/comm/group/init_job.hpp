@@ -8,7 +8,7 @@
 #include "oriel/error.hpp"
 
 #include "comm/communicator/rank_communicator.hpp"
-#include "comm/group/comm_entry.hpp"
+#include "comm/group/comm_job.hpp"
 
 namespace oriel::comm {
 
@@ -45,6 +45,7 @@ class PendingHandle {
 struct InitJob {
   JoinRequest request;
   PendingHandle handle;
+  JobState state{};
 };
 
 /// What lets a rank start, with a new handle. A rank whose options or device are an error tells the

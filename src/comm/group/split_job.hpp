@@ -4,24 +4,21 @@
 
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "nccl.h"
 #include "oriel/error.hpp"
 
 #include "base/event_loop.hpp"
 #include "comm/communicator/split.hpp"
-#include "comm/group/comm_entry.hpp"
+#include "comm/group/comm_job.hpp"
 #include "comm/group/init_job.hpp"
 
 namespace oriel::comm {
 
-/// A communicator to split.
-struct SplitJob {
-  std::shared_ptr<CommEntry> entry;  ///< of the parent, as is `communicator`
-  std::shared_ptr<Communicator> communicator;
-  SplitRequest request;
-  std::optional<PendingHandle> handle;  ///< of the child; none where this rank will be in none
+/// A communicator to split, which is the parent.
+struct SplitJob : CommJob {
+  SplitRequest request{};
+  std::optional<PendingHandle> handle{};  ///< of the child; none where this rank will be in none
 };
 
 /// Makes the job of one rank. If the rank has a color, `out` holds the handle of the child from now
@@ -30,11 +27,10 @@ SplitJob make_split_job(std::shared_ptr<CommEntry> entry,
                         std::shared_ptr<Communicator> communicator, SplitRequest request,
                         ncclComm_t* out);
 
-/// Carries out all jobs in one loop: those of one parent in turn, those of different parents
-/// together. Every job is attempted; returns the first error.
-Status run_splits(EventLoop& loop, std::vector<SplitJob>& jobs);
+/// Splits the parent, and concludes the job.
+Task<void> run_split(EventLoop& loop, SplitJob& job);
 
-/// Ends a job without an attempt, with this outcome.
-Status end_split(SplitJob& job, Error reason);
+/// Gives the job its outcome: the child, or why there is none. Once for each job.
+void conclude(SplitJob& job, Result<std::shared_ptr<Communicator>> outcome);
 
 }  // namespace oriel::comm
