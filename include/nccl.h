@@ -462,8 +462,7 @@ ncclResult_t pncclReduceScatter(const void* sendbuff, void* recvbuff, size_t rec
 /// Combines `count` elements of every rank's `sendbuff`, element by element, and stores the result
 /// in the `recvbuff` of rank `root`. Collective; all ranks pass the same count, type, operation and
 /// root. `recvbuff` matters at the root only. Buffers as for ncclAllReduce; in place means that
-/// `sendbuff` and `recvbuff` of the root are equal. This call and the next five are available among
-/// ranks of one node; with ranks of several nodes they return ncclInvalidUsage on every rank.
+/// `sendbuff` and `recvbuff` of the root are equal.
 ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclReduce(const void* sendbuff, void* recvbuff, size_t count,

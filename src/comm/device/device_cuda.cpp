@@ -285,8 +285,7 @@ Task<Result<void*>> CudaDevice::make_scratch(EventLoop& loop, kernels::ScratchLa
   filling->set(0, layout.lines, 0);
   filling->set(layout.lines, layout.rings, ~0u);
   filling->set(hierarchy.counters, hierarchy.regions[0], 0);
-  for (const kernels::ChannelLayout& layout : channels)
-    filling->set(layout.counters, layout.rings, 0);
+  for (const kernels::ChannelLayout& part : channels) filling->set(part.counters, part.rings, 0);
   co_return co_await finish(loop, std::move(filling), deadline);
 }
 
