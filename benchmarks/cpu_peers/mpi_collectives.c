@@ -1,12 +1,12 @@
 /* SPDX-FileCopyrightText: The Oriel authors */
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures a collective of MPI with floats, a round at a time, on request. Every rank sleeps in read() on
-   a FIFO of its own between rounds, so that an idle MPI takes no time from whoever is measured
-   meanwhile (a rank that waited inside MPI would spin).
+/* Measures a collective of MPI with floats, a round at a time, on request. Every rank sleeps in
+   read() on a FIFO of its own between rounds, so that an idle MPI takes no time from whoever is
+   measured meanwhile (a rank that waited inside MPI would spin).
 
    mpi_collectives COLLECTIVE DIRECTORY MOST_BYTES: COLLECTIVE is named as in oriel-perf, and BYTES
-   counts the larger buffer as there; the root is rank 0. Rank r reads lines "BYTES CALLS SETS SEED" from
-   DIRECTORY/request.r; rank 0 answers each on DIRECTORY/answer with "MICROSECONDS WRONG", the
+   counts the larger buffer as there; the root is rank 0. Rank r reads lines "BYTES CALLS SETS SEED"
+   from DIRECTORY/request.r; rank 0 answers each on DIRECTORY/answer with "MICROSECONDS WRONG", the
    slowest rank's time per call and the number of wrong elements over all ranks. Ends when the
    requests end. What is timed is what oriel-perf times: one untimed call after a barrier, then the
    loop, out of place, over SETS pairs of buffers from malloc. */
@@ -66,7 +66,9 @@ static int has_blocks(void) {
 }
 
 /* Elements of a block, of `count` in the larger buffer. */
-static size_t block_of(size_t count) { return has_blocks() ? count / (size_t)ranks : count; }
+static size_t block_of(size_t count) {
+  return has_blocks() ? count / (size_t)ranks : count;
+}
 
 static void call(const float* send, float* receive, size_t count) {
   const int block = (int)block_of(count);
@@ -145,7 +147,8 @@ static int is_sum_wrong(float out, const uint64_t* keys, size_t index) {
 static long long count_wrong(const float* out, size_t count, uint64_t seed, int set) {
   long long wrong = 0;
   uint64_t keys[64];
-  const int sums = collective == kAllReduce || collective == kReduce || collective == kReduceScatter;
+  const int sums =
+      collective == kAllReduce || collective == kReduce || collective == kReduceScatter;
   const size_t block = block_of(count);
   const size_t first = collective == kReduceScatter ? (size_t)rank * block : 0;
   for (int one = 0; one < ranks; ++one) keys[one] = key_of(seed, set, one);
@@ -183,7 +186,8 @@ static void measure(const struct Buffers* b, size_t bytes, int calls, int sets, 
   MPI_Barrier(MPI_COMM_WORLD);
   call(at(b->send, b, 0), at(b->receive, b, 0), count);
   const double start = now_us();
-  for (int i = 0; i < calls; ++i) call(at(b->send, b, i % sets), at(b->receive, b, i % sets), count);
+  for (int i = 0; i < calls; ++i)
+    call(at(b->send, b, i % sets), at(b->receive, b, i % sets), count);
   const double mine = (now_us() - start) / calls;
   long long wrong = 0, all_wrong = 0;
   for (int set = 0; set < sets; ++set)
