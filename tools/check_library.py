@@ -10,7 +10,6 @@ libnccl.so.2       has the same entries, needs liboriel.so.0 of the same build, 
 liboriel-audit.so  exports la_* and needs the C runtime
 
 check_library.py FOLDER"""
-import argparse
 import collections
 import os
 import pathlib
@@ -18,6 +17,9 @@ import re
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "common"))
+from command_line import make_parser  # noqa: E402
 
 ORIEL, NCCL, AUDIT = "liboriel.so.0", "libnccl.so.2", "liboriel-audit.so"
 LARGEST_BYTES = 15_000_000
@@ -246,8 +248,7 @@ def self_test():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--self-test", action="store_true", help="see that violations are found")
     parser.add_argument("folder", nargs="?", type=pathlib.Path, help="of the libraries: build/lib")
     arguments = parser.parse_args()

@@ -191,7 +191,4 @@ PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({"docs/a.md": "[x](b.md)\n"}, "docs/a.md:1: the link b.md"))]
 
 if __name__ == "__main__":
-    if "--write" in sys.argv:
-        write(lint.ROOT)
-    else:
-        lint.main("requirements", check, CLEAN, PLANTS)
+    lint.main("requirements", check, CLEAN, PLANTS, write)

@@ -10,7 +10,6 @@ apart. That each file includes what it needs is for check_includes.py to see.
 
 A file that passed is not looked at again until it, a header of ours, its flags or .clang-tidy
 changes; what passed is noted under BUILD_DIR/tidy."""
-import argparse
 import collections
 import concurrent.futures
 import hashlib
@@ -198,7 +197,7 @@ def self_test():
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = lint.make_parser(__doc__)
     parser.add_argument("--self-test", action="store_true", help="see that violations are found")
     parser.add_argument("build", nargs="?", type=pathlib.Path, default=lint.ROOT / "build")
     arguments = parser.parse_args()

@@ -17,6 +17,9 @@ import sys
 import tempfile
 import xml.etree.ElementTree
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "common"))
+from command_line import make_parser  # noqa: E402
+
 SECOND_RUNS_MOST = 3
 
 SUMMARY = re.compile(r"^\d+% tests passed")
@@ -111,10 +114,12 @@ def self_test():
 
 
 def main():
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    if sys.argv[1] == "--self-test":
+    if sys.argv[1:2] == ["--self-test"]:
         return self_test()
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        parser = make_parser(__doc__)
+        parser.add_argument("--self-test", action="store_true", help="see that it counts")
+        parser.parse_args(sys.argv[1:2] or ["--help"])
     status, summary = run_ctest(pathlib.Path(sys.argv[1]), sys.argv[2:])
     print("".join(summary), end="", flush=True)
     return sys.exit(status)

@@ -3,12 +3,11 @@
 """What the scripts of benchmarks/ share: where programs are found, and how results are written."""
 import json
 import pathlib
-import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "common"))
-from command_line import Parser  # noqa: E402
+from command_line import make_parser  # noqa: E402,F401
 
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
@@ -16,12 +15,6 @@ UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def parse_size(text):
     unit = UNITS.get(text[-1:].upper())
     return int(text[:-1]) * unit if unit else int(text)
-
-
-def make_parser(purpose):
-    """A command line with the manners of the tools."""
-    version = re.search(r"project\(oriel VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())
-    return Parser(pathlib.Path(sys.argv[0]).name, version[1], purpose)
 
 
 def add_build_flag(parser):

@@ -61,6 +61,7 @@ struct Settings {
   std::string table_path;         ///< empty: the built-in table
   LogLevel log_level = LogLevel::alert;
   std::string log_file;  ///< empty: standard error
+  std::string dump_dir;  ///< empty: nothing is written
 
   /// Tells the value of an environment variable, or nullopt if it is not set.
   using Lookup = std::function<std::optional<std::string>(const char* name)>;

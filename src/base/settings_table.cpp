@@ -195,6 +195,11 @@ const std::array kRows = {
         StringKind{&Settings::log_file,
                    "a path, in which %h becomes the host's name and %p the process id"},
         "Where the log goes instead of standard error.", kLog},
+    Row{"ORIEL_DUMP_DIR", nullptr,
+        StringKind{&Settings::dump_dir, "the path of a folder that is there; empty writes nothing"},
+        "Where each rank writes its last 1,024 calls on an error, an abort or a stall. oriel-info "
+        "--merge compares the files. What cannot be written is a warning in the log.",
+        kLog},
 };
 
 }  // namespace

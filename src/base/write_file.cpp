@@ -28,20 +28,6 @@ Status write_all(const OwnedFd& file, const std::string& path, const std::string
   return {};
 }
 
-/// Replaces the file in one step, for several processes may write it at once.
-Status replace_file(const std::string& path, const std::string& text) {
-  // No pid: writers of several PID namespaces, or hosts, may share the folder.
-  const std::string draft = fmt::format("{}.{:016x}", path, process_number());
-  const OwnedFd file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!file) return system_error(fmt::format("writing {}", path));
-  Status written = write_all(file, path, text);
-  if (written.ok() && std::rename(draft.c_str(), path.c_str()) != 0) {
-    written = system_error(fmt::format("writing {}", path));
-  }
-  if (!written.ok()) static_cast<void>(std::remove(draft.c_str()));
-  return written;
-}
-
 /// What a link names, or a device such as /dev/stdout, stays what it is. Pipes and sockets are
 /// refused: one whose reader has gone would end the process by a signal.
 Status write_in_place(const std::string& path, const std::string& text) {
@@ -58,6 +44,20 @@ Status write_in_place(const std::string& path, const std::string& text) {
 }
 
 }  // namespace
+
+Status replace_file(const std::string& path, const std::string& text) {
+  // No pid: writers of several PID namespaces, or hosts, may share the folder.
+  const std::string draft = fmt::format("{}.{:016x}", path, process_number());
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+  const OwnedFd file(::open(draft.c_str(), kFlags, 0666));
+  if (!file) return system_error(fmt::format("writing {}", path));
+  Status written = write_all(file, path, text);
+  if (written.ok() && std::rename(draft.c_str(), path.c_str()) != 0) {
+    written = system_error(fmt::format("writing {}", path));
+  }
+  if (!written.ok()) static_cast<void>(std::remove(draft.c_str()));
+  return written;
+}
 
 Status write_file(const std::string& path, const std::string& text) {
   struct stat facts {};

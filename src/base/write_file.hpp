@@ -14,4 +14,7 @@ namespace oriel {
 /// Pipes and sockets are refused. Errors name path and errno.
 Status write_file(const std::string& path, const std::string& text);
 
+/// The same for what is to be a file: a link or device that `path` names is replaced by it.
+Status replace_file(const std::string& path, const std::string& text);
+
 }  // namespace oriel

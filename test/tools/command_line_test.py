@@ -17,6 +17,7 @@ ROOT = pathlib.Path(sys.argv[1])
 VERSION = sys.argv[2]
 PROGRAMS = [pathlib.Path(path) for path in sys.argv[3:]]
 SCRIPTS = [ROOT / "tools/check", ROOT / "tools/quickstart"]
+CHECKS = [*sorted(ROOT.glob("tools/check_*.py")), ROOT / "tools/ctest_summary.py"]
 OURS = {path.name: path for path in PROGRAMS}
 CLEAN = {name: value for name, value in os.environ.items()
          if not name.startswith(("ORIEL_", "NCCL_"))}
@@ -39,7 +40,7 @@ class CommandLines(unittest.TestCase):
         return done
 
     def test_help_and_version(self):
-        for program in PROGRAMS + SCRIPTS:
+        for program in PROGRAMS + SCRIPTS + CHECKS:
             for flag in ("--help", "-h"):
                 done = self.expect(0, program, flag)
                 self.assertIn("--version", done.stdout)
@@ -51,7 +52,7 @@ class CommandLines(unittest.TestCase):
     def test_an_unknown_flag_is_named_before_anything_else_that_is_wrong(self):
         wrong = {"oriel-run": ["-n", "many"], "oriel-perf": ["-n", "0"], "oriel-tune": ["-b", "7X"],
                  "oriel-topo": ["--width", "wide"], "oriel-info": ["--markdown"]}
-        for program in PROGRAMS + SCRIPTS:
+        for program in PROGRAMS + SCRIPTS + CHECKS:
             for flag, near in (("--verson", "; did you mean --version?"), ("--zebra-stripes", ""),
                                ("--bogus", "")):
                 done = self.expect(2, program, *wrong.get(program.name, []), flag)

@@ -2,8 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line of scripts, with the manners of the tools (command_line.hpp)."""
 import argparse
+import pathlib
 import re
 import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def edit_distance(a, b):
@@ -21,6 +24,12 @@ def suggest_name(name, known):
     """As suggest_name() of src/base/nearest_name.hpp."""
     nearest = min(known, key=lambda one: edit_distance(name, one))
     return f"; did you mean {nearest}?" if edit_distance(name, nearest) * 3 <= len(name) else ""
+
+
+def make_parser(purpose):
+    """A Parser for the script that runs; `purpose` is what --help says."""
+    version = re.search(r"project\(oriel VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())
+    return Parser(pathlib.Path(sys.argv[0]).name, version[1], purpose)
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,8 +1,11 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 // oriel-info: what this build of Oriel is and how it is set.
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -11,6 +14,7 @@
 
 #include "base/settings.hpp"
 #include "common/command_line.hpp"
+#include "info/flight_merge.hpp"
 
 namespace oriel {
 namespace {
@@ -18,6 +22,7 @@ namespace {
 struct Options {
   bool env = false;
   bool markdown = false;
+  std::string merge;
 };
 
 void print_setting(const SettingDescription& setting) {
@@ -47,6 +52,30 @@ int print_environment() {
   return 0;
 }
 
+/// Compares the calls that ranks have written to a folder. A file that cannot be read is named, and
+/// the others are compared.
+int merge_flights(const std::string& folder) {
+  const auto complain = [](const Error& error) {
+    fmt::print(stderr, "oriel-info: {}\n", error.to_string());
+    return tools::kExitFailure;
+  };
+  const auto paths = tools::find_flight_files(folder);
+  if (!paths.ok()) return complain(paths.error());
+  int status = 0;
+  std::vector<tools::FlightFile> files;
+  for (const std::string& path : paths.value()) {
+    auto file = tools::read_flight_file(path);
+    if (file.ok()) {
+      files.push_back(std::move(file).value());
+    } else {
+      status = complain(file.error());
+    }
+  }
+  const auto text = tools::compare_flights(files);
+  if (!text.ok()) return complain(text.error());
+  return std::max(status, tools::put_out("oriel-info", text.value()));
+}
+
 std::string more_version() {
   return fmt::format("NCCL interface {}\nbackends built: host{}\n", kNcclVersion,
                      ORIEL_HAVE_CUDA != 0 ? ", cuda" : "");
@@ -61,9 +90,15 @@ int run(int argc, char** argv) {
   line.app()
       .add_flag("--markdown", options.markdown, "with --env: write docs/settings.md instead")
       ->needs("--env");
+  line.app()
+      .add_option("--merge", options.merge,
+                  "name the first call that differs among ranks which wrote to ORIEL_DUMP_DIR")
+      ->type_name("DIR")
+      ->excludes("--env");
   if (const auto status = line.parse(argc, argv)) return *status;
   if (options.markdown) return tools::put_out("oriel-info", settings_markdown());
   if (options.env) return print_environment();
+  if (!options.merge.empty()) return merge_flights(options.merge);
   return tools::put_out("oriel-info", line.help());
 }
 

@@ -6,7 +6,6 @@ A check is a function check(root) that returns a list of findings, each one line
 plants violations in an empty folder and fails unless the check finds each of them, so that a check
 that no longer sees anything is noticed.
 """
-import argparse
 import os
 import pathlib
 import re
@@ -15,6 +14,9 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools" / "common"))
+from command_line import make_parser  # noqa: E402
+
 SOURCE_SUFFIXES = {".c", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
 # What does not count as code: comments, string and character literals, raw strings.
 NOT_CODE = re.compile(
@@ -69,11 +71,18 @@ def self_test(check, clean, plants):
     return failures
 
 
-def main(name, check, clean, plants):
-    parser = argparse.ArgumentParser(description=name)
+def main(name, check, clean, plants, write=None):
+    """write(root): what --write does, if there is something to write."""
+    parser = make_parser(f"Checks the {name}.")
     parser.add_argument("--self-test", action="store_true", help="see that violations are found")
-    parser.add_argument("root", nargs="?", type=pathlib.Path, default=ROOT)
+    if write is not None:
+        parser.add_argument("--write", action="store_true", help="write what is out of date")
+    parser.add_argument("root", nargs="?", type=pathlib.Path, default=ROOT,
+                        help="of the source tree (this one)")
     arguments = parser.parse_args()
+    if write is not None and arguments.write:
+        write(arguments.root.resolve())
+        return
     if arguments.self_test:
         findings = self_test(check, clean, plants)
         summary = f"{name}: self-test with {len(plants)} planted violations"

@@ -152,6 +152,12 @@ int Liveness::end_of_chain(int rank) const {
   return -1;
 }
 
+bool Liveness::others_wait() const {
+  return std::any_of(stuck_.begin(), stuck_.end(), [this](const auto& known) {
+    return known.first != rank_ && known.second.on >= 0;
+  });
+}
+
 std::vector<Bytes> Liveness::take_outgoing() {
   append_departures(outgoing_, departed_);
   departed_.clear();

@@ -45,6 +45,8 @@ class Liveness {
   /// wait for anybody, so it is stopped or has not made the call; `rank` itself if it waits for
   /// nobody, -1 if the chain is a circle.
   int end_of_chain(int rank) const;
+  /// Returns whether a rank other than this one is known to wait.
+  bool others_wait() const;
   /// Takes in a peer's notice, any frame kind but message. The error is one of form.
   Status receive(const Frame& frame);
 

@@ -35,4 +35,10 @@ struct PointToPointRequest {
   void* stream = nullptr;
 };
 
+/// How many sends and receives one exchange carries.
+struct PointToPointCounts {
+  std::uint32_t sends = 0;
+  std::uint32_t receives = 0;
+};
+
 }  // namespace oriel::comm

@@ -188,21 +188,22 @@ Status Communicator::run(const CollectiveRequest& request, const CallPlan& plan)
     if (kernels::CallRecord* const record = call_record(team_facts_.index)) {
       executor_->pass_over(*record, call);
     }
-    return {};
+    flight_->enter(call, request.stream);
+    return end_call({});
   }
-  if (on_host()) notes_.enter_collective();
+  if (on_host()) flight_->enter(call, request.stream);
   Status run;
   if (plan.by_exchange) {
-    ExchangeCall exchange = exchanges_->call_of(request, wait_control(own_doorbell()));
+    ExchangeCall& exchange = exchanges_->call_of(request, wait_control(own_doorbell()));
     exchange.record = call_record(team_facts_.index);
-    run = executor_->run_exchange(std::move(exchange));
+    run = executor_->run_exchange(exchange);
   } else if (plan.among_teams) {
     run = executor_->run_hierarchy(make_hierarchy_arguments(request, *plan.among_teams),
                                    request.stream);
   } else {
     run = executor_->run(plan.team, make_arguments(request, plan.team), request.stream);
   }
-  if (run.ok() && !on_host()) notes_.note_enqueued(call);
+  if (run.ok() && !on_host()) flight_->enter(call, request.stream);
   return end_call(std::move(run));
 }
 
@@ -212,27 +213,30 @@ Status Communicator::end_call(Status run) {
     if (!run.ok() && run.error().scope() == Scope::communicator) give_up(run.error());
     return run;
   }
-  notes_.leave();
+  flight_->leave(run.ok());
   if (run.ok()) return run;
   await_failure();
-  return poisoned_ ? Status(*async_error()) : run;
+  if (!poisoned_) return run;
+  Error failure = *async_error();
+  flight_->write(failure.to_string(), true);  // or waits for whoever writes it
+  return failure;
 }
 
 void Communicator::begin_exchanges() {
-  kernels::ExchangeArguments common;
-  common.scratch = control_.flat_base;
-  common.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
-  common.doorbell = layout_.doorbell;
-  common.failure = &notices_->on_device()->failure;
+  kernels::ExchangeMemory memory;
+  memory.scratch = control_.flat_base;
+  memory.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
+  memory.doorbell = layout_.doorbell;
+  memory.failure = &notices_->on_device()->failure;
   if (network_ != nullptr) {
-    common.network = on_host() ? &network_->view() : network_->kernel_view();
-    common.network_window = window_view(control_.handle).network;
+    memory.network = on_host() ? &network_->view() : network_->kernel_view();
+    memory.network_window = window_view(control_.handle).network;
   }
   if (!on_host() && teams_.view().groups == 1) {
-    common.signatures = layout_.signatures;
-    common.signature_calls = layout_.epochs + offsetof(kernels::CtaCounters, signature);
+    memory.signatures = layout_.signatures;
+    memory.signature_calls = layout_.epochs + offsetof(kernels::CtaCounters, signature);
   }
-  exchanges_->begin(common);
+  exchanges_->begin(memory);
 }
 
 Status Communicator::check(const PointToPointRequest& request) const {
@@ -258,10 +262,10 @@ Status Communicator::prepare(const PointToPointPlan& plan) {
 }
 
 Status Communicator::run(const PointToPointPlan& plan) {
-  if (plan.is_empty()) return {};
-  if (on_host()) notes_.enter(plan.counts);
+  if (on_host() || plan.is_empty()) flight_->enter(plan.requests);
+  if (plan.is_empty()) return end_call({});
   Status run = executor_->run_exchange(exchanges_->call_of(plan, wait_control(own_doorbell())));
-  if (run.ok() && !on_host()) notes_.note_enqueued(plan.counts);
+  if (run.ok() && !on_host()) flight_->enter(plan.requests);
   return end_call(std::move(run));
 }
 

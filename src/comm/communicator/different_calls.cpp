@@ -54,7 +54,7 @@ std::optional<Error> Communicator::different_calls() const {
 std::optional<Error> Communicator::left_behind_by(int rank) const {
   // What comes over a network may be late. A peer of a send or receive may be in a later collective
   // that does not wait for this rank.
-  if (live_network_ != nullptr || notes_.is_in_point_to_point()) return std::nullopt;
+  if (live_network_ != nullptr || flight_->is_in_point_to_point()) return std::nullopt;
   const auto& members = team_facts_.members;
   const auto at = std::find(members.begin(), members.end(), rank);
   if (at == members.end()) return std::nullopt;

@@ -161,6 +161,12 @@ Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
 Task<Status> Communicator::set_up(EventLoop& loop, std::unique_ptr<boot::Session> session,
                                   StepTimes& times, Deadline deadline) {
   session_ = std::move(session);
+  flight_ = std::make_unique<FlightRecorder>(FlightFacts{.folder = settings_->dump_dir,
+                                                         .communicator = session_->number(),
+                                                         .name = options_.name,
+                                                         .rank = rank(),
+                                                         .size = size(),
+                                                         .on_host = on_host()});
   {
     ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
     ORIEL_CO_CHECK(co_await agree_on_topology());
@@ -207,7 +213,11 @@ void Communicator::tell_of_start() const {
     Log(rank()).version("Oriel {} with the interface of NCCL {}.{}.{}", oriel::version(),
                         kNcclVersion / 10'000, kNcclVersion / 100 % 100, kNcclVersion % 100);
   }
-  if (rank() == 0 && log_enabled(LogLevel::info)) Log(rank()).info("{}", topology_.summary());
+  if (log_enabled(LogLevel::info)) {
+    if (rank() == 0) Log(rank()).info("{}", topology_.summary());
+    const std::string reach = topology_.reach_of(rank());
+    if (!reach.empty()) Log(rank()).info("reaches {}", reach);
+  }
   // One rank of each node, and nobody waits for it.
   const auto on_this_node = [&](const topo::RankInfo& info) {
     return info.node.host == topology_.infos[static_cast<std::size_t>(rank())].node.host;

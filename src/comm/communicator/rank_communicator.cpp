@@ -144,6 +144,7 @@ std::optional<Error> Communicator::async_error() const {
 }
 
 void Communicator::poison(Error error) {
+  std::string reason;
   {
     const std::lock_guard lock(failure_mutex_);
     if (failure_) return;
@@ -152,6 +153,7 @@ void Communicator::poison(Error error) {
       seen = std::move(seen).with_context(fmt::format("in \"{}\"", options_.name));
     }
     Log(rank()).warn("communicator is unusable from now on: {}", seen.to_string());
+    reason = seen.to_string();
     failure_ = std::move(seen);
     // Under the lock: a caller who comes second and finds the failure there relies on this as well.
     poisoned_ = true;
@@ -160,6 +162,7 @@ void Communicator::poison(Error error) {
   __atomic_store_n(&notices_->host().abort, 1u, __ATOMIC_RELEASE);
   if (on_host()) device::ring(*own_doorbell());
   if (Network* const network = live_network_) network->abort();
+  flight_->write(reason, true);
 }
 
 void Communicator::give_up(const Error& error) {

@@ -19,9 +19,9 @@
 #include "base/spare_descriptor.hpp"
 #include "base/task.hpp"
 #include "boot/session/session.hpp"
-#include "comm/communicator/call_notes.hpp"
 #include "comm/communicator/call_request.hpp"
 #include "comm/communicator/device_comm_memory.hpp"
+#include "comm/communicator/flight_recorder.hpp"
 #include "comm/communicator/team_exchange.hpp"
 #include "comm/device/device.hpp"
 #include "comm/device/topology.hpp"
@@ -272,12 +272,13 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   std::atomic<bool> poisoned_{false};
   std::atomic<bool> finalized_{false};
   bool watched_ = false;
-  CallNotes notes_;
+  std::unique_ptr<FlightRecorder> flight_;
   /// A wait that has lasted for a second, as the ticks see it.
   struct Stall {
     StallWatch watch;
     int ticks_since_left = 0;  // ticks at which the one it waits for was gone
     int ticks_behind = 0;      // ... was in a later call
+    bool elsewhere = false;    // another rank has told of a wait of its own
   };
   Stall stall_;
 };

@@ -27,18 +27,23 @@ std::string list_of(const std::vector<int>& ranks) {
   return text;
 }
 
+bool others_wait(const boot::Peers& peers) {
+  const auto lock = peers.lock();
+  return peers.links() != nullptr && peers.links()->liveness().others_wait();
+}
+
 }  // namespace
 
 std::string Communicator::stalled_call() const {
   if (!on_host()) {
-    const std::string last = notes_.enqueued_text();
+    const std::string last = flight_->enqueued_text();
     return last.empty() ? "a kernel of the user's"
                         : fmt::format("a kernel (the last call enqueued, {})", last);
   }
-  std::string point_to_point = notes_.point_to_point_text();
+  std::string point_to_point = flight_->point_to_point_text();
   if (!point_to_point.empty()) return point_to_point;
   const auto own = last_call(team_facts_.index);
-  if (!notes_.is_in_collective() || !own) return "a wait of the user's own";
+  if (!flight_->is_in_collective() || !own) return "a wait of the user's own";
   return fmt::format("{} (call {} of the communicator)", text_of(own->call), own->number);
 }
 
@@ -47,7 +52,7 @@ std::vector<int> Communicator::awaited_ranks(int culprit) const {
   const auto own = last_call(team_facts_.index);
   // A rank that has a root waits for the root or for one message after the other.
   const bool in_collective =
-      notes_.is_in_collective() && own && !kernels::has_root(own->call.collective);
+      flight_->is_in_collective() && own && !kernels::has_root(own->call.collective);
   for (std::size_t index = 0; own && in_collective && index < team_facts_.members.size(); ++index) {
     const auto there = last_call(static_cast<int>(index));
     if (!there || there->number < own->number) awaited.push_back(team_facts_.members[index]);
@@ -63,20 +68,29 @@ void Communicator::tell_of_stall(std::chrono::seconds lasted, int culprit) const
   const std::string whom =
       culprit >= 0 ? list_of(awaited_ranks(culprit)) : std::string("another rank");
   const std::string name = options_.name.empty() ? "" : fmt::format(" of \"{}\"", options_.name);
-  Log(rank()).alert(
-      "stalled: rank {}{} has waited for {} s in {} for {} (late, stopped or gone); "
-      "ORIEL_COLLECTIVE_TIMEOUT would end such a wait",
-      rank(), name, lasted.count(), stalled_call(), whom);
+  const std::string text =
+      fmt::format("stalled: rank {}{} has waited for {} s in {} for {} (late, stopped or gone)",
+                  rank(), name, lasted.count(), stalled_call(), whom);
+  Log(rank()).alert("{}; ORIEL_COLLECTIVE_TIMEOUT would end such a wait", text);
+  if (!stall_.watch.is_first() || !flight_->is_wanted()) return;
+  flight_->write(text, false);
+  session_->peers().tell_waiting(culprit);  // so that they write their files too
 }
 
 void Communicator::watch_stall(TimePoint now) {
   const auto& record = notices_->host().stall;
   const std::uint64_t waiting = __atomic_load_n(&record.waiting, __ATOMIC_ACQUIRE);
   // For those who would give up on this rank while it waits itself.
-  if (settings_->collective_timeout) {
+  if (settings_->collective_timeout || (waiting == 0 && flight_->is_wanted())) {
     session_->peers().tell_waiting(waiting == 0 ? -1 : device::stalled_rank(waiting));
   }
-  if (waiting == 0) return;
+  if (waiting == 0) {
+    // The rank that others wait for waits for nobody, and its file is the one that explains.
+    const bool elsewhere = flight_->is_wanted() && others_wait(session_->peers());
+    if (elsewhere && !stall_.elsewhere) flight_->write("another rank has waited for long", false);
+    stall_.elsewhere = elsewhere;
+    return;
+  }
   if (const auto error = different_calls()) return give_up(*error);
   if (Network* const network = live_network_) network->probe(now, &notices_->host().abort);
   const std::uint64_t since = __atomic_load_n(&record.since_ns, __ATOMIC_RELAXED);

@@ -37,16 +37,16 @@ TeamExchange::TeamExchange(kernels::Backend backend, std::vector<std::vector<int
     : backend_(backend), teams_(std::move(teams)) {
   facts_.world_size = 0;
   for (const std::vector<int>& team : teams_) facts_.world_size += static_cast<int>(team.size());
-  facts_.common.world_rank = rank;
+  facts_.memory.world_rank = rank;
   facts_.team_index.assign(static_cast<std::size_t>(facts_.world_size), -1);
   for (const std::vector<int>& team : teams_) {
     if (std::find(team.begin(), team.end(), rank) == team.end()) continue;
     for (std::size_t i = 0; i < team.size(); ++i) {
       facts_.team_index[static_cast<std::size_t>(team[i])] = static_cast<std::int16_t>(i);
     }
-    facts_.common.ranks = static_cast<std::int32_t>(team.size());
+    facts_.memory.ranks = static_cast<std::int32_t>(team.size());
   }
-  facts_.common.rank = facts_.index_of(rank);
+  facts_.memory.rank = facts_.index_of(rank);
 }
 
 void TeamExchange::lay_out(int max_ctas, std::uint64_t offset) {
@@ -56,99 +56,99 @@ void TeamExchange::lay_out(int max_ctas, std::uint64_t offset) {
   std::uint64_t far_bytes = 0;
   if (!one_team()) {
     // First, for its size is the same on all ranks.
-    facts_.common.far_channels =
+    facts_.memory.far_channels =
         kernels::make_far_channel_layout(backend_, facts_.world_size, offset,
                                          on_host() ? kHostFarChannelBytes : kGpuFarChannelBytes);
-    far_bytes = facts_.common.far_channels.total_bytes;
+    far_bytes = facts_.memory.far_channels.total_bytes;
   }
-  facts_.common.channels =
-      kernels::make_channel_layout(backend_, facts_.common.ranks, ctas, offset + far_bytes, budget);
+  facts_.memory.channels =
+      kernels::make_channel_layout(backend_, facts_.memory.ranks, ctas, offset + far_bytes, budget);
   // Not just what is used: teams of different sizes register windows of one size.
-  scratch_bytes_ = far_bytes + std::max(budget, facts_.common.channels.total_bytes);
+  scratch_bytes_ = far_bytes + std::max(budget, facts_.memory.channels.total_bytes);
 }
 
 std::vector<kernels::ChannelLayout> TeamExchange::channels() const {
-  std::vector<kernels::ChannelLayout> all{facts_.common.channels};
-  if (!one_team()) all.push_back(facts_.common.far_channels);
+  std::vector<kernels::ChannelLayout> all{facts_.memory.channels};
+  if (!one_team()) all.push_back(facts_.memory.far_channels);
   return all;
 }
 
-void TeamExchange::begin(kernels::ExchangeArguments common) {
-  const kernels::ExchangeArguments& known = facts_.common;
-  common.rank = known.rank;
-  common.ranks = known.ranks;
-  common.world_rank = known.world_rank;
-  common.channels = known.channels;
-  common.far_channels = known.far_channels;
-  facts_.common = common;
+void TeamExchange::begin(kernels::ExchangeMemory memory) {
+  const kernels::ExchangeMemory& known = facts_.memory;
+  memory.rank = known.rank;
+  memory.ranks = known.ranks;
+  memory.world_rank = known.world_rank;
+  memory.channels = known.channels;
+  memory.far_channels = known.far_channels;
+  facts_.memory = memory;
 }
 
-std::vector<kernels::Exchange> TeamExchange::exchanges_of(
-    const kernels::RankCollective& collective) const {
-  if (!one_team() && collective.collective == kernels::Collective::broadcast) {
-    return kernels::broadcast_among_teams(collective, teams_);
+void TeamExchange::plan(const kernels::Exchange& exchange) {
+  const std::size_t first = call_.launches.size();
+  kernels::plan_exchange(exchange, facts_, call_.launches);
+  for (std::size_t i = first; i < call_.launches.size(); ++i) {
+    call_.launches.begin()[i].signature = exchange.fold_signature;
   }
-  return {kernels::exchange_of(collective)};
 }
 
-ExchangeCall TeamExchange::call_of(const CollectiveRequest& request,
-                                   const device::WaitControl& wait) const {
+ExchangeCall& TeamExchange::call_of(const CollectiveRequest& request,
+                                    const device::WaitControl& wait) {
   kernels::RankCollective collective;
   collective.collective = request.collective;
-  collective.rank = facts_.common.world_rank;
+  collective.rank = facts_.memory.world_rank;
   collective.ranks = facts_.world_size;
   collective.root = request.root;
   collective.input = static_cast<const std::byte*>(request.input);
   collective.output = static_cast<std::byte*>(request.output);
   collective.count = request.count;
   collective.operation = operation_of(request, on_host());
-  ExchangeCall call;
-  for (const kernels::Exchange& exchange : exchanges_of(collective)) {
-    for (kernels::ExchangeArguments& launch : kernels::plan_exchange(exchange, facts_)) {
-      launch.signature = exchange.fold_signature;
-      call.launches.push_back(launch);
-    }
+  call_.launches.clear();
+  if (!one_team() && request.collective == kernels::Collective::broadcast) {
+    for (const auto& part : kernels::broadcast_among_teams(collective, teams_)) plan(part);
+  } else {
+    kernels::set_exchange(exchange_, collective);
+    plan(exchange_);
   }
-  call.streams = {request.stream};
-  call.collective = {request.collective, request.type, request.op, request.count, request.root};
-  for (kernels::ExchangeArguments& launch : call.launches) {
+  call_.streams.assign(1, request.stream);
+  call_.collective = {request.collective, request.type, request.op, request.count, request.root};
+  for (kernels::ExchangeArguments& launch : call_.launches) {
     launch.wait = wait;
     // Ranks tell each other once in each call, and may need different numbers of launches. Not
     // where a root or a sender waits for nobody: two calls later it would overwrite a word, of
     // which there are two, that a slower rank has yet to read.
-    const bool tells = !kernels::has_root(request.collective) && &launch == &call.launches.front();
+    const bool tells = !kernels::has_root(request.collective) && &launch == call_.launches.begin();
     if (!tells) launch.signatures = launch.signature_calls = 0;
   }
-  return call;
+  return call_;
 }
 
 Result<PointToPointPlan> TeamExchange::plan(
     const std::vector<PointToPointRequest>& requests) const {
   PointToPointPlan plan;
+  plan.requests = requests;
   std::vector<kernels::PointToPoint> calls;
   calls.reserve(requests.size());
   for (const PointToPointRequest& request : requests) {
     calls.push_back({request.is_send, static_cast<std::byte*>(request.data),
                      request.count * size_of(request.type), request.peer});
-    ++(request.is_send ? plan.counts.sends : plan.counts.receives);
     if (std::find(plan.streams.begin(), plan.streams.end(), request.stream) == plan.streams.end()) {
       plan.streams.push_back(request.stream);
     }
   }
-  ORIEL_TRY(plan.exchange, kernels::exchange_of(calls, facts_.common.world_rank));
+  ORIEL_TRY(plan.exchange, kernels::exchange_of(calls, facts_.memory.world_rank));
   return plan;
 }
 
-ExchangeCall TeamExchange::call_of(const PointToPointPlan& plan,
-                                   const device::WaitControl& wait) const {
-  ExchangeCall call;
-  call.launches = kernels::plan_exchange(plan.exchange, facts_);
-  call.streams = plan.streams;
-  for (kernels::ExchangeArguments& launch : call.launches) {
+ExchangeCall& TeamExchange::call_of(const PointToPointPlan& plan, const device::WaitControl& wait) {
+  call_.launches.clear();
+  this->plan(plan.exchange);
+  call_.streams = plan.streams;
+  call_.record = nullptr;
+  for (kernels::ExchangeArguments& launch : call_.launches) {
     launch.wait = wait;
     launch.signatures = launch.signature_calls = 0;
   }
-  return call;
+  return call_;
 }
 
 }  // namespace oriel::comm

@@ -9,7 +9,6 @@
 #include "oriel/device/wait.hpp"
 #include "oriel/error.hpp"
 
-#include "comm/communicator/call_notes.hpp"
 #include "comm/communicator/call_request.hpp"
 #include "comm/device/device.hpp"
 #include "kernels/plan/algorithm.hpp"
@@ -29,8 +28,8 @@ constexpr bool goes_by_exchange(kernels::Collective collective, bool one_team) {
 /// The sends and receives of one communicator in one group, ready to run.
 struct PointToPointPlan {
   kernels::Exchange exchange;
-  std::vector<void*> streams;  ///< each once, in the order of the calls
-  PointToPointCounts counts;
+  std::vector<void*> streams;                 ///< each once, in the order of the calls
+  std::vector<PointToPointRequest> requests;  ///< as the user made them, for the recorder
 
   /// Returns whether all messages are empty, so that nothing runs.
   bool is_empty() const {
@@ -38,8 +37,8 @@ struct PointToPointPlan {
   }
 };
 
-/// Makes exchanges of the calls of a communicator. Owns the facts that they share. Immutable once
-/// begin() has returned.
+/// Makes exchanges of the calls of a communicator. Owns the facts that they share. One thread at a
+/// time.
 class TeamExchange {
  public:
   /// `teams` are the LSA teams, in which `rank` is.
@@ -52,26 +51,29 @@ class TeamExchange {
   /// Returns the size of that part, which does not depend on the size of the team.
   std::uint64_t scratch_bytes() const { return scratch_bytes_; }
 
-  /// Sets what is known once the scratch memory is mapped. `common` has neither ranks, channels nor
+  /// Sets what is known once the scratch memory is mapped. `memory` has neither ranks, channels nor
   /// `wait`; its `signatures` and `signature_calls` are for collectives of one team only.
-  void begin(kernels::ExchangeArguments common);
+  void begin(kernels::ExchangeMemory memory);
 
-  /// Returns the launches of a collective, without its record.
-  ExchangeCall call_of(const CollectiveRequest& request, const device::WaitControl& wait) const;
+  /// Returns the launches of a collective, without its record. What it returned before is void.
+  ExchangeCall& call_of(const CollectiveRequest& request, const device::WaitControl& wait);
 
   /// Pairs sends to this rank with receives from it. invalid_usage if they do not match.
   Result<PointToPointPlan> plan(const std::vector<PointToPointRequest>& requests) const;
-  ExchangeCall call_of(const PointToPointPlan& plan, const device::WaitControl& wait) const;
+  ExchangeCall& call_of(const PointToPointPlan& plan, const device::WaitControl& wait);
 
  private:
   bool on_host() const { return backend_ == kernels::Backend::host; }
   bool one_team() const { return teams_.size() == 1; }
-  std::vector<kernels::Exchange> exchanges_of(const kernels::RankCollective& collective) const;
+  void plan(const kernels::Exchange& exchange);
 
   kernels::Backend backend_;
   std::vector<std::vector<int>> teams_;
   std::uint64_t scratch_bytes_ = 0;
   kernels::ExchangeFacts facts_;
+  // Of the last call; kept, so that the next one allocates nothing.
+  kernels::Exchange exchange_;
+  ExchangeCall call_;
 };
 
 }  // namespace oriel::comm

@@ -48,7 +48,7 @@ class NoticeBoard {
 
 /// One exchange: a collective, or the sends and receives of a group.
 struct ExchangeCall {
-  std::vector<kernels::ExchangeArguments> launches;  ///< in order
+  kernels::LaunchList launches;
   /// At least one, each once. On a GPU the launches go to the first, behind what the others hold;
   /// the others wait for them.
   std::vector<void*> streams{nullptr};
@@ -80,7 +80,7 @@ class Executor {
   virtual Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) = 0;
   virtual Status prepare_exchange(const ExchangeCall& call) = 0;
   /// As run(), for a collective of one LSA team or for sends and receives.
-  virtual Status run_exchange(ExchangeCall call) = 0;
+  virtual Status run_exchange(ExchangeCall& call) = 0;
   /// A call of no elements that runs nothing. On the host it is one of those that are counted:
   /// `record` is this rank's. Nothing on a GPU, where ranks do not count.
   virtual void pass_over(kernels::CallRecord& record, const kernels::CollectiveCall& call) = 0;

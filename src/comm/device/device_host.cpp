@@ -74,7 +74,7 @@ class HostExecutor final : public Executor {
   }
   Status check_joined(const std::vector<void*>& /*streams*/) override { return {}; }
   Status prepare_exchange(const ExchangeCall& /*call*/) override { return {}; }
-  Status run_exchange(ExchangeCall call) override {
+  Status run_exchange(ExchangeCall& call) override {
     const std::lock_guard lock(mutex_);
     if (call.record != nullptr) number_messages(call);
     for (const kernels::ExchangeArguments& launch : call.launches) {

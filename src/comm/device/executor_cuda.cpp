@@ -135,7 +135,7 @@ Status CudaExecutor::run_hierarchy(const kernels::HierarchyArguments& arguments,
 
 Status CudaExecutor::prepare_exchange(const ExchangeCall& call) {
   ORIEL_TRY(const auto scope, CudaScope::enter(context_));
-  return kernels::load_exchange(call.launches.front());  // one kernel runs them all
+  return kernels::load_exchange(call.launches[0]);  // one kernel runs them all
 }
 
 Status CudaExecutor::follow_stream(CUstream stream, CUstream other) {
@@ -149,7 +149,7 @@ Status CudaExecutor::follow_stream(CUstream stream, CUstream other) {
                      cuda().stream_wait_event(stream, joint_, CU_EVENT_WAIT_DEFAULT));
 }
 
-Status CudaExecutor::run_exchange(ExchangeCall call) {
+Status CudaExecutor::run_exchange(ExchangeCall& call) {
   bool has_begun = false;
   const auto launch = [&](CUstream where) -> Status {
     for (std::size_t i = 1; i < call.streams.size(); ++i) {

@@ -35,7 +35,7 @@ class CudaExecutor final : public Executor {
   Status prepare_hierarchy(const kernels::HierarchyArguments& arguments) override;
   Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) override;
   Status prepare_exchange(const ExchangeCall& call) override;
-  Status run_exchange(ExchangeCall call) override;
+  Status run_exchange(ExchangeCall& call) override;
   void pass_over(kernels::CallRecord& /*record*/,
                  const kernels::CollectiveCall& /*call*/) override {}
   Status drain(Deadline deadline) override;

@@ -3,6 +3,8 @@
 #include "comm/device/topology.hpp"
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -18,6 +20,23 @@ boot::AgreedField Topology::agreed_field() const {
 
 std::string Topology::summary() const {
   return fmt::format("{}; {}", topo::text_of(teams), paths.summary());
+}
+
+std::string Topology::reach_of(int rank) const {
+  std::map<std::string, std::string> ranks_by_path;
+  for (int peer = 0; peer < static_cast<int>(infos.size()); ++peer) {
+    const auto& own = infos[static_cast<std::size_t>(rank)].node.host;
+    if (peer == rank || infos[static_cast<std::size_t>(peer)].node.host != own) continue;
+    std::string& ranks = ranks_by_path[topo::text_of(paths.between(rank, peer))];
+    ranks += fmt::format("{}{}", ranks.empty() ? "" : ", ", peer);
+  }
+  std::string text;
+  for (const auto& [path, ranks] : ranks_by_path) {
+    const bool is_one = ranks.find(',') == std::string::npos;
+    text +=
+        fmt::format("{}rank{} {} by {}", text.empty() ? "" : "; ", is_one ? "" : "s", ranks, path);
+  }
+  return text;
 }
 
 namespace {

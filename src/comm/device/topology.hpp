@@ -27,6 +27,8 @@ struct Topology {
   boot::AgreedField agreed_field() const;
   /// Teams and paths in one line, for the log.
   std::string summary() const;
+  /// By which paths `rank` reaches the other ranks of its node, in one line; empty if it has none.
+  std::string reach_of(int rank) const;
 };
 
 /// What follows from the messages of all ranks, by world rank. An empty message stands for a rank

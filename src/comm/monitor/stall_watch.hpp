@@ -31,6 +31,7 @@ class StallWatch {
     if (since_ns == since_ns_) return true;
     since_ns_ = since_ns;
     begun_ = now - age;
+    reports_ = 0;
     due_ = begun_ + StallTimes::in_force().first;
     return false;
   }
@@ -38,11 +39,15 @@ class StallWatch {
   std::optional<std::chrono::seconds> due(TimePoint now) {
     if (now < due_) return std::nullopt;
     due_ = now + StallTimes::in_force().again;
+    ++reports_;
     return std::chrono::duration_cast<std::chrono::seconds>(now - begun_);
   }
+  /// Returns whether due() has asked for one report of this wait so far.
+  bool is_first() const { return reports_ == 1; }
 
  private:
   std::uint64_t since_ns_ = 0;  // tells a wait from others
+  int reports_ = 0;
   TimePoint begun_{};
   TimePoint due_{};
 };

@@ -72,6 +72,8 @@ struct RankCollective {
 
 /// Returns what `call` does as an exchange. Not for an all-reduce.
 Exchange exchange_of(const RankCollective& call);
+/// Does the same in the memory of an earlier exchange.
+void set_exchange(Exchange& exchange, const RankCollective& call);
 
 /// Returns a broadcast among LSA teams as exchanges that follow each other. `teams` has the ranks
 /// of each. The root sends a part of the message to one rank of each other team, which passes it on
@@ -102,8 +104,8 @@ struct MessageRun {
   std::uint8_t team_member = 0;  ///< one more than the peer's index in this LSA team; 0: not in it
 };
 
-/// All that one launch of an exchange needs.
-struct ExchangeArguments {
+/// Where the channels of a rank lie, and how it waits: what all its launches share.
+struct ExchangeMemory {
   std::byte* scratch = nullptr;  ///< the scratch buffer of rank 0 of the team
   std::uint32_t stride_4g = 0;   ///< distance of two slots, in units of 4 GiB
   std::int32_t rank = 0;         ///< index in the team
@@ -117,26 +119,29 @@ struct ExchangeArguments {
   std::uint64_t doorbell = 0;  ///< CPU ranks: offset of the Doorbell in the scratch memory
   device::WaitControl wait;
   CallFailure* failure = nullptr;
-
-  bool reduces = false;
-  FoldOperation operation;
-  Fold fold;
-  std::uint32_t fold_signature = 0;
   /// GPU ranks, as HierarchyArguments: offsets of where a collective exchanges signatures, and of
   /// their count; 0 for sends and receives.
   std::uint64_t signatures = 0;
   std::uint64_t signature_calls = 0;
-  std::uint32_t signature = 0;
+};
+
+/// All that one launch of an exchange needs.
+struct ExchangeArguments : ExchangeMemory {
+  bool reduces = false;
+  FoldOperation operation;
+  Fold fold;
+  std::uint32_t fold_signature = 0;
+  std::uint32_t signature = 0;  ///< of a collective, for the other ranks of a GPU's team
 
   std::int32_t ctas = 1;
   std::int32_t copies = 0;
-  std::int32_t sends = 0;     ///< messages [0, sends) are sent,
-  std::int32_t messages = 0;  ///< messages [sends, messages) are received
+  std::int32_t sends = 0;      ///< messages [0, sends) are sent,
+  std::int32_t messages = 0;   ///< messages [sends, messages) are received
+  std::int32_t send_runs = 0;  ///< runs [0, send_runs) are sent,
+  std::int32_t runs = 0;       ///< runs [send_runs, runs) are received
   LocalCopy copy[kMostCopies];
   /// Run after run, and within a run in the order of the calls.
   Message message[kMostMessages];
-  std::int32_t send_runs = 0;  ///< runs [0, send_runs) are sent,
-  std::int32_t runs = 0;       ///< runs [send_runs, runs) are received
   /// One entry more ends the last. Warps from its `stream` on fold.
   MessageRun run[kMostMessages + 1];
 };
@@ -145,7 +150,7 @@ static_assert(sizeof(ExchangeArguments) <= 4096);
 
 /// Facts that the launches of one communicator share.
 struct ExchangeFacts {
-  ExchangeArguments common;  ///< without messages, copies and what they decide
+  ExchangeMemory memory;
   std::int32_t world_size = 1;
   /// GPUs: the most CTAs of a launch, all of which run at once.
   int most_ctas = 1;
@@ -159,13 +164,34 @@ struct ExchangeFacts {
   }
 };
 
-/// Cuts an exchange into launches. Launches of one rank run one after the other.
+/// Launches, in the order in which they run. Their memory is used again after clear(): a call plans
+/// without an allocation.
+class LaunchList {
+ public:
+  void clear() { size_ = 0; }
+  void drop_last() { --size_; }
+  /// Appends a launch without messages and copies.
+  ExchangeArguments& add(const ExchangeMemory& memory);
+
+  std::size_t size() const { return size_; }
+  const ExchangeArguments& operator[](std::size_t index) const { return launches_[index]; }
+  ExchangeArguments* begin() { return launches_.data(); }
+  ExchangeArguments* end() { return launches_.data() + size_; }
+  const ExchangeArguments* begin() const { return launches_.data(); }
+  const ExchangeArguments* end() const { return launches_.data() + size_; }
+
+ private:
+  std::vector<ExchangeArguments> launches_;
+  std::size_t size_ = 0;
+};
+
+/// Cuts an exchange into launches, and appends them. Launches of one rank run one after the other.
 ///
 /// A message with number i among those to its peer, which is `d` ranks to the right, belongs to
 /// round (i, d); its receiver computes the same. A launch holds whole rounds, in their order. So a
 /// launch waits only for messages of rounds that the peer's launches reach without waiting for a
 /// later launch of this rank: any cut is free of deadlock.
-std::vector<ExchangeArguments> plan_exchange(const Exchange& exchange, const ExchangeFacts& facts);
+void plan_exchange(const Exchange& exchange, const ExchangeFacts& facts, LaunchList& launches);
 
 /// Runs a launch on the calling thread, which is the rank, until all its messages have passed.
 /// Returns false if a wait was given up: buffers then hold anything.

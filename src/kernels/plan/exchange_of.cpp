@@ -31,8 +31,12 @@ std::uint32_t hash_of(std::uint64_t bytes, std::uint32_t kind, std::uint32_t typ
 /// The messages of one collective, from the point of view of one rank.
 class CollectiveExchange {
  public:
-  explicit CollectiveExchange(const RankCollective& call)
-      : call_(call), bytes_(call.count * size_of(call.operation.type)) {
+  CollectiveExchange(const RankCollective& call, Exchange& made)
+      : call_(call), bytes_(call.count * size_of(call.operation.type)), made_(made) {
+    made_.sends.clear();
+    made_.receives.clear();
+    made_.copies.clear();
+    made_.fold = {};
     const bool reduces = kernels::reduces(call.collective);
     made_.reduces = reduces;
     made_.operation = call.operation;
@@ -43,8 +47,8 @@ class CollectiveExchange {
     made_.fold_signature = signature_;
   }
 
-  Exchange make() {
-    if (bytes_ == 0) return std::move(made_);
+  void make() {
+    if (bytes_ == 0) return;
     if (kernels::reduces(call_.collective)) {
       add_fold();
     } else if (sends() && receives()) {
@@ -59,7 +63,6 @@ class CollectiveExchange {
         made_.receives.push_back(message(output_from(from), from));
       }
     }
-    return std::move(made_);
   }
 
  private:
@@ -96,7 +99,7 @@ class CollectiveExchange {
   const RankCollective& call_;
   std::uint64_t bytes_;
   std::uint32_t signature_ = 0;
-  Exchange made_;
+  Exchange& made_;
 };
 
 /// A broadcast in parts. In exchange i the root sends part i, and the first rank of each other team
@@ -165,7 +168,13 @@ class TeamsBroadcast {
 }  // namespace
 
 Exchange exchange_of(const RankCollective& call) {
-  return CollectiveExchange(call).make();
+  Exchange made;
+  set_exchange(made, call);
+  return made;
+}
+
+void set_exchange(Exchange& exchange, const RankCollective& call) {
+  CollectiveExchange(call, exchange).make();
 }
 
 std::vector<Exchange> broadcast_among_teams(const RankCollective& call,

@@ -56,7 +56,7 @@ class StreamCount {
 
   static std::int32_t lanes_of(const ExchangeFacts& facts, const Message& message) {
     const bool far = facts.index_of(message.peer) < 0;
-    const ChannelLayout& layout = far ? facts.common.far_channels : facts.common.channels;
+    const ChannelLayout& layout = far ? facts.memory.far_channels : facts.memory.channels;
     return cut_over_lanes(layout, message.bytes).lanes;
   }
 
@@ -91,34 +91,94 @@ std::size_t end_of_launch(const std::vector<Placed>& placed, std::size_t next,
   return end;
 }
 
+ExchangeArguments& begin_launch(const Exchange& exchange, const ExchangeFacts& facts,
+                                LaunchList& launches) {
+  ExchangeArguments& launch = launches.add(facts.memory);
+  launch.reduces = exchange.reduces;
+  launch.operation = exchange.operation;
+  launch.fold_signature = exchange.fold_signature;
+  return launch;
+}
+
+/// Appends messages to a launch, those of one direction and peer behind each other.
+class MessagePlacer {
+ public:
+  MessagePlacer(ExchangeArguments& launch, const ExchangeFacts& facts)
+      : launch_(launch), facts_(facts) {}
+
+  void add(const Message& message, bool is_send) {
+    const bool is_new = launch_.runs == (is_send ? 0 : launch_.send_runs) ||
+                        launch_.message[launch_.messages - 1].peer != message.peer;
+    if (is_new) begin_run(message.peer);
+    if (is_send) launch_.send_runs = launch_.runs;
+    lanes_ = std::max(lanes_, StreamCount::lanes_of(facts_, message));
+    launch_.message[launch_.messages++] = message;
+    if (is_send) launch_.sends = launch_.messages;
+  }
+  /// Ends the last run. Returns how many warps the messages take.
+  std::int32_t finish() {
+    streams_ += std::exchange(lanes_, 0);
+    set_begin(launch_.run[launch_.runs]);
+    launch_.ctas = std::max(launch_.ctas, ctas_for(streams_));
+    return streams_;
+  }
+
+ private:
+  void begin_run(std::int32_t peer) {
+    streams_ += std::exchange(lanes_, 0);
+    MessageRun& run = launch_.run[launch_.runs++];
+    set_begin(run);
+    run.team_member = static_cast<std::uint8_t>(facts_.index_of(peer) + 1);
+  }
+  void set_begin(MessageRun& run) const {
+    run.stream = static_cast<std::uint16_t>(streams_);
+    run.message = static_cast<std::uint8_t>(launch_.messages);
+  }
+
+  ExchangeArguments& launch_;
+  const ExchangeFacts& facts_;
+  std::int32_t streams_ = 0;
+  std::int32_t lanes_ = 0;  // of the last run
+};
+
+/// Returns whether messages to one peer stand together, as a collective's do.
+bool are_in_runs(const std::vector<Message>& messages, const ExchangeFacts& facts, bool is_send) {
+  std::int32_t last = 0;
+  for (const Message& message : messages) {
+    const std::int32_t ahead = message.peer - facts.memory.world_rank;
+    const std::int32_t distance =
+        ((is_send ? ahead : -ahead) + facts.world_size) % facts.world_size;
+    if (distance < last) return false;
+    last = distance;
+  }
+  return true;
+}
+
+/// Puts all messages into one launch, if they fit and need no sorting. Returns whether they did.
+bool place_at_once(const Exchange& exchange, const ExchangeFacts& facts, LaunchList& launches) {
+  const std::size_t messages = exchange.sends.size() + exchange.receives.size();
+  if (messages > static_cast<std::size_t>(facts.most_messages) ||
+      !are_in_runs(exchange.sends, facts, true) || !are_in_runs(exchange.receives, facts, false)) {
+    return false;
+  }
+  MessagePlacer placer(begin_launch(exchange, facts, launches), facts);
+  for (const Message& message : exchange.sends) placer.add(message, true);
+  for (const Message& message : exchange.receives) placer.add(message, false);
+  const std::int32_t streams = placer.finish();
+  if (facts.most_ctas == 0 || streams <= facts.most_ctas * kMaxWarps) return true;
+  launches.drop_last();
+  return false;
+}
+
 void place_messages(ExchangeArguments& launch, const ExchangeFacts& facts,
                     std::vector<Placed> part) {
   // A rank begins with its neighbour, so that not all send to one rank at once.
   std::stable_sort(part.begin(), part.end(), [](const Placed& a, const Placed& b) {
     return std::pair(!a.is_send, a.distance) < std::pair(!b.is_send, b.distance);
   });
-  std::int32_t streams = 0;
-  std::int32_t lanes = 0;  // of the last run
-  for (std::size_t i = 0; i < part.size(); ++i) {
-    const Placed& one = part[i];
-    const bool is_new =
-        i == 0 || part[i - 1].is_send != one.is_send || part[i - 1].distance != one.distance;
-    if (is_new) {
-      streams += std::exchange(lanes, 0);
-      MessageRun& run = launch.run[launch.runs++];
-      run.stream = static_cast<std::uint16_t>(streams);
-      run.message = static_cast<std::uint8_t>(launch.messages);
-      run.team_member = static_cast<std::uint8_t>(facts.index_of(one.message->peer) + 1);
-      if (one.is_send) launch.send_runs = launch.runs;
-    }
-    lanes = std::max(lanes, StreamCount::lanes_of(facts, *one.message));
-    launch.message[launch.messages++] = *one.message;
-    if (one.is_send) launch.sends = launch.messages;
-  }
-  streams += lanes;
-  launch.run[launch.runs].stream = static_cast<std::uint16_t>(streams);
-  launch.run[launch.runs].message = static_cast<std::uint8_t>(launch.messages);
-  launch.ctas = std::max(launch.ctas, ctas_for(streams));
+  MessagePlacer placer(launch, facts);
+  for (const Placed& one : part) placer.add(*one.message, one.is_send);
+  placer.finish();
 }
 
 /// Copies leave with the first launches, a few with each.
@@ -136,42 +196,50 @@ std::size_t place_copies(ExchangeArguments& launch, const ExchangeFacts& facts,
   return next;
 }
 
-ExchangeArguments begin_launch(const Exchange& exchange, const ExchangeFacts& facts) {
-  ExchangeArguments launch = facts.common;
-  launch.ctas = 1;
-  launch.reduces = exchange.reduces;
-  launch.operation = exchange.operation;
-  launch.fold_signature = exchange.fold_signature;
-  return launch;
+/// Cuts the messages into as many launches as they take.
+void plan_in_rounds(const Exchange& exchange, const ExchangeFacts& facts, LaunchList& launches) {
+  using Offset = std::vector<Placed>::difference_type;
+  const std::vector<Placed> placed = in_rounds(exchange, facts.memory.world_rank, facts.world_size);
+  for (std::size_t next = 0; next < placed.size();) {
+    const std::size_t end = end_of_launch(placed, next, facts);
+    place_messages(
+        begin_launch(exchange, facts, launches), facts,
+        {placed.begin() + static_cast<Offset>(next), placed.begin() + static_cast<Offset>(end)});
+    next = end;
+  }
 }
 
 }  // namespace
 
-std::vector<ExchangeArguments> plan_exchange(const Exchange& exchange, const ExchangeFacts& facts) {
-  using Offset = std::vector<Placed>::difference_type;
-  const std::vector<Placed> placed =
-      in_rounds(exchange, facts.common.world_rank, std::max(1, facts.world_size));
-  std::vector<ExchangeArguments> launches;
-  std::size_t next = 0;
+ExchangeArguments& LaunchList::add(const ExchangeMemory& memory) {
+  if (size_ == launches_.size()) launches_.emplace_back();
+  ExchangeArguments& launch = launches_[size_++];
+  static_cast<ExchangeMemory&>(launch) = memory;
+  launch.fold = {};
+  launch.signature = 0;
+  launch.ctas = 1;
+  launch.copies = launch.sends = launch.messages = launch.send_runs = launch.runs = 0;
+  launch.run[0] = {};
+  return launch;
+}
+
+void plan_exchange(const Exchange& exchange, const ExchangeFacts& facts, LaunchList& launches) {
+  const std::size_t first = launches.size();
+  if (!place_at_once(exchange, facts, launches)) plan_in_rounds(exchange, facts, launches);
   std::size_t next_copy = 0;
-  do {
-    ExchangeArguments& launch = launches.emplace_back(begin_launch(exchange, facts));
-    const std::size_t end = end_of_launch(placed, next, facts);
-    place_messages(
-        launch, facts,
-        {placed.begin() + static_cast<Offset>(next), placed.begin() + static_cast<Offset>(end)});
-    next = end;
+  for (std::size_t i = first; i < launches.size() || next_copy < exchange.copies.size(); ++i) {
+    ExchangeArguments& launch =
+        i < launches.size() ? launches.begin()[i] : begin_launch(exchange, facts, launches);
     next_copy = place_copies(launch, facts, exchange.copies, next_copy);
-  } while (next < placed.size() || next_copy < exchange.copies.size());
+  }
   if (exchange.fold.bytes > 0) {
     // What it waits for is sent by the same launch of each peer, so all must be in one: a message
     // and a lane for each rank of a team.
-    ExchangeArguments& launch = launches.back();
+    ExchangeArguments& launch = launches.begin()[launches.size() - 1];
     launch.fold = exchange.fold;
     const LaneCut cut = cut_over_lanes(launch.channels, exchange.fold.bytes);
     launch.ctas = std::max(launch.ctas, ctas_for(launch.run[launch.runs].stream + cut.lanes));
   }
-  return launches;
 }
 
 }  // namespace oriel::kernels

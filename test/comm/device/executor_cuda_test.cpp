@@ -107,9 +107,9 @@ class JoinedStreams {
   void run(const std::vector<void*>& streams, std::size_t launches) {
     driver.calls.clear();
     comm::ExchangeCall call;
-    call.launches.resize(launches);
+    for (std::size_t i = 0; i < launches; ++i) call.launches.add({});
     call.streams = streams;
-    const Status done = executor_->run_exchange(std::move(call));
+    const Status done = executor_->run_exchange(call);
     CHECK(done.ok());
   }
   /// Runs so many launches, of which the last one fails.
@@ -117,9 +117,9 @@ class JoinedStreams {
     driver.calls.clear();
     driver.launches_left = launches - 1;
     comm::ExchangeCall call;
-    call.launches.resize(launches);
+    for (std::size_t i = 0; i < launches; ++i) call.launches.add({});
     call.streams = streams;
-    Status done = executor_->run_exchange(std::move(call));
+    Status done = executor_->run_exchange(call);
     driver.launches_left = 100;
     return done;
   }

@@ -108,6 +108,20 @@ TEST_CASE("ranks that hold the same messages agree; a malformed one is named", "
   CHECK(comm::make_topology(messages, 8).ok());
 }
 
+TEST_CASE("a rank says by which path it reaches each other rank of its node", "[req:5.13]") {
+  std::vector<Bytes> messages;
+  for (int rank = 0; rank < 5; ++rank) {
+    topo::RankInfo info = on_host(rank);
+    info.numa = rank < 3 ? 0 : 1;
+    info.node.host = rank < 4 ? 1 : 2;
+    messages.push_back(topo::encode(info));
+  }
+  const auto topology = comm::make_topology(messages, 8);
+  REQUIRE(topology.ok());
+  CHECK(topology->reach_of(1) == "ranks 0, 2 by host memory, 1 hop; rank 3 by host memory, 2 hops");
+  CHECK(topology->reach_of(4).empty());  // alone on its node
+}
+
 TEST_CASE("what ranks add is part of what they agree on; a malformed word is named", "[req:2.6]") {
   std::vector<Bytes> messages;
   for (int rank = 0; rank < 4; ++rank) {

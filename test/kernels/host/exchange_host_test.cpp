@@ -12,6 +12,7 @@
 
 #include "device/lsa_memory.hpp"
 #include "kernels/plan/exchange.hpp"
+#include "kernels/plan/planned_launches.hpp"
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
@@ -39,13 +40,13 @@ class Team {
   ExchangeFacts facts(int rank, int most_messages = kMostMessages) {
     ExchangeFacts facts;
     facts.most_messages = most_messages;
-    facts.common.scratch = reinterpret_cast<std::byte*>(mapping_.base());
-    facts.common.stride_4g = test::LsaMemory::kStride4g;
-    facts.common.rank = facts.common.world_rank = rank;
-    facts.common.ranks = facts.world_size = ranks_;
-    facts.common.channels = layout_;
-    facts.common.wait.timeout_ns = 20'000'000'000;
-    facts.common.failure = &failures_[static_cast<std::size_t>(rank)];
+    facts.memory.scratch = reinterpret_cast<std::byte*>(mapping_.base());
+    facts.memory.stride_4g = test::LsaMemory::kStride4g;
+    facts.memory.rank = facts.memory.world_rank = rank;
+    facts.memory.ranks = facts.world_size = ranks_;
+    facts.memory.channels = layout_;
+    facts.memory.wait.timeout_ns = 20'000'000'000;
+    facts.memory.failure = &failures_[static_cast<std::size_t>(rank)];
     return facts;
   }
   const CallFailure& failure(int rank) const { return failures_[static_cast<std::size_t>(rank)]; }
@@ -62,7 +63,7 @@ class Team {
   }
 
   /// Runs the launches of one rank, with a pause now and then.
-  static bool run(const std::vector<ExchangeArguments>& launches, std::mt19937_64& random) {
+  static bool run(const LaunchList& launches, std::mt19937_64& random) {
     for (const ExchangeArguments& launch : launches) {
       if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
       if (!run_exchange_on_host(launch)) return false;
@@ -146,7 +147,7 @@ TEST_CASE("random groups of sends and receives, cut at random, deliver every byt
         if (!exchange.ok()) return false;
         // Each rank cuts where it likes.
         const int most = 1 + static_cast<int>(own() % 20);
-        return Team::run(plan_exchange(exchange.value(), team.facts(rank, most)), own);
+        return Team::run(test::launches_of(exchange.value(), team.facts(rank, most)), own);
       });
       REQUIRE(good == ranks);
       for (const Letter& letter : letters) REQUIRE(letter.received == letter.sent);
@@ -221,7 +222,7 @@ bool play(Team& team, const BlockCase& one, int rank, std::uint64_t seed) {
   call.count = one.count;
   call.operation.type = DataType::u32;
   std::mt19937_64 random(seed + static_cast<unsigned>(rank));
-  if (!Team::run(plan_exchange(exchange_of(call), team.facts(rank)), random)) return false;
+  if (!Team::run(test::launches_of(exchange_of(call), team.facts(rank)), random)) return false;
   for (std::uint64_t i = 0; gets(one, rank) && i < got; ++i) {
     if (to[i] != expected(one, rank, team.ranks(), i)) return false;
   }
@@ -256,7 +257,7 @@ TEST_CASE("two ranks whose messages differ in size are told so, and nothing hang
     std::mt19937_64 random(1);
     const std::vector<PointToPoint> calls = {
         {rank == 0, data.data(), rank == 0 ? 4000u : 3000u, 1 - rank}};
-    return Team::run(plan_exchange(exchange_of(calls, rank).value(), team.facts(rank)), random);
+    return Team::run(test::launches_of(exchange_of(calls, rank).value(), team.facts(rank)), random);
   });
   CHECK(good == 1);  // the sender has long gone
   CHECK(team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::world_signature));
@@ -283,7 +284,7 @@ TEST_CASE("a launch holds whole rounds, in their order", "[req:5.1]") {
       calls.push_back({false, data.data(), 64, peer});
     }
   }
-  const auto launches = plan_exchange(exchange_of(calls, 1).value(), team.facts(1, 8));
+  const auto launches = test::launches_of(exchange_of(calls, 1).value(), team.facts(1, 8));
   REQUIRE(launches.size() == 4);  // 15 rounds of two messages, four rounds a launch
   // With three peers the launches begin at rounds 0, 4, 8 and 12: each peer's messages so far.
   std::vector<int> sent(4);

@@ -12,6 +12,7 @@
 
 #include "kernels/plan/exchange.hpp"
 #include "kernels/plan/kernel_set.hpp"
+#include "kernels/plan/planned_launches.hpp"
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
@@ -31,12 +32,12 @@ ExchangeFacts facts_of(int rank, int ranks, int most_messages = kMostMessages, i
   facts.most_messages = most_messages;
   facts.most_ctas = kCap;
   facts.world_size = ranks;
-  facts.common.world_rank = rank;
-  facts.common.rank = rank % team;
+  facts.memory.world_rank = rank;
+  facts.memory.rank = rank % team;
   const int first = rank - rank % team;
-  facts.common.ranks = std::min(team, ranks - first);
-  facts.common.channels = make_channel_layout(Backend::cuda, facts.common.ranks, kCap, 0, 1 << 20);
-  facts.common.far_channels = make_far_channel_layout(Backend::cuda, ranks, 1 << 20, 1 << 20);
+  facts.memory.ranks = std::min(team, ranks - first);
+  facts.memory.channels = make_channel_layout(Backend::cuda, facts.memory.ranks, kCap, 0, 1 << 20);
+  facts.memory.far_channels = make_far_channel_layout(Backend::cuda, ranks, 1 << 20, 1 << 20);
   for (int other = 0; other < ranks; ++other) {
     const bool near = other - other % team == first;
     facts.team_index.push_back(static_cast<std::int16_t>(near ? other % team : -1));
@@ -62,8 +63,8 @@ std::vector<PointToPoint> calls_of(const std::vector<Parcel>& parcels, int rank)
 
 void enqueue(LaunchModel& model, int communicator, const Exchange& exchange,
              const ExchangeFacts& facts) {
-  for (const auto& launch : plan_exchange(exchange, facts)) {
-    model.enqueue(facts.common.world_rank, communicator, launch);
+  for (const auto& launch : test::launches_of(exchange, facts)) {
+    model.enqueue(facts.memory.world_rank, communicator, launch);
   }
 }
 
@@ -72,7 +73,7 @@ std::uint64_t size_of_some_slots(std::mt19937_64& random, const ChannelLayout& c
 }
 
 std::vector<Parcel> random_parcels(int ranks, std::mt19937_64& random) {
-  const ChannelLayout channels = facts_of(0, ranks).common.channels;
+  const ChannelLayout channels = facts_of(0, ranks).memory.channels;
   std::vector<Parcel> parcels(1 + random() % static_cast<unsigned>(3 * ranks));
   for (Parcel& parcel : parcels) {
     parcel.from = static_cast<int>(random() % static_cast<unsigned>(ranks));
@@ -89,7 +90,7 @@ RankCollective random_collective(int ranks, bool one_team, std::mt19937_64& rand
   } while (!one_team && reduces(call.collective));
   call.ranks = ranks;
   call.root = static_cast<int>(random() % static_cast<unsigned>(ranks));
-  call.count = size_of_some_slots(random, facts_of(0, ranks).common.channels);
+  call.count = size_of_some_slots(random, facts_of(0, ranks).memory.channels);
   call.operation.type = DataType::u8;
   return call;
 }

@@ -1,0 +1,139 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/communicator/flight_recorder.hpp"
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "comm/communicator/call_text.hpp"
+
+namespace oriel::comm {
+namespace {
+
+std::uint64_t word_of(const void* stream) {
+  return static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(stream));
+}
+
+std::uint64_t packed(FlightKind kind, const kernels::CollectiveCall& call) {
+  return std::uint64_t{static_cast<std::uint32_t>(call.root)} << 32 |
+         static_cast<std::uint64_t>(kind) << 24 |
+         static_cast<std::uint64_t>(call.collective) << 16 |
+         static_cast<std::uint64_t>(call.type) << 8 | static_cast<std::uint64_t>(call.op);
+}
+
+}  // namespace
+
+FlightRecorder::FlightRecorder(FlightFacts facts)
+    : facts_(std::move(facts)),
+      started_(SteadyClock::instance().now()),
+      started_ticks_(ticks()),
+      slots_(std::make_unique<Slot[]>(kRecords)),
+      messages_(2 * static_cast<std::size_t>(facts_.size)) {}
+
+void FlightRecorder::note(const FlightRecord& record) {
+  const std::uint64_t position = next_.load(std::memory_order_relaxed);
+  Slot& slot = slots_[position % kRecords];
+  slot.version.store(2 * position + 1, std::memory_order_relaxed);
+  // With release, so that nobody sees one of these and still the version before.
+  slot.what.store(packed(record.kind, record.call), std::memory_order_release);
+  slot.count.store(record.call.count, std::memory_order_release);
+  slot.number.store(record.number, std::memory_order_release);
+  slot.group.store(record.group, std::memory_order_release);
+  slot.stream.store(record.stream, std::memory_order_release);
+  slot.enqueued.store(record.enqueued, std::memory_order_release);
+  slot.ended.store(0, std::memory_order_release);
+  slot.version.store(2 * position + 2, std::memory_order_release);
+  next_.store(position + 1, std::memory_order_release);
+}
+
+void FlightRecorder::enter(const kernels::CollectiveCall& call, const void* stream) {
+  entered_ = next_.load(std::memory_order_relaxed);
+  note({.call = call,
+        .number = ++collectives_,
+        .group = ++groups_,
+        .stream = word_of(stream),
+        .enqueued = ticks()});
+  now_.store(kCollective, std::memory_order_relaxed);
+}
+
+void FlightRecorder::enter(std::span<const PointToPointRequest> requests) {
+  entered_ = next_.load(std::memory_order_relaxed);
+  ++groups_;
+  const std::uint64_t now = ticks();
+  std::uint64_t sends = 0;
+  for (const PointToPointRequest& request : requests) {
+    const int place = request.is_send ? request.peer : facts_.size + request.peer;
+    note({.kind = request.is_send ? FlightKind::send : FlightKind::receive,
+          .call = {.type = request.type, .count = request.count, .root = request.peer},
+          .number = ++messages_[static_cast<std::size_t>(place)],
+          .group = groups_,
+          .stream = word_of(request.stream),
+          .enqueued = now});
+    if (request.is_send) ++sends;
+  }
+  now_.store(sends << 32 | (requests.size() - sends), std::memory_order_relaxed);
+}
+
+void FlightRecorder::leave(bool completed) {
+  now_.store(0, std::memory_order_relaxed);
+  if (!completed) return;
+  const std::uint64_t now = ticks();
+  const std::uint64_t next = next_.load(std::memory_order_relaxed);
+  const std::uint64_t kept = next < kRecords ? 0 : next - kRecords;
+  for (std::uint64_t position = std::max(entered_, kept); position < next; ++position) {
+    slots_[position % kRecords].ended.store(now, std::memory_order_release);
+  }
+}
+
+std::optional<FlightRecord> FlightRecorder::read(std::uint64_t position) const {
+  const Slot& slot = slots_[position % kRecords];
+  const auto get = [](const Word& word) { return word.load(std::memory_order_acquire); };
+  if (get(slot.version) != 2 * position + 2) return std::nullopt;
+  const std::uint64_t what = get(slot.what);
+  const auto byte = [&](int place) { return static_cast<std::uint8_t>(what >> place); };
+  FlightRecord record;
+  record.kind = static_cast<FlightKind>(byte(24));
+  record.call = {static_cast<kernels::Collective>(byte(16)), static_cast<DataType>(byte(8)),
+                 static_cast<ReduceOp>(byte(0)), get(slot.count),
+                 static_cast<std::int32_t>(what >> 32)};
+  record.number = get(slot.number);
+  record.group = get(slot.group);
+  record.stream = get(slot.stream);
+  record.enqueued = get(slot.enqueued);
+  record.ended = get(slot.ended);
+  if (slot.version.load(std::memory_order_relaxed) != 2 * position + 2) return std::nullopt;
+  return record;
+}
+
+std::vector<FlightRecord> FlightRecorder::records() const {
+  const std::uint64_t next = next_.load(std::memory_order_acquire);
+  std::vector<FlightRecord> found;
+  for (std::uint64_t at = next < kRecords ? 0 : next - kRecords; at < next; ++at) {
+    if (const auto record = read(at)) found.push_back(*record);
+  }
+  return found;
+}
+
+bool FlightRecorder::is_in_point_to_point() const {
+  const std::uint64_t now = now_.load(std::memory_order_relaxed);
+  return now != 0 && now != kCollective;
+}
+
+std::string FlightRecorder::point_to_point_text() const {
+  const std::uint64_t now = now_.load(std::memory_order_relaxed);
+  if (now == 0 || now == kCollective) return {};
+  return text_of({static_cast<std::uint32_t>(now >> 32), static_cast<std::uint32_t>(now)});
+}
+
+std::string FlightRecorder::enqueued_text() const {
+  const std::uint64_t next = next_.load(std::memory_order_acquire);
+  const auto last = next > 0 ? read(next - 1) : std::nullopt;
+  if (!last) return {};
+  const bool is_collective = last->kind == FlightKind::collective;
+  return fmt::format("number {}, is {}", last->group,
+                     is_collective ? text_of(last->call) : point_to_point_text());
+}
+
+}  // namespace oriel::comm

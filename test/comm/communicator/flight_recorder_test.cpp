@@ -1,0 +1,226 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/communicator/flight_recorder.hpp"
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include "api/api_ranks.hpp"
+#include "comm/support/stall_log.hpp"
+#include "support/process_state.hpp"
+#include "support/ranks.hpp"
+#include "support/sanitized.hpp"
+
+/// The last calls of each rank, and the file in which they stand.
+namespace oriel::test {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using comm::FlightFacts;
+using comm::FlightKind;
+using comm::FlightRecorder;
+
+kernels::CollectiveCall sum_of(std::uint64_t count) {
+  return {kernels::Collective::all_reduce, DataType::f32, ReduceOp::sum, count, 0};
+}
+
+/// A folder for files of ranks, and the lines that processes write to their log meanwhile.
+class DumpFolder {
+ public:
+  DumpFolder() { fs::create_directory(folder_); }
+  ~DumpFolder() { fs::remove_all(folder_); }
+  DumpFolder(const DumpFolder&) = delete;
+  DumpFolder& operator=(const DumpFolder&) = delete;
+
+  std::string path() const { return folder_.string(); }
+  /// Returns the text of the rank's file; empty if there is none.
+  std::string text(int rank) const {
+    for (const auto& entry : fs::directory_iterator(folder_)) {
+      const std::string name = entry.path().filename().string();
+      if (name.find(fmt::format("-rank{}-", rank)) == std::string::npos) continue;
+      if (name.ends_with(".json")) return read(entry.path());
+    }
+    return {};
+  }
+  std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_), {}));
+  }
+  static std::string read(const fs::path& path) {
+    std::ifstream in(path);
+    return {std::istreambuf_iterator<char>(in), {}};
+  }
+
+ private:
+  const fs::path folder_ = fmt::format("/tmp/oriel-flight-{}", ::getpid());
+};
+
+std::size_t times_in(const std::string& text, const std::string& part) {
+  std::size_t count = 0;
+  for (auto at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+}  // namespace
+
+TEST_CASE("a recorder of more than 1,024 calls, read, has the last ones in order", "[req:5.7]") {
+  FlightRecorder recorder({.size = 2});
+  CHECK(recorder.records().empty());
+  int stream = 0;
+  for (std::uint64_t count = 1; count <= 1500; ++count) {
+    recorder.enter(sum_of(count), &stream);
+    CHECK(recorder.is_in_collective());
+    if (count < 1500) recorder.leave(count != 1499);
+  }
+  const auto records = recorder.records();
+  REQUIRE(records.size() == 1024);
+  for (std::size_t i = 0; i < records.size(); ++i) {
+    const auto& record = records[i];
+    CHECK(record.number == 477 + i);
+    CHECK(record.call == sum_of(record.number));
+    CHECK(record.stream == reinterpret_cast<std::uintptr_t>(&stream));
+    CHECK((record.ended >= record.enqueued) == (record.number < 1499));  // else failed, or runs
+  }
+}
+
+TEST_CASE("sends and receives of a group, recorded, are numbered for each peer and direction",
+          "[req:5.7]") {
+  FlightRecorder recorder({.size = 3});
+  const comm::PointToPointRequest send{.is_send = true, .count = 5, .peer = 2};
+  const comm::PointToPointRequest receive{.is_send = false, .count = 6, .peer = 2};
+  const std::vector<comm::PointToPointRequest> group{send, receive, send};
+  recorder.enter(group);
+  CHECK(recorder.is_in_point_to_point());
+  CHECK(recorder.point_to_point_text() == "a group of 2 sends and 1 receives");
+  CHECK(recorder.enqueued_text() == "number 1, is a group of 2 sends and 1 receives");
+  recorder.leave(true);
+  CHECK(recorder.point_to_point_text().empty());
+  recorder.enter(std::vector{send});
+  const auto records = recorder.records();
+  REQUIRE(records.size() == 4);
+  const std::uint64_t numbers[] = {1, 1, 2, 3};
+  for (std::size_t i = 0; i < 4; ++i) {
+    CHECK(records[i].kind == (i == 1 ? FlightKind::receive : FlightKind::send));
+    CHECK(records[i].number == numbers[i]);
+    CHECK(records[i].call.root == 2);
+    CHECK((records[i].ended != 0) == (i < 3));
+  }
+}
+
+TEST_CASE("records read while their rank makes calls are whole or left out", "[req:5.7]") {
+  FlightRecorder recorder({.size = 1});
+  std::atomic<bool> ended = false;
+  std::jthread caller([&] {
+    for (std::uint64_t count = 1; !ended; ++count) {
+      recorder.enter(sum_of(count), reinterpret_cast<const void*>(count));
+      recorder.leave(true);
+    }
+  });
+  std::size_t read = 0, torn = 0;
+  const auto enough = static_cast<std::size_t>(repeats(200'000));
+  while (read < enough) {
+    for (const auto& record : recorder.records()) {
+      ++read;
+      if (record.call.count != record.number || record.stream != record.number) ++torn;
+    }
+  }
+  ended = true;
+  CHECK(torn == 0);
+}
+
+TEST_CASE("a file of a rank, written twice, replaces what lies there and follows no link",
+          "[req:5.7]") {
+  const DumpFolder folder;
+  const fs::path other = folder.path() + "/other";
+  std::ofstream(other) << "kept";
+  const std::string name =
+      fmt::format("{}/flight-00000000000000ab-rank1-{}.json", folder.path(), ::getpid());
+  fs::create_symlink(other, name);
+  FlightRecorder recorder(
+      {.folder = folder.path(), .communicator = 0xab, .name = "a \"b\"\n", .rank = 1, .size = 2});
+  recorder.enter(sum_of(7), nullptr);
+  recorder.write("first", false);
+  recorder.write("the last", true);
+  recorder.write("behind the last", false);
+  CHECK(DumpFolder::read(other) == "kept");
+  CHECK_FALSE(fs::is_symlink(name));
+  CHECK(folder.files() == 2);
+  CHECK_NOTHROW(require_words(
+      DumpFolder::read(name),
+      {R"("communicator": "00000000000000ab", "name": "a \"b\"\u000a",)",
+       R"("rank": 1, "ranks": 2,)", R"("reason": "the last")",
+       R"({"kind": "all-reduce", "op": "sum", "number": 1, "count": 7, "type": "f32",)",
+       R"("ended_ns": null})"}));
+}
+
+TEST_CASE("a folder that is not there is named once in the log, and nothing fails", "[req:5.7]") {
+  const DumpFolder folder;
+  const std::string log = folder.path() + "/log";
+  check_all_ok(play(Cast::processes, 1, [&](Players&) {
+    const Environment environment(
+        Variables{{"ORIEL_LOG", ""}, {"NCCL_DEBUG", ""}, {"ORIEL_LOG_FILE", log}});
+    FlightRecorder recorder({.folder = folder.path() + "/missing"});
+    recorder.write("first", false);
+    recorder.write("second", true);
+  }));
+  const std::string lines = DumpFolder::read(log);
+  CHECK(times_in(lines, "ORIEL_DUMP_DIR") == 1);
+  CHECK_NOTHROW(require_words(lines, {"WARN", "/missing/flight-", "No such file or directory"}));
+}
+
+TEST_CASE("ranks in different calls write both, each as not ended, with the error", "[req:5.7]") {
+  const DumpFolder folder;
+  const Environment environment(Variables{{"ORIEL_DUMP_DIR", folder.path()}});
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    auto comm = join(players, {.name = "gradients"});
+    add_one(comm);
+    std::vector<float> data(8);
+    const std::size_t count = players.first() == 0 ? 4 : 8;
+    const auto done =
+        comm.all_reduce({.input = data.data(), .output = data.data(), .count = count});
+    must_fail(done, ErrorCode::invalid_usage, {"are in different calls"});
+    // The call returns when the file is there.
+    const std::string text = folder.text(players.first());
+    require_words(text,
+                  {"\"name\": \"gradients\"", "are in different calls", "\"count\": 1,",
+                   fmt::format("\"number\": 2, \"count\": {},", count), "\"ended_ns\": null"});
+    require(times_in(text, "\"ended_ns\": null") == 1, "only the last call has not ended");
+    players.barrier();
+  }));
+  CHECK(folder.files() == 2);
+}
+
+TEST_CASE("a stall is written by the rank that waits and by the rank that it waits for",
+          "[req:5.7]") {
+  const StallLog log;
+  const DumpFolder folder;
+  const Environment environment(Variables{{"ORIEL_DUMP_DIR", folder.path()}});
+  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    auto comm = join(players);
+    add_one(comm);
+    const bool is_late = players.first() == 1;
+    if (is_late) {
+      require(eventually([&] { return !folder.text(0).empty() && !folder.text(1).empty(); }),
+              "both files");
+    }
+    add_one(comm);
+    players.barrier();
+  }));
+  CHECK_NOTHROW(require_words(folder.text(0), {"\"reason\": \"stalled: rank 0 has waited for 1 s",
+                                               "\"number\": 2,", "\"ended_ns\": null"}));
+  CHECK_NOTHROW(
+      require_words(folder.text(1), {"\"reason\": \"another rank has waited for long\""}));
+  CHECK(times_in(folder.text(1), "\"kind\"") == 1);
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,240 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "comm/support/in_teams.hpp"
+#include "gpu/gpu_ranks.hpp"
+#include "gpu/graph.hpp"
+
+/// Broadcast, reduce, all-to-all, gather, scatter, sends and receives on GPUs: by threads and by
+/// processes, on one node and on several, alone, in groups and in graphs.
+namespace oriel::test {
+namespace {
+
+const int kGpus = gpus();  // skips the program
+using Element = std::uint32_t;
+
+/// What element `index` is that `from` has for `to` in step `step`. Sums of 8 of them fit.
+Element element(int from, int to, std::uint64_t step, std::size_t index) {
+  const std::uint64_t mixed = (static_cast<std::uint64_t>(from * 64 + to) + step * 4096 + index) *
+                              std::uint64_t{0x9e3779b97f4a7c15};
+  return static_cast<Element>(mixed >> 40);
+}
+
+/// One rank, with room for `most` elements for each rank to send and to receive.
+class ExchangingRank {
+ public:
+  ExchangingRank(Players& players, std::size_t most, bool registered)
+      : me_(players.first()), size_(players.size()), most_(most), gpu_(me_) {
+    const std::size_t bytes = 2 * most * static_cast<std::size_t>(size_) * sizeof(Element);
+    window_bytes_ = (bytes + (std::size_t{2} << 20) - 1) >> 21 << 21;
+    base_ = reinterpret_cast<Element*>(gpu_.allocate(window_bytes_, registered));
+    comm_ = init_rank(players, gpu_);
+    if (registered) {
+      require(
+          ncclCommWindowRegister(comm_, base_, window_bytes_, &window_, NCCL_WIN_COLL_SYMMETRIC),
+          "ncclCommWindowRegister");
+    }
+  }
+  void end(Players& players) {
+    if (window_ != nullptr) require(ncclCommWindowDeregister(comm_, window_), "deregister");
+    players.barrier();
+    require(ncclCommDestroy(comm_), "ncclCommDestroy");
+  }
+
+  RankGpu& gpu() { return gpu_; }
+  ncclComm_t comm() const { return comm_; }
+  /// Blocks lie one behind the other.
+  Element* input(int block = 0) const { return base_ + static_cast<std::size_t>(block) * count_; }
+  Element* output(int block = 0) const {
+    return base_ + static_cast<std::size_t>(size_) * most_ +
+           static_cast<std::size_t>(block) * count_;
+  }
+
+  /// Makes every collective and a ring of messages with `count` elements, and checks what it gets.
+  void check_all(std::uint64_t step, std::size_t count, int root, bool in_graph) {
+    const auto run = [&](const char* what, const auto& call) {
+      what_ = fmt::format("{} of {} elements, root {}, step {}", what, count, root, ++step);
+      prepare(step, count);
+      if (in_graph) {
+        const Graph graph = Graph::capture(gpu_.stream(), call);
+        graph.launch(gpu_.stream());
+        gpu_.wait(gpu_.stream(), comm_);
+      } else {
+        call();
+        gpu_.wait(gpu_.stream(), comm_);
+      }
+    };
+    cudaStream_t stream = gpu_.stream();
+    run("a broadcast", [&] {
+      require(ncclBroadcast(input(), output(), count, ncclUint32, root, comm_, stream), "call");
+    });
+    expect(0, count, [&](std::size_t i) { return element(root, 0, step, i); });
+    run("a reduce", [&] {
+      require(ncclReduce(input(), output(), count, ncclUint32, ncclSum, root, comm_, stream),
+              "call");
+    });
+    if (me_ == root) {
+      expect(0, count, [&](std::size_t i) {
+        Element sum = 0;
+        for (int from = 0; from < size_; ++from) sum += element(from, 0, step, i);
+        return sum;
+      });
+    }
+    run("an all-to-all", [&] {
+      require(ncclAlltoAll(input(), output(), count, ncclUint32, comm_, stream), "call");
+    });
+    for (int from = 0; from < size_; ++from) {
+      expect(from, count, [&](std::size_t i) { return element(from, me_, step, i); });
+    }
+    run("a gather", [&] {
+      require(ncclGather(input(), output(), count, ncclUint32, root, comm_, stream), "call");
+    });
+    for (int from = 0; from < size_ && me_ == root; ++from) {
+      expect(from, count, [&](std::size_t i) { return element(from, 0, step, i); });
+    }
+    run("a scatter", [&] {
+      require(ncclScatter(input(), output(), count, ncclUint32, root, comm_, stream), "call");
+    });
+    expect(0, count, [&](std::size_t i) { return element(root, me_, step, i); });
+    const int right = (me_ + 1) % size_, left = (me_ + size_ - 1) % size_;
+    run("a ring", [&] {
+      require(ncclGroupStart(), "ncclGroupStart");
+      require(ncclSend(input(), count, ncclUint32, right, comm_, stream), "ncclSend");
+      require(ncclRecv(output(), count, ncclUint32, left, comm_, stream), "ncclRecv");
+      require(ncclGroupEnd(), "ncclGroupEnd");
+    });
+    expect(0, count, [&](std::size_t i) { return element(left, 0, step, i); });
+  }
+
+  /// Fills the blocks to send and clears those to receive.
+  void prepare(std::uint64_t step, std::size_t count) {
+    count_ = count;
+    std::vector<Element> values(count);
+    for (int to = 0; to < size_; ++to) {
+      for (std::size_t i = 0; i < count; ++i) values[i] = element(me_, to, step, i);
+      gpu_.copy_in(input(to), values.data(), count * sizeof(Element));
+    }
+    std::fill(values.begin(), values.end(), 0xeeeeeeeeu);
+    for (int from = 0; from < size_; ++from) {
+      gpu_.copy_in(output(from), values.data(), count * sizeof(Element));
+    }
+  }
+  /// Checks `count` elements from the first of `block` on.
+  template <class Expected>
+  void expect(int block, std::size_t count, const Expected& expected) {
+    std::vector<Element> values(count);
+    gpu_.copy_out(values.data(), output(block), count * sizeof(Element));
+    for (std::size_t i = 0; i < count; ++i) {
+      require(values[i] == expected(i), fmt::format("{}: element {} of block {} is {:x}, not {:x}",
+                                                    what_, i, block, values[i], expected(i)));
+    }
+  }
+  void name(std::string what) { what_ = std::move(what); }
+
+ private:
+  int me_;
+  int size_;
+  std::size_t most_;
+  std::size_t count_ = 0;  // elements of a block, of the call in hand
+  std::size_t window_bytes_ = 0;
+  RankGpu gpu_;
+  Element* base_ = nullptr;
+  ncclComm_t comm_ = nullptr;
+  ncclWindow_t window_ = nullptr;
+  std::string what_;
+};
+
+void exchange_everything(Players& players, const std::vector<std::size_t>& counts) {
+  for (const bool registered : {false, true}) {
+    ExchangingRank rank(players, counts.back(), registered);
+    std::uint64_t step = 0;
+    for (const std::size_t count : counts) {
+      step += 100;
+      rank.check_all(step, count, static_cast<int>(count % static_cast<unsigned>(players.size())),
+                     step % 200 == 0);
+    }
+    rank.end(players);
+  }
+}
+
+/// All pairs in one group, which names both streams, beside an all-reduce.
+void send_to_all(Players& players) {
+  constexpr std::size_t kCount = 70'000;
+  ExchangingRank rank(players, kCount, false);
+  const int me = players.first();
+  RankGpu& gpu = rank.gpu();
+  auto* const sum = reinterpret_cast<Element*>(gpu.allocate(sizeof(Element), false));
+  for (std::uint64_t step = 1; step <= 5; ++step) {
+    rank.name(fmt::format("all pairs, step {}", step));
+    rank.prepare(step, kCount);
+    const Element one = 1;
+    gpu.copy_in(sum, &one, sizeof one);
+    require(ncclGroupStart(), "ncclGroupStart");
+    for (int peer = 0; peer < players.size(); ++peer) {
+      cudaStream_t stream = gpu.stream(static_cast<std::size_t>(peer % 2));
+      require(ncclSend(rank.input(peer), kCount, ncclUint32, peer, rank.comm(), stream),
+              "ncclSend");
+      require(ncclRecv(rank.output(peer), kCount, ncclUint32, peer, rank.comm(), stream),
+              "ncclRecv");
+    }
+    require(ncclAllReduce(sum, sum, 1, ncclUint32, ncclSum, rank.comm(), gpu.stream(1)), "sum");
+    require(ncclGroupEnd(), "ncclGroupEnd");
+    gpu.wait(gpu.stream(0), rank.comm());
+    gpu.wait(gpu.stream(1), rank.comm());
+    for (int peer = 0; peer < players.size(); ++peer) {
+      rank.expect(peer, kCount, [&](std::size_t i) { return element(peer, me, step, i); });
+    }
+    Element got = 0;
+    gpu.copy_out(&got, sum, sizeof got);
+    require(got == static_cast<Element>(players.size()), "the sum");
+  }
+  rank.end(players);
+}
+
+/// Few calls where processes take turns on a GPU, each of which takes milliseconds.
+std::vector<std::size_t> counts_of(Cast cast, int ranks) {
+  if (cast == Cast::processes && ranks > kGpus) return {1, 5'000, 300'001};
+  return {1, 3, 777, 5'000, 65'536, 300'001, 2'000'003};
+}
+
+}  // namespace
+
+TEST_CASE("every exchanged call on GPUs of one node gives the right elements",
+          "[req:5.8][req:5.10]") {
+  const auto [cast, ranks] = GENERATE(std::pair(Cast::threads, 2), std::pair(Cast::threads, 3),
+                                      std::pair(Cast::threads, 4), std::pair(Cast::processes, 2),
+                                      std::pair(Cast::processes, 4));
+  INFO(ranks << " ranks as " << name_of(cast) << " on " << kGpus << " GPU(s)");
+  const auto counts = counts_of(cast, ranks);
+  check_all_ok(play(
+      cast, ranks, [&](Players& players) { exchange_everything(players, counts); },
+      std::chrono::seconds(60)));
+}
+
+TEST_CASE("every exchanged call on GPUs of several nodes gives the right elements",
+          "[req:5.11][req:5.8][req:5.10]") {
+  const auto [ranks, of_a_node] = GENERATE(std::pair(2, 1), std::pair(4, 2), std::pair(3, 2));
+  INFO(ranks << " ranks, " << of_a_node << " of a node, on " << kGpus << " GPU(s)");
+  check_all_ok(play(
+      Cast::processes, ranks,
+      [&, of_a_node = of_a_node](Players& players) {
+        const Environment own(of_node(players.first() / of_a_node));
+        exchange_everything(players, counts_of(Cast::processes, kGpus + 1));
+      },
+      std::chrono::seconds(90)));
+}
+
+TEST_CASE("messages between all pairs of GPU ranks in one group on two streams arrive",
+          "[req:5.10]") {
+  const int ranks = GENERATE(2, 4);
+  check_all_ok(play(natural_cast(ranks), ranks, send_to_all, std::chrono::seconds(60)));
+}
+
+}  // namespace oriel::test
