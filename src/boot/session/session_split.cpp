@@ -11,9 +11,9 @@
 
 #include "base/try.hpp"
 #include "boot/link/tcp.hpp"
-#include "boot/link/verdict.hpp"
 #include "boot/session/rendezvous.hpp"
 #include "boot/session/session.hpp"
+#include "boot/session/split_message.hpp"
 
 /// Makes sessions of some of a session's ranks. The parent's links carry the addresses, in place of
 /// a root service, and tell who cannot link.
@@ -21,42 +21,6 @@ namespace oriel::boot {
 namespace {
 
 constexpr std::size_t kNamedMembers = 8;
-
-/// What a rank tells all others in a split.
-struct SplitPlace {
-  std::optional<std::int32_t> color;
-  std::int32_t key = 0;
-  std::uint64_t serial = 0;
-  SocketAddress address;  // valid where the rank listens
-};
-
-Bytes encode_place(const SplitPlace& place) {
-  ByteWriter writer;
-  writer.put(static_cast<std::uint8_t>(place.color.has_value()));
-  writer.put(place.color.value_or(0)).put(place.key).put(place.serial);
-  writer.put(static_cast<std::uint8_t>(place.address.valid()));
-  if (place.address.valid()) place.address.encode(writer);
-  return writer.take();
-}
-
-Result<SplitPlace> decode_place(ByteView bytes) {
-  ByteReader reader(bytes);
-  const auto has_color = reader.get<std::uint8_t>();
-  const auto color = reader.get<std::int32_t>();
-  SplitPlace place;
-  place.key = reader.get<std::int32_t>();
-  place.serial = reader.get<std::uint64_t>();
-  const auto listens = reader.get<std::uint8_t>();
-  if (reader.good() && listens == 1) {
-    ORIEL_TRY(place.address, SocketAddress::decode(reader));
-  }
-  ORIEL_CHECK(reader.finish("a rank's place in a split"));
-  if (has_color > 1 || listens > 1) {
-    return Error(ErrorCode::remote, "a rank's place in a split is malformed");
-  }
-  if (has_color == 1) place.color = color;
-  return place;
-}
 
 /// Returns a number for the child that nobody else can foresee, the same on all its ranks.
 std::uint64_t number_of_child(const Key& secret) {
@@ -182,7 +146,7 @@ Result<Bytes> Session::Splitting::describe() {
     ORIEL_TRY(listener_, listen_tcp(parent_.own_address_.with_port(0)));
     mine.address = listener_.address;
   }
-  return encode_place(mine);
+  return encode(mine);
 }
 
 /// Ends with a child on every rank that has a color, or with one error on all ranks.
@@ -203,7 +167,7 @@ Status Session::Splitting::find_place(const std::vector<Bytes>& all) {
   for (int rank = 0; rank < parent_.size_; ++rank) {
     const Bytes& bytes = all[static_cast<std::size_t>(rank)];
     if (bytes.empty()) return {};  // the agreement will end the split
-    auto place = decode_place(bytes);
+    auto place = decode_split_place(bytes);
     if (!place.ok()) {
       return std::move(place).error().with_context(fmt::format("the place of rank {}", rank));
     }
@@ -286,11 +250,10 @@ void Session::Splitting::hear_parent() {
   }
   for (const int peer : link_neighbours(child_->rank_, child_->size_)) {
     while (const auto note = parent_.peers_.take_note(member(peer), NoteTopic::split)) {
-      ByteReader reader(*note);
-      const bool is_meant = reader.get<std::uint64_t>() == child_->number_;
-      std::optional<Error> reason;
-      const bool is_good = ErrorRecord::decode(reader, reason).ok() && reader.left() == 0;
-      if (is_meant && is_good) liveness.aborted(peer, *reason);
+      const auto failure = decode_split_failure(*note);
+      if (failure.ok() && failure->child == child_->number_) {
+        liveness.aborted(peer, failure->reason);
+      }
     }
   }
 }
@@ -312,10 +275,8 @@ Task<Status> Session::Splitting::link() {
 /// them tells its own neighbours.
 void Session::Splitting::tell_members(const Error& error) {
   for (const int peer : link_neighbours(child_->rank_, child_->size_)) {
-    ByteWriter text;
-    text.put(child_->number_);
-    ErrorRecord::encode(text, error);
-    static_cast<void>(parent_.peers_.send_note(member(peer), text.take(), NoteTopic::split));
+    static_cast<void>(parent_.peers_.send_note(
+        member(peer), encode(SplitFailure{child_->number_, error}), NoteTopic::split));
   }
 }
 

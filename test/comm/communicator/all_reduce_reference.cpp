@@ -51,7 +51,7 @@ void fill_elements(DataType type, Inputs inputs, std::uint64_t seed, std::byte* 
   with_type(type, [&]<typename T>() {
     std::mt19937_64 rng(seed);
     // Many elements share few draws: drawing is slow, and position matters more than variety.
-    std::vector<T> pool(997);
+    std::vector<T> pool(std::clamp<std::size_t>(count, 1, 997));
     for (T& element : pool) element = random_element<T>(rng, inputs);
     std::size_t at = rng() % pool.size();
     for (std::size_t i = 0; i < count; ++i) {

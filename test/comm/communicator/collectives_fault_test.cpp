@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
 #include <csignal>
+#include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -9,6 +11,9 @@
 #include "nccl.h"
 
 #include "comm/communicator/collective_calls.hpp"
+#include "comm/support/in_teams.hpp"
+#include "support/sanitized.hpp"
+#include "support/seed.hpp"
 
 /// Collectives among nodes that end early, or are refused (3.16, 3.19, 3.23).
 namespace oriel::test {
@@ -45,6 +50,131 @@ TEST_CASE("a rank that is killed during a collective is named by all others", "[
     const auto verdicts = stage.collect(60s);
     for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
       if (rank != kVictim) CHECK(verdicts[rank] == "ok");
+    }
+  }
+}
+
+namespace {
+
+/// One call of a rank in a loop of calls.
+struct LoopCall {
+  ncclComm_t comm;
+  int rank;
+  int root;  ///< another rank in each round
+  const float* in;
+  float* out;
+  std::size_t count;
+
+  ncclResult_t send(int to) const { return ncclSend(in, count, ncclFloat, to, comm, nullptr); }
+  ncclResult_t receive(int from) const {
+    return ncclRecv(out, count, ncclFloat, from, comm, nullptr);
+  }
+  ncclResult_t reduce() const {
+    return ncclReduce(in, out, count, ncclFloat, ncclMax, root, comm, nullptr);
+  }
+  ncclResult_t broadcast() const {
+    return ncclBroadcast(in, out, count, ncclFloat, root, comm, nullptr);
+  }
+};
+
+struct LoopKind {
+  const char* name;
+  ncclResult_t (*call)(const LoopCall& of);
+};
+
+const LoopKind kLoopKinds[] = {
+    {"broadcast", [](const LoopCall& of) { return of.broadcast(); }},
+    {"reduce", [](const LoopCall& of) { return of.reduce(); }},
+    {"all-to-all",
+     [](const LoopCall& of) {
+       return ncclAlltoAll(of.in, of.out, of.count, ncclFloat, of.comm, nullptr);
+     }},
+    {"gather",
+     [](const LoopCall& of) {
+       return ncclGather(of.in, of.out, of.count, ncclFloat, of.root, of.comm, nullptr);
+     }},
+    {"scatter",
+     [](const LoopCall& of) {
+       return ncclScatter(of.in, of.out, of.count, ncclFloat, of.root, of.comm, nullptr);
+     }},
+    {"send",  // to two ranks, which receive
+     [](const LoopCall& of) {
+       if (of.rank != of.root) return of.receive(of.root);
+       const ncclResult_t first = of.send((of.rank + 1) % 3);
+       return first == ncclSuccess ? of.send((of.rank + 2) % 3) : first;
+     }},
+    {"recv",  // from two ranks, which send
+     [](const LoopCall& of) {
+       if (of.rank != of.root) return of.send(of.root);
+       const ncclResult_t first = of.receive((of.rank + 1) % 3);
+       return first == ncclSuccess ? of.receive((of.rank + 2) % 3) : first;
+     }},
+    {"mixed group",
+     [](const LoopCall& of) {
+       require(ncclGroupStart(), "ncclGroupStart");
+       // A call that is refused ends the group with its error.
+       static_cast<void>(of.send((of.rank + 1) % 3));
+       static_cast<void>(of.reduce());
+       static_cast<void>(of.broadcast());
+       static_cast<void>(
+           ncclRecv(of.out + of.count, of.count, ncclFloat, (of.rank + 2) % 3, of.comm, nullptr));
+       return ncclGroupEnd();
+     }},
+};
+
+/// Makes the call until it fails, which must name the victim, and destroys the communicator.
+void loop_until_error(Players& players, const LoopKind& kind, std::size_t count, int victim) {
+  auto comms = players.init();
+  std::vector<float> in(3 * count, 1), out(3 * count);
+  ncclResult_t result = ncclSuccess;
+  for (int round = 0; result == ncclSuccess; ++round) {
+    if (round == 20) ++players.word(0);
+    result = kind.call({comms[0], players.first(), round % 3, in.data(), out.data(), count});
+  }
+  const std::string text = ncclGetLastError(comms[0]);
+  require_words(text, {fmt::format("rank {}", victim)});
+  players.destroy(comms);
+  ++players.word(1);
+}
+
+}  // namespace
+
+TEST_CASE("a rank killed or stopped in any call is named by all others, who can destroy",
+          "[req:5.21][req:5.10][req:5.11][req:1.12]") {
+  std::mt19937_64 rng(test_seed());
+  const bool stops = GENERATE(false, true);
+  const bool on_three_nodes = GENERATE(false, true);
+  INFO((stops ? "stopped, " : "killed, ") << (on_three_nodes ? "three nodes" : "one node"));
+  const Environment common(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", stops ? "2s" : ""}});
+  struct Run {
+    const char* name;
+    int victim;
+    std::unique_ptr<Stage> stage;
+  };
+  std::vector<Run> runs;  // at once, as most of their time is waiting
+  for (const LoopKind& kind : kLoopKinds) {
+    const auto victim = static_cast<int>(rng() % 3);
+    const std::size_t count = rng() % 2 == 0 ? 100 : 60'000;
+    if (kSanitized && rng() % 4 != 0) continue;
+    const auto body = [&kind, victim, count, on_three_nodes](Players& players) {
+      const Environment own(of_node(on_three_nodes ? players.first() : 0));
+      loop_until_error(players, kind, count, victim);
+    };
+    runs.push_back({kind.name, victim, std::make_unique<Stage>(Cast::processes, 3, body)});
+  }
+  for (const Run& run : runs) {
+    INFO(run.name << ", the victim is rank " << run.victim);
+    REQUIRE(run.stage->wait_for_word(0, 3, 60s));
+    std::this_thread::sleep_for(std::chrono::microseconds(rng() % 5'000));
+    run.stage->kill(run.victim, stops ? SIGSTOP : SIGKILL);
+  }
+  for (const Run& run : runs) {
+    INFO(run.name << ", the victim is rank " << run.victim);
+    CHECK(run.stage->wait_for_word(1, 2, 15s));
+    run.stage->kill(run.victim, SIGKILL);
+    const auto verdicts = run.stage->collect(1s);
+    for (int rank = 0; rank < 3; ++rank) {
+      if (rank != run.victim) CHECK(verdicts[static_cast<std::size_t>(rank)] == "ok");
     }
   }
 }

@@ -15,44 +15,6 @@
 namespace oriel::test {
 namespace {
 
-/// Every type with every operation, small and in several rounds; other things vary along.
-void call_everything(Players& players, std::uint64_t seed, bool exact) {
-  constexpr std::size_t kMost = 2100;
-  Caller caller(players, (kMost + 8) * 8);
-  const std::size_t counts[] = {1, 63, 777, kMost};
-  std::uint64_t step = 0;
-  for (const DataType type : kTypes) {
-    for (const ReduceOp op : kOps) {
-      for (const bool gathers : {false, true}) {
-        if (gathers && op != ReduceOp::sum) continue;
-        const std::uint64_t drawn = mix(seed, ++step);
-        if (drawn >> 32 & 1 && scaled(100) < 100) continue;
-        const Kind kind = gathers                 ? Kind::all_gather
-                          : drawn / 1024 % 2 == 0 ? Kind::all_reduce
-                                                  : Kind::reduce_scatter;
-        const Call call{.kind = kind,
-                        .type = type,
-                        .op = op,
-                        .count = counts[drawn % 4],
-                        .buffers = static_cast<Buffers>(drawn / 4 % kBuffers),
-                        .inputs = exact ? static_cast<Inputs>(drawn / 128 % 3) : Inputs::moderate,
-                        .skew = drawn / 16 % 8,
-                        .seed = drawn};
-        const std::uint64_t hash = caller.check(call, exact);
-        if (kind == Kind::all_reduce && step % 5 == 0) agree(players, hash, call.text());
-      }
-    }
-  }
-  for (const Kind kind : kKinds) caller.check({.kind = kind}, exact);
-  players.barrier();
-}
-
-/// The nodes of 1 to 6 ranks that the demands name, and others.
-const std::vector<Nodes> kSplits = {
-    {0},          {0, 0, 0},          {0, 1},       {0, 0, 1, 1},
-    {0, 1, 1, 1}, {0, 0, 0, 1, 2, 2}, {0, 1, 2, 3}, {0, 1, 0, 1, 0},
-};
-
 /// All ways to share out the ranks among nodes such that the ranks of some node do not follow each
 /// other. Nodes are numbered as they first occur.
 std::vector<Nodes> splits_not_in_runs(int ranks) {
@@ -73,26 +35,6 @@ std::vector<Nodes> splits_not_in_runs(int ranks) {
 }
 
 }  // namespace
-
-TEST_CASE("every type and operation among nodes of all kinds", "[req:3.16]") {
-  const std::uint64_t seed = test_seed();
-  for (const Nodes& nodes : kSplits) {
-    play_on(
-        nodes, {{"ORIEL_CHUNK", "512"}, {"ORIEL_SCRATCH_SIZE", "4M"}},
-        [&](Players& players) { call_everything(players, mix(seed, nodes.size()), false); },
-        __LINE__);
-  }
-}
-
-TEST_CASE("with ORIEL_DETERMINISTIC the bits do not depend on the nodes", "[req:3.17]") {
-  const std::uint64_t seed = test_seed();
-  for (const Nodes& nodes : kSplits) {
-    play_on(
-        nodes, {{"ORIEL_DETERMINISTIC", "1"}, {"ORIEL_CHUNK", "512"}, {"ORIEL_SCRATCH_SIZE", "4M"}},
-        [&](Players& players) { call_everything(players, mix(seed, nodes.size()), true); },
-        __LINE__);
-  }
-}
 
 TEST_CASE("every split of up to 6 ranks into nodes gives the same bits", "[req:3.17]") {
   const std::uint64_t seed = test_seed();
