@@ -513,7 +513,7 @@ ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count,
 /// group the call is a group of its own: it may wait for the receive, so calls that depend on each
 /// other belong in one group. In a group the sends and receives of a communicator run together,
 /// behind its collectives (see ncclGroupEnd for streams). A rank may send to itself inside a
-/// group that receives as much. The peer is a rank of the same node.
+/// group that receives as much.
 ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,

@@ -145,7 +145,7 @@ class Flight {
           const std::string name = comm::text_of(call->call);
           different.insert(name);
           lines[fmt::format("{}, {}", name, state_of(*call))].push_back(rank);
-        } else if (sequence.last() < number) {
+        } else if (sequence.last() < number && is_known(sequence, rank)) {
           different.insert("");
           const std::string last = sequence.last() == 0
                                        ? "it has made none"
@@ -198,16 +198,24 @@ class Flight {
         return fmt::format("send {} from rank {} to rank {} ({}) differs from its receive ({})",
                            number, from, to, message_text(*send), message_text(*receive));
       }
-      if (send != nullptr && files_.contains(to) && receives.last() < number) {
+      if (send != nullptr && is_known(receives, to) && receives.last() < number) {
         return fmt::format("send {} from rank {} to rank {} ({}) has no receive", number, from, to,
                            message_text(*send));
       }
-      if (receive != nullptr && files_.contains(from) && sends.last() < number) {
+      if (receive != nullptr && is_known(sends, from) && sends.last() < number) {
         return fmt::format("receive {} of rank {} from rank {} ({}) has no send", number, to, from,
                            message_text(*receive));
       }
     }
     return {};
+  }
+
+  /// Returns whether the rank's file tells how many calls of `sequence` it has made: not if there
+  /// are none in it and older records may have been overwritten.
+  bool is_known(const Sequence& sequence, int rank) const {
+    const auto it = files_.find(rank);
+    return it != files_.end() &&
+           (!sequence.calls().empty() || it->second->calls.size() < comm::FlightRecorder::kRecords);
   }
 
   std::map<int, const FlightFile*> files_;  // by rank

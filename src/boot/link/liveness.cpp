@@ -154,7 +154,7 @@ int Liveness::end_of_chain(int rank) const {
 
 bool Liveness::others_wait() const {
   return std::any_of(stuck_.begin(), stuck_.end(), [this](const auto& known) {
-    return known.first != rank_ && known.second.on >= 0;
+    return known.first != rank_ && state(known.first) == State::alive && known.second.on >= 0;
   });
 }
 

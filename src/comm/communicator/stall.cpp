@@ -73,8 +73,8 @@ void Communicator::tell_of_stall(std::chrono::seconds lasted, int culprit) const
                   rank(), name, lasted.count(), stalled_call(), whom);
   Log(rank()).alert("{}; ORIEL_COLLECTIVE_TIMEOUT would end such a wait", text);
   if (!stall_.watch.is_first() || !flight_->is_wanted()) return;
-  flight_->write(text, false);
   session_->peers().tell_waiting(culprit);  // so that they write their files too
+  flight_->write(text, false);
 }
 
 void Communicator::watch_stall(TimePoint now) {

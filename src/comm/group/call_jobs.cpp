@@ -104,9 +104,10 @@ class PlannedCalls {
     if (enqueued_.size() + count_exchanges() > 1) ORIEL_CHECK(prepare());
     // All before the first launch: no stream of one communicator waits for launches of another.
     ORIEL_CHECK(for_each_on_gpu(&CommunicatorCalls::join_streams));
-    for (const PlannedCollective& call : enqueued_) ORIEL_CHECK(call.run());
-    ORIEL_CHECK(for_each_on_gpu(&CommunicatorCalls::run_exchange));
-    return for_each_on_gpu(&CommunicatorCalls::release_streams);
+    Status launched = launch();
+    // Also behind a launch that has failed: those before it run.
+    const Status released = for_each_on_gpu(&CommunicatorCalls::release_streams);
+    return launched.ok() ? released : launched;
   }
 
   std::vector<const CommunicatorCalls*> on_host() const {
@@ -118,6 +119,10 @@ class PlannedCalls {
   }
 
  private:
+  Status launch() const {
+    for (const PlannedCollective& call : enqueued_) ORIEL_CHECK(call.run());
+    return for_each_on_gpu(&CommunicatorCalls::run_exchange);
+  }
   void add(CollectiveJob& job) {
     CommunicatorCalls& calls = calls_of(job);
     const auto plan = job.communicator->plan_for(job.request);

@@ -164,8 +164,8 @@ class ChannelLane {
   ORIEL_DEVICE_FN bool give_back(std::uint64_t count) const {
     Group::sync();
     if (is_far()) {
-      const std::uint64_t half = layout().depth / 2;
-      return count % half != 0 || post({}, count, lane_.credit_at_peer());
+      const bool is_due = (count & (layout().credit_step - 1)) == 0;
+      return !is_due || post({}, count, lane_.credit_at_peer());
     }
     store(lane_.credit_at_peer(), count);
     return true;

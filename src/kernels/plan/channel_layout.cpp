@@ -18,14 +18,15 @@ constexpr std::uint64_t kSlotQuantum = 128;
 /// copies slots that stay in its second-level cache.
 struct ChannelShape {
   std::uint32_t depth;
+  std::uint32_t credit_step;  ///< 1 where a credit costs little beside the slot
   std::uint64_t most_slot_bytes;
   std::uint32_t least_lane_bytes;
 };
-constexpr ChannelShape kGpuShape = {4, 16 << 10, 4 << 10};
-constexpr ChannelShape kHostShape = {8, 64 << 10, 64 << 10};
+constexpr ChannelShape kGpuShape = {4, 1, 16 << 10, 4 << 10};
+constexpr ChannelShape kHostShape = {8, 1, 64 << 10, 64 << 10};
 /// Between teams each slot takes an entry of a send queue, and a credit comes a round trip later.
-constexpr ChannelShape kFarGpuShape = {8, 32 << 10, 32 << 10};
-constexpr ChannelShape kFarHostShape = {8, 64 << 10, 64 << 10};
+constexpr ChannelShape kFarGpuShape = {8, 4, 32 << 10, 32 << 10};
+constexpr ChannelShape kFarHostShape = {8, 4, 64 << 10, 64 << 10};
 constexpr std::int32_t kFarGpuLanes = 4;
 constexpr std::uint64_t kLeastFarSlot = 4 << 10;
 
@@ -40,10 +41,10 @@ std::int32_t near_lanes(std::uint64_t peers, int ctas) {
       std::clamp<std::uint64_t>(warps / (2 * peers), 1, static_cast<std::uint64_t>(8 * ctas)));
 }
 
-/// As many as leave room for slots of kLeastFarSlot bytes.
-std::int32_t far_lanes(const ChannelShape& shape, std::uint64_t peers, std::uint64_t bytes) {
-  const std::uint64_t fit = bytes / (peers * 2 * shape.depth * kLeastFarSlot);
-  return static_cast<std::int32_t>(std::clamp<std::uint64_t>(fit, 1, kFarGpuLanes));
+/// Returns how many rings of slots of kLeastFarSlot bytes, and of copies of these, `bytes` hold for
+/// each peer.
+std::uint64_t far_rings(const ChannelShape& shape, std::uint64_t peers, std::uint64_t bytes) {
+  return bytes / (peers * 2 * shape.depth * kLeastFarSlot);
 }
 
 ChannelLayout lay_out(const ChannelShape& shape, int ranks, std::int32_t lanes, bool staged,
@@ -51,6 +52,7 @@ ChannelLayout lay_out(const ChannelShape& shape, int ranks, std::int32_t lanes, 
   ChannelLayout layout;
   layout.ranks = ranks;
   layout.depth = shape.depth;
+  layout.credit_step = shape.credit_step;
   layout.least_lane_bytes = shape.least_lane_bytes;
   layout.lanes = lanes;
   const std::uint64_t channels = peers_of(ranks) * static_cast<std::uint64_t>(lanes);
@@ -83,9 +85,19 @@ ChannelLayout make_channel_layout(Backend backend, int ranks, int ctas, std::uin
 
 ChannelLayout make_far_channel_layout(Backend backend, int ranks, std::uint64_t offset,
                                       std::uint64_t bytes) {
-  if (backend == Backend::host) return lay_out(kFarHostShape, ranks, 1, true, offset, bytes);
-  const std::int32_t lanes = far_lanes(kFarGpuShape, peers_of(ranks), bytes);
-  return lay_out(kFarGpuShape, ranks, lanes, true, offset, bytes);
+  ChannelShape shape = backend == Backend::host ? kFarHostShape : kFarGpuShape;
+  const std::uint64_t peers = peers_of(ranks);
+  while (shape.depth > 2 && far_rings(shape, peers, bytes) == 0) shape.depth /= 2;
+  shape.credit_step = shape.depth / 2;
+  const std::uint64_t most_lanes = backend == Backend::host ? 1 : kFarGpuLanes;
+  const std::uint64_t lanes =
+      std::clamp<std::uint64_t>(far_rings(shape, peers, bytes), 1, most_lanes);
+  // Among very many ranks more than `bytes`, for each slot costs two entries of a queue.
+  const std::uint64_t least =
+      peers * (2 * shape.depth * kLeastFarSlot + sizeof(ChannelCounters) + 2 * kSectorBytes) +
+      2 * kAlignment;
+  return lay_out(shape, ranks, static_cast<std::int32_t>(lanes), true, offset,
+                 std::max(bytes, least));
 }
 
 }  // namespace oriel::kernels

@@ -37,8 +37,9 @@ struct ChannelLayout {
   std::uint64_t rings = 0;     ///< at the receiver: [sender][lane][slot], slot_bytes
   std::uint64_t staging = 0;   ///< at the sender: [receiver][lane][slot]; 0 inside a team
   std::uint64_t total_bytes = 0;
-  std::uint32_t slot_bytes = 0;  ///< a multiple of 128
-  std::uint32_t depth = 0;       ///< slots of a ring, a power of two
+  std::uint32_t slot_bytes = 0;   ///< a multiple of 128
+  std::uint32_t depth = 0;        ///< slots of a ring, a power of two
+  std::uint32_t credit_step = 1;  ///< slots for which credit is given at once, between teams
   std::int32_t ranks = 1;
   std::int32_t lanes = 1;
   /// A message uses one lane for each so many bytes, up to `lanes`.

@@ -171,7 +171,17 @@ class LaunchList {
   void clear() { size_ = 0; }
   void drop_last() { --size_; }
   /// Appends a launch without messages and copies.
-  ExchangeArguments& add(const ExchangeMemory& memory);
+  ExchangeArguments& add(const ExchangeMemory& memory) {
+    if (size_ == launches_.size()) launches_.emplace_back();
+    ExchangeArguments& launch = launches_[size_++];
+    static_cast<ExchangeMemory&>(launch) = memory;
+    launch.fold = {};
+    launch.signature = 0;
+    launch.ctas = 1;
+    launch.copies = launch.sends = launch.messages = launch.send_runs = launch.runs = 0;
+    launch.run[0] = {};
+    return launch;
+  }
 
   std::size_t size() const { return size_; }
   const ExchangeArguments& operator[](std::size_t index) const { return launches_[index]; }

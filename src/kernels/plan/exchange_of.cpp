@@ -127,6 +127,9 @@ class TeamsBroadcast {
       for (const std::vector<int>& team : teams_) add(made[i], made[i + 1], team, i);
     }
     if (call_.rank == call_.root) made[0].copies.push_back({call_.input, call_.output, bytes_});
+    std::erase_if(made, [](const Exchange& one) {
+      return one.sends.empty() && one.receives.empty() && one.copies.empty();
+    });
     return made;
   }
 

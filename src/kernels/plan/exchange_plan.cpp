@@ -211,18 +211,6 @@ void plan_in_rounds(const Exchange& exchange, const ExchangeFacts& facts, Launch
 
 }  // namespace
 
-ExchangeArguments& LaunchList::add(const ExchangeMemory& memory) {
-  if (size_ == launches_.size()) launches_.emplace_back();
-  ExchangeArguments& launch = launches_[size_++];
-  static_cast<ExchangeMemory&>(launch) = memory;
-  launch.fold = {};
-  launch.signature = 0;
-  launch.ctas = 1;
-  launch.copies = launch.sends = launch.messages = launch.send_runs = launch.runs = 0;
-  launch.run[0] = {};
-  return launch;
-}
-
 void plan_exchange(const Exchange& exchange, const ExchangeFacts& facts, LaunchList& launches) {
   const std::size_t first = launches.size();
   if (!place_at_once(exchange, facts, launches)) plan_in_rounds(exchange, facts, launches);

@@ -27,6 +27,32 @@ namespace oriel::test {
 
 using namespace std::chrono_literals;
 
+TEST_CASE("a sender on another node may leave before its message is received", "[req:5.11]") {
+  check_all_ok(play(Cast::processes, 3, [](Players& players) {
+    const Environment own(of_node(players.first()));
+    auto comms = players.init();
+    const int rank = players.first();
+    // As much as the channel's ring holds, which is what a send need not wait for.
+    std::vector<int> data(7 * 64 * 1024 / sizeof(int), rank);
+    if (rank == 0) {
+      require(ncclSend(data.data(), data.size(), ncclInt, 1, comms[0], nullptr), "ncclSend");
+      players.destroy(comms);
+      return;
+    }
+    std::this_thread::sleep_for(500ms);
+    if (rank == 1) {
+      require(ncclRecv(data.data(), data.size(), ncclInt, 0, comms[0], nullptr), "ncclRecv");
+      require(std::count(data.begin(), data.end(), 0) == std::ssize(data), "what was sent");
+    }
+    // A wait that lasts asks after NICs that have not answered; nobody is taken for dead.
+    if (rank == 2) std::this_thread::sleep_for(2500ms);
+    const ncclResult_t done = rank == 1 ? ncclRecv(data.data(), 1, ncclInt, 2, comms[0], nullptr)
+                                        : ncclSend(data.data(), 1, ncclInt, 1, comms[0], nullptr);
+    require(done, "a message between those that are left");
+    players.destroy(comms);
+  }));
+}
+
 TEST_CASE("a send between two nodes needs no word of a third rank", "[req:5.11]") {
   check_all_ok(play(Cast::processes, 3, [](Players& players) {
     const Environment own(of_node(players.first()));

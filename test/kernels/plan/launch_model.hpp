@@ -57,10 +57,10 @@ class LaunchModel {
   /// Slots that one lane still has to send to, or receive from, one peer.
   struct Stream {
     bool sends;
-    bool far;
     int peer;
     int lane = 0;
     std::uint32_t depth = 0;
+    std::uint32_t credit_step = 1;
     std::uint64_t left = 0;
   };
   struct Cta {
@@ -97,6 +97,7 @@ class LaunchModel {
           made.ctas.at(static_cast<std::size_t>((first_warp + lane) / kernels::kMaxWarps)).streams;
       stream.lane = lane;
       stream.depth = channels.depth;
+      stream.credit_step = channels.credit_step;
       const auto same = [&](const Stream& other) {
         return other.sends == stream.sends && other.peer == stream.peer && other.lane == lane;
       };
@@ -117,13 +118,13 @@ class LaunchModel {
       for (int i = own.message; i < launch.run[run + 1].message; ++i) {
         const kernels::Message& message = launch.message[i];
         add_slots(made, far ? launch.far_channels : launch.channels, own.stream,
-                  {run < launch.send_runs, far, message.peer}, message.bytes);
+                  {run < launch.send_runs, message.peer}, message.bytes);
       }
     }
     const int fold = launch.run[launch.runs].stream;
     for (int peer = 0; launch.fold.bytes > 0 && peer < launch.ranks; ++peer) {
       if (peer == launch.rank) continue;
-      add_slots(made, launch.channels, fold, {false, false, peer}, launch.fold.bytes);
+      add_slots(made, launch.channels, fold, {false, peer}, launch.fold.bytes);
     }
     return made;
   }
@@ -192,8 +193,7 @@ class LaunchModel {
     const Channel& on = channel(rank, launch, stream);
     if (!stream.sends) return on.sent > on.received;
     // Between teams credits come for half a ring at a time.
-    const std::uint64_t held_back = stream.far ? on.received % (stream.depth / 2) : 0;
-    return on.sent - (on.received - held_back) < stream.depth;
+    return on.sent - (on.received - on.received % stream.credit_step) < stream.depth;
   }
   bool step(int rank, const Running& launch, Stream& stream) {
     if (!can_move(rank, launch, stream)) return false;
