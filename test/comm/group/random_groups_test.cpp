@@ -515,7 +515,7 @@ void play_groups(const GroupPlay& of, std::uint64_t seed) {
   Variables variables = of.variables;
   if (of.deterministic) variables.emplace_back("ORIEL_DETERMINISTIC", "1");
   const Environment common(variables);
-  const int groups = scaled(repeats(of.groups, 20));
+  const int groups = scaled(repeats(of.groups, 50));
   const auto body = [&](Players& players) {
     std::optional<Environment> own;
     if (of.cast == Cast::processes) {
