@@ -69,6 +69,7 @@ std::vector<Sequence> sequences_of(GroupJobs& jobs) {
 Task<void> register_together(EventLoop& loop, std::shared_ptr<Communicator> communicator,
                              const std::vector<WindowJob*>& jobs) {
   std::vector<window::WindowRequest> requests;
+  requests.reserve(jobs.size());
   for (const WindowJob* job : jobs) requests.push_back(job->request);
   auto registered = co_await communicator->register_windows(loop, std::move(requests));
   for (std::size_t i = 0; i < jobs.size(); ++i) {

@@ -36,9 +36,9 @@ constexpr std::uint64_t peers_of(int ranks) {
 
 /// Each lane takes two warps for each peer, one that sends and one that receives.
 std::int32_t near_lanes(std::uint64_t peers, int ctas) {
-  const auto warps = static_cast<std::uint64_t>(kMaxWarps * ctas);
+  const auto most = static_cast<std::uint64_t>(ctas);
   return static_cast<std::int32_t>(
-      std::clamp<std::uint64_t>(warps / (2 * peers), 1, static_cast<std::uint64_t>(8 * ctas)));
+      std::clamp<std::uint64_t>(kMaxWarps * most / (2 * peers), 1, 8 * most));
 }
 
 /// Returns how many rings of slots of kLeastFarSlot bytes, and of copies of these, `bytes` hold for
