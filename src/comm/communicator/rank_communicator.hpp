@@ -21,8 +21,8 @@
 #include "boot/session/session.hpp"
 #include "comm/communicator/call_request.hpp"
 #include "comm/communicator/device_comm_memory.hpp"
+#include "comm/communicator/exchange_planner.hpp"
 #include "comm/communicator/flight_recorder.hpp"
-#include "comm/communicator/team_exchange.hpp"
 #include "comm/device/device.hpp"
 #include "comm/device/topology.hpp"
 #include "comm/device/window_sink.hpp"
@@ -254,9 +254,9 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   std::optional<kernels::ChoiceTable> own_table_;  // read from ORIEL_TABLE
   kernels::Overrides overrides_;
   kernels::ScratchLayout layout_;
-  kernels::HierarchyLayout hierarchy_;     // behind the other
-  std::optional<TeamExchange> exchanges_;  // has the last part
-  kernels::GroupingTables teams_;          // the two ways to group the ranks
+  kernels::HierarchyLayout hierarchy_;        // behind the other
+  std::optional<ExchangePlanner> exchanges_;  // has the last part
+  kernels::GroupingTables teams_;             // the two ways to group the ranks
   kernels::GroupingTables singles_;
   shadow::OwnedShadow groupings_;  // the tables of both, for kernels of a GPU
   void* scratch_ = nullptr;        // of Memory::allocate

@@ -70,9 +70,7 @@ struct RankCollective {
   FoldOperation operation;  ///< `type` always counts
 };
 
-/// Returns what `call` does as an exchange. Not for an all-reduce.
-Exchange exchange_of(const RankCollective& call);
-/// Does the same in the memory of an earlier exchange.
+/// Sets `exchange`, whose memory is used again, to what `call` does as one. Not for an all-reduce.
 void set_exchange(Exchange& exchange, const RankCollective& call);
 
 /// Returns a broadcast among LSA teams as exchanges that follow each other. `teams` has the ranks
@@ -155,12 +153,12 @@ struct ExchangeFacts {
   /// GPUs: the most CTAs of a launch, all of which run at once.
   int most_ctas = 1;
   int most_messages = kMostMessages;
-  /// By rank: its index in this LSA team, or -1. Empty: the team is all ranks, in their order.
+  /// By rank: its index in this LSA team, or -1.
   std::vector<std::int16_t> team_index;
 
   /// Returns the index of `rank` in this LSA team, or -1.
   std::int32_t index_of(std::int32_t rank) const {
-    return team_index.empty() ? rank : team_index[static_cast<std::size_t>(rank)];
+    return team_index[static_cast<std::size_t>(rank)];
   }
 };
 

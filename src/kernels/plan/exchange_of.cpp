@@ -28,6 +28,15 @@ std::uint32_t hash_of(std::uint64_t bytes, std::uint32_t kind, std::uint32_t typ
   return static_cast<std::uint32_t>(hash >> (64 - kSignatureBits));
 }
 
+std::uint32_t signature_of(const RankCollective& call) {
+  const std::uint32_t op =
+      reduces(call.collective) ? static_cast<std::uint32_t>(call.operation.op) : 0;
+  const std::uint32_t root = has_root(call.collective) ? static_cast<std::uint32_t>(call.root) : 0;
+  return hash_of(call.count * size_of(call.operation.type),
+                 static_cast<std::uint32_t>(call.collective),
+                 static_cast<std::uint32_t>(call.operation.type), op, root);
+}
+
 /// The messages of one collective, from the point of view of one rank.
 class CollectiveExchange {
  public:
@@ -37,13 +46,9 @@ class CollectiveExchange {
     made_.receives.clear();
     made_.copies.clear();
     made_.fold = {};
-    const bool reduces = kernels::reduces(call.collective);
-    made_.reduces = reduces;
+    made_.reduces = reduces(call.collective);
     made_.operation = call.operation;
-    signature_ = hash_of(bytes_, static_cast<std::uint32_t>(call.collective),
-                         static_cast<std::uint32_t>(call.operation.type),
-                         reduces ? static_cast<std::uint32_t>(call.operation.op) : 0,
-                         has_root(call.collective) ? static_cast<std::uint32_t>(call.root) : 0);
+    signature_ = signature_of(call);
     made_.fold_signature = signature_;
   }
 
@@ -110,7 +115,7 @@ class TeamsBroadcast {
       : call_(call),
         teams_(teams),
         bytes_(call.count * size_of(call.operation.type)),
-        signature_(broadcast_signature(call)) {
+        signature_(signature_of(call)) {
     for (const std::vector<int>& team : teams) {
       const auto place = std::find(team.begin(), team.end(), call.root) - team.begin();
       if (place < std::ssize(team)) root_place_ = static_cast<std::size_t>(place);
@@ -137,9 +142,6 @@ class TeamsBroadcast {
   static constexpr std::uint64_t kLeastPart = 1 << 20;
   static constexpr std::uint64_t kMostParts = 64;
 
-  static std::uint32_t broadcast_signature(const RankCollective& call) {
-    return exchange_of(call).fold_signature;
-  }
   /// Adds what this rank does so that part `i` reaches a team: `first` brings it to the relay, and
   /// `then` to the others.
   void add(Exchange& first, Exchange& then, const std::vector<int>& team, std::uint64_t i) const {
@@ -169,12 +171,6 @@ class TeamsBroadcast {
 };
 
 }  // namespace
-
-Exchange exchange_of(const RankCollective& call) {
-  Exchange made;
-  set_exchange(made, call);
-  return made;
-}
 
 void set_exchange(Exchange& exchange, const RankCollective& call) {
   CollectiveExchange(call, exchange).make();

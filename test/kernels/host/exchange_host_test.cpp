@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -44,6 +45,8 @@ class Team {
     facts.memory.stride_4g = test::LsaMemory::kStride4g;
     facts.memory.rank = facts.memory.world_rank = rank;
     facts.memory.ranks = facts.world_size = ranks_;
+    facts.team_index.resize(static_cast<std::size_t>(ranks_));
+    std::iota(facts.team_index.begin(), facts.team_index.end(), std::int16_t{0});
     facts.memory.channels = layout_;
     facts.memory.wait.timeout_ns = 20'000'000'000;
     facts.memory.failure = &failures_[static_cast<std::size_t>(rank)];
@@ -222,7 +225,8 @@ bool play(Team& team, const BlockCase& one, int rank, std::uint64_t seed) {
   call.count = one.count;
   call.operation.type = DataType::u32;
   std::mt19937_64 random(seed + static_cast<unsigned>(rank));
-  if (!Team::run(test::launches_of(exchange_of(call), team.facts(rank)), random)) return false;
+  if (!Team::run(test::launches_of(test::exchange_of(call), team.facts(rank)), random))
+    return false;
   for (std::uint64_t i = 0; gets(one, rank) && i < got; ++i) {
     if (to[i] != expected(one, rank, team.ranks(), i)) return false;
   }

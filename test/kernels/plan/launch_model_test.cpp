@@ -140,7 +140,7 @@ bool run_random(std::uint64_t seed) {
           enqueue(model, c, part, facts);
         }
       } else {
-        enqueue(model, c, exchange_of(collective), facts);
+        enqueue(model, c, test::exchange_of(collective), facts);
       }
       const auto group = exchange_of(calls_of(groups[call], rank), rank);
       enqueue(model, c, group.value(), facts_of(rank, ranks, most, team));

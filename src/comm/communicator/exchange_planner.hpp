@@ -39,10 +39,10 @@ struct PointToPointPlan {
 
 /// Makes exchanges of the calls of a communicator. Owns the facts that they share. One thread at a
 /// time.
-class TeamExchange {
+class ExchangePlanner {
  public:
   /// `teams` are the LSA teams, in which `rank` is.
-  TeamExchange(kernels::Backend backend, std::vector<std::vector<int>> teams, int rank);
+  ExchangePlanner(kernels::Backend backend, std::vector<std::vector<int>> teams, int rank);
 
   /// Divides the channels' part of the scratch memory, which begins at `offset`.
   void lay_out(int max_ctas, std::uint64_t offset);

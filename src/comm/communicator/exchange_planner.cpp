@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/communicator/team_exchange.hpp"
+#include "comm/communicator/exchange_planner.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -33,7 +33,8 @@ kernels::FoldOperation operation_of(const CollectiveRequest& request, bool on_ho
 
 }  // namespace
 
-TeamExchange::TeamExchange(kernels::Backend backend, std::vector<std::vector<int>> teams, int rank)
+ExchangePlanner::ExchangePlanner(kernels::Backend backend, std::vector<std::vector<int>> teams,
+                                 int rank)
     : backend_(backend), teams_(std::move(teams)) {
   facts_.world_size = 0;
   for (const std::vector<int>& team : teams_) facts_.world_size += static_cast<int>(team.size());
@@ -49,7 +50,7 @@ TeamExchange::TeamExchange(kernels::Backend backend, std::vector<std::vector<int
   facts_.memory.rank = facts_.index_of(rank);
 }
 
-void TeamExchange::lay_out(int max_ctas, std::uint64_t offset) {
+void ExchangePlanner::lay_out(int max_ctas, std::uint64_t offset) {
   const int ctas = std::min(kMostChannelCtas, max_ctas);
   const std::uint64_t budget = on_host() ? kHostChannelBytes : kGpuChannelBytes;
   facts_.most_ctas = on_host() ? 0 : ctas;
@@ -67,13 +68,13 @@ void TeamExchange::lay_out(int max_ctas, std::uint64_t offset) {
   scratch_bytes_ = far_bytes + std::max(budget, facts_.memory.channels.total_bytes);
 }
 
-std::vector<kernels::ChannelLayout> TeamExchange::channels() const {
+std::vector<kernels::ChannelLayout> ExchangePlanner::channels() const {
   std::vector<kernels::ChannelLayout> all{facts_.memory.channels};
   if (!one_team()) all.push_back(facts_.memory.far_channels);
   return all;
 }
 
-void TeamExchange::begin(kernels::ExchangeMemory memory) {
+void ExchangePlanner::begin(kernels::ExchangeMemory memory) {
   const kernels::ExchangeMemory& known = facts_.memory;
   memory.rank = known.rank;
   memory.ranks = known.ranks;
@@ -83,7 +84,7 @@ void TeamExchange::begin(kernels::ExchangeMemory memory) {
   facts_.memory = memory;
 }
 
-void TeamExchange::plan(const kernels::Exchange& exchange) {
+void ExchangePlanner::plan(const kernels::Exchange& exchange) {
   const std::size_t first = call_.launches.size();
   kernels::plan_exchange(exchange, facts_, call_.launches);
   for (std::size_t i = first; i < call_.launches.size(); ++i) {
@@ -91,8 +92,8 @@ void TeamExchange::plan(const kernels::Exchange& exchange) {
   }
 }
 
-ExchangeCall& TeamExchange::call_of(const CollectiveRequest& request,
-                                    const device::WaitControl& wait) {
+ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request,
+                                       const device::WaitControl& wait) {
   kernels::RankCollective collective;
   collective.collective = request.collective;
   collective.rank = facts_.memory.world_rank;
@@ -122,7 +123,7 @@ ExchangeCall& TeamExchange::call_of(const CollectiveRequest& request,
   return call_;
 }
 
-Result<PointToPointPlan> TeamExchange::plan(
+Result<PointToPointPlan> ExchangePlanner::plan(
     const std::vector<PointToPointRequest>& requests) const {
   PointToPointPlan plan;
   plan.requests = requests;
@@ -137,7 +138,8 @@ Result<PointToPointPlan> TeamExchange::plan(
   return plan;
 }
 
-ExchangeCall& TeamExchange::call_of(const PointToPointPlan& plan, const device::WaitControl& wait) {
+ExchangeCall& ExchangePlanner::call_of(const PointToPointPlan& plan,
+                                       const device::WaitControl& wait) {
   call_.launches.clear();
   this->plan(plan.exchange);
   call_.stream = plan.stream;
