@@ -105,7 +105,7 @@ Result<Process> start_process(const Options& options, const Contestant& contesta
   }
   process.cuda = options.backend == BackendKind::cuda ||
                  (options.backend == BackendKind::automatic && count_cuda_devices() > 0);
-  // Not the backend of the GPUs which the machine may have.
+  // Keeps the library from GPUs that the machine may have.
   if (!process.cuda) ::setenv("ORIEL_BACKEND", "host", 0);
   return process;
 }
