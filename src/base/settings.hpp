@@ -29,12 +29,18 @@ enum class DoorbellChoice : std::uint8_t { automatic, gpu, cpu };
 /// How much the log says; each level includes those before it.
 enum class LogLevel : std::uint8_t { none, alert, version, warn, info, trace };
 
+/// Thread blocks of collectives: a part of Settings.
+struct CtaSettings {
+  std::int64_t ctas = 0;      ///< 0: the table chooses
+  std::int64_t max_ctas = 0;  ///< 0: the library chooses
+};
+
 /// What a user can set through the environment. The initialisers are the defaults; one table in
 /// settings_table.cpp names each member's variable, and yields the parser, docs/settings.md and
 /// `oriel-info --env`. To add a setting: a member here, a row there.
 ///
 /// A plain value; copies are independent.
-struct Settings {
+struct Settings : CtaSettings {
   std::string socket_ifname;  ///< as given; boot splits it
   Duration timeout = std::chrono::seconds(30);
   std::optional<Duration> collective_timeout;  ///< nullopt: collectives wait for ever
@@ -56,7 +62,6 @@ struct Settings {
   bool deterministic = false;
   std::uint64_t scratch_size_bytes = 64ULL << 20;
   AlgorithmChoice algorithm = AlgorithmChoice::automatic;
-  std::int64_t ctas = 0;          ///< 0: the table chooses
   std::uint64_t chunk_bytes = 0;  ///< 0: the table chooses
   std::string table_path;         ///< empty: the built-in table
   LogLevel log_level = LogLevel::alert;

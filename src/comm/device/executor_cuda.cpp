@@ -14,26 +14,50 @@
 
 namespace oriel::comm {
 
-Result<std::unique_ptr<Executor>> CudaExecutor::make(CUcontext context) {
+/// The event behind the last call, which other communicators may wait for.
+class CudaExecutor::LastCall final : public CtaBudget::Member {
+ public:
+  LastCall(const CtaBudget::Facts& facts, CUevent event) : Member(facts), event_(event) {}
+  ~LastCall() override { static_cast<void>(cuda().event_destroy(event_)); }
+  LastCall(const LastCall&) = delete;
+  LastCall& operator=(const LastCall&) = delete;
+
+  bool has_ended() const override { return cuda().event_query(event_) == CUDA_SUCCESS; }
+  CUevent event() const { return event_; }
+
+ private:
+  CUevent event_;
+};
+
+Result<std::unique_ptr<Executor>> CudaExecutor::make(CUcontext context, CtaBudget& budget,
+                                                     const CtaBudget::Facts& facts) {
   ORIEL_TRY(const auto scope, CudaScope::enter(context));
   CUevent event = nullptr;
   ORIEL_CHECK(
       cuda_status("creating an event", cuda().event_create(&event, CU_EVENT_DISABLE_TIMING)));
+  auto last_call = std::make_shared<const LastCall>(facts, event);
   CUevent joint = nullptr;
-  Status created =
-      cuda_status("creating an event", cuda().event_create(&joint, CU_EVENT_DISABLE_TIMING));
-  if (!created.ok()) {
-    static_cast<void>(cuda().event_destroy(event));
-    return std::move(created).error();
-  }
-  return std::unique_ptr<Executor>(new CudaExecutor(context, event, joint));
+  ORIEL_CHECK(
+      cuda_status("creating an event", cuda().event_create(&joint, CU_EVENT_DISABLE_TIMING)));
+  return std::unique_ptr<Executor>(new CudaExecutor(context, joint, budget, std::move(last_call)));
+}
+
+CudaExecutor::CudaExecutor(CUcontext context, CUevent joint, CtaBudget& budget,
+                           std::shared_ptr<const LastCall> last_call)
+    : context_(context),
+      joint_(joint),
+      budget_(budget),
+      last_call_(std::move(last_call)),
+      event_(last_call_->event()) {
+  budget_.join(last_call_);
 }
 
 CudaExecutor::~CudaExecutor() {
   // Tried even if the context cannot be entered: the events know their own.
   const auto scope = CudaScope::enter(context_);
+  budget_.leave(last_call_);
   static_cast<void>(cuda().event_destroy(joint_));
-  static_cast<void>(cuda().event_destroy(event_));
+  last_call_.reset();
 }
 
 Status CudaExecutor::check_stream(void* /*stream*/) {
@@ -107,6 +131,15 @@ Status CudaExecutor::prepare(const kernels::Plan& plan,
 Status CudaExecutor::follow_last_call(CUstream stream) {
   return cuda_status("waiting for the last call on another stream",
                      cuda().stream_wait_event(stream, event_, CU_EVENT_WAIT_DEFAULT));
+}
+
+Status CudaExecutor::follow_others(CUstream stream, const CtaBudget::Turn& turn) const {
+  for (const CtaBudget::MemberRef& other : turn.waits()) {
+    const CUevent event = static_cast<const LastCall&>(*other).event();
+    ORIEL_CHECK(cuda_status("waiting for another communicator's call",
+                            cuda().stream_wait_event(stream, event, CU_EVENT_WAIT_DEFAULT)));
+  }
+  return {};
 }
 
 Status CudaExecutor::follow_captured_call(CUstream stream, unsigned long long capture) {
@@ -233,6 +266,8 @@ Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
   unsigned long long number = 0;
   ORIEL_CHECK(cuda_status("asking for the stream's number", cuda().stream_get_id(stream, &number)));
   if (last_stream_ && *last_stream_ != number) ORIEL_CHECK(follow_last_call(stream));
+  const CtaBudget::Turn turn = budget_.begin(last_call_);  // until the event has been recorded
+  ORIEL_CHECK(follow_others(stream, turn));
   Status launched = launch(stream);
   // Also after a failure, since a part of the call may run. Now, for later the user may have begun
   // to capture the stream, or destroyed it: the driver (580.159) crashes when it is asked anything

@@ -23,11 +23,13 @@ namespace oriel::comm {
 /// holds a call counts as a user of the communicator's memory until it has gone, with its
 /// executable copies. What cannot be seen from here is when a graph is launched: launches, and
 /// calls outside graphs, on different streams are for the user to order (as nccl.h says).
-/// Thread-safe.
+/// Launches outside captures keep to the budget of CTAs of the GPU (cta_budget.hpp). A captured
+/// call cannot wait for an event from outside its capture: it is not counted. Thread-safe.
 class CudaExecutor final : public Executor {
  public:
-  /// `context` must outlive the executor.
-  static Result<std::unique_ptr<Executor>> make(CUcontext context);
+  /// `context` and `budget` must outlive the executor.
+  static Result<std::unique_ptr<Executor>> make(CUcontext context, CtaBudget& budget,
+                                                const CtaBudget::Facts& facts);
   ~CudaExecutor() override;
 
   Status check_stream(void* stream) override;
@@ -47,14 +49,17 @@ class CudaExecutor final : public Executor {
   bool is_in_use() override;
 
  private:
-  CudaExecutor(CUcontext context, CUevent event, CUevent joint)
-      : context_(context), event_(event), joint_(joint) {}
+  class LastCall;
+  CudaExecutor(CUcontext context, CUevent joint, CtaBudget& budget,
+               std::shared_ptr<const LastCall> last_call);
   /// `launch(stream)`, behind the calls before it.
   template <class Launch>
   Status run_in_order(CUstream stream, const Launch& launch);
   /// Has `stream` wait for what `other` holds. Both are captured alike (check_joined).
   Status follow_stream(CUstream stream, CUstream other);
   Status follow_last_call(CUstream stream);
+  /// Has `stream` wait for the calls of other communicators that a launch is not to run beside.
+  Status follow_others(CUstream stream, const CtaBudget::Turn& turn) const;
   Status follow_captured_call(CUstream stream, unsigned long long capture);
   Status remember_captured_call(CUstream stream, unsigned long long capture);
   /// Counts the graph that the capture of `stream` makes among graphs_.
@@ -63,8 +68,10 @@ class CudaExecutor final : public Executor {
   CUresult query_last_call();
 
   CUcontext context_;
-  CUevent event_;  // behind the last call
   CUevent joint_;  // for streams that meet
+  CtaBudget& budget_;
+  std::shared_ptr<const LastCall> last_call_;
+  CUevent event_;  // behind the last call, and owned by it
   // Graphs that hold a call.
   std::shared_ptr<std::atomic<int>> graphs_ = std::make_shared<std::atomic<int>>(0);
   std::mutex mutex_;
