@@ -31,7 +31,8 @@ def parse_options():
     parser.add_argument("--ranks", type=int, required=True)
     parser.add_argument("--collectives", default=",".join(COLLECTIVES), help="by commas")
     parser.add_argument("--register", default="both,none", help="by commas")
-    parser.add_argument("--ctas", type=int, help="most CTAs of Oriel's kernels (ORIEL_CTAS)")
+    parser.add_argument("--max-ctas", type=int,
+                        help="most CTAs of Oriel's kernels (ORIEL_MAX_CTAS; as Oriel chooses)")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--most", type=benchmark.parse_size, default=1 << 30,
                         help="largest size (1G)")
@@ -55,8 +56,8 @@ def run(options, collective, registration, seconds):
                    "--against", options.against, "-J", str(path)]
         if options.lib:
             command += ["--lib", options.lib]
-        if options.ctas:
-            command += ["--env", f"ORIEL_CTAS={options.ctas}"]
+        if options.max_ctas:
+            command += ["--env", f"ORIEL_MAX_CTAS={options.max_ctas}"]
         try:
             done = subprocess.run(command, check=False, timeout=seconds, capture_output=True,
                                   text=True)
@@ -82,7 +83,7 @@ def print_table(collective, registration, cases):
 def results_of(collective, registration, options, cases):
     return [benchmark.result(collective, {"library": whose, "bytes": case["bytes"],
                                           "ranks": options.ranks, "registration": registration,
-                                          "ctas": options.ctas},
+                                          "max_ctas": options.max_ctas},
                              "us", samples=case["out_of_place"][whose]["rounds_us"],
                              median=case["out_of_place"][whose]["median_us"])
             for case in cases for whose in ("ours", "theirs")]
