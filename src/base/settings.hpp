@@ -26,15 +26,23 @@ enum class WireChoice : std::uint8_t { automatic, fabric };
 enum class NicKind : std::uint8_t { soft, mlx5 };
 /// Who rings the doorbells of adapters' queues; automatic: their users, where they can.
 enum class DoorbellChoice : std::uint8_t { automatic, gpu, cpu };
+/// Whether launches of graphs are ordered; automatic leaves it to a communicator's configuration.
+enum class GraphMixing : std::uint8_t { automatic, off, on };
 /// How much the log says; each level includes those before it.
 enum class LogLevel : std::uint8_t { none, alert, version, warn, info, trace };
+
+/// How collectives are launched: a part of Settings.
+struct LaunchSettings {
+  std::int64_t ctas = 0;  ///< 0: the table chooses
+  GraphMixing graph_mixing = GraphMixing::automatic;
+};
 
 /// What a user can set through the environment. The initialisers are the defaults; one table in
 /// settings_table.cpp names each member's variable, and yields the parser, docs/settings.md and
 /// `oriel-info --env`. To add a setting: a member here, a row there.
 ///
 /// A plain value; copies are independent.
-struct Settings {
+struct Settings : LaunchSettings {
   std::string socket_ifname;  ///< as given; boot splits it
   Duration timeout = std::chrono::seconds(30);
   std::optional<Duration> collective_timeout;  ///< nullopt: collectives wait for ever
@@ -56,7 +64,6 @@ struct Settings {
   bool deterministic = false;
   std::uint64_t scratch_size_bytes = 64ULL << 20;
   AlgorithmChoice algorithm = AlgorithmChoice::automatic;
-  std::int64_t ctas = 0;          ///< 0: the table chooses
   std::uint64_t chunk_bytes = 0;  ///< 0: the table chooses
   std::string table_path;         ///< empty: the built-in table
   LogLevel log_level = LogLevel::alert;
