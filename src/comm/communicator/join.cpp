@@ -95,6 +95,18 @@ bool asks_for_fabric(const Settings& settings) {
   return is_asked_for && settings.nic == NicKind::soft;
 }
 
+}  // namespace
+
+GraphOrder graph_order(const Settings& settings, const CommunicatorOptions& options) {
+  const bool is_mixed = settings.graph_mixing == GraphMixing::automatic
+                            ? options.graph_mixing
+                            : settings.graph_mixing == GraphMixing::on;
+  if (is_mixed) return GraphOrder::all;
+  return options.graph_stream_ordering ? GraphOrder::in_captures : GraphOrder::none;
+}
+
+namespace {
+
 /// Refuses what the environment demands beyond `max_ctas`, the most CTAs of a collective.
 Status check_limits(int max_ctas, const kernels::Overrides& overrides, kernels::Backend backend) {
   if (overrides.ctas > max_ctas) {
@@ -369,7 +381,7 @@ Task<Status> Communicator::make_scratch(EventLoop& loop, Deadline deadline) {
     }
   };
   attempt(device_->make_notice_board(), notices_);
-  attempt(device_->make_executor(), executor_);
+  attempt(device_->make_executor(graph_order(*settings_, options_)), executor_);
   attempt(device_->make_window_sink(team_facts_), sink_);
   attempt(make_network_windows(), network_windows_);
   if (!on_host()) attempt(copy_groupings(), groupings_);

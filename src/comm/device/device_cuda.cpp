@@ -191,8 +191,8 @@ class CudaDevice final : public Device {
     const topo::MemoryNodeScope near(affinity_of(*this).memory_node);
     return CudaNoticeBoard::make(context_.get());
   }
-  Result<std::unique_ptr<Executor>> make_executor() override {
-    return CudaExecutor::make(context_.get());
+  Result<std::unique_ptr<Executor>> make_executor(GraphOrder order) override {
+    return CudaExecutor::make(context_.get(), order);
   }
   Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override;
   Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,

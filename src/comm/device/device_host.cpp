@@ -138,7 +138,7 @@ class HostDevice final : public Device {
   Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
     return std::unique_ptr<NoticeBoard>(std::make_unique<HostNoticeBoard>());
   }
-  Result<std::unique_ptr<Executor>> make_executor() override {
+  Result<std::unique_ptr<Executor>> make_executor(GraphOrder /*order*/) override {
     return std::unique_ptr<Executor>(std::make_unique<HostExecutor>());
   }
   Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override {
