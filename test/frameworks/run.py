@@ -9,24 +9,17 @@ Exit status: 0 if nothing failed; 1 if something did; 2 for misuse; 77 if everyt
 """
 import argparse
 import importlib.util
-import os
 import pathlib
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 
 import checks
+import programs
 
 HERE = pathlib.Path(__file__).resolve().parent
 DEFAULT_BUILD = HERE.parents[1] / "build"
-TIMED_OUT = 124  # oriel-run's
 GRACE_S = 15  # what oriel-run has for ending by itself after the time limit
-LAST_LINES = 25  # of the output of a script that failed
-# NVLink multicast stays off whatever a program asks for.
-MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
-                 "NVSHMEM_DISABLE_NVLS": "1"}
 # script -> modules without which it has nothing to run.
 SCRIPTS = {
     "torch_import": ["torch"],
@@ -74,42 +67,14 @@ def missing(modules):
     return None
 
 
-def session_of(pid):
-    """Session of a process; None: it has gone."""
-    try:
-        return os.getsid(pid)
-    except OSError:
-        return None
-
-
-def kill_session(session):
-    """Kills what the script has left. oriel-run gives each rank a group, but not a session."""
-    for folder in pathlib.Path("/proc").iterdir():
-        if folder.name.isdigit() and session_of(int(folder.name)) == session:
-            try:
-                os.kill(int(folder.name), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-
-
 def run_ranks(options, name, log):
     """Runs one script; returns oriel-run's exit status, whatever the ranks do."""
     with tempfile.TemporaryDirectory(prefix="oriel-frameworks-") as meeting:
-        environment = dict(os.environ, **MULTICAST_OFF, **{checks.MEETING: meeting},
-                           PYTHONUNBUFFERED="1", PYTHONDONTWRITEBYTECODE="1")
         command = [options.build / "bin" / "oriel-run", "--preload", "-n", str(options.ranks),
                    "--timeout", str(options.limit), sys.executable, HERE / f"{name}.py"]
-        with open(log, "ab") as output:
-            runner = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output,
-                                      stderr=subprocess.STDOUT, env=environment,
-                                      start_new_session=True)
-        try:
-            return runner.wait(options.limit + GRACE_S)
-        except subprocess.TimeoutExpired:
-            return TIMED_OUT
-        finally:
-            kill_session(runner.pid)
-            runner.wait()
+        return programs.run_to_log(command, log, options.limit + GRACE_S,
+                                   **{checks.MEETING: meeting}, PYTHONUNBUFFERED="1",
+                                   PYTHONDONTWRITEBYTECODE="1")
 
 
 class Report:
@@ -149,7 +114,7 @@ def judge(status, report):
     """(PASS, FAIL or SKIP, why)"""
     if status == checks.SKIPPED:
         return "SKIP", report.reason or "the script did not say why"
-    if status == TIMED_OUT:
+    if status == programs.TIMED_OUT:
         return "FAIL", f"past its time limit, in '{report.begun or 'no check'}'"
     if status != 0 or report.failed or report.stopped:
         return "FAIL", f"exit status {status}, {report.failed} check(s) failed"
@@ -162,18 +127,15 @@ def judge(status, report):
 
 def run_script(options, name, folder):
     log, begin = folder / f"{name}.log", time.monotonic()
-    log.write_bytes(b"")
     status = run_ranks(options, name, log)
     text = log.read_text(errors="replace")
     report = Report(text)
     verdict, why = judge(status, report)
-    print(f"{verdict} {time.monotonic() - begin:6.1f} s {name}: {why}")
-    if verdict != "SKIP":
-        print("\n".join(report.lines))
+    lines = report.lines if verdict != "SKIP" else []
     if verdict == "FAIL":
-        rest = [line for line in text.splitlines() if not line.startswith("@")]
-        print("\n".join(f"  | {line[:300]}" for line in rest[-LAST_LINES:]))
-    sys.stdout.flush()
+        lines += programs.last_lines([line for line in text.splitlines()
+                                      if not line.startswith("@")])
+    programs.print_verdict(verdict, time.monotonic() - begin, name, why, lines)
     return verdict
 
 
@@ -190,7 +152,7 @@ def main():
         reason = (f"there is no Python module {lacking}" if lacking
                   else "there is no GPU" if gpus == 0 else None)
         if reason:
-            print(f"SKIP    0.0 s {name}: skipped, {reason}")
+            programs.print_verdict("SKIP", 0, name, f"skipped, {reason}")
             verdicts.append("SKIP")
         else:
             runnable.append(name)
@@ -202,12 +164,7 @@ def main():
         folder = options.logs or pathlib.Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
         verdicts += [run_script(options, name, folder) for name in runnable]
-    count = {verdict: verdicts.count(verdict) for verdict in ("PASS", "FAIL", "SKIP")}
-    print(f"{options.ranks} ranks, {gpus} GPU(s): {count['PASS']} passed, {count['FAIL']} failed, "
-          f"{count['SKIP']} skipped")
-    if count["FAIL"]:
-        return 1
-    return 0 if count["PASS"] else checks.SKIPPED
+    return programs.conclude(verdicts, f"{options.ranks} ranks, {gpus} GPU(s)")
 
 
 if __name__ == "__main__":

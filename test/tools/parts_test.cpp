@@ -173,8 +173,7 @@ TEST_CASE("bandwidths follow nccl-tests", "[req:1.35]") {
                                 Collective::all_to_all, Collective::gather, Collective::scatter}) {
     CHECK(bus_bandwidth(1'000'000, 10, 4, half) == Approx(75));
   }
-  for (const Collective whole :
-       {Collective::reduce, Collective::broadcast, Collective::send_receive}) {
+  for (const Collective whole : {Collective::reduce, Collective::broadcast, kSendReceive}) {
     CHECK(bus_bandwidth(1'000'000, 10, 4, whole) == Approx(100));
   }
 }

@@ -56,6 +56,17 @@ std::vector<Words> rows(const std::string& text) {
   return found;
 }
 
+// The processes of the ranks, as the table's head lists them.
+std::vector<pid_t> pids(const std::string& text) {
+  std::vector<pid_t> found;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const auto at = line.find(" Pid ");
+    if (at != std::string::npos) found.push_back(std::stoi(line.substr(at + 5)));
+  }
+  return found;
+}
+
 std::string json_path() {
   return "/tmp/oriel-perf-test-" + std::to_string(getpid()) + ".json";
 }
@@ -205,6 +216,27 @@ TEST_CASE("a rank that dies, fails or stops answering is named", "[req:1.35]") {
   CHECK(hanging.seconds < 30);
 }
 
+TEST_CASE("--threads, the ranks are threads of one process and each is checked", "[req:5.23]") {
+  const Words base{"--threads", "-g", "3", "--counts", "64", "-n", "20", "--rounds", "2"};
+  const auto result = expect(0, base + Words{"--against", FAKE_NCCL_PATH});
+  const std::vector<pid_t> ranks = pids(result.out);
+  CHECK(ranks.size() == 3);
+  CHECK(std::count(ranks.begin(), ranks.end(), ranks.at(0)) == 3);
+  expect(1, base + Words{"--env", "FAKE_NCCL_WRONG_AT=5"});
+  const Words faulty = base + Words{"-T", "1", "--env", "FAKE_NCCL_RANK=1", "--env"};
+  expect(1, faulty + Words{"FAKE_NCCL_FAIL_AT_CALL=15"}, {"rank 1 (pid ", "fake error"});
+  expect(1, faulty + Words{"FAKE_NCCL_HANG_AT_CALL=15"}, {"no answer from", "rank 1 (pid "});
+  expect(1, faulty + Words{"FAKE_NCCL_DIE_AT_CALL=15"}, {"was killed by signal 9 (SIGKILL)"});
+}
+
+TEST_CASE("--threads with ranks of a launcher or of several nodes is refused", "[req:5.23]") {
+  const Words command = perf_command({"--threads", "--counts", "64"});
+  const auto launched = run_program(command, {{"RANK", "0"}, {"WORLD_SIZE", "2"}});
+  CHECK(launched.status == 1);
+  CHECK(has(launched.err, "2 ranks were started as processes"));
+  expect(2, {"--threads", "--per-node", "2"}, {"--threads with --per-node"});
+}
+
 TEST_CASE("a report that cannot be written is refused before anything is measured", "[req:1.35]") {
   const std::pair<std::string, std::string> places[] = {
       {"/tmp/no-such-folder/report.json", "No such file or directory"},
@@ -241,15 +273,9 @@ TEST_CASE("an interrupted run takes its ranks along", "[req:1.35]") {
   kill(program.pid(), SIGTERM);
   const auto result = program.wait();
   CHECK(result.status == 128 + SIGTERM);
-  std::istringstream lines(result.out);
-  int found = 0;
-  for (std::string line; std::getline(lines, line);) {
-    const auto at = line.find(" Pid ");
-    if (at == std::string::npos) continue;
-    CHECK_FALSE(is_alive(std::stoi(line.substr(at + 5))));
-    ++found;
-  }
-  CHECK(found == 2);
+  const std::vector<pid_t> ranks = pids(result.out);
+  for (const pid_t rank : ranks) CHECK_FALSE(is_alive(rank));
+  CHECK(ranks.size() == 2);
 }
 
 TEST_CASE("a launcher's ranks find each other", "[req:1.35]") {

@@ -45,7 +45,7 @@ struct TimedLoop {
   std::function<Status(int call)> issue;  ///< enqueues one call, numbered from 0
 };
 
-/// Where the buffers of a rank live and how its calls are timed. One object per process, used by
+/// Where the buffers of a rank live and how its calls are timed. One object per rank, used by
 /// one thread. Everything but time() has finished when it returns.
 class Backend {
  public:

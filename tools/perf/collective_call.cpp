@@ -27,16 +27,15 @@ bool CollectiveCall::is_present() const {
       return table.gather != nullptr;
     case Collective::scatter:
       return table.scatter != nullptr;
-    case Collective::send_receive:
+    default:  // kSendReceive
       return table.send && table.receive && table.group_start && table.group_end;
   }
-  return false;
 }
 
 Status CollectiveCall::check_present() const {
   if (is_present()) return {};
   return Error(ErrorCode::invalid_usage,
-               fmt::format("{} has no {}", library_.path, name_of(collective_)));
+               fmt::format("{} has no {}", library_.path, table_name(collective_)));
 }
 
 bool CollectiveCall::has_output() const {
@@ -52,6 +51,7 @@ int CollectiveCall::source_of(int block) const {
 
 Status CollectiveCall::make(const CallArguments& call) const {
   const CollectiveTable& table = library_.collectives;
+  if (collective_ == kSendReceive) return send_and_receive(call);
   switch (collective_) {
     case Collective::all_reduce:
       return library_.check(library_.all_reduce(call.input, call.output, call.count, call.type,
@@ -69,8 +69,6 @@ Status CollectiveCall::make(const CallArguments& call) const {
       return library_.check(
           table.all_to_all(call.input, call.output, call.count, call.type, call.comm, call.stream),
           "ncclAlltoAll", call.comm);
-    case Collective::send_receive:
-      return send_and_receive(call);
     default:
       return make_rooted(call);
   }

@@ -80,9 +80,11 @@ class LocalWorkers {
         fmt::print(stderr, "oriel-perf: {}\n", channel.error().to_string());
         ::_exit(1);
       }
-      become_worker(options, *contestants(options)[static_cast<std::size_t>(set)],
-                    Place{environment.rank, environment.ranks, environment.local_rank},
-                    std::move(*channel), SharedBarrier());
+      std::vector<Seat> seats;
+      seats.push_back({Place{environment.rank, environment.ranks, environment.local_rank},
+                       std::move(*channel)});
+      become_workers(options, *contestants(options)[static_cast<std::size_t>(set)],
+                     std::move(seats), SharedBarrier());
     }
     pids_.push_back(pid);
     return {};
@@ -135,6 +137,12 @@ Result<int> run(const Options& options) {
   if (options.ranks > 0) return run_here(options);
   ORIEL_TRY(const auto environment, find_launcher());
   if (!environment || environment->ranks == 1) return run_here(options);
+  if (options.threads)
+    return Error(
+        ErrorCode::invalid_usage,
+        fmt::format("--threads: {} ranks were started as processes ({}); start oriel-perf by "
+                    "itself, or name the number of threads by -g",
+                    environment->ranks, environment->launcher));
   return run_in_launcher(options, *environment);
 }
 

@@ -45,9 +45,10 @@ constexpr std::array<Named, kReduceOpCount> kOps{{{"sum", "sum"},
                                                   {"min", "min"},
                                                   {"avg", "avg"},
                                                   {"mulsum", "premul_sum"}}};
-constexpr std::array<std::string_view, 9> kCollectives{"all_reduce", "all_gather", "reduce_scatter",
-                                                       "reduce",     "broadcast",  "alltoall",
-                                                       "gather",     "scatter",    "sendrecv"};
+// In the order of Collective.
+constexpr std::array<std::string_view, kernels::kCollectiveCount + 1> kCollectives{
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce",
+    "alltoall",   "gather",     "scatter",        "sendrecv"};
 constexpr std::array<std::string_view, 5> kRegistrations{"none", "local", "both", "in", "out"};
 
 template <std::size_t kCount>
@@ -163,7 +164,7 @@ Status choose_placements(const Raw& raw, Options& options) {
   if (!works_in_place(options.collective)) {
     if (raw.only_in) {
       return usage_error(
-          fmt::format("--in-place: {} does not work in place", name_of(options.collective)));
+          fmt::format("--in-place: {} does not work in place", table_name(options.collective)));
     }
     options.placements.push_back(Placement::out_of_place);
     return {};
@@ -233,6 +234,8 @@ Status understand(const Raw& raw, Options& options) {
     ORIEL_CHECK(read_environment(raw.against_environment, *options.against));
   }
   if (options.rounds == 0) options.rounds = options.against ? 9 : 5;
+  if (options.threads && options.per_node > 0)
+    return usage_error("--threads with --per-node: threads of one process are of one node");
   if (raw.backend == "cuda") options.backend = BackendKind::cuda;
   if (raw.backend == "host") options.backend = BackendKind::host;
   return {};
@@ -287,6 +290,8 @@ void declare_place(CLI::App& app, Raw& raw, Options& options) {
   app.add_option("-g,--ranks", options.ranks,
                  "ranks to start on this host (one per GPU; 2 on CPUs)")
       ->check(CLI::Range(1, 1024));
+  app.add_flag("--threads", options.threads,
+               "ranks are threads of one process: those of one GPU run at the same time");
   app.add_option("--per-node", options.per_node,
                  "let this host pose as nodes of so many ranks each (sets ORIEL_HOSTID)")
       ->check(CLI::Range(1, 1024));
@@ -354,7 +359,7 @@ std::string_view table_name(DataType type) {
 std::string_view table_name(ReduceOp op) {
   return kOps[static_cast<std::size_t>(op)].table;
 }
-std::string_view name_of(Collective collective) {
+std::string_view table_name(Collective collective) {
   return kCollectives[static_cast<std::size_t>(collective)];
 }
 std::string_view name_of(Registration registration) {

@@ -15,19 +15,14 @@
 #include "oriel/error.hpp"
 #include "oriel/types.hpp"
 
+#include "kernels/plan/collective.hpp"
+
 namespace oriel::perf {
 
-enum class Collective {
-  all_reduce,
-  all_gather,
-  reduce_scatter,
-  reduce,
-  broadcast,
-  all_to_all,
-  gather,
-  scatter,
-  send_receive,  ///< a send to the next rank and a receive from the one before, in one group
-};
+using kernels::Collective;
+/// A send to the next rank and a receive from the one before, in one group, measured as a
+/// collective.
+inline constexpr auto kSendReceive = static_cast<Collective>(kernels::kCollectiveCount);
 enum class BackendKind { automatic, cuda, host };
 /// Which buffers become symmetric windows. `local` is ncclCommRegister of both.
 enum class Registration { none, local, both, in, out };
@@ -56,10 +51,11 @@ struct Options {
   int rotate = 0;               ///< buffer sets; 0: by size
   double jitter_us = 0;         ///< 0: no pass with random delays
   std::uint64_t seed = 1;
-  int root = 0;      ///< of collectives that have one
-  int blocks = 0;    ///< CTAs of a collective; 0: the library's choice
-  int ranks = 0;     ///< 0: from a launcher, else one per GPU, else 2
-  int per_node = 0;  ///< ranks of each node that the host poses as; 0: as it is
+  int root = 0;          ///< of collectives that have one
+  int blocks = 0;        ///< CTAs of a collective; 0: the library's choice
+  int ranks = 0;         ///< 0: from a launcher, else one per GPU, else 2
+  bool threads = false;  ///< ranks are threads of one process
+  int per_node = 0;      ///< ranks of each node that the host poses as; 0: as it is
   BackendKind backend = BackendKind::automatic;
   Contestant ours;
   std::optional<Contestant> against;
@@ -81,35 +77,15 @@ Result<std::size_t> parse_bytes(std::string_view text);
 /// The names of nccl-tests ("float", "half", "f8e4m3") and Oriel's own ("f32", "f16", "e4m3").
 Result<DataType> parse_type(std::string_view name);
 Result<ReduceOp> parse_op(std::string_view name);
-/// Returns the name that nccl-tests gives its program, such as "all_reduce" or "alltoall".
-std::string_view name_of(Collective collective);
-/// Returns whether elements of all ranks are combined.
-constexpr bool reduces(Collective collective) {
-  return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
-         collective == Collective::reduce;
-}
-constexpr bool has_root(Collective collective) {
-  return collective == Collective::reduce || collective == Collective::broadcast ||
-         collective == Collective::gather || collective == Collective::scatter;
-}
-/// Returns whether the send buffer has a block for each rank.
-constexpr bool sends_blocks(Collective collective) {
-  return collective == Collective::reduce_scatter || collective == Collective::all_to_all ||
-         collective == Collective::scatter;
-}
-/// Returns whether the receive buffer has a block of each rank.
-constexpr bool receives_blocks(Collective collective) {
-  return collective == Collective::all_gather || collective == Collective::all_to_all ||
-         collective == Collective::gather;
-}
 constexpr bool works_in_place(Collective collective) {
-  return collective != Collective::all_to_all && collective != Collective::send_receive;
+  return collective != Collective::all_to_all && collective != kSendReceive;
 }
 /// Returns the blocks of `count` elements in the larger of a call's buffers.
 constexpr int blocks_of(Collective collective, int ranks) {
   return sends_blocks(collective) || receives_blocks(collective) ? ranks : 1;
 }
-/// As nccl-tests prints them.
+/// Return what nccl-tests prints; for a collective the name of its program, such as "alltoall".
+std::string_view table_name(Collective collective);
 std::string_view table_name(DataType type);
 std::string_view table_name(ReduceOp op);
 std::string_view name_of(Registration registration);

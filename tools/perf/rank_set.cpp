@@ -30,7 +30,7 @@ constexpr milliseconds kSlack{1500};
 // How long the other ranks may take to answer once one has failed.
 constexpr milliseconds kAfterFailure{500};
 constexpr milliseconds kEndOfProcess{5000};
-constexpr int kWorkerSocket = 3;
+constexpr int kFirstSocket = 3;  // behind the standard streams
 
 // NVLink multicast is never used: on machines whose GPUs are shared, a program that fails while
 // using it can put them out of service for everybody.
@@ -52,23 +52,37 @@ std::optional<int> wait_for_end(pid_t pid, Deadline deadline) {
   }
 }
 
+// Closes all descriptors but the standard ones and those of the seats: a rank that held another's
+// would keep it from seeing the end.
+void keep_only(std::vector<Seat>& seats) {
+  std::vector<unsigned> kept;
+  for (Seat& seat : seats) {
+    seat.coordinator =
+        Channel(OwnedFd(::fcntl(seat.coordinator.fd(), F_DUPFD_CLOEXEC, kFirstSocket)));
+    kept.push_back(static_cast<unsigned>(seat.coordinator.fd()));
+  }
+  std::sort(kept.begin(), kept.end());
+  unsigned next = kFirstSocket;
+  for (const unsigned fd : kept) {
+    if (fd > next) ::close_range(next, fd - 1, 0);
+    next = fd + 1;
+  }
+  ::close_range(next, ~0u, 0);
+}
+
 }  // namespace
 
-void become_worker(const Options& options, const Contestant& contestant, const Place& place,
-                   Channel coordinator, SharedBarrier barrier) {
+void become_workers(const Options& options, const Contestant& contestant, std::vector<Seat> seats,
+                    const SharedBarrier& barrier) noexcept {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   default_signals();
-  // Only its own socket stays open: a rank that held another's would keep it from seeing the end.
-  ::dup2(coordinator.fd(), kWorkerSocket);
-  if (coordinator.fd() == kWorkerSocket) ::fcntl(kWorkerSocket, F_SETFD, FD_CLOEXEC);
-  ::close_range(kWorkerSocket + 1, ~0u, 0);
+  keep_only(seats);
   const int null_fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null_fd >= 0) ::dup2(null_fd, STDIN_FILENO);
-  if (null_fd > kWorkerSocket) ::close(null_fd);
+  if (null_fd >= kFirstSocket) ::close(null_fd);
   for (const auto& [name, value] : contestant.environment) ::setenv(name.c_str(), value.c_str(), 1);
   for (const auto& [name, value] : kAlwaysSet) ::setenv(name, value, 1);
-  const Channel channel{OwnedFd(kWorkerSocket)};
-  const int status = run_worker(options, contestant, place, channel, barrier);
+  const int status = run_workers(options, contestant, seats, barrier);
   // Exit handlers may wait for a device or a peer that is gone; they run only after success.
   if (status != 0) ::_exit(status);
   std::exit(0);
@@ -77,18 +91,22 @@ void become_worker(const Options& options, const Contestant& contestant, const P
 Result<RankSet> RankSet::start(const Options& options, const Contestant& contestant, int ranks) {
   ORIEL_TRY(SharedBarrier barrier, SharedBarrier::create(ranks));
   RankSet set({}, options.timeout);
-  for (int rank = 0; rank < ranks; ++rank) {
-    int fds[2];
-    if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
-      return system_error("making a socket pair");
-    Channel ours{OwnedFd(fds[0])};
-    Channel theirs{OwnedFd(fds[1])};
+  const int per_process = options.threads ? ranks : 1;
+  for (int first = 0; first < ranks; first += per_process) {
+    std::vector<Seat> seats;
+    for (int rank = first; rank < first + per_process; ++rank) {
+      int fds[2];
+      if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
+        return system_error("making a socket pair");
+      set.peers_.push_back(Peer{Channel{OwnedFd(fds[0])}, -1, false, "this host"});
+      seats.push_back(Seat{Place{rank, ranks, rank}, Channel{OwnedFd(fds[1])}});
+    }
     const pid_t pid = ::fork();
-    if (pid < 0) return system_error(fmt::format("starting rank {}", rank));
-    if (pid == 0)
-      become_worker(options, contestant, Place{rank, ranks, rank}, std::move(theirs),
-                    std::move(barrier));
-    set.peers_.push_back(Peer{std::move(ours), pid, true, "this host"});
+    if (pid < 0) return system_error(fmt::format("starting rank {}", first));
+    if (pid == 0) become_workers(options, contestant, std::move(seats), barrier);
+    for (int rank = first; rank < first + per_process; ++rank)
+      set.peers_[static_cast<std::size_t>(rank)].pid = pid;
+    set.peers_[static_cast<std::size_t>(first)].child = true;
   }
   return set;
 }

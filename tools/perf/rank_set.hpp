@@ -13,11 +13,12 @@
 
 namespace oriel::perf {
 
-/// The rank processes of one library, as the coordinator sees them. Every request goes to all of
+/// The ranks of one library, as the coordinator sees them. Every request goes to all of
 /// them and every wait has a deadline; the first rank that fails, dies or stays silent is named.
 class RankSet {
  public:
-  /// One rank. `pid` is -1 until known; `child`: of this process, so that its end can be asked for.
+  /// One rank. `pid` is -1 until known. `child`: the pid is a child of this process, and its end is
+  /// asked for by this rank, the first of those that are its threads.
   struct Peer {
     Channel channel;
     pid_t pid = -1;
@@ -25,8 +26,8 @@ class RankSet {
     std::string host;
   };
 
-  /// Forks the ranks on this host. Call before anything in this process has touched CUDA or started
-  /// threads.
+  /// Forks the ranks on this host, or one process of all of them (Options::threads). Call before
+  /// anything in this process has touched CUDA or started threads.
   static Result<RankSet> start(const Options& options, const Contestant& contestant, int ranks);
   /// Of ranks that have connected from elsewhere, in rank order.
   RankSet(std::vector<Peer> peers, std::chrono::seconds timeout)
@@ -60,9 +61,9 @@ class RankSet {
 };
 
 /// In a forked child: sets the environment that every rank of a measurement gets, then works for
-/// the coordinator. Never returns.
-[[noreturn]] void become_worker(const Options& options, const Contestant& contestant,
-                                const Place& place, Channel coordinator, SharedBarrier barrier);
+/// the coordinator as these ranks. Never returns.
+[[noreturn]] void become_workers(const Options& options, const Contestant& contestant,
+                                 std::vector<Seat> seats, const SharedBarrier& barrier) noexcept;
 
 /// The number of CUDA devices, found out by a child, because a process that has used CUDA cannot
 /// fork ranks that use it.

@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <thread>
 
 #include <fmt/format.h>
 #include <sched.h>
@@ -78,14 +81,44 @@ struct Case {
   std::size_t bytes() const { return block_bytes() * static_cast<std::size_t>(blocks); }
 };
 
+// Shared by the ranks of one process.
+struct Process {
+  Library library;
+  bool cuda = false;
+};
+
+Result<Process> start_process(const Options& options, const Contestant& contestant,
+                              const std::vector<Seat>& seats) {
+  if (seats.size() > 1) {
+    // Ranks of one GPU need a hardware queue for each stream. A kernel that is loaded at its first
+    // launch would wait for the end of other ranks' kernels, which wait for that launch.
+    ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+    ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
+  }
+  Process process;
+  // The library comes first, as in a program that is linked with it: it may bring its own CUDA.
+  ORIEL_TRY(process.library, Library::open(contestant.library));
+  if (options.per_node > 0) {
+    // Before the library has read its settings.
+    const std::string node = fmt::format("node{}", seats.front().place.rank / options.per_node);
+    ::setenv("ORIEL_HOSTID", node.c_str(), 1);
+  }
+  process.cuda = options.backend == BackendKind::cuda ||
+                 (options.backend == BackendKind::automatic && count_cuda_devices() > 0);
+  // Keeps the library from GPUs that the machine may have.
+  if (!process.cuda) ::setenv("ORIEL_BACKEND", "host", 0);
+  return process;
+}
+
 class Worker {
  public:
-  Worker(const Options& options, const Contestant& contestant, const Place& place,
-         const SharedBarrier& barrier)
+  Worker(const Options& options, const Contestant& contestant, const Process& process,
+         const Place& place, const SharedBarrier& barrier)
       : options_(options),
         contestant_(contestant),
         place_(place),
         barrier_(barrier),
+        process_(process),
         collective_(library_, options.collective, options.root, place) {}
 
   Result<Json> start();
@@ -132,7 +165,8 @@ class Worker {
   const Contestant& contestant_;
   const Place place_;
   const SharedBarrier& barrier_;
-  Library library_;
+  const Process& process_;
+  const Library& library_ = process_.library;
   CollectiveCall collective_;
   std::unique_ptr<Backend> backend_;
   ncclComm_t comm_ = nullptr;
@@ -144,20 +178,10 @@ class Worker {
 };
 
 Result<Json> Worker::start() {
-  // The library comes first, as in a program that is linked with it: it may bring its own CUDA.
-  ORIEL_TRY(library_, Library::open(contestant_.library));
   ORIEL_CHECK(collective_.check_present());
-  if (options_.per_node > 0) {
-    // Before the library has read its settings.
-    const std::string node = fmt::format("node{}", place_.rank / options_.per_node);
-    ::setenv("ORIEL_HOSTID", node.c_str(), 1);
-  }
-  const bool cuda = options_.backend == BackendKind::cuda ||
-                    (options_.backend == BackendKind::automatic && count_cuda_devices() > 0);
-  if (cuda) {
+  if (process_.cuda) {
     ORIEL_TRY(backend_, make_cuda_backend(place_.local_rank));
   } else {
-    ::setenv("ORIEL_BACKEND", "host", 0);  // not that of the GPUs which the machine may have
     backend_ = make_host_backend();
     bind_to_own_processor(place_.local_rank, place_.ranks);
   }
@@ -166,7 +190,7 @@ Result<Json> Worker::start() {
   ::gethostname(host.data(), host.size() - 1);
   return Json{{"pid", ::getpid()},
               {"host", host.data()},
-              {"backend", cuda ? "cuda" : "host"},
+              {"backend", process_.cuda ? "cuda" : "host"},
               {"device", backend_->device_name()},
               {"library", library_.path},
               {"version", library_.version}};
@@ -413,24 +437,23 @@ Status Worker::finish() {
   return {};
 }
 
-}  // namespace
-
-int run_worker(const Options& options, const Contestant& contestant, const Place& place,
-               const Channel& coordinator, const SharedBarrier& barrier) {
-  auto owner = std::make_unique<Worker>(options, contestant, place, barrier);
-  Worker& worker = *owner;
-  Result<Json> answer = worker.start();
+// Returns 0 once the rank has finished, 1 after an error.
+int run_worker(const Options& options, const Contestant& contestant, const Result<Process>& process,
+               const Seat& seat, const SharedBarrier& barrier) {
+  std::unique_ptr<Worker> owner;
+  if (process) owner = std::make_unique<Worker>(options, contestant, *process, seat.place, barrier);
+  Result<Json> answer = owner ? owner->start() : Result<Json>(process.error());
   for (;;) {
     const Json message = answer ? *answer : Json{{"error", answer.error().to_string()}};
-    const Status sent = coordinator.send(message, Deadline::after(options.timeout));
-    if (worker.finished()) return 0;
+    const Status sent = seat.coordinator.send(message, Deadline::after(options.timeout));
+    if (owner && owner->finished()) return 0;
     if (!sent || !answer) break;
     // The coordinator may be busy with the other set of ranks for as long as it likes; if it ends,
     // so does this wait.
-    const Result<Json> request = coordinator.receive(Deadline::never());
+    const Result<Json> request = seat.coordinator.receive(Deadline::never());
     if (!request) break;
     try {
-      answer = worker.carry_out(*request);
+      answer = owner->carry_out(*request);
     } catch (const Json::exception& problem) {
       answer = Error(ErrorCode::remote, fmt::format("a malformed request: {}", problem.what()));
     }
@@ -439,6 +462,22 @@ int run_worker(const Options& options, const Contestant& contestant, const Place
   // end of the process.
   static_cast<void>(owner.release());
   return 1;
+}
+
+}  // namespace
+
+int run_workers(const Options& options, const Contestant& contestant,
+                const std::vector<Seat>& seats, const SharedBarrier& barrier) {
+  const Result<Process> process = start_process(options, contestant, seats);
+  std::atomic<int> failed{0};
+  const auto run = [&](const Seat& seat) {
+    if (run_worker(options, contestant, process, seat, barrier) != 0) failed = 1;
+  };
+  std::vector<std::thread> others;
+  for (std::size_t i = 1; i < seats.size(); ++i) others.emplace_back(run, std::cref(seats[i]));
+  run(seats.front());
+  for (std::thread& one : others) one.join();
+  return failed;
 }
 
 }  // namespace oriel::perf

@@ -9,25 +9,32 @@
 #include "comm/communicator/rank_communicator.hpp"
 #include "kernels/plan/call_record.hpp"
 
-/// The front door of the all-reduce inside one LSA team: arguments from facts that all ranks share.
-/// collectives.cpp checks calls, and has those that go among teams.
+/// The front door of the all-reduce, reduce and reduce-scatter inside one LSA team: arguments from
+/// facts that all ranks share. collectives.cpp checks calls, and has those that go among teams.
 namespace oriel::comm {
 kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest& request,
                                                          const kernels::Plan& plan) const {
   const auto ranks = static_cast<std::int32_t>(team_facts_.members.size());
+  const bool scatters = request.collective == kernels::Collective::reduce_scatter;
+  const bool reduces_to_root = request.collective == kernels::Collective::reduce;
+  const std::size_t input_count =
+      scatters ? request.count * static_cast<std::size_t>(ranks) : request.count;
   const auto split =
-      kernels::split_work(plan, device_->backend(), ranks, request.type, request.count);
+      scatters ? kernels::split_blocks(plan, device_->backend(), request.type, request.count)
+               : kernels::split_work(plan, device_->backend(), ranks, request.type, request.count);
   kernels::AllReduceArguments arguments;
   arguments.input = static_cast<const std::byte*>(request.input);
   arguments.output = static_cast<std::byte*>(request.output);
-  arguments.count = request.count;
+  arguments.count = input_count;
+  arguments.block = scatters ? request.count : 0;
   arguments.scratch = control_.flat_base;
   arguments.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
   arguments.rank = team_facts_.index;
   arguments.ranks = ranks;
-  arguments.average = request.op == ReduceOp::avg;
-  arguments.scaled = request.op == ReduceOp::premul_sum;
-  arguments.maximum = request.op == ReduceOp::max;
+  arguments.root = reduces_to_root ? request.root : -1;
+  arguments.operation.average = request.op == ReduceOp::avg;
+  arguments.operation.scaled = request.op == ReduceOp::premul_sum;
+  arguments.operation.maximum = request.op == ReduceOp::max;
   arguments.layout = layout_;
   arguments.share = split.share;
   arguments.part = split.part;
@@ -42,18 +49,18 @@ kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest
   arguments.wait = wait_control(own_doorbell());
   arguments.failure = &notices_->on_device()->failure;
   if (plan.algorithm == kernels::Algorithm::stream) {
-    const std::size_t bytes = request.count * size_of(request.type);
-    const auto offset_of = [&](const void* pointer) {
-      const auto window = windows_->find(pointer, bytes);
+    const auto offset_of = [&](const void* pointer, std::size_t count) {
+      const auto window = windows_->find(pointer, count * size_of(request.type));
       if (!window) return kernels::kNoOffset;
       return static_cast<std::uint64_t>(window->slot_offset) +
              static_cast<std::uint64_t>(static_cast<const std::byte*>(pointer) - window->user);
     };
-    arguments.input_offset = offset_of(request.input);
-    arguments.output_offset = offset_of(request.output);
+    arguments.input_offset = offset_of(request.input, input_count);
+    arguments.output_offset = offset_of(request.output, request.count);
   }
-  arguments.signature = kernels::all_reduce_signature(request.type, request.op, request.count,
-                                                      plan.algorithm, request.collective);
+  arguments.signature =
+      kernels::all_reduce_signature(request.type, request.op, request.count, plan.algorithm,
+                                    request.collective, reduces_to_root ? request.root : 0);
 
   if (request.scalar_pointer != nullptr && on_host()) {
     std::memcpy(&arguments.scalar_bits, request.scalar_pointer, size_of(request.type));

@@ -37,6 +37,20 @@ std::uint32_t signature_of(const CollectiveRequest& request, const kernels::Hier
   return static_cast<std::uint32_t>(hash >> (64 - kernels::kSignatureBits));
 }
 
+/// Returns whether CPU ranks of one team make an all-gather or a reduce-scatter past the scratch
+/// memory. Buffers in symmetric windows are so on all ranks. Others are copied twice in any case,
+/// and from 1 KiB on the stages of the algorithm among teams do that faster.
+bool goes_straight(const CollectiveRequest& request, int ranks,
+                   const window::WindowManager& windows) {
+  constexpr std::size_t kShort = 1 << 10;
+  const std::size_t block = request.count * size_of(request.type);
+  if (block <= kShort) return true;
+  const bool gathers = request.collective == kernels::Collective::all_gather;
+  const auto window = windows.find(gathers ? request.output : request.input,
+                                   block * static_cast<std::size_t>(ranks));
+  return window && (window->flags & window::kSymmetricWindow) != 0;
+}
+
 /// Returns the plan of a call of no elements. CPU ranks count their calls; GPU ranks cannot, for a
 /// graph may run one of theirs many times. So on GPUs such a call is a kernel too, of the one CTA
 /// that tells and hears which call it is.
@@ -78,18 +92,24 @@ Result<CallPlan> Communicator::plan_for(const CollectiveRequest& request) const 
   if (request.count == 0) return plan_of_empty_call(!on_host() && size() > 1 && one_team);
   CallPlan plan;
   ORIEL_CHECK(check_collective(request, rank(), size()));
-  plan.by_exchange = goes_by_exchange(request.collective, one_team);
+  const bool gathers = request.collective == kernels::Collective::all_gather;
+  const bool scatters = request.collective == kernels::Collective::reduce_scatter;
+  const bool staged = !one_team || (on_host() && (gathers || scatters) &&
+                                    !goes_straight(request, size(), *windows_));
+  plan.by_exchange = goes_by_exchange(request.collective, one_team) && !(gathers && staged);
   if (plan.by_exchange) {
     if (no_network_) return Error(*no_network_);
     return plan;
   }
-  if (request.collective != kernels::Collective::all_reduce || !one_team) {
+  if (staged) {
     ORIEL_TRY(plan.among_teams, plan_among_teams(request));
     return plan;
   }
   const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
-  ORIEL_TRY(plan.team, kernels::choose_plan(table, overrides_, device_->backend(), layout_,
-                                            request.type, request.count));
+  const auto choose = scatters ? kernels::choose_scatter_plan : kernels::choose_plan;
+  const std::size_t count =
+      scatters ? request.count * static_cast<std::size_t>(size()) : request.count;
+  ORIEL_TRY(plan.team, choose(table, overrides_, device_->backend(), layout_, request.type, count));
   plan.team.ctas = std::max(plan.team.ctas, options_.min_ctas);  // not above the layout's limit
   return plan;
 }
@@ -225,6 +245,7 @@ Status Communicator::end_call(Status run) {
 void Communicator::begin_exchanges() {
   kernels::ExchangeMemory memory;
   memory.scratch = control_.flat_base;
+  memory.flat_base = control_.flat_base - control_.slot_offset;
   memory.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
   memory.doorbell = layout_.doorbell;
   memory.failure = &notices_->on_device()->failure;
@@ -236,7 +257,7 @@ void Communicator::begin_exchanges() {
     memory.signatures = layout_.signatures;
     memory.signature_calls = layout_.epochs + offsetof(kernels::CtaCounters, signature);
   }
-  exchanges_->begin(memory);
+  exchanges_->begin(memory, *windows_);
 }
 
 Status Communicator::check(const PointToPointRequest& request) const {

@@ -11,25 +11,12 @@
 namespace oriel::comm {
 namespace {
 
-constexpr std::uint64_t kGpuChannelBytes = 4 << 20;
+constexpr std::uint64_t kGpuChannelBytes = 16 << 20;
 constexpr std::uint64_t kHostChannelBytes = 2 << 20;
 constexpr std::uint64_t kGpuFarChannelBytes = 8 << 20;
 constexpr std::uint64_t kHostFarChannelBytes = 4 << 20;
 /// More CTAs than that move no more bytes over NVLink.
 constexpr int kMostChannelCtas = 32;
-
-kernels::FoldOperation operation_of(const CollectiveRequest& request, bool on_host) {
-  kernels::FoldOperation operation;
-  operation.type = request.type;
-  operation.op = request.op;
-  operation.scalar_bits = request.scalar_bits;
-  if (request.scalar_pointer != nullptr && on_host) {
-    std::memcpy(&operation.scalar_bits, request.scalar_pointer, size_of(request.type));
-  } else {
-    operation.scalar_pointer = request.scalar_pointer;
-  }
-  return operation;
-}
 
 }  // namespace
 
@@ -74,7 +61,8 @@ std::vector<kernels::ChannelLayout> ExchangePlanner::channels() const {
   return all;
 }
 
-void ExchangePlanner::begin(kernels::ExchangeMemory memory) {
+void ExchangePlanner::begin(kernels::ExchangeMemory memory, const window::WindowManager& windows) {
+  windows_ = &windows;
   const kernels::ExchangeMemory& known = facts_.memory;
   memory.rank = known.rank;
   memory.ranks = known.ranks;
@@ -84,12 +72,25 @@ void ExchangePlanner::begin(kernels::ExchangeMemory memory) {
   facts_.memory = memory;
 }
 
-void ExchangePlanner::plan(const kernels::Exchange& exchange) {
-  const std::size_t first = call_.launches.size();
-  kernels::plan_exchange(exchange, facts_, call_.launches);
-  for (std::size_t i = first; i < call_.launches.size(); ++i) {
-    call_.launches.begin()[i].signature = exchange.fold_signature;
-  }
+void ExchangePlanner::reach_output(kernels::RankCollective& call) const {
+  const std::uint64_t block = call.count * size_of(call.type);
+  const bool has_blocks = kernels::receives_blocks(call.collective);
+  const std::uint64_t bytes = has_blocks ? block * static_cast<std::uint64_t>(call.ranks) : block;
+  std::byte* const place = place_of(call.output, bytes);
+  // An input inside the output stays there, so that a call in place is known as such.
+  const auto at = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(call.input) -
+                                             reinterpret_cast<std::uintptr_t>(call.output));
+  if (at < bytes) call.input = place + at;
+  call.output = place;
+}
+
+std::byte* ExchangePlanner::place_of(std::byte* data, std::uint64_t bytes) const {
+  const kernels::ExchangeMemory& memory = facts_.memory;
+  if (bytes < memory.channels.least_direct_bytes) return data;
+  const auto window = windows_->find(data, bytes);
+  if (!window) return data;
+  const std::uint64_t slot = std::uint64_t{memory.stride_4g} << 32;
+  return window->flat_base + slot * static_cast<std::uint64_t>(memory.rank) + (data - window->user);
 }
 
 ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request,
@@ -102,13 +103,16 @@ ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request,
   collective.input = static_cast<const std::byte*>(request.input);
   collective.output = static_cast<std::byte*>(request.output);
   collective.count = request.count;
-  collective.operation = operation_of(request, on_host());
+  collective.type = request.type;
+  reach_output(collective);
   call_.launches.clear();
   if (!one_team() && request.collective == kernels::Collective::broadcast) {
-    for (const auto& part : kernels::broadcast_among_teams(collective, teams_)) plan(part);
+    for (const auto& part : kernels::broadcast_among_teams(collective, teams_)) {
+      kernels::plan_exchange(part, facts_, call_.launches);
+    }
   } else {
     kernels::set_exchange(exchange_, collective);
-    plan(exchange_);
+    kernels::plan_exchange(exchange_, facts_, call_.launches);
   }
   call_.stream = request.stream;
   call_.collective = {request.collective, request.type, request.op, request.count, request.root};
@@ -130,8 +134,10 @@ Result<PointToPointPlan> ExchangePlanner::plan(
   std::vector<kernels::PointToPoint> calls;
   calls.reserve(requests.size());
   for (const PointToPointRequest& request : requests) {
-    calls.push_back({request.is_send, static_cast<std::byte*>(request.data),
-                     request.count * size_of(request.type), request.peer});
+    const std::uint64_t bytes = request.count * size_of(request.type);
+    auto* const data = static_cast<std::byte*>(request.data);
+    calls.push_back(
+        {request.is_send, request.is_send ? data : place_of(data, bytes), bytes, request.peer});
   }
   plan.stream = requests.front().stream;
   ORIEL_TRY(plan.exchange, kernels::exchange_of(calls, facts_.memory.world_rank));
@@ -141,7 +147,7 @@ Result<PointToPointPlan> ExchangePlanner::plan(
 ExchangeCall& ExchangePlanner::call_of(const PointToPointPlan& plan,
                                        const device::WaitControl& wait) {
   call_.launches.clear();
-  this->plan(plan.exchange);
+  kernels::plan_exchange(plan.exchange, facts_, call_.launches);
   call_.stream = plan.stream;
   call_.record = nullptr;
   for (kernels::ExchangeArguments& launch : call_.launches) {

@@ -14,15 +14,22 @@
 #include "kernels/plan/algorithm.hpp"
 #include "kernels/plan/channel_layout.hpp"
 #include "kernels/plan/exchange.hpp"
+#include "window/registration/window_manager.hpp"
 
 namespace oriel::comm {
 
 /// Returns whether a collective is carried out as an exchange, by ranks of one LSA team or of more.
 constexpr bool goes_by_exchange(kernels::Collective collective, bool one_team) {
-  return collective != kernels::Collective::all_reduce &&
-         collective != kernels::Collective::all_gather &&
-         collective != kernels::Collective::reduce_scatter &&
-         (one_team || collective != kernels::Collective::reduce);
+  switch (collective) {
+    case kernels::Collective::all_reduce:
+    case kernels::Collective::reduce_scatter:
+    case kernels::Collective::reduce:
+      return false;
+    case kernels::Collective::all_gather:
+      return one_team;
+    default:
+      return true;
+  }
 }
 
 /// The sends and receives of one communicator in one group, ready to run.
@@ -52,8 +59,9 @@ class ExchangePlanner {
   std::uint64_t scratch_bytes() const { return scratch_bytes_; }
 
   /// Sets what is known once the scratch memory is mapped. `memory` has neither ranks, channels nor
-  /// `wait`; its `signatures` and `signature_calls` are for collectives of one team only.
-  void begin(kernels::ExchangeMemory memory);
+  /// `wait`; its `signatures` and `signature_calls` are for collectives of one team only. `windows`
+  /// must outlive this.
+  void begin(kernels::ExchangeMemory memory, const window::WindowManager& windows);
 
   /// Returns the launches of a collective, without its record. What it returned before is void.
   ExchangeCall& call_of(const CollectiveRequest& request, const device::WaitControl& wait);
@@ -65,11 +73,16 @@ class ExchangePlanner {
  private:
   bool on_host() const { return backend_ == kernels::Backend::host; }
   bool one_team() const { return teams_.size() == 1; }
-  void plan(const kernels::Exchange& exchange);
+  /// Returns where peers of the team reach a buffer that is received into: its address in this
+  /// rank's slot of the flat space if a window holds it, else `data`. Short ones are not looked up.
+  std::byte* place_of(std::byte* data, std::uint64_t bytes) const;
+  /// Sets the output of a call to its place_of().
+  void reach_output(kernels::RankCollective& call) const;
 
   kernels::Backend backend_;
   std::vector<std::vector<int>> teams_;
   std::uint64_t scratch_bytes_ = 0;
+  const window::WindowManager* windows_ = nullptr;
   kernels::ExchangeFacts facts_;
   // Of the last call; kept, so that the next one allocates nothing.
   kernels::Exchange exchange_;

@@ -38,7 +38,6 @@ class HostNoticeBoard final : public NoticeBoard {
 void number_messages(ExchangeCall& call) {
   const std::uint64_t number = kernels::record_call(*call.record, call.collective);
   for (kernels::ExchangeArguments& launch : call.launches) {
-    launch.fold_signature = kernels::numbered_signature(launch.fold_signature, number);
     for (std::int32_t i = 0; i < launch.messages; ++i) {
       std::uint32_t& signature = launch.message[static_cast<std::size_t>(i)].signature;
       signature = kernels::numbered_signature(signature, number);

@@ -21,7 +21,18 @@
 /// again. In a group of threads, one thread does these accesses and a sync() joins it to the
 /// others. Between teams the NIC writes the data, then the ready word; and the credit of a slot
 /// also says that the NIC has read the sender's copy of it.
+///
+/// A receiver stores where a message is wanted, then the offer's word with release; the sender
+/// loads that word with acquire before it stores there. What it asked with needs no order: the
+/// ready word that follows in the same place has it.
 namespace oriel::kernels {
+
+/// The word that says that slot `number` holds data of the message with this signature.
+ORIEL_DEVICE_FN constexpr std::uint64_t ready_word(std::uint64_t number, std::uint32_t signature) {
+  return (number + 1) << kSignatureBits | signature;
+}
+/// Beside a ready word: the slot is empty, and its sender asks where the message is wanted.
+inline constexpr std::uint64_t kAsks = std::uint64_t{1} << 63;
 
 /// Addresses of the channels inside a team, by arithmetic alone.
 class ChannelPlaces {
@@ -35,6 +46,18 @@ class ChannelPlaces {
   }
   ORIEL_DEVICE_FN std::byte* here(std::uint64_t offset) const {
     return at(arguments_.rank, offset);
+  }
+  /// What lies at `offset` of `rank`'s slot of the flat space.
+  ORIEL_DEVICE_FN std::byte* flat(std::int32_t rank, std::uint64_t offset) const {
+    return device::advance_4g(arguments_.flat_base + offset,
+                              arguments_.stride_4g * static_cast<std::uint32_t>(rank));
+  }
+  /// The offset of `place` in this rank's slot; kNoOffset outside it.
+  ORIEL_DEVICE_FN std::uint64_t offset_here(const std::byte* place) const {
+    const auto offset =
+        static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(place) -
+                                   reinterpret_cast<std::uintptr_t>(flat(arguments_.rank, 0)));
+    return offset < std::uint64_t{arguments_.stride_4g} << 32 ? offset : kNoOffset;
   }
   /// CPU ranks: wakes `rank` if it sleeps. Nothing on a GPU.
   ORIEL_DEVICE_FN void wake([[maybe_unused]] std::int32_t rank) const {
@@ -77,9 +100,14 @@ class LanePlaces {
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t staged(std::uint64_t number) const {
     return layout_.staging + ring_place(own_, number);
   }
+  /// ChannelOffer of the peer's, in this rank's memory.
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t offer() const { return credit() + kOfferPlace; }
   /// The same in the peer's memory, for what comes from this rank.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t credit_at_peer() const {
     return layout_.credits + peers_ * kSectorBytes;
+  }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t offer_at_peer() const {
+    return credit_at_peer() + kOfferPlace;
   }
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t ready_at_peer(std::uint64_t number) const {
     return ready_of(peers_, number);
@@ -144,11 +172,48 @@ class ChannelLane {
     if (is_far()) return places_.here(lane_.staged(number));
     return places_.at(index_, lane_.slot_at_peer(number));
   }
+  /// Asks the peer, which is of this team, for the place of the message that slot `number` begins.
+  ORIEL_DEVICE_FN void ask(std::uint64_t number, std::uint32_t signature) const {
+    if (Group::rank() == 0) {
+      M::template store<device::Order::relaxed>(word_at_peer(lane_.ready_at_peer(number)),
+                                                kAsks | ready_word(number, signature));
+    }
+    places_.wake(index_);
+  }
+  /// Tells the peer where the message that slot `number` begins is wanted: at `place`, if that lies
+  /// in this rank's slot of the flat space.
+  ORIEL_DEVICE_FN void offer(std::uint64_t number, std::uint32_t signature,
+                             const std::byte* place) const {
+    const std::uint64_t offset = places_.offset_here(place);
+    if (Group::rank() == 0) {
+      const std::uint64_t at = lane_.offer_at_peer();
+      M::template store<device::Order::relaxed>(word_at_peer(at + offsetof(ChannelOffer, offset)),
+                                                offset);
+      M::template store<device::Order::release>(word_at_peer(at + offsetof(ChannelOffer, word)),
+                                                ready_word(number, signature));
+    }
+    places_.wake(index_);
+  }
+  /// Whether the peer can store at `place` itself.
+  ORIEL_DEVICE_FN bool is_reachable(const std::byte* place) const {
+    return places_.offset_here(place) != kNoOffset;
+  }
+  /// One thread: the word of the peer's offer, and once it is there the offer's offset.
+  ORIEL_DEVICE_FN std::uint64_t offered_word() const {
+    return load(lane_.offer() + offsetof(ChannelOffer, word));
+  }
+  ORIEL_DEVICE_FN std::uint64_t offered_offset() const {
+    return load(lane_.offer() + offsetof(ChannelOffer, offset));
+  }
+  /// What lies at `offset` of the peer's slot of the flat space.
+  ORIEL_DEVICE_FN std::byte* at_peer(std::uint64_t offset) const {
+    return places_.flat(index_, offset);
+  }
   /// Tells the peer of slot `number`, which the group has filled with `bytes` bytes. False if the
   /// queue has failed.
   ORIEL_DEVICE_FN bool publish(std::uint64_t number, std::uint64_t bytes,
                                std::uint32_t signature) const {
-    const std::uint64_t word = (number + 1) << kSignatureBits | signature;
+    const std::uint64_t word = ready_word(number, signature);
     const std::uint64_t offset = lane_.ready_at_peer(number);
     Group::sync();
     if (is_far()) {
@@ -182,11 +247,11 @@ class ChannelLane {
   }
   /// To a peer of the team.
   ORIEL_DEVICE_FN void store(std::uint64_t offset, std::uint64_t word) const {
-    if (Group::rank() == 0) {
-      M::template store<device::Order::release>(
-          reinterpret_cast<std::uint64_t*>(places_.at(index_, offset)), word);
-    }
+    if (Group::rank() == 0) M::template store<device::Order::release>(word_at_peer(offset), word);
     places_.wake(index_);
+  }
+  ORIEL_DEVICE_FN std::uint64_t* word_at_peer(std::uint64_t offset) const {
+    return reinterpret_cast<std::uint64_t*>(places_.at(index_, offset));
   }
   ORIEL_DEVICE_FN bool post(const Ahead& ahead, std::uint64_t word, std::uint64_t offset) const {
     const FarScratch far{*arguments_.network, *arguments_.network_window, arguments_.wait};
@@ -201,7 +266,7 @@ class ChannelLane {
 };
 
 /// The messages of one launch between this rank and a peer in one direction, as one lane of the
-/// channel moves them: a slot at a time.
+/// channel moves them: step by step.
 class LaneCursor {
  public:
   ORIEL_DEVICE_FN LaneCursor(const ExchangeArguments& arguments, const ChannelLayout& layout,
@@ -217,10 +282,20 @@ class LaneCursor {
   ORIEL_DEVICE_FN bool done() const { return item_ >= last_; }
   ORIEL_DEVICE_FN std::byte* data() const { return message().data + at_; }
   ORIEL_DEVICE_FN std::uint32_t signature() const { return message().signature; }
-  /// Bytes that the next slot carries.
+  /// Whether the next step is the first of a message that its sender asks for.
+  ORIEL_DEVICE_FN bool asks() const {
+    return at_ == begin_ && message().bytes >= layout_.least_direct_bytes;
+  }
+  /// Sets whether this message goes past the slots. Before its first step.
+  ORIEL_DEVICE_FN void set_direct(bool direct) { direct_ = direct; }
+  ORIEL_DEVICE_FN bool is_direct() const { return direct_; }
+  /// Bytes of the lane's part that earlier steps have moved.
+  ORIEL_DEVICE_FN std::uint64_t moved() const { return at_ - begin_; }
+  /// Bytes that the next step moves.
   ORIEL_DEVICE_FN std::uint64_t bytes() const {
     const std::uint64_t left = end_ - at_;
-    return left < layout_.slot_bytes ? left : layout_.slot_bytes;
+    const std::uint64_t most = direct_ ? layout_.direct_bytes : layout_.slot_bytes;
+    return left < most ? left : most;
   }
   ORIEL_DEVICE_FN void advance() {
     at_ += bytes();
@@ -233,10 +308,11 @@ class LaneCursor {
   ORIEL_DEVICE_FN const Message& message() const { return arguments_.message[item_]; }
   /// Goes to this lane's part of the next message that has one.
   ORIEL_DEVICE_FN void enter() {
+    direct_ = false;
     for (; item_ < last_; ++item_) {
       const LaneCut cut = cut_over_lanes(layout_, message().bytes);
       if (lane_ >= cut.lanes) continue;
-      at_ = static_cast<std::uint64_t>(lane_) * cut.piece;
+      begin_ = at_ = static_cast<std::uint64_t>(lane_) * cut.piece;
       end_ = at_ + cut.piece < message().bytes ? at_ + cut.piece : message().bytes;
       return;
     }
@@ -247,8 +323,10 @@ class LaneCursor {
   std::int32_t lane_;
   std::int32_t item_;
   std::int32_t last_;
-  std::uint64_t at_ = 0;   // offset in the message
-  std::uint64_t end_ = 0;  // of the lane's part
+  std::uint64_t begin_ = 0;  // of the lane's part, in the message
+  std::uint64_t at_ = 0;
+  std::uint64_t end_ = 0;
+  bool direct_ = false;
 };
 
 }  // namespace oriel::kernels

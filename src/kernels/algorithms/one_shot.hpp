@@ -18,6 +18,8 @@ namespace oriel::kernels {
 ///
 /// Each thread moves the lines whose index is its own plus a multiple of the grid's size, and waits
 /// only for the same lines of other ranks: threads and CTAs never wait for each other.
+/// Of a reduce all ranks but the root drop the result: they would wait for the root otherwise.
+///
 /// In place is allowed: a thread has sent a line before it writes it. False if this thread gave up
 /// a wait, so that its part of the output is not there.
 template <class T, Family kFamily, int kRanks, class Line, class Group>
@@ -59,7 +61,8 @@ ORIEL_DEVICE_FN bool one_shot(const AllReduceArguments& arguments, GridPlace pla
       alive = lanes.receive_from_all(0, slot_at(i), arrivals);
       if (!alive) break;
       if (kSendsAhead) mine = reduction.scale(input.load(line + i * step));
-      output.store(line + i * step, lanes.reduce(reduction, mine, arrivals));
+      const auto result = lanes.reduce(reduction, mine, arrivals);
+      if (arguments.keeps_result()) output.store(line + i * step, result);
     }
     line += batch * step;
     slot += static_cast<std::uint32_t>(batch * threads);

@@ -9,7 +9,6 @@
 
 #include "kernels/algorithms/family.hpp"
 #include "kernels/plan/arguments.hpp"
-#include "kernels/plan/fold_operation.hpp"
 
 namespace oriel::kernels {
 
@@ -42,19 +41,13 @@ class FamilyReduction {
 
   ORIEL_DEVICE_FN explicit FamilyReduction(const AllReduceArguments& arguments)
       : ranks_(arguments.ranks),
-        average_(arguments.average),
-        scaled_(arguments.scaled),
-        maximum_(arguments.maximum) {}
-  ORIEL_DEVICE_FN FamilyReduction(const FoldOperation& operation, int ranks)
-      : ranks_(ranks),
-        average_(operation.op == ReduceOp::avg),
-        scaled_(operation.op == ReduceOp::premul_sum),
-        maximum_(operation.op == ReduceOp::max) {}
+        average_(arguments.operation.average),
+        scaled_(arguments.operation.scaled),
+        maximum_(arguments.operation.maximum) {}
 
   /// Reads the scalar of a pre-multiplied sum, on the device and after grid_dependency_wait(): a
   /// device scalar belongs to the stream, whose last kernel may have made it.
-  template <class Arguments>  // AllReduceArguments or FoldOperation
-  ORIEL_DEVICE_FN void begin(const Arguments& arguments) {
+  ORIEL_DEVICE_FN void begin(const AllReduceArguments& arguments) {
     if (kFamily == Family::sum && scaled_) {
       const void* source =
           arguments.scalar_pointer != nullptr ? arguments.scalar_pointer : &arguments.scalar_bits;

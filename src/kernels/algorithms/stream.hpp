@@ -32,6 +32,10 @@ namespace oriel::kernels {
 ///
 /// In place is allowed: a chunk of the output is written only after all inputs of it were read.
 ///
+/// A reduce-scatter has blocks for shares, and the owner keeps the result of a chunk. In a reduce
+/// the owner stores it at the root alone. The flag that follows still says that the inputs have
+/// been read.
+///
 /// Mover does the moving of elements (and knows their type): a template over the group of threads
 /// on a GPU, vectorised loops on a CPU. To make one touches no memory of the stream's; begin() may.
 template <class Group, class Mover>
@@ -135,6 +139,7 @@ class StreamAllReduce {
   ORIEL_DEVICE_FN bool pulls(int rank) const {
     return Mover::kPulls && ((pulls_ >> rank) & 1) != 0;
   }
+  ORIEL_DEVICE_FN bool scatters() const { return arguments_.block != 0; }
   ORIEL_DEVICE_FN bool direct(int rank) const { return ((direct_ >> rank) & 1) != 0; }
 
   ORIEL_DEVICE_FN void send_inputs(std::uint32_t i) {
@@ -183,7 +188,7 @@ class StreamAllReduce {
   ORIEL_DEVICE_FN bool wait_for_inputs(std::uint32_t i) {
     // A rank whose input is read in place sends none, but its step says that its output ring has
     // room.
-    return wait_for(i, [&](int rank) { return !(pulls(rank) && direct(rank)); });
+    return wait_for(i, [&](int rank) { return !(pulls(rank) && (scatters() || direct(rank))); });
   }
 
   ORIEL_DEVICE_FN void reduce(std::uint32_t i) {
@@ -196,17 +201,23 @@ class StreamAllReduce {
       return places_.ring(me, Ring::input, ring_base_ + i, rank);
     };
     const auto target = [&](int rank) -> std::byte* {
-      if (rank == me) return arguments_.output + offset;
+      if (arguments_.root >= 0) rank = arguments_.root;
+      if (rank == me || scatters()) {
+        const std::uint64_t first = static_cast<std::uint64_t>(me) * arguments_.block;
+        return arguments_.output + offset - first * element_bytes_;
+      }
       if (direct(rank)) return places_.slot(rank, arguments_.output_offset + offset);
       return places_.ring(rank, Ring::output, ring_base_ + i, me);
     };
-    mover_.reduce(source, target, part.count);
+    const bool everywhere = !scatters() && arguments_.root < 0;
+    mover_.reduce(source, target, everywhere ? arguments_.ranks : 1, part.count);
   }
 
   /// Waits for the results of chunk `i` from all owners and copies what they could not store into
   /// the output themselves.
   ORIEL_DEVICE_FN bool retire(std::uint32_t i) {
     if (!wait_for(i + lead_, [](int) { return true; })) return false;
+    if (scatters() || !arguments_.keeps_result()) return true;
     for_each_peer([&](int owner) {
       if (direct(owner)) return;
       const Span part = span(owner, i);

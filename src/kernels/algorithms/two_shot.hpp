@@ -16,6 +16,10 @@ namespace oriel::kernels {
 /// the link, no barrier, 2 (ranks - 1) / ranks x bytes sent by each rank: the choice for messages
 /// of middle size. Reads and writes user buffers only locally, so neither need be registered.
 ///
+/// A reduce-scatter is the first of the two trips: the shares are the blocks, which begin at
+/// elements and not at lines, and their owners keep the results. In a reduce they send them to the
+/// root only.
+///
 /// A thread does the same line of every share, in both trips, and waits for no other thread.
 /// In place is allowed: a thread has sent its line of every share before it writes any of them.
 /// False if this thread gave up a wait, so that its part of the output is not there.
@@ -24,12 +28,16 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
   device::grid_launch_dependents();
   const Places places(arguments, place.cta);
   Lanes<Line, kRanks> lanes(arguments, places, place, 2);
-  const UserBuffer<T, Line::kBytes> input(arguments.input, arguments.count);
-  const UserBuffer<T, Line::kBytes> output(arguments.output, arguments.count);
+  const bool scatters = arguments.block != 0;
+  const std::uint64_t count = scatters ? arguments.block : arguments.count;
+  const std::uint64_t block_bytes = arguments.block * sizeof(T);
+  const UserBuffer<T, Line::kBytes> output(arguments.output, count);
 
   const int me = arguments.rank;
-  const std::uint64_t lines = input.payloads();
+  const std::uint64_t lines = output.payloads();
   const std::uint64_t share = arguments.share;
+  const bool takes_results = !scatters && arguments.keeps_result();
+  const std::uint64_t line_step = scatters ? 0 : share;
   const std::uint64_t threads = Group::size();
   const std::uint64_t first = place.cta * threads;
   if (first >= share) return true;  // the same on all ranks; this CTA's epoch stays as it is
@@ -44,7 +52,12 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
   // The last shares may be short, or empty: nothing is sent for lines past the end. Share 0 has
   // every index, so that each CTA that takes part still hears from all ranks.
   const auto line_of = [&](int owner, std::uint64_t index) {
-    return static_cast<std::uint64_t>(owner) * share + index;
+    return static_cast<std::uint64_t>(owner) * line_step + index;
+  };
+  const auto load = [&](int owner, std::uint64_t line) {
+    const std::byte* const block =
+        arguments.input + static_cast<std::uint64_t>(owner) * block_bytes;
+    return UserBuffer<T, Line::kBytes>(block, count).load(line);
   };
   Payload<T, Line::kBytes> mine{};
   bool alive = true;
@@ -60,9 +73,9 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
       Payload<T, Line::kBytes> outgoing[Lanes<Line, kRanks>::kMaxRanks];
       lanes.for_each_peer([&](int owner, int peer) {
         const std::uint64_t line = line_of(owner, index + i * step);
-        if (line < lines) outgoing[peer] = input.load(line);
+        if (line < lines) outgoing[peer] = load(owner, line);
       });
-      if (!kSendsAhead && line_of(me, index) < lines) mine = input.load(line_of(me, index));
+      if (!kSendsAhead && line_of(me, index) < lines) mine = load(me, line_of(me, index));
       lanes.for_each_peer([&](int owner, int peer) {
         if (line_of(owner, index + i * step) >= lines) return;
         lanes.send(owner, peer, 0, slot_at(i), Line::encode(reduction.scale(outgoing[peer])));
@@ -73,19 +86,27 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
     for (std::uint64_t i = 0; i < batch && alive; ++i) {
       const std::uint64_t line = line_of(me, index + i * step);
       if (line >= lines) break;
-      if (kSendsAhead) mine = input.load(line);
+      if (kSendsAhead) mine = load(me, line);
       mine = reduction.scale(mine);
       typename Lanes<Line, kRanks>::Arrivals arrivals;
       alive = lanes.receive_from_all(0, slot_at(i), arrivals);
       if (!alive) break;
       const auto result = lanes.reduce(reduction, mine, arrivals);
-      lanes.send_to_all(1, slot_at(i), Line::encode(result));
-      output.store(line, result);
+      if (scatters || arguments.root < 0 || arguments.root == me) output.store(line, result);
+      if (scatters) continue;
+      if (arguments.root < 0) {
+        lanes.send_to_all(1, slot_at(i), Line::encode(result));
+      } else {
+        lanes.for_each_peer([&](int owner, int peer) {
+          if (owner != arguments.root) return;
+          lanes.send(owner, peer, 1, slot_at(i), Line::encode(result));
+        });
+      }
     }
     if (!alive) break;
-    lanes.publish();
+    if (!scatters) lanes.publish();
 
-    for (std::uint64_t i = 0; i < batch && alive; ++i) {
+    for (std::uint64_t i = 0; i < batch && alive && takes_results; ++i) {
       const auto exists = [&](int owner) { return line_of(owner, index + i * step) < lines; };
       typename Lanes<Line, kRanks>::Arrivals results{};  // short shares leave some out
       alive = lanes.receive_from(1, slot_at(i), results, exists);

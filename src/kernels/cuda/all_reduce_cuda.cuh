@@ -6,7 +6,6 @@
 
 #include "kernels/algorithms/instances.hpp"
 #include "kernels/algorithms/stream.hpp"
-#include "kernels/cuda/exchange_cuda.cuh"
 #include "kernels/cuda/hierarchy_cuda.cuh"
 #include "kernels/cuda/mover_cuda.cuh"
 #include "kernels/cuda/signatures.cuh"
@@ -62,9 +61,6 @@ KernelSet make_kernel_set() {
     fill<T, Family::extreme, 0>(set, variant);
   }
   set.hierarchy = reinterpret_cast<const void*>(&hierarchy_kernel<T>);
-  set.fold[0] = reinterpret_cast<const void*>(&fold_kernel<T, Family::sum>);
-  set.fold[1] = reinterpret_cast<const void*>(&fold_kernel<T, Family::product>);
-  set.fold[2] = reinterpret_cast<const void*>(&fold_kernel<T, Family::extreme>);
   return set;
 }
 

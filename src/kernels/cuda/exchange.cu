@@ -7,9 +7,7 @@ namespace oriel::kernels::detail {
 template <bool kFar>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     copy_kernel(const __grid_constant__ ExchangeArguments arguments) {
-  begin_exchange(arguments);
-  CopyMover mover(arguments);
-  run_messages<CopyMover, kFar>(arguments, mover, WarpPlace(arguments));
+  run_exchange<kFar>(arguments);
 }
 
 const void* copying_exchange() {

@@ -30,12 +30,7 @@ const void* kernel_for(const Plan& plan, const AllReduceArguments& arguments) {
 }
 
 const void* kernel_for(const ExchangeArguments& arguments) {
-  if (!arguments.reduces) {
-    return arguments.network == nullptr ? detail::copying_exchange()
-                                        : detail::far_copying_exchange();
-  }
-  const auto family = static_cast<std::size_t>(family_of(arguments.operation.op));
-  return kernels_for(arguments.operation.type).fold[family];
+  return arguments.network == nullptr ? detail::copying_exchange() : detail::far_copying_exchange();
 }
 
 Error runtime_error(const std::string& what, cudaError_t status) {

@@ -35,16 +35,17 @@ class CudaMover {
          [](const auto& payload) { return payload; });
   }
 
-  /// Reduces `count` elements of all ranks' sources into all ranks' targets.
+  /// Reduces `count` elements of all ranks' sources into the targets of `targets` ranks: all, or
+  /// this one alone.
   template <class Source, class Target>
-  __device__ __forceinline__ void reduce(const Source& source, const Target& target,
+  __device__ __forceinline__ void reduce(const Source& source, const Target& target, int targets,
                                          std::uint64_t count) {
     // Ring slots are aligned; the buffers are so or not alike on all ranks that share an offset.
     const auto addresses = reinterpret_cast<std::uintptr_t>(source(arguments_.rank)) |
                            reinterpret_cast<std::uintptr_t>(target(arguments_.rank));
     const std::uint64_t whole = addresses % 16 == 0 ? count / Buffer::kElements : 0;
-    reduce_packs(source, target, whole);
-    reduce_rest(source, target, whole, count);
+    reduce_packs(source, target, targets, whole);
+    reduce_rest(source, target, targets, whole, count);
   }
 
  private:
@@ -59,7 +60,7 @@ class CudaMover {
   /// The aligned payloads 0 to `whole` - 1.
   template <class Source, class Target>
   __device__ __forceinline__ void reduce_packs(const Source& source, const Target& target,
-                                               std::uint64_t whole) const {
+                                               int targets_used, std::uint64_t whole) const {
     const int me = arguments_.rank;
     const device::Pack* sources[kMaxRanks];
     device::Pack* targets[kMaxRanks];
@@ -93,7 +94,7 @@ class CudaMover {
             }));
 #pragma unroll
         for (int k = 0; k < kMaxRanks; ++k) {
-          if (kRanks == 0 && k >= ranks()) break;
+          if (k >= targets_used) break;
           device::Memory::store<device::Order::weak>(targets[k] + i + u * threads, result);
         }
       }
@@ -103,7 +104,8 @@ class CudaMover {
   /// What is not aligned, or not a whole payload: any number of ranks, one payload at a time.
   template <class Source, class Target>
   __device__ __forceinline__ void reduce_rest(const Source& source, const Target& target,
-                                              std::uint64_t first, std::uint64_t count) const {
+                                              int targets, std::uint64_t first,
+                                              std::uint64_t count) const {
     const std::uint64_t payloads = (count + Buffer::kElements - 1) / Buffer::kElements;
 #pragma unroll 1
     for (std::uint64_t i = first + Group::rank(); i < payloads; i += Group::size()) {
@@ -112,7 +114,10 @@ class CudaMover {
         return rank == arguments_.rank ? reduction_.scale(value) : value;
       });
 #pragma unroll 1
-      for (int rank = 0; rank < ranks(); ++rank) Buffer(target(rank), count).store(i, result);
+      for (int rank = 0; rank < ranks(); ++rank) {
+        if (targets == 1 && rank != arguments_.rank) continue;
+        Buffer(target(rank), count).store(i, result);
+      }
     }
   }
 

@@ -6,7 +6,6 @@
 
 #include "oriel/device/group.hpp"
 
-#include "kernels/algorithms/channel_ends.hpp"
 #include "kernels/algorithms/lines.hpp"
 #include "kernels/algorithms/places.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"
@@ -55,7 +54,8 @@ class Signatures {
     if (has_peer) hear(arguments, ours + (call & 1) * parity, rank, call, word);
   }
 
-  /// Tells the peers of a call that is no all-reduce. Once grid_dependency_wait() has returned.
+  /// Tells the peers of a call that is no all-reduce. One warp, once grid_dependency_wait() has
+  /// returned.
   static __device__ void tell(const HierarchyArguments& arguments) {
     const device::CommView& comm = arguments.comm;
     tell(arguments.signatures, arguments.signature_calls, arguments.signature, comm.lsa_rank,
@@ -63,22 +63,16 @@ class Signatures {
            return reinterpret_cast<std::byte*>(comm.control(rank, offset));
          });
   }
-  static __device__ void tell(const ExchangeArguments& arguments) {
-    const ChannelPlaces places(arguments);
-    tell(arguments.signatures, arguments.signature_calls, arguments.signature, arguments.rank,
-         arguments.ranks,
-         [&](std::int32_t rank, std::uint64_t offset) { return places.at(rank, offset); });
-  }
-
- private:
+  /// Does the same with offsets of the words and of their count, which is 0 where nobody is told.
+  /// `at` gives what lies at an offset of a rank's scratch memory.
   template <class At>
   static __device__ void tell(std::uint64_t signatures, std::uint64_t calls,
                               std::uint32_t signature, std::int32_t own, std::int32_t ranks,
                               const At& at) {
-    if (signatures == 0 || blockIdx.x != 0 || threadIdx.x >= device::Warp::size()) return;
+    if (signatures == 0) return;
     auto* const counter = reinterpret_cast<std::uint32_t*>(at(own, calls));
     const std::uint32_t call = device::Memory::load<device::Order::weak>(counter);
-    const auto rank = static_cast<int>(threadIdx.x);
+    const auto rank = static_cast<int>(device::Warp::rank());
     if (rank < ranks && rank != own) {
       const auto slot = static_cast<std::uint64_t>((call & 1) * ranks + own);
       device::Memory::store<device::Order::relaxed>(
@@ -88,6 +82,8 @@ class Signatures {
     device::Warp::sync();  // all have read it
     if (rank == 0) device::Memory::store<device::Order::weak>(counter, call + 1);
   }
+
+ private:
   /// Above the bits of a HierarchyArguments::signature.
   static constexpr std::uint32_t kOtherCollective = 0xa5u << kSignatureBits;
   static_assert(kSignatureBits + 8 <= 32);

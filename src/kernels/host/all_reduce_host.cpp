@@ -45,13 +45,23 @@ bool run_packets_on_host(Algorithm algorithm, const AllReduceArguments& argument
   return false;
 }
 
+CollectiveCall call_of(const AllReduceArguments& arguments) {
+  if (arguments.root >= 0) {
+    return {Collective::reduce, arguments.type, arguments.op, arguments.count, arguments.root};
+  }
+  if (arguments.block == 0) {
+    return {Collective::all_reduce, arguments.type, arguments.op, arguments.count};
+  }
+  return {Collective::reduce_scatter, arguments.type, arguments.op, arguments.block};
+}
+
 }  // namespace
 
 bool run_all_reduce_on_host(Algorithm algorithm, AllReduceArguments arguments) {
   const Places places(arguments, 0);
   const std::uint64_t number = record_call(
       *reinterpret_cast<CallRecord*>(places.scratch(arguments.rank, ScratchLayout::call_record)),
-      {Collective::all_reduce, arguments.type, arguments.op, arguments.count});
+      call_of(arguments));
   arguments.signature = numbered_signature(arguments.signature, number);
   switch (algorithm) {
     case Algorithm::eager:

@@ -61,7 +61,7 @@ class EagerAllReduce {
   }
 
   void send_input(int rank) const {
-    if (!arguments_.scaled) {
+    if (!arguments_.operation.scaled) {
       lanes_.send(rank, 0, arguments_.input, bytes_);
       return;
     }
@@ -91,8 +91,10 @@ class EagerAllReduce {
         sources[place] = next;
         next += stride;
       }
-      mover_.reduce_into(arguments_.output + block.begin, sources.data(),
-                         block.bytes / element_bytes_);
+      if (arguments_.keeps_result()) {
+        mover_.reduce_into(arguments_.output + block.begin, sources.data(),
+                           block.bytes / element_bytes_);
+      }
       return true;
     });
   }

@@ -17,57 +17,29 @@
 namespace oriel::kernels {
 namespace {
 
-/// Moves and folds bytes with the vectorised loops of one CPU thread.
+/// Moves bytes with the vectorised loops of one CPU thread.
 class HostExchangeMover {
  public:
   explicit HostExchangeMover(const ExchangeArguments& arguments)
-      : arguments_(arguments),
-        isa_(isa_in_use()),
-        scales_(arguments.reduces && arguments.operation.op == ReduceOp::premul_sum) {}
+      : copy_(host::find_copy_loop(isa_in_use())) {
+    for (std::int32_t i = 0; i < arguments.messages; ++i) {
+      passes_caches_ = passes_caches_ || arguments.message[i].bytes >= host::kStreamingBytes;
+    }
+  }
 
   void send(std::byte* slot, const std::byte* from, std::uint64_t bytes) const {
-    if (!scales_) return receive(slot, from, bytes);
-    run_loop(slot, &from, 1, bytes,
-             reinterpret_cast<const std::byte*>(&arguments_.operation.scalar_bits));
+    copy_(slot, from, bytes, false);
   }
   void receive(std::byte* to, const std::byte* from, std::uint64_t bytes) const {
-    host::find_copy_loop(isa_)(to, from, bytes, false);
+    copy_(to, from, bytes, passes_caches_);
   }
-  template <class Slot>
-  void fold(std::byte* to, const std::byte* own, const Slot& slot_of_rank,
-            std::uint64_t bytes) const {
-    std::array<const std::byte*, host::kMaxLoopArrays> sources;
-    std::array<std::uint64_t, host::kMaxLoopArrays> scalars;
-    const int ranks = arguments_.ranks;
-    for (int rank = 0; rank < ranks; ++rank) {
-      const auto place = static_cast<std::size_t>(rank);
-      sources[place] = rank == arguments_.rank ? own : slot_of_rank(rank);
-      // The senders have scaled theirs.
-      if (scales_) scalars[place] = one_of(arguments_.operation.type);
-    }
-    if (scales_) {
-      scalars[static_cast<std::size_t>(arguments_.rank)] = arguments_.operation.scalar_bits;
-    }
-    run_loop(to, sources.data(), ranks, bytes, reinterpret_cast<const std::byte*>(scalars.data()));
+  void place(std::byte* to, const std::byte* from, std::uint64_t bytes) const {
+    copy_(to, from, bytes, passes_caches_);
   }
 
  private:
-  void run_loop(std::byte* to, const std::byte* const* sources, int n, std::uint64_t bytes,
-                const std::byte* scalars) const {
-    host::ReduceLoopArgs loop;
-    loop.dsts = &to;
-    loop.n_dsts = 1;
-    loop.srcs = sources;
-    loop.n_srcs = n;
-    loop.count = bytes / size_of(arguments_.operation.type);
-    loop.n_ranks_for_avg = arguments_.ranks;
-    loop.scalars = scalars;
-    host::find_reduce_loop(arguments_.operation.type, arguments_.operation.op, isa_)(loop);
-  }
-
-  const ExchangeArguments& arguments_;
-  host::Isa isa_;
-  bool scales_;
+  host::CopyLoop copy_;
+  bool passes_caches_ = false;  // what is as large as that would not stay there
 };
 
 /// A list in place, for as many streams as a launch can have: a call allocates nothing.
@@ -107,7 +79,6 @@ class HostExchange {
     for (std::int32_t run = arguments.send_runs; run < arguments.runs; ++run) {
       receives_.add(arguments, mover_, run, 0);
     }
-    if (arguments.fold.bytes > 0) folds_.add(arguments, mover_, 0);
   }
 
   bool run() {
@@ -118,7 +89,6 @@ class HostExchange {
     for (;;) {
       Round round;
       move_each(sends_, round);
-      move_each(folds_, round);
       move_each(receives_, round);
       if (round.failed) return false;
       if (kFar && round.moved) M::relax();  // the NIC sends what has been posted
@@ -127,7 +97,6 @@ class HostExchange {
     }
     for (auto& stream : sends_) stream.finish();
     for (auto& stream : receives_) stream.finish();
-    for (auto& stream : folds_) stream.finish();
     return true;
   }
 
@@ -162,21 +131,9 @@ class HostExchange {
     }
     return false;
   }
-  /// The peer that a fold waits for; -1 without one.
-  std::int32_t fold_peer() {
-    for (auto& fold : folds_) {
-      if (!fold.done()) return fold.peer();
-    }
-    return -1;
-  }
-  /// Waits until a stream can move, or `rank` is no longer the one that a fold waits for: a stall
-  /// then names who is still missing.
+  /// Waits until a stream can move. A stall names `rank`.
   bool wait(std::int32_t rank) {
-    const std::int32_t awaited = fold_peer();
-    const auto ready = [&] {
-      return any_ready(receives_) || any_ready(folds_) || any_ready(sends_) ||
-             fold_peer() != awaited;
-    };
+    const auto ready = [&] { return any_ready(receives_) || any_ready(sends_); };
     return device::wait_until<M>(ready, arguments_.wait, {rank, 0}) == device::WaitOutcome::ready;
   }
 
@@ -184,7 +141,6 @@ class HostExchange {
   HostExchangeMover mover_;
   StreamList<SendStream<device::Thread, HostExchangeMover, M, kFar>, kMostMessages> sends_;
   StreamList<ReceiveStream<device::Thread, HostExchangeMover, M, kFar>, kMostMessages> receives_;
-  StreamList<FoldStream<device::Thread, HostExchangeMover>, 1> folds_;
 };
 
 }  // namespace

@@ -53,14 +53,14 @@ HostMover::HostMover(const AllReduceArguments& arguments)
       isa_(isa_in_use()),
       element_bytes_(size_of(arguments.type)),
       streaming_(arguments.count * element_bytes_ >= host::kStreamingBytes) {
-  if (!arguments.scaled) return;
+  if (!arguments.operation.scaled) return;
   scalars_.fill(one_of(arguments.type));
   scalars_[static_cast<std::size_t>(arguments.rank)] = arguments.scalar_bits;
 }
 
 void HostMover::send(std::byte* slot, std::uint64_t first, std::uint64_t count) const {
   const std::byte* const source = arguments_.input + first * element_bytes_;
-  if (!arguments_.scaled) {
+  if (!arguments_.operation.scaled) {
     host::find_copy_loop(isa_)(slot, source, count * element_bytes_, false);
     return;
   }

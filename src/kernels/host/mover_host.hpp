@@ -29,7 +29,8 @@ class HostMover {
   void copy_out(std::uint64_t first, const std::byte* slot, std::uint64_t count) const;
 
   template <class Source, class Target>
-  void reduce(const Source& source, const Target& target, std::uint64_t count) const {
+  void reduce(const Source& source, const Target& target, int targets_used,
+              std::uint64_t count) const {
     const auto ranks = static_cast<std::size_t>(arguments_.ranks);
     std::array<const std::byte*, host::kMaxLoopArrays> sources{};
     std::array<std::byte*, host::kMaxLoopArrays> targets{};
@@ -37,7 +38,8 @@ class HostMover {
       sources[rank] = source(static_cast<int>(rank));
       targets[rank] = target(static_cast<int>(rank));
     }
-    reduce_arrays(sources.data(), targets.data(), arguments_.ranks, count);
+    if (targets_used == 1) targets[0] = target(arguments_.rank);
+    reduce_arrays(sources.data(), targets.data(), targets_used, count);
   }
 
   /// Reduces `count` elements of all ranks, by rank at `sources`, to `target`.

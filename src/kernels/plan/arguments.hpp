@@ -30,8 +30,17 @@ enum class FailureKind : std::uint32_t {
   world_signature = 2,  ///< `rank` is a world rank
 };
 
-/// All that an all-reduce needs to run, passed by value into the kernel (or to the CPU's threads).
-/// Ranks here are indices in the LSA team.
+/// Which of its family's operations a kernel performs (see family.hpp).
+struct FamilyOperation {
+  bool average = false;
+  bool scaled = false;
+  bool maximum = false;
+};
+
+/// All that an all-reduce, a reduce or a reduce-scatter needs to run, passed by value into the
+/// kernel (or to the CPU's threads). A reduce is an all-reduce of which the root alone keeps the
+/// result. A reduce-scatter is the first half of an all-reduce: each owner keeps the result of its
+/// share, which is its block. Ranks here are indices in the LSA team.
 /// The fields that a small message needs come first: the GPU fetches parameters by cache lines.
 struct AllReduceArguments {
   /// Not defaulted, or the compiler clears all of it first, which a small call on the CPU notices.
@@ -39,18 +48,17 @@ struct AllReduceArguments {
 
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  std::uint64_t count = 0;       ///< elements
+  std::uint64_t count = 0;       ///< elements of the input
   std::byte* scratch = nullptr;  ///< the scratch buffer of rank 0
   std::uint32_t stride_4g = 0;   ///< distance of two slots, in units of 4 GiB
   std::int32_t rank = 0;
   std::int32_t ranks = 1;
-  /// Which of its family's operations a kernel performs (see family.hpp).
-  bool average = false;
-  bool scaled = false;
-  bool maximum = false;
+  std::int32_t root = -1;  ///< of a reduce; -1: all ranks keep the result
+  FamilyOperation operation;
   ScratchLayout layout;
   std::uint64_t share = 0;  ///< of the work, per rank (see Split)
   std::uint64_t part = 0;   ///< of a share, per CTA
+  std::uint64_t block = 0;  ///< elements of a reduce-scatter's block; 0 for an all-reduce
 
   std::byte* flat_base = nullptr;  ///< of the LSA team's addresses: slot 0, offset 0
   /// Where input and output lie in this rank's slot, if they are registered.
@@ -70,6 +78,8 @@ struct AllReduceArguments {
 
   device::WaitControl wait;
   CallFailure* failure = nullptr;
+
+  ORIEL_DEVICE_FN bool keeps_result() const { return root < 0 || root == rank; }
 };
 
 }  // namespace oriel::kernels

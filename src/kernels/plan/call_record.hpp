@@ -31,16 +31,18 @@ struct CollectiveCall {
   }
 };
 
-/// A hash of an all-reduce inside one team, of kSignatureBits, or of a call of no elements of any
-/// collective. The highest 16 bits alone tell apart all types and operations of one count:
-/// multiples of the golden ratio lie far from each other.
+/// A hash of an all-reduce, reduce or reduce-scatter inside one team, of kSignatureBits, or of a
+/// call of no elements of any collective. The highest 16 bits alone tell apart all types and
+/// operations of one count: multiples of the golden ratio lie far from each other.
 constexpr std::uint32_t all_reduce_signature(DataType type, ReduceOp op, std::uint64_t count,
                                              Algorithm algorithm,
-                                             Collective collective = Collective::all_reduce) {
+                                             Collective collective = Collective::all_reduce,
+                                             std::int32_t root = 0) {
   std::uint64_t hash = (count << 12) ^ (count >> 52) ^ static_cast<std::uint64_t>(type) << 8 ^
                        static_cast<std::uint64_t>(op) << 4 ^
                        static_cast<std::uint64_t>(collective) << 56 ^
                        static_cast<std::uint64_t>(algorithm);
+  hash ^= static_cast<std::uint64_t>(root) * 0xff51afd7ed558ccdu;
   hash *= 0x9e3779b97f4a7c15u;
   return static_cast<std::uint32_t>(hash >> (64 - kSignatureBits));
 }

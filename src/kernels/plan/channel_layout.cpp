@@ -21,12 +21,16 @@ struct ChannelShape {
   std::uint32_t credit_step;  ///< 1 where a credit costs little beside the slot
   std::uint64_t most_slot_bytes;
   std::uint32_t least_lane_bytes;
+  std::uint64_t least_direct_bytes;
 };
-constexpr ChannelShape kGpuShape = {4, 1, 16 << 10, 4 << 10};
-constexpr ChannelShape kHostShape = {8, 1, 64 << 10, 64 << 10};
+constexpr std::uint64_t kNever = ~std::uint64_t{0};
+constexpr ChannelShape kGpuShape = {4, 1, 16 << 10, 4 << 10, 64 << 10};
+constexpr ChannelShape kHostShape = {4, 1, 16 << 10, 64 << 10, 8 << 10};
 /// Between teams each slot takes an entry of a send queue, and a credit comes a round trip later.
-constexpr ChannelShape kFarGpuShape = {8, 4, 32 << 10, 32 << 10};
-constexpr ChannelShape kFarHostShape = {8, 4, 64 << 10, 64 << 10};
+constexpr ChannelShape kFarGpuShape = {8, 4, 32 << 10, 32 << 10, kNever};
+constexpr ChannelShape kFarHostShape = {8, 4, 64 << 10, 64 << 10, kNever};
+/// A CPU thread serves its other peers, and looks whether it is to end, after so many bytes.
+constexpr std::uint32_t kDirectBytes = 1 << 20;
 constexpr std::int32_t kFarGpuLanes = 4;
 constexpr std::uint64_t kLeastFarSlot = 4 << 10;
 
@@ -54,6 +58,8 @@ ChannelLayout lay_out(const ChannelShape& shape, int ranks, std::int32_t lanes, 
   layout.depth = shape.depth;
   layout.credit_step = shape.credit_step;
   layout.least_lane_bytes = shape.least_lane_bytes;
+  layout.least_direct_bytes = shape.least_direct_bytes;
+  layout.direct_bytes = kDirectBytes;
   layout.lanes = lanes;
   const std::uint64_t channels = peers_of(ranks) * static_cast<std::uint64_t>(lanes);
   layout.counters = offset;

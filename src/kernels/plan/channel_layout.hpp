@@ -13,6 +13,12 @@
 /// for the slots that it has emptied. So neither rank overwrites data that the other still needs,
 /// and a sender waits for nobody but its receiver.
 ///
+/// A message of `least_direct_bytes` or more between ranks of a team goes past the slots where it
+/// can. Its sender asks for it in the ready word of the next slot, and the receiver offers the
+/// place where the message is wanted, or none. If that place lies in a window, the sender stores
+/// there, and only then fills the ready word; the slot stays empty. So no rank stores into a
+/// window before its owner is in the same call.
+///
 /// A rank has two sets of channels: to the ranks of its LSA team, whose memory it can write, and to
 /// those of other teams, which its NIC writes to. A sender fills a slot of another team's rank in
 /// its own memory first, in a ring of the same shape.
@@ -24,6 +30,14 @@ struct alignas(16) ChannelCounters {
   std::uint64_t sent;      ///< slots filled on the channel to the peer
   std::uint64_t received;  ///< slots emptied of the channel from the peer
 };
+
+/// What the sender of a message finds beside the credits of its channel.
+struct ChannelOffer {
+  std::uint64_t
+      offset;          ///< of the message's part of this lane in the receiver's slot, or kNoOffset
+  std::uint64_t word;  ///< as a ready word, of the slot that the part begins with
+};
+inline constexpr std::uint64_t kOfferPlace = 16;  ///< bytes behind the credit
 
 /// Offsets in bytes from the start of the scratch memory; the same at both ends of each channel.
 /// Peers are indices in the LSA team, or world ranks.
@@ -44,6 +58,9 @@ struct ChannelLayout {
   std::int32_t lanes = 1;
   /// A message uses one lane for each so many bytes, up to `lanes`.
   std::uint32_t least_lane_bytes = 1;
+  /// A message of at least so many bytes is asked for.
+  std::uint64_t least_direct_bytes = ~std::uint64_t{0};
+  std::uint32_t direct_bytes = 0;  ///< most that one step stores at the receiver
 };
 
 /// Divides `bytes` of scratch memory from `offset` on among the channels of a team of `ranks`

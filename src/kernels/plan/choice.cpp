@@ -87,18 +87,33 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
   return turns * threads * kLineBytes <= layout.lane_bytes[shared ? 1 : 0];
 }
 
+// Multiples of 128 bytes, so that chunks start aligned to a cache line relative to the buffer.
+static std::uint64_t round_to_lines(std::uint64_t elements, DataType type) {
+  const std::uint64_t quantum = 128 / size_of(type);
+  return ceil_divide(elements, quantum) * quantum;
+}
+
 Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, std::uint64_t count) {
   const auto sharers = static_cast<std::uint64_t>(ranks);
   Split split;
   if (plan.algorithm == Algorithm::stream) {
-    // Multiples of 128 bytes, so that chunks start aligned to a cache line relative to the buffer.
-    const std::uint64_t quantum = 128 / size_of(type);
-    const auto round_up = [&](std::uint64_t n) { return ceil_divide(n, quantum) * quantum; };
-    split.share = round_up(ceil_divide(count, sharers));
-    split.part = round_up(ceil_divide(split.share, static_cast<std::uint64_t>(plan.ctas)));
+    split.share = round_to_lines(ceil_divide(count, sharers), type);
+    split.part =
+        round_to_lines(ceil_divide(split.share, static_cast<std::uint64_t>(plan.ctas)), type);
   } else if (plan.algorithm == Algorithm::two_shot) {
     split.share =
         ceil_divide(ceil_divide(count * size_of(type), line_payload(backend, type)), sharers);
+  }
+  return split;
+}
+
+Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64_t block) {
+  Split split;
+  if (plan.algorithm == Algorithm::stream) {
+    split.share = block;
+    split.part = round_to_lines(ceil_divide(block, static_cast<std::uint64_t>(plan.ctas)), type);
+  } else {
+    split.share = ceil_divide(block * size_of(type), line_payload(backend, type));
   }
   return split;
 }
@@ -153,6 +168,16 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
   }
   if (!fit_stream(plan, layout)) return no_room(layout, kMinDepth);
   return plan;
+}
+
+Result<Plan> choose_scatter_plan(const ChoiceTable& table, const Overrides& overrides,
+                                 Backend backend, const ScratchLayout& layout, DataType type,
+                                 std::uint64_t count) {
+  ORIEL_TRY(const Plan plan, choose_plan(table, overrides, backend, layout, type, count));
+  if (plan.algorithm == Algorithm::two_shot || plan.algorithm == Algorithm::stream) return plan;
+  Overrides in_shares = overrides;
+  in_shares.algorithm = name_of(Algorithm::two_shot);
+  return choose_plan(table, in_shares, backend, layout, type, count);
 }
 
 }  // namespace oriel::kernels

@@ -91,6 +91,12 @@ Status check_choice(const ChoiceTable& table, Backend backend, const ScratchLayo
 Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, Backend backend,
                          const ScratchLayout& layout, DataType type, std::uint64_t count);
 
+/// Chooses likewise for a reduce-scatter, whose input has `count` elements: never an algorithm in
+/// which a rank sends all its input to all.
+Result<Plan> choose_scatter_plan(const ChoiceTable& table, const Overrides& overrides,
+                                 Backend backend, const ScratchLayout& layout, DataType type,
+                                 std::uint64_t count);
+
 /// How a call's elements are divided: `share` is what each rank owns (in elements; in lines for
 /// two_shot), `part` what each CTA has of a share (stream only).
 struct Split {
@@ -98,6 +104,9 @@ struct Split {
   std::uint64_t part = 0;
 };
 Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, std::uint64_t count);
+
+/// Does the same for a reduce-scatter of blocks of `block` elements: a block is a share.
+Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64_t block);
 
 /// Whether `plan` fits: its numbers into their limits, and the message into the line slots or the
 /// chunks into the rings.

@@ -14,16 +14,16 @@
 #include "kernels/plan/arguments.hpp"
 #include "kernels/plan/channel_layout.hpp"
 #include "kernels/plan/collective.hpp"
-#include "kernels/plan/fold_operation.hpp"
 
 /// An exchange: what one rank sends to and receives from others in one launch, over channels.
-/// Rooted collectives, all-to-alls, and groups of sends and receives are planned as exchanges;
-/// all-gathers and reduce-scatters can be. Ranks are those of the communicator. All functions here
-/// are pure.
+/// Collectives that do not reduce, and groups of sends and receives, are planned as exchanges.
+/// Ranks are those of the communicator. All functions here are pure.
 namespace oriel::kernels {
 
 /// A buffer that goes to, or comes from, one other rank.
 struct Message {
+  /// A sender stores straight into what a team member receives at an address of its own slot of the
+  /// flat space.
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
   std::int32_t peer = 0;
@@ -38,24 +38,13 @@ struct LocalCopy {
   std::uint64_t bytes = 0;
 };
 
-/// A reduction of one block: this rank's own input, and a message of the same size from each other
-/// rank, folded along the tree over the rank index. All ranks are of one LSA team.
-struct Fold {
-  const std::byte* input = nullptr;
-  std::byte* output = nullptr;
-  std::uint64_t bytes = 0;  ///< 0: this rank folds nothing
-};
-
 /// What one rank does in one exchange, before it is cut into launches. Messages to one peer leave
 /// in the order of the list, and so do those from one peer.
 struct Exchange {
   std::vector<Message> sends;
-  std::vector<Message> receives;  ///< none if the exchange reduces: then `fold` says what comes
+  std::vector<Message> receives;
   std::vector<LocalCopy> copies;
-  bool reduces = false;
-  FoldOperation operation;
-  Fold fold;
-  std::uint32_t fold_signature = 0;  ///< as Message::signature, of the messages that `fold` takes
+  std::uint32_t signature = 0;  ///< of all messages of a collective
 };
 
 /// A collective as one rank calls it.
@@ -67,10 +56,11 @@ struct RankCollective {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
   std::uint64_t count = 0;  ///< elements of a block: what a rank sends to, or gets from, another
-  FoldOperation operation;  ///< `type` always counts
+  DataType type = DataType::u8;
 };
 
-/// Sets `exchange`, whose memory is used again, to what `call` does as one. Not for an all-reduce.
+/// Sets `exchange`, whose memory is used again, to what `call` does as one. `call` does not
+/// reduce.
 void set_exchange(Exchange& exchange, const RankCollective& call);
 
 /// Returns a broadcast among LSA teams as exchanges that follow each other. `teams` has the ranks
@@ -97,17 +87,18 @@ inline constexpr int kMostCopies = 8;
 
 /// The messages of one launch to one rank, or from one.
 struct MessageRun {
-  std::uint16_t stream = 0;      ///< GPUs: the first warp; one for each lane that the run uses
+  std::uint16_t stream = 0;      ///< GPUs: the first stream; one for each lane that the run uses
   std::uint8_t message = 0;      ///< the first one
   std::uint8_t team_member = 0;  ///< one more than the peer's index in this LSA team; 0: not in it
 };
 
 /// Where the channels of a rank lie, and how it waits: what all its launches share.
 struct ExchangeMemory {
-  std::byte* scratch = nullptr;  ///< the scratch buffer of rank 0 of the team
-  std::uint32_t stride_4g = 0;   ///< distance of two slots, in units of 4 GiB
-  std::int32_t rank = 0;         ///< index in the team
-  std::int32_t ranks = 1;        ///< of the team
+  std::byte* scratch = nullptr;    ///< the scratch buffer of rank 0 of the team
+  std::byte* flat_base = nullptr;  ///< of the team's addresses: slot 0, offset 0
+  std::uint32_t stride_4g = 0;     ///< distance of two slots, in units of 4 GiB
+  std::int32_t rank = 0;           ///< index in the team
+  std::int32_t ranks = 1;          ///< of the team
   std::int32_t world_rank = 0;
   ChannelLayout channels;      ///< inside the team
   ChannelLayout far_channels;  ///< to ranks of other teams
@@ -125,10 +116,6 @@ struct ExchangeMemory {
 
 /// All that one launch of an exchange needs.
 struct ExchangeArguments : ExchangeMemory {
-  bool reduces = false;
-  FoldOperation operation;
-  Fold fold;
-  std::uint32_t fold_signature = 0;
   std::uint32_t signature = 0;  ///< of a collective, for the other ranks of a GPU's team
 
   std::int32_t ctas = 1;
@@ -140,7 +127,7 @@ struct ExchangeArguments : ExchangeMemory {
   LocalCopy copy[kMostCopies];
   /// Run after run, and within a run in the order of the calls.
   Message message[kMostMessages];
-  /// One entry more ends the last. Warps from its `stream` on fold.
+  /// One entry more ends the last.
   MessageRun run[kMostMessages + 1];
 };
 
@@ -173,7 +160,6 @@ class LaunchList {
     if (size_ == launches_.size()) launches_.emplace_back();
     ExchangeArguments& launch = launches_[size_++];
     static_cast<ExchangeMemory&>(launch) = memory;
-    launch.fold = {};
     launch.signature = 0;
     launch.ctas = 1;
     launch.copies = launch.sends = launch.messages = launch.send_runs = launch.runs = 0;

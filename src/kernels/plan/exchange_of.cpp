@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint32_t kPointToPoint = 0xff;
 
-std::uint32_t hash_of(std::uint64_t bytes, std::uint32_t kind, std::uint32_t type, std::uint32_t op,
+std::uint32_t hash_of(std::uint64_t bytes, std::uint32_t kind, std::uint32_t type,
                       std::uint32_t root) {
   std::uint64_t hash = bytes;
   const auto mix = [&](std::uint64_t value) {
@@ -23,40 +23,31 @@ std::uint32_t hash_of(std::uint64_t bytes, std::uint32_t kind, std::uint32_t typ
     hash ^= hash >> 29;
   };
   mix(kind);
-  mix(std::uint64_t{type} << 8 | op);
+  mix(type);
   mix(root);
   return static_cast<std::uint32_t>(hash >> (64 - kSignatureBits));
 }
 
 std::uint32_t signature_of(const RankCollective& call) {
-  const std::uint32_t op =
-      reduces(call.collective) ? static_cast<std::uint32_t>(call.operation.op) : 0;
   const std::uint32_t root = has_root(call.collective) ? static_cast<std::uint32_t>(call.root) : 0;
-  return hash_of(call.count * size_of(call.operation.type),
-                 static_cast<std::uint32_t>(call.collective),
-                 static_cast<std::uint32_t>(call.operation.type), op, root);
+  return hash_of(call.count * size_of(call.type), static_cast<std::uint32_t>(call.collective),
+                 static_cast<std::uint32_t>(call.type), root);
 }
 
 /// The messages of one collective, from the point of view of one rank.
 class CollectiveExchange {
  public:
   CollectiveExchange(const RankCollective& call, Exchange& made)
-      : call_(call), bytes_(call.count * size_of(call.operation.type)), made_(made) {
+      : call_(call), bytes_(call.count * size_of(call.type)), made_(made) {
     made_.sends.clear();
     made_.receives.clear();
     made_.copies.clear();
-    made_.fold = {};
-    made_.reduces = reduces(call.collective);
-    made_.operation = call.operation;
-    signature_ = signature_of(call);
-    made_.fold_signature = signature_;
+    made_.signature = signature_of(call);
   }
 
   void make() {
     if (bytes_ == 0) return;
-    if (kernels::reduces(call_.collective)) {
-      add_fold();
-    } else if (sends() && receives()) {
+    if (sends() && receives()) {
       made_.copies.push_back({input_for(call_.rank), output_from(call_.rank), bytes_});
     }
     // Each rank begins with its neighbour, so that not all send to one rank at once.
@@ -64,7 +55,7 @@ class CollectiveExchange {
       const int to = (call_.rank + distance) % call_.ranks;
       if (sends() && receives(to)) made_.sends.push_back(message(input_for(to), to));
       const int from = (call_.rank + call_.ranks - distance) % call_.ranks;
-      if (!made_.reduces && receives() && sends(from)) {
+      if (receives() && sends(from)) {
         made_.receives.push_back(message(output_from(from), from));
       }
     }
@@ -78,11 +69,7 @@ class CollectiveExchange {
         call_.collective == Collective::broadcast || call_.collective == Collective::scatter;
     return !from_root || is_root(rank);
   }
-  bool receives(int rank) const {
-    const bool to_root =
-        call_.collective == Collective::reduce || call_.collective == Collective::gather;
-    return !to_root || is_root(rank);
-  }
+  bool receives(int rank) const { return call_.collective != Collective::gather || is_root(rank); }
   bool sends() const { return sends(call_.rank); }
   bool receives() const { return receives(call_.rank); }
 
@@ -95,15 +82,11 @@ class CollectiveExchange {
     return call_.output + block * bytes_;
   }
   Message message(const std::byte* data, int peer) const {
-    return {const_cast<std::byte*>(data), bytes_, peer, signature_};
-  }
-  void add_fold() {
-    if (receives()) made_.fold = {input_for(call_.rank), call_.output, bytes_};
+    return {const_cast<std::byte*>(data), bytes_, peer, made_.signature};
   }
 
   const RankCollective& call_;
   std::uint64_t bytes_;
-  std::uint32_t signature_ = 0;
   Exchange& made_;
 };
 
@@ -114,7 +97,7 @@ class TeamsBroadcast {
   TeamsBroadcast(const RankCollective& call, const std::vector<std::vector<int>>& teams)
       : call_(call),
         teams_(teams),
-        bytes_(call.count * size_of(call.operation.type)),
+        bytes_(call.count * size_of(call.type)),
         signature_(signature_of(call)) {
     for (const std::vector<int>& team : teams) {
       const auto place = std::find(team.begin(), team.end(), call.root) - team.begin();
@@ -189,7 +172,7 @@ Result<Exchange> exchange_of(const std::vector<PointToPoint>& calls, int rank) {
     if (call.peer == rank) {
       (call.is_send ? own_sends : own_receives).push_back(&call);
     } else if (call.bytes > 0) {
-      const std::uint32_t signature = hash_of(call.bytes, kPointToPoint, 0, 0, 0);
+      const std::uint32_t signature = hash_of(call.bytes, kPointToPoint, 0, 0);
       (call.is_send ? made.sends : made.receives)
           .push_back({call.data, call.bytes, call.peer, signature});
     }

@@ -94,9 +94,7 @@ std::size_t end_of_launch(const std::vector<Placed>& placed, std::size_t next,
 ExchangeArguments& begin_launch(const Exchange& exchange, const ExchangeFacts& facts,
                                 LaunchList& launches) {
   ExchangeArguments& launch = launches.add(facts.memory);
-  launch.reduces = exchange.reduces;
-  launch.operation = exchange.operation;
-  launch.fold_signature = exchange.fold_signature;
+  launch.signature = exchange.signature;
   return launch;
 }
 
@@ -219,14 +217,6 @@ void plan_exchange(const Exchange& exchange, const ExchangeFacts& facts, LaunchL
     ExchangeArguments& launch =
         i < launches.size() ? launches.begin()[i] : begin_launch(exchange, facts, launches);
     next_copy = place_copies(launch, facts, exchange.copies, next_copy);
-  }
-  if (exchange.fold.bytes > 0) {
-    // What it waits for is sent by the same launch of each peer, so all must be in one: a message
-    // and a lane for each rank of a team.
-    ExchangeArguments& launch = launches.begin()[launches.size() - 1];
-    launch.fold = exchange.fold;
-    const LaneCut cut = cut_over_lanes(launch.channels, exchange.fold.bytes);
-    launch.ctas = std::max(launch.ctas, ctas_for(launch.run[launch.runs].stream + cut.lanes));
   }
 }
 

@@ -26,11 +26,10 @@ constexpr RankVariant variant_for(int ranks) {
 struct KernelSet {
   const void* kernel[kGpuAlgorithmCount][3][3] = {};
   const void* hierarchy = nullptr;  ///< takes one HierarchyArguments by value
-  const void* fold[3] = {};         ///< by family; each takes one ExchangeArguments by value
 };
 
 namespace detail {
-/// An exchange that does not reduce, for all types: within one LSA team, and with ranks of others.
+/// An exchange, for all types: within one LSA team, and with ranks of others.
 /// Takes one ExchangeArguments by value.
 const void* copying_exchange();
 const void* far_copying_exchange();

@@ -50,6 +50,7 @@ struct Shape {
   std::chrono::microseconds lateness{0};  // of the last rank
   int value = 0;                          // of all elements; 0: they vary
   ReduceOp op = ReduceOp::sum;
+  std::uint64_t block = 0;  // of a reduce-scatter, in elements
 };
 
 // The modes of the float unit, without the flags that arithmetic leaves behind.
@@ -150,22 +151,27 @@ class Ranks {
     const auto align = [](std::vector<std::byte>& area) {
       return area.data() + (-reinterpret_cast<std::uintptr_t>(area.data()) & 63);
     };
-    std::byte* const to = align(output) + begin;
-    std::byte* const from = shape.in_place ? to : align(input) + begin;
+    std::byte* const buffer = align(output) + begin;
+    std::byte* const from = shape.in_place ? buffer : align(input) + begin;
     for (std::uint64_t i = 0; i < shape.count; ++i) {
       const auto value = static_cast<T>(static_cast<float>(element(shape, seed, rank, i)));
       std::memcpy(from + i * sizeof(T), &value, sizeof(T));
     }
 
+    // A reduce-scatter in place leaves its result where this rank's block was.
+    const std::uint64_t first = static_cast<std::uint64_t>(rank) * shape.block;
+    std::byte* const to = shape.in_place ? buffer + first * sizeof(T) : buffer;
     std::uint64_t wrong = reduce(rank, type, shape, from, to) ? 0 : 1;
-    for (std::uint64_t i = 0; i < shape.count; ++i) {
-      wrong += std::memcmp(to + i * sizeof(T), &expected[i], sizeof(T)) != 0 ? 1 : 0;
+    const std::uint64_t count = shape.block == 0 ? shape.count : shape.block;
+    for (std::uint64_t i = 0; i < count; ++i) {
+      wrong += std::memcmp(to + i * sizeof(T), &expected[first + i], sizeof(T)) != 0 ? 1 : 0;
     }
     const auto is_changed = [&](std::byte byte) { return byte != kGuard; };
-    const auto first = output.cbegin() + (to - output.data());
+    const auto begins = output.cbegin() + (buffer - output.data());
+    const std::size_t used = shape.in_place ? bytes : count * sizeof(T);
     wrong += static_cast<std::uint64_t>(
-        std::count_if(output.cbegin(), first, is_changed) +
-        std::count_if(first + static_cast<std::ptrdiff_t>(bytes), output.cend(), is_changed));
+        std::count_if(output.cbegin(), begins, is_changed) +
+        std::count_if(begins + static_cast<std::ptrdiff_t>(used), output.cend(), is_changed));
     return wrong;
   }
 
@@ -188,9 +194,12 @@ class Ranks {
 
   AllReduceArguments arguments_for(int rank, DataType type, const Shape& shape) const {
     const Plan plan = plan_of(shape);
-    const Split split = split_work(plan, Backend::host, ranks_, type, shape.count);
+    const Split split = shape.block == 0
+                            ? split_work(plan, Backend::host, ranks_, type, shape.count)
+                            : split_blocks(plan, Backend::host, type, shape.block);
     AllReduceArguments arguments;
     arguments.count = shape.count;
+    arguments.block = shape.block;
     arguments.scratch = scratch(0);
     arguments.flat_base = scratch(0);
     arguments.stride_4g = 1;
@@ -205,9 +214,9 @@ class Ranks {
     arguments.signature = static_cast<std::uint32_t>(shape.count % 1024);
     arguments.type = type;
     arguments.op = shape.op;
-    arguments.average = shape.op == ReduceOp::avg;
-    arguments.scaled = shape.op == ReduceOp::premul_sum;
-    arguments.maximum = shape.op == ReduceOp::max;
+    arguments.operation.average = shape.op == ReduceOp::avg;
+    arguments.operation.scaled = shape.op == ReduceOp::premul_sum;
+    arguments.operation.maximum = shape.op == ReduceOp::max;
     arguments.scalar_bits = 0x3bb83bb83bb83bb8u;  // no power of two as a float of any size
     arguments.wait.timeout_ns = 20'000'000'000;
     arguments.wait.doorbell = reinterpret_cast<device::Doorbell*>(scratch(rank) + layout_.doorbell);
@@ -244,6 +253,27 @@ void check_counts(const Ranks& ranks, DataType type, Algorithm algorithm, std::m
 }
 
 }  // namespace
+
+TEST_CASE("a reduce-scatter of blocks at any alignment gives each rank the sums of its block",
+          "[req:5.9][req:3.16]") {
+  const std::uint64_t seed = test::test_seed();
+  std::mt19937 rng(seed);
+  const int count = GENERATE(2, 3, 7);
+  const Algorithm algorithm = GENERATE(Algorithm::two_shot, Algorithm::stream);
+  const Ranks ranks(count);
+  for (const std::uint64_t block : {1u, 7u, 64u, 1001u, 3001u}) {
+    for (const bool in_place : {false, true}) {
+      Shape shape{algorithm, block * static_cast<unsigned>(count), rng() % 64, in_place, 0us, 0};
+      shape.block = block;
+      INFO(count << " ranks, " << name_of(algorithm) << ", block " << block << ", offset "
+                 << shape.offset << ", in place " << in_place);
+      const auto with = static_cast<std::uint32_t>(rng());
+      REQUIRE(ranks.wrong_after<float>(DataType::f32, shape, with) == 0);
+      REQUIRE(ranks.wrong_after<std::uint8_t>(DataType::u8, shape, with) == 0);
+      REQUIRE(ranks.wrong_after<device::f16>(DataType::f16, shape, with) == 0);
+    }
+  }
+}
 
 TEST_CASE("every algorithm takes every count from and to every alignment", "[req:1.30][req:1.43]") {
   const std::uint64_t seed = test::test_seed();

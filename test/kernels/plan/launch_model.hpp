@@ -54,21 +54,26 @@ class LaunchModel {
   }
 
  private:
-  /// Slots that one lane still has to send to, or receive from, one peer.
+  /// A lane's part of one message: slots, the first of which may wait for the receiver's offer.
+  struct Part {
+    std::uint64_t left;
+    bool asks;
+  };
+  /// What one lane still has to send to, or receive from, one peer.
   struct Stream {
     bool sends;
     int peer;
     int lane = 0;
     std::uint32_t depth = 0;
     std::uint32_t credit_step = 1;
-    std::uint64_t left = 0;
+    std::deque<Part> parts = {};
   };
   struct Cta {
     bool resident = false;
     std::vector<Stream> streams;
     bool done() const {
       for (const Stream& stream : streams) {
-        if (stream.left > 0) return false;
+        if (!stream.parts.empty()) return false;
       }
       return true;
     }
@@ -84,9 +89,10 @@ class LaunchModel {
   struct Channel {
     std::uint64_t sent = 0;
     std::uint64_t received = 0;
+    std::uint64_t offered = 0;  // one more than the slot that the offered message begins with
   };
 
-  static void add_slots(Running& made, const kernels::ChannelLayout& channels, int first_warp,
+  static void add_slots(Running& made, const kernels::ChannelLayout& channels, int first_stream,
                         Stream stream, std::uint64_t bytes) {
     const auto cut = kernels::cut_over_lanes(channels, bytes);
     for (int lane = 0; lane < cut.lanes; ++lane) {
@@ -94,7 +100,7 @@ class LaunchModel {
       const std::uint64_t part = std::min(cut.piece, bytes - begin);
       const std::uint64_t slots = (part + channels.slot_bytes - 1) / channels.slot_bytes;
       auto& streams =
-          made.ctas.at(static_cast<std::size_t>((first_warp + lane) / kernels::kMaxWarps)).streams;
+          made.ctas.at(static_cast<std::size_t>(first_stream + lane) % made.ctas.size()).streams;
       stream.lane = lane;
       stream.depth = channels.depth;
       stream.credit_step = channels.credit_step;
@@ -102,12 +108,8 @@ class LaunchModel {
         return other.sends == stream.sends && other.peer == stream.peer && other.lane == lane;
       };
       const auto found = std::find_if(streams.begin(), streams.end(), same);
-      if (found == streams.end()) {
-        streams.push_back(stream);
-        streams.back().left = slots;
-      } else {
-        found->left += slots;
-      }
+      Stream& one = found == streams.end() ? streams.emplace_back(stream) : *found;
+      one.parts.push_back({slots, bytes >= channels.least_direct_bytes});
     }
   }
   static Running make(int communicator, const Launch& launch) {
@@ -120,11 +122,6 @@ class LaunchModel {
         add_slots(made, far ? launch.far_channels : launch.channels, own.stream,
                   {run < launch.send_runs, message.peer}, message.bytes);
       }
-    }
-    const int fold = launch.run[launch.runs].stream;
-    for (int peer = 0; launch.fold.bytes > 0 && peer < launch.ranks; ++peer) {
-      if (peer == launch.rank) continue;
-      add_slots(made, launch.channels, fold, {false, peer}, launch.fold.bytes);
     }
     return made;
   }
@@ -189,18 +186,28 @@ class LaunchModel {
     return channels_[{launch.communicator, from, to, stream.lane}];
   }
   bool can_move(int rank, const Running& launch, const Stream& stream) {
-    if (stream.left == 0) return false;
+    if (stream.parts.empty()) return false;
     const Channel& on = channel(rank, launch, stream);
-    if (!stream.sends) return on.sent > on.received;
+    if (!stream.sends) return on.sent > on.received || owes_offer(on, stream);
+    if (stream.parts.front().asks && on.offered != on.sent + 1) return false;
     // Between teams credits come for half a ring at a time.
     return on.sent - (on.received - on.received % stream.credit_step) < stream.depth;
   }
   bool step(int rank, const Running& launch, Stream& stream) {
     if (!can_move(rank, launch, stream)) return false;
     Channel& on = channel(rank, launch, stream);
+    if (!stream.sends && owes_offer(on, stream)) {
+      on.offered = on.received + 1;
+      return true;
+    }
     ++(stream.sends ? on.sent : on.received);
-    --stream.left;
+    Part& part = stream.parts.front();
+    part.asks = false;
+    if (--part.left == 0) stream.parts.pop_front();
     return true;
+  }
+  static bool owes_offer(const Channel& on, const Stream& stream) {
+    return stream.parts.front().asks && on.offered != on.received + 1;
   }
 
   std::vector<Gpu> gpus_;

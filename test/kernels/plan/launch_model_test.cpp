@@ -37,6 +37,8 @@ ExchangeFacts facts_of(int rank, int ranks, int most_messages = kMostMessages, i
   const int first = rank - rank % team;
   facts.memory.ranks = std::min(team, ranks - first);
   facts.memory.channels = make_channel_layout(Backend::cuda, facts.memory.ranks, kCap, 0, 1 << 20);
+  // Many messages are long enough to be asked for.
+  facts.memory.channels.least_direct_bytes = 2 * std::uint64_t{facts.memory.channels.slot_bytes};
   facts.memory.far_channels = make_far_channel_layout(Backend::cuda, ranks, 1 << 20, 1 << 20);
   for (int other = 0; other < ranks; ++other) {
     const bool near = other - other % team == first;
@@ -87,14 +89,14 @@ RankCollective random_collective(int ranks, bool one_team, std::mt19937_64& rand
   RankCollective call;
   do {
     call.collective = static_cast<Collective>(1 + random() % (kCollectiveCount - 1));
-  } while (!one_team && reduces(call.collective));
+  } while (reduces(call.collective) || (!one_team && call.collective == Collective::all_gather));
   call.ranks = ranks;
   call.root = static_cast<int>(random() % static_cast<unsigned>(ranks));
   call.count = size_of_some_slots(random, facts_of(0, ranks).memory.channels);
   // Some broadcasts have several parts, which follow each other through the teams.
   const bool is_long = call.collective == Collective::broadcast && random() % 4 == 0;
   if (is_long) call.count += random() % (4 << 20);
-  call.operation.type = DataType::u8;
+  call.type = DataType::u8;
   return call;
 }
 

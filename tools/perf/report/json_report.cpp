@@ -79,11 +79,12 @@ Json to_json(const Options& options, const RunInfo& info, const std::vector<Case
     cases.push_back(std::move(one));
   }
   Json document{{"format", 1},
-                {"collective", name_of(options.collective)},
+                {"collective", table_name(options.collective)},
                 {"root", has_root(options.collective) ? options.root : -1},
                 {"backend", info.backend},
                 {"ranks", ranks},
                 {"ranks_per_node", options.per_node},
+                {"threads", options.threads},
                 {"rounds", options.rounds},
                 {"graph_launches", options.graph_launches},
                 {"warmup", options.warmup},

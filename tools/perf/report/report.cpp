@@ -68,13 +68,14 @@ void Table::describe(const char* who, const SetInfo& set) const {
 void Table::header(const RunInfo& info) const {
   const bool automatic = !options_.iterations && info.backend == "host";
   print_line(fmt::format(
-      "# nThread 1 nGpus 1 {} warmup iters: {} iters: {} agg iters: 1 validation: {} graph: {}",
-      options_.size_summary, options_.warmup,
+      "# nThread {} nGpus 1 {} warmup iters: {} iters: {} agg iters: 1 validation: {} graph: {}",
+      options_.threads ? ranks_ : 1, options_.size_summary, options_.warmup,
       automatic ? "auto" : std::to_string(options_.iterations.value_or(20)), options_.check ? 1 : 0,
       options_.graph_launches));
-  const std::string nodes =
-      options_.per_node > 0 ? fmt::format(" posing as nodes of {}", options_.per_node) : "";
-  print_line(fmt::format("# {}, {} ranks{}, {} rounds, backend {}", name_of(options_.collective),
+  const std::string nodes = options_.per_node > 0
+                                ? fmt::format(" posing as nodes of {}", options_.per_node)
+                                : (options_.threads ? " as threads of one process" : "");
+  print_line(fmt::format("# {}, {} ranks{}, {} rounds, backend {}", table_name(options_.collective),
                          ranks_, nodes, options_.rounds, info.backend));
   describe(info.theirs ? "ours" : "library", info.ours);
   if (info.theirs) describe("theirs", *info.theirs);

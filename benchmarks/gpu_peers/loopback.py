@@ -1,0 +1,176 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Measures every collective, and sends and receives in a ring, on one GPU: 2 and 4 ranks that are
+threads of one process, registered buffers, out of place, in CUDA graphs. Prints each at 8 B beside
+the all-reduce of 8 B, where the aim is 1.5 times its time, and at 64 MiB beside a plain copy of as
+many bytes as all ranks together must read or write, whichever is more. Ends within --minutes, and
+says what is missing then.
+
+Exit status: 0; 1 if a result was wrong, a run failed or something is missing.
+"""
+# [req:5.23]
+import ctypes
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
+import benchmark  # noqa: E402
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce",
+               "gather", "scatter", "sendrecv")
+SMALL, LARGE = 8, 64 << 20
+AIM = 1.5
+COPIES, ROUNDS = 10, 5  # of the plain copy
+
+
+def parse_options():
+    parser = benchmark.make_parser(__doc__)
+    benchmark.add_build_flag(parser)
+    parser.add_argument("--lib", help="Oriel's libnccl.so.2 (the one beside oriel-perf)")
+    parser.add_argument("--ranks", default="2,4", help="numbers of ranks, by commas (2,4)")
+    parser.add_argument("--collectives", default=",".join(COLLECTIVES), help="by commas")
+    parser.add_argument("--ctas", type=int, default=64,
+                        help="CTAs of all ranks together at 64 MiB (64): a call and the one behind "
+                        "it must fit on the GPU")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--minutes", type=float, default=1.9)
+    parser.add_argument("--backend", default="cuda", choices=("cuda", "host"),
+                        help="host: to try this script on a machine without GPU")
+    parser.add_argument("--out", required=True, help="JSON file to write")
+    options = parser.parse_args()
+    options.perf = benchmark.find_program(options, "oriel-perf")
+    return options
+
+
+class Driver:
+    """The CUDA driver's functions that a copy takes, on the first GPU."""
+
+    def __init__(self):
+        self.cuda = ctypes.CDLL("libcuda.so.1")
+        context, self.stream = ctypes.c_void_p(), ctypes.c_void_p()
+        self.events = (ctypes.c_void_p(), ctypes.c_void_p())
+        self.call("cuInit", 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.call("cuCtxSetCurrent", context)
+        self.call("cuStreamCreate", ctypes.byref(self.stream), 1)
+        for event in self.events:
+            self.call("cuEventCreate", ctypes.byref(event), 0)
+
+    def call(self, name, *arguments):
+        status = getattr(self.cuda, name)(*arguments)
+        if status != 0:
+            raise SystemExit(f"{name}: CUDA error {status}")
+
+    def allocate(self, size):
+        memory = ctypes.c_void_p()
+        self.call("cuMemAlloc_v2", ctypes.byref(memory), ctypes.c_size_t(size))
+        return memory
+
+    def copy_us(self, to, source, size):
+        """Microseconds of one of COPIES copies."""
+        milliseconds = ctypes.c_float()
+        for copy in range(COPIES + 1):
+            self.call("cuMemcpyDtoDAsync_v2", to, source, ctypes.c_size_t(size), self.stream)
+            if copy in (0, COPIES):  # the first copy is not timed
+                self.call("cuEventRecord", self.events[copy // COPIES], self.stream)
+        self.call("cuStreamSynchronize", self.stream)
+        self.call("cuEventElapsedTime", ctypes.byref(milliseconds), *self.events)
+        return milliseconds.value * 1000 / COPIES
+
+
+def copy_rounds(options, size):
+    """Microseconds of a plain copy, in rounds."""
+    if options.backend == "cuda":
+        driver = Driver()
+        to, source = driver.allocate(size), driver.allocate(size)
+        rounds = [driver.copy_us(to, source, size) for _ in range(ROUNDS)]
+        for memory in (to, source):
+            driver.call("cuMemFree_v2", memory)
+        return rounds
+    source, rounds = bytearray(size), []
+    for _ in range(ROUNDS):
+        begin = time.perf_counter()
+        bytes(source)
+        rounds.append((time.perf_counter() - begin) * 1e6)
+    return rounds
+
+
+def run(options, collective, ranks, size, seconds):
+    """The one case of a run of oriel-perf, and its wrong elements; None if it failed."""
+    with tempfile.TemporaryDirectory(prefix="oriel-loopback-") as directory:
+        path = pathlib.Path(directory) / "run.json"
+        command = [options.perf, collective, "--threads", "-g", str(ranks), "--sizes", str(size),
+                   "--out-of-place", "--rounds", str(options.rounds), "--register", "both",
+                   "--backend", options.backend, "-T", "20", "-J", str(path)]
+        if options.backend == "cuda":
+            command += ["-n", "20", "-G", "5"] if size == SMALL else ["-n", "5", "-G", "2"]
+        if size == LARGE:
+            command += ["--blocks", str(options.ctas // ranks)]
+        if options.lib:
+            command += ["--lib", options.lib]
+        # All ranks are to share a GPU.
+        gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
+        try:
+            done = subprocess.run(command, check=False, timeout=seconds, capture_output=True,
+                                  text=True, env=dict(os.environ, CUDA_VISIBLE_DEVICES=gpu))
+        except subprocess.TimeoutExpired:
+            return None
+        if done.returncode != 0:
+            print(f"# {collective}: status {done.returncode}\n{done.stderr[-1000:]}")
+            return None
+        return json.loads(path.read_text(encoding="utf-8"))["cases"][0]["out_of_place"]["ours"]
+
+
+def copied_bytes(collective, ranks):
+    """What all ranks together read or write, whichever is more, of 64 MiB in the larger buffer."""
+    return LARGE if collective in ("gather", "scatter") else LARGE * ranks
+
+
+def main():
+    options = parse_options()
+    end = time.monotonic() + 60 * options.minutes
+    rank_numbers = [int(ranks) for ranks in options.ranks.split(",")]
+    results, missing, reference, wrong = [], [], {}, 0
+    copies = {size: copy_rounds(options, size)
+              for size in sorted({LARGE, *(LARGE * ranks for ranks in rank_numbers)})}
+    results += [benchmark.result("copy", {"bytes": size}, "us", samples=rounds,
+                                 median=statistics.median(rounds))
+                for size, rounds in copies.items()]
+    print(f"{'collective':>15} {'ranks':>5} {'bytes':>9} {'us':>10} {'beside us':>10} {'ratio':>6}")
+    for size in (SMALL, LARGE):
+        for ranks in rank_numbers:
+            for collective in options.collectives.split(","):
+                left = end - time.monotonic()
+                found = run(options, collective, ranks, size, left) if left > 2 else None
+                if found is None:
+                    missing.append(f"{collective} of {ranks} ranks at {size} B")
+                    continue
+                us = found["median_us"]
+                wrong += found["wrong"]
+                if size == SMALL and collective == "all_reduce":
+                    reference[ranks] = us
+                beside = (reference.get(ranks) if size == SMALL else
+                          statistics.median(copies[copied_bytes(collective, ranks)]))
+                ratio = us / beside if beside else None
+                print(f"{collective:>15} {ranks:>5} {size:>9} {us:>10.2f} {beside or 0:>10.2f} "
+                      f"{ratio or 0:>6.2f}"
+                      + (f"  above {AIM}" if size == SMALL and (ratio or 0) > AIM else ""),
+                      flush=True)
+                results.append(benchmark.result(
+                    collective, {"ranks": ranks, "bytes": size, "registration": "both"}, "us",
+                    samples=found["rounds_us"], median=us, ratio=ratio,
+                    beside="all_reduce" if size == SMALL else "copy"))
+    benchmark.write_results(options.out, results, missing=missing)
+    print(f"# {wrong} wrong elements" + (f"; missing: {', '.join(missing)}" if missing else ""))
+    return 1 if wrong or missing else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Shared by the scripts that run programs of others on Oriel: each program within a time limit, one
+line for its verdict (PASS, FAIL or SKIP), and an exit status for all of them."""
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+
+import checks
+
+TIMED_OUT = 124  # oriel-run's
+LAST_LINES = 25  # printed of the output of a program that failed
+# NVLink multicast stays off whatever a program asks for.
+MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+                 "NVSHMEM_DISABLE_NVLS": "1"}
+
+
+def session_of(pid):
+    """Session of a process; None: it has gone."""
+    try:
+        return os.getsid(pid)
+    except OSError:
+        return None
+
+
+def kill_session(session):
+    """Kills what a program has left. Launchers give each rank a group, but not a session."""
+    for folder in pathlib.Path("/proc").iterdir():
+        if folder.name.isdigit() and session_of(int(folder.name)) == session:
+            try:
+                os.kill(int(folder.name), signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def run_to_log(command, log, limit_s, **environment):
+    """Runs a program with its output in the file `log`; returns its exit status, or TIMED_OUT."""
+    with open(log, "wb") as output:
+        runner = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output,
+                                  stderr=subprocess.STDOUT, start_new_session=True,
+                                  env=dict(os.environ, **MULTICAST_OFF, **environment))
+    try:
+        return runner.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return TIMED_OUT
+    finally:
+        kill_session(runner.pid)
+        runner.wait()
+
+
+def print_verdict(verdict, seconds, name, why, lines=()):
+    print(f"{verdict} {seconds:6.1f} s {name}: {why}")
+    for line in lines:
+        print(line)
+    sys.stdout.flush()
+
+
+def last_lines(lines):
+    return [f"  | {line[:300]}" for line in lines[-LAST_LINES:]]
+
+
+def conclude(verdicts, subject):
+    """Prints the sums; returns the exit status: 1 if something failed, 77 if nothing passed."""
+    count = {verdict: verdicts.count(verdict) for verdict in ("PASS", "FAIL", "SKIP")}
+    print(f"{subject}: {count['PASS']} passed, {count['FAIL']} failed, {count['SKIP']} skipped")
+    if count["FAIL"]:
+        return 1
+    return 0 if count["PASS"] else checks.SKIPPED
