@@ -192,9 +192,9 @@ const std::array kRows = {
     Row{"ORIEL_GRAPH_MIXING_SUPPORT", "NCCL_GRAPH_MIXING_SUPPORT",
         choice<&Settings::graph_mixing>(kGraphMixings),
         "Whether launches of CUDA graphs that hold calls of a communicator run in the order of the "
-        "launches, on any streams, and in order with its plain calls: 1 adds a wait and a record "
-        "of an event to each graph; 0 leaves that order to the user; auto does what "
-        "graphUsageMode of the communicator says, which is 1 unless set.",
+        "launches, also beside plain calls. 1 adds a wait and a record of an event to each graph; "
+        "0 leaves the order to the user; auto is 0 for communicators whose graphUsageMode is 0 or "
+        "1, else 1.",
         kTuning},
     Row{"ORIEL_LOG", "NCCL_DEBUG", choice<&Settings::log_level>(kLogLevels),
         "What the library prints. The default, alert, is what a user must know without asking: a "
