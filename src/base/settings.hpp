@@ -33,7 +33,8 @@ enum class LogLevel : std::uint8_t { none, alert, version, warn, info, trace };
 
 /// How collectives are launched: a part of Settings.
 struct LaunchSettings {
-  std::int64_t ctas = 0;  ///< 0: the table chooses
+  std::int64_t ctas = 0;      ///< 0: the table chooses
+  std::int64_t max_ctas = 0;  ///< 0: the library chooses
   GraphMixing graph_mixing = GraphMixing::automatic;
 };
 

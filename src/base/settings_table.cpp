@@ -181,6 +181,12 @@ const std::array kRows = {
         "that "
         "the ranks' devices do not have is refused when a communicator starts.",
         kTuning},
+    Row{"ORIEL_MAX_CTAS", "NCCL_MAX_CTAS", IntegerKind{&Settings::max_ctas, 0, 1024},
+        "The most thread blocks of a collective on a GPU; 0 takes 32, or ORIEL_CTAS. Above 32 "
+        "large "
+        "messages are a few percent faster, and fewer communicators fit on a GPU at once. The "
+        "ranks take the least that one of them asks for or that the GPU has room for.",
+        kTuning},
     Row{"ORIEL_CHUNK", nullptr, BytesKind{&Settings::chunk_bytes, 0, kMiB, 128},
         "Forces the size of the pieces in which large messages are streamed; 0 lets the table "
         "choose. It is an upper limit: pieces are smaller where the scratch memory has no room.",

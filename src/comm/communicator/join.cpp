@@ -36,8 +36,8 @@ std::string name_of_choice(std::uint64_t choice) {
 constexpr std::uint64_t kHierarchyPart = 4;
 
 constexpr const char* kCtaLimitHint =
-    "a CPU rank has one CTA; the ranks of a GPU divide its multiprocessors, and maxCTAs sets a "
-    "limit";
+    "a CPU rank has one CTA; the ranks of a GPU divide its multiprocessors, and maxCTAs and "
+    "ORIEL_MAX_CTAS set limits";
 
 std::string text_of_choice(std::uint64_t choice) {
   std::string name = name_of_choice(choice);
@@ -51,20 +51,6 @@ std::string text_of_slot(std::uint64_t bytes) {
 
 std::string text_of_hash(std::uint64_t hash) {
   return fmt::format("one with the hash {:#018x}", hash);
-}
-
-// The most ranks that share one device: what CTAs have to be divided by. A GPU is one whatever
-// nodes (ORIEL_HOSTID) or containers its ranks are in.
-int most_ranks_on_a_device(const std::vector<topo::RankInfo>& infos) {
-  int most = 1;
-  for (const auto& info : infos) {
-    const auto here = std::count_if(infos.begin(), infos.end(), [&](const auto& other) {
-      const bool same_node = info.kind == topo::DeviceKind::cuda || other.node == info.node;
-      return other.kind == info.kind && same_node && other.uuid == info.uuid;
-    });
-    most = std::max(most, static_cast<int>(here));
-  }
-  return most;
 }
 
 // The same outcome on all ranks, for all know the same.
@@ -106,6 +92,15 @@ GraphOrder graph_order(const Settings& settings, const CommunicatorOptions& opti
 }
 
 namespace {
+
+/// Returns RankInfo::cta_limit: the least of what the environment and the communicator's user
+/// allow.
+std::uint16_t cta_limit_of(const Settings& settings, int max_ctas) {
+  std::int64_t limit = settings.max_ctas;
+  if (limit == 0) limit = std::max<std::int64_t>(kDefaultMostCtas, settings.ctas);
+  if (max_ctas > 0) limit = std::min<std::int64_t>(limit, max_ctas);
+  return static_cast<std::uint16_t>(std::min<std::int64_t>(limit, topo::kCtasMost));
+}
 
 /// Refuses what the environment demands beyond `max_ctas`, the most CTAs of a collective.
 Status check_limits(int max_ctas, const kernels::Overrides& overrides, kernels::Backend backend) {
@@ -246,6 +241,7 @@ Task<Status> Communicator::exchange_places(topo::Wanted wanted, bool first) {
   auto mine = device_->rank_info(node, *settings_, wanted);
   // An empty message stands for a failure here; the agreement behind the gathering tells why.
   Bytes message;
+  if (mine.ok() && !on_host()) mine->cta_limit = cta_limit_of(*settings_, options_.max_ctas);
   if (mine.ok()) message = first ? topo::encode(*mine) : topo::encode_supplement(*mine, wanted);
   auto gathered =
       co_await session_->world().all_gather(boot::Operation::topology, std::move(message));
@@ -327,9 +323,7 @@ Task<Status> Communicator::agree_on_choices() {
     }
   }
   const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
-  const int limit = options_.max_ctas > 0 ? options_.max_ctas : 1 << 20;
-  const int max_ctas =
-      std::max(1, std::min(limit, device_->max_ctas(most_ranks_on_a_device(topology_.infos))));
+  const int max_ctas = on_host() ? 1 : most_ctas_of_gpus(topology_.infos, overrides_.ctas);
   if (options_.min_ctas > max_ctas) {
     Log(rank()).info("minCTAs is {}: taken as {}, the most that a collective can use here",
                      options_.min_ctas, max_ctas);
@@ -381,7 +375,12 @@ Task<Status> Communicator::make_scratch(EventLoop& loop, Deadline deadline) {
     }
   };
   attempt(device_->make_notice_board(), notices_);
-  attempt(device_->make_executor(graph_order(*settings_, options_)), executor_);
+  const topo::RankInfo& own = topology_.infos[static_cast<std::size_t>(rank())];
+  attempt(device_->make_executor({.communicator = session_->number(),
+                                  .ctas = layout_.max_ctas,
+                                  .sharers = sharers_of(topology_.infos, own)},
+                                 graph_order(*settings_, options_)),
+          executor_);
   attempt(device_->make_window_sink(team_facts_), sink_);
   attempt(make_network_windows(), network_windows_);
   if (!on_host()) attempt(copy_groupings(), groupings_);

@@ -13,6 +13,7 @@
 #include "base/event_loop.hpp"
 #include "base/settings.hpp"
 #include "base/task.hpp"
+#include "comm/device/cta_budget.hpp"
 #include "kernels/plan/arguments.hpp"
 #include "kernels/plan/call_record.hpp"
 #include "kernels/plan/choice.hpp"
@@ -134,8 +135,6 @@ class Device {
   /// The CUDA ordinal; -1 for the host.
   virtual int ordinal() const = 0;
   virtual window::Memory& memory() = 0;
-  /// Most CTAs of one kernel that are sure to run at once, if `ranks_here` ranks share the device.
-  virtual int max_ctas(int ranks_here) const = 0;
 
   /// What a rank here tells the others; with what is wanted besides, for a supplement to it. The
   /// machine is looked at once per process.
@@ -153,7 +152,8 @@ class Device {
   virtual Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
                                            std::vector<std::byte> part, Deadline deadline) = 0;
   virtual Result<std::unique_ptr<NoticeBoard>> make_notice_board() = 0;
-  virtual Result<std::unique_ptr<Executor>> make_executor(GraphOrder order) = 0;
+  virtual Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts,
+                                                          GraphOrder order) = 0;
   virtual Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) = 0;
   /// The pool of this process for objects of this size that the device's kernels read.
   virtual Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,

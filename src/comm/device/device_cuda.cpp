@@ -160,22 +160,20 @@ class CudaDevice final : public Device {
     std::unique_ptr<CudaDevice> device(new CudaDevice(ordinal, std::move(context), *memory));
     ORIEL_CHECK(cuda_status("asking for the size of a device",
                             cuda().device_total_mem(&device->memory_bytes_, handle)));
+    int multiprocessors = 0;
     ORIEL_CHECK(
         cuda_status("asking for the multiprocessors of a device",
-                    cuda().device_get_attribute(&device->multiprocessors_,
+                    cuda().device_get_attribute(&multiprocessors,
                                                 CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, handle)));
+    // Our kernels are compiled for one CTA of each multiprocessor.
+    device->resident_ctas_ = std::min<int>(multiprocessors, topo::kCtasMost);
+    device->budget_.emplace(device->resident_ctas_);
     return device;
   }
 
   kernels::Backend backend() const override { return kernels::Backend::cuda; }
   int ordinal() const override { return ordinal_; }
   window::Memory& memory() override { return memory_; }
-  int max_ctas(int ranks_here) const override {
-    // All that a call has are to run at once: ranks in different calls are found by the signatures'
-    // CTA while those that move data wait for each other.
-    const int mine = multiprocessors_ / std::max(1, ranks_here);
-    return std::max(1, std::min(144, mine - static_cast<int>(kernels::kSignatureCtas)));
-  }
 
   Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node, const Settings& settings,
                                    topo::Wanted wanted) override;
@@ -191,8 +189,9 @@ class CudaDevice final : public Device {
     const topo::MemoryNodeScope near(affinity_of(*this).memory_node);
     return CudaNoticeBoard::make(context_.get());
   }
-  Result<std::unique_ptr<Executor>> make_executor(GraphOrder order) override {
-    return CudaExecutor::make(context_.get(), order);
+  Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts,
+                                                  GraphOrder order) override {
+    return CudaExecutor::make(context_.get(), *budget_, facts, order);
   }
   Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override;
   Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,
@@ -218,7 +217,8 @@ class CudaDevice final : public Device {
   PrimaryContext context_;
   window::Memory& memory_;
   std::size_t memory_bytes_ = 0;
-  int multiprocessors_ = 1;
+  int resident_ctas_ = 1;
+  std::optional<CtaBudget> budget_;
   NicProcessStarter nic_starter_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Filling>> unfinished_;
@@ -231,6 +231,9 @@ Result<topo::RankInfo> CudaDevice::rank_info(const topo::NodeIdentity& node,
   ORIEL_TRY(const auto machine, topo::process_machine().for_communicators(true, settings, hidden));
   ORIEL_TRY(topo::RankInfo info, topo::gpu_rank_info(node, *machine, ordinal_));
   info.memory_bytes = memory_bytes_;
+  info.resident_ctas = static_cast<std::uint16_t>(resident_ctas_);
+  info.known_sharers =
+      static_cast<std::uint16_t>(std::min<int>(budget_->most_sharers(), topo::kCtasMost));
   topo::add_network(info, settings, wanted);
   info.fabric_handles = info.fabric_handles && memory_.exports_fabric_handles();
   return info;

@@ -107,7 +107,6 @@ class HostDevice final : public Device {
   kernels::Backend backend() const override { return kernels::Backend::host; }
   int ordinal() const override { return -1; }
   window::Memory& memory() override { return window::host_memory(); }
-  int max_ctas(int /*ranks_here*/) const override { return 1; }
 
   Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node, const Settings& settings,
                                    topo::Wanted wanted) override {
@@ -137,7 +136,8 @@ class HostDevice final : public Device {
   Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
     return std::unique_ptr<NoticeBoard>(std::make_unique<HostNoticeBoard>());
   }
-  Result<std::unique_ptr<Executor>> make_executor(GraphOrder /*order*/) override {
+  Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& /*facts*/,
+                                                  GraphOrder /*order*/) override {
     return std::unique_ptr<Executor>(std::make_unique<HostExecutor>());
   }
   Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override {

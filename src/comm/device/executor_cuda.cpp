@@ -3,6 +3,7 @@
 #include "comm/device/executor_cuda.hpp"
 
 #include <chrono>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -12,16 +13,42 @@
 
 namespace oriel::comm {
 
-Result<std::unique_ptr<Executor>> CudaExecutor::make(CUcontext context, GraphOrder order) {
+/// The event behind the last launch, which other communicators may wait for.
+class CudaExecutor::LastLaunch final : public CtaBudget::Member {
+ public:
+  LastLaunch(const CtaBudget::Facts& facts, std::shared_ptr<const LaunchEvent> event)
+      : Member(facts), event_(std::move(event)) {}
+
+  bool has_ended() const override { return cuda().event_query(event()) == CUDA_SUCCESS; }
+  CUevent event() const { return event_->get(); }
+
+ private:
+  std::shared_ptr<const LaunchEvent> event_;
+};
+
+Result<std::unique_ptr<Executor>> CudaExecutor::make(CUcontext context, CtaBudget& budget,
+                                                     const CtaBudget::Facts& facts,
+                                                     GraphOrder order) {
   ORIEL_TRY(const auto scope, CudaScope::enter(context));
   ORIEL_TRY(auto launches, LaunchOrder::make(order));
-  return std::unique_ptr<Executor>(new CudaExecutor(context, std::move(launches)));
+  auto last = std::make_shared<const LastLaunch>(facts, launches->last_launch());
+  return std::unique_ptr<Executor>(
+      new CudaExecutor(context, budget, std::move(last), std::move(launches)));
+}
+
+CudaExecutor::CudaExecutor(CUcontext context, CtaBudget& budget,
+                           std::shared_ptr<const LastLaunch> last,
+                           std::unique_ptr<LaunchOrder> order)
+    : context_(context), budget_(budget), last_launch_(std::move(last)), order_(std::move(order)) {
+  budget_.join(last_launch_);
 }
 
 CudaExecutor::~CudaExecutor() {
   // Tried even if the context cannot be entered: events know their own.
   const auto scope = CudaScope::enter(context_);
+  budget_.leave(last_launch_);
   order_.reset();
+  last_launch_.reset();
 }
 
 Status CudaExecutor::check_stream(void* /*stream*/) {
@@ -87,11 +114,25 @@ Status CudaExecutor::run_exchange(ExchangeCall& call) {
   return std::move(run).error().with_scope(Scope::communicator);
 }
 
+Status CudaExecutor::follow_others(CUstream stream, const CtaBudget::Turn& turn) const {
+  for (const CtaBudget::MemberRef& other : turn.waits()) {
+    const CUevent event = static_cast<const LastLaunch&>(*other).event();
+    ORIEL_CHECK(cuda_status("waiting for another communicator's call",
+                            cuda().stream_wait_event(stream, event, CU_EVENT_WAIT_DEFAULT)));
+  }
+  return {};
+}
+
 template <class Launch>
 Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
   const std::lock_guard lock(mutex_);
   ORIEL_TRY(const auto scope, CudaScope::enter(context_));
   ORIEL_TRY(const auto place, order_->begin(stream));
+  std::optional<CtaBudget::Turn> turn;  // until the launch has been noted
+  if (place.capture == nullptr) {
+    turn.emplace(budget_.begin(last_launch_));
+    ORIEL_CHECK(follow_others(stream, *turn));
+  }
   Status launched = launch(stream);
   Status noted = order_->end(place);
   return launched.ok() ? noted : launched;

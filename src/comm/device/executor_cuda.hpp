@@ -4,9 +4,9 @@
 
 #include <memory>
 #include <mutex>
-#include <utility>
 #include <vector>
 
+#include "comm/device/cta_budget.hpp"
 #include "comm/device/device.hpp"
 #include "comm/device/launch_order.hpp"
 
@@ -14,11 +14,14 @@ namespace oriel::comm {
 
 /// Enqueues the kernels of one communicator, such that they run one after the other on this rank
 /// although calls may go to several streams (see LaunchOrder). A graph that holds a call counts as
-/// a user of the communicator's memory until it has gone, with its executable copies. Thread-safe.
+/// a user of the communicator's memory until it has gone, with its executable copies.
+/// Launches outside captures keep to the budget of CTAs of the GPU (cta_budget.hpp). Captured calls
+/// are not counted. Thread-safe.
 class CudaExecutor final : public Executor {
  public:
-  /// `context` must outlive the executor.
-  static Result<std::unique_ptr<Executor>> make(CUcontext context, GraphOrder order);
+  /// `context` and `budget` must outlive the executor.
+  static Result<std::unique_ptr<Executor>> make(CUcontext context, CtaBudget& budget,
+                                                const CtaBudget::Facts& facts, GraphOrder order);
   ~CudaExecutor() override;
 
   Status check_stream(void* stream) override;
@@ -38,15 +41,20 @@ class CudaExecutor final : public Executor {
   bool is_in_use() override;
 
  private:
-  CudaExecutor(CUcontext context, std::unique_ptr<LaunchOrder> order)
-      : context_(context), order_(std::move(order)) {}
+  class LastLaunch;
+  CudaExecutor(CUcontext context, CtaBudget& budget, std::shared_ptr<const LastLaunch> last,
+               std::unique_ptr<LaunchOrder> order);
   /// `launch(stream)`, behind the calls before it.
   template <class Launch>
   Status run_in_order(CUstream stream, const Launch& launch);
+  /// Has `stream` wait for the calls of other communicators that a launch is not to run beside.
+  Status follow_others(CUstream stream, const CtaBudget::Turn& turn) const;
   /// Returns CUDA_ERROR_NOT_READY also while a call is being enqueued.
   CUresult query_last_launch();
 
   CUcontext context_;
+  CtaBudget& budget_;
+  std::shared_ptr<const LastLaunch> last_launch_;
   std::mutex mutex_;  // guards order_, but for what any thread may ask
   std::unique_ptr<LaunchOrder> order_;
 };

@@ -107,21 +107,29 @@ struct LaunchOrder::Capture {
   CUgraphNode record = nullptr;
 };
 
+Result<std::shared_ptr<const LaunchEvent>> LaunchEvent::make(
+    std::shared_ptr<std::atomic<int>> graphs) {
+  CUevent event = nullptr;
+  ORIEL_CHECK(create_event(event));
+  return std::shared_ptr<const LaunchEvent>(new LaunchEvent(event, std::move(graphs)));
+}
+
+LaunchEvent::~LaunchEvent() {
+  if (graphs_->load(std::memory_order_acquire) > 0) return;
+  static_cast<void>(cuda().event_destroy(event_));
+}
+
 LaunchOrder::LaunchOrder(GraphOrder order) : order_(order) {}
 
 Result<std::unique_ptr<LaunchOrder>> LaunchOrder::make(GraphOrder order) {
   std::unique_ptr<LaunchOrder> made(new LaunchOrder(order));
-  ORIEL_CHECK(create_event(made->last_launch_));
+  ORIEL_TRY(made->last_launch_, LaunchEvent::make(made->graphs_));
   ORIEL_CHECK(create_event(made->meeting_));
   return made;
 }
 
 LaunchOrder::~LaunchOrder() {
   if (meeting_ != nullptr) static_cast<void>(cuda().event_destroy(meeting_));
-  // Nodes of a graph that may still be launched name the event: it is left to the driver then.
-  if (last_launch_ != nullptr && !has_graphs()) {
-    static_cast<void>(cuda().event_destroy(last_launch_));
-  }
 }
 
 Status LaunchOrder::check_joined(const std::vector<void*>& streams) {
@@ -170,7 +178,7 @@ Status LaunchOrder::release(CUstream last, const std::vector<void*>& streams) {
 
 Status LaunchOrder::follow_last_launch(CUstream stream) {
   return cuda_status("waiting for the last launch of the communicator",
-                     cuda().stream_wait_event(stream, last_launch_, CU_EVENT_WAIT_DEFAULT));
+                     cuda().stream_wait_event(stream, last_launch_->get(), CU_EVENT_WAIT_DEFAULT));
 }
 
 Result<LaunchOrder::Capture*> LaunchOrder::add_capture(CUstream stream, unsigned long long id,
@@ -181,9 +189,9 @@ Result<LaunchOrder::Capture*> LaunchOrder::add_capture(CUstream stream, unsigned
   if (order_ == GraphOrder::all) {
     // Not cuStreamWaitEvent: it may leave the node out while nothing has recorded the event.
     CUgraphNode wait = nullptr;
-    Status added = cuda_status(
-        "having a graph wait for the last launch of the communicator",
-        cuda().graph_add_event_wait_node(&wait, graph, nodes.data(), nodes.size(), last_launch_));
+    Status added = cuda_status("having a graph wait for the last launch of the communicator",
+                               cuda().graph_add_event_wait_node(&wait, graph, nodes.data(),
+                                                                nodes.size(), last_launch_->get()));
     if (!added.ok()) {
       return std::move(added).error().with_hint(
           "NCCL_GRAPH_MIXING_SUPPORT=0 adds no such nodes; launches of graphs are then yours to "
@@ -223,7 +231,7 @@ Status LaunchOrder::end(const Place& place) {
   if (place.capture == nullptr) {
     last_stream_ = place.number;
     return cuda_status("recording the end of the call",
-                       cuda().event_record(last_launch_, place.stream));
+                       cuda().event_record(last_launch_->get(), place.stream));
   }
   Capture& capture = *place.capture;
   ORIEL_TRY(auto now, capture_of(place.stream));
@@ -238,7 +246,7 @@ Status LaunchOrder::move_record(Capture& capture, const std::vector<CUgraphNode>
   if (capture.record == nullptr) {
     return cuda_status(
         what, cuda().graph_add_event_record_node(&capture.record, capture.graph, nodes.data(),
-                                                 nodes.size(), last_launch_));
+                                                 nodes.size(), last_launch_->get()));
   }
   const auto fresh = without(nodes, capture.last);
   const auto stale = without(capture.last, nodes);

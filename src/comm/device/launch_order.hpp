@@ -5,12 +5,31 @@
 #include <atomic>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/cuda_table.hpp"
 #include "comm/device/device.hpp"
 
 namespace oriel::comm {
+
+/// The event behind the last launch of a communicator. Shared with whoever waits for it.
+class LaunchEvent {
+ public:
+  /// `graphs` counts the graphs that hold a call.
+  static Result<std::shared_ptr<const LaunchEvent>> make(std::shared_ptr<std::atomic<int>> graphs);
+  LaunchEvent(const LaunchEvent&) = delete;
+  LaunchEvent& operator=(const LaunchEvent&) = delete;
+  /// Leaves the event to the driver while a graph lives, for nodes of the graph name the event.
+  ~LaunchEvent();
+  CUevent get() const { return event_; }
+
+ private:
+  LaunchEvent(CUevent event, std::shared_ptr<std::atomic<int>> graphs)
+      : event_(event), graphs_(std::move(graphs)) {}
+  CUevent event_;
+  std::shared_ptr<std::atomic<int>> graphs_;
+};
 
 /// Orders the launches of one communicator on this rank: plain calls, calls of one capture, and
 /// launches of graphs that hold calls.
@@ -60,7 +79,8 @@ class LaunchOrder {
   /// Returns whether there is a graph that holds a call, or an executable copy. Any thread.
   bool has_graphs() const { return graphs_->load(std::memory_order_acquire) > 0; }
   /// Returns CUDA_ERROR_NOT_READY while the last launch runs.
-  CUresult query() const { return cuda().event_query(last_launch_); }
+  CUresult query() const { return cuda().event_query(last_launch_->get()); }
+  const std::shared_ptr<const LaunchEvent>& last_launch() const { return last_launch_; }
 
  private:
   explicit LaunchOrder(GraphOrder order);
@@ -73,7 +93,7 @@ class LaunchOrder {
   Status move_record(Capture& capture, const std::vector<CUgraphNode>& nodes);
 
   GraphOrder order_;
-  CUevent last_launch_ = nullptr;
+  std::shared_ptr<const LaunchEvent> last_launch_;
   CUevent meeting_ = nullptr;  // for streams that meet
   std::shared_ptr<std::atomic<int>> graphs_ = std::make_shared<std::atomic<int>>(0);
   // The number, which CUDA never gives twice, of the stream of the last plain call.

@@ -37,6 +37,13 @@ bool fit_stream(Plan& plan, const ScratchLayout& layout) {
   return room >= kMinChunkBytes;
 }
 
+// Has fewer CTAs do the work: on a GPU with about as many threads in all.
+void cut_ctas(Plan& plan, Backend backend, int most) {
+  const int times = backend == Backend::cuda ? (plan.ctas + most - 1) / most : 1;
+  plan.threads = std::min(plan.threads * times, kMaxThreads);
+  plan.ctas = most;
+}
+
 Error no_room(const ScratchLayout& layout, std::uint32_t depth) {
   return Error(ErrorCode::invalid_usage,
                fmt::format("the scratch memory has {} bytes for the rings of each CTA, too little "
@@ -149,7 +156,7 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
   if (overrides.ctas > 0) plan.ctas = overrides.ctas;
   // A warp at least, of which each lane tells one rank of the call (signatures.cuh).
   if (backend == Backend::cuda) plan.threads = std::max(plan.threads, kMinThreads);
-  plan.ctas = std::min(plan.ctas, layout.max_ctas);
+  if (plan.ctas > layout.max_ctas) cut_ctas(plan, backend, layout.max_ctas);
   if (plan.algorithm != Algorithm::stream) {
     if (fits(plan, backend, layout, type, count)) return plan;
     const bool in_packets = plan.algorithm != Algorithm::eager;

@@ -13,7 +13,7 @@
 namespace oriel::topo {
 namespace {
 
-constexpr std::uint16_t kVersion = 6;
+constexpr std::uint16_t kVersion = 7;
 
 Error bad(const std::string& what) {
   return Error(ErrorCode::remote, "rank information: " + what);
@@ -92,7 +92,8 @@ Status check_device(const RankInfo& info) {
   const bool on_host = info.kind == DeviceKind::host;
   if (on_host && (info.device != -1 || !info.pci_id.empty() || !info.seen.empty() ||
                   info.uuid != DeviceUuid{} || info.fabric || info.fabric_handles ||
-                  info.links_class != 0 || info.may_learn_more)) {
+                  info.links_class != 0 || info.may_learn_more || info.resident_ctas != 0 ||
+                  info.cta_limit != 0 || info.known_sharers != 0)) {
     return bad("a rank on the host names a device");
   }
   if (!on_host && info.device < 0) {
@@ -100,6 +101,10 @@ Status check_device(const RankInfo& info) {
   }
   if (info.links_class > kBandwidthClassMost) {
     return bad("links of bandwidth class " + std::to_string(info.links_class));
+  }
+  const auto most_ctas = std::max({info.resident_ctas, info.cta_limit, info.known_sharers});
+  if (most_ctas > kCtasMost) {
+    return bad("a device with CTAs for " + std::to_string(most_ctas));
   }
   const auto disordered = [](const SeenDevice& a, const SeenDevice& b) { return a.uuid >= b.uuid; };
   if (std::adjacent_find(info.seen.begin(), info.seen.end(), disordered) != info.seen.end()) {
@@ -166,6 +171,7 @@ Bytes encode(const RankInfo& info) {
   writer.put(info.device);
   writer.put_string(info.pci_id).put_raw(info.uuid);
   writer.put(static_cast<std::uint8_t>(info.fabric_handles)).put(info.links_class);
+  writer.put(info.resident_ctas).put(info.cta_limit).put(info.known_sharers);
   writer.put(static_cast<std::uint8_t>(info.fabric.has_value()));
   if (info.fabric) writer.put_raw(info.fabric->cluster).put(info.fabric->clique);
   writer.put(static_cast<std::uint8_t>(info.may_learn_more));
@@ -201,6 +207,9 @@ Result<RankInfo> decode_rank_info(ByteView message) {
   info.uuid = get_uuid(reader);
   info.fabric_handles = get_truth(reader, odd);
   info.links_class = reader.get<std::uint8_t>();
+  info.resident_ctas = reader.get<std::uint16_t>();
+  info.cta_limit = reader.get<std::uint16_t>();
+  info.known_sharers = reader.get<std::uint16_t>();
   if (get_truth(reader, odd)) {
     FabricClique fabric;
     fabric.cluster = get_uuid(reader);

@@ -69,6 +69,12 @@ struct RankInfo {
   std::optional<FabricClique> fabric;
   /// See bandwidth_class(): what all NVLinks of the device carry together.
   std::uint8_t links_class = 0;
+  /// CTAs of our kernels that are sure to be resident on the device at once.
+  std::uint16_t resident_ctas = 0;
+  /// The most CTAs that the user of the rank allows a call; 0 where that is left open.
+  std::uint16_t cta_limit = 0;
+  /// The most ranks that share the device in a communicator that the process has already; 0: none.
+  std::uint16_t known_sharers = 0;
   /// There are GPUs that CUDA hides from its process, and NVML, which may know of them, has not
   /// been asked: that takes long, and is of use only if another rank is on one of them.
   bool may_learn_more = false;
@@ -114,6 +120,7 @@ Bytes encode_supplement(const RankInfo& info, Wanted wanted);
 Status add_supplement(RankInfo& info, ByteView message, Wanted wanted);
 
 inline constexpr std::size_t kSeenDevicesMost = 256;
+inline constexpr std::uint16_t kCtasMost = 1024;
 inline constexpr std::size_t kPciIdMostBytes = 31;
 inline constexpr std::int32_t kNumaNumberMost = 1 << 16;
 inline constexpr std::uint8_t kHopsMost = 64;

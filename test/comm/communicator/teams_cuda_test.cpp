@@ -42,6 +42,13 @@ TEST_CASE("GPU ranks in teams of one and three start, and of seven and eight", "
   }
 }
 
+TEST_CASE("GPUs with different numbers of multiprocessors start together", "[req:5.5]") {
+  const auto options_of = [](int rank) {
+    return FakeCuda::Options{.multiprocessors = 16 + 4 * rank};
+  };
+  start_on_model({4, 2}, options_of, [](int, std::size_t) {});
+}
+
 TEST_CASE("the slots of a team hold the memory of its largest GPU", "[req:1.15]") {
   // Ranks 0 and 1 have 5 and 11 GiB, ranks 2 and 3 have 20.
   const auto options_of = [](int rank) {

@@ -31,7 +31,8 @@ struct DriverLog {
   bool refuses_event_nodes = false;
   bool refuses_removal = false;  ///< of edges, as CUDA does in graphs that allocate memory
   std::uintptr_t launched = 0;
-  std::uintptr_t launches_left = 100;         ///< until one fails
+  std::uintptr_t launches_left = 100;  ///< until one fails
+  std::uintptr_t queries = 0;
   bool is_busy = false;                       ///< what was launched has not ended
   std::vector<std::function<void()>> graphs;  ///< each ends what a graph retains
 };
@@ -68,6 +69,7 @@ CUresult stream_id(CUstream where, unsigned long long* id) {
   return CUDA_SUCCESS;
 }
 CUresult query_event(CUevent) {
+  ++driver.queries;
   return driver.is_busy ? CUDA_ERROR_NOT_READY : CUDA_SUCCESS;
 }
 CUresult create_user_object(CUuserObject* object, void* held, CUhostFn drop, unsigned, unsigned) {
@@ -166,9 +168,15 @@ class JoinedStreams {
   explicit JoinedStreams(comm::GraphOrder order = comm::GraphOrder::all)
       : table_(logging_table()), scoped_(table_) {
     driver = {};
-    auto made = comm::CudaExecutor::make(nullptr, order);
+    executor_ = make_executor(1, order);
+  }
+  /// The executor of a communicator, whose event behind the last call is E for the first, G, I.
+  std::unique_ptr<comm::Executor> make_executor(std::uint64_t communicator,
+                                                comm::GraphOrder order = comm::GraphOrder::all) {
+    auto made = comm::CudaExecutor::make(nullptr, budget_,
+                                         {.communicator = communicator, .ctas = 32}, order);
     REQUIRE(made.ok());
-    executor_ = std::move(made).value();
+    return std::move(made).value();
   }
   comm::Executor& executor() { return *executor_; }
 
@@ -204,6 +212,7 @@ class JoinedStreams {
  private:
   CudaTable table_;
   ScopedCudaTable scoped_;
+  comm::CtaBudget budget_{132};
   std::unique_ptr<comm::Executor> executor_;
 };
 
@@ -381,6 +390,44 @@ TEST_CASE("memory is in use while the last call runs, or a graph that holds a ca
   CHECK(executor.drain(Deadline::never()).ok());  // a graph is nobody's to wait for
   driver.graphs[1]();
   CHECK(!executor.is_in_use());
+}
+
+TEST_CASE("communicators that fit on the GPU launch freely, one more waits for their events",
+          "[req:5.5][D1]") {
+  JoinedStreams joined;
+  comm::Executor& first = joined.executor();
+  const auto second = joined.make_executor(2);
+  auto third = joined.make_executor(3);
+  const auto reduce = [](comm::Executor& executor, char where) {
+    CHECK(executor.run({}, {}, stream(where)).ok());
+  };
+  driver.is_busy = true;
+  for (int i = 0; i < 2; ++i) {
+    reduce(first, 'a');
+    reduce(*second, 'b');
+  }
+  CHECK(driver.calls == Calls{"a reduces", "a records E", "b reduces", "b records G",  //
+                              "a reduces", "a records E", "b reduces", "b records G"});
+  CHECK(driver.queries == 0);
+  driver.calls.clear();
+  reduce(*third, 'c');
+  reduce(*third, 'c');
+  reduce(first, 'a');
+  CHECK(driver.calls == Calls{"c waits E", "c waits G", "c reduces", "c records I",  //
+                              "c reduces", "c records I",                            //
+                              "a waits I", "a reduces", "a records E"});
+  driver.calls.clear();
+  driver.captures = {{stream('d'), 7}};
+  reduce(*second, 'd');  // waits for no other communicator
+  CHECK(driver.calls == Calls{"graph G holds", "G: P waits G behind ", "d follows P", "d reduces",
+                              "G: Q records G behind 8"});
+  driver.graphs[0]();
+  driver.calls.clear();
+  driver.is_busy = false;
+  third = nullptr;
+  reduce(*second, 'b');
+  reduce(first, 'a');
+  CHECK(driver.calls == Calls{"b reduces", "b records G", "a reduces", "a records E"});
 }
 
 TEST_CASE("a graph may go after the executor that it holds, its event stays", "[req:5.2][D3]") {

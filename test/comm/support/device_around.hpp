@@ -101,7 +101,6 @@ class DeviceAround final : public comm::Device {
   kernels::Backend backend() const override { return below_.backend(); }
   int ordinal() const override { return below_.ordinal(); }
   window::Memory& memory() override { return below_.memory(); }
-  int max_ctas(int ranks_here) const override { return below_.max_ctas(ranks_here); }
   Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node, const Settings& settings,
                                    topo::Wanted wanted) override {
     return below_.rank_info(node, settings, wanted);
@@ -119,7 +118,8 @@ class DeviceAround final : public comm::Device {
   Result<std::unique_ptr<comm::NoticeBoard>> make_notice_board() override {
     return below_.make_notice_board();
   }
-  Result<std::unique_ptr<comm::Executor>> make_executor(comm::GraphOrder /*order*/) override {
+  Result<std::unique_ptr<comm::Executor>> make_executor(const comm::CtaBudget::Facts& /*facts*/,
+                                                        comm::GraphOrder /*order*/) override {
     return std::unique_ptr<comm::Executor>(std::make_unique<ScriptedExecutor>(script_, name_));
   }
   Result<std::unique_ptr<comm::PooledWindowSink>> make_window_sink(

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/plan/choice.hpp"
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,22 @@ TEST_CASE("a block of a GPU's has a warp at least, whose lanes tell of the call"
     const auto plan = choose_plan(table, {}, backend, layout, DataType::f32, 2);
     REQUIRE(plan.ok());
     CHECK(plan->threads == (backend == Backend::cuda ? 32 : 7));
+  }
+}
+
+TEST_CASE("a plan with more CTAs than the communicator may use keeps its threads, up to 512",
+          "[req:5.5]") {
+  for (const int most : {1, 16, 32}) {
+    const auto layout = make_scratch_layout(Backend::cuda, 4, most, 64 * kMiB);
+    for (const std::uint64_t bytes : {std::uint64_t{196608}, std::uint64_t{1} << 20}) {
+      const auto& whole = ChoiceTable::built_in().find(Backend::cuda, 4, bytes)->plan;
+      const auto plan =
+          choose_plan(ChoiceTable::built_in(), {}, Backend::cuda, layout, DataType::u8, bytes / 2);
+      REQUIRE(plan.ok());
+      CHECK(plan->ctas == most);
+      CHECK(plan->threads == std::min(512, whole.threads * whole.ctas / most));
+      CHECK(fits(*plan, Backend::cuda, layout, DataType::u8, bytes / 2));
+    }
   }
 }
 

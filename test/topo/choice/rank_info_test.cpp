@@ -20,6 +20,9 @@ RankInfo example() {
   info.uuid[4] = std::byte{9};
   info.numa = 1;
   info.links_class = 12;
+  info.resident_ctas = 132;
+  info.cta_limit = 16;
+  info.known_sharers = 2;
   info.may_learn_more = true;
   info.host_class = 9;
   info.network_class = 7;
@@ -118,6 +121,8 @@ TEST_CASE("what a rank tells of devices, fabric and NUMA nodes is checked field 
   refused_with("network of bandwidth class 32", [](RankInfo& info) { info.host_class = 32; });
   refused_with("network of bandwidth class 40", [](RankInfo& info) { info.network_class = 40; });
   refused_with("links of bandwidth class", [](RankInfo& info) { info.links_class = 32; });
+  refused_with("CTAs for 1025", [](RankInfo& info) { info.resident_ctas = kCtasMost + 1; });
+  refused_with("CTAs for 1026", [](RankInfo& info) { info.cta_limit = kCtasMost + 2; });
   refused_with("order of their UUIDs", [](RankInfo& info) { info.seen[1].uuid = DeviceUuid{}; });
   refused_with("order of their UUIDs",
                [](RankInfo& info) { std::swap(info.seen[0], info.seen[1]); });
@@ -130,12 +135,13 @@ TEST_CASE("what a rank tells of devices, fabric and NUMA nodes is checked field 
   refused_with("of another device",
                [](RankInfo& info) { info.seen[2].path.kind = PathKind::same_device; });
   refused_with("of another device", [](RankInfo& info) { info.uuid[15] = std::byte{1}; });
-  for (int fact = 0; fact < 3; ++fact) {  // of a GPU, told by a rank on the host
+  for (int fact = 0; fact < 4; ++fact) {  // of a GPU, told by a rank on the host
     refused_with("names a device", [&](RankInfo& info) {
       info = host_rank_info(NodeIdentity{1, 2});
       info.fabric_handles = fact == 0;
       if (fact == 1) info.fabric = FabricClique{};
       info.links_class = fact == 2 ? 1 : 0;
+      info.resident_ctas = fact == 3 ? 1 : 0;
     });
   }
 
@@ -158,7 +164,7 @@ TEST_CASE("the message of another version is refused with the two numbers", "[re
   message[0] = std::byte{2};
   const auto decoded = decode_rank_info(message);
   REQUIRE_FALSE(decoded.ok());
-  CHECK(has(decoded.error().message(), "format 2, this library knows 6"));
+  CHECK(has(decoded.error().message(), "format 2, this library knows 7"));
 }
 
 TEST_CASE("a pid means something inside one PID namespace of one node only", "[req:1.12]") {

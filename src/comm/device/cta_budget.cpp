@@ -1,0 +1,164 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/device/cta_budget.hpp"
+
+#include <algorithm>
+
+#include "kernels/plan/layout.hpp"
+
+namespace oriel::comm {
+namespace {
+
+constexpr int kSignatures = static_cast<int>(kernels::kSignatureCtas);
+
+/// A call and its programmatic dependent, which may be resident beside it.
+int weight_of(const CtaBudget::Member& member) {
+  return 2 * (member.facts().ctas + kSignatures);
+}
+
+/// The scratch memory is laid out for no more.
+constexpr int kMostCtasOfGpu = 144;
+
+}  // namespace
+
+Sharers sharers_of(const std::vector<topo::RankInfo>& infos, const topo::RankInfo& own) {
+  Sharers sharers;
+  for (const topo::RankInfo& other : infos) {
+    if (other.kind != own.kind || other.uuid != own.uuid) continue;
+    ++sharers.all;
+    if (other.process == own.process) ++sharers.in_process;
+  }
+  sharers.all = std::max<int>(sharers.all, own.known_sharers);
+  return sharers;
+}
+
+int most_ctas_of_gpus(const std::vector<topo::RankInfo>& infos, int forced) {
+  int most = kMostCtasOfGpu;
+  for (const topo::RankInfo& info : infos) {
+    if (info.kind == topo::DeviceKind::host) continue;
+    const int sharers = sharers_of(infos, info).all;
+    const int share = info.resident_ctas / sharers;
+    // A rank that is alone on its GPU is resident as a whole before its dependent begins.
+    const int fitting = (sharers > 1 ? share / 2 : share) - kSignatures;
+    const int wanted = info.cta_limit > 0 ? info.cta_limit : kDefaultMostCtas;
+    const int allowed =
+        std::max(std::min(wanted, fitting), std::min({wanted, forced, share - kSignatures}));
+    most = std::min(most, allowed);
+  }
+  return std::max(1, most);
+}
+
+void CtaBudget::join(const MemberRef& member) {
+  const std::lock_guard lock(mutex_);
+  members_.push_back(member);
+  most_sharers_ = std::max(most_sharers_, member->facts().sharers.all);
+  if (member->facts().sharers.in_process > 1) by_thread_.store(true, std::memory_order_relaxed);
+}
+
+void CtaBudget::leave(const MemberRef& member) {
+  const std::lock_guard lock(mutex_);
+  std::erase(members_, member);
+  most_sharers_ = 1;
+  for (const MemberRef& each : members_) {
+    most_sharers_ = std::max(most_sharers_, each->facts().sharers.all);
+  }
+  const auto forget = [&](Chain& chain) {
+    for (Entry& entry : chain.running) std::erase(entry.members, member);
+    std::erase_if(chain.running, [](const Entry& entry) { return entry.members.empty(); });
+    if (chain.running.empty()) chain.is_chained = false;
+  };
+  forget(*common_);
+  for (auto& [thread, chain] : chains_) forget(*chain);
+  // The threads of others may have ended. One that launches holds its chain.
+  std::erase_if(chains_, [](const auto& item) {
+    return item.second->running.empty() && item.second.use_count() == 1;
+  });
+}
+
+int CtaBudget::most_sharers() const {
+  const std::lock_guard lock(mutex_);
+  return most_sharers_;
+}
+
+std::shared_ptr<CtaBudget::Chain> CtaBudget::chain_of_thread() {
+  if (!by_thread_.load(std::memory_order_relaxed)) return common_;
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<Chain>& chain = chains_[std::this_thread::get_id()];
+  if (chain == nullptr) {
+    chain = std::make_shared<Chain>();
+    // What was launched before threads had chains of their own is before each of them.
+    chain->running = common_->running;
+    chain->is_chained = common_->is_chained;
+  }
+  return chain;
+}
+
+CtaBudget::Turn CtaBudget::begin(const MemberRef& member) {
+  Turn turn;
+  turn.chain_ = chain_of_thread();
+  Chain& chain = *turn.chain_;
+  turn.free_ = std::shared_lock(chain.order);
+  {
+    const std::lock_guard lock(mutex_);
+    if (admit(chain, member)) return turn;
+  }
+  turn.free_.unlock();
+  turn.alone_ = std::unique_lock(chain.order);
+  const std::lock_guard lock(mutex_);
+  turn.waits_ = enqueue(chain, member);
+  return turn;
+}
+
+bool CtaBudget::fits(const Chain& chain, int weight) const {
+  for (const Entry& entry : chain.running) weight += entry.weight;
+  return weight <= resident_ / most_sharers_;
+}
+
+bool CtaBudget::admit(Chain& chain, const MemberRef& member) const {
+  if (chain.is_chained) return false;
+  const std::uint64_t communicator = member->facts().communicator;
+  for (Entry& entry : chain.running) {
+    if (entry.communicator != communicator) continue;
+    const bool is_known =
+        std::find(entry.members.begin(), entry.members.end(), member) != entry.members.end();
+    if (!is_known) entry.members.push_back(member);
+    return true;
+  }
+  const int weight = weight_of(*member);
+  if (!chain.running.empty() && !fits(chain, weight)) return false;
+  chain.running.push_back({communicator, weight, {member}});
+  return true;
+}
+
+std::vector<CtaBudget::MemberRef> CtaBudget::enqueue(Chain& chain, const MemberRef& member) const {
+  std::vector<Entry>& running = chain.running;
+  const std::uint64_t communicator = member->facts().communicator;
+  std::vector<MemberRef> waits;
+  const auto wait_for = [&](const Entry& entry) {
+    waits.insert(waits.end(), entry.members.begin(), entry.members.end());
+  };
+  const auto has_ended = [](const Entry& entry) {
+    return std::all_of(entry.members.begin(), entry.members.end(),
+                       [](const MemberRef& each) { return each->has_ended(); });
+  };
+  if (chain.is_chained && running.back().communicator == communicator) {
+    std::vector<MemberRef>& last = running.back().members;
+    if (std::find(last.begin(), last.end(), member) != last.end()) return {};
+    last.push_back(member);
+    std::for_each(running.begin(), running.end() - 1, wait_for);
+    return waits;
+  }
+  if (chain.is_chained && !has_ended(running.back())) {
+    running.erase(running.begin(), running.end() - 1);  // for which the last one waits
+  } else {
+    std::erase_if(running, has_ended);
+    if (running.empty()) chain.is_chained = false;
+    if (admit(chain, member)) return {};
+  }
+  std::for_each(running.begin(), running.end(), wait_for);
+  running.push_back({communicator, weight_of(*member), {member}});
+  chain.is_chained = true;
+  return waits;
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,192 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/device/cta_budget.hpp"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "support/on_threads.hpp"
+
+namespace oriel::comm {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Call final : public CtaBudget::Member {
+ public:
+  Call(std::uint64_t communicator, int ctas, Sharers sharers = {1, 1})
+      : Member({communicator, ctas, sharers}) {}
+  bool has_ended() const override {
+    ++asked;
+    return ended;
+  }
+  mutable std::atomic<int> asked = 0;
+  std::atomic<bool> ended = false;
+};
+using CallRef = std::shared_ptr<Call>;
+
+/// A budget with calls of its own.
+class Budget {
+ public:
+  explicit Budget(int resident) : budget_(resident) {}
+  CtaBudget& operator*() { return budget_; }
+  CallRef add(std::uint64_t communicator, int ctas, Sharers sharers = {1, 1}) {
+    auto call = std::make_shared<Call>(communicator, ctas, sharers);
+    budget_.join(call);
+    return call;
+  }
+  /// Launches; returns whose calls that waits for.
+  std::vector<CallRef> launch(const CallRef& call) {
+    const CtaBudget::Turn turn = budget_.begin(call);
+    call->ended = false;
+    std::vector<CallRef> waits;
+    for (const auto& one : turn.waits()) {
+      waits.push_back(std::const_pointer_cast<Call>(std::static_pointer_cast<const Call>(one)));
+    }
+    return waits;
+  }
+
+ private:
+  CtaBudget budget_;
+};
+
+using Calls = std::vector<CallRef>;
+
+topo::RankInfo gpu(std::uint64_t process, std::uint8_t device, std::uint16_t resident = 132) {
+  topo::RankInfo info;
+  info.kind = topo::DeviceKind::cuda;
+  info.process = process;
+  info.uuid[0] = std::byte{device};
+  info.resident_ctas = resident;
+  return info;
+}
+
+}  // namespace
+
+TEST_CASE("ranks that share a GPU divide its CTAs, with a dependent of each call",
+          "[req:5.5][D1]") {
+  const auto of = [](int sharers, std::uint16_t resident = 132) {
+    std::vector<topo::RankInfo> infos{gpu(9, 9, 1000)};
+    for (int i = 0; i < sharers; ++i) infos.push_back(gpu(1, 1, resident));
+    return infos;
+  };
+  CHECK(most_ctas_of_gpus(of(1), 0) == 32);
+  CHECK(most_ctas_of_gpus(of(1, 16), 0) == 15);
+  for (const int sharers : {2, 3, 4, 8, 16, 33}) {
+    const int ctas = most_ctas_of_gpus(of(sharers), 0);
+    INFO(sharers << " ranks, " << ctas << " CTAs");
+    CHECK(sharers * 2 * (ctas + 1) <= 132);
+    CHECK((ctas == 32 || sharers * 2 * (ctas + 2) > 132));
+  }
+  CHECK(most_ctas_of_gpus(of(100), 0) == 1);
+}
+
+TEST_CASE("the least limit of a rank holds for all, and a forced number may use a dependent's room",
+          "[req:5.5]") {
+  std::vector<topo::RankInfo> infos{gpu(1, 1), gpu(1, 2)};
+  infos[0].cta_limit = 128;
+  CHECK(most_ctas_of_gpus(infos, 0) == 32);
+  infos[1].cta_limit = 100;
+  CHECK(most_ctas_of_gpus(infos, 0) == 100);
+  infos[1].cta_limit = 7;
+  CHECK(most_ctas_of_gpus(infos, 64) == 7);
+  infos = {gpu(1, 1), gpu(2, 1), gpu(1, 1), gpu(1, 1)};
+  for (auto& info : infos) info.cta_limit = 64;
+  CHECK(most_ctas_of_gpus(infos, 0) == 15);
+  CHECK(most_ctas_of_gpus(infos, 16) == 16);
+  CHECK(most_ctas_of_gpus(infos, 64) == 32);
+  CHECK(sharers_of(infos, infos[0]).all == 4);
+  CHECK(sharers_of(infos, infos[0]).in_process == 3);
+  infos = {gpu(1, 1), gpu(1, 2)};
+  infos[1].known_sharers = 4;  // of the communicator that this one is split from
+  CHECK(most_ctas_of_gpus(infos, 0) == 15);
+}
+
+TEST_CASE("launches within the budget wait for nothing and ask for nothing", "[req:5.5][D1]") {
+  Budget budget(132);
+  const Calls calls{budget.add(1, 32), budget.add(2, 32)};
+  for (int i = 0; i < 10; ++i) {
+    CHECK(budget.launch(calls[static_cast<std::size_t>(i / 3 % 2)]).empty());
+  }
+  const auto alone = budget.add(3, 144);
+  CHECK(calls[0]->asked + calls[1]->asked == 0);
+  // Whoever has ended makes room.
+  for (const CallRef& call : calls) call->ended = true;
+  CHECK(budget.launch(alone).empty());
+  CHECK(budget.launch(alone).empty());
+}
+
+TEST_CASE("launches beyond the budget wait in host order, until the GPU is empty",
+          "[req:5.5][D1]") {
+  Budget budget(132);
+  const auto a = budget.add(1, 32), b = budget.add(2, 32), c = budget.add(3, 32);
+  CHECK(budget.launch(a).empty());
+  CHECK(budget.launch(b).empty());
+  CHECK(budget.launch(c) == Calls{a, b});
+  CHECK(budget.launch(c).empty());
+  CHECK(budget.launch(a) == Calls{c});
+  CHECK(budget.launch(b) == Calls{a});
+  CHECK(budget.launch(a) == Calls{b});
+  // The last has ended: so have all that it waited for.
+  for (const CallRef& call : {a, b, c}) call->ended = true;
+  CHECK(budget.launch(c).empty());
+  CHECK(budget.launch(b).empty());
+  CHECK(budget.launch(a) == Calls{c, b});
+  // A communicator goes.
+  (*budget).leave(b);
+  (*budget).leave(c);
+  CHECK(budget.launch(a).empty());
+}
+
+TEST_CASE("ranks of one communicator on a GPU never wait for each other", "[req:5.5][D1]") {
+  Budget budget(132);
+  const Sharers two{2, 2};
+  const Calls a{budget.add(1, 32, two), budget.add(1, 32, two)};
+  const Calls b{budget.add(2, 32, two), budget.add(2, 32, two)};
+  SECTION("as threads, each waits for its own calls") {
+    CHECK(budget.launch(a[0]).empty());
+    CHECK(budget.launch(b[0]) == Calls{a[0]});
+    const auto second_rank = [&](int) {
+      return budget.launch(a[1]).empty() && budget.launch(b[1]) == Calls{a[1]};
+    };
+    CHECK(test::on_threads(1, second_rank) == 1);
+    CHECK(budget.launch(a[0]) == Calls{b[0]});
+  }
+  SECTION("of one thread, they wait for the communicator before") {
+    CHECK(budget.launch(a[0]).empty());
+    CHECK(budget.launch(a[1]).empty());
+    CHECK(budget.launch(b[0]) == a);
+    CHECK(budget.launch(b[1]) == a);
+    CHECK(budget.launch(b[0]).empty());
+  }
+  CHECK((*budget).most_sharers() == 2);
+  for (const auto& call : {a[0], a[1], b[0], b[1]}) (*budget).leave(call);
+  CHECK((*budget).most_sharers() == 1);
+}
+
+TEST_CASE("a launch beyond the budget waits for launches that other threads make",
+          "[req:5.5][D1]") {
+  Budget budget(132);
+  const auto a = budget.add(1, 32), b = budget.add(2, 65);
+  std::atomic<bool> is_recorded = false;
+  std::promise<void> begun;
+  auto first = std::async(std::launch::async, [&] {
+    const CtaBudget::Turn turn = (*budget).begin(a);
+    begun.set_value();
+    std::this_thread::sleep_for(30ms);
+    is_recorded = true;
+  });
+  begun.get_future().wait();
+  CHECK(budget.launch(b) == Calls{a});
+  CHECK(is_recorded);
+  first.get();
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,186 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "gpu/fill_gpu.hpp"
+#include "gpu/gpu_ranks.hpp"
+#include "support/seed.hpp"
+
+/// Communicators that share one GPU, whose kernels could keep each other's peers out.
+namespace oriel::test {
+namespace {
+
+using namespace std::chrono_literals;
+
+const int kGpus = gpus();  // skips the program
+constexpr int kRanks = 2;
+constexpr std::size_t kComms = 4;
+constexpr std::size_t kCalls = 20;  // before each synchronisation
+/// One for each algorithm of an all-reduce.
+constexpr std::size_t kCounts[] = {3, 20'000, 200'000, 2'000'000};
+constexpr std::size_t kMost = 2'000'000;
+
+/// In which order a rank calls its communicators.
+enum class Order { own, common };
+
+int rounds_of(int full) {
+  const char* const percent = std::getenv("ORIEL_TEST_PERCENT");
+  return std::max(1, full * (percent == nullptr ? 100 : std::atoi(percent)) / 100);
+}
+
+struct Call {
+  std::size_t comm;
+  std::size_t count;
+};
+
+/// The calls of a round: each communicator's in one order on all ranks, if `order` is own among
+/// each other's in another order on each rank.
+std::vector<Call> draw_calls(std::mt19937_64& common, std::mt19937_64& own, Order order) {
+  std::vector<Call> calls(kCalls);
+  for (Call& call : calls) call = {common() % kComms, kCounts[common() % std::size(kCounts)]};
+  if (order == Order::common) return calls;
+  std::array<std::vector<Call>, kComms> queues;
+  for (const Call& call : calls) queues[call.comm].push_back(call);
+  std::shuffle(calls.begin(), calls.end(), own);
+  std::array<std::size_t, kComms> next{};
+  for (Call& call : calls) call = queues[call.comm][next[call.comm]++];
+  return calls;
+}
+
+/// A rank on the first GPU, with a stream and a buffer for each communicator. Calls sum in place.
+class Rank {
+ public:
+  explicit Rank(Players& players) : players_(players), gpu_(0), rank_(players.first()) {
+    require_cuda(
+        cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, gpu_.device()),
+        "cudaDeviceGetAttribute");
+    require_cuda(static_cast<cudaError_t>(load_filler()), "loading the filler");
+    for (std::size_t i = 0; i < kComms; ++i) {
+      require_cuda(cudaStreamCreateWithFlags(&streams_[i], cudaStreamNonBlocking), "a stream");
+      data_[i] = reinterpret_cast<std::uint64_t*>(gpu_.allocate(kMost * 8, i % 2 == 0));
+    }
+    for (ncclComm_t& comm : comms_) comm = init_rank(players, gpu_);
+    // Every kernel is loaded before one of them has to wait for another rank of this process.
+    for (std::size_t i = 0; i < kComms; ++i) {
+      for (const std::size_t count : kCounts) {
+        call({i, count});
+        gpu_.wait(streams_[i], comms_[i]);
+      }
+    }
+    players.barrier();
+  }
+  void end() {
+    players_.barrier();
+    for (std::size_t i = 0; i < kComms; ++i) {
+      require(ncclCommDestroy(comms_[i]), "ncclCommDestroy");
+      require_cuda(cudaStreamDestroy(streams_[i]), "destroying a stream");
+    }
+    players_.barrier();
+  }
+
+  void run_round(const std::vector<Call>& calls, std::mt19937_64& rng) {
+    for (std::size_t i = 0; i < kComms; ++i) fill(i);
+    players_.barrier();
+    for (const Call& one : calls) {
+      // Ends by itself, so it is in nobody's way for ever; twice as many CTAs as fit.
+      if (rng() % 5 == 0) occupy(rng() % 2 == 0 ? gpu_.stream(1) : streams_[one.comm]);
+      call(one);
+    }
+    for (std::size_t i = 0; i < kComms; ++i) gpu_.wait(streams_[i], comms_[i]);
+    gpu_.wait(gpu_.stream(1), nullptr);
+    for (std::size_t i = 0; i < kComms; ++i) check(i, calls);
+    players_.barrier();
+  }
+
+ private:
+  static std::uint64_t start_of(int rank, std::size_t element) {
+    return 2 * element + 1 + 0x10001 * static_cast<std::uint64_t>(rank);
+  }
+  void call(const Call& one) {
+    gpu_.enter();
+    std::uint64_t* const data = data_[one.comm];
+    require(ncclAllReduce(data, data, one.count, ncclUint64, ncclSum, comms_[one.comm],
+                          streams_[one.comm]),
+            "ncclAllReduce");
+  }
+  void occupy(cudaStream_t stream) {
+    gpu_.enter();
+    require_cuda(static_cast<cudaError_t>(fill_gpu_for(100, 4 * multiprocessors_, stream)),
+                 "filling the GPU");
+  }
+  void fill(std::size_t which) {
+    std::vector<std::uint64_t> values(kMost);
+    for (std::size_t k = 0; k < kMost; ++k) values[k] = start_of(rank_, k);
+    gpu_.copy_in(data_[which], values.data(), kMost * 8);
+  }
+  /// After n calls an element is 2^(n-1) times the sum of what the ranks had.
+  void check(std::size_t which, const std::vector<Call>& calls) {
+    std::vector<std::uint64_t> values(kMost);
+    gpu_.copy_out(values.data(), data_[which], kMost * 8);
+    for (std::size_t k = 0; k < kMost; k += k < 4 ? 1 : 1009) {  // some of each CTA's part
+      const auto reaches = [&](const Call& one) { return one.comm == which && one.count > k; };
+      const auto times = std::count_if(calls.begin(), calls.end(), reaches);
+      std::uint64_t expected = start_of(rank_, k);
+      if (times > 0) expected = (start_of(0, k) + start_of(1, k)) << (times - 1);
+      require(values[k] == expected,
+              fmt::format("communicator {}, element {}: {:#x} instead of {:#x} after {} calls",
+                          which, k, values[k], expected, times));
+    }
+  }
+
+  Players& players_;
+  RankGpu gpu_;
+  int rank_;
+  int multiprocessors_ = 0;
+  std::array<cudaStream_t, kComms> streams_{};
+  std::array<std::uint64_t*, kComms> data_{};
+  std::array<ncclComm_t, kComms> comms_{};
+};
+
+void run(Cast cast, Order order, int rounds, const Variables& variables) {
+  const std::uint64_t seed = test_seed();
+  INFO("seed " << seed);
+  const Environment environment(variables);
+  check_all_ok(play(
+      cast, kRanks,
+      [&](Players& players) {
+        Rank rank(players);
+        std::mt19937_64 common(seed);
+        std::mt19937_64 own(seed + 1 + static_cast<std::uint64_t>(players.first()));
+        for (int round = 0; round < rounds_of(rounds); ++round) {
+          rank.run_round(draw_calls(common, own, order), own);
+        }
+        rank.end();
+      },
+      100s));
+}
+
+/// 2 ranks with 4 communicators, 2 * (7 + 1) CTAs each: 128.
+const Variables kFitting{{"ORIEL_MAX_CTAS", "7"}};
+
+TEST_CASE("communicators that fit on a GPU are called in any order, all calls end",
+          "[req:5.5][D1]") {
+  run(Cast::threads, Order::own, 40, kFitting);
+}
+
+TEST_CASE("communicators that do not fit on a GPU are called in one order, all calls end",
+          "[req:5.5][D1]") {
+  run(Cast::threads, Order::common, 40, {});
+}
+
+TEST_CASE("communicators of two processes on one GPU are called, all calls end", "[req:5.5][D1]") {
+  run(Cast::processes, Order::own, 4, kFitting);
+  run(Cast::processes, Order::common, 4, {});
+}
+
+}  // namespace
+}  // namespace oriel::test
