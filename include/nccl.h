@@ -125,7 +125,8 @@ typedef enum {
 
 /// How a communicator shall behave. Start from NCCL_CONFIG_INITIALIZER and set what you need.
 ///
-/// `blocking`, `minCTAs`, `maxCTAs` and `commName` are honoured. All other fields only tune, and
+/// `blocking`, `minCTAs`, `maxCTAs` and `commName` are honoured, and of later versions
+/// `graphUsageMode` and `graphStreamOrdering` (see ncclAllReduce). All other fields only tune, and
 /// are hints: a log line at ORIEL_LOG=info names each one that is set and ignored. A number of CTAs
 /// that is out of range is moved into it, with such a line. Refused are a `blocking` that is
 /// neither 0 nor 1, and a structure that was not initialised.
@@ -429,9 +430,11 @@ ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 /// may be registered or not. With a GPU the work is enqueued on `stream` (and may be captured into
 /// a graph) and the call returns; `recvbuff` holds the result once the stream has got there.
 /// Calls of one communicator run one after the other, in the order of the calls, whatever their
-/// streams. For graphs that order is the launches', which the library does not see: launches of
-/// graphs that hold calls of one communicator, and its calls outside graphs, on different streams
-/// are for the caller to order, with events; all ranks in the same order.
+/// streams. So do launches of graphs that hold calls of the communicator, also beside calls outside
+/// graphs, in the order of the launches; all ranks call and launch in the same order. With
+/// NCCL_GRAPH_MIXING_SUPPORT=0, or graphUsageMode 0 or 1, launches of graphs are for the caller to
+/// order, on one stream or with events. With graphStreamOrdering 0 besides, so are captured calls
+/// on different streams of one capture.
 ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
                            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                            cudaStream_t stream);

@@ -72,6 +72,10 @@
   X(stream_begin_capture, cuStreamBeginCapture, 10010)                                        \
   X(stream_end_capture, cuStreamEndCapture, 10000)                                            \
   X(graph_destroy, cuGraphDestroy, 10000)                                                     \
+  X(graph_add_event_wait_node, cuGraphAddEventWaitNode, 11010)                                \
+  X(graph_add_event_record_node, cuGraphAddEventRecordNode, 11010)                            \
+  X(graph_add_dependencies, cuGraphAddDependencies, 12030)                                    \
+  X(graph_remove_dependencies, cuGraphRemoveDependencies, 12030)                              \
   X(graph_retain_user_object, cuGraphRetainUserObject, 11030)                                 \
   X(user_object_create, cuUserObjectCreate, 11030)                                            \
   X(user_object_release, cuUserObjectRelease, 11030)                                          \

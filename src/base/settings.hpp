@@ -26,13 +26,16 @@ enum class WireChoice : std::uint8_t { automatic, fabric };
 enum class NicKind : std::uint8_t { soft, mlx5 };
 /// Who rings the doorbells of adapters' queues; automatic: their users, where they can.
 enum class DoorbellChoice : std::uint8_t { automatic, gpu, cpu };
+/// Whether launches of graphs are ordered; automatic leaves it to a communicator's configuration.
+enum class GraphMixing : std::uint8_t { automatic, off, on };
 /// How much the log says; each level includes those before it.
 enum class LogLevel : std::uint8_t { none, alert, version, warn, info, trace };
 
-/// Thread blocks of collectives: a part of Settings.
-struct CtaSettings {
+/// How collectives are launched: a part of Settings.
+struct LaunchSettings {
   std::int64_t ctas = 0;      ///< 0: the table chooses
   std::int64_t max_ctas = 0;  ///< 0: the library chooses
+  GraphMixing graph_mixing = GraphMixing::automatic;
 };
 
 /// What a user can set through the environment. The initialisers are the defaults; one table in
@@ -40,7 +43,7 @@ struct CtaSettings {
 /// `oriel-info --env`. To add a setting: a member here, a row there.
 ///
 /// A plain value; copies are independent.
-struct Settings : CtaSettings {
+struct Settings : LaunchSettings {
   std::string socket_ifname;  ///< as given; boot splits it
   Duration timeout = std::chrono::seconds(30);
   std::optional<Duration> collective_timeout;  ///< nullopt: collectives wait for ever

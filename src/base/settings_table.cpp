@@ -36,6 +36,8 @@ constexpr std::array kNics = {word("soft", NicKind::soft), word("mlx5", NicKind:
 constexpr std::array kDoorbells = {word("auto", DoorbellChoice::automatic),
                                    word("gpu", DoorbellChoice::gpu),
                                    word("cpu", DoorbellChoice::cpu)};
+constexpr std::array kGraphMixings = {word("auto", GraphMixing::automatic),
+                                      word("0", GraphMixing::off), word("1", GraphMixing::on)};
 // NCCL has a level between info and trace, "abort"; it is read so that its users are not refused.
 constexpr std::array kLogLevels = {
     word("none", LogLevel::none),       word("alert", LogLevel::alert),
@@ -192,6 +194,13 @@ const std::array kRows = {
     Row{"ORIEL_TABLE", nullptr,
         StringKind{&Settings::table_path, "the path of a file; empty takes the built-in table"},
         "The measured table from which algorithms are chosen; all ranks must name the same one.",
+        kTuning},
+    Row{"ORIEL_GRAPH_MIXING_SUPPORT", "NCCL_GRAPH_MIXING_SUPPORT",
+        choice<&Settings::graph_mixing>(kGraphMixings),
+        "Whether launches of CUDA graphs that hold calls of a communicator run in the order of the "
+        "launches, also beside plain calls. 1 adds a wait and a record of an event to each graph; "
+        "0 leaves the order to the user; auto is 0 for communicators whose graphUsageMode is 0 or "
+        "1, else 1.",
         kTuning},
     Row{"ORIEL_LOG", "NCCL_DEBUG", choice<&Settings::log_level>(kLogLevels),
         "What the library prints. The default, alert, is what a user must know without asking: a "

@@ -2,9 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <memory>
+#include <optional>
 #include <random>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include <catch2/catch.hpp>
@@ -15,7 +18,7 @@
 
 /// The order of calls on GPUs: several streams, captured calls, several graphs. What is promised:
 /// plain calls of one communicator run in the order of the calls, whatever their streams, and so do
-/// the calls of one capture. Launches of graphs run as the user orders them.
+/// the calls of one capture, and launches of graphs beside plain calls.
 namespace oriel::test {
 namespace {
 
@@ -26,6 +29,12 @@ const int kRanks = kGpus == 2 || kGpus == 3 ? kGpus : 4;
 
 /// How many elements, for each of the algorithms.
 const std::size_t kCounts[] = {3, 20'000, 700'000};
+
+/// `count`, scaled by ORIEL_TEST_PERCENT.
+int scaled(int count) {
+  const char* const percent = std::getenv("ORIEL_TEST_PERCENT");
+  return percent != nullptr ? count * std::atoi(percent) / 100 : count;
+}
 
 /// One rank with a communicator and a row of buffers. Every call multiplies by an odd number, all
 /// modulo 2^64, so that an element tells how many calls it has gone through.
@@ -349,6 +358,162 @@ TEST_CASE("calls on two streams of one capture run in the order of the calls", "
       rank.players().barrier();
     }
   });
+}
+
+/// Captures two graphs at once, which take buffer 0 to 2 and 3 to 0 by calls that alternate.
+std::pair<Graph, Graph> capture_two(Rank& rank, std::size_t count) {
+  std::optional<Graph> back;
+  Graph there = Graph::capture(
+      rank.a(),
+      [&] {
+        rank.call(0, 1, count, rank.a());
+        back.emplace(Graph::capture(
+            rank.b(),
+            [&] {
+              rank.call(3, 4, count, rank.b());
+              rank.call(1, 2, count, rank.a());
+              rank.call(4, 0, count, rank.b());
+            },
+            cudaStreamCaptureModeRelaxed));
+      },
+      cudaStreamCaptureModeRelaxed);
+  return {std::move(there), std::move(*back)};
+}
+
+// Fails with NCCL_GRAPH_MIXING_SUPPORT=0.
+TEST_CASE("graphs and plain calls on any streams run in the order of the launches",
+          "[req:5.4][D2]") {
+  run([](Rank& rank) {
+    // Each rank delays and chooses streams by itself.
+    std::mt19937_64 rng(static_cast<std::uint64_t>(rank.players().first()));
+    const auto any = [&] {
+      const cudaStream_t stream = rng() % 2 == 0 ? rank.a() : rank.b();
+      if (rng() % 50 == 0) rank.delay(stream);
+      return stream;
+    };
+    for (const std::size_t count : kCounts) {
+      for (std::size_t i = 0; i < 5; ++i) rank.set(i, count, 1000);
+      rank.set(0, count, 0);
+      const auto [there, back] = capture_two(rank, count);
+      const Graph in_place = Graph::capture(rank.b(), [&] { rank.call(0, 0, count, rank.b()); });
+      rank.players().barrier();
+      const int rounds = scaled(1000) / 3 + 1;
+      for (int round = 1; round <= rounds; ++round) {
+        there.launch(any());
+        rank.call(2, 3, count, any());
+        back.launch(any());
+        in_place.launch(any());
+        if (round % 20 != 0 && round != rounds) continue;
+        rank.wait();
+        rank.check(0, count, 6 * round, fmt::format("round {}", round));
+      }
+      rank.players().barrier();
+    }
+  });
+}
+
+/// A configuration of NCCL 2.29, the first with this field. 2 orders launches of graphs.
+struct GraphConfig {
+  explicit GraphConfig(int mode) : graph_usage_mode(mode) {
+    older.size = sizeof *this;
+    older.version = NCCL_VERSION(2, 29, 2);
+  }
+  ncclConfig_t older = NCCL_CONFIG_INITIALIZER;
+  int graph_usage_mode;
+  int num_rma_ctx = NCCL_CONFIG_UNDEF_INT;
+};
+
+/// Times graphs of 20 calls of two communicators in turns: with the order of graphs and without.
+class TimedGraphs {
+ public:
+  TimedGraphs(Players& players, RankGpu& gpu) : players_(players), gpu_(gpu) {
+    gpu.enter();
+    data_ = reinterpret_cast<float*>(gpu.allocate(kMost, false));
+    for (std::size_t i = 0; i < 2; ++i) {
+      GraphConfig config(i == 0 ? 2 : 1);
+      const ncclUniqueId id = players.next_id();
+      require(
+          ncclCommInitRankConfig(&comms_[i], players.size(), id, players.first(), &config.older),
+          "ncclCommInitRankConfig");
+    }
+    for (cudaEvent_t& event : events_) require_cuda(cudaEventCreate(&event), "making an event");
+  }
+  void end() {
+    players_.barrier();
+    for (cudaEvent_t event : events_) require_cuda(cudaEventDestroy(event), "destroying an event");
+    for (ncclComm_t comm : comms_) require(ncclCommDestroy(comm), "ncclCommDestroy");
+  }
+
+  /// Throws if the median with the order is far above the one without.
+  void compare(std::size_t bytes, int launches) {
+    require_cuda(cudaMemset(data_, 0, bytes), "clearing");
+    const Graph graphs[] = {capture(comms_[0], bytes), capture(comms_[1], bytes)};
+    std::vector<float> times[2];
+    for (int round = -3; round < 25; ++round) {
+      for (int turn = 0; turn < 2; ++turn) {
+        const int which = (round + turn) & 1;
+        const float time = run(graphs[which], launches);
+        if (round >= 0) times[which].push_back(time);
+      }
+    }
+    players_.barrier();
+    const float ordered = median(times[0]);
+    const float plain = median(times[1]);
+    if (players_.first() == 0) {
+      fmt::print("20 calls of {} B: {:.1f} us, {:.1f} us without the order of graphs\n", bytes,
+                 ordered, plain);
+    }
+    require(ordered <= 1.1F * plain,
+            fmt::format("graphs of {} B: {} us, {} us unordered", bytes, ordered, plain));
+  }
+
+  static constexpr std::size_t kMost = 64 << 20;
+
+ private:
+  Graph capture(ncclComm_t comm, std::size_t bytes) {
+    return Graph::capture(gpu_.stream(), [&] {
+      for (int i = 0; i < 20; ++i) {
+        require(ncclAllReduce(data_, data_, bytes / 4, ncclFloat, ncclSum, comm, gpu_.stream()),
+                "ncclAllReduce");
+      }
+    });
+  }
+  /// Returns the microseconds of one of `launches` launches.
+  float run(const Graph& graph, int launches) {
+    players_.barrier();
+    require_cuda(cudaEventRecord(events_[0], gpu_.stream()), "recording an event");
+    for (int i = 0; i < launches; ++i) graph.launch(gpu_.stream());
+    require_cuda(cudaEventRecord(events_[1], gpu_.stream()), "recording an event");
+    gpu_.wait(gpu_.stream(), nullptr);
+    float milliseconds = 0;
+    require_cuda(cudaEventElapsedTime(&milliseconds, events_[0], events_[1]), "timing");
+    return 1000 * milliseconds / static_cast<float>(launches);
+  }
+  static float median(std::vector<float> values) {
+    std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+    return values[values.size() / 2];
+  }
+
+  Players& players_;
+  RankGpu& gpu_;
+  float* data_ = nullptr;
+  ncclComm_t comms_[2] = {};
+  cudaEvent_t events_[2] = {};
+};
+
+TEST_CASE("a graph of 20 calls takes hardly longer with the order of graphs than without",
+          "[req:5.4][D2]") {
+  if (kRanks > kGpus) return;  // ranks that share a GPU take turns, whose length varies
+  check_all_ok(play(
+      natural_cast(kRanks), kRanks,
+      [](Players& players) {
+        RankGpu gpu(players.first());
+        TimedGraphs timed(players, gpu);
+        timed.compare(8, 20);
+        timed.compare(TimedGraphs::kMost, 2);
+        timed.end();
+      },
+      45s));
 }
 
 /// Captures calls on stream a, with plain calls on stream b between them.

@@ -43,6 +43,8 @@ constexpr Field kMinCtas{"minCTAs", offsetof(ncclConfig_t, minCTAs), NCCL_VERSIO
 constexpr Field kMaxCtas{"maxCTAs", offsetof(ncclConfig_t, maxCTAs), NCCL_VERSION(2, 17, 0)};
 constexpr Field kNetName{"netName", offsetof(ncclConfig_t, netName), NCCL_VERSION(2, 17, 0)};
 constexpr Field kCommName{"commName", offsetof(ncclConfig_t, commName), NCCL_VERSION(2, 27, 0)};
+constexpr Field kGraphUsageMode{"graphUsageMode", 80, NCCL_VERSION(2, 29, 0)};
+constexpr Field kGraphStreamOrdering{"graphStreamOrdering", 92, NCCL_VERSION(2, 30, 5)};
 
 // Behind nvlinkCentricSched follow the fields of versions after 2.28.
 constexpr Hint kHints[] = {
@@ -64,10 +66,8 @@ constexpr Hint kHints[] = {
      "Oriel itself sets how many queues join two ranks"},
     {{"nvlinkCentricSched", offsetof(ncclConfig_t, nvlinkCentricSched), NCCL_VERSION(2, 28, 0)},
      "there is one schedule"},
-    {{"graphUsageMode", 80, NCCL_VERSION(2, 29, 0)}, "graphs need no preparation"},
     {{"numRmaCtx", 84, NCCL_VERSION(2, 29, 0)}, "one-sided calls have no contexts"},
     {{"maxP2pPeers", 88, NCCL_VERSION(2, 30, 0)}, "all peers can be reached"},
-    {{"graphStreamOrdering", 92, NCCL_VERSION(2, 30, 5)}, "captured calls have one order"},
     {{"launchOrderImplicit", 96, NCCL_VERSION(2, 31, 0)}, "launches have one order"},
     {{"numRmaSig", 100, NCCL_VERSION(2, 31, 0)}, "one-sided calls have no signals"},
     {{"rmaEagerInit", 104, NCCL_VERSION(2, 31, 0)}, "one-sided calls have no contexts"},
@@ -140,6 +140,26 @@ int read_ctas(const ConfigBytes& config, const Field& field, const Log& log) {
   return used;
 }
 
+/// A number of 0 to `most`; `fallback` if it is another or not set.
+int read_mode(const ConfigBytes& config, const Field& field, int most, int fallback,
+              const Log& log) {
+  const int given = config.number(field).value_or(fallback);
+  if (given >= 0 && given <= most) return given;
+  log.info("ncclConfig_t::{} is {}: ignored, 0 to {} are known", field.name, given, most);
+  return fallback;
+}
+
+/// 2 means several graphs, or graphs beside plain calls; less means that these do not meet.
+void read_graph_order(const ConfigBytes& config, const Log& log, CommunicatorOptions& options) {
+  options.graph_mixing = read_mode(config, kGraphUsageMode, 2, 2, log) == 2;
+  options.graph_stream_ordering = read_mode(config, kGraphStreamOrdering, 1, 1, log) == 1;
+  if (options.graph_mixing && !options.graph_stream_ordering) {
+    log.info(
+        "ncclConfig_t::graphStreamOrdering is 0: ignored, unless NCCL_GRAPH_MIXING_SUPPORT is 0, "
+        "for graphUsageMode is 2");
+  }
+}
+
 }  // namespace
 
 Result<CommunicatorOptions> read_config(const ncclConfig_t* given, int rank) {
@@ -161,6 +181,7 @@ Result<CommunicatorOptions> read_config(const ncclConfig_t* given, int rank) {
   const Log log(rank);
   warn_of_longer_config(config);
   note_hints(config, log);
+  read_graph_order(config, log, options);
   options.min_ctas = read_ctas(config, kMinCtas, log);
   options.max_ctas = read_ctas(config, kMaxCtas, log);
   if (options.max_ctas > 0 && options.min_ctas > options.max_ctas) {

@@ -81,6 +81,18 @@ bool asks_for_fabric(const Settings& settings) {
   return is_asked_for && settings.nic == NicKind::soft;
 }
 
+}  // namespace
+
+GraphOrder graph_order(const Settings& settings, const CommunicatorOptions& options) {
+  const bool is_mixed = settings.graph_mixing == GraphMixing::automatic
+                            ? options.graph_mixing
+                            : settings.graph_mixing == GraphMixing::on;
+  if (is_mixed) return GraphOrder::all;
+  return options.graph_stream_ordering ? GraphOrder::in_captures : GraphOrder::none;
+}
+
+namespace {
+
 /// Returns RankInfo::cta_limit: the least of what the environment and the communicator's user
 /// allow.
 std::uint16_t cta_limit_of(const Settings& settings, int max_ctas) {
@@ -366,7 +378,8 @@ Task<Status> Communicator::make_scratch(EventLoop& loop, Deadline deadline) {
   const topo::RankInfo& own = topology_.infos[static_cast<std::size_t>(rank())];
   attempt(device_->make_executor({.communicator = session_->number(),
                                   .ctas = layout_.max_ctas,
-                                  .sharers = sharers_of(topology_.infos, own)}),
+                                  .sharers = sharers_of(topology_.infos, own)},
+                                 graph_order(*settings_, options_)),
           executor_);
   attempt(device_->make_window_sink(team_facts_), sink_);
   attempt(make_network_windows(), network_windows_);

@@ -46,10 +46,15 @@ class StepTimes;
 /// What a user chose for one communicator (ncclConfig_t).
 struct CommunicatorOptions {
   bool blocking = true;
-  int min_ctas = 0;  ///< 0: no limit
-  int max_ctas = 0;  ///< 0: no limit
-  std::string name;  ///< for errors and the log; may be empty
+  int min_ctas = 0;                   ///< 0: no limit
+  int max_ctas = 0;                   ///< 0: no limit
+  bool graph_mixing = true;           ///< launches of graphs are ordered
+  bool graph_stream_ordering = true;  ///< captured calls of different streams are ordered
+  std::string name;                   ///< for errors and the log; may be empty
 };
+
+/// Returns which launches are ordered. ORIEL_GRAPH_MIXING_SUPPORT overrides options.graph_mixing.
+GraphOrder graph_order(const Settings& settings, const CommunicatorOptions& options);
 
 struct JoinRequest {
   boot::UniqueId id;

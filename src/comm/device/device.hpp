@@ -56,6 +56,14 @@ struct ExchangeCall {
   kernels::CollectiveCall collective;
 };
 
+/// Which launches of one communicator run in the order in which the host enqueues them. Plain calls
+/// always do.
+enum class GraphOrder : std::uint8_t {
+  all,          ///< calls of a capture too, and launches of graphs, also beside plain calls
+  in_captures,  ///< calls of a capture too; the user orders launches of graphs
+  none,         ///< the user orders captured calls of different streams as well
+};
+
 /// Carries out the calls of one communicator on its device, in the order of the calls.
 class Executor {
  public:
@@ -87,7 +95,8 @@ class Executor {
   /// A call of no elements that runs nothing. On the host it is one of those that are counted:
   /// `record` is this rank's. Nothing on a GPU, where ranks do not count.
   virtual void pass_over(kernels::CallRecord& record, const kernels::CollectiveCall& call) = 0;
-  /// Waits until everything that was enqueued outside graphs has ended.
+  /// Waits until everything that was enqueued outside graphs has ended; with GraphOrder::all also
+  /// for launches of graphs so far, if anything was enqueued outside graphs.
   virtual Status drain(Deadline deadline) = 0;
   /// Returns whether something that was enqueued has not ended, or a graph may be launched that
   /// holds a call: memory of the communicator may be used then. Does not wait.
@@ -143,7 +152,8 @@ class Device {
   virtual Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
                                            std::vector<std::byte> part, Deadline deadline) = 0;
   virtual Result<std::unique_ptr<NoticeBoard>> make_notice_board() = 0;
-  virtual Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts) = 0;
+  virtual Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts,
+                                                          GraphOrder order) = 0;
   virtual Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) = 0;
   /// The pool of this process for objects of this size that the device's kernels read.
   virtual Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,

@@ -189,8 +189,9 @@ class CudaDevice final : public Device {
     const topo::MemoryNodeScope near(affinity_of(*this).memory_node);
     return CudaNoticeBoard::make(context_.get());
   }
-  Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts) override {
-    return CudaExecutor::make(context_.get(), *budget_, facts);
+  Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts,
+                                                  GraphOrder order) override {
+    return CudaExecutor::make(context_.get(), *budget_, facts, order);
   }
   Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override;
   Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,

@@ -136,7 +136,8 @@ class HostDevice final : public Device {
   Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
     return std::unique_ptr<NoticeBoard>(std::make_unique<HostNoticeBoard>());
   }
-  Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& /*facts*/) override {
+  Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& /*facts*/,
+                                                  GraphOrder /*order*/) override {
     return std::unique_ptr<Executor>(std::make_unique<HostExecutor>());
   }
   Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override {

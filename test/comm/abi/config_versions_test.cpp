@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@
 #include "nccl.h"
 
 #include "base/log.hpp"
+#include "base/settings.hpp"
+#include "comm/abi/nccl_config.hpp"
 #include "comm/support/held.hpp"
 #include "support/ranks.hpp"
 
@@ -239,6 +242,48 @@ TEST_CASE("numbers of CTAs out of range start a communicator, the log says what 
       CHECK(lines[i].find(given.words[i]) != std::string::npos);
     }
   }
+}
+
+TEST_CASE("the setting and two fields take the order of graphs away, other values do not",
+          "[req:5.4][D2]") {
+  using comm::GraphOrder;
+  constexpr int kUnset = NCCL_CONFIG_UNDEF_INT;
+  constexpr auto kAuto = GraphMixing::automatic;
+  struct Case {
+    int usage, ordering;
+    GraphMixing setting;
+    GraphOrder order;
+  };
+  const Case cases[] = {
+      {kUnset, kUnset, kAuto, GraphOrder::all},
+      {2, 0, kAuto, GraphOrder::all},
+      {3, 2, kAuto, GraphOrder::all},
+      {1, 1, kAuto, GraphOrder::in_captures},
+      {0, kUnset, kAuto, GraphOrder::in_captures},
+      {1, 0, kAuto, GraphOrder::none},
+      {0, 0, GraphMixing::on, GraphOrder::all},
+      {2, kUnset, GraphMixing::off, GraphOrder::in_captures},
+      {kUnset, 0, GraphMixing::off, GraphOrder::none},
+  };
+  for (const Case& given : cases) {
+    INFO("graphUsageMode " << given.usage << ", graphStreamOrdering " << given.ordering);
+    Image image(kNewest);
+    for (const Member& member : image.members()) {
+      if (std::string(member.name) == "graphUsageMode") image.set(member, given.usage);
+      if (std::string(member.name) == "graphStreamOrdering") image.set(member, given.ordering);
+    }
+    const auto options = comm::read_config(image.get());
+    REQUIRE(options.ok());
+    Settings settings;
+    settings.graph_mixing = given.setting;
+    CHECK(comm::graph_order(settings, options.value()) == given.order);
+  }
+  const auto off = Settings::from_environment([](const char* name) {
+    const bool is_mixing = std::string(name) == "NCCL_GRAPH_MIXING_SUPPORT";
+    return is_mixing ? std::optional<std::string>("0") : std::nullopt;
+  });
+  REQUIRE(off.ok());
+  CHECK(off.value().graph_mixing == GraphMixing::off);
 }
 
 TEST_CASE("fields that are honoured are read from every version that has them", "[req:5.17]") {
