@@ -37,18 +37,12 @@ std::uint32_t signature_of(const CollectiveRequest& request, const kernels::Hier
   return static_cast<std::uint32_t>(hash >> (64 - kernels::kSignatureBits));
 }
 
-/// Returns whether CPU ranks of one team make an all-gather or a reduce-scatter past the scratch
-/// memory. Buffers in symmetric windows are so on all ranks. Others are copied twice in any case,
-/// and from 1 KiB on the stages of the algorithm among teams do that faster.
-bool goes_straight(const CollectiveRequest& request, int ranks,
-                   const window::WindowManager& windows) {
+/// Returns whether CPU ranks of one team make an all-gather or a reduce-scatter without the stages
+/// of the algorithm among teams. From 1 KiB on these are faster for buffers that lie in no window,
+/// and where a rank's buffer lies is not known to the others.
+bool goes_straight(const CollectiveRequest& request) {
   constexpr std::size_t kShort = 1 << 10;
-  const std::size_t block = request.count * size_of(request.type);
-  if (block <= kShort) return true;
-  const bool gathers = request.collective == kernels::Collective::all_gather;
-  const auto window = windows.find(gathers ? request.output : request.input,
-                                   block * static_cast<std::size_t>(ranks));
-  return window && (window->flags & window::kSymmetricWindow) != 0;
+  return request.count * size_of(request.type) <= kShort;
 }
 
 /// Returns the plan of a call of no elements. CPU ranks count their calls; GPU ranks cannot, for a
@@ -94,8 +88,7 @@ Result<CallPlan> Communicator::plan_for(const CollectiveRequest& request) const 
   ORIEL_CHECK(check_collective(request, rank(), size()));
   const bool gathers = request.collective == kernels::Collective::all_gather;
   const bool scatters = request.collective == kernels::Collective::reduce_scatter;
-  const bool staged = !one_team || (on_host() && (gathers || scatters) &&
-                                    !goes_straight(request, size(), *windows_));
+  const bool staged = !one_team || (on_host() && (gathers || scatters) && !goes_straight(request));
   plan.by_exchange = goes_by_exchange(request.collective, one_team) && !(gathers && staged);
   if (plan.by_exchange) {
     if (no_network_) return Error(*no_network_);

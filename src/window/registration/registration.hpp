@@ -29,9 +29,8 @@ struct WindowRequest {
   std::optional<Error> refused{};
 };
 
-/// NCCL_WIN_COLL_SYMMETRIC: in a collective each rank's buffer has the same offset in the window.
-inline constexpr std::uint32_t kSymmetricWindow = 1;
-inline constexpr std::uint32_t kWindowFlagsKnown = kSymmetricWindow;
+/// NCCL_WIN_COLL_SYMMETRIC, the only flag there is.
+inline constexpr std::uint32_t kWindowFlagsKnown = 1;
 /// Windows begin at multiples of this, as NCCL demands (NCCL_WIN_REQUIRED_ALIGNMENT).
 inline constexpr std::size_t kWindowAlignment = 4096;
 /// Windows in one batch.
