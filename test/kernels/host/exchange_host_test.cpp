@@ -212,7 +212,7 @@ bool play(Team& team, const BlockCase& one, int rank, std::uint64_t seed) {
   std::vector<std::uint32_t> output_memory(got, 0xdeadbeef);
   const std::span<std::uint32_t> room = team.room(rank);
   const bool is_near = (one.count + static_cast<std::uint64_t>(rank)) % 3 != 0;
-  REQUIRE(room.size() >= 2 * (input_memory.size() + got));
+  if (room.size() < input_memory.size() + got) return false;
   std::uint32_t* const input = one.in_place && is_near ? room.data() : input_memory.data();
   std::uint32_t* const output = is_near ? room.data() + input_memory.size() : output_memory.data();
   std::fill_n(output, got, 0xdeadbeef);
