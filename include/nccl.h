@@ -489,8 +489,8 @@ ncclResult_t pncclBcast(void* buff, size_t count, ncclDataType_t datatype, int r
 
 /// Sends `count` elements to every rank, and receives as many from each: block r of `sendbuff` goes
 /// to rank r, block r of `recvbuff` comes from rank r. Collective; all ranks pass the same count
-/// and type. The buffers do not overlap. Equal ones are accepted, as by NCCL; what they hold afterwards
-/// is undefined.
+/// and type. The buffers do not overlap. Equal ones are accepted, as by NCCL; what they hold
+/// afterwards is undefined.
 ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,

@@ -52,8 +52,8 @@ TEST_CASE("a split of GPU ranks sums on the parent's device and outlives the par
     require_sum(players, gpu, world, data, {0, 1, 2, 3});
     players.barrier();
     require(ncclCommDestroy(world), "ncclCommDestroy");
-    // The driver frees memory when no kernel runs on the GPU, and a rank that shares it must not wait
-    // for this one meanwhile.
+    // The driver frees memory when no kernel runs on the GPU, and a rank that shares it must not
+    // wait for this one meanwhile.
     players.barrier();
     require_sum(players, gpu, pair, data, {rank % 2, rank % 2 + 2});
     if (is_in) require_sum(players, gpu, reversed, data, {0, 1, 3});

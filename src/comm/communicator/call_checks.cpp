@@ -51,8 +51,8 @@ class CallRanges {
   const char* broken_rule() const {
     if (!uses_input || !uses_output || !input_.meets(output_)) return nullptr;
     const bool rooted = has_root(request_.collective);
-    // In place, an all-to-all may overwrite blocks before they are sent: as in NCCL it runs, and the
-    // data are undefined.
+    // In place, an all-to-all may overwrite blocks before they are sent: as in NCCL it runs, and
+    // the data are undefined.
     const bool exchanges = request_.collective == kernels::Collective::all_to_all;
     if (receives_blocks(request_.collective) && !exchanges) {
       if (input_.begin == output_.begin + own_block_) return nullptr;
