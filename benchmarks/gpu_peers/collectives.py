@@ -18,28 +18,19 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import benchmark  # noqa: E402
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce",
-               "gather", "scatter", "sendrecv")
 SIZES = [8 << (2 * step) for step in range(14)] + [1 << 30]
 
 
 def parse_options():
     parser = benchmark.make_parser(__doc__)
-    benchmark.add_build_flag(parser)
-    parser.add_argument("--lib", help="Oriel's libnccl.so.2 (the one beside oriel-perf)")
+    benchmark.add_perf_flags(parser, minutes=9, rounds=7)
     parser.add_argument("--against", required=True, help="the other library")
     parser.add_argument("--ranks", type=int, required=True)
-    parser.add_argument("--collectives", default=",".join(COLLECTIVES), help="by commas")
     parser.add_argument("--register", default="both,none", help="by commas")
     parser.add_argument("--max-ctas", type=int,
                         help="most CTAs of Oriel's kernels (ORIEL_MAX_CTAS; as Oriel chooses)")
-    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--most", type=benchmark.parse_size, default=1 << 30,
                         help="largest size (1G)")
-    parser.add_argument("--minutes", type=float, default=9)
-    parser.add_argument("--backend", default="cuda", choices=("cuda", "host"),
-                        help="host: to try this script on a machine without GPU")
-    parser.add_argument("--out", required=True, help="JSON file to write")
     options = parser.parse_args()
     options.perf = benchmark.find_program(options, "oriel-perf")
     return options

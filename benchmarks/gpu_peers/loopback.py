@@ -23,8 +23,6 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 import benchmark  # noqa: E402
 
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce",
-               "gather", "scatter", "sendrecv")
 SMALL, LARGE = 8, 64 << 20
 AIM = 1.5
 COPIES, ROUNDS = 10, 5  # of the plain copy
@@ -32,18 +30,8 @@ COPIES, ROUNDS = 10, 5  # of the plain copy
 
 def parse_options():
     parser = benchmark.make_parser(__doc__)
-    benchmark.add_build_flag(parser)
-    parser.add_argument("--lib", help="Oriel's libnccl.so.2 (the one beside oriel-perf)")
+    benchmark.add_perf_flags(parser, minutes=1.9, rounds=3)
     parser.add_argument("--ranks", default="2,4", help="numbers of ranks, by commas (2,4)")
-    parser.add_argument("--collectives", default=",".join(COLLECTIVES), help="by commas")
-    parser.add_argument("--ctas", type=int, default=64,
-                        help="CTAs of all ranks together at 64 MiB (64): a call and the one behind "
-                        "it must fit on the GPU")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--minutes", type=float, default=1.9)
-    parser.add_argument("--backend", default="cuda", choices=("cuda", "host"),
-                        help="host: to try this script on a machine without GPU")
-    parser.add_argument("--out", required=True, help="JSON file to write")
     options = parser.parse_args()
     options.perf = benchmark.find_program(options, "oriel-perf")
     return options
@@ -111,8 +99,6 @@ def run(options, collective, ranks, size, seconds):
                    "--backend", options.backend, "-T", "20", "-J", str(path)]
         if options.backend == "cuda":
             command += ["-n", "20", "-G", "5"] if size == SMALL else ["-n", "5", "-G", "2"]
-        if size == LARGE:
-            command += ["--blocks", str(options.ctas // ranks)]
         if options.lib:
             command += ["--lib", options.lib]
         # All ranks are to share a GPU.

@@ -9,6 +9,9 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "common"))
 from command_line import make_parser  # noqa: E402,F401
 
+# What oriel-perf measures.
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce",
+               "gather", "scatter", "sendrecv")
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -20,6 +23,18 @@ def parse_size(text):
 def add_build_flag(parser):
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build",
                         help="the build whose programs are run (%(default)s)")
+
+
+def add_perf_flags(parser, minutes, rounds):
+    """Flags of scripts that run oriel-perf for every collective."""
+    add_build_flag(parser)
+    parser.add_argument("--lib", help="Oriel's libnccl.so.2 (the one beside oriel-perf)")
+    parser.add_argument("--collectives", default=",".join(COLLECTIVES), help="by commas")
+    parser.add_argument("--rounds", type=int, default=rounds)
+    parser.add_argument("--minutes", type=float, default=minutes)
+    parser.add_argument("--backend", default="cuda", choices=("cuda", "host"),
+                        help="host: to try this script on a machine without GPU")
+    parser.add_argument("--out", required=True, help="JSON file to write")
 
 
 def find_program(options, name, given=None):

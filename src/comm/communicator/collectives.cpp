@@ -37,12 +37,27 @@ std::uint32_t signature_of(const CollectiveRequest& request, const kernels::Hier
   return static_cast<std::uint32_t>(hash >> (64 - kernels::kSignatureBits));
 }
 
-/// Returns whether CPU ranks of one team make an all-gather or a reduce-scatter without the stages
-/// of the algorithm among teams. From 1 KiB on these are faster for buffers that lie in no window,
-/// and where a rank's buffer lies is not known to the others.
-bool goes_straight(const CollectiveRequest& request) {
-  constexpr std::size_t kShort = 1 << 10;
-  return request.count * size_of(request.type) <= kShort;
+enum class Way : std::uint8_t { in_team, by_exchange, among_teams };
+
+/// Returns how a collective is carried out, from facts that all ranks share. `block` is what one
+/// rank contributes, or gets, in bytes.
+Way way_of(kernels::Collective collective, std::size_t block, bool one_team, bool on_host) {
+  using kernels::Collective;
+  // CPU ranks copy longer blocks outside windows faster in stages, and where a rank's buffer lies
+  // is not known to the others.
+  constexpr std::size_t kLongestOnHost = 1 << 10;
+  const bool goes_straight = one_team && (!on_host || block <= kLongestOnHost);
+  switch (collective) {
+    case Collective::all_reduce:
+    case Collective::reduce:
+      return one_team ? Way::in_team : Way::among_teams;
+    case Collective::reduce_scatter:
+      return goes_straight ? Way::in_team : Way::among_teams;
+    case Collective::all_gather:
+      return goes_straight ? Way::by_exchange : Way::among_teams;
+    default:
+      return Way::by_exchange;
+  }
 }
 
 /// Returns the plan of a call of no elements. CPU ranks count their calls; GPU ranks cannot, for a
@@ -86,18 +101,15 @@ Result<CallPlan> Communicator::plan_for(const CollectiveRequest& request) const 
   if (request.count == 0) return plan_of_empty_call(!on_host() && size() > 1 && one_team);
   CallPlan plan;
   ORIEL_CHECK(check_collective(request, rank(), size()));
-  const bool gathers = request.collective == kernels::Collective::all_gather;
-  const bool scatters = request.collective == kernels::Collective::reduce_scatter;
-  const bool staged = !one_team || (on_host() && (gathers || scatters) && !goes_straight(request));
-  plan.by_exchange = goes_by_exchange(request.collective, one_team) && !(gathers && staged);
-  if (plan.by_exchange) {
-    if (no_network_) return Error(*no_network_);
-    return plan;
-  }
-  if (staged) {
+  const Way way =
+      way_of(request.collective, request.count * size_of(request.type), one_team, on_host());
+  plan.by_exchange = way == Way::by_exchange;
+  if (plan.by_exchange) return no_network_ ? Result<CallPlan>(Error(*no_network_)) : plan;
+  if (way == Way::among_teams) {
     ORIEL_TRY(plan.among_teams, plan_among_teams(request));
     return plan;
   }
+  const bool scatters = request.collective == kernels::Collective::reduce_scatter;
   const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
   const auto choose = scatters ? kernels::choose_scatter_plan : kernels::choose_plan;
   const std::size_t count =

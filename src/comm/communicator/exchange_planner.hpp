@@ -18,20 +18,6 @@
 
 namespace oriel::comm {
 
-/// Returns whether a collective is carried out as an exchange, by ranks of one LSA team or of more.
-constexpr bool goes_by_exchange(kernels::Collective collective, bool one_team) {
-  switch (collective) {
-    case kernels::Collective::all_reduce:
-    case kernels::Collective::reduce_scatter:
-    case kernels::Collective::reduce:
-      return false;
-    case kernels::Collective::all_gather:
-      return one_team;
-    default:
-      return true;
-  }
-}
-
 /// The sends and receives of one communicator in one group, ready to run.
 struct PointToPointPlan {
   kernels::Exchange exchange;

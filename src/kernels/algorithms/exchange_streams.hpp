@@ -12,12 +12,12 @@
 #include "kernels/plan/exchange.hpp"
 
 /// The streams of an exchange. A stream moves one lane's part of all messages to, or from, one
-/// peer. Each step moves one slot, and can move once is_ready() is
-/// true. A GPU gives each stream a group of threads, which waits for it; a CPU thread goes through
-/// all its streams and waits only when none can move. So no stream waits for another of the same
-/// rank.
+/// peer. Each step moves what one slot holds, or stores so much of a message where it is wanted,
+/// and can do so once is_ready() is true. A GPU gives each stream a group of threads, which waits
+/// for it; a CPU thread goes through all its streams and waits only when none can move. So no
+/// stream waits for another of the same rank.
 ///
-/// A Mover sends bytes to a slot, receives them from one, or places them where they are wanted.
+/// A Mover copies bytes: send() to a slot, place() to where the user wants them.
 ///
 /// A step returns false if the peer's message is not the one that this rank's call expects, or the
 /// queue to it has failed. M: the memory policy. kFar: some peers are of other teams.
@@ -139,7 +139,7 @@ class ReceiveStream {
     if (is_other) report_other_message(arguments_, peer());
     if (Group::any(is_other)) return false;
     if (!cursor_.is_direct()) {
-      mover_.receive(cursor_.data(), lane_.arrived(received_), cursor_.bytes());
+      mover_.place(cursor_.data(), lane_.arrived(received_), cursor_.bytes());
     }
     if (!lane_.give_back(++received_)) return false;
     cursor_.advance();

@@ -17,8 +17,9 @@ namespace oriel::kernels {
 /// of middle size. Reads and writes user buffers only locally, so neither need be registered.
 ///
 /// A reduce-scatter is the first of the two trips: the shares are the blocks, which begin at
-/// elements and not at lines, and their owners keep the results. In a reduce they send them to the
-/// root only.
+/// elements and not at lines, and their owners keep the results. Of a reduce all ranks but the root
+/// drop the results: a rank whose share is empty would wait for nobody otherwise, run ahead, and
+/// overwrite lines that others have yet to read.
 ///
 /// A thread does the same line of every share, in both trips, and waits for no other thread.
 /// In place is allowed: a thread has sent its line of every share before it writes any of them.
@@ -36,7 +37,7 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
   const int me = arguments.rank;
   const std::uint64_t lines = output.payloads();
   const std::uint64_t share = arguments.share;
-  const bool takes_results = !scatters && arguments.keeps_result();
+  const bool keeps = arguments.keeps_result();
   const std::uint64_t line_step = scatters ? 0 : share;
   const std::uint64_t threads = Group::size();
   const std::uint64_t first = place.cta * threads;
@@ -92,27 +93,19 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
       alive = lanes.receive_from_all(0, slot_at(i), arrivals);
       if (!alive) break;
       const auto result = lanes.reduce(reduction, mine, arrivals);
-      if (scatters || arguments.root < 0 || arguments.root == me) output.store(line, result);
-      if (scatters) continue;
-      if (arguments.root < 0) {
-        lanes.send_to_all(1, slot_at(i), Line::encode(result));
-      } else {
-        lanes.for_each_peer([&](int owner, int peer) {
-          if (owner != arguments.root) return;
-          lanes.send(owner, peer, 1, slot_at(i), Line::encode(result));
-        });
-      }
+      if (!scatters) lanes.send_to_all(1, slot_at(i), Line::encode(result));
+      if (keeps) output.store(line, result);
     }
     if (!alive) break;
     if (!scatters) lanes.publish();
 
-    for (std::uint64_t i = 0; i < batch && alive && takes_results; ++i) {
+    for (std::uint64_t i = 0; i < batch && alive && !scatters; ++i) {
       const auto exists = [&](int owner) { return line_of(owner, index + i * step) < lines; };
       typename Lanes<Line, kRanks>::Arrivals results{};  // short shares leave some out
       alive = lanes.receive_from(1, slot_at(i), results, exists);
       if (!alive) break;
       lanes.for_each_peer([&](int owner, int peer) {
-        if (!exists(owner)) return;
+        if (!keeps || !exists(owner)) return;
         output.store(line_of(owner, index + i * step), Line::payload(results.raw[peer]));
       });
     }

@@ -3,15 +3,11 @@
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "oriel/device/group.hpp"
 #include "oriel/device/memory.hpp"
 
 #include "kernels/algorithms/exchange_streams.hpp"
-#include "kernels/algorithms/family.hpp"
-#include "kernels/algorithms/payload.hpp"
-#include "kernels/algorithms/reduction.hpp"
 #include "kernels/cuda/copy_bytes.cuh"
 #include "kernels/cuda/signatures.cuh"
 #include "kernels/plan/exchange.hpp"
@@ -25,9 +21,6 @@ struct CopyMover {
 
   __device__ void send(std::byte* slot, const std::byte* from, std::uint64_t bytes) const {
     copy_bytes<Group>(slot, from, bytes);
-  }
-  __device__ void receive(std::byte* to, const std::byte* slot, std::uint64_t bytes) const {
-    copy_bytes<Group>(to, slot, bytes);
   }
   __device__ void place(std::byte* to, const std::byte* from, std::uint64_t bytes) const {
     copy_bytes<Group>(to, from, bytes);

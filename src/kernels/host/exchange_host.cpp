@@ -30,9 +30,6 @@ class HostExchangeMover {
   void send(std::byte* slot, const std::byte* from, std::uint64_t bytes) const {
     copy_(slot, from, bytes, false);
   }
-  void receive(std::byte* to, const std::byte* from, std::uint64_t bytes) const {
-    copy_(to, from, bytes, passes_caches_);
-  }
   void place(std::byte* to, const std::byte* from, std::uint64_t bytes) const {
     copy_(to, from, bytes, passes_caches_);
   }
@@ -84,7 +81,7 @@ class HostExchange {
   bool run() {
     for (std::int32_t i = 0; i < arguments_.copies; ++i) {
       const LocalCopy& copy = arguments_.copy[i];
-      mover_.receive(copy.to, copy.from, copy.bytes);
+      mover_.place(copy.to, copy.from, copy.bytes);
     }
     for (;;) {
       Round round;

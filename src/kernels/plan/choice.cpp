@@ -24,6 +24,12 @@ std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
   return b == 1 ? a : (a + b - 1) / b;  // a division takes 5 ns, and a CPU rank divides by one
 }
 
+// Multiples of 128 bytes, so that chunks start aligned to a cache line relative to the buffer.
+std::uint64_t round_to_lines(std::uint64_t elements, DataType type) {
+  const std::uint64_t quantum = 128 / size_of(type);
+  return ceil_divide(elements, quantum) * quantum;
+}
+
 // Makes room for a stream whose numbers are within their limits: by smaller chunks, and where even
 // the smallest are too large, by fewer of them on their way. CTAs cannot make room: each has rings
 // of its own. False if there is room for none.
@@ -92,12 +98,6 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
   const auto threads = static_cast<std::uint64_t>(plan.threads);
   const auto turns = ceil_divide(lines, threads * static_cast<std::uint64_t>(plan.ctas));
   return turns * threads * kLineBytes <= layout.lane_bytes[shared ? 1 : 0];
-}
-
-// Multiples of 128 bytes, so that chunks start aligned to a cache line relative to the buffer.
-static std::uint64_t round_to_lines(std::uint64_t elements, DataType type) {
-  const std::uint64_t quantum = 128 / size_of(type);
-  return ceil_divide(elements, quantum) * quantum;
 }
 
 Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, std::uint64_t count) {

@@ -51,6 +51,7 @@ struct Shape {
   int value = 0;                          // of all elements; 0: they vary
   ReduceOp op = ReduceOp::sum;
   std::uint64_t block = 0;  // of a reduce-scatter, in elements
+  int root = -1;            // of a reduce
 };
 
 // The modes of the float unit, without the flags that arithmetic leaves behind.
@@ -99,6 +100,28 @@ class Ranks {
       wrong[static_cast<std::size_t>(rank)] = play<T>(rank, type, shape, seed, expected);
     });
     return std::accumulate(wrong.begin(), wrong.end(), std::uint64_t{0});
+  }
+
+  /// Reduces to shape.root `calls` times in a row, while the root is slow. Returns how many ranks
+  /// had a failure, a wrong result at the root, or another's result elsewhere.
+  int wrong_reduces(const Shape& shape, int calls) const {
+    REQUIRE(fits(plan_of(shape), Backend::host, layout_, DataType::i32, shape.count));
+    std::atomic<int> wrong{0};
+    on_ranks([&](int rank) {
+      bool good = true;
+      for (int call = 0; call < calls && good; ++call) {
+        const std::vector<std::int32_t> input(shape.count, call * ranks_ + rank);
+        std::vector<std::int32_t> output(shape.count, -1);
+        if (rank == shape.root) std::this_thread::sleep_for(50us);
+        good = reduce(rank, DataType::i32, shape, reinterpret_cast<const std::byte*>(input.data()),
+                      reinterpret_cast<std::byte*>(output.data()));
+        const int sum = call * ranks_ * ranks_ + ranks_ * (ranks_ - 1) / 2;
+        const int expected = rank == shape.root ? sum : -1;
+        good = good && std::count(output.begin(), output.end(), expected) == std::ssize(output);
+      }
+      if (!good) ++wrong;
+    });
+    return wrong;
   }
 
   /// Reduces inputs[rank] on each rank with its own control word of the float unit; by rank, the
@@ -200,6 +223,7 @@ class Ranks {
     AllReduceArguments arguments;
     arguments.count = shape.count;
     arguments.block = shape.block;
+    arguments.root = shape.root;
     arguments.scratch = scratch(0);
     arguments.flat_base = scratch(0);
     arguments.stride_4g = 1;
@@ -271,6 +295,20 @@ TEST_CASE("a reduce-scatter of blocks at any alignment gives each rank the sums 
       REQUIRE(ranks.wrong_after<float>(DataType::f32, shape, with) == 0);
       REQUIRE(ranks.wrong_after<std::uint8_t>(DataType::u8, shape, with) == 0);
       REQUIRE(ranks.wrong_after<device::f16>(DataType::f16, shape, with) == 0);
+    }
+  }
+}
+
+TEST_CASE("reduces in a row to a slow root give it every sum, and the others nothing",
+          "[req:5.8]") {
+  const int count = GENERATE(2, 3, 7);
+  const Ranks ranks(count);
+  for (const Algorithm algorithm : kAlgorithms) {
+    for (const std::uint64_t elements : {1u, 5u, 130u}) {  // some shares are empty
+      Shape shape{algorithm, elements};
+      shape.root = static_cast<int>(elements) % count;
+      INFO(count << " ranks, " << name_of(algorithm) << ", " << elements << " elements");
+      REQUIRE(ranks.wrong_reduces(shape, 40) == 0);
     }
   }
 }
