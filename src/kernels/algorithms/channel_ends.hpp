@@ -10,6 +10,7 @@
 #include "oriel/device/window.hpp"
 
 #include "kernels/algorithms/far_word.hpp"
+#include "kernels/algorithms/packet_slot.hpp"
 #include "kernels/plan/exchange.hpp"
 #include "kernels/plan/layout.hpp"
 
@@ -21,6 +22,10 @@
 /// again. In a group of threads, one thread does these accesses and a sync() joins it to the
 /// others. Between teams the NIC writes the data, then the ready word; and the credit of a slot
 /// also says that the NIC has read the sender's copy of it.
+///
+/// Packets need no order: each proves by its flag that it has arrived. The receiver loads all of a
+/// slot, then stores the packet credit with release; the sender loads that with acquire before it
+/// writes the slot again.
 ///
 /// A receiver stores where a message is wanted, then the offer's word with release; the sender
 /// loads that word with acquire before it stores there. What it asked with needs no order: the
@@ -115,6 +120,19 @@ class LanePlaces {
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t slot_at_peer(std::uint64_t number) const {
     return layout_.rings + ring_place(peers_, number);
   }
+  /// How many packet slots the peer has emptied, in this rank's memory.
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t packet_credit() const {
+    return credit() + kPacketCreditPlace;
+  }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t packet_credit_at_peer() const {
+    return credit_at_peer() + kPacketCreditPlace;
+  }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t packet_slot(std::uint64_t number) const {
+    return packet_slot_of(own_, number);
+  }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t packet_slot_at_peer(std::uint64_t number) const {
+    return packet_slot_of(peers_, number);
+  }
 
  private:
   /// Index of a channel among those that `owner` keeps state of.
@@ -132,6 +150,11 @@ class LanePlaces {
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t ring_place(std::uint64_t channel,
                                                          std::uint64_t number) const {
     return (channel * layout_.depth + (number & (layout_.depth - 1))) * layout_.slot_bytes;
+  }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t packet_slot_of(std::uint64_t channel,
+                                                             std::uint64_t number) const {
+    const std::uint64_t slot = channel * layout_.depth + (number & (layout_.depth - 1));
+    return layout_.packets + slot * layout_.packet_slot_bytes;
   }
 
   const ChannelLayout& layout_;
@@ -209,6 +232,28 @@ class ChannelLane {
   ORIEL_DEVICE_FN std::byte* at_peer(std::uint64_t offset) const {
     return places_.flat(index_, offset);
   }
+  /// Packet slot `number`, at the peer or from it.
+  ORIEL_DEVICE_FN PacketSlot<Group, M> packets_to(std::uint64_t number) const {
+    return {places_.at(index_, lane_.packet_slot_at_peer(number)), number};
+  }
+  ORIEL_DEVICE_FN PacketSlot<Group, M> packets_from(std::uint64_t number) const {
+    return {places_.here(lane_.packet_slot(number)), number};
+  }
+  /// One thread.
+  ORIEL_DEVICE_FN std::uint64_t packet_credit() const { return load(lane_.packet_credit()); }
+  /// Tells the peer that `count` packet slots have been emptied, which all threads of the group
+  /// have done.
+  template <device::Order kOrder>
+  ORIEL_DEVICE_FN void give_packets_back(std::uint64_t count) const {
+    Group::sync();
+    if (Group::rank() == 0) {
+      M::template store<kOrder>(word_at_peer(lane_.packet_credit_at_peer()), count);
+    }
+    places_.wake(index_);
+  }
+  /// Wakes the peer, which is of this team.
+  ORIEL_DEVICE_FN void wake_peer() const { places_.wake(index_); }
+
   /// Tells the peer of slot `number`, which the group has filled with `bytes` bytes. False if the
   /// queue has failed.
   ORIEL_DEVICE_FN bool publish(std::uint64_t number, std::uint64_t bytes,
@@ -282,6 +327,8 @@ class LaneCursor {
   ORIEL_DEVICE_FN bool done() const { return item_ >= last_; }
   ORIEL_DEVICE_FN std::byte* data() const { return message().data + at_; }
   ORIEL_DEVICE_FN std::uint32_t signature() const { return message().signature; }
+  /// Whether the message goes in packets.
+  ORIEL_DEVICE_FN bool in_packets() const { return message().bytes <= layout_.most_packet_bytes; }
   /// Whether the next step is the first of a message that its sender asks for.
   ORIEL_DEVICE_FN bool asks() const {
     return at_ == begin_ && message().bytes >= layout_.least_direct_bytes;
@@ -294,7 +341,9 @@ class LaneCursor {
   /// Bytes that the next step moves.
   ORIEL_DEVICE_FN std::uint64_t bytes() const {
     const std::uint64_t left = end_ - at_;
-    const std::uint64_t most = direct_ ? layout_.direct_bytes : layout_.slot_bytes;
+    std::uint64_t most = layout_.slot_bytes;
+    if (direct_) most = layout_.direct_bytes;
+    if (in_packets()) most = layout_.packet_bytes;
     return left < most ? left : most;
   }
   ORIEL_DEVICE_FN void advance() {

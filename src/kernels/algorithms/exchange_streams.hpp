@@ -43,7 +43,10 @@ class SendStream {
         lane_(arguments, arguments.run[run], lane),
         cursor_(arguments, lane_.layout(), run, lane) {
     if (cursor_.done()) return;
-    sent_ = device::Memory::load<device::Order::weak>(&lane_.counters()->sent);
+    const ChannelCounters* const counters = lane_.counters();
+    sent_ = device::Memory::load<device::Order::weak>(&counters->sent);
+    packets_sent_ = device::Memory::load<device::Order::weak>(&counters->packets_sent);
+    packet_credit_ = device::Memory::load<device::Order::weak>(&counters->packet_credit);
     credit_ = sent_;  // looked up when a slot is needed: the last call may have left some full
     credit_ -= lane_.layout().depth;
   }
@@ -52,6 +55,10 @@ class SendStream {
   ORIEL_DEVICE_FN std::int32_t peer() const { return lane_.peer(); }
   /// Any one thread of the group.
   ORIEL_DEVICE_FN bool is_ready() {
+    if (cursor_.in_packets()) {
+      if (!has_packet_slot()) packet_credit_ = lane_.packet_credit();
+      return has_packet_slot();
+    }
     if (!has_slot()) {
       credit_ = lane_.credit();
       if (!has_slot()) return false;
@@ -59,6 +66,10 @@ class SendStream {
     return !cursor_.asks() || has_offer();
   }
   ORIEL_DEVICE_FN bool step() {
+    if (cursor_.in_packets()) {
+      send_packets();
+      return true;
+    }
     if (cursor_.asks() && !take_offer()) return false;
     const std::uint64_t bytes = cursor_.bytes();
     if (cursor_.is_direct()) {
@@ -72,15 +83,30 @@ class SendStream {
     return true;
   }
   ORIEL_DEVICE_FN void finish() {
-    if (Group::rank() == 0) {
-      device::Memory::store<device::Order::weak>(&lane_.counters()->sent, sent_);
-    }
+    if (Group::rank() != 0) return;
+    ChannelCounters* const counters = lane_.counters();
+    device::Memory::store<device::Order::weak>(&counters->sent, sent_);
+    device::Memory::store<device::Order::weak>(&counters->packets_sent, packets_sent_);
+    device::Memory::store<device::Order::weak>(&counters->packet_credit, packet_credit_);
   }
 
  private:
   ORIEL_DEVICE_FN bool has_slot() const {
     return static_cast<std::int64_t>(sent_ - credit_) <
            static_cast<std::int64_t>(lane_.layout().depth);
+  }
+  ORIEL_DEVICE_FN bool has_packet_slot() const {
+    return packets_sent_ - packet_credit_ < lane_.layout().depth;
+  }
+  ORIEL_DEVICE_FN void send_packets() {
+    const bool sweeps = packets_sent_ % kPacketSweep < lane_.layout().depth;
+    const std::uint64_t fill = sweeps ? lane_.layout().packet_bytes / sizeof(std::uint64_t) : 0;
+    // As a ready word, of the slot that comes next: it tells the place among the messages, too.
+    lane_.packets_to(packets_sent_)
+        .send(ready_word(sent_, cursor_.signature()), cursor_.data(), cursor_.bytes(), fill);
+    lane_.wake_peer();
+    ++packets_sent_;
+    cursor_.advance();
   }
   /// Only the thread that calls this has asked, and has the offer.
   ORIEL_DEVICE_FN bool has_offer() {
@@ -107,6 +133,8 @@ class SendStream {
   LaneCursor cursor_;
   std::uint64_t sent_ = 0;
   std::uint64_t credit_ = 0;
+  std::uint64_t packets_sent_ = 0;
+  std::uint64_t packet_credit_ = 0;  // as last seen: nearly always there is one
   std::uint64_t offer_ = 0;
   std::byte* target_ = nullptr;  // where the message that is sent past the slots begins
   bool has_asked_ = false;
@@ -122,20 +150,31 @@ class ReceiveStream {
         lane_(arguments, arguments.run[run], lane),
         cursor_(arguments, lane_.layout(), run, lane) {
     if (cursor_.done()) return;
-    received_ = device::Memory::load<device::Order::weak>(&lane_.counters()->received);
+    const ChannelCounters* const counters = lane_.counters();
+    received_ = device::Memory::load<device::Order::weak>(&counters->received);
+    packets_received_ = device::Memory::load<device::Order::weak>(&counters->packets_received);
+    packets_given_ = device::Memory::load<device::Order::weak>(&counters->packets_given);
+    // The kernel before this one has ended, and its loads with it.
+    constexpr auto kOrder = ORIEL_DEVICE_CODE ? device::Order::relaxed : device::Order::release;
+    if (cursor_.in_packets() && packets_received_ != packets_given_) give_packets_back<kOrder>();
     offer_place();
   }
 
   ORIEL_DEVICE_FN bool done() const { return cursor_.done(); }
   ORIEL_DEVICE_FN std::int32_t peer() const { return lane_.peer(); }
   ORIEL_DEVICE_FN bool is_ready() {
+    if (cursor_.in_packets()) return has_packets() || has_slot();
+    if (has_packets_instead_) return true;
     word_ = lane_.ready(received_);
     // Who asks for the place of another message is not going to fill the slot.
-    return (word_ & ~kAsks) >> kSignatureBits == received_ + 1 && (!is_question() || differs());
+    if (is_next(word_ & ~kAsks)) return !is_question() || differs();
+    if (++polls_ % kPollsPerLook == 0) has_packets_instead_ = look_for_packets();
+    return has_packets_instead_;
   }
   ORIEL_DEVICE_FN bool step() {
+    if (cursor_.in_packets()) return receive_packets();
     // Only the thread that has called is_ready() has the word.
-    const bool is_other = Group::rank() == 0 && differs();
+    const bool is_other = Group::rank() == 0 && (has_packets_instead_ || differs());
     if (is_other) report_other_message(arguments_, peer());
     if (Group::any(is_other)) return false;
     if (!cursor_.is_direct()) {
@@ -143,16 +182,77 @@ class ReceiveStream {
     }
     if (!lane_.give_back(++received_)) return false;
     cursor_.advance();
-    if (!done()) offer_place();
+    if (!done()) prepare();
     return true;
   }
   ORIEL_DEVICE_FN void finish() {
-    if (Group::rank() == 0) {
-      device::Memory::store<device::Order::weak>(&lane_.counters()->received, received_);
-    }
+    if (Group::rank() != 0) return;
+    ChannelCounters* const counters = lane_.counters();
+    device::Memory::store<device::Order::weak>(&counters->received, received_);
+    device::Memory::store<device::Order::weak>(&counters->packets_received, packets_received_);
+    device::Memory::store<device::Order::weak>(&counters->packets_given, packets_given_);
   }
 
  private:
+  /// Packet slots for which credit is given at once, but for what a launch begins with.
+  static constexpr std::uint64_t kPacketsOwed = 2;
+  /// Polls of a slot for each look whether the sender has sent packets instead.
+  static constexpr std::uint32_t kPollsPerLook = 64;
+
+  /// Whether `word` is a ready word of the next slot.
+  ORIEL_DEVICE_FN bool is_next(std::uint64_t word) const {
+    return word >> kSignatureBits == received_ + 1;
+  }
+  /// Whether the sender has filled the next slot, or asks for its message.
+  ORIEL_DEVICE_FN bool has_slot() const { return is_next(lane_.ready(received_) & ~kAsks); }
+  /// On a GPU the step itself waits: each thread of the group for the packets that it needs.
+  ORIEL_DEVICE_FN bool has_packets() const {
+    return ORIEL_DEVICE_CODE || lane_.packets_from(packets_received_).has_arrived(cursor_.bytes());
+  }
+  /// Whether the sender has sent packets where this rank expects the next slot.
+  ORIEL_DEVICE_FN bool look_for_packets() const {
+    if (lane_.layout().packet_bytes == 0) return false;
+    std::uint64_t header = 0;
+    return lane_.packets_from(packets_received_).has_header(header) && is_next(header);
+  }
+  ORIEL_DEVICE_FN bool receive_packets() {
+    const PacketSlot<Group, M> slot = lane_.packets_from(packets_received_);
+    // What was sent before a slot is there once the slot is.
+    const auto await = [&](const auto& arrived) {
+      bool is_slot = false;
+      const auto ready = [&] {
+        if (arrived()) return true;
+        is_slot = has_slot();
+        return is_slot;
+      };
+      const auto outcome = device::wait_until<M>(ready, arguments_.wait, {peer(), 0});
+      return outcome == device::WaitOutcome::ready && (!is_slot || arrived());
+    };
+    std::uint64_t header = 0;
+    const bool alive = slot.receive(header, cursor_.data(), cursor_.bytes(), await);
+    const bool is_other =
+        Group::rank() == 0 &&
+        (alive ? header != ready_word(received_, cursor_.signature()) : has_slot());
+    if (is_other) report_other_message(arguments_, peer());
+    if (Group::any(!alive || is_other)) return false;
+    ++packets_received_;
+    cursor_.advance();
+    if (!done()) prepare();
+    return true;
+  }
+  /// Tells the sender what it may need for the message that comes next.
+  ORIEL_DEVICE_FN void prepare() {
+    offer_place();
+    if (!cursor_.in_packets()) return;
+    if (packets_received_ - packets_given_ >= kPacketsOwed) {
+      give_packets_back<device::Order::release>();
+    }
+  }
+  template <device::Order kOrder>
+  ORIEL_DEVICE_FN void give_packets_back() {
+    lane_.template give_packets_back<kOrder>(packets_received_);
+    packets_given_ = packets_received_;
+  }
   ORIEL_DEVICE_FN bool is_question() const { return (word_ & kAsks) != 0; }
   ORIEL_DEVICE_FN bool differs() const {
     return (word_ & ((1u << kSignatureBits) - 1)) != cursor_.signature();
@@ -170,6 +270,10 @@ class ReceiveStream {
   LaneCursor cursor_;
   std::uint64_t received_ = 0;
   std::uint64_t word_ = 0;
+  std::uint64_t packets_received_ = 0;
+  std::uint64_t packets_given_ = 0;  // credit for so many
+  std::uint32_t polls_ = 0;
+  bool has_packets_instead_ = false;
 };
 
 /// Runs one stream with a group of threads to its end. False, for all threads of the group, if a

@@ -14,6 +14,16 @@ namespace {
 constexpr std::uint64_t kAlignment = 4096;
 constexpr std::uint64_t kSlotQuantum = 128;
 
+/// Of a packet of 8 bytes of data. A slot has one more, for its header.
+constexpr std::uint64_t kPacketBytes = 16;
+
+/// Packets of a channel. They take twice the bytes of their data, but neither a fence nor a flag.
+struct PacketShape {
+  std::uint32_t bytes = 0;             ///< data of a slot, a multiple of 128; 0: no packets
+  std::uint32_t most_bytes = 0;        ///< of one lane's part of a message
+  std::uint32_t least_lane_bytes = 1;  ///< as in ChannelShape
+};
+
 /// Sizes that suit a backend: a warp moves a slot of 4 KiB with one batch of loads; a CPU thread
 /// copies slots that stay in its second-level cache.
 struct ChannelShape {
@@ -22,13 +32,14 @@ struct ChannelShape {
   std::uint64_t most_slot_bytes;
   std::uint32_t least_lane_bytes;
   std::uint64_t least_direct_bytes;
+  PacketShape packets;
 };
 constexpr std::uint64_t kNever = ~std::uint64_t{0};
-constexpr ChannelShape kGpuShape = {4, 1, 16 << 10, 4 << 10, 64 << 10};
-constexpr ChannelShape kHostShape = {4, 1, 16 << 10, 64 << 10, 8 << 10};
+constexpr ChannelShape kGpuShape = {4, 1, 16 << 10, 4 << 10, 64 << 10, {2 << 10, 4 << 10, 1 << 10}};
+constexpr ChannelShape kHostShape = {4, 1, 16 << 10, 64 << 10, 8 << 10, {128, 56, 128}};
 /// Between teams each slot takes an entry of a send queue, and a credit comes a round trip later.
-constexpr ChannelShape kFarGpuShape = {8, 4, 32 << 10, 32 << 10, kNever};
-constexpr ChannelShape kFarHostShape = {8, 4, 64 << 10, 64 << 10, kNever};
+constexpr ChannelShape kFarGpuShape = {8, 4, 32 << 10, 32 << 10, kNever, {}};
+constexpr ChannelShape kFarHostShape = {8, 4, 64 << 10, 64 << 10, kNever, {}};
 /// A CPU thread serves its other peers, and looks whether it is to end, after so many bytes.
 constexpr std::uint32_t kDirectBytes = 1 << 20;
 constexpr std::int32_t kFarGpuLanes = 4;
@@ -51,6 +62,20 @@ std::uint64_t far_rings(const ChannelShape& shape, std::uint64_t peers, std::uin
   return bytes / (peers * 2 * shape.depth * kLeastFarSlot);
 }
 
+/// Sets what concerns packets but for their place. Returns the bytes that they take.
+std::uint64_t lay_out_packets(const ChannelShape& shape, ChannelLayout& layout) {
+  const PacketShape& packets = shape.packets;
+  if (packets.bytes == 0) return 0;
+  const auto lanes = static_cast<std::uint64_t>(layout.lanes);
+  layout.packet_bytes = packets.bytes;
+  layout.packet_lane_bytes = packets.least_lane_bytes;
+  layout.most_packet_bytes = lanes * packets.most_bytes;
+  layout.least_direct_bytes = std::max(layout.least_direct_bytes, layout.most_packet_bytes + 1);
+  layout.packet_slot_bytes =
+      static_cast<std::uint32_t>(round_up(packets.bytes * 2 + kPacketBytes, kSlotQuantum));
+  return peers_of(layout.ranks) * lanes * layout.depth * layout.packet_slot_bytes;
+}
+
 ChannelLayout lay_out(const ChannelShape& shape, int ranks, std::int32_t lanes, bool staged,
                       std::uint64_t offset, std::uint64_t bytes) {
   ChannelLayout layout;
@@ -68,7 +93,8 @@ ChannelLayout lay_out(const ChannelShape& shape, int ranks, std::int32_t lanes, 
   static_assert(kGpuShape.depth * sizeof(std::uint64_t) <= kSectorBytes);
   static_assert(kHostShape.depth * sizeof(std::uint64_t) <= kSectorBytes);
   static_assert(kFarGpuShape.depth * sizeof(std::uint64_t) <= kSectorBytes);
-  layout.rings = round_up(layout.ready + channels * kSectorBytes, kAlignment);
+  layout.packets = round_up(layout.ready + channels * kSectorBytes, kAlignment);
+  layout.rings = round_up(layout.packets + lay_out_packets(shape, layout), kAlignment);
   const std::uint64_t used = layout.rings - offset;
   const std::uint64_t left = bytes > used ? bytes - used : 0;
   const std::uint64_t rings = staged ? 2 : 1;

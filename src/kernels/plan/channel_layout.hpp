@@ -19,6 +19,11 @@
 /// there, and only then fills the ready word; the slot stays empty. So no rank stores into a
 /// window before its owner is in the same call.
 ///
+/// A short message between ranks of a team goes in packets, which show by themselves that they have
+/// arrived (oriel/device/packet.hpp). They have a ring of their own beside the slots. Credits for
+/// it are given late, when the next message is wanted: nothing waits for one where messages go both
+/// ways.
+///
 /// A rank has two sets of channels: to the ranks of its LSA team, whose memory it can write, and to
 /// those of other teams, which its NIC writes to. A sender fills a slot of another team's rank in
 /// its own memory first, in a ring of the same shape.
@@ -27,8 +32,14 @@ namespace oriel::kernels {
 /// Counters of one channel at one of its ends. They count slots since the communicator started.
 /// They live in device memory, so that a replayed graph continues where the last call ended.
 struct alignas(16) ChannelCounters {
-  std::uint64_t sent;      ///< slots filled on the channel to the peer
-  std::uint64_t received;  ///< slots emptied of the channel from the peer
+  // Of the channel to the peer:
+  std::uint64_t sent;           ///< slots filled
+  std::uint64_t packets_sent;   ///< packet slots filled
+  std::uint64_t packet_credit;  ///< how many of these the peer had emptied when last looked up
+  // Of the channel from the peer:
+  std::uint64_t received;  ///< slots emptied
+  std::uint64_t packets_received;
+  std::uint64_t packets_given;  ///< how many of these credit has been given for
 };
 
 /// What the sender of a message finds beside the credits of its channel.
@@ -37,7 +48,8 @@ struct ChannelOffer {
       offset;          ///< of the message's part of this lane in the receiver's slot, or kNoOffset
   std::uint64_t word;  ///< as a ready word, of the slot that the part begins with
 };
-inline constexpr std::uint64_t kOfferPlace = 16;  ///< bytes behind the credit
+inline constexpr std::uint64_t kOfferPlace = 16;        ///< bytes behind the credit
+inline constexpr std::uint64_t kPacketCreditPlace = 8;  ///< likewise
 
 /// Offsets in bytes from the start of the scratch memory; the same at both ends of each channel.
 /// Peers are indices in the LSA team, or world ranks.
@@ -48,11 +60,12 @@ struct ChannelLayout {
   std::uint64_t counters = 0;  ///< of this rank: [peer][lane] ChannelCounters
   std::uint64_t credits = 0;   ///< at the sender: [receiver][lane], a word in a sector of its own
   std::uint64_t ready = 0;     ///< at the receiver: [sender][lane][slot], a word
+  std::uint64_t packets = 0;   ///< at the receiver: [sender][lane][slot], packet_slot_bytes
   std::uint64_t rings = 0;     ///< at the receiver: [sender][lane][slot], slot_bytes
   std::uint64_t staging = 0;   ///< at the sender: [receiver][lane][slot]; 0 inside a team
   std::uint64_t total_bytes = 0;
   std::uint32_t slot_bytes = 0;   ///< a multiple of 128
-  std::uint32_t depth = 0;        ///< slots of a ring, a power of two
+  std::uint32_t depth = 0;        ///< slots of a ring, and of one of packets; a power of two
   std::uint32_t credit_step = 1;  ///< slots for which credit is given at once, between teams
   std::int32_t ranks = 1;
   std::int32_t lanes = 1;
@@ -61,6 +74,11 @@ struct ChannelLayout {
   /// A message of at least so many bytes is asked for.
   std::uint64_t least_direct_bytes = ~std::uint64_t{0};
   std::uint32_t direct_bytes = 0;  ///< most that one step stores at the receiver
+  /// A message of at most so many bytes goes in packets.
+  std::uint64_t most_packet_bytes = 0;
+  std::uint32_t packet_lane_bytes = 1;  ///< as least_lane_bytes, for messages in packets
+  std::uint32_t packet_bytes = 0;       ///< data of a packet slot
+  std::uint32_t packet_slot_bytes = 0;  ///< its memory
 };
 
 /// Divides `bytes` of scratch memory from `offset` on among the channels of a team of `ranks`
@@ -83,7 +101,9 @@ ORIEL_DEVICE_FN LaneCut cut_over_lanes(const ChannelLayout& layout, std::uint64_
   LaneCut cut;
   if (bytes == 0) return cut;
   const auto most = static_cast<std::uint64_t>(layout.lanes);
-  std::uint64_t lanes = (bytes + layout.least_lane_bytes - 1) / layout.least_lane_bytes;
+  const std::uint64_t least =
+      bytes <= layout.most_packet_bytes ? layout.packet_lane_bytes : layout.least_lane_bytes;
+  std::uint64_t lanes = (bytes + least - 1) / least;
   if (lanes > most) lanes = most;
   cut.piece = ((bytes + lanes - 1) / lanes + 127) / 128 * 128;
   cut.lanes = static_cast<std::int32_t>((bytes + cut.piece - 1) / cut.piece);

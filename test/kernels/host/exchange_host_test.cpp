@@ -34,7 +34,9 @@ class Team {
         layout_(make_channel_layout(Backend::host, ranks, 1, 4096, channel_bytes)),
         memory_(ranks, 4096 + layout_.total_bytes + kRoom * sizeof(std::uint32_t)),
         mapping_(memory_),
-        failures_(static_cast<std::size_t>(ranks)) {}
+        failures_(static_cast<std::size_t>(ranks)) {
+    layout_.most_packet_bytes = 5 * layout_.packet_bytes;  // more than the ring holds
+  }
 
   int ranks() const { return ranks_; }
   const ChannelLayout& layout() const { return layout_; }
@@ -277,6 +279,23 @@ TEST_CASE("two ranks whose messages differ in size are told so, and nothing hang
   CHECK(good == 1);  // the sender has long gone
   CHECK(team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::world_signature));
   CHECK(team.failure(1).rank == 0);
+}
+
+TEST_CASE("a message in packets and one in slots do not pass for each other", "[req:5.3]") {
+  for (const bool sends_packets : {true, false}) {
+    Team team(2, 1 << 14);
+    const std::uint64_t in_packets = team.layout().most_packet_bytes;
+    Bytes data(in_packets + 1);
+    const int good = team.on_ranks([&](int rank) {
+      std::mt19937_64 random(1);
+      const std::uint64_t bytes = (rank == 0) == sends_packets ? 8 : in_packets + 1;
+      const std::vector<PointToPoint> calls = {{rank == 0, data.data(), bytes, 1 - rank}};
+      const auto exchange = exchange_of(calls, rank);
+      return Team::run(test::launches_of(exchange.value(), team.facts(rank)), random);
+    });
+    CHECK(good == 1);
+    CHECK(team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::world_signature));
+  }
 }
 
 TEST_CASE("a send to oneself without its receive is refused", "[req:5.10]") {

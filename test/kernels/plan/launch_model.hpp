@@ -54,10 +54,12 @@ class LaunchModel {
   }
 
  private:
-  /// A lane's part of one message: slots, the first of which may wait for the receiver's offer.
+  /// A lane's part of one message: slots of packets, or others, the first of which may wait for the
+  /// receiver's offer.
   struct Part {
     std::uint64_t left;
     bool asks;
+    bool in_packets;
   };
   /// What one lane still has to send to, or receive from, one peer.
   struct Stream {
@@ -66,6 +68,7 @@ class LaunchModel {
     int lane = 0;
     std::uint32_t depth = 0;
     std::uint32_t credit_step = 1;
+    bool has_begun = false;  // with its first part
     std::deque<Part> parts = {};
   };
   struct Cta {
@@ -90,6 +93,9 @@ class LaunchModel {
     std::uint64_t sent = 0;
     std::uint64_t received = 0;
     std::uint64_t offered = 0;  // one more than the slot that the offered message begins with
+    std::uint64_t packets_sent = 0;
+    std::uint64_t packets_received = 0;
+    std::uint64_t packet_credit = 0;
   };
 
   static void add_slots(Running& made, const kernels::ChannelLayout& channels, int first_stream,
@@ -98,7 +104,9 @@ class LaunchModel {
     for (int lane = 0; lane < cut.lanes; ++lane) {
       const std::uint64_t begin = static_cast<std::uint64_t>(lane) * cut.piece;
       const std::uint64_t part = std::min(cut.piece, bytes - begin);
-      const std::uint64_t slots = (part + channels.slot_bytes - 1) / channels.slot_bytes;
+      const bool in_packets = bytes <= channels.most_packet_bytes;
+      const std::uint64_t slot_bytes = in_packets ? channels.packet_bytes : channels.slot_bytes;
+      const std::uint64_t slots = (part + slot_bytes - 1) / slot_bytes;
       auto& streams =
           made.ctas.at(static_cast<std::size_t>(first_stream + lane) % made.ctas.size()).streams;
       stream.lane = lane;
@@ -109,7 +117,7 @@ class LaunchModel {
       };
       const auto found = std::find_if(streams.begin(), streams.end(), same);
       Stream& one = found == streams.end() ? streams.emplace_back(stream) : *found;
-      one.parts.push_back({slots, bytes >= channels.least_direct_bytes});
+      one.parts.push_back({slots, bytes >= channels.least_direct_bytes, in_packets});
     }
   }
   static Running make(int communicator, const Launch& launch) {
@@ -188,6 +196,10 @@ class LaunchModel {
   bool can_move(int rank, const Running& launch, const Stream& stream) {
     if (stream.parts.empty()) return false;
     const Channel& on = channel(rank, launch, stream);
+    if (stream.parts.front().in_packets) {
+      if (!stream.sends) return on.packets_sent > on.packets_received || owes_credit(on, stream);
+      return on.packets_sent - on.packet_credit < stream.depth;
+    }
     if (!stream.sends) return on.sent > on.received || owes_offer(on, stream);
     if (stream.parts.front().asks && on.offered != on.sent + 1) return false;
     // Between teams credits come for half a ring at a time.
@@ -196,15 +208,28 @@ class LaunchModel {
   bool step(int rank, const Running& launch, Stream& stream) {
     if (!can_move(rank, launch, stream)) return false;
     Channel& on = channel(rank, launch, stream);
-    if (!stream.sends && owes_offer(on, stream)) {
-      on.offered = on.received + 1;
-      return true;
-    }
-    ++(stream.sends ? on.sent : on.received);
     Part& part = stream.parts.front();
+    if (part.in_packets) {
+      if (!stream.sends && owes_credit(on, stream)) {
+        on.packet_credit = on.packets_received;
+        return true;
+      }
+      ++(stream.sends ? on.packets_sent : on.packets_received);
+    } else {
+      if (!stream.sends && owes_offer(on, stream)) {
+        on.offered = on.received + 1;
+        return true;
+      }
+      ++(stream.sends ? on.sent : on.received);
+    }
+    stream.has_begun = true;
     part.asks = false;
     if (--part.left == 0) stream.parts.pop_front();
     return true;
+  }
+  /// Credit for packets is given when a launch begins, and in it for every second slot.
+  static bool owes_credit(const Channel& on, const Stream& stream) {
+    return on.packets_received - on.packet_credit >= (stream.has_begun ? 2u : 1u);
   }
   static bool owes_offer(const Channel& on, const Stream& stream) {
     return stream.parts.front().asks && on.offered != on.received + 1;

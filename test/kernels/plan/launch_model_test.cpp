@@ -37,8 +37,11 @@ ExchangeFacts facts_of(int rank, int ranks, int most_messages = kMostMessages, i
   const int first = rank - rank % team;
   facts.memory.ranks = std::min(team, ranks - first);
   facts.memory.channels = make_channel_layout(Backend::cuda, facts.memory.ranks, kCap, 0, 1 << 20);
-  // Many messages are long enough to be asked for.
-  facts.memory.channels.least_direct_bytes = 2 * std::uint64_t{facts.memory.channels.slot_bytes};
+  // Many messages are long enough to be asked for, and some short enough for a few packets.
+  ChannelLayout& channels = facts.memory.channels;
+  channels.least_direct_bytes = 2 * std::uint64_t{channels.slot_bytes};
+  channels.most_packet_bytes = channels.slot_bytes;
+  channels.packet_bytes = channels.slot_bytes / 8;
   facts.memory.far_channels = make_far_channel_layout(Backend::cuda, ranks, 1 << 20, 1 << 20);
   for (int other = 0; other < ranks; ++other) {
     const bool near = other - other % team == first;

@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "oriel/device/group.hpp"
+#include "oriel/device/packet.hpp"
+
+#include "kernels/algorithms/payload.hpp"
+#include "kernels/plan/exchange.hpp"
+
+/// One slot of a channel's ring of packets: a header, then the data, 8 bytes in a packet. All of
+/// them carry the flag of the slot's number, so no packet is read that is of an earlier message.
+namespace oriel::kernels {
+
+/// Every packet of a slot is written once in so many turns of the lane: flags repeat after 2^32,
+/// and one that a short message has left would look fresh.
+inline constexpr std::uint64_t kPacketSweep = std::uint64_t{1} << 30;
+
+/// Moves data between a user's buffer and a slot, with all threads of a group.
+template <class Group, class M>
+class PacketSlot {
+ public:
+  /// Slot `number` of a lane lies at `slot`, in this rank's memory or a peer's.
+  ORIEL_DEVICE_FN PacketSlot(std::byte* slot, std::uint64_t number)
+      : packets_(reinterpret_cast<device::Packet16*>(slot)),
+        flag_(static_cast<std::uint32_t>(number + 1)) {}
+
+  /// Sends `header` and `bytes` bytes from `from`. `fill` is 0, or how many packets behind the
+  /// header to write in any case.
+  ORIEL_DEVICE_FN void send(std::uint64_t header, const std::byte* from, std::uint64_t bytes,
+                            std::uint64_t fill) const {
+    if (Group::rank() == 0) device::Packet16::send<M>(packets_, header, flag_);
+    with_buffer(from, bytes, [&](const auto& buffer) { send_data(buffer, fill); });
+  }
+
+  /// Whether the header has arrived. One thread.
+  ORIEL_DEVICE_FN bool has_header(std::uint64_t& header) const {
+    return device::Packet16::try_receive<M>(packets_, flag_, header);
+  }
+  /// Whether the header and `bytes` bytes have arrived. One thread.
+  ORIEL_DEVICE_FN bool has_arrived(std::uint64_t bytes) const {
+    std::uint64_t data = 0;
+    for (std::uint64_t i = 0; i <= packets_of(bytes); ++i) {
+      if (!device::Packet16::try_receive<M>(packets_ + i, flag_, data)) return false;
+    }
+    return true;
+  }
+  /// Waits until thread 0 has the header, and until `bytes` bytes are in `to`. Threads wait for
+  /// their own packets only. A long wait is `await(arrived)`, which returns whether `arrived()` has
+  /// come true. False, for this thread, if it has not.
+  template <class Await>
+  ORIEL_DEVICE_FN bool receive(std::uint64_t& header, std::byte* to, std::uint64_t bytes,
+                               const Await& await) const {
+    bool alive = true;
+    with_buffer(to, bytes,
+                [&](const auto& buffer) { alive = receive_data(header, buffer, await); });
+    return alive;
+  }
+
+ private:
+  static constexpr int kDataBytes = device::Packet16::kDataBytes;
+  /// Before the wait that can be ended, whose code would slow down the short ones.
+  static constexpr std::uint32_t kQuickPolls = 256;
+#if ORIEL_DEVICE_CODE
+  static constexpr int kUnroll = 4;
+#else
+  static constexpr int kUnroll = 1;
+#endif
+
+  static ORIEL_DEVICE_FN std::uint64_t packets_of(std::uint64_t bytes) {
+    return (bytes + kDataBytes - 1) / kDataBytes;
+  }
+  /// Calls `action` with the buffer at `address`, as words where it is aligned to them.
+  template <class Byte, class Action>
+  static ORIEL_DEVICE_FN void with_buffer(Byte* address, std::uint64_t bytes,
+                                          const Action& action) {
+    if (((reinterpret_cast<std::uintptr_t>(address) | bytes) & 3) == 0) {
+      action(UserBuffer<std::uint32_t, kDataBytes>(address, bytes / 4));
+    } else {
+      action(UserBuffer<std::uint8_t, kDataBytes>(address, bytes));
+    }
+  }
+
+  template <class Buffer>
+  ORIEL_DEVICE_FN void send_data(const Buffer& buffer, std::uint64_t fill) const {
+    const std::uint64_t packets = buffer.payloads();
+    const std::uint64_t step = Group::size();
+    for (std::uint64_t i = Group::rank(); i < packets; i += kUnroll * step) {
+      std::uint64_t data[kUnroll];
+      ORIEL_DEVICE_UNROLL
+      for (int u = 0; u < kUnroll; ++u) {
+        if (i + u * step >= packets) continue;
+        data[u] = __builtin_bit_cast(std::uint64_t, buffer.load(i + u * step));
+      }
+      ORIEL_DEVICE_UNROLL
+      for (int u = 0; u < kUnroll; ++u) {
+        if (i + u * step >= packets) continue;
+        device::Packet16::send<M>(packets_ + 1 + i + u * step, data[u], flag_);
+      }
+    }
+    for (std::uint64_t i = packets + Group::rank(); i < fill; i += step) {
+      device::Packet16::send<M>(packets_ + 1 + i, 0, flag_);
+    }
+  }
+
+  template <class Buffer, class Await>
+  ORIEL_DEVICE_FN bool receive_data(std::uint64_t& header, const Buffer& buffer,
+                                    const Await& await) const {
+    const std::uint64_t packets = buffer.payloads();
+    const std::uint64_t step = Group::size();
+    bool needs_header = Group::rank() == 0;
+    for (std::uint64_t i = Group::rank(); i < packets; i += kUnroll * step) {
+      std::uint64_t data[kUnroll];
+      // All loads first: they overlap, and mostly find what they want.
+      const auto arrived = [&] {
+        bool fresh = !needs_header || has_header(header);
+        ORIEL_DEVICE_UNROLL
+        for (int u = 0; u < kUnroll; ++u) {
+          if (i + u * step >= packets) continue;
+          const bool one =
+              device::Packet16::try_receive<M>(packets_ + 1 + i + u * step, flag_, data[u]);
+          fresh = fresh && one;
+        }
+        return fresh;
+      };
+      ORIEL_DEVICE_KEEP_LOOP
+      for (std::uint32_t poll = 0; !arrived(); ++poll) {
+        if (poll < kQuickPolls) continue;
+        if (!await(arrived)) return false;
+        break;
+      }
+      needs_header = false;
+      ORIEL_DEVICE_UNROLL
+      for (int u = 0; u < kUnroll; ++u) {
+        if (i + u * step >= packets) continue;
+        using Value = typename Buffer::Value;
+        buffer.store(i + u * step, __builtin_bit_cast(Value, data[u]));
+      }
+    }
+    return true;
+  }
+
+  device::Packet16* packets_;
+  std::uint32_t flag_;
+};
+
+}  // namespace oriel::kernels
