@@ -126,7 +126,7 @@ Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64
 }
 
 Status check_choice(const ChoiceTable& table, Backend backend, const ScratchLayout& layout) {
-  if (table.find(backend, layout.ranks, 0) == nullptr) {
+  if (table.find(backend, layout.ranks, layout.max_ctas, 0) == nullptr) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("the table of algorithms has no line for the backend {}",
                              backend == Backend::cuda ? "cuda" : "host"))
@@ -142,7 +142,7 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
   const std::uint64_t bytes = count * size_of(type);
   const std::uint64_t weight =
       backend == Backend::cuda ? kLineBytes / line_payload(backend, type) : 1;
-  const TableEntry* entry = table.find(backend, layout.ranks, bytes * weight);
+  const TableEntry* entry = table.find(backend, layout.ranks, layout.max_ctas, bytes * weight);
   if (entry == nullptr) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("the table has no entry for {} bytes among {} ranks", bytes,

@@ -114,9 +114,17 @@ struct ExchangeMemory {
   std::uint64_t signature_calls = 0;
 };
 
+/// What the messages of a launch have in common. Code that knows it leaves out the rest.
+enum class ExchangeForm : std::uint8_t {
+  any,      ///< some peers may be of other teams
+  near,     ///< all peers are of this team
+  packets,  ///< and all messages go in packets
+};
+
 /// All that one launch of an exchange needs.
 struct ExchangeArguments : ExchangeMemory {
   std::uint32_t signature = 0;  ///< of a collective, for the other ranks of a GPU's team
+  ExchangeForm form = ExchangeForm::packets;
 
   std::int32_t ctas = 1;
   std::int32_t copies = 0;
@@ -161,6 +169,7 @@ class LaunchList {
     ExchangeArguments& launch = launches_[size_++];
     static_cast<ExchangeMemory&>(launch) = memory;
     launch.signature = 0;
+    launch.form = ExchangeForm::packets;
     launch.ctas = 1;
     launch.copies = launch.sends = launch.messages = launch.send_runs = launch.runs = 0;
     launch.run[0] = {};
