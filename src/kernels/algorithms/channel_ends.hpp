@@ -153,7 +153,8 @@ class LanePlaces {
   }
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t packet_slot_of(std::uint64_t channel,
                                                              std::uint64_t number) const {
-    const std::uint64_t slot = channel * layout_.depth + (number & (layout_.depth - 1));
+    const std::uint64_t slot =
+        channel * layout_.packet_depth + (number & (layout_.packet_depth - 1));
     return layout_.packets + slot * layout_.packet_slot_bytes;
   }
 

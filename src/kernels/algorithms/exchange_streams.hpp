@@ -96,10 +96,10 @@ class SendStream {
            static_cast<std::int64_t>(lane_.layout().depth);
   }
   ORIEL_DEVICE_FN bool has_packet_slot() const {
-    return packets_sent_ - packet_credit_ < lane_.layout().depth;
+    return packets_sent_ - packet_credit_ < lane_.layout().packet_depth;
   }
   ORIEL_DEVICE_FN void send_packets() {
-    const bool sweeps = packets_sent_ % kPacketSweep < lane_.layout().depth;
+    const bool sweeps = packets_sent_ % kPacketSweep < lane_.layout().packet_depth;
     const std::uint64_t fill = sweeps ? lane_.layout().packet_bytes / sizeof(std::uint64_t) : 0;
     // As a ready word, of the slot that comes next: it tells the place among the messages, too.
     lane_.packets_to(packets_sent_)

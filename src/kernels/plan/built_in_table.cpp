@@ -34,8 +34,8 @@ cuda 4 32768    one_shot  16 128 0 0 0
 cuda 4 65536    one_shot  16 256 0 0 0
 cuda 4 196608   one_shot  64 256 0 0 0
 cuda 4 393216   two_shot  32 256 0 0 0
-cuda 4 1572864  two_shot 128 256 0 0 0
-cuda 4 6291456  two_shot 128 512 0 0 0
+cuda 4 1572864  two_shot 128 256 20480 3 2
+cuda 4 6291456  two_shot 128 512 20480 3 2
 cuda 4 12582912 stream   128 512 20480 3 2
 cuda 4 max      stream   128 512 32768 2 1
 
