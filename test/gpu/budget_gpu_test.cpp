@@ -13,6 +13,7 @@
 
 #include "gpu/fill_gpu.hpp"
 #include "gpu/gpu_ranks.hpp"
+#include "gpu/graph.hpp"
 #include "support/seed.hpp"
 
 /// Communicators that share one GPU, whose kernels could keep each other's peers out.
@@ -180,6 +181,46 @@ TEST_CASE("communicators that do not fit on a GPU are called in one order, all c
 TEST_CASE("communicators of two processes on one GPU are called, all calls end", "[req:5.5][D1]") {
   run(Cast::processes, Order::own, 4, kFitting);
   run(Cast::processes, Order::common, 4, {});
+}
+
+/// Launches graphs of many calls on the first GPU, which all ranks share. A kernel that is launched
+/// before the one before it has begun would take multiprocessors from the peers' kernels.
+void launch_graphs(Players& players) {
+  constexpr std::size_t kBytes[] = {8, 4 << 10, 64 << 10, 512 << 10, 4 << 20, 64 << 20};
+  RankGpu gpu(0);
+  auto* const data = reinterpret_cast<float*>(gpu.allocate(kBytes[std::size(kBytes) - 1], false));
+  ncclComm_t const comm = init_rank(players, gpu);
+  for (const std::size_t bytes : kBytes) {
+    const std::size_t count = bytes / sizeof(float);
+    const auto call = [&] {
+      require(ncclAllReduce(data, data, count, ncclFloat, ncclMax, comm, gpu.stream()),
+              "ncclAllReduce");
+    };
+    call();  // loads the kernel
+    gpu.wait(gpu.stream(), comm);
+    const std::vector<float> own(count, static_cast<float>(1 + players.first()));
+    gpu.copy_in(data, own.data(), bytes);
+    const Graph graph = Graph::capture(gpu.stream(), [&] {
+      for (int i = 0; i < 20; ++i) call();
+    });
+    players.barrier();
+    for (int i = 0; i < rounds_of(50); ++i) graph.launch(gpu.stream());
+    gpu.wait(gpu.stream(), comm);
+    std::vector<float> values(count);
+    gpu.copy_out(values.data(), data, bytes);
+    const auto most = static_cast<float>(players.size());
+    require(std::count(values.begin(), values.end(), most) == static_cast<std::ptrdiff_t>(count),
+            fmt::format("{} bytes are not the maximum of the ranks", bytes));
+    players.barrier();
+  }
+  require(ncclCommDestroy(comm), "ncclCommDestroy");
+  players.barrier();
+}
+
+TEST_CASE("graphs of 20 calls of ranks that are threads and share a GPU end", "[req:5.4][D12]") {
+  const int ranks = GENERATE(2, 4);
+  INFO(ranks << " ranks");
+  check_all_ok(play(Cast::threads, ranks, launch_graphs, 60s));
 }
 
 }  // namespace

@@ -24,7 +24,6 @@ namespace oriel::kernels {
 /// a wait, so that its part of the output is not there.
 template <class T, Family kFamily, int kRanks, class Line, class Group>
 ORIEL_DEVICE_FN bool one_shot(const AllReduceArguments& arguments, GridPlace place) {
-  device::grid_launch_dependents();
   const Places places(arguments, place.cta);
   Lanes<Line, kRanks> lanes(arguments, places, place, 1);
   const UserBuffer<T, Line::kBytes> input(arguments.input, arguments.count);
@@ -36,6 +35,7 @@ ORIEL_DEVICE_FN bool one_shot(const AllReduceArguments& arguments, GridPlace pla
   if (first >= lines) return true;  // the same on all ranks; this CTA's epoch stays as it is
 
   device::grid_dependency_wait();
+  device::grid_launch_dependents();
   lanes.begin();
   FamilyReduction<T, kFamily> reduction(arguments);
   reduction.begin(arguments);

@@ -62,8 +62,8 @@ class StreamAllReduce {
   /// False, for all threads of the group, if a wait was given up: the output is not there.
   ORIEL_DEVICE_FN bool run() {
     if (chunks_ == 0) return true;  // the same on all ranks
-    device::grid_launch_dependents();
     device::grid_dependency_wait();
+    device::grid_launch_dependents();
     mover_.begin();
     const CtaCounters* counters = places_.counters();
     ring_base_ = device::Memory::load<device::Order::weak>(&counters->chunk);

@@ -26,7 +26,6 @@ namespace oriel::kernels {
 /// False if this thread gave up a wait, so that its part of the output is not there.
 template <class T, Family kFamily, int kRanks, class Line, class Group>
 ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace place) {
-  device::grid_launch_dependents();
   const Places places(arguments, place.cta);
   Lanes<Line, kRanks> lanes(arguments, places, place, 2);
   const bool scatters = arguments.block != 0;
@@ -44,6 +43,7 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
   if (first >= share) return true;  // the same on all ranks; this CTA's epoch stays as it is
 
   device::grid_dependency_wait();
+  device::grid_launch_dependents();
   lanes.begin();
   FamilyReduction<T, kFamily> reduction(arguments);
   reduction.begin(arguments);

@@ -28,7 +28,6 @@ class Signatures {
   static __device__ __forceinline__ std::uint32_t data_ctas() { return gridDim.x - kSignatureCtas; }
 
   static __device__ __forceinline__ void exchange(const AllReduceArguments& arguments) {
-    device::grid_launch_dependents();
     if (threadIdx.x >= device::Warp::size()) return;
     // All that does not depend on the last call comes before it has ended.
     const Places places(arguments, 0);
@@ -44,6 +43,7 @@ class Signatures {
     device::keep_in_register(signature);
 
     device::grid_dependency_wait();
+    device::grid_launch_dependents();
     const std::uint32_t call = device::Memory::load<device::Order::weak>(counter);
     const std::uint64_t word = signature | flag_of(call);
     if (has_peer) {

@@ -178,6 +178,19 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a launch has the form that all its messages have in common", "[req:5.9]") {
+  const ExchangeFacts facts = facts_of(0, 4, kMostMessages, 2);
+  const std::uint64_t in_packets = facts.memory.channels.most_packet_bytes;
+  const auto form_of = [&](const std::vector<Parcel>& parcels) {
+    const auto exchange = exchange_of(calls_of(parcels, 0), 0);
+    return test::launches_of(exchange.value(), facts)[0].form;
+  };
+  CHECK(form_of({{0, 1, 8}, {1, 0, in_packets}}) == ExchangeForm::packets);
+  CHECK(form_of({{0, 1, in_packets + 1}, {1, 0, 8}}) == ExchangeForm::near);
+  CHECK(form_of({{0, 1, 8}, {2, 0, 8}}) == ExchangeForm::any);
+  CHECK(form_of({{0, 2, 8}, {1, 0, in_packets + 1}}) == ExchangeForm::any);
+}
+
 TEST_CASE("a send and a receive of one group hang if each is a launch of its own, and end as one",
           "[req:5.1]") {
   for (const bool together : {false, true}) {
