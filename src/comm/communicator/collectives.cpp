@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -275,8 +276,8 @@ Status Communicator::check(const PointToPointRequest& request) const {
   return is_near || !no_network_ ? Status() : Status(*no_network_);
 }
 
-Result<PointToPointPlan> Communicator::plan_for(
-    const std::vector<PointToPointRequest>& requests) const {
+Result<const PointToPointPlan*> Communicator::plan_for(
+    std::span<const PointToPointRequest> requests) {
   for (const PointToPointRequest& request : requests) ORIEL_CHECK(check(request));
   return exchanges_->plan(requests);
 }

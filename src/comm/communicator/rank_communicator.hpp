@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -124,8 +125,9 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
 
   /// Checks one send or receive, as far as it can be told without the others of its group. Local.
   Status check(const PointToPointRequest& request) const;
-  /// The three steps of a group's sends and receives, which run as one exchange.
-  Result<PointToPointPlan> plan_for(const std::vector<PointToPointRequest>& requests) const;
+  /// The three steps of a group's sends and receives, which run as one exchange. The plan refers to
+  /// `requests`, and holds until the next one.
+  Result<const PointToPointPlan*> plan_for(std::span<const PointToPointRequest> requests);
   Status prepare(const PointToPointPlan& plan);
   Status run(const PointToPointPlan& plan);
 

@@ -27,12 +27,6 @@ Status check_kinds(GroupJobs& jobs) {
   return Error(ErrorCode::invalid_usage, "a group starts blocking and non-blocking communicators");
 }
 
-GroupJobs alone(Job job) {
-  GroupJobs jobs;
-  jobs.push_back(std::move(job));
-  return jobs;
-}
-
 }  // namespace
 
 ThreadGroup& ThreadGroup::current() {
@@ -79,10 +73,13 @@ Status ThreadGroup::end(bool& in_progress) {
   if (const Status kinds = check_kinds(jobs); !refused && !kinds.ok()) {
     refused = kinds.error();
   }
-  if (!refused) return run_jobs(std::move(jobs), in_progress);
-  refuse(jobs, *refused);
-  static_cast<void>(run_jobs(std::move(jobs), in_progress));
-  return *refused;
+  if (refused) refuse(jobs, *refused);
+  Status outcome = run_jobs(jobs, in_progress);
+  if (refused) return *refused;
+  jobs.clear();
+  // The next group needs no memory of its own then.
+  if (!ThreadObject<ThreadGroup>::ended()) jobs_.swap(jobs);
+  return outcome;
 }
 
 void ThreadGroup::remember(const Error& error) {
@@ -115,7 +112,10 @@ Status ThreadGroup::note(Job job) {
 }
 
 Status ThreadGroup::submit(Job job, bool& in_progress) {
-  return open() ? note(std::move(job)) : run_jobs(alone(std::move(job)), in_progress);
+  if (open()) return note(std::move(job));
+  GroupJobs jobs;
+  jobs.push_back(std::move(job));
+  return run_jobs(jobs, in_progress);
 }
 
 Status ThreadGroup::submit(std::vector<InitJob> jobs, bool& in_progress) {
@@ -123,7 +123,7 @@ Status ThreadGroup::submit(std::vector<InitJob> jobs, bool& in_progress) {
   GroupJobs& list = open() ? jobs_ : apart;
   list.reserve(list.size() + jobs.size());
   for (InitJob& job : jobs) list.push_back(std::move(job));
-  return open() ? Status() : run_jobs(std::move(apart), in_progress);
+  return open() ? Status() : run_jobs(apart, in_progress);
 }
 
 Status ThreadGroup::submit(CollectiveJob job) {
@@ -133,13 +133,9 @@ Status ThreadGroup::submit(CollectiveJob job) {
 }
 
 Status ThreadGroup::submit(PointToPointJob job) {
-  if (open()) {
-    ORIEL_CHECK(job.communicator->check(job.request));
-    return note(std::move(job));
-  }
-  GroupJobs jobs = alone(std::move(job));
-  run_calls(jobs);
-  return state_of(jobs.front()).outcome;
+  if (!open()) return run_alone(*job.communicator, job.request);
+  ORIEL_CHECK(job.communicator->check(job.request));
+  return note(std::move(job));
 }
 
 }  // namespace oriel::comm

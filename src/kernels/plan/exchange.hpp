@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "oriel/device/network.hpp"
@@ -77,9 +78,10 @@ struct PointToPoint {
   std::int32_t peer = 0;
 };
 
-/// Returns the exchange of a group's sends and receives at `rank`. The i-th send to this rank
-/// itself meets the i-th receive from it: invalid_usage if their numbers or sizes differ.
-Result<Exchange> exchange_of(const std::vector<PointToPoint>& calls, int rank);
+/// Sets `exchange`, whose memory is used again, to a group's sends and receives at `rank`. The i-th
+/// send to this rank itself meets the i-th receive from it: invalid_usage if their numbers or sizes
+/// differ.
+Status set_exchange(Exchange& exchange, std::span<const PointToPoint> calls, int rank);
 
 /// What one launch carries. Passed by value to a kernel, within 4 KiB.
 inline constexpr int kMostMessages = 120;  // two for each pair of 60 rounds
