@@ -36,7 +36,7 @@ Status read_operation(CommEntry& entry, ncclRedOp_t op, CollectiveRequest& reque
 }
 
 /// Notes the call in the thread's group, or makes it. `request` has all but type and operation.
-Status collective(CollectiveRequest request, ncclDataType_t type, ncclRedOp_t op,
+Status collective(CollectiveRequest&& request, ncclDataType_t type, ncclRedOp_t op,
                   ncclComm_t handle) {
   ORIEL_TRY(auto entry, find_entry(handle));
   ORIEL_TRY(request.type, read_type(type));
@@ -49,7 +49,7 @@ Status collective(CollectiveRequest request, ncclDataType_t type, ncclRedOp_t op
   return group.submit(CollectiveJob{{std::move(entry), std::move(communicator)}, request});
 }
 
-Status point_to_point(PointToPointRequest request, ncclDataType_t type, ncclComm_t handle) {
+Status point_to_point(PointToPointRequest&& request, ncclDataType_t type, ncclComm_t handle) {
   ORIEL_TRY(auto entry, find_entry(handle));
   ORIEL_TRY(request.type, read_type(type));
   ThreadGroup& group = ThreadGroup::current();

@@ -61,18 +61,15 @@ Way way_of(kernels::Collective collective, std::size_t block, bool one_team, boo
   }
 }
 
-/// Returns the plan of a call of no elements. CPU ranks count their calls; GPU ranks cannot, for a
-/// graph may run one of theirs many times. So on GPUs such a call is a kernel too, of the one CTA
-/// that tells and hears which call it is.
-CallPlan plan_of_empty_call(bool is_kernel) {
-  CallPlan plan;
-  plan.only_tells = is_kernel;
-  if (is_kernel) {
-    plan.team.algorithm = kernels::Algorithm::one_shot;
-    plan.team.ctas = 0;
-    plan.team.threads = kernels::kMinThreads;
-  }
-  return plan;
+/// Plans a call of no elements. CPU ranks count their calls; GPU ranks cannot, for a graph may run
+/// one of theirs many times. So on GPUs such a call is a kernel too, of the one CTA that tells and
+/// hears which call it is.
+void plan_empty_call(bool is_kernel, CallPlan& plan) {
+  if (!is_kernel) return;
+  plan.only_tells = true;
+  plan.team.algorithm = kernels::Algorithm::one_shot;
+  plan.team.ctas = 0;
+  plan.team.threads = kernels::kMinThreads;
 }
 
 }  // namespace
@@ -94,21 +91,23 @@ Result<kernels::HierarchyPlan> Communicator::plan_among_teams(
   return kernels::plan_hierarchy(facts, hierarchy_, teams_, singles_);
 }
 
-Result<CallPlan> Communicator::plan_for(const CollectiveRequest& request) const {
+Status Communicator::plan_for(const CollectiveRequest& request, CallPlan& plan) const {
   ORIEL_CHECK(check_usable());
   ORIEL_CHECK(executor_->check_stream(request.stream));
   ORIEL_CHECK(check_root(request, size()));
   const bool one_team = teams_.view().groups == 1;
-  if (request.count == 0) return plan_of_empty_call(!on_host() && size() > 1 && one_team);
-  CallPlan plan;
+  if (request.count == 0) {
+    plan_empty_call(!on_host() && size() > 1 && one_team, plan);
+    return {};
+  }
   ORIEL_CHECK(check_collective(request, rank(), size()));
   const Way way =
       way_of(request.collective, request.count * size_of(request.type), one_team, on_host());
   plan.by_exchange = way == Way::by_exchange;
-  if (plan.by_exchange) return no_network_ ? Result<CallPlan>(Error(*no_network_)) : plan;
+  if (plan.by_exchange) return no_network_ ? Status(*no_network_) : Status();
   if (way == Way::among_teams) {
     ORIEL_TRY(plan.among_teams, plan_among_teams(request));
-    return plan;
+    return {};
   }
   const bool scatters = request.collective == kernels::Collective::reduce_scatter;
   const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
@@ -117,7 +116,7 @@ Result<CallPlan> Communicator::plan_for(const CollectiveRequest& request) const 
       scatters ? request.count * static_cast<std::size_t>(size()) : request.count;
   ORIEL_TRY(plan.team, choose(table, overrides_, device_->backend(), layout_, request.type, count));
   plan.team.ctas = std::max(plan.team.ctas, options_.min_ctas);  // not above the layout's limit
-  return plan;
+  return {};
 }
 
 device::CommView Communicator::scratch_view() const {
@@ -202,7 +201,8 @@ Status Communicator::prepare(const CollectiveRequest& request, const CallPlan& p
 }
 
 Status Communicator::collective(const CollectiveRequest& request) {
-  ORIEL_TRY(const auto plan, plan_for(request));
+  CallPlan plan;
+  ORIEL_CHECK(plan_for(request, plan));
   return run(request, plan);
 }
 

@@ -70,6 +70,7 @@ void ExchangePlanner::begin(kernels::ExchangeMemory memory, const window::Window
   memory.channels = known.channels;
   memory.far_channels = known.far_channels;
   facts_.memory = memory;
+  call_.launches = {};  // of the memory before
 }
 
 void ExchangePlanner::reach_output(kernels::RankCollective& call) const {

@@ -118,7 +118,8 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Status check_usable() const;
   Status collective(const CollectiveRequest& request);
   /// Its two steps: the first checks the call and chooses how to carry it out, and has no effect.
-  Result<CallPlan> plan_for(const CollectiveRequest& request) const;
+  /// It sets `plan`, a new one: a Result of one is copied, which a small call notices.
+  Status plan_for(const CollectiveRequest& request, CallPlan& plan) const;
   Status run(const CollectiveRequest& request, const CallPlan& plan);
   /// Makes ready what the second step would first have to wait for (Executor::prepare). Local.
   Status prepare(const CollectiveRequest& request, const CallPlan& plan);

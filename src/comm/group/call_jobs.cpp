@@ -141,10 +141,11 @@ class PlannedCalls {
   }
   void add(CollectiveJob& job) {
     CommunicatorCalls& calls = calls_of(job);
-    const auto plan = job.communicator->plan_for(job.request);
-    if (!plan.ok()) return note(job.state, plan.error());
+    CallPlan plan;
+    Status planned = job.communicator->plan_for(job.request, plan);
+    if (!planned.ok()) return note(job.state, std::move(planned));
     calls.add_stream(job.request.stream);
-    calls.collectives.push_back({&job, plan.value()});
+    calls.collectives.push_back({&job, plan});
     if (!calls.on_host()) enqueued_.push_back(calls.collectives.back());
   }
   void add(PointToPointJob& job) {

@@ -86,13 +86,16 @@ void ThreadGroup::remember(const Error& error) {
   if (open() && !error_) error_ = error;
 }
 
+Status ThreadGroup::check_open(const CommEntry* entry) const {
+  if (std::find(ending_.begin(), ending_.end(), entry) == ending_.end()) return {};
+  return Error(ErrorCode::invalid_usage, "the group destroys or aborts this communicator already")
+      .with_scope(Scope::communicator)
+      .with_hint("make no call on a communicator behind the one that ends it");
+}
+
 Status ThreadGroup::check_order(const Job& job) const {
   const CommEntry* const entry = entry_of(job).get();
-  if (std::find(ending_.begin(), ending_.end(), entry) != ending_.end()) {
-    return Error(ErrorCode::invalid_usage, "the group destroys or aborts this communicator already")
-        .with_scope(Scope::communicator)
-        .with_hint("make no call on a communicator behind the one that ends it");
-  }
+  ORIEL_CHECK(check_open(entry));
   if (!std::holds_alternative<FinalizeJob>(job)) return {};
   for (const Job& noted : jobs_) {
     if (!std::holds_alternative<FinalizeJob>(noted) || entry_of(noted).get() != entry) continue;
@@ -128,14 +131,19 @@ Status ThreadGroup::submit(std::vector<InitJob> jobs, bool& in_progress) {
 
 Status ThreadGroup::submit(CollectiveJob job) {
   if (!open()) return job.communicator->collective(job.request);
-  const auto plan = job.communicator->plan_for(job.request);
-  return plan.ok() ? note(std::move(job)) : Status(plan.error());
+  CallPlan plan;
+  ORIEL_CHECK(job.communicator->plan_for(job.request, plan));
+  ORIEL_CHECK(check_open(job.entry.get()));
+  jobs_.emplace_back(std::move(job));
+  return {};
 }
 
 Status ThreadGroup::submit(PointToPointJob job) {
   if (!open()) return run_alone(*job.communicator, job.request);
   ORIEL_CHECK(job.communicator->check(job.request));
-  return note(std::move(job));
+  ORIEL_CHECK(check_open(job.entry.get()));
+  jobs_.emplace_back(std::move(job));
+  return {};
 }
 
 }  // namespace oriel::comm

@@ -152,16 +152,21 @@ struct ExchangeFacts {
 };
 
 /// Launches, in the order in which they run. Their memory is used again after clear(): a call plans
-/// without an allocation.
+/// without an allocation. All launches of a list have the same ExchangeMemory, which is copied into
+/// each but once, except for what a planner changes: `wait` and the signatures.
 class LaunchList {
  public:
   void clear() { size_ = 0; }
   void drop_last() { --size_; }
   /// Appends a launch without messages and copies.
   ExchangeArguments& add(const ExchangeMemory& memory) {
-    if (size_ == launches_.size()) launches_.emplace_back();
+    if (size_ == launches_.size()) {
+      static_cast<ExchangeMemory&>(launches_.emplace_back()) = memory;
+    }
     ExchangeArguments& launch = launches_[size_++];
-    static_cast<ExchangeMemory&>(launch) = memory;
+    launch.wait = memory.wait;
+    launch.signatures = memory.signatures;
+    launch.signature_calls = memory.signature_calls;
     launch.signature = 0;
     launch.ctas = 1;
     launch.copies = launch.sends = launch.messages = launch.send_runs = launch.runs = 0;
