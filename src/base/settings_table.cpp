@@ -169,8 +169,9 @@ const std::array kRows = {
         kMemory},
     Row{"ORIEL_SCRATCH_SIZE", nullptr,
         BytesKind{&Settings::scratch_size_bytes, kMiB, 64 * kMiB, 4096},
-        "The memory a communicator sets aside for buffers that are not registered; on a GPU a "
-        "quarter more, and as much again where its ranks are of several nodes.",
+        "The most memory that a communicator sets aside for packets and for buffers that are not "
+        "registered, beside its channels: GPUs of one node use 768 KiB of it for each CTA, for 32 "
+        "at least, and GPUs of several nodes twice as much as it says.",
         kMemory},
     Row{"ORIEL_ALGORITHM", nullptr, choice<&Settings::algorithm>(kAlgorithms),
         "Forces one algorithm for every collective that has it; auto lets the table choose, and "

@@ -11,7 +11,7 @@
 namespace oriel::comm {
 namespace {
 
-constexpr std::uint64_t kGpuChannelBytes = 16 << 20;
+constexpr std::uint64_t kGpuChannelBytes = 21 << 20;
 constexpr std::uint64_t kHostChannelBytes = 2 << 20;
 constexpr std::uint64_t kGpuFarChannelBytes = 8 << 20;
 constexpr std::uint64_t kHostFarChannelBytes = 4 << 20;

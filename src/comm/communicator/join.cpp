@@ -34,6 +34,11 @@ std::string name_of_choice(std::uint64_t choice) {
 
 // Of a CPU rank's scratch memory, this part is for collectives among teams.
 constexpr std::uint64_t kHierarchyPart = 4;
+// GPUs of one team make none of these, but tell each other of calls in the same place.
+constexpr std::uint64_t kToldBytes = 64 << 10;
+// What a CTA's packets and rings can use: the chunks of the built-in table are no larger.
+constexpr std::uint64_t kBytesOfCta = 768 << 10;
+constexpr std::uint64_t kLeastCtas = 32;  // fewer have more packets each
 
 constexpr const char* kCtaLimitHint =
     "a CPU rank has one CTA; the ranks of a GPU divide its multiprocessors, and maxCTAs and "
@@ -292,14 +297,18 @@ Task<Status> Communicator::agree_on_topology() {
 }
 
 Status Communicator::lay_out_scratch(int max_ctas) {
-  const std::uint64_t all = settings_->scratch_size_bytes;
+  std::uint64_t all = settings_->scratch_size_bytes;
   const auto team = static_cast<int>(team_facts_.members.size());
   const bool one_team = topology_.teams.members.size() == 1;
-  // Kernels of GPUs fill all of theirs, and between nodes need large transfers.
-  const std::uint64_t part = on_host() || one_team ? kHierarchyPart : 1;
-  const std::uint64_t among_teams = all / part / 4096 * 4096;
-  layout_ = kernels::make_scratch_layout(device_->backend(), team, max_ctas,
-                                         on_host() ? all - among_teams : all);
+  std::uint64_t among_teams = all;  // kernels of GPUs need large transfers between nodes
+  if (on_host()) {
+    among_teams = all / kHierarchyPart / 4096 * 4096;
+    all -= among_teams;
+  } else if (one_team) {
+    among_teams = kToldBytes;
+    all = std::min(all, std::max(kLeastCtas, static_cast<std::uint64_t>(max_ctas)) * kBytesOfCta);
+  }
+  layout_ = kernels::make_scratch_layout(device_->backend(), team, max_ctas, all);
   ORIEL_TRY(hierarchy_, kernels::make_hierarchy_layout(size(), layout_.total_bytes, among_teams));
   layout_.total_bytes += among_teams;
   exchanges_.emplace(device_->backend(), topology_.teams.members, rank());

@@ -83,9 +83,12 @@ Status CudaExecutor::run_hierarchy(const kernels::HierarchyArguments& arguments,
                       [&](CUstream where) { return kernels::launch_hierarchy(arguments, where); });
 }
 
-Status CudaExecutor::prepare_exchange(const ExchangeCall& call) {
+Status CudaExecutor::prepare_exchange(const ExchangeCall& /*call*/) {
+  if (has_exchanges_) return {};
   ORIEL_TRY(const auto scope, CudaScope::enter(context_));
-  return kernels::load_exchange(call.launches[0]);  // one kernel runs them all
+  ORIEL_CHECK(kernels::load_exchanges());
+  has_exchanges_ = true;
+  return {};
 }
 
 Status CudaExecutor::join_streams(void* first, const std::vector<void*>& streams) {
@@ -101,6 +104,7 @@ Status CudaExecutor::release_streams(void* last, const std::vector<void*>& strea
 }
 
 Status CudaExecutor::run_exchange(ExchangeCall& call) {
+  ORIEL_CHECK(prepare_exchange(call));
   bool has_begun = false;
   const auto launch = [&](CUstream where) -> Status {
     for (const kernels::ExchangeArguments& one : call.launches) {

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -57,6 +58,7 @@ class CudaExecutor final : public Executor {
   std::shared_ptr<const LastLaunch> last_launch_;
   std::mutex mutex_;  // guards order_, but for what any thread may ask
   std::unique_ptr<LaunchOrder> order_;
+  std::atomic<bool> has_exchanges_ = false;  // their kernels are loaded
 };
 
 }  // namespace oriel::comm

@@ -153,7 +153,8 @@ class LanePlaces {
   }
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t packet_slot_of(std::uint64_t channel,
                                                              std::uint64_t number) const {
-    const std::uint64_t slot = channel * layout_.depth + (number & (layout_.depth - 1));
+    const std::uint64_t slot =
+        channel * layout_.packet_depth + (number & (layout_.packet_depth - 1));
     return layout_.packets + slot * layout_.packet_slot_bytes;
   }
 
@@ -311,7 +312,8 @@ class ChannelLane {
 };
 
 /// The messages of one launch between this rank and a peer in one direction, as one lane of the
-/// channel moves them: step by step.
+/// channel moves them: step by step. kInPackets: all of them go in packets.
+template <bool kInPackets>
 class LaneCursor {
  public:
   ORIEL_DEVICE_FN LaneCursor(const ExchangeArguments& arguments, const ChannelLayout& layout,
@@ -328,10 +330,12 @@ class LaneCursor {
   ORIEL_DEVICE_FN std::byte* data() const { return message().data + at_; }
   ORIEL_DEVICE_FN std::uint32_t signature() const { return message().signature; }
   /// Whether the message goes in packets.
-  ORIEL_DEVICE_FN bool in_packets() const { return message().bytes <= layout_.most_packet_bytes; }
+  ORIEL_DEVICE_FN bool in_packets() const {
+    return kInPackets || message().bytes <= layout_.most_packet_bytes;
+  }
   /// Whether the next step is the first of a message that its sender asks for.
   ORIEL_DEVICE_FN bool asks() const {
-    return at_ == begin_ && message().bytes >= layout_.least_direct_bytes;
+    return !kInPackets && at_ == begin_ && message().bytes >= layout_.least_direct_bytes;
   }
   /// Sets whether this message goes past the slots. Before its first step.
   ORIEL_DEVICE_FN void set_direct(bool direct) { direct_ = direct; }

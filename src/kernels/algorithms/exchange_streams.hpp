@@ -20,7 +20,7 @@
 /// A Mover copies bytes: send() to a slot, place() to where the user wants them.
 ///
 /// A step returns false if the peer's message is not the one that this rank's call expects, or the
-/// queue to it has failed. M: the memory policy. kFar: some peers are of other teams.
+/// queue to it has failed. M: the memory policy.
 namespace oriel::kernels {
 
 /// Tells the host that `rank` is in another call.
@@ -33,7 +33,7 @@ ORIEL_DEVICE_FN void report_other_message(const ExchangeArguments& arguments, st
           static_cast<std::uint64_t>(static_cast<std::uint32_t>(rank)) << 32);
 }
 
-template <class Group, class Mover, class M = device::Memory, bool kFar = false>
+template <class Group, class Mover, class M, ExchangeForm kForm>
 class SendStream {
  public:
   ORIEL_DEVICE_FN SendStream(const ExchangeArguments& arguments, Mover& mover, std::int32_t run,
@@ -96,10 +96,10 @@ class SendStream {
            static_cast<std::int64_t>(lane_.layout().depth);
   }
   ORIEL_DEVICE_FN bool has_packet_slot() const {
-    return packets_sent_ - packet_credit_ < lane_.layout().depth;
+    return packets_sent_ - packet_credit_ < lane_.layout().packet_depth;
   }
   ORIEL_DEVICE_FN void send_packets() {
-    const bool sweeps = packets_sent_ % kPacketSweep < lane_.layout().depth;
+    const bool sweeps = packets_sent_ % kPacketSweep < lane_.layout().packet_depth;
     const std::uint64_t fill = sweeps ? lane_.layout().packet_bytes / sizeof(std::uint64_t) : 0;
     // As a ready word, of the slot that comes next: it tells the place among the messages, too.
     lane_.packets_to(packets_sent_)
@@ -129,8 +129,8 @@ class SendStream {
 
   const ExchangeArguments& arguments_;
   Mover& mover_;
-  ChannelLane<Group, M, kFar> lane_;
-  LaneCursor cursor_;
+  ChannelLane<Group, M, kForm == ExchangeForm::any> lane_;
+  LaneCursor<kForm == ExchangeForm::packets> cursor_;
   std::uint64_t sent_ = 0;
   std::uint64_t credit_ = 0;
   std::uint64_t packets_sent_ = 0;
@@ -140,7 +140,7 @@ class SendStream {
   bool has_asked_ = false;
 };
 
-template <class Group, class Mover, class M = device::Memory, bool kFar = false>
+template <class Group, class Mover, class M, ExchangeForm kForm>
 class ReceiveStream {
  public:
   ORIEL_DEVICE_FN ReceiveStream(const ExchangeArguments& arguments, Mover& mover, std::int32_t run,
@@ -266,8 +266,8 @@ class ReceiveStream {
 
   const ExchangeArguments& arguments_;
   Mover& mover_;
-  ChannelLane<Group, M, kFar> lane_;
-  LaneCursor cursor_;
+  ChannelLane<Group, M, kForm == ExchangeForm::any> lane_;
+  LaneCursor<kForm == ExchangeForm::packets> cursor_;
   std::uint64_t received_ = 0;
   std::uint64_t word_ = 0;
   std::uint64_t packets_received_ = 0;
@@ -276,18 +276,24 @@ class ReceiveStream {
   bool has_packets_instead_ = false;
 };
 
-/// Runs one stream with a group of threads to its end. False, for all threads of the group, if a
-/// wait was given up or a peer is in another call.
-template <class Group, class Stream>
-ORIEL_DEVICE_FN bool run_stream(const device::WaitControl& wait, Stream stream) {
+/// Runs one stream with a group of threads to its end. Where it has to wait, `other` does a piece
+/// of other work and returns true, or false if there is none left. False, for all threads of the
+/// group, if a wait was given up or a peer is in another call.
+template <class Group, class Stream, class Other>
+ORIEL_DEVICE_FN bool run_stream(const device::WaitControl& wait, Stream stream,
+                                const Other& other) {
   if (stream.done()) return true;
   while (!stream.done()) {
-    bool alive = true;
-    while (alive && Group::rank() == 0 && !stream.is_ready()) {
-      const auto ready = [&] { return stream.is_ready(); };
-      alive = device::wait_until(ready, wait, {stream.peer(), 0}) == device::WaitOutcome::ready;
+    while (!Group::any(Group::rank() == 0 && stream.is_ready())) {
+      if (other()) continue;
+      bool alive = true;
+      while (alive && Group::rank() == 0 && !stream.is_ready()) {
+        const auto ready = [&] { return stream.is_ready(); };
+        alive = device::wait_until(ready, wait, {stream.peer(), 0}) == device::WaitOutcome::ready;
+      }
+      if (Group::any(!alive)) return false;
+      break;
     }
-    if (Group::any(!alive)) return false;
     if (!stream.step()) return false;
   }
   stream.finish();

@@ -4,17 +4,21 @@
 
 namespace oriel::kernels::detail {
 
-template <bool kFar>
+template <ExchangeForm kForm>
 __global__ void __launch_bounds__(kMaxThreads, 1)
-    copy_kernel(const __grid_constant__ ExchangeArguments arguments) {
-  run_exchange<kFar>(arguments);
+    exchange_kernel(const __grid_constant__ ExchangeArguments arguments) {
+  run_exchange<kForm>(arguments);
 }
 
-const void* copying_exchange() {
-  return reinterpret_cast<const void*>(&copy_kernel<false>);
-}
-const void* far_copying_exchange() {
-  return reinterpret_cast<const void*>(&copy_kernel<true>);
+const void* exchange_kernel_for(ExchangeForm form) {
+  switch (form) {
+    case ExchangeForm::packets:
+      return reinterpret_cast<const void*>(&exchange_kernel<ExchangeForm::packets>);
+    case ExchangeForm::near:
+      return reinterpret_cast<const void*>(&exchange_kernel<ExchangeForm::near>);
+    default:
+      return reinterpret_cast<const void*>(&exchange_kernel<ExchangeForm::any>);
+  }
 }
 
 }  // namespace oriel::kernels::detail

@@ -8,6 +8,7 @@
 #include "oriel/device/memory.hpp"
 
 #include "kernels/algorithms/exchange_streams.hpp"
+#include "kernels/algorithms/lines.hpp"
 #include "kernels/cuda/copy_bytes.cuh"
 #include "kernels/cuda/signatures.cuh"
 #include "kernels/plan/exchange.hpp"
@@ -27,19 +28,6 @@ struct CopyMover {
   }
 };
 
-/// A grid as one group, for copies that wait for nobody.
-struct WholeGrid {
-  static __device__ std::uint32_t rank() { return blockIdx.x * blockDim.x + threadIdx.x; }
-  static __device__ std::uint32_t size() { return gridDim.x * blockDim.x; }
-};
-
-__device__ inline void make_local_copies(const ExchangeArguments& arguments) {
-  for (std::int32_t i = 0; i < arguments.copies; ++i) {
-    const LocalCopy& copy = arguments.copy[i];
-    copy_bytes<WholeGrid>(copy.to, copy.from, copy.bytes);
-  }
-}
-
 /// Tells the peers which call this is. One warp.
 __device__ inline void tell_peers(const ExchangeArguments& arguments) {
   const ChannelPlaces places(arguments);
@@ -52,43 +40,101 @@ __device__ inline void tell_peers(const ExchangeArguments& arguments) {
 /// Which stream a warp runs: the first ones are on different CTAs, so that senders, which come
 /// first, use all multiprocessors.
 struct WarpPlace {
-  std::int32_t run = -1;  // none
+  std::int32_t index = 0;  // of the warp
+  std::int32_t run = -1;   // none
   std::int32_t lane = 0;
 
-  __device__ explicit WarpPlace(const ExchangeArguments& arguments) {
-    const auto stream =
-        static_cast<std::int32_t>(threadIdx.x / device::Warp::size() * gridDim.x + blockIdx.x);
+  __device__ explicit WarpPlace(const ExchangeArguments& arguments)
+      : index(static_cast<std::int32_t>(threadIdx.x / device::Warp::size() * gridDim.x +
+                                        blockIdx.x)) {
     std::int32_t end = arguments.runs;
-    if (stream >= arguments.run[end].stream) return;
+    if (index >= arguments.run[end].stream) return;
     run = 0;
     while (run + 1 < end) {
       const std::int32_t middle = (run + end) / 2;
-      (arguments.run[middle].stream <= stream ? run : end) = middle;
+      (arguments.run[middle].stream <= index ? run : end) = middle;
     }
-    lane = stream - arguments.run[run].stream;
+    lane = index - arguments.run[run].stream;
   }
 };
 
+/// A warp's share of the local copies, made a piece at a time: by a warp that receives while it
+/// waits, and by one without a stream at once. Warps that send have no share, unless there are no
+/// others.
+class LocalCopies {
+ public:
+  __device__ LocalCopies(const ExchangeArguments& arguments, const WarpPlace& place)
+      : arguments_(arguments) {
+    const auto warps = static_cast<std::int32_t>(gridDim.x * kMaxWarps);
+    const std::int32_t senders = arguments.run[arguments.send_runs].stream;
+    sharers_ = senders < warps ? warps - senders : warps;
+    turn_ = warps - 1 - place.index;  // warps without a stream are the last ones
+    if (turn_ < sharers_) enter(0);
+  }
+
+  /// Copies a piece. False if there is none left.
+  __device__ bool step() {
+    if (at_ >= end_) return false;
+    const LocalCopy& copy = arguments_.copy[item_];
+    const std::uint64_t bytes = smaller(end_ - at_, kPieceBytes);
+    copy_bytes<device::Warp>(copy.to + at_, copy.from + at_, bytes);
+    at_ += bytes;
+    if (at_ >= end_) enter(item_ + 1);
+    return true;
+  }
+
+ private:
+  static constexpr std::uint64_t kPieceBytes = 4096;  // one batch of loads
+  static constexpr std::uint64_t kLeastBytes = 1024;
+
+  /// Goes to the share of copy `item`, or of the next one in which this warp has one.
+  __device__ void enter(std::int32_t item) {
+    for (at_ = end_ = 0; at_ >= end_ && item < arguments_.copies; ++item) {
+      const std::uint64_t bytes = arguments_.copy[item].bytes;
+      const auto sharers = static_cast<std::uint64_t>(sharers_);
+      const std::uint64_t share =
+          ((bytes + sharers - 1) / sharers + kLeastBytes - 1) / kLeastBytes * kLeastBytes;
+      item_ = item;
+      at_ = smaller(share * static_cast<std::uint64_t>(turn_), bytes);
+      end_ = smaller(at_ + share, bytes);
+    }
+  }
+
+  const ExchangeArguments& arguments_;
+  std::int32_t sharers_;
+  std::int32_t turn_;
+  std::int32_t item_ = 0;
+  std::uint64_t at_ = 0;
+  std::uint64_t end_ = 0;
+};
+
 /// Begins in order behind the kernel before this one. Runs the warp's stream of messages to its
-/// end, or until a wait is given up. The last warp of CTA 0, which seldom has a stream, tells the
-/// peers of the call. Local copies are made while messages are on their way: by senders afterwards.
-template <bool kFar>
+/// end, or until a wait is given up, and makes its share of the local copies. The last warp of CTA
+/// 0, which seldom has a stream, tells the peers of the call.
+template <ExchangeForm kForm>
 __device__ void run_exchange(const ExchangeArguments& arguments) {
   using Warp = device::Warp;
   const WarpPlace place(arguments);
+  LocalCopies copies(arguments, place);
   device::grid_dependency_wait();
   device::grid_launch_dependents();
   if (blockIdx.x == 0 && threadIdx.x / Warp::size() == kMaxWarps - 1) tell_peers(arguments);
   CopyMover mover;
-  const bool sends = place.run >= 0 && place.run < arguments.send_runs;
-  if (sends) {
-    run_stream<Warp>(arguments.wait, SendStream<Warp, CopyMover, device::Memory, kFar>(
-                                         arguments, mover, place.run, place.lane));
+  // Packets are seldom waited for, and the registers of both would not suffice.
+  const auto copy = [&] { return kForm != ExchangeForm::packets && copies.step(); };
+  if (place.run >= 0 && place.run < arguments.send_runs) {
+    run_stream<Warp>(
+        arguments.wait,
+        SendStream<Warp, CopyMover, device::Memory, kForm>(arguments, mover, place.run, place.lane),
+        copy);
+  } else if (place.run >= 0) {
+    run_stream<Warp>(arguments.wait,
+                     ReceiveStream<Warp, CopyMover, device::Memory, kForm>(arguments, mover,
+                                                                           place.run, place.lane),
+                     copy);
   }
-  make_local_copies(arguments);
-  if (place.run < 0 || sends) return;
-  run_stream<Warp>(arguments.wait, ReceiveStream<Warp, CopyMover, device::Memory, kFar>(
-                                       arguments, mover, place.run, place.lane));
+  while (copies.step()) {
+  }
 }
 
 }  // namespace oriel::kernels::detail

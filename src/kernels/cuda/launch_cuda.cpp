@@ -29,10 +29,6 @@ const void* kernel_for(const Plan& plan, const AllReduceArguments& arguments) {
   return kernels_for(arguments.type).kernel[algorithm][family][variant];
 }
 
-const void* kernel_for(const ExchangeArguments& arguments) {
-  return arguments.network == nullptr ? detail::copying_exchange() : detail::far_copying_exchange();
-}
-
 Error runtime_error(const std::string& what, cudaError_t status) {
   return Error(ErrorCode::cuda, fmt::format("{} failed: {}", what, cudaGetErrorString(status)))
       .with_native(NativeDomain::cuda_runtime, static_cast<int>(status));
@@ -90,17 +86,22 @@ Status launch_exchange(const ExchangeArguments& arguments, CUstream_st* stream) 
   config.attrs = &attribute;
   config.numAttrs = 1;
   void* parameters[] = {const_cast<ExchangeArguments*>(&arguments)};
-  const cudaError_t status = cudaLaunchKernelExC(&config, kernel_for(arguments), parameters);
+  const cudaError_t status =
+      cudaLaunchKernelExC(&config, detail::exchange_kernel_for(arguments.form), parameters);
   if (status == cudaSuccess) return {};
   return runtime_error(fmt::format("launching an exchange of {} messages with {} x {} threads",
                                    arguments.messages, arguments.ctas, kMaxThreads),
                        status);
 }
 
-Status load_exchange(const ExchangeArguments& arguments) {
-  cudaFuncAttributes attributes{};
-  const cudaError_t status = cudaFuncGetAttributes(&attributes, kernel_for(arguments));
-  return status == cudaSuccess ? Status() : runtime_error("loading an exchange", status);
+Status load_exchanges() {
+  for (const ExchangeForm form : {ExchangeForm::any, ExchangeForm::near, ExchangeForm::packets}) {
+    cudaFuncAttributes attributes{};
+    const cudaError_t status =
+        cudaFuncGetAttributes(&attributes, detail::exchange_kernel_for(form));
+    if (status != cudaSuccess) return runtime_error("loading exchanges", status);
+  }
+  return {};
 }
 
 Status load_hierarchy(const HierarchyArguments& arguments) {

@@ -32,6 +32,8 @@ Status load_hierarchy(const HierarchyArguments& arguments);
 
 /// Enqueues one launch of an exchange. Like an all-reduce it may begin while its predecessor ends.
 Status launch_exchange(const ExchangeArguments& arguments, CUstream_st* stream);
-Status load_exchange(const ExchangeArguments& arguments);
+/// Loads the kernels of all launches: those of one call may need several, and the first one may run
+/// until a peer has made its second.
+Status load_exchanges();
 
 }  // namespace oriel::kernels

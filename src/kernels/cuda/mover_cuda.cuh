@@ -52,8 +52,8 @@ class CudaMover {
   using Buffer = UserBuffer<T, 16>;
   using Value = typename Buffer::Value;
   static constexpr int kMaxRanks = kRanks > 0 ? kRanks : 8;
-  static constexpr int kUnroll = kRanks > 0 ? 2 : 1;
-  static constexpr int kCopyUnroll = 4;
+  static constexpr int kUnroll = kRanks == 2 ? 4 : kRanks == 4 ? 2 : 1;
+  static constexpr int kCopyUnroll = 8;
 
   __device__ __forceinline__ int ranks() const { return kRanks > 0 ? kRanks : arguments_.ranks; }
 

@@ -62,9 +62,10 @@ class StreamList {
   int size_ = 0;
 };
 
-/// All streams of one launch, moved by one thread. kFar: some peers are of other teams.
-template <bool kFar>
+/// All streams of one launch, moved by one thread.
+template <ExchangeForm kForm>
 class HostExchange {
+  static constexpr bool kFar = kForm == ExchangeForm::any;
   using M = std::conditional_t<kFar, device::WorldMemory, device::Memory>;
 
  public:
@@ -136,16 +137,22 @@ class HostExchange {
 
   const ExchangeArguments& arguments_;
   HostExchangeMover mover_;
-  StreamList<SendStream<device::Thread, HostExchangeMover, M, kFar>, kMostMessages> sends_;
-  StreamList<ReceiveStream<device::Thread, HostExchangeMover, M, kFar>, kMostMessages> receives_;
+  StreamList<SendStream<device::Thread, HostExchangeMover, M, kForm>, kMostMessages> sends_;
+  StreamList<ReceiveStream<device::Thread, HostExchangeMover, M, kForm>, kMostMessages> receives_;
 };
 
 }  // namespace
 
 bool run_exchange_on_host(const ExchangeArguments& arguments) {
-  if (arguments.network == nullptr) return HostExchange<false>(arguments).run();
-  const device::detail::Driving driving(arguments.network);
-  return HostExchange<true>(arguments).run();
+  if (arguments.network != nullptr) {
+    // Also where no peer is of another team: who waits drives the queues of this rank.
+    const device::detail::Driving driving(arguments.network);
+    return HostExchange<ExchangeForm::any>(arguments).run();
+  }
+  if (arguments.form == ExchangeForm::packets) {
+    return HostExchange<ExchangeForm::packets>(arguments).run();
+  }
+  return HostExchange<ExchangeForm::near>(arguments).run();
 }
 
 }  // namespace oriel::kernels

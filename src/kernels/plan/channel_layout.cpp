@@ -16,6 +16,7 @@ constexpr std::uint64_t kSlotQuantum = 128;
 
 /// Of a packet of 8 bytes of data. A slot has one more, for its header.
 constexpr std::uint64_t kPacketBytes = 16;
+constexpr std::uint32_t kPacketDepth = 4;
 
 /// Packets of a channel. They take twice the bytes of their data, but neither a fence nor a flag.
 struct PacketShape {
@@ -35,7 +36,7 @@ struct ChannelShape {
   PacketShape packets;
 };
 constexpr std::uint64_t kNever = ~std::uint64_t{0};
-constexpr ChannelShape kGpuShape = {4, 1, 16 << 10, 4 << 10, 64 << 10, {2 << 10, 4 << 10, 1 << 10}};
+constexpr ChannelShape kGpuShape = {2, 1, 32 << 10, 4 << 10, 64 << 10, {2 << 10, 4 << 10, 1 << 10}};
 constexpr ChannelShape kHostShape = {4, 1, 16 << 10, 64 << 10, 8 << 10, {128, 56, 128}};
 /// Between teams each slot takes an entry of a send queue, and a credit comes a round trip later.
 constexpr ChannelShape kFarGpuShape = {8, 4, 32 << 10, 32 << 10, kNever, {}};
@@ -71,9 +72,10 @@ std::uint64_t lay_out_packets(const ChannelShape& shape, ChannelLayout& layout) 
   layout.packet_lane_bytes = packets.least_lane_bytes;
   layout.most_packet_bytes = lanes * packets.most_bytes;
   layout.least_direct_bytes = std::max(layout.least_direct_bytes, layout.most_packet_bytes + 1);
+  layout.packet_depth = kPacketDepth;
   layout.packet_slot_bytes =
       static_cast<std::uint32_t>(round_up(packets.bytes * 2 + kPacketBytes, kSlotQuantum));
-  return peers_of(layout.ranks) * lanes * layout.depth * layout.packet_slot_bytes;
+  return peers_of(layout.ranks) * lanes * layout.packet_depth * layout.packet_slot_bytes;
 }
 
 ChannelLayout lay_out(const ChannelShape& shape, int ranks, std::int32_t lanes, bool staged,

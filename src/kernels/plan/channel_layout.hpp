@@ -65,7 +65,7 @@ struct ChannelLayout {
   std::uint64_t staging = 0;   ///< at the sender: [receiver][lane][slot]; 0 inside a team
   std::uint64_t total_bytes = 0;
   std::uint32_t slot_bytes = 0;   ///< a multiple of 128
-  std::uint32_t depth = 0;        ///< slots of a ring, and of one of packets; a power of two
+  std::uint32_t depth = 0;        ///< slots of a ring, a power of two
   std::uint32_t credit_step = 1;  ///< slots for which credit is given at once, between teams
   std::int32_t ranks = 1;
   std::int32_t lanes = 1;
@@ -79,6 +79,7 @@ struct ChannelLayout {
   std::uint32_t packet_lane_bytes = 1;  ///< as least_lane_bytes, for messages in packets
   std::uint32_t packet_bytes = 0;       ///< data of a packet slot
   std::uint32_t packet_slot_bytes = 0;  ///< its memory
+  std::uint32_t packet_depth = 1;       ///< slots of a ring of packets, a power of two
 };
 
 /// Divides `bytes` of scratch memory from `offset` on among the channels of a team of `ranks`

@@ -126,7 +126,7 @@ Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64
 }
 
 Status check_choice(const ChoiceTable& table, Backend backend, const ScratchLayout& layout) {
-  if (table.find(backend, layout.ranks, 0) == nullptr) {
+  if (table.find(backend, layout.ranks, layout.max_ctas, 0) == nullptr) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("the table of algorithms has no line for the backend {}",
                              backend == Backend::cuda ? "cuda" : "host"))
@@ -136,20 +136,27 @@ Status check_choice(const ChoiceTable& table, Backend backend, const ScratchLayo
   return {};
 }
 
-Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, Backend backend,
-                         const ScratchLayout& layout, DataType type, std::uint64_t count) {
-  // The table speaks of full lines; types whose lines are half flags count double.
-  const std::uint64_t bytes = count * size_of(type);
+namespace {
+
+/// The table's entry for `bytes` bytes. The table speaks of full lines; types whose lines are half
+/// flags count double.
+Result<const TableEntry*> find_entry(const ChoiceTable& table, Backend backend,
+                                     const ScratchLayout& layout, DataType type,
+                                     std::uint64_t bytes) {
   const std::uint64_t weight =
       backend == Backend::cuda ? kLineBytes / line_payload(backend, type) : 1;
-  const TableEntry* entry = table.find(backend, layout.ranks, bytes * weight);
-  if (entry == nullptr) {
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("the table has no entry for {} bytes among {} ranks", bytes,
-                             layout.ranks))
-        .with_hint("ORIEL_TABLE names a table for this backend");
-  }
-  Plan plan = entry->plan;
+  const TableEntry* entry = table.find(backend, layout.ranks, layout.max_ctas, bytes * weight);
+  if (entry != nullptr) return entry;
+  return Error(
+             ErrorCode::invalid_usage,
+             fmt::format("the table has no entry for {} bytes among {} ranks", bytes, layout.ranks))
+      .with_hint("ORIEL_TABLE names a table for this backend");
+}
+
+/// What `entry` says, with what a user forces, made to fit.
+Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backend backend,
+                      const ScratchLayout& layout, DataType type, std::uint64_t count) {
+  Plan plan = entry.plan;
   if (!overrides.algorithm.empty()) {
     ORIEL_TRY(plan.algorithm, find_algorithm(overrides.algorithm, backend));
   }
@@ -177,14 +184,26 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
   return plan;
 }
 
+}  // namespace
+
+Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, Backend backend,
+                         const ScratchLayout& layout, DataType type, std::uint64_t count) {
+  ORIEL_TRY(const TableEntry* entry,
+            find_entry(table, backend, layout, type, count * size_of(type)));
+  return fit_plan(*entry, overrides, backend, layout, type, count);
+}
+
 Result<Plan> choose_scatter_plan(const ChoiceTable& table, const Overrides& overrides,
                                  Backend backend, const ScratchLayout& layout, DataType type,
                                  std::uint64_t count) {
-  ORIEL_TRY(const Plan plan, choose_plan(table, overrides, backend, layout, type, count));
+  // On a GPU its one trip takes as long as the two of an all-reduce of half the bytes.
+  const std::uint64_t bytes = count * size_of(type) / (backend == Backend::cuda ? 2 : 1);
+  ORIEL_TRY(const TableEntry* entry, find_entry(table, backend, layout, type, bytes));
+  ORIEL_TRY(const Plan plan, fit_plan(*entry, overrides, backend, layout, type, count));
   if (plan.algorithm == Algorithm::two_shot || plan.algorithm == Algorithm::stream) return plan;
   Overrides in_shares = overrides;
   in_shares.algorithm = name_of(Algorithm::two_shot);
-  return choose_plan(table, in_shares, backend, layout, type, count);
+  return fit_plan(*entry, in_shares, backend, layout, type, count);
 }
 
 }  // namespace oriel::kernels

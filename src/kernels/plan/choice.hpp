@@ -41,31 +41,45 @@ struct TableEntry {
   Plan plan;
 };
 
-/// Which plan to use for which size: measured entries, in the order of their sizes. Built in for
-/// the machines that we have, or read from the file that ORIEL_TABLE names. Immutable.
+/// Which plan to use for which size: lists of measured entries, in the order of their sizes. Built
+/// in for the machines that we have, or read from the file that ORIEL_TABLE names. Immutable.
 class ChoiceTable {
  public:
   /// The measurements that are compiled in.
   static const ChoiceTable& built_in();
   /// Parses the text form: a line per entry, "backend ranks max_bytes algorithm ctas threads
   /// chunk_bytes depth lead"; '#' starts a comment; "max" as max_bytes is "any size", and the list
-  /// of each backend and number of ranks has such a line. Errors (invalid_usage) name the line, the
-  /// value and what is allowed.
+  /// of each backend and number of ranks ends with such a line. Lines after it are of another list,
+  /// for another number of CTAs. Errors (invalid_usage) name the line, the value and what is
+  /// allowed.
   static Result<ChoiceTable> parse(std::string_view text);
   static Result<ChoiceTable> read(const std::string& path);
 
-  /// The first entry that is large enough, of those for this number of ranks, or else for the
-  /// nearest number that has some; of two equally near ones the larger. Null only if the backend
-  /// has none.
-  const TableEntry* find(Backend backend, int ranks, std::uint64_t bytes) const;
+  /// The first entry that is large enough, of a list for this number of ranks, or else for the
+  /// nearest number that has one; of two equally near ones the larger. Of several lists the one
+  /// with the most CTAs, of those that do with `most_ctas`, or else the one with the fewest. Null
+  /// only if the backend has none.
+  const TableEntry* find(Backend backend, int ranks, int most_ctas, std::uint64_t bytes) const;
 
   /// Equal for equal tables: ranks agree on it when a communicator starts.
   std::uint64_t hash() const;
   std::string to_text() const;
 
  private:
-  explicit ChoiceTable(std::vector<TableEntry> entries) : entries_(std::move(entries)) {}
-  std::vector<TableEntry> entries_;
+  /// Never empty; all entries are for one backend and number of ranks.
+  struct List {
+    std::vector<TableEntry> entries;
+    int ctas = 0;  ///< most of an entry
+
+    Backend backend() const { return entries.front().backend; }
+    int ranks() const { return entries.front().ranks; }
+  };
+  class Reader;
+
+  explicit ChoiceTable(std::vector<List> lists) : lists_(std::move(lists)) {}
+  static bool is_better(const List& list, const List& than, int ranks, int most_ctas);
+
+  std::vector<List> lists_;
 };
 
 /// What a user forces for measurements; 0 and empty mean "as the table says". Equal on all ranks

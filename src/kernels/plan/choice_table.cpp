@@ -84,27 +84,59 @@ Result<TableEntry> parse_entry(const Line& line) {
   return entry;
 }
 
-/// The lists, of a backend and a number of ranks, that go on to messages of any size.
-class Ends {
- public:
-  explicit Ends(const std::vector<TableEntry>& entries) {
-    for (const TableEntry& entry : entries) {
-      if (entry.max_bytes == kAnySize) of(entry) = true;
-    }
-  }
-  bool& of(const TableEntry& entry) {
-    return ends_[entry.backend == Backend::cuda][static_cast<std::size_t>(entry.ranks)];
-  }
-
- private:
-  bool ends_[2][kMaxTableRanks + 1] = {};
-};
+std::string text_of(const TableEntry& entry) {
+  const std::string size = entry.max_bytes == kAnySize ? "max" : std::to_string(entry.max_bytes);
+  return fmt::format("{} {} {} {} {} {} {} {} {}\n",
+                     entry.backend == Backend::cuda ? "cuda" : "host", entry.ranks, size,
+                     name_of(entry.plan.algorithm), entry.plan.ctas, entry.plan.threads,
+                     entry.plan.chunk_bytes, entry.plan.depth, entry.plan.lead);
+}
 
 }  // namespace
 
+/// Collects lines into lists.
+class ChoiceTable::Reader {
+ public:
+  Status add(Line line) {
+    ORIEL_TRY(const TableEntry entry, parse_entry(line));
+    std::size_t i = 0;
+    while (i < lists_.size() && (is_whole(i) || lists_[i].backend() != entry.backend ||
+                                 lists_[i].ranks() != entry.ranks)) {
+      ++i;
+    }
+    if (i == lists_.size()) {
+      lists_.emplace_back();
+      last_.emplace_back();
+    }
+    lists_[i].entries.push_back(entry);
+    lists_[i].ctas = std::max(lists_[i].ctas, entry.plan.ctas);
+    last_[i] = std::move(line);
+    return {};
+  }
+  Result<std::vector<List>> finish() && {
+    for (std::size_t i = lists_.size(); i-- > 0;) {
+      if (!is_whole(i)) return unended(lists_[i].entries.back(), last_[i]);
+      auto& entries = lists_[i].entries;
+      std::stable_sort(entries.begin(), entries.end(),
+                       [](const auto& a, const auto& b) { return a.max_bytes < b.max_bytes; });
+    }
+    return std::move(lists_);
+  }
+
+ private:
+  bool is_whole(std::size_t i) const { return lists_[i].entries.back().max_bytes == kAnySize; }
+  static Error unended(const TableEntry& entry, const Line& line) {
+    return line.bad(fmt::format(
+        "it ends the list for {} among {} ranks, but its max_bytes is \"{}\" and not \"max\"",
+        line.words[0], entry.ranks, line.words[2]));
+  }
+
+  std::vector<List> lists_;
+  std::vector<Line> last_;  // of each list
+};
+
 Result<ChoiceTable> ChoiceTable::parse(std::string_view text) {
-  std::vector<TableEntry> entries;
-  std::vector<Line> read;  // the lines of the entries
+  Reader reader;
   std::istringstream lines{std::string(text)};
   std::string content;
   for (int number = 1; std::getline(lines, content); ++number) {
@@ -113,20 +145,10 @@ Result<ChoiceTable> ChoiceTable::parse(std::string_view text) {
     line.number = number;
     std::istringstream words(content);
     for (std::string word; words >> word;) line.words.push_back(word);
-    if (line.words.empty()) continue;
-    ORIEL_TRY(entries.emplace_back(), parse_entry(line));
-    read.push_back(std::move(line));
+    if (!line.words.empty()) ORIEL_CHECK(reader.add(std::move(line)));
   }
-  Ends ends(entries);
-  for (std::size_t i = entries.size(); i-- > 0;) {
-    if (ends.of(entries[i])) continue;
-    return read[i].bad(fmt::format(
-        "it ends the list for {} among {} ranks, but its max_bytes is \"{}\" and not \"max\"",
-        read[i].words[0], entries[i].ranks, read[i].words[2]));
-  }
-  std::stable_sort(entries.begin(), entries.end(),
-                   [](const auto& a, const auto& b) { return a.max_bytes < b.max_bytes; });
-  return ChoiceTable(std::move(entries));
+  ORIEL_TRY(auto lists, std::move(reader).finish());
+  return ChoiceTable(std::move(lists));
 }
 
 Result<ChoiceTable> ChoiceTable::read(const std::string& path) {
@@ -141,30 +163,33 @@ Result<ChoiceTable> ChoiceTable::read(const std::string& path) {
   return table;
 }
 
-const TableEntry* ChoiceTable::find(Backend backend, int ranks, std::uint64_t bytes) const {
-  const TableEntry* best = nullptr;
-  int best_distance = std::numeric_limits<int>::max();
-  for (const TableEntry& entry : entries_) {
-    if (entry.backend != backend || bytes > entry.max_bytes) continue;
-    const int distance = std::abs(entry.ranks - ranks);
-    if (distance == 0) return &entry;  // entries are in the order of their sizes
-    // Every list reaches any size, so all calls find lines of the same one.
-    if (distance < best_distance || (distance == best_distance && entry.ranks > best->ranks)) {
-      best = &entry;
-      best_distance = distance;
-    }
+bool ChoiceTable::is_better(const List& list, const List& than, int ranks, int most_ctas) {
+  const int distance = std::abs(list.ranks() - ranks);
+  const int other = std::abs(than.ranks() - ranks);
+  if (distance != other) return distance < other;
+  if (list.ranks() != than.ranks()) return list.ranks() > than.ranks();
+  const bool fits = list.ctas <= most_ctas;
+  if (fits != (than.ctas <= most_ctas)) return fits;
+  return fits ? list.ctas > than.ctas : list.ctas < than.ctas;
+}
+
+const TableEntry* ChoiceTable::find(Backend backend, int ranks, int most_ctas,
+                                    std::uint64_t bytes) const {
+  const List* best = nullptr;
+  for (const List& list : lists_) {
+    if (list.backend() != backend) continue;
+    if (best == nullptr || is_better(list, *best, ranks, most_ctas)) best = &list;
   }
-  return best;
+  if (best == nullptr) return nullptr;
+  const TableEntry* entry = best->entries.data();
+  while (bytes > entry->max_bytes) ++entry;  // the last one does for any size
+  return entry;
 }
 
 std::string ChoiceTable::to_text() const {
   std::string text = fmt::format("# {}\n", kColumns);
-  for (const TableEntry& entry : entries_) {
-    const std::string size = entry.max_bytes == kAnySize ? "max" : std::to_string(entry.max_bytes);
-    text += fmt::format("{} {} {} {} {} {} {} {} {}\n",
-                        entry.backend == Backend::cuda ? "cuda" : "host", entry.ranks, size,
-                        name_of(entry.plan.algorithm), entry.plan.ctas, entry.plan.threads,
-                        entry.plan.chunk_bytes, entry.plan.depth, entry.plan.lead);
+  for (const List& list : lists_) {
+    for (const TableEntry& entry : list.entries) text += text_of(entry);
   }
   return text;
 }

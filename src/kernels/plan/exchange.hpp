@@ -116,9 +116,17 @@ struct ExchangeMemory {
   std::uint64_t signature_calls = 0;
 };
 
+/// What the messages of a launch have in common. Code that knows it leaves out the rest.
+enum class ExchangeForm : std::uint8_t {
+  any,      ///< some peers may be of other teams
+  near,     ///< all peers are of this team
+  packets,  ///< and all messages go in packets
+};
+
 /// All that one launch of an exchange needs.
 struct ExchangeArguments : ExchangeMemory {
   std::uint32_t signature = 0;  ///< of a collective, for the other ranks of a GPU's team
+  ExchangeForm form = ExchangeForm::packets;
 
   std::int32_t ctas = 1;
   std::int32_t copies = 0;
@@ -168,6 +176,7 @@ class LaunchList {
     launch.signatures = memory.signatures;
     launch.signature_calls = memory.signature_calls;
     launch.signature = 0;
+    launch.form = ExchangeForm::packets;
     launch.ctas = 1;
     launch.copies = launch.sends = launch.messages = launch.send_runs = launch.runs = 0;
     launch.run[0] = {};

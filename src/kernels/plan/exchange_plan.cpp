@@ -110,6 +110,8 @@ class MessagePlacer {
     if (is_new) begin_run(message.peer);
     if (is_send) launch_.send_runs = launch_.runs;
     lanes_ = std::max(lanes_, StreamCount::lanes_of(facts_, message));
+    const bool in_packets = message.bytes <= facts_.memory.channels.most_packet_bytes;
+    if (!in_packets) launch_.form = std::min(launch_.form, ExchangeForm::near);
     launch_.message[launch_.messages++] = message;
     if (is_send) launch_.sends = launch_.messages;
   }
@@ -127,6 +129,7 @@ class MessagePlacer {
     MessageRun& run = launch_.run[launch_.runs++];
     set_begin(run);
     run.team_member = static_cast<std::uint8_t>(facts_.index_of(peer) + 1);
+    if (run.team_member == 0) launch_.form = ExchangeForm::any;
   }
   void set_begin(MessageRun& run) const {
     run.stream = static_cast<std::uint16_t>(streams_);

@@ -10,6 +10,8 @@
 
 namespace oriel::kernels {
 
+enum class ExchangeForm : std::uint8_t;
+
 /// Most threads of a CTA.
 inline constexpr int kMaxThreads = 512;
 inline constexpr int kMaxWarps = kMaxThreads / 32;
@@ -29,10 +31,8 @@ struct KernelSet {
 };
 
 namespace detail {
-/// An exchange, for all types: within one LSA team, and with ranks of others.
-/// Takes one ExchangeArguments by value.
-const void* copying_exchange();
-const void* far_copying_exchange();
+/// An exchange, for all types. Takes one ExchangeArguments by value.
+const void* exchange_kernel_for(ExchangeForm form);
 /// One for each type, in all_reduce_<type>.cu.
 KernelSet kernel_set_i8();
 KernelSet kernel_set_u8();

@@ -250,7 +250,7 @@ TEST_CASE("all sizes find lines of the same number of ranks", "[req:1.39]") {
       "host 16 max stream 1 1 4096 3 2\n");
   REQUIRE(table.ok());
   const auto listed_for = [&](int ranks, std::uint64_t bytes) {
-    return table.value().find(Backend::host, ranks, bytes)->ranks;
+    return table.value().find(Backend::host, ranks, 1, bytes)->ranks;
   };
   for (const std::uint64_t bytes : {1u, 64u, 65u, 128u, 129u, 1u << 30}) {
     INFO(bytes << " bytes");
@@ -262,6 +262,27 @@ TEST_CASE("all sizes find lines of the same number of ranks", "[req:1.39]") {
     CHECK(listed_for(10, bytes) == 16);
     CHECK(listed_for(64, bytes) == 16);
   }
+}
+
+TEST_CASE("of several lists the one with the most CTAs that a communicator may use counts",
+          "[req:1.39][req:5.5]") {
+  const auto table = ChoiceTable::parse(
+      "cuda 2 64 one_shot 8 32 0 0 0\ncuda 2 max stream 128 32 1024 3 2\n"
+      "cuda 2 32 one_shot 8 64 0 0 0\ncuda 2 max stream 32 64 1024 3 2\n"
+      "cuda 4 max stream 16 64 1024 3 2\n");
+  REQUIRE(table.ok());
+  const auto plan_for = [&](int most_ctas, std::uint64_t bytes) {
+    return table.value().find(Backend::cuda, 2, most_ctas, bytes)->plan;
+  };
+  for (const int most : {128, 200}) CHECK(plan_for(most, 64).threads == 32);
+  for (const int most : {1, 31, 32, 127}) CHECK(plan_for(most, 32).threads == 64);
+  CHECK(plan_for(32, 64).ctas == 32);  // the other list's line for this size has fewer
+  CHECK(plan_for(128, 65).ctas == 128);
+
+  const auto open =
+      ChoiceTable::parse("cuda 2 max stream 128 32 1024 3 2\ncuda 2 32 one_shot 8 64 0 0 0\n");
+  REQUIRE_FALSE(open.ok());
+  CHECK(open.error().message().starts_with("line 2 of the table: it ends the list"));
 }
 
 TEST_CASE("greetings can tell every offset in the largest slot", "[req:1.39]") {

@@ -85,7 +85,7 @@ TEST_CASE("a plan with more CTAs than the communicator may use keeps its threads
   for (const int most : {1, 16, 32}) {
     const auto layout = make_scratch_layout(Backend::cuda, 4, most, 64 * kMiB);
     for (const std::uint64_t bytes : {std::uint64_t{196608}, std::uint64_t{1} << 20}) {
-      const auto& whole = ChoiceTable::built_in().find(Backend::cuda, 4, bytes)->plan;
+      const auto& whole = ChoiceTable::built_in().find(Backend::cuda, 4, 132, bytes)->plan;
       const auto plan =
           choose_plan(ChoiceTable::built_in(), {}, Backend::cuda, layout, DataType::u8, bytes / 2);
       REQUIRE(plan.ok());
@@ -124,10 +124,10 @@ TEST_CASE("a table says which algorithm CPU ranks use", "[req:1.30]") {
       "host 2 64 one_shot 1 1 0 0 0\nhost 2 256 two_shot 1 1 0 0 0\n"
       "host 2 1024 eager 1 1 0 0 0\nhost 2 max stream 1 1 1024 3 2\n");
   CHECK(table_of(table.to_text()).hash() == table.hash());
-  CHECK(table.find(Backend::host, 2, 64)->plan.algorithm == Algorithm::one_shot);
-  CHECK(table.find(Backend::host, 2, 65)->plan.algorithm == Algorithm::two_shot);
-  CHECK(table.find(Backend::host, 2, 257)->plan.algorithm == Algorithm::eager);
-  CHECK(table.find(Backend::host, 2, 1025)->plan.algorithm == Algorithm::stream);
+  CHECK(table.find(Backend::host, 2, 1, 64)->plan.algorithm == Algorithm::one_shot);
+  CHECK(table.find(Backend::host, 2, 1, 65)->plan.algorithm == Algorithm::two_shot);
+  CHECK(table.find(Backend::host, 2, 1, 257)->plan.algorithm == Algorithm::eager);
+  CHECK(table.find(Backend::host, 2, 1, 1025)->plan.algorithm == Algorithm::stream);
 }
 
 TEST_CASE("small messages between CPU ranks are eager unless forced", "[req:1.43]") {

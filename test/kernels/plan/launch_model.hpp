@@ -67,6 +67,7 @@ class LaunchModel {
     int peer;
     int lane = 0;
     std::uint32_t depth = 0;
+    std::uint32_t packet_depth = 0;
     std::uint32_t credit_step = 1;
     bool has_begun = false;  // with its first part
     std::deque<Part> parts = {};
@@ -111,6 +112,7 @@ class LaunchModel {
           made.ctas.at(static_cast<std::size_t>(first_stream + lane) % made.ctas.size()).streams;
       stream.lane = lane;
       stream.depth = channels.depth;
+      stream.packet_depth = channels.packet_depth;
       stream.credit_step = channels.credit_step;
       const auto same = [&](const Stream& other) {
         return other.sends == stream.sends && other.peer == stream.peer && other.lane == lane;
@@ -198,7 +200,7 @@ class LaunchModel {
     const Channel& on = channel(rank, launch, stream);
     if (stream.parts.front().in_packets) {
       if (!stream.sends) return on.packets_sent > on.packets_received || owes_credit(on, stream);
-      return on.packets_sent - on.packet_credit < stream.depth;
+      return on.packets_sent - on.packet_credit < stream.packet_depth;
     }
     if (!stream.sends) return on.sent > on.received || owes_offer(on, stream);
     if (stream.parts.front().asks && on.offered != on.sent + 1) return false;
