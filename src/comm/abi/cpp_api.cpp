@@ -212,7 +212,7 @@ Result<Communicator> Communicator::init(const UniqueId& id, int rank, int size,
     handle.show(&impl->handle);
     bool in_progress = false;
     // After a failure the handle is null.
-    ORIEL_CHECK(comm::run_jobs(std::move(jobs), in_progress));
+    ORIEL_CHECK(comm::run_jobs(jobs, in_progress));
     return Impl::make(std::move(impl));
   });
 }

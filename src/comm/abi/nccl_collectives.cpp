@@ -10,6 +10,7 @@
 #include "base/try.hpp"
 #include "comm/abi/abi_entry.hpp"
 #include "comm/communicator/call_request.hpp"
+#include "comm/group/call_jobs.hpp"
 #include "comm/group/comm_entry.hpp"
 #include "comm/group/group_call.hpp"
 
@@ -35,7 +36,7 @@ Status read_operation(CommEntry& entry, ncclRedOp_t op, CollectiveRequest& reque
 }
 
 /// Notes the call in the thread's group, or makes it. `request` has all but type and operation.
-Status collective(CollectiveRequest request, ncclDataType_t type, ncclRedOp_t op,
+Status collective(CollectiveRequest&& request, ncclDataType_t type, ncclRedOp_t op,
                   ncclComm_t handle) {
   ORIEL_TRY(auto entry, find_entry(handle));
   ORIEL_TRY(request.type, read_type(type));
@@ -48,12 +49,15 @@ Status collective(CollectiveRequest request, ncclDataType_t type, ncclRedOp_t op
   return group.submit(CollectiveJob{{std::move(entry), std::move(communicator)}, request});
 }
 
-Status point_to_point(PointToPointRequest request, ncclDataType_t type, ncclComm_t handle) {
+Status point_to_point(PointToPointRequest&& request, ncclDataType_t type, ncclComm_t handle) {
   ORIEL_TRY(auto entry, find_entry(handle));
   ORIEL_TRY(request.type, read_type(type));
+  ThreadGroup& group = ThreadGroup::current();
+  if (Communicator* const started = entry->started(); started != nullptr && !group.open()) {
+    return run_alone(*started, request);
+  }
   ORIEL_TRY(auto communicator, entry->communicator());
-  return ThreadGroup::current().submit(
-      PointToPointJob{{std::move(entry), std::move(communicator)}, request});
+  return group.submit(PointToPointJob{{std::move(entry), std::move(communicator)}, request});
 }
 
 }  // namespace

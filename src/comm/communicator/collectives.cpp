@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -41,12 +42,16 @@ enum class Way : std::uint8_t { in_team, by_exchange, among_teams };
 
 /// Returns how a collective is carried out, from facts that all ranks share. `block` is what one
 /// rank contributes, or gets, in bytes.
-Way way_of(kernels::Collective collective, std::size_t block, bool one_team, bool on_host) {
+Way way_of(kernels::Collective collective, std::size_t block, int ranks, bool one_team,
+           bool on_host) {
   using kernels::Collective;
   // CPU ranks copy longer blocks outside windows faster in stages, and where a rank's buffer lies
-  // is not known to the others.
-  constexpr std::size_t kLongestOnHost = 1 << 10;
-  const bool goes_straight = one_team && (!on_host || block <= kLongestOnHost);
+  // is not known to the others. A reduce-scatter of many ranks waits for all of them more often.
+  constexpr std::size_t kLongestOnHost = 64 << 10;
+  constexpr std::size_t kLongestScatter = 1 << 10;
+  const bool scatters_among_many = collective == Collective::reduce_scatter && ranks > 2;
+  const std::size_t longest = scatters_among_many ? kLongestScatter : kLongestOnHost;
+  const bool goes_straight = one_team && (!on_host || block <= longest);
   switch (collective) {
     case Collective::all_reduce:
     case Collective::reduce:
@@ -60,18 +65,15 @@ Way way_of(kernels::Collective collective, std::size_t block, bool one_team, boo
   }
 }
 
-/// Returns the plan of a call of no elements. CPU ranks count their calls; GPU ranks cannot, for a
-/// graph may run one of theirs many times. So on GPUs such a call is a kernel too, of the one CTA
-/// that tells and hears which call it is.
-CallPlan plan_of_empty_call(bool is_kernel) {
-  CallPlan plan;
-  plan.only_tells = is_kernel;
-  if (is_kernel) {
-    plan.team.algorithm = kernels::Algorithm::one_shot;
-    plan.team.ctas = 0;
-    plan.team.threads = kernels::kMinThreads;
-  }
-  return plan;
+/// Plans a call of no elements. CPU ranks count their calls; GPU ranks cannot, for a graph may run
+/// one of theirs many times. So on GPUs such a call is a kernel too, of the one CTA that tells and
+/// hears which call it is.
+void plan_empty_call(bool is_kernel, CallPlan& plan) {
+  if (!is_kernel) return;
+  plan.only_tells = true;
+  plan.team.algorithm = kernels::Algorithm::one_shot;
+  plan.team.ctas = 0;
+  plan.team.threads = kernels::kMinThreads;
 }
 
 }  // namespace
@@ -93,21 +95,23 @@ Result<kernels::HierarchyPlan> Communicator::plan_among_teams(
   return kernels::plan_hierarchy(facts, hierarchy_, teams_, singles_);
 }
 
-Result<CallPlan> Communicator::plan_for(const CollectiveRequest& request) const {
+Status Communicator::plan_for(const CollectiveRequest& request, CallPlan& plan) const {
   ORIEL_CHECK(check_usable());
   ORIEL_CHECK(executor_->check_stream(request.stream));
   ORIEL_CHECK(check_root(request, size()));
   const bool one_team = teams_.view().groups == 1;
-  if (request.count == 0) return plan_of_empty_call(!on_host() && size() > 1 && one_team);
-  CallPlan plan;
+  if (request.count == 0) {
+    plan_empty_call(!on_host() && size() > 1 && one_team, plan);
+    return {};
+  }
   ORIEL_CHECK(check_collective(request, rank(), size()));
-  const Way way =
-      way_of(request.collective, request.count * size_of(request.type), one_team, on_host());
+  const Way way = way_of(request.collective, request.count * size_of(request.type), size(),
+                         one_team, on_host());
   plan.by_exchange = way == Way::by_exchange;
-  if (plan.by_exchange) return no_network_ ? Result<CallPlan>(Error(*no_network_)) : plan;
+  if (plan.by_exchange) return no_network_ ? Status(*no_network_) : Status();
   if (way == Way::among_teams) {
     ORIEL_TRY(plan.among_teams, plan_among_teams(request));
-    return plan;
+    return {};
   }
   const bool scatters = request.collective == kernels::Collective::reduce_scatter;
   const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
@@ -116,7 +120,7 @@ Result<CallPlan> Communicator::plan_for(const CollectiveRequest& request) const 
       scatters ? request.count * static_cast<std::size_t>(size()) : request.count;
   ORIEL_TRY(plan.team, choose(table, overrides_, device_->backend(), layout_, request.type, count));
   plan.team.ctas = std::max(plan.team.ctas, options_.min_ctas);  // not above the layout's limit
-  return plan;
+  return {};
 }
 
 device::CommView Communicator::scratch_view() const {
@@ -201,7 +205,8 @@ Status Communicator::prepare(const CollectiveRequest& request, const CallPlan& p
 }
 
 Status Communicator::collective(const CollectiveRequest& request) {
-  ORIEL_TRY(const auto plan, plan_for(request));
+  CallPlan plan;
+  ORIEL_CHECK(plan_for(request, plan));
   return run(request, plan);
 }
 
@@ -275,8 +280,8 @@ Status Communicator::check(const PointToPointRequest& request) const {
   return is_near || !no_network_ ? Status() : Status(*no_network_);
 }
 
-Result<PointToPointPlan> Communicator::plan_for(
-    const std::vector<PointToPointRequest>& requests) const {
+Result<const PointToPointPlan*> Communicator::plan_for(
+    std::span<const PointToPointRequest> requests) {
   for (const PointToPointRequest& request : requests) ORIEL_CHECK(check(request));
   return exchanges_->plan(requests);
 }

@@ -70,6 +70,7 @@ void ExchangePlanner::begin(kernels::ExchangeMemory memory, const window::Window
   memory.channels = known.channels;
   memory.far_channels = known.far_channels;
   facts_.memory = memory;
+  call_.launches = {};  // of the memory before
 }
 
 void ExchangePlanner::reach_output(kernels::RankCollective& call) const {
@@ -127,21 +128,19 @@ ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request,
   return call_;
 }
 
-Result<PointToPointPlan> ExchangePlanner::plan(
-    const std::vector<PointToPointRequest>& requests) const {
-  PointToPointPlan plan;
-  plan.requests = requests;
-  std::vector<kernels::PointToPoint> calls;
-  calls.reserve(requests.size());
+Result<const PointToPointPlan*> ExchangePlanner::plan(
+    std::span<const PointToPointRequest> requests) {
+  messages_.clear();
   for (const PointToPointRequest& request : requests) {
     const std::uint64_t bytes = request.count * size_of(request.type);
     auto* const data = static_cast<std::byte*>(request.data);
-    calls.push_back(
+    messages_.push_back(
         {request.is_send, request.is_send ? data : place_of(data, bytes), bytes, request.peer});
   }
-  plan.stream = requests.front().stream;
-  ORIEL_TRY(plan.exchange, kernels::exchange_of(calls, facts_.memory.world_rank));
-  return plan;
+  plan_.requests = requests;
+  plan_.stream = requests.front().stream;
+  ORIEL_CHECK(kernels::set_exchange(plan_.exchange, messages_, facts_.memory.world_rank));
+  return &plan_;
 }
 
 ExchangeCall& ExchangePlanner::call_of(const PointToPointPlan& plan,

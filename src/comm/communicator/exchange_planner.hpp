@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "oriel/device/wait.hpp"
@@ -21,8 +22,8 @@ namespace oriel::comm {
 /// The sends and receives of one communicator in one group, ready to run.
 struct PointToPointPlan {
   kernels::Exchange exchange;
-  void* stream = nullptr;                     ///< of the first call
-  std::vector<PointToPointRequest> requests;  ///< as the user made them, for the recorder
+  void* stream = nullptr;                         ///< of the first call
+  std::span<const PointToPointRequest> requests;  ///< as the user made them, for the recorder
 
   /// Returns whether all messages are empty, so that nothing runs.
   bool is_empty() const {
@@ -52,8 +53,9 @@ class ExchangePlanner {
   /// Returns the launches of a collective, without its record. What it returned before is void.
   ExchangeCall& call_of(const CollectiveRequest& request, const device::WaitControl& wait);
 
-  /// Pairs sends to this rank with receives from it. invalid_usage if they do not match.
-  Result<PointToPointPlan> plan(const std::vector<PointToPointRequest>& requests) const;
+  /// Pairs sends to this rank with receives from it. invalid_usage if they do not match. The plan
+  /// refers to `requests`, and holds until the next one.
+  Result<const PointToPointPlan*> plan(std::span<const PointToPointRequest> requests);
   ExchangeCall& call_of(const PointToPointPlan& plan, const device::WaitControl& wait);
 
  private:
@@ -70,8 +72,11 @@ class ExchangePlanner {
   std::uint64_t scratch_bytes_ = 0;
   const window::WindowManager* windows_ = nullptr;
   kernels::ExchangeFacts facts_;
-  // Of the last call; kept, so that the next one allocates nothing.
+  // Of the last call, and of the last sends and receives; kept, so that the next one allocates
+  // nothing.
   kernels::Exchange exchange_;
+  std::vector<kernels::PointToPoint> messages_;
+  PointToPointPlan plan_;
   ExchangeCall call_;
 };
 

@@ -32,17 +32,18 @@ FlightRecorder::FlightRecorder(FlightFacts facts)
       slots_(std::make_unique<Slot[]>(kRecords)),
       messages_(2 * static_cast<std::size_t>(facts_.size)) {}
 
-void FlightRecorder::note(const FlightRecord& record) {
+void FlightRecorder::note(FlightKind kind, const kernels::CollectiveCall& call,
+                          std::uint64_t number, const void* stream, std::uint64_t now) {
   const std::uint64_t position = next_.load(std::memory_order_relaxed);
   Slot& slot = slots_[position % kRecords];
   slot.version.store(2 * position + 1, std::memory_order_relaxed);
   // With release, so that nobody sees one of these and still the version before.
-  slot.what.store(packed(record.kind, record.call), std::memory_order_release);
-  slot.count.store(record.call.count, std::memory_order_release);
-  slot.number.store(record.number, std::memory_order_release);
-  slot.group.store(record.group, std::memory_order_release);
-  slot.stream.store(record.stream, std::memory_order_release);
-  slot.enqueued.store(record.enqueued, std::memory_order_release);
+  slot.what.store(packed(kind, call), std::memory_order_release);
+  slot.count.store(call.count, std::memory_order_release);
+  slot.number.store(number, std::memory_order_release);
+  slot.group.store(groups_, std::memory_order_release);
+  slot.stream.store(word_of(stream), std::memory_order_release);
+  slot.enqueued.store(now, std::memory_order_release);
   slot.ended.store(0, std::memory_order_release);
   slot.version.store(2 * position + 2, std::memory_order_release);
   next_.store(position + 1, std::memory_order_release);
@@ -50,11 +51,8 @@ void FlightRecorder::note(const FlightRecord& record) {
 
 void FlightRecorder::enter(const kernels::CollectiveCall& call, const void* stream) {
   entered_ = next_.load(std::memory_order_relaxed);
-  note({.call = call,
-        .number = ++collectives_,
-        .group = ++groups_,
-        .stream = word_of(stream),
-        .enqueued = ticks()});
+  ++groups_;
+  note(FlightKind::collective, call, ++collectives_, stream, ticks());
   now_.store(kCollective, std::memory_order_relaxed);
 }
 
@@ -65,12 +63,9 @@ void FlightRecorder::enter(std::span<const PointToPointRequest> requests) {
   std::uint64_t sends = 0;
   for (const PointToPointRequest& request : requests) {
     const int place = request.is_send ? request.peer : facts_.size + request.peer;
-    note({.kind = request.is_send ? FlightKind::send : FlightKind::receive,
-          .call = {.type = request.type, .count = request.count, .root = request.peer},
-          .number = ++messages_[static_cast<std::size_t>(place)],
-          .group = groups_,
-          .stream = word_of(request.stream),
-          .enqueued = now});
+    note(request.is_send ? FlightKind::send : FlightKind::receive,
+         {.type = request.type, .count = request.count, .root = request.peer},
+         ++messages_[static_cast<std::size_t>(place)], request.stream, now);
     if (request.is_send) ++sends;
   }
   now_.store(sends << 32 | (requests.size() - sends), std::memory_order_relaxed);

@@ -96,7 +96,9 @@ class FlightRecorder {
   };
   static constexpr std::uint64_t kCollective = ~std::uint64_t{0};
 
-  void note(const FlightRecord& record);
+  /// Notes one call of the present group.
+  void note(FlightKind kind, const kernels::CollectiveCall& call, std::uint64_t number,
+            const void* stream, std::uint64_t now);
   std::optional<FlightRecord> read(std::uint64_t position) const;
   std::string file_name() const;
   std::string file_text(std::string_view reason) const;

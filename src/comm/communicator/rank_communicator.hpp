@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -117,15 +118,17 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Status check_usable() const;
   Status collective(const CollectiveRequest& request);
   /// Its two steps: the first checks the call and chooses how to carry it out, and has no effect.
-  Result<CallPlan> plan_for(const CollectiveRequest& request) const;
+  /// It sets `plan`, a new one: a Result of one is copied, which a small call notices.
+  Status plan_for(const CollectiveRequest& request, CallPlan& plan) const;
   Status run(const CollectiveRequest& request, const CallPlan& plan);
   /// Makes ready what the second step would first have to wait for (Executor::prepare). Local.
   Status prepare(const CollectiveRequest& request, const CallPlan& plan);
 
   /// Checks one send or receive, as far as it can be told without the others of its group. Local.
   Status check(const PointToPointRequest& request) const;
-  /// The three steps of a group's sends and receives, which run as one exchange.
-  Result<PointToPointPlan> plan_for(const std::vector<PointToPointRequest>& requests) const;
+  /// The three steps of a group's sends and receives, which run as one exchange. The plan refers to
+  /// `requests`, and holds until the next one.
+  Result<const PointToPointPlan*> plan_for(std::span<const PointToPointRequest> requests);
   Status prepare(const PointToPointPlan& plan);
   Status run(const PointToPointPlan& plan);
 

@@ -3,8 +3,11 @@
 #include "comm/group/call_jobs.hpp"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
+#include <memory_resource>
 #include <new>
-#include <optional>
+#include <span>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -14,6 +17,10 @@
 
 namespace oriel::comm {
 namespace {
+
+/// A list in the memory of the call: one of a few requests allocates nothing.
+template <class T>
+using List = std::pmr::vector<T>;
 
 struct PlannedCollective {
   CollectiveJob* job;
@@ -26,28 +33,34 @@ struct PlannedCollective {
 
 /// The planned calls of one communicator.
 struct CommunicatorCalls {
+  CommunicatorCalls(CommJob& job, std::pmr::memory_resource* memory)
+      : communicator(job.communicator.get()),
+        first(&job.state),
+        streams(memory),
+        collectives(memory),
+        transfers(memory) {}
+
   Communicator* communicator;
-  JobState* first;               // of the first call
-  std::vector<void*> streams{};  // of all calls, each once
-  std::vector<PlannedCollective> collectives{};
-  std::vector<PointToPointJob*> transfers{};
-  std::optional<PointToPointPlan> exchange{};
+  JobState* first;      // of the first call
+  List<void*> streams;  // of all calls, each once
+  List<PlannedCollective> collectives;
+  List<PointToPointRequest> transfers;
+  JobState* first_transfer = nullptr;
+  const PointToPointPlan* exchange = nullptr;
 
   bool on_host() const { return communicator->device().backend() == kernels::Backend::host; }
+  std::vector<void*> all_streams() const { return {streams.begin(), streams.end()}; }
   void add_stream(void* stream) {
     const bool is_known = std::find(streams.begin(), streams.end(), stream) != streams.end();
     if (!is_known) streams.push_back(stream);
   }
   Status plan_exchange() {
-    std::vector<PointToPointRequest> requests;
-    requests.reserve(transfers.size());
-    for (const PointToPointJob* job : transfers) requests.push_back(job->request);
-    ORIEL_TRY(exchange, communicator->plan_for(requests));
+    ORIEL_TRY(exchange, communicator->plan_for(transfers));
     return {};
   }
   Status run_exchange() const {
-    if (!exchange) return {};
-    return transfers.front()->state.outcome = communicator->run(*exchange);
+    if (exchange == nullptr) return {};
+    return first_transfer->outcome = communicator->run(*exchange);
   }
   /// Calls behind one that fails would wait for ranks that the failure may have kept from coming.
   Status run() const {
@@ -57,15 +70,18 @@ struct CommunicatorCalls {
 
   /// Has the first launch wait for what all streams hold. Nothing is enqueued for one stream.
   Status join_streams() const {
+    if (streams.size() < 2) return {};
     const auto launches = launch_streams();
-    if (streams.size() < 2 || launches.empty()) return {};
-    return first->outcome = communicator->executor().join_streams(launches.front(), streams);
+    if (launches.empty()) return {};
+    return first->outcome = communicator->executor().join_streams(launches.front(), all_streams());
   }
   /// Has all streams wait for the last launch.
   Status release_streams() const {
+    if (streams.size() < 2) return {};
     const auto launches = launch_streams();
-    if (streams.size() < 2 || launches.empty()) return {};
-    return first->outcome = communicator->executor().release_streams(launches.back(), streams);
+    if (launches.empty()) return {};
+    return first->outcome =
+               communicator->executor().release_streams(launches.back(), all_streams());
   }
 
  private:
@@ -75,7 +91,7 @@ struct CommunicatorCalls {
     for (const PlannedCollective& call : collectives) {
       if (call.is_launched()) found.push_back(call.job->request.stream);
     }
-    if (exchange && !exchange->is_empty()) found.push_back(exchange->stream);
+    if (exchange != nullptr && !exchange->is_empty()) found.push_back(exchange->stream);
     return found;
   }
 };
@@ -90,10 +106,10 @@ class PlannedCalls {
     });
     for (CommunicatorCalls& calls : calls_) {
       if (!calls.transfers.empty()) {
-        note(calls.transfers.front()->state, calls.plan_exchange());
+        note(*calls.first_transfer, calls.plan_exchange());
       }
       if (calls.streams.size() > 1) {
-        note(*calls.first, calls.communicator->executor().check_joined(calls.streams));
+        note(*calls.first, calls.communicator->executor().check_joined(calls.all_streams()));
       }
     }
     return can_run_;
@@ -110,8 +126,8 @@ class PlannedCalls {
     return launched.ok() ? released : launched;
   }
 
-  std::vector<const CommunicatorCalls*> on_host() const {
-    std::vector<const CommunicatorCalls*> found;
+  List<const CommunicatorCalls*> on_host() {
+    List<const CommunicatorCalls*> found(&memory_);
     for (const CommunicatorCalls& calls : calls_) {
       if (calls.on_host()) found.push_back(&calls);
     }
@@ -125,23 +141,24 @@ class PlannedCalls {
   }
   void add(CollectiveJob& job) {
     CommunicatorCalls& calls = calls_of(job);
-    const auto plan = job.communicator->plan_for(job.request);
-    if (!plan.ok()) return note(job.state, plan.error());
+    CallPlan plan;
+    Status planned = job.communicator->plan_for(job.request, plan);
+    if (!planned.ok()) return note(job.state, std::move(planned));
     calls.add_stream(job.request.stream);
-    calls.collectives.push_back({&job, plan.value()});
+    calls.collectives.push_back({&job, plan});
     if (!calls.on_host()) enqueued_.push_back(calls.collectives.back());
   }
   void add(PointToPointJob& job) {
     CommunicatorCalls& calls = calls_of(job);
     calls.add_stream(job.request.stream);
-    calls.transfers.push_back(&job);
+    if (calls.transfers.empty()) calls.first_transfer = &job.state;
+    calls.transfers.push_back(job.request);
   }
   CommunicatorCalls& calls_of(CommJob& job) {
     for (CommunicatorCalls& calls : calls_) {
       if (calls.communicator == job.communicator.get()) return calls;
     }
-    calls_.push_back({job.communicator.get(), &job.state});
-    return calls_.back();
+    return calls_.emplace_back(job, &memory_);
   }
   void note(JobState& state, Status outcome) {
     if (outcome.ok()) return;
@@ -156,7 +173,9 @@ class PlannedCalls {
     return {};
   }
   std::size_t count_exchanges() const {
-    const auto counts = [](const CommunicatorCalls& c) { return !c.on_host() && c.exchange; };
+    const auto counts = [](const CommunicatorCalls& c) {
+      return !c.on_host() && c.exchange != nullptr;
+    };
     return static_cast<std::size_t>(std::count_if(calls_.begin(), calls_.end(), counts));
   }
   /// Loads all kernels: one that is loaded between two launches may wait for the first, which waits
@@ -166,15 +185,16 @@ class PlannedCalls {
       ORIEL_CHECK(call.job->state.outcome = call.prepare());
     }
     for (const CommunicatorCalls& calls : calls_) {
-      if (calls.on_host() || !calls.exchange) continue;
-      ORIEL_CHECK(calls.transfers.front()->state.outcome =
-                      calls.communicator->prepare(*calls.exchange));
+      if (calls.on_host() || calls.exchange == nullptr) continue;
+      ORIEL_CHECK(calls.first_transfer->outcome = calls.communicator->prepare(*calls.exchange));
     }
     return {};
   }
 
-  std::vector<CommunicatorCalls> calls_;     // in the order in which the communicators occur
-  std::vector<PlannedCollective> enqueued_;  // those of GPUs, in the order of the calls
+  std::array<std::byte, 4096> room_;
+  std::pmr::monotonic_buffer_resource memory_{room_.data(), room_.size()};
+  List<CommunicatorCalls> calls_{&memory_};     // in the order in which the communicators occur
+  List<PlannedCollective> enqueued_{&memory_};  // those of GPUs, in the order of the calls
   bool can_run_ = true;
 };
 
@@ -198,7 +218,7 @@ struct HostCalls {
 
 /// Each communicator needs a thread, if there are several: a call ends when the other ranks have
 /// come.
-void run_on_host(const std::vector<const CommunicatorCalls*>& calls) {
+void run_on_host(std::span<const CommunicatorCalls* const> calls) {
   if (calls.empty()) return;
   std::vector<OwnedThread> threads(calls.size() - 1);
   for (std::size_t i = 0; i + 1 < calls.size(); ++i) {
@@ -224,6 +244,11 @@ void run_calls(GroupJobs& jobs) {
   // A call waits for the other ranks, which may be in this list: if one cannot be made, none is.
   PlannedCalls planned;
   if (planned.plan(jobs) && planned.enqueue().ok()) run_on_host(planned.on_host());
+}
+
+Status run_alone(Communicator& communicator, const PointToPointRequest& request) {
+  ORIEL_TRY(const PointToPointPlan* const plan, communicator.plan_for({&request, 1}));
+  return communicator.run(*plan);
 }
 
 }  // namespace oriel::comm

@@ -18,4 +18,7 @@ namespace oriel::comm {
 /// several, for a call ends when the other ranks have come.
 void run_calls(GroupJobs& jobs);
 
+/// Makes one send or receive outside a group.
+Status run_alone(Communicator& communicator, const PointToPointRequest& request);
+
 }  // namespace oriel::comm

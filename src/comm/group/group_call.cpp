@@ -27,12 +27,6 @@ Status check_kinds(GroupJobs& jobs) {
   return Error(ErrorCode::invalid_usage, "a group starts blocking and non-blocking communicators");
 }
 
-GroupJobs alone(Job job) {
-  GroupJobs jobs;
-  jobs.push_back(std::move(job));
-  return jobs;
-}
-
 }  // namespace
 
 ThreadGroup& ThreadGroup::current() {
@@ -79,23 +73,29 @@ Status ThreadGroup::end(bool& in_progress) {
   if (const Status kinds = check_kinds(jobs); !refused && !kinds.ok()) {
     refused = kinds.error();
   }
-  if (!refused) return run_jobs(std::move(jobs), in_progress);
-  refuse(jobs, *refused);
-  static_cast<void>(run_jobs(std::move(jobs), in_progress));
-  return *refused;
+  if (refused) refuse(jobs, *refused);
+  Status outcome = run_jobs(jobs, in_progress);
+  if (refused) return *refused;
+  jobs.clear();
+  // The next group needs no memory of its own then.
+  if (!ThreadObject<ThreadGroup>::ended()) jobs_.swap(jobs);
+  return outcome;
 }
 
 void ThreadGroup::remember(const Error& error) {
   if (open() && !error_) error_ = error;
 }
 
+Status ThreadGroup::check_open(const CommEntry* entry) const {
+  if (std::find(ending_.begin(), ending_.end(), entry) == ending_.end()) return {};
+  return Error(ErrorCode::invalid_usage, "the group destroys or aborts this communicator already")
+      .with_scope(Scope::communicator)
+      .with_hint("make no call on a communicator behind the one that ends it");
+}
+
 Status ThreadGroup::check_order(const Job& job) const {
   const CommEntry* const entry = entry_of(job).get();
-  if (std::find(ending_.begin(), ending_.end(), entry) != ending_.end()) {
-    return Error(ErrorCode::invalid_usage, "the group destroys or aborts this communicator already")
-        .with_scope(Scope::communicator)
-        .with_hint("make no call on a communicator behind the one that ends it");
-  }
+  ORIEL_CHECK(check_open(entry));
   if (!std::holds_alternative<FinalizeJob>(job)) return {};
   for (const Job& noted : jobs_) {
     if (!std::holds_alternative<FinalizeJob>(noted) || entry_of(noted).get() != entry) continue;
@@ -115,7 +115,10 @@ Status ThreadGroup::note(Job job) {
 }
 
 Status ThreadGroup::submit(Job job, bool& in_progress) {
-  return open() ? note(std::move(job)) : run_jobs(alone(std::move(job)), in_progress);
+  if (open()) return note(std::move(job));
+  GroupJobs jobs;
+  jobs.push_back(std::move(job));
+  return run_jobs(jobs, in_progress);
 }
 
 Status ThreadGroup::submit(std::vector<InitJob> jobs, bool& in_progress) {
@@ -123,23 +126,24 @@ Status ThreadGroup::submit(std::vector<InitJob> jobs, bool& in_progress) {
   GroupJobs& list = open() ? jobs_ : apart;
   list.reserve(list.size() + jobs.size());
   for (InitJob& job : jobs) list.push_back(std::move(job));
-  return open() ? Status() : run_jobs(std::move(apart), in_progress);
+  return open() ? Status() : run_jobs(apart, in_progress);
 }
 
 Status ThreadGroup::submit(CollectiveJob job) {
   if (!open()) return job.communicator->collective(job.request);
-  const auto plan = job.communicator->plan_for(job.request);
-  return plan.ok() ? note(std::move(job)) : Status(plan.error());
+  CallPlan plan;
+  ORIEL_CHECK(job.communicator->plan_for(job.request, plan));
+  ORIEL_CHECK(check_open(job.entry.get()));
+  jobs_.emplace_back(std::move(job));
+  return {};
 }
 
 Status ThreadGroup::submit(PointToPointJob job) {
-  if (open()) {
-    ORIEL_CHECK(job.communicator->check(job.request));
-    return note(std::move(job));
-  }
-  GroupJobs jobs = alone(std::move(job));
-  run_calls(jobs);
-  return state_of(jobs.front()).outcome;
+  if (!open()) return run_alone(*job.communicator, job.request);
+  ORIEL_CHECK(job.communicator->check(job.request));
+  ORIEL_CHECK(check_open(job.entry.get()));
+  jobs_.emplace_back(std::move(job));
+  return {};
 }
 
 }  // namespace oriel::comm

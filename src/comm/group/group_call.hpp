@@ -48,6 +48,8 @@ class ThreadGroup {
  private:
   /// Refused for a group that was not started.
   Status close_level(const char* call);
+  /// Refused behind a request that ends the communicator.
+  Status check_open(const CommEntry* entry) const;
   Status check_order(const Job& job) const;
   void clear();
 

@@ -199,11 +199,15 @@ Status start(const std::shared_ptr<Background>& work) {
   return {};
 }
 
+bool are_calls(const GroupJobs& jobs) {
+  return std::all_of(jobs.begin(), jobs.end(), [](const Job& job) {
+    return std::holds_alternative<CollectiveJob>(job) ||
+           std::holds_alternative<PointToPointJob>(job);
+  });
+}
+
 void run_here(GroupJobs& jobs) {
-  const auto only_calls = [](const Job& job) {
-    return std::visit([](const auto& one) { return is_call<KindOf<decltype(one)>>; }, job);
-  };
-  if (std::all_of(jobs.begin(), jobs.end(), only_calls)) return run_calls(jobs);
+  if (are_calls(jobs)) return run_calls(jobs);
   const DescriptorsForStart descriptors(jobs);
   auto loop = EventLoop::create();
   if (!loop.ok()) return give_up(jobs, loop.error());
@@ -275,11 +279,16 @@ void refuse(GroupJobs& jobs, const Error& error) {
   jobs.swap(kept);
 }
 
-Status run_jobs(GroupJobs jobs, bool& in_progress) {
+Status run_jobs(GroupJobs& jobs, bool& in_progress) {
   for (std::size_t i = 0; i < jobs.size(); ++i) state_of(jobs[i]).number = i;
   Division division;
   try {
     FirstFailure first;
+    if (are_calls(jobs)) {  // nothing to divide
+      run_calls(jobs);
+      first.note(jobs);
+      return first.take();
+    }
     division.take(jobs);
     for (const auto& work : division.works) {
       const std::size_t number = state_of(work->jobs.front()).number;

@@ -23,6 +23,7 @@ void refuse(GroupJobs& jobs, const Error& error);
 /// Blocking, but for the requests of non-blocking communicators, each of which has a thread of its
 /// own: starts, and the splits, registrations and finalization of communicators that have no call
 /// here, for that is to have ended when the group has. `in_progress` is set if there is such work.
-Status run_jobs(GroupJobs jobs, bool& in_progress);
+/// What is left in `jobs` is of no use.
+Status run_jobs(GroupJobs& jobs, bool& in_progress);
 
 }  // namespace oriel::comm

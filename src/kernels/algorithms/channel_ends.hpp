@@ -233,10 +233,15 @@ class ChannelLane {
   ORIEL_DEVICE_FN std::byte* at_peer(std::uint64_t offset) const {
     return places_.flat(index_, offset);
   }
-  /// Packet slot `number`, at the peer or from it.
-  ORIEL_DEVICE_FN PacketSlot<Group, M> packets_to(std::uint64_t number) const {
-    return {places_.at(index_, lane_.packet_slot_at_peer(number)), number};
+  /// Sends packets to the peer's slot `number`: see PacketSlot::send.
+  ORIEL_DEVICE_FN void send_packets(std::uint64_t number, std::uint64_t header,
+                                    const std::byte* from, std::uint64_t bytes,
+                                    std::uint64_t fill) const {
+    std::byte* const slot = places_.at(index_, lane_.packet_slot_at_peer(number));
+    PacketSlot<Group, M>(slot, number).send(header, from, bytes, fill);
+    places_.wake(index_);
   }
+  /// Packet slot `number` from the peer.
   ORIEL_DEVICE_FN PacketSlot<Group, M> packets_from(std::uint64_t number) const {
     return {places_.here(lane_.packet_slot(number)), number};
   }
@@ -252,9 +257,6 @@ class ChannelLane {
     }
     places_.wake(index_);
   }
-  /// Wakes the peer, which is of this team.
-  ORIEL_DEVICE_FN void wake_peer() const { places_.wake(index_); }
-
   /// Tells the peer of slot `number`, which the group has filled with `bytes` bytes. False if the
   /// queue has failed.
   ORIEL_DEVICE_FN bool publish(std::uint64_t number, std::uint64_t bytes,

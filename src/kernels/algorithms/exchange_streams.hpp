@@ -102,9 +102,8 @@ class SendStream {
     const bool sweeps = packets_sent_ % kPacketSweep < lane_.layout().packet_depth;
     const std::uint64_t fill = sweeps ? lane_.layout().packet_bytes / sizeof(std::uint64_t) : 0;
     // As a ready word, of the slot that comes next: it tells the place among the messages, too.
-    lane_.packets_to(packets_sent_)
-        .send(ready_word(sent_, cursor_.signature()), cursor_.data(), cursor_.bytes(), fill);
-    lane_.wake_peer();
+    lane_.send_packets(packets_sent_, ready_word(sent_, cursor_.signature()), cursor_.data(),
+                       cursor_.bytes(), fill);
     ++packets_sent_;
     cursor_.advance();
   }

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "oriel/device/network.hpp"
@@ -77,9 +78,10 @@ struct PointToPoint {
   std::int32_t peer = 0;
 };
 
-/// Returns the exchange of a group's sends and receives at `rank`. The i-th send to this rank
-/// itself meets the i-th receive from it: invalid_usage if their numbers or sizes differ.
-Result<Exchange> exchange_of(const std::vector<PointToPoint>& calls, int rank);
+/// Sets `exchange`, whose memory is used again, to a group's sends and receives at `rank`. The i-th
+/// send to this rank itself meets the i-th receive from it: invalid_usage if their numbers or sizes
+/// differ.
+Status set_exchange(Exchange& exchange, std::span<const PointToPoint> calls, int rank);
 
 /// What one launch carries. Passed by value to a kernel, within 4 KiB.
 inline constexpr int kMostMessages = 120;  // two for each pair of 60 rounds
@@ -158,16 +160,21 @@ struct ExchangeFacts {
 };
 
 /// Launches, in the order in which they run. Their memory is used again after clear(): a call plans
-/// without an allocation.
+/// without an allocation. All launches of a list have the same ExchangeMemory, which is copied into
+/// each but once, except for what a planner changes: `wait` and the signatures.
 class LaunchList {
  public:
   void clear() { size_ = 0; }
   void drop_last() { --size_; }
   /// Appends a launch without messages and copies.
   ExchangeArguments& add(const ExchangeMemory& memory) {
-    if (size_ == launches_.size()) launches_.emplace_back();
+    if (size_ == launches_.size()) {
+      static_cast<ExchangeMemory&>(launches_.emplace_back()) = memory;
+    }
     ExchangeArguments& launch = launches_[size_++];
-    static_cast<ExchangeMemory&>(launch) = memory;
+    launch.wait = memory.wait;
+    launch.signatures = memory.signatures;
+    launch.signature_calls = memory.signature_calls;
     launch.signature = 0;
     launch.form = ExchangeForm::packets;
     launch.ctas = 1;

@@ -2,11 +2,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <iterator>
+#include <optional>
 
 #include <fmt/format.h>
 
 #include "base/alignment.hpp"
-#include "base/try.hpp"
 #include "kernels/plan/exchange.hpp"
 
 /// What each collective, and each group of sends and receives, is as an exchange.
@@ -34,14 +34,68 @@ std::uint32_t signature_of(const RankCollective& call) {
                  static_cast<std::uint32_t>(call.type), root);
 }
 
+/// Empties the lists and keeps their memory.
+void clear(Exchange& exchange) {
+  exchange.sends.clear();
+  exchange.receives.clear();
+  exchange.copies.clear();
+  exchange.signature = 0;
+}
+
+/// Pairs the sends of a rank to itself with its receives, as copies.
+class OwnMessages {
+ public:
+  explicit OwnMessages(std::vector<LocalCopy>& copies) : copies_(copies) {}
+
+  void add(const PointToPoint& call) {
+    std::size_t& next = call.is_send ? sends_ : receives_;
+    if (next == copies_.size()) copies_.push_back({nullptr, nullptr, call.bytes});
+    LocalCopy& copy = copies_[next];
+    if (call.is_send) {
+      copy.from = call.data;
+    } else {
+      copy.to = call.data;
+    }
+    if (copy.bytes != call.bytes && !differs_) {
+      differs_ = {next, call.is_send ? call.bytes : copy.bytes,
+                  call.is_send ? copy.bytes : call.bytes};
+    }
+    ++next;
+  }
+  /// Refuses messages that do not match.
+  Status check(int rank) const {
+    if (sends_ != receives_) {
+      return Error(ErrorCode::invalid_usage,
+                   fmt::format("rank {} sends {} messages to itself and receives {} from itself in "
+                               "one group",
+                               rank, sends_, receives_))
+          .with_hint("a send to the own rank needs its receive in the same group");
+    }
+    if (!differs_) return {};
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("send {} of rank {} to itself has {} bytes, its receive {}",
+                             differs_->number, rank, differs_->sent, differs_->received));
+  }
+
+ private:
+  /// The first pair of unequal sizes.
+  struct Unequal {
+    std::size_t number;
+    std::uint64_t sent;
+    std::uint64_t received;
+  };
+  std::vector<LocalCopy>& copies_;
+  std::size_t sends_ = 0;
+  std::size_t receives_ = 0;
+  std::optional<Unequal> differs_;
+};
+
 /// The messages of one collective, from the point of view of one rank.
 class CollectiveExchange {
  public:
   CollectiveExchange(const RankCollective& call, Exchange& made)
       : call_(call), bytes_(call.count * size_of(call.type)), made_(made) {
-    made_.sends.clear();
-    made_.receives.clear();
-    made_.copies.clear();
+    clear(made_);
     made_.signature = signature_of(call);
   }
 
@@ -164,35 +218,19 @@ std::vector<Exchange> broadcast_among_teams(const RankCollective& call,
   return TeamsBroadcast(call, teams).make();
 }
 
-Result<Exchange> exchange_of(const std::vector<PointToPoint>& calls, int rank) {
-  Exchange made;
-  std::vector<const PointToPoint*> own_sends;
-  std::vector<const PointToPoint*> own_receives;
+Status set_exchange(Exchange& exchange, std::span<const PointToPoint> calls, int rank) {
+  clear(exchange);
+  OwnMessages own(exchange.copies);
   for (const PointToPoint& call : calls) {
     if (call.peer == rank) {
-      (call.is_send ? own_sends : own_receives).push_back(&call);
+      own.add(call);
     } else if (call.bytes > 0) {
       const std::uint32_t signature = hash_of(call.bytes, kPointToPoint, 0, 0);
-      (call.is_send ? made.sends : made.receives)
+      (call.is_send ? exchange.sends : exchange.receives)
           .push_back({call.data, call.bytes, call.peer, signature});
     }
   }
-  if (own_sends.size() != own_receives.size()) {
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("rank {} sends {} messages to itself and receives {} from itself in "
-                             "one group",
-                             rank, own_sends.size(), own_receives.size()))
-        .with_hint("a send to the own rank needs its receive in the same group");
-  }
-  for (std::size_t i = 0; i < own_sends.size(); ++i) {
-    if (own_sends[i]->bytes != own_receives[i]->bytes) {
-      return Error(ErrorCode::invalid_usage,
-                   fmt::format("send {} of rank {} to itself has {} bytes, its receive {}", i, rank,
-                               own_sends[i]->bytes, own_receives[i]->bytes));
-    }
-    made.copies.push_back({own_sends[i]->data, own_receives[i]->data, own_sends[i]->bytes});
-  }
-  return made;
+  return own.check(rank);
 }
 
 }  // namespace oriel::kernels

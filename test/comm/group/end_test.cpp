@@ -147,7 +147,7 @@ class OnBusyDevice {
     ncclComm_t comm = nullptr;
     std::get<comm::InitJob>(jobs.front()).handle.show(&comm);
     bool in_progress = false;
-    require(comm::run_jobs(std::move(jobs), in_progress).ok(), "the start");
+    require(comm::run_jobs(jobs, in_progress).ok(), "the start");
     const auto found = comm::find_communicator(comm);
     require(found.ok(), "a communicator");
     started_.push_back(found.value());

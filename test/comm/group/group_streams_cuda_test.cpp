@@ -34,7 +34,7 @@ ncclComm_t init(ExecutorScript& script, const char* name) {
   ncclComm_t comm = nullptr;
   std::get<comm::InitJob>(jobs.front()).handle.show(&comm);
   bool in_progress = false;
-  const Status started = comm::run_jobs(std::move(jobs), in_progress);
+  const Status started = comm::run_jobs(jobs, in_progress);
   require(started.ok(), started.ok() ? "" : started.error().to_string());
   return comm;
 }

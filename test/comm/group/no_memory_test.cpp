@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <cstddef>
 #include <string>
 #include <thread>
 #include <vector>
@@ -141,7 +142,7 @@ TEST_CASE("a group of all-reduces that runs out of memory ends with an error",
           "[req:1.31][req:1.38]") {
   run_alone([] {
     long failures = 0;
-    for (long k = 0;; k += 2) {
+    for (long k = 0;; ++k) {
       ncclComm_t comms[3];
       require(ncclCommInitAll(comms, 3, nullptr), "ncclCommInitAll");
       float data[3] = {1, 2, 3};
@@ -169,6 +170,90 @@ TEST_CASE("a group of all-reduces that runs out of memory ends with an error",
     }
     require(failures >= 5, fmt::format("{} failures", failures));
   });
+}
+
+/// Makes a call of one kind with blocks of `count` elements; `from` and `to` have two each.
+struct KindOfCall {
+  const char* name;
+  ncclResult_t (*make)(ncclComm_t comm, int rank, const float* from, float* to, std::size_t count);
+};
+
+/// Sends to a rank and receives from it; the lower rank sends first.
+ncclResult_t exchange_with(int peer, ncclComm_t comm, int rank, const float* from, float* to,
+                           std::size_t count) {
+  const auto send = [&] { return ncclSend(from, count, ncclFloat, peer, comm, nullptr); };
+  const ncclResult_t sent = rank <= peer ? send() : ncclSuccess;
+  const ncclResult_t received = ncclRecv(to, count, ncclFloat, peer, comm, nullptr);
+  const ncclResult_t sent_later = rank <= peer ? ncclSuccess : send();
+  return sent + received + sent_later == ncclSuccess ? ncclSuccess : ncclInternalError;
+}
+
+constexpr KindOfCall kKindsOfCalls[] = {
+    {"an all-reduce",
+     [](ncclComm_t comm, int, const float* from, float* to, std::size_t count) {
+       return ncclAllReduce(from, to, count, ncclFloat, ncclSum, comm, nullptr);
+     }},
+    {"a reduce-scatter",
+     [](ncclComm_t comm, int, const float* from, float* to, std::size_t count) {
+       return ncclReduceScatter(from, to, count, ncclFloat, ncclSum, comm, nullptr);
+     }},
+    {"an all-gather",
+     [](ncclComm_t comm, int, const float* from, float* to, std::size_t count) {
+       return ncclAllGather(from, to, count, ncclFloat, comm, nullptr);
+     }},
+    {"an all-to-all",
+     [](ncclComm_t comm, int, const float* from, float* to, std::size_t count) {
+       return ncclAlltoAll(from, to, count, ncclFloat, comm, nullptr);
+     }},
+    {"a broadcast",
+     [](ncclComm_t comm, int, const float* from, float* to, std::size_t count) {
+       return ncclBroadcast(from, to, count, ncclFloat, 1, comm, nullptr);
+     }},
+    {"a send and a receive",
+     [](ncclComm_t comm, int rank, const float* from, float* to, std::size_t count) {
+       return exchange_with(1 - rank, comm, rank, from, to, count);
+     }},
+    {"a group of sends and receives, also of its own",
+     [](ncclComm_t comm, int rank, const float* from, float* to, std::size_t count) {
+       const ncclResult_t started = ncclGroupStart();
+       const ncclResult_t noted = exchange_with(1 - rank, comm, rank, from, to, count);
+       const ncclResult_t own = exchange_with(rank, comm, rank, from, to + count, count);
+       const ncclResult_t ended = ncclGroupEnd();
+       return started + noted + own == ncclSuccess ? ended : ncclInternalError;
+     }},
+    {"a group of collectives",
+     [](ncclComm_t comm, int, const float* from, float* to, std::size_t count) {
+       const ncclResult_t started = ncclGroupStart();
+       const ncclResult_t first = ncclBroadcast(from, to, count, ncclFloat, 0, comm, nullptr);
+       const ncclResult_t second =
+           ncclAllReduce(from, to, count, ncclFloat, ncclMax, comm, nullptr);
+       const ncclResult_t ended = ncclGroupEnd();
+       return started + first + second == ncclSuccess ? ended : ncclInternalError;
+     }},
+};
+
+TEST_CASE("a call of a CPU rank, made again, allocates nothing", "[req:5.6]") {
+  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+    const ncclComm_t comm = players.init()[0];
+    // In packets, in slots, and past them, or among teams.
+    for (const std::size_t count : {2u, 200u, 20'000u}) {
+      const std::vector<float> from(2 * count, 1);
+      std::vector<float> to(2 * count);
+      for (const KindOfCall& kind : kKindsOfCalls) {
+        const std::string what = fmt::format("{} of {} elements", kind.name, count);
+        const auto call = [&] {
+          return kind.make(comm, players.first(), from.data(), to.data(), count);
+        };
+        require(call(), what.c_str());
+        ncclResult_t again = ncclInternalError;
+        const bool allocates = with_failure(
+            0, [&] { again = call(); }, Whose::callers);
+        require(!allocates, what + " allocates");
+        require(again, what.c_str());
+      }
+    }
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
 }
 
 TEST_CASE("a non-blocking start that runs out of memory says so when it is asked",

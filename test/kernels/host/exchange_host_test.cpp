@@ -157,7 +157,7 @@ TEST_CASE("random groups of sends and receives, cut at random, deliver every byt
       const std::uint64_t drawn = random();
       const int good = team.on_ranks([&](int rank) {
         std::mt19937_64 own(drawn + static_cast<unsigned>(rank));
-        const auto exchange = exchange_of(calls_of(letters, rank, own), rank);
+        const auto exchange = test::exchange_of(calls_of(letters, rank, own), rank);
         if (!exchange.ok()) return false;
         // Each rank cuts where it likes.
         const int most = 1 + static_cast<int>(own() % 20);
@@ -274,7 +274,8 @@ TEST_CASE("two ranks whose messages differ in size are told so, and nothing hang
     std::mt19937_64 random(1);
     const std::vector<PointToPoint> calls = {
         {rank == 0, data.data(), rank == 0 ? 4000u : 3000u, 1 - rank}};
-    return Team::run(test::launches_of(exchange_of(calls, rank).value(), team.facts(rank)), random);
+    return Team::run(test::launches_of(test::exchange_of(calls, rank).value(), team.facts(rank)),
+                     random);
   });
   CHECK(good == 1);  // the sender has long gone
   CHECK(team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::world_signature));
@@ -290,7 +291,7 @@ TEST_CASE("a message in packets and one in slots do not pass for each other", "[
       std::mt19937_64 random(1);
       const std::uint64_t bytes = (rank == 0) == sends_packets ? 8 : in_packets + 1;
       const std::vector<PointToPoint> calls = {{rank == 0, data.data(), bytes, 1 - rank}};
-      const auto exchange = exchange_of(calls, rank);
+      const auto exchange = test::exchange_of(calls, rank);
       return Team::run(test::launches_of(exchange.value(), team.facts(rank)), random);
     });
     CHECK(good == 1);
@@ -300,10 +301,11 @@ TEST_CASE("a message in packets and one in slots do not pass for each other", "[
 
 TEST_CASE("a send to oneself without its receive is refused", "[req:5.10]") {
   Bytes data(8);
-  const auto alone = exchange_of({{true, data.data(), 8, 3}}, 3);
+  const auto alone = test::exchange_of({{true, data.data(), 8, 3}}, 3);
   REQUIRE(!alone.ok());
   CHECK(alone.error().code() == ErrorCode::invalid_usage);
-  const auto unequal = exchange_of({{true, data.data(), 8, 3}, {false, data.data(), 4, 3}}, 3);
+  const auto unequal =
+      test::exchange_of({{true, data.data(), 8, 3}, {false, data.data(), 4, 3}}, 3);
   REQUIRE(!unequal.ok());
 }
 
@@ -318,7 +320,7 @@ TEST_CASE("a launch holds whole rounds, in their order", "[req:5.1]") {
       calls.push_back({false, data.data(), 64, peer});
     }
   }
-  const auto launches = test::launches_of(exchange_of(calls, 1).value(), team.facts(1, 8));
+  const auto launches = test::launches_of(test::exchange_of(calls, 1).value(), team.facts(1, 8));
   REQUIRE(launches.size() == 4);  // 15 rounds of two messages, four rounds a launch
   // With three peers the launches begin at rounds 0, 4, 8 and 12: each peer's messages so far.
   std::vector<int> sent(4);

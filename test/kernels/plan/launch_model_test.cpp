@@ -147,7 +147,7 @@ bool run_random(std::uint64_t seed) {
       } else {
         enqueue(model, c, test::exchange_of(collective), facts);
       }
-      const auto group = exchange_of(calls_of(groups[call], rank), rank);
+      const auto group = test::exchange_of(calls_of(groups[call], rank), rank);
       enqueue(model, c, group.value(), facts_of(rank, ranks, most, team));
     }
   }
@@ -167,7 +167,7 @@ TEST_CASE(
       const std::vector<Parcel> both = {{0, 1, 1 << 20}, {1, 0, 1 << 20}};
       for (int rank = 0; rank < 2; ++rank) {
         for (const int turn : {0, 1}) {
-          const auto exchange = exchange_of(calls_of(both, rank), rank);
+          const auto exchange = test::exchange_of(calls_of(both, rank), rank);
           enqueue(model, rank == 0 ? turn : 1 - turn, exchange.value(), facts_of(rank, 2));
         }
       }
@@ -199,10 +199,10 @@ TEST_CASE("a send and a receive of one group hang if each is a launch of its own
       const PointToPoint send{true, nullptr, 16 << 20, 1 - rank};
       const PointToPoint receive{false, nullptr, 16 << 20, 1 - rank};
       if (together) {
-        enqueue(model, 0, exchange_of({send, receive}, rank).value(), facts_of(rank, 2));
+        enqueue(model, 0, test::exchange_of({send, receive}, rank).value(), facts_of(rank, 2));
       } else {
-        enqueue(model, 0, exchange_of({send}, rank).value(), facts_of(rank, 2));
-        enqueue(model, 0, exchange_of({receive}, rank).value(), facts_of(rank, 2));
+        enqueue(model, 0, test::exchange_of({send}, rank).value(), facts_of(rank, 2));
+        enqueue(model, 0, test::exchange_of({receive}, rank).value(), facts_of(rank, 2));
       }
     }
     CHECK(model.run() == together);

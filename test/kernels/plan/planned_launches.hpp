@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <vector>
+
+#include "base/try.hpp"
 #include "kernels/plan/exchange.hpp"
 
 namespace oriel::test {
@@ -10,6 +13,14 @@ namespace oriel::test {
 inline kernels::Exchange exchange_of(const kernels::RankCollective& call) {
   kernels::Exchange exchange;
   kernels::set_exchange(exchange, call);
+  return exchange;
+}
+
+/// Returns a group's sends and receives as an exchange in memory of its own.
+inline Result<kernels::Exchange> exchange_of(const std::vector<kernels::PointToPoint>& calls,
+                                             int rank) {
+  kernels::Exchange exchange;
+  ORIEL_CHECK(kernels::set_exchange(exchange, calls, rank));
   return exchange;
 }
 
