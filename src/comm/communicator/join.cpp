@@ -36,9 +36,11 @@ std::string name_of_choice(std::uint64_t choice) {
 constexpr std::uint64_t kHierarchyPart = 4;
 // GPUs of one team make none of these, but tell each other of calls in the same place.
 constexpr std::uint64_t kToldBytes = 64 << 10;
-// What a CTA's packets and rings can use: the chunks of the built-in table are no larger.
-constexpr std::uint64_t kBytesOfCta = 768 << 10;
-constexpr std::uint64_t kLeastCtas = 32;  // fewer have more packets each
+// What a CTA's packets and rings can use for each rank: the chunks of the built-in table are no
+// larger. Plans of fewer CTAs have more packets each, and fewer ranks have larger chunks.
+constexpr std::uint64_t kBytesOfCta = 192 << 10;
+constexpr int kLeastCtas = 32;
+constexpr int kLeastRanks = 4;
 
 constexpr const char* kCtaLimitHint =
     "a CPU rank has one CTA; the ranks of a GPU divide its multiprocessors, and maxCTAs and "
@@ -306,7 +308,8 @@ Status Communicator::lay_out_scratch(int max_ctas) {
     all -= among_teams;
   } else if (one_team) {
     among_teams = kToldBytes;
-    all = std::min(all, std::max(kLeastCtas, static_cast<std::uint64_t>(max_ctas)) * kBytesOfCta);
+    const int parts = std::max(kLeastCtas, max_ctas) * std::max(kLeastRanks, team);
+    all = std::min(all, static_cast<std::uint64_t>(parts) * kBytesOfCta);
   }
   layout_ = kernels::make_scratch_layout(device_->backend(), team, max_ctas, all);
   ORIEL_TRY(hierarchy_, kernels::make_hierarchy_layout(size(), layout_.total_bytes, among_teams));

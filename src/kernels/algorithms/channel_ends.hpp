@@ -28,8 +28,8 @@
 /// writes the slot again.
 ///
 /// A receiver stores where a message is wanted, then the offer's word with release; the sender
-/// loads that word with acquire before it stores there. What it asked with needs no order: the
-/// ready word that follows in the same place has it.
+/// loads that word with acquire before it stores there. It asks with release, so that a receiver
+/// that is in another call knows by the question that no packets are under way.
 namespace oriel::kernels {
 
 /// The word that says that slot `number` holds data of the message with this signature.
@@ -199,7 +199,7 @@ class ChannelLane {
   /// Asks the peer, which is of this team, for the place of the message that slot `number` begins.
   ORIEL_DEVICE_FN void ask(std::uint64_t number, std::uint32_t signature) const {
     if (Group::rank() == 0) {
-      M::template store<device::Order::relaxed>(word_at_peer(lane_.ready_at_peer(number)),
+      M::template store<device::Order::release>(word_at_peer(lane_.ready_at_peer(number)),
                                                 kAsks | ready_word(number, signature));
     }
     places_.wake(index_);

@@ -106,6 +106,7 @@ class SendStream {
                        cursor_.bytes(), fill);
     ++packets_sent_;
     cursor_.advance();
+    if (!done() && cursor_.asks()) Group::sync();  // who sees the question has all packets
   }
   /// Only the thread that calls this has asked, and has the offer.
   ORIEL_DEVICE_FN bool has_offer() {
@@ -162,7 +163,7 @@ class ReceiveStream {
   ORIEL_DEVICE_FN bool done() const { return cursor_.done(); }
   ORIEL_DEVICE_FN std::int32_t peer() const { return lane_.peer(); }
   ORIEL_DEVICE_FN bool is_ready() {
-    if (cursor_.in_packets()) return has_packets() || has_slot();
+    if (cursor_.in_packets()) return has_packets() || is_filled();
     if (has_packets_instead_) return true;
     word_ = lane_.ready(received_);
     // Who asks for the place of another message is not going to fill the slot.
@@ -203,10 +204,17 @@ class ReceiveStream {
     return word >> kSignatureBits == received_ + 1;
   }
   /// Whether the sender has filled the next slot, or asks for its message.
-  ORIEL_DEVICE_FN bool has_slot() const { return is_next(lane_.ready(received_) & ~kAsks); }
-  /// On a GPU the step itself waits: each thread of the group for the packets that it needs.
+  ORIEL_DEVICE_FN bool is_filled() const { return is_next(lane_.ready(received_) & ~kAsks); }
+  /// What the header of the next packets must be: the next slot, and the call.
+  ORIEL_DEVICE_FN std::uint64_t header() const {
+    return ready_word(received_, cursor_.signature());
+  }
+  /// Whether a step has something to do. On a GPU it waits by itself, each thread of the group for
+  /// the packets that it needs.
   ORIEL_DEVICE_FN bool has_packets() const {
-    return ORIEL_DEVICE_CODE || lane_.packets_from(packets_received_).has_arrived(cursor_.bytes());
+    if (ORIEL_DEVICE_CODE) return true;
+    const PacketSlot<Group, M> slot = lane_.packets_from(packets_received_);
+    return slot.has_arrived(cursor_.bytes()) || slot.has_other_header(header());
   }
   /// Whether the sender has sent packets where this rank expects the next slot.
   ORIEL_DEVICE_FN bool look_for_packets() const {
@@ -216,24 +224,22 @@ class ReceiveStream {
   }
   ORIEL_DEVICE_FN bool receive_packets() {
     const PacketSlot<Group, M> slot = lane_.packets_from(packets_received_);
-    // What was sent before a slot is there once the slot is.
+    // Packets that were sent before a slot, or a question, are there once that is.
     const auto await = [&](const auto& arrived) {
       bool is_slot = false;
       const auto ready = [&] {
         if (arrived()) return true;
-        is_slot = has_slot();
+        is_slot = is_filled();
         return is_slot;
       };
       const auto outcome = device::wait_until<M>(ready, arguments_.wait, {peer(), 0});
       return outcome == device::WaitOutcome::ready && (!is_slot || arrived());
     };
-    std::uint64_t header = 0;
-    const bool alive = slot.receive(header, cursor_.data(), cursor_.bytes(), await);
+    const bool good = slot.receive(header(), cursor_.data(), cursor_.bytes(), await);
     const bool is_other =
-        Group::rank() == 0 &&
-        (alive ? header != ready_word(received_, cursor_.signature()) : has_slot());
+        Group::rank() == 0 && !good && (slot.has_other_header(header()) || is_filled());
     if (is_other) report_other_message(arguments_, peer());
-    if (Group::any(!alive || is_other)) return false;
+    if (Group::any(!good)) return false;
     ++packets_received_;
     cursor_.advance();
     if (!done()) prepare();

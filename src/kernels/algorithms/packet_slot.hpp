@@ -14,8 +14,9 @@
 /// them carry the flag of the slot's number, so no packet is read that is of an earlier message.
 namespace oriel::kernels {
 
-/// Every packet of a slot is written once in so many turns of the lane: flags repeat after 2^32,
-/// and one that a short message has left would look fresh.
+/// Every packet of a slot is written once in so many slots of the lane, and in its first use. Flags
+/// repeat after 2^32 slots, and one that a short message has left would look fresh. The flag 0,
+/// which no other packet of the library has, is one like all others once a slot has been used.
 inline constexpr std::uint64_t kPacketSweep = std::uint64_t{1} << 30;
 
 /// Moves data between a user's buffer and a slot, with all threads of a group.
@@ -35,9 +36,14 @@ class PacketSlot {
     with_buffer(from, bytes, [&](const auto& buffer) { send_data(buffer, fill); });
   }
 
-  /// Whether the header has arrived. One thread.
+  /// Whether a header has arrived. One thread.
   ORIEL_DEVICE_FN bool has_header(std::uint64_t& header) const {
     return device::Packet16::try_receive<M>(packets_, flag_, header);
+  }
+  /// Whether a header has arrived that is not `expected`. One thread.
+  ORIEL_DEVICE_FN bool has_other_header(std::uint64_t expected) const {
+    std::uint64_t header = 0;
+    return has_header(header) && header != expected;
   }
   /// Whether the header and `bytes` bytes have arrived. One thread.
   ORIEL_DEVICE_FN bool has_arrived(std::uint64_t bytes) const {
@@ -47,16 +53,17 @@ class PacketSlot {
     }
     return true;
   }
-  /// Waits until thread 0 has the header, and until `bytes` bytes are in `to`. Threads wait for
-  /// their own packets only. A long wait is `await(arrived)`, which returns whether `arrived()` has
-  /// come true. False, for this thread, if it has not.
+  /// Waits until thread 0 has the header `expected`, and until `bytes` bytes are in `to`. Threads
+  /// wait for their own packets only. A long wait is `await(arrived)`, which returns whether
+  /// `arrived()` has come true. False, for this thread, if it has not, or if there is another
+  /// header.
   template <class Await>
-  ORIEL_DEVICE_FN bool receive(std::uint64_t& header, std::byte* to, std::uint64_t bytes,
+  ORIEL_DEVICE_FN bool receive(std::uint64_t expected, std::byte* to, std::uint64_t bytes,
                                const Await& await) const {
-    bool alive = true;
+    bool good = true;
     with_buffer(to, bytes,
-                [&](const auto& buffer) { alive = receive_data(header, buffer, await); });
-    return alive;
+                [&](const auto& buffer) { good = receive_data(expected, buffer, await); });
+    return good;
   }
 
  private:
@@ -106,16 +113,18 @@ class PacketSlot {
   }
 
   template <class Buffer, class Await>
-  ORIEL_DEVICE_FN bool receive_data(std::uint64_t& header, const Buffer& buffer,
+  ORIEL_DEVICE_FN bool receive_data(std::uint64_t expected, const Buffer& buffer,
                                     const Await& await) const {
     const std::uint64_t packets = buffer.payloads();
     const std::uint64_t step = Group::size();
     bool needs_header = Group::rank() == 0;
+    std::uint64_t header = expected;
     for (std::uint64_t i = Group::rank(); i < packets; i += kUnroll * step) {
       std::uint64_t data[kUnroll];
       // All loads first: they overlap, and mostly find what they want.
       const auto arrived = [&] {
         bool fresh = !needs_header || has_header(header);
+        if (fresh && header != expected) return true;  // the rest may never come
         ORIEL_DEVICE_UNROLL
         for (int u = 0; u < kUnroll; ++u) {
           if (i + u * step >= packets) continue;
@@ -131,6 +140,7 @@ class PacketSlot {
         if (!await(arrived)) return false;
         break;
       }
+      if (header != expected) return false;
       needs_header = false;
       ORIEL_DEVICE_UNROLL
       for (int u = 0; u < kUnroll; ++u) {

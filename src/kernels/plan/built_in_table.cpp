@@ -16,15 +16,15 @@ cuda 2 32768    one_shot  16 128 0 0 0
 cuda 2 65536    one_shot  16 256 0 0 0
 cuda 2 131072   one_shot  64 256 0 0 0
 cuda 2 524288   one_shot 128 256 0 0 0
-cuda 2 2097152  one_shot 128 512 0 0 0
-cuda 2 6291456  two_shot 128 512 0 0 0
+cuda 2 2097152  one_shot 128 512 98304 2 1
+cuda 2 6291456  two_shot 128 512 98304 2 1
 cuda 2 max      stream   128 512 98304 2 1
 
 cuda 2 4096     one_shot   1 256 0 0 0
 cuda 2 16384    one_shot   8 128 0 0 0
 cuda 2 32768    one_shot  16 128 0 0 0
 cuda 2 65536    one_shot  16 256 0 0 0
-cuda 2 1482896  one_shot  32 512 0 0 0
+cuda 2 1482896  one_shot  32 512 65536 3 2
 cuda 2 5931632  stream    32 512 65536 3 2
 cuda 2 max      stream    32 512 98304 2 1
 

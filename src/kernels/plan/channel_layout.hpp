@@ -20,9 +20,9 @@
 /// window before its owner is in the same call.
 ///
 /// A short message between ranks of a team goes in packets, which show by themselves that they have
-/// arrived (oriel/device/packet.hpp). They have a ring of their own beside the slots. Credits for
-/// it are given late, when the next message is wanted: nothing waits for one where messages go both
-/// ways.
+/// arrived (oriel/device/packet.hpp). They have a ring of their own beside the slots. Credit for it
+/// is given late: for the packets of a launch when the next one begins, where it costs no fence.
+/// While a receiver waits for packets it owes credit for one slot at most.
 ///
 /// A rank has two sets of channels: to the ranks of its LSA team, whose memory it can write, and to
 /// those of other teams, which its NIC writes to. A sender fills a slot of another team's rank in

@@ -282,6 +282,26 @@ TEST_CASE("two ranks whose messages differ in size are told so, and nothing hang
   CHECK(team.failure(1).rank == 0);
 }
 
+TEST_CASE("two messages in packets that differ in size are told apart", "[req:5.3]") {
+  for (const auto& [sent, received] :
+       {std::pair(8u, 56u), std::pair(40u, 48u), std::pair(56u, 8u)}) {
+    Team team(2, 1 << 14);
+    Bytes data(64);
+    // The packets of a fresh slot are all written; those of a used one are not.
+    for (int turn = 0; turn < 6; ++turn) {
+      const bool is_last = turn == 5;
+      const int good = team.on_ranks([&, sent = sent, received = received](int rank) {
+        std::mt19937_64 random(1);
+        const std::uint64_t bytes = !is_last ? 8 : rank == 0 ? sent : received;
+        const auto exchange = exchange_of({{rank == 0, data.data(), bytes, 1 - rank}}, rank);
+        return Team::run(test::launches_of(exchange.value(), team.facts(rank)), random);
+      });
+      CHECK(good == (is_last ? 1 : 2));
+    }
+    CHECK(team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::world_signature));
+  }
+}
+
 TEST_CASE("a message in packets and one in slots do not pass for each other", "[req:5.3]") {
   for (const bool sends_packets : {true, false}) {
     Team team(2, 1 << 14);
