@@ -71,9 +71,9 @@ class PacketSlot {
   /// Before the wait that can be ended, whose code would slow down the short ones.
   static constexpr std::uint32_t kQuickPolls = 256;
 #if ORIEL_DEVICE_CODE
-  static constexpr int kUnroll = 4;
+  static constexpr std::uint32_t kUnroll = 4;
 #else
-  static constexpr int kUnroll = 1;
+  static constexpr std::uint32_t kUnroll = 1;
 #endif
 
   static ORIEL_DEVICE_FN std::uint64_t packets_of(std::uint64_t bytes) {
@@ -97,12 +97,12 @@ class PacketSlot {
     for (std::uint64_t i = Group::rank(); i < packets; i += kUnroll * step) {
       std::uint64_t data[kUnroll];
       ORIEL_DEVICE_UNROLL
-      for (int u = 0; u < kUnroll; ++u) {
+      for (std::uint32_t u = 0; u < kUnroll; ++u) {
         if (i + u * step >= packets) continue;
         data[u] = __builtin_bit_cast(std::uint64_t, buffer.load(i + u * step));
       }
       ORIEL_DEVICE_UNROLL
-      for (int u = 0; u < kUnroll; ++u) {
+      for (std::uint32_t u = 0; u < kUnroll; ++u) {
         if (i + u * step >= packets) continue;
         device::Packet16::send<M>(packets_ + 1 + i + u * step, data[u], flag_);
       }
@@ -126,7 +126,7 @@ class PacketSlot {
         bool fresh = !needs_header || has_header(header);
         if (fresh && header != expected) return true;  // the rest may never come
         ORIEL_DEVICE_UNROLL
-        for (int u = 0; u < kUnroll; ++u) {
+        for (std::uint32_t u = 0; u < kUnroll; ++u) {
           if (i + u * step >= packets) continue;
           const bool one =
               device::Packet16::try_receive<M>(packets_ + 1 + i + u * step, flag_, data[u]);
@@ -143,7 +143,7 @@ class PacketSlot {
       if (header != expected) return false;
       needs_header = false;
       ORIEL_DEVICE_UNROLL
-      for (int u = 0; u < kUnroll; ++u) {
+      for (std::uint32_t u = 0; u < kUnroll; ++u) {
         if (i + u * step >= packets) continue;
         using Value = typename Buffer::Value;
         buffer.store(i + u * step, __builtin_bit_cast(Value, data[u]));

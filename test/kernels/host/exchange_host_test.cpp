@@ -293,7 +293,7 @@ TEST_CASE("two messages in packets that differ in size are told apart", "[req:5.
       const int good = team.on_ranks([&, sent = sent, received = received](int rank) {
         std::mt19937_64 random(1);
         const std::uint64_t bytes = !is_last ? 8 : rank == 0 ? sent : received;
-        const auto exchange = exchange_of({{rank == 0, data.data(), bytes, 1 - rank}}, rank);
+        const auto exchange = test::exchange_of({{rank == 0, data.data(), bytes, 1 - rank}}, rank);
         return Team::run(test::launches_of(exchange.value(), team.facts(rank)), random);
       });
       CHECK(good == (is_last ? 1 : 2));

@@ -182,7 +182,7 @@ TEST_CASE("a launch has the form that all its messages have in common", "[req:5.
   const ExchangeFacts facts = facts_of(0, 4, kMostMessages, 2);
   const std::uint64_t in_packets = facts.memory.channels.most_packet_bytes;
   const auto form_of = [&](const std::vector<Parcel>& parcels) {
-    const auto exchange = exchange_of(calls_of(parcels, 0), 0);
+    const auto exchange = test::exchange_of(calls_of(parcels, 0), 0);
     return test::launches_of(exchange.value(), facts)[0].form;
   };
   CHECK(form_of({{0, 1, 8}, {1, 0, in_packets}}) == ExchangeForm::packets);
