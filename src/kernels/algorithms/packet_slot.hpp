@@ -32,12 +32,26 @@ class PacketSlot {
   /// header to write in any case.
   ORIEL_DEVICE_FN void send(std::uint64_t header, const std::byte* from, std::uint64_t bytes,
                             std::uint64_t fill) const {
+#if ORIEL_DEVICE_CODE
     if (Group::rank() == 0) device::Packet16::send<M>(packets_, header, flag_);
+#endif
     with_buffer(from, bytes, [&](const auto& buffer) { send_data(buffer, fill); });
+#if !ORIEL_DEVICE_CODE
+    // Last and with release: who has a message sees what its sender did before, in windows, too. On
+    // a GPU the end of the kernel before this one has done that.
+    const std::uint64_t flag = std::uint64_t{flag_} << 32;
+    M::template store<device::Order::relaxed>(&packets_->bits.half[1], flag | header >> 32);
+    M::template store<device::Order::release>(&packets_->bits.half[0],
+                                              flag | (header & 0xffffffffu));
+#endif
   }
 
   /// Whether a header has arrived. One thread.
   ORIEL_DEVICE_FN bool has_header(std::uint64_t& header) const {
+#if !ORIEL_DEVICE_CODE
+    const auto first = M::template load<device::Order::acquire>(&packets_->bits.half[0]);
+    if (static_cast<std::uint32_t>(first >> 32) != flag_) return false;
+#endif
     return device::Packet16::try_receive<M>(packets_, flag_, header);
   }
   /// Whether a header has arrived that is not `expected`. One thread.
@@ -48,7 +62,8 @@ class PacketSlot {
   /// Whether the header and `bytes` bytes have arrived. One thread.
   ORIEL_DEVICE_FN bool has_arrived(std::uint64_t bytes) const {
     std::uint64_t data = 0;
-    for (std::uint64_t i = 0; i <= packets_of(bytes); ++i) {
+    if (!has_header(data)) return false;
+    for (std::uint64_t i = 1; i <= packets_of(bytes); ++i) {
       if (!device::Packet16::try_receive<M>(packets_ + i, flag_, data)) return false;
     }
     return true;

@@ -286,14 +286,15 @@ TEST_CASE("two messages in packets that differ in size are told apart", "[req:5.
   for (const auto& [sent, received] :
        {std::pair(8u, 56u), std::pair(40u, 48u), std::pair(56u, 8u)}) {
     Team team(2, 1 << 14);
-    Bytes data(64);
+    std::vector<Bytes> data(2, Bytes(64));
     // The packets of a fresh slot are all written; those of a used one are not.
     for (int turn = 0; turn < 6; ++turn) {
       const bool is_last = turn == 5;
       const int good = team.on_ranks([&, sent = sent, received = received](int rank) {
         std::mt19937_64 random(1);
         const std::uint64_t bytes = !is_last ? 8 : rank == 0 ? sent : received;
-        const auto exchange = test::exchange_of({{rank == 0, data.data(), bytes, 1 - rank}}, rank);
+        const auto exchange = test::exchange_of(
+            {{rank == 0, data[static_cast<std::size_t>(rank)].data(), bytes, 1 - rank}}, rank);
         return Team::run(test::launches_of(exchange.value(), team.facts(rank)), random);
       });
       CHECK(good == (is_last ? 1 : 2));
@@ -306,11 +307,12 @@ TEST_CASE("a message in packets and one in slots do not pass for each other", "[
   for (const bool sends_packets : {true, false}) {
     Team team(2, 1 << 14);
     const std::uint64_t in_packets = team.layout().most_packet_bytes;
-    Bytes data(in_packets + 1);
+    std::vector<Bytes> data(2, Bytes(in_packets + 1));
     const int good = team.on_ranks([&](int rank) {
       std::mt19937_64 random(1);
       const std::uint64_t bytes = (rank == 0) == sends_packets ? 8 : in_packets + 1;
-      const std::vector<PointToPoint> calls = {{rank == 0, data.data(), bytes, 1 - rank}};
+      std::byte* const own = data[static_cast<std::size_t>(rank)].data();
+      const std::vector<PointToPoint> calls = {{rank == 0, own, bytes, 1 - rank}};
       const auto exchange = test::exchange_of(calls, rank);
       return Team::run(test::launches_of(exchange.value(), team.facts(rank)), random);
     });
