@@ -111,8 +111,9 @@ if(ORIEL_SANITIZE)
   target_compile_options(oriel_build_flags INTERFACE
     "$<$<COMPILE_LANGUAGE:C,CXX>:${oriel_sanitize}>")
   target_link_options(oriel_build_flags INTERFACE -fsanitize=${ORIEL_SANITIZE})
-  # Inlined in every place, the device functions take more time to compile than all that calls them.
-  # The loops still inline theirs, since no copy may have the instructions of one set.
+  # A macro takes away the attribute always_inline, so that gcc inlines device functions as it likes:
+  # in every place they take more time to compile than all that calls them. The loops take the macro
+  # back, since no function may be shared by the copies of several instruction sets.
   add_compile_definitions($<$<COMPILE_LANGUAGE:CXX>:always_inline=unused>)
 endif()
 if(ORIEL_SANITIZE)  # programs that are large, of which there are many; lld takes the least time

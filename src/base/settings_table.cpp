@@ -171,8 +171,7 @@ const std::array kRows = {
         BytesKind{&Settings::scratch_size_bytes, kMiB, 64 * kMiB, 4096},
         "The most memory that a communicator sets aside for packets and for buffers that are not "
         "registered, beside its channels: GPUs of one node use 192 KiB of it for each CTA and "
-        "rank, "
-        "for 32 and 4 at least, and GPUs of several nodes twice as much as it says.",
+        "rank, for 32 and 4 at least, and GPUs of several nodes twice as much as it says.",
         kMemory},
     Row{"ORIEL_ALGORITHM", nullptr, choice<&Settings::algorithm>(kAlgorithms),
         "Forces one algorithm for every collective that has it; auto lets the table choose, and "

@@ -200,10 +200,10 @@ Status start(const std::shared_ptr<Background>& work) {
 }
 
 bool are_calls(const GroupJobs& jobs) {
-  return std::all_of(jobs.begin(), jobs.end(), [](const Job& job) {
-    return std::holds_alternative<CollectiveJob>(job) ||
-           std::holds_alternative<PointToPointJob>(job);
-  });
+  const auto calls = [](const Job& job) {
+    return std::visit([](const auto& one) { return is_call<KindOf<decltype(one)>>; }, job);
+  };
+  return std::all_of(jobs.begin(), jobs.end(), calls);
 }
 
 void run_here(GroupJobs& jobs) {

@@ -52,6 +52,7 @@ class CudaMover {
   using Buffer = UserBuffer<T, 16>;
   using Value = typename Buffer::Value;
   static constexpr int kMaxRanks = kRanks > 0 ? kRanks : 8;
+  // Eight loads in flight, from two ranks or four.
   static constexpr int kUnroll = kRanks == 2 ? 4 : kRanks == 4 ? 2 : 1;
   static constexpr int kCopyUnroll = 8;
 
