@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-# oriel_unite(TARGET): its C++ files are compiled a few together if ORIEL_UNITY asks for it, those
-# that have flags of their own apart.
+# oriel_unite(TARGET): its C++ files are compiled together if ORIEL_UNITY asks for it, in parts of
+# equal length with ORIEL_UNITY_FILES at most. Files that have flags of their own are compiled apart.
 function(oriel_unite target)
   if(ORIEL_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON
-      UNITY_BUILD_BATCH_SIZE ${ORIEL_UNITY_FILES})
+    get_target_property(sources ${target} SOURCES)
+    list(FILTER sources INCLUDE REGEX "[.]cpp$")
+    list(LENGTH sources count)
+    math(EXPR parts "(${count} + ${ORIEL_UNITY_FILES} - 1) / ${ORIEL_UNITY_FILES}")
+    math(EXPR files "(${count} + ${parts} - 1) / ${parts}")
+    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${files})
     # To gcc a file that another one includes is a header.
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)

@@ -19,7 +19,7 @@ namespace oriel::net {
 namespace {
 
 constexpr std::size_t kCountBytes = 4096;  // a page, so that slots are aligned
-constexpr std::chrono::seconds kEndMost{30};
+constexpr std::chrono::seconds kCopiesEndMost{30};
 constexpr std::chrono::microseconds kBetweenLooks{20};
 
 CUdeviceptr gpu_address(const std::byte* pointer) {
@@ -82,7 +82,7 @@ CudaCopyStream::~CudaCopyStream() {
 
 bool CudaCopyStream::ends() noexcept {
   const Clock& clock = SteadyClock::instance();
-  const Deadline deadline = Deadline::after(kEndMost, clock);
+  const Deadline deadline = Deadline::after(kCopiesEndMost, clock);
   for (; !settle(); std::this_thread::sleep_for(kBetweenLooks)) {
     if (deadline.expired(clock.now())) return false;
   }

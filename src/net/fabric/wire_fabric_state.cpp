@@ -20,8 +20,8 @@ using namespace fabric;
 namespace {
 
 constexpr std::size_t kLineBytes = 64;
-constexpr std::size_t kEntriesMost = 16;  // taken from the completion queue at a time
-constexpr int kReadsMost = 8;             // of that, in one call
+constexpr std::size_t kEventsMost = 16;  // taken from the completion queue at a time
+constexpr int kReadsMost = 8;            // of that, in one call
 constexpr std::size_t kPeersExpected = 64;
 // Unless FI_OFI_RXM_BUFFER_SIZE and FI_OFI_RXM_SAR_LIMIT say otherwise, of which it tells nobody.
 constexpr std::size_t kRxmEagerBytes = std::size_t{16} << 10;
@@ -102,7 +102,7 @@ void WireFabric::State::poll() {
   if (is_cut) return;
   sender.send_batches();
   receiver.post_again();
-  std::array<fi_cq_msg_entry, kEntriesMost> entries{};
+  std::array<fi_cq_msg_entry, kEventsMost> entries{};
   for (int i = 0; i < kReadsMost; ++i) {
     const ssize_t count =
         end.table.fi_cq_read(end.endpoint->completions(), entries.data(), entries.size());

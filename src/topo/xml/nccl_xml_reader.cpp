@@ -23,8 +23,8 @@ namespace {
 constexpr std::uint32_t kBridgeClass = 0x0604;
 constexpr std::uint32_t kSwitchClass = 0x068000;
 constexpr std::uint32_t kProcessorClass = 0x068001;
-constexpr std::uint64_t kNvidia = 0x10de;
-constexpr std::uint64_t kAmd = 0x1002;
+constexpr std::uint64_t kNvidiaVendor = 0x10de;
+constexpr std::uint64_t kAmdVendor = 0x1002;
 constexpr int kMostLinkLanes = 64;
 
 /// What a function is by its class, of which NCCL too compares the first digits.
@@ -54,10 +54,10 @@ Result<std::optional<GpuVendor>> vendor_of(const XmlElement& pci, const XmlEleme
   ORIEL_TRY(const std::uint64_t vendor, hexadecimal(pci, "vendor"));
   const PciClass kind(pci);
   // Accelerators of other vendors may be anything.
-  const bool by_class = kind.display || (kind.accelerator && vendor == kAmd);
+  const bool by_class = kind.display || (kind.accelerator && vendor == kAmdVendor);
   if (gpu == nullptr && !by_class) return kNone;
-  if (vendor == kAmd) return std::optional(GpuVendor::amd);
-  if (vendor == kNvidia) return std::optional(GpuVendor::nvidia);
+  if (vendor == kAmdVendor) return std::optional(GpuVendor::amd);
+  if (vendor == kNvidiaVendor) return std::optional(GpuVendor::nvidia);
   if (gpu != nullptr) {
     const std::string* gcn = gpu->find("gcn");
     const bool linked = std::any_of(gpu->children.begin(), gpu->children.end(),
