@@ -54,7 +54,8 @@ endfunction()
 #   name the same PROGRAM are linked into one, which saves most of the time to compile and link them;
 #   each of them then runs the cases of its own SOURCES (Catch2's file names as tags). ctest begins
 #   with the tests of the greatest COST, so that none of the long ones is left over at the end.
-#   ONE_THREAD says that neither the test nor what it tests starts a thread.
+#   ONE_THREAD says that no threads share memory in the test or in what it tests; the thread
+#   sanitizer builds and runs only the other tests.
 function(oriel_add_test name)
   cmake_parse_arguments(arg "ONE_THREAD" "TIMEOUT;COST;PROGRAM"
     "SOURCES;CUDA_SOURCES;MODULES;LABELS;LIBRARIES" ${ARGN})
@@ -63,7 +64,7 @@ function(oriel_add_test name)
   endif()
   if(arg_ONE_THREAD AND ORIEL_SANITIZE STREQUAL "thread")
     add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo
-      "skipped: it starts no thread, so there is nothing for the thread sanitizer")
+      "skipped: its threads share no memory, so there is nothing for the thread sanitizer")
     set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "skipped"
       LABELS "${arg_LABELS}")
     return()
