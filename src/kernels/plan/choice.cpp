@@ -51,6 +51,11 @@ void cut_ctas(Plan& plan, Backend backend, int most) {
   plan.ctas = most;
 }
 
+// CTAs or sub-CTAs that stream.
+std::uint64_t movers_of(const Plan& plan) {
+  return static_cast<std::uint64_t>(plan.ctas) * static_cast<std::uint64_t>(plan.sub_ctas);
+}
+
 // What each CTA of a GPU has of a share, in bytes.
 std::uint64_t bytes_of_cta(const Plan& plan, int owners, std::uint64_t message) {
   const auto sharers = static_cast<unsigned>(owners * plan.ctas);
@@ -143,7 +148,7 @@ Split split_work(const Plan& plan, Backend backend, int owners, DataType type,
   Split split;
   if (plan.algorithm == Algorithm::stream) {
     split.share = round_to_lines(ceil_divide(count, sharers), type);
-    const auto movers = static_cast<std::uint64_t>(plan.ctas * plan.sub_ctas);
+    const std::uint64_t movers = movers_of(plan);
     split.part = round_to_lines(ceil_divide(split.share, movers), type);
   } else if (plan.algorithm == Algorithm::two_shot) {
     split.share =
@@ -156,7 +161,7 @@ Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64
   Split split;
   if (plan.algorithm == Algorithm::stream) {
     split.share = block;
-    const auto movers = static_cast<std::uint64_t>(plan.ctas * plan.sub_ctas);
+    const std::uint64_t movers = movers_of(plan);
     split.part = round_to_lines(ceil_divide(block, movers), type);
   } else {
     split.share = ceil_divide(block * size_of(type), line_payload(backend, type));
