@@ -42,7 +42,9 @@ def gpu_count():
         listed = subprocess.run(["nvidia-smi", "-L"], check=False, capture_output=True, text=True)
     except OSError:
         return 0
-    return listed.stdout.count("GPU ") if listed.returncode == 0 else 0
+    present = listed.stdout.count("GPU ") if listed.returncode == 0 else 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return present if visible is None else min(present, len(visible.split(",")))
 
 
 class Block:

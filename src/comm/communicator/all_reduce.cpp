@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 
@@ -9,19 +10,24 @@
 #include "comm/communicator/rank_communicator.hpp"
 #include "kernels/plan/call_record.hpp"
 
-/// The front door of the all-reduce, reduce and reduce-scatter inside one LSA team: arguments from
-/// facts that all ranks share. collectives.cpp checks calls, and has those that go among teams.
+/// The front door of the all-reduce, reduce, reduce-scatter and streamed broadcast inside one LSA
+/// team: arguments from facts that all ranks share. collectives.cpp checks calls, and has those
+/// that go among teams.
 namespace oriel::comm {
 kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest& request,
                                                          const kernels::Plan& plan) const {
   const auto ranks = static_cast<std::int32_t>(team_facts_.members.size());
   const bool scatters = request.collective == kernels::Collective::reduce_scatter;
-  const bool reduces_to_root = request.collective == kernels::Collective::reduce;
+  const int root = kernels::has_root(request.collective) ? request.root : -1;
   const std::size_t input_count =
       scatters ? request.count * static_cast<std::size_t>(ranks) : request.count;
+  const kernels::Owners owners =
+      kernels::owners_of(plan, device_->backend(), request.collective, root, ranks,
+                         request.count * size_of(request.type));
   const auto split =
       scatters ? kernels::split_blocks(plan, device_->backend(), request.type, request.count)
-               : kernels::split_work(plan, device_->backend(), ranks, request.type, request.count);
+               : kernels::split_work(plan, device_->backend(), owners.count, request.type,
+                                     request.count);
   kernels::AllReduceArguments arguments;
   arguments.input = static_cast<const std::byte*>(request.input);
   arguments.output = static_cast<std::byte*>(request.output);
@@ -31,7 +37,8 @@ kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest
   arguments.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
   arguments.rank = team_facts_.index;
   arguments.ranks = ranks;
-  arguments.root = reduces_to_root ? request.root : -1;
+  arguments.root = root;
+  arguments.collective = request.collective;
   arguments.operation.average = request.op == ReduceOp::avg;
   arguments.operation.scaled = request.op == ReduceOp::premul_sum;
   arguments.operation.maximum = request.op == ReduceOp::max;
@@ -39,9 +46,6 @@ kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest
   arguments.share = split.share;
   arguments.part = split.part;
   arguments.flat_base = control_.flat_base - control_.slot_offset;
-  arguments.chunk_bytes = plan.chunk_bytes;
-  arguments.depth = plan.depth;
-  arguments.lead = plan.lead;
   arguments.scalar_bits = request.scalar_bits;
   arguments.scalar_pointer = request.scalar_pointer;
   arguments.type = request.type;
@@ -49,6 +53,8 @@ kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest
   arguments.wait = wait_control(own_doorbell());
   arguments.failure = &notices_->on_device()->failure;
   if (plan.algorithm == kernels::Algorithm::stream) {
+    arguments.stream = {kernels::even_chunk(plan, split, request.type), plan.depth, plan.lead,
+                        owners.first};
     const auto offset_of = [&](const void* pointer, std::size_t count) {
       const auto window = windows_->find(pointer, count * size_of(request.type));
       if (!window) return kernels::kNoOffset;
@@ -60,7 +66,7 @@ kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest
   }
   arguments.signature =
       kernels::all_reduce_signature(request.type, request.op, request.count, plan.algorithm,
-                                    request.collective, reduces_to_root ? request.root : 0);
+                                    request.collective, std::max(root, 0));
 
   if (request.scalar_pointer != nullptr && on_host()) {
     std::memcpy(&arguments.scalar_bits, request.scalar_pointer, size_of(request.type));

@@ -40,22 +40,41 @@ std::uint32_t signature_of(const CollectiveRequest& request, const kernels::Hier
 
 enum class Way : std::uint8_t { in_team, by_exchange, among_teams };
 
-/// Returns how a collective is carried out, from facts that all ranks share. `block` is what one
-/// rank contributes, or gets, in bytes.
-Way way_of(kernels::Collective collective, std::size_t block, int ranks, bool one_team,
-           bool on_host) {
+/// Facts that all ranks share.
+struct WayFacts {
+  kernels::Collective collective;
+  std::size_t block;  ///< what one rank contributes, or gets, in bytes
+  int ranks;
+  bool one_team;
+  bool on_host;
+  bool forces_streams;  ///< by ORIEL_ALGORITHM
+};
+
+/// Returns whether a broadcast takes two trips, in which all ranks send. In one trip the root sends
+/// to each, which is faster for short messages and between two ranks, and on CPUs, where all read.
+bool streams_broadcast(const WayFacts& facts) {
+  constexpr std::size_t kLeastBytes = 384 << 10;
+  if (!facts.one_team || facts.ranks < 2) return false;
+  return facts.forces_streams || (!facts.on_host && facts.ranks > 2 && facts.block >= kLeastBytes);
+}
+
+/// Returns how a collective is carried out.
+Way way_of(const WayFacts& facts) {
   using kernels::Collective;
   // CPU ranks copy longer blocks outside windows faster in stages, and where a rank's buffer lies
   // is not known to the others. A reduce-scatter of many ranks waits for all of them more often.
   constexpr std::size_t kLongestOnHost = 64 << 10;
   constexpr std::size_t kLongestScatter = 1 << 10;
-  const bool scatters_among_many = collective == Collective::reduce_scatter && ranks > 2;
+  const bool scatters_among_many =
+      facts.collective == Collective::reduce_scatter && facts.ranks > 2;
   const std::size_t longest = scatters_among_many ? kLongestScatter : kLongestOnHost;
-  const bool goes_straight = one_team && (!on_host || block <= longest);
-  switch (collective) {
+  const bool goes_straight = facts.one_team && (!facts.on_host || facts.block <= longest);
+  switch (facts.collective) {
     case Collective::all_reduce:
     case Collective::reduce:
-      return one_team ? Way::in_team : Way::among_teams;
+      return facts.one_team ? Way::in_team : Way::among_teams;
+    case Collective::broadcast:
+      return streams_broadcast(facts) ? Way::in_team : Way::by_exchange;
     case Collective::reduce_scatter:
       return goes_straight ? Way::in_team : Way::among_teams;
     case Collective::all_gather:
@@ -105,8 +124,9 @@ Status Communicator::plan_for(const CollectiveRequest& request, CallPlan& plan) 
     return {};
   }
   ORIEL_CHECK(check_collective(request, rank(), size()));
-  const Way way = way_of(request.collective, request.count * size_of(request.type), size(),
-                         one_team, on_host());
+  const Way way =
+      way_of({request.collective, request.count * size_of(request.type), size(), one_team,
+              on_host(), overrides_.algorithm == name_of(kernels::Algorithm::stream)});
   plan.by_exchange = way == Way::by_exchange;
   if (plan.by_exchange) return no_network_ ? Status(*no_network_) : Status();
   if (way == Way::among_teams) {
@@ -114,8 +134,11 @@ Status Communicator::plan_for(const CollectiveRequest& request, CallPlan& plan) 
     return {};
   }
   const bool scatters = request.collective == kernels::Collective::reduce_scatter;
+  const bool broadcasts = request.collective == kernels::Collective::broadcast;
   const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
-  const auto choose = scatters ? kernels::choose_scatter_plan : kernels::choose_plan;
+  const auto choose = scatters     ? kernels::choose_scatter_plan
+                      : broadcasts ? kernels::choose_broadcast_plan
+                                   : kernels::choose_plan;
   const std::size_t count =
       scatters ? request.count * static_cast<std::size_t>(size()) : request.count;
   ORIEL_TRY(plan.team, choose(table, overrides_, device_->backend(), layout_, request.type, count));

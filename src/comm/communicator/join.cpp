@@ -36,8 +36,8 @@ std::string name_of_choice(std::uint64_t choice) {
 constexpr std::uint64_t kHierarchyPart = 4;
 // GPUs of one team make none of these, but tell each other of calls in the same place.
 constexpr std::uint64_t kToldBytes = 64 << 10;
-// What a CTA's packets and rings can use for each rank: the chunks of the built-in table are no
-// larger. Plans of fewer CTAs have more packets each, and fewer ranks have larger chunks.
+// What a CTA's packets and rings can use for each rank. Chunks of the built-in table that have no
+// room are made smaller. Plans of fewer CTAs have more packets each, and fewer ranks larger chunks.
 constexpr std::uint64_t kBytesOfCta = 192 << 10;
 constexpr int kLeastCtas = 32;
 constexpr int kLeastRanks = 4;

@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
+#include <iterator>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -68,9 +70,17 @@ void Communicator::tell_of_stall(std::chrono::seconds lasted, int culprit) const
   const std::string whom =
       culprit >= 0 ? list_of(awaited_ranks(culprit)) : std::string("another rank");
   const std::string name = options_.name.empty() ? "" : fmt::format(" of \"{}\"", options_.name);
-  const std::string text =
+  std::string text =
       fmt::format("stalled: rank {}{} has waited for {} s in {} for {} (late, stopped or gone)",
                   rank(), name, lasted.count(), stalled_call(), whom);
+  const auto& members = team_facts_.members;
+  const auto place = std::find(members.begin(), members.end(), culprit) - members.begin();
+  const auto theirs =
+      place < std::ssize(members) ? last_call(static_cast<int>(place)) : std::nullopt;
+  if (theirs) {
+    text += fmt::format("; the last collective of rank {} is call {}, {}", culprit, theirs->number,
+                        text_of(theirs->call));
+  }
   Log(rank()).alert("{}; ORIEL_COLLECTIVE_TIMEOUT would end such a wait", text);
   if (!stall_.watch.is_first() || !flight_->is_wanted()) return;
   session_->peers().tell_waiting(culprit);  // so that they write their files too

@@ -9,9 +9,9 @@
 
 namespace oriel::kernels {
 
-/// What CTA b of each rank tells CTA b of all others at the start of a streamed call: the call's
-/// signature, where its buffers are registered, and its scalar. Flagged lines in slots of their
-/// own, of two parities: they are read by every thread, so nobody empties them.
+/// What CTA (or sub-CTA) b of each rank tells that of all others at the start of a streamed call:
+/// the call's signature, where its buffers are registered, and its scalar. Flagged lines in slots
+/// of their own, of two parities: they are read by every thread, so nobody empties them.
 template <class Group>
 class Greetings {
  public:

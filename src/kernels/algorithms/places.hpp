@@ -69,10 +69,10 @@ class Places {
   ORIEL_DEVICE_FN std::byte* ring(int owner, Ring ring, std::uint32_t chunk, int source) const {
     const auto sources = static_cast<std::uint64_t>(arguments_.ranks - 1);
     const std::uint64_t index =
-        (chunk % arguments_.depth) * sources + slot_of(source, owner, arguments_.ranks);
+        (chunk % arguments_.stream.depth) * sources + slot_of(source, owner, arguments_.ranks);
     const std::uint64_t half = ring == Ring::input ? 0 : arguments_.layout.ring_bytes / 2;
     return scratch(owner, arguments_.layout.rings + cta_ * arguments_.layout.ring_bytes + half +
-                              index * arguments_.chunk_bytes);
+                              index * arguments_.stream.chunk_bytes);
   }
 
  private:

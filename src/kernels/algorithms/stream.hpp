@@ -11,8 +11,8 @@
 namespace oriel::kernels {
 
 /// Streamed two-shot all-reduce by plain loads and stores, for large messages. Rank r owns the r-th
-/// share; each CTA has a part of every share and moves it in chunks through rings of slots at the
-/// owner. (ranks - 1) / ranks x 2 x bytes sent by each rank.
+/// share, but where a root is spared (below); each CTA has a part of every share and moves it in
+/// chunks through rings of slots at the owner. (ranks - 1) / ranks x 2 x bytes sent by each rank.
 ///
 /// A call goes in steps, and after each a rank raises one flag at every other rank. Step i sends
 /// the inputs of chunk i, and reduces chunk i - lead and stores its result everywhere. So both
@@ -36,8 +36,14 @@ namespace oriel::kernels {
 /// the owner stores it at the root alone. The flag that follows still says that the inputs have
 /// been read.
 ///
+/// A broadcast takes the same two trips: the root sends each owner its share, straight into the
+/// output where both have theirs at one offset of the slots, and the owners pass it on to all
+/// others (scatter and all-gather: van de Geijn). There, and in long reduces on GPUs, the root owns
+/// no share, or it would send, or receive, more than any other rank.
+///
 /// Mover does the moving of elements (and knows their type): a template over the group of threads
 /// on a GPU, vectorised loops on a CPU. To make one touches no memory of the stream's; begin() may.
+/// One that kBroadcasts passes elements on in place of reducing them.
 template <class Group, class Mover>
 class StreamAllReduce {
  public:
@@ -54,9 +60,9 @@ class StreamAllReduce {
     if (first_peer_ >= arguments.ranks) first_peer_ -= arguments.ranks;
     begin_ = smaller(place.cta * arguments.part, arguments.share);
     end_ = smaller(begin_ + arguments.part, arguments.share);
-    chunk_ = arguments.chunk_bytes / element_bytes_;
+    chunk_ = arguments.stream.chunk_bytes / element_bytes_;
     chunks_ = static_cast<std::uint32_t>((end_ - begin_ + chunk_ - 1) / chunk_);
-    lead_ = arguments.lead < chunks_ ? arguments.lead : chunks_;
+    lead_ = arguments.stream.lead < chunks_ ? arguments.stream.lead : chunks_;
   }
 
   /// False, for all threads of the group, if a wait was given up: the output is not there.
@@ -72,25 +78,32 @@ class StreamAllReduce {
 
     Greetings<Group> greetings(arguments_, places_, greeting);
     greetings.send();
-    // Who reads inputs in place must know of whom before the first is sent.
-    if (Mover::kPulls && !greetings.receive(pulls_, direct_, mover_)) return false;
+    // Who reads inputs in place must know of whom before the first is sent, and a root where to. A
+    // root stores into an output on the word of a greeting alone: the kernels before its owner's
+    // have ended, and their accesses with them.
+    constexpr bool kSettlesFirst = Mover::kPulls || Mover::kBroadcasts;
+    if (kSettlesFirst && !greetings.receive(pulls_, direct_, mover_)) return false;
     for (std::uint32_t i = 0; i < lead_; ++i) {
       send_inputs(i);
       raise(i);
     }
-    if (!Mover::kPulls && !greetings.receive(pulls_, direct_, mover_)) return false;
+    if (!kSettlesFirst && !greetings.receive(pulls_, direct_, mover_)) return false;
 
     std::uint32_t retired = 0;
     for (std::uint32_t i = 0; i < chunks_; ++i) {
       const std::uint32_t next = i + lead_;
       if (next < chunks_) {
-        for (; retired + arguments_.depth <= next; ++retired) {
+        for (; retired + arguments_.stream.depth <= next; ++retired) {
           if (!retire(retired)) return false;
         }
         send_inputs(next);
       }
       if (!wait_for_inputs(i)) return false;
-      reduce(i);
+      if constexpr (Mover::kBroadcasts) {
+        pass_on(i);
+      } else {
+        reduce(i);
+      }
       raise(next);
     }
     for (; retired < chunks_; ++retired) {
@@ -109,7 +122,8 @@ class StreamAllReduce {
   }
 
  private:
-  /// First element of chunk `i` of `owner`'s share, and how many it has: the last shares are short.
+  /// First element of chunk `i` of `owner`'s share, and how many it has: the last shares are short,
+  /// and those of ranks that own nothing lie behind the end.
   struct Span {
     std::uint64_t first;
     std::uint64_t count;
@@ -117,7 +131,9 @@ class StreamAllReduce {
   ORIEL_DEVICE_FN Span span(int owner, std::uint32_t i) const {
     const std::uint64_t from = begin_ + i * chunk_;
     const std::uint64_t to = smaller(from + chunk_, end_);
-    const std::uint64_t share = static_cast<std::uint64_t>(owner) * arguments_.share;
+    int place = owner - arguments_.stream.first_owner;
+    if (place < 0) place += arguments_.ranks;
+    const std::uint64_t share = static_cast<std::uint64_t>(place) * arguments_.share;
     const std::uint64_t first = smaller(share + from, arguments_.count);
     return {first, smaller(share + to, arguments_.count) - first};
   }
@@ -143,12 +159,21 @@ class StreamAllReduce {
   ORIEL_DEVICE_FN bool direct(int rank) const { return ((direct_ >> rank) & 1) != 0; }
 
   ORIEL_DEVICE_FN void send_inputs(std::uint32_t i) {
+    if (Mover::kBroadcasts && !arguments_.is_root()) return;
     for_each_peer([&](int owner) {
       if (pulls(owner)) return;
       const Span part = span(owner, i);
-      mover_.send(places_.ring(owner, Ring::input, ring_base_ + i, arguments_.rank), part.first,
-                  part.count);
+      mover_.send(input_place(owner, i, part), part.first, part.count);
     });
+  }
+  /// Where `owner` finds this rank's input.
+  ORIEL_DEVICE_FN std::byte* input_place(int owner, std::uint32_t i, const Span& part) const {
+    if (Mover::kBroadcasts && direct(owner)) return output_at(owner, part);
+    return places_.ring(owner, Ring::input, ring_base_ + i, arguments_.rank);
+  }
+  /// A part of the output of a rank to which direct() applies.
+  ORIEL_DEVICE_FN std::byte* output_at(int rank, const Span& part) const {
+    return places_.slot(rank, arguments_.output_offset + part.first * element_bytes_);
   }
 
   /// Tells all ranks that what this group has stored up to `step` is there.
@@ -206,18 +231,37 @@ class StreamAllReduce {
         const std::uint64_t first = static_cast<std::uint64_t>(me) * arguments_.block;
         return arguments_.output + offset - first * element_bytes_;
       }
-      if (direct(rank)) return places_.slot(rank, arguments_.output_offset + offset);
+      if (direct(rank)) return output_at(rank, part);
       return places_.ring(rank, Ring::output, ring_base_ + i, me);
     };
     const bool everywhere = !scatters() && arguments_.root < 0;
     mover_.reduce(source, target, everywhere ? arguments_.ranks : 1, part.count);
   }
 
+  /// A broadcast: brings what the root has sent of chunk `i` to all others.
+  ORIEL_DEVICE_FN void pass_on(std::uint32_t i) {
+    const int me = arguments_.rank;
+    const Span part = span(me, i);
+    if (part.count == 0) return;
+    std::byte* const own = arguments_.output + part.first * element_bytes_;
+    const bool is_there = direct(arguments_.root);
+    const std::byte* const from =
+        is_there ? own : places_.ring(me, Ring::input, ring_base_ + i, arguments_.root);
+    const auto target = [&](int rank) -> std::byte* {
+      if (rank == arguments_.root) return nullptr;
+      if (rank == me) return is_there ? nullptr : own;
+      if (direct(rank)) return output_at(rank, part);
+      return places_.ring(rank, Ring::output, ring_base_ + i, me);
+    };
+    mover_.pass_on(target, from, part.count);
+  }
+
   /// Waits for the results of chunk `i` from all owners and copies what they could not store into
   /// the output themselves.
   ORIEL_DEVICE_FN bool retire(std::uint32_t i) {
     if (!wait_for(i + lead_, [](int) { return true; })) return false;
-    if (scatters() || !arguments_.keeps_result()) return true;
+    const bool hears = Mover::kBroadcasts ? !arguments_.is_root() : arguments_.keeps_result();
+    if (scatters() || !hears) return true;
     for_each_peer([&](int owner) {
       if (direct(owner)) return;
       const Span part = span(owner, i);

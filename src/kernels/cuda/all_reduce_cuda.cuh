@@ -9,6 +9,7 @@
 #include "kernels/cuda/hierarchy_cuda.cuh"
 #include "kernels/cuda/mover_cuda.cuh"
 #include "kernels/cuda/signatures.cuh"
+#include "kernels/cuda/sub_cta.cuh"
 #include "kernels/plan/kernel_set.hpp"
 
 namespace oriel::kernels::detail {
@@ -33,8 +34,8 @@ template <class T, Family kFamily, int kRanks>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     stream_kernel(const __grid_constant__ AllReduceArguments arguments) {
   if (Signatures::is_here()) return Signatures::exchange(arguments);
-  using Mover = CudaMover<T, kFamily, kRanks, device::Cta>;
-  StreamAllReduce<device::Cta, Mover>(arguments, {blockIdx.x, Signatures::data_ctas()}).run();
+  using Mover = CudaMover<T, kFamily, kRanks, SubCta>;
+  StreamAllReduce<SubCta, Mover>(arguments, SubCta::place()).run();
 }
 
 template <class T, Family kFamily, int kRanks>

@@ -23,6 +23,9 @@ const KernelSet& kernels_for(DataType type) {
 }
 
 const void* kernel_for(const Plan& plan, const AllReduceArguments& arguments) {
+  if (arguments.collective == Collective::broadcast) {
+    return detail::broadcast_kernel_for(arguments.ranks);
+  }
   const auto algorithm = static_cast<std::size_t>(plan.algorithm);
   const auto family = static_cast<std::size_t>(family_of(arguments.op));
   const auto variant = static_cast<std::size_t>(variant_for(arguments.ranks));
@@ -45,7 +48,8 @@ Status launch_all_reduce(const Plan& plan, const AllReduceArguments& arguments,
   attribute.val.programmaticStreamSerializationAllowed = 1;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(plan.ctas) + kSignatureCtas);
-  config.blockDim = dim3(static_cast<unsigned>(plan.threads));
+  const auto sub_ctas = static_cast<unsigned>(plan.sub_ctas);
+  config.blockDim = dim3(static_cast<unsigned>(plan.threads) / sub_ctas, sub_ctas);
   config.stream = stream;
   config.attrs = &attribute;
   config.numAttrs = 1;

@@ -14,6 +14,7 @@ template <class T, Family kFamily, int kRanks, class Group>
 class CudaMover {
  public:
   static constexpr bool kPulls = false;
+  static constexpr bool kBroadcasts = false;
   static constexpr std::uint64_t element_bytes(const AllReduceArguments&) { return sizeof(T); }
 
   __device__ __forceinline__ explicit CudaMover(const AllReduceArguments& arguments)

@@ -28,7 +28,7 @@ class Signatures {
   static __device__ __forceinline__ std::uint32_t data_ctas() { return gridDim.x - kSignatureCtas; }
 
   static __device__ __forceinline__ void exchange(const AllReduceArguments& arguments) {
-    if (threadIdx.x >= device::Warp::size()) return;
+    if (threadIdx.x >= device::Warp::size() || threadIdx.y > 0) return;
     // All that does not depend on the last call comes before it has ended.
     const Places places(arguments, 0);
     const auto rank = static_cast<int>(threadIdx.x);

@@ -46,13 +46,9 @@ bool run_packets_on_host(Algorithm algorithm, const AllReduceArguments& argument
 }
 
 CollectiveCall call_of(const AllReduceArguments& arguments) {
-  if (arguments.root >= 0) {
-    return {Collective::reduce, arguments.type, arguments.op, arguments.count, arguments.root};
-  }
-  if (arguments.block == 0) {
-    return {Collective::all_reduce, arguments.type, arguments.op, arguments.count};
-  }
-  return {Collective::reduce_scatter, arguments.type, arguments.op, arguments.block};
+  const std::uint64_t count = arguments.block != 0 ? arguments.block : arguments.count;
+  const std::int32_t root = has_root(arguments.collective) ? arguments.root : 0;
+  return {arguments.collective, arguments.type, arguments.op, count, root};
 }
 
 }  // namespace
@@ -70,6 +66,9 @@ bool run_all_reduce_on_host(Algorithm algorithm, AllReduceArguments arguments) {
     case Algorithm::two_shot:
       return run_packets_on_host(algorithm, arguments);
     case Algorithm::stream:
+      if (arguments.collective == Collective::broadcast) {
+        return StreamAllReduce<device::Thread, HostBroadcastMover>(arguments, GridPlace{}).run();
+      }
       return StreamAllReduce<device::Thread, HostMover>(arguments, GridPlace{}).run();
   }
   return false;

@@ -17,6 +17,7 @@ namespace oriel::kernels {
 class HostMover {
  public:
   static constexpr bool kPulls = true;
+  static constexpr bool kBroadcasts = false;
   static std::uint64_t element_bytes(const AllReduceArguments& arguments) {
     return size_of(arguments.type);
   }
@@ -59,6 +60,36 @@ class HostMover {
   std::uint64_t element_bytes_;
   bool streaming_;
   std::array<std::uint64_t, host::kMaxLoopArrays> scalars_;  // of pre-multiplied sums only
+};
+
+/// Moves a broadcast's elements, as HostMover.
+class HostBroadcastMover {
+ public:
+  static constexpr bool kPulls = false;
+  static constexpr bool kBroadcasts = true;
+  static std::uint64_t element_bytes(const AllReduceArguments& arguments) {
+    return size_of(arguments.type);
+  }
+
+  explicit HostBroadcastMover(const AllReduceArguments& arguments)
+      : arguments_(arguments), element_bytes_(element_bytes(arguments)) {}
+
+  void begin() const {}
+  /// Stores elements of the root's input where a peer wants them, and into the root's own output.
+  void send(std::byte* place, std::uint64_t first, std::uint64_t count) const;
+  void copy_out(std::uint64_t first, const std::byte* slot, std::uint64_t count) const;
+  /// Stores `count` elements at `from` at the target of each rank that has one.
+  template <class Target>
+  void pass_on(const Target& target, const std::byte* from, std::uint64_t count) const {
+    for (int rank = 0; rank < arguments_.ranks; ++rank) copy(target(rank), from, count);
+  }
+
+ private:
+  /// Does nothing if `to` is null.
+  void copy(std::byte* to, const std::byte* from, std::uint64_t count) const;
+
+  const AllReduceArguments& arguments_;
+  std::uint64_t element_bytes_;
 };
 
 /// The bytes of a one of this type: the scalar of what its sender has scaled already.

@@ -8,6 +8,7 @@
 #include "oriel/device/wait.hpp"
 #include "oriel/types.hpp"
 
+#include "kernels/plan/collective.hpp"
 #include "kernels/plan/layout.hpp"
 
 namespace oriel::kernels {
@@ -37,10 +38,20 @@ struct FamilyOperation {
   bool maximum = false;
 };
 
-/// All that an all-reduce, a reduce or a reduce-scatter needs to run, passed by value into the
-/// kernel (or to the CPU's threads). A reduce is an all-reduce of which the root alone keeps the
-/// result. A reduce-scatter is the first half of an all-reduce: each owner keeps the result of its
-/// share, which is its block. Ranks here are indices in the LSA team.
+/// How the stream algorithm moves the shares.
+struct StreamFacts {
+  std::uint32_t chunk_bytes = 0;  ///< a multiple of 128
+  std::uint32_t depth = 0;        ///< slots of its rings: chunks of a CTA on their way at once
+  std::uint32_t lead = 0;         ///< chunks it sends ahead of the one it reduces, below depth
+  /// The rank that owns the first share. Ranks to its right own the next ones, as far as there are
+  /// shares.
+  std::int32_t first_owner = 0;
+};
+
+/// All that an all-reduce, a reduce, a reduce-scatter or a streamed broadcast needs to run, passed
+/// by value into the kernel (or to the CPU's threads). A reduce is an all-reduce of which the root
+/// alone keeps the result. A reduce-scatter is the first half of an all-reduce: each owner keeps
+/// the result of its share, which is its block. Ranks here are indices in the LSA team.
 /// The fields that a small message needs come first: the GPU fetches parameters by cache lines.
 struct AllReduceArguments {
   /// Not defaulted, or the compiler clears all of it first, which a small call on the CPU notices.
@@ -53,20 +64,19 @@ struct AllReduceArguments {
   std::uint32_t stride_4g = 0;   ///< distance of two slots, in units of 4 GiB
   std::int32_t rank = 0;
   std::int32_t ranks = 1;
-  std::int32_t root = -1;  ///< of a reduce; -1: all ranks keep the result
+  std::int32_t root = -1;  ///< of a reduce or a broadcast; -1: there is none
   FamilyOperation operation;
   ScratchLayout layout;
   std::uint64_t share = 0;  ///< of the work, per rank (see Split)
-  std::uint64_t part = 0;   ///< of a share, per CTA
+  std::uint64_t part = 0;   ///< of a share, per CTA or sub-CTA
+  Collective collective = Collective::all_reduce;
   std::uint64_t block = 0;  ///< elements of a reduce-scatter's block; 0 for an all-reduce
 
   std::byte* flat_base = nullptr;  ///< of the LSA team's addresses: slot 0, offset 0
   /// Where input and output lie in this rank's slot, if they are registered.
   std::uint64_t input_offset = kNoOffset;
   std::uint64_t output_offset = kNoOffset;
-  std::uint32_t chunk_bytes = 0;  ///< of the stream algorithm, a multiple of 128
-  std::uint32_t depth = 0;        ///< slots of its rings: chunks of a CTA on their way at once
-  std::uint32_t lead = 0;         ///< chunks it sends ahead of the one it reduces, below depth
+  StreamFacts stream;
   /// Hash of type, operation, count and algorithm, below 2^kSignatureBits: equal if ranks agree.
   std::uint32_t signature = 0;
 
@@ -79,7 +89,9 @@ struct AllReduceArguments {
   device::WaitControl wait;
   CallFailure* failure = nullptr;
 
-  ORIEL_DEVICE_FN bool keeps_result() const { return root < 0 || root == rank; }
+  ORIEL_DEVICE_FN bool is_root() const { return root == rank; }
+  /// Of what reduces.
+  ORIEL_DEVICE_FN bool keeps_result() const { return root < 0 || is_root(); }
 };
 
 }  // namespace oriel::kernels

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "base/alignment.hpp"
 #include "base/try.hpp"
 #include "kernels/plan/kernel_set.hpp"
 
@@ -48,6 +49,36 @@ void cut_ctas(Plan& plan, Backend backend, int most) {
   const int times = backend == Backend::cuda ? (plan.ctas + most - 1) / most : 1;
   plan.threads = std::min(plan.threads * times, kMaxThreads);
   plan.ctas = most;
+}
+
+// CTAs or sub-CTAs that stream.
+std::uint64_t movers_of(const Plan& plan) {
+  return static_cast<std::uint64_t>(plan.ctas) * static_cast<std::uint64_t>(plan.sub_ctas);
+}
+
+// What each CTA of a GPU has of a share, in bytes.
+std::uint64_t bytes_of_cta(const Plan& plan, int owners, std::uint64_t message) {
+  const auto sharers = static_cast<unsigned>(owners * plan.ctas);
+  return round_up(std::max<std::uint64_t>(ceil_divide(message, sharers), 1), kMinChunkBytes);
+}
+
+// Divides a GPU's CTAs into sub-CTAs, where each has some chunks to move.
+void divide_ctas(Plan& plan, const ScratchLayout& layout, std::uint64_t bytes) {
+  constexpr std::uint64_t kLeastBytes = 48 << 10;
+  const bool is_long = bytes >= kLeastBytes && plan.threads >= kMaxThreads / 2;
+  plan.sub_ctas = is_long ? layout.sub_ctas : 1;
+  const int quantum = plan.sub_ctas * kMinThreads;  // barriers count whole warps
+  plan.threads = plan.threads / quantum * quantum;
+}
+
+// Has what is short go in one chunk, if the rings have room: in several steps it would wait for
+// several fences.
+void prefer_one_chunk(Plan& plan, const ScratchLayout& layout, std::uint64_t bytes) {
+  constexpr std::uint64_t kMostBytes = 32 << 10;
+  if (bytes > kMostBytes || bytes > max_chunk_bytes(layout, kMinDepth)) return;
+  if (bytes <= plan.chunk_bytes && bytes <= max_chunk_bytes(layout, plan.depth)) return;
+  plan.chunk_bytes = static_cast<std::uint32_t>(bytes);
+  plan.depth = kMinDepth;
 }
 
 Error no_room(const ScratchLayout& layout, std::uint32_t depth) {
@@ -100,13 +131,25 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
   return turns * threads * kLineBytes <= layout.lane_bytes[shared ? 1 : 0];
 }
 
-Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, std::uint64_t count) {
-  const auto sharers = static_cast<std::uint64_t>(ranks);
+Owners owners_of(const Plan& plan, Backend backend, Collective collective, int root, int ranks,
+                 std::uint64_t bytes) {
+  // With all as owners shorter reduces take fewer steps (docs/notes/streams.md).
+  constexpr std::uint64_t kLeastReduce = 64 << 20;
+  const bool is_long_reduce = collective == Collective::reduce && backend == Backend::cuda &&
+                              plan.algorithm == Algorithm::stream && ranks > 2 &&
+                              bytes >= kLeastReduce;
+  const bool spares_root = is_long_reduce || (collective == Collective::broadcast && ranks > 1);
+  return spares_root ? Owners{(root + 1) % ranks, ranks - 1} : Owners{0, ranks};
+}
+
+Split split_work(const Plan& plan, Backend backend, int owners, DataType type,
+                 std::uint64_t count) {
+  const auto sharers = static_cast<std::uint64_t>(owners);
   Split split;
   if (plan.algorithm == Algorithm::stream) {
     split.share = round_to_lines(ceil_divide(count, sharers), type);
-    split.part =
-        round_to_lines(ceil_divide(split.share, static_cast<std::uint64_t>(plan.ctas)), type);
+    const std::uint64_t movers = movers_of(plan);
+    split.part = round_to_lines(ceil_divide(split.share, movers), type);
   } else if (plan.algorithm == Algorithm::two_shot) {
     split.share =
         ceil_divide(ceil_divide(count * size_of(type), line_payload(backend, type)), sharers);
@@ -118,11 +161,19 @@ Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64
   Split split;
   if (plan.algorithm == Algorithm::stream) {
     split.share = block;
-    split.part = round_to_lines(ceil_divide(block, static_cast<std::uint64_t>(plan.ctas)), type);
+    const std::uint64_t movers = movers_of(plan);
+    split.part = round_to_lines(ceil_divide(block, movers), type);
   } else {
     split.share = ceil_divide(block * size_of(type), line_payload(backend, type));
   }
   return split;
+}
+
+std::uint32_t even_chunk(const Plan& plan, const Split& split, DataType type) {
+  const std::uint64_t part = split.part * size_of(type);
+  if (part <= plan.chunk_bytes) return plan.chunk_bytes;
+  const std::uint64_t chunks = ceil_divide(part, plan.chunk_bytes);
+  return static_cast<std::uint32_t>(round_up(ceil_divide(part, chunks), kMinChunkBytes));
 }
 
 Status check_choice(const ChoiceTable& table, Backend backend, const ScratchLayout& layout) {
@@ -153,9 +204,9 @@ Result<const TableEntry*> find_entry(const ChoiceTable& table, Backend backend,
       .with_hint("ORIEL_TABLE names a table for this backend");
 }
 
-/// What `entry` says, with what a user forces, made to fit.
+/// What `entry` says, with what a user forces, made to fit. `owners` ranks have shares.
 Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backend backend,
-                      const ScratchLayout& layout, DataType type, std::uint64_t count) {
+                      const ScratchLayout& layout, int owners, DataType type, std::uint64_t count) {
   Plan plan = entry.plan;
   if (!overrides.algorithm.empty()) {
     ORIEL_TRY(plan.algorithm, find_algorithm(overrides.algorithm, backend));
@@ -176,9 +227,13 @@ Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backe
     plan.depth = 4;
     plan.lead = 2;
   }
+  const std::uint64_t bytes = bytes_of_cta(plan, owners, count * size_of(type));
+  if (backend == Backend::cuda) divide_ctas(plan, layout, bytes);
   if (overrides.chunk_bytes > 0) {
     plan.chunk_bytes = std::clamp(overrides.chunk_bytes / kMinChunkBytes * kMinChunkBytes,
                                   kMinChunkBytes, kMaxChunkBytes);
+  } else if (backend == Backend::cuda) {
+    prefer_one_chunk(plan, layout, bytes);
   }
   if (!fit_stream(plan, layout)) return no_room(layout, kMinDepth);
   return plan;
@@ -190,7 +245,7 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
                          const ScratchLayout& layout, DataType type, std::uint64_t count) {
   ORIEL_TRY(const TableEntry* entry,
             find_entry(table, backend, layout, type, count * size_of(type)));
-  return fit_plan(*entry, overrides, backend, layout, type, count);
+  return fit_plan(*entry, overrides, backend, layout, layout.ranks, type, count);
 }
 
 Result<Plan> choose_scatter_plan(const ChoiceTable& table, const Overrides& overrides,
@@ -199,11 +254,24 @@ Result<Plan> choose_scatter_plan(const ChoiceTable& table, const Overrides& over
   // On a GPU its one trip takes as long as the two of an all-reduce of half the bytes.
   const std::uint64_t bytes = count * size_of(type) / (backend == Backend::cuda ? 2 : 1);
   ORIEL_TRY(const TableEntry* entry, find_entry(table, backend, layout, type, bytes));
-  ORIEL_TRY(const Plan plan, fit_plan(*entry, overrides, backend, layout, type, count));
+  ORIEL_TRY(const Plan plan,
+            fit_plan(*entry, overrides, backend, layout, layout.ranks, type, count));
   if (plan.algorithm == Algorithm::two_shot || plan.algorithm == Algorithm::stream) return plan;
   Overrides in_shares = overrides;
   in_shares.algorithm = name_of(Algorithm::two_shot);
-  return fit_plan(*entry, in_shares, backend, layout, type, count);
+  return fit_plan(*entry, in_shares, backend, layout, layout.ranks, type, count);
+}
+
+Result<Plan> choose_broadcast_plan(const ChoiceTable& table, const Overrides& overrides,
+                                   Backend backend, const ScratchLayout& layout, DataType type,
+                                   std::uint64_t count) {
+  ORIEL_TRY(const TableEntry* entry,
+            find_entry(table, backend, layout, DataType::f32, count * size_of(type)));
+  // As floats, for a stream has no flags among its data.
+  Overrides as_stream = overrides;
+  as_stream.algorithm = name_of(Algorithm::stream);
+  const int owners = std::max(layout.ranks - 1, 1);
+  return fit_plan(*entry, as_stream, backend, layout, owners, type, count);
 }
 
 }  // namespace oriel::kernels

@@ -11,6 +11,7 @@
 #include "oriel/types.hpp"
 
 #include "kernels/plan/algorithm.hpp"
+#include "kernels/plan/collective.hpp"
 #include "kernels/plan/layout.hpp"
 
 namespace oriel::kernels {
@@ -31,6 +32,7 @@ struct Plan {
   std::uint32_t chunk_bytes = 0;  ///< stream only, as the next two
   std::uint32_t depth = 0;
   std::uint32_t lead = 0;
+  int sub_ctas = 1;  ///< of a GPU's CTA, which divide its threads
 };
 
 /// One line of a table: the plan for messages of up to `max_bytes` among `ranks` ranks.
@@ -111,16 +113,35 @@ Result<Plan> choose_scatter_plan(const ChoiceTable& table, const Overrides& over
                                  Backend backend, const ScratchLayout& layout, DataType type,
                                  std::uint64_t count);
 
-/// How a call's elements are divided: `share` is what each rank owns (in elements; in lines for
-/// two_shot), `part` what each CTA has of a share (stream only).
+/// Chooses likewise for a broadcast of `count` elements: a stream.
+Result<Plan> choose_broadcast_plan(const ChoiceTable& table, const Overrides& overrides,
+                                   Backend backend, const ScratchLayout& layout, DataType type,
+                                   std::uint64_t count);
+
+/// Which ranks own shares of a call: `count` of them from `first` on, to the right.
+struct Owners {
+  int first = 0;
+  int count = 1;
+};
+/// Returns the owners of a call of `bytes` bytes with `plan`: all ranks, but in a broadcast, and in
+/// a stream of a long reduce among more than two GPUs. There the root leaves the others to own
+/// shares, as it sends all, or receives all, of the message itself.
+Owners owners_of(const Plan& plan, Backend backend, Collective collective, int root, int ranks,
+                 std::uint64_t bytes);
+
+/// How a call's elements are divided: `share` is what each of `owners` ranks owns (in elements; in
+/// lines for two_shot), `part` what each CTA, or sub-CTA, has of a share (stream only).
 struct Split {
   std::uint64_t share = 0;
   std::uint64_t part = 0;
 };
-Split split_work(const Plan& plan, Backend backend, int ranks, DataType type, std::uint64_t count);
+Split split_work(const Plan& plan, Backend backend, int owners, DataType type, std::uint64_t count);
 
 /// Does the same for a reduce-scatter of blocks of `block` elements: a block is a share.
 Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64_t block);
+
+/// Bytes of a stream's chunks: at most those of `plan`, and all about equally long.
+std::uint32_t even_chunk(const Plan& plan, const Split& split, DataType type);
 
 /// Whether `plan` fits: its numbers into their limits, and the message into the line slots or the
 /// chunks into the rings.

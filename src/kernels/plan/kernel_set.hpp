@@ -16,6 +16,8 @@ enum class ExchangeForm : std::uint8_t;
 inline constexpr int kMaxThreads = 512;
 inline constexpr int kMaxWarps = kMaxThreads / 32;
 inline constexpr int kMinThreads = 32;
+/// Most sub-CTAs of a CTA, each of which streams by itself.
+inline constexpr int kMostSubCtas = 2;
 
 /// Kernels are compiled for two, for four and for any number of ranks.
 enum class RankVariant : std::uint8_t { two = 0, four = 1, any = 2 };
@@ -33,6 +35,8 @@ struct KernelSet {
 namespace detail {
 /// An exchange, for all types. Takes one ExchangeArguments by value.
 const void* exchange_kernel_for(ExchangeForm form);
+/// A broadcast by a stream, for all types. Takes one AllReduceArguments by value.
+const void* broadcast_kernel_for(int ranks);
 /// One for each type, in all_reduce_<type>.cu.
 KernelSet kernel_set_i8();
 KernelSet kernel_set_u8();

@@ -6,6 +6,7 @@
 
 #include "base/alignment.hpp"
 #include "kernels/loops/reduce_loops.hpp"
+#include "kernels/plan/kernel_set.hpp"
 #include "kernels/plan/most_ranks.hpp"
 
 namespace oriel::kernels {
@@ -19,18 +20,23 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   layout.max_ctas = max_ctas;
   const auto ctas = static_cast<std::uint64_t>(max_ctas);
   const auto sources = static_cast<std::uint64_t>(ranks);
+  // While one half of a CTA waits for a fence, the other moves data; many CTAs do so anyway.
+  constexpr int kMostDividedCtas = 64;
+  const bool divides = backend == Backend::cuda && max_ctas <= kMostDividedCtas;
+  layout.sub_ctas = divides ? kMostSubCtas : 1;
+  const std::uint64_t indices = ctas * static_cast<unsigned>(layout.sub_ctas);
 
   constexpr std::uint64_t kPage = 4096;
   const auto round_to_page = [](std::uint64_t bytes) { return round_up(bytes, kPage); };
   const auto narrow = [](std::uint64_t bytes) { return static_cast<std::uint32_t>(bytes); };
   const std::uint64_t begin = backend == Backend::host ? layout.call_record : layout.doorbell;
   layout.epochs = narrow(begin + kSectorBytes);
-  layout.signatures = layout.epochs + ctas * sizeof(CtaCounters);
+  layout.signatures = layout.epochs + indices * sizeof(CtaCounters);
   const std::uint64_t signatures =
       backend == Backend::cuda ? kParities * sources * kSectorBytes : 0;
   layout.flags = round_to_page(layout.signatures + signatures);
-  layout.hellos = round_to_page(layout.flags + ctas * sources * kSectorBytes);
-  std::uint64_t lines = round_to_page(layout.hellos + ctas * kParities * sources * kHelloBytes);
+  layout.hellos = round_to_page(layout.flags + indices * sources * kSectorBytes);
+  std::uint64_t lines = round_to_page(layout.hellos + indices * kParities * sources * kHelloBytes);
   const std::uint64_t others = sources > 1 ? sources - 1 : 1;
   if (backend == Backend::host) {
     layout.eager = narrow(lines);
@@ -47,7 +53,7 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   layout.lane_bytes[1] = narrow(layout.line_bytes / others / 2 / kSectorBytes * kSectorBytes);
   layout.rings = round_to_page(lines + kParities * ctas * layout.line_bytes);
   layout.ring_bytes =
-      (budget_bytes > layout.rings ? budget_bytes - layout.rings : 0) / ctas / 128 * 128;
+      (budget_bytes > layout.rings ? budget_bytes - layout.rings : 0) / indices / 128 * 128;
   // Not just what is used, which depends on the number of ranks: teams of different sizes register
   // windows of one size.
   layout.total_bytes = std::max(budget_bytes, layout.rings);

@@ -17,7 +17,8 @@ namespace oriel::kernels {
 ///
 /// Every CTA index is a little communicator of its own: CTA b of one rank exchanges data with CTA b
 /// of the others only, and owns its epoch words, flags, line slots and rings. Calls may therefore
-/// use different numbers of CTAs without any agreement between CTAs.
+/// use different numbers of CTAs without any agreement between CTAs. In the stream algorithm a
+/// sub-CTA of a GPU has such an index of its own, with flags, hellos, rings and counters.
 struct ScratchLayout {
   static constexpr std::uint64_t doorbell = 0;  ///< device::Doorbell: wakes the rank's CPU thread
   static constexpr std::uint64_t call_record = 64;  ///< CPU ranks only: CallRecord
@@ -32,6 +33,7 @@ struct ScratchLayout {
   /// or two (two-shot).
   std::uint32_t lane_bytes[2] = {};
   std::int32_t max_ctas = 1;
+  std::int32_t sub_ctas = 1;  ///< the most of a CTA
   std::int32_t ranks = 1;
   /// CPU ranks only: kEagerBytes of cache lines per parity, `eager_lane_bytes` of them for each
   /// source. They share no slot with the packets, whose payload could look like a flag.

@@ -124,24 +124,37 @@ TEST_CASE("ranks that name different roots get an error that says so", "[req:5.8
   }));
 }
 
+namespace {
+
+/// Broadcasts from each rank in turn, and looks at what has come.
+void broadcast_from_all(Players& players) {
+  auto comms = players.init();
+  std::vector<std::uint64_t> data(400'001), sent(data.size());
+  for (int root = 0; root < players.size(); ++root) {
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      sent[i] = static_cast<std::uint64_t>(root) << 32 | i;
+    }
+    data = players.first() == root ? sent : std::vector<std::uint64_t>(sent.size());
+    require(ncclBcast(data.data(), data.size(), ncclUint64, root, comms[0], nullptr), "ncclBcast");
+    require(data == sent, fmt::format("what root {} has sent", root));
+  }
+  players.destroy(comms);
+}
+
+}  // namespace
+
 TEST_CASE("a broadcast of several parts reaches every rank of every node, from any root",
           "[req:5.11][req:5.8]") {
-  constexpr int kRanks = 5;  // of nodes of 2, 2 and 1
-  check_all_ok(play(Cast::processes, kRanks, [](Players& players) {
+  check_all_ok(play(Cast::processes, 5, [](Players& players) {  // of nodes of 2, 2 and 1
     const Environment own(of_node(players.first() / 2));
-    auto comms = players.init();
-    std::vector<std::uint64_t> data(400'001), sent(data.size());
-    for (int root = 0; root < kRanks; ++root) {
-      for (std::size_t i = 0; i < sent.size(); ++i) {
-        sent[i] = static_cast<std::uint64_t>(root) << 32 | i;
-      }
-      data = players.first() == root ? sent : std::vector<std::uint64_t>(sent.size());
-      require(ncclBcast(data.data(), data.size(), ncclUint64, root, comms[0], nullptr),
-              "ncclBcast");
-      require(data == sent, fmt::format("what root {} has sent", root));
-    }
-    players.destroy(comms);
+    broadcast_from_all(players);
   }));
+}
+
+TEST_CASE("a broadcast of CPU ranks may be forced to go in streams", "[req:5.9]") {
+  const int ranks = GENERATE(2, 3);
+  const Environment forced(Variables{{"ORIEL_ALGORITHM", "stream"}});
+  check_all_ok(play(Cast::processes, ranks, broadcast_from_all));
 }
 
 }  // namespace oriel::test

@@ -37,6 +37,7 @@ using namespace oriel::kernels;
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t kScratchBytes = 4 << 20;
+constexpr std::uint64_t kOutputBytes = 1 << 20;  // behind the scratch memory: a window
 constexpr Algorithm kAlgorithms[] = {Algorithm::one_shot, Algorithm::two_shot, Algorithm::stream,
                                      Algorithm::eager};
 static_assert(std::size(kAlgorithms) == kAlgorithmCount);
@@ -51,7 +52,9 @@ struct Shape {
   int value = 0;                          // of all elements; 0: they vary
   ReduceOp op = ReduceOp::sum;
   std::uint64_t block = 0;  // of a reduce-scatter, in elements
-  int root = -1;            // of a reduce
+  int root = -1;            // of a reduce or a broadcast
+  Collective collective = Collective::all_reduce;
+  Backend owners = Backend::host;  // whose rule says which ranks own shares
 };
 
 // The modes of the float unit, without the flags that arithmetic leaves behind.
@@ -76,7 +79,7 @@ class Ranks {
   explicit Ranks(int ranks)
       : ranks_(ranks),
         layout_(make_scratch_layout(Backend::host, ranks, 1, kScratchBytes)),
-        memory_(ranks, layout_.total_bytes),
+        memory_(ranks, layout_.total_bytes + kOutputBytes),
         mapping_(memory_) {}
 
   const ScratchLayout& layout() const { return layout_; }
@@ -118,6 +121,37 @@ class Ranks {
         const int sum = call * ranks_ * ranks_ + ranks_ * (ranks_ - 1) / 2;
         const int expected = rank == shape.root ? sum : -1;
         good = good && std::count(output.begin(), output.end(), expected) == std::ssize(output);
+      }
+      if (!good) ++wrong;
+    });
+    return wrong;
+  }
+
+  /// Broadcasts from shape.root `calls` times in a row, while the last rank is slow. Returns how
+  /// many ranks had a failure or a wrong element. `registered`: the outputs lie in the ranks'
+  /// slots, where the others can write them.
+  int wrong_broadcasts(const Shape& shape, int calls, bool registered) const {
+    std::atomic<int> wrong{0};
+    on_ranks([&](int rank) {
+      std::vector<std::uint16_t> own(shape.count + shape.offset);
+      std::uint16_t* const output =
+          registered ? reinterpret_cast<std::uint16_t*>(scratch(rank) + layout_.total_bytes)
+                     : own.data();
+      bool good = true;
+      for (int call = 0; call < calls && good; ++call) {
+        std::vector<std::uint16_t> input(shape.count);
+        std::iota(input.begin(), input.end(), static_cast<std::uint16_t>(call * 77));
+        std::uint16_t* const to = output + shape.offset;
+        if (rank == shape.root && shape.in_place) std::copy(input.begin(), input.end(), to);
+        if (rank == ranks_ - 1) std::this_thread::sleep_for(shape.lateness);
+        AllReduceArguments arguments = arguments_for(rank, DataType::f16, shape);
+        arguments.input = reinterpret_cast<const std::byte*>(shape.in_place ? to : input.data());
+        arguments.output = reinterpret_cast<std::byte*>(to);
+        if (registered) {
+          arguments.output_offset = layout_.total_bytes + shape.offset * sizeof(std::uint16_t);
+        }
+        good = run_all_reduce_on_host(Algorithm::stream, arguments) &&
+               std::equal(input.begin(), input.end(), to);
       }
       if (!good) ++wrong;
     });
@@ -217,8 +251,10 @@ class Ranks {
 
   AllReduceArguments arguments_for(int rank, DataType type, const Shape& shape) const {
     const Plan plan = plan_of(shape);
+    const Owners owners =
+        owners_of(plan, shape.owners, shape.collective, shape.root, ranks_, std::uint64_t{1} << 30);
     const Split split = shape.block == 0
-                            ? split_work(plan, Backend::host, ranks_, type, shape.count)
+                            ? split_work(plan, Backend::host, owners.count, type, shape.count)
                             : split_blocks(plan, Backend::host, type, shape.block);
     AllReduceArguments arguments;
     arguments.count = shape.count;
@@ -232,9 +268,8 @@ class Ranks {
     arguments.layout = layout_;
     arguments.share = split.share;
     arguments.part = split.part;
-    arguments.chunk_bytes = plan.chunk_bytes;
-    arguments.depth = plan.depth;
-    arguments.lead = plan.lead;
+    arguments.collective = shape.collective;
+    arguments.stream = {plan.chunk_bytes, plan.depth, plan.lead, owners.first};
     arguments.signature = static_cast<std::uint32_t>(shape.count % 1024);
     arguments.type = type;
     arguments.op = shape.op;
@@ -304,11 +339,35 @@ TEST_CASE("reduces in a row to a slow root give it every sum, and the others not
   const int count = GENERATE(2, 3, 7);
   const Ranks ranks(count);
   for (const Algorithm algorithm : kAlgorithms) {
-    for (const std::uint64_t elements : {1u, 5u, 130u}) {  // some shares are empty
-      Shape shape{algorithm, elements};
+    for (const std::uint64_t elements : {1u, 5u, 130u, 9001u}) {  // some shares are empty
+      for (const Backend owners : {Backend::host, Backend::cuda}) {
+        const bool is_other = elements > 1000 || owners == Backend::cuda;
+        if (is_other && algorithm != Algorithm::stream) continue;
+        Shape shape{algorithm, elements};
+        shape.collective = Collective::reduce;
+        shape.root = static_cast<int>(elements) % count;
+        shape.owners = owners;
+        INFO(count << " ranks, " << name_of(algorithm) << ", " << elements << " elements, the root "
+                   << (owners == Backend::host ? "may own a share" : "is spared in streams"));
+        REQUIRE(ranks.wrong_reduces(shape, 40) == 0);
+      }
+    }
+  }
+}
+
+TEST_CASE("broadcasts in a row bring every element to every rank, in place and into windows",
+          "[req:5.9]") {
+  const int count = GENERATE(2, 3, 7);
+  const bool registered = GENERATE(false, true);
+  const Ranks ranks(count);
+  for (const std::uint64_t elements : {1u, 63u, 130u, 1001u, 9001u}) {
+    for (const bool in_place : {false, true}) {
+      Shape shape{Algorithm::stream, elements, elements % 5, in_place, 50us};
+      shape.collective = Collective::broadcast;
       shape.root = static_cast<int>(elements) % count;
-      INFO(count << " ranks, " << name_of(algorithm) << ", " << elements << " elements");
-      REQUIRE(ranks.wrong_reduces(shape, 40) == 0);
+      INFO(count << " ranks, registered " << registered << ", in place " << in_place << ", "
+                 << elements << " elements");
+      REQUIRE(ranks.wrong_broadcasts(shape, 40, registered) == 0);
     }
   }
 }

@@ -47,6 +47,8 @@ std::string misfit(const Plan& plan, Backend backend, const ScratchLayout& layou
   if (plan.algorithm == Algorithm::stream) {
     if (plan.chunk_bytes < 128 || plan.chunk_bytes % 128 != 0) return "the chunk";
     if (plan.lead < 1 || plan.lead >= plan.depth) return "lead and depth";
+    if (plan.sub_ctas < 1 || plan.sub_ctas > layout.sub_ctas) return "sub-CTAs";
+    if (backend == Backend::cuda && plan.threads % (32 * plan.sub_ctas) != 0) return "whole warps";
     const std::uint64_t ring = static_cast<std::uint64_t>(plan.depth) * others *
                                static_cast<std::uint64_t>(plan.chunk_bytes);
     return ring <= layout.ring_bytes / 2 ? "" : "the rings";
@@ -136,6 +138,46 @@ TEST_CASE("plans fit whatever the table, the settings and the scratch memory",
   }
   CHECK(streams > kRounds);
   CHECK(refused < kRounds);
+}
+
+TEST_CASE("GPUs stream long messages with two sub-CTAs, short ones in one chunk", "[req:5.9]") {
+  const auto table = ChoiceTable::parse("cuda 2 max stream 32 512 65536 3 2\n").value();
+  const auto plan_in = [&](int ctas, std::uint64_t bytes) {
+    const auto layout = make_scratch_layout(Backend::cuda, 4, ctas, 24 * kMiB);
+    return choose_plan(table, {}, Backend::cuda, layout, DataType::u8, bytes).value();
+  };
+  const Plan plan = plan_in(32, 64 * kMiB);
+  CHECK(plan.sub_ctas == 2);
+  const Split split = split_work(plan, Backend::cuda, 4, DataType::u8, 64 * kMiB);
+  CHECK(split.part == 64 * kMiB / 4 / 64);
+  // Nearly equal chunks: the last one is shorter by less than a cache line for each of the others.
+  const std::uint64_t chunk = even_chunk(plan, split, DataType::u8);
+  const std::uint64_t chunks = divide_up(split.part, chunk);
+  CHECK(chunk <= plan.chunk_bytes);
+  CHECK(chunks * chunk - split.part < 128 * chunks);
+
+  const Plan brief = plan_in(32, 3 * kMiB);  // 24 KiB of a share for each CTA
+  CHECK(brief.sub_ctas == 1);
+  CHECK(brief.chunk_bytes >= 3 * kMiB / 4 / 32);
+  CHECK(plan_in(128, 64 * kMiB).sub_ctas == 1);
+}
+
+TEST_CASE("the root of a broadcast, or of a long reduce among GPUs, owns no share") {
+  Plan stream;
+  const auto owners = [&](Backend backend, Collective collective, int root, int ranks,
+                          std::uint64_t bytes = 64 * kMiB) {
+    const Owners made = owners_of(stream, backend, collective, root, ranks, bytes);
+    return std::pair(made.first, made.count);
+  };
+  CHECK(owners(Backend::cuda, Collective::reduce, 3, 4) == std::pair(0, 3));
+  CHECK(owners(Backend::cuda, Collective::reduce, 3, 4, kMiB) == std::pair(0, 4));
+  CHECK(owners(Backend::cuda, Collective::reduce, 1, 2) == std::pair(0, 2));
+  CHECK(owners(Backend::host, Collective::reduce, 3, 4) == std::pair(0, 4));
+  CHECK(owners(Backend::host, Collective::broadcast, 1, 2, 8) == std::pair(0, 1));
+  CHECK(owners(Backend::cuda, Collective::broadcast, 1, 4, 8) == std::pair(2, 3));
+  CHECK(owners(Backend::cuda, Collective::all_reduce, -1, 4) == std::pair(0, 4));
+  stream.algorithm = Algorithm::two_shot;
+  CHECK(owners(Backend::cuda, Collective::reduce, 3, 4) == std::pair(0, 4));
 }
 
 TEST_CASE("deep streams in little scratch memory give way", "[req:1.39]") {

@@ -41,17 +41,18 @@ struct Area {
 
 std::vector<Area> areas_of(const ScratchLayout& layout) {
   const auto ctas = static_cast<std::uint64_t>(layout.max_ctas);
+  const auto indices = ctas * static_cast<std::uint64_t>(layout.sub_ctas);
   const auto ranks = static_cast<std::uint64_t>(layout.ranks);
   return {
       {"doorbell", layout.doorbell, kSectorBytes},
       {"call record", layout.call_record, layout.eager > 0 ? sizeof(CallRecord) : 0},
-      {"epochs", layout.epochs, ctas * sizeof(CtaCounters)},
+      {"epochs", layout.epochs, indices * sizeof(CtaCounters)},
       {"signatures", layout.signatures, layout.eager > 0 ? 0 : kParities * ranks * kSectorBytes},
-      {"flags", layout.flags, ctas * ranks * kSectorBytes},
-      {"hellos", layout.hellos, ctas * kParities * ranks * kHelloBytes},
+      {"flags", layout.flags, indices * ranks * kSectorBytes},
+      {"hellos", layout.hellos, indices * kParities * ranks * kHelloBytes},
       {"eager", layout.eager, layout.eager_lane_bytes > 0 ? kParities * kEagerBytes : 0},
       {"lines", layout.lines, kParities * layout.parity_bytes},
-      {"rings", layout.rings, ctas * layout.ring_bytes}};
+      {"rings", layout.rings, indices * layout.ring_bytes}};
 }
 
 }  // namespace
@@ -143,7 +144,7 @@ TEST_CASE("small messages between CPU ranks are eager unless forced", "[req:1.43
 TEST_CASE("the areas of the scratch memory are disjoint") {
   for (const Backend backend : {Backend::host, Backend::cuda}) {
     for (const int ranks : {1, 2, 7, 8, 64}) {
-      for (const int ctas : {1, 132}) {
+      for (const int ctas : {1, 32, 64, 132}) {
         if (backend == Backend::host && ctas > 1) continue;
         if (backend == Backend::cuda && ranks > 8) continue;
         const std::uint64_t budget = ctas > 1 ? 64 * kMiB : kMiB;
@@ -199,7 +200,7 @@ TEST_CASE("GPUs have no eager area, and their layout is what it was without") {
 
 TEST_CASE("the size of the scratch memory does not depend on the number of ranks", "[req:1.14]") {
   for (const std::uint64_t budget : {kMiB, 4 * kMiB + 4096, 64 * kMiB}) {
-    for (const int ctas : {1, 7, 114, 132, 144}) {
+    for (const int ctas : {1, 7, 32, 64, 114, 132, 144}) {
       for (int ranks = 1; ranks <= 8; ++ranks) {
         INFO(ranks << " GPU ranks, " << ctas << " CTAs");
         CHECK(make_scratch_layout(Backend::cuda, ranks, ctas, budget).total_bytes == budget);

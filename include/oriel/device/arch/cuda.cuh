@@ -171,6 +171,25 @@ ORIEL_DEVICE_FN void cta_sync() {
 ORIEL_DEVICE_FN bool cta_any(bool mine) {
   return __syncthreads_or(mine) != 0;
 }
+/// As cta_sync() and cta_any() among the `threads` threads of a CTA, whole warps, that use barrier
+/// `id`, from 1 to 15 (PTX: barrier.cta).
+ORIEL_DEVICE_FN void barrier_sync(std::uint32_t id, std::uint32_t threads) {
+  asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+ORIEL_DEVICE_FN bool barrier_any(std::uint32_t id, std::uint32_t threads, bool mine) {
+  std::uint32_t any = 0;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, any;\n"
+      "setp.ne.u32 mine, %3, 0;\n"
+      "barrier.cta.red.or.pred any, %1, %2, mine;\n"
+      "selp.u32 %0, 1, 0, any;\n"
+      "}\n"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<std::uint32_t>(mine))
+      : "memory");
+  return any != 0;
+}
 ORIEL_DEVICE_FN std::uint32_t warp_lane() {
   std::uint32_t lane;
   asm("mov.u32 %0, %%laneid;" : "=r"(lane));

@@ -258,6 +258,10 @@ ORIEL_DEVICE_FN void cta_sync() {}
 ORIEL_DEVICE_FN bool cta_any(bool mine) {
   return mine;
 }
+ORIEL_DEVICE_FN void barrier_sync(std::uint32_t, std::uint32_t) {}
+ORIEL_DEVICE_FN bool barrier_any(std::uint32_t, std::uint32_t, bool mine) {
+  return mine;
+}
 ORIEL_DEVICE_FN std::uint32_t warp_lane() {
   return 0;
 }
