@@ -53,8 +53,8 @@ kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest
   arguments.wait = wait_control(own_doorbell());
   arguments.failure = &notices_->on_device()->failure;
   if (plan.algorithm == kernels::Algorithm::stream) {
-    arguments.stream = {kernels::even_chunk(plan, split, request.type), plan.depth, plan.lead,
-                        owners.first};
+    arguments.stream = {kernels::chunk_of(plan, device_->backend(), split, request.type),
+                        plan.depth, plan.lead, owners.first};
     const auto offset_of = [&](const void* pointer, std::size_t count) {
       const auto window = windows_->find(pointer, count * size_of(request.type));
       if (!window) return kernels::kNoOffset;

@@ -124,9 +124,8 @@ Status Communicator::plan_for(const CollectiveRequest& request, CallPlan& plan) 
     return {};
   }
   ORIEL_CHECK(check_collective(request, rank(), size()));
-  const Way way =
-      way_of({request.collective, request.count * size_of(request.type), size(), one_team,
-              on_host(), overrides_.algorithm == name_of(kernels::Algorithm::stream)});
+  const Way way = way_of({request.collective, request.count * size_of(request.type), size(),
+                          one_team, on_host(), settings_->algorithm == AlgorithmChoice::stream});
   plan.by_exchange = way == Way::by_exchange;
   if (plan.by_exchange) return no_network_ ? Status(*no_network_) : Status();
   if (way == Way::among_teams) {

@@ -67,8 +67,8 @@ struct JoinRequest {
   std::optional<Error> refused;
 };
 
-/// How a collective is carried out: by one of the all-reduces of a single LSA team, as an exchange
-/// of such a team, or among teams.
+/// How a collective is carried out: by an algorithm of all-reduces inside a single LSA team, as an
+/// exchange, or among teams.
 struct CallPlan {
   kernels::Plan team;
   std::optional<kernels::HierarchyPlan> among_teams{};

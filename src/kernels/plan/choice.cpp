@@ -148,8 +148,7 @@ Split split_work(const Plan& plan, Backend backend, int owners, DataType type,
   Split split;
   if (plan.algorithm == Algorithm::stream) {
     split.share = round_to_lines(ceil_divide(count, sharers), type);
-    const std::uint64_t movers = movers_of(plan);
-    split.part = round_to_lines(ceil_divide(split.share, movers), type);
+    split.part = round_to_lines(ceil_divide(split.share, movers_of(plan)), type);
   } else if (plan.algorithm == Algorithm::two_shot) {
     split.share =
         ceil_divide(ceil_divide(count * size_of(type), line_payload(backend, type)), sharers);
@@ -161,17 +160,16 @@ Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64
   Split split;
   if (plan.algorithm == Algorithm::stream) {
     split.share = block;
-    const std::uint64_t movers = movers_of(plan);
-    split.part = round_to_lines(ceil_divide(block, movers), type);
+    split.part = round_to_lines(ceil_divide(block, movers_of(plan)), type);
   } else {
     split.share = ceil_divide(block * size_of(type), line_payload(backend, type));
   }
   return split;
 }
 
-std::uint32_t even_chunk(const Plan& plan, const Split& split, DataType type) {
+std::uint32_t chunk_of(const Plan& plan, Backend backend, const Split& split, DataType type) {
   const std::uint64_t part = split.part * size_of(type);
-  if (part <= plan.chunk_bytes) return plan.chunk_bytes;
+  if (backend == Backend::host || part <= plan.chunk_bytes) return plan.chunk_bytes;
   const std::uint64_t chunks = ceil_divide(part, plan.chunk_bytes);
   return static_cast<std::uint32_t>(round_up(ceil_divide(part, chunks), kMinChunkBytes));
 }
@@ -227,13 +225,14 @@ Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backe
     plan.depth = 4;
     plan.lead = 2;
   }
-  const std::uint64_t bytes = bytes_of_cta(plan, owners, count * size_of(type));
-  if (backend == Backend::cuda) divide_ctas(plan, layout, bytes);
+  if (backend == Backend::cuda) {
+    const std::uint64_t bytes = bytes_of_cta(plan, owners, count * size_of(type));
+    divide_ctas(plan, layout, bytes);
+    if (overrides.chunk_bytes == 0) prefer_one_chunk(plan, layout, bytes);
+  }
   if (overrides.chunk_bytes > 0) {
     plan.chunk_bytes = std::clamp(overrides.chunk_bytes / kMinChunkBytes * kMinChunkBytes,
                                   kMinChunkBytes, kMaxChunkBytes);
-  } else if (backend == Backend::cuda) {
-    prefer_one_chunk(plan, layout, bytes);
   }
   if (!fit_stream(plan, layout)) return no_room(layout, kMinDepth);
   return plan;

@@ -140,8 +140,9 @@ Split split_work(const Plan& plan, Backend backend, int owners, DataType type, s
 /// Does the same for a reduce-scatter of blocks of `block` elements: a block is a share.
 Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64_t block);
 
-/// Bytes of a stream's chunks: at most those of `plan`, and all about equally long.
-std::uint32_t even_chunk(const Plan& plan, const Split& split, DataType type);
+/// Bytes of a stream's chunks: on CPUs those of `plan`, on GPUs at most so many, and all about
+/// equally long.
+std::uint32_t chunk_of(const Plan& plan, Backend backend, const Split& split, DataType type);
 
 /// Whether `plan` fits: its numbers into their limits, and the message into the line slots or the
 /// chunks into the rings.

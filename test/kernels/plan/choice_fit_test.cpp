@@ -151,7 +151,7 @@ TEST_CASE("GPUs stream long messages with two sub-CTAs, short ones in one chunk"
   const Split split = split_work(plan, Backend::cuda, 4, DataType::u8, 64 * kMiB);
   CHECK(split.part == 64 * kMiB / 4 / 64);
   // Nearly equal chunks: the last one is shorter by less than a cache line for each of the others.
-  const std::uint64_t chunk = even_chunk(plan, split, DataType::u8);
+  const std::uint64_t chunk = chunk_of(plan, Backend::cuda, split, DataType::u8);
   const std::uint64_t chunks = divide_up(split.part, chunk);
   CHECK(chunk <= plan.chunk_bytes);
   CHECK(chunks * chunk - split.part < 128 * chunks);
