@@ -261,7 +261,10 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 
 /// Completes what was enqueued on this communicator; only queries, ncclCommDestroy and
-/// ncclCommAbort may follow. Collective. A non-blocking communicator is in progress until then.
+/// ncclCommAbort may follow. Local: waits for no call of another rank, only for this rank's own
+/// work, so the ranks of several communicators may end them in any order. Blocking; a non-blocking
+/// communicator is in progress until then. A later call of another rank that needs this one is
+/// ncclRemoteError there. In a group that is refused nothing is finalized.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
 
@@ -344,9 +347,9 @@ const char* ncclGetErrorString(ncclResult_t result);
 const char* pncclGetErrorString(ncclResult_t result);
 
 /// The last error in words: what was attempted, the first cause, the rank it came from, and what to
-/// do. The error that has made `comm` unusable if there is one, else the last error of the calling
-/// thread; `comm` may be null. Never null, empty if there was none; valid until this thread's next
-/// failing call or next call of this function.
+/// do. The error that has made `comm` unusable if there is one, else the last error that a call of
+/// this thread returned or ncclCommGetAsyncError stored; `comm` may be null. Never null, empty if
+/// there was none; valid until this thread's next failing call or next call of this function.
 const char* ncclGetLastError(ncclComm_t comm);
 const char* pncclGetLastError(ncclComm_t comm);
 

@@ -49,8 +49,6 @@ std::string to_string(Operation operation) {
       return "window_register";
     case Operation::table:
       return "table";
-    case Operation::finalize:
-      return "finalize";
     case Operation::network:
       return "network";
     case Operation::split:

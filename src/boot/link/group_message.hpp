@@ -23,7 +23,6 @@ enum class Operation : std::uint16_t {
   control_window = 4,
   window_register = 5,
   table = 6,
-  finalize = 7,
   network = 8,
   split = 9,
   test = 99,

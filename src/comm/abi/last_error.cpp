@@ -35,17 +35,29 @@ struct Texts {
 };
 using ThreadTexts = ThreadObject<Texts>;
 
-}  // namespace
+std::string full_text(const Error& error) {
+  return std::string(to_string(error.code())) + " (" + to_string(error.scope()) +
+         "): " + error.to_string();
+}
 
-void remember_error(const Error& error) {
-  std::string text = std::string(to_string(error.code())) + " (" + to_string(error.scope()) +
-                     "): " + error.to_string();
-  Log().warn("{}", text);
+void remember(std::string text) {
   if (ThreadTexts::ended()) {
     copy(text, late_last_text);
   } else {
     ThreadTexts::get().last = std::move(text);
   }
+}
+
+}  // namespace
+
+void remember_error(const Error& error) {
+  std::string text = full_text(error);
+  Log().warn("{}", text);
+  remember(std::move(text));
+}
+
+void remember_known_error(const Error& error) {
+  remember(full_text(error));
 }
 
 const char* last_error_text() {

@@ -10,6 +10,8 @@ namespace oriel::comm {
 
 /// Remembers `error` as the calling thread's last one and logs it as a warning.
 void remember_error(const Error& error);
+/// The same for an error that has been logged where it came up.
+void remember_known_error(const Error& error);
 
 /// The text of the calling thread's last error, empty if there was none. Valid until this thread's
 /// next remember_error() or hold_text().

@@ -161,6 +161,8 @@ Status get_async_error(ncclComm_t handle, ncclResult_t* out) {
   // Whoever has revoked a communicator wants to hear that it is quiet, not why.
   const auto error = entry->revoked() ? std::nullopt : entry->async_error();
   *out = error ? to_nccl(error->code()) : ncclSuccess;
+  // PyTorch 2.11 asks for the words with a null handle, on the thread that has got the result here.
+  if (error) remember_known_error(*error);
   return {};
 }
 

@@ -74,8 +74,16 @@ Task<Result<DeviceCommMemory>> Communicator::make_device_comm(EventLoop& loop,
   return concluded(build_device_comm(loop, request));
 }
 
-Task<Status> Communicator::finalize(EventLoop& loop, std::optional<Error> refused) {
-  return concluded(agree_on_end(loop, std::move(refused)));
+Status Communicator::finalize() {
+  ORIEL_CHECK(check_usable());
+  if (Status drained = drain(); !drained.ok()) {
+    look_for_failure();
+    return as_seen_by(rank(), std::move(drained).error());
+  }
+  ORIEL_CHECK(check_usable());  // what was enqueued may have failed
+  finalized_ = true;
+  session_->leave();
+  return {};
 }
 
 Task<Result<std::vector<void*>>> Communicator::register_batch(
@@ -96,20 +104,6 @@ Status Communicator::deregister_window(const void* handle) {
     return Error(ErrorCode::invalid_argument, "this is not a window of the user's");
   }
   return windows_->deregister(handle);
-}
-
-Task<Status> Communicator::agree_on_end(EventLoop& loop, std::optional<Error> refused) {
-  ORIEL_CO_CHECK(check_usable());
-  Status mine = refused ? Status(*std::move(refused))
-                        : drain();  // may take as long as the user's work on the stream
-  const Deadline deadline = Deadline::after(settings_->timeout, loop.clock());
-  ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
-  std::vector<boot::AgreedField> fields;
-  ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::finalize, std::move(mine),
-                                                  std::move(fields)));
-  finalized_ = true;
-  session_->leave();
-  co_return Status();
 }
 
 Status Communicator::drain() {

@@ -82,9 +82,9 @@ Error as_seen_by(int rank, Error error);
 
 /// One rank of a communicator.
 ///
-/// Set-up calls (join, register_windows, finalize) are tasks, collective over the ranks, so that
-/// several of one thread can run in one loop. All other calls are local. One thread at a time, but
-/// for abort() and async_error(), which any thread may call at any time.
+/// Set-up calls (join, register_windows) are tasks, collective over the ranks, so that several of
+/// one thread can run in one loop. All other calls are local. One thread at a time, but for abort()
+/// and async_error(), which any thread may call at any time.
 ///
 /// Once a peer has died, a wait was given up or abort() was called, the communicator is poisoned:
 /// async_error() says why, and collectives and registrations are refused with that error.
@@ -132,9 +132,9 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Status prepare(const PointToPointPlan& plan);
   Status run(const PointToPointPlan& plan);
 
-  /// Completes what was enqueued and ends the communicator's use for collectives. If this rank
-  /// `refused`, all ranks get that error and nothing has changed.
-  Task<Status> finalize(EventLoop& loop, std::optional<Error> refused = std::nullopt);
+  /// Waits for what was enqueued, then ends this rank's use of the communicator for calls. Local:
+  /// waits for no call of another rank, so ranks may end several communicators in any order.
+  Status finalize();
   /// Ends every wait on every rank with `reason`. Does not wait. Idempotent.
   void abort(const Error& reason);
   /// Tells the other ranks that this one makes no more calls. Idempotent.
@@ -196,7 +196,6 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   /// What reaches the ranks of other LSA teams, if there are any. Collective over the world.
   Task<Status> make_network(EventLoop& loop, Deadline deadline);
   Task<Result<DeviceCommMemory>> build_device_comm(EventLoop& loop, DeviceCommRequest request);
-  Task<Status> agree_on_end(EventLoop& loop, std::optional<Error> refused);
 
   Result<kernels::HierarchyPlan> plan_among_teams(const CollectiveRequest& request) const;
   bool on_host() const { return device_->backend() == kernels::Backend::host; }

@@ -97,23 +97,16 @@ void store_windows(GroupJobs& jobs) {
   }
 }
 
-void run_finalizes(EventLoop& loop, GroupJobs& jobs) {
-  const auto finalizes = jobs_of_kind<FinalizeJob>(jobs);
-  std::vector<Task<Status>> tasks;
-  tasks.reserve(finalizes.size());
-  for (const FinalizeJob* job : finalizes) {
-    tasks.push_back(job->communicator->finalize(loop, job->refused));
-  }
-  auto outcomes = loop.run_all(std::move(tasks));
-  for (std::size_t i = 0; i < finalizes.size(); ++i) {
-    finalizes[i]->state.outcome = std::move(outcomes[i]);
+void run_finalizes(GroupJobs& jobs) {
+  for (FinalizeJob* const job : jobs_of_kind<FinalizeJob>(jobs)) {
+    job->state.outcome = job->communicator->finalize();
   }
 }
 
 void carry_out(EventLoop& loop, GroupJobs& jobs) {
   run_set_up(loop, jobs);
   run_calls(jobs);
-  run_finalizes(loop, jobs);
+  run_finalizes(jobs);
 }
 
 /// The work of one non-blocking communicator.
@@ -269,9 +262,8 @@ void refuse(GroupJobs& jobs, const Error& error) {
             if (one.handle) one.handle->end();
           }
           if constexpr (sets_up<Kind>) refused = &one.request.refused;
-          if constexpr (std::is_same_v<Kind, FinalizeJob>) refused = &one.refused;
           if (refused != nullptr && !*refused) *refused = error;
-          return !is_call<Kind>;
+          return !is_call<Kind> && !std::is_same_v<Kind, FinalizeJob>;
         },
         job);
     if (stays) kept.push_back(std::move(job));

@@ -11,12 +11,12 @@
 namespace oriel::comm {
 
 /// Refuses all requests with `error`, but those that end a handle. Once run, those that start,
-/// split, register or finalize tell their other ranks, which all get the same error; calls that
-/// move data are dropped, and nobody is told.
+/// split or register tell their other ranks, which all get the same error; calls that move data and
+/// finalizations are dropped, and nobody is told.
 void refuse(GroupJobs& jobs, const Error& error);
 
 /// Carries out all requests: set-up of all communicators together, then calls as run_calls() does,
-/// then finalizations together, then destructions and aborts. Every request is attempted, but calls
+/// then finalizations, then destructions and aborts. Every request is attempted, but calls
 /// behind one that has failed. Returns the failure that is first in the order of the calls. Where
 /// memory runs out, all communicators of the requests have ended.
 ///

@@ -34,9 +34,7 @@ struct PointToPointJob : CommJob {
 };
 
 /// A communicator to finalize.
-struct FinalizeJob : CommJob {
-  std::optional<Error> refused{};  ///< why this rank cannot take part: all ranks then learn of that
-};
+struct FinalizeJob : CommJob {};
 
 /// A handle to destroy.
 struct DestroyJob : CommJob {

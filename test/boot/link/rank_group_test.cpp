@@ -206,13 +206,13 @@ TEST_CASE("ranks in different calls get an error that names both", "[req:1.38]")
     CAPTURE(size);
     SimNetwork network(size, kModel, 3);
     const auto results = run_ranks(network, size, [](Group& group, int rank) {
-      return group.barrier(rank == 1 ? Operation::window_register : Operation::finalize);
+      return group.barrier(rank == 1 ? Operation::window_register : Operation::test);
     });
     for (const Error& error : errors_of(results)) {
       const std::string text = error.to_string();
       CAPTURE(text);
       CHECK(text.find("rank 1 is in window_register #1") != std::string::npos);
-      CHECK(text.find("is in finalize #1") != std::string::npos);
+      CHECK(text.find("is in test #1") != std::string::npos);
     }
     CHECK(network.clock().now() - TimePoint{} < 1s);  // at once, not at the deadline
   }

@@ -56,7 +56,7 @@ Task<Status> whole_life(EventLoop& loop, UniqueId id, int rank, int size,
     ORIEL_CO_TRY(const Bytes told, co_await group.broadcast(Operation::test, 0, std::move(word)));
     if (told != payload(size - 2)) co_return Error(ErrorCode::internal, "wrong broadcast");
   }
-  ORIEL_CO_CHECK(co_await session->world().barrier(Operation::finalize));
+  ORIEL_CO_CHECK(co_await session->world().barrier(Operation::test));
   co_return Status();
 }
 
@@ -71,7 +71,7 @@ Task<Status> agree_and_leave(EventLoop& loop, Session& session, int hasty) {
   std::vector<AgreedField> fields;
   Status mine;
   ORIEL_CO_CHECK(
-      co_await session.world().agree(Operation::finalize, std::move(mine), std::move(fields)));
+      co_await session.world().agree(Operation::test, std::move(mine), std::move(fields)));
   if (session.rank() == hasty) {
     session.leave();
     session.abort(Error(ErrorCode::internal, "what concerns nobody any more"));

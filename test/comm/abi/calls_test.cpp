@@ -310,6 +310,20 @@ TEST_CASE("a window of another communicator is refused", "[req:1.38]") {
   }));
 }
 
+TEST_CASE("ranks end two communicators in opposite orders", "[req:5.16]") {
+  play_in_all_casts(2, [](Players& players) {
+    if (players.ranks().size() > 1) return;  // one thread has one order
+    const std::array<std::vector<ncclComm_t>, 2> comms = {players.init(), players.init()};
+    for (int turn = 0; turn < 2; ++turn) {
+      const ncclComm_t comm = comms[static_cast<std::size_t>(players.first() ^ turn)][0];
+      require(ncclCommFinalize(comm), "ncclCommFinalize");
+      require(state_of(comm) == ncclSuccess, "the state after ncclCommFinalize");
+      require(ncclCommDestroy(comm), "ncclCommDestroy");
+      players.barrier();
+    }
+  });
+}
+
 TEST_CASE("after finalize only queries and the end are allowed", "[req:1.38]") {
   play_in_all_casts(2, [](Players& players) {
     auto comms = players.init();

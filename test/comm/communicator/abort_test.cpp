@@ -112,24 +112,5 @@ TEST_CASE("an abort between the last wait of a start and its outcome ends the co
   });
 }
 
-TEST_CASE("an abort ends a finalization that waits", "[req:1.12]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    auto comms = players.init();
-    if (players.first() == 0) {
-      const FairTimer timer;
-      std::thread aborter([&] {
-        std::this_thread::sleep_for(200ms);
-        require(ncclCommAbort(comms[0]), "ncclCommAbort");
-      });
-      const ncclResult_t result = ncclCommFinalize(comms[0]);
-      aborter.join();
-      expect_error(result, ncclInvalidUsage, "ncclCommFinalize", {"ncclCommAbort was called"});
-      require(timer.spent() < 5s, "the abort took too long");
-    }
-    players.barrier();
-    if (players.first() == 1) players.destroy(comms);
-  }));
-}
-
 }  // namespace
 }  // namespace oriel::test

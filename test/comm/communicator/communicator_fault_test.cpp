@@ -56,6 +56,11 @@ void reduce_until_failure(Players& players, ncclComm_t comm, std::vector<float>&
   require(state_of(comm) == result, fmt::format("the asynchronous error is not {}", result));
   expect_error(reduce(1), result, "a later call", words);
   require_words(ncclGetLastError(comm), words);
+  std::thread([&] {  // a watchdog's, which has had no error of its own
+    require(state_of(comm) == result, "the asynchronous error, seen by another thread");
+    require_words(ncclGetLastError(nullptr), words);
+  })
+      .join();
   Buffer buffer(4096);
   ncclWindow_t window = nullptr;
   require(ncclCommWindowRegister(comm, buffer.at(), 4096, &window, 0) == result,
@@ -178,7 +183,9 @@ TEST_CASE("a collective call that ran into its deadline leaves the error at once
   check_all_ok(play(Cast::threads, 2, [](Players& players) {
     auto comms = players.init();
     if (players.first() == 0) {
-      expect_error(ncclCommFinalize(comms[0]), ncclSystemError, "ncclCommFinalize", {"rank 1"});
+      ncclComm_t none = nullptr;
+      expect_error(ncclCommSplit(comms[0], NCCL_SPLIT_NOCOLOR, 0, &none, nullptr), ncclSystemError,
+                   "ncclCommSplit", {"rank 1"});
       require(state_of(comms[0]) == ncclSystemError, "the asynchronous error");
     }
     players.barrier();

@@ -120,8 +120,9 @@ struct Life {
     end(Phase::set_up);
     if (comm == nullptr) return;
     if (outcome.result == ncclSuccess) {
-      outcome.note(ncclCommFinalize(comm), "ncclCommFinalize");
-      end(Phase::finalize);
+      ncclComm_t none = nullptr;
+      outcome.note(ncclCommSplit(comm, NCCL_SPLIT_NOCOLOR, 0, &none, nullptr), "ncclCommSplit");
+      end(Phase::last);
     }
     if (ncclCommDestroy(comm) != ncclSuccess) refused = ncclGetLastError(nullptr);
     end(Phase::destroy);

@@ -43,13 +43,14 @@ struct Life {
 
 /// The life of a communicator, in which calls of this player can fail. What cannot be undone any
 /// more when it fails at the very end of a collective call (the last message of an agreement does
-/// not arrive) shows at the next call, which finalize is for the last of them.
+/// not arrive) shows at the next one, which a split without children is for the last of them.
 Life live(Players& players, FaultPlan* plan, Reach reach) {
   Life life;
   const ncclUniqueId id = players.next_id();
   std::vector<ncclComm_t> comms(players.ranks().size());
   std::vector<ncclWindow_t> windows(comms.size());
   std::vector<Buffer> buffers;
+  ncclComm_t none = nullptr;
   for (std::size_t i = 0; i < comms.size(); ++i) buffers.emplace_back(kBytes);
   const auto step = [&](Phase phase, const char* call, const auto& one) {
     std::optional<ScopedSystemFaults> faults;
@@ -69,8 +70,9 @@ Life live(Players& players, FaultPlan* plan, Reach reach) {
                            return ncclCommWindowRegister(comms[i], buffers[i].at(), kBytes,
                                                          &windows[i], NCCL_WIN_COLL_SYMMETRIC);
                          }) &&
-                    step(Phase::finalize, "ncclCommFinalize",
-                         [&](std::size_t i, int) { return ncclCommFinalize(comms[i]); });
+                    step(Phase::last, "ncclCommSplit", [&](std::size_t i, int) {
+                      return ncclCommSplit(comms[i], NCCL_SPLIT_NOCOLOR, 0, &none, nullptr);
+                    });
   static_cast<void>(good);
   step(Phase::destroy, "ncclCommDestroy", [&](std::size_t i, int) {
     require(ncclCommDestroy(comms[i]), "ncclCommDestroy");  // giving back cannot fail

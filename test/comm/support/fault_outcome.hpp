@@ -50,7 +50,7 @@ struct Outcome {
 };
 
 /// Where in a communicator's life a call was made to fail.
-enum class Phase : std::uint64_t { none, set_up, finalize, destroy };
+enum class Phase : std::uint64_t { none, set_up, last, destroy };
 
 /// What all players know of one run.
 struct Verdict {
@@ -74,7 +74,7 @@ inline Verdict judge(Players& players, int victim) {
     const std::uint64_t outcome = players.word(kOutcome + rank);
     verdict.harmless = verdict.harmless && fine(outcome);
     // The last call of all has no next one that could tell what failed at its very end.
-    const bool told = hit_in == Phase::finalize || outcome == first;
+    const bool told = hit_in == Phase::last || outcome == first;
     verdict.agreed = verdict.agreed && told && (fine(outcome) || blames(outcome));
   }
   // What fails on a rank's way out concerns nobody.
