@@ -13,6 +13,7 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
+#include "gpu/fill_gpu.hpp"
 #include "gpu/gpu_ranks.hpp"
 #include "gpu/graph.hpp"
 
@@ -53,6 +54,7 @@ class Rank {
     require(ncclRedOpCreatePreMulSum(&op_, &scalar, ncclUint64, ncclScalarHostImmediate, comm_),
             "ncclRedOpCreatePreMulSum");
     factor_ = 3 + 2 * (static_cast<std::uint64_t>(players.size()) - 1);
+    require_cuda(static_cast<cudaError_t>(load_filler()), "loading the kernel that delays");
     // Every kernel is loaded before one of them has to wait for another rank of this process.
     for (const std::size_t count : kCounts) {
       set(0, count, 0);
@@ -108,11 +110,11 @@ class Rank {
                       host[k], start_of(k) * product, calls));
     }
   }
-  /// Makes `stream` late, such that what does not wait for it is early.
+  /// Makes `stream` late, such that what does not wait for it is early. By a kernel: a host
+  /// function is launched under a lock that all ranks of the GPU and the process share, and hangs
+  /// them if another rank's launch waits in the driver for a queue to have room (580.159).
   void delay(cudaStream_t stream) {
-    require_cuda(cudaLaunchHostFunc(
-                     stream, [](void*) { std::this_thread::sleep_for(10ms); }, nullptr),
-                 "delaying a stream");
+    require_cuda(static_cast<cudaError_t>(fill_gpu_for(10'000, 1, stream)), "delaying a stream");
   }
 
  private:
