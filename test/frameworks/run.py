@@ -9,6 +9,7 @@ Exit status: 0 if nothing failed; 1 if something did; 2 for misuse; 77 if everyt
 """
 import argparse
 import importlib.util
+import os
 import pathlib
 import sys
 import tempfile
@@ -74,6 +75,9 @@ def run_ranks(options, name, log):
                    "--timeout", str(options.limit), sys.executable, HERE / f"{name}.py"]
         return programs.run_to_log(command, log, options.limit + GRACE_S,
                                    **{checks.MEETING: meeting}, PYTHONUNBUFFERED="1",
+                                   # As torchrun does: ranks with a thread on every processor make
+                                   # each other a hundred times slower.
+                                   OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", "1"),
                                    PYTHONDONTWRITEBYTECODE="1")
 
 

@@ -25,8 +25,9 @@ WRONG = 43  # the collective has ended without an error
 # name -> (settings of PyTorch, exit statuses that are an error noticed)
 MODES = {
     "wait": ({"TORCH_NCCL_BLOCKING_WAIT": "1"}, [CAUGHT]),
-    # The watchdog ends the process; what it would write about the others takes longer than that.
-    "watchdog": ({"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}, [CAUGHT, -signal.SIGABRT]),
+    # The watchdog ends the process, four times this time after it has seen the error: PyTorch 2.11
+    # leaves a minute for records to be written, wanted or not.
+    "watchdog": ({"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1000"}, [CAUGHT, -signal.SIGABRT]),
 }
 
 
