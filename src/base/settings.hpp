@@ -59,6 +59,7 @@ struct Settings : LaunchSettings {
   std::string topo_file;       ///< empty: this machine is looked at
   std::string topo_dump_file;  ///< empty: nothing is written
   BackendChoice backend = BackendChoice::automatic;
+  bool p2p_disable = false;
   bool cpu_affinity = true;
   bool ignore_cpu_affinity = false;
   std::uint64_t big_size_bytes = 0;  ///< 0: chosen from what the machine allows

@@ -152,6 +152,11 @@ const std::array kRows = {
         kMachine},
     Row{"ORIEL_BACKEND", nullptr, choice<&Settings::backend>(kBackends),
         "Where ranks compute: on GPUs, on the CPU, or on GPUs if there are any.", kMachine},
+    Row{"ORIEL_P2P_DISABLE", "NCCL_P2P_DISABLE", BoolKind{&Settings::p2p_disable},
+        "Keeps GPUs from reading and writing each other's memory. What a rank sends to another of "
+        "its node then goes through host memory, as it does where the hardware has no other way. "
+        "One rank that asks for it decides for all.",
+        kMachine},
     Row{"ORIEL_CPU_AFFINITY", nullptr, BoolKind{&Settings::cpu_affinity},
         "Whether Oriel's own threads keep to the processors near their GPUs, and host memory to "
         "the NUMA node near its user. The application's threads stay where they are.",

@@ -231,6 +231,22 @@ TEST_CASE("every exchanged call on GPUs of several nodes gives the right element
       std::chrono::seconds(90)));
 }
 
+TEST_CASE("every call gives the right elements where no GPU may map another's memory",
+          "[req:5.13]") {
+  const auto [cast, ranks] = GENERATE(std::pair(Cast::processes, 2), std::pair(Cast::processes, 3));
+  INFO(ranks << " ranks on " << kGpus << " GPU(s)");
+  check_all_ok(play(
+      cast, ranks,
+      [](Players& players) {
+        // One rank that says so is enough.
+        const Environment own(
+            Variables{{"NCCL_P2P_DISABLE", players.first() == players.size() - 1 ? "1" : ""}});
+        exchange_everything(players, counts_of(Cast::processes, kGpus + 1));
+        send_to_all(players);
+      },
+      std::chrono::seconds(90)));
+}
+
 TEST_CASE("messages between all pairs of GPU ranks in one group on two streams arrive",
           "[req:5.10]") {
   const int ranks = GENERATE(2, 4);

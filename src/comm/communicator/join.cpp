@@ -248,7 +248,10 @@ Task<Status> Communicator::exchange_places(topo::Wanted wanted, bool first) {
   auto mine = device_->rank_info(node, *settings_, wanted);
   // An empty message stands for a failure here; the agreement behind the gathering tells why.
   Bytes message;
-  if (mine.ok() && !on_host()) mine->cta_limit = cta_limit_of(*settings_, options_.max_ctas);
+  if (mine.ok() && !on_host()) {
+    mine->cta_limit = cta_limit_of(*settings_, options_.max_ctas);
+    mine->keeps_apart = settings_->p2p_disable;
+  }
   if (mine.ok()) message = first ? topo::encode(*mine) : topo::encode_supplement(*mine, wanted);
   auto gathered =
       co_await session_->world().all_gather(boot::Operation::topology, std::move(message));

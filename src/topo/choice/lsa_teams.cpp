@@ -32,7 +32,7 @@ bool fabric_handles_travel(const RankInfo& a, const RankInfo& b) {
 }
 
 bool can_map(const RankInfo& from, const RankInfo& to) {
-  return from.kind == to.kind &&
+  return from.kind == to.kind && !from.keeps_apart && !to.keeps_apart &&
          (descriptors_travel(from, to) || fabric_handles_travel(from, to)) &&
          device_reaches(from, to);
 }

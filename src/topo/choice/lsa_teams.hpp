@@ -30,13 +30,14 @@ bool descriptors_travel(const RankInfo& a, const RankInfo& b);
 /// but not where the user has named the nodes (ORIEL_HOSTID) and thereby separated them.
 bool fabric_handles_travel(const RankInfo& a, const RankInfo& b);
 
-/// Whether `from` can map the memory of `to`. Not symmetric, because device reach is not.
-/// It takes one kind of memory and handles that travel; for GPUs also reach: the device is the
-/// same, or the process of `from` knows (from CUDA, or from NVML of a device hidden from it) that
-/// it is reachable, or both are in one fabric clique. Where no source says anything about a device
-/// of the same node it counts as reachable: containers hide a rank's peers from NVML too, and the
-/// driver (since CUDA 10.1) maps the memory of hidden devices as it does that of visible ones;
-/// where it cannot, the first registration says so on every rank. RankPaths counts such pairs.
+/// Whether `from` can map the memory of `to`: not where either keeps apart. Not symmetric, because
+/// device reach is not. It takes one kind of memory and handles that travel; for GPUs also reach:
+/// the device is the same, or the process of `from` knows (from CUDA, or from NVML of a device
+/// hidden from it) that it is reachable, or both are in one fabric clique. Where no source says
+/// anything about a device of the same node it counts as reachable: containers hide a rank's peers
+/// from NVML too, and the driver (since CUDA 10.1) maps the memory of hidden devices as it does
+/// that of visible ones; where it cannot, the first registration says so on every rank. RankPaths
+/// counts such pairs.
 bool can_map(const RankInfo& from, const RankInfo& to);
 
 /// Whether can_map() rests on that assumption alone.

@@ -75,6 +75,8 @@ struct RankInfo {
   std::uint16_t cta_limit = 0;
   /// The most ranks that share the device in a communicator that the process has already; 0: none.
   std::uint16_t known_sharers = 0;
+  /// The user wants no GPU to map another rank's memory (ORIEL_P2P_DISABLE).
+  bool keeps_apart = false;
   /// There are GPUs that CUDA hides from its process, and NVML, which may know of them, has not
   /// been asked: that takes long, and is of use only if another rank is on one of them.
   bool may_learn_more = false;

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "topo/choice/host_ranks.hpp"
+#include "topo/choice/rank_paths.hpp"
 
 namespace oriel::topo {
 namespace {
@@ -52,6 +53,17 @@ TEST_CASE("nodes of 7 and 8 ranks make teams of 7 and 8", "[req:1.14]") {
   CHECK(teams.index[7] == 0);
   CHECK(teams.team[14] == 1);
   check_indices(teams, 15);
+}
+
+TEST_CASE("a rank that keeps apart maps nobody and is mapped by nobody", "[req:5.13]") {
+  auto ranks = gpus(4, [](int, int) { return true; });
+  ranks[3].uuid = ranks[2].uuid;  // on the GPU of rank 2
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
+  ranks[2].keeps_apart = true;
+  CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 3}, {2}});
+  CHECK(rank_path(ranks[0], ranks[1]).kind == ranks[0].seen[1].path.kind);
+  CHECK(rank_path(ranks[0], ranks[2]).kind == PathKind::host_memory);
+  CHECK(rank_path(ranks[2], ranks[3]).kind == PathKind::host_memory);
 }
 
 TEST_CASE("descriptors travel inside one network namespace and one user only", "[req:1.14]") {

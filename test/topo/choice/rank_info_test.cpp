@@ -23,6 +23,7 @@ RankInfo example() {
   info.resident_ctas = 132;
   info.cta_limit = 16;
   info.known_sharers = 2;
+  info.keeps_apart = true;
   info.may_learn_more = true;
   info.host_class = 9;
   info.network_class = 7;
@@ -164,7 +165,7 @@ TEST_CASE("the message of another version is refused with the two numbers", "[re
   message[0] = std::byte{2};
   const auto decoded = decode_rank_info(message);
   REQUIRE_FALSE(decoded.ok());
-  CHECK(has(decoded.error().message(), "format 2, this library knows 7"));
+  CHECK(has(decoded.error().message(), "format 2, this library knows 8"));
 }
 
 TEST_CASE("a pid means something inside one PID namespace of one node only", "[req:1.12]") {
