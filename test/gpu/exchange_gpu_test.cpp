@@ -93,6 +93,12 @@ class ExchangingRank {
     for (int from = 0; from < size_; ++from) {
       expect(from, count, [&](std::size_t i) { return element(from, me_, step, i); });
     }
+    run("an all-gather", [&] {
+      require(ncclAllGather(input(), output(), count, ncclUint32, comm_, stream), "call");
+    });
+    for (int from = 0; from < size_; ++from) {
+      expect(from, count, [&](std::size_t i) { return element(from, 0, step, i); });
+    }
     run("a gather", [&] {
       require(ncclGather(input(), output(), count, ncclUint32, root, comm_, stream), "call");
     });

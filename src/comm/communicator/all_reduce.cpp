@@ -10,28 +10,46 @@
 #include "comm/communicator/rank_communicator.hpp"
 #include "kernels/plan/call_record.hpp"
 
-/// The front door of the all-reduce, reduce, reduce-scatter and streamed broadcast inside one LSA
-/// team: arguments from facts that all ranks share. collectives.cpp checks calls, and has those
-/// that go among teams.
+/// The front door of the all-reduce, reduce, reduce-scatter, and streamed broadcast, all-gather and
+/// all-to-all inside one LSA team: arguments from facts that all ranks share. collectives.cpp
+/// checks calls, and has those that go among teams.
 namespace oriel::comm {
+
+namespace {
+
+/// Where a buffer lies in this rank's slot, or kNoOffset if it is in no window.
+std::uint64_t slot_offset_of(const window::WindowManager& windows, const void* pointer,
+                             std::size_t bytes) {
+  const auto window = windows.find(pointer, bytes);
+  if (!window) return kernels::kNoOffset;
+  return static_cast<std::uint64_t>(window->slot_offset) +
+         static_cast<std::uint64_t>(static_cast<const std::byte*>(pointer) - window->user);
+}
+
+}  // namespace
+
 kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest& request,
                                                          const kernels::Plan& plan) const {
   const auto ranks = static_cast<std::int32_t>(team_facts_.members.size());
   const bool scatters = request.collective == kernels::Collective::reduce_scatter;
+  const bool gathers = kernels::receives_blocks(request.collective);
   const int root = kernels::has_root(request.collective) ? request.root : -1;
-  const std::size_t input_count =
-      scatters ? request.count * static_cast<std::size_t>(ranks) : request.count;
+  const std::size_t all_blocks = request.count * static_cast<std::size_t>(ranks);
+  const bool sends_blocks = kernels::sends_blocks(request.collective);
+  const std::size_t input_count = sends_blocks ? all_blocks : request.count;
+  const std::size_t output_count = gathers ? all_blocks : request.count;
   const kernels::Owners owners =
       kernels::owners_of(plan, device_->backend(), request.collective, root, ranks,
                          request.count * size_of(request.type));
   const auto split =
-      scatters ? kernels::split_blocks(plan, device_->backend(), request.type, request.count)
-               : kernels::split_work(plan, device_->backend(), owners.count, request.type,
-                                     request.count);
+      scatters || gathers
+          ? kernels::split_blocks(plan, device_->backend(), request.type, request.count)
+          : kernels::split_work(plan, device_->backend(), owners.count, request.type,
+                                request.count);
   kernels::AllReduceArguments arguments;
   arguments.input = static_cast<const std::byte*>(request.input);
   arguments.output = static_cast<std::byte*>(request.output);
-  arguments.count = input_count;
+  arguments.count = std::max(input_count, output_count);
   arguments.block = scatters ? request.count : 0;
   arguments.scratch = control_.flat_base;
   arguments.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
@@ -55,14 +73,10 @@ kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest
   if (plan.algorithm == kernels::Algorithm::stream) {
     arguments.stream = {kernels::chunk_of(plan, device_->backend(), split, request.type),
                         plan.depth, plan.lead, owners.first};
-    const auto offset_of = [&](const void* pointer, std::size_t count) {
-      const auto window = windows_->find(pointer, count * size_of(request.type));
-      if (!window) return kernels::kNoOffset;
-      return static_cast<std::uint64_t>(window->slot_offset) +
-             static_cast<std::uint64_t>(static_cast<const std::byte*>(pointer) - window->user);
-    };
-    arguments.input_offset = offset_of(request.input, input_count);
-    arguments.output_offset = offset_of(request.output, request.count);
+    arguments.input_offset =
+        slot_offset_of(*windows_, request.input, input_count * size_of(request.type));
+    arguments.output_offset =
+        slot_offset_of(*windows_, request.output, output_count * size_of(request.type));
   }
   arguments.signature =
       kernels::all_reduce_signature(request.type, request.op, request.count, plan.algorithm,

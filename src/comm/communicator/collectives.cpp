@@ -58,6 +58,21 @@ bool streams_broadcast(const WayFacts& facts) {
   return facts.forces_streams || (!facts.on_host && facts.ranks > 2 && facts.block >= kLeastBytes);
 }
 
+/// Returns whether an all-gather or all-to-all goes in streams, where a rank greets the others once
+/// and does not ask for the place of each message. Shorter blocks go in packets. Longer ones
+/// outside windows pass more quickly through the slots of an exchange (docs/notes/streams.md), and
+/// which of them lie in windows is not known to all ranks.
+bool streams_blocks(const WayFacts& facts) {
+  constexpr std::size_t kKi = 1 << 10;
+  if (!facts.one_team || facts.ranks < 2) return false;
+  if (facts.on_host || facts.forces_streams) return facts.forces_streams;
+  if (facts.collective == kernels::Collective::all_gather) {
+    return facts.block >= 256 * kKi && (facts.ranks == 2 || facts.block <= 4096 * kKi);
+  }
+  const std::size_t all = facts.block * static_cast<std::size_t>(facts.ranks);
+  return all >= 2048 * kKi && all < 4096 * kKi;
+}
+
 /// Returns how a collective is carried out.
 Way way_of(const WayFacts& facts) {
   using kernels::Collective;
@@ -78,7 +93,10 @@ Way way_of(const WayFacts& facts) {
     case Collective::reduce_scatter:
       return goes_straight ? Way::in_team : Way::among_teams;
     case Collective::all_gather:
+      if (streams_blocks(facts)) return Way::in_team;
       return goes_straight ? Way::by_exchange : Way::among_teams;
+    case Collective::all_to_all:
+      return streams_blocks(facts) ? Way::in_team : Way::by_exchange;
     default:
       return Way::by_exchange;
   }
@@ -114,6 +132,21 @@ Result<kernels::HierarchyPlan> Communicator::plan_among_teams(
   return kernels::plan_hierarchy(facts, hierarchy_, teams_, singles_);
 }
 
+Result<kernels::Plan> Communicator::plan_in_team(const CollectiveRequest& request) const {
+  const kernels::Collective collective = request.collective;
+  const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
+  const kernels::Backend backend = device_->backend();
+  const bool has_blocks = kernels::sends_blocks(collective) || kernels::receives_blocks(collective);
+  const std::size_t count =
+      has_blocks ? request.count * static_cast<std::size_t>(size()) : request.count;
+  if (!kernels::reduces(collective)) {
+    return kernels::choose_copy_plan(collective, table, overrides_, backend, layout_, request.type,
+                                     count);
+  }
+  const auto choose = has_blocks ? kernels::choose_scatter_plan : kernels::choose_plan;
+  return choose(table, overrides_, backend, layout_, request.type, count);
+}
+
 Status Communicator::plan_for(const CollectiveRequest& request, CallPlan& plan) const {
   ORIEL_CHECK(check_usable());
   ORIEL_CHECK(executor_->check_stream(request.stream));
@@ -132,15 +165,7 @@ Status Communicator::plan_for(const CollectiveRequest& request, CallPlan& plan) 
     ORIEL_TRY(plan.among_teams, plan_among_teams(request));
     return {};
   }
-  const bool scatters = request.collective == kernels::Collective::reduce_scatter;
-  const bool broadcasts = request.collective == kernels::Collective::broadcast;
-  const auto& table = own_table_ ? *own_table_ : kernels::ChoiceTable::built_in();
-  const auto choose = scatters     ? kernels::choose_scatter_plan
-                      : broadcasts ? kernels::choose_broadcast_plan
-                                   : kernels::choose_plan;
-  const std::size_t count =
-      scatters ? request.count * static_cast<std::size_t>(size()) : request.count;
-  ORIEL_TRY(plan.team, choose(table, overrides_, device_->backend(), layout_, request.type, count));
+  ORIEL_TRY(plan.team, plan_in_team(request));
   plan.team.ctas = std::max(plan.team.ctas, options_.min_ctas);  // not above the layout's limit
   return {};
 }

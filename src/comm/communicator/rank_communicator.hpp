@@ -198,6 +198,7 @@ class Communicator final : public Watched, public std::enable_shared_from_this<C
   Task<Result<DeviceCommMemory>> build_device_comm(EventLoop& loop, DeviceCommRequest request);
 
   Result<kernels::HierarchyPlan> plan_among_teams(const CollectiveRequest& request) const;
+  Result<kernels::Plan> plan_in_team(const CollectiveRequest& request) const;
   bool on_host() const { return device_->backend() == kernels::Backend::host; }
   /// The tables of both groupings where kernels read them.
   Result<shadow::OwnedShadow> copy_groupings();

@@ -23,8 +23,8 @@ const KernelSet& kernels_for(DataType type) {
 }
 
 const void* kernel_for(const Plan& plan, const AllReduceArguments& arguments) {
-  if (arguments.collective == Collective::broadcast) {
-    return detail::broadcast_kernel_for(arguments.ranks);
+  if (!reduces(arguments.collective)) {
+    return detail::copy_stream_kernel_for(arguments.collective, arguments.ranks);
   }
   const auto algorithm = static_cast<std::size_t>(plan.algorithm);
   const auto family = static_cast<std::size_t>(family_of(arguments.op));

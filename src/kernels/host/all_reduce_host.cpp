@@ -6,6 +6,7 @@
 #include "oriel/device/scalar.hpp"
 
 #include "kernels/algorithms/stream.hpp"
+#include "kernels/algorithms/stream_blocks.hpp"
 #include "kernels/host/eager_all_reduce.hpp"
 #include "kernels/host/mover_host.hpp"
 #include "kernels/loops/float_environment.hpp"
@@ -45,8 +46,23 @@ bool run_packets_on_host(Algorithm algorithm, const AllReduceArguments& argument
   return false;
 }
 
+bool stream_copies_on_host(const AllReduceArguments& arguments) {
+  using Thread = device::Thread;
+  switch (arguments.collective) {
+    case Collective::broadcast:
+      return StreamAllReduce<Thread, HostCopyMover>(arguments, {}).run();
+    case Collective::all_gather:
+      return StreamBlocks<Thread, HostCopyMover, Collective::all_gather>(arguments, {}).run();
+    case Collective::all_to_all:
+      return StreamBlocks<Thread, HostCopyMover, Collective::all_to_all>(arguments, {}).run();
+    default:
+      return false;
+  }
+}
+
 CollectiveCall call_of(const AllReduceArguments& arguments) {
-  const std::uint64_t count = arguments.block != 0 ? arguments.block : arguments.count;
+  std::uint64_t count = arguments.block != 0 ? arguments.block : arguments.count;
+  if (receives_blocks(arguments.collective)) count = arguments.share;
   const std::int32_t root = has_root(arguments.collective) ? arguments.root : 0;
   return {arguments.collective, arguments.type, arguments.op, count, root};
 }
@@ -66,9 +82,7 @@ bool run_all_reduce_on_host(Algorithm algorithm, AllReduceArguments arguments) {
     case Algorithm::two_shot:
       return run_packets_on_host(algorithm, arguments);
     case Algorithm::stream:
-      if (arguments.collective == Collective::broadcast) {
-        return StreamAllReduce<device::Thread, HostBroadcastMover>(arguments, GridPlace{}).run();
-      }
+      if (!reduces(arguments.collective)) return stream_copies_on_host(arguments);
       return StreamAllReduce<device::Thread, HostMover>(arguments, GridPlace{}).run();
   }
   return false;

@@ -79,18 +79,18 @@ void HostMover::copy_out(std::uint64_t first, const std::byte* slot, std::uint64
                              count * element_bytes_, streaming_);
 }
 
-void HostBroadcastMover::send(std::byte* place, std::uint64_t first, std::uint64_t count) const {
+void HostCopyMover::send(std::byte* place, std::uint64_t first, std::uint64_t count) const {
   const std::byte* const from = arguments_.input + first * element_bytes_;
   copy(place, from, count);
   copy(arguments_.output + first * element_bytes_, from, count);
 }
 
-void HostBroadcastMover::copy_out(std::uint64_t first, const std::byte* slot,
-                                  std::uint64_t count) const {
+void HostCopyMover::copy_out(std::uint64_t first, const std::byte* slot,
+                             std::uint64_t count) const {
   copy(arguments_.output + first * element_bytes_, slot, count);
 }
 
-void HostBroadcastMover::copy(std::byte* to, const std::byte* from, std::uint64_t count) const {
+void HostCopyMover::copy(std::byte* to, const std::byte* from, std::uint64_t count) const {
   if (to == nullptr || to == from) return;
   host::find_copy_loop(isa_in_use())(to, from, count * element_bytes_, false);
 }

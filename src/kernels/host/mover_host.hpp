@@ -62,8 +62,8 @@ class HostMover {
   std::array<std::uint64_t, host::kMaxLoopArrays> scalars_;  // of pre-multiplied sums only
 };
 
-/// Moves a broadcast's elements, as HostMover.
-class HostBroadcastMover {
+/// Moves the elements of a collective that copies, as HostMover.
+class HostCopyMover {
  public:
   static constexpr bool kPulls = false;
   static constexpr bool kBroadcasts = true;
@@ -71,7 +71,7 @@ class HostBroadcastMover {
     return size_of(arguments.type);
   }
 
-  explicit HostBroadcastMover(const AllReduceArguments& arguments)
+  explicit HostCopyMover(const AllReduceArguments& arguments)
       : arguments_(arguments), element_bytes_(element_bytes(arguments)) {}
 
   void begin() const {}
@@ -82,6 +82,11 @@ class HostBroadcastMover {
   template <class Target>
   void pass_on(const Target& target, const std::byte* from, std::uint64_t count) const {
     for (int rank = 0; rank < arguments_.ranks; ++rank) copy(target(rank), from, count);
+  }
+  /// Stores `count` elements of each rank's source at its target, if it has one.
+  template <class Target, class Source>
+  void distribute(const Target& target, const Source& source, std::uint64_t count) const {
+    for (int rank = 0; rank < arguments_.ranks; ++rank) copy(target(rank), source(rank), count);
   }
 
  private:

@@ -48,18 +48,19 @@ struct StreamFacts {
   std::int32_t first_owner = 0;
 };
 
-/// All that an all-reduce, a reduce, a reduce-scatter or a streamed broadcast needs to run, passed
-/// by value into the kernel (or to the CPU's threads). A reduce is an all-reduce of which the root
-/// alone keeps the result. A reduce-scatter is the first half of an all-reduce: each owner keeps
-/// the result of its share, which is its block. Ranks here are indices in the LSA team.
-/// The fields that a small message needs come first: the GPU fetches parameters by cache lines.
+/// All that an all-reduce, reduce, reduce-scatter or a streamed broadcast, all-gather or all-to-all
+/// needs to run, passed by value into the kernel (or to the CPU's threads). A reduce is an
+/// all-reduce of which the root alone keeps the result. A reduce-scatter is the first half of an
+/// all-reduce: each owner keeps the result of its share, which is its block. Ranks here are indices
+/// in the LSA team. The fields that a small message needs come first: the GPU fetches parameters by
+/// cache lines.
 struct AllReduceArguments {
   /// Not defaulted, or the compiler clears all of it first, which a small call on the CPU notices.
   AllReduceArguments() {}  // NOLINT(modernize-use-equals-default)
 
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  std::uint64_t count = 0;       ///< elements of the input
+  std::uint64_t count = 0;       ///< elements of the longer buffer
   std::byte* scratch = nullptr;  ///< the scratch buffer of rank 0
   std::uint32_t stride_4g = 0;   ///< distance of two slots, in units of 4 GiB
   std::int32_t rank = 0;

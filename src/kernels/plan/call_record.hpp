@@ -31,10 +31,10 @@ struct CollectiveCall {
   }
 };
 
-/// A hash of an all-reduce, reduce, reduce-scatter or streamed broadcast inside one team, of
-/// kSignatureBits, or of a call of no elements of any collective. The highest 16 bits alone tell
-/// apart all types and operations of one count: multiples of the golden ratio lie far from each
-/// other.
+/// A hash of an all-reduce, reduce, reduce-scatter, or of a collective that is streamed inside one
+/// team, of kSignatureBits, or of a call of no elements of any collective. The highest 16 bits
+/// alone tell apart all types and operations of one count: multiples of the golden ratio lie far
+/// from each other.
 constexpr std::uint32_t all_reduce_signature(DataType type, ReduceOp op, std::uint64_t count,
                                              Algorithm algorithm,
                                              Collective collective = Collective::all_reduce,

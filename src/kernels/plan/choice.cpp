@@ -261,15 +261,16 @@ Result<Plan> choose_scatter_plan(const ChoiceTable& table, const Overrides& over
   return fit_plan(*entry, in_shares, backend, layout, layout.ranks, type, count);
 }
 
-Result<Plan> choose_broadcast_plan(const ChoiceTable& table, const Overrides& overrides,
-                                   Backend backend, const ScratchLayout& layout, DataType type,
-                                   std::uint64_t count) {
+Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
+                              const Overrides& overrides, Backend backend,
+                              const ScratchLayout& layout, DataType type, std::uint64_t count) {
   ORIEL_TRY(const TableEntry* entry,
             find_entry(table, backend, layout, DataType::f32, count * size_of(type)));
   // As floats, for a stream has no flags among its data.
   Overrides as_stream = overrides;
   as_stream.algorithm = name_of(Algorithm::stream);
-  const int owners = std::max(layout.ranks - 1, 1);
+  const bool spares_root = collective == Collective::broadcast && layout.ranks > 1;
+  const int owners = spares_root ? layout.ranks - 1 : layout.ranks;
   return fit_plan(*entry, as_stream, backend, layout, owners, type, count);
 }
 

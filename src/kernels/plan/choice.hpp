@@ -113,10 +113,11 @@ Result<Plan> choose_scatter_plan(const ChoiceTable& table, const Overrides& over
                                  Backend backend, const ScratchLayout& layout, DataType type,
                                  std::uint64_t count);
 
-/// Chooses likewise for a broadcast of `count` elements: a stream.
-Result<Plan> choose_broadcast_plan(const ChoiceTable& table, const Overrides& overrides,
-                                   Backend backend, const ScratchLayout& layout, DataType type,
-                                   std::uint64_t count);
+/// Chooses likewise for a broadcast, or an all-gather or all-to-all whose output has `count`
+/// elements: a stream.
+Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
+                              const Overrides& overrides, Backend backend,
+                              const ScratchLayout& layout, DataType type, std::uint64_t count);
 
 /// Which ranks own shares of a call: `count` of them from `first` on, to the right.
 struct Owners {
@@ -137,7 +138,8 @@ struct Split {
 };
 Split split_work(const Plan& plan, Backend backend, int owners, DataType type, std::uint64_t count);
 
-/// Does the same for a reduce-scatter of blocks of `block` elements: a block is a share.
+/// Does the same for a reduce-scatter, all-gather or all-to-all of blocks of `block` elements: a
+/// block is a share.
 Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64_t block);
 
 /// Bytes of a stream's chunks: on CPUs those of `plan`, on GPUs at most so many, and all about

@@ -35,8 +35,9 @@ struct KernelSet {
 namespace detail {
 /// An exchange, for all types. Takes one ExchangeArguments by value.
 const void* exchange_kernel_for(ExchangeForm form);
-/// A broadcast by a stream, for all types. Takes one AllReduceArguments by value.
-const void* broadcast_kernel_for(int ranks);
+/// A streamed broadcast, all-gather or all-to-all, for all types. Takes one AllReduceArguments by
+/// value.
+const void* copy_stream_kernel_for(Collective collective, int ranks);
 /// One for each type, in all_reduce_<type>.cu.
 KernelSet kernel_set_i8();
 KernelSet kernel_set_u8();

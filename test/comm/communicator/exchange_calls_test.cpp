@@ -141,6 +141,29 @@ void broadcast_from_all(Players& players) {
   players.destroy(comms);
 }
 
+/// Brings blocks of several parts to all ranks, and looks at what has come.
+void exchange_blocks(Players& players) {
+  auto comms = players.init();
+  constexpr std::size_t kBlock = 100'003;
+  const auto element = [](std::size_t rank, std::size_t i) { return rank << 32 | i; };
+  const auto me = static_cast<std::size_t>(players.first());
+  const std::size_t all = kBlock * static_cast<std::size_t>(players.size());
+  std::vector<std::uint64_t> sent(all), received(all);
+  for (std::size_t i = 0; i < all; ++i) sent[i] = element(me, i);
+  require(ncclAllGather(sent.data(), received.data(), kBlock, ncclUint64, comms[0], nullptr),
+          "ncclAllGather");
+  for (std::size_t i = 0; i < all; ++i) {
+    require(received[i] == element(i / kBlock, i % kBlock), fmt::format("gathered {}", i));
+  }
+  require(ncclAlltoAll(sent.data(), received.data(), kBlock, ncclUint64, comms[0], nullptr),
+          "ncclAlltoAll");
+  for (std::size_t i = 0; i < all; ++i) {
+    require(received[i] == element(i / kBlock, me * kBlock + i % kBlock),
+            fmt::format("received {}", i));
+  }
+  players.destroy(comms);
+}
+
 }  // namespace
 
 TEST_CASE("a broadcast of several parts reaches every rank of every node, from any root",
@@ -151,10 +174,11 @@ TEST_CASE("a broadcast of several parts reaches every rank of every node, from a
   }));
 }
 
-TEST_CASE("a broadcast of CPU ranks may be forced to go in streams", "[req:5.9]") {
+TEST_CASE("copies of CPU ranks may be forced to go in streams", "[req:5.9]") {
   const int ranks = GENERATE(2, 3);
   const Environment forced(Variables{{"ORIEL_ALGORITHM", "stream"}});
   check_all_ok(play(Cast::processes, ranks, broadcast_from_all));
+  check_all_ok(play(Cast::processes, ranks, exchange_blocks));
 }
 
 }  // namespace oriel::test

@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/algorithms/lines.hpp"
+#include "kernels/algorithms/places.hpp"
+
+namespace oriel::kernels {
+
+/// What the streams have in common. Each rank owns a share of the elements; a group (a CTA, a
+/// sub-CTA or a CPU thread) has a part of every share, and goes through it in chunks. After each
+/// step it raises one flag at every other rank. Steps and chunks are counted over all calls.
+template <class Group>
+class StreamSteps {
+ public:
+  ORIEL_DEVICE_FN StreamSteps(const AllReduceArguments& arguments, GridPlace place,
+                              std::uint64_t element_bytes)
+      : arguments_(arguments), places_(arguments, place.cta), element_bytes_(element_bytes) {
+    // Multiples of the golden ratio, modulo 1, divide any number of CTAs evenly; without a
+    // division.
+    const std::uint32_t turn = place.cta * 40503u & 0xffffu;
+    first_peer_ = arguments.rank + 1 +
+                  static_cast<int>(turn * static_cast<std::uint32_t>(arguments.ranks - 1) >> 16);
+    if (first_peer_ >= arguments.ranks) first_peer_ -= arguments.ranks;
+    begin_ = smaller(place.cta * arguments.part, arguments.share);
+    end_ = smaller(begin_ + arguments.part, arguments.share);
+    chunk_ = arguments.stream.chunk_bytes / element_bytes_;
+    chunks_ = static_cast<std::uint32_t>((end_ - begin_ + chunk_ - 1) / chunk_);
+  }
+
+  /// How many chunks the group has of each share; the same on all ranks.
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t chunks() const { return chunks_; }
+  [[nodiscard]] ORIEL_DEVICE_FN const Places& places() const { return places_; }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t element_bytes() const { return element_bytes_; }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t greeting() const { return greeting_; }
+
+  /// Reads where the rings and flags stand. Behind grid_dependency_wait().
+  ORIEL_DEVICE_FN void begin() {
+    const CtaCounters* counters = places_.counters();
+    ring_base_ = device::Memory::load<device::Order::weak>(&counters->chunk);
+    step_base_ = device::Memory::load<device::Order::weak>(&counters->step);
+    greeting_ = device::Memory::load<device::Order::weak>(&counters->greeting);
+  }
+  /// Notes where they stand after a call of `steps` steps. All threads have read the counters.
+  ORIEL_DEVICE_FN void finish(std::uint32_t steps) {
+    if (Group::rank() != 0) return;
+    CtaCounters* const mine = places_.counters();
+    // Between calls the rings are empty. The count must not wrap inside one: where depth is no
+    // power of two, neighbouring chunks would share a slot.
+    const std::uint32_t chunk = ring_base_ + chunks_;
+    device::Memory::store<device::Order::weak>(&mine->chunk, chunk >> 31 != 0 ? 0u : chunk);
+    device::Memory::store<device::Order::weak>(&mine->step, step_base_ + steps);
+    device::Memory::store<device::Order::weak>(&mine->greeting, greeting_ + 1);
+  }
+
+  /// First element of chunk `i` of `owner`'s share, and how many it has: the last shares are short,
+  /// and those of ranks that own nothing lie behind the end.
+  struct Span {
+    std::uint64_t first;
+    std::uint64_t count;
+  };
+  [[nodiscard]] ORIEL_DEVICE_FN Span span(int owner, std::uint32_t i) const {
+    const std::uint64_t from = begin_ + i * chunk_;
+    const std::uint64_t to = smaller(from + chunk_, end_);
+    int place = owner - arguments_.stream.first_owner;
+    if (place < 0) place += arguments_.ranks;
+    const std::uint64_t share = static_cast<std::uint64_t>(place) * arguments_.share;
+    const std::uint64_t first = smaller(share + from, arguments_.count);
+    return {first, smaller(share + to, arguments_.count) - first};
+  }
+
+  /// Each CTA begins with another peer, so that a rank always sends to all of them at once. If all
+  /// its CTAs went to one peer after the other, ranks that began at different times would meet at
+  /// one receiver, while other links are idle (docs/performance.md).
+  template <class Action>
+  ORIEL_DEVICE_FN void for_each_peer(const Action& action) const {
+    int rank = first_peer_;
+    for (int i = 1; i < arguments_.ranks; ++i) {
+      action(rank);
+      rank = next(rank);
+      if (rank == arguments_.rank) rank = next(rank);
+    }
+  }
+
+  /// The slot of chunk `i` in a ring of `owner`'s, for what is to or from `other`.
+  [[nodiscard]] ORIEL_DEVICE_FN std::byte* ring(int owner, Ring ring, std::uint32_t i,
+                                                int other) const {
+    return places_.ring(owner, ring, ring_base_ + i, other);
+  }
+  /// A part of a rank's output, where that lies at the offset at which this rank's does.
+  [[nodiscard]] ORIEL_DEVICE_FN std::byte* output_at(int rank, const Span& part) const {
+    return places_.slot(rank, arguments_.output_offset + part.first * element_bytes_);
+  }
+
+  /// Tells all ranks that what this group has stored up to `step` is there.
+  ORIEL_DEVICE_FN void raise(std::uint32_t step) {
+    Group::sync();
+    for (int rank = static_cast<int>(Group::rank()); rank < arguments_.ranks;
+         rank += static_cast<int>(Group::size())) {
+      if (rank == arguments_.rank) continue;
+      device::Memory::store<device::Order::release>(places_.flag(rank, arguments_.rank),
+                                                    step_base_ + step + 1);
+    }
+#if !ORIEL_DEVICE_CODE
+    device::ring_fence();
+    for_each_peer([&](int rank) { device::ring_fenced(places_.doorbell(rank)); });
+#endif
+  }
+
+  /// Waits until all chosen ranks have done `step`. False, for all threads of the group, if the
+  /// wait was given up.
+  template <class Chosen>
+  [[nodiscard]] ORIEL_DEVICE_FN bool wait_for(std::uint32_t step, const Chosen& chosen) {
+    const std::uint32_t goal = step_base_ + step + 1;
+    bool alive = true;
+    for (int rank = static_cast<int>(Group::rank()); rank < arguments_.ranks && alive;
+         rank += static_cast<int>(Group::size())) {
+      if (rank == arguments_.rank || !chosen(rank)) continue;
+      const std::uint32_t* flag = places_.flag(arguments_.rank, rank);
+      const auto reached = [&] {
+        const auto value = device::Memory::load<device::Order::acquire>(flag);
+        return static_cast<std::int32_t>(value - goal) >= 0;
+      };
+      alive =
+          device::wait_until(reached, arguments_.wait, {rank, goal}) == device::WaitOutcome::ready;
+    }
+    return !Group::any(!alive);
+  }
+
+ private:
+  ORIEL_DEVICE_FN int next(int rank) const {
+    return rank + 1 < arguments_.ranks ? rank + 1 : 0;
+  }
+
+  const AllReduceArguments& arguments_;
+  Places places_;
+  std::uint64_t element_bytes_;
+  std::uint64_t begin_ = 0;
+  std::uint64_t end_ = 0;
+  std::uint64_t chunk_ = 0;
+  std::uint32_t chunks_ = 0;
+  int first_peer_ = 0;
+  std::uint32_t ring_base_ = 0;  // chunks of earlier calls: where the rings stand
+  std::uint32_t step_base_ = 0;  // steps of earlier calls: where the flags stand
+  std::uint32_t greeting_ = 0;   // calls so far
+};
+
+}  // namespace oriel::kernels
