@@ -48,23 +48,28 @@ function(oriel_add_module name)
 endfunction()
 
 # oriel_add_test(NAME SOURCES ... MODULES ... [PROGRAM program] [LABELS ...] [TIMEOUT seconds]
-#                [COST seconds] [LIBRARIES ...] [ONE_THREAD])
+#                [COST seconds] [LIBRARIES ...] [ONE_THREAD | PROCESSES | THREAD_CASES case ...])
 #   A test of ctest: a Catch2 program whose exit status is the result. A program that has nothing it
 #   could run on this machine exits with 77, which ctest counts as skipped. Tests of a folder that
 #   name the same PROGRAM are linked into one, which saves most of the time to compile and link them;
 #   each of them then runs the cases of its own SOURCES (Catch2's file names as tags). ctest begins
 #   with the tests of the greatest COST, so that none of the long ones is left over at the end.
-#   ONE_THREAD says that no threads share memory in the test or in what it tests; the thread
-#   sanitizer builds and runs only the other tests.
+#   ONE_THREAD says that no threads share memory in the test or in what it tests, PROCESSES that its
+#   ranks are processes, whose threads do what they do in other tests: the thread sanitizer neither
+#   builds nor runs the test. Where THREAD_CASES lists cases of a PROGRAM, as patterns of Catch2, it
+#   runs only these.
 function(oriel_add_test name)
-  cmake_parse_arguments(arg "ONE_THREAD" "TIMEOUT;COST;PROGRAM"
-    "SOURCES;CUDA_SOURCES;MODULES;LABELS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "ONE_THREAD;PROCESSES" "TIMEOUT;COST;PROGRAM"
+    "SOURCES;CUDA_SOURCES;MODULES;LABELS;LIBRARIES;THREAD_CASES" ${ARGN})
   if(ORIEL_HAVE_CUDA)
     list(APPEND arg_SOURCES ${arg_CUDA_SOURCES})
   endif()
-  if(arg_ONE_THREAD AND ORIEL_SANITIZE STREQUAL "thread")
-    add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo
-      "skipped: its threads share no memory, so there is nothing for the thread sanitizer")
+  if((arg_ONE_THREAD OR arg_PROCESSES) AND ORIEL_SANITIZE STREQUAL "thread")
+    set(reason "its threads share no memory, so there is nothing for the thread sanitizer")
+    if(arg_PROCESSES)
+      set(reason "its ranks are processes, whose threads other tests show to the thread sanitizer")
+    endif()
+    add_test(NAME ${name} COMMAND ${CMAKE_COMMAND} -E echo "skipped: ${reason}")
     set_tests_properties(${name} PROPERTIES SKIP_REGULAR_EXPRESSION "skipped"
       LABELS "${arg_LABELS}")
     return()
@@ -79,11 +84,19 @@ function(oriel_add_test name)
     set(filter "")
     foreach(source ${arg_SOURCES})
       cmake_path(GET source STEM stem)
-      if(stem MATCHES "_test$")
+      if(stem MATCHES "_test$" AND NOT (arg_THREAD_CASES AND ORIEL_SANITIZE STREQUAL "thread"))
         string(APPEND filter "[#${stem}],")
       endif()
     endforeach()
     set(command ${program} --filenames-as-tags "${filter}")
+    if(NOT filter)  # a pattern that no case has is an error
+      list(JOIN arg_THREAD_CASES "," filter)
+      set(warning NoTests)
+      if(Catch2_VERSION VERSION_GREATER_EQUAL 3)
+        set(warning UnmatchedTestSpec)
+      endif()
+      set(command ${program} --warn ${warning} "${filter}")
+    endif()
   endif()
   oriel_test_program(${program} "${arg_SOURCES}" "${arg_MODULES}" "${arg_LIBRARIES}")
   if(arg_PROGRAM)

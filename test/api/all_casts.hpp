@@ -8,9 +8,10 @@
 
 namespace oriel::test {
 
-/// Plays `body` with ranks as processes, and as threads of one.
+/// Plays `body` with ranks as threads of one process, and as processes.
 inline void on_all_casts(int size, const Body& body) {
-  for (const Cast cast : {Cast::processes, Cast::threads}) {
+  for (const Cast cast : kCasts) {
+    if (cast == Cast::group) continue;
     INFO(name_of(cast) << " x " << size);
     check_all_ok(play(cast, size, body));
   }

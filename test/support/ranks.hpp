@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "nccl.h"
 
 #include "boot/session/forked_ranks.hpp"
+#include "support/sanitized.hpp"
 
 /// Ranks of the C interface for tests: the same body runs as forked processes, as threads of one
 /// process, or as several communicators of one thread in groups.
@@ -23,7 +25,9 @@ namespace oriel::test {
 /// Who plays the ranks. In every cast the ranks live in forked children of the test, so that a rank
 /// that hangs can be killed and no state is left in the test's own process.
 enum class Cast { processes, threads, group };
-inline constexpr Cast kCasts[] = {Cast::processes, Cast::threads, Cast::group};
+inline constexpr Cast kAllCasts[] = {Cast::threads, Cast::group, Cast::processes};
+/// The thread sanitizer sees nothing of what processes share.
+inline constexpr std::span kCasts(kAllCasts, kThreadSanitized ? 2 : 3);
 const char* name_of(Cast cast);
 
 using Variables = std::vector<std::pair<std::string, std::string>>;

@@ -86,7 +86,7 @@ void walk_with(const Variables& settings, long stride, bool by_fabric) {
 
 // Every call: ORIEL_TEST_STRIDE=1.
 TEST_CASE("whichever system call fails while queues are made, all ranks agree", "[req:3.15]") {
-  walk_with({}, number_from("ORIEL_TEST_STRIDE", kSanitized ? 11 : 5), false);
+  walk_with({}, number_from("ORIEL_TEST_STRIDE", kSanitized ? 23 : 5), false);
 }
 
 TEST_CASE("whichever system call fails while queues with backups are made, all ranks agree",
@@ -100,7 +100,7 @@ TEST_CASE("whichever system call fails while queues with backups are made, all r
   walk_with({{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
              {"ORIEL_WIRE", "fabric"},
              {"ORIEL_PATHS", "lo,lo"}},
-            number_from("ORIEL_TEST_STRIDE", kSanitized ? 61 : 31), true);
+            number_from("ORIEL_TEST_STRIDE", kSanitized ? 97 : 31), true);
 }
 
 }  // namespace oriel::test

@@ -98,7 +98,7 @@ TEST_CASE("a slow NIC is not failed over, a stopped one is", "[req:3.14][F2]") {
 
 TEST_CASE("the backup fails while the queue is on its way there: on to the third path",
           "[req:3.14][F5]") {
-  for (int steps = 0; steps < 30; steps += oriel::test::kSanitized ? 7 : 2) {
+  for (int steps = 0; steps < 30; steps += oriel::test::kSanitized ? 10 : 2) {
     FailoverPair::Options options;
     options.paths = 3;
     FailoverPair pair(options);
