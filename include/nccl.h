@@ -262,9 +262,12 @@ ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 
 /// Completes what was enqueued on this communicator; only queries, ncclCommDestroy and
 /// ncclCommAbort may follow. Local: waits for no call of another rank, only for this rank's own
-/// work, so the ranks of several communicators may end them in any order. Blocking; a non-blocking
-/// communicator is in progress until then. A later call of another rank that needs this one is
-/// ncclRemoteError there. In a group that is refused nothing is finalized.
+/// work, so the ranks of several communicators may end them in any order. Among nodes it waits for
+/// at most 5 seconds until other ranks have taken what they were sent; the rest is under way, and
+/// ncclCommDestroy waits for it again. Blocking; a non-blocking communicator is in progress until
+/// then. A later call of another rank that needs this one is ncclRemoteError there, and may become
+/// this rank's asynchronous error. A group that ncclGroupEnd refuses finalizes nothing; one of
+/// which a call fails goes on with its finalizations.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
 
@@ -349,7 +352,8 @@ const char* pncclGetErrorString(ncclResult_t result);
 /// The last error in words: what was attempted, the first cause, the rank it came from, and what to
 /// do. The error that has made `comm` unusable if there is one, else the last error that a call of
 /// this thread returned or ncclCommGetAsyncError stored; `comm` may be null. Never null, empty if
-/// there was none; valid until this thread's next failing call or next call of this function.
+/// there was none; valid until this thread's next failing call, or next call of this function or
+/// of ncclCommGetAsyncError.
 const char* ncclGetLastError(ncclComm_t comm);
 const char* pncclGetLastError(ncclComm_t comm);
 
@@ -547,7 +551,7 @@ ncclResult_t pncclGroupStart(void);
 /// captured are refused. As collective and as blocking as the calls inside.
 /// If a call inside that belongs to the group was refused, nothing but ends of handles is carried
 /// out (a failed query, allocation or destruction inside does not count): ranks that the group was
-/// to start, register or finalize tell their other ranks, which get the same error; other ranks of
+/// to start or register tell their other ranks, which get the same error; other ranks of
 /// its collectives are not told and wait for this one, as they do for a rank that has not called.
 /// All collectives of a group are checked before the first begins.
 ncclResult_t ncclGroupEnd(void);

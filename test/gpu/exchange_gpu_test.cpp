@@ -206,8 +206,8 @@ void send_to_all(Players& players) {
 
 /// Few calls where processes take turns on a GPU, each of which takes milliseconds.
 std::vector<std::size_t> counts_of(Cast cast, int ranks) {
-  if (cast == Cast::processes && ranks > kGpus) return {1, 5'000, 300'001};
-  return {1, 3, 777, 5'000, 65'536, 300'001, 2'000'003};
+  if (cast == Cast::processes && ranks > kGpus) return {0, 1, 5'000, 131'072, 262'144, 300'001};
+  return {0, 1, 3, 777, 5'000, 65'536, 131'072, 262'144, 300'001, 2'000'003};
 }
 
 }  // namespace

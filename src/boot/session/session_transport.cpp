@@ -92,8 +92,8 @@ Task<Result<Bytes>> SessionTransport::receive(int peer) {
       // Others may tell of its departure before its last message has come.
       if (link->ended()) {
         co_return peers_->fail(
-            has_left_error(peer).with_hint("destroy a communicator only after its last collective "
-                                           "call"));
+            has_left_error(peer).with_hint("finalize or destroy a communicator only after its last "
+                                           "collective call"));
       }
     }
     std::string waiting_for = fmt::format("a message from rank {}", peer);

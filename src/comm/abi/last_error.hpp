@@ -10,7 +10,7 @@ namespace oriel::comm {
 
 /// Remembers `error` as the calling thread's last one and logs it as a warning.
 void remember_error(const Error& error);
-/// The same for an error that has been logged where it came up.
+/// Remembers `error`, which has been logged where it came up, without logging it again.
 void remember_known_error(const Error& error);
 
 /// The text of the calling thread's last error, empty if there was none. Valid until this thread's

@@ -182,7 +182,7 @@ void Communicator::peer_lost(Error error) {
 }
 
 void Communicator::peer_left(int rank) {
-  Log(this->rank()).trace("rank {} has destroyed its communicator", rank);
+  Log(this->rank()).trace("rank {} has finalized or destroyed its communicator", rank);
 }
 
 std::optional<Error> Communicator::given_up() const {

@@ -117,8 +117,8 @@ void Communicator::watch_stall(TimePoint now) {
   if (session_->has_left(culprit) && ++stall_.ticks_since_left >= kTicksToArrive) {
     return give_up(
         Error(ErrorCode::remote,
-              fmt::format("rank {} has destroyed its communicator, while rank {} waits for it in a "
-                          "collective, a send or a receive",
+              fmt::format("rank {} has finalized or destroyed its communicator, while rank {} "
+                          "waits for it in a collective, a send or a receive",
                           culprit, rank()))
             .with_origin(culprit)
             .with_hint("all ranks make the same calls, and both ends those that match, before they "

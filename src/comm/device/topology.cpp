@@ -51,6 +51,13 @@ void conclude(Topology& topology, int most_gpus) {
   topology.paths = topo::RankPaths(topology.infos);
 }
 
+// ORIEL_P2P_DISABLE holds for all ranks of a communicator.
+void keep_all_apart_if_one_asks(std::vector<topo::RankInfo>& infos) {
+  const auto asks = [](const topo::RankInfo& info) { return info.keeps_apart; };
+  if (std::none_of(infos.begin(), infos.end(), asks)) return;
+  for (topo::RankInfo& info : infos) info.keeps_apart = info.kind == topo::DeviceKind::cuda;
+}
+
 }  // namespace
 
 Result<Topology> make_topology(const std::vector<Bytes>& messages, int most_gpus) {
@@ -61,6 +68,7 @@ Result<Topology> make_topology(const std::vector<Bytes>& messages, int most_gpus
     if (!info.ok()) return std::move(info).error().with_origin(static_cast<int>(rank));
     topology.infos.push_back(std::move(info).value());
   }
+  keep_all_apart_if_one_asks(topology.infos);
   conclude(topology, most_gpus);
   return topology;
 }

@@ -46,8 +46,8 @@ class StreamBlocks {
 
  private:
   ORIEL_DEVICE_FN bool direct(int rank) const { return ((direct_ >> rank) & 1) != 0; }
-  /// Whether this rank stores into all outputs. The same on all ranks: all outputs then lie at one
-  /// offset.
+  /// Returns whether this rank stores into all outputs. It is the same on all ranks: the outputs
+  /// then lie at one offset.
   ORIEL_DEVICE_FN bool is_straight() const {
     const std::uint64_t all = (std::uint64_t{2} << (arguments_.ranks - 1)) - 1;
     return (direct_ | std::uint64_t{1} << arguments_.rank) == all;

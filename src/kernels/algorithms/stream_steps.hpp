@@ -9,9 +9,9 @@
 
 namespace oriel::kernels {
 
-/// What the streams have in common. Each rank owns a share of the elements; a group (a CTA, a
-/// sub-CTA or a CPU thread) has a part of every share, and goes through it in chunks. After each
-/// step it raises one flag at every other rank. Steps and chunks are counted over all calls.
+/// Divides the work of a stream, raises its flags and waits for them. Each rank owns a share of the
+/// elements; a group (a CTA, a sub-CTA or a CPU thread) has a part of every share, and goes through
+/// it in chunks. After each step it raises one flag at every other rank. Counts go over all calls.
 template <class Group>
 class StreamSteps {
  public:

@@ -9,8 +9,8 @@
 
 namespace oriel::kernels::detail {
 
-/// Moves the elements of a collective that copies with all threads of a group. As CudaMover, but it
-/// knows only how long an element is.
+/// Moves the elements of a collective that copies, with all threads of a group. Has the functions
+/// of CudaMover that streams call, and knows only how long an element is.
 template <class Group, int kMostRanks>
 class CudaCopyMover {
  public:

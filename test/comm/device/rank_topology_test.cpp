@@ -59,6 +59,23 @@ struct TemporaryPath {
 
 }  // namespace
 
+TEST_CASE("one rank that keeps apart decides for all", "[req:5.13]") {
+  for (const int asking : {-1, 0, 2}) {
+    std::vector<Bytes> messages;
+    for (int rank = 0; rank < 3; ++rank) {
+      topo::RankInfo info = on_host(rank);
+      info.kind = topo::DeviceKind::cuda;
+      info.device = rank;
+      info.uuid[0] = static_cast<std::byte>(rank + 1);
+      info.keeps_apart = rank == asking;
+      messages.push_back(topo::encode(info));
+    }
+    const auto made = comm::make_topology(messages, 8);
+    REQUIRE(made.ok());
+    CHECK(made->teams.members.size() == (asking < 0 ? 1 : 3));
+  }
+}
+
 TEST_CASE("a rank that makes something else of it is named in everybody's error", "[req:2.6]") {
   constexpr int kSize = 7;
   constexpr int kOdd = 4;

@@ -150,7 +150,8 @@ class Ranks {
         for (std::size_t i = 0; i < input.size(); ++i) input[i] = sent(me, i);
         std::fill_n(output, shape.count, std::uint16_t{0xeeee});
         std::uint16_t* const from = shape.in_place ? output + me * shape.block : input.data();
-        if (shape.block != 0 || rank == shape.root) std::copy(input.begin(), input.end(), from);
+        const bool sends = shape.block != 0 || rank == shape.root;
+        if (sends && shape.in_place) std::copy(input.begin(), input.end(), from);
         if (rank == ranks_ - 1) std::this_thread::sleep_for(shape.lateness);
         AllReduceArguments arguments = arguments_for(rank, DataType::f16, shape);
         arguments.block = 0;
