@@ -22,9 +22,6 @@ endif()
 # it takes half of the time.
 option(ORIEL_UNITY "Compile the files of a module a few together" OFF)
 set(ORIEL_UNITY_FILES 40)  # one file of 28 takes a fifth less than two of 14, and 2 GB at most
-if(ORIEL_UNITY)  # gcc looks for garbage less often in files that large: a twentieth of its time
-  add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=1000000>)
-endif()
 set(CMAKE_PCH_WARN_INVALID OFF)  # files with flags of their own do without
 set(ORIEL_COMMON_HEADERS <algorithm> <array> <chrono> <functional> <map> <memory> <mutex> <optional>
   <string> <string_view> <thread> <vector> <fmt/format.h>)
