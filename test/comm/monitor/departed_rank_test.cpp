@@ -126,7 +126,7 @@ void call_until_one_leaves(std::unique_ptr<Member> self, int rank, int leaver, s
   const auto is_said = [&](const char* what) {
     return text.find(fmt::format("rank {} has {} ", leaver, what)) != std::string::npos;
   };
-  test::require(is_said("destroyed its") || is_said("left the"), text);
+  test::require(is_said("finalized or destroyed its") || is_said("left the"), text);
 }
 
 /// Each of them loses one of its ranks while the others are in the next call, or on their way.
