@@ -86,12 +86,16 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(["<])([^">]+)[">]', re.M)
 COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 STANDARD = re.compile(r"\bstd::(\w+)")
 FORMAT = re.compile(r"\bfmt::\w+")
-# Types of two words at least, and the shorter ones that modules share.
-TYPE = re.compile(r"\b(?:[A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+|"
-                  r"Deadline|Fd|Log|Result|Status|Task)\b")
+# Types of two words at least, and the shorter ones that one header alone defines.
+TYPE = re.compile(r"\b[A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+\b")
+SHORT_TYPE = re.compile(r"(?<![.>\w])(?<!->)[A-Z][a-z0-9]+\b(?!::)")
 DEFINED = re.compile(r"\b(?:class|struct|enum class|enum|union|using|concept)\s+"
                      r"(?:\[\[\w+\]\]\s+|alignas\([^)]*\)\s+|ORIEL_\w+\s+)*([A-Z]\w+)")
 # Namespaces are not indented, so what begins a line belongs to one.
+SHORT_DEFINED = re.compile(r"^(?:template\s*<[^>]*>\s*)?(?:class|struct|enum class|enum|union|using)\s+"
+                           r"(?:\[\[\w+\]\]\s+|alignas\([^)]*\)\s+)*([A-Z][a-z0-9]+)\b", re.M)
+# Also nested types, forward declarations and the parameters of templates.
+ANY_SHORT = re.compile(r"\b(?:class|struct|enum|union|using|typename)\s+([A-Z][a-z0-9]+)\b")
 FUNCTION = re.compile(r"^(?![#}/])(?!return\b)[\w:<>,&* \[\]]*[\w>&*] [&*]?(\w+)\(", re.M)
 # Of two words, and the shortest that modules share.
 CALL = re.compile(r"(?<![\w.>:])(?:(?!std::|fmt::)[a-z]\w*::)*(\w+_\w+|sys|log|cuda)\(")
@@ -121,6 +125,9 @@ class Tree:
             code = COMMENT_OR_TEXT.sub(" ", INCLUDE.sub(" ", text))
             self.code[path.resolve()] = code
         self.types = self.where(DEFINED)
+        every = self.where(ANY_SHORT)
+        self.short_types = {name: places for name, places in self.where(SHORT_DEFINED).items()
+                            if len(every.get(name, places)) == 1}
         self.functions = self.where(FUNCTION)
         self.macros = self.where(MACRO_DEFINED)
         self.calls = {path: set(CALL.findall(code)) for path, code in self.code.items()}
@@ -164,6 +171,7 @@ def check(root):
                 findings.append(f"{name}: std::{word} without <{header}>")
         here = set().union(*(tree.calls.get(file, ()) for file in ours - {path}))
         for words, known in ((set(TYPE.findall(code)), tree.types),
+                             (set(SHORT_TYPE.findall(code)), tree.short_types),
                              (set(MACRO.findall(code)), tree.macros),
                              (tree.calls[path] - here, tree.functions)):
             for word in sorted(words):
@@ -188,6 +196,9 @@ PLANTS = [
      "src/base/a.cpp: std::vector without <vector>"),
     ({**CLEAN, "src/base/a.cpp": '#include "base/bag.hpp"\nint f(OtherBag) { return 1; }\n'},
      "src/base/a.cpp: OtherBag without src/base/other.hpp"),
+    ({**CLEAN, "src/base/fruit.hpp": "enum class Fruit : int { apple };\n",
+      "src/base/a.hpp": "int price_of(Fruit fruit);\n"},
+     "src/base/a.hpp: Fruit without src/base/fruit.hpp"),
     ({**CLEAN, "src/base/try.hpp": "#define ORIEL_TRY(x) x\n",
       "src/base/a.cpp": "int f(int x) { return ORIEL_TRY(x); }\n"},
      "src/base/a.cpp: ORIEL_TRY without src/base/try.hpp"),

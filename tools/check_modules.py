@@ -33,7 +33,7 @@ FOLDERS = {
     "window": ["registration", "mapping", "memory", "exchange"],
     "net": ["mlx5", "failover", "process", "soft", "fabric", "wire", "copy", "queue"],
     "kernels": ["cuda", "host", "algorithms", "plan", "loops"],
-    "comm": ["abi", "group", "communicator", "network", "keys", "paths", "device", "monitor"],
+    "comm": ["abi", "group", "communicator", "request", "network", "keys", "paths", "device", "monitor"],
 }
 # Folders below test/<module> that are no folder of the module.
 TEST_FOLDERS = {"support", "fixtures", "captured"}

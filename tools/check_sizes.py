@@ -31,8 +31,6 @@ LARGE_CLASSES = {
     "src/base/settings.hpp:Settings": (25, 27, "one member for each setting"),
     "src/boot/session/rendezvous.hpp:Rendezvous": (
         25, 17, "who has come, what each brought and what is left to send, in one state"),
-    "src/comm/communicator/rank_communicator.hpp:Communicator": (
-        72, 35, "every call ends here; the call path is to be split from what it runs on"),
     "src/kernels/algorithms/hierarchy.hpp:Hierarchy": (
         33, 15, "the walk of a unit in one kernel; the kernels are to be rewritten"),
     "src/kernels/plan/arguments.hpp:AllReduceArguments": (25, 25, "what a kernel is handed, by value"),

@@ -9,7 +9,7 @@
 
 #include "oriel/error.hpp"
 
-#include "comm/communicator/flight_recorder.hpp"
+#include "comm/request/flight_recorder.hpp"
 
 namespace oriel::tools {
 

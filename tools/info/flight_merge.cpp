@@ -13,7 +13,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
-#include "comm/communicator/call_text.hpp"
+#include "comm/request/call_text.hpp"
 
 namespace oriel::tools {
 namespace {

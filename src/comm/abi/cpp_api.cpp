@@ -339,7 +339,7 @@ Status Communicator::all_reduce(const AllReduceArguments& arguments) {
   const auto call = [&]() -> Status {
     ORIEL_CHECK(impl_->check_open());
     ORIEL_TRY(const auto request, read_reduction(arguments));
-    return impl_->communicator->collective(request);
+    return impl_->communicator->calls().collective(request);
   };
   return guard("oriel::Communicator::all_reduce", call, impl_->handle);
 }
@@ -349,7 +349,7 @@ Status Communicator::all_gather(const AllGatherArguments& arguments) {
     ORIEL_CHECK(impl_->check_open());
     ORIEL_TRY(auto request, read_collective(arguments));
     request.collective = kernels::Collective::all_gather;
-    return impl_->communicator->collective(request);
+    return impl_->communicator->calls().collective(request);
   };
   return guard("oriel::Communicator::all_gather", call, impl_->handle);
 }
@@ -359,7 +359,7 @@ Status Communicator::reduce_scatter(const ReduceScatterArguments& arguments) {
     ORIEL_CHECK(impl_->check_open());
     ORIEL_TRY(auto request, read_reduction(arguments));
     request.collective = kernels::Collective::reduce_scatter;
-    return impl_->communicator->collective(request);
+    return impl_->communicator->calls().collective(request);
   };
   return guard("oriel::Communicator::reduce_scatter", call, impl_->handle);
 }

@@ -9,10 +9,10 @@
 
 #include "base/try.hpp"
 #include "comm/abi/abi_entry.hpp"
-#include "comm/communicator/call_request.hpp"
 #include "comm/group/call_jobs.hpp"
 #include "comm/group/comm_entry.hpp"
 #include "comm/group/group_call.hpp"
+#include "comm/request/call_request.hpp"
 
 /// NCCL's calls that move data.
 namespace oriel::comm {
@@ -43,7 +43,7 @@ Status collective(CollectiveRequest&& request, ncclDataType_t type, ncclRedOp_t 
   ORIEL_CHECK(read_operation(*entry, op, request));
   ThreadGroup& group = ThreadGroup::current();
   if (Communicator* const started = entry->started(); started != nullptr && !group.open()) {
-    return started->collective(request);
+    return started->calls().collective(request);
   }
   ORIEL_TRY(auto communicator, entry->communicator());
   return group.submit(CollectiveJob{{std::move(entry), std::move(communicator)}, request});

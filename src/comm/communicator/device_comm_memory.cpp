@@ -17,6 +17,8 @@
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "comm/communicator/rank_communicator.hpp"
+#include "comm/communicator/teams_network.hpp"
+#include "comm/communicator/wait_control.hpp"
 
 namespace oriel::comm {
 namespace {
@@ -81,10 +83,10 @@ DeviceCommMemory::DeviceCommMemory(DeviceCommMemory&& other) noexcept
 
 DeviceCommMemory::~DeviceCommMemory() {
   if (memory_ == nullptr || forks_ != fork_count()) return;
-  if (has_doorbell_) communicator_->network_->remove_doorbell(*view_.wait.doorbell);
+  if (has_doorbell_) communicator_->parts_.network->remove_doorbell(*view_.wait.doorbell);
   Status released;
-  if (handle_ != nullptr) released = communicator_->windows_->deregister(handle_);
-  Status freed = communicator_->device_->memory().free(memory_);
+  if (handle_ != nullptr) released = communicator_->parts_.windows->deregister(handle_);
+  Status freed = communicator_->parts_.device->memory().free(memory_);
   for (const Status* status : {&released, &freed}) {
     if (!status->ok()) Log(communicator_->rank()).warn("{}", status->error().to_string());
   }
@@ -93,13 +95,13 @@ DeviceCommMemory::~DeviceCommMemory() {
 Task<Status> DeviceCommMemory::prepare(EventLoop& loop, DeviceCommRequest request,
                                        Deadline deadline) {
   ORIEL_CO_CHECK(check_request(request));
-  const auto& facts = communicator_->team_facts_;
+  const auto& facts = communicator_->parts_.team_facts;
   const auto lsa_size = static_cast<std::int32_t>(facts.members.size());
   const auto ranks = std::as_bytes(std::span(facts.members));
   std::vector<std::byte> table(ranks.begin(), ranks.end());
   lay_out(request);
 
-  auto& device = *communicator_->device_;
+  auto& device = *communicator_->parts_.device;
   ORIEL_CO_TRY(memory_, co_await device.make_control(loop, layout_.total_bytes, layout_.ranks,
                                                      std::move(table), deadline));
   view_.world_rank = facts.world_rank;
@@ -124,10 +126,11 @@ void DeviceCommMemory::lay_out(const DeviceCommRequest& request) {
   const auto world_size = static_cast<std::uint64_t>(communicator_->size());
   layout_.ranks = round_up(layout_.doorbell + sizeof(device::Doorbell), 64);
   // Windows have one size on all ranks: that which the largest team needs.
-  const auto largest = static_cast<std::uint64_t>(communicator_->largest_team_);
+  const auto largest = static_cast<std::uint64_t>(communicator_->parts_.largest_team);
   layout_.barrier = round_up(layout_.ranks + largest * sizeof(std::int32_t), 64);
-  layout_.signals = layout_.barrier + device::LsaBarrierLayout::bytes_needed(
-                                          communicator_->largest_team_, request.barrier_slots);
+  layout_.signals =
+      layout_.barrier + device::LsaBarrierLayout::bytes_needed(communicator_->parts_.largest_team,
+                                                               request.barrier_slots);
   layout_.counters = round_up(layout_.signals + request.signals * sizeof(device::SignalWords), 64);
   layout_.world_barrier =
       round_up(layout_.counters + request.counters * world_size * sizeof(std::uint64_t), 64);
@@ -142,22 +145,22 @@ void DeviceCommMemory::show(char* control_base, std::uint32_t stride_4g) {
   view_.control_stride_4g = stride_4g;
   view_.lsa_world_ranks =
       reinterpret_cast<const std::int32_t*>(view_.control(view_.lsa_rank, layout_.ranks));
-  view_.wait = communicator_->wait_control(view_.control(view_.lsa_rank, layout_.doorbell));
+  view_.wait = wait_control(communicator_->parts_, view_.control(view_.lsa_rank, layout_.doorbell));
   const device::WindowView window = communicator_->window_view(handle_);
   view_.lsa_index_of = window.lsa_index_of;
-  if (!world_ || communicator_->network_ == nullptr) return;
-  view_.network = communicator_->network_->kernel_view();
+  if (!world_ || communicator_->parts_.network == nullptr) return;
+  view_.network = communicator_->parts_.network->kernel_view();
   view_.control_network = window.network;
   if (view_.wait.doorbell == nullptr) return;  // kernels of GPUs do not sleep
-  communicator_->network_->add_doorbell(*view_.wait.doorbell);
+  communicator_->parts_.network->add_doorbell(*view_.wait.doorbell);
   has_doorbell_ = true;
 }
 
 Task<Result<DeviceCommMemory>> Communicator::build_device_comm(EventLoop& loop,
                                                                DeviceCommRequest request) {
   ORIEL_CO_CHECK(check_usable());
-  const Deadline deadline = Deadline::after(settings_->timeout, loop.clock());
-  ORIEL_CO_TRY(const auto activity, session_->activate(loop, deadline));
+  const Deadline deadline = Deadline::after(parts_.settings->timeout, loop.clock());
+  ORIEL_CO_TRY(const auto activity, parts_.session->activate(loop, deadline));
   DeviceCommMemory made(shared_from_this());
   Status local = co_await made.prepare(loop, request, deadline);
   std::vector<boot::AgreedField> fields = {
@@ -165,16 +168,16 @@ Task<Result<DeviceCommMemory>> Communicator::build_device_comm(EventLoop& loop,
       {"the number of signals (signals)", request.signals},
       {"the number of counters (counters)", request.counters},
       {"whether all nodes are to be reached (world)", request.world ? 1u : 0u}};
-  ORIEL_CO_CHECK(co_await session_->world().agree(boot::Operation::control_window, std::move(local),
-                                                  std::move(fields)));
+  ORIEL_CO_CHECK(co_await parts_.session->world().agree(boot::Operation::control_window,
+                                                        std::move(local), std::move(fields)));
 
-  if (request.world) ORIEL_CO_CHECK(co_await make_network(loop, deadline));
+  if (request.world) ORIEL_CO_CHECK(co_await make_network(loop, parts_, deadline));
 
-  std::optional<OwnWords> signals(std::in_place, network_windows_.get(), made.memory_);
+  std::optional<OwnWords> signals(std::in_place, parts_.network_windows.get(), made.memory_);
   std::vector<window::WindowRequest> requests;
   requests.push_back({made.memory_, made.layout_.total_bytes, window::kWindowFlagsKnown});
-  auto registered = co_await windows_->register_batch(loop, boot::Operation::control_window,
-                                                      std::move(requests), deadline);
+  auto registered = co_await parts_.windows->register_batch(loop, boot::Operation::control_window,
+                                                            std::move(requests), deadline);
   signals.reset();
   if (!registered.ok()) {
     co_return std::move(registered).error().with_context("making a device communicator");
@@ -182,7 +185,7 @@ Task<Result<DeviceCommMemory>> Communicator::build_device_comm(EventLoop& loop,
   const window::RegisteredWindow& control = registered.value().front();
   made.handle_ = control.handle;
   made.show(reinterpret_cast<char*>(control.flat_base),
-            static_cast<std::uint32_t>(slot_bytes_ >> 32));
+            static_cast<std::uint32_t>(parts_.slot_bytes >> 32));
   co_return std::move(made);
 }
 

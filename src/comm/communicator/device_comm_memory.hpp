@@ -27,7 +27,7 @@ struct DeviceCommRequest {
 
 /// Control memory for kernels of a user's: barrier slots, a doorbell, signals, counters and the
 /// team's ranks, in a window beside the library's own. Kernels wait with the communicator's
-/// notices, so its abort ends their waits, and a wait that they give up poisons it.
+/// notices, so its abort ends their waits, and a wait that they give up ends it.
 ///
 /// Holds its communicator. Destroy it when its kernels have ended on all ranks; move-only.
 class DeviceCommMemory {

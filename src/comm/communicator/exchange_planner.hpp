@@ -10,8 +10,8 @@
 #include "oriel/device/wait.hpp"
 #include "oriel/error.hpp"
 
-#include "comm/communicator/call_request.hpp"
 #include "comm/device/device.hpp"
+#include "comm/request/call_request.hpp"
 #include "kernels/plan/algorithm.hpp"
 #include "kernels/plan/channel_layout.hpp"
 #include "kernels/plan/exchange.hpp"

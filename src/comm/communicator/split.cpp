@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
+#include "comm/communicator/communicator_start.hpp"
 #include "comm/communicator/step_times.hpp"
 
 namespace oriel::comm {
@@ -69,7 +70,7 @@ Task<Result<std::shared_ptr<Communicator>>> split(EventLoop& loop,
 
 Task<Result<std::shared_ptr<Communicator>>> Splitting::run() {
   ORIEL_CO_CHECK(parent_.check_usable());
-  deadline_ = Deadline::after(parent_.settings_->timeout, loop_.clock());
+  deadline_ = Deadline::after(parent_.parts_.settings->timeout, loop_.clock());
   ORIEL_CO_TRY(boot::SplitPart part, co_await make_session());
   if (part.session == nullptr) co_return std::shared_ptr<Communicator>();
   times_.end("links");
@@ -81,7 +82,7 @@ Task<Result<boot::SplitPart>> Splitting::make_session() {
                           .key = request_.key,
                           .refused = request_.refused,
                           .on_session = request_.on_session};
-  auto part = co_await parent_.session_->split(loop_, std::move(call), deadline_);
+  auto part = co_await parent_.parts_.session->split(loop_, std::move(call), deadline_);
   if (part.ok()) co_return part;
   co_return as_seen_by(parent_.rank(), std::move(part).error()).with_scope(Scope::communicator);
 }
@@ -90,10 +91,11 @@ Task<Result<boot::SplitPart>> Splitting::make_session() {
 Task<Result<std::shared_ptr<Communicator>>> Splitting::start(boot::SplitPart part) {
   const int rank = part.session->rank();
   std::shared_ptr<Communicator> child(
-      new Communicator(*parent_.device_, *parent_.settings_, options()));
+      new Communicator(*parent_.parts_.device, *parent_.parts_.settings, options()));
   const StartingSession shown(request_, *part.session);
   std::unique_ptr<boot::Session> session = std::move(part.session);
-  Status started = co_await child->set_up(loop_, std::move(session), times_, deadline_);
+  CommunicatorStart set_up(loop_, child->parts_, child->failure_, deadline_);
+  Status started = co_await set_up.run(std::move(session), times_);
   if (started.ok()) co_return child;
   const Error error = as_seen_by(rank, std::move(started).error()).with_scope(Scope::communicator);
   co_return boot::as_seen_by_parent(error, part.members);
@@ -101,7 +103,7 @@ Task<Result<std::shared_ptr<Communicator>>> Splitting::start(boot::SplitPart par
 
 CommunicatorOptions Splitting::options() const {
   if (request_.options) return *request_.options;
-  CommunicatorOptions inherited = parent_.options_;
+  CommunicatorOptions inherited = parent_.parts_.options;
   inherited.name.clear();
   return inherited;
 }

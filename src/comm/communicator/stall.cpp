@@ -10,8 +10,9 @@
 #include <fmt/format.h>
 
 #include "base/log.hpp"
-#include "comm/communicator/call_text.hpp"
-#include "comm/communicator/rank_communicator.hpp"
+#include "comm/communicator/failure_watch.hpp"
+#include "comm/communicator/last_calls.hpp"
+#include "comm/request/call_text.hpp"
 
 /// Handles waits that last: ends those that cannot end well, and reports the others to the user.
 namespace oriel::comm {
@@ -34,30 +35,31 @@ bool others_wait(const boot::Peers& peers) {
   return peers.links() != nullptr && peers.links()->liveness().others_wait();
 }
 
-}  // namespace
-
-std::string Communicator::stalled_call() const {
-  if (!on_host()) {
-    const std::string last = flight_->enqueued_text();
+/// Returns the call that a rank waits in, as the log names it.
+std::string stalled_call(const CommunicatorParts& parts) {
+  if (!on_host(parts)) {
+    const std::string last = parts.flight->enqueued_text();
     return last.empty() ? "a kernel of the user's"
                         : fmt::format("a kernel (the last call enqueued, {})", last);
   }
-  std::string point_to_point = flight_->point_to_point_text();
+  std::string point_to_point = parts.flight->point_to_point_text();
   if (!point_to_point.empty()) return point_to_point;
-  const auto own = last_call(team_facts_.index);
-  if (!flight_->is_in_collective() || !own) return "a wait of the user's own";
+  const auto own = last_call(parts, parts.team_facts.index);
+  if (!parts.flight->is_in_collective() || !own) return "a wait of the user's own";
   return fmt::format("{} (call {} of the communicator)", text_of(own->call), own->number);
 }
 
-std::vector<int> Communicator::awaited_ranks(int culprit) const {
+/// Returns the ranks that have not come to this rank's call, as far as it sees, and `culprit`.
+std::vector<int> awaited_ranks(const CommunicatorParts& parts, int culprit) {
   std::vector<int> awaited;
-  const auto own = last_call(team_facts_.index);
+  const auto own = last_call(parts, parts.team_facts.index);
   // A rank that has a root waits for the root or for one message after the other.
   const bool in_collective =
-      flight_->is_in_collective() && own && !kernels::has_root(own->call.collective);
-  for (std::size_t index = 0; own && in_collective && index < team_facts_.members.size(); ++index) {
-    const auto there = last_call(static_cast<int>(index));
-    if (!there || there->number < own->number) awaited.push_back(team_facts_.members[index]);
+      parts.flight->is_in_collective() && own && !kernels::has_root(own->call.collective);
+  for (std::size_t index = 0; own && in_collective && index < parts.team_facts.members.size();
+       ++index) {
+    const auto there = last_call(parts, static_cast<int>(index));
+    if (!there || there->number < own->number) awaited.push_back(parts.team_facts.members[index]);
   }
   if (std::find(awaited.begin(), awaited.end(), culprit) == awaited.end()) {
     awaited.push_back(culprit);
@@ -66,64 +68,77 @@ std::vector<int> Communicator::awaited_ranks(int culprit) const {
   return awaited;
 }
 
-void Communicator::tell_of_stall(std::chrono::seconds lasted, int culprit) const {
+}  // namespace
+
+void FailureWatch::tell_of_stall(std::chrono::seconds lasted, int culprit) const {
   const std::string whom =
-      culprit >= 0 ? list_of(awaited_ranks(culprit)) : std::string("another rank");
-  const std::string name = options_.name.empty() ? "" : fmt::format(" of \"{}\"", options_.name);
+      culprit >= 0 ? list_of(awaited_ranks(parts_, culprit)) : std::string("another rank");
+  const std::string name =
+      parts_.options.name.empty() ? "" : fmt::format(" of \"{}\"", parts_.options.name);
   std::string text =
       fmt::format("stalled: rank {}{} has waited for {} s in {} for {} (late, stopped or gone)",
-                  rank(), name, lasted.count(), stalled_call(), whom);
-  const auto& members = team_facts_.members;
+                  rank(), name, lasted.count(), stalled_call(parts_), whom);
+  const auto& members = parts_.team_facts.members;
   const auto place = std::find(members.begin(), members.end(), culprit) - members.begin();
   const auto theirs =
-      place < std::ssize(members) ? last_call(static_cast<int>(place)) : std::nullopt;
+      place < std::ssize(members) ? last_call(parts_, static_cast<int>(place)) : std::nullopt;
   if (theirs) {
     text += fmt::format("; the last collective of rank {} is call {}, {}", culprit, theirs->number,
                         text_of(theirs->call));
   }
   Log(rank()).alert("{}; ORIEL_COLLECTIVE_TIMEOUT would end such a wait", text);
-  if (!stall_.watch.is_first() || !flight_->is_wanted()) return;
-  session_->peers().tell_waiting(culprit);  // so that they write their files too
-  flight_->write(text, false);
+  if (!stall_.watch.is_first() || !parts_.flight->is_wanted()) return;
+  parts_.session->peers().tell_waiting(culprit);  // so that they write their files too
+  parts_.flight->write(text, false);
 }
 
-void Communicator::watch_stall(TimePoint now) {
-  const auto& record = notices_->host().stall;
+void FailureWatch::watch_others() {
+  // The rank that others wait for waits for nobody, and its file is the one that explains.
+  const bool elsewhere = parts_.flight->is_wanted() && others_wait(parts_.session->peers());
+  if (elsewhere && !stall_.elsewhere) {
+    parts_.flight->write("another rank has waited for long", false);
+  }
+  stall_.elsewhere = elsewhere;
+}
+
+std::optional<Error> FailureWatch::hopeless_wait(int culprit) {
+  // Messages that a rank sent before it went on or left arrive long before three more ticks.
+  constexpr int kTicksToArrive = 3;
+  auto behind = left_behind_by(parts_, culprit);
+  if (behind && ++stall_.ticks_behind >= kTicksToArrive) return behind;
+  if (!parts_.session->has_left(culprit) || ++stall_.ticks_since_left < kTicksToArrive) {
+    return std::nullopt;
+  }
+  return Error(ErrorCode::remote,
+               fmt::format("rank {} has finalized or destroyed its communicator, while rank {} "
+                           "waits for it in a collective, a send or a receive",
+                           culprit, rank()))
+      .with_origin(culprit)
+      .with_hint(
+          "all ranks make the same calls, and both ends those that match, before they "
+          "destroy");
+}
+
+void FailureWatch::watch_stall(TimePoint now) {
+  const auto& record = parts_.notices->host().stall;
   const std::uint64_t waiting = __atomic_load_n(&record.waiting, __ATOMIC_ACQUIRE);
+  const int culprit = waiting == 0 ? -1 : device::stalled_rank(waiting);
   // For those who would give up on this rank while it waits itself.
-  if (settings_->collective_timeout || (waiting == 0 && flight_->is_wanted())) {
-    session_->peers().tell_waiting(waiting == 0 ? -1 : device::stalled_rank(waiting));
+  if (parts_.settings->collective_timeout || (waiting == 0 && parts_.flight->is_wanted())) {
+    parts_.session->peers().tell_waiting(culprit);
   }
-  if (waiting == 0) {
-    // The rank that others wait for waits for nobody, and its file is the one that explains.
-    const bool elsewhere = flight_->is_wanted() && others_wait(session_->peers());
-    if (elsewhere && !stall_.elsewhere) flight_->write("another rank has waited for long", false);
-    stall_.elsewhere = elsewhere;
-    return;
+  if (waiting == 0) return watch_others();
+  if (const auto error = different_calls(parts_)) return give_up(*error);
+  if (Network* const network = parts_.live_network) {
+    network->probe(now, &parts_.notices->host().abort);
   }
-  if (const auto error = different_calls()) return give_up(*error);
-  if (Network* const network = live_network_) network->probe(now, &notices_->host().abort);
   const std::uint64_t since = __atomic_load_n(&record.since_ns, __ATOMIC_RELAXED);
   if (!stall_.watch.goes_on(since, now, std::chrono::nanoseconds(device::kStallReportNs))) {
     stall_.ticks_since_left = 0;
     stall_.ticks_behind = 0;
     return;
   }
-  // Messages that a rank sent before it went on or left arrive long before three more ticks.
-  constexpr int kTicksToArrive = 3;
-  const int culprit = device::stalled_rank(waiting);
-  const auto behind = left_behind_by(culprit);
-  if (behind && ++stall_.ticks_behind >= kTicksToArrive) return give_up(*behind);
-  if (session_->has_left(culprit) && ++stall_.ticks_since_left >= kTicksToArrive) {
-    return give_up(
-        Error(ErrorCode::remote,
-              fmt::format("rank {} has finalized or destroyed its communicator, while rank {} "
-                          "waits for it in a collective, a send or a receive",
-                          culprit, rank()))
-            .with_origin(culprit)
-            .with_hint("all ranks make the same calls, and both ends those that match, before they "
-                       "destroy"));
-  }
+  if (const auto error = hopeless_wait(culprit)) return give_up(*error);
   if (const auto lasted = stall_.watch.due(now)) tell_of_stall(*lasted, culprit);
 }
 

@@ -1,12 +1,11 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include "comm/communicator/wait_control.hpp"
+
 #include <algorithm>
 #include <cstdint>
 #include <thread>
 
-#include "comm/communicator/rank_communicator.hpp"
-
-/// Sets how a rank's waits spin, sleep and end.
 namespace oriel::comm {
 namespace {
 
@@ -22,29 +21,30 @@ void tune_waits(device::WaitControl& wait, int ranks_here) {
 
 }  // namespace
 
-device::Doorbell* Communicator::own_doorbell() const {
-  const auto slot = static_cast<std::size_t>(team_facts_.index);
-  return reinterpret_cast<device::Doorbell*>(control_.flat_base + slot * slot_bytes_ +
-                                             layout_.doorbell);
+device::Doorbell* own_doorbell(const CommunicatorParts& parts) {
+  const auto slot = static_cast<std::size_t>(parts.team_facts.index);
+  return reinterpret_cast<device::Doorbell*>(parts.control.flat_base + slot * parts.slot_bytes +
+                                             parts.layout.doorbell);
 }
 
-device::WaitControl Communicator::wait_control(void* doorbell) const {
-  Notices* const notices = notices_->on_device();
+device::WaitControl wait_control(const CommunicatorParts& parts, void* doorbell) {
+  Notices* const notices = parts.notices->on_device();
   device::WaitControl wait;
   wait.abort = &notices->abort;
   wait.stall = &notices->stall;
-  wait.self = rank();
-  if (settings_->collective_timeout) {
+  wait.self = parts.session->rank();
+  if (parts.settings->collective_timeout) {
     wait.timeout_ns = static_cast<std::uint64_t>(
-        std::max<Duration>(Duration(1), *settings_->collective_timeout).count());
+        std::max<Duration>(Duration(1), *parts.settings->collective_timeout).count());
   }
-  if (on_host()) {
+  if (on_host(parts)) {
     // Nobody would ring it for what an adapter has written.
-    const bool is_woken = network_ == nullptr || network_->wakes_waiters();
+    const bool is_woken = parts.network == nullptr || parts.network->wakes_waiters();
     wait.doorbell = is_woken ? static_cast<device::Doorbell*>(doorbell) : nullptr;
     // Nodes of one machine (ORIEL_HOSTID) share its processors, other machines have their own.
-    const int ranks_here = network_ != nullptr ? network_->ranks_on_machine()
-                                               : static_cast<int>(team_facts_.members.size());
+    const int ranks_here = parts.network != nullptr
+                               ? parts.network->ranks_on_machine()
+                               : static_cast<int>(parts.team_facts.members.size());
     tune_waits(wait, ranks_here);
   }
   return wait;

@@ -27,8 +27,10 @@ struct PlannedCollective {
   CallPlan plan;
 
   bool is_launched() const { return job->request.count > 0 || plan.only_tells; }
-  Status prepare() const { return job->communicator->prepare(job->request, plan); }
-  Status run() const { return job->state.outcome = job->communicator->run(job->request, plan); }
+  Status prepare() const { return job->communicator->calls().prepare(job->request, plan); }
+  Status run() const {
+    return job->state.outcome = job->communicator->calls().run(job->request, plan);
+  }
 };
 
 /// The planned calls of one communicator.
@@ -55,12 +57,12 @@ struct CommunicatorCalls {
     if (!is_known) streams.push_back(stream);
   }
   Status plan_exchange() {
-    ORIEL_TRY(exchange, communicator->plan_for(transfers));
+    ORIEL_TRY(exchange, communicator->calls().plan_for(transfers));
     return {};
   }
   Status run_exchange() const {
     if (exchange == nullptr) return {};
-    return first_transfer->outcome = communicator->run(*exchange);
+    return first_transfer->outcome = communicator->calls().run(*exchange);
   }
   /// Calls behind one that fails would wait for ranks that the failure may have kept from coming.
   Status run() const {
@@ -142,7 +144,7 @@ class PlannedCalls {
   void add(CollectiveJob& job) {
     CommunicatorCalls& calls = calls_of(job);
     CallPlan plan;
-    Status planned = job.communicator->plan_for(job.request, plan);
+    Status planned = job.communicator->calls().plan_for(job.request, plan);
     if (!planned.ok()) return note(job.state, std::move(planned));
     calls.add_stream(job.request.stream);
     calls.collectives.push_back({&job, plan});
@@ -186,7 +188,8 @@ class PlannedCalls {
     }
     for (const CommunicatorCalls& calls : calls_) {
       if (calls.on_host() || calls.exchange == nullptr) continue;
-      ORIEL_CHECK(calls.first_transfer->outcome = calls.communicator->prepare(*calls.exchange));
+      ORIEL_CHECK(calls.first_transfer->outcome =
+                      calls.communicator->calls().prepare(*calls.exchange));
     }
     return {};
   }
@@ -247,8 +250,8 @@ void run_calls(GroupJobs& jobs) {
 }
 
 Status run_alone(Communicator& communicator, const PointToPointRequest& request) {
-  ORIEL_TRY(const PointToPointPlan* const plan, communicator.plan_for({&request, 1}));
-  return communicator.run(*plan);
+  ORIEL_TRY(const PointToPointPlan* const plan, communicator.calls().plan_for({&request, 1}));
+  return communicator.calls().run(*plan);
 }
 
 }  // namespace oriel::comm

@@ -130,9 +130,9 @@ Status ThreadGroup::submit(std::vector<InitJob> jobs, bool& in_progress) {
 }
 
 Status ThreadGroup::submit(CollectiveJob job) {
-  if (!open()) return job.communicator->collective(job.request);
+  if (!open()) return job.communicator->calls().collective(job.request);
   CallPlan plan;
-  ORIEL_CHECK(job.communicator->plan_for(job.request, plan));
+  ORIEL_CHECK(job.communicator->calls().plan_for(job.request, plan));
   ORIEL_CHECK(check_open(job.entry.get()));
   jobs_.emplace_back(std::move(job));
   return {};
@@ -140,7 +140,7 @@ Status ThreadGroup::submit(CollectiveJob job) {
 
 Status ThreadGroup::submit(PointToPointJob job) {
   if (!open()) return run_alone(*job.communicator, job.request);
-  ORIEL_CHECK(job.communicator->check(job.request));
+  ORIEL_CHECK(job.communicator->calls().check(job.request));
   ORIEL_CHECK(check_open(job.entry.get()));
   jobs_.emplace_back(std::move(job));
   return {};

@@ -10,10 +10,10 @@
 #include "nccl.h"
 #include "oriel/error.hpp"
 
-#include "comm/communicator/call_request.hpp"
 #include "comm/group/comm_job.hpp"
 #include "comm/group/init_job.hpp"
 #include "comm/group/split_job.hpp"
+#include "comm/request/call_request.hpp"
 #include "window/registration/window_manager.hpp"
 
 /// The requests of a group: one ordered list for each thread.

@@ -10,6 +10,7 @@
 
 namespace oriel::kernels {
 
+enum class Collective : std::uint8_t;
 enum class ExchangeForm : std::uint8_t;
 
 /// Most threads of a CTA.

@@ -19,6 +19,7 @@
 #include "base/log.hpp"
 #include "base/settings.hpp"
 #include "comm/abi/nccl_config.hpp"
+#include "comm/communicator/communicator_start.hpp"
 #include "comm/support/held.hpp"
 #include "support/ranks.hpp"
 

@@ -107,7 +107,7 @@ TEST_CASE("what is sent from a window does not pass through the scratch memory",
   const auto body = [&](Players& players) {
     auto comm = join(players);
     const auto internal = must(comm::find_communicator(comm.handle()));
-    const device::CommView view = internal->scratch_view();
+    const device::CommView view = internal->calls().scratch_view();
     const auto* const scratch =
         reinterpret_cast<const std::int32_t*>(view.control(view.lsa_rank, kWords));
     const auto memory = must(comm.allocate(4 * kCount * sizeof(std::int32_t)));

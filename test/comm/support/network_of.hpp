@@ -18,7 +18,7 @@ class NetworkInside {
  public:
   explicit NetworkInside(comm::SoftNetwork& network) : network_(network) {}
   explicit NetworkInside(comm::Communicator& comm)
-      : NetworkInside(dynamic_cast<comm::SoftNetwork&>(*comm.network_)) {}
+      : NetworkInside(dynamic_cast<comm::SoftNetwork&>(*comm.parts_.network)) {}
 
   net::NicSoft& nic(std::size_t at = 0) const { return network_.ports_.at(at).nic(); }
   /// Null where no peer is reached by libfabric.

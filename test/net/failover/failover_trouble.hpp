@@ -77,7 +77,9 @@ struct Trouble {
   void end() {
     for (FailoverRank* rank : {&pair.a, &pair.b}) {
       rank->faults[path]->cut = false;
-      set_faults(*rank->nics[path], {});
+      NicFaults none;
+      none.clock = &pair.clock;  // by which what the faults hold back becomes due
+      set_faults(*rank->nics[path], std::move(none));
       rank->nics[path]->resume();
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/communicator/flight_recorder.hpp"
+#include "comm/request/flight_recorder.hpp"
 
 #include <atomic>
 #include <chrono>

@@ -16,7 +16,7 @@
 #include "oriel/device/memory.hpp"
 
 #include "base/deadline.hpp"
-#include "comm/communicator/call_request.hpp"
+#include "comm/request/call_request.hpp"
 #include "kernels/plan/call_record.hpp"
 
 namespace oriel::comm {

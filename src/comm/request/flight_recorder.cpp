@@ -1,13 +1,13 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/communicator/flight_recorder.hpp"
+#include "comm/request/flight_recorder.hpp"
 
 #include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "comm/communicator/call_text.hpp"
+#include "comm/request/call_text.hpp"
 
 namespace oriel::comm {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/communicator/call_text.hpp"
+#include "comm/request/call_text.hpp"
 
 #include <fmt/format.h>
 

@@ -4,15 +4,13 @@
 #include <cstdint>
 #include <cstring>
 
-#include <fmt/format.h>
-
 #include "base/try.hpp"
-#include "comm/communicator/rank_communicator.hpp"
+#include "comm/communicator/call_runner.hpp"
+#include "comm/communicator/wait_control.hpp"
 #include "kernels/plan/call_record.hpp"
 
-/// The front door of the all-reduce, reduce, reduce-scatter, and streamed broadcast, all-gather and
-/// all-to-all inside one LSA team: arguments from facts that all ranks share. collectives.cpp
-/// checks calls, and has those that go among teams.
+/// The all-reduce, reduce, reduce-scatter, and streamed broadcast, all-gather and all-to-all inside
+/// one LSA team: their plans, and what their kernels are handed.
 namespace oriel::comm {
 
 namespace {
@@ -28,9 +26,24 @@ std::uint64_t slot_offset_of(const window::WindowManager& windows, const void* p
 
 }  // namespace
 
-kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest& request,
-                                                         const kernels::Plan& plan) const {
-  const auto ranks = static_cast<std::int32_t>(team_facts_.members.size());
+Result<kernels::Plan> CallRunner::plan_in_team(const CollectiveRequest& request) const {
+  const kernels::Collective collective = request.collective;
+  const auto& table = table_of(parts_);
+  const kernels::Backend backend = parts_.device->backend();
+  const bool has_blocks = kernels::sends_blocks(collective) || kernels::receives_blocks(collective);
+  const std::size_t count =
+      has_blocks ? request.count * static_cast<std::size_t>(size()) : request.count;
+  if (!kernels::reduces(collective)) {
+    return kernels::choose_copy_plan(collective, table, parts_.overrides, backend, parts_.layout,
+                                     request.type, count);
+  }
+  const auto choose = has_blocks ? kernels::choose_scatter_plan : kernels::choose_plan;
+  return choose(table, parts_.overrides, backend, parts_.layout, request.type, count);
+}
+
+kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveRequest& request,
+                                                          const kernels::Plan& plan) const {
+  const auto ranks = static_cast<std::int32_t>(parts_.team_facts.members.size());
   const bool scatters = request.collective == kernels::Collective::reduce_scatter;
   const bool gathers = kernels::receives_blocks(request.collective);
   const int root = kernels::has_root(request.collective) ? request.root : -1;
@@ -39,44 +52,44 @@ kernels::AllReduceArguments Communicator::make_arguments(const CollectiveRequest
   const std::size_t input_count = sends_blocks ? all_blocks : request.count;
   const std::size_t output_count = gathers ? all_blocks : request.count;
   const kernels::Owners owners =
-      kernels::owners_of(plan, device_->backend(), request.collective, root, ranks,
+      kernels::owners_of(plan, parts_.device->backend(), request.collective, root, ranks,
                          request.count * size_of(request.type));
   const auto split =
       scatters || gathers
-          ? kernels::split_blocks(plan, device_->backend(), request.type, request.count)
-          : kernels::split_work(plan, device_->backend(), owners.count, request.type,
+          ? kernels::split_blocks(plan, parts_.device->backend(), request.type, request.count)
+          : kernels::split_work(plan, parts_.device->backend(), owners.count, request.type,
                                 request.count);
   kernels::AllReduceArguments arguments;
   arguments.input = static_cast<const std::byte*>(request.input);
   arguments.output = static_cast<std::byte*>(request.output);
   arguments.count = std::max(input_count, output_count);
   arguments.block = scatters ? request.count : 0;
-  arguments.scratch = control_.flat_base;
-  arguments.stride_4g = static_cast<std::uint32_t>(slot_bytes_ >> 32);
-  arguments.rank = team_facts_.index;
+  arguments.scratch = parts_.control.flat_base;
+  arguments.stride_4g = static_cast<std::uint32_t>(parts_.slot_bytes >> 32);
+  arguments.rank = parts_.team_facts.index;
   arguments.ranks = ranks;
   arguments.root = root;
   arguments.collective = request.collective;
   arguments.operation.average = request.op == ReduceOp::avg;
   arguments.operation.scaled = request.op == ReduceOp::premul_sum;
   arguments.operation.maximum = request.op == ReduceOp::max;
-  arguments.layout = layout_;
+  arguments.layout = parts_.layout;
   arguments.share = split.share;
   arguments.part = split.part;
-  arguments.flat_base = control_.flat_base - control_.slot_offset;
+  arguments.flat_base = parts_.control.flat_base - parts_.control.slot_offset;
   arguments.scalar_bits = request.scalar_bits;
   arguments.scalar_pointer = request.scalar_pointer;
   arguments.type = request.type;
   arguments.op = request.op;
-  arguments.wait = wait_control(own_doorbell());
-  arguments.failure = &notices_->on_device()->failure;
+  arguments.wait = own_waits();
+  arguments.failure = &parts_.notices->on_device()->failure;
   if (plan.algorithm == kernels::Algorithm::stream) {
-    arguments.stream = {kernels::chunk_of(plan, device_->backend(), split, request.type),
+    arguments.stream = {kernels::chunk_of(plan, parts_.device->backend(), split, request.type),
                         plan.depth, plan.lead, owners.first};
     arguments.input_offset =
-        slot_offset_of(*windows_, request.input, input_count * size_of(request.type));
+        slot_offset_of(*parts_.windows, request.input, input_count * size_of(request.type));
     arguments.output_offset =
-        slot_offset_of(*windows_, request.output, output_count * size_of(request.type));
+        slot_offset_of(*parts_.windows, request.output, output_count * size_of(request.type));
   }
   arguments.signature =
       kernels::all_reduce_signature(request.type, request.op, request.count, plan.algorithm,

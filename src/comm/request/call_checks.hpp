@@ -4,7 +4,7 @@
 
 #include "oriel/error.hpp"
 
-#include "comm/communicator/call_request.hpp"
+#include "comm/request/call_request.hpp"
 
 /// Checks of a call's arguments that need no other rank. All errors are invalid_argument, and name
 /// the call and the rule.

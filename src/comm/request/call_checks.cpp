@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/communicator/call_checks.hpp"
+#include "comm/request/call_checks.hpp"
 
 #include <cstdint>
 #include <string>
@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "comm/communicator/call_text.hpp"
+#include "comm/request/call_text.hpp"
 
 namespace oriel::comm {
 namespace {

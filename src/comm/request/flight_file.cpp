@@ -11,7 +11,7 @@
 
 #include "base/log.hpp"
 #include "base/write_file.hpp"
-#include "comm/communicator/flight_recorder.hpp"
+#include "comm/request/flight_recorder.hpp"
 
 /// Writes the file of a flight recorder: one JSON object, which `oriel-info --merge` reads.
 namespace oriel::comm {

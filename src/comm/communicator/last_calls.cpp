@@ -1,40 +1,39 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include "comm/communicator/last_calls.hpp"
+
 #include <algorithm>
 #include <cstddef>
 
 #include <fmt/format.h>
 
-#include "comm/communicator/call_text.hpp"
-#include "comm/communicator/rank_communicator.hpp"
-#include "kernels/plan/call_record.hpp"
+#include "comm/request/call_text.hpp"
 
-/// Names the calls of ranks that are not in the same one.
 namespace oriel::comm {
 
-kernels::CallRecord* Communicator::call_record(int index) const {
-  if (!on_host() || control_.flat_base == nullptr) return nullptr;
-  return reinterpret_cast<kernels::CallRecord*>(control_.flat_base +
-                                                static_cast<std::size_t>(index) * slot_bytes_ +
+kernels::CallRecord* call_record(const CommunicatorParts& parts, int index) {
+  if (!on_host(parts) || parts.control.flat_base == nullptr) return nullptr;
+  return reinterpret_cast<kernels::CallRecord*>(parts.control.flat_base +
+                                                static_cast<std::size_t>(index) * parts.slot_bytes +
                                                 kernels::ScratchLayout::call_record);
 }
 
-std::optional<kernels::NumberedCall> Communicator::last_call(int index) const {
-  const kernels::CallRecord* const record = call_record(index);
+std::optional<kernels::NumberedCall> last_call(const CommunicatorParts& parts, int index) {
+  const kernels::CallRecord* const record = call_record(parts, index);
   return record != nullptr ? kernels::read_call(*record) : std::nullopt;
 }
 
-std::optional<Error> Communicator::different_calls() const {
-  const auto own = last_call(team_facts_.index);
+std::optional<Error> different_calls(const CommunicatorParts& parts) {
+  const auto own = last_call(parts, parts.team_facts.index);
   if (!own) return std::nullopt;
   // Of the ranks that are as far as this one, the first that differs from the first of them: the
   // same two on all ranks, once all have come.
   std::optional<kernels::CollectiveCall> first;
   int first_rank = -1;
-  for (std::size_t index = 0; index < team_facts_.members.size(); ++index) {
-    const auto there = last_call(static_cast<int>(index));
+  for (std::size_t index = 0; index < parts.team_facts.members.size(); ++index) {
+    const auto there = last_call(parts, static_cast<int>(index));
     if (!there || there->number != own->number) continue;
-    const int other = team_facts_.members[index];
+    const int other = parts.team_facts.members[index];
     if (!first) {
       first = there->call;
       first_rank = other;
@@ -51,20 +50,21 @@ std::optional<Error> Communicator::different_calls() const {
   return std::nullopt;
 }
 
-std::optional<Error> Communicator::left_behind_by(int rank) const {
+std::optional<Error> left_behind_by(const CommunicatorParts& parts, int rank) {
   // What comes over a network may be late. A peer of a send or receive may be in a later collective
   // that does not wait for this rank.
-  if (live_network_ != nullptr || flight_->is_in_point_to_point()) return std::nullopt;
-  const auto& members = team_facts_.members;
+  if (parts.live_network != nullptr || parts.flight->is_in_point_to_point()) return std::nullopt;
+  const auto& members = parts.team_facts.members;
   const auto at = std::find(members.begin(), members.end(), rank);
   if (at == members.end()) return std::nullopt;
-  const auto own = last_call(team_facts_.index);
-  const auto there = last_call(static_cast<int>(at - members.begin()));
+  const int own_rank = parts.team_facts.world_rank;
+  const auto own = last_call(parts, parts.team_facts.index);
+  const auto there = last_call(parts, static_cast<int>(at - members.begin()));
   if (!own || !there || there->number <= own->number) return std::nullopt;
   return Error(ErrorCode::invalid_usage,
                fmt::format("ranks {} and {} are in different calls: rank {} has begun {} and is in "
                            "{}, rank {} has begun {} and is in {}",
-                           this->rank(), rank, this->rank(), own->number, text_of(own->call), rank,
+                           own_rank, rank, own_rank, own->number, text_of(own->call), rank,
                            there->number, text_of(there->call)))
       .with_origin(rank)
       .with_hint("one of them has left out a call, or made one too many");

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "comm/communicator/call_request.hpp"
+#include "comm/request/call_request.hpp"
 #include "kernels/plan/call_record.hpp"
 
 namespace oriel::comm {

@@ -1,0 +1,216 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/communicator/call_runner.hpp"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "base/try.hpp"
+#include "comm/communicator/last_calls.hpp"
+#include "comm/communicator/wait_control.hpp"
+#include "comm/request/call_checks.hpp"
+#include "kernels/plan/kernel_set.hpp"
+
+namespace oriel::comm {
+namespace {
+
+enum class Way : std::uint8_t { in_team, by_exchange, among_teams };
+
+/// Facts that all ranks share.
+struct WayFacts {
+  kernels::Collective collective;
+  std::size_t block;  ///< what one rank contributes, or gets, in bytes
+  int ranks;
+  bool one_team;
+  bool on_host;
+  bool forces_streams;  ///< by ORIEL_ALGORITHM
+};
+
+/// Returns whether a broadcast takes two trips, in which all ranks send. In one trip the root sends
+/// to each, which is faster for short messages and between two ranks, and on CPUs, where all read.
+bool streams_broadcast(const WayFacts& facts) {
+  constexpr std::size_t kLeastBytes = 384 << 10;
+  if (!facts.one_team || facts.ranks < 2) return false;
+  return facts.forces_streams || (!facts.on_host && facts.ranks > 2 && facts.block >= kLeastBytes);
+}
+
+/// Returns whether an all-gather or all-to-all goes in streams, where a rank greets the others once
+/// and does not ask for the place of each message. Shorter blocks go in packets. Longer ones
+/// outside windows pass more quickly through the slots of an exchange (docs/notes/streams.md), and
+/// which of them lie in windows is not known to all ranks.
+bool streams_blocks(const WayFacts& facts) {
+  constexpr std::size_t kKi = 1 << 10;
+  if (!facts.one_team || facts.ranks < 2) return false;
+  if (facts.on_host || facts.forces_streams) return facts.forces_streams;
+  if (facts.collective == kernels::Collective::all_gather) {
+    return facts.block >= 256 * kKi && (facts.ranks == 2 || facts.block <= 4096 * kKi);
+  }
+  const std::size_t all = facts.block * static_cast<std::size_t>(facts.ranks);
+  return all >= 2048 * kKi && all < 4096 * kKi;
+}
+
+/// Returns how a collective is carried out.
+Way way_of(const WayFacts& facts) {
+  using kernels::Collective;
+  // CPU ranks copy longer blocks outside windows faster in stages, and where a rank's buffer lies
+  // is not known to the others. A reduce-scatter of many ranks waits for all of them more often.
+  constexpr std::size_t kLongestOnHost = 64 << 10;
+  constexpr std::size_t kLongestScatter = 1 << 10;
+  const bool scatters_among_many =
+      facts.collective == Collective::reduce_scatter && facts.ranks > 2;
+  const std::size_t longest = scatters_among_many ? kLongestScatter : kLongestOnHost;
+  const bool goes_straight = facts.one_team && (!facts.on_host || facts.block <= longest);
+  switch (facts.collective) {
+    case Collective::all_reduce:
+    case Collective::reduce:
+      return facts.one_team ? Way::in_team : Way::among_teams;
+    case Collective::broadcast:
+      return streams_broadcast(facts) ? Way::in_team : Way::by_exchange;
+    case Collective::reduce_scatter:
+      return goes_straight ? Way::in_team : Way::among_teams;
+    case Collective::all_gather:
+      if (streams_blocks(facts)) return Way::in_team;
+      return goes_straight ? Way::by_exchange : Way::among_teams;
+    case Collective::all_to_all:
+      return streams_blocks(facts) ? Way::in_team : Way::by_exchange;
+    default:
+      return Way::by_exchange;
+  }
+}
+
+/// Plans a call of no elements. CPU ranks count their calls; GPU ranks cannot, for a graph may run
+/// one of theirs many times. So on GPUs such a call is a kernel too, of the one CTA that tells and
+/// hears which call it is.
+void plan_empty_call(bool is_kernel, CallPlan& plan) {
+  if (!is_kernel) return;
+  plan.only_tells = true;
+  plan.team.algorithm = kernels::Algorithm::one_shot;
+  plan.team.ctas = 0;
+  plan.team.threads = kernels::kMinThreads;
+}
+
+}  // namespace
+
+device::WaitControl CallRunner::own_waits() const {
+  return wait_control(parts_, own_doorbell(parts_));
+}
+
+Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) const {
+  ORIEL_CHECK(failure_.check_usable());
+  ORIEL_CHECK(parts_.executor->check_stream(request.stream));
+  ORIEL_CHECK(check_root(request, size()));
+  const bool one_team = parts_.teams.view().groups == 1;
+  if (request.count == 0) {
+    plan_empty_call(!on_host() && size() > 1 && one_team, plan);
+    return {};
+  }
+  ORIEL_CHECK(check_collective(request, rank(), size()));
+  const Way way =
+      way_of({request.collective, request.count * size_of(request.type), size(), one_team,
+              on_host(), parts_.settings->algorithm == AlgorithmChoice::stream});
+  plan.by_exchange = way == Way::by_exchange;
+  if (plan.by_exchange) return parts_.no_network ? Status(*parts_.no_network) : Status();
+  if (way == Way::among_teams) {
+    ORIEL_TRY(plan.among_teams, plan_among_teams(request));
+    return {};
+  }
+  ORIEL_TRY(plan.team, plan_in_team(request));
+  plan.team.ctas =
+      std::max(plan.team.ctas, parts_.options.min_ctas);  // not above the layout's limit
+  return {};
+}
+
+Status CallRunner::prepare(const CollectiveRequest& request, const CallPlan& plan) {
+  if (request.count == 0 && !plan.only_tells) return {};
+  if (plan.by_exchange) {
+    return parts_.executor->prepare_exchange(parts_.exchanges->call_of(request, own_waits()));
+  }
+  if (plan.among_teams) {
+    return parts_.executor->prepare_hierarchy(arguments_among_teams(request, *plan.among_teams));
+  }
+  return parts_.executor->prepare(plan.team, arguments_in_team(request, plan.team));
+}
+
+Status CallRunner::collective(const CollectiveRequest& request) {
+  CallPlan plan;
+  ORIEL_CHECK(plan_for(request, plan));
+  return run(request, plan);
+}
+
+Status CallRunner::run(const CollectiveRequest& request, const CallPlan& plan) {
+  const kernels::CollectiveCall call{request.collective, request.type, request.op, request.count,
+                                     request.root};
+  if (request.count == 0 && !plan.only_tells) return pass_over(request, call);
+  if (on_host()) parts_.flight->enter(call, request.stream);
+  Status run;
+  if (plan.by_exchange) {
+    ExchangeCall& exchange = parts_.exchanges->call_of(request, own_waits());
+    exchange.record = call_record(parts_, parts_.team_facts.index);
+    run = parts_.executor->run_exchange(exchange);
+  } else if (plan.among_teams) {
+    run = parts_.executor->run_hierarchy(arguments_among_teams(request, *plan.among_teams),
+                                         request.stream);
+  } else {
+    run = parts_.executor->run(plan.team, arguments_in_team(request, plan.team), request.stream);
+  }
+  if (run.ok() && !on_host()) parts_.flight->enter(call, request.stream);
+  return end_call(std::move(run));
+}
+
+Status CallRunner::pass_over(const CollectiveRequest& request,
+                             const kernels::CollectiveCall& call) {
+  // It counts, so that a rank which alone has nothing is not taken to be in the next call.
+  if (kernels::CallRecord* const record = call_record(parts_, parts_.team_facts.index)) {
+    parts_.executor->pass_over(*record, call);
+  }
+  parts_.flight->enter(call, request.stream);
+  return end_call({});
+}
+
+Status CallRunner::end_call(Status run) {
+  if (!on_host()) {
+    // A part of an exchange is under way, and the channels are in no state that the peers know.
+    if (!run.ok() && run.error().scope() == Scope::communicator) failure_.give_up(run.error());
+    return run;
+  }
+  parts_.flight->leave(run.ok());
+  if (run.ok()) return run;
+  failure_.await_failure();
+  if (!parts_.has_failed) return run;
+  Error failure = *failure_.error();
+  parts_.flight->write(failure.to_string(), true);  // or waits for whoever writes it
+  return failure;
+}
+
+Status CallRunner::check(const PointToPointRequest& request) const {
+  ORIEL_CHECK(failure_.check_usable());
+  ORIEL_CHECK(parts_.executor->check_stream(request.stream));
+  ORIEL_CHECK(check_point_to_point(request, size()));
+  const auto& team_of = parts_.topology.teams.team;
+  const auto peer = static_cast<std::size_t>(request.peer);
+  const bool is_near = team_of[peer] == team_of[static_cast<std::size_t>(rank())];
+  return is_near || !parts_.no_network ? Status() : Status(*parts_.no_network);
+}
+
+Result<const PointToPointPlan*> CallRunner::plan_for(
+    std::span<const PointToPointRequest> requests) {
+  for (const PointToPointRequest& request : requests) ORIEL_CHECK(check(request));
+  return parts_.exchanges->plan(requests);
+}
+
+Status CallRunner::prepare(const PointToPointPlan& plan) {
+  return parts_.executor->prepare_exchange(parts_.exchanges->call_of(plan, own_waits()));
+}
+
+Status CallRunner::run(const PointToPointPlan& plan) {
+  if (on_host() || plan.is_empty()) parts_.flight->enter(plan.requests);
+  if (plan.is_empty()) return end_call({});
+  Status run = parts_.executor->run_exchange(parts_.exchanges->call_of(plan, own_waits()));
+  if (run.ok() && !on_host()) parts_.flight->enter(plan.requests);
+  return end_call(std::move(run));
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,94 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "oriel/error.hpp"
+
+#include "base/settings.hpp"
+#include "base/spare_descriptor.hpp"
+#include "boot/session/session.hpp"
+#include "comm/communicator/exchange_planner.hpp"
+#include "comm/device/device.hpp"
+#include "comm/device/topology.hpp"
+#include "comm/device/window_sink.hpp"
+#include "comm/keys/network_windows.hpp"
+#include "comm/network/rank_network.hpp"
+#include "comm/request/flight_recorder.hpp"
+#include "kernels/plan/choice.hpp"
+#include "kernels/plan/hierarchy_plan.hpp"
+#include "window/registration/window_manager.hpp"
+
+namespace oriel::comm {
+
+/// What a user chose for one communicator (ncclConfig_t).
+struct CommunicatorOptions {
+  bool blocking = true;
+  int min_ctas = 0;                   ///< 0: no limit
+  int max_ctas = 0;                   ///< 0: no limit
+  bool graph_mixing = true;           ///< launches of graphs are ordered
+  bool graph_stream_ordering = true;  ///< captured calls of different streams are ordered
+  std::string name;                   ///< for errors and the log; may be empty
+};
+
+/// What one rank of a communicator consists of. CommunicatorStart makes the parts, in this order.
+/// Afterwards they do not change, but for the network, which a device communicator may add, and the
+/// flags of the end. Only those are for any thread.
+///
+/// Members are destroyed from the last to the first: windows go before the network that has their
+/// keys and before the notices that their users wait with, and the links to the other ranks go
+/// last. Communicator's destructor ends the windows and the network before all else.
+struct CommunicatorParts {
+  std::shared_ptr<SpareDescriptor> spare_descriptor = SpareDescriptor::hold();
+  Device* device = nullptr;
+  const Settings* settings = nullptr;
+  CommunicatorOptions options{};
+
+  std::unique_ptr<boot::Session> session{};
+  Topology topology{};
+  TeamFacts team_facts{};
+  int largest_team = 1;  // of all LSA teams
+  std::optional<boot::Group> team{};
+
+  std::unique_ptr<NoticeBoard> notices{};
+  /// Where CPU ranks are of several LSA teams; the sink's objects point to its tables.
+  std::unique_ptr<NetworkWindows> network_windows{};
+  std::unique_ptr<PooledWindowSink> sink{};
+  std::unique_ptr<window::WindowManager> windows{};
+  std::unique_ptr<Executor> executor{};
+  std::unique_ptr<Network> network{};
+  std::atomic<Network*> live_network{nullptr};  // the same, for the monitor's thread
+  std::optional<Error> no_network{};            // why other teams cannot be reached
+
+  std::optional<kernels::ChoiceTable> own_table{};  // read from ORIEL_TABLE
+  kernels::Overrides overrides{};
+  kernels::ScratchLayout layout{};
+  kernels::HierarchyLayout hierarchy{};        // behind the other
+  std::optional<ExchangePlanner> exchanges{};  // has the last part
+  kernels::GroupingTables teams{};             // the two ways to group the ranks
+  kernels::GroupingTables singles{};
+  shadow::OwnedShadow groupings{};  // the tables of both, for kernels of a GPU
+  void* scratch = nullptr;          // of Memory::allocate
+  window::RegisteredWindow control{};
+  std::size_t slot_bytes = 0;
+
+  std::unique_ptr<FlightRecorder> flight{};
+  std::atomic<bool> has_failed{false};     // set by FailureWatch
+  std::atomic<bool> has_finalized{false};  // no calls from now on
+};
+
+inline bool on_host(const CommunicatorParts& parts) {
+  return parts.device->backend() == kernels::Backend::host;
+}
+
+/// Returns the table that chooses algorithms.
+inline const kernels::ChoiceTable& table_of(const CommunicatorParts& parts) {
+  return parts.own_table ? *parts.own_table : kernels::ChoiceTable::built_in();
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,61 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "oriel/error.hpp"
+
+#include "base/event_loop.hpp"
+#include "base/task.hpp"
+#include "boot/session/session.hpp"
+#include "comm/communicator/communicator_parts.hpp"
+#include "comm/communicator/failure_watch.hpp"
+#include "comm/communicator/step_times.hpp"
+
+namespace oriel::comm {
+
+/// Returns which launches are ordered. ORIEL_GRAPH_MIXING_SUPPORT overrides options.graph_mixing.
+GraphOrder graph_order(const Settings& settings, const CommunicatorOptions& options);
+
+/// Returns a communicator's name and this rank, as in "as rank 1 of 4", for the log and errors.
+std::string title_of(const CommunicatorOptions& options, int rank, int size);
+
+/// Makes the parts of a communicator. Every step is collective and ends with the same outcome on
+/// all ranks; what the steps have made goes with the parts if a later one fails.
+class CommunicatorStart {
+ public:
+  /// `parts` has its device, settings and options. All arguments must outlive run().
+  CommunicatorStart(EventLoop& loop, CommunicatorParts& parts, FailureWatch& failure,
+                    Deadline deadline)
+      : loop_(loop), parts_(parts), failure_(failure), deadline_(deadline) {}
+
+  /// Carries out the steps on a session that has linked up.
+  Task<Status> run(std::unique_ptr<boot::Session> session, StepTimes& times);
+
+ private:
+  int rank() const { return parts_.session->rank(); }
+  int size() const { return parts_.session->size(); }
+
+  // The steps, in order.
+  Task<Status> agree_on_topology();
+  Task<Status> agree_on_choices();
+  Task<Status> make_scratch();
+  Task<Status> make_control_window();
+
+  /// One exchange for the topology: the first, or what the first has left open.
+  Task<Status> exchange_places(topo::Wanted wanted, bool first);
+  Task<Status> form_team();
+  Status lay_out_scratch(int max_ctas);
+  /// Copies the tables of both groupings to where kernels read them.
+  Result<shadow::OwnedShadow> copy_groupings() const;
+  void tell_of_start() const;
+
+  EventLoop& loop_;
+  CommunicatorParts& parts_;
+  FailureWatch& failure_;
+  Deadline deadline_;
+};
+
+}  // namespace oriel::comm

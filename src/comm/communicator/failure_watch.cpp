@@ -1,0 +1,177 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/communicator/failure_watch.hpp"
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+#include "comm/communicator/last_calls.hpp"
+#include "comm/communicator/wait_control.hpp"
+#include "comm/device/rank_affinity.hpp"
+#include "kernels/plan/arguments.hpp"
+
+namespace oriel::comm {
+
+Error as_seen_by(int rank, Error error) {
+  const int origin = error.origin_rank();
+  if (error.code() != ErrorCode::aborted || origin == rank || origin < 0) return error;
+  Error seen(ErrorCode::remote, error.message());
+  for (const std::string& context : error.contexts()) {
+    seen = std::move(seen).with_context(context);
+  }
+  return std::move(seen).with_scope(error.scope()).with_origin(origin).with_hint(error.hint());
+}
+
+Status FailureWatch::watch_ranks() {
+  std::vector<Watch> processes;
+  for (int rank = 0; rank < parts_.session->size(); ++rank) {
+    const auto& info = parts_.topology.infos[static_cast<std::size_t>(rank)];
+    const auto& own = parts_.topology.infos[static_cast<std::size_t>(this->rank())];
+    if (info.process != own.process && topo::shares_pids(own, info)) {
+      processes.push_back({rank, info.pid});
+    }
+  }
+  const topo::Affinity affinity = affinity_of(*parts_.device);
+  Log(rank()).info("threads and memory of the library: {}", topo::describe(affinity));
+  is_watched_ = true;
+  return Monitor::instance().watch(*this, *parts_.session, std::move(processes), affinity.cpus);
+}
+
+void FailureWatch::stop_watching() {
+  if (is_watched_) Monitor::instance().unwatch(*this);
+  is_watched_ = false;
+}
+
+std::optional<Error> FailureWatch::error() const {
+  if (!parts_.has_failed) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+
+void FailureWatch::fail(Error error) {
+  std::string reason;
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_) return;
+    Error seen = as_seen_by(rank(), std::move(error)).with_scope(Scope::communicator);
+    if (!parts_.options.name.empty()) {
+      seen = std::move(seen).with_context(fmt::format("in \"{}\"", parts_.options.name));
+    }
+    Log(rank()).warn("communicator is unusable from now on: {}", seen.to_string());
+    reason = seen.to_string();
+    error_ = std::move(seen);
+    // Under the lock: a caller who comes second and finds the error there relies on this as well.
+    parts_.has_failed = true;
+  }
+  // Ends the waits of kernels and threads: nothing that they wait for will come.
+  __atomic_store_n(&parts_.notices->host().abort, 1u, __ATOMIC_RELEASE);
+  if (on_host(parts_)) device::ring(*own_doorbell(parts_));
+  if (Network* const network = parts_.live_network) network->abort();
+  parts_.flight->write(reason, true);
+}
+
+void FailureWatch::abort(const Error& reason) {
+  parts_.session->abort(reason);
+  fail(Error(reason).with_origin(rank()));
+}
+
+void FailureWatch::give_up(const Error& error) {
+  parts_.session->abort(error);
+  fail(error);
+}
+
+Status FailureWatch::check_usable() const {
+  if (parts_.has_failed) {
+    return Error(*error()).with_context("the communicator is unusable since an earlier error");
+  }
+  if (parts_.has_finalized) {
+    return Error(ErrorCode::invalid_usage, "the communicator has been finalized")
+        .with_scope(Scope::communicator)
+        .with_hint("only ncclCommDestroy and ncclCommAbort may follow ncclCommFinalize");
+  }
+  return {};
+}
+
+void FailureWatch::peer_lost(Error error) {
+  fail(std::move(error));
+}
+
+void FailureWatch::peer_left(int rank) {
+  Log(this->rank()).trace("rank {} has finalized or destroyed its communicator", rank);
+}
+
+std::optional<Error> FailureWatch::given_up() const {
+  const Notices& notices = parts_.notices->host();
+  const std::uint64_t failure =
+      __atomic_load_n(reinterpret_cast<const std::uint64_t*>(&notices.failure), __ATOMIC_ACQUIRE);
+  const auto kind = static_cast<kernels::FailureKind>(failure & 0xffffffffu);
+  const std::uint64_t gave_up = __atomic_load_n(&notices.stall.gave_up, __ATOMIC_ACQUIRE);
+  if (kind != kernels::FailureKind::none || gave_up != 0) {
+    if (auto error = different_calls(parts_)) return error;
+  }
+  if (kind != kernels::FailureKind::none) {
+    const auto index = static_cast<std::int32_t>(failure >> 32);
+    const int other = kind == kernels::FailureKind::world_signature
+                          ? index
+                          : parts_.team_facts.world_rank_of(index);
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("ranks {} and {} are in different calls", rank(), other))
+        .with_origin(other)
+        .with_hint(
+            "all ranks pass the same count, type, operation and root, in the same order of "
+            "calls; a send and its receive have the same size");
+  }
+  if (gave_up != 0) {
+    const int other = device::stalled_rank(gave_up);
+    auto text = fmt::format("rank {} has waited for rank {} longer than ORIEL_COLLECTIVE_TIMEOUT",
+                            rank(), other);
+    // That one may itself wait for another, and have begun to only a little later.
+    const int end = other < 0 ? other : parts_.session->peers().end_of_wait(other);
+    const bool is_chain = end >= 0 && end != other && end != rank();
+    if (is_chain) text += fmt::format("; that one waits too, in the end for rank {}", end);
+    return Error(ErrorCode::timeout, std::move(text))
+        .with_origin(is_chain ? end : other)
+        .with_hint("the rank named last is stopped, or is not in this call");
+  }
+  return std::nullopt;
+}
+
+void FailureWatch::look_for_failure() {
+  if (parts_.has_failed) return;
+  if (Network* const network = parts_.live_network) {
+    const TimePoint now = SteadyClock::instance().now();
+    if (const auto error = network->failure(now, &parts_.notices->host().abort)) {
+      // Who has spoken before is who all others have heard.
+      if (auto told = parts_.session->failure()) return fail(*std::move(told));
+      return give_up(*error);
+    }
+  }
+  // Of those that wait each would name whom it waits for.
+  const bool is_in_doubt =
+      parts_.live_network != nullptr && parts_.live_network.load()->is_in_doubt();
+  if (const auto error = is_in_doubt ? std::nullopt : given_up()) return give_up(*error);
+  if (auto failure = parts_.session->failure()) fail(*std::move(failure));
+}
+
+void FailureWatch::tick(TimePoint now) {
+  look_for_failure();
+  if (!parts_.has_failed) watch_stall(now);
+}
+
+void FailureWatch::await_failure() {
+  constexpr auto kPause = std::chrono::milliseconds(1);
+  look_for_failure();
+  while (!parts_.has_failed && parts_.network != nullptr && parts_.network->is_in_doubt()) {
+    std::this_thread::sleep_for(kPause);
+    look_for_failure();
+  }
+}
+
+}  // namespace oriel::comm
