@@ -70,6 +70,7 @@ const SystemTable kRealTable = {
           return errno == 0 ? 0 : -1;
         },
     .waitpid = ::waitpid,
+    .process_vm_readv = ::process_vm_readv,
     .sysconf = ::sysconf,
     // The C library's C++ declarations take an enumeration.
     .getrlimit = [](int resource, rlimit* out) -> int {

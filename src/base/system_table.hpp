@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/types.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 
 #include "oriel/error.hpp"
@@ -70,6 +71,8 @@ struct SystemTable {
   int (*pthread_create)(pthread_t* out, const pthread_attr_t* attributes, void* (*body)(void*),
                         void* argument);
   pid_t (*waitpid)(pid_t pid, int* status, int options);
+  ssize_t (*process_vm_readv)(pid_t pid, const iovec* here, unsigned long here_count,
+                              const iovec* there, unsigned long there_count, unsigned long flags);
   long (*sysconf)(int name);
   int (*getrlimit)(int resource, rlimit* out);
   int (*setrlimit)(int resource, const rlimit* limits);
@@ -91,7 +94,8 @@ struct SystemTable {
   X(listen) X(accept4) X(connect) X(getsockname) X(getsockopt) X(setsockopt) \
   X(sendmsg) X(recvmsg) X(poll) X(epoll_create1) X(epoll_ctl) X(epoll_wait) \
   X(eventfd) X(eventfd_read) X(eventfd_write) X(getifaddrs) X(pidfd_open) \
-  X(pidfd_send_signal) X(shutdown) X(socketpair) X(spawn) X(pthread_create) X(waitpid) X(sysconf) \
+  X(pidfd_send_signal) X(shutdown) X(socketpair) X(spawn) X(pthread_create) X(waitpid) \
+  X(process_vm_readv) X(sysconf) \
   X(getrlimit) X(setrlimit) \
   X(sched_getaffinity) X(sched_setaffinity) X(mbind) X(get_mempolicy) X(set_mempolicy)
 // clang-format on

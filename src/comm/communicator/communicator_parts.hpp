@@ -4,9 +4,11 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "oriel/error.hpp"
 
@@ -21,6 +23,7 @@
 #include "comm/network/rank_network.hpp"
 #include "comm/request/flight_recorder.hpp"
 #include "kernels/plan/choice.hpp"
+#include "kernels/plan/exchange.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"
 #include "window/registration/window_manager.hpp"
 
@@ -76,6 +79,8 @@ struct CommunicatorParts {
   void* scratch = nullptr;          // of Memory::allocate
   window::RegisteredWindow control{};
   std::size_t slot_bytes = 0;
+  std::vector<kernels::PeerProcess> processes{};  // of CPU ranks, by index in the team
+  std::uint64_t probed_word = 0;                  // see ReadingProbe
 
   std::unique_ptr<FlightRecorder> flight{};
   std::atomic<bool> has_failed{false};     // set by FailureWatch

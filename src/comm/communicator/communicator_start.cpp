@@ -14,6 +14,7 @@
 #include "base/alignment.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
+#include "comm/communicator/peer_processes.hpp"
 #include "comm/communicator/teams_network.hpp"
 #include "comm/device/rank_affinity.hpp"
 #include "comm/network/network_places.hpp"
@@ -382,6 +383,7 @@ Task<Status> CommunicatorStart::make_control_window() {
   }
   parts_.windows = std::make_unique<window::WindowManager>(std::move(options));
 
+  write_reading_probe(parts_);
   std::vector<window::WindowRequest> requests;
   requests.push_back({parts_.scratch, parts_.layout.total_bytes, window::kWindowFlagsKnown});
   auto registered = co_await parts_.windows->register_batch(loop_, boot::Operation::control_window,
@@ -390,6 +392,7 @@ Task<Status> CommunicatorStart::make_control_window() {
     co_return std::move(registered).error().with_context("registering the scratch memory");
   }
   parts_.control = registered.value().front();
+  find_peer_processes(parts_);
   begin_exchanges(parts_);
   co_return Status();
 }

@@ -116,6 +116,14 @@ std::optional<Error> FailureWatch::given_up() const {
   if (kind != kernels::FailureKind::none || gave_up != 0) {
     if (auto error = different_calls(parts_)) return error;
   }
+  if (kind == kernels::FailureKind::unreadable) {
+    const auto other = static_cast<std::int32_t>(failure >> 32);
+    return Error(
+               ErrorCode::remote,
+               fmt::format("rank {} cannot read the memory that rank {} sends from", rank(), other))
+        .with_origin(other)
+        .with_hint("its buffer is shorter than its call says, or its process has ended");
+  }
   if (kind != kernels::FailureKind::none) {
     const auto index = static_cast<std::int32_t>(failure >> 32);
     const int other = kind == kernels::FailureKind::world_signature

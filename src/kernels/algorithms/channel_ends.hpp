@@ -178,6 +178,8 @@ class ChannelLane {
                        : LanePlaces(arguments.channels, arguments.rank, index_, lane)) {}
 
   ORIEL_DEVICE_FN std::int32_t peer() const { return peer_; }
+  /// The peer's index in the team.
+  ORIEL_DEVICE_FN std::int32_t index() const { return index_; }
   ORIEL_DEVICE_FN const ChannelLayout& layout() const { return lane_.layout(); }
   ORIEL_DEVICE_FN ChannelCounters* counters() const {
     return reinterpret_cast<ChannelCounters*>(places_.here(lane_.counters()));
@@ -204,11 +206,10 @@ class ChannelLane {
     }
     places_.wake(index_);
   }
-  /// Tells the peer where the message that slot `number` begins is wanted: at `place`, if that lies
-  /// in this rank's slot of the flat space.
+  /// Tells the peer where the message that slot `number` begins is wanted: at an offset in this
+  /// rank's slot of the flat space, or as kReads and kNoOffset say.
   ORIEL_DEVICE_FN void offer(std::uint64_t number, std::uint32_t signature,
-                             const std::byte* place) const {
-    const std::uint64_t offset = places_.offset_here(place);
+                             std::uint64_t offset) const {
     if (Group::rank() == 0) {
       const std::uint64_t at = lane_.offer_at_peer();
       M::template store<device::Order::relaxed>(word_at_peer(at + offsetof(ChannelOffer, offset)),
@@ -218,9 +219,19 @@ class ChannelLane {
     }
     places_.wake(index_);
   }
-  /// Whether the peer can store at `place` itself.
-  ORIEL_DEVICE_FN bool is_reachable(const std::byte* place) const {
-    return places_.offset_here(place) != kNoOffset;
+  /// The offset of `place` in this rank's slot of the flat space, where the peer can store; else
+  /// kNoOffset.
+  ORIEL_DEVICE_FN std::uint64_t offset_of(const std::byte* place) const {
+    return places_.offset_here(place);
+  }
+  /// CPU ranks: puts the address of `data` into the peer's slot `number`.
+  void lend(std::uint64_t number, const std::byte* data) const {
+    M::template store<device::Order::relaxed>(word_at_peer(lane_.slot_at_peer(number)),
+                                              reinterpret_cast<std::uintptr_t>(data));
+  }
+  /// CPU ranks: the address that the peer has put into slot `number`, in the peer's process.
+  const std::byte* lent(std::uint64_t number) const {
+    return reinterpret_cast<const std::byte*>(load(lane_.slot(number)));
   }
   /// One thread: the word of the peer's offer, and once it is there the offer's offset.
   ORIEL_DEVICE_FN std::uint64_t offered_word() const {
@@ -331,6 +342,7 @@ class LaneCursor {
   ORIEL_DEVICE_FN bool done() const { return item_ >= last_; }
   ORIEL_DEVICE_FN std::byte* data() const { return message().data + at_; }
   ORIEL_DEVICE_FN std::uint32_t signature() const { return message().signature; }
+  ORIEL_DEVICE_FN std::uint64_t message_bytes() const { return message().bytes; }
   /// Whether the message goes in packets.
   ORIEL_DEVICE_FN bool in_packets() const {
     return kInPackets || message().bytes <= layout_.most_packet_bytes;

@@ -17,20 +17,26 @@
 /// for it; a CPU thread goes through all its streams and waits only when none can move. So no
 /// stream waits for another of the same rank.
 ///
-/// A Mover copies bytes: send() to a slot, place() to where the user wants them.
+/// A Mover copies bytes: send() to a slot, place() to where the user wants them. One with kReads
+/// may read a peer's memory: can_read() says whether, read() does so.
 ///
 /// A step returns false if the peer's message is not the one that this rank's call expects, or the
 /// queue to it has failed. M: the memory policy.
 namespace oriel::kernels {
 
-/// Tells the host that `rank` is in another call.
-ORIEL_DEVICE_FN void report_other_message(const ExchangeArguments& arguments, std::int32_t rank) {
+/// Tells the host what is wrong with `rank`.
+ORIEL_DEVICE_FN void report_failure(const ExchangeArguments& arguments, FailureKind kind,
+                                    std::int32_t rank) {
   if (arguments.failure == nullptr) return;
   // One 8-byte store, so that kind and rank are read together.
   device::Memory::store<device::Order::release>(
       reinterpret_cast<std::uint64_t*>(arguments.failure),
-      static_cast<std::uint64_t>(FailureKind::world_signature) |
+      static_cast<std::uint64_t>(kind) |
           static_cast<std::uint64_t>(static_cast<std::uint32_t>(rank)) << 32);
+}
+/// Tells the host that `rank` is in another call.
+ORIEL_DEVICE_FN void report_other_message(const ExchangeArguments& arguments, std::int32_t rank) {
+  report_failure(arguments, FailureKind::world_signature, rank);
 }
 
 template <class Group, class Mover, class M, ExchangeForm kForm>
@@ -51,10 +57,16 @@ class SendStream {
     credit_ -= lane_.layout().depth;
   }
 
-  ORIEL_DEVICE_FN bool done() const { return cursor_.done(); }
+  ORIEL_DEVICE_FN bool done() const { return cursor_.done() && !(Mover::kReads && is_lent_); }
   ORIEL_DEVICE_FN std::int32_t peer() const { return lane_.peer(); }
   /// Any one thread of the group.
   ORIEL_DEVICE_FN bool is_ready() {
+    if constexpr (Mover::kReads) {
+      if (cursor_.done()) {
+        credit_ = lane_.credit();
+        return credit_ == sent_;
+      }
+    }
     if (cursor_.in_packets()) {
       if (!has_packet_slot()) packet_credit_ = lane_.packet_credit();
       return has_packet_slot();
@@ -66,16 +78,22 @@ class SendStream {
     return !cursor_.asks() || has_offer();
   }
   ORIEL_DEVICE_FN bool step() {
+    if constexpr (Mover::kReads) {
+      if (cursor_.done()) {
+        is_lent_ = false;
+        return true;
+      }
+    }
     if (cursor_.in_packets()) {
       send_packets();
       return true;
     }
     if (cursor_.asks() && !take_offer()) return false;
     const std::uint64_t bytes = cursor_.bytes();
-    if (cursor_.is_direct()) {
-      mover_.place(target_ + cursor_.moved(), cursor_.data(), bytes);
-    } else {
+    if (!cursor_.is_direct()) {
       mover_.send(lane_.filled(sent_), cursor_.data(), bytes);
+    } else if (!lend()) {
+      mover_.place(target_ + cursor_.moved(), cursor_.data(), bytes);
     }
     if (!lane_.publish(sent_, bytes, cursor_.signature())) return false;
     ++sent_;
@@ -97,6 +115,16 @@ class SendStream {
   }
   ORIEL_DEVICE_FN bool has_packet_slot() const {
     return packets_sent_ - packet_credit_ < lane_.layout().packet_depth;
+  }
+  /// Where the receiver reads this message itself: tells it where the data of this step lie.
+  ORIEL_DEVICE_FN bool lend() {
+    if constexpr (Mover::kReads) {
+      if (!is_read_) return false;
+      lane_.lend(sent_, cursor_.data());
+      is_lent_ = true;
+      return true;
+    }
+    return false;
   }
   ORIEL_DEVICE_FN void send_packets() {
     const bool sweeps = packets_sent_ % kPacketSweep < lane_.layout().packet_depth;
@@ -123,6 +151,7 @@ class SendStream {
     const std::uint64_t offset =
         Group::broadcast(Group::rank() == 0 ? lane_.offered_offset() : kNoOffset);
     cursor_.set_direct(offset != kNoOffset);
+    is_read_ = offset == kReads;
     if (cursor_.is_direct()) target_ = lane_.at_peer(offset);
     return true;
   }
@@ -138,6 +167,9 @@ class SendStream {
   std::uint64_t offer_ = 0;
   std::byte* target_ = nullptr;  // where the message that is sent past the slots begins
   bool has_asked_ = false;
+  // CPU ranks:
+  bool is_read_ = false;  // the receiver reads this message itself
+  bool is_lent_ = false;  // it may still read this one, or one before
 };
 
 template <class Group, class Mover, class M, ExchangeForm kForm>
@@ -177,6 +209,9 @@ class ReceiveStream {
     const bool is_other = Group::rank() == 0 && (has_packets_instead_ || differs());
     if (is_other) report_other_message(arguments_, peer());
     if (Group::any(is_other)) return false;
+    if constexpr (Mover::kReads) {
+      if (reads_ && cursor_.is_direct() && !read()) return false;
+    }
     if (!cursor_.is_direct()) {
       mover_.place(cursor_.data(), lane_.arrived(received_), cursor_.bytes());
     }
@@ -265,8 +300,21 @@ class ReceiveStream {
   /// Answers before the sender asks, which it does of itself.
   ORIEL_DEVICE_FN void offer_place() {
     if (!cursor_.asks()) return;
-    cursor_.set_direct(lane_.is_reachable(cursor_.data()));
-    lane_.offer(received_, cursor_.signature(), cursor_.data());
+    std::uint64_t offset = lane_.offset_of(cursor_.data());
+    if constexpr (Mover::kReads) {
+      reads_ = offset == kNoOffset && mover_.can_read(lane_.index(), cursor_.message_bytes());
+      if (reads_) offset = kernels::kReads;
+    }
+    cursor_.set_direct(offset != kNoOffset);
+    lane_.offer(received_, cursor_.signature(), offset);
+  }
+  /// Copies what the sender has lent for this step.
+  bool read() {
+    if (mover_.read(lane_.index(), cursor_.data(), lane_.lent(received_), cursor_.bytes())) {
+      return true;
+    }
+    report_failure(arguments_, FailureKind::unreadable, peer());
+    return false;
   }
 
   const ExchangeArguments& arguments_;
@@ -279,6 +327,7 @@ class ReceiveStream {
   std::uint64_t packets_given_ = 0;  // credit for so many
   std::uint32_t polls_ = 0;
   bool has_packets_instead_ = false;
+  bool reads_ = false;  // CPU ranks: this message is read where its sender has it
 };
 
 /// Runs one stream with a group of threads to its end. Where it has to wait, `other` does a piece

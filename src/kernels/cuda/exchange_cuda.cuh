@@ -19,6 +19,7 @@ namespace oriel::kernels::detail {
 /// Moves bytes with the threads of one warp.
 struct CopyMover {
   using Group = device::Warp;
+  static constexpr bool kReads = false;
 
   __device__ void send(std::byte* slot, const std::byte* from, std::uint64_t bytes) const {
     copy_bytes<Group>(slot, from, bytes);

@@ -9,6 +9,7 @@
 #include "oriel/device/network.hpp"
 #include "oriel/device/wait.hpp"
 
+#include "base/process_memory.hpp"
 #include "kernels/algorithms/exchange_streams.hpp"
 #include "kernels/host/mover_host.hpp"
 #include "kernels/loops/reduce_loops.hpp"
@@ -20,8 +21,10 @@ namespace {
 /// Moves bytes with the vectorised loops of one CPU thread.
 class HostExchangeMover {
  public:
+  static constexpr bool kReads = true;
+
   explicit HostExchangeMover(const ExchangeArguments& arguments)
-      : copy_(host::find_copy_loop(isa_in_use())) {
+      : processes_(arguments.processes), copy_(host::find_copy_loop(isa_in_use())) {
     for (std::int32_t i = 0; i < arguments.messages; ++i) {
       passes_caches_ = passes_caches_ || arguments.message[i].bytes >= host::kStreamingBytes;
     }
@@ -34,7 +37,27 @@ class HostExchangeMover {
     copy_(to, from, bytes, passes_caches_);
   }
 
+  /// Whether a message of the team's rank `index` is to be read where that rank has it.
+  bool can_read(std::int32_t index, std::uint64_t message_bytes) const {
+    if (processes_ == nullptr) return false;
+    const PeerProcess::Reach reach = processes_[index].reach;
+    return reach == PeerProcess::Reach::own_process ||
+           (reach == PeerProcess::Reach::other_process && message_bytes >= kLeastForeignBytes);
+  }
+  bool read(std::int32_t index, std::byte* to, const std::byte* from, std::uint64_t bytes) const {
+    const PeerProcess& process = processes_[index];
+    if (process.reach == PeerProcess::Reach::other_process) {
+      return read_process_memory(process.pid, to, from, bytes);
+    }
+    place(to, from, bytes);
+    return true;
+  }
+
  private:
+  /// Below, a system call takes longer than a second copy.
+  static constexpr std::uint64_t kLeastForeignBytes = 64 << 10;
+
+  const PeerProcess* processes_;
   host::CopyLoop copy_;
   bool passes_caches_ = false;  // what is as large as that would not stay there
 };

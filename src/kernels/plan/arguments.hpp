@@ -29,6 +29,7 @@ enum class FailureKind : std::uint32_t {
   none = 0,
   signature = 1,        ///< `rank` is an LSA index
   world_signature = 2,  ///< `rank` is a world rank
+  unreadable = 3,       ///< what the world rank `rank` has lent cannot be read
 };
 
 /// Which of its family's operations a kernel performs (see family.hpp).

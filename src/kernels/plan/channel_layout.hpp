@@ -7,6 +7,7 @@
 #include "oriel/device/config.hpp"
 
 #include "kernels/plan/algorithm.hpp"
+#include "kernels/plan/arguments.hpp"
 
 /// Where the channels of a communicator lie in its scratch memory. A channel is a ring of slots
 /// from one rank to another. The sender fills slots at the receiver; the receiver returns credits
@@ -18,6 +19,9 @@
 /// place where the message is wanted, or none. If that place lies in a window, the sender stores
 /// there, and only then fills the ready word; the slot stays empty. So no rank stores into a
 /// window before its owner is in the same call.
+///
+/// CPU ranks: if the place lies in no window, the receiver may offer to read the message where its
+/// sender has it. The sender then puts the address into the slot, and waits for the credit.
 ///
 /// A short message between ranks of a team goes in packets, which show by themselves that they have
 /// arrived (oriel/device/packet.hpp). They have a ring of their own beside the slots. Credit for it
@@ -45,9 +49,11 @@ struct alignas(16) ChannelCounters {
 /// What the sender of a message finds beside the credits of its channel.
 struct ChannelOffer {
   std::uint64_t
-      offset;          ///< of the message's part of this lane in the receiver's slot, or kNoOffset
+      offset;  ///< of the message's part of this lane in the receiver's slot, kReads, or kNoOffset
   std::uint64_t word;  ///< as a ready word, of the slot that the part begins with
 };
+/// The receiver reads the message itself.
+inline constexpr std::uint64_t kReads = kNoOffset - 1;
 inline constexpr std::uint64_t kOfferPlace = 16;        ///< bytes behind the credit
 inline constexpr std::uint64_t kPacketCreditPlace = 8;  ///< likewise
 

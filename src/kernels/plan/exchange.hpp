@@ -94,6 +94,13 @@ struct MessageRun {
   std::uint8_t team_member = 0;  ///< one more than the peer's index in this LSA team; 0: not in it
 };
 
+/// How a CPU rank reads what a member of its LSA team has outside windows.
+struct PeerProcess {
+  enum class Reach : std::uint8_t { none, own_process, other_process };
+  Reach reach = Reach::none;
+  std::int32_t pid = 0;  ///< of another process
+};
+
 /// Where the channels of a rank lie, and how it waits: what all its launches share.
 struct ExchangeMemory {
   std::byte* scratch = nullptr;    ///< the scratch buffer of rank 0 of the team
@@ -108,6 +115,8 @@ struct ExchangeMemory {
   const device::NetworkView* network = nullptr;
   const device::NetworkWindow* network_window = nullptr;  ///< of the scratch memory
   std::uint64_t doorbell = 0;  ///< CPU ranks: offset of the Doorbell in the scratch memory
+  /// CPU ranks: by index in the team. Null: no peer's memory can be read outside windows.
+  const PeerProcess* processes = nullptr;
   device::WaitControl wait;
   CallFailure* failure = nullptr;
   /// GPU ranks, as HierarchyArguments: offsets of where a collective exchanges signatures, and of

@@ -29,7 +29,7 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   constexpr std::uint64_t kPage = 4096;
   const auto round_to_page = [](std::uint64_t bytes) { return round_up(bytes, kPage); };
   const auto narrow = [](std::uint64_t bytes) { return static_cast<std::uint32_t>(bytes); };
-  const std::uint64_t begin = backend == Backend::host ? layout.call_record : layout.doorbell;
+  const std::uint64_t begin = backend == Backend::host ? layout.reading_probe : layout.doorbell;
   layout.epochs = narrow(begin + kSectorBytes);
   layout.signatures = layout.epochs + indices * sizeof(CtaCounters);
   const std::uint64_t signatures =

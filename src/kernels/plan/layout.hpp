@@ -21,7 +21,8 @@ namespace oriel::kernels {
 /// sub-CTA of a GPU has such an index of its own, with flags, hellos, rings and counters.
 struct ScratchLayout {
   static constexpr std::uint64_t doorbell = 0;  ///< device::Doorbell: wakes the rank's CPU thread
-  static constexpr std::uint64_t call_record = 64;  ///< CPU ranks only: CallRecord
+  static constexpr std::uint64_t call_record = 64;     ///< CPU ranks only: CallRecord
+  static constexpr std::uint64_t reading_probe = 128;  ///< CPU ranks only: ReadingProbe
 
   std::uint32_t epochs = 0;  ///< per CTA: CtaCounters
   // What the line algorithms use is 32 bits wide, because a GPU multiplies 64 bits slowly, and in
@@ -48,6 +49,12 @@ struct ScratchLayout {
   /// The budget: 1 MiB, the least that ORIEL_SCRATCH_SIZE can be, has room for all but the rings of
   /// any team that may start.
   std::uint64_t total_bytes = 0;
+};
+
+/// By which CPU ranks find out whether they can read each other's memory outside windows.
+struct ReadingProbe {
+  std::uint64_t address;  ///< of a word in the memory of the rank's process
+  std::uint64_t token;    ///< which that word holds
 };
 
 /// Of a GPU's kernel: CTAs behind those that move data (see signatures.cuh).

@@ -1,5 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -10,6 +12,7 @@
 
 #include "nccl.h"
 
+#include "base/system_table.hpp"
 #include "comm/communicator/random_all_reduces.hpp"
 #include "comm/support/in_teams.hpp"
 #include "support/ranks.hpp"
@@ -172,6 +175,48 @@ TEST_CASE("a broadcast of several parts reaches every rank of every node, from a
     const Environment own(of_node(players.first() / 2));
     broadcast_from_all(players);
   }));
+}
+
+namespace {
+
+std::atomic<int> reads_of_peers;  // of this process
+std::atomic<bool> may_read_peers;
+
+ssize_t count_read(pid_t pid, const iovec* here, unsigned long here_count, const iovec* there,
+                   unsigned long there_count, unsigned long flags) {
+  ++reads_of_peers;
+  if (may_read_peers) {
+    return ::process_vm_readv(pid, here, here_count, there, there_count, flags);
+  }
+  errno = EPERM;
+  return -1;
+}
+
+/// Moves messages from outside windows, once a rank has learnt whether it may read another's
+/// memory.
+void exchange_outside_windows(Players& players, bool may_read) {
+  SystemTable table = real_system_table();
+  table.process_vm_readv = count_read;
+  may_read_peers = may_read;
+  const ScopedSystemTable scoped(table);
+  broadcast_from_all(players);
+  const int tries = players.size() - 1;  // at the start
+  require(reads_of_peers >= tries, "each rank tries to read each other one");
+  // Each rank receives as many broadcasts, of 4 pieces of at most 1 MiB.
+  require(reads_of_peers == (may_read ? tries + 4 * tries : tries),
+          fmt::format("{} reads", reads_of_peers.load()));
+}
+
+}  // namespace
+
+TEST_CASE("long messages outside windows are read where they are, if ranks may, with one copy",
+          "[req:5.9]") {
+  const bool may_read = GENERATE(true, false);
+  check_all_ok(play(Cast::processes, 3, [=](Players& players) {
+    // The second rank alone may not read, so that pairs differ.
+    exchange_outside_windows(players, may_read || players.first() != 1);
+  }));
+  check_all_ok(play(Cast::threads, 3, broadcast_from_all));
 }
 
 TEST_CASE("copies of CPU ranks may be forced to go in streams", "[req:5.9]") {

@@ -359,7 +359,7 @@ TEST_CASE("reduces in a row to a slow root give it every sum, and the others not
         shape.owners = owners;
         INFO(count << " ranks, " << name_of(algorithm) << ", " << elements << " elements, the root "
                    << (owners == Backend::host ? "may own a share" : "is spared in streams"));
-        REQUIRE(ranks.wrong_reduces(shape, 40) == 0);
+        REQUIRE(ranks.wrong_reduces(shape, test::repeats(40, 8)) == 0);
       }
     }
   }
@@ -383,7 +383,7 @@ TEST_CASE("streamed copies in a row bring every element to every rank, in place 
       if (!gathers) shape.root = static_cast<int>(elements) % count;
       INFO(name_of(collective) << " among " << count << " ranks, registered " << registered
                                << ", in place " << in_place << ", " << elements << " elements");
-      REQUIRE(ranks.wrong_copies(shape, 40, registered) == 0);
+      REQUIRE(ranks.wrong_copies(shape, test::repeats(40, 8), registered) == 0);
     }
   }
 }

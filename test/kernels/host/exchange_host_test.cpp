@@ -1,6 +1,8 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <functional>
@@ -11,7 +13,9 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <unistd.h>
 
+#include "base/system_table.hpp"
 #include "device/lsa_memory.hpp"
 #include "kernels/plan/exchange.hpp"
 #include "kernels/plan/planned_launches.hpp"
@@ -25,12 +29,16 @@ using namespace oriel;
 using namespace oriel::kernels;
 
 using Bytes = std::vector<std::byte>;
+using Reach = PeerProcess::Reach;
+constexpr Reach kReaches[] = {Reach::none, Reach::own_process, Reach::other_process};
 
 class Team {
  public:
-  /// `channel_bytes` decides how large slots are: small ones make many steps.
-  Team(int ranks, std::uint64_t channel_bytes)
+  /// `channel_bytes` decides how large slots are: small ones make many steps. `reach` is how ranks
+  /// read each other's memory outside their slots.
+  Team(int ranks, std::uint64_t channel_bytes, Reach reach = Reach::none)
       : ranks_(ranks),
+        processes_(static_cast<std::size_t>(ranks), {reach, ::getpid()}),
         layout_(make_channel_layout(Backend::host, ranks, 1, 4096, channel_bytes)),
         memory_(ranks, 4096 + layout_.total_bytes + kRoom * sizeof(std::uint32_t)),
         mapping_(memory_),
@@ -51,6 +59,7 @@ class Team {
     facts.team_index.resize(static_cast<std::size_t>(ranks_));
     std::iota(facts.team_index.begin(), facts.team_index.end(), std::int16_t{0});
     facts.memory.channels = layout_;
+    facts.memory.processes = processes_.data();
     facts.memory.wait.timeout_ns = 20'000'000'000;
     facts.memory.failure = &failures_[static_cast<std::size_t>(rank)];
     return facts;
@@ -87,6 +96,7 @@ class Team {
   static constexpr std::size_t kRoom = 1 << 18;
 
   int ranks_;
+  std::vector<PeerProcess> processes_;
   ChannelLayout layout_;
   test::LsaMemory memory_;
   test::LsaMemory::Mapping mapping_;
@@ -151,7 +161,7 @@ TEST_CASE("random groups of sends and receives, cut at random, deliver every byt
   std::mt19937_64 random(seed);
   for (int turn = 0; turn < test::repeats(40, 8); ++turn) {
     const int ranks = 2 + static_cast<int>(random() % 7);
-    Team team(ranks, random() % 2 == 0 ? 1 << 20 : 1 << 13);
+    Team team(ranks, random() % 2 == 0 ? 1 << 20 : 1 << 13, kReaches[random() % 3]);
     for (int group = 0; group < 6; ++group) {
       auto letters = random_letters(ranks, random);
       const std::uint64_t drawn = random();
@@ -250,7 +260,7 @@ TEST_CASE("collectives as exchanges give every rank what they are defined to giv
           "[req:5.8][req:5.9]") {
   const std::uint64_t seed = test::test_seed();
   for (const int ranks : {1, 2, 3, 5, 8}) {
-    Team team(ranks, 1 << 14);
+    Team team(ranks, 1 << 14, ranks % 2 == 0 ? Reach::own_process : Reach::none);
     for (int kind = 1; kind < kCollectiveCount; ++kind) {
       const auto collective = static_cast<Collective>(kind);
       if (reduces(collective)) continue;
@@ -279,6 +289,33 @@ TEST_CASE("two ranks whose messages differ in size are told so, and nothing hang
   });
   CHECK(good == 1);  // the sender has long gone
   CHECK(team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::world_signature));
+  CHECK(team.failure(1).rank == 0);
+}
+
+TEST_CASE("a receiver that cannot read what its sender has lent says whose it is", "[req:5.9]") {
+  SystemTable table = real_system_table();
+  table.process_vm_readv = [](pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
+                              unsigned long) -> ssize_t {
+    errno = EFAULT;
+    return -1;
+  };
+  const ScopedSystemTable scoped(table);
+  Team team(2, 1 << 14, Reach::other_process);
+  std::vector<Bytes> data(2, Bytes(70'001));
+  std::uint32_t abort = 0;
+  const int good = team.on_ranks([&](int rank) {
+    std::mt19937_64 random(1);
+    const std::vector<PointToPoint> calls = {
+        {rank == 0, data[static_cast<std::size_t>(rank)].data(), 70'001, 1 - rank}};
+    ExchangeFacts facts = team.facts(rank);
+    facts.memory.wait.abort = &abort;
+    const bool done =
+        Team::run(test::launches_of(test::exchange_of(calls, rank).value(), facts), random);
+    std::atomic_ref(abort).store(1);  // the sender waits until its memory is its own again
+    return done;
+  });
+  CHECK(good == 0);
+  CHECK(team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::unreadable));
   CHECK(team.failure(1).rank == 0);
 }
 
