@@ -364,6 +364,7 @@ class LaneCursor {
     if (in_packets()) most = layout_.packet_bytes;
     return left < most ? left : most;
   }
+  ORIEL_DEVICE_FN bool is_last_step() const { return at_ + bytes() >= end_; }
   ORIEL_DEVICE_FN void advance() {
     at_ += bytes();
     if (at_ < end_) return;

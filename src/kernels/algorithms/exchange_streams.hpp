@@ -18,7 +18,8 @@
 /// stream waits for another of the same rank.
 ///
 /// A Mover copies bytes: send() to a slot, place() to where the user wants them. One with kReads
-/// may read a peer's memory: can_read() says whether, read() does so.
+/// may read a peer's memory: can_read() says whether, read() does so, and note() is told how long
+/// the messages for which is_timed() took from their first step on.
 ///
 /// A step returns false if the peer's message is not the one that this rank's call expects, or the
 /// queue to it has failed. M: the memory policy.
@@ -210,12 +211,14 @@ class ReceiveStream {
     if (is_other) report_other_message(arguments_, peer());
     if (Group::any(is_other)) return false;
     if constexpr (Mover::kReads) {
+      begin_timed();
       if (reads_ && cursor_.is_direct() && !read()) return false;
     }
     if (!cursor_.is_direct()) {
       mover_.place(cursor_.data(), lane_.arrived(received_), cursor_.bytes());
     }
     if (!lane_.give_back(++received_)) return false;
+    if constexpr (Mover::kReads) end_timed();
     cursor_.advance();
     if (!done()) prepare();
     return true;
@@ -308,6 +311,19 @@ class ReceiveStream {
     cursor_.set_direct(offset != kNoOffset);
     lane_.offer(received_, cursor_.signature(), offset);
   }
+  void begin_timed() {
+    if (cursor_.asks() && mover_.is_timed(lane_.index(), cursor_.message_bytes())) {
+      begun_ns_ = mover_.now_ns();
+    }
+  }
+  void end_timed() {
+    if (begun_ns_ == 0 || !cursor_.is_last_step()) return;
+    // A message that goes straight into a window goes neither way.
+    if (reads_ || !cursor_.is_direct()) {
+      mover_.note(lane_.index(), reads_, begun_ns_, cursor_.message_bytes());
+    }
+    begun_ns_ = 0;
+  }
   /// Copies what the sender has lent for this step.
   bool read() {
     if (mover_.read(lane_.index(), cursor_.data(), lane_.lent(received_), cursor_.bytes())) {
@@ -327,7 +343,9 @@ class ReceiveStream {
   std::uint64_t packets_given_ = 0;  // credit for so many
   std::uint32_t polls_ = 0;
   bool has_packets_instead_ = false;
-  bool reads_ = false;  // CPU ranks: this message is read where its sender has it
+  // CPU ranks:
+  bool reads_ = false;          // this message is read where its sender has it
+  std::uint64_t begun_ns_ = 0;  // when the first step of a message that is timed began
 };
 
 /// Runs one stream with a group of threads to its end. Where it has to wait, `other` does a piece

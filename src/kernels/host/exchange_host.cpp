@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <new>
 #include <type_traits>
@@ -40,9 +41,20 @@ class HostExchangeMover {
   /// Whether a message of the team's rank `index` is to be read where that rank has it.
   bool can_read(std::int32_t index, std::uint64_t message_bytes) const {
     if (processes_ == nullptr) return false;
-    const PeerProcess::Reach reach = processes_[index].reach;
-    return reach == PeerProcess::Reach::own_process ||
-           (reach == PeerProcess::Reach::other_process && message_bytes >= kLeastForeignBytes);
+    PeerProcess& process = processes_[index];
+    if (process.reach == PeerProcess::Reach::own_process) return true;
+    return is_timed(index, message_bytes) && process.way.reads_next();
+  }
+  /// Whether note() is to be told the time of such a message.
+  bool is_timed(std::int32_t index, std::uint64_t message_bytes) const {
+    return processes_ != nullptr && message_bytes >= kLeastForeignBytes &&
+           processes_[index].reach == PeerProcess::Reach::other_process;
+  }
+  static std::uint64_t now_ns() {
+    return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
+  }
+  void note(std::int32_t index, bool was_read, std::uint64_t begun_ns, std::uint64_t bytes) const {
+    processes_[index].way.note(was_read, now_ns() - begun_ns, bytes);
   }
   bool read(std::int32_t index, std::byte* to, const std::byte* from, std::uint64_t bytes) const {
     const PeerProcess& process = processes_[index];
@@ -57,7 +69,7 @@ class HostExchangeMover {
   /// Below, a system call takes longer than a second copy.
   static constexpr std::uint64_t kLeastForeignBytes = 64 << 10;
 
-  const PeerProcess* processes_;
+  PeerProcess* processes_;
   host::CopyLoop copy_;
   bool passes_caches_ = false;  // what is as large as that would not stay there
 };

@@ -15,6 +15,7 @@
 #include "kernels/plan/arguments.hpp"
 #include "kernels/plan/channel_layout.hpp"
 #include "kernels/plan/collective.hpp"
+#include "kernels/plan/faster_way.hpp"
 
 /// An exchange: what one rank sends to and receives from others in one launch, over channels.
 /// Collectives that do not reduce, and groups of sends and receives, are planned as exchanges.
@@ -99,6 +100,7 @@ struct PeerProcess {
   enum class Reach : std::uint8_t { none, own_process, other_process };
   Reach reach = Reach::none;
   std::int32_t pid = 0;  ///< of another process
+  FasterWay way{};       ///< of long messages from another process
 };
 
 /// Where the channels of a rank lie, and how it waits: what all its launches share.
@@ -116,7 +118,7 @@ struct ExchangeMemory {
   const device::NetworkWindow* network_window = nullptr;  ///< of the scratch memory
   std::uint64_t doorbell = 0;  ///< CPU ranks: offset of the Doorbell in the scratch memory
   /// CPU ranks: by index in the team. Null: no peer's memory can be read outside windows.
-  const PeerProcess* processes = nullptr;
+  PeerProcess* processes = nullptr;
   device::WaitControl wait;
   CallFailure* failure = nullptr;
   /// GPU ranks, as HierarchyArguments: offsets of where a collective exchanges signatures, and of
