@@ -55,14 +55,12 @@ bool streams_blocks(const WayFacts& facts) {
 /// Returns how a collective is carried out.
 Way way_of(const WayFacts& facts) {
   using kernels::Collective;
-  // CPU ranks copy longer blocks outside windows faster in stages, and where a rank's buffer lies
-  // is not known to the others. A reduce-scatter of many ranks waits for all of them more often.
-  constexpr std::size_t kLongestOnHost = 64 << 10;
-  constexpr std::size_t kLongestScatter = 1 << 10;
-  const bool scatters_among_many =
-      facts.collective == Collective::reduce_scatter && facts.ranks > 2;
-  const std::size_t longest = scatters_among_many ? kLongestScatter : kLongestOnHost;
-  const bool goes_straight = facts.one_team && (!facts.on_host || facts.block <= longest);
+  // A reduce-scatter of many CPU ranks waits for all of them more often than one in stages, which
+  // copies more.
+  constexpr std::size_t kShortOnHost = 1 << 10;
+  constexpr std::size_t kLongOnHost = 64 << 10;
+  const bool is_middling = facts.on_host && facts.ranks > 2 && facts.block > kShortOnHost &&
+                           facts.block < kLongOnHost;
   switch (facts.collective) {
     case Collective::all_reduce:
     case Collective::reduce:
@@ -70,10 +68,10 @@ Way way_of(const WayFacts& facts) {
     case Collective::broadcast:
       return streams_broadcast(facts) ? Way::in_team : Way::by_exchange;
     case Collective::reduce_scatter:
-      return goes_straight ? Way::in_team : Way::among_teams;
+      return facts.one_team && !is_middling ? Way::in_team : Way::among_teams;
     case Collective::all_gather:
       if (streams_blocks(facts)) return Way::in_team;
-      return goes_straight ? Way::by_exchange : Way::among_teams;
+      return facts.one_team ? Way::by_exchange : Way::among_teams;
     case Collective::all_to_all:
       return streams_blocks(facts) ? Way::in_team : Way::by_exchange;
     default:
