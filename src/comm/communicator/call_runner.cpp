@@ -59,8 +59,8 @@ Way way_of(const WayFacts& facts) {
   // copies more.
   constexpr std::size_t kShortOnHost = 1 << 10;
   constexpr std::size_t kLongOnHost = 64 << 10;
-  const bool is_middling = facts.on_host && facts.ranks > 2 && facts.block > kShortOnHost &&
-                           facts.block < kLongOnHost;
+  const bool is_middling =
+      facts.on_host && facts.ranks > 2 && facts.block > kShortOnHost && facts.block < kLongOnHost;
   switch (facts.collective) {
     case Collective::all_reduce:
     case Collective::reduce:

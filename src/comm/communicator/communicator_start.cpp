@@ -392,6 +392,10 @@ Task<Status> CommunicatorStart::make_control_window() {
     co_return std::move(registered).error().with_context("registering the scratch memory");
   }
   parts_.control = registered.value().front();
+  if (on_host(parts_)) {
+    parts_.flight->share_activity(reinterpret_cast<std::uint64_t*>(
+        static_cast<std::byte*>(parts_.scratch) + kernels::ScratchLayout::activity));
+  }
   find_peer_processes(parts_);
   begin_exchanges(parts_);
   co_return Status();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 
 #include <fmt/format.h>
 
@@ -11,11 +12,27 @@
 
 namespace oriel::comm {
 
-kernels::CallRecord* call_record(const CommunicatorParts& parts, int index) {
+namespace {
+
+/// What lies at `offset` of a team member's scratch memory; null on a GPU and where there is none.
+template <class T>
+T* in_scratch(const CommunicatorParts& parts, int index, std::uint64_t offset) {
   if (!on_host(parts) || parts.control.flat_base == nullptr) return nullptr;
-  return reinterpret_cast<kernels::CallRecord*>(parts.control.flat_base +
-                                                static_cast<std::size_t>(index) * parts.slot_bytes +
-                                                kernels::ScratchLayout::call_record);
+  return reinterpret_cast<T*>(parts.control.flat_base +
+                              static_cast<std::size_t>(index) * parts.slot_bytes + offset);
+}
+
+}  // namespace
+
+kernels::CallRecord* call_record(const CommunicatorParts& parts, int index) {
+  return in_scratch<kernels::CallRecord>(parts, index, kernels::ScratchLayout::call_record);
+}
+
+std::optional<CallActivity> activity_of(const CommunicatorParts& parts, int index) {
+  const auto* const word =
+      in_scratch<const std::uint64_t>(parts, index, kernels::ScratchLayout::activity);
+  if (word == nullptr) return std::nullopt;
+  return activity_of(device::Memory::load<device::Order::relaxed>(word));
 }
 
 std::optional<kernels::NumberedCall> last_call(const CommunicatorParts& parts, int index) {
@@ -53,7 +70,7 @@ std::optional<Error> different_calls(const CommunicatorParts& parts) {
 std::optional<Error> left_behind_by(const CommunicatorParts& parts, int rank) {
   // What comes over a network may be late. A peer of a send or receive may be in a later collective
   // that does not wait for this rank.
-  if (parts.live_network != nullptr || parts.flight->is_in_point_to_point()) return std::nullopt;
+  if (parts.live_network != nullptr || parts.flight->activity().is_transfer()) return std::nullopt;
   const auto& members = parts.team_facts.members;
   const auto at = std::find(members.begin(), members.end(), rank);
   if (at == members.end()) return std::nullopt;

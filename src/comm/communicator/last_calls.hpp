@@ -7,6 +7,7 @@
 #include "oriel/error.hpp"
 
 #include "comm/communicator/communicator_parts.hpp"
+#include "comm/request/call_activity.hpp"
 #include "kernels/plan/call_record.hpp"
 
 /// What the CPU ranks of an LSA team have noted of the collectives that they are in.
@@ -18,6 +19,9 @@ kernels::CallRecord* call_record(const CommunicatorParts& parts, int index);
 
 /// Returns the last collective of that rank, if it has begun one.
 std::optional<kernels::NumberedCall> last_call(const CommunicatorParts& parts, int index);
+
+/// Returns what the thread of that rank is in; nothing for GPU ranks.
+std::optional<CallActivity> activity_of(const CommunicatorParts& parts, int index);
 
 /// Returns an error that names two ranks of this team that are in different calls, if there are
 /// two.

@@ -42,10 +42,10 @@ std::string stalled_call(const CommunicatorParts& parts) {
     return last.empty() ? "a kernel of the user's"
                         : fmt::format("a kernel (the last call enqueued, {})", last);
   }
-  std::string point_to_point = parts.flight->point_to_point_text();
-  if (!point_to_point.empty()) return point_to_point;
+  const CallActivity activity = parts.flight->activity();
+  if (activity.is_transfer()) return text_of(activity);
   const auto own = last_call(parts, parts.team_facts.index);
-  if (!parts.flight->is_in_collective() || !own) return "a wait of the user's own";
+  if (activity.kind != CallActivity::Kind::collective || !own) return "a wait of the user's own";
   return fmt::format("{} (call {} of the communicator)", text_of(own->call), own->number);
 }
 
@@ -54,8 +54,8 @@ std::vector<int> awaited_ranks(const CommunicatorParts& parts, int culprit) {
   std::vector<int> awaited;
   const auto own = last_call(parts, parts.team_facts.index);
   // A rank that has a root waits for the root or for one message after the other.
-  const bool in_collective =
-      parts.flight->is_in_collective() && own && !kernels::has_root(own->call.collective);
+  const bool in_collective = parts.flight->activity().kind == CallActivity::Kind::collective &&
+                             own && !kernels::has_root(own->call.collective);
   for (std::size_t index = 0; own && in_collective && index < parts.team_facts.members.size();
        ++index) {
     const auto there = last_call(parts, static_cast<int>(index));
@@ -68,6 +68,25 @@ std::vector<int> awaited_ranks(const CommunicatorParts& parts, int culprit) {
   return awaited;
 }
 
+/// Returns what is known of the calls of a rank that others wait for, to follow after a semicolon;
+/// empty if nothing is.
+std::string what_it_does(const CommunicatorParts& parts, int culprit) {
+  const auto& members = parts.team_facts.members;
+  const auto place = std::find(members.begin(), members.end(), culprit);
+  if (place == members.end()) return {};
+  const auto index = static_cast<int>(place - members.begin());
+  std::string text;
+  const auto activity = activity_of(parts, index);
+  if (activity && activity->kind != CallActivity::Kind::collective) {
+    text += fmt::format("; rank {} is in {}", culprit, text_of(*activity));
+  }
+  if (const auto last = last_call(parts, index)) {
+    text += fmt::format("; the last collective of rank {} is call {}, {}", culprit, last->number,
+                        text_of(last->call));
+  }
+  return text;
+}
+
 }  // namespace
 
 void FailureWatch::tell_of_stall(std::chrono::seconds lasted, int culprit) const {
@@ -78,14 +97,7 @@ void FailureWatch::tell_of_stall(std::chrono::seconds lasted, int culprit) const
   std::string text =
       fmt::format("stalled: rank {}{} has waited for {} s in {} for {} (late, stopped or gone)",
                   rank(), name, lasted.count(), stalled_call(parts_), whom);
-  const auto& members = parts_.team_facts.members;
-  const auto place = std::find(members.begin(), members.end(), culprit) - members.begin();
-  const auto theirs =
-      place < std::ssize(members) ? last_call(parts_, static_cast<int>(place)) : std::nullopt;
-  if (theirs) {
-    text += fmt::format("; the last collective of rank {} is call {}, {}", culprit, theirs->number,
-                        text_of(theirs->call));
-  }
+  text += what_it_does(parts_, culprit);
   Log(rank()).alert("{}; ORIEL_COLLECTIVE_TIMEOUT would end such a wait", text);
   if (!stall_.watch.is_first() || !parts_.flight->is_wanted()) return;
   parts_.session->peers().tell_waiting(culprit);  // so that they write their files too

@@ -25,4 +25,14 @@ std::string text_of(PointToPointCounts counts) {
   return fmt::format("a group of {} sends and {} receives", counts.sends, counts.receives);
 }
 
+std::string text_of(const CallActivity& activity) {
+  if (activity.kind == CallActivity::Kind::none) return "no call";
+  if (activity.kind == CallActivity::Kind::collective) return "a collective";
+  std::string text = text_of(activity.counts);
+  if (activity.peer >= 0) {
+    text += fmt::format(" {} rank {}", activity.counts.sends > 0 ? "to" : "from", activity.peer);
+  }
+  return text;
+}
+
 }  // namespace oriel::comm

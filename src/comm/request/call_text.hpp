@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "comm/request/call_activity.hpp"
 #include "comm/request/call_request.hpp"
 #include "kernels/plan/call_record.hpp"
 
@@ -19,5 +20,8 @@ std::string text_of(const kernels::CollectiveCall& call);
 
 /// Returns "a send", "a receive", or "a group of 2 sends and 1 receives".
 std::string text_of(PointToPointCounts counts);
+
+/// Returns "no call", "a collective", "a send to rank 3", or a group as above.
+std::string text_of(const CallActivity& activity);
 
 }  // namespace oriel::comm

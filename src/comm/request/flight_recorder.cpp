@@ -53,26 +53,27 @@ void FlightRecorder::enter(const kernels::CollectiveCall& call, const void* stre
   entered_ = next_.load(std::memory_order_relaxed);
   ++groups_;
   note(FlightKind::collective, call, ++collectives_, stream, ticks());
-  now_.store(kCollective, std::memory_order_relaxed);
+  begin({.kind = CallActivity::Kind::collective});
 }
 
 void FlightRecorder::enter(std::span<const PointToPointRequest> requests) {
   entered_ = next_.load(std::memory_order_relaxed);
   ++groups_;
   const std::uint64_t now = ticks();
-  std::uint64_t sends = 0;
+  PointToPointCounts counts;
   for (const PointToPointRequest& request : requests) {
     const int place = request.is_send ? request.peer : facts_.size + request.peer;
     note(request.is_send ? FlightKind::send : FlightKind::receive,
          {.type = request.type, .count = request.count, .root = request.peer},
          ++messages_[static_cast<std::size_t>(place)], request.stream, now);
-    if (request.is_send) ++sends;
+    ++(request.is_send ? counts.sends : counts.receives);
   }
-  now_.store(sends << 32 | (requests.size() - sends), std::memory_order_relaxed);
+  const int peer = requests.size() == 1 ? requests.front().peer : -1;
+  begin({CallActivity::Kind::transfers, counts, peer});
 }
 
 void FlightRecorder::leave(bool completed) {
-  now_.store(0, std::memory_order_relaxed);
+  begin({});
   if (!completed) return;
   const std::uint64_t now = ticks();
   const std::uint64_t next = next_.load(std::memory_order_relaxed);
@@ -111,24 +112,13 @@ std::vector<FlightRecord> FlightRecorder::records() const {
   return found;
 }
 
-bool FlightRecorder::is_in_point_to_point() const {
-  const std::uint64_t now = now_.load(std::memory_order_relaxed);
-  return now != 0 && now != kCollective;
-}
-
-std::string FlightRecorder::point_to_point_text() const {
-  const std::uint64_t now = now_.load(std::memory_order_relaxed);
-  if (now == 0 || now == kCollective) return {};
-  return text_of({static_cast<std::uint32_t>(now >> 32), static_cast<std::uint32_t>(now)});
-}
-
 std::string FlightRecorder::enqueued_text() const {
   const std::uint64_t next = next_.load(std::memory_order_acquire);
   const auto last = next > 0 ? read(next - 1) : std::nullopt;
   if (!last) return {};
   const bool is_collective = last->kind == FlightKind::collective;
   return fmt::format("number {}, is {}", last->group,
-                     is_collective ? text_of(last->call) : point_to_point_text());
+                     is_collective ? text_of(last->call) : text_of(activity()));
 }
 
 }  // namespace oriel::comm

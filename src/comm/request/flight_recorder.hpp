@@ -16,6 +16,7 @@
 #include "oriel/device/memory.hpp"
 
 #include "base/deadline.hpp"
+#include "comm/request/call_activity.hpp"
 #include "comm/request/call_request.hpp"
 #include "kernels/plan/call_record.hpp"
 
@@ -59,11 +60,13 @@ class FlightRecorder {
   /// CPU ranks: the call returns. One that has failed is kept as not ended.
   void leave(bool completed);
 
-  // CPU ranks: what the calling thread is in.
-  bool is_in_collective() const { return now_.load(std::memory_order_relaxed) == kCollective; }
-  bool is_in_point_to_point() const;
-  /// Names the sends and receives that the thread is in; empty if it is in none.
-  std::string point_to_point_text() const;
+  /// CPU ranks: has what the calling thread is in stand at `word`, where other ranks see it. The
+  /// word is zero, and outlives the recorder's last call.
+  void share_activity(std::uint64_t* word) { activity_ = word; }
+  /// CPU ranks: returns what the calling thread is in.
+  CallActivity activity() const {
+    return activity_of(device::Memory::load<device::Order::relaxed>(activity_));
+  }
   /// GPU ranks: returns "number 3, is an all-reduce ..." for the call that was enqueued last; empty
   /// before the first.
   std::string enqueued_text() const;
@@ -94,8 +97,9 @@ class FlightRecorder {
     Word what{0};     // root or peer << 32, then FlightKind, collective, type, operation
     Word count{0}, number{0}, group{0}, stream{0}, enqueued{0}, ended{0};
   };
-  static constexpr std::uint64_t kCollective = ~std::uint64_t{0};
-
+  void begin(const CallActivity& activity) {
+    device::Memory::store<device::Order::relaxed>(activity_, word_of(activity));
+  }
   /// Notes one call of the present group.
   void note(FlightKind kind, const kernels::CollectiveCall& call, std::uint64_t number,
             const void* stream, std::uint64_t now);
@@ -112,7 +116,8 @@ class FlightRecorder {
   std::uint64_t groups_ = 0;
   std::uint64_t entered_ = 0;  // position of the first record of the last call
   Word next_{0};               // position of the next record
-  Word now_{0};                // 0, kCollective, or sends << 32 | receives
+  std::uint64_t own_activity_ = 0;
+  std::uint64_t* activity_ = &own_activity_;  // or the word that is shared
 
   std::mutex file_mutex_;  // guards all below, and orders the writers of the file
   bool is_final_ = false;

@@ -178,8 +178,6 @@ class ChannelLane {
                        : LanePlaces(arguments.channels, arguments.rank, index_, lane)) {}
 
   ORIEL_DEVICE_FN std::int32_t peer() const { return peer_; }
-  /// The peer's index in the team.
-  ORIEL_DEVICE_FN std::int32_t index() const { return index_; }
   ORIEL_DEVICE_FN const ChannelLayout& layout() const { return lane_.layout(); }
   ORIEL_DEVICE_FN ChannelCounters* counters() const {
     return reinterpret_cast<ChannelCounters*>(places_.here(lane_.counters()));
@@ -223,15 +221,6 @@ class ChannelLane {
   /// kNoOffset.
   ORIEL_DEVICE_FN std::uint64_t offset_of(const std::byte* place) const {
     return places_.offset_here(place);
-  }
-  /// CPU ranks: puts the address of `data` into the peer's slot `number`.
-  void lend(std::uint64_t number, const std::byte* data) const {
-    M::template store<device::Order::relaxed>(word_at_peer(lane_.slot_at_peer(number)),
-                                              reinterpret_cast<std::uintptr_t>(data));
-  }
-  /// CPU ranks: the address that the peer has put into slot `number`, in the peer's process.
-  const std::byte* lent(std::uint64_t number) const {
-    return reinterpret_cast<const std::byte*>(load(lane_.slot(number)));
   }
   /// One thread: the word of the peer's offer, and once it is there the offer's offset.
   ORIEL_DEVICE_FN std::uint64_t offered_word() const {

@@ -121,7 +121,9 @@ class SendStream {
   ORIEL_DEVICE_FN bool lend() {
     if constexpr (Mover::kReads) {
       if (!is_read_) return false;
-      lane_.lend(sent_, cursor_.data());
+      device::Memory::store<device::Order::relaxed>(
+          reinterpret_cast<std::uint64_t*>(lane_.filled(sent_)),
+          reinterpret_cast<std::uintptr_t>(cursor_.data()));
       is_lent_ = true;
       return true;
     }
@@ -181,7 +183,8 @@ class ReceiveStream {
       : arguments_(arguments),
         mover_(mover),
         lane_(arguments, arguments.run[run], lane),
-        cursor_(arguments, lane_.layout(), run, lane) {
+        cursor_(arguments, lane_.layout(), run, lane),
+        index_(arguments.run[run].team_member - 1) {
     if (cursor_.done()) return;
     const ChannelCounters* const counters = lane_.counters();
     received_ = device::Memory::load<device::Order::weak>(&counters->received);
@@ -305,14 +308,14 @@ class ReceiveStream {
     if (!cursor_.asks()) return;
     std::uint64_t offset = lane_.offset_of(cursor_.data());
     if constexpr (Mover::kReads) {
-      reads_ = offset == kNoOffset && mover_.can_read(lane_.index(), cursor_.message_bytes());
+      reads_ = offset == kNoOffset && mover_.can_read(index_, cursor_.message_bytes());
       if (reads_) offset = kernels::kReads;
     }
     cursor_.set_direct(offset != kNoOffset);
     lane_.offer(received_, cursor_.signature(), offset);
   }
   void begin_timed() {
-    if (cursor_.asks() && mover_.is_timed(lane_.index(), cursor_.message_bytes())) {
+    if (cursor_.asks() && mover_.is_timed(index_, cursor_.message_bytes())) {
       begun_ns_ = mover_.now_ns();
     }
   }
@@ -320,13 +323,16 @@ class ReceiveStream {
     if (begun_ns_ == 0 || !cursor_.is_last_step()) return;
     // A message that goes straight into a window goes neither way.
     if (reads_ || !cursor_.is_direct()) {
-      mover_.note(lane_.index(), reads_, begun_ns_, cursor_.message_bytes());
+      mover_.note(index_, reads_, begun_ns_, cursor_.message_bytes());
     }
     begun_ns_ = 0;
   }
   /// Copies what the sender has lent for this step.
   bool read() {
-    if (mover_.read(lane_.index(), cursor_.data(), lane_.lent(received_), cursor_.bytes())) {
+    const auto from = device::Memory::load<device::Order::relaxed>(
+        reinterpret_cast<const std::uint64_t*>(lane_.arrived(received_)));
+    if (mover_.read(index_, cursor_.data(), reinterpret_cast<const std::byte*>(from),
+                    cursor_.bytes())) {
       return true;
     }
     report_failure(arguments_, FailureKind::unreadable, peer());
@@ -344,6 +350,7 @@ class ReceiveStream {
   std::uint32_t polls_ = 0;
   bool has_packets_instead_ = false;
   // CPU ranks:
+  std::int32_t index_;          // of the peer in the team
   bool reads_ = false;          // this message is read where its sender has it
   std::uint64_t begun_ns_ = 0;  // when the first step of a message that is timed began
 };

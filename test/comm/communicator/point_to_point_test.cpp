@@ -253,7 +253,34 @@ TEST_CASE("a receive that waits long says so, with the group and the peer", "[re
   REQUIRE(!lines.empty());
   CAPTURE(lines.front());
   CHECK_NOTHROW(require_words(
-      lines.front(), {"stalled: rank 0", "in a group of 2 sends and 1 receives for rank 2 ("}));
+      lines.front(), {"stalled: rank 0", "in a group of 2 sends and 1 receives for rank 2 (",
+                      "; rank 2 is in no call; ORIEL_COLLECTIVE_TIMEOUT"}));
+}
+
+TEST_CASE("two ranks that wait for each other say what each of them is in", "[req:5.3][D7]") {
+  const StallLog log;
+  Stage stage(Cast::processes, 2, [](Players& players) {
+    auto comms = players.init();
+    std::thread ender([&] {
+      players.await(kMayGoOn);
+      require(ncclCommAbort(comms[0]), "ncclCommAbort");
+    });
+    float received = 0;
+    const int other = 1 - players.first();
+    const auto done = ncclRecv(&received, 1, ncclFloat, other, comms[0], nullptr);
+    ender.join();
+    require(done != ncclSuccess, "nothing was sent");
+  });
+  const pid_t pid = stage.pid(0);
+  CHECK(eventually([&] { return !log.lines(pid).empty(); }));
+  stage.board().words[kMayGoOn] = 1;
+  check_all_ok(stage.collect(30s));
+  const auto lines = log.lines(pid);
+  REQUIRE(!lines.empty());
+  CAPTURE(lines.front());
+  CHECK_NOTHROW(require_words(lines.front(),
+                              {"in a receive from rank 1 for rank 1 (",
+                               "; rank 1 is in a receive from rank 0; ORIEL_COLLECTIVE_TIMEOUT"}));
 }
 
 TEST_CASE("an abort ends a send and a receive that wait, on both ranks",

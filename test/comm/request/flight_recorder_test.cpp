@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "api/api_ranks.hpp"
+#include "comm/request/call_text.hpp"
 #include "comm/support/stall_log.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
@@ -79,7 +80,7 @@ TEST_CASE("a recorder of more than 1,024 calls, read, has the last ones in order
   int stream = 0;
   for (std::uint64_t count = 1; count <= 1500; ++count) {
     recorder.enter(sum_of(count), &stream);
-    CHECK(recorder.is_in_collective());
+    CHECK(comm::text_of(recorder.activity()) == "a collective");
     if (count < 1500) recorder.leave(count != 1499);
   }
   const auto records = recorder.records();
@@ -100,11 +101,10 @@ TEST_CASE("sends and receives of a group, recorded, are numbered for each peer a
   const comm::PointToPointRequest receive{.is_send = false, .count = 6, .peer = 2};
   const std::vector<comm::PointToPointRequest> group{send, receive, send};
   recorder.enter(group);
-  CHECK(recorder.is_in_point_to_point());
-  CHECK(recorder.point_to_point_text() == "a group of 2 sends and 1 receives");
+  CHECK(comm::text_of(recorder.activity()) == "a group of 2 sends and 1 receives");
   CHECK(recorder.enqueued_text() == "number 1, is a group of 2 sends and 1 receives");
   recorder.leave(true);
-  CHECK(recorder.point_to_point_text().empty());
+  CHECK(comm::text_of(recorder.activity()) == "no call");
   recorder.enter(std::vector{send});
   const auto records = recorder.records();
   REQUIRE(records.size() == 4);
