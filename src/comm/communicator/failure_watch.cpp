@@ -120,9 +120,11 @@ std::optional<Error> FailureWatch::given_up() const {
     const auto other = static_cast<std::int32_t>(failure >> 32);
     return Error(
                ErrorCode::remote,
-               fmt::format("rank {} cannot read the memory that rank {} sends from", rank(), other))
+               fmt::format("rank {} cannot copy what rank {} sends from its memory", rank(), other))
         .with_origin(other)
-        .with_hint("its buffer is shorter than its call says, or its process has ended");
+        .with_hint(
+            "the buffer of one of them is shorter than its call says, or that process may no "
+            "longer be read (ptrace(2))");
   }
   if (kind != kernels::FailureKind::none) {
     const auto index = static_cast<std::int32_t>(failure >> 32);

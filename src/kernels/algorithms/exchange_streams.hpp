@@ -48,7 +48,8 @@ class SendStream {
       : arguments_(arguments),
         mover_(mover),
         lane_(arguments, arguments.run[run], lane),
-        cursor_(arguments, lane_.layout(), run, lane) {
+        cursor_(arguments, lane_.layout(), run, lane),
+        index_(arguments.run[run].team_member - 1) {
     if (cursor_.done()) return;
     const ChannelCounters* const counters = lane_.counters();
     sent_ = device::Memory::load<device::Order::weak>(&counters->sent);
@@ -76,7 +77,7 @@ class SendStream {
       credit_ = lane_.credit();
       if (!has_slot()) return false;
     }
-    return !cursor_.asks() || has_offer();
+    return !cursor_.asks() || (Mover::kReads && goes_in_slots_) || has_offer();
   }
   ORIEL_DEVICE_FN bool step() {
     if constexpr (Mover::kReads) {
@@ -89,7 +90,8 @@ class SendStream {
       send_packets();
       return true;
     }
-    if (cursor_.asks() && !take_offer()) return false;
+    const bool has_way = Mover::kReads && goes_in_slots_;
+    if (cursor_.asks() && !has_way && !take_offer()) return false;
     const std::uint64_t bytes = cursor_.bytes();
     if (!cursor_.is_direct()) {
       mover_.send(lane_.filled(sent_), cursor_.data(), bytes);
@@ -98,9 +100,17 @@ class SendStream {
     }
     if (!lane_.publish(sent_, bytes, cursor_.signature())) return false;
     ++sent_;
+    if constexpr (Mover::kReads) {
+      // A message of which nothing has moved begins again, in slots.
+      const bool begins_again = goes_in_slots_ && !has_way;
+      if (begins_again) return true;
+      goes_in_slots_ = false;
+    }
     cursor_.advance();
     return true;
   }
+  /// CPU ranks: whether the receiver may still read a message.
+  bool is_lent() const { return is_lent_; }
   ORIEL_DEVICE_FN void finish() {
     if (Group::rank() != 0) return;
     ChannelCounters* const counters = lane_.counters();
@@ -121,10 +131,13 @@ class SendStream {
   ORIEL_DEVICE_FN bool lend() {
     if constexpr (Mover::kReads) {
       if (!is_read_) return false;
+      const bool can_lend = cursor_.moved() > 0 || mover_.can_lend(index_, cursor_.data());
       device::Memory::store<device::Order::relaxed>(
           reinterpret_cast<std::uint64_t*>(lane_.filled(sent_)),
-          reinterpret_cast<std::uintptr_t>(cursor_.data()));
-      is_lent_ = true;
+          can_lend ? reinterpret_cast<std::uintptr_t>(cursor_.data()) : 0);
+      is_lent_ = is_lent_ || can_lend;
+      goes_in_slots_ = !can_lend;
+      if (goes_in_slots_) cursor_.set_direct(false);
       return true;
     }
     return false;
@@ -171,8 +184,10 @@ class SendStream {
   std::byte* target_ = nullptr;  // where the message that is sent past the slots begins
   bool has_asked_ = false;
   // CPU ranks:
-  bool is_read_ = false;  // the receiver reads this message itself
-  bool is_lent_ = false;  // it may still read this one, or one before
+  std::int32_t index_;          // of the peer in the team
+  bool is_read_ = false;        // the receiver reads this message itself
+  bool is_lent_ = false;        // it may still read this one, or one before
+  bool goes_in_slots_ = false;  // it was to be read, but cannot be
 };
 
 template <class Group, class Mover, class M, ExchangeForm kForm>
@@ -215,7 +230,10 @@ class ReceiveStream {
     if (Group::any(is_other)) return false;
     if constexpr (Mover::kReads) {
       begin_timed();
-      if (reads_ && cursor_.is_direct() && !read()) return false;
+      if (reads_ && cursor_.is_direct()) {
+        if (lent() == nullptr) return begin_again();
+        if (!read()) return false;
+      }
     }
     if (!cursor_.is_direct()) {
       mover_.place(cursor_.data(), lane_.arrived(received_), cursor_.bytes());
@@ -239,6 +257,8 @@ class ReceiveStream {
   static constexpr std::uint64_t kPacketsOwed = 2;
   /// Polls of a slot for each look whether the sender has sent packets instead.
   static constexpr std::uint32_t kPollsPerLook = 64;
+  /// Within this time every rank hears of the death of another one.
+  static constexpr std::uint64_t kPatienceNs = 1'500'000'000;
 
   /// Whether `word` is a ready word of the next slot.
   ORIEL_DEVICE_FN bool is_next(std::uint64_t word) const {
@@ -315,7 +335,7 @@ class ReceiveStream {
     lane_.offer(received_, cursor_.signature(), offset);
   }
   void begin_timed() {
-    if (cursor_.asks() && mover_.is_timed(index_, cursor_.message_bytes())) {
+    if (cursor_.moved() == 0 && mover_.is_timed(index_, cursor_.message_bytes())) {
       begun_ns_ = mover_.now_ns();
     }
   }
@@ -327,15 +347,30 @@ class ReceiveStream {
     }
     begun_ns_ = 0;
   }
+  /// The address of what the sender has lent for this step; null if it cannot.
+  const std::byte* lent() const {
+    return reinterpret_cast<const std::byte*>(device::Memory::load<device::Order::relaxed>(
+        reinterpret_cast<const std::uint64_t*>(lane_.arrived(received_))));
+  }
+  /// The message comes through slots, from its first byte on.
+  bool begin_again() {
+    reads_ = false;
+    begun_ns_ = 0;
+    cursor_.set_direct(false);
+    return lane_.give_back(++received_);
+  }
   /// Copies what the sender has lent for this step.
   bool read() {
-    const auto from = device::Memory::load<device::Order::relaxed>(
-        reinterpret_cast<const std::uint64_t*>(lane_.arrived(received_)));
-    if (mover_.read(index_, cursor_.data(), reinterpret_cast<const std::byte*>(from),
-                    cursor_.bytes())) {
-      return true;
+    if (mover_.read(index_, cursor_.data(), lent(), cursor_.bytes())) return true;
+    // A sender that has died, or whose call has failed, is for others to name, who end this wait.
+    device::WaitControl patience = arguments_.wait;
+    patience.timeout_ns = kPatienceNs;
+    patience.stall = nullptr;
+    const auto never = [] { return false; };
+    const auto outcome = device::wait_until<M>(never, patience, {peer(), 0});
+    if (outcome == device::WaitOutcome::timed_out) {
+      report_failure(arguments_, FailureKind::unreadable, peer());
     }
-    report_failure(arguments_, FailureKind::unreadable, peer());
     return false;
   }
 

@@ -1,10 +1,14 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <new>
+#include <thread>
 #include <type_traits>
+
+#include <unistd.h>
 
 #include "oriel/device/group.hpp"
 #include "oriel/device/network.hpp"
@@ -25,7 +29,9 @@ class HostExchangeMover {
   static constexpr bool kReads = true;
 
   explicit HostExchangeMover(const ExchangeArguments& arguments)
-      : processes_(arguments.processes), copy_(host::find_copy_loop(isa_in_use())) {
+      : arguments_(arguments),
+        processes_(arguments.processes),
+        copy_(host::find_copy_loop(isa_in_use())) {
     for (std::int32_t i = 0; i < arguments.messages; ++i) {
       passes_caches_ = passes_caches_ || arguments.message[i].bytes >= host::kStreamingBytes;
     }
@@ -56,19 +62,51 @@ class HostExchangeMover {
   void note(std::int32_t index, bool was_read, std::uint64_t begun_ns, std::uint64_t bytes) const {
     processes_[index].way.note(was_read, now_ns() - begun_ns, bytes);
   }
+  /// Copies from memory that the rank `index` has lent. False if it cannot be read, or has been
+  /// taken back.
   bool read(std::int32_t index, std::byte* to, const std::byte* from, std::uint64_t bytes) const {
     const PeerProcess& process = processes_[index];
+    Lending& lending = lending_of(index);
+    const std::atomic_ref is_taken_back(lending.is_taken_back);
     if (process.reach == PeerProcess::Reach::other_process) {
-      return read_process_memory(process.pid, to, from, bytes);
+      if (!read_process_memory(process.pid, to, from, bytes)) return false;
+      std::atomic_thread_fence(std::memory_order_acquire);
+      return is_taken_back.load(std::memory_order_relaxed) == 0;
     }
-    place(to, from, bytes);
-    return true;
+    const std::atomic_ref readers(lending.readers);
+    readers.fetch_add(1, std::memory_order_seq_cst);
+    const bool may_read = is_taken_back.load(std::memory_order_seq_cst) == 0;
+    if (may_read) place(to, from, bytes);
+    readers.fetch_sub(1, std::memory_order_release);
+    return may_read;
+  }
+  /// Whether the rank `index` will be able to read a message at `data`. The kernel reads no memory
+  /// of devices, nor any that is secret, for whoever asks.
+  bool can_lend(std::int32_t index, const std::byte* data) const {
+    if (processes_ != nullptr && processes_[index].reach == PeerProcess::Reach::own_process) {
+      return true;
+    }
+    std::byte first{};
+    return read_process_memory(::getpid(), &first, data, 1);
+  }
+  /// Has no rank read this rank's memory any more.
+  void take_back() const {
+    Lending& lending = lending_of(arguments_.rank);
+    std::atomic_ref(lending.is_taken_back).store(1, std::memory_order_seq_cst);
+    while (std::atomic_ref(lending.readers).load(std::memory_order_seq_cst) != 0) {
+      std::this_thread::yield();
+    }
   }
 
  private:
   /// Below, a system call takes longer than a second copy.
   static constexpr std::uint64_t kLeastForeignBytes = 64 << 10;
 
+  Lending& lending_of(std::int32_t index) const {
+    return *reinterpret_cast<Lending*>(ChannelPlaces(arguments_).at(index, kLendingPlace));
+  }
+
+  const ExchangeArguments& arguments_;
   PeerProcess* processes_;
   host::CopyLoop copy_;
   bool passes_caches_ = false;  // what is as large as that would not stay there
@@ -115,6 +153,17 @@ class HostExchange {
   }
 
   bool run() {
+    if (move_all()) return true;
+    for (auto& stream : sends_) {
+      if (!stream.is_lent()) continue;
+      mover_.take_back();
+      break;
+    }
+    return false;
+  }
+
+ private:
+  bool move_all() {
     for (std::int32_t i = 0; i < arguments_.copies; ++i) {
       const LocalCopy& copy = arguments_.copy[i];
       mover_.place(copy.to, copy.from, copy.bytes);
@@ -123,7 +172,7 @@ class HostExchange {
       Round round;
       move_each(sends_, round);
       move_each(receives_, round);
-      if (round.failed) return false;
+      if (round.failed || is_aborted()) return false;
       if (kFar && round.moved) M::relax();  // the NIC sends what has been posted
       if (!round.open) break;
       if (!round.moved && !wait(round.waits_for)) return false;
@@ -132,8 +181,12 @@ class HostExchange {
     for (auto& stream : receives_) stream.finish();
     return true;
   }
+  /// Looked at also while there is no wait, for a message may take long.
+  bool is_aborted() const {
+    return arguments_.wait.abort != nullptr &&
+           device::Memory::load<device::Order::acquire>(arguments_.wait.abort) != 0;
+  }
 
- private:
   /// Outcome of one walk over all streams.
   struct Round {
     bool moved = false;

@@ -16,6 +16,7 @@
 #include "kernels/plan/channel_layout.hpp"
 #include "kernels/plan/collective.hpp"
 #include "kernels/plan/faster_way.hpp"
+#include "kernels/plan/layout.hpp"
 
 /// An exchange: what one rank sends to and receives from others in one launch, over channels.
 /// Collectives that do not reduce, and groups of sends and receives, are planned as exchanges.
@@ -102,6 +103,20 @@ struct PeerProcess {
   std::int32_t pid = 0;  ///< of another process
   FasterWay way{};       ///< of long messages from another process
 };
+
+/// What a CPU rank lends to the receivers of its messages, in its scratch memory. A rank whose call
+/// fails while a message is lent takes back all that it has lent, for ever: its user owns the
+/// memory again.
+///
+/// Memory order. The rank stores `is_taken_back`, then its user changes the memory. A receiver
+/// copies, and then loads that word: what it has copied is good if it is 0. In the rank's own
+/// process the memory may be gone as well. So such a receiver counts itself in `readers` before it
+/// looks at the word and copies; the rank waits for them behind its store. Both in one total order.
+struct Lending {
+  std::uint32_t is_taken_back;
+  std::uint32_t readers;  ///< threads of this process that copy
+};
+inline constexpr std::uint64_t kLendingPlace = ScratchLayout::activity + sizeof(std::uint64_t);
 
 /// Where the channels of a rank lie, and how it waits: what all its launches share.
 struct ExchangeMemory {

@@ -16,7 +16,8 @@
 #include "support/ranks.hpp"
 
 /// Calls of more than 2^31 elements, which take little memory here: most of a buffer shows the same
-/// few pages again and again.
+/// few pages again and again. What arrives is checked where a count could be cut off, and at the
+/// end.
 namespace oriel::test {
 namespace {
 

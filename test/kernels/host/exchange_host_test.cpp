@@ -13,6 +13,8 @@
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include "base/system_table.hpp"
@@ -294,8 +296,12 @@ TEST_CASE("two ranks whose messages differ in size are told so, and nothing hang
 
 TEST_CASE("a receiver that cannot read what its sender has lent says whose it is", "[req:5.9]") {
   SystemTable table = real_system_table();
-  table.process_vm_readv = [](pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
-                              unsigned long) -> ssize_t {
+  table.process_vm_readv = [](pid_t pid, const iovec* here, unsigned long here_count,
+                              const iovec* there, unsigned long there_count,
+                              unsigned long flags) -> ssize_t {
+    if (here->iov_len == 1) {  // the sender tries its own memory
+      return ::process_vm_readv(pid, here, here_count, there, there_count, flags);
+    }
     errno = EFAULT;
     return -1;
   };
@@ -311,12 +317,117 @@ TEST_CASE("a receiver that cannot read what its sender has lent says whose it is
     facts.memory.wait.abort = &abort;
     const bool done =
         Team::run(test::launches_of(test::exchange_of(calls, rank).value(), facts), random);
-    std::atomic_ref(abort).store(1);  // the sender waits until its memory is its own again
+    std::atomic_ref(abort).store(1);  // or the sender would wait for its credit
     return done;
   });
   CHECK(good == 0);
   CHECK(team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::unreadable));
   CHECK(team.failure(1).rank == 0);
+}
+
+TEST_CASE("a sender whose memory the kernel cannot read sends it through slots", "[req:5.9]") {
+  SystemTable table = real_system_table();
+  table.process_vm_readv = [](pid_t, const iovec*, unsigned long, const iovec*, unsigned long,
+                              unsigned long) -> ssize_t {
+    errno = EFAULT;
+    return -1;
+  };
+  const ScopedSystemTable scoped(table);
+  Team team(2, 1 << 14, Reach::other_process);
+  const std::vector<Bytes> sent = {pattern(1, 70'001), pattern(2, 100), pattern(3, 200'000)};
+  std::vector<Bytes> received = {Bytes(70'001), Bytes(100), Bytes(200'000)};
+  const int good = team.on_ranks([&](int rank) {
+    std::mt19937_64 random(1);
+    std::vector<PointToPoint> calls;
+    for (std::size_t i = 0; i < sent.size(); ++i) {
+      std::byte* const data =
+          rank == 0 ? const_cast<std::byte*>(sent[i].data()) : received[i].data();
+      calls.push_back({rank == 0, data, sent[i].size(), 1 - rank});
+    }
+    const auto exchange = test::exchange_of(calls, rank);
+    return Team::run(test::launches_of(exchange.value(), team.facts(rank)), random);
+  });
+  CHECK(good == 2);
+  CHECK(received == sent);
+}
+
+namespace {
+
+std::atomic<int> reading;                      // 1: a reader has begun, 2: the sender has left
+std::uint32_t sender_aborts, receiver_aborts;  // abort words
+
+ssize_t read_once_the_sender_has_left(pid_t pid, const iovec* here, unsigned long here_count,
+                                      const iovec* there, unsigned long there_count,
+                                      unsigned long flags) {
+  if (here->iov_len > 1) {  // else the sender tries its own memory
+    reading = 1;
+    std::atomic_ref(sender_aborts).store(1);
+    while (reading != 2) std::this_thread::yield();
+  }
+  return ::process_vm_readv(pid, here, here_count, there, there_count, flags);
+}
+
+/// Sends from rank 0 to rank 1. `leave` is called when the sender's call has returned.
+int send_once(Team& team, std::span<std::byte> sent, std::span<std::byte> received,
+              const std::function<void()>& leave) {
+  return team.on_ranks([&](int rank) {
+    std::mt19937_64 random(1);
+    const std::span<std::byte> own = rank == 0 ? sent : received;
+    const std::vector<PointToPoint> calls = {{rank == 0, own.data(), own.size(), 1 - rank}};
+    ExchangeFacts facts = team.facts(rank);
+    facts.memory.wait.abort = rank == 0 ? &sender_aborts : &receiver_aborts;
+    const bool done =
+        Team::run(test::launches_of(test::exchange_of(calls, rank).value(), facts), random);
+    if (rank == 0) {
+      leave();
+      std::atomic_ref(receiver_aborts).store(1);  // as it hears from the sender
+    }
+    return done;
+  });
+}
+
+}  // namespace
+
+TEST_CASE("a receiver that reads while its sender gives up fails, for it may have other data",
+          "[req:5.9][req:1.12]") {
+  SystemTable table = real_system_table();
+  table.process_vm_readv = read_once_the_sender_has_left;
+  const ScopedSystemTable scoped(table);
+  Team team(2, 1 << 14, Reach::other_process);
+  Bytes sent(300'000, std::byte{1}), received(sent.size());
+  sender_aborts = receiver_aborts = 0;
+  reading = 0;
+  const int good = send_once(team, sent, received, [&] {
+    std::fill(sent.begin(), sent.end(), std::byte{2});  // it is the user's again
+    reading = 2;
+  });
+  CHECK(good == 0);
+}
+
+TEST_CASE("memory that a thread has lent may go once its call has failed", "[req:5.9][req:1.12]") {
+  constexpr std::size_t kBytes = 8 << 20;
+  std::mt19937_64 random(test::test_seed());
+  Bytes received(kBytes);
+  for (int turn = 0; turn < test::repeats(40, 8); ++turn) {
+    Team team(2, 1 << 14, Reach::own_process);
+    void* const memory =
+        ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    REQUIRE(memory != MAP_FAILED);
+    const std::span sent(static_cast<std::byte*>(memory), kBytes);
+    std::fill(sent.begin(), sent.end(), std::byte{1});
+    std::fill(received.begin(), received.end(), std::byte{0});
+    sender_aborts = receiver_aborts = 0;
+    std::thread aborter([pause = random() % 1500] {
+      std::this_thread::sleep_for(std::chrono::microseconds(pause));
+      std::atomic_ref(sender_aborts).store(1);
+    });
+    const int good = send_once(team, sent, received, [&] { ::munmap(memory, kBytes); });
+    aborter.join();
+    INFO("turn " << turn);
+    const bool is_all_there = std::count(received.begin(), received.end(), std::byte{1}) ==
+                              static_cast<std::ptrdiff_t>(kBytes);
+    if (good > 0) CHECK(is_all_there);  // the receiver at least
+  }
 }
 
 TEST_CASE("two messages in packets that differ in size are told apart", "[req:5.3]") {
