@@ -335,7 +335,7 @@ class ReceiveStream {
     lane_.offer(received_, cursor_.signature(), offset);
   }
   void begin_timed() {
-    if (cursor_.moved() == 0 && mover_.is_timed(index_, cursor_.message_bytes())) {
+    if (cursor_.asks() && mover_.is_timed(index_, cursor_.message_bytes())) {
       begun_ns_ = mover_.now_ns();
     }
   }
