@@ -172,7 +172,7 @@ class HostExchange {
       Round round;
       move_each(sends_, round);
       move_each(receives_, round);
-      if (round.failed || is_aborted()) return false;
+      if (round.failed) return false;
       if (kFar && round.moved) M::relax();  // the NIC sends what has been posted
       if (!round.open) break;
       if (!round.moved && !wait(round.waits_for)) return false;
@@ -180,11 +180,6 @@ class HostExchange {
     for (auto& stream : sends_) stream.finish();
     for (auto& stream : receives_) stream.finish();
     return true;
-  }
-  /// Looked at also while there is no wait, for a message may take long.
-  bool is_aborted() const {
-    return arguments_.wait.abort != nullptr &&
-           device::Memory::load<device::Order::acquire>(arguments_.wait.abort) != 0;
   }
 
   /// Outcome of one walk over all streams.

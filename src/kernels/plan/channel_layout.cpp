@@ -41,7 +41,7 @@ constexpr ChannelShape kHostShape = {4, 1, 16 << 10, 64 << 10, 8 << 10, {128, 56
 /// Between teams each slot takes an entry of a send queue, and a credit comes a round trip later.
 constexpr ChannelShape kFarGpuShape = {8, 4, 32 << 10, 32 << 10, kNever, {}};
 constexpr ChannelShape kFarHostShape = {8, 4, 64 << 10, 64 << 10, kNever, {}};
-/// A CPU thread serves its other peers, and looks whether it is to end, after so many bytes.
+/// A CPU thread serves its other peers after so many bytes.
 constexpr std::uint32_t kDirectBytes = 1 << 20;
 constexpr std::int32_t kFarGpuLanes = 4;
 constexpr std::uint64_t kLeastFarSlot = 4 << 10;
