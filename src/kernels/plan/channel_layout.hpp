@@ -21,9 +21,9 @@
 /// window before its owner is in the same call.
 ///
 /// CPU ranks: if the place lies in no window, the receiver may offer to read the message where its
-/// sender has it. The sender then puts the address into the slot, and waits for the credit, or takes
-/// back what it has lent (Lending). It puts null where the kernel cannot read its memory: the message
-/// then goes through slots.
+/// sender has it. The sender then puts the address into the slot, and waits for the credit, or
+/// takes back what it has lent (Lending). It puts null where the kernel cannot read its memory: the
+/// message then goes through slots.
 ///
 /// A short message between ranks of a team goes in packets, which show by themselves that they have
 /// arrived (oriel/device/packet.hpp). They have a ring of their own beside the slots. Credit for it
