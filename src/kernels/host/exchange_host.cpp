@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "oriel/device/group.hpp"
+#include "oriel/device/memory.hpp"
 #include "oriel/device/network.hpp"
 #include "oriel/device/wait.hpp"
 
@@ -70,7 +71,7 @@ class HostExchangeMover {
     const std::atomic_ref is_taken_back(lending.is_taken_back);
     if (process.reach == PeerProcess::Reach::other_process) {
       if (!read_process_memory(process.pid, to, from, bytes)) return false;
-      std::atomic_thread_fence(std::memory_order_acquire);
+      device::arch::fence_seq_cst();  // the thread sanitizer refuses std::atomic_thread_fence
       return is_taken_back.load(std::memory_order_relaxed) == 0;
     }
     const std::atomic_ref readers(lending.readers);
