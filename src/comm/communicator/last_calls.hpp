@@ -10,7 +10,7 @@
 #include "comm/request/call_activity.hpp"
 #include "kernels/plan/call_record.hpp"
 
-/// What the CPU ranks of an LSA team have noted of the collectives that they are in.
+/// What the CPU ranks of an LSA team have noted of the calls that they are in.
 namespace oriel::comm {
 
 /// Returns the record of the last call of the LSA team's rank of this index; null on a GPU and

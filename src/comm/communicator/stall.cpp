@@ -68,8 +68,8 @@ std::vector<int> awaited_ranks(const CommunicatorParts& parts, int culprit) {
   return awaited;
 }
 
-/// Returns what is known of the calls of a rank that others wait for, to follow after a semicolon;
-/// empty if nothing is.
+/// Returns what is known of the calls of a rank that others wait for. Each part begins with a
+/// semicolon; empty if nothing is known.
 std::string what_it_does(const CommunicatorParts& parts, int culprit) {
   const auto& members = parts.team_facts.members;
   const auto place = std::find(members.begin(), members.end(), culprit);

@@ -20,6 +20,7 @@
 #include "kernels/host/mover_host.hpp"
 #include "kernels/loops/reduce_loops.hpp"
 #include "kernels/plan/exchange.hpp"
+#include "kernels/plan/layout.hpp"
 
 namespace oriel::kernels {
 namespace {
@@ -84,13 +85,12 @@ class HostExchangeMover {
   /// Whether the rank `index` will be able to read a message at `data`. The kernel reads no memory
   /// of devices, nor any that is secret, for whoever asks.
   bool can_lend(std::int32_t index, const std::byte* data) const {
-    if (processes_ != nullptr && processes_[index].reach == PeerProcess::Reach::own_process) {
-      return true;
-    }
+    if (processes_[index].reach == PeerProcess::Reach::own_process) return true;
     std::byte first{};
     return read_process_memory(::getpid(), &first, data, 1);
   }
-  /// Has no rank read this rank's memory any more.
+  /// Has no rank read this rank's memory any more. There is no deadline: the user may free the
+  /// memory once this returns, and each thread that still reads copies at most 1 MiB.
   void take_back() const {
     Lending& lending = lending_of(arguments_.rank);
     std::atomic_ref(lending.is_taken_back).store(1, std::memory_order_seq_cst);
@@ -104,7 +104,7 @@ class HostExchangeMover {
   static constexpr std::uint64_t kLeastForeignBytes = 64 << 10;
 
   Lending& lending_of(std::int32_t index) const {
-    return *reinterpret_cast<Lending*>(ChannelPlaces(arguments_).at(index, kLendingPlace));
+    return *reinterpret_cast<Lending*>(ChannelPlaces(arguments_).at(index, ScratchLayout::lending));
   }
 
   const ExchangeArguments& arguments_;

@@ -116,7 +116,6 @@ struct Lending {
   std::uint32_t is_taken_back;
   std::uint32_t readers;  ///< threads of this process that copy
 };
-inline constexpr std::uint64_t kLendingPlace = ScratchLayout::activity + sizeof(std::uint64_t);
 
 /// Where the channels of a rank lie, and how it waits: what all its launches share.
 struct ExchangeMemory {

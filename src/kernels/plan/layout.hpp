@@ -24,6 +24,7 @@ struct ScratchLayout {
   static constexpr std::uint64_t call_record = 64;     ///< CPU ranks only: CallRecord
   static constexpr std::uint64_t reading_probe = 128;  ///< CPU ranks only: ReadingProbe
   static constexpr std::uint64_t activity = 144;       ///< CPU ranks only: a word, what it is in
+  static constexpr std::uint64_t lending = 152;        ///< CPU ranks only: Lending (exchange.hpp)
 
   std::uint32_t epochs = 0;  ///< per CTA: CtaCounters
   // What the line algorithms use is 32 bits wide, because a GPU multiplies 64 bits slowly, and in
