@@ -40,7 +40,8 @@ class Team {
   /// read each other's memory outside their slots.
   Team(int ranks, std::uint64_t channel_bytes, Reach reach = Reach::none)
       : ranks_(ranks),
-        processes_(static_cast<std::size_t>(ranks), {reach, ::getpid()}),
+        processes_(static_cast<std::size_t>(ranks),
+                   std::vector<PeerProcess>(static_cast<std::size_t>(ranks), {reach, ::getpid()})),
         layout_(make_channel_layout(Backend::host, ranks, 1, 4096, channel_bytes)),
         memory_(ranks, 4096 + layout_.total_bytes + kRoom * sizeof(std::uint32_t)),
         mapping_(memory_),
@@ -61,7 +62,7 @@ class Team {
     facts.team_index.resize(static_cast<std::size_t>(ranks_));
     std::iota(facts.team_index.begin(), facts.team_index.end(), std::int16_t{0});
     facts.memory.channels = layout_;
-    facts.memory.processes = processes_.data();
+    facts.memory.processes = processes_[static_cast<std::size_t>(rank)].data();
     facts.memory.wait.timeout_ns = 20'000'000'000;
     facts.memory.failure = &failures_[static_cast<std::size_t>(rank)];
     return facts;
@@ -98,7 +99,7 @@ class Team {
   static constexpr std::size_t kRoom = 1 << 18;
 
   int ranks_;
-  std::vector<PeerProcess> processes_;
+  std::vector<std::vector<PeerProcess>> processes_;  // as each rank keeps them
   ChannelLayout layout_;
   test::LsaMemory memory_;
   test::LsaMemory::Mapping mapping_;
