@@ -301,18 +301,15 @@ class Lanes {
     Payload<T, kBytes> by_rank[kMaxRanks];
     if constexpr (kRanks > 0) {
       // By selection and not by index, which registers do not have: rotate by the bits of the rank.
-      static_assert(kRanks == 2 || kRanks == 4);
-      Payload<T, kBytes> turned[kRanks];
+      static_assert(kRanks == 2 || kRanks == 4 || kRanks == 8);
       ORIEL_DEVICE_UNROLL
       for (int i = 0; i < kRanks; ++i) {
         const int before = (i + kRanks - 1) % kRanks;
-        turned[i] = select((arguments_.rank & 1) != 0, own_or(mine, arrivals, before),
-                           own_or(mine, arrivals, i));
+        by_rank[i] = select((arguments_.rank & 1) != 0, own_or(mine, arrivals, before),
+                            own_or(mine, arrivals, i));
       }
       ORIEL_DEVICE_UNROLL
-      for (int i = 0; i < kRanks; ++i) {
-        by_rank[i] = select((arguments_.rank & 2) != 0, turned[(i + 2) % kRanks], turned[i]);
-      }
+      for (int by = 2; by < kRanks; by *= 2) rotate(by_rank, (arguments_.rank & by) != 0, by);
     } else {
       by_rank[arguments_.rank] = mine;
       for_each_peer(
@@ -355,6 +352,17 @@ class Lanes {
   ORIEL_DEVICE_FN static Payload<T, Line::kBytes> own_or(const Payload<T, Line::kBytes>& mine,
                                                          const Arrivals& arrivals, int distance) {
     return distance == 0 ? mine : Line::payload(arrivals.raw[distance - 1]);
+  }
+  template <class T>
+  ORIEL_DEVICE_FN static void rotate(Payload<T, Line::kBytes> (&payloads)[kMaxRanks], bool turns,
+                                     int by) {
+    Payload<T, Line::kBytes> turned[kMaxRanks];
+    ORIEL_DEVICE_UNROLL
+    for (int i = 0; i < kMaxRanks; ++i) {
+      turned[i] = select(turns, payloads[(i + kMaxRanks - by) % kMaxRanks], payloads[i]);
+    }
+    ORIEL_DEVICE_UNROLL
+    for (int i = 0; i < kMaxRanks; ++i) payloads[i] = turned[i];
   }
   template <class T>
   ORIEL_DEVICE_FN static Payload<T, Line::kBytes> select(bool first,

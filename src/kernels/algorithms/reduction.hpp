@@ -55,6 +55,19 @@ class FamilyReduction {
     }
   }
 
+  /// One that neither scales nor averages; `maximum`: what an extreme is.
+  ORIEL_DEVICE_FN static FamilyReduction plain(bool maximum) {
+    FamilyReduction reduction;
+    reduction.maximum_ = maximum;
+    return reduction;
+  }
+  ORIEL_DEVICE_FN bool maximum() const { return maximum_; }
+
+  /// Whether scale() changes anything.
+  ORIEL_DEVICE_FN bool scales() const { return kFamily == Family::sum && scaled_; }
+  /// Whether finish() divides.
+  ORIEL_DEVICE_FN bool averages() const { return kFamily == Family::sum && average_; }
+
   /// This rank's input as it goes to others: scaled, if the operation scales.
   template <int kBytes>
   ORIEL_DEVICE_FN Payload<T, kBytes> scale(Payload<T, kBytes> payload) const {
@@ -116,15 +129,18 @@ class FamilyReduction {
     return device::Reduction<T, ReduceOp::sum>{}.finish(acc);
   }
 
-  int ranks_;
-  bool average_;
-  bool scaled_;
-  bool maximum_;
+  FamilyReduction() = default;
+
+  int ranks_ = 1;
+  bool average_ = false;
+  bool scaled_ = false;
+  bool maximum_ = false;
   T scalar_{};
 };
 
 /// The value of all ranks' payloads, folded along the tree over the rank index. `payload_of(r)` is
-/// called once for each rank, in rank order. kRanks is 2 or 4, or 0 for a number known at run time.
+/// called once for each rank, in rank order. kRanks is 2, 4 or 8, or 0 for a number known at run
+/// time.
 template <int kRanks, int kBytes, class Reduction, class PayloadOf>
 ORIEL_DEVICE_FN auto fold_ranks(const Reduction& reduction, int ranks,
                                 const PayloadOf& payload_of) {

@@ -41,7 +41,7 @@ class StreamBlocks {
     greetings.send();
     std::uint64_t pulls = 0;  // nobody does
     if (!greetings.receive(pulls, direct_, mover_)) return false;
-    return is_straight() ? store_at_once() : store_in_steps();
+    return store_all();
   }
 
  private:
@@ -53,30 +53,27 @@ class StreamBlocks {
     return (direct_ | std::uint64_t{1} << arguments_.rank) == all;
   }
 
-  /// Without rings there is nothing to wait for between the chunks.
-  ORIEL_DEVICE_FN bool store_at_once() {
-    for (std::uint32_t i = 0; i < steps_.chunks(); ++i) store(i);
-    steps_.raise(0);
-    if (!steps_.wait_for(0, [](int) { return true; })) return false;
-    steps_.finish(1);
-    return true;
-  }
-
-  ORIEL_DEVICE_FN bool store_in_steps() {
+  ORIEL_DEVICE_FN bool store_all() {
     const std::uint32_t chunks = steps_.chunks();
     const std::uint32_t lag = arguments_.stream.depth / 2;
+    const bool in_steps = !is_straight();  // without rings there is nothing to wait for
     std::uint32_t retired = 0;
     for (std::uint32_t i = 0; i < chunks; ++i) {
-      for (; retired + lag <= i; ++retired) {
+      for (; in_steps && retired + lag <= i; ++retired) {
         if (!retire(retired)) return false;
       }
       store(i);
-      steps_.raise(i);
+      if (in_steps) steps_.raise(i);
     }
+    if (!in_steps) {
+      steps_.raise(0);
+      retired = chunks - 1;  // the one step stands for all of them
+    }
+    const std::uint32_t steps = in_steps ? chunks : 1;
     for (; retired < chunks; ++retired) {
-      if (!retire(retired)) return false;
+      if (!retire(in_steps ? retired : 0)) return false;
     }
-    steps_.finish(chunks);  // retire() has synchronised
+    steps_.finish(steps);  // retire() has synchronised
     return true;
   }
 

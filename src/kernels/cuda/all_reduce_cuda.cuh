@@ -4,10 +4,10 @@
 
 #include "oriel/device/group.hpp"
 
+#include "kernels/algorithms/group_reduce_mover.hpp"
 #include "kernels/algorithms/instances.hpp"
 #include "kernels/algorithms/stream.hpp"
 #include "kernels/cuda/hierarchy_cuda.cuh"
-#include "kernels/cuda/mover_cuda.cuh"
 #include "kernels/cuda/signatures.cuh"
 #include "kernels/cuda/sub_cta.cuh"
 #include "kernels/plan/kernel_set.hpp"
@@ -34,7 +34,7 @@ template <class T, Family kFamily, int kRanks>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     stream_kernel(const __grid_constant__ AllReduceArguments arguments) {
   if (Signatures::is_here()) return Signatures::exchange(arguments);
-  using Mover = CudaMover<T, kFamily, kRanks, SubCta>;
+  using Mover = GroupReduceMover<T, kFamily, kRanks, SubCta>;
   StreamAllReduce<SubCta, Mover>(arguments, SubCta::place()).run();
 }
 
@@ -49,15 +49,17 @@ void fill(KernelSet& set, RankVariant variant) {
   set.kernel[2][family][ranks] = reinterpret_cast<const void*>(&stream_kernel<T, kFamily, kRanks>);
 }
 
-/// The kernels of one type. Sums are made for 2 and 4 ranks and for any number; the rare families
-/// for any number only.
+/// The kernels of one type. Sums are made for 2, 4 and 8 ranks and for any number; the rare
+/// families for any number only.
 template <class T>
 KernelSet make_kernel_set() {
   KernelSet set;
   fill<T, Family::sum, 2>(set, RankVariant::two);
   fill<T, Family::sum, 4>(set, RankVariant::four);
+  fill<T, Family::sum, 8>(set, RankVariant::eight);
   fill<T, Family::sum, 0>(set, RankVariant::any);
-  for (const auto variant : {RankVariant::two, RankVariant::four, RankVariant::any}) {
+  for (const auto variant :
+       {RankVariant::two, RankVariant::four, RankVariant::eight, RankVariant::any}) {
     fill<T, Family::product, 0>(set, variant);
     fill<T, Family::extreme, 0>(set, variant);
   }

@@ -7,9 +7,9 @@
 #include "oriel/device/group.hpp"
 #include "oriel/device/memory.hpp"
 
+#include "kernels/algorithms/copy_bytes.hpp"
 #include "kernels/algorithms/exchange_streams.hpp"
 #include "kernels/algorithms/lines.hpp"
-#include "kernels/cuda/copy_bytes.cuh"
 #include "kernels/cuda/signatures.cuh"
 #include "kernels/plan/exchange.hpp"
 #include "kernels/plan/kernel_set.hpp"
@@ -22,10 +22,10 @@ struct CopyMover {
   static constexpr bool kReads = false;
 
   __device__ void send(std::byte* slot, const std::byte* from, std::uint64_t bytes) const {
-    copy_bytes<Group>(slot, from, bytes);
+    copy_out_of_line<Group>(slot, from, bytes);
   }
   __device__ void place(std::byte* to, const std::byte* from, std::uint64_t bytes) const {
-    copy_bytes<Group>(to, from, bytes);
+    copy_out_of_line<Group>(to, from, bytes);
   }
 };
 
@@ -78,7 +78,7 @@ class LocalCopies {
     if (at_ >= end_) return false;
     const LocalCopy& copy = arguments_.copy[item_];
     const std::uint64_t bytes = smaller(end_ - at_, kPieceBytes);
-    copy_bytes<device::Warp>(copy.to + at_, copy.from + at_, bytes);
+    copy_out_of_line<device::Warp>(copy.to + at_, copy.from + at_, bytes);
     at_ += bytes;
     if (at_ >= end_) enter(item_ + 1);
     return true;

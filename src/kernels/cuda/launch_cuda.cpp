@@ -25,7 +25,7 @@ const KernelSet& kernels_for(DataType type) {
 const void* kernel_for(const Plan& plan, const AllReduceArguments& arguments) {
   // An empty call, of any collective, is a one-shot without CTAs that move data.
   if (plan.algorithm == Algorithm::stream && !reduces(arguments.collective)) {
-    return detail::copy_stream_kernel_for(arguments.collective, arguments.ranks);
+    return detail::copy_stream_kernel_for(arguments.collective);
   }
   const auto algorithm = static_cast<std::size_t>(plan.algorithm);
   const auto family = static_cast<std::size_t>(family_of(arguments.op));

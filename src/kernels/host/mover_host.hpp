@@ -24,7 +24,8 @@ class HostMover {
 
   explicit HostMover(const AllReduceArguments& arguments);
 
-  /// As CudaMover's functions of the same names. The scalar has come with the arguments.
+  /// As the functions of GroupReduceMover of the same names. The scalar has come with the
+  /// arguments.
   void begin() const {}
   void send(std::byte* slot, std::uint64_t first, std::uint64_t count) const;
   void copy_out(std::uint64_t first, const std::byte* slot, std::uint64_t count) const;

@@ -112,6 +112,11 @@ ORIEL_DEVICE_FN LaneCut cut_over_lanes(const ChannelLayout& layout, std::uint64_
   const auto most = static_cast<std::uint64_t>(layout.lanes);
   const std::uint64_t least =
       bytes <= layout.most_packet_bytes ? layout.packet_lane_bytes : layout.least_lane_bytes;
+  if (most == 1 || bytes <= least) {  // without divisions, which are slow on GPUs
+    cut.piece = (bytes + 127) / 128 * 128;
+    cut.lanes = 1;
+    return cut;
+  }
   std::uint64_t lanes = (bytes + least - 1) / least;
   if (lanes > most) lanes = most;
   cut.piece = ((bytes + lanes - 1) / lanes + 127) / 128 * 128;

@@ -20,16 +20,27 @@ inline constexpr int kMinThreads = 32;
 /// Most sub-CTAs of a CTA, each of which streams by itself.
 inline constexpr int kMostSubCtas = 2;
 
-/// Kernels are compiled for two, for four and for any number of ranks.
-enum class RankVariant : std::uint8_t { two = 0, four = 1, any = 2 };
+/// Kernels are compiled for two, four and eight ranks, which need no local memory, and for any
+/// number.
+enum class RankVariant : std::uint8_t { two = 0, four = 1, eight = 2, any = 3 };
+inline constexpr int kRankVariants = 4;
 constexpr RankVariant variant_for(int ranks) {
-  return ranks == 2 ? RankVariant::two : ranks == 4 ? RankVariant::four : RankVariant::any;
+  switch (ranks) {
+    case 2:
+      return RankVariant::two;
+    case 4:
+      return RankVariant::four;
+    case 8:
+      return RankVariant::eight;
+    default:
+      return RankVariant::any;
+  }
 }
 
 /// Entry points of the kernels for one element type, by algorithm (one of those for GPUs), family
 /// of operations and number of ranks. Each takes one AllReduceArguments by value.
 struct KernelSet {
-  const void* kernel[kGpuAlgorithmCount][3][3] = {};
+  const void* kernel[kGpuAlgorithmCount][3][kRankVariants] = {};
   const void* hierarchy = nullptr;  ///< takes one HierarchyArguments by value
 };
 
@@ -38,7 +49,7 @@ namespace detail {
 const void* exchange_kernel_for(ExchangeForm form);
 /// A streamed broadcast, all-gather or all-to-all, for all types. Takes one AllReduceArguments by
 /// value.
-const void* copy_stream_kernel_for(Collective collective, int ranks);
+const void* copy_stream_kernel_for(Collective collective);
 /// One for each type, in all_reduce_<type>.cu.
 KernelSet kernel_set_i8();
 KernelSet kernel_set_u8();

@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-# [req:1.26][req:1.27]
-"""No kernel touches memory before it has passed the grid-dependency wait.
+# [req:1.26][req:1.27][req:5.9]
+"""What must hold of kernels as they are compiled; needs nvcc and no GPU.
 
-A kernel starts while the one before it in the stream still runs, so whatever it reads earlier than
-griddepcontrol.wait may be about to change: user buffers, the epochs, a scalar on the device. This
-compiles kernels to PTX and walks every path from each kernel's start to the first wait.
+No kernel touches memory before it has passed the grid-dependency wait. A kernel starts while the one
+before it in the stream still runs, so whatever it reads earlier than griddepcontrol.wait may be about
+to change: user buffers, the epochs, a scalar on the device. This compiles kernels to PTX and walks
+every path from each kernel's start to the first wait.
 
-    dependency_wait.py --nvcc NVCC --root SOURCE_DIR FILE.cu...
+No kernel has a larger stack frame than FRAMES says: what a thread keeps there, in local memory, the
+loops that move data load and store as well. ptxas reports the frames; those of FRAMES are of CUDA
+13.0, and with another version they are not compared.
+
+    compiled_kernels.py --nvcc NVCC --root SOURCE_DIR FILE.cu...
 """
 
 import argparse
+import pathlib
 import re
 import subprocess
 import sys
@@ -22,6 +28,22 @@ WAIT = "griddepcontrol.wait"
 # Parameters, constants and what only this CTA can see are no one else's.
 OWN_SPACES = {"param", "const", "local", "shared"}
 ACCESSES = {"ld", "ldu", "st", "atom", "red", "cp", "multimem", "prefetch", "call"}
+
+
+# Bytes of a frame at most, by the kernel's name; the first that matches. Sums are compiled for two,
+# four and eight ranks so that they need none.
+FRAMES = (
+    (r"two_shot_kernel<oriel::device::bf16, \(oriel::kernels::Family\)0, 8>", 104),
+    (r"(one_shot|two_shot|stream)_kernel<.*\(oriel::kernels::Family\)0, [248]>", 0),
+    (r"(one_shot|two_shot|stream)_kernel<", 304),  # for any number of ranks, kept in arrays
+    (r"hierarchy_kernel<", 376),
+    (r"blocks_kernel<\(oriel::kernels::Collective\)5>", 88),  # an all-to-all
+    (r"(blocks|broadcast)_kernel", 0),
+    (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)0>", 64),
+    (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)1>", 48),
+    (r"exchange_kernel", 0),
+)
+FRAME = re.compile(r"Compiling entry function '(\w+)'.*?(\d+) bytes stack frame", re.S)
 
 
 def bodies(ptx):
@@ -82,6 +104,29 @@ def check(ptx):
     return verdicts
 
 
+def frames_of(ptxas, ptx):
+    """The bytes of each kernel's frame, by its name in C++."""
+    done = subprocess.run([ptxas, "-v", "-arch=sm_90", "-o", "/dev/null", "/dev/stdin"], check=True,
+                          input=ptx, stderr=subprocess.PIPE, text=True)
+    found = FRAME.findall(done.stderr)
+    names = subprocess.run(["c++filt"], check=True, input="\n".join(name for name, _ in found),
+                           stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    return dict(zip(names, (int(size) for _, size in found)))
+
+
+def is_cuda_13_0(nvcc):
+    version = subprocess.run([nvcc, "--version"], check=True, stdout=subprocess.PIPE, text=True)
+    return "release 13.0," in version.stdout
+
+
+def check_frames(frames):
+    """What is wrong with the frames, one line each."""
+    for name, size in frames.items():
+        most = next((most for pattern, most in FRAMES if re.search(pattern, name)), 0)
+        if size > most:
+            yield f"{name}: its frame has {size} bytes, more than {most}"
+
+
 def compile_to_ptx(nvcc, root, source):
     command = [nvcc, "-std=c++20", "-O3", "-arch=sm_90", "-ptx", "--expt-relaxed-constexpr",
                f"-I{root}/include", f"-I{root}/src", "-o", "-", source]
@@ -95,6 +140,7 @@ def main():
     parser.add_argument("sources", nargs="+")
     options = parser.parse_args()
     bad = 0
+    compares_frames = is_cuda_13_0(options.nvcc)
     for source in options.sources:
         ptx = compile_to_ptx(options.nvcc, options.root, source)
         verdicts = check(ptx)
@@ -109,7 +155,16 @@ def main():
                                             for wrong in without.values()):
             print(f"{source}: the check has lost its kernels: {sorted(verdicts)}", file=sys.stderr)
             bad += 1
+        frames = frames_of(pathlib.Path(options.nvcc).with_name("ptxas"), ptx)
+        for text in check_frames(frames) if compares_frames else ():
+            print(f"{source}: {text}", file=sys.stderr)
+            bad += 1
+        if len(frames) != len(verdicts) or not list(check_frames(dict.fromkeys(frames, 1000))):
+            print(f"{source}: ptxas reports {len(frames)} frames", file=sys.stderr)
+            bad += 1
         print(f"{source}: {len(verdicts)} kernels")
+    if not compares_frames:
+        print("this is not CUDA 13.0: frames are not compared")
     return 1 if bad else 0
 
 

@@ -1,0 +1,267 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/algorithms/copy_bytes.hpp"
+#include "kernels/algorithms/payload.hpp"
+#include "kernels/algorithms/reduction.hpp"
+
+namespace oriel::kernels {
+
+namespace detail {
+
+/// The arithmetic of a call that scales nothing beforehand, and whose average is a product: a
+/// division by a power of two is one, to the bit. So the loop that moves most of the bytes has
+/// neither branches nor calls.
+template <class T, Family kFamily, int kRanks>
+class PlainReduction {
+  using Acc = device::Accumulator<T>;
+
+ public:
+  static constexpr int kMaxRanks = kRanks > 0 ? kRanks : 8;
+  struct Places {
+    const device::Pack* sources[kMaxRanks];
+    device::Pack* targets[kMaxRanks];
+    const device::Pack* own = nullptr;  ///< the own source's first pack, where that is shifted
+    std::uint32_t shift = 0;            ///< bytes of it before the source
+    int me = 0;
+  };
+
+  ORIEL_DEVICE_FN PlainReduction(const FamilyReduction<T, kFamily>& reduction, int ranks)
+      : ranks_(ranks), maximum_(reduction.maximum()) {
+    if (reduction.averages()) factor_ = Acc(1) / static_cast<Acc>(ranks);
+  }
+  /// Whether it is that of a call.
+  ORIEL_DEVICE_FN static bool is_for(const FamilyReduction<T, kFamily>& reduction, int ranks) {
+    return !reduction.scales() &&
+           (!reduction.averages() || (kMultiplies && (ranks & (ranks - 1)) == 0));
+  }
+
+  ORIEL_DEVICE_FN int ranks() const { return kRanks > 0 ? kRanks : ranks_; }
+  template <int kBytes>
+  ORIEL_DEVICE_FN auto load(const Payload<T, kBytes>& payload) const {
+    return reduction().load(payload);
+  }
+  template <int kCount>
+  ORIEL_DEVICE_FN auto combine(const AccPack<Acc, kCount>& lower,
+                               const AccPack<Acc, kCount>& upper) const {
+    return reduction().combine(lower, upper);
+  }
+  template <int kBytes, int kCount>
+  ORIEL_DEVICE_FN Payload<T, kBytes> finish(AccPack<Acc, kCount> pack) const {
+    Payload<T, kBytes> payload;
+    ORIEL_DEVICE_UNROLL
+    for (int i = 0; i < kCount; ++i) {
+      if constexpr (kMultiplies) pack.lane[i] = pack.lane[i] * factor_;
+      payload.element[i] = device::Reduction<T, ReduceOp::sum>{}.finish(pack.lane[i]);
+    }
+    return payload;
+  }
+
+ private:
+  static constexpr bool kMultiplies = kFamily == Family::sum && std::is_floating_point_v<Acc>;
+  ORIEL_DEVICE_FN FamilyReduction<T, kFamily> reduction() const {
+    return FamilyReduction<T, kFamily>::plain(maximum_);
+  }
+
+  int ranks_;
+  bool maximum_;
+  Acc factor_ = Acc(1);
+};
+
+/// What a reduction does besides: one target or all, and whether the own source is aligned.
+enum class ReduceForm : std::uint8_t { all_targets, one_target, one_target_shifted };
+
+/// Reduces the payloads 0 to `count` - 1 of all sources into all targets, or into the first one.
+/// Shifted: `own` is the pack in which the own source begins, at byte `shift`.
+template <class Group, ReduceForm kForm, class T, Family kFamily, int kRanks>
+ORIEL_DEVICE_FN void reduce_tiles(const PlainReduction<T, kFamily, kRanks>& reduction,
+                                  const typename PlainReduction<T, kFamily, kRanks>::Places& places,
+                                  std::uint64_t count) {
+  // Eight loads in flight, from two ranks or four.
+  constexpr int kUnroll = kRanks == 2 ? 4 : kRanks == 4 ? 2 : 1;
+  constexpr int kMaxRanks = PlainReduction<T, kFamily, kRanks>::kMaxRanks;
+  constexpr bool kShifted = kForm == ReduceForm::one_target_shifted;
+  for_each_tile<Group, kUnroll>(count, [&](const auto& tile) {
+    constexpr int kUnits = std::remove_cvref_t<decltype(tile)>::kUnits;
+    device::Pack packs[kUnits][kMaxRanks];
+    [[maybe_unused]] device::Pack own[kUnits];
+    ORIEL_DEVICE_UNROLL
+    for (int u = 0; u < kUnits; ++u) {
+      ORIEL_DEVICE_UNROLL
+      for (int rank = 0; rank < kMaxRanks; ++rank) {
+        if (kRanks == 0 && rank >= reduction.ranks()) break;
+        packs[u][rank] = device::Memory::load_streaming(places.sources[rank] + tile.at(u));
+      }
+      if constexpr (kShifted) {
+        own[u] = join(device::Memory::load_streaming(places.own + tile.at(u)),
+                      device::Memory::load_streaming(places.own + tile.at(u) + 1), places.shift);
+      }
+    }
+    ORIEL_DEVICE_UNROLL
+    for (int u = 0; u < kUnits; ++u) {
+      if (!tile.has(u)) continue;
+      // Taken apart as late as here: an element of two bytes takes a register of four.
+      const auto payload = [&](int rank) {
+        const bool is_own = kShifted && rank == places.me;
+        return __builtin_bit_cast(Payload<T, 16>, is_own ? own[u] : packs[u][rank]);
+      };
+      const auto result = __builtin_bit_cast(
+          device::Pack, fold_ranks<kRanks, 16>(reduction, reduction.ranks(), payload));
+      ORIEL_DEVICE_UNROLL
+      for (int k = 0; k < (kForm == ReduceForm::all_targets ? kMaxRanks : 1); ++k) {
+        if (kRanks == 0 && k >= reduction.ranks()) break;
+        device::Memory::store<device::Order::weak>(places.targets[k] + tile.at(u), result);
+      }
+    }
+  });
+}
+
+}  // namespace detail
+
+/// Moves and reduces elements with all threads of a group, 16 bytes at a time. kRanks: 2, 4 or 8,
+/// or 0 for a number known at run time, at most 8.
+template <class T, Family kFamily, int kRanks, class Group>
+class GroupReduceMover {
+ public:
+  static constexpr bool kPulls = false;
+  static constexpr bool kBroadcasts = false;
+  ORIEL_DEVICE_FN static constexpr std::uint64_t element_bytes(const AllReduceArguments&) {
+    return sizeof(T);
+  }
+
+  ORIEL_DEVICE_FN explicit GroupReduceMover(const AllReduceArguments& arguments)
+      : arguments_(arguments), reduction_(arguments) {}
+
+  /// After grid_dependency_wait(), before all else: see FamilyReduction::begin.
+  ORIEL_DEVICE_FN void begin() { reduction_.begin(arguments_); }
+
+  /// Stores `count` elements of the input from `first` on, scaled if need be, into a ring slot.
+  ORIEL_DEVICE_FN void send(std::byte* slot, std::uint64_t first, std::uint64_t count) const {
+    const std::byte* const from = arguments_.input + first * sizeof(T);
+    if (reduction_.scales()) return send_scaled(slot, from, count);
+    copy_bytes<Group>(slot, from, count * sizeof(T));
+  }
+
+  /// Stores `count` elements of a ring slot into the output from `first` on.
+  ORIEL_DEVICE_FN void copy_out(std::uint64_t first, const std::byte* slot,
+                                std::uint64_t count) const {
+    copy_bytes<Group>(arguments_.output + first * sizeof(T), slot, count * sizeof(T));
+  }
+
+  /// Reduces `count` elements of all ranks' sources into the targets of `targets` ranks: all, or
+  /// this one alone.
+  template <class Source, class Target>
+  ORIEL_DEVICE_FN void reduce(const Source& source, const Target& target, int targets,
+                              std::uint64_t count) const {
+    // Ring slots are aligned; the buffers are so or not alike on all ranks that share an offset.
+    const std::uint32_t shift = reinterpret_cast<std::uintptr_t>(source(arguments_.rank)) % 16;
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(target(arguments_.rank)) % 16 == 0;
+    std::uint64_t whole = 0;
+    if (is_aligned && Plain::is_for(reduction_, ranks())) {
+      if (shift == 0) {
+        whole = count / Buffer::kElements;
+        reduce_packs(source, target, targets, whole);
+      } else if (targets == 1) {
+        whole = reduce_shifted(source, target, shift, count);
+      }
+    }
+    reduce_rest(source, target, targets, whole, count);
+  }
+
+ private:
+  using Buffer = UserBuffer<T, 16>;
+  using Value = typename Buffer::Value;
+  using Plain = detail::PlainReduction<T, kFamily, kRanks>;
+
+  ORIEL_DEVICE_FN int ranks() const { return kRanks > 0 ? kRanks : arguments_.ranks; }
+
+  ORIEL_DEVICE_FN void send_scaled(std::byte* slot, const std::byte* from,
+                                   std::uint64_t count) const {
+    const Buffer source(from, count);
+    const Buffer target(slot, count);
+    ORIEL_DEVICE_KEEP_LOOP
+    for (std::uint64_t i = Group::rank(); i < source.payloads(); i += Group::size()) {
+      target.store(i, reduction_.scale(source.load(i)));
+    }
+  }
+
+  /// The aligned payloads 0 to `whole` - 1 of a call for which Plain is.
+  template <class Source, class Target>
+  ORIEL_DEVICE_FN void reduce_packs(const Source& source, const Target& target, int targets_used,
+                                    std::uint64_t whole) const {
+    typename Plain::Places places;
+    set_places(places, source, target);
+    const Plain plain(reduction_, ranks());
+    if (targets_used == 1) {
+      detail::reduce_tiles<Group, detail::ReduceForm::one_target>(plain, places, whole);
+    } else {
+      detail::reduce_tiles<Group, detail::ReduceForm::all_targets>(plain, places, whole);
+    }
+  }
+
+  /// The same into this rank's target, where its source begins `shift` bytes behind a multiple of
+  /// 16, as blocks of an odd number of elements do. Returns how many payloads that were: those
+  /// whose packs end inside the source, which may be the end of an allocation.
+  template <class Source, class Target>
+  ORIEL_DEVICE_FN std::uint64_t reduce_shifted(const Source& source, const Target& target,
+                                               std::uint32_t shift, std::uint64_t count) const {
+    const std::uint64_t packs = (count * sizeof(T) + shift) / 16;
+    if (packs < 2) return 0;
+    typename Plain::Places places;
+    // The place of the own source is not used; it is loaded like the others.
+    const int me = arguments_.rank;
+    const int other = me == 0 ? 1 : 0;
+    set_places(
+        places, [&](int rank) { return source(rank == me ? other : rank); }, target);
+    places.own = reinterpret_cast<const device::Pack*>(source(me) - shift);
+    places.shift = shift;
+    places.me = me;
+    detail::reduce_tiles<Group, detail::ReduceForm::one_target_shifted>(Plain(reduction_, ranks()),
+                                                                        places, packs - 1);
+    return packs - 1;
+  }
+
+  template <class Source, class Target>
+  ORIEL_DEVICE_FN void set_places(typename Plain::Places& places, const Source& source,
+                                  const Target& target) const {
+    const int me = arguments_.rank;
+    ORIEL_DEVICE_UNROLL
+    for (int i = 0; i < Plain::kMaxRanks; ++i) {
+      if (kRanks == 0 && i >= ranks()) break;
+      places.sources[i] = reinterpret_cast<const device::Pack*>(source(i));
+      // Each rank begins with itself and goes to its right, so that not all store to one at once.
+      places.targets[i] =
+          reinterpret_cast<device::Pack*>(target(me + i < ranks() ? me + i : me + i - ranks()));
+    }
+  }
+
+  /// What is not aligned, not a whole payload, or of a call that does more than to combine: any
+  /// number of ranks, one payload at a time.
+  template <class Source, class Target>
+  ORIEL_DEVICE_FN void reduce_rest(const Source& source, const Target& target, int targets,
+                                   std::uint64_t first, std::uint64_t count) const {
+    const std::uint64_t payloads = (count + Buffer::kElements - 1) / Buffer::kElements;
+    ORIEL_DEVICE_KEEP_LOOP
+    for (std::uint64_t i = first + Group::rank(); i < payloads; i += Group::size()) {
+      const auto result = fold_ranks<0, 16>(reduction_, ranks(), [&](int rank) {
+        const Value value = Buffer(source(rank), count).load(i);
+        return rank == arguments_.rank ? reduction_.scale(value) : value;
+      });
+      ORIEL_DEVICE_KEEP_LOOP
+      for (int rank = 0; rank < ranks(); ++rank) {
+        if (targets == 1 && rank != arguments_.rank) continue;
+        Buffer(target(rank), count).store(i, result);
+      }
+    }
+  }
+
+  const AllReduceArguments& arguments_;
+  FamilyReduction<T, kFamily> reduction_;
+};
+
+}  // namespace oriel::kernels

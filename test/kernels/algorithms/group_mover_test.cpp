@@ -1,0 +1,281 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <random>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "kernels/algorithms/copy_bytes.hpp"
+#include "kernels/algorithms/family.hpp"
+#include "kernels/algorithms/group_copy_mover.hpp"
+#include "kernels/algorithms/group_reduce_mover.hpp"
+#include "kernels/algorithms/reference.hpp"
+#include "kernels/algorithms/tiles.hpp"
+#include "kernels/plan/arguments.hpp"
+#include "support/sanitized.hpp"
+#include "support/seed.hpp"
+
+/// How the threads of a group of a GPU move and reduce, with one CPU thread that plays them one
+/// after the other: what they do needs no wait among them.
+namespace oriel::kernels {
+namespace {
+
+/// The thread of a group that runs.
+struct PlayedGroup {
+  static inline std::uint32_t at = 0;
+  static inline std::uint32_t threads = 1;
+  static std::uint32_t rank() { return at; }
+  static std::uint32_t size() { return threads; }
+
+  /// Calls `body` as each thread of a group of `size`.
+  template <class Body>
+  static void play(std::uint32_t size, const Body& body) {
+    threads = size;
+    for (at = 0; at < threads; ++at) body();
+  }
+};
+
+/// Memory of its own size, so that a sanitizer sees each access beside it, that begins at `address`
+/// modulo 16 and has bytes of a known value around it.
+class Guarded {
+ public:
+  Guarded(std::size_t bytes, std::size_t address)
+      : memory_(bytes + 2 * kGuard + 16, kFill),
+        begin_(kGuard +
+               ((address - reinterpret_cast<std::uintptr_t>(memory_.data()) - kGuard) & 15)),
+        bytes_(bytes) {}
+
+  std::byte* data() { return memory_.data() + begin_; }
+  std::span<std::byte> span() { return {data(), bytes_}; }
+  bool is_intact() const {
+    const auto fill = [](std::byte byte) { return byte == kFill; };
+    const auto begin = memory_.begin() + static_cast<std::ptrdiff_t>(begin_);
+    return std::all_of(memory_.begin(), begin, fill) &&
+           std::all_of(begin + static_cast<std::ptrdiff_t>(bytes_), memory_.end(), fill);
+  }
+
+ private:
+  static constexpr std::size_t kGuard = 64;
+  static constexpr std::byte kFill{0xa5};
+  std::vector<std::byte> memory_;
+  std::size_t begin_;
+  std::size_t bytes_;
+};
+
+void fill(std::span<std::byte> bytes, std::mt19937_64& random) {
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+}
+
+template <int kUnroll>
+void check_tiles(std::uint32_t threads, std::uint64_t count) {
+  std::vector<int> loaded(count);
+  std::vector<int> stored(count);
+  bool is_inside = true;
+  PlayedGroup::play(threads, [&] {
+    for_each_tile<PlayedGroup, kUnroll>(count, [&](const auto& tile) {
+      for (int u = 0; u < std::remove_cvref_t<decltype(tile)>::kUnits; ++u) {
+        const std::uint64_t at = tile.at(u);
+        is_inside = is_inside && at < count;
+        if (!is_inside) return;
+        ++loaded[at];
+        if (tile.has(u)) ++stored[at];
+      }
+    });
+  });
+  CAPTURE(threads, count, kUnroll);
+  CHECK(is_inside);
+  CHECK(std::all_of(stored.begin(), stored.end(), [](int times) { return times == 1; }));
+  CHECK(std::all_of(loaded.begin(), loaded.end(), [](int times) { return times >= 1; }));
+}
+
+TEST_CASE("tiles give each unit to one thread, and load none behind the end", "[req:5.9]") {
+  const std::uint32_t threads = GENERATE(32u, 96u, 256u, 512u);
+  for (std::uint64_t count = 0; count < 2 * threads; count += 1 + count / 16) {
+    check_tiles<1>(threads, count);
+    check_tiles<4>(threads, count);
+  }
+  for (const std::uint64_t rounds : {2, 4, 7, 8, 9, 16, 17}) {
+    for (const std::uint64_t more : {0u, 1u, 31u, threads - 1}) {
+      check_tiles<2>(threads, rounds * threads + more);
+      check_tiles<8>(threads, rounds * threads + more);
+    }
+  }
+}
+
+TEST_CASE("copies of any length between any addresses move all bytes and touch no others",
+          "[req:5.9]") {
+  std::mt19937_64 random(test::test_seed());
+  const std::uint32_t threads = GENERATE(32u, 256u);
+  for (std::size_t to = 0; to < 16; ++to) {
+    for (std::size_t from = 0; from < 16; ++from) {
+      const std::size_t sizes[] = {0,
+                                   1,
+                                   random() % 100,
+                                   95,
+                                   96,
+                                   97,
+                                   random() % 1000,
+                                   16 * threads + random() % 40,
+                                   random() % 20'000};
+      for (const std::size_t bytes : sizes) {
+        Guarded target(bytes, to);
+        // Without a guard: nothing may be read beside it.
+        std::vector<std::byte> memory(bytes + from);
+        const std::span<std::byte> source(memory.data() + from, bytes);
+        fill(source, random);
+        PlayedGroup::play(threads,
+                          [&] { copy_bytes<PlayedGroup>(target.data(), source.data(), bytes); });
+        CAPTURE(to, from, bytes, threads);
+        REQUIRE(std::equal(source.begin(), source.end(), target.span().begin()));
+        REQUIRE(target.is_intact());
+      }
+    }
+  }
+}
+
+/// What a reduction of a stream works with, of all ranks.
+template <class T>
+struct ReduceCase {
+  int ranks;
+  std::size_t count;
+  std::size_t misaligned;  ///< elements by which the own source is off
+  bool is_alike;           ///< the targets are off as well
+  bool all_targets;
+};
+
+/// Reduces as the rank `me`, whose own source is not scaled yet, and compares each target.
+template <class T, ReduceOp op, int kRanks>
+void check_reduce(const ReduceCase<T>& one, std::mt19937_64& random) {
+  const auto ranks = static_cast<std::size_t>(one.ranks);
+  const int me = static_cast<int>(random() % ranks);
+  const std::size_t bytes = one.count * sizeof(T);
+  const std::size_t off = one.misaligned * sizeof(T);
+  std::vector<std::vector<T>> values(ranks, std::vector<T>(one.count));
+  std::vector<Guarded> sources;
+  std::vector<Guarded> targets;
+  const T scalar = test::random_element<T>(random, test::Inputs::moderate);
+  for (std::size_t rank = 0; rank < ranks; ++rank) {
+    const bool is_own = static_cast<int>(rank) == me;
+    sources.emplace_back(bytes, is_own ? off : 0);
+    targets.emplace_back(bytes, one.is_alike ? off : 0);
+    for (T& value : values[rank]) value = test::random_element<T>(random, test::Inputs::edges);
+    if (bytes > 0) std::memcpy(sources[rank].data(), values[rank].data(), bytes);
+    fill(targets[rank].span(), random);
+  }
+  AllReduceArguments arguments;
+  arguments.rank = me;
+  arguments.ranks = one.ranks;
+  arguments.operation = {op == ReduceOp::avg, op == ReduceOp::premul_sum, op == ReduceOp::max};
+  std::memcpy(&arguments.scalar_bits, &scalar, sizeof(T));
+  PlayedGroup::play(64, [&] {
+    GroupReduceMover<T, family_of(op), kRanks, PlayedGroup> mover(arguments);
+    mover.begin();
+    mover.reduce([&](int rank) { return sources[static_cast<std::size_t>(rank)].data(); },
+                 [&](int rank) { return targets[static_cast<std::size_t>(rank)].data(); },
+                 one.all_targets ? one.ranks : 1, one.count);
+  });
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < one.count; ++i) {
+    std::vector<T> inputs;
+    std::vector<T> scalars(ranks, T(1));
+    for (std::size_t rank = 0; rank < ranks; ++rank) inputs.push_back(values[rank][i]);
+    // The others have scaled theirs.
+    if (op == ReduceOp::premul_sum) scalars[static_cast<std::size_t>(me)] = scalar;
+    const T expected = test::reduce_reference<T, op>(inputs, scalars, one.ranks);
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      if (!one.all_targets && static_cast<int>(rank) != me) continue;
+      const std::byte* const got = targets[rank].data() + i * sizeof(T);
+      if (std::memcmp(&expected, got, sizeof(T)) != 0) ++wrong;
+    }
+  }
+  CAPTURE(me, one.ranks, one.count, one.misaligned, one.all_targets, name_of(op));
+  REQUIRE(wrong == 0);
+  for (const Guarded& target : targets) REQUIRE(target.is_intact());
+}
+
+template <class T, ReduceOp op>
+void check_reduces(std::mt19937_64& random) {
+  for (const std::size_t count : {std::size_t{0}, std::size_t{1}, std::size_t{random() % 300},
+                                  std::size_t{64 * 64 / sizeof(T) + random() % 200}}) {
+    for (const std::size_t misaligned : {std::size_t{0}, std::size_t{1 + random() % 3}}) {
+      const bool all = random() % 2 == 0;
+      const bool alike = random() % 3 == 0;
+      check_reduce<T, op, 2>({2, count, misaligned, alike, all}, random);
+      check_reduce<T, op, 4>({4, count, misaligned, alike, !all}, random);
+      check_reduce<T, op, 0>({3, count, misaligned, alike, all}, random);
+      check_reduce<T, op, 8>({8, count, misaligned, !alike, all}, random);
+      check_reduce<T, op, 0>({8, count, misaligned, alike, !all}, random);
+    }
+  }
+}
+
+TEMPLATE_TEST_CASE("groups reduce as the definition says, averages by powers of two to the bit",
+                   "[req:1.26][req:5.8]", float, double, device::bf16, device::f16, device::e5m2,
+                   std::int8_t, std::uint64_t) {
+  std::mt19937_64 random(test::test_seed());
+  for (int turn = 0; turn < test::repeats(3, 1); ++turn) {
+    check_reduces<TestType, ReduceOp::sum>(random);
+    check_reduces<TestType, ReduceOp::avg>(random);
+    check_reduces<TestType, ReduceOp::premul_sum>(random);
+    check_reduces<TestType, ReduceOp::prod>(random);
+    check_reduces<TestType, ReduceOp::max>(random);
+    check_reduces<TestType, ReduceOp::min>(random);
+  }
+}
+
+TEST_CASE("groups bring blocks to all ranks but the root, and to this one unless it is there",
+          "[req:5.9]") {
+  std::mt19937_64 random(test::test_seed());
+  const int ranks = GENERATE(1, 2, 3, 4, 5, 8);
+  const bool one_source = GENERATE(false, true);
+  for (int root = -1; root < ranks; ++root) {
+    for (int me = 0; me < ranks; ++me) {
+      const bool is_there = random() % 2 == 0 || root == me;
+      const std::size_t count = random() % 3000;
+      const auto n = static_cast<std::size_t>(ranks);
+      std::vector<Guarded> sources;
+      std::vector<Guarded> targets;
+      for (std::size_t rank = 0; rank < n; ++rank) {
+        sources.emplace_back(4 * count, random() % 3 == 0 ? 4 : 0);
+        targets.emplace_back(4 * count, random() % 3 == 0 ? 8 : 0);
+        fill(sources[rank].span(), random);
+      }
+      AllReduceArguments arguments;
+      arguments.rank = me;
+      arguments.ranks = ranks;
+      arguments.root = root;
+      arguments.type = DataType::f32;
+      const auto has_target = [&](int rank) { return rank != root && (rank != me || !is_there); };
+      const auto target = [&](int rank) {
+        return has_target(rank) ? targets[static_cast<std::size_t>(rank)].data() : nullptr;
+      };
+      const auto source_of = [&](int rank) {
+        return sources[one_source ? 0 : static_cast<std::size_t>(rank)].data();
+      };
+      PlayedGroup::play(96, [&] {
+        const GroupCopyMover<PlayedGroup> mover(arguments);
+        if (one_source) {
+          mover.pass_on(target, source_of(0), count);
+        } else {
+          mover.distribute(target, source_of, count);
+        }
+      });
+      for (int rank = 0; rank < ranks; ++rank) {
+        Guarded& got = targets[static_cast<std::size_t>(rank)];
+        CAPTURE(rank, me, root, ranks, count, is_there);
+        REQUIRE(got.is_intact());
+        const bool is_same = count == 0 || std::memcmp(got.data(), source_of(rank), 4 * count) == 0;
+        if (has_target(rank)) REQUIRE(is_same);
+        if (!has_target(rank) && count > 0) REQUIRE(got.data()[0] == std::byte{0xa5});
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace oriel::kernels
