@@ -40,7 +40,8 @@ Result<Note> decode_note(ByteView bytes, int size) {
                  fmt::format("a note from rank {} to rank {} of {}", note.from, note.to, size));
   }
   note.topic = static_cast<NoteTopic>(topic);
-  if (note.topic != NoteTopic::failover && note.topic != NoteTopic::split) {
+  if (topic < static_cast<std::uint8_t>(NoteTopic::failover) ||
+      topic > static_cast<std::uint8_t>(NoteTopic::last_call)) {
     return Error(ErrorCode::remote, fmt::format("a note of the unknown topic {}", topic));
   }
   if (text.size() > kMaxNoteBytes) {
@@ -68,12 +69,15 @@ void NoteBox::put(Note note) {
   notes.push_back(std::move(note.text));
 }
 
-std::optional<Bytes> NoteBox::take(int from, NoteTopic topic) {
-  const auto it = notes_.find({from, topic});
-  if (it == notes_.end() || it->second.empty()) return std::nullopt;
-  Bytes text = std::move(it->second.front());
-  it->second.pop_front();
-  return text;
+std::optional<Note> NoteBox::take(NoteTopic topic, int from) {
+  for (auto& [place, texts] : notes_) {
+    const auto& [sender, about] = place;
+    if (about != topic || texts.empty() || (from != kAnyRank && from != sender)) continue;
+    Note note{.from = sender, .text = std::move(texts.front()), .topic = topic};
+    texts.pop_front();
+    return note;
+  }
+  return std::nullopt;
 }
 
 }  // namespace oriel::boot

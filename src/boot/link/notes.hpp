@@ -17,11 +17,13 @@
 namespace oriel::boot {
 
 inline constexpr std::size_t kMaxNoteBytes = 1024;
+inline constexpr int kAnyRank = -1;
 
 /// Who reads a note: each topic has a mailbox of its own.
 enum class NoteTopic : std::uint8_t {
-  failover = 1,  ///< queues between two ranks change their path
-  split = 2,     ///< a rank cannot link to the others of a communicator that a split makes
+  failover = 1,   ///< queues between two ranks change their path
+  split = 2,      ///< a rank cannot link to the others of a communicator that a split makes
+  last_call = 3,  ///< what a rank that is waited for has called last
 };
 
 /// A short message from any rank to any other, outside of all operations: it goes from link to link
@@ -48,8 +50,8 @@ class NoteBox {
  public:
   static constexpr std::size_t kMost = 64;
   void put(Note note);
-  /// Returns the oldest note of this sender and topic.
-  std::optional<Bytes> take(int from, NoteTopic topic = NoteTopic::failover);
+  /// Returns the oldest note of this topic from rank `from`, or with kAnyRank from any one rank.
+  std::optional<Note> take(NoteTopic topic, int from);
 
  private:
   std::map<std::pair<int, NoteTopic>, std::deque<Bytes>> notes_;

@@ -99,9 +99,9 @@ Status Peers::send_note(int to, ByteView text, NoteTopic topic) {
   return links_->send_note(to, text, topic);
 }
 
-std::optional<Bytes> Peers::take_note(int from, NoteTopic topic) {
+std::optional<Note> Peers::take_note(NoteTopic topic, int from) {
   const std::lock_guard lock(mutex_);
-  return links_ ? links_->notes().take(from, topic) : std::nullopt;
+  return links_ ? links_->notes().take(topic, from) : std::nullopt;
 }
 
 void Peers::tell_waiting(int on) {

@@ -7,6 +7,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <sys/types.h>
@@ -44,8 +45,9 @@ class Peers {
   /// Notes travel while the links are pumped, be it by operations or by whoever watches idle
   /// sessions, on this rank and on those between. Does not wait.
   Status send_note(int to, ByteView text, NoteTopic topic = NoteTopic::failover);
-  /// The oldest note of `from` that has arrived and was not taken.
-  std::optional<Bytes> take_note(int from, NoteTopic topic = NoteTopic::failover);
+  /// The oldest note of this topic that has arrived from rank `from`, or from any with kAnyRank,
+  /// and was not taken. Its `to` is not set.
+  std::optional<Note> take_note(NoteTopic topic, int from = kAnyRank);
   /// Tells the other ranks that this one has waited long for rank `on` outside of all operations,
   /// or no longer does (-1). An operation that is in progress speaks for itself. Does not wait.
   void tell_waiting(int on);

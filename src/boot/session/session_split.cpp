@@ -249,8 +249,8 @@ void Session::Splitting::hear_parent() {
     liveness.aborted(child_->rank_, in_child(news.error()));
   }
   for (const int peer : link_neighbours(child_->rank_, child_->size_)) {
-    while (const auto note = parent_.peers_.take_note(member(peer), NoteTopic::split)) {
-      const auto failure = decode_split_failure(*note);
+    while (const auto note = parent_.peers_.take_note(NoteTopic::split, member(peer))) {
+      const auto failure = decode_split_failure(note->text);
       if (failure.ok() && failure->child == child_->number_) {
         liveness.aborted(peer, failure->reason);
       }

@@ -172,6 +172,7 @@ void FailureWatch::look_for_failure() {
 
 void FailureWatch::tick(TimePoint now) {
   look_for_failure();
+  inquiry_.serve();
   if (!parts_.has_failed) watch_stall(now);
 }
 

@@ -9,6 +9,7 @@
 #include "oriel/error.hpp"
 
 #include "comm/communicator/communicator_parts.hpp"
+#include "comm/communicator/stall_inquiry.hpp"
 #include "comm/monitor/monitor.hpp"
 #include "comm/monitor/stall_watch.hpp"
 
@@ -27,7 +28,7 @@ Error as_seen_by(int rank, Error error);
 class FailureWatch final : public Watched {
  public:
   /// `parts` must outlive this.
-  explicit FailureWatch(CommunicatorParts& parts) : parts_(parts) {}
+  explicit FailureWatch(CommunicatorParts& parts) : parts_(parts), inquiry_(parts) {}
 
   /// Has the monitor look at the other ranks from now on. stop_watching() is to follow.
   Status watch_ranks();
@@ -75,6 +76,7 @@ class FailureWatch final : public Watched {
     bool elsewhere = false;    // another rank has told of a wait of its own
   };
   Stall stall_;
+  StallInquiry inquiry_;
 };
 
 }  // namespace oriel::comm

@@ -68,6 +68,13 @@ std::vector<int> awaited_ranks(const CommunicatorParts& parts, int culprit) {
   return awaited;
 }
 
+/// Returns whether the memory of that rank tells what it is in.
+bool sees_calls_of(const CommunicatorParts& parts, int rank) {
+  const auto& members = parts.team_facts.members;
+  return rank < 0 ||
+         (on_host(parts) && std::find(members.begin(), members.end(), rank) != members.end());
+}
+
 /// Returns what is known of the calls of a rank that others wait for. Each part begins with a
 /// semicolon; empty if nothing is known.
 std::string what_it_does(const CommunicatorParts& parts, int culprit) {
@@ -97,7 +104,7 @@ void FailureWatch::tell_of_stall(std::chrono::seconds lasted, int culprit) const
   std::string text =
       fmt::format("stalled: rank {}{} has waited for {} s in {} for {} (late, stopped or gone)",
                   rank(), name, lasted.count(), stalled_call(parts_), whom);
-  text += what_it_does(parts_, culprit);
+  text += what_it_does(parts_, culprit) + inquiry_.text_about(culprit);
   Log(rank()).alert("{}; ORIEL_COLLECTIVE_TIMEOUT would end such a wait", text);
   if (!stall_.watch.is_first() || !parts_.flight->is_wanted()) return;
   parts_.session->peers().tell_waiting(culprit);  // so that they write their files too
@@ -148,9 +155,14 @@ void FailureWatch::watch_stall(TimePoint now) {
   if (!stall_.watch.goes_on(since, now, std::chrono::nanoseconds(device::kStallReportNs))) {
     stall_.ticks_since_left = 0;
     stall_.ticks_behind = 0;
+    inquiry_.forget();
     return;
   }
   if (const auto error = hopeless_wait(culprit)) return give_up(*error);
+  constexpr auto kTimeToAnswer = std::chrono::milliseconds(500);
+  if (stall_.watch.is_due_within(kTimeToAnswer, now) && !sees_calls_of(parts_, culprit)) {
+    inquiry_.ask(culprit);
+  }
   if (const auto lasted = stall_.watch.due(now)) tell_of_stall(*lasted, culprit);
 }
 

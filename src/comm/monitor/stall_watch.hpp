@@ -35,6 +35,8 @@ class StallWatch {
     due_ = begun_ + StallTimes::in_force().first;
     return false;
   }
+  /// Returns whether the user is to be told within `time`.
+  bool is_due_within(Duration time, TimePoint now) const { return now + time >= due_; }
   /// Returns how long the wait has lasted if the user is to be told now.
   std::optional<std::chrono::seconds> due(TimePoint now) {
     if (now < due_) return std::nullopt;

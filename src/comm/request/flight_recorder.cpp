@@ -112,13 +112,17 @@ std::vector<FlightRecord> FlightRecorder::records() const {
   return found;
 }
 
-std::string FlightRecorder::enqueued_text() const {
+std::optional<FlightRecord> FlightRecorder::last() const {
   const std::uint64_t next = next_.load(std::memory_order_acquire);
-  const auto last = next > 0 ? read(next - 1) : std::nullopt;
-  if (!last) return {};
-  const bool is_collective = last->kind == FlightKind::collective;
-  return fmt::format("number {}, is {}", last->group,
-                     is_collective ? text_of(last->call) : text_of(activity()));
+  return next > 0 ? read(next - 1) : std::nullopt;
+}
+
+std::string FlightRecorder::enqueued_text() const {
+  const auto record = last();
+  if (!record) return {};
+  const bool is_collective = record->kind == FlightKind::collective;
+  return fmt::format("number {}, is {}", record->group,
+                     is_collective ? text_of(record->call) : text_of(activity()));
 }
 
 }  // namespace oriel::comm

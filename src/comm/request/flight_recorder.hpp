@@ -67,6 +67,8 @@ class FlightRecorder {
   CallActivity activity() const {
     return activity_of(device::Memory::load<device::Order::relaxed>(activity_));
   }
+  /// Returns the last record, if there is one that is not being written.
+  std::optional<FlightRecord> last() const;
   /// GPU ranks: returns "number 3, is an all-reduce ..." for the call that was enqueued last; empty
   /// before the first.
   std::string enqueued_text() const;

@@ -30,8 +30,8 @@ class SessionFailoverChannel final : public FailoverChannel {
     static_cast<void>(session_.peers().send_note(peer_, message));
   }
   bool receive(Bytes& message) override {
-    std::optional<Bytes> note = session_.peers().take_note(peer_);
-    if (note.has_value()) message = std::move(*note);
+    auto note = session_.peers().take_note(boot::NoteTopic::failover, peer_);
+    if (note.has_value()) message = std::move(note->text);
     return note.has_value();
   }
 

@@ -39,8 +39,8 @@ Status exchange_notes(Peers& peers, int rank, int size, std::atomic<int>& done) 
       [&] {
         static_cast<void>(peers.pump_idle());
         for (int peer = 0; peer < size; ++peer) {
-          while (const auto note = peers.take_note(peer)) {
-            is_right = is_right && *note == note_of(peer, rank);
+          while (const auto note = peers.take_note(NoteTopic::failover, peer)) {
+            is_right = is_right && note->text == note_of(peer, rank);
             ++got[static_cast<std::size_t>(peer)];
             if (std::accumulate(got.begin(), got.end(), 0) == size) ++done;
           }
@@ -90,7 +90,8 @@ TEST_CASE("a note that is not well formed is refused", "[req:3.23]") {
   }
   CHECK_FALSE(decode_note(encode_note({-1, 2, {}}), 4).ok());
   CHECK(decode_note(encode_note({1, 2, {}, NoteTopic::split}), 4)->topic == NoteTopic::split);
-  CHECK_FALSE(decode_note(encode_note({1, 2, {}, static_cast<NoteTopic>(3)}), 4).ok());
+  CHECK_FALSE(decode_note(encode_note({1, 2, {}, static_cast<NoteTopic>(0)}), 4).ok());
+  CHECK_FALSE(decode_note(encode_note({1, 2, {}, static_cast<NoteTopic>(4)}), 4).ok());
   CHECK_FALSE(decode_note(encode_note({1, 2, Bytes(kMaxNoteBytes + 1)}), 4).ok());
 }
 
@@ -98,10 +99,15 @@ TEST_CASE("who takes no notes loses the oldest", "[req:3.14]") {
   NoteBox box;
   for (int i = 0; i < 100; ++i) box.put({3, 0, {static_cast<std::byte>(i)}});
   box.put({4, 0, {std::byte{200}}});
-  CHECK(box.take(3) == Bytes{std::byte{36}});
-  CHECK(box.take(4) == Bytes{std::byte{200}});
-  CHECK_FALSE(box.take(4).has_value());
-  CHECK_FALSE(box.take(5).has_value());
+  CHECK(box.take(NoteTopic::failover, 3)->text == Bytes{std::byte{36}});
+  CHECK(box.take(NoteTopic::failover, 4)->text == Bytes{std::byte{200}});
+  CHECK_FALSE(box.take(NoteTopic::failover, 4).has_value());
+  CHECK_FALSE(box.take(NoteTopic::last_call, kAnyRank).has_value());
+  const auto next = box.take(NoteTopic::failover, kAnyRank);
+  REQUIRE(next.has_value());
+  CHECK(next->from == 3);
+  CHECK(next->text == Bytes{std::byte{37}});
+  CHECK_FALSE(box.take(NoteTopic::failover, 5).has_value());
 }
 
 TEST_CASE("every rank has a note from every other, linked or not", "[req:3.14]") {

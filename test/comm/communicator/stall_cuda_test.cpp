@@ -16,7 +16,7 @@
 namespace oriel::test {
 
 TEST_CASE("a stalled GPU rank says so at the default log level, with the rank that it waits for",
-          "[req:1.12][D7]") {
+          "[req:1.12][req:5.3][D7]") {
   using namespace std::chrono_literals;
   const StallLog log;
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
@@ -38,7 +38,8 @@ TEST_CASE("a stalled GPU rank says so at the default log level, with the rank th
       const auto lines = log.lines(::getpid());
       require(lines.size() >= 2, "two lines");
       require_words(lines.back(), {"WARN stalled: rank 0 of \"tensors\" has waited for ",
-                                   " in a kernel of the user's for rank 1 ("});
+                                   " in a kernel of the user's for rank 1 (",
+                                   "; rank 1 has made no call; ORIEL_"});
     }
     players.barrier();
     for (const std::string& violation : model.violations()) require(false, violation);

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <chrono>
+#include <csignal>
 #include <string>
 #include <thread>
 #include <vector>
@@ -10,6 +11,7 @@
 
 #include "nccl.h"
 
+#include "comm/request/told_call.hpp"
 #include "comm/support/stall_log.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
@@ -66,6 +68,86 @@ TEST_CASE("a stalled all-reduce says so at the default log level, and again, wit
   }
   CHECK(lines.front().find("waited for 1 s") != std::string::npos);
   CHECK(lines.back().find("waited for 1 s") == std::string::npos);
+}
+
+TEST_CASE("a stall names the last call of a rank whose memory does not tell, as that rank says",
+          "[req:5.3]") {
+  const StallLog log;
+  Stage stage(Cast::processes, 2, [](Players& players) {
+    const Environment node(Variables{{"ORIEL_HOSTID", players.first() == 0 ? "first" : "second"}});
+    auto comms = players.init();
+    std::vector<float> data(7, 1.0f);
+    require(ncclAllReduce(data.data(), data.data(), 7, ncclFloat, ncclSum, comms[0], nullptr),
+            "the first call");
+    if (players.first() == 0) {
+      players.word(kWaiting) = 1;
+      require(ncclRecv(data.data(), 7, ncclFloat, 1, comms[0], nullptr), "the late message");
+    } else {
+      players.await(kLateMayCome);
+      require(ncclSend(data.data(), 7, ncclFloat, 0, comms[0], nullptr), "sending late");
+    }
+    players.destroy(comms);
+  });
+  REQUIRE(stage.wait_for_word(kWaiting, 1, 30s));
+  const pid_t pid = stage.pid(0);
+  CHECK(eventually([&] { return log.lines(pid).size() >= 2; }));
+  stage.board().words[kLateMayCome] = 1;
+  const auto lines = log.lines(pid);
+  check_all_ok(stage.collect(30s));
+  REQUIRE(lines.size() >= 2);
+  CHECK_NOTHROW(require_words(
+      lines[1], {"WARN stalled: rank 0 has waited for ", " in a receive from rank 1 for rank 1 (",
+                 "; rank 1 has made call 1 last, an all-reduce (sum) of 7 x f32, which has "
+                 "returned; ORIEL_"}));
+}
+
+TEST_CASE("a stall says that the rank does not answer if its process is stopped", "[req:5.3]") {
+  const StallLog log;
+  Stage stage(Cast::processes, 2, [](Players& players) {
+    const Environment node(Variables{{"ORIEL_HOSTID", players.first() == 0 ? "first" : "second"}});
+    auto comms = players.init();
+    std::vector<float> data(7, 1.0f);
+    if (players.first() != 0) players.word(kWaiting) = 1;
+    if (players.first() != 0) players.await(kLateMayCome);
+    require(ncclAllReduce(data.data(), data.data(), 7, ncclFloat, ncclSum, comms[0], nullptr),
+            "the call");
+    players.destroy(comms);
+  });
+  REQUIRE(stage.wait_for_word(kWaiting, 1, 30s));
+  stage.kill(1, SIGSTOP);
+  const pid_t pid = stage.pid(0);
+  CHECK(eventually([&] { return log.lines(pid).size() >= 2; }));
+  const auto lines = log.lines(pid);
+  stage.kill(1, SIGCONT);
+  stage.board().words[kLateMayCome] = 1;
+  check_all_ok(stage.collect(30s));
+  REQUIRE(lines.size() >= 2);
+  CHECK_NOTHROW(require_words(lines[1], {"; rank 1 does not answer; ORIEL_"}));
+}
+
+TEST_CASE("what a rank tells of its last call is refused unless all of it exists", "[req:5.3]") {
+  using comm::ToldCall;
+  const ToldCall send{
+      .number = 4,
+      .state = ToldCall::State::goes_on,
+      .kind = comm::FlightKind::send,
+      .call = {.type = DataType::f64, .count = 9, .root = 3},
+  };
+  const auto same = comm::decode_told_call(comm::encode(send));
+  REQUIRE(same.ok());
+  CHECK(comm::text_of(*same) ==
+        "has made call 4 last, a send of 9 x f64 to rank 3, in which it is");
+  CHECK(comm::text_of(ToldCall{}) == "has made no call");
+  const Bytes good = comm::encode(send);
+  for (std::size_t size = 0; size < good.size(); ++size) {
+    CHECK_FALSE(comm::decode_told_call(ByteView(good).first(size)).ok());
+  }
+  constexpr std::size_t kState = 8;  // behind the number: state, kind, collective, type, operation
+  for (std::size_t field = kState; field < kState + 5; ++field) {
+    Bytes wrong = good;
+    wrong[field] = std::byte{200};
+    CHECK_FALSE(comm::decode_told_call(wrong).ok());
+  }
 }
 
 }  // namespace oriel::test

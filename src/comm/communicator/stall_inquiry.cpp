@@ -1,0 +1,60 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/communicator/stall_inquiry.hpp"
+
+#include <cstdint>
+
+#include <fmt/format.h>
+
+#include "base/bytes.hpp"
+#include "comm/request/flight_recorder.hpp"
+
+namespace oriel::comm {
+namespace {
+
+/// What a note says, in its first byte.
+enum class Inquiry : std::uint8_t { question = 1, answer = 2 };
+
+}  // namespace
+
+void StallInquiry::ask(int rank) {
+  asked_ = rank;
+  ByteWriter question;
+  question.put(Inquiry::question);
+  static_cast<void>(
+      parts_.session->peers().send_note(rank, question.take(), boot::NoteTopic::last_call));
+}
+
+void StallInquiry::serve() {
+  auto& peers = parts_.session->peers();
+  while (const auto note = peers.take_note(boot::NoteTopic::last_call)) {
+    const ByteView said(note->text);
+    if (said.empty()) continue;
+    if (said[0] == static_cast<std::byte>(Inquiry::question)) {
+      ByteWriter answer;
+      answer.put(Inquiry::answer).put_raw(encode(own_call()));
+      static_cast<void>(peers.send_note(note->from, answer.take(), boot::NoteTopic::last_call));
+      continue;
+    }
+    const auto call = decode_told_call(said.subspan(1));
+    if (call.ok()) answer_ = {note->from, call.value()};
+  }
+}
+
+ToldCall StallInquiry::own_call() const {
+  const auto last = parts_.flight->last();
+  if (!last) return {};
+  ToldCall told{.number = last->group, .kind = last->kind, .call = last->call};
+  if (on_host(parts_)) {
+    told.state = last->ended == 0 ? ToldCall::State::goes_on : ToldCall::State::has_returned;
+  }
+  return told;
+}
+
+std::string StallInquiry::text_about(int rank) const {
+  if (answer_ && answer_->rank == rank)
+    return fmt::format("; rank {} {}", rank, text_of(answer_->call));
+  return asked_ == rank ? fmt::format("; rank {} does not answer", rank) : "";
+}
+
+}  // namespace oriel::comm

@@ -1,0 +1,17 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/request/told_call.hpp"
+#include "fuzz/input.hpp"
+
+using namespace oriel;
+using namespace oriel::comm;
+
+// What another rank says of its last call.
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  const ByteView bytes = view(data, size);
+  const auto call = decode_told_call(bytes);
+  if (!call.ok()) return 0;
+  expect(encode(*call) == Bytes(bytes.begin(), bytes.end()));
+  expect(!text_of(*call).empty() && text_of(*call).find("unknown") == std::string::npos);
+  return 0;
+}
