@@ -4,16 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
-#include <vector>
 
 #include "oriel/error.hpp"
 
-#include "base/deadline.hpp"
+#include "net/copy/atomic_words.hpp"
 #include "net/copy/copy_stream.hpp"
 #include "net/copy/data_mover.hpp"
+#include "net/copy/staging_slots.hpp"
+#include "net/copy/stream_progress.hpp"
 
 namespace oriel::net {
 
@@ -38,6 +37,10 @@ namespace oriel::net {
 /// Atomic operations read the word by a copy, compute here and write it by the stream. They are
 /// atomic among NICs only, as this NIC alone makes them. Where nobody else changes the word
 /// (AtomicMove::own_word) its value is kept here, which saves the copy.
+///
+/// Owns the stream, and what is known of it: its progress, its slots and the words. Members are
+/// destroyed from the last to the first, so that the stream ends when nothing refers to it. Staged
+/// parts are given back before.
 class CudaMover final : public DataMover {
  public:
   struct Options {
@@ -63,60 +66,21 @@ class CudaMover final : public DataMover {
   bool flush() override;
   Status drain() override;
   void forget(const std::byte* at, std::size_t count) override;
-  bool has_failed() const override { return !failure_.ok(); }
+  bool has_failed() const override { return !failure().ok(); }
   bool settle() noexcept override { return stream_->settle(); }
   /// Why.
-  const Status& failure() const { return failure_; }
+  const Status& failure() const { return progress_.failure(); }
 
  private:
   void give_back(StagedPart& part) noexcept override;
   StagedPart stage(const std::byte* from, std::size_t count);
-  bool take_slot(std::uint32_t& slot);
-  /// False, and failed for good, if a step has failed.
-  bool begun_well(Status step);
-  /// How much of this the stream can move in one step; none, and failed for good, of what it does
-  /// not know.
-  std::size_t reach(const std::byte* at, std::size_t count);
   bool write_word(std::byte* to, std::uint64_t value, std::size_t bytes);
-  /// The value that a move has read, unless it is still on its way or has been changed since.
-  bool take_reading(AtomicMove& move, std::uint64_t place, std::uint64_t& value);
-  /// Whether the word has not been changed since.
-  bool drop_reading(AtomicMove& move, std::uint64_t place);
-  void look_after_stream();
   bool is_moving();
-  MoveTicket begun() {
-    dirty_ = true;
-    return told_ + 1;
-  }
 
-  /// A slot that the stream still reads or writes.
-  struct Busy {
-    MoveTicket until;
-    std::uint32_t slot;
-  };
-
-  const std::unique_ptr<CopyStream> stream_;
-  // Parts that wait to be sent leave slots for what is received, and the kept ones among them for
-  // others, so that bytes always get through.
-  const std::uint32_t staged_most_;
-  const std::uint32_t kept_most_;
-  std::uint32_t staged_ = 0;
-  std::uint32_t kept_ = 0;
-  std::vector<std::uint32_t> free_;
-  std::deque<Busy> busy_;                         // in the order of the stream
-  MoveTicket told_ = 0;                           // counts that were enqueued
-  bool dirty_ = false;                            // something has begun since
-  std::map<std::uint64_t, std::uint64_t> words_;  // values by address, multiples of 8
-  /// A word that atomic operations are reading, of several queues perhaps.
-  struct Reading {
-    int readers = 0;
-    std::uint64_t changed_at = 0;
-  };
-  std::map<std::uint64_t, Reading> readings_;  // by address, multiples of 8
-  std::uint64_t clock_ = 0;                    // counts reads and changes of such words
-  MoveTicket last_seen_ = 0;
-  TimePoint looked_{};
-  Status failure_;
+  const std::unique_ptr<CopyStream> stream_;  // destroyed last: the progress refers to it
+  StreamProgress progress_;
+  StagingSlots slots_;
+  AtomicWords words_;
   bool is_stuck_ = false;  // it has been waited for once
 };
 

@@ -1,0 +1,67 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "net/copy/stream_progress.hpp"
+
+#include <chrono>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log.hpp"
+
+namespace oriel::net {
+namespace {
+
+/// How long the count may stand still before the driver is asked whether the stream is alive.
+constexpr std::chrono::milliseconds kSilence{20};
+
+}  // namespace
+
+bool StreamProgress::check(Status step) {
+  if (!step.ok() && failure_.ok()) {
+    failure_ = std::move(step);
+    Log().warn("a software NIC moves no bytes of its GPU any more: {}",
+               failure_.error().to_string());
+  }
+  return failure_.ok();
+}
+
+std::size_t StreamProgress::reach(const std::byte* at, std::size_t count) {
+  const std::size_t most = stream_.reach(at, count);
+  if (most == 0 && count != 0) {
+    static_cast<void>(
+        check(Error(ErrorCode::internal,
+                    fmt::format("{} bytes at {} are no memory that a software NIC's process has",
+                                count, static_cast<const void*>(at)))));
+  }
+  return most;
+}
+
+bool StreamProgress::flush() {
+  if (is_dirty_ && may_begin() && check(stream_.tell(latest()))) {
+    ++told_;
+    is_dirty_ = false;
+  }
+  if (!is_dirty_ && told_ <= done()) {
+    last_seen_ = told_;
+    return false;
+  }
+  look_after_stream();
+  return failure_.ok();
+}
+
+void StreamProgress::look_after_stream() {
+  if (!failure_.ok()) return;
+  const MoveTicket seen = done();
+  const TimePoint now = SteadyClock::instance().now();
+  if (seen != last_seen_ || looked_ == TimePoint{}) {
+    last_seen_ = seen;
+    looked_ = now;
+    return;
+  }
+  if (now - looked_ < kSilence) return;
+  looked_ = now;
+  static_cast<void>(check(stream_.look()));
+}
+
+}  // namespace oriel::net
