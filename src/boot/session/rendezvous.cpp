@@ -3,7 +3,7 @@
 #include "boot/session/rendezvous.hpp"
 
 #include <algorithm>
-#include <iterator>
+#include <optional>
 #include <set>
 #include <string>
 
@@ -85,8 +85,8 @@ void Rendezvous::on_hello(Connection from, const RootHello& hello, TimePoint now
       std::max<Duration>(longest_patience_, std::chrono::milliseconds(hello.patience_ms));
   const bool valid =
       hello.size >= 1 && hello.size <= kMaxRanks && hello.rank >= 0 && hello.rank < hello.size;
-  if (valid) largest_size_ = std::max(largest_size_, hello.size);
-  if (failure_) {
+  if (valid) failure_.note_size(hello.size);
+  if (failure_.error() != nullptr) {
     send_error(from, valid ? hello.rank : -1);
     return;
   }
@@ -110,10 +110,9 @@ void Rendezvous::admit(Connection from, const RootHello& hello, TimePoint now) {
     size_ = hello.size;
     first_rank_ = hello.rank;
   }
-  const auto same = members_.find(hello.rank);
-  if (same != members_.end()) {
-    countable_ = false;
-    const std::string first = same->second.address.to_string();
+  if (const auto* const same = members_.find(hello.rank); same != nullptr) {
+    failure_.note_duplicate();
+    const std::string first = same->address.to_string();
     fail(Error(ErrorCode::invalid_usage, fmt::format("two callers joined as rank {} (at {} and {})",
                                                      hello.rank, first, hello.address.to_string()))
              .with_origin(hello.rank)
@@ -122,9 +121,7 @@ void Rendezvous::admit(Connection from, const RootHello& hello, TimePoint now) {
     send_error(from, hello.rank);
     return;
   }
-  members_.emplace(hello.rank, Member{from, hello.address, patience});
-  patience_.emplace(patience.when(), hello.rank);
-  rank_of_.emplace(from, hello.rank);
+  members_.add(hello.rank, {from, hello.address, patience});
   if (hello.size != size_) {
     return fail(Error(ErrorCode::invalid_usage,
                       fmt::format("rank {} joined with size {}, rank {} with size {}", first_rank_,
@@ -141,25 +138,24 @@ void Rendezvous::admit(Connection from, const RootHello& hello, TimePoint now) {
     payload.put(static_cast<std::int32_t>(host_rank_));
     outgoing_.push_back({from, encode_frame(FrameKind::root_host, payload.take())});
   }
-  if (static_cast<int>(members_.size()) == size_) complete();
+  if (members_.count() == size_) complete();
 }
 
 void Rendezvous::announce_host() {
   ByteWriter payload;
   payload.put(static_cast<std::int32_t>(host_rank_));
   const Bytes frame = encode_frame(FrameKind::root_host, payload.take());
-  for (const auto& [rank, member] : members_) outgoing_.push_back({member.connection, frame});
+  for (const auto& [rank, member] : members_.by_rank())
+    outgoing_.push_back({member.connection, frame});
 }
 
 void Rendezvous::complete() {
   complete_ = true;
-  patience_.clear();
-  for (auto& [rank, member] : members_) {
-    member.patience = Deadline::at(member.patience.when() + kLinkingGrace);
-    patience_.emplace(member.patience.when(), rank);
+  members_.extend(kLinkingGrace);
+  for (const auto& [rank, member] : members_.by_rank()) {
     PeerAddresses peers;
     for (const int peer : link_neighbours(rank, size_)) {
-      if (peer < rank) peers.emplace_back(peer, members_.at(peer).address);
+      if (peer < rank) peers.emplace_back(peer, members_.find(peer)->address);
     }
     outgoing_.push_back(
         {member.connection, encode_frame(FrameKind::root_peers, encode_peers(peers))});
@@ -167,37 +163,31 @@ void Rendezvous::complete() {
 }
 
 void Rendezvous::on_done(Connection from) {
-  const auto it = rank_of_.find(from);
-  if (it == rank_of_.end() || !complete_ || failure_) return;
-  Member& member = members_.at(it->second);
-  if (member.done) return;
-  member.done = true;
-  patience_.erase({member.patience.when(), it->second});
-  finished_ = ++done_ == size_;
+  const std::optional<int> rank = members_.rank_of(from);
+  if (!rank || !complete_ || failure_.error() != nullptr || members_.find(*rank)->done) return;
+  members_.finish(*rank);
+  finished_ = members_.done() == size_;
 }
 
 void Rendezvous::on_gave_up(Connection from, const Error& reason, TimePoint now) {
-  const auto it = rank_of_.find(from);
-  if (it == rank_of_.end() || failure_ || members_.at(it->second).done) return;
-  fail(Error(reason).with_origin(it->second), now);
+  const std::optional<int> rank = members_.rank_of(from);
+  if (!rank || failure_.error() != nullptr || members_.find(*rank)->done) return;
+  fail(Error(reason).with_origin(*rank), now);
 }
 
 void Rendezvous::on_closed(Connection connection, TimePoint now) {
-  const auto it = rank_of_.find(connection);
-  if (it == rank_of_.end()) return;
-  const int rank = it->second;
-  const Member& member = members_.at(rank);
-  if (member.done || failure_) return;
+  const std::optional<int> rank = members_.rank_of(connection);
+  if (!rank || failure_.error() != nullptr || members_.find(*rank)->done) return;
   fail(Error(ErrorCode::remote,
              fmt::format("rank {} has died or given up while joining: its connection to the "
                          "rendezvous has closed",
-                         rank))
-           .with_origin(rank),
+                         *rank))
+           .with_origin(*rank),
        now);
 }
 
 void Rendezvous::on_time(TimePoint now) {
-  if (failure_ || size_ == 0) {
+  if (failure_.error() != nullptr || size_ == 0) {
     if (expiry_.expired(now)) finished_ = true;
     return;
   }
@@ -205,7 +195,7 @@ void Rendezvous::on_time(TimePoint now) {
 }
 
 void Rendezvous::on_shortage(const Error& reason, TimePoint now) {
-  if (failure_ || size_ == 0 || complete_) return;
+  if (failure_.error() != nullptr || size_ == 0 || complete_) return;
   Error error =
       Error(reason).with_context("accepting ranks in the process that made the unique id");
   if (host_rank_ >= 0) error = std::move(error).with_origin(host_rank_);
@@ -213,17 +203,17 @@ void Rendezvous::on_shortage(const Error& reason, TimePoint now) {
 }
 
 Deadline Rendezvous::next_timer() const {
-  if (failure_ || size_ == 0) return expiry_;
-  return patience_.empty() ? Deadline::never() : Deadline::at(patience_.begin()->first);
+  if (failure_.error() != nullptr || size_ == 0) return expiry_;
+  return members_.next_deadline();
 }
 
 Error Rendezvous::not_in_time() const {
-  const int count = size_ - (complete_ ? done_ : static_cast<int>(members_.size()));
+  const int count = size_ - (complete_ ? members_.done() : members_.count());
   const std::size_t named = std::min(static_cast<std::size_t>(count), kNamedRanks);
   std::vector<int> late;
   for (int rank = 0; late.size() < named; ++rank) {  // as far as it takes: there may be a million
-    const auto it = members_.find(rank);
-    const bool on_time = complete_ ? it->second.done : it != members_.end();
+    const auto* const member = members_.find(rank);
+    const bool on_time = complete_ ? member->done : member != nullptr;
     if (!on_time) late.push_back(rank);
   }
   const std::size_t more = static_cast<std::size_t>(count) - named;
@@ -240,18 +230,18 @@ Error Rendezvous::not_in_time() const {
 }
 
 void Rendezvous::fail(Error error, TimePoint now) {
-  failure_ = std::move(error).with_scope(Scope::communicator);
+  failure_.set(std::move(error).with_scope(Scope::communicator));
   expiry_ = Deadline::at(now + std::max(longest_patience_, kShortestMemory));
-  for (const auto& [connection, rank] : rank_of_) send_error(connection, rank);
+  for (const auto& [connection, rank] : members_.by_connection()) send_error(connection, rank);
 }
 
 void Rendezvous::send_error(Connection to, int rank) {
   ByteWriter payload;
-  ErrorRecord::encode(payload, *failure_);
+  ErrorRecord::encode(payload, *failure_.error());
   outgoing_.push_back({to, encode_frame(FrameKind::root_error, payload.take())});
-  if (rank >= 0) told_.insert(rank);
+  failure_.note_told(rank);
   // Else whoever may still come is told until expiry_.
-  if (countable_ && std::ssize(told_) >= largest_size_) finished_ = true;
+  if (failure_.has_reached_all()) finished_ = true;
 }
 
 }  // namespace oriel::boot

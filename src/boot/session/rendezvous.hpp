@@ -4,9 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <optional>
-#include <set>
 #include <utility>
 #include <vector>
 
@@ -15,6 +12,8 @@
 #include "base/bytes.hpp"
 #include "base/deadline.hpp"
 #include "boot/auth/socket_address.hpp"
+#include "boot/session/rendezvous_failure.hpp"
+#include "boot/session/rendezvous_members.hpp"
 
 namespace oriel::boot {
 
@@ -49,10 +48,11 @@ Result<PeerAddresses> decode_peers(ByteView payload, int size);
 
 /// The rendezvous of one communicator as a state machine without I/O: hellos in, frames out. Any
 /// failure is told to every rank that has come or comes later: ranks with one number, sizes that
-/// differ, a rank that dies or does not come in time.
+/// differ, a rank that dies or does not come in time. Owns the list of its members, the failure
+/// that ends it, and what is left to send; all are values, destroyed in any order.
 class Rendezvous {
  public:
-  using Connection = std::uint64_t;
+  using Connection = RendezvousMembers::Connection;
   struct Outgoing {
     Connection to;
     Bytes frame;
@@ -81,17 +81,10 @@ class Rendezvous {
   /// Nothing more is to be done: all ranks have joined, or have been told why not.
   bool finished() const { return finished_; }
   /// Else it ended because it expired.
-  bool anyone_came() const { return size_ > 0 || failure_; }
+  bool anyone_came() const { return size_ > 0 || failure_.error() != nullptr; }
   std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
 
  private:
-  struct Member {
-    Connection connection;
-    SocketAddress address;
-    Deadline patience;
-    bool done = false;
-  };
-
   void admit(Connection from, const RootHello& hello, TimePoint now);
   void announce_host();
   void complete();
@@ -105,17 +98,10 @@ class Rendezvous {
   int size_ = 0;  // 0: no rank has come
   int first_rank_ = -1;
   int host_rank_ = -1;  // the rank in the root service's own process
-  std::map<int, Member> members_;
-  std::set<std::pair<TimePoint, int>> patience_;  // of those that are not done, the shortest first
-  std::map<Connection, int> rank_of_;
+  RendezvousMembers members_;
   bool complete_ = false;
   bool finished_ = false;
-  int done_ = 0;
-  std::optional<Error> failure_;
-  // Whether all have been told: the ranks that have, of the largest size that any rank named.
-  std::set<int> told_;
-  int largest_size_ = 0;
-  bool countable_ = true;  // no two callers with one number
+  RendezvousFailure failure_;
   std::vector<Outgoing> outgoing_;
 };
 
