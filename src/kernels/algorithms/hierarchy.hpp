@@ -7,21 +7,11 @@
 
 #include "oriel/device/comm.hpp"
 #include "oriel/device/config.hpp"
-#include "oriel/device/network.hpp"
-#include "oriel/device/queue.hpp"
-#include "oriel/device/wait.hpp"
 
 #include "kernels/algorithms/far_word.hpp"
 #include "kernels/algorithms/fold_sources.hpp"
-#include "kernels/algorithms/hierarchy_places.hpp"
+#include "kernels/algorithms/hierarchy_peers.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"
-
-// Inlined into each other, the stages are more than compilers like.
-#if defined(__CUDACC__)
-#define ORIEL_STAGE_FN __host__ __device__ __noinline__
-#else
-#define ORIEL_STAGE_FN __attribute__((noinline))
-#endif
 
 namespace oriel::kernels {
 
@@ -83,21 +73,17 @@ namespace oriel::kernels {
 /// more until then, so that all threads take the same way. Mover: reads, moves and folds elements.
 /// M: the memory policy of waits. Made after grid_dependency_wait(): it reads the groups' sizes.
 template <class Group, class Mover, class M = device::WorldMemory>
-class Hierarchy : HierarchyPlaces {
+class Hierarchy : HierarchyPeers<Group, M> {
  public:
   ORIEL_DEVICE_FN explicit Hierarchy(const HierarchyArguments& arguments, Group group = Group())
-      : HierarchyPlaces(arguments),
+      : Peers(arguments, group),
         mover_(arguments),
-        group_(group),
         raw_(arguments.plan.raw || (size_ == 1 && shape_.partial_bytes == shape_.element_bytes)) {}
 
   /// False, for all threads of the group, if a wait was given up: the output is not there.
   ORIEL_DEVICE_FN bool run() {
     mover_.begin();
-    base_ = device::Memory::load<device::Order::weak>(counter(kind_));
-    other_base_ = device::Memory::load<device::Order::weak>(counter(1 - kind_));
-    // The same call, but of a rank that has made more or fewer before it, is another one.
-    signature_ = (arguments_.signature + base_ * 0x9e3779b1u) & kSignatureMask;
+    begin();
     const bool ran = arguments_.plan.one_hop ? run_one_hop() : run_rounds();
     const bool done = !group_.any(!ran || failed_);
     if (done && group_.rank() == 0) {
@@ -107,7 +93,48 @@ class Hierarchy : HierarchyPlaces {
   }
 
  private:
-  using Lead = typename Group::Lead;
+  using Peers = HierarchyPeers<Group, M>;
+  // Names of a base that depends on Group are not found otherwise.
+  using Peers::across_peers;
+  using Peers::arguments_;
+  using Peers::at;
+  using Peers::await_room;
+  using Peers::base_;
+  using Peers::begin;
+  using Peers::copy_slot;
+  using Peers::counter;
+  using Peers::each_across;
+  using Peers::each_of_group;
+  using Peers::failed_;
+  using Peers::finished_slot;
+  using Peers::group_;
+  using Peers::group_peers;
+  using Peers::grouping_;
+  using Peers::hear_all;
+  using Peers::here;
+  using Peers::hop_slot;
+  using Peers::index;
+  using Peers::input_slot;
+  using Peers::is_all_reduce;
+  using Peers::is_near;
+  using Peers::keeps_result_;
+  using Peers::kind_;
+  using Peers::lanes_of;
+  using Peers::partial_slot;
+  using Peers::plain;
+  using Peers::put;
+  using Peers::result_slot;
+  using Peers::rounds;
+  using Peers::server;
+  using Peers::serves;
+  using Peers::shape_;
+  using Peers::size_;
+  using Peers::span;
+  using Peers::staged_slot;
+  using Peers::sums;
+  using Peers::tell;
+  using Peers::tell_done;
+  using typename Peers::Span;
 
   /// Whether the NIC may read what is sent in `round` from a buffer that the user writes again as
   /// soon as the call has ended.
@@ -117,161 +144,6 @@ class Hierarchy : HierarchyPlaces {
   /// The same for all threads, unlike the window's `network`, which the host may clear meanwhile.
   static ORIEL_DEVICE_FN bool is_known(const NicSource& buffer) {
     return buffer.window != nullptr && buffer.window->local.bytes != 0;
-  }
-
-  /// Sends bytes to a peer of another node's, from this rank's scratch or from a buffer that the
-  /// NIC can read. They stay as they are until the peer has heard of them.
-  ORIEL_DEVICE_FN void put(std::int32_t peer, std::uint64_t to, std::uint64_t from,
-                           std::uint64_t bytes) {
-    put_from(comm_.control_network->local, peer, to, from, bytes);
-  }
-  ORIEL_DEVICE_FN void put(std::int32_t peer, std::uint64_t to, const NicSource& buffer,
-                           std::uint64_t first, std::uint64_t count) {
-    put_from(buffer.window->local, peer, to, buffer.offset + first * shape_.element_bytes,
-             count * shape_.element_bytes);
-  }
-  ORIEL_STAGE_FN void put_from(const device::queue::Region& local, std::int32_t peer,
-                               std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
-    group_.sync();
-    if (failed_ || !group_.leads()) return;
-    const device::queue::Region& there = comm_.control_network->peers[peer];
-    const device::queue::Transfer transfer{local, from, there, to, bytes};
-    const auto posted =
-        device::queue::put<Lead, M>(Lead(), comm_.network->queues[peer], transfer, comm_.wait);
-    failed_ = posted.outcome != device::queue::QueueOutcome::done;
-  }
-
-  /// Tells each peer that `each` names, behind what it was sent before, and together with what
-  /// `ahead(peer)` says if it is of another node.
-  template <class Each, class AheadOf = NothingAhead>
-  ORIEL_STAGE_FN void tell(const Each& each, std::uint64_t word_offset, std::uint64_t rounds,
-                           const AheadOf& ahead = {}) {
-    const std::uint64_t word = rounds << kSignatureBits | signature_;
-    const std::uint64_t offset =
-        arguments_.layout.lines[kind_] +
-        static_cast<std::uint64_t>(comm_.world_rank) * sizeof(HierarchyLine) + word_offset;
-    group_.sync();
-    if (failed_ || !group_.leads()) return;
-    bool near = false;
-    each([&](std::int32_t peer) {
-      if (!is_near(peer)) return tell_far(peer, offset, word, ahead(peer));
-      near = true;
-      if (group_.rank() == 0) {
-        M::template store<device::Order::release>(
-            reinterpret_cast<std::uint64_t*>(at(peer, offset)), word);
-      }
-      return true;
-    });
-    if (!near || group_.rank() != 0) return;
-    device::ring_fence();
-    each([&](std::int32_t peer) {
-      if (is_near(peer)) comm_.ring_lsa_peer_fenced(comm_.lsa_index_of[peer]);
-      return true;
-    });
-  }
-  /// By the leading threads: false, for all of them, if the queue has failed.
-  ORIEL_DEVICE_FN bool tell_far(std::int32_t peer, std::uint64_t offset, std::uint64_t word,
-                                const Ahead& ahead) {
-    const FarScratch far{*comm_.network, *comm_.control_network, comm_.wait};
-    failed_ = !post_word<Lead, M>(far, peer, ahead, word, offset);
-    return !failed_;
-  }
-
-  ORIEL_DEVICE_FN const HierarchyLine& line_of(int kind, std::int32_t peer) const {
-    return *reinterpret_cast<const HierarchyLine*>(here(
-        arguments_.layout.lines[kind] + static_cast<std::uint64_t>(peer) * sizeof(HierarchyLine)));
-  }
-
-  /// Whether a word is of a call that this rank is not in.
-  ORIEL_DEVICE_FN bool is_strange(const std::uint64_t* word, std::uint64_t base, bool same) const {
-    const std::uint64_t value = M::template load<device::Order::acquire>(word);
-    if (value >> kSignatureBits <= base) return false;  // of an earlier one
-    return !same || (value & kSignatureMask) != signature_;
-  }
-  ORIEL_DEVICE_FN bool is_elsewhere(std::int32_t peer) const {
-    for (int kind = 0; kind < 2; ++kind) {
-      const HierarchyLine& line = line_of(kind, peer);
-      const bool same = kind == kind_;
-      const std::uint64_t base = same ? base_ : other_base_;
-      if (is_strange(&line.inputs, base, same) || is_strange(&line.partials, base, same) ||
-          is_strange(&line.results, base, same) || is_strange(&line.copies, base, same)) {
-        return true;
-      }
-    }
-    return false;
-  }
-
-  /// Whether a peer that has said `value` of data was in another call when it said so. One that is
-  /// beyond the rounds of this call may be in a later call, or in a longer one: then it has said
-  /// `done` since this call began, and before its data, with a signature that is not this call's.
-  ORIEL_DEVICE_FN bool was_elsewhere(std::int32_t peer, std::uint64_t value) const {
-    const std::uint64_t end = base_ + rounds();
-    if (value >> kSignatureBits <= end) return (value & kSignatureMask) != signature_;
-    if (arguments_.plan.grouped_by == GroupedBy::rank) return false;
-    const std::uint64_t done = M::template load<device::Order::acquire>(&line_of(kind_, peer).done);
-    const std::uint64_t said = done >> kSignatureBits;
-    return said >= base_ && said < end && (done & kSignatureMask) != signature_;
-  }
-
-  /// Waits until the peer has said `rounds` or more, by one thread.
-  ORIEL_STAGE_FN bool hear(std::int32_t peer, std::uint64_t word_offset,
-                           std::uint64_t rounds) const {
-    const auto* const word = reinterpret_cast<const std::uint64_t*>(
-        reinterpret_cast<const std::byte*>(&line_of(kind_, peer)) + word_offset);
-    std::uint64_t value = 0;
-    bool strange = false;
-    const auto reached = [&] {
-      value = M::template load<device::Order::acquire>(word);
-      return value >> kSignatureBits >= rounds;
-    };
-    const auto over = [&] {
-      if (reached()) return true;
-      // What a peer says of its next call comes behind what it says of this one.
-      strange = is_elsewhere(peer) && !reached();
-      return strange;
-    };
-    if (device::wait_until<M>(over, comm_.wait, {peer, rounds}) != device::WaitOutcome::ready) {
-      return false;
-    }
-    const bool is_of_call = word_offset != offsetof(HierarchyLine, done);
-    strange = strange || (is_of_call && was_elsewhere(peer, value));
-    if (strange) report(peer);
-    return !strange;
-  }
-  template <class Each>
-  ORIEL_STAGE_FN bool hear_all(const Each& each, std::uint64_t word_offset, std::uint64_t rounds) {
-    bool alive = !failed_;
-    if (alive && group_.rank() == 0) {
-      alive = each([&](std::int32_t peer) { return hear(peer, word_offset, rounds); });
-    }
-    return !group_.any(!alive);
-  }
-  ORIEL_DEVICE_FN void report(std::int32_t peer) const {
-    if (arguments_.failure == nullptr) return;
-    // One 8-byte store, so that kind and rank are read together.
-    device::Memory::store<device::Order::release>(
-        reinterpret_cast<std::uint64_t*>(arguments_.failure),
-        static_cast<std::uint64_t>(FailureKind::world_signature) |
-            static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer)) << 32);
-  }
-
-  /// Waits until peers have room for what is sent in `round`.
-  template <class Each>
-  ORIEL_DEVICE_FN bool await_room(const Each& each, std::uint64_t round) {
-    const std::uint64_t absolute = base_ + round;
-    if (arguments_.plan.grouped_by == GroupedBy::rank || absolute < kHierarchyDepth) return true;
-    return hear_all(each, offsetof(HierarchyLine, done), absolute - kHierarchyDepth + 1);
-  }
-  ORIEL_DEVICE_FN void tell_done(std::uint64_t rounds) {
-    if (arguments_.plan.grouped_by == GroupedBy::rank) return;
-    if (size_ > 1) tell(group_peers(), offsetof(HierarchyLine, done), rounds);
-    if (grouping_.groups > 1) tell(across_peers(), offsetof(HierarchyLine, done), rounds);
-  }
-  ORIEL_DEVICE_FN auto group_peers() const {
-    return [this](const auto& action) { return this->each_of_group(action); };
-  }
-  ORIEL_DEVICE_FN auto across_peers() const {
-    return [this](const auto& action) { return this->each_across(action); };
   }
 
   ORIEL_DEVICE_FN bool run_rounds() {
@@ -514,15 +386,10 @@ class Hierarchy : HierarchyPlaces {
 
   static constexpr std::uint64_t kStages = 5;
   static constexpr std::uint64_t kHeardBehind = 2;
-  static constexpr std::uint64_t kSignatureMask = (std::uint64_t{1} << kSignatureBits) - 1;
   static_assert(kHierarchyDepth > kStages - 1);
 
   Mover mover_;
-  Group group_;
-  bool raw_;                      // what this rank sends is its input, scaled if that is asked for
-  bool failed_ = false;           // of the leading threads
-  std::uint64_t other_base_ = 0;  // as base_, of the other kind of groups
-  std::uint64_t signature_ = 0;   // of this call, among all calls
+  bool raw_;  // what this rank sends is its input, scaled if that is asked for
 };
 
 }  // namespace oriel::kernels

@@ -1,0 +1,219 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "oriel/device/comm.hpp"
+#include "oriel/device/config.hpp"
+#include "oriel/device/network.hpp"
+#include "oriel/device/queue.hpp"
+#include "oriel/device/wait.hpp"
+
+#include "kernels/algorithms/far_word.hpp"
+#include "kernels/algorithms/hierarchy_places.hpp"
+#include "kernels/plan/hierarchy_plan.hpp"
+
+// Inlined into each other, the stages are more than compilers like. Hierarchy uses it too.
+#if defined(__CUDACC__)
+#define ORIEL_STAGE_FN __host__ __device__ __noinline__
+#else
+#define ORIEL_STAGE_FN __attribute__((noinline))
+#endif
+
+namespace oriel::kernels {
+
+/// What a rank says to its peers in a call of Hierarchy, and hears from them: data that it puts at
+/// ranks of other nodes, words that tell how far it has come, waits for theirs, and whether a peer
+/// is in another call. Owns the group of threads, and what has failed.
+///
+/// Group, M: as of Hierarchy. What goes wrong among the leading threads they keep until the group
+/// next agrees (hear_all).
+template <class Group, class M>
+class HierarchyPeers : protected HierarchyPlaces {
+ protected:
+  ORIEL_DEVICE_FN HierarchyPeers(const HierarchyArguments& arguments, Group group)
+      : HierarchyPlaces(arguments), group_(group) {}
+
+  /// Reads how many rounds have been before this call.
+  ORIEL_DEVICE_FN void begin() {
+    base_ = device::Memory::load<device::Order::weak>(counter(kind_));
+    other_base_ = device::Memory::load<device::Order::weak>(counter(1 - kind_));
+    // The same call, but of a rank that has made more or fewer before it, is another one.
+    signature_ = (arguments_.signature + base_ * 0x9e3779b1u) & kSignatureMask;
+  }
+
+  /// Sends bytes to a peer of another node's, from this rank's scratch or from a buffer that the
+  /// NIC can read. They stay as they are until the peer has heard of them.
+  ORIEL_DEVICE_FN void put(std::int32_t peer, std::uint64_t to, std::uint64_t from,
+                           std::uint64_t bytes) {
+    put_from(comm_.control_network->local, peer, to, from, bytes);
+  }
+  ORIEL_DEVICE_FN void put(std::int32_t peer, std::uint64_t to, const NicSource& buffer,
+                           std::uint64_t first, std::uint64_t count) {
+    put_from(buffer.window->local, peer, to, buffer.offset + first * shape_.element_bytes,
+             count * shape_.element_bytes);
+  }
+
+  /// Tells each peer that `each` names, behind what it was sent before, and together with what
+  /// `ahead(peer)` says if it is of another node.
+  template <class Each, class AheadOf = NothingAhead>
+  ORIEL_STAGE_FN void tell(const Each& each, std::uint64_t word_offset, std::uint64_t rounds,
+                           const AheadOf& ahead = {}) {
+    const std::uint64_t word = rounds << kSignatureBits | signature_;
+    const std::uint64_t offset =
+        arguments_.layout.lines[kind_] +
+        static_cast<std::uint64_t>(comm_.world_rank) * sizeof(HierarchyLine) + word_offset;
+    group_.sync();
+    if (failed_ || !group_.leads()) return;
+    bool near = false;
+    each([&](std::int32_t peer) {
+      if (!is_near(peer)) return tell_far(peer, offset, word, ahead(peer));
+      near = true;
+      if (group_.rank() == 0) {
+        M::template store<device::Order::release>(
+            reinterpret_cast<std::uint64_t*>(at(peer, offset)), word);
+      }
+      return true;
+    });
+    if (!near || group_.rank() != 0) return;
+    device::ring_fence();
+    each([&](std::int32_t peer) {
+      if (is_near(peer)) comm_.ring_lsa_peer_fenced(comm_.lsa_index_of[peer]);
+      return true;
+    });
+  }
+
+  /// Waits until each peer that `each` names has said `rounds` or more. False, for all threads, if
+  /// that was given up.
+  template <class Each>
+  ORIEL_STAGE_FN bool hear_all(const Each& each, std::uint64_t word_offset, std::uint64_t rounds) {
+    bool alive = !failed_;
+    if (alive && group_.rank() == 0) {
+      alive = each([&](std::int32_t peer) { return hear(peer, word_offset, rounds); });
+    }
+    return !group_.any(!alive);
+  }
+
+  /// Waits until peers have room for what is sent in `round`.
+  template <class Each>
+  ORIEL_DEVICE_FN bool await_room(const Each& each, std::uint64_t round) {
+    const std::uint64_t absolute = base_ + round;
+    if (arguments_.plan.grouped_by == GroupedBy::rank || absolute < kHierarchyDepth) return true;
+    return hear_all(each, offsetof(HierarchyLine, done), absolute - kHierarchyDepth + 1);
+  }
+  ORIEL_DEVICE_FN void tell_done(std::uint64_t rounds) {
+    if (arguments_.plan.grouped_by == GroupedBy::rank) return;
+    if (size_ > 1) tell(group_peers(), offsetof(HierarchyLine, done), rounds);
+    if (grouping_.groups > 1) tell(across_peers(), offsetof(HierarchyLine, done), rounds);
+  }
+  ORIEL_DEVICE_FN auto group_peers() const {
+    return [this](const auto& action) { return this->each_of_group(action); };
+  }
+  ORIEL_DEVICE_FN auto across_peers() const {
+    return [this](const auto& action) { return this->each_across(action); };
+  }
+
+  Group group_;
+  bool failed_ = false;  // of the leading threads
+
+ private:
+  using Lead = typename Group::Lead;
+
+  ORIEL_STAGE_FN void put_from(const device::queue::Region& local, std::int32_t peer,
+                               std::uint64_t to, std::uint64_t from, std::uint64_t bytes) {
+    group_.sync();
+    if (failed_ || !group_.leads()) return;
+    const device::queue::Region& there = comm_.control_network->peers[peer];
+    const device::queue::Transfer transfer{local, from, there, to, bytes};
+    const auto posted =
+        device::queue::put<Lead, M>(Lead(), comm_.network->queues[peer], transfer, comm_.wait);
+    failed_ = posted.outcome != device::queue::QueueOutcome::done;
+  }
+
+  /// By the leading threads: false, for all of them, if the queue has failed.
+  ORIEL_DEVICE_FN bool tell_far(std::int32_t peer, std::uint64_t offset, std::uint64_t word,
+                                const Ahead& ahead) {
+    const FarScratch far{*comm_.network, *comm_.control_network, comm_.wait};
+    failed_ = !post_word<Lead, M>(far, peer, ahead, word, offset);
+    return !failed_;
+  }
+
+  ORIEL_DEVICE_FN const HierarchyLine& line_of(int kind, std::int32_t peer) const {
+    return *reinterpret_cast<const HierarchyLine*>(here(
+        arguments_.layout.lines[kind] + static_cast<std::uint64_t>(peer) * sizeof(HierarchyLine)));
+  }
+
+  /// Whether a word is of a call that this rank is not in.
+  ORIEL_DEVICE_FN bool is_strange(const std::uint64_t* word, std::uint64_t base, bool same) const {
+    const std::uint64_t value = M::template load<device::Order::acquire>(word);
+    if (value >> kSignatureBits <= base) return false;  // of an earlier one
+    return !same || (value & kSignatureMask) != signature_;
+  }
+  ORIEL_DEVICE_FN bool is_elsewhere(std::int32_t peer) const {
+    for (int kind = 0; kind < 2; ++kind) {
+      const HierarchyLine& line = line_of(kind, peer);
+      const bool same = kind == kind_;
+      const std::uint64_t base = same ? base_ : other_base_;
+      if (is_strange(&line.inputs, base, same) || is_strange(&line.partials, base, same) ||
+          is_strange(&line.results, base, same) || is_strange(&line.copies, base, same)) {
+        return true;
+      }
+    }
+    return false;
+  }
+
+  /// Whether a peer that has said `value` of data was in another call when it said so. One that is
+  /// beyond the rounds of this call may be in a later call, or in a longer one: then it has said
+  /// `done` since this call began, and before its data, with a signature that is not this call's.
+  ORIEL_DEVICE_FN bool was_elsewhere(std::int32_t peer, std::uint64_t value) const {
+    const std::uint64_t end = base_ + rounds();
+    if (value >> kSignatureBits <= end) return (value & kSignatureMask) != signature_;
+    if (arguments_.plan.grouped_by == GroupedBy::rank) return false;
+    const std::uint64_t done = M::template load<device::Order::acquire>(&line_of(kind_, peer).done);
+    const std::uint64_t said = done >> kSignatureBits;
+    return said >= base_ && said < end && (done & kSignatureMask) != signature_;
+  }
+
+  /// Waits until the peer has said `rounds` or more, by one thread.
+  ORIEL_STAGE_FN bool hear(std::int32_t peer, std::uint64_t word_offset,
+                           std::uint64_t rounds) const {
+    const auto* const word = reinterpret_cast<const std::uint64_t*>(
+        reinterpret_cast<const std::byte*>(&line_of(kind_, peer)) + word_offset);
+    std::uint64_t value = 0;
+    bool strange = false;
+    const auto reached = [&] {
+      value = M::template load<device::Order::acquire>(word);
+      return value >> kSignatureBits >= rounds;
+    };
+    const auto over = [&] {
+      if (reached()) return true;
+      // What a peer says of its next call comes behind what it says of this one.
+      strange = is_elsewhere(peer) && !reached();
+      return strange;
+    };
+    if (device::wait_until<M>(over, comm_.wait, {peer, rounds}) != device::WaitOutcome::ready) {
+      return false;
+    }
+    const bool is_of_call = word_offset != offsetof(HierarchyLine, done);
+    strange = strange || (is_of_call && was_elsewhere(peer, value));
+    if (strange) report(peer);
+    return !strange;
+  }
+  ORIEL_DEVICE_FN void report(std::int32_t peer) const {
+    if (arguments_.failure == nullptr) return;
+    // One 8-byte store, so that kind and rank are read together.
+    device::Memory::store<device::Order::release>(
+        reinterpret_cast<std::uint64_t*>(arguments_.failure),
+        static_cast<std::uint64_t>(FailureKind::world_signature) |
+            static_cast<std::uint64_t>(static_cast<std::uint32_t>(peer)) << 32);
+  }
+
+  static constexpr std::uint64_t kSignatureMask = (std::uint64_t{1} << kSignatureBits) - 1;
+
+  std::uint64_t other_base_ = 0;  // as base_, of the other kind of groups
+  std::uint64_t signature_ = 0;   // of this call, among all calls
+};
+
+}  // namespace oriel::kernels
