@@ -168,14 +168,9 @@ class StreamAllReduce {
   /// Waits for the results of chunk `i` from all owners and copies what they could not store into
   /// the output themselves.
   ORIEL_DEVICE_FN bool retire(std::uint32_t i) {
-    if (!steps_.wait_for(i + lead_, [](int) { return true; })) return false;
+    if (!steps_.wait_for_all(i + lead_)) return false;
     const bool hears = Mover::kBroadcasts ? !arguments_.is_root() : arguments_.keeps_result();
-    if (scatters() || !hears) return true;
-    steps_.for_each_peer([&](int owner) {
-      if (direct(owner)) return;
-      const Span part = steps_.span(owner, i);
-      mover_.copy_out(part.first, steps_.ring(arguments_.rank, Ring::output, i, owner), part.count);
-    });
+    if (!scatters() && hears) steps_.copy_out(i, direct_, mover_);
     return true;
   }
 

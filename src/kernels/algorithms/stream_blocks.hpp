@@ -103,12 +103,8 @@ class StreamBlocks {
   /// Waits for chunk `i` from all ranks and copies what they could not store into the output
   /// themselves.
   ORIEL_DEVICE_FN bool retire(std::uint32_t i) {
-    if (!steps_.wait_for(i, [](int) { return true; })) return false;
-    steps_.for_each_peer([&](int owner) {
-      if (direct(owner)) return;
-      const auto part = steps_.span(owner, i);
-      mover_.copy_out(part.first, steps_.ring(arguments_.rank, Ring::output, i, owner), part.count);
-    });
+    if (!steps_.wait_for_all(i)) return false;
+    steps_.copy_out(i, direct_, mover_);
     return true;
   }
 

@@ -128,6 +128,21 @@ class StreamSteps {
     }
     return !Group::any(!alive);
   }
+  /// The same for all other ranks.
+  [[nodiscard]] ORIEL_DEVICE_FN bool wait_for_all(std::uint32_t step) {
+    return wait_for(step, [](int) { return true; });
+  }
+
+  /// Copies chunk `i` of each share out of this rank's ring, except those of owners in `direct` (a
+  /// bit per rank), who have stored it in the output.
+  template <class Mover>
+  ORIEL_DEVICE_FN void copy_out(std::uint32_t i, std::uint64_t direct, Mover& mover) const {
+    for_each_peer([&](int owner) {
+      if (((direct >> owner) & 1) != 0) return;
+      const Span part = span(owner, i);
+      mover.copy_out(part.first, ring(arguments_.rank, Ring::output, i, owner), part.count);
+    });
+  }
 
  private:
   ORIEL_DEVICE_FN int next(int rank) const {
