@@ -11,6 +11,7 @@
 
 #include "net/failover/failover_pair.hpp"
 #include "net/failover/failover_workload.hpp"
+#include "net/support/nic_faults.hpp"
 
 // Random work of both ends for each other over two paths that fail at random in every way there is
 // (3.14), with a channel that loses and delays; one seed is one run. A model in which everything is
@@ -55,7 +56,7 @@ struct Trouble {
     faults.clock = &pair.clock;
     switch (random() % 6) {
       case 0:
-        return nic.stop();
+        return set_stopped(nic, true);
       case 1:
         rank.faults[path]->cut = true;
         return;
@@ -80,7 +81,7 @@ struct Trouble {
       NicFaults none;
       none.clock = &pair.clock;  // by which what the faults hold back becomes due
       set_faults(*rank->nics[path], std::move(none));
-      rank->nics[path]->resume();
+      set_stopped(*rank->nics[path], false);
     }
   }
 };
