@@ -39,8 +39,6 @@ class OwnedThread {
   /// Stops and joins the thread. If this is the thread itself, it is left to the library.
   ~OwnedThread();
 
-  /// Whether there is a thread that has not been joined.
-  bool joinable() const { return state_ != nullptr; }
   /// Whether the caller is this thread.
   bool is_current() const;
   /// Asks the thread to end, by Options::stop.

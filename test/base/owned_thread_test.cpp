@@ -63,10 +63,8 @@ TEST_CASE("an owned thread runs with its name and without signals", "[req:1.12]"
     }
   };
   thread = std::move(OwnedThread::start(std::move(options))).value();
-  CHECK(thread.joinable());
   CHECK_FALSE(thread.is_current());
   REQUIRE(thread.join().ok());
-  CHECK_FALSE(thread.joinable());
   CHECK(name == "oriel-named");
   CHECK(unblocked == 0);
   sigset_t own;
@@ -81,7 +79,6 @@ TEST_CASE("an owned thread's destructor stops and joins it", "[req:1.12]") {
     const Status status = thread.join(Deadline::after(5ms));
     REQUIRE_FALSE(status.ok());
     CHECK(status.error().code() == ErrorCode::timeout);
-    CHECK(thread.joinable());
     const OwnedThread moved = std::move(thread);
   }
   CHECK(ended);
@@ -131,7 +128,6 @@ TEST_CASE("a thread that is left to the library frees what its functions hold wh
   options.stop = [held, &stop] { stop = true; };
   auto thread = std::move(OwnedThread::start(std::move(options))).value();
   thread.leave_to_library();
-  CHECK_FALSE(thread.joinable());
   CHECK(held.use_count() > 1);
   stop = true;
   for (int i = 0; i < 5'000 && held.use_count() > 1; ++i) std::this_thread::sleep_for(1ms);

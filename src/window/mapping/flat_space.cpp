@@ -48,19 +48,17 @@ FlatSpace::Table& FlatSpace::table() {
 /// What map() hands out: one holder of an entry of mapped_, which has counted it.
 class FlatSpace::Holder final : public Mapping {
  public:
-  Holder(std::shared_ptr<FlatSpace> space, std::byte* base, std::size_t bytes)
-      : space_(std::move(space)), base_(base), bytes_(bytes) {}
+  Holder(std::shared_ptr<FlatSpace> space, std::byte* base)
+      : space_(std::move(space)), base_(base) {}
   ~Holder() override { space_->let_go(base_); }
   Holder(const Holder&) = delete;
   Holder& operator=(const Holder&) = delete;
 
   std::byte* base() const override { return base_; }
-  std::size_t bytes() const override { return bytes_; }
 
  private:
   std::shared_ptr<FlatSpace> space_;
   std::byte* base_;
-  std::size_t bytes_;
 };
 
 FlatSpace::FlatSpace(Memory& memory, Key key, std::unique_ptr<AddressRange> range)
@@ -135,7 +133,7 @@ Result<std::shared_ptr<Mapping>> FlatSpace::map(int slot, std::size_t offset,
           fmt::format("another allocation is mapped at offset {:#x} of slot {}", offset, slot));
     }
     ++found->second.holders;
-    return std::shared_ptr<Mapping>(std::make_shared<Holder>(shared_from_this(), at, bytes));
+    return std::shared_ptr<Mapping>(std::make_shared<Holder>(shared_from_this(), at));
   }
   const AllocationId id = allocation->id();
   Result<std::unique_ptr<Mapping>> mapping = memory_.map(*range_, at, std::move(allocation));
@@ -144,7 +142,7 @@ Result<std::shared_ptr<Mapping>> FlatSpace::map(int slot, std::size_t offset,
         fmt::format("mapping {} bytes at offset {:#x} of slot {}", bytes, offset, slot));
   }
   mapped_.emplace(at, Entry{id, std::move(mapping).value(), 1});
-  return std::shared_ptr<Mapping>(std::make_shared<Holder>(shared_from_this(), at, bytes));
+  return std::shared_ptr<Mapping>(std::make_shared<Holder>(shared_from_this(), at));
 }
 
 void FlatSpace::let_go(std::byte* at) {

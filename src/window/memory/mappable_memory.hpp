@@ -67,7 +67,6 @@ class AddressRange {
  public:
   virtual ~AddressRange() = default;
   virtual std::byte* base() const = 0;
-  virtual std::size_t bytes() const = 0;
 };
 
 /// One allocation mapped into an AddressRange, readable and writable by the rank's device (or the
@@ -77,7 +76,6 @@ class Mapping {
  public:
   virtual ~Mapping() = default;
   virtual std::byte* base() const = 0;
-  virtual std::size_t bytes() const = 0;
 };
 
 /// Whether memory is made present when it is allocated, as far as the device leaves a choice (the

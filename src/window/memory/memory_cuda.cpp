@@ -143,7 +143,6 @@ class CudaRange final : public AddressRange {
   CudaRange& operator=(const CudaRange&) = delete;
 
   std::byte* base() const override { return base_; }
-  std::size_t bytes() const override { return bytes_; }
   Occupancy& occupancy() { return occupancy_; }
 
  private:
@@ -175,7 +174,6 @@ class CudaMapping final : public Mapping {
   /// allocation.
   Status map(const CudaAllocation& memory, std::size_t granularity);
   std::byte* base() const override { return base_; }
-  std::size_t bytes() const override { return allocation_->bytes(); }
 
  private:
   DeviceRef device_;

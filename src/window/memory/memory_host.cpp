@@ -157,17 +157,13 @@ class HostAllocation final : public Allocation {
 class HostRange final : public AddressRange {
  public:
   HostRange(Reservation reservation, std::size_t bytes)
-      : reservation_(std::move(reservation)),
-        bytes_(bytes),
-        occupancy_(reservation_.base(), bytes) {}
+      : reservation_(std::move(reservation)), occupancy_(reservation_.base(), bytes) {}
 
   std::byte* base() const override { return reservation_.base(); }
-  std::size_t bytes() const override { return bytes_; }
   Occupancy& occupancy() { return occupancy_; }
 
  private:
   Reservation reservation_;
-  std::size_t bytes_;
   Occupancy occupancy_;
 };
 
@@ -192,7 +188,6 @@ class HostMapping final : public Mapping {
     return {};
   }
   std::byte* base() const override { return base_; }
-  std::size_t bytes() const override { return allocation_->bytes(); }
 
  private:
   HostRange* range_;
