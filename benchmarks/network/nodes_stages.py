@@ -2,12 +2,14 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:3.21]
-"""Measures an all-reduce of two "nodes" of one machine without direct copies, beside what the stages
-that its bytes pass allow by themselves, in the same run.
+"""Measures an all-reduce of "nodes" of one machine, a rank each, beside what the stages that its bytes
+pass allow by themselves, in the same run.
 
-A rank of R sends 2/R of the message: of the part that it reduces for its node one half as sums to the
-other node, and of the other half, which it finishes, the result. The stages overlap, so the slowest
-of them bounds the whole. They are measured before and after, and the faster time of each counts.
+A rank of R sends 2 (R - 1) / R of the message: the sums of the parts that others finish, and the
+result of its own part to each of them. The stages overlap, so the slowest of them bounds the whole.
+They are measured before and after, and the faster time of each counts. GPUs are kept from each
+other's memory, so that their bytes pass the stages. Ranks on CPUs copy from each other's windows,
+past the wire, so that theirs may be faster than the bound.
 Writes a JSON file. Exit status: 0; 1 if a result was wrong; 77 without a GPU for each of two ranks
 or more.
 """
@@ -33,9 +35,9 @@ def run_collective(options):
     with tempfile.TemporaryDirectory() as folder:
         out = pathlib.Path(folder) / "perf.json"
         command = [options.perf, "all_reduce", "--sizes", str(options.bytes), "--ranks",
-                   str(options.ranks), "--per-node", str(options.ranks // 2), "--backend",
+                   str(options.ranks), "--per-node", "1", "--backend",
                    options.backend, "--out-of-place", "-n", "4", "--rounds", "9", "--json", str(out)]
-        environment = dict(os.environ, ORIEL_DIRECT_COPY="0")
+        environment = dict(os.environ, ORIEL_P2P_DISABLE="1")
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
         return json.loads(out.read_text())
 
@@ -57,7 +59,7 @@ def main():
     if options.ranks < 2:
         print("skipped: two nodes need a GPU each")
         return 77
-    crossing = options.bytes * 2 // options.ranks
+    crossing = options.bytes * 2 * (options.ranks - 1) // options.ranks
     before = run_stages(options, crossing)
     names = {stage["name"] for stage in before}
     if options.backend == "cuda" and len(names) < 3:

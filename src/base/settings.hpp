@@ -52,7 +52,6 @@ struct Settings : LaunchSettings {
   DoorbellChoice doorbell = DoorbellChoice::automatic;
   WireChoice wire = WireChoice::automatic;
   std::string paths;  ///< as given; comm splits it
-  bool direct_copy = true;
   bool nic_process = true;
   std::string nic_program;  ///< empty: looked for beside the library
   std::string host_id;

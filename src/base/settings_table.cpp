@@ -95,9 +95,8 @@ const std::array kRows = {
     Row{"ORIEL_NIC", nullptr, choice<&Settings::nic>(kNics),
         "What carries bytes between ranks of different nodes, the same on all ranks: soft is a NIC "
         "in software, over shared memory and libfabric; mlx5 has an mlx5 adapter execute the "
-        "ranks' queues itself (never run on hardware yet: docs/mlx5.md), for which ORIEL_WIRE, "
-        "ORIEL_DIRECT_COPY and ORIEL_NIC_PROCESS mean nothing and ORIEL_PATHS names one interface "
-        "at most.",
+        "ranks' queues itself (never run on hardware yet: docs/mlx5.md), for which ORIEL_WIRE and "
+        "ORIEL_NIC_PROCESS mean nothing and ORIEL_PATHS names one interface at most.",
         kNodes},
     Row{"ORIEL_DOORBELL", nullptr, choice<&Settings::doorbell>(kDoorbells),
         "Who rings the doorbells of an adapter's queues (ORIEL_NIC=mlx5): gpu has those who post "
@@ -118,10 +117,6 @@ const std::array kRows = {
         "whatever their order; where routes do not tell, those of one place in the lists. auto "
         "takes two that fail apart, where there are such; empty takes the one of "
         "ORIEL_SOCKET_IFNAME, without a backup.",
-        kNodes},
-    Row{"ORIEL_DIRECT_COPY", nullptr, BoolKind{&Settings::direct_copy},
-        "Whether bytes between nodes that share a machine (ORIEL_HOSTID) are copied from memory to "
-        "memory where one process can map the other's windows; else they go by the wire.",
         kNodes},
     Row{"ORIEL_NIC_PROCESS", nullptr, BoolKind{&Settings::nic_process},
         "Whether bytes of GPUs between nodes are copied by a process of its own (oriel-nic), which "

@@ -58,8 +58,8 @@ struct Path {
   Variables variables;
 };
 const std::vector<Path> kPaths = {
-    {"direct copy", {{"ORIEL_DIRECT_COPY", "1"}}},
-    {"memfd ring", {{"ORIEL_DIRECT_COPY", "0"}}},
+    {"direct copy", {{"NCCL_P2P_DISABLE", "0"}}},
+    {"memfd ring", {{"NCCL_P2P_DISABLE", "1"}}},  // which makes each GPU a team of its own
     {"libfabric tcp", {{"ORIEL_WIRE", "fabric"}, {"ORIEL_FABRIC_PROVIDER", "tcp"}}},
 };
 

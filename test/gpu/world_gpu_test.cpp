@@ -30,7 +30,7 @@ void play_in_nodes(int ranks, int per_node, bool direct, const Body& body) {
   check_all_ok(play(Cast::processes, ranks, [&](Players& players) {
     const Environment environment(
         Variables{{"ORIEL_HOSTID", "node" + std::to_string(players.first() / per_node)},
-                  {"ORIEL_DIRECT_COPY", direct ? "1" : "0"},
+                  {"NCCL_P2P_DISABLE", direct ? "0" : "1"},
                   {"ORIEL_COLLECTIVE_TIMEOUT", "20"}});
     body(players);
   }));

@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -25,6 +26,18 @@
 
 /// Windows of ranks of other teams that this rank maps all the same, for its NIC to copy from.
 namespace oriel::comm {
+
+/// Whether near ranks map each other's windows.
+struct DirectCopies {
+  std::atomic<bool> wanted{true};
+
+  /// The choice in force in this process. Tests clear it before a communicator starts, so that all
+  /// bytes between nodes go by the wire.
+  static DirectCopies& in_force() {
+    static constinit DirectCopies copies;
+    return copies;
+  }
+};
 
 /// How their descriptors travel. Valid as long as the network that has made it.
 struct DirectPath {

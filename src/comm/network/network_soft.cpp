@@ -163,7 +163,7 @@ Status SoftNetwork::start() {
   if (ports_.has_backups()) {
     ORIEL_CHECK(failover_.start([this] { return attempt([this] { return failover_.look(); }); }));
   }
-  if (options_.settings->direct_copy) {
+  if (DirectCopies::in_force().wanted) {
     options_.windows->use_direct(rings_.direct_path());
   } else {
     rings_.end_exchange();

@@ -13,6 +13,7 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
+#include "comm/support/direct_copies.hpp"
 #include "comm/support/network_of.hpp"
 #include "comm/support/network_players.hpp"
 #include "net/support/nic_faults.hpp"
@@ -84,8 +85,8 @@ std::unique_ptr<Stage> leave_unanswered(const Variables& settings, Asked asked) 
         players.word(kTried) = 1;
       } else if (players.first() == kLeaves) {
         const NetworkInside network = network_of(comm);
-        network.nic().stop();
-        if (network.failover(kWaits) != nullptr) network.nic(1).stop();
+        net::test::set_stopped(network.nic(), true);
+        if (network.failover(kWaits) != nullptr) net::test::set_stopped(network.nic(1), true);
         players.await(kProbed);
       } else {
         players.await(kFailed);
@@ -170,8 +171,9 @@ bool with_fabric(Variables& settings) {
 
 TEST_CASE("a rank that destroys its communicator is named by all that call on", "[req:3.19]") {
   SECTION("over rings") {
-    lose_a_rank_each({{"ORIEL_DIRECT_COPY", "1"}}, {{1, 1, 1}}, 1000);
-    lose_a_rank_each({{"ORIEL_DIRECT_COPY", "0"}}, {{2, 1}}, 1000);
+    lose_a_rank_each({}, {{1, 1, 1}}, 1000);
+    const WithDirectCopies copies(false);
+    lose_a_rank_each({}, {{2, 1}}, 1000);
   }
   SECTION("by libfabric") {
     Variables settings;

@@ -9,6 +9,7 @@
 #include <catch2/catch.hpp>
 
 #include "comm/communicator/collective_sums.hpp"
+#include "comm/support/direct_copies.hpp"
 #include "comm/support/network_players.hpp"
 #include "comm/support/path_players.hpp"
 #include "net/support/nic_faults.hpp"
@@ -95,10 +96,11 @@ void write_to_deregistered(const Variables& settings) {
 }
 
 /// By rings, by libfabric, and by two paths.
-Variables next_wire() {
+Variables next_wire(std::optional<WithDirectCopies>& copies) {
   switch (GENERATE(0, 1, 2)) {
     case 0:
-      return {{"ORIEL_DIRECT_COPY", "0"}};
+      copies.emplace(false);
+      return {};
     case 1:
       skip_without_fabric();
       return {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
@@ -113,13 +115,15 @@ Variables next_wire() {
 
 TEST_CASE("a window is deregistered while answers are lost, and nobody waits for them",
           "[req:3.16][F4]") {
-  Variables settings = next_wire();
+  std::optional<WithDirectCopies> copies;
+  Variables settings = next_wire(copies);
   settings.push_back({"ORIEL_CHUNK", "4096"});
   deregister_unanswered(settings);
 }
 
 TEST_CASE("who deregisters a window that others still use is named by all", "[req:3.19]") {
-  write_to_deregistered(next_wire());
+  std::optional<WithDirectCopies> copies;
+  write_to_deregistered(next_wire(copies));
 }
 
 }  // namespace oriel::test

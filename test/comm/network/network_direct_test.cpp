@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "comm/support/direct_copies.hpp"
 #include "comm/support/network_of.hpp"
 #include "comm/support/network_players.hpp"
 #include "net/support/nic_faults.hpp"
@@ -13,10 +14,6 @@
 // Nodes of one machine map each other's windows, and bytes between them need no wire (3.9).
 namespace oriel::test {
 namespace {
-
-Variables with_copies(bool direct) {
-  return {{"ORIEL_DIRECT_COPY", direct ? "1" : "0"}};
-}
 
 std::uint64_t bytes_by_wire(const Communicator& comm) {
   return net::test::traffic(network_of(comm).nic()).payload_bytes;
@@ -36,7 +33,8 @@ int shared_mappings() {
 
 TEST_CASE("windows of near nodes are mapped as long as both sides have them", "[req:3.9]") {
   for (const bool direct : {true, false}) {
-    play_on_nodes({{1, 1, 1}}, with_copies(direct), [&](Players& players) {
+    const WithDirectCopies copies(direct);
+    play_on_nodes({{1, 1, 1}}, {}, [&](Players& players) {
       auto comm = join(players);
       auto kernels = must(comm.device_comm(kWorld));
       auto memory = must(comm.allocate(std::size_t{1} << 20));
@@ -56,7 +54,7 @@ TEST_CASE("windows of near nodes are mapped as long as both sides have them", "[
 }
 
 TEST_CASE("windows that begin inside an allocation are mapped where they begin", "[req:3.9]") {
-  play_on_nodes({{1, 1}}, with_copies(true), [](Players& players) {
+  play_on_nodes({{1, 1}}, {}, [](Players& players) {
     auto comm = join(players);
     auto kernels = must(comm.device_comm(kWorld));
     auto memory = must(comm.allocate(std::size_t{4} << 20));
@@ -81,7 +79,7 @@ TEST_CASE("windows that begin inside an allocation are mapped where they begin",
 }
 
 TEST_CASE("a window that the peer has deregistered is still a source of puts to it", "[req:3.9]") {
-  play_on_nodes({{1, 1}}, with_copies(true), [](Players& players) {
+  play_on_nodes({{1, 1}}, {}, [](Players& players) {
     auto comm = join(players);
     auto kernels = must(comm.device_comm(kWorld));
     constexpr std::size_t kBytes = 300'000;

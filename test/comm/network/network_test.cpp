@@ -11,6 +11,7 @@
 #include <catch2/catch.hpp>
 #include <dlfcn.h>
 
+#include "comm/support/direct_copies.hpp"
 #include "comm/support/foreign_key.hpp"
 #include "comm/support/network_players.hpp"
 #include "support/seed.hpp"
@@ -35,9 +36,9 @@ using WorldBarrier = device::WorldBarrier<Thread>;
 TEST_CASE("random puts, gets and signals between nodes, with and without wire, byte by byte",
           "[req:3.9][req:3.15]") {
   const std::uint64_t seed = test_seed();
-  const Variables settings = {{"ORIEL_DIRECT_COPY", GENERATE("0", "1")}};
+  const WithDirectCopies copies(GENERATE(false, true));
   for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 3}}, Nodes{{1, 2, 1}}, Nodes{{1, 1, 1, 1}}}) {
-    play_on_nodes(nodes, settings, [&](Players& players) { Traffic(players, seed).run(60); });
+    play_on_nodes(nodes, {}, [&](Players& players) { Traffic(players, seed).run(60); });
   }
 }
 
@@ -83,8 +84,8 @@ TEST_CASE("a peer that sees the signal sees the bytes", "[req:3.15]") {
 
 TEST_CASE("a barrier of the world orders what ranks have done to third ones", "[req:3.15]") {
   // By the ring a put is under way for longer than a barrier; direct copies may overtake it.
-  const Variables settings = {{"ORIEL_DIRECT_COPY", GENERATE("0", "1")}};
-  play_on_nodes({{2, 1, 1}}, settings, [](Players& players) {
+  const WithDirectCopies copies(GENERATE(false, true));
+  play_on_nodes({{2, 1, 1}}, {}, [](Players& players) {
     constexpr std::size_t kBytes = 512 * 1024;
     Rank rank(players, 2 * kBytes, kWorld);
     const auto view = rank.window.view();

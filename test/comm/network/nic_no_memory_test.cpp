@@ -8,6 +8,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "comm/support/direct_copies.hpp"
 #include "comm/support/held.hpp"
 #include "comm/support/network_players.hpp"
 #include "comm/support/path_players.hpp"
@@ -42,8 +43,8 @@ TEST_CASE("memory that runs out in a NIC's threads ends the communicator on all 
   skip_without_fabric();
   const Variables settings = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                               {"ORIEL_SOCKET_IFNAME", "lo"},
-                              {"ORIEL_WIRE", GENERATE("auto", "fabric")},
-                              {"ORIEL_DIRECT_COPY", "0"}};
+                              {"ORIEL_WIRE", GENERATE("auto", "fabric")}};
+  const WithDirectCopies copies(false);
   play_on_nodes({{1, 1}}, settings, [](Players& players) {
     // The monitor's thread, which tells of what the NIC's cannot, is not among those that fail.
     ncclComm_t alone = init_alone();
