@@ -115,12 +115,12 @@ ScopedCudaTable::~ScopedCudaTable() {
   replacement.store(previous_, std::memory_order_release);
 }
 
-Error cuda_error(const std::string& what, CUresult status) {
+Error cuda_error(std::string_view what, CUresult status) {
   const char* name = nullptr;
   const char* text = nullptr;
   if (cuda().get_error_name(status, &name) != CUDA_SUCCESS) name = nullptr;
   if (cuda().get_error_string(status, &text) != CUDA_SUCCESS) text = nullptr;
-  std::string message = what + " failed";
+  std::string message = fmt::format("{} failed", what);
   if (name != nullptr) message += fmt::format(": {}", name);
   if (text != nullptr) message += fmt::format(" ({})", text);
   return Error(ErrorCode::cuda, std::move(message)).with_native(NativeDomain::cuda_driver, status);

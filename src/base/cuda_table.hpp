@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <string>
+#include <string_view>
 
 #include <cuda.h>
 
@@ -83,6 +83,7 @@
   X(event_record, cuEventRecord, 2000)                                                        \
   X(event_query, cuEventQuery, 2000)                                                          \
   X(event_destroy, cuEventDestroy, 4000)                                                      \
+  X(launch_kernel_ex, cuLaunchKernelEx, 11060)                                                \
   X(stream_wait_value_32, cuStreamWaitValue32, 11070)                                         \
   X(stream_batch_mem_op, cuStreamBatchMemOp, 11070)                                           \
   X(thread_exchange_stream_capture_mode, cuThreadExchangeStreamCaptureMode, 10010)
@@ -132,10 +133,10 @@ inline CUmemLocation device_location(int ordinal) {
 
 /// The error for a driver call that returned `status`; `what` says what was being done, as in
 /// "mapping 2097152 bytes". The driver's name and text for the status go into the message.
-Error cuda_error(const std::string& what, CUresult status);
+Error cuda_error(std::string_view what, CUresult status);
 
-/// Success, or cuda_error().
-inline Status cuda_status(const std::string& what, CUresult status) {
+/// Success, or cuda_error(). Allocates nothing for success.
+inline Status cuda_status(std::string_view what, CUresult status) {
   if (status == CUDA_SUCCESS) return {};
   return cuda_error(what, status);
 }
