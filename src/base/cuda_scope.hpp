@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <optional>
 #include <utility>
 
 #include "base/cuda_table.hpp"
@@ -84,6 +85,61 @@ class CudaScope {
   explicit CudaScope(RelaxedCapture relaxed) : relaxed_(std::move(relaxed)) {}
   RelaxedCapture relaxed_;  // as before once the context has been left
   bool pushed_ = true;
+};
+
+/// The driver calls of one launch on a stream. They go without CudaScope, which takes four calls,
+/// where the driver finds the context by what it is handed:
+/// - cuStreamGetCaptureInfo, cuStreamGetId, cuStreamWaitEvent, cuEventRecord and cuLaunchKernelEx
+///   take it from the stream. The handles of default streams stand for a stream of the current
+///   context instead, so a scope is entered for them at once.
+/// - None of these is potentially unsafe in the sense of cuThreadExchangeStreamCaptureMode, which
+///   forbids during global captures what a stream cannot order, such as cuMemAlloc: they enqueue on
+///   the stream, or ask about it. A launch would be unsafe where it loads its kernel, which has
+///   been loaded before (kernels::LoadedKernels).
+/// - NVIDIA does not say which calls want any context to be current. What a driver refuses for the
+///   lack of one has had no effect outside captures, and is repeated inside a scope.
+/// Must not cross threads.
+class StreamScope {
+ public:
+  /// `context`, which `stream` is of, must outlive the scope.
+  static Result<StreamScope> enter(CUcontext context, CUstream stream) {
+    StreamScope entered(context, stream);
+    const bool is_default =
+        stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+    if (is_default) ORIEL_CHECK(entered.enter_scope());
+    return entered;
+  }
+
+  CUcontext context() const { return context_; }
+  CUstream stream() const { return stream_; }
+
+  /// Makes one of the calls above.
+  template <class Call>
+  CUresult call(const Call& call) {
+    const CUresult status = call();
+    const bool may_lack_context =
+        status == CUDA_ERROR_INVALID_CONTEXT || status == CUDA_ERROR_INVALID_HANDLE;
+    if (!may_lack_context || scope_ || !enter_scope().ok()) return status;
+    return call();
+  }
+  /// Makes the context current where it is not: a call that is refused may end a capture.
+  Status make_current() {
+    if (scope_) return {};
+    CUcontext current = nullptr;
+    ORIEL_CHECK(cuda_status("asking for the current context", cuda().ctx_get_current(&current)));
+    return current == context_ ? Status() : enter_scope();
+  }
+
+ private:
+  StreamScope(CUcontext context, CUstream stream) : context_(context), stream_(stream) {}
+  Status enter_scope() {
+    ORIEL_TRY(auto scope, CudaScope::enter(context_));
+    scope_.emplace(std::move(scope));
+    return {};
+  }
+  CUcontext context_;
+  CUstream stream_;
+  std::optional<CudaScope> scope_;
 };
 
 }  // namespace oriel

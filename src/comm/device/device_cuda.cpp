@@ -20,7 +20,7 @@
 #include "comm/device/nic_process_starter.hpp"
 #include "comm/device/rank_affinity.hpp"
 #include "comm/device/window_sink.hpp"
-#include "kernels/cuda/launch_cuda.hpp"
+#include "kernels/cuda/loaded_kernels.hpp"
 #include "net/copy/data_mover_cuda.hpp"
 #include "net/mlx5/mlx5_memory_cuda.hpp"
 #include "net/mlx5/queue_pages_cuda.hpp"
@@ -191,7 +191,7 @@ class CudaDevice final : public Device {
   }
   Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts,
                                                   GraphOrder order) override {
-    return CudaExecutor::make(context_.get(), *budget_, facts, order);
+    return CudaExecutor::make({context_.get(), *budget_, kernels_}, facts, order);
   }
   Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override;
   Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,
@@ -206,7 +206,10 @@ class CudaDevice final : public Device {
 
  private:
   CudaDevice(int ordinal, PrimaryContext context, window::Memory& memory)
-      : ordinal_(ordinal), context_(std::move(context)), memory_(memory) {}
+      : ordinal_(ordinal),
+        context_(std::move(context)),
+        memory_(memory),
+        kernels_(context_.get()) {}
 
   Result<std::unique_ptr<Filling>> begin_filling(std::size_t bytes, window::Backing backing);
   Task<Result<void*>> finish(EventLoop& loop, std::unique_ptr<Filling> filling, Deadline deadline);
@@ -219,6 +222,7 @@ class CudaDevice final : public Device {
   std::size_t memory_bytes_ = 0;
   int resident_ctas_ = 1;
   std::optional<CtaBudget> budget_;
+  kernels::LoadedKernels kernels_;
   NicProcessStarter nic_starter_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Filling>> unfinished_;

@@ -16,37 +16,39 @@ namespace oriel::comm {
 /// The event behind the last launch, which other communicators may wait for.
 class CudaExecutor::LastLaunch final : public CtaBudget::Member {
  public:
-  LastLaunch(const CtaBudget::Facts& facts, std::shared_ptr<const LaunchEvent> event)
-      : Member(facts), event_(std::move(event)) {}
+  LastLaunch(CUcontext context, const CtaBudget::Facts& facts,
+             std::shared_ptr<const LaunchEvent> event)
+      : Member(facts), context_(context), event_(std::move(event)) {}
 
-  bool has_ended() const override { return cuda().event_query(event()) == CUDA_SUCCESS; }
+  bool has_ended() const override {
+    const auto scope = CudaScope::enter(context_);
+    return scope.ok() && cuda().event_query(event()) == CUDA_SUCCESS;
+  }
   CUevent event() const { return event_->get(); }
 
  private:
+  CUcontext context_;
   std::shared_ptr<const LaunchEvent> event_;
 };
 
-Result<std::unique_ptr<Executor>> CudaExecutor::make(CUcontext context, CtaBudget& budget,
-                                                     const CtaBudget::Facts& facts,
+Result<std::unique_ptr<Executor>> CudaExecutor::make(const Gpu& gpu, const CtaBudget::Facts& facts,
                                                      GraphOrder order) {
-  ORIEL_TRY(const auto scope, CudaScope::enter(context));
+  ORIEL_TRY(const auto scope, CudaScope::enter(gpu.context));
   ORIEL_TRY(auto launches, LaunchOrder::make(order));
-  auto last = std::make_shared<const LastLaunch>(facts, launches->last_launch());
-  return std::unique_ptr<Executor>(
-      new CudaExecutor(context, budget, std::move(last), std::move(launches)));
+  auto last = std::make_shared<const LastLaunch>(gpu.context, facts, launches->last_launch());
+  return std::unique_ptr<Executor>(new CudaExecutor(gpu, std::move(last), std::move(launches)));
 }
 
-CudaExecutor::CudaExecutor(CUcontext context, CtaBudget& budget,
-                           std::shared_ptr<const LastLaunch> last,
+CudaExecutor::CudaExecutor(const Gpu& gpu, std::shared_ptr<const LastLaunch> last,
                            std::unique_ptr<LaunchOrder> order)
-    : context_(context), budget_(budget), last_launch_(std::move(last)), order_(std::move(order)) {
-  budget_.join(last_launch_);
+    : gpu_(gpu), last_launch_(std::move(last)), order_(std::move(order)) {
+  gpu_.budget.join(last_launch_);
 }
 
 CudaExecutor::~CudaExecutor() {
   // Tried even if the context cannot be entered: events know their own.
-  const auto scope = CudaScope::enter(context_);
-  budget_.leave(last_launch_);
+  const auto scope = CudaScope::enter(gpu_.context);
+  gpu_.budget.leave(last_launch_);
   order_.reset();
   last_launch_.reset();
 }
@@ -56,59 +58,56 @@ Status CudaExecutor::check_stream(void* /*stream*/) {
 }
 
 Status CudaExecutor::check_joined(const std::vector<void*>& streams) {
-  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
+  ORIEL_TRY(const auto scope, CudaScope::enter(gpu_.context));
   return LaunchOrder::check_joined(streams);
 }
 
 Status CudaExecutor::prepare(const kernels::Plan& plan,
                              const kernels::AllReduceArguments& arguments) {
-  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
-  return kernels::load_all_reduce(plan, arguments);
+  return kernels::load_all_reduce(plan, arguments, gpu_.loaded);
 }
 
 Status CudaExecutor::prepare_hierarchy(const kernels::HierarchyArguments& arguments) {
-  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
-  return kernels::load_hierarchy(arguments);
+  return kernels::load_hierarchy(arguments, gpu_.loaded);
+}
+
+Status CudaExecutor::prepare_exchange(const ExchangeCall& /*call*/) {
+  return kernels::load_exchanges(gpu_.loaded);
 }
 
 Status CudaExecutor::run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
                          void* stream) {
-  return run_in_order(static_cast<CUstream>(stream), [&](CUstream where) {
-    return kernels::launch_all_reduce(plan, arguments, where);
+  ORIEL_CHECK(prepare(plan, arguments));
+  return run_in_order(static_cast<CUstream>(stream), [&](StreamScope& on) {
+    return kernels::launch_all_reduce(plan, arguments, gpu_.loaded, on);
   });
 }
 
 Status CudaExecutor::run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) {
-  return run_in_order(static_cast<CUstream>(stream),
-                      [&](CUstream where) { return kernels::launch_hierarchy(arguments, where); });
-}
-
-Status CudaExecutor::prepare_exchange(const ExchangeCall& /*call*/) {
-  if (has_exchanges_) return {};
-  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
-  ORIEL_CHECK(kernels::load_exchanges());
-  has_exchanges_ = true;
-  return {};
+  ORIEL_CHECK(prepare_hierarchy(arguments));
+  return run_in_order(static_cast<CUstream>(stream), [&](StreamScope& on) {
+    return kernels::launch_hierarchy(arguments, gpu_.loaded, on);
+  });
 }
 
 Status CudaExecutor::join_streams(void* first, const std::vector<void*>& streams) {
   const std::lock_guard lock(mutex_);
-  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
+  ORIEL_TRY(const auto scope, CudaScope::enter(gpu_.context));
   return order_->join(static_cast<CUstream>(first), streams);
 }
 
 Status CudaExecutor::release_streams(void* last, const std::vector<void*>& streams) {
   const std::lock_guard lock(mutex_);
-  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
+  ORIEL_TRY(const auto scope, CudaScope::enter(gpu_.context));
   return order_->release(static_cast<CUstream>(last), streams);
 }
 
 Status CudaExecutor::run_exchange(ExchangeCall& call) {
   ORIEL_CHECK(prepare_exchange(call));
   bool has_begun = false;
-  const auto launch = [&](CUstream where) -> Status {
+  const auto launch = [&](StreamScope& on) -> Status {
     for (const kernels::ExchangeArguments& one : call.launches) {
-      ORIEL_CHECK(kernels::launch_exchange(one, where));
+      ORIEL_CHECK(kernels::launch_exchange(one, gpu_.loaded, on));
       has_begun = true;
     }
     return {};
@@ -118,11 +117,12 @@ Status CudaExecutor::run_exchange(ExchangeCall& call) {
   return std::move(run).error().with_scope(Scope::communicator);
 }
 
-Status CudaExecutor::follow_others(CUstream stream, const CtaBudget::Turn& turn) const {
+Status CudaExecutor::follow_others(StreamScope& on, const CtaBudget::Turn& turn) {
   for (const CtaBudget::MemberRef& other : turn.waits()) {
     const CUevent event = static_cast<const LastLaunch&>(*other).event();
-    ORIEL_CHECK(cuda_status("waiting for another communicator's call",
-                            cuda().stream_wait_event(stream, event, CU_EVENT_WAIT_DEFAULT)));
+    ORIEL_CHECK(cuda_status("waiting for another communicator's call", on.call([&] {
+      return cuda().stream_wait_event(on.stream(), event, CU_EVENT_WAIT_DEFAULT);
+    })));
   }
   return {};
 }
@@ -130,15 +130,15 @@ Status CudaExecutor::follow_others(CUstream stream, const CtaBudget::Turn& turn)
 template <class Launch>
 Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
   const std::lock_guard lock(mutex_);
-  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
-  ORIEL_TRY(const auto place, order_->begin(stream));
+  ORIEL_TRY(auto on, StreamScope::enter(gpu_.context, stream));
+  ORIEL_TRY(const auto place, order_->begin(on));
   std::optional<CtaBudget::Turn> turn;  // until the launch has been noted
   if (place.capture == nullptr) {
-    turn.emplace(budget_.begin(last_launch_));
-    ORIEL_CHECK(follow_others(stream, *turn));
+    turn.emplace(gpu_.budget.begin(last_launch_));
+    ORIEL_CHECK(follow_others(on, *turn));
   }
-  Status launched = launch(stream);
-  Status noted = order_->end(place);
+  Status launched = launch(on);
+  Status noted = order_->end(on, place);
   return launched.ok() ? noted : launched;
 }
 
@@ -148,7 +148,7 @@ Status CudaExecutor::drain(Deadline deadline) {
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (lock.owns_lock() && !order_->has_launched()) return {};
   }
-  ORIEL_TRY(const auto scope, CudaScope::enter(context_));
+  ORIEL_TRY(const auto scope, CudaScope::enter(gpu_.context));
   for (;;) {
     const CUresult status = query_last_launch();
     if (status == CUDA_SUCCESS) return {};
@@ -169,7 +169,7 @@ CUresult CudaExecutor::query_last_launch() {
 
 bool CudaExecutor::is_in_use() {
   if (order_->has_graphs()) return true;
-  const auto scope = CudaScope::enter(context_);
+  const auto scope = CudaScope::enter(gpu_.context);
   return scope.ok() && query_last_launch() == CUDA_ERROR_NOT_READY;
 }
 

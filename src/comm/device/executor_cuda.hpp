@@ -2,7 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -10,6 +9,7 @@
 #include "comm/device/cta_budget.hpp"
 #include "comm/device/device.hpp"
 #include "comm/device/launch_order.hpp"
+#include "kernels/cuda/loaded_kernels.hpp"
 
 namespace oriel::comm {
 
@@ -18,11 +18,20 @@ namespace oriel::comm {
 /// a user of the communicator's memory until it has gone, with its executable copies.
 /// Launches outside captures keep to the budget of CTAs of the GPU (cta_budget.hpp). Captured calls
 /// are not counted. Thread-safe.
+///
+/// A plain call on the last stream, while the GPU is not full, takes four driver calls: whether the
+/// stream is captured, its number, the launch, and the record of its end. Neither of the first two
+/// can be left out, for a handle may come again once its stream has been destroyed.
 class CudaExecutor final : public Executor {
  public:
-  /// `context` and `budget` must outlive the executor.
-  static Result<std::unique_ptr<Executor>> make(CUcontext context, CtaBudget& budget,
-                                                const CtaBudget::Facts& facts, GraphOrder order);
+  /// What the communicators of a GPU share. All of it must outlive the executor.
+  struct Gpu {
+    CUcontext context;
+    CtaBudget& budget;
+    kernels::LoadedKernels& loaded;
+  };
+  static Result<std::unique_ptr<Executor>> make(const Gpu& gpu, const CtaBudget::Facts& facts,
+                                                GraphOrder order);
   ~CudaExecutor() override;
 
   Status check_stream(void* stream) override;
@@ -43,22 +52,20 @@ class CudaExecutor final : public Executor {
 
  private:
   class LastLaunch;
-  CudaExecutor(CUcontext context, CtaBudget& budget, std::shared_ptr<const LastLaunch> last,
+  CudaExecutor(const Gpu& gpu, std::shared_ptr<const LastLaunch> last,
                std::unique_ptr<LaunchOrder> order);
-  /// `launch(stream)`, behind the calls before it.
+  /// `launch(on)`, behind the calls before it.
   template <class Launch>
   Status run_in_order(CUstream stream, const Launch& launch);
-  /// Has `stream` wait for the calls of other communicators that a launch is not to run beside.
-  Status follow_others(CUstream stream, const CtaBudget::Turn& turn) const;
+  /// Has the stream wait for the calls of other communicators that a launch is not to run beside.
+  static Status follow_others(StreamScope& on, const CtaBudget::Turn& turn);
   /// Returns CUDA_ERROR_NOT_READY also while a call is being enqueued.
   CUresult query_last_launch();
 
-  CUcontext context_;
-  CtaBudget& budget_;
+  Gpu gpu_;
   std::shared_ptr<const LastLaunch> last_launch_;
   std::mutex mutex_;  // guards order_, but for what any thread may ask
   std::unique_ptr<LaunchOrder> order_;
-  std::atomic<bool> has_exchanges_ = false;  // their kernels are loaded
 };
 
 }  // namespace oriel::comm

@@ -28,30 +28,48 @@ Status create_event(CUevent& event) {
   return cuda_status("creating an event", cuda().event_create(&event, CU_EVENT_DISABLE_TIMING));
 }
 
-/// The capture that a stream is in. `nodes` are those that its next node would follow.
+/// What the driver says of a stream. Where it is captured, `nodes` are those that its next node
+/// would follow; they are the driver's, and valid until its next call.
+struct CaptureInfo {
+  CUstreamCaptureStatus status{};
+  cuuint64_t id = 0;
+  CUgraph graph = nullptr;
+  const CUgraphNode* nodes = nullptr;
+  const CUgraphEdgeData* edges = nullptr;  // the driver refuses to leave them out
+  std::size_t count = 0;
+};
+
+CUresult ask(CUstream stream, CaptureInfo& info) {
+  return cuda().stream_get_capture_info(stream, &info.status, &info.id, &info.graph, &info.nodes,
+                                        &info.edges, &info.count);
+}
+
+/// The capture that a stream is in.
 struct StreamCapture {
   std::optional<unsigned long long> id;
   CUgraph graph = nullptr;
   std::vector<CUgraphNode> nodes;
 };
 
-Result<StreamCapture> capture_of(CUstream stream) {
-  CUstreamCaptureStatus status{};
-  cuuint64_t id = 0;
-  StreamCapture capture;
-  const CUgraphNode* nodes = nullptr;
-  const CUgraphEdgeData* edges = nullptr;  // the driver refuses to leave them out
-  std::size_t count = 0;
-  ORIEL_CHECK(cuda_status("asking whether the stream is captured",
-                          cuda().stream_get_capture_info(stream, &status, &id, &capture.graph,
-                                                         &nodes, &edges, &count)));
-  if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
+Result<StreamCapture> capture_of(CUresult asked, const CaptureInfo& info) {
+  ORIEL_CHECK(cuda_status("asking whether the stream is captured", asked));
+  if (info.status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
     return Error(ErrorCode::invalid_usage, "the stream's capture has been invalidated");
   }
-  if (status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return StreamCapture{};
-  capture.id = id;
-  capture.nodes.assign(nodes, nodes + count);
-  return capture;
+  if (info.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return StreamCapture{};
+  return StreamCapture{info.id, info.graph, {info.nodes, info.nodes + info.count}};
+}
+
+Result<StreamCapture> capture_of(CUstream stream) {
+  CaptureInfo info;
+  const CUresult asked = ask(stream, info);
+  return capture_of(asked, info);
+}
+
+Result<StreamCapture> capture_of(StreamScope& on) {
+  CaptureInfo info;
+  const CUresult asked = on.call([&] { return ask(on.stream(), info); });
+  return capture_of(asked, info);
 }
 
 Status update_dependencies(CUstream stream, std::vector<CUgraphNode> nodes, unsigned flags) {
@@ -181,9 +199,17 @@ Status LaunchOrder::follow_last_launch(CUstream stream) {
                      cuda().stream_wait_event(stream, last_launch_->get(), CU_EVENT_WAIT_DEFAULT));
 }
 
-Result<LaunchOrder::Capture*> LaunchOrder::add_capture(CUstream stream, unsigned long long id,
+Status LaunchOrder::follow_last_launch(StreamScope& on) {
+  const CUevent event = last_launch_->get();
+  return cuda_status("waiting for the last launch of the communicator", on.call([&] {
+    return cuda().stream_wait_event(on.stream(), event, CU_EVENT_WAIT_DEFAULT);
+  }));
+}
+
+Result<LaunchOrder::Capture*> LaunchOrder::add_capture(const StreamScope& on, unsigned long long id,
                                                        CUgraph graph,
                                                        const std::vector<CUgraphNode>& nodes) {
+  ORIEL_TRY(const auto scope, CudaScope::enter(on.context()));
   std::erase_if(captures_, [](const Capture& capture) { return capture.counted.expired(); });
   ORIEL_TRY(auto counted, count_graph(graph, graphs_));
   if (order_ == GraphOrder::all) {
@@ -197,53 +223,61 @@ Result<LaunchOrder::Capture*> LaunchOrder::add_capture(CUstream stream, unsigned
           "NCCL_GRAPH_MIXING_SUPPORT=0 adds no such nodes; launches of graphs are then yours to "
           "order");
     }
-    ORIEL_CHECK(update_dependencies(stream, {wait}, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
+    ORIEL_CHECK(update_dependencies(on.stream(), {wait}, CU_STREAM_SET_CAPTURE_DEPENDENCIES));
   }
-  captures_.push_back({id, graph, std::move(counted), stream});
+  captures_.push_back({id, graph, std::move(counted), on.stream()});
   return &captures_.back();
 }
 
-Result<LaunchOrder::Place> LaunchOrder::begin(CUstream stream) {
-  ORIEL_TRY(const auto capture, capture_of(stream));
-  Place place{.stream = stream};
-  if (!capture.id) {
-    ORIEL_CHECK(
-        cuda_status("asking for the stream's number", cuda().stream_get_id(stream, &place.number)));
-    const bool is_elsewhere = last_stream_ && *last_stream_ != place.number;
-    const bool may_follow_graph = order_ == GraphOrder::all && has_graphs();
-    if (is_elsewhere || may_follow_graph) ORIEL_CHECK(follow_last_launch(stream));
-    return place;
-  }
+Result<LaunchOrder::Place> LaunchOrder::begin_plain(StreamScope& on) {
+  Place place;
+  ORIEL_CHECK(cuda_status("asking for the stream's number", on.call([&] {
+    return cuda().stream_get_id(on.stream(), &place.number);
+  })));
+  const bool is_elsewhere = last_stream_ && *last_stream_ != place.number;
+  const bool may_follow_graph = order_ == GraphOrder::all && has_graphs();
+  if (is_elsewhere || may_follow_graph) ORIEL_CHECK(follow_last_launch(on));
+  return place;
+}
+
+Result<LaunchOrder::Place> LaunchOrder::begin(StreamScope& on) {
+  ORIEL_TRY(const auto capture, capture_of(on));
+  if (!capture.id) return begin_plain(on);
+  ORIEL_CHECK(on.make_current());
   const auto known = std::find_if(captures_.begin(), captures_.end(),
                                   [&](const Capture& each) { return each.id == *capture.id; });
+  Place place;
   if (known == captures_.end()) {
-    ORIEL_TRY(place.capture, add_capture(stream, *capture.id, capture.graph, capture.nodes));
+    ORIEL_TRY(place.capture, add_capture(on, *capture.id, capture.graph, capture.nodes));
     return place;
   }
   place.capture = &*known;
-  if (order_ != GraphOrder::none && known->stream != stream) {
-    ORIEL_CHECK(follow_nodes(stream, known->last));
+  if (order_ != GraphOrder::none && known->stream != on.stream()) {
+    ORIEL_CHECK(follow_nodes(on.stream(), known->last));
   }
   return place;
 }
 
-Status LaunchOrder::end(const Place& place) {
+Status LaunchOrder::end(StreamScope& on, const Place& place) {
   if (place.capture == nullptr) {
     last_stream_ = place.number;
-    return cuda_status("recording the end of the call",
-                       cuda().event_record(last_launch_->get(), place.stream));
+    return cuda_status("recording the end of the call", on.call([&] {
+      return cuda().event_record(last_launch_->get(), on.stream());
+    }));
   }
   Capture& capture = *place.capture;
-  ORIEL_TRY(auto now, capture_of(place.stream));
-  if (order_ == GraphOrder::all) ORIEL_CHECK(move_record(capture, now.nodes));
-  capture.stream = place.stream;
+  ORIEL_TRY(auto now, capture_of(on));
+  if (order_ == GraphOrder::all) ORIEL_CHECK(move_record(on, capture, now.nodes));
+  capture.stream = on.stream();
   capture.last = std::move(now.nodes);
   return {};
 }
 
-Status LaunchOrder::move_record(Capture& capture, const std::vector<CUgraphNode>& nodes) {
+Status LaunchOrder::move_record(const StreamScope& on, Capture& capture,
+                                const std::vector<CUgraphNode>& nodes) {
   const char* const what = "having a graph record its last call";
   if (capture.record == nullptr) {
+    ORIEL_TRY(const auto scope, CudaScope::enter(on.context()));
     return cuda_status(
         what, cuda().graph_add_event_record_node(&capture.record, capture.graph, nodes.data(),
                                                  nodes.size(), last_launch_->get()));

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/cuda_table.hpp"
+#include "base/cuda_scope.hpp"
 #include "comm/device/device.hpp"
 
 namespace oriel::comm {
@@ -49,7 +49,8 @@ class LaunchEvent {
 /// stays. A later call of the capture moves the edge into the node, since CUDA forbids the removal
 /// of nodes during a capture.
 ///
-/// All calls need CudaScope. Not thread-safe, except for has_graphs().
+/// begin() and end() need no CudaScope, all other calls do. Not thread-safe, except for
+/// has_graphs().
 class LaunchOrder {
  public:
   static Result<std::unique_ptr<LaunchOrder>> make(GraphOrder order);
@@ -65,14 +66,15 @@ class LaunchOrder {
   struct Capture;
   /// Where a launch goes. `capture` is null outside captures.
   struct Place {
-    CUstream stream = nullptr;
     unsigned long long number = 0;
     Capture* capture = nullptr;
   };
-  /// Has `stream` wait for the launch before this one. The place is valid until the next begin().
-  Result<Place> begin(CUstream stream);
+  /// Has the stream of `on` wait for the launch before this one. The place is valid until the next
+  /// begin(). A plain call behind the last one takes two driver calls, and one in end(); a captured
+  /// call behind the last one of its capture two, and three in end().
+  Result<Place> begin(StreamScope& on);
   /// Notes that a launch has been enqueued, also after a failure: a part of the call may run.
-  Status end(const Place& place);
+  Status end(StreamScope& on, const Place& place);
 
   /// Returns whether a plain call has been enqueued.
   bool has_launched() const { return last_stream_.has_value(); }
@@ -85,12 +87,15 @@ class LaunchOrder {
  private:
   explicit LaunchOrder(GraphOrder order);
   Status follow_last_launch(CUstream stream);
+  Status follow_last_launch(StreamScope& on);
+  Result<Place> begin_plain(StreamScope& on);
   /// Has `stream` wait for what `other` holds. Both are captured alike (check_joined).
   Status follow_stream(CUstream stream, CUstream other);
-  Result<Capture*> add_capture(CUstream stream, unsigned long long id, CUgraph graph,
+  Result<Capture*> add_capture(const StreamScope& on, unsigned long long id, CUgraph graph,
                                const std::vector<CUgraphNode>& nodes);
   /// Has the capture's record node follow `nodes`, and the nodes of the last call no more.
-  Status move_record(Capture& capture, const std::vector<CUgraphNode>& nodes);
+  Status move_record(const StreamScope& on, Capture& capture,
+                     const std::vector<CUgraphNode>& nodes);
 
   GraphOrder order_;
   std::shared_ptr<const LaunchEvent> last_launch_;

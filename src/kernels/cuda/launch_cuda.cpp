@@ -3,10 +3,12 @@
 #include "kernels/cuda/launch_cuda.hpp"
 
 #include <array>
+#include <cstddef>
+#include <string>
 
-#include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
+#include "base/try.hpp"
 #include "kernels/algorithms/family.hpp"
 #include "kernels/plan/kernel_set.hpp"
 
@@ -22,108 +24,119 @@ const KernelSet& kernels_for(DataType type) {
   return sets[static_cast<std::size_t>(type)];
 }
 
-const void* kernel_for(const Plan& plan, const AllReduceArguments& arguments) {
+KernelEntry kernel_for(const Plan& plan, const AllReduceArguments& arguments) {
   // An empty call, of any collective, is a one-shot without CTAs that move data.
   if (plan.algorithm == Algorithm::stream && !reduces(arguments.collective)) {
-    return detail::copy_stream_kernel_for(arguments.collective);
+    return {kFirstCopyStream + static_cast<std::size_t>(arguments.collective),
+            detail::copy_stream_kernel_for(arguments.collective)};
   }
+  const auto type = static_cast<std::size_t>(arguments.type);
   const auto algorithm = static_cast<std::size_t>(plan.algorithm);
   const auto family = static_cast<std::size_t>(family_of(arguments.op));
   const auto variant = static_cast<std::size_t>(variant_for(arguments.ranks));
-  return kernels_for(arguments.type).kernel[algorithm][family][variant];
+  return {type * kVariantsOfType + (algorithm * 3 + family) * kRankVariants + variant,
+          kernels_for(arguments.type).kernel[algorithm][family][variant]};
 }
 
-Error runtime_error(const std::string& what, cudaError_t status) {
-  return Error(ErrorCode::cuda, fmt::format("{} failed: {}", what, cudaGetErrorString(status)))
-      .with_native(NativeDomain::cuda_runtime, static_cast<int>(status));
+KernelEntry hierarchy_for(DataType type) {
+  return {kFirstHierarchy + static_cast<std::size_t>(type), kernels_for(type).hierarchy};
+}
+
+KernelEntry exchange_for(ExchangeForm form) {
+  return {kFirstExchange + static_cast<std::size_t>(form), detail::exchange_kernel_for(form)};
+}
+
+struct Grid {
+  unsigned ctas = 1;
+  unsigned threads = kMaxThreads;  ///< of a sub-CTA
+  unsigned sub_ctas = 1;
+  bool may_overlap = true;  ///< begins while its predecessor ends
+};
+
+/// Launches a kernel whose parameter is `arguments`.
+template <class Arguments>
+CUresult launch(CUfunction kernel, const Grid& grid, const Arguments& arguments, StreamScope& on) {
+  CUlaunchAttribute attribute{};
+  attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+  attribute.value.programmaticStreamSerializationAllowed = 1;
+  CUlaunchConfig config{};
+  config.gridDimX = grid.ctas;
+  config.gridDimY = config.gridDimZ = 1;
+  config.blockDimX = grid.threads;
+  config.blockDimY = grid.sub_ctas;
+  config.blockDimZ = 1;
+  config.hStream = on.stream();
+  config.attrs = &attribute;
+  config.numAttrs = grid.may_overlap ? 1 : 0;
+  void* parameters[] = {const_cast<Arguments*>(&arguments)};
+  return on.call([&] { return cuda().launch_kernel_ex(&config, kernel, parameters, nullptr); });
+}
+
+/// Success once the kernel is loaded. `what` is what the message says was being loaded.
+template <class What>
+Status load(KernelEntry kernel, LoadedKernels& kernels, const What& what) {
+  auto loaded = kernels.get(kernel);
+  if (loaded.ok()) return {};
+  return std::move(loaded).error().with_context("loading " + what());
 }
 
 }  // namespace
 
 Status launch_all_reduce(const Plan& plan, const AllReduceArguments& arguments,
-                         CUstream_st* stream) {
-  const void* kernel = kernel_for(plan, arguments);
-
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(plan.ctas) + kSignatureCtas);
+                         LoadedKernels& kernels, StreamScope& on) {
+  ORIEL_TRY(CUfunction const kernel, kernels.get(kernel_for(plan, arguments)));
   const auto sub_ctas = static_cast<unsigned>(plan.sub_ctas);
-  config.blockDim = dim3(static_cast<unsigned>(plan.threads) / sub_ctas, sub_ctas);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  void* parameters[] = {const_cast<AllReduceArguments*>(&arguments)};
-  const cudaError_t status = cudaLaunchKernelExC(&config, kernel, parameters);
-  if (status != cudaSuccess) {
-    return runtime_error(
-        fmt::format("launching {} of {} with {} x {} threads", name_of(plan.algorithm),
-                    name_of(arguments.type), plan.ctas, plan.threads),
-        status);
-  }
-  return {};
+  const Grid grid{.ctas = static_cast<unsigned>(plan.ctas) + kSignatureCtas,
+                  .threads = static_cast<unsigned>(plan.threads) / sub_ctas,
+                  .sub_ctas = sub_ctas};
+  const CUresult status = launch(kernel, grid, arguments, on);
+  if (status == CUDA_SUCCESS) return {};
+  return cuda_error(fmt::format("launching {} of {} with {} x {} threads", name_of(plan.algorithm),
+                                name_of(arguments.type), plan.ctas, plan.threads),
+                    status);
 }
 
-Status launch_hierarchy(const HierarchyArguments& arguments, CUstream_st* stream) {
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(arguments.plan.ctas));
-  config.blockDim = dim3(kMaxThreads);
-  config.stream = stream;
-  void* parameters[] = {const_cast<HierarchyArguments*>(&arguments)};
-  const cudaError_t status =
-      cudaLaunchKernelExC(&config, kernels_for(arguments.type).hierarchy, parameters);
-  if (status == cudaSuccess) return {};
-  return runtime_error(fmt::format("launching an {} of {} among teams with {} x {} threads",
-                                   name_of(arguments.collective), name_of(arguments.type),
-                                   arguments.plan.ctas, kMaxThreads),
-                       status);
+Status launch_hierarchy(const HierarchyArguments& arguments, LoadedKernels& kernels,
+                        StreamScope& on) {
+  ORIEL_TRY(CUfunction const kernel, kernels.get(hierarchy_for(arguments.type)));
+  const Grid grid{.ctas = static_cast<unsigned>(arguments.plan.ctas), .may_overlap = false};
+  const CUresult status = launch(kernel, grid, arguments, on);
+  if (status == CUDA_SUCCESS) return {};
+  return cuda_error(fmt::format("launching an {} of {} among teams with {} x {} threads",
+                                name_of(arguments.collective), name_of(arguments.type),
+                                arguments.plan.ctas, kMaxThreads),
+                    status);
 }
 
-Status launch_exchange(const ExchangeArguments& arguments, CUstream_st* stream) {
-  cudaLaunchAttribute attribute{};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(static_cast<unsigned>(arguments.ctas));
-  config.blockDim = dim3(kMaxThreads);
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  void* parameters[] = {const_cast<ExchangeArguments*>(&arguments)};
-  const cudaError_t status =
-      cudaLaunchKernelExC(&config, detail::exchange_kernel_for(arguments.form), parameters);
-  if (status == cudaSuccess) return {};
-  return runtime_error(fmt::format("launching an exchange of {} messages with {} x {} threads",
-                                   arguments.messages, arguments.ctas, kMaxThreads),
-                       status);
+Status launch_exchange(const ExchangeArguments& arguments, LoadedKernels& kernels,
+                       StreamScope& on) {
+  ORIEL_TRY(CUfunction const kernel, kernels.get(exchange_for(arguments.form)));
+  const CUresult status =
+      launch(kernel, {.ctas = static_cast<unsigned>(arguments.ctas)}, arguments, on);
+  if (status == CUDA_SUCCESS) return {};
+  return cuda_error(fmt::format("launching an exchange of {} messages with {} x {} threads",
+                                arguments.messages, arguments.ctas, kMaxThreads),
+                    status);
 }
 
-Status load_exchanges() {
+Status load_exchanges(LoadedKernels& kernels) {
   for (const ExchangeForm form : {ExchangeForm::any, ExchangeForm::near, ExchangeForm::packets}) {
-    cudaFuncAttributes attributes{};
-    const cudaError_t status =
-        cudaFuncGetAttributes(&attributes, detail::exchange_kernel_for(form));
-    if (status != cudaSuccess) return runtime_error("loading exchanges", status);
+    ORIEL_CHECK(load(exchange_for(form), kernels, [] { return std::string("exchanges"); }));
   }
   return {};
 }
 
-Status load_hierarchy(const HierarchyArguments& arguments) {
-  cudaFuncAttributes attributes{};
-  const cudaError_t status =
-      cudaFuncGetAttributes(&attributes, kernels_for(arguments.type).hierarchy);
-  if (status == cudaSuccess) return {};
-  return runtime_error(
-      fmt::format("loading collectives of {} among teams", name_of(arguments.type)), status);
+Status load_hierarchy(const HierarchyArguments& arguments, LoadedKernels& kernels) {
+  return load(hierarchy_for(arguments.type), kernels, [&] {
+    return fmt::format("collectives of {} among teams", name_of(arguments.type));
+  });
 }
 
-Status load_all_reduce(const Plan& plan, const AllReduceArguments& arguments) {
-  cudaFuncAttributes attributes{};
-  const cudaError_t status = cudaFuncGetAttributes(&attributes, kernel_for(plan, arguments));
-  if (status == cudaSuccess) return {};
-  return runtime_error(
-      fmt::format("loading {} of {}", name_of(plan.algorithm), name_of(arguments.type)), status);
+Status load_all_reduce(const Plan& plan, const AllReduceArguments& arguments,
+                       LoadedKernels& kernels) {
+  return load(kernel_for(plan, arguments), kernels, [&] {
+    return fmt::format("{} of {}", name_of(plan.algorithm), name_of(arguments.type));
+  });
 }
 
 }  // namespace oriel::kernels

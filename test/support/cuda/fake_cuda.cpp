@@ -415,6 +415,7 @@ CudaTable make_table() {
   table.mem_get_address_range = get_address_range;
   table.pointer_get_attributes = pointer_attributes;
   add_streams(table);
+  add_launches(table);
   add_queries(table);
   return table;
 }

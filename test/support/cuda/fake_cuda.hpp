@@ -76,6 +76,8 @@ class FakeCuda {
   /// run, and calls that name a stream return `status`. CUDA_SUCCESS: they work again.
   void fail_streams(CUresult status);
 
+  /// Launches of kernels, which run nothing.
+  int launches() const;
   /// Copies, sets and writes that streams have run.
   int copies() const;
   /// Of the calling thread.

@@ -68,6 +68,7 @@ struct FakeCuda::State {
   bool devices_full = false;
   CUresult streams_status = CUDA_SUCCESS;
   int copies = 0;
+  int launches = 0;
   std::vector<std::string> violations;
 
   CUresult violate(std::string what, CUresult status = CUDA_ERROR_INVALID_VALUE) {
@@ -111,6 +112,8 @@ bool yet_to_copy(std::uintptr_t address, std::size_t bytes);
 
 /// Puts plain allocations, streams and events into the table.
 void add_streams(CudaTable& table);
+/// Puts launches and their order into the table.
+void add_launches(CudaTable& table);
 /// Puts questions about devices, contexts and pointers into the table.
 void add_queries(CudaTable& table);
 

@@ -1,0 +1,244 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "base/cuda_scope.hpp"
+#include "comm/support/logged_executor.hpp"
+#include "support/cuda/noted_calls.hpp"
+#include "support/failing_memory.hpp"
+#include "support/words.hpp"
+
+/// What the host does for a call of a GPU rank: which driver calls, and that it allocates nothing.
+namespace oriel::test {
+namespace {
+
+using Names = std::vector<std::string>;
+
+const Names kPlain{"stream_get_capture_info", "stream_get_id", "launch_kernel_ex", "event_record"};
+
+/// `names` without those that only enter and leave a context.
+Names without_scopes(Names names) {
+  std::erase_if(names, [](const std::string& name) {
+    return name == "thread_exchange_stream_capture_mode" || name.starts_with("ctx_");
+  });
+  return names;
+}
+
+/// A driver that does nothing, and allocates nothing.
+CudaTable idle_table() {
+  CudaTable table = logging_table();
+  table.event_record = [](CUevent, CUstream) { return CUDA_SUCCESS; };
+  table.stream_wait_event = [](CUstream, CUevent, unsigned) { return CUDA_SUCCESS; };
+  table.launch_kernel_ex = [](const CUlaunchConfig*, CUfunction, void**, void**) {
+    return CUDA_SUCCESS;
+  };
+  table.stream_get_capture_info = [](CUstream, CUstreamCaptureStatus* status, cuuint64_t*, CUgraph*,
+                                     const CUgraphNode**, const CUgraphEdgeData**, std::size_t*) {
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return CUDA_SUCCESS;
+  };
+  return table;
+}
+
+/// The calling thread's context, as the driver below has it.
+thread_local int contexts_entered = 0;
+CUresult enter_context(CUcontext) {
+  ++contexts_entered;
+  return CUDA_SUCCESS;
+}
+CUresult leave_context(CUcontext*) {
+  --contexts_entered;
+  return CUDA_SUCCESS;
+}
+
+/// Of a driver that refuses what is asked of it without a current context.
+template <auto member, typename Function>
+struct WithContext;
+template <auto member, typename... Args>
+struct WithContext<member, CUresult (*)(Args...)> {
+  static CUresult CUDAAPI call(Args... args) {
+    return contexts_entered > 0 ? (strict_below.*member)(args...) : CUDA_ERROR_INVALID_CONTEXT;
+  }
+  static inline CudaTable strict_below{};
+};
+template <auto member, typename Function>
+void want_context(CudaTable& table, Function& entry) {
+  WithContext<member, Function>::strict_below = table;
+  entry = WithContext<member, Function>::call;
+}
+
+}  // namespace
+
+TEST_CASE("a plain call on the last stream takes four driver calls, on another stream five",
+          "[req:5.6]") {
+  JoinedStreams joined;
+  NotedCalls noted;
+  joined.reduce(stream('a'));
+  CHECK(noted.names_of([&] { joined.reduce(stream('a')); }) == kPlain);
+  CHECK(joined.exchange(stream('a'), 1).ok());
+  CHECK(noted.names_of([&] { CHECK(joined.exchange(stream('a'), 1).ok()); }) == kPlain);
+  CHECK(noted.names_of([&] { joined.reduce(stream('b')); }) ==
+        Names{"stream_get_capture_info", "stream_get_id", "stream_wait_event", "launch_kernel_ex",
+              "event_record"});
+  CHECK(noted.names_of([&] { joined.reduce(stream('b')); }) == kPlain);
+}
+
+TEST_CASE("a call on a default stream enters the communicator's context", "[req:5.6]") {
+  JoinedStreams joined;
+  NotedCalls noted;
+  joined.reduce(stream('a'));
+  for (CUstream const where : {CUstream{nullptr}, CU_STREAM_LEGACY, CU_STREAM_PER_THREAD}) {
+    joined.reduce(where);
+    const Names names = noted.names_of([&] { joined.reduce(where); });
+    CHECK(without_scopes(names) == kPlain);
+    CHECK(std::count(names.begin(), names.end(), "ctx_push_current") == 1);
+    CHECK(std::count(names.begin(), names.end(), "ctx_pop_current") == 1);
+    CHECK(std::count(names.begin(), names.end(), "thread_exchange_stream_capture_mode") == 2);
+  }
+}
+
+TEST_CASE("what a thread without a context is refused is repeated in the communicator's",
+          "[req:5.6]") {
+  JoinedStreams joined;
+  CudaTable strict = cuda();
+  want_context<&CudaTable::launch_kernel_ex>(strict, strict.launch_kernel_ex);
+  want_context<&CudaTable::event_record>(strict, strict.event_record);
+  strict.ctx_push_current = enter_context;
+  strict.ctx_pop_current = leave_context;
+  const ScopedCudaTable scoped(strict);
+  joined.reduce(stream('a'));
+  CHECK(driver.calls == std::vector<std::string>{"a reduces", "a records E"});
+  CHECK(contexts_entered == 0);
+  NotedCalls noted;
+  const Names names = noted.names_of([&] { joined.reduce(stream('a')); });
+  CHECK(without_scopes(names) == Names{"stream_get_capture_info", "stream_get_id",
+                                       "launch_kernel_ex", "launch_kernel_ex", "event_record"});
+}
+
+TEST_CASE("a captured call takes six driver calls behind another one of its capture",
+          "[req:5.4][req:5.6]") {
+  JoinedStreams joined;
+  NotedCalls noted;
+  joined.reduce(stream('a'));
+  driver.captures = {{stream('b'), 7}};
+  CHECK(without_scopes(noted.names_of([&] { joined.reduce(stream('b')); })) ==
+        Names{"stream_get_capture_info", "user_object_create", "graph_retain_user_object",
+              "graph_add_event_wait_node", "stream_update_capture_dependencies", "launch_kernel_ex",
+              "stream_get_capture_info", "graph_add_event_record_node"});
+  CHECK(noted.names_of([&] { joined.reduce(stream('b')); }) ==
+        Names{"stream_get_capture_info", "ctx_get_current", "launch_kernel_ex",
+              "stream_get_capture_info", "graph_add_dependencies", "graph_remove_dependencies"});
+  // A plain call cannot tell whether the graph is launched meanwhile.
+  CHECK(noted.names_of([&] { joined.reduce(stream('a')); }) ==
+        Names{"stream_get_capture_info", "stream_get_id", "stream_wait_event", "launch_kernel_ex",
+              "event_record"});
+  for (const auto& graph : driver.graphs) graph();
+}
+
+TEST_CASE("a captured call that no graph's launch waits for takes four driver calls",
+          "[req:5.4][req:5.6]") {
+  JoinedStreams joined(comm::GraphOrder::in_captures);
+  NotedCalls noted;
+  driver.captures = {{stream('b'), 7}};
+  joined.reduce(stream('b'));
+  CHECK(noted.names_of([&] { joined.reduce(stream('b')); }) ==
+        Names{"stream_get_capture_info", "ctx_get_current", "launch_kernel_ex",
+              "stream_get_capture_info"});
+  for (const auto& graph : driver.graphs) graph();
+}
+
+TEST_CASE("a call waits for others only where the GPU is full, and again takes four calls after it",
+          "[req:5.5][req:5.6]") {
+  JoinedStreams joined;
+  const auto second = joined.make_executor(2);
+  const auto third = joined.make_executor(3);
+  NotedCalls noted;
+  const auto reduce = [&](comm::Executor& executor, char where) {
+    return noted.names_of([&] { CHECK(executor.run({}, {}, stream(where)).ok()); });
+  };
+  static_cast<void>(reduce(joined.executor(), 'a'));
+  CHECK(reduce(*second, 'b') == kPlain);
+  CHECK(reduce(joined.executor(), 'a') == kPlain);
+  driver.is_busy = true;
+  CHECK(without_scopes(reduce(*third, 'c')) ==
+        Names{"stream_get_capture_info", "stream_get_id", "event_query", "event_query",
+              "stream_wait_event", "stream_wait_event", "launch_kernel_ex", "event_record"});
+  CHECK(reduce(*third, 'c') == kPlain);
+  driver.is_busy = false;
+  static_cast<void>(reduce(*second, 'b'));
+  CHECK(reduce(*second, 'b') == kPlain);
+}
+
+TEST_CASE("a kernel is loaded once for all communicators of a GPU, ahead of the call's launches",
+          "[req:5.6]") {
+  JoinedStreams joined;
+  const auto second = joined.make_executor(2);
+  NotedCalls noted;
+  const Names first = noted.names_of([&] { joined.reduce(stream('a')); });
+  CHECK(driver.loads == 1);
+  CHECK(first.front() == "thread_exchange_stream_capture_mode");
+  CHECK(Names(first.end() - 4, first.end()) == kPlain);
+  CHECK(noted.names_of([&] { CHECK(second->prepare({}, {}).ok()); }).empty());
+  CHECK(noted.names_of([&] { CHECK(second->run({}, {}, stream('b')).ok()); }) == kPlain);
+  CHECK(driver.loads == 1);
+  CHECK(joined.exchange(stream('a'), 1).ok());
+  CHECK(driver.loads == 4);  // all forms of an exchange
+  CHECK(noted.names_of([&] { CHECK(joined.exchange(stream('a'), 1).ok()); }) == kPlain);
+  CHECK(driver.loads == 4);
+}
+
+TEST_CASE("a launch that the driver refuses is named, and the next one goes on", "[req:5.6]") {
+  JoinedStreams joined;
+  driver.launches_left = 0;
+  const Status refused = joined.executor().run({}, {}, stream('a'));
+  REQUIRE(!refused.ok());
+  CHECK(refused.error().code() == ErrorCode::cuda);
+  CHECK(has(refused.error().to_string(), "launching stream of"));
+  driver.launches_left = 1;
+  joined.reduce(stream('a'));
+}
+
+TEST_CASE("a kernel that cannot be loaded is named, and nothing is enqueued", "[req:5.6]") {
+  JoinedStreams joined;
+  constexpr kernels::KernelLoader kBroken{
+      .load = [](const void*) -> int { return 98; },
+      .find = [](CUfunction*, const void*) -> int { return 98; }};
+  {
+    const kernels::ScopedKernelLoader broken(kBroken);
+    const Status refused = joined.executor().run({}, {}, stream('a'));
+    REQUIRE(!refused.ok());
+    CHECK(has(refused.error().to_string(), "loading stream of"));
+    CHECK(!joined.exchange(stream('a'), 1).ok());
+    CHECK(driver.calls.empty());
+  }
+  joined.reduce(stream('a'));
+}
+
+TEST_CASE("a plain call, made again, allocates nothing", "[req:5.6]") {
+  JoinedStreams joined;
+  const CudaTable idle = idle_table();
+  const ScopedCudaTable scoped(idle);
+  const kernels::Plan plan;
+  const kernels::AllReduceArguments arguments;
+  comm::ExchangeCall exchange;
+  exchange.launches.add({});
+  exchange.stream = stream('a');
+  Status done;
+  const auto call_all = [&] {
+    done = joined.executor().run(plan, arguments, stream('a'));
+    if (done.ok()) done = joined.executor().run(plan, arguments, stream('b'));
+    if (done.ok()) done = joined.executor().run_exchange(exchange);
+  };
+  call_all();
+  REQUIRE(done.ok());
+  CHECK(!with_failure(0, call_all, Whose::callers));
+  CHECK(done.ok());
+}
+
+}  // namespace oriel::test

@@ -1,0 +1,149 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <iterator>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "nccl.h"
+
+#include "kernels/cuda/loaded_kernels.hpp"
+#include "support/cuda/model_gpu.hpp"
+#include "support/cuda/noted_calls.hpp"
+#include "support/failing_memory.hpp"
+#include "support/ranks.hpp"
+
+/// What the host does for the calls of a GPU rank, from NCCL's interface down to the driver, on a
+/// model of the driver whose launches run nothing.
+namespace oriel::test {
+namespace {
+
+constexpr kernels::KernelLoader kKernelsByName{
+    .load = [](const void*) -> int { return 0; },
+    .find = [](CUfunction* function, const void* kernel) -> int {
+      *function = reinterpret_cast<CUfunction>(const_cast<void*>(kernel));
+      return 0;
+    }};
+
+using Names = std::vector<std::string>;
+
+const Names kOneLaunch{"stream_get_capture_info", "stream_get_id", "launch_kernel_ex",
+                       "event_record"};
+
+/// The communicator of one rank on the model, and a stream.
+struct GpuRank {
+  explicit GpuRank(Players& players) : comm(players.init()[0]) {
+    require(cuda().stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS, "a stream");
+  }
+  void end() const {
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+    require(cuda().stream_destroy(stream) == CUDA_SUCCESS, "the stream");
+  }
+  ncclComm_t comm;
+  cudaStream_t stream = nullptr;
+};
+
+struct GpuCall {
+  const char* name;
+  ncclResult_t (*make)(const GpuRank& rank, float* data);
+};
+
+constexpr GpuCall kGpuCalls[] = {
+    {"an all-reduce",
+     [](const GpuRank& rank, float* data) {
+       return ncclAllReduce(data, data, 2, ncclFloat, ncclSum, rank.comm, rank.stream);
+     }},
+    {"a reduce-scatter",
+     [](const GpuRank& rank, float* data) {
+       return ncclReduceScatter(data, data, 2, ncclFloat, ncclSum, rank.comm, rank.stream);
+     }},
+    {"an all-gather",
+     [](const GpuRank& rank, float* data) {
+       return ncclAllGather(data, data + 8, 2, ncclFloat, rank.comm, rank.stream);
+     }},
+    {"a broadcast",
+     [](const GpuRank& rank, float* data) {
+       return ncclBroadcast(data, data + 8, 2, ncclFloat, 0, rank.comm, rank.stream);
+     }},
+    {"a send and a receive",
+     [](const GpuRank& rank, float* data) {
+       const ncclResult_t started = ncclGroupStart();
+       const ncclResult_t sent = ncclSend(data, 2, ncclFloat, 0, rank.comm, rank.stream);
+       const ncclResult_t received = ncclRecv(data + 8, 2, ncclFloat, 0, rank.comm, rank.stream);
+       const ncclResult_t ended = ncclGroupEnd();
+       return started + sent + received == ncclSuccess ? ended : ncclInternalError;
+     }},
+};
+
+void require_names(const Names& names, const Names& expected, const std::string& what) {
+  std::string all = what + ":";
+  for (const std::string& name : names) all += " " + name;
+  require(names == expected, all);
+}
+
+/// Makes each call twice, and then once more as `check(call, name)` says.
+template <class Check>
+void check_calls(const GpuRank& rank, float* data, const Check& check) {
+  for (const GpuCall& one : kGpuCalls) {
+    const auto call = [&] { require(one.make(rank, data), one.name); };
+    call();
+    check(call, std::string(one.name));
+  }
+}
+
+/// Plays a rank on the model.
+template <class Body>
+void play_on_model(const Body& body) {
+  const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_SCRATCH_SIZE", "1M"}});
+  check_all_ok(play(Cast::processes, 1, [&](Players& players) {
+    FakeCuda& model = model_with_current_device(FakeCuda::Options{}, 0);
+    const kernels::ScopedKernelLoader loader(kKernelsByName);
+    const Buffer buffer(4096);
+    const GpuRank rank(players);
+    body(model, rank, reinterpret_cast<float*>(buffer.at()));
+    rank.end();
+    for (const std::string& violation : model.violations()) require(false, violation);
+  }));
+}
+
+}  // namespace
+
+TEST_CASE("a call of a GPU rank, made again on its stream, takes four driver calls", "[req:5.6]") {
+  play_on_model([](FakeCuda& model, const GpuRank& rank, float* data) {
+    NotedCalls noted;
+    check_calls(rank, data, [&](const auto& call, const std::string& what) {
+      const int before = model.launches();
+      require_names(noted.names_of(call), kOneLaunch, what);
+      require(model.launches() == before + 1, what + " is not one launch");
+    });
+  });
+}
+
+TEST_CASE("a call of a GPU rank, made again, allocates nothing", "[req:5.6]") {
+  play_on_model([](FakeCuda&, const GpuRank& rank, float* data) {
+    check_calls(rank, data, [&](const auto& call, const std::string& what) {
+      require(!with_failure(0, call, Whose::callers), what + " allocates");
+    });
+  });
+}
+
+TEST_CASE(
+    "a call of a GPU rank breaks no capture of another thread, also from a thread without a "
+    "context",
+    "[req:5.6][D2]") {
+  play_on_model([](FakeCuda& model, const GpuRank& rank, float* data) {
+    const auto call = [&] {
+      for (const GpuCall& one : kGpuCalls) require(one.make(rank, data), one.name);
+    };
+    model.begin_foreign_capture();
+    call();
+    std::jthread(call).join();
+    const int launched = model.launches();
+    require(launched == 2 * static_cast<int>(std::size(kGpuCalls)), "launches");
+    model.end_foreign_capture();
+  });
+}
+
+}  // namespace oriel::test
