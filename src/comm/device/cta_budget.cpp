@@ -3,6 +3,7 @@
 #include "comm/device/cta_budget.hpp"
 
 #include <algorithm>
+#include <chrono>
 
 #include "kernels/plan/layout.hpp"
 
@@ -52,12 +53,15 @@ void CtaBudget::join(const MemberRef& member) {
   const std::lock_guard lock(mutex_);
   members_.push_back(member);
   most_sharers_ = std::max(most_sharers_, member->facts().sharers.all);
-  if (member->facts().sharers.in_process > 1) by_thread_.store(true, std::memory_order_relaxed);
+  if (member->facts().sharers.in_process <= 1) return;
+  by_thread_.store(true, std::memory_order_relaxed);
+  for (const MemberRef& each : members_) each->is_free_.store(false);
 }
 
 void CtaBudget::leave(const MemberRef& member) {
   const std::lock_guard lock(mutex_);
   std::erase(members_, member);
+  member->is_free_.store(false);
   most_sharers_ = 1;
   for (const MemberRef& each : members_) {
     most_sharers_ = std::max(most_sharers_, each->facts().sharers.all);
@@ -95,6 +99,12 @@ std::shared_ptr<CtaBudget::Chain> CtaBudget::chain_of_thread() {
 
 CtaBudget::Turn CtaBudget::begin(const MemberRef& member) {
   Turn turn;
+  // In the order of one sequence, as in end_free_launches(): either this thread sees there that the
+  // member is no longer free, or the other one sees that it launches.
+  member->is_launching_.store(true);
+  turn.quick_.reset(member.get());
+  if (member->is_free_.load()) return turn;
+  turn.quick_.reset();
   turn.chain_ = chain_of_thread();
   Chain& chain = *turn.chain_;
   turn.free_ = std::shared_lock(chain.order);
@@ -104,9 +114,26 @@ CtaBudget::Turn CtaBudget::begin(const MemberRef& member) {
   }
   turn.free_.unlock();
   turn.alone_ = std::unique_lock(chain.order);
+  end_free_launches(chain);
   const std::lock_guard lock(mutex_);
   turn.waits_ = enqueue(chain, member);
   return turn;
+}
+
+void CtaBudget::end_free_launches(Chain& chain) {
+  if (&chain != common_.get()) return;  // those of threads are never without a lock
+  std::vector<MemberRef> members;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Entry& entry : chain.running) {
+      members.insert(members.end(), entry.members.begin(), entry.members.end());
+    }
+    for (const MemberRef& each : members) each->is_free_.store(false);
+  }
+  for (const MemberRef& each : members) {
+    // As long as the queue of a stream is full.
+    while (each->is_launching_.load()) std::this_thread::sleep_for(std::chrono::microseconds(10));
+  }
 }
 
 bool CtaBudget::fits(const Chain& chain, int weight) const {
@@ -115,6 +142,13 @@ bool CtaBudget::fits(const Chain& chain, int weight) const {
 }
 
 bool CtaBudget::admit(Chain& chain, const MemberRef& member) const {
+  if (!find_room(chain, member)) return false;
+  const bool is_common = &chain == common_.get() && !by_thread_.load(std::memory_order_relaxed);
+  if (is_common) member->is_free_.store(true);
+  return true;
+}
+
+bool CtaBudget::find_room(Chain& chain, const MemberRef& member) const {
   if (chain.is_chained) return false;
   const std::uint64_t communicator = member->facts().communicator;
   for (Entry& entry : chain.running) {

@@ -60,7 +60,12 @@ class CtaBudget {
     const Facts& facts() const { return facts_; }
 
    private:
+    friend class CtaBudget;
     Facts facts_;
+    // Of `common_`: set while the member runs there and nobody is chained. Cleared before that
+    // ends.
+    mutable std::atomic<bool> is_free_{false};
+    mutable std::atomic<bool> is_launching_{false};  // by leave of is_free_, or about to ask for it
   };
   using MemberRef = std::shared_ptr<const Member>;
 
@@ -85,7 +90,13 @@ class CtaBudget {
 
    private:
     friend class CtaBudget;
-    std::shared_ptr<Chain> chain_;  // outlives the locks
+    struct EndFree {
+      void operator()(const Member* member) const {
+        member->is_launching_.store(false, std::memory_order_release);
+      }
+    };
+    std::unique_ptr<const Member, EndFree> quick_;  // a launch that needs no lock
+    std::shared_ptr<Chain> chain_;                  // outlives the locks
     std::shared_lock<std::shared_mutex> free_;
     std::unique_lock<std::shared_mutex> alone_;
     std::vector<MemberRef> waits_;
@@ -96,7 +107,9 @@ class CtaBudget {
   void join(const MemberRef& member);
   /// Forgets a member, whose launches have ended.
   void leave(const MemberRef& member);
-  /// Begins a launch. Waits for launches of other threads only where the GPU is full.
+  /// Begins a launch, of which a member has one at a time. Waits for launches of other threads only
+  /// where the GPU is full. Takes no lock for a member that has launched since somebody was chained
+  /// last, unless threads have chains.
   Turn begin(const MemberRef& member);
   /// Returns the most ranks that share the GPU, as its live communicators know.
   int most_sharers() const;
@@ -105,6 +118,10 @@ class CtaBudget {
   std::shared_ptr<Chain> chain_of_thread();
   /// Returns whether the launch is free.
   bool admit(Chain& chain, const MemberRef& member) const;
+  bool find_room(Chain& chain, const MemberRef& member) const;
+  /// Has members of `chain` ask for locks again, and waits until none launches without them. The
+  /// chain's order is held alone.
+  void end_free_launches(Chain& chain);
   /// Returns what the launch has to wait for. Nobody else launches in the chain.
   std::vector<MemberRef> enqueue(Chain& chain, const MemberRef& member) const;
   bool fits(const Chain& chain, int weight) const;

@@ -7,12 +7,14 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <random>
 #include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
 
 #include "support/on_threads.hpp"
+#include "support/sanitized.hpp"
 
 namespace oriel::comm {
 namespace {
@@ -25,9 +27,12 @@ class Call final : public CtaBudget::Member {
       : Member({communicator, ctas, sharers}) {}
   bool has_ended() const override {
     ++asked;
+    if (under_way) ++too_early;
     return ended;
   }
   mutable std::atomic<int> asked = 0;
+  mutable std::atomic<int> too_early = 0;  ///< asked before the launch had been recorded
+  std::atomic<bool> under_way = false;
   std::atomic<bool> ended = false;
 };
 using CallRef = std::shared_ptr<Call>;
@@ -58,6 +63,47 @@ class Budget {
 };
 
 using Calls = std::vector<CallRef>;
+
+/// The rules of one chain, for one thread: which calls a launch waits for.
+class ChainRules {
+ public:
+  explicit ChainRules(int resident) : resident_(resident) {}
+  Calls launch(const CallRef& call) {
+    if (!is_chained_ && fits(call)) return {};
+    if (is_chained_ && running_.back() == call) return {};
+    if (is_chained_ && !running_.back()->ended) {
+      running_ = {running_.back()};
+    } else {
+      std::erase_if(running_, [](const CallRef& each) { return each->ended.load(); });
+      is_chained_ = is_chained_ && !running_.empty();
+      if (!is_chained_ && fits(call)) return {};
+    }
+    Calls waits = running_;
+    running_.push_back(call);
+    is_chained_ = true;
+    return waits;
+  }
+  void leave(const CallRef& call) {
+    std::erase(running_, call);
+    if (running_.empty()) is_chained_ = false;
+  }
+
+ private:
+  static int weight(const CallRef& call) { return 2 * (call->facts().ctas + 1); }
+  bool fits(const CallRef& call) {
+    int sum = weight(call);
+    for (const CallRef& each : running_) {
+      if (each == call) return true;
+      sum += weight(each);
+    }
+    if (!running_.empty() && sum > resident_) return false;
+    running_.push_back(call);
+    return true;
+  }
+  int resident_;
+  bool is_chained_ = false;
+  Calls running_;
+};
 
 topo::RankInfo gpu(std::uint64_t process, std::uint8_t device, std::uint16_t resident = 132) {
   topo::RankInfo info;
@@ -187,6 +233,83 @@ TEST_CASE("a launch beyond the budget waits for launches that other threads make
   CHECK(budget.launch(b) == Calls{a});
   CHECK(is_recorded);
   first.get();
+}
+
+TEST_CASE("launches of random communicators wait for those that the rules of one chain name",
+          "[req:5.5][req:5.6][D1]") {
+  const auto seed = std::random_device{}();
+  INFO("seed " << seed);
+  std::mt19937 random(seed);
+  const auto draw = [&](std::size_t below) {
+    return std::uniform_int_distribution<std::size_t>(0, below - 1)(random);
+  };
+  for (int round = 0; round < test::repeats(200); ++round) {
+    Budget budget(132);
+    ChainRules rules(132);
+    Calls calls;
+    std::uint64_t next = 0;
+    for (int step = 0; step < 200; ++step) {
+      const std::size_t action = draw(20);
+      if (calls.empty() || (action == 0 && calls.size() < 8)) {
+        calls.push_back(budget.add(++next, 1 + static_cast<int>(draw(50))));
+        continue;
+      }
+      const CallRef call = calls[draw(calls.size())];
+      if (action == 1) {
+        (*budget).leave(call);
+        rules.leave(call);
+        std::erase(calls, call);
+      } else if (action < 8) {
+        call->ended = true;
+      } else {
+        const Calls expected = rules.launch(call);
+        REQUIRE(budget.launch(call) == expected);
+      }
+    }
+  }
+}
+
+TEST_CASE("launches of threads that wait for others find these recorded, and none beside them",
+          "[req:5.5][req:5.6][D1]") {
+  CtaBudget budget(132);
+  Calls calls;
+  // Two of them fit, or three of the last ones.
+  for (const int ctas : {32, 32, 20, 20}) {
+    calls.push_back(std::make_shared<Call>(calls.size() + 1, ctas));
+    budget.join(calls.back());
+  }
+  std::atomic<int> live = 0;
+  std::atomic<int> waited = 0;
+  const auto launch = [&](const CallRef& call) {
+    const CtaBudget::Turn turn = budget.begin(call);
+    call->under_way = true;
+    call->ended = false;
+    bool is_right = ++live == 1 || turn.waits().empty();
+    for (const auto& other : turn.waits()) {
+      const bool is_own = other == call;  // whose last launch may be in the chain
+      is_right = is_right && (is_own || !static_cast<const Call&>(*other).under_way);
+      ++waited;
+    }
+    std::this_thread::yield();
+    is_right = is_right && (turn.waits().empty() || live == 1);
+    --live;
+    call->under_way = false;
+    return is_right;
+  };
+  const int right = test::on_threads(static_cast<int>(calls.size()), [&](int thread) {
+    const CallRef& call = calls[static_cast<std::size_t>(thread)];
+    bool is_right = true;
+    for (int i = 0; i < test::repeats(5000); ++i) {
+      is_right = launch(call) && is_right;
+      if (i % 3 != 0) call->ended = true;
+      if (i % 64 == 0) std::this_thread::sleep_for(100us);  // the others are alone for a while
+    }
+    call->ended = true;
+    return is_right;
+  });
+  CHECK(right == static_cast<int>(calls.size()));
+  for (const CallRef& call : calls) CHECK(call->too_early == 0);
+  CHECK(waited > 0);
 }
 
 }  // namespace oriel::comm
