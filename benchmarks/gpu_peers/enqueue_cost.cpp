@@ -1,0 +1,193 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include <cuda_runtime_api.h>
+
+#include "nccl.h"
+
+#include "base/cuda_table.hpp"
+#include "gpu_peers/empty_kernel.hpp"
+#include "support/bench.hpp"
+#include "support/cuda/noted_calls.hpp"
+
+/// What the host does for an all-reduce of 8 B on a GPU, beside a bare launch of an empty kernel
+/// through the same driver call. Communicators have one rank, so that none waits for another.
+namespace oriel::bench {
+namespace {
+
+constexpr int kCallsOfRound = 64;  // fewer than the queue of a stream holds
+constexpr std::size_t kWindowBytes = 4096;
+
+[[noreturn]] void fail(const char* what, const char* why) {
+  std::fprintf(stderr, "enqueue_cost: %s: %s\n", what, why);
+  std::exit(1);
+}
+void require(ncclResult_t result, const char* what) {
+  if (result != ncclSuccess) fail(what, ncclGetLastError(nullptr));
+}
+void require(cudaError_t status, const char* what) {
+  if (status != cudaSuccess) fail(what, cudaGetErrorString(status));
+}
+
+/// Communicators of one rank, of which the last has windows.
+class Communicators {
+ public:
+  Communicators(std::int64_t communicators, std::int64_t windows) {
+    constexpr int kGpu = 0;
+    comms_.resize(static_cast<std::size_t>(communicators));
+    for (ncclComm_t& comm : comms_) require(ncclCommInitAll(&comm, 1, &kGpu), "ncclCommInitAll");
+    const auto count = static_cast<std::size_t>(windows);
+    require(ncclMemAlloc(&memory_, count * kWindowBytes), "ncclMemAlloc");
+    windows_.resize(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      require(ncclCommWindowRegister(comms_.back(), at(i), kWindowBytes, &windows_[i],
+                                     NCCL_WIN_COLL_SYMMETRIC),
+              "ncclCommWindowRegister");
+    }
+  }
+  ~Communicators() {
+    for (ncclWindow_t window : windows_) {
+      static_cast<void>(ncclCommWindowDeregister(comms_.back(), window));
+    }
+    for (ncclComm_t comm : comms_) static_cast<void>(ncclCommDestroy(comm));
+    static_cast<void>(ncclMemFree(memory_));
+  }
+  Communicators(const Communicators&) = delete;
+  Communicators& operator=(const Communicators&) = delete;
+
+  /// Makes a call in the middle one of the windows.
+  void reduce(cudaStream_t stream) const {
+    void* const data = at(windows_.size() / 2);
+    require(ncclAllReduce(data, data, 2, ncclFloat, ncclSum, comms_.back(), stream),
+            "ncclAllReduce");
+  }
+
+ private:
+  void* at(std::size_t window) const {
+    return static_cast<std::byte*>(memory_) + window * kWindowBytes;
+  }
+  std::vector<ncclComm_t> comms_;
+  void* memory_ = nullptr;
+  std::vector<ncclWindow_t> windows_;
+};
+
+/// The floor: a launch with the attribute that calls have too.
+class BareLaunch {
+ public:
+  BareLaunch() {
+    cudaFunction_t function = nullptr;
+    require(cudaGetFuncBySymbol(&function, empty_kernel()), "cudaGetFuncBySymbol");
+    function_ = function;
+  }
+  void launch(cudaStream_t stream) const {
+    CUlaunchAttribute attribute{};
+    attribute.id = CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION;
+    attribute.value.programmaticStreamSerializationAllowed = 1;
+    CUlaunchConfig config{};
+    config.gridDimX = config.gridDimY = config.gridDimZ = 1;
+    config.blockDimX = 32;
+    config.blockDimY = config.blockDimZ = 1;
+    config.hStream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    if (cuda().launch_kernel_ex(&config, function_, nullptr, nullptr) != CUDA_SUCCESS) {
+      fail("a bare launch", "the driver refuses it");
+    }
+  }
+
+ private:
+  CUfunction function_ = nullptr;
+};
+
+/// Returns the time of one call, in us, among those of a round.
+template <class Call>
+double time_round(cudaStream_t stream, const Call& call) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  for (int i = 0; i < kCallsOfRound; ++i) call();
+  const std::chrono::duration<double, std::micro> spent = Clock::now() - begin;
+  require(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  return spent.count() / kCallsOfRound;
+}
+
+double median_of(std::vector<double> samples) {
+  const auto middle = samples.begin() + static_cast<std::ptrdiff_t>(samples.size() / 2);
+  std::nth_element(samples.begin(), middle, samples.end());
+  return *middle;
+}
+
+struct Case {
+  std::int64_t windows;
+  std::int64_t communicators;
+};
+
+void measure(Bench& bench, const Case& one, std::int64_t rounds, cudaStream_t stream) {
+  const Communicators comms(one.communicators, one.windows);
+  const BareLaunch bare;
+  const auto reduce = [&] { comms.reduce(stream); };
+  const auto launch = [&] { bare.launch(stream); };
+  std::vector<double> calls;
+  std::vector<double> floor;
+  constexpr std::int64_t kWarmUp = 20;
+  for (std::int64_t i = -kWarmUp; i < rounds; ++i) {  // in turn: the clock of a processor drifts
+    const double bare_us = time_round(stream, launch);
+    const double call_us = time_round(stream, reduce);
+    if (i < 0) continue;
+    floor.push_back(bare_us);
+    calls.push_back(call_us);
+  }
+  const std::vector<std::string> names = test::NotedCalls().names_of(reduce);
+  require(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  const double bare_us = median_of(floor);
+  const double call_us = median_of(calls);
+  bench.result("all-reduce of 8 B",
+               Fields().add("windows", one.windows).add("communicators", one.communicators), "us",
+               call_us,
+               Fields()
+                   .add("bare_launch", bare_us)
+                   .add("above_bare_launch", call_us - bare_us)
+                   .add("driver_calls", names.size()));
+}
+
+int run(int argc, char** argv) {
+  Bench bench("enqueue_cost",
+              "Measures how long the host takes to enqueue an all-reduce of 8 B on a GPU, beside a "
+              "bare launch of an empty kernel, with few and many windows and communicators.\n"
+              "Exit status: 0, 77 without a GPU.");
+  std::int64_t rounds = 400;
+  std::int64_t windows = 10'000;
+  std::int64_t communicators = 64;
+  bench.flag("--rounds", rounds, 1, 1'000'000, "rounds of 64 calls");
+  bench.flag("--windows", windows, 1, 100'000, "the many windows");
+  bench.flag("--communicators", communicators, 1, 1024, "the many communicators");
+  if (const auto status = bench.parse(argc, argv)) return *status;
+  int gpus = 0;
+  if (cudaGetDeviceCount(&gpus) != cudaSuccess || gpus == 0) {
+    std::puts("skipped: needs a GPU");
+    return 77;
+  }
+  ::setenv("ORIEL_BACKEND", "cuda", 1);
+  require(cudaSetDevice(0), "cudaSetDevice");
+  cudaStream_t stream = nullptr;
+  require(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate");
+  for (const Case& one : {Case{1, 1}, Case{windows, 1}, Case{1, communicators}}) {
+    measure(bench, one, rounds, stream);
+  }
+  require(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  return 0;
+}
+
+}  // namespace
+}  // namespace oriel::bench
+
+int main(int argc, char** argv) {
+  return oriel::bench::run(argc, argv);
+}
