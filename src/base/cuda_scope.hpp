@@ -87,17 +87,17 @@ class CudaScope {
   bool pushed_ = true;
 };
 
-/// The driver calls of one launch on a stream. They go without CudaScope, which takes four calls,
-/// where the driver finds the context by what it is handed:
+/// The driver calls of one launch on a stream. Enters a CudaScope, which takes four driver calls,
+/// only where a call needs one:
 /// - cuStreamGetCaptureInfo, cuStreamGetId, cuStreamWaitEvent, cuEventRecord and cuLaunchKernelEx
-///   take it from the stream. The handles of default streams stand for a stream of the current
-///   context instead, so a scope is entered for them at once.
-/// - None of these is potentially unsafe in the sense of cuThreadExchangeStreamCaptureMode, which
-///   forbids during global captures what a stream cannot order, such as cuMemAlloc: they enqueue on
-///   the stream, or ask about it. A launch would be unsafe where it loads its kernel, which has
-///   been loaded before (kernels::LoadedKernels).
-/// - NVIDIA does not say which calls want any context to be current. What a driver refuses for the
-///   lack of one has had no effect outside captures, and is repeated inside a scope.
+///   take the context from the stream. A default stream is one of the current context, so its scope
+///   is entered at once.
+/// - These calls enqueue on the stream or ask about it. None is potentially unsafe in the sense of
+///   cuThreadExchangeStreamCaptureMode: unsafe is what a stream does not order, such as cuMemAlloc.
+///   A launch would be unsafe if it loaded its kernel; kernels::LoadedKernels has loaded it.
+/// - NVIDIA does not document whether these calls need a current context. A call that is refused
+/// for
+///   the lack of one has had no effect outside captures, and is repeated inside a scope.
 /// Must not cross threads.
 class StreamScope {
  public:
@@ -122,7 +122,8 @@ class StreamScope {
     if (!may_lack_context || scope_ || !enter_scope().ok()) return status;
     return call();
   }
-  /// Makes the context current where it is not: a call that is refused may end a capture.
+  /// Makes the context current if another one is. For captures, which a refused call may
+  /// invalidate.
   Status make_current() {
     if (scope_) return {};
     CUcontext current = nullptr;

@@ -99,8 +99,8 @@ std::shared_ptr<CtaBudget::Chain> CtaBudget::chain_of_thread() {
 
 CtaBudget::Turn CtaBudget::begin(const MemberRef& member) {
   Turn turn;
-  // In the order of one sequence, as in end_free_launches(): either this thread sees there that the
-  // member is no longer free, or the other one sees that it launches.
+  // Sequentially consistent, as in end_free_launches(): either this thread sees that the member is
+  // no longer free, or the other thread sees that it launches.
   member->is_launching_.store(true);
   turn.quick_.reset(member.get());
   if (member->is_free_.load()) return turn;
@@ -121,7 +121,7 @@ CtaBudget::Turn CtaBudget::begin(const MemberRef& member) {
 }
 
 void CtaBudget::end_free_launches(Chain& chain) {
-  if (&chain != common_.get()) return;  // those of threads are never without a lock
+  if (&chain != common_.get()) return;  // members of other chains always take locks
   std::vector<MemberRef> members;
   {
     const std::lock_guard lock(mutex_);
@@ -131,7 +131,7 @@ void CtaBudget::end_free_launches(Chain& chain) {
     for (const MemberRef& each : members) each->is_free_.store(false);
   }
   for (const MemberRef& each : members) {
-    // As long as the queue of a stream is full.
+    // May take long: a launch blocks while the queue of its stream is full.
     while (each->is_launching_.load()) std::this_thread::sleep_for(std::chrono::microseconds(10));
   }
 }

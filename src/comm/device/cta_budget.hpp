@@ -62,10 +62,9 @@ class CtaBudget {
    private:
     friend class CtaBudget;
     Facts facts_;
-    // Of `common_`: set while the member runs there and nobody is chained. Cleared before that
-    // ends.
+    // Set while the member is among the running ones of `common_` and nobody is chained there.
     mutable std::atomic<bool> is_free_{false};
-    mutable std::atomic<bool> is_launching_{false};  // by leave of is_free_, or about to ask for it
+    mutable std::atomic<bool> is_launching_{false};  // without a lock, or about to read is_free_
   };
   using MemberRef = std::shared_ptr<const Member>;
 
@@ -107,9 +106,9 @@ class CtaBudget {
   void join(const MemberRef& member);
   /// Forgets a member, whose launches have ended.
   void leave(const MemberRef& member);
-  /// Begins a launch, of which a member has one at a time. Waits for launches of other threads only
-  /// where the GPU is full. Takes no lock for a member that has launched since somebody was chained
-  /// last, unless threads have chains.
+  /// Begins a launch; a member has one at a time. Waits for launches of other threads only where
+  /// the GPU is full. Takes no lock if the member's last launch was free and nobody has been
+  /// chained since, unless threads have chains.
   Turn begin(const MemberRef& member);
   /// Returns the most ranks that share the GPU, as its live communicators know.
   int most_sharers() const;
@@ -119,8 +118,8 @@ class CtaBudget {
   /// Returns whether the launch is free.
   bool admit(Chain& chain, const MemberRef& member) const;
   bool find_room(Chain& chain, const MemberRef& member) const;
-  /// Has members of `chain` ask for locks again, and waits until none launches without them. The
-  /// chain's order is held alone.
+  /// Makes the members of `chain` take locks again, and waits until none launches without. Needs
+  /// the chain's order alone.
   void end_free_launches(Chain& chain);
   /// Returns what the launch has to wait for. Nobody else launches in the chain.
   std::vector<MemberRef> enqueue(Chain& chain, const MemberRef& member) const;

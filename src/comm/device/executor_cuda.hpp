@@ -19,9 +19,9 @@ namespace oriel::comm {
 /// Launches outside captures keep to the budget of CTAs of the GPU (cta_budget.hpp). Captured calls
 /// are not counted. Thread-safe.
 ///
-/// A plain call on the last stream, while the GPU is not full, takes four driver calls: whether the
-/// stream is captured, its number, the launch, and the record of its end. Neither of the first two
-/// can be left out, for a handle may come again once its stream has been destroyed.
+/// A plain call on the last stream takes four driver calls while the GPU is not full: whether the
+/// stream is captured, its number, the launch, and the record of its end. The first two cannot be
+/// left out: CUDA may give the handle of a destroyed stream to a new one.
 class CudaExecutor final : public Executor {
  public:
   /// What the communicators of a GPU share. All of it must outlive the executor.

@@ -70,8 +70,7 @@ class LaunchOrder {
     Capture* capture = nullptr;
   };
   /// Has the stream of `on` wait for the launch before this one. The place is valid until the next
-  /// begin(). A plain call behind the last one takes two driver calls, and one in end(); a captured
-  /// call behind the last one of its capture two, and three in end().
+  /// begin().
   Result<Place> begin(StreamScope& on);
   /// Notes that a launch has been enqueued, also after a failure: a part of the call may run.
   Status end(StreamScope& on, const Place& place);
