@@ -95,9 +95,8 @@ class CudaScope {
 /// - These calls enqueue on the stream or ask about it. None is potentially unsafe in the sense of
 ///   cuThreadExchangeStreamCaptureMode: unsafe is what a stream does not order, such as cuMemAlloc.
 ///   A launch would be unsafe if it loaded its kernel; kernels::LoadedKernels has loaded it.
-/// - NVIDIA does not document whether these calls need a current context. A call that is refused
-/// for
-///   the lack of one has had no effect outside captures, and is repeated inside a scope.
+/// - NVIDIA does not document whether these calls need a current context. A call that lacks one is
+///   refused, which has no effect outside captures, and is repeated inside a scope.
 /// Must not cross threads.
 class StreamScope {
  public:
