@@ -28,6 +28,9 @@ enum class NicKind : std::uint8_t { soft, mlx5 };
 enum class DoorbellChoice : std::uint8_t { automatic, gpu, cpu };
 /// Whether launches of graphs are ordered; automatic leaves it to a communicator's configuration.
 enum class GraphMixing : std::uint8_t { automatic, off, on };
+/// Whether collectives of GPUs spare multiprocessors; automatic leaves it to a communicator's
+/// configuration. Only `zero`, copy engines instead of kernels, has an effect.
+enum class CtaPolicy : std::uint8_t { automatic, standard, efficiency, zero };
 /// How much the log says; each level includes those before it.
 enum class LogLevel : std::uint8_t { none, alert, version, warn, info, trace };
 
@@ -36,6 +39,7 @@ struct LaunchSettings {
   std::int64_t ctas = 0;      ///< 0: the table chooses
   std::int64_t max_ctas = 0;  ///< 0: the library chooses
   GraphMixing graph_mixing = GraphMixing::automatic;
+  CtaPolicy cta_policy = CtaPolicy::automatic;
 };
 
 /// What a user can set through the environment. The initialisers are the defaults; one table in

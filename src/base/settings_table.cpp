@@ -38,6 +38,21 @@ constexpr std::array kDoorbells = {word("auto", DoorbellChoice::automatic),
                                    word("cpu", DoorbellChoice::cpu)};
 constexpr std::array kGraphMixings = {word("auto", GraphMixing::automatic),
                                       word("0", GraphMixing::off), word("1", GraphMixing::on)};
+// The numbers are those of NCCL_CTA_POLICY_*, which may be combined; zero wins over efficiency.
+constexpr std::array kCtaPolicies = {word("auto", CtaPolicy::automatic),
+                                     word("default", CtaPolicy::standard),
+                                     word("0", CtaPolicy::standard),
+                                     word("efficiency", CtaPolicy::efficiency),
+                                     word("1", CtaPolicy::efficiency),
+                                     word("zero", CtaPolicy::zero),
+                                     word("2", CtaPolicy::zero),
+                                     word("3", CtaPolicy::zero),
+                                     word("efficiency|zero", CtaPolicy::zero),
+                                     word("zero|efficiency", CtaPolicy::zero),
+                                     word("default|zero", CtaPolicy::zero),
+                                     word("zero|default", CtaPolicy::zero),
+                                     word("default|efficiency", CtaPolicy::efficiency),
+                                     word("efficiency|default", CtaPolicy::efficiency)};
 // NCCL has a level between info and trace, "abort"; it is read so that its users are not refused.
 constexpr std::array kLogLevels = {
     word("none", LogLevel::none),       word("alert", LogLevel::alert),
@@ -202,6 +217,12 @@ const std::array kRows = {
         "launches, also beside plain calls. 1 adds a wait and a record of an event to each graph; "
         "0 leaves the order to the user; auto is 0 for communicators whose graphUsageMode is 0 or "
         "1, else 1.",
+        kTuning},
+    Row{"ORIEL_CTA_POLICY", "NCCL_CTA_POLICY", choice<&Settings::cta_policy>(kCtaPolicies),
+        "zero has copy engines carry out all-gathers, all-to-alls, gathers and scatters of GPUs of "
+        "one node, where blocks are long, buffers lie in symmetric windows, and all ranks ask for "
+        "it (docs/collectives.md); multiprocessors stay free. efficiency is accepted and changes "
+        "nothing; auto leaves it to CTAPolicy of a communicator's configuration.",
         kTuning},
     Row{"ORIEL_LOG", "NCCL_DEBUG", choice<&Settings::log_level>(kLogLevels),
         "What the library prints. The default, alert, is what a user must know without asking: a "

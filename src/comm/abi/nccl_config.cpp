@@ -43,6 +43,7 @@ constexpr Field kMinCtas{"minCTAs", offsetof(ncclConfig_t, minCTAs), NCCL_VERSIO
 constexpr Field kMaxCtas{"maxCTAs", offsetof(ncclConfig_t, maxCTAs), NCCL_VERSION(2, 17, 0)};
 constexpr Field kNetName{"netName", offsetof(ncclConfig_t, netName), NCCL_VERSION(2, 17, 0)};
 constexpr Field kCommName{"commName", offsetof(ncclConfig_t, commName), NCCL_VERSION(2, 27, 0)};
+constexpr Field kCtaPolicy{"CTAPolicy", offsetof(ncclConfig_t, CTAPolicy), NCCL_VERSION(2, 27, 0)};
 constexpr Field kGraphUsageMode{"graphUsageMode", 80, NCCL_VERSION(2, 29, 0)};
 constexpr Field kGraphStreamOrdering{"graphStreamOrdering", 92, NCCL_VERSION(2, 30, 5)};
 
@@ -56,8 +57,6 @@ constexpr Hint kHints[] = {
      "messages between hosts carry no traffic class"},
     {{"collnetEnable", offsetof(ncclConfig_t, collnetEnable), NCCL_VERSION(2, 27, 0)},
      "switches do not reduce here"},
-    {{"CTAPolicy", offsetof(ncclConfig_t, CTAPolicy), NCCL_VERSION(2, 27, 0)},
-     "the measured table decides the number of CTAs"},
     {{"shrinkShare", offsetof(ncclConfig_t, shrinkShare), NCCL_VERSION(2, 27, 0)},
      "each communicator has resources of its own"},
     {{"nvlsCTAs", offsetof(ncclConfig_t, nvlsCTAs), NCCL_VERSION(2, 27, 0)},
@@ -149,6 +148,19 @@ int read_mode(const ConfigBytes& config, const Field& field, int most, int fallb
   return fallback;
 }
 
+/// Returns whether copy engines are wanted. NCCL_CTA_POLICY_EFFICIENCY is a hint that changes
+/// nothing.
+bool read_cta_policy(const ConfigBytes& config, const Log& log) {
+  constexpr int kAll = NCCL_CTA_POLICY_EFFICIENCY | NCCL_CTA_POLICY_ZERO;
+  const int policy = read_mode(config, kCtaPolicy, kAll, NCCL_CTA_POLICY_DEFAULT, log);
+  if (policy == NCCL_CTA_POLICY_EFFICIENCY) {
+    log.info(
+        "ncclConfig_t::CTAPolicy is {}: ignored, the measured table decides the number of CTAs",
+        policy);
+  }
+  return (policy & NCCL_CTA_POLICY_ZERO) != 0;
+}
+
 /// 2 means several graphs, or graphs beside plain calls; less means that these do not meet.
 void read_graph_order(const ConfigBytes& config, const Log& log, CommunicatorOptions& options) {
   options.graph_mixing = read_mode(config, kGraphUsageMode, 2, 2, log) == 2;
@@ -182,6 +194,7 @@ Result<CommunicatorOptions> read_config(const ncclConfig_t* given, int rank) {
   warn_of_longer_config(config);
   note_hints(config, log);
   read_graph_order(config, log, options);
+  options.copy_engines = read_cta_policy(config, log);
   options.min_ctas = read_ctas(config, kMinCtas, log);
   options.max_ctas = read_ctas(config, kMaxCtas, log);
   if (options.max_ctas > 0 && options.min_ctas > options.max_ctas) {

@@ -34,6 +34,7 @@ struct CommunicatorOptions {
   bool blocking = true;
   int min_ctas = 0;                   ///< 0: no limit
   int max_ctas = 0;                   ///< 0: no limit
+  bool copy_engines = false;          ///< wanted where they can carry out a collective
   bool graph_mixing = true;           ///< launches of graphs are ordered
   bool graph_stream_ordering = true;  ///< captured calls of different streams are ordered
   std::string name;                   ///< for errors and the log; may be empty

@@ -91,6 +91,11 @@ GraphOrder graph_order(const Settings& settings, const CommunicatorOptions& opti
   return options.graph_stream_ordering ? GraphOrder::in_captures : GraphOrder::none;
 }
 
+bool wants_copy_engines(const Settings& settings, const CommunicatorOptions& options) {
+  if (settings.cta_policy == CtaPolicy::automatic) return options.copy_engines;
+  return settings.cta_policy == CtaPolicy::zero;
+}
+
 namespace {
 
 /// Returns RankInfo::cta_limit: the least of what the environment and the communicator's user
@@ -196,6 +201,7 @@ Task<Status> CommunicatorStart::exchange_places(topo::Wanted wanted, bool first)
   if (mine.ok() && !on_host(parts_)) {
     mine->cta_limit = cta_limit_of(*parts_.settings, parts_.options.max_ctas);
     mine->keeps_apart = parts_.settings->p2p_disable;
+    mine->wants_copy_engines = wants_copy_engines(*parts_.settings, parts_.options);
   }
   if (mine.ok()) message = first ? topo::encode(*mine) : topo::encode_supplement(*mine, wanted);
   auto gathered =

@@ -19,6 +19,9 @@ namespace oriel::comm {
 /// Returns which launches are ordered. ORIEL_GRAPH_MIXING_SUPPORT overrides options.graph_mixing.
 GraphOrder graph_order(const Settings& settings, const CommunicatorOptions& options);
 
+/// Returns whether this rank wants copy engines. ORIEL_CTA_POLICY overrides options.copy_engines.
+bool wants_copy_engines(const Settings& settings, const CommunicatorOptions& options);
+
 /// Returns a communicator's name and this rank, as in "as rank 1 of 4", for the log and errors.
 std::string title_of(const CommunicatorOptions& options, int rank, int size);
 

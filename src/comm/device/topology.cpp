@@ -22,6 +22,12 @@ std::string Topology::summary() const {
   return fmt::format("{}; {}", topo::text_of(teams), paths.summary());
 }
 
+bool Topology::may_use_copy_engines() const {
+  return infos.size() > 1 && teams.members.size() == 1 &&
+         std::all_of(infos.begin(), infos.end(),
+                     [](const topo::RankInfo& info) { return info.wants_copy_engines; });
+}
+
 std::string Topology::reach_of(int rank) const {
   std::map<std::string, std::string> ranks_by_path;
   for (int peer = 0; peer < static_cast<int>(infos.size()); ++peer) {

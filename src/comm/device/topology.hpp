@@ -29,6 +29,9 @@ struct Topology {
   std::string summary() const;
   /// By which paths `rank` reaches the other ranks of its node, in one line; empty if it has none.
   std::string reach_of(int rank) const;
+  /// Returns whether copy engines may carry out collectives: all ranks ask for it, and are GPUs of
+  /// one LSA team.
+  bool may_use_copy_engines() const;
 };
 
 /// What follows from the messages of all ranks, by world rank. An empty message stands for a rank

@@ -13,7 +13,7 @@
 namespace oriel::topo {
 namespace {
 
-constexpr std::uint16_t kVersion = 8;
+constexpr std::uint16_t kVersion = 9;
 
 Error bad(const std::string& what) {
   return Error(ErrorCode::remote, "rank information: " + what);
@@ -90,10 +90,11 @@ Status check_seen(const RankInfo& info, const SeenDevice& device) {
 /// What only ranks on GPUs have.
 Status check_device(const RankInfo& info) {
   const bool on_host = info.kind == DeviceKind::host;
-  if (on_host && (info.device != -1 || !info.pci_id.empty() || !info.seen.empty() ||
-                  info.uuid != DeviceUuid{} || info.fabric || info.fabric_handles ||
-                  info.links_class != 0 || info.may_learn_more || info.keeps_apart ||
-                  info.resident_ctas != 0 || info.cta_limit != 0 || info.known_sharers != 0)) {
+  if (on_host &&
+      (info.device != -1 || !info.pci_id.empty() || !info.seen.empty() ||
+       info.uuid != DeviceUuid{} || info.fabric || info.fabric_handles || info.links_class != 0 ||
+       info.may_learn_more || info.keeps_apart || info.wants_copy_engines ||
+       info.resident_ctas != 0 || info.cta_limit != 0 || info.known_sharers != 0)) {
     return bad("a rank on the host names a device");
   }
   if (!on_host && info.device < 0) {
@@ -175,6 +176,7 @@ Bytes encode(const RankInfo& info) {
   writer.put(static_cast<std::uint8_t>(info.fabric.has_value()));
   if (info.fabric) writer.put_raw(info.fabric->cluster).put(info.fabric->clique);
   writer.put(static_cast<std::uint8_t>(info.keeps_apart));
+  writer.put(static_cast<std::uint8_t>(info.wants_copy_engines));
   writer.put(static_cast<std::uint8_t>(info.may_learn_more));
   put_all_seen(writer, info.seen);
   return writer.take();
@@ -218,6 +220,7 @@ Result<RankInfo> decode_rank_info(ByteView message) {
     info.fabric = fabric;
   }
   info.keeps_apart = get_truth(reader, odd);
+  info.wants_copy_engines = get_truth(reader, odd);
   info.may_learn_more = get_truth(reader, odd);
   ORIEL_TRY(info.seen, get_all_seen(reader, odd));
   ORIEL_CHECK(reader.finish("rank information"));

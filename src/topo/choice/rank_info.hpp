@@ -77,6 +77,9 @@ struct RankInfo {
   std::uint16_t known_sharers = 0;
   /// The user wants no GPU to map another rank's memory (ORIEL_P2P_DISABLE).
   bool keeps_apart = false;
+  /// The user wants copy engines for collectives where they can carry them out
+  /// (NCCL_CTA_POLICY_ZERO).
+  bool wants_copy_engines = false;
   /// There are GPUs that CUDA hides from its process, and NVML, which may know of them, has not
   /// been asked: that takes long, and is of use only if another rank is on one of them.
   bool may_learn_more = false;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <catch2/catch.hpp>
@@ -108,7 +109,8 @@ class Image {
 /// Whether the field is obeyed and so no hint.
 bool is_honoured(const Member& member) {
   const std::string name = member.name;
-  return name == "blocking" || name == "minCTAs" || name == "maxCTAs" || name == "commName";
+  return name == "blocking" || name == "minCTAs" || name == "maxCTAs" || name == "commName" ||
+         name == "CTAPolicy";
 }
 
 std::vector<std::string> lines_about_configs(const std::string& path) {
@@ -285,6 +287,74 @@ TEST_CASE("the setting and two fields take the order of graphs away, other value
   });
   REQUIRE(off.ok());
   CHECK(off.value().graph_mixing == GraphMixing::off);
+}
+
+TEST_CASE("the CTA policy asks for copy engines by its bit, the setting wins over the field",
+          "[req:5.9][req:5.17]") {
+  constexpr int kUnset = NCCL_CONFIG_UNDEF_INT;
+  constexpr auto kAuto = CtaPolicy::automatic;
+  struct Case {
+    int policy;
+    CtaPolicy setting;
+    bool wants;
+  };
+  const Case cases[] = {{kUnset, kAuto, false},
+                        {NCCL_CTA_POLICY_DEFAULT, kAuto, false},
+                        {NCCL_CTA_POLICY_EFFICIENCY, kAuto, false},
+                        {NCCL_CTA_POLICY_ZERO, kAuto, true},
+                        {NCCL_CTA_POLICY_ZERO | NCCL_CTA_POLICY_EFFICIENCY, kAuto, true},
+                        {6, kAuto, false},
+                        {-1, kAuto, false},
+                        {NCCL_CTA_POLICY_ZERO, CtaPolicy::standard, false},
+                        {NCCL_CTA_POLICY_ZERO, CtaPolicy::efficiency, false},
+                        {kUnset, CtaPolicy::zero, true},
+                        {NCCL_CTA_POLICY_DEFAULT, CtaPolicy::zero, true}};
+  for (const Case& given : cases) {
+    INFO("CTAPolicy " << given.policy << ", setting " << static_cast<int>(given.setting));
+    Image image(kNewest);
+    for (const Member& member : image.members()) {
+      if (std::string(member.name) == "CTAPolicy") image.set(member, given.policy);
+    }
+    const auto options = comm::read_config(image.get());
+    REQUIRE(options.ok());
+    Settings settings;
+    settings.cta_policy = given.setting;
+    CHECK(comm::wants_copy_engines(settings, options.value()) == given.wants);
+  }
+  const std::pair<const char*, CtaPolicy> words[] = {{"2", CtaPolicy::zero},
+                                                     {"ZERO", CtaPolicy::zero},
+                                                     {"Zero|Efficiency", CtaPolicy::zero},
+                                                     {"3", CtaPolicy::zero},
+                                                     {"0", CtaPolicy::standard},
+                                                     {"DEFAULT", CtaPolicy::standard},
+                                                     {"1", CtaPolicy::efficiency},
+                                                     {"", CtaPolicy::automatic}};
+  for (const auto& [text, policy] : words) {
+    INFO(text);
+    const auto settings = Settings::from_environment([text = text](const char* name) {
+      const bool is_policy = std::string(name) == "NCCL_CTA_POLICY";
+      return is_policy ? std::optional<std::string>(text) : std::nullopt;
+    });
+    REQUIRE(settings.ok());
+    CHECK(settings.value().cta_policy == policy);
+  }
+}
+
+TEST_CASE("a CTA policy that changes nothing starts a communicator, the log says so",
+          "[req:5.17][promise:9]") {
+  const std::pair<int, const char*> cases[] = {
+      {NCCL_CTA_POLICY_EFFICIENCY, "CTAPolicy is 1: ignored, the measured table"},
+      {8, "CTAPolicy is 8: ignored, 0 to 3 are known"}};
+  for (const auto& [policy, words] : cases) {
+    const auto lines = log_of("info", [policy = policy] {
+      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+      config.CTAPolicy = policy;
+      start_with(&config);
+    });
+    REQUIRE(lines.size() == 1);
+    INFO(lines[0]);
+    CHECK(lines[0].find(words) != std::string::npos);
+  }
 }
 
 TEST_CASE("fields that are honoured are read from every version that has them", "[req:5.17]") {

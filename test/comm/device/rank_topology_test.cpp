@@ -76,6 +76,31 @@ TEST_CASE("one rank that keeps apart decides for all", "[req:5.13]") {
   }
 }
 
+TEST_CASE("copy engines are for several GPU ranks of one team that all ask for them", "[req:5.9]") {
+  struct Case {
+    int ranks;
+    int not_asking;  ///< -1: all ask
+    int apart;       ///< wants its GPU apart; -1: none does
+    bool may_use;
+  };
+  for (const Case& one : {Case{3, -1, -1, true}, Case{3, 0, -1, false}, Case{3, 2, -1, false},
+                          Case{3, -1, 1, false}, Case{1, -1, -1, false}}) {
+    std::vector<Bytes> messages;
+    for (int rank = 0; rank < one.ranks; ++rank) {
+      topo::RankInfo info = on_host(rank);
+      info.kind = topo::DeviceKind::cuda;
+      info.device = rank;
+      info.uuid[0] = static_cast<std::byte>(rank + 1);
+      info.wants_copy_engines = rank != one.not_asking;
+      info.keeps_apart = rank == one.apart;
+      messages.push_back(topo::encode(info));
+    }
+    const auto made = comm::make_topology(messages, 8);
+    REQUIRE(made.ok());
+    CHECK(made->may_use_copy_engines() == one.may_use);
+  }
+}
+
 TEST_CASE("a rank that makes something else of it is named in everybody's error", "[req:2.6]") {
   constexpr int kSize = 7;
   constexpr int kOdd = 4;

@@ -24,6 +24,7 @@ RankInfo example() {
   info.cta_limit = 16;
   info.known_sharers = 2;
   info.keeps_apart = true;
+  info.wants_copy_engines = true;
   info.may_learn_more = true;
   info.host_class = 9;
   info.network_class = 7;
@@ -136,13 +137,14 @@ TEST_CASE("what a rank tells of devices, fabric and NUMA nodes is checked field 
   refused_with("of another device",
                [](RankInfo& info) { info.seen[2].path.kind = PathKind::same_device; });
   refused_with("of another device", [](RankInfo& info) { info.uuid[15] = std::byte{1}; });
-  for (int fact = 0; fact < 4; ++fact) {  // of a GPU, told by a rank on the host
+  for (int fact = 0; fact < 5; ++fact) {  // of a GPU, told by a rank on the host
     refused_with("names a device", [&](RankInfo& info) {
       info = host_rank_info(NodeIdentity{1, 2});
       info.fabric_handles = fact == 0;
       if (fact == 1) info.fabric = FabricClique{};
       info.links_class = fact == 2 ? 1 : 0;
       info.resident_ctas = fact == 3 ? 1 : 0;
+      info.wants_copy_engines = fact == 4;
     });
   }
 
@@ -165,7 +167,7 @@ TEST_CASE("the message of another version is refused with the two numbers", "[re
   message[0] = std::byte{2};
   const auto decoded = decode_rank_info(message);
   REQUIRE_FALSE(decoded.ok());
-  CHECK(has(decoded.error().message(), "format 2, this library knows 8"));
+  CHECK(has(decoded.error().message(), "format 2, this library knows 9"));
 }
 
 TEST_CASE("a pid means something inside one PID namespace of one node only", "[req:1.12]") {
