@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "base/system_table.hpp"
-#include "device/lsa_memory.hpp"
+#include "kernels/host/exchange_team.hpp"
 #include "kernels/plan/exchange.hpp"
 #include "kernels/plan/planned_launches.hpp"
 #include "support/sanitized.hpp"
@@ -32,79 +32,12 @@ using namespace oriel::kernels;
 
 using Bytes = std::vector<std::byte>;
 using Reach = PeerProcess::Reach;
+using test::BlockCase;
+using test::expected;
+using test::gets;
+using test::Team;
+using test::value;
 constexpr Reach kReaches[] = {Reach::none, Reach::own_process, Reach::other_process};
-
-class Team {
- public:
-  /// `channel_bytes` decides how large slots are: small ones make many steps. `reach` is how ranks
-  /// read each other's memory outside their slots.
-  Team(int ranks, std::uint64_t channel_bytes, Reach reach = Reach::none)
-      : ranks_(ranks),
-        processes_(static_cast<std::size_t>(ranks),
-                   std::vector<PeerProcess>(static_cast<std::size_t>(ranks), {reach, ::getpid()})),
-        layout_(make_channel_layout(Backend::host, ranks, 1, 4096, channel_bytes)),
-        memory_(ranks, 4096 + layout_.total_bytes + kRoom * sizeof(std::uint32_t)),
-        mapping_(memory_),
-        failures_(static_cast<std::size_t>(ranks)) {
-    layout_.most_packet_bytes = 5 * layout_.packet_bytes;  // more than the ring holds
-  }
-
-  int ranks() const { return ranks_; }
-  const ChannelLayout& layout() const { return layout_; }
-
-  ExchangeFacts facts(int rank, int most_messages = kMostMessages) {
-    ExchangeFacts facts;
-    facts.most_messages = most_messages;
-    facts.memory.scratch = facts.memory.flat_base = reinterpret_cast<std::byte*>(mapping_.base());
-    facts.memory.stride_4g = test::LsaMemory::kStride4g;
-    facts.memory.rank = facts.memory.world_rank = rank;
-    facts.memory.ranks = facts.world_size = ranks_;
-    facts.team_index.resize(static_cast<std::size_t>(ranks_));
-    std::iota(facts.team_index.begin(), facts.team_index.end(), std::int16_t{0});
-    facts.memory.channels = layout_;
-    facts.memory.processes = processes_[static_cast<std::size_t>(rank)].data();
-    facts.memory.wait.timeout_ns = 20'000'000'000;
-    facts.memory.failure = &failures_[static_cast<std::size_t>(rank)];
-    return facts;
-  }
-  /// Memory of a rank that the others can write.
-  std::span<std::uint32_t> room(int rank) const {
-    std::byte* const slot = reinterpret_cast<std::byte*>(mapping_.base()) +
-                            static_cast<std::size_t>(rank) * test::LsaMemory::kSlotBytes;
-    return {reinterpret_cast<std::uint32_t*>(slot + 4096 + layout_.total_bytes), kRoom};
-  }
-  const CallFailure& failure(int rank) const { return failures_[static_cast<std::size_t>(rank)]; }
-
-  /// Runs `body(rank)` on a thread for each rank; how many returned true.
-  int on_ranks(const std::function<bool(int)>& body) const {
-    std::vector<std::thread> threads;
-    std::vector<char> good(static_cast<std::size_t>(ranks_));
-    for (int rank = 0; rank < ranks_; ++rank) {
-      threads.emplace_back([&, rank] { good[static_cast<std::size_t>(rank)] = body(rank); });
-    }
-    for (auto& thread : threads) thread.join();
-    return static_cast<int>(std::count(good.begin(), good.end(), 1));
-  }
-
-  /// Runs the launches of one rank, with a pause now and then.
-  static bool run(const LaunchList& launches, std::mt19937_64& random) {
-    for (const ExchangeArguments& launch : launches) {
-      if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
-      if (!run_exchange_on_host(launch)) return false;
-    }
-    return true;
-  }
-
- private:
-  static constexpr std::size_t kRoom = 1 << 18;
-
-  int ranks_;
-  std::vector<std::vector<PeerProcess>> processes_;  // as each rank keeps them
-  ChannelLayout layout_;
-  test::LsaMemory memory_;
-  test::LsaMemory::Mapping mapping_;
-  std::vector<CallFailure> failures_;
-};
 
 Bytes pattern(std::uint64_t seed, std::size_t bytes) {
   std::mt19937_64 random(seed);
@@ -183,39 +116,6 @@ TEST_CASE("random groups of sends and receives, cut at random, deliver every byt
 }
 
 namespace {
-
-/// A collective of 32-bit integers whose inputs are `value(rank, i)`.
-struct BlockCase {
-  Collective collective;
-  int root;
-  std::uint64_t count;  ///< of a block
-  bool in_place;
-};
-
-std::uint32_t value(int rank, std::uint64_t i) {
-  return static_cast<std::uint32_t>(rank + 1) * 1'000'003u + static_cast<std::uint32_t>(i) * 7u;
-}
-
-/// What element `i` of the receive buffer of `rank` must be.
-std::uint32_t expected(const BlockCase& one, int rank, std::uint64_t i) {
-  const auto block = static_cast<int>(i / one.count);
-  const std::uint64_t own_part = static_cast<std::uint64_t>(rank) * one.count;
-  switch (one.collective) {
-    case Collective::all_gather:
-    case Collective::gather:
-      return value(block, i % one.count);
-    case Collective::broadcast:
-      return value(one.root, i);
-    case Collective::scatter:
-      return value(one.root, own_part + i);
-    default:  // an all-to-all
-      return value(block, own_part + i % one.count);
-  }
-}
-
-bool gets(const BlockCase& one, int rank) {
-  return rank == one.root || one.collective != Collective::gather;
-}
 
 /// Runs the case on one rank; whether the receive buffer holds what it must.
 bool play(Team& team, const BlockCase& one, int rank, std::uint64_t seed) {
