@@ -59,6 +59,7 @@
   X(memcpy_h_to_d_async, cuMemcpyHtoDAsync, 3020)                                             \
   X(memcpy_d_to_h_async, cuMemcpyDtoHAsync, 3020)                                             \
   X(memcpy_d_to_d_async, cuMemcpyDtoDAsync, 3020)                                             \
+  X(memcpy_async, cuMemcpyAsync, 4000)                                                        \
   X(memcpy_2d_async, cuMemcpy2DAsync, 3020)                                                   \
   X(memset_d32_async, cuMemsetD32Async, 3020)                                                 \
   X(stream_create, cuStreamCreate, 2000)                                                      \

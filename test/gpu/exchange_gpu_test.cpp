@@ -2,7 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <catch2/catch.hpp>
@@ -30,12 +32,15 @@ Element element(int from, int to, std::uint64_t step, std::size_t index) {
 /// One rank, with room for `most` elements for each rank to send and to receive.
 class ExchangingRank {
  public:
-  ExchangingRank(Players& players, std::size_t most, bool registered)
+  ExchangingRank(Players& players, std::size_t most, bool registered,
+                 int policy = NCCL_CTA_POLICY_DEFAULT)
       : me_(players.first()), size_(players.size()), most_(most), gpu_(me_) {
     const std::size_t bytes = 2 * most * static_cast<std::size_t>(size_) * sizeof(Element);
     window_bytes_ = (bytes + (std::size_t{2} << 20) - 1) >> 21 << 21;
     base_ = reinterpret_cast<Element*>(gpu_.allocate(window_bytes_, registered));
-    comm_ = init_rank(players, gpu_);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.CTAPolicy = policy;
+    comm_ = init_rank(players, gpu_, &config);
     if (registered) {
       require(
           ncclCommWindowRegister(comm_, base_, window_bytes_, &window_, NCCL_WIN_COLL_SYMMETRIC),
@@ -57,19 +62,24 @@ class ExchangingRank {
            static_cast<std::size_t>(block) * count_;
   }
 
+  /// Enqueues `call` on the rank's stream, or captures it and launches the graph, and waits for it.
+  void run(const std::function<void()>& call, bool in_graph) {
+    if (in_graph) {
+      const Graph graph = Graph::capture(gpu_.stream(), call);
+      graph.launch(gpu_.stream());
+      gpu_.wait(gpu_.stream(), comm_);
+    } else {
+      call();
+      gpu_.wait(gpu_.stream(), comm_);
+    }
+  }
+
   /// Makes every collective and a ring of messages with `count` elements, and checks what it gets.
   void check_all(std::uint64_t step, std::size_t count, int root, bool in_graph) {
     const auto run = [&](const char* what, const auto& call) {
       what_ = fmt::format("{} of {} elements, root {}, step {}", what, count, root, ++step);
       prepare(step, count);
-      if (in_graph) {
-        const Graph graph = Graph::capture(gpu_.stream(), call);
-        graph.launch(gpu_.stream());
-        gpu_.wait(gpu_.stream(), comm_);
-      } else {
-        call();
-        gpu_.wait(gpu_.stream(), comm_);
-      }
+      this->run(call, in_graph);
     };
     cudaStream_t stream = gpu_.stream();
     run("a broadcast", [&] {
@@ -135,8 +145,12 @@ class ExchangingRank {
   /// Checks `count` elements from the first of `block` on.
   template <class Expected>
   void expect(int block, std::size_t count, const Expected& expected) {
+    expect_at(output(block), block, count, expected);
+  }
+  template <class Expected>
+  void expect_at(const Element* at, int block, std::size_t count, const Expected& expected) {
     std::vector<Element> values(count);
-    gpu_.copy_out(values.data(), output(block), count * sizeof(Element));
+    gpu_.copy_out(values.data(), at, count * sizeof(Element));
     for (std::size_t i = 0; i < count; ++i) {
       require(values[i] == expected(i), fmt::format("{}: element {} of block {} is {:x}, not {:x}",
                                                     what_, i, block, values[i], expected(i)));
@@ -165,6 +179,124 @@ void exchange_everything(Players& players, const std::vector<std::size_t>& count
       step += 100;
       rank.check_all(step, count, static_cast<int>(count % static_cast<unsigned>(players.size())),
                      step % 200 == 0);
+    }
+    rank.end(players);
+  }
+}
+
+/// The collectives that copy engines carry out, in place: a rank's block lies in its place among
+/// all blocks, also at ranks that are not the root.
+void check_in_place(ExchangingRank& rank, int me, int size, std::uint64_t step, std::size_t count,
+                    int root, bool in_graph) {
+  ncclComm_t comm = rank.comm();
+  cudaStream_t stream = rank.gpu().stream();
+  const auto begin = [&](const char* what, Element* at, int to) {
+    rank.name(
+        fmt::format("{} in place of {} elements, root {}, step {}", what, count, root, ++step));
+    rank.prepare(step, count);
+    std::vector<Element> values(count);
+    for (std::size_t i = 0; i < count; ++i) values[i] = element(me, to, step, i);
+    rank.gpu().copy_in(at, values.data(), count * sizeof(Element));
+  };
+  rank.prepare(step, count);  // so that it knows where blocks lie
+  begin("an all-gather", rank.output(me), 0);
+  rank.run(
+      [&] {
+        require(ncclAllGather(rank.output(me), rank.output(), count, ncclUint32, comm, stream),
+                "call");
+      },
+      in_graph);
+  for (int from = 0; from < size; ++from) {
+    rank.expect(from, count, [&](std::size_t i) { return element(from, 0, step, i); });
+  }
+  begin("a gather", rank.output(me), 0);
+  rank.run(
+      [&] {
+        require(ncclGather(rank.output(me), rank.output(), count, ncclUint32, root, comm, stream),
+                "call");
+      },
+      in_graph);
+  for (int from = 0; from < size && me == root; ++from) {
+    rank.expect(from, count, [&](std::size_t i) { return element(from, 0, step, i); });
+  }
+  begin("a scatter", rank.input(me), me);
+  rank.run(
+      [&] {
+        require(ncclScatter(rank.input(), rank.input(me), count, ncclUint32, root, comm, stream),
+                "call");
+      },
+      in_graph);
+  rank.expect_at(rank.input(me), 0, count,
+                 [&](std::size_t i) { return element(root, me, step, i); });
+}
+
+/// Returns how many copies a captured call is made of. The graph is not launched.
+std::size_t copies_of(cudaStream_t stream, const std::function<void()>& call) {
+  require_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
+  call();
+  cudaGraph_t graph = nullptr;
+  require_cuda(cudaStreamEndCapture(stream, &graph), "ending a capture");
+  std::size_t count = 0;
+  require_cuda(cudaGraphGetNodes(graph, nullptr, &count), "counting nodes");
+  std::vector<cudaGraphNode_t> nodes(count);
+  require_cuda(cudaGraphGetNodes(graph, nodes.data(), &count), "listing nodes");
+  const auto copies = std::count_if(nodes.begin(), nodes.end(), [](cudaGraphNode_t node) {
+    cudaGraphNodeType type{};
+    require_cuda(cudaGraphNodeGetType(node, &type), "the type of a node");
+    return type == cudaGraphNodeTypeMemcpy;
+  });
+  require_cuda(cudaGraphDestroy(graph), "destroying a graph");
+  return static_cast<std::size_t>(copies);
+}
+
+constexpr std::size_t kLeastCopied = 262'144;  // elements of a block of 1 MiB
+
+/// Checks that copy engines carry out the four collectives, and no shorter ones.
+void check_copies(ExchangingRank& rank, int me, int size, bool are_used) {
+  constexpr int kRoot = 0;
+  cudaStream_t stream = rank.gpu().stream();
+  rank.name("counting copies");
+  for (const std::size_t count : {kLeastCopied - 1, kLeastCopied}) {
+    rank.prepare(1, count);
+    const auto blocks = are_used && count == kLeastCopied ? static_cast<std::size_t>(size) : 0;
+    const auto check = [&](const char* what, std::size_t expected, const auto& collective) {
+      const std::size_t copies = copies_of(stream, [&] { require(collective(), what); });
+      require(copies == expected, fmt::format("{} of {} elements has {} copies, not {}", what,
+                                              count, copies, expected));
+    };
+    check("an all-gather", blocks, [&] {
+      return ncclAllGather(rank.input(), rank.output(), count, ncclUint32, rank.comm(), stream);
+    });
+    check("an all-to-all", blocks, [&] {
+      return ncclAlltoAll(rank.input(), rank.output(), count, ncclUint32, rank.comm(), stream);
+    });
+    check("a gather", me == kRoot ? blocks : 0, [&] {
+      return ncclGather(rank.input(), rank.output(), count, ncclUint32, kRoot, rank.comm(), stream);
+    });
+    check("a scatter", me == kRoot ? blocks : 0, [&] {
+      return ncclScatter(rank.input(), rank.output(), count, ncclUint32, kRoot, rank.comm(),
+                         stream);
+    });
+  }
+}
+
+/// `all_ask`: else only rank 0 wants copy engines, and there are none for anybody.
+void copy_by_engines(Players& players, bool all_ask) {
+  const std::vector<std::size_t> counts = {777, kLeastCopied - 1, kLeastCopied, 300'001, 2'000'003};
+  const int me = players.first(), size = players.size();
+  const bool asks = all_ask || me == 0;
+  for (const bool registered : {true, false}) {
+    ExchangingRank rank(players, counts.back(), registered,
+                        asks ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_DEFAULT);
+    check_copies(rank, me, size, registered && all_ask);
+    std::uint64_t step = 0;
+    for (const std::size_t count : counts) {
+      for (const bool in_graph : {false, true}) {
+        step += 100;
+        const int root = static_cast<int>(step / 100) % size;
+        rank.check_all(step, count, root, in_graph);
+        check_in_place(rank, me, size, step + 50, count, root, in_graph);
+      }
     }
     rank.end(players);
   }
@@ -251,6 +383,19 @@ TEST_CASE("every call gives the right elements where no GPU may map another's me
         send_to_all(players);
       },
       std::chrono::seconds(90)));
+}
+
+TEST_CASE("with NCCL_CTA_POLICY_ZERO on all ranks copy engines move long registered blocks rightly",
+          "[req:5.9]") {
+  const auto [cast, ranks, all_ask] =
+      GENERATE(std::tuple(Cast::threads, 2, true), std::tuple(Cast::threads, 4, true),
+               std::tuple(Cast::processes, 2, true), std::tuple(Cast::processes, 4, true),
+               std::tuple(Cast::threads, 2, false));
+  if (cast == Cast::processes && ranks > kGpus) return;  // they would take turns
+  INFO(ranks << " ranks as " << name_of(cast) << " on " << kGpus << " GPU(s)");
+  check_all_ok(play(
+      cast, ranks, [all = all_ask](Players& players) { copy_by_engines(players, all); },
+      std::chrono::seconds(60)));
 }
 
 TEST_CASE("messages between all pairs of GPU ranks in one group on two streams arrive",

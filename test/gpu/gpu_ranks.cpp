@@ -135,11 +135,16 @@ void RankGpu::wait(cudaStream_t stream, ncclComm_t comm) const {
                      " seconds");
 }
 
-ncclComm_t init_rank(Players& players, const RankGpu& gpu) {
+ncclComm_t init_rank(Players& players, const RankGpu& gpu, ncclConfig_t* config) {
   gpu.enter();
   const ncclUniqueId id = players.next_id();
   ncclComm_t comm = nullptr;
-  require(ncclCommInitRank(&comm, players.size(), id, players.first()), "ncclCommInitRank");
+  if (config == nullptr) {
+    require(ncclCommInitRank(&comm, players.size(), id, players.first()), "ncclCommInitRank");
+  } else {
+    require(ncclCommInitRankConfig(&comm, players.size(), id, players.first(), config),
+            "ncclCommInitRankConfig");
+  }
   return comm;
 }
 

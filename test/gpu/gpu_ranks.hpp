@@ -69,8 +69,8 @@ class RankGpu {
   std::vector<Allocation> allocations_;
 };
 
-/// ncclCommInitRank of the one rank that this player plays.
-ncclComm_t init_rank(Players& players, const RankGpu& gpu);
+/// ncclCommInitRank of the one rank that this player plays, or ncclCommInitRankConfig.
+ncclComm_t init_rank(Players& players, const RankGpu& gpu, ncclConfig_t* config = nullptr);
 
 /// Windows, cudaMalloc, pinned and managed memory.
 Venue gpu_venue();

@@ -106,6 +106,11 @@ Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) co
     return {};
   }
   ORIEL_CHECK(check_collective(request, rank(), size()));
+  plan.copy_engine_offset = parts_.exchanges->copy_engine_offset(request);
+  if (plan.copy_engine_offset != kernels::kNoOffset) {
+    plan.by_exchange = true;
+    return {};
+  }
   const Way way =
       way_of({request.collective, request.count * size_of(request.type), size(), one_team,
               on_host(), parts_.settings->algorithm == AlgorithmChoice::stream});
@@ -121,10 +126,18 @@ Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) co
   return {};
 }
 
+ExchangeCall& CallRunner::exchange_of(const CollectiveRequest& request,
+                                      const CallPlan& plan) const {
+  if (plan.copy_engine_offset == kernels::kNoOffset) {
+    return parts_.exchanges->call_of(request, own_waits());
+  }
+  return parts_.exchanges->copies_of(request, plan.copy_engine_offset, own_waits());
+}
+
 Status CallRunner::prepare(const CollectiveRequest& request, const CallPlan& plan) {
   if (request.count == 0 && !plan.only_tells) return {};
   if (plan.by_exchange) {
-    return parts_.executor->prepare_exchange(parts_.exchanges->call_of(request, own_waits()));
+    return parts_.executor->prepare_exchange(exchange_of(request, plan));
   }
   if (plan.among_teams) {
     return parts_.executor->prepare_hierarchy(arguments_among_teams(request, *plan.among_teams));
@@ -145,7 +158,7 @@ Status CallRunner::run(const CollectiveRequest& request, const CallPlan& plan) {
   if (on_host()) parts_.flight->enter(call, request.stream);
   Status run;
   if (plan.by_exchange) {
-    ExchangeCall& exchange = parts_.exchanges->call_of(request, own_waits());
+    ExchangeCall& exchange = exchange_of(request, plan);
     exchange.record = call_record(parts_, parts_.team_facts.index);
     run = parts_.executor->run_exchange(exchange);
   } else if (plan.among_teams) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 
@@ -12,16 +13,19 @@
 #include "comm/communicator/exchange_planner.hpp"
 #include "comm/communicator/failure_watch.hpp"
 #include "comm/request/call_request.hpp"
+#include "kernels/plan/arguments.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"
 
 namespace oriel::comm {
 
 /// How a collective is carried out: by an algorithm of all-reduces inside a single LSA team, as an
-/// exchange, or among teams.
+/// exchange, by copy engines between the parts of an exchange, or among teams.
 struct CallPlan {
   kernels::Plan team;
   std::optional<kernels::HierarchyPlan> among_teams{};
   bool by_exchange = false;
+  /// By copy engines: ExchangePlanner::copy_engine_offset(), else kNoOffset.
+  std::uint64_t copy_engine_offset = kernels::kNoOffset;
   /// A call of no elements on a GPU, of which ranks only tell each other: `team` has no CTAs.
   bool only_tells = false;
 };
@@ -58,6 +62,8 @@ class CallRunner {
   int rank() const { return parts_.session->rank(); }
   int size() const { return parts_.session->size(); }
   device::WaitControl own_waits() const;
+  /// Returns the launches and copies of a call that is an exchange.
+  ExchangeCall& exchange_of(const CollectiveRequest& request, const CallPlan& plan) const;
 
   Result<kernels::HierarchyPlan> plan_among_teams(const CollectiveRequest& request) const;
   Result<kernels::Plan> plan_in_team(const CollectiveRequest& request) const;

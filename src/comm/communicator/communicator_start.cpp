@@ -181,6 +181,12 @@ void CommunicatorStart::tell_of_start() const {
     if (rank() == 0) Log(rank()).info("{}", parts_.topology.summary());
     const std::string reach = parts_.topology.reach_of(rank());
     if (!reach.empty()) Log(rank()).info("reaches {}", reach);
+    if (wants_copy_engines(*parts_.settings, parts_.options) &&
+        !parts_.exchanges->uses_copy_engines()) {
+      Log(rank()).info(
+          "copy engines carry out no collectives: that takes several GPU ranks of one LSA team, "
+          "which all ask for NCCL_CTA_POLICY_ZERO, and no ORIEL_ALGORITHM=stream");
+    }
   }
   // One rank of each node, and nobody waits for it.
   const auto on_this_node = [&](const topo::RankInfo& info) {

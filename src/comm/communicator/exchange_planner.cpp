@@ -6,7 +6,9 @@
 #include <cstring>
 #include <utility>
 
+#include "base/alignment.hpp"
 #include "base/try.hpp"
+#include "window/registration/registration.hpp"
 
 namespace oriel::comm {
 namespace {
@@ -51,8 +53,13 @@ void ExchangePlanner::lay_out(int max_ctas, std::uint64_t offset) {
   }
   facts_.memory.channels =
       kernels::make_channel_layout(backend_, facts_.memory.ranks, ctas, offset + far_bytes, budget);
+  const std::uint64_t channel_bytes = round_up(facts_.memory.channels.total_bytes, 16);
+  tokens_ = offset + far_bytes + channel_bytes;
+  const bool has_tokens = !on_host() && one_team();
+  const std::uint64_t used =
+      channel_bytes + (has_tokens ? kernels::token_bytes(facts_.memory.ranks) : 0);
   // Not just what is used: teams of different sizes register windows of one size.
-  scratch_bytes_ = far_bytes + std::max(budget, facts_.memory.channels.total_bytes);
+  scratch_bytes_ = far_bytes + std::max(budget, used);
 }
 
 std::vector<kernels::ChannelLayout> ExchangePlanner::channels() const {
@@ -61,8 +68,10 @@ std::vector<kernels::ChannelLayout> ExchangePlanner::channels() const {
   return all;
 }
 
-void ExchangePlanner::begin(kernels::ExchangeMemory memory, const window::WindowManager& windows) {
+void ExchangePlanner::begin(kernels::ExchangeMemory memory, const window::WindowManager& windows,
+                            bool uses_copy_engines) {
   windows_ = &windows;
+  uses_copy_engines_ = uses_copy_engines;
   const kernels::ExchangeMemory& known = facts_.memory;
   memory.rank = known.rank;
   memory.ranks = known.ranks;
@@ -94,8 +103,7 @@ std::byte* ExchangePlanner::place_of(std::byte* data, std::uint64_t bytes) const
   return window->flat_base + slot * static_cast<std::uint64_t>(memory.rank) + (data - window->user);
 }
 
-ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request,
-                                       const device::WaitControl& wait) {
+kernels::RankCollective ExchangePlanner::collective_of(const CollectiveRequest& request) const {
   kernels::RankCollective collective;
   collective.collective = request.collective;
   collective.rank = facts_.memory.world_rank;
@@ -105,8 +113,15 @@ ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request,
   collective.output = static_cast<std::byte*>(request.output);
   collective.count = request.count;
   collective.type = request.type;
+  return collective;
+}
+
+ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request,
+                                       const device::WaitControl& wait) {
+  kernels::RankCollective collective = collective_of(request);
   reach_output(collective);
   call_.launches.clear();
+  call_.copies.clear();
   if (!one_team() && request.collective == kernels::Collective::broadcast) {
     for (const auto& part : kernels::broadcast_among_teams(collective, teams_)) {
       kernels::plan_exchange(part, facts_, call_.launches);
@@ -115,6 +130,39 @@ ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request,
     kernels::set_exchange(exchange_, collective);
     kernels::plan_exchange(exchange_, facts_, call_.launches);
   }
+  finish_call(request, wait);
+  return call_;
+}
+
+std::uint64_t ExchangePlanner::copy_engine_offset(const CollectiveRequest& request) const {
+  if (!uses_copy_engines_) return kernels::kNoOffset;
+  const kernels::RankCollective collective = collective_of(request);
+  if (!kernels::suits_copy_engines(collective)) return kernels::kNoOffset;
+  const kernels::SharedBuffer shared = kernels::shared_buffer(collective);
+  const auto window = windows_->find(shared.data, shared.bytes);
+  if (!window || (window->flags & window::kWindowSymmetric) == 0) return kernels::kNoOffset;
+  return window->slot_offset + static_cast<std::uint64_t>(shared.data - window->user);
+}
+
+ExchangeCall& ExchangePlanner::copies_of(const CollectiveRequest& request, std::uint64_t offset,
+                                         const device::WaitControl& wait) {
+  const kernels::ExchangeMemory& memory = facts_.memory;
+  const std::uint64_t slot = std::uint64_t{memory.stride_4g} << 32;
+  std::byte* const own = memory.scratch + slot * static_cast<std::uint64_t>(memory.rank);
+  kernels::plan_copy_engines(collective_of(request),
+                             {memory.flat_base, memory.stride_4g, offset, own + tokens_}, copies_);
+  call_.launches.clear();
+  kernels::plan_exchange(copies_.entry, facts_, call_.launches);
+  call_.launches_before_copies = call_.launches.size();
+  call_.copies.swap(copies_.copies);
+  const bool has_exit = !copies_.exit.sends.empty() || !copies_.exit.receives.empty();
+  if (has_exit) kernels::plan_exchange(copies_.exit, facts_, call_.launches);
+  finish_call(request, wait);
+  return call_;
+}
+
+void ExchangePlanner::finish_call(const CollectiveRequest& request,
+                                  const device::WaitControl& wait) {
   call_.stream = request.stream;
   call_.collective = {request.collective, request.type, request.op, request.count, request.root};
   for (kernels::ExchangeArguments& launch : call_.launches) {
@@ -125,7 +173,6 @@ ExchangeCall& ExchangePlanner::call_of(const CollectiveRequest& request,
     const bool tells = !kernels::has_root(request.collective) && &launch == call_.launches.begin();
     if (!tells) launch.signatures = launch.signature_calls = 0;
   }
-  return call_;
 }
 
 Result<const PointToPointPlan*> ExchangePlanner::plan(
@@ -146,6 +193,7 @@ Result<const PointToPointPlan*> ExchangePlanner::plan(
 ExchangeCall& ExchangePlanner::call_of(const PointToPointPlan& plan,
                                        const device::WaitControl& wait) {
   call_.launches.clear();
+  call_.copies.clear();
   kernels::plan_exchange(plan.exchange, facts_, call_.launches);
   call_.stream = plan.stream;
   call_.record = nullptr;

@@ -131,12 +131,18 @@ std::optional<Error> FailureWatch::given_up() const {
     const int other = kind == kernels::FailureKind::world_signature
                           ? index
                           : parts_.team_facts.world_rank_of(index);
+    std::string hint =
+        "all ranks pass the same count, type, operation and root, in the same order of calls; a "
+        "send and its receive have the same size";
+    if (parts_.exchanges->uses_copy_engines()) {
+      hint +=
+          "; with NCCL_CTA_POLICY_ZERO a buffer in a window with NCCL_WIN_COLL_SYMMETRIC has one "
+          "offset on all ranks";
+    }
     return Error(ErrorCode::invalid_usage,
                  fmt::format("ranks {} and {} are in different calls", rank(), other))
         .with_origin(other)
-        .with_hint(
-            "all ranks pass the same count, type, operation and root, in the same order of "
-            "calls; a send and its receive have the same size");
+        .with_hint(std::move(hint));
   }
   if (gave_up != 0) {
     const int other = device::stalled_rank(gave_up);

@@ -108,7 +108,10 @@ void begin_exchanges(CommunicatorParts& parts) {
     memory.signatures = parts.layout.signatures;
     memory.signature_calls = parts.layout.epochs + offsetof(kernels::CtaCounters, signature);
   }
-  parts.exchanges->begin(memory, *parts.windows);
+  // ORIEL_ALGORITHM forces streams for every collective that has them.
+  const bool may_use_copy_engines =
+      parts.topology.may_use_copy_engines() && parts.settings->algorithm != AlgorithmChoice::stream;
+  parts.exchanges->begin(memory, *parts.windows, may_use_copy_engines);
 }
 
 void flush_network(const CommunicatorParts& parts) {

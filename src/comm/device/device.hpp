@@ -2,6 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -50,6 +51,9 @@ class NoticeBoard {
 /// One exchange: a collective, or the sends and receives of a group.
 struct ExchangeCall {
   kernels::LaunchList launches;
+  /// GPU ranks: copies by copy engines, behind the first `launches_before_copies` launches.
+  std::vector<kernels::LocalCopy> copies;
+  std::size_t launches_before_copies = 0;
   void* stream = nullptr;
   /// CPU ranks: where a collective is recorded, and what it is. Null for sends and receives.
   kernels::CallRecord* record = nullptr;

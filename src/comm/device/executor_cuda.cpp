@@ -3,6 +3,7 @@
 #include "comm/device/executor_cuda.hpp"
 
 #include <chrono>
+#include <cstddef>
 #include <optional>
 #include <thread>
 #include <utility>
@@ -102,12 +103,29 @@ Status CudaExecutor::release_streams(void* last, const std::vector<void*>& strea
   return order_->release(static_cast<CUstream>(last), streams);
 }
 
+namespace {
+
+/// Enqueues copies of a call, which copy engines carry out.
+Status copy_in_order(const std::vector<kernels::LocalCopy>& copies, StreamScope& on) {
+  for (const kernels::LocalCopy& copy : copies) {
+    const auto from = reinterpret_cast<CUdeviceptr>(copy.from);
+    const auto to = reinterpret_cast<CUdeviceptr>(copy.to);
+    ORIEL_CHECK(cuda_status("copying a block of a collective", on.call([&] {
+      return cuda().memcpy_async(to, from, copy.bytes, on.stream());
+    })));
+  }
+  return {};
+}
+
+}  // namespace
+
 Status CudaExecutor::run_exchange(ExchangeCall& call) {
   ORIEL_CHECK(prepare_exchange(call));
   bool has_begun = false;
   const auto launch = [&](StreamScope& on) -> Status {
-    for (const kernels::ExchangeArguments& one : call.launches) {
-      ORIEL_CHECK(kernels::launch_exchange(one, gpu_.loaded, on));
+    for (std::size_t i = 0; i < call.launches.size(); ++i) {
+      if (i == call.launches_before_copies) ORIEL_CHECK(copy_in_order(call.copies, on));
+      ORIEL_CHECK(kernels::launch_exchange(call.launches[i], gpu_.loaded, on));
       has_begun = true;
     }
     return {};

@@ -29,8 +29,10 @@ struct WindowRequest {
   std::optional<Error> refused{};
 };
 
-/// NCCL_WIN_COLL_SYMMETRIC, the only flag there is.
-inline constexpr std::uint32_t kWindowFlagsKnown = 1;
+/// NCCL_WIN_COLL_SYMMETRIC: in a collective all ranks pass the same offset in the window.
+inline constexpr std::uint32_t kWindowSymmetric = 1;
+/// The only flag there is.
+inline constexpr std::uint32_t kWindowFlagsKnown = kWindowSymmetric;
 /// Windows begin at multiples of this, as NCCL demands (NCCL_WIN_REQUIRED_ALIGNMENT).
 inline constexpr std::size_t kWindowAlignment = 4096;
 /// Windows in one batch.

@@ -62,6 +62,25 @@ TEST_CASE("an exchange whose second launch fails is waited for, and concerns the
   CHECK(none.error().scope() != Scope::communicator);
 }
 
+TEST_CASE("copies run between the launches of their call, which are in order with other calls",
+          "[req:5.9]") {
+  JoinedStreams joined;
+  CHECK(joined.exchange(stream('b'), 1).ok());
+  CHECK(joined.copy(stream('a'), {8, 9}).ok());
+  CHECK(driver.calls == Calls{"a waits E", "a launches", "a copies 8 from 100 to 101",
+                              "a copies 9 from 200 to 201", "a launches", "a records E"});
+}
+
+TEST_CASE("a copy that fails between launches is waited for, and concerns the communicator",
+          "[req:5.9]") {
+  JoinedStreams joined;
+  const Status done = joined.copy(stream('a'), {8, 0, 9});
+  REQUIRE(!done.ok());
+  CHECK(done.error().scope() == Scope::communicator);
+  CHECK(has(done.error().to_string(), "copying a block of a collective"));
+  CHECK(driver.calls == Calls{"a launches", "a copies 8 from 100 to 101", "a records E"});
+}
+
 TEST_CASE("captured streams of an exchange meet by dependencies of its launches", "[req:5.10]") {
   JoinedStreams joined;
   driver.captures = {{stream('a'), 7}, {stream('b'), 7}};

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -62,6 +63,13 @@ inline CUresult destroy_event(CUevent event) {
 }
 inline CUresult record(CUevent event, CUstream where) {
   driver.calls.push_back(fmt::format("{} records {}", name_of(where), name_of(event)));
+  return CUDA_SUCCESS;
+}
+/// Addresses and sizes stand for themselves; one of no bytes fails.
+inline CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream where) {
+  if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
+  driver.calls.push_back(
+      fmt::format("{} copies {} from {} to {}", name_of(where), bytes, from, to));
   return CUDA_SUCCESS;
 }
 inline CUresult wait(CUstream where, CUevent event, unsigned) {
@@ -198,6 +206,7 @@ inline CudaTable logging_table() {
   table.graph_add_dependencies = add_edges;
   table.graph_remove_dependencies = remove_edges;
   table.stream_wait_event = wait;
+  table.memcpy_async = copy;
   table.stream_get_id = stream_id;
   table.stream_get_capture_info = capture_info;
   table.stream_update_capture_dependencies = update_dependencies;
@@ -237,6 +246,21 @@ class JoinedStreams {
     comm::ExchangeCall call;
     for (std::size_t i = 0; i < launches; ++i) call.launches.add({});
     call.stream = where;
+    return executor_->run_exchange(call);
+  }
+  /// A launch, copies of so many bytes, and another launch.
+  Status copy(void* where, std::initializer_list<std::uintptr_t> sizes) {
+    comm::ExchangeCall call;
+    call.launches.add({});
+    call.launches.add({});
+    call.launches_before_copies = 1;
+    for (const std::uintptr_t bytes : sizes) {
+      const std::uintptr_t from = 100 * (call.copies.size() + 1);
+      call.copies.push_back({reinterpret_cast<const std::byte*>(from),
+                             reinterpret_cast<std::byte*>(from + 1), bytes});
+    }
+    call.stream = where;
+    driver.calls.clear();
     return executor_->run_exchange(call);
   }
   void release(void* last, const std::vector<void*>& streams) {

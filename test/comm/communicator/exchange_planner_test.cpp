@@ -1,0 +1,150 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/communicator/exchange_planner.hpp"
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <catch2/catch.hpp>
+
+#include "base/try.hpp"
+#include "window/registration/registration.hpp"
+#include "window/registration/window_ranks.hpp"
+
+/// Which collectives go by copy engines, and what becomes of them: plans of GPU ranks, with windows
+/// in host memory.
+namespace oriel::test {
+namespace {
+
+using comm::CollectiveRequest;
+using comm::ExchangePlanner;
+using kernels::Collective;
+using kernels::kNoOffset;
+
+constexpr std::size_t kMi = 1 << 20;
+
+/// The planner of one of two ranks. The scratch memory is any memory of the window's team.
+class PlannedRank {
+ public:
+  PlannedRank(window::WindowRank& rank, std::byte* scratch, bool uses_copy_engines)
+      : planner_(kernels::Backend::cuda, {{0, 1}}, rank.rank()) {
+    planner_.lay_out(32, 4096);
+    kernels::ExchangeMemory memory;
+    memory.scratch = scratch;
+    memory.flat_base = rank.space().base();
+    memory.stride_4g = static_cast<std::uint32_t>(window::kSlotUnitBytes >> 32);
+    memory.signatures = 64;
+    memory.signature_calls = 128;
+    planner_.begin(memory, rank.manager(), uses_copy_engines);
+  }
+
+  std::uint64_t offset_of(Collective collective, const std::byte* input, std::byte* output,
+                          std::size_t count) const {
+    return planner_.copy_engine_offset(request(collective, input, output, count));
+  }
+  comm::ExchangeCall& copies_of(Collective collective, const std::byte* input, std::byte* output,
+                                std::size_t count) {
+    const CollectiveRequest wanted = request(collective, input, output, count);
+    return planner_.copies_of(wanted, planner_.copy_engine_offset(wanted), {});
+  }
+  comm::ExchangeCall& call_of(const std::byte* input, std::byte* output, std::size_t count) {
+    return planner_.call_of(request(Collective::all_gather, input, output, count), {});
+  }
+
+ private:
+  static CollectiveRequest request(Collective collective, const std::byte* input, std::byte* output,
+                                   std::size_t count) {
+    CollectiveRequest made;
+    made.collective = collective;
+    made.input = input;
+    made.output = output;
+    made.count = count;
+    made.type = DataType::u8;
+    return made;
+  }
+  ExchangePlanner planner_;
+};
+
+Result<window::RegisteredWindow> register_with(window::WindowRank& rank, std::byte* at,
+                                               std::size_t bytes, std::uint32_t flags) {
+  window::WindowRequest request;
+  request.pointer = at;
+  request.bytes = bytes;
+  request.flags = flags;
+  ORIEL_TRY(const auto registered, rank.register_batch({request}));
+  return registered.front();
+}
+
+/// A call goes by copy engines if all ranks have asked for it and the shared buffer lies in a
+/// symmetric window as a whole.
+Status check_choice(window::WindowRank& rank) {
+  const window::HostBuffer symmetric(8 * kMi), plain(8 * kMi), loose(8 * kMi);
+  ORIEL_TRY(const auto window,
+            register_with(rank, symmetric.at(), 8 * kMi, window::kWindowSymmetric));
+  ORIEL_TRY(const auto other, register_with(rank, plain.at(), 8 * kMi, 0));
+  const PlannedRank asked(rank, window.flat_base, true), silent(rank, window.flat_base, false);
+  constexpr auto kGather = Collective::all_gather;
+  std::byte* const in = symmetric.at(kMi);
+  ORIEL_EXPECT(asked.offset_of(kGather, in, loose.at(), kMi) == window.slot_offset + kMi);
+  ORIEL_EXPECT(asked.offset_of(kGather, in, plain.at(), kMi) == window.slot_offset + kMi);
+  ORIEL_EXPECT(silent.offset_of(kGather, in, loose.at(), kMi) == kNoOffset);
+  ORIEL_EXPECT(asked.offset_of(kGather, in, loose.at(), kMi - 1) == kNoOffset);
+  ORIEL_EXPECT(asked.offset_of(kGather, plain.at(), symmetric.at(), kMi) == kNoOffset);
+  ORIEL_EXPECT(asked.offset_of(kGather, loose.at(), symmetric.at(), kMi) == kNoOffset);
+  ORIEL_EXPECT(asked.offset_of(kGather, symmetric.at(7 * kMi + 1), loose.at(), kMi) == kNoOffset);
+  ORIEL_EXPECT(asked.offset_of(Collective::broadcast, in, symmetric.at(4 * kMi), kMi) == kNoOffset);
+  // In place all ranks share the output, of a scatter always.
+  std::byte* const own = symmetric.at(static_cast<std::size_t>(rank.rank()) * kMi);
+  ORIEL_EXPECT(asked.offset_of(kGather, own, symmetric.at(), kMi) == window.slot_offset);
+  ORIEL_EXPECT(asked.offset_of(Collective::scatter, nullptr, in, kMi) == window.slot_offset + kMi);
+  ORIEL_EXPECT(asked.offset_of(Collective::scatter, in, loose.at(), kMi) == kNoOffset);
+  ORIEL_EXPECT(asked.offset_of(Collective::gather, in, nullptr, kMi) == window.slot_offset + kMi);
+  ORIEL_CHECK(rank.barrier());
+  return rank.deregister({window, other});
+}
+
+/// The copies of a call stand behind its first launch, and read where the peer has its input.
+Status check_plan(window::WindowRank& rank) {
+  const window::HostBuffer buffer(8 * kMi);
+  ORIEL_TRY(const auto window, register_with(rank, buffer.at(), 8 * kMi, window::kWindowSymmetric));
+  PlannedRank planned(rank, window.flat_base, true);
+  const int peer = 1 - rank.rank();
+  const auto own_block = static_cast<std::size_t>(rank.rank()) * kMi;
+  comm::ExchangeCall& call =
+      planned.copies_of(Collective::all_to_all, buffer.at(), buffer.at(4 * kMi), kMi);
+  ORIEL_EXPECT(call.launches.size() == 2 && call.launches_before_copies == 1);
+  ORIEL_EXPECT(call.launches[0].signatures == 64 && call.launches[1].signatures == 0);
+  ORIEL_EXPECT(call.copies.size() == 2);
+  ORIEL_EXPECT(call.copies[0].from == rank.peer(window, peer) + own_block);
+  ORIEL_EXPECT(call.copies[0].to == buffer.at(4 * kMi) + static_cast<std::size_t>(peer) * kMi);
+  ORIEL_EXPECT(call.copies[1].from == buffer.at(own_block));
+  for (const kernels::ExchangeArguments& launch : call.launches) {
+    ORIEL_EXPECT(launch.messages == 2 && launch.form == kernels::ExchangeForm::packets);
+  }
+  // The root of a gather, rank 0, copies; the other tells it, and waits.
+  comm::ExchangeCall& rooted =
+      planned.copies_of(Collective::gather, buffer.at(), buffer.at(4 * kMi), kMi);
+  const bool is_root = rank.rank() == 0;
+  ORIEL_EXPECT(rooted.launches.size() == (is_root ? 2 : 1));
+  ORIEL_EXPECT(rooted.copies.size() == (is_root ? 2 : 0));
+  ORIEL_EXPECT(rooted.launches[0].signatures == 0);
+  planned.copies_of(Collective::all_to_all, buffer.at(), buffer.at(4 * kMi), kMi);
+  ORIEL_EXPECT(planned.call_of(buffer.at(), buffer.at(4 * kMi), kMi).copies.empty());
+  ORIEL_CHECK(rank.barrier());
+  return rank.deregister({window});
+}
+
+}  // namespace
+
+TEST_CASE(
+    "calls go by copy engines where all ranks ask for it, long blocks lie in symmetric windows",
+    "[req:5.9]") {
+  window::check_ranks({{2}}, {}, check_choice);
+}
+
+TEST_CASE("copies of a call stand between its barriers, and read the peers' windows", "[req:5.9]") {
+  window::check_ranks({{2}}, {}, check_plan);
+}
+
+}  // namespace oriel::test
