@@ -2,6 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <array>
+#include <atomic>
+#include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -12,24 +16,29 @@ namespace oriel::comm {
 
 /// Turns objects into opaque pointers for C, such that a handle that was destroyed, or never made,
 /// is recognised: a handle is a place in the table and the place's generation, not an address.
-/// Thread-safe. A plain lock, held for some 10 ns: taking a shared one costs more than that.
+///
+/// Thread-safe. get() and set() take the lock of one place, so that calls on different handles do
+/// not wait for each other; only new and ended handles take the table's. Places never move.
 template <class Object, class Handle>
 class HandleTable {
  public:
+  HandleTable() = default;
+  HandleTable(const HandleTable&) = delete;
+  HandleTable& operator=(const HandleTable&) = delete;
+
   /// A place without an object yet; get() finds nothing there. For handles that are given out
   /// before what they stand for is ready.
   Handle reserve() {
     const std::lock_guard lock(mutex_);
-    if (free_ == places_.size()) places_.emplace_back().next_free = free_ + 1;
-    const std::uint32_t index = free_;
-    free_ = places_[index].next_free;
-    places_[index].taken = true;
-    return encode(index, places_[index].generation);
+    const std::uint32_t index = take_free_place();
+    Place& place = place_at(index);
+    const std::lock_guard place_lock(place.mutex);
+    place.taken = true;
+    return encode(index, place.generation);
   }
 
   void set(Handle handle, std::shared_ptr<Object> object) {
-    const std::lock_guard lock(mutex_);
-    if (Place* place = find(handle)) place->object = std::move(object);
+    with_place(handle, [&](Place& place) { place.object = std::move(object); });
   }
 
   Handle add(std::shared_ptr<Object> object) {
@@ -40,51 +49,88 @@ class HandleTable {
 
   /// The object, which lives on while the caller holds it; null for a handle that stands for none.
   std::shared_ptr<Object> get(Handle handle) const {
-    const std::lock_guard lock(mutex_);
-    const Place* place = find(handle);
-    return place != nullptr ? place->object : nullptr;
+    std::shared_ptr<Object> object;
+    with_place(handle, [&](const Place& place) { object = place.object; });
+    return object;
   }
 
   /// Ends the handle; every later use of it finds nothing. The object, if this was the first
   /// remove.
   std::shared_ptr<Object> remove(Handle handle) {
+    std::shared_ptr<Object> object;
+    const bool is_first = with_place(handle, [&](Place& place) {
+      object = std::move(place.object);
+      place.taken = false;
+      ++place.generation;
+    });
+    if (!is_first) return nullptr;
     const std::lock_guard lock(mutex_);
-    Place* place = find(handle);
-    if (place == nullptr) return nullptr;
-    auto object = std::move(place->object);
-    place->taken = false;
-    ++place->generation;
-    place->next_free = std::exchange(free_, static_cast<std::uint32_t>(place - places_.data()));
+    free_.push_back(index_of(handle));
     return object;
   }
 
  private:
   struct Place {
+    std::mutex mutex;  // guards all below
     std::shared_ptr<Object> object;
     std::uint32_t generation = 1;
-    std::uint32_t next_free = 0;  // index; the table's size ends the list
     bool taken = false;
   };
   // Low bits hold the index + 1, so that no handle is null; bits above hold the generation.
   static constexpr int kIndexBits = 24;
   static constexpr std::uintptr_t kIndexMask = (std::uintptr_t{1} << kIndexBits) - 1;
+  // Chunk c has 2^c times as many places as the first one.
+  static constexpr std::uint32_t kFirstChunk = 64;
+  static constexpr std::size_t kChunks = kIndexBits - 6 + 1;
 
   static Handle encode(std::uint32_t index, std::uint32_t generation) {
     return reinterpret_cast<Handle>(static_cast<std::uintptr_t>(generation) << kIndexBits |
                                     (index + 1));
   }
-  const Place* find(Handle handle) const {
-    const auto bits = reinterpret_cast<std::uintptr_t>(handle);
-    const std::uintptr_t index = (bits & kIndexMask) - 1;  // wraps for null
-    if (index >= places_.size()) return nullptr;
-    const Place& place = places_[index];
-    return place.taken && place.generation == bits >> kIndexBits ? &place : nullptr;
+  static std::uint32_t index_of(Handle handle) {
+    const auto bits = reinterpret_cast<std::uintptr_t>(handle) & kIndexMask;
+    return static_cast<std::uint32_t>(bits) - 1;  // wraps for null
   }
-  Place* find(Handle handle) { return const_cast<Place*>(std::as_const(*this).find(handle)); }
 
-  mutable std::mutex mutex_;
-  std::vector<Place> places_;
-  std::uint32_t free_ = 0;  // index of the first free place
+  Place& place_at(std::uint32_t index) const {
+    const auto chunk = static_cast<std::size_t>(std::bit_width(index / kFirstChunk + 1)) - 1;
+    const std::uint32_t first = kFirstChunk * ((1u << chunk) - 1);
+    return chunks_[chunk].load(std::memory_order_acquire)[index - first];
+  }
+  /// Calls `act` with the place of a handle that is in use, under its lock. Returns whether it is.
+  template <class Act>
+  bool with_place(Handle handle, const Act& act) const {
+    const std::uint32_t index = index_of(handle);
+    if (index >= size_.load(std::memory_order_acquire)) return false;
+    Place& place = place_at(index);
+    const std::lock_guard lock(place.mutex);
+    const auto generation = reinterpret_cast<std::uintptr_t>(handle) >> kIndexBits;
+    if (!place.taken || place.generation != generation) return false;
+    act(place);
+    return true;
+  }
+  /// Returns the index of a place that is not in use. mutex_ is held.
+  std::uint32_t take_free_place() {
+    if (!free_.empty()) {
+      const std::uint32_t index = free_.back();
+      free_.pop_back();
+      return index;
+    }
+    const std::uint32_t index = size_.load(std::memory_order_relaxed);
+    free_.reserve(index + 1);  // remove() allocates nothing
+    if (index == kFirstChunk * ((1u << owned_.size()) - 1)) {
+      owned_.push_back(std::make_unique<Place[]>(std::size_t{kFirstChunk} << owned_.size()));
+      chunks_[owned_.size() - 1].store(owned_.back().get(), std::memory_order_release);
+    }
+    size_.store(index + 1, std::memory_order_release);
+    return index;
+  }
+
+  std::mutex mutex_;  // guards owned_, free_ and growth
+  std::vector<std::unique_ptr<Place[]>> owned_;
+  std::vector<std::uint32_t> free_;
+  std::array<std::atomic<Place*>, kChunks> chunks_{};
+  std::atomic<std::uint32_t> size_{0};  // places there are
 };
 
 }  // namespace oriel::comm
