@@ -22,6 +22,7 @@
 #include "nccl.h"
 
 #include "comm/communicator/random_all_reduces.hpp"
+#include "comm/group/call_parts.hpp"
 #include "comm/group/drawn_calls.hpp"
 #include "comm/support/in_teams.hpp"
 #include "support/ranks.hpp"
@@ -32,229 +33,21 @@
 namespace oriel::test {
 namespace {
 
-using kernels::Collective;
-
 /// The world, a split of it, and a second world.
 constexpr std::size_t kComms = 3;
 
-/// How a buffer's memory is registered. Windows of `toggled` come and go between groups.
-enum class Registration { window, toggled, buffer, none };
-constexpr std::size_t kRegistrations = 4;
-
-struct GuardedBuffer {
-  std::byte* at = nullptr;
-  std::size_t bytes = 0;
-};
-
-/// One rank's memory for the calls of a group: an area of each kind of registration.
-class GroupMemory {
+/// Memory of CPUs.
+class HostGroupMemory final : public GroupMemory {
  public:
-  static constexpr std::size_t kAreaBytes = 8 << 20;
-
-  std::byte* area(Registration kind) {
+  std::byte* area(Registration kind) override {
     const auto i = static_cast<std::size_t>(kind);
     return kind <= Registration::toggled ? windows_[i].at() : plain_[i - 2].get();
   }
-  void reset() { used_ = {}; }
-
-  /// Returns `bytes` that are `skew` elements off alignment, with guards on both sides.
-  GuardedBuffer take(Registration kind, std::size_t bytes, std::size_t element, std::size_t skew) {
-    std::size_t& used = used_[static_cast<std::size_t>(kind)];
-    const std::size_t begin = (used + kGuard + 63) / 64 * 64 + skew * element;
-    used = begin + bytes + kGuard;
-    require(used <= kAreaBytes, "the calls of a group have more memory than an area");
-    std::fill_n(area(kind) + begin - kGuard, bytes + 2 * kGuard, kGuardByte);
-    return {area(kind) + begin, bytes};
-  }
-  static bool is_guarded(const GuardedBuffer& buffer) {
-    const auto is_kept = [](const std::byte* from) {
-      return std::all_of(from, from + kGuard, [](std::byte byte) { return byte == kGuardByte; });
-    };
-    return buffer.at == nullptr ||
-           (is_kept(buffer.at - kGuard) && is_kept(buffer.at + buffer.bytes));
-  }
 
  private:
-  static constexpr std::size_t kGuard = 32;
-  static constexpr std::byte kGuardByte{0x5a};
-
   std::array<Buffer, 2> windows_ = {Buffer(kAreaBytes), Buffer(kAreaBytes)};
   std::array<std::unique_ptr<std::byte[]>, 2> plain_ = {std::make_unique<std::byte[]>(kAreaBytes),
                                                         std::make_unique<std::byte[]>(kAreaBytes)};
-  std::array<std::size_t, kRegistrations> used_{};
-};
-
-/// One rank's communicator.
-struct Member {
-  ncclComm_t comm = nullptr;
-  int rank = 0;
-  int size = 0;
-};
-
-/// Draws where a rank has a buffer, which the other ranks need not know.
-GuardedBuffer place(GroupMemory& memory, std::uint64_t seed, std::size_t bytes, DataType type) {
-  return memory.take(static_cast<Registration>(seed % kRegistrations), bytes, size_of(type),
-                     seed / 8 % 8);
-}
-
-/// One rank's part in a collective.
-class CollectivePart {
- public:
-  CollectivePart(const DrawnCollective& call, const Member& member, GroupMemory& memory)
-      : call_(call), member_(member), reference_(call) {
-    const int rank = member.rank;
-    const bool sends = call.sends(rank), receives = call.receives(rank);
-    const auto own = static_cast<std::size_t>(rank) * call.bytes();
-    const auto take = [&](std::uint64_t which, std::size_t bytes) {
-      return place(memory, mix(call.seed + which, static_cast<std::uint64_t>(rank)), bytes,
-                   call.type);
-    };
-    in_place_ = call.in_place && sends && receives;
-    const bool into_input = in_place_ && !receives_blocks(call.collective);
-    if (sends && (!in_place_ || into_input)) input_ = take(1, call.sent_bytes());
-    if (receives && !into_input) output_ = take(2, call.received_bytes());
-    from_ = in_place_ && !into_input ? output_.at + own : input_.at;
-    to_ = into_input ? input_.at + (sends_blocks(call.collective) ? own : 0) : output_.at;
-    const auto& data = reference_.input(rank);
-    if (sends) std::copy(data.begin(), data.end(), from_);
-  }
-
-  ncclResult_t issue() {
-    const auto type = static_cast<ncclDataType_t>(call_.type);
-    const auto [from, to, count, comm] = std::tuple(from_, to_, call_.count, member_.comm);
-    switch (call_.collective) {
-      case Collective::all_gather:
-        return ncclAllGather(from, to, count, type, comm, nullptr);
-      case Collective::broadcast:
-        if (!call_.in_place) return ncclBroadcast(from, to, count, type, call_.root, comm, nullptr);
-        return ncclBcast(in_place_ ? from : to, count, type, call_.root, comm, nullptr);
-      case Collective::all_to_all:
-        return pncclAlltoAll(from, to, count, type, comm, nullptr);
-      case Collective::gather:
-        return ncclGather(from, to, count, type, call_.root, comm, nullptr);
-      case Collective::scatter:
-        return ncclScatter(from, to, count, type, call_.root, comm, nullptr);
-      default:
-        return reduce(type);
-    }
-  }
-
-  /// Returns a hash of what every rank of a world is to have alike, or 0.
-  std::uint64_t check(bool exact) const {
-    const int rank = member_.rank;
-    require(GroupMemory::is_guarded(input_) && GroupMemory::is_guarded(output_),
-            "bytes beside a buffer");
-    const auto& data = reference_.input(rank);
-    require(in_place_ || !call_.sends(rank) || std::equal(data.begin(), data.end(), from_),
-            "the input is as it was");
-    if (!call_.receives(rank)) return 0;
-    const std::string wrong = reference_.compare(rank, to_, exact);
-    require(wrong.empty(), "wrong output: " + wrong);
-    return call_.collective == Collective::all_reduce ? hash_bytes(to_, call_.bytes()) : 0;
-  }
-
- private:
-  ncclResult_t reduce(ncclDataType_t type) {
-    auto op = static_cast<ncclRedOp_t>(call_.op);
-    std::uint64_t scalar = reference_.scalar(member_.rank);
-    const bool scales = call_.op == ReduceOp::premul_sum;
-    if (scales) {
-      require(ncclRedOpCreatePreMulSum(&op, &scalar, type, ncclScalarHostImmediate, member_.comm),
-              "ncclRedOpCreatePreMulSum");
-    }
-    ncclResult_t done = ncclSuccess;
-    if (call_.collective == Collective::all_reduce) {
-      done = ncclAllReduce(from_, to_, call_.count, type, op, member_.comm, nullptr);
-    } else if (call_.collective == Collective::reduce_scatter) {
-      done = pncclReduceScatter(from_, to_, call_.count, type, op, member_.comm, nullptr);
-    } else {
-      done = ncclReduce(from_, to_, call_.count, type, op, call_.root, member_.comm, nullptr);
-    }
-    if (scales) require(ncclRedOpDestroy(op, member_.comm), "ncclRedOpDestroy");
-    return done;
-  }
-
-  DrawnCollective call_;
-  Member member_;
-  CollectiveReference reference_;
-  GuardedBuffer input_, output_;
-  std::byte* from_ = nullptr;  // null where the rank has no such buffer, which may be anything
-  std::byte* to_ = nullptr;
-  bool in_place_ = false;
-};
-
-/// One rank's send or receive.
-class MessagePart {
- public:
-  MessagePart(const DrawnMessage& message, bool is_send, const Member& member, GroupMemory& memory)
-      : message_(message), is_send_(is_send), comm_(member.comm) {
-    buffer_ = place(memory, mix(message.seed, is_send ? 1 : 2), message.bytes(), message.type);
-    const auto data = message.data();
-    if (is_send) std::copy(data.begin(), data.end(), buffer_.at);
-  }
-
-  ncclResult_t issue() {
-    const auto type = static_cast<ncclDataType_t>(message_.type);
-    return is_send_ ? ncclSend(buffer_.at, message_.count, type, message_.to, comm_, nullptr)
-                    : pncclRecv(buffer_.at, message_.count, type, message_.from, comm_, nullptr);
-  }
-  void check() const {
-    const auto data = message_.data();
-    require(GroupMemory::is_guarded(buffer_), "bytes beside a buffer");
-    require(std::equal(data.begin(), data.end(), buffer_.at), "the bytes of " + message_.text());
-  }
-
- private:
-  DrawnMessage message_;
-  bool is_send_;
-  ncclComm_t comm_;
-  GuardedBuffer buffer_;
-};
-
-/// One rank's part in one call of a group.
-class CallPart {
- public:
-  CallPart(std::uint64_t seed, const DrawLimits& limits, const Member& member, GroupMemory& memory)
-      : comm_(member.comm) {
-    if (mix(seed, 1) % 4 != 0) {
-      const auto call = draw_collective(seed, member.size, limits);
-      text_ = call.text();
-      collective_.emplace(call, member, memory);
-      return;
-    }
-    const auto messages = draw_messages(seed, member.size, limits);
-    text_ = fmt::format("{} messages among {} ranks, the first {}", messages.size(), member.size,
-                        messages.front().text());
-    for (const DrawnMessage& message : messages) {
-      if (message.from == member.rank) messages_.emplace_back(message, true, member, memory);
-      if (message.to == member.rank) messages_.emplace_back(message, false, member, memory);
-    }
-    needs_group_ = messages.size() > 1 || messages.front().from == messages.front().to;
-  }
-
-  bool needs_group() const { return needs_group_; }
-  const std::string& text() const { return text_; }
-  ncclComm_t comm() const { return comm_; }
-  void issue() {
-    if (collective_) require(collective_->issue(), text_.c_str());
-    for (MessagePart& message : messages_) require(message.issue(), text_.c_str());
-  }
-  /// Returns what CollectivePart::check() does.
-  std::uint64_t check(bool exact) const {
-    try {
-      for (const MessagePart& message : messages_) message.check();
-      return collective_ ? collective_->check(exact) : 0;
-    } catch (const std::exception& error) {
-      throw std::runtime_error(fmt::format("{}: {}", text_, error.what()));
-    }
-  }
-
- private:
-  ncclComm_t comm_;
-  std::string text_;
-  std::optional<CollectivePart> collective_;
-  std::deque<MessagePart> messages_;
-  bool needs_group_ = false;
 };
 
 /// What all ranks draw alike for a group.
@@ -295,7 +88,7 @@ DrawnGroup draw_group(std::uint64_t seed) {
 class GroupRank {
  public:
   std::array<Member, kComms> members;
-  GroupMemory memory;
+  HostGroupMemory memory;
 
   void know_members() {
     for (Member& member : members) {

@@ -1,0 +1,188 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <catch2/catch.hpp>
+#include <fmt/format.h>
+
+#include "comm/group/call_parts.hpp"
+#include "comm/group/drawn_calls.hpp"
+#include "gpu/gpu_ranks.hpp"
+#include "support/seed.hpp"
+
+/// Random groups of calls on several communicators and streams of GPUs, each result against a
+/// reference.
+namespace oriel::test {
+namespace {
+
+const int kGpus = gpus();  // skips the program
+
+/// The world, and a split of it.
+constexpr std::size_t kComms = 2;
+
+/// Memory of a GPU: what can be registered and what cudaMalloc gives. The test writes and reads a
+/// mirror of it.
+class GpuGroupMemory final : public GroupMemory {
+ public:
+  explicit GpuGroupMemory(RankGpu& gpu) : gpu_(gpu) {
+    for (std::size_t i = 0; i < kRegistrations; ++i) {
+      areas_[i] = gpu.allocate(kAreaBytes, static_cast<Registration>(i) <= Registration::toggled);
+      mirrors_[i].resize(kAreaBytes);
+    }
+  }
+  std::byte* area(Registration kind) override { return areas_[static_cast<std::size_t>(kind)]; }
+  std::byte* mirror(Registration kind) override {
+    return mirrors_[static_cast<std::size_t>(kind)].data();
+  }
+  cudaStream_t stream(std::uint64_t drawn) override { return gpu_.stream(drawn % 2); }
+
+  void upload() {
+    for (std::size_t i = 0; i < kRegistrations; ++i) {
+      const std::size_t bytes = used(static_cast<Registration>(i));
+      if (bytes > 0) gpu_.copy_in(areas_[i], mirrors_[i].data(), bytes);
+    }
+  }
+  void download() {
+    for (std::size_t i = 0; i < kRegistrations; ++i) {
+      const std::size_t bytes = used(static_cast<Registration>(i));
+      if (bytes > 0) gpu_.copy_out(mirrors_[i].data(), areas_[i], bytes);
+    }
+  }
+
+ private:
+  RankGpu& gpu_;
+  std::array<std::byte*, kRegistrations> areas_{};
+  std::array<std::vector<std::byte>, kRegistrations> mirrors_;
+};
+
+/// One rank: its communicators and memory.
+class GpuGroupRank {
+ public:
+  explicit GpuGroupRank(Players& players)
+      : players_(players), gpu_(players.first()), memory_(gpu_) {
+    ncclComm_t& world = members_[0].comm;
+    world = init_rank(players, gpu_);
+    require(ncclCommSplit(world, players.first() % 2, -players.first(), &members_[1].comm, nullptr),
+            "ncclCommSplit");
+    for (std::size_t i = 0; i < kComms; ++i) {
+      Member& member = members_[i];
+      require(ncclCommCount(member.comm, &member.size), "ncclCommCount");
+      require(ncclCommUserRank(member.comm, &member.rank), "ncclCommUserRank");
+      require(
+          ncclCommWindowRegister(member.comm, memory_.area(Registration::window),
+                                 GroupMemory::kAreaBytes, &windows_[i], NCCL_WIN_COLL_SYMMETRIC),
+          "ncclCommWindowRegister");
+    }
+    require(ncclCommRegister(members_[0].comm, memory_.area(Registration::buffer),
+                             GroupMemory::kAreaBytes, &buffer_),
+            "ncclCommRegister");
+  }
+
+  void run(std::uint64_t seed) {
+    prepare(seed);
+    try {
+      issue();
+      memory_.download();
+      for (const CallPart& part : parts_) {
+        const std::uint64_t hash = part.check(true);
+        if (part.comm() == members_[0].comm) hash_of_all_ += hash;
+      }
+    } catch (const std::exception& error) {
+      std::string calls;
+      for (const CallPart& part : parts_) calls += "\n  " + part.text();
+      throw std::runtime_error(
+          fmt::format("rank {}: {}; the group:{}", players_.first(), error.what(), calls));
+    }
+  }
+
+  void end() {
+    players_.word(static_cast<std::size_t>(players_.first())) = hash_of_all_;
+    require(ncclCommDeregister(members_[0].comm, buffer_), "ncclCommDeregister");
+    for (std::size_t i = 0; i < kComms; ++i) {
+      require(ncclCommWindowDeregister(members_[i].comm, windows_[i]), "deregister");
+    }
+    players_.barrier();
+    for (const Member& member : members_) require(ncclCommDestroy(member.comm), "ncclCommDestroy");
+    players_.barrier();  // before the memory goes
+    for (int rank = 0; rank < players_.size(); ++rank) {
+      require(players_.word(static_cast<std::size_t>(rank)) == hash_of_all_,
+              fmt::format("rank {} has other bits of the world's all-reduces", rank));
+    }
+  }
+
+ private:
+  void prepare(std::uint64_t seed) {
+    std::mt19937_64 rng(seed);
+    memory_.reset();
+    parts_.clear();
+    const std::size_t calls = 1 + rng() % 12;
+    const std::size_t large = rng() % 8 == 0 ? rng() % calls : calls;
+    for (std::size_t i = 0; i < calls; ++i) {
+      const std::size_t comm = rng() % kComms;
+      parts_.emplace_back(rng(), DrawLimits{.is_large = i == large}, members_[comm], memory_);
+    }
+    in_group_ = calls > 1 || parts_.front().needs_group() || rng() % 2 == 0;
+  }
+  void issue() {
+    memory_.upload();
+    if (in_group_) require(ncclGroupStart(), "ncclGroupStart");
+    for (CallPart& part : parts_) part.issue();
+    if (in_group_) require(ncclGroupEnd(), "ncclGroupEnd");
+    for (std::size_t i = 0; i < 2; ++i) gpu_.wait(gpu_.stream(i), members_[0].comm);
+  }
+
+  Players& players_;
+  RankGpu gpu_;
+  GpuGroupMemory memory_;
+  std::array<Member, kComms> members_;
+  std::array<ncclWindow_t, kComms> windows_{};
+  void* buffer_ = nullptr;
+  std::deque<CallPart> parts_;
+  bool in_group_ = true;
+  std::uint64_t hash_of_all_ = 0;  // of all all-reduces of the world
+};
+
+/// Groups of a play: 5,000 together where ranks are threads.
+struct GpuGroupPlay {
+  Cast cast;
+  int ranks;
+  int groups;
+};
+constexpr GpuGroupPlay kPlays[] = {
+    {Cast::threads, 2, 2200},  {Cast::threads, 3, 1600},   {Cast::threads, 4, 1200},
+    {Cast::processes, 2, 100}, {Cast::processes, 4, 1000},
+};
+
+}  // namespace
+
+TEST_CASE("random groups of every call on GPUs give what a reference gives",
+          "[req:5.21][req:5.8][req:5.10][req:5.2]") {
+  // The calls of both communicators of all ranks fit on one GPU together, whatever their order.
+  const Environment caps(Variables{{"ORIEL_MAX_CTAS", "4"}});
+  const std::uint64_t seed = test_seed();
+  std::uint64_t number = 0;
+  for (const GpuGroupPlay& one : kPlays) {
+    ++number;
+    // Processes that share a GPU take turns of 2 ms.
+    if (one.cast == Cast::processes && one.ranks > std::max(2, kGpus)) continue;
+    CAPTURE(name_of(one.cast), one.ranks);
+    const std::uint64_t drawn = mix(seed, number);
+    const auto body = [&](Players& players) {
+      GpuGroupRank rank(players);
+      for (int i = 0; i < one.groups; ++i) rank.run(mix(drawn, static_cast<std::uint64_t>(i)));
+      rank.end();
+    };
+    check_all_ok(play(one.cast, one.ranks, body, std::chrono::seconds(120)));
+  }
+}
+
+}  // namespace oriel::test
