@@ -14,9 +14,8 @@ namespace oriel::kernels {
 
 namespace detail {
 
-/// The arithmetic of a call that scales nothing beforehand, and whose average is a product: a
-/// division by a power of two is one, to the bit. So the loop that moves most of the bytes has
-/// neither branches nor calls.
+/// The arithmetic of a call whose average is a product: a division by a power of two is one, to the
+/// bit. So the loop that moves most of the bytes has no calls.
 template <class T, Family kFamily, int kRanks>
 class PlainReduction {
   using Acc = device::Accumulator<T>;
@@ -32,24 +31,27 @@ class PlainReduction {
   };
 
   ORIEL_DEVICE_FN PlainReduction(const FamilyReduction<T, kFamily>& reduction, int ranks)
-      : ranks_(ranks), maximum_(reduction.maximum()) {
+      : reduction_(reduction), ranks_(ranks) {
     if (reduction.averages()) factor_ = Acc(1) / static_cast<Acc>(ranks);
   }
   /// Whether it is that of a call.
   ORIEL_DEVICE_FN static bool is_for(const FamilyReduction<T, kFamily>& reduction, int ranks) {
-    return !reduction.scales() &&
-           (!reduction.averages() || (kMultiplies && (ranks & (ranks - 1)) == 0));
+    return !reduction.averages() || (kMultiplies && (ranks & (ranks - 1)) == 0);
   }
 
   ORIEL_DEVICE_FN int ranks() const { return kRanks > 0 ? kRanks : ranks_; }
+  /// This rank's input, scaled if the operation scales.
+  ORIEL_DEVICE_FN Payload<T, 16> scale(const device::Pack& pack) const {
+    return reduction_.scale(__builtin_bit_cast(Payload<T, 16>, pack));
+  }
   template <int kBytes>
   ORIEL_DEVICE_FN auto load(const Payload<T, kBytes>& payload) const {
-    return reduction().load(payload);
+    return reduction_.load(payload);
   }
   template <int kCount>
   ORIEL_DEVICE_FN auto combine(const AccPack<Acc, kCount>& lower,
                                const AccPack<Acc, kCount>& upper) const {
-    return reduction().combine(lower, upper);
+    return reduction_.combine(lower, upper);
   }
   template <int kBytes, int kCount>
   ORIEL_DEVICE_FN Payload<T, kBytes> finish(AccPack<Acc, kCount> pack) const {
@@ -64,17 +66,20 @@ class PlainReduction {
 
  private:
   static constexpr bool kMultiplies = kFamily == Family::sum && std::is_floating_point_v<Acc>;
-  ORIEL_DEVICE_FN FamilyReduction<T, kFamily> reduction() const {
-    return FamilyReduction<T, kFamily>::plain(maximum_);
-  }
 
+  const FamilyReduction<T, kFamily>& reduction_;
   int ranks_;
-  bool maximum_;
   Acc factor_ = Acc(1);
 };
 
-/// What a reduction does besides: one target or all, and whether the own source is aligned.
-enum class ReduceForm : std::uint8_t { all_targets, one_target, one_target_shifted };
+/// What a reduction does besides: one target or all, and what the own source needs.
+enum class ReduceForm : std::uint8_t {
+  all_targets,
+  all_targets_scaled,
+  one_target,
+  one_target_scaled,
+  one_target_shifted,
+};
 
 /// Reduces the payloads 0 to `count` - 1 of all sources into all targets, or into the first one.
 /// Shifted: `own` is the pack in which the own source begins, at byte `shift`.
@@ -82,10 +87,15 @@ template <class Group, ReduceForm kForm, class T, Family kFamily, int kRanks>
 ORIEL_DEVICE_FN void reduce_tiles(const PlainReduction<T, kFamily, kRanks>& reduction,
                                   const typename PlainReduction<T, kFamily, kRanks>::Places& places,
                                   std::uint64_t count) {
-  // Eight loads in flight, from two ranks or four.
-  constexpr int kUnroll = kRanks == 2 ? 4 : kRanks == 4 ? 2 : 1;
+  // Eight loads in flight, from two ranks or four; fewer where 16 bytes are 16 accumulators.
+  // Eight loads in flight from all ranks together.
+  constexpr int kUnroll = kRanks == 0 ? 1 : 8 / kRanks;
   constexpr int kMaxRanks = PlainReduction<T, kFamily, kRanks>::kMaxRanks;
   constexpr bool kShifted = kForm == ReduceForm::one_target_shifted;
+  constexpr bool kScaled =
+      kForm == ReduceForm::all_targets_scaled || kForm == ReduceForm::one_target_scaled;
+  constexpr bool kAllTargets =
+      kForm == ReduceForm::all_targets || kForm == ReduceForm::all_targets_scaled;
   for_each_tile<Group, kUnroll>(count, [&](const auto& tile) {
     constexpr int kUnits = std::remove_cvref_t<decltype(tile)>::kUnits;
     device::Pack packs[kUnits][kMaxRanks];
@@ -105,15 +115,22 @@ ORIEL_DEVICE_FN void reduce_tiles(const PlainReduction<T, kFamily, kRanks>& redu
     ORIEL_DEVICE_UNROLL
     for (int u = 0; u < kUnits; ++u) {
       if (!tile.has(u)) continue;
+      if constexpr (kScaled) {
+        ORIEL_DEVICE_UNROLL
+        for (int rank = 0; rank < kMaxRanks; ++rank) {
+          if (rank == 0 || rank == places.me) own[u] = packs[u][rank];
+        }
+        own[u] = __builtin_bit_cast(device::Pack, reduction.scale(own[u]));
+      }
       // Taken apart as late as here: an element of two bytes takes a register of four.
       const auto payload = [&](int rank) {
-        const bool is_own = kShifted && rank == places.me;
+        const bool is_own = (kShifted || kScaled) && rank == places.me;
         return __builtin_bit_cast(Payload<T, 16>, is_own ? own[u] : packs[u][rank]);
       };
       const auto result = __builtin_bit_cast(
           device::Pack, fold_ranks<kRanks, 16>(reduction, reduction.ranks(), payload));
       ORIEL_DEVICE_UNROLL
-      for (int k = 0; k < (kForm == ReduceForm::all_targets ? kMaxRanks : 1); ++k) {
+      for (int k = 0; k < (kAllTargets ? kMaxRanks : 1); ++k) {
         if (kRanks == 0 && k >= reduction.ranks()) break;
         device::Memory::store<device::Order::weak>(places.targets[k] + tile.at(u), result);
       }
@@ -166,7 +183,7 @@ class GroupReduceMover {
       if (shift == 0) {
         whole = count / Buffer::kElements;
         reduce_packs(source, target, targets, whole);
-      } else if (targets == 1) {
+      } else if (targets == 1 && ranks() > 1 && !reduction_.scales()) {
         whole = reduce_shifted(source, target, shift, count);
       }
     }
@@ -182,11 +199,31 @@ class GroupReduceMover {
 
   ORIEL_DEVICE_FN void send_scaled(std::byte* slot, const std::byte* from,
                                    std::uint64_t count) const {
-    const Buffer source(from, count);
-    const Buffer target(slot, count);
+    constexpr int kUnroll = 4;
+    const bool is_aligned = reinterpret_cast<std::uintptr_t>(from) % 16 == 0;
+    const std::uint64_t whole = is_aligned ? count / Buffer::kElements : 0;
+    const auto* const source = reinterpret_cast<const device::Pack*>(from);
+    auto* const target = reinterpret_cast<device::Pack*>(slot);
+    for_each_tile<Group, kUnroll>(whole, [&](const auto& tile) {
+      constexpr int kUnits = std::remove_cvref_t<decltype(tile)>::kUnits;
+      device::Pack packs[kUnits];
+      ORIEL_DEVICE_UNROLL
+      for (int u = 0; u < kUnits; ++u) {
+        packs[u] = device::Memory::load_streaming(source + tile.at(u));
+      }
+      ORIEL_DEVICE_UNROLL
+      for (int u = 0; u < kUnits; ++u) {
+        if (!tile.has(u)) continue;
+        const auto scaled = reduction_.scale(__builtin_bit_cast(Value, packs[u]));
+        device::Memory::store<device::Order::weak>(target + tile.at(u),
+                                                   __builtin_bit_cast(device::Pack, scaled));
+      }
+    });
+    const Buffer rest_from(from, count);
+    const Buffer rest_to(slot, count);
     ORIEL_DEVICE_KEEP_LOOP
-    for (std::uint64_t i = Group::rank(); i < source.payloads(); i += Group::size()) {
-      target.store(i, reduction_.scale(source.load(i)));
+    for (std::uint64_t i = whole + Group::rank(); i < rest_from.payloads(); i += Group::size()) {
+      rest_to.store(i, reduction_.scale(rest_from.load(i)));
     }
   }
 
@@ -197,11 +234,17 @@ class GroupReduceMover {
     typename Plain::Places places;
     set_places(places, source, target);
     const Plain plain(reduction_, ranks());
-    if (targets_used == 1) {
-      detail::reduce_tiles<Group, detail::ReduceForm::one_target>(plain, places, whole);
-    } else {
-      detail::reduce_tiles<Group, detail::ReduceForm::all_targets>(plain, places, whole);
+    using Form = detail::ReduceForm;
+    if (reduction_.scales()) {
+      if (targets_used == 1) {
+        return detail::reduce_tiles<Group, Form::one_target_scaled>(plain, places, whole);
+      }
+      return detail::reduce_tiles<Group, Form::all_targets_scaled>(plain, places, whole);
     }
+    if (targets_used == 1) {
+      return detail::reduce_tiles<Group, Form::one_target>(plain, places, whole);
+    }
+    detail::reduce_tiles<Group, Form::all_targets>(plain, places, whole);
   }
 
   /// The same into this rank's target, where its source begins `shift` bytes behind a multiple of
@@ -220,7 +263,6 @@ class GroupReduceMover {
         places, [&](int rank) { return source(rank == me ? other : rank); }, target);
     places.own = reinterpret_cast<const device::Pack*>(source(me) - shift);
     places.shift = shift;
-    places.me = me;
     detail::reduce_tiles<Group, detail::ReduceForm::one_target_shifted>(Plain(reduction_, ranks()),
                                                                         places, packs - 1);
     return packs - 1;
@@ -230,6 +272,7 @@ class GroupReduceMover {
   ORIEL_DEVICE_FN void set_places(typename Plain::Places& places, const Source& source,
                                   const Target& target) const {
     const int me = arguments_.rank;
+    places.me = me;
     ORIEL_DEVICE_UNROLL
     for (int i = 0; i < Plain::kMaxRanks; ++i) {
       if (kRanks == 0 && i >= ranks()) break;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "oriel/device/reduce.hpp"
 
@@ -55,14 +56,6 @@ class FamilyReduction {
     }
   }
 
-  /// One that neither scales nor averages; `maximum`: what an extreme is.
-  ORIEL_DEVICE_FN static FamilyReduction plain(bool maximum) {
-    FamilyReduction reduction;
-    reduction.maximum_ = maximum;
-    return reduction;
-  }
-  ORIEL_DEVICE_FN bool maximum() const { return maximum_; }
-
   /// Whether scale() changes anything.
   ORIEL_DEVICE_FN bool scales() const { return kFamily == Family::sum && scaled_; }
   /// Whether finish() divides.
@@ -86,9 +79,22 @@ class FamilyReduction {
   template <int kBytes>
   ORIEL_DEVICE_FN auto load(const Payload<T, kBytes>& payload) const {
     AccPack<Acc, Payload<T, kBytes>::kCount> pack;
-    ORIEL_DEVICE_UNROLL
-    for (int i = 0; i < Payload<T, kBytes>::kCount; ++i) {
-      pack.lane[i] = device::Reduction<T, ReduceOp::sum>{}.load(payload.element[i]);
+    if constexpr (std::is_same_v<T, device::bf16>) {
+      // One instruction for each: an element is the upper half of its float.
+      struct Words {
+        std::uint32_t word[kBytes / 4];
+      };
+      const auto words = __builtin_bit_cast(Words, payload);
+      ORIEL_DEVICE_UNROLL
+      for (int i = 0; i < kBytes / 4; ++i) {
+        pack.lane[2 * i] = __builtin_bit_cast(float, words.word[i] << 16);
+        pack.lane[2 * i + 1] = __builtin_bit_cast(float, words.word[i] & 0xffff0000u);
+      }
+    } else {
+      ORIEL_DEVICE_UNROLL
+      for (int i = 0; i < Payload<T, kBytes>::kCount; ++i) {
+        pack.lane[i] = device::Reduction<T, ReduceOp::sum>{}.load(payload.element[i]);
+      }
     }
     return pack;
   }
@@ -129,12 +135,10 @@ class FamilyReduction {
     return device::Reduction<T, ReduceOp::sum>{}.finish(acc);
   }
 
-  FamilyReduction() = default;
-
-  int ranks_ = 1;
-  bool average_ = false;
-  bool scaled_ = false;
-  bool maximum_ = false;
+  int ranks_;
+  bool average_;
+  bool scaled_;
+  bool maximum_;
   T scalar_{};
 };
 

@@ -20,8 +20,8 @@ inline constexpr int kMinThreads = 32;
 /// Most sub-CTAs of a CTA, each of which streams by itself.
 inline constexpr int kMostSubCtas = 2;
 
-/// Kernels are compiled for two, four and eight ranks, which need no local memory, and for any
-/// number.
+/// Kernels are compiled for two, four and eight ranks, whose loops need no local memory, and for
+/// any number.
 enum class RankVariant : std::uint8_t { two = 0, four = 1, eight = 2, any = 3 };
 inline constexpr int kRankVariants = 4;
 constexpr RankVariant variant_for(int ranks) {

@@ -207,6 +207,7 @@ void check_reduces(std::mt19937_64& random) {
       const bool alike = random() % 3 == 0;
       check_reduce<T, op, 2>({2, count, misaligned, alike, all}, random);
       check_reduce<T, op, 4>({4, count, misaligned, alike, !all}, random);
+      check_reduce<T, op, 0>({1, count, misaligned, alike, all}, random);
       check_reduce<T, op, 0>({3, count, misaligned, alike, all}, random);
       check_reduce<T, op, 8>({8, count, misaligned, !alike, all}, random);
       check_reduce<T, op, 0>({8, count, misaligned, alike, !all}, random);
