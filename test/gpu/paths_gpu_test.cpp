@@ -84,13 +84,13 @@ void fail_in_kernel(Players& players, bool dies) {
   kernels.run([&] {
     if (players.first() != 1) return;
     net::NicSoft& nic = network_of(rank).nic(0);
-    net::test::set_stopped(nic, true);
+    nic.stop();
   });
   require(is_on(rank, peer, 1), "the backup");
   require(!rank.comm.async_error(), "no error");
   players.barrier();
   if (!dies) {
-    if (players.first() == 1) net::test::set_stopped(network_of(rank).nic(0), false);
+    if (players.first() == 1) network_of(rank).nic(0).resume();
     await_path(rank, peer, 0);
     players.barrier();
     kernels.run([] {});

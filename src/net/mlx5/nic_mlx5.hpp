@@ -47,8 +47,10 @@ class NicMlx5 {
  public:
   struct Options {
     Mlx5Device::Options device;
-    /// Called first by the thread that rings doorbells for queues whose users cannot: puts it
-    /// beside the adapter. May be empty.
+    /// Whether doorbells that the processor has to ring are rung by a thread; else whoever waits
+    /// calls progress().
+    bool own_thread = true;
+    /// Called by that thread first: puts it beside the adapter. May be empty.
     std::function<void()> begin{};
   };
 
@@ -75,6 +77,7 @@ class NicMlx5 {
 
   std::shared_ptr<const Mlx5Device> device_;
   std::shared_ptr<Mlx5Doorbells> doorbells_;
+  bool own_thread_;
   std::function<void()> begin_;
   std::unique_ptr<std::mutex> mutex_;  // of the thread's start
   std::optional<NicThread> thread_;

@@ -76,6 +76,7 @@ struct NicContext {
   HostMover host_mover;
   DataMover* gpu_mover = nullptr;  ///< null: no key is of a GPU's memory
   std::vector<std::unique_ptr<Wire>> wires;
+  bool stopped = false;
   std::atomic<bool> sends_nothing{false};  ///< set without the lock, and never cleared
   std::atomic<bool> takes_nothing{false};  ///< the same, of peers' requests
 

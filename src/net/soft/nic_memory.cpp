@@ -71,6 +71,16 @@ void NicCore::fail() {
   fail_locked();
 }
 
+void NicCore::stop() {
+  const std::lock_guard lock(mutex_);
+  context_.stopped = true;
+}
+
+void NicCore::resume() {
+  const std::lock_guard lock(mutex_);
+  context_.stopped = false;
+}
+
 Result<std::uint32_t> NicMemory::register_memory(const MemoryRange& range) {
   const std::lock_guard lock(mutex_);
   if (range.place == MemoryPlace::gpu && context_.gpu_mover == nullptr) {

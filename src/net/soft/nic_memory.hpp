@@ -41,6 +41,9 @@ class NicCore {
   /// Fails the NIC because another part of the network has run out of memory.
   void fail();
 
+  /// Does nothing until resume(): no completion, no response. Messages stay where they are.
+  void stop();
+  void resume();
   /// Executes no entry of this side's queues from now on, for good. Peers are still answered, so
   /// that none of them takes this NIC for dead. Entries posted after this has returned are never
   /// executed. Takes no lock.
@@ -56,7 +59,7 @@ class NicCore {
   /// Returns the start of a NIC's keys and queue numbers, random so that NICs differ.
   static std::uint32_t random_start();
   void fail_locked();
-  bool is_working() const { return !failed_; }
+  bool is_working() const { return !context_.stopped && !failed_; }
   /// Waits for copies that have started. Until it succeeds they may still touch memory.
   Status settle();
 

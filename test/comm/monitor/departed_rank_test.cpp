@@ -85,8 +85,8 @@ std::unique_ptr<Stage> leave_unanswered(const Variables& settings, Asked asked) 
         players.word(kTried) = 1;
       } else if (players.first() == kLeaves) {
         const NetworkInside network = network_of(comm);
-        net::test::set_stopped(network.nic(), true);
-        if (network.failover(kWaits) != nullptr) net::test::set_stopped(network.nic(1), true);
+        network.nic().stop();
+        if (network.failover(kWaits) != nullptr) network.nic(1).stop();
         players.await(kProbed);
       } else {
         players.await(kFailed);

@@ -12,7 +12,6 @@
 #include "comm/group/comm_entry.hpp"
 #include "comm/support/network_players.hpp"
 #include "comm/support/on_model.hpp"
-#include "net/support/nic_faults.hpp"
 #include "support/cuda/fault_cuda.hpp"
 #include "support/seed.hpp"
 
@@ -146,7 +145,7 @@ TEST_CASE("a GPU's NIC that dies is named by all, though nothing is asked of it"
     Rank rank(players, 4096, kWorld);
     rank.sync("the first barrier");
     players.barrier();  // nobody is in the other one any more
-    if (players.first() == kDead) net::test::set_stopped(network_of(rank.comm).nic(), true);
+    if (players.first() == kDead) network_of(rank.comm).nic().stop();
     wait_until_named(rank, kDead, kDead);
     players.barrier();
   });

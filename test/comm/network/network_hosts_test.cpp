@@ -16,7 +16,6 @@
 #include "comm/support/network_players.hpp"
 #include "comm/support/path_players.hpp"
 #include "comm/support/test_hosts.hpp"
-#include "net/support/nic_faults.hpp"
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
@@ -203,7 +202,7 @@ TEST_CASE("a NIC that dies is named by all, on rings and over libfabric", "[req:
     Rank rank(players, 4096, kWorld);
     rank.sync("the first barrier");
     players.barrier();
-    if (players.first() == 1) net::test::set_stopped(network_of(rank).nic(), true);
+    if (players.first() == 1) network_of(rank).nic().stop();
     reduce_until_named(players, rank, 1);
     players.barrier();
   });

@@ -13,7 +13,6 @@
 #include "comm/support/foreign_key.hpp"
 #include "comm/support/network_faults.hpp"
 #include "comm/support/network_players.hpp"
-#include "net/support/nic_faults.hpp"
 #include "support/seed.hpp"
 
 /// Ranks of several nodes whose queues mlx5 adapters execute (3.11, 3.15): on the model of verbs,
@@ -88,7 +87,7 @@ TEST_CASE("an adapter that dies is named by a rank that asks nothing of it",
     Rank rank(players, 4096, kWorld);
     rank.sync("the first barrier");
     players.barrier();  // nobody is in the other one any more
-    if (players.first() == 1) net::test::set_stopped(adapter.nic(), true);
+    if (players.first() == 1) adapter.nic().stop();
     players.barrier();
     // A rank whose own adapter is dead would name the other one, whom it asks.
     if (players.first() == 0) {

@@ -8,7 +8,6 @@
 #include "comm/support/network_players.hpp"
 #include "comm/support/on_model.hpp"
 #include "comm/support/path_players.hpp"
-#include "net/support/nic_faults.hpp"
 #include "support/seed.hpp"
 
 // GPU ranks that reach each other by two paths, on the model of the CUDA driver: what kernels would
@@ -65,7 +64,7 @@ TEST_CASE("one NIC of a GPU that is silent, and asked for nothing, is left by it
     rank.sync("the first barrier");
     players.barrier();
     if (players.first() == 1) {
-      net::test::set_stopped(network_of(rank).nic(), true);
+      network_of(rank).nic().stop();
     } else {
       // A wait has the monitor ask whether its peer is there.
       std::thread late([&] {

@@ -11,7 +11,6 @@
 #include "comm/support/foreign_key.hpp"
 #include "comm/support/network_players.hpp"
 #include "comm/support/path_players.hpp"
-#include "net/support/nic_faults.hpp"
 #include "support/seed.hpp"
 
 /// Ranks that reach each other by two paths, of which the first fails (3.14). Both go over the
@@ -85,7 +84,7 @@ TEST_CASE("a rank that hears nobody, and is the first to say so, names itself", 
     rank.sync("the first barrier");
     players.barrier();  // nobody is in the other one any more
     // To that rank it looks the same, and the others ask for nothing.
-    if (players.first() != kCutOff) net::test::set_stopped(network_of(rank).nic(), true);
+    if (players.first() != kCutOff) network_of(rank).nic().stop();
     players.barrier();
     if (players.first() == kCutOff) {
       require(device::world_signal(kThread, rank.view(), 0, 0).outcome, "a signal");

@@ -132,8 +132,8 @@ inline void lose_first_nics(Players& players, std::uint64_t seed,
   const int me = players.first(), last = players.size() - 1;
   traffic.run(5);
   players.barrier();
-  if (me == 0) net::test::set_stopped(network_of(rank).nic(), true);
-  if (me == last) net::test::set_stopped(network_of(rank).nic(), true);
+  if (me == 0) network_of(rank).nic().stop();
+  if (me == last) network_of(rank).nic().stop();
   traffic.run(10);
   if (also) also(rank);
   for (const int peer : {0, last}) {
@@ -157,7 +157,7 @@ inline void lose_first_nics(Players& players, std::uint64_t seed,
     require(bytes[0] == 7 + from, "what was put");
     players.barrier();
   }
-  if (me == 0) net::test::set_stopped(network_of(rank).nic(), false);
+  if (me == 0) network_of(rank).nic().resume();
   for (int other = 1; other < last; ++other) {
     if (me == 0) await_path(rank, other, 0);
     if (me == other) await_path(rank, 0, 0);
@@ -174,8 +174,8 @@ inline void lose_both_nics(Players& players, const std::function<void(Rank&)>& w
   rank.sync("the first barrier");
   players.barrier();  // nobody is in the other one any more
   if (players.first() == kDead) {
-    net::test::set_stopped(network_of(rank).nic(0), true);
-    net::test::set_stopped(network_of(rank).nic(1), true);
+    network_of(rank).nic(0).stop();
+    network_of(rank).nic(1).stop();
   }
   const auto begin = std::chrono::steady_clock::now();
   wait(rank);

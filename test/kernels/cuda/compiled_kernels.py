@@ -36,7 +36,7 @@ ACCESSES = {"ld", "ldu", "st", "atom", "red", "cp", "multimem", "prefetch", "cal
 FRAMES = (
     (r"two_shot_kernel<oriel::device::bf16, \(oriel::kernels::Family\)0, 8>", 104),
     (r"(one_shot|two_shot|stream)_kernel<.*\(oriel::kernels::Family\)0, [248]>", 0),
-    (r"(one_shot|two_shot|stream)_kernel<", 320),  # for any number of ranks, kept in arrays
+    (r"(one_shot|two_shot|stream)_kernel<", 336),  # for any number of ranks, kept in arrays
     (r"hierarchy_kernel<", 384),
     (r"blocks_kernel<\(oriel::kernels::Collective\)5>", 88),  # an all-to-all
     (r"(blocks|broadcast)_kernel", 0),

@@ -340,7 +340,7 @@ TEST_CASE("the wire to a peer that does not let go of memory is cut, and no othe
   const std::uint32_t kept_key = one.add_key(kAllAccess);
   REQUIRE(bystander.puts(one, 5));
   pair.begin_long_put(kMemoryBytes);
-  one.nic.end_sending();  // so that it is not waited for
+  one.nic.stop();  // so that it is not waited for
   CHECK(one.nic.deregister_memory(one.key).ok());
   CHECK(is_cut(wire, other));
   CHECK(wire.wait_descriptor() == -1);  // no thread sleeps on it any more
@@ -350,6 +350,7 @@ TEST_CASE("the wire to a peer that does not let go of memory is cut, and no othe
   CHECK(wire.flush(Deadline::after(std::chrono::seconds(20))).ok());
   one.fill(9);
   const auto kept = one.memory;
+  one.nic.resume();
   // The bystander's connection has ended as well. Once it has seen that it makes another; what it
   // sent before would be lost, and repeated only after seconds.
   for (int i = 0; i < 200; ++i) {

@@ -6,7 +6,6 @@
 
 #include "net/failover/failover_pair.hpp"
 #include "net/failover/failover_workload.hpp"
-#include "net/support/nic_faults.hpp"
 #include "support/sanitized.hpp"
 
 // F8 (3.14): a path that comes and goes, and what its queue is worth afterwards.
@@ -72,9 +71,9 @@ TEST_CASE("after many flaps the rate is back, and nothing was lost or done twice
       if (flap % 4 < 2) {
         rank.faults[0]->cut = broken;
       } else if (broken) {
-        set_stopped(*rank.nics[0], true);
+        rank.nics[0]->stop();
       } else {
-        set_stopped(*rank.nics[0], false);
+        rank.nics[0]->resume();
       }
     };
     const auto add = [&](std::uint64_t count) {

@@ -14,7 +14,6 @@
 #include "net/copy/late_stream.hpp"
 #include "net/failover/failover_trouble.hpp"
 #include "net/soft/split_pages.hpp"
-#include "net/support/nic_faults.hpp"
 #include "support/sanitized.hpp"
 
 // Queues of GPUs that go on by another path (3.14): the NICs of a rank share what moves its bytes,
@@ -117,7 +116,7 @@ TEST_CASE("what a NIC that dies has begun is not done again behind its signal",
       pair.run_for(milliseconds(20));
       REQUIRE(engines.streams[1]->left() >= 2);
       REQUIRE(pair.b.memory[kSignal] == 1);
-      set_stopped(*(here ? pair.a : pair.b).nics[0], true);
+      (here ? pair.a : pair.b).nics[0]->stop();
       if (!here) REQUIRE(pair.run_until([&] { return pair.both_on(1); }, seconds(10)));
       engines.streams[1]->is_still = false;
       INFO(words << " words, " << (here ? "here" : "there") << pair.states());
@@ -145,7 +144,7 @@ TEST_CASE("a GPU's queue without work asks its peer, and leaves a path that is s
   CHECK(pair.epoch() == 1);
   pair.run_for(seconds(10));
   CHECK(pair.epoch() == 1);  // it has been answered
-  set_stopped(*pair.b.nics[0], true);
+  pair.b.nics[0]->stop();
   pair.run_for(seconds(10));
   CHECK(pair.epoch() == 1);  // and asks for nothing
   const TimePoint again = pair.clock.now();
@@ -154,7 +153,7 @@ TEST_CASE("a GPU's queue without work asks its peer, and leaves a path that is s
   REQUIRE(pair.run_until([&] { return pair.there->answered() >= again; }, seconds(1)));
   CHECK_FALSE(pair.there->pace().has_work);
   SECTION("and ends where no path is left") {
-    set_stopped(*pair.b.nics[1], true);
+    pair.b.nics[1]->stop();
     pair.there->ask();
     REQUIRE(pair.run_until([&] { return pair.there->failure().has_value(); }, seconds(30)));
     CHECK(*pair.there->queue().memory().first_error != 0);

@@ -6,7 +6,6 @@
 #include <catch2/catch.hpp>
 
 #include "net/failover/failover_pair.hpp"
-#include "net/support/nic_faults.hpp"
 
 // Immediates on queues that go on by another path: every one is taken once, in order, by a consumer
 // that knows nothing of paths (B4 and 3.14).
@@ -93,7 +92,7 @@ TEST_CASE("a peer that waits for room as the primary stops has it on the backup"
   work.post(6);
   work.take();
   pair.run_for(milliseconds(5));  // the second one is asked for again and again
-  set_stopped(*pair.a.nics[0], true);
+  pair.a.nics[0]->stop();
   pair.run_for(seconds(1));
   dq::ReceivedImmediate none;
   REQUIRE(dq::take_immediate(work.receives(), none) == dq::Arrival::none);

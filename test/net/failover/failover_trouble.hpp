@@ -11,7 +11,6 @@
 
 #include "net/failover/failover_pair.hpp"
 #include "net/failover/failover_workload.hpp"
-#include "net/support/nic_faults.hpp"
 
 // Random work of both ends for each other over two paths that fail at random in every way there is
 // (3.14), with a channel that loses and delays; one seed is one run. A model in which everything is
@@ -56,7 +55,7 @@ struct Trouble {
     faults.clock = &pair.clock;
     switch (random() % 6) {
       case 0:
-        return set_stopped(nic, true);
+        return nic.stop();
       case 1:
         rank.faults[path]->cut = true;
         return;
@@ -81,7 +80,7 @@ struct Trouble {
       NicFaults none;
       none.clock = &pair.clock;  // by which what the faults hold back becomes due
       set_faults(*rank->nics[path], std::move(none));
-      set_stopped(*rank->nics[path], false);
+      rank->nics[path]->resume();
     }
   }
 };

@@ -126,7 +126,7 @@ TEST_CASE("a peer that stops is waited for, one that stays silent is given up", 
   ManualClock clock;
   NicPair pair({.repeats_most = 2}, clock);
   pair.a.memory[0] = 1;
-  set_stopped(pair.b.nic, true);
+  pair.b.nic.stop();
   REQUIRE(put_word(pair, 0).outcome == QueueOutcome::done);
   pair.run();
   for (int i = 0; i < 2; ++i) {
@@ -135,7 +135,7 @@ TEST_CASE("a peer that stops is waited for, one that stays silent is given up", 
     CHECK(pair.tail().kind == dq::CompletionKind::invalid);
   }
   SECTION("back in time") {
-    set_stopped(pair.b.nic, false);
+    pair.b.nic.resume();
     pair.run();
     CHECK(pair.tail().kind == dq::CompletionKind::request);
     CHECK(pair.b.memory[0] == 1);
@@ -144,7 +144,7 @@ TEST_CASE("a peer that stops is waited for, one that stays silent is given up", 
     clock.advance(seconds(5));
     pair.run();
     CHECK(pair.error().syndrome == 0x15);
-    set_stopped(pair.b.nic, false);
+    pair.b.nic.resume();
     pair.run();
     CHECK(pair.syndromes().syndrome == 0x15);
   }

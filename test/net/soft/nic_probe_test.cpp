@@ -8,7 +8,6 @@
 #include "net/queue/queue_records.hpp"
 #include "net/queue/reserve_if_empty.hpp"
 #include "net/soft/nic_pair.hpp"
-#include "net/support/nic_faults.hpp"
 
 // Whether a peer's NIC is there, asked without an entry in the ring (3.19).
 using namespace oriel;
@@ -74,7 +73,7 @@ TEST_CASE("who does not answer a probe ends the queue, and what was done stays d
   ProbedPair pair(clock);
   pair.a.memory[0] = 5;
   REQUIRE(pair.wait(pair.put(1)) == QueueOutcome::done);
-  set_stopped(pair.b.nic, true);
+  pair.b.nic.stop();
   pair.probe();
   pair.run();
   clock.advance(QueueSetup().answer_timeout * 7);
@@ -103,12 +102,12 @@ TEST_CASE("slow is not dead: an answer in the last moment is one, and a lost one
     set_faults(pair.b.nic, std::move(faults));
   }
   for (int i = 0; i < 3; ++i) {
-    if (!is_lost) set_stopped(pair.b.nic, true);
+    if (!is_lost) pair.b.nic.stop();
     pair.probe();
     pair.run();
     clock.advance(QueueSetup().answer_timeout * 7 / 2);
     pair.run();
-    if (!is_lost) set_stopped(pair.b.nic, false);
+    if (!is_lost) pair.b.nic.resume();
     let_time_pass(clock, pair);
     CHECK(pair.probes() == static_cast<std::uint64_t>(i + 1));
   }
@@ -122,7 +121,7 @@ TEST_CASE("nobody is probed who has yet to answer, after an abort, or over sever
   ProbedPair pair(clock);
   CHECK_FALSE(pair.a.nic.probe(pair.there.number() ^ 1).ok());
   SECTION("work that is not done will tell") {
-    set_stopped(pair.b.nic, true);
+    pair.b.nic.stop();
     REQUIRE(pair.put(1).outcome == QueueOutcome::done);
     pair.run();
     pair.probe();
@@ -131,7 +130,7 @@ TEST_CASE("nobody is probed who has yet to answer, after an abort, or over sever
     CHECK(pair.error().opcode == static_cast<std::uint8_t>(dq::Opcode::write));
   }
   SECTION("a probe that is not answered will tell") {
-    set_stopped(pair.b.nic, true);
+    pair.b.nic.stop();
     pair.probe();
     pair.probe();
     pair.run();
@@ -158,7 +157,7 @@ TEST_CASE("what is posted behind a probe without an answer is what has failed", 
   ProbedPair pair(clock);
   pair.a.memory[0] = 5;
   REQUIRE(pair.wait(pair.put(1)) == QueueOutcome::done);
-  set_stopped(pair.b.nic, true);
+  pair.b.nic.stop();
   pair.probe();
   pair.run();
   const bool is_under_way = GENERATE(true, false);

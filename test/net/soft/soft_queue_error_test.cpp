@@ -6,7 +6,6 @@
 #include <catch2/catch.hpp>
 
 #include "net/soft/nic_pair.hpp"
-#include "net/support/nic_faults.hpp"
 
 // What the software NIC makes of entries that it must not execute (3.8, 3.23): the syndrome of an
 // adapter, one completion with it, flushed entries behind it, and untouched memory.
@@ -173,14 +172,14 @@ TEST_CASE("the peer's queue ends as well, and its own entries are flushed", "[re
 
 TEST_CASE("a queue that is told to end flushes what is not complete", "[req:3.6][req:3.8]") {
   NicPair pair;
-  set_stopped(pair.b.nic, true);
+  pair.b.nic.stop();
   for (int i = 0; i < 10; ++i) pair.put(0, 0, 64);
   for (int i = 0; i < 10; ++i) pair.a.nic.progress();
   REQUIRE(pair.a.nic.to_error(pair.there.number()).ok());
   for (int i = 0; i < 10; ++i) pair.a.nic.progress();
   CHECK(pair.error().syndrome == dq::kFlushed);
   CHECK(pair.error().index == 0);
-  set_stopped(pair.b.nic, false);
+  pair.b.nic.resume();
   pair.run();  // answers to a queue that has ended
   CHECK(pair.tail().index == 9);
 }

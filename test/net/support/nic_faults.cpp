@@ -69,11 +69,6 @@ class FaultWire final : public Wire {
     for (auto& [queue, sending] : sending_) sending.count = 0;
   }
 
-  void stop(bool stopped) {
-    const std::lock_guard lock(mutex_);
-    is_stopped_ = stopped;
-  }
-
   void add_traffic(NicTraffic& sum) {
     const std::lock_guard lock(mutex_);
     sum.requests += traffic_.requests;
@@ -90,13 +85,11 @@ class FaultWire final : public Wire {
   WireAddress address() const override { return inner_->address(); }
   bool send(WireAddress to, WireMessage& message) override {
     const std::lock_guard lock(mutex_);
-    if (is_stopped_) return false;
     if (std::holds_alternative<WireRequest>(message.body)) return send_request(to, message);
     return send_response(to, message);
   }
   bool receive(WireMessage& message) override {
     const std::lock_guard lock(mutex_);
-    if (is_stopped_) return false;
     release();
     if (inner_->receive(message)) {
       note_received(message);
@@ -108,7 +101,6 @@ class FaultWire final : public Wire {
   void end_turn() override {
     {
       const std::lock_guard lock(mutex_);
-      if (is_stopped_) return;
       release();
     }
     inner_->end_turn();
@@ -271,7 +263,6 @@ class FaultWire final : public Wire {
   std::unique_ptr<Wire> inner_;
   NicTraffic traffic_;  // with any messages, whatever wire it is
   NicFaults faults_;
-  bool is_stopped_ = false;
   std::mt19937_64 random_;
   std::map<std::uint32_t, Sending> sending_;        // by the NIC's queue
   std::map<std::uint32_t, std::uint32_t> owners_;   // of a peer's queue: the NIC's
@@ -288,13 +279,6 @@ void set_faults(const NicCore& nic, NicFaults faults) {
   const std::lock_guard lock(wires.mutex);
   const auto [begin, end] = wires.of.equal_range(&nic);
   for (auto it = begin; it != end; ++it) it->second->set(faults);
-}
-
-void set_stopped(const NicCore& nic, bool stopped) {
-  Wires& wires = Wires::instance();
-  const std::lock_guard lock(wires.mutex);
-  const auto [begin, end] = wires.of.equal_range(&nic);
-  for (auto it = begin; it != end; ++it) it->second->stop(stopped);
 }
 
 void delay_responses(const NicCore& nic, const Clock& clock, Duration delay) {

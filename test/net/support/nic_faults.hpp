@@ -60,9 +60,6 @@ struct NicFaults {
 /// Sets what the wires do that the NIC has now. Every program that links oriel_test_nic_faults has
 /// such wires between each NIC and those that it is given.
 void set_faults(const NicCore& nic, NicFaults faults);
-/// While `stopped`, the NIC's wires take no message from it and give it none, as if nobody drove
-/// the NIC. Messages stay where they are.
-void set_stopped(const NicCore& nic, bool stopped);
 /// What the NIC answers to reads and atomics comes so much later, and nothing else is wrong.
 void delay_responses(const NicCore& nic, const Clock& clock, Duration delay);
 
