@@ -163,7 +163,10 @@ void FailureWatch::watch_stall(TimePoint now) {
   if (stall_.watch.is_due_within(kTimeToAnswer, now) && !sees_calls_of(parts_, culprit)) {
     inquiry_.ask(culprit);
   }
-  if (const auto lasted = stall_.watch.due(now)) tell_of_stall(*lasted, culprit);
+  if (const auto lasted = stall_.watch.due(now)) {
+    tell_of_stall(*lasted, culprit);
+    inquiry_.forget();  // the rank may have gone on, or stopped, when the next report is due
+  }
 }
 
 }  // namespace oriel::comm

@@ -18,6 +18,7 @@ enum class Inquiry : std::uint8_t { question = 1, answer = 2 };
 }  // namespace
 
 void StallInquiry::ask(int rank) {
+  if (asked_ != rank) answer_.reset();
   asked_ = rank;
   ByteWriter question;
   question.put(Inquiry::question);
@@ -30,14 +31,15 @@ void StallInquiry::serve() {
   while (const auto note = peers.take_note(boot::NoteTopic::last_call)) {
     const ByteView said(note->text);
     if (said.empty()) continue;
-    if (said[0] == static_cast<std::byte>(Inquiry::question)) {
+    const auto kind = static_cast<Inquiry>(said[0]);
+    if (kind == Inquiry::question) {
       ByteWriter answer;
       answer.put(Inquiry::answer).put_raw(encode(own_call()));
       static_cast<void>(peers.send_note(note->from, answer.take(), boot::NoteTopic::last_call));
-      continue;
+    } else if (kind == Inquiry::answer && asked_ == note->from) {
+      const auto call = decode_told_call(said.subspan(1));
+      if (call.ok()) answer_ = call.value();
     }
-    const auto call = decode_told_call(said.subspan(1));
-    if (call.ok()) answer_ = {note->from, call.value()};
   }
 }
 
@@ -52,9 +54,8 @@ ToldCall StallInquiry::own_call() const {
 }
 
 std::string StallInquiry::text_about(int rank) const {
-  if (answer_ && answer_->rank == rank)
-    return fmt::format("; rank {} {}", rank, text_of(answer_->call));
-  return asked_ == rank ? fmt::format("; rank {} does not answer", rank) : "";
+  if (asked_ != rank) return {};
+  return fmt::format("; rank {} {}", rank, answer_ ? text_of(*answer_) : "does not answer");
 }
 
 }  // namespace oriel::comm

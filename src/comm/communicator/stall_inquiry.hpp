@@ -21,7 +21,7 @@ class StallInquiry {
   void ask(int rank);
   /// Answers what has been asked, and keeps what has been answered. Does not wait.
   void serve();
-  /// Forgets what was asked and answered: of an earlier wait.
+  /// Forgets what was asked and answered: of an earlier wait, or told already.
   void forget() {
     asked_.reset();
     answer_.reset();
@@ -33,13 +33,9 @@ class StallInquiry {
  private:
   ToldCall own_call() const;
 
-  struct Answer {
-    int rank;
-    ToldCall call;
-  };
   const CommunicatorParts& parts_;
   std::optional<int> asked_;
-  std::optional<Answer> answer_;
+  std::optional<ToldCall> answer_;  // of the rank that was asked
 };
 
 }  // namespace oriel::comm

@@ -117,10 +117,11 @@ class HandleTable {
       return index;
     }
     const std::uint32_t index = size_.load(std::memory_order_relaxed);
-    free_.reserve(index + 1);  // remove() allocates nothing
-    if (index == kFirstChunk * ((1u << owned_.size()) - 1)) {
-      owned_.push_back(std::make_unique<Place[]>(std::size_t{kFirstChunk} << owned_.size()));
-      chunks_[owned_.size() - 1].store(owned_.back().get(), std::memory_order_release);
+    const std::size_t chunks = owned_.size();
+    if (index == kFirstChunk * ((1u << chunks) - 1)) {
+      free_.reserve(kFirstChunk * ((2u << chunks) - 1));  // remove() allocates nothing
+      owned_.push_back(std::make_unique<Place[]>(std::size_t{kFirstChunk} << chunks));
+      chunks_[chunks].store(owned_.back().get(), std::memory_order_release);
     }
     size_.store(index + 1, std::memory_order_release);
     return index;

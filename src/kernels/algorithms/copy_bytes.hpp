@@ -84,6 +84,25 @@ ORIEL_DEVICE_SLOW void copy_shifted(std::byte* to, const std::byte* from, std::u
 
 }  // namespace detail
 
+/// Copies `count` packs. `change` makes of each what is stored. All threads of the group call.
+template <class Group, int kUnroll, class Change>
+ORIEL_DEVICE_FN void copy_packs(device::Pack* to, const device::Pack* from, std::uint64_t count,
+                                const Change& change) {
+  for_each_tile<Group, kUnroll>(count, [&](const auto& tile) {
+    constexpr int kUnits = std::remove_cvref_t<decltype(tile)>::kUnits;
+    device::Pack packs[kUnits];
+    ORIEL_DEVICE_UNROLL
+    for (int u = 0; u < kUnits; ++u) {
+      packs[u] = device::Memory::load_streaming(from + tile.at(u));
+    }
+    ORIEL_DEVICE_UNROLL
+    for (int u = 0; u < kUnits; ++u) {
+      if (!tile.has(u)) continue;
+      device::Memory::store<device::Order::weak>(to + tile.at(u), change(packs[u]));
+    }
+  });
+}
+
 /// Copies `bytes` bytes; the ranges do not overlap. All threads of the group call.
 template <class Group>
 ORIEL_DEVICE_FN void copy_bytes(std::byte* to, const std::byte* from, std::uint64_t bytes) {
@@ -102,19 +121,7 @@ ORIEL_DEVICE_FN void copy_bytes(std::byte* to, const std::byte* from, std::uint6
   const std::uint64_t packs = bytes / 16;
   const auto* const source = reinterpret_cast<const device::Pack*>(from);
   auto* const target = reinterpret_cast<device::Pack*>(to);
-  for_each_tile<Group, kUnroll>(packs, [&](const auto& tile) {
-    constexpr int kUnits = std::remove_cvref_t<decltype(tile)>::kUnits;
-    device::Pack values[kUnits];
-    ORIEL_DEVICE_UNROLL
-    for (int u = 0; u < kUnits; ++u) {
-      values[u] = device::Memory::load_streaming(source + tile.at(u));
-    }
-    ORIEL_DEVICE_UNROLL
-    for (int u = 0; u < kUnits; ++u) {
-      if (!tile.has(u)) continue;
-      device::Memory::store<device::Order::weak>(target + tile.at(u), values[u]);
-    }
-  });
+  copy_packs<Group, kUnroll>(target, source, packs, [](const device::Pack& pack) { return pack; });
   detail::copy_singly<Group>(to + 16 * packs, from + 16 * packs, bytes - 16 * packs);
 }
 

@@ -14,10 +14,10 @@ namespace oriel::kernels {
 
 namespace detail {
 
-/// The arithmetic of a call whose average is a product: a division by a power of two is one, to the
-/// bit. So the loop that moves most of the bytes has no calls.
+/// The arithmetic of the loop that moves most of the bytes, which calls no function out of line. An
+/// average is a product here: a division by a power of two is one, to the bit.
 template <class T, Family kFamily, int kRanks>
-class PlainReduction {
+class LoopReduction {
   using Acc = device::Accumulator<T>;
 
  public:
@@ -30,7 +30,7 @@ class PlainReduction {
     int me = 0;
   };
 
-  ORIEL_DEVICE_FN PlainReduction(const FamilyReduction<T, kFamily>& reduction, int ranks)
+  ORIEL_DEVICE_FN LoopReduction(const FamilyReduction<T, kFamily>& reduction, int ranks)
       : reduction_(reduction), ranks_(ranks) {
     if (reduction.averages()) factor_ = Acc(1) / static_cast<Acc>(ranks);
   }
@@ -84,13 +84,12 @@ enum class ReduceForm : std::uint8_t {
 /// Reduces the payloads 0 to `count` - 1 of all sources into all targets, or into the first one.
 /// Shifted: `own` is the pack in which the own source begins, at byte `shift`.
 template <class Group, ReduceForm kForm, class T, Family kFamily, int kRanks>
-ORIEL_DEVICE_FN void reduce_tiles(const PlainReduction<T, kFamily, kRanks>& reduction,
-                                  const typename PlainReduction<T, kFamily, kRanks>::Places& places,
+ORIEL_DEVICE_FN void reduce_tiles(const LoopReduction<T, kFamily, kRanks>& reduction,
+                                  const typename LoopReduction<T, kFamily, kRanks>::Places& places,
                                   std::uint64_t count) {
-  // Eight loads in flight, from two ranks or four; fewer where 16 bytes are 16 accumulators.
   // Eight loads in flight from all ranks together.
   constexpr int kUnroll = kRanks == 0 ? 1 : 8 / kRanks;
-  constexpr int kMaxRanks = PlainReduction<T, kFamily, kRanks>::kMaxRanks;
+  constexpr int kMaxRanks = LoopReduction<T, kFamily, kRanks>::kMaxRanks;
   constexpr bool kShifted = kForm == ReduceForm::one_target_shifted;
   constexpr bool kScaled =
       kForm == ReduceForm::all_targets_scaled || kForm == ReduceForm::one_target_scaled;
@@ -179,7 +178,7 @@ class GroupReduceMover {
     const std::uint32_t shift = reinterpret_cast<std::uintptr_t>(source(arguments_.rank)) % 16;
     const bool is_aligned = reinterpret_cast<std::uintptr_t>(target(arguments_.rank)) % 16 == 0;
     std::uint64_t whole = 0;
-    if (is_aligned && Plain::is_for(reduction_, ranks())) {
+    if (is_aligned && Loop::is_for(reduction_, ranks())) {
       if (shift == 0) {
         whole = count / Buffer::kElements;
         reduce_packs(source, target, targets, whole);
@@ -193,7 +192,7 @@ class GroupReduceMover {
  private:
   using Buffer = UserBuffer<T, 16>;
   using Value = typename Buffer::Value;
-  using Plain = detail::PlainReduction<T, kFamily, kRanks>;
+  using Loop = detail::LoopReduction<T, kFamily, kRanks>;
 
   ORIEL_DEVICE_FN int ranks() const { return kRanks > 0 ? kRanks : arguments_.ranks; }
 
@@ -204,20 +203,9 @@ class GroupReduceMover {
     const std::uint64_t whole = is_aligned ? count / Buffer::kElements : 0;
     const auto* const source = reinterpret_cast<const device::Pack*>(from);
     auto* const target = reinterpret_cast<device::Pack*>(slot);
-    for_each_tile<Group, kUnroll>(whole, [&](const auto& tile) {
-      constexpr int kUnits = std::remove_cvref_t<decltype(tile)>::kUnits;
-      device::Pack packs[kUnits];
-      ORIEL_DEVICE_UNROLL
-      for (int u = 0; u < kUnits; ++u) {
-        packs[u] = device::Memory::load_streaming(source + tile.at(u));
-      }
-      ORIEL_DEVICE_UNROLL
-      for (int u = 0; u < kUnits; ++u) {
-        if (!tile.has(u)) continue;
-        const auto scaled = reduction_.scale(__builtin_bit_cast(Value, packs[u]));
-        device::Memory::store<device::Order::weak>(target + tile.at(u),
-                                                   __builtin_bit_cast(device::Pack, scaled));
-      }
+    copy_packs<Group, kUnroll>(target, source, whole, [&](const device::Pack& pack) {
+      const Value scaled = reduction_.scale(__builtin_bit_cast(Value, pack));
+      return __builtin_bit_cast(device::Pack, scaled);
     });
     const Buffer rest_from(from, count);
     const Buffer rest_to(slot, count);
@@ -227,24 +215,24 @@ class GroupReduceMover {
     }
   }
 
-  /// The aligned payloads 0 to `whole` - 1 of a call for which Plain is.
+  /// The aligned payloads 0 to `whole` - 1 of a call for which LoopReduction is.
   template <class Source, class Target>
   ORIEL_DEVICE_FN void reduce_packs(const Source& source, const Target& target, int targets_used,
                                     std::uint64_t whole) const {
-    typename Plain::Places places;
+    typename Loop::Places places;
     set_places(places, source, target);
-    const Plain plain(reduction_, ranks());
+    const Loop loop(reduction_, ranks());
     using Form = detail::ReduceForm;
     if (reduction_.scales()) {
       if (targets_used == 1) {
-        return detail::reduce_tiles<Group, Form::one_target_scaled>(plain, places, whole);
+        return detail::reduce_tiles<Group, Form::one_target_scaled>(loop, places, whole);
       }
-      return detail::reduce_tiles<Group, Form::all_targets_scaled>(plain, places, whole);
+      return detail::reduce_tiles<Group, Form::all_targets_scaled>(loop, places, whole);
     }
     if (targets_used == 1) {
-      return detail::reduce_tiles<Group, Form::one_target>(plain, places, whole);
+      return detail::reduce_tiles<Group, Form::one_target>(loop, places, whole);
     }
-    detail::reduce_tiles<Group, Form::all_targets>(plain, places, whole);
+    detail::reduce_tiles<Group, Form::all_targets>(loop, places, whole);
   }
 
   /// The same into this rank's target, where its source begins `shift` bytes behind a multiple of
@@ -255,7 +243,7 @@ class GroupReduceMover {
                                                std::uint32_t shift, std::uint64_t count) const {
     const std::uint64_t packs = (count * sizeof(T) + shift) / 16;
     if (packs < 2) return 0;
-    typename Plain::Places places;
+    typename Loop::Places places;
     // The place of the own source is not used; it is loaded like the others.
     const int me = arguments_.rank;
     const int other = me == 0 ? 1 : 0;
@@ -263,18 +251,18 @@ class GroupReduceMover {
         places, [&](int rank) { return source(rank == me ? other : rank); }, target);
     places.own = reinterpret_cast<const device::Pack*>(source(me) - shift);
     places.shift = shift;
-    detail::reduce_tiles<Group, detail::ReduceForm::one_target_shifted>(Plain(reduction_, ranks()),
+    detail::reduce_tiles<Group, detail::ReduceForm::one_target_shifted>(Loop(reduction_, ranks()),
                                                                         places, packs - 1);
     return packs - 1;
   }
 
   template <class Source, class Target>
-  ORIEL_DEVICE_FN void set_places(typename Plain::Places& places, const Source& source,
+  ORIEL_DEVICE_FN void set_places(typename Loop::Places& places, const Source& source,
                                   const Target& target) const {
     const int me = arguments_.rank;
     places.me = me;
     ORIEL_DEVICE_UNROLL
-    for (int i = 0; i < Plain::kMaxRanks; ++i) {
+    for (int i = 0; i < Loop::kMaxRanks; ++i) {
       if (kRanks == 0 && i >= ranks()) break;
       places.sources[i] = reinterpret_cast<const device::Pack*>(source(i));
       // Each rank begins with itself and goes to its right, so that not all store to one at once.

@@ -11,9 +11,9 @@
 ///
 /// The units of one warp are neighbours: unit u of a thread lies a constant number of bytes behind
 /// unit 0. Loads and stores have that distance in the instruction, so a thread keeps one address
-/// for a buffer and not kUnroll, and asks once whether all its units exist. Distances of a whole
-/// group, which a kernel knows only when it runs, cost about 40 registers more in a loop with five
-/// buffers, which then spilled.
+/// for a buffer and not kUnroll, and asks once whether all its units exist. With
+/// distances of a whole group, which a kernel knows only when it runs, loops over several buffers
+/// did not fit into registers (docs/notes/streams.md).
 namespace oriel::kernels {
 
 inline constexpr std::uint32_t kTileWarp = 32;
