@@ -173,16 +173,23 @@ ORIEL_DEVICE_FN bool cta_any(bool mine) {
 }
 /// As cta_sync() and cta_any() among the `threads` threads of a CTA, whole warps, that use barrier
 /// `id`, from 1 to 15 (PTX: barrier.cta).
+///
+/// Aligned, behind a __syncwarp: the code that ptxas of CUDA 13.0 makes of the other form asks
+/// whether the warp has diverged (BRA.DIV) with a mask in a uniform register, which all paths of
+/// the warp share. On H200 (driver 580.159.04) lanes 4 to 31 of a warp passed a barrier while lanes
+/// 0 to 3, whose path writes that register, were still polling; those then waited for ever.
 ORIEL_DEVICE_FN void barrier_sync(std::uint32_t id, std::uint32_t threads) {
-  asm volatile("barrier.cta.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+  __syncwarp();
+  asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 ORIEL_DEVICE_FN bool barrier_any(std::uint32_t id, std::uint32_t threads, bool mine) {
   std::uint32_t any = 0;
+  __syncwarp();
   asm volatile(
       "{\n"
       ".reg .pred mine, any;\n"
       "setp.ne.u32 mine, %3, 0;\n"
-      "barrier.cta.red.or.pred any, %1, %2, mine;\n"
+      "barrier.cta.red.or.aligned.pred any, %1, %2, mine;\n"
       "selp.u32 %0, 1, 0, any;\n"
       "}\n"
       : "=r"(any)
