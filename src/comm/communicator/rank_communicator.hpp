@@ -47,6 +47,8 @@ class Communicator final : public std::enable_shared_from_this<Communicator> {
 
   int rank() const { return parts_.session->rank(); }
   int size() const { return parts_.session->size(); }
+  /// Returns a number that all its ranks have, and no other communicator.
+  std::uint64_t number() const { return parts_.session->number(); }
   Device& device() const { return *parts_.device; }
   const std::vector<int>& team() const { return parts_.team_facts.members; }
 

@@ -114,12 +114,14 @@ class PlannedCalls {
         note(*calls.first, calls.communicator->executor().check_joined(calls.all_streams()));
       }
     }
+    order_exchanges();
     return can_run_;
   }
 
-  /// Enqueues what goes to GPUs: all collectives in the order of the calls, then the exchanges.
+  /// Enqueues what goes to GPUs: all collectives in the order of the calls, then the exchanges in
+  /// the order of their communicators' numbers.
   Status enqueue() const {
-    if (enqueued_.size() + count_exchanges() > 1) ORIEL_CHECK(prepare());
+    if (enqueued_.size() + exchanges_.size() > 1) ORIEL_CHECK(prepare());
     // All before the first launch: no stream of one communicator waits for launches of another.
     ORIEL_CHECK(for_each_on_gpu(&CommunicatorCalls::join_streams));
     Status launched = launch();
@@ -139,7 +141,22 @@ class PlannedCalls {
  private:
   Status launch() const {
     for (const PlannedCollective& call : enqueued_) ORIEL_CHECK(call.run());
-    return for_each_on_gpu(&CommunicatorCalls::run_exchange);
+    for (const CommunicatorCalls* const calls : exchanges_) ORIEL_CHECK(calls->run_exchange());
+    return {};
+  }
+  /// Sets exchanges_, in an order that all ranks share. The order of the calls is none: a rank whom
+  /// the first message of a communicator does not concern may name another one first, and on one
+  /// stream each would wait for the other.
+  void order_exchanges() {
+    const auto has_lower_number = [](const CommunicatorCalls* a, const CommunicatorCalls* b) {
+      return a->communicator->number() < b->communicator->number();
+    };
+    for (const CommunicatorCalls& calls : calls_) {
+      if (calls.on_host() || calls.exchange == nullptr) continue;
+      // The ranks of one communicator that a thread has keep their order.
+      exchanges_.insert(
+          std::upper_bound(exchanges_.begin(), exchanges_.end(), &calls, has_lower_number), &calls);
+    }
   }
   void add(CollectiveJob& job) {
     CommunicatorCalls& calls = calls_of(job);
@@ -174,22 +191,15 @@ class PlannedCalls {
     }
     return {};
   }
-  std::size_t count_exchanges() const {
-    const auto counts = [](const CommunicatorCalls& c) {
-      return !c.on_host() && c.exchange != nullptr;
-    };
-    return static_cast<std::size_t>(std::count_if(calls_.begin(), calls_.end(), counts));
-  }
   /// Loads all kernels: one that is loaded between two launches may wait for the first, which waits
   /// for the second.
   Status prepare() const {
     for (const PlannedCollective& call : enqueued_) {
       ORIEL_CHECK(call.job->state.outcome = call.prepare());
     }
-    for (const CommunicatorCalls& calls : calls_) {
-      if (calls.on_host() || calls.exchange == nullptr) continue;
-      ORIEL_CHECK(calls.first_transfer->outcome =
-                      calls.communicator->calls().prepare(*calls.exchange));
+    for (const CommunicatorCalls* const calls : exchanges_) {
+      ORIEL_CHECK(calls->first_transfer->outcome =
+                      calls->communicator->calls().prepare(*calls->exchange));
     }
     return {};
   }
@@ -198,6 +208,7 @@ class PlannedCalls {
   std::pmr::monotonic_buffer_resource memory_{room_.data(), room_.size()};
   List<CommunicatorCalls> calls_{&memory_};     // in the order in which the communicators occur
   List<PlannedCollective> enqueued_{&memory_};  // those of GPUs, in the order of the calls
+  List<const CommunicatorCalls*> exchanges_{&memory_};  // those of GPUs, in the order of launches
   bool can_run_ = true;
 };
 

@@ -13,9 +13,9 @@ namespace oriel::comm {
 ///
 /// All streams that the group names for a communicator meet before its first launch and wait for
 /// its last. GPU launches are enqueued first, all from this thread: collectives in the order of the
-/// calls, then exchanges in the order in which the communicators occur, which ranks that share a
-/// GPU must agree on. Then the CPU communicators run, each on a thread of its own if there are
-/// several, for a call ends when the other ranks have come.
+/// calls, then exchanges in an order of communicators that all ranks share. Then the CPU
+/// communicators run, each on a thread of its own if there are several, for a call ends when the
+/// other ranks have come.
 void run_calls(GroupJobs& jobs);
 
 /// Makes one send or receive outside a group.
