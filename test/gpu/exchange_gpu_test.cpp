@@ -152,8 +152,9 @@ class ExchangingRank {
     std::vector<Element> values(count);
     gpu_.copy_out(values.data(), at, count * sizeof(Element));
     for (std::size_t i = 0; i < count; ++i) {
-      require(values[i] == expected(i), fmt::format("{}: element {} of block {} is {:x}, not {:x}",
-                                                    what_, i, block, values[i], expected(i)));
+      if (values[i] == expected(i)) continue;  // millions of texts would take minutes
+      require(false, fmt::format("{}: element {} of block {} is {:x}, not {:x}", what_, i, block,
+                                 values[i], expected(i)));
     }
   }
   void name(std::string what) { what_ = std::move(what); }
@@ -249,7 +250,7 @@ std::size_t copies_of(cudaStream_t stream, const std::function<void()>& call) {
   return static_cast<std::size_t>(copies);
 }
 
-constexpr std::size_t kLeastCopied = 262'144;  // elements of a block of 1 MiB
+constexpr std::size_t kLeastCopied = 1'048'576;  // elements of a block of 4 MiB
 
 /// Checks that copy engines carry out the four collectives, and no shorter ones.
 void check_copies(ExchangingRank& rank, int me, int size, bool are_used) {
@@ -282,7 +283,7 @@ void check_copies(ExchangingRank& rank, int me, int size, bool are_used) {
 
 /// `all_ask`: else only rank 0 wants copy engines, and there are none for anybody.
 void copy_by_engines(Players& players, bool all_ask) {
-  const std::vector<std::size_t> counts = {777, kLeastCopied - 1, kLeastCopied, 300'001, 2'000'003};
+  const std::vector<std::size_t> counts = {777, kLeastCopied - 1, kLeastCopied, 2'000'003};
   const int me = players.first(), size = players.size();
   const bool asks = all_ask || me == 0;
   for (const bool registered : {true, false}) {

@@ -155,6 +155,7 @@ ExchangeCall& ExchangePlanner::copies_of(const CollectiveRequest& request, std::
   kernels::plan_exchange(copies_.entry, facts_, call_.launches);
   call_.launches_before_copies = call_.launches.size();
   call_.copies.swap(copies_.copies);
+  call_.copies_own_block = copies_.copies_own_block;
   const bool has_exit = !copies_.exit.sends.empty() || !copies_.exit.receives.empty();
   if (has_exit) kernels::plan_exchange(copies_.exit, facts_, call_.launches);
   finish_call(request, wait);

@@ -53,6 +53,7 @@ struct ExchangeCall {
   kernels::LaunchList launches;
   /// GPU ranks: copies by copy engines, behind the first `launches_before_copies` launches.
   std::vector<kernels::LocalCopy> copies;
+  bool copies_own_block = false;  ///< the last of them, from this GPU's memory
   std::size_t launches_before_copies = 0;
   void* stream = nullptr;
   /// CPU ranks: where a collective is recorded, and what it is. Null for sends and receives.

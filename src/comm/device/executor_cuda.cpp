@@ -50,6 +50,7 @@ CudaExecutor::~CudaExecutor() {
   // Tried even if the context cannot be entered: events know their own.
   const auto scope = CudaScope::enter(gpu_.context);
   gpu_.budget.leave(last_launch_);
+  engine_copies_.reset();
   order_.reset();
   last_launch_.reset();
 }
@@ -103,28 +104,21 @@ Status CudaExecutor::release_streams(void* last, const std::vector<void*>& strea
   return order_->release(static_cast<CUstream>(last), streams);
 }
 
-namespace {
-
-/// Enqueues copies of a call, which copy engines carry out.
-Status copy_in_order(const std::vector<kernels::LocalCopy>& copies, StreamScope& on) {
-  for (const kernels::LocalCopy& copy : copies) {
-    const auto from = reinterpret_cast<CUdeviceptr>(copy.from);
-    const auto to = reinterpret_cast<CUdeviceptr>(copy.to);
-    ORIEL_CHECK(cuda_status("copying a block of a collective", on.call([&] {
-      return cuda().memcpy_async(to, from, copy.bytes, on.stream());
-    })));
+Status CudaExecutor::enqueue_copies(const ExchangeCall& call, StreamScope& on) {
+  if (call.copies.empty()) return {};
+  if (engine_copies_ == nullptr) {
+    ORIEL_TRY(const auto scope, CudaScope::enter(gpu_.context));
+    ORIEL_TRY(engine_copies_, EngineCopies::make());
   }
-  return {};
+  return engine_copies_->enqueue(call.copies, call.copies_own_block, on);
 }
-
-}  // namespace
 
 Status CudaExecutor::run_exchange(ExchangeCall& call) {
   ORIEL_CHECK(prepare_exchange(call));
   bool has_begun = false;
   const auto launch = [&](StreamScope& on) -> Status {
     for (std::size_t i = 0; i < call.launches.size(); ++i) {
-      if (i == call.launches_before_copies) ORIEL_CHECK(copy_in_order(call.copies, on));
+      if (i == call.launches_before_copies) ORIEL_CHECK(enqueue_copies(call, on));
       ORIEL_CHECK(kernels::launch_exchange(call.launches[i], gpu_.loaded, on));
       has_begun = true;
     }

@@ -8,6 +8,7 @@
 
 #include "comm/device/cta_budget.hpp"
 #include "comm/device/device.hpp"
+#include "comm/device/engine_copies.hpp"
 #include "comm/device/launch_order.hpp"
 #include "kernels/cuda/loaded_kernels.hpp"
 
@@ -59,6 +60,8 @@ class CudaExecutor final : public Executor {
   Status run_in_order(CUstream stream, const Launch& launch);
   /// Has the stream wait for the calls of other communicators that a launch is not to run beside.
   static Status follow_others(StreamScope& on, const CtaBudget::Turn& turn);
+  /// Enqueues the copies of a call, which copy engines carry out.
+  Status enqueue_copies(const ExchangeCall& call, StreamScope& on);
   /// Returns CUDA_ERROR_NOT_READY also while a call is being enqueued.
   CUresult query_last_launch();
 
@@ -66,6 +69,7 @@ class CudaExecutor final : public Executor {
   std::shared_ptr<const LastLaunch> last_launch_;
   std::mutex mutex_;  // guards order_, but for what any thread may ask
   std::unique_ptr<LaunchOrder> order_;
+  std::unique_ptr<EngineCopies> engine_copies_;  // once a call has had copies
 };
 
 }  // namespace oriel::comm

@@ -5,8 +5,10 @@
 namespace oriel::kernels {
 namespace {
 
-/// Two barriers and the copies take about 15 us: kernels move shorter blocks faster. An estimate.
-constexpr std::uint64_t kLeastBlockBytes = 1 << 20;
+/// Kernels are faster up to blocks of 64 MiB, since copies follow one another and each takes some
+/// us to begin: on 4 H200 they take 0.43 of the time with blocks of 1 MiB, 0.67 with 4 MiB and 0.9
+/// with 16 MiB (docs/performance.md). From 4 MiB on that is a fair price for free multiprocessors.
+constexpr std::uint64_t kLeastBlockBytes = 4 << 20;
 
 std::uint64_t block_bytes(const RankCollective& call) {
   return call.count * size_of(call.type);
@@ -46,6 +48,7 @@ class EnginePlanner {
       exchange->copies.clear();
     }
     plan.copies.clear();
+    plan.copies_own_block = false;
     plan.entry.signature = hash_of_call(Barrier::entry, 0);
     plan.exit.signature = hash_of_call(Barrier::exit, 0);
   }
@@ -117,7 +120,9 @@ class EnginePlanner {
       copy.from = call_.input + theirs;
       copy.to = is_own ? call_.output : shared(peer);
     }
-    if (copy.from != copy.to) plan_.copies.push_back(copy);
+    if (copy.from == copy.to) return;
+    plan_.copies.push_back(copy);
+    plan_.copies_own_block = is_own;
   }
 
   const RankCollective& call_;

@@ -52,6 +52,7 @@ constexpr std::uint64_t token_bytes(int ranks) {
 struct CopyEnginePlan {
   Exchange entry;
   std::vector<LocalCopy> copies;  ///< the nearest rank to the right first, the own block last
+  bool copies_own_block = false;  ///< not in place
   Exchange exit;                  ///< may be empty
 };
 

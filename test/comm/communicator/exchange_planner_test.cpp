@@ -22,7 +22,7 @@ using comm::ExchangePlanner;
 using kernels::Collective;
 using kernels::kNoOffset;
 
-constexpr std::size_t kMi = 1 << 20;
+constexpr std::size_t kBlock = 4 << 20;  // the least that copy engines carry
 
 /// The planner of one of two ranks. The scratch memory is any memory of the window's team.
 class PlannedRank {
@@ -79,58 +79,64 @@ Result<window::RegisteredWindow> register_with(window::WindowRank& rank, std::by
 /// A call goes by copy engines if all ranks have asked for it and the shared buffer lies in a
 /// symmetric window as a whole.
 Status check_choice(window::WindowRank& rank) {
-  const window::HostBuffer symmetric(8 * kMi), plain(8 * kMi), loose(8 * kMi);
+  const window::HostBuffer symmetric(8 * kBlock), plain(8 * kBlock), loose(8 * kBlock);
   ORIEL_TRY(const auto window,
-            register_with(rank, symmetric.at(), 8 * kMi, window::kWindowSymmetric));
-  ORIEL_TRY(const auto other, register_with(rank, plain.at(), 8 * kMi, 0));
+            register_with(rank, symmetric.at(), 8 * kBlock, window::kWindowSymmetric));
+  ORIEL_TRY(const auto other, register_with(rank, plain.at(), 8 * kBlock, 0));
   const PlannedRank asked(rank, window.flat_base, true), silent(rank, window.flat_base, false);
   constexpr auto kGather = Collective::all_gather;
-  std::byte* const in = symmetric.at(kMi);
-  ORIEL_EXPECT(asked.offset_of(kGather, in, loose.at(), kMi) == window.slot_offset + kMi);
-  ORIEL_EXPECT(asked.offset_of(kGather, in, plain.at(), kMi) == window.slot_offset + kMi);
-  ORIEL_EXPECT(silent.offset_of(kGather, in, loose.at(), kMi) == kNoOffset);
-  ORIEL_EXPECT(asked.offset_of(kGather, in, loose.at(), kMi - 1) == kNoOffset);
-  ORIEL_EXPECT(asked.offset_of(kGather, plain.at(), symmetric.at(), kMi) == kNoOffset);
-  ORIEL_EXPECT(asked.offset_of(kGather, loose.at(), symmetric.at(), kMi) == kNoOffset);
-  ORIEL_EXPECT(asked.offset_of(kGather, symmetric.at(7 * kMi + 1), loose.at(), kMi) == kNoOffset);
-  ORIEL_EXPECT(asked.offset_of(Collective::broadcast, in, symmetric.at(4 * kMi), kMi) == kNoOffset);
+  std::byte* const in = symmetric.at(kBlock);
+  ORIEL_EXPECT(asked.offset_of(kGather, in, loose.at(), kBlock) == window.slot_offset + kBlock);
+  ORIEL_EXPECT(asked.offset_of(kGather, in, plain.at(), kBlock) == window.slot_offset + kBlock);
+  ORIEL_EXPECT(silent.offset_of(kGather, in, loose.at(), kBlock) == kNoOffset);
+  ORIEL_EXPECT(asked.offset_of(kGather, in, loose.at(), kBlock - 1) == kNoOffset);
+  ORIEL_EXPECT(asked.offset_of(kGather, plain.at(), symmetric.at(), kBlock) == kNoOffset);
+  ORIEL_EXPECT(asked.offset_of(kGather, loose.at(), symmetric.at(), kBlock) == kNoOffset);
+  ORIEL_EXPECT(asked.offset_of(kGather, symmetric.at(7 * kBlock + 1), loose.at(), kBlock) ==
+               kNoOffset);
+  ORIEL_EXPECT(asked.offset_of(Collective::broadcast, in, symmetric.at(4 * kBlock), kBlock) ==
+               kNoOffset);
   // In place all ranks share the output, of a scatter always.
-  std::byte* const own = symmetric.at(static_cast<std::size_t>(rank.rank()) * kMi);
-  ORIEL_EXPECT(asked.offset_of(kGather, own, symmetric.at(), kMi) == window.slot_offset);
-  ORIEL_EXPECT(asked.offset_of(Collective::scatter, nullptr, in, kMi) == window.slot_offset + kMi);
-  ORIEL_EXPECT(asked.offset_of(Collective::scatter, in, loose.at(), kMi) == kNoOffset);
-  ORIEL_EXPECT(asked.offset_of(Collective::gather, in, nullptr, kMi) == window.slot_offset + kMi);
+  std::byte* const own = symmetric.at(static_cast<std::size_t>(rank.rank()) * kBlock);
+  ORIEL_EXPECT(asked.offset_of(kGather, own, symmetric.at(), kBlock) == window.slot_offset);
+  ORIEL_EXPECT(asked.offset_of(Collective::scatter, nullptr, in, kBlock) ==
+               window.slot_offset + kBlock);
+  ORIEL_EXPECT(asked.offset_of(Collective::scatter, in, loose.at(), kBlock) == kNoOffset);
+  ORIEL_EXPECT(asked.offset_of(Collective::gather, in, nullptr, kBlock) ==
+               window.slot_offset + kBlock);
   ORIEL_CHECK(rank.barrier());
   return rank.deregister({window, other});
 }
 
 /// The copies of a call stand behind its first launch, and read where the peer has its input.
 Status check_plan(window::WindowRank& rank) {
-  const window::HostBuffer buffer(8 * kMi);
-  ORIEL_TRY(const auto window, register_with(rank, buffer.at(), 8 * kMi, window::kWindowSymmetric));
+  const window::HostBuffer buffer(8 * kBlock);
+  ORIEL_TRY(const auto window,
+            register_with(rank, buffer.at(), 8 * kBlock, window::kWindowSymmetric));
   PlannedRank planned(rank, window.flat_base, true);
   const int peer = 1 - rank.rank();
-  const auto own_block = static_cast<std::size_t>(rank.rank()) * kMi;
+  const auto own_block = static_cast<std::size_t>(rank.rank()) * kBlock;
   comm::ExchangeCall& call =
-      planned.copies_of(Collective::all_to_all, buffer.at(), buffer.at(4 * kMi), kMi);
+      planned.copies_of(Collective::all_to_all, buffer.at(), buffer.at(4 * kBlock), kBlock);
   ORIEL_EXPECT(call.launches.size() == 2 && call.launches_before_copies == 1);
   ORIEL_EXPECT(call.launches[0].signatures == 64 && call.launches[1].signatures == 0);
   ORIEL_EXPECT(call.copies.size() == 2);
   ORIEL_EXPECT(call.copies[0].from == rank.peer(window, peer) + own_block);
-  ORIEL_EXPECT(call.copies[0].to == buffer.at(4 * kMi) + static_cast<std::size_t>(peer) * kMi);
+  ORIEL_EXPECT(call.copies[0].to ==
+               buffer.at(4 * kBlock) + static_cast<std::size_t>(peer) * kBlock);
   ORIEL_EXPECT(call.copies[1].from == buffer.at(own_block));
   for (const kernels::ExchangeArguments& launch : call.launches) {
     ORIEL_EXPECT(launch.messages == 2 && launch.form == kernels::ExchangeForm::packets);
   }
   // The root of a gather, rank 0, copies; the other tells it, and waits.
   comm::ExchangeCall& rooted =
-      planned.copies_of(Collective::gather, buffer.at(), buffer.at(4 * kMi), kMi);
+      planned.copies_of(Collective::gather, buffer.at(), buffer.at(4 * kBlock), kBlock);
   const bool is_root = rank.rank() == 0;
   ORIEL_EXPECT(rooted.launches.size() == (is_root ? 2 : 1));
   ORIEL_EXPECT(rooted.copies.size() == (is_root ? 2 : 0));
   ORIEL_EXPECT(rooted.launches[0].signatures == 0);
-  planned.copies_of(Collective::all_to_all, buffer.at(), buffer.at(4 * kMi), kMi);
-  ORIEL_EXPECT(planned.call_of(buffer.at(), buffer.at(4 * kMi), kMi).copies.empty());
+  planned.copies_of(Collective::all_to_all, buffer.at(), buffer.at(4 * kBlock), kBlock);
+  ORIEL_EXPECT(planned.call_of(buffer.at(), buffer.at(4 * kBlock), kBlock).copies.empty());
   ORIEL_CHECK(rank.barrier());
   return rank.deregister({window});
 }

@@ -71,14 +71,29 @@ TEST_CASE("copies run between the launches of their call, which are in order wit
                               "a copies 9 from 200 to 201", "a launches", "a records E"});
 }
 
+TEST_CASE("a copy inside the GPU runs beside the others on a stream of its own", "[req:5.9]") {
+  JoinedStreams joined;
+  CHECK(joined.copy(stream('a'), {8, 9, 7}, true).ok());
+  CHECK(driver.calls == Calls{"a launches", "a records G", "s waits G",                    //
+                              "s copies 7 from 300 to 301",                                //
+                              "a copies 8 from 100 to 101", "a copies 9 from 200 to 201",  //
+                              "s records G", "a waits G", "a launches", "a records E"});
+  driver.calls.clear();
+  CHECK(joined.copy(stream('a'), {8}, true).ok());
+  CHECK(driver.calls ==
+        Calls{"a launches", "a copies 8 from 100 to 101", "a launches", "a records E"});
+}
+
 TEST_CASE("a copy that fails between launches is waited for, and concerns the communicator",
           "[req:5.9]") {
   JoinedStreams joined;
-  const Status done = joined.copy(stream('a'), {8, 0, 9});
+  const Status done = joined.copy(stream('a'), {8, 0, 9}, true);
   REQUIRE(!done.ok());
   CHECK(done.error().scope() == Scope::communicator);
   CHECK(has(done.error().to_string(), "copying a block of a collective"));
-  CHECK(driver.calls == Calls{"a launches", "a copies 8 from 100 to 101", "a records E"});
+  CHECK(driver.calls == Calls{"a launches", "a records G", "s waits G",
+                              "s copies 9 from 300 to 301", "a copies 8 from 100 to 101",
+                              "s records G", "a waits G", "a records E"});
 }
 
 TEST_CASE("captured streams of an exchange meet by dependencies of its launches", "[req:5.10]") {

@@ -57,6 +57,11 @@ inline CUresult create_event(CUevent* event, unsigned) {
   *event = reinterpret_cast<CUevent>('E' + driver.events++);  // E is behind the last call, F joins
   return CUDA_SUCCESS;
 }
+/// The streams that executors make are all `s`.
+inline CUresult create_stream(CUstream* made, unsigned) {
+  *made = stream('s');
+  return CUDA_SUCCESS;
+}
 inline CUresult destroy_event(CUevent event) {
   driver.destroyed += name_of(event);
   return CUDA_SUCCESS;
@@ -195,6 +200,8 @@ inline CudaTable logging_table() {
   table.thread_exchange_stream_capture_mode = [](CUstreamCaptureMode*) { return CUDA_SUCCESS; };
   table.ctx_get_current = get_current;
   table.launch_kernel_ex = launch_kernel;
+  table.stream_create = create_stream;
+  table.stream_destroy = [](CUstream) { return CUDA_SUCCESS; };
   table.event_create = create_event;
   table.event_destroy = destroy_event;
   table.event_record = record;
@@ -248,9 +255,11 @@ class JoinedStreams {
     call.stream = where;
     return executor_->run_exchange(call);
   }
-  /// A launch, copies of so many bytes, and another launch.
-  Status copy(void* where, std::initializer_list<std::uintptr_t> sizes) {
+  /// A launch, copies of so many bytes, of which the last may be `beside` the others, and another
+  /// launch.
+  Status copy(void* where, std::initializer_list<std::uintptr_t> sizes, bool beside = false) {
     comm::ExchangeCall call;
+    call.copies_own_block = beside;
     call.launches.add({});
     call.launches.add({});
     call.launches_before_copies = 1;

@@ -245,11 +245,11 @@ TEST_CASE("long blocks of four collectives suit copy engines, all others do not"
     const bool is_known = std::find(std::begin(kCopiedCollectives), std::end(kCopiedCollectives),
                                     call.collective) != std::end(kCopiedCollectives);
     INFO(name_of(call.collective));
-    call.count = 1 << 20;
+    call.count = 4 << 20;
     CHECK(suits_copy_engines(call) == is_known);
     --call.count;
     CHECK_FALSE(suits_copy_engines(call));
-    call.count = 1 << 20;
+    call.count = 4 << 20;
     call.ranks = 1;
     CHECK_FALSE(suits_copy_engines(call));
     call.ranks = 2;
@@ -269,6 +269,7 @@ TEST_CASE("copies begin with the neighbour and end with the own block, which is 
       EngineRank self(team, one, kRank, buffers_of(one, kRank, room));
       const CopyEnginePlan plan = self.plan();
       REQUIRE(plan.copies.size() == (in_place ? 3 : 4));
+      CHECK(plan.copies_own_block == !in_place);
       for (std::size_t i = 0; i < 3; ++i) {
         const LocalCopy& copy = plan.copies[i];
         const int right = (kRank + static_cast<int>(i) + 1) % 4;
