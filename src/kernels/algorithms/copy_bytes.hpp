@@ -48,21 +48,26 @@ ORIEL_DEVICE_FN device::Pack join(const device::Pack& low, const device::Pack& h
   return joined;
 }
 
-/// Copies bytes whose addresses differ modulo 16. Loads the packs of the source that overlap each
-/// pack of the target; none that lies partly outside the source, which may be all of an allocation.
-template <class Group>
-ORIEL_DEVICE_SLOW void copy_shifted(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+/// Copies bytes to several places that are alike modulo 16, wherever the source lies. Loads the
+/// packs of the source that overlap each pack of the targets; none that lies partly outside the
+/// source, which may be all of an allocation.
+template <class Group, int kCopies>
+ORIEL_DEVICE_FN void copy_joined(std::byte* const (&to)[kCopies], const std::byte* from,
+                                 std::uint64_t bytes) {
   constexpr int kUnroll = 4;
   constexpr std::uint64_t kLeastBytes = 96;
-  if (bytes < kLeastBytes) return copy_singly<Group>(to, from, bytes);
-  std::uint64_t head = -reinterpret_cast<std::uintptr_t>(to) & 15;
+  const auto copy_few = [&](std::uint64_t first, std::uint64_t end) {
+    ORIEL_DEVICE_UNROLL
+    for (int k = 0; k < kCopies; ++k) copy_singly<Group>(to[k] + first, from + first, end - first);
+  };
+  if (bytes < kLeastBytes) return copy_few(0, bytes);
+  std::uint64_t head = -reinterpret_cast<std::uintptr_t>(to[0]) & 15;
   const auto shift =
       static_cast<std::uint32_t>((reinterpret_cast<std::uintptr_t>(from) + head) & 15);
   if (head < shift) head += 16;
-  copy_singly<Group>(to, from, head);
+  copy_few(0, head);
   const std::uint64_t packs = (bytes - head + shift) / 16 - 1;
   const auto* const source = reinterpret_cast<const device::Pack*>(from + head - shift);
-  auto* const target = reinterpret_cast<device::Pack*>(to + head);
   for_each_tile<Group, kUnroll>(packs, [&](const auto& tile) {
     constexpr int kUnits = std::remove_cvref_t<decltype(tile)>::kUnits;
     device::Pack low[kUnits];
@@ -75,11 +80,22 @@ ORIEL_DEVICE_SLOW void copy_shifted(std::byte* to, const std::byte* from, std::u
     ORIEL_DEVICE_UNROLL
     for (int u = 0; u < kUnits; ++u) {
       if (!tile.has(u)) continue;
-      device::Memory::store<device::Order::weak>(target + tile.at(u), join(low[u], high[u], shift));
+      const device::Pack joined = join(low[u], high[u], shift);
+      ORIEL_DEVICE_UNROLL
+      for (int k = 0; k < kCopies; ++k) {
+        device::Memory::store<device::Order::weak>(
+            reinterpret_cast<device::Pack*>(to[k] + head) + tile.at(u), joined);
+      }
     }
   });
-  const std::uint64_t done = head + 16 * packs;
-  copy_singly<Group>(to + done, from + done, bytes - done);
+  copy_few(head + 16 * packs, bytes);
+}
+
+/// Copies bytes whose addresses differ modulo 16.
+template <class Group>
+ORIEL_DEVICE_SLOW void copy_shifted(std::byte* to, const std::byte* from, std::uint64_t bytes) {
+  std::byte* const only[] = {to};
+  copy_joined<Group>(only, from, bytes);
 }
 
 }  // namespace detail

@@ -20,8 +20,20 @@ struct CopyPlaces {
   const std::byte* from[kCopies];  ///< all alike, if there is one source
 };
 
+/// Returns whether all targets are alike modulo 16.
+template <int kCopies>
+ORIEL_DEVICE_FN bool are_alike(const CopyPlaces<kCopies>& places) {
+  std::uintptr_t differing = 0;
+  ORIEL_DEVICE_UNROLL
+  for (int k = 1; k < kCopies; ++k) {
+    differing |= reinterpret_cast<std::uintptr_t>(places.to[k]) ^
+                 reinterpret_cast<std::uintptr_t>(places.to[0]);
+  }
+  return differing % 16 == 0;
+}
+
 /// Makes `kCopies` copies of `bytes` bytes. Reads one source once where all addresses are aligned,
-/// as ring slots and most buffers are.
+/// as ring slots and most buffers are, or where all targets are alike, as registered ones are.
 template <class Group, bool kOneSource, int kCopies>
 ORIEL_DEVICE_FN void copy_together(const CopyPlaces<kCopies> places, std::uint64_t bytes) {
   constexpr int kSources = kOneSource ? 1 : kCopies;
@@ -31,6 +43,12 @@ ORIEL_DEVICE_FN void copy_together(const CopyPlaces<kCopies> places, std::uint64
   for (int k = 0; k < kCopies; ++k) {
     addresses |= reinterpret_cast<std::uintptr_t>(places.to[k]) |
                  reinterpret_cast<std::uintptr_t>(places.from[k]);
+  }
+  if constexpr (kOneSource) {
+    const bool is_aligned = addresses % 16 == 0;
+    if (!is_aligned && are_alike(places)) {
+      return copy_joined<Group>(places.to, places.from[0], bytes);
+    }
   }
   const std::uint64_t packs = addresses % 16 == 0 ? bytes / 16 : 0;
   for_each_tile<Group, kUnroll>(packs, [&](const auto& tile) {

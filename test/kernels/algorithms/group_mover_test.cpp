@@ -237,20 +237,24 @@ TEST_CASE("groups bring blocks to all ranks but the root, and to this one unless
   for (int root = -1; root < ranks; ++root) {
     for (int me = 0; me < ranks; ++me) {
       const bool is_there = random() % 2 == 0 || root == me;
-      const std::size_t count = random() % 3000;
+      const std::size_t count = random() % 12'000;
+      // Registered targets are alike modulo 16.
+      const bool are_alike = random() % 2 == 0;
+      const std::size_t all_off = random() % 16;
+      const auto off = [&] { return random() % 3 == 0 ? random() % 16 : 0; };
       const auto n = static_cast<std::size_t>(ranks);
       std::vector<Guarded> sources;
       std::vector<Guarded> targets;
       for (std::size_t rank = 0; rank < n; ++rank) {
-        sources.emplace_back(4 * count, random() % 3 == 0 ? 4 : 0);
-        targets.emplace_back(4 * count, random() % 3 == 0 ? 8 : 0);
+        sources.emplace_back(count, off());
+        targets.emplace_back(count, are_alike ? all_off : off());
         fill(sources[rank].span(), random);
       }
       AllReduceArguments arguments;
       arguments.rank = me;
       arguments.ranks = ranks;
       arguments.root = root;
-      arguments.type = DataType::f32;
+      arguments.type = DataType::u8;
       const auto has_target = [&](int rank) { return rank != root && (rank != me || !is_there); };
       const auto target = [&](int rank) {
         return has_target(rank) ? targets[static_cast<std::size_t>(rank)].data() : nullptr;
@@ -268,9 +272,9 @@ TEST_CASE("groups bring blocks to all ranks but the root, and to this one unless
       });
       for (int rank = 0; rank < ranks; ++rank) {
         Guarded& got = targets[static_cast<std::size_t>(rank)];
-        CAPTURE(rank, me, root, ranks, count, is_there);
+        CAPTURE(rank, me, root, ranks, count, is_there, are_alike, all_off);
         REQUIRE(got.is_intact());
-        const bool is_same = count == 0 || std::memcmp(got.data(), source_of(rank), 4 * count) == 0;
+        const bool is_same = count == 0 || std::memcmp(got.data(), source_of(rank), count) == 0;
         if (has_target(rank)) REQUIRE(is_same);
         if (!has_target(rank) && count > 0) REQUIRE(got.data()[0] == std::byte{0xa5});
       }
