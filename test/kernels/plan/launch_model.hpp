@@ -30,10 +30,14 @@ class LaunchModel {
     for (Gpu& gpu : gpus_) gpu.free = places;
   }
 
-  /// Enqueues a launch of a communicator at a rank, behind those that it has there. The host calls
-  /// at one rank are made in the order of the calls to this function.
-  void enqueue(int rank, int communicator, const Launch& launch) {
-    gpus_[static_cast<std::size_t>(rank)].launches.push_back(make(communicator, launch));
+  /// Where launches go that no stream orders behind those of other communicators.
+  static constexpr int kNoStream = -1;
+
+  /// Enqueues a launch of a communicator at a rank, behind those that it has there, and behind
+  /// those of any communicator on the same stream. The host calls at one rank are made in the order
+  /// of the calls to this function.
+  void enqueue(int rank, int communicator, const Launch& launch, int stream = kNoStream) {
+    gpus_[static_cast<std::size_t>(rank)].launches.push_back(make(communicator, launch, stream));
   }
 
   /// Runs until nothing can move. Returns whether all launches have ended.
@@ -84,6 +88,7 @@ class LaunchModel {
   };
   struct Running {
     int communicator;
+    int stream;
     std::vector<Cta> ctas;
   };
   struct Gpu {
@@ -122,8 +127,8 @@ class LaunchModel {
       one.parts.push_back({slots, bytes >= channels.least_direct_bytes, in_packets});
     }
   }
-  static Running make(int communicator, const Launch& launch) {
-    Running made{communicator, std::vector<Cta>(static_cast<std::size_t>(launch.ctas))};
+  static Running make(int communicator, const Launch& launch, int stream) {
+    Running made{communicator, stream, std::vector<Cta>(static_cast<std::size_t>(launch.ctas))};
     for (int run = 0; run < launch.runs; ++run) {
       const kernels::MessageRun& own = launch.run[run];
       const bool far = own.team_member == 0;
@@ -136,10 +141,13 @@ class LaunchModel {
     return made;
   }
 
-  /// A launch may start when those of its communicator before it have ended.
+  /// A launch may start when those of its communicator, and of its stream, before it have ended.
   bool may_start(const Gpu& gpu, std::size_t index) const {
     for (std::size_t i = 0; i < index; ++i) {
-      if (gpu.launches[i].communicator == gpu.launches[index].communicator) return false;
+      const Running& before = gpu.launches[i];
+      const Running& own = gpu.launches[index];
+      const bool shares_stream = own.stream != kNoStream && before.stream == own.stream;
+      if (shares_stream || before.communicator == own.communicator) return false;
     }
     return true;
   }

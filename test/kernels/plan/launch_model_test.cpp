@@ -67,9 +67,9 @@ std::vector<PointToPoint> calls_of(const std::vector<Parcel>& parcels, int rank)
 }
 
 void enqueue(LaunchModel& model, int communicator, const Exchange& exchange,
-             const ExchangeFacts& facts) {
+             const ExchangeFacts& facts, int stream = LaunchModel::kNoStream) {
   for (const auto& launch : test::launches_of(exchange, facts)) {
-    model.enqueue(facts.memory.world_rank, communicator, launch);
+    model.enqueue(facts.memory.world_rank, communicator, launch, stream);
   }
 }
 
@@ -112,7 +112,8 @@ std::vector<std::vector<int>> teams_of(int ranks, int team) {
   return teams;
 }
 
-/// Some calls of several communicators, which each rank makes in its own order. Whether all end.
+/// Some calls of several communicators, which each rank makes in its own order, or all in one order
+/// on one stream. Whether all end.
 bool run_random(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const int ranks = 2 + static_cast<int>(random() % (random() % 4 == 0 ? 71 : 7));
@@ -129,10 +130,12 @@ bool run_random(std::uint64_t seed) {
     groups.push_back(random_parcels(ranks, random));
     collectives.push_back(random_collective(ranks, one_team, random));
   }
+  const int stream = random() % 4 == 0 ? 0 : LaunchModel::kNoStream;
+  std::vector<int> turns;
+  for (int c = 0; c < communicators; ++c) turns.insert(turns.end(), calls, c);
   for (int rank = 0; rank < ranks; ++rank) {
-    std::vector<int> turns;
-    for (int c = 0; c < communicators; ++c) turns.insert(turns.end(), calls, c);
-    std::shuffle(turns.begin(), turns.end(), random);
+    const bool has_own_order = rank == 0 || stream == LaunchModel::kNoStream;
+    if (has_own_order) std::shuffle(turns.begin(), turns.end(), random);
     std::vector<int> made(static_cast<std::size_t>(communicators));
     for (const int c : turns) {
       const int most = 2 + static_cast<int>(random() % 30);
@@ -142,13 +145,13 @@ bool run_random(std::uint64_t seed) {
       const ExchangeFacts facts = facts_of(rank, ranks, kMostMessages, team);
       if (!one_team && collective.collective == Collective::broadcast) {
         for (const Exchange& part : broadcast_among_teams(collective, teams_of(ranks, team))) {
-          enqueue(model, c, part, facts);
+          enqueue(model, c, part, facts, stream);
         }
       } else {
-        enqueue(model, c, test::exchange_of(collective), facts);
+        enqueue(model, c, test::exchange_of(collective), facts, stream);
       }
       const auto group = test::exchange_of(calls_of(groups[call], rank), rank);
-      enqueue(model, c, group.value(), facts_of(rank, ranks, most, team));
+      enqueue(model, c, group.value(), facts_of(rank, ranks, most, team), stream);
     }
   }
   return model.run();
@@ -175,6 +178,26 @@ TEST_CASE(
     }
     CAPTURE(places);
     CHECK(ended == (places == 2 * kCap));
+  }
+}
+
+// Met on two H200: a message of the first communicator concerned one of the ranks alone, so each
+// named another communicator first in the group.
+TEST_CASE(
+    "exchanges of two communicators on one stream hang in crossed order, and end in one that all "
+    "ranks share",
+    "[req:5.1][req:5.2]") {
+  for (const bool crossed : {true, false}) {
+    LaunchModel model(2, 2 * kCap, 1);
+    const std::vector<Parcel> both = {{0, 1, 1 << 20}, {1, 0, 1 << 20}};
+    for (int rank = 0; rank < 2; ++rank) {
+      for (const int turn : {0, 1}) {
+        const int communicator = crossed && rank == 1 ? 1 - turn : turn;
+        const auto exchange = test::exchange_of(calls_of(both, rank), rank);
+        enqueue(model, communicator, exchange.value(), facts_of(rank, 2), 0);
+      }
+    }
+    CHECK(model.run() == !crossed);
   }
 }
 
