@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/algorithms/copy_bytes.hpp"
+#include "kernels/algorithms/copy_payloads.hpp"
 #include "kernels/algorithms/payload.hpp"
 #include "kernels/algorithms/reduction.hpp"
 
@@ -159,8 +159,9 @@ class GroupReduceMover {
   /// Stores `count` elements of the input from `first` on, scaled if need be, into a ring slot.
   ORIEL_DEVICE_FN void send(std::byte* slot, std::uint64_t first, std::uint64_t count) const {
     const std::byte* const from = arguments_.input + first * sizeof(T);
-    if (reduction_.scales()) return send_scaled(slot, from, count);
-    copy_bytes<Group>(slot, from, count * sizeof(T));
+    if (!reduction_.scales()) return copy_bytes<Group>(slot, from, count * sizeof(T));
+    copy_payloads<Group, T>(slot, from, count,
+                            [this](const Value& value) { return reduction_.scale(value); });
   }
 
   /// Stores `count` elements of a ring slot into the output from `first` on.
@@ -195,25 +196,6 @@ class GroupReduceMover {
   using Loop = detail::LoopReduction<T, kFamily, kRanks>;
 
   ORIEL_DEVICE_FN int ranks() const { return kRanks > 0 ? kRanks : arguments_.ranks; }
-
-  ORIEL_DEVICE_FN void send_scaled(std::byte* slot, const std::byte* from,
-                                   std::uint64_t count) const {
-    constexpr int kUnroll = 4;
-    const bool is_aligned = reinterpret_cast<std::uintptr_t>(from) % 16 == 0;
-    const std::uint64_t whole = is_aligned ? count / Buffer::kElements : 0;
-    const auto* const source = reinterpret_cast<const device::Pack*>(from);
-    auto* const target = reinterpret_cast<device::Pack*>(slot);
-    copy_packs<Group, kUnroll>(target, source, whole, [&](const device::Pack& pack) {
-      const Value scaled = reduction_.scale(__builtin_bit_cast(Value, pack));
-      return __builtin_bit_cast(device::Pack, scaled);
-    });
-    const Buffer rest_from(from, count);
-    const Buffer rest_to(slot, count);
-    ORIEL_DEVICE_KEEP_LOOP
-    for (std::uint64_t i = whole + Group::rank(); i < rest_from.payloads(); i += Group::size()) {
-      rest_to.store(i, reduction_.scale(rest_from.load(i)));
-    }
-  }
 
   /// The aligned payloads 0 to `whole` - 1 of a call for which LoopReduction is.
   template <class Source, class Target>

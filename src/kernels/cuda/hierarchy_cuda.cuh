@@ -4,9 +4,9 @@
 
 #include "oriel/device/memory.hpp"
 
+#include "kernels/algorithms/group_hierarchy_mover.hpp"
 #include "kernels/algorithms/hierarchy.hpp"
 #include "kernels/cuda/grid.cuh"
-#include "kernels/cuda/hierarchy_mover_cuda.cuh"
 #include "kernels/cuda/signatures.cuh"
 #include "kernels/plan/kernel_set.hpp"
 
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   auto* const barrier = reinterpret_cast<GridBarrier*>(
       arguments.comm.control(arguments.comm.lsa_rank, arguments.layout.barrier));
   const Grid grid(barrier, arguments.comm.wait.abort);
-  Hierarchy<Grid, CudaHierarchyMover<T, Grid>, device::Memory>(arguments, grid).run();
+  Hierarchy<Grid, GroupHierarchyMover<T, Grid>, device::Memory>(arguments, grid).run();
 }
 
 }  // namespace oriel::kernels::detail

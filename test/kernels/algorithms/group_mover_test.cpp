@@ -10,12 +10,15 @@
 
 #include <catch2/catch.hpp>
 
+#include "base/alignment.hpp"
 #include "kernels/algorithms/copy_bytes.hpp"
 #include "kernels/algorithms/family.hpp"
 #include "kernels/algorithms/group_copy_mover.hpp"
+#include "kernels/algorithms/group_hierarchy_mover.hpp"
 #include "kernels/algorithms/group_reduce_mover.hpp"
 #include "kernels/algorithms/reference.hpp"
 #include "kernels/algorithms/tiles.hpp"
+#include "kernels/host/hierarchy_mover_host.hpp"
 #include "kernels/plan/arguments.hpp"
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
@@ -278,6 +281,92 @@ TEST_CASE("groups bring blocks to all ranks but the root, and to this one unless
         if (has_target(rank)) REQUIRE(is_same);
         if (!has_target(rank) && count > 0) REQUIRE(got.data()[0] == std::byte{0xa5});
       }
+    }
+  }
+}
+
+/// What other ranks have sent, in slots, and this rank's own part, which lies anywhere.
+template <class T>
+class FoldInputs {
+ public:
+  FoldInputs(int sources, std::size_t count, std::mt19937_64& random)
+      : slot_(round_up(count, kUnitQuantum) * sizeof(T)),
+        slots_(static_cast<std::size_t>(sources) * slot_, 0),
+        own_(count * sizeof(T), sizeof(T) * (random() % 3)) {
+    for (const std::span<std::byte> bytes : {slots_.span(), own_.span()}) {
+      for (std::size_t at = 0; at < bytes.size(); at += sizeof(T)) {
+        const T value = test::random_element<T>(random, test::Inputs::moderate);
+        std::memcpy(bytes.data() + at, &value, sizeof(T));
+      }
+    }
+    const int own = static_cast<int>(random() % static_cast<unsigned>(sources + 1)) - 1;
+    sources_ = {slots_.data(), slot_, sources, own, own_.data()};
+  }
+
+  std::byte* own() { return own_.data(); }
+  const FoldSources& sources() const { return sources_; }
+
+ private:
+  std::size_t slot_;
+  Guarded slots_;
+  Guarded own_;
+  FoldSources sources_;
+};
+
+/// Calls `move` with the mover of GPUs and with that of CPUs, and compares what they have stored.
+template <class T, class Move>
+void check_fold(const HierarchyArguments& arguments, std::size_t count, std::size_t stored_bytes,
+                const Move& move) {
+  const std::size_t room = round_up(count, kUnitQuantum) * stored_bytes;
+  Guarded by_group(room, 0);
+  Guarded by_host(room, 0);
+  PlayedGroup::play(96, [&] {
+    GroupHierarchyMover<T, PlayedGroup> mover(arguments);
+    mover.begin();
+    move(mover, by_group.data());
+  });
+  const HostHierarchyMover host(arguments);
+  host.begin();
+  move(host, by_host.data());
+  CAPTURE(name_of(arguments.op), name_of(arguments.type), count);
+  const bool is_same =
+      count == 0 || std::memcmp(by_group.data(), by_host.data(), count * stored_bytes) == 0;
+  REQUIRE(is_same);
+  REQUIRE(by_group.is_intact());
+}
+
+TEMPLATE_TEST_CASE_SIG("groups fold what other teams have sent as CPU ranks do, to the bit",
+                       "[req:5.11][req:5.15]", ((DataType kType), kType), DataType::f32,
+                       DataType::f64, DataType::bf16, DataType::f16, DataType::e5m2, DataType::e4m3,
+                       DataType::i8, DataType::u64) {
+  using T = device::ElementOf<kType>;
+  using Acc = device::Accumulator<T>;
+  std::mt19937_64 random(test::test_seed());
+  HierarchyArguments arguments;
+  arguments.type = kType;
+  for (const ReduceOp op : {ReduceOp::sum, ReduceOp::prod, ReduceOp::min, ReduceOp::max,
+                            ReduceOp::avg, ReduceOp::premul_sum}) {
+    for (const int ranks : {1, 2, 3, 8, 9, 40}) {
+      const std::size_t count = random() % (random() % 2 == 0 ? 4 : 700);
+      FoldInputs<T> inputs(ranks, count, random);
+      const FoldInputs<Acc> sums(ranks, count, random);
+      arguments.op = op;
+      arguments.comm.world_size = ranks;
+      arguments.input = inputs.own();
+      const T scalar = test::random_element<T>(random, test::Inputs::moderate);
+      std::memcpy(&arguments.scalar_bits, &scalar, sizeof(T));
+      CAPTURE(ranks, inputs.sources().own);
+      const auto check = [&](std::size_t stored_bytes, const auto& move) {
+        check_fold<T>(arguments, count, stored_bytes, move);
+      };
+      check(sizeof(T), [&](auto& mover, std::byte* to) { mover.send(to, 0, count); });
+      check(sizeof(T), [&](auto& mover, std::byte* to) { mover.copy(to, inputs.own(), count); });
+      check(sizeof(T),
+            [&](auto& mover, std::byte* to) { mover.fold_all(to, inputs.sources(), count); });
+      check(sizeof(Acc),
+            [&](auto& mover, std::byte* to) { mover.fold_inputs(to, inputs.sources(), count); });
+      check(sizeof(T),
+            [&](auto& mover, std::byte* to) { mover.fold_sums(to, sums.sources(), count); });
     }
   }
 }
