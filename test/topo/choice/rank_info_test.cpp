@@ -2,6 +2,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "topo/choice/rank_info.hpp"
 
+#include <span>
+#include <string>
+
 #include <catch2/catch.hpp>
 
 #include "support/words.hpp"
@@ -47,6 +50,24 @@ TEST_CASE("rank information survives the wire", "[req:1.14]") {
   CHECK(decode_rank_info(encode(gpu)).value() == gpu);
   const RankInfo host = host_rank_info(NodeIdentity{1, 2});
   CHECK(decode_rank_info(encode(host)).value() == host);
+}
+
+TEST_CASE("the fuzz target of rank information starts from messages of today", "[req:1.17]") {
+  const auto message = [](const std::string& name) {
+    const std::string text =
+        test::text_of_file(ORIEL_TEST_SOURCE_DIR "/test/fuzz/corpus/rank_info/" + name);
+    const auto bytes = std::as_bytes(std::span(text));
+    return Bytes(bytes.begin(), bytes.end());
+  };
+  for (const char* const name : {"host", "gpu"}) {
+    INFO(name);
+    CHECK(decode_rank_info(message(name)).ok());
+  }
+  RankInfo info = example();
+  CHECK(add_supplement(info, message("hidden"), {.hidden_gpus = true}).ok());
+  CHECK(add_supplement(info, message("network"), {.network = true}).ok());
+  info = example();
+  CHECK(add_supplement(info, message("both"), {.hidden_gpus = true, .network = true}).ok());
 }
 
 TEST_CASE("what ranks add once it is wanted is put into their information, or refused",
