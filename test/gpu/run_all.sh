@@ -9,7 +9,8 @@
 #
 # One line for each: PASS, FAIL or SKIP, seconds, name; of failures the end of the output, of some
 # others the figures they print. Whole outputs go to LOG_FOLDER/run_all.log. Every step has a time
-# limit, after which all its processes are killed. NAME... restricts the run to these steps.
+# limit, after which all its processes are killed. NAME... restricts the run to these steps. SIGTERM ends
+# the step that runs, which counts as failed, and the run.
 # Exit status: 0 unless a step failed.
 set -u
 
@@ -33,6 +34,8 @@ fi
 [ "$gpus" -ge 2 ] || export ORIEL_TEST_PERCENT=${ORIEL_TEST_PERCENT:-50}
 room=7500  # characters of output that failures and figures may still take
 passed=0 failed=0 skipped=0
+child= is_cut_off=
+trap 'is_cut_off=1; [ -z "$child" ] || kill "$child" 2>/dev/null' TERM
 
 # At most $1 characters of the end of standard input, while there is room.
 show() {
@@ -49,11 +52,19 @@ show() {
 step() {
   local name=$1 limit=$2 begin status seconds
   shift 2
+  [ -z "$is_cut_off" ] || return 0
   [ "$wanted" = "  " ] || [[ $wanted == *" $name "* ]] || return 0
   begin=$(date +%s%N)
   LD_LIBRARY_PATH=$build/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH} \
-    timeout -k 3 "$limit" "$@" >"$log" 2>&1 </dev/null
+    timeout -k 3 "$limit" "$@" >"$log" 2>&1 </dev/null &
+  child=$!
+  wait "$child"
   status=$?
+  if [ -n "$is_cut_off" ]; then
+    wait "$child"  # which the trap has told to end
+    status=$?
+  fi
+  child=
   seconds=$(printf '%d.%d' $((($(date +%s%N) - begin) / 1000000000)) \
     $((($(date +%s%N) - begin) / 100000000 % 10)))
   { echo "==== $name: status $status, $seconds s" && cat "$log"; } >>"$logs/run_all.log"
@@ -70,7 +81,10 @@ step() {
       ;;
     *)
       failed=$((failed + 1))
-      echo "FAIL ${seconds}s $name: $([ $status -ge 124 ] && echo "killed or past its limit of $limit s, ")status $status"
+      local why=""
+      [ $status -lt 124 ] || why="killed or past its limit of $limit s, "
+      [ -z "$is_cut_off" ] || why="cut off, "
+      echo "FAIL ${seconds}s $name: ${why}status $status"
       grep -v '^[~ .=-]*$' "$log" | show 1500
       ;;
   esac
