@@ -29,6 +29,9 @@ def parse_options():
     parser.add_argument("--register", default="both,none", help="by commas")
     parser.add_argument("--max-ctas", type=int,
                         help="most CTAs of Oriel's kernels (ORIEL_MAX_CTAS; as Oriel chooses)")
+    parser.add_argument("--graphs", type=int, default=0, metavar="N",
+                        help="launches of a CUDA graph of 20 calls in a round, instead of plain "
+                        "calls; the host's time does not count then")
     parser.add_argument("--most", type=benchmark.parse_size, default=1 << 30,
                         help="largest size (1G)")
     options = parser.parse_args()
@@ -47,6 +50,8 @@ def run(options, collective, registration, seconds):
                    "--against", options.against, "-J", str(path)]
         if options.lib:
             command += ["--lib", options.lib]
+        if options.graphs:
+            command += ["--cudagraph", str(options.graphs), "--iters", "20"]
         if options.max_ctas:
             command += ["--env", f"ORIEL_MAX_CTAS={options.max_ctas}"]
         try:
@@ -74,7 +79,8 @@ def print_table(collective, registration, cases):
 def results_of(collective, registration, options, cases):
     return [benchmark.result(collective, {"library": whose, "bytes": case["bytes"],
                                           "ranks": options.ranks, "registration": registration,
-                                          "max_ctas": options.max_ctas},
+                                          "max_ctas": options.max_ctas,
+                                          "graphs": options.graphs},
                              "us", samples=case["out_of_place"][whose]["rounds_us"],
                              median=case["out_of_place"][whose]["median_us"])
             for case in cases for whose in ("ours", "theirs")]
