@@ -12,12 +12,12 @@ namespace {
 
 constexpr int kSignatures = static_cast<int>(kernels::kSignatureCtas);
 
-/// A call and its programmatic dependent, which may be resident beside it.
+/// Returns the CTAs of a call and of its programmatic dependent, which may be resident together.
 int weight_of(const CtaBudget::Member& member) {
   return 2 * (member.facts().ctas + kSignatures);
 }
 
-/// The scratch memory is laid out for no more.
+/// Limit of the scratch memory's layout.
 constexpr int kMostCtasOfGpu = 144;
 
 }  // namespace
@@ -39,7 +39,7 @@ int most_ctas_of_gpus(const std::vector<topo::RankInfo>& infos, int forced) {
     if (info.kind == topo::DeviceKind::host) continue;
     const int sharers = sharers_of(infos, info).all;
     const int share = info.resident_ctas / sharers;
-    // A rank that is alone on its GPU is resident as a whole before its dependent begins.
+    // Alone on its GPU, a rank becomes resident as a whole before its dependent begins.
     const int fitting = (sharers > 1 ? share / 2 : share) - kSignatures;
     const int wanted = info.cta_limit > 0 ? info.cta_limit : kDefaultMostCtas;
     const int allowed =
@@ -73,7 +73,8 @@ void CtaBudget::leave(const MemberRef& member) {
   };
   forget(*common_);
   for (auto& [thread, chain] : chains_) forget(*chain);
-  // The threads of others may have ended. One that launches holds its chain.
+  // Drops chains that are empty, as their threads may have ended. A thread that launches holds its
+  // chain.
   std::erase_if(chains_, [](const auto& item) {
     return item.second->running.empty() && item.second.use_count() == 1;
   });
@@ -90,7 +91,7 @@ std::shared_ptr<CtaBudget::Chain> CtaBudget::chain_of_thread() {
   std::shared_ptr<Chain>& chain = chains_[std::this_thread::get_id()];
   if (chain == nullptr) {
     chain = std::make_shared<Chain>();
-    // What was launched before threads had chains of their own is before each of them.
+    // Launches from before the threads had their own chains precede each new chain.
     chain->running = common_->running;
     chain->is_chained = common_->is_chained;
   }
@@ -99,8 +100,8 @@ std::shared_ptr<CtaBudget::Chain> CtaBudget::chain_of_thread() {
 
 CtaBudget::Turn CtaBudget::begin(const MemberRef& member) {
   Turn turn;
-  // Sequentially consistent, as in end_free_launches(): either this thread sees that the member is
-  // no longer free, or the other thread sees that it launches.
+  // Both accesses are sequentially consistent, as in end_free_launches(). Either this thread sees
+  // that the member is no longer free, or the other thread sees is_launching_.
   member->is_launching_.store(true);
   turn.quick_.reset(member.get());
   if (member->is_free_.load()) return turn;
@@ -183,7 +184,7 @@ std::vector<CtaBudget::MemberRef> CtaBudget::enqueue(Chain& chain, const MemberR
     return waits;
   }
   if (chain.is_chained && !has_ended(running.back())) {
-    running.erase(running.begin(), running.end() - 1);  // for which the last one waits
+    running.erase(running.begin(), running.end() - 1);  // the last entry waits for them
   } else {
     std::erase_if(running, has_ended);
     if (running.empty()) chain.is_chained = false;

@@ -15,39 +15,40 @@
 
 namespace oriel::comm {
 
-/// Most CTAs of a call unless ORIEL_MAX_CTAS or ORIEL_CTAS says otherwise.
+/// Default maximum number of CTAs per call, without ORIEL_MAX_CTAS and ORIEL_CTAS.
 inline constexpr int kDefaultMostCtas = 32;
 
-/// Ranks that share a GPU, in all nodes (ORIEL_HOSTID) and containers.
+/// Number of ranks that share a GPU, over all nodes (ORIEL_HOSTID) and containers.
 struct Sharers {
-  int all = 0;         ///< at least as many as the rank's process knew before
-  int in_process = 0;  ///< of the rank's process
+  int all = 0;         ///< at least RankInfo::known_sharers
+  int in_process = 0;  ///< ranks in the rank's own process
 };
-/// Returns who of `infos` shares the GPU of the rank `own`, itself included.
+/// Counts the ranks of `infos` that share the GPU of the rank `own`, itself included.
 Sharers sharers_of(const std::vector<topo::RankInfo>& infos, const topo::RankInfo& own);
 
-/// Returns the most CTAs of one call among GPUs, without the CTA that carries signatures. It is the
-/// same on all ranks, since all know the same `infos`. The calls of all ranks that share a GPU fit
-/// on it together, each with its programmatic dependent. `forced` (ORIEL_CTAS, 0 for none) may use
-/// the room of the dependents.
+/// Returns the maximum number of CTAs of one call on GPUs, without the CTA that carries signatures.
+/// The result is the same on all ranks, since all ranks have the same `infos`. If several ranks
+/// share a GPU, their calls fit on the GPU together, each with its programmatic dependent. `forced`
+/// (ORIEL_CTAS, 0 for none) may use the room of the dependents.
 int most_ctas_of_gpus(const std::vector<topo::RankInfo>& infos, int forced);
 
-/// The CTAs of one GPU that launches of this process may take.
+/// Budget of the CTAs that launches of this process may occupy on one GPU.
 ///
-/// A launch waits on the GPU for its peers. Kernels that fill the GPU keep a peer's kernel out, so
-/// two communicators may wait for each other for ever. While the calls of all communicators in
-/// flight fit on the GPU together, launches are free. Beyond that, a launch waits for the launches
-/// of other communicators before it in host order: they form a chain.
+/// A kernel waits on the GPU for its peers. If kernels fill the GPU, a peer's kernel cannot become
+/// resident: two communicators may deadlock. While the calls in flight of all communicators fit on
+/// the GPU together, launches are free. Beyond that, launches form a chain: each launch waits for
+/// earlier launches of other communicators, in host order.
 ///
-/// Where a communicator has several ranks on the GPU in this process, each thread has a chain of
-/// its own and its share of the CTAs: a chain over threads would make a rank wait for its own peer.
-/// Each call of one thread's chain waits for earlier calls only. So no ranks wait in a circle if
-/// all issue their calls in one order. Thread-safe; never waits for the GPU.
+/// If a communicator has several ranks on the GPU in this process, each thread has its own chain
+/// and its share of the CTAs. A chain over all threads would make a rank wait for its own peer. A
+/// call in a thread's chain waits for earlier calls only. So no cycle of waiting ranks forms if all
+/// ranks issue their calls in one order. Thread-safe; never waits for the GPU.
 class CtaBudget {
  public:
   struct Facts {
-    std::uint64_t communicator = 0;  ///< the same for its ranks, and no other's
-    int ctas = 1;                    ///< of a call at most, without the one of signatures
+    std::uint64_t communicator = 0;  ///< number of the communicator, unique and the same on its
+                                     ///< ranks
+    int ctas = 1;                    ///< maximum per call, without the CTA of signatures
     Sharers sharers{1, 1};
   };
   /// One rank of a communicator on the GPU.
@@ -55,16 +56,17 @@ class CtaBudget {
    public:
     explicit Member(const Facts& facts) : facts_(facts) {}
     virtual ~Member() = default;
-    /// Returns whether its last launch has ended. Asked only when the GPU is full.
+    /// Returns whether the member's last launch has completed. Called only when the GPU is full.
     virtual bool has_ended() const = 0;
     const Facts& facts() const { return facts_; }
 
    private:
     friend class CtaBudget;
     Facts facts_;
-    // Set while the member is among the running ones of `common_` and nobody is chained there.
+    // Set while the member is in `common_->running` and `common_` is not chained.
     mutable std::atomic<bool> is_free_{false};
-    mutable std::atomic<bool> is_launching_{false};  // without a lock, or about to read is_free_
+    mutable std::atomic<bool> is_launching_{false};  // launches without a lock, or is about to read
+                                                     // is_free_
   };
   using MemberRef = std::shared_ptr<const Member>;
 
@@ -75,16 +77,16 @@ class CtaBudget {
     std::vector<MemberRef> members;
   };
   struct Chain {
-    std::shared_mutex order;     // shared by launches that are free
-    bool is_chained = false;     // under mutex_, as `running`
-    std::vector<Entry> running;  // chained: what the last one waited for, and the last one
+    std::shared_mutex order;     // free launches hold it shared
+    bool is_chained = false;     // guarded by mutex_, like `running`
+    std::vector<Entry> running;  // if chained: the last launch and those it waits for
   };
 
  public:
-  /// A launch: destroyed once its end has been recorded.
+  /// One launch. Destroy it once the end of the launch has been recorded.
   class Turn {
    public:
-    /// Returns the members whose last launch this one has to wait for.
+    /// Returns the members whose last launch must complete before this launch.
     const std::vector<MemberRef>& waits() const { return waits_; }
 
    private:
@@ -94,7 +96,7 @@ class CtaBudget {
         member->is_launching_.store(false, std::memory_order_release);
       }
     };
-    std::unique_ptr<const Member, EndFree> quick_;  // a launch that needs no lock
+    std::unique_ptr<const Member, EndFree> quick_;  // set if the launch needs no lock
     std::shared_ptr<Chain> chain_;                  // outlives the locks
     std::shared_lock<std::shared_mutex> free_;
     std::unique_lock<std::shared_mutex> alone_;
@@ -104,24 +106,25 @@ class CtaBudget {
   explicit CtaBudget(int resident_ctas) : resident_(resident_ctas) {}
 
   void join(const MemberRef& member);
-  /// Forgets a member, whose launches have ended.
+  /// Removes a member whose launches have completed.
   void leave(const MemberRef& member);
-  /// Begins a launch; a member has one at a time. Waits for launches of other threads only where
-  /// the GPU is full. Takes no lock if the member's last launch was free and nobody has been
-  /// chained since, unless threads have chains.
+  /// Begins a launch. A member has at most one at a time. Blocks on launches of other threads only
+  /// if the GPU is full. Takes no lock if the member's last launch was free and no launch has been
+  /// chained since. If threads have their own chains, always takes a lock.
   Turn begin(const MemberRef& member);
-  /// Returns the most ranks that share the GPU, as its live communicators know.
+  /// Returns the maximum of Sharers::all over the live communicators of this GPU.
   int most_sharers() const;
 
  private:
   std::shared_ptr<Chain> chain_of_thread();
-  /// Returns whether the launch is free.
+  /// Returns whether the launch is free, that is, waits for no other launch.
   bool admit(Chain& chain, const MemberRef& member) const;
   bool find_room(Chain& chain, const MemberRef& member) const;
-  /// Makes the members of `chain` take locks again, and waits until none launches without. Needs
-  /// the chain's order alone.
+  /// Makes the members of `chain` take locks again, and waits for launches without a lock to end.
+  /// The caller holds the chain's `order` exclusively.
   void end_free_launches(Chain& chain);
-  /// Returns what the launch has to wait for. Nobody else launches in the chain.
+  /// Returns the members that the launch has to wait for. The caller holds the chain's `order`
+  /// exclusively.
   std::vector<MemberRef> enqueue(Chain& chain, const MemberRef& member) const;
   bool fits(const Chain& chain, int weight) const;
 
@@ -129,7 +132,7 @@ class CtaBudget {
   mutable std::mutex mutex_;
   std::vector<MemberRef> members_;
   int most_sharers_ = 1;
-  std::atomic<bool> by_thread_{false};  // never false again
+  std::atomic<bool> by_thread_{false};  // once true, stays true
   std::shared_ptr<Chain> common_ = std::make_shared<Chain>();
   std::map<std::thread::id, std::shared_ptr<Chain>> chains_;
 };

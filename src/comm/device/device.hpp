@@ -32,79 +32,81 @@ namespace oriel::comm {
 
 class PooledWindowSink;
 
-/// Words through which the host ends a communicator's waits and learns of them: in host memory that
-/// its kernels can reach too.
+/// Words in host memory that the kernels of a communicator also access. Through them the host ends
+/// waits and receives reports about waits.
 struct Notices {
   std::uint32_t abort = 0;  ///< nonzero ends every wait
   device::StallRecord stall{};
   kernels::CallFailure failure{};
 };
 
-/// Owns Notices; destroy it after everything that waits with them has ended.
+/// Owns Notices. Destroy it after all waits that use them have ended.
 class NoticeBoard {
  public:
   virtual ~NoticeBoard() = default;
-  virtual Notices& host() = 0;       ///< for the host's eyes
+  virtual Notices& host() = 0;       ///< the words as the host addresses them
   virtual Notices* on_device() = 0;  ///< the same words as the device addresses them
 };
 
 /// One exchange: a collective, or the sends and receives of a group.
 struct ExchangeCall {
   kernels::LaunchList launches;
-  /// GPU ranks: copies by copy engines, behind the first `launches_before_copies` launches.
+  /// GPU ranks: copies by copy engines, enqueued after the first `launches_before_copies` launches.
   std::vector<kernels::LocalCopy> copies;
-  bool copies_own_block = false;  ///< the last of them, from this GPU's memory
+  bool copies_own_block = false;  ///< the last copy reads this GPU's own memory
   std::size_t launches_before_copies = 0;
   void* stream = nullptr;
-  /// CPU ranks: where a collective is recorded, and what it is. Null for sends and receives.
+  /// CPU ranks: the record in which the collective is counted, and its description. `record` is
+  /// null for sends and receives.
   kernels::CallRecord* record = nullptr;
   kernels::CollectiveCall collective;
 };
 
-/// Which launches of one communicator run in the order in which the host enqueues them. Plain calls
-/// always do.
+/// Selects the launches of one communicator that run in the order of their enqueueing by the host.
+/// Plain calls always run in this order.
 enum class GraphOrder : std::uint8_t {
-  all,          ///< calls of a capture too, and launches of graphs, also beside plain calls
-  in_captures,  ///< calls of a capture too; the user orders launches of graphs
-  none,         ///< the user orders captured calls of different streams as well
+  all,          ///< also calls of one capture, and launches of graphs, even mixed with plain calls
+  in_captures,  ///< also calls of one capture; the user orders launches of graphs
+  none,         ///< the user also orders captured calls of different streams
 };
 
-/// Carries out the calls of one communicator on its device, in the order of the calls.
+/// Executes the calls of one communicator on its device, in the order of the calls.
 class Executor {
  public:
   virtual ~Executor() = default;
-  /// Checks what the device needs to know of a call's `stream`. Local.
+  /// Checks that the device accepts a call's `stream`. Local.
   virtual Status check_stream(void* stream) = 0;
-  /// Checks that a group can join these streams: invalid_usage if only some of them are captured,
-  /// or by different captures. Local.
+  /// Checks that one group may use all these streams. Returns invalid_usage if only some of them
+  /// are captured, or if their captures differ. Local.
   virtual Status check_joined(const std::vector<void*>& streams) = 0;
-  /// Has `first` wait for what the other streams hold, ahead of a group's launches.
+  /// Makes `first` wait for the work in the other streams, before a group's launches.
   virtual Status join_streams(void* first, const std::vector<void*>& streams) = 0;
-  /// Has all other streams wait for the last call, which went to `last`.
+  /// Makes all other streams wait for the last call, which went to `last`.
   virtual Status release_streams(void* last, const std::vector<void*>& streams) = 0;
-  /// Makes ready what run() would first have to wait for. Local; needs to be called only by threads
-  /// that run several calls which wait for each other.
+  /// Prepares (loads) the resources that run() would otherwise have to load first. Local. Required
+  /// only for threads that run several calls which wait for each other.
   virtual Status prepare(const kernels::Plan& plan,
                          const kernels::AllReduceArguments& arguments) = 0;
   virtual Status prepare_hierarchy(const kernels::HierarchyArguments& arguments) = 0;
-  /// On the host: runs the call on this thread, to its end, or until a wait is given up; what the
-  /// notices say is then the reason, and the error returned is for when they say nothing. On a GPU:
-  /// enqueues it on `stream`, behind the calls before it also if those went to other streams.
+  /// Host: runs the call on this thread until it completes or a wait is aborted. After an abort the
+  /// notices give the reason; the returned error applies only if they are empty. GPU: enqueues the
+  /// call on `stream`, ordered after earlier calls, even those on other streams.
   virtual Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
                      void* stream) = 0;
-  /// The same for a collective among teams, and those that are no all-reduces.
+  /// Runs a collective over several teams, and collectives other than all-reduce; otherwise like
+  /// run().
   virtual Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) = 0;
   virtual Status prepare_exchange(const ExchangeCall& call) = 0;
-  /// As run(), for a collective of one LSA team or for sends and receives.
+  /// Runs a collective of one LSA team, or sends and receives; otherwise like run().
   virtual Status run_exchange(ExchangeCall& call) = 0;
-  /// A call of no elements that runs nothing. On the host it is one of those that are counted:
-  /// `record` is this rank's. Nothing on a GPU, where ranks do not count.
+  /// Counts a call of no elements, which runs nothing. Host: counts it in `record`, this rank's
+  /// record of collectives. GPU: does nothing, since GPU ranks do not count calls.
   virtual void pass_over(kernels::CallRecord& record, const kernels::CollectiveCall& call) = 0;
-  /// Waits until everything that was enqueued outside graphs has ended; with GraphOrder::all also
-  /// for launches of graphs so far, if anything was enqueued outside graphs.
+  /// Waits until all work enqueued outside graphs has completed. With GraphOrder::all: also waits
+  /// for earlier launches of graphs, if any work was enqueued outside graphs.
   virtual Status drain(Deadline deadline) = 0;
-  /// Returns whether something that was enqueued has not ended, or a graph may be launched that
-  /// holds a call: memory of the communicator may be used then. Does not wait.
+  /// Returns whether enqueued work is incomplete, or a graph that holds a call may still be
+  /// launched. In both cases memory of the communicator may be in use. Does not block.
   virtual bool is_in_use() = 0;
 };
 
@@ -113,81 +115,87 @@ struct TeamFacts {
   int world_rank = 0;
   int world_size = 1;
   std::vector<int> members;        ///< world ranks of the LSA team
-  int index = 0;                   ///< this rank among them
-  std::uint64_t communicator = 0;  ///< the communicator's number, as kernels know it
+  int index = 0;                   ///< index of this rank in `members`
+  std::uint64_t communicator = 0;  ///< number of the communicator in kernels
 
-  /// Returns the world rank of the member at `at`; -1 if there is none.
+  /// Returns the world rank of the member at index `at`; -1 if there is none.
   int world_rank_of(int at) const {
     const bool known = at >= 0 && at < static_cast<int>(members.size());
     return known ? members[static_cast<std::size_t>(at)] : -1;
   }
 };
 
-/// What a software NIC needs besides the processor to serve kernels of a device; nothing on the
-/// host. Destroyed after the NIC.
+/// Resources that a software NIC needs to serve kernels of a GPU; empty on the host. Destroy it
+/// after the NIC.
 struct NicMemory {
-  std::shared_ptr<net::NicProcess> process;      ///< who moves what is in windows; may be null
-  std::unique_ptr<net::QueuePagesSource> pages;  ///< where its queues lie
-  std::unique_ptr<net::DataMover> mover;         ///< for windows
+  std::shared_ptr<net::NicProcess> process;      ///< process that copies data of windows; may be
+                                                 ///< null
+  std::unique_ptr<net::QueuePagesSource> pages;  ///< allocates the memory of its queues
+  std::unique_ptr<net::DataMover> mover;         ///< copies data of windows
 };
 
-/// Where a rank keeps its windows and runs its collectives: a GPU, or the host. One object for each
-/// device of the process, shared by its communicators and never destroyed. Thread-safe.
+/// Device that holds a rank's windows and runs its collectives: a GPU, or the host. The process has
+/// one object per device, shared by its communicators and never destroyed. Thread-safe.
 class Device {
  public:
   virtual ~Device() = default;
   virtual kernels::Backend backend() const = 0;
-  /// The CUDA ordinal; -1 for the host.
+  /// Returns the CUDA ordinal; -1 for the host.
   virtual int ordinal() const = 0;
   virtual window::Memory& memory() = 0;
 
-  /// What a rank here tells the others; with what is wanted besides, for a supplement to it. The
-  /// machine is looked at once per process.
+  /// Returns the information that a rank on this device sends to the others. `wanted` selects
+  /// further parts, for a supplement to it. The machine is inspected once per process.
   virtual Result<topo::RankInfo> rank_info(const topo::NodeIdentity& node, const Settings& settings,
                                            topo::Wanted wanted) = 0;
-  /// Fresh memory of memory(), as the algorithms expect a rank's scratch: of layout.total_bytes, in
-  /// which `hierarchy` and `channels` have their parts. A GPU fills it between other work: this
-  /// suspends for it, and gives up so long before `deadline` that other ranks can still be told.
-  /// What the GPU has yet to write to by then, the device keeps until it has.
+  /// Allocates a rank's scratch of layout.total_bytes from memory(), initialized as the algorithms
+  /// expect. `hierarchy` and `channels` have their parts in it. GPU: memory is filled on a stream
+  /// of its own, and this coroutine suspends meanwhile. It fails after 3/4 of the time to
+  /// `deadline`, so that other ranks can still be informed. If it fails, the device keeps the
+  /// memory until the GPU has completed its writes.
   virtual Task<Result<void*>> make_scratch(EventLoop& loop, kernels::ScratchLayout layout,
                                            kernels::HierarchyLayout hierarchy,
                                            std::vector<kernels::ChannelLayout> channels,
                                            Deadline deadline) = 0;
-  /// The same for `bytes` (a multiple of 4) that are zero, but for `part` at `offset`.
+  /// Allocates `bytes` (a multiple of 4) of memory that is zero except for `part` at `offset`;
+  /// otherwise like make_scratch().
   virtual Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
                                            std::vector<std::byte> part, Deadline deadline) = 0;
   virtual Result<std::unique_ptr<NoticeBoard>> make_notice_board() = 0;
   virtual Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts,
                                                           GraphOrder order) = 0;
   virtual Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) = 0;
-  /// The pool of this process for objects of this size that the device's kernels read.
+  /// Returns the process's pool for objects of this size that the device's kernels read.
   virtual Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,
                                                                   std::size_t alignment) = 0;
-  /// Begins to start the process that copies for NICs of this GPU, unless it runs already; all who
-  /// hold it share it. Null where there is none to be; why, if it is not by choice, the log says.
+  /// Starts, unless it is running, the process that copies for NICs of this GPU. Does not wait
+  /// until it is ready. All holders share it. Returns null if there is none; if that is not by
+  /// choice, the log gives the reason.
   virtual std::shared_ptr<net::NicProcess> begin_nic_process(const Settings& /*settings*/) {
     return nullptr;
   }
-  /// On a GPU it pins memory, for which the driver may wait until kernels that run have ended.
-  /// `process` has its GPU; null: this process copies.
+  /// GPU: pins memory, for which the driver may wait until running kernels have ended. `process`
+  /// has its GPU; if null, this process copies.
   virtual Result<NicMemory> make_nic_memory(std::shared_ptr<net::NicProcess> process) = 0;
-  /// Where queues of an adapter lie for those who fill them here. Outlives these.
+  /// Makes the memory for the queues of an adapter that ranks on this device fill. The memory must
+  /// outlive the queues.
   virtual Result<std::unique_ptr<net::Mlx5Memory>> make_adapter_memory() = 0;
 };
 
-/// The device that a call of this thread means: the current CUDA device, or the host if there is no
-/// GPU or ORIEL_BACKEND says so.
+/// Returns the device for calls of this thread: the current CUDA device. Returns the host if there
+/// is no GPU or ORIEL_BACKEND selects the host.
 Result<Device*> current_device();
-/// The device with this CUDA ordinal.
+/// Returns the device with this CUDA ordinal.
 Result<Device*> device_with_ordinal(int ordinal);
-/// The device whose Memory::allocate gave `pointer`, as far as can be told; the host otherwise.
+/// Returns the GPU that `pointer` belongs to, according to CUDA; otherwise the host.
 Result<Device*> device_of_allocation(const void* pointer);
-/// Number of GPUs that count; 0 means that ranks live on the host.
+/// Returns the number of usable GPUs; 0 means that ranks run on the host.
 Result<int> gpu_count();
 
 Device& host_device();
-/// In builds with CUDA only: a GPU, how many there are (an error where CUDA cannot be used), which
-/// one is current for the calling thread, and which one `pointer` belongs to (-1 for none).
+/// Exist only in builds with CUDA. They return a GPU, and the number of GPUs (an error if CUDA is
+/// unusable). They also return the ordinal current for the calling thread, and the ordinal that
+/// `pointer` belongs to (-1 for none).
 Result<Device*> cuda_device(int ordinal);
 Result<int> cuda_device_count();
 Result<int> current_cuda_ordinal();

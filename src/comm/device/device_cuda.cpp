@@ -33,7 +33,7 @@
 namespace oriel::comm {
 namespace {
 
-/// A stream of the library's own; it never waits for the null stream.
+/// Owns a stream of the library; the stream does not synchronize with the null stream.
 class OwnedStream {
  public:
   static Result<OwnedStream> create() {
@@ -70,7 +70,7 @@ class CudaNoticeBoard final : public NoticeBoard {
     return std::unique_ptr<NoticeBoard>(std::move(board));
   }
   ~CudaNoticeBoard() override {
-    // Tried even if the context cannot be entered: any other context of the thread will do.
+    // Frees even if the context cannot be entered: any current context of the thread suffices.
     const auto scope = CudaScope::enter(context_);
     static_cast<void>(cuda().mem_free_host(host_));
   }
@@ -84,7 +84,7 @@ class CudaNoticeBoard final : public NoticeBoard {
   Notices* device_ = nullptr;
 };
 
-/// Fresh memory that a stream is filling. Must not be destroyed before that has ended.
+/// Fresh memory that a stream is filling. Must not be destroyed before the stream has completed.
 class Filling {
  public:
   static Result<std::unique_ptr<Filling>> begin(window::Memory& memory, CUcontext context,
@@ -102,7 +102,8 @@ class Filling {
   Filling(const Filling&) = delete;
   Filling& operator=(const Filling&) = delete;
 
-  /// Sets the words of [begin, end) bytes. What goes wrong here and below take() tells.
+  /// Sets the words in bytes [begin, end) to `value`. take() returns errors of set(), copy() and
+  /// ended().
   void set(std::uint64_t begin, std::uint64_t end, unsigned value) {
     enqueue([&] {
       return cuda().memset_d32_async(at(begin), value, (end - begin) / 4, stream_->get());
@@ -114,15 +115,16 @@ class Filling {
       return cuda().memcpy_h_to_d_async(at(begin), source_.data(), source_.size(), stream_->get());
     });
   }
-  /// Also after a failure: what was enqueued before it writes to the memory.
+  /// Returns whether the stream has completed. Polls also after a failure, since work enqueued
+  /// earlier still writes to the memory.
   bool ended() {
-    const auto scope = CudaScope::enter(context_);  // tried: the stream knows its own context
+    const auto scope = CudaScope::enter(context_);  // may fail: the stream knows its own context
     const CUresult status = cuda().stream_query(stream_->get());
     if (status == CUDA_ERROR_NOT_READY) return false;
     if (status_.ok()) status_ = cuda_status("waiting for the memory of a communicator", status);
     return true;
   }
-  /// The memory, once that has ended.
+  /// Returns the memory; call it only after ended() has returned true.
   Result<void*> take() {
     ORIEL_CHECK(status_);
     return std::exchange(base_, nullptr);
@@ -165,7 +167,7 @@ class CudaDevice final : public Device {
         cuda_status("asking for the multiprocessors of a device",
                     cuda().device_get_attribute(&multiprocessors,
                                                 CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, handle)));
-    // Our kernels are compiled for one CTA of each multiprocessor.
+    // Kernels of this library are compiled for one CTA per multiprocessor.
     device->resident_ctas_ = std::min<int>(multiprocessors, topo::kCtasMost);
     device->budget_.emplace(device->resident_ctas_);
     return device;
@@ -185,7 +187,8 @@ class CudaDevice final : public Device {
                                    std::vector<std::byte> part, Deadline deadline) override;
   Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
     ORIEL_TRY(const auto scope, CudaScope::enter(context_.get()));
-    // The GPU reads it all the time, and the driver takes it from where the thread has its memory.
+    // The GPU polls the notices. The driver allocates them on the NUMA node that the thread
+    // prefers.
     const topo::MemoryNodeScope near(affinity_of(*this).memory_node);
     return CudaNoticeBoard::make(context_.get());
   }
@@ -213,7 +216,7 @@ class CudaDevice final : public Device {
 
   Result<std::unique_ptr<Filling>> begin_filling(std::size_t bytes, window::Backing backing);
   Task<Result<void*>> finish(EventLoop& loop, std::unique_ptr<Filling> filling, Deadline deadline);
-  /// Gives up what calls that timed out have left and the GPU has ended by now.
+  /// Frees memory left by calls that timed out, if the GPU has completed its writes by now.
   void drop_ended();
 
   const int ordinal_;
@@ -256,7 +259,7 @@ void CudaDevice::drop_ended() {
 
 Task<Result<void*>> CudaDevice::finish(EventLoop& loop, std::unique_ptr<Filling> filling,
                                        Deadline deadline) {
-  // Most often this takes microseconds, in which a loop's timers are not worth their while.
+  // Polls briskly at first: usually this takes microseconds, less than a timer of the loop.
   constexpr int kBriskPolls = 100;
   const TimePoint begin = loop.clock().now();
   const Duration room = std::min<Duration>(deadline.remaining(begin), std::chrono::hours(24));
@@ -287,8 +290,8 @@ Task<Result<void*>> CudaDevice::make_scratch(EventLoop& loop, kernels::ScratchLa
                                              std::vector<kernels::ChannelLayout> channels,
                                              Deadline deadline) {
   ORIEL_CO_TRY(auto filling, begin_filling(layout.total_bytes, window::Backing::on_demand));
-  // Counters and flags begin with zero, slots of sentinel lines empty, that is all ones. Rings may
-  // hold anything.
+  // Counters and flags start as zero. Empty slots of sentinel lines are all ones. Rings need no
+  // initial value.
   filling->set(0, layout.lines, 0);
   filling->set(layout.lines, layout.rings, ~0u);
   filling->set(hierarchy.counters, hierarchy.regions[0], 0);
@@ -313,7 +316,7 @@ Result<std::unique_ptr<PooledWindowSink>> CudaDevice::make_window_sink(const Tea
 }
 
 Result<NicMemory> CudaDevice::make_nic_memory(std::shared_ptr<net::NicProcess> process) {
-  // The NIC's thread and the GPU both look at it all the time.
+  // The NIC's thread and the GPU both poll this memory.
   const topo::MemoryNodeScope near(affinity_of(*this).memory_node);
   NicMemory made;
   ORIEL_TRY(made.pages, net::CudaQueuePages::create(context_.device()));
@@ -348,10 +351,10 @@ Result<int> cuda_device_count() {
 Result<int> current_cuda_ordinal() {
   CUcontext context = nullptr;
   ORIEL_CHECK(cuda_status("asking for the current context", cuda().ctx_get_current(&context)));
-  if (context == nullptr) return 0;  // as the CUDA runtime has it before the first cudaSetDevice
+  if (context == nullptr) return 0;  // like the CUDA runtime before the first cudaSetDevice
   CUdevice device = 0;
   ORIEL_CHECK(cuda_status("asking for the current device", cuda().ctx_get_device(&device)));
-  return device;  // the driver's device handles are ordinals
+  return device;  // device handles of the driver are ordinals
 }
 
 int cuda_ordinal_of(const void* pointer) {

@@ -34,7 +34,7 @@ class HostNoticeBoard final : public NoticeBoard {
   alignas(64) Notices notices_;
 };
 
-/// Records a collective and has its messages carry its number.
+/// Records a collective and puts its number into the signatures of its messages.
 void number_messages(ExchangeCall& call) {
   const std::uint64_t number = kernels::record_call(*call.record, call.collective);
   for (kernels::ExchangeArguments& launch : call.launches) {
@@ -58,7 +58,7 @@ class HostExecutor final : public Executor {
   }
   Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
              void* /*stream*/) override {
-    // Two calls of one communicator share its scratch; the second thread waits here.
+    // Calls of one communicator share its scratch: a second thread waits here.
     const std::lock_guard lock(mutex_);
     if (kernels::run_all_reduce_on_host(plan.algorithm, arguments)) return {};
     return Error(ErrorCode::internal, "a wait of an all-reduce was given up for no known reason");
@@ -123,8 +123,8 @@ class HostDevice final : public Device {
                                    kernels::HierarchyLayout /*hierarchy*/,
                                    std::vector<kernels::ChannelLayout> /*channels*/,
                                    Deadline /*deadline*/) override {
-    // Few calls use all of it, and making it present costs a rank more than the rest of its start.
-    // A fresh memfd is zero, which is what flagged lines and counters begin with.
+    // Not made present in advance: few calls use all of it, and that would dominate a rank's start.
+    // A fresh memfd is zero, the initial value of flagged lines and counters.
     co_return memory().allocate(layout.total_bytes, window::Backing::on_demand);
   }
   Task<Result<void*>> make_control(EventLoop& /*loop*/, std::size_t bytes, std::size_t offset,

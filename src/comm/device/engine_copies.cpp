@@ -16,7 +16,7 @@ Status copy_on(CUstream stream, const kernels::LocalCopy& copy, StreamScope& on)
                      on.call([&] { return cuda().memcpy_async(to, from, copy.bytes, stream); }));
 }
 
-/// Has `stream` wait for what `other` holds.
+/// Makes `stream` wait for the work in `other`.
 Status follow(CUstream stream, CUstream other, CUevent event, StreamScope& on) {
   const char* const what = "ordering the copies of a collective";
   ORIEL_CHECK(cuda_status(what, on.call([&] { return cuda().event_record(event, other); })));
@@ -37,7 +37,7 @@ Result<std::unique_ptr<EngineCopies>> EngineCopies::make() {
 }
 
 EngineCopies::~EngineCopies() {
-  // What they still hold runs on.
+  // Enqueued work still completes after this.
   if (meeting_ != nullptr) static_cast<void>(cuda().event_destroy(meeting_));
   if (second_ != nullptr) static_cast<void>(cuda().stream_destroy(second_));
 }
@@ -52,7 +52,7 @@ Status EngineCopies::enqueue(const std::vector<kernels::LocalCopy>& copies, bool
     copied = copy_on(on.stream(), copies[i], on);
   }
   if (!uses_second) return copied;
-  // Also behind a copy that has failed: those before it run.
+  // Joins the streams also after a failed copy, since earlier copies run.
   const Status met = follow(on.stream(), second_, meeting_, on);
   return copied.ok() ? met : copied;
 }

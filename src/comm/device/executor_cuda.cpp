@@ -14,7 +14,7 @@
 
 namespace oriel::comm {
 
-/// The event behind the last launch, which other communicators may wait for.
+/// Event after the last launch, for which other communicators may wait.
 class CudaExecutor::LastLaunch final : public CtaBudget::Member {
  public:
   LastLaunch(CUcontext context, const CtaBudget::Facts& facts,
@@ -47,7 +47,7 @@ CudaExecutor::CudaExecutor(const Gpu& gpu, std::shared_ptr<const LastLaunch> las
 }
 
 CudaExecutor::~CudaExecutor() {
-  // Tried even if the context cannot be entered: events know their own.
+  // Continues even if the context cannot be entered: events know their own context.
   const auto scope = CudaScope::enter(gpu_.context);
   gpu_.budget.leave(last_launch_);
   engine_copies_.reset();
@@ -144,7 +144,7 @@ Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
   const std::lock_guard lock(mutex_);
   ORIEL_TRY(auto on, StreamScope::enter(gpu_.context, stream));
   ORIEL_TRY(const auto place, order_->begin(on));
-  std::optional<CtaBudget::Turn> turn;  // until the launch has been noted
+  std::optional<CtaBudget::Turn> turn;  // held until end() has recorded the launch
   if (place.capture == nullptr) {
     turn.emplace(gpu_.budget.begin(last_launch_));
     ORIEL_CHECK(follow_others(on, *turn));
@@ -156,7 +156,8 @@ Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
 
 Status CudaExecutor::drain(Deadline deadline) {
   {
-    // One that has enqueued nothing needs no driver, which may be why it ends.
+    // An executor that has enqueued nothing calls no driver: a driver failure may be why it is
+    // destroyed.
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (lock.owns_lock() && !order_->has_launched()) return {};
   }
@@ -173,7 +174,7 @@ Status CudaExecutor::drain(Deadline deadline) {
 }
 
 CUresult CudaExecutor::query_last_launch() {
-  // A launch holds the lock for as long as the queue of its stream is full.
+  // A launch holds the lock while the queue of its stream is full.
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return CUDA_ERROR_NOT_READY;
   return order_->has_launched() ? order_->query() : CUDA_SUCCESS;

@@ -14,18 +14,18 @@
 
 namespace oriel::comm {
 
-/// Enqueues the kernels of one communicator, such that they run one after the other on this rank
-/// although calls may go to several streams (see LaunchOrder). A graph that holds a call counts as
-/// a user of the communicator's memory until it has gone, with its executable copies.
-/// Launches outside captures keep to the budget of CTAs of the GPU (cta_budget.hpp). Captured calls
-/// are not counted. Thread-safe.
+/// Enqueues the kernels of one communicator. They run one after the other on this rank, although
+/// calls may use several streams (see LaunchOrder). A graph that holds a call uses the
+/// communicator's memory until the graph and its executable copies are destroyed. Launches outside
+/// captures respect the GPU's budget of CTAs (cta_budget.hpp). Captured calls are not counted.
+/// Thread-safe.
 ///
-/// A plain call on the last stream takes four driver calls while the GPU is not full: whether the
-/// stream is captured, its number, the launch, and the record of its end. The first two cannot be
-/// left out: CUDA may give the handle of a destroyed stream to a new one.
+/// A plain call on the last stream takes four driver calls while the GPU is not full. They query
+/// the capture status, query the stream's ID, launch, and record the event. Neither query can be
+/// omitted: CUDA may reuse the handle of a destroyed stream.
 class CudaExecutor final : public Executor {
  public:
-  /// What the communicators of a GPU share. All of it must outlive the executor.
+  /// Resources that the communicators of a GPU share; they outlive the executor.
   struct Gpu {
     CUcontext context;
     CtaBudget& budget;
@@ -55,21 +55,21 @@ class CudaExecutor final : public Executor {
   class LastLaunch;
   CudaExecutor(const Gpu& gpu, std::shared_ptr<const LastLaunch> last,
                std::unique_ptr<LaunchOrder> order);
-  /// `launch(on)`, behind the calls before it.
+  /// Calls `launch(on)`, ordered after earlier calls.
   template <class Launch>
   Status run_in_order(CUstream stream, const Launch& launch);
-  /// Has the stream wait for the calls of other communicators that a launch is not to run beside.
+  /// Makes the stream wait for calls of other communicators that must not run concurrently.
   static Status follow_others(StreamScope& on, const CtaBudget::Turn& turn);
-  /// Enqueues the copies of a call, which copy engines carry out.
+  /// Enqueues the copies of a call for the copy engines.
   Status enqueue_copies(const ExchangeCall& call, StreamScope& on);
-  /// Returns CUDA_ERROR_NOT_READY also while a call is being enqueued.
+  /// Queries the last launch. Returns CUDA_ERROR_NOT_READY also while a call is being enqueued.
   CUresult query_last_launch();
 
   Gpu gpu_;
   std::shared_ptr<const LastLaunch> last_launch_;
-  std::mutex mutex_;  // guards order_, but for what any thread may ask
+  std::mutex mutex_;  // guards order_, except has_graphs()
   std::unique_ptr<LaunchOrder> order_;
-  std::unique_ptr<EngineCopies> engine_copies_;  // once a call has had copies
+  std::unique_ptr<EngineCopies> engine_copies_;  // created by the first call with copies
 };
 
 }  // namespace oriel::comm

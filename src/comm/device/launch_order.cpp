@@ -10,7 +10,7 @@
 namespace oriel::comm {
 namespace {
 
-/// Counts a graph while any copy of it lives.
+/// Counts a graph while the graph or a copy of it lives.
 class CountedGraph {
  public:
   explicit CountedGraph(std::shared_ptr<std::atomic<int>> count) : count_(std::move(count)) {
@@ -28,14 +28,14 @@ Status create_event(CUevent& event) {
   return cuda_status("creating an event", cuda().event_create(&event, CU_EVENT_DISABLE_TIMING));
 }
 
-/// What the driver says of a stream. Where it is captured, `nodes` are those that its next node
-/// would follow; they are the driver's, and valid until its next call.
+/// Result of querying a stream's capture. If the stream is captured, its next node would depend on
+/// `nodes`. The driver owns `nodes`; they are valid until its next call.
 struct CaptureInfo {
   CUstreamCaptureStatus status{};
   cuuint64_t id = 0;
   CUgraph graph = nullptr;
   const CUgraphNode* nodes = nullptr;
-  const CUgraphEdgeData* edges = nullptr;  // the driver refuses to leave them out
+  const CUgraphEdgeData* edges = nullptr;  // the driver rejects a call that omits them
   std::size_t count = 0;
 };
 
@@ -44,7 +44,7 @@ CUresult ask(CUstream stream, CaptureInfo& info) {
                                         &info.edges, &info.count);
 }
 
-/// The capture that a stream is in.
+/// Capture of a stream; `id` is empty outside captures.
 struct StreamCapture {
   std::optional<unsigned long long> id;
   CUgraph graph = nullptr;
@@ -83,7 +83,7 @@ Status follow_nodes(CUstream stream, std::vector<CUgraphNode> nodes) {
   return update_dependencies(stream, std::move(nodes), CU_STREAM_ADD_CAPTURE_DEPENDENCIES);
 }
 
-/// The nodes of `all` that are not among `others`.
+/// Returns the nodes of `all` that are not in `others`.
 std::vector<CUgraphNode> without(std::vector<CUgraphNode> all,
                                  const std::vector<CUgraphNode>& others) {
   std::erase_if(all, [&](CUgraphNode node) {
@@ -92,7 +92,8 @@ std::vector<CUgraphNode> without(std::vector<CUgraphNode> all,
   return all;
 }
 
-/// Has the graph own a CountedGraph. CUDA may destroy it on any thread, after the LaunchOrder too.
+/// Makes the graph own a CountedGraph. CUDA may destroy it on any thread, also after the
+/// LaunchOrder.
 Result<std::weak_ptr<void>> count_graph(CUgraph graph,
                                         const std::shared_ptr<std::atomic<int>>& count) {
   using Owner = std::shared_ptr<CountedGraph>;
@@ -117,9 +118,9 @@ Result<std::weak_ptr<void>> count_graph(CUgraph graph,
 
 struct LaunchOrder::Capture {
   unsigned long long id = 0;
-  CUgraph graph = nullptr;      // valid while the capture goes on
+  CUgraph graph = nullptr;      // valid during the capture
   std::weak_ptr<void> counted;  // expires with the graph and its executable copies
-  // Of the last call: its stream, and the nodes that the next call follows.
+  // Stream of the last call, and the nodes that the next call depends on.
   CUstream stream = nullptr;
   std::vector<CUgraphNode> last{};
   CUgraphNode record = nullptr;
@@ -213,7 +214,7 @@ Result<LaunchOrder::Capture*> LaunchOrder::add_capture(const StreamScope& on, un
   std::erase_if(captures_, [](const Capture& capture) { return capture.counted.expired(); });
   ORIEL_TRY(auto counted, count_graph(graph, graphs_));
   if (order_ == GraphOrder::all) {
-    // Not cuStreamWaitEvent: it may leave the node out while nothing has recorded the event.
+    // Does not use cuStreamWaitEvent: it may omit the node if nothing has recorded the event yet.
     CUgraphNode wait = nullptr;
     Status added = cuda_status("having a graph wait for the last launch of the communicator",
                                cuda().graph_add_event_wait_node(&wait, graph, nodes.data(),
@@ -288,8 +289,8 @@ Status LaunchOrder::move_record(const StreamScope& on, Capture& capture,
   ORIEL_CHECK(
       cuda_status(what, cuda().graph_add_dependencies(capture.graph, fresh.data(), record.data(),
                                                       nullptr, fresh.size())));
-  // CUDA refuses it in a graph that allocates memory. The node then waits for earlier calls too,
-  // which have ended by then.
+  // CUDA refuses the removal in a graph that allocates memory. The node then also depends on
+  // earlier calls, which have completed by then.
   static_cast<void>(cuda().graph_remove_dependencies(capture.graph, stale.data(), record.data(),
                                                      nullptr, stale.size()));
   return {};

@@ -13,15 +13,15 @@
 
 namespace oriel::comm {
 
-/// Says, once in this process, that and why the NICs of GPUs have no process of their own.
+/// Warns, once per process, that GPU NICs have no separate process, and why.
 void warn_of_no_nic_process(const Error& why);
 
-/// The process that copies for the NICs of one GPU: there is one while anybody holds it.
+/// Starts the process that copies for the NICs of one GPU. The process lives while it has a holder.
 /// Thread-safe.
 class NicProcessStarter {
  public:
-  /// The one that runs, or a new one, which may have yet to become ready. Null where the settings
-  /// want none, or none can be started, of which it warns.
+  /// Returns the running process, or a new one, which may not be ready yet. Returns null if the
+  /// settings disable it. Returns null after a warning if the process cannot be started.
   std::shared_ptr<net::NicProcess> begin(int device, std::vector<int> cpus,
                                          const Settings& settings);
 

@@ -25,7 +25,7 @@ std::shared_ptr<net::NicProcess> NicProcessStarter::begin(int device, std::vecto
                                                           const Settings& settings) {
   if (!settings.nic_process) return nullptr;
   const std::lock_guard lock(mutex_);
-  // One that has died serves nobody any more.
+  // Replaces a process that has died.
   auto running = process_.lock();
   if (running != nullptr && running->look().ok()) return running;
   auto started = start(device, std::move(cpus), settings);

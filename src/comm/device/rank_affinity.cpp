@@ -15,11 +15,11 @@ topo::Affinity affinity_of(const Device& device) {
 }
 
 void work_near(const Device& device) noexcept {
-  // A thread for a rank on the CPU has the processors of the thread that started it.
+  // A thread of a CPU rank inherits the processors of the thread that started it.
   if (device.backend() == kernels::Backend::host) return;
   try {
     topo::run_this_thread_on(affinity_of(device).cpus);
-  } catch (const std::exception&) {  // out of memory: the work itself will tell
+  } catch (const std::exception&) {  // out of memory: the work itself reports it
   }
 }
 

@@ -7,12 +7,13 @@
 
 namespace oriel::comm {
 
-/// Where those who work for a rank on this device should be, as far as the calling thread may: near
-/// the GPU, or on the calling thread's processors. Local; a few system calls.
+/// Returns the affinity for threads that work for a rank on this device, within the calling
+/// thread's affinity. GPU: near the GPU. Host: the calling thread's processors. Local; a few system
+/// calls.
 topo::Affinity affinity_of(const Device& device);
 
-/// Moves the calling thread, which must be one of the library's own, to the processors near the
-/// device. What stands in the way changes nothing.
+/// Moves the calling thread, which must belong to the library, to the processors near the device. A
+/// failure has no effect.
 void work_near(const Device& device) noexcept;
 
 }  // namespace oriel::comm

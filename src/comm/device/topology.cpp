@@ -57,7 +57,7 @@ void conclude(Topology& topology, int most_gpus) {
   topology.paths = topo::RankPaths(topology.infos);
 }
 
-// ORIEL_P2P_DISABLE holds for all ranks of a communicator.
+// Applies ORIEL_P2P_DISABLE of any rank to all ranks of a communicator.
 void keep_all_apart_if_one_asks(std::vector<topo::RankInfo>& infos) {
   const auto asks = [](const topo::RankInfo& info) { return info.keeps_apart; };
   if (std::none_of(infos.begin(), infos.end(), asks)) return;

@@ -16,31 +16,33 @@
 
 namespace oriel::comm {
 
-/// What every rank of a communicator knows of all: a function of what they have told each other,
-/// and therefore the same on all of them.
+/// Description of all ranks of a communicator. It is a function of the messages that the ranks
+/// exchange, and therefore the same on all ranks.
 struct Topology {
   std::vector<topo::RankInfo> infos;  ///< by world rank
   topo::LsaTeams teams;
   topo::RankPaths paths;
 
-  /// For the agreement that all ranks do have the same.
+  /// Returns the field by which all ranks check that they have the same topology.
   boot::AgreedField agreed_field() const;
-  /// Teams and paths in one line, for the log.
+  /// Returns teams and paths as one line for the log.
   std::string summary() const;
-  /// By which paths `rank` reaches the other ranks of its node, in one line; empty if it has none.
+  /// Returns the paths by which `rank` reaches the other ranks of its node, as one line. The line
+  /// is empty if it has none.
   std::string reach_of(int rank) const;
-  /// Returns whether copy engines may carry out collectives: all ranks ask for it, and are GPUs of
-  /// one LSA team.
+  /// Returns whether copy engines may execute collectives: all ranks request it and form one LSA
+  /// team.
   bool may_use_copy_engines() const;
 };
 
-/// What follows from the messages of all ranks, by world rank. An empty message stands for a rank
-/// that has failed and says so itself: the result is then of no meaning, but no error. The error
-/// names the rank whose message is malformed. `most_gpus`: a team of GPUs that spans nodes is full
-/// with so many.
+/// Derives the topology from the messages of all ranks, by world rank. An empty message stands for
+/// a rank that has failed and reports it itself: the result is then meaningless, but no error. If a
+/// message is malformed, the error names its rank. `most_gpus`: maximum size of a team of GPUs that
+/// spans nodes.
 Result<Topology> make_topology(const std::vector<Bytes>& messages, int most_gpus);
 
-/// The same with what the ranks have told besides (RankPaths::wanted_of), in the same manner.
+/// Adds the supplements of all ranks (RankPaths::wanted_of) to the topology; treats messages like
+/// make_topology().
 Result<Topology> complete_topology(Topology first, const std::vector<Bytes>& messages,
                                    int most_gpus);
 

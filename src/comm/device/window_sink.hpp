@@ -14,11 +14,11 @@
 
 namespace oriel::comm {
 
-/// Makes and frees the tables in which kernels find a window's keys at the NICs of other nodes.
+/// Creates and frees the tables from which kernels read a window's keys for NICs of other nodes.
 class NetworkTables {
  public:
-  /// Returns the table of the window with this serial, for its object. The table stays where it is
-  /// until drop_table(). Kernels find it, the host need not.
+  /// Returns the table of the window with this serial, for the window's object. The address stays
+  /// valid until drop_table(). It is an address for kernels; the host may be unable to access it.
   virtual Result<const device::NetworkWindow*> make_table(std::uint64_t serial) = 0;
   virtual void drop_table(const device::NetworkWindow* table) noexcept = 0;
 
@@ -26,30 +26,31 @@ class NetworkTables {
   ~NetworkTables() = default;
 };
 
-/// Makes the objects behind the window handles of one communicator, in the pool of its device. They
-/// share a table that tells which world rank has which place in the LSA team.
+/// Creates the objects behind the window handles of one communicator, in the pool of its device.
+/// The objects share a table that maps world ranks to places in the LSA team.
 class PooledWindowSink final : public window::WindowSink {
  public:
-  /// `windows` holds objects of a WindowObject's size, `tables` of at least 4 bytes for each world
-  /// rank; both of the device that the communicator's kernels run on.
+  /// `windows` holds objects of the size of WindowObject. `tables` holds objects of at least 4
+  /// bytes per world rank. Both pools belong to the device that runs the communicator's kernels.
   static Result<std::unique_ptr<PooledWindowSink>> make(std::shared_ptr<shadow::ShadowPool> windows,
                                                         std::shared_ptr<shadow::ShadowPool> tables,
                                                         const TeamFacts& facts);
   ~PooledWindowSink() override;
 
-  /// The size of the table for so many world ranks, rounded so that communicators share pools.
+  /// Returns the size of the table for `world_size` ranks, rounded up so that communicators share
+  /// pools.
   static std::size_t table_bytes(int world_size);
 
-  /// Where NICs reach the windows too: objects point to tables of `network`, which outlives
-  /// them.
+  /// Makes objects refer to tables of `network`, for windows that NICs access. `network` outlives
+  /// the objects.
   void set_network(NetworkTables& network) { network_ = &network; }
 
   Result<void*> create(const window::WindowFacts& facts) override;
   Status flush() override;
   void destroy(void* handle) noexcept override;
 
-  /// The window as kernels see it, from the host's copy of its object; empty for a handle that
-  /// create() has not returned or that was destroyed.
+  /// Returns the window as kernels see it, from the host's copy of its object. Returns an empty
+  /// view if create() has not returned the handle, or if it was destroyed.
   device::WindowView view(const void* handle) const;
 
  private:
@@ -61,7 +62,7 @@ class PooledWindowSink final : public window::WindowSink {
   std::shared_ptr<shadow::ShadowPool> tables_;
   TeamFacts facts_;
   NetworkTables* network_ = nullptr;
-  void* lsa_index_of_ = nullptr;  // of tables_
+  void* lsa_index_of_ = nullptr;  // allocated from tables_
 };
 
 }  // namespace oriel::comm

@@ -14,7 +14,7 @@
 namespace oriel::comm {
 namespace {
 
-/// Returns the number by which a NIC knows a rank whose memory is mapped.
+/// Returns the number by which a NIC identifies a rank whose memory is mapped.
 std::uint64_t process_of(int rank) {
   return static_cast<std::uint64_t>(rank) + 1;
 }
@@ -23,7 +23,8 @@ std::uint64_t process_of(int rank) {
 
 WindowExport export_window(window::Memory& memory, const std::byte* user, std::size_t bytes) {
   WindowExport made;
-  // A window that cannot be exported, or lies in several allocations, is reached by the wire.
+  // Returns an empty export if the window cannot be exported or lies in several allocations: peers
+  // then use the wire.
   auto segments = memory.find_segments(user, bytes);
   if (!segments.ok() || segments->size() != 1) return made;
   const window::Segment& segment = segments->front();

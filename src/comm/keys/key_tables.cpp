@@ -16,10 +16,11 @@
 namespace oriel::comm {
 namespace {
 
-// A power of two for each pool, and no smaller one: few pools, and little room that nobody uses.
+// Smallest object size. Sizes are powers of two from this one, which limits both the number of
+// pools and unused memory.
 constexpr std::size_t kLeastTableBytes = 256;
 
-/// The key of each chunk.
+/// Returns the key of each chunk.
 std::vector<std::uint32_t> spread(std::span<const KeyedPiece> pieces, const KeyChunks& chunks) {
   std::vector<std::uint32_t> keys(chunks.count);
   for (std::size_t i = 0; i < pieces.size(); ++i) {
@@ -91,7 +92,7 @@ Status KeyTables::write(const Table& table, device::NetworkWindow head,
 }
 
 void KeyTables::clear_number(const Table& table) const noexcept {
-  if (place_ == net::MemoryPlace::host) {  // its objects are their own copies
+  if (place_ == net::MemoryPlace::host) {  // objects in host memory have no separate copy
     auto& number = static_cast<device::NetworkWindow*>(table.get())->network;
     std::atomic_ref<std::uint64_t>(number).store(0, std::memory_order_relaxed);
     return;

@@ -20,14 +20,14 @@
 
 namespace oriel::comm {
 
-/// A part of a window that has a key of its own.
+/// Part of a window that has its own key.
 struct KeyedPiece {
-  std::uint64_t begin = 0;  ///< in the window; of the first one 0
+  std::uint64_t begin = 0;  ///< offset in the window; 0 for the first piece
   std::uint32_t key = 0;
 };
 
-/// Makes the tables in which kernels find a window's keys: a NetworkWindow, and behind it the
-/// regions of all ranks. Keys that have no room in a region are in objects of other pools. One
+/// Creates the tables in which kernels find a window's keys: a NetworkWindow followed by the
+/// regions of all ranks. Keys that do not fit into a region are in objects of other pools. One
 /// thread at a time.
 class KeyTables {
  public:
@@ -35,11 +35,12 @@ class KeyTables {
     std::shared_ptr<shadow::ShadowPool> pool;
     void operator()(void* table) const noexcept { static_cast<void>(pool->free(table)); }
   };
-  /// A table's room, by the address at which kernels find it.
+  /// Memory of a table, by its address for kernels.
   using Table = std::unique_ptr<void, Free>;
-  /// Gives the pool of the rank's device for objects of this size.
+  /// Returns the pool of the rank's device for objects of `bytes` bytes.
   using Pools = std::function<Result<std::shared_ptr<shadow::ShadowPool>>(std::size_t bytes)>;
-  /// `tables` holds objects of table_bytes(), those of `pools` keys; `place` is where windows lie.
+  /// `tables` holds objects of table_bytes(); the pools of `pools` hold keys. `place` is the memory
+  /// that holds the windows.
   KeyTables(std::shared_ptr<shadow::ShadowPool> tables, Pools pools, net::MemoryPlace place)
       : tables_(std::move(tables)), pools_(std::move(pools)), place_(place) {}
 
@@ -47,23 +48,25 @@ class KeyTables {
 
   /// Any thread.
   Result<Table> allocate() const;
-  /// `pieces` as cut_at() asks for them. If not all keys have room in the region the others are in
-  /// an object that is added to `beyond`, up to date: it has to live as long as kernels may read
-  /// the region.
+  /// Makes the region for `pieces`, which satisfy the conditions of cut_at(). Keys that do not fit
+  /// into the region go to an object that is added to `beyond`, already flushed. The object must
+  /// live while kernels may read the region.
   Result<device::queue::Region> make(std::uint64_t address, std::uint64_t bytes,
                                      std::span<const KeyedPiece> pieces,
                                      std::vector<shadow::OwnedShadow>& beyond);
-  /// Before kernels are told of the table's network. `peers`: by world rank.
+  /// Writes the table and flushes it. Call it before kernels learn of the table's network. `peers`:
+  /// by world rank.
   Status write(const Table& table, device::NetworkWindow head,
                std::span<const device::queue::Region> peers) const;
-  /// Takes the network's number out. Kernels may be reading: whatever else is there has to stay.
+  /// Clears the network's number. Kernels may be reading: the rest of the table stays as it is.
   void clear_number(const Table& table) const noexcept;
 
  private:
   const std::shared_ptr<shadow::ShadowPool> tables_;
   const Pools pools_;
   const net::MemoryPlace place_;
-  // By size of their objects. Kept, so that memory which a kernel reads too late is a table still.
+  // Pools by object size. They are kept, so that memory that a kernel reads too late still holds a
+  // table.
   std::map<std::size_t, std::shared_ptr<shadow::ShadowPool>> used_;
 };
 

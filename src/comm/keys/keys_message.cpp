@@ -39,7 +39,7 @@ void put_keys(ByteWriter& to, const KeysMessage& message) {
   }
 }
 
-/// Of a window that is sound but for its pieces, of which there are several.
+/// Checks the pieces of a window that has several and is otherwise valid.
 Status check_pieces(const WindowKey& key) {
   const auto refuse = [&](const std::string& what) {
     return bad_message(fmt::format("window {} of {} bytes {}", key.number, key.bytes, what));
@@ -157,7 +157,7 @@ Result<KeysMessage> decode_keys(ByteView bytes) {
 }
 
 Status check_room(std::size_t bytes, int ranks) {
-  // A message of the gathering has those of half the ranks.
+  // One message of the all-gather carries the data of up to half the ranks.
   constexpr std::size_t kForEach = 16;
   const std::size_t together = (static_cast<std::size_t>(ranks) + 1) / 2;
   const std::size_t most = boot::kMaxMessageBytes / together;

@@ -13,12 +13,12 @@
 #include "base/bytes.hpp"
 #include "net/failover/path_agreement.hpp"
 
-/// What ranks tell each other of the keys of their windows. Received messages are checked as a
-/// whole; the errors do not know the rank.
+/// Messages in which ranks exchange the keys of their windows. Each received message is checked
+/// completely; errors do not name the rank.
 namespace oriel::comm {
 
-/// The allocation behind a window, which others may map: its size, where the window begins in it,
-/// and its name. All 0 where there is none.
+/// Allocation behind a window that other ranks may map: its size, the window's offset in it, and
+/// its ID. All 0 if there is none.
 struct WindowSource {
   std::uint64_t memory_bytes = 0;
   std::uint64_t offset = 0;
@@ -27,47 +27,48 @@ struct WindowSource {
   bool operator==(const WindowSource&) const = default;
 };
 
-/// Of a window, for the NICs of paths 1 and on.
+/// Keys of a window or piece at the NICs 1 and up (backup paths).
 using BackupKeys = std::array<std::uint32_t, net::kPathsMost - 1>;
 
-/// A part of a window that has keys of its own, up to the next one or the window's end.
+/// Part of a window with its own keys; it extends to the next part or the window's end.
 struct WindowPiece {
-  std::uint64_t begin = 0;  ///< in the window
+  std::uint64_t begin = 0;  ///< offset in the window
   std::uint32_t key = 0;
-  BackupKeys backups{};  ///< as of WindowKey
+  BackupKeys backups{};  ///< like WindowKey::backups
   bool operator==(const WindowPiece&) const = default;
 };
 
-/// A window of one rank, as its NICs know it.
+/// Window of one rank as registered with its NICs.
 struct WindowKey {
-  std::uint64_t number = 0;  ///< of the window: counts those of the communicator, the same on all
+  std::uint64_t number = 0;  ///< number of the window among the communicator's, from 1, the same on
+                             ///< all ranks
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  std::uint32_t key = 0;  ///< of the whole window, or of its first piece
-  WindowSource source;    ///< none if there are several pieces
-  BackupKeys backups{};   ///< KeysMessage::backups of them
+  std::uint32_t key = 0;  ///< key of the whole window, or of its first piece
+  WindowSource source;    ///< empty if there are several pieces
+  BackupKeys backups{};   ///< the first KeysMessage::backups entries are valid
   std::vector<WindowPiece> later_pieces{};
   bool operator==(const WindowKey&) const = default;
 };
 
-/// The keys of a rank's windows, ascending by number.
+/// Keys of a rank's windows, ascending by number.
 struct KeysMessage {
-  bool failed = false;  ///< this rank cannot go on; the rest is of no meaning
-  bool direct = false;  ///< it can send and take descriptors of windows now, or has nobody near
-  std::uint8_t backups = 0;  ///< NICs that it has besides the first one
+  bool failed = false;       ///< this rank cannot continue; the rest is meaningless
+  bool direct = false;       ///< it can exchange descriptors of windows now, or has no near peer
+  std::uint8_t backups = 0;  ///< number of its NICs besides the first one
   std::vector<WindowKey> keys;
   bool operator==(const KeysMessage&) const = default;
 };
 Bytes encode(const KeysMessage& message);
-/// Refuses keys that are 0, windows that are empty, go round the end of the address space, do not
-/// lie in their source, or are out of order; pieces that are out of order or end in the middle of a
-/// page, and windows in pieces that have to be cut into more than kChunksMost chunks (cut_at()).
+/// Refuses keys that are 0, and windows that are empty, wrap around the end of the address space,
+/// exceed their source, or are out of order. Refuses pieces that are out of order or end inside a
+/// page. Refuses windows in pieces that need more than kChunksMost chunks (cut_at()).
 Result<KeysMessage> decode_keys(ByteView bytes);
-/// Whether messages of so many bytes from each of so many ranks can be gathered. The error says
-/// that there are too many allocations, for keys of other windows need far less.
+/// Checks that an all-gather can carry messages of `bytes` bytes from each of `ranks` ranks. The
+/// error blames many allocations, since keys of other windows need far fewer bytes.
 Status check_room(std::size_t bytes, int ranks);
 
-/// The error for a message that cannot be: "... has" what.
+/// Returns the error for an invalid message: "... has `what`".
 Error bad_message(const std::string& what);
 
 }  // namespace oriel::comm

@@ -13,14 +13,14 @@
 namespace oriel::comm {
 namespace {
 
-/// The pieces of a window as a rank has told of them.
+/// Returns the pieces of a window from a rank's message.
 std::vector<KeyedPiece> pieces_of(const WindowKey& key) {
   std::vector<KeyedPiece> pieces{{0, key.key}};
   for (const WindowPiece& piece : key.later_pieces) pieces.push_back({piece.begin, piece.key});
   return pieces;
 }
 
-/// The messages of all ranks about a batch of windows.
+/// Decodes the messages of all ranks about a batch of windows.
 Status decode(const std::vector<Bytes>& messages, std::size_t windows,
               std::vector<KeysMessage>& ranks) {
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
@@ -96,11 +96,11 @@ WindowKey NetworkWindows::key_of(const Entry& entry, std::uint64_t number) const
   return keys_.describe(entry.nic, number, entry.direct.exported.source);
 }
 
-/// Fills the table with the regions of all ranks that have the window. Kernels read it only after
-/// they were given the window or the network.
+/// Fills the table with the regions of all ranks that have the window. Kernels read the table only
+/// after they have received the window or the network.
 Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
                             const std::vector<KeysMessage>& ranks) {
-  // Keeps the keys of a network that has gone until the table names new ones.
+  // Keeps the keys of a previous network until the table refers to new ones.
   const std::vector<shadow::OwnedShadow> earlier = std::exchange(entry.more_keys, {});
   std::vector<device::queue::Region> peers(ranks.size());
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -144,7 +144,7 @@ Status NetworkWindows::prepare_locally(std::span<const window::RegisteredWindow>
     if (!keys_.has_nic()) continue;
     ORIEL_CHECK(keys_.add(entry->nic));
     if (mine.direct) direct_.make_export(entry->direct, entry->nic.address, window.bytes);
-    // Within the batch, windows are known by their places.
+    // Within the batch, windows are numbered by their positions from 1.
     mine.keys.push_back(key_of(*entry, ++place));
   }
   return {};
@@ -179,8 +179,8 @@ Status NetworkWindows::map_pending(const std::vector<KeysMessage>& ranks,
   return {};
 }
 
-/// Exchanges the windows that are about to be registered among ranks that can map each other's
-/// memory.
+/// Exchanges the descriptors of the windows that are being registered, among ranks that can map
+/// each other's memory.
 Task<Status> NetworkWindows::exchange_windows(EventLoop& loop, std::vector<KeysMessage> ranks,
                                               Status local, Deadline deadline) {
   if (!direct_.has_peers()) co_return local;
@@ -222,7 +222,7 @@ Task<Status> NetworkWindows::prepare(EventLoop& loop,
     Status decoded = gathered.ok() ? decode(gathered.value(), windows.size(), ranks)
                                    : Status(std::move(gathered).error());
     if (local.ok()) local = std::move(decoded);
-    // The agreement that follows tells why a rank has failed.
+    // Leaves the reason of a failed rank to the agreement that follows.
     const auto any = [&](bool KeysMessage::*flag, bool value) {
       return std::any_of(ranks.begin(), ranks.end(),
                          [&](const KeysMessage& one) { return one.*flag == value; });
@@ -241,7 +241,7 @@ void NetworkWindows::commit() noexcept {
   const std::lock_guard lock(mutex_);
   for (const std::uint64_t serial : pending_) {
     Entry* const entry = find(serial);
-    ++last_number_;  // on all ranks alike
+    ++last_number_;  // incremented on all ranks alike
     if (entry == nullptr) continue;
     entry->number = last_number_;
   }
@@ -263,7 +263,7 @@ void NetworkWindows::rollback() noexcept {
     Entry* const entry = find(serial);
     if (entry == nullptr) continue;
     revoke(*entry);
-    entry->more_keys.clear();  // no kernel was told of the table that names them
+    entry->more_keys.clear();  // no kernel has received the table that refers to them
     entry->direct.exported = {};
     entry->nic.bytes = 0;
   }
@@ -341,7 +341,7 @@ Task<Status> NetworkWindows::map_earlier(EventLoop& loop, Deadline deadline) {
       continue;
     }
     ranks.push_back(std::move(decoded).value());
-    // Then bytes go by the wire, as everywhere; ranks may have deregistered different windows.
+    // Maps nothing, so bytes go over the wire: ranks may have deregistered different windows.
     if (!ranks.back().direct || !same_windows(ranks.front(), ranks.back())) co_return Status();
   }
   if (!mine.direct) co_return local;

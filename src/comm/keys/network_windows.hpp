@@ -25,20 +25,21 @@
 
 namespace oriel::comm {
 
-/// The keys of a communicator's windows: registers each with the rank's NICs and keeps the tables
-/// from which kernels take the keys of all ranks, those of their first NICs. Where there is no NIC
-/// yet it only remembers the windows, of which attach() then makes up for.
+/// Registers a communicator's windows with the rank's NICs. Keeps the tables from which kernels
+/// read the keys of all ranks for their first NICs. Before a NIC exists it only records the
+/// windows; attach() then registers them.
 ///
-/// The tables are objects of a pool of the rank's device: a NetworkWindow, and behind it the
-/// regions of all ranks. Keys that have no room in a region are in objects of other pools, as long
-/// as the table that names them.
+/// The tables are objects of a pool of the rank's device: a NetworkWindow followed by the regions
+/// of all ranks. Keys that do not fit into a region are in objects of other pools, which live as
+/// long as the table that refers to them.
 ///
-/// Windows are known to all ranks by a number, which counts those that were committed: ranks may
-/// deregister in any order, and one that has done so before the network came has no key there.
-/// Thread safety: as window::Participant asks for, tables and keys by any thread.
+/// All ranks identify a window by its number, the count of committed windows: ranks may deregister
+/// in any order. A rank that deregistered a window before the network existed has no key for it.
+/// Thread safety: as required by window::Participant; tables and keys by any thread.
 class NetworkWindows final : public window::Participant, public NetworkTables {
  public:
-  /// `lsa_team`, by world rank, says who is reached without a NIC; the others as for KeyTables.
+  /// `lsa_team`, by world rank, is set for ranks that are reached without a NIC. For the other
+  /// parameters see KeyTables.
   NetworkWindows(boot::Group& world, int rank, std::vector<bool> lsa_team,
                  std::shared_ptr<shadow::ShadowPool> tables, KeyTables::Pools pools,
                  net::MemoryPlace place);
@@ -48,7 +49,7 @@ class NetworkWindows final : public window::Participant, public NetworkTables {
   Result<const device::NetworkWindow*> make_table(std::uint64_t serial) override;
   void drop_table(const device::NetworkWindow* table) noexcept override;
 
-  /// Marks the window that will be registered at this address: only NICs change the words on which
+  /// Marks the window that will be registered at this address: only NICs modify the words on which
   /// their atomics act.
   void expect_own_words(const void* address);
 
@@ -58,30 +59,32 @@ class NetworkWindows final : public window::Participant, public NetworkTables {
   void rollback() noexcept override;
   void deregister(std::uint64_t serial) noexcept override;
 
-  /// A NIC is there: registers the windows that are committed. The keys are for the other ranks;
-  /// learn() takes theirs. `number` is NetworkView::number. After an error: detach().
+  /// Registers the committed windows with the NICs and returns their keys for the other ranks.
+  /// learn() takes the keys of all ranks. `number` is NetworkView::number. After an error call
+  /// detach().
   Result<KeysMessage> attach(WindowNics nics, std::uint64_t number, const NicView& process);
-  /// The keys of all ranks, by world rank, as they have sent them. The error names the rank whose
-  /// windows are not those of this rank.
+  /// Takes the keys of all ranks, by world rank, as received. The error names the rank whose
+  /// windows differ from those of this rank.
   Status learn(const std::vector<KeysMessage>& ranks);
-  /// Has windows mapped among near peers from now on, as they are registered.
+  /// Maps windows among near peers from now on, when they are registered.
   void use_direct(DirectPath path);
   /// Maps the windows registered before use_direct(), if all ranks still have the same ones.
-  /// Collective over the world. If all ranks agree that it succeeded, call use_earlier(), else
+  /// Collective over the world. If all ranks agree that it succeeded, call use_earlier(), otherwise
   /// detach().
   Task<Status> map_earlier(EventLoop& loop, Deadline deadline);
   void use_earlier() noexcept;
-  /// The NIC goes; keys are given back and tables emptied.
+  /// Deregisters all windows from the NICs, clears the network's number in the tables, and drops
+  /// the NICs.
   void detach() noexcept;
 
  private:
-  /// A window, from make_table() to drop_table().
+  /// State of a window from make_table() to drop_table().
   struct Entry {
     std::uint64_t serial = 0;
-    std::uint64_t number = 0;  // 0 until it is committed
-    NicWindow nic;             // of 0 bytes until it is prepared, and once it is deregistered
+    std::uint64_t number = 0;  // 0 until the window is committed
+    NicWindow nic;             // 0 bytes until prepared and after deregistration
     KeyTables::Table table;
-    std::vector<shadow::OwnedShadow> more_keys;  // that the table names
+    std::vector<shadow::OwnedShadow> more_keys;  // keys to which the table refers
     DirectWindow direct;
   };
   Entry* find(std::uint64_t serial);
@@ -106,8 +109,8 @@ class NetworkWindows final : public window::Participant, public NetworkTables {
   NicKeys keys_;
   DirectWindows direct_;
   std::map<std::uint64_t, std::unique_ptr<Entry>> entries_;        // by serial
-  std::map<const device::NetworkWindow*, std::uint64_t> serials_;  // of their tables
-  std::vector<std::uint64_t> pending_;  // serials, in the order of the batch
+  std::map<const device::NetworkWindow*, std::uint64_t> serials_;  // serial by table
+  std::vector<std::uint64_t> pending_;  // serials of the current batch, in order
   std::uint64_t last_number_ = 0;
   const void* own_words_at_ = nullptr;
   std::uint64_t network_ = 0;

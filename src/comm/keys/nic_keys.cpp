@@ -23,8 +23,8 @@ void NicKeys::attach(WindowNics nics, const NicView& process) {
   process_ = process;
 }
 
-/// Returns the offsets at which pieces of a window begin: at each allocation, if each is to have
-/// its own key.
+/// Returns the offsets at which pieces of a window begin: each allocation if each needs its own
+/// key, otherwise only 0.
 Result<std::vector<std::uint64_t>> NicKeys::find_pieces(const NicWindow& window) const {
   std::vector<std::uint64_t> begins{0};
   if (nics_.memory == nullptr) return begins;
@@ -36,7 +36,7 @@ Result<std::vector<std::uint64_t>> NicKeys::find_pieces(const NicWindow& window)
   return begins;
 }
 
-/// A piece stands in the window as soon as it has a key.
+/// Adds the piece to the window as soon as it has a key, so that remove() finds it after an error.
 Status NicKeys::add_piece(NicWindow& window, std::uint64_t begin, std::uint64_t end) const {
   const std::uint64_t address = window.address + begin;
   net::MemoryRange range{address, end - begin, reinterpret_cast<std::byte*>(address),

@@ -17,47 +17,49 @@
 
 namespace oriel::comm {
 
-/// The memory of a window, and the keys that NICs have for it.
+/// Memory of a window, and its keys at the NICs.
 struct NicWindow {
   struct Piece {
     std::uint64_t begin = 0;
-    WindowNic::Keys keys;  ///< of the first NIC
-    BackupKeys backups{};  ///< and of the others
+    WindowNic::Keys keys;  ///< keys at the first NIC
+    BackupKeys backups{};  ///< keys at the other NICs
   };
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
   bool own_words = false;
-  std::vector<Piece> pieces;  ///< one if it has one key, none if there is no NIC
-  std::vector<std::pair<int, std::uint32_t>> far_keys;  ///< of ranks, that have aliases
-  std::vector<const std::byte*> shown;                  ///< allocations, to the NIC's process
+  std::vector<Piece> pieces;  ///< a single piece if the window has one key; empty without a NIC
+  std::vector<std::pair<int, std::uint32_t>> far_keys;  ///< rank and remote key, for keys with
+                                                        ///< aliases
+  std::vector<const std::byte*> shown;                  ///< allocations exported to the NIC's
+                                                        ///< process
 };
-/// The pieces of a window with the keys by which this rank names them.
+/// Returns the pieces of a window with this rank's local keys.
 std::vector<KeyedPiece> local_pieces(const NicWindow& window);
 
-/// Registers windows with the NICs of a rank, and has those of backup paths know what the keys of
-/// both ends are called there. One thread at a time.
+/// Registers windows with the NICs of a rank, and adds the aliases of keys on backup paths for both
+/// ends. One thread at a time.
 class NicKeys {
  public:
   explicit NicKeys(net::MemoryPlace place) : place_(place) {}
   void attach(WindowNics nics, const NicView& process);
   void detach() { attach({}, {}); }
   bool has_nic() const { return !nics_.ports.empty(); }
-  /// The one whose keys stand in entries.
+  /// Returns the first NIC, whose keys are in WQEs.
   WindowNic& first() const { return *nics_.ports.front(); }
   const NicView& process() const { return process_; }
   net::MemoryPlace place() const { return place_; }
-  /// KeysMessage::backups.
+  /// Returns the value for KeysMessage::backups.
   std::uint8_t backups() const {
     return has_nic() ? static_cast<std::uint8_t>(nics_.ports.size() - 1) : 0;
   }
 
-  /// With every NIC. After an error: remove().
+  /// Registers the window with every NIC. After an error call remove().
   Status add(NicWindow& window) const;
   void remove(NicWindow& window) const noexcept;
-  /// Returns what other ranks are sent about a window that has been added.
+  /// Returns the message to other ranks about a window that has been added.
   WindowKey describe(const NicWindow& window, std::uint64_t number,
                      const WindowSource& source) const;
-  /// Notes what the keys of a rank's window are called on the other paths to it.
+  /// Adds the aliases of the keys of another rank's window on the other paths to that rank.
   Status learn(NicWindow& window, int rank, const WindowKey& key, std::uint8_t backups) const;
 
  private:

@@ -14,14 +14,14 @@
 
 namespace oriel::comm {
 
-/// Access that NICs have to windows.
+/// Access rights of NICs to windows.
 inline constexpr std::uint8_t kWindowAccess =
     net::kLocalWrite | net::kRemoteWrite | net::kRemoteRead | net::kRemoteAtomic;
 
-/// One of a rank's NICs as its windows need it. Any thread.
+/// Interface of one of a rank's NICs for windows. Any thread.
 class WindowNic {
  public:
-  /// The lkey for entries of this rank, and the rkey for those of other ranks. Neither is 0.
+  /// lkey for WQEs of this rank, and rkey for WQEs of other ranks. Neither is 0.
   struct Keys {
     std::uint32_t local = 0;
     std::uint32_t remote = 0;
@@ -30,8 +30,8 @@ class WindowNic {
   virtual Result<Keys> register_memory(const net::MemoryRange& range) = 0;
   virtual void deregister_memory(std::uint32_t local_key) noexcept = 0;
 
-  // Called only on NICs that copy from mapped memory of near peers (NetworkWindows::use_direct).
-  // NicSoft has functions of the same names.
+  // These functions are called only on NICs that copy from mapped memory of near peers
+  // (NetworkWindows::use_direct). NicSoft has functions of the same names.
   virtual Status map_peer_memory(std::uint64_t /*peer*/, std::uint32_t /*key*/,
                                  const net::MemoryRange& /*range*/) {
     return Error(ErrorCode::internal, "this NIC copies from no memory of peers");
@@ -40,20 +40,20 @@ class WindowNic {
   virtual void set_reached(std::uint64_t /*peer*/, std::uint32_t /*key*/) noexcept {}
 };
 
-/// The NICs of a rank as its windows see them. Outlived by the NICs, until detach().
+/// NICs of a rank, for windows. The NICs must live until detach().
 struct WindowNics {
   std::vector<WindowNic*> ports;
-  /// Memory whose allocations get a key each, for NICs that register no range across two. Null: a
-  /// window has one key.
+  /// Memory whose allocations get one key each, for NICs that register no range across two
+  /// allocations. Null: a window has one key.
   window::Memory* memory = nullptr;
-  /// Aliases of keys on a path between other NICs than the first ones. Entries carry the keys of
-  /// the first NICs.
+  /// Aliases of keys on a path that does not join the first NICs of both ranks. WQEs carry the keys
+  /// of the first NICs. `own` and `far` are the indexes of the path's NICs.
   struct Path {
     net::KeyAliases* aliases = nullptr;
     std::size_t own = 0;
     std::size_t far = 0;
   };
-  /// By world rank. Empty where no rank has any.
+  /// Paths by world rank. Empty if no rank has any.
   std::vector<std::vector<Path>> paths;
 };
 

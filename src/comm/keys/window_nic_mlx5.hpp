@@ -12,7 +12,7 @@
 
 namespace oriel::comm {
 
-/// An mlx5 adapter as windows need it. Adapter and memory outlive it.
+/// WindowNic of an mlx5 adapter. Adapter and memory outlive it.
 class Mlx5WindowNic final : public WindowNic {
  public:
   Mlx5WindowNic(const net::NicMlx5& nic, net::Mlx5Memory& memory) : nic_(nic), memory_(memory) {}

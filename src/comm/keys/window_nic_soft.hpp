@@ -9,7 +9,7 @@
 
 namespace oriel::comm {
 
-/// A software NIC as windows need it. The NIC outlives it.
+/// WindowNic of a software NIC. The NIC outlives it.
 class SoftWindowNic final : public WindowNic {
  public:
   explicit SoftWindowNic(net::NicSoft& nic) : nic_(nic) {}
