@@ -40,8 +40,8 @@ struct WindowPiece {
 
 /// Window of one rank as registered with its NICs.
 struct WindowKey {
-  std::uint64_t number = 0;  ///< number of the window among the communicator's, from 1, the same on
-                             ///< all ranks
+  std::uint64_t number = 0;  ///< number of the window, or its position in a batch; from 1, the same
+                             ///< on all ranks
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
   std::uint32_t key = 0;  ///< key of the whole window, or of its first piece
@@ -60,9 +60,9 @@ struct KeysMessage {
   bool operator==(const KeysMessage&) const = default;
 };
 Bytes encode(const KeysMessage& message);
-/// Refuses keys that are 0, and windows that are empty, wrap around the end of the address space,
-/// exceed their source, or are out of order. Refuses pieces that are out of order or end inside a
-/// page. Refuses windows in pieces that need more than kChunksMost chunks (cut_at()).
+/// Refuses keys that are 0. Refuses windows that are empty, wrap around the end of the address
+/// space, exceed their source, or are out of order. Refuses pieces that are out of order or end
+/// inside a page. Refuses windows in pieces that need more than kChunksMost chunks (cut_at()).
 Result<KeysMessage> decode_keys(ByteView bytes);
 /// Checks that an all-gather can carry messages of `bytes` bytes from each of `ranks` ranks. The
 /// error blames many allocations, since keys of other windows need far fewer bytes.

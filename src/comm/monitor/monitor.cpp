@@ -47,7 +47,7 @@ void Monitor::unwatch(Watched& watched) {
     const std::lock_guard lock(mutex_);
     thread = thread_;
   }
-  // Not under the lock: a callback that this waits for may itself watch or unwatch.
+  // Called without the lock: a callback that remove() waits for may itself watch or unwatch.
   if (!thread || thread->remove(watched)) return;
   {
     const std::lock_guard lock(mutex_);

@@ -15,38 +15,38 @@
 
 namespace oriel::comm {
 
-/// Whoever wants to know how the other ranks are. The calls come from the monitor's thread, one at
-/// a time, with no lock held: they may take locks of their own, call the session, and call
-/// unwatch(), but must not wait for long, since all watched communicators share the thread.
+/// Receiver of events about the other ranks. The monitor's thread makes the calls, one at a time,
+/// without holding a lock. A call may take its own locks, call the session, and call unwatch(). It
+/// must not block for long, since all watched communicators share the thread.
 class Watched {
  public:
   virtual ~Watched() = default;
-  /// A rank, perhaps this one, has died or given up: the error names it as its origin. Once for
-  /// each such rank.
+  /// Reports that a rank, perhaps this one, has died or aborted: the error names it as its origin.
+  /// Called once for each such rank.
   virtual void peer_lost(Error error) = 0;
-  /// A rank has left in order.
+  /// Reports that a rank has left in order.
   virtual void peer_left(int rank) = 0;
-  /// Every Monitor::kTick as long as it is watched.
+  /// Called every Monitor::kTick while this object is watched.
   virtual void tick(TimePoint now) = 0;
 };
 
-/// A rank that is another process of this host, whose pid means the same here as there. A pid is
-/// given to another process only after its own has ended, so one that is late to be watched cannot
-/// make a rank that lives look dead.
+/// A rank in another process of this host whose pid is the same in both pid namespaces. A reused
+/// pid does no harm: the kernel reuses a pid only after its process has ended. So a late watch
+/// cannot make a live rank look dead.
 struct Watch {
   int rank;
   pid_t pid;
 };
 
-/// Sees dead peers while no operation looks at the links: one thread per process, which runs from
-/// the first watch() to the last unwatch(). It pumps the sessions that have no Activity, and waits
-/// for the end of same-host processes through pidfds. A death is reported within a second: at once
-/// where a link or a notice tells, after kGrace where only the end of a process does, for the
-/// notice of its departure may still be on its way. If memory runs out in that thread, it
-/// ends the sessions that it watches, for it may have missed something of any of them, and goes on.
-/// It runs on the processors near any of the devices whose ranks it watches.
+/// Detects dead peers while no operation polls the links. One thread per process runs from the
+/// first watch() to the last unwatch(). It pumps the sessions that have no Activity, and waits for
+/// the end of same-host processes through pidfds. A death is reported within a second. If a link or
+/// a message reports it, at once. If only the process end shows it, after kGrace, since a note that
+/// the rank left may still be under way. If memory runs out in the thread, it aborts the sessions
+/// that it watches, since it may have missed events, and goes on. The thread runs on the processors
+/// near any of the devices whose ranks it watches.
 ///
-/// Any thread. A forked child has no part in its parent's monitor and gets its own.
+/// Any thread. A forked child does not use its parent's monitor and gets its own.
 class Monitor {
  public:
   static constexpr Duration kTick = std::chrono::milliseconds(100);
@@ -54,14 +54,14 @@ class Monitor {
 
   static Monitor& instance();
 
-  /// Both must live until unwatch(). `processes` may be empty; a process that has gone already is a
-  /// death, one that may not be watched is left out (its links tell). `cpus`, ascending, are the
-  /// processors near the rank's device; none if that does not matter. unwatch() is to follow also
-  /// where this fails.
+  /// Starts watching. `watched` and `session` must live until unwatch(). `processes` may be empty.
+  /// A process that has already ended counts as dead. A process that cannot be watched is skipped:
+  /// its links report a death. `cpus`, ascending, are the processors near the rank's device; empty
+  /// if irrelevant. Call unwatch() even if this fails.
   Status watch(Watched& watched, boot::Session& session, std::vector<Watch> processes,
                std::vector<int> cpus = {});
-  /// Ends the watch, if there is one, after a callback that runs has returned; at once when called
-  /// from it.
+  /// Ends the watch, if any. Waits for a running callback to return, unless it is called from the
+  /// callback.
   void unwatch(Watched& watched);
 
  private:
@@ -70,7 +70,7 @@ class Monitor {
   Monitor();
 
   const pid_t owner_;
-  Monitor* inherited_ = nullptr;  // the parent's, kept so that it does not count as lost
+  Monitor* inherited_ = nullptr;  // the parent's; kept reachable for leak checkers
   std::mutex mutex_;              // guards the pointers
   std::shared_ptr<Thread> thread_;
 };

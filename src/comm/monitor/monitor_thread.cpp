@@ -34,7 +34,7 @@ Result<std::shared_ptr<Monitor::Thread>> Monitor::Thread::start() {
     static_cast<void>(sys().eventfd_read(wake_fd, &count));
   });
   if (!token.ok()) return token.error();
-  // Whoever calls one of these holds the object: unwatch() from a callback lets go of it.
+  // Both functions hold a reference to the object: unwatch() from a callback drops the monitor's.
   auto started = OwnedThread::start(
       {.name = "oriel-monitor", .body = [made] { made->run(); }, .stop = [made] { made->stop(); }});
   if (!started.ok()) return std::move(started).error();
@@ -55,7 +55,7 @@ Status Monitor::Thread::add(Watched& watched, boot::Session& session, std::vecto
     poller_.remove(entry->token);
     return attached;
   }
-  entry->ready = true;  // for what there is already
+  entry->ready = true;  // for events that are already there
   cpus_changed_ = true;
   entries_.push_back(entry);
   for (const Watch& process : entry->processes) watch_process(process.pid);
@@ -67,7 +67,7 @@ bool Monitor::Thread::remove(Watched& watched) {
   std::unique_lock lock(mutex_);
   const auto it = std::find_if(entries_.begin(), entries_.end(),
                                [&](const EntryRef& entry) { return entry->watched == &watched; });
-  if (it == entries_.end()) return !entries_.empty();  // its watch() has failed
+  if (it == entries_.end()) return !entries_.empty();  // watch() of this object has failed
   const EntryRef entry = *it;
   entries_.erase(it);
   entry->removed = true;
@@ -93,7 +93,7 @@ void Monitor::Thread::stop() {
   raise_event(wake_);
 }
 
-// If the parent's thread held the lock at the fork, its data cannot be trusted.
+// Does nothing if the parent's thread held the lock at the fork: its data may be inconsistent.
 void Monitor::Thread::close_copies() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return;
@@ -107,7 +107,7 @@ void Monitor::Thread::watch_process(pid_t pid) {
   OwnedFd fd(sys().pidfd_open(pid, 0));
   if (!fd) {
     if (errno == ESRCH) on_process_end(pid);
-    return;  // an old kernel or a sandbox: the links still tell
+    return;  // an old kernel or a sandbox: the links still report a death
   }
   const auto token =
       poller_.add(fd.get(), EPOLLIN, [this, pid](std::uint32_t) { on_process_end(pid); });
@@ -207,7 +207,7 @@ void Monitor::Thread::turn(std::unique_lock<std::mutex>& lock, TimePoint& next_t
   lock.unlock();
   const auto events = poller_.wait(wake, steady());
   lock.lock();
-  // epoll_wait fails only on a mistake of ours; the ticks go on, for what they are worth.
+  // Continues with the ticks after an error; epoll_wait fails only on a programming error.
   if (events.ok()) poller_.dispatch(events.value());
 
   const TimePoint now = steady().now();
@@ -261,7 +261,8 @@ void Monitor::Thread::run() {
   };
   while (!stop_) {
     if (attempt([&] { turn(lock, next_tick); })) continue;
-    // What this turn has not passed on nobody else will. Later watches find the thread running.
+    // Aborts the sessions, since nobody else reports what this turn lost. Later watches use the
+    // same thread.
     attempt([&] { give_up_all(lock); });
   }
 }

@@ -16,25 +16,26 @@
 
 namespace oriel::comm {
 
-/// The monitor's thread with all it watches. It ends when nothing is left and is then of no more
-/// use: the next watch() makes a new one.
+/// The monitor's thread and everything it watches. The thread ends when nothing is left to watch
+/// and is not restarted: the next watch() makes a new object.
 ///
-/// Locks: mutex_ guards everything; it is not held during callbacks nor while a session is pumped.
-/// Under it session locks may be taken, never the other way round.
+/// Locks: mutex_ guards everything. It is not held during callbacks or while a session is pumped.
+/// Session locks may be taken while holding mutex_, never the reverse.
 class Monitor::Thread {
  public:
   static Result<std::shared_ptr<Thread>> start();
 
   Status add(Watched& watched, boot::Session& session, std::vector<Watch> processes,
              std::vector<int> cpus);
-  /// Whether something is left to watch. Ends the thread if not.
+  /// Removes an entry, after its running callback has returned. Returns whether anything is left to
+  /// watch.
   bool remove(Watched& watched);
   bool is_current() const { return thread_.is_current(); }
-  /// Ends the thread if nothing is watched; whether it did.
+  /// Stops the thread if nothing is watched; returns whether it did.
   bool stop_if_idle();
   void stop();
   void join() { static_cast<void>(thread_.join()); }
-  /// In a forked child: closes the copies of the parent's descriptors.
+  /// Closes, in a forked child, the copies of the parent's descriptors.
   void close_copies();
 
  private:
@@ -42,20 +43,20 @@ class Monitor::Thread {
   struct Death {
     int rank;
     pid_t pid;
-    Deadline believed;  // dead from then on, unless it turns out to have left
+    Deadline believed;  // the time from which the rank counts as dead, unless it has left
   };
   struct Entry {
     Watched* watched;
     boot::Session* session;
     std::vector<Watch> processes;
-    std::vector<int> cpus;  // near its device; may be empty
+    std::vector<int> cpus;  // processors near its device; may be empty
     std::vector<Death> deaths{};
     Token token = 0;
     bool ready = false;
     bool removed = false;
   };
   using EntryRef = std::shared_ptr<Entry>;
-  /// One process, whoever watches it.
+  /// One process, shared by all entries that watch it.
   struct Process {
     OwnedFd fd;
     Token token = 0;
@@ -63,16 +64,17 @@ class Monitor::Thread {
 
   explicit Thread(boot::Poller poller) : poller_(std::move(poller)) {}
   void run();
-  /// Moves this thread to the processors near the devices of all entries, if these have changed.
+  /// Moves this thread to the processors near the devices of all entries, if the entries have
+  /// changed.
   void move_near_devices();
   void turn(std::unique_lock<std::mutex>& lock, TimePoint& next_tick);
-  /// Ends what is watched, because something of it may have been missed.
+  /// Aborts all watched sessions, because events may have been missed.
   void give_up_all(std::unique_lock<std::mutex>& lock);
   Deadline next_wake(TimePoint next_tick);
   void watch_process(pid_t pid);
   void on_process_end(pid_t pid);
   void drop_unused_processes();
-  /// Runs `work` for the entry without the lock, unless it has been removed.
+  /// Runs `work` for the entry without holding the lock, unless the entry has been removed.
   template <typename Work>
   void visit(std::unique_lock<std::mutex>& lock, const EntryRef& entry, Work work);
   static void settle_deaths(Entry& entry, const std::vector<Death>& due);

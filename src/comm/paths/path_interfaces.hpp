@@ -13,19 +13,21 @@
 
 namespace oriel::comm {
 
-/// What ORIEL_PATHS asks for: so many interfaces by name, or one of these.
+/// Values of paths_asked(): the number of interfaces that ORIEL_PATHS names, or one of these
+/// constants.
 inline constexpr std::uint8_t kPathsUnset = 0;
 inline constexpr std::uint8_t kPathsAutomatic = 255;
 std::uint8_t paths_asked(const std::string& setting);
-/// "names 2 interfaces", "is auto".
+/// Returns the request in words: "names 2 interfaces", "is auto".
 std::string describe_paths(std::uint8_t asked);
 
-/// The interfaces over which a rank is reached, the best first. One that is empty stands for what
-/// ORIEL_SOCKET_IFNAME asks for.
+/// Returns the interfaces over which a rank is reached, the best first. An empty name stands for
+/// the choice of ORIEL_SOCKET_IFNAME.
 ///
-/// Of those that it finds itself, which are all fit for data (topo::InterfaceChoice), the one that
-/// set-up uses is the last: by that the ends of a queue agree to leave a path that has failed.
-/// Where no other is fit that one is the only path. Local; reads small files once in a process.
+/// ORIEL_PATHS=auto selects at most two interfaces that are fit for data (topo::InterfaceChoice).
+/// The interface of set-up is used only if just one other is fit, and then last. Over it the ends
+/// of a queue agree to leave a failed path. If no other interface is fit, it is the only path.
+/// Local.
 Result<std::vector<std::string>> choose_paths(const Settings& settings,
                                               const topo::InterfaceUser& user);
 

@@ -44,7 +44,8 @@ bool is_in_use(std::uint32_t flags) {
   return (flags & kUp) != 0 && (flags & (kRefuse | kAnycast | kOwnAddress)) == 0;
 }
 
-/// Addresses that lead nowhere else than where they are written.
+/// Returns whether addresses are link-local, multicast, or (IPv4) loopback: they name different
+/// places on each link or host.
 bool is_local(std::uint8_t family, const std::array<std::uint8_t, 16>& bytes) {
   if (family == 4) {
     return bytes[0] == 127 || (bytes[0] == 169 && bytes[1] == 254) || bytes[0] >= 224;
@@ -52,8 +53,8 @@ bool is_local(std::uint8_t family, const std::array<std::uint8_t, 16>& bytes) {
   return bytes[0] == 0xff || (bytes[0] == 0xfe && (bytes[1] & 0xc0) == 0x80);
 }
 
-/// A line of /proc/net/route: name, destination, gateway, flags, three numbers, mask; both words
-/// as they lie in memory.
+/// Parses a line of /proc/net/route: name, destination, gateway, flags, three numbers, mask.
+/// Destination and mask are in network byte order as they lie in memory.
 std::optional<Route> route_of_4(const std::vector<std::string>& words, const std::string& name) {
   if (words.size() < 8 || words[0] != name) return std::nullopt;
   const auto destination = hex(words[1]), flags = hex(words[3]), mask = hex(words[7]);
@@ -64,8 +65,8 @@ std::optional<Route> route_of_4(const std::vector<std::string>& words, const std
   return route;
 }
 
-/// Of /proc/net/ipv6_route: destination, the length of its prefix, the same of sources, gateway,
-/// three numbers, flags, name.
+/// Parses a line of /proc/net/ipv6_route: destination, prefix length, source, source prefix length,
+/// gateway, three numbers, flags, name.
 std::optional<Route> route_of_6(const std::vector<std::string>& words, const std::string& name) {
   if (words.size() < 10 || words[9] != name) return std::nullopt;
   const auto length = hex(words[1]), flags = hex(words[8]);
@@ -81,7 +82,7 @@ std::optional<Route> route_of_6(const std::vector<std::string>& words, const std
   return route;
 }
 
-/// The routes of this interface, those first that say the most of where it leads.
+/// Returns the routes of this interface, the most specific about its location first.
 std::vector<Route> routes_of(const std::string& table, const std::string& name,
                              const PathInterface& told) {
   std::vector<Route> routes;

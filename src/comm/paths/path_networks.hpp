@@ -10,13 +10,12 @@
 
 namespace oriel::comm {
 
-/// What there is to tell of an interface whose wire is bound to `address`: the networks to which
-/// the main table of routes leads by it. Where there are more than PathInterface::kNetworksMost,
-/// those to which the host is attached come first, its own before others, then smaller ones before
-/// larger. Those that say nothing of where an interface leads are left out: the default route, the
-/// host's own addresses, what is the same on each link (link-local, multicast) or host (loopback).
-/// Nothing is told of addresses of such kinds. Reads one file, of 8 MiB at most: some 60,000
-/// routes.
+/// Describes an interface whose wire is bound to `address`: the networks that the main routing
+/// table reaches through it. At most PathInterface::kNetworksMost are kept. Networks that contain
+/// `address` come first, then networks without a gateway, then longer prefixes. Routes that do not
+/// identify a network are skipped. These are the default route, the host's own addresses, and
+/// link-local, multicast and loopback ranges. If `address` is link-local or loopback, the
+/// description is empty. Reads at most 8 MiB of one file: some 60,000 routes.
 PathInterface describe_interface(const topo::FileTree& files, const std::string& name,
                                  const boot::SocketAddress& address);
 

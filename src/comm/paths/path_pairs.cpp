@@ -11,7 +11,8 @@ namespace {
 
 using Interfaces = std::vector<PathInterface>;
 
-/// Of the networks that an interface leads to, the smallest one with this address; 0: none has it.
+/// Returns the length of the longest prefix of an interface's networks that matches this address; 0
+/// if none matches.
 std::size_t closeness(const PathInterface& from, const PathInterface& to) {
   std::size_t most = 0;
   if (from.family == 0 || from.family != to.family) return most;
@@ -21,8 +22,8 @@ std::size_t closeness(const PathInterface& from, const PathInterface& to) {
   return most;
 }
 
-/// Whether one host would send to the other's address by this interface of its, rather than by
-/// another of the list.
+/// Returns whether the host would send to the other's address through this interface rather than
+/// through another of the list.
 bool leads_to(const Interfaces& from, std::size_t at, const PathInterface& to) {
   const std::size_t own = closeness(from[at], to);
   return own != 0 && std::all_of(from.begin(), from.end(), [&](const PathInterface& other) {
@@ -52,8 +53,8 @@ bool is_within(const std::array<std::uint8_t, 16>& address, const IpNetwork& net
 std::vector<PathPair> pair_paths(const Interfaces& own, const Interfaces& far, bool by_own_order) {
   const Interfaces& first = by_own_order ? own : far;
   const Interfaces& second = by_own_order ? far : own;
-  // Of each of the first its partner, which is none where it is behind the end of the second. What
-  // is in order comes first, and stays unless another arrangement joins more.
+  // Partner of each interface of `first`; an index past the end of `second` means none. The
+  // identity comes first, and is kept unless another permutation matches more interfaces.
   std::vector<std::size_t> partners(std::max(first.size(), second.size()));
   std::iota(partners.begin(), partners.end(), std::size_t{0});
   std::vector<std::size_t> best = partners;

@@ -7,58 +7,57 @@
 #include <cstdint>
 #include <vector>
 
-/// Which interface of a rank is joined with which of another one, so that a path begins and ends in
-/// the same network.
+/// Pairs the interfaces of two ranks, so that both ends of a path are in the same network.
 namespace oriel::comm {
 
-/// The first bits of IP addresses; the others are 0.
+/// Prefix of IP addresses; the bits behind the prefix are 0.
 struct IpNetwork {
-  std::uint8_t length = 0;  ///< bits, as many as an address has at most, and not 0
+  std::uint8_t length = 0;  ///< bits of the prefix, 1 to 32 or 128
   std::array<std::uint8_t, 16> bytes{};
   bool operator==(const IpNetwork&) const = default;
 };
 
-/// What a rank tells of an interface of its.
+/// Description of one of a rank's interfaces, sent to the other ranks.
 struct PathInterface {
   static constexpr std::size_t kNetworksMost = 32;
 
-  std::uint8_t family = 0;  ///< 4 or 6; 0: nothing is told, and the rest is empty
+  std::uint8_t family = 0;  ///< 4 or 6; 0: no description, and the rest is empty
   std::array<std::uint8_t, 16> address{};
-  /// Those to which its host sends by this interface, of the same family; the default route, which
-  /// leads anywhere, is not among them.
+  /// Networks to which the rank's host sends through this interface, of the same family. The
+  /// default route is not included, since it leads anywhere.
   std::vector<IpNetwork> networks;
   bool operator==(const PathInterface&) const = default;
 };
 
-/// Whether it is a network of this family: not all of it, and with 0 behind. One address is one
-/// too: links from point to point have routes to their other end.
+/// Returns whether `network` is valid for this family: the prefix is not empty and the remaining
+/// bits are 0. A single address is a valid network, since point-to-point links have routes to their
+/// other end.
 bool is_network(const IpNetwork& network, std::uint8_t family);
-/// Whether the first bits of both are alike, and there are so many.
+/// Returns whether `address` has the prefix of `network` and is long enough for it.
 bool is_within(const std::array<std::uint8_t, 16>& address, const IpNetwork& network);
 
-/// The ends of a path, as places in the lists of both ranks.
+/// Both ends of a path, as indexes into the interface lists of the two ranks.
 struct PathPair {
   std::uint8_t own = 0;
   std::uint8_t far = 0;
   bool operator==(const PathPair&) const = default;
 };
 
-/// Whether keys have other names on the path than in entries, which know first interfaces alone.
+/// Returns whether keys need aliases on the path: WQEs carry only the keys of first interfaces.
 inline bool has_aliases(const PathPair& pair) {
   return pair.own != 0 || pair.far != 0;
 }
 
-/// The paths between two ranks, the best one first: as many as the shorter list has interfaces,
-/// each of which has one path.
+/// Returns the paths between two ranks, the best first. There are as many as the shorter list has
+/// interfaces. An interface is in at most one path.
 ///
-/// Two interfaces are joined where each host would send to the other's address by that interface:
-/// of all networks that its rank has told, the smallest one with that address is (among others)
-/// this interface's. As many of them are paired as can be; what is left, and everything where
-/// nothing is told, is paired in order. The order of paths is that of one end, `by_own_order` says
-/// whose.
+/// Two interfaces match if each host would send to the other's address through that interface. This
+/// holds if the longest matching prefix in the rank's lists is (also) this interface's. As many
+/// interfaces as possible are matched. The others, or all if there are no descriptions, are paired
+/// in order. The order of the paths is that of one end; `by_own_order` selects which.
 ///
-/// Both ends come to the same: with the lists exchanged, and the other end's order, own and far are
-/// exchanged and nothing else. At most net::kPathsMost interfaces each.
+/// Both ends compute the same pairs: with the lists swapped and `by_own_order` inverted, only own
+/// and far are swapped. At most net::kPathsMost interfaces each.
 std::vector<PathPair> pair_paths(const std::vector<PathInterface>& own,
                                  const std::vector<PathInterface>& far, bool by_own_order);
 

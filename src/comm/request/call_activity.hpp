@@ -9,12 +9,12 @@
 
 namespace oriel::comm {
 
-/// What a CPU rank's thread is in, of the calls of one communicator. As one word it lies in the
-/// rank's scratch memory, where the other ranks of its team read it when they have waited for long.
+/// Call of one communicator that a CPU rank's thread is executing. It is encoded as one word in the
+/// rank's scratch memory. Other ranks of the team read the word after they have waited for long.
 struct CallActivity {
   enum class Kind : std::uint8_t { none = 0, collective = 1, transfers = 2 };
   Kind kind = Kind::none;
-  PointToPointCounts counts{};  ///< of transfers, each up to kMostCounted
+  PointToPointCounts counts{};  ///< of transfers, each clamped to kMostCounted
   std::int32_t peer = -1;       ///< of a single transfer
 
   static constexpr int kCountBits = 19;
@@ -35,7 +35,7 @@ constexpr std::uint64_t word_of(const CallActivity& activity) {
          (static_cast<std::uint64_t>(activity.peer + 1) & ((1u << kPeer) - 1));
 }
 
-/// Of a word that another rank has written, which may be anything.
+/// Decodes a word written by another rank; any value is accepted.
 constexpr CallActivity activity_of(std::uint64_t word) {
   constexpr int kPeer = CallActivity::kPeerBits, kCount = CallActivity::kCountBits;
   const auto count = [&](int place) {

@@ -25,7 +25,7 @@ struct Range {
   bool meets(const Range& other) const { return begin < other.end && other.begin < end; }
 };
 
-/// Where the buffers of a call lie, as far as the rank uses them.
+/// Address ranges of the buffers that the rank uses in a call.
 class CallRanges {
  public:
   CallRanges(const CollectiveRequest& request, int rank, int size)
@@ -51,8 +51,8 @@ class CallRanges {
   const char* broken_rule() const {
     if (!uses_input || !uses_output || !input_.meets(output_)) return nullptr;
     const bool rooted = has_root(request_.collective);
-    // In place, an all-to-all may overwrite blocks before they are sent: as in NCCL it runs, and
-    // the data are undefined.
+    // An all-to-all in place may overwrite blocks before they are sent. As in NCCL it runs, and the
+    // result is undefined.
     const bool exchanges = request_.collective == kernels::Collective::all_to_all;
     if (receives_blocks(request_.collective) && !exchanges) {
       if (input_.begin == output_.begin + own_block_) return nullptr;
@@ -75,7 +75,7 @@ class CallRanges {
 
   const CollectiveRequest& request_;
   std::size_t bytes_;         // of a block
-  std::uintptr_t own_block_;  // where this rank's block begins
+  std::uintptr_t own_block_;  // offset of this rank's block in bytes
   Range input_;
   Range output_;
 };
@@ -91,7 +91,8 @@ Status check_root(const CollectiveRequest& request, int size) {
 
 Status check_collective(const CollectiveRequest& request, int rank, int size) {
   const std::size_t element = size_of(request.type);
-  // Elements have 1, 2, 4 or 8 bytes: masks, for a division takes as long as a cache miss.
+  // Shifts and masks instead of dividing, since elements have 1, 2, 4 or 8 bytes: a division takes
+  // as long as a cache miss.
   std::size_t most = (SIZE_MAX / 8) >> __builtin_ctzll(element);
   if (sends_blocks(request.collective) || receives_blocks(request.collective)) {
     most /= static_cast<std::size_t>(size);

@@ -6,15 +6,15 @@
 
 #include "comm/request/call_request.hpp"
 
-/// Checks of a call's arguments that need no other rank. All errors are invalid_argument, and name
-/// the call and the rule.
+/// Checks a call's arguments without other ranks. All errors are invalid_argument and name the call
+/// and the rule.
 namespace oriel::comm {
 
-/// Refuses a root that is no rank. Holds for calls of no elements too.
+/// Refuses a root that is not a rank. Applies also to calls of no elements.
 Status check_root(const CollectiveRequest& request, int size);
 
-/// Refuses counts larger than memory, buffers that are null or not aligned to the element where
-/// `rank` of `size` ranks uses them, and buffers that overlap other than in place:
+/// Refuses counts larger than memory. Refuses buffers that `rank` of `size` ranks uses if they are
+/// null or not aligned to the element. Refuses buffers that overlap, except in place:
 ///
 /// | collective                | in place                             |
 /// |---------------------------|--------------------------------------|
@@ -27,7 +27,8 @@ Status check_root(const CollectiveRequest& request, int size);
 /// | all-to-all                | never                                |
 Status check_collective(const CollectiveRequest& request, int rank, int size);
 
-/// Refuses peers that are no rank, counts larger than memory, and null with elements to move.
+/// Refuses peers that are not ranks, counts larger than memory, and null buffers with elements to
+/// move.
 Status check_point_to_point(const PointToPointRequest& request, int size);
 
 }  // namespace oriel::comm

@@ -11,17 +11,18 @@
 
 namespace oriel::comm {
 
-/// One collective, as an API entry passes it on.
+/// Arguments of one collective, as passed on by an API function.
 struct CollectiveRequest {
   kernels::Collective collective = kernels::Collective::all_reduce;
   const void* input = nullptr;
   void* output = nullptr;
-  std::size_t count = 0;  ///< elements of a block, where a buffer holds one for each rank; else all
+  std::size_t count = 0;  ///< elements per block if a buffer holds a block per rank; otherwise of
+                          ///< the whole buffer
   DataType type = DataType::u8;
   ReduceOp op = ReduceOp::sum;
-  int root = 0;                          ///< where has_root()
+  int root = 0;                          ///< used if has_root()
   std::uint64_t scalar_bits = 0;         ///< premul_sum: this rank's scalar, or
-  const void* scalar_pointer = nullptr;  ///< where the device reads it
+  const void* scalar_pointer = nullptr;  ///< its address for the device
   void* stream = nullptr;
 };
 
@@ -35,7 +36,7 @@ struct PointToPointRequest {
   void* stream = nullptr;
 };
 
-/// How many sends and receives one exchange carries.
+/// Numbers of sends and receives in one exchange.
 struct PointToPointCounts {
   std::uint32_t sends = 0;
   std::uint32_t receives = 0;

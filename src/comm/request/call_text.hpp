@@ -14,7 +14,7 @@ namespace oriel::comm {
 /// Returns "an all-reduce", "a broadcast".
 std::string with_article(std::string_view name);
 
-/// Returns a call as messages name it: "an all-reduce (sum) of 100 x f32", "a broadcast of 7 x u8
+/// Returns a call as named in messages: "an all-reduce (sum) of 100 x f32", "a broadcast of 7 x u8
 /// with root 2".
 std::string text_of(const kernels::CollectiveCall& call);
 

@@ -37,8 +37,8 @@ std::string host_name() {
   return ::gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "";
 }
 
-/// Turns the ticks of records into nanoseconds since 1970, by how far both clocks have come since
-/// the recorder's start.
+/// Converts the ticks of records to nanoseconds since 1970. The rate is the ratio of both clocks'
+/// progress since the recorder's start.
 class TickClock {
  public:
   TickClock(TimePoint started, std::uint64_t started_ticks)

@@ -37,7 +37,7 @@ void FlightRecorder::note(FlightKind kind, const kernels::CollectiveCall& call,
   const std::uint64_t position = next_.load(std::memory_order_relaxed);
   Slot& slot = slots_[position % kRecords];
   slot.version.store(2 * position + 1, std::memory_order_relaxed);
-  // With release, so that nobody sees one of these and still the version before.
+  // Stores with release, so that a reader that sees one of these values also sees the new version.
   slot.what.store(packed(kind, call), std::memory_order_release);
   slot.count.store(call.count, std::memory_order_release);
   slot.number.store(number, std::memory_order_release);

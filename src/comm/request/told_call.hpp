@@ -13,17 +13,17 @@
 
 namespace oriel::comm {
 
-/// The last call that a rank has made, as it tells another one.
+/// Last call of a rank, as sent to another rank.
 struct ToldCall {
-  /// Whether it goes on. GPU ranks do not know.
+  /// State of the call; always unknown for GPU ranks.
   enum class State : std::uint8_t { unknown = 0, goes_on = 1, has_returned = 2 };
-  std::uint64_t number = 0;  ///< of the call or group, from 1; 0: it has made none
+  std::uint64_t number = 0;  ///< number of the call or group, from 1; 0: no call yet
   State state = State::unknown;
   FlightKind kind = FlightKind::collective;
-  kernels::CollectiveCall call{};  ///< as in a FlightRecord
+  kernels::CollectiveCall call{};  ///< like FlightRecord::call
 };
 Bytes encode(const ToldCall& call);
-/// ErrorCode::remote if it is malformed, or names something that does not exist.
+/// Returns ErrorCode::remote if the message is malformed or an enumerator is unknown.
 Result<ToldCall> decode_told_call(ByteView bytes);
 /// Returns "has made no call", "has made call 3 last, a broadcast of 7 x u8 with root 2, which has
 /// returned".
