@@ -27,8 +27,8 @@ class Monitor::Thread {
 
   Status add(Watched& watched, boot::Session& session, std::vector<Watch> processes,
              std::vector<int> cpus);
-  /// Removes an entry, after its running callback has returned. Returns whether anything is left to
-  /// watch.
+  /// Removes an entry and waits for its running callback, unless called from it. Returns whether
+  /// anything is left to watch.
   bool remove(Watched& watched);
   bool is_current() const { return thread_.is_current(); }
   /// Stops the thread if nothing is watched; returns whether it did.

@@ -9,14 +9,14 @@
 
 namespace oriel::comm {
 
-/// The doorbells on which the threads of a rank sleep until a NIC has done something. Thread-safe.
+/// Doorbells on which threads of a rank sleep until a NIC has made progress. Thread-safe.
 class DoorbellList {
  public:
   void add(device::Doorbell& bell) {
     const std::lock_guard lock(mutex_);
     bells_.push_back(&bell);
   }
-  /// Once this returns the doorbell is not rung any more.
+  /// Removes a doorbell; after the return it is no longer rung.
   void remove(device::Doorbell& bell) {
     const std::lock_guard lock(mutex_);
     std::erase(bells_, &bell);

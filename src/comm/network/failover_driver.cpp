@@ -16,15 +16,16 @@
 namespace oriel::comm {
 namespace {
 
-// Between two looks, and while the ends of a queue are about to agree.
+// Intervals between polls: usually, and while the ends of a queue negotiate a path.
 constexpr Duration kLookEvery = std::chrono::milliseconds(5);
 constexpr Duration kLookOften = std::chrono::microseconds(500);
-// Pauses of the thread that polls while no other thread is awake.
+// Pauses of the thread, which polls while no other thread is awake: usually, and while ends
+// negotiate.
 constexpr Duration kNap = std::chrono::milliseconds(10);
 constexpr Duration kShortNap = std::chrono::milliseconds(1);
 
-/// A peer that has left has closed its paths, which is no failure of theirs as long as it is asked
-/// for nothing.
+/// Returns whether the peer has left and no work is posted for it: its closed paths are then no
+/// failure.
 bool is_done_with(const PeerQueue& queue) {
   return !queue.failover()->pace().has_work && queue.has_left();
 }
@@ -41,7 +42,7 @@ Status FailoverDriver::start(std::function<bool()> look) {
   return {};
 }
 
-/// For the log.
+/// Logs the interfaces, and warns if set-up uses the first one as well.
 void FailoverDriver::tell_paths() const {
   const Log log(parts_.options.rank());
   const auto& interfaces = parts_.routes.interfaces();
@@ -81,7 +82,7 @@ bool FailoverDriver::look() {
   is_settled_ = is_settled;
   nics_in_use_ = static_cast<net::PathMask>(in_use);
   next_look_ = SteadyClock::instance().now() + (is_settled ? kLookEvery : kLookOften);
-  // A probe, or work that has found another path.
+  // Wakes the NICs: there is a probe, or work that moved to another path.
   for (std::size_t at = 0; any && at < parts_.ports.size(); ++at) parts_.ports.at(at).wake();
   return any;
 }

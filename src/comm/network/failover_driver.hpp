@@ -17,26 +17,29 @@
 
 namespace oriel::comm {
 
-/// Drives the queues of a rank that have backup paths, and the NICs of those paths: looks at the
-/// queues every few milliseconds, and has a thread of its own for when nobody else is awake.
-/// Thread safety: any thread, but for start() and stop().
+/// Drives the queues of a rank that have backup paths, and the NICs of those paths. Polls the
+/// queues every few milliseconds. Has its own thread, for when no other thread is awake. Thread
+/// safety: any thread, except start() and stop().
 class FailoverDriver {
  public:
-  /// Both outlive this.
+  /// `parts` and `queues` outlive this.
   FailoverDriver(const QueueParts& parts, std::vector<PeerQueue>& queues)
       : parts_(parts), queues_(queues) {}
 
-  /// Starts the thread, which calls `look`.
+  /// Starts the thread, which calls `look` repeatedly.
   Status start(std::function<bool()> look);
   void stop() { thread_.reset(); }
-  /// Drives the NICs behind the first one that are in use, and looks at the queues if it is time.
+  /// Drives the NICs in use other than the first, and polls the queues if that is due. Returns
+  /// whether there was anything to do.
   bool progress();
-  /// Looks at all queues. Whether there was anything to do; false if another thread is at it.
+  /// Polls all queues. Returns whether there was anything to do; false if another thread is
+  /// polling.
   bool look();
   bool is_in_use(std::size_t nic) const {
     return (nics_in_use_.load(std::memory_order_relaxed) >> nic & 1) != 0;
   }
-  /// NICs send nothing any more, so that paths would seem to have failed: changes none from now on.
+  /// Stops all path changes. Called when NICs no longer send, since paths would then seem to have
+  /// failed.
   void end() { is_over_ = true; }
 
  private:
@@ -44,9 +47,9 @@ class FailoverDriver {
 
   const QueueParts& parts_;
   std::vector<PeerQueue>& queues_;
-  std::mutex mutex_;                    // held by whoever looks
-  std::atomic<TimePoint> next_look_{};  // when the queues are to be looked at
-  std::atomic<bool> is_settled_{true};  // no ends are about to agree
+  std::mutex mutex_;                    // held by the polling thread
+  std::atomic<TimePoint> next_look_{};  // time of the next poll
+  std::atomic<bool> is_settled_{true};  // no queue's ends are negotiating a path
   std::atomic<net::PathMask> nics_in_use_{1};
   std::atomic<bool> is_over_{false};
   std::optional<net::NicThread> thread_;

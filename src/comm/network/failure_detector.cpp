@@ -12,8 +12,8 @@ namespace oriel::comm {
 namespace {
 
 constexpr Duration kProbeInterval = std::chrono::seconds(1);
-// While it is to be told who is cut off: who has yet to answer something else is asked once that is
-// answered.
+// Probe interval until it is decided which side is cut off. A peer with an outstanding answer is
+// asked again once it has answered.
 constexpr Duration kDoubtInterval = std::chrono::milliseconds(20);
 
 bool is_of_deregistered(const device::queue::QueueError& error) {
@@ -33,11 +33,11 @@ const char* describe(const device::queue::QueueError& error, bool is_at_fault) {
 
 }  // namespace
 
-/// Returns whether the error is that of a probe behind which nothing was posted.
+/// Returns whether the error is that of a probe after which nothing was posted.
 bool FailureDetector::is_of_probe(const PeerQueue& queue,
                                   const device::queue::QueueError& error) const {
   if (!is_silence(error)) return false;
-  // A NIC tells of the first entry behind its own probe, if there is one.
+  // A NIC reports the first WQE after its own probe, if there is one.
   if (queue.failover() == nullptr) return error.opcode == net::kProbeOpcode;
   if (parts_.ports.on_gpu()) return !queue.failover()->pace().has_work;
   return probes_.is_of_probe(queue.view(), error);
@@ -49,7 +49,7 @@ PeerSight FailureDetector::sight_of(const PeerQueue& queue) const {
   sight.has_left = queue.has_left();
   sight.answered = queue.answered();
   sight.error = queue.first_error();
-  // A peer that has left answers no more; what matters is whether it was asked for something.
+  // Ignores the silence of a peer that has left, unless it was asked for something else.
   if (sight.has_left && sight.error.has_value() && is_of_probe(queue, *sight.error)) {
     sight.error.reset();
   }
@@ -64,8 +64,7 @@ Error FailureDetector::queue_failure(const PeerQueue& queue, const device::queue
   const bool is_late = may_be_of_leaving(error.syndrome) && queue.has_left();
   const bool is_peers = is_of_peer(error.syndrome) || is_of_deregistered(error);
   const net::FailoverQueue* const failover = queue.failover();
-  // A flushed queue may have been ended by an error of the peer's entries that this rank has
-  // caused.
+  // Checks whether this rank caused an error of the peer's WQEs, which may have flushed the queue.
   const bool is_at_fault = is_flushed && failover != nullptr && failover->is_at_fault();
   FailedQueue failed;
   failed.rank = parts_.options.rank();
@@ -109,9 +108,9 @@ void FailureDetector::probe(TimePoint now, device::Doorbell& bell, const std::ui
   ask_all(now, kProbeInterval, bell, abort);
 }
 
-/// On a queue with backup paths the probe goes on by another one when its path fails. A GPU's queue
-/// has its indexes where no thread of the host may touch them, so there a path is asked, and then
-/// the next.
+/// Probes all peers. On a queue with backup paths the probe moves to another path when its path
+/// fails. No host thread may access the indexes of a GPU's queue, so there the paths are probed one
+/// after the other.
 void FailureDetector::ask_all(TimePoint now, Duration interval, device::Doorbell& bell,
                               const std::uint32_t* abort) {
   if (!probes_.are_due(now, interval)) return;
@@ -131,7 +130,7 @@ void FailureDetector::send_due_probes() {
   if (!are_due_.load(std::memory_order_relaxed) || !are_due_.exchange(false)) return;
   for (const PeerQueue& queue : queues_) {
     if (queue.failover() != nullptr || queue.has_left()) continue;
-    static_cast<void>(queue.nic().probe(queue.number()));  // the queue is there
+    static_cast<void>(queue.nic().probe(queue.number()));  // cannot fail: the queue exists
   }
 }
 

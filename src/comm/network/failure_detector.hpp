@@ -19,12 +19,11 @@
 
 namespace oriel::comm {
 
-/// Finds out what has gone wrong in the queues of a rank with software NICs: asks peers whether
-/// they are there, and names the rank at fault.
-/// Thread safety: any thread, once the queues are there.
+/// Detects failures of the queues of a rank with software NICs: probes the peers, and names the
+/// rank at fault. Thread safety: any thread, once the queues exist.
 class FailureDetector {
  public:
-  /// Both outlive this.
+  /// `parts` and `queues` outlive this.
   FailureDetector(const QueueParts& parts, std::vector<PeerQueue>& queues)
       : parts_(parts), queues_(queues) {}
 
@@ -32,8 +31,8 @@ class FailureDetector {
   std::optional<Error> failure(TimePoint now, device::Doorbell& bell, const std::uint32_t* abort);
   void probe(TimePoint now, device::Doorbell& bell, const std::uint32_t* abort);
   bool is_in_doubt() const { return judge_.is_in_doubt(); }
-  /// Sends what probe() and failure() left to whoever drives the NICs, whose locks may be held for
-  /// as long as a GPU copies.
+  /// Sends the due probes of probe() and failure(). Called by the thread that drives the NICs,
+  /// since their locks may be held while a GPU copies.
   void send_due_probes();
 
  private:
@@ -47,7 +46,7 @@ class FailureDetector {
   const QueueParts& parts_;
   std::vector<PeerQueue>& queues_;
   SilenceJudge judge_;
-  QueueProbes probes_;  // of queues with backups; those of others do not stand in the queue
+  QueueProbes probes_;  // probes of queues with backups; other probes are not in the queue
   std::atomic<bool> are_due_{false};
 };
 

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint32_t kQueueMost = 0xff'ffff;
 
-/// Bytes of an address: 4 or 16.
+/// Returns the bytes of an address: 4 or 16.
 std::size_t width_of(std::uint8_t family) {
   return family == 4 ? 4 : 16;
 }
@@ -77,7 +77,7 @@ Result<NetworkPlace> decode_place(ByteView bytes) {
   NetworkPlace place;
   place.machine = from.get<std::uint64_t>();
   const auto paths = from.get<std::uint8_t>();
-  // Before anything is read of them.
+  // Checked before any path is read.
   if (from.good() && (paths == 0 || paths > net::kPathsMost)) {
     return bad_message(fmt::format("{} paths", paths));
   }
@@ -93,7 +93,7 @@ int ranks_beside(std::span<const NetworkPlace> places, std::size_t self) {
       [&](const NetworkPlace& place) { return place.machine == places[self].machine; }));
 }
 
-// An odd step, so that neighbours look different in every byte.
+// Uses an odd step, so that the numbers of neighbours differ in every byte.
 std::uint32_t queue_number(std::uint32_t first, int peer) {
   return (first + static_cast<std::uint32_t>(peer) * 0x2f3d1bu) & kQueueMost;
 }

@@ -29,7 +29,8 @@ constexpr std::uint32_t kAdapterQueueDepth = 512;
 constexpr std::uint32_t kAdapterFetchSlots = 16;
 constexpr Duration kAdapterProbeInterval = std::chrono::seconds(1);
 
-/// Another one for each communicator and pair, so that late packets are taken for nobody else's.
+/// Returns a first PSN that differs by communicator and pair, so that late packets are not accepted
+/// by another queue.
 std::uint32_t first_packet(std::uint64_t communicator, int from, int to) {
   std::uint64_t mixed = communicator;
   for (const int rank : {from, to}) {
@@ -96,7 +97,7 @@ Status Mlx5Network::make_queues() {
     queue.depth = kAdapterQueueDepth;
     queue.fetch_slots = kAdapterFetchSlots;
     queue.peer = rank;
-    queue.ring_on_host = on_gpu_;  // where the host sees errors, and what is under way
+    queue.ring_on_host = on_gpu_;  // so that the host sees errors and pending work
     queue.doorbell = options_.settings->doorbell;
     queue.psn = first_packet(options_.communicator, options_.rank(), rank);
     wanted.push_back(queue);
@@ -128,7 +129,8 @@ Status Mlx5Network::start() {
   }
   fill_view(std::move(views));
   if (by_processor) {
-    // Sooner than the thread that does it for those who do not wait.
+    // Lets waiting threads ring the doorbells, sooner than the thread that rings them for all
+    // others.
     view_.nic = &*nic_;
     view_.drive = [](void* nic) { static_cast<void>(static_cast<net::NicMlx5*>(nic)->progress()); };
   }
@@ -139,13 +141,13 @@ std::optional<dq::QueueError> Mlx5Network::error_of(int peer) const {
   const net::Mlx5Queue& queue = queue_to(peer);
   std::optional<dq::QueueError> error;
   if (!on_gpu_) {
-    // What a thread of the rank's has seen before other completions covered it.
+    // Reads the error that a thread of the rank saw before other completions overwrote the CQE.
     const std::uint64_t word = device::Memory::load<device::Order::acquire, device::Scope::device>(
         &queue.view().indexes->error);
     if (word != 0) error = dq::decode_error(word);
   }
   if (!error.has_value()) error = queue.error();
-  // A peer that has left answers no more; what matters is whether it was asked for something.
+  // Ignores the silence of a peer that has left, unless it was asked for something else.
   if (error.has_value() && is_of_probe(peer, *error) && options_.has_left(peer))
     return std::nullopt;
   return error;

@@ -23,37 +23,37 @@
 
 namespace oriel::comm {
 
-/// The network of a rank whose queues an mlx5 adapter executes: the port that topology chooses for
-/// the rank, a queue pair for each rank of another LSA team, and keys for windows. It has no thread
-/// unless a processor has to ring the doorbells. Not run on hardware: docs/mlx5.md.
+/// Network of a rank whose queues an mlx5 adapter executes. It has the port that the topology
+/// selects for the rank, one queue pair per rank of another LSA team, and keys for windows. It has
+/// no thread unless the processor has to ring the doorbells. Not run on hardware: docs/mlx5.md.
 ///
-/// A peer that is silent is found out by the adapter's retries, some half a minute after something
-/// was asked of it; CPU ranks that wait for long ask (probe()), those on GPUs, whose queues the
-/// host cannot fill, do not.
+/// A silent peer is detected by the adapter's retries, about half a minute after a request. CPU
+/// ranks that wait for long send probes (probe()). GPU ranks do not, since the host cannot fill
+/// their queues.
 ///
-/// What a GPU's kernels post lies in pinned memory, where the host can see how the adapter gets on.
+/// WQEs of a GPU's kernels are in pinned memory, where the host can see the adapter's progress.
 ///
-/// Destroying it gives back the keys, then queue by queue, then memory and adapter. Peers' adapters
-/// are answered until then, or until leave().
+/// Destruction deregisters the keys, then destroys the queues, the adapter and the memory. Peers'
+/// requests are served until then, or until leave().
 class Mlx5Network final : public Network {
  public:
-  /// Blocks as calls of the kernel do; waits for peers by suspending only, until the world's own
-  /// deadline.
+  /// Blocks only in system calls. Waits for peers by suspending, until the world's own deadline.
   static Task<Result<std::unique_ptr<Network>>> make(NetworkOptions options);
   ~Mlx5Network() override;
 
-  /// Names peer, opcode and syndrome. An adapter may have kept no cause but that the queue had
-  /// failed before: then it is put down to the peer.
+  /// Names peer, opcode and syndrome. If the adapter reports only that the queue was flushed, the
+  /// peer counts as the origin.
   std::optional<Error> failure(TimePoint now, const std::uint32_t* abort) override;
-  /// A peer has refused something, and may have left (comm/network/queue_failure.hpp).
+  /// Returns whether a peer has refused a request and may be leaving
+  /// (comm/network/queue_failure.hpp).
   bool is_in_doubt() const override { return is_in_doubt_; }
   void probe(TimePoint now, const std::uint32_t* abort) override;
   bool is_idle() const override;
-  /// An adapter rings no doorbell of memory's.
+  /// Returns false: an adapter rings no doorbell in memory.
   bool wakes_waiters() const override { return false; }
-  /// Of CPU ranks the queues refuse what is posted; what the adapter was told of before, it does.
-  /// Those of GPUs end with an error, so that it begins nothing more; it answers no peer by them
-  /// then, which these notice by their retries only.
+  /// CPU ranks: the queues refuse new posts; the adapter still executes WQEs whose doorbell was
+  /// rung. GPU ranks: moves the queues to the error state, so that the adapter starts no new WQE.
+  /// The adapter then serves no peer's requests on them; peers notice by their retries only.
   void abort() override;
   void leave() override;
 
@@ -76,7 +76,7 @@ class Mlx5Network final : public Network {
   std::unique_ptr<net::Mlx5Memory> memory_;
   std::optional<net::NicMlx5> nic_;
   std::optional<Mlx5WindowNic> windows_;
-  std::vector<std::vector<net::Mlx5Queue>> queues_;  // by world rank, one for each peer
+  std::vector<std::vector<net::Mlx5Queue>> queues_;  // by world rank, one queue per peer
   QueueProbes probes_;
   LeavingDoubt leaving_;
   std::atomic<bool> is_in_doubt_{false};

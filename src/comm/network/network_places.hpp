@@ -12,12 +12,12 @@
 
 namespace oriel::comm {
 
-/// Where the calling rank is; it is reached by one path.
+/// Returns the location of the calling process, with one path.
 NetworkPlace place_of_this_process();
 
-/// What the ranks of several nodes have to ask for alike, by name.
+/// Returns the network settings that must be the same on all ranks.
 std::vector<boot::AgreedField> network_fields(const Settings& settings);
-/// Whether a network can be as they ask for.
+/// Checks that the settings can be combined.
 Status check_network_settings(const Settings& settings);
 
 }  // namespace oriel::comm

@@ -12,8 +12,8 @@
 namespace oriel::comm {
 namespace {
 
-// Sockets are not the session's, which tells the ranks who waits for whom: there has to be time
-// left in which those who wait for this rank learn whom it lacks.
+// Returns 3/4 of the remaining time as deadline for descriptors. Their sockets do not belong to the
+// session. So ranks that wait for this rank need time left to learn which rank it misses.
 Deadline descriptors_due(const EventLoop& loop, Deadline deadline) {
   if (deadline.is_never()) return deadline;
   const TimePoint now = loop.clock().now();
@@ -99,8 +99,8 @@ Status SoftNetwork::prepare() {
   return {};
 }
 
-/// Each rank's queue for this one, and the keys of its windows. `names`: where all listen; none
-/// where a rank has failed, of which the agreement that follows tells.
+/// Takes each rank's queue for this rank and the keys of its windows. `names`: the sockets of all
+/// ranks; empty if a rank has failed, which the following agreement reports.
 Status SoftNetwork::take_hellos(const std::vector<Bytes>& messages,
                                 std::vector<window::FdSocketName>& names) {
   std::vector<KeysMessage> windows;
@@ -181,11 +181,11 @@ std::optional<Error> SoftNetwork::failure(TimePoint now, const std::uint32_t* ab
 }
 
 void SoftNetwork::abort() {
-  // First the NICs: no queue goes on by another path meanwhile.
+  // Stops failover and the NICs first, so that no queue moves to another path meanwhile.
   aborted_ = true;
   failover_.end();
   ports_.end_sending();
-  // The driver may keep its caller waiting.
+  // Leaves a GPU's queues to the NIC's thread: the driver may block its caller.
   if (ports_.on_gpu()) {
     refusal_is_due_ = true;
   } else {
@@ -196,11 +196,11 @@ void SoftNetwork::abort() {
 
 void SoftNetwork::leave() {
   ports_.end_receiving();
-  // Windows wait for whoever was told to fetch from them and has yet to say that it has. Those who
-  // have left before will not, nor will others who leave as well after an abort.
+  // Ends queues, since windows wait for peers that have yet to confirm a rendezvous read. Peers
+  // that have left will not confirm, nor will peers that leave after an abort.
   for (const PeerQueue& queue : queues_) {
     if ((!queue.has_left() && !aborted_) || queue.failover() != nullptr) continue;
-    static_cast<void>(queue.nic().to_error(queue.number()));  // the queue is there
+    static_cast<void>(queue.nic().to_error(queue.number()));  // cannot fail: the queue exists
   }
 }
 
@@ -222,8 +222,8 @@ bool SoftNetwork::work() {
   return ports_.has_backups() ? failover_.progress() || any : any;
 }
 
-/// Ends the network if memory runs out: work that stopped half way cannot go on. failure() reports
-/// it to the monitor.
+/// Ends the network if memory runs out, since half-done work cannot continue. failure() reports it
+/// to the monitor.
 template <typename Work>
 bool SoftNetwork::attempt(Work work) noexcept {
   try {

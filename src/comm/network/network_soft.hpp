@@ -31,27 +31,27 @@ class NetworkInside;
 
 namespace oriel::comm {
 
-/// The network of a rank with a software NIC and its thread. Processes of one machine, network
-/// namespace and user are joined by rings in shared memory, all others, and all where ORIEL_WIRE
-/// says so, by libfabric; one NIC may have both wires.
+/// Network of a rank with a software NIC and its thread. Processes of one machine, network
+/// namespace and user are joined by rings in shared memory. All others are joined by libfabric;
+/// ORIEL_WIRE can require libfabric for all. One NIC may have both wires.
 ///
-/// With ORIEL_PATHS ranks that are joined by libfabric are joined over several network interfaces:
-/// each has a NIC of its own, and the queue goes on by the next one when its own fails
-/// (docs/failover.md). Those that are joined by rings share a machine, which fails as a whole.
+/// With ORIEL_PATHS, ranks joined by libfabric are joined over several network interfaces, each
+/// with its own NIC. When a queue's path fails, the queue moves to the next path
+/// (docs/failover.md). Ranks joined by rings need no backup: they share a machine, which fails as a
+/// whole.
 ///
-/// A peer costs some 40 KiB; by rings 512 KiB of shared memory more once they have been filled,
-/// a descriptor, and, while they are joined, five; by libfabric what its provider takes (tcp: a
-/// connection), and a wire with a thread (SoftPort). Each further path costs another such wire with
-/// its thread, and all of them together one thread more.
+/// Costs per peer: some 40 KiB. Rings add 512 KiB of shared memory once filled, and one descriptor,
+/// five during set-up. libfabric adds the provider's cost (tcp: a connection). A fabric wire adds
+/// one thread (SoftPort) per NIC. Backup paths add one more such wire and thread each, and one
+/// further thread in all.
 ///
-/// Of a GPU the queues lie in pinned memory and in its own, 6 MiB are pinned besides for what goes
-/// by a wire, and its kernels can wake nobody, so the NIC's thread looks for work all the time,
-/// with naps of 50 us where there is none.
+/// On a GPU the queues are in pinned memory and in GPU memory. 6 MiB more are pinned for data that
+/// goes over a wire. Kernels of a GPU cannot wake a host thread. So the NIC's thread polls all the
+/// time, with naps of 50 us when idle.
 ///
-/// Destroying it is local: the threads end, requests of peers that have come are still answered,
-/// for which answers on a fabric wire have 200 ms to leave, keys are given back, queues and
-/// wires go. Members are destroyed from the last to the first, so that the threads go first and the
-/// NIC last.
+/// Destruction is local. The threads end, then received requests are still answered. Answers on a
+/// fabric wire have 200 ms to leave. Then keys are deregistered, and queues and wires are
+/// destroyed. Members are destroyed from the last to the first: the threads first, the NIC last.
 /// Thread safety: progress() by any thread too.
 class SoftNetwork final : public Network {
  public:
@@ -59,14 +59,14 @@ class SoftNetwork final : public Network {
                                                      Deadline deadline);
   ~SoftNetwork() override;
 
-  /// A peer that is silent is not named before it is told whether it is this rank's own host that
-  /// is cut off, for which those of other hosts are asked (boot/auth/cut_off.hpp): up to a quarter
-  /// of silence() longer, and where some of these answer late up to all of it.
+  /// Names a silent peer only after deciding whether this rank's own host is cut off. For this the
+  /// ranks of other hosts are probed (boot/auth/cut_off.hpp). The decision takes up to
+  /// SilenceJudge::late_after() longer; if some ranks answer late, up to silence().
   std::optional<Error> failure(TimePoint now, const std::uint32_t* abort) override;
-  /// A queue has fallen silent, and failure() will name whom it is for.
+  /// Returns whether a queue is silent or refused and failure() will name the rank at fault later.
   bool is_in_doubt() const override { return detector_.is_in_doubt(); }
-  /// Has each peer's NIC answer something, unless it has yet to answer, so that one that does not
-  /// is found out by silence() from now.
+  /// Sends a probe to each peer's NIC, unless an answer is outstanding. So a peer that does not
+  /// answer is detected by silence() from now.
   void probe(TimePoint now, const std::uint32_t* abort) override {
     detector_.probe(now, *view_.bell, abort);
   }
@@ -82,16 +82,16 @@ class SoftNetwork final : public Network {
  private:
   friend class oriel::test::NetworkInside;
   explicit SoftNetwork(NetworkOptions options);
-  // The steps of make(), all local.
+  // Steps of make(), all local.
   Status prepare();
   Status take_hellos(const std::vector<Bytes>& messages, std::vector<window::FdSocketName>& names);
   Status connect();
   Status start();
 
-  /// Works for the first NIC and for those of backup paths. Whether there was anything to do.
+  /// Drives the first NIC and those of backup paths. Returns whether there was anything to do.
   bool work();
-  /// Calls a function that does so where nobody could tell of an exception: in NICs' threads, and
-  /// in waits of kernels on CPUs. Wakes who may wait for what was done.
+  /// Calls `work` in contexts that cannot propagate an exception: threads of NICs, and waits of
+  /// kernels on CPUs. Rings the doorbells if it did anything.
   template <typename Work>
   bool attempt(Work work) noexcept;
   void refuse_posts();
@@ -108,7 +108,7 @@ class SoftNetwork final : public Network {
   std::atomic<std::uint64_t> turns_of_waiters_{0};
   std::atomic<bool> aborted_{false};
   std::atomic<bool> is_out_of_memory_{false};
-  std::atomic<bool> refusal_is_due_{false};  // of a GPU's queues, by the NIC's thread
+  std::atomic<bool> refusal_is_due_{false};  // the NIC's thread must refuse posts of a GPU's queues
   std::optional<net::NicThread> thread_;
 };
 

@@ -17,15 +17,16 @@
 namespace oriel::comm {
 namespace {
 
-constexpr std::uint32_t kRingPieceBytes = 128 << 10;  // so that some fit into a ring
+constexpr std::uint32_t kRingPieceBytes = 128 << 10;  // so that several fit into a ring
 constexpr std::uint32_t kQueueDepth = 512;
 constexpr std::uint32_t kFetchSlots = 16;
-constexpr std::uint32_t kEpoch = 1;  // of queues with one path, which live as long as their network
-// Some ticks of the peer's monitor, which names who is at fault, once it does not wait any more for
-// a note that somebody has left.
+constexpr std::uint32_t kEpoch = 1;  // for queues with one path, which live as long as their
+                                     // network
+// Time for some ticks of the peer's monitor, which names the rank at fault after its LeavingDoubt
+// has ended.
 constexpr Duration kHearsayPause = LeavingDoubt::kMost + std::chrono::milliseconds(500);
 
-/// Returns the number of the queue that probes the paths to a rank.
+/// Returns the argument of queue_number() for the queue that probes the paths to a rank.
 int probe_of(const NetworkOptions& options, int rank) {
   return options.size() + rank;
 }
@@ -43,14 +44,15 @@ std::uint32_t choose_first_queue(const NetworkOptions& options, const std::vecto
   return first;
 }
 
-/// On the NIC of path 0. Entries name the keys of the first NIC, and of the peer's first one.
+/// Creates the queue on the NIC of path 0. WQEs carry the keys of the first NICs of both ranks.
 Result<PeerQueue> PeerQueue::create(const QueueParts& parts, int rank) {
   PeerQueue made(parts, rank);
   net::SendQueue::Options queue;
   queue.depth = kQueueDepth;
   queue.fetch_slots = kFetchSlots;
   queue.pages = parts.ports.pages();
-  // A kernel's fence between record and doorbell waits for a trip over PCIe.
+  // Avoids the doorbell record: a kernel's fence between record and doorbell waits for a PCIe round
+  // trip.
   if (queue.pages != nullptr) queue.mode = net::DoorbellMode::alone;
   queue.answer_timeout = Network::silence(*parts.options.settings) / (queue.repeats_most + 1);
   queue.peer = rank;
@@ -70,12 +72,12 @@ Result<PeerQueue> PeerQueue::create(const QueueParts& parts, int rank) {
   return made;
 }
 
-/// Sets how long a path may be silent and how long both ends may take to agree. A peer that answers
-/// by no path is given up as soon as it would be without backups.
+/// Creates the queue with backup paths. Sets how long a path may be silent and how long both ends
+/// may take to agree. A peer that answers on no path is given up as soon as without backups.
 Status PeerQueue::make_failover(const net::SendQueue::Options& queue) {
   channel_ = std::make_unique<net::SessionFailoverChannel>(*parts_.options.session, rank_);
   Bytes stale;
-  while (channel_->receive(stale)) {  // of a network that did not come to be
+  while (channel_->receive(stale)) {  // discards messages of a network whose creation failed
   }
   const Duration most = Network::silence(*parts_.options.settings);
   net::FailoverQueue::Options options;
@@ -128,7 +130,7 @@ Status PeerQueue::take_ends(const NetworkHello& hello) {
     }
     net::WireFabric& wire = *parts_.ports.at(own).fabric();
     auto added = wire.add_peer(hello.fabrics[far], std::move(name), std::move(only));
-    if (!added.ok()) {  // the peer's fault only if it is what it has told
+    if (!added.ok()) {  // the peer's fault only if its address is invalid
       Error error = std::move(added).error();
       if (error.code() == ErrorCode::remote) return std::move(error).with_origin(rank_);
       return error;
@@ -167,8 +169,8 @@ std::string PeerQueue::wires_say() const {
   return said;
 }
 
-/// With backups what counts is the queue's work, wherever that is: its NICs also have probes, which
-/// wait for as long as a path is dead.
+/// Checks the queue's work if there are backups, on whichever path. The NICs also have probes,
+/// which wait as long as a path is dead.
 bool PeerQueue::is_idle() const {
   if (has_left()) return true;
   return failover_ != nullptr ? !failover_->pace().has_work : nic().is_idle(number());

@@ -111,7 +111,8 @@ void QueueProbes::post(const device::queue::QueueView& queue, const std::uint32_
   control.abort = abort;
   if (!dq::detail::look_in_turn<device::Memory>(queue)) return;
   const std::lock_guard lock(mutex_);
-  // Where there is something else, that will tell. For no bytes no key is needed.
+  // Posts only into an empty queue: pending WQEs detect a failure as well. A write of 0 bytes needs
+  // no key.
   dq::Reservation place;
   if (!net::reserve_if_empty(queue, place)) return;
   posted_[queue.peer] = place.base;

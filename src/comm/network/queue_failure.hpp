@@ -16,46 +16,47 @@
 
 #include "base/deadline.hpp"
 
-/// Interprets errors of queues, and probes whether a queue's peer is there.
+/// Interprets errors of queues, and probes whether a queue's peer is alive.
 namespace oriel::comm {
 
-/// Returns in words why an entry was not executed.
+/// Returns the reason in words why a WQE was not executed.
 const char* describe_syndrome(std::uint32_t syndrome);
 
 /// Returns whether the error says that the peer did not answer.
 bool is_silence(const device::queue::QueueError& error);
 
-/// Returns whether the fault is the peer's.
+/// Returns whether the peer is at fault.
 bool is_of_peer(std::uint32_t syndrome);
 
-/// Returns whether the fault may be the peer's or this rank's: a peer that leaves deregisters its
-/// keys, and its adapter refuses what comes later.
+/// Returns whether either side may be at fault: a peer that leaves deregisters its keys, and its
+/// adapter refuses later requests.
 bool may_be_of_leaving(std::uint32_t syndrome);
 
-/// A failed queue, for the error that names it.
+/// Description of a failed queue for to_error().
 struct FailedQueue {
   int rank = -1;
   int peer = -1;
-  int origin = -1;  ///< whose fault it is
+  int origin = -1;  ///< rank at fault
   bool peer_has_left = false;
-  bool is_probe = false;  ///< what failed is a question whether the peer is there
+  bool is_probe = false;  ///< the failed WQE is a probe
   device::queue::QueueError error;
   std::string cause;    ///< in words
-  std::string where{};  ///< the adapter, if it is one
-  std::string more{};   ///< what else is known, as the end of a sentence
+  std::string where{};  ///< description of the adapter, for mlx5
+  std::string more{};   ///< further facts, as the end of a sentence
 };
 Error to_error(const FailedQueue& failed);
 
-/// A refusal that may be a peer's that leaves: the note that it does goes by another way than the
-/// refusal has come, and may be later. Thread-safe.
+/// Waits, after a refused request, for the note that the peer has left. The note takes another
+/// route than the refusal and may arrive later. Thread-safe.
 class LeavingDoubt {
  public:
-  /// The note takes log2(ranks) hops, by ranks that look at it ten times a second at least.
+  /// Maximum wait. The note takes log2(ranks) hops; each rank polls for it at least ten times a
+  /// second.
   static constexpr Duration kMost = std::chrono::milliseconds(500);
 
-  /// Returns whether it is known whose fault the refusal is.
+  /// Returns whether the wait is over: the peer has left, or kMost has passed since the first call.
   bool is_over(bool has_left, TimePoint now);
-  /// There is no refusal (any more).
+  /// Resets the wait, when no refusal is left.
   void end();
 
  private:
@@ -63,29 +64,29 @@ class LeavingDoubt {
   std::optional<TimePoint> since_;
 };
 
-/// Waits until all that this rank has posted is complete, or until `is_over`; false if neither was
-/// to be had. CPU ranks.
+/// Waits until all WQEs that this rank has posted are complete or `is_over` returns true. Returns
+/// false if the queue failed or the wait was aborted. CPU ranks.
 bool wait_all_unless(const device::queue::QueueView& queue, const device::WaitControl& control,
                      const std::function<bool()>& is_over);
 
-/// Probes that a network has posted to its queues to find out whether the peers are there.
+/// Records the probes that a network posts to its queues to test whether the peers are alive.
 /// Thread-safe.
 class QueueProbes {
  public:
-  /// Returns whether `interval` has passed since it last returned true.
+  /// Returns whether `interval` has passed since the last call that returned true.
   bool are_due(TimePoint now, Duration interval);
-  /// Posts a write of no bytes, unless there is something else under way that will tell as much.
-  /// Does not wait. `abort` is the communicator's word. CPU ranks.
+  /// Posts a write of 0 bytes, unless the queue holds a WQE that is as informative. Does not block.
+  /// `abort` is the communicator's abort word. CPU ranks.
   void post(const device::queue::QueueView& queue, const std::uint32_t* abort);
-  /// Returns whether the error is that of a probe behind which nothing was posted: nothing that was
-  /// asked for has failed. CPU ranks.
+  /// Returns whether the error is that of a probe after which nothing was posted, so that no real
+  /// request failed. CPU ranks.
   bool is_of_probe(const device::queue::QueueView& queue,
                    const device::queue::QueueError& error) const;
 
  private:
-  mutable std::mutex mutex_;  // of both
+  mutable std::mutex mutex_;  // guards both members below
   TimePoint last_{};
-  std::map<int, std::uint64_t> posted_;  // by peer, the index of the last entry that is a probe
+  std::map<int, std::uint64_t> posted_;  // by peer: index of the last WQE that is a probe
 };
 
 }  // namespace oriel::comm

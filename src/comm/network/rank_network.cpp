@@ -17,7 +17,7 @@
 namespace oriel::comm {
 namespace {
 
-/// The same on all ranks: a function of what they have told each other.
+/// Checks that all ranks are on CPUs, or all on GPUs. The result is the same on all ranks.
 Status check_kinds(const Topology& topology) {
   const auto& infos = topology.infos;
   for (std::size_t rank = 0; rank < infos.size(); ++rank) {
@@ -67,7 +67,7 @@ Task<Result<std::vector<NetworkPlace>>> Network::gather_places(NetworkPlace own)
 }
 
 Duration Network::silence(const Settings& settings) {
-  // Less would take a peer for silent that has no processor for a moment, or no connection yet.
+  // Minimum: less would take a peer for silent that is briefly not scheduled, or not connected yet.
   constexpr Duration kLeast = std::chrono::milliseconds(300);
   const net::QueueSetup usual;
   const Duration most = usual.answer_timeout * (usual.repeats_most + 1);

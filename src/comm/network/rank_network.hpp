@@ -28,82 +28,83 @@ struct NetworkOptions {
   boot::Session* session = nullptr;  ///< outlives the network
   const Topology* topology = nullptr;
   const Settings* settings = nullptr;
-  std::uint64_t communicator = 0;     ///< its number, not 0
-  std::vector<int> cpus;              ///< near the rank; may be empty
-  Device* device = nullptr;           ///< the rank's
-  NetworkWindows* windows = nullptr;  ///< told of the NIC, until the network is destroyed
+  std::uint64_t communicator = 0;     ///< number of the communicator, not 0
+  std::vector<int> cpus;              ///< processors near the rank; may be empty
+  Device* device = nullptr;           ///< device of the rank
+  NetworkWindows* windows = nullptr;  ///< attached to the NIC until the network is destroyed
 
   int rank() const { return session->rank(); }
   int size() const { return session->size(); }
-  /// Whether a rank has ended its use of the communicator. Any thread.
+  /// Returns whether a rank has left the communicator. Any thread.
   bool has_left(int other) const { return session->has_left(other); }
 };
 
-/// What one rank needs to reach the ranks of other LSA teams: one queue for each of those ranks,
-/// which the rank's threads fill, or the kernels of its GPU, and a NIC that executes them. All of
-/// them are made at once. ORIEL_NIC says what the NIC is: SoftNetwork or Mlx5Network.
+/// Connects one rank to the ranks of other LSA teams: one queue per such rank, and a NIC that
+/// executes the queues. The rank's threads, or the kernels of its GPU, fill the queues. All queues
+/// are created at once. ORIEL_NIC selects the kind of NIC: SoftNetwork or Mlx5Network.
 ///
-/// Destroying it is local.
-/// Thread safety: failure(), probe(), abort(), is_idle() and the doorbells by any thread.
+/// Destruction is local. Thread safety: any thread may call failure(), probe(), abort(), is_idle()
+/// and the doorbell functions.
 class Network {
  public:
-  /// Collective over the world: on all ranks or on none, which then all have the same error.
+  /// Creates the network on all ranks or on none; on failure all ranks have the same error.
+  /// Collective over the world.
   static Task<Result<std::unique_ptr<Network>>> make(EventLoop& loop, NetworkOptions options,
                                                      Deadline deadline);
   virtual ~Network() = default;
   Network(const Network&) = delete;
   Network& operator=(const Network&) = delete;
 
-  /// For threads of this process; valid as long as this.
+  /// Returns the view for threads of this process; valid as long as this object.
   const device::NetworkView& view() const { return view_; }
-  /// The same where the kernels of the rank's device read it.
+  /// Returns the view for kernels of the rank's device.
   const device::NetworkView* kernel_view() const {
     return kernel_view_ != nullptr ? static_cast<const device::NetworkView*>(kernel_view_) : &view_;
   }
-  /// What has gone wrong in a queue or on a wire, if anything has. Does not wait. `abort` as of
-  /// probe().
+  /// Returns the failure of a queue or wire, if any. Does not block. `abort` as in probe().
   virtual std::optional<Error> failure(TimePoint now, const std::uint32_t* abort) = 0;
-  /// Something has gone wrong, and failure() will name whom it is for.
+  /// Returns whether something has failed and failure() will later name the rank at fault.
   virtual bool is_in_doubt() const { return false; }
-  /// For a rank that has waited for long, on a CPU or a GPU: asks each peer's NIC whether it is
-  /// there, so that one that is not is found out though this rank asks nothing of it. Once a second
-  /// at most, and does not wait. `abort` is the communicator's word, which ends it.
+  /// Asks each peer's NIC whether it is alive, at most once a second. For a rank that has waited
+  /// for long, on a CPU or GPU: so a dead peer is detected although no request is pending. Does not
+  /// block. `abort` is the communicator's abort word, which ends it.
   virtual void probe(TimePoint now, const std::uint32_t* abort) = 0;
-  /// How long a software NIC may owe an answer before its rank is given up: half a minute, or a
-  /// third of ORIEL_COLLECTIVE_TIMEOUT, so that who does not answer is named before those who wait
-  /// for it, but 0.3 s at least.
+  /// Returns how long a software NIC may owe an answer before its rank is given up. The time is
+  /// half a minute, or a third of ORIEL_COLLECTIVE_TIMEOUT if less, but at least 0.3 s. So a silent
+  /// rank is named before the ranks that wait for it.
   static Duration silence(const Settings& settings);
-  /// Ranks that share the processors of this one's machine, itself included, whatever their nodes.
+  /// Returns the number of ranks on this rank's machine, itself included, whatever their nodes.
   int ranks_on_machine() const { return ranks_on_machine_; }
-  /// Whether all that kernels of the rank's device have posted has been executed.
+  /// Returns whether all WQEs posted by the rank's device have been executed.
   virtual bool is_idle() const = 0;
 
-  /// Whether whoever sleeps on a doorbell of this rank's is woken when something has come. Where
-  /// not, waits must not sleep on one but look again and again.
+  /// Returns whether the NIC rings the doorbells of this rank after progress. If not, waits must
+  /// poll instead of sleeping on a doorbell.
   virtual bool wakes_waiters() const = 0;
-  /// Rings a doorbell of this rank's whenever the NIC has done something, until it is removed.
+  /// Adds a doorbell of this rank, which is rung whenever the NIC has made progress, until it is
+  /// removed.
   virtual void add_doorbell(device::Doorbell& /*bell*/) {}
   virtual void remove_doorbell(device::Doorbell& /*bell*/) {}
 
-  /// The communicator is of no more use: what is posted from now on is refused as aborted, by its
-  /// queue or, where a kernel has not yet learnt of it, by the NIC, and reaches no peer. Peers are
-  /// still answered, so that they do not take this rank for the cause. Does not wait. Any thread.
+  /// Aborts the communicator. New posts are refused as aborted and reach no peer. The queue refuses
+  /// them; the NIC does so for a kernel that has not yet noticed. Peers' requests are still served,
+  /// so that they do not take this rank for the origin. Does not block. Any thread.
   virtual void abort() = 0;
 
-  /// This rank has left: what peers ask of it from now on has no answer. Before its windows go,
-  /// whose keys they would be refused, as if they had asked for what they may not. What they have
-  /// asked for before is done. Local. Once nobody posts any more.
+  /// Ends the service for peers: later requests get no answer, and earlier ones are still executed.
+  /// Call it before windows are deregistered; otherwise late requests are refused like access
+  /// errors. Local. Call it once nobody posts any more.
   virtual void leave() = 0;
 
  protected:
   explicit Network(NetworkOptions options);
 
-  /// Gathers where all ranks are. The same outcome on all.
+  /// Gathers the locations of all ranks. The outcome is the same on all ranks.
   Task<Result<std::vector<NetworkPlace>>> gather_places(NetworkPlace own);
-  /// Fills in the view, of which `nic`, `drive` and `bell` are left out, and shows it to kernels.
+  /// Fills in the view except `nic`, `drive` and `bell`.
   void fill_view(std::vector<device::queue::QueueView> queues_by_rank);
   Status show_to_kernels();
-  /// Once nothing reads it any more.
+  /// Frees the view for kernels; call it once nothing reads the view any more.
   void hide_from_kernels();
   boot::Group& world() const { return options_.session->world(); }
 
@@ -115,7 +116,7 @@ class Network {
  private:
   std::vector<device::queue::QueueView> queues_;   // by world rank
   std::shared_ptr<shadow::ShadowPool> view_pool_;  // on a GPU
-  void* kernel_view_ = nullptr;                    // of view_pool_
+  void* kernel_view_ = nullptr;                    // allocated from view_pool_
 };
 
 }  // namespace oriel::comm

@@ -15,10 +15,10 @@
 namespace oriel::comm {
 namespace {
 
-/// Half of it, with pieces of half the bytes, made large messages of GPUs 4 to 12 % slower; those
-/// of CPUs do not care (docs/performance.md).
+/// Size of a ring. Half of it, with pieces of half the bytes, made large messages of GPUs 4 to 12 %
+/// slower and those of CPUs no slower (docs/performance.md).
 constexpr std::size_t kRingBytes = std::size_t{512} << 10;
-/// Windows have exchanges of their own, which are told apart by a rank.
+/// Tag of this exchange. Exchanges for windows are tagged with a rank instead.
 constexpr std::uint64_t kExchangeTag = std::uint64_t{1} << 32;
 
 }  // namespace
@@ -61,7 +61,7 @@ Task<Status> RankRings::join(EventLoop& loop, net::NicSoft& nic, Deadline deadli
   std::vector<net::RingReader> readers;
   Status made = make_rings(outgoing, readers);
   if (!made.ok()) {
-    exchange_->disconnect();  // which ends the peers' waits
+    exchange_->disconnect();  // ends the peers' waits
     co_return made;
   }
   std::vector<std::size_t> counts(size, 0);
@@ -72,7 +72,7 @@ Task<Status> RankRings::join(EventLoop& loop, net::NicSoft& nic, Deadline deadli
   co_return take_rings(std::move(arrived), std::move(readers), nic);
 }
 
-/// Each receiver makes the ring in which it is written to.
+/// Creates the rings that this rank receives from: each receiver creates its ring.
 Status RankRings::make_rings(std::vector<std::vector<OwnedFd>>& outgoing,
                              std::vector<net::RingReader>& readers) {
   const std::size_t bytes = net::ring_memory_bytes(kRingBytes);

@@ -22,36 +22,37 @@
 
 namespace oriel::comm {
 
-/// The rings in shared memory between a rank and those that share its memory, the doorbell that
-/// wakes its NIC's thread, and the exchange of descriptors by which they are joined. One thread,
-/// but for failure().
+/// Rings in shared memory between a rank and the ranks with which it shares memory. Also holds the
+/// doorbell that wakes its NIC's thread, and the exchange of descriptors for the rings. One thread,
+/// except failure().
 class RankRings {
  public:
-  /// A rank that is reached by rings.
+  /// A peer that is reached by rings.
   struct Peer {
     int rank = -1;
-    std::uint32_t queue = 0;  ///< the number of this rank's queue to it
+    std::uint32_t queue = 0;  ///< number of this rank's queue to the peer
   };
 
-  /// `options` outlive this.
+  /// `options` outlives this.
   explicit RankRings(const NetworkOptions& options) : options_(options) {}
   Status make_bell();
-  /// Listens for the descriptors of these peers. Local; an empty name if there are none.
+  /// Listens for the descriptors of these peers. Local. Returns an empty name if there are no
+  /// peers.
   Result<window::FdSocketName> listen(std::vector<Peer> peers);
   bool is_listening() const { return exchange_ != nullptr; }
   Task<Status> dial(EventLoop& loop, std::vector<window::FdSocketName> names, Deadline deadline);
-  /// Exchanges descriptors with the peers and gives the NIC the wire that joins them.
+  /// Exchanges descriptors with the peers and adds the wire that joins them to the NIC.
   Task<Status> join(EventLoop& loop, net::NicSoft& nic, Deadline deadline);
 
   static net::WireAddress address_of(int rank) { return {static_cast<std::uint64_t>(rank) + 1}; }
-  /// The wire's number at the NIC.
+  /// Returns the wire's number at the NIC.
   std::uint32_t wire() const { return wire_number_; }
   device::Doorbell& doorbell() const { return bell_->doorbell(); }
   /// Any thread.
   std::optional<Error> failure() const;
 
-  /// Returns how windows of these peers are mapped here. Only ranks that can map each other's
-  /// memory have such a path, so not GPUs that do not reach each other.
+  /// Returns the path for mapping windows of these peers. It includes only ranks that can map each
+  /// other's memory, so not GPUs that do not reach each other.
   DirectPath direct_path() const;
   void end_exchange() { exchange_.reset(); }
 
@@ -63,11 +64,11 @@ class RankRings {
 
   const NetworkOptions& options_;
   std::vector<Peer> peers_;
-  net::RingWire* wire_ = nullptr;  // the NIC's; null where no peer is reached by it
+  net::RingWire* wire_ = nullptr;  // owned by the NIC; null if no peer is reached by rings
   std::uint32_t wire_number_ = 0;
   std::optional<net::RingBell> bell_;
-  OwnedFd bell_fd_;                               // until the peers have it
-  std::unique_ptr<window::FdExchange> exchange_;  // between those whom rings join
+  OwnedFd bell_fd_;                               // kept until the peers have received it
+  std::unique_ptr<window::FdExchange> exchange_;  // between ranks joined by rings
 };
 
 }  // namespace oriel::comm

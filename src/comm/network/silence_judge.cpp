@@ -10,8 +10,7 @@
 namespace oriel::comm {
 namespace {
 
-/// One rank that answers says more of its host than one that has not yet, and that one more than
-/// one that does not.
+/// Orders sights by how much they say about a host: the greatest among its ranks counts.
 int weight(boot::HostSight sight) {
   switch (sight) {
     case boot::HostSight::answers:
@@ -26,7 +25,8 @@ int weight(boot::HostSight sight) {
   return 0;
 }
 
-/// Of a rank, by what was asked `since` then, when a queue had been silent for `silence`.
+/// Returns the sight of a rank. `since`: time of the first poll after a queue had been silent for
+/// `silence`.
 boot::HostSight look_at(const PeerSight& peer, TimePoint since, TimePoint now, Duration silence) {
   if (peer.answered >= since) return boot::HostSight::answers;
   if (peer.error.has_value() && is_silence(*peer.error)) return boot::HostSight::silent;
@@ -34,7 +34,7 @@ boot::HostSight look_at(const PeerSight& peer, TimePoint since, TimePoint now, D
   return is_slow ? boot::HostSight::slow : boot::HostSight::unknown;
 }
 
-/// What is known of hosts; nothing of one that all have left.
+/// Returns the sight of each host that has a rank that has not left.
 std::map<std::size_t, boot::HostSight> look_at_hosts(std::span<const PeerSight> peers,
                                                      TimePoint since, TimePoint now,
                                                      Duration silence) {
@@ -63,8 +63,8 @@ Duration SilenceJudge::late_after(Duration silence) {
   return std::max(silence / 4, std::min(silence, kLeast));
 }
 
-/// Only answers to what is asked from the first look on tell: an earlier one may have come before
-/// whatever has broken.
+/// Counts only answers to requests sent since the first poll: an earlier answer may precede the
+/// fault.
 std::optional<SilenceJudge::Verdict> SilenceJudge::judge(std::span<const PeerSight> peers,
                                                          std::size_t own_host, TimePoint now,
                                                          Duration silence) {
@@ -99,7 +99,7 @@ std::optional<SilenceJudge::Verdict> SilenceJudge::judge(std::span<const PeerSig
     std::vector<boot::HostSight> others;
     std::size_t at = 0;
     for (const auto& [host, sight] : hosts) {
-      if (host == peer.host) at = others.size();  // it is there, as the peer has not left
+      if (host == peer.host) at = others.size();  // found, as the peer has not left
       others.push_back(sight);
     }
     const bool is_late = now - *doubted_since_ >= late_after(silence);

@@ -45,7 +45,8 @@ void SoftPort::serve_gpu(net::DataMover& mover, std::mutex* shared) {
 Status SoftPort::open_fabric(const NetworkOptions& options, const std::string& interface,
                              const std::vector<int>& peers) {
   if (peers.empty()) return {};
-  // libfabric opens connections when they are first used, and keeps it to itself where it cannot.
+  // Checks descriptors in advance: libfabric opens connections at first use, and does not report
+  // that it cannot.
   constexpr std::size_t kForEach = 2;
   constexpr std::size_t kForItself = 12;
   ORIEL_CHECK(check_descriptor_room(kForEach * peers.size() + kForItself));
@@ -77,8 +78,8 @@ Status SoftPort::make_sleeper() {
   return {};
 }
 
-// Beside the thread that sleeps on the bell: nothing that lies in memory wakes who waits for a
-// descriptor, nor the other way round.
+// Starts a thread besides the one that sleeps on the doorbell. A doorbell in memory cannot wake a
+// thread that waits for a descriptor, nor the reverse.
 Status SoftPort::start_thread(std::function<bool()> progress, std::function<bool()> is_driven,
                               const std::vector<int>& cpus) {
   net::NicThread::Options options;

@@ -22,29 +22,30 @@
 
 namespace oriel::comm {
 
-/// One software NIC of a rank, with its wire over libfabric, if it reaches anybody by that, and the
-/// wire's thread. A fabric wire has buffers that cost memory once used: kFabricReceives of
-/// kFabricPieceBytes, or 8 for each peer if those are more.
+/// One software NIC of a rank. If it reaches peers by libfabric, it also has a fabric wire and the
+/// wire's thread. The buffers of a fabric wire cost memory once used. There are kFabricReceives of
+/// kFabricPieceBytes, or 8 per peer if that is more.
 class SoftPort {
  public:
   static constexpr std::uint32_t kFabricPieceBytes = std::uint32_t{256} << 10;
   static constexpr std::uint32_t kFabricReceives = 64;
-  /// Returns the number of messages for which a wire to so many peers has room, each way; at least
-  /// `least`.
+  /// Returns the number of message buffers of a wire to `peers` peers, each way: at least `least`.
   static std::uint32_t fabric_buffers(std::size_t peers, std::uint32_t least);
 
   SoftPort();
-  /// Before anything is registered. `shared`: held by all NICs that use the mover; null if no other
-  /// one does.
+  /// Sets the mover of a GPU. Call it before any registration. `shared`: the mutex of all NICs that
+  /// use the mover; null if this NIC is the only one.
   void serve_gpu(net::DataMover& mover, std::mutex* shared);
-  /// Over `interface`; an empty name stands for what ORIEL_SOCKET_IFNAME asks for.
+  /// Opens the fabric wire over `interface`. An empty name stands for the choice of
+  /// ORIEL_SOCKET_IFNAME.
   Status open_fabric(const NetworkOptions& options, const std::string& interface,
                      const std::vector<int>& peers);
 
-  /// Before any thread: all of a rank's NICs may be woken by each of them.
+  /// Makes the sleeper. Call it before any thread starts: each thread may wake all of a rank's
+  /// NICs.
   Status make_sleeper();
-  /// Drives the NIC by a thread that sleeps until the fabric wire has something. `is_driven` says
-  /// whether others drive it as well.
+  /// Starts a thread that drives the NIC and sleeps until the fabric wire has an event. `is_driven`
+  /// returns whether other threads drive the NIC as well.
   Status start_thread(std::function<bool()> progress, std::function<bool()> is_driven,
                       const std::vector<int>& cpus);
   void stop_thread() { thread_.reset(); }
@@ -52,12 +53,12 @@ class SoftPort {
 
   net::NicSoft& nic() { return nic_; }
   SoftWindowNic& windows() { return windows_; }
-  /// The NIC's; null where no peer is reached by it.
+  /// Returns the wire, owned by the NIC; null if no peer is reached by libfabric.
   net::WireFabric* fabric() const { return fabric_; }
   std::uint32_t fabric_wire() const { return fabric_wire_; }
 
  private:
-  std::optional<net::MoverShare> mover_;  // of a GPU's NIC that is one of several
+  std::optional<net::MoverShare> mover_;  // for a GPU with several NICs
   net::NicSoft nic_;
   SoftWindowNic windows_;
   net::WireFabric* fabric_ = nullptr;

@@ -54,7 +54,8 @@ Status SoftPorts::make(const RankRoutes& routes) {
   return {};
 }
 
-/// Adapters that have no interface of this kind would be the same one for each path.
+/// Refuses providers whose adapters are not selected by a network interface: each path would use
+/// the same adapter.
 Status SoftPorts::check_backup_provider(std::size_t at,
                                         const std::vector<std::string>& interfaces) const {
   if (at == 0 || ports_[at]->fabric() == nullptr) return {};
@@ -103,7 +104,7 @@ void SoftPorts::stop_threads() {
 }
 
 void SoftPorts::answer_last() {
-  // A GPU takes its time to do it.
+  // A GPU needs some time to complete copies.
   const Deadline last = Deadline::after(on_gpu() ? kLastAnswers : Duration::zero());
   for (const auto& port : ports_) {
     for (int turn = 0; port->nic().progress(); ++turn) {

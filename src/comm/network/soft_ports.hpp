@@ -23,16 +23,16 @@
 
 namespace oriel::comm {
 
-/// All software NICs of a rank, and what they need of its device to serve its kernels. Without
-/// backup paths the first one reaches all peers; else which peers by which path depends on the
-/// interfaces of both (comm/paths/path_pairs.hpp).
+/// All software NICs of a rank, and the resources of its device that they need to serve its
+/// kernels. Without backup paths the first NIC reaches all peers. With backup paths the interfaces
+/// of both ranks decide which NIC reaches which peer (comm/paths/path_pairs.hpp).
 class SoftPorts {
  public:
-  /// Has the process that copies for them begin; it may take a while to be there.
+  /// Starts the process that copies for the NICs; it may take a while to become ready.
   explicit SoftPorts(const NetworkOptions& options);
-  /// Waits for that process. Without it this one copies, which ranks need not do alike.
+  /// Waits for that process. If it fails, this process copies; ranks may differ in this.
   Task<Status> await_process(EventLoop& loop, Deadline deadline);
-  /// Makes the NICs and their fabric wires.
+  /// Creates the NICs and their fabric wires.
   Status make(const RankRoutes& routes);
   Status make_sleepers();
 
@@ -43,15 +43,15 @@ class SoftPorts {
   /// Returns the source of memory for queues of a GPU; null on the host.
   net::QueuePagesSource* pages() const { return memory_.pages.get(); }
   NicView process_view() const { return {memory_.process.get(), &options_.device->memory()}; }
-  /// By NIC, the addresses of fabric wires; empty for one that reaches no peer.
+  /// Returns by NIC the addresses of fabric wires; empty for a NIC that reaches no peer.
   std::vector<Bytes> fabric_addresses() const;
 
   void end_sending();
-  /// Does what peers have asked for until now, and is deaf to what they ask from now on.
+  /// Serves the requests that have arrived, and ignores later ones.
   void end_receiving();
   bool has_failed() const;
   void stop_threads();
-  /// Answers what peers have asked for and wait for, for a bounded time.
+  /// Answers outstanding requests of peers, for a bounded time.
   void answer_last();
 
  private:
@@ -60,7 +60,7 @@ class SoftPorts {
   const NetworkOptions& options_;
   std::shared_ptr<net::NicProcess> starting_;  // until make()
   NicMemory memory_;
-  std::mutex mover_mutex_;  // of memory_.mover, where several NICs share it
+  std::mutex mover_mutex_;  // guards memory_.mover if several NICs share it
   std::vector<std::unique_ptr<SoftPort>> ports_;
 };
 
