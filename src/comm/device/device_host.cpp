@@ -161,7 +161,7 @@ class HostDevice final : public Device {
 
 Device& host_device() {
   static HostDevice* const device =
-      new HostDevice;  // never destroyed: communicators may outlive us
+      new HostDevice;  // never destroyed: communicators may outlive static objects
   return *device;
 }
 

@@ -86,7 +86,7 @@ class PeerMapping {
               std::size_t offset, const NicView& view)
       : range_(std::move(range)), mapping_(std::move(mapping)), offset_(offset), view_(view) {}
   std::unique_ptr<window::AddressRange> range_;
-  std::unique_ptr<window::Mapping> mapping_;  // destroyed first
+  std::unique_ptr<window::Mapping> mapping_;  // destroyed before range_
   std::size_t offset_;
   NicView view_;
   std::vector<const std::byte*> shown_;  // empty after a move

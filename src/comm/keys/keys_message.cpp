@@ -87,7 +87,7 @@ BackupKeys read_backups(ByteReader& from, std::size_t count) {
 
 Status read_pieces(ByteReader& from, std::size_t backups, WindowKey& key) {
   const auto count = from.get<std::uint32_t>();
-  // Before anything is allocated for them.
+  // Checks the count before allocating memory for the pieces.
   if (count > from.left() / (kPieceBytes + backups * sizeof(std::uint32_t))) {
     return bad_message(fmt::format("no room for {} pieces of window {}", count, key.number));
   }
@@ -113,7 +113,7 @@ Status read_keys(ByteReader& from, KeysMessage& message) {
   message.failed = failed == 1;
   message.direct = direct == 1;
   message.backups = backups;
-  // Before anything is allocated for them.
+  // Checks the count before allocating memory for the keys.
   if (count > from.left() / (kKeyBytes + backups * sizeof(std::uint32_t)))
     return bad_message(fmt::format("no room for {} windows", count));
   std::uint64_t before = 0;

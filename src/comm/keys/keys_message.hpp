@@ -27,7 +27,7 @@ struct WindowSource {
   bool operator==(const WindowSource&) const = default;
 };
 
-/// Keys of a window or piece at the NICs 1 and up (backup paths).
+/// Keys of a window or piece at a rank's NICs other than the first.
 using BackupKeys = std::array<std::uint32_t, net::kPathsMost - 1>;
 
 /// Part of a window with its own keys; it extends to the next part or the window's end.

@@ -36,8 +36,8 @@ struct NicWindow {
 /// Returns the pieces of a window with this rank's local keys.
 std::vector<KeyedPiece> local_pieces(const NicWindow& window);
 
-/// Registers windows with the NICs of a rank, and adds the aliases of keys on backup paths for both
-/// ends. One thread at a time.
+/// Registers windows with the NICs of a rank. Adds aliases of the keys of both ends for paths that
+/// do not join the first NICs. One thread at a time.
 class NicKeys {
  public:
   explicit NicKeys(net::MemoryPlace place) : place_(place) {}

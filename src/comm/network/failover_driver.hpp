@@ -18,8 +18,8 @@
 namespace oriel::comm {
 
 /// Drives the queues of a rank that have backup paths, and the NICs of those paths. Polls the
-/// queues every few milliseconds. Has its own thread, for when no other thread is awake. Thread
-/// safety: any thread, except start() and stop().
+/// queues every few milliseconds. Has its own thread, for when no other thread is awake.
+/// Thread safety: any thread, except start() and stop().
 class FailoverDriver {
  public:
   /// `parts` and `queues` outlive this.

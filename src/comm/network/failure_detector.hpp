@@ -20,7 +20,8 @@
 namespace oriel::comm {
 
 /// Detects failures of the queues of a rank with software NICs: probes the peers, and names the
-/// rank at fault. Thread safety: any thread, once the queues exist.
+/// rank at fault.
+/// Thread safety: any thread, once the queues exist.
 class FailureDetector {
  public:
   /// `parts` and `queues` outlive this.

@@ -77,7 +77,7 @@ Result<NetworkPlace> decode_place(ByteView bytes) {
   NetworkPlace place;
   place.machine = from.get<std::uint64_t>();
   const auto paths = from.get<std::uint8_t>();
-  // Checked before any path is read.
+  // Checks the number before reading any path.
   if (from.good() && (paths == 0 || paths > net::kPathsMost)) {
     return bad_message(fmt::format("{} paths", paths));
   }

@@ -52,7 +52,7 @@ namespace oriel::comm {
 /// Destruction is local. The threads end, then received requests are still answered. Answers on a
 /// fabric wire have 200 ms to leave. Then keys are deregistered, and queues and wires are
 /// destroyed. Members are destroyed from the last to the first: the threads first, the NIC last.
-/// Thread safety: progress() by any thread too.
+/// Thread safety: like Network; any thread may also call the view's `drive`.
 class SoftNetwork final : public Network {
  public:
   static Task<Result<std::unique_ptr<Network>>> make(EventLoop& loop, NetworkOptions options,

@@ -37,8 +37,8 @@ struct QueueParts {
 std::uint32_t choose_first_queue(const NetworkOptions& options, const std::vector<int>& peers);
 
 /// Queue of a rank to a rank of another LSA team, executed by software NICs. It has one path, or
-/// several, of which the next takes over when one fails (docs/failover.md). Move-only. Thread
-/// safety: like net::SendQueue and net::FailoverQueue, once it is connected.
+/// several, of which the next takes over when one fails (docs/failover.md). Move-only.
+/// Thread safety: like net::SendQueue and net::FailoverQueue, once it is connected.
 class PeerQueue {
  public:
   static Result<PeerQueue> create(const QueueParts& parts, int rank);

@@ -40,7 +40,7 @@ struct FailedQueue {
   bool peer_has_left = false;
   bool is_probe = false;  ///< the failed WQE is a probe
   device::queue::QueueError error;
-  std::string cause;    ///< in words
+  std::string cause;    ///< reason in words
   std::string where{};  ///< description of the adapter, for mlx5
   std::string more{};   ///< further facts, as the end of a sentence
 };

@@ -43,8 +43,9 @@ struct NetworkOptions {
 /// executes the queues. The rank's threads, or the kernels of its GPU, fill the queues. All queues
 /// are created at once. ORIEL_NIC selects the kind of NIC: SoftNetwork or Mlx5Network.
 ///
-/// Destruction is local. Thread safety: any thread may call failure(), probe(), abort(), is_idle()
-/// and the doorbell functions.
+/// Destruction is local.
+/// Thread safety: any thread may call failure(), probe(), abort(), is_idle() and the doorbell
+/// functions.
 class Network {
  public:
   /// Creates the network on all ranks or on none; on failure all ranks have the same error.

@@ -37,9 +37,9 @@ class SilenceJudge {
   };
 
   /// Returns empty while no queue has failed or the decision is pending. `silence` is the time
-  /// after which an unanswered queue fails. A rank that has not answered late_after() the first
-  /// poll of a silent queue counts as silent. Exempt is a rank that answered requests of the time
-  /// in which that queue was silent: it has the full `silence`.
+  /// after which an unanswered queue fails. If a rank has not answered late_after() the first poll
+  /// of a silent queue, it counts as silent. Exempt is a rank that has answered a request sent
+  /// within `silence` before that poll: it has the full `silence` to answer.
   std::optional<Verdict> judge(std::span<const PeerSight> peers, std::size_t own_host,
                                TimePoint now, Duration silence);
   /// Returns a quarter of `silence`, but at least min(silence, 1.5 s), which a busy machine may

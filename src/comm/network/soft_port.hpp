@@ -24,7 +24,7 @@ namespace oriel::comm {
 
 /// One software NIC of a rank. If it reaches peers by libfabric, it also has a fabric wire and the
 /// wire's thread. The buffers of a fabric wire cost memory once used. There are kFabricReceives of
-/// kFabricPieceBytes, or 8 per peer if that is more.
+/// kFabricPieceBytes, or 8 per peer if that is more, at most 4096.
 class SoftPort {
  public:
   static constexpr std::uint32_t kFabricPieceBytes = std::uint32_t{256} << 10;

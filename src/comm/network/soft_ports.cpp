@@ -113,7 +113,7 @@ void SoftPorts::answer_last() {
     if (port->fabric() == nullptr) continue;
     try {
       static_cast<void>(port->fabric()->flush(Deadline::after(kLastAnswers)));
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): then they have been lost
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the answers are then lost
     }
   }
 }

@@ -74,7 +74,7 @@ class CallRanges {
   }
 
   const CollectiveRequest& request_;
-  std::size_t bytes_;         // of a block
+  std::size_t bytes_;         // bytes of one block
   std::uintptr_t own_block_;  // offset of this rank's block in bytes
   Range input_;
   Range output_;

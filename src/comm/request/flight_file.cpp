@@ -17,7 +17,7 @@
 namespace oriel::comm {
 namespace {
 
-/// Returns `text` as a JSON string. Bytes beyond ASCII become "?", for they may be no UTF-8.
+/// Returns `text` as a JSON string. Bytes beyond ASCII become "?", since they may be invalid UTF-8.
 std::string quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -123,7 +123,7 @@ void FlightRecorder::write(std::string_view reason, bool final) {
     is_refused_ = true;
     Log(facts_.rank)
         .alert("the last calls are not written to ORIEL_DUMP_DIR: {}", written.error().to_string());
-  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the failure itself is told
+  } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the failure itself is reported
   }
 }
 

@@ -25,7 +25,7 @@ namespace oriel::comm {
 /// Header of a rank's flight file.
 struct FlightFacts {
   std::string folder;              ///< ORIEL_DUMP_DIR; empty: no file is written
-  std::uint64_t communicator = 0;  ///< Session::number
+  std::uint64_t communicator = 0;  ///< Session::number of the communicator
   std::string name;                ///< name chosen by the user; may be empty
   int rank = 0;
   int size = 1;
@@ -43,7 +43,7 @@ struct FlightRecord {
   std::uint64_t group = 0;       ///< from 1: counts the calls; a group of sends and receives is one
                                  ///< call
   std::uint64_t stream = 0;
-  std::uint64_t enqueued = 0;  ///< in FlightRecorder::ticks()
+  std::uint64_t enqueued = 0;  ///< time in FlightRecorder::ticks()
   std::uint64_t ended = 0;     ///< 0: not known to have completed
 };
 
