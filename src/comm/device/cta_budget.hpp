@@ -46,8 +46,7 @@ int most_ctas_of_gpus(const std::vector<topo::RankInfo>& infos, int forced);
 class CtaBudget {
  public:
   struct Facts {
-    std::uint64_t communicator = 0;  ///< number of the communicator, unique and the same on its
-                                     ///< ranks
+    std::uint64_t communicator = 0;  ///< unique number, the same on its ranks
     int ctas = 1;                    ///< maximum per call, without the CTA of signatures
     Sharers sharers{1, 1};
   };
@@ -65,7 +64,7 @@ class CtaBudget {
     Facts facts_;
     // Set while the member is in `common_->running` and `common_` is not chained.
     mutable std::atomic<bool> is_free_{false};
-    mutable std::atomic<bool> is_launching_{false};  // launches without a lock, or is about to read
+    mutable std::atomic<bool> is_launching_{false};  // launches without a lock, or will read
                                                      // is_free_
   };
   using MemberRef = std::shared_ptr<const Member>;

@@ -128,10 +128,9 @@ struct TeamFacts {
 /// Resources that a software NIC needs to serve kernels of a GPU; empty on the host. Destroy it
 /// after the NIC.
 struct NicMemory {
-  std::shared_ptr<net::NicProcess> process;      ///< process that copies data of windows; may be
-                                                 ///< null
+  std::shared_ptr<net::NicProcess> process;      ///< copies data of windows; may be null
   std::unique_ptr<net::QueuePagesSource> pages;  ///< allocates the memory of its queues
-  std::unique_ptr<net::DataMover> mover;         ///< copies data of windows
+  std::unique_ptr<net::DataMover> mover;         ///< moves data of windows
 };
 
 /// Device that holds a rank's windows and runs its collectives: a GPU, or the host. The process has

@@ -156,8 +156,7 @@ Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
 
 Status CudaExecutor::drain(Deadline deadline) {
   {
-    // An executor that has enqueued nothing calls no driver: a driver failure may be why it is
-    // destroyed.
+    // Calls no driver if nothing was enqueued: a driver failure may be why the executor is drained.
     const std::unique_lock lock(mutex_, std::try_to_lock);
     if (lock.owns_lock() && !order_->has_launched()) return {};
   }

@@ -30,8 +30,8 @@ struct Topology {
   /// Returns the paths by which `rank` reaches the other ranks of its node, as one line. The line
   /// is empty if it has none.
   std::string reach_of(int rank) const;
-  /// Returns whether copy engines may execute collectives: all ranks request it and form one LSA
-  /// team.
+  /// Returns whether copy engines may execute collectives: several ranks form one LSA team, and all
+  /// request it.
   bool may_use_copy_engines() const;
 };
 

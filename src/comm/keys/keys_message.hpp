@@ -40,8 +40,7 @@ struct WindowPiece {
 
 /// Window of one rank as registered with its NICs.
 struct WindowKey {
-  std::uint64_t number = 0;  ///< number of the window, or its position in a batch; from 1, the same
-                             ///< on all ranks
+  std::uint64_t number = 0;  ///< number of the window, or position in a batch; from 1
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
   std::uint32_t key = 0;  ///< key of the whole window, or of its first piece

@@ -37,8 +37,7 @@ void SoftWindowNic::unmap_peer_memory(std::uint64_t peer, std::uint32_t key) noe
 void SoftWindowNic::set_reached(std::uint64_t peer, std::uint32_t key) noexcept {
   try {
     nic_.set_reached(peer, key, true);
-  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): the NIC then sends data that
-                                     // it need not
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch): it sends more than needed
   }
 }
 

@@ -10,7 +10,7 @@
 
 namespace oriel::comm {
 
-/// Times after which the user is told of a stalled wait, first and again.
+/// Times after which a stalled wait is reported to the user: first, and again.
 struct StallTimes {
   Duration first = std::chrono::seconds(10);
   Duration again = std::chrono::minutes(1);

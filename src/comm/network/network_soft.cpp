@@ -196,8 +196,8 @@ void SoftNetwork::abort() {
 
 void SoftNetwork::leave() {
   ports_.end_receiving();
-  // Ends queues, since windows wait for peers that have yet to confirm a rendezvous read. Peers
-  // that have left will not confirm, nor will peers that leave after an abort.
+  // Ends queues without backups to peers that have left, and all such queues after an abort. Those
+  // peers will not confirm a rendezvous read, for which windows would wait.
   for (const PeerQueue& queue : queues_) {
     if ((!queue.has_left() && !aborted_) || queue.failover() != nullptr) continue;
     static_cast<void>(queue.nic().to_error(queue.number()));  // cannot fail: the queue exists

@@ -29,9 +29,9 @@ struct PathInterface {
   bool operator==(const PathInterface&) const = default;
 };
 
-/// Returns whether `network` is valid for this family: the prefix is not empty and the remaining
-/// bits are 0. A single address is a valid network, since point-to-point links have routes to their
-/// other end.
+/// Returns whether `network` is valid for this family: the prefix has 1 to all bits of an address,
+/// and the remaining bits are 0. A single address is a valid network, since point-to-point links
+/// have routes to their other end.
 bool is_network(const IpNetwork& network, std::uint8_t family);
 /// Returns whether `address` has the prefix of `network` and is long enough for it.
 bool is_within(const std::array<std::uint8_t, 16>& address, const IpNetwork& network);

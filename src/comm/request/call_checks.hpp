@@ -24,7 +24,7 @@ Status check_root(const CollectiveRequest& request, int size);
 /// | gather at root            | sendbuff == recvbuff + root * count  |
 /// | reduce-scatter            | recvbuff == sendbuff + rank * count  |
 /// | scatter at root           | recvbuff == sendbuff + root * count  |
-/// | all-to-all                | never                                |
+/// | all-to-all                | sendbuff == recvbuff, data undefined |
 Status check_collective(const CollectiveRequest& request, int rank, int size);
 
 /// Refuses peers that are not ranks, counts larger than memory, and null buffers with elements to

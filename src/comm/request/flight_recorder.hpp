@@ -38,10 +38,8 @@ enum class FlightKind : std::uint8_t { collective = 0, send = 1, receive = 2 };
 struct FlightRecord {
   FlightKind kind = FlightKind::collective;
   kernels::CollectiveCall call;  ///< for a send or receive: type, count, and the peer as `root`
-  std::uint64_t number = 0;      ///< from 1: counts the collectives, or the messages per peer and
-                                 ///< direction
-  std::uint64_t group = 0;       ///< from 1: counts the calls; a group of sends and receives is one
-                                 ///< call
+  std::uint64_t number = 0;      ///< from 1: counts collectives, or messages per peer and direction
+  std::uint64_t group = 0;       ///< from 1: counts calls; a group is one call
   std::uint64_t stream = 0;
   std::uint64_t enqueued = 0;  ///< time in FlightRecorder::ticks()
   std::uint64_t ended = 0;     ///< 0: not known to have completed
