@@ -6,9 +6,9 @@ namespace oriel::kernels {
 namespace {
 
 // cuda: measured on 2 and 4 NVIDIA H200 joined by NVLink (docs/performance.md); other numbers of
-// ranks take the nearest. Among 2 the first list is for more CTAs than the default cap of 32. host:
-// measured on 2 ranks of an AMD EPYC with 2 cores; for more ranks the end of eager is reckoned from
-// the cache lines that each rank receives.
+// ranks use the nearest list. Among 2 ranks the first list is for more CTAs than the default cap of
+// 32. host: measured on 2 ranks of an AMD EPYC with 2 cores. For more ranks the largest eager
+// message is estimated from the cache lines that each rank receives.
 constexpr std::string_view kBuiltIn = R"(
 cuda 2 4096     one_shot   1 256 0 0 0
 cuda 2 16384    one_shot   8 128 0 0 0

@@ -12,17 +12,17 @@
 #include "kernels/plan/arguments.hpp"
 #include "kernels/plan/collective.hpp"
 
-/// How ranks find out that they are in different calls: by a few bits of each call that travel with
-/// its data, and by a record of the call that the ranks of a team can read.
+/// Detects ranks that are in different calls. A few bits of each call, its signature, travel with
+/// its data. A record of the call lies where the other ranks of the team can read it.
 namespace oriel::kernels {
 
-/// What ranks must agree on in one call.
+/// Parameters of a call on which all ranks must agree.
 struct CollectiveCall {
   Collective collective = Collective::all_reduce;
   DataType type = DataType::f32;
   ReduceOp op = ReduceOp::sum;
   std::uint64_t count = 0;
-  std::int32_t root = 0;  ///< where has_root()
+  std::int32_t root = 0;  ///< only if has_root(collective)
 
   friend bool operator==(const CollectiveCall& a, const CollectiveCall& b) {
     return a.collective == b.collective && a.type == b.type && a.count == b.count &&
@@ -31,10 +31,10 @@ struct CollectiveCall {
   }
 };
 
-/// A hash of an all-reduce, reduce, reduce-scatter, or of a collective that is streamed inside one
-/// team, of kSignatureBits, or of a call of no elements of any collective. The highest 16 bits
-/// alone tell apart all types and operations of one count: multiples of the golden ratio lie far
-/// from each other.
+/// Hashes a call to kSignatureBits bits. Covers all-reduces, reduces, reduce-scatters, collectives
+/// that are streamed inside one team, and empty calls of any collective. For one count the highest
+/// 16 bits alone distinguish all types and operations. This works because multiples of the golden
+/// ratio lie far from each other.
 constexpr std::uint32_t all_reduce_signature(DataType type, ReduceOp op, std::uint64_t count,
                                              Algorithm algorithm,
                                              Collective collective = Collective::all_reduce,
@@ -48,21 +48,23 @@ constexpr std::uint32_t all_reduce_signature(DataType type, ReduceOp op, std::ui
   return static_cast<std::uint32_t>(hash >> (64 - kSignatureBits));
 }
 
-/// The last call that a CPU rank has begun, in its scratch memory. It alone writes it, in each
-/// call; others read it when they have waited for long.
+/// Describes the last call that a CPU rank has started, in its scratch memory. Only that rank
+/// writes it, in each call. Other ranks read it after a long wait. A sequence lock: `version` is
+/// odd during a write.
 struct CallRecord {
-  std::uint64_t version;  ///< twice the number of calls so far, and one more while it is written
+  std::uint64_t version;  ///< twice the number of calls so far, plus 1 during a write
   std::uint64_t count;
-  std::uint64_t kind;  ///< root << 24, then collective, type and operation, a byte each
+  std::uint64_t kind;  ///< root << 24 | collective << 16 | type << 8 | operation
 };
 
-/// Notes that this rank begins its next call, and says which one that is, from 1.
+/// Records that this rank starts its next call. Returns the number of the call, from 1.
 inline std::uint64_t record_call(CallRecord& record, const CollectiveCall& call) {
   using device::Memory;
   using device::Order;
   const auto version = Memory::load<Order::relaxed>(&record.version);
   Memory::store<Order::relaxed>(&record.version, version + 1);
-  // With release, so that nobody sees one of these and still the version before.
+  // Release orders these stores behind the odd version. So no reader sees a new field together with
+  // the old version.
   Memory::store<Order::release>(&record.count, call.count);
   const std::uint64_t root = static_cast<std::uint32_t>(call.root);
   Memory::store<Order::release>(&record.kind,
@@ -73,9 +75,10 @@ inline std::uint64_t record_call(CallRecord& record, const CollectiveCall& call)
   return version / 2 + 1;
 }
 
-/// The signature of a CPU rank's call of this number: so that equal calls differ if one of the
-/// ranks has had one with no elements before. Those of one number differ by as much as they did.
-/// GPU ranks do without, since a graph may run a call many times: theirs of none are kernels.
+/// Mixes the call's number into the signature of a CPU rank. An empty call exchanges no data, so
+/// ranks may have made different numbers of calls. Equal calls with different numbers then have
+/// different signatures. Signatures of one number differ as before. GPU ranks do not use numbers,
+/// since a graph may replay a call many times. Their empty calls are kernels instead.
 constexpr std::uint32_t numbered_signature(std::uint32_t signature, std::uint64_t number) {
   const std::uint64_t hash = number * 0x9e3779b97f4a7c15u;
   return signature ^ static_cast<std::uint32_t>(hash >> (64 - kSignatureBits));
@@ -86,8 +89,8 @@ struct NumberedCall {
   CollectiveCall call;
 };
 
-/// What a record says; nothing before the first call, or if it is being written. The words are
-/// another rank's: values out of range are for name_of() to deal with.
+/// Reads another rank's record. Returns nothing before the first call or during a write. Values may
+/// be out of range, because another rank wrote them; name_of() handles such values.
 inline std::optional<NumberedCall> read_call(const CallRecord& record) {
   using device::Memory;
   using device::Order;

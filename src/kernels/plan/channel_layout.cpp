@@ -14,22 +14,23 @@ namespace {
 constexpr std::uint64_t kAlignment = 4096;
 constexpr std::uint64_t kSlotQuantum = 128;
 
-/// Of a packet of 8 bytes of data. A slot has one more, for its header.
+/// Memory of a packet with 8 bytes of data. A slot has one more packet, for its header.
 constexpr std::uint64_t kPacketBytes = 16;
 constexpr std::uint32_t kPacketDepth = 4;
 
-/// Packets of a channel. They take twice the bytes of their data, but neither a fence nor a flag.
+/// Shape of a channel's packets. Packets take twice the bytes of their data, but need neither a
+/// fence nor a flag.
 struct PacketShape {
-  std::uint32_t bytes = 0;             ///< data of a slot, a multiple of 128; 0: no packets
-  std::uint32_t most_bytes = 0;        ///< of one lane's part of a message
+  std::uint32_t bytes = 0;             ///< data bytes of a slot, a multiple of 8; 0: no packets
+  std::uint32_t most_bytes = 0;        ///< largest part of a message on one lane
   std::uint32_t least_lane_bytes = 1;  ///< as in ChannelShape
 };
 
-/// Sizes that suit a backend: a warp moves a slot of 4 KiB with one batch of loads; a CPU thread
-/// copies slots that stay in its second-level cache.
+/// Sizes that suit a backend. A warp moves 4 KiB with one batch of loads. A CPU thread copies slots
+/// that stay in its second-level cache.
 struct ChannelShape {
   std::uint32_t depth;
-  std::uint32_t credit_step;  ///< 1 where a credit costs little beside the slot
+  std::uint32_t credit_step;  ///< 1 where a credit costs little compared with a slot
   std::uint64_t most_slot_bytes;
   std::uint32_t least_lane_bytes;
   std::uint64_t least_direct_bytes;
@@ -38,10 +39,10 @@ struct ChannelShape {
 constexpr std::uint64_t kNever = ~std::uint64_t{0};
 constexpr ChannelShape kGpuShape = {2, 1, 32 << 10, 4 << 10, 64 << 10, {2 << 10, 4 << 10, 1 << 10}};
 constexpr ChannelShape kHostShape = {4, 1, 16 << 10, 64 << 10, 8 << 10, {128, 56, 128}};
-/// Between teams each slot takes an entry of a send queue, and a credit comes a round trip later.
+/// Between teams each slot takes a WQE of a send queue, and a credit arrives one round trip later.
 constexpr ChannelShape kFarGpuShape = {8, 4, 32 << 10, 32 << 10, kNever, {}};
 constexpr ChannelShape kFarHostShape = {8, 4, 64 << 10, 64 << 10, kNever, {}};
-/// A CPU thread serves its other peers after so many bytes.
+/// Limits a step of a CPU thread to this many bytes, after which it serves its other peers.
 constexpr std::uint32_t kDirectBytes = 1 << 20;
 constexpr std::int32_t kFarGpuLanes = 4;
 constexpr std::uint64_t kLeastFarSlot = 4 << 10;
@@ -50,20 +51,21 @@ constexpr std::uint64_t peers_of(int ranks) {
   return static_cast<std::uint64_t>(std::max(1, ranks - 1));
 }
 
-/// Each lane takes two warps for each peer, one that sends and one that receives.
+/// Returns the number of lanes inside a team. Each lane takes two warps for each peer, one that
+/// sends and one that receives.
 std::int32_t near_lanes(std::uint64_t peers, int ctas) {
   const auto most = static_cast<std::uint64_t>(ctas);
   return static_cast<std::int32_t>(
       std::clamp<std::uint64_t>(kMaxWarps * most / (2 * peers), 1, 8 * most));
 }
 
-/// Returns how many rings of slots of kLeastFarSlot bytes, and of copies of these, `bytes` hold for
-/// each peer.
+/// Returns how many rings per peer fit into `bytes`. A ring has slots of kLeastFarSlot bytes, and
+/// as many for staging.
 std::uint64_t far_rings(const ChannelShape& shape, std::uint64_t peers, std::uint64_t bytes) {
   return bytes / (peers * 2 * shape.depth * kLeastFarSlot);
 }
 
-/// Sets what concerns packets but for their place. Returns the bytes that they take.
+/// Sets the fields of packets, except their offset. Returns the bytes that packets take.
 std::uint64_t lay_out_packets(const ChannelShape& shape, ChannelLayout& layout) {
   const PacketShape& packets = shape.packets;
   if (packets.bytes == 0) return 0;
@@ -126,7 +128,8 @@ ChannelLayout make_far_channel_layout(Backend backend, int ranks, std::uint64_t 
   const std::uint64_t most_lanes = backend == Backend::host ? 1 : kFarGpuLanes;
   const std::uint64_t lanes =
       std::clamp<std::uint64_t>(far_rings(shape, peers, bytes), 1, most_lanes);
-  // Among very many ranks more than `bytes`, for each slot costs two entries of a queue.
+  // Exceeds `bytes` among very many ranks: a smaller depth is no option, since each slot costs two
+  // WQEs.
   const std::uint64_t least =
       peers * (2 * shape.depth * kLeastFarSlot + sizeof(ChannelCounters) + 2 * kSectorBytes) +
       2 * kAlignment;

@@ -34,7 +34,7 @@ constexpr bool reduces(Collective collective) {
 constexpr bool distributes(Collective collective) {
   return collective != Collective::reduce_scatter;
 }
-/// Returns whether one rank, the root, has another part than the others.
+/// Returns whether one rank, the root, has another role than the others.
 constexpr bool has_root(Collective collective) {
   return collective == Collective::broadcast || collective == Collective::reduce ||
          collective == Collective::gather || collective == Collective::scatter;

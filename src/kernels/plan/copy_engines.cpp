@@ -5,17 +5,18 @@
 namespace oriel::kernels {
 namespace {
 
-/// Kernels are faster up to blocks of 64 MiB, since copies follow one another and each takes some
-/// us to begin: on 4 H200 they take 0.43 of the time with blocks of 1 MiB, 0.67 with 4 MiB and 0.9
-/// with 16 MiB (docs/performance.md). From 4 MiB on that is a fair price for free multiprocessors.
+/// Smallest block for copy engines. Kernels are faster up to blocks of 64 MiB, since copies run one
+/// after another and each takes some us to start. On 4 H200, kernels take 0.43 of the time with
+/// blocks of 1 MiB, 0.67 with 4 MiB and 0.9 with 16 MiB (docs/performance.md). From 4 MiB on the
+/// loss is a fair price for free multiprocessors.
 constexpr std::uint64_t kLeastBlockBytes = 4 << 20;
 
 std::uint64_t block_bytes(const RankCollective& call) {
   return call.count * size_of(call.type);
 }
 
-/// Returns whether this rank's block of the shared buffer, and so that of each rank, lies behind
-/// those of the ranks before.
+/// Returns whether the shared buffer holds the blocks of all ranks in rank order, because the call
+/// is in place.
 bool shares_all_blocks(const RankCollective& call) {
   const std::uint64_t own = block_bytes(call) * static_cast<std::uint64_t>(call.rank);
   switch (call.collective) {
@@ -33,7 +34,7 @@ bool shares_all_blocks(const RankCollective& call) {
 /// A barrier of a call.
 enum class Barrier : std::uint8_t { entry = 1, exit = 2 };
 
-/// The tokens and copies of one call, from the point of view of one rank.
+/// Plans the tokens and copies of one rank in one call.
 class EnginePlanner {
  public:
   EnginePlanner(const RankCollective& call, const SharedPlace& place, CopyEnginePlan& plan)
@@ -56,7 +57,7 @@ class EnginePlanner {
   void make() {
     const bool is_rooted = has_root(call_.collective);
     if (is_rooted && call_.rank != call_.root) {
-      // No copies of its own: one exchange tells the root, and waits for the root's copies.
+      // This rank makes no copies: one exchange notifies the root, and waits for the root's copies.
       send(plan_.entry, Barrier::entry, call_.root);
       receive(plan_.entry, Barrier::exit, call_.root);
       return;
@@ -74,7 +75,7 @@ class EnginePlanner {
   }
 
  private:
-  /// Returns the offset in its slot at which `rank` has what is copied from or to it.
+  /// Returns the offset in its slot of the block that is copied from or to `rank`.
   std::uint64_t offset_of(int rank) const {
     return place_.offset + step_ * static_cast<std::uint64_t>(rank);
   }
@@ -95,7 +96,8 @@ class EnginePlanner {
     return static_cast<std::uint32_t>(hash >> (64 - kSignatureBits));
   }
 
-  /// An entry token says where the sender has its block; an exit token, where the receiver had it.
+  /// Sends a token. An entry token carries the offset of the sender's block; an exit token carries
+  /// the offset of the receiver's.
   void send(Exchange& exchange, Barrier barrier, int peer) const {
     const int owner = barrier == Barrier::entry ? call_.rank : peer;
     exchange.sends.push_back({token(0), 8, peer, hash_of_call(barrier, offset_of(owner))});
@@ -109,7 +111,8 @@ class EnginePlanner {
     return place_.tokens + std::uint64_t{8} * static_cast<std::uint64_t>(place);
   }
 
-  /// Adds the copy of what `peer` has for this rank, or in a scatter of what the root has for it.
+  /// Adds the copy of the block that `peer` has for this rank, or in a scatter the block that the
+  /// root has for `peer`.
   void copy(int peer) const {
     const bool is_own = peer == call_.rank;
     const std::uint64_t theirs = bytes_ * static_cast<std::uint64_t>(peer);
@@ -127,8 +130,8 @@ class EnginePlanner {
 
   const RankCollective& call_;
   const SharedPlace& place_;
-  std::uint64_t bytes_;  // of a block
-  std::uint64_t step_;   // from one rank's offset to the next one's
+  std::uint64_t bytes_;  // bytes of a block
+  std::uint64_t step_;   // distance between the offsets of consecutive ranks
   CopyEnginePlan& plan_;
 };
 

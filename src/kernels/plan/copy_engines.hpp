@@ -8,42 +8,43 @@
 
 #include "kernels/plan/exchange.hpp"
 
-/// Collectives whose bytes copy engines move, so that multiprocessors stay free. Ranks are GPUs of
-/// one LSA team, and rank r of the communicator has slot r. All functions here are pure.
+/// Plans collectives whose data copy engines move, so that multiprocessors stay free. Ranks are
+/// GPUs of one LSA team, and rank r of the communicator has slot r. All functions here are pure.
 ///
 /// A call is a barrier, copies, and a barrier. The barriers are exchanges of tokens of 8 bytes. In
-/// an all-gather, all-to-all and gather, receivers pull blocks: entry tokens say that inputs are
-/// ready. In a scatter the root pushes, for the others do not know where its input lies: entry
-/// tokens say that outputs may be written. Exit tokens say that the copies have ended.
+/// an all-gather, all-to-all and gather, receivers pull blocks: entry tokens mean that inputs are
+/// ready. In a scatter the root pushes, because the others do not know the address of its input.
+/// Its entry tokens mean that outputs may be written. Exit tokens mean that the copies are
+/// complete.
 ///
-/// Copies are enqueued before the tokens are compared. If ranks turn out to be in different calls,
-/// or the communicator is aborted, the copies run all the same. They write into the own output, or
-/// in a scatter into the peers' windows.
+/// Copies are enqueued before the tokens are compared. So the copies also run if ranks are in
+/// different calls or the communicator is aborted. They write into the rank's own output, or in a
+/// scatter into the peers' windows.
 namespace oriel::kernels {
 
-/// Returns whether copy engines carry out a call where they may: what all ranks know decides.
+/// Returns whether a call suits copy engines, from facts that all ranks know.
 bool suits_copy_engines(const RankCollective& call);
 
-/// The buffer whose offset in this rank's slot says where other ranks have theirs: windows that
-/// were registered with NCCL_WIN_COLL_SYMMETRIC have equal offsets on all ranks.
+/// Buffer that has the same offset in the slot of every rank: windows registered with
+/// NCCL_WIN_COLL_SYMMETRIC have equal offsets on all ranks.
 struct SharedBuffer {
   const std::byte* data = nullptr;
   std::uint64_t bytes = 0;
 };
 
-/// Returns the output of a scatter, else the input. In place, it is all blocks: of an all-gather,
-/// and at the root of a gather or scatter. `call` suits copy engines.
+/// Returns the output of a scatter, else the input. In place, returns the buffer of all blocks: of
+/// an all-gather, and at the root of a gather or scatter. `call` must suit copy engines.
 SharedBuffer shared_buffer(const RankCollective& call);
 
 /// Addresses that a call needs.
 struct SharedPlace {
-  std::byte* flat_base = nullptr;  ///< of the team's addresses: slot 0, offset 0
-  std::uint32_t stride_4g = 0;     ///< distance of two slots, in units of 4 GiB
-  std::uint64_t offset = 0;        ///< of the shared buffer, in every slot
+  std::byte* flat_base = nullptr;  ///< address of slot 0, offset 0 of the team's flat space
+  std::uint32_t stride_4g = 0;     ///< distance between consecutive slots, in units of 4 GiB
+  std::uint64_t offset = 0;        ///< of the shared buffer in every slot
   std::byte* tokens = nullptr;     ///< token_bytes() of this rank's memory
 };
 
-/// Returns the room that the tokens of a rank take: one to send, and one from each rank.
+/// Returns the bytes of a rank's tokens: one to send, and one from each rank.
 constexpr std::uint64_t token_bytes(int ranks) {
   return 8 * (static_cast<std::uint64_t>(ranks) + 1);
 }
@@ -51,14 +52,13 @@ constexpr std::uint64_t token_bytes(int ranks) {
 /// Steps of one rank in a call, in order.
 struct CopyEnginePlan {
   Exchange entry;
-  std::vector<LocalCopy> copies;  ///< the nearest rank to the right first, the own block last
-  bool copies_own_block = false;  ///< not in place
+  std::vector<LocalCopy> copies;  ///< order: ranks to the right, the own block last
+  bool copies_own_block = false;  ///< the last copy is of the own block: not in place
   Exchange exit;                  ///< may be empty
 };
 
-/// Sets `plan`, whose memory is used again. Tokens carry a hash of the call and of the offset at
-/// which the one rank has the block that the other copies. So ranks which differ in either get an
-/// error.
+/// Sets `plan`, and reuses its memory. A token carries a hash of the call and of the offset of the
+/// block that a copy shares. So ranks that differ in the call or the offset get an error.
 void plan_copy_engines(const RankCollective& call, const SharedPlace& place, CopyEnginePlan& plan);
 
 }  // namespace oriel::kernels

@@ -18,19 +18,20 @@
 #include "kernels/plan/faster_way.hpp"
 #include "kernels/plan/layout.hpp"
 
-/// An exchange: what one rank sends to and receives from others in one launch, over channels.
-/// Collectives that do not reduce, and groups of sends and receives, are planned as exchanges.
-/// Ranks are those of the communicator. All functions here are pure.
+/// Plans exchanges. An exchange is the set of messages that one rank sends and receives over
+/// channels. Collectives that do not reduce, and groups of sends and receives, are planned as
+/// exchanges. Ranks are those of the communicator. All functions here are pure, except
+/// run_exchange_on_host().
 namespace oriel::kernels {
 
-/// A buffer that goes to, or comes from, one other rank.
+/// A message to or from one other rank.
 struct Message {
-  /// A sender stores straight into what a team member receives at an address of its own slot of the
-  /// flat space.
+  /// Receive buffer or send buffer. If a receive buffer is an address in this rank's slot of the
+  /// flat space, a sender of its team may store there directly.
   std::byte* data = nullptr;
   std::uint64_t bytes = 0;
   std::int32_t peer = 0;
-  /// Below 2^kSignatureBits; equal at both ends if these mean the same message.
+  /// Below 2^kSignatureBits; equal at both ends if both expect the same message.
   std::uint32_t signature = 0;
 };
 
@@ -41,38 +42,38 @@ struct LocalCopy {
   std::uint64_t bytes = 0;
 };
 
-/// What one rank does in one exchange, before it is cut into launches. Messages to one peer leave
-/// in the order of the list, and so do those from one peer.
+/// Messages and copies of one rank in one exchange, before it is cut into launches. Messages to one
+/// peer are sent in the order of the list. Messages from one peer are received in that order.
 struct Exchange {
   std::vector<Message> sends;
   std::vector<Message> receives;
   std::vector<LocalCopy> copies;
-  std::uint32_t signature = 0;  ///< of all messages of a collective
+  std::uint32_t signature = 0;  ///< of the collective; 0 for sends and receives
 };
 
-/// A collective as one rank calls it.
+/// Arguments of a collective call on one rank.
 struct RankCollective {
   Collective collective = Collective::broadcast;
   std::int32_t rank = 0;
   std::int32_t ranks = 1;
-  std::int32_t root = 0;  ///< where has_root()
+  std::int32_t root = 0;  ///< only if has_root(collective)
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
-  std::uint64_t count = 0;  ///< elements of a block: what a rank sends to, or gets from, another
+  std::uint64_t count = 0;  ///< elements of a block, the data between two ranks
   DataType type = DataType::u8;
 };
 
-/// Sets `exchange`, whose memory is used again, to what `call` does as one. `call` does not
-/// reduce.
+/// Sets `exchange` to the messages of `call`, which must not reduce. Reuses the memory of
+/// `exchange`.
 void set_exchange(Exchange& exchange, const RankCollective& call);
 
-/// Returns a broadcast among LSA teams as exchanges that follow each other. `teams` has the ranks
-/// of each. The root sends a part of the message to one rank of each other team, which passes it on
-/// to its team while the next part comes.
+/// Returns a broadcast among LSA teams as consecutive exchanges. `teams` has the ranks of each
+/// team. The root sends each part to one rank of every other team. That rank forwards the part to
+/// its team while the next part arrives.
 std::vector<Exchange> broadcast_among_teams(const RankCollective& call,
                                             const std::vector<std::vector<int>>& teams);
 
-/// A send or a receive of a group, in the order of the calls.
+/// A send or a receive of a group, in call order.
 struct PointToPoint {
   bool is_send = true;
   std::byte* data = nullptr;
@@ -80,77 +81,79 @@ struct PointToPoint {
   std::int32_t peer = 0;
 };
 
-/// Sets `exchange`, whose memory is used again, to a group's sends and receives at `rank`. The i-th
-/// send to this rank itself meets the i-th receive from it: invalid_usage if their numbers or sizes
-/// differ.
+/// Sets `exchange` to a group's sends and receives at `rank`. Reuses the memory of `exchange`. The
+/// i-th send to this rank itself matches the i-th receive from it. Returns invalid_usage if their
+/// numbers or sizes differ.
 Status set_exchange(Exchange& exchange, std::span<const PointToPoint> calls, int rank);
 
-/// What one launch carries. Passed by value to a kernel, within 4 KiB.
-inline constexpr int kMostMessages = 120;  // two for each pair of 60 rounds
+/// Limits of one launch, whose arguments are passed by value to a kernel, within 4 KiB.
+inline constexpr int kMostMessages = 120;  // 60 rounds of a send and a receive
 inline constexpr int kMostCopies = 8;
 
-/// The messages of one launch to one rank, or from one.
+/// Run: the messages of one launch to one peer, or from one peer.
 struct MessageRun {
-  std::uint16_t stream = 0;      ///< GPUs: the first stream; one for each lane that the run uses
-  std::uint8_t message = 0;      ///< the first one
-  std::uint8_t team_member = 0;  ///< one more than the peer's index in this LSA team; 0: not in it
+  std::uint16_t stream = 0;      ///< GPUs: first stream of the run, which has one stream per lane
+  std::uint8_t message = 0;      ///< index of the first message
+  std::uint8_t team_member = 0;  ///< 1 + the peer's index in this LSA team; 0: not in it
 };
 
-/// How a CPU rank reads what a member of its LSA team has outside windows.
+/// Describes how a CPU rank reads memory of a team member outside windows.
 struct PeerProcess {
   enum class Reach : std::uint8_t { none, own_process, other_process };
   Reach reach = Reach::none;
-  std::int32_t pid = 0;  ///< of another process
-  FasterWay way{};       ///< of long messages from another process
+  std::int32_t pid = 0;  ///< other_process only
+  FasterWay way{};       ///< chooses how long messages from another process travel
 };
 
-/// What a CPU rank lends to the receivers of its messages, in its scratch memory. A rank whose call
-/// fails while a message is lent takes back all that it has lent, for ever: its user owns the
-/// memory again.
+/// Permission of a CPU rank for the receivers of its messages to read its memory (rendezvous read).
+/// It lies in the rank's scratch memory. If a call fails while a message may still be read, the
+/// rank revokes the permission for ever. Its user then owns the memory again.
 ///
-/// Memory order. The rank stores `is_taken_back`, then its user changes the memory. A receiver
-/// copies, and then loads that word: what it has copied is good if it is 0. In the rank's own
-/// process the memory may be gone as well. So such a receiver counts itself in `readers` before it
-/// looks at the word and copies; the rank waits for them behind its store. Both in one total order.
+/// Memory order. The rank stores `is_taken_back` before its user changes the memory. A receiver
+/// copies and then loads `is_taken_back`: the copy is valid if the word is 0. If the receiver is in
+/// the rank's own process, the memory may even be freed. So such a receiver increments `readers`
+/// before it loads `is_taken_back` and copies. After its store the rank waits until `readers` is 0.
+/// The accesses of both are sequentially consistent.
 struct Lending {
   std::uint32_t is_taken_back;
-  std::uint32_t readers;  ///< threads of this process that copy
+  std::uint32_t readers;  ///< threads of this process that copy at present
 };
 
-/// Where the channels of a rank lie, and how it waits: what all its launches share.
+/// State that all launches of a communicator share: the places of the channels, and how to wait.
 struct ExchangeMemory {
   std::byte* scratch = nullptr;    ///< the scratch buffer of rank 0 of the team
-  std::byte* flat_base = nullptr;  ///< of the team's addresses: slot 0, offset 0
-  std::uint32_t stride_4g = 0;     ///< distance of two slots, in units of 4 GiB
+  std::byte* flat_base = nullptr;  ///< address of slot 0, offset 0 of the team's flat space
+  std::uint32_t stride_4g = 0;     ///< distance between consecutive slots, in units of 4 GiB
   std::int32_t rank = 0;           ///< index in the team
-  std::int32_t ranks = 1;          ///< of the team
+  std::int32_t ranks = 1;          ///< ranks of the team
   std::int32_t world_rank = 0;
   ChannelLayout channels;      ///< inside the team
   ChannelLayout far_channels;  ///< to ranks of other teams
-  /// What reaches ranks of other teams; null if there are none.
+  /// Queues to ranks of other teams; null if there are none.
   const device::NetworkView* network = nullptr;
   const device::NetworkWindow* network_window = nullptr;  ///< of the scratch memory
   std::uint64_t doorbell = 0;  ///< CPU ranks: offset of the Doorbell in the scratch memory
-  /// CPU ranks: by index in the team. Null: no peer's memory can be read outside windows.
+  /// CPU ranks: one entry per index in the team. Null: no peer's memory can be read outside
+  /// windows.
   PeerProcess* processes = nullptr;
   device::WaitControl wait;
   CallFailure* failure = nullptr;
-  /// GPU ranks, as HierarchyArguments: offsets of where a collective exchanges signatures, and of
-  /// their count; 0 for sends and receives.
+  /// GPU ranks, like HierarchyArguments: offsets of the words in which collectives exchange
+  /// signatures, and of the count of such calls; 0 for sends and receives.
   std::uint64_t signatures = 0;
   std::uint64_t signature_calls = 0;
 };
 
-/// What the messages of a launch have in common. Code that knows it leaves out the rest.
+/// Properties shared by all messages of a launch. Kernels are specialised for each form.
 enum class ExchangeForm : std::uint8_t {
   any,      ///< some peers may be of other teams
   near,     ///< all peers are of this team
-  packets,  ///< and all messages go in packets
+  packets,  ///< all peers are of this team and all messages go in packets
 };
 
-/// All that one launch of an exchange needs.
+/// Arguments of one launch of an exchange.
 struct ExchangeArguments : ExchangeMemory {
-  std::uint32_t signature = 0;  ///< of a collective, for the other ranks of a GPU's team
+  std::uint32_t signature = 0;  ///< GPUs: signature of the collective, for the team
   ExchangeForm form = ExchangeForm::packets;
 
   std::int32_t ctas = 1;
@@ -160,9 +163,9 @@ struct ExchangeArguments : ExchangeMemory {
   std::int32_t send_runs = 0;  ///< runs [0, send_runs) are sent,
   std::int32_t runs = 0;       ///< runs [send_runs, runs) are received
   LocalCopy copy[kMostCopies];
-  /// Run after run, and within a run in the order of the calls.
+  /// Messages in the order of the runs, and within a run in call order.
   Message message[kMostMessages];
-  /// One entry more ends the last.
+  /// Runs, and one more entry that marks the end of the last run.
   MessageRun run[kMostMessages + 1];
 };
 
@@ -172,10 +175,10 @@ static_assert(sizeof(ExchangeArguments) <= 4096);
 struct ExchangeFacts {
   ExchangeMemory memory;
   std::int32_t world_size = 1;
-  /// GPUs: the most CTAs of a launch, all of which run at once.
+  /// GPUs: largest number of CTAs of a launch, all of which run at once. 0 on CPUs.
   int most_ctas = 1;
   int most_messages = kMostMessages;
-  /// By rank: its index in this LSA team, or -1.
+  /// Index of each rank in this LSA team, or -1.
   std::vector<std::int16_t> team_index;
 
   /// Returns the index of `rank` in this LSA team, or -1.
@@ -184,9 +187,9 @@ struct ExchangeFacts {
   }
 };
 
-/// Launches, in the order in which they run. Their memory is used again after clear(): a call plans
-/// without an allocation. All launches of a list have the same ExchangeMemory, which is copied into
-/// each but once, except for what a planner changes: `wait` and the signatures.
+/// List of launches, in the order in which they run. clear() keeps the memory, so that a call plans
+/// without an allocation. All launches of a list have the same ExchangeMemory. It is copied into
+/// each element once; only `wait` and the signature offsets are set again by add().
 class LaunchList {
  public:
   void clear() { size_ = 0; }
@@ -220,16 +223,17 @@ class LaunchList {
   std::size_t size_ = 0;
 };
 
-/// Cuts an exchange into launches, and appends them. Launches of one rank run one after the other.
+/// Cuts an exchange into launches, and appends these. Launches of one rank run one after the other.
 ///
-/// A message with number i among those to its peer, which is `d` ranks to the right, belongs to
-/// round (i, d); its receiver computes the same. A launch holds whole rounds, in their order. So a
-/// launch waits only for messages of rounds that the peer's launches reach without waiting for a
-/// later launch of this rank: any cut is free of deadlock.
+/// Deadlock freedom: a message with number i among those to its peer, which is `d` ranks to the
+/// right, belongs to round (i, d). Its receiver computes the same round. A launch holds whole
+/// rounds, in their order. So a launch waits only for messages that the peer's launches reach
+/// without waiting for a later launch of this rank. Hence every cut is free of deadlock.
 void plan_exchange(const Exchange& exchange, const ExchangeFacts& facts, LaunchList& launches);
 
-/// Runs a launch on the calling thread, which is the rank, until all its messages have passed.
-/// Returns false if a wait was given up: buffers then hold anything.
+/// Runs a launch on the calling thread, which is the rank. Blocks until all messages are complete.
+/// Returns false if a wait was aborted or timed out, or if a peer is in another call. The contents
+/// of the buffers are then undefined.
 [[nodiscard]] bool run_exchange_on_host(const ExchangeArguments& arguments);
 
 }  // namespace oriel::kernels

@@ -14,27 +14,28 @@
 #include "kernels/plan/arguments.hpp"
 #include "kernels/plan/collective.hpp"
 
-/// The collectives among ranks of several LSA teams, and all that are not all-reduces: one
-/// algorithm (algorithms/hierarchy.hpp), its place in the scratch memory and its plan.
+/// Plans all-reduces, reduces, reduce-scatters and all-gathers among ranks of several LSA teams.
+/// All use one algorithm (algorithms/hierarchy.hpp). CPU ranks of one team also use the algorithm
+/// for some reduce-scatters. This header has its place in the scratch memory and its plan.
 namespace oriel::kernels {
 
-/// Bytes of the accumulator of one element of this type.
+/// Returns the bytes of the accumulator of one element of this type.
 constexpr std::uint64_t accumulator_bytes(DataType type) {
   const bool is_small_float = type == DataType::f16 || type == DataType::bf16 ||
                               type == DataType::e4m3 || type == DataType::e5m2;
   return is_small_float ? sizeof(float) : size_of(type);
 }
 
-/// A division of all ranks into groups that exchange with each other: the LSA teams, or each rank
-/// by itself. The tables lie where the algorithm runs.
+/// A partition of all ranks into groups that exchange with each other: the LSA teams, or groups of
+/// one rank. The tables lie in memory of the device that runs the algorithm.
 struct Grouping {
   std::int32_t groups = 1;
   std::int32_t largest = 1;               ///< ranks of the largest group
   std::int32_t own = 0;                   ///< group of this rank
-  std::int32_t own_index = 0;             ///< this rank's place in it
+  std::int32_t own_index = 0;             ///< index of this rank in its group
   const std::int32_t* sizes = nullptr;    ///< by group
-  const std::int32_t* begins = nullptr;   ///< by group: where its members begin
-  const std::int32_t* members = nullptr;  ///< world ranks, group by group
+  const std::int32_t* begins = nullptr;   ///< by group: index of its first member in `members`
+  const std::int32_t* members = nullptr;  ///< world ranks, group after group
 
   [[nodiscard]] ORIEL_DEVICE_FN std::int32_t size(std::int32_t group) const { return sizes[group]; }
   [[nodiscard]] ORIEL_DEVICE_FN std::int32_t member(std::int32_t group, std::int32_t index) const {
@@ -46,20 +47,21 @@ struct Grouping {
 class GroupingTables {
  public:
   GroupingTables() = default;
-  /// `groups` hold the world ranks of each; `rank` is in one of them.
+  /// Builds the tables of `groups`, each a list of world ranks. `rank` is in one of them.
   GroupingTables(const std::vector<std::vector<int>>& groups, int rank);
   GroupingTables(const GroupingTables&) = delete;
   GroupingTables& operator=(const GroupingTables&) = delete;
   GroupingTables(GroupingTables&&) = default;
   GroupingTables& operator=(GroupingTables&&) = default;
 
-  /// Valid as long as this, also once this has been moved.
+  /// Returns a Grouping that is valid while the tables exist, even after they have been moved.
   Grouping view() const { return view_at(tables_.data()); }
-  /// The same with the tables where somebody has copied tables() to.
+  /// Returns a Grouping that uses a copy of tables() at `tables`.
   Grouping view_at(const std::int32_t* tables) const;
   const std::vector<std::int32_t>& tables() const { return tables_; }
-  /// Whether a fold within each group and then over the groups in their order is the fold over all
-  /// ranks (reduce.hpp): the groups are runs of one power of two of ranks, but for a shorter last.
+  /// Returns whether folding within each group, then over the groups in order, equals the fold over
+  /// all ranks (reduce.hpp). This holds if the groups are runs of consecutive ranks, all of the
+  /// same power of two in size, except for a shorter last group.
   bool follows_the_tree() const;
 
  private:
@@ -67,68 +69,69 @@ class GroupingTables {
   std::int32_t groups_ = 0, largest_ = 1, own_ = 0, own_index_ = 0;
 };
 
-/// What one rank has told another, in the other's scratch: each word is written by that rank only,
-/// and holds `rounds << kSignatureBits | signature` of the call.
+/// Progress words of one rank at another, in the memory of the other. Only the first rank writes
+/// them. Each word holds `rounds << kSignatureBits | signature` of the call.
 struct alignas(64) HierarchyLine {
-  std::uint64_t inputs;    ///< inputs of so many rounds have come, within the group
-  std::uint64_t partials;  ///< sums of other groups
-  std::uint64_t results;   ///< results from other groups
-  std::uint64_t copies;    ///< results from within the group
-  std::uint64_t done;      ///< rounds that it has ended, so that their slots may be written again
+  std::uint64_t inputs;    ///< rounds whose inputs have arrived, within the group
+  std::uint64_t partials;  ///< rounds whose sums have arrived, from other groups
+  std::uint64_t results;   ///< rounds whose results have arrived, from other groups
+  std::uint64_t copies;    ///< rounds whose results have arrived, within the group
+  std::uint64_t done;      ///< rounds that it has ended: their slots are free again
   std::uint64_t spare[3];
 };
 static_assert(sizeof(HierarchyLine) == 64);
 
-/// Where the CTAs of a kernel meet (algorithms/grid.cuh). Zero at first.
+/// Barrier of the CTAs of a kernel (cuda/grid.cuh). Initially zero.
 struct GridBarrier {
   std::uint32_t arrived;
   std::uint32_t failed;
 };
 
-/// Rounds for whose data there is room at once: see Hierarchy.
+/// Number of rounds for whose data there is room at once: see Hierarchy.
 inline constexpr std::uint64_t kHierarchyDepth = 6;
-/// Ranks of one reduction whose inputs are all sent as they are.
+/// Largest number of ranks whose inputs one rank folds without partial sums.
 inline constexpr int kMostRawSources = 4096;
-/// Units are multiples of so many elements, so that slots are aligned to cache lines.
+/// Units are multiples of this number of elements, so that slots are aligned to cache lines.
 inline constexpr std::uint64_t kUnitQuantum = 64;
 
-/// Which groups exchange.
+/// Kinds of groups that exchange: LSA teams, or single ranks.
 enum class GroupedBy : std::uint8_t { team = 0, rank = 1 };
 
-/// Offsets in bytes from the start of the scratch memory; the same on all ranks of the
-/// communicator. Groups of both kinds have parts of their own, since who hears of whose progress
-/// differs.
+/// Offsets in bytes from the start of the scratch memory, the same on all ranks of the
+/// communicator. Each kind of groups has its own parts, since the peers whose progress a rank knows
+/// differ.
 struct HierarchyLayout {
-  std::uint64_t counters = 0;     ///< two words a cache line apart: rounds that have ended, by kind
+  std::uint64_t counters = 0;     ///< two words a cache line apart: ended rounds, by kind
   std::uint64_t barrier = 0;      ///< a GridBarrier
-  std::uint64_t lines[2] = {};    ///< by kind: an HierarchyLine of each world rank
+  std::uint64_t lines[2] = {};    ///< by kind: a HierarchyLine of each world rank
   std::uint64_t regions[2] = {};  ///< by kind: kHierarchyDepth regions
   std::uint64_t region_bytes = 0;
-  std::uint64_t total_bytes = 0;  ///< of all of it
+  std::uint64_t total_bytes = 0;  ///< bytes of all parts
 };
-/// Divides `bytes` from `offset` on. invalid_usage if they are too few for so many ranks.
+/// Divides `bytes` from `offset` on. Returns invalid_usage if `bytes` is too small for `ranks`
+/// ranks.
 Result<HierarchyLayout> make_hierarchy_layout(int ranks, std::uint64_t offset, std::uint64_t bytes);
 
-/// How one call is cut up. A unit is what one rank finishes at a time.
+/// Cut of one call into units. A unit is the data that one rank finishes at a time.
 struct HierarchyShape {
   std::int32_t groups = 1;
-  std::int32_t lanes = 1;  ///< units of a group in a round, at most
+  std::int32_t lanes = 1;  ///< most units of a group in a round
   std::uint64_t unit = 0;  ///< elements
   std::uint64_t element_bytes = 1;
-  std::uint64_t partial_bytes = 1;  ///< of an element of what groups send: an accumulator, or raw
+  std::uint64_t partial_bytes = 1;  ///< bytes per element between groups: accumulator or raw
   bool reduces = false;
   bool distributes = false;
 };
 
-/// Offsets of the slots inside a region, at a rank whose group has `size` ranks. A rank serves
-/// every size-th lane; the slots of lane j are at place j / size.
+/// Offsets of the slots inside a region, at a rank whose group has `size` ranks. The rank serves
+/// every size-th lane. The slots of lane j are at place j / size.
 struct RegionLayout {
-  std::int32_t places = 1;     ///< lanes that one rank of the group serves, at most
+  std::int32_t places = 1;     ///< most lanes that one rank of the group serves
   std::uint64_t inputs = 0;    ///< [group][place][index in own group]: inputs from the own group
-  std::uint64_t partials = 0;  ///< [place][group]: for lanes of the own group
-  std::uint64_t staged = 0;    ///< [group][place]: own sums on their way
-  std::uint64_t finished = 0;  ///< [place]: own results on their way
-  std::uint64_t results = 0;   ///< [group][place]: of lanes of other groups
+  std::uint64_t partials = 0;  ///< [place][group]: sums for lanes of the own group
+  std::uint64_t staged = 0;    ///< [group][place]: own sums that are being sent
+  std::uint64_t finished = 0;  ///< [place]: own results that are being sent
+  std::uint64_t results = 0;   ///< [group][place]: results of lanes of other groups
   std::uint64_t copies = 0;    ///< [group][lane]: results from the own group
   std::uint64_t bytes = 0;
 };
@@ -160,65 +163,66 @@ ORIEL_DEVICE_FN RegionLayout region_layout(const HierarchyShape& shape, std::int
   return layout;
 }
 
-/// How one call runs: from facts that are the same on all ranks.
+/// Plan of one call, computed from facts that are the same on all ranks.
 struct HierarchyPlan {
   GroupedBy grouped_by = GroupedBy::team;
-  bool one_hop = false;  ///< every rank sends all others their part of its input, or all of it
-  bool raw = false;      ///< groups (of one rank) send inputs, not sums
+  bool one_hop = false;  ///< every rank sends its input, or a part, directly to all
+  bool raw = false;      ///< groups, of one rank each, send inputs instead of sums
   std::uint64_t rounds = 0;
-  int ctas = 1;  ///< of a GPU
+  int ctas = 1;  ///< CTAs of a GPU
   HierarchyShape shape;
 };
 
-/// What a plan depends on.
+/// Facts on which a plan depends. A reduce is planned as an all-reduce.
 struct HierarchyFacts {
   Collective collective = Collective::all_reduce;
   DataType type = DataType::u8;
-  std::uint64_t count = 0;  ///< elements: of all-reduce, the whole; else what each rank has or gets
+  std::uint64_t count = 0;  ///< elements: all-reduce: all; else what each rank has or gets
   bool deterministic = false;
-  std::uint64_t unit_bytes_most = 0;  ///< 0: what suits the backend
+  std::uint64_t unit_bytes_most = 0;  ///< largest unit; 0: the backend's default
   Backend backend = Backend::host;
-  int ctas = 0;      ///< of a GPU; 0: what suits the call
-  int max_ctas = 1;  ///< that run at once
+  int ctas = 0;      ///< CTAs of a GPU; 0: chosen from the size of a unit
+  int max_ctas = 1;  ///< most CTAs that run at once
 };
 
-/// `teams` and `ranks` are the two groupings. invalid_usage if the scratch memory has no room for
-/// the smallest units, or more than kMostRawSources ranks had to send their inputs as they are.
+/// Plans one call. `teams` and `ranks` are the two groupings. Returns invalid_usage if the scratch
+/// memory has no room for the smallest units. Also if more than kMostRawSources inputs or sums
+/// would meet in one fold.
 Result<HierarchyPlan> plan_hierarchy(const HierarchyFacts& facts, const HierarchyLayout& layout,
                                      const GroupingTables& teams, const GroupingTables& ranks);
 
-/// Where the rank's NIC reads what the user's buffers hold.
+/// Place from which the rank's NIC reads a user buffer.
 struct NicSource {
-  const device::NetworkWindow* window = nullptr;  ///< that holds all of the buffer; null: none does
-  std::uint64_t offset = 0;                       ///< of the buffer in it
+  const device::NetworkWindow* window = nullptr;  ///< holds all of the buffer; null: no window does
+  std::uint64_t offset = 0;                       ///< of the buffer in the window
 };
 
-/// All that one call needs.
+/// Arguments of one call.
 struct HierarchyArguments {
   Collective collective = Collective::all_reduce;
   DataType type = DataType::u8;
   ReduceOp op = ReduceOp::sum;
   const std::byte* input = nullptr;
-  std::byte* output = nullptr;           ///< null where a reduce's result is not kept
-  std::uint64_t count = 0;               ///< as HierarchyFacts::count
+  std::byte* output = nullptr;           ///< null if this rank does not keep the result of a reduce
+  std::uint64_t count = 0;               ///< see HierarchyFacts::count
   std::uint64_t scalar_bits = 0;         ///< this rank's scalar of a pre-multiplied sum: its bytes,
-  const void* scalar_pointer = nullptr;  ///< or where a GPU reads it
+  const void* scalar_pointer = nullptr;  ///< or the address from which a GPU reads it
   std::uint32_t signature = 0;           ///< below 2^kSignatureBits, equal if ranks agree
-  /// GPUs of one team only, else 0: offsets in the scratch memory of where all-reduces exchange
-  /// signatures, and of the count of calls that have (signatures.cuh).
+  /// GPUs of one team only, else 0: offsets in the scratch memory of the words in which all-reduces
+  /// exchange signatures, and of the count of calls that did so (signatures.cuh).
   std::uint64_t signatures = 0;
   std::uint64_t signature_calls = 0;
   HierarchyPlan plan;
   Grouping grouping;
   HierarchyLayout layout;
-  NicSource nic_input;  ///< for this rank alone: others may have none
+  NicSource nic_input;  ///< a property of this rank: others may have no window
   NicSource nic_output;
   device::CommView comm;           ///< its control memory is the communicator's scratch
   CallFailure* failure = nullptr;  ///< names a world rank
 };
 
-/// Runs it on the calling thread, which is the rank. As run_all_reduce_on_host, but collective over
-/// all ranks of the communicator.
+/// Runs a call on the calling thread, which is the rank. Collective over all ranks of the
+/// communicator; otherwise like run_all_reduce_on_host.
 [[nodiscard]] bool run_hierarchy_on_host(HierarchyArguments arguments);
 
 }  // namespace oriel::kernels

@@ -13,15 +13,15 @@ namespace oriel::kernels {
 enum class Collective : std::uint8_t;
 enum class ExchangeForm : std::uint8_t;
 
-/// Most threads of a CTA.
+/// Largest number of threads of a CTA.
 inline constexpr int kMaxThreads = 512;
 inline constexpr int kMaxWarps = kMaxThreads / 32;
 inline constexpr int kMinThreads = 32;
-/// Most sub-CTAs of a CTA, each of which streams by itself.
+/// Largest number of sub-CTAs of a CTA. Each sub-CTA streams independently.
 inline constexpr int kMostSubCtas = 2;
 
-/// Kernels are compiled for two, four and eight ranks, whose loops need no local memory, and for
-/// any number.
+/// Numbers of ranks for which kernels are compiled: two, four and eight, whose loops need no local
+/// memory, and any number.
 enum class RankVariant : std::uint8_t { two = 0, four = 1, eight = 2, any = 3 };
 inline constexpr int kRankVariants = 4;
 constexpr RankVariant variant_for(int ranks) {
@@ -37,20 +37,20 @@ constexpr RankVariant variant_for(int ranks) {
   }
 }
 
-/// Entry points of the kernels for one element type, by algorithm (one of those for GPUs), family
-/// of operations and number of ranks. Each takes one AllReduceArguments by value.
+/// Kernels of one element type, by GPU algorithm, family of operations and number of ranks. Each
+/// takes one AllReduceArguments by value.
 struct KernelSet {
   const void* kernel[kGpuAlgorithmCount][3][kRankVariants] = {};
   const void* hierarchy = nullptr;  ///< takes one HierarchyArguments by value
 };
 
 namespace detail {
-/// An exchange, for all types. Takes one ExchangeArguments by value.
+/// Returns the kernel of exchanges, for all types. The kernel takes one ExchangeArguments by value.
 const void* exchange_kernel_for(ExchangeForm form);
-/// A streamed broadcast, all-gather or all-to-all, for all types. Takes one AllReduceArguments by
-/// value.
+/// Returns the kernel of a streamed broadcast, all-gather or all-to-all, for all types. The kernel
+/// takes one AllReduceArguments by value. Null for other collectives.
 const void* copy_stream_kernel_for(Collective collective);
-/// One for each type, in all_reduce_<type>.cu.
+/// Return the kernels of each type; defined in all_reduce_<type>.cu.
 KernelSet kernel_set_i8();
 KernelSet kernel_set_u8();
 KernelSet kernel_set_i32();

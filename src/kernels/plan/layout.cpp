@@ -20,7 +20,8 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   layout.max_ctas = max_ctas;
   const auto ctas = static_cast<std::uint64_t>(max_ctas);
   const auto sources = static_cast<std::uint64_t>(ranks);
-  // While one half of a CTA waits for a fence, the other moves data; many CTAs do so anyway.
+  // Two sub-CTAs overlap: while one waits for a fence, the other moves data. Among many CTAs, other
+  // CTAs do so anyway.
   constexpr int kMostDividedCtas = 64;
   const bool divides = backend == Backend::cuda && max_ctas <= kMostDividedCtas;
   layout.sub_ctas = divides ? kMostSubCtas : 1;
@@ -46,7 +47,7 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   layout.lines = narrow(lines);
 
   const std::uint64_t left = budget_bytes > lines ? budget_bytes - lines : 0;
-  // Up to 8 ranks this lets the line algorithms go to the sizes where streaming overtakes them.
+  // Up to 8 ranks, a fifth lets the line algorithms reach the sizes where streaming overtakes them.
   layout.line_bytes = narrow(left / 5 / kParities / ctas / 128 * 128);
   layout.parity_bytes = narrow(ctas * layout.line_bytes);
   layout.lane_bytes[0] = narrow(layout.line_bytes / others / kSectorBytes * kSectorBytes);
@@ -54,8 +55,8 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   layout.rings = round_to_page(lines + kParities * ctas * layout.line_bytes);
   layout.ring_bytes =
       (budget_bytes > layout.rings ? budget_bytes - layout.rings : 0) / indices / 128 * 128;
-  // Not just what is used, which depends on the number of ranks: teams of different sizes register
-  // windows of one size.
+  // The total does not depend on the number of ranks, so teams of different sizes register windows
+  // of one size.
   layout.total_bytes = std::max(budget_bytes, layout.rings);
   return layout;
 }

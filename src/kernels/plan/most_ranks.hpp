@@ -6,7 +6,7 @@
 
 namespace oriel::kernels {
 
-/// The most ranks of one LSA team: what the arrays of the algorithms have room for.
+/// Returns the largest number of ranks of one LSA team: the capacity of the algorithms' arrays.
 constexpr int most_ranks(Backend backend) {
   return backend == Backend::host ? 64 : 8;
 }
