@@ -21,7 +21,7 @@ constexpr std::uint32_t kPacketDepth = 4;
 /// Shape of a channel's packets. Packets take twice the bytes of their data, but need neither a
 /// fence nor a flag.
 struct PacketShape {
-  std::uint32_t bytes = 0;             ///< data bytes of a slot, a multiple of 8; 0: no packets
+  std::uint32_t bytes = 0;             ///< data bytes of a slot, a multiple of 128; 0: no packets
   std::uint32_t most_bytes = 0;        ///< largest part of a message on one lane
   std::uint32_t least_lane_bytes = 1;  ///< as in ChannelShape
 };
@@ -128,8 +128,8 @@ ChannelLayout make_far_channel_layout(Backend backend, int ranks, std::uint64_t 
   const std::uint64_t most_lanes = backend == Backend::host ? 1 : kFarGpuLanes;
   const std::uint64_t lanes =
       std::clamp<std::uint64_t>(far_rings(shape, peers, bytes), 1, most_lanes);
-  // Exceeds `bytes` among very many ranks: a smaller depth is no option, since each slot costs two
-  // WQEs.
+  // Keeps slots of kLeastFarSlot bytes, since each slot costs two WQEs. Among very many ranks the
+  // layout then exceeds `bytes`.
   const std::uint64_t least =
       peers * (2 * shape.depth * kLeastFarSlot + sizeof(ChannelCounters) + 2 * kSectorBytes) +
       2 * kAlignment;

@@ -13,7 +13,8 @@
 namespace oriel::kernels {
 namespace {
 
-// Payload bytes of a packet: on a GPU floats fill it, and all else shares it with flags by halves.
+// Returns the payload bytes of a line. On a GPU, floats fill the whole line (SentinelLine). Other
+// types, and all types on a CPU, share the line with flags half and half (FlaggedLine).
 std::uint64_t line_payload(Backend backend, DataType type) {
   if (backend == Backend::host) return kLineBytes / 2;
   const bool is_float = type == DataType::f16 || type == DataType::bf16 || type == DataType::f32 ||
@@ -25,15 +26,16 @@ std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
   return b == 1 ? a : (a + b - 1) / b;  // a division takes 5 ns, and a CPU rank divides by one
 }
 
-// Multiples of 128 bytes, so that chunks start aligned to a cache line relative to the buffer.
+// Rounds up to multiples of 128 bytes, so that chunks start aligned to a cache line relative to the
+// buffer.
 std::uint64_t round_to_lines(std::uint64_t elements, DataType type) {
   const std::uint64_t quantum = 128 / size_of(type);
   return ceil_divide(elements, quantum) * quantum;
 }
 
-// Makes room for a stream whose numbers are within their limits: by smaller chunks, and where even
-// the smallest are too large, by fewer of them on their way. CTAs cannot make room: each has rings
-// of its own. False if there is room for none.
+// Fits a stream, whose numbers are within their limits, into the rings: by smaller chunks. If even
+// the smallest chunks are too large, reduces the depth. Fewer CTAs would not help, because each CTA
+// has its own rings. Returns false if the smallest chunks do not fit.
 bool fit_stream(Plan& plan, const ScratchLayout& layout) {
   std::uint64_t room = max_chunk_bytes(layout, plan.depth);
   while (room < kMinChunkBytes && plan.depth > kMinDepth) {
@@ -44,25 +46,25 @@ bool fit_stream(Plan& plan, const ScratchLayout& layout) {
   return room >= kMinChunkBytes;
 }
 
-// Has fewer CTAs do the work: on a GPU with about as many threads in all.
+// Reduces the number of CTAs to `most`. On a GPU, keeps about as many threads in all.
 void cut_ctas(Plan& plan, Backend backend, int most) {
   const int times = backend == Backend::cuda ? (plan.ctas + most - 1) / most : 1;
   plan.threads = std::min(plan.threads * times, kMaxThreads);
   plan.ctas = most;
 }
 
-// CTAs or sub-CTAs that stream.
+// Returns the number of CTAs or sub-CTAs that stream.
 std::uint64_t movers_of(const Plan& plan) {
   return static_cast<std::uint64_t>(plan.ctas) * static_cast<std::uint64_t>(plan.sub_ctas);
 }
 
-// What each CTA of a GPU has of a share, in bytes.
+// Returns the bytes of a GPU CTA's part of a share.
 std::uint64_t bytes_of_cta(const Plan& plan, int owners, std::uint64_t message) {
   const auto sharers = static_cast<unsigned>(owners * plan.ctas);
   return round_up(std::max<std::uint64_t>(ceil_divide(message, sharers), 1), kMinChunkBytes);
 }
 
-// Divides a GPU's CTAs into sub-CTAs, where each has some chunks to move.
+// Divides a GPU's CTAs into sub-CTAs if each CTA has at least kLeastBytes to move.
 void divide_ctas(Plan& plan, const ScratchLayout& layout, std::uint64_t bytes) {
   constexpr std::uint64_t kLeastBytes = 48 << 10;
   const bool is_long = bytes >= kLeastBytes && plan.threads >= kMaxThreads / 2;
@@ -71,7 +73,7 @@ void divide_ctas(Plan& plan, const ScratchLayout& layout, std::uint64_t bytes) {
   plan.threads = plan.threads / quantum * quantum;
 }
 
-// Has what is short go in one chunk, if the rings have room: in several steps it would wait for
+// Moves a short part in one chunk if the rings have room: in several steps it would wait for
 // several fences.
 void prefer_one_chunk(Plan& plan, const ScratchLayout& layout, std::uint64_t bytes) {
   constexpr std::uint64_t kMostBytes = 32 << 10;
@@ -125,7 +127,7 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
   const bool shared = plan.algorithm == Algorithm::two_shot;
   std::uint64_t lines = ceil_divide(count * size_of(type), line_payload(backend, type));
   if (shared) lines = ceil_divide(lines, static_cast<std::uint64_t>(layout.ranks));
-  // A CTA's threads take lines in turns of one each; all slots of a turn are its own.
+  // Threads of a CTA take one line each per turn. The CTA owns all slots of its turns.
   const auto threads = static_cast<std::uint64_t>(plan.threads);
   const auto turns = ceil_divide(lines, threads * static_cast<std::uint64_t>(plan.ctas));
   return turns * threads * kLineBytes <= layout.lane_bytes[shared ? 1 : 0];
@@ -133,7 +135,7 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
 
 Owners owners_of(const Plan& plan, Backend backend, Collective collective, int root, int ranks,
                  std::uint64_t bytes) {
-  // With all as owners shorter reduces take fewer steps (docs/notes/streams.md).
+  // Below this size a reduce with all ranks as owners takes fewer steps (docs/notes/streams.md).
   constexpr std::uint64_t kLeastReduce = 64 << 20;
   const bool is_long_reduce = collective == Collective::reduce && backend == Backend::cuda &&
                               plan.algorithm == Algorithm::stream && ranks > 2 &&
@@ -187,8 +189,8 @@ Status check_choice(const ChoiceTable& table, Backend backend, const ScratchLayo
 
 namespace {
 
-/// The table's entry for `bytes` bytes. The table speaks of full lines; types whose lines are half
-/// flags count double.
+/// Returns the table's entry for `bytes` bytes. Sizes in the table are of full lines, so types
+/// whose lines are half flags count double.
 Result<const TableEntry*> find_entry(const ChoiceTable& table, Backend backend,
                                      const ScratchLayout& layout, DataType type,
                                      std::uint64_t bytes) {
@@ -202,7 +204,7 @@ Result<const TableEntry*> find_entry(const ChoiceTable& table, Backend backend,
       .with_hint("ORIEL_TABLE names a table for this backend");
 }
 
-/// What `entry` says, with what a user forces, made to fit. `owners` ranks have shares.
+/// Returns the plan of `entry` with the user's overrides, made to fit. `owners` ranks have shares.
 Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backend backend,
                       const ScratchLayout& layout, int owners, DataType type, std::uint64_t count) {
   Plan plan = entry.plan;
@@ -210,7 +212,8 @@ Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backe
     ORIEL_TRY(plan.algorithm, find_algorithm(overrides.algorithm, backend));
   }
   if (overrides.ctas > 0) plan.ctas = overrides.ctas;
-  // A warp at least, of which each lane tells one rank of the call (signatures.cuh).
+  // At least a warp, because each lane of a warp exchanges signatures with one rank
+  // (signatures.cuh).
   if (backend == Backend::cuda) plan.threads = std::max(plan.threads, kMinThreads);
   if (plan.ctas > layout.max_ctas) cut_ctas(plan, backend, layout.max_ctas);
   if (plan.algorithm != Algorithm::stream) {
@@ -250,7 +253,8 @@ Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, B
 Result<Plan> choose_scatter_plan(const ChoiceTable& table, const Overrides& overrides,
                                  Backend backend, const ScratchLayout& layout, DataType type,
                                  std::uint64_t count) {
-  // On a GPU its one trip takes as long as the two of an all-reduce of half the bytes.
+  // On a GPU the single trip of a reduce-scatter takes as long as the two trips of an all-reduce of
+  // half the bytes.
   const std::uint64_t bytes = count * size_of(type) / (backend == Backend::cuda ? 2 : 1);
   ORIEL_TRY(const TableEntry* entry, find_entry(table, backend, layout, type, bytes));
   ORIEL_TRY(const Plan plan,
@@ -266,7 +270,7 @@ Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
                               const ScratchLayout& layout, DataType type, std::uint64_t count) {
   ORIEL_TRY(const TableEntry* entry,
             find_entry(table, backend, layout, DataType::f32, count * size_of(type)));
-  // As floats, for a stream has no flags among its data.
+  // Looks up the size of f32, which has full lines, since a stream has no flags among its data.
   Overrides as_stream = overrides;
   as_stream.algorithm = name_of(Algorithm::stream);
   const bool spares_root = collective == Collective::broadcast && layout.ranks > 1;

@@ -31,7 +31,7 @@ struct Line {
     return Error(ErrorCode::invalid_usage, fmt::format("line {} of the table: {}", number, what))
         .with_hint(kColumns);
   }
-  /// Column `column`, from `least` to `most`.
+  /// Returns the number in column `column`, which must be from `least` to `most`.
   template <class Number>
   Result<Number> read(std::size_t column, const char* name, Number least, Number most) const {
     const std::string& word = words[column];
@@ -45,7 +45,7 @@ struct Line {
   }
 };
 
-/// The last three columns, which concern streams only.
+/// Reads the last three columns, which concern only streams.
 Status read_stream(const Line& line, Plan& plan) {
   using Number = std::uint32_t;
   ORIEL_TRY(plan.chunk_bytes, line.read<Number>(6, "chunk_bytes", kMinChunkBytes, kMaxChunkBytes));
@@ -76,7 +76,8 @@ Result<TableEntry> parse_entry(const Line& line) {
   entry.plan.algorithm = algorithm.value();
   ORIEL_TRY(entry.plan.ctas, line.read<int>(4, "ctas", 1, kMaxCtas));
   ORIEL_TRY(entry.plan.threads, line.read<int>(5, "threads", 1, kMaxThreads));
-  // Other algorithms may leave the stream open that runs where they have no room.
+  // Other algorithms may have zeros for the stream to which a message falls back; fit_plan() then
+  // uses defaults.
   const bool open = line.words[6] == "0" && line.words[7] == "0" && line.words[8] == "0";
   if (!open || entry.plan.algorithm == Algorithm::stream) {
     ORIEL_CHECK(read_stream(line, entry.plan));
@@ -132,7 +133,7 @@ class ChoiceTable::Reader {
   }
 
   std::vector<List> lists_;
-  std::vector<Line> last_;  // of each list
+  std::vector<Line> last_;  // last line of each list
 };
 
 Result<ChoiceTable> ChoiceTable::parse(std::string_view text) {
@@ -182,7 +183,7 @@ const TableEntry* ChoiceTable::find(Backend backend, int ranks, int most_ctas,
   }
   if (best == nullptr) return nullptr;
   const TableEntry* entry = best->entries.data();
-  while (bytes > entry->max_bytes) ++entry;  // the last one does for any size
+  while (bytes > entry->max_bytes) ++entry;  // the last entry holds for any size
   return entry;
 }
 
@@ -195,7 +196,7 @@ std::string ChoiceTable::to_text() const {
 }
 
 std::uint64_t ChoiceTable::hash() const {
-  // FNV-1a over the text: tables are compared, not protected.
+  // FNV-1a of the text. It compares tables, but does not protect them.
   std::uint64_t hash = 0xcbf29ce484222325u;
   for (const char letter : to_text()) {
     hash = (hash ^ static_cast<unsigned char>(letter)) * 0x100000001b3u;

@@ -52,7 +52,7 @@ constexpr std::uint64_t token_bytes(int ranks) {
 /// Steps of one rank in a call, in order.
 struct CopyEnginePlan {
   Exchange entry;
-  std::vector<LocalCopy> copies;  ///< order: ranks to the right, the own block last
+  std::vector<LocalCopy> copies;  ///< ranks to the right, nearest first; the own block last
   bool copies_own_block = false;  ///< the last copy is of the own block: not in place
   Exchange exit;                  ///< may be empty
 };

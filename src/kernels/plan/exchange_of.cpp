@@ -9,7 +9,7 @@
 #include "base/alignment.hpp"
 #include "kernels/plan/exchange.hpp"
 
-/// What each collective, and each group of sends and receives, is as an exchange.
+/// Converts collectives, and groups of sends and receives, into exchanges.
 namespace oriel::kernels {
 namespace {
 
@@ -42,7 +42,7 @@ void clear(Exchange& exchange) {
   exchange.signature = 0;
 }
 
-/// Pairs the sends of a rank to itself with its receives, as copies.
+/// Pairs the sends of a rank to itself with its receives from itself, as copies.
 class OwnMessages {
  public:
   explicit OwnMessages(std::vector<LocalCopy>& copies) : copies_(copies) {}
@@ -62,7 +62,7 @@ class OwnMessages {
     }
     ++next;
   }
-  /// Refuses messages that do not match.
+  /// Returns invalid_usage if the sends and receives do not match.
   Status check(int rank) const {
     if (sends_ != receives_) {
       return Error(ErrorCode::invalid_usage,
@@ -104,7 +104,7 @@ class CollectiveExchange {
     if (sends() && receives()) {
       made_.copies.push_back({input_for(call_.rank), output_from(call_.rank), bytes_});
     }
-    // Each rank begins with its neighbour, so that not all send to one rank at once.
+    // Each rank starts with its neighbour, so that ranks do not all send to one rank at once.
     for (int distance = 1; distance < call_.ranks; ++distance) {
       const int to = (call_.rank + distance) % call_.ranks;
       if (sends() && receives(to)) made_.sends.push_back(message(input_for(to), to));
@@ -117,7 +117,7 @@ class CollectiveExchange {
 
  private:
   bool is_root(int rank) const { return rank == call_.root; }
-  /// Whether `rank` has something to send, and whether it gets something from others.
+  /// Returns whether `rank` has something to send. The function below returns whether it receives.
   bool sends(int rank) const {
     const bool from_root =
         call_.collective == Collective::broadcast || call_.collective == Collective::scatter;
@@ -144,8 +144,8 @@ class CollectiveExchange {
   Exchange& made_;
 };
 
-/// A broadcast in parts. In exchange i the root sends part i, and the first rank of each other team
-/// to hear of it, the team's relay, passes on part i - 1.
+/// Pipelines a broadcast in parts. The relay of another team is the rank that receives from the
+/// root. In exchange i the root sends part i, and each relay forwards part i - 1 to its team.
 class TeamsBroadcast {
  public:
   TeamsBroadcast(const RankCollective& call, const std::vector<std::vector<int>>& teams)
@@ -179,8 +179,8 @@ class TeamsBroadcast {
   static constexpr std::uint64_t kLeastPart = 1 << 20;
   static constexpr std::uint64_t kMostParts = 64;
 
-  /// Adds what this rank does so that part `i` reaches a team: `first` brings it to the relay, and
-  /// `then` to the others.
+  /// Adds the messages of this rank that bring part `i` to a team: `first` to the relay, and `then`
+  /// to the other ranks.
   void add(Exchange& first, Exchange& then, const std::vector<int>& team, std::uint64_t i) const {
     const bool has_root = std::find(team.begin(), team.end(), call_.root) != team.end();
     const int relay = has_root ? call_.root : team[root_place_ % team.size()];
@@ -192,7 +192,7 @@ class TeamsBroadcast {
   void add_message(Exchange& exchange, int from, int to, std::uint64_t i) const {
     if (call_.rank != from && call_.rank != to) return;
     const std::uint64_t begin = i * part_;
-    // A relay passes on what it has received.
+    // A relay forwards the data that it has received.
     const std::byte* const data = call_.rank == call_.root ? call_.input : call_.output;
     const Message message{const_cast<std::byte*>(data) + begin, std::min(part_, bytes_ - begin),
                           call_.rank == from ? to : from, signature_};

@@ -13,7 +13,7 @@ namespace {
 
 /// A message with its place in the order of rounds.
 struct Placed {
-  std::uint32_t number;  ///< among those between the two ranks in this direction
+  std::uint32_t number;  ///< index among the messages between the two ranks in this direction
   std::int32_t distance;
   bool is_send;
   const Message* message;
@@ -39,8 +39,8 @@ std::vector<Placed> in_rounds(const Exchange& exchange, int rank, int ranks) {
   return placed;
 }
 
-/// What a launch carries so far, in warps of a GPU: one for each lane that the messages between two
-/// ranks use in one direction.
+/// Counts the warps of a GPU that a launch needs so far. Messages from one rank to another take a
+/// warp for each lane that they use.
 class StreamCount {
  public:
   explicit StreamCount(const ExchangeFacts& facts) : facts_(facts) {}
@@ -70,8 +70,8 @@ int ctas_for(std::int32_t streams) {
   return std::max(1, (streams + kMaxWarps - 1) / kMaxWarps);
 }
 
-/// Returns where the launch ends that begins with placed[next]: behind as many whole rounds as fit,
-/// but at least one.
+/// Returns the end of the launch that starts with placed[next]. The launch takes as many whole
+/// rounds as fit, but at least one.
 std::size_t end_of_launch(const std::vector<Placed>& placed, std::size_t next,
                           const ExchangeFacts& facts) {
   const auto most = static_cast<std::size_t>(facts.most_messages);
@@ -98,7 +98,8 @@ ExchangeArguments& begin_launch(const Exchange& exchange, const ExchangeFacts& f
   return launch;
 }
 
-/// Appends messages to a launch, those of one direction and peer behind each other.
+/// Appends messages to a launch. The caller adds all sends first, and messages of one direction and
+/// peer consecutively.
 class MessagePlacer {
  public:
   MessagePlacer(ExchangeArguments& launch, const ExchangeFacts& facts)
@@ -115,7 +116,7 @@ class MessagePlacer {
     launch_.message[launch_.messages++] = message;
     if (is_send) launch_.sends = launch_.messages;
   }
-  /// Ends the last run. Returns how many warps the messages take.
+  /// Ends the last run. Returns the number of warps that the messages take.
   std::int32_t finish() {
     streams_ += std::exchange(lanes_, 0);
     set_begin(launch_.run[launch_.runs]);
@@ -139,10 +140,11 @@ class MessagePlacer {
   ExchangeArguments& launch_;
   const ExchangeFacts& facts_;
   std::int32_t streams_ = 0;
-  std::int32_t lanes_ = 0;  // of the last run
+  std::int32_t lanes_ = 0;  // lanes of the last run
 };
 
-/// Returns whether messages to one peer stand together, as a collective's do.
+/// Returns whether the messages are in the order of the peers' distances, as in a collective, so
+/// that each peer's messages are consecutive.
 bool are_in_runs(const std::vector<Message>& messages, const ExchangeFacts& facts, bool is_send) {
   std::int32_t last = 0;
   for (const Message& message : messages) {
@@ -155,7 +157,7 @@ bool are_in_runs(const std::vector<Message>& messages, const ExchangeFacts& fact
   return true;
 }
 
-/// Puts all messages into one launch, if they fit and need no sorting. Returns whether they did.
+/// Puts all messages into one launch if they fit and need no sorting. Returns whether they did.
 bool place_at_once(const Exchange& exchange, const ExchangeFacts& facts, LaunchList& launches) {
   const std::size_t messages = exchange.sends.size() + exchange.receives.size();
   if (messages > static_cast<std::size_t>(facts.most_messages) ||
@@ -173,7 +175,7 @@ bool place_at_once(const Exchange& exchange, const ExchangeFacts& facts, LaunchL
 
 void place_messages(ExchangeArguments& launch, const ExchangeFacts& facts,
                     std::vector<Placed> part) {
-  // A rank begins with its neighbour, so that not all send to one rank at once.
+  // A rank starts with its neighbour, so that ranks do not all send to one rank at once.
   std::stable_sort(part.begin(), part.end(), [](const Placed& a, const Placed& b) {
     return std::pair(!a.is_send, a.distance) < std::pair(!b.is_send, b.distance);
   });
@@ -182,7 +184,8 @@ void place_messages(ExchangeArguments& launch, const ExchangeFacts& facts,
   placer.finish();
 }
 
-/// Copies leave with the first launches, a few with each.
+/// Adds copies from `next` on to a launch, at most kMostCopies. Returns the index of the first copy
+/// that is left.
 std::size_t place_copies(ExchangeArguments& launch, const ExchangeFacts& facts,
                          const std::vector<LocalCopy>& copies, std::size_t next) {
   constexpr std::uint64_t kBytesOfCta = 32 << 10;
@@ -197,7 +200,7 @@ std::size_t place_copies(ExchangeArguments& launch, const ExchangeFacts& facts,
   return next;
 }
 
-/// Cuts the messages into as many launches as they take.
+/// Cuts the messages into as many launches as they need.
 void plan_in_rounds(const Exchange& exchange, const ExchangeFacts& facts, LaunchList& launches) {
   using Offset = std::vector<Placed>::difference_type;
   const std::vector<Placed> placed = in_rounds(exchange, facts.memory.world_rank, facts.world_size);

@@ -12,22 +12,22 @@
 namespace oriel::kernels {
 namespace {
 
-/// Messages that go in one hop: what each rank sends another has so many bytes at most, all that a
-/// rank gets so many, from so many ranks.
+/// Limits of one-hop calls: bytes from one rank to another, total bytes that a rank receives, and
+/// number of ranks.
 struct OneHop {
   std::uint64_t bytes;
   std::uint64_t total_bytes;
   std::uint64_t ranks;
 };
-/// What suits a backend. A round of a GPU costs some 20 us in which its CTAs meet, and each
-/// transfer of its NIC 10 us.
+/// Sizes that suit a backend. A round of a GPU costs about 20 us for the barriers of its CTAs, and
+/// each transfer of its NIC 10 us.
 struct Tuning {
   OneHop one_hop[3];          ///< by collective
-  std::uint64_t unit_bytes;   ///< of a unit at most
-  std::uint64_t split_bytes;  ///< a long call goes in no smaller units to have kRoundsWanted
+  std::uint64_t unit_bytes;   ///< largest unit
+  std::uint64_t split_bytes;  ///< smallest unit to which kRoundsWanted may lead
 };
 constexpr OneHop kReducedByHosts{4 << 10, 64 << 10, kMostRawSources};
-// From some 40 ranks on (docs/scale.md) a node's ranks had better share the messages.
+// From about 40 ranks on (docs/scale.md) it is better that the ranks of a node share the messages.
 constexpr OneHop kSharedByHosts{16 << 10, 64 << 10, 40};
 constexpr OneHop kOfGpus{64 << 10, 1 << 20, kMostRawSources};
 constexpr Tuning kHostTuning{{kReducedByHosts, kSharedByHosts, kSharedByHosts}, 64 << 10, 16 << 10};
@@ -35,19 +35,21 @@ constexpr Tuning kGpuTuning{{kOfGpus, kOfGpus, kOfGpus}, 512 << 10, 128 << 10};
 constexpr const Tuning& tuning_of(Backend backend) {
   return backend == Backend::host ? kHostTuning : kGpuTuning;
 }
-/// A long call goes in so many rounds at least, so that its stages overlap.
+/// A long call has at least this number of rounds, so that its stages overlap.
 constexpr std::uint64_t kRoundsWanted = 4;
-/// A CTA of a GPU moves so many bytes of a unit at a time.
+/// Bytes of a unit per CTA of a GPU.
 constexpr std::uint64_t kBytesOfCta = 16 << 10;
-/// More CTAs than that move no more bytes, and meet later.
+/// Largest useful number of CTAs: more CTAs move no more bytes, and their barriers take longer.
 constexpr std::uint64_t kCtasWanted = 32;
 
-// The default is the largest that is allowed, and ends at some thousand ranks.
+// The default ORIEL_SCRATCH_SIZE is the largest allowed value, and suffices up to some thousand
+// ranks.
 constexpr const char* kRoomHint =
     "do not set ORIEL_SCRATCH_SIZE below its default; if it is not, use communicators of fewer "
     "ranks, or of fewer nodes";
 
-/// Bytes that a region needs for each element of a unit, on the rank that needs most.
+/// Returns the bytes that a region needs for a unit of kUnitQuantum elements, on the rank that
+/// needs most.
 std::uint64_t bytes_of_unit(HierarchyShape shape, const Grouping& grouping) {
   shape.unit = kUnitQuantum;
   std::uint64_t most = 0;
@@ -156,13 +158,14 @@ int ctas_for(const HierarchyFacts& facts, const HierarchyShape& shape) {
   return static_cast<int>(std::min({most, kCtasWanted, std::max<std::uint64_t>(1, wanted)}));
 }
 
-/// All of a message in one round, each rank's input, or its part, sent to all.
+/// Returns whether a call takes one hop: one round, in which each rank sends its input, or a part
+/// of it, to all others.
 bool fits_one_hop(const HierarchyFacts& facts, const HierarchyLayout& layout, std::uint64_t ranks) {
   const std::uint64_t bytes = facts.count * size_of(facts.type);
   const OneHop& most = tuning_of(facts.backend).one_hop[static_cast<int>(facts.collective)];
   if (bytes > most.bytes || bytes * ranks > most.total_bytes || ranks > most.ranks) return false;
   const std::uint64_t slot = round_up(facts.count, kUnitQuantum) * size_of(facts.type);
-  // What comes, and what is on its way.
+  // Slots for data that arrives and data that is being sent.
   const std::uint64_t slots = distributes(facts.collective) ? ranks + 1 : 2 * ranks;
   return slots * slot <= layout.region_bytes;
 }
@@ -203,10 +206,10 @@ Result<HierarchyPlan> plan_hierarchy(const HierarchyFacts& facts, const Hierarch
   }
   plan.shape = shape_of(facts, grouping, plan.raw);
   const std::uint64_t needed = bytes_of_unit(plan.shape, grouping);
-  // A single rank needs none.
+  // A single rank needs no slots.
   const std::uint64_t room = layout.region_bytes / std::max<std::uint64_t>(1, needed);
   if (room == 0) return no_room(layout.region_bytes, needed);
-  // What one unit of each lane and group has together.
+  // Number of units of a round, among which `count` elements are divided.
   const std::uint64_t parts = facts.collective == Collective::all_reduce
                                   ? static_cast<std::uint64_t>(plan.shape.groups) *
                                         static_cast<std::uint64_t>(plan.shape.lanes)

@@ -55,8 +55,8 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   layout.rings = round_to_page(lines + kParities * ctas * layout.line_bytes);
   layout.ring_bytes =
       (budget_bytes > layout.rings ? budget_bytes - layout.rings : 0) / indices / 128 * 128;
-  // The total does not depend on the number of ranks, so teams of different sizes register windows
-  // of one size.
+  // Takes the whole budget. The used part depends on the number of ranks, but teams of different
+  // sizes register windows of one size.
   layout.total_bytes = std::max(budget_bytes, layout.rings);
   return layout;
 }
