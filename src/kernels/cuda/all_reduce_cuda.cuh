@@ -49,8 +49,8 @@ void fill(KernelSet& set, RankVariant variant) {
   set.kernel[2][family][ranks] = reinterpret_cast<const void*>(&stream_kernel<T, kFamily, kRanks>);
 }
 
-/// The kernels of one type. Sums are made for 2, 4 and 8 ranks and for any number; the rare
-/// families for any number only.
+/// Returns the kernels of one type. Sums are compiled for 2, 4 and 8 ranks and for any number. The
+/// rare families are compiled for any number only.
 template <class T>
 KernelSet make_kernel_set() {
   KernelSet set;

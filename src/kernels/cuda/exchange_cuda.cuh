@@ -16,7 +16,7 @@
 
 namespace oriel::kernels::detail {
 
-/// Moves bytes with the threads of one warp.
+/// Copies bytes with the threads of one warp.
 struct CopyMover {
   using Group = device::Warp;
   static constexpr bool kReads = false;
@@ -29,7 +29,7 @@ struct CopyMover {
   }
 };
 
-/// Tells the peers which call this is. One warp.
+/// Sends the signature of the call to the peers. For one warp.
 __device__ inline void tell_peers(const ExchangeArguments& arguments) {
   const ChannelPlaces places(arguments);
   Signatures::tell(arguments.signatures, arguments.signature_calls, arguments.signature,
@@ -38,10 +38,10 @@ __device__ inline void tell_peers(const ExchangeArguments& arguments) {
                    });
 }
 
-/// Which stream a warp runs: the first ones are on different CTAs, so that senders, which come
-/// first, use all multiprocessors.
+/// Assigns a stream to a warp. Consecutive streams are on different CTAs, so that senders, which
+/// come first, use all multiprocessors.
 struct WarpPlace {
-  std::int32_t index = 0;  // of the warp
+  std::int32_t index = 0;  // stream index of the warp
   std::int32_t run = -1;   // none
   std::int32_t lane = 0;
 
@@ -59,9 +59,9 @@ struct WarpPlace {
   }
 };
 
-/// A warp's share of the local copies, made a piece at a time: by a warp that receives while it
-/// waits, and by one without a stream at once. Warps that send have no share, unless there are no
-/// others.
+/// A warp's share of the local copies, made a piece at a time. A receiving warp copies while it
+/// waits; a warp without a stream copies at once. Sending warps have no share, unless all warps
+/// send.
 class LocalCopies {
  public:
   __device__ LocalCopies(const ExchangeArguments& arguments, const WarpPlace& place)
@@ -69,11 +69,12 @@ class LocalCopies {
     const auto warps = static_cast<std::int32_t>(gridDim.x * kMaxWarps);
     const std::int32_t senders = arguments.run[arguments.send_runs].stream;
     sharers_ = senders < warps ? warps - senders : warps;
-    turn_ = warps - 1 - place.index;  // warps without a stream are the last ones
+    turn_ =
+        warps - 1 - place.index;  // warps without a stream come last, so they have the first turns
     if (turn_ < sharers_) enter(0);
   }
 
-  /// Copies a piece. False if there is none left.
+  /// Copies a piece. Returns false if no piece is left.
   __device__ bool step() {
     if (at_ >= end_) return false;
     const LocalCopy& copy = arguments_.copy[item_];
@@ -88,7 +89,7 @@ class LocalCopies {
   static constexpr std::uint64_t kPieceBytes = 4096;  // one batch of loads
   static constexpr std::uint64_t kLeastBytes = 1024;
 
-  /// Goes to the share of copy `item`, or of the next one in which this warp has one.
+  /// Moves to the share of copy `item`, or of the next copy in which this warp has a share.
   __device__ void enter(std::int32_t item) {
     for (at_ = end_ = 0; at_ >= end_ && item < arguments_.copies; ++item) {
       const std::uint64_t bytes = arguments_.copy[item].bytes;
@@ -109,9 +110,9 @@ class LocalCopies {
   std::uint64_t end_ = 0;
 };
 
-/// Begins in order behind the kernel before this one. Runs the warp's stream of messages to its
-/// end, or until a wait is given up, and makes its share of the local copies. The last warp of CTA
-/// 0, which seldom has a stream, tells the peers of the call.
+/// Runs one launch of an exchange, after the predecessor in the stream has ended. Runs the warp's
+/// stream to its end, or until a wait is given up, and makes the warp's share of the local copies.
+/// The last warp of CTA 0, which seldom has a stream, sends the signature of the call.
 template <ExchangeForm kForm>
 __device__ void run_exchange(const ExchangeArguments& arguments) {
   using Warp = device::Warp;
@@ -121,7 +122,8 @@ __device__ void run_exchange(const ExchangeArguments& arguments) {
   device::grid_launch_dependents();
   if (blockIdx.x == 0 && threadIdx.x / Warp::size() == kMaxWarps - 1) tell_peers(arguments);
   CopyMover mover;
-  // Packets are seldom waited for, and the registers of both would not suffice.
+  // No copies while waiting for packets: these waits are short, and registers would not suffice for
+  // both.
   const auto copy = [&] { return kForm != ExchangeForm::packets && copies.step(); };
   if (place.run >= 0 && place.run < arguments.send_runs) {
     run_stream<Warp>(

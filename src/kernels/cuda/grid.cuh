@@ -12,24 +12,26 @@
 
 namespace oriel::kernels {
 
-/// All threads of a kernel's grid as one group (oriel/device/group.hpp). Its CTAs have to run at
-/// once, and no other grid may use the same barrier at the same time.
+/// All threads of a kernel's grid as one group (oriel/device/group.hpp). The CTAs of the grid must
+/// run at once. No other grid may use the same barrier at the same time.
 ///
-/// The barrier's word counts CTAs that have come, in such steps that its highest bit turns over
-/// when the last one comes, whatever it was before: it needs no clearing between kernels, which may
-/// have different numbers of CTAs. The idea is that of the grid groups of CUDA's cooperative
-/// groups. What any() has once said true it says for ever, for then the communicator has failed.
+/// Barrier: CTAs add to the word `arrived` in such steps that its highest bit flips when the last
+/// CTA arrives, whatever its value was before. So it needs no reset between kernels, which may have
+/// different numbers of CTAs. The idea is that of the grid groups of CUDA's cooperative groups.
+/// Once any() has returned true, it returns true for ever, because the communicator has then
+/// failed.
 ///
-/// Once the communicator is aborted waits for other CTAs end, though some may never come: any() is
-/// then true, sync() returns with leads() false, and what was to happen before may not have. A CTA
-/// that has given up comes no more, so that nobody waits in vain for fewer than all, nor meets too
-/// few.
+/// Abort: once the communicator is aborted, waits for other CTAs end, though some CTAs may never
+/// arrive. any() then returns true. sync() returns with leads() false, and does not guarantee that
+/// earlier accesses are visible. A CTA that has given up does not arrive at later barriers. So a
+/// barrier never completes with fewer than all CTAs, nor does any CTA wait in vain.
 class Grid {
  public:
-  /// Those that talk to the peers: the first warp, of one-dimensional CTAs of whole warps.
+  /// Threads that communicate with the peers: the first warp of CTA 0. CTAs are one-dimensional and
+  /// consist of whole warps.
   using Lead = device::Warp;
 
-  /// `abort` is the communicator's word.
+  /// `abort` is the abort word of the communicator.
   __device__ __forceinline__ Grid(GridBarrier* barrier, const std::uint32_t* abort)
       : barrier_(barrier), abort_(abort) {}
 
@@ -63,9 +65,10 @@ class Grid {
  private:
   __device__ __forceinline__ bool meets() const { return !gave_up_ && meet(barrier_, abort_); }
 
-  /// By each CTA's thread 0. No deadline: whoever waits for something outside comes here when that
-  /// wait has been given up, at the latest. Out of line, for it is called from many places and
-  /// takes a trip to the L2 cache anyway.
+  /// Waits at the barrier; called by thread 0 of each CTA. Returns false if aborted. Has no
+  /// deadline of its own: every CTA arrives here, at the latest when its wait for a peer has been
+  /// given up. Out of line, because it is called from many places and its access to the L2 cache
+  /// dominates the cost.
   static __device__ __noinline__ bool meet(GridBarrier* barrier, const std::uint32_t* abort) {
     using device::Memory;
     using device::Order;
@@ -85,7 +88,7 @@ class Grid {
 
   GridBarrier* barrier_;
   const std::uint32_t* abort_;
-  bool gave_up_ = false;  // the same for all threads of a CTA
+  bool gave_up_ = false;  // equal for all threads of a CTA
 };
 
 }  // namespace oriel::kernels

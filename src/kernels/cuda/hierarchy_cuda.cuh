@@ -12,7 +12,7 @@
 
 namespace oriel::kernels::detail {
 
-/// The collectives among teams of one type, by as many CTAs as run at once.
+/// Runs a collective among teams for one type. All CTAs of the grid must run at once.
 template <class T>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     hierarchy_kernel(const __grid_constant__ HierarchyArguments arguments) {

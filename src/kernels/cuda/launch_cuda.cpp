@@ -25,7 +25,7 @@ const KernelSet& kernels_for(DataType type) {
 }
 
 KernelEntry kernel_for(const Plan& plan, const AllReduceArguments& arguments) {
-  // An empty call, of any collective, is a one-shot without CTAs that move data.
+  // An empty call of any collective is a one-shot without CTAs that move data.
   if (plan.algorithm == Algorithm::stream && !reduces(arguments.collective)) {
     return {kFirstCopyStream + static_cast<std::size_t>(arguments.collective),
             detail::copy_stream_kernel_for(arguments.collective)};
@@ -50,10 +50,10 @@ struct Grid {
   unsigned ctas = 1;
   unsigned threads = kMaxThreads;  ///< of a sub-CTA
   unsigned sub_ctas = 1;
-  bool may_overlap = true;  ///< begins while its predecessor ends
+  bool may_overlap = true;  ///< may start before its predecessor ends
 };
 
-/// Launches a kernel whose parameter is `arguments`.
+/// Launches a kernel whose only parameter is `arguments`.
 template <class Arguments>
 CUresult launch(CUfunction kernel, const Grid& grid, const Arguments& arguments, StreamScope& on) {
   CUlaunchAttribute attribute{};
@@ -72,7 +72,7 @@ CUresult launch(CUfunction kernel, const Grid& grid, const Arguments& arguments,
   return on.call([&] { return cuda().launch_kernel_ex(&config, kernel, parameters, nullptr); });
 }
 
-/// Success once the kernel is loaded. `what` is what the message says was being loaded.
+/// Loads the kernel if necessary. `what` returns its name for the error message.
 template <class What>
 Status load(KernelEntry kernel, LoadedKernels& kernels, const What& what) {
   auto loaded = kernels.get(kernel);

@@ -40,7 +40,7 @@ ScopedKernelLoader::~ScopedKernelLoader() {
 Result<CUfunction> LoadedKernels::load(KernelEntry kernel) {
   ORIEL_TRY(const auto scope, CudaScope::enter(context_));
   const KernelLoader& loader = *kernel_loader.load(std::memory_order_acquire);
-  // The second call is not documented to load what it finds.
+  // The `find` call is not documented to load the kernel that it finds.
   ORIEL_CHECK(runtime_status(loader.load(kernel.symbol)));
   CUfunction function = nullptr;
   ORIEL_CHECK(runtime_status(loader.find(&function, kernel.symbol)));

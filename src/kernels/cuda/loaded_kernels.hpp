@@ -16,14 +16,15 @@
 
 namespace oriel::kernels {
 
-/// The calls of the CUDA runtime that load a kernel, which is known to the runtime alone. A test
-/// replaces them.
+/// Calls of the CUDA runtime that load a kernel and find its CUfunction. Only the runtime can map a
+/// kernel symbol. A test replaces them.
 struct KernelLoader {
-  int (*load)(const void* kernel);  ///< returns a cudaError_t, as does the other one
+  int (*load)(const void* kernel);  ///< returns a cudaError_t, like `find`
   int (*find)(CUfunction* function, const void* kernel);
 };
 
-/// Puts `loader` in force for the process until destroyed. For tests; it must outlive this.
+/// Replaces the process's kernel loader by `loader` until destroyed. For tests. `loader` must
+/// outlive this object.
 class ScopedKernelLoader {
  public:
   explicit ScopedKernelLoader(const KernelLoader& loader);
@@ -35,26 +36,26 @@ class ScopedKernelLoader {
   const KernelLoader* previous_;
 };
 
-/// A kernel: its place among all, and what the CUDA runtime knows it by.
+/// A kernel: its number among all kernels, and its symbol in the CUDA runtime.
 struct KernelEntry {
   std::size_t number = 0;
   const void* symbol = nullptr;
 };
 
-/// The numbers of kernels begin with the all-reduces of each type, those among teams, exchanges,
-/// and copying streams.
+/// Numbering of kernels: all-reduces by type, then hierarchical kernels by type, exchanges, and
+/// copying streams by collective.
 inline constexpr std::size_t kVariantsOfType = kGpuAlgorithmCount * 3 * kRankVariants;
 inline constexpr std::size_t kFirstHierarchy = kDataTypeCount * kVariantsOfType;
 inline constexpr std::size_t kFirstExchange = kFirstHierarchy + kDataTypeCount;
 inline constexpr std::size_t kFirstCopyStream = kFirstExchange + 3;
 inline constexpr std::size_t kKernelCount = kFirstCopyStream + kCollectiveCount;
 
-/// The kernels of one context, for the launches of all communicators there. Each is loaded once,
-/// which a launch would do otherwise (CUDA's lazy loading) and may have to wait for other kernels.
-/// Thread-safe: a kernel that has been loaded is found without a lock or a driver call.
+/// Kernels of one context, shared by all communicators there. Each kernel is loaded explicitly and
+/// once. Otherwise its first launch would load it (CUDA's lazy loading) and might wait for other
+/// kernels. Thread-safe: a loaded kernel is found without a lock or a driver call.
 class LoadedKernels {
  public:
-  /// `context` is the primary context of a device and must outlive this.
+  /// `context` is the primary context of a device and must outlive this object.
   explicit LoadedKernels(CUcontext context) : context_(context) {}
 
   Result<CUfunction> get(KernelEntry kernel) {
@@ -67,7 +68,7 @@ class LoadedKernels {
   Result<CUfunction> load(KernelEntry kernel);
 
   CUcontext context_;
-  // Threads that load one kernel at a time are given the same function.
+  // Threads that load one kernel concurrently store the same function.
   std::array<std::atomic<CUfunction>, kKernelCount> functions_{};
 };
 

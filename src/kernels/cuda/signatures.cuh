@@ -12,16 +12,18 @@
 
 namespace oriel::kernels {
 
-/// In each call one CTA more than the algorithm has tells those of the other ranks the call's
-/// signature, and looks at theirs: lines have no room for it, and ranks that have chosen different
-/// algorithms would not look at each other's. It does so while the others move data: of the 1.75 us
-/// of a small call on two H200 that takes 0.05. Done by the threads that move data it took 0.85,
-/// the time of one look more behind the last line.
+/// Exchanges the signatures of calls between the GPUs of a team. Each kernel has one extra CTA,
+/// which sends the call's signature to the other ranks and receives theirs. Lines have no room for
+/// a signature, and ranks with different algorithms would not read each other's data. The extra CTA
+/// works while the others move data. Of the 1.75 us of a small call on two H200 the exchange takes
+/// 0.05 us. In the threads that move data it took 0.85 us, the time of one more poll after the last
+/// line.
 ///
-/// Words have two parities, for the same reason as lines (kParities), and none of fresh memory, all
-/// zero or all ones, looks like one. A rank that is in another call is reported to the host, which
-/// aborts those who wait for it. The other collectives of a team look at words of their own, but
-/// tell that they are none of these calls: a rank in an all-reduce sees that, and all are aborted.
+/// The words have two parities, for the same reason as lines (kParities). Fresh memory, all zero or
+/// all ones, never looks like a word. A rank in another call is reported to the host, which aborts
+/// the ranks that wait for it. Other collectives of a team do not check these words, but write a
+/// value that no all-reduce has. So a rank in an all-reduce detects them, and all ranks are
+/// aborted.
 class Signatures {
  public:
   static __device__ __forceinline__ bool is_here() { return blockIdx.x == data_ctas(); }
@@ -29,7 +31,7 @@ class Signatures {
 
   static __device__ __forceinline__ void exchange(const AllReduceArguments& arguments) {
     if (threadIdx.x >= device::Warp::size() || threadIdx.y > 0) return;
-    // All that does not depend on the last call comes before it has ended.
+    // Work that does not depend on the previous kernel comes before the wait for its end.
     const Places places(arguments, 0);
     const auto rank = static_cast<int>(threadIdx.x);
     const bool has_peer = rank < arguments.ranks && rank != arguments.rank;
@@ -49,13 +51,13 @@ class Signatures {
     if (has_peer) {
       device::Memory::store<device::Order::relaxed>(theirs + (call & 1) * parity, word);
     }
-    device::Warp::sync();  // all have read it
+    device::Warp::sync();  // all lanes have read the counter
     if (rank == 0) device::Memory::store<device::Order::weak>(counter, call + 1);
     if (has_peer) hear(arguments, ours + (call & 1) * parity, rank, call, word);
   }
 
-  /// Tells the peers of a call that is no all-reduce. One warp, once grid_dependency_wait() has
-  /// returned.
+  /// Sends the signature of a call that is no all-reduce to the peers. For one warp, after
+  /// grid_dependency_wait() has returned.
   static __device__ void tell(const HierarchyArguments& arguments) {
     const device::CommView& comm = arguments.comm;
     tell(arguments.signatures, arguments.signature_calls, arguments.signature, comm.lsa_rank,
@@ -63,8 +65,9 @@ class Signatures {
            return reinterpret_cast<std::byte*>(comm.control(rank, offset));
          });
   }
-  /// Does the same with offsets of the words and of their count, which is 0 where nobody is told.
-  /// `at` gives what lies at an offset of a rank's scratch memory.
+  /// Sends likewise. `signatures` and `calls` are offsets of the words and of their count;
+  /// `signatures` is 0 if nothing is to be sent. `at` returns the address of an offset in a rank's
+  /// scratch memory.
   template <class At>
   static __device__ void tell(std::uint64_t signatures, std::uint64_t calls,
                               std::uint32_t signature, std::int32_t own, std::int32_t ranks,
@@ -79,12 +82,12 @@ class Signatures {
           reinterpret_cast<std::uint64_t*>(at(rank, signatures + slot * kSectorBytes)),
           word_of(kOtherCollective ^ signature, call));
     }
-    device::Warp::sync();  // all have read it
+    device::Warp::sync();  // all lanes have read the counter
     if (rank == 0) device::Memory::store<device::Order::weak>(counter, call + 1);
   }
 
  private:
-  /// Above the bits of a HierarchyArguments::signature.
+  /// Marks other collectives in bits above those of a signature.
   static constexpr std::uint32_t kOtherCollective = 0xa5u << kSignatureBits;
   static_assert(kSignatureBits + 8 <= 32);
 
@@ -95,7 +98,7 @@ class Signatures {
   static __device__ __forceinline__ void hear(const AllReduceArguments& arguments,
                                               const std::uint64_t* slot, int rank,
                                               std::uint32_t call, std::uint64_t expected) {
-    // Quick looks first: the long wait also looks at the abort word, which lies across PCIe.
+    // Polls quickly first: the long wait also polls the abort word, which lies across PCIe.
     std::uint64_t word = load(slot);
 #pragma unroll 1
     for (std::uint32_t poll = 0; !is_of(call, word) && poll < kQuickPolls; ++poll) {

@@ -12,9 +12,9 @@
 
 namespace oriel::kernels {
 
-/// A group: the threads of a CTA that have one index in its second dimension. It behaves as a CTA
-/// of its own on the same multiprocessor: it waits at a barrier of its own, so that a fence or a
-/// flag of one does not hold up the other. All its threads stay until the last barrier.
+/// A group: the threads of a CTA with one index in the CTA's second dimension. It behaves as an
+/// independent CTA on the same multiprocessor. It has its own barrier, so that a fence or a flag
+/// wait of one sub-CTA does not block the other. All its threads stay until the last barrier.
 struct SubCta {
   static __device__ __forceinline__ std::uint32_t rank() { return threadIdx.x; }
   static __device__ __forceinline__ std::uint32_t size() { return blockDim.x; }
@@ -23,7 +23,7 @@ struct SubCta {
     return device::arch::barrier_any(barrier(), size(), mine);
   }
 
-  /// The place among the sub-CTAs that move data.
+  /// Returns the place among the sub-CTAs that move data.
   static __device__ __forceinline__ GridPlace place() {
     return {blockIdx.x * blockDim.y + threadIdx.y, Signatures::data_ctas() * blockDim.y};
   }

@@ -16,7 +16,7 @@ namespace oriel::kernels {
 namespace {
 
 bool run_packets_on_host(Algorithm algorithm, const AllReduceArguments& arguments) {
-  const host::FloatEnvironment environment;  // the loops of the other algorithms make their own
+  const host::FloatEnvironment environment;  // the loops of the other algorithms create their own
   switch (arguments.type) {
     case DataType::i8:
       return detail::run_lines_on_host<std::int8_t>(algorithm, arguments);

@@ -7,15 +7,15 @@
 
 namespace oriel::kernels {
 
-/// Runs the all-reduce on the calling thread, which is the rank. Collective over the LSA team;
-/// blocking: returns true when all of the output is there, false as soon as a wait was given up
-/// (then the abort word, the stall record or the call's failure record says why). A call whose
-/// waits were all over before an abort is complete and returns true. A call may begin on one rank
-/// before the last one has ended on others.
+/// Runs a call of AllReduceArguments on the calling thread, which is the rank. Collective over the
+/// LSA team; blocking. Returns true when the output is complete. Returns false as soon as a wait is
+/// given up: the abort word, the stall record or the call's failure record then gives the reason.
+/// If all waits of a call ended before an abort, the call is complete and returns true. A call may
+/// start on one rank before the previous call has ended on others.
 [[nodiscard]] bool run_all_reduce_on_host(Algorithm algorithm, AllReduceArguments arguments);
 
 namespace detail {
-/// One for each type; the translation units are all_reduce_host_<types>.cpp.
+/// Runs one-shot or two-shot for one type. Instantiated in all_reduce_host_<types>.cpp.
 template <class T>
 bool run_lines_on_host(Algorithm algorithm, const AllReduceArguments& arguments);
 }  // namespace detail

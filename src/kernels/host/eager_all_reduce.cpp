@@ -14,7 +14,7 @@ namespace {
 /// A piece of the message.
 struct Block {
   std::uint64_t begin = 0;  ///< in bytes
-  std::uint64_t line = 0;   ///< of the lane, its first
+  std::uint64_t line = 0;   ///< first line of the block in the lane
   std::uint64_t bytes = 0;
 };
 
@@ -36,7 +36,7 @@ class EagerAllReduce {
   }
 
  private:
-  /// Where messages are staged, on the stack: all other ranks' parts of a block.
+  /// Bytes of the staging buffer on the stack, for all other ranks' parts of a block.
   static constexpr std::size_t kStageBytes = 8192;
   static_assert(kStageBytes / host::kMaxLoopArrays >= kEagerLineBytes);
 
@@ -48,7 +48,8 @@ class EagerAllReduce {
     }
   }
 
-  /// Calls action(block) for each piece of the message of at most `lines` lines, until it is false.
+  /// Calls action(block) for each piece of the message of at most `lines` lines. Stops and returns
+  /// false if an action returns false.
   template <class Action>
   bool for_each_block(std::size_t lines, const Action& action) const {
     const std::uint64_t most = lines * kEagerPayloadBytes;
@@ -73,7 +74,8 @@ class EagerAllReduce {
     });
   }
 
-  /// Reduces all ranks' inputs into the output. False if the wait for an input was given up.
+  /// Reduces all ranks' inputs into the output. Returns false if the wait for an input was given
+  /// up.
   bool reduce() const {
     alignas(64) std::byte staged[kStageBytes];
     const auto others = static_cast<std::size_t>(arguments_.ranks - 1);

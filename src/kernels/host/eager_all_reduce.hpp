@@ -6,11 +6,13 @@
 
 namespace oriel::kernels {
 
-/// One-shot all-reduce of a CPU rank in cache lines (see all_reduce_host.hpp for what the call
-/// promises): every rank sends all its input to every other rank, and each reduces everything by
-/// itself. Reads the input and writes the output only locally, so neither need be registered. For
-/// messages so small that the handshakes of streaming would cost more than the copies; faster there
-/// than packets, which carry half the payload and are packed and reduced element by element.
+/// Runs a one-shot all-reduce of a CPU rank in cache lines (all_reduce_host.hpp documents the
+/// call). Every rank sends all its input to every other rank, and each rank reduces all inputs
+/// itself. Input and output are accessed only locally, so neither need be registered.
+///
+/// For messages so small that the handshakes of streaming would cost more than the copies. Faster
+/// for them than packets: packets carry about half the payload per byte, and are packed and reduced
+/// element by element.
 bool eager_on_host(const AllReduceArguments& arguments);
 
 }  // namespace oriel::kernels

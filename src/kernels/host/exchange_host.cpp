@@ -46,14 +46,14 @@ class HostExchangeMover {
     copy_(to, from, bytes, passes_caches_);
   }
 
-  /// Whether a message of the team's rank `index` is to be read where that rank has it.
+  /// Returns whether to read a message of team member `index` from its memory (rendezvous read).
   bool can_read(std::int32_t index, std::uint64_t message_bytes) const {
     if (processes_ == nullptr) return false;
     PeerProcess& process = processes_[index];
     if (process.reach == PeerProcess::Reach::own_process) return true;
     return is_timed(index, message_bytes) && process.way.reads_next();
   }
-  /// Whether note() is to be told the time of such a message.
+  /// Returns whether the time of such a message is to be reported to note().
   bool is_timed(std::int32_t index, std::uint64_t message_bytes) const {
     return processes_ != nullptr && message_bytes >= kLeastForeignBytes &&
            processes_[index].reach == PeerProcess::Reach::other_process;
@@ -64,8 +64,8 @@ class HostExchangeMover {
   void note(std::int32_t index, bool was_read, std::uint64_t begun_ns, std::uint64_t bytes) const {
     processes_[index].way.note(was_read, now_ns() - begun_ns, bytes);
   }
-  /// Copies from memory that the rank `index` has lent. False if it cannot be read, or has been
-  /// taken back.
+  /// Copies from memory of team member `index` (rendezvous read). Returns false if the memory
+  /// cannot be read or the permission has been revoked.
   bool read(std::int32_t index, std::byte* to, const std::byte* from, std::uint64_t bytes) const {
     const PeerProcess& process = processes_[index];
     Lending& lending = lending_of(index);
@@ -82,15 +82,17 @@ class HostExchangeMover {
     readers.fetch_sub(1, std::memory_order_release);
     return may_read;
   }
-  /// Whether the rank `index` will be able to read a message at `data`. The kernel reads no memory
-  /// of devices, nor any that is secret, for whoever asks.
+  /// Returns whether team member `index` will be able to read a message at `data`. The kernel reads
+  /// neither device memory nor secret memory, so the test reads a byte of this process in the same
+  /// way.
   bool can_lend(std::int32_t index, const std::byte* data) const {
     if (processes_[index].reach == PeerProcess::Reach::own_process) return true;
     std::byte first{};
     return read_process_memory(::getpid(), &first, data, 1);
   }
-  /// Has no rank read this rank's memory any more. There is no deadline: the user may free the
-  /// memory once this returns, and each thread that still reads copies at most 1 MiB.
+  /// Revokes the permission to read this rank's memory, and waits for readers in this process.
+  /// There is no deadline, because the user may free the memory once this returns. Each thread that
+  /// still reads copies at most 1 MiB.
   void take_back() const {
     Lending& lending = lending_of(arguments_.rank);
     std::atomic_ref(lending.is_taken_back).store(1, std::memory_order_seq_cst);
@@ -100,7 +102,8 @@ class HostExchangeMover {
   }
 
  private:
-  /// Below, a system call takes longer than a second copy.
+  /// Smallest message for a read of another process: below it, the system call takes longer than a
+  /// second copy.
   static constexpr std::uint64_t kLeastForeignBytes = 64 << 10;
 
   Lending& lending_of(std::int32_t index) const {
@@ -110,10 +113,10 @@ class HostExchangeMover {
   const ExchangeArguments& arguments_;
   PeerProcess* processes_;
   host::CopyLoop copy_;
-  bool passes_caches_ = false;  // what is as large as that would not stay there
+  bool passes_caches_ = false;  // a message of this size would not stay in the caches
 };
 
-/// A list in place, for as many streams as a launch can have: a call allocates nothing.
+/// A list with inline storage for `kMost` streams, so that a call allocates nothing.
 template <class Stream, int kMost>
 class StreamList {
  public:
@@ -174,7 +177,7 @@ class HostExchange {
       move_each(sends_, round);
       move_each(receives_, round);
       if (round.failed) return false;
-      if (kFar && round.moved) M::relax();  // the NIC sends what has been posted
+      if (kFar && round.moved) M::relax();  // lets the NIC send the posted WQEs
       if (!round.open) break;
       if (!round.moved && !wait(round.waits_for)) return false;
     }
@@ -183,7 +186,7 @@ class HostExchange {
     return true;
   }
 
-  /// Outcome of one walk over all streams.
+  /// Result of one pass over all streams.
   struct Round {
     bool moved = false;
     bool open = false;
@@ -191,7 +194,7 @@ class HostExchange {
     std::int32_t waits_for = -1;
   };
 
-  /// One step of each stream that can move, so that no peer gets all of this thread's time.
+  /// Makes one step of each stream that can move, so that no peer takes all of this thread's time.
   template <class Streams>
   static void move_each(Streams& streams, Round& round) {
     for (auto& stream : streams) {
@@ -213,7 +216,7 @@ class HostExchange {
     }
     return false;
   }
-  /// Waits until a stream can move. A stall names `rank`.
+  /// Waits until a stream can move. The stall record names `rank`.
   bool wait(std::int32_t rank) {
     const auto ready = [&] { return any_ready(receives_) || any_ready(sends_); };
     return device::wait_until<M>(ready, arguments_.wait, {rank, 0}) == device::WaitOutcome::ready;
@@ -229,7 +232,7 @@ class HostExchange {
 
 bool run_exchange_on_host(const ExchangeArguments& arguments) {
   if (arguments.network != nullptr) {
-    // Also where no peer is of another team: who waits drives the queues of this rank.
+    // Used even if all peers are of this team: a waiting rank must drive its own queues.
     const device::detail::Driving driving(arguments.network);
     return HostExchange<ExchangeForm::any>(arguments).run();
   }

@@ -13,7 +13,7 @@
 namespace oriel::kernels {
 namespace {
 
-/// Calls `action` with a value of the 16- or 8-bit float type.
+/// Calls `action` with a value of the 16-bit or 8-bit float type.
 template <class Action>
 void with_small_float(DataType type, const Action& action) {
   switch (type) {
@@ -30,11 +30,11 @@ void with_small_float(DataType type, const Action& action) {
   }
 }
 
-/// What remains to be done once inputs are scaled.
+/// Returns the operation that folds inputs which are already scaled.
 constexpr ReduceOp scaled_already(ReduceOp op) {
   return op == ReduceOp::premul_sum ? ReduceOp::sum : op;
 }
-/// What joins accumulators without finishing them.
+/// Returns the operation that combines accumulators without finishing them.
 constexpr ReduceOp unfinished(ReduceOp op) {
   return op == ReduceOp::avg ? ReduceOp::sum : op;
 }

@@ -12,23 +12,23 @@
 
 namespace oriel::kernels {
 
-/// Moves and folds elements for Hierarchy with the vectorised loops of one CPU thread. Any number
-/// of sources: more than the loops take are folded by runs of 64, which are subtrees, into sums.
+/// Moves and folds elements for Hierarchy with the vectorised loops of one CPU thread. More than 64
+/// sources are folded in runs of 64, which are subtrees, into partial sums.
 class HostHierarchyMover {
  public:
   explicit HostHierarchyMover(const HierarchyArguments& arguments);
 
-  /// Before all else; what a GPU would read from device memory.
+  /// Called first. Does nothing: a GPU would read the scalar from device memory here.
   void begin() const {}
-  /// Elements of this rank's input, scaled if the operation scales.
+  /// Copies elements of this rank's input to `to`, scaled if the operation scales.
   void send(std::byte* to, std::uint64_t first, std::uint64_t count) const;
   void copy(std::byte* to, const std::byte* from, std::uint64_t count) const;
 
-  /// The fold of inputs, left as accumulators. The own one is not yet scaled.
+  /// Folds inputs into accumulators. This rank's own input is not yet scaled.
   void fold_inputs(std::byte* sums, const FoldSources& sources, std::uint64_t count) const;
-  /// The fold of inputs, finished. It may be stored where this rank's own input lies.
+  /// Folds inputs and finishes the result. `to` may be this rank's own input.
   void fold_all(std::byte* to, const FoldSources& sources, std::uint64_t count) const;
-  /// The fold of sums, finished.
+  /// Folds partial sums and finishes the result.
   void fold_sums(std::byte* to, const FoldSources& sources, std::uint64_t count) const;
 
  private:
@@ -38,9 +38,10 @@ class HostHierarchyMover {
   static_assert(kMostRuns <= host::kMaxLoopArrays);
   static constexpr std::uint64_t kPiece = 64;  // elements that are folded at a time
 
-  /// Where `run` sources from `first` on have their bytes from `offset` on.
+  /// Returns the addresses of `run` sources from `first` on, each advanced by `offset` bytes.
   static Sources pointers(const FoldSources& sources, int first, int run, std::uint64_t offset);
-  /// `fold_run(sums, pointers, first, run, part)` folds one run of a piece.
+  /// Folds more than kRun sources piece by piece. `fold_run(sums, pointers, first, run, part)`
+  /// folds one run of a piece.
   template <class FoldRun>
   void fold_by_runs(std::byte* to, const FoldSources& sources, std::uint64_t source_bytes,
                     std::uint64_t count, const FoldRun& fold_run) const;

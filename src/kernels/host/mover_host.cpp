@@ -23,7 +23,6 @@ std::uint64_t bits_of_one() {
 
 }  // namespace
 
-// Multiplying by one is exact.
 std::uint64_t one_of(DataType type) {
   switch (type) {
     case DataType::f16:
@@ -39,7 +38,7 @@ std::uint64_t one_of(DataType type) {
     case DataType::f64:
       return bits_of_one<double>();
     default:
-      return 1;  // integers, little-endian
+      return 1;  // integers: the machine is little-endian
   }
 }
 

@@ -13,7 +13,8 @@
 
 namespace oriel::kernels {
 
-/// Moves and reduces elements with the vectorised loops of one CPU thread.
+/// Mover of StreamAllReduce that moves and reduces elements with the vectorised loops of one CPU
+/// thread.
 class HostMover {
  public:
   static constexpr bool kPulls = true;
@@ -24,8 +25,8 @@ class HostMover {
 
   explicit HostMover(const AllReduceArguments& arguments);
 
-  /// As the functions of GroupReduceMover of the same names. The scalar has come with the
-  /// arguments.
+  /// These functions are like those of GroupReduceMover. begin() has nothing to read, because the
+  /// scalar is in the arguments.
   void begin() const {}
   void send(std::byte* slot, std::uint64_t first, std::uint64_t count) const;
   void copy_out(std::uint64_t first, const std::byte* slot, std::uint64_t count) const;
@@ -49,7 +50,8 @@ class HostMover {
     reduce_arrays(sources, &target, 1, count);
   }
 
-  /// A rank whose input this one reads in place has not scaled it.
+  /// Sets the scalar of a rank whose input this rank reads in place, so that rank has not scaled
+  /// it.
   void set_scalar(int rank, std::uint64_t bits) { scalars_[static_cast<std::size_t>(rank)] = bits; }
 
  private:
@@ -60,10 +62,11 @@ class HostMover {
   host::Isa isa_;
   std::uint64_t element_bytes_;
   bool streaming_;
-  std::array<std::uint64_t, host::kMaxLoopArrays> scalars_;  // of pre-multiplied sums only
+  std::array<std::uint64_t, host::kMaxLoopArrays>
+      scalars_;  // by rank; for pre-multiplied sums only
 };
 
-/// Moves the elements of a collective that copies, as HostMover.
+/// Mover of collectives that copy, like HostMover.
 class HostCopyMover {
  public:
   static constexpr bool kPulls = false;
@@ -76,32 +79,34 @@ class HostCopyMover {
       : arguments_(arguments), element_bytes_(element_bytes(arguments)) {}
 
   void begin() const {}
-  /// Stores elements of the root's input where a peer wants them, and into the root's own output.
+  /// Stores elements of the root's input at `place` in a peer's memory, and in the root's own
+  /// output.
   void send(std::byte* place, std::uint64_t first, std::uint64_t count) const;
   void copy_out(std::uint64_t first, const std::byte* slot, std::uint64_t count) const;
-  /// Stores `count` elements at `from` at the target of each rank that has one.
+  /// Stores `count` elements at `from` in the target of each rank that has one.
   template <class Target>
   void pass_on(const Target& target, const std::byte* from, std::uint64_t count) const {
     for (int rank = 0; rank < arguments_.ranks; ++rank) copy(target(rank), from, count);
   }
-  /// Stores `count` elements of each rank's source at its target, if it has one.
+  /// Stores `count` elements of each rank's source in the rank's target, if it has one.
   template <class Target, class Source>
   void distribute(const Target& target, const Source& source, std::uint64_t count) const {
     for (int rank = 0; rank < arguments_.ranks; ++rank) copy(target(rank), source(rank), count);
   }
 
  private:
-  /// Does nothing if `to` is null.
+  /// Copies `count` elements. Does nothing if `to` is null or equals `from`.
   void copy(std::byte* to, const std::byte* from, std::uint64_t count) const;
 
   const AllReduceArguments& arguments_;
   std::uint64_t element_bytes_;
 };
 
-/// The bytes of a one of this type: the scalar of what its sender has scaled already.
+/// Returns the bytes of a 1 of this type: the scalar for inputs that their sender has already
+/// scaled. Multiplying by 1 is exact.
 std::uint64_t one_of(DataType type);
 
-/// The best instruction set that this processor has.
+/// Returns the best instruction set of this processor that has loops.
 host::Isa isa_in_use();
 
 }  // namespace oriel::kernels
