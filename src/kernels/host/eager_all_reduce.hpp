@@ -11,8 +11,8 @@ namespace oriel::kernels {
 /// itself. Input and output are accessed only locally, so neither need be registered.
 ///
 /// For messages so small that the handshakes of streaming would cost more than the copies. Faster
-/// for them than packets: packets carry about half the payload per byte, and are packed and reduced
-/// element by element.
+/// for them than packets, which carry 8 payload bytes of 16 (eager lines carry 56 of 64). Packets
+/// are also packed and reduced element by element.
 bool eager_on_host(const AllReduceArguments& arguments);
 
 }  // namespace oriel::kernels

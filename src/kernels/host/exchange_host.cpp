@@ -113,7 +113,7 @@ class HostExchangeMover {
   const ExchangeArguments& arguments_;
   PeerProcess* processes_;
   host::CopyLoop copy_;
-  bool passes_caches_ = false;  // a message of this size would not stay in the caches
+  bool passes_caches_ = false;  // set if a message is too large to stay in the caches
 };
 
 /// A list with inline storage for `kMost` streams, so that a call allocates nothing.
@@ -177,7 +177,7 @@ class HostExchange {
       move_each(sends_, round);
       move_each(receives_, round);
       if (round.failed) return false;
-      if (kFar && round.moved) M::relax();  // lets the NIC send the posted WQEs
+      if (kFar && round.moved) M::relax();  // drives the NIC, which sends the posted WQEs
       if (!round.open) break;
       if (!round.moved && !wait(round.waits_for)) return false;
     }

@@ -50,8 +50,8 @@ class HostMover {
     reduce_arrays(sources, &target, 1, count);
   }
 
-  /// Sets the scalar of a rank whose input this rank reads in place, so that rank has not scaled
-  /// it.
+  /// Sets the scalar of a rank whose input this rank reads in place. That rank has not scaled its
+  /// input.
   void set_scalar(int rank, std::uint64_t bits) { scalars_[static_cast<std::size_t>(rank)] = bits; }
 
  private:
@@ -62,8 +62,7 @@ class HostMover {
   host::Isa isa_;
   std::uint64_t element_bytes_;
   bool streaming_;
-  std::array<std::uint64_t, host::kMaxLoopArrays>
-      scalars_;  // by rank; for pre-multiplied sums only
+  std::array<std::uint64_t, host::kMaxLoopArrays> scalars_;  // for pre-multiplied sums
 };
 
 /// Mover of collectives that copy, like HostMover.

@@ -9,7 +9,7 @@ namespace {
 using Register = Vector<std::uint32_t>;
 constexpr std::size_t kBlock = 8 * kVectorBytes;
 
-/// Copies whole registers, eight at a time, to a place that is a multiple of their size.
+/// Copies whole registers, eight at a time. `dst` is a multiple of the register size.
 template <bool kStreaming>
 void copy_blocks(std::byte* dst, const std::byte* src, std::size_t bytes) {
   for (std::size_t offset = 0; offset < bytes; offset += kBlock) {
@@ -26,8 +26,9 @@ void copy_blocks(std::byte* dst, const std::byte* src, std::size_t bytes) {
   }
 }
 
-/// Not by memcpy, but for the ends: glibc's takes twice as long from 2 KiB on where the two places
-/// lie differently in their cache lines, as buffers of malloc and slots do.
+/// Copies with vector loops, and uses memcpy only for short copies and the ends. From 2 KiB on,
+/// glibc's memcpy takes twice as long if `dst` and `src` have different offsets in their cache
+/// lines. Buffers of malloc and slots usually do.
 void copy(std::byte* dst, const std::byte* src, std::size_t bytes, bool streaming) {
   if (bytes == 0 || dst == src) return;
   if (bytes < 2 * kBlock) {

@@ -8,16 +8,17 @@
 
 namespace oriel::kernels::host {
 
-/// Gives the arithmetic of this thread the default rounding, no flush-to-zero and no traps while it
-/// lives: an application may run with other modes, and its results must still equal its peers'.
-/// Costs about 1 ns where the modes are the default ones. Does nothing on processors other than
-/// x86.
+/// Sets default rounding, no flush-to-zero and no traps for this thread's arithmetic during its
+/// lifetime. An application may run with other modes, but its results must equal its peers'. Costs
+/// about 1 ns if the modes are already the defaults. Does nothing on processors other than x86.
 ///
-/// Its functions are always inlined, for sources of several instruction sets include it.
+/// All functions are always inlined, because sources of several instruction sets include this
+/// header.
 class FloatEnvironment {
  public:
 #if defined(__x86_64__)
-  // The assembler statements are barriers for the loads and stores of the arithmetic between them.
+  // The asm statements are compiler barriers for the loads and stores of the arithmetic between
+  // them.
   ORIEL_DEVICE_FN FloatEnvironment() {
     asm volatile("stmxcsr %0" : "=m"(saved_)::"memory");
     changed_ = (saved_ & ~kStatusFlags) != kDefault;

@@ -4,8 +4,8 @@
 
 #include "kernels/loops/reduce_loops.hpp"
 
-/// What the translation units of each instruction set export: constant tables of functions, and
-/// nothing else that the linker could merge.
+/// Declares the exports of each instruction set's translation units: constant tables of functions.
+/// They export nothing else that the linker could merge.
 namespace oriel::kernels::host {
 
 /// The loops of one type, indexed by ReduceOp.

@@ -2,8 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// The one loop from which every type, operation and instruction set is made. In an unnamed
-// namespace: see simd.hpp.
+// The loop template for every type, operation and instruction set. In an unnamed namespace: see
+// simd.hpp.
 
 #include <type_traits>
 
@@ -15,10 +15,10 @@
 namespace oriel::kernels::host {
 namespace {
 
-/// Sums of T, held in E, divided by n and truncated toward zero. There is no vector instruction. A
-/// float holds every operand of an 8-bit quotient, a double every one of a 32-bit quotient, and
-/// neither rounds a quotient up to the next integer, which is at least 1/n away: cutting off the
-/// fraction then is exact.
+/// Divides sums of T, held in E, by n_ranks and truncates toward zero. No vector instruction exists
+/// for integer division. A float represents every operand of an 8-bit quotient exactly, and a
+/// double every operand of a 32-bit quotient. A quotient is at least 1/n away from the next
+/// integer, so neither rounds up to it. Cutting off the fraction is therefore exact.
 template <typename T, typename E>
 ORIEL_LANES_FN Vector<E> divide_integers(Vector<E> sums, int n_ranks) {
   constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
@@ -36,12 +36,12 @@ ORIEL_LANES_FN Vector<E> divide_integers(Vector<E> sums, int n_ranks) {
   return sums;
 }
 
-/// The vector form of device::Reduction<T, op>.
+/// Vector form of device::Reduction<T, op>.
 template <typename T, ReduceOp op>
 struct VectorReduction {
   static constexpr bool kIsInteger = std::is_integral_v<T>;
   static constexpr bool kOrders = op == ReduceOp::min || op == ReduceOp::max;
-  // Unsigned integers wrap; only comparisons need to know the sign.
+  // Unsigned arithmetic wraps. Only comparisons and division need the sign.
   struct Same {
     using type = T;
   };
@@ -56,7 +56,8 @@ struct VectorReduction {
   explicit VectorReduction(const ReduceLoopArgs& args) : n_ranks_(args.n_ranks_for_avg) {
     if constexpr (op == ReduceOp::avg && !kIsInteger) {
       divisor_ = static_cast<Lane>(n_ranks_);
-      // Times a power of two is the same as divided by its reciprocal, and faster.
+      // If n is a power of two, multiplying by 1/n gives the same bits as dividing by n, and is
+      // faster.
       divides_ = (n_ranks_ & (n_ranks_ - 1)) != 0;
       reciprocal_ = Lane{1} / divisor_;
     }
@@ -76,7 +77,7 @@ struct VectorReduction {
       if constexpr (op == ReduceOp::premul_sum) {
         acc.v[r] = Lanes::round(acc.v[r] * splat(scalars_.values[k]));
       }
-      // The maximum is the minimum with all signs flipped, see minimum().
+      // max(a, b) is -min(-a, -b): flips all signs, see minimum().
       if constexpr (op == ReduceOp::max && !kIsInteger) acc.v[r] = flip_sign(acc.v[r]);
     }
     return acc;
@@ -127,7 +128,7 @@ struct VectorReduction {
   [[no_unique_address]] std::conditional_t<op == ReduceOp::premul_sum, Scalars, Nothing> scalars_;
 };
 
-/// kUnroll neighbouring registers' accumulators, folded over the sources as one value.
+/// Accumulators of kUnroll neighbouring registers, folded over the sources as one value.
 template <typename Acc, int kUnroll>
 struct Strip {
   Acc acc[kUnroll];
@@ -145,15 +146,15 @@ ORIEL_LANES_FN Strip<typename R::Acc, kUnroll> load_strip(const R& reduction,
   return strip;
 }
 
-/// At run time, aligned runs of so many sources are folded in registers and are the leaves of the
-/// upper tree, which keeps its subtrees in memory. Widening an 8-bit float takes so many
-/// instructions that only the size of the code would grow.
+/// Returns the size of the groups of sources that fold_strip() folds in registers, if the number of
+/// sources is known only at run time. The results are the leaves of the upper tree, which keeps its
+/// subtrees in memory. If kIsLong, groups would only make the code larger.
 template <typename R>
 constexpr int group_size() {
   return R::Lanes::kIsLong ? 1 : 4;
 }
 
-/// The fold of all sources at one offset. kSources is their number where that is 2 or 4, else 0.
+/// Folds all sources at one offset. kSources is the number of sources if it is 2 or 4, else 0.
 template <int kSources, int kUnroll, typename R>
 ORIEL_LANES_FN Strip<typename R::Acc, kUnroll> fold_strip(const R& reduction,
                                                           const std::byte* const* srcs, int n_srcs,
@@ -195,7 +196,7 @@ ORIEL_LANES_FN Strip<typename R::Acc, kUnroll> fold_strip(const R& reduction,
   }
 }
 
-/// One register's worth of results, finished, at any offset.
+/// Reduces one register at any offset, and stores the finished result.
 template <typename R>
 __attribute__((noinline)) void reduce_one(const R& reduction, const std::byte* const* srcs,
                                           int n_srcs, std::size_t offset, std::byte* result) {
@@ -203,7 +204,7 @@ __attribute__((noinline)) void reduce_one(const R& reduction, const std::byte* c
   store_vector(result, reduction.finish(strip.acc[0]));
 }
 
-/// Fewer bytes than a register holds: through padded copies of the sources.
+/// Reduces fewer bytes than a register holds, through padded copies of the sources.
 template <typename R>
 __attribute__((noinline)) void reduce_short(const R& reduction, const ReduceLoopArgs& args,
                                             std::size_t bytes) {
@@ -226,8 +227,8 @@ ORIEL_LANES_FN void copy_result(const ReduceLoopArgs& args, std::size_t offset,
   }
 }
 
-/// Reduces [begin, end), a multiple of the register size. If `streaming`, all destinations are
-/// aligned at `begin`.
+/// Reduces [begin, end), whose length is a multiple of the register size. If `streaming`, all
+/// destinations are aligned at `begin`.
 template <int kSources, typename R>
 void reduce_span(const R& reduction, const ReduceLoopArgs& args, std::size_t begin, std::size_t end,
                  bool streaming) {
@@ -266,15 +267,17 @@ void reduce_span(const R& reduction, const ReduceLoopArgs& args, std::size_t beg
   }
 }
 
-/// Bytes from `address` to the next multiple of a register, or 0 if no element ends there.
+/// Returns the bytes from `address` to the next multiple of the register size, or 0 if that
+/// multiple is not on an element boundary.
 ORIEL_LANES_FN std::size_t bytes_to_alignment(const std::byte* address, std::size_t element) {
   const std::size_t gap = -reinterpret_cast<std::uintptr_t>(address) % kVectorBytes;
   return gap % element == 0 ? gap : 0;
 }
 
-/// The loop itself. Whole registers are stored aligned; what is left at both ends is covered by a
-/// register that overlaps them. Its result is computed before and stored after them, since with
-/// a destination equal to a source they overwrite its inputs.
+/// Runs the loop. Whole registers are stored aligned to the first destination, except in short
+/// arrays. The rest at each end is covered by an overlapping register. Its result is computed
+/// before the main loop and stored after it. Otherwise, with a destination equal to a source, the
+/// main loop would overwrite its inputs.
 template <typename T, ReduceOp op>
 void reduce(const ReduceLoopArgs& args) {
   using R = VectorReduction<T, op>;
@@ -310,8 +313,8 @@ void reduce(const ReduceLoopArgs& args) {
   if (streaming) fence_streams();
 }
 
-/// A row of the table, in the order of ReduceOp. Arithmetic on signed integers is that on unsigned
-/// ones, but for order and division.
+/// Returns a row of the table, in the order of ReduceOp. Signed integers use the loops of unsigned
+/// ones, except for order and division.
 template <typename T>
 constexpr LoopRow make_row() {
   using W = typename VectorReduction<T, ReduceOp::sum>::Element;

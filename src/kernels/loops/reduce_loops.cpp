@@ -37,7 +37,7 @@ const LoopTable& table_of(Isa isa) {
 }
 
 #if defined(__x86_64__)
-/// By its bit: clang 14, which checks this file, does not know the feature by name.
+/// Tests the CPUID bit: clang 14, which checks this file, does not know the feature by name.
 bool has_f16c() {
   unsigned eax = 0;
   unsigned ebx = 0;

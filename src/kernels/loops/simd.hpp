@@ -2,10 +2,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// Vectors of the instruction set that this translation unit is compiled for. Everything is in an
-// unnamed namespace: the same source is compiled once per instruction set, and the linker must not
-// take one unit's copy of a function for another's. Include nothing here that defines inline
-// functions other than always-inlined ones, for the same reason.
+// Vectors of the instruction set for which this translation unit is compiled. Everything is in an
+// unnamed namespace, because the same source is compiled once per instruction set. The linker must
+// not replace one unit's copy of a function by another's. For the same reason, include nothing here
+// that defines inline functions, except always-inlined ones.
 
 #include <cstddef>
 #include <cstdint>
@@ -56,8 +56,9 @@ ORIEL_LANES_FN void store_vector(std::byte* to, V v) {
   __builtin_memcpy(to, &v, sizeof(V));
 }
 
-// The first bytes of a register, fewer than it holds, the others zero. Not through a copy in
-// memory: a load wider than the stores before it waits until they have left the processor.
+// Load and store the first `bytes` bytes of a register, fewer than it holds. A load sets the other
+// bytes to zero. They do not copy through memory: a load wider than the preceding stores cannot be
+// forwarded, and waits until these have left the processor.
 #if ORIEL_VECTOR_BYTES == 64
 ORIEL_LANES_FN Vector<std::uint64_t> load_partial(const std::byte* from, std::size_t bytes) {
   return (Vector<std::uint64_t>)_mm512_maskz_loadu_epi8((__mmask64{1} << bytes) - 1, from);
@@ -67,7 +68,8 @@ ORIEL_LANES_FN void store_partial(std::byte* to, Vector<std::uint64_t> v, std::s
   _mm512_mask_storeu_epi8(to, (__mmask64{1} << bytes) - 1, (__m512i)v);
 }
 #else
-// Words of 1 to 8 bytes, on little-endian processors, which all that this is compiled for are.
+// Load and store words of 1 to 8 bytes. All processors for which this file is compiled are
+// little-endian.
 template <typename Part>
 ORIEL_LANES_FN std::uint64_t load_both_ends(const std::byte* from, std::size_t bytes) {
   Part low, high;  // they overlap, unless `bytes` is twice their size
@@ -120,7 +122,8 @@ ORIEL_LANES_FN void store_word(std::byte* to, std::uint64_t word, std::size_t by
 }
 #endif
 
-/// Past the caches; `to` is a multiple of kVectorBytes. Other processors store as usual.
+/// Stores past the caches; `to` must be a multiple of kVectorBytes. Processors other than x86 store
+/// as usual.
 template <typename V>
 ORIEL_LANES_FN void stream_vector(std::byte* to, V v) {
 #if ORIEL_VECTOR_BYTES == 64
@@ -153,8 +156,8 @@ inline __attribute__((always_inline)) Vector<double> splat(double x) {
   return x - Vector<double>{};
 }
 
-/// a < b ? a : b, so b if either is NaN or both are zeros: x86's own minimum. (A full mask costs
-/// nothing; without one gcc 12 warns about its own header.)
+/// Returns a < b ? a : b, so b if either is NaN or both are zeros: the semantics of x86's minimum.
+/// (A full mask costs nothing; without a mask gcc 12 warns about its own header.)
 ORIEL_LANES_FN Vector<float> less_or_second(Vector<float> a, Vector<float> b) {
 #if ORIEL_VECTOR_BYTES == 64
   return (Vector<float>)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
@@ -179,8 +182,9 @@ ORIEL_LANES_FN Vector<double> less_or_second(Vector<double> a, Vector<double> b)
 #endif
 }
 
-/// The smaller of two floats, -0 below +0, and NaN if either is NaN. Taken both ways round and
-/// joined by or, two zeros give the one with a sign, and a NaN joined with anything is a NaN.
+/// Returns the smaller of two floats, where -0 is below +0, and NaN if either is NaN. Joins both
+/// orders of the operands by OR. So two zeros give -0 if either is negative, and NaN joined with
+/// any value is NaN.
 template <typename V>
 ORIEL_LANES_FN V minimum(V a, V b) {
   using Bits = Vector<std::uint64_t>;
@@ -194,7 +198,7 @@ ORIEL_LANES_FN Vector<double> flip_sign(Vector<double> x) {
   return (Vector<double>)((Vector<std::uint64_t>)x ^ 0x8000000000000000ull);
 }
 
-/// Every NaN becomes the one that Reduction::finish stores.
+/// Replaces every NaN by the NaN that Reduction::finish stores.
 ORIEL_LANES_FN Vector<float> canonical(Vector<float> x) {
   return x == x ? x : (Vector<float>)splat(0x7fffffffu);
 }

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-// How one register of elements becomes accumulators and back. In an unnamed namespace: see
+// Conversions between a register of elements and accumulators. In an unnamed namespace: see
 // simd.hpp.
 
 #include "kernels/loops/simd.hpp"
@@ -10,16 +10,16 @@
 namespace oriel::kernels::host {
 namespace {
 
-/// The accumulators of one register's elements: one register for wide types, two for 16-bit and
-/// four for 8-bit floats. Lanes need not be in the order of the elements.
+/// Accumulators of one register's elements. Wide types take one register, 16-bit floats two, and
+/// 8-bit floats four. Lanes need not be in the order of the elements.
 template <typename V, int kRegisters>
 struct Group {
   V v[kRegisters];
 };
 
-// Elements<T> says how a register of T is widened to accumulators, narrowed back, and how a product
-// of accumulators is rounded to T. kIsLong: this takes so many instructions that code for several
-// sources at once would only be larger, not faster.
+// Elements<T> widens a register of T to accumulators, narrows accumulators to T, and rounds a
+// product of accumulators to T. kIsLong: the conversion takes so many instructions that code for
+// several sources at once would be larger but not faster.
 
 /// Elements that are their own accumulators.
 template <typename T>
@@ -58,8 +58,8 @@ struct Elements<double> {
   ORIEL_LANES_FN Vector<double> round(Vector<double> x) { return x; }
 };
 
-// 16-bit floats: the even elements are the low halves of 32-bit lanes, the odd ones the high
-// halves, so that no element has to change its lane.
+// bf16: even elements are the low halves of 32-bit lanes, odd elements the high halves. So no
+// element changes its lane.
 template <>
 struct Elements<device::bf16> {
   using Lane = float;
@@ -76,7 +76,7 @@ struct Elements<device::bf16> {
   ORIEL_LANES_FN VectorF32 round(VectorF32 x) { return (VectorF32)(rounded(x) & 0xffff0000u); }
 
  private:
-  // The upper half is the result.
+  // Rounds to nearest even; the upper half of each lane is the result.
   ORIEL_LANES_FN VectorU32 rounded(VectorF32 x) {
     const VectorU32 u = (VectorU32)x;
     const VectorU32 up = u + 0x7fffu + ((u >> 16) & 1u);
@@ -85,8 +85,8 @@ struct Elements<device::bf16> {
 };
 
 #if ORIEL_VECTOR_BYTES >= 32
-// The processor's own conversions between a register of f32 and half a register of f16. They keep
-// the sign and payload of a NaN.
+// Conversion instructions of the processor between a register of f32 and half a register of f16.
+// They keep the sign and payload of a NaN.
 typedef std::uint64_t HalfVector __attribute__((vector_size(kVectorBytes / 2)));
 #if ORIEL_VECTOR_BYTES == 64
 ORIEL_LANES_FN VectorF32 widen_half(HalfVector bits) {
@@ -174,10 +174,11 @@ struct Elements<device::f16> {
 #endif
 
 #if ORIEL_VECTOR_BYTES >= 32
-// 8-bit floats by way of f16, which holds all their values, so that widening and the last step of
-// narrowing are the processor's. Even elements become registers 0 and 1, odd ones 2 and 3. An f16
-// with a value of e5m2 has its bits in the upper byte; one of e4m3, whose exponent is biased by 7
-// where f16's is by 15, has them one place lower once it is scaled by 2^-8.
+// Converts 8-bit floats through f16, which represents all their values. So the processor does the
+// widening and the last step of the narrowing. Even elements are in registers 0 and 1, odd elements
+// in registers 2 and 3. An e5m2 value has its bits in the upper byte of its f16. An e4m3 value,
+// scaled by 2^-8, has its bits one place lower, because its exponent bias is 7 and that of f16 is
+// 15.
 template <typename Format>
 struct ByteElements {
   using Lane = float;
@@ -198,14 +199,14 @@ struct ByteElements {
            from_halves(narrow_two(acc.v[2], acc.v[3]));
   }
 
-  // Saturates, and rounds by adding and subtracting a power of two whose unit in the last place is
-  // the format's at this magnitude. NaN passes through.
+  // Saturates and rounds. Rounding adds and subtracts a power of two, whose unit in the last place
+  // is the format's at this magnitude. NaN passes through.
   ORIEL_LANES_FN VectorF32 round(VectorF32 x) {
     const VectorU32 bits = (VectorU32)x;
     const VectorF32 magnitude =
         less_or_second((VectorF32)splat(Format::kMax), (VectorF32)(bits & 0x7fffffffu));
     using VectorI32 = Vector<std::int32_t>;
-    // NaN wraps round to below zero, and takes the least power.
+    // A NaN wraps to a negative number, and so takes the least power.
     const VectorI32 shifted =
         (VectorI32)(((VectorU32)magnitude & 0x7f800000u) + (Format::kMantissaShift << 23));
     const VectorI32 least = splat(std::int32_t{Format::kMagicBits});
@@ -232,7 +233,7 @@ struct ByteElements {
     return (Raw)join_halves(narrow_half(low), narrow_half(high));
   }
 
-  // An element in the upper byte of a 16-bit lane to an f16.
+  // Converts an element in the upper byte of a 16-bit lane to f16.
   ORIEL_LANES_FN Raw to_halves(Raw bytes) {
     if constexpr (!kScales) return bytes;
     const Raw magnitude = (bytes & std::uint16_t{0x7f00}) >> 1;
@@ -240,7 +241,7 @@ struct ByteElements {
     return (bytes & std::uint16_t{0x8000}) | magnitude | (nan & std::uint16_t{0x7fff});
   }
 
-  // And back; any NaN becomes 0x7f.
+  // Converts f16 to an element in the upper byte; every NaN becomes 0x7f.
   ORIEL_LANES_FN Raw from_halves(Raw halves) {
     const VectorI16 magnitude = (VectorI16)(halves & std::uint16_t{0x7fff});
     Raw bytes = halves & std::uint16_t{0xff00};
