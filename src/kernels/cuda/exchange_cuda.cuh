@@ -42,7 +42,7 @@ __device__ inline void tell_peers(const ExchangeArguments& arguments) {
 /// come first, use all multiprocessors.
 struct WarpPlace {
   std::int32_t index = 0;  // stream index of the warp
-  std::int32_t run = -1;   // none
+  std::int32_t run = -1;   // -1: the warp has no stream
   std::int32_t lane = 0;
 
   __device__ explicit WarpPlace(const ExchangeArguments& arguments)
@@ -69,8 +69,7 @@ class LocalCopies {
     const auto warps = static_cast<std::int32_t>(gridDim.x * kMaxWarps);
     const std::int32_t senders = arguments.run[arguments.send_runs].stream;
     sharers_ = senders < warps ? warps - senders : warps;
-    turn_ =
-        warps - 1 - place.index;  // warps without a stream come last, so they have the first turns
+    turn_ = warps - 1 - place.index;  // the last warps have no stream
     if (turn_ < sharers_) enter(0);
   }
 

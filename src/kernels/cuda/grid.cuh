@@ -22,9 +22,9 @@ namespace oriel::kernels {
 /// failed.
 ///
 /// Abort: once the communicator is aborted, waits for other CTAs end, though some CTAs may never
-/// arrive. any() then returns true. sync() returns with leads() false, and does not guarantee that
-/// earlier accesses are visible. A CTA that has given up does not arrive at later barriers. So a
-/// barrier never completes with fewer than all CTAs, nor does any CTA wait in vain.
+/// arrive. any() then returns true. sync() returns with leads() false, and earlier work of other
+/// CTAs may be missing. A CTA that has given up does not arrive at later barriers. So no barrier
+/// completes with fewer than all CTAs, and no CTA waits in vain.
 class Grid {
  public:
   /// Threads that communicate with the peers: the first warp of CTA 0. CTAs are one-dimensional and

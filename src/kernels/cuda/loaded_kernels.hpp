@@ -42,7 +42,7 @@ struct KernelEntry {
   const void* symbol = nullptr;
 };
 
-/// Numbering of kernels: all-reduces by type, then hierarchical kernels by type, exchanges, and
+/// Numbering of kernels: all-reduces by type, kernels among teams by type, exchanges by form, and
 /// copying streams by collective.
 inline constexpr std::size_t kVariantsOfType = kGpuAlgorithmCount * 3 * kRankVariants;
 inline constexpr std::size_t kFirstHierarchy = kDataTypeCount * kVariantsOfType;
@@ -50,9 +50,9 @@ inline constexpr std::size_t kFirstExchange = kFirstHierarchy + kDataTypeCount;
 inline constexpr std::size_t kFirstCopyStream = kFirstExchange + 3;
 inline constexpr std::size_t kKernelCount = kFirstCopyStream + kCollectiveCount;
 
-/// Kernels of one context, shared by all communicators there. Each kernel is loaded explicitly and
-/// once. Otherwise its first launch would load it (CUDA's lazy loading) and might wait for other
-/// kernels. Thread-safe: a loaded kernel is found without a lock or a driver call.
+/// Kernels of one context, shared by all communicators there. Each kernel is loaded explicitly
+/// before its first launch. Otherwise the launch would load it (CUDA's lazy loading) and might wait
+/// for other kernels. Thread-safe: a loaded kernel is found without a lock or a driver call.
 class LoadedKernels {
  public:
   /// `context` is the primary context of a device and must outlive this object.

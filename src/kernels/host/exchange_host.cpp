@@ -72,7 +72,7 @@ class HostExchangeMover {
     const std::atomic_ref is_taken_back(lending.is_taken_back);
     if (process.reach == PeerProcess::Reach::other_process) {
       if (!read_process_memory(process.pid, to, from, bytes)) return false;
-      device::arch::fence_seq_cst();  // the thread sanitizer refuses std::atomic_thread_fence
+      device::arch::fence_seq_cst();  // ThreadSanitizer rejects std::atomic_thread_fence
       return is_taken_back.load(std::memory_order_relaxed) == 0;
     }
     const std::atomic_ref readers(lending.readers);
@@ -82,9 +82,9 @@ class HostExchangeMover {
     readers.fetch_sub(1, std::memory_order_release);
     return may_read;
   }
-  /// Returns whether team member `index` will be able to read a message at `data`. The kernel reads
-  /// neither device memory nor secret memory, so the test reads a byte of this process in the same
-  /// way.
+  /// Returns whether team member `index` will be able to read a message at `data`. The Linux kernel
+  /// reads neither device memory nor secret memory for another process. So the test reads a byte of
+  /// this process in the same way.
   bool can_lend(std::int32_t index, const std::byte* data) const {
     if (processes_[index].reach == PeerProcess::Reach::own_process) return true;
     std::byte first{};

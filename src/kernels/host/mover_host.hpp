@@ -45,7 +45,7 @@ class HostMover {
     reduce_arrays(sources.data(), targets.data(), targets_used, count);
   }
 
-  /// Reduces `count` elements of all ranks, by rank at `sources`, to `target`.
+  /// Reduces `count` elements of all ranks to `target`. `sources` has one address per rank.
   void reduce_into(std::byte* target, const std::byte* const* sources, std::uint64_t count) const {
     reduce_arrays(sources, &target, 1, count);
   }

@@ -16,20 +16,21 @@
 ///
 /// Direct (rendezvous) messages: a message of `least_direct_bytes` or more between ranks of a team
 /// bypasses the slots if possible. Its sender sends a request in the ready word of the next slot.
-/// The receiver sends an offer: the address of the receive buffer, or none. If the buffer lies in a
-/// window, the sender stores there and then fills the ready word; the slot stays empty. So no rank
-/// stores into a window before the window's owner is in the same call.
+/// The receiver sends an offer, without waiting for the request: the address of the receive buffer,
+/// or none. If the buffer lies in a window, the sender stores there and then fills the ready word;
+/// the slot stays empty. So no rank stores into a window before the window's owner is in the same
+/// call.
 ///
 /// CPU ranks: if the buffer lies in no window, the receiver may offer to read the message from the
 /// sender's memory (rendezvous read). The sender then puts the address into the slot. It waits for
-/// the credit, or revokes the read permission if its call fails (Lending). If the kernel cannot
-/// read its memory, the sender puts null there, and the message goes through slots.
+/// the credit, or revokes the read permission if its call fails (Lending). If the Linux kernel
+/// cannot read that memory, the sender puts null there, and the message goes through slots.
 ///
 /// Packets: a short message between ranks of a team goes in packets, whose flags show that they
 /// have arrived (oriel/device/packet.hpp). Packets have a ring of their own beside the slots. Their
-/// credit is returned late: the credit for the packets of one launch at the start of the next,
-/// where it needs no fence on a GPU. While a receiver waits for packets, it owes credit for one
-/// slot at most.
+/// credit is returned late. Credit for the packets of one launch is returned at the start of the
+/// next, where it needs no fence on a GPU. While a receiver waits for packets, it owes credit for
+/// one slot at most.
 ///
 /// A rank has two sets of channels: to the ranks of its LSA team, whose memory it can write, and to
 /// ranks of other teams, which its NIC writes to. For another team the sender fills a slot in its
@@ -50,7 +51,7 @@ struct alignas(16) ChannelCounters {
   std::uint64_t packets_given;  ///< packet slots whose credit has been returned
 };
 
-/// The receiver's answer to a request. It lies in the sender's memory beside the credits of the
+/// The receiver's offer for one message. It lies in the sender's memory beside the credits of the
 /// channel.
 struct ChannelOffer {
   std::uint64_t offset;  ///< receive buffer in the receiver's slot, kReads or kNoOffset
@@ -59,7 +60,7 @@ struct ChannelOffer {
 /// Offer: the receiver reads the message from the sender's memory.
 inline constexpr std::uint64_t kReads = kNoOffset - 1;
 inline constexpr std::uint64_t kOfferPlace = 16;        ///< bytes after the credit word
-inline constexpr std::uint64_t kPacketCreditPlace = 8;  ///< likewise
+inline constexpr std::uint64_t kPacketCreditPlace = 8;  ///< bytes after the credit word
 
 /// Offsets in bytes from the start of the scratch memory, equal at both ends of each channel. Peers
 /// are indices in the LSA team, or world ranks.
@@ -76,7 +77,7 @@ struct ChannelLayout {
   std::uint64_t total_bytes = 0;
   std::uint32_t slot_bytes = 0;   ///< a multiple of 128
   std::uint32_t depth = 0;        ///< slots of a ring, a power of two
-  std::uint32_t credit_step = 1;  ///< slots for which credit is given at once, between teams
+  std::uint32_t credit_step = 1;  ///< slots per returned credit, between teams
   std::int32_t ranks = 1;
   std::int32_t lanes = 1;
   /// A message uses one lane per `least_lane_bytes` bytes, up to `lanes`.
@@ -115,7 +116,7 @@ ORIEL_DEVICE_FN LaneCut cut_over_lanes(const ChannelLayout& layout, std::uint64_
   const auto most = static_cast<std::uint64_t>(layout.lanes);
   const std::uint64_t least =
       bytes <= layout.most_packet_bytes ? layout.packet_lane_bytes : layout.least_lane_bytes;
-  if (most == 1 || bytes <= least) {  // without divisions, which are slow on GPUs
+  if (most == 1 || bytes <= least) {  // avoids divisions, which are slow on GPUs
     cut.piece = (bytes + 127) / 128 * 128;
     cut.lanes = 1;
     return cut;

@@ -18,7 +18,7 @@ enum class Collective : std::uint8_t {
 };
 inline constexpr int kCollectiveCount = 8;
 
-/// Returns the name for texts that say "an all-reduce", "a broadcast".
+/// Returns the name for texts such as "an all-reduce" and "a broadcast".
 constexpr const char* name_of(Collective collective) {
   constexpr const char* kNames[] = {"all-reduce", "all-gather", "reduce-scatter", "broadcast",
                                     "reduce",     "all-to-all", "gather",         "scatter"};
@@ -30,7 +30,8 @@ constexpr bool reduces(Collective collective) {
   return collective == Collective::all_reduce || collective == Collective::reduce_scatter ||
          collective == Collective::reduce;
 }
-/// Returns whether every rank gets all results of an all-reduce, all-gather or reduce-scatter.
+/// Returns whether every rank gets all results, unlike in a reduce-scatter. Only for all-reduces,
+/// all-gathers and reduce-scatters.
 constexpr bool distributes(Collective collective) {
   return collective != Collective::reduce_scatter;
 }

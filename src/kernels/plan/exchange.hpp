@@ -48,7 +48,7 @@ struct Exchange {
   std::vector<Message> sends;
   std::vector<Message> receives;
   std::vector<LocalCopy> copies;
-  std::uint32_t signature = 0;  ///< of the collective; 0 for sends and receives
+  std::uint32_t signature = 0;  ///< of a collective (see set_exchange), else 0
 };
 
 /// Arguments of a collective call on one rank.
@@ -90,7 +90,7 @@ Status set_exchange(Exchange& exchange, std::span<const PointToPoint> calls, int
 inline constexpr int kMostMessages = 120;  // 60 rounds of a send and a receive
 inline constexpr int kMostCopies = 8;
 
-/// Run: the messages of one launch to one peer, or from one peer.
+/// The messages of one launch to one peer, or from one peer.
 struct MessageRun {
   std::uint16_t stream = 0;      ///< GPUs: first stream of the run, which has one stream per lane
   std::uint8_t message = 0;      ///< index of the first message
@@ -139,7 +139,7 @@ struct ExchangeMemory {
   device::WaitControl wait;
   CallFailure* failure = nullptr;
   /// GPU ranks, like HierarchyArguments: offsets of the words in which collectives exchange
-  /// signatures, and of the count of such calls; 0 for sends and receives.
+  /// signatures, and of the count of such calls. 0 if a launch exchanges none.
   std::uint64_t signatures = 0;
   std::uint64_t signature_calls = 0;
 };

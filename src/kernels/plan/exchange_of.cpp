@@ -78,7 +78,7 @@ class OwnMessages {
   }
 
  private:
-  /// The first pair of unequal sizes.
+  /// The first send and receive of unequal sizes.
   struct Unequal {
     std::size_t number;
     std::uint64_t sent;
@@ -90,7 +90,7 @@ class OwnMessages {
   std::optional<Unequal> differs_;
 };
 
-/// The messages of one collective, from the point of view of one rank.
+/// Makes the messages of one collective on one rank.
 class CollectiveExchange {
  public:
   CollectiveExchange(const RankCollective& call, Exchange& made)
