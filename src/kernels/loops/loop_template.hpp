@@ -17,8 +17,9 @@ namespace {
 
 /// Divides sums of T, held in E, by n_ranks and truncates toward zero. No vector instruction exists
 /// for integer division. A float represents every operand of an 8-bit quotient exactly, and a
-/// double every operand of a 32-bit quotient. A quotient is at least 1/n away from the next
-/// integer, so neither rounds up to it. Cutting off the fraction is therefore exact.
+/// double every operand of a 32-bit quotient. A quotient that is no integer is at least 1/n below
+/// the next integer, so rounding does not reach that integer. Cutting off the fraction is therefore
+/// exact.
 template <typename T, typename E>
 ORIEL_LANES_FN Vector<E> divide_integers(Vector<E> sums, int n_ranks) {
   constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));

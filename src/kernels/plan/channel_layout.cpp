@@ -19,7 +19,7 @@ constexpr std::uint64_t kPacketBytes = 16;
 constexpr std::uint32_t kPacketDepth = 4;
 
 /// Shape of a channel's packets. Packets take twice the bytes of their data, but need neither a
-/// fence nor a flag.
+/// fence nor a separate flag.
 struct PacketShape {
   std::uint32_t bytes = 0;             ///< data bytes of a slot, a multiple of 128; 0: no packets
   std::uint32_t most_bytes = 0;        ///< largest part of a message on one lane

@@ -64,7 +64,8 @@ std::uint64_t bytes_of_cta(const Plan& plan, int owners, std::uint64_t message) 
   return round_up(std::max<std::uint64_t>(ceil_divide(message, sharers), 1), kMinChunkBytes);
 }
 
-// Divides a GPU's CTAs into sub-CTAs if each CTA has at least kLeastBytes to move.
+// Divides a GPU's CTAs into sub-CTAs if each CTA has at least kLeastBytes to move and enough
+// threads.
 void divide_ctas(Plan& plan, const ScratchLayout& layout, std::uint64_t bytes) {
   constexpr std::uint64_t kLeastBytes = 48 << 10;
   const bool is_long = bytes >= kLeastBytes && plan.threads >= kMaxThreads / 2;
