@@ -10,18 +10,18 @@
 
 #include "kernels/algorithms/tiles.hpp"
 
-/// Copies with all threads of a group, 16 bytes in each access whatever the addresses are.
+/// Copies with all threads of a group, 16 bytes per access at any alignment.
 namespace oriel::kernels {
 
 namespace detail {
 
-/// Copies bytes one by one: a few.
+/// Copies a few bytes one by one.
 template <class Group>
 ORIEL_DEVICE_FN void copy_singly(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   for (std::uint64_t i = Group::rank(); i < bytes; i += Group::size()) to[i] = from[i];
 }
 
-/// Returns the 16 bytes that begin at byte `shift`, below 16, of two packs that lie side by side.
+/// Returns the 16 bytes that begin at byte `shift` (below 16) of two neighbouring packs.
 ORIEL_DEVICE_FN device::Pack join(const device::Pack& low, const device::Pack& high,
                                   std::uint32_t shift) {
   std::uint32_t words[8];
@@ -30,7 +30,7 @@ ORIEL_DEVICE_FN device::Pack join(const device::Pack& low, const device::Pack& h
     words[i] = low.word[i];
     words[i + 4] = high.word[i];
   }
-  // Without an index that is known only when the kernel runs, which would need local memory.
+  // Uses no run-time index, which would need local memory.
   ORIEL_DEVICE_UNROLL
   for (int i = 0; i < 6; ++i) {
     if ((shift & 8) != 0) words[i] = words[i + 2];
@@ -48,9 +48,9 @@ ORIEL_DEVICE_FN device::Pack join(const device::Pack& low, const device::Pack& h
   return joined;
 }
 
-/// Copies bytes to several places that are alike modulo 16, wherever the source lies. Loads the
-/// packs of the source that overlap each pack of the targets; none that lies partly outside the
-/// source, which may be all of an allocation.
+/// Copies bytes to several targets that are equal modulo 16, at any alignment of the source. Loads
+/// the packs of the source that overlap each pack of the targets. Loads no pack that lies partly
+/// outside the source, because the source may fill its allocation.
 template <class Group, int kCopies>
 ORIEL_DEVICE_FN void copy_joined(std::byte* const (&to)[kCopies], const std::byte* from,
                                  std::uint64_t bytes) {
@@ -100,7 +100,7 @@ ORIEL_DEVICE_SLOW void copy_shifted(std::byte* to, const std::byte* from, std::u
 
 }  // namespace detail
 
-/// Copies `count` packs. `change` makes of each what is stored. All threads of the group call.
+/// Stores `change(pack)` of `count` packs. All threads of the group must call.
 template <class Group, int kUnroll, class Change>
 ORIEL_DEVICE_FN void copy_packs(device::Pack* to, const device::Pack* from, std::uint64_t count,
                                 const Change& change) {
@@ -119,7 +119,7 @@ ORIEL_DEVICE_FN void copy_packs(device::Pack* to, const device::Pack* from, std:
   });
 }
 
-/// Copies `bytes` bytes; the ranges do not overlap. All threads of the group call.
+/// Copies `bytes` bytes; the ranges do not overlap. All threads of the group must call.
 template <class Group>
 ORIEL_DEVICE_FN void copy_bytes(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   constexpr int kUnroll = 8;
@@ -141,7 +141,7 @@ ORIEL_DEVICE_FN void copy_bytes(std::byte* to, const std::byte* from, std::uint6
   detail::copy_singly<Group>(to + 16 * packs, from + 16 * packs, bytes - 16 * packs);
 }
 
-/// As copy_bytes, for kernels that copy in several places, or rarely.
+/// Does what copy_bytes does, out of line, for kernels that copy in several places or rarely.
 template <class Group>
 ORIEL_DEVICE_SLOW void copy_out_of_line(std::byte* to, const std::byte* from, std::uint64_t bytes) {
   copy_bytes<Group>(to, from, bytes);

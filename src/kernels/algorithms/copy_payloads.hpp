@@ -10,8 +10,8 @@
 
 namespace oriel::kernels {
 
-/// Stores what `change` makes of `count` elements of type T, 16 bytes at a time. `to` is aligned to
-/// 16 bytes, as slots are. All threads of the group call.
+/// Stores `change(payload)` of `count` elements of type T, 16 bytes at a time. `to` must be aligned
+/// to 16 bytes, as slots are. All threads of the group must call.
 template <class Group, class T, class Change>
 ORIEL_DEVICE_FN void copy_payloads(std::byte* to, const std::byte* from, std::uint64_t count,
                                    const Change& change) {

@@ -12,17 +12,17 @@
 
 #include "kernels/algorithms/places.hpp"
 
-/// How CPU ranks exchange small messages: in cache lines of which each carries its own flag, so
-/// that the receiver waits for the data alone and for nothing before or after them.
+/// Exchanges small messages between CPU ranks in cache lines, each with its own flag. The receiver
+/// waits for the data alone, and for no other word before or after them.
 namespace oriel::kernels {
 
 /// A cache line of a message, in the receiver's memory. The sender writes the payload and then the
-/// flag with release; the receiver waits for the flag with acquire. The two never part in practice:
-/// both lie in the one line that travels, so a line costs one transfer and no more.
+/// flag with release; the receiver waits for the flag with acquire. Payload and flag share a cache
+/// line, so the message costs one transfer per line.
 ///
-/// The flag is the number of the call and kEagerSignatureBits of its signature, so that a line of a
-/// rank that is in another call never looks like one of this. Numbers take some years of the
-/// smallest calls to repeat, and are never zero, as memory is that nobody has written yet.
+/// The flag is the number of the call and kEagerSignatureBits of its signature. So a line of a rank
+/// that is in another call never matches this call. Numbers repeat only after some years of the
+/// smallest calls. They are never zero, as fresh memory is.
 struct alignas(kEagerLineBytes) EagerLine {
   std::byte payload[kEagerPayloadBytes];
   std::uint64_t flag;
@@ -30,7 +30,8 @@ struct alignas(kEagerLineBytes) EagerLine {
 static_assert(sizeof(EagerLine) == kEagerLineBytes);
 inline constexpr std::uint32_t kEagerSignatureBits = 16;
 
-/// The lines between a CPU rank and all others in one call: a message from each to each.
+/// The lines between a CPU rank and all others in one call: one message for each pair and
+/// direction.
 ///
 /// A line is used again two calls later (see kParities), so no rank ever waits for room.
 class EagerLanes {
@@ -44,12 +45,13 @@ class EagerLanes {
     offset_ = arguments.layout.eager + (calls % kParities) * kEagerBytes;
   }
 
-  /// Writes `bytes` bytes at `from` (any alignment) into the lines `first` and following at `rank`.
+  /// Writes `bytes` bytes at `from` (any alignment) into the lines at `rank`, from line `first` on.
   void send(int rank, std::uint64_t first, const std::byte* from, std::size_t bytes) const {
     EagerLine* line = lane(rank, arguments_.rank) + first;
     const std::size_t lines = (bytes + kEagerPayloadBytes - 1) / kEagerPayloadBytes;
-    // The receiver has read these lines two calls ago. Stores leave the processor in order, so
-    // without this the lines would come back one after the other.
+    // The receiver read these lines two calls ago, so they must come back from its cache. Stores
+    // leave the processor in order: without prefetches, the lines would come back one after the
+    // other.
     for (std::size_t i = 0; i < std::min(lines, kAhead); ++i)
       device::arch::prefetch_for_write(line + i);
     for (std::size_t i = 0; i < lines; ++i, ++line) {
@@ -60,7 +62,7 @@ class EagerLanes {
     }
   }
 
-  /// Wakes the ranks that sleep for want of what has been sent.
+  /// Rings the doorbells of all other ranks, in case they sleep in a wait for these lines.
   void publish() const {
     device::ring_fence();
     for (int rank = 0; rank < arguments_.ranks; ++rank) {
@@ -68,8 +70,8 @@ class EagerLanes {
     }
   }
 
-  /// Waits for what `rank` has sent and copies it to `to`. False if the wait was given up: the
-  /// caller sends nothing more.
+  /// Waits for the message of `rank` and copies it to `to`. Returns false if the wait was given up;
+  /// the caller must then send nothing more.
   [[nodiscard]] bool receive(int rank, std::uint64_t first, std::byte* to,
                              std::size_t bytes) const {
     const EagerLine* line = lane(arguments_.rank, rank) + first;
@@ -84,16 +86,16 @@ class EagerLanes {
     return true;
   }
 
-  /// Ends the call: the next one uses the other parity.
+  /// Ends the call; the next call uses the other parity.
   void end() const { places_.counters()->eager_calls = number_; }
 
  private:
-  /// Lines that a sender asks for before it writes them.
+  /// Lines that a sender prefetches before it writes them.
   static constexpr std::size_t kAhead = 16;
-  /// Polls of a line before the wait that can be ended.
+  /// Polls of a line before the wait that an abort or a timeout can end.
   static constexpr std::uint32_t kQuickPolls = 256;
 
-  /// The lines that `owner` keeps for what `source` sends it.
+  /// Returns the lines at `owner` for messages from `source`.
   EagerLine* lane(int owner, int source) const {
     const std::uint32_t index = slot_of(source, owner, arguments_.ranks);
     return reinterpret_cast<EagerLine*>(
@@ -102,15 +104,15 @@ class EagerLanes {
 
   static void copy_payload(std::byte* to, const std::byte* from, std::size_t bytes) {
     if (bytes == kEagerPayloadBytes) {
-      std::memcpy(to, from, kEagerPayloadBytes);  // a constant: a few vector moves
+      std::memcpy(to, from, kEagerPayloadBytes);  // constant size: a few vector moves
     } else {
       std::memcpy(to, from, bytes);
     }
   }
 
-  /// Polls two lines at once for a while, so that both are on their way at the same time; whether
-  /// they have come is for the caller to see. Worth 5 % where these two are all, and nothing or
-  /// less where there are more, which come together once the first is there.
+  /// Polls two lines for a while, so that both transfers overlap; the caller checks whether they
+  /// have arrived. This gains 5 % for messages of exactly two lines. For longer messages it gains
+  /// nothing or loses: the other lines arrive together once the first has arrived.
   [[gnu::noinline]] void look_at_two(const EagerLine* line) const {
     for (std::uint32_t poll = 0; poll < kQuickPolls; ++poll) {
       const bool first = arrived(line[0]);
@@ -132,7 +134,7 @@ class EagerLanes {
 
   const AllReduceArguments& arguments_;
   Places places_;
-  std::uint64_t offset_ = 0;  // of the lines of the call's parity, in scratch memory
+  std::uint64_t offset_ = 0;  // offset in scratch memory of the lines of the call's parity
   std::uint64_t number_ = 0;  // of the call, from 1
   std::uint64_t flag_ = 0;
 };

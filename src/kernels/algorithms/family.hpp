@@ -8,9 +8,9 @@
 
 namespace oriel::kernels {
 
-/// Operations that share one kernel: what differs inside a family is chosen at run time by a value
-/// that all threads share, which costs nothing beside the memory accesses and keeps the number of
-/// kernels small.
+/// Groups operations that share one kernel. A run-time value, uniform across threads, selects the
+/// operation inside a family. The choice costs little beside the memory accesses and keeps the
+/// number of kernels small.
 enum class Family : std::uint8_t {
   sum,      ///< sum, average, pre-multiplied sum
   product,  ///< product

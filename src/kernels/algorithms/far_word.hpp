@@ -11,29 +11,29 @@
 
 namespace oriel::kernels {
 
-/// What a peer of another node is sent together with a word, and ahead of it. Offsets are in
-/// scratch memory.
+/// Data that a peer of another node receives before a word. Offsets are in scratch memory.
 struct Ahead {
-  const std::byte* from = nullptr;  ///< where this rank's threads read it
-  std::uint64_t staged = 0;         ///< the same place
+  const std::byte* from = nullptr;  ///< address of the data in this rank's scratch memory
+  std::uint64_t staged = 0;         ///< offset of `from`
   std::uint64_t to = 0;
   std::uint64_t bytes = 0;
 };
 
-/// For words that go alone.
+/// Returns no data, for words that are sent alone.
 struct NothingAhead {
   ORIEL_DEVICE_FN Ahead operator()(std::int32_t /*peer*/) const { return {}; }
 };
 
-/// The scratch memory of ranks of other nodes, as this rank reaches it.
+/// Reaches the scratch memory of ranks of other nodes.
 struct FarScratch {
   const device::NetworkView& network;
   const device::NetworkWindow& window;
   const device::WaitControl& wait;
 };
 
-/// Posts both at once, by the group; few bytes stand in the entry itself, so that the NIC need not
-/// fetch them. False if the queue has failed. Not blocking unless it is full.
+/// Posts a put of the data, if any, and of the word; the group calls. At most kInlineBytesMost
+/// bytes of data are inline in the WQE, so the NIC need not fetch them. Returns false if the queue
+/// has failed. Blocks only while the queue is full.
 template <class Group, class M>
 ORIEL_DEVICE_FN bool post_word(const FarScratch& far, std::int32_t peer, const Ahead& ahead,
                                std::uint64_t word, std::uint64_t offset) {

@@ -9,12 +9,12 @@
 
 namespace oriel::kernels {
 
-/// Where the inputs or sums of one fold lie: at equal distances, but for this rank's own.
+/// Locates the inputs or sums of one fold: equally spaced, except for this rank's own source.
 struct FoldSources {
-  const std::byte* first = nullptr;  ///< of source 0, even if that is the own one
-  std::uint64_t stride = 0;          ///< bytes from one to the next
+  const std::byte* first = nullptr;  ///< slot of source 0, even if source 0 is the own one
+  std::uint64_t stride = 0;          ///< bytes between neighbouring sources
   int count = 1;
-  int own = -1;  ///< which is this rank's; -1 if none is
+  int own = -1;  ///< index of this rank's own source; -1: none
   const std::byte* own_source = nullptr;
 
   [[nodiscard]] ORIEL_DEVICE_FN const std::byte* operator[](int i) const {

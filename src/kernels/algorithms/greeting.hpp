@@ -9,9 +9,10 @@
 
 namespace oriel::kernels {
 
-/// What CTA (or sub-CTA) b of each rank tells that of all others at the start of a streamed call:
-/// the call's signature, where its buffers are registered, and its scalar. Flagged lines in slots
-/// of their own, of two parities: they are read by every thread, so nobody empties them.
+/// Handshake at the start of a streamed call, between the CTAs (or sub-CTAs) of one index on all
+/// ranks. Each greeting carries the call's signature, the offsets of registered buffers, and the
+/// rank's scalar. Greetings are flagged lines in slots of their own, with two parities. Every
+/// thread reads them, so no thread empties the slots.
 template <class Group>
 class Greetings {
  public:
@@ -19,7 +20,7 @@ class Greetings {
                             std::uint32_t epoch)
       : arguments_(arguments), places_(places), epoch_(epoch) {}
 
-  /// Sends this rank's greeting to all; a thread of the group for each.
+  /// Sends this rank's greeting to all other ranks, each by one thread of the group.
   ORIEL_DEVICE_FN void send() const {
     const std::uint64_t words[kWords] = {
         arguments_.output_offset | static_cast<std::uint64_t>(arguments_.signature) << kOffsetBits,
@@ -38,9 +39,9 @@ class Greetings {
 #endif
   }
 
-  /// Waits for the greetings of all and settles, pair by pair, whose input is read and whose output
-  /// is written in place. False, for all threads of the group, if the wait was given up or a rank
-  /// is in another call.
+  /// Waits for the greetings of all ranks. Sets a bit of `pulls` for each rank whose input is read
+  /// in place. Sets a bit of `direct` for each rank whose output is written in place. Returns
+  /// false, for all threads of the group, if the wait was given up or a rank is in another call.
   template <class Mover>
   ORIEL_DEVICE_FN bool receive(std::uint64_t& pulls, std::uint64_t& direct, Mover& mover) const {
     bool alive = true;

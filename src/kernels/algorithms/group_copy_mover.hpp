@@ -13,14 +13,14 @@ namespace oriel::kernels {
 
 namespace detail {
 
-/// Buffers of copies that are made together.
+/// Sources and targets of copies that are made together.
 template <int kCopies>
 struct CopyPlaces {
   std::byte* to[kCopies];
-  const std::byte* from[kCopies];  ///< all alike, if there is one source
+  const std::byte* from[kCopies];  ///< all equal, if there is one source
 };
 
-/// Returns whether all targets are alike modulo 16.
+/// Returns whether all targets are equal modulo 16.
 template <int kCopies>
 ORIEL_DEVICE_FN bool are_alike(const CopyPlaces<kCopies>& places) {
   std::uintptr_t differing = 0;
@@ -32,8 +32,9 @@ ORIEL_DEVICE_FN bool are_alike(const CopyPlaces<kCopies>& places) {
   return differing % 16 == 0;
 }
 
-/// Makes `kCopies` copies of `bytes` bytes. Reads one source once where all addresses are aligned,
-/// as ring slots and most buffers are, or where all targets are alike, as registered ones are.
+/// Makes `kCopies` copies of `bytes` bytes. Loads a common source only once if all addresses are
+/// aligned, as ring slots and most buffers are. Does so too if all targets are equal modulo 16, as
+/// registered ones are.
 template <class Group, bool kOneSource, int kCopies>
 ORIEL_DEVICE_FN void copy_together(const CopyPlaces<kCopies> places, std::uint64_t bytes) {
   constexpr int kSources = kOneSource ? 1 : kCopies;
@@ -83,7 +84,7 @@ ORIEL_DEVICE_FN void copy_together(const CopyPlaces<kCopies> places, std::uint64
 }  // namespace detail
 
 /// Moves the elements of a collective that copies, with all threads of a group. Has the functions
-/// of GroupReduceMover that streams call, and knows only how long an element is.
+/// of GroupReduceMover that streams call, but knows only the size of an element.
 template <class Group>
 class GroupCopyMover {
  public:
@@ -98,8 +99,8 @@ class GroupCopyMover {
 
   ORIEL_DEVICE_FN void begin() const {}
 
-  /// A broadcast: stores `count` elements of the root's input from `first` on where a peer wants
-  /// them, and into the root's own output.
+  /// Sends in a broadcast: stores `count` elements of the root's input, from `first` on, at
+  /// `place`. Stores them into the root's own output too.
   ORIEL_DEVICE_FN void send(std::byte* place, std::uint64_t first, std::uint64_t count) const {
     const std::byte* const from = arguments_.input + first * element_bytes_;
     std::byte* const own = arguments_.output + first * element_bytes_;
@@ -113,15 +114,16 @@ class GroupCopyMover {
     copy_out_of_line<Group>(arguments_.output + first * element_bytes_, slot,
                             count * element_bytes_);
   }
-  /// Stores `count` elements at `from` at the targets of all ranks: all others but the root, if
-  /// there is one, and this one unless its target is null.
+  /// Stores `count` elements at `from` at the targets of all ranks. Leaves out the root, if there
+  /// is one, and this rank if its target is null.
   template <class Target>
   ORIEL_DEVICE_FN void pass_on(const Target& target, const std::byte* from,
                                std::uint64_t count) const {
     copy_all<true>(
         target, [from](int /*rank*/) { return from; }, count);
   }
-  /// The same of each rank's source.
+  /// Stores `count` elements of each rank's own source at the target of that rank. Leaves out the
+  /// ranks that pass_on() leaves out.
   template <class Target, class Source>
   ORIEL_DEVICE_FN void distribute(const Target& target, const Source& source,
                                   std::uint64_t count) const {
@@ -129,16 +131,17 @@ class GroupCopyMover {
   }
 
  private:
-  static constexpr int kMostTogether = 4;  // the addresses of more would not fit into registers
+  static constexpr int kMostTogether = 4;  // more addresses would not fit into registers
 
-  /// How far to the right the root is; 0 if there is none, or if it is this rank.
+  /// Returns the root's distance to the right of this rank; 0 if this rank is the root or there is
+  /// none.
   ORIEL_DEVICE_FN int root_distance() const {
     if (arguments_.root < 0) return 0;
     const int distance = arguments_.root - arguments_.rank;
     return distance < 0 ? distance + arguments_.ranks : distance;
   }
-  /// Returns the i-th of the others to the right, without the root. Each rank has an order of its
-  /// own, so that not all store to one at once.
+  /// Returns the i-th rank to the right, not counting the root. Each rank has an order of its own,
+  /// so that not all ranks store to one at once.
   ORIEL_DEVICE_FN int other(int i, int root_distance) const {
     const bool is_behind_root = root_distance > 0 && i + 1 >= root_distance;
     const int rank = arguments_.rank + i + (is_behind_root ? 2 : 1);
@@ -164,7 +167,7 @@ class GroupCopyMover {
       copy_some<kOneSource>(places, all - first, count * element_bytes_);
     }
   }
-  /// Makes the first `copies` copies of `places`, or all.
+  /// Makes the first `copies` copies of `places`, at most all.
   template <bool kOneSource>
   ORIEL_DEVICE_FN static void copy_some(const detail::CopyPlaces<kMostTogether>& places, int copies,
                                         std::uint64_t bytes) {

@@ -14,8 +14,8 @@ namespace oriel::kernels {
 
 namespace detail {
 
-/// The arithmetic of the loop that moves most of the bytes, which calls no function out of line. An
-/// average is a product here: a division by a power of two is one, to the bit.
+/// Arithmetic of the loop that moves most of the bytes. It calls no function out of line. An
+/// average multiplies by 1 / ranks. For a power of two this gives the same bits as a division.
 template <class T, Family kFamily, int kRanks>
 class LoopReduction {
   using Acc = device::Accumulator<T>;
@@ -25,8 +25,8 @@ class LoopReduction {
   struct Places {
     const device::Pack* sources[kMaxRanks];
     device::Pack* targets[kMaxRanks];
-    const device::Pack* own = nullptr;  ///< the own source's first pack, where that is shifted
-    std::uint32_t shift = 0;            ///< bytes of it before the source
+    const device::Pack* own = nullptr;  ///< first pack of the own source, if that source is shifted
+    std::uint32_t shift = 0;            ///< bytes of that pack before the source
     int me = 0;
   };
 
@@ -34,13 +34,14 @@ class LoopReduction {
       : reduction_(reduction), ranks_(ranks) {
     if (reduction.averages()) factor_ = Acc(1) / static_cast<Acc>(ranks);
   }
-  /// Whether it is that of a call.
+  /// Returns whether this class can do a call's arithmetic. It cannot if the call averages
+  /// integers, or averages over a number of ranks that is no power of two.
   ORIEL_DEVICE_FN static bool is_for(const FamilyReduction<T, kFamily>& reduction, int ranks) {
     return !reduction.averages() || (kMultiplies && (ranks & (ranks - 1)) == 0);
   }
 
   ORIEL_DEVICE_FN int ranks() const { return kRanks > 0 ? kRanks : ranks_; }
-  /// This rank's input, scaled if the operation scales.
+  /// Returns this rank's input, scaled if the operation scales.
   ORIEL_DEVICE_FN Payload<T, 16> scale(const device::Pack& pack) const {
     return reduction_.scale(__builtin_bit_cast(Payload<T, 16>, pack));
   }
@@ -72,7 +73,7 @@ class LoopReduction {
   Acc factor_ = Acc(1);
 };
 
-/// What a reduction does besides: one target or all, and what the own source needs.
+/// Variants of reduce_tiles: the number of targets, and the treatment of the own source.
 enum class ReduceForm : std::uint8_t {
   all_targets,
   all_targets_scaled,
@@ -81,13 +82,13 @@ enum class ReduceForm : std::uint8_t {
   one_target_shifted,
 };
 
-/// Reduces the payloads 0 to `count` - 1 of all sources into all targets, or into the first one.
-/// Shifted: `own` is the pack in which the own source begins, at byte `shift`.
+/// Reduces the payloads 0 to `count` - 1 of all sources into all targets, or into the first one. In
+/// the shifted form, the own source begins at byte `shift` of the pack `own`.
 template <class Group, ReduceForm kForm, class T, Family kFamily, int kRanks>
 ORIEL_DEVICE_FN void reduce_tiles(const LoopReduction<T, kFamily, kRanks>& reduction,
                                   const typename LoopReduction<T, kFamily, kRanks>::Places& places,
                                   std::uint64_t count) {
-  // Eight loads in flight from all ranks together.
+  // Keeps eight loads in flight, over all ranks together.
   constexpr int kUnroll = kRanks == 0 ? 1 : 8 / kRanks;
   constexpr int kMaxRanks = LoopReduction<T, kFamily, kRanks>::kMaxRanks;
   constexpr bool kShifted = kForm == ReduceForm::one_target_shifted;
@@ -121,7 +122,8 @@ ORIEL_DEVICE_FN void reduce_tiles(const LoopReduction<T, kFamily, kRanks>& reduc
         }
         own[u] = __builtin_bit_cast(device::Pack, reduction.scale(own[u]));
       }
-      // Taken apart as late as here: an element of two bytes takes a register of four.
+      // Splits packs into elements as late as here: an element of two bytes takes a register of
+      // four.
       const auto payload = [&](int rank) {
         const bool is_own = (kShifted || kScaled) && rank == places.me;
         return __builtin_bit_cast(Payload<T, 16>, is_own ? own[u] : packs[u][rank]);
@@ -139,7 +141,7 @@ ORIEL_DEVICE_FN void reduce_tiles(const LoopReduction<T, kFamily, kRanks>& reduc
 
 }  // namespace detail
 
-/// Moves and reduces elements with all threads of a group, 16 bytes at a time. kRanks: 2, 4 or 8,
+/// Moves and reduces elements with all threads of a group, 16 bytes at a time. kRanks is 2, 4 or 8,
 /// or 0 for a number known at run time, at most 8.
 template <class T, Family kFamily, int kRanks, class Group>
 class GroupReduceMover {
@@ -153,10 +155,12 @@ class GroupReduceMover {
   ORIEL_DEVICE_FN explicit GroupReduceMover(const AllReduceArguments& arguments)
       : arguments_(arguments), reduction_(arguments) {}
 
-  /// After grid_dependency_wait(), before all else: see FamilyReduction::begin.
+  /// Prepares the reduction. Call it after grid_dependency_wait() and before all other functions
+  /// (see FamilyReduction::begin).
   ORIEL_DEVICE_FN void begin() { reduction_.begin(arguments_); }
 
-  /// Stores `count` elements of the input from `first` on, scaled if need be, into a ring slot.
+  /// Stores `count` elements of the input, from `first` on, into a ring slot; scales them if the
+  /// operation scales.
   ORIEL_DEVICE_FN void send(std::byte* slot, std::uint64_t first, std::uint64_t count) const {
     const std::byte* const from = arguments_.input + first * sizeof(T);
     if (!reduction_.scales()) return copy_bytes<Group>(slot, from, count * sizeof(T));
@@ -170,12 +174,12 @@ class GroupReduceMover {
     copy_bytes<Group>(arguments_.output + first * sizeof(T), slot, count * sizeof(T));
   }
 
-  /// Reduces `count` elements of all ranks' sources into the targets of `targets` ranks: all, or
-  /// this one alone.
+  /// Reduces `count` elements of all ranks' sources. `targets` is the number of ranks that receive
+  /// the result: all, or this rank alone.
   template <class Source, class Target>
   ORIEL_DEVICE_FN void reduce(const Source& source, const Target& target, int targets,
                               std::uint64_t count) const {
-    // Ring slots are aligned; the buffers are so or not alike on all ranks that share an offset.
+    // Ring slots are aligned. Buffers that share an offset have the same alignment on all ranks.
     const std::uint32_t shift = reinterpret_cast<std::uintptr_t>(source(arguments_.rank)) % 16;
     const bool is_aligned = reinterpret_cast<std::uintptr_t>(target(arguments_.rank)) % 16 == 0;
     std::uint64_t whole = 0;
@@ -197,7 +201,7 @@ class GroupReduceMover {
 
   ORIEL_DEVICE_FN int ranks() const { return kRanks > 0 ? kRanks : arguments_.ranks; }
 
-  /// The aligned payloads 0 to `whole` - 1 of a call for which LoopReduction is.
+  /// Reduces the aligned payloads 0 to `whole` - 1 of a call for which Loop::is_for() holds.
   template <class Source, class Target>
   ORIEL_DEVICE_FN void reduce_packs(const Source& source, const Target& target, int targets_used,
                                     std::uint64_t whole) const {
@@ -217,16 +221,16 @@ class GroupReduceMover {
     detail::reduce_tiles<Group, Form::all_targets>(loop, places, whole);
   }
 
-  /// The same into this rank's target, where its source begins `shift` bytes behind a multiple of
-  /// 16, as blocks of an odd number of elements do. Returns how many payloads that were: those
-  /// whose packs end inside the source, which may be the end of an allocation.
+  /// Reduces into this rank's target, if its source begins `shift` bytes behind a multiple of 16.
+  /// Blocks of an odd number of elements do. Returns the number of payloads reduced: those whose
+  /// packs end inside the source, which may be the end of an allocation.
   template <class Source, class Target>
   ORIEL_DEVICE_FN std::uint64_t reduce_shifted(const Source& source, const Target& target,
                                                std::uint32_t shift, std::uint64_t count) const {
     const std::uint64_t packs = (count * sizeof(T) + shift) / 16;
     if (packs < 2) return 0;
     typename Loop::Places places;
-    // The place of the own source is not used; it is loaded like the others.
+    // Replaces the own source, which is loaded like the others but not used.
     const int me = arguments_.rank;
     const int other = me == 0 ? 1 : 0;
     set_places(
@@ -247,14 +251,14 @@ class GroupReduceMover {
     for (int i = 0; i < Loop::kMaxRanks; ++i) {
       if (kRanks == 0 && i >= ranks()) break;
       places.sources[i] = reinterpret_cast<const device::Pack*>(source(i));
-      // Each rank begins with itself and goes to its right, so that not all store to one at once.
+      // Orders targets from this rank to its right, so that not all ranks store to one at once.
       places.targets[i] =
           reinterpret_cast<device::Pack*>(target(me + i < ranks() ? me + i : me + i - ranks()));
     }
   }
 
-  /// What is not aligned, not a whole payload, or of a call that does more than to combine: any
-  /// number of ranks, one payload at a time.
+  /// Reduces the rest, for any number of ranks, one payload at a time: unaligned or partial
+  /// payloads, and calls for which Loop::is_for() is false.
   template <class Source, class Target>
   ORIEL_DEVICE_FN void reduce_rest(const Source& source, const Target& target, int targets,
                                    std::uint64_t first, std::uint64_t count) const {

@@ -7,7 +7,7 @@
 
 namespace oriel::kernels {
 
-/// The kind of line that carries elements of type T.
+/// Selects the kind of line that carries elements of type T.
 #if defined(__CUDACC__)
 template <class T>
 using LineFor = std::conditional_t<std::is_floating_point_v<T> || device::kIsSmallFloat<T>,

@@ -11,17 +11,19 @@
 
 namespace oriel::kernels {
 
-/// One-shot all-reduce: every rank sends all its input to every other rank, in lines that carry
-/// their own proof of arrival, and each rank reduces everything by itself. One trip over the link,
-/// no barrier, (ranks - 1) x bytes sent by each rank: the choice for small messages. Reads the
-/// input and writes the output only locally, so neither need be registered.
+/// One-shot all-reduce: every rank sends its whole input to every other rank and reduces all inputs
+/// by itself. Each line shows by its content that it has arrived. The call takes one trip over the
+/// link and no barrier; each rank sends (ranks - 1) x bytes. It suits small messages. Only the own
+/// rank reads the input and writes the output, so neither need be registered.
 ///
-/// Each thread moves the lines whose index is its own plus a multiple of the grid's size, and waits
+/// Each thread moves the lines whose index is its own plus a multiple of the grid's size. It waits
 /// only for the same lines of other ranks: threads and CTAs never wait for each other.
-/// Of a reduce all ranks but the root drop the result: they would wait for the root otherwise.
 ///
-/// In place is allowed: a thread has sent a line before it writes it. False if this thread gave up
-/// a wait, so that its part of the output is not there.
+/// In a reduce, all ranks receive all lines, and all but the root drop the result. Slot reuse
+/// requires this: each rank must wait for data from every other rank in every call (see kParities).
+///
+/// In place is allowed: a thread sends a line before it writes the line. Returns false if this
+/// thread gave up a wait; its part of the output is then missing.
 template <class T, Family kFamily, int kRanks, class Line, class Group>
 ORIEL_DEVICE_FN bool one_shot(const AllReduceArguments& arguments, GridPlace place) {
   const Places places(arguments, place.cta);
@@ -32,7 +34,7 @@ ORIEL_DEVICE_FN bool one_shot(const AllReduceArguments& arguments, GridPlace pla
   const std::uint64_t lines = input.payloads();
   const std::uint64_t threads = Group::size();
   const std::uint64_t first = place.cta * threads;
-  if (first >= lines) return true;  // the same on all ranks; this CTA's epoch stays as it is
+  if (first >= lines) return true;  // the same on all ranks; this CTA's epoch does not change
 
   device::grid_dependency_wait();
   device::grid_launch_dependents();

@@ -10,26 +10,28 @@
 #include "kernels/algorithms/payload.hpp"
 #include "kernels/plan/exchange.hpp"
 
-/// One slot of a channel's ring of packets: a header, then the data, 8 bytes in a packet. All of
-/// them carry the flag of the slot's number, so no packet is read that is of an earlier message.
+/// One slot of a channel's ring of packets: a header, then the data, 8 bytes per packet. All
+/// packets carry the flag of the slot's number, so packets of an earlier message are never
+/// accepted.
 namespace oriel::kernels {
 
-/// Every packet of a slot is written once in so many slots of the lane, and in its first use. Flags
-/// repeat after 2^32 slots, and one that a short message has left would look fresh. The flag 0,
-/// which no other packet of the library has, is one like all others once a slot has been used.
+/// Period of the sweep, in slots of a lane. The first use of each slot in a period writes all its
+/// packets. Flags repeat after 2^32 slots, so a packet that short messages leave unwritten would
+/// otherwise look fresh. The flag 0, which no other packet of the library has, needs no special
+/// case: it occurs only in slots that have been used.
 inline constexpr std::uint64_t kPacketSweep = std::uint64_t{1} << 30;
 
 /// Moves data between a user's buffer and a slot, with all threads of a group.
 template <class Group, class M>
 class PacketSlot {
  public:
-  /// Slot `number` of a lane lies at `slot`, in this rank's memory or a peer's.
+  /// Refers to slot `number` of a lane. It lies at `slot`, in this rank's memory or a peer's.
   ORIEL_DEVICE_FN PacketSlot(std::byte* slot, std::uint64_t number)
       : packets_(reinterpret_cast<device::Packet16*>(slot)),
         flag_(static_cast<std::uint32_t>(number + 1)) {}
 
-  /// Sends `header` and `bytes` bytes from `from`. `fill` is 0, or how many packets behind the
-  /// header to write in any case.
+  /// Sends `header` and `bytes` bytes from `from`. `fill` is the least number of packets to write
+  /// behind the header; 0: only the data.
   ORIEL_DEVICE_FN void send(std::uint64_t header, const std::byte* from, std::uint64_t bytes,
                             std::uint64_t fill) const {
 #if ORIEL_DEVICE_CODE
@@ -37,8 +39,9 @@ class PacketSlot {
 #endif
     with_buffer(from, bytes, [&](const auto& buffer) { send_data(buffer, fill); });
 #if !ORIEL_DEVICE_CODE
-    // Last and with release: who has a message sees what its sender did before, in windows, too. On
-    // a GPU the end of the kernel before this one has done that.
+    // Stores the header last and with release. So a receiver that has the message also sees the
+    // sender's earlier stores, those in windows included. On a GPU, the end of the previous kernel
+    // ensures this.
     const std::uint64_t flag = std::uint64_t{flag_} << 32;
     M::template store<device::Order::relaxed>(&packets_->bits.half[1], flag | header >> 32);
     M::template store<device::Order::release>(&packets_->bits.half[0],
@@ -46,7 +49,7 @@ class PacketSlot {
 #endif
   }
 
-  /// Whether a header has arrived. One thread.
+  /// Returns whether a header has arrived. One thread calls.
   ORIEL_DEVICE_FN bool has_header(std::uint64_t& header) const {
 #if !ORIEL_DEVICE_CODE
     const auto first = M::template load<device::Order::acquire>(&packets_->bits.half[0]);
@@ -54,12 +57,12 @@ class PacketSlot {
 #endif
     return device::Packet16::try_receive<M>(packets_, flag_, header);
   }
-  /// Whether a header has arrived that is not `expected`. One thread.
+  /// Returns whether a header other than `expected` has arrived. One thread calls.
   ORIEL_DEVICE_FN bool has_other_header(std::uint64_t expected) const {
     std::uint64_t header = 0;
     return has_header(header) && header != expected;
   }
-  /// Whether the header and `bytes` bytes have arrived. One thread.
+  /// Returns whether the header and `bytes` bytes have arrived. One thread calls.
   ORIEL_DEVICE_FN bool has_arrived(std::uint64_t bytes) const {
     std::uint64_t data = 0;
     if (!has_header(data)) return false;
@@ -68,10 +71,10 @@ class PacketSlot {
     }
     return true;
   }
-  /// Waits until thread 0 has the header `expected`, and until `bytes` bytes are in `to`. Threads
-  /// wait for their own packets only. A long wait is `await(arrived)`, which returns whether
-  /// `arrived()` has come true. False, for this thread, if it has not, or if there is another
-  /// header.
+  /// Waits until thread 0 has the header `expected`, and until `bytes` bytes are in `to`. Each
+  /// thread waits only for its own packets. Calls `await(arrived)` for a long wait; it returns
+  /// whether `arrived()` became true. Returns false, for this thread, if it did not, or if another
+  /// header came.
   template <class Await>
   ORIEL_DEVICE_FN bool receive(std::uint64_t expected, std::byte* to, std::uint64_t bytes,
                                const Await& await) const {
@@ -83,7 +86,8 @@ class PacketSlot {
 
  private:
   static constexpr int kDataBytes = device::Packet16::kDataBytes;
-  /// Before the wait that can be ended, whose code would slow down the short ones.
+  /// Polls before the wait that an abort or a timeout can end: its code would slow down short
+  /// waits.
   static constexpr std::uint32_t kQuickPolls = 256;
 #if ORIEL_DEVICE_CODE
   static constexpr std::uint32_t kUnroll = 4;
@@ -94,7 +98,7 @@ class PacketSlot {
   static ORIEL_DEVICE_FN std::uint64_t packets_of(std::uint64_t bytes) {
     return (bytes + kDataBytes - 1) / kDataBytes;
   }
-  /// Calls `action` with the buffer at `address`, as words where it is aligned to them.
+  /// Calls `action` with the buffer at `address`, as 4-byte words if address and size allow it.
   template <class Byte, class Action>
   static ORIEL_DEVICE_FN void with_buffer(Byte* address, std::uint64_t bytes,
                                           const Action& action) {
@@ -136,7 +140,7 @@ class PacketSlot {
     std::uint64_t header = expected;
     for (std::uint64_t i = Group::rank(); i < packets; i += kUnroll * step) {
       std::uint64_t data[kUnroll];
-      // All loads first: they overlap, and mostly find what they want.
+      // Issues all loads first, so that they overlap; mostly the packets have arrived.
       const auto arrived = [&] {
         bool fresh = !needs_header || has_header(header);
         if (fresh && header != expected) return true;  // the rest may never come

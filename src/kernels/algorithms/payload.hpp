@@ -13,8 +13,8 @@ namespace oriel::kernels {
 
 namespace detail {
 
-// As many words of 4 bytes as `bytes` has (at most a payload), the rest zero. Inline: short
-// messages are often no whole payload.
+// Loads `bytes` bytes (at most a payload) as words of 4 bytes, and sets the rest to zero. Inline,
+// because short messages often end in a partial payload.
 template <class T, int kBytes>
 ORIEL_DEVICE_FN Payload<T, kBytes> load_words(const std::uint32_t* source, std::uint64_t bytes) {
   struct Words {
@@ -44,8 +44,8 @@ ORIEL_DEVICE_FN void store_words(std::uint32_t* target, std::uint64_t bytes,
   }
 }
 
-// The first `count` elements (at most a payload of them) one by one, the rest zero. Out of line:
-// these paths are rare, and their code would crowd the instruction cache of the others.
+// Loads the first `count` elements (at most a payload of them) one by one; the rest are zero. Out
+// of line, because these paths are rare and would crowd the instruction cache of the others.
 template <class T, int kBytes>
 ORIEL_DEVICE_SLOW Payload<T, kBytes> load_elements(const T* source, std::uint64_t count) {
   Payload<T, kBytes> value{};
@@ -66,15 +66,15 @@ ORIEL_DEVICE_SLOW void store_elements(T* target, std::uint64_t count, Payload<T,
 
 }  // namespace detail
 
-/// Reads and writes a user's buffer in payloads of kBytes, whatever its alignment (elements are
-/// aligned) and although its last payload may be cut short.
+/// Reads and writes a user's buffer in payloads of kBytes. The buffer needs only the alignment of
+/// an element, and its last payload may be partial.
 template <class T, int kBytes>
 class UserBuffer {
  public:
   using Value = Payload<T, kBytes>;
   static constexpr std::uint64_t kElements = static_cast<std::uint64_t>(Value::kCount);
 
-  /// `count` elements at `address`.
+  /// Wraps `count` elements at `address`.
   template <class Byte>
   ORIEL_DEVICE_FN UserBuffer(Byte* address, std::uint64_t count)
       : address_(reinterpret_cast<std::uintptr_t>(address)),
@@ -83,7 +83,7 @@ class UserBuffer {
 
   ORIEL_DEVICE_FN std::uint64_t payloads() const { return (count_ + kElements - 1) / kElements; }
 
-  /// Payload `index`; elements past the end are zero.
+  /// Returns payload `index`; elements past the end are zero.
   ORIEL_DEVICE_FN Value load(std::uint64_t index) const {
     const std::uint64_t first = index * kElements;
     if (aligned_ && first + kElements <= count_) return load_whole(first);

@@ -11,19 +11,19 @@
 
 namespace oriel::kernels {
 
-/// Which part of the grid a thread belongs to. On the CPU a rank is one CTA of one thread.
+/// Identifies the part of the grid to which a thread belongs. A CPU rank is one CTA of one thread.
 struct GridPlace {
   std::uint32_t cta = 0;
   std::uint32_t ctas = 1;
 };
 
-/// Addresses in the ranks' slots, by arithmetic alone.
+/// Computes addresses in the ranks' slots, by arithmetic alone.
 class Places {
  public:
   ORIEL_DEVICE_FN Places(const AllReduceArguments& arguments, std::uint32_t cta)
       : arguments_(arguments), cta_(cta) {}
 
-  /// What lies at `offset` of `rank`'s slot.
+  /// Returns the address of `offset` in `rank`'s slot.
   ORIEL_DEVICE_FN std::byte* slot(int rank, std::uint64_t offset) const {
     return peer(arguments_.flat_base + offset, rank);
   }
@@ -40,7 +40,7 @@ class Places {
         scratch(arguments_.rank, arguments_.layout.epochs + cta_ * sizeof(CtaCounters)));
   }
 
-  /// The flag that `source` raises at `owner`.
+  /// Returns the flag that `source` raises at `owner`.
   ORIEL_DEVICE_FN std::uint32_t* flag(int owner, int source) const {
     const std::uint64_t index =
         cta_ * static_cast<std::uint64_t>(arguments_.ranks) + static_cast<std::uint64_t>(source);
@@ -55,7 +55,8 @@ class Places {
     return scratch(owner, arguments_.layout.hellos + index * kHelloBytes);
   }
 
-  /// GPUs only: where `source` tells `owner` of its call. The same for all CTAs.
+  /// Returns the word at `owner` that holds the call signature of `source`. GPUs only. All CTAs
+  /// share the word.
   ORIEL_DEVICE_FN std::uint64_t* signature(int owner, std::uint32_t parity, int source) const {
     const std::uint64_t index =
         parity * static_cast<std::uint64_t>(arguments_.ranks) + static_cast<std::uint64_t>(source);
@@ -63,9 +64,9 @@ class Places {
         scratch(owner, arguments_.layout.signatures + index * kSectorBytes));
   }
 
-  /// The slot for `source`'s chunk in the input ring (or the output ring) of this CTA at `owner`.
-  /// The rings have fixed halves, because a call with another chunk size may begin while a slower
-  /// rank still copies out of the last one.
+  /// Returns the slot for `source`'s chunk in the input ring (or the output ring) of this CTA at
+  /// `owner`. The rings have fixed halves. The reason: a call with another chunk size may begin
+  /// while a slower rank still copies out of the previous call's ring.
   ORIEL_DEVICE_FN std::byte* ring(int owner, Ring ring, std::uint32_t chunk, int source) const {
     const auto sources = static_cast<std::uint64_t>(arguments_.ranks - 1);
     const std::uint64_t index =
@@ -76,7 +77,8 @@ class Places {
   }
 
  private:
-  /// From rank 0 to `rank`: one add to the high word, for slots are multiples of 4 GiB apart.
+  /// Moves `address` from rank 0's slot to `rank`'s: one add to the high word, because slots are
+  /// multiples of 4 GiB apart.
   ORIEL_DEVICE_FN std::byte* peer(std::byte* address, int rank) const {
     return device::advance_4g(address, arguments_.stride_4g * static_cast<std::uint32_t>(rank));
   }

@@ -13,13 +13,13 @@
 
 namespace oriel::kernels {
 
-/// Several elements of one accumulator type, combined side by side.
+/// Elements of one accumulator type that are combined lane by lane.
 template <class Acc, int kCount>
 struct AccPack {
   Acc lane[kCount];
 };
 
-/// `kBytes` of elements in registers.
+/// Elements in registers, `kBytes` bytes in all.
 template <class T, int kBytes>
 struct alignas(kBytes) Payload {
   static constexpr int kCount = kBytes / static_cast<int>(sizeof(T));
@@ -34,7 +34,7 @@ ORIEL_DEVICE_SLOW T finish_average(device::Accumulator<T> sum, int ranks) {
 }
 }  // namespace detail
 
-/// The arithmetic of one call on elements of type T. It scales only after begin().
+/// Arithmetic of one call on elements of type T. scale() works only after begin().
 template <class T, Family kFamily>
 class FamilyReduction {
  public:
@@ -46,8 +46,8 @@ class FamilyReduction {
         scaled_(arguments.operation.scaled),
         maximum_(arguments.operation.maximum) {}
 
-  /// Reads the scalar of a pre-multiplied sum, on the device and after grid_dependency_wait(): a
-  /// device scalar belongs to the stream, whose last kernel may have made it.
+  /// Reads the scalar of a pre-multiplied sum. On a GPU, call it after grid_dependency_wait(): the
+  /// previous kernel of the stream may have written the device scalar.
   ORIEL_DEVICE_FN void begin(const AllReduceArguments& arguments) {
     if (kFamily == Family::sum && scaled_) {
       const void* source =
@@ -56,12 +56,12 @@ class FamilyReduction {
     }
   }
 
-  /// Whether scale() changes anything.
+  /// Returns whether scale() changes anything.
   ORIEL_DEVICE_FN bool scales() const { return kFamily == Family::sum && scaled_; }
-  /// Whether finish() divides.
+  /// Returns whether finish() divides.
   ORIEL_DEVICE_FN bool averages() const { return kFamily == Family::sum && average_; }
 
-  /// This rank's input as it goes to others: scaled, if the operation scales.
+  /// Returns this rank's input as other ranks receive it: scaled, if the operation scales.
   template <int kBytes>
   ORIEL_DEVICE_FN Payload<T, kBytes> scale(Payload<T, kBytes> payload) const {
     if constexpr (kFamily == Family::sum) {
@@ -80,7 +80,7 @@ class FamilyReduction {
   ORIEL_DEVICE_FN auto load(const Payload<T, kBytes>& payload) const {
     AccPack<Acc, Payload<T, kBytes>::kCount> pack;
     if constexpr (std::is_same_v<T, device::bf16>) {
-      // One instruction for each: an element is the upper half of its float.
+      // Takes one instruction per element: a bf16 is the upper half of its float.
       struct Words {
         std::uint32_t word[kBytes / 4];
       };
@@ -142,9 +142,8 @@ class FamilyReduction {
   T scalar_{};
 };
 
-/// The value of all ranks' payloads, folded along the tree over the rank index. `payload_of(r)` is
-/// called once for each rank, in rank order. kRanks is 2, 4 or 8, or 0 for a number known at run
-/// time.
+/// Folds the payloads of all ranks along the tree over the rank index. Calls `payload_of(r)` once
+/// for each rank, in rank order. kRanks is 2, 4 or 8, or 0 for a number known at run time.
 template <int kRanks, int kBytes, class Reduction, class PayloadOf>
 ORIEL_DEVICE_FN auto fold_ranks(const Reduction& reduction, int ranks,
                                 const PayloadOf& payload_of) {
@@ -153,7 +152,7 @@ ORIEL_DEVICE_FN auto fold_ranks(const Reduction& reduction, int ranks,
     return reduction.combine(lower, upper);
   };
 #if ORIEL_DEVICE_CODE
-  constexpr int kMaxRanks = 8;  // of one node; a deeper stack would cost registers
+  constexpr int kMaxRanks = 8;  // ranks of one node; a deeper stack would cost registers
 #else
   constexpr int kMaxRanks = 64;
 #endif

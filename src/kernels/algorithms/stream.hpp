@@ -10,39 +10,40 @@
 namespace oriel::kernels {
 
 /// Streamed two-shot all-reduce by plain loads and stores, for large messages. Rank r owns the r-th
-/// share, but where a root is spared (below); each CTA has a part of every share and moves it in
-/// chunks through rings of slots at the owner. (ranks - 1) / ranks x 2 x bytes sent by each rank.
+/// share, unless the root owns none (see below). Each CTA has a part of every share and moves it in
+/// chunks through rings of slots at the owner. Each rank sends 2 (ranks - 1) / ranks x bytes.
 ///
-/// A call goes in steps, and after each a rank raises one flag at every other rank. Step i sends
-/// the inputs of chunk i, and reduces chunk i - lead and stores its result everywhere. So both
-/// trips share the links and the fences, of which a flag needs one, and a rank that waits for the
-/// inputs of a chunk mostly finds them: they were sent while it reduced the `lead` chunks before.
+/// A call goes in steps; after each, a rank raises one flag at every other rank. Step i sends the
+/// inputs of chunk i, reduces chunk i - lead and stores its result everywhere. So both trips share
+/// the links and the fences, of which each flag needs one. A rank that waits for the inputs of a
+/// chunk mostly finds them: they were sent while it reduced the `lead` chunks before.
 ///
-/// No slot is overwritten too early, without any flag for that: a rank sends input chunk i only
-/// after it has received, and copied out, all results of chunk i - depth; and the result of a chunk
-/// says that its owner has read the inputs.
+/// Slots need no flags of their own against early reuse. A rank sends input chunk i only after it
+/// has received and copied out all results of chunk i - depth. The result of a chunk also proves
+/// that its owner has read the inputs.
 ///
-/// Whether a user buffer is registered is known to its rank only, so each pair of ranks settles it
-/// with a greeting: if both have their output at the same offset of the slots, the owner stores
-/// results straight into the other's output, else into its ring, from which that rank copies. In
-/// the same way a CPU owner reads the other's input where it lies instead of having it sent; on a
-/// GPU stores across the link are faster than loads (8 % on an H200), so inputs are always sent. A
-/// greeting also carries the call's signature: ranks that disagree give up at once.
+/// Only the owner of a user buffer knows whether it is registered, so each pair of ranks exchanges
+/// greetings. If both outputs lie at the same offset of the slots, the owner stores results
+/// straight into the other's output. Otherwise it stores into the other's ring, from which that
+/// rank copies. In the same way, a CPU owner reads the other's registered input in place instead of
+/// having it sent. A GPU always sends inputs, because stores across the link are faster than loads
+/// (8 % on an H200). A greeting also carries the call's signature: ranks that disagree give up at
+/// once.
 ///
 /// In place is allowed: a chunk of the output is written only after all inputs of it were read.
 ///
-/// A reduce-scatter has blocks for shares, and the owner keeps the result of a chunk. In a reduce
-/// the owner stores it at the root alone. The flag that follows still says that the inputs have
-/// been read.
+/// A reduce-scatter has blocks for shares, and the owner keeps the result of a chunk. In a reduce,
+/// the owner stores the result at the root alone. The flag that follows still proves that the
+/// inputs have been read.
 ///
-/// A broadcast takes the same two trips: the root sends each owner its share, straight into the
-/// output where both have theirs at one offset of the slots, and the owners pass it on to all
-/// others (scatter and all-gather: van de Geijn). There, and in long reduces on GPUs, the root owns
-/// no share, or it would send, or receive, more than any other rank.
+/// A broadcast takes the same two trips (scatter and all-gather: van de Geijn). The root sends each
+/// owner its share; if both outputs lie at one offset of the slots, it stores straight into the
+/// output. The owners pass their shares on to all others. In a broadcast, and in long reduces on
+/// GPUs, the root owns no share. Otherwise it would send, or receive, more than any other rank.
 ///
-/// Mover does the moving of elements (and knows their type): a template over the group of threads
-/// on a GPU, vectorised loops on a CPU. To make one touches no memory of the stream's; begin() may.
-/// One that kBroadcasts passes elements on in place of reducing them.
+/// Mover moves the elements and knows their type: a template over the group of threads on a GPU,
+/// vectorised loops on a CPU. Its constructor touches no memory of the stream; begin() may. A Mover
+/// with kBroadcasts passes elements on instead of reducing them.
 template <class Group, class Mover>
 class StreamAllReduce {
  public:
@@ -53,7 +54,8 @@ class StreamAllReduce {
         chunks_(steps_.chunks()),
         lead_(arguments.stream.lead < chunks_ ? arguments.stream.lead : chunks_) {}
 
-  /// False, for all threads of the group, if a wait was given up: the output is not there.
+  /// Returns false, for all threads of the group, if a wait was given up; the output is then
+  /// incomplete.
   ORIEL_DEVICE_FN bool run() {
     if (chunks_ == 0) return true;  // the same on all ranks
     device::grid_dependency_wait();
@@ -62,9 +64,9 @@ class StreamAllReduce {
     steps_.begin();
     Greetings<Group> greetings(arguments_, steps_.places(), steps_.greeting());
     greetings.send();
-    // Who reads inputs in place must know of whom before the first is sent, and a root where to. A
-    // root stores into an output on the word of a greeting alone: the kernels before its owner's
-    // have ended, and their accesses with them.
+    // A rank that reads inputs in place must know from which ranks before it sends its first
+    // inputs. A root must know where to store. A root stores into an owner's output once it has
+    // that owner's greeting: the kernels before the owner's, and their accesses, have ended.
     constexpr bool kSettlesFirst = Mover::kPulls || Mover::kBroadcasts;
     if (kSettlesFirst && !greetings.receive(pulls_, direct_, mover_)) return false;
     for (std::uint32_t i = 0; i < lead_; ++i) {
@@ -114,14 +116,14 @@ class StreamAllReduce {
       mover_.send(input_place(owner, i, part), part.first, part.count);
     });
   }
-  /// Where `owner` finds this rank's input.
+  /// Returns the place at which `owner` expects this rank's input.
   ORIEL_DEVICE_FN std::byte* input_place(int owner, std::uint32_t i, const Span& part) const {
     if (Mover::kBroadcasts && direct(owner)) return steps_.output_at(owner, part);
     return steps_.ring(owner, Ring::input, i, arguments_.rank);
   }
   ORIEL_DEVICE_FN bool wait_for_inputs(std::uint32_t i) {
-    // A rank whose input is read in place sends none, but its step says that its output ring has
-    // room.
+    // A rank whose input is read in place sends none. Its step still shows that its output ring has
+    // room, so it is waited for if the result goes through that ring.
     return steps_.wait_for(
         i, [&](int rank) { return !(pulls(rank) && (scatters() || direct(rank))); });
   }
@@ -148,7 +150,7 @@ class StreamAllReduce {
     mover_.reduce(source, target, everywhere ? arguments_.ranks : 1, part.count);
   }
 
-  /// A broadcast: brings what the root has sent of chunk `i` to all others.
+  /// Passes chunk `i` of a broadcast, as received from the root, on to all other ranks.
   ORIEL_DEVICE_FN void pass_on(std::uint32_t i) {
     const int me = arguments_.rank;
     const Span part = steps_.span(me, i);
@@ -165,8 +167,8 @@ class StreamAllReduce {
     mover_.pass_on(target, from, part.count);
   }
 
-  /// Waits for the results of chunk `i` from all owners and copies what they could not store into
-  /// the output themselves.
+  /// Waits for the results of chunk `i` from all owners. Copies out of the ring the results that
+  /// their owners could not store into the output.
   ORIEL_DEVICE_FN bool retire(std::uint32_t i) {
     if (!steps_.wait_for_all(i + lead_)) return false;
     const bool hears = Mover::kBroadcasts ? !arguments_.is_root() : arguments_.keeps_result();
@@ -178,9 +180,9 @@ class StreamAllReduce {
   Mover mover_;
   StreamSteps<Group> steps_;
   std::uint32_t chunks_;
-  std::uint32_t lead_;        // chunks sent ahead of the one that is reduced
-  std::uint64_t pulls_ = 0;   // bit per rank: its input is read where it lies
-  std::uint64_t direct_ = 0;  // bit per rank: its output is written where it lies
+  std::uint32_t lead_;        // chunks sent ahead of the one being reduced
+  std::uint64_t pulls_ = 0;   // bit per rank: its input is read in place
+  std::uint64_t direct_ = 0;  // bit per rank: its output is written in place
 };
 
 }  // namespace oriel::kernels

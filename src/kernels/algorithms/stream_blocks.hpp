@@ -10,17 +10,21 @@
 namespace oriel::kernels {
 
 /// Streamed all-gather and all-to-all by plain loads and stores, for blocks too long for packets. A
-/// rank's share is the block of each output that comes from it. It stores each chunk at all others:
-/// straight into their output if both have theirs at one offset of the slots, which a greeting
-/// tells, else into their rings, from which they copy. An all-gather reads each chunk once. Each
-/// rank sends (ranks - 1) blocks.
+/// rank's share is the block of each output that comes from this rank. Each rank sends (ranks - 1)
+/// blocks. An all-gather reads each chunk once.
 ///
-/// If all have their outputs at one offset, a rank stores its whole part and raises one flag. Else
-/// step i stores chunk i everywhere, and raises a flag at every other rank. Before it, a rank has
-/// received all chunks up to i - depth / 2, and copied them out. A peer that has raised the flag of
-/// that step had copied out all up to i - depth, so the slot of chunk i is free. That the rings are
-/// free of the last call's chunks, and that outputs may be written, is known from the greetings:
-/// their senders have begun this call. The kernels before theirs have ended.
+/// A rank stores each chunk at all other ranks. If a pair has both outputs at one offset of the
+/// slots, which the greetings tell, the rank stores straight into the other's output. Otherwise it
+/// stores into the other's ring, from which that rank copies.
+///
+/// If all ranks have their outputs at one offset, a rank stores its whole part and raises one flag.
+/// Otherwise step i stores chunk i everywhere and raises a flag at every other rank. Before step i,
+/// a rank has received and copied out all chunks up to i - depth / 2. A peer that has raised the
+/// flag of step i - depth / 2 had copied out all chunks up to i - depth. So the slot of chunk i is
+/// free.
+///
+/// A greeting proves that its sender has begun this call and that the kernels before have ended. So
+/// the rings hold no chunk of the previous call, and outputs may be written.
 ///
 /// Mover: as in a streamed broadcast.
 template <class Group, class Mover, Collective kCollective>
@@ -31,7 +35,8 @@ class StreamBlocks {
         mover_(arguments),
         steps_(arguments, place, Mover::element_bytes(arguments)) {}
 
-  /// False, for all threads of the group, if a wait was given up: the output is not there.
+  /// Returns false, for all threads of the group, if a wait was given up; the output is then
+  /// incomplete.
   ORIEL_DEVICE_FN bool run() {
     if (steps_.chunks() == 0) return true;  // the same on all ranks
     device::grid_dependency_wait();
@@ -39,15 +44,15 @@ class StreamBlocks {
     steps_.begin();
     const Greetings<Group> greetings(arguments_, steps_.places(), steps_.greeting());
     greetings.send();
-    std::uint64_t pulls = 0;  // nobody does
+    std::uint64_t pulls = 0;  // stays 0: no rank reads inputs in place
     if (!greetings.receive(pulls, direct_, mover_)) return false;
     return store_all();
   }
 
  private:
   ORIEL_DEVICE_FN bool direct(int rank) const { return ((direct_ >> rank) & 1) != 0; }
-  /// Returns whether this rank stores into all outputs. It is the same on all ranks: the outputs
-  /// then lie at one offset.
+  /// Returns whether this rank stores into all outputs. All ranks agree, because the outputs then
+  /// lie at one offset.
   ORIEL_DEVICE_FN bool is_straight() const {
     const std::uint64_t all = (std::uint64_t{2} << (arguments_.ranks - 1)) - 1;
     return (direct_ | std::uint64_t{1} << arguments_.rank) == all;
@@ -56,7 +61,7 @@ class StreamBlocks {
   ORIEL_DEVICE_FN bool store_all() {
     const std::uint32_t chunks = steps_.chunks();
     const std::uint32_t lag = arguments_.stream.depth / 2;
-    const bool in_steps = !is_straight();  // without rings there is nothing to wait for
+    const bool in_steps = !is_straight();  // without rings there is nothing to wait for in between
     std::uint32_t retired = 0;
     for (std::uint32_t i = 0; i < chunks; ++i) {
       for (; in_steps && retired + lag <= i; ++retired) {
@@ -67,7 +72,7 @@ class StreamBlocks {
     }
     if (!in_steps) {
       steps_.raise(0);
-      retired = chunks - 1;  // the one step stands for all of them
+      retired = chunks - 1;  // one step covers all chunks
     }
     const std::uint32_t steps = in_steps ? chunks : 1;
     for (; retired < chunks; ++retired) {
@@ -77,7 +82,7 @@ class StreamBlocks {
     return true;
   }
 
-  /// Brings chunk `i` of this rank's blocks to all ranks, itself included.
+  /// Stores chunk `i` of this rank's blocks at all ranks, itself included.
   ORIEL_DEVICE_FN void store(std::uint32_t i) {
     const int me = arguments_.rank;
     const auto part = steps_.span(me, i);
@@ -100,8 +105,8 @@ class StreamBlocks {
     }
   }
 
-  /// Waits for chunk `i` from all ranks and copies what they could not store into the output
-  /// themselves.
+  /// Waits for chunk `i` from all ranks. Copies out of the ring the chunks that their senders could
+  /// not store into the output.
   ORIEL_DEVICE_FN bool retire(std::uint32_t i) {
     if (!steps_.wait_for_all(i)) return false;
     steps_.copy_out(i, direct_, mover_);
@@ -111,7 +116,7 @@ class StreamBlocks {
   const AllReduceArguments& arguments_;
   Mover mover_;
   StreamSteps<Group> steps_;
-  std::uint64_t direct_ = 0;  // bit per rank: its output is written where it lies
+  std::uint64_t direct_ = 0;  // bit per rank: its output is written in place
 };
 
 }  // namespace oriel::kernels

@@ -10,16 +10,17 @@
 namespace oriel::kernels {
 
 /// Divides the work of a stream, raises its flags and waits for them. Each rank owns a share of the
-/// elements; a group (a CTA, a sub-CTA or a CPU thread) has a part of every share, and goes through
-/// it in chunks. After each step it raises one flag at every other rank. Counts go over all calls.
+/// elements. A group (a CTA, a sub-CTA or a CPU thread) has a part of every share and moves it in
+/// chunks. After each step, the group raises one flag at every other rank. Counts continue over all
+/// calls.
 template <class Group>
 class StreamSteps {
  public:
   ORIEL_DEVICE_FN StreamSteps(const AllReduceArguments& arguments, GridPlace place,
                               std::uint64_t element_bytes)
       : arguments_(arguments), places_(arguments, place.cta), element_bytes_(element_bytes) {
-    // Multiples of the golden ratio, modulo 1, divide any number of CTAs evenly; without a
-    // division.
+    // Spreads the first peers of any number of CTAs evenly, by multiples of the golden ratio modulo
+    // 1. Needs no division.
     const std::uint32_t turn = place.cta * 40503u & 0xffffu;
     first_peer_ = arguments.rank + 1 +
                   static_cast<int>(turn * static_cast<std::uint32_t>(arguments.ranks - 1) >> 16);
@@ -30,33 +31,33 @@ class StreamSteps {
     chunks_ = static_cast<std::uint32_t>((end_ - begin_ + chunk_ - 1) / chunk_);
   }
 
-  /// How many chunks the group has of each share; the same on all ranks.
+  /// Returns the number of chunks that the group has of each share; equal on all ranks.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t chunks() const { return chunks_; }
   [[nodiscard]] ORIEL_DEVICE_FN const Places& places() const { return places_; }
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t element_bytes() const { return element_bytes_; }
   [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t greeting() const { return greeting_; }
 
-  /// Reads where the rings and flags stand. Behind grid_dependency_wait().
+  /// Reads the positions of the rings and flags. Call it after grid_dependency_wait().
   ORIEL_DEVICE_FN void begin() {
     const CtaCounters* counters = places_.counters();
     ring_base_ = device::Memory::load<device::Order::weak>(&counters->chunk);
     step_base_ = device::Memory::load<device::Order::weak>(&counters->step);
     greeting_ = device::Memory::load<device::Order::weak>(&counters->greeting);
   }
-  /// Notes where they stand after a call of `steps` steps. All threads have read the counters.
+  /// Stores the positions after a call of `steps` steps. All threads must have read the counters.
   ORIEL_DEVICE_FN void finish(std::uint32_t steps) {
     if (Group::rank() != 0) return;
     CtaCounters* const mine = places_.counters();
-    // Between calls the rings are empty. The count must not wrap inside one: where depth is no
-    // power of two, neighbouring chunks would share a slot.
+    // Resets the count between calls, when the rings are empty. It must not wrap inside a call: if
+    // depth is no power of two, neighbouring chunks would share a slot.
     const std::uint32_t chunk = ring_base_ + chunks_;
     device::Memory::store<device::Order::weak>(&mine->chunk, chunk >> 31 != 0 ? 0u : chunk);
     device::Memory::store<device::Order::weak>(&mine->step, step_base_ + steps);
     device::Memory::store<device::Order::weak>(&mine->greeting, greeting_ + 1);
   }
 
-  /// First element of chunk `i` of `owner`'s share, and how many it has: the last shares are short,
-  /// and those of ranks that own nothing lie behind the end.
+  /// First element and number of elements of chunk `i` of `owner`'s share. The last shares are
+  /// short. Shares of ranks that own nothing lie behind the end.
   struct Span {
     std::uint64_t first;
     std::uint64_t count;
@@ -71,9 +72,10 @@ class StreamSteps {
     return {first, smaller(share + to, arguments_.count) - first};
   }
 
-  /// Each CTA begins with another peer, so that a rank always sends to all of them at once. If all
-  /// its CTAs went to one peer after the other, ranks that began at different times would meet at
-  /// one receiver, while other links are idle (docs/performance.md).
+  /// Calls `action(rank)` for every other rank. Each CTA begins with a different peer, so that a
+  /// rank sends to all of them at once. If all CTAs served one peer after the other, ranks that
+  /// began at different times would collide at one receiver. Other links would then be idle
+  /// (docs/performance.md).
   template <class Action>
   ORIEL_DEVICE_FN void for_each_peer(const Action& action) const {
     int rank = first_peer_;
@@ -84,17 +86,18 @@ class StreamSteps {
     }
   }
 
-  /// The slot of chunk `i` in a ring of `owner`'s, for what is to or from `other`.
+  /// Returns the slot of chunk `i` in a ring of `owner`'s, for data to or from `other`.
   [[nodiscard]] ORIEL_DEVICE_FN std::byte* ring(int owner, Ring ring, std::uint32_t i,
                                                 int other) const {
     return places_.ring(owner, ring, ring_base_ + i, other);
   }
-  /// A part of a rank's output, where that lies at the offset at which this rank's does.
+  /// Returns the address of a part of a rank's output. Only if that output lies at the same offset
+  /// as this rank's.
   [[nodiscard]] ORIEL_DEVICE_FN std::byte* output_at(int rank, const Span& part) const {
     return places_.slot(rank, arguments_.output_offset + part.first * element_bytes_);
   }
 
-  /// Tells all ranks that what this group has stored up to `step` is there.
+  /// Raises the flag at all other ranks: all stores of this group up to `step` are then visible.
   ORIEL_DEVICE_FN void raise(std::uint32_t step) {
     Group::sync();
     for (int rank = static_cast<int>(Group::rank()); rank < arguments_.ranks;
@@ -109,8 +112,8 @@ class StreamSteps {
 #endif
   }
 
-  /// Waits until all chosen ranks have done `step`. False, for all threads of the group, if the
-  /// wait was given up.
+  /// Waits until all chosen ranks have done `step`. Returns false, for all threads of the group, if
+  /// the wait was given up.
   template <class Chosen>
   [[nodiscard]] ORIEL_DEVICE_FN bool wait_for(std::uint32_t step, const Chosen& chosen) {
     const std::uint32_t goal = step_base_ + step + 1;
@@ -128,13 +131,13 @@ class StreamSteps {
     }
     return !Group::any(!alive);
   }
-  /// The same for all other ranks.
+  /// Waits until all other ranks have done `step`. Returns as wait_for() does.
   [[nodiscard]] ORIEL_DEVICE_FN bool wait_for_all(std::uint32_t step) {
     return wait_for(step, [](int) { return true; });
   }
 
-  /// Copies chunk `i` of each share out of this rank's ring, except those of owners in `direct` (a
-  /// bit per rank), who have stored it in the output.
+  /// Copies chunk `i` of each share out of this rank's ring into the output. Skips owners in
+  /// `direct` (a bit per rank), which have stored the chunk in the output.
   template <class Mover>
   ORIEL_DEVICE_FN void copy_out(std::uint32_t i, std::uint64_t direct, Mover& mover) const {
     for_each_peer([&](int owner) {
@@ -157,9 +160,9 @@ class StreamSteps {
   std::uint64_t chunk_ = 0;
   std::uint32_t chunks_ = 0;
   int first_peer_ = 0;
-  std::uint32_t ring_base_ = 0;  // chunks of earlier calls: where the rings stand
-  std::uint32_t step_base_ = 0;  // steps of earlier calls: where the flags stand
-  std::uint32_t greeting_ = 0;   // calls so far
+  std::uint32_t ring_base_ = 0;  // chunks of earlier calls: position of the rings
+  std::uint32_t step_base_ = 0;  // steps of earlier calls: position of the flags
+  std::uint32_t greeting_ = 0;   // streamed calls so far
 };
 
 }  // namespace oriel::kernels

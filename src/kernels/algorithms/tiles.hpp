@@ -6,19 +6,21 @@
 
 #include "oriel/device/config.hpp"
 
-/// How the threads of a group share units (16-byte words, say) that lie side by side. Each thread
-/// takes kUnroll units at a time, so that kUnroll loads are under way before the first store.
+/// Divides units (16-byte words, say) that lie side by side among the threads of a group. Each
+/// thread takes kUnroll units at a time, so that kUnroll loads are in flight before the first
+/// store.
 ///
 /// The units of one warp are neighbours: unit u of a thread lies a constant number of bytes behind
-/// unit 0. Loads and stores have that distance in the instruction, so a thread keeps one address
-/// for a buffer and not kUnroll, and asks once whether all its units exist. With
-/// distances of a whole group, which a kernel knows only when it runs, loops over several buffers
-/// did not fit into registers (docs/notes/streams.md).
+/// unit 0. Loads and stores encode this distance in the instruction. So a thread keeps one address
+/// for a buffer instead of kUnroll, and checks once whether all its units exist.
+///
+/// The size of a group is known only at run time. With distances of a whole group, loops over
+/// several buffers did not fit into registers (docs/notes/streams.md).
 namespace oriel::kernels {
 
 inline constexpr std::uint32_t kTileWarp = 32;
 
-/// Units of one thread that all exist.
+/// Tile of one thread whose units all exist.
 template <int kUnrolled>
 struct WholeTile {
   static constexpr int kUnits = kUnrolled;
@@ -30,8 +32,8 @@ struct WholeTile {
   ORIEL_DEVICE_FN static constexpr bool has(int /*u*/) { return true; }
 };
 
-/// Units of one thread, of which those in the upper half may lie behind the end. They are dealt out
-/// one by one, so that all threads have about as many.
+/// Tile of one thread in which units of the upper half may lie behind the end. The units are dealt
+/// out one by one, so that all threads have about as many.
 template <int kUnrolled>
 struct LastTile {
   static constexpr int kUnits = kUnrolled;
@@ -39,7 +41,8 @@ struct LastTile {
   std::uint64_t count;
   std::uint32_t threads;
 
-  /// For a unit that does not exist the first one, so that loads need no condition.
+  /// Returns the index of unit `u`. If unit `u` does not exist, returns the first index, so that
+  /// loads need no condition.
   ORIEL_DEVICE_FN std::uint64_t at(int u) const {
     const std::uint64_t unit = first + std::uint64_t{threads} * static_cast<std::uint32_t>(u);
     return has(u) ? unit : first;
@@ -51,7 +54,7 @@ struct LastTile {
 };
 
 namespace detail {
-/// The units from `begun` on, kUnroll or fewer for each thread: as few as suffice.
+/// Moves the units from `begun` on, with as few units for each thread as suffice (at most kUnroll).
 template <int kUnroll, class Move>
 ORIEL_DEVICE_FN void move_last(std::uint64_t begun, std::uint64_t count, std::uint32_t rank,
                                std::uint32_t threads, const Move& move) {
@@ -66,8 +69,8 @@ ORIEL_DEVICE_FN void move_last(std::uint64_t begun, std::uint64_t count, std::ui
 }  // namespace detail
 
 /// Calls `move(tile)` until the group has had each of `count` units once. All threads of the group
-/// call, whose size is a multiple of 32. kUnroll is a power of two. `move` takes any tile: it loads
-/// the units at(u) for all u below kUnits, and stores those for which has(u) holds.
+/// must call; the group's size is a multiple of 32. kUnroll is a power of two. `move` accepts any
+/// tile: it loads the units at(u) for all u below kUnits, and stores those for which has(u) holds.
 template <class Group, int kUnroll, class Move>
 ORIEL_DEVICE_FN void for_each_tile(std::uint64_t count, const Move& move) {
   static_assert((kUnroll & (kUnroll - 1)) == 0);

@@ -12,18 +12,21 @@
 namespace oriel::kernels {
 
 /// Two-shot all-reduce in lines: rank r owns the r-th share of the message. Every rank sends each
-/// owner its share of the input, the owner reduces it and sends the result to all. Two trips over
-/// the link, no barrier, 2 (ranks - 1) / ranks x bytes sent by each rank: the choice for messages
-/// of middle size. Reads and writes user buffers only locally, so neither need be registered.
+/// owner its share of the input; the owner reduces the share and sends the result to all. The call
+/// takes two trips over the link and no barrier. Each rank sends 2 (ranks - 1) / ranks x bytes. It
+/// suits messages of middle size. Only the own rank accesses user buffers, so neither need be
+/// registered.
 ///
-/// A reduce-scatter is the first of the two trips: the shares are the blocks, which begin at
-/// elements and not at lines, and their owners keep the results. Of a reduce all ranks but the root
-/// drop the results: a rank whose share is empty would wait for nobody otherwise, run ahead, and
-/// overwrite lines that others have yet to read.
+/// A reduce-scatter is the first of the two trips. Its shares are the blocks, which begin at
+/// elements and not at lines, and the owners keep the results.
 ///
-/// A thread does the same line of every share, in both trips, and waits for no other thread.
-/// In place is allowed: a thread has sent its line of every share before it writes any of them.
-/// False if this thread gave up a wait, so that its part of the output is not there.
+/// In a reduce, the owners send results to all ranks, and all but the root drop them. Otherwise a
+/// rank with an empty share would wait for nobody, run ahead, and overwrite lines that others have
+/// not yet read.
+///
+/// A thread moves the same line of every share, in both trips, and waits for no other thread. In
+/// place is allowed: a thread sends its line of every share before it writes any of them. Returns
+/// false if this thread gave up a wait; its part of the output is then missing.
 template <class T, Family kFamily, int kRanks, class Line, class Group>
 ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace place) {
   const Places places(arguments, place.cta);
@@ -40,7 +43,7 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
   const std::uint64_t line_step = scatters ? 0 : share;
   const std::uint64_t threads = Group::size();
   const std::uint64_t first = place.cta * threads;
-  if (first >= share) return true;  // the same on all ranks; this CTA's epoch stays as it is
+  if (first >= share) return true;  // the same on all ranks; this CTA's epoch does not change
 
   device::grid_dependency_wait();
   device::grid_launch_dependents();
@@ -50,8 +53,8 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
 
   const std::uint64_t step = place.ctas * threads;
 
-  // The last shares may be short, or empty: nothing is sent for lines past the end. Share 0 has
-  // every index, so that each CTA that takes part still hears from all ranks.
+  // The last shares may be short or empty: no line past the end is sent. Share 0 has every index,
+  // so each CTA that takes part still receives from all ranks.
   const auto line_of = [&](int owner, std::uint64_t index) {
     return static_cast<std::uint64_t>(owner) * line_step + index;
   };
@@ -70,7 +73,7 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
   while (alive && index < share) {
     const std::uint64_t batch = lines_in_flight(share - index, step);
     for (std::uint64_t i = 0; i < batch; ++i) {
-      // All loads before the first store, so that they overlap.
+      // Issues all loads before the first store, so that they overlap.
       Payload<T, Line::kBytes> outgoing[Lanes<Line, kRanks>::kMaxRanks];
       lanes.for_each_peer([&](int owner, int peer) {
         const std::uint64_t line = line_of(owner, index + i * step);
@@ -101,7 +104,7 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
 
     for (std::uint64_t i = 0; i < batch && alive && !scatters; ++i) {
       const auto exists = [&](int owner) { return line_of(owner, index + i * step) < lines; };
-      typename Lanes<Line, kRanks>::Arrivals results{};  // short shares leave some out
+      typename Lanes<Line, kRanks>::Arrivals results{};  // short shares leave some entries unset
       alive = lanes.receive_from(1, slot_at(i), results, exists);
       if (!alive) break;
       lanes.for_each_peer([&](int owner, int peer) {
