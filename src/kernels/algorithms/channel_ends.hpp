@@ -17,29 +17,30 @@
 /// The two ends of a channel (plan/channel_layout.hpp).
 ///
 /// Memory order. The sender stores a slot's data, then its ready word with release; the receiver
-/// loads that word with acquire before it reads the data. The receiver reads the data, then stores
-/// the credit with release; the sender loads the credit with acquire before it writes the slot
-/// again. In a group of threads, one thread does these accesses and a sync() joins it to the
-/// others. Between teams the NIC writes the data, then the ready word; and the credit of a slot
-/// also says that the NIC has read the sender's copy of it.
+/// loads the ready word with acquire before it reads the data. The receiver reads the data, then
+/// stores the credit with release; the sender loads the credit with acquire before it reuses the
+/// slot. In a group of threads, one thread makes these accesses and a sync() orders the accesses of
+/// the others. Between teams, the NIC writes the data, then the ready word. There, the credit of a
+/// slot also proves that the NIC has read the sender's copy of the slot.
 ///
-/// Packets need no order: each proves by its flag that it has arrived. The receiver loads all of a
-/// slot, then stores the packet credit with release; the sender loads that with acquire before it
-/// writes the slot again.
+/// Packets need no order: each proves by its flag that it has arrived. The receiver loads all
+/// packets of a slot, then stores the packet credit with release. The sender loads the packet
+/// credit with acquire before it reuses the slot.
 ///
-/// A receiver stores where a message is wanted, then the offer's word with release; the sender
-/// loads that word with acquire before it stores there. It asks with release, so that a receiver
-/// that is in another call knows by the question that no packets are under way.
+/// A receiver fills in the offer (the place where a message is wanted), then stores the offer's
+/// word with release. The sender loads this word with acquire before it stores at the place. The
+/// sender stores its request with release. So a receiver in another call that sees the request
+/// knows that no packets are under way.
 namespace oriel::kernels {
 
-/// The word that says that slot `number` holds data of the message with this signature.
+/// Returns the word that marks slot `number` as holding data of the message with this signature.
 ORIEL_DEVICE_FN constexpr std::uint64_t ready_word(std::uint64_t number, std::uint32_t signature) {
   return (number + 1) << kSignatureBits | signature;
 }
-/// Beside a ready word: the slot is empty, and its sender asks where the message is wanted.
+/// Flag in a ready word: the slot is empty, and its sender requests the place of the message.
 inline constexpr std::uint64_t kAsks = std::uint64_t{1} << 63;
 
-/// Addresses of the channels inside a team, by arithmetic alone.
+/// Computes addresses of the channels inside a team, by arithmetic alone.
 class ChannelPlaces {
  public:
   ORIEL_DEVICE_FN explicit ChannelPlaces(const ExchangeArguments& arguments)
@@ -52,19 +53,19 @@ class ChannelPlaces {
   ORIEL_DEVICE_FN std::byte* here(std::uint64_t offset) const {
     return at(arguments_.rank, offset);
   }
-  /// What lies at `offset` of `rank`'s slot of the flat space.
+  /// Returns the address of `offset` in `rank`'s slot of the flat space.
   ORIEL_DEVICE_FN std::byte* flat(std::int32_t rank, std::uint64_t offset) const {
     return device::advance_4g(arguments_.flat_base + offset,
                               arguments_.stride_4g * static_cast<std::uint32_t>(rank));
   }
-  /// The offset of `place` in this rank's slot; kNoOffset outside it.
+  /// Returns the offset of `place` in this rank's slot; kNoOffset outside the slot.
   ORIEL_DEVICE_FN std::uint64_t offset_here(const std::byte* place) const {
     const auto offset =
         static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(place) -
                                    reinterpret_cast<std::uintptr_t>(flat(arguments_.rank, 0)));
     return offset < std::uint64_t{arguments_.stride_4g} << 32 ? offset : kNoOffset;
   }
-  /// CPU ranks: wakes `rank` if it sleeps. Nothing on a GPU.
+  /// Rings the doorbell of `rank` on a CPU, in case the rank sleeps. Does nothing on a GPU.
   ORIEL_DEVICE_FN void wake([[maybe_unused]] std::int32_t rank) const {
 #if !ORIEL_DEVICE_CODE
     device::ring(*reinterpret_cast<device::Doorbell*>(at(rank, arguments_.doorbell)));
@@ -86,28 +87,30 @@ class LanePlaces {
         peers_(index(peer, own, layout.ranks, layout.lanes, lane)) {}
 
   [[nodiscard]] ORIEL_DEVICE_FN const ChannelLayout& layout() const { return layout_; }
-  /// ChannelCounters, in this rank's memory.
+  /// Returns the offset of the ChannelCounters in this rank's memory.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t counters() const {
     return layout_.counters + own_ * sizeof(ChannelCounters);
   }
-  /// How many slots the peer has emptied, in this rank's memory.
+  /// Returns the offset of the credit, the number of slots that the peer has emptied, in this
+  /// rank's memory.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t credit() const {
     return layout_.credits + own_ * kSectorBytes;
   }
-  /// `number + 1 << kSignatureBits | signature` once slot `number` holds data of the peer's.
+  /// Returns the offset of a word that equals ready_word(number, signature) once slot `number`
+  /// holds data from the peer.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t ready(std::uint64_t number) const {
     return ready_of(own_, number);
   }
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t slot(std::uint64_t number) const {
     return layout_.rings + ring_place(own_, number);
   }
-  /// Where this rank fills a slot for its NIC.
+  /// Returns the offset at which this rank fills slot `number` for its NIC.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t staged(std::uint64_t number) const {
     return layout_.staging + ring_place(own_, number);
   }
-  /// ChannelOffer of the peer's, in this rank's memory.
+  /// Returns the offset of the peer's ChannelOffer in this rank's memory.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t offer() const { return credit() + kOfferPlace; }
-  /// The same in the peer's memory, for what comes from this rank.
+  /// Returns the offset of the credit in the peer's memory, for slots that come from the peer.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t credit_at_peer() const {
     return layout_.credits + peers_ * kSectorBytes;
   }
@@ -120,7 +123,8 @@ class LanePlaces {
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t slot_at_peer(std::uint64_t number) const {
     return layout_.rings + ring_place(peers_, number);
   }
-  /// How many packet slots the peer has emptied, in this rank's memory.
+  /// Returns the offset of the packet credit, the number of packet slots that the peer has emptied,
+  /// in this rank's memory.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t packet_credit() const {
     return credit() + kPacketCreditPlace;
   }
@@ -135,7 +139,7 @@ class LanePlaces {
   }
 
  private:
-  /// Index of a channel among those that `owner` keeps state of.
+  /// Returns the index of a channel among those of which `owner` keeps state.
   static ORIEL_DEVICE_FN std::uint64_t index(std::int32_t owner, std::int32_t other,
                                              std::int32_t ranks, std::int32_t lanes,
                                              std::int32_t lane) {
@@ -163,8 +167,8 @@ class LanePlaces {
   std::uint64_t peers_;
 };
 
-/// One lane of the channels between this rank and a peer. kFar: the peer may be of another team.
-/// All threads of the group call but where a function says one thread.
+/// One lane of the channels between this rank and a peer. kFar: the peer may be in another team.
+/// All threads of the group must call, except where a function says one thread.
 template <class Group, class M, bool kFar>
 class ChannelLane {
  public:
@@ -187,16 +191,16 @@ class ChannelLane {
   ORIEL_DEVICE_FN std::uint64_t ready(std::uint64_t number) const {
     return load(lane_.ready(number));
   }
-  /// Slot `number` from the peer.
+  /// Returns slot `number` from the peer, in this rank's memory.
   ORIEL_DEVICE_FN const std::byte* arrived(std::uint64_t number) const {
     return places_.here(lane_.slot(number));
   }
-  /// Where this rank fills slot `number`.
+  /// Returns the place at which this rank fills slot `number`.
   ORIEL_DEVICE_FN std::byte* filled(std::uint64_t number) const {
     if (is_far()) return places_.here(lane_.staged(number));
     return places_.at(index_, lane_.slot_at_peer(number));
   }
-  /// Asks the peer, which is of this team, for the place of the message that slot `number` begins.
+  /// Requests the place of the message that slot `number` begins. The peer must be in this team.
   ORIEL_DEVICE_FN void ask(std::uint64_t number, std::uint32_t signature) const {
     if (Group::rank() == 0) {
       M::template store<device::Order::release>(word_at_peer(lane_.ready_at_peer(number)),
@@ -204,8 +208,8 @@ class ChannelLane {
     }
     places_.wake(index_);
   }
-  /// Tells the peer where the message that slot `number` begins is wanted: at an offset in this
-  /// rank's slot of the flat space, or as kReads and kNoOffset say.
+  /// Offers the peer the place of the message that slot `number` begins: an offset in this rank's
+  /// slot of the flat space. kReads and kNoOffset have special meanings.
   ORIEL_DEVICE_FN void offer(std::uint64_t number, std::uint32_t signature,
                              std::uint64_t offset) const {
     if (Group::rank() == 0) {
@@ -217,19 +221,20 @@ class ChannelLane {
     }
     places_.wake(index_);
   }
-  /// The offset of `place` in this rank's slot of the flat space, where the peer can store; else
-  /// kNoOffset.
+  /// Returns the offset of `place` in this rank's slot of the flat space, where the peer can store.
+  /// Returns kNoOffset outside the slot.
   ORIEL_DEVICE_FN std::uint64_t offset_of(const std::byte* place) const {
     return places_.offset_here(place);
   }
-  /// One thread: the word of the peer's offer, and once it is there the offer's offset.
+  /// Returns the word of the peer's offer. One thread calls. Once the word has arrived,
+  /// offered_offset() is valid.
   ORIEL_DEVICE_FN std::uint64_t offered_word() const {
     return load(lane_.offer() + offsetof(ChannelOffer, word));
   }
   ORIEL_DEVICE_FN std::uint64_t offered_offset() const {
     return load(lane_.offer() + offsetof(ChannelOffer, offset));
   }
-  /// What lies at `offset` of the peer's slot of the flat space.
+  /// Returns the address of `offset` in the peer's slot of the flat space.
   ORIEL_DEVICE_FN std::byte* at_peer(std::uint64_t offset) const {
     return places_.flat(index_, offset);
   }
@@ -241,14 +246,14 @@ class ChannelLane {
     PacketSlot<Group, M>(slot, number).send(header, from, bytes, fill);
     places_.wake(index_);
   }
-  /// Packet slot `number` from the peer.
+  /// Returns packet slot `number` from the peer.
   ORIEL_DEVICE_FN PacketSlot<Group, M> packets_from(std::uint64_t number) const {
     return {places_.here(lane_.packet_slot(number)), number};
   }
   /// One thread.
   ORIEL_DEVICE_FN std::uint64_t packet_credit() const { return load(lane_.packet_credit()); }
-  /// Tells the peer that `count` packet slots have been emptied, which all threads of the group
-  /// have done.
+  /// Returns packet credit to the peer: all threads of the group have emptied `count` packet slots
+  /// in total.
   template <device::Order kOrder>
   ORIEL_DEVICE_FN void give_packets_back(std::uint64_t count) const {
     Group::sync();
@@ -257,8 +262,8 @@ class ChannelLane {
     }
     places_.wake(index_);
   }
-  /// Tells the peer of slot `number`, which the group has filled with `bytes` bytes. False if the
-  /// queue has failed.
+  /// Marks slot `number`, which the group has filled with `bytes` bytes, as ready at the peer.
+  /// Returns false if the queue has failed.
   ORIEL_DEVICE_FN bool publish(std::uint64_t number, std::uint64_t bytes,
                                std::uint32_t signature) const {
     const std::uint64_t word = ready_word(number, signature);
@@ -272,8 +277,9 @@ class ChannelLane {
     store(offset, word);
     return true;
   }
-  /// Tells the peer that `count` slots have been emptied, which all threads of the group have done.
-  /// Between teams that is said for half a ring at a time. False if the queue has failed.
+  /// Returns credit to the peer: all threads of the group have emptied `count` slots in total.
+  /// Between teams, credit goes out for `credit_step` slots (half a ring) at a time. Returns false
+  /// if the queue has failed.
   ORIEL_DEVICE_FN bool give_back(std::uint64_t count) const {
     Group::sync();
     if (is_far()) {
@@ -293,7 +299,7 @@ class ChannelLane {
     return M::template load<device::Order::acquire>(
         reinterpret_cast<const std::uint64_t*>(places_.here(offset)));
   }
-  /// To a peer of the team.
+  /// Stores a word at a peer of the team, with release.
   ORIEL_DEVICE_FN void store(std::uint64_t offset, std::uint64_t word) const {
     if (Group::rank() == 0) M::template store<device::Order::release>(word_at_peer(offset), word);
     places_.wake(index_);
@@ -309,12 +315,12 @@ class ChannelLane {
   const ExchangeArguments& arguments_;
   ChannelPlaces places_;
   std::int32_t peer_;
-  std::int32_t index_;  // of the peer in the team
+  std::int32_t index_;  // index of the peer in the team
   LanePlaces lane_;
 };
 
-/// The messages of one launch between this rank and a peer in one direction, as one lane of the
-/// channel moves them: step by step. kInPackets: all of them go in packets.
+/// Walks through the messages of one launch between this rank and a peer in one direction, step by
+/// step, as one lane moves them. kInPackets: all messages go in packets.
 template <bool kInPackets>
 class LaneCursor {
  public:
@@ -332,20 +338,20 @@ class LaneCursor {
   ORIEL_DEVICE_FN std::byte* data() const { return message().data + at_; }
   ORIEL_DEVICE_FN std::uint32_t signature() const { return message().signature; }
   ORIEL_DEVICE_FN std::uint64_t message_bytes() const { return message().bytes; }
-  /// Whether the message goes in packets.
+  /// Returns whether the message goes in packets.
   ORIEL_DEVICE_FN bool in_packets() const {
     return kInPackets || message().bytes <= layout_.most_packet_bytes;
   }
-  /// Whether the next step is the first of a message that its sender asks for.
+  /// Returns whether the next step is the first of a message whose place its sender requests.
   ORIEL_DEVICE_FN bool asks() const {
     return !kInPackets && at_ == begin_ && message().bytes >= layout_.least_direct_bytes;
   }
-  /// Sets whether this message goes past the slots. Before its first step.
+  /// Sets whether this message bypasses the slots. Call it before the first step of the message.
   ORIEL_DEVICE_FN void set_direct(bool direct) { direct_ = direct; }
   ORIEL_DEVICE_FN bool is_direct() const { return direct_; }
-  /// Bytes of the lane's part that earlier steps have moved.
+  /// Returns the bytes of the lane's part that earlier steps have moved.
   ORIEL_DEVICE_FN std::uint64_t moved() const { return at_ - begin_; }
-  /// Bytes that the next step moves.
+  /// Returns the bytes that the next step moves.
   ORIEL_DEVICE_FN std::uint64_t bytes() const {
     const std::uint64_t left = end_ - at_;
     std::uint64_t most = layout_.slot_bytes;
@@ -363,7 +369,7 @@ class LaneCursor {
 
  private:
   ORIEL_DEVICE_FN const Message& message() const { return arguments_.message[item_]; }
-  /// Goes to this lane's part of the next message that has one.
+  /// Moves to this lane's part of the next message that has one.
   ORIEL_DEVICE_FN void enter() {
     direct_ = false;
     for (; item_ < last_; ++item_) {
@@ -380,7 +386,7 @@ class LaneCursor {
   std::int32_t lane_;
   std::int32_t item_;
   std::int32_t last_;
-  std::uint64_t begin_ = 0;  // of the lane's part, in the message
+  std::uint64_t begin_ = 0;  // offset of the lane's part in the message
   std::uint64_t at_ = 0;
   std::uint64_t end_ = 0;
   bool direct_ = false;

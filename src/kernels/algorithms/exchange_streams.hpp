@@ -11,31 +11,33 @@
 #include "kernels/algorithms/channel_ends.hpp"
 #include "kernels/plan/exchange.hpp"
 
-/// The streams of an exchange. A stream moves one lane's part of all messages to, or from, one
-/// peer. Each step moves what one slot holds, or stores so much of a message where it is wanted,
-/// and can do so once is_ready() is true. A GPU gives each stream a group of threads, which waits
-/// for it; a CPU thread goes through all its streams and waits only when none can move. So no
-/// stream waits for another of the same rank.
+/// Streams of an exchange. A stream moves one lane's part of all messages to, or from, one peer.
+/// Each step moves what one slot holds, or stores a part of a message at its final place. A step
+/// can run once is_ready() is true.
 ///
-/// A Mover copies bytes: send() to a slot, place() to where the user wants them. One with kReads
-/// may read a peer's memory: can_read() says whether, read() does so, and note() is told how long
-/// the messages for which is_timed() took from their first step on.
+/// A GPU gives each stream a group of threads, which waits for the stream. A CPU thread goes
+/// through all its streams and waits only when none can move. So no stream waits for another of the
+/// same rank.
 ///
-/// A step returns false if the peer's message is not the one that this rank's call expects, or the
-/// queue to it has failed. M: the memory policy.
+/// A Mover copies bytes: send() to a slot, place() to the user's buffer. A Mover with kReads may
+/// read a peer's memory: can_read() returns whether, and read() does so. It measures the messages
+/// for which is_timed() is true: note() receives their time from the first step on.
+///
+/// A step returns false if the peer's message is not the one that this rank's call expects, or if
+/// the queue to the peer has failed. M: the memory policy.
 namespace oriel::kernels {
 
-/// Tells the host what is wrong with `rank`.
+/// Reports to the host a failure of `rank`.
 ORIEL_DEVICE_FN void report_failure(const ExchangeArguments& arguments, FailureKind kind,
                                     std::int32_t rank) {
   if (arguments.failure == nullptr) return;
-  // One 8-byte store, so that kind and rank are read together.
+  // Stores 8 bytes at once, so that kind and rank are read together.
   device::Memory::store<device::Order::release>(
       reinterpret_cast<std::uint64_t*>(arguments.failure),
       static_cast<std::uint64_t>(kind) |
           static_cast<std::uint64_t>(static_cast<std::uint32_t>(rank)) << 32);
 }
-/// Tells the host that `rank` is in another call.
+/// Reports to the host that `rank` is in another call.
 ORIEL_DEVICE_FN void report_other_message(const ExchangeArguments& arguments, std::int32_t rank) {
   report_failure(arguments, FailureKind::world_signature, rank);
 }
@@ -55,13 +57,14 @@ class SendStream {
     sent_ = device::Memory::load<device::Order::weak>(&counters->sent);
     packets_sent_ = device::Memory::load<device::Order::weak>(&counters->packets_sent);
     packet_credit_ = device::Memory::load<device::Order::weak>(&counters->packet_credit);
-    credit_ = sent_;  // looked up when a slot is needed: the last call may have left some full
+    credit_ = sent_;  // no free slot yet: the last call may have left some full, so is_ready()
+                      // loads the credit
     credit_ -= lane_.layout().depth;
   }
 
   ORIEL_DEVICE_FN bool done() const { return cursor_.done() && !(Mover::kReads && is_lent_); }
   ORIEL_DEVICE_FN std::int32_t peer() const { return lane_.peer(); }
-  /// Any one thread of the group.
+  /// Returns whether step() can run. Any one thread of the group calls.
   ORIEL_DEVICE_FN bool is_ready() {
     if constexpr (Mover::kReads) {
       if (cursor_.done()) {
@@ -101,7 +104,7 @@ class SendStream {
     if (!lane_.publish(sent_, bytes, cursor_.signature())) return false;
     ++sent_;
     if constexpr (Mover::kReads) {
-      // A message of which nothing has moved begins again, in slots.
+      // Restarts the message in slots if the receiver could not read it; nothing of it has moved.
       const bool begins_again = goes_in_slots_ && !has_way;
       if (begins_again) return true;
       goes_in_slots_ = false;
@@ -109,7 +112,7 @@ class SendStream {
     cursor_.advance();
     return true;
   }
-  /// CPU ranks: whether the receiver may still read a message.
+  /// Returns whether the receiver may still read a message from this rank's memory. CPU ranks only.
   bool is_lent() const { return is_lent_; }
   ORIEL_DEVICE_FN void finish() {
     if (Group::rank() != 0) return;
@@ -127,7 +130,9 @@ class SendStream {
   ORIEL_DEVICE_FN bool has_packet_slot() const {
     return packets_sent_ - packet_credit_ < lane_.layout().packet_depth;
   }
-  /// Where the receiver reads this message itself: tells it where the data of this step lie.
+  /// Puts the address of this step's data into the slot if the receiver reads the message itself
+  /// (rendezvous read). If the kernel cannot read the memory, puts null, and the message goes
+  /// through slots. Returns false if the receiver does not read the message itself.
   ORIEL_DEVICE_FN bool lend() {
     if constexpr (Mover::kReads) {
       if (!is_read_) return false;
@@ -145,14 +150,15 @@ class SendStream {
   ORIEL_DEVICE_FN void send_packets() {
     const bool sweeps = packets_sent_ % kPacketSweep < lane_.layout().packet_depth;
     const std::uint64_t fill = sweeps ? lane_.layout().packet_bytes / sizeof(std::uint64_t) : 0;
-    // As a ready word, of the slot that comes next: it tells the place among the messages, too.
+    // Sends the ready word of the next slot as header: it also shows the place among the messages.
     lane_.send_packets(packets_sent_, ready_word(sent_, cursor_.signature()), cursor_.data(),
                        cursor_.bytes(), fill);
     ++packets_sent_;
     cursor_.advance();
-    if (!done() && cursor_.asks()) Group::sync();  // who sees the question has all packets
+    if (!done() && cursor_.asks())
+      Group::sync();  // a receiver that sees the request has all packets
   }
-  /// Only the thread that calls this has asked, and has the offer.
+  /// Sends the request once, then polls for the offer. Only the calling thread keeps this state.
   ORIEL_DEVICE_FN bool has_offer() {
     if (!has_asked_) lane_.ask(sent_, cursor_.signature());
     has_asked_ = true;
@@ -179,15 +185,15 @@ class SendStream {
   std::uint64_t sent_ = 0;
   std::uint64_t credit_ = 0;
   std::uint64_t packets_sent_ = 0;
-  std::uint64_t packet_credit_ = 0;  // as last seen: nearly always there is one
+  std::uint64_t packet_credit_ = 0;  // as last loaded: nearly always enough for the next slot
   std::uint64_t offer_ = 0;
-  std::byte* target_ = nullptr;  // where the message that is sent past the slots begins
+  std::byte* target_ = nullptr;  // start of the message at the receiver, if it bypasses the slots
   bool has_asked_ = false;
   // CPU ranks:
   std::int32_t index_;          // of the peer in the team
   bool is_read_ = false;        // the receiver reads this message itself
-  bool is_lent_ = false;        // it may still read this one, or one before
-  bool goes_in_slots_ = false;  // it was to be read, but cannot be
+  bool is_lent_ = false;        // the receiver may still read this message, or an earlier one
+  bool goes_in_slots_ = false;  // the receiver was to read this message, but cannot
 };
 
 template <class Group, class Mover, class M, ExchangeForm kForm>
@@ -205,7 +211,7 @@ class ReceiveStream {
     received_ = device::Memory::load<device::Order::weak>(&counters->received);
     packets_received_ = device::Memory::load<device::Order::weak>(&counters->packets_received);
     packets_given_ = device::Memory::load<device::Order::weak>(&counters->packets_given);
-    // The kernel before this one has ended, and its loads with it.
+    // Needs no release on a GPU: the previous kernel has ended, and its loads with it.
     constexpr auto kOrder = ORIEL_DEVICE_CODE ? device::Order::relaxed : device::Order::release;
     if (cursor_.in_packets() && packets_received_ != packets_given_) give_packets_back<kOrder>();
     offer_place();
@@ -217,14 +223,14 @@ class ReceiveStream {
     if (cursor_.in_packets()) return has_packets() || is_filled();
     if (has_packets_instead_) return true;
     word_ = lane_.ready(received_);
-    // Who asks for the place of another message is not going to fill the slot.
+    // Fails early on a request with another signature: its sender is not going to fill the slot.
     if (is_next(word_ & ~kAsks)) return !is_question() || differs();
     if (++polls_ % kPollsPerLook == 0) has_packets_instead_ = look_for_packets();
     return has_packets_instead_;
   }
   ORIEL_DEVICE_FN bool step() {
     if (cursor_.in_packets()) return receive_packets();
-    // Only the thread that has called is_ready() has the word.
+    // Checks the word in thread 0, which has called is_ready().
     const bool is_other = Group::rank() == 0 && (has_packets_instead_ || differs());
     if (is_other) report_other_message(arguments_, peer());
     if (Group::any(is_other)) return false;
@@ -253,31 +259,31 @@ class ReceiveStream {
   }
 
  private:
-  /// Packet slots for which credit is given at once, but for what a launch begins with.
+  /// Packet slots whose credit is returned together, except at the beginning of a launch.
   static constexpr std::uint64_t kPacketsOwed = 2;
-  /// Polls of a slot for each look whether the sender has sent packets instead.
+  /// Polls of a slot between two checks whether the sender has sent packets instead.
   static constexpr std::uint32_t kPollsPerLook = 64;
-  /// Within this time every rank hears of the death of another one.
+  /// Timeout within which every rank learns of the death of another rank.
   static constexpr std::uint64_t kPatienceNs = 1'500'000'000;
 
-  /// Whether `word` is a ready word of the next slot.
+  /// Returns whether `word` is a ready word of the next slot.
   ORIEL_DEVICE_FN bool is_next(std::uint64_t word) const {
     return word >> kSignatureBits == received_ + 1;
   }
-  /// Whether the sender has filled the next slot, or asks for its message.
+  /// Returns whether the sender has filled the next slot, or requests the place of its message.
   ORIEL_DEVICE_FN bool is_filled() const { return is_next(lane_.ready(received_) & ~kAsks); }
-  /// What the header of the next packets must be: the next slot, and the call.
+  /// Returns the header that the next packets must have: the next slot and the call's signature.
   ORIEL_DEVICE_FN std::uint64_t header() const {
     return ready_word(received_, cursor_.signature());
   }
-  /// Whether a step has something to do. On a GPU it waits by itself, each thread of the group for
-  /// the packets that it needs.
+  /// Returns whether a step has something to do. Always true on a GPU, where each thread of the
+  /// group waits for its own packets in the step.
   ORIEL_DEVICE_FN bool has_packets() const {
     if (ORIEL_DEVICE_CODE) return true;
     const PacketSlot<Group, M> slot = lane_.packets_from(packets_received_);
     return slot.has_arrived(cursor_.bytes()) || slot.has_other_header(header());
   }
-  /// Whether the sender has sent packets where this rank expects the next slot.
+  /// Returns whether the sender has sent packets although this rank expects a filled slot.
   ORIEL_DEVICE_FN bool look_for_packets() const {
     if (lane_.layout().packet_bytes == 0) return false;
     std::uint64_t header = 0;
@@ -285,7 +291,8 @@ class ReceiveStream {
   }
   ORIEL_DEVICE_FN bool receive_packets() {
     const PacketSlot<Group, M> slot = lane_.packets_from(packets_received_);
-    // Packets that were sent before a slot, or a question, are there once that is.
+    // Checks packets once more after a filled slot or a request: packets sent before it have
+    // arrived.
     const auto await = [&](const auto& arrived) {
       bool is_slot = false;
       const auto ready = [&] {
@@ -306,7 +313,8 @@ class ReceiveStream {
     if (!done()) prepare();
     return true;
   }
-  /// Tells the sender what it may need for the message that comes next.
+  /// Sends the sender what it may need for the next message: an offer, and packet credit that is
+  /// due.
   ORIEL_DEVICE_FN void prepare() {
     offer_place();
     if (!cursor_.in_packets()) return;
@@ -323,7 +331,8 @@ class ReceiveStream {
   ORIEL_DEVICE_FN bool differs() const {
     return (word_ & ((1u << kSignatureBits) - 1)) != cursor_.signature();
   }
-  /// Answers before the sender asks, which it does of itself.
+  /// Sends the offer for the next message, if its sender requests one, without waiting for the
+  /// request.
   ORIEL_DEVICE_FN void offer_place() {
     if (!cursor_.asks()) return;
     std::uint64_t offset = lane_.offset_of(cursor_.data());
@@ -341,28 +350,29 @@ class ReceiveStream {
   }
   void end_timed() {
     if (begun_ns_ == 0 || !cursor_.is_last_step()) return;
-    // A message that goes straight into a window goes neither way.
+    // Skips a message stored straight into a window: it was neither read nor moved through slots.
     if (reads_ || !cursor_.is_direct()) {
       mover_.note(index_, reads_, begun_ns_, cursor_.message_bytes());
     }
     begun_ns_ = 0;
   }
-  /// The address of what the sender has lent for this step; null if it cannot.
+  /// Returns the address of this step's data in the sender's memory; null if it cannot be read.
   const std::byte* lent() const {
     return reinterpret_cast<const std::byte*>(device::Memory::load<device::Order::relaxed>(
         reinterpret_cast<const std::uint64_t*>(lane_.arrived(received_))));
   }
-  /// The message comes through slots, from its first byte on.
+  /// Restarts the message through slots, from its first byte on.
   bool begin_again() {
     reads_ = false;
     begun_ns_ = 0;
     cursor_.set_direct(false);
     return lane_.give_back(++received_);
   }
-  /// Copies what the sender has lent for this step.
+  /// Copies this step's data from the sender's memory.
   bool read() {
     if (mover_.read(index_, cursor_.data(), lent(), cursor_.bytes())) return true;
-    // A sender that has died, or whose call has failed, is for others to name, who end this wait.
+    // Waits for an abort first: if the sender has died or its call has failed, other code names it
+    // and ends this wait. Reports `unreadable` only after the timeout.
     device::WaitControl patience = arguments_.wait;
     patience.timeout_ns = kPatienceNs;
     patience.stall = nullptr;
@@ -381,18 +391,18 @@ class ReceiveStream {
   std::uint64_t received_ = 0;
   std::uint64_t word_ = 0;
   std::uint64_t packets_received_ = 0;
-  std::uint64_t packets_given_ = 0;  // credit for so many
+  std::uint64_t packets_given_ = 0;  // packet slots for which credit has been returned
   std::uint32_t polls_ = 0;
   bool has_packets_instead_ = false;
   // CPU ranks:
   std::int32_t index_;          // of the peer in the team
-  bool reads_ = false;          // this message is read where its sender has it
-  std::uint64_t begun_ns_ = 0;  // when the first step of a message that is timed began
+  bool reads_ = false;          // this message is read from its sender's memory
+  std::uint64_t begun_ns_ = 0;  // start of the first step of a timed message; 0: none
 };
 
-/// Runs one stream with a group of threads to its end. Where it has to wait, `other` does a piece
-/// of other work and returns true, or false if there is none left. False, for all threads of the
-/// group, if a wait was given up or a peer is in another call.
+/// Runs one stream to its end with a group of threads. While the stream has to wait, `other()` does
+/// a piece of other work and returns true, or returns false if none is left. Returns false, for all
+/// threads of the group, if a wait was given up or a step failed.
 template <class Group, class Stream, class Other>
 ORIEL_DEVICE_FN bool run_stream(const device::WaitControl& wait, Stream stream,
                                 const Other& other) {

@@ -20,14 +20,15 @@ namespace oriel::kernels {
 
 namespace detail {
 
-/// Calls the member kFold of a mover, for a kernel folds in several places.
+/// Calls the member kFold of a mover, out of line because a kernel folds in several places.
 template <auto kFold, class Mover>
 ORIEL_DEVICE_SLOW void fold_out_of_line(const Mover& mover, std::byte* to,
                                         const FoldSources& sources, std::uint64_t count) {
   (mover.*kFold)(to, sources, count);
 }
 
-/// Out of line, for a tree has a place for it at each of its levels.
+/// Combines two accumulators by `op`. Out of line, because a fold tree calls it at each of its
+/// levels.
 template <class T>
 ORIEL_DEVICE_SLOW device::Accumulator<T> combine_by(ReduceOp op, device::Accumulator<T> lower,
                                                     device::Accumulator<T> upper) {
@@ -45,9 +46,9 @@ ORIEL_DEVICE_SLOW device::Accumulator<T> combine_by(ReduceOp op, device::Accumul
 
 }  // namespace detail
 
-/// Moves and folds elements for Hierarchy with all threads of a group. The operation is known at
-/// run time only, which costs little beside the memory accesses; sums of up to kMostAtOnce sources
-/// go 16 bytes at a time, all else by elements. Slots are aligned to 64 bytes and hold whole
+/// Moves and folds elements for Hierarchy with all threads of a group. The operation is known only
+/// at run time, which costs little beside the memory accesses. Sums of up to kMostAtOnce sources go
+/// 16 bytes at a time; all others go element by element. Slots are aligned to 64 bytes and hold
 /// multiples of kUnitQuantum elements; the user's buffers are aligned to the element.
 template <class T, class Group>
 class GroupHierarchyMover {
@@ -56,7 +57,8 @@ class GroupHierarchyMover {
       : arguments_(arguments),
         scales_(arguments.op == ReduceOp::premul_sum && reduces(arguments.collective)) {}
 
-  /// After grid_dependency_wait(): the kernel before this one may have made the scalar.
+  /// Reads the scalar. Call it after grid_dependency_wait(): the previous kernel may have written
+  /// the scalar.
   ORIEL_DEVICE_FN void begin() {
     if (!scales_) return;
     const void* const source =
@@ -64,7 +66,8 @@ class GroupHierarchyMover {
     memcpy(&scalar_, source, sizeof(T));
   }
 
-  /// Elements of this rank's input, scaled if the operation scales.
+  /// Stores `count` elements of this rank's input, from `first` on, at `to`; scales them if the
+  /// operation scales.
   ORIEL_DEVICE_FN void send(std::byte* to, std::uint64_t first, std::uint64_t count) const {
     const std::byte* const from = arguments_.input + first * sizeof(T);
     if (!scales_) return copy(to, from, count);
@@ -75,17 +78,18 @@ class GroupHierarchyMover {
     copy_out_of_line<Group>(to, from, count * sizeof(T));
   }
 
-  /// The fold of inputs, left as accumulators. The own one is not yet scaled.
+  /// Folds inputs and stores accumulators. Scales the own input; the other ranks have scaled
+  /// theirs.
   ORIEL_DEVICE_FN void fold_inputs(std::byte* sums, const FoldSources& sources,
                                    std::uint64_t count) const {
     detail::fold_out_of_line<&GroupHierarchyMover::fold_into_sums>(*this, sums, sources, count);
   }
-  /// The fold of inputs, finished. It may be stored where this rank's own input lies.
+  /// Folds inputs and stores finished elements. `to` may be the place of this rank's own input.
   ORIEL_DEVICE_FN void fold_all(std::byte* to, const FoldSources& sources,
                                 std::uint64_t count) const {
     detail::fold_out_of_line<&GroupHierarchyMover::fold_and_finish>(*this, to, sources, count);
   }
-  /// The fold of sums, finished.
+  /// Folds sums (accumulators) and stores finished elements.
   ORIEL_DEVICE_FN void fold_sums(std::byte* to, const FoldSources& sources,
                                  std::uint64_t count) const {
     detail::fold_out_of_line<&GroupHierarchyMover::fold_and_finish_sums>(*this, to, sources, count);
@@ -95,7 +99,7 @@ class GroupHierarchyMover {
   using Acc = device::Accumulator<T>;
   using Buffer = UserBuffer<T, 16>;
   using Value = typename Buffer::Value;
-  /// As stored in memory too: accumulators one behind the other.
+  /// Accumulators one behind the other, in registers as in memory.
   template <std::uint64_t kCount>
   using Packed = AccPack<Acc, static_cast<int>(kCount)>;
   static constexpr int kMostAtOnce = 8;
@@ -159,7 +163,7 @@ class GroupHierarchyMover {
     return family_of(arguments_.op) == Family::sum && sources.count <= kMostAtOnce;
   }
 
-  /// `load(k, i)` is pack i of source k; `store(i, pack)` takes the sum.
+  /// Folds sums by packs: `load(k, i)` returns pack i of source k; `store(i, pack)` stores the sum.
   template <std::uint64_t kCount, class Load, class Store>
   ORIEL_DEVICE_FN void fold_packs(std::uint64_t count, int sources, const Load& load,
                                   const Store& store) const {
@@ -175,7 +179,7 @@ class GroupHierarchyMover {
     const std::uint64_t packs = (count + kCount - 1) / kCount;
     ORIEL_DEVICE_KEEP_LOOP
     for (std::uint64_t i = Group::rank(); i < packs; i += Group::size()) {
-      if (sources == 2) {  // both at once, without a stack
+      if (sources == 2) {  // loads both first, without a stack
         const Pack lower = load(0, i);
         store(i, add(lower, load(1, i)));
       } else {
@@ -185,7 +189,7 @@ class GroupHierarchyMover {
     }
   }
 
-  /// The same for every operation and any number of sources, one element at a time.
+  /// Folds by any operation and any number of sources, one element at a time.
   template <class Load, class Store>
   ORIEL_DEVICE_FN void fold_elements(std::uint64_t count, int sources, const Load& load,
                                      const Store& store) const {

@@ -16,62 +16,74 @@
 namespace oriel::kernels {
 
 /// All-reduce, all-gather and reduce-scatter among groups of ranks: LSA teams, or single ranks. A
-/// reduce is an all-reduce of which one rank alone keeps the result.
+/// reduce is an all-reduce of which the root alone keeps the result.
 ///
-/// The work is cut into units, each of which one rank finishes. Of an all-reduce, chunk c belongs
-/// in each group to the rank with index c mod the group's size, and its g-th part is finished by
-/// the owner in group g. Of the others, a rank's block is finished by that rank, and served in
-/// another group by the rank with index (its own) mod that group's size. A round has one unit for
-/// each group and lane, and goes through these stages:
+/// The work is cut into units, each of which one rank finishes. In each other group, one rank
+/// serves the unit. In an all-reduce, chunk c belongs in each group to the rank with index c mod
+/// the group's size. Part g of chunk c is finished by the chunk's owner in group g. In the other
+/// collectives, a rank finishes its own block. The server in another group has the finishing rank's
+/// index mod that group's size.
 ///
-///   1 each rank gives its inputs to those of its group that serve the units;
-///   2 these reduce them, and send the sums to the ranks that finish the units;
-///   3 those fold all groups' sums, and send the result to the servers of the other groups;
-///   4 which give it to the ranks of their group;
-///   5 which copy it out.
+/// A round has one unit for each group and lane, and goes through these stages:
 ///
-/// A reduce-scatter ends with 3, an all-gather begins with it. A small message takes one hop
-/// instead, among single ranks: each rank sends every other its input, or its part of it, and these
-/// fold what they have from all, or copy it out. That is one round. In iteration i a rank is in
-/// stage s of round i - s + 1, for all s in turn: while it works on one round, the wire carries
-/// another.
+///   1 Each rank sends its inputs to the ranks of its group that serve the units.
+///   2 The servers reduce the inputs and send the sums to the ranks that finish the units.
+///   3 The finishing ranks fold all groups' sums and send the results to the servers of other
+///     groups.
+///   4 The servers send the results to the ranks of their group.
+///   5 The ranks of the group copy the results out.
 ///
-/// Each wait is for something that a peer does earlier in the order of (iteration, stage), so there
-/// is no cycle. That holds too for the slots: there are kHierarchyDepth regions of them, round r
-/// uses region r mod kHierarchyDepth, and nobody writes for round r before the owner of the slots
-/// has said that it has ended round r - kHierarchyDepth, which it does in iteration r - 2 of the
-/// same order. Groups of one rank need not say so: in each round all of them hear of all, and who
-/// has sent for a round has ended the one five before. In the last rounds of a call nobody says so,
-/// either, but at the beginning of the next: whoever is told something still waits for something
-/// of that round or a later one, and has not left.
+/// A reduce-scatter ends with stage 3; an all-gather begins with it. In iteration i, a rank does
+/// stage s of round i - s + 1, for all s in turn. So the network carries one round while the rank
+/// works on another.
+///
+/// A small message takes one hop instead, among single ranks and in one round. Each rank sends
+/// every other rank its input, or that rank's part of it. Each rank then folds what it has from all
+/// ranks, or copies it out.
+///
+/// Deadlock. Each wait is for something that a peer does earlier in the order of (iteration,
+/// stage), so there is no cycle. This holds for slots too. There are kHierarchyDepth regions of
+/// slots; round r uses region r mod kHierarchyDepth. No rank writes for round r before the owner of
+/// the slots has said, in iteration r - 2, that it has ended round r - kHierarchyDepth.
+///
+/// Groups of one rank need no such word. A rank that has sent for round r has ended round r - 4.
+/// Before a rank sends for round r, it has received the data of round r - 2 from all ranks.
+///
+/// The last kHierarchyDepth rounds of a call are announced only at the beginning of the next call.
+/// So every word goes to a rank that still waits for something of that round or a later one. Such a
+/// rank has not left.
 ///
 /// Every element is folded once, by one rank, so all ranks get the same bits. Inside a group and
-/// over the groups the fold is the tree of reduce.hpp; sums that cross are accumulators.
+/// over the groups, the fold is the tree of reduce.hpp. Groups exchange sums as accumulators.
 ///
 /// In place is allowed: a unit of the output is written after all of this rank's inputs of it were
 /// read.
 ///
-/// Where this rank's input or output lies in a window, the NIC reads there what is sent as it is,
-/// instead of from a copy in a slot. That is this rank's affair alone, and so is the argument that
-/// nothing is written again before it was read:
+/// If this rank's input or output lies in a window, the NIC may read data there, and not in a
+/// staged copy. Other ranks need not know. The data must not be overwritten before the NIC has read
+/// it:
 ///
-///   in the call: what is sent of an all-reduce's input is of units that others finish, and this
-///     rank writes such a unit once it has the result, which was made from what it sent. The other
-///     collectives write nothing that they send. A result, once written, stays.
-///   after it: an all-reduce's input was read, for all results have come. All else is sent from
-///     where it lies in rounds behind which come kHeardBehind more, from a slot in the last ones:
-///     who has sent for stage s of round r + 2, in iteration r + s + 1, has ended iteration r + s,
-///     in which it heard what it was sent for that stage of round r, and this rank hears of it in
-///     the same call. So no call waits for its NIC at the end, when a peer may have left. And what
-///     a peer has heard of it does not take again, whatever path fails.
+///   - During the call: an all-reduce sends input of units that other ranks finish. This rank
+///     writes such a unit once it has the result, which was made from the input sent. The other
+///     collectives never write what they send. A result, once written, stays.
 ///
-/// One hop copies: its messages are small, and nobody hears of them again.
+///   - After the call: an all-reduce's input has been read, because all results have arrived. Other
+///     data is sent in place only in rounds that kHeardBehind more rounds follow; the last rounds
+///     send from slots. A peer that sends for stage s of round r + 2, in iteration r + s + 1, has
+///     ended iteration r + s. In that iteration it received all data of stage s of round r. This
+///     rank receives the peer's data of round r + 2 in the same call.
 ///
-/// Group: the threads that do it together, as in oriel/device/group.hpp. Besides, its leads() says
-/// whether a thread is one of those that talk to the peers, thread 0 among them; they are the group
-/// Group::Lead. What goes wrong there they keep until the group next agrees (hear_all), and do no
-/// more until then, so that all threads take the same way. Mover: reads, moves and folds elements.
-/// M: the memory policy of waits. Made after grid_dependency_wait(): it reads the groups' sizes.
+/// So no call waits for its NIC at the end, when a peer may have left. A peer that has received
+/// data does not accept a retransmission of it, whichever path fails. One hop always copies: its
+/// messages are small, and no later round confirms them.
+///
+/// Group: the threads that work together, as in oriel/device/group.hpp. Its leads() also says
+/// whether a thread is one of those that talk to the peers; thread 0 is among them. The leading
+/// threads are the group Group::Lead. If they fail, they keep the failure until the group next
+/// agrees (hear_all), and send nothing more until then. So all threads take the same path.
+///
+/// Mover: reads, moves and folds elements. M: the memory policy of waits. Construct it after
+/// grid_dependency_wait(), because the constructor reads the groups' sizes.
 template <class Group, class Mover, class M = device::WorldMemory>
 class Hierarchy : HierarchyPeers<Group, M> {
  public:
@@ -80,7 +92,8 @@ class Hierarchy : HierarchyPeers<Group, M> {
         mover_(arguments),
         raw_(arguments.plan.raw || (size_ == 1 && shape_.partial_bytes == shape_.element_bytes)) {}
 
-  /// False, for all threads of the group, if a wait was given up: the output is not there.
+  /// Returns false, for all threads of the group, if a wait was given up; the output is then
+  /// incomplete.
   ORIEL_DEVICE_FN bool run() {
     mover_.begin();
     begin();
@@ -94,7 +107,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
 
  private:
   using Peers = HierarchyPeers<Group, M>;
-  // Names of a base that depends on Group are not found otherwise.
+  // Names members of the base, which depends on Group: lookup does not find them otherwise.
   using Peers::across_peers;
   using Peers::arguments_;
   using Peers::at;
@@ -136,12 +149,13 @@ class Hierarchy : HierarchyPeers<Group, M> {
   using Peers::tell_done;
   using typename Peers::Span;
 
-  /// Whether the NIC may read what is sent in `round` from a buffer that the user writes again as
-  /// soon as the call has ended.
+  /// Returns whether the NIC may read the data of `round` in `buffer`, which the user may write
+  /// again as soon as the call has ended.
   ORIEL_DEVICE_FN bool is_read_in_place(const NicSource& buffer, std::uint64_t round) const {
     return round + kHeardBehind < rounds() && is_known(buffer);
   }
-  /// The same for all threads, unlike the window's `network`, which the host may clear meanwhile.
+  /// Returns whether the NIC can read `buffer`. All threads get the same answer. The window's
+  /// `network` would not give it, because the host may clear it meanwhile.
   static ORIEL_DEVICE_FN bool is_known(const NicSource& buffer) {
     return buffer.window != nullptr && buffer.window->local.bytes != 0;
   }
@@ -186,7 +200,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
     return true;
   }
 
-  /// The inputs of the own group to a unit that this rank serves.
+  /// Returns the own group's inputs to a unit that this rank serves.
   ORIEL_DEVICE_FN FoldSources inputs_of(std::uint64_t round, std::int32_t group, std::int32_t lane,
                                         const Span& part) const {
     return {here(input_slot(round, group, lane, 0)), plain(1), size_, grouping_.own_index,
@@ -223,11 +237,11 @@ class Hierarchy : HierarchyPeers<Group, M> {
       put(to, there, staged, part.count * shape_.partial_bytes);
     });
     tell(across_peers(), offsetof(HierarchyLine, partials), base_ + round + 1);
-    M::relax();  // the NIC begins
+    M::relax();  // lets the NIC begin
     return true;
   }
 
-  /// Stage 3 for one unit: the elements of the result, in the output.
+  /// Does stage 3 for one unit: stores the elements of the result at `result`.
   ORIEL_DEVICE_FN void finish(std::uint64_t round, std::int32_t lane, const Span& part,
                               std::byte* result) {
     const std::int32_t own = grouping_.own;
@@ -248,7 +262,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
     mover_.fold_sums(result, arrived, part.count);
   }
 
-  /// Gives the result to the ranks of the own group.
+  /// Stores the result at the ranks of the own group.
   ORIEL_DEVICE_FN void spread(std::uint64_t round, std::int32_t group, std::int32_t lane,
                               const std::byte* result, std::uint64_t count) {
     const std::uint64_t slot = copy_slot(round, group, lane);
@@ -343,7 +357,8 @@ class Hierarchy : HierarchyPeers<Group, M> {
     return true;
   }
 
-  /// A small message: everybody gets its part of all inputs, and folds them or copies them out.
+  /// Runs a small message: each rank receives its part of all inputs, and folds the parts or copies
+  /// them out.
   ORIEL_STAGE_FN bool run_one_hop() {
     const bool scatters = !shape_.distributes;
     const std::int32_t own = grouping_.own;
@@ -367,7 +382,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
     tell(across_peers(), offsetof(HierarchyLine, partials), base_ + 1, [&](std::int32_t peer) {
       return Ahead{here(staged(peer)), staged(peer), hop_slot(own), count * shape_.element_bytes};
     });
-    M::relax();  // the NIC begins, also if all have been heard already
+    M::relax();  // lets the NIC begin, also if all data has arrived already
     if (!hear_all(across_peers(), offsetof(HierarchyLine, partials), base_ + 1)) return false;
     const std::byte* const input = arguments_.input + part_of(own) * shape_.element_bytes;
     if (!keeps_result_) return true;
@@ -389,7 +404,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
   static_assert(kHierarchyDepth > kStages - 1);
 
   Mover mover_;
-  bool raw_;  // what this rank sends is its input, scaled if that is asked for
+  bool raw_;  // this rank sends its input (scaled, if the operation scales), not sums
 };
 
 }  // namespace oriel::kernels

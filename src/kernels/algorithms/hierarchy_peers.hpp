@@ -15,7 +15,8 @@
 #include "kernels/algorithms/hierarchy_places.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"
 
-// Inlined into each other, the stages are more than compilers like. Hierarchy uses it too.
+// Keeps the stages out of line: inlined into each other, they overtax compilers. Hierarchy uses the
+// macro too.
 #if defined(__CUDACC__)
 #define ORIEL_STAGE_FN __host__ __device__ __noinline__
 #else
@@ -24,28 +25,28 @@
 
 namespace oriel::kernels {
 
-/// What a rank says to its peers in a call of Hierarchy, and hears from them: data that it puts at
-/// ranks of other nodes, words that tell how far it has come, waits for theirs, and whether a peer
-/// is in another call. Owns the group of threads, and what has failed.
+/// Communication of a rank with its peers in a call of Hierarchy. Puts data at ranks of other
+/// nodes, sends words that report progress, and waits for the peers' words. Detects a peer in
+/// another call. Owns the group of threads and its failure state.
 ///
-/// Group, M: as of Hierarchy. What goes wrong among the leading threads they keep until the group
-/// next agrees (hear_all).
+/// Group, M: see Hierarchy. If the leading threads fail, they keep the failure until the group next
+/// agrees (hear_all).
 template <class Group, class M>
 class HierarchyPeers : protected HierarchyPlaces {
  protected:
   ORIEL_DEVICE_FN HierarchyPeers(const HierarchyArguments& arguments, Group group)
       : HierarchyPlaces(arguments), group_(group) {}
 
-  /// Reads how many rounds have been before this call.
+  /// Reads how many rounds came before this call.
   ORIEL_DEVICE_FN void begin() {
     base_ = device::Memory::load<device::Order::weak>(counter(kind_));
     other_base_ = device::Memory::load<device::Order::weak>(counter(1 - kind_));
-    // The same call, but of a rank that has made more or fewer before it, is another one.
+    // Mixes in the number of earlier rounds: with another number, an equal call does not match.
     signature_ = (arguments_.signature + base_ * 0x9e3779b1u) & kSignatureMask;
   }
 
-  /// Sends bytes to a peer of another node's, from this rank's scratch or from a buffer that the
-  /// NIC can read. They stay as they are until the peer has heard of them.
+  /// Sends bytes to a peer of another node, from this rank's scratch memory or from a buffer that
+  /// the NIC can read. They must stay unchanged until the peer has received them.
   ORIEL_DEVICE_FN void put(std::int32_t peer, std::uint64_t to, std::uint64_t from,
                            std::uint64_t bytes) {
     put_from(comm_.control_network->local, peer, to, from, bytes);
@@ -56,8 +57,8 @@ class HierarchyPeers : protected HierarchyPlaces {
              count * shape_.element_bytes);
   }
 
-  /// Tells each peer that `each` names, behind what it was sent before, and together with what
-  /// `ahead(peer)` says if it is of another node.
+  /// Sends a word to each peer in `each`, after all data sent to that peer before. If the peer is
+  /// on another node, sends the data of `ahead(peer)` together with the word.
   template <class Each, class AheadOf = NothingAhead>
   ORIEL_STAGE_FN void tell(const Each& each, std::uint64_t word_offset, std::uint64_t rounds,
                            const AheadOf& ahead = {}) {
@@ -85,8 +86,8 @@ class HierarchyPeers : protected HierarchyPlaces {
     });
   }
 
-  /// Waits until each peer that `each` names has said `rounds` or more. False, for all threads, if
-  /// that was given up.
+  /// Waits until each peer in `each` has reported `rounds` or more. Returns false, for all threads,
+  /// if the wait was given up or a peer is in another call.
   template <class Each>
   ORIEL_STAGE_FN bool hear_all(const Each& each, std::uint64_t word_offset, std::uint64_t rounds) {
     bool alive = !failed_;
@@ -96,7 +97,7 @@ class HierarchyPeers : protected HierarchyPlaces {
     return !group_.any(!alive);
   }
 
-  /// Waits until peers have room for what is sent in `round`.
+  /// Waits until the peers in `each` have free slots for `round`.
   template <class Each>
   ORIEL_DEVICE_FN bool await_room(const Each& each, std::uint64_t round) {
     const std::uint64_t absolute = base_ + round;
@@ -116,7 +117,7 @@ class HierarchyPeers : protected HierarchyPlaces {
   }
 
   Group group_;
-  bool failed_ = false;  // of the leading threads
+  bool failed_ = false;  // failure of the leading threads
 
  private:
   using Lead = typename Group::Lead;
@@ -132,7 +133,8 @@ class HierarchyPeers : protected HierarchyPlaces {
     failed_ = posted.outcome != device::queue::QueueOutcome::done;
   }
 
-  /// By the leading threads: false, for all of them, if the queue has failed.
+  /// Posts the word, by the leading threads. Returns false, for all of them, if the queue has
+  /// failed.
   ORIEL_DEVICE_FN bool tell_far(std::int32_t peer, std::uint64_t offset, std::uint64_t word,
                                 const Ahead& ahead) {
     const FarScratch far{*comm_.network, *comm_.control_network, comm_.wait};
@@ -145,10 +147,10 @@ class HierarchyPeers : protected HierarchyPlaces {
         arguments_.layout.lines[kind] + static_cast<std::uint64_t>(peer) * sizeof(HierarchyLine)));
   }
 
-  /// Whether a word is of a call that this rank is not in.
+  /// Returns whether a word belongs to a call that this rank is not in.
   ORIEL_DEVICE_FN bool is_strange(const std::uint64_t* word, std::uint64_t base, bool same) const {
     const std::uint64_t value = M::template load<device::Order::acquire>(word);
-    if (value >> kSignatureBits <= base) return false;  // of an earlier one
+    if (value >> kSignatureBits <= base) return false;  // of an earlier call
     return !same || (value & kSignatureMask) != signature_;
   }
   ORIEL_DEVICE_FN bool is_elsewhere(std::int32_t peer) const {
@@ -164,9 +166,9 @@ class HierarchyPeers : protected HierarchyPlaces {
     return false;
   }
 
-  /// Whether a peer that has said `value` of data was in another call when it said so. One that is
-  /// beyond the rounds of this call may be in a later call, or in a longer one: then it has said
-  /// `done` since this call began, and before its data, with a signature that is not this call's.
+  /// Returns whether a peer was in another call when it sent `value` for data. If `value` is beyond
+  /// the rounds of this call, the peer may be in a later call, or in a longer one. In the longer
+  /// one, it has sent `done` since this call began, before its data, with another signature.
   ORIEL_DEVICE_FN bool was_elsewhere(std::int32_t peer, std::uint64_t value) const {
     const std::uint64_t end = base_ + rounds();
     if (value >> kSignatureBits <= end) return (value & kSignatureMask) != signature_;
@@ -176,7 +178,8 @@ class HierarchyPeers : protected HierarchyPlaces {
     return said >= base_ && said < end && (done & kSignatureMask) != signature_;
   }
 
-  /// Waits until the peer has said `rounds` or more, by one thread.
+  /// Waits until the peer has reported `rounds` or more. One thread calls. Returns false if the
+  /// wait was given up or the peer is in another call.
   ORIEL_STAGE_FN bool hear(std::int32_t peer, std::uint64_t word_offset,
                            std::uint64_t rounds) const {
     const auto* const word = reinterpret_cast<const std::uint64_t*>(
@@ -189,7 +192,7 @@ class HierarchyPeers : protected HierarchyPlaces {
     };
     const auto over = [&] {
       if (reached()) return true;
-      // What a peer says of its next call comes behind what it says of this one.
+      // Checks again: a peer sends words of its next call after those of this call.
       strange = is_elsewhere(peer) && !reached();
       return strange;
     };
@@ -203,7 +206,7 @@ class HierarchyPeers : protected HierarchyPlaces {
   }
   ORIEL_DEVICE_FN void report(std::int32_t peer) const {
     if (arguments_.failure == nullptr) return;
-    // One 8-byte store, so that kind and rank are read together.
+    // Stores 8 bytes at once, so that kind and rank are read together.
     device::Memory::store<device::Order::release>(
         reinterpret_cast<std::uint64_t*>(arguments_.failure),
         static_cast<std::uint64_t>(FailureKind::world_signature) |
@@ -212,8 +215,8 @@ class HierarchyPeers : protected HierarchyPlaces {
 
   static constexpr std::uint64_t kSignatureMask = (std::uint64_t{1} << kSignatureBits) - 1;
 
-  std::uint64_t other_base_ = 0;  // as base_, of the other kind of groups
-  std::uint64_t signature_ = 0;   // of this call, among all calls
+  std::uint64_t other_base_ = 0;  // rounds of earlier calls with the other kind of groups
+  std::uint64_t signature_ = 0;   // signature of this call, mixed with base_
 };
 
 }  // namespace oriel::kernels

@@ -13,8 +13,8 @@
 
 namespace oriel::kernels {
 
-/// Whom a rank exchanges with in a call of Hierarchy, which elements each unit has, and where in
-/// the ranks' control memory data and words lie.
+/// Peers of a rank in a call of Hierarchy, the elements of each unit, and the offsets of data and
+/// words in the ranks' control memory.
 class HierarchyPlaces {
  protected:
   ORIEL_DEVICE_FN explicit HierarchyPlaces(const HierarchyArguments& arguments)
@@ -27,7 +27,8 @@ class HierarchyPlaces {
         size_(grouping_.size(grouping_.own)),
         keeps_result_(arguments.output != nullptr) {}
 
-  /// A unit's elements: where they begin in the input of who has some, in the output, and how many.
+  /// Elements of a unit: where they begin in the input (of a rank that has them) and in the output,
+  /// and how many.
   struct Span {
     std::uint64_t in;
     std::uint64_t out;
@@ -47,7 +48,8 @@ class HierarchyPlaces {
   ORIEL_DEVICE_FN std::int32_t lanes_of(std::int32_t group) const {
     return is_all_reduce() ? shape_.lanes : grouping_.size(group);
   }
-  /// Which rank of `group` finishes (in the unit's own group) or serves a unit.
+  /// Returns the index in `group` of the rank that serves a unit, or finishes it if `group` is the
+  /// unit's own group.
   ORIEL_DEVICE_FN std::int32_t server(std::int32_t group, std::uint64_t round,
                                       std::int32_t lane) const {
     const auto size = static_cast<std::uint64_t>(grouping_.size(group));
@@ -75,7 +77,7 @@ class HierarchyPlaces {
     return {first, block + first, length};
   }
 
-  // Places in the control memory.
+  // Offsets in the control memory.
   ORIEL_DEVICE_FN std::uint64_t region(std::uint64_t round) const {
     return arguments_.layout.regions[kind_] +
            (base_ + round) % kHierarchyDepth * arguments_.layout.region_bytes;
@@ -103,7 +105,7 @@ class HierarchyPlaces {
                                             std::int32_t lane) const {
     return region(round) + mine_.staged + sums(index(group, mine_.places, lane / size_));
   }
-  /// A result on its way, or one that this rank does not keep.
+  /// Slot for a result that is being sent, or that this rank does not keep.
   ORIEL_DEVICE_FN std::uint64_t finished_slot(std::uint64_t round, std::int32_t lane) const {
     return region(round) + mine_.finished + plain(static_cast<std::uint64_t>(lane / size_));
   }
@@ -111,7 +113,8 @@ class HierarchyPlaces {
                                           std::int32_t lane) const {
     return region(round) + mine_.copies + plain(index(group, shape_.lanes, lane));
   }
-  /// At the rank of `group` that finishes one of its lanes, or serves one of this rank's.
+  /// Offset at the rank of `group` that finishes lane `lane`. In result_slot: at the rank of
+  /// `group` that serves lane `lane` of group `from`.
   ORIEL_DEVICE_FN std::uint64_t partial_slot(std::uint64_t round, std::int32_t group,
                                              std::int32_t lane, std::int32_t source) const {
     const RegionLayout there = region_layout(shape_, grouping_.size(group));
@@ -125,13 +128,13 @@ class HierarchyPlaces {
            plain(index(from, there.places, lane / grouping_.size(group)));
   }
 
-  /// Of a call that takes one hop: what a rank has sent this one, and behind those of all ranks
-  /// what this one has on its way. Single ranks are groups in the order of the ranks.
+  /// Slot of a call that takes one hop. First come the data from each rank; behind them, the data
+  /// that this rank is sending. Each group is one rank, in rank order.
   ORIEL_DEVICE_FN std::uint64_t hop_slot(std::int32_t number) const {
     return region(0) + plain(static_cast<std::uint64_t>(number));
   }
 
-  // Whom this rank exchanges with. `action` returns false to stop.
+  // Loops over the peers of this rank. `action` returns false to stop.
   template <class Action>
   ORIEL_DEVICE_FN bool each_of_group(const Action& action) const {
     for (std::int32_t distance = 1; distance < size_; ++distance) {
@@ -140,8 +143,8 @@ class HierarchyPlaces {
     }
     return true;
   }
-  /// In another group those that share a unit with this rank: indices equal modulo what both sizes
-  /// have in common.
+  /// Visits the ranks of other groups that share a unit with this rank. Their indices equal this
+  /// rank's index modulo the greatest common divisor of both group sizes.
   template <class Action>
   ORIEL_DEVICE_FN bool each_across(const Action& action) const {
     for (std::int32_t distance = 1; distance < grouping_.groups; ++distance) {
@@ -174,7 +177,7 @@ class HierarchyPlaces {
   int kind_;
   RegionLayout mine_;
   std::int32_t size_;
-  bool keeps_result_;       // false at a rank that only helps another one to a reduction
+  bool keeps_result_;       // false at a rank that takes part in a reduce but is not its root
   std::uint64_t base_ = 0;  // rounds of earlier calls
 };
 

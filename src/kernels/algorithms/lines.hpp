@@ -11,13 +11,13 @@
 #include "kernels/algorithms/places.hpp"
 #include "kernels/algorithms/reduction.hpp"
 
-/// Lines: 16-byte slots whose content shows by itself whether it has arrived, so that no fence,
-/// flag or barrier is needed between sender and receiver.
+/// Lines: 16-byte slots whose content shows whether it has arrived. Sender and receiver need no
+/// fence, flag or barrier between them.
 namespace oriel::kernels {
 
-/// What a line carries beside its payload (see line_flag). On a GPU the call's flag, in both
-/// halves; on a CPU the second half has the call's signature, so that a line of a rank that is in
-/// another call never looks like one of this.
+/// Flag that a line carries beside its payload (see line_flag). On a GPU, both halves carry the
+/// flag of the call. On a CPU, the second half carries the call's signature, so that a line of
+/// another call never matches this call.
 #if ORIEL_DEVICE_CODE
 using LineFlag = std::uint32_t;
 #else
@@ -28,12 +28,12 @@ struct LineFlag {
 #endif
 
 /// A line all of whose 16 bytes are payload. An empty slot is all ones; the line has arrived once
-/// no unit of it is all ones any more. Only for floats: all ones is a NaN in every format, the
-/// sender replaces it by another one, and results hold canonical NaNs anyway. The receiver empties
-/// the slot again. The idea is that of the Lamport buffers in TensorRT-LLM's one-shot all-reduce.
+/// no unit of it is all ones. Only for floats: all ones is a NaN in every format, the sender
+/// replaces it by another NaN, and results hold canonical NaNs anyway. The receiver empties the
+/// slot again. The idea is that of the Lamport buffers in TensorRT-LLM's one-shot all-reduce.
 ///
-/// Relies on the indivisibility of one unit only (4 bytes; 8 for f64), which PTX promises for each
-/// element of a vector access.
+/// Relies on single-copy atomicity of one unit only (4 bytes; 8 for f64), which PTX promises for
+/// each element of a vector access.
 template <class T>
 struct SentinelLine {
   static constexpr int kBytes = 16;
@@ -78,9 +78,9 @@ struct SentinelLine {
   }
 };
 
-/// A line of 8 bytes of payload, each half of it beside a flag. For every type, on GPUs and CPUs.
-/// Relies on the indivisibility of 8 bytes. A CPU writes the half with the epoch last and reads it
-/// first: it says that both are there.
+/// A line of 8 bytes of payload; each half of the payload lies beside a flag. For every type, on
+/// GPUs and CPUs. Relies on single-copy atomicity of 8 bytes. A CPU writes the half with the epoch
+/// last and reads it first, so the epoch proves that both halves have arrived.
 template <class T>
 struct FlaggedLine {
   static constexpr int kBytes = 8;
@@ -123,7 +123,8 @@ struct FlaggedLine {
   ORIEL_DEVICE_FN static Payload<T, kBytes> payload(const Raw& raw) {
     return __builtin_bit_cast(Payload<T, kBytes>, (raw.half[0] & 0xffffffffu) | raw.half[1] << 32);
   }
-  /// On a GPU both kinds of line share the slots, so they are left as SentinelLine wants them.
+  /// Empties the slot on a GPU, where both kinds of line share the slots: SentinelLine needs them
+  /// empty.
   ORIEL_DEVICE_FN static void empty([[maybe_unused]] std::byte* slot) {
 #if ORIEL_DEVICE_CODE
     SentinelLine<float>::empty(slot);
@@ -131,11 +132,12 @@ struct FlaggedLine {
   }
 };
 
-/// Flags of lines and greetings: never 0 (fresh memory) and never all ones (an empty slot). The
-/// slots of a parity are used in every second epoch, so its flags are all different until the
-/// epochs repeat after 2^32 calls, also across the wrap. Nothing stays in a slot that long: a GPU
-/// empties each line that it has read, a CPU rank all slots now and then (see kSweepEpochs), and
-/// greetings are written anew in each call.
+/// Returns the flag of lines and greetings in `epoch`: never 0 (fresh memory), never all ones (an
+/// empty slot). The slots of a parity are used in every second epoch. So their flags all differ
+/// until the epochs repeat after 2^32 calls, also across the wrap.
+///
+/// Nothing stays in a slot that long. A GPU empties each line that it has read. A CPU rank empties
+/// all slots now and then (see kSweepEpochs). Greetings are written anew in each call.
 ORIEL_DEVICE_FN constexpr std::uint32_t flag_of(std::uint32_t epoch) {
   return epoch / 2 + 1;
 }
@@ -149,24 +151,25 @@ ORIEL_DEVICE_FN constexpr LineFlag line_flag(std::uint32_t epoch,
 #endif
 }
 
-/// Says that `rank` is in another call than this one.
+/// Reports to the host that `rank` is in another call.
 ORIEL_DEVICE_FN void report_other_call(const AllReduceArguments& arguments, int rank) {
   if (arguments.failure == nullptr) return;
-  // One 8-byte store, so that kind and rank are read together.
+  // Stores 8 bytes at once, so that kind and rank are read together.
   device::Memory::store<device::Order::release>(
       reinterpret_cast<std::uint64_t*>(arguments.failure),
       static_cast<std::uint64_t>(FailureKind::signature) |
           static_cast<std::uint64_t>(static_cast<std::uint32_t>(rank)) << 32);
 }
 
-/// Polls of a line before the wait that can be ended.
+/// Polls of a line before the wait that an abort or a timeout can end.
 inline constexpr std::uint32_t kQuickPolls = 256;
 
-/// CPU ranks empty the slots of each parity once in so many epochs: a short message leaves the
-/// lines of a long one before it as they are, and after 2^32 epochs they would look fresh.
+/// Period in which CPU ranks empty the slots of each parity once. A short message leaves the lines
+/// of a longer one before it as they are. After 2^32 epochs they would look fresh.
 inline constexpr std::uint32_t kSweepEpochs = 1u << 30;
 
-/// Makes `bytes` bytes of slots look like fresh memory, before any line that is sent afterwards.
+/// Makes `bytes` bytes of slots look like fresh memory. A fence orders this before any line that is
+/// sent afterwards.
 ORIEL_DEVICE_SLOW void empty_slots(std::byte* slots, std::uint32_t bytes) {
   for (std::uint32_t at = 0; at < bytes; at += kLineBytes) {
     device::Memory::store<device::Order::relaxed>(reinterpret_cast<device::Pair*>(slots + at),
@@ -175,7 +178,7 @@ ORIEL_DEVICE_SLOW void empty_slots(std::byte* slots, std::uint32_t bytes) {
   device::Memory::fence<device::Scope::system>();
 }
 
-/// Waits until the line in `slot` has arrived; false if the wait was given up.
+/// Waits until the line in `slot` has arrived. Returns false if the wait was given up.
 template <class Line>
 ORIEL_DEVICE_SLOW bool await_line(const std::byte* slot, LineFlag flag, device::WaitTarget target,
                                   const AllReduceArguments& arguments) {
@@ -183,8 +186,8 @@ ORIEL_DEVICE_SLOW bool await_line(const std::byte* slot, LineFlag flag, device::
   return device::wait_until(arrived, arguments.wait, target) == device::WaitOutcome::ready;
 }
 
-/// The line slots between this CTA and the CTAs of the same index on all other ranks, for one call.
-/// `stages` slots per line and source: a two-shot algorithm has two.
+/// Line slots between this CTA and the CTAs of the same index on all other ranks, for one call.
+/// Each line has `stages` slots per source; a two-shot algorithm uses two.
 ///
 /// A slot is used again two calls later (see kParities), so no rank ever waits for room.
 template <class Line, int kRanks>
@@ -196,13 +199,14 @@ class Lanes {
   static constexpr int kMaxRanks = kRanks > 0 ? kRanks : 64;
 #endif
 
-  /// One line from each of the other ranks, in registers: from the right-hand neighbour first, and
-  /// so on around, for then lanes and indices are constants after unrolling.
+  /// One line from each of the other ranks, in registers. The right-hand neighbour comes first,
+  /// then the next ranks around the ring. In this order, lanes and indices are constants after
+  /// unrolling.
   struct Arrivals {
     typename Line::Raw raw[kMaxRanks];
   };
 
-  /// Computes what does not depend on the last call; call begin() once that has ended.
+  /// Computes only what does not depend on the last call; call begin() once that call has ended.
   ORIEL_DEVICE_FN Lanes(const AllReduceArguments& arguments, const Places& places, GridPlace place,
                         int stages)
       : arguments_(arguments),
@@ -229,7 +233,7 @@ class Lanes {
   }
 
   /// Calls action(rank, place) for every other rank, in the order of Arrivals. Each rank begins
-  /// with its right-hand neighbour, so that not all of them write to the same one at once.
+  /// with its right-hand neighbour, so that not all ranks write to the same one at once.
   template <class Action>
   ORIEL_DEVICE_FN void for_each_peer(const Action& action) const {
     ORIEL_DEVICE_UNROLL
@@ -242,7 +246,8 @@ class Lanes {
   template <class Encoded>
   ORIEL_DEVICE_FN void send(int rank, int place, int stage, std::uint32_t line,
                             const Encoded& encoded) const {
-    // Seen from the peer, this rank is at the opposite place.
+    // Addresses the peer's slot for this rank: seen from the peer, this rank is at the opposite
+    // place.
     std::byte* const base = kRanks > 0 ? peers_[place] : places_.scratch(rank, 0);
     Line::send(base + slot(ranks() - 2 - place, stage, line), encoded,
                line_flag(epoch_, arguments_.signature));
@@ -252,19 +257,20 @@ class Lanes {
     for_each_peer([&](int rank, int place) { send(rank, place, stage, line, encoded); });
   }
 
-  /// Wakes the ranks that sleep for want of what has been sent; nothing on a GPU.
+  /// Rings the doorbells of all other ranks, in case they sleep in a wait for these lines. Does
+  /// nothing on a GPU.
   ORIEL_DEVICE_FN void publish() const {
     device::ring_fence();
     for_each_peer([&](int rank, int) { device::ring_fenced(places_.doorbell(rank)); });
   }
 
-  /// Waits for the line of every rank for which exists(rank) holds and empties its slots. False if
-  /// the wait was given up: the caller sends nothing more.
+  /// Waits for the line of every rank for which exists(rank) holds, and empties its slot. Returns
+  /// false if the wait was given up; the caller must then send nothing more.
   template <class Exists>
   ORIEL_DEVICE_FN bool receive_from(int stage, std::uint32_t line, Arrivals& arrivals,
                                     const Exists& exists) const {
     const LineFlag flag = line_flag(epoch_, arguments_.signature);
-    // All loads first: they overlap, and mostly find what they want.
+    // Issues all loads first, so that they overlap; mostly the lines have arrived.
     for_each_peer([&](int rank, int place) {
       if (exists(rank)) arrivals.raw[place] = Line::load(own_ + slot(place, stage, line));
     });
@@ -274,8 +280,8 @@ class Lanes {
       const int rank = peer_at(place);
       if (!exists(rank)) continue;
       std::byte* const from = own_ + slot(place, stage, line);
-      // A short loop of its own before the long wait: its code and registers would otherwise crowd
-      // the path that every small message takes.
+      // Polls in a short loop before the long wait. The code and registers of the long wait would
+      // otherwise crowd the path that every small message takes.
       typename Line::Raw raw = arrivals.raw[place];
       ORIEL_DEVICE_KEEP_LOOP
       for (std::uint32_t poll = 0; !Line::arrived(raw, flag); ++poll) {
@@ -293,14 +299,15 @@ class Lanes {
     return receive_from(stage, line, arrivals, [](int) { return true; });
   }
 
-  /// The reduction of all ranks' lines: this rank's own, and what has arrived.
+  /// Reduces the lines of all ranks: this rank's own and those that have arrived.
   template <class Reduction, class T>
   ORIEL_DEVICE_FN auto reduce(const Reduction& reduction, const Payload<T, Line::kBytes>& mine,
                               const Arrivals& arrivals) const {
     constexpr int kBytes = Line::kBytes;
     Payload<T, kBytes> by_rank[kMaxRanks];
     if constexpr (kRanks > 0) {
-      // By selection and not by index, which registers do not have: rotate by the bits of the rank.
+      // Selects instead of indexing, because registers cannot be indexed: rotates by the bits of
+      // the rank.
       static_assert(kRanks == 2 || kRanks == 4 || kRanks == 8);
       ORIEL_DEVICE_UNROLL
       for (int i = 0; i < kRanks; ++i) {
@@ -319,13 +326,13 @@ class Lanes {
                                       [&](int rank) { return by_rank[rank]; });
   }
 
-  /// Ends the call for this CTA: the next one uses the other parity. Every thread calls it.
+  /// Ends the call for this CTA; the next call uses the other parity. Every thread must call.
   template <class Group>
   ORIEL_DEVICE_FN void end_epoch() const {
     Group::sync();  // all threads have read the epoch
 #if !ORIEL_DEVICE_CODE
-    // All lines of the call have been read, and nobody sends others to the slots of this parity
-    // before it has received this rank's next ones.
+    // Empties the slots of this parity: all lines of the call have been read. No rank sends others
+    // to these slots before it has received this rank's lines of the next call.
     if (epoch_ % kSweepEpochs >= kSweepEpochs - kParities) {
       empty_slots(own_ + offset_, arguments_.layout.line_bytes);
     }
@@ -336,18 +343,19 @@ class Lanes {
   }
 
  private:
-  /// The rank whose line is at `place` of Arrivals.
+  /// Returns the rank whose line is at `place` of Arrivals.
   ORIEL_DEVICE_FN int peer_at(int place) const {
     const int rank = arguments_.rank + 1 + place;
     return rank < ranks() ? rank : rank - ranks();
   }
-  /// Where a rank keeps the line of the peer at `place` (see slot_of), in its scratch memory.
+  /// Returns the offset in a rank's scratch memory of the line from the peer at `place` (see
+  /// slot_of).
   ORIEL_DEVICE_FN std::uint32_t slot(int place, int stage, std::uint32_t line) const {
     const auto lane = static_cast<std::uint32_t>(stage * (ranks() - 1) + place);
     return offset_ + lane * lane_bytes_ + line * 16;
   }
 
-  /// By distance from this rank to the right: its own payload at 0.
+  /// Returns the payload of the rank at `distance` to the right; at 0 this rank's own.
   template <class T>
   ORIEL_DEVICE_FN static Payload<T, Line::kBytes> own_or(const Payload<T, Line::kBytes>& mine,
                                                          const Arrivals& arrivals, int distance) {
@@ -384,9 +392,9 @@ class Lanes {
 
   const AllReduceArguments& arguments_;
   const Places& places_;
-  std::byte* peers_[kMaxRanks];  // scratch memory of the ranks at each place, unless kRanks is 0
+  std::byte* peers_[kMaxRanks];  // scratch memory of the rank at each place, unless kRanks is 0
   std::byte* own_;
-  std::uint32_t offset_;  // of this CTA's slots of the epoch's parity, in scratch memory
+  std::uint32_t offset_;  // offset in scratch memory of this CTA's slots of the parity
   std::uint32_t lane_bytes_;
   std::uint32_t epoch_ = 0;
 };
@@ -395,11 +403,12 @@ ORIEL_DEVICE_FN constexpr std::uint64_t smaller(std::uint64_t a, std::uint64_t b
   return a < b ? a : b;
 }
 
-/// Whether a thread sends all its lines before it waits for the first. A CPU's single thread does;
-/// on a GPU neighbours do the overlapping, and a thread keeps its one line in registers.
+/// True if a thread sends all its lines before it waits for the first. A CPU's single thread does.
+/// On a GPU the neighbouring threads overlap, and each keeps its one line in registers.
 inline constexpr bool kSendsAhead = !ORIEL_DEVICE_CODE;
 
-/// How many lines to send, of those that every `step`-th of the `left` ones makes.
+/// Returns how many lines a thread sends before it waits: on a CPU, every `step`-th of the `left`
+/// ones; on a GPU, one.
 ORIEL_DEVICE_FN std::uint64_t lines_in_flight(std::uint64_t left, std::uint64_t step) {
   return kSendsAhead ? (left + step - 1) / step : 1;
 }
