@@ -20,11 +20,11 @@
 /// same rank.
 ///
 /// A Mover copies bytes: send() to a slot, place() to the user's buffer. A Mover with kReads may
-/// read a peer's memory: can_read() returns whether, and read() does so. It measures the messages
-/// for which is_timed() is true: note() receives their time from the first step on.
+/// read a peer's memory by read(), if can_read() is true. Its note() receives the time of each
+/// message for which is_timed() is true, from the first step on.
 ///
-/// A step returns false if the peer's message is not the one that this rank's call expects, or if
-/// the queue to the peer has failed. M: the memory policy.
+/// A step returns false if the peer's message is not the one that this rank's call expects. It does
+/// so too if the queue to the peer has failed. M: the memory policy.
 namespace oriel::kernels {
 
 /// Reports to the host a failure of `rank`.
@@ -57,8 +57,7 @@ class SendStream {
     sent_ = device::Memory::load<device::Order::weak>(&counters->sent);
     packets_sent_ = device::Memory::load<device::Order::weak>(&counters->packets_sent);
     packet_credit_ = device::Memory::load<device::Order::weak>(&counters->packet_credit);
-    credit_ = sent_;  // no free slot yet: the last call may have left some full, so is_ready()
-                      // loads the credit
+    credit_ = sent_;  // loaded when a slot is needed: the last call may have left some full
     credit_ -= lane_.layout().depth;
   }
 
@@ -104,7 +103,7 @@ class SendStream {
     if (!lane_.publish(sent_, bytes, cursor_.signature())) return false;
     ++sent_;
     if constexpr (Mover::kReads) {
-      // Restarts the message in slots if the receiver could not read it; nothing of it has moved.
+      // Restarts the message in slots if the receiver cannot read it; nothing of it has moved.
       const bool begins_again = goes_in_slots_ && !has_way;
       if (begins_again) return true;
       goes_in_slots_ = false;
@@ -131,8 +130,8 @@ class SendStream {
     return packets_sent_ - packet_credit_ < lane_.layout().packet_depth;
   }
   /// Puts the address of this step's data into the slot if the receiver reads the message itself
-  /// (rendezvous read). If the kernel cannot read the memory, puts null, and the message goes
-  /// through slots. Returns false if the receiver does not read the message itself.
+  /// (rendezvous read). If the operating system cannot read the memory, puts null, and the message
+  /// goes through slots. Returns false if the receiver does not read the message itself.
   ORIEL_DEVICE_FN bool lend() {
     if constexpr (Mover::kReads) {
       if (!is_read_) return false;
@@ -155,8 +154,7 @@ class SendStream {
                        cursor_.bytes(), fill);
     ++packets_sent_;
     cursor_.advance();
-    if (!done() && cursor_.asks())
-      Group::sync();  // a receiver that sees the request has all packets
+    if (!done() && cursor_.asks()) Group::sync();  // the request comes after all packets
   }
   /// Sends the request once, then polls for the offer. Only the calling thread keeps this state.
   ORIEL_DEVICE_FN bool has_offer() {
@@ -190,7 +188,7 @@ class SendStream {
   std::byte* target_ = nullptr;  // start of the message at the receiver, if it bypasses the slots
   bool has_asked_ = false;
   // CPU ranks:
-  std::int32_t index_;          // of the peer in the team
+  std::int32_t index_;          // index of the peer in the team
   bool is_read_ = false;        // the receiver reads this message itself
   bool is_lent_ = false;        // the receiver may still read this message, or an earlier one
   bool goes_in_slots_ = false;  // the receiver was to read this message, but cannot
@@ -331,8 +329,8 @@ class ReceiveStream {
   ORIEL_DEVICE_FN bool differs() const {
     return (word_ & ((1u << kSignatureBits) - 1)) != cursor_.signature();
   }
-  /// Sends the offer for the next message, if its sender requests one, without waiting for the
-  /// request.
+  /// Sends the offer for the next message without waiting for the sender's request. Does nothing if
+  /// the message has none.
   ORIEL_DEVICE_FN void offer_place() {
     if (!cursor_.asks()) return;
     std::uint64_t offset = lane_.offset_of(cursor_.data());
@@ -395,7 +393,7 @@ class ReceiveStream {
   std::uint32_t polls_ = 0;
   bool has_packets_instead_ = false;
   // CPU ranks:
-  std::int32_t index_;          // of the peer in the team
+  std::int32_t index_;          // index of the peer in the team
   bool reads_ = false;          // this message is read from its sender's memory
   std::uint64_t begun_ns_ = 0;  // start of the first step of a timed message; 0: none
 };

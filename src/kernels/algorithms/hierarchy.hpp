@@ -43,8 +43,9 @@ namespace oriel::kernels {
 ///
 /// Deadlock. Each wait is for something that a peer does earlier in the order of (iteration,
 /// stage), so there is no cycle. This holds for slots too. There are kHierarchyDepth regions of
-/// slots; round r uses region r mod kHierarchyDepth. No rank writes for round r before the owner of
-/// the slots has said, in iteration r - 2, that it has ended round r - kHierarchyDepth.
+/// slots; round r uses region r mod kHierarchyDepth. A rank writes for round r only after the owner
+/// of the slots has reported the end of round r - kHierarchyDepth. The owner reports it in
+/// iteration r - 2.
 ///
 /// Groups of one rank need no such word. A rank that has sent for round r has ended round r - 4.
 /// Before a rank sends for round r, it has received the data of round r - 2 from all ranks.

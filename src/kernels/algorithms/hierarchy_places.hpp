@@ -13,8 +13,8 @@
 
 namespace oriel::kernels {
 
-/// Peers of a rank in a call of Hierarchy, the elements of each unit, and the offsets of data and
-/// words in the ranks' control memory.
+/// Peers of a rank in a call of Hierarchy, elements of each unit, and offsets of data and words in
+/// the ranks' control memory.
 class HierarchyPlaces {
  protected:
   ORIEL_DEVICE_FN explicit HierarchyPlaces(const HierarchyArguments& arguments)
