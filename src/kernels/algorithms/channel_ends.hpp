@@ -24,13 +24,14 @@
 /// slot also proves that the NIC has read the sender's copy of the slot.
 ///
 /// Packets need no order: each proves by its flag that it has arrived. The receiver loads all
-/// packets of a slot, then stores the packet credit with release. The sender loads the packet
-/// credit with acquire before it reuses the slot.
+/// packets of a slot, then stores the packet credit with release. Credit for an earlier kernel's
+/// packets needs no release on a GPU. The sender loads the packet credit with acquire before it
+/// reuses the slot.
 ///
-/// A receiver fills in the offer (the place where a message is wanted), then stores the offer's
-/// word with release. The sender loads this word with acquire before it stores at the place. The
-/// sender stores its request with release. So a receiver in another call that sees the request
-/// knows that no packets are under way.
+/// A receiver stores an offer (the place where a message is wanted), then the offer's word with
+/// release. The sender loads this word with acquire before it stores at the place. The sender
+/// stores its request with release. So a receiver in another call that sees the request knows that
+/// no packets are under way.
 namespace oriel::kernels {
 
 /// Returns the word that marks slot `number` as holding data of the message with this signature.
@@ -208,8 +209,9 @@ class ChannelLane {
     }
     places_.wake(index_);
   }
-  /// Offers the peer the place of the message that slot `number` begins: an offset in this rank's
-  /// slot of the flat space. kReads and kNoOffset have special meanings.
+  /// Offers the peer the place of the message that slot `number` begins. `offset` is in this rank's
+  /// slot of the flat space. kReads: this rank reads the message itself. kNoOffset: the message
+  /// goes through slots.
   ORIEL_DEVICE_FN void offer(std::uint64_t number, std::uint32_t signature,
                              std::uint64_t offset) const {
     if (Group::rank() == 0) {

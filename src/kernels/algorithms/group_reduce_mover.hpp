@@ -174,8 +174,8 @@ class GroupReduceMover {
     copy_bytes<Group>(arguments_.output + first * sizeof(T), slot, count * sizeof(T));
   }
 
-  /// Reduces `count` elements of all ranks' sources. `targets` is the number of ranks that receive
-  /// the result: all, or this rank alone.
+  /// Reduces `count` elements of all ranks' sources. `targets` is the number of targets to store
+  /// to: those of all ranks, or this rank's alone.
   template <class Source, class Target>
   ORIEL_DEVICE_FN void reduce(const Source& source, const Target& target, int targets,
                               std::uint64_t count) const {

@@ -15,8 +15,8 @@
 #include "kernels/algorithms/hierarchy_places.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"
 
-// Keeps the stages out of line: inlined into each other, they overtax compilers. Hierarchy uses the
-// macro too.
+// Keeps the stages out of line: inlined into each other, they overload compilers. Hierarchy uses
+// the macro too.
 #if defined(__CUDACC__)
 #define ORIEL_STAGE_FN __host__ __device__ __noinline__
 #else

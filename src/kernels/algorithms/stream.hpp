@@ -10,8 +10,9 @@
 namespace oriel::kernels {
 
 /// Streamed two-shot all-reduce by plain loads and stores, for large messages. Rank r owns the r-th
-/// share, unless the root owns none (see below). Each CTA has a part of every share and moves it in
-/// chunks through rings of slots at the owner. Each rank sends 2 (ranks - 1) / ranks x bytes.
+/// share, except in calls whose root owns none (see below). Each CTA has a part of every share and
+/// moves it in chunks through rings of slots at the owner. Each rank sends 2 (ranks - 1) / ranks x
+/// bytes.
 ///
 /// A call goes in steps; after each, a rank raises one flag at every other rank. Step i sends the
 /// inputs of chunk i, reduces chunk i - lead and stores its result everywhere. So both trips share
@@ -22,7 +23,7 @@ namespace oriel::kernels {
 /// has received and copied out all results of chunk i - depth. The result of a chunk also proves
 /// that its owner has read the inputs.
 ///
-/// Only the owner of a user buffer knows whether it is registered, so each pair of ranks exchanges
+/// Only a rank itself knows whether its buffers are registered, so each pair of ranks exchanges
 /// greetings. If both outputs lie at the same offset of the slots, the owner stores results
 /// straight into the other's output. Otherwise it stores into the other's ring, from which that
 /// rank copies. In the same way, a CPU owner reads the other's registered input in place instead of
