@@ -187,7 +187,7 @@ class ChannelLane {
   ORIEL_DEVICE_FN ChannelCounters* counters() const {
     return reinterpret_cast<ChannelCounters*>(places_.here(lane_.counters()));
   }
-  /// One thread.
+  /// Loads the credit; ready() loads a ready word. One thread calls.
   ORIEL_DEVICE_FN std::uint64_t credit() const { return load(lane_.credit()); }
   ORIEL_DEVICE_FN std::uint64_t ready(std::uint64_t number) const {
     return load(lane_.ready(number));
@@ -252,7 +252,7 @@ class ChannelLane {
   ORIEL_DEVICE_FN PacketSlot<Group, M> packets_from(std::uint64_t number) const {
     return {places_.here(lane_.packet_slot(number)), number};
   }
-  /// One thread.
+  /// Loads the packet credit. One thread calls.
   ORIEL_DEVICE_FN std::uint64_t packet_credit() const { return load(lane_.packet_credit()); }
   /// Returns packet credit to the peer: all threads of the group have emptied `count` packet slots
   /// in total.

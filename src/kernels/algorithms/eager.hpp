@@ -135,7 +135,7 @@ class EagerLanes {
   const AllReduceArguments& arguments_;
   Places places_;
   std::uint64_t offset_ = 0;  // offset in scratch memory of the lines of the call's parity
-  std::uint64_t number_ = 0;  // of the call, from 1
+  std::uint64_t number_ = 0;  // number of the call, from 1
   std::uint64_t flag_ = 0;
 };
 
