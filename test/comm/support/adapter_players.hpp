@@ -18,11 +18,11 @@
 #include "support/ranks.hpp"
 #include "topo/sources/temporary_tree.hpp"
 
-/// Ranks of several nodes, processes that each have an mlx5 adapter of the model of verbs (3.11):
-/// what crosses between nodes their queues carry.
+/// Rank processes on several nodes. Each rank has one mlx5 adapter of the verbs model (3.11), whose
+/// queues carry all traffic between nodes.
 namespace oriel::test {
 
-/// How NCCL describes the machine of a rank; without a name one that has no adapter.
+/// Returns an NCCL topology file of a machine with this adapter; an empty name gives no adapter.
 inline std::string machine_with(const std::string& adapter) {
   std::string text = "<system version=\"1\">\n";
   text += "<cpu numaid=\"0\" affinity=\"0000ffff\" arch=\"x86_64\">\n";
@@ -35,13 +35,13 @@ inline std::string machine_with(const std::string& adapter) {
   return text + "</cpu>\n</system>\n";
 }
 
-/// A rank's adapter, mlx5_0 for rank 0 and so on, as long as it lives; verbs of this process have
-/// it, and the rank's machine.
+/// Adapter of one rank: mlx5_0 for rank 0 and so on. While the object lives, the verbs library of
+/// this process lists the adapter, and machine_file() describes the rank's machine.
 class Adapter {
  public:
   struct Options {
     bool rung_by_processor = false;
-    /// It gives its peer up after eight of these.
+    /// Answer timeout of one try. The adapter gives up a silent peer after eight such timeouts.
     Duration answer_timeout = std::chrono::seconds(4);
   };
   Adapter(int rank, std::vector<int> sockets, const Options& options)
@@ -63,11 +63,12 @@ class Adapter {
 
   std::string machine_file() const { return files_.root() + "/machine.xml"; }
   net::NicSoft& nic() { return model_.of(0); }
-  /// For the thread sanitizer, what the adapter has done so far comes before what the caller does
-  /// next. It takes the two mappings of a window for different memory, so it does not see the order
-  /// that a word brings which the adapter writes in one and the rank reads in the other.
+  /// Orders what the adapter has done so far before what the caller does next, for the thread
+  /// sanitizer. The sanitizer takes the two mappings of a window for different memory. It therefore
+  /// misses the order established by a word that the adapter writes in one mapping and the rank
+  /// reads in the other.
   void sync() { static_cast<void>(nic().address(0)); }
-  /// Throws if anything is left of what the rank had, or a call was wrong.
+  /// Throws if an object of verbs is left, or if a call of verbs was wrong.
   void require_clean() const {
     require(verbs.live() == 0, std::to_string(verbs.live()) + " objects of verbs are left");
     for (const std::string& violation : verbs.violations) require(false, violation);
@@ -80,12 +81,12 @@ class Adapter {
   topo::TemporaryTree files_;
   net::test::SoftAdapters model_;
   std::optional<net::ScopedVerbsLibrary> library_;
-  std::optional<net::test::RunningAdapters> running_;  // ends first of all
+  std::optional<net::test::RunningAdapters> running_;  // destroyed first
 };
 
 using AdapterBody = std::function<void(Players&, Adapter&)>;
 
-/// Plays with ranks on these nodes. Once all have come to their end nothing may be left.
+/// Plays ranks on these nodes (one per rank). Fails if a rank leaves an object of verbs behind.
 inline void play_on_adapters(const std::vector<int>& nodes, const Adapter::Options& options,
                              const Variables& variables, const AdapterBody& body) {
   Variables all = {{"ORIEL_BACKEND", "host"},
@@ -106,7 +107,7 @@ inline void play_on_adapters(const std::vector<int>& nodes, const Adapter::Optio
         const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)},
                                         {"ORIEL_TOPO_FILE", adapter.machine_file()}});
         body(players, adapter);
-        players.barrier();  // until then peers may have to be answered
+        players.barrier();  // before this, peers may still wait for this adapter's answers
         adapter.require_clean();
       },
       std::chrono::seconds(100)));

@@ -15,12 +15,12 @@
 #include "comm/device/device.hpp"
 #include "comm/device/window_sink.hpp"
 
-/// A device whose executor runs nothing and notes what it is asked for.
+/// A device whose executor runs nothing and logs each request.
 namespace oriel::test {
 
-/// What executors were asked for, and whether their devices still work.
+/// Log of the requests to executors, and the simulated state of their device.
 struct ExecutorScript {
-  std::atomic<bool> is_busy{false};    ///< what was enqueued has not ended
+  std::atomic<bool> is_busy{false};    ///< enqueued work has not ended
   std::atomic<bool> has_graph{false};  ///< a graph holds a call
 
   void note(std::string text) {
@@ -37,7 +37,7 @@ struct ExecutorScript {
   std::vector<std::string> notes_;
 };
 
-/// Streams are named by the character that their pointer is the code of.
+/// Executor that only logs. A stream's name is the character whose code its pointer holds.
 class ScriptedExecutor final : public comm::Executor {
  public:
   ScriptedExecutor(ExecutorScript& script, std::string name)
@@ -92,7 +92,7 @@ class ScriptedExecutor final : public comm::Executor {
   std::string name_;
 };
 
-/// `below` in all but its executor.
+/// Forwards all calls to `below`, except that its executors are scripted.
 class DeviceAround final : public comm::Device {
  public:
   DeviceAround(comm::Device& below, ExecutorScript& script, std::string name)

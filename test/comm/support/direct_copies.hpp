@@ -6,8 +6,8 @@
 
 namespace oriel::test {
 
-/// While it lives, communicators of this process and of processes that it forks copy between near
-/// nodes directly, or not at all. Made before the communicators start.
+/// Turns direct copies between near nodes on or off while the object lives, in this process and in
+/// processes that it forks. Make the object before the communicators start.
 class WithDirectCopies {
  public:
   explicit WithDirectCopies(bool wanted) { comm::DirectCopies::in_force().wanted = wanted; }

@@ -13,20 +13,20 @@
 
 #include "support/ranks.hpp"
 
-/// What ranks see of a communicator's life in which one call of one of them fails, and whether they
-/// agree on it.
+/// Results that ranks see during a communicator's life in which one call of one rank fails, and a
+/// check that the ranks agree.
 namespace oriel::test {
 
-/// Words of the board.
+/// Indices of the board's words.
 inline constexpr std::size_t kHitIn = 0;
-inline constexpr std::size_t kOutcome = 1;  // by rank
+inline constexpr std::size_t kOutcome = 1;  // one word for each rank
 
 inline long number_from(const char* variable, long otherwise) {
   const char* text = std::getenv(variable);
   return text != nullptr ? std::strtol(text, nullptr, 0) : otherwise;
 }
 
-/// What one rank saw of one run: the first error, or success.
+/// Result that one rank saw in one run: the first error, or success.
 struct Outcome {
   ncclResult_t result = ncclSuccess;
   int blamed = -1;
@@ -36,8 +36,8 @@ struct Outcome {
     if (result != ncclSuccess || returned == ncclSuccess) return;
     result = returned;
     const std::string said = ncclGetLastError(nullptr);
-    // "system error (communicator): rank 2: ..." has the origin of the error; other ranks may be
-    // named behind it.
+    // The text "system error (communicator): rank 2: ..." starts with the origin of the error.
+    // Other ranks may be named later in the text.
     const auto kind = said.find("): ");
     const bool named = kind != std::string::npos &&
                        std::sscanf(said.c_str() + kind + 3, "rank %d: ", &blamed) == 1;
@@ -49,17 +49,18 @@ struct Outcome {
   }
 };
 
-/// Where in a communicator's life a call was made to fail.
+/// Phase of a communicator's life in which the injected fault struck.
 enum class Phase : std::uint64_t { none, set_up, last, destroy };
 
-/// What all players know of one run.
+/// Verdict on one run, computed alike by all players.
 struct Verdict {
   bool hit = false;
   bool agreed = false;
   bool harmless = false;
 };
 
-/// After every player has put its outcome on the board, and the victim where it was hit.
+/// Judges one run. Call it after every player has put its outcome on the board, and the victim the
+/// phase in which it was hit.
 inline Verdict judge(Players& players, int victim) {
   Verdict verdict;
   const auto hit_in = static_cast<Phase>(players.word(kHitIn).load());
@@ -73,11 +74,11 @@ inline Verdict judge(Players& players, int victim) {
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(players.size()); ++rank) {
     const std::uint64_t outcome = players.word(kOutcome + rank);
     verdict.harmless = verdict.harmless && fine(outcome);
-    // The last call of all has no next one that could tell what failed at its very end.
+    // A failure at the very end of the last collective call has no later call that could report it.
     const bool told = hit_in == Phase::last || outcome == first;
     verdict.agreed = verdict.agreed && told && (fine(outcome) || blames(outcome));
   }
-  // What fails on a rank's way out concerns nobody.
+  // A failure during destroy must stay invisible to all ranks.
   if (hit_in == Phase::destroy) verdict.agreed = verdict.harmless;
   return verdict;
 }

@@ -6,9 +6,9 @@
 
 namespace oriel::test {
 
-/// Rank 0 writes to rank 1 by a key of another communicator of which these bits are changed, past
-/// the checks of the device headers. It is refused, and the error says whose entry it was, what it
-/// was and why (3.23).
+/// Rank 0 writes to rank 1 with the key of another communicator, xored with `change`, which
+/// bypasses the checks of the device headers. The NIC refuses the write. The error names the two
+/// ranks, the refused key, and the opcode and syndrome in hex (3.23).
 inline void write_by_changed_key(Players& players, std::uint32_t change) {
   namespace dq = device::queue;
   constexpr device::Thread kSelf;

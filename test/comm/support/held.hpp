@@ -19,7 +19,8 @@
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
 
-/// What a process holds before and after the calls of a test, and short ways into them.
+/// Counts of what a process holds before and after the calls of a test, and shortcuts for such
+/// calls.
 namespace oriel::test {
 
 using namespace std::chrono_literals;
@@ -33,11 +34,11 @@ struct Held {
 
 inline Held held() {
 #if defined(__SANITIZE_THREAD__)
-  // It keeps a thread of its own from the first one that is started in a process on.
+  // The thread sanitizer keeps a thread of its own once a process has started its first thread.
   static std::once_flag once;
   std::call_once(once, [] { std::thread([] {}).join(); });
 #endif
-  // One thread at a time: to list a directory is to have it open.
+  // Locks, because listing a directory opens a descriptor, which another thread would count.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   return {count_fds(), count_mappings(), count_threads()};
@@ -47,13 +48,13 @@ inline std::string text_of(const Held& held) {
   return fmt::format("{} fds, {} mappings, {} threads", held.fds, held.mappings, held.threads);
 }
 
-/// How long to wait for what ends by itself. Only a test that fails waits so long.
+/// Longest wait for resources that are released in the background. Only a failing test waits so
+/// long.
 inline constexpr auto kSettlingTime = 20s;
 
-/// What init leaves to be closed behind the last rank goes a little later, as do threads that were
-/// joined. The thread that serves rendezvous says when it has closed what it had; for the rest,
-/// what is held has been taken once it has stayed the same for a while. What is counted too high
-/// here would hide a leak, what is counted too low cannot be.
+/// Returns held() once it is stable. Descriptors left by init and joined threads disappear a little
+/// later. The rendezvous thread counts as done when it has ended; everything else when the counts
+/// stayed equal for 20 polls. A count that is too high would hide a leak; it cannot be too low.
 inline Held settled() {
   static_cast<void>(eventually([] { return !has_thread("oriel-root"); }, kSettlingTime));
   Held before = held();
@@ -66,12 +67,12 @@ inline Held settled() {
   return before;
 }
 
-/// Less is no leak: what init leaves may have gone since.
+/// Compares counts. Fewer are no leak, because leftovers of init may have been released since.
 inline bool within(const Held& now, const Held& most) {
   return now.fds <= most.fds && now.mappings <= most.mappings && now.threads <= most.threads;
 }
 
-/// Waits until no more is held than was.
+/// Waits until the process holds no more than `expected`.
 inline void require_held(const Held& expected, const std::string& when) {
   Held now{};
   const bool settles = eventually([&] { return within(now = held(), expected); }, kSettlingTime);
@@ -84,7 +85,7 @@ inline ncclComm_t init_alone() {
   return comm;
 }
 
-/// What the state of a non-blocking communicator is once it is no longer in progress.
+/// Waits while a non-blocking communicator is in progress, and returns its state.
 inline ncclResult_t settled_state(ncclComm_t comm) {
   static_cast<void>(eventually([&] { return state_of(comm) != ncclInProgress; }));
   return state_of(comm);
@@ -94,7 +95,7 @@ inline ncclResult_t sum(float* data, std::size_t count, ncclComm_t comm) {
   return ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, nullptr);
 }
 
-/// In one group sums 1, 2 and so on over the communicators of this thread.
+/// Sums 1, 2 and so on over the communicators of this thread, in one group.
 inline void require_sum(std::span<const ncclComm_t> comms) {
   std::vector<float> data(comms.size());
   std::iota(data.begin(), data.end(), 1.0f);
@@ -109,7 +110,7 @@ inline void destroy(std::span<const ncclComm_t> comms) {
   for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
 }
 
-/// In a child process, so that nothing else changes what the process holds.
+/// Runs `body` in a child process, so that nothing else changes what the process holds.
 inline void run_alone(const std::function<void()>& body) {
   check_all_ok(play(Cast::processes, 1, [&](Players&) { body(); }));
 }

@@ -9,15 +9,15 @@
 
 #include "api/api_ranks.hpp"
 
-/// Communicators whose ranks are in two LSA teams, as ORIEL_HOSTID divides them.
+/// Communicators whose ranks form two LSA teams, divided by ORIEL_HOSTID.
 namespace oriel::test {
 
-/// What a rank sets to count as one of node `node`.
+/// Returns the settings that place a rank on node `node`.
 inline Variables of_node(int node) {
   return {{"ORIEL_HOSTID", "node" + std::to_string(node)}};
 }
 
-/// The first `first` of `ranks` ranks count as one node, the others as another one.
+/// Two nodes: the first `first` of `ranks` ranks, and the rest.
 struct TwoNodes {
   int ranks;
   int first;
@@ -35,8 +35,8 @@ struct TwoNodes {
   }
 };
 
-/// Registers a window through which the ranks of the team, and no others, see each other. Returns
-/// the size of a slot in bytes.
+/// Registers a window, and checks that exactly the ranks of `team` reach each other's memory
+/// through it. Returns the size of a slot in bytes.
 inline std::size_t see_each_other(Players& players, Communicator& comm,
                                   const std::vector<int>& team) {
   require(comm.lsa_team() == team, "the team");
@@ -56,7 +56,7 @@ inline std::size_t see_each_other(Players& players, Communicator& comm,
   return static_cast<std::size_t>(view.stride_4g) << 32;
 }
 
-/// Joins, and sees the others of its team.
+/// Joins a communicator, and checks the window access within the rank's team.
 inline std::size_t start_in_team(Players& players, const TwoNodes& nodes) {
   auto comm = join(players);
   return see_each_other(players, comm, nodes.team_of(players.first()));

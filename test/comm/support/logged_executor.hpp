@@ -20,26 +20,26 @@
 #include "kernels/plan/exchange.hpp"
 #include "kernels/plan/kernel_set.hpp"
 
-/// The executor of a communicator on a driver that notes what it is asked to do. Kernels are known
-/// to this driver by the CUDA runtime's names for them.
+/// The executor of a communicator on a driver that logs its calls. This driver identifies kernels
+/// by the CUDA runtime's handles for them.
 namespace oriel::test {
 
-/// What the driver was asked for, in order, and the captures that streams are in.
+/// Log of the driver calls in order, and the captures that streams are in.
 struct DriverLog {
   std::vector<std::string> calls;
   std::map<CUstream, cuuint64_t> captures;
   std::map<CUstream, std::vector<CUgraphNode>> nodes;
   std::uintptr_t events = 0;
-  std::string destroyed;           ///< events
-  std::uintptr_t event_nodes = 0;  ///< P, Q, R and so on
+  std::string destroyed;           ///< events, by name
+  std::uintptr_t event_nodes = 0;  ///< event nodes made; their names are P, Q, R and so on
   bool refuses_event_nodes = false;
-  bool refuses_removal = false;  ///< of edges, as CUDA does in graphs that allocate memory
+  bool refuses_removal = false;  ///< removal of edges, as CUDA does in graphs that allocate memory
   std::uintptr_t launched = 0;
-  std::uintptr_t launches_left = 100;  ///< until one fails
-  std::size_t loads = 0;               ///< of kernels
+  std::uintptr_t launches_left = 100;  ///< launches that succeed before one fails
+  std::size_t loads = 0;               ///< kernels loaded
   std::uintptr_t queries = 0;
-  bool is_busy = false;                       ///< what was launched has not ended
-  std::vector<std::function<void()>> graphs;  ///< each ends what a graph retains
+  bool is_busy = false;                       ///< launched work has not ended
+  std::vector<std::function<void()>> graphs;  ///< each releases what one graph retains
 };
 inline DriverLog driver;
 
@@ -54,10 +54,10 @@ inline CUgraphNode node(char name) {
 }
 
 inline CUresult create_event(CUevent* event, unsigned) {
-  *event = reinterpret_cast<CUevent>('E' + driver.events++);  // E is behind the last call, F joins
+  *event = reinterpret_cast<CUevent>('E' + driver.events++);  // E records the last call, F joins
   return CUDA_SUCCESS;
 }
-/// The streams that executors make are all `s`.
+/// All streams that executors create are named `s`.
 inline CUresult create_stream(CUstream* made, unsigned) {
   *made = stream('s');
   return CUDA_SUCCESS;
@@ -70,7 +70,7 @@ inline CUresult record(CUevent event, CUstream where) {
   driver.calls.push_back(fmt::format("{} records {}", name_of(where), name_of(event)));
   return CUDA_SUCCESS;
 }
-/// Addresses and sizes stand for themselves; one of no bytes fails.
+/// Logs a copy; addresses and sizes are plain numbers. A copy of no bytes fails.
 inline CUresult copy(CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream where) {
   if (bytes == 0) return CUDA_ERROR_INVALID_VALUE;
   driver.calls.push_back(
@@ -179,7 +179,7 @@ inline CUresult launch_kernel(const CUlaunchConfig* config, CUfunction kernel, v
   return CUDA_SUCCESS;
 }
 inline CUresult get_current(CUcontext* context) {
-  *context = nullptr;  // which is the executors' too
+  *context = nullptr;  // the context of the executors, too
   return CUDA_SUCCESS;
 }
 
@@ -220,7 +220,7 @@ inline CudaTable logging_table() {
   return table;
 }
 
-/// An executor of that driver.
+/// An executor on the logging driver.
 class JoinedStreams {
  public:
   explicit JoinedStreams(comm::GraphOrder order = comm::GraphOrder::all)
@@ -228,7 +228,8 @@ class JoinedStreams {
     driver = {};
     executor_ = make_executor(1, order);
   }
-  /// The executor of a communicator, whose event behind the last call is E for the first, G, I.
+  /// Makes the executor of a communicator. The event of its last call is E for the first executor,
+  /// then G, then I.
   std::unique_ptr<comm::Executor> make_executor(std::uint64_t communicator,
                                                 comm::GraphOrder order = comm::GraphOrder::all) {
     auto made = comm::CudaExecutor::make({nullptr, budget_, kernels_},
@@ -255,8 +256,8 @@ class JoinedStreams {
     call.stream = where;
     return executor_->run_exchange(call);
   }
-  /// A launch, copies of so many bytes, of which the last may be `beside` the others, and another
-  /// launch.
+  /// Runs a launch, then copies of these sizes in bytes, then another launch. With `beside`, the
+  /// last copy may run beside the others.
   Status copy(void* where, std::initializer_list<std::uintptr_t> sizes, bool beside = false) {
     comm::ExchangeCall call;
     call.copies_own_block = beside;
@@ -275,7 +276,7 @@ class JoinedStreams {
   void release(void* last, const std::vector<void*>& streams) {
     CHECK(executor_->release_streams(last, streams).ok());
   }
-  /// Runs so many launches, of which the last one fails.
+  /// Runs `launches` launches, the last of which fails.
   Status run_in_part(void* where, std::size_t launches) {
     driver.calls.clear();
     driver.launches_left = launches - 1;

@@ -19,11 +19,11 @@
 #include "comm/support/fault_outcome.hpp"
 #include "comm/support/held.hpp"
 
-/// A communicator with a network that starts while calls of one rank fail, and what all ranks saw
-/// of it.
+/// Starts a communicator with a network while calls of one rank fail, and collects what all ranks
+/// saw.
 namespace oriel::test {
 
-/// What a run came to on one rank.
+/// Result of a run on one rank.
 struct Seen {
   bool ok = true;
   int origin = -1;
@@ -34,13 +34,14 @@ inline Seen seen_of(const Error& error) {
   return {false, error.origin_rank(), error.to_string()};
 }
 
-/// A communicator that starts, with its network, while calls may fail, and is then used.
+/// Starts a communicator and its network between `arm` and `disarm`, then uses it in world
+/// barriers.
 inline Seen live(Players& players, const std::function<void()>& arm = {},
                  const std::function<void()>& disarm = {}) {
   const ncclUniqueId bytes = players.next_id();
   UniqueId id;
   std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-  players.barrier();  // nobody is in an earlier call any more
+  players.barrier();  // no rank is still in an earlier call
   if (arm) arm();
   auto made = Communicator::init(id, players.first(), players.size());
   if (!made.ok() && disarm) disarm();
@@ -50,19 +51,19 @@ inline Seen live(Players& players, const std::function<void()>& arm = {},
   if (disarm) disarm();
   if (!kernels.ok()) return seen_of(kernels.error());
   device::WorldBarrier<device::Thread> barrier({}, kernels.value().view(), 0);
-  // A thread of the communicator may notice a failure when its rank has arrived at the barrier,
-  // which all others then leave; so they meet in another.
+  // A thread of the communicator may notice a failure after its rank has arrived at the first
+  // barrier. All other ranks leave that barrier then, so a second barrier follows.
   if (barrier.sync() == device::WorldOutcome::done &&
       barrier.sync() == device::WorldOutcome::done) {
     return {};
   }
-  // The last message of the last agreement did not arrive at one of them.
+  // Some rank missed the last message of the last agreement.
   static_cast<void>(eventually([&] { return comm.async_error().has_value(); }));
   const auto error = comm.async_error();
   return error ? seen_of(*error) : Seen{false, -1, "no error behind a barrier that was given up"};
 }
 
-/// What a process holds once whatever is made only once has been made.
+/// Returns what a process holds after three good starts, when all one-time allocations exist.
 inline Held held_after_good_starts(Players& players) {
   for (int i = 0; i < 3; ++i) {
     const Seen seen = live(players);
@@ -74,7 +75,8 @@ inline Held held_after_good_starts(Players& players) {
   return before;
 }
 
-/// All players' outcomes, of which each rank's error has to name the victim.
+/// Puts this rank's outcome on the board. Returns true if all ranks have the same outcome and any
+/// error names the victim.
 inline bool agree(Players& players, const Seen& mine, int victim) {
   const auto self = static_cast<std::size_t>(players.first());
   players.word(kOutcome + self) =
@@ -88,14 +90,14 @@ inline bool agree(Players& players, const Seen& mine, int victim) {
   return same && (mine.ok || mine.origin == victim);
 }
 
-/// One start in which calls of the victim may fail.
+/// Result of one start in which calls of the victim may fail.
 struct Run {
   Seen seen;
   bool agreed;
-  bool hit;  ///< there was such a call
+  bool hit;  ///< the victim made the call that was to fail
 };
 
-/// `hit`: whether the call of this rank, if it is the victim, has come and failed.
+/// Starts once. `hit` returns true if the armed call of the victim has been made and has failed.
 inline Run start_with_faults(Players& players, int victim, const std::function<void()>& arm,
                              const std::function<void()>& disarm,
                              const std::function<bool()>& hit) {
@@ -107,8 +109,8 @@ inline Run start_with_faults(Players& players, int victim, const std::function<v
   return run;
 }
 
-/// Connections that the peer has closed and this end never will: libfabric's tcp forgets those that
-/// it had accepted and not looked at yet when its endpoint was closed.
+/// Counts connections closed by the peer that this end will never close. libfabric's tcp provider
+/// forgets connections that it had accepted but not handled when its endpoint was closed.
 inline std::size_t forgotten_connections() {
   std::size_t count = 0;
   for (int fd = 0; fd < 256; ++fd) {

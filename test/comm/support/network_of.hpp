@@ -13,7 +13,7 @@
 
 namespace oriel::test {
 
-/// The inside of a communicator's network with software NICs.
+/// Access to the internals of a communicator's network with software NICs.
 class NetworkInside {
  public:
   explicit NetworkInside(comm::SoftNetwork& network) : network_(network) {}
@@ -21,18 +21,18 @@ class NetworkInside {
       : NetworkInside(dynamic_cast<comm::SoftNetwork&>(*comm.parts_.network)) {}
 
   net::NicSoft& nic(std::size_t at = 0) const { return network_.ports_.at(at).nic(); }
-  /// Null where no peer is reached by libfabric.
+  /// Returns null if no peer is reached through libfabric.
   const net::WireFabric* fabric(std::size_t at = 0) const {
     return network_.ports_.at(at).fabric();
   }
-  /// Null where this rank is reached by one path.
+  /// Returns null if only one path leads to this rank.
   const net::FailoverQueue* failover(int rank) const {
     for (const comm::PeerQueue& queue : network_.queues_) {
       if (queue.rank() == rank) return queue.failover();
     }
     return nullptr;
   }
-  /// By which interfaces a rank is reached, in the order of paths.
+  /// Returns the local interfaces that reach a rank, in the order of paths.
   std::vector<std::string> interfaces_to(int rank) const {
     std::vector<std::string> names;
     for (const comm::PathPair& path : network_.routes_.paths_to(rank)) {
@@ -47,7 +47,7 @@ class NetworkInside {
   comm::SoftNetwork& network_;
 };
 
-/// The network of a communicator, whatever kernels see of it.
+/// Returns access to the internals of a communicator's network.
 inline NetworkInside network_of(const Communicator& comm) {
   return NetworkInside(*must(comm::find_communicator(comm.handle())));
 }

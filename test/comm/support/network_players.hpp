@@ -21,10 +21,10 @@
 #include "api/api_ranks.hpp"
 #include "support/process_state.hpp"
 
-/// Ranks of several nodes that reach each other's windows through queues (3.15).
+/// Ranks on several nodes that reach each other's windows through queues (3.15).
 namespace oriel::test {
 
-/// The nodes of a play: how many ranks each has, in rank order.
+/// Number of ranks on each node, in rank order.
 struct Nodes {
   std::vector<int> sizes;
   int ranks() const {
@@ -44,12 +44,12 @@ struct Nodes {
   }
 };
 
-/// A rank's settings: the name of its node.
+/// Returns the setting that names a rank's node.
 inline Variables on_node(const Nodes& nodes, int rank) {
   return {{"ORIEL_HOSTID", "node" + std::to_string(nodes.node_of(rank))}};
 }
 
-/// Plays with ranks on these nodes, with settings of all of them.
+/// Plays ranks on these nodes, with `settings` for all ranks.
 inline void play_on_nodes(const Nodes& nodes, const Variables& settings, const Body& body) {
   INFO(nodes.text());
   check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
@@ -68,7 +68,7 @@ inline void require_outcome(device::WorldOutcome outcome, device::WorldOutcome e
   test::require(outcome == expected, what + ": " + device::to_string(outcome));
 }
 
-/// A rank with one window of so many bytes, and kernels that reach the world.
+/// A rank with one window of `bytes` bytes and a device communicator.
 struct Rank {
   explicit Rank(Players& players, std::size_t bytes, const DeviceCommOptions& options)
       : comm(join(players)),
@@ -98,15 +98,16 @@ struct Rank {
 inline constexpr DeviceCommOptions kWorld{
     .barrier_slots = 4, .world = true, .signals = 16, .counters = 2};
 
-/// 3.6: what a rank of two posts once it has aborted is refused, and reaches nobody. `at_once`: by
-/// the first post after it, as on CPUs; else by the NIC until the queue's words have been written.
+/// Checks 3.6 with two ranks: after an abort, posts are refused and reach no peer. With `at_once`,
+/// the first post is refused, as on CPUs. Otherwise posts are accepted until the NIC has written
+/// the queue's words.
 inline void post_after_abort(Players& players, bool at_once) {
   using namespace std::chrono_literals;
   const device::Thread self;
   Rank rank(players, 4096, kWorld);
   const auto window = rank.window.view();
   rank.sync("the first barrier");
-  players.barrier();  // nobody is in the other one any more
+  players.barrier();  // no rank is still in the first barrier
   if (players.first() == 0) {
     *rank.at(8) = 77;
     rank.comm.abort();
@@ -114,7 +115,7 @@ inline void post_after_abort(Players& players, bool at_once) {
       return device::world_put(self, rank.view(), 1, window, 0, window, 8, 1).outcome;
     };
     auto outcome = post();
-    // Far fewer than there is room for.
+    // 200 posts, far fewer than the queue has room for.
     for (int i = 0; i < 200 && !at_once && outcome == device::WorldOutcome::done; ++i) {
       std::this_thread::sleep_for(10ms);
       outcome = post();
@@ -122,7 +123,7 @@ inline void post_after_abort(Players& players, bool at_once) {
     require_outcome(outcome, device::WorldOutcome::aborted, "a put after the abort");
     require_outcome(device::world_signal(self, rank.view(), 1, 0).outcome,
                     device::WorldOutcome::aborted, "a signal after the abort");
-    std::this_thread::sleep_for(20ms);  // in which the NIC's thread could send it
+    std::this_thread::sleep_for(20ms);  // time in which the NIC's thread could send it
   }
   players.barrier();
   test::require(*rank.at(0) == 0 && device::read_signal(rank.view(), 0) == 0, "nothing has come");
@@ -135,17 +136,18 @@ inline std::uint8_t pattern(int rank, std::uint64_t salt, std::size_t at) {
   return static_cast<std::uint8_t>(mixed >> 56);
 }
 
-/// Of a window, what belongs to one rank.
+/// Bytes of one rank's part of a window.
 inline constexpr std::size_t kPart = 160'000;
 
-/// What one rank does to all, and what it knows of it.
+/// Random puts and gets of one rank with all peers, and a record of the expected results.
 class Traffic {
  public:
   Traffic(Players& players, std::uint64_t seed)
       : players_(players),
         me_(players.first()),
         parts_(static_cast<std::size_t>(players.size())),
-        // Parts that peers write; one that they read; one to send from; one for gets.
+        // Layout: a part written by each peer, a part that peers read, a source of puts, and a
+        // target of gets.
         readable_(parts_ * kPart),
         source_(readable_ + kPart),
         sink_(source_ + kPart),
@@ -193,7 +195,7 @@ class Traffic {
         view_, source_ + near, bytes, static_cast<std::uint32_t>(me_), 1);
     ++signalled_[static_cast<std::size_t>(peer)];
     require(device::world_count(device::Thread(), rank_.view(), 1, posted), "counting");
-    // The source is written again by the next step.
+    // The next step overwrites the source.
     require(device::wait_counter(device::Thread(), rank_.view(), 1), "a put");
   }
   void check_what_arrived() {
@@ -221,29 +223,30 @@ class Traffic {
   Rank rank_;
   const device::WindowView view_;
   std::mt19937_64 random_;
-  std::vector<std::vector<std::uint8_t>> sent_;  // what this rank has put, by peer
+  std::vector<std::vector<std::uint8_t>> sent_;  // bytes put by this rank, by peer
   std::vector<std::uint64_t> signalled_;
 };
 
-/// Until the monitor has seen why a wait ended.
+/// Waits for the monitor to set the asynchronous error that explains why a wait ended.
 inline std::optional<Error> error_of(const Communicator& comm) {
   static_cast<void>(eventually([&] { return comm.async_error().has_value(); }));
   return comm.async_error();
 }
 
-/// Waits until the communicator has an error, in which this rank is named.
+/// Waits until the communicator has an error whose origin is `culprit`.
 inline Error require_named(const Communicator& comm, int culprit) {
   const auto error = error_of(comm);
   test::require(error && error->origin_rank() == culprit, error ? error->to_string() : "no error");
   return *error;
 }
-/// The same, of a rank that has died or fallen silent: not by the timeout of whoever waited for it.
+/// Waits for an error of a rank that died or fell silent. The code must be `remote`, not the
+/// timeout of a rank that waited for it.
 inline void require_silent(const Communicator& comm, int culprit) {
   const Error error = require_named(comm, culprit);
   test::require(error.code() == ErrorCode::remote, error.to_string());
 }
 
-/// Reduces until it fails. `done` is called after each call that has not.
+/// Repeats all-reduces until one fails. Calls `done` after each success.
 inline void reduce_until_it_fails(Communicator& comm, std::size_t count,
                                   const std::function<void()>& done = {}) {
   std::vector<float> values(count, 1);

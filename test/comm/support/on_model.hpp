@@ -13,12 +13,12 @@
 
 namespace oriel::test {
 
-/// A rank on its own GPU of the driver's model, whose streams run by and by.
+/// A rank on its own GPU of the driver model, with a thread that advances the model's streams.
 struct OnModel {
   OnModel(int devices, int rank)
       : model(model_with_current_device(FakeCuda::Options{.devices = devices}, rank)),
         engine([this](const std::stop_token& stop) {
-          constexpr int kIdleMost = 2000;  // then there is nothing to come for a while
+          constexpr int kIdleMost = 2000;  // idle polls before the thread starts to sleep
           for (int idle = 0; !stop.stop_requested();) {
             idle = model.run_streams(2) == 0 ? idle + 1 : 0;
             if (idle > kIdleMost)
@@ -37,8 +37,8 @@ struct OnModel {
   std::jthread engine;
 };
 
-/// Plays with GPU ranks on these nodes. `process`: one copies for each rank's NIC, on a model of
-/// the driver of its own.
+/// Plays GPU ranks on these nodes. With `process`, each rank's NIC has a separate process that
+/// copies, on its own driver model.
 inline void play_on_model(const Nodes& nodes, const Variables& settings, bool process,
                           const Body& body) {
   INFO((process ? "copied by processes" : "copied by threads"));
@@ -53,10 +53,11 @@ inline void play_on_model(const Nodes& nodes, const Variables& settings, bool pr
   });
 }
 
-/// Of a wait for a NIC's answer a third: enough on a machine that has much else to do.
+/// A NIC may owe an answer for a third of this timeout: 3 s, enough on a busy machine.
 inline const Variables kPatience = {{"ORIEL_COLLECTIVE_TIMEOUT", "9s"}};
 
-/// Waits for a signal of `awaited`, of which it asks nothing, until `culprit` has been named.
+/// Waits for a signal from `awaited`, without any request to that rank, until the error names
+/// `culprit`.
 inline void wait_until_named(Rank& rank, int awaited, int culprit) {
   require_outcome(device::wait_signal(device::Thread(), rank.view(), 0, 1, awaited),
                   device::WorldOutcome::aborted, "the wait");

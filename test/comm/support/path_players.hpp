@@ -19,11 +19,11 @@
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 
-/// Ranks that reach each other by two paths, of which the first fails (3.14). Both go over the
-/// loopback: it is the NICs that fail here.
+/// Ranks that reach each other by two paths, of which the first fails (3.14). Both paths use the
+/// loopback, because the tests make NICs fail, not links.
 namespace oriel::test {
 
-/// Ends the program as skipped where libfabric has no tcp.
+/// Ends the program as skipped if libfabric has no tcp provider.
 inline bool skip_without_fabric() {
   static const bool is_there =
       net::WireFabric::create({.provider = fabric_provider(), .socket = {.ifname = "lo"}}).ok();
@@ -41,7 +41,7 @@ inline const Variables kTwoPaths = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()}
                                     {"ORIEL_PATHS", "lo,lo"},
                                     {"ORIEL_COLLECTIVE_TIMEOUT", kSanitized ? "18s" : "9s"}};
 
-/// Where nothing is found out by silence: a machine that has much else to do is silent too.
+/// Disables detection by silence, because a busy machine is silent, too.
 inline Variables with_patience() {
   Variables settings = kTwoPaths;
   settings.push_back({"ORIEL_COLLECTIVE_TIMEOUT", "off"});
@@ -62,16 +62,16 @@ inline void await_path(const Rank& rank, int peer, int path) {
   require(eventually(is_there), "the queue goes by path " + std::to_string(path));
 }
 
-/// Of each queue of the NIC, the request that comes after so many others.
+/// Returns faults that make the request after the first `nth` of each queue fail.
 inline net::test::NicFaults fail_at(std::uint64_t nth, bool after_delivery) {
   net::test::NicFaults faults;
   faults.fails = {{{0, nth}, net::Syndrome::transport_retry, after_delivery}};
   return faults;
 }
 
-// What ranks of both kinds play.
+// Bodies played by CPU ranks and GPU ranks.
 
-/// Three ranks, of which the last is alone on its node, use the first path as long as it works.
+/// Three ranks, the last alone on its node, use the first path as long as it works.
 inline void use_first_path(Players& players) {
   Traffic traffic(players, 1);
   traffic.run(15);
@@ -83,8 +83,8 @@ inline void use_first_path(Players& players) {
   players.barrier();
 }
 
-/// Three ranks, each of which has an entry of its next ones fail, `within` so many, again and
-/// again. `also`: what they do besides.
+/// On each of three ranks, one of the next `within` requests of a queue fails, three times over.
+/// Calls `also` after the traffic of each round.
 inline void leave_failed_path(Players& players, std::uint64_t seed, std::uint64_t within,
                               const std::function<void(Rank&)>& also = {}) {
   Traffic traffic(players, seed);
@@ -109,11 +109,11 @@ inline void leave_failed_path(Players& players, std::uint64_t seed, std::uint64_
   players.barrier();
 }
 
-/// Two ranks, of which one loses its NIC's answers for so long that the path is left.
+/// Two ranks, one of which loses its NIC's answers for so long that the queue leaves the path.
 inline void lose_answers(Players& players, std::uint64_t seed) {
   Traffic traffic(players, seed);
   if (players.first() == 1) {
-    net::test::NicFaults faults;  // from the first barrier's answers on
+    net::test::NicFaults faults;  // lost from the first barrier's answers on
     faults.lost_responses = {{0, 3, ~std::uint64_t{0}}};
     net::test::set_faults(network_of(traffic.rank()).nic(), std::move(faults));
   }
@@ -123,8 +123,8 @@ inline void lose_answers(Players& players, std::uint64_t seed) {
   players.barrier();
 }
 
-/// Of at least three ranks, the first one's NIC stops and comes back, the last one's dies. `also`:
-/// what ranks do besides while both are gone.
+/// Plays at least three ranks. The first rank's NIC stops and comes back; the last rank's NIC stops
+/// for good. Calls `also` while both are gone.
 inline void lose_first_nics(Players& players, std::uint64_t seed,
                             const std::function<void(Rank&)>& also = {}) {
   Traffic traffic(players, seed);
@@ -139,7 +139,7 @@ inline void lose_first_nics(Players& players, std::uint64_t seed,
   for (const int peer : {0, last}) {
     if (peer != me) await_path(rank, peer, 1);
   }
-  // A path that is dead is probed, and its probes wait.
+  // Probes of a dead path stay pending, and must not count as work.
   require(eventually([&] { return network_of(rank).is_idle(); }), "all that was posted is done");
   players.barrier();
   {
@@ -167,12 +167,13 @@ inline void lose_first_nics(Players& players, std::uint64_t seed,
   players.barrier();
 }
 
-/// The second of three ranks has no NIC any more. Each of them does `wait` until it is over.
+/// Plays three ranks, the second of which loses all its NICs. Each rank runs `wait`, which returns
+/// once the failure is seen.
 inline void lose_both_nics(Players& players, const std::function<void(Rank&)>& wait) {
   constexpr int kDead = 1;
   Rank rank(players, 8192, kWorld);
   rank.sync("the first barrier");
-  players.barrier();  // nobody is in the other one any more
+  players.barrier();  // no rank is still in the first barrier
   if (players.first() == kDead) {
     network_of(rank).nic(0).stop();
     network_of(rank).nic(1).stop();

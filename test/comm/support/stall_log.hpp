@@ -16,7 +16,7 @@
 
 namespace oriel::test {
 
-/// Stalls that are told of early, and the lines of each process at the default log level.
+/// Shortens the stall times, and keeps each process's log at the default level.
 class StallLog {
  public:
   StallLog() { comm::StallTimes::in_force() = {kFirst, kAgain}; }
@@ -30,7 +30,7 @@ class StallLog {
   static constexpr auto kFirst = std::chrono::milliseconds(1500);
   static constexpr auto kAgain = std::chrono::milliseconds(400);
 
-  /// What process `pid` has said of stalls.
+  /// Returns the log lines of process `pid` about stalls.
   std::vector<std::string> lines(pid_t pid) const {
     std::ifstream in(folder_ / std::to_string(pid));
     std::vector<std::string> found;

@@ -30,7 +30,7 @@ void check(bool good, const std::string& what) {
   if (!good) throw std::runtime_error(what + ": " + std::strerror(errno));
 }
 
-// In a thread, which then ends, so that the caller stays where it is.
+// Makes the namespace in a short-lived thread, so that the caller stays in its own namespace.
 OwnedFd new_namespace() {
   OwnedFd made;
   std::thread([&made] {
@@ -60,13 +60,13 @@ std::string address_of(std::size_t host, int end, int link = 0) {
   return fmt::format("10.{}.{}.{}", 77 + link, host + 1, end);
 }
 
-// What makes a link of a host's known to it, also after it was down.
+// Returns the commands that bring up a host's link, also after it was down.
 std::string set_up_link(std::size_t host, int link) {
   return fmt::format("ip link set net{0} up; ip route replace 10.{1}.0.0/16 via {2}", link,
                      77 + link, address_of(host, 1, link));
 }
 
-/// Ends the program as skipped where there can be no hosts, or no wire over tcp between them.
+/// Ends the program as skipped if hosts cannot be made, or if no fabric wire is available.
 void skip_without_hosts() {
   std::string lack = TestHosts::lack();
   if (lack.empty()) {
@@ -126,7 +126,7 @@ void TestHosts::make_router(int links) {
     }
     run_in(hosts_[i], own);
   }
-  // The kernel takes its time to find that a link has come up.
+  // Waits, because the kernel takes a while to detect that a link is up.
   for (const OwnedFd& host : hosts_) {
     for (int link = 0; link < links; ++link) {
       run_in(host, fmt::format("for i in $(seq 500); do ip -o link show net{} | grep -q 'state UP' "

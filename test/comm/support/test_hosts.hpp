@@ -9,31 +9,31 @@
 
 namespace oriel::test {
 
-/// Network namespaces that play hosts: each has an address of its own (10.77.K.2 on `net0`; with
-/// more links 10.78.K.2 on `net1` and so on, none of which leads to another's addresses), and what
-/// one sends to another goes through a router in a namespace of its own. They are gone with this
-/// object and the processes inside. Failures are exceptions; where there can be no hosts, or no
-/// wire over tcp between them, the program ends as skipped.
+/// Network namespaces that act as hosts. Host K has the address 10.77.K.2 on `net0`; further links
+/// are 10.78.K.2 on `net1` and so on. No link leads to the addresses of another link's network. All
+/// traffic between hosts passes a router in its own namespace. The namespaces end with this object
+/// and the processes inside. Failures throw. If hosts cannot be made, or no fabric wire is
+/// available, the program ends as skipped.
 class TestHosts {
  public:
-  /// With so many links each, up to 4.
+  /// Makes hosts with `links` links each, at most 4.
   explicit TestHosts(int count, int links = 1);
   TestHosts(const TestHosts&) = delete;
   TestHosts& operator=(const TestHosts&) = delete;
 
-  /// Moves the calling thread, and those that it starts from then on, to a host.
+  /// Moves the calling thread, and threads that it starts later, to a host.
   void enter(int host) const;
-  /// Takes a link of the host's down, and up again.
+  /// Takes a link of a host down (cut) or up again (mend).
   void cut(int host, int link = 0) const;
   void mend(int host, int link = 0) const;
-  /// Has the hosts drop what comes by another link than that by which they would answer.
+  /// Makes the hosts drop packets that arrive on another link than the route back to the sender.
   void refuse_detours() const;
-  /// Has the router drop so many of a hundred packets.
+  /// Makes the router drop `percent` of 100 packets.
   void drop(int percent) const;
 
-  /// Why there can be none here; empty if there can.
+  /// Returns why hosts cannot be made here, or an empty string.
   static std::string lack();
-  /// Why no packets can be dropped here.
+  /// Returns why packets cannot be dropped here, or an empty string.
   static std::string lack_of_loss();
 
  private:
