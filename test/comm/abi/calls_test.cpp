@@ -17,8 +17,8 @@
 #include "support/ranks.hpp"
 #include "support/sanitized.hpp"
 
-/// Every entry of the C interface: what it gives, what it refuses and in which words, and that a
-/// refused call leaves nothing behind.
+/// Tests every function of the C interface: results, refused arguments with their error texts, and
+/// that a refused call leaves nothing behind.
 namespace oriel::test {
 namespace {
 
@@ -66,7 +66,7 @@ TEST_CASE("results and errors have words", "[req:1.31]") {
     require(std::string(ncclGetLastError(nullptr)).empty(), "no error yet");
     expect_error(ncclCommInitRank(nullptr, 1, ncclUniqueId{}, 0), ncclInvalidArgument,
                  "ncclCommInitRank", {"ncclCommInitRank", "comm is null"});
-    // Another thread has its own.
+    // Each thread has its own error text.
     std::string elsewhere = "?";
     std::thread([&] { elsewhere = ncclGetLastError(nullptr); }).join();
     require(elsewhere.empty(), "another thread's error text: " + elsewhere);
@@ -105,7 +105,7 @@ TEST_CASE("a destroyed communicator is refused by every call", "[req:1.32][req:1
       refused(ncclRedOpDestroy(static_cast<ncclRedOp_t>(7), comm), "ncclRedOpDestroy");
       refused(sum(&scalar, 1, comm), "ncclAllReduce");
       require_words(ncclGetLastError(comm), {"no communicator"});
-      // The place in the table is taken again: the old handle still stands for nothing.
+      // The table slot is reused, but the old handle stays invalid.
       ncclComm_t next = init_alone();
       require(next != comm, "a handle is not given twice");
       refused(ncclCommCount(comm, &value), "ncclCommCount");
@@ -189,7 +189,7 @@ TEST_CASE("pre-multiplied sums live and die with their communicator", "[req:1.31
     expect_error(create(&op, &scalar, 12, 0), ncclInvalidArgument, "create", {"12"});
     expect_error(create(&op, &scalar, ncclDouble, 2), ncclInvalidArgument, "create", {"residence"});
     require(create(&op, &scalar, ncclDouble, ncclScalarHostImmediate), "create");
-    scalar = 100;  // was read before the call returned
+    scalar = 100;  // the scalar was read before create() returned
     double in = 2;
     double out = 0;
     const auto reduce = [&](ncclRedOp_t by, ncclDataType_t type, ncclComm_t on) {
@@ -203,7 +203,7 @@ TEST_CASE("pre-multiplied sums live and die with their communicator", "[req:1.31
     expect_error(ncclRedOpDestroy(op, other), ncclInvalidArgument, "another communicator");
     ncclRedOp_t later;
     require(create(&later, &scalar, ncclDouble, ncclScalarDevice), "create");
-    scalar = 5;  // is read at each call
+    scalar = 5;  // a device scalar is read at each call
     require(reduce(later, ncclDouble, comm), "ncclAllReduce");
     require(out == 10, "2 x 5");
     require(ncclRedOpDestroy(op, comm), "ncclRedOpDestroy");
@@ -224,12 +224,12 @@ TEST_CASE("a bad registration is every rank's error and leaves nothing", "[req:1
     players.barrier();
     const Held before = settled();
     players.barrier();
-    // What rank 1 does wrong; the others call correctly.
+    // Mistakes of rank 1; the other ranks call correctly.
     std::vector<char> foreign(1 << 16);
     const auto page = (reinterpret_cast<std::uintptr_t>(foreign.data()) + 4095) / 4096 * 4096;
     struct Misuse {
       const char* name;
-      std::optional<void*> pointer;  // else the buffer's
+      std::optional<void*> pointer;  // null: the buffer's own address
       std::size_t skip, bytes;
       int flags;
       std::vector<std::string> words;
@@ -279,7 +279,7 @@ TEST_CASE("a bad registration is every rank's error and leaves nothing", "[req:1
     players.barrier();
     require_held(before, "another number of windows");
     players.barrier();
-    // The communicators are as good as new.
+    // The communicators work as before.
     std::vector<void*> pointers;
     for (const Buffer& buffer : buffers) pointers.push_back(buffer.at());
     const auto good = players.register_windows(comms, pointers, 65536);
@@ -312,7 +312,7 @@ TEST_CASE("a window of another communicator is refused", "[req:1.38]") {
 
 TEST_CASE("ranks end two communicators in opposite orders", "[req:5.16]") {
   play_in_all_casts(2, [](Players& players) {
-    if (players.ranks().size() > 1) return;  // one thread has one order
+    if (players.ranks().size() > 1) return;  // one thread has only one order
     const std::array<std::vector<ncclComm_t>, 2> comms = {players.init(), players.init()};
     for (int turn = 0; turn < 2; ++turn) {
       const ncclComm_t comm = comms[static_cast<std::size_t>(players.first() ^ turn)][0];

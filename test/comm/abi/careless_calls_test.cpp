@@ -16,11 +16,11 @@
 #include "support/in_child.hpp"
 #include "support/ranks.hpp"
 
-/// What programs do with threads, forks and limits around calls, none of it wrong by nccl.h.
+/// Programs that combine calls with threads, forks and resource limits in ways that nccl.h permits.
 namespace oriel::test {
 namespace {
 
-/// In a process of its own, which shows by its end how it went.
+/// Runs `body` in a child process; a failure there fails the test.
 template <class Body>
 void alone(const Body& body) {
   check_all_ok(play(Cast::processes, 1, body));
@@ -73,7 +73,7 @@ TEST_CASE("a thread that is cancelled in a call ends behind it", "[req:1.31]") {
     std::atomic<bool> returned{false}, went_on{false};
     std::thread caller([&] {
       ncclComm_t comm = nullptr;
-      static_cast<void>(ncclCommInitRank(&comm, 2, id, 0));  // nobody else comes
+      static_cast<void>(ncclCommInitRank(&comm, 2, id, 0));  // no other rank joins
       returned = true;
       ::pthread_testcancel();
       went_on = true;
@@ -91,7 +91,7 @@ TEST_CASE("memory may take more descriptors than the soft limit allows", "[req:1
     constexpr rlim_t kFew = 256;
     rlimit files{};
     require(::getrlimit(RLIMIT_NOFILE, &files) == 0, "getrlimit");
-    if (files.rlim_max < 2048) return;  // nothing to raise it to
+    if (files.rlim_max < 2048) return;  // the limit cannot be raised
     files.rlim_cur = kFew;
     require(::setrlimit(RLIMIT_NOFILE, &files) == 0, "setrlimit");
     std::vector<void*> pointers(2 * kFew, nullptr);

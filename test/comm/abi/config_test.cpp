@@ -24,7 +24,7 @@
 #include "kernels/plan/algorithm.hpp"
 #include "support/ranks.hpp"
 
-/// What starting a communicator refuses, of its configuration and of the environment.
+/// Configurations and environments with which a communicator refuses to start.
 namespace oriel::test {
 namespace {
 
@@ -52,7 +52,7 @@ TEST_CASE("init refuses bad ranks, ids and configurations", "[req:1.38][req:1.31
                                    const std::vector<std::string>& words) {
       ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
       set(config);
-      // The rendezvous of an id ends with its refused init.
+      // A refused init ends the rendezvous of its id.
       expect_error(ncclCommInitRankConfig(&comm, 1, new_id(), 0, &config), ncclInvalidArgument,
                    "ncclCommInitRankConfig", words);
       require(comm == nullptr, "a failed init leaves null");
@@ -80,8 +80,8 @@ TEST_CASE("init refuses bad ranks, ids and configurations", "[req:1.38][req:1.31
 struct RefusedStart {
   const char* name;
   Variables of_all{}, of_rank_1{};
-  bool bad_config = false;  // of rank 1
-  bool has_place = true;    // for rank 1's handle
+  bool bad_config = false;  // rank 1 passes a bad config
+  bool has_place = true;    // rank 1 passes a place for its handle
   ncclResult_t result = ncclInvalidUsage;
   std::vector<std::string> words{};
 };
@@ -114,7 +114,7 @@ TEST_CASE("a start that one rank's configuration or environment forbids is the s
           "[req:1.31][req:1.38]") {
   for (const RefusedStart& start : refused_starts()) {
     for (const Cast cast : kCasts) {
-      // An environment is a process's.
+      // Threads of one process share the environment.
       if (cast != Cast::processes && !start.of_rank_1.empty()) continue;
       INFO(start.name << ", " << name_of(cast));
       const Environment common(start.of_all);
@@ -148,7 +148,7 @@ TEST_CASE("a non-blocking start whose configuration one rank has refused is an e
     ncclComm_t comm = nullptr;
     ncclConfig_t config = non_blocking();
     if (players.first() == 1) {
-      config.blocking = 4;  // and so this rank's call blocks
+      config.blocking = 4;  // refused, so this rank's call blocks
       return expect_error(ncclCommInitRankConfig(&comm, 2, id, 1, &config), ncclInvalidArgument,
                           "init", {"rank 1", "blocking is 4"});
     }
@@ -160,7 +160,7 @@ TEST_CASE("a non-blocking start whose configuration one rank has refused is an e
   }));
 }
 
-/// A signal stops the threads of a process one by one: waits until the last has stopped.
+/// Waits until a stop signal has stopped every thread of the process, which happens one by one.
 bool all_threads_stop(pid_t process) {
   const auto is_stopped = [](const auto& thread) {
     std::ifstream file(thread.path() / "stat");
@@ -180,7 +180,7 @@ TEST_CASE("ranks are told when the process that made the unique id is stopped", 
     const ncclUniqueId id = players.next_id();
     if (players.first() == 0) {
       players.word(0) = 1;
-      return players.await(1);  // stopped meanwhile
+      return players.await(1);  // this process is stopped meanwhile
     }
     players.await(2);
     ncclComm_t comm = nullptr;
@@ -220,8 +220,8 @@ TEST_CASE("a communicator's name is in its errors and in the log", "[req:1.31]")
                    "init", {fmt::format("joining \"the twins\" as rank {} of 2", players.first())});
     }
     comm = players.init(&config)[0];
-    name = "forgotten";  // was copied
-    players.barrier();   // an abort that comes sooner ends the others' init
+    name = "forgotten";  // the name was copied
+    players.barrier();   // an earlier abort would end the other rank's init
     if (players.first() == 1) return require(ncclCommAbort(comm), "ncclCommAbort");
     require(await_failure(comm) != ncclSuccess, "rank 1's abort did not arrive");
     require_words(ncclGetLastError(comm), {"in \"the twins\""});

@@ -24,11 +24,11 @@
 #include "comm/support/held.hpp"
 #include "support/ranks.hpp"
 
-/// Configurations as programs pass them that were built with other versions of NCCL, and hints.
+/// Configurations of programs that were built with other versions of NCCL, and hints.
 namespace oriel::test {
 namespace {
 
-/// A member of ncclConfig_t behind `version`, as the headers of NCCL lay it out.
+/// A member of ncclConfig_t after `version`, laid out as in NCCL's headers.
 struct Member {
   const char* name;
   std::size_t offset;
@@ -74,7 +74,7 @@ constexpr Version kVersions[] = {
 };
 constexpr Version kNewest{23203, 120};
 
-/// The bytes of a configuration. What is no member of its version holds garbage.
+/// Bytes of a configuration. Bytes outside the members of its version hold garbage.
 class Image {
  public:
   explicit Image(const Version& version) : bytes_(version.bytes + 64, std::byte{0x5a}) {
@@ -106,7 +106,7 @@ class Image {
   std::vector<Member> members_;
 };
 
-/// Whether the field is obeyed and so no hint.
+/// Returns true if the library obeys the field, so that the field is no mere hint.
 bool is_honoured(const Member& member) {
   const std::string name = member.name;
   return name == "blocking" || name == "minCTAs" || name == "maxCTAs" || name == "commName" ||
@@ -123,7 +123,7 @@ std::vector<std::string> lines_about_configs(const std::string& path) {
   return found;
 }
 
-/// Runs `body` in a process that logs at `level`, and returns the lines about configurations.
+/// Runs `body` in a process that logs at `level`. Returns its log lines about configurations.
 std::vector<std::string> log_of(const std::string& level, const std::function<void()>& body) {
   char path[] = "/tmp/oriel-config-XXXXXX";
   const int fd = ::mkstemp(path);

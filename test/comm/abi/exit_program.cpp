@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// One thread calls exit() while others are inside calls, many times, half of them where calls time
-// out: nothing that they use may be destroyed under them. The address sanitizer sees what is.
-// [req:1.12][D16]
+// One thread calls exit() while others are inside calls, many times; in half of the runs calls time
+// out. Objects that these threads use must not be destroyed. The address sanitizer reports such
+// uses. [req:1.12][D16]
 #include <atomic>
 #include <barrier>
 #include <chrono>
@@ -20,7 +20,7 @@
 
 namespace {
 
-/// What the children tell.
+/// Results that the children report to the parent.
 struct Shared {
   std::atomic<bool> error_seen = false;
   std::atomic<int> timeouts = 0;
@@ -29,11 +29,11 @@ Shared* shared = nullptr;
 
 }  // namespace
 
-// Memory of threads that still run is no leak.
+// Disables leak checks, because threads still run and use their memory at exit.
 extern "C" const char* __asan_default_options() {
   return "detect_leaks=0";
 }
-// The exit status may be that of exit(), which runs meanwhile.
+// Records the error here, because exit() runs meanwhile and may set the exit status.
 extern "C" void __asan_on_error() {
   shared->error_seen = true;
 }
@@ -42,14 +42,14 @@ namespace {
 
 constexpr int kRanks = 3;
 
-/// What the ranks share; never destroyed, as what the library owns.
+/// State shared by the ranks. Never destroyed, like the library's own objects.
 struct Meeting {
   std::barrier<> barrier{kRanks};
   ncclUniqueId id;
 };
 
-/// Starts, uses and destroys communicators for ever. An exit may make any of these calls fail.
-/// `is_late`: this rank lets the others' calls time out.
+/// Starts, uses and destroys communicators for ever; exit() may make any of these calls fail. With
+/// `is_late`, this rank lets the other ranks' calls time out.
 void live(Meeting& meeting, int rank, bool is_late) {
   for (;;) {
     if (rank == 0) static_cast<void>(ncclGetUniqueId(&meeting.id));
@@ -100,7 +100,7 @@ int main(int count, char** arguments) {
   const auto seed = given != nullptr ? static_cast<unsigned>(std::strtoul(given, nullptr, 0))
                                      : std::random_device{}();
   std::printf("ORIEL_TEST_SEED=%u\n", seed);
-  std::fflush(stdout);  // the children have none of it
+  std::fflush(stdout);  // otherwise each child would print the buffer again
   std::mt19937 random(seed);
   for (int i = 0; i < exits; ++i) {
     const bool after_timeouts = i % 2 == 1;

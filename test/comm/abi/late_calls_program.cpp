@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Calls from destructors of an application's thread-local and static objects, which run when the
-// library's own objects of that thread are gone.
+// Calls NCCL from destructors of the application's thread-local and static objects. These
+// destructors run after the library's own objects of that thread are destroyed.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -17,7 +17,7 @@ void require(bool holds, const char* what) {
   if (holds) return;
   static_cast<void>(
       std::fprintf(stderr, "not so: %s; the last error: %s\n", what, ncclGetLastError(nullptr)));
-  ::_exit(1);  // what a destructor finds wrong can be told in no other way
+  ::_exit(1);  // a destructor has no other way to report an error
 }
 
 bool says(const char* part) {
@@ -35,7 +35,7 @@ ncclResult_t sum_one(float& one, ncclComm_t comm) {
 }
 
 void work_once(ncclComm_t comm) {
-  float one = 1;  // until the groups have ended, which run the calls
+  float one = 1;  // must outlive the groups, which run the calls when they end
   require(ncclGroupStart() == ncclSuccess, "a group begins");
   require(sum_one(one, comm) == ncclSuccess, "a call in a group");
   require(ncclGroupEnd() == ncclSuccess, "a group ends");
@@ -46,7 +46,7 @@ void work_once(ncclComm_t comm) {
   require(ncclGroupEnd() != ncclSuccess, "the second group says so");
 }
 
-/// Made before the library's own objects, so destroyed after them.
+/// Constructed before the library's own objects, and so destroyed after them.
 struct Holder {
   Holder() = default;
   Holder(const Holder&) = delete;

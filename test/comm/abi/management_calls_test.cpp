@@ -20,8 +20,8 @@
 #include "comm/support/held.hpp"
 #include "support/ranks.hpp"
 
-/// Calls that move no data: starts by several ids, registrations of buffers, simulated groups,
-/// revocation, and the calls that are refused by name.
+/// Calls that move no data: init with several ids, buffer registration, simulated groups,
+/// revocation, and calls that are refused by name.
 namespace oriel::test {
 namespace {
 
@@ -315,7 +315,7 @@ TEST_CASE("a revoked communicator fails calls and answers queries, its peers are
     INFO(name_of(cast));
     check_all_ok(play(cast, 2, [](Players& players) {
       ncclComm_t comm = players.init()[0];
-      players.barrier();  // a revocation that comes sooner ends the other's start
+      players.barrier();  // an earlier revocation would end the other rank's init
       float data = 1;
       if (players.first() == 0) {
         expect_error(sum(&data, 1, comm), ncclRemoteError, "a call that waits for rank 1",

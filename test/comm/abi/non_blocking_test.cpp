@@ -14,7 +14,7 @@
 #include "comm/support/held.hpp"
 #include "support/ranks.hpp"
 
-/// Communicators whose calls go on in the background.
+/// Non-blocking communicators, whose calls continue in the background.
 namespace oriel::test {
 namespace {
 
@@ -37,7 +37,7 @@ ncclComm_t begin_init(const ncclUniqueId& id, int size, int rank) {
   return comm;
 }
 
-/// Both ranks of a non-blocking communicator, by calls of this thread one after the other.
+/// Starts both ranks of a non-blocking communicator from this thread, one after the other.
 std::array<ncclComm_t, 2> init_pair() {
   const ncclUniqueId id = new_id();
   const std::array<ncclComm_t, 2> comms = {begin_init(id, 2, 0), begin_init(id, 2, 1)};

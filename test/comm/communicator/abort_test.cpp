@@ -17,13 +17,13 @@
 #include "support/ranks.hpp"
 #include "support/stop_at_message.hpp"
 
-/// An abort, one's own or another rank's, ends what is running, whatever it waits for.
+/// Checks that an abort by this or another rank ends any running call, whatever the call waits for.
 namespace oriel::test {
 namespace {
 
-// Words of the board.
-constexpr std::size_t kMayAbort = 0;    // the rank that aborts may do so
-constexpr std::size_t kCallsEnded = 1;  // ranks whose call has ended
+// Indices of the board's words.
+constexpr std::size_t kMayAbort = 0;    // set when the aborting rank may abort
+constexpr std::size_t kCallsEnded = 1;  // counts ranks whose call has ended
 
 bool wait_for_stop(pid_t pid) {
   return eventually(
@@ -36,7 +36,7 @@ bool wait_for_stop(pid_t pid) {
       30s);
 }
 
-/// Rank 1 of three stops as it sends its descriptors; rank `aborter` then aborts.
+/// Rank 1 of three is stopped while it sends its descriptors; then rank `aborter` aborts.
 void register_beside_a_stop(Players& players, int aborter) {
   const Held before = settled();
   {
@@ -78,7 +78,7 @@ TEST_CASE("an abort ends a registration that waits for the descriptors of a stop
     INFO("rank " << aborter << " aborts");
     Stage stage(Cast::processes, 3, [&](Players& p) { register_beside_a_stop(p, aborter); });
     REQUIRE(wait_for_stop(stage.pid(1)));
-    std::this_thread::sleep_for(300ms);  // the others have come to the same exchange
+    std::this_thread::sleep_for(300ms);  // lets the other ranks reach the same exchange
     CHECK(stage.board().words[kCallsEnded] == 0);
     const FairTimer timer;
     stage.board().words[kMayAbort] = 1;

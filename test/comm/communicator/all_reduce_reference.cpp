@@ -50,7 +50,7 @@ void fill_elements(DataType type, Inputs inputs, std::uint64_t seed, std::byte* 
                    std::size_t count) {
   with_type(type, [&]<typename T>() {
     std::mt19937_64 rng(seed);
-    // Many elements share few draws: drawing is slow, and position matters more than variety.
+    // Cycles through few random elements, because drawing is slow and position matters more.
     std::vector<T> pool(std::clamp<std::size_t>(count, 1, 997));
     for (T& element : pool) element = random_element<T>(rng, inputs);
     std::size_t at = rng() % pool.size();

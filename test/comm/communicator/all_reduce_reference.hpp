@@ -11,21 +11,21 @@
 
 #include "kernels/algorithms/reference.hpp"
 
-/// What an all-reduce must give, computed by one thread, element by element.
+/// Expected results of an all-reduce, computed element by element on one thread.
 namespace oriel::test {
 
-/// One rank's elements: the same bytes for the same seed. `inputs` as in
+/// Fills `out` with one rank's elements; equal seeds give equal bytes. `inputs` is defined in
 /// kernels/algorithms/reference.hpp.
 void fill_elements(DataType type, Inputs inputs, std::uint64_t seed, std::byte* out,
                    std::size_t count);
 
-/// The fold of reduce.hpp over arrays[rank]; scalars[rank] holds the bytes of that rank's scalar.
+/// Folds arrays[rank] as reduce.hpp does; scalars[rank] holds the bytes of that rank's scalar.
 void reduce_arrays(DataType type, ReduceOp op, const std::vector<const std::byte*>& arrays,
                    const std::vector<std::uint64_t>& scalars, std::size_t count, std::byte* out);
 
-/// Compares element `index` of `result` with a computation that shares nothing with the library's:
-/// long double for floats, within what their roundings allow; integers exactly. What is wrong, or
-/// an empty string. Inputs must be moderate.
+/// Compares element `index` of `result` with a computation that shares no code with the library.
+/// Floats are computed in long double and may differ by rounding; integers must be equal. Inputs
+/// must be moderate. Returns a description of the difference, or an empty string.
 std::string compare_with_exact(DataType type, ReduceOp op,
                                const std::vector<const std::byte*>& arrays,
                                const std::vector<std::uint64_t>& scalars, std::size_t index,

@@ -21,11 +21,11 @@ TEST_CASE("2,000 random all-reduces equal the reference bit for bit",
   const char* const algorithms[] = {"", "one_shot", "two_shot", "stream", "eager"};
   std::uint64_t batch = seed;
   for (int ranks = 1; ranks <= 8; ++ranks) {
-    ++batch;  // as there are 15 of them for each number of ranks
+    ++batch;  // shifts the third that runs, because each number of ranks has 15 batches
     for (const Cast cast : kCasts) {
       for (const char* algorithm : algorithms) {
-        // Where time is short, a third of them: every cast with every algorithm, and both with
-        // every number of ranks.
+        // If time is short, runs a third of the batches. Every cast still meets every algorithm,
+        // and casts and algorithms each meet every number of ranks.
         if (++batch % 3 != 0 && scaled(100) < 100) continue;
         Variables variables = {{"ORIEL_ALGORITHM", algorithm},
                                {"ORIEL_DETERMINISTIC", rng() % 2 == 0 ? "0" : "1"},

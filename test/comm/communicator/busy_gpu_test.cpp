@@ -12,7 +12,7 @@
 #include "support/cuda/model_gpu.hpp"
 #include "support/fair_timer.hpp"
 
-// Set-up on a GPU that other work fills, on the model of the CUDA driver.
+// Set-up on a GPU that is busy with other work, on the model of the CUDA driver.
 namespace oriel::test {
 namespace {
 
@@ -24,7 +24,7 @@ void live_well(Players& players) {
   players.barrier();
 }
 
-/// Plays two ranks, each on a device of its own model.
+/// Plays two ranks, each on its own device of its own driver model.
 void play_two(const std::function<void(Players&, FakeCuda&)>& body) {
   const Environment environment(
       Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_TIMEOUT", "2s"}, {"ORIEL_SCRATCH_SIZE", "1M"}});
@@ -35,7 +35,7 @@ void play_two(const std::function<void(Players&, FakeCuda&)>& body) {
   }));
 }
 
-/// `call` fails on all ranks within the deadline, because rank 1's GPU is busy.
+/// Checks that `call` fails on all ranks within the deadline because rank 1's GPU is busy.
 template <class Call>
 void expect_too_busy(const Call& call) {
   const FairTimer timer;
@@ -52,7 +52,7 @@ TEST_CASE("a start on a GPU that stays busy ends by its deadline, on all ranks",
     const FakeCuda::Held before = model.held();
     model.fill_devices(players.first() == 1);
     expect_too_busy([&] { return try_to_join(players); });
-    // The memory is kept as long as the GPU may write to it.
+    // Memory stays allocated while the GPU may still write to it.
     const FakeCuda::Held kept = model.held();
     require(kept.streams == before.streams + (players.first() == 1 ? 1 : 0), "streams");
     model.fill_devices(false);

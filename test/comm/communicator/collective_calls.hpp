@@ -43,14 +43,14 @@ inline std::string text_of(const Nodes& nodes) {
   return text;
 }
 
-/// Where the buffers of a call lie.
+/// Placement of a call's buffers.
 enum class Buffers {
   apart,
   in_place,
   windows,
   window_in_place,
-  input_in_window,  ///< only, or on every other rank only the output
-  some_in_place,    ///< on every other rank in a window
+  input_in_window,  ///< only the input; on every other rank only the output
+  some_in_place,    ///< in place on all ranks, in a window on every other rank
 };
 inline constexpr std::uint64_t kBuffers = 6;
 
@@ -61,7 +61,7 @@ struct Call {
   std::size_t count = 0;
   Buffers buffers = Buffers::apart;
   Inputs inputs = Inputs::moderate;
-  std::size_t skew = 0;  ///< elements by which buffers are off their alignment
+  std::size_t skew = 0;  ///< elements by which buffers are misaligned
   std::uint64_t seed = 0;
 
   std::string text() const {
@@ -99,15 +99,15 @@ inline std::uint64_t scalar_of(const Call& call, int rank) {
   return bits;
 }
 
-/// Where a rank's calls have their buffers beside a window, and how they run.
+/// Provides a rank's buffers outside windows, and runs its calls.
 class CallPlace {
  public:
   virtual ~CallPlace() = default;
-  /// Memory that is in no window; valid as long as this.
+  /// Returns memory outside any window; valid while this object lives.
   virtual std::byte* allocate(std::size_t bytes) = 0;
   virtual void write(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
   virtual void read(std::byte* to, const std::byte* from, std::size_t bytes) = 0;
-  /// Runs `call(stream)` to its end.
+  /// Runs `call(stream)` and waits for its end.
   virtual void run(Communicator& comm, const std::function<void(void* stream)>& call) = 0;
 };
 
@@ -128,7 +128,7 @@ class HostPlace final : public CallPlace {
   std::deque<std::vector<std::byte>> blocks_;
 };
 
-/// One rank with room for calls, and what it knows of them.
+/// One rank with its communicator and its buffers for calls.
 class Caller {
  public:
   Caller(Players& players, std::size_t most_bytes,
@@ -144,7 +144,7 @@ class Caller {
 
   Communicator& comm() { return comm_; }
 
-  /// Makes the call and checks what it gave, by exact bits if `exact`. Returns a hash of it.
+  /// Makes the call and checks the result, bit by bit if `exact`. Returns a hash of the result.
   std::uint64_t check(const Call& call, bool exact) {
     const std::size_t element = size_of(call.type);
     const std::size_t bytes = call.count * element;
@@ -252,7 +252,7 @@ class Caller {
   std::byte* plain_;
 };
 
-/// All ranks have the same bits.
+/// Checks that all ranks have the same hash.
 inline void agree(Players& players, std::uint64_t hash, const std::string& what) {
   players.word(static_cast<std::size_t>(players.first())) = hash;
   players.barrier();
@@ -262,13 +262,13 @@ inline void agree(Players& players, std::uint64_t hash, const std::string& what)
   players.barrier();
 }
 
-/// A rank's settings: the name of its node.
+/// Returns the setting that names a rank's node.
 inline Variables on_node(const Nodes& nodes, const Players& players) {
   const int node = nodes[static_cast<std::size_t>(players.first())];
   return {{"ORIEL_HOSTID", "node" + std::to_string(node)}};
 }
 
-/// Plays with ranks on these nodes.
+/// Plays ranks on these nodes.
 inline void play_on(const Nodes& nodes, const Variables& variables, const Body& body, int line) {
   INFO("line " << line << ", nodes of the ranks: " << text_of(nodes));
   const Environment common(variables);

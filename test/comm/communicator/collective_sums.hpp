@@ -10,7 +10,7 @@
 
 namespace oriel::test {
 
-/// Every collective among nodes, with sums that can be told beforehand.
+/// Runs every collective that crosses nodes, and checks it against sums known in advance.
 inline void collect(Communicator& comm, std::size_t count) {
   const auto size = static_cast<std::size_t>(comm.size());
   const auto self = static_cast<std::size_t>(comm.rank());

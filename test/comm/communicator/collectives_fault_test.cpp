@@ -15,13 +15,13 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Collectives among nodes that end early, or are refused (3.16, 3.19, 3.23).
+/// Collectives among nodes that fail or are refused (3.16, 3.19, 3.23).
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// All-reduces until one fails, and its error.
+/// Repeats all-reduces until one fails, and returns the error.
 Error reduce_until_error(Communicator& comm, std::size_t count, const auto& behind_each) {
   std::vector<float> data(count, 1);
   for (;;) {
@@ -60,7 +60,7 @@ namespace {
 struct LoopCall {
   ncclComm_t comm;
   int rank;
-  int root;  ///< another rank in each round
+  int root;  ///< differs in each round
   const float* in;
   float* out;
   std::size_t count;
@@ -97,13 +97,13 @@ const LoopKind kLoopKinds[] = {
      [](const LoopCall& of) {
        return ncclScatter(of.in, of.out, of.count, ncclFloat, of.root, of.comm, nullptr);
      }},
-    {"send",  // to two ranks, which receive
+    {"send",  // two ranks receive
      [](const LoopCall& of) {
        if (of.rank != of.root) return of.receive(of.root);
        const ncclResult_t first = of.send((of.rank + 1) % 3);
        return first == ncclSuccess ? of.send((of.rank + 2) % 3) : first;
      }},
-    {"recv",  // from two ranks, which send
+    {"recv",  // two ranks send
      [](const LoopCall& of) {
        if (of.rank != of.root) return of.send(of.root);
        const ncclResult_t first = of.receive((of.rank + 1) % 3);
@@ -112,7 +112,7 @@ const LoopKind kLoopKinds[] = {
     {"mixed group",
      [](const LoopCall& of) {
        require(ncclGroupStart(), "ncclGroupStart");
-       // A call that is refused ends the group with its error.
+       // A refused call makes the whole group fail with that call's error.
        static_cast<void>(of.send((of.rank + 1) % 3));
        static_cast<void>(of.reduce());
        static_cast<void>(of.broadcast());
@@ -122,7 +122,7 @@ const LoopKind kLoopKinds[] = {
      }},
 };
 
-/// Makes the call until it fails, which must name the victim, and destroys the communicator.
+/// Repeats the call until it fails. The error must name the victim. Then destroys the communicator.
 void loop_until_error(Players& players, const LoopKind& kind, std::size_t count, int victim) {
   auto comms = players.init();
   std::vector<float> in(3 * count, 1), out(3 * count);
@@ -151,7 +151,7 @@ TEST_CASE("a rank killed or stopped in any call is named by all others, who can 
     int victim;
     std::unique_ptr<Stage> stage;
   };
-  std::vector<Run> runs;  // at once, as most of their time is waiting
+  std::vector<Run> runs;  // run in parallel, as they mostly wait
   for (const LoopKind& kind : kLoopKinds) {
     const auto victim = static_cast<int>(rng() % 3);
     const std::size_t count = rng() % 2 == 0 ? 100 : 60'000;

@@ -11,12 +11,12 @@
 #include "comm/group/comm_entry.hpp"
 #include "support/seed.hpp"
 
-/// Collectives inside one node and among several, against a reference (3.16, 3.17).
+/// Collectives within one node and among several, compared with a reference (3.16, 3.17).
 namespace oriel::test {
 namespace {
 
-/// All ways to share out the ranks among nodes such that the ranks of some node do not follow each
-/// other. Nodes are numbered as they first occur.
+/// Returns all distributions of the ranks over nodes in which some node's ranks are not
+/// consecutive. Nodes are numbered by first occurrence.
 std::vector<Nodes> splits_not_in_runs(int ranks) {
   std::vector<Nodes> all{{0}};
   for (int rank = 1; rank < ranks; ++rank) {
@@ -48,7 +48,7 @@ TEST_CASE("every split of up to 6 ranks into nodes gives the same bits", "[req:3
       }
       if (scaled(100) >= 100 || mix(seed, cuts) % 3 == 0) splits.push_back(nodes);
     }
-    // Of all others, which are 215, some: ORIEL_TEST_PERCENT=6000 has them all.
+    // Adds some of the 215 distributions that are not runs; ORIEL_TEST_PERCENT=6000 adds all.
     std::vector<Nodes> mixed = splits_not_in_runs(ranks);
     std::shuffle(mixed.begin(), mixed.end(), rng);
     mixed.resize(std::min(mixed.size(), static_cast<std::size_t>(std::max(scaled(3), 1))));
@@ -101,7 +101,7 @@ TEST_CASE("large messages, whose rounds overlap", "[req:3.16]") {
 
 TEST_CASE("what is sent from a window does not pass through the scratch memory", "[req:3.16]") {
   constexpr std::size_t kScratchBytes = 4 << 20;
-  constexpr std::size_t kWords = 4096;  // bytes of doorbells, which threads ring at any time
+  constexpr std::size_t kWords = 4096;  // bytes of doorbells, which threads may ring at any time
   constexpr std::size_t kUnit = 1024;   // elements
   constexpr std::size_t kCount = 64 * kUnit;
   const auto body = [&](Players& players) {
@@ -126,7 +126,7 @@ TEST_CASE("what is sent from a window does not pass through the scratch memory",
         players.barrier();
         const auto marks = static_cast<std::size_t>(
             std::count(scratch, scratch + (kScratchBytes - kWords) / sizeof *scratch, mark));
-        // All that there is room for, the last two rounds, or none.
+        // Expected: all units that fit, those of the last two rounds, or none.
         const std::size_t units = !in_window ? 6 : kind == Kind::all_reduce ? 0 : 2;
         require(marks == units * kUnit,
                 fmt::format("{}, in a window {}: {} copied elements",
@@ -146,7 +146,7 @@ TEST_CASE("small calls follow each other whoever is late, more than there are re
     const int calls = scaled(240);
     for (int i = 0; i < calls; ++i) {
       const std::uint64_t drawn = mix(seed, static_cast<std::uint64_t>(i));
-      // One entry of a queue, bytes that the NIC fetches, and now and then several rounds.
+      // Sizes: inline in one WQE, read by the NIC, and now and then several rounds.
       const std::size_t counts[] = {1 + drawn / 64 % 7, drawn / 64 % 500, 5'000};
       const Call call{.kind = static_cast<Kind>(drawn % 3),
                       .type = drawn / 4 % 2 == 0 ? DataType::f32 : DataType::u8,

@@ -21,7 +21,7 @@
 #include "support/seed.hpp"
 #include "support/stop_at_message.hpp"
 
-/// Ranks that die, stop, abort or make other calls while the others wait for them.
+/// Ranks that die, stop, abort or make other calls while the other ranks wait for them.
 namespace oriel::test {
 namespace {
 
@@ -33,15 +33,15 @@ std::uint64_t now_ms() {
           .count());
 }
 
-// Words of the board.
-constexpr std::size_t kCalls = 0;   // by rank: calls that it has completed
-constexpr std::size_t kEnded = 64;  // by rank: when its error came
+// Indices of the board's words.
+constexpr std::size_t kCalls = 0;   // by rank: completed calls
+constexpr std::size_t kEnded = 64;  // by rank: time of its error
 
 std::string next_algorithm() {
   return GENERATE("one_shot", "two_shot", "stream", "eager");
 }
 
-/// All-reduces until one fails, and checks that the failure is as it should be.
+/// Repeats all-reduces until one fails, and checks the error.
 void reduce_until_failure(Players& players, ncclComm_t comm, std::vector<float>& data,
                           ncclResult_t expected, const std::vector<std::string>& words) {
   const auto rank = static_cast<std::size_t>(players.first());
@@ -52,11 +52,11 @@ void reduce_until_failure(Players& players, ncclComm_t comm, std::vector<float>&
   while ((result = reduce(data.size())) == ncclSuccess) players.word(kCalls + rank) += 1;
   players.word(kEnded + rank) = now_ms();
   expect_error(result, expected, "ncclAllReduce", words);
-  // From now on the communicator is of no use, and says so.
+  // From now on every call on the communicator returns this error.
   require(state_of(comm) == result, fmt::format("the asynchronous error is not {}", result));
   expect_error(reduce(1), result, "a later call", words);
   require_words(ncclGetLastError(comm), words);
-  std::thread([&] {  // a watchdog's, which has had no error of its own
+  std::thread([&] {  // a watchdog thread, without an error of its own
     require(state_of(comm) == result, "the asynchronous error, seen by another thread");
     require_words(ncclGetLastError(nullptr), words);
   })
@@ -106,7 +106,7 @@ TEST_CASE("ORIEL_COLLECTIVE_TIMEOUT names a stopped rank", "[req:1.12]") {
   stage.kill(1, SIGSTOP);
   REQUIRE(stage.wait_for_word(kEnded + 0, 1, 30s));
   REQUIRE(stage.wait_for_word(kEnded + 2, 1, 30s));
-  stage.kill(1, SIGCONT);  // wakes to find the communicator ended
+  stage.kill(1, SIGCONT);  // resumes, and finds the communicator failed
   check_all_ok(stage.collect(20s));
 }
 
@@ -116,7 +116,7 @@ TEST_CASE("ncclCommAbort from another thread ends a blocked all-reduce", "[req:1
   const Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     const ncclComm_t comm = players.init()[0];
-    if (players.first() == 1) {  // never comes; learns of the abort
+    if (players.first() == 1) {  // never calls; learns of the abort
       require(await_failure(comm) == ncclRemoteError, "after the peer's abort");
       require_words(ncclGetLastError(comm), {"rank 0"});
       return require(ncclCommDestroy(comm), "ncclCommDestroy");
@@ -142,12 +142,12 @@ TEST_CASE("a call whose data are complete succeeds whatever a peer does afterwar
   check_all_ok(play(Cast::threads, 3, [](Players& players) {
     for (int round = 0; round < 20; ++round) {
       const ncclComm_t comm = players.init()[0];
-      players.barrier();  // else a rank may abort before the init of another has ended
+      players.barrier();  // else a rank may abort before another rank's init has ended
       std::vector<float> data(200'000, 1.0f);
       const ncclResult_t result = sum(data.data(), data.size(), comm);
       const auto right = std::count(data.begin(), data.end(), 3.0f);
       require(ncclCommAbort(comm), "ncclCommAbort");
-      // Whoever has sent all it had to send may leave; nobody is told of success without data.
+      // A rank that has sent all its data may leave early. No call succeeds without complete data.
       const bool complete = right == static_cast<std::ptrdiff_t>(data.size());
       require((result == ncclSuccess) == complete,
               fmt::format("{} with {} elements right", static_cast<int>(result), right));
@@ -251,7 +251,7 @@ TEST_CASE("a rank that destroys early ends the others' waits", "[req:1.12]") {
   }));
 }
 
-/// Who stops where: in nodes of two ranks each, or in one node.
+/// A scene in which `victim` stops in init or in registration, with one node or two ranks per node.
 struct StopScene {
   bool in_init;
   int ranks;
@@ -259,8 +259,9 @@ struct StopScene {
   bool nodes_of_two = false;
 };
 
-/// A rank of a scene whose victim stops at the k-th message of its init or registration. What each
-/// call returns must be an error from then on, also where it has slept through the deadline.
+/// Plays one rank of a scene whose victim stops at the k-th message of its init or registration.
+/// The call must fail on every rank, even on the victim, which slept through the deadline. With
+/// k = 0, no rank stops, and the victim's messages are counted.
 void live_beside_a_stop(Players& players, const StopScene& scene, std::uint64_t k) {
   const auto rank = static_cast<std::size_t>(players.first());
   const bool victim = players.first() == scene.victim;
@@ -310,7 +311,7 @@ TEST_CASE("a rank that stops in the middle of init or of a registration is named
     check_all_ok(counted.collect(30s));
     const std::uint64_t messages = counted.board().words[kCalls];
     REQUIRE(messages >= 4);
-    std::vector<std::unique_ptr<Stage>> stages;  // at once, as each waits for a deadline
+    std::vector<std::unique_ptr<Stage>> stages;  // run in parallel, as each waits for a deadline
     for (const std::uint64_t k : {std::uint64_t{1}, messages / 2}) {
       stages.push_back(
           std::make_unique<Stage>(Cast::processes, scene.ranks,
@@ -323,14 +324,15 @@ TEST_CASE("a rank that stops in the middle of init or of a registration is named
         CHECK(stage->wait_for_word(kEnded + static_cast<std::size_t>(rank), 1, 30s));
       }
       const auto victim = static_cast<std::size_t>(scene.victim);
-      CHECK(stage->board().words[kEnded + victim] == 0);  // it sleeps
+      CHECK(stage->board().words[kEnded + victim] == 0);  // the victim still sleeps
       stage->kill(scene.victim, SIGCONT);
     }
     for (const auto& stage : stages) check_all_ok(stage->collect(20s));
   }
 }
 
-/// Kills and stops at random moments: nobody hangs, nobody returns wrong data, nothing is left.
+/// Kills and stops ranks at random moments. No rank may hang, return wrong data or leave anything
+/// behind.
 TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
   const std::uint64_t seed = test_seed();
   const char* rounds = std::getenv("ORIEL_TEST_KILLS");
@@ -379,7 +381,7 @@ TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
     std::this_thread::sleep_for(delay);
     if (!stop) {
       stage.kill(victim, SIGKILL);
-      stage.board().ids_failed = 1;  // nobody waits for an id that will not come
+      stage.board().ids_failed = 1;  // so that no rank waits for an id that will not come
     } else {
       stage.kill(victim, SIGSTOP);
       std::this_thread::sleep_for(1300ms);  // longer than a stall takes to be noticed

@@ -7,11 +7,11 @@
 
 #include "api/api_ranks.hpp"
 
-/// Ranks whose process may open few descriptors.
+/// Ranks whose process may open only few descriptors.
 namespace oriel::test {
 namespace {
 
-/// Lets this process open `extra` descriptors more, and no way to raise that.
+/// Limits this process to `extra` more descriptors; the limit cannot be raised.
 void allow_more_descriptors(int extra) {
   const int highest = ::fcntl(0, F_DUPFD_CLOEXEC, 512);
   require(highest >= 0, "dup");
@@ -22,7 +22,7 @@ void allow_more_descriptors(int extra) {
   require(::setrlimit(RLIMIT_NOFILE, &files) == 0, "setrlimit");
 }
 
-/// Rank 1 has room for `extra` descriptors as the communicator starts.
+/// Starts a communicator while rank 1 has room for only `extra` descriptors.
 void start_in_small_room(Players& players, bool has_another, int extra) {
   const Environment patient(Variables{{"ORIEL_TIMEOUT", "60s"}});
   std::vector<Communicator> others;
@@ -33,12 +33,12 @@ void start_in_small_room(Players& players, bool has_another, int extra) {
   players.barrier();
 }
 
-/// Threads that start more communicators than the limit at the beginning has room for.
+/// Starts more communicators, in threads, than the initial limit allows.
 void start_many(Players& players) {
   constexpr rlim_t kFew = 256;
   rlimit files{};
   require(::getrlimit(RLIMIT_NOFILE, &files) == 0, "getrlimit");
-  if (files.rlim_max < 2048) return;  // nothing to raise it to
+  if (files.rlim_max < 2048) return;  // the limit cannot be raised
   players.barrier();
   if (players.first() == 0) {
     files.rlim_cur = kFew;
@@ -55,14 +55,14 @@ void start_many(Players& players) {
   players.barrier();
   if (players.first() == 0) {
     require(::getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur > kFew, "the limit");
-    // Low numbers are left to the application.
+    // The application keeps the low descriptor numbers.
     const int own = ::dup(0);
     require(own >= 0 && own < static_cast<int>(kFew), fmt::format("descriptor {}", own));
   }
   players.barrier();
 }
 
-/// Ranks that libfabric joins; the process of rank 1 has room for `extra` descriptors.
+/// Starts ranks connected by libfabric; rank 1's process has room for only `extra` descriptors.
 void start_with_fabric(Players& players, int extra) {
   const Environment own(Variables{{"ORIEL_HOSTID", fmt::format("node{}", players.first())},
                                   {"ORIEL_WIRE", "fabric"},
@@ -97,7 +97,7 @@ TEST_CASE("a process whose communicators need more descriptors raises its soft l
 
 TEST_CASE("a rank without a descriptor for its start tells the others so", "[req:1.15]") {
   const bool has_another = GENERATE(true, false);
-  // Where it has no communicator yet there is nothing that it could have held back.
+  // Without another communicator, the process has no descriptor in reserve.
   for (int extra = has_another ? 0 : 1; extra <= 4; ++extra) {
     INFO("room for " << extra << (has_another ? ", beside another communicator" : ""));
     check_all_ok(play(Cast::processes, 3,

@@ -7,8 +7,8 @@
 
 #include "comm/communicator/collective_calls.hpp"
 
-/// Ranks in calls that take different numbers of rounds, of which one may be far ahead of the other
-/// when that comes (3.16, 3.23).
+/// Ranks in calls with different numbers of rounds. One rank may be far ahead of the other when the
+/// calls differ (3.16, 3.23).
 namespace oriel::test {
 namespace {
 
@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 
 constexpr std::size_t kShort = 50, kLong = 5000;  // elements: one round, and many
 
-/// What each rank calls; rank 1 is the one that differs.
+/// Arguments of one rank's call. Rank 1's arguments differ from those of the others.
 struct SmallCall {
   Kind kind = Kind::all_reduce;
   DataType type = DataType::f32;
@@ -28,7 +28,7 @@ struct Mistake {
   const char* wrong_text;
 };
 
-// CPU ranks take one_shot up to 32 bytes and eager up to 512 or more.
+// CPU ranks use one_shot for up to 32 bytes, and eager for up to 512 bytes or more.
 constexpr Mistake kMistakes[] = {
     {{}, {.type = DataType::i32}, "all-reduce (sum) of 2 x i32"},
     {{}, {.op = ReduceOp::max}, "all-reduce (max) of 2 x f32"},
@@ -51,11 +51,12 @@ Status call(Communicator& comm, const SmallCall& what) {
                      .op = what.op});
 }
 
-/// All mistakes at once, each on a communicator of its own, as each takes a second to be noticed.
+/// Makes all mistakes in parallel, each on its own communicator, because each takes a second to
+/// detect.
 void make_mistakes(Players& players) {
   std::vector<Communicator> comms;
   for (std::size_t i = 0; i < std::size(kMistakes); ++i) comms.push_back(join(players));
-  for (Communicator& comm : comms) {  // they agree for a while
+  for (Communicator& comm : comms) {  // first some matching calls
     for (const std::size_t count : {2, 50, 2, 5000}) must(call(comm, {.count = count}));
   }
   std::vector<Status> done(comms.size());
@@ -74,7 +75,7 @@ void make_mistakes(Players& players) {
   players.barrier();
 }
 
-/// Plays two ranks. Rank 0 waits until rank 1 is as far in its first call as it comes.
+/// Plays two ranks. Rank 0 waits until rank 1 cannot proceed in its first call.
 void play_calls(Kind kind, std::vector<std::size_t> late, std::vector<std::size_t> early) {
   const auto body = [&](Players& players) {
     auto comm = join(players);

@@ -22,8 +22,8 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Special cases of the exchanged collectives; test/comm/group/random_groups_test.cpp compares all
-/// of them with a reference.
+/// Special cases of collectives built from sends and receives.
+/// test/comm/group/random_groups_test.cpp compares all of them with a reference.
 namespace oriel::test {
 
 TEST_CASE("a root that is ahead by many small broadcasts overwrites nothing, all data are right",
@@ -33,7 +33,7 @@ TEST_CASE("a root that is ahead by many small broadcasts overwrites nothing, all
     auto comms = players.init();
     const int calls = scaled(repeats(2'000));
     for (int i = 0; i < calls; ++i) {
-      // The root of many calls in a row waits for nobody.
+      // The root of consecutive calls waits for no other rank.
       const int root = i / 50 % 3;
       std::uint64_t word = players.first() == root ? mix(seed, static_cast<std::uint64_t>(i)) : 0;
       require(ncclBcast(&word, 1, ncclUint64, root, comms[0], nullptr), "ncclBcast");
@@ -50,7 +50,7 @@ TEST_CASE("a root that is ahead by many small broadcasts overwrites nothing, all
 
 namespace {
 
-/// Calls with one wrong argument, by rank 0 of two.
+/// Makes calls with one wrong argument, on rank 0 of two.
 void make_wrong_calls(Players& players) {
   auto comms = players.init();
   ncclComm_t comm = comms[0];
@@ -97,7 +97,7 @@ void make_wrong_calls(Players& players) {
         {"the stream is not null"});
   }
   players.barrier();
-  // Nothing of it was begun; and calls of no elements need no buffers.
+  // The refused calls had no effect. Calls with no elements need no buffers.
   require(ncclBcast(nullptr, 0, ncclFloat, 1, comm, nullptr), "no elements");
   require(ncclAlltoAll(nullptr, nullptr, 0, ncclFloat, comm, nullptr), "no elements");
   data[0] = players.first() == 1 ? 5 : 0;
@@ -121,7 +121,7 @@ TEST_CASE("ranks that name different roots get an error that says so", "[req:5.8
     const int root = players.first() == 2 ? 1 : 0;
     const ncclResult_t done =
         ncclBcast(data.data(), data.size(), ncclFloat, root, comms[0], nullptr);
-    // The root sends what fits into the channels, and finds out later.
+    // The root sends what fits into the channels, and detects the difference later.
     const ncclResult_t result = done == ncclSuccess ? await_failure(comms[0]) : done;
     require(result == ncclInvalidUsage || result == ncclRemoteError, "it failed");
     require_words(ncclGetLastError(comms[0]), {"are in different calls"});
@@ -132,7 +132,7 @@ TEST_CASE("ranks that name different roots get an error that says so", "[req:5.8
 
 namespace {
 
-/// Broadcasts from each rank in turn, and looks at what has come.
+/// Broadcasts from each rank in turn, and checks the received data.
 void broadcast_from_all(Players& players) {
   auto comms = players.init();
   std::vector<std::uint64_t> data(400'001), sent(data.size());
@@ -147,7 +147,7 @@ void broadcast_from_all(Players& players) {
   players.destroy(comms);
 }
 
-/// Brings blocks of several parts to all ranks, and looks at what has come.
+/// Distributes blocks of several parts to all ranks, and checks the received data.
 void exchange_blocks(Players& players) {
   auto comms = players.init();
   constexpr std::size_t kBlock = 100'003;
@@ -174,7 +174,7 @@ void exchange_blocks(Players& players) {
 
 TEST_CASE("a broadcast of several parts reaches every rank of every node, from any root",
           "[req:5.11][req:5.8]") {
-  check_all_ok(play(Cast::processes, 5, [](Players& players) {  // of nodes of 2, 2 and 1
+  check_all_ok(play(Cast::processes, 5, [](Players& players) {  // nodes have 2, 2 and 1 ranks
     const Environment own(of_node(players.first() / 2));
     broadcast_from_all(players);
   }));
@@ -182,12 +182,12 @@ TEST_CASE("a broadcast of several parts reaches every rank of every node, from a
 
 namespace {
 
-std::atomic<int> reads_of_peers;  // of this process
+std::atomic<int> reads_of_peers;  // reads of other processes by this process
 std::atomic<bool> may_read_peers;
 
 ssize_t count_read(pid_t pid, const iovec* here, unsigned long here_count, const iovec* there,
                    unsigned long there_count, unsigned long flags) {
-  const bool is_own = pid == ::getpid();  // a sender tries whether its memory can be read
+  const bool is_own = pid == ::getpid();  // a sender tests whether its own memory is readable
   if (!is_own) ++reads_of_peers;
   if (is_own || may_read_peers) {
     return ::process_vm_readv(pid, here, here_count, there, there_count, flags);
@@ -196,7 +196,7 @@ ssize_t count_read(pid_t pid, const iovec* here, unsigned long here_count, const
   return -1;
 }
 
-/// Moves messages from outside windows, once a rank has learnt whether it may read another's
+/// Broadcasts buffers outside windows, after each rank has tested whether it may read its peers'
 /// memory.
 void exchange_outside_windows(Players& players, bool may_read) {
   SystemTable table = real_system_table();
@@ -204,14 +204,14 @@ void exchange_outside_windows(Players& players, bool may_read) {
   may_read_peers = may_read;
   const ScopedSystemTable scoped(table);
   broadcast_from_all(players);
-  const int tries = players.size() - 1;  // at the start
+  const int tries = players.size() - 1;  // one test read per peer at the start
   require(reads_of_peers >= tries, "each rank tries to read each other one");
-  // Each rank receives as many broadcasts, of 4 pieces of at most 1 MiB.
+  // Each rank receives one broadcast from each peer, in 4 pieces of at most 1 MiB.
   require(reads_of_peers == (may_read ? tries + 4 * tries : tries),
           fmt::format("{} reads", reads_of_peers.load()));
 }
 
-/// Whether the system lets ranks read each other's memory: Yama may forbid it.
+/// Returns true if ranks may read each other's memory; Yama may forbid it.
 bool may_read_siblings() {
   std::ifstream setting("/proc/sys/kernel/yama/ptrace_scope");
   int scope = 0;
@@ -224,7 +224,7 @@ TEST_CASE("long messages outside windows are read where they are, if ranks may, 
           "[req:5.9]") {
   const bool may_read = GENERATE(true, false) && may_read_siblings();
   check_all_ok(play(Cast::processes, 3, [=](Players& players) {
-    // The second rank alone may not read, so that pairs differ.
+    // If reading is allowed elsewhere, only rank 1 may not read, so that pairs differ.
     exchange_outside_windows(players, may_read || (may_read_siblings() && players.first() != 1));
   }));
   check_all_ok(play(Cast::threads, 3, broadcast_from_all));

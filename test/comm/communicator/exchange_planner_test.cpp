@@ -12,7 +12,7 @@
 #include "window/registration/registration.hpp"
 #include "window/registration/window_ranks.hpp"
 
-/// Which collectives go by copy engines, and what becomes of them: plans of GPU ranks, with windows
+/// Selection of collectives for copy engines, and their plans. GPU ranks are planned with windows
 /// in host memory.
 namespace oriel::test {
 namespace {
@@ -22,9 +22,9 @@ using comm::ExchangePlanner;
 using kernels::Collective;
 using kernels::kNoOffset;
 
-constexpr std::size_t kBlock = 4 << 20;  // the least that copy engines carry
+constexpr std::size_t kBlock = 4 << 20;  // the smallest block that copy engines carry
 
-/// The planner of one of two ranks. The scratch memory is any memory of the window's team.
+/// Planner of one of two ranks. Any memory of the window's team serves as scratch memory.
 class PlannedRank {
  public:
   PlannedRank(window::WindowRank& rank, std::byte* scratch, bool uses_copy_engines)
@@ -76,8 +76,8 @@ Result<window::RegisteredWindow> register_with(window::WindowRank& rank, std::by
   return registered.front();
 }
 
-/// A call goes by copy engines if all ranks have asked for it and the shared buffer lies in a
-/// symmetric window as a whole.
+/// Checks that a call uses copy engines only if all ranks have asked for them and the shared buffer
+/// lies entirely in a symmetric window.
 Status check_choice(window::WindowRank& rank) {
   const window::HostBuffer symmetric(8 * kBlock), plain(8 * kBlock), loose(8 * kBlock);
   ORIEL_TRY(const auto window,
@@ -96,7 +96,7 @@ Status check_choice(window::WindowRank& rank) {
                kNoOffset);
   ORIEL_EXPECT(asked.offset_of(Collective::broadcast, in, symmetric.at(4 * kBlock), kBlock) ==
                kNoOffset);
-  // In place all ranks share the output, of a scatter always.
+  // In place, the shared buffer is the output; for a scatter it is always the output.
   std::byte* const own = symmetric.at(static_cast<std::size_t>(rank.rank()) * kBlock);
   ORIEL_EXPECT(asked.offset_of(kGather, own, symmetric.at(), kBlock) == window.slot_offset);
   ORIEL_EXPECT(asked.offset_of(Collective::scatter, nullptr, in, kBlock) ==
@@ -108,7 +108,7 @@ Status check_choice(window::WindowRank& rank) {
   return rank.deregister({window, other});
 }
 
-/// The copies of a call stand behind its first launch, and read where the peer has its input.
+/// Checks that the copies of a call follow its first launch and read from the peer's input.
 Status check_plan(window::WindowRank& rank) {
   const window::HostBuffer buffer(8 * kBlock);
   ORIEL_TRY(const auto window,
@@ -128,7 +128,7 @@ Status check_plan(window::WindowRank& rank) {
   for (const kernels::ExchangeArguments& launch : call.launches) {
     ORIEL_EXPECT(launch.messages == 2 && launch.form == kernels::ExchangeForm::packets);
   }
-  // The root of a gather, rank 0, copies; the other tells it, and waits.
+  // Rank 0, the root of the gather, copies. The other rank signals the root, and waits.
   comm::ExchangeCall& rooted =
       planned.copies_of(Collective::gather, buffer.at(), buffer.at(4 * kBlock), kBlock);
   const bool is_root = rank.rank() == 0;

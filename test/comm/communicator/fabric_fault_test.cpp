@@ -17,21 +17,21 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Has every call of libfabric's by which a rank makes its fabric wire fail, one at a time (3.13):
-/// all ranks have the same error, which names that rank, and nothing is left.
+/// Makes each libfabric call with which a rank creates its fabric wire fail, one at a time (3.13).
+/// All ranks must get the same error, which names that rank, and nothing may be left behind.
 namespace oriel::test {
 namespace {
 
 const net::test::NeedsFabric needs_fabric;
 
 constexpr int kFabricRanks = 2;
-constexpr int kEachMost = 3;  // of calls of one name
+constexpr int kEachMost = 3;  // failing calls per function
 constexpr std::array kFabricCalls = {"fi_getinfo", "fi_dupinfo",  "fi_fabric",  "fi_domain",
                                      "fi_av_open", "fi_cq_open",  "fi_control", "fi_endpoint",
                                      "fi_ep_bind", "fi_enable",   "fi_getname", "fi_mr_reg",
                                      "fi_recv",    "fi_av_insert"};
 
-/// Which call fails next in this process, the how many-th of its name.
+/// Selects the call that fails next in this process: the `left`-th call of function `call`.
 struct Aim {
   std::atomic<const char*> call = nullptr;
   std::atomic<int> left = 0;
@@ -56,7 +56,7 @@ struct Tally {
   std::string complaints;
 };
 
-/// Whether there was such a call.
+/// Makes one call fail. Returns true if the victim made such a call.
 bool fail_one(Players& players, Aim& aim, int victim, const char* call, int which, Tally& tally) {
   const bool is_victim = players.first() == victim;
   const auto [seen, agreed, was_hit] = start_with_faults(
@@ -64,7 +64,7 @@ bool fail_one(Players& players, Aim& aim, int victim, const char* call, int whic
       [&] { aim.call = nullptr; }, [&] { return aim.hit.load(); });
   ++tally.runs;
   if (!seen.ok) ++tally.errors;
-  // A rank that does not make the wire cannot have one.
+  // Any error must name libfabric, because only calls of libfabric were made to fail.
   const bool is_named = seen.ok || seen.text.find("libfabric") != std::string::npos;
   if (!agreed || !is_named || seen.ok == was_hit) {
     tally.complaints += fmt::format("\nrank {}, {} number {}: {}", victim, call, which,
@@ -74,7 +74,7 @@ bool fail_one(Players& players, Aim& aim, int victim, const char* call, int whic
 }
 
 void walk(Players& players, std::size_t stride, std::size_t first) {
-  net::test::FabricPlan plan;  // until the last wire has gone
+  net::test::FabricPlan plan;  // must outlive the last wire
   Aim aim;
   plan.fail = [&](const char* name) { return aim.status_of(name); };
   const net::ScopedFabricTable table(net::test::planned_fabric());
@@ -83,7 +83,8 @@ void walk(Players& players, std::size_t stride, std::size_t first) {
   for (std::size_t i = first; i < kFabricRanks * kFabricCalls.size(); i += stride) {
     const auto victim = static_cast<int>(i / kFabricCalls.size());
     const char* const call = kFabricCalls[i % kFabricCalls.size()];
-    // An endpoint without addresses is left to the process (FabricEndpoint::open_endpoint).
+    // Starts at the second fi_ep_bind: the process keeps an endpoint without addresses open
+    // (FabricEndpoint::open_endpoint).
     const int first_of_call = std::string_view(call) == "fi_ep_bind" ? 2 : 1;
     for (int which = first_of_call; which <= kEachMost; ++which) {
       if (!fail_one(players, aim, victim, call, which, tally)) break;
@@ -104,7 +105,7 @@ void walk(Players& players, std::size_t stride, std::size_t first) {
 
 }  // namespace
 
-// Every call: ORIEL_TEST_STRIDE=1.
+// ORIEL_TEST_STRIDE=1 tests every call.
 TEST_CASE("whichever call of libfabric's fails while a communicator starts, all ranks agree",
           "[req:3.13]") {
   const auto stride = static_cast<std::size_t>(number_from("ORIEL_TEST_STRIDE", 5));

@@ -18,7 +18,7 @@
 #include "support/fair_timer.hpp"
 #include "support/in_child.hpp"
 
-// Ranks that fork, as programs with data loaders do.
+// Ranks that fork, like programs with data loaders.
 namespace oriel::test {
 namespace {
 
@@ -26,15 +26,15 @@ using namespace std::chrono_literals;
 
 enum Word : std::size_t { kReady, kGo, kSeen };
 
-/// How rank 1 makes the child that lives on, and what lies between the ranks.
+/// Describes how rank 1 makes the child that outlives it, and how the ranks are separated.
 struct Scene {
   const char* title;
-  bool bare = false;        ///< by clone(), of which no handler is told
+  bool bare = false;        ///< by clone(), which runs no fork handlers
   bool two_nodes = false;   ///< by ORIEL_HOSTID
   bool namespaced = false;  ///< rank 1 is in another PID namespace
 };
 
-/// Whether the caller is the child.
+/// Returns true in the child.
 bool is_child(pid_t made) {
   require(made >= 0, "fork");
   return made == 0;
@@ -54,7 +54,8 @@ void live_and_die(Players& players, const Scene& scene) {
   ::kill(::getpid(), SIGKILL);
 }
 
-/// As a child of the first process of a new PID namespace, with whom all others in it end.
+/// Runs the rank as a child of the first process of a new PID namespace. All processes of the
+/// namespace end with its first process.
 void live_in_namespace(Players& players, const Scene& scene) {
   require(::unshare(CLONE_NEWPID) == 0, "unshare");
   const pid_t first = ::fork();

@@ -25,18 +25,18 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kRanks = 3;
-// Which thread opens a shared device depends on timing, so one run that ends before call k is not
-// yet the end of a walk of small steps.
+// Ends the walk only after several runs without a hit. Timing decides which thread opens a shared
+// device, so one run may end before call k.
 constexpr int kMissesToEnd = 3;
 constexpr long kCallsMost = 2'000;
-constexpr int kFailuresMost = 5;  // enough to see what is wrong
+constexpr int kFailuresMost = 5;  // failures reported before the walk stops
 
 constexpr std::array kStatuses = {CUDA_ERROR_OUT_OF_MEMORY,    CUDA_ERROR_INVALID_VALUE,
                                   CUDA_ERROR_UNKNOWN,          CUDA_ERROR_NOT_PERMITTED,
                                   CUDA_ERROR_OPERATING_SYSTEM, CUDA_ERROR_NOT_SUPPORTED,
                                   CUDA_ERROR_INVALID_DEVICE};
 
-/// What stands between the library and the driver in a process of ranks. Never destroyed.
+/// Model and counters between the library and the driver in a process of ranks. Never destroyed.
 struct Instruments {
   explicit Instruments(const DriverWalk& walk)
       : model(walk.on_model ? std::make_unique<FakeCuda>(FakeCuda::Options{.devices = walk.devices})
@@ -63,14 +63,14 @@ Holding holding(const DriverWalk& walk) {
   return {instruments(walk).tally.holdings(), count_fds()};
 }
 
-/// Waits until the process holds no more than it did: threads of the library close what they have
-/// and end on their own. If that was still to come before, less counts from now on.
+/// Waits until the process holds no more than `before`: threads of the library close their
+/// descriptors and end in the background. Lowers `before` to the new counts.
 bool settles_at(const DriverWalk& walk, Holding& before) {
   const Holding most = before;
   return eventually([&] { return (before = holding(walk)).within(most); });
 }
 
-/// The calling thread's device, as after cudaSetDevice.
+/// Makes a device current on the calling thread, as cudaSetDevice does.
 class ThreadDevice {
  public:
   explicit ThreadDevice(int ordinal) {
@@ -88,7 +88,7 @@ class ThreadDevice {
   ThreadDevice(const ThreadDevice&) = delete;
   ThreadDevice& operator=(const ThreadDevice&) = delete;
 
-  /// Empty if the thread is as it was.
+  /// Returns what has changed on the thread; empty if nothing has.
   std::string changed() const {
     CUcontext current = nullptr;
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
@@ -103,11 +103,11 @@ class ThreadDevice {
   std::optional<PrimaryContext> context_;
 };
 
-/// One communicator's life, in which the calls of this rank can fail by `plan`.
+/// One life of a communicator, in which `plan` can make calls of this rank fail.
 struct Life {
   Outcome outcome;
   Phase hit_in = Phase::none;
-  std::string refused;  // what destroy said
+  std::string refused;  // error text of destroy
 
   Life(Players& players, const ncclUniqueId& id, FaultPlan* plan) {
     std::optional<ScopedCudaFaults> faults;
@@ -136,7 +136,7 @@ FaultPlan* make_plan(std::optional<FaultPlan>& plan, const DriverWalk& walk, lon
   return &*plan;
 }
 
-/// One life with a fault, judged by all players. What is wrong is appended to `complaints`.
+/// Runs one life with a fault, judged by all players. Appends what is wrong to `complaints`.
 Verdict fail_once(Players& players, const ThreadDevice& device, const DriverWalk& walk, int victim,
                   long k, std::string& complaints) {
   const ncclUniqueId id = players.next_id();
@@ -160,7 +160,7 @@ bool counts(const Players& players, const DriverWalk& walk) {
   return walk.cast == Cast::processes || players.first() == 0;
 }
 
-/// What the model of the driver objects to.
+/// Returns the rule violations that the driver model has found.
 std::string violations(const DriverWalk& walk) {
   const auto& model = instruments(walk).model;
   std::string text;
@@ -178,7 +178,7 @@ void live_well(Players& players) {
 
 using HoldingsByRank = std::array<Holding, kRanks>;
 
-/// What a process of rank r holds after two communicators in whose life nothing failed.
+/// Measures what the process of each rank holds after two communicators without failures.
 HoldingsByRank hold_at_rest(const DriverWalk& walk) {
   const Shared<HoldingsByRank> held;
   check_all_ok(play(walk.cast, kRanks, [&](Players& players) {
@@ -193,7 +193,7 @@ HoldingsByRank hold_at_rest(const DriverWalk& walk) {
   return *held;
 }
 
-/// One player's part of one step of walk_driver_calls().
+/// Plays one player's part of one step of walk_driver_calls().
 void fail_at_first(Players& players, const DriverWalk& walk, const Holding& at_rest, int victim,
                    long k) {
   instruments(walk);
@@ -213,7 +213,7 @@ void fail_at_first(Players& players, const DriverWalk& walk, const Holding& at_r
   players.barrier();
   complaints += violations(walk);
   require(complaints.empty(), complaints);
-  // For the test's own process.
+  // Reports to the test's own process.
   if (players.first() == 0) players.word(kOutcome) = verdict.harmless ? 0 : 1;
 }
 

@@ -7,7 +7,7 @@
 #include "comm/support/fault_outcome.hpp"
 #include "support/seed.hpp"
 
-// On the model of the CUDA driver: what one device or two can be, without a GPU.
+// Runs on the model of the CUDA driver: one or two devices, without a GPU.
 namespace oriel::test {
 
 TEST_CASE("whichever driver call of a process's first communicator fails, all agree",

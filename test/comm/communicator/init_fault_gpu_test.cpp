@@ -10,8 +10,8 @@
 #include "support/cuda/needs_gpu.hpp"
 #include "support/seed.hpp"
 
-// The same with the real driver. The test itself never initialises CUDA, because its forked ranks
-// could not use it then.
+// Runs the walk of init_fault_cuda_test.cpp on the real driver. The test process never initialises
+// CUDA, because its forked ranks could not use CUDA then.
 namespace oriel::test {
 namespace {
 
@@ -28,7 +28,7 @@ DriverWalk walk_on_gpus(Cast cast, long stride) {
 
 TEST_CASE("whichever driver call of a process's first communicator on GPUs fails, all agree",
           "[req:1.41]") {
-  // Ranks that share a GPU take longer, and show no more.
+  // Ranks that share a GPU take longer, and test nothing more.
   const long share = kGpus > 1 ? 1 : 2;
   walk_driver_calls(walk_on_gpus(Cast::threads, 17 * share));
   walk_driver_calls(walk_on_gpus(Cast::processes, 41 * share));

@@ -18,8 +18,8 @@
 #include "support/ranks.hpp"
 #include "support/seed.hpp"
 
-/// Walks through every system call that a rank makes from init to destroy and has it fail. The seed
-/// picks the error of each.
+/// Makes each system call of a rank from init to destroy fail. The seed selects the error of each
+/// call.
 namespace oriel::test {
 namespace {
 
@@ -27,13 +27,12 @@ using namespace std::chrono_literals;
 
 constexpr int kRanks = 3;
 constexpr std::size_t kBytes = 65536;
-// How often a rank reads and polls depends on timing, so one run that ends before call k is not yet
-// the end of the walk.
+// Ends the walk only after several runs without a hit. Timing decides how often a rank reads and
+// polls, so one run may end before call k.
 constexpr int kMissesToEnd = 3;
 constexpr long kCallsMost = 20'000;
 
-// What calls fail with for want of something, or without permission. None of them asks to be tried
-// again.
+// Errors for missing resources or permissions. None of them asks the caller to retry.
 constexpr std::array kStatuses = {ENOMEM, EMFILE, ENFILE, EPERM, EIO, ENOBUFS, EADDRINUSE};
 
 struct Life {
@@ -41,9 +40,9 @@ struct Life {
   Phase hit_in = Phase::none;
 };
 
-/// The life of a communicator, in which calls of this player can fail. What cannot be undone any
-/// more when it fails at the very end of a collective call (the last message of an agreement does
-/// not arrive) shows at the next one, which a split without children is for the last of them.
+/// Runs one life of a communicator, in which calls of this player can fail. The last message of an
+/// agreement cannot be undone: if it is lost, the failure appears at the next call. A split without
+/// children serves as the next call after registration.
 Life live(Players& players, FaultPlan* plan, Reach reach) {
   Life life;
   const ncclUniqueId id = players.next_id();
@@ -75,15 +74,14 @@ Life live(Players& players, FaultPlan* plan, Reach reach) {
                     });
   static_cast<void>(good);
   step(Phase::destroy, "ncclCommDestroy", [&](std::size_t i, int) {
-    require(ncclCommDestroy(comms[i]), "ncclCommDestroy");  // giving back cannot fail
+    require(ncclCommDestroy(comms[i]), "ncclCommDestroy");  // freeing cannot fail
     return ncclSuccess;
   });
   return life;
 }
 
-/// Waits until the process holds no more than it did: threads that have nothing to do any more end
-/// on their own. It may have held too much, if such a thread had not ended: then less counts from
-/// now on.
+/// Waits until the process holds no more than `before`, because idle threads end in the background.
+/// Lowers `before` to the new counts, as such a thread may have been counted.
 bool settles_at(Held& before) {
   const Held most = before;
   return eventually([&] { return within(before = held(), most); });
@@ -100,19 +98,19 @@ struct Count {
   int agreed = 0, harmless = 0;
 };
 
-/// One player's part of the walk. The ranks of one thread have no victim among them: whichever of
-/// them an error is of, it is told at once and names a rank.
+/// Plays one player's part of the walk. In a group, all ranks share a thread, so there is no
+/// victim: an error of any rank is reported at once and names a rank.
 void walk_all(Players& players, const Walk& walk) {
   const bool is_group = walk.cast == Cast::group;
   const bool counts = walk.cast == Cast::processes || players.first() == 0;
-  // An id that nobody uses keeps the root service running, so that its descriptors stay the same.
+  // An unused id keeps the root service running, so that the number of its descriptors is constant.
   const ncclUniqueId unused = players.next_id();
   for (int i = 0; i < 3; ++i) {
     const Outcome outcome = live(players, nullptr, walk.reach).outcome;
     require(outcome.result == ncclSuccess, outcome.text);
   }
   players.barrier();
-  std::this_thread::sleep_for(50ms);  // for threads of the library that end on their own
+  std::this_thread::sleep_for(50ms);  // lets threads of the library end
   Held before = held();
   players.barrier();
 
@@ -161,7 +159,7 @@ void walk_all(Players& players, const Walk& walk) {
 
 TEST_CASE("whichever system call of init or registration fails on whichever rank, all agree",
           "[req:1.41]") {
-  // Every call: ORIEL_TEST_STRIDE=1.
+  // ORIEL_TEST_STRIDE=1 tests every call.
   const long stride = number_from("ORIEL_TEST_STRIDE", 1);
   const auto seed = static_cast<long>(test_seed());
   const Environment environment(Variables{{"ORIEL_TIMEOUT", "2s"}, {"ORIEL_SOCKET_IFNAME", "lo"}});

@@ -15,9 +15,8 @@
 
 #include "support/ranks.hpp"
 
-/// Calls of more than 2^31 elements, which take little memory here: most of a buffer shows the same
-/// few pages again and again. What arrives is checked where a count could be cut off, and at the
-/// end.
+/// Calls of more than 2^31 elements with little memory: most of a buffer maps the same few pages
+/// repeatedly. Results are checked where a count could be truncated, and at the end.
 namespace oriel::test {
 namespace {
 
@@ -25,8 +24,8 @@ constexpr std::size_t kElements = (std::size_t{1} << 31) + 1'000'003;
 constexpr std::size_t kPeriod = 1 << 20;
 constexpr std::size_t kApart = 64 << 10;
 
-/// A buffer of bytes. Its pages repeat, but for those around each multiple of 2^31 and at its end,
-/// which are memory of their own.
+/// A buffer of bytes whose pages repeat. Pages around each multiple of 2^31 and at the end have
+/// their own memory.
 class LargeBuffer {
  public:
   explicit LargeBuffer(std::size_t bytes) : bytes_(bytes), mapped_(round_up_to_period(bytes)) {
@@ -48,7 +47,7 @@ class LargeBuffer {
 
   std::uint8_t* data() const { return data_; }
 
-  /// Sets every byte; those on memory of their own also tell where they are.
+  /// Sets every byte. Bytes in own memory also encode their position.
   void fill(std::uint8_t seed) {
     for (std::size_t i = 0; i < kPeriod; ++i) data_[i] = value(seed, i);
     for (const Part& part : own_) {
@@ -61,7 +60,7 @@ class LargeBuffer {
     std::fill_n(data_, kPeriod, std::uint8_t{0xee});
     for (const Part& part : own_) std::fill_n(data_ + part.at, part.bytes, std::uint8_t{0xee});
   }
-  /// Checks what a fill(), times `factor`, would have left in the first `bytes` bytes.
+  /// Checks that the first `bytes` bytes equal `factor` times those of fill(seed).
   void check(std::uint8_t seed, std::size_t bytes, int factor, const char* what) const {
     const auto look = [&](std::size_t at, std::size_t count) {
       for (std::size_t i = at; i < at + count; ++i) {
@@ -93,7 +92,7 @@ class LargeBuffer {
     map(data_ + at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1);
     own_.push_back({at, bytes});
   }
-  /// Repeats with the pages, but where memory is its own.
+  /// Returns byte `i` of fill(seed). The bytes repeat with the pages, except in own memory.
   std::uint8_t value(std::uint8_t seed, std::size_t i) const {
     const bool is_own = std::any_of(own_.begin(), own_.end(), [&](const Part& part) {
       return i >= part.at && i < part.at + part.bytes;
@@ -129,7 +128,7 @@ void call_with_large_counts(Players& players) {
   require(ncclGroupEnd(), "ncclGroupEnd");
   output.check(seed(1 - rank), kElements, 1, "a send and a receive");
 
-  input.fill(seed(0));  // the same on both ranks, so that the sum is twice that
+  input.fill(seed(0));  // the same on both ranks, so that the sum is twice the input
   output.clear();
   require(
       ncclAllReduce(input.data(), output.data(), kElements, ncclUint8, ncclSum, comms[0], nullptr),

@@ -22,7 +22,7 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Sends and receives through the C interface, alone, in groups and beside collectives.
+/// Sends and receives through the C interface: alone, in groups and beside collectives.
 namespace oriel::test {
 
 using namespace std::chrono_literals;
@@ -32,7 +32,7 @@ TEST_CASE("a sender on another node may leave before its message is received", "
     const Environment own(of_node(players.first()));
     auto comms = players.init();
     const int rank = players.first();
-    // As much as the channel's ring holds, which is what a send need not wait for.
+    // Fills the channel's ring exactly: a send of this size need not wait for the receiver.
     std::vector<int> data(7 * 64 * 1024 / sizeof(int), rank);
     if (rank == 0) {
       require(ncclSend(data.data(), data.size(), ncclInt, 1, comms[0], nullptr), "ncclSend");
@@ -44,7 +44,7 @@ TEST_CASE("a sender on another node may leave before its message is received", "
       require(ncclRecv(data.data(), data.size(), ncclInt, 0, comms[0], nullptr), "ncclRecv");
       require(std::count(data.begin(), data.end(), 0) == std::ssize(data), "what was sent");
     }
-    // A wait that lasts asks after NICs that have not answered; nobody is taken for dead.
+    // A long wait probes NICs that have not answered. No rank may be taken for dead.
     if (rank == 2) std::this_thread::sleep_for(2500ms);
     const ncclResult_t done = rank == 1 ? ncclRecv(data.data(), 1, ncclInt, 2, comms[0], nullptr)
                                         : ncclSend(data.data(), 1, ncclInt, 1, comms[0], nullptr);
@@ -61,7 +61,7 @@ TEST_CASE("a send between two nodes needs no word of a third rank", "[req:5.11]"
     if (players.first() == 0) require(ncclRecv(&value, 1, ncclInt, 1, comms[0], nullptr), "recv");
     if (players.first() == 1) require(ncclSend(&value, 1, ncclInt, 0, comms[0], nullptr), "send");
     require(value == (players.first() == 2 ? 14 : 7), "what was received");
-    players.barrier();  // the third has called nothing
+    players.barrier();  // the third rank has called nothing
     players.destroy(comms);
   }));
 }
@@ -91,7 +91,7 @@ TEST_CASE("sends outside a group that fit into a channel end before their receiv
       const int value = 10 * players.first() + i;
       require(ncclSend(&value, 1, ncclInt, other, comms[0], nullptr), "ncclSend");
     }
-    players.barrier();  // both have sent, and none has received
+    players.barrier();  // both ranks have sent, and none has received
     for (int i = 0; i < 4; ++i) {
       require(ncclRecv(&theirs[i], 1, ncclInt, other, comms[0], nullptr), "ncclRecv");
       require(theirs[i] == 10 * other + i, "in the order of the calls");
@@ -109,7 +109,7 @@ TEST_CASE("one group of two communicators delivers on both", "[req:5.10]") {
     std::vector<int> sent(count, 100 + players.first()), received[2];
     for (auto& one : received) one.assign(count, 0);
     require(ncclGroupStart(), "ncclGroupStart");
-    // The ranks name the communicators in different orders, which is legal.
+    // Ranks may name the communicators in different orders.
     for (const int i : {players.first(), other}) {
       ncclComm_t comm = i == 0 ? first[0] : second[0];
       require(ncclSend(sent.data(), count, ncclInt, other, comm, nullptr), "ncclSend");
@@ -146,12 +146,12 @@ TEST_CASE("a wrong argument of a send or receive is refused by name, nothing of 
               {"the stream is not null"});
       expect_error(ncclSend(data, 1, ncclFloat, 0, comm, nullptr), ncclInvalidUsage,
                    "a send to itself", {"sends 1 messages to itself and receives 0"});
-      // A refused call cancels its group, which has sent nothing.
+      // A refused call cancels its group, whose earlier sends have no effect.
       require(ncclGroupStart(), "ncclGroupStart");
       require(ncclSend(data, 1, ncclFloat, 1, comm, nullptr), "a right call");
       refused(ncclSend(data, 1, ncclFloat, 7, comm, nullptr), {"peer is 7"});
       expect_error(ncclGroupEnd(), ncclInvalidArgument, "the group", {"peer is 7"});
-      // So does a send to itself without its receive, which only the end of the group can tell.
+      // A send to itself without a receive also cancels the group; only ncclGroupEnd can detect it.
       require(ncclGroupStart(), "ncclGroupStart");
       require(ncclSend(data, 1, ncclFloat, 1, comm, nullptr), "a right call");
       require(ncclSend(data, 1, ncclFloat, 0, comm, nullptr), "a send to itself");
@@ -213,9 +213,9 @@ TEST_CASE("a send and a receive of different sizes get an error that names both 
 
 namespace {
 
-constexpr std::size_t kIsWaiting = 0, kMayGoOn = 1;  // words of the board
+constexpr std::size_t kIsWaiting = 0, kMayGoOn = 1;  // indices of the board's words
 
-/// Rank 0 waits for rank 2 in a group, until that comes.
+/// Each rank exchanges messages in one group. Rank 2 starts its group late, so rank 0 waits.
 void be_late_with_a_send(Players& players) {
   auto comms = players.init();
   float data[3] = {1, 2, 3}, received[3] = {};
@@ -291,7 +291,7 @@ TEST_CASE("an abort ends a send and a receive that wait, on both ranks",
   check_all_ok(play(Cast::processes, 2, [&](Players& players) {
     const Environment own(of_node(players.first() % nodes));
     auto comms = players.init();
-    std::vector<float> data(4'000'000);  // more than a channel holds
+    std::vector<float> data(4'000'000);  // more than a channel's ring holds
     if (players.first() == 0) {
       std::thread thread([&] {
         std::this_thread::sleep_for(300ms);

@@ -61,11 +61,11 @@ int scaled(int calls) {
 
 namespace {
 
-constexpr std::size_t kGuard = 64;    // bytes on each side of an output that must not change
-constexpr std::size_t kSlack = 4096;  // how far into its area a buffer may begin
+constexpr std::size_t kGuard = 64;    // bytes on each side of an output that must stay unchanged
+constexpr std::size_t kSlack = 4096;  // largest offset of a buffer in its area
 constexpr std::byte kGuardByte{0x5a};
 
-/// Where the input and output of one rank begin: a kind of memory, and a place within its area.
+/// Position of one rank's input and output: kind of memory, and offset in that memory's area.
 struct Place {
   std::size_t input_kind = 0;
   std::size_t output_kind = 0;
@@ -73,7 +73,7 @@ struct Place {
   std::size_t output_offset = 0;
 };
 
-/// One call, which every rank draws in the same way.
+/// One call; every rank draws the same.
 struct RandomCall {
   DataType type = DataType::f32;
   ReduceOp op = ReduceOp::sum;
@@ -155,8 +155,8 @@ RandomCall draw_call(std::uint64_t seed, int ranks, std::size_t most, std::size_
   const bool both[] = {rng() % 2 == 0, rng() % 2 == 0};
   const Place common = draw_place(rng, call, kinds, how == 0 || both[0], how == 0 || both[1]);
   for (int rank = 0; rank < ranks; ++rank) {
-    Place place = common;  // 0, 1: the same everywhere
-    // 2: windows, other offsets; 3: nothing registered; 4: each as it likes
+    Place place = common;  // 0 and 1: the same on all ranks
+    // 2: windows, different offsets; 3: nothing registered; 4: each rank differs
     if (how == 2) place = draw_place(rng, call, kinds, true, true);
     if (how == 3) place = draw_place(rng, call, kinds, false, false);
     if (how == 4) place = draw_place(rng, call, kinds, rng() % 2 == 0, rng() % 2 == 0);
@@ -165,7 +165,7 @@ RandomCall draw_call(std::uint64_t seed, int ranks, std::size_t most, std::size_
   return call;
 }
 
-/// The buffers of one rank: each kind of memory has an area for inputs and one for outputs.
+/// The buffers of one rank: for each kind of memory, one area for inputs and one for outputs.
 class Arena {
  public:
   Arena(const Venue& venue, int rank, std::size_t area_bytes)
@@ -195,7 +195,7 @@ std::size_t area_bytes(const BatchOptions& options) {
   return (bytes + 4095) / 4096 * 4096;
 }
 
-/// Runs a batch of random calls as the ranks of one player.
+/// Runs a batch of random calls for the ranks of one player.
 class Batch {
  public:
   Batch(const Venue& venue, Players& players, const BatchOptions& options)
@@ -226,7 +226,7 @@ class Batch {
     for (int i = 0; i < options_.calls; ++i) compare_hashes(i);
     players_.barrier();
     players_.destroy(comms_);
-    players_.barrier();  // to free memory may wait for what other ranks run on the same device
+    players_.barrier();  // freeing memory may wait for work of other ranks on the same device
   }
 
  private:
@@ -255,7 +255,7 @@ class Batch {
     memory.write(arenas_[i].input(call, place), input.data(), input.size());
   }
 
-  /// The operation of each rank, made for this call if its kind is.
+  /// Returns the operation of each rank. A premul_sum is created for this call.
   std::vector<ncclRedOp_t> make_ops(const RandomCall& call) {
     std::vector<ncclRedOp_t> ops(arenas_.size(), static_cast<ncclRedOp_t>(call.op));
     if (call.op != ReduceOp::premul_sum) return ops;

@@ -10,18 +10,18 @@
 #include "support/rank_memory.hpp"
 #include "support/ranks.hpp"
 
-/// Random all-reduces compared with a reference, for ranks of any kind.
+/// Random all-reduces of ranks of any kind, compared with a reference.
 namespace oriel::test {
 
-/// A well-mixed function of both.
+/// Returns a well-mixed hash of both numbers.
 std::uint64_t mix(std::uint64_t a, std::uint64_t b);
-/// Never 0.
+/// Returns a hash, which is never 0.
 std::uint64_t hash_bytes(const std::byte* bytes, std::size_t count);
 
-/// `calls`, scaled by ORIEL_TEST_PERCENT.
+/// Returns `calls` scaled by ORIEL_TEST_PERCENT.
 int scaled(int calls);
 
-/// A table in a file that streams everything, in chunks and with a depth that `seed` draws.
+/// A tuning table in a file that streams all sizes. `seed` draws the chunk size and the depth.
 class StreamTable {
  public:
   StreamTable(const char* backend, std::uint64_t seed);
@@ -35,15 +35,15 @@ class StreamTable {
 };
 
 struct BatchOptions {
-  std::uint64_t seed = 0;  ///< of what all ranks draw alike: types, counts, places, values
+  std::uint64_t seed = 0;  ///< for what all ranks draw alike: types, counts, places, values
   int calls = 0;
-  std::size_t most = 0;  ///< elements of a call
+  std::size_t most = 0;  ///< most elements of a call
   std::chrono::milliseconds patience = std::chrono::seconds(100);
 };
 
-/// Runs a batch of random calls among `ranks` ranks and CHECKs each: the bits of the reference, the
-/// same on every rank; a computation in higher precision; bytes around the output and the input
-/// unchanged. Whether all was right.
+/// Runs a batch of random calls among `ranks` ranks and CHECKs each. Results must equal the
+/// reference bit by bit on every rank, and agree with a computation in higher precision. Bytes
+/// around the output, and the input, must stay unchanged. Returns true if all was right.
 bool run_batch(const Venue& venue, Cast cast, int ranks, const Variables& variables,
                const BatchOptions& options);
 

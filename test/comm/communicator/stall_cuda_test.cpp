@@ -31,7 +31,7 @@ TEST_CASE("a stalled GPU rank says so at the default log level, with the rank th
         static_cast<void>(eventually([&] { return log.lines(::getpid()).size() >= 2; }));
         ended = true;
       });
-      // What a kernel's thread does.
+      // Waits as a kernel's thread does.
       const auto outcome =
           device::wait_until([&] { return ended.load(); }, kernels.view().wait, {.rank = 1});
       require(outcome == device::WaitOutcome::ready, "the wait");

@@ -16,16 +16,16 @@
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
 
-/// A job that stalls says so by itself.
+/// Checks that a stalled job logs the stall by itself.
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-constexpr std::size_t kWaiting = 0, kLateMayCome = 1;  // words of the board
+constexpr std::size_t kWaiting = 0, kLateMayCome = 1;  // indices of the board's words
 
-/// All ranks come to one call; to the next, with other arguments, at first only rank 0.
+/// All ranks make the first call. Then rank 0 alone makes the next call, with other arguments.
 void be_late_once(Players& players) {
   auto comms = players.init();
   std::vector<float> data(5000, 1.0f);

@@ -13,7 +13,7 @@
 #include "support/ranks.hpp"
 #include "support/sanitized.hpp"
 
-/// How long whole communicators take to start. Runs alone: the time is what counts.
+/// Measures how long whole communicators take to start. Runs alone, because it checks times.
 namespace oriel::test {
 namespace {
 
@@ -23,7 +23,7 @@ using std::chrono::steady_clock;
 constexpr std::size_t kManyRanks = 64;
 constexpr std::size_t kCount = 1000;
 
-// Words of the board, by rank: times of the host's steady clock.
+// Indices of the board's words, one per rank: times of the host's steady clock.
 constexpr std::size_t kBegan = 0;
 constexpr std::size_t kStarted = kManyRanks;
 
@@ -56,8 +56,8 @@ void start_and_add(Players& players) {
 TEST_CASE("64 communicators of one machine start within two seconds", "[req:1.11]") {
   const std::chrono::milliseconds most = kSanitized ? 20s : 2s;
   auto fastest = std::chrono::milliseconds::max();
-  // Others may have the machine for a while; that they have it five times is another matter. Not by
-  // FairTimer, which would not count what the ranks take from each other.
+  // Takes the fastest of five attempts, because other processes may use the machine. FairTimer
+  // would not count the time that ranks take from each other.
   for (int attempt = 0; attempt < 5 && fastest >= most; ++attempt) {
     Stage stage(Cast::processes, static_cast<int>(kManyRanks), start_and_add);
     check_all_ok(stage.collect(60s));

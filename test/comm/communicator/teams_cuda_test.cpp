@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 
-/// Rank r has device r of its own model, whose options are options_of(r).
+/// Gives rank r device r of its own driver model, with the options options_of(r).
 template <class OptionsOf, class Then>
 void start_on_model(const TwoNodes& nodes, const OptionsOf& options_of, const Then& then) {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
@@ -50,7 +50,7 @@ TEST_CASE("GPUs with different numbers of multiprocessors start together", "[req
 }
 
 TEST_CASE("the slots of a team hold the memory of its largest GPU", "[req:1.15]") {
-  // Ranks 0 and 1 have 5 and 11 GiB, ranks 2 and 3 have 20.
+  // Ranks 0 and 1 have 5 and 11 GiB; ranks 2 and 3 have 20 GiB.
   const auto options_of = [](int rank) {
     constexpr std::size_t kMemory[] = {5 * kGiB, 11 * kGiB, 20 * kGiB, 20 * kGiB};
     return FakeCuda::Options{.memory_bytes = kMemory[rank]};

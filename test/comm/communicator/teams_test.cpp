@@ -9,7 +9,7 @@
 #include "base/system_table.hpp"
 #include "comm/support/in_teams.hpp"
 
-// CPU ranks in teams of different sizes, on machines with other memories than this one.
+// CPU ranks in teams of different sizes, on machines with other memory sizes than this one.
 namespace oriel::test {
 namespace {
 
@@ -29,7 +29,7 @@ long sysconf_of_machine(int name) {
   return static_cast<long>(memory_of_machine / page_bytes);
 }
 
-/// This process is on a machine with so much memory. For the rest of its life.
+/// Makes sysconf() of this process report a machine with so much memory, for the rest of its life.
 void pretend_memory(std::size_t bytes) {
   memory_of_machine = bytes;
   static SystemTable table = sys();
