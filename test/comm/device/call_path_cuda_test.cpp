@@ -14,7 +14,8 @@
 #include "support/failing_memory.hpp"
 #include "support/words.hpp"
 
-/// What the host does for a call of a GPU rank: which driver calls, and that it allocates nothing.
+/// Driver calls that the host makes for a call of a GPU rank. Also checks that the host allocates
+/// nothing.
 namespace oriel::test {
 namespace {
 
@@ -22,7 +23,7 @@ using Names = std::vector<std::string>;
 
 const Names kPlain{"stream_get_capture_info", "stream_get_id", "launch_kernel_ex", "event_record"};
 
-/// `names` without those that only enter and leave a context.
+/// Returns `names` without the calls that only enter and leave a context.
 Names without_scopes(Names names) {
   std::erase_if(names, [](const std::string& name) {
     return name == "thread_exchange_stream_capture_mode" || name.starts_with("ctx_");
@@ -30,7 +31,7 @@ Names without_scopes(Names names) {
   return names;
 }
 
-/// A driver that does nothing, and allocates nothing.
+/// Returns a driver table whose calls neither do nor allocate anything.
 CudaTable idle_table() {
   CudaTable table = logging_table();
   table.event_record = [](CUevent, CUstream) { return CUDA_SUCCESS; };
@@ -46,7 +47,7 @@ CudaTable idle_table() {
   return table;
 }
 
-/// The calling thread's context, as the driver below has it.
+/// Counts the contexts that this thread has pushed on the driver below.
 thread_local int contexts_entered = 0;
 CUresult enter_context(CUcontext) {
   ++contexts_entered;
@@ -57,7 +58,7 @@ CUresult leave_context(CUcontext*) {
   return CUDA_SUCCESS;
 }
 
-/// Of a driver that refuses what is asked of it without a current context.
+/// A driver call that fails unless the thread has a current context.
 template <auto member, typename Function>
 struct WithContext;
 template <auto member, typename... Args>
@@ -134,7 +135,7 @@ TEST_CASE("a captured call takes six driver calls behind another one of its capt
   CHECK(noted.names_of([&] { joined.reduce(stream('b')); }) ==
         Names{"stream_get_capture_info", "ctx_get_current", "launch_kernel_ex",
               "stream_get_capture_info", "graph_add_dependencies", "graph_remove_dependencies"});
-  // A plain call cannot tell whether the graph is launched meanwhile.
+  // A plain call cannot know whether the graph is launched meanwhile.
   CHECK(noted.names_of([&] { joined.reduce(stream('a')); }) ==
         Names{"stream_get_capture_info", "stream_get_id", "stream_wait_event", "launch_kernel_ex",
               "event_record"});
@@ -188,7 +189,7 @@ TEST_CASE("a kernel is loaded once for all communicators of a GPU, ahead of the 
   CHECK(noted.names_of([&] { CHECK(second->run({}, {}, stream('b')).ok()); }) == kPlain);
   CHECK(driver.loads == 1);
   CHECK(joined.exchange(stream('a'), 1).ok());
-  CHECK(driver.loads == 4);  // all forms of an exchange
+  CHECK(driver.loads == 4);  // all forms of the exchange kernel
   CHECK(noted.names_of([&] { CHECK(joined.exchange(stream('a'), 1).ok()); }) == kPlain);
   CHECK(driver.loads == 4);
 }

@@ -31,13 +31,13 @@ class Call final : public CtaBudget::Member {
     return ended;
   }
   mutable std::atomic<int> asked = 0;
-  mutable std::atomic<int> too_early = 0;  ///< asked before the launch had been recorded
+  mutable std::atomic<int> too_early = 0;  ///< polled before the launch was recorded
   std::atomic<bool> under_way = false;
   std::atomic<bool> ended = false;
 };
 using CallRef = std::shared_ptr<Call>;
 
-/// A budget with calls of its own.
+/// A budget together with its calls.
 class Budget {
  public:
   explicit Budget(int resident) : budget_(resident) {}
@@ -47,7 +47,7 @@ class Budget {
     budget_.join(call);
     return call;
   }
-  /// Launches; returns whose calls that waits for.
+  /// Launches `call`. Returns the calls that the launch waits for.
   std::vector<CallRef> launch(const CallRef& call) {
     const CtaBudget::Turn turn = budget_.begin(call);
     call->ended = false;
@@ -64,7 +64,8 @@ class Budget {
 
 using Calls = std::vector<CallRef>;
 
-/// The rules of one chain, for one thread: which calls a launch waits for.
+/// Reference implementation of the chain rules, for one thread. Says which calls a launch waits
+/// for.
 class ChainRules {
  public:
   explicit ChainRules(int resident) : resident_(resident) {}
@@ -151,7 +152,7 @@ TEST_CASE("the least limit of a rank holds for all, and a forced number may use 
   CHECK(sharers_of(infos, infos[0]).all == 4);
   CHECK(sharers_of(infos, infos[0]).in_process == 3);
   infos = {gpu(1, 1), gpu(1, 2)};
-  infos[1].known_sharers = 4;  // of the communicator that this one is split from
+  infos[1].known_sharers = 4;  // those of the parent communicator
   CHECK(most_ctas_of_gpus(infos, 0) == 15);
 }
 
@@ -163,7 +164,7 @@ TEST_CASE("launches within the budget wait for nothing and ask for nothing", "[r
   }
   const auto alone = budget.add(3, 144);
   CHECK(calls[0]->asked + calls[1]->asked == 0);
-  // Whoever has ended makes room.
+  // Calls that have ended free their CTAs.
   for (const CallRef& call : calls) call->ended = true;
   CHECK(budget.launch(alone).empty());
   CHECK(budget.launch(alone).empty());
@@ -180,12 +181,12 @@ TEST_CASE("launches beyond the budget wait in host order, until the GPU is empty
   CHECK(budget.launch(a) == Calls{c});
   CHECK(budget.launch(b) == Calls{a});
   CHECK(budget.launch(a) == Calls{b});
-  // The last has ended: so have all that it waited for.
+  // If the last call of the chain has ended, so have all calls that it waited for.
   for (const CallRef& call : {a, b, c}) call->ended = true;
   CHECK(budget.launch(c).empty());
   CHECK(budget.launch(b).empty());
   CHECK(budget.launch(a) == Calls{c, b});
-  // A communicator goes.
+  // Two communicators leave the budget.
   (*budget).leave(b);
   (*budget).leave(c);
   CHECK(budget.launch(a).empty());
@@ -273,7 +274,7 @@ TEST_CASE("launches of threads that wait for others find these recorded, and non
           "[req:5.5][req:5.6][D1]") {
   CtaBudget budget(132);
   Calls calls;
-  // Two of them fit, or three of the last ones.
+  // Two of these calls fit, or three with the last two.
   for (const int ctas : {32, 32, 20, 20}) {
     calls.push_back(std::make_shared<Call>(calls.size() + 1, ctas));
     budget.join(calls.back());
@@ -286,7 +287,7 @@ TEST_CASE("launches of threads that wait for others find these recorded, and non
     call->ended = false;
     bool is_right = ++live == 1 || turn.waits().empty();
     for (const auto& other : turn.waits()) {
-      const bool is_own = other == call;  // whose last launch may be in the chain
+      const bool is_own = other == call;  // its last launch may be in the chain
       is_right = is_right && (is_own || !static_cast<const Call&>(*other).under_way);
       ++waited;
     }
@@ -302,7 +303,8 @@ TEST_CASE("launches of threads that wait for others find these recorded, and non
     for (int i = 0; i < test::repeats(5000); ++i) {
       is_right = launch(call) && is_right;
       if (i % 3 != 0) call->ended = true;
-      if (i % 64 == 0) std::this_thread::sleep_for(100us);  // the others are alone for a while
+      if (i % 64 == 0)
+        std::this_thread::sleep_for(100us);  // the other threads run alone for a while
     }
     call->ended = true;
     return is_right;

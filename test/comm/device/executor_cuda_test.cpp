@@ -11,8 +11,8 @@
 #include "comm/support/logged_executor.hpp"
 #include "support/words.hpp"
 
-/// The order of a communicator's launches: streams of a group, captures, and graphs beside plain
-/// calls. Also what still uses its memory. On a driver that notes what it is asked to do.
+/// Order of a communicator's launches: streams of a group, captures, and graphs beside plain calls.
+/// Also checks when the executor is in use. Runs on a driver that logs its calls.
 namespace oriel::test {
 namespace {
 
@@ -28,10 +28,11 @@ TEST_CASE("streams of a group meet before its first launch and wait for its last
   joined.reduce(stream('b'));
   CHECK(joined.exchange(stream('c'), 1).ok());
   joined.release(stream('c'), all);
-  CHECK(driver.calls == Calls{"b records F", "a waits F", "c records F", "a waits F",  // they meet
-                              "a reduces", "a records E",                              // in order
-                              "b waits E", "b reduces", "b records E",                 //
-                              "c waits E", "c launches", "c records E",                //
+  CHECK(driver.calls == Calls{"b records F", "a waits F", "c records F",
+                              "a waits F",                               // streams join
+                              "a reduces", "a records E",                // in order
+                              "b waits E", "b reduces", "b records E",   //
+                              "c waits E", "c launches", "c records E",  //
                               "a waits E", "b waits E"});
 }
 
@@ -41,7 +42,7 @@ TEST_CASE("streams of an exchange meet before its first launch and wait for its 
   joined.run({stream('a'), stream('b'), stream('c')}, 2);
   CHECK(driver.calls == Calls{"b records F", "a waits F", "c records F", "a waits F", "a launches",
                               "a launches", "a records E", "b waits E", "c waits E"});
-  // The next call on another stream waits for that one.
+  // The next call on another stream waits for the previous call.
   joined.run({stream('b')}, 1);
   CHECK(driver.calls == Calls{"b waits E", "b launches", "b records E"});
   joined.run({stream('b')}, 1);
@@ -105,7 +106,7 @@ TEST_CASE("captured streams of an exchange meet by dependencies of its launches"
   CHECK(driver.calls == Calls{"a follows y", "graph G holds", "G: P waits E behind xy",
                               "a follows P", "a launches", "G: Q records E behind 1",
                               "b follows 1"});
-  // The next call of the capture on another stream follows the launch.
+  // The next call in the capture, on another stream, follows the launch.
   driver.captures[stream('c')] = 7;
   joined.run({stream('c')}, 1);
   CHECK(driver.calls == Calls{"c follows 1", "c launches", "G: Q follows 2", "G: Q leaves 1"});
@@ -119,7 +120,7 @@ TEST_CASE("two interleaved captures have a wait and a record each, the record be
   driver.nodes = {{stream('a'), {node('x')}}};
   for (const char where : {'a', 'c', 'a', 'c', 'b'}) {
     joined.reduce(stream(where));
-    // No kernel follows the record.
+    // No kernel depends on the record node.
     CHECK(driver.nodes[stream(where)] ==
           std::vector<CUgraphNode>{node(static_cast<char>('0' + driver.launched))});
   }
@@ -216,12 +217,12 @@ TEST_CASE("memory is in use while the last call runs, or a graph that holds a ca
 
   driver.captures = {{stream('a'), 7}, {stream('b'), 8}};
   joined.reduce(stream('a'));
-  joined.reduce(stream('a'));  // of a graph that is counted already
+  joined.reduce(stream('a'));  // in a graph that is already counted
   joined.reduce(stream('b'));
   REQUIRE(driver.graphs.size() == 2);
   driver.graphs[0]();
   CHECK(executor.is_in_use());
-  CHECK(executor.drain(Deadline::never()).ok());  // a graph is nobody's to wait for
+  CHECK(executor.drain(Deadline::never()).ok());  // drain() does not wait for graphs
   driver.graphs[1]();
   CHECK(!executor.is_in_use());
 }

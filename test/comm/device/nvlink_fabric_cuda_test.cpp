@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// GPU ranks whose teams follow from reach: cliques on one host, hidden devices, and a fabric of
-// NVLink switches between hosts. On the models of the CUDA driver and of NVML; each process has the
-// files of its own host, so that what tells hosts apart is what tells them apart in reality.
+// GPU ranks whose teams follow from reachability: cliques on one host, hidden devices, and an
+// NVLink fabric between hosts. Runs on the models of the CUDA driver and of NVML. Each process has
+// the files of its own host, so hosts are told apart as in reality.
 #include <atomic>
 #include <cstddef>
 #include <filesystem>
@@ -27,18 +27,18 @@
 namespace oriel::test {
 namespace {
 
-/// A machine of GPUs, as one process finds it.
+/// A host with GPUs, as seen by one process.
 struct Host {
   int number = 0;
-  int gpus = 1;                  ///< that it has, all visible unless
-  int visible = -1;              ///< the first visible one is this
-  int shown = 1;                 ///< and then so many are
-  int clique = 0;                ///< GPUs reach each other in groups of so many; 0: all
+  int gpus = 1;                  ///< GPUs of the host
+  int visible = -1;              ///< first visible GPU; -1: all are visible
+  int shown = 1;                 ///< number of visible GPUs, if `visible` is set
+  int clique = 0;                ///< size of the cliques whose GPUs reach each other; 0: all GPUs
   bool fabric = false;           ///< the GPUs are in the fabric clique of all hosts
-  bool fabric_permitted = true;  ///< and the IMEX service serves this process
+  bool fabric_permitted = true;  ///< the IMEX service serves this process
 };
 
-/// The host in this process, for the rest of its life.
+/// Installs the host in this process, for the rest of its life.
 class HostInProcess {
  public:
   HostInProcess(const Host& host, int device) {
@@ -93,7 +93,7 @@ class HostInProcess {
   FakeCuda* model_ = nullptr;
 };
 
-/// How many unix sockets this process has opened.
+/// Counts the unix sockets that this process has opened.
 std::atomic<int> unix_sockets{0};
 
 int socket_counted(int domain, int type, int protocol) {
@@ -110,12 +110,12 @@ void count_unix_sockets() {
 using HostOf = std::function<Host(int rank)>;
 using Part = std::function<void(Players&, HostInProcess&)>;
 
-/// Every rank is a process; rank r has device r % (devices of its host), or the visible one.
+/// Plays each rank in a process. Rank r has device r % (visible devices of its host).
 void play_on_hosts(int ranks, const HostOf& host_of, const Part& part) {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_TIMEOUT", "10s"}});
   check_all_ok(play(Cast::processes, ranks, [&](Players& players) {
     const Host host = host_of(players.first());
-    // The tree of its files goes with it; the model stays.
+    // The host's files are removed with this object; the model stays.
     HostInProcess process(host, players.first() % (host.visible < 0 ? host.gpus : host.shown));
     count_unix_sockets();
     part(players, process);
@@ -123,7 +123,7 @@ void play_on_hosts(int ranks, const HostOf& host_of, const Part& part) {
   }));
 }
 
-/// All ranks join, register a window and see each other's stores, in these teams.
+/// Checks that the ranks join, register a window and see each other's stores in these teams.
 void meet_in(Players& players, const std::vector<std::vector<int>>& teams) {
   auto comm = join(players);
   const int rank = players.first();
@@ -168,7 +168,7 @@ TEST_CASE("NVML is not asked about GPUs that are hidden but no rank's", "[req:2.
     meet_in(players, {{0, 1}});
     require(host.nvml_asked() == 0, "NVML was asked");
   });
-  // One rank does not see the other's GPU: it asks, and the other, who sees both, does not.
+  // Only rank 1 does not see the other rank's GPU, and so only rank 1 asks NVML.
   const auto uneven = [](int rank) {
     return Host{.gpus = 4, .visible = rank, .shown = 2 - rank, .clique = 2};
   };
@@ -190,7 +190,7 @@ TEST_CASE("an allocation is mapped by its owner, and by its team once it is a wi
     players.barrier();
     {
       const auto window = must(comm.register_window(memory));
-      // This rank's view of the windows of its team, of which the other two ranks are no part.
+      // This rank maps the windows of its team of two, and none of the other two ranks.
       require(mappings() == before + 1 + 2, "other than the team maps a window");
       players.barrier();
     }
@@ -213,7 +213,7 @@ TEST_CASE("only the ranks of one host open sockets for descriptors where a team 
   const auto host_of = [](int rank) { return Host{.number = rank / 2, .gpus = 2, .fabric = true}; };
   play_on_hosts(4, host_of, [](Players& players, HostInProcess&) {
     meet_in(players, {{0, 1, 2, 3}});
-    // One pair on each host: one listens, the other connects.
+    // One pair on each host: one rank listens, the other connects.
     require(unix_sockets == 1, fmt::format("{} unix sockets", unix_sockets.load()));
   });
 }

@@ -26,15 +26,15 @@
 #include "support/process_state.hpp"
 #include "topo/choice/placement.hpp"
 
-// Threads and pinned memory of GPU ranks, on the model of the CUDA driver: device 0 is at NUMA node
-// 0 with processors 0-3, device 1 at node 1 with 4-7.
+// Threads and pinned memory of GPU ranks, on the model of the CUDA driver. Device 0 is at NUMA node
+// 0 with processors 0-3, device 1 at node 1 with processors 4-7.
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 using Numbers = std::vector<int>;
 
-/// The memory policies that were in force when pinned memory was taken.
+/// Records the memory policy in force at each allocation of pinned memory.
 class PinnedAllocations {
  public:
   explicit PinnedAllocations(const NumaSystem& system) : table_(make_table(system)) {}
@@ -96,11 +96,11 @@ void require_own_thread_stays(const NumaSystem& system) {
   }
 }
 
-/// The threads of this process, with the processors that the kernel lets them run on.
+/// Returns the threads of this process, with the processors on which the kernel lets them run.
 std::map<pid_t, std::string> threads_of_this_process() {
   std::map<pid_t, std::string> threads;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) {
-    std::ifstream status(entry.path() / "status");  // empty if the thread has ended by now
+    std::ifstream status(entry.path() / "status");  // empty if the thread has ended
     constexpr std::string_view kCpus = "Cpus_allowed_list:\t";
     for (std::string line; std::getline(status, line);) {
       if (line.rfind(kCpus, 0) != 0) continue;
@@ -132,7 +132,7 @@ TEST_CASE("the monitor of a GPU rank runs, and its notices lie, near its GPU", "
       require((started == ncclSuccess) == !fails, ncclGetLastError(nullptr));
       require(pinned.policies().size() == 1, "pinned memory");
       require(pinned.policies()[0] == NumaSystem::Policy{MPOL_PREFERRED, {rank}}, "its node");
-      // Also after a failure.
+      // The policy is restored even after a failure.
       require(system.policy == NumaSystem::Policy{MPOL_DEFAULT, {}}, "the policy is put back");
       if (!fails) {
         await_move(system, cpus_of(rank));
@@ -150,7 +150,7 @@ TEST_CASE("with GPUs of two nodes in one process, the monitor runs near both", "
     model_with_current_device(FakeCuda::Options{.devices = 2}, 0);
     const NumaMachine machine;
     NumaSystem system;
-    system.cpus.push_back(8);  // of neither
+    system.cpus.push_back(8);  // at neither node
     ncclComm_t first = nullptr, second = nullptr;
     require(ncclCommInitRank(&first, 1, players.next_id(), 0), "the first");
     await_move(system, cpus_of(0));
@@ -190,8 +190,8 @@ TEST_CASE("the threads of a GPU rank's network run near its GPU, and nowhere els
     const NumaMachine machine(std::to_string(near[0]), std::to_string(near[1]));
     const auto before = threads_of_this_process();
     std::vector<ncclComm_t> comms = players.init();
-    // The monitor, the NIC's thread, and whatever else it has. Threads that only serve the meeting
-    // of the ranks end with it.
+    // Threads of the library are the monitor, the NIC's thread and others. Threads that only serve
+    // the bootstrap end with it.
     const auto all_are_near = [&] {
       int ours = 0;
       for (const auto& [thread, allowed] : threads_of_this_process()) {
@@ -220,7 +220,7 @@ TEST_CASE("what goes on in the background does so near the GPU", "[req:2.5]") {
     require(begun == ncclInProgress, "init");
     require(eventually([&] { return state_of(comm) != ncclInProgress; }), "init goes on");
     require(state_of(comm), "init");
-    // The thread of the start, and the monitor.
+    // Two threads: one runs init, one is the monitor.
     require(eventually([&] { return system.seen_placements().size() == 2; }), "two threads");
     const auto placements = system.seen_placements();
     require(placements[0].thread != placements[1].thread, "two threads");

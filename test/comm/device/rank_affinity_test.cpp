@@ -17,7 +17,7 @@
 #include "topo/choice/placement.hpp"
 #include "topo/sources/temporary_tree.hpp"
 
-// CPU ranks that are bound to the processors of one of two NUMA nodes, as taskset does it.
+// CPU ranks bound to the processors of one of two NUMA nodes, as by taskset.
 namespace oriel::test {
 namespace {
 
@@ -26,14 +26,14 @@ using Numbers = std::vector<int>;
 
 constexpr std::size_t kBytes = std::size_t{4} << 20;
 
-/// NCCL's description of two nodes with processors 0-3 and 4-7.
+/// NCCL topology of two NUMA nodes with processors 0-3 and 4-7.
 constexpr const char* kTwoNodes = R"(<system version="1">
   <cpu numaid="0" affinity="0000000f" arch="x86_64"/>
   <cpu numaid="1" affinity="000000f0" arch="x86_64"/>
 </system>
 )";
 
-/// Where a rank's processors are, and what it must ask for.
+/// Processors of a rank, and the memory nodes that the rank must request.
 struct Place {
   Numbers cpus;
   Numbers nodes;
@@ -49,7 +49,7 @@ void require_nodes(const NumaSystem& system, const Place& place, std::size_t lea
   require(place.nodes.empty() == system.preferences.empty(), "asked for a node, or not");
 }
 
-/// The life of a communicator of ranks in these places, with a window each.
+/// Plays the life of a communicator whose ranks are in these places, with one window each.
 void live_in(Cast cast, const std::vector<Place>& places, int status) {
   const topo::TemporaryTree files;
   files.file("/machine.xml", kTwoNodes);
@@ -82,7 +82,7 @@ void live_in(Cast cast, const std::vector<Place>& places, int status) {
       players.destroy(comms);
     }
     require(system.policies.empty(), "no thread's policy changes");
-    // The ranks' threads are where they should be already.
+    // The ranks' threads are already at the right place.
     require(system.seen_placements().empty(), "no thread moves");
   }));
 }
@@ -105,12 +105,12 @@ TEST_CASE("ranks that the kernel keeps on processors of two nodes prefer one eac
       Variables{{"ORIEL_BACKEND", "host"}, {"ORIEL_SOCKET_IFNAME", "lo"}});
   for (const Cast cast : {Cast::processes, Cast::threads}) {
     INFO(name_of(cast));
-    // As taskset does it, before the library knows of the thread.
+    // Binds the thread before the library sees it, as taskset does.
     check_all_ok(play(cast, 2, [&](Players& players) {
       const int node = players.first();
       topo::run_this_thread_on({ends[static_cast<std::size_t>(node)]});
       players.barrier();
-      // One for the process: of threads, that of rank 0.
+      // Makes one machine for each process; if ranks are threads, rank 0 makes it.
       std::optional<NumaMachine> machine;
       std::optional<NumaSystem> own;
       const bool makes = cast == Cast::processes || node == 0;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// What ranks make of what they have told each other, and that they agree on it.
+// The topology that ranks compute from each other's messages, and their agreement on it.
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -42,7 +42,7 @@ std::vector<Bytes> messages_of(int size) {
   return messages;
 }
 
-/// Paths of a file that is there only while the object lives.
+/// Path of a file for each rank; the files are removed with the object.
 struct TemporaryPath {
   std::string text = fmt::format("/tmp/oriel-topology-test-{}", ::getpid());
   ~TemporaryPath() {
@@ -79,8 +79,8 @@ TEST_CASE("one rank that keeps apart decides for all", "[req:5.13]") {
 TEST_CASE("copy engines are for several GPU ranks of one team that all ask for them", "[req:5.9]") {
   struct Case {
     int ranks;
-    int not_asking;  ///< -1: all ask
-    int apart;       ///< wants its GPU apart; -1: none does
+    int not_asking;  ///< rank that does not ask for copy engines; -1: all ask
+    int apart;       ///< rank that wants its GPU apart; -1: none does
     bool may_use;
   };
   for (const Case& one : {Case{3, -1, -1, true}, Case{3, 0, -1, false}, Case{3, 2, -1, false},
@@ -114,7 +114,7 @@ TEST_CASE("a rank that makes something else of it is named in everybody's error"
     auto messages = messages_of(kSize);
     if (rank == kOdd) {
       topo::RankInfo other = on_host(2);
-      other.numa = 1;  // so 2 is farther from all others
+      other.numa = 1;  // farther from all others
       messages[2] = topo::encode(other);
     }
     auto made = comm::make_topology(messages, 8);
@@ -146,7 +146,7 @@ TEST_CASE("ranks that hold the same messages agree; a malformed one is named", "
   const auto cut = comm::make_topology(messages, 8);
   REQUIRE_FALSE(cut.ok());
   CHECK(cut.error().origin_rank() == 3);
-  messages[3].clear();  // it has failed, and says so itself
+  messages[3].clear();  // this rank has failed, and reports that itself
   CHECK(comm::make_topology(messages, 8).ok());
 }
 
@@ -193,7 +193,7 @@ TEST_CASE("what ranks add is part of what they agree on; a malformed word is nam
   const auto padded = comm::complete_topology(*first, more, 8);
   REQUIRE_FALSE(padded.ok());
   CHECK(padded.error().origin_rank() == 2);
-  more[2].clear();  // it has failed, and says so itself
+  more[2].clear();  // this rank has failed, and reports that itself
   CHECK(comm::complete_topology(*first, more, 8).ok());
 }
 

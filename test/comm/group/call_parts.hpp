@@ -22,30 +22,31 @@
 #include "comm/group/drawn_calls.hpp"
 #include "support/ranks.hpp"
 
-/// One rank's parts in calls that all ranks draw alike, on memory of CPUs or of a GPU.
+/// One rank's share of calls that all ranks draw alike, on CPU or GPU memory.
 namespace oriel::test {
 
-/// How a buffer's memory is registered. Windows of `toggled` come and go between groups.
+/// Registration of a buffer's memory. Windows of `toggled` are registered and deregistered between
+/// groups.
 enum class Registration { window, toggled, buffer, none };
 inline constexpr std::size_t kRegistrations = 4;
 
-/// Bytes of a rank. The test reads and writes them at `mirror`, which is `at` on CPUs.
+/// Bytes of a rank. The test reads and writes them through `mirror`, which equals `at` on CPUs.
 struct GuardedBuffer {
   std::byte* at = nullptr;
   std::byte* mirror = nullptr;
   std::size_t bytes = 0;
 };
 
-/// One rank's memory for the calls of a group: an area of each kind of registration.
+/// One rank's memory for the calls of a group: one area for each kind of registration.
 class GroupMemory {
  public:
   static constexpr std::size_t kAreaBytes = 8 << 20;
 
   virtual ~GroupMemory() = default;
-  /// kAreaBytes.
+  /// Returns an area of kAreaBytes bytes.
   virtual std::byte* area(Registration kind) = 0;
   virtual std::byte* mirror(Registration kind) { return area(kind); }
-  /// The stream of a call; the draw is the rank's own.
+  /// Returns the stream of a call. `drawn` may differ between ranks.
   virtual cudaStream_t stream(std::uint64_t /*drawn*/) { return nullptr; }
 
   void reset() { used_ = {}; }
@@ -75,21 +76,21 @@ class GroupMemory {
   std::array<std::size_t, kRegistrations> used_{};
 };
 
-/// One rank's communicator.
+/// One rank of a communicator.
 struct Member {
   ncclComm_t comm = nullptr;
   int rank = 0;
   int size = 0;
 };
 
-/// Draws where a rank has a buffer, which the other ranks need not know.
+/// Draws the position of a rank's buffer. Other ranks do not need to know the position.
 inline GuardedBuffer place(GroupMemory& memory, std::uint64_t seed, std::size_t bytes,
                            DataType type) {
   return memory.take(static_cast<Registration>(seed % kRegistrations), bytes, size_of(type),
                      seed / 8 % 8);
 }
 
-/// One rank's part in a collective.
+/// One rank's share of a collective.
 class CollectivePart {
  public:
   CollectivePart(const DrawnCollective& call, const Member& member, GroupMemory& memory)
@@ -136,7 +137,7 @@ class CollectivePart {
     }
   }
 
-  /// Returns a hash of what every rank of a world is to have alike, or 0.
+  /// Returns a hash of the result that all ranks must have in common, or 0.
   std::uint64_t check(bool exact) const {
     const int rank = member_.rank;
     require(GroupMemory::is_guarded(input_) && GroupMemory::is_guarded(output_),
@@ -182,7 +183,7 @@ class CollectivePart {
   Member member_;
   CollectiveReference reference_;
   GuardedBuffer input_, output_;
-  GuardedBuffer from_, to_;  // null where the rank has no such buffer, which may be anything
+  GuardedBuffer from_, to_;  // null where the rank may pass any pointer
   cudaStream_t stream_;
   bool in_place_ = false;
 };
@@ -220,7 +221,7 @@ class MessagePart {
   GuardedBuffer buffer_;
 };
 
-/// One rank's part in one call of a group.
+/// One rank's share of one call of a group.
 class CallPart {
  public:
   CallPart(std::uint64_t seed, const DrawLimits& limits, const Member& member, GroupMemory& memory)
@@ -248,7 +249,7 @@ class CallPart {
     if (collective_) require(collective_->issue(), text_.c_str());
     for (MessagePart& message : messages_) require(message.issue(), text_.c_str());
   }
-  /// Returns what CollectivePart::check() does.
+  /// Returns the result of CollectivePart::check().
   std::uint64_t check(bool exact) const {
     try {
       for (const MessagePart& message : messages_) message.check();

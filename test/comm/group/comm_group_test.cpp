@@ -14,7 +14,7 @@
 #include "comm/support/held.hpp"
 #include "support/ranks.hpp"
 
-/// Several ranks in one thread, groups and what can go wrong in them, non-blocking communicators.
+/// Several ranks in one thread, groups and their errors, and non-blocking communicators.
 namespace oriel::test {
 namespace {
 
@@ -59,7 +59,7 @@ TEST_CASE("groups nest, and the outermost counts", "[req:1.10]") {
     require(data[0] == 1 && data[1] == 2, "nothing has run yet");
     require(ncclGroupEnd(), "the outer end");
     require(data[0] == 3 && data[1] == 3, "the sum");
-    // Windows are stored at the end.
+    // The windows are stored at ncclGroupEnd.
     Buffer first(8192), second(8192);
     ncclWindow_t windows[4] = {};
     require(ncclGroupStart(), "ncclGroupStart");
@@ -85,7 +85,8 @@ TEST_CASE("many calls and communicators in one group", "[req:1.10]") {
     for (std::size_t i = 0; i < first.size(); ++i) data.emplace_back(40, 1.0f);
     require(ncclGroupStart(), "ncclGroupStart");
     for (std::size_t i = 0; i < first.size(); ++i) {
-      // Each element by a call of its own; later ones build on earlier ones of a communicator.
+      // Each call reduces one element. Later calls use results of earlier calls of the
+      // communicator.
       for (std::size_t k = 0; k < 20; ++k) {
         require(sum(&data[i][k], 1, first[i]), "note");
         require(sum(&data[i][k], 1, first[i]), "note");
@@ -111,7 +112,7 @@ TEST_CASE("an error inside a group is returned at its end, and the thread goes o
                  ncclInvalidArgument, "the bad call", {"reduction"});
     expect_error(ncclGroupEnd(), ncclInvalidArgument, "ncclGroupEnd", {"reduction"});
     require_sum(comms);
-    // A rank that does not exist ends the group at once, not by the deadline of set-up.
+    // An invalid rank makes the group fail at once, not at the deadline of set-up.
     const ncclUniqueId id = new_id();
     ncclComm_t more[2] = {};
     const auto begun = std::chrono::steady_clock::now();
@@ -145,7 +146,7 @@ TEST_CASE("a group in which one all-reduce is refused makes none, and ends at on
     }
     require_sum(comms);
     float data[2] = {1, 2};
-    // What has become wrong since the call was noted is found before the first one runs.
+    // An error that arises after the call was noted is found before the first call runs.
     require(ncclGroupStart(), "ncclGroupStart");
     require(sum(&data[0], 1, comms[0]), "note");
     require(sum(&data[1], 1, comms[1]), "note");
@@ -179,7 +180,7 @@ TEST_CASE("a refused group's starts, registrations and ends are told to the othe
         in_group([&] { return ncclCommWindowRegister(comms[0], buffer.at(), 4096, &window, 1); }),
         ncclInvalidArgument, "ncclCommWindowRegister", own);
     require(window == nullptr, "a window was given out");
-    if (bad) {  // which ends nothing
+    if (bad) {  // the error ends nothing
       expect_error(in_group([&] { return ncclCommFinalize(comms[0]); }), ncclInvalidArgument,
                    "ncclCommFinalize", own);
     }

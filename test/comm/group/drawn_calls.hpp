@@ -12,7 +12,7 @@
 #include "kernels/algorithms/reference.hpp"
 #include "kernels/plan/collective.hpp"
 
-/// Calls that all ranks of a communicator draw alike from a seed, and what they must give.
+/// Calls that all ranks of a communicator draw alike from a seed, and their expected results.
 namespace oriel::test {
 
 /// A collective call.
@@ -48,16 +48,17 @@ struct DrawnMessage {
   std::string text() const;
 };
 
-/// Limits of what is drawn.
+/// Limits of the draws.
 struct DrawLimits {
-  bool is_large = false;   ///< one block may be larger than the ring of a channel
-  bool any_inputs = true;  ///< also NaN and infinities, for results that are compared bit by bit
+  bool is_large = false;  ///< one block may be larger than the ring of a channel
+  bool any_inputs =
+      true;  ///< includes NaN and infinities, for results that are compared bit by bit
 };
 DrawnCollective draw_collective(std::uint64_t seed, int size, const DrawLimits& limits);
-/// Returns one message, or a ring, all pairs or a burst of more messages than a launch carries.
+/// Returns one message, a ring, all pairs, or a burst of more messages than one launch carries.
 std::vector<DrawnMessage> draw_messages(std::uint64_t seed, int size, const DrawLimits& limits);
 
-/// The inputs of all ranks of a collective, and the output of each.
+/// Inputs of all ranks of a collective, and the expected output of each rank.
 class CollectiveReference {
  public:
   explicit CollectiveReference(const DrawnCollective& call);

@@ -16,7 +16,7 @@
 #include "support/fair_timer.hpp"
 #include "support/ranks.hpp"
 
-/// Communicators that end in a group, and while their device is busy.
+/// Communicators that end in a group, or while their device is busy.
 namespace oriel::test {
 namespace {
 
@@ -135,7 +135,7 @@ TEST_CASE("a start, an all-reduce and an abort in a group: the all-reduce is mad
   }));
 }
 
-/// Communicators of one rank on a device that may be busy.
+/// Makes communicators of one rank on a device that may be busy.
 class OnBusyDevice {
  public:
   ncclComm_t init() {
@@ -168,7 +168,7 @@ class OnBusyDevice {
   }
 
  private:
-  // Never destroyed, as devices are not.
+  // Never destroyed, like real devices.
   ExecutorScript* script_ = new ExecutorScript;
   DeviceAround& device_ = *new DeviceAround(comm::host_device(), *script_, "");
   std::vector<std::weak_ptr<comm::Communicator>> started_;

@@ -15,8 +15,8 @@
 #include "support/failing_memory.hpp"
 #include "support/ranks.hpp"
 
-/// What the host does for the calls of a GPU rank, from NCCL's interface down to the driver, on a
-/// model of the driver whose launches run nothing.
+/// Work of the host for the calls of a GPU rank, from the NCCL interface down to the driver.
+/// Launches of the driver model run nothing.
 namespace oriel::test {
 namespace {
 
@@ -32,7 +32,7 @@ using Names = std::vector<std::string>;
 const Names kOneLaunch{"stream_get_capture_info", "stream_get_id", "launch_kernel_ex",
                        "event_record"};
 
-/// The communicator of one rank on the model, and a stream.
+/// A communicator of one rank on the model, and a stream.
 struct GpuRank {
   explicit GpuRank(Players& players) : comm(players.init()[0]) {
     require(cuda().stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS, "a stream");
@@ -83,7 +83,7 @@ void require_names(const Names& names, const Names& expected, const std::string&
   require(names == expected, all);
 }
 
-/// Makes each call twice, and then once more as `check(call, name)` says.
+/// Makes each call twice to warm up, then lets `check(call, name)` repeat the call.
 template <class Check>
 void check_calls(const GpuRank& rank, float* data, const Check& check) {
   for (const GpuCall& one : kGpuCalls) {
@@ -93,7 +93,7 @@ void check_calls(const GpuRank& rank, float* data, const Check& check) {
   }
 }
 
-/// Plays a rank on the model.
+/// Plays one rank on the model.
 template <class Body>
 void play_on_model(const Body& body) {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_SCRATCH_SIZE", "1M"}});

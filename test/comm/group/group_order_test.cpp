@@ -18,7 +18,7 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// The ordered list of a group: what advances together, which error is the first, and mixtures of
+/// The ordered list of a group: requests that advance together, the first error, and mixtures of
 /// all requests.
 namespace oriel::test {
 namespace {
@@ -33,7 +33,7 @@ TEST_CASE("set-up of several communicators in a group advances together, whateve
     ncclWindow_t window = nullptr;
     ncclComm_t child = nullptr, other = nullptr;
     const auto grouped = players.first() == 0;
-    // One by one, rank 1 registers first, splits then, and starts last.
+    // Without a group, rank 1 registers first, then splits, and starts last.
     if (grouped) require(ncclGroupStart(), "ncclGroupStart");
     const auto start = [&] {
       require(ncclCommInitRank(&other, 2, id, players.first()), "ncclCommInitRank");
@@ -130,27 +130,27 @@ TEST_CASE("a failed query, allocation or local registration leaves its group as 
 
 enum class Kind { reduce, exchange, window, split, start, local, query, nest, destroy, abort };
 
-/// One request, the same on both ranks but for what is nested.
+/// One request. Both ranks make the same requests, except for nested ones.
 struct Request {
   Kind kind;
-  ncclUniqueId id{};  // of a start
+  ncclUniqueId id{};  // for Kind::start
 };
 
-/// One of two communicators, with what a group has asked of it.
+/// One of two communicators, with the requests and results of a group.
 struct Slot {
   ncclComm_t comm = nullptr;
   std::deque<Request> requests{};
   float value = 1;  // doubled by each all-reduce
   std::size_t reductions = 0;
   std::deque<float> received{};
-  std::deque<ncclComm_t> made{};  // by splits and starts
+  std::deque<ncclComm_t> made{};  // made by splits and starts
   std::deque<ncclWindow_t> windows{};
   std::deque<Buffer> buffers{};
   bool ends = false;
 };
 
-/// One rank of both communicators. The reference: collectives come before exchanges, set-up is
-/// complete, and ends come last; a refused group does nothing but end handles.
+/// One rank of both communicators. Reference: collectives run before exchanges, set-up completes,
+/// and ends come last. A refused group only ends handles.
 class MixedRank {
  public:
   MixedRank(Players& players, std::uint64_t seed)
@@ -166,7 +166,7 @@ class MixedRank {
     for (Slot& slot : slots_) draw(slot);
     const std::array<ncclComm_t, 2> comms = {slots_[0].comm, slots_[1].comm};
     require(ncclGroupStart(), "ncclGroupStart");
-    // The order between communicators is this rank's own.
+    // Each rank picks its own order of the communicators.
     while (!slots_[0].requests.empty() || !slots_[1].requests.empty()) {
       Slot& slot = slots_[own_() % 2];
       if (slot.requests.empty()) continue;
@@ -182,7 +182,7 @@ class MixedRank {
     require(result == (is_refused ? ncclInvalidArgument : ncclSuccess),
             fmt::format("the group: {}", ncclGetLastError(nullptr)));
     for (Slot& slot : slots_) compare(slot, is_refused);
-    players_.barrier();  // an abort of the next group ends what the other rank is in
+    players_.barrier();  // an abort in the next group would end the other rank's calls
   }
   void end() {
     for (const Slot& slot : slots_) require(ncclCommDestroy(slot.comm), "ncclCommDestroy");
@@ -279,7 +279,7 @@ class MixedRank {
 
   Players& players_;
   const int rank_;
-  std::mt19937 shared_;  // draws what both ranks must agree on
+  std::mt19937 shared_;  // draws that both ranks share
   std::mt19937 own_;
   std::array<Slot, 2> slots_;
   int depth_ = 0;

@@ -14,7 +14,7 @@
 #include "support/cuda/model_gpu.hpp"
 #include "support/ranks.hpp"
 
-/// In which order a group's launches and the meetings of its streams are enqueued.
+/// Order in which a group enqueues its launches and joins its streams.
 namespace oriel::test {
 namespace {
 
@@ -22,7 +22,7 @@ cudaStream_t stream(char name) {
   return reinterpret_cast<cudaStream_t>(static_cast<std::uintptr_t>(name));
 }
 
-/// Returns a communicator of one rank, which notes what it enqueues in `script` by its name.
+/// Returns a communicator of one rank, which logs its work in `script` under `name`.
 ncclComm_t init(ExecutorScript& script, const char* name) {
   const auto gpu = comm::device_with_ordinal(0);
   require(gpu.ok(), "a device");
@@ -67,7 +67,7 @@ TEST_CASE("streams of a group meet before its first launch and wait for the last
     };
     static_cast<void>(script.take_notes());
 
-    // The exchanges come in an order of the communicators that has nothing to do with the calls.
+    // The order of the exchanges by communicator is independent of the order of the calls.
     require(ncclGroupStart(), "ncclGroupStart");
     send_to_self(x, 'a');
     send_to_self(y, 'a');
@@ -94,7 +94,7 @@ TEST_CASE("streams of a group meet before its first launch and wait for the last
 
     require(ncclGroupStart(), "ncclGroupStart");
     reduce(x, 'a');
-    reduce(x, 'b', 0);  // launches nothing
+    reduce(x, 'b', 0);  // no launch
     require(ncclGroupEnd(), "ncclGroupEnd");
     require_notes(script, {"x joins ab at a", "x reduces on a", "x releases ab from a"});
 

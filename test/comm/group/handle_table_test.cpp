@@ -30,7 +30,7 @@ TEST_CASE("handles stand for their objects until they are removed, and never aga
   CHECK(*table.remove(handles[70]) == 70);
   CHECK(table.remove(handles[70]) == nullptr);
   CHECK(table.get(handles[70]) == nullptr);
-  void* const again = table.reserve();  // the same place
+  void* const again = table.reserve();  // reuses the slot
   CHECK(again != handles[70]);
   CHECK(table.get(again) == nullptr);
   CHECK(table.get(handles[70]) == nullptr);

@@ -17,8 +17,8 @@
 #include "support/failing_memory.hpp"
 #include "support/ranks.hpp"
 
-/// An allocation fails in a call: the call ends with an error, on the other ranks as well, the
-/// process lives, and nothing is left behind.
+/// An allocation fails in a call. The call must fail, also on the other ranks; the process lives
+/// on, and nothing is left behind.
 namespace oriel::test {
 namespace {
 
@@ -28,7 +28,7 @@ void require_no_leak([[maybe_unused]] const std::string& when) {
 #endif
 }
 
-/// A call of both ranks, each a thread, in which the k-th allocation of rank 1 fails.
+/// Runs a call on both ranks, each a thread, while the k-th allocation of rank 1 fails.
 class Calls {
  public:
   explicit Calls(Players& players) : players_(players) {}
@@ -59,7 +59,7 @@ class Calls {
     hit_ = players_.word(3) != 0;
     players_.barrier();
   }
-  /// How many ranks have an error.
+  /// Returns the number of ranks whose call has failed.
   std::uint64_t failures() const { return failures_; }
   bool hit() const { return hit_; }
 
@@ -69,8 +69,8 @@ class Calls {
   bool hit_ = false;
 };
 
-/// A communicator works, if all have one and none of its allocations has failed, or says at its
-/// next call that it has ended.
+/// Uses and destroys a communicator. Its next call succeeds if no allocation has failed, and fails
+/// if any rank has failed.
 void use_and_destroy(Players& players, const Calls& calls, ncclComm_t comm) {
   float value = 1;
   const ncclResult_t result = comm != nullptr ? sum(&value, 1, comm) : ncclSuccess;
@@ -80,7 +80,8 @@ void use_and_destroy(Players& players, const Calls& calls, ncclComm_t comm) {
   if (comm != nullptr) require(ncclCommDestroy(comm), "ncclCommDestroy");
 }
 
-/// Has every `stride`-th allocation of `cycle` fail, and then none.
+/// Makes every `stride`-th allocation of `cycle` fail, one per run, until a run needs fewer
+/// allocations.
 template <class Cycle>
 void walk(Players& players, long stride, const Cycle& cycle) {
   Calls calls(players);
@@ -128,7 +129,7 @@ TEST_CASE("a registration in which memory runs out on one rank fails and leaves 
       if (window != nullptr && calls.failures() == 0) {
         require(ncclCommWindowDeregister(comm, window), "ncclCommWindowDeregister");
       }
-      // A failure has ended the communicator, or else left it as it was.
+      // A failed allocation either ends the communicator or leaves it unchanged.
       float value = 1;
       const ncclResult_t result = sum(&value, 1, comm);
       require(calls.hit() || (result == ncclSuccess && value == 2), ncclGetLastError(nullptr));
@@ -172,7 +173,7 @@ TEST_CASE("a group of all-reduces that runs out of memory ends with an error",
   });
 }
 
-/// Makes a call of one kind with blocks of `count` elements; `from` and `to` have two each.
+/// Makes a call of one kind with blocks of `count` elements. `from` and `to` hold two blocks each.
 struct KindOfCall {
   const char* name;
   ncclResult_t (*make)(ncclComm_t comm, int rank, const float* from, float* to, std::size_t count);
@@ -235,7 +236,7 @@ constexpr KindOfCall kKindsOfCalls[] = {
 TEST_CASE("a call of a CPU rank, made again, allocates nothing", "[req:5.6]") {
   check_all_ok(play(Cast::processes, 2, [](Players& players) {
     const ncclComm_t comm = players.init()[0];
-    // In packets, in slots, and past them, or among teams.
+    // Sizes that use packets, slots, and neither.
     for (const std::size_t count : {2u, 200u, 20'000u}) {
       const std::vector<float> from(2 * count, 1);
       std::vector<float> to(2 * count);
@@ -269,7 +270,7 @@ TEST_CASE("a non-blocking start that runs out of memory says so when it is asked
         if (ncclCommInitRankConfig(&comm, 1, id, 0, &config) != ncclInProgress) return;
         while (state == ncclInProgress) {
           std::this_thread::sleep_for(1ms);
-          // This call, too, may have run out of memory.
+          // This call may run out of memory, too.
           require(ncclCommGetAsyncError(comm, &state) != ncclInvalidArgument, "the handle");
         }
       });

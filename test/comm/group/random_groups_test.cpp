@@ -29,14 +29,14 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Random groups of calls on several communicators, each result against a reference.
+/// Random groups of calls on several communicators; every result is compared with a reference.
 namespace oriel::test {
 namespace {
 
-/// The world, a split of it, and a second world.
+/// Communicators: the world, a split of the world, and a second world.
 constexpr std::size_t kComms = 3;
 
-/// Memory of CPUs.
+/// Group memory of CPU ranks.
 class HostGroupMemory final : public GroupMemory {
  public:
   std::byte* area(Registration kind) override {
@@ -50,7 +50,7 @@ class HostGroupMemory final : public GroupMemory {
                                                         std::make_unique<std::byte[]>(kAreaBytes)};
 };
 
-/// What all ranks draw alike for a group.
+/// Draws of a group, equal on all ranks.
 struct DrawnGroup {
   struct Call {
     std::size_t comm = 0;
@@ -59,7 +59,7 @@ struct DrawnGroup {
   };
   std::uint64_t seed = 0;
   std::vector<Call> calls;
-  std::optional<std::size_t> toggles_window;  ///< of this communicator
+  std::optional<std::size_t> toggles_window;  ///< of this communicator, if any
   bool window_in_group = false;
   std::optional<std::size_t> toggles_buffer;
   bool has_queries = false;
@@ -84,7 +84,7 @@ DrawnGroup draw_group(std::uint64_t seed) {
   return group;
 }
 
-/// One rank: its communicators, memory and registrations.
+/// One rank with its communicators, memory and registrations.
 class GroupRank {
  public:
   std::array<Member, kComms> members;
@@ -97,7 +97,7 @@ class GroupRank {
       require(ncclCommUserRank(member.comm, &member.rank), "ncclCommUserRank");
     }
   }
-  /// Notes the registration of a window, in whatever group is open.
+  /// Registers a window; inside an open group, only notes the call.
   void register_window(std::size_t comm) {
     if (members[comm].comm == nullptr) return;
     require(
@@ -133,8 +133,8 @@ class GroupRank {
     }
   }
 
-  /// Draws this rank's parts, in the order of the calls. Ranks may name the communicators in any
-  /// order.
+  /// Draws this rank's share of the calls, in call order. Ranks may name the communicators in
+  /// different orders.
   void prepare(const DrawnGroup& group) {
     memory.reset();
     parts_.clear();
@@ -172,8 +172,8 @@ class GroupRank {
     return text;
   }
 
-  bool exact = true;              ///< sums have the reference's bits
-  std::uint64_t hash_of_all = 0;  ///< of all all-reduces of the world
+  bool exact = true;              ///< sums must equal the reference bit by bit
+  std::uint64_t hash_of_all = 0;  ///< sum of the hashes of the world's all-reduces
 
  private:
   std::array<ncclWindow_t, kComms> windows_{};
@@ -222,7 +222,7 @@ class GroupPlayer {
         if (member.comm != nullptr) require(ncclCommDestroy(member.comm), "ncclCommDestroy");
       }
     }
-    players_.barrier();  // before the memory goes
+    players_.barrier();  // memory must outlive the communicators
     for (int rank = 0; rank < players_.size(); ++rank) {
       require(players_.word(static_cast<std::size_t>(rank)) == ranks_.front().hash_of_all,
               fmt::format("rank {} has other bits of the world's all-reduces", rank));
@@ -246,7 +246,7 @@ class GroupPlayer {
     for (GroupRank& rank : ranks_) rank.check();
   }
 
-  /// Returns whether the group of calls is to register the window of group.toggles_window.
+  /// Returns true if the next group is to register the window of group.toggles_window.
   bool change_registrations(const DrawnGroup& group) {
     if (group.toggles_buffer) {
       for (GroupRank& rank : ranks_) rank.toggle_buffer(*group.toggles_buffer);
@@ -268,7 +268,7 @@ class GroupPlayer {
   std::array<bool, kComms> is_registered_{};
 };
 
-/// A play of random groups.
+/// Parameters of one play of random groups.
 struct GroupPlay {
   Cast cast;
   int groups;
@@ -276,14 +276,14 @@ struct GroupPlay {
   bool deterministic = false;
   Variables variables{};
 
-  /// Returns whether sums have the reference's bits.
+  /// Returns true if sums must equal the reference bit by bit.
   bool exact() const {
     return deterministic || std::count(nodes.begin(), nodes.end(), 0) == std::ssize(nodes);
   }
 };
 
 const Variables kShortRounds = {{"ORIEL_CHUNK", "512"}, {"ORIEL_SCRATCH_SIZE", "4M"}};
-/// 5,000 groups together.
+/// Plays of 5,000 groups in total.
 const GroupPlay kGroupPlays[] = {
     {Cast::processes, 600, {0, 0}},
     {Cast::processes, 500, {0, 0, 0}},

@@ -9,7 +9,7 @@
 #include "support/cuda/model_gpu.hpp"
 #include "support/ranks.hpp"
 
-// Communicators of GPU ranks made of some of another one's ranks, on the model of the CUDA driver.
+// Communicators of GPU ranks split from another communicator, on the model of the CUDA driver.
 namespace oriel::test {
 namespace {
 

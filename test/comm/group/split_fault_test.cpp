@@ -15,19 +15,18 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Has every system call fail that a rank makes in a split.
+/// Makes every system call of a rank in a split fail, one at a time.
 namespace oriel::test {
 namespace {
 
-constexpr std::size_t kResult =
-    0;  // words of the board: the result of each rank, then what was hit
+constexpr std::size_t kResult = 0;  // words of the board; results are by rank
 constexpr std::size_t kHit = 8;
 
-/// Splits a new communicator of two ranks while call `k` of rank `victim` fails. Returns whether
+/// Splits a new communicator of two ranks while call `k` of rank `victim` fails. Returns true if
 /// there was such a call.
 bool split_with_fault(Players& players, int victim, long k) {
   auto world = players.init();
-  players.barrier();  // a fault ends the parent, perhaps before the other rank has started
+  players.barrier();  // a fault ends the parent, which the other rank may still be starting
   const int rank = players.first();
   ncclComm_t made = nullptr;
   FaultPlan plan;
@@ -45,7 +44,7 @@ bool split_with_fault(Players& players, int victim, long k) {
   if (rank == victim) players.word(kHit) = plan.hit() ? 1 : 0;
   players.barrier();
   const bool other_failed = players.word(kResult + static_cast<std::size_t>(1 - rank)) != 0;
-  // A last message may be lost behind the other rank's success, which learns of it then.
+  // The other rank may have failed at the last message. Then this rank learns of it later.
   if (result == ncclSuccess && other_failed) {
     require(await_failure(made) != ncclSuccess, where + "only the other rank has failed");
   }

@@ -17,7 +17,7 @@
 #include "support/ranks.hpp"
 #include "support/sanitized.hpp"
 
-/// Communicators made of some of another one's ranks.
+/// Communicators split from other communicators.
 namespace oriel::test {
 namespace {
 
@@ -37,7 +37,8 @@ constexpr Division kDivisions[] = {
     {"each alone", [](int rank) { return rank; }, [](int) { return 0; }},
 };
 
-/// Ranks of the parent that are in one communicator with `rank`, in its order.
+/// Returns the parent ranks that share a communicator with `rank`, in the order of that
+/// communicator.
 std::vector<int> members_of(const Division& division, int rank, int size) {
   std::vector<int> members;
   if (division.color(rank) < 0) return members;
@@ -60,7 +61,7 @@ std::vector<ncclComm_t> split(Players& players, const std::vector<ncclComm_t>& p
   return made;
 }
 
-/// Sums the numbers from 1 of the members' ranks in the world, in each of `comms` that is one.
+/// In each non-null communicator, sums (world rank + 1) over its members, and checks the sum.
 void require_sums(Players& players, const std::vector<ncclComm_t>& comms,
                   const std::function<std::vector<int>(int rank)>& members_of_rank) {
   std::vector<float> data;
@@ -255,7 +256,7 @@ TEST_CASE("a group makes several splits of several communicators", "[req:5.16]")
       return std::vector<int>{rank % 2, rank % 2 + 2};
     });
     require_sums(players, part(2), [](int) { return std::vector<int>{0, 1, 2, 3}; });
-    // A group with a wrong call makes none.
+    // A group with a wrong call makes no communicator.
     std::vector<ncclComm_t> none(count, made[0]);
     require(ncclGroupStart(), "ncclGroupStart");
     for (std::size_t i = 0; i < count; ++i) {
@@ -293,7 +294,7 @@ TEST_CASE("a rank that is killed before or in a split is named to all others at 
         ncclComm_t made = nullptr;
         result = ncclCommSplit(world[0], 0x7fffffff, -players.first(), &made, nullptr);
         if (result != ncclSuccess) require(made == nullptr, "a handle is left");
-        // What was made goes with the process, for a drain might wait for the dead.
+        // Not destroyed here, because a drain might wait for the dead rank.
       }
       expect_error(result, ncclRemoteError, "ncclCommSplit", {"rank"});
       require_words(ncclGetLastError(nullptr), {"splitting"});
@@ -324,13 +325,13 @@ TEST_CASE("a split of a non-blocking communicator goes on in the background", "[
     require(ncclCommUserRank(made[0], &rank), "ncclCommUserRank");
     require(rank == 1, "the rank");
     require_sum(made);
-    // What a child inherits: it is non-blocking as well.
+    // Children inherit the configuration, and so are non-blocking as well.
     require(ncclCommFinalize(made[0]) == ncclInProgress, "ncclCommFinalize");
     require(ncclCommFinalize(made[1]) == ncclInProgress, "ncclCommFinalize");
     for (ncclComm_t comm : made) require(settled_state(comm) == ncclSuccess, "finalize");
     destroy(made);
 
-    // An error is told through both communicators, and the parent stays good.
+    // An error is reported by both communicators, and the parent stays usable.
     require(ncclCommSplit(comms[0], 0, 0, &made[0], nullptr) == ncclInProgress, "ncclCommSplit");
     require(ncclCommSplit(comms[1], -5, 0, &made[1], nullptr) == ncclInProgress, "ncclCommSplit");
     for (ncclComm_t comm : comms) require(settled_state(comm) == ncclInvalidArgument, "the parent");
@@ -340,7 +341,7 @@ TEST_CASE("a split of a non-blocking communicator goes on in the background", "[
     require(ncclCommDestroy(made[0]), "ncclCommDestroy");
     require_sum(comms);
 
-    // A child that is aborted before it has started ends on the other rank as well.
+    // A child aborted before it has started also fails on the other rank.
     require(ncclCommSplit(comms[0], 0, 0, &made[0], nullptr) == ncclInProgress, "ncclCommSplit");
     require(ncclCommAbort(made[0]), "ncclCommAbort");
     require(ncclCommSplit(comms[1], 0, 0, &made[1], nullptr) == ncclInProgress, "ncclCommSplit");

@@ -19,8 +19,8 @@
 #include "comm/keys/key_chunks.hpp"
 #include "support/seed.hpp"
 
-/// Keys of windows that lie in several allocations (3.2), without ranks: who has which key, by
-/// which NIC, and what is left of them.
+/// Keys of windows that span several allocations (3.2), tested without ranks: the owner and the NIC
+/// of each key, and release.
 namespace oriel::comm {
 namespace {
 
@@ -32,7 +32,7 @@ Error never() {
   return Error(ErrorCode::internal, "nobody asks for this");
 }
 
-/// Allocations that are mapped back to back; there is nothing behind them.
+/// Allocations mapped back to back, with nothing mapped behind them.
 class MappedPieces final : public window::Memory {
  public:
   MappedPieces(std::uint64_t base, std::vector<std::uint64_t> sizes)
@@ -79,10 +79,10 @@ class MappedPieces final : public window::Memory {
   std::vector<std::uint64_t> sizes_;
 };
 
-/// Gives keys, and can be made not to.
+/// Hands out keys; registration can be made to fail.
 class Port final : public WindowNic {
  public:
-  /// `remote`: what keys of other ranks are above those of this one.
+  /// `remote`: difference of a remote key and its local key.
   Port(std::uint32_t first, std::uint32_t remote) : next_(first), remote_(remote) {}
   Result<Keys> register_memory(const net::MemoryRange& range) override {
     if (--calls_left_ == 0) return Error(ErrorCode::system, "the adapter has no room");
@@ -94,9 +94,9 @@ class Port final : public WindowNic {
   void deregister_memory(std::uint32_t local_key) noexcept override {
     if (ranges.erase(local_key) == 0) ++wrong;
   }
-  /// Once: the k-th call from now on.
+  /// Makes the k-th call from now on fail, once.
   void fail_at(int k) { calls_left_ = k; }
-  /// The local key by which it reaches this byte, and only by it.
+  /// Returns the local key that covers this byte, or 0 if none or several do.
   std::uint32_t key_of(std::uint64_t address) const {
     std::uint32_t found = 0;
     for (const auto& [key, range] : ranges) {
@@ -116,14 +116,14 @@ class Port final : public WindowNic {
   int calls_left_ = 0;
 };
 
-/// Set-up's messages go by the test's hands.
+/// Unused transport: the test itself passes the messages of set-up.
 class NoTransport final : public boot::Transport {
  public:
   Task<Status> send(int, Bytes) override { co_return never(); }
   Task<Result<Bytes>> receive(int) override { co_return never(); }
 };
 
-/// A rank with two NICs, of which the second is the backup.
+/// A rank with two NICs, the second of which is the backup.
 struct Rank {
   Rank(int index, std::vector<std::uint64_t> sizes)
       : rank(index),
@@ -157,7 +157,8 @@ struct Rank {
     nics.paths[static_cast<std::size_t>(1 - rank)] = {{&aliases, 1, 1}};
     return windows.attach(std::move(nics), 77, {});
   }
-  /// Each table holds its pool, and so do both ranks of this process once they have had one.
+  /// Returns the number of key tables: each table holds the pool, and so do both ranks after first
+  /// use.
   long tables_of_keys() const { return pool.use_count() - kRanks; }
   void check_nothing_left() const {
     for (const Port& port : ports) {
@@ -171,14 +172,14 @@ struct Rank {
   boot::Group world{transport, {0, 1}, rank};
   MappedPieces memory;
   bool no_room = false;
-  std::weak_ptr<shadow::ShadowPool> pool;           // of keys
-  Port ports[2] = {Port(100, 1), Port(50'001, 0)};  // a backup is a software NIC, with one key
+  std::weak_ptr<shadow::ShadowPool> pool;           // pool of key tables
+  Port ports[2] = {Port(100, 1), Port(50'001, 0)};  // backup: a software NIC, one key
   net::KeyAliases aliases;
   NetworkWindows windows;
   const device::NetworkWindow* table = nullptr;
 };
 
-/// As the other one gets it.
+/// Encodes and decodes each rank's message, as if its peer had received it.
 std::vector<KeysMessage> exchange(const KeysMessage& a, const KeysMessage& b) {
   std::vector<KeysMessage> ranks;
   for (const KeysMessage* one : {&a, &b}) {
@@ -188,7 +189,7 @@ std::vector<KeysMessage> exchange(const KeysMessage& a, const KeysMessage& b) {
   return ranks;
 }
 
-/// A region leads to the memory of `at` by the keys of its NICs, remote ones if it is a peer's.
+/// Checks that a region reaches the memory of `at` by the keys of its NICs: remote keys for a peer.
 void check_region(const device::queue::Region& region, const Rank& at, const Rank& seen_by) {
   const bool is_far = &at != &seen_by;
   std::mt19937_64 random(5);
@@ -240,7 +241,7 @@ TEST_CASE("every byte of a window in pieces has its keys, of all NICs, on both s
   check_region(ranks.b.table->local, ranks.b, ranks.b);
   check_region(ranks.b.table->peers[0], ranks.a, ranks.b);
 
-  // A kernel may still read the tables when the network has gone, and until the window has.
+  // A kernel may read the tables after the network is gone, until the window is gone.
   const device::queue::Region before = ranks.a.table->local;
   const std::uint32_t last = before.key_at(before.bytes - 1);
   ranks.a.windows.detach();
@@ -253,7 +254,7 @@ TEST_CASE("every byte of a window in pieces has its keys, of all NICs, on both s
   CHECK(ranks.a.tables_of_keys() == 1 + 1);
   CHECK(ranks.a.aliases.local(last) == last);
 
-  // Another network has other keys and other tables, instead of these.
+  // A new network replaces the keys and the tables.
   ranks.connect();
   check_region(ranks.a.table->local, ranks.a, ranks.a);
   check_region(ranks.b.table->peers[0], ranks.a, ranks.b);
@@ -315,7 +316,7 @@ TEST_CASE("whichever piece a NIC refuses, or a table that has no room: nothing i
   CHECK(ranks.a.table->network == 0);
   ranks.a.windows.detach();
   ranks.a.check_nothing_left();
-  // Nor is a table of keys that a peer has told of kept, if the window is not that of this rank.
+  // The key table of a peer is not kept, either, if its window differs from this rank's.
   std::vector<KeysMessage> strange = exchange(KeysMessage{.backups = 1}, other);
   strange[1].keys[0].bytes -= kPage;
   ranks.a.no_room = false;

@@ -20,21 +20,21 @@
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 
-/// What becomes of those who stay when a rank of another node leaves (3.19).
+/// Effects on the remaining ranks when a rank of another node leaves (3.19).
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 
 constexpr int kWaits = 0, kLeaves = 1, kSignals = 2;         // ranks
-constexpr std::size_t kProbed = 0, kFailed = 1, kTried = 2;  // words
+constexpr std::size_t kProbed = 0, kFailed = 1, kTried = 2;  // words of the board
 
-/// Tells of the probe of the rank that leaves, and then of its failure.
+/// Sets kProbed when the leaving rank has been probed, and kFailed when the probe has failed.
 void watch_probe(Players& players, const NetworkInside& network) {
   const device::queue::QueueView& queue = network.view().queues[kLeaves];
   const std::atomic_ref reserved(queue.indexes->reserved);
   const std::uint64_t before = reserved.load();
-  // An entry if there are backup paths, else the NIC's own.
+  // A probe is a WQE of the queue with backup paths, and a request of the NIC without.
   while (reserved.load() == before && net::test::traffic(network.nic()).probes < 2) {
     std::this_thread::sleep_for(1ms);
   }
@@ -44,10 +44,10 @@ void watch_probe(Players& players, const NetworkInside& network) {
   players.word(kFailed) = 1;
 }
 
-/// What the rank that stays asks of the one that has left.
+/// Kind of request to the departed rank.
 enum class Asked : std::uint8_t { signal, collective };
 
-/// From now on the queue refuses what is posted.
+/// Makes requests that must fail. From now on the queue refuses posts.
 void ask_in_vain(Communicator& comm, const DeviceComm& kernels, Asked asked) {
   const device::Thread self;
   if (asked == Asked::signal) {
@@ -65,7 +65,7 @@ void ask_in_vain(Communicator& comm, const DeviceComm& kernels, Asked asked) {
   test::require(done.error().origin_rank() == kLeaves, done.error().to_string());
 }
 
-/// Rank 1 leaves while it is probed, and does not answer.
+/// Rank 1 leaves while it is probed, without an answer.
 std::unique_ptr<Stage> leave_unanswered(const Variables& settings, Asked asked) {
   const Environment common(settings);
   return std::make_unique<Stage>(Cast::processes, 3, [=](Players& players) {
@@ -98,7 +98,7 @@ std::unique_ptr<Stage> leave_unanswered(const Variables& settings, Asked asked) 
   });
 }
 
-/// One of several communicators, with a window.
+/// One rank's part of one of several communicators, with a window.
 struct Member {
   Member(Players& players, std::size_t count)
       : comm(join(players)),
@@ -114,7 +114,8 @@ struct Member {
   Window window;
 };
 
-/// Some calls of all ranks; then one destroys the communicator, and the others go on calling.
+/// All ranks make some calls. Then rank `leaver` destroys the communicator, and the other ranks
+/// continue.
 void call_until_one_leaves(std::unique_ptr<Member> self, int rank, int leaver, std::size_t count) {
   constexpr int kCalls = 20;
   for (int call = 0; call < kCalls; ++call) must(self->sum(count));
@@ -130,7 +131,8 @@ void call_until_one_leaves(std::unique_ptr<Member> self, int rank, int leaver, s
   test::require(is_said("finalized or destroyed its") || is_said("left the"), text);
 }
 
-/// Each of them loses one of its ranks while the others are in the next call, or on their way.
+/// Each communicator loses one rank while the other ranks are in the next call, or about to start
+/// it.
 void lose_a_rank_each(const Variables& settings, const Nodes& nodes, std::size_t count) {
   const std::size_t communicators = kSanitized ? 3 : 9;
   const Environment common(settings);
@@ -152,7 +154,7 @@ void lose_a_rank_each(const Variables& settings, const Nodes& nodes, std::size_t
   }));
 }
 
-/// Over the loopback. False where libfabric has no tcp.
+/// Adds settings for libfabric over the loopback. Returns false if libfabric has no tcp provider.
 bool with_fabric(Variables& settings) {
   const auto wire =
       net::WireFabric::create({.provider = fabric_provider(), .socket = {.ifname = "lo"}});
@@ -185,9 +187,9 @@ TEST_CASE("a rank that destroys its communicator is named by all that call on", 
   }
 }
 
-// All at once, as each waits for a silence. Silence is a third of the timeout, with backups that of
-// one path a bit more than an eighth: rank 2's NIC must get its turn within that time on a busy
-// machine, too.
+// Runs in parallel, because each test waits for a silence. Silence is a third of the timeout; with
+// backups, silence of one path is slightly more than an eighth of it. Rank 2's NIC must get its
+// turn within that time even on a busy machine.
 TEST_CASE(
     "a collective or signal for a rank that has left names it, though its silence was ignored",
     "[req:3.14][req:3.15][req:3.19]") {

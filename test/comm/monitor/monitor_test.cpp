@@ -70,7 +70,7 @@ Pair join_pair() {
   return {std::move(sessions[0]).value(), std::move(sessions[1]).value()};
 }
 
-/// Notes the calls; what it does in peer_lost can be chosen.
+/// Records the calls of the monitor. Reactions to peer_lost can be chosen.
 class Notes final : public Watched {
  public:
   void peer_lost(Error error) override {
@@ -94,7 +94,7 @@ class Notes final : public Watched {
     return text_;
   }
 
-  /// Is watched from now on.
+  /// Starts to be watched.
   void watch(Session& session, std::vector<Watch> processes = {}, std::vector<int> cpus = {}) {
     const Status status =
         Monitor::instance().watch(*this, session, std::move(processes), std::move(cpus));
@@ -122,7 +122,7 @@ struct Board {
   std::array<std::atomic<pid_t>, 64> pids{};
 };
 
-/// Joins, watches the other ranks, and reports what it saw of `victim`.
+/// Joins and watches the other ranks. Returns what it saw of `victim`, as an error.
 Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, bool with_pidfds,
                      Board& board) {
   ORIEL_TRY(const auto session, join(id, rank, size));
@@ -146,7 +146,8 @@ Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, b
     return Error(ErrorCode::internal, "wrong rank: " + notes.text());
   }
   const auto spent = std::chrono::nanoseconds(notes.lost_at - board.killed_at);
-  return Error(ErrorCode::aborted, fmt::format("{}", spent.count()));  // the figure, for the test
+  return Error(ErrorCode::aborted,
+               fmt::format("{}", spent.count()));  // passes the time to the test
 }
 
 }  // namespace
@@ -201,13 +202,13 @@ TEST_CASE("the monitor ticks while something is watched and ends its thread with
     CHECK(eventually([&] { return two.ticks >= others + 2; }));
     CHECK(one.ticks == ticks);
     two.unwatch();
-    two.unwatch();  // of what is not watched: nothing
+    two.unwatch();  // no effect if it is not watched
     CHECK_FALSE(monitor_runs());
   }
-  // The sanitizer starts a thread of its own with our first.
+  // The thread sanitizer starts its own thread with the first thread of the process.
   if (!test::kThreadSanitized)
     CHECK(eventually([&] { return test::count_threads() <= threads_before; }));
-  // The thread that served the ids ends by itself.
+  // The thread that served the ids ends in the background.
   CHECK(eventually([&] { return test::count_fds() == fds_before; }));
 }
 
@@ -237,7 +238,7 @@ TEST_CASE("departure, abort and an end without a word are told apart", "[req:1.1
     if (ending.leaves && ending.in_process) std::this_thread::sleep_for(Monitor::kGrace + 100ms);
     CHECK(notes.losses == (ending.leaves ? 0 : 1));
     CHECK(pair.a->has_left(1) == ending.leaves);
-    // Who has ended without a word is told that it counts as dead.
+    // A rank that ended without a goodbye counts as dead.
     CHECK(pair.a->failure().has_value() == !ending.leaves);
     if (!ending.leaves) {
       CHECK(notes.lost_rank == 1);
@@ -305,7 +306,7 @@ TEST_CASE("unwatch waits for a callback, and may be called from one", "[req:1.12
     pair.abort();
     REQUIRE(eventually([&] { return notes.losses == 1; }));
     CHECK(eventually([&] { return !monitor_runs(); }));
-    // A new one can be watched at once, and sees something.
+    // A new session can be watched at once, and gets ticks.
     Pair other = join_pair();
     Notes more;
     more.watch(*other.a);
@@ -317,7 +318,7 @@ TEST_CASE("unwatch waits for a callback, and may be called from one", "[req:1.12
 
 namespace {
 
-// Operations of both ranks, with pauses in which the monitor has the links.
+// Runs barriers of both ranks. In the pauses, the monitor has the links.
 Task<Status> barriers(EventLoop& loop, Session& session, int count, std::uint64_t seed) {
   std::mt19937_64 random(seed);
   for (int i = 0; i < count; ++i) {

@@ -13,14 +13,14 @@
 #include "api/api_ranks.hpp"
 #include "support/in_child.hpp"
 
-// Ranks as containers with a common network have them: one node, but pids mean something else in
-// each. What is seen of their death: fork_test.
+// Ranks in containers with a common network: one node, but different PID namespaces. fork_test
+// covers their death.
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// Ends the program as skipped where PID namespaces may not be made.
+/// Ends the program as skipped if PID namespaces cannot be made.
 const bool kPermitted = [] {
   const int number = status_of_child([] { return ::unshare(CLONE_NEWPID) == 0 ? 0 : errno; });
   if (number == 0) return true;
@@ -37,7 +37,7 @@ TEST_CASE("a rank in another PID namespace is not taken for dead", "[req:1.12]")
       auto comm = join(players);
       require(comm.lsa_team().size() == 2, "one node");
       add_one(comm);
-      std::this_thread::sleep_for(600ms);  // three times what a monitor waits for a last word
+      std::this_thread::sleep_for(600ms);  // three times the grace period of the monitor
       require_no_error(comm);
       add_one(comm);
       players.barrier();

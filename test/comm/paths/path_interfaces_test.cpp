@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// 2.5 and 3.14: the interfaces that ORIEL_PATHS=auto takes.
+// Tests the interfaces that ORIEL_PATHS=auto selects (2.5 and 3.14).
 #include "comm/paths/path_interfaces.hpp"
 
 #include <catch2/catch.hpp>
@@ -15,7 +15,7 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// A host of which /sys tells, and getifaddrs() in this order: set-up takes the first.
+/// A host with interfaces in /sys, listed by getifaddrs() in this order. Set-up takes the first.
 class Host : public topo::SysTree {
  public:
   void card(const std::string& name, int bus, int megabits) {

@@ -17,7 +17,7 @@
 #include "comm/paths/path_networks.hpp"
 #include "topo/sources/temporary_tree.hpp"
 
-// Which interfaces of two ranks are joined by a path (3.14).
+// Tests which interfaces of two ranks are joined by a path (3.14).
 using namespace oriel;
 using namespace oriel::comm;
 
@@ -46,13 +46,13 @@ PathInterface interface(const std::string& address, const std::vector<std::strin
   return made;
 }
 
-/// Of host `host`, in network `number`, to which it is attached.
+/// Returns the interface of host `host` that is attached to network `number`.
 PathInterface near(int number, int host) {
   const std::string net = "10." + std::to_string(number) + ".0.";
   return interface(net + std::to_string(host), {net + "0/24"});
 }
 
-/// The same where each host has a part of the network, and a router joins them.
+/// Returns an interface of a network in which each host has its own subnet, joined by a router.
 PathInterface routed(int number, int host) {
   const std::string net = "10." + std::to_string(number) + ".";
   const std::string part = net + std::to_string(host) + ".";
@@ -70,10 +70,10 @@ TEST_CASE("interfaces of the same network are joined", "[req:3.14]") {
   const Pairs in_order{{0, 0}, {1, 1}}, crossed{{0, 1}, {1, 0}}, crossed_back{{1, 0}, {0, 1}};
   CHECK(pair_paths({near(1, 1), near(2, 1)}, {near(1, 2), near(2, 2)}, true) == in_order);
   CHECK(pair_paths({near(1, 1), near(2, 1)}, {near(2, 2), near(1, 2)}, true) == crossed);
-  // Which of them is the first, one end says.
+  // One end determines the order of the pairs.
   CHECK(pair_paths({near(1, 1), near(2, 1)}, {near(2, 2), near(1, 2)}, false) == crossed_back);
   CHECK(pair_paths({routed(1, 1), routed(2, 1)}, {routed(2, 2), routed(1, 2)}, true) == crossed);
-  // Cables from host to host, without a network around them.
+  // Cables between two hosts (/32 routes), without a network around them.
   CHECK(pair_paths({interface("10.1.0.1", {"10.1.0.2/32"}), interface("10.2.0.1", {"10.2.0.2/32"})},
                    {interface("10.2.0.2", {"10.2.0.1/32"}), interface("10.1.0.2", {"10.1.0.1/32"})},
                    true) == crossed);
@@ -83,7 +83,7 @@ TEST_CASE("interfaces of the same network are joined", "[req:3.14]") {
   };
   CHECK(pair_paths({ipv6("fd00:0:0:1", "1"), ipv6("fd00:0:0:2", "1")},
                    {ipv6("fd00:0:0:2", "2"), ipv6("fd00:0:0:1", "2")}, true) == crossed);
-  // The same bits of another family are another network.
+  // Equal bits in another address family are another network.
   CHECK(pair_paths({interface("10.1.0.1", {"10.1.0.0/24"}), near(2, 1)},
                    {near(2, 2), interface("a01:2::", {"a01::/24"})}, true) == crossed);
   CHECK(pair_paths({near(1, 1)}, {interface("a01:2::", {"a01::/24"}), near(1, 2)}, true) ==
@@ -96,9 +96,9 @@ TEST_CASE("what no network tells apart is joined in order", "[req:3.14]") {
   CHECK(pair_paths(none, none, true) == in_order);
   CHECK(pair_paths(none, {near(2, 2), near(1, 2)}, false) == in_order);
   CHECK(pair_paths({near(1, 1), near(1, 2)}, {near(1, 3), near(1, 4)}, true) == in_order);
-  // Networks without a common one, which the default route joins.
+  // Different networks, joined only by the default route.
   CHECK(pair_paths({near(1, 1), near(2, 1)}, {near(3, 1), near(4, 1)}, false) == in_order);
-  // One that only this host would use.
+  // A route that only this host has.
   auto one_way = interface("10.9.0.1", {"10.2.0.0/24"});
   CHECK(pair_paths({near(1, 1), one_way}, {near(2, 2), near(3, 2)}, true) == in_order);
 }
@@ -106,13 +106,13 @@ TEST_CASE("what no network tells apart is joined in order", "[req:3.14]") {
 TEST_CASE("as many interfaces are joined as can be, and what is left is in order", "[req:3.14]") {
   CHECK(pair_paths({near(1, 1), near(2, 1), near(3, 1)}, {near(4, 2), near(5, 2), near(1, 2)},
                    true) == Pairs{{0, 2}, {1, 0}, {2, 1}});
-  // The first here could have either, the second one alone.
+  // The first interface here matches both, the second only one.
   auto both = near(1, 1);
   both.networks.push_back(network("10.2.0.0/24"));
   auto far = near(2, 2);
   far.networks.push_back(network("10.1.0.0/24"));
   CHECK(pair_paths({both, near(1, 3)}, {near(1, 2), far}, true) == Pairs{{0, 1}, {1, 0}});
-  // A network within another one: packets go by the smaller.
+  // Nested networks: packets take the smaller one.
   CHECK(pair_paths({interface("10.3.0.1", {"10.0.0.0/8"}), near(1, 1)},
                    {near(1, 2), interface("10.4.0.1", {"10.0.0.0/8"})},
                    true) == Pairs{{0, 1}, {1, 0}});
@@ -153,7 +153,7 @@ TEST_CASE("both ends come to the same paths, whatever they are told", "[req:3.14
       not_in_order += pair.own != pair.far;
     }
     REQUIRE((own.size() == pairs.size() && far.size() == pairs.size()));
-    // The order is one end's, and does not change what is joined.
+    // One end determines the order; the set of pairs does not depend on it.
     REQUIRE(std::is_sorted(pairs.begin(), pairs.end(), [&](const auto& a, const auto& b) {
       return by_one ? a.own < b.own : a.far < b.far;
     }));
@@ -166,8 +166,8 @@ TEST_CASE("an interface leads to the networks of its routes", "[req:3.14]") {
   const topo::FileTree files(tree.root());
   const auto address = boot::SocketAddress::ipv4({10, 78, 1, 2}, 0);
   CHECK(describe_interface(files, "net1", address) == interface("10.78.1.2", {}));
-  // A default route, one that is down, one that refuses, a mask that is none, and
-  // words that are no numbers.
+  // Routes that must be ignored: a default route, a route that is down, a reject route, an invalid
+  // mask, and invalid numbers.
   tree.file("/proc/net/route",
             "Iface\tDestination\tGateway \tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
             "net0\t00004D0A\t01014D0A\t0003\t0\t0\t0\t0000FFFF\t0\t0\t0\n"
@@ -187,7 +187,7 @@ TEST_CASE("an interface leads to the networks of its routes", "[req:3.14]") {
         interface("10.78.1.2", {"10.78.1.0/24", "10.78.0.0/16", "10.88.0.5/32"}));
   CHECK(describe_interface(files, "net0", boot::SocketAddress::ipv4({10, 77, 1, 2}, 0)) ==
         interface("10.77.1.2", {"10.77.0.0/16"}));
-  // What is the same on every host says nothing.
+  // Addresses that are equal on every host identify no network.
   CHECK(describe_interface(files, "net1", {}) == PathInterface());
   CHECK(describe_interface(files, "net1", boot::SocketAddress::ipv4({127, 0, 0, 1}, 0)) ==
         PathInterface());
@@ -201,7 +201,7 @@ TEST_CASE("of many routes those are told that say where an interface leads", "[r
     return "net1\t" + network + "\t00000000\t000" + (by_router ? "3" : "1") + "\t0\t0\t0\t" + mask +
            "\t0\t0\t0\n";
   };
-  // More than the first 64 KiB of the table, and of each kind more than can be told.
+  // The table exceeds the first 64 KiB, and each kind of route exceeds the limit of a message.
   std::string table;
   for (int i = 0; i < 1000; ++i) {
     char last[16];

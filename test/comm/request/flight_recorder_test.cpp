@@ -22,7 +22,7 @@
 #include "support/ranks.hpp"
 #include "support/sanitized.hpp"
 
-/// The last calls of each rank, and the file in which they stand.
+/// The flight recorder: the last calls of each rank, and the file with them.
 namespace oriel::test {
 namespace {
 
@@ -36,7 +36,7 @@ kernels::CollectiveCall sum_of(std::uint64_t count) {
   return {kernels::Collective::all_reduce, DataType::f32, ReduceOp::sum, count, 0};
 }
 
-/// A folder for files of ranks, and the lines that processes write to their log meanwhile.
+/// A folder for the files of ranks and for the log lines of processes.
 class DumpFolder {
  public:
   DumpFolder() { fs::create_directory(folder_); }
@@ -90,7 +90,7 @@ TEST_CASE("a recorder of more than 1,024 calls, read, has the last ones in order
     CHECK(record.number == 477 + i);
     CHECK(record.call == sum_of(record.number));
     CHECK(record.stream == reinterpret_cast<std::uintptr_t>(&stream));
-    CHECK((record.ended >= record.enqueued) == (record.number < 1499));  // else failed, or runs
+    CHECK((record.ended >= record.enqueued) == (record.number < 1499));  // others failed or run
   }
 }
 
@@ -189,7 +189,7 @@ TEST_CASE("ranks in different calls write both, each as not ended, with the erro
     const auto done =
         comm.all_reduce({.input = data.data(), .output = data.data(), .count = count});
     must_fail(done, ErrorCode::invalid_usage, {"are in different calls"});
-    // The call returns when the file is there.
+    // The file is complete when the call returns.
     const std::string text = folder.text(players.first());
     require_words(text,
                   {"\"name\": \"gradients\"", "are in different calls", "\"count\": 1,",
