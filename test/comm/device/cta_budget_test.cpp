@@ -303,8 +303,7 @@ TEST_CASE("launches of threads that wait for others find these recorded, and non
     for (int i = 0; i < test::repeats(5000); ++i) {
       is_right = launch(call) && is_right;
       if (i % 3 != 0) call->ended = true;
-      if (i % 64 == 0)
-        std::this_thread::sleep_for(100us);  // the other threads run alone for a while
+      if (i % 64 == 0) std::this_thread::sleep_for(100us);  // lets the others run alone
     }
     call->ended = true;
     return is_right;

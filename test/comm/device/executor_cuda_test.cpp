@@ -28,11 +28,10 @@ TEST_CASE("streams of a group meet before its first launch and wait for its last
   joined.reduce(stream('b'));
   CHECK(joined.exchange(stream('c'), 1).ok());
   joined.release(stream('c'), all);
-  CHECK(driver.calls == Calls{"b records F", "a waits F", "c records F",
-                              "a waits F",                               // streams join
-                              "a reduces", "a records E",                // in order
-                              "b waits E", "b reduces", "b records E",   //
-                              "c waits E", "c launches", "c records E",  //
+  CHECK(driver.calls == Calls{"b records F", "a waits F", "c records F", "a waits F",  // join
+                              "a reduces", "a records E",                              // in order
+                              "b waits E", "b reduces", "b records E",                 //
+                              "c waits E", "c launches", "c records E",                //
                               "a waits E", "b waits E"});
 }
 

@@ -50,9 +50,8 @@ struct DrawnMessage {
 
 /// Limits of the draws.
 struct DrawLimits {
-  bool is_large = false;  ///< one block may be larger than the ring of a channel
-  bool any_inputs =
-      true;  ///< includes NaN and infinities, for results that are compared bit by bit
+  bool is_large = false;   ///< one block may be larger than the ring of a channel
+  bool any_inputs = true;  ///< NaN and infinities, too, for bitwise comparison
 };
 DrawnCollective draw_collective(std::uint64_t seed, int size, const DrawLimits& limits);
 /// Returns one message, a ring, all pairs, or a burst of more messages than one launch carries.

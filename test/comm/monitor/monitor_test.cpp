@@ -146,8 +146,7 @@ Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, b
     return Error(ErrorCode::internal, "wrong rank: " + notes.text());
   }
   const auto spent = std::chrono::nanoseconds(notes.lost_at - board.killed_at);
-  return Error(ErrorCode::aborted,
-               fmt::format("{}", spent.count()));  // passes the time to the test
+  return Error(ErrorCode::aborted, fmt::format("{}", spent.count()));  // time, for the test
 }
 
 }  // namespace

@@ -14,12 +14,12 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Collectives among nodes whose queues mlx5 adapters execute (3.11, 3.16): on the model of verbs,
-/// which shows nothing of hardware.
+/// Collectives among nodes whose queues are executed by mlx5 adapters (3.11, 3.16). Runs on the
+/// model of verbs, and so proves nothing about hardware.
 namespace oriel::test {
 namespace {
 
-/// All kinds and places of buffers, small messages and some of several rounds.
+/// Makes calls of all kinds and buffer placements, with small messages and with several rounds.
 void call_some(Players& players, Adapter& adapter, std::uint64_t seed) {
   constexpr std::array<std::size_t, 5> kCounts = {1, 63, 777, 5000, 40'000};
   constexpr std::size_t kMost = 40'000;
@@ -36,7 +36,8 @@ void call_some(Players& players, Adapter& adapter, std::uint64_t seed) {
                         .buffers = static_cast<Buffers>(buffers),
                         .skew = drawn / 4096 % 8,
                         .seed = drawn};
-        // What a result overwrites the adapter has read, as the result shows: see Adapter::sync().
+        // In place, the result overwrites data that the adapter has read. The thread sanitizer
+        // cannot see this order, see Adapter::sync().
         const bool in_place =
             call.buffers == Buffers::window_in_place || call.buffers == Buffers::some_in_place;
         if (kThreadSanitized && in_place) continue;
@@ -65,7 +66,8 @@ TEST_CASE("collectives whose doorbells a processor rings", "[req:3.11][req:3.16]
 }
 
 TEST_CASE("an adapter's error in the middle of a collective names the peer", "[req:3.11]") {
-  // What the peer does not answer, and what is this rank's own fault.
+  // The first syndrome: the peer does not answer. The second: the peer could not execute the
+  // request.
   const auto syndrome = GENERATE(net::Syndrome::transport_retry, net::Syndrome::remote_operation);
   play_on_adapters({0, 0, 1, 1}, {}, {}, [&](Players& players, Adapter& adapter) {
     auto comm = join(players);
@@ -77,7 +79,7 @@ TEST_CASE("an adapter's error in the middle of a collective names the peer", "[r
     require(data.front() == 64 && data.back() == 64, "the sum");
     players.barrier();
     if (players.first() == 0) {
-      // It has queues to ranks 2 and 3.
+      // Rank 0 has queues to ranks 2 and 3.
       net::test::NicFaults faults;
       faults.fails.push_back({.syndrome = syndrome});
       net::test::set_faults(adapter.nic(), std::move(faults));
@@ -91,7 +93,7 @@ TEST_CASE("an adapter's error in the middle of a collective names the peer", "[r
     require(origin == 2 || origin == 3, text);
     require_words(text, {fmt::format("the queue from rank 0 to rank {} has failed", origin),
                          "mlx5_0 port 1"});
-    // The last of several errors, or the first.
+    // Several errors may have occurred; the text shows the first or the last.
     require(text.find(fmt::format("syndrome {:#04x}", static_cast<int>(syndrome))) !=
                     std::string::npos ||
                 text.find("syndrome 0x05") != std::string::npos,

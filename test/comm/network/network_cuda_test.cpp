@@ -15,12 +15,12 @@
 #include "support/cuda/fault_cuda.hpp"
 #include "support/seed.hpp"
 
-// GPU ranks of several nodes, on the model of the CUDA driver: what kernels would do, the ranks'
-// threads do in the model's memory.
+// GPU ranks of several nodes, on the model of the CUDA driver. The ranks' threads act for the
+// kernels, in the model's memory.
 namespace oriel::test {
 namespace {
 
-/// A file to which each process that has copied adds a letter as it ends.
+/// A file to which each NIC process appends a letter as it ends.
 struct Witness {
   Witness() : fd(::memfd_create("witness", 0)) {}
   ~Witness() { ::close(fd); }
@@ -37,7 +37,7 @@ struct Witness {
   int fd;
 };
 
-/// Plays with GPU ranks, of whose NICs' processes nothing is left behind.
+/// Plays GPU ranks, and checks that their NICs' processes leave nothing behind.
 void play_gpus(const Nodes& nodes, bool process, const Body& body) {
   const Witness witness;
   play_on_model(nodes, {{"ORIEL_TEST_NIC_WITNESS", witness.path()}}, process, body);
@@ -126,7 +126,7 @@ TEST_CASE("when a call of the driver fails while queues of GPUs are made, both r
       if (!good) test::require(text.find("rank 0") != std::string::npos, text);
       failures += good ? 0 : 1;
       misses = players.word(2) != 0 ? 0 : misses + 1;
-      if (good) comm.reset();  // its network would be found there
+      if (good) comm.reset();  // a kept communicator would reuse its network
       players.barrier();
     }
     test::require(failures > 5, "failures: " + std::to_string(failures));
@@ -144,7 +144,7 @@ TEST_CASE("a GPU's NIC that dies is named by all, though nothing is asked of it"
     constexpr int kDead = 1;
     Rank rank(players, 4096, kWorld);
     rank.sync("the first barrier");
-    players.barrier();  // nobody is in the other one any more
+    players.barrier();  // no rank is still in the first barrier
     if (players.first() == kDead) network_of(rank.comm).nic().stop();
     wait_until_named(rank, kDead, kDead);
     players.barrier();

@@ -16,15 +16,15 @@
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 
-/// Windows that are deregistered once collectives have ended, though answers to what these have
-/// sent from there were lost (3.10 F4, 3.16).
+/// Windows deregistered after a collective, although answers to requests from these windows were
+/// lost (3.10 F4, 3.16).
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-constexpr std::size_t kCount = 8 * 1024;  // f32 of each rank
-/// Rank 1 does what it is asked for and loses its answers. Both ranks have their results, and
+constexpr std::size_t kCount = 8 * 1024;  // f32 elements of each rank
+/// Rank 1 executes requests, but its answers are lost. Both ranks still get their results, and
 /// deregister.
 void deregister_unanswered(Variables settings) {
   settings.push_back({"ORIEL_COLLECTIVE_TIMEOUT", kSanitized ? "18s" : "9s"});
@@ -37,7 +37,7 @@ void deregister_unanswered(Variables settings) {
       std::optional<Window> window(must(rank.comm.register_window(memory)));
       std::fill(values, values + kCount, static_cast<float>(players.first() + 1));
       players.barrier();
-      std::this_thread::sleep_for(100ms);  // what is on its way has its answer
+      std::this_thread::sleep_for(100ms);  // earlier requests are answered by then
       const std::uint64_t repeated = net::test::traffic(network_of(rank).nic()).repeated;
       if (players.first() == 1) {
         net::test::NicFaults faults;
@@ -51,7 +51,7 @@ void deregister_unanswered(Variables settings) {
       window.reset();
       require(std::chrono::steady_clock::now() - begin < 2s, "that nobody waits for answers");
       players.barrier();
-      // Long enough for a repetition, and with two paths for the other one to be taken.
+      // Waits for a retransmission or, with two paths, for the switch to the second path.
       const auto* const failover = network_of(rank).failover(1 - players.first());
       const auto is_repeated = [&] {
         return failover != nullptr ? net::test::fabric_messages(network_of(rank).nic(1)) > 0
@@ -71,7 +71,7 @@ void deregister_unanswered(Variables settings) {
   });
 }
 
-/// Rank 1 deregisters a window to which rank 0 goes on writing, and stays.
+/// Rank 1 deregisters a window to which rank 0 goes on writing. The error must name rank 1.
 void write_to_deregistered(const Variables& settings) {
   play_on_nodes({{1, 1, 1}}, settings, [&](Players& players) {
     Rank rank(players, 4096, kWorld);
@@ -95,7 +95,7 @@ void write_to_deregistered(const Variables& settings) {
   });
 }
 
-/// By rings, by libfabric, and by two paths.
+/// Generates the transports: shared-memory rings, libfabric, and two paths.
 Variables next_wire(std::optional<WithDirectCopies>& copies) {
   switch (GENERATE(0, 1, 2)) {
     case 0:

@@ -11,7 +11,8 @@
 #include "comm/support/network_players.hpp"
 #include "net/support/nic_faults.hpp"
 
-// Nodes of one machine map each other's windows, and bytes between them need no wire (3.9).
+// Direct copies: nodes of one machine map each other's windows, so bytes between them skip the wire
+// (3.9).
 namespace oriel::test {
 namespace {
 
@@ -19,7 +20,7 @@ std::uint64_t bytes_by_wire(const Communicator& comm) {
   return net::test::traffic(network_of(comm).nic()).payload_bytes;
 }
 
-/// Stretches of shared memory that this process has mapped.
+/// Returns the number of shared-memory mappings of this process.
 int shared_mappings() {
   std::ifstream maps("/proc/self/maps");
   int count = 0;
@@ -42,7 +43,8 @@ TEST_CASE("windows of near nodes are mapped as long as both sides have them", "[
       const int before = shared_mappings();
       {
         auto window = must(comm.register_window(memory));
-        // Its own in the team, and that of each rank of another node, of one stretch or more.
+        // One mapping for the team's window; with direct copies, one or more for each rank of other
+        // nodes.
         const int made = shared_mappings() - before;
         test::require(direct ? made >= 3 : made == 1, "mappings: " + std::to_string(made));
         players.barrier();
@@ -89,7 +91,8 @@ TEST_CASE("a window that the peer has deregistered is still a source of puts to 
     const int me = players.first(), peer = 1 - me;
     auto* const bytes = static_cast<std::uint8_t*>(from.data());
     const device::Thread self;
-    // The world's: the thread sanitizer cannot see how another process orders this one's threads.
+    // Uses the world barrier, because the thread sanitizer cannot see synchronization by other
+    // processes.
     device::WorldBarrier<device::Thread> barrier({}, kernels.view(), 0);
     for (std::uint64_t round = 1; round <= 3; ++round) {
       for (std::size_t i = 0; i < kBytes; ++i) {

@@ -20,12 +20,12 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Has every system call of a rank fail, one at a time, while it makes its queues to the ranks of
-/// other nodes (3.15): all ranks have the same error, and nothing is left.
+/// Makes each system call of a rank fail, one at a time, while the rank creates its queues to ranks
+/// of other nodes (3.15). All ranks must get the same error, and nothing may be left behind.
 namespace oriel::test {
 namespace {
 
-constexpr int kRanks = 3;  // on nodes of one and two
+constexpr int kRanks = 3;  // on nodes of one and two ranks
 constexpr int kMissesToEnd = 3;
 constexpr long kCallsMost = 2000;
 constexpr std::array kStatuses = {ENOMEM, EMFILE, ENFILE, EPERM, EIO, ENOBUFS};
@@ -84,7 +84,7 @@ void walk_with(const Variables& settings, long stride, bool by_fabric) {
 
 }  // namespace
 
-// Every call: ORIEL_TEST_STRIDE=1.
+// ORIEL_TEST_STRIDE=1 tests every call.
 TEST_CASE("whichever system call fails while queues are made, all ranks agree", "[req:3.15]") {
   walk_with({}, number_from("ORIEL_TEST_STRIDE", kSanitized ? 23 : 5), false);
 }

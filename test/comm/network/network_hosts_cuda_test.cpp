@@ -10,8 +10,8 @@
 #include "comm/support/test_hosts.hpp"
 #include "support/fabric_provider_name.hpp"
 
-// GPU ranks on hosts of their own, which are network namespaces, over libfabric's tcp: on the model
-// of the CUDA driver, where the ranks' threads do what kernels would do (3.19).
+// GPU ranks on separate hosts, which are network namespaces, over libfabric's tcp provider (3.19).
+// On the model of the CUDA driver, the ranks' threads act for the kernels.
 namespace oriel::test {
 namespace {
 
@@ -34,12 +34,12 @@ TEST_CASE("a host whose link goes down while GPUs wait for it is named by all ot
     const OnModel on_model(kRanks, players.first());
     Rank rank(players, 4096, kWorld);
     rank.sync("the first barrier");
-    players.barrier();  // nobody is in the other one any more
+    players.barrier();  // no rank is still in the first barrier
     test::require(network_of(rank.comm).fabric() != nullptr, "a fabric wire");
     ++players.word(0);
-    // The host itself names itself: it hears nobody.
+    // The host that is cut off names itself, because it receives nothing from any rank.
     wait_until_named(rank, players.first() != kCut ? kCut : 0, kCut);
-    players.barrier();  // the end of a process can be seen on all of them
+    players.barrier();  // the end of a process is visible to all ranks
   });
   REQUIRE(stage.wait_for_word(0, kRanks, 30s));
   hosts.cut(kCut);

@@ -20,8 +20,8 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Ranks on hosts of their own, which are network namespaces, over libfabric's tcp (3.13, 3.18,
-/// 3.19).
+/// Ranks on separate hosts, which are network namespaces, over libfabric's tcp provider (3.13,
+/// 3.18, 3.19).
 namespace oriel::test {
 namespace {
 
@@ -32,7 +32,7 @@ using device::WorldOutcome;
 const Variables kOnOneLink = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                               {"ORIEL_SOCKET_IFNAME", "net0"}};
 
-/// Plays ranks on the hosts that are their nodes.
+/// Plays the ranks of each node on the host with the node's number.
 void play_on_hosts(const TestHosts& hosts, const Nodes& nodes, const Body& body) {
   INFO(nodes.text());
   check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
@@ -57,7 +57,7 @@ TEST_CASE("one NIC has rings to ranks of its machine, and libfabric to others", 
   const TestHosts hosts(2);
   const Nodes nodes{{2, 1}};
   play_on_hosts(hosts, nodes, [&](Players& players) {
-    // The two on one host are two nodes as well.
+    // ORIEL_HOSTID makes two nodes of the two ranks on one host.
     const Environment named(Variables{{"ORIEL_HOSTID", "node" + std::to_string(players.first())}});
     Rank rank(players, 4096, kWorld);
     test::require(network_of(rank).fabric() != nullptr, "a fabric wire");
@@ -104,14 +104,14 @@ TEST_CASE("ORIEL_WIRE=fabric joins nodes of one host by libfabric, or none of th
 
 namespace {
 
-/// Reduces until it fails; the rank that is named then must be `culprit`.
+/// Repeats all-reduces until one fails. The error must name `culprit`.
 void reduce_until_named(Players& players, Rank& rank, int culprit) {
   reduce_until_it_fails(rank.comm, 10'000,
                         [&] { ++players.word(static_cast<std::size_t>(players.first())); });
   require_silent(rank.comm, culprit);
 }
 
-/// Long enough for a NIC to answer on a machine that has much else to do.
+/// Timeout that gives a NIC on a busy machine enough time to answer.
 const Variables kForNics = {{"ORIEL_COLLECTIVE_TIMEOUT", "9s"}};
 
 }  // namespace
@@ -151,9 +151,9 @@ TEST_CASE("a host whose link goes down in a collective is named by all others", 
     hosts.enter(nodes.node_of(players.first()));
     const Environment environment(kOnOneLink), patience(kForNics);
     Rank rank(players, 4096, kWorld);
-    // The host itself, whose links of set-up are down too, names itself: it hears nobody.
+    // The host that is cut off names itself. Its set-up links are down too, so it receives nothing.
     reduce_until_named(players, rank, kCut);
-    players.barrier();  // the end of a process can be seen on all of them
+    players.barrier();  // the end of a process is visible to all ranks
   });
   REQUIRE(stage.wait_for_word(kCut, 5, 30s));
   hosts.cut(2);
@@ -162,7 +162,7 @@ TEST_CASE("a host whose link goes down in a collective is named by all others", 
 
 namespace {
 
-/// A second between two looks at a link that is idle, so that one that is dead ends within 5.
+/// Sets the keepalive idle time and interval to 1 s, so that a dead idle link ends within 5 s.
 int set_option_impatiently(int fd, int level, int name, const void* value, socklen_t length) {
   const int second = 1;
   const bool is_pause = level == IPPROTO_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL);
@@ -185,7 +185,7 @@ TEST_CASE("a host whose link goes down while all are idle is named by itself too
     auto comm = join(players);
     ++players.word(0);
     require_silent(comm, kCut);
-    players.barrier();  // the end of a process can be seen on all of them
+    players.barrier();  // the end of a process is visible to all ranks
   });
   REQUIRE(stage.wait_for_word(0, 4, 30s));
   hosts.cut(2);

@@ -8,7 +8,8 @@
 
 #include <catch2/catch.hpp>
 
-// What ranks tell each other of their NICs and windows (3.15), and what is refused of it (3.23).
+// Messages in which ranks describe their NICs and windows (3.15), and messages that are refused
+// (3.23).
 using namespace oriel;
 using namespace oriel::comm;
 
@@ -31,7 +32,7 @@ NetworkHello some_hello() {
   return hello;
 }
 
-/// One with IPv4, one of which nothing is known, and one with IPv6.
+/// Returns a place with three interfaces: IPv4, unknown, and IPv6.
 NetworkPlace some_place() {
   NetworkPlace place{0x1234567812345678, std::vector<PathInterface>(3)};
   place.interfaces[0] = {4, {10, 78, 1, 2}, {{16, {10, 78}}, {31, {10, 78, 1, 2}}}};
@@ -39,7 +40,7 @@ NetworkPlace some_place() {
   return place;
 }
 
-/// Whoever is told `message` refuses it, with these words.
+/// Checks that decoding `message` fails with these words.
 void check_refused(const NetworkPlace& message, const std::string& words) {
   const auto decoded = decode_place(encode(message));
   REQUIRE_FALSE(decoded.ok());
@@ -101,7 +102,7 @@ TEST_CASE("messages about networks that are cut short, too long or make no sense
          [](auto& first, auto&) { first.source.offset = 4097; });
   expect("window 1", [](auto& first, auto&) { first.source.memory_bytes = 0; });
 
-  // A count for which no message has room is not believed, and nothing is allocated for it.
+  // A count that exceeds the message is refused, without an allocation.
   Bytes many = encode(some_keys());
   const std::uint32_t count = ~0u;
   std::memcpy(many.data() + 3, &count, sizeof count);
@@ -152,7 +153,7 @@ TEST_CASE("pieces of windows come back, or are refused", "[req:3.2][req:3.23]") 
   expect("in pieces and in one allocation", [](WindowKey& key) {
     key.source = {1 << 21, 0, 77, 78};
   });
-  // Chunks of 4096 bytes: as many as there may be, and one more.
+  // Chunks of 4096 bytes: the maximum number, and one more.
   const std::uint64_t most = (std::uint64_t{1} << 32) - 8192 - 100;
   KeysMessage many = sound;
   many.keys[0].bytes = most + 8192;
@@ -162,7 +163,7 @@ TEST_CASE("pieces of windows come back, or are refused", "[req:3.2][req:3.23]") 
     key = many.keys[0];
     key.bytes += 101;
   });
-  // A count for which no message has room is not believed, and nothing is allocated for it.
+  // A count that exceeds the message is refused, without an allocation.
   Bytes strange = encode(KeysMessage{.keys = {{3, 4096, 4096, 7, {}, {}}}});
   const std::uint32_t count = ~0u;
   std::memcpy(strange.data() + strange.size() - 4, &count, sizeof count);
@@ -196,7 +197,7 @@ TEST_CASE("places that are cut short, too long or make no sense are refused", "[
   expect("5 paths", [](auto& interfaces) { interfaces.resize(5); });
   expect("family 5", [](auto& interfaces) { interfaces[0].family = 5; });
   expect("33 networks", [](auto& interfaces) { interfaces[2].networks.assign(33, {1, {0x80}}); });
-  // Everything, more bits than there are, and bits behind the prefix.
+  // Invalid prefixes: length 0, a length beyond 32, and bits set after the prefix.
   for (const IpNetwork& network :
        {IpNetwork{}, IpNetwork{33, {10}}, IpNetwork{255, {10}}, IpNetwork{6, {10}}}) {
     expect("a prefix of " + std::to_string(network.length) + " bits",

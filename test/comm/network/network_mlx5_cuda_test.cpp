@@ -25,15 +25,15 @@
 #include "support/seed.hpp"
 #include "window/memory/framework_memory.hpp"
 
-/// GPU ranks of several nodes whose queues mlx5 adapters execute (3.2, 3.11, 3.15): on the models
-/// of the driver and of verbs, where what kernels would do the ranks' threads do in the model's
+/// GPU ranks of several nodes whose queues are executed by mlx5 adapters (3.2, 3.11, 3.15). Runs on
+/// the models of the driver and of verbs. The ranks' threads act for the kernels, in the model's
 /// memory.
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// What an adapter needs of the driver, over its model.
+/// Extends the driver model by the functions that an adapter needs.
 class AdapterDriver {
  public:
   AdapterDriver() {
@@ -57,7 +57,7 @@ class AdapterDriver {
       CUdeviceptr base = 0;
       std::size_t size = 0;
       const bool is_known = model().mem_get_address_range(&base, &size, begin) == CUDA_SUCCESS;
-      // One dma-buf is of one allocation.
+      // A dma-buf covers one allocation only.
       if (is_known && begin + bytes > base + size) return CUDA_ERROR_INVALID_VALUE;
       *static_cast<int*>(out) = ::dup(0);
       return CUDA_SUCCESS;
@@ -74,12 +74,12 @@ class AdapterDriver {
   std::optional<ScopedCudaTable> scoped_;
 };
 
-/// Plays with a GPU for each rank.
+/// Plays ranks with one GPU each.
 void play_on_gpus(const std::vector<int>& nodes, const AdapterBody& body) {
   const auto ranks = static_cast<int>(nodes.size());
   play_on_adapters(nodes, {}, {{"ORIEL_BACKEND", "cuda"}}, [&](Players& players, Adapter& adapter) {
     const OnModel on_model(ranks, players.first());
-    // As long as the process: threads of the library may call it to the end.
+    // Never destroyed, because threads of the library may call the table until the process ends.
     static auto* const driver = new AdapterDriver;
     static_cast<void>(driver);
     body(players, adapter);
@@ -99,7 +99,7 @@ TEST_CASE("what a GPU's kernels post after an abort reaches no peer", "[req:3.6]
     Rank rank(players, 4096, kWorld);
     const auto window = rank.window.view();
     rank.sync("the first barrier");
-    players.barrier();  // nobody is in the other one any more
+    players.barrier();  // no rank is still in the first barrier
     if (players.first() == 0) {
       *rank.at(8) = 77;
       rank.comm.abort();
@@ -154,7 +154,7 @@ TEST_CASE("when a call of the driver fails as adapters' queues are made, both ra
       const auto [seen, agreed, was_hit] = start_with_faults(
           players, 0,
           [&] {
-            // What comes before the network others walk over.
+            // Starts once verbs lists its devices. Other tests cover earlier driver calls.
             adapter.verbs.on_list = [&] {
               if (is_victim) faults.emplace(plan);
             };
@@ -175,7 +175,7 @@ namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 
-/// Of memory in allocations of so many MiB, mapped back to back, what a window has.
+/// A window over part of several allocations of `sizes` MiB, mapped back to back.
 struct Layout {
   std::vector<std::size_t> sizes;
   std::size_t begin = 0;
@@ -186,7 +186,7 @@ struct Layout {
     for (const std::size_t size : sizes) made.push_back(size * kMiB);
     return made;
   }
-  /// Where allocations end in the window.
+  /// Returns the offsets in the window at which allocations end.
   std::vector<std::size_t> ends() const {
     std::vector<std::size_t> made;
     std::size_t end = 0;
@@ -198,15 +198,15 @@ struct Layout {
   }
 };
 
-/// Odd ranks have windows over ten allocations, which have to be cut into more chunks than a region
-/// has keys; even ones three, in longer chunks.
+/// Returns a rank's layout. Windows of odd ranks span ten allocations, and need more chunks than a
+/// region has keys. Windows of even ranks span three allocations, in longer chunks.
 Layout layout_of(int rank) {
   constexpr std::size_t kBytes = 21 * kMiB + 4321;
   if (rank % 2 == 0) return {{4, 12, 8}, 2 * kMiB + 12'288, kBytes};
   return {{2, 4, 2, 2, 2, 2, 2, 2, 2, 2, 2}, 12'288, kBytes};
 }
 
-/// That memory of a rank's GPU.
+/// Memory of a rank's GPU with that layout.
 class Pieces {
  public:
   explicit Pieces(int rank)
@@ -225,8 +225,8 @@ class Pieces {
   const Framework framework_;
 };
 
-/// Ranks with a window over several allocations each, of which one at a time puts and gets. It
-/// knows what every byte of all windows has to be.
+/// Ranks with a window over several allocations each. One rank at a time puts and gets, and knows
+/// the expected value of every byte of all windows.
 class Crossings {
  public:
   Crossings(Players& players, Communicator& comm, const Pieces& mine, std::uint64_t seed)
@@ -238,7 +238,7 @@ class Crossings {
   device::WindowView view() const { return window_.view(); }
   void close() { must(window_.close()); }
 
-  /// Before a rank's turn.
+  /// Prepares a rank's turn: resets the expected bytes and this rank's window.
   void begin() {
     images_.clear();
     for (int rank = 0; rank < players_.size(); ++rank) {
@@ -263,7 +263,7 @@ class Crossings {
     const std::size_t bytes = random_bytes();
     get(peer, across(peer, bytes), across(players_.first(), bytes), bytes);
   }
-  /// All of a peer's window comes into this rank's.
+  /// Reads a peer's whole window into this rank's window.
   void get_all(int peer) { get(peer, 0, 0, mine_.bytes()); }
   void await_signals(int from, std::uint64_t count) {
     require(device::wait_signal(kThread, kernels_.view(), kSignal, count, from), "the signals");
@@ -274,13 +274,13 @@ class Crossings {
   static constexpr std::uint32_t kSignal = 3;
   std::vector<std::uint8_t>& image_of(int rank) { return images_[static_cast<std::size_t>(rank)]; }
   std::vector<std::uint8_t>& own() { return image_of(players_.first()); }
-  /// Few enough for an entry; some; or over several allocations.
+  /// Draws a size: inline in one WQE, medium, or over several allocations.
   std::size_t random_bytes() {
     const auto kind = random_() % 8;
     if (kind == 0) return 5 * kMiB + random_() % kMiB;
     return kind < 4 ? 2 + random_() % 27 : 29 + random_() % 5000;
   }
-  /// Where so many bytes cross an end of one of the rank's allocations.
+  /// Returns an offset at which `bytes` bytes cross the end of one of the rank's allocations.
   std::size_t across(int rank, std::size_t bytes) {
     const std::vector<std::size_t> ends = layout_of(rank).ends();
     const std::size_t end = ends[random_() % ends.size()];
@@ -302,10 +302,10 @@ class Crossings {
   Window window_;
   DeviceComm kernels_;
   std::mt19937_64 random_;
-  std::vector<std::vector<std::uint8_t>> images_;  // of the windows of all ranks
+  std::vector<std::vector<std::uint8_t>> images_;  // expected bytes of all ranks' windows
 };
 
-/// The pool of keys that stand outside of regions, in tables of kernels' memory.
+/// Returns the pool of key tables, in memory that kernels read, for keys that do not fit a region.
 std::shared_ptr<shadow::ShadowPool> pool_of_keys(int device) {
   return must(shadow::cuda_pool(device, 256, 64));
 }
@@ -330,7 +330,7 @@ TEST_CASE("windows over several allocations: what crosses them on both sides, by
     const device::queue::Region& local = crossings.view().network->local;
     test::require(local.chunk_shift == (me % 2 == 0 ? 22 : 21), "the size of its chunks");
     test::require((local.more_keys != nullptr) == (me % 2 == 1), "keys outside of the region");
-    // The device communicator has a window of its own.
+    // The device communicator has its own window, and so one more region.
     test::require(adapter.verbs.live("region") == regions + memory.count() + 1, "its regions");
     std::uint64_t signals = 0;
     for (int turn = 0; turn < players.size(); ++turn) {
@@ -373,7 +373,7 @@ TEST_CASE("when one allocation of a window cannot be registered nobody has the w
     players.barrier();
     must(good.close());
     players.barrier();
-    // The rank keeps the pool, as each table does.
+    // Holds the pool, as each table does, to count the tables.
     const auto pool = pool_of_keys(me);
     const long holders = pool.use_count();
     for (int victim = 0; victim < 2; ++victim) {

@@ -15,8 +15,8 @@
 #include "comm/support/network_players.hpp"
 #include "support/seed.hpp"
 
-/// Ranks of several nodes whose queues mlx5 adapters execute (3.11, 3.15): on the model of verbs,
-/// which shows nothing of hardware.
+/// Ranks of several nodes whose queues are executed by mlx5 adapters (3.11, 3.15). Runs on the
+/// model of verbs, and so proves nothing about hardware.
 namespace oriel::test {
 using namespace std::chrono_literals;
 
@@ -63,7 +63,7 @@ TEST_CASE("windows have keys of the adapter as long as they are registered",
     must(window.close());
     require_outcome(put(), device::WorldOutcome::no_window, "a put to a window that was closed");
     players.barrier();
-    // The device communicator has one of its own.
+    // The remaining region belongs to the device communicator's window.
     require(adapter.verbs.live("region") == before + 1, "those of both windows have gone");
     players.barrier();
   });
@@ -72,7 +72,7 @@ TEST_CASE("windows have keys of the adapter as long as they are registered",
 TEST_CASE("an entry that a peer's adapter refuses is named with opcode and syndrome",
           "[req:3.11]") {
   play_on_adapters({0, 1}, {}, {},
-                   // The model's adapters have one protection domain each.
+                   // Changes the key, because each adapter of the model has one protection domain.
                    [](Players& players, Adapter&) { write_by_changed_key(players, 1); });
 }
 
@@ -86,10 +86,10 @@ TEST_CASE("an adapter that dies is named by a rank that asks nothing of it",
   play_on_adapters({0, 1}, {.answer_timeout = 50ms}, {}, [](Players& players, Adapter& adapter) {
     Rank rank(players, 4096, kWorld);
     rank.sync("the first barrier");
-    players.barrier();  // nobody is in the other one any more
+    players.barrier();  // no rank is still in the first barrier
     if (players.first() == 1) adapter.nic().stop();
     players.barrier();
-    // A rank whose own adapter is dead would name the other one, whom it asks.
+    // Only rank 0 waits: rank 1, whose adapter is dead, would name rank 0.
     if (players.first() == 0) {
       require_outcome(device::wait_signal(kThread, rank.view(), 0, 1, 1),
                       device::WorldOutcome::aborted, "the wait");
@@ -119,7 +119,8 @@ TEST_CASE("whichever call of verbs fails while a communicator starts, all ranks 
             },
             [&] { adapter.verbs.fail_at = 0; }, [&] { return !adapter.verbs.failed.empty(); });
         const std::string failed = adapter.verbs.failed;
-        // Registers that are mapped another way will do, and what was given back is gone.
+        // Harmless failures: the registers can be mapped in another way, and a failed ibv_dereg_mr
+        // leaves nothing behind.
         const bool is_harmless = failed == "mlx5dv_devx_alloc_uar" || failed == "ibv_dereg_mr";
         if (!agreed || (is_victim && seen.ok == !failed.empty() && !is_harmless)) {
           complaints += fmt::format("\nrank {}, call {} {}: {}", victim, k, failed, seen.text);
@@ -166,8 +167,7 @@ TEST_CASE("who rings is the user's choice, and an error of all where it cannot b
 
 namespace {
 
-/// A communicator of two nodes in processes, of which the first has no adapter that works; what the
-/// error says on both.
+/// Plays two nodes, the first without a working adapter. Checks the error text on both.
 void play_without(bool library, const std::vector<std::string>& words) {
   const Environment environment(Variables{{"ORIEL_BACKEND", "host"},
                                           {"ORIEL_SOCKET_IFNAME", "lo"},

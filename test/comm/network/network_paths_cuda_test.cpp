@@ -10,8 +10,8 @@
 #include "comm/support/path_players.hpp"
 #include "support/seed.hpp"
 
-// GPU ranks that reach each other by two paths, on the model of the CUDA driver: what kernels would
-// do, the ranks' threads do in the model's memory (3.14).
+// GPU ranks that reach each other by two paths, on the model of the CUDA driver. The ranks' threads
+// act for the kernels, in the model's memory (3.14).
 namespace oriel::test {
 namespace {
 
@@ -31,7 +31,7 @@ TEST_CASE("ranks on GPUs with a backup path use the first one as long as it work
 TEST_CASE("what fails on a GPU's path is done once, by the other, which is left again",
           "[req:3.14][F3]") {
   const std::uint64_t seed = test_seed();
-  // So early that the barriers alone come to it.
+  // Fails so early a request that the barriers alone reach it.
   play_gpus_by_paths({{1, 1, 1}}, with_patience(), GENERATE(false, true),
                      [&](Players& players) { leave_failed_path(players, seed, 3); });
 }
@@ -66,7 +66,7 @@ TEST_CASE("one NIC of a GPU that is silent, and asked for nothing, is left by it
     if (players.first() == 1) {
       network_of(rank).nic().stop();
     } else {
-      // A wait has the monitor ask whether its peer is there.
+      // A waiting rank makes the monitor probe its peers.
       std::thread late([&] {
         await_path(rank, 1, 1);
         players.word(0) = 1;

@@ -13,8 +13,8 @@
 #include "comm/support/path_players.hpp"
 #include "support/seed.hpp"
 
-/// Ranks that reach each other by two paths, of which the first fails (3.14). Both go over the
-/// loopback: it is the NICs that fail here.
+/// Ranks that reach each other by two paths, of which the first fails (3.14). Both paths use the
+/// loopback, because the tests make NICs fail, not links.
 namespace oriel::test {
 namespace {
 
@@ -77,13 +77,14 @@ TEST_CASE("a rank whose NICs both die is named by all others", "[req:3.14][F7]")
 
 TEST_CASE("a rank that hears nobody, and is the first to say so, names itself", "[req:3.19]") {
   Variables settings = kTwoPaths;
-  settings.push_back({"ORIEL_PATHS", "lo"});  // with backups: test_comm_path_hosts
+  settings.push_back({"ORIEL_PATHS", "lo"});  // test_comm_path_hosts covers backups
   play_by_paths({{1, 1, 1}}, settings, [&](Players& players) {
     constexpr int kCutOff = 1;
     Rank rank(players, 4096, kWorld);
     rank.sync("the first barrier");
-    players.barrier();  // nobody is in the other one any more
-    // To that rank it looks the same, and the others ask for nothing.
+    players.barrier();  // no rank is still in the first barrier
+    // Stops the other NICs, which to rank 1 looks like being cut off. The other ranks request
+    // nothing.
     if (players.first() != kCutOff) network_of(rank).nic().stop();
     players.barrier();
     if (players.first() == kCutOff) {

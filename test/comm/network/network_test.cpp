@@ -16,7 +16,7 @@
 #include "comm/support/network_players.hpp"
 #include "support/seed.hpp"
 
-/// Ranks of several nodes reach each other's windows through queues (3.9, 3.15).
+/// Ranks of several nodes that reach each other's windows through queues (3.9, 3.15).
 namespace oriel::test {
 namespace {
 
@@ -73,7 +73,7 @@ TEST_CASE("a peer that sees the signal sees the bytes", "[req:3.15]") {
       for (std::size_t i = 0; i < kBytes; i += 997) {
         test::require(*rank.at(i) == pattern(peer, round, i), "the bytes before the signal");
       }
-      // The peer has read what this rank overwrites next, and this rank's source is free.
+      // The peer has read the bytes that this rank overwrites next, and this rank's source is free.
       require(world_flush(kThread, rank.view()), "the flush");
       require(world_signal(kThread, rank.view(), peer, 4).outcome, "the answer");
       require(device::wait_signal(kThread, rank.view(), 4, round, peer), "the peer's answer");
@@ -83,15 +83,15 @@ TEST_CASE("a peer that sees the signal sees the bytes", "[req:3.15]") {
 }
 
 TEST_CASE("a barrier of the world orders what ranks have done to third ones", "[req:3.15]") {
-  // By the ring a put is under way for longer than a barrier; direct copies may overtake it.
+  // Through the ring, a put takes longer than a barrier; direct copies may overtake the put.
   const WithDirectCopies copies(GENERATE(false, true));
   play_on_nodes({{2, 1, 1}}, {}, [](Players& players) {
     constexpr std::size_t kBytes = 512 * 1024;
     Rank rank(players, 2 * kBytes, kWorld);
     const auto view = rank.window.view();
     const int me = players.first(), size = players.size();
-    // One that hears of this rank's arrival through another one only. Its barrier could well end
-    // before as much as this has come.
+    // Selects a rank that learns of this rank's arrival only through another rank. Its barrier
+    // could end before so many bytes have arrived.
     const int third = (me + 3) % size, giver = (me + 1) % size;
     for (std::uint64_t round = 1; round <= 20; ++round) {
       std::fill_n(rank.at(0), kBytes, pattern(me, round, 0));
@@ -102,7 +102,7 @@ TEST_CASE("a barrier of the world orders what ranks have done to third ones", "[
       test::require(*rank.at(2 * kBytes - 1) == pattern(giver, round, 0), "the last byte");
       rank.sync("the second barrier");
     }
-    // Other slots are other barriers.
+    // Other slots are separate barriers.
     for (std::uint32_t slot = 1; slot < 4; ++slot) {
       for (std::uint32_t round = 0; round < slot; ++round) {
         WorldBarrier barrier(kThread, rank.view(), slot);
@@ -127,9 +127,10 @@ TEST_CASE("a rank that only computes is reached all the same", "[req:3.15]") {
               "a put to a rank that does not wait");
       players.word(0) = 1;
     } else {
-      // Through the board only, so that this thread does nothing for its NIC.
+      // Waits on the board only, so that this thread does nothing for its NIC.
       players.await(0);
-      // As a word, which the NIC has stored as one: no tool sees the order that the board brings.
+      // Loads atomically, because no tool sees the order established by the board. The NIC has
+      // stored the word atomically.
       const auto* const word = reinterpret_cast<const std::uint64_t*>(rank.at(96));
       test::require(__atomic_load_n(word, __ATOMIC_ACQUIRE) == 77, "what was put");
     }
@@ -147,7 +148,7 @@ TEST_CASE("windows come and go beside the network", "[req:3.15]") {
     auto first = must(comm.register_window(range(0)));
     auto gone = must(comm.register_window(range(1)));
     auto both = must(comm.register_windows(std::vector{range(2), range(3)}));
-    if (me == 1) must(gone.close());  // others still have it, and do not use it
+    if (me == 1) must(gone.close());  // other ranks still have the window, and do not use it
     const auto kernels = must(comm.device_comm(kWorld));
     const auto later = must(comm.register_window(range(4)));
     players.barrier();
@@ -178,7 +179,7 @@ TEST_CASE("windows come and go beside the network", "[req:3.15]") {
     if (me == 0) {
       require_outcome(put(both[0], 9), WorldOutcome::no_window, "a window that was closed here");
     }
-    // A second device communicator uses the same network.
+    // A second device communicator shares the network.
     const auto second = must(comm.device_comm(kWorld));
     test::require(second.view().network == kernels.view().network, "one network");
     WorldBarrier barrier(kThread, second.view(), 0);
@@ -224,7 +225,7 @@ TEST_CASE("what cannot be done is refused by name, and nothing is written", "[re
     require_outcome(device::wait_counter(kThread, rank.view(), 2), WorldOutcome::out_of_range,
                     "a counter");
 
-    // A window of another communicator, with and without queues of its own.
+    // A window of another communicator, with and without queues of that communicator.
     auto other = join(players);
     const auto memory = must(other.allocate(8192));
     const auto foreign = must(other.register_window(memory));
@@ -236,7 +237,7 @@ TEST_CASE("what cannot be done is refused by name, and nothing is written", "[re
     require_outcome(outcome(peer, view, 0, foreign.view(), 0, 8), WorldOutcome::no_window,
                     "a source of another communicator");
 
-    // Without `world` there is no path.
+    // A device communicator without `world` has no path to other nodes.
     const auto local = must(rank.comm.device_comm({.barrier_slots = 1, .signals = 1}));
     require_outcome(world_signal(kThread, local.view(), peer, 0).outcome, WorldOutcome::no_path,
                     "a rank of another node");
@@ -254,7 +255,7 @@ TEST_CASE("a window of another communicator is refused within one node too", "[r
   check_all_ok(play(Cast::processes, 3, [](Players& players) {
     const int me = players.first();
     Rank rank(players, 4096, kWorld);
-    // With as many ranks, and in another order.
+    // Another communicator with as many ranks, in another order.
     auto other = join_as(players, me == 0 ? 0 : 3 - me);
     const auto memory = must(other.allocate(4096));
     const auto foreign = must(other.register_window(memory));
@@ -292,7 +293,7 @@ TEST_CASE("a peer that dies in the middle ends the others' waits, and is named",
     if (players.first() == 1) std::this_thread::sleep_for(60s);
     WorldOutcome outcome = WorldOutcome::done;
     if (players.first() == 0) {
-      // Puts until the peer's NIC answers no more.
+      // Puts until the peer's NIC stops answering.
       while (outcome == WorldOutcome::done) {
         outcome = world_wait(kThread, rank.view(),
                              world_put(kThread, rank.view(), 1, view, 0, view, 0, 1 << 20));
@@ -316,11 +317,11 @@ TEST_CASE("a peer that dies in the middle ends the others' waits, and is named",
 TEST_CASE("networks that the monitor looks at while calls stall can go, no data race",
           "[req:1.12][D11]") {
   play_on_nodes({{1, 1}}, {}, [](Players& players) {
-    // So many that the monitor ticks while one of them is destroyed.
+    // So many communicators that the monitor ticks while one is destroyed.
     std::vector<Communicator> comms;
     for (int i = 0; i < 60; ++i) comms.push_back(join(players));
-    // So late that each tick of the monitor looks who is behind. The thread sanitizer sees the
-    // rest.
+    // Sleeps so long that each monitor tick checks which rank is late. The thread sanitizer detects
+    // races.
     if (players.first() == 1) std::this_thread::sleep_for(1300ms);
     for (Communicator& comm : comms) {
       float value = 1;
@@ -379,7 +380,7 @@ TEST_CASE("ranks that ask for different networks get the same error", "[req:3.15
 }
 
 TEST_CASE("libfabric is loaded before other ranks wait for one that starts", "[req:3.13]") {
-  // On a busy machine that takes seconds. Here rank 1 does not come at all.
+  // Loading takes seconds on a busy machine. In this test, rank 1 never joins.
   const auto load = [](int flags) { return ::dlopen("libfabric.so.1", RTLD_NOW | flags); };
   REQUIRE(load(RTLD_NOLOAD) == nullptr);
   for (const char* const wire : {"auto", "fabric"}) {

@@ -14,20 +14,20 @@
 #include "comm/support/path_players.hpp"
 #include "support/failing_memory.hpp"
 
-/// Memory runs out in the threads of a rank's NIC while puts are under way.
+/// Threads of a rank's NIC run out of memory while puts are in progress.
 namespace oriel::test {
 namespace {
 
 constexpr long kForGood = std::numeric_limits<long>::max();
 
-/// Puts with signals between two ranks, until something fails.
+/// Exchanges puts with signals between two ranks until one fails.
 void put_until_it_fails(Players& players, Rank& rank) {
   constexpr std::size_t kBytes = 100'000;
   const auto window = rank.window.view();
   const int peer = 1 - players.first();
   auto outcome = device::WorldOutcome::done;
   for (std::uint64_t round = 1; outcome == device::WorldOutcome::done; ++round) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the NIC's own thread has the work
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the NIC thread works
     outcome = device::world_put_signal(kThread, rank.view(), peer, window, kBytes, window, 0,
                                        kBytes, 0, 1)
                   .outcome;
@@ -46,7 +46,8 @@ TEST_CASE("memory that runs out in a NIC's threads ends the communicator on all 
                               {"ORIEL_WIRE", GENERATE("auto", "fabric")}};
   const WithDirectCopies copies(false);
   play_on_nodes({{1, 1}}, settings, [](Players& players) {
-    // The monitor's thread, which tells of what the NIC's cannot, is not among those that fail.
+    // Starts the monitor's thread before marking, so that its allocations succeed. It reports the
+    // NIC's failure.
     ncclComm_t alone = init_alone();
     for (const long k : {0, 5}) {
       mark_new_threads();

@@ -15,24 +15,24 @@
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 
-/// Hosts with two links, which are network namespaces, and ranks that go on by the second one when
-/// the first one is down (3.14).
+/// Hosts with several links, which are network namespaces. Ranks continue on the second link when
+/// the first is down (3.14).
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-/// Silence is 3 s, of which a path may have 1.2, twice that with sanitizers. Set-up uses the link
-/// that stays.
+/// A path fails after 1.2 s of silence, a NIC after 3 s; both are doubled with sanitizers. Set-up
+/// uses net1, which stays up.
 const Variables kOnTwoLinks = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                                {"ORIEL_SOCKET_IFNAME", "net1"},
                                {"ORIEL_PATHS", "net0,net1"},
                                {"ORIEL_COLLECTIVE_TIMEOUT", kSanitized ? "18s" : "9s"}};
 const Variables kChosen = {{"ORIEL_SOCKET_IFNAME", "net1,net0"}, {"ORIEL_PATHS", "auto"}};
 
-enum Word : std::size_t { kRounds = 0, kPath = 8, kFinish = 16 };  // of each rank but the last
+enum Word : std::size_t { kRounds = 0, kPath = 8, kFinish = 16 };  // by rank but the last
 
-/// Collectives until the director says so, in the same round on all ranks.
+/// Repeats collectives until the director ends the test, in the same round on all ranks.
 void collect_until_told(Players& players, Rank& rank, int other) {
   const auto self = static_cast<std::size_t>(players.first());
   std::int64_t finish = 0;
@@ -48,10 +48,10 @@ void collect_until_told(Players& players, Rank& rank, int other) {
   }
 }
 
-/// Set-up uses the first of three links, and ranks find the others.
+/// Set-up uses the first of three links; the ranks find the other links.
 const Variables kFound = {{"ORIEL_SOCKET_IFNAME", "net0,net1,net2"}, {"ORIEL_PATHS", "auto"}};
 
-/// The same interfaces at both ends, in the same order.
+/// Checks that both ends pair the same interfaces in the same order.
 void check_ends(Players& players, const Rank& rank, int other) {
   const auto place = [&](int from, int to) {
     return static_cast<std::size_t>(32 + from * players.size() + to);
@@ -67,7 +67,7 @@ void check_ends(Players& players, const Rank& rank, int other) {
   players.barrier();
 }
 
-/// Old values come by all paths: of bytes that nobody changes.
+/// Checks an atomic's old value, which must arrive by every path. The bytes never change.
 void fetch(Rank& rank, int peer, std::size_t offset) {
   namespace dq = device::queue;
   const auto at = static_cast<std::size_t>(peer);
@@ -124,7 +124,7 @@ TEST_CASE("the paths that a rank finds itself end with the link that set-up uses
     hosts.enter(players.first());
     const Environment environment(kOnTwoLinks), chosen(kChosen);
     Settings settings;
-    settings.socket_ifname = "net1,net0";  // of which set-up takes the system's first one
+    settings.socket_ifname = "net1,net0";  // set-up takes the system's first of these
     settings.paths = "auto";
     test::require(
         must(comm::choose_paths(settings, {})) == std::vector<std::string>{"net1", "net0"},
@@ -142,7 +142,7 @@ TEST_CASE("the paths that a rank finds itself end with the link that set-up uses
 
 TEST_CASE("the paths that ranks find themselves do not cross from one network to another",
           "[req:3.14]") {
-  // Each rank's first link is another one than its neighbour's on the host.
+  // Ranks of one host start with different links.
   const TestHosts hosts(2, 3);
   const bool is_strict = GENERATE(false, true);
   if (is_strict) hosts.refuse_detours();
@@ -154,7 +154,7 @@ TEST_CASE("the paths that ranks find themselves do not cross from one network to
     const int first_other = players.first() < 2 ? 2 : 0;
     check_ends(players, rank, first_other + players.first() % 2);
     check_ends(players, rank, first_other + 1 - players.first() % 2);
-    // The one with another place on its node.
+    // Uses the rank with the other local rank number.
     collect_until_told(players, rank, 3 - players.first());
     players.barrier();
   });
@@ -170,7 +170,7 @@ TEST_CASE("the paths that ranks find themselves do not cross from one network to
 TEST_CASE("hosts that name their links in another order use each for one path", "[req:3.14]") {
   const TestHosts hosts(2, 3);
   hosts.refuse_detours();
-  constexpr std::size_t kDone = 100, kGoOn = 101;  // Traffic has words before them
+  constexpr std::size_t kDone = 100, kGoOn = 101;  // Traffic uses the words before
   Stage stage(Cast::processes, 2, [&](Players& players) {
     hosts.enter(players.first());
     const Environment environment(kOnTwoLinks);
@@ -240,8 +240,8 @@ TEST_CASE("a host whose links are both down is named by all others", "[req:3.14]
 
 TEST_CASE("a host that is cut off, and is the first to say so, names itself",
           "[req:3.14][req:3.19]") {
-  // Set-up, over which all hear of it, goes by the third link. Only this host asks for anything.
-  // By one path and by two, both at once: each waits for a silence.
+  // All ranks learn of the failure by set-up's link net2. Only the cut-off host makes a request.
+  // Tests one path and two paths in parallel, as each waits for a silence.
   constexpr int kCutOff = 1;
   const TestHosts hosts[2] = {TestHosts(3, 3), TestHosts(3, 3)};
   const char* const paths[2] = {"net0", "net0,net1"};
@@ -254,7 +254,7 @@ TEST_CASE("a host that is cut off, and is the first to say so, names itself",
           Variables{{"ORIEL_SOCKET_IFNAME", "net2"}, {"ORIEL_PATHS", paths[i]}});
       Rank rank(players, 4096, kWorld);
       rank.sync("the first barrier");
-      players.barrier();  // nobody is in the other one any more
+      players.barrier();  // no rank is still in the first barrier
       ++players.word(kRounds);
       players.await(kFinish);
       if (players.first() == kCutOff) {

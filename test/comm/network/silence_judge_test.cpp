@@ -9,7 +9,7 @@
 
 #include "net/queue/syndrome.hpp"
 
-/// Whom a rank names whose queues have failed (3.19).
+/// Tests which rank is named after queues have failed (3.19).
 namespace oriel::comm {
 namespace {
 
@@ -28,7 +28,7 @@ device::queue::QueueError error_of(net::Syndrome syndrome) {
 }
 const device::queue::QueueError kSilent = error_of(net::Syndrome::transport_retry);
 
-/// Of the hosts 1, 2, ...: one rank each.
+/// Returns peers on the hosts 1, 2, ..., one rank on each.
 std::vector<PeerSight> hosts(std::size_t count) {
   std::vector<PeerSight> made;
   for (std::size_t host = 1; host <= count; ++host)
@@ -46,7 +46,7 @@ TEST_CASE("a queue without a failure is none, and ends the doubt", "[req:3.19]")
   peers[1].error = kSilent;
   CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
   CHECK(judge.is_in_doubt());
-  // It has left, and was only asked whether it is there.
+  // The peer has left, and had only been probed.
   peers[1].has_left = true;
   peers[1].error.reset();
   CHECK_FALSE(judge.judge(peers, kOwn, kBegin + 10s, kSilence).has_value());
@@ -59,7 +59,7 @@ TEST_CASE("one that has left and was asked for something is at fault, whoever el
     SilenceJudge judge;
     auto peers = hosts(3);
     peers[2].error = kSilent;
-    // Its host's last rank: nobody is left there who could be asked.
+    // No rank is left on that host that could be asked.
     peers[2].has_left = true;
     for (auto& peer : peers) peer.answered = others_answer ? kBegin + 1ms : kBegin - kSilence;
     const auto verdict = judge.judge(peers, kOwn, kBegin + 2ms, kSilence);
@@ -75,7 +75,7 @@ TEST_CASE("a rank that leaves while it is in doubt is judged by what is known wh
   auto peers = hosts(4);
   peers[0].error = peers[3].error = kSilent;
   CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
-  // The first one leaves. It was asked for nothing, but the last one is silent as well.
+  // Peer 0 leaves without an open request, but peer 3 is silent as well.
   peers[0].has_left = true;
   peers[0].error.reset();
   CHECK_FALSE(judge.judge(peers, kOwn, kBegin + 1ms, kSilence).has_value());
