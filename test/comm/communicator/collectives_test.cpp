@@ -48,7 +48,7 @@ TEST_CASE("every split of up to 6 ranks into nodes gives the same bits", "[req:3
       }
       if (scaled(100) >= 100 || mix(seed, cuts) % 3 == 0) splits.push_back(nodes);
     }
-    // Adds some of the 215 distributions that are not runs; ORIEL_TEST_PERCENT=6000 adds all.
+    // Adds some of the 215 other distributions; ORIEL_TEST_PERCENT=6000 adds all.
     std::vector<Nodes> mixed = splits_not_in_runs(ranks);
     std::shuffle(mixed.begin(), mixed.end(), rng);
     mixed.resize(std::min(mixed.size(), static_cast<std::size_t>(std::max(scaled(3), 1))));

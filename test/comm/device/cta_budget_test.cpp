@@ -274,7 +274,7 @@ TEST_CASE("launches of threads that wait for others find these recorded, and non
           "[req:5.5][req:5.6][D1]") {
   CtaBudget budget(132);
   Calls calls;
-  // Two of these calls fit, or three with the last two.
+  // Any two of these calls fit on the GPU together, but no three.
   for (const int ctas : {32, 32, 20, 20}) {
     calls.push_back(std::make_shared<Call>(calls.size() + 1, ctas));
     budget.join(calls.back());

@@ -94,7 +94,7 @@ class Notes final : public Watched {
     return text_;
   }
 
-  /// Starts to be watched.
+  /// Makes the monitor watch this object.
   void watch(Session& session, std::vector<Watch> processes = {}, std::vector<int> cpus = {}) {
     const Status status =
         Monitor::instance().watch(*this, session, std::move(processes), std::move(cpus));

@@ -20,7 +20,7 @@
 namespace oriel::test {
 namespace {
 
-/// A file to which each NIC process appends a letter as it ends.
+/// A file to which each NIC process that has copied appends a letter as it ends.
 struct Witness {
   Witness() : fd(::memfd_create("witness", 0)) {}
   ~Witness() { ::close(fd); }

@@ -154,7 +154,7 @@ TEST_CASE("when a call of the driver fails as adapters' queues are made, both ra
       const auto [seen, agreed, was_hit] = start_with_faults(
           players, 0,
           [&] {
-            // Starts once verbs lists its devices. Other tests cover earlier driver calls.
+            // Starts when the rank looks for adapters. Other tests cover earlier driver calls.
             adapter.verbs.on_list = [&] {
               if (is_victim) faults.emplace(plan);
             };

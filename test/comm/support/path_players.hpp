@@ -83,7 +83,7 @@ inline void use_first_path(Players& players) {
   players.barrier();
 }
 
-/// On each of three ranks, one of the next `within` requests of a queue fails, three times over.
+/// On each of three ranks, one of the next `within` requests of each queue fails, three times over.
 /// Calls `also` after the traffic of each round.
 inline void leave_failed_path(Players& players, std::uint64_t seed, std::uint64_t within,
                               const std::function<void(Rank&)>& also = {}) {
