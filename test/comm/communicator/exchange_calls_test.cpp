@@ -224,7 +224,7 @@ TEST_CASE("long messages outside windows are read where they are, if ranks may, 
           "[req:5.9]") {
   const bool may_read = GENERATE(true, false) && may_read_siblings();
   check_all_ok(play(Cast::processes, 3, [=](Players& players) {
-    // If reading is allowed elsewhere, only rank 1 may not read, so that pairs differ.
+    // If `may_read` is false, only rank 1 may not read, so that pairs differ.
     exchange_outside_windows(players, may_read || (may_read_siblings() && players.first() != 1));
   }));
   check_all_ok(play(Cast::threads, 3, broadcast_from_all));

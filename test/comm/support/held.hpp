@@ -54,7 +54,7 @@ inline constexpr auto kSettlingTime = 20s;
 
 /// Returns held() once it is stable. Descriptors left by init and joined threads disappear a little
 /// later. The rendezvous thread counts as done when it has ended; everything else when the counts
-/// stayed equal for 20 polls. A count that is too high would hide a leak; it cannot be too low.
+/// stayed equal for 20 polls. A count taken too early is too high, and would hide a leak.
 inline Held settled() {
   static_cast<void>(eventually([] { return !has_thread("oriel-root"); }, kSettlingTime));
   Held before = held();

@@ -33,7 +33,7 @@ inline bool skip_without_fabric() {
   std::_Exit(77);
 }
 
-/// A path has failed when it is silent for 1.2 s (twice that with sanitizers), and is tried again a
+/// Makes a path fail after 1.2 s of silence (2.4 s with sanitizers). The path is first retried one
 /// second later.
 inline const Variables kTwoPaths = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                                     {"ORIEL_SOCKET_IFNAME", "lo"},

@@ -9,11 +9,11 @@
 
 namespace oriel::test {
 
-/// Network namespaces that act as hosts. Host K has the address 10.77.K.2 on `net0`; further links
-/// are 10.78.K.2 on `net1` and so on. No link leads to the addresses of another link's network. All
-/// traffic between hosts passes a router in its own namespace. The namespaces end with this object
-/// and the processes inside. Failures throw. If hosts cannot be made, or no fabric wire is
-/// available, the program ends as skipped.
+/// Network namespaces that act as hosts. Host K, counted from 1, is 10.77.K.2 on `net0`; further
+/// links are 10.78.K.2 on `net1` and so on. No link leads to the addresses of another link's
+/// network. All traffic between hosts passes a router in its own namespace. The namespaces end with
+/// this object and the processes inside. Failures throw. If hosts cannot be made, or no fabric wire
+/// is available, the program ends as skipped.
 class TestHosts {
  public:
   /// Makes hosts with `links` links each, at most 4.
