@@ -2,7 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // One thread calls exit() while others are inside calls, many times; in half of the runs calls time
 // out. Objects that these threads use must not be destroyed. The address sanitizer reports such
-// uses. [req:1.12][D16]
+// uses.
+// [req:1.12][D16]
 #include <atomic>
 #include <barrier>
 #include <chrono>
