@@ -23,12 +23,12 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// How the threads of a group of a GPU move and reduce, with one CPU thread that plays them one
-/// after the other: what they do needs no wait among them.
+/// Tests how the threads of a GPU's group move and reduce. One CPU thread plays them one after the
+/// other, which is possible because they do not wait for each other.
 namespace oriel::kernels {
 namespace {
 
-/// The thread of a group that runs.
+/// Group policy: rank() is the thread that is being played.
 struct PlayedGroup {
   static inline std::uint32_t at = 0;
   static inline std::uint32_t threads = 1;
@@ -43,8 +43,7 @@ struct PlayedGroup {
   }
 };
 
-/// Memory of its own size, so that a sanitizer sees each access beside it, that begins at `address`
-/// modulo 16 and has bytes of a known value around it.
+/// Buffer whose address is `address` modulo 16. Guard bytes of a known value lie on both sides.
 class Guarded {
  public:
   Guarded(std::size_t bytes, std::size_t address)
@@ -127,7 +126,7 @@ TEST_CASE("copies of any length between any addresses move all bytes and touch n
                                    random() % 20'000};
       for (const std::size_t bytes : sizes) {
         Guarded target(bytes, to);
-        // Without a guard: nothing may be read beside it.
+        // Has no guard behind it, so that a sanitizer sees a read beyond the end.
         std::vector<std::byte> memory(bytes + from);
         const std::span<std::byte> source(memory.data() + from, bytes);
         fill(source, random);
@@ -141,17 +140,17 @@ TEST_CASE("copies of any length between any addresses move all bytes and touch n
   }
 }
 
-/// What a reduction of a stream works with, of all ranks.
+/// Shape of one reduction of the stream algorithm.
 template <class T>
 struct ReduceCase {
   int ranks;
   std::size_t count;
-  std::size_t misaligned;  ///< elements by which the own source is off
-  bool is_alike;           ///< the targets are off as well
+  std::size_t misaligned;  ///< offset of the own source, in elements
+  bool is_alike;           ///< the targets have the same offset
   bool all_targets;
 };
 
-/// Reduces as the rank `me`, whose own source is not scaled yet, and compares each target.
+/// Reduces as a random rank and compares each target. Only this rank's source is not yet scaled.
 template <class T, ReduceOp op, int kRanks>
 void check_reduce(const ReduceCase<T>& one, std::mt19937_64& random) {
   const auto ranks = static_cast<std::size_t>(one.ranks);
@@ -187,7 +186,7 @@ void check_reduce(const ReduceCase<T>& one, std::mt19937_64& random) {
     std::vector<T> inputs;
     std::vector<T> scalars(ranks, T(1));
     for (std::size_t rank = 0; rank < ranks; ++rank) inputs.push_back(values[rank][i]);
-    // The others have scaled theirs.
+    // The other ranks have scaled their inputs already.
     if (op == ReduceOp::premul_sum) scalars[static_cast<std::size_t>(me)] = scalar;
     const T expected = test::reduce_reference<T, op>(inputs, scalars, one.ranks);
     for (std::size_t rank = 0; rank < ranks; ++rank) {
@@ -241,7 +240,7 @@ TEST_CASE("groups bring blocks to all ranks but the root, and to this one unless
     for (int me = 0; me < ranks; ++me) {
       const bool is_there = random() % 2 == 0 || root == me;
       const std::size_t count = random() % 12'000;
-      // Registered targets are alike modulo 16.
+      // Registered targets have the same address modulo 16.
       const bool are_alike = random() % 2 == 0;
       const std::size_t all_off = random() % 16;
       const auto off = [&] { return random() % 3 == 0 ? random() % 16 : 0; };
@@ -285,7 +284,8 @@ TEST_CASE("groups bring blocks to all ranks but the root, and to this one unless
   }
 }
 
-/// What other ranks have sent, in slots, and this rank's own part, which lies anywhere.
+/// Inputs of one fold: the other ranks' parts in aligned slots, and this rank's own part, which may
+/// be misaligned.
 template <class T>
 class FoldInputs {
  public:
@@ -313,7 +313,7 @@ class FoldInputs {
   FoldSources sources_;
 };
 
-/// Calls `move` with the mover of GPUs and with that of CPUs, and compares what they have stored.
+/// Calls `move` with the GPU's mover and with the CPU's, and compares the stored bytes.
 template <class T, class Move>
 void check_fold(const HierarchyArguments& arguments, std::size_t count, std::size_t stored_bytes,
                 const Move& move) {

@@ -23,14 +23,14 @@
 #include "kernels/host/hierarchy_mover_host.hpp"
 #include "kernels/plan/plan_values.hpp"
 
-/// Hierarchy among ranks that are threads, each a node of its own, over a wire that carries nothing
-/// before the receiver looks: whatever a rank writes again too early arrives as it is then (3.16).
+/// Tests Hierarchy among ranks that are threads, each on a node of its own (3.16). The wire copies
+/// data only when the receiver polls. If a rank overwrites data too early, the wrong bytes arrive.
 namespace oriel::test {
 namespace {
 
 using device::queue::Region;
 
-/// What one rank has posted for another: a place to read later, or bytes.
+/// One posted transfer: `from` is read on delivery, unless `inside` holds inline bytes.
 struct Entry {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
@@ -46,7 +46,8 @@ class LazyWire {
     const std::lock_guard lock(mutex_);
     queue(from, to).push_back(std::move(entry));
   }
-  /// At most one entry from each rank, which is chosen at random; the receiver calls it.
+  /// Delivers at most one entry from each rank, each with a probability of one half. The receiver
+  /// calls it.
   void deliver(int to, std::mt19937& rng) {
     const std::lock_guard lock(mutex_);
     for (int from = 0; from < ranks_; ++from) {
@@ -68,14 +69,14 @@ class LazyWire {
   std::vector<std::deque<Entry>> queues_;
 };
 
-/// The rank that the calling thread is.
+/// State of the rank that the calling thread plays.
 struct Self {
   int rank = 0;
   LazyWire* wire = nullptr;
   std::mt19937 rng;
   const std::byte* scratch = nullptr;
   std::uint64_t scratch_bytes = 0;
-  std::uint64_t copied = 0;  ///< into the scratch memory
+  std::uint64_t copied = 0;  ///< bytes that the mover has written into the scratch memory
 };
 thread_local Self* self = nullptr;
 
@@ -91,7 +92,7 @@ struct WireMemory : device::Memory {
   }
 };
 
-/// Counts what is written into the rank's own scratch memory.
+/// Counts the bytes that are written into the rank's own scratch memory.
 class CountingMover : public kernels::HostHierarchyMover {
  public:
   explicit CountingMover(const kernels::HierarchyArguments& arguments)
@@ -123,7 +124,7 @@ class CountingMover : public kernels::HostHierarchyMover {
 }  // namespace
 }  // namespace oriel::test
 
-// What the algorithm posts goes to the wire above instead of a ring.
+// Specialises the queue's functions, so that posts go to the wire above instead of a ring.
 namespace oriel::device::queue {
 
 template <>
@@ -215,7 +216,7 @@ struct Call {
   }
 };
 
-/// Element i of a rank's input; small integers of f32 and bf16 are summed exactly.
+/// Returns element i of a rank's input: an integer below 16, so that f32 and bf16 sum exactly.
 int element_of(const Call& call, int rank, std::uint64_t i) {
   const std::uint64_t mixed =
       (call.seed + i * 7 + static_cast<std::uint64_t>(rank) * 13) * 2654435761u;
@@ -225,11 +226,11 @@ void store_element(DataType type, std::byte* at, int value) {
   const auto number = static_cast<float>(value);
   if (type == DataType::i32) std::memcpy(at, &value, sizeof value);
   if (type == DataType::f32) std::memcpy(at, &number, sizeof number);
-  // The upper half of an f32.
+  // bf16 is the upper half of an f32.
   if (type == DataType::bf16) std::memcpy(at, reinterpret_cast<const std::byte*>(&number) + 2, 2);
 }
 
-/// All that ranks share.
+/// State that all ranks share.
 struct World {
   World(int size, bool by_rank, std::uint64_t scratch_bytes)
       : ranks(size), deterministic(by_rank), wire(size) {
@@ -257,7 +258,7 @@ struct World {
     std::byte bytes[64];
   };
   int ranks;
-  bool deterministic;  // and nodes that are not in the order of ranks: inputs are sent, by ranks
+  bool deterministic;  // also reverses the nodes, so that inputs are sent, grouped by rank
   LazyWire wire;
   kernels::HierarchyLayout layout;
   std::vector<std::vector<Line>> scratch;
@@ -292,7 +293,8 @@ class Rank {
   Rank(const Rank&) = delete;
   Rank& operator=(const Rank&) = delete;
 
-  /// Empty if the result is right. The buffers are overwritten as soon as the call has ended.
+  /// Makes the call; returns an empty text if the result is right. Overwrites the buffers as soon
+  /// as the call has ended.
   std::string make(const Call& call) {
     const auto ranks = static_cast<std::uint64_t>(world_.ranks);
     const std::uint64_t element = size_of(call.type);
@@ -376,13 +378,14 @@ class Rank {
     arguments.comm.network = &world_.network;
     arguments.comm.control_network = &control_;
     arguments.comm.wait.timeout_ns = 20'000'000'000;
-    arguments.comm.wait.spin_ns = 4'000'000'000;  // as good as never asleep
+    arguments.comm.wait.spin_ns =
+        4'000'000'000;  // long enough that a rank practically never sleeps
     show_window(call, arguments);
     rounds_ = plan->rounds;
     return kernels::Hierarchy<WireThread, CountingMover, WireMemory>(arguments).run();
   }
 
-  /// All buffers lie in one window, or in none.
+  /// If the call uses windows, puts input and output into one window.
   void show_window(const Call& call, kernels::HierarchyArguments& arguments) {
     if (!call.in_windows) return;
     window_.local.address = reinterpret_cast<std::uint64_t>(buffer_.data());
@@ -406,7 +409,8 @@ class Rank {
   std::uint64_t rounds_ = 0;
 };
 
-/// `body(rank)` on a thread for each, which returns what went wrong.
+/// Runs `body(player, rank)` on a thread for each rank; `body` returns an error text, or an empty
+/// one.
 template <class Body>
 void on_ranks(World& world, std::uint64_t seed, const Body& body) {
   std::vector<std::string> wrong(static_cast<std::size_t>(world.ranks));
@@ -428,7 +432,7 @@ Call drawn_call(std::uint64_t drawn, int ranks) {
   call.collective = kCollectives[drawn % 3];
   call.type = kTypesHere[drawn / 4 % 3];
   call.scales = drawn / 16 % 4 == 0 && call.collective != Collective::all_gather;
-  const std::uint64_t most[] = {8, 500, 5'000};  // in an entry, in one hop, in rounds
+  const std::uint64_t most[] = {8, 500, 5'000};  // for inline bytes, one hop, several rounds
   call.count = 1 + drawn / 64 % most[drawn / 65'536 % 3];
   if (drawn / (1 << 20) % 4 == 0) call.count *= static_cast<std::uint64_t>(ranks);
   call.in_place = drawn / (1 << 22) % 2 == 0;
@@ -461,20 +465,20 @@ TEST_CASE("nothing that the NIC has yet to read is overwritten", "[req:3.16]") {
 
 TEST_CASE("what lies in a window is sent without a copy", "[req:3.16]") {
   constexpr std::uint64_t kRanks = 2;
-  constexpr std::uint64_t kRounds = 40;  // of more bytes than go in one hop
-  constexpr std::uint64_t kLast = 2;     // rounds of whose end nobody hears in the same call
+  constexpr std::uint64_t kRounds = 40;  // together more bytes than go in one hop
+  constexpr std::uint64_t kLast = 2;  // last rounds, which no later round of the call acknowledges
   struct Case {
     Collective collective;
     DataType type;
     bool scales;
-    std::uint64_t plain;  // bytes copied in all rounds, in units
-    std::uint64_t windows;
+    std::uint64_t plain;    // units copied in all rounds, outside of windows
+    std::uint64_t windows;  // units copied in all rounds, in windows
   };
-  // An all-reduce sends one unit of its input in each round, and one of results.
+  // An all-reduce sends one unit of input and one unit of results in each round.
   const Case cases[] = {
       {Collective::all_reduce, DataType::i32, false, 2 * kRounds, kLast},
       {Collective::all_reduce, DataType::i32, true, 2 * kRounds, kRounds + kLast},
-      // Sums of bf16 are twice as long, this rank's own too, and no input is sent as it is.
+      // Sums of bf16 take two units, this rank's own sums too. No input is sent without a copy.
       {Collective::all_reduce, DataType::bf16, false, 5 * kRounds, 4 * kRounds + kLast},
       {Collective::all_gather, DataType::i32, false, kRounds, kLast},
       {Collective::reduce_scatter, DataType::i32, false, kRounds, kLast},

@@ -28,7 +28,7 @@ std::string join(const std::string& a, const std::string& b) {
   return "(" + a + "+" + b + ")";
 }
 
-/// The tree by its definition: the left subtree holds the largest power of two below n.
+/// Returns the tree by its definition: the left subtree holds the largest power of two below n.
 std::string expected_tree(int first, int n) {
   if (n == 1) return std::to_string(first);
   int left = 1;
@@ -64,7 +64,7 @@ T from_double(double x) {
   }
 }
 
-constexpr std::size_t kTreeHeight = 6;  // over 64 inputs at most
+constexpr std::size_t kTreeHeight = 6;  // of at most 64 inputs
 constexpr ReduceOp kAllOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::max,
                                 ReduceOp::min, ReduceOp::avg,  ReduceOp::premul_sum};
 
@@ -102,7 +102,7 @@ TEMPLATE_TEST_CASE("floats reduce within their error bounds", "[req:1.26][reduce
     for (std::size_t k = 0; k < n; ++k) {
       inputs.push_back(random_element<TestType>(rng, Inputs::moderate));
       scalars.push_back(random_element<TestType>(rng, Inputs::moderate));
-      // Factors near one, so that no product leaves the range.
+      // Keeps factors near one, so that no product leaves the range.
       factors.push_back(from_double<TestType>(rng() % 2 != 0 ? 1.125 : 0.875));
     }
     for (const ReduceOp op : kAllOps) {
@@ -177,7 +177,7 @@ TEST_CASE("overflow goes to infinity or saturates, infinities that cancel to NaN
   REQUIRE(reduce_as<bf16>(ReduceOp::sum, {bf16(3e38f), bf16(3e38f)}).bits == 0x7f80);
   REQUIRE(reduce_as<e4m3>(ReduceOp::sum, {e4m3(448.f), e4m3(448.f)}).bits == 0x7e);
   REQUIRE(reduce_as<e5m2>(ReduceOp::sum, {e5m2(-57344.f), e5m2(-57344.f)}).bits == 0xfb);
-  // Accumulated in f32, the overflow on the way does no harm.
+  // Sums in f32, so that an overflow of f16 on the way does no harm.
   REQUIRE(reduce_as<f16>(ReduceOp::sum, {f16(65504.f), f16(65504.f), f16(-65504.f)}).bits ==
           0x7bff);
   REQUIRE(reduce_as<f16>(ReduceOp::avg, {f16(65504.f), f16(65504.f)}).bits == 0x7bff);

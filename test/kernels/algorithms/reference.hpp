@@ -20,8 +20,8 @@
 #include "oriel/device/scalar.hpp"
 #include "oriel/types.hpp"
 
-/// What the tests of reductions share: a call for every type and operation, inputs, and the scalar
-/// fold that the vectorised loops must equal.
+/// Helpers for tests of reductions: loops over all types and operations, random inputs, and the
+/// scalar fold that the vectorised loops must equal.
 namespace oriel::test {
 
 /// Calls f.template operator()<DataType, ReduceOp>() for every pair.
@@ -34,7 +34,7 @@ void for_each_type_and_op(const F& f) {
   }
 }
 
-/// Calls f.template operator()<T>() for the elements of this type.
+/// Calls f.template operator()<T>(), where T is the element type of `type`.
 template <typename F>
 void with_type(DataType type, const F& f) {
   const auto call = [&]<int... k>(std::integer_sequence<int, k...>) {
@@ -45,7 +45,7 @@ void with_type(DataType type, const F& f) {
   };
   call(std::make_integer_sequence<int, kDataTypeCount>());
 }
-/// Calls f.template operator()<op>() for this operation.
+/// Calls f.template operator()<op>() with `op` as a template argument.
 template <typename F>
 void with_op(ReduceOp op, const F& f) {
   const auto call = [&]<int... k>(std::integer_sequence<int, k...>) {
@@ -57,8 +57,9 @@ void with_op(ReduceOp op, const F& f) {
 template <typename T>
 inline constexpr bool kIsFloat = device::kIsSmallFloat<T> || std::is_floating_point_v<T>;
 
-/// How inputs are chosen: any bits at all, NaN among them; moderate numbers; or mostly the values
-/// at the edges: zeros of both signs, infinities, NaN, the largest, the smallest.
+/// Distribution of random inputs. any_bits: random bit patterns, NaN included. moderate: floats
+/// from -2 to 2, or small integers. edges: three quarters are edge values, such as zeros of both
+/// signs, infinities, NaN and the limits of the types.
 enum class Inputs { any_bits, moderate, edges };
 
 template <typename T>
@@ -104,7 +105,7 @@ T random_element(std::mt19937_64& rng, Inputs inputs) {
   }
 }
 
-/// The definition: one element of the result.
+/// Returns one element of the result by the definition: the scalar fold along the tree.
 template <typename T, ReduceOp op>
 T reduce_reference(const std::vector<T>& inputs, const std::vector<T>& scalars, int n_ranks) {
   const device::Reduction<T, op> reduction{n_ranks};
@@ -125,7 +126,8 @@ long double exact_of(T x) {
   }
 }
 
-/// Half the distance from 1 to its neighbour, and the smallest positive number.
+/// Precision of a float type: half the distance from 1 to the next larger number (unit), and the
+/// smallest positive number (tiny).
 struct Precision {
   long double unit;
   long double tiny;
@@ -140,8 +142,8 @@ Precision precision_of() {
   return {0x1p-53L, 0x1p-1074L};
 }
 
-/// Says what is wrong with a result: farther from the exact one than what rounding may do, where
-/// each element has been added `additions` times.
+/// Returns an error text if `result` is farther from the exact result than rounding allows; empty
+/// if it is near enough. `additions` is the most additions that an input takes part in.
 template <typename T>
 std::string compare_float(ReduceOp op, const std::vector<T>& x, const std::vector<T>& scalars,
                           T result, std::size_t additions) {
@@ -173,7 +175,7 @@ std::string compare_float(ReduceOp op, const std::vector<T>& x, const std::vecto
     expected = op == ReduceOp::min ? low : high;
     allowed = 0;
   } else {
-    if (std::fabs(expected) > 400) return "";  // may saturate the smallest formats
+    if (std::fabs(expected) > 400) return "";  // the smallest format, e4m3, may saturate
     allowed += unit * (std::fabs(expected) + allowed) * 1.01L + tiny;
   }
   const long double got = exact_of(result);
@@ -182,7 +184,8 @@ std::string compare_float(ReduceOp op, const std::vector<T>& x, const std::vecto
                      static_cast<double>(expected), static_cast<double>(allowed));
 }
 
-/// Says what is wrong with a result: integers wrap, and averages truncate.
+/// Returns an error text if `result` is wrong, else an empty text. Integers wrap; averages
+/// truncate.
 template <typename T>
 std::string compare_integer(ReduceOp op, const std::vector<T>& x, const std::vector<T>& scalars,
                             T result) {

@@ -40,7 +40,7 @@ float float_of(std::uint32_t bits) {
   return x;
 }
 
-/// A format by its numbers, from which the tests compute in double what a conversion must give.
+/// Parameters of a format, from which the tests compute the expected conversion in double.
 template <typename T>
 struct Format;
 template <>
@@ -71,7 +71,7 @@ struct Format<e5m2> {
 template <typename T>
 constexpr unsigned kSignBit = 1u << (8 * sizeof(T) - 1);
 
-/// The value of a finite pattern without sign.
+/// Returns the value of a finite bit pattern without its sign.
 template <typename T>
 double value_of(unsigned magnitude) {
   using F = Format<T>;
@@ -81,8 +81,8 @@ double value_of(unsigned magnitude) {
   return std::ldexp(mantissa + (1u << F::kMantissa), exponent - F::kBias - F::kMantissa);
 }
 
-/// Rounds by search and exact comparison: of the two neighbours of x, the nearer, the even on a
-/// tie.
+/// Rounds x by search and exact comparison to the nearer of its two neighbours, on a tie to the
+/// even one.
 template <typename T>
 unsigned narrow_by_search(float x) {
   using F = Format<T>;
@@ -90,7 +90,8 @@ unsigned narrow_by_search(float x) {
   const unsigned sign = std::signbit(x) ? kSignBit<T> : 0;
   const double magnitude = std::fabs(static_cast<double>(x));
   const double max = value_of<T>(F::kMaxFinite);
-  // The number above the largest one would be even: a tie goes there.
+  // In f16 and bf16 the pattern above the largest finite one is even, so a tie goes to infinity.
+  // The 8-bit formats saturate.
   if (magnitude > max) {
     const double next = value_of<T>(F::kMaxFinite + 1);
     const bool overflows = magnitude >= (max + next) / 2;
@@ -141,8 +142,8 @@ float widen_by_cuda(e5m2 x) {
 }
 #endif
 
-/// Floats around everything where the result of narrowing can change: each value, each midpoint and
-/// their neighbours, both signs, and f32's own edges.
+/// Returns the floats at which the result of narrowing can change: each value, each midpoint, their
+/// neighbours in f32, and the edges of f32, with both signs.
 template <typename T>
 std::vector<float> critical_floats() {
   std::vector<float> floats;

@@ -47,7 +47,7 @@ __global__ void widen_kernel(const T* in, std::size_t count, float* single, floa
   device::widen_pair(pair, paired[i], paired[i + 1]);
 }
 
-/// Device memory that is filled from or read back to the host.
+/// Device memory with copies from and to the host. `status` keeps the first CUDA error.
 template <typename T>
 class DeviceArray {
  public:

@@ -6,16 +6,16 @@
 
 #include "oriel/types.hpp"
 
-/// The arithmetic of the device headers as a GPU does it. All pointers are host memory; each call
-/// copies, runs one kernel, waits, and returns a cudaError_t as int.
+/// Runs the arithmetic of the device headers on a GPU. All pointers are host memory. Each call
+/// copies its inputs, runs one kernel, waits for it, and returns a cudaError_t as int.
 namespace oriel::test {
 
-/// out[i] = the reduction of inputs[k * count + i] over k < n <= 8, with n_ranks as the divisor and
-/// the scalars of premul_sum as elements.
+/// Sets out[i] to the reduction of inputs[k * count + i] over k < n, where n <= 8. `n_ranks` is the
+/// divisor of an average. `scalars` has an element for each k, for premul_sum.
 int gpu_reduce(DataType type, ReduceOp op, const void* inputs, const void* scalars, int n,
                int n_ranks, std::size_t count, void* out);
 
-/// The 16- and 8-bit floats: count floats to elements, singly and as pairs (count even), and back.
+/// Converts `count` floats (an even number) to a 16- or 8-bit type and back, singly and as pairs.
 int gpu_narrow(DataType type, const float* in, std::size_t count, void* single, void* paired);
 int gpu_widen(DataType type, const void* in, std::size_t count, float* single, float* paired);
 

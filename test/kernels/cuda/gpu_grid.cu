@@ -12,7 +12,7 @@ __global__ void grid_kernel(GridJob job) {
   if (blockIdx.x == job.absent) return;
   kernels::Grid grid(job.barrier, job.abort);
   grid.sync();
-  // One count for each CTA: pinned memory may take no atomics.
+  // Keeps a count for each CTA, since pinned memory may not support atomics.
   const auto leads = static_cast<std::uint32_t>(__syncthreads_count(grid.leads() ? 1 : 0));
 
   const bool gave_up = grid.any(false);

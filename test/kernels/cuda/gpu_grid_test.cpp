@@ -12,7 +12,7 @@
 #include "kernels/plan/hierarchy_plan.hpp"
 #include "support/cuda/needs_gpu.hpp"
 
-// How the CTAs of a collective among nodes meet.
+// Tests the grid barrier of collectives among nodes.
 namespace {
 
 using namespace oriel;
@@ -22,7 +22,7 @@ const NeedsGpu needs_gpu;
 
 constexpr std::uint32_t kCtas = 8;
 
-/// What the kernel and the host share.
+/// Pinned memory that the kernel and the host share.
 struct Shared {
   std::uint32_t abort;
   std::uint32_t leads[kCtas];

@@ -16,7 +16,7 @@
 #include "kernels/plan/plan_values.hpp"
 #include "support/seed.hpp"
 
-/// Whatever a table and the settings say, a plan fits the scratch memory.
+/// Tests that a plan fits the scratch memory, whatever the table and the settings say.
 namespace {
 
 using namespace oriel;
@@ -26,8 +26,8 @@ std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
   return (a + b - 1) / b;
 }
 
-/// Bytes that the slots of one source take in a line algorithm, counted thread by thread: thread t
-/// of CTA 0, which has most, takes the lines t, t + step, t + 2 * step and so on.
+/// Returns the bytes that the slots of one source take in a line algorithm. Counts for CTA 0, which
+/// has most lines: its thread t takes the lines t, t + step, t + 2 * step and so on.
 std::uint64_t lane_bytes_of(const Plan& plan, std::uint64_t lines) {
   const auto threads = static_cast<std::uint64_t>(plan.threads);
   const std::uint64_t step = threads * static_cast<std::uint64_t>(plan.ctas);
@@ -38,7 +38,7 @@ std::uint64_t lane_bytes_of(const Plan& plan, std::uint64_t lines) {
   return end;
 }
 
-/// Says what of `plan` does not fit; empty if all does. Beside fits(), not through it.
+/// Returns what does not fit in `plan`, or an empty text. Computes it independently of fits().
 std::string misfit(const Plan& plan, Backend backend, const ScratchLayout& layout, DataType type,
                    std::uint64_t count) {
   if (plan.ctas < 1 || plan.ctas > layout.max_ctas) return "CTAs";
@@ -150,13 +150,13 @@ TEST_CASE("GPUs stream long messages with two sub-CTAs, short ones in one chunk"
   CHECK(plan.sub_ctas == 2);
   const Split split = split_work(plan, Backend::cuda, 4, DataType::u8, 64 * kMiB);
   CHECK(split.part == 64 * kMiB / 4 / 64);
-  // Nearly equal chunks: the last one is shorter by less than a cache line for each of the others.
+  // Chunks are nearly equal: the last one is short by less than 128 bytes per chunk.
   const std::uint64_t chunk = chunk_of(plan, Backend::cuda, split, DataType::u8);
   const std::uint64_t chunks = divide_up(split.part, chunk);
   CHECK(chunk <= plan.chunk_bytes);
   CHECK(chunks * chunk - split.part < 128 * chunks);
 
-  const Plan brief = plan_in(32, 3 * kMiB);  // 24 KiB of a share for each CTA
+  const Plan brief = plan_in(32, 3 * kMiB);  // a share of 24 KiB for each CTA
   CHECK(brief.sub_ctas == 1);
   CHECK(brief.chunk_bytes >= 3 * kMiB / 4 / 32);
   CHECK(plan_in(128, 64 * kMiB).sub_ctas == 1);
@@ -275,13 +275,13 @@ TEST_CASE("a table that is no file, or too long for one, is refused", "[req:1.38
   CHECK(refused_for("/nonexistent/table", "No such file"));
   CHECK(refused_for("/", "directory"));
   CHECK(refused_for("/dev/zero", "/dev/zero has more than 1048576 bytes"));
-  CHECK(ChoiceTable::read("/dev/null").ok());  // check_choice says that it has no lines
+  CHECK(ChoiceTable::read("/dev/null").ok());  // check_choice reports that it has no lines
 
   char folder[] = "/tmp/oriel-table-XXXXXX";
   REQUIRE(::mkdtemp(folder) != nullptr);
   const std::string pipe = std::string(folder) + "/pipe";
   REQUIRE(::mkfifo(pipe.c_str(), 0600) == 0);
-  CHECK(ChoiceTable::read(pipe).ok());  // nobody writes: as empty as /dev/null
+  CHECK(ChoiceTable::read(pipe).ok());  // empty, since no process writes into it
   std::filesystem::remove_all(folder);
 }
 
@@ -298,7 +298,7 @@ TEST_CASE("all sizes find lines of the same number of ranks", "[req:1.39]") {
     INFO(bytes << " bytes");
     CHECK(listed_for(1, bytes) == 2);
     CHECK(listed_for(2, bytes) == 2);
-    CHECK(listed_for(3, bytes) == 4);  // the larger of two
+    CHECK(listed_for(3, bytes) == 4);  // on a tie the larger number of ranks
     CHECK(listed_for(4, bytes) == 4);
     CHECK(listed_for(9, bytes) == 4);
     CHECK(listed_for(10, bytes) == 16);
@@ -318,7 +318,7 @@ TEST_CASE("of several lists the one with the most CTAs that a communicator may u
   };
   for (const int most : {128, 200}) CHECK(plan_for(most, 64).threads == 32);
   for (const int most : {1, 31, 32, 127}) CHECK(plan_for(most, 32).threads == 64);
-  CHECK(plan_for(32, 64).ctas == 32);  // the other list's line for this size has fewer
+  CHECK(plan_for(32, 64).ctas == 32);  // the first list's line for this size has only 8
   CHECK(plan_for(128, 65).ctas == 128);
 
   const auto open =

@@ -32,7 +32,7 @@ Algorithm forced(const std::string& name, Backend backend, int ranks, std::uint6
   return plan.value().algorithm;
 }
 
-/// The areas of a layout, in the order in which they lie.
+/// One area of a layout; areas_of returns them in the order of their addresses.
 struct Area {
   std::string name;
   std::uint64_t begin = 0;

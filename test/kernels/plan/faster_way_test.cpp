@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kBytes = 1 << 20;
 
-/// How many of `messages` are read, where a read takes `read_ns` and slots take `slots_ns`.
+/// Counts the reads among `messages`, if a read takes `read_ns` and slots take `slots_ns`.
 int count_reads(FasterWay& way, int messages, std::uint64_t read_ns, std::uint64_t slots_ns) {
   int reads = 0;
   for (int i = 0; i < messages; ++i) {
@@ -28,7 +28,8 @@ TEST_CASE("the faster of two ways carries all messages but a few, also once it h
           "[req:5.9]") {
   constexpr int kTrial = FasterWay::kTrial;
   FasterWay way;
-  // Until something is known of both they take turns. The first of each finds cold memory.
+  // Both ways take turns before both have a mean time. The first message of each is not counted,
+  // since it may touch cold memory.
   for (const std::uint64_t cold : {10, 1}) {
     CHECK(way.reads_next());
     way.note(true, 50'000 * cold, kBytes);
@@ -36,7 +37,8 @@ TEST_CASE("the faster of two ways carries all messages but a few, also once it h
     way.note(false, 100'000 * cold, kBytes);
   }
   CHECK(count_reads(way, 10 * kTrial, 50'000, 100'000) == 10 * kTrial - 10);
-  // The machine changes: a few messages show it, or a few trials.
+  // Changes the machine. The slower current way is noticed after a few messages, a faster other way
+  // after a few trials.
   static_cast<void>(count_reads(way, 8 * kTrial, 300'000, 100'000));
   CHECK(count_reads(way, 10 * kTrial, 300'000, 100'000) == 10);
   static_cast<void>(count_reads(way, 20 * kTrial, 20'000, 100'000));

@@ -9,7 +9,7 @@
 
 #include "kernels/plan/plan_values.hpp"
 
-/// What kernels::plan_hierarchy chooses (3.16).
+/// Tests the choices of kernels::plan_hierarchy (3.16).
 namespace {
 
 using namespace oriel;
@@ -64,10 +64,11 @@ TEST_CASE("small messages of every collective take one hop among nodes", "[req:3
       }
       CHECK_FALSE(plan_of({4, 4, backend}, collective, 8).one_hop);  // one team
       CHECK_FALSE(plan_of({4, 2, backend}, collective, 2 << 20).one_hop);
-      CHECK_FALSE(plan_of({4096, 8, backend}, collective, 1000).one_hop);  // together too many
+      CHECK_FALSE(
+          plan_of({4096, 8, backend}, collective, 1000).one_hop);  // too many bytes over all ranks
     }
   }
-  // Ranks of a CPU share messages rather than send each other many.
+  // CPU ranks of a team share messages rather than send many to each other.
   CHECK(plan_of({64, 8}, Collective::all_reduce, 8).one_hop);
   CHECK_FALSE(plan_of({64, 8}, Collective::all_gather, 8).one_hop);
   CHECK_FALSE(plan_of({64, 8}, Collective::reduce_scatter, 8).one_hop);
@@ -75,7 +76,7 @@ TEST_CASE("small messages of every collective take one hop among nodes", "[req:3
 }
 
 TEST_CASE("one hop needs a slot for what comes and for what is on its way", "[req:3.16]") {
-  // Two ranks, 1 KiB for each: a reduce-scatter has other bytes for each rank.
+  // Two ranks with 1 KiB for each. A reduce-scatter sends other bytes to each rank.
   for (const Collective collective : kCollectives) {
     INFO(name_of(collective));
     const std::uint64_t slots = collective == Collective::reduce_scatter ? 4 : 3;

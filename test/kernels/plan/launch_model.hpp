@@ -16,31 +16,30 @@
 
 namespace oriel::test {
 
-/// A model of GPUs that run the launches of exchanges. It moves no bytes: it counts slots and
-/// credits. A GPU holds a bounded number of CTAs; a CTA keeps its place until its messages have
-/// passed. Which of the possible steps comes next is drawn at random, so delays of any length and
-/// every order are among the runs.
+/// Model of GPUs that run the launches of exchanges. It moves no bytes: it counts slots and
+/// credits. A GPU holds a bounded number of CTAs. A CTA stays resident until its messages have been
+/// transferred. The order of steps is random, so that runs have all kinds of delays and orders.
 class LaunchModel {
  public:
   using Launch = kernels::ExchangeArguments;
 
-  /// `places` is the number of CTAs that each GPU holds; one GPU for each of `ranks` ranks.
+  /// Makes one GPU for each of `ranks` ranks; each GPU holds `places` CTAs.
   LaunchModel(int ranks, int places, std::uint64_t seed)
       : gpus_(static_cast<std::size_t>(ranks)), random_(seed) {
     for (Gpu& gpu : gpus_) gpu.free = places;
   }
 
-  /// Where launches go that no stream orders behind those of other communicators.
+  /// Stream of launches that no stream orders behind those of other communicators.
   static constexpr int kNoStream = -1;
 
-  /// Enqueues a launch of a communicator at a rank, behind those that it has there, and behind
-  /// those of any communicator on the same stream. The host calls at one rank are made in the order
-  /// of the calls to this function.
+  /// Enqueues a launch of a communicator at a rank. It runs after the communicator's earlier
+  /// launches at this rank, and after all earlier launches on the same stream. The host of a rank
+  /// makes its calls in the order of the calls to this function.
   void enqueue(int rank, int communicator, const Launch& launch, int stream = kNoStream) {
     gpus_[static_cast<std::size_t>(rank)].launches.push_back(make(communicator, launch, stream));
   }
 
-  /// Runs until nothing can move. Returns whether all launches have ended.
+  /// Runs until nothing can move; returns whether all launches have ended.
   bool run() {
     for (;;) {
       std::vector<std::size_t> order(gpus_.size());
@@ -58,14 +57,14 @@ class LaunchModel {
   }
 
  private:
-  /// A lane's part of one message: slots of packets, or others, the first of which may wait for the
-  /// receiver's offer.
+  /// One lane's part of one message. It has `left` slots, which hold packets if `in_packets` is
+  /// set. If `asks` is set, the first slot waits for the receiver's offer.
   struct Part {
     std::uint64_t left;
     bool asks;
     bool in_packets;
   };
-  /// What one lane still has to send to, or receive from, one peer.
+  /// Parts that one lane still has to send to, or receive from, one peer.
   struct Stream {
     bool sends;
     int peer;
@@ -73,7 +72,7 @@ class LaunchModel {
     std::uint32_t depth = 0;
     std::uint32_t packet_depth = 0;
     std::uint32_t credit_step = 1;
-    bool has_begun = false;  // with its first part
+    bool has_begun = false;  // has moved a slot in this launch
     std::deque<Part> parts = {};
   };
   struct Cta {
@@ -98,7 +97,7 @@ class LaunchModel {
   struct Channel {
     std::uint64_t sent = 0;
     std::uint64_t received = 0;
-    std::uint64_t offered = 0;  // one more than the slot that the offered message begins with
+    std::uint64_t offered = 0;  // 1 + the first slot of the offered message
     std::uint64_t packets_sent = 0;
     std::uint64_t packets_received = 0;
     std::uint64_t packet_credit = 0;
@@ -141,7 +140,8 @@ class LaunchModel {
     return made;
   }
 
-  /// A launch may start when those of its communicator, and of its stream, before it have ended.
+  /// Returns whether all earlier launches of the same communicator and of the same stream have
+  /// ended.
   bool may_start(const Gpu& gpu, std::size_t index) const {
     for (std::size_t i = 0; i < index; ++i) {
       const Running& before = gpu.launches[i];
@@ -172,7 +172,7 @@ class LaunchModel {
     const auto ended = [](const Running& launch) { return launch.ctas.empty(); };
     gpu.launches.erase(std::remove_if(gpu.launches.begin(), gpu.launches.end(), ended),
                        gpu.launches.end());
-    // What was only passed over by the draw may still move.
+    // A step that the draw has skipped may still be possible.
     return moved || any_can_move(rank);
   }
   static bool retire(Gpu& gpu, Running& launch) {
@@ -212,7 +212,7 @@ class LaunchModel {
     }
     if (!stream.sends) return on.sent > on.received || owes_offer(on, stream);
     if (stream.parts.front().asks && on.offered != on.sent + 1) return false;
-    // Between teams credits come for half a ring at a time.
+    // Between teams, credit is returned for half a ring at a time (credit_step).
     return on.sent - (on.received - on.received % stream.credit_step) < stream.depth;
   }
   bool step(int rank, const Running& launch, Stream& stream) {
@@ -237,7 +237,8 @@ class LaunchModel {
     if (--part.left == 0) stream.parts.pop_front();
     return true;
   }
-  /// Credit for packets is given when a launch begins, and in it for every second slot.
+  /// Returns whether the receiver must return credit for packets: at the first part of a launch for
+  /// any slot, later for every second slot.
   static bool owes_credit(const Channel& on, const Stream& stream) {
     return on.packets_received - on.packet_credit >= (stream.has_begun ? 2u : 1u);
   }

@@ -16,16 +16,17 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Plans run on a model of GPUs before they run on one: what would hang must be found here.
+/// Runs plans on a model of GPUs, in order to find deadlocks before the plans run on a GPU.
 namespace {
 
 using namespace oriel;
 using namespace oriel::kernels;
 using test::LaunchModel;
 
-constexpr int kCap = 4;  // CTAs of one launch
+constexpr int kCap = 4;  // most CTAs of one launch
 
-/// Of a rank among some in teams of `team` ranks each, but for a smaller last one. 0: all are one.
+/// Returns the facts of one rank. Teams have `team` ranks each, and the last may have fewer; 0
+/// makes one team of all ranks.
 ExchangeFacts facts_of(int rank, int ranks, int most_messages = kMostMessages, int team = 0) {
   if (team == 0) team = ranks;
   ExchangeFacts facts;
@@ -37,7 +38,7 @@ ExchangeFacts facts_of(int rank, int ranks, int most_messages = kMostMessages, i
   const int first = rank - rank % team;
   facts.memory.ranks = std::min(team, ranks - first);
   facts.memory.channels = make_channel_layout(Backend::cuda, facts.memory.ranks, kCap, 0, 1 << 20);
-  // Many messages are long enough to be asked for, and some short enough for a few packets.
+  // Makes many messages long enough to wait for an offer, and some short enough for packets.
   ChannelLayout& channels = facts.memory.channels;
   channels.least_direct_bytes = 2 * std::uint64_t{channels.slot_bytes};
   channels.most_packet_bytes = channels.slot_bytes;
@@ -50,7 +51,7 @@ ExchangeFacts facts_of(int rank, int ranks, int most_messages = kMostMessages, i
   return facts;
 }
 
-/// Who sends how much to whom in a group, in the order of the calls.
+/// One message of a group; a vector of them is in the order of the calls.
 struct Parcel {
   int from;
   int to;
@@ -96,7 +97,7 @@ RankCollective random_collective(int ranks, bool one_team, std::mt19937_64& rand
   call.ranks = ranks;
   call.root = static_cast<int>(random() % static_cast<unsigned>(ranks));
   call.count = size_of_some_slots(random, facts_of(0, ranks).memory.channels);
-  // Some broadcasts have several parts, which follow each other through the teams.
+  // Makes some broadcasts long: they have several parts, which follow each other through the teams.
   const bool is_long = call.collective == Collective::broadcast && random() % 4 == 0;
   if (is_long) call.count += random() % (4 << 20);
   call.type = DataType::u8;
@@ -112,16 +113,17 @@ std::vector<std::vector<int>> teams_of(int ranks, int team) {
   return teams;
 }
 
-/// Some calls of several communicators, which each rank makes in its own order, or all in one order
-/// on one stream. Whether all end.
+/// Runs random calls of several communicators; returns whether all end. Each rank makes the calls
+/// in its own order, or all ranks make them in one order on one stream.
 bool run_random(std::uint64_t seed) {
   std::mt19937_64 random(seed);
   const int ranks = 2 + static_cast<int>(random() % (random() % 4 == 0 ? 71 : 7));
   const int communicators = 1 + static_cast<int>(random() % 4);
-  // Reductions are exchanges inside one team only, and of so many ranks that one launch holds them.
+  // Draws all-gathers inside one team only. Such a team has at most as many ranks as one launch has
+  // warps.
   const bool one_team = random() % 2 == 0 && ranks <= kCap * kMaxWarps;
   const int team = one_team ? ranks : 1 + static_cast<int>(random() % 8);
-  const int places = kCap * communicators;  // what the design promises to keep to
+  const int places = kCap * communicators;  // the bound that the design promises
   LaunchModel model(ranks, places, random());
   std::vector<std::vector<Parcel>> groups;
   std::vector<RankCollective> collectives;
@@ -181,8 +183,8 @@ TEST_CASE(
   }
 }
 
-// Met on two H200: a message of the first communicator concerned one of the ranks alone, so each
-// named another communicator first in the group.
+// Seen on two H200. The first communicator had a message of one rank only, so each rank named
+// another communicator first in the group.
 TEST_CASE(
     "exchanges of two communicators on one stream hang in crossed order, and end in one that all "
     "ranks share",

@@ -9,7 +9,7 @@
 namespace oriel::kernels {
 
 inline constexpr std::uint64_t kMiB = 1 << 20;
-/// The collectives that a hierarchy knows.
+/// Collectives that Hierarchy implements.
 inline constexpr Collective kCollectives[] = {Collective::all_reduce, Collective::all_gather,
                                               Collective::reduce_scatter};
 
