@@ -12,13 +12,13 @@
 #include "gpu/gpu_ranks.hpp"
 #include "support/seed.hpp"
 
-/// Results of all-reduces on GPU memory of every kind.
+/// Tests the results of all-reduces on GPU memory of every kind.
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 const Venue kVenue = gpu_venue();
 
 struct Round {
@@ -48,7 +48,8 @@ TEST_CASE("1,100 random all-reduces on GPUs equal the reference bit for bit",
       {Cast::processes, 1, "", 40, 60'000},
   };
   for (Round round : rounds) {
-    // Processes that share a GPU take turns on it: a few calls show that it works.
+    // Replaces processes that share a GPU, and take turns on it, by threads. The next test covers
+    // such processes with a few calls.
     const bool in_turns = round.cast == Cast::processes && round.ranks > kGpus;
     if (in_turns) round.cast = Cast::threads;
     Variables variables = {{"ORIEL_ALGORITHM", round.algorithm}};
@@ -58,7 +59,7 @@ TEST_CASE("1,100 random all-reduces on GPUs equal the reference bit for bit",
       variables.push_back(table.emplace("cuda", rng()).variable());
     }
     if (rng() % 3 == 0) variables.emplace_back("ORIEL_CTAS", std::to_string(1 + rng() % 16));
-    // What hangs once may hang every time, and each takes its patience.
+    // Stops at the first failure: a batch that hangs takes its whole timeout.
     REQUIRE(run_batch(kVenue, round.cast, round.ranks, variables,
                       {rng(), scaled(round.calls), round.most, 40s}));
   }
@@ -101,7 +102,7 @@ void hash_sums(Players& players) {
   players.barrier();
 }
 
-// With the setting and without: inside one team the additions are always the same.
+// Sets ORIEL_DETERMINISTIC to 0 and 1: inside one team both add in the same order.
 TEST_CASE("bits do not depend on the algorithm or the number of CTAs", "[req:1.29]") {
   constexpr int kRanks = 4;
   std::vector<std::uint64_t> hashes;
@@ -123,8 +124,8 @@ TEST_CASE("bits do not depend on the algorithm or the number of CTAs", "[req:1.2
         static_cast<std::ptrdiff_t>(hashes.size()));
 }
 
-/// Pairs of calls without a pause: one makes a factor, the next multiplies by it. `op` reads the
-/// factor at `factor`, of which each pair makes another.
+/// Enqueues pairs of calls back to back: the first makes a factor, the second multiplies by it.
+/// `op` reads the factor at `factor`, which each pair overwrites.
 void multiply_by_made_factors(Players& players, RankGpu& gpu, ncclComm_t comm, float* factor,
                               ncclRedOp_t op, std::size_t count) {
   constexpr std::size_t kPairs = 12;
@@ -147,7 +148,7 @@ void multiply_by_made_factors(Players& players, RankGpu& gpu, ncclComm_t comm, f
     require(ncclAllReduce(input, output + k * count, count, ncclFloat, op, comm, gpu.stream()),
             "multiplying by it");
   };
-  // Both kernels are loaded before one has to wait for another rank of this process.
+  // Loads both kernels before one of them waits for another rank of this process.
   make_factor(kPairs - 1);
   gpu.wait(gpu.stream(), comm);
   multiply(kPairs - 1);
@@ -169,7 +170,7 @@ void multiply_by_made_factors(Players& players, RankGpu& gpu, ncclComm_t comm, f
   players.barrier();
 }
 
-// Kernels start while the last one runs, so the factor must not be read before that has ended.
+// A kernel may start while the previous one runs: it must not read the factor before that one ends.
 TEST_CASE("a call multiplies by the factor that the call before it has made",
           "[req:1.26][req:1.27][req:1.29]") {
   const int ranks = std::min(std::max(kGpus, 2), 4);

@@ -16,21 +16,22 @@
 #include "gpu/graph.hpp"
 #include "support/seed.hpp"
 
-/// Communicators that share one GPU, whose kernels could keep each other's peers out.
+/// Tests communicators that share one GPU, where kernels could keep each other's peers from
+/// starting.
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 constexpr int kRanks = 2;
 constexpr std::size_t kComms = 4;
 constexpr std::size_t kCalls = 20;  // before each synchronisation
-/// One for each algorithm of an all-reduce.
+/// Element counts of 64-bit integers: 24 B to 16 MB, for one-shot and stream.
 constexpr std::size_t kCounts[] = {3, 20'000, 200'000, 2'000'000};
 constexpr std::size_t kMost = 2'000'000;
 
-/// In which order a rank calls its communicators.
+/// Order in which a rank calls its communicators: its own, or common to all ranks.
 enum class Order { own, common };
 
 int rounds_of(int full) {
@@ -43,8 +44,8 @@ struct Call {
   std::size_t count;
 };
 
-/// The calls of a round: each communicator's in one order on all ranks, if `order` is own among
-/// each other's in another order on each rank.
+/// Draws the calls of a round. Each communicator's calls have one order on all ranks. If `order` is
+/// own, each rank interleaves the communicators in its own way.
 std::vector<Call> draw_calls(std::mt19937_64& common, std::mt19937_64& own, Order order) {
   std::vector<Call> calls(kCalls);
   for (Call& call : calls) call = {common() % kComms, kCounts[common() % std::size(kCounts)]};
@@ -57,7 +58,7 @@ std::vector<Call> draw_calls(std::mt19937_64& common, std::mt19937_64& own, Orde
   return calls;
 }
 
-/// A rank on the first GPU, with a stream and a buffer for each communicator. Calls sum in place.
+/// Rank on the first GPU, with a stream and a buffer for each communicator. Calls sum in place.
 class Rank {
  public:
   explicit Rank(Players& players) : players_(players), gpu_(0), rank_(players.first()) {
@@ -70,7 +71,7 @@ class Rank {
       data_[i] = reinterpret_cast<std::uint64_t*>(gpu_.allocate(kMost * 8, i % 2 == 0));
     }
     for (ncclComm_t& comm : comms_) comm = init_rank(players, gpu_);
-    // Every kernel is loaded before one of them has to wait for another rank of this process.
+    // Loads every kernel before one of them waits for another rank of this process.
     for (std::size_t i = 0; i < kComms; ++i) {
       for (const std::size_t count : kCounts) {
         call({i, count});
@@ -92,7 +93,7 @@ class Rank {
     for (std::size_t i = 0; i < kComms; ++i) fill(i);
     players_.barrier();
     for (const Call& one : calls) {
-      // Ends by itself, so it is in nobody's way for ever; twice as many CTAs as fit.
+      // Fills the GPU at times, with twice as many CTAs as fit; these CTAs end by themselves.
       if (rng() % 5 == 0) occupy(rng() % 2 == 0 ? gpu_.stream(1) : streams_[one.comm]);
       call(one);
     }
@@ -123,11 +124,11 @@ class Rank {
     for (std::size_t k = 0; k < kMost; ++k) values[k] = start_of(rank_, k);
     gpu_.copy_in(data_[which], values.data(), kMost * 8);
   }
-  /// After n calls an element is 2^(n-1) times the sum of what the ranks had.
+  /// Checks the sums: after n calls an element is 2^(n-1) times the sum of the ranks' inputs.
   void check(std::size_t which, const std::vector<Call>& calls) {
     std::vector<std::uint64_t> values(kMost);
     gpu_.copy_out(values.data(), data_[which], kMost * 8);
-    for (std::size_t k = 0; k < kMost; k += k < 4 ? 1 : 1009) {  // some of each CTA's part
+    for (std::size_t k = 0; k < kMost; k += k < 4 ? 1 : 1009) {  // a sample of the elements
       const auto reaches = [&](const Call& one) { return one.comm == which && one.count > k; };
       const auto times = std::count_if(calls.begin(), calls.end(), reaches);
       std::uint64_t expected = start_of(rank_, k);
@@ -165,7 +166,7 @@ void run(Cast cast, Order order, int rounds, const Variables& variables) {
       100s));
 }
 
-/// 2 ranks with 4 communicators, 2 * (7 + 1) CTAs each: 128.
+/// Limits calls so that all fit on the GPU: 2 ranks, 4 communicators, 2 * (7 + 1) CTAs each, 128.
 const Variables kFitting{{"ORIEL_MAX_CTAS", "7"}};
 
 TEST_CASE("communicators that fit on a GPU are called in any order, all calls end",
@@ -183,8 +184,8 @@ TEST_CASE("communicators of two processes on one GPU are called, all calls end",
   run(Cast::processes, Order::common, 4, {});
 }
 
-/// Launches graphs of many calls on the first GPU, which all ranks share. A kernel that is launched
-/// before the one before it has begun would take multiprocessors from the peers' kernels.
+/// Launches graphs of many calls on the first GPU, which all ranks share. If a kernel were launched
+/// before its predecessor has ended, it could take multiprocessors from the peers' kernels.
 void launch_graphs(Players& players) {
   constexpr std::size_t kBytes[] = {8, 4 << 10, 64 << 10, 512 << 10, 4 << 20, 64 << 20};
   RankGpu gpu(0);

@@ -12,13 +12,13 @@
 #include "gpu/graph.hpp"
 #include "support/seed.hpp"
 
-/// Collectives of GPUs on one node and on several, which the ranks of one machine play: by direct
-/// copy and by rings of shared memory, in graphs and outside, against a reference (3.16, 3.17,
-/// 3.18).
+/// Tests collectives of GPUs on one node and on several, against a reference (3.16, 3.17, 3.18).
+/// The ranks of one machine play the nodes. Data goes by direct copy, memfd rings or libfabric,
+/// with and without graphs.
 namespace oriel::test {
 namespace {
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 
 class GpuPlace final : public CallPlace {
  public:
@@ -32,7 +32,7 @@ class GpuPlace final : public CallPlace {
     if (bytes != 0) gpu_.copy_out(to, from, bytes);
   }
   void run(Communicator& comm, const std::function<void(void* stream)>& call) override {
-    std::optional<Graph> graph;  // until the call has ended
+    std::optional<Graph> graph;  // kept alive until the call has ended
     if (in_graphs_) {
       graph = Graph::capture(gpu_.stream(), [&] { call(gpu_.stream()); });
       graph->launch(gpu_.stream());
@@ -52,14 +52,14 @@ class GpuPlace final : public CallPlace {
   bool in_graphs_;
 };
 
-/// How the GPUs of different nodes reach each other.
+/// Path between GPUs of different nodes.
 struct Path {
   const char* name;
   Variables variables;
 };
 const std::vector<Path> kPaths = {
     {"direct copy", {{"NCCL_P2P_DISABLE", "0"}}},
-    {"memfd ring", {{"NCCL_P2P_DISABLE", "1"}}},  // which makes each GPU a team of its own
+    {"memfd ring", {{"NCCL_P2P_DISABLE", "1"}}},  // makes each GPU a team of its own
     {"libfabric tcp", {{"ORIEL_WIRE", "fabric"}, {"ORIEL_FABRIC_PROVIDER", "tcp"}}},
 };
 
@@ -70,7 +70,7 @@ bool is_there(const Path& path) {
 
 void play_gpus(const Nodes& nodes, Variables variables, const Path& path, const Body& body,
                int line) {
-  // Ranks that share a GPU are processes that take turns on it: slow, and right all the same.
+  // Ranks are processes. Those that share a GPU take turns on it, which is slow but correct.
   if (static_cast<int>(nodes.size()) > kGpus) {
     WARN("nodes " << text_of(nodes) << " share " << kGpus << " GPUs");
   }
@@ -87,20 +87,22 @@ void play_gpus(const Nodes& nodes, Variables variables, const Path& path, const 
 const std::vector<Nodes> kSplits = {{0, 1},       {0, 0},    {0, 0, 1, 1}, {0, 1, 1, 1},
                                     {0, 1, 2, 3}, {0, 0, 1}, {0, 1, 0, 1}};
 
-/// Where ranks share a GPU, a start takes seconds: then a path is shown by those that differ most.
+/// Leaves out most node layouts, to save time: for libfabric always, for the memfd ring if there is
+/// one GPU.
 bool is_left_out(const Path& path, const Nodes& nodes) {
   const bool is_slow = &path == &kPaths[2];
   if (!is_slow && (kGpus > 1 || &path == &kPaths[0])) return false;
   return nodes != kSplits[0] && nodes != kSplits[2] && (is_slow || nodes != kSplits[5]);
 }
 
-/// Of how many calls one is made: ranks that share a GPU take turns of milliseconds, and so make
-/// fewer.
+/// Returns the stride in the list of calls: `shared` if ranks share a GPU, where calls take
+/// milliseconds, else `alone`.
 int stride_of(const Nodes& nodes, int alone, int shared) {
   return static_cast<int>(nodes.size()) > kGpus ? shared : alone;
 }
 
-/// Every type with every operation, in one hop and in several rounds; other things vary along.
+/// Checks about one of `stride` pairs of type and operation. Collective, count, buffers and
+/// alignment are drawn.
 void call_everything(Players& players, std::uint64_t seed, bool exact, int stride) {
   constexpr std::size_t kMost = 70'000;
   Caller caller(players, (kMost + 8) * 8,

@@ -11,16 +11,16 @@
 #include "gpu/gpu_ranks.hpp"
 #include "gpu/graph.hpp"
 
-/// Calls of threads whose current context is none, or another GPU's, or beside a capture of another
-/// thread: a call enters its context only if the driver wants one.
+/// Tests calls of threads without a current context, with another GPU's context, and during a
+/// capture by another thread. A call enters its context only if the driver needs one.
 namespace oriel::test {
 namespace {
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 
 constexpr std::size_t kCount = 1000;
 
-/// A rank alone, whose all-reduce copies.
+/// Communicator of one rank, whose all-reduce is a copy.
 class LoneRank {
  public:
   explicit LoneRank(Players& players) : gpu_(players.first()) {
@@ -36,7 +36,7 @@ class LoneRank {
   ncclResult_t call() const {
     return ncclAllReduce(from_, to_, kCount, ncclInt32, ncclSum, comm_, stream());
   }
-  /// Has `make` make the call or launch it, and looks at its result.
+  /// Runs `make`, which makes the call or launches its graph, and checks the result.
   void check(const std::function<ncclResult_t()>& make, const std::string& what) {
     const std::vector<int> expected(kCount, ++value_);
     gpu_.copy_in(from_, expected.data(), kCount * 4);

@@ -11,14 +11,14 @@
 
 #include "gpu/gpu_ranks.hpp"
 
-/// Ranks on GPUs that are not in the same call: each learns it, from kernels of whatever size, and
+/// Tests GPU ranks that are in different calls. Each rank gets an error for calls of any size,
 /// without ORIEL_COLLECTIVE_TIMEOUT.
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 const int kRanks = std::clamp(kGpus, 2, 4);
 constexpr std::size_t kMost = 2'000'000;
 
@@ -26,9 +26,9 @@ struct Call {
   std::size_t count = 2;
   ncclDataType_t type = ncclFloat;
   ncclRedOp_t op = ncclSum;
-  bool gathers = false;  // an all-gather
+  bool gathers = false;  // all-gather; else all-reduce
 };
-/// Rank 1 makes the wrong one.
+/// Pair of calls: rank 1 makes the wrong one, all others the right one.
 struct Mistake {
   Call right, wrong;
 };
@@ -87,7 +87,7 @@ ncclResult_t error_within(ncclComm_t comm, std::chrono::milliseconds patience) {
 
 void make(const Mistake& mistake, Players& players, RankGpu& gpu, void* data) {
   ncclComm_t comm = init_rank(players, gpu);
-  // They agree for a while, by every algorithm, an odd and an even number of times.
+  // Makes matching calls of many sizes first.
   const int rank = players.first();
   for (const std::size_t count : {2, 50'000, 0, 2, 400'000, 3, 2'000'000, 2'000}) {
     enqueue({.count = count}, rank, data, comm, gpu.stream());

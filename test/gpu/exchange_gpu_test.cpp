@@ -14,22 +14,23 @@
 #include "gpu/gpu_ranks.hpp"
 #include "gpu/graph.hpp"
 
-/// Broadcast, reduce, all-to-all, gather, scatter, sends and receives on GPUs: by threads and by
-/// processes, on one node and on several, alone, in groups and in graphs.
+/// Tests broadcast, reduce, all-to-all, all-gather, gather, scatter, sends and receives on GPUs, in
+/// groups and in graphs. Ranks are threads or processes, on one node or on several.
 namespace oriel::test {
 namespace {
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 using Element = std::uint32_t;
 
-/// What element `index` is that `from` has for `to` in step `step`. Sums of 8 of them fit.
+/// Returns element `index` of the block from `from` to `to` in step `step`. It has 24 bits, so that
+/// sums of 8 elements fit.
 Element element(int from, int to, std::uint64_t step, std::size_t index) {
   const std::uint64_t mixed = (static_cast<std::uint64_t>(from * 64 + to) + step * 4096 + index) *
                               std::uint64_t{0x9e3779b97f4a7c15};
   return static_cast<Element>(mixed >> 40);
 }
 
-/// One rank, with room for `most` elements for each rank to send and to receive.
+/// One rank, with send and receive buffers of `most` elements for each rank.
 class ExchangingRank {
  public:
   ExchangingRank(Players& players, std::size_t most, bool registered,
@@ -55,7 +56,7 @@ class ExchangingRank {
 
   RankGpu& gpu() { return gpu_; }
   ncclComm_t comm() const { return comm_; }
-  /// Blocks lie one behind the other.
+  /// Returns a block to send; blocks lie one behind the other.
   Element* input(int block = 0) const { return base_ + static_cast<std::size_t>(block) * count_; }
   Element* output(int block = 0) const {
     return base_ + static_cast<std::size_t>(size_) * most_ +
@@ -74,7 +75,8 @@ class ExchangingRank {
     }
   }
 
-  /// Makes every collective and a ring of messages with `count` elements, and checks what it gets.
+  /// Makes every collective but an all-reduce and a reduce-scatter, and a ring of messages, with
+  /// `count` elements; checks the results.
   void check_all(std::uint64_t step, std::size_t count, int root, bool in_graph) {
     const auto run = [&](const char* what, const auto& call) {
       what_ = fmt::format("{} of {} elements, root {}, step {}", what, count, root, ++step);
@@ -152,7 +154,7 @@ class ExchangingRank {
     std::vector<Element> values(count);
     gpu_.copy_out(values.data(), at, count * sizeof(Element));
     for (std::size_t i = 0; i < count; ++i) {
-      if (values[i] == expected(i)) continue;  // millions of texts would take minutes
+      if (values[i] == expected(i)) continue;  // formatting millions of texts would take minutes
       require(false, fmt::format("{}: element {} of block {} is {:x}, not {:x}", what_, i, block,
                                  values[i], expected(i)));
     }
@@ -163,7 +165,7 @@ class ExchangingRank {
   int me_;
   int size_;
   std::size_t most_;
-  std::size_t count_ = 0;  // elements of a block, of the call in hand
+  std::size_t count_ = 0;  // elements of a block of the current call
   std::size_t window_bytes_ = 0;
   RankGpu gpu_;
   Element* base_ = nullptr;
@@ -185,8 +187,8 @@ void exchange_everything(Players& players, const std::vector<std::size_t>& count
   }
 }
 
-/// The collectives that copy engines carry out, in place: a rank's block lies in its place among
-/// all blocks, also at ranks that are not the root.
+/// Checks in-place calls of collectives that copy engines carry out. A rank's block lies at its
+/// position among all blocks, also on ranks other than the root.
 void check_in_place(ExchangingRank& rank, int me, int size, std::uint64_t step, std::size_t count,
                     int root, bool in_graph) {
   ncclComm_t comm = rank.comm();
@@ -199,7 +201,7 @@ void check_in_place(ExchangingRank& rank, int me, int size, std::uint64_t step, 
     for (std::size_t i = 0; i < count; ++i) values[i] = element(me, to, step, i);
     rank.gpu().copy_in(at, values.data(), count * sizeof(Element));
   };
-  rank.prepare(step, count);  // so that it knows where blocks lie
+  rank.prepare(step, count);  // sets the block size, which output() and input() need
   begin("an all-gather", rank.output(me), 0);
   rank.run(
       [&] {
@@ -231,7 +233,7 @@ void check_in_place(ExchangingRank& rank, int me, int size, std::uint64_t step, 
                  [&](std::size_t i) { return element(root, me, step, i); });
 }
 
-/// Returns how many copies a captured call is made of. The graph is not launched.
+/// Returns the number of copy nodes of a captured call. The graph is not launched.
 std::size_t copies_of(cudaStream_t stream, const std::function<void()>& call) {
   require_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal), "capture");
   call();
@@ -252,7 +254,7 @@ std::size_t copies_of(cudaStream_t stream, const std::function<void()>& call) {
 
 constexpr std::size_t kLeastCopied = 1'048'576;  // elements of a block of 4 MiB
 
-/// Checks that copy engines carry out the four collectives, and no shorter ones.
+/// Checks that copy engines carry out the four collectives if `are_used`, but no shorter ones.
 void check_copies(ExchangingRank& rank, int me, int size, bool are_used) {
   constexpr int kRoot = 0;
   cudaStream_t stream = rank.gpu().stream();
@@ -281,7 +283,8 @@ void check_copies(ExchangingRank& rank, int me, int size, bool are_used) {
   }
 }
 
-/// `all_ask`: else only rank 0 wants copy engines, and there are none for anybody.
+/// Tests collectives by copy engines. Without `all_ask` only rank 0 asks for copy engines, and no
+/// rank gets them.
 void copy_by_engines(Players& players, bool all_ask) {
   const std::vector<std::size_t> counts = {777, kLeastCopied - 1, kLeastCopied, 2'000'003};
   const int me = players.first(), size = players.size();
@@ -303,7 +306,7 @@ void copy_by_engines(Players& players, bool all_ask) {
   }
 }
 
-/// All pairs in one group, which names both streams, beside an all-reduce.
+/// Sends between all pairs in one group on two streams, together with an all-reduce.
 void send_to_all(Players& players) {
   constexpr std::size_t kCount = 70'000;
   ExchangingRank rank(players, kCount, false);
@@ -337,7 +340,7 @@ void send_to_all(Players& players) {
   rank.end(players);
 }
 
-/// Few calls where processes take turns on a GPU, each of which takes milliseconds.
+/// Returns element counts; fewer if processes share a GPU, where a turn takes milliseconds.
 std::vector<std::size_t> counts_of(Cast cast, int ranks) {
   if (cast == Cast::processes && ranks > kGpus) return {0, 1, 5'000, 131'072, 262'144, 300'001};
   return {0, 1, 3, 777, 5'000, 65'536, 131'072, 262'144, 300'001, 2'000'003};
@@ -377,7 +380,7 @@ TEST_CASE("every call gives the right elements where no GPU may map another's me
   check_all_ok(play(
       cast, ranks,
       [](Players& players) {
-        // One rank that says so is enough.
+        // Disables P2P on the last rank only, which is enough.
         const Environment own(
             Variables{{"NCCL_P2P_DISABLE", players.first() == players.size() - 1 ? "1" : ""}});
         exchange_everything(players, counts_of(Cast::processes, kGpus + 1));
@@ -392,7 +395,7 @@ TEST_CASE("with NCCL_CTA_POLICY_ZERO on all ranks copy engines move long registe
       GENERATE(std::tuple(Cast::threads, 2, true), std::tuple(Cast::threads, 4, true),
                std::tuple(Cast::processes, 2, true), std::tuple(Cast::processes, 4, true),
                std::tuple(Cast::threads, 2, false));
-  if (cast == Cast::processes && ranks > kGpus) return;  // they would take turns
+  if (cast == Cast::processes && ranks > kGpus) return;  // processes would take turns on a GPU
   INFO(ranks << " ranks as " << name_of(cast) << " on " << kGpus << " GPU(s)");
   check_all_ok(play(
       cast, ranks, [all = all_ask](Players& players) { copy_by_engines(players, all); },

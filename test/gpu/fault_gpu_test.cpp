@@ -15,17 +15,17 @@
 
 #include "gpu/gpu_ranks.hpp"
 
-/// Ranks on GPUs that die, stop or abort while kernels of the others wait for them. Ranks are
-/// processes here, so that they can be killed.
+/// Tests GPU ranks that die, stop or abort while kernels of other ranks wait for them. Ranks are
+/// processes, so that they can be killed.
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 const int kRanks = std::clamp(kGpus, 2, 4);
-const bool kShared = kRanks > kGpus;  // then ranks take turns on a GPU, and all takes longer
+const bool kShared = kRanks > kGpus;  // ranks take turns on a GPU, which takes longer
 const int kVictim = kRanks - 1;
 constexpr std::size_t kMost = 2'000'000;
 
@@ -35,9 +35,10 @@ std::uint64_t now_ms() {
           .count());
 }
 
-// Words of the board.
-constexpr std::size_t kCalls = 0;   // by rank: calls that it has completed
-constexpr std::size_t kEnded = 64;  // by rank: when its kernels had ended and its error had come
+// Indices of words of the board.
+constexpr std::size_t kCalls = 0;  // by rank: completed calls
+constexpr std::size_t kEnded =
+    64;  // by rank: time in ms when its kernels had ended and it had an error
 
 ncclResult_t async_error(ncclComm_t comm) {
   ncclResult_t state = ncclInternalError;
@@ -45,7 +46,7 @@ ncclResult_t async_error(ncclComm_t comm) {
   return state;
 }
 
-/// The asynchronous error once there is one, at the latest after `patience`.
+/// Waits up to `patience` for an asynchronous error and returns the state.
 ncclResult_t error_within(ncclComm_t comm, std::chrono::milliseconds patience) {
   const auto end = steady_clock::now() + patience;
   ncclResult_t state = async_error(comm);
@@ -75,8 +76,8 @@ struct Rank {
   float* data;
 };
 
-/// Makes calls, several of them under way at once, until the communicator has failed and its
-/// kernels have ended.
+/// Makes calls, four in flight at once, until the communicator has failed and its kernels have
+/// ended.
 ncclResult_t reduce_until_failure(Players& players, Rank& rank, ncclComm_t comm,
                                   std::size_t count) {
   const auto index = static_cast<std::size_t>(players.first());
@@ -91,7 +92,7 @@ ncclResult_t reduce_until_failure(Players& players, Rank& rank, ncclComm_t comm,
   return state;
 }
 
-/// From the failure on the communicator is of no use, and says so.
+/// Checks that a failed communicator keeps its error, refuses further use, and can be destroyed.
 void check_refusals(Rank& rank, ncclComm_t comm, ncclResult_t error,
                     const std::vector<std::string>& words) {
   require(async_error(comm) == error, "the asynchronous error has changed");
@@ -105,7 +106,7 @@ void check_refusals(Rank& rank, ncclComm_t comm, ncclResult_t error,
   require(ncclCommDestroy(comm), "ncclCommDestroy after the failure");
 }
 
-/// The GPU serves a new communicator of `size` ranks in this process.
+/// Checks that the GPU still serves a new communicator of `size` ranks in this process.
 void check_new_communicator(const ncclUniqueId& id, Rank& rank, int index, int size) {
   ncclComm_t comm = nullptr;
   require(ncclCommInitRank(&comm, size, id, index), "a new communicator");
@@ -138,7 +139,7 @@ TEST_CASE("survivors of a killed rank get an error that names it, and go on",
       ncclComm_t comm = init_rank(players, rank.gpu);
       const ncclResult_t error = reduce_until_failure(players, rank, comm, load.count);
       check_refusals(rank, comm, error, {fmt::format("rank {}", kVictim)});
-      // The victim is the last rank, so the survivors keep their numbers.
+      // The victim is the last rank, so the survivors keep their ranks.
       check_new_communicator(players.next_id(), rank, players.first(), kRanks - 1);
     });
     REQUIRE(stage.wait_for_word(kCalls + static_cast<std::size_t>(kVictim), 20, 30s));
@@ -169,7 +170,7 @@ TEST_CASE("ORIEL_COLLECTIVE_TIMEOUT ends the kernels that wait for a stopped ran
       ncclComm_t comm = init_rank(players, rank.gpu);
       const ncclResult_t error = reduce_until_failure(players, rank, comm, load.count);
       check_refusals(rank, comm, error, {fmt::format("rank {}", kVictim)});
-      // The stopped rank has come back.
+      // The stopped rank has been continued.
       check_new_communicator(players.next_id(), rank, players.first(), kRanks);
     });
     REQUIRE(stage.wait_for_word(kCalls + static_cast<std::size_t>(kVictim), 20, 30s));
@@ -181,7 +182,7 @@ TEST_CASE("ORIEL_COLLECTIVE_TIMEOUT ends the kernels that wait for a stopped ran
       all_ended = stage.wait_for_word(kEnded + rank, 1, 12s) && all_ended;
       times += fmt::format(" {}", stage.board().words[kEnded + rank] - stopped);
     }
-    stage.kill(kVictim, SIGCONT);  // wakes to find the communicator ended
+    stage.kill(kVictim, SIGCONT);  // the rank wakes up after the communicator has failed
     CHECK(all_ended);
     std::printf("%s, %zu elements: ms from SIGSTOP to the errors:%s\n", load.algorithm, load.count,
                 times.c_str());
@@ -216,7 +217,8 @@ TEST_CASE("without the timeout a stopped rank may come back", "[req:1.12]") {
   check_all_ok(stage.collect(30s));
 }
 
-/// Rank 1 never makes the call; rank 0 gives it up from another thread.
+/// Blocks rank 0 in a call that rank 1 never makes; another thread of rank 0 aborts the
+/// communicator.
 void abort_blocked_call(Players& players, std::size_t count) {
   Rank rank(players);
   ncclComm_t comm = init_rank(players, rank.gpu);
@@ -261,7 +263,7 @@ TEST_CASE("ncclCommAbort from another thread ends a blocked kernel, and the GPU 
   }
 }
 
-/// One communicator after the other, until a call fails; `stop` says that none may.
+/// Makes and uses one communicator after the other until a call fails. If `stop`, no call may fail.
 void live(Players& players, bool stop) {
   RankGpu gpu(players.first());
   const std::size_t bytes = 400'000;
@@ -318,7 +320,7 @@ TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "6s"}});
   for (int round = 0; round < kills + kills / 2; ++round) {
     const bool stop = round % 3 == 2;
-    const bool early = round % 6 == 1;  // while CUDA or the first communicator starts
+    const bool early = round % 6 == 1;  // kills while CUDA or the first communicator starts
     const int victim = static_cast<int>(rng() % static_cast<std::uint64_t>(kRanks));
     const auto delay = std::chrono::microseconds(rng() % (early ? 1'500'000 : 150'000));
     INFO("round " << round << ": rank " << victim << (stop ? " stops" : " dies") << " after "
@@ -334,7 +336,7 @@ TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
       stage.kill(victim, SIGCONT);
     } else {
       stage.kill(victim, SIGKILL);
-      stage.board().ids_failed = 1;  // nobody waits for an id that will not come
+      stage.board().ids_failed = 1;  // the others stop waiting for an id that will not come
     }
     const auto verdicts = stage.collect(40s);
     for (int rank = 0; rank < kRanks; ++rank) {

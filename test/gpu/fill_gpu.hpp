@@ -6,14 +6,14 @@
 
 namespace oriel::test {
 
-/// Loads the kernels below, which their first launches would wait for. A cudaError_t.
+/// Loads the kernels below, so that their first launches need not; returns a cudaError_t.
 int load_filler();
 
-/// `ctas` CTAs of 1024 threads that run until *end, in pinned host memory, is not zero. Each adds
-/// one to *started, in device memory, when it begins. A cudaError_t.
+/// Launches `ctas` CTAs of 1024 threads that run until *end (pinned host memory) is not zero. Each
+/// CTA adds 1 to *started (device memory) when it starts. Returns a cudaError_t.
 int fill_gpu(const int* end, int* started, int ctas, cudaStream_t stream);
 
-/// `ctas` CTAs of 1024 threads, each of which runs for about so long. A cudaError_t.
+/// Launches `ctas` CTAs of 1024 threads that run for about `microseconds`; returns a cudaError_t.
 int fill_gpu_for(int microseconds, int ctas, cudaStream_t stream);
 
 }  // namespace oriel::test

@@ -26,8 +26,9 @@ int runtime_gpus() {
 }
 
 int count_gpus() {
-  // Streams beyond the device's queues would share one, and a kernel that waits for another rank's
-  // would keep that one out. CUDA reads this when it starts, in the children.
+  // Raises the number of hardware queues. If streams shared a queue, a kernel that waits for
+  // another rank's kernel could keep that kernel from starting. The children read this variable
+  // when they initialise CUDA.
   ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
   return gpus_or_skip(runtime_gpus);
 }
@@ -62,7 +63,7 @@ void require_cuda(cudaError_t status, const char* what) {
 }
 
 RankGpu::RankGpu(int rank) : device_(rank % gpus()) {
-  // A test that is killed takes its ranks along.
+  // Kills this rank when the test's process dies.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   enter();
   for (cudaStream_t& stream : streams_) {
@@ -100,7 +101,7 @@ std::byte* RankGpu::allocate(std::size_t bytes, bool registrable) {
 }
 
 void RankGpu::copy_in(void* to, const void* from, std::size_t bytes) {
-  enter();  // memory of cuMem is the current device's, whatever the stream's
+  enter();  // the copy needs the device of ncclMemAlloc's memory as the current device
   require_cuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream()), "writing");
   wait(stream(), nullptr);
 }

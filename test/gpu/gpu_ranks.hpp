@@ -12,30 +12,31 @@
 #include "support/rank_memory.hpp"
 #include "support/ranks.hpp"
 
-/// Ranks on GPUs for tests through the C interface. Rank r lives on GPU r % gpus(), so that any
-/// number of ranks runs on any number of GPUs.
+/// Ranks on GPUs for tests through the C interface. Rank r uses GPU r % gpus(), so that any number
+/// of ranks runs on any number of GPUs.
 ///
-/// Ranks that share a GPU wait for each other inside kernels. Threads of one process run at once
-/// if the kernels fit side by side; processes take turns of some milliseconds, which is right but
-/// slow. Nothing that waits for a whole device, such as cudaFree, may be called while another rank
-/// of the same process still waits for this one.
+/// Ranks that share a GPU wait for each other inside kernels. Kernels of threads of one process run
+/// concurrently if they fit on the GPU together. Processes get time slices of about 2 ms in turn,
+/// which is correct but slow. While another rank of the same process waits for this rank, do not
+/// call a function that waits for the whole device, such as cudaFree.
 namespace oriel::test {
 
-/// GPUs of this machine. Counted in a child, because a process that has initialised CUDA cannot
-/// fork ranks that use it; the first call ends the program as skipped if there is none.
+/// Returns the number of GPUs. Counts them in a child process, because a process that has
+/// initialised CUDA cannot fork ranks that use CUDA. If there is no GPU, the first call ends the
+/// program as skipped.
 int gpus();
 
-/// Processes if each rank has a GPU of its own, else threads.
+/// Returns processes if each rank has a GPU of its own, else threads.
 Cast natural_cast(int ranks);
 
-/// Throws with CUDA's text unless it is cudaSuccess.
+/// Throws with CUDA's error text unless `status` is cudaSuccess.
 void require_cuda(cudaError_t status, const char* what);
 
-/// Ends a wait that nothing else ends.
+/// Timeout of waits in these tests.
 inline constexpr std::chrono::seconds kPatience{20};
 
-/// The calling thread's GPU and two streams of a rank. The destructor frees nothing during an
-/// exception: a kernel may still run that does not end, and the process is about to.
+/// GPU, two streams and device memory of a rank. During an exception the destructor frees nothing:
+/// a kernel may still hang, and the process is about to end.
 class RankGpu {
  public:
   explicit RankGpu(int rank);
@@ -44,19 +45,20 @@ class RankGpu {
   RankGpu& operator=(const RankGpu&) = delete;
 
   int device() const { return device_; }
-  /// Makes the GPU the calling thread's.
+  /// Makes the GPU the calling thread's current device.
   void enter() const;
   cudaStream_t stream(std::size_t which = 0) const { return streams_[which]; }
 
-  /// Device memory, freed with this object. Registrable memory comes from ncclMemAlloc, other from
-  /// cudaMalloc.
+  /// Allocates device memory, which is freed with this object. Registrable memory comes from
+  /// ncclMemAlloc, other memory from cudaMalloc.
   std::byte* allocate(std::size_t bytes, bool registrable);
   void copy_in(void* to, const void* from, std::size_t bytes);
   void copy_out(void* to, const void* from, std::size_t bytes);
 
-  /// Waits for `stream`: true when it is done, false after `patience`. Any error of CUDA throws.
+  /// Waits for `stream`; returns false if it is not done after `patience`. Throws on a CUDA error.
   bool done(cudaStream_t stream, std::chrono::milliseconds patience = kPatience) const;
-  /// The same; throws after kPatience, or if `comm` is not null and has an asynchronous error.
+  /// Waits for `stream`. Throws after kPatience, on a CUDA error, and on an asynchronous error of
+  /// `comm` (may be null).
   void wait(cudaStream_t stream, ncclComm_t comm) const;
 
  private:
@@ -69,10 +71,11 @@ class RankGpu {
   std::vector<Allocation> allocations_;
 };
 
-/// ncclCommInitRank of the one rank that this player plays, or ncclCommInitRankConfig.
+/// Initialises the communicator of this player's one rank, by ncclCommInitRank without `config`,
+/// else by ncclCommInitRankConfig.
 ncclComm_t init_rank(Players& players, const RankGpu& gpu, ncclConfig_t* config = nullptr);
 
-/// Windows, cudaMalloc, pinned and managed memory.
+/// Returns memory of four kinds: ncclMemAlloc (for windows), cudaMalloc, pinned, managed.
 Venue gpu_venue();
 
 }  // namespace oriel::test

@@ -23,7 +23,7 @@ class GpuMemory final : public RankMemory {
     staging_ = static_cast<std::byte*>(base);
   }
   ~GpuMemory() override {
-    if (std::uncaught_exceptions() > 0) return;  // as RankGpu
+    if (std::uncaught_exceptions() > 0) return;  // as in ~RankGpu
     gpu_.enter();
     cudaFreeHost(staging_);
     cudaFree(areas_[3]);
@@ -52,7 +52,7 @@ class GpuMemory final : public RankMemory {
   RankGpu gpu_;
   std::byte* areas_[4] = {};
   std::byte* scalar_ = nullptr;
-  std::byte* staging_ = nullptr;  // pinned, so that a copy waits for nothing but its stream
+  std::byte* staging_ = nullptr;  // pinned, so that a copy waits for its stream only
 };
 
 }  // namespace

@@ -9,10 +9,10 @@
 
 namespace oriel::test {
 
-/// A captured graph, ready to be launched. Failures are exceptions.
+/// Captured, instantiated and uploaded graph. Failures throw.
 class Graph {
  public:
-  /// What `enqueue` enqueues on `stream`.
+  /// Captures the work that `enqueue` enqueues on `stream`.
   static Graph capture(cudaStream_t stream, const std::function<void()>& enqueue,
                        cudaStreamCaptureMode mode = cudaStreamCaptureModeThreadLocal);
   Graph(Graph&& other) noexcept : executable_(std::exchange(other.executable_, nullptr)) {}
@@ -25,7 +25,7 @@ class Graph {
   cudaGraphExec_t executable_;
 };
 
-/// Makes what is enqueued on `later` from now on wait for what has been enqueued on `earlier`.
+/// Makes all later work on `later` wait for the work enqueued so far on `earlier`.
 void order(cudaStream_t earlier, cudaStream_t later);
 
 }  // namespace oriel::test

@@ -14,15 +14,15 @@
 #include "gpu/fill_gpu.hpp"
 #include "gpu/gpu_ranks.hpp"
 
-/// Two ranks of one thread on GPUs: non-blocking communicators, groups with a wrong call in them,
-/// and GPUs that are full.
+/// Tests two GPU ranks of one thread: non-blocking communicators, groups that contain a wrong call,
+/// and registration on full GPUs.
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 constexpr std::size_t kCount = 1000;
 constexpr std::size_t kBytes = std::size_t{2} << 20;
 
@@ -30,7 +30,7 @@ void run_alone(const std::function<void()>& body) {
   check_all_ok(play(Cast::processes, 1, [&](Players&) { body(); }));
 }
 
-/// Both ranks, with registrable memory and some that is not.
+/// Both ranks, with registrable and with plain memory.
 struct Pair {
   RankGpu gpus[2] = {RankGpu(0), RankGpu(1)};
   std::array<ncclComm_t, 2> comms{};
@@ -63,7 +63,7 @@ struct Pair {
     settle("init");
   }
 
-  /// Waits until neither is in progress.
+  /// Waits until no communicator is in progress; throws if one has an error.
   void settle(const char* what) const {
     for (ncclComm_t comm : comms) {
       ncclResult_t state = ncclInProgress;
@@ -162,7 +162,7 @@ TEST_CASE("a group with a wrong call in it launches nothing on a GPU", "[req:1.3
   });
 }
 
-/// Keeps both ranks' GPUs full until destroyed.
+/// Keeps the GPUs of both ranks full until destroyed.
 class FullGpus {
  public:
   explicit FullGpus(Pair& pair) : pair_(pair) {
@@ -195,7 +195,7 @@ class FullGpus {
     gpu.enter();
     require_cuda(static_cast<cudaError_t>(load_filler()), "loading the kernel");
     require_cuda(cudaMemsetAsync(started, 0, sizeof(int), gpu.stream(1)), "cudaMemsetAsync");
-    // Twice as many as fit, so that nothing else finds a free multiprocessor.
+    // Launches twice as many CTAs as fit, so that no other kernel finds a free multiprocessor.
     require_cuda(
         static_cast<cudaError_t>(fill_gpu(end_, started, 4 * multiprocessors, gpu.stream(1))),
         "filling the GPU");

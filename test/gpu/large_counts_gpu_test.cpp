@@ -13,17 +13,18 @@
 
 #include "gpu/gpu_ranks.hpp"
 
-/// Every call with more than 2^31 elements of a byte each, between two ranks.
+/// Tests every call with more than 2^31 elements of one byte, between two ranks.
 namespace oriel::test {
 namespace {
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 
 constexpr std::size_t kCount = (std::size_t{1} << 31) + 4'000'003;
 constexpr int kRanks = 2;
-constexpr std::size_t kStretch = 4096;  // bytes that are looked at in one place
+constexpr std::size_t kStretch = 4096;  // bytes that are checked at each position
 
-/// Byte `at` of the block that `from` has for `to`: it tells its block and, every 4 KiB, its place.
+/// Returns byte `at` of the block from `from` to `to`. It depends on the block, and on `at` modulo
+/// 7 and its 4 KiB stretch modulo 5.
 std::uint8_t value(int from, int to, std::size_t at) {
   return static_cast<std::uint8_t>(16 * from + 64 * to + 3 + at % 7 + at / kStretch % 5);
 }
@@ -70,7 +71,7 @@ class LargeRank {
     require(call(), what);
     gpu_.wait(stream(), comm_);
   }
-  /// Checks a block that has been received, at its ends and where a count could be cut off.
+  /// Checks a received block at its ends and at positions where a truncated count would show.
   void check(int block, const std::function<std::uint8_t(std::size_t)>& wanted) {
     std::vector<std::uint8_t> got(kStretch);
     const std::size_t cut = std::size_t{1} << 31;
@@ -84,7 +85,7 @@ class LargeRank {
       }
     }
   }
-  /// That a block is as it was.
+  /// Checks that a block has not been written.
   void check_untouched(int block) {
     check(block, [](std::size_t) { return std::uint8_t{0xee}; });
   }

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// 1.32: a program as a user of NCCL 2.28.9 writes it, with every function that Oriel exports. It
-// compiles against NVIDIA's nccl.h and against Oriel's, and knows nothing of Oriel. Two ranks: as
-// communicators of one thread, then as threads. They share a GPU if there is only one, which NCCL
-// itself would refuse. Exit status 0: all is right; 77: there is no GPU; else a line says what
-// failed.
+// 1.32: program as a user of NCCL 2.28.9 writes it, with every function that Oriel exports. It
+// compiles against NVIDIA's nccl.h and against Oriel's, and uses no other header of Oriel. It runs
+// one rank alone, then two ranks as communicators of one thread, then two ranks as threads. The
+// ranks share a GPU if there is only one, which NCCL itself would refuse. Exit status: 0 on
+// success, 77 without a GPU; otherwise a line says what failed.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -57,7 +57,7 @@ struct Side {
     NCCL(ncclMemFree(window_memory));
     CUDA(cudaStreamDestroy(stream));
   }
-  /// Waits as a program does that wants to hear of errors.
+  /// Waits for the stream and polls for asynchronous errors, as NCCL programs do.
   void wait(ncclComm_t comm) const {
     const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     for (;;) {
@@ -80,7 +80,7 @@ struct Side {
   template <class T>
   std::vector<T> read(const void* from, std::size_t count) const {
     std::vector<T> values(count);
-    CUDA(cudaSetDevice(device_of(rank)));  // window memory is not every device's to copy
+    CUDA(cudaSetDevice(device_of(rank)));  // only the device of window memory can copy it
     CUDA(cudaMemcpyAsync(values.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost, stream));
     CUDA(cudaStreamSynchronize(stream));
     return values;
@@ -93,7 +93,7 @@ struct Side {
   void* plain_memory = nullptr;
 };
 
-/// The functions exist under both names, and answer alike.
+/// Checks functions under both names (nccl and pnccl).
 void check_queries() {
   int version = 0;
   NCCL(ncclGetVersion(&version));
@@ -143,7 +143,7 @@ void check_communicator(ncclComm_t comm, int rank) {
   REQUIRE(value == device_of(rank));
 }
 
-/// All-reduces `values(rank)` over the two sides in a group, and compares with `expected`.
+/// Checks an all-reduce of threes (rank 0) and fours (rank 1) in a group against expected[0].
 template <class T>
 void check_values(std::vector<Side>& sides, ncclComm_t* comms, ncclDataType_t type, ncclRedOp_t op,
                   const std::vector<T>& expected) {
@@ -173,7 +173,7 @@ void check_type(std::vector<Side>& sides, ncclComm_t* comms, ncclDataType_t type
   check_values<T>(sides, comms, type, ncclAvg, {static_cast<T>(3.5)});
 }
 
-/// Types that C++ lacks: their elements here are the bits of 1, and the maximum of ones is one.
+/// Checks types that C++ lacks. All elements are `one`, the bits of 1, and so are all results.
 template <class Bits>
 void check_bits(std::vector<Side>& sides, ncclComm_t* comms, ncclDataType_t type, Bits one) {
   constexpr std::size_t kCount = 999;
@@ -216,14 +216,14 @@ void check_types(std::vector<Side>& sides, ncclComm_t* comms) {
   REQUIRE(ncclNumTypes == 12 && ncclNumOps == 5);
 }
 
-/// Two communicators of one thread, with windows.
+/// Runs two communicators of one thread, with windows.
 void run_in_one_thread() {
   const int devices[kRanks] = {device_of(0), device_of(1)};
   std::vector<Side> sides{Side(0), Side(1)};
   ncclComm_t comms[kRanks] = {};
   NCCL(ncclCommInitAll(comms, kRanks, devices));
   for (int rank = 0; rank < kRanks; ++rank) check_communicator(comms[rank], rank);
-  check_types(sides, comms);  // nothing is registered yet
+  check_types(sides, comms);  // without registered windows
   ncclWindow_t windows[kRanks] = {};
   NCCL(ncclGroupStart());
   for (Side& side : sides) {
@@ -243,7 +243,7 @@ void run_in_one_thread() {
   for (Side& side : sides) side.end();
 }
 
-/// A sum in which each rank has a factor of its own: 2 x 10 + 3 x 10.
+/// Checks a sum in which each rank has its own factor: 2 x 10 + 3 x 10.
 void check_premul_sum(const Side& side, ncclComm_t comm, ncclScalarResidence_t residence) {
   float factor = static_cast<float>(2 + side.rank);
   auto* const on_device = static_cast<float*>(side.plain_memory) + 1000;
@@ -269,14 +269,14 @@ ncclConfig_t config_of(bool blocking) {
   return config;
 }
 
-/// Returns when every thread has come here as often.
+/// Barrier of all rank threads.
 void meet() {
   static std::atomic<int> arrived{0};
   const int goal = (arrived.fetch_add(1) / kRanks + 1) * kRanks;
   while (arrived < goal) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-/// One rank as a thread of its own, with a configuration.
+/// Runs one rank in its own thread, with blocking and non-blocking configurations.
 void run_as_thread(int rank, ncclUniqueId blocking_id, ncclUniqueId other_id) {
   Side side(rank);
   ncclConfig_t config = config_of(true);
@@ -302,9 +302,9 @@ void run_as_thread(int rank, ncclUniqueId blocking_id, ncclUniqueId other_id) {
   }
   REQUIRE(state == ncclSuccess);
   check_premul_sum(side, comm, ncclScalarHostImmediate);
-  meet();  // an abort ends what the other rank has under way
+  meet();  // an abort would end the other rank's calls in flight
   NCCL(ncclCommAbort(comm));
-  meet();  // to free memory may wait for the whole GPU
+  meet();  // freeing memory may wait for the whole GPU
   side.end();
 }
 
@@ -319,7 +319,7 @@ void run_as_threads() {
   for (std::thread& thread : threads) thread.join();
 }
 
-/// A communicator of one rank, made the short way.
+/// Runs a communicator of one rank, made without a configuration.
 void run_alone() {
   ncclUniqueId id;
   NCCL(ncclGetUniqueId(&id));

@@ -17,28 +17,28 @@
 #include "gpu/gpu_ranks.hpp"
 #include "gpu/graph.hpp"
 
-/// The order of calls on GPUs: several streams, captured calls, several graphs. What is promised:
-/// plain calls of one communicator run in the order of the calls, whatever their streams, and so do
-/// the calls of one capture, and launches of graphs beside plain calls.
+/// Tests the order of calls on GPUs: several streams, captured calls, several graphs. Plain calls
+/// of one communicator run in the order of the calls, on any streams. So do the calls of one
+/// capture, and graph launches among plain calls.
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 const int kRanks = kGpus == 2 || kGpus == 3 ? kGpus : 4;
 
-/// How many elements, for each of the algorithms.
+/// Element counts of 64-bit integers: 24 B to 5.6 MB, for different algorithms.
 const std::size_t kCounts[] = {3, 20'000, 700'000};
 
-/// `count`, scaled by ORIEL_TEST_PERCENT.
+/// Returns `count`, scaled by ORIEL_TEST_PERCENT.
 int scaled(int count) {
   const char* const percent = std::getenv("ORIEL_TEST_PERCENT");
   return percent != nullptr ? count * std::atoi(percent) / 100 : count;
 }
 
-/// One rank with a communicator and a row of buffers. Every call multiplies by an odd number, all
-/// modulo 2^64, so that an element tells how many calls it has gone through.
+/// One rank with a communicator and a row of buffers. Every call multiplies by an odd number modulo
+/// 2^64, so that an element shows through how many calls it has gone.
 class Rank {
  public:
   static constexpr std::size_t kBuffers = 13;
@@ -55,7 +55,7 @@ class Rank {
             "ncclRedOpCreatePreMulSum");
     factor_ = 3 + 2 * (static_cast<std::uint64_t>(players.size()) - 1);
     require_cuda(static_cast<cudaError_t>(load_filler()), "loading the kernel that delays");
-    // Every kernel is loaded before one of them has to wait for another rank of this process.
+    // Loads every kernel before one of them waits for another rank of this process.
     for (const std::size_t count : kCounts) {
       set(0, count, 0);
       call(0, 0, count, a());
@@ -63,7 +63,7 @@ class Rank {
     }
     players.barrier();
   }
-  // After the last wait.
+  // Destroys the communicator; called after the last wait.
   void end() {
     players_.barrier();
     require(ncclRedOpDestroy(op_, comm_), "ncclRedOpDestroy");
@@ -77,13 +77,13 @@ class Rank {
   cudaStream_t a() const { return gpu_.stream(0); }
   cudaStream_t b() const { return gpu_.stream(1); }
 
-  /// Even buffers are registered, odd ones are not.
+  /// Returns a buffer. Even buffers are registered, odd ones are not.
   std::uint64_t* buffer(std::size_t index) const {
     return (index % 2 == 0 ? memory_ : unregistered_) + index * kMost;
   }
   static std::uint64_t start_of(std::size_t element) { return 2 * element + 1; }
 
-  /// Elements that have gone through `calls` calls. Waits for stream a.
+  /// Fills a buffer with elements as after `calls` calls. Waits for stream a.
   void set(std::size_t index, std::size_t count, int calls) {
     std::vector<std::uint64_t> host(count);
     const std::uint64_t product = power(calls);
@@ -110,9 +110,10 @@ class Rank {
                       host[k], start_of(k) * product, calls));
     }
   }
-  /// Makes `stream` late, such that what does not wait for it is early. By a kernel: a host
-  /// function is launched under a lock that all ranks of the GPU and the process share, and hangs
-  /// them if another rank's launch waits in the driver for a queue to have room (580.159).
+  /// Delays `stream`, so that work that fails to wait for it runs too early. Uses a kernel, since a
+  /// host function could hang (driver 580.159): its launch takes a lock that all ranks of the GPU
+  /// in the process share. It hangs them if another rank's launch waits in the driver for queue
+  /// room.
   void delay(cudaStream_t stream) {
     require_cuda(static_cast<cudaError_t>(fill_gpu_for(10'000, 1, stream)), "delaying a stream");
   }
@@ -133,8 +134,8 @@ class Rank {
   std::uint64_t factor_ = 1;
 };
 
-/// Plays `body` on every rank. Kernels of ranks that share a GPU are kept small, because several of
-/// each rank may be under way.
+/// Runs `body` on every rank. Limits the CTAs of ranks that share a GPU, because several kernels of
+/// each rank may be in flight.
 void run(const std::function<void(Rank&)>& body) {
   const bool shared = kRanks > kGpus;
   Environment environment(Variables{{"ORIEL_CTAS", shared ? "8" : ""}});
@@ -155,7 +156,7 @@ TEST_CASE("plain calls on two streams run in the order of the calls", "[req:1.13
       for (int round = 0; round < 4; ++round) {
         for (std::size_t i = 0; i < Rank::kBuffers; ++i) rank.set(i, count, 1000);
         rank.set(0, count, 0);
-        // Each rank delays and changes streams where it likes: that is nobody else's affair.
+        // Each rank draws its own delays and streams, which need not match the other ranks'.
         for (std::size_t i = 0; i + 1 < Rank::kBuffers; ++i) {
           const cudaStream_t stream =
               (round == 0 ? i % 2 == 0 : rng() % 2 == 0) ? rank.a() : rank.b();
@@ -205,7 +206,7 @@ TEST_CASE("captured and plain calls alternate", "[req:1.13]") {
       }
       rank.wait();
       rank.check(0, count, calls, "alternating");
-      rank.players().barrier();  // before the graph goes
+      rank.players().barrier();  // before the graph is destroyed
     }
   });
 }
@@ -229,7 +230,7 @@ TEST_CASE("several graphs of one communicator live and are launched in any order
     rank.players().barrier();
     for (int step = 0; step < 120; ++step) {
       const std::size_t g = rng() % kGraphs;
-      if (step % 40 == 39) {  // one goes, a new one comes
+      if (step % 40 == 39) {  // replaces one graph
         rank.wait();
         rank.players().barrier();
         graphs[g] = capture(g);
@@ -251,7 +252,7 @@ TEST_CASE("several graphs of one communicator live and are launched in any order
   });
 }
 
-// CUDA lets a launch of a graph wait for the one before, also on another stream.
+// CUDA makes a launch of a graph wait for the graph's previous launch, also on another stream.
 TEST_CASE("one graph is launched on two streams", "[req:1.13]") {
   run([](Rank& rank) {
     for (const std::size_t count : kCounts) {
@@ -362,7 +363,7 @@ TEST_CASE("calls on two streams of one capture run in the order of the calls", "
   });
 }
 
-/// Captures two graphs at once, which take buffer 0 to 2 and 3 to 0 by calls that alternate.
+/// Captures two graphs at once, with alternating calls. They take buffer 0 to 2 and 3 to 0.
 std::pair<Graph, Graph> capture_two(Rank& rank, std::size_t count) {
   std::optional<Graph> back;
   Graph there = Graph::capture(
@@ -386,7 +387,7 @@ std::pair<Graph, Graph> capture_two(Rank& rank, std::size_t count) {
 TEST_CASE("graphs and plain calls on any streams run in the order of the launches",
           "[req:5.4][D2]") {
   run([](Rank& rank) {
-    // Each rank delays and chooses streams by itself.
+    // Each rank draws its own delays and streams.
     std::mt19937_64 rng(static_cast<std::uint64_t>(rank.players().first()));
     const auto any = [&] {
       const cudaStream_t stream = rng() % 2 == 0 ? rank.a() : rank.b();
@@ -414,7 +415,7 @@ TEST_CASE("graphs and plain calls on any streams run in the order of the launche
   });
 }
 
-/// A configuration of NCCL 2.29, the first with this field. 2 orders launches of graphs.
+/// Configuration of NCCL 2.29, the first with graph_usage_mode. Mode 2 orders graph launches.
 struct GraphConfig {
   explicit GraphConfig(int mode) : graph_usage_mode(mode) {
     older.size = sizeof *this;
@@ -425,7 +426,8 @@ struct GraphConfig {
   int num_rma_ctx = NCCL_CONFIG_UNDEF_INT;
 };
 
-/// Times graphs of 20 calls of two communicators in turns: with the order of graphs and without.
+/// Times graphs of 20 calls in turns, on a communicator that orders graphs and on one that does
+/// not.
 class TimedGraphs {
  public:
   TimedGraphs(Players& players, RankGpu& gpu) : players_(players), gpu_(gpu) {
@@ -446,7 +448,7 @@ class TimedGraphs {
     for (ncclComm_t comm : comms_) require(ncclCommDestroy(comm), "ncclCommDestroy");
   }
 
-  /// Throws if the median with the order is far above the one without.
+  /// Throws if the median time with ordered graphs is over 1.1 times the one without.
   void compare(std::size_t bytes, int launches) {
     require_cuda(cudaMemset(data_, 0, bytes), "clearing");
     const Graph graphs[] = {capture(comms_[0], bytes), capture(comms_[1], bytes)};
@@ -480,7 +482,7 @@ class TimedGraphs {
       }
     });
   }
-  /// Returns the microseconds of one of `launches` launches.
+  /// Returns the mean time of a launch in microseconds.
   float run(const Graph& graph, int launches) {
     players_.barrier();
     require_cuda(cudaEventRecord(events_[0], gpu_.stream()), "recording an event");
@@ -505,7 +507,7 @@ class TimedGraphs {
 
 TEST_CASE("a graph of 20 calls takes hardly longer with the order of graphs than without",
           "[req:5.4][D2]") {
-  if (kRanks > kGpus) return;  // ranks that share a GPU take turns, whose length varies
+  if (kRanks > kGpus) return;  // ranks that share a GPU vary in time
   check_all_ok(play(
       natural_cast(kRanks), kRanks,
       [](Players& players) {
@@ -531,7 +533,7 @@ void capture_beside_plain_calls(Rank& rank, std::size_t count) {
         rank.call(3, 2, count, rank.b());
         require(rank.gpu().done(rank.b(), kPatience), "plain calls beside a capture have not run");
       },
-      cudaStreamCaptureModeRelaxed);  // the others allow no question about stream b
+      cudaStreamCaptureModeRelaxed);  // other modes forbid queries of stream b
   rank.check(2, count, 2, "plain calls beside a capture");
   rank.check(0, count, 0, "captured, not launched");
   rank.players().barrier();

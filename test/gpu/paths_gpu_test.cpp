@@ -12,14 +12,14 @@
 #include "gpu/world_ranks.hpp"
 #include "net/support/nic_faults.hpp"
 
-/// GPUs whose NICs fail while kernels use them (3.14, row B5): the kernels go on by the backup and
-/// notice nothing of it. Linked with the rooms, for only these can have a NIC fail.
+/// Tests GPUs whose NICs fail while kernels use them (3.14, row B5). The kernels continue on the
+/// backup path without an error. Links with the tests' rooms, which can make a NIC fail.
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 const bool kHasFabric = skip_without_fabric();
 
 constexpr std::uint64_t kBytes = 100'001;
@@ -39,7 +39,7 @@ void await_path(const WorldRank& rank, int peer, int path) {
   require(is_on(rank, peer, path), "the queue goes by path " + std::to_string(path));
 }
 
-/// Kernels of all ranks, and what happens while they run.
+/// Runs the traffic kernel on all ranks, with an action in the middle.
 class Kernels {
  public:
   Kernels(Players& players, WorldRank& rank, std::uint64_t part) : players_(players), rank_(rank) {
@@ -50,7 +50,7 @@ class Kernels {
     job_.rounds = kRounds;
     job_.result = result_.get();
   }
-  /// `meanwhile` is called in the midst of it.
+  /// Calls `meanwhile` in the middle of the kernel.
   template <class Meanwhile>
   void run(const Meanwhile& meanwhile) {
     *result_.get() = WorldResult();

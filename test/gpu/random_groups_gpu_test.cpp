@@ -19,18 +19,16 @@
 #include "gpu/gpu_ranks.hpp"
 #include "support/seed.hpp"
 
-/// Random groups of calls on several communicators and streams of GPUs, each result against a
-/// reference.
+/// Tests random groups of calls on several communicators and streams of GPUs, against a reference.
 namespace oriel::test {
 namespace {
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 
-/// The world, and a split of it.
+/// Communicators: the world, and a split of it.
 constexpr std::size_t kComms = 2;
 
-/// Memory of a GPU: what can be registered and what cudaMalloc gives. The test writes and reads a
-/// mirror of it.
+/// GPU memory, registrable or from cudaMalloc. The test reads and writes a mirror in host memory.
 class GpuGroupMemory final : public GroupMemory {
  public:
   explicit GpuGroupMemory(RankGpu& gpu) : gpu_(gpu) {
@@ -112,7 +110,7 @@ class GpuGroupRank {
     }
     players_.barrier();
     for (const Member& member : members_) require(ncclCommDestroy(member.comm), "ncclCommDestroy");
-    players_.barrier();  // before the memory goes
+    players_.barrier();  // before the memory is freed
     for (int rank = 0; rank < players_.size(); ++rank) {
       require(players_.word(static_cast<std::size_t>(rank)) == hash_of_all_,
               fmt::format("rank {} has other bits of the world's all-reduces", rank));
@@ -148,17 +146,17 @@ class GpuGroupRank {
   void* buffer_ = nullptr;
   std::deque<CallPart> parts_;
   bool in_group_ = true;
-  std::uint64_t hash_of_all_ = 0;  // of all all-reduces of the world
+  std::uint64_t hash_of_all_ = 0;  // over all all-reduces of the world
 };
 
-/// A play of random groups.
+/// One run of random groups.
 struct GpuGroupPlay {
   Cast cast;
   int ranks;
   int groups;
-  const char* algorithm = "";  ///< that every call is to use which can; else as the table says
+  const char* algorithm = "";  ///< for every call that can use it; empty: as the table says
 };
-/// 5,000 groups together where ranks are threads.
+/// Together 5,000 groups with ranks as threads.
 constexpr GpuGroupPlay kPlays[] = {
     {Cast::threads, 2, 1600},          {Cast::threads, 3, 1100},
     {Cast::threads, 4, 1000},          {Cast::threads, 8, 300},
@@ -171,13 +169,13 @@ constexpr GpuGroupPlay kPlays[] = {
 
 TEST_CASE("random groups of every call on GPUs give what a reference gives",
           "[req:5.21][req:5.8][req:5.10][req:5.2]") {
-  // The calls of both communicators of all ranks fit on one GPU together, whatever their order.
+  // Limits CTAs so that the calls of both communicators of all ranks fit on one GPU, in any order.
   const Environment caps(Variables{{"ORIEL_MAX_CTAS", "2"}});
   const std::uint64_t seed = test_seed();
   std::uint64_t number = 0;
   for (const GpuGroupPlay& one : kPlays) {
     ++number;
-    // Processes that share a GPU take turns of 2 ms.
+    // Processes that share a GPU have time slices of 2 ms.
     if (one.cast == Cast::processes && one.ranks > std::max(2, kGpus)) continue;
     CAPTURE(name_of(one.cast), one.ranks, one.algorithm);
     const Environment algorithm(Variables{{"ORIEL_ALGORITHM", one.algorithm}});

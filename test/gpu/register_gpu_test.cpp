@@ -16,20 +16,20 @@
 #include "gpu/gpu_ranks.hpp"
 #include "support/process_state.hpp"
 
-/// Registration of GPU memory through the C interface: what it costs, and what it holds. Four ranks
-/// are four processes on any number of GPUs, because no kernel waits for another rank's here but in
-/// a few small all-reduces.
+/// Tests the cost and the resources of registering GPU memory through the C interface. Four ranks
+/// are four processes on any number of GPUs, because kernels wait for other ranks only in a few
+/// small all-reduces.
 namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 constexpr int kRanks = 4;
 constexpr std::size_t kMiB = std::size_t{1} << 20;
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 
-/// What a process holds. Its GPU's free memory is compared where no other process uses the GPU.
+/// Resources of a process. free_bytes is 0 if processes share a GPU, where it cannot be compared.
 struct Held {
   std::size_t fds = 0;
   std::size_t mappings = 0;
@@ -55,8 +55,8 @@ struct Held {
     return fmt::format("{} fds, {} mappings, {} MiB of the GPU free, {} MiB of addresses", fds,
                        mappings, free_bytes / kMiB, address_kib / 1024);
   }
-  /// Whether the process holds no more than before. Freed memory may stay in malloc's arenas and
-  /// the driver's tables, hence some leeway; a window that stays would cost two MiB.
+  /// Returns whether the process holds no more than before. Allows 16 MiB of GPU memory and 64 MiB
+  /// of addresses, since freed memory may stay in malloc's arenas and the driver's tables.
   bool no_more_than(const Held& before) const {
     return fds <= before.fds && mappings <= before.mappings &&
            free_bytes + 16 * kMiB >= before.free_bytes &&
@@ -64,7 +64,7 @@ struct Held {
   }
 };
 
-/// One rank: a few allocations in which it registers windows.
+/// One rank that registers windows in a few allocations.
 class Registrar {
  public:
   static constexpr std::size_t kAllocations = 4;
@@ -78,7 +78,7 @@ class Registrar {
     comm_ = init_rank(players, gpu_);
   }
 
-  /// Registers `count` windows in a group, which all ranks draw alike.
+  /// Registers `count` windows in a group; all ranks draw the same windows.
   void register_some(std::mt19937_64& common, std::size_t count) {
     std::vector<ncclWindow_t> windows(count, nullptr);
     require(ncclGroupStart(), "ncclGroupStart");
@@ -96,7 +96,7 @@ class Registrar {
       live_.push_back(window);
     }
   }
-  /// Deregisters windows in an order of this rank's own until `left` are left.
+  /// Deregisters windows, in this rank's own order, until `left` are left.
   void deregister_some(std::mt19937_64& own, std::size_t left) {
     while (live_.size() > left) {
       std::swap(live_[own() % live_.size()], live_.back());
@@ -104,7 +104,7 @@ class Registrar {
       live_.pop_back();
     }
   }
-  /// Sums ranks over the registered memory, small.
+  /// Checks a small all-reduce in the registered memory.
   void check_sum() {
     auto* const data = reinterpret_cast<int*>(allocations_[0]);
     const std::vector<int> mine(100, players_.first() + 1);
@@ -133,7 +133,7 @@ void churn(Players& players, std::uint64_t seed, int windows) {
   Held before;
   const int settled = windows / 10;
   int registered = 0;
-  // Nothing is registered at that moment, on any rank.
+  // Deregisters all windows on all ranks and returns this rank's resources.
   const auto quiet = [&] {
     registrar.deregister_some(own, 0);
     players.barrier();
@@ -149,7 +149,7 @@ void churn(Players& players, std::uint64_t seed, int windows) {
     if (registered < settled && done >= settled) before = quiet();
     registered = done;
     if (common() % 100 == 0) registrar.check_sum();
-    // Now and then none is left, so that mappings go and come.
+    // Deregisters all windows at times, so that mappings are removed and made again.
     registrar.deregister_some(own, common() % 3 == 0 ? 0 : common() % 24);
   }
   const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
@@ -203,7 +203,7 @@ void register_large(Players& players) {
     require(ncclCommWindowDeregister(comm, window), "ncclCommWindowDeregister");
   }
   require(ncclCommDestroy(comm), "ncclCommDestroy");
-  if (kGpus < kRanks) return;  // ranks would wait for each other's turns
+  if (kGpus < kRanks) return;  // ranks that share a GPU wait for each other's time slices
   const double slowest = *std::max_element(milliseconds.begin() + 1, milliseconds.end());
   require(slowest <= 12, fmt::format("a window took {:.2f} ms:{}", slowest, text));
 }

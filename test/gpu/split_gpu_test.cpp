@@ -8,14 +8,14 @@
 
 #include "gpu/gpu_ranks.hpp"
 
-/// Communicators of GPU ranks that are made of some of another one's ranks.
+/// Tests communicators that are made from some ranks of another communicator, on GPUs.
 namespace oriel::test {
 namespace {
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 constexpr std::size_t kCount = 100'000;
 
-/// Sums rank + 1 over `comm`, in place; `members` are its ranks in the world.
+/// Checks an in-place sum of rank + 1 over `comm`; `members` are its ranks in the world.
 void require_sum(Players& players, RankGpu& gpu, ncclComm_t comm, float* data,
                  const std::vector<int>& members) {
   std::vector<float> values(kCount, static_cast<float>(players.first() + 1));
@@ -52,8 +52,8 @@ TEST_CASE("a split of GPU ranks sums on the parent's device and outlives the par
     require_sum(players, gpu, world, data, {0, 1, 2, 3});
     players.barrier();
     require(ncclCommDestroy(world), "ncclCommDestroy");
-    // The driver frees memory when no kernel runs on the GPU, and a rank that shares it must not
-    // wait for this one meanwhile.
+    // The driver frees memory when no kernel runs on the GPU. A rank that shares the GPU must not
+    // wait for this rank in a kernel meanwhile.
     players.barrier();
     require_sum(players, gpu, pair, data, {rank % 2, rank % 2 + 2});
     if (is_in) require_sum(players, gpu, reversed, data, {0, 1, 3});

@@ -66,7 +66,7 @@ __device__ WorldOutcome read_back(const WorldTraffic& job) {
     note(*job.result,
          count_wrong(job.window, sink, job.bytes, comm.world_rank, job.earlier + job.rounds));
   }
-  // Nobody has anything to signal before the barrier that follows.
+  // No rank signals again before the barrier below, so the counts are final.
   const auto peer = static_cast<std::uint32_t>(threadIdx.x);
   if (peer < static_cast<std::uint32_t>(comm.world_size)) {
     note(*job.result, read_signal(comm, peer) != job.earlier + job.rounds ? 1 : 0);

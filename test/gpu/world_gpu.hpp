@@ -6,39 +6,40 @@
 
 #include "oriel/device/world_barrier.hpp"
 
-/// Kernels that reach ranks of other nodes. Each launcher returns a cudaError_t as int and does not
-/// synchronise; `stream` is a cudaStream_t. What they point to the kernel can reach.
+/// Kernels that communicate with ranks of other nodes. Each launcher returns a cudaError_t as int
+/// and does not synchronise; `stream` is a cudaStream_t. Pointers in jobs must be valid on the GPU.
 namespace oriel::test {
 
 struct WorldResult {
   std::uint32_t outcome = 99;  ///< a WorldOutcome
-  std::uint32_t step = 0;      ///< at which it went wrong
-  std::uint64_t wrong = 0;     ///< bytes
+  std::uint32_t step = 0;      ///< round after the last one that was started
+  std::uint64_t wrong = 0;     ///< wrong bytes and signals
   std::uint64_t nanoseconds = 0;
   std::uint64_t cycles = 0;
 };
 
-/// All ranks: each round every rank puts `bytes` with a signal to every other, waits for theirs,
-/// checks each byte, and meets the others in a barrier; in the end each reads them back, and sees
-/// whether each has signalled once a round. A window has a part for each rank, one that is sent,
-/// and one that is read into, of `part` bytes each.
+/// Job of all ranks. In each round every rank puts `bytes` bytes with a signal to every rank,
+/// itself included. It waits for the signals, checks each byte, and enters a barrier. In the end it
+/// gets its bytes back from every rank, and checks that each rank has signalled once a round.
+///
+/// A window has parts of `part` bytes: one for each rank, one to send from, and one to read into.
 struct WorldTraffic {
   device::CommView comm;
   device::WindowView window;
   std::uint64_t part = 0;
   std::uint64_t bytes = 0;
   std::uint32_t rounds = 0;
-  std::uint32_t earlier = 0;  ///< rounds of kernels before this one
+  std::uint32_t earlier = 0;  ///< rounds of earlier kernels
   WorldResult* result = nullptr;
 };
 
-/// Ranks 0 and 1: puts with signals go to and fro.
+/// Job of ranks 0 and 1: ping-pong by puts with signals.
 struct WorldPing {
   device::CommView comm;
-  device::WindowView window;  ///< of twice as many bytes at least
+  device::WindowView window;  ///< of at least 2 * bytes bytes
   std::uint64_t bytes = 0;
   std::uint32_t rounds = 0;
-  std::uint64_t* cycles = nullptr;  ///< of each round trip
+  std::uint64_t* cycles = nullptr;  ///< clock cycles of each round trip
   WorldResult* result = nullptr;
 };
 

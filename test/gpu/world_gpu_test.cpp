@@ -17,14 +17,14 @@
 #include "gpu/gpu_ranks.hpp"
 #include "gpu/world_ranks.hpp"
 
-/// GPUs that pose as several nodes: kernels reach each other's windows through software NICs (3.9,
-/// 3.15). "[figures]" prints times (3.21).
+/// Tests GPUs that pose as several nodes: kernels access each other's windows through software NICs
+/// (3.9, 3.15). "[figures]" prints times (3.21).
 namespace oriel::test {
 namespace {
 
-const int kGpus = gpus();  // skips the program
+const int kGpus = gpus();  // skips the program without a GPU
 
-/// Ranks as processes, of which each `per_node` in a row are a node.
+/// Runs ranks as processes, of which each `per_node` in a row form a node.
 void play_in_nodes(int ranks, int per_node, bool direct, const Body& body) {
   INFO(ranks << " ranks, " << per_node << " a node, " << (direct ? "direct copy" : "memfd ring"));
   check_all_ok(play(Cast::processes, ranks, [&](Players& players) {
@@ -84,7 +84,7 @@ void ping(Players& players, std::uint64_t bytes, std::uint32_t rounds, const cha
   players.barrier();
 }
 
-/// A kernel that waits for a signal of rank 0 and asks nothing of it, while that rank stands still.
+/// Runs a kernel that waits for a signal of rank 0 and sends nothing, while rank 0 is stopped.
 void wait_for_still_rank(Players& players) {
   using namespace std::chrono_literals;
   using std::chrono::steady_clock;
@@ -94,7 +94,7 @@ void wait_for_still_rank(Players& players) {
   players.barrier();
   if (players.first() == 0) {
     players.word(0) = static_cast<std::uint64_t>(getpid());
-    std::raise(SIGSTOP);  // all its threads, the NIC's too
+    std::raise(SIGSTOP);  // stops all threads, the NIC's too
     players.barrier();
     return;
   }
@@ -116,7 +116,7 @@ void wait_for_still_rank(Players& players) {
   require(ended, "the kernel has ended");
   require(static_cast<device::WorldOutcome>(result->outcome) == device::WorldOutcome::aborted,
           "the wait was ended from outside");
-  // By its silence, and not by the timeout of who waits for it.
+  // The error comes from rank 0's silence, not from the timeout of this rank's wait.
   require(error && error->origin_rank() == 0 && error->code() == ErrorCode::remote,
           error ? error->to_string() : "no error");
   std::printf("put of nothing: a silent rank was named after %.1f s\n", seconds.count());
@@ -139,7 +139,7 @@ TEST_CASE("kernels of GPUs on several nodes put, signal, get and meet, byte by b
        {std::uint64_t{8}, std::uint64_t{3001}, std::uint64_t{2} << 20}) {
     play_in_nodes(2, 1, direct, [&](Players& players) { exchange(players, bytes, 20); });
   }
-  const std::uint32_t rounds = kGpus < 4 ? 3 : 20;  // ranks that share a GPU take turns on it
+  const std::uint32_t rounds = kGpus < 4 ? 3 : 20;  // fewer if ranks share a GPU
   for (const int per_node : {2, 1}) {
     play_in_nodes(4, per_node, direct,
                   [&](Players& players) { exchange(players, 100'001, rounds); });

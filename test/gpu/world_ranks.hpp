@@ -10,10 +10,10 @@
 #include "gpu/gpu_ranks.hpp"
 #include "gpu/world_gpu.hpp"
 
-/// Ranks whose kernels reach ranks of other nodes.
+/// Ranks whose kernels communicate with ranks of other nodes.
 namespace oriel::test {
 
-/// Pinned words that kernels write.
+/// Pinned host memory that kernels write.
 template <class T>
 class Pinned {
  public:
@@ -29,7 +29,7 @@ class Pinned {
   T* operator->() const { return words_; }
 
  private:
-  T* words_ = nullptr;  // given back with the process
+  T* words_ = nullptr;  // freed when the process exits
 };
 
 struct WorldRank {

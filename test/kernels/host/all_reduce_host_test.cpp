@@ -36,7 +36,7 @@ using namespace oriel::kernels;
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t kScratchBytes = 4 << 20;
-constexpr std::uint64_t kOutputBytes = 1 << 20;  // behind the scratch memory: a window
+constexpr std::uint64_t kOutputBytes = 1 << 20;  // window behind the scratch memory
 constexpr Algorithm kAlgorithms[] = {Algorithm::one_shot, Algorithm::two_shot, Algorithm::stream,
                                      Algorithm::eager};
 static_assert(std::size(kAlgorithms) == kAlgorithmCount);
@@ -45,18 +45,18 @@ constexpr std::uint32_t kNearWrap = std::numeric_limits<std::uint32_t>::max() - 
 struct Shape {
   Algorithm algorithm = Algorithm::one_shot;
   std::uint64_t count = 1;
-  std::size_t offset = 0;  // of the buffers from an address that is a multiple of 64, in elements
+  std::size_t offset = 0;  // of the buffers from a multiple of 64 bytes, in elements
   bool in_place = false;
-  std::chrono::microseconds lateness{0};  // of the last rank
-  int value = 0;                          // of all elements; 0: they vary
+  std::chrono::microseconds lateness{0};  // sleep of the last rank before its call
+  int value = 0;                          // of every input element; 0: the elements vary
   ReduceOp op = ReduceOp::sum;
   std::uint64_t block = 0;  // in elements; 0: the collective has no blocks
   int root = -1;            // of a reduce or a broadcast
   Collective collective = Collective::all_reduce;
-  Backend owners = Backend::host;  // whose rule says which ranks own shares
+  Backend owners = Backend::host;  // backend whose rule chooses the owners of shares
 };
 
-// The modes of the float unit, without the flags that arithmetic leaves behind.
+// Control bits of MXCSR, without the exception flags that arithmetic sets.
 constexpr std::uint32_t kDefaultControl = 0x1f80;
 #if defined(__x86_64__)
 std::uint32_t control_word() {
@@ -72,7 +72,7 @@ std::uint32_t control_word() {
 void set_control_word(std::uint32_t) {}
 #endif
 
-/// Ranks as threads over scratch memory of the test's own, without a communicator.
+/// Ranks that are threads over the test's own scratch memory, without a communicator.
 class Ranks {
  public:
   explicit Ranks(int ranks)
@@ -90,8 +90,8 @@ class Ranks {
     return *reinterpret_cast<CtaCounters*>(scratch(rank) + layout_.epochs);
   }
 
-  /// Sums `count` elements; the number of wrong ones over all ranks, and of bytes changed beside
-  /// the outputs.
+  /// Runs the call and counts errors of all ranks: failed calls, wrong elements, and bytes changed
+  /// outside of the outputs.
   template <class T>
   std::uint64_t wrong_after(DataType type, const Shape& shape, std::uint32_t seed) const {
     REQUIRE(fits(plan_of(shape), Backend::host, layout_, type, shape.count));
@@ -104,8 +104,8 @@ class Ranks {
     return std::accumulate(wrong.begin(), wrong.end(), std::uint64_t{0});
   }
 
-  /// Reduces to shape.root `calls` times in a row, while the root is slow. Returns how many ranks
-  /// had a failure, a wrong result at the root, or another's result elsewhere.
+  /// Reduces to shape.root `calls` times in a row, with a slow root. Counts the ranks whose call
+  /// failed or whose output is wrong: the root has the sum, the others' outputs are unchanged.
   int wrong_reduces(const Shape& shape, int calls) const {
     REQUIRE(fits(plan_of(shape), Backend::host, layout_, DataType::i32, shape.count));
     std::atomic<int> wrong{0};
@@ -126,9 +126,9 @@ class Ranks {
     return wrong;
   }
 
-  /// Makes a collective that copies `calls` times in a row, while the last rank is slow. Returns
-  /// how many ranks had a failure or a wrong element. `registered`: the outputs lie in the ranks'
-  /// slots, where the others can write them.
+  /// Makes a collective that copies `calls` times in a row, with a slow last rank. Counts the ranks
+  /// whose call failed or whose output is wrong. If `registered`, the outputs lie in the ranks'
+  /// slots, where the other ranks can write them.
   int wrong_copies(const Shape& shape, int calls, bool registered) const {
     std::atomic<int> wrong{0};
     on_ranks([&](int rank) {
@@ -168,8 +168,8 @@ class Ranks {
     return wrong;
   }
 
-  /// Reduces inputs[rank] on each rank with its own control word of the float unit; by rank, the
-  /// outputs. The words are as before on return, or FAIL.
+  /// Reduces inputs[rank] on each rank, with control_words[rank] in MXCSR, and returns the outputs
+  /// by rank. Fails the test if a call fails or changes the control word.
   std::vector<std::vector<std::byte>> outputs_of(const std::vector<std::vector<std::byte>>& inputs,
                                                  const std::vector<std::uint32_t>& control_words,
                                                  DataType type, const Shape& shape) const {
@@ -225,7 +225,7 @@ class Ranks {
       std::memcpy(from + i * sizeof(T), &value, sizeof(T));
     }
 
-    // A reduce-scatter in place leaves its result where this rank's block was.
+    // An in-place reduce-scatter writes its result over this rank's block of the input.
     const std::uint64_t first = static_cast<std::uint64_t>(rank) * shape.block;
     std::byte* const to = shape.in_place ? buffer + first * sizeof(T) : buffer;
     std::uint64_t wrong = reduce(rank, type, shape, from, to) ? 0 : 1;
@@ -248,7 +248,7 @@ class Ranks {
     for (int rank = 0; rank < ranks_; ++rank) threads.emplace_back(body, rank);
   }
 
-  /// Returns whether the call was complete and told of no failure.
+  /// Returns whether the call completed and reported no failure.
   bool reduce(int rank, DataType type, const Shape& shape, const std::byte* from,
               std::byte* to) const {
     CallFailure failure{};
@@ -286,7 +286,7 @@ class Ranks {
     arguments.operation.average = shape.op == ReduceOp::avg;
     arguments.operation.scaled = shape.op == ReduceOp::premul_sum;
     arguments.operation.maximum = shape.op == ReduceOp::max;
-    arguments.scalar_bits = 0x3bb83bb83bb83bb8u;  // no power of two as a float of any size
+    arguments.scalar_bits = 0x3bb83bb83bb83bb8u;  // in no float type a power of two
     arguments.wait.timeout_ns = 20'000'000'000;
     arguments.wait.doorbell = reinterpret_cast<device::Doorbell*>(scratch(rank) + layout_.doorbell);
     return arguments;
@@ -298,7 +298,7 @@ class Ranks {
   test::LsaMemory::Mapping mapping_;
 };
 
-/// Bytes of the largest message of the eager algorithm.
+/// Returns the bytes of the largest message of the eager algorithm.
 std::uint64_t eager_room(const ScratchLayout& layout) {
   return layout.eager_lane_bytes / kEagerLineBytes * kEagerPayloadBytes;
 }
@@ -308,7 +308,8 @@ void check_counts(const Ranks& ranks, DataType type, Algorithm algorithm, std::m
   constexpr std::uint64_t kLine = kEagerPayloadBytes / sizeof(T);
   const std::uint64_t most =
       algorithm == Algorithm::eager ? eager_room(ranks.layout()) / sizeof(T) : 100'000;
-  constexpr std::uint64_t kBlock = 8192 / sizeof(T);  // about what the algorithms stage at once
+  constexpr std::uint64_t kBlock =
+      8192 / sizeof(T);  // about as many as the algorithms stage at once
   for (const std::uint64_t wanted : {std::uint64_t{1}, kLine - 1, kLine, kLine + 1, 2 * kLine,
                                      5 * kLine + 3, kBlock - kLine, kBlock + 1, 3 * kBlock + 5}) {
     const std::uint64_t count = std::min(wanted, most);
@@ -436,7 +437,7 @@ TEST_CASE("packets of CPU ranks carry 8 bytes of every type", "[req:1.30]") {
 }
 
 #if defined(__x86_64__)
-// Inputs of every kind, half of them too small for a normal number.
+// Returns random bit patterns, half of them subnormal numbers.
 std::vector<std::byte> awkward_floats(DataType type, std::uint64_t count, std::mt19937& rng) {
   const std::size_t element = size_of(type);
   std::vector<std::byte> bytes(count * element);
@@ -454,9 +455,9 @@ TEST_CASE("the bits are the same whatever the float modes of a rank", "[req:1.29
   std::mt19937 rng(seed);
   constexpr std::uint32_t kModes[] = {
       kDefaultControl | 0x8040,  // flush to zero, denormals are zero
-      kDefaultControl | 0x6000,  // toward zero
-      kDefaultControl | 0x2000,  // down
-      0,                         // every trap
+      kDefaultControl | 0x6000,  // round toward zero
+      kDefaultControl | 0x2000,  // round down
+      0,                         // all exceptions unmasked
   };
   constexpr ReduceOp kOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::max, ReduceOp::avg,
                                ReduceOp::premul_sum};
@@ -487,9 +488,9 @@ TEST_CASE("the bits are the same whatever the float modes of a rank", "[req:1.29
 }
 #endif
 
-// Calls of all algorithms in any order: what one leaves behind is no line or packet of another. All
-// elements of a call are one small integer, as the flags of a young communicator are, and a rank
-// that waits for a late one sees what lies there.
+// Runs all algorithms in random order: stale data of one must not look like a line of another. All
+// elements of a call are the same small integer, as flags of a new communicator are. Ranks that
+// wait for the late rank see the stale data.
 TEST_CASE("the algorithms of CPU ranks share a communicator", "[req:1.30]") {
   const std::uint64_t seed = test::test_seed();
   std::mt19937 rng(seed);
@@ -508,12 +509,12 @@ TEST_CASE("the algorithms of CPU ranks share a communicator", "[req:1.30]") {
 }
 
 TEST_CASE("calls go on where the counts of calls wrap") {
-  // A late rank lets the others see what calls long ago have left in the same places.
+  // While they wait for the late rank, the others see stale data of earlier calls.
   const Ranks ranks(3);
   for (int rank = 0; rank < 3; ++rank) {
     CtaCounters& counters = ranks.counters(rank);
     counters.greeting = counters.step = counters.line_epoch = kNearWrap;
-    counters.chunk = (1u << 31) - 3;  // starts again from there on
+    counters.chunk = (1u << 31) - 3;  // restarts from 0 at 2^31
     counters.eager_calls = kNearWrap;
     for (std::uint64_t source = 0; source < 3; ++source) {
       std::memcpy(ranks.scratch(rank) + ranks.layout().flags + source * kSectorBytes, &kNearWrap,
@@ -534,8 +535,8 @@ TEST_CASE("calls go on where the counts of calls wrap") {
   CHECK(ranks.counters(0).eager_calls == std::uint64_t{kNearWrap} + 8);
 }
 
-// A long message, short ones for as long as it takes the count of calls to come round, and a long
-// one again, whose lines lie where those of the first still are.
+// Sends a long message, short ones across the wrap of the call count, and a long one again. The
+// lines of the last message lie where stale lines of the first would still be.
 TEST_CASE("lines of 2^32 calls ago do not look fresh", "[req:1.30]") {
   for (const Algorithm algorithm : {Algorithm::one_shot, Algorithm::two_shot}) {
     for (const std::uint32_t start : {5u, 6u, 0x7ffffff5u}) {
@@ -548,7 +549,7 @@ TEST_CASE("lines of 2^32 calls ago do not look fresh", "[req:1.30]") {
         return ranks.wrong_after<float>(DataType::f32, shape, ++seed);
       };
       REQUIRE(call(start, 3000) == 0);
-      for (std::uint32_t i = 1; i <= 4; ++i) {  // short ones where a sweep is due
+      for (std::uint32_t i = 1; i <= 4; ++i) {  // short messages around each sweep
         const std::uint32_t due = (start / kSweepEpochs + i) * kSweepEpochs;
         for (std::uint32_t epoch = due - 3; epoch != due + 2; ++epoch) {
           REQUIRE(call(epoch, 2) == 0);

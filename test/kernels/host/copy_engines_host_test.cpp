@@ -17,7 +17,7 @@
 #include "kernels/plan/planned_launches.hpp"
 #include "support/seed.hpp"
 
-/// Collectives by copy engines: their plans run by CPU threads, which copy with memcpy.
+/// Tests the plans of collectives by copy engines. CPU threads run the plans and copy with memcpy.
 namespace {
 
 using namespace oriel;
@@ -31,14 +31,14 @@ using test::value;
 constexpr Collective kCopiedCollectives[] = {Collective::all_gather, Collective::all_to_all,
                                              Collective::gather, Collective::scatter};
 
-/// A rank's buffers, in its part of the flat space: elements from the start of its room.
+/// Offsets of a rank's buffers from the start of its room, in elements.
 struct Buffers {
   std::uint64_t input = 0;
   std::uint64_t output = 0;
 };
 
-/// Inputs and outputs lie at the same places on all ranks; in place, a rank's block in its place
-/// among all blocks.
+/// Returns the buffers of a rank. Inputs and outputs have the same offsets on all ranks. In place,
+/// a rank's block lies at its position among all blocks.
 Buffers buffers_of(const BlockCase& one, int rank, std::uint64_t room) {
   Buffers buffers{0, room / 2};
   const std::uint64_t own = static_cast<std::uint64_t>(rank) * one.count;
@@ -59,7 +59,7 @@ class EngineRank {
     call_.rank = rank;
     call_.ranks = team.ranks();
     call_.root = one.root;
-    // Ranks need not name a buffer that the root alone uses.
+    // Leaves null, on other ranks, the buffers that only the root uses.
     const bool is_scatter = one.collective == Collective::scatter;
     if (!is_scatter || rank == one.root) call_.input = reinterpret_cast<const std::byte*>(input_);
     if (gets(one, rank)) call_.output = reinterpret_cast<std::byte*>(output_);
@@ -86,7 +86,7 @@ class EngineRank {
     const bool has_input = one_.collective != Collective::scatter || rank_ == one_.root;
     for (std::uint64_t i = 0; has_input && i < sent(); ++i) input_[i] = value(rank_, i);
   }
-  /// Returns false if a wait was given up.
+  /// Runs the entry barrier, the copies and the exit barrier; returns false if a barrier fails.
   bool run(std::mt19937_64& random) {
     const CopyEnginePlan made = plan();
     if (!Team::run(test::launches_of(made.entry, facts_), random)) return false;
@@ -96,7 +96,7 @@ class EngineRank {
     }
     return Team::run(test::launches_of(made.exit, facts_), random);
   }
-  /// Returns whether the receive buffer holds what it must.
+  /// Returns whether the receive buffer holds the expected elements.
   bool is_right() const {
     if (!gets(one_, rank_)) return true;
     for (std::uint64_t i = 0; i < received(); ++i) {
@@ -104,7 +104,7 @@ class EngineRank {
     }
     return true;
   }
-  /// The call has ended: the input is the user's again.
+  /// Overwrites the input, as a user may once the call has ended.
   void spoil_input() const {
     const bool in_output = one_.in_place && one_.collective != Collective::scatter;
     if (!in_output && one_.collective != Collective::scatter) {
@@ -166,8 +166,8 @@ TEST_CASE("a rank whose buffer lies elsewhere in the window, or that is in anoth
           "[req:5.9]") {
   struct Difference {
     const char* what;
-    BlockCase here, there;  ///< of rank 0 and of rank 1
-    std::uint64_t shift;    ///< of the buffers of rank 1, in elements
+    BlockCase here, there;  ///< calls of rank 0 and of rank 1
+    std::uint64_t shift;    ///< offset of rank 1's buffers, in elements
   };
   const BlockCase gathered{Collective::all_gather, 0, 500, false};
   BlockCase in_place = gathered;
@@ -206,7 +206,7 @@ TEST_CASE("the root of a gather in place finds that others have their inputs els
   const int good = team.on_ranks([&](int rank) {
     const BlockCase& one = rank == 1 ? in_place : apart;
     EngineRank self(team, one, rank, buffers_of(one, rank, team.room(rank).size()));
-    self.facts().memory.wait.timeout_ns = 200'000'000;  // the others wait for the root
+    self.facts().memory.wait.timeout_ns = 200'000'000;  // the other ranks wait for the root
     std::mt19937_64 random(1);
     return self.run(random);
   });

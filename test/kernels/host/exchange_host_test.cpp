@@ -24,7 +24,7 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Exchanges among CPU ranks that are threads over memory of the test's own.
+/// Tests exchanges among CPU ranks that are threads over the test's own memory.
 namespace {
 
 using namespace oriel;
@@ -68,7 +68,7 @@ std::vector<Letter> random_letters(int ranks, std::mt19937_64& random) {
   return letters;
 }
 
-/// The calls of one rank. Those to one peer keep their order; else sends and receives are mixed.
+/// Returns the calls of one rank: sends in order and receives in order, randomly interleaved.
 std::vector<PointToPoint> calls_of(std::vector<Letter>& letters, int rank,
                                    std::mt19937_64& random) {
   std::vector<PointToPoint> sends;
@@ -105,7 +105,7 @@ TEST_CASE("random groups of sends and receives, cut at random, deliver every byt
         std::mt19937_64 own(drawn + static_cast<unsigned>(rank));
         const auto exchange = test::exchange_of(calls_of(letters, rank, own), rank);
         if (!exchange.ok()) return false;
-        // Each rank cuts where it likes.
+        // Cuts the launches at a random number of messages on each rank.
         const int most = 1 + static_cast<int>(own() % 20);
         return Team::run(test::launches_of(exchange.value(), team.facts(rank, most)), own);
       });
@@ -117,12 +117,12 @@ TEST_CASE("random groups of sends and receives, cut at random, deliver every byt
 
 namespace {
 
-/// Runs the case on one rank; whether the receive buffer holds what it must.
+/// Runs the case on one rank; returns whether the receive buffer holds the expected elements.
 bool play(Team& team, const BlockCase& one, int rank, std::uint64_t seed) {
   const auto ranks = static_cast<std::uint64_t>(team.ranks());
   const std::uint64_t sent = sends_blocks(one.collective) ? ranks * one.count : one.count;
   const std::uint64_t got = receives_blocks(one.collective) ? ranks * one.count : one.count;
-  // Buffers of this rank's slot are written by its peers, and others through slots of the channels.
+  // Peers write directly into buffers in this rank's slot; other buffers use the channels' slots.
   std::vector<std::uint32_t> input_memory(std::max(sent, got));
   std::vector<std::uint32_t> output_memory(got, 0xdeadbeef);
   const std::span<std::uint32_t> room = team.room(rank);
@@ -190,7 +190,7 @@ TEST_CASE("two ranks whose messages differ in size are told so, and nothing hang
     return Team::run(test::launches_of(test::exchange_of(calls, rank).value(), team.facts(rank)),
                      random);
   });
-  CHECK(good == 1);  // the sender has long gone
+  CHECK(good == 1);  // the sender has already left the call
   CHECK(team.failure(1).kind == static_cast<std::uint32_t>(FailureKind::world_signature));
   CHECK(team.failure(1).rank == 0);
 }
@@ -200,7 +200,7 @@ TEST_CASE("a receiver that cannot read what its sender has lent says whose it is
   table.process_vm_readv = [](pid_t pid, const iovec* here, unsigned long here_count,
                               const iovec* there, unsigned long there_count,
                               unsigned long flags) -> ssize_t {
-    if (here->iov_len == 1) {  // the sender tries its own memory
+    if (here->iov_len == 1) {  // the sender's test read of its own memory
       return ::process_vm_readv(pid, here, here_count, there, there_count, flags);
     }
     errno = EFAULT;
@@ -218,7 +218,7 @@ TEST_CASE("a receiver that cannot read what its sender has lent says whose it is
     facts.memory.wait.abort = &abort;
     const bool done =
         Team::run(test::launches_of(test::exchange_of(calls, rank).value(), facts), random);
-    std::atomic_ref(abort).store(1);  // or the sender would wait for its credit
+    std::atomic_ref(abort).store(1);  // else the sender would wait for credit
     return done;
   });
   CHECK(good == 0);
@@ -254,13 +254,13 @@ TEST_CASE("a sender whose memory the kernel cannot read sends it through slots",
 
 namespace {
 
-std::atomic<int> reading;                      // 1: a reader has begun, 2: the sender has left
+std::atomic<int> reading;                      // 1: the read has started, 2: the sender has left
 std::uint32_t sender_aborts, receiver_aborts;  // abort words
 
 ssize_t read_once_the_sender_has_left(pid_t pid, const iovec* here, unsigned long here_count,
                                       const iovec* there, unsigned long there_count,
                                       unsigned long flags) {
-  if (here->iov_len > 1) {  // else the sender tries its own memory
+  if (here->iov_len > 1) {  // else it is the sender's test read of its own memory
     reading = 1;
     std::atomic_ref(sender_aborts).store(1);
     while (reading != 2) std::this_thread::yield();
@@ -268,7 +268,8 @@ ssize_t read_once_the_sender_has_left(pid_t pid, const iovec* here, unsigned lon
   return ::process_vm_readv(pid, here, here_count, there, there_count, flags);
 }
 
-/// Sends from rank 0 to rank 1. `leave` is called when the sender's call has returned.
+/// Sends from rank 0 to rank 1; calls `leave` once the sender's call has returned. Returns the
+/// number of ranks whose call succeeded.
 int send_once(Team& team, std::span<std::byte> sent, std::span<std::byte> received,
               const std::function<void()>& leave) {
   return team.on_ranks([&](int rank) {
@@ -281,7 +282,7 @@ int send_once(Team& team, std::span<std::byte> sent, std::span<std::byte> receiv
         Team::run(test::launches_of(test::exchange_of(calls, rank).value(), facts), random);
     if (rank == 0) {
       leave();
-      std::atomic_ref(receiver_aborts).store(1);  // as it hears from the sender
+      std::atomic_ref(receiver_aborts).store(1);  // the receiver learns of the abort
     }
     return done;
   });
@@ -299,7 +300,7 @@ TEST_CASE("a receiver that reads while its sender gives up fails, for it may hav
   sender_aborts = receiver_aborts = 0;
   reading = 0;
   const int good = send_once(team, sent, received, [&] {
-    std::fill(sent.begin(), sent.end(), std::byte{2});  // it is the user's again
+    std::fill(sent.begin(), sent.end(), std::byte{2});  // as the user may, once the call has ended
     reading = 2;
   });
   CHECK(good == 0);
@@ -327,7 +328,7 @@ TEST_CASE("memory that a thread has lent may go once its call has failed", "[req
     INFO("turn " << turn);
     const bool is_all_there = std::count(received.begin(), received.end(), std::byte{1}) ==
                               static_cast<std::ptrdiff_t>(kBytes);
-    if (good > 0) CHECK(is_all_there);  // the receiver at least
+    if (good > 0) CHECK(is_all_there);  // the receiver's call succeeded
   }
 }
 
@@ -336,7 +337,7 @@ TEST_CASE("two messages in packets that differ in size are told apart", "[req:5.
        {std::pair(8u, 56u), std::pair(40u, 48u), std::pair(56u, 8u)}) {
     Team team(2, 1 << 14);
     std::vector<Bytes> data(2, Bytes(64));
-    // The packets of a fresh slot are all written; those of a used one are not.
+    // Sends equal messages in the first turns, so that the last turn reuses slots.
     for (int turn = 0; turn < 6; ++turn) {
       const bool is_last = turn == 5;
       const int good = team.on_ranks([&, sent = sent, received = received](int rank) {
@@ -393,7 +394,7 @@ TEST_CASE("a launch holds whole rounds, in their order", "[req:5.1]") {
   }
   const auto launches = test::launches_of(test::exchange_of(calls, 1).value(), team.facts(1, 8));
   REQUIRE(launches.size() == 4);  // 15 rounds of two messages, four rounds a launch
-  // With three peers the launches begin at rounds 0, 4, 8 and 12: each peer's messages so far.
+  // Counts the messages to each peer so far: the launches begin at rounds 0, 4, 8 and 12.
   std::vector<int> sent(4);
   for (std::size_t i = 0; i < launches.size(); ++i) {
     const ExchangeArguments& launch = launches[i];
@@ -402,8 +403,7 @@ TEST_CASE("a launch holds whole rounds, in their order", "[req:5.1]") {
     for (int k = 0; k < launch.sends; ++k) ++sent[static_cast<std::size_t>(launch.message[k].peer)];
     const int rounds = std::min(15, 4 * static_cast<int>(i + 1));
     for (int distance = 1; distance < 4; ++distance) {
-      const int whole =
-          (rounds - distance + 3) / 3;  // rounds of this distance among the first ones
+      const int whole = (rounds - distance + 3) / 3;  // rounds of this distance so far
       CHECK(sent[static_cast<std::size_t>((1 + distance) % 4)] == whole);
     }
   }

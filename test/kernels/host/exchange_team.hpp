@@ -18,15 +18,15 @@
 #include "device/lsa_memory.hpp"
 #include "kernels/plan/exchange.hpp"
 
-/// Shared by tests of exchanges among threads: ranks over memory of the test's own, and the results
-/// that collectives are defined to give.
+/// Helpers for tests of exchanges among threads: ranks over the test's own memory, and the expected
+/// results of collectives.
 namespace oriel::test {
 
 /// Ranks that are threads.
 class Team {
  public:
-  /// `channel_bytes` decides how large slots are: small ones make many steps. `reach` is how ranks
-  /// read each other's memory outside their slots.
+  /// `channel_bytes` determines the size of slots: small slots make many steps. `reach` is how
+  /// ranks read each other's memory outside of their slots.
   Team(int ranks, std::uint64_t channel_bytes,
        kernels::PeerProcess::Reach reach = kernels::PeerProcess::Reach::none)
       : ranks_(ranks),
@@ -59,7 +59,7 @@ class Team {
     facts.memory.failure = &failures_[static_cast<std::size_t>(rank)];
     return facts;
   }
-  /// Memory of a rank that the others can write.
+  /// Returns memory of a rank that the other ranks can write.
   std::span<std::uint32_t> room(int rank) const {
     std::byte* const slot = reinterpret_cast<std::byte*>(mapping_.base()) +
                             static_cast<std::size_t>(rank) * LsaMemory::kSlotBytes;
@@ -69,7 +69,7 @@ class Team {
     return failures_[static_cast<std::size_t>(rank)];
   }
 
-  /// Runs `body(rank)` on a thread for each rank; how many returned true.
+  /// Runs `body(rank)` on a thread for each rank; counts the ranks for which it returned true.
   int on_ranks(const std::function<bool(int)>& body) const {
     std::vector<std::thread> threads;
     std::vector<char> good(static_cast<std::size_t>(ranks_));
@@ -80,7 +80,7 @@ class Team {
     return static_cast<int>(std::count(good.begin(), good.end(), 1));
   }
 
-  /// Runs the launches of one rank, with a pause now and then.
+  /// Runs the launches of one rank with random pauses; returns false if a launch fails.
   static bool run(const kernels::LaunchList& launches, std::mt19937_64& random) {
     for (const kernels::ExchangeArguments& launch : launches) {
       if (random() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
@@ -93,7 +93,7 @@ class Team {
   static constexpr std::size_t kRoom = 1 << 18;
 
   int ranks_;
-  std::vector<std::vector<kernels::PeerProcess>> processes_;  // as each rank keeps them
+  std::vector<std::vector<kernels::PeerProcess>> processes_;  // by rank and peer
   kernels::ChannelLayout layout_;
   LsaMemory memory_;
   LsaMemory::Mapping mapping_;
@@ -112,7 +112,7 @@ inline std::uint32_t value(int rank, std::uint64_t i) {
   return static_cast<std::uint32_t>(rank + 1) * 1'000'003u + static_cast<std::uint32_t>(i) * 7u;
 }
 
-/// What element `i` of the receive buffer of `rank` must be.
+/// Returns the expected element `i` of the receive buffer of `rank`.
 inline std::uint32_t expected(const BlockCase& one, int rank, std::uint64_t i) {
   const auto block = static_cast<int>(i / one.count);
   const std::uint64_t own_part = static_cast<std::uint64_t>(rank) * one.count;

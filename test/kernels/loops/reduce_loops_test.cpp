@@ -25,7 +25,7 @@ using namespace oriel::test;
 namespace host = oriel::kernels::host;
 
 #ifdef __SANITIZE_ADDRESS__
-constexpr int kRounds = 3;  // it makes each ten times as long
+constexpr int kRounds = 3;  // AddressSanitizer makes rounds slow
 #else
 constexpr int kRounds = 12;
 #endif
@@ -41,7 +41,7 @@ std::vector<host::Isa> available_isas() {
   return isas;
 }
 
-/// `bytes` bytes at a chosen distance from an alignment of 64, between guards.
+/// Array of `bytes` bytes between guards, `misalignment` bytes behind a multiple of 64.
 class Array {
  public:
   Array(std::size_t bytes, std::size_t misalignment)
@@ -65,7 +65,7 @@ class Array {
   std::vector<std::byte> storage_;
 };
 
-/// One call's shape.
+/// Shape of one call of a loop.
 struct Case {
   int n_srcs = 1;
   int n_dsts = 1;
@@ -106,7 +106,7 @@ std::vector<T> expected_result(const Operands<T>& operands, const Case& c) {
   return expected;
 }
 
-/// Runs one loop on fresh arrays and returns what is wrong with the result, or nothing.
+/// Runs one loop on fresh arrays; returns an error text, or an empty one.
 template <typename T>
 std::string run_loop(host::ReduceLoop loop, const Operands<T>& operands, const Case& c,
                      const std::vector<T>& expected, std::mt19937_64& rng) {
@@ -220,7 +220,7 @@ TEST_CASE("every loop equals the scalar fold on every instruction set", "[req:1.
 TEST_CASE("every count up to some registers", "[req:1.30][loops]") {
   std::mt19937_64 rng = seeded();
   for_each_type_and_op([&]<DataType type, ReduceOp op>() {
-    // Beyond a register and its rest a sanitizer sees every seventh.
+    // Under a sanitizer, tests only every seventh count above 70.
     for (std::size_t count = 0; count <= 3 * 64; count += kSanitized && count > 70 ? 7 : 1) {
       Case c;
       c.n_srcs = 2 + static_cast<int>(count % 3);
@@ -253,7 +253,7 @@ TEST_CASE("sixty-four destinations, one of them in place", "[req:1.30][loops]") 
 TEST_CASE("the caller's rounding and flush-to-zero modes change nothing", "[req:1.30][loops]") {
   std::mt19937_64 rng = seeded();
   const unsigned saved = _mm_getcsr();
-  // Flush to zero, denormals are zero, round up, no exception masked.
+  // Sets flush to zero, denormals are zero and round up, with all exceptions unmasked.
   constexpr unsigned kOther = 0x8000 | 0x4000 | 0x0040;
   for_each_type_and_op([&]<DataType type, ReduceOp op>() {
     using T = device::ElementOf<type>;

@@ -68,7 +68,7 @@ TEST_CASE("small messages of every collective take one hop among nodes", "[req:3
           plan_of({4096, 8, backend}, collective, 1000).one_hop);  // too many bytes over all ranks
     }
   }
-  // CPU ranks of a team share messages rather than send many to each other.
+  // More than 40 CPU ranks share messages by team, unless they reduce.
   CHECK(plan_of({64, 8}, Collective::all_reduce, 8).one_hop);
   CHECK_FALSE(plan_of({64, 8}, Collective::all_gather, 8).one_hop);
   CHECK_FALSE(plan_of({64, 8}, Collective::reduce_scatter, 8).one_hop);

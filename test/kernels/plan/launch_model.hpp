@@ -237,8 +237,8 @@ class LaunchModel {
     if (--part.left == 0) stream.parts.pop_front();
     return true;
   }
-  /// Returns whether the receiver must return credit for packets: at the first part of a launch for
-  /// any slot, later for every second slot.
+  /// Returns whether the receiver must return credit for packets: for
+  /// any slot before this launch has moved one, later for every second slot.
   static bool owes_credit(const Channel& on, const Stream& stream) {
     return on.packets_received - on.packet_credit >= (stream.has_begun ? 2u : 1u);
   }
