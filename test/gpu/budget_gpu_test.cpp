@@ -185,7 +185,7 @@ TEST_CASE("communicators of two processes on one GPU are called, all calls end",
 }
 
 /// Launches graphs of many calls on the first GPU, which all ranks share. If a kernel were launched
-/// before its predecessor has ended, it could take multiprocessors from the peers' kernels.
+/// before its predecessor has started, it could take multiprocessors from the peers' kernels.
 void launch_graphs(Players& players) {
   constexpr std::size_t kBytes[] = {8, 4 << 10, 64 << 10, 512 << 10, 4 << 20, 64 << 20};
   RankGpu gpu(0);

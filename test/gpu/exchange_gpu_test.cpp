@@ -254,7 +254,8 @@ std::size_t copies_of(cudaStream_t stream, const std::function<void()>& call) {
 
 constexpr std::size_t kLeastCopied = 1'048'576;  // elements of a block of 4 MiB
 
-/// Checks that copy engines carry out the four collectives if `are_used`, but no shorter ones.
+/// Checks that copy engines carry out the four collectives only if `are_used` is set and blocks
+/// have at least kLeastCopied elements.
 void check_copies(ExchangingRank& rank, int me, int size, bool are_used) {
   constexpr int kRoot = 0;
   cudaStream_t stream = rank.gpu().stream();

@@ -36,9 +36,8 @@ std::uint64_t now_ms() {
 }
 
 // Indices of words of the board.
-constexpr std::size_t kCalls = 0;  // by rank: completed calls
-constexpr std::size_t kEnded =
-    64;  // by rank: time in ms when its kernels had ended and it had an error
+constexpr std::size_t kCalls = 0;   // by rank: completed calls
+constexpr std::size_t kEnded = 64;  // by rank: time in ms of its kernels' end and its error
 
 ncclResult_t async_error(ncclComm_t comm) {
   ncclResult_t state = ncclInternalError;

@@ -378,8 +378,7 @@ class Rank {
     arguments.comm.network = &world_.network;
     arguments.comm.control_network = &control_;
     arguments.comm.wait.timeout_ns = 20'000'000'000;
-    arguments.comm.wait.spin_ns =
-        4'000'000'000;  // long enough that a rank practically never sleeps
+    arguments.comm.wait.spin_ns = 4'000'000'000;  // practically no sleep
     show_window(call, arguments);
     rounds_ = plan->rounds;
     return kernels::Hierarchy<WireThread, CountingMover, WireMemory>(arguments).run();
@@ -409,8 +408,7 @@ class Rank {
   std::uint64_t rounds_ = 0;
 };
 
-/// Runs `body(player, rank)` on a thread for each rank; `body` returns an error text, or an empty
-/// one.
+/// Runs `body(player, rank)` on a thread for each rank; `body` returns an error text or none.
 template <class Body>
 void on_ranks(World& world, std::uint64_t seed, const Body& body) {
   std::vector<std::string> wrong(static_cast<std::size_t>(world.ranks));

@@ -184,8 +184,8 @@ std::string compare_float(ReduceOp op, const std::vector<T>& x, const std::vecto
                      static_cast<double>(expected), static_cast<double>(allowed));
 }
 
-/// Returns an error text if `result` is wrong, else an empty text. Integers wrap; averages
-/// truncate.
+/// Returns an error text if `result` is wrong, else an empty one. Integers wrap, averages
+/// truncate toward zero.
 template <typename T>
 std::string compare_integer(ReduceOp op, const std::vector<T>& x, const std::vector<T>& scalars,
                             T result) {

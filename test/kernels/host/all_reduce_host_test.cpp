@@ -308,8 +308,7 @@ void check_counts(const Ranks& ranks, DataType type, Algorithm algorithm, std::m
   constexpr std::uint64_t kLine = kEagerPayloadBytes / sizeof(T);
   const std::uint64_t most =
       algorithm == Algorithm::eager ? eager_room(ranks.layout()) / sizeof(T) : 100'000;
-  constexpr std::uint64_t kBlock =
-      8192 / sizeof(T);  // about as many as the algorithms stage at once
+  constexpr std::uint64_t kBlock = 8192 / sizeof(T);  // about what the algorithms stage at once
   for (const std::uint64_t wanted : {std::uint64_t{1}, kLine - 1, kLine, kLine + 1, 2 * kLine,
                                      5 * kLine + 3, kBlock - kLine, kBlock + 1, 3 * kBlock + 5}) {
     const std::uint64_t count = std::min(wanted, most);

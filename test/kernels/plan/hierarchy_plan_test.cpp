@@ -64,11 +64,10 @@ TEST_CASE("small messages of every collective take one hop among nodes", "[req:3
       }
       CHECK_FALSE(plan_of({4, 4, backend}, collective, 8).one_hop);  // one team
       CHECK_FALSE(plan_of({4, 2, backend}, collective, 2 << 20).one_hop);
-      CHECK_FALSE(
-          plan_of({4096, 8, backend}, collective, 1000).one_hop);  // too many bytes over all ranks
+      CHECK_FALSE(plan_of({4096, 8, backend}, collective, 1000).one_hop);  // over 1 MiB in all
     }
   }
-  // More than 40 CPU ranks share messages by team, unless they reduce.
+  // More than 40 CPU ranks share the messages of an all-gather or a reduce-scatter by team.
   CHECK(plan_of({64, 8}, Collective::all_reduce, 8).one_hop);
   CHECK_FALSE(plan_of({64, 8}, Collective::all_gather, 8).one_hop);
   CHECK_FALSE(plan_of({64, 8}, Collective::reduce_scatter, 8).one_hop);

@@ -140,8 +140,7 @@ class LaunchModel {
     return made;
   }
 
-  /// Returns whether all earlier launches of the same communicator and of the same stream have
-  /// ended.
+  /// Returns whether all earlier launches of the communicator and of the stream have ended.
   bool may_start(const Gpu& gpu, std::size_t index) const {
     for (std::size_t i = 0; i < index; ++i) {
       const Running& before = gpu.launches[i];
@@ -237,8 +236,8 @@ class LaunchModel {
     if (--part.left == 0) stream.parts.pop_front();
     return true;
   }
-  /// Returns whether the receiver must return credit for packets: for
-  /// any slot before this launch has moved one, later for every second slot.
+  /// Returns whether the receiver must return credit for packets: before this launch has moved a
+  /// slot for any slot, later for every second slot.
   static bool owes_credit(const Channel& on, const Stream& stream) {
     return on.packets_received - on.packet_credit >= (stream.has_begun ? 2u : 1u);
   }
