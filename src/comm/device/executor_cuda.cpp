@@ -80,14 +80,14 @@ Status CudaExecutor::prepare_exchange(const ExchangeCall& /*call*/) {
 Status CudaExecutor::run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
                          void* stream) {
   ORIEL_CHECK(prepare(plan, arguments));
-  return run_in_order(static_cast<CUstream>(stream), [&](StreamScope& on) {
+  return run_in_order(static_cast<CUstream>(stream), [&](StreamScope& on, bool /*captured*/) {
     return kernels::launch_all_reduce(plan, arguments, gpu_.loaded, on);
   });
 }
 
 Status CudaExecutor::run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) {
   ORIEL_CHECK(prepare_hierarchy(arguments));
-  return run_in_order(static_cast<CUstream>(stream), [&](StreamScope& on) {
+  return run_in_order(static_cast<CUstream>(stream), [&](StreamScope& on, bool /*captured*/) {
     return kernels::launch_hierarchy(arguments, gpu_.loaded, on);
   });
 }
@@ -104,21 +104,23 @@ Status CudaExecutor::release_streams(void* last, const std::vector<void*>& strea
   return order_->release(static_cast<CUstream>(last), streams);
 }
 
-Status CudaExecutor::enqueue_copies(const ExchangeCall& call, StreamScope& on) {
+Status CudaExecutor::enqueue_copies(const ExchangeCall& call, StreamScope& on, bool captured) {
   if (call.copies.empty()) return {};
   if (engine_copies_ == nullptr) {
     ORIEL_TRY(const auto scope, CudaScope::enter(gpu_.context));
     ORIEL_TRY(engine_copies_, EngineCopies::make());
   }
-  return engine_copies_->enqueue(call.copies, call.copies_own_block, on);
+  // A stream that has joined a capture stays in it until the user ends the capture, so calls
+  // outside it could not use the second stream meanwhile.
+  return engine_copies_->enqueue(call.copies, call.copies_own_block && !captured, on);
 }
 
 Status CudaExecutor::run_exchange(ExchangeCall& call) {
   ORIEL_CHECK(prepare_exchange(call));
   bool has_begun = false;
-  const auto launch = [&](StreamScope& on) -> Status {
+  const auto launch = [&](StreamScope& on, bool captured) -> Status {
     for (std::size_t i = 0; i < call.launches.size(); ++i) {
-      if (i == call.launches_before_copies) ORIEL_CHECK(enqueue_copies(call, on));
+      if (i == call.launches_before_copies) ORIEL_CHECK(enqueue_copies(call, on, captured));
       ORIEL_CHECK(kernels::launch_exchange(call.launches[i], gpu_.loaded, on));
       has_begun = true;
     }
@@ -149,7 +151,7 @@ Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
     turn.emplace(gpu_.budget.begin(last_launch_));
     ORIEL_CHECK(follow_others(on, *turn));
   }
-  Status launched = launch(on);
+  Status launched = launch(on, place.capture != nullptr);
   Status noted = order_->end(on, place);
   return launched.ok() ? noted : launched;
 }

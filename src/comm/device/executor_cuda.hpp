@@ -55,13 +55,13 @@ class CudaExecutor final : public Executor {
   class LastLaunch;
   CudaExecutor(const Gpu& gpu, std::shared_ptr<const LastLaunch> last,
                std::unique_ptr<LaunchOrder> order);
-  /// Calls `launch(on)`, ordered after earlier calls.
+  /// Calls `launch(on, captured)`, ordered after earlier calls.
   template <class Launch>
   Status run_in_order(CUstream stream, const Launch& launch);
   /// Makes the stream wait for calls of other communicators that must not run concurrently.
   static Status follow_others(StreamScope& on, const CtaBudget::Turn& turn);
   /// Enqueues the copies of a call for the copy engines.
-  Status enqueue_copies(const ExchangeCall& call, StreamScope& on);
+  Status enqueue_copies(const ExchangeCall& call, StreamScope& on, bool captured);
   /// Queries the last launch. Returns CUDA_ERROR_NOT_READY also while a call is being enqueued.
   CUresult query_last_launch();
 

@@ -84,6 +84,17 @@ TEST_CASE("a copy inside the GPU runs beside the others on a stream of its own",
         Calls{"a launches", "a copies 8 from 100 to 101", "a launches", "a records E"});
 }
 
+TEST_CASE("a captured call makes its copies on the captured stream alone", "[req:5.9][req:1.13]") {
+  JoinedStreams joined;
+  driver.captures = {{stream('a'), 7}};
+  CHECK(joined.copy(stream('a'), {8, 9}, true).ok());
+  for (const std::string& call : driver.calls) CHECK_FALSE(call.starts_with("s "));
+  CHECK(std::count(driver.calls.begin(), driver.calls.end(), "a copies 9 from 200 to 201") == 1);
+  driver.captures.clear();
+  CHECK(joined.copy(stream('b'), {8, 9}, true).ok());  // while the capture goes on
+  CHECK(std::count(driver.calls.begin(), driver.calls.end(), "s copies 9 from 200 to 201") == 1);
+}
+
 TEST_CASE("a copy that fails between launches is waited for, and concerns the communicator",
           "[req:5.9]") {
   JoinedStreams joined;
