@@ -38,9 +38,9 @@ bool streams_broadcast(const WayFacts& facts) {
 }
 
 /// Returns whether an all-gather or all-to-all goes in streams, where a rank greets the others once
-/// and does not ask for the place of each message. Shorter blocks go in packets. Longer ones
-/// outside windows pass more quickly through the slots of an exchange (docs/notes/streams.md), and
-/// which of them lie in windows is not known to all ranks.
+/// and does not ask for the place of each message. Shorter blocks go in lines or packets. Longer
+/// ones outside windows pass more quickly through the slots of an exchange (docs/notes/streams.md),
+/// and which of them lie in windows is not known to all ranks.
 bool streams_blocks(const WayFacts& facts) {
   constexpr std::size_t kKi = 1 << 10;
   if (!facts.one_team || facts.ranks < 2) return false;
@@ -50,6 +50,19 @@ bool streams_blocks(const WayFacts& facts) {
   }
   const std::size_t all = facts.block * static_cast<std::size_t>(facts.ranks);
   return all >= 2048 * kKi && all < 4096 * kKi;
+}
+
+/// Returns whether an all-gather or all-to-all goes in lines (one_shot_blocks.hpp), if they fit.
+/// Beyond these sizes streams are faster between windows, and an all-gather is about as fast in
+/// them elsewhere (docs/notes/streams.md).
+bool prefers_lines(const WayFacts& facts, bool forces_lines) {
+  constexpr std::size_t kMiB = 1 << 20;
+  const bool gathers = facts.collective == kernels::Collective::all_gather;
+  const bool is_all_to_all = facts.collective == kernels::Collective::all_to_all;
+  if (!facts.one_team || facts.ranks < 2 || (!gathers && !is_all_to_all)) return false;
+  if (forces_lines || facts.forces_streams || facts.on_host) return forces_lines;
+  const std::size_t all = facts.block * static_cast<std::size_t>(facts.ranks);
+  return gathers ? all < kMiB : all <= kMiB;
 }
 
 /// Returns how a collective is carried out.
@@ -111,9 +124,17 @@ Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) co
     plan.by_exchange = true;
     return {};
   }
-  const Way way =
-      way_of({request.collective, request.count * size_of(request.type), size(), one_team,
-              on_host(), parts_.settings->algorithm == AlgorithmChoice::stream});
+  const AlgorithmChoice forced = parts_.settings->algorithm;
+  const WayFacts facts{request.collective, request.count * size_of(request.type), size(), one_team,
+                       on_host(),          forced == AlgorithmChoice::stream};
+  if (prefers_lines(facts, forced == AlgorithmChoice::one_shot)) {
+    if (const auto lines = plan_in_lines(facts.block)) {
+      plan.team = *lines;
+      plan.team.ctas = std::max(plan.team.ctas, parts_.options.min_ctas);
+      return {};
+    }
+  }
+  const Way way = way_of(facts);
   plan.by_exchange = way == Way::by_exchange;
   if (plan.by_exchange) return parts_.no_network ? Status(*parts_.no_network) : Status();
   if (way == Way::among_teams) {

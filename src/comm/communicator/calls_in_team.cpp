@@ -41,6 +41,11 @@ Result<kernels::Plan> CallRunner::plan_in_team(const CollectiveRequest& request)
   return choose(table, parts_.overrides, backend, parts_.layout, request.type, count);
 }
 
+std::optional<kernels::Plan> CallRunner::plan_in_lines(std::uint64_t block) const {
+  return kernels::choose_lines_plan(table_of(parts_), parts_.overrides, parts_.device->backend(),
+                                    parts_.layout, block);
+}
+
 kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveRequest& request,
                                                           const kernels::Plan& plan) const {
   const auto ranks = static_cast<std::int32_t>(parts_.team_facts.members.size());
@@ -90,6 +95,11 @@ kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveReques
         slot_offset_of(*parts_.windows, request.input, input_count * size_of(request.type));
     arguments.output_offset =
         slot_offset_of(*parts_.windows, request.output, output_count * size_of(request.type));
+    const kernels::CollectiveCall call{request.collective, request.type, request.op, request.count,
+                                       request.root};
+    arguments.stream.reads_inputs =
+        kernels::reads_inputs(parts_.device->backend(), parts_.layout, call) &&
+        arguments.input_offset % 16 == 0;
   }
   arguments.signature =
       kernels::all_reduce_signature(request.type, request.op, request.count, plan.algorithm,

@@ -58,12 +58,14 @@ class Greetings {
       const std::uint64_t bit = std::uint64_t{1} << rank;
       const std::uint64_t output = first & kNoOffset;
       if (output != kNoOffset && output == arguments_.output_offset) direct |= bit;
-      if constexpr (Mover::kPulls) {
+      if constexpr (Mover::kPulls || Mover::kReadsAll) {
         std::uint64_t input = kNoOffset;
-        std::uint64_t scalar = 0;
-        alive = read(rank, 1, input) && read(rank, 2, scalar);
-        if (input != kNoOffset && input == arguments_.input_offset) {
-          pulls |= bit;
+        alive = read(rank, 1, input);
+        if (input == kNoOffset || input != arguments_.input_offset) continue;
+        pulls |= bit;
+        if constexpr (Mover::kPulls) {
+          std::uint64_t scalar = 0;
+          alive = alive && read(rank, 2, scalar);
           mover.set_scalar(rank, scalar);
         }
       }

@@ -89,6 +89,7 @@ template <class Group>
 class GroupCopyMover {
  public:
   static constexpr bool kPulls = false;
+  static constexpr bool kReadsAll = false;
   static constexpr bool kBroadcasts = true;
   ORIEL_DEVICE_FN static std::uint64_t element_bytes(const AllReduceArguments& arguments) {
     return size_of(arguments.type);

@@ -147,6 +147,7 @@ template <class T, Family kFamily, int kRanks, class Group>
 class GroupReduceMover {
  public:
   static constexpr bool kPulls = false;
+  static constexpr bool kReadsAll = true;
   static constexpr bool kBroadcasts = false;
   ORIEL_DEVICE_FN static constexpr std::uint64_t element_bytes(const AllReduceArguments&) {
     return sizeof(T);

@@ -27,11 +27,15 @@ namespace oriel::kernels {
 /// greetings. If both outputs lie at the same offset of the slots, the owner stores results
 /// straight into the other's output. Otherwise it stores into the other's ring, from which that
 /// rank copies. In the same way, a CPU owner reads the other's registered input in place instead of
-/// having it sent. A GPU always sends inputs, because stores across the link are faster than loads
-/// (8 % on an H200). A greeting also carries the call's signature: ranks that disagree give up at
+/// having it sent. A greeting also carries the call's signature: ranks that disagree give up at
 /// once.
 ///
 /// In place is allowed: a chunk of the output is written only after all inputs of it were read.
+///
+/// GPUs send inputs, since stores across the link are faster than loads (8 % on an H200), or read
+/// them all: in calls that `stream.reads_inputs` names, if all ranks have their inputs at one
+/// offset of the slots, and likewise the outputs that owners store to. Then no ring is used and a
+/// call is one step, without a fence for each chunk.
 ///
 /// A reduce-scatter has blocks for shares, and the owner keeps the result of a chunk. In a reduce,
 /// the owner stores the result at the root alone. The flag that follows still proves that the
@@ -68,13 +72,16 @@ class StreamAllReduce {
     // A rank that reads inputs in place must know from which ranks before it sends its first
     // inputs. A root must know where to store. A root stores into an owner's output once it has
     // that owner's greeting: the kernels before the owner's, and their accesses, have ended.
-    constexpr bool kSettlesFirst = Mover::kPulls || Mover::kBroadcasts;
-    if (kSettlesFirst && !greetings.receive(pulls_, direct_, mover_)) return false;
+    const bool settles_first = Mover::kPulls || Mover::kBroadcasts || may_read_all();
+    if (settles_first && !greetings.receive(pulls_, direct_, mover_)) return false;
+    if constexpr (Mover::kReadsAll) {
+      if (may_read_all() && reads_all()) return read_all();
+    }
     for (std::uint32_t i = 0; i < lead_; ++i) {
       send_inputs(i);
       steps_.raise(i);
     }
-    if (!kSettlesFirst && !greetings.receive(pulls_, direct_, mover_)) return false;
+    if (!settles_first && !greetings.receive(pulls_, direct_, mover_)) return false;
 
     std::uint32_t retired = 0;
     for (std::uint32_t i = 0; i < chunks_; ++i) {
@@ -89,7 +96,7 @@ class StreamAllReduce {
       if constexpr (Mover::kBroadcasts) {
         pass_on(i);
       } else {
-        reduce(i);
+        reduce<false>(i);
       }
       steps_.raise(next);
     }
@@ -105,6 +112,28 @@ class StreamAllReduce {
 
   ORIEL_DEVICE_FN bool pulls(int rank) const {
     return Mover::kPulls && ((pulls_ >> rank) & 1) != 0;
+  }
+  /// Returns whether this rank's buffers allow that all ranks read all inputs.
+  ORIEL_DEVICE_FN bool may_read_all() const {
+    return Mover::kReadsAll && arguments_.stream.reads_inputs &&
+           arguments_.input_offset != kNoOffset &&
+           (scatters() || arguments_.output_offset != kNoOffset);
+  }
+  /// Returns whether the buffers of all ranks allow it. All ranks agree, because the buffers then
+  /// lie at one offset.
+  ORIEL_DEVICE_FN bool reads_all() const {
+    const std::uint64_t all = (std::uint64_t{2} << (arguments_.ranks - 1)) - 1;
+    const std::uint64_t agreeing = scatters() ? pulls_ : pulls_ & direct_;
+    return (agreeing | std::uint64_t{1} << arguments_.rank) == all;
+  }
+  /// Runs the call in one step. A greeting has shown that its sender's kernels before have ended,
+  /// so inputs may be read and outputs written.
+  ORIEL_DEVICE_FN bool read_all() {
+    for (std::uint32_t i = 0; i < chunks_; ++i) reduce<true>(i);
+    steps_.raise(0);  // this rank's results are stored, and it reads no inputs any more
+    if (!steps_.wait_for_all(0)) return false;
+    steps_.finish(1);
+    return true;
   }
   ORIEL_DEVICE_FN bool scatters() const { return arguments_.block != 0; }
   ORIEL_DEVICE_FN bool direct(int rank) const { return ((direct_ >> rank) & 1) != 0; }
@@ -129,13 +158,16 @@ class StreamAllReduce {
         i, [&](int rank) { return !(pulls(rank) && (scatters() || direct(rank))); });
   }
 
+  /// Reduces chunk `i` of this rank's share. kReads: reads all inputs in place.
+  template <bool kReads>
   ORIEL_DEVICE_FN void reduce(std::uint32_t i) {
     const int me = arguments_.rank;
     const Span part = steps_.span(me, i);
     const std::uint64_t offset = part.first * steps_.element_bytes();
     const auto source = [&](int rank) -> const std::byte* {
       if (rank == me) return arguments_.input + offset;
-      if (pulls(rank)) return steps_.places().slot(rank, arguments_.input_offset + offset);
+      if (kReads || pulls(rank))
+        return steps_.places().slot(rank, arguments_.input_offset + offset);
       return steps_.ring(me, Ring::input, i, rank);
     };
     const auto target = [&](int rank) -> std::byte* {

@@ -10,6 +10,7 @@
 
 #include "base/try.hpp"
 #include "kernels/algorithms/family.hpp"
+#include "kernels/algorithms/one_shot_blocks.hpp"
 #include "kernels/plan/kernel_set.hpp"
 
 namespace oriel::kernels {
@@ -24,9 +25,20 @@ const KernelSet& kernels_for(DataType type) {
   return sets[static_cast<std::size_t>(type)];
 }
 
+KernelEntry copy_lines_for(const AllReduceArguments& arguments) {
+  const RankVariant ranks = variant_for(arguments.ranks);
+  const bool in_words = has_word_blocks(arguments);
+  const std::size_t kind =
+      (arguments.collective == Collective::all_to_all ? 2 : 0) + (in_words ? 1 : 0);
+  return {kFirstCopyLines + kind * kRankVariants + static_cast<std::size_t>(ranks),
+          detail::copy_lines_kernel_for(arguments.collective, ranks, in_words)};
+}
+
 KernelEntry kernel_for(const Plan& plan, const AllReduceArguments& arguments) {
-  // An empty call of any collective is a one-shot without CTAs that move data.
-  if (plan.algorithm == Algorithm::stream && !reduces(arguments.collective)) {
+  // An empty call of any collective is a one-shot all-reduce without CTAs that move data.
+  const bool copies = !reduces(arguments.collective) && plan.ctas > 0;
+  if (copies && plan.algorithm == Algorithm::one_shot) return copy_lines_for(arguments);
+  if (copies) {
     return {kFirstCopyStream + static_cast<std::size_t>(arguments.collective),
             detail::copy_stream_kernel_for(arguments.collective)};
   }

@@ -42,13 +42,14 @@ struct KernelEntry {
   const void* symbol = nullptr;
 };
 
-/// Numbering of kernels: all-reduces by type, kernels among teams by type, exchanges by form, and
-/// copying streams by collective.
+/// Numbering of kernels: all-reduces by type, kernels among teams by type, exchanges by form,
+/// copying streams by collective, and one-shot all-gathers and all-to-alls by unit and ranks.
 inline constexpr std::size_t kVariantsOfType = kGpuAlgorithmCount * 3 * kRankVariants;
 inline constexpr std::size_t kFirstHierarchy = kDataTypeCount * kVariantsOfType;
 inline constexpr std::size_t kFirstExchange = kFirstHierarchy + kDataTypeCount;
 inline constexpr std::size_t kFirstCopyStream = kFirstExchange + 3;
-inline constexpr std::size_t kKernelCount = kFirstCopyStream + kCollectiveCount;
+inline constexpr std::size_t kFirstCopyLines = kFirstCopyStream + kCollectiveCount;
+inline constexpr std::size_t kKernelCount = kFirstCopyLines + std::size_t{4} * kRankVariants;
 
 /// Kernels of one context, shared by all communicators there. Each kernel is loaded explicitly
 /// before its first launch. Otherwise the launch would load it (CUDA's lazy loading) and might wait

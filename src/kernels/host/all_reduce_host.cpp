@@ -5,6 +5,7 @@
 #include "oriel/device/group.hpp"
 #include "oriel/device/scalar.hpp"
 
+#include "kernels/algorithms/one_shot_blocks.hpp"
 #include "kernels/algorithms/stream.hpp"
 #include "kernels/algorithms/stream_blocks.hpp"
 #include "kernels/host/eager_all_reduce.hpp"
@@ -46,6 +47,14 @@ bool run_packets_on_host(Algorithm algorithm, const AllReduceArguments& argument
   return false;
 }
 
+bool copy_lines_on_host(const AllReduceArguments& arguments) {
+  using Thread = device::Thread;
+  if (arguments.collective == Collective::all_gather) {
+    return one_shot_blocks<std::uint8_t, 0, Collective::all_gather, Thread>(arguments, {});
+  }
+  return one_shot_blocks<std::uint8_t, 0, Collective::all_to_all, Thread>(arguments, {});
+}
+
 bool stream_copies_on_host(const AllReduceArguments& arguments) {
   using Thread = device::Thread;
   switch (arguments.collective) {
@@ -79,6 +88,8 @@ bool run_all_reduce_on_host(Algorithm algorithm, AllReduceArguments arguments) {
     case Algorithm::eager:
       return eager_on_host(arguments);
     case Algorithm::one_shot:
+      if (!reduces(arguments.collective)) return copy_lines_on_host(arguments);
+      return run_packets_on_host(algorithm, arguments);
     case Algorithm::two_shot:
       return run_packets_on_host(algorithm, arguments);
     case Algorithm::stream:

@@ -18,6 +18,7 @@ namespace oriel::kernels {
 class HostMover {
  public:
   static constexpr bool kPulls = true;
+  static constexpr bool kReadsAll = false;
   static constexpr bool kBroadcasts = false;
   static std::uint64_t element_bytes(const AllReduceArguments& arguments) {
     return size_of(arguments.type);
@@ -69,6 +70,7 @@ class HostMover {
 class HostCopyMover {
  public:
   static constexpr bool kPulls = false;
+  static constexpr bool kReadsAll = false;
   static constexpr bool kBroadcasts = true;
   static std::uint64_t element_bytes(const AllReduceArguments& arguments) {
     return size_of(arguments.type);

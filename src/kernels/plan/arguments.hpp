@@ -48,6 +48,9 @@ struct StreamFacts {
   /// Owner of the first share. The next ranks to the right own the following shares, as far as
   /// there are shares.
   std::int32_t first_owner = 0;
+  /// GPUs: owners read all inputs in place, if all ranks have registered buffers (stream.hpp). Only
+  /// for inputs and shares aligned to 16 bytes, and calls that scale no inputs.
+  bool reads_inputs = false;
 };
 
 /// Arguments of an all-reduce, reduce or reduce-scatter, or of a streamed broadcast, all-gather or

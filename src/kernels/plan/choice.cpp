@@ -3,6 +3,8 @@
 #include "kernels/plan/choice.hpp"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -13,13 +15,16 @@
 namespace oriel::kernels {
 namespace {
 
+bool is_float(DataType type) {
+  return type == DataType::f16 || type == DataType::bf16 || type == DataType::f32 ||
+         type == DataType::f64 || type == DataType::e4m3 || type == DataType::e5m2;
+}
+
 // Returns the payload bytes of a line. On a GPU, floats fill the whole line (SentinelLine). Other
 // types, and all types on a CPU, share the line with flags half and half (FlaggedLine).
 std::uint64_t line_payload(Backend backend, DataType type) {
   if (backend == Backend::host) return kLineBytes / 2;
-  const bool is_float = type == DataType::f16 || type == DataType::bf16 || type == DataType::f32 ||
-                        type == DataType::f64 || type == DataType::e4m3 || type == DataType::e5m2;
-  return is_float ? kLineBytes : kLineBytes / 2;
+  return is_float(type) ? kLineBytes : kLineBytes / 2;
 }
 
 std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
@@ -137,12 +142,36 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
 Owners owners_of(const Plan& plan, Backend backend, Collective collective, int root, int ranks,
                  std::uint64_t bytes) {
   // Below this size a reduce with all ranks as owners takes fewer steps (docs/notes/streams.md).
-  constexpr std::uint64_t kLeastReduce = 64 << 20;
+  constexpr std::uint64_t kLeastReduce = 8 << 20;
   const bool is_long_reduce = collective == Collective::reduce && backend == Backend::cuda &&
                               plan.algorithm == Algorithm::stream && ranks > 2 &&
                               bytes >= kLeastReduce;
   const bool spares_root = is_long_reduce || (collective == Collective::broadcast && ranks > 1);
   return spares_root ? Owners{(root + 1) % ranks, ranks - 1} : Owners{0, ranks};
+}
+
+bool reads_inputs(Backend backend, const ScratchLayout& layout, const CollectiveCall& call) {
+  // Measured on 2 and 4 H200 (docs/notes/streams.md). Loads fill the links less than stores, but
+  // need no fence for each chunk. Many CTAs overlap their fences, so that stores win.
+  constexpr std::uint64_t kMostBytes = 8 << 20;
+  constexpr std::uint64_t kMostOfManyCtas = 32 << 20;
+  constexpr int kManyCtas = 64;
+  const auto ranks = static_cast<unsigned>(layout.ranks);
+  const bool divides =
+      call.op == ReduceOp::avg && !(is_float(call.type) && std::has_single_bit(ranks));
+  const std::uint64_t bytes = call.count * size_of(call.type);
+  if (backend != Backend::cuda || divides || call.op == ReduceOp::premul_sum) return false;
+  const bool has_many_ctas = layout.max_ctas > kManyCtas;
+  switch (call.collective) {
+    case Collective::reduce_scatter:  // its blocks may begin anywhere
+      return bytes % 16 == 0 && (!has_many_ctas || bytes * ranks <= kMostOfManyCtas);
+    case Collective::reduce:  // beyond, among more than two ranks, the root owns no share
+      return !has_many_ctas && (bytes <= kMostBytes || ranks > 2);
+    case Collective::all_reduce:
+      return !has_many_ctas && bytes <= kMostBytes;
+    default:
+      return false;
+  }
 }
 
 Split split_work(const Plan& plan, Backend backend, int owners, DataType type,
@@ -161,10 +190,10 @@ Split split_work(const Plan& plan, Backend backend, int owners, DataType type,
 
 Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64_t block) {
   Split split;
+  split.share = block;
   if (plan.algorithm == Algorithm::stream) {
-    split.share = block;
     split.part = round_to_lines(ceil_divide(block, movers_of(plan)), type);
-  } else {
+  } else if (plan.algorithm == Algorithm::two_shot) {
     split.share = ceil_divide(block * size_of(type), line_payload(backend, type));
   }
   return split;
@@ -242,6 +271,12 @@ Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backe
   return plan;
 }
 
+/// Returns the largest number of a GPU CTA's threads, in whole warps, whose lines fit its slots.
+int most_line_threads(const ScratchLayout& layout) {
+  const std::uint64_t lines = round_down(layout.lane_bytes[0] / kLineBytes, kMinThreads);
+  return static_cast<int>(std::clamp<std::uint64_t>(lines, kMinThreads, kMaxThreads));
+}
+
 }  // namespace
 
 Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, Backend backend,
@@ -277,6 +312,28 @@ Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
   const bool spares_root = collective == Collective::broadcast && layout.ranks > 1;
   const int owners = spares_root ? layout.ranks - 1 : layout.ranks;
   return fit_plan(*entry, as_stream, backend, layout, owners, type, count);
+}
+
+std::optional<Plan> choose_lines_plan(const ChoiceTable& table, const Overrides& overrides,
+                                      Backend backend, const ScratchLayout& layout,
+                                      std::uint64_t block) {
+  // A rank sends its block to each other rank, as it sends its input in a one-shot all-reduce.
+  const auto entry = find_entry(table, backend, layout, DataType::u8, block);
+  if (!entry.ok()) return std::nullopt;
+  TableEntry in_lines = *entry.value();
+  Overrides as_one_shot = overrides;
+  as_one_shot.algorithm = name_of(Algorithm::one_shot);
+  for (const bool widest : {false, true}) {
+    if (widest) {
+      in_lines.plan.ctas = layout.max_ctas;
+      in_lines.plan.threads = backend == Backend::cuda ? most_line_threads(layout) : 1;
+    } else if (in_lines.plan.algorithm != Algorithm::one_shot) {
+      continue;  // the table's CTAs are for two trips
+    }
+    auto plan = fit_plan(in_lines, as_one_shot, backend, layout, layout.ranks, DataType::u8, block);
+    if (plan.ok() && plan.value().algorithm == Algorithm::one_shot) return std::move(plan).value();
+  }
+  return std::nullopt;
 }
 
 }  // namespace oriel::kernels

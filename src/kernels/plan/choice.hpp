@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "oriel/types.hpp"
 
 #include "kernels/plan/algorithm.hpp"
+#include "kernels/plan/call_record.hpp"
 #include "kernels/plan/collective.hpp"
 #include "kernels/plan/layout.hpp"
 
@@ -123,6 +125,12 @@ Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
                               const Overrides& overrides, Backend backend,
                               const ScratchLayout& layout, DataType type, std::uint64_t count);
 
+/// Chooses a one-shot all-gather or all-to-all (one_shot_blocks.hpp) of blocks of `block` bytes.
+/// Returns nullopt if a block does not fit into the line slots.
+std::optional<Plan> choose_lines_plan(const ChoiceTable& table, const Overrides& overrides,
+                                      Backend backend, const ScratchLayout& layout,
+                                      std::uint64_t block);
+
 /// Ranks that own shares of a call: `count` ranks from `first` on, to the right.
 struct Owners {
   int first = 0;
@@ -134,6 +142,11 @@ struct Owners {
 Owners owners_of(const Plan& plan, Backend backend, Collective collective, int root, int ranks,
                  std::uint64_t bytes);
 
+/// Returns whether the owners of a streamed call read all inputs in place, if every rank's buffers
+/// are registered and aligned to 16 bytes (stream.hpp). Never for CPUs, which decide it for each
+/// pair of ranks, nor if elements are scaled or reduced one payload at a time.
+bool reads_inputs(Backend backend, const ScratchLayout& layout, const CollectiveCall& call);
+
 /// Division of a call's elements. `share` is the work of each owner, in elements, or in lines for
 /// two_shot. `part` is the work of each CTA or sub-CTA within a share (stream only).
 struct Split {
@@ -143,7 +156,7 @@ struct Split {
 Split split_work(const Plan& plan, Backend backend, int owners, DataType type, std::uint64_t count);
 
 /// Divides a reduce-scatter, all-gather or all-to-all of blocks of `block` elements: a block is a
-/// share.
+/// share, in elements, or in lines for two_shot.
 Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64_t block);
 
 /// Returns the bytes of a stream's chunks. On CPUs these are the plan's; on GPUs at most the

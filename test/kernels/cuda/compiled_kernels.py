@@ -36,10 +36,12 @@ ACCESSES = {"ld", "ldu", "st", "atom", "red", "cp", "multimem", "prefetch", "cal
 FRAMES = (
     (r"two_shot_kernel<oriel::device::bf16, \(oriel::kernels::Family\)0, 8>", 104),
     (r"(one_shot|two_shot|stream)_kernel<.*\(oriel::kernels::Family\)0, [248]>", 0),
-    (r"(one_shot|two_shot|stream)_kernel<", 336),  # for any number of ranks, kept in arrays
+    (r"(one_shot|two_shot|stream)_kernel<", 352),  # for any number of ranks, kept in arrays
     (r"hierarchy_kernel<", 384),
     (r"blocks_kernel<\(oriel::kernels::Collective\)5>", 88),  # an all-to-all
     (r"(blocks|broadcast)_kernel", 0),
+    (r"block_lines_kernel<unsigned char", 16),
+    (r"block_lines_kernel", 0),
     (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)0>", 64),
     (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)1>", 48),
     (r"exchange_kernel", 0),

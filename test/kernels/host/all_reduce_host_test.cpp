@@ -19,11 +19,15 @@
 
 #include <catch2/catch.hpp>
 
+#include "oriel/device/group.hpp"
 #include "oriel/device/scalar.hpp"
 
 #include "device/lsa_memory.hpp"
 #include "kernels/algorithms/eager.hpp"
+#include "kernels/algorithms/family.hpp"
+#include "kernels/algorithms/group_reduce_mover.hpp"
 #include "kernels/algorithms/lines.hpp"
+#include "kernels/algorithms/stream.hpp"
 #include "kernels/plan/call_record.hpp"
 #include "kernels/plan/choice.hpp"
 #include "support/sanitized.hpp"
@@ -71,6 +75,38 @@ std::uint32_t control_word() {
 }
 void set_control_word(std::uint32_t) {}
 #endif
+
+/// Group policy of a GPU's warp, whose threads one CPU thread plays one after the other.
+struct PlayedWarp {
+  static inline thread_local std::uint32_t at = 0;
+  static std::uint32_t rank() { return at; }
+  static std::uint32_t size() { return 32; }
+};
+
+/// Moves and reduces as a GPU's warp does, for a stream of one CPU thread.
+class PlayedMover : public GroupReduceMover<std::int32_t, Family::sum, 0, PlayedWarp> {
+  using Base = GroupReduceMover<std::int32_t, Family::sum, 0, PlayedWarp>;
+
+ public:
+  using Base::Base;
+
+  void send(std::byte* slot, std::uint64_t first, std::uint64_t count) const {
+    play([&] { Base::send(slot, first, count); });
+  }
+  void copy_out(std::uint64_t first, const std::byte* slot, std::uint64_t count) const {
+    play([&] { Base::copy_out(first, slot, count); });
+  }
+  template <class Source, class Target>
+  void reduce(const Source& source, const Target& target, int targets, std::uint64_t count) const {
+    play([&] { Base::reduce(source, target, targets, count); });
+  }
+
+ private:
+  template <class Body>
+  static void play(const Body& body) {
+    for (PlayedWarp::at = 0; PlayedWarp::at < PlayedWarp::size(); ++PlayedWarp::at) body();
+  }
+};
 
 /// Ranks that are threads over the test's own scratch memory, without a communicator.
 class Ranks {
@@ -149,7 +185,8 @@ class Ranks {
         std::vector<std::uint16_t> input(exchanges || shape.block == 0 ? shape.count : shape.block);
         for (std::size_t i = 0; i < input.size(); ++i) input[i] = sent(me, i);
         std::fill_n(output, shape.count, std::uint16_t{0xeeee});
-        std::uint16_t* const from = shape.in_place ? output + me * shape.block : input.data();
+        const std::uint64_t place = exchanges ? 0 : me * shape.block;
+        std::uint16_t* const from = shape.in_place ? output + place : input.data();
         const bool sends = shape.block != 0 || rank == shape.root;
         if (sends && shape.in_place) std::copy(input.begin(), input.end(), from);
         if (rank == ranks_ - 1) std::this_thread::sleep_for(shape.lateness);
@@ -160,8 +197,50 @@ class Ranks {
         if (registered) {
           arguments.output_offset = layout_.total_bytes + shape.offset * sizeof(std::uint16_t);
         }
-        good = run_all_reduce_on_host(Algorithm::stream, arguments);
+        good = run_all_reduce_on_host(shape.algorithm, arguments);
         for (std::uint64_t i = 0; i < shape.count; ++i) good = good && output[i] == expected(i);
+      }
+      wrong += good ? 0 : 1;
+    });
+    return wrong;
+  }
+
+  /// Reduces as GPUs do that read all inputs in place, `calls` times in a row: the inputs change
+  /// after each call, and the last rank is slow. Buffers lie in the ranks' slots, but in the calls
+  /// of `unregistered`, a bit for each, whose last rank has its input elsewhere. Counts the ranks
+  /// whose call failed or whose output is wrong.
+  int wrong_reads(const Shape& shape, int calls, std::uint32_t unregistered) const {
+    constexpr std::size_t kOutputs = kOutputBytes / 2;
+    std::atomic<int> wrong{0};
+    on_ranks([&](int rank) {
+      std::byte* const inputs = scratch(rank) + layout_.total_bytes;
+      const auto first = static_cast<std::uint64_t>(rank) * shape.block;
+      const std::uint64_t count = shape.block == 0 ? shape.count : shape.block;
+      std::vector<std::int32_t> elsewhere(shape.count);
+      bool good = true;
+      for (int call = 0; call < calls && good; ++call) {
+        const bool is_registered = ((unregistered >> call) & 1) == 0 || rank != ranks_ - 1;
+        const auto sent = [&](int from, std::uint64_t i) {
+          return call * 1000 + from * 77 + static_cast<std::int32_t>(i % 991);
+        };
+        auto* const in = is_registered ? reinterpret_cast<std::int32_t*>(inputs) : elsewhere.data();
+        for (std::uint64_t i = 0; i < shape.count; ++i) in[i] = sent(rank, i);
+        const std::size_t place = shape.in_place ? first * sizeof(std::int32_t) : kOutputs;
+        auto* const out = reinterpret_cast<std::int32_t*>(inputs + place);
+        if (rank == ranks_ - 1) std::this_thread::sleep_for(shape.lateness);
+        AllReduceArguments arguments = arguments_for(rank, DataType::i32, shape);
+        arguments.input = reinterpret_cast<const std::byte*>(in);
+        arguments.output = reinterpret_cast<std::byte*>(out);
+        if (is_registered) arguments.input_offset = layout_.total_bytes;
+        arguments.output_offset = layout_.total_bytes + place;
+        arguments.stream.reads_inputs = true;
+        good = StreamAllReduce<device::Thread, PlayedMover>(arguments, GridPlace{}).run();
+        const bool keeps = shape.root < 0 || shape.root == rank;
+        for (std::uint64_t i = 0; i < count && keeps; ++i) {
+          std::int32_t sum = 0;
+          for (int from = 0; from < ranks_; ++from) sum += sent(from, first + i);
+          good = good && out[i] == sum;
+        }
       }
       wrong += good ? 0 : 1;
     });
@@ -384,6 +463,47 @@ TEST_CASE("streamed copies in a row bring every element to every rank, in place 
       INFO(name_of(collective) << " among " << count << " ranks, registered " << registered
                                << ", in place " << in_place << ", " << elements << " elements");
       REQUIRE(ranks.wrong_copies(shape, test::repeats(40, 8), registered) == 0);
+    }
+  }
+}
+
+TEST_CASE("calls that read all inputs in place give the sums, also between calls that cannot",
+          "[req:5.9]") {
+  const int count = GENERATE(2, 3, 7);
+  const Ranks ranks(count);
+  const auto collective =
+      GENERATE(Collective::all_reduce, Collective::reduce_scatter, Collective::reduce);
+  const bool scatters = collective == Collective::reduce_scatter;
+  for (const std::uint64_t elements : {4u, 132u, 1004u, 9000u}) {
+    for (const bool in_place : {false, true}) {
+      const std::uint64_t all = scatters ? elements * static_cast<unsigned>(count) : elements;
+      Shape shape{Algorithm::stream, all, 0, in_place, 50us};
+      shape.collective = collective;
+      if (scatters) shape.block = elements;
+      if (collective == Collective::reduce) shape.root = static_cast<int>(elements) % count;
+      INFO(name_of(collective) << " among " << count << " ranks, in place " << in_place << ", "
+                               << elements << " elements");
+      REQUIRE(ranks.wrong_reads(shape, test::repeats(30, 8), 0x2c9a5c36) == 0);
+    }
+  }
+}
+
+TEST_CASE("blocks in lines reach every rank, in place, at any alignment and after reductions",
+          "[req:5.9]") {
+  const int count = GENERATE(2, 3, 7);
+  const auto collective = GENERATE(Collective::all_gather, Collective::all_to_all);
+  const Ranks ranks(count);
+  for (const std::uint64_t elements : {1u, 2u, 3u, 4u, 63u, 130u, 1001u, 9001u}) {
+    for (const bool in_place : {false, true}) {
+      Shape shape{Algorithm::one_shot, elements * static_cast<unsigned>(count), elements % 5,
+                  in_place, 50us};
+      shape.collective = collective;
+      shape.block = elements;
+      INFO(name_of(collective) << " among " << count << " ranks, in place " << in_place << ", "
+                               << elements << " elements");
+      REQUIRE(ranks.wrong_copies(shape, test::repeats(40, 8), false) == 0);
+      Shape sums{Algorithm::one_shot, std::min<std::uint64_t>(elements, 2000), elements % 5};
+      REQUIRE(ranks.wrong_after<std::int32_t>(DataType::i32, sums, 5) == 0);  // shares the slots
     }
   }
 }

@@ -107,6 +107,7 @@ TEST_CASE("plans fit whatever the table, the settings and the scratch memory",
   std::mt19937 rng(seed);
   int refused = 0;
   int streams = 0;
+  int in_lines = 0;
   constexpr int kRounds = 4000;
   for (int round = 0; round < kRounds; ++round) {
     const std::string text = random_table(rng);
@@ -134,9 +135,15 @@ TEST_CASE("plans fit whatever the table, the settings and the scratch memory",
       REQUIRE(misfit(plan.value(), backend, layout, type, count) == "");
       REQUIRE(fits(plan.value(), backend, layout, type, count));
       streams += plan.value().algorithm == Algorithm::stream ? 1 : 0;
+      const auto lines = choose_lines_plan(table, overrides, backend, layout, count);
+      if (!lines) continue;
+      REQUIRE(lines->algorithm == Algorithm::one_shot);
+      REQUIRE(misfit(*lines, backend, layout, DataType::u8, count) == "");
+      ++in_lines;
     }
   }
   CHECK(streams > kRounds);
+  CHECK(in_lines > kRounds);
   CHECK(refused < kRounds);
 }
 
@@ -160,6 +167,49 @@ TEST_CASE("GPUs stream long messages with two sub-CTAs, short ones in one chunk"
   CHECK(brief.sub_ctas == 1);
   CHECK(brief.chunk_bytes >= 3 * kMiB / 4 / 32);
   CHECK(plan_in(128, 64 * kMiB).sub_ctas == 1);
+}
+
+TEST_CASE("short blocks go in lines, with all CTAs where the table takes two trips", "[req:5.9]") {
+  const auto table =
+      ChoiceTable::parse("cuda 4 65536 one_shot 8 128 0 0 0\ncuda 4 max stream 32 512 65536 3 2\n")
+          .value();
+  const auto layout = make_scratch_layout(Backend::cuda, 4, 32, 16 * kMiB);
+  const auto plan_of = [&](std::uint64_t block) {
+    return choose_lines_plan(table, {}, Backend::cuda, layout, block);
+  };
+  CHECK(plan_of(8)->ctas == 8);
+  CHECK(plan_of(32 << 10)->threads == 128);  // 65,536 bytes with their flags
+  CHECK(plan_of(33 << 10)->ctas == 32);
+  CHECK(plan_of(33 << 10)->threads == 512);
+  CHECK_FALSE(plan_of(4 * kMiB));
+  // Among eight ranks the slots of a CTA have no room for the lines of 512 threads.
+  const auto of_eight = make_scratch_layout(Backend::cuda, 8, 32, 16 * kMiB);
+  const auto plan = choose_lines_plan(table, {}, Backend::cuda, of_eight, 64 << 10);
+  REQUIRE(plan);
+  CHECK(plan->threads < 512);
+}
+
+TEST_CASE("GPUs with few CTAs read registered inputs of some calls in place", "[req:5.9]") {
+  const auto reads = [](Collective collective, std::uint64_t count, int ranks = 4, int ctas = 32,
+                        ReduceOp op = ReduceOp::sum, DataType type = DataType::f32) {
+    const auto layout = make_scratch_layout(Backend::cuda, ranks, ctas, 24 * kMiB);
+    return reads_inputs(Backend::cuda, layout, {collective, type, op, count, 0});
+  };
+  CHECK(reads(Collective::reduce_scatter, 64 * kMiB));
+  CHECK_FALSE(reads(Collective::reduce_scatter, 64 * kMiB, 4, 128));
+  CHECK(reads(Collective::reduce_scatter, kMiB, 4, 128));
+  CHECK_FALSE(reads(Collective::reduce_scatter, kMiB + 1));  // blocks at odd addresses
+  CHECK(reads(Collective::all_reduce, 2 * kMiB));
+  CHECK_FALSE(reads(Collective::all_reduce, 4 * kMiB));
+  CHECK(reads(Collective::reduce, 64 * kMiB));
+  CHECK_FALSE(reads(Collective::reduce, 64 * kMiB, 2));
+  CHECK_FALSE(reads(Collective::all_gather, kMiB));
+  CHECK_FALSE(reads(Collective::all_reduce, kMiB, 4, 32, ReduceOp::premul_sum));
+  CHECK(reads(Collective::all_reduce, kMiB, 4, 32, ReduceOp::avg));
+  CHECK_FALSE(reads(Collective::all_reduce, kMiB, 3, 32, ReduceOp::avg));
+  CHECK_FALSE(reads(Collective::all_reduce, kMiB, 4, 32, ReduceOp::avg, DataType::i32));
+  const auto on_cpus = make_scratch_layout(Backend::host, 4, 1, 4 * kMiB);
+  CHECK_FALSE(reads_inputs(Backend::host, on_cpus, {Collective::all_reduce, DataType::f32}));
 }
 
 TEST_CASE("the root of a broadcast, or of a long reduce among GPUs, owns no share") {

@@ -1,0 +1,105 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "kernels/algorithms/lines.hpp"
+#include "kernels/algorithms/payload.hpp"
+#include "kernels/algorithms/places.hpp"
+
+namespace oriel::kernels {
+
+/// One-shot all-gather and all-to-all: every rank sends its block to every other rank in lines, and
+/// copies the lines that arrive to its output. Like one_shot() without the reduction: one trip over
+/// the link, no barrier, no handshake and no credit, and buffers outside windows do. It suits short
+/// blocks, since half of each line is flags.
+///
+/// Each thread moves the lines whose index is its own plus a multiple of the grid's size. Every
+/// rank waits for a block of every other rank in every call, as slots of two parities require
+/// (kParities).
+///
+/// T: the unit in which this rank reads and writes its buffers, 4 bytes where all blocks allow it,
+/// else one byte. Ranks may differ in it. In place is allowed: a thread sends its lines before it
+/// writes lines of the same index. Returns false if this thread gave up a wait; its part of the
+/// output is then missing.
+template <class T, int kRanks, Collective kCollective, class Group>
+ORIEL_DEVICE_FN bool one_shot_blocks(const AllReduceArguments& arguments, GridPlace place) {
+  static_assert(kCollective == Collective::all_gather || kCollective == Collective::all_to_all);
+  using Line = FlaggedLine<T>;
+  using Block = UserBuffer<T, Line::kBytes>;
+  constexpr bool kGathers = kCollective == Collective::all_gather;
+  const Places places(arguments, place.cta);
+  Lanes<Line, kRanks> lanes(arguments, places, place, 1);
+  const std::uint64_t bytes = arguments.share * size_of(arguments.type);
+  const auto block = [&](auto* buffer, int rank) {
+    return Block(buffer + static_cast<std::uint64_t>(rank) * bytes, bytes / sizeof(T));
+  };
+  const Block own_input = block(arguments.input, kGathers ? 0 : arguments.rank);
+  const Block own_output = block(arguments.output, arguments.rank);
+  const bool is_in_place =
+      arguments.output + static_cast<std::uint64_t>(arguments.rank) * bytes ==
+      arguments.input + (kGathers ? 0 : static_cast<std::uint64_t>(arguments.rank) * bytes);
+
+  const std::uint64_t count = own_input.payloads();
+  const std::uint64_t threads = Group::size();
+  const std::uint64_t first = place.cta * threads;
+  if (first >= count) return true;  // the same on all ranks; this CTA's epoch does not change
+
+  device::grid_dependency_wait();
+  device::grid_launch_dependents();
+  lanes.begin();
+
+  const std::uint64_t step = place.ctas * threads;
+  bool alive = true;
+  std::uint32_t slot = Group::rank();
+  std::uint64_t line = first + Group::rank();
+  while (alive && line < count) {
+    const std::uint64_t batch = lines_in_flight(count - line, step);
+    const auto slot_at = [&](std::uint64_t i) {
+      return slot + static_cast<std::uint32_t>(i * threads);
+    };
+    typename Block::Value own{};
+    for (std::uint64_t i = 0; i < batch; ++i) {
+      const std::uint64_t at = line + i * step;
+      if constexpr (kGathers) {
+        own = own_input.load(at);
+        lanes.send_to_all(0, slot_at(i), Line::encode(own));
+      } else {
+        typename Block::Value values[Lanes<Line, kRanks>::kMaxRanks];
+        lanes.for_each_peer(
+            [&](int rank, int peer) { values[peer] = block(arguments.input, rank).load(at); });
+        lanes.for_each_peer([&](int rank, int peer) {
+          lanes.send(rank, peer, 0, slot_at(i), Line::encode(values[peer]));
+        });
+        own = own_input.load(at);
+      }
+      if (!is_in_place) own_output.store(at, own);
+    }
+    lanes.publish();
+
+    for (std::uint64_t i = 0; i < batch && alive; ++i) {
+      typename Lanes<Line, kRanks>::Arrivals arrivals;
+      alive = lanes.receive_from_all(0, slot_at(i), arrivals);
+      if (!alive) break;
+      lanes.for_each_peer([&](int rank, int peer) {
+        block(arguments.output, rank).store(line + i * step, Line::payload(arrivals.raw[peer]));
+      });
+    }
+    line += batch * step;
+    slot += static_cast<std::uint32_t>(batch * threads);
+  }
+  lanes.template end_epoch<Group>();
+  return alive;
+}
+
+/// Returns whether the blocks of this rank's call are whole words of 4 bytes at aligned addresses.
+inline bool has_word_blocks(const AllReduceArguments& arguments) {
+  const std::uint64_t places = reinterpret_cast<std::uintptr_t>(arguments.input) |
+                               reinterpret_cast<std::uintptr_t>(arguments.output) |
+                               arguments.share * size_of(arguments.type);
+  return places % 4 == 0;
+}
+
+}  // namespace oriel::kernels
