@@ -26,7 +26,8 @@ Status BatchMappings::find(Memory& memory, const std::vector<TeamMember>& member
   ORIEL_TRY(space_, FlatSpace::acquire(memory, members, slot_bytes));
   for (std::size_t i = 0; i < mappings_.size(); ++i) {
     mappings_[i] = TeamMapping::find(*space_, index_, plan_.mappings[i]);
-    // The first proposal takes this rank's view for the team's: it mostly is.
+    // Assumes in the first proposal that the team's live mappings equal this rank's, which mostly
+    // holds.
     is_new_[i] = mappings_[i] == nullptr;
   }
   search_.bytes = lay_out(plan_, is_new_).bytes;
@@ -65,14 +66,14 @@ void BatchMappings::drop() {
 
 Status BatchMappings::keep() {
   if (layout_.bytes == 0) {
-    drop();  // proposed for a mapping that the round found alive
+    drop();  // the proposal was for a mapping that the round found alive
     return {};
   }
   ORIEL_CHECK(space_->slots().keep(token_));
   SlotPlace rest(space_, place_, round_up(layout_.bytes, plan_.granularity));
   for (std::size_t i = mappings_.size(); i-- > 0;) {
     if (!is_new_[i]) continue;
-    // Each has the gap behind it too, so that all of the place is released in the end.
+    // Includes the gap behind each mapping, so that the whole place is released in the end.
     mappings_[i] = std::make_shared<TeamMapping>(space_, index_, plan_.mappings[i],
                                                  rest.split(place_ + layout_.offsets[i]));
   }

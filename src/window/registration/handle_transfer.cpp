@@ -44,7 +44,7 @@ std::size_t HandleTransfer::due_from(int slot) const {
   for (std::size_t process = 0; process < wanted_.size(); ++process) {
     if (processes_.slots_of(process).front() == slot) return wanted_[process].size();
   }
-  return 0;  // another rank speaks for the process
+  return 0;  // another rank speaks for its process
 }
 
 Status HandleTransfer::take_offers(std::vector<OfferMessage> offers) {
@@ -65,12 +65,12 @@ Status HandleTransfer::take_offers(std::vector<OfferMessage> offers) {
 Task<Status> HandleTransfer::import_all(EventLoop& loop, Deadline deadline) {
   auto arrived = co_await receive_descriptors(loop, deadline);
   if (arrived.ok()) co_return import_arrived(std::move(arrived).value());
-  // So that no other process waits for what this one cannot send any more.
+  // Disconnects, so that no other process waits for descriptors that this one can no longer send.
   processes_.disconnect();
   co_return std::move(arrived).error();
 }
 
-/// None where all handles have come inline and no process is near.
+/// Returns none if there is no exchange: no other process of this domain.
 Task<Result<HandleTransfer::Descriptors>> HandleTransfer::receive_descriptors(EventLoop& loop,
                                                                               Deadline deadline) {
   FdExchange* const exchange = processes_.exchange();
@@ -94,7 +94,7 @@ Status HandleTransfer::import_arrived(Descriptors arrived) {
     std::size_t next_fd = 0;
     for (std::size_t i = 0; i < wanted_[process].size(); ++i) {
       const auto& fabric = offers_[process].handles[i];
-      // A descriptor comes from a process that has a place.
+      // A descriptor comes only from a process with a place in the exchange.
       ShareableHandle handle =
           fabric ? ShareableHandle(*fabric)
                  : ShareableHandle(std::move(arrived[*processes_.place_of(process)][next_fd++]));
@@ -115,7 +115,7 @@ Status HandleTransfer::import_one(ShareableHandle handle, const SegmentInfo& inf
   if (allocation == nullptr) {
     ORIEL_TRY(const AllocationRef made,
               memory_.import_handle(std::move(handle), info.id, info.bytes));
-    // Another communicator may have imported it since.
+    // Another communicator may have imported the allocation in the meantime.
     allocation = AllocationTable::instance().publish(made);
   }
   if (allocation->bytes() != info.bytes) {

@@ -9,21 +9,24 @@
 
 namespace oriel::window {
 
-/// Carries the allocations of a batch between the processes of a team: fabric handles inline in a
-/// message to all ranks, file descriptors over the sockets. What has arrived lives as long as this.
+/// Transfers the allocations of a batch between the processes of a team. Fabric handles travel
+/// inline in a message to all ranks, file descriptors over the unix sockets. Imported allocations
+/// live as long as this object.
 class HandleTransfer {
  public:
-  /// `wanted`: by process, what it has to offer; the same on all ranks.
+  /// `wanted` lists by process the allocations that it must export; equal on all ranks.
   HandleTransfer(TeamProcesses& processes, const boot::Group& team, Memory& memory,
                  std::vector<std::vector<SegmentInfo>> wanted);
 
-  /// Exports what this process has to offer; for the rank that speaks for it.
+  /// Exports the allocations of this process; called by the rank that speaks for it.
   Result<OfferMessage> make_offer();
-  /// The number of handles in the offer of the rank with this slot.
+  /// Returns the number of handles in the offer of the rank with this slot.
   std::size_t due_from(int slot) const;
-  /// Takes in the offers of all ranks, none of which has failed. The same on all ranks.
+  /// Checks and stores the offers of all ranks, none of which has failed. The result is equal on
+  /// all ranks.
   Status take_offers(std::vector<OfferMessage> offers);
-  /// Receives the descriptors and imports everything; for the rank that speaks for the process.
+  /// Receives the descriptors and imports all allocations; called by the rank that speaks for the
+  /// process.
   Task<Status> import_all(EventLoop& loop, Deadline deadline);
 
  private:

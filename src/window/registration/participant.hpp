@@ -13,9 +13,9 @@
 
 namespace oriel::window {
 
-/// A window as its device object describes it.
+/// Describes a window to the sink that creates its device object.
 struct WindowFacts {
-  RegisteredWindow window;  ///< its handle is what is being made
+  RegisteredWindow window;  ///< its handle is null: create() makes it
   std::size_t slot_bytes = 0;
 };
 
@@ -23,32 +23,32 @@ struct WindowFacts {
 class WindowSink {
  public:
   virtual ~WindowSink() = default;
-  /// The object for a window, or an error. Local; never synchronises a device.
+  /// Creates the object for a window. Local; never synchronises a device.
   virtual Result<void*> create(const WindowFacts& facts) = 0;
-  /// Brings all objects that were created to where kernels read them: once for a batch. May be
-  /// called again after a failure.
+  /// Copies all created objects to where kernels read them: once for a batch. May be called again
+  /// after a failure.
   virtual Status flush() { return {}; }
   /// Destroys what create() returned.
   virtual void destroy(void* handle) noexcept = 0;
 };
 
-/// Whatever else has to know every window of a communicator, such as NICs. A registration calls
-/// prepare() on every rank of the world or on none, then, once all ranks know how all ranks fared,
-/// either commit() or rollback().
+/// Receives every window of a communicator; a NIC transport is one participant. A registration
+/// calls prepare() on every rank of the world or on none. Once all ranks know the results of all
+/// ranks, it calls either commit() or rollback().
 class Participant {
  public:
   virtual ~Participant() = default;
-  /// Gets ready for `windows`, which are mapped but not visible yet. Collective over the world; may
-  /// call the world's Group, and then makes all its calls even after a failure of its own. Keeps
-  /// nothing after an error. Waits that are not the Group's end by `deadline`, which leaves the
-  /// registration some time to learn who was waited for.
+  /// Prepares for `windows`, which are mapped but not visible yet. Collective over the world. May
+  /// call the world's Group; it then makes all its calls even after a failure of its own. Keeps
+  /// nothing after an error. Its waits outside the Group end by `deadline`, which leaves the
+  /// registration time to learn which rank is missing.
   virtual Task<Status> prepare(EventLoop& loop, std::span<const RegisteredWindow> windows,
                                Deadline deadline) = 0;
-  /// The windows of the last prepare() are registered. Local; cannot fail.
+  /// Reports that the windows of the last prepare() are registered. Local; cannot fail.
   virtual void commit() noexcept = 0;
   /// Undoes the last prepare(), which succeeded here. Local; cannot fail.
   virtual void rollback() noexcept = 0;
-  /// The window with this serial is gone. Local; cannot fail.
+  /// Reports that the window with this serial has been deregistered. Local; cannot fail.
   virtual void deregister(std::uint64_t serial) noexcept = 0;
 };
 

@@ -16,7 +16,7 @@
 namespace oriel::window {
 namespace {
 
-// Flat spaces are smaller; keeps every sum of sizes from wrapping.
+// Exceeds every flat space and keeps sums of sizes from wrapping.
 constexpr std::uint64_t kBytesMost = std::uint64_t{1} << 46;
 
 Status check_request(const WindowRequest& request) {
@@ -83,8 +83,8 @@ Result<std::vector<std::vector<Segment>>> find_memory(Memory& memory,
 
 std::vector<boot::AgreedField> agreed_fields(std::span<const WindowRequest> requests,
                                              std::size_t first) {
-  // The same number of fields whatever the number of windows, so that ranks which differ in that
-  // still understand each other.
+  // Builds the same number of fields for every batch size, so that ranks with different batch sizes
+  // can still decode each other's message.
   std::vector<boot::AgreedField> fields;
   fields.push_back({"the number of windows", requests.size()});
   for (std::size_t i = first; i < first + kAgreedWindows; ++i) {
@@ -165,7 +165,7 @@ Result<RankDetails> decode_details(ByteView message, std::span<const WindowReque
 
 namespace {
 
-/// Refuses a fact that two ranks of the team do not share.
+/// Refuses a value that differs between two ranks of the team.
 Status check_equal(const char* what, std::span<const RankDetails> details,
                    std::span<const int> ranks, std::uint64_t RankDetails::*member) {
   for (std::size_t i = 1; i < details.size(); ++i) {
@@ -227,7 +227,7 @@ Layout lay_out(const Plan& plan, const std::vector<bool>& is_new) {
   for (std::size_t i = 0; i < plan.mappings.size(); ++i) {
     if (!is_new[i]) continue;
     const std::size_t extent = extent_bytes(plan.mappings[i]);
-    // As SlotSpace does for whole places, so that large mappings can have huge pages.
+    // Aligns as SlotSpace aligns whole places, so that large mappings can have huge pages.
     const std::size_t unit =
         extent >= kHugePageBytes ? std::max(plan.granularity, kHugePageBytes) : plan.granularity;
     layout.offsets[i] = round_up(layout.bytes, unit);
@@ -292,7 +292,7 @@ std::optional<std::size_t> settle(PlaceSearch& search, std::span<const PlaceMess
   }
   bool agreed = true;
   for (const PlaceMessage& place : places) {
-    // A proposal for another size says nothing about this one.
+    // Ignores a proposal for another size.
     const bool fits = place.bytes == search.bytes;
     agreed = agreed && fits && place.proposal.kind == Kind::held &&
              place.proposal.offset == places[0].proposal.offset;

@@ -12,7 +12,8 @@
 namespace oriel::window {
 namespace {
 
-/// What `decode(message, index)` makes of the message of each rank; an error names the rank.
+/// Decodes each rank's message by `decode(message, index)`; an error has the sending rank as
+/// origin.
 template <typename Decode>
 auto decode_all(const boot::Group& team, const std::vector<Bytes>& messages, const Decode& decode)
     -> Result<std::vector<std::decay_t<decltype(decode(ByteView(), 0).value())>>> {
@@ -41,7 +42,8 @@ RegistrationRun::~RegistrationRun() {
   if (committed_) return;
   for (auto it = prepared_.rbegin(); it != prepared_.rend(); ++it) (*it)->rollback();
   for (const RegisteredWindow& window : windows_) options().sink->destroy(window.handle);
-  // A pair may have been left in the middle of a message; all ranks of the team connect anew.
+  // Disconnects since a pair may have stopped in the middle of a message; the whole team
+  // reconnects.
   if (mappings_) processes().disconnect();
 }
 
@@ -82,13 +84,14 @@ Task<Status> RegistrationRun::agree_on_requests() {
     ORIEL_CO_CHECK(
         co_await options().world->agree(operation_, std::move(verdict), std::move(fields)));
     verdict = Status();
-    first += kAgreedWindows;  // the number of windows is the same everywhere from here on
+    first += kAgreedWindows;  // the number of windows is equal on all ranks from here on
   } while (first < requests_.size());
   co_return Status();
 }
 
 Task<Status> RegistrationRun::exchange_details() {
-  // Found by the other ranks of this process once their gathering has ended.
+  // Publishes the allocations before the all-gather, so that other ranks of this process find them
+  // after it.
   for (auto& segments : segments_) {
     for (Segment& segment : segments) {
       segment.allocation = AllocationTable::instance().publish(segment.allocation);
@@ -98,7 +101,7 @@ Task<Status> RegistrationRun::exchange_details() {
       encode(describe(requests_, segments_, options().slot_bytes, options().memory->granularity()));
   ORIEL_CO_TRY(const std::vector<Bytes> messages,
                co_await team().all_gather(operation_, std::move(mine)));
-  // All ranks of the team hold the same details, so they all go on or all stop.
+  // All ranks of the team hold the same details, so they all continue or all stop.
   auto details = decode_all(team(), messages, [this](ByteView message, int) {
     return decode_details(message, requests_);
   });
@@ -113,7 +116,7 @@ Task<Status> RegistrationRun::exchange_details() {
   co_return Status();
 }
 
-/// The flat space, what is alive here, and a socket for the peers to connect to.
+/// Acquires the flat space, finds the live mappings in it, and opens a listener for the peers.
 Status RegistrationRun::prepare_places() {
   ORIEL_CHECK(mappings_->find(*options().memory, options().members, options().slot_bytes));
   names_.resize(processes().count());
@@ -152,8 +155,9 @@ Task<Status> RegistrationRun::agree_on_places() {
     agreed = found.ok() && found.value();
     if (!found.ok()) stop(std::move(found).error());
     if (stopped_) {
-      // Not later: other registrations would wait for it until this one's outcome is known. All
-      // ranks of this process have proposed in this round and will not again.
+      // Drops the proposal now: otherwise other registrations would wait for it until the outcome
+      // of this one is known. All ranks of this process have proposed in this round and will not
+      // propose again.
       mappings_->drop();
       co_return Status();
     }
@@ -162,7 +166,8 @@ Task<Status> RegistrationRun::agree_on_places() {
   co_return Status();
 }
 
-/// What follows from one round, the same on all ranks: true if there is a place or none is needed.
+/// Evaluates one round: true if there is a place or none is needed. The result is equal on all
+/// ranks.
 Result<bool> RegistrationRun::take_places(const std::vector<Bytes>& messages) {
   ORIEL_TRY(const std::vector<PlaceMessage> places,
             decode_all(team(), messages, [this](ByteView message, int) {
@@ -192,7 +197,7 @@ Task<Status> RegistrationRun::exchange_handles() {
   co_return Status();
 }
 
-/// Made once this rank, if it speaks for its process, has connected to the peers that come first.
+/// Makes the offer; a rank that speaks for its process first connects to the peers before it.
 Task<OfferMessage> RegistrationRun::next_offer() {
   OfferMessage offer;
   if (failure_.ok() && processes().speaks()) {
@@ -211,7 +216,7 @@ Task<OfferMessage> RegistrationRun::next_offer() {
   co_return offer;
 }
 
-/// The same on all ranks of the team.
+/// Stores the offers; the result is equal on all ranks of the team.
 Status RegistrationRun::take_offers(const std::vector<Bytes>& messages) {
   ORIEL_TRY(std::vector<OfferMessage> offers,
             decode_all(team(), messages, [this](ByteView message, int slot) {
@@ -221,10 +226,9 @@ Status RegistrationRun::take_offers(const std::vector<Bytes>& messages) {
   return stopped_ ? Status() : transfer_->take_offers(std::move(offers));
 }
 
-/// Until when to wait for descriptors. Waits on the unix sockets are not the session's, which tells
-/// the ranks who waits for whom; so there is time left in which this rank waits there, and those
-/// who wait for it learn whom it lacks: a quarter of the time, after which a rank tells of a wait,
-/// and as much again.
+/// Deadline for receiving descriptors: half of the remaining time. The groups do not see waits on
+/// the unix sockets. The other half lets peers that wait for this rank learn which rank it waits
+/// for.
 Deadline RegistrationRun::descriptors_due() const {
   if (deadline_.is_never()) return deadline_;
   const TimePoint now = loop_.clock().now();
@@ -235,7 +239,8 @@ Task<Status> RegistrationRun::import_handles() {
   if (stopped_ || !transfer_) co_return Status();
   if (processes().speaks()) note(co_await transfer_->import_all(loop_, descriptors_due()));
   if (!processes().has_several_ranks_in_one()) co_return Status();
-  // The ranks that do not speak for their process find what the speaker has imported after this.
+  // The ranks that do not speak for their process find the imported allocations after this
+  // agreement.
   Status mine = failure_;
   std::vector<boot::AgreedField> none;
   Status agreed = co_await team().agree(operation_, std::move(mine), std::move(none));
@@ -285,7 +290,7 @@ std::vector<RegisteredWindow> RegistrationRun::commit() {
     }
     mappings_->publish();
     manager_.registry_.insert(windows_);
-    // Nothing throws from here on.
+    // Nothing throws after this line.
     processes().stop_listening();
     const std::lock_guard lock(manager_.mutex_);
     manager_.records_.merge(records);

@@ -11,9 +11,9 @@
 
 namespace oriel::window {
 
-/// One registration in progress on one rank. Owns whatever it has made until commit; destroying it
-/// before takes all of that back. Lives until the outcome round has ended, because ranks of one
-/// process share holds and imported allocations, which none may let go before all are through.
+/// One registration in progress on one rank. Owns everything that it makes until commit; its
+/// destructor undoes an uncommitted run. Lives until the outcome round has ended: ranks of one
+/// process share holds and imported allocations, which none may release earlier.
 class RegistrationRun {
  public:
   RegistrationRun(WindowManager& manager, EventLoop& loop, boot::Operation operation,
@@ -22,14 +22,14 @@ class RegistrationRun {
   RegistrationRun(const RegistrationRun&) = delete;
   RegistrationRun& operator=(const RegistrationRun&) = delete;
 
-  /// The protocol. Rounds:
-  ///   world  agree      verdict, number of windows, sizes, flags
-  ///   team   all-gather details: allocations and offsets
-  ///   team   all-gather places, until all proposals are one
-  ///   team   all-gather handles, if something new is to be mapped between processes
-  ///          descriptors between the processes
-  ///   team   agree      all imported, if a process has several ranks
-  ///   world  agree      outcome; with participants once more for each
+  /// Runs the protocol. Its rounds are:
+  ///   world  agree:      error of this rank, number of windows, sizes, flags;
+  ///   team   all-gather: details (allocations and offsets);
+  ///   team   all-gather: places, until all proposals are equal and held;
+  ///   team   all-gather: handles, if new mappings span several processes;
+  ///          unix sockets between the processes: file descriptors;
+  ///   team   agree:      all imported, if a process has several ranks;
+  ///   world  agree:      outcome, then once for each participant.
   Task<Result<std::vector<RegisteredWindow>>> run();
 
  private:
@@ -38,10 +38,10 @@ class RegistrationRun {
   TeamProcesses& processes() { return manager_.processes_; }
 
   Task<Status> agree_on_requests();
-  /// The steps of the team end with an error only if a connection of the groups has failed, which
-  /// ends the registration at once. A failure of this rank goes to failure_ and is told to the team
-  /// in the next round; once all of the team know of one they have stopped_ set and leave out the
-  /// rest of their steps, and the outcome round tells the world.
+  /// The steps of the team return an error only if a connection of the groups has failed, which
+  /// ends the registration at once. A failure of this rank goes to failure_ and reaches the team in
+  /// the next round. Once all team members know of a failure, they set stopped_ and skip their
+  /// remaining steps. The outcome round then reports the failure to the world.
   Task<Status> exchange_details();
   Task<Status> agree_on_places();
   Task<Status> exchange_handles();
@@ -56,7 +56,7 @@ class RegistrationRun {
   Deadline descriptors_due() const;
   Status make_handles();
   std::vector<RegisteredWindow> commit();
-  /// Keeps the first failure.
+  /// Stores the first failure and ignores later ones.
   void note(Status status);
   void stop(Error error);
 
@@ -67,13 +67,13 @@ class RegistrationRun {
   std::vector<WindowRequest> requests_;
   std::vector<std::vector<Segment>> segments_;  // this rank's
 
-  Status failure_;        // of this rank
-  bool stopped_ = false;  // all of the team know that one of them has failed
+  Status failure_;        // first failure of this rank
+  bool stopped_ = false;  // all team members know that a member has failed
   bool committed_ = false;
 
   std::vector<FdSocketName> names_;         // by process
   std::optional<BatchMappings> mappings_;   // once the team has a plan
-  std::optional<HandleTransfer> transfer_;  // if the team has something to send
+  std::optional<HandleTransfer> transfer_;  // if the processes must exchange handles
   std::vector<RegisteredWindow> windows_;
   std::vector<Participant*> prepared_;
 };

@@ -18,7 +18,7 @@ std::uintptr_t end_of(const RegisteredWindow& window) {
   return begin_of(window) + window.bytes;
 }
 
-/// The order in which the last window that holds a range is the one to find.
+/// Orders windows so that the last window that contains a range is the one to find.
 bool before(const RegisteredWindow& a, const RegisteredWindow& b) {
   if (begin_of(a) != begin_of(b)) return begin_of(a) < begin_of(b);
   if (a.bytes != b.bytes) return a.bytes > b.bytes;
@@ -27,8 +27,8 @@ bool before(const RegisteredWindow& a, const RegisteredWindow& b) {
 
 }  // namespace
 
-/// Windows in order, and over them a complete binary tree of the greatest end in each subtree: node
-/// 1 is the root, node i has the children 2i and 2i + 1, window j is the leaf leaves + j.
+/// Windows in order, and a complete binary tree of the greatest end in each subtree. Node 1 is the
+/// root, node i has the children 2i and 2i + 1, and window j is leaf `leaves + j`.
 struct Registry::Snapshot {
   explicit Snapshot(std::vector<RegisteredWindow> unsorted) : windows(std::move(unsorted)) {
     std::sort(windows.begin(), windows.end(), before);
@@ -40,12 +40,12 @@ struct Registry::Snapshot {
     }
   }
 
-  /// The last of the first `count` windows that ends at or after `end`.
+  /// Returns the last of the first `count` windows that ends at or after `end`.
   const RegisteredWindow* last_reaching(std::size_t count, std::uintptr_t end) const {
     if (count == 0) return nullptr;
     std::size_t node = leaves + count - 1;
     while (greatest_end[node] < end) {
-      while (node % 2 == 0) node /= 2;  // nothing further left under the same parent
+      while (node % 2 == 0) node /= 2;  // the parent's subtree has nothing further left
       if (node == 1) return nullptr;
       --node;
     }
@@ -58,7 +58,7 @@ struct Registry::Snapshot {
   std::vector<std::uintptr_t> greatest_end;
 };
 
-/// Keeps the snapshot that it saw alive while it exists.
+/// Keeps the snapshot that it read alive for the reader's lifetime.
 class Registry::Reader {
  public:
   explicit Reader(const Registry& registry) : registry_(registry) {
@@ -66,7 +66,7 @@ class Registry::Reader {
       const std::uint64_t epoch = registry.epoch_.load();
       parity_ = epoch % 2;
       registry.readers_[parity_].fetch_add(1);
-      // Only a reader that was counted before the epoch moved is waited for.
+      // A writer waits only for readers that were counted before the epoch advanced.
       if (registry.epoch_.load() == epoch) break;
       registry.readers_[parity_].fetch_sub(1);
     }

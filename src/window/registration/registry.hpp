@@ -13,27 +13,28 @@
 
 namespace oriel::window {
 
-/// What a collective needs to know of a registered window. A plain value, so that a lookup hands
-/// out a copy that no deregistration can pull away.
+/// Describes a registered window to a collective. A lookup returns a copy, which stays valid after
+/// deregistration.
 struct RegisteredWindow {
   std::byte* user = nullptr;       ///< as registered
   std::size_t bytes = 0;           ///< as registered
   std::uint32_t flags = 0;         ///< as registered
   std::size_t slot_offset = 0;     ///< of the window's first byte in every rank's slot
-  std::byte* flat_base = nullptr;  ///< the window in slot 0; slot s is s x slot size further
+  std::byte* flat_base = nullptr;  ///< address of the window in slot 0; slot s begins s x slot size
+                                   ///< further
   void* handle = nullptr;          ///< the device object
-  std::uint64_t serial = 0;        ///< counts the windows of the communicator, from 1; unique
+  std::uint64_t serial = 0;        ///< unique in the communicator; counts from 1
 
   bool operator==(const RegisteredWindow&) const = default;
 };
 
-/// The windows of one communicator on this rank, by address: nested, adjacent, equal and
-/// overlapping ones.
+/// The windows of one communicator on this rank, by address. Windows may nest, touch, overlap or be
+/// equal.
 ///
-/// Thread safety: any thread may call anything. A lookup takes no lock, allocates nothing and takes
-/// O(log windows): it reads an immutable snapshot. A change builds the next snapshot under a mutex,
-/// O(windows), and frees the old one after the lookups that may still read it have ended, which it
-/// waits for (they last nanoseconds).
+/// Thread safety: any thread may call any function. A lookup takes no lock, allocates nothing and
+/// takes O(log windows): it reads an immutable snapshot. A change builds the next snapshot under a
+/// mutex in O(windows). It waits for the lookups that may still read the old snapshot, then frees
+/// it.
 class Registry {
  public:
   Registry();
@@ -42,16 +43,16 @@ class Registry {
   Registry(const Registry&) = delete;
   Registry& operator=(const Registry&) = delete;
 
-  /// Makes all of `windows` visible at once, or changes nothing and throws. Their serials are new
-  /// here.
+  /// Makes all of `windows` visible at once, or throws and changes nothing. Their serials must be
+  /// new to this registry.
   void insert(std::span<const RegisteredWindow> windows);
   /// Removes the window with this serial; false if there is none.
   bool erase(std::uint64_t serial);
 
-  /// The window that holds all of [pointer, pointer + bytes), or nothing. Of several: the one that
-  /// begins last; of those the shortest; of equal ones the most recently registered. So the
-  /// innermost of nested windows is found, and the same one every time. An empty range counts as
-  /// held by a window that it touches.
+  /// Returns a window that contains all of [pointer, pointer + bytes), or nothing. If several do,
+  /// the last to begin is returned; of these the shortest; of equal ones the one registered last.
+  /// An innermost nested window is thus found. An empty range counts as contained in a window that
+  /// it touches.
   std::optional<RegisteredWindow> find(const void* pointer, std::size_t bytes) const noexcept;
 
  private:
@@ -61,9 +62,9 @@ class Registry {
 
   mutable std::mutex writers_;
   std::atomic<const Snapshot*> current_;
-  // Readers count themselves in under the parity of the epoch they saw. A writer moves the epoch on
-  // and waits for the readers of the old parity; newcomers count under the other and see the new
-  // snapshot.
+  // A reader increments the counter of the parity of the epoch that it saw. A writer advances the
+  // epoch and waits for the readers of the old parity. New readers count under the other parity and
+  // see the new snapshot.
   std::atomic<std::uint64_t> epoch_{0};
   mutable std::array<std::atomic<std::uint32_t>, 2> readers_{};
 };

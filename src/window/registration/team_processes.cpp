@@ -9,7 +9,7 @@
 namespace oriel::window {
 namespace {
 
-/// The slots of each process, in the order in which the processes first occur.
+/// Groups slots by process, in the order of each process's first slot.
 std::vector<std::vector<int>> group_by_process(const std::vector<TeamMember>& members) {
   std::vector<std::vector<int>> processes;
   std::vector<std::uint64_t> numbers;
@@ -35,7 +35,7 @@ TeamProcesses::TeamProcesses(const WindowManagerOptions& options)
                ? 0
                : options.descriptor_domains.at(static_cast<std::size_t>(slot));
   };
-  std::vector<int> speakers;  // of this rank's domain
+  std::vector<int> speakers;  // one world rank for each process of this rank's domain
   for (std::size_t process = 0; process < slots_.size(); ++process) {
     const auto& slots = slots_[process];
     if (std::find(slots.begin(), slots.end(), index) != slots.end()) own_ = process;
@@ -45,7 +45,7 @@ TeamProcesses::TeamProcesses(const WindowManagerOptions& options)
   }
   speaks_ = slots_.size() > 1 && slots_[own_].front() == index;
   if (!speaks_ || speakers.size() == 1) return;
-  // The place of the team in the world tells teams apart; the number, communicators.
+  // The first world rank of a team separates teams; the number separates communicators.
   exchange_ = std::make_unique<FdExchange>(options.key, options.communicator,
                                            static_cast<std::uint64_t>(options.team->world_rank(0)),
                                            std::move(speakers), static_cast<int>(*places_[own_]));

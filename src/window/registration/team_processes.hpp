@@ -12,32 +12,33 @@ namespace oriel::window {
 
 struct WindowManagerOptions;
 
-/// The processes of an LSA team, and the unix sockets between those that descriptors connect.
+/// The processes of an LSA team, and the unix sockets between processes that share file
+/// descriptors.
 class TeamProcesses {
  public:
   explicit TeamProcesses(const WindowManagerOptions& options);
 
   std::size_t count() const { return slots_.size(); }
   std::size_t own() const { return own_; }
-  /// The slots of a process. The rank of the first one speaks for the process.
+  /// Returns the slots of a process. The rank of the first slot speaks for the process.
   const std::vector<int>& slots_of(std::size_t process) const { return slots_[process]; }
-  /// Whether this rank speaks for its process, and there are others.
+  /// Returns whether this rank speaks for its process and the team has other processes.
   bool speaks() const { return speaks_; }
   bool has_several_ranks_in_one() const;
-  /// Whether some processes can be reached by fabric handles only.
+  /// Returns whether some processes can be reached by fabric handles only.
   bool spans_domains() const;
-  /// The place of a process in the exchange; nullopt for those of other domains.
+  /// Returns the index of a process in the exchange; nullopt for processes of other domains.
   std::optional<std::size_t> place_of(std::size_t process) const { return places_[process]; }
 
   /// Null unless this rank speaks and its domain has other processes.
   FdExchange* exchange() { return exchange_.get(); }
-  /// Opens a socket for the peers, if one is needed to connect; else the name means nothing.
+  /// Opens a listener for the peers. If no connection is needed, the returned name is meaningless.
   Result<FdSocketName> listen();
-  /// Connects to the peers that come first, if they are not connected; `names` by process.
+  /// Connects to the peers with a lower index unless already connected; `names` is by process.
   Task<Status> dial(EventLoop& loop, std::vector<FdSocketName> names, Deadline deadline);
-  /// Closes the sockets; all ranks of the team do so, and connect anew when they need to.
+  /// Closes the sockets. All ranks of the team do so, and reconnect when they need to.
   void disconnect();
-  /// Closes the socket of listen(), if nobody had to connect.
+  /// Closes the listener if it was not used.
   void stop_listening();
 
  private:

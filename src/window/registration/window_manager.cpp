@@ -37,12 +37,12 @@ Task<Result<std::vector<RegisteredWindow>>> WindowManager::register_batch(
   RegistrationRun run(*this, loop, operation, std::move(requests), deadline);
   auto registered = co_await run.run();
   if (registered.ok()) co_return std::move(registered);
-  // Nothing of this rank's own in the text: the error is the same on every rank.
+  // The context names nothing specific to this rank: the error is equal on every rank.
   co_return std::move(registered).error().with_context("registering windows");
 }
 
 Status WindowManager::deregister(const void* handle) {
-  decltype(records_)::node_type node;  // unmaps after the lock has been released
+  decltype(records_)::node_type node;  // unmaps after the lock is released
   {
     const std::lock_guard lock(mutex_);
     const auto found = records_.find(handle);

@@ -25,31 +25,32 @@
 
 namespace oriel::window {
 
-/// What a communicator gives its window manager. All pointers must outlive the manager.
+/// Parameters of a window manager. All pointers must outlive the manager.
 struct WindowManagerOptions {
   boot::Group* world = nullptr;  ///< all ranks
   boot::Group* team = nullptr;   ///< the LSA team of this rank
   Memory* memory = nullptr;
-  std::vector<TeamMember> members;  ///< of the team, in its order
-  /// Of each member a number that those share between which file descriptors travel; the same on
-  /// all ranks of the team. To the others memory travels by fabric handles, and no socket is opened
-  /// for them. Empty: descriptors travel between all. Members of one process share it.
+  std::vector<TeamMember> members;  ///< members of the team, in team order
+  /// Domain number of each member; equal on all ranks of the team. File descriptors travel only
+  /// between members of one domain. Memory reaches other members by fabric handles, without a
+  /// socket. Empty: all members share one domain. Members of one process have the same number.
   std::vector<int> descriptor_domains;
-  std::size_t slot_bytes = 0;      ///< the same on all ranks of the team, or registration fails
-  boot::Key key;                   ///< of this communicator, for the exchange of descriptors
-  std::uint64_t communicator = 0;  ///< a random number, the same on all ranks
+  std::size_t slot_bytes = 0;      ///< must be equal on all ranks of the team, or registration
+                                   ///< fails
+  boot::Key key;                   ///< communicator's key for the exchange of descriptors
+  std::uint64_t communicator = 0;  ///< random number of the communicator, equal on all ranks
   WindowSink* sink = nullptr;
-  std::vector<Participant*> participants;  ///< the same ones in the same order on all ranks
+  std::vector<Participant*> participants;  ///< equal on all ranks, in the same order
 };
 
 /// The windows of one communicator on one rank.
 ///
-/// register_batch() is collective and runs in a loop; one at a time, and while it runs the groups
-/// are in use. All other calls are local, do not block, and may come from any thread at any time,
-/// also during a registration.
+/// register_batch() is collective and runs in an event loop. Only one may run at a time, and it
+/// uses the groups while it runs. All other calls are local, do not block, and may come from any
+/// thread at any time, even during a registration.
 ///
-/// Destroying the manager deregisters what is left; no registration may be in progress, and nothing
-/// may use its windows any more.
+/// The destructor deregisters the remaining windows. No registration may be in progress, and
+/// nothing may use the windows any more.
 class WindowManager {
  public:
   explicit WindowManager(WindowManagerOptions options);
@@ -57,24 +58,25 @@ class WindowManager {
   WindowManager(const WindowManager&) = delete;
   WindowManager& operator=(const WindowManager&) = delete;
 
-  /// Registers windows, on every rank of the world as many, with the same sizes and flags, in the
-  /// same order; pointers are each rank's own. All become visible on all ranks or none on any: if
-  /// any rank fails at any step, every rank returns the same error with the rank where it arose,
-  /// and nothing is left behind. Only a failure of the connections themselves (a dead rank) may
-  /// read differently on different ranks. O(log ranks) rounds for the whole batch. Each wait of the
-  /// descriptor exchange ends by `deadline`; those of the groups by their transport's.
+  /// Registers windows. Every rank of the world passes the same number, sizes and flags in the same
+  /// order, with its own pointers. Either all windows become visible on all ranks or none on any.
+  /// If a rank fails at any step, every rank returns the same error with that rank as origin, and
+  /// nothing is kept. Only a failure of the connections (a dead rank) may read differently on
+  /// different ranks. The batch takes one agreement per kAgreedWindows windows; all other steps run
+  /// once. Each wait of the descriptor exchange ends by `deadline`, each wait of the groups by
+  /// their transport's timeout.
   Task<Result<std::vector<RegisteredWindow>>> register_batch(EventLoop& loop,
                                                              boot::Operation operation,
                                                              std::vector<WindowRequest> requests,
                                                              Deadline deadline);
 
-  /// Removes one window on this rank. The caller has made sure that nothing uses it here, and that
-  /// peers do not reach into it any more. invalid_argument for a handle that is not of this
-  /// communicator or has been deregistered.
+  /// Deregisters one window on this rank. The caller ensures that neither this rank nor its peers
+  /// use the window any more. invalid_argument: the handle is not of this communicator or has been
+  /// deregistered.
   Status deregister(const void* handle);
 
-  /// The window that holds the whole range, by the rule of Registry::find(). For collectives: no
-  /// lock, no allocation, O(log windows).
+  /// Returns the window that contains the whole range, by the rule of Registry::find(). Takes no
+  /// lock, allocates nothing and takes O(log windows), so that collectives can call it.
   std::optional<RegisteredWindow> find(const void* pointer, std::size_t bytes) const noexcept {
     return registry_.find(pointer, bytes);
   }
@@ -82,7 +84,7 @@ class WindowManager {
  private:
   friend class RegistrationRun;
 
-  /// A registered window and what it holds.
+  /// A registered window and the mapping that it keeps alive.
   struct Record {
     RegisteredWindow window;
     std::shared_ptr<TeamMapping> mapping;
