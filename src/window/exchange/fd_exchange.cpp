@@ -14,7 +14,7 @@
 namespace oriel::window {
 namespace {
 
-/// How long to wait where the kernel does not tell when there is room again.
+/// Retry interval for events that the kernel does not report.
 constexpr Duration kPause = std::chrono::milliseconds(1);
 
 Result<boot::IoOutcome> outcome_of(Result<PacketOutcome> packet, std::size_t bytes) {
@@ -39,7 +39,7 @@ constexpr boot::SocketCalls kMessageCalls = {
 
 }  // namespace
 
-/// A connection this process has made, until both sides have proved the secret.
+/// A connection made by this process, until both sides have proved the secret.
 struct FdExchange::Dialed {
   OwnedFd socket;
   boot::AuthInitiator initiator;
@@ -47,7 +47,7 @@ struct FdExchange::Dialed {
   boot::Poller::Token token = 0;
 };
 
-/// Another process, as far as this one has got with it.
+/// State of another process.
 struct FdExchange::Peer {
   int rank;
   bool linked;                     // this process connects to it
@@ -86,8 +86,8 @@ void FdExchange::fail(Error error) {
   if (!failure_) failure_ = std::move(error);
 }
 
-/// The ranks with which nothing has been achieved yet: no proof, or while connected no end of the
-/// exchange. Of the processes from `first` on.
+/// Returns the ranks of processes from `first` on that have not finished: they have not proved the
+/// secret or, once connected, not completed the exchange.
 std::vector<int> FdExchange::missing(std::size_t first) const {
   std::vector<int> ranks;
   for (const Peer& peer : std::span(peers_).subspan(first)) {
@@ -136,7 +136,7 @@ Task<Status> FdExchange::connect_one(EventLoop& loop, Peer& peer, FdSocketName n
                  boot::AuthInitiator(boot::KeyPurpose::fd_exchange, realm_, key_, claim)});
       co_return Status();
     }
-    // Its queue is full: strangers, or many peers at once.
+    // The peer's queue is full of foreign connections or of many peers at once.
     const TimePoint now = loop.clock().now();
     if (deadline.expired(now)) {
       co_return Error(ErrorCode::timeout, "its queue of connections stayed full")
@@ -151,7 +151,7 @@ Task<Status> FdExchange::prove(EventLoop& loop, Deadline deadline) {
   failure_.reset();
   if (Status begun = begin_proofs(loop.clock()); !begun.ok()) fail(std::move(begun).error());
   ORIEL_CO_CHECK(co_await turn(loop, "proving the secret over unix sockets", deadline));
-  // What is left are strangers.
+  // Closes what remains: foreign connections.
   acceptor_.reset();
   poller_.reset();
   for (Peer& peer : peers_) peer.dialed.reset();
@@ -170,7 +170,7 @@ Status FdExchange::watch_news() {
     if (Status news = take_news(); !news.ok()) fail(std::move(news).error());
   });
   if (!watched.ok()) return watched.error();
-  return take_news();  // what has been read already shows no more
+  return take_news();  // catches news read before, for which the descriptor is no longer readable
 }
 
 Status FdExchange::begin_proofs(const Clock& clock) {
@@ -184,9 +184,8 @@ Status FdExchange::begin_proofs(const Clock& clock) {
   }
   if (!listener_.valid()) return {};
   const auto lookup = [this](std::uint64_t realm) { return realm == realm_ ? &key_ : nullptr; };
-  // Nobody connects a second time, so an unproven connection lasts as long as prove() does. Where
-  // there are too many, honest peers are all about to answer, and late by what their schedulers
-  // take.
+  // Peers never reconnect, so an unproven connection may last as long as prove(). If there are too
+  // many, honest peers will answer soon, delayed only by their schedulers.
   boot::AcceptorOptions options{.calls = kMessageCalls,
                                 .limit = std::chrono::hours(24),
                                 .turn = std::chrono::milliseconds(500),
@@ -246,8 +245,9 @@ void FdExchange::admit(OwnedFd socket, const boot::AuthClaim& claim) {
   if (expected) found->link = std::make_unique<FdLink>(std::move(socket), found->rank);
 }
 
-/// When prove() began, all honest connections were in the queue, so once that has been empty and
-/// none is left unproven, a peer that has not proved the secret has closed its own.
+/// Fails if a peer has closed its connection before it proved the secret. All honest connections
+/// were in the queue when prove() began. If the queue has been empty since and no connection is
+/// unproven, the missing peer has closed its own.
 void FdExchange::notice_absence() {
   const std::vector<int> absent = missing(self_ + 1);
   if (absent.empty()) return;
@@ -351,7 +351,7 @@ void FdExchange::advance_link(Peer& peer) {
   if (Status advanced = peer.link->advance(); !advanced.ok()) {
     return fail(std::move(advanced).error());
   }
-  // What comes after the end is of the next exchange, and would keep the poller awake.
+  // Stops polling: later messages belong to the next exchange and would keep waking the poller.
   if (peer.link->done()) poller_->remove(peer.watched);
 }
 

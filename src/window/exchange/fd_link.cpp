@@ -26,7 +26,8 @@ struct UnixAddress {
   socklen_t bytes = 0;
 };
 
-/// A leading zero byte makes the name abstract: no file is left behind, whatever kills the process.
+/// Builds an abstract address (leading zero byte): no file is left behind, however the process
+/// ends.
 UnixAddress unix_address_of(const FdSocketName& name) {
   UnixAddress address;
   address.un.sun_family = AF_UNIX;
@@ -48,7 +49,7 @@ Result<OwnedFd> make_socket() {
 }
 
 bool must_wait(int status) {
-  // ETOOMANYREFS: this user has too many descriptors in flight; they arrive somewhere soon.
+  // ETOOMANYREFS: this user has too many descriptors in flight; they will be received soon.
   return status == EAGAIN || status == EWOULDBLOCK || status == EINTR || status == ETOOMANYREFS;
 }
 
@@ -56,8 +57,7 @@ bool peer_has_gone(int status) {
   return status == EPIPE || status == ECONNRESET || status == ENOTCONN;
 }
 
-/// Room for the descriptors of one message. More than fit are closed by the kernel, which then says
-/// MSG_CTRUNC.
+/// Room for the descriptors of one message. The kernel closes any excess and sets MSG_CTRUNC.
 struct ControlBuffer {
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(FdLink::kFdsPerMessage * sizeof(int))> bytes;
 };
@@ -66,11 +66,11 @@ struct Received {
   PacketOutcome outcome = PacketOutcome::done;
   std::size_t bytes = 0;
   bool too_long = false;
-  bool lost_fds = false;  // of this message; here was no room for them
+  bool lost_fds = false;  // descriptors of this message that found no room
   std::vector<OwnedFd> fds;
 };
 
-/// One message; all descriptors that the kernel has installed are owned from here on. Without a
+/// Receives one message and takes ownership of all descriptors that the kernel installs. Without a
 /// control buffer the kernel installs none.
 Result<Received> receive_one(int socket, std::span<std::byte> into, ControlBuffer* control) {
   iovec part{into.data(), into.size()};
@@ -93,8 +93,8 @@ Result<Received> receive_one(int socket, std::span<std::byte> into, ControlBuffe
     received.outcome = PacketOutcome::closed;
     return received;
   }
-  // An empty message reads as the end of the connection does, but may bring descriptors; nobody
-  // here sends one.
+  // An empty message looks like the end of the connection, and might carry descriptors; no peer
+  // sends one.
   if (got == 0) received.outcome = PacketOutcome::closed;
   received.bytes = static_cast<std::size_t>(got);
   received.too_long = (message.msg_flags & MSG_TRUNC) != 0;
@@ -105,7 +105,7 @@ Result<Received> receive_one(int socket, std::span<std::byte> into, ControlBuffe
     for (std::size_t i = 0; i < count; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(at) + i * sizeof fd, sizeof fd);
-      OwnedFd owned(fd);  // may have to be moved, and need room for that
+      OwnedFd owned(fd);  // moving a low number may fail for lack of free descriptors
       received.lost_fds = received.lost_fds || !owned;
       if (owned) received.fds.push_back(std::move(owned));
     }
@@ -162,7 +162,7 @@ Result<PacketOutcome> send_packet(int socket, ByteView bytes) {
   message.msg_iov = &part;
   message.msg_iovlen = 1;
   if (sys().sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) {
-    return PacketOutcome::done;  // a message goes as a whole or not at all
+    return PacketOutcome::done;  // a message is sent as a whole or not at all
   }
   if (must_wait(errno)) return PacketOutcome::blocked;
   if (peer_has_gone(errno)) return PacketOutcome::closed;
@@ -181,7 +181,7 @@ Result<PacketOutcome> receive_packet(int socket, std::span<std::byte> into) {
   return PacketOutcome::done;
 }
 
-/// Fixed size; `first` and `total` count descriptors of the exchange.
+/// Fixed-size header; `first` and `total` count descriptors of the exchange.
 struct FdLink::Packet {
   static constexpr std::size_t kBytes = 24;
   PacketType type = PacketType::fds;
@@ -233,9 +233,9 @@ Status FdLink::advance() {
 }
 
 Status FdLink::receive_all() {
-  // What follows the last message of an exchange belongs to the next one.
+  // Later messages belong to the next exchange.
   while (!done()) {
-    // One byte more than is due, so that a longer message is seen as such.
+    // One spare byte detects longer messages.
     std::array<std::byte, Packet::kBytes + 1> buffer{};
     ControlBuffer control;
     auto got = receive_one(socket_.get(), buffer, &control);
@@ -273,8 +273,8 @@ Status FdLink::receive_all() {
   return {};
 }
 
-/// The kernel has dropped descriptors: the message had more than are allowed, or this process has
-/// reached its limit.
+/// Returns the error for descriptors that the kernel dropped: the message had too many, or this
+/// process has reached its limit.
 Error FdLink::without_all_fds(const Packet& packet, std::size_t came) const {
   if (came >= std::min<std::size_t>(packet.count, kFdsPerMessage)) {
     return violation("a message had more descriptors than allowed");

@@ -16,54 +16,54 @@
 
 namespace oriel::window {
 
-/// Names a socket in the abstract namespace of this network namespace; random, no secret.
+/// Name of a socket in the abstract namespace of this network namespace; random, not secret.
 using FdSocketName = std::array<std::byte, 16>;
 
-/// A SOCK_SEQPACKET unix socket that listens at `name`, for the same user; neither blocks nor
-/// survives exec.
+/// Opens a SOCK_SEQPACKET unix socket that listens at `name`. The socket is non-blocking and closes
+/// on exec.
 Result<OwnedFd> listen_at(const FdSocketName& name);
-/// A socket connected to the listener at `name`, or an invalid one if its queue is full just now.
-/// Refused if the listener belongs to another user.
+/// Connects to the listener at `name`; returns an invalid descriptor if its queue is full at
+/// present. Refused if the listener belongs to another user.
 Result<OwnedFd> connect_to(const FdSocketName& name);
-/// The next connection of a listener, invalid if none waits.
+/// Accepts the next connection of a listener; returns an invalid descriptor if none waits.
 Result<OwnedFd> accept_packets(int listener_fd);
 /// Returns whether the process at the other end runs as this process's user.
 Result<bool> same_user(const OwnedFd& socket);
 
-/// Whether a message was sent, has come, or must wait.
+/// Result of sending or receiving one message without an error.
 enum class PacketOutcome : std::uint8_t { done, blocked, closed };
-/// One message of exactly `bytes`, without descriptors.
+/// Sends one message without descriptors.
 Result<PacketOutcome> send_packet(int socket, ByteView bytes);
 /// One message of exactly into.size() bytes; anything else is an error. For peers that have proved
 /// nothing yet: descriptors that come along never enter this process.
 Result<PacketOutcome> receive_packet(int socket, std::span<std::byte> into);
 
-/// File descriptors in both directions over one proven connection: at most kFdsPerMessage a
-/// message, each acknowledged before the next, so that neither the receiver's buffer nor the
-/// kernel's limit on descriptors in flight fills up. A state machine: the owner calls advance() at
-/// first and whenever the socket is readable, and again after a pause while blocked().
+/// Sends file descriptors in both directions over one proven connection. A message carries at most
+/// kFdsPerMessage and is acknowledged before the next. This way neither the receiver's buffer nor
+/// the kernel's limit on descriptors in flight fills up. The owner calls advance() first and
+/// whenever the socket is readable, and again after a pause while blocked().
 ///
-/// Owns the socket and the descriptors that have arrived. After an error it is of no further use.
+/// Owns the socket and the received descriptors. After an error the object is unusable.
 class FdLink {
  public:
   static constexpr std::size_t kFdsPerMessage = 64;
-  /// More descriptors than this in one exchange are refused.
+  /// Limit on the number of descriptors in one exchange; larger numbers are refused.
   static constexpr std::size_t kFdsMost = 1U << 16;
 
-  /// `rank` is the peer's, for messages.
+  /// `rank` is the peer's world rank, used in error messages.
   FdLink(OwnedFd socket, int rank) : socket_(std::move(socket)), rank_(rank) {}
 
   int fd() const { return socket_.get(); }
 
-  /// Begins exchange number `sequence`, which both sides count: `outgoing`, borrowed until done(),
-  /// goes to the peer, and `expected` come.
+  /// Starts exchange number `sequence`, which both sides count. Sends `outgoing`, borrowed until
+  /// done(), and receives `expected` descriptors.
   void begin(std::uint64_t sequence, std::span<const OwnedFd> outgoing, std::size_t expected);
   Status advance();
   bool done() const {
     return acknowledged_ == outgoing_.size() && arrived_.size() == expected_ &&
            !owes_acknowledgement_;
   }
-  /// Whether something could not be sent for want of room.
+  /// Returns whether a message could not be sent because the socket would block.
   bool blocked() const { return blocked_; }
   std::vector<OwnedFd> take_arrived() { return std::move(arrived_); }
 

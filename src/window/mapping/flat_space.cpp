@@ -34,7 +34,7 @@ std::size_t automatic_slot_bytes(MemoryKind kind, std::size_t memory_bytes, int 
   return slot;
 }
 
-/// The spaces of this process. Never destroyed, like the memories they stand on.
+/// The spaces of this process. Never destroyed, like the memories that they use.
 struct FlatSpace::Table {
   std::mutex mutex;
   std::map<Key, std::weak_ptr<FlatSpace>> spaces;
@@ -45,7 +45,7 @@ FlatSpace::Table& FlatSpace::table() {
   return *table;
 }
 
-/// What map() hands out: one holder of an entry of mapped_, which has counted it.
+/// Mapping that map() returns: one holder of an entry of mapped_, counted there.
 class FlatSpace::Holder final : public Mapping {
  public:
   Holder(std::shared_ptr<FlatSpace> space, std::byte* base)
@@ -86,7 +86,8 @@ Result<std::shared_ptr<FlatSpace>> FlatSpace::acquire(Memory& memory, std::vecto
         .with_hint("change ORIEL_BIG_SIZE");
   }
   Key key{memory.kind(), memory.device(), slot_bytes, std::move(team)};
-  // Made in one allocation, and destroyed after the lock has been released, which it takes itself.
+  // Allocates space and control block together. Declared before the lock, because its destructor
+  // takes the lock itself.
   struct Made final : FlatSpace {
     Made(Memory& of, Key key_of, std::unique_ptr<AddressRange> range)
         : FlatSpace(of, std::move(key_of), std::move(range)) {}
@@ -148,7 +149,7 @@ Result<std::shared_ptr<Mapping>> FlatSpace::map(int slot, std::size_t offset,
 void FlatSpace::let_go(std::byte* at) {
   const std::lock_guard lock(mutex_);
   const auto found = mapped_.find(at);
-  // Unmapped under the lock: whoever maps at this place next must find it free.
+  // Unmaps under the lock: whoever maps at this place next must find it free.
   if (--found->second.holders == 0) mapped_.erase(found);
 }
 

@@ -17,34 +17,33 @@
 
 namespace oriel::window {
 
-/// One member of an LSA team as far as addresses go: two communicators whose teams are the same
-/// list share one reservation.
+/// One member of an LSA team, for address reservation: two communicators with equal member lists
+/// share one reservation.
 struct TeamMember {
-  std::uint64_t process = 0;  ///< the random number of its process
+  std::uint64_t process = 0;  ///< random number of its process
   std::int32_t device = -1;   ///< its CUDA device ordinal, or -1
   auto operator<=>(const TeamMember&) const = default;
 };
 
-/// The size of a slot where ORIEL_BIG_SIZE does not say: `memory_bytes`, the most that any rank of
-/// the team can hold (device memory, or the machine's for the host), rounded up to 4 GiB; on the
-/// host at most what keeps a team's reservation within 2 TiB (128 GiB in builds for the thread
-/// sanitizer, which leaves programs about 512 GiB), but never below 4 GiB. So 50 host teams take at
-/// most 100 of the 128 TiB of addresses of an x86-64 process, and communicators with one team
-/// share.
+/// Returns the slot size if ORIEL_BIG_SIZE is not set: `memory_bytes` rounded up to 4 GiB.
+/// `memory_bytes` is the most that any rank of the team can hold (device memory, or the machine's
+/// for the host). On the host, the size keeps a team's reservation within 2 TiB but is never below
+/// 4 GiB. Builds for the thread sanitizer, which leaves programs about 512 GiB, use 128 GiB
+/// instead. 50 host teams thus take at most 100 of the 128 TiB of addresses of an x86-64 process.
+/// Communicators with one team share a reservation.
 std::size_t automatic_slot_bytes(MemoryKind kind, std::size_t memory_bytes, int team_size);
 
-/// Slots are multiples of this, so that stepping to a peer's slot leaves the low 32 bits of an
-/// address alone.
+/// Unit of slot sizes: stepping to a peer's slot does not change the low 32 bits of an address.
 inline constexpr std::size_t kSlotUnitBytes = std::size_t{4} << 30;
 
 /// The flat range of one LSA team in this process: team size x slot bytes of reserved addresses.
-/// One for all communicators of the process with the same device and ordered team; it goes when the
-/// last of them and the last mapping in it have gone. Thread-safe.
+/// All communicators of the process with the same device, slot size and ordered team share it. It
+/// is freed with its last holder or mapping. Thread-safe.
 class FlatSpace : public std::enable_shared_from_this<FlatSpace> {
  public:
-  /// Finds the reservation of this process for (memory's device, team), or makes it. `memory` must
-  /// outlive it. `slot_bytes` is a multiple of 4 GiB; spaces of one team with different sizes are
-  /// different spaces, so agree on it first.
+  /// Finds or makes this process's reservation for (memory's device, team, slot size). `memory`
+  /// must outlive it. `slot_bytes` is a multiple of 4 GiB. Spaces of one team with different slot
+  /// sizes are different spaces, so the ranks must agree on the size first.
   static Result<std::shared_ptr<FlatSpace>> acquire(Memory& memory, std::vector<TeamMember> team,
                                                     std::size_t slot_bytes);
 
@@ -56,10 +55,10 @@ class FlatSpace : public std::enable_shared_from_this<FlatSpace> {
   std::size_t slot_bytes() const { return slots_.slot_bytes(); }
   SlotSpace& slots() { return slots_; }
 
-  /// Maps `allocation` into `slot` at `offset`, or counts once more the mapping of the same
-  /// allocation that is already there (ranks of one process and communicators with one team meet
-  /// here). Destroying the last holder unmaps.
-  /// Refused unless the place lies in the slot, and no other allocation is there.
+  /// Maps `allocation` into `slot` at `offset`. If this allocation is mapped there already,
+  /// increments its holder count; ranks of one process and communicators with one team share
+  /// mappings this way. Destroying the last holder unmaps. Refused unless the place lies in the
+  /// slot and no other allocation is mapped there.
   Result<std::shared_ptr<Mapping>> map(int slot, std::size_t offset, AllocationRef allocation);
 
  private:

@@ -14,8 +14,8 @@ namespace oriel::window {
 SlotSpace::SlotSpace(std::size_t slot_bytes, std::size_t granularity)
     : slot_bytes_(slot_bytes), granularity_(granularity) {}
 
-/// First fit: the lowest place at or after `floor` that no kept range and, in an eager pass, no
-/// lower token's proposal touches; slot_bytes_ if there is none.
+/// Returns the lowest place at or after `floor` that touches no kept range (first fit). An eager
+/// pass also avoids proposals of lower tokens. Returns slot_bytes_ if there is no place.
 std::size_t SlotSpace::first_free(Token token, std::size_t bytes, std::size_t floor,
                                   Pass pass) const {
   const std::size_t alignment =
@@ -43,7 +43,7 @@ std::size_t SlotSpace::first_free(Token token, std::size_t bytes, std::size_t fl
   return slot_bytes_;
 }
 
-/// Whether another token is at the place: a lower one in any way, or a higher one that holds it.
+/// Returns whether a lower token is at the place in any way, or a higher one holds it.
 bool SlotSpace::must_wait(Token token, std::size_t begin, std::size_t end) const {
   return std::any_of(holds_.begin(), holds_.end(), [&](const auto& entry) {
     const auto& [other, hold] = entry;
@@ -127,8 +127,8 @@ std::size_t SlotSpace::taken_bytes() const {
   return bytes;
 }
 
-/// Changes the number of keepers of [begin, end) by one. What has none is free; taking one away
-/// from what is free has no effect.
+/// Changes the number of keepers of [begin, end) by one. A range without keepers is free;
+/// decrementing a free range has no effect.
 void SlotSpace::count(std::size_t begin, std::size_t end, int change) {
   split_at(begin);
   split_at(end);
@@ -156,7 +156,8 @@ void SlotSpace::add_taken(std::size_t begin, Taken range) {
   taken_.emplace(begin, range);
 }
 
-/// Joins neighbours with equal counts, so that the map grows with the holes, not with the windows.
+/// Joins neighbours with equal counts, so that the map's size depends on the gaps, not on the
+/// windows.
 void SlotSpace::join_around(std::size_t begin, std::size_t end) {
   auto at = taken_.lower_bound(begin);
   if (at != taken_.begin()) --at;

@@ -30,7 +30,7 @@ std::size_t greatest_shift(const MappingKey& key) {
 }
 
 std::size_t extent_bytes(const MappingKey& key) {
-  // Behind the anchor lies at most the greatest shift, before it what remains of each rank's bytes.
+  // A rank's allocations begin (greatest shift - own shift) bytes into the place.
   const std::size_t behind = greatest_shift(key);
   std::size_t extent = 0;
   for (const auto& rank : key.ranks) {
@@ -39,13 +39,13 @@ std::size_t extent_bytes(const MappingKey& key) {
   return extent;
 }
 
-/// Weak, so that a mapping lives as long as its windows.
+/// Holds weak references, so that a mapping lives only as long as its windows.
 struct TeamMapping::Table {
   using Key = std::tuple<const FlatSpace*, int, MappingKey>;
   std::mutex mutex;
   std::map<Key, std::weak_ptr<TeamMapping>, std::less<>> entries;
 
-  /// With the mutex held; copies nothing.
+  /// Finds an entry without copying the key; the caller holds the mutex.
   auto find(const FlatSpace* space, int index, const MappingKey& key) {
     return entries.find(std::tie(space, index, key));
   }

@@ -14,19 +14,18 @@
 
 namespace oriel::window {
 
-/// An allocation as it travels.
+/// Describes an allocation in a message.
 struct SegmentInfo {
   AllocationId id;
   std::uint64_t bytes = 0;
   auto operator<=>(const SegmentInfo&) const = default;
 };
 
-/// What makes two windows share their mappings: on every rank of the team the same allocations, and
-/// between the ranks the same shifts. A vector with one entry for each rank.
+/// Identifies mappings that windows can share. Two windows share them if every rank of the team has
+/// the same allocations and shifts for both. Has one entry for each rank.
 struct MappingKey {
   struct Rank {
-    /// How much further from the begin of its allocations the window begins than on the rank where
-    /// it begins first.
+    /// Offset of the window in this rank's allocations minus the smallest offset of all ranks.
     std::uint64_t shift = 0;
     std::vector<SegmentInfo> segments;
     auto operator<=>(const Rank&) const = default;
@@ -35,7 +34,7 @@ struct MappingKey {
   auto operator<=>(const MappingKey&) const = default;
 };
 
-/// A part of the slots that one rank has kept in SlotSpace; released when destroyed.
+/// A range of the slots that one rank has kept in SlotSpace; released when destroyed.
 class SlotPlace {
  public:
   SlotPlace() = default;
@@ -52,7 +51,7 @@ class SlotPlace {
     if (space_ != nullptr && bytes_ > 0) space_->slots().release(offset_, bytes_);
   }
 
-  /// Hands over what begins at `offset` of the slots, and keeps what lies before.
+  /// Returns the part from `offset` of the slots on, and keeps the part before it.
   SlotPlace split(std::size_t offset) {
     const std::size_t kept = offset - offset_;
     SlotPlace rest(space_, offset, bytes_ - kept);
@@ -63,15 +62,15 @@ class SlotPlace {
   std::size_t offset() const { return offset_; }
 
  private:
-  std::shared_ptr<FlatSpace> space_;  // null: nothing is held
+  std::shared_ptr<FlatSpace> space_;  // null: empty
   std::size_t offset_ = 0;
   std::size_t bytes_ = 0;
 };
 
-/// The allocations of one key, mapped into all slots of a flat space, as one rank holds them.
-/// Shared by all windows of that rank that have the key, of any communicator with the same team.
-/// Destroying it unmaps (where no other rank of the process holds the same), then gives the place
-/// back. As long as it lives, this rank's allocations count as occupied in AllocationTable.
+/// Maps the allocations of one key into all slots of a flat space, for one rank. All windows of the
+/// rank with this key share the mapping, across communicators with the same team. The destructor
+/// unmaps allocations that no other rank of the process holds mapped, then releases the place.
+/// While the object lives, this rank's allocations count as occupied in AllocationTable.
 class TeamMapping {
  public:
   TeamMapping(std::shared_ptr<FlatSpace> space, int index, MappingKey key, SlotPlace place);
@@ -79,19 +78,18 @@ class TeamMapping {
   TeamMapping(const TeamMapping&) = delete;
   TeamMapping& operator=(const TeamMapping&) = delete;
 
-  /// Where in the slot of each rank the window would begin that begins first in its allocations:
-  /// rank r's allocations begin at anchor() - shift of r.
+  /// Returns the slot offset at which the allocations of ranks with shift 0 begin. Rank r's
+  /// allocations begin at anchor() - shift of r.
   std::size_t anchor() const { return anchor_; }
 
-  /// Maps every rank's allocations, in the order of the slots; AllocationTable must know them. When
-  /// it fails at one of them, those before it are mapped and no others; they go with the object.
-  /// Called once.
+  /// Maps every rank's allocations in slot order; AllocationTable must know them. If one fails, the
+  /// earlier ones stay mapped until the object is destroyed. Call it once.
   Status map_all();
 
-  /// The live mapping of the rank with this index for `key`, or null.
+  /// Returns the live mapping of the rank with this index for `key`, or null.
   static std::shared_ptr<TeamMapping> find(const FlatSpace& space, int index,
                                            const MappingKey& key);
-  /// Makes `mapping` known to find(), until it is destroyed.
+  /// Makes `mapping` visible to find() until it is destroyed.
   static void publish(const std::shared_ptr<TeamMapping>& mapping);
 
  private:
@@ -102,13 +100,13 @@ class TeamMapping {
   MappingKey key_;
   SlotPlace place_;
   std::size_t anchor_;
-  std::vector<Occupant> occupied_;                  // of this rank's allocations
+  std::vector<Occupant> occupied_;                  // this rank's allocations
   std::vector<std::shared_ptr<Mapping>> mappings_;  // destroyed before place_
 };
 
-/// The greatest shift of a key: how far the first rank's allocations begin behind the anchor.
+/// Returns the greatest shift of a key: the distance from the begin of the place to the anchor.
 std::size_t greatest_shift(const MappingKey& key);
-/// The bytes of a slot that the key's allocations take, shifts included.
+/// Returns the bytes of a slot that the key's allocations take, shifts included.
 std::size_t extent_bytes(const MappingKey& key);
 
 }  // namespace oriel::window
