@@ -34,8 +34,8 @@ Result<bool> same_user(const OwnedFd& socket);
 enum class PacketOutcome : std::uint8_t { done, blocked, closed };
 /// Sends one message without descriptors.
 Result<PacketOutcome> send_packet(int socket, ByteView bytes);
-/// One message of exactly into.size() bytes; anything else is an error. For peers that have proved
-/// nothing yet: descriptors that come along never enter this process.
+/// Receives one message of exactly into.size() bytes; any other length is an error. For peers that
+/// have proved nothing yet: descriptors sent along never enter this process.
 Result<PacketOutcome> receive_packet(int socket, std::span<std::byte> into);
 
 /// Sends file descriptors in both directions over one proven connection. A message carries at most

@@ -78,7 +78,7 @@ class SlotSpace {
   Error no_room(std::size_t bytes) const;
 
   std::size_t slot_bytes() const { return slot_bytes_; }
-  /// Bytes of kept ranges.
+  /// Returns the number of bytes in kept ranges.
   std::size_t taken_bytes() const;
 
  private:

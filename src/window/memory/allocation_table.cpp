@@ -43,7 +43,7 @@ void AllocationTable::vacate(AllocationId id) {
 void AllocationTable::destroy_when_vacant(AllocationId id, std::shared_ptr<void> thing) {
   const std::lock_guard lock(mutex_);
   const auto found = occupants_.find(id);
-  // Else the caller's reference, which outlives the lock, was the last.
+  // without occupants, the caller's reference is the last one and destroys `thing` after the lock
   if (found != occupants_.end()) found->second.leaving.push_back(std::move(thing));
 }
 
@@ -52,7 +52,7 @@ bool AllocationTable::occupied(AllocationId id) const {
   return occupants_.contains(id);
 }
 
-/// Sweeping when the table has doubled keeps both its size and the cost per entry bounded.
+/// Sweeps when the table has doubled, which bounds both its size and the cost per entry.
 void AllocationTable::forget_dead() {
   std::erase_if(known_, [](const auto& entry) { return entry.second.expired(); });
   next_sweep_ = std::max<std::size_t>(64, 2 * known_.size());

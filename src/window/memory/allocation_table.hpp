@@ -14,28 +14,29 @@
 
 namespace oriel::window {
 
-/// Where ranks of one process find each other's allocations, and those that one of them has
-/// imported for all: by identity, without a handle travelling. Holds no allocation alive. Also
-/// counts on which of this process's allocations windows stand. Thread-safe.
+/// Process-wide table by which ranks of one process find each other's allocations and imported
+/// ones. It finds an allocation by identity, without sending a handle. Holds no allocation alive.
+/// Also counts the windows on each of this process's allocations. Thread-safe.
 class AllocationTable {
  public:
-  /// The table of this process; never destroyed.
+  /// Returns the table of this process; never destroyed.
   static AllocationTable& instance();
 
-  /// No fork finds it locked from now on.
+  /// Ensures that no fork from now on leaves the mutex locked in the child.
   void keep_free_in_children() { oriel::keep_free_in_children(ForkLock::allocations, mutex_); }
 
-  /// Makes `allocation` known by its identity. The reference to hold from then on: that of whoever
-  /// was first, so that find() answers as long as any of them lives.
+  /// Makes `allocation` findable by its identity. Returns the reference to hold from now on: the
+  /// first one published, so that find() succeeds as long as any holder lives.
   [[nodiscard]] AllocationRef publish(const AllocationRef& allocation);
-  /// The allocation, or null if nobody in this process holds it.
+  /// Returns the allocation, or null if nobody in this process holds it.
   AllocationRef find(AllocationId id) const;
 
-  /// A rank of this process has a window on its allocation `id`, or is about to. vacate() each.
+  /// Counts a window of this process on its allocation `id`, existing or planned. Pair each call
+  /// with vacate().
   void occupy(AllocationId id);
   void vacate(AllocationId id);
   bool occupied(AllocationId id) const;
-  /// Destroys `thing` once nothing occupies `id`: now, or in the last vacate().
+  /// Destroys `thing` once nothing occupies `id`: at once, or in the last vacate().
   void destroy_when_vacant(AllocationId id, std::shared_ptr<void> thing);
 
  private:
@@ -46,12 +47,12 @@ class AllocationTable {
   std::size_t next_sweep_ = 64;
   struct Occupants {
     std::size_t count = 0;
-    std::vector<std::shared_ptr<void>> leaving;  // with the last of them
+    std::vector<std::shared_ptr<void>> leaving;  // destroyed when the count reaches 0
   };
   std::map<AllocationId, Occupants> occupants_;
 };
 
-/// Occupies an allocation until destroyed.
+/// Occupies an allocation for its own lifetime.
 class Occupant {
  public:
   explicit Occupant(AllocationId id) : id_(id) { AllocationTable::instance().occupy(id); }

@@ -20,8 +20,8 @@ namespace oriel::window {
 
 enum class MemoryKind : std::uint8_t { host = 1, cuda = 2 };
 
-/// Names a physical allocation among all ranks for as long as anybody holds it. `process` is random
-/// per process; `serial` counts and is never used again.
+/// Identifies a physical allocation among all ranks for as long as anybody holds it. `process` is a
+/// random number per process. `serial` counts up and is never reused.
 struct AllocationId {
   std::uint64_t process = 0;
   std::uint64_t serial = 0;
@@ -29,7 +29,7 @@ struct AllocationId {
 };
 
 /// A physical allocation that this process holds open: its own, or one imported from a peer. The
-/// memory lives until the last holder in any process lets go. Immutable; share it freely.
+/// memory lives until the last holder in any process releases it. Immutable and freely shareable.
 class Allocation {
  public:
   virtual ~Allocation() = default;
@@ -54,15 +54,16 @@ using AllocationRef = std::shared_ptr<const Allocation>;
 /// One allocation as it is mapped in the caller's address space.
 struct Segment {
   AllocationRef allocation;
-  std::byte* base = nullptr;  ///< where the allocation's first byte is mapped
-  std::size_t bytes = 0;      ///< of the allocation
+  std::byte* base = nullptr;  ///< address at which the allocation's first byte is mapped
+  std::size_t bytes = 0;      ///< size of the allocation
 };
 
-/// What travels to a peer: a file descriptor through a unix socket, or a fabric handle inline.
+/// Handle sent to a peer: a file descriptor over a unix socket, or a fabric handle inline.
 using FabricHandle = std::array<std::byte, 64>;
 using ShareableHandle = std::variant<OwnedFd, FabricHandle>;
 
-/// An owned stretch of reserved addresses; released when destroyed, after all Mappings in it.
+/// An owned range of reserved addresses. The destructor releases it; destroy all Mappings in it
+/// first.
 class AddressRange {
  public:
   virtual ~AddressRange() = default;
@@ -70,57 +71,58 @@ class AddressRange {
 };
 
 /// One allocation mapped into an AddressRange, readable and writable by the rank's device (or the
-/// CPU). Unmaps when destroyed, leaving the addresses reserved. Holds its allocation, and must be
-/// destroyed before the range. Whoever destroys it has made sure that nothing still uses it.
+/// CPU). The destructor unmaps and leaves the addresses reserved. Holds its allocation, and must be
+/// destroyed before the range. The caller ensures that nothing uses the mapping when destroying it.
 class Mapping {
  public:
   virtual ~Mapping() = default;
   virtual std::byte* base() const = 0;
 };
 
-/// Whether memory is made present when it is allocated, as far as the device leaves a choice (the
-/// host does), or page by page when it is first touched.
+/// Says when memory gets its physical pages: `ready` at allocation, `on_demand` page by page at the
+/// first access. Only the host distinguishes them.
 enum class Backing : std::uint8_t { ready, on_demand };
 
-/// The memory of one device of this process (the host counts as one). Thread-safe. Nothing here
-/// synchronises a device or fails a stream capture that another thread has begun.
+/// The memory of one device of this process (the host counts as one). Thread-safe. No function
+/// synchronises a device or breaks a stream capture of another thread.
 class Memory {
  public:
   virtual ~Memory() = default;
   virtual MemoryKind kind() const = 0;
-  /// The CUDA device ordinal, or -1 for the host.
+  /// Returns the CUDA device ordinal, or -1 for the host.
   virtual int device() const = 0;
-  /// Mappings begin and end at multiples of this.
+  /// Returns the alignment of the begin and end of mappings.
   virtual std::size_t granularity() const = 0;
 
-  /// Shareable memory of at least `bytes`, mapped and ready for use; what ncclMemAlloc returns.
+  /// Allocates shareable memory of at least `bytes`, mapped and ready for use; ncclMemAlloc returns
+  /// it.
   Result<void*> allocate(std::size_t bytes) { return allocate(bytes, Backing::ready); }
   virtual Result<void*> allocate(std::size_t bytes, Backing backing) = 0;
-  /// Frees what allocate() of the same device returned. invalid_argument for any other pointer;
-  /// invalid_usage while a rank of this process has a window on it. Windows of other processes keep
-  /// the memory itself alive.
+  /// Frees memory that allocate() of the same device returned. invalid_argument: any other pointer.
+  /// invalid_usage: a rank of this process has a window on it. Windows of other processes keep the
+  /// physical memory alive.
   virtual Status free(void* pointer) = 0;
-  /// The same for an owner that cannot be told to wait: the caller's use of the pointer ends here,
-  /// and the memory goes once no rank of this process has a window on it.
+  /// Frees memory for an owner that cannot be told to wait. The caller must stop using the pointer
+  /// now; the memory is freed once no rank of this process has a window on it.
   virtual Status free_when_unused(void* pointer) = 0;
 
-  /// The allocations, mapped back to back, behind [pointer, pointer + bytes). Refused, with the
-  /// call to use instead as hint: memory that cannot be shared (malloc, cudaMalloc), a missing
-  /// handle type (named), a range past the end of its allocation.
+  /// Finds the allocations, mapped back to back, behind [pointer, pointer + bytes). Refuses memory
+  /// that cannot be shared (malloc, cudaMalloc); the hint names the call to use instead. Also
+  /// refuses a missing handle type (named) and a range past the end of its allocation.
   virtual Result<std::vector<Segment>> find_segments(const void* pointer, std::size_t bytes) = 0;
 
   virtual Result<ShareableHandle> export_handle(const Allocation& allocation) = 0;
-  /// Whether memory that allocate() gives from now on can be exported as a fabric handle, as far as
-  /// trying tells. The first call may take as long as an allocation.
+  /// Returns whether memory of later allocate() calls can be exported as a fabric handle, as far as
+  /// a trial shows. The first call may take as long as an allocation.
   virtual bool exports_fabric_handles() { return false; }
-  /// Takes over a peer's handle. `bytes` and the handle come from a peer and are checked against
-  /// each other (a memfd: its size and seals).
+  /// Imports a peer's handle. `bytes` and the handle come from a peer. The host checks them against
+  /// each other: size and seals of the memfd.
   virtual Result<AllocationRef> import_handle(ShareableHandle handle, AllocationId id,
                                               std::size_t bytes) = 0;
 
   virtual Result<std::unique_ptr<AddressRange>> reserve(std::size_t bytes,
                                                         std::size_t alignment) = 0;
-  /// Maps all of `allocation` at `at`, which lies, granule-aligned and free, in `range`.
+  /// Maps all of `allocation` at `at`, which must be granule-aligned and free in `range`.
   virtual Result<std::unique_ptr<Mapping>> map(AddressRange& range, std::byte* at,
                                                AllocationRef allocation) = 0;
 };

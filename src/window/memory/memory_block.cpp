@@ -103,8 +103,8 @@ Result<BlockMemory::Block> BlockMemory::take(void* pointer, IfOccupied if_occupi
                              "device, or freed before",
                              pointer));
   }
-  // Else the next allocation could get the address of a window that is not on it. Windows that were
-  // inherited cannot be used.
+  // Refuses since a new allocation could otherwise get the address of a window on the old one.
+  // Inherited windows do not count: they cannot be used.
   const bool inherited = found->second.forks != fork_count();
   if (if_occupied == IfOccupied::refuse && !inherited &&
       AllocationTable::instance().occupied(found->second.allocation->id())) {
@@ -118,7 +118,7 @@ Result<BlockMemory::Block> BlockMemory::take(void* pointer, IfOccupied if_occupi
 }
 
 Status BlockMemory::free(void* pointer) {
-  // Goes after the lock, since unmapping takes its time.
+  // Destroys the block after the lock is released, since unmapping is slow.
   ORIEL_TRY(const Block block, take(pointer, IfOccupied::refuse));
   return {};
 }

@@ -12,27 +12,27 @@
 #include "window/memory/allocation_table.hpp"
 #include "window/memory/mappable_memory.hpp"
 
-/// What the memories of host and GPUs have in common.
+/// Code shared by the memories of host and GPUs.
 namespace oriel::window {
 
 inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
-/// More than any machine can address; keeps sums of sizes from wrapping.
+/// Exceeds what any machine can address; keeps sums of sizes from wrapping.
 inline constexpr std::size_t kMaxMemoryBytes = std::size_t{1} << 46;
 
 inline std::uintptr_t address_of(const void* pointer) {
   return reinterpret_cast<std::uintptr_t>(pointer);
 }
 
-/// A name that this process has not given before. Thread-safe.
+/// Returns an identity that this process has not used before. Thread-safe.
 AllocationId next_allocation_id();
 
-/// Refuses sizes that are 0 or absurd and alignments that are no power of two.
+/// Refuses sizes that are 0 or exceed kMaxMemoryBytes, and alignments that are no power of two.
 Status check_reservation(std::size_t bytes, std::size_t alignment);
 
-/// The error for a window that is longer than the memory under it.
+/// Returns the error for a window that is longer than the memory under it.
 Error past_the_end(const void* pointer, std::size_t bytes, std::size_t left);
 
-/// Which stretches of an AddressRange have something mapped. Thread-safe.
+/// Records which parts of an AddressRange are mapped. Thread-safe.
 class Occupancy {
  public:
   Occupancy(std::byte* base, std::size_t bytes) : base_(base), bytes_(bytes) {}
@@ -45,35 +45,37 @@ class Occupancy {
   std::byte* base_;
   std::size_t bytes_;
   std::mutex mutex_;
-  std::map<std::uintptr_t, std::uintptr_t> taken_;  // begin and end, as offsets
+  std::map<std::uintptr_t, std::uintptr_t> taken_;  // from begin to end, as offsets
 };
 
-/// allocate() and free() over the parts that differ: a fresh allocation is reserved for and mapped
-/// as a peer's would be.
+/// Implements allocate() and free() for all kinds of memory. Reserves addresses for a new
+/// allocation and maps it there, as for a peer's allocation.
 class BlockMemory : public Memory {
  public:
   using Memory::allocate;
   Result<void*> allocate(std::size_t bytes, Backing backing) final;
   Status free(void* pointer) final;
   Status free_when_unused(void* pointer) final;
-  /// For memory that a forked child may free, and that is never destroyed.
+  /// Keeps the locks usable in a forked child that may free memory. For objects that are never
+  /// destroyed.
   void keep_free_in_children() {
     oriel::keep_free_in_children(ForkLock::memory_blocks, mutex_);
     AllocationTable::instance().keep_free_in_children();
   }
 
  protected:
-  /// Refuses what cannot be made ready; called first, and only for what is to be.
+  /// Refuses sizes that cannot be made ready. Called first, and only for Backing::ready.
   virtual Status check_room(std::size_t bytes);
-  /// Fresh memory of at least `bytes`, a multiple of granularity().
+  /// Creates new memory of at least `bytes`, a multiple of granularity().
   virtual Result<AllocationRef> create(std::size_t bytes) = 0;
-  /// Called once on what allocate() is about to return, while nobody has touched it.
+  /// Sets the NUMA placement. Called once before allocate() returns, while nobody has touched the
+  /// memory.
   virtual void place(std::byte* base, std::size_t bytes);
-  /// Called after that, if it is to be ready.
+  /// Makes the memory present. Called after place(), only for Backing::ready.
   virtual void prepare(std::byte* base, std::size_t bytes);
 
-  /// The block of allocate() that `pointer` points into. Refused if it was inherited: it is the
-  /// memory of another rank, of the process that made it, and two ranks cannot have one block.
+  /// Returns the block of allocate() that contains `pointer`, or nothing. Refuses an inherited
+  /// block: it belongs to the process that made it, and two ranks cannot share one block.
   Result<std::optional<Segment>> find_block(const void* pointer);
 
  private:
@@ -81,14 +83,14 @@ class BlockMemory : public Memory {
     AllocationRef allocation;
     std::unique_ptr<AddressRange> range;
     std::unique_ptr<Mapping> mapping;  // destroyed before range
-    std::uint32_t forks;               // fork_count() of the process that made it
+    std::uint32_t forks;               // fork_count() of the process that made the block
   };
   enum class IfOccupied : std::uint8_t { refuse, take };
-  /// Takes the block at `pointer` out of blocks_.
+  /// Removes the block at `pointer` from blocks_.
   Result<Block> take(void* pointer, IfOccupied if_occupied);
 
-  std::mutex mutex_;                        // taken before that of the AllocationTable
-  std::map<std::uintptr_t, Block> blocks_;  // by the first address
+  std::mutex mutex_;                        // locked before the mutex of the AllocationTable
+  std::map<std::uintptr_t, Block> blocks_;  // by first address
 };
 
 }  // namespace oriel::window

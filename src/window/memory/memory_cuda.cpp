@@ -31,20 +31,21 @@ CUdeviceptr device_pointer(const void* pointer) {
   return address_of(pointer);
 }
 
-/// After a call that gives something up. A driver that is shutting down has given up everything.
+/// Warns about a failed release. A driver that is shutting down has released everything.
 void warn_unless_done(CUresult status, const char* what) {
   if (status == CUDA_SUCCESS || status == CUDA_ERROR_DEINITIALIZED) return;
   Log().warn("{}", cuda_error(what, status).message());
 }
 
-/// What all objects of one device share; the last of them releases the context.
+/// State shared by all objects of one device; the last of them releases the context.
 struct Device {
   int ordinal;
   PrimaryContext context;
   std::size_t granularity;
-  std::size_t allocation_unit;  // what allocate() rounds up to: the driver's recommendation
+  std::size_t allocation_unit;  // rounding unit of allocate(): the driver's recommended granularity
   bool rdma_capable;
-  mutable std::atomic<bool> fabric;  // fabric handles; false once the driver has refused one
+  mutable std::atomic<bool> fabric;  // fabric handles are possible; false once the driver has
+                                     // refused one
 
   Result<CudaScope> enter() const { return CudaScope::enter(context.get()); }
 };
@@ -90,17 +91,16 @@ class CudaAllocation final : public Allocation {
   unsigned handle_types_;
 };
 
-/// The allocations of this process that are held, by the driver's handle. As long as one is held
-/// its handle stands for no other, so a handle that is found here names the allocation found
-/// before.
+/// Maps the driver's handles to the allocations that this process holds. A held handle denotes no
+/// other allocation, so a handle found here identifies the allocation found before.
 class HandleTable {
  public:
-  /// The allocation behind `handle`, of which the caller owns one reference.
+  /// Returns the allocation behind `handle`; takes over the caller's reference.
   AllocationRef adopt(OwnedHandle handle, std::size_t bytes, const DeviceRef& device,
                       unsigned handle_types) {
     const std::lock_guard lock(mutex_);
     std::weak_ptr<const CudaAllocation>& known = held_[handle.get()];
-    if (auto allocation = known.lock()) return allocation;  // the second reference is dropped
+    if (auto allocation = known.lock()) return allocation;  // drops the second reference
     auto allocation = std::make_shared<const CudaAllocation>(next_allocation_id(), bytes, device,
                                                              std::move(handle), handle_types);
     known = allocation;
@@ -109,7 +109,7 @@ class HandleTable {
   void forget(Handle handle) {
     const std::lock_guard lock(mutex_);
     const auto found = held_.find(handle);
-    // The handle may have been adopted anew since its last holder went.
+    // The handle may have been adopted again since its last holder was destroyed.
     if (found != held_.end() && found->second.expired()) held_.erase(found);
   }
 
@@ -170,8 +170,8 @@ class CudaMapping final : public Mapping {
   CudaMapping(const CudaMapping&) = delete;
   CudaMapping& operator=(const CudaMapping&) = delete;
 
-  /// Before this there is nothing to undo, after it nothing that could fail: `memory` is the
-  /// allocation.
+  /// Maps `memory`, which is the allocation passed to the constructor. The destructor undoes
+  /// whatever succeeded before a failure.
   Status map(const CudaAllocation& memory, std::size_t granularity);
   std::byte* base() const override { return base_; }
 
@@ -220,7 +220,7 @@ Result<AllocationRef> CudaMemory::create(std::size_t bytes) {
   Handle handle = 0;
   wanted.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(types);
   CUresult status = cuda().mem_create(&handle, rounded, &wanted, 0);
-  // The device can do fabric handles, but the machine may lack the service that they need.
+  // The device supports fabric handles, but the machine may lack the service that they need.
   if ((types & kFabric) != 0 &&
       (status == CUDA_ERROR_NOT_PERMITTED || status == CUDA_ERROR_NOT_SUPPORTED)) {
     if (device_->fabric.exchange(false)) {
@@ -240,7 +240,7 @@ Result<AllocationRef> CudaMemory::create(std::size_t bytes) {
   return handle_table().adopt(OwnedHandle(handle), rounded, device_, static_cast<unsigned>(types));
 }
 
-/// Says what kind of memory it is that no allocation handle stands for.
+/// Returns the error for memory without an allocation handle; names the kind of memory.
 Error CudaMemory::refuse(const void* pointer) const {
   unsigned type = 0;
   int managed = 0;
@@ -267,7 +267,8 @@ Error CudaMemory::refuse(const void* pointer) const {
           "allocate it with ncclMemAlloc, or with cuMemCreate and an exportable handle type");
 }
 
-/// The allocation that is mapped at `at`, of which `handle` is a reference; it need not be ours.
+/// Returns the allocation mapped at `at`, which need not be Oriel's; takes over the reference
+/// `handle`.
 Result<Segment> CudaMemory::segment_at(const std::byte* at, OwnedHandle handle) {
   CUmemAllocationProp found{};
   ORIEL_CHECK(cuda_status("reading the properties of an allocation",
@@ -308,7 +309,7 @@ Result<std::vector<Segment>> CudaMemory::find_segments(const void* pointer, std:
   ORIEL_TRY(const CudaScope scope, device_->enter());
   const auto* const begin = static_cast<const std::byte*>(pointer);
   std::vector<Segment> segments;
-  std::size_t covered = 0;  // from `pointer` on
+  std::size_t covered = 0;  // bytes from `pointer` on
   do {
     const std::byte* const at = begin + covered;
     Handle retained = 0;
@@ -372,7 +373,7 @@ Result<AllocationRef> CudaMemory::import_handle(ShareableHandle handle, Allocati
   unsigned type = kFd;
   if (const auto* fd = std::get_if<OwnedFd>(&handle)) {
     if (!fd->valid()) return Error(ErrorCode::remote, "a peer's file descriptor is missing");
-    // The driver takes the number in place of a pointer.
+    // The driver takes the descriptor's number in place of a pointer.
     void* const number = reinterpret_cast<void*>(static_cast<std::uintptr_t>(fd->get()));
     status = cuda().mem_import_from_shareable_handle(&imported, number, kFd);
   } else {
@@ -424,7 +425,7 @@ Status CudaMapping::map(const CudaAllocation& memory, std::size_t granularity) {
   ORIEL_CHECK(cuda_status(fmt::format("mapping {} bytes on GPU {}", bytes, device_->ordinal),
                           cuda().mem_map(device_pointer(base_), bytes, 0, memory.handle(), 0)));
   mapped_ = true;
-  // For this device alone: each rank maps its own view, also where ranks share a process.
+  // Grants access to this device only: each rank maps its own view, even if ranks share a process.
   CUmemAccessDesc access{};
   access.location = device_location(device_->ordinal);
   access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
@@ -477,7 +478,7 @@ Result<DeviceRef> open_device(int ordinal) {
   }
   ORIEL_TRY(const int rdma,
             attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED));
-  // A driver too old to know fabric handles does not know the attribute either.
+  // A driver that does not know fabric handles does not know this attribute either.
   const Result<int> fabric = attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED);
   ORIEL_TRY(const std::size_t minimum, granularity_of(ordinal, CU_MEM_ALLOC_GRANULARITY_MINIMUM));
   ORIEL_TRY(const std::size_t recommended,
@@ -496,7 +497,7 @@ Result<std::unique_ptr<Memory>> make_cuda_memory(int device) {
 
 Result<Memory*> cuda_memory(int device) {
   static std::mutex mutex;
-  // Never destroyed: the driver may be gone by the time static objects are.
+  // Never destroyed: the driver may be unloaded before static objects are destroyed.
   static auto* const memories = new std::map<int, std::unique_ptr<Memory>>;
   const std::lock_guard lock(mutex);
   const auto found = memories->find(device);

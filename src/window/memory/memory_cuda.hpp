@@ -8,13 +8,13 @@
 
 namespace oriel::window {
 
-/// The memory of CUDA device `device` of this process: allocations of cuMemCreate, our own and a
-/// framework's alike. One object per device, made at the first call and never destroyed; it retains
-/// the device's primary context. Fails where the driver or the device cannot share memory.
+/// Returns the memory of CUDA device `device`: allocations of cuMemCreate, by Oriel or by a
+/// framework. There is one object per device, made at the first call and never destroyed. It
+/// retains the device's primary context. Fails if the driver or the device cannot share memory.
 Result<Memory*> cuda_memory(int device);
 
-/// A memory of its own beside that one, for tests that put their own CudaTable in force. Objects it
-/// made may outlive it.
+/// Makes a separate memory object, for tests that install their own CudaTable. Objects that it made
+/// may outlive it.
 Result<std::unique_ptr<Memory>> make_cuda_memory(int device);
 
 }  // namespace oriel::window

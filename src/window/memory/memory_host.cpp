@@ -20,7 +20,7 @@
 #include "window/memory/memory_block.hpp"
 #include "window/memory/memory_room.hpp"
 
-// Since Linux 5.14 and 6.1; older C libraries do not name them.
+// Available since Linux 5.14 and 6.1; older C libraries do not define them.
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -36,8 +36,8 @@ std::size_t page_bytes() {
   return bytes;
 }
 
-/// Addresses that nothing is mapped at, kept from everybody else; unmapped when destroyed. Its
-/// bytes may be mapped over in between.
+/// Reserved addresses without accessible memory; unmapped when destroyed. Other mappings may
+/// replace parts of it.
 class Reservation {
  public:
   Reservation() = default;
@@ -56,8 +56,8 @@ class Reservation {
   }
 
   static Result<Reservation> make(std::size_t bytes, std::size_t alignment) {
-    // mmap aligns to pages only, so the stretch is longer by what alignment can cost. The surplus
-    // stays reserved: it costs addresses but no memory, and trimming it could fail.
+    // Reserves more by the alignment, since mmap aligns only to pages. The surplus stays reserved:
+    // it uses addresses but no memory, and trimming could fail.
     Reservation made;
     made.raw_bytes_ = bytes + (alignment > page_bytes() ? alignment : 0);
     void* raw = sys().mmap(nullptr, made.raw_bytes_, PROT_NONE,
@@ -78,10 +78,10 @@ class Reservation {
   std::byte* base_ = nullptr;
 };
 
-/// Puts [at, at + bytes) back to reserved addresses. Should that fail, the memory stays mapped
-/// until something else is mapped there.
+/// Turns [at, at + bytes) back into reserved addresses. If this fails, the memory stays mapped
+/// until a later mapping replaces it.
 void unmap_to_reserved(std::byte* at, std::size_t bytes) {
-  // Twice, because no caller could do anything about a passing shortage of memory.
+  // Tries twice, because no caller could handle a temporary shortage of memory.
   for (int attempt = 0; attempt < 2; ++attempt) {
     if (sys().mmap(at, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
                    -1, 0) != MAP_FAILED) {
@@ -92,38 +92,39 @@ void unmap_to_reserved(std::byte* at, std::size_t bytes) {
              errno);
 }
 
-/// After a failed MAP_FIXED: some kernels have by then removed what was at the place.
+/// Restores the reservation after a failed MAP_FIXED: some kernels remove the old mapping before
+/// failing.
 void fill_hole(std::byte* at, std::size_t bytes) {
   static_cast<void>(sys().mmap(at, bytes, PROT_NONE,
                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE,
                                -1, 0));
 }
 
-/// Asks for huge pages; a mapping works without them, so nothing here can fail.
+/// Requests huge pages; errors are ignored, because a mapping works without them.
 void prefer_huge_pages(std::byte* base, std::size_t bytes) {
   if (bytes >= kHugePageBytes) static_cast<void>(sys().madvise(base, bytes, MADV_HUGEPAGE));
 }
 
-/// Makes a fresh memfd huge pages in fact. The kernel does so by itself only where the machine's
-/// settings allow it for shared memory, which by default they do not, and it collapses only a range
-/// that has a page already. Measured on a 2-core machine, 256 MiB: 13 ms for this against 190 ms of
-/// page faults later, and a peer's first pass over the mapping takes 1 ms instead of 16.
-/// All at once, for each call waits for every processor: on a busy machine one for each huge page
-/// took 2,180 ms for 256 MiB, one for all of them 64.
+/// Turns a new memfd into huge pages. The kernel does so by itself only if the machine's settings
+/// allow huge pages for shared memory, which is off by default. MADV_COLLAPSE also needs a present
+/// page in each range. Measured on a 2-core machine with 256 MiB: 13 ms, against 190 ms of page
+/// faults later. A peer's first pass over the mapping takes 1 ms instead of 16. Uses one call for
+/// all pages, because each call waits for every processor. On a busy machine, one call per huge
+/// page took 2,180 ms for 256 MiB, one call for all 64 ms.
 void collapse_to_huge_pages(std::byte* base, std::size_t bytes) {
   const std::size_t huge_bytes = bytes / kHugePageBytes * kHugePageBytes;
   for (std::size_t at = 0; at < huge_bytes; at += kHugePageBytes) {
-    // Populating reports a shortage of memory, where a plain store would raise SIGBUS.
+    // Reports a shortage of memory, for which a plain store would raise SIGBUS.
     if (sys().madvise(base + at, page_bytes(), MADV_POPULATE_WRITE) != 0) return;
-    // Where it cannot be done at all, no more pages are touched.
+    // If collapsing is impossible, touches no more pages.
     if (at == 0 && sys().madvise(base, kHugePageBytes, MADV_COLLAPSE) != 0) return;
   }
   static_cast<void>(sys().madvise(base, huge_bytes, MADV_COLLAPSE));
 }
 
-/// A memfd: by its descriptor if it is ours, by a mapping of its own if a peer's. A process with 64
-/// ranks imports hundreds of them, and descriptors are short (1024 by default) where addresses are
-/// not.
+/// A memfd, held by descriptor if it is this process's, by a mapping if it is a peer's. A process
+/// with 64 ranks imports hundreds of memfds. Descriptors are scarce (1024 by default), addresses
+/// are not.
 class HostAllocation final : public Allocation {
  public:
   HostAllocation(AllocationId id, std::size_t bytes, OwnedFd fd)
@@ -133,9 +134,9 @@ class HostAllocation final : public Allocation {
 
   const OwnedFd& fd() const { return fd_; }
 
-  /// Maps all of it at `at`, which must be reserved.
+  /// Maps the whole allocation at `at`, which must be reserved.
   Status map_at(std::byte* at) const {
-    // An old length of 0 leaves the home mapping in place and maps the same pages a second time.
+    // An old length of 0 keeps the home mapping and maps the same pages a second time.
     void* mapped =
         fd_.valid()
             ? sys().mmap(at, bytes(), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd_.get(), 0)
@@ -178,8 +179,8 @@ class HostMapping final : public Mapping {
   HostMapping(const HostMapping&) = delete;
   HostMapping& operator=(const HostMapping&) = delete;
 
-  /// Before this there is nothing to undo, after it nothing that could fail: `memory` is the
-  /// allocation.
+  /// Maps `memory`, which is the allocation passed to the constructor. The destructor undoes
+  /// whatever succeeded before a failure.
   Status map(const HostAllocation& memory, std::size_t granularity) {
     ORIEL_CHECK(range_->occupancy().take(base_, memory.bytes(), granularity));
     taken_ = true;
@@ -214,7 +215,7 @@ class HostMemory final : public BlockMemory {
  private:
   Result<AllocationRef> create(std::size_t bytes) override;
   Status check_room(std::size_t bytes) override {
-    // Less is not made present.
+    // prepare() makes no smaller sizes present.
     return bytes < kHugePageBytes ? Status() : check_memory_room(bytes, topo::FileTree("/"));
   }
   void place(std::byte* base, std::size_t bytes) override;
@@ -229,8 +230,9 @@ Result<AllocationRef> HostMemory::create(std::size_t bytes) {
       std::make_shared<const HostAllocation>(next_allocation_id(), rounded, std::move(fd)));
 }
 
-// By default a page lies near whoever touches it first, which is often a peer. The policy belongs
-// to the memfd: it holds for all mappings, of peers too, and for the huge pages that pages become.
+// Binds the policy to the memfd. By default a page lies near the thread that touches it first,
+// often a peer's. The policy holds for all mappings, including peers', and for huge pages made of
+// these pages.
 void HostMemory::place(std::byte* base, std::size_t bytes) {
   const int node = topo::own_affinity_of_processors().memory_node;
   if (node < 0) return;
@@ -308,7 +310,7 @@ Result<std::unique_ptr<Mapping>> HostMemory::map(AddressRange& range, std::byte*
 }  // namespace
 
 Memory& host_memory() {
-  // Never destroyed: static objects of the application may still free memory after ours are gone.
+  // Never destroyed: static objects of the application may free memory after Oriel's are destroyed.
   static Memory* const memory = [] {
     auto* const made = new HostMemory;
     made->keep_free_in_children();

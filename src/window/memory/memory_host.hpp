@@ -6,12 +6,12 @@
 
 namespace oriel::window {
 
-/// The host memory of this process: sealed memfds, found again by any pointer into them. One object
-/// for the process, never destroyed. Memory that a forked child inherits it can use and free, which
-/// leaves the parent's as it is, but not register.
+/// Returns the host memory of this process: sealed memfds, found by any pointer into them. There is
+/// one object per process, never destroyed. A forked child can use and free memory that it
+/// inherits, without effect on the parent's memory, but cannot register it.
 ///
-/// Where the thread that allocates may run on the processors of one NUMA node only, the memory
-/// comes from that node as long as it has some, whoever touches it first.
+/// If the allocating thread may run on the processors of one NUMA node only, the memory prefers
+/// that node. The placement does not depend on the thread that touches the memory first.
 Memory& host_memory();
 
 }  // namespace oriel::window

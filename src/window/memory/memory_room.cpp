@@ -18,13 +18,13 @@
 namespace oriel::window {
 namespace {
 
-/// How the two versions of control groups tell of memory.
+/// File names and keys by which a version of control groups reports memory.
 struct GroupFiles {
-  std::string_view line;  ///< how the group's line in /proc/self/cgroup goes on after the number
+  std::string_view line;  ///< start of the group's line in /proc/self/cgroup, after the number
   std::string_view root;
   std::string_view limit;
   std::string_view used;
-  std::string_view cached[2];  ///< in memory.stat
+  std::string_view cached[2];  ///< keys in memory.stat
 };
 constexpr GroupFiles kVersions[] = {
     {"::", "/sys/fs/cgroup", "memory.max", "memory.current", {"inactive_file", "active_file"}},
@@ -45,7 +45,7 @@ void each_line(std::string_view text, Use use) {
   }
 }
 
-/// The number behind `key` at the begin of a line.
+/// Returns the number after `key` at the start of a line.
 std::optional<std::uint64_t> number_of(std::string_view text, std::string_view key) {
   std::optional<std::uint64_t> found;
   each_line(text, [&](std::string_view line) {
@@ -107,8 +107,8 @@ Status check_memory_room(std::size_t bytes, const topo::FileTree& files) {
       group = line.substr(names.line.size());
       return true;
     });
-    // Groups above limit it as well. In a container the path may be one outside; then its own group
-    // is the root that it sees.
+    // Checks the parent groups too, since they also limit. In a container the path may lie outside
+    // the visible tree; the visible root is then the process's own group.
     for (;;) {
       while (!group.empty() && group.back() == '/') group.remove_suffix(1);
       ORIEL_CHECK(check_group(bytes, files, names, group));

@@ -10,12 +10,12 @@
 
 namespace oriel::window {
 
-/// Refuses `bytes` that are to be made present at once but that this process cannot have: the
-/// kernel would not fail the request but kill a process. Looks at what the machine has available
-/// (MemAvailable and SwapFree of /proc/meminfo) and at the limit of each control group, version 1
-/// or 2, that the process is in (what its files hold in the page cache counts as free). What
-/// `files` lacks counts as unlimited. A look, no promise: others may allocate in the meantime.
-/// Local. Error: system with ENOMEM, naming the figures.
+/// Refuses `bytes` that are to be made present at once if this process cannot have them. The kernel
+/// would not fail such a request but kill a process. Checks the machine's available memory:
+/// MemAvailable and SwapFree of /proc/meminfo. Also checks the limit of each control group of the
+/// process, version 1 or 2; its page cache counts as free. A value missing from `files` counts as
+/// unlimited. The result is a snapshot: other processes may allocate in the meantime. Local. Error:
+/// system with ENOMEM, naming the figures.
 Status check_memory_room(std::size_t bytes, const topo::FileTree& files);
 
 }  // namespace oriel::window

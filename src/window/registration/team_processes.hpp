@@ -30,7 +30,7 @@ class TeamProcesses {
   /// Returns the index of a process in the exchange; nullopt for processes of other domains.
   std::optional<std::size_t> place_of(std::size_t process) const { return places_[process]; }
 
-  /// Null unless this rank speaks and its domain has other processes.
+  /// Returns null unless this rank speaks and its domain has other processes.
   FdExchange* exchange() { return exchange_.get(); }
   /// Opens a listener for the peers. If no connection is needed, the returned name is meaningless.
   Result<FdSocketName> listen();
