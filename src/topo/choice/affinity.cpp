@@ -25,7 +25,8 @@ bool contains(const std::vector<int>& ascending, int number) {
   return std::binary_search(ascending.begin(), ascending.end(), number);
 }
 
-/// The nearest node to that at `place`, itself first, among those that `fits`; -1 if there is none.
+/// Returns the place of the node nearest to `place`, preferably itself, that `fits`; -1 if there is
+/// none.
 template <typename Fits>
 int nearest_place(std::span<const NumaNode> numa, int place, Fits fits) {
   const NumaNode& own = node_at(numa, place);
@@ -42,9 +43,9 @@ int nearest_place(std::span<const NumaNode> numa, int place, Fits fits) {
   return nearest;
 }
 
-/// The number of the node to take memory from beside the one at `place`; -1 where none is better.
+/// Returns the OS number of the node that memory should come from; -1: no preference.
 int memory_node_near(std::span<const NumaNode> numa, int place, const Allowed& allowed) {
-  // Descriptions may leave out how much memory nodes have; then all count as having some.
+  // Descriptions may omit memory sizes; then every node counts as having memory.
   const bool known = std::any_of(numa.begin(), numa.end(),
                                  [](const NumaNode& node) { return node.memory_bytes > 0; });
   const auto fits = [&](const NumaNode& node) {
@@ -56,7 +57,7 @@ int memory_node_near(std::span<const NumaNode> numa, int place, const Allowed& a
   return nearest < 0 ? -1 : node_at(numa, nearest).os_index;
 }
 
-/// The place of the node that each processor is of.
+/// Returns the node's place by processor.
 std::map<int, int> homes_of_processors(std::span<const NumaNode> numa) {
   std::map<int, int> homes;
   const auto rank_of = [&](int place) {
@@ -105,7 +106,7 @@ Affinity affinity_of_processors(std::span<const NumaNode> numa, const Allowed& a
   int common = -1;
   for (const int cpu : affinity.cpus) {
     const auto home = homes.find(cpu);
-    if (home == homes.end()) continue;  // one that is offline
+    if (home == homes.end()) continue;  // the processor is offline
     if (common >= 0 && common != home->second) return affinity;
     common = home->second;
   }

@@ -33,7 +33,7 @@ PathFacts facts_of(const CommunicatorMachine& known, int from, int to) {
   return facts;
 }
 
-/// What all NVLinks of a GPU carry together: as told, or as inferred.
+/// Returns the bandwidth of all NVLinks of a GPU together, reported or inferred.
 double links_gbps_of(const CommunicatorMachine& known, int index) {
   const Gpu& gpu = known.machine.gpus[static_cast<std::size_t>(index)];
   double gbps = gpu.switch_links * gpu.link_gbps;
@@ -71,7 +71,7 @@ RankInfo host_rank_info(const NodeIdentity& node, const CommunicatorMachine& mac
   const std::vector<NumaNode>& numa = machine.machine.numa;
   RankInfo info = host_rank_info(node);
   info.numa = numa_number_of(numa, cpus);
-  // One that is bound to no node may be anywhere: the slowest counts.
+  // A rank bound to no node may run anywhere: the slowest node counts.
   double slowest = numa.empty() ? 0 : numa.front().memory_gbps;
   for (const NumaNode& one : numa) {
     if (info.numa == one.os_index) {

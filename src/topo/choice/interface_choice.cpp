@@ -30,14 +30,14 @@ bool share_port(const NetworkInterface& a, const NetworkInterface& b) {
   });
 }
 
-/// Whether it may be used at all.
+/// Returns whether the interface may be used at all.
 bool is_fit(const NetworkInterface& one, const std::vector<std::string>& usable) {
   if (usable.empty()) return !one.loopback && !one.part;
   return std::find(usable.begin(), usable.end(), one.name) != usable.end();
 }
 
-/// Those whose hardware is there, and down: they keep their place in a pair. Who lists what can be
-/// used does not list them.
+/// Returns interfaces that are down but have hardware: they keep their place in pairs. Ignores
+/// `usable`, because users do not list dead interfaces.
 std::vector<NetworkInterface> dead_ones_of(const std::vector<NetworkInterface>& interfaces) {
   std::vector<NetworkInterface> dead;
   std::copy_if(interfaces.begin(), interfaces.end(), std::back_inserter(dead),
@@ -64,8 +64,8 @@ std::vector<NetworkInterface> candidates_of(const std::vector<NetworkInterface>&
   return candidates;
 }
 
-/// An interface as NICs, so that one rule chooses among both: one for each of its ports, or one
-/// where nothing is known of any.
+/// Converts an interface to NICs, so that one rule serves both: one for each port, or one if no
+/// port is known.
 std::vector<Nic> as_nics(const Machine& machine, const NetworkInterface& one) {
   Nic nic;
   nic.name = one.name;
@@ -86,8 +86,8 @@ std::vector<Nic> as_nics(const Machine& machine, const NetworkInterface& one) {
   return nics;
 }
 
-/// Where an interface stands among others of its class: of those on one port that is first which is
-/// no part of another, and built upon the fewest.
+/// Returns the sort key of an interface in its class. Of the interfaces on one port, those that are
+/// no part of another come first, then those built upon the fewest.
 auto place_in_order(const NetworkInterface& one) {
   const auto pci = one.ports.empty() ? std::nullopt : one.ports.front().pci;
   const int number = one.ports.empty() ? 0 : one.ports.front().number;
@@ -101,7 +101,7 @@ DevicePlace place_of_user(const Machine& machine, const InterfaceUser& user) {
   return {user.gpu ? find_pci_node(machine, *user.gpu) : -1, numa_index(machine, user.numa)};
 }
 
-/// Of a machine's NICs those of one user, who shares them with others.
+/// Chooses a NIC of the machine for one user, who shares the NICs with others.
 NicChoice choose_nic_for(const Machine& machine, const InterfaceUser& user) {
   for (std::size_t i = 0; i < machine.gpus.size() && user.gpu; ++i) {
     if (machine.gpus[i].pci == user.gpu) return choose_nics(machine)[i];
@@ -166,14 +166,15 @@ class Chooser {
     return usb ? Hardware::usb : Hardware::there;
   }
 
-  /// What step 1 says of an interface; smaller is better.
+  /// Returns the class of an interface by step 1 of choose_interfaces(); smaller is better.
   static std::pair<Hardware, bool> class_of(const NetworkInterface& one) {
     return {hardware_of(one), hardware_of(one) == Hardware::none && !one.way_out};
   }
 
-  /// The primary and its partner, among the candidates of the best class; -1: none.
+  /// Returns the primary and its partner among the candidates of the best class; -1: none.
   std::pair<int, int> choose_primary() const {
-    std::vector<std::pair<const NetworkInterface*, int>> row;  // with the place in candidates_
+    std::vector<std::pair<const NetworkInterface*, int>> row;  // with the index in candidates_, or
+                                                               // -1
     for (std::size_t i = 0; i < best_; ++i) row.emplace_back(&candidates_[i], static_cast<int>(i));
     for (const NetworkInterface& one : dead_) {
       if (hardware_of(one) == hardware_of(candidates_.front())) row.emplace_back(&one, -1);
@@ -186,11 +187,11 @@ class Chooser {
     });
     Machine machine = machine_;
     machine.nics.clear();
-    std::vector<int> candidate;  // of each NIC
+    std::vector<int> candidate;  // index in candidates_ by NIC
     for (std::size_t i = 0; i < row.size(); ++i) {
       for (Nic& nic : as_nics(machine, *row[i].first)) {
         nic.active = row[i].second >= 0;
-        // By these two, and no less, devices stand for one port.
+        // These two fields, both needed, make NICs stand for one port.
         nic.port = groups[i] + 1;
         nic.guid = static_cast<std::uint64_t>(nic.port);
         machine.nics.push_back(std::move(nic));
@@ -204,8 +205,8 @@ class Chooser {
     return {candidate_of(chosen.primary), candidate_of(chosen.backup)};
   }
 
-  /// The partner among the best if it has other hardware, else the nearest that has. Where nothing
-  /// is known of the primary's hardware, any other will have to do.
+  /// Returns the partner if it is a candidate with other hardware, else the nearest such candidate.
+  /// If the primary's hardware is unknown, any other candidate fits.
   int backup_of(std::size_t primary, int partner) const {
     const auto fits = [&](int index) {
       const auto other = static_cast<std::size_t>(index);
@@ -218,8 +219,8 @@ class Chooser {
     return -1;
   }
 
-  /// All candidates: by class, those of the primary's link layer first, then those that are not
-  /// slow, then by nearness to a place, then as they stand.
+  /// Orders all candidates by class, with the primary's link layer first, then fast ones first.
+  /// Equal ones are ordered by nearness to `from`, then by index.
   std::vector<int> by_nearness(DevicePlace from, std::size_t primary) const {
     using Rank = std::tuple<std::pair<Hardware, bool>, bool, char, NicCost>;
     std::vector<Rank> ranks;
@@ -236,14 +237,14 @@ class Chooser {
     return order;
   }
 
-  /// Of a candidate, the nearest of its ports.
+  /// Returns the cost of the nearest of a candidate's ports.
   NicCost cost_of(DevicePlace from, std::size_t index) const {
     NicCost least = nic_cost(machine_, from, machine_.nics[index]);
     for (const Nic& nic : nics_[index]) least = std::min(least, nic_cost(machine_, from, nic));
     return least;
   }
 
-  /// Of each candidate whether it is slow beside those of the best class.
+  /// Returns for each candidate whether it is slow compared with the best class.
   std::vector<char> slow_ones() const {
     Machine machine = machine_;
     machine.nics.resize(best_);
@@ -288,11 +289,11 @@ class Chooser {
                               one_card ? "the other port of the card" : "another card");
   }
 
-  Machine machine_;  // with the interfaces as its NICs, in the order of the candidates
+  Machine machine_;  // its NICs are the interfaces, in the order of the candidates
   std::vector<NetworkInterface> candidates_;
-  std::vector<std::vector<Nic>> nics_;  // of each candidate, the first of them in machine_ too
-  std::size_t best_ = 0;                // how many candidates are of the best class
-  std::vector<char> is_slow_;           // of each candidate
+  std::vector<std::vector<Nic>> nics_;  // by candidate; machine_ has the first of each
+  std::size_t best_ = 0;                // number of candidates of the best class
+  std::vector<char> is_slow_;           // by candidate
   std::vector<NetworkInterface> dead_;
   InterfaceUser user_;
 };
@@ -309,7 +310,7 @@ InterfaceUser interface_user(const std::vector<RankInfo>& ranks, std::size_t own
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankInfo& other = ranks[rank];
     if (other.node != self.node || other.kind != self.kind) continue;
-    // Of a GPU that is not listed no more is known than the NUMA node.
+    // For a GPU that is not listed, only the NUMA node is known.
     const bool gpu = self.kind != DeviceKind::host;
     if (rank < own && (!gpu || other.numa == self.numa)) ++user.place;
     if (!gpu) user.numa_of_ranks.push_back(other.numa);

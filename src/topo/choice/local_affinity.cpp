@@ -15,8 +15,8 @@
 namespace oriel::topo {
 namespace {
 
-/// Calls `choose` with what the calling thread may use. Where it may have memory is asked only
-/// where that can matter.
+/// Calls `choose` with what the calling thread may use. Reads the allowed memory nodes only if they
+/// can matter.
 template <typename Choose>
 Affinity choose_with(const Machine& machine, std::optional<std::vector<int>> cpus, Choose choose) {
   Allowed allowed;

@@ -14,7 +14,7 @@ bool device_reaches(const RankInfo& from, const RankInfo& to) {
   if (from.kind == DeviceKind::host || from.uuid == to.uuid) return true;
   if (const SeenDevice* seen = find_seen(from, to.uuid)) return seen->reachable;
   if (from.fabric && from.fabric == to.fabric) return true;
-  return from.node.host == to.node.host;  // no source says
+  return from.node.host == to.node.host;  // no source has information
 }
 
 }  // namespace
@@ -78,7 +78,7 @@ class Teams {
  private:
   const RankInfo& info_of(int rank) const { return ranks_[static_cast<std::size_t>(rank)]; }
 
-  /// What is quick to see comes first: most teams are full.
+  /// Checks the size first, which is quick: most teams are full.
   bool fits(int rank, std::size_t team) {
     if (!has_host_of(rank, team) && places_[team] + on_host_of(rank) > most_) return false;
     const std::vector<int>& members = teams_.members[team];
@@ -109,8 +109,8 @@ class Teams {
   std::span<const RankInfo> ranks_;
   int most_;
   LsaTeams teams_;
-  std::vector<int> places_;   // of each team, for all that its hosts bring
-  std::vector<int> brought_;  // of each rank what on_host_of() has counted, or 0
+  std::vector<int> places_;   // by team: the places taken or reserved for all ranks of its hosts
+  std::vector<int> brought_;  // by rank: the cached result of on_host_of(), or 0
   std::unordered_map<std::uint64_t, std::vector<int>> ranks_of_host_;
 };
 
@@ -124,7 +124,7 @@ LsaTeams form_lsa_teams(std::span<const RankInfo> ranks, int most) {
 
 std::vector<int> descriptor_domains(std::span<const RankInfo> ranks, std::span<const int> members) {
   std::vector<int> domains;
-  std::vector<const RankInfo*> first;  // of each domain
+  std::vector<const RankInfo*> first;  // first member by domain
   for (const int member : members) {
     const RankInfo& own = ranks[static_cast<std::size_t>(member)];
     const auto found = std::find_if(first.begin(), first.end(), [&](const RankInfo* one) {

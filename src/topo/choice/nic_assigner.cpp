@@ -42,23 +42,24 @@ double NicAssigner::least_share() const {
   return least;
 }
 
-/// A speed that is not known counts as the fastest.
+/// Returns a port's speed; an unknown speed counts as the fastest.
 double NicAssigner::speed_of(int port) const {
   const double gbps = speeds_.gbps(port);
   return gbps > 0 ? gbps : speeds_.fastest() > 0 ? speeds_.fastest() : 1;
 }
 
-/// Whether a device may use a port by this NIC: its own layer is the port's.
+/// Returns whether a device may use a port through this NIC: both have the assigner's layer, and
+/// the port is not slow.
 bool NicAssigner::is_fit(int nic) const {
   const auto layer_of = [&](int index) { return machine_.nics[at(index)].layer; };
   const int port = speeds_.port_of(nic);
   return port >= 0 && !speeds_.is_slow(port) && layer_of(port) == layer_ && layer_of(nic) == layer_;
 }
 
-/// The nearest ports of the layer, slow ones left out. Of a port's NICs that are as near that which
-/// stands for it, then physical ones.
+/// Returns the nearest ports of the layer, without slow ones. Of equally near NICs of a port, the
+/// NIC that stands for the port comes first, then physical ones.
 std::vector<NicAssigner::Candidate> NicAssigner::nearest(const std::vector<NicCost>& costs) const {
-  std::map<int, int> nearest;  // of each port the NIC
+  std::map<int, int> nearest;  // NIC by port
   const NicCost* least = nullptr;
   for (int nic = 0; nic < static_cast<int>(costs.size()); ++nic) {
     if (!is_fit(nic)) continue;
@@ -78,8 +79,8 @@ std::vector<NicAssigner::Candidate> NicAssigner::nearest(const std::vector<NicCo
   return candidates;
 }
 
-/// What one more user makes of two ports: the one where more is left for each is better, of equal
-/// ones that with fewer users, then that of a card with fewer.
+/// Compares two ports for one more user. The greater remaining share is better, then fewer users,
+/// then a card with fewer users.
 bool NicAssigner::is_better(int port, int other) const {
   const auto users = static_cast<double>(users_[at(port)].size() + 1);
   const auto others = static_cast<double>(users_[at(other)].size() + 1);
@@ -89,9 +90,9 @@ bool NicAssigner::is_better(int port, int other) const {
   return std::tuple(-left, users, of_card(port)) < std::tuple(-left_there, others, of_card(other));
 }
 
-/// Gives a device a port so that the least shares stay as great as they can be: of all ports that
-/// come free for one more, if other devices change to ports that are as near to them, the best.
-/// (The shortest such path at each step; the assignment is then the best one of all so far.)
+/// Assigns a port to a device so that the smallest share stays as great as possible. Other devices
+/// may move to ports that are equally near to them. Takes the best port that can gain a user this
+/// way. (A shortest augmenting path at each step keeps the assignment optimal so far.)
 void NicAssigner::assign(std::size_t device) {
   const std::vector<Step> steps = steps_from(device);
   if (steps.empty()) return;
@@ -108,7 +109,7 @@ void NicAssigner::assign(std::size_t device) {
   }
 }
 
-/// All ports that could be the end, those that take the fewest changes first.
+/// Returns all possible end ports, those with the fewest moves first.
 std::vector<NicAssigner::Step> NicAssigner::steps_from(std::size_t device) const {
   std::vector<Step> steps;
   std::vector<char> seen(machine_.nics.size(), 0);

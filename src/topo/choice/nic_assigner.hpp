@@ -11,48 +11,48 @@
 #include "topo/model/distance.hpp"
 #include "topo/model/machine.hpp"
 
-/// Which ports of one link layer devices use.
+/// Assigns ports of one link layer to devices.
 namespace oriel::topo {
 
-/// What the distance of a NIC is worth (nic_cost()): smaller is nearer.
+/// Cost of a NIC by distance (nic_cost()); smaller is nearer.
 using NicCost = std::tuple<int, int>;
-/// Of each device to each NIC.
+/// Costs by device and NIC.
 using NicCosts = std::vector<std::vector<NicCost>>;
 NicCosts nic_costs(const Machine& machine, const std::vector<DevicePlace>& devices);
 
-/// Gives each device its nearest port of a link layer that is not slow, so that the least share of
-/// a port's speed is as great as it can be. The arguments have to outlive it.
+/// Assigns each device its nearest port of a link layer, excluding slow ports. Maximises the
+/// smallest share of a port's speed. The arguments must outlive the object.
 class NicAssigner {
  public:
   NicAssigner(const Machine& machine, const PortSpeeds& speeds, Nic::Layer layer,
               const NicCosts& costs);
 
-  /// The NIC of a device; -1: there is none.
+  /// Returns the NIC of a device; -1: there is none.
   int primary(std::size_t device) const {
     return used_[device] == nullptr ? -1 : used_[device]->nic;
   }
-  /// How many devices, that one among them, use the port of a device's NIC.
+  /// Returns the number of devices that use the port of this device's NIC, including this device.
   std::size_t users(std::size_t device) const { return users_[at(used_[device]->port)].size(); }
-  /// How many ports are as near to a device as the one that it uses.
+  /// Returns the number of ports that are as near to a device as the port that it uses.
   std::size_t as_near(std::size_t device) const { return candidates_[device].size(); }
-  /// What is left of its port's speed for the device that gets the least; 0 where there is none.
+  /// Returns the smallest share of a port's speed that a device gets; 0 if no device has a port.
   double least_share() const;
-  /// What the nearest port costs a device, which has one.
+  /// Returns the cost of a device's nearest port; the device must have one.
   const NicCost& cost(std::size_t device) const {
     return costs_[device][at(candidates_[device].front().nic)];
   }
 
  private:
-  /// A port, and the NIC by which a device uses it: one of those that stand for the port.
+  /// A port and the one of its NICs that a device uses.
   struct Candidate {
     int port;
     int nic;
   };
-  /// A port that some device could change to. Where a device comes from, it leaves room.
+  /// A move of a device to another port. It leaves room at the device's old port.
   struct Step {
     const Candidate* to;
     std::size_t device;
-    int from;  // the step whose port the device leaves; -1: it has none yet
+    int from;  // index of the step whose port the device leaves; -1: it has no port yet
   };
 
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
@@ -67,11 +67,11 @@ class NicAssigner {
   const PortSpeeds& speeds_;
   Nic::Layer layer_;
   const NicCosts& costs_;
-  std::vector<std::vector<Candidate>> candidates_;  // of each device
-  std::vector<std::set<std::size_t>> users_;        // of each port
-  std::vector<int> cards_;                          // of each port the card, a number
-  std::vector<int> card_users_;                     // of each card
-  std::vector<const Candidate*> used_;              // of each device, or null
+  std::vector<std::vector<Candidate>> candidates_;  // by device
+  std::vector<std::set<std::size_t>> users_;        // by port
+  std::vector<int> cards_;                          // card number by port
+  std::vector<int> card_users_;                     // number of users by card
+  std::vector<const Candidate*> used_;              // by device; null: none
 };
 
 }  // namespace oriel::topo

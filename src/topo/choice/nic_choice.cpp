@@ -18,7 +18,7 @@ const Nic& nic_at(const Machine& machine, int index) {
   return machine.nics[static_cast<std::size_t>(index)];
 }
 
-/// What is found out before devices at some places can be given NICs.
+/// Data needed before NICs can be assigned to devices at given places.
 struct Ground {
   Ground(const Machine& machine, const std::vector<DevicePlace>& devices)
       : speeds(machine),
@@ -30,7 +30,7 @@ struct Ground {
   NicCosts costs;
 };
 
-/// The backups of devices with these primaries.
+/// Returns the backups of devices with these primaries.
 std::vector<int> choose_backups(const Machine& machine, const std::vector<DevicePlace>& devices,
                                 const std::vector<int>& primary) {
   const auto at = [](int index) { return static_cast<std::size_t>(index); };
@@ -38,7 +38,7 @@ std::vector<int> choose_backups(const Machine& machine, const std::vector<Device
   const std::vector<int> partners = partners_by_place(machine);
   std::vector<int> loads(machine.nics.size(), 0);
   std::vector<int> backups(primary.size(), -1);
-  std::vector<char> taken(machine.nics.size(), 0);  // of each port, whether its partner is
+  std::vector<char> taken(machine.nics.size(), 0);  // by port: its partner is used as a backup
   for (std::size_t device = 0; device < primary.size(); ++device) {
     if (primary[device] < 0) continue;
     const int port = speeds.port_of(primary[device]);
@@ -69,7 +69,7 @@ std::vector<int> choose_backups(const Machine& machine, const std::vector<Device
   return backups;
 }
 
-/// Of what the one chosen is the nearest, where another as near was passed by.
+/// Returns the qualifier for the reason text when a NIC at least as near was rejected.
 std::string passed_by(const Ground& ground, const Machine& machine, std::size_t device, int own) {
   bool slow = false;
   bool other_layer = false;
@@ -100,7 +100,7 @@ std::string reason_for(const Machine& machine, const NicChoice& choice, const Gr
                             same_card(nic, backup) ? "the other port of its card" : "another card");
 }
 
-/// Chooses for devices at these places.
+/// Chooses NICs for devices at these places.
 std::vector<NicChoice> choose(const Machine& machine, const std::vector<DevicePlace>& devices) {
   const Ground ground(machine, devices);
   const NicAssigner assigner(machine, ground.speeds, ground.layer, ground.costs);
@@ -192,7 +192,7 @@ std::vector<NicChoice> choose_nics_at(const Machine& machine,
 }
 
 NicChoice choose_nic_at(const Machine& machine, DevicePlace place, int before) {
-  // As many have chosen as make a difference: equally near NICs are taken by turns.
+  // Adds only as many users as matter: equally near NICs are taken in turn.
   const Ground ground(machine, {place});
   const std::size_t near =
       NicAssigner(machine, ground.speeds, ground.layer, ground.costs).as_near(0);

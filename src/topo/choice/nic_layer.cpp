@@ -13,20 +13,20 @@
 namespace oriel::topo {
 namespace {
 
-/// What counts for a layer.
+/// Properties of a layer that decide.
 struct Tally {
   int active = 0;
   int dead = 0;
-  double gbps = 0;             ///< of the active ports together
-  double least_gbps = 0;       ///< of the slowest active one; 0: none is known
-  double share = 0;            ///< of the device that would get the least
-  std::vector<NicCost> costs;  ///< of each device to the port that it would use
-  int devices = 0;             ///< those to which one of its ports is as near as any
-  int distance = 0;            ///< of these to it, together
+  double gbps = 0;             ///< of all active ports together
+  double least_gbps = 0;       ///< of the slowest active port; 0: none is known
+  double share = 0;            ///< of the device with the smallest share
+  std::vector<NicCost> costs;  ///< by device, to the port that it would use
+  int devices = 0;             ///< number of devices to which one of its ports is nearest
+  int distance = 0;            ///< sum of the distances of these devices
 };
 using Tallies = std::map<Nic::Layer, Tally>;
 
-/// The layers that can be used: those with active ports that are not slow.
+/// Returns the usable layers: those with active ports that are not slow.
 Tallies usable_layers(const Machine& machine, const PortSpeeds& speeds) {
   Tallies tallies;
   for (int nic = 0; nic < static_cast<int>(machine.nics.size()); ++nic) {
@@ -40,8 +40,8 @@ Tallies usable_layers(const Machine& machine, const PortSpeeds& speeds) {
   return tallies;
 }
 
-/// The machine with the dead ports of these layers alive, and as fast as the slowest of the layer;
-/// counts them.
+/// Returns the machine with the dead ports of these layers active, at the speed of the layer's
+/// slowest port. Counts these ports.
 Machine with_dead_ports_alive(Machine machine, Tallies& tallies) {
   const std::vector<int> ports = ports_of(machine, false);
   const auto port_of = [&](std::size_t nic) { return static_cast<std::size_t>(ports[nic]); };
@@ -59,7 +59,7 @@ Machine with_dead_ports_alive(Machine machine, Tallies& tallies) {
   return machine;
 }
 
-/// Drops the layers that give some device less than half of what another gives each.
+/// Drops the layers whose smallest share is less than half of the best layer's.
 void drop_poor_layers(Tallies& tallies) {
   double best = 0;
   for (const auto& [layer, tally] : tallies) best = std::max(best, tally.share);

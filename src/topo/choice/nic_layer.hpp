@@ -7,18 +7,18 @@
 
 namespace oriel::topo {
 
-/// The link layer that all ranks of a machine use, on GPUs and on CPUs: ports of two layers cannot
-/// talk to each other. Layers that would leave some GPU (where there is none, some NUMA node with
-/// processors) less than half of what another leaves each, when GPUs share its ports as
-/// choose_nics() has them, are out. Of the others it is the one of which the most GPUs have a port,
-/// that is not slow, as near as any. Of equal ones that which is nearer to its own (all distances
-/// together), then that of which half the ports or more are active, then the one with the greatest
-/// speed of all ports together, then InfiniBand.
+/// Returns the link layer that all ranks of a machine use, on GPUs and on CPUs: ports of two layers
+/// cannot communicate. Considers the least share that a layer gives any GPU when choose_nics()
+/// shares its ports. Without GPUs, NUMA nodes with processors count instead. A layer with less than
+/// half of the best least share is excluded. Of the rest, the layer wins that has a nearest port
+/// for the most GPUs. Ties are resolved by the smallest sum of distances, then by having at least
+/// half of the ports active. Further ties are resolved by the greatest total speed, then in the
+/// order of Nic::Layer, InfiniBand first.
 ///
-/// A layer whose active ports are all slow is none of them. Of the others dead ports count too, so
-/// that one port that dies does not move a machine to another layer: as not slow, and with the
-/// speed of the slowest active one of the layer, as the kernel does not tell theirs. Where no speed
-/// of a layer is known, its ports' together is 0.
+/// Slow ports do not count: a layer whose active ports are all slow is excluded. In the other
+/// layers, dead ports count too, so that one dead port does not move a machine to another layer. A
+/// dead port gets the speed of the slowest active port of its layer, since the kernel reports none.
+/// If no speed of a layer is known, its total is 0.
 Nic::Layer layer_for_all(const Machine& machine, const PortSpeeds& speeds);
 
 }  // namespace oriel::topo

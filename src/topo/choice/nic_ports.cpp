@@ -15,22 +15,22 @@ const Nic& port_at(const Machine& machine, int index) {
   return machine.nics[static_cast<std::size_t>(index)];
 }
 
-/// The function that has the port: of a virtual one, the physical one.
+/// Returns the function that has the port: the physical one for a virtual function.
 std::optional<PciAddress> function_of(const Nic& nic) {
   return nic.physical ? nic.physical : nic.pci;
 }
 
-/// Devices that stand for one port: virtual functions beside the physical one.
+/// Returns whether two devices stand for one port, such as a virtual function and its physical one.
 bool same_port(const Nic& a, const Nic& b) {
   if (a.port != b.port) return false;
   const bool one_function =
       (a.physical || b.physical) && function_of(a) && function_of(a) == function_of(b);
-  // What is the same for the whole card does not tell its functions' ports apart.
+  // A GUID shared by a whole card does not distinguish the ports of its functions.
   const bool of_card = a.card != 0 && a.guid == a.card && a.pci && b.pci && a.pci != b.pci;
   return one_function || (a.guid != 0 && a.guid == b.guid && !of_card);
 }
 
-/// The pairs of a machine's ports, each called by the NIC that stands for it, dead or not.
+/// Pairs of a machine's ports, dead or not, each identified by the NIC that stands for it.
 class Pairing {
  public:
   explicit Pairing(const Machine& machine)
@@ -55,7 +55,7 @@ class Pairing {
 
   std::vector<int> partners_of_active() const {
     const std::vector<int> active = ports_of(machine_, true);
-    std::vector<int> in_use(hardware_.size(), -1);  // of each port the NIC that is used, if any
+    std::vector<int> in_use(hardware_.size(), -1);  // by port: the NIC in use, or -1
     for (std::size_t i = 0; i < hardware_.size(); ++i) {
       int& used = in_use[at(hardware_[i])];
       if (used < 0) used = active[i];
@@ -71,7 +71,7 @@ class Pairing {
  private:
   static std::size_t at(int index) { return static_cast<std::size_t>(index); }
 
-  /// The ports of a port's card.
+  /// Returns the ports on the card of `port`.
   std::vector<int> card_of(int port) const {
     std::vector<int> card;
     std::copy_if(ports_.begin(), ports_.end(), std::back_inserter(card), [&](int other) {
@@ -80,7 +80,7 @@ class Pairing {
     return card;
   }
 
-  /// Pairs cards with one port in their order; yields the one that is left over, or -1.
+  /// Pairs cards with one port in their order; returns the unpaired one, or -1.
   int pair_up(std::vector<int>& cards) {
     std::sort(cards.begin(), cards.end());
     for (std::size_t i = 0; i + 1 < cards.size(); i += 2) {
@@ -112,9 +112,9 @@ class Pairing {
   }
 
   const Machine& machine_;
-  std::vector<int> hardware_;  // of each NIC the port
+  std::vector<int> hardware_;  // by NIC: its port
   std::vector<int> ports_;
-  std::vector<int> partner_;  // of each port, or -1
+  std::vector<int> partner_;  // by port; -1: none
 };
 
 }  // namespace
@@ -125,7 +125,7 @@ std::vector<int> ports_of(const Machine& machine, bool only_active) {
     return same_port(machine.nics[i], machine.nics[j]);
   });
   const auto group = [&](std::size_t nic) { return static_cast<std::size_t>(groups[nic]); };
-  std::vector<int> first(count, -1);  // of each group the one that stands for it
+  std::vector<int> first(count, -1);  // by group: the NIC that stands for it
   for (const bool is_virtual : {false, true}) {
     for (std::size_t i = 0; i < count; ++i) {
       const Nic& nic = machine.nics[i];

@@ -10,11 +10,11 @@
 
 #include "topo/model/machine.hpp"
 
-/// What of a machine's NICs is one port, one card, and a pair of ports.
+/// Groups a machine's NICs by port, card and pair of ports.
 namespace oriel::topo {
 
-/// Of each of so many things the first that is in its group: `same` says which two are in one, be
-/// it through a third.
+/// Returns for each of `count` items the first item of its group. `same` says which two items
+/// belong together; the relation is applied transitively.
 template <typename Same>
 std::vector<int> groups_of(std::size_t count, Same same) {
   std::vector<int> firsts(count);
@@ -29,26 +29,27 @@ std::vector<int> groups_of(std::size_t count, Same same) {
   return firsts;
 }
 
-/// For each NIC the one that stands for its port: the physical function before virtual ones, then
-/// the first. Of all, or of active ones alone (-1 for others).
+/// Returns for each NIC the NIC that stands for its port: a physical function before virtual ones,
+/// then the first. Uses all NICs, or only active ones (-1 for others).
 std::vector<int> ports_of(const Machine& machine, bool only_active);
 
-/// The active ports of a machine and their speeds: one for each port, however many NICs stand for
-/// it. At least one of the ports is not slow.
+/// The active ports of a machine and their speeds: one for each port, even if several NICs stand
+/// for it. At least one port is not slow.
 class PortSpeeds {
  public:
   explicit PortSpeeds(const Machine& machine);
 
-  /// The NIC that stands for the port of another; -1 for one that is not active.
+  /// Returns the NIC that stands for this NIC's port; -1 for an inactive NIC.
   int port_of(int nic) const { return ports_[static_cast<std::size_t>(nic)]; }
-  /// What the NIC says that stands for the port, else the most that another of its NICs says; 0:
-  /// not known, or not active.
+  /// Returns the speed reported by the NIC that stands for the port, else the highest of its other
+  /// NICs. 0: not known, or not active.
   double gbps(int nic) const;
-  /// Of the fastest port; 0: none is known.
+  /// Returns the speed of the fastest port; 0: none is known.
   double fastest() const { return fastest_; }
-  /// Whether a port is one for maintenance rather than for data: it has less than an eighth of the
-  /// speed of the fastest, or tells of none where another of its layer does. So 8 GPUs that leave
-  /// their own slow ones for a fast one that they share get more each.
+  /// Returns whether a port serves maintenance rather than data. It is slow if it has less than an
+  /// eighth of the fastest speed. It is also slow if its speed is unknown but another port of its
+  /// layer has a known one. Thus even 8 GPUs that share one fast port get more than from slow ports
+  /// of their own.
   bool is_slow(int nic) const;
   bool is_slow(Nic::Layer layer, double gbps) const {
     return gbps > 0 ? gbps * 8 < fastest_ : known_.count(layer) != 0;
@@ -57,21 +58,21 @@ class PortSpeeds {
  private:
   const Machine& machine_;
   std::vector<int> ports_;
-  std::vector<double> gbps_;  // of each port, by the NIC that stands for it
+  std::vector<double> gbps_;  // by the NIC that stands for the port
   double fastest_ = 0;
-  std::set<Nic::Layer> known_;  // those of which some port's speed is known
+  std::set<Nic::Layer> known_;  // layers in which a port's speed is known
 };
 
-/// Whether two are on one card: by its number, else by bus and slot. A virtual function is on the
-/// card of its physical one.
+/// Returns whether two NICs are on one card: by card number, else by bus and slot. A virtual
+/// function is on the card of its physical function.
 bool same_card(const Nic& a, const Nic& b);
 
-/// For each NIC that stands for an active port the one that does for its partner (row B3 of the
-/// reference on queues), by place alone, so that a port that dies leaves other pairs as they are:
-/// the other port of the card if that has two, else the other of two cards of one link layer that
-/// are paired in their order. Those below one PCIe bridge are paired first, the lowest bridges
-/// before others, who is left over at the NUMA node, and last with anyone. -1 for the last of an
-/// odd number, and for one whose partner is dead.
+/// Returns for each NIC that stands for an active port the NIC of its partner port (row B3 of the
+/// reference on queues). Pairs by place alone, so that a dead port does not change other pairs. The
+/// ports of a card with several are paired in their order. Cards with one port are paired within a
+/// link layer, in their order: first below one PCIe bridge, lowest bridges first. Remaining cards
+/// are paired at their NUMA node, then anywhere. -1: the last port of an odd number, or a port
+/// whose partner is dead.
 std::vector<int> partners_by_place(const Machine& machine);
 
 }  // namespace oriel::topo

@@ -16,7 +16,7 @@ const Gpu& gpu_at(const Machine& machine, int index) {
   return machine.gpus[static_cast<std::size_t>(index)];
 }
 
-/// The narrower of two bandwidths, of which either may not be known.
+/// Returns the narrower of two bandwidths; 0 (not known) is ignored.
 double narrower(double a, double b) {
   if (a == 0 || b == 0) return std::max(a, b);
   return std::min(a, b);
@@ -27,7 +27,7 @@ bool share_switches(const Gpu& a, const Gpu& b) {
   return !a.fabric || !b.fabric || a.fabric == b.fabric;
 }
 
-/// What the GPU's vendor calls links between GPUs.
+/// Returns the vendor's name for links between GPUs.
 std::string_view links_of(const Gpu& gpu) {
   return gpu.vendor == GpuVendor::amd ? "xGMI" : "NVLink";
 }
@@ -61,7 +61,8 @@ std::string in_words(Distance distance) {
   return "at places that no source names";
 }
 
-/// What joins two GPUs, for a comparison: the bandwidth, or where that is not known, the links.
+/// Returns the bandwidth between two GPUs for a comparison, or the number of links if it is
+/// unknown.
 double weight_of(const Machine& machine, int from, int to, bool by_bandwidth) {
   const Path path = path_between(machine, from, to);
   if (by_bandwidth) return path.gbps;
@@ -71,12 +72,13 @@ double weight_of(const Machine& machine, int from, int to, bool by_bandwidth) {
   return std::min(gpu_at(machine, from).switch_links, gpu_at(machine, to).switch_links);
 }
 
-/// Whether it is known how fast a path over links is.
+/// Returns whether the path uses links of known bandwidth.
 bool has_known_speed(const Path& path) {
   return path.kind == PathKind::nvlink && path.gbps > 0;
 }
 
-/// Whether a path over links is the fastest of the machine; if not, which one is.
+/// Says whether the pair's path over links is the fastest of the machine; otherwise names the
+/// fastest.
 std::string compared_with_others(const Machine& machine, int from, int to) {
   const bool by_bandwidth = path_between(machine, from, to).gbps > 0;
   const double own = weight_of(machine, from, to, by_bandwidth);
@@ -99,8 +101,8 @@ std::string compared_with_others(const Machine& machine, int from, int to) {
                      by_bandwidth ? bandwidth_text(most) : fmt::format("{:.0f} links", most));
 }
 
-/// A PCIe link that carries less than both of its ends can do; begins with a blank, empty for a
-/// sound one.
+/// Describes a PCIe link that carries less than both of its ends can. Begins with a blank; empty
+/// for a link without defects.
 std::string complaint_about(const std::string& title, double most, double now, int lanes,
                             int lanes_now) {
   if (lanes_now > 0 && lanes_now < lanes) {
@@ -117,7 +119,7 @@ std::string complaint_about(const std::string& title, double most, double now, i
       title, now, most);
 }
 
-/// The nodes above a GPU, nearest first, up to its host bridge.
+/// Returns the nodes above a GPU, nearest first, up to its host bridge.
 std::vector<int> nodes_above(const Machine& machine, int index) {
   std::vector<int> nodes;
   const auto parent = [&](int node) { return machine.pci[static_cast<std::size_t>(node)].parent; };
@@ -126,8 +128,8 @@ std::vector<int> nodes_above(const Machine& machine, int index) {
   return nodes;
 }
 
-/// What is wrong with the PCIe links from a GPU up to the node `end`. Of the two ends of a link the
-/// lower one is looked at, which knows what both can do: the GPU, and the upper ports of switches.
+/// Describes defects of the PCIe links from a GPU up to the node `end`. Reads the lower end of each
+/// link, which knows the abilities of both ends: the GPU, and the upstream ports of switches.
 std::string complaints_about(const Machine& machine, int index, int end) {
   const Gpu& gpu = gpu_at(machine, index);
   const auto node_at = [&](int node) { return machine.pci[static_cast<std::size_t>(node)]; };
@@ -137,7 +139,8 @@ std::string complaints_about(const Machine& machine, int index, int end) {
   const std::vector<int> above = nodes_above(machine, index);
   for (std::size_t i = 0; i < above.size() && above[i] != end; ++i) {
     const PciNode node = node_at(above[i]);
-    const std::size_t depth = above.size() - 1 - i;  // 0: host bridge, 1: root port, 2: upper port
+    const std::size_t depth = above.size() - 1 - i;  // 0: host bridge, 1: root port, 2: upstream
+                                                     // port
     if (depth % 2 != 0 || !node.address) continue;
     text +=
         complaint_about(fmt::format("The PCIe link of the switch {}", node.address->to_string()),
@@ -146,7 +149,7 @@ std::string complaints_about(const Machine& machine, int index, int end) {
   return text;
 }
 
-/// The lowest PCI node above both, or -1.
+/// Returns the lowest PCI node above both GPUs, or -1.
 int shared_node(const Machine& machine, int a, int b) {
   const std::vector<int> above_a = nodes_above(machine, a);
   const std::vector<int> above_b = nodes_above(machine, b);
@@ -155,7 +158,7 @@ int shared_node(const Machine& machine, int a, int b) {
   return shared == above_a.end() ? -1 : *shared;
 }
 
-/// Of a path over PCIe: what makes it slower than it need be. Begins with a blank unless empty.
+/// Explains what slows down a path over PCIe. Begins with a blank unless empty.
 std::string what_slows(const Machine& machine, int from, int to) {
   const Gpu& a = gpu_at(machine, from);
   const Gpu& b = gpu_at(machine, to);
@@ -201,7 +204,7 @@ std::string why_not_mapped(const Machine& machine, int from, int to) {
          "host bridge, and GPUs without peer support.";
 }
 
-/// Of a pair that reaches one way only.
+/// Describes a pair whose reach works in one direction only.
 std::string of_one_way(const Machine& machine, int from, int to) {
   if (!reach_is_known(machine, from, to) || !reach_is_known(machine, to, from)) return "";
   const bool there = may_map(machine, from, to);

@@ -12,12 +12,12 @@
 
 namespace oriel::topo {
 
-/// How data gets from one GPU to another, best first.
+/// Kinds of paths from one GPU to another, best first.
 enum class PathKind : std::uint8_t {
   same_device,
-  nvlink,       ///< NVLink or xGMI, direct or through switches
+  nvlink,       ///< NVLink or xGMI, direct, through switches or through other GPUs
   pcie_peer,    ///< loads and stores over PCIe
-  host_memory,  ///< a copy in host memory on the way
+  host_memory,  ///< a copy through host memory
   network,      ///< NICs of two machines
 };
 
@@ -25,27 +25,27 @@ std::string_view name_of(PathKind kind);
 
 struct Path {
   PathKind kind = PathKind::host_memory;
-  /// Links on the way: 1 for a direct one, 2 through a switch or host memory; 0: not known, as over
-  /// PCIe without a tree of its buses.
+  /// Number of links: 1 for a direct link, 2 through a switch or host memory. 0: not known, as over
+  /// PCIe without a PCI tree.
   int hops = 0;
-  double gbps = 0;       ///< one way, what the links add up to; 0: not known
-  bool atomics = false;  ///< native ones over it
+  double gbps = 0;       ///< sum of the links, one way; 0: not known
+  bool atomics = false;  ///< the path supports native atomics
   Distance distance = Distance::unknown;
 
   bool operator==(const Path&) const = default;
 };
 
-/// The path over which the GPU `from` loads and stores the memory of the GPU `to`, which are
-/// entries of Machine::gpus.
+/// Returns the path over which GPU `from` loads and stores the memory of GPU `to`. Both are indices
+/// in Machine::gpus.
 Path path_between(const Machine& machine, int from, int to);
 
-/// What the path of such a pair is called: its kind, and by the links that its vendor makes.
+/// Returns the name of a path's kind; links have the name that the vendor of GPU `from` uses.
 std::string_view name_of(const Machine& machine, int from, PathKind kind);
 
-/// All of them, as rows by `from`.
+/// Returns all paths, one row for each `from`.
 std::vector<std::vector<Path>> all_paths(const Machine& machine);
 
-/// Why the pair uses its path and what would make it faster, in whole sentences.
+/// Explains in whole sentences why the pair uses its path and what would make it faster.
 std::string explain_path(const Machine& machine, int from, int to);
 
 }  // namespace oriel::topo

@@ -17,10 +17,10 @@ namespace oriel::topo {
 namespace {
 
 constexpr std::size_t kWordBits = sizeof(unsigned long) * CHAR_BIT;
-// More than any kernel is built for (1024 nodes); asking with too few bits is an error.
+// Exceeds what any kernel is built for (1024 nodes); get_mempolicy() fails if given too few bits.
 constexpr std::size_t kNodeBits = 4096;
 using NodeMask = std::array<unsigned long, kNodeBits / kWordBits>;
-// The masks of the C library have 1024; the kernel can be built for more.
+// Exceeds the C library's masks of 1024 bits; kernels can be built for more.
 constexpr std::size_t kCpuBits = 8192;
 constexpr std::size_t kCpuBitsMost = std::size_t{1} << 20;
 
@@ -43,7 +43,7 @@ void set_bit(Words& words, int number) {
       1UL << static_cast<std::size_t>(number) % kWordBits;
 }
 
-/// The kernel reads one bit less than it is told of.
+/// The kernel reads one bit less than its argument says.
 constexpr unsigned long kNodeBitsArgument = kNodeBits + 1;
 
 bool mask_of(int node, NodeMask& mask) {
@@ -52,7 +52,7 @@ bool mask_of(int node, NodeMask& mask) {
   return true;
 }
 
-/// Says it once; later refusals are the same again.
+/// Logs the refusal once; later refusals have the same cause.
 void tell_refusal(std::atomic<bool>& told, const char* what, int status) {
   if (!log_enabled(LogLevel::info) || told.exchange(true)) return;
   Log().info("{} was refused (errno {}); it stays as it is", what, status);
@@ -70,7 +70,7 @@ std::optional<std::vector<int>> cpus_of_this_thread() {
     if (sys().sched_getaffinity(0, words.size() * sizeof words[0], set) == 0) {
       return numbers_of(words);
     }
-    if (errno != EINVAL) break;  // which says that there are more processors
+    if (errno != EINVAL) break;  // EINVAL: there are more processors
   }
   return std::nullopt;
 }

@@ -7,34 +7,34 @@
 
 #include "topo/choice/affinity.hpp"
 
-/// Puts threads and memory where they should be, and asks where they may. Containers often forbid
-/// this; then things stay as they are, which the log tells once per process, at INFO.
+/// Places threads and memory, and reads where they are allowed. Containers often forbid placement;
+/// nothing changes then, which is logged once per process at INFO.
 namespace oriel::topo {
 
-/// The processors that the calling thread may run on, as limited by itself and by control groups;
-/// nothing where the system does not tell.
+/// Returns the processors that the calling thread may run on, as limited by its affinity and by
+/// control groups. Returns nothing if the system does not report them.
 std::optional<std::vector<int>> cpus_of_this_thread();
 
-/// The NUMA nodes from which the calling thread may have memory; nothing where the system does not
-/// tell.
+/// Returns the NUMA nodes from which the calling thread may allocate. Returns nothing if the system
+/// does not report them.
 std::optional<std::vector<int>> memory_nodes_of_this_thread();
 
 /// Whether somebody (as numactl does) has said where memory of the calling thread shall come from.
 /// True also where that cannot be told. Such a wish counts more than ours.
 bool has_memory_policy();
 
-/// Keeps the calling thread, which must be one of the library's own, on these processors. Nothing
-/// happens if it is there already, if there are none, or if memory runs out.
+/// Binds the calling thread, which must be one of the library's own, to these processors. Does
+/// nothing if it is bound to them already, if there are none, or if memory runs out.
 void run_this_thread_on(const std::vector<int>& cpus) noexcept;
 
-/// Has [at, at + bytes), whole pages that nobody has touched yet, come from this NUMA node as long
-/// as it has some memory. For a mapping of a memfd that holds for all mappings of it, in every
-/// process. -1: nothing happens.
+/// Makes [at, at + bytes) prefer this NUMA node. The range must be whole pages that nobody has
+/// touched. On a mapping of a memfd, the preference holds for all its mappings in every process.
+/// -1: does nothing.
 void prefer_memory_node(void* at, std::size_t bytes, int node);
 
-/// While it lives, fresh memory that the calling thread causes to be taken comes from this NUMA
-/// node as long as it has some. For calls into a driver, which take memory on their own. Where the
-/// thread has a policy already, or for -1, nothing happens.
+/// Makes new memory of the calling thread prefer this NUMA node while the object lives. For calls
+/// into a driver, which allocates by itself. Does nothing for -1 or if the thread has a policy
+/// already.
 class MemoryNodeScope {
  public:
   explicit MemoryNodeScope(int node);

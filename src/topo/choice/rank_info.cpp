@@ -26,7 +26,7 @@ DeviceUuid get_uuid(ByteReader& reader) {
   return uuid;
 }
 
-/// A byte that stands for yes or no. Any other makes the message a wrong one.
+/// Reads a boolean byte; any value but 0 and 1 sets `odd`.
 bool get_truth(ByteReader& reader, bool& odd) {
   const auto value = reader.get<std::uint8_t>();
   odd = odd || value > 1;
@@ -87,7 +87,7 @@ Status check_seen(const RankInfo& info, const SeenDevice& device) {
   return {};
 }
 
-/// What only ranks on GPUs have.
+/// Checks the fields that only ranks on GPUs have.
 Status check_device(const RankInfo& info) {
   const bool on_host = info.kind == DeviceKind::host;
   if (on_host &&
@@ -236,7 +236,7 @@ Result<RankInfo> decode_rank_info(ByteView message) {
 
 namespace {
 
-// So that the message of a rank that has nothing to add is not empty.
+// Encodes the request, so that the message of a rank with nothing to add is not empty.
 std::uint8_t number_of(Wanted wanted) {
   return static_cast<std::uint8_t>((wanted.hidden_gpus ? 1 : 0) | (wanted.network ? 2 : 0));
 }

@@ -19,7 +19,7 @@ PathFacts network_path(std::uint8_t a, std::uint8_t b) {
   return {.kind = PathKind::network, .bandwidth_class = std::min(a, b)};
 }
 
-/// Between ranks that have host memory in common, or else only a network.
+/// Returns the path between ranks that share host memory, or else a network.
 PathFacts host_path(const RankInfo& a, const RankInfo& b) {
   if (!descriptors_travel(a, b)) return network_path(a.network_class, b.network_class);
   PathFacts path{.kind = PathKind::host_memory,
@@ -34,7 +34,7 @@ PathFacts host_path(const RankInfo& a, const RankInfo& b) {
   return path;
 }
 
-/// The one that carries less: a worse kind, more hops, less bandwidth, no atomics.
+/// Returns the worse path by kind, hops and bandwidth, with atomics only if both have them.
 PathFacts worse(const PathFacts& a, const PathFacts& b) {
   const auto rank_of = [](const PathFacts& path) {
     return std::tuple(path.kind, path.hops, -path.bandwidth_class);
@@ -44,7 +44,7 @@ PathFacts worse(const PathFacts& a, const PathFacts& b) {
   return path;
 }
 
-/// FNV-1a with 64 bits (Fowler, Noll, Vo), a number at a time.
+/// Adds a number to an FNV-1a hash with 64 bits (Fowler, Noll, Vo).
 constexpr std::uint64_t kNumbersHashBasis = 0xcbf29ce484222325u;
 std::uint64_t add(std::uint64_t hash, std::uint64_t number) {
   constexpr std::uint64_t kPrime = 0x100000001b3u;
@@ -52,7 +52,7 @@ std::uint64_t add(std::uint64_t hash, std::uint64_t number) {
   return hash;
 }
 
-/// The ranks that share a node or a clique, each list ascending.
+/// Ranks that share a node or a clique, in ascending lists.
 class Neighbourhoods {
  public:
   explicit Neighbourhoods(std::span<const RankInfo> ranks) : ranks_(ranks) {
@@ -62,7 +62,7 @@ class Neighbourhoods {
         by_fabric_[key_of(*ranks[rank].fabric)].push_back(static_cast<int>(rank));
     }
   }
-  /// Those behind `rank`, ascending.
+  /// Returns the ranks of these lists above `rank`, ascending.
   std::vector<int> behind(int rank) const {
     const RankInfo& own = ranks_[static_cast<std::size_t>(rank)];
     std::vector<int> list;
@@ -91,8 +91,8 @@ PathFacts rank_path(const RankInfo& from, const RankInfo& to) {
   if (from.kind == DeviceKind::cuda && can_map(from, to)) {
     if (from.uuid == to.uuid) return {.kind = PathKind::same_device, .atomics = true};
     if (const SeenDevice* seen = find_seen(from, to.uuid)) return seen->path;
-    // Links lead both ways. What one side knows is worth more than what would be assumed for the
-    // other, from which the device may be hidden.
+    // Uses the other side's knowledge before an assumption: links work in both directions, and the
+    // device may be hidden from `from` only.
     const SeenDevice* back = find_seen(to, from.uuid);
     if (back != nullptr && back->reachable) return back->path;
     if (from.fabric && from.fabric == to.fabric) {
@@ -163,8 +163,8 @@ std::uint64_t RankPaths::hash() const {
 
 std::string RankPaths::summary() const {
   const std::size_t pairs = near_.size() * (near_.size() - (near_.empty() ? 0 : 1)) / 2;
-  // A pair's network is as slow as the slower one of its ranks: counted by class, without looking
-  // at all pairs.
+  // Counts network pairs by class without enumerating all pairs. A pair is as slow as the slower of
+  // its ranks.
   std::array<std::size_t, kBandwidthClassMost + 1> ranks{};
   for (const std::uint8_t network : network_) ++ranks[network];
   std::array<std::size_t, kBandwidthClassMost + 1> far{};

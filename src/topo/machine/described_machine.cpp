@@ -17,11 +17,11 @@ bool is_named_by_place(const Nic& nic) {
   return nic.pci && nic.name == nic.pci->to_string();
 }
 
-/// A card that the kernel does not list as one for RDMA stays as it is.
+/// Replaces cards by their RDMA ports; a card that the kernel does not list for RDMA stays.
 void add_ports(const FileTree& files, Machine& description) {
   if (std::none_of(description.nics.begin(), description.nics.end(), is_named_by_place)) return;
   std::vector<Nic> listed = read_infiniband(files).nics;
-  std::erase_if(listed, [&](const Nic& port) {  // told already, elsewhere
+  std::erase_if(listed, [&](const Nic& port) {  // already described elsewhere
     return std::any_of(description.nics.begin(), description.nics.end(), [&](const Nic& nic) {
       return nic.name == port.name && nic.port == port.port;
     });
@@ -42,7 +42,7 @@ void add_ports(const FileTree& files, Machine& description) {
 
 void add_links(const NvmlLibrary& nvml, Machine& description) {
   NvmlList list = read_nvml(nvml);
-  std::vector<int> place;  // in the description, of each GPU of the list
+  std::vector<int> place;  // index in the description by GPU of the list
   for (Gpu& gpu : list.gpus) {
     const bool whole = gpu.pci && gpu.mig_instance < 0;
     place.push_back(whole ? find_gpu(description, *gpu.pci) : -1);

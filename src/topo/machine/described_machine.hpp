@@ -10,18 +10,17 @@
 
 namespace oriel::topo {
 
-/// Whether a description has links between GPUs, or to switches. hwloc's format does not, nor do
-/// many files that clouds ship for NCCL.
+/// Returns whether a description has links between GPUs or to switches. hwloc's format has none,
+/// nor do many files that clouds ship for NCCL.
 bool tells_of_links(const Machine& description);
 
-/// The index in Machine::gpus of the GPU with this address, of parts of one the first; -1 if there
-/// is none.
+/// Returns the index in Machine::gpus of the GPU with this address (its first part if it has
+/// several); -1 if there is none.
 int find_gpu(const Machine& machine, const PciAddress& address);
 
-/// Adds what a description of this machine is silent about. Network cards that it names by their
-/// places alone become the ports that the kernel lists there. Where it has GPUs and tells of no
-/// link, NVML, which is asked only then, tells of those of its GPUs. The machine is canonical
-/// afterwards.
+/// Completes a description of this machine. A network card named only by its place is replaced by
+/// the ports that the kernel lists there. If the description has GPUs but no links, NVML is queried
+/// for the links of these GPUs. The machine is canonical afterwards.
 void complete_description(const FileTree& files, const std::function<const NvmlLibrary&()>& nvml,
                           Machine& description);
 

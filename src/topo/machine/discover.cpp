@@ -25,7 +25,7 @@ namespace {
 
 using Outcome = SourceReport::Outcome;
 
-/// Puts a device with this address in its place in the tree and at its NUMA node.
+/// Sets a device's place in the PCI tree and its NUMA node by its address.
 template <typename Device>
 void place(const Machine& machine, const FileTree& tree, Device& device) {
   if (!device.pci) return;
@@ -34,12 +34,13 @@ void place(const Machine& machine, const FileTree& tree, Device& device) {
   if (device.numa < 0) device.numa = numa_of_device(tree, machine, *device.pci);
 }
 
-/// Adds the GPUs of one source, with their pairs. One whose PCI address another source has named
-/// already is described by both: what this one says counts more.
+/// Adds the GPUs of one source and their pairs. If another source has named a GPU's PCI address
+/// already, both describe it, and this source has priority.
 template <typename List>
 void add_gpus(Machine& machine, const List& list) {
   std::vector<int> index;
-  std::vector<bool> open(machine.gpus.size(), true);  // instances share an address: one takes it
+  std::vector<bool> open(machine.gpus.size(), true);  // instances share an address; only one of
+                                                      // them takes the known entry
   for (const Gpu& gpu : list.gpus) {
     std::size_t place = 0;
     for (; place < open.size(); ++place) {
@@ -67,7 +68,7 @@ void add_gpus(Machine& machine, const List& list) {
   }
 }
 
-/// The tree of the machine, and what is a GPU by its PCI class.
+/// Adds the PCI tree and the GPUs recognised by PCI class.
 Status add_tree(const DiscoverOptions& options, const HwlocLibrary& hwloc, const FileTree& tree,
                 Machine& machine) {
   HwlocList list;
@@ -86,7 +87,7 @@ Status add_tree(const DiscoverOptions& options, const HwlocLibrary& hwloc, const
   machine.numa = std::move(list.numa);
   machine.pci = std::move(list.pci);
   machine.nics = std::move(list.nics);
-  // A display adapter of another vendor is no GPU to us.
+  // Skips display adapters of other vendors.
   for (Gpu& gpu : list.gpus) {
     if (gpu.vendor != GpuVendor::other) machine.gpus.push_back(std::move(gpu));
   }
@@ -96,7 +97,7 @@ Status add_tree(const DiscoverOptions& options, const HwlocLibrary& hwloc, const
   return {};
 }
 
-/// The RDMA NICs: those that the kernel lists, else those that hwloc has found.
+/// Adds the RDMA NICs: those that the kernel lists, else those that hwloc has found.
 void add_nics(const FileTree& tree, Machine& machine) {
   InfinibandList list = read_infiniband(tree);
   if (list.nics.empty() && !machine.nics.empty()) {
@@ -109,8 +110,8 @@ void add_nics(const FileTree& tree, Machine& machine) {
   machine.sources.push_back(list.report);
 }
 
-/// Has links count with what they carry at most, where the kernel tells: what the other sources
-/// tell is their present speed.
+/// Replaces present speeds, which the other sources report, by maximum speeds from the kernel if
+/// known.
 void use_most_speeds(const FileTree& tree, Machine& machine) {
   for (NumaNode& node : machine.numa) node.memory_gbps = memory_gbps_of(tree, node.os_index);
   for (PciNode& node : machine.pci) {

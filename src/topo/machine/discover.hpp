@@ -12,30 +12,29 @@
 
 namespace oriel::topo {
 
-/// Where a machine is looked for.
+/// Options of discover().
 struct DiscoverOptions {
-  /// Below it stand /sys and the like; another root than "/" is somebody else's machine, of which
-  /// hwloc and CUDA know nothing.
+  /// Root below which /sys and similar folders lie. Any root other than "/" is another machine,
+  /// which hwloc and CUDA do not know.
   std::string root = "/";
-  /// Text of hwloc's description of a machine, instead of asking hwloc about this one. CUDA is not
-  /// asked either then.
+  /// Text of hwloc's description of a machine, used instead of querying hwloc and CUDA about this
+  /// one.
   std::string hwloc_xml;
-  /// Whether NVML and CUDA are asked.
+  /// Queries NVML and CUDA.
   bool gpus = true;
-  /// Whether RDMA NICs are looked for.
+  /// Reads RDMA NICs.
   bool nics = true;
 };
 
-/// What this machine is made of, from all sources that there are: hwloc (or, without it, /sys) for
-/// NUMA nodes and PCI buses, NVML, AMD's driver and CUDA for GPUs, /sys/class/infiniband (or,
-/// without it, hwloc) for NICs.
-/// A GPU that several sources know is one entry. Absent sources are normal, and reported with the
-/// others in Machine::sources. The machine is canonical and passes check(). The error says which
-/// description could not be used.
+/// Describes this machine from all available sources. NUMA nodes and PCI buses come from hwloc or,
+/// without it, /sys. GPUs come from NVML, AMD's driver and CUDA. NICs come from
+/// /sys/class/infiniband or, without it, hwloc. A GPU that several sources know is one entry.
+/// Absent sources are normal, and reported with the others in Machine::sources. The machine is
+/// canonical and passes check(). An error names the description that could not be used.
 Result<Machine> discover(const DiscoverOptions& options, const HwlocLibrary& hwloc,
                          const NvmlLibrary& nvml);
 
-/// The same with the libraries of this system.
+/// Describes this machine with the libraries of this system.
 Result<Machine> discover(const DiscoverOptions& options = {});
 
 }  // namespace oriel::topo

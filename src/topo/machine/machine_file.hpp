@@ -11,12 +11,13 @@
 
 namespace oriel::topo {
 
-/// The machine that a file describes, in NCCL's format (<system>) or hwloc's (<topology>), which is
-/// told by its first element. Nothing of the machine that this runs on goes into it.
+/// Reads the machine that a file describes, in NCCL's format (<system>) or hwloc's (<topology>).
+/// The root element determines the format. Nothing of the local machine is added.
 Result<Machine> read_machine_file(const std::string& path, const XmlLimits& limits = {});
 
-/// Writes a description in NCCL's format. A plain file is replaced in one step: whoever reads it
-/// finds all of it. What a link names, and devices, are written to; pipes and sockets are refused.
+/// Writes a description in NCCL's format. A plain file is replaced atomically, so that readers find
+/// a complete file. Targets of links and devices are written in place; pipes and sockets are
+/// refused.
 Status dump_machine(const Machine& machine, const std::string& path);
 
 }  // namespace oriel::topo

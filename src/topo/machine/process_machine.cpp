@@ -32,7 +32,7 @@ double milliseconds_since(steady_clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(steady_clock::now() - begin).count();
 }
 
-/// The GPUs that NVIDIA's kernel module lists, also those that are hidden from this process.
+/// Returns the GPUs that NVIDIA's kernel module lists, including those hidden from this process.
 std::vector<PciAddress> gpus_of_driver(const FileTree& files) {
   std::vector<PciAddress> addresses;
   for (const std::string& name : files.list("/proc/driver/nvidia/gpus")) {
@@ -41,7 +41,7 @@ std::vector<PciAddress> gpus_of_driver(const FileTree& files) {
   return addresses;
 }
 
-/// What NVML tells beside CUDA.
+/// Adds NVML's information to CUDA's.
 void add_nvml(const MachineSources& sources, CommunicatorMachine& found) {
   Machine& machine = found.machine;
   NvmlList list = read_nvml(sources.nvml(), {.from = &machine.gpus, .pcie_links = false});
@@ -52,7 +52,7 @@ void add_nvml(const MachineSources& sources, CommunicatorMachine& found) {
   add_nvml_gpus(sources.files, std::move(list), machine);
 }
 
-/// The GPUs of a machine whose NUMA nodes are known.
+/// Adds the GPUs to a machine whose NUMA nodes are known.
 Status add_gpus(const MachineSources& sources, CommunicatorMachine& found) {
   CudaFacts facts = read_cuda_facts(found.machine);
   ORIEL_CHECK(std::move(facts.complete));
@@ -72,7 +72,8 @@ double fastest_port_of(const std::vector<Nic>& nics) {
   return fastest;
 }
 
-/// Of all ports that are up, for RDMA or not; what has no hardware says anything.
+/// Returns the speed of the fastest active port, for RDMA or not. Ignores interfaces without
+/// hardware, whose speed is arbitrary.
 double fastest_network_of(const FileTree& files) {
   double fastest = fastest_port_of(read_infiniband(files).nics);
   for (const NetworkInterface& one : read_network_interfaces(files)) {
@@ -91,8 +92,8 @@ std::string reports_of(const Machine& machine) {
 
 std::atomic<ProcessMachine*> in_force{nullptr};
 
-/// A GPU as the tree of buses alone tells of it: what a file does not list as a GPU may still be
-/// one.
+/// Returns a GPU with what the PCI tree alone says. A device that a file does not list as a GPU may
+/// still be one.
 Gpu of_tree(const Machine& description, const std::optional<PciAddress>& address) {
   Gpu gpu;
   gpu.node = address ? find_pci_node(description, *address) : -1;
@@ -103,13 +104,13 @@ Gpu of_tree(const Machine& description, const std::optional<PciAddress>& address
   return gpu;
 }
 
-/// Has NUMA nodes of a description keep what was found of those with the same numbers, where it is
-/// silent: NCCL's format knows neither distances nor memory. Sizes and distances only where all
-/// nodes were found: the memory of some would make the others look as if they had none. Processors
-/// that several nodes claim are the description's mistake.
+/// Completes the NUMA nodes of a description by found nodes with the same numbers. NCCL's format
+/// has neither distances nor memory. Copies sizes and distances only if all nodes were found;
+/// otherwise nodes without sizes would look empty. If several nodes claim a processor, the
+/// description is wrong, and found processors replace it.
 void complete_nodes(std::vector<NumaNode>& told, const std::vector<NumaNode>& found) {
   const bool mistaken = !shared_processors(told).empty();
-  std::vector<int> places;  // in `found`
+  std::vector<int> places;  // index in `found` by node
   for (NumaNode& node : told) {
     const auto same = std::find_if(found.begin(), found.end(), [&](const NumaNode& one) {
       return one.os_index == node.os_index;
@@ -169,7 +170,7 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
   Machine& machine = found.machine;
   const bool knows_numa = !description.numa.empty();
   const bool knows_links = tells_of_links(description);
-  std::vector<int> found_numa;  // the system's number, of each GPU
+  std::vector<int> found_numa;  // OS number by GPU
   for (const Gpu& gpu : machine.gpus) {
     const auto at = static_cast<std::size_t>(gpu.numa);
     found_numa.push_back(gpu.numa < 0 ? -1 : machine.numa[at].os_index);
@@ -178,8 +179,8 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
     const std::vector<NumaNode> before = std::exchange(machine.numa, description.numa);
     complete_nodes(machine.numa, before);
   }
-  machine.pci = description.pci;  // nodes of the old tree would name NUMA nodes that are gone
-  std::vector<int> place;         // in the description, of each GPU
+  machine.pci = description.pci;  // nodes of the old tree would refer to removed NUMA nodes
+  std::vector<int> place;         // index in the description by GPU
   for (Gpu& gpu : machine.gpus) {
     const int other = gpu.pci ? find_gpu(description, *gpu.pci) : -1;
     const Gpu told = other < 0 ? of_tree(description, gpu.pci)
@@ -192,7 +193,7 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
     if (other < 0 || !knows_links) continue;
     gpu.switch_links = told.switch_links;
     if (told.link_gbps > 0) gpu.link_gbps = told.link_gbps;
-    // NCCL's format counts links and does not say how fast they are.
+    // NCCL's format counts links but does not state their speed.
     if (gpu.link_gbps == 0) gpu.link_gbps = nvlink_generation_of(gpu.architecture).link_gbps;
   }
   for (GpuPair& pair : machine.pairs) {
@@ -237,8 +238,8 @@ CommunicatorMachine with_hidden_gpus(const MachineSources& sources, Communicator
   return found;
 }
 
-/// What the environment says to read instead of looking. The other ranks of a start wait meanwhile,
-/// and are to learn of a failure before they give up.
+/// Reads the file that the environment names. The other ranks of a start wait meanwhile, and must
+/// learn of a failure before their timeout.
 Result<Machine> read_named_file(const std::string& file, Duration timeout) {
   XmlLimits limits;
   limits.await_writer = false;
@@ -292,7 +293,7 @@ bool ProcessMachine::is_known(Slot<Part>& slot, const std::string& file) {
   return slot.part != nullptr && slot.looked == ::getpid() && slot.file == file;
 }
 
-/// Each step adds to what the one before has found, and is made once.
+/// Adds to the result of the previous step; each step runs once.
 Result<ProcessMachine::CommunicatorPart> ProcessMachine::found_by_looking(std::size_t steps) {
   return get(found_[steps], "", [&]() -> Result<CommunicatorMachine> {
     if (steps == 0) return look_for_numa_nodes(sources_);
@@ -332,7 +333,7 @@ Result<ProcessMachine::WholePart> ProcessMachine::whole(const Settings& settings
                                       : discover(options, hwloc_library(), sources_.nvml());
     if (found.ok() && described) {
       complete_description(sources_.files, sources_.nvml, *found);
-      found->sources.push_back(add_cuda_facts(*found));  // ordinals, of what CUDA shows alone
+      found->sources.push_back(add_cuda_facts(*found));  // ordinals, for GPUs that CUDA shows
       ORIEL_CHECK(check(*found));
       found = canonical(std::move(found).value());
     }
@@ -374,7 +375,8 @@ void ProcessMachine::dump_once(const Settings& settings) {
 
 ProcessMachine& process_machine() {
   if (ProcessMachine* scoped = in_force.load()) return *scoped;
-  static auto* const machine = new ProcessMachine;  // never destroyed: communicators may outlive us
+  static auto* const machine = new ProcessMachine;  // never destroyed: communicators may outlive
+                                                    // this object
   return *machine;
 }
 
