@@ -26,8 +26,8 @@ struct InterfaceUser {
   /// Index in `numa_of_ranks`. If that is empty: the number of ranks at the same place that have
   /// chosen before; equally near interfaces are then taken in turn.
   int place = 0;
-  /// For a rank on the CPU: of all such ranks of its node, itself among them, what `numa` is of
-  /// itself. They share interfaces as GPUs do. Ranks on GPUs go by the GPUs of the machine.
+  /// For a rank on the CPU: `numa` of each such rank of its node, including itself. These ranks
+  /// share interfaces as GPUs do. Ranks on GPUs count the GPUs of the machine instead.
   std::vector<int> numa_of_ranks;
 };
 

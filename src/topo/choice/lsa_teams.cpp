@@ -93,8 +93,9 @@ class Teams {
     });
   }
 
-  /// Those that its host brings into a team with it, wherever they are now: one that came earlier
-  /// and did not fit must not be parted from later ones. Counted once, for many teams are tried.
+  /// Returns the number of ranks of its host that can join a team with `rank`, wherever they are
+  /// now. A rank that came earlier and did not fit must not be separated from later ones. Cached,
+  /// because many teams are tried.
   int on_host_of(int rank) {
     int& count = brought_[static_cast<std::size_t>(rank)];
     if (count > 0) return count;

@@ -32,10 +32,10 @@ struct NicChoice {
 /// machine with an active NIC, every device gets one.
 ///
 /// The backup of a port's first user is the port's partner (partners_by_place()). The partner may
-/// be dead, slow, of another layer or missing. In this case, and for the other users of the port,
-/// the backup is the nearest fast port of the primary's layer if there is one. Of equally near
-/// ports, the port with the fewest fallbacks wins, then the fastest. A backup is never the primary
-/// or another device of the same port, such as a virtual function.
+/// be dead, slow, of another layer or missing. In this case, and for the port's other users,
+/// another active port is the backup. Ports of the primary's layer come first, then fast ones, then
+/// near ones. Of equally near ports, the port with the fewest fallbacks wins, then the fastest. A
+/// backup is never the primary or another device of the same port, such as a virtual function.
 ///
 /// Depends only on a canonical() machine: every rank with the same description chooses alike.
 std::vector<NicChoice> choose_nics(const Machine& machine);

@@ -19,8 +19,8 @@ std::optional<std::vector<int>> cpus_of_this_thread();
 /// does not report them.
 std::optional<std::vector<int>> memory_nodes_of_this_thread();
 
-/// Whether somebody (as numactl does) has said where memory of the calling thread shall come from.
-/// True also where that cannot be told. Such a wish counts more than ours.
+/// Returns whether the calling thread has a memory policy, such as numactl's; true if this is
+/// unknown. Such a policy has priority over Oriel's.
 bool has_memory_policy();
 
 /// Binds the calling thread, which must be one of the library's own, to these processors. Does

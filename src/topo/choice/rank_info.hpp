@@ -80,8 +80,8 @@ struct RankInfo {
   bool keeps_apart = false;
   /// The user prefers copy engines for collectives that they support (NCCL_CTA_POLICY_ZERO).
   bool wants_copy_engines = false;
-  /// There are GPUs that CUDA hides from its process, and NVML, which may know of them, has not
-  /// been asked: that takes long, and is of use only if another rank is on one of them.
+  /// CUDA hides GPUs from the process, and NVML, which may know them, has not been queried. A query
+  /// is slow and useful only if another rank is on a hidden GPU.
   bool may_learn_more = false;
   /// Devices that the process knows, including its own; ascending by UUID, without duplicates.
   std::vector<SeenDevice> seen;

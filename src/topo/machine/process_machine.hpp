@@ -59,8 +59,8 @@ struct CommunicatorMachine {
 /// them.
 enum class HiddenGpus : bool { left_out, asked_about };
 
-/// Chooses the reason from the GPUs that CUDA shows, the addresses that the driver lists (empty if
-/// it lists none), and the presence of an IMEX channel.
+/// Chooses the reason from the GPUs that CUDA shows and the addresses that the driver lists. These
+/// are empty if the driver lists none. `imex_channel` says whether the process has an IMEX channel.
 NvmlReason reason_to_ask_nvml(const std::vector<Gpu>& visible,
                               const std::vector<PciAddress>& of_driver, bool imex_channel);
 
@@ -71,12 +71,12 @@ struct MachineSources {
 };
 
 /// Replaces facts in `found` by those of a description: NUMA nodes, places of GPUs, links and their
-/// bandwidth. Facts missing in the description stay as found. These are distances and memory of
-/// NUMA nodes, the NUMA node of a GPU that it lacks, and all links if it has none at all. hwloc's
-/// format and many files that clouds ship for NCCL have no links. Processors that the description
-/// assigns to several nodes stay as found as well. Mappability, fabric cliques and handle types,
-/// which only drivers know, stay unchanged. No GPUs are added. GPUs are matched by PCI address,
-/// among the description's GPUs or else on its buses.
+/// bandwidth. Facts missing in the description stay as found: distances and memory of NUMA nodes,
+/// and the NUMA node of a GPU that it lacks. If it has no links at all, the found links stay.
+/// hwloc's format and many files that clouds ship for NCCL have no links. Processors that the
+/// description assigns to several nodes stay as found as well. Mappability, fabric cliques and
+/// handle types, which only drivers know, stay unchanged. No GPUs are added. GPUs are matched by
+/// PCI address, among the description's GPUs or else on its buses.
 void apply_description(CommunicatorMachine& found, const Machine& description);
 
 /// Finds what a communicator of ranks on the host needs. Reads a few small files.

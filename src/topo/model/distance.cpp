@@ -8,7 +8,7 @@
 namespace oriel::topo {
 namespace {
 
-/// The node and all above it, itself first.
+/// Returns the node and all nodes above it, itself first.
 std::vector<int> way_up(const Machine& machine, int node) {
   std::vector<int> way;
   for (; node >= 0; node = machine.pci[static_cast<std::size_t>(node)].parent) way.push_back(node);
@@ -24,7 +24,8 @@ Distance by_numa(DevicePlace a, DevicePlace b) {
   return a.numa == b.numa ? Distance::numa_node : Distance::system;
 }
 
-/// The distance of two devices that have `below_a` and `below_b` bridges below what they share.
+/// Returns the distance of two devices with `below_a` and `below_b` bridges below their common
+/// node.
 Distance below(PciNode::Kind shared, std::size_t below_a, std::size_t below_b) {
   if (shared == PciNode::Kind::host_bridge) return Distance::host_bridge;
   return below_a <= 1 && below_b <= 1 ? Distance::one_switch : Distance::switches;

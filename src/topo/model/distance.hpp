@@ -9,7 +9,7 @@
 
 namespace oriel::topo {
 
-/// How far apart two PCI devices are, nearest first; nvidia-smi's names in brackets.
+/// Distance between two PCI devices, nearest first; nvidia-smi's names in brackets.
 enum class Distance : std::uint8_t {
   same,         ///< one device [X]
   one_switch,   ///< below one PCIe switch, or functions of one card [PIX]
@@ -17,13 +17,13 @@ enum class Distance : std::uint8_t {
   host_bridge,  ///< below one host bridge [PHB]
   numa_node,    ///< host bridges of one NUMA node [NODE]
   system,       ///< across NUMA nodes [SYS]
-  unknown,      ///< nothing says where one of them is
+  unknown,      ///< the place of a device is not known
 };
 
-/// nvidia-smi's name of a distance; "?" for unknown.
+/// Returns nvidia-smi's name of a distance; "?" for unknown.
 std::string_view name_of(Distance distance);
 
-/// Where a device is: its place in the PCI tree and its NUMA node, each -1 where it is not known.
+/// Place of a device: its index in Machine::pci and its NUMA node; -1: not known.
 struct DevicePlace {
   int node = -1;
   int numa = -1;
@@ -36,14 +36,14 @@ inline DevicePlace place_of(const Nic& nic) {
   return {nic.node, nic.numa};
 }
 
-/// What lies between two devices.
+/// Path over PCI between two devices.
 struct Route {
   Distance distance = Distance::unknown;
-  int bridges = 0;       ///< PCI bridges on the way, host bridges included
-  double link_gbps = 0;  ///< of the narrowest PCIe link on the way; 0: not known
+  int bridges = 0;       ///< number of PCI bridges on the path, including host bridges
+  double link_gbps = 0;  ///< bandwidth of the narrowest PCIe link on the path; 0: not known
 };
 
-/// The way over PCI between two devices of a machine that passed check(). Symmetric.
+/// Returns the path over PCI between two devices of a machine that passed check(). Symmetric.
 Route route_between(const Machine& machine, DevicePlace a, DevicePlace b);
 
 }  // namespace oriel::topo

@@ -21,7 +21,7 @@ std::string FileTree::full(std::string_view path) const {
 }
 
 std::optional<std::string> FileTree::read(std::string_view path, std::size_t most) const {
-  // A fifo among the files of a fixture shall not hold the reader up.
+  // O_NONBLOCK: a FIFO among the files of a fixture must not block the reader.
   const OwnedFd fd(::open(full(path).c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return std::nullopt;
   std::string text;

@@ -13,34 +13,33 @@
 
 namespace oriel::topo {
 
-/// Small files below a root: the machine's own with "/", a fixture's with its folder. What is not
-/// there, cannot be read or is not what it should be counts as absent. Local; opens files and
-/// closes them.
+/// Small files below a root: "/" for the machine's own, a folder for a fixture. Files that are
+/// missing, unreadable or of the wrong kind count as absent. Local; opens and closes files.
 class FileTree {
  public:
-  /// No file of interest is longer, but tables of routes; what lies beyond is not read.
+  /// Default limit on the bytes read of a file. Only route tables can be longer; the rest is not
+  /// read.
   static constexpr std::size_t kMostBytes = std::size_t{64} << 10;
-  /// Nor has any folder more entries.
+  /// Limit on the entries read of a folder; no folder of interest has more.
   static constexpr std::size_t kMostEntries = 4096;
 
-  /// What is told of every question, with the path that it is about. For tests, which count them.
+  /// Called with the path of every access. For tests, which count accesses.
   using Notice = std::function<void(std::string_view path)>;
 
   explicit FileTree(std::string root, Notice notice = {})
       : root_(std::move(root)), notice_(std::move(notice)) {}
 
-  /// The text of a file without white space at its ends; of a longer one than `most` bytes, so
-  /// much.
+  /// Returns the text of a file, at most its first `most` bytes, without white space at its ends.
   std::optional<std::string> read(std::string_view path, std::size_t most = kMostBytes) const;
-  /// A file that holds one decimal number and nothing else.
+  /// Returns the number in a file that contains one decimal number and nothing else.
   std::optional<std::int64_t> read_number(std::string_view path) const;
-  /// The names in a folder, sorted; empty if there is none.
+  /// Returns the names in a folder, sorted; empty if there is none.
   std::vector<std::string> list(std::string_view path) const;
   bool exists(std::string_view path) const;
-  /// The last part of what a symbolic link names.
+  /// Returns the last component of a symbolic link's target.
   std::optional<std::string> link_name(std::string_view path) const;
-  /// The names on the way to what a path means once all links are followed, first to last; empty if
-  /// it does not exist. They may begin above the root.
+  /// Returns the components of a path after resolving all links, first to last; empty if it does
+  /// not exist. They may begin above the root.
   std::vector<std::string> resolved(std::string_view path) const;
 
   const std::string& root() const { return root_; }

@@ -9,7 +9,7 @@
 namespace oriel::topo {
 namespace {
 
-// The upper byte of a PCI class: VGA, 3D and the like; what only computes.
+// Upper bytes of PCI classes: display controllers (VGA, 3D and others) and processing accelerators.
 constexpr unsigned kDisplayClass = 0x03;
 constexpr unsigned kAcceleratorClass = 0x12;
 constexpr unsigned kNvidia = 0x10de;
@@ -41,7 +41,7 @@ void HwlocList::add_ports(const std::string& name, int index,
 std::optional<Gpu> gpu_by_class(std::uint16_t class_id, std::uint16_t vendor,
                                 std::uint16_t device) {
   const unsigned kind = class_id >> 8;
-  // Accelerators of other vendors may be anything.
+  // Other vendors' accelerators need not be GPUs.
   if (kind != kDisplayClass && !(kind == kAcceleratorClass && vendor == kAmd)) return std::nullopt;
   Gpu gpu;
   gpu.vendor = vendor == kNvidia ? GpuVendor::nvidia

@@ -12,9 +12,9 @@
 
 namespace oriel::topo {
 
-/// The NUMA nodes and PCI buses that hwloc finds, and what is a GPU by its PCI class: vendor,
-/// address and place, no more. Of RDMA NICs, which it calls OpenFabrics devices, it tells neither
-/// the speed nor the kind of link.
+/// NUMA nodes and PCI buses that hwloc finds, and GPUs recognised by their PCI class. A GPU has
+/// only vendor, address and place. For RDMA NICs, which hwloc calls OpenFabrics devices, neither
+/// speed nor link layer is known.
 struct HwlocList {
   std::vector<NumaNode> numa;
   std::vector<PciNode> pci;
@@ -22,7 +22,7 @@ struct HwlocList {
   std::vector<Nic> nics;
   SourceReport report;
 
-  /// Lists a piece of the PCI tree below `parent` (-1: a host bridge) and yields its index.
+  /// Adds a node of the PCI tree below `parent` (-1: a host bridge) and returns its index.
   int add_pci(PciNode node, int parent, int numa_index) {
     if (parent < 0) node.kind = PciNode::Kind::host_bridge;
     node.parent = parent;
@@ -31,14 +31,14 @@ struct HwlocList {
     return static_cast<int>(pci.size()) - 1;
   }
 
-  /// Lists the ports of an OpenFabrics device at a place in `pci`; `info` yields what hwloc notes
-  /// about it under a name, or nothing.
+  /// Adds the ports of an OpenFabrics device at index `index` of `pci`. `info` returns the value
+  /// that hwloc records under a name, or an empty string.
   void add_ports(const std::string& name, int index,
                  const std::function<std::string(const std::string&)>& info);
 };
 
-/// A GPU as far as the numbers of a PCI device tell: its vendor, and a name made of them. Nothing
-/// for other devices.
+/// Returns a GPU if the numbers of a PCI device denote one. It has a vendor, and a name made of the
+/// numbers. Returns nothing for other devices.
 std::optional<Gpu> gpu_by_class(std::uint16_t class_id, std::uint16_t vendor, std::uint16_t device);
 
 }  // namespace oriel::topo

@@ -10,10 +10,10 @@
 namespace oriel::topo {
 namespace {
 
-/// New places of things: `place[old]` is where the thing went.
+/// New indices of items: `place[old]` is the new index.
 using Places = std::vector<int>;
 
-/// Sorts `items` by `less` and tells where each went.
+/// Sorts `items` by `less` and returns the new index of each.
 template <typename Item, typename Less>
 Places sort_and_place(std::vector<Item>& items, const Less& less) {
   Places order(items.size());
@@ -35,11 +35,11 @@ void move_index(int& index, const Places& place) {
   if (index >= 0) index = place[static_cast<std::size_t>(index)];
 }
 
-/// The address of a PCI node, or the lowest one below it: host bridges have none of their own.
+/// Returns by node its address or the lowest one below it: host bridges may have no address.
 std::vector<PciAddress> lowest_addresses(const std::vector<PciNode>& nodes) {
   constexpr PciAddress kNone{UINT32_MAX, 0xff, 0xff, 0xff};
   std::vector<PciAddress> lowest(nodes.size(), kNone);
-  for (std::size_t i = nodes.size(); i-- > 0;) {  // parents stand before their children
+  for (std::size_t i = nodes.size(); i-- > 0;) {  // parents precede their children
     lowest[i] = std::min(lowest[i], nodes[i].address.value_or(kNone));
     if (nodes[i].parent < 0) continue;
     PciAddress& above = lowest[static_cast<std::size_t>(nodes[i].parent)];
@@ -48,10 +48,11 @@ std::vector<PciAddress> lowest_addresses(const std::vector<PciNode>& nodes) {
   return lowest;
 }
 
-/// Depth first, siblings by address.
+/// Sorts the nodes depth first, siblings by address.
 Places place_pci_nodes(std::vector<PciNode>& nodes) {
   const std::vector<PciAddress> lowest = lowest_addresses(nodes);
-  std::vector<std::vector<int>> children(nodes.size() + 1);  // the last: of no node
+  std::vector<std::vector<int>> children(nodes.size() + 1);  // the last entry: nodes without a
+                                                             // parent
   for (std::size_t i = 0; i < nodes.size(); ++i) {
     const auto parent =
         nodes[i].parent < 0 ? nodes.size() : static_cast<std::size_t>(nodes[i].parent);
@@ -131,7 +132,7 @@ Machine canonical(Machine machine) {
 const GpuPair* find_pair(const Machine& machine, int from, int to) {
   const auto is_it = [&](const GpuPair& pair) { return pair.from == from && pair.to == to; };
   const auto& pairs = machine.pairs;
-  // In a canonical machine it is here, if anywhere.
+  // In a canonical machine, binary search finds every pair.
   const auto place = std::lower_bound(
       pairs.begin(), pairs.end(), std::pair(from, to),
       [](const GpuPair& pair, const auto& key) { return std::pair(pair.from, pair.to) < key; });

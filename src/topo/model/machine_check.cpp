@@ -19,13 +19,13 @@ Error wrong(std::string what) {
       .with_context("checking the description of a machine");
 }
 
-/// Lines of things of one kind, of which none may be known.
+/// Lines of items of one kind; a line may be unknown.
 class Lines {
  public:
   explicit Lines(const std::vector<std::size_t>& lines) : lines_(lines) {}
 
   std::size_t of(std::size_t index) const { return index < lines_.size() ? lines_[index] : 0; }
-  /// What an error about a thing begins with.
+  /// Returns the start of an error message about an item.
   std::string head(std::size_t index) const {
     return of(index) == 0 ? "" : fmt::format("line {}: ", of(index));
   }
@@ -38,13 +38,14 @@ class Lines {
   const std::vector<std::size_t>& lines_;
 };
 
-/// Whether an index points to something; -1 points nowhere.
+/// Checks that an index is valid; -1 means none.
 Status check_index(const std::string& of, const char* field, int index, std::size_t limit) {
   if (index >= -1 && (index < 0 || static_cast<std::size_t>(index) < limit)) return {};
   return wrong(fmt::format("{}: {} is {}, of {}", of, field, index, limit));
 }
 
-/// Of all NUMA nodes together. Files that clouds ship give several nodes the same processors.
+/// Limit for all NUMA nodes together. Files that clouds ship give several nodes the same
+/// processors.
 constexpr std::size_t kMostProcessors = std::size_t{4} << 16;
 
 Status check_numa(const Machine& machine, const Lines& lines) {

@@ -8,8 +8,8 @@
 namespace oriel::topo {
 namespace {
 
-/// FNV-1a with 64 bits (Fowler, Noll, Vo). The length goes in first, so that the border between
-/// two texts counts.
+/// Adds a text to an FNV-1a hash with 64 bits (Fowler, Noll, Vo). Adds the length first, so that
+/// the boundary between two texts counts.
 std::uint64_t add_text(std::uint64_t hash, std::string_view text) {
   constexpr std::uint64_t kPrime = 0x100000001b3u;
   hash = (hash ^ text.size()) * kPrime;

@@ -10,8 +10,8 @@
 
 namespace oriel::topo {
 
-/// The NVLinks that GPUs of an architecture have at most, and what one carries in Gbit/s one way
-/// (from NVIDIA's data sheets of V100, A100, A40, H100 and B200). For what nobody has told.
+/// Maximum number of NVLinks of an architecture's GPUs, and the bandwidth of one in Gbit/s one way.
+/// From NVIDIA's data sheets of V100, A100, A40, H100 and B200. Used if no source reports them.
 struct NvlinkGeneration {
   int architecture = 0;
   int links = 0;
@@ -21,7 +21,7 @@ struct NvlinkGeneration {
 inline constexpr std::array<NvlinkGeneration, 6> kNvlinkGenerations = {
     {{70, 6, 200}, {80, 12, 200}, {86, 4, 112.5}, {90, 18, 200}, {100, 18, 400}, {103, 18, 400}}};
 
-/// No links for an architecture that is not known.
+/// Returns the generation; zero links for an unknown architecture.
 inline NvlinkGeneration nvlink_generation_of(int architecture) {
   const auto* const found =
       std::find_if(kNvlinkGenerations.begin(), kNvlinkGenerations.end(),
@@ -29,8 +29,8 @@ inline NvlinkGeneration nvlink_generation_of(int architecture) {
   return found == kNvlinkGenerations.end() ? NvlinkGeneration{} : *found;
 }
 
-/// What a link carries, of GPUs with links to switches whose speed NVML has not told: it does not
-/// in a virtual machine (driver 580.159).
+/// Sets the link bandwidth of GPUs with links to switches if NVML has not reported it. NVML does
+/// not report it in a virtual machine (driver 580.159).
 inline void assume_link_speeds(std::vector<Gpu>& gpus) {
   for (Gpu& gpu : gpus) {
     if (gpu.switch_links == 0 || gpu.link_gbps > 0) continue;

@@ -10,8 +10,8 @@
 namespace oriel::topo {
 namespace {
 
-/// Takes the hexadecimal number before `end` off the front of `text`, and `end` with it; `end` 0
-/// stands for the end of the text.
+/// Removes the hexadecimal number before `end`, and `end` itself, from the front of `text`. If
+/// `end` is 0, the number extends to the end of the text.
 std::optional<std::uint32_t> take_number(std::string_view& text, char end, std::uint32_t most) {
   const std::size_t length = end == 0 ? text.size() : text.find(end);
   if (length == std::string_view::npos || length == 0 || length > 8) return std::nullopt;

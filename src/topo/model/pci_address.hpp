@@ -11,16 +11,16 @@
 
 namespace oriel::topo {
 
-/// Where a function sits on the PCI buses of a machine. Ordered as the numbers are.
+/// Address of a PCI function. Ordered by its numbers.
 struct PciAddress {
-  std::uint32_t domain = 0;  ///< four digits as a rule; virtual machines and VMD use more
+  std::uint32_t domain = 0;  ///< usually four digits; virtual machines and VMD use more
   std::uint8_t bus = 0;
   std::uint8_t device = 0;    ///< 0 to 31
   std::uint8_t function = 0;  ///< 0 to 7
 
   auto operator<=>(const PciAddress&) const = default;
 
-  /// Such as "0000:1b:00.0": lower case, a domain of at least four digits.
+  /// Returns text such as "0000:1b:00.0": lower case, a domain of at least four digits.
   std::string to_string() const;
 };
 

@@ -11,9 +11,9 @@ bool continues(char letter) {
   return (static_cast<unsigned char>(letter) & 0xc0) == 0x80;
 }
 
-/// The character that UTF-8 text begins with.
+/// First character of a UTF-8 text.
 struct Character {
-  std::size_t length = 0;  // in bytes; 0: the text begins with none
+  std::size_t length = 0;  // in bytes; 0: the text does not begin with a valid character
   std::uint32_t number = 0;
 };
 
@@ -31,7 +31,8 @@ Character first_of(std::string_view text) {
     if (!continues(text[i])) return {};
     number = number << 6 | (static_cast<unsigned char>(text[i]) & 0x3fU);
   }
-  // Longer than need be, halves of UTF-16, beyond Unicode, and what XML has no place for.
+  // Rejects overlong forms, surrogates, numbers beyond Unicode, and noncharacters, which XML
+  // excludes.
   constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool half = number >= 0xd800 && number <= 0xdfff;
   const bool none = (number & 0xfffe) == 0xfffe || number > 0x10ffff;
@@ -39,8 +40,8 @@ Character first_of(std::string_view text) {
   return {length, number};
 }
 
-/// C0, delete and C1; and what has no shape of its own but turns the direction of text around, or
-/// breaks lines, so that what stands beside a name would be shown as something else.
+/// Returns whether a character is C0, delete, C1 or an invisible one that changes text direction or
+/// breaks lines. The latter would change how text beside a name is displayed.
 bool is_control(std::uint32_t number) {
   const auto within = [&](std::uint32_t first, std::uint32_t last) {
     return number >= first && number <= last;

@@ -6,20 +6,20 @@
 #include <string>
 #include <string_view>
 
-/// Names from files and drivers, which may hold anything, made fit to be shown.
+/// Makes names from files and drivers, which may hold any bytes, fit for display.
 namespace oriel::topo {
 
-/// The text as UTF-8 without control characters, which would steer a terminal: each of those, and
-/// each byte that is no UTF-8, becomes a question mark.
+/// Returns the text as UTF-8 without control characters, which would control a terminal. Each of
+/// these, and each byte that is not UTF-8, becomes a question mark.
 std::string printable(std::string_view text);
 
-/// How many characters UTF-8 text has, which is about the columns that it takes.
+/// Returns the number of characters of UTF-8 text, which is about its number of columns.
 std::size_t letters_of(std::string_view text);
 
-/// At most `most` characters of UTF-8 text, the last one an ellipsis if it was longer.
+/// Shortens UTF-8 text to at most `most` characters, the last one an ellipsis. 0: no limit.
 std::string fitted(std::string text, std::size_t most);
 
-/// printable(), for XML between tags and in attributes.
+/// Returns printable() text, escaped for XML between tags and in attributes.
 std::string xml_escaped(std::string_view text);
 
 }  // namespace oriel::topo

@@ -14,13 +14,13 @@
 namespace oriel::topo {
 namespace {
 
-/// A UUID without "GPU-" or "MIG-": CUDA does not say which it is.
+/// Returns the UUID without "GPU-" or "MIG-": CUDA does not report the prefix.
 std::string_view digits_of(const Gpu& gpu) {
   constexpr std::size_t kPrefix = 4;
   return std::string_view(gpu.uuid).substr(std::min(kPrefix, gpu.uuid.size()));
 }
 
-/// The place of the same GPU in the machine; -1 if it is new.
+/// Returns the index of the same GPU in the machine; -1 if it is new.
 int place_of_same(const Machine& machine, const Gpu& gpu) {
   const auto& gpus = machine.gpus;
   const auto by_uuid = [&](const Gpu& one) {
@@ -34,8 +34,8 @@ int place_of_same(const Machine& machine, const Gpu& gpu) {
   return found == gpus.end() ? -1 : static_cast<int>(found - gpus.begin());
 }
 
-/// CUDA tells more of a visible GPU, but for what only NVML knows. The UUID is CUDA's where the two
-/// differ: that of a part of the GPU that NVML lists.
+/// Adds facts that only NVML knows to a visible GPU. If UUIDs differ, CUDA's stays: it denotes a
+/// part of the GPU that NVML lists.
 void add_facts(const Gpu& told, Gpu& gpu) {
   if (gpu.uuid.empty() || digits_of(gpu) == digits_of(told)) gpu.uuid = told.uuid;
   if (gpu.name.empty()) gpu.name = told.name;
@@ -68,11 +68,11 @@ void add_pair(GpuPair told, Machine& machine) {
 void add_nvml_gpus(const FileTree& tree, NvmlList list, Machine& machine) {
   const std::size_t gpus_before = machine.gpus.size();
   const std::size_t nodes_before = machine.pci.size();
-  std::vector<int> places;  // of the GPUs in the list
+  std::vector<int> places;  // index in the machine by GPU of the list
   for (Gpu& gpu : list.gpus) {
     places.push_back(place_of_same(machine, gpu));
     if (places.back() >= 0) {
-      for (std::size_t i = 0; i < gpus_before; ++i) {  // all parts of it
+      for (std::size_t i = 0; i < gpus_before; ++i) {  // all partitions of the GPU
         Gpu& known = machine.gpus[i];
         const bool part = known.partition >= 0 && gpu.mig_instance < 0 && known.pci == gpu.pci;
         if (part || static_cast<int>(i) == places.back()) add_facts(gpu, known);

@@ -8,9 +8,9 @@
 
 namespace oriel::topo {
 
-/// Adds what NVML tells to a machine whose visible GPUs, NUMA nodes and bridges are there already:
-/// links and fabric cliques of GPUs that it has, GPUs that it lacks, and pairs. CUDA's word of the
-/// visible ones stays. The files below `tree` are asked about the GPUs that are new, no others.
+/// Adds NVML's facts to a machine that already has its visible GPUs, NUMA nodes and bridges. Adds
+/// links and fabric cliques of known GPUs, unknown GPUs, and pairs. CUDA's facts about visible GPUs
+/// have priority. Reads files below `tree` only for new GPUs.
 void add_nvml_gpus(const FileTree& tree, NvmlList list, Machine& machine);
 
 }  // namespace oriel::topo

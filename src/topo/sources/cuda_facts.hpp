@@ -8,23 +8,22 @@
 
 namespace oriel::topo {
 
-/// What came of asking the CUDA driver.
+/// Result of querying the CUDA driver.
 struct CudaFacts {
   SourceReport report;
-  /// Why the facts about identities and peer access, without which a communicator cannot do, are
-  /// not complete; success if they are. The build has no CUDA: not complete.
+  /// Success if all facts about identities and peer access, which a communicator requires, were
+  /// read. Else the first error. An error too if the build has no CUDA.
   Status complete;
 };
 
-/// Adds what the CUDA driver says of the devices that this process can see: ordinals, who may map
-/// whose memory with which atomics, what kinds of handles memory can have. A device that `machine`
-/// lists is found again by its UUID, or else by its PCI address; others are added. Of several at
-/// one address each with a UUID of its own is a partition of the GPU there. What CUDA says of a
-/// pair counts more than what was known. Initialises the driver, but makes no context. What a call
-/// refuses keeps its default.
+/// Adds the CUDA driver's facts about visible devices: ordinals, peer access, native atomics, and
+/// handle types of memory. A device of `machine` is matched by UUID, or else by PCI address; others
+/// are added. Several devices at one address with different UUIDs are partitions of one GPU. CUDA's
+/// facts about a pair replace earlier ones. Initialises the driver, but creates no context. A
+/// refused call leaves its default.
 CudaFacts read_cuda_facts(Machine& machine);
 
-/// The same for those who take what there is: never fails.
+/// Adds the facts that are available and never fails.
 inline SourceReport add_cuda_facts(Machine& machine) {
   return read_cuda_facts(machine).report;
 }

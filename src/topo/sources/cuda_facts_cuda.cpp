@@ -15,7 +15,7 @@
 namespace oriel::topo {
 namespace {
 
-/// The 16 bytes of a UUID the way NVIDIA's tools print them, without what they put before it.
+/// Formats the 16 bytes of a UUID as NVIDIA's tools do, without their prefix.
 std::string uuid_text(const CUuuid& uuid) {
   std::string text;
   for (std::size_t i = 0; i < sizeof uuid.bytes; ++i) {
@@ -54,8 +54,7 @@ void describe(Gpu& gpu, CUdevice device, int ordinal) {
   gpu.fabric_handles = attribute_of(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED) != 0;
 }
 
-/// Asks about one device after the other, and then about pairs. Goes on after a refusal, of which
-/// the first is kept.
+/// Queries each device, then each pair. Continues after a refusal and keeps the first error.
 class CudaFactsReader {
  public:
   explicit CudaFactsReader(Machine& machine) : machine_(machine) {}
@@ -92,7 +91,7 @@ class CudaFactsReader {
     int index;  // in Machine::gpus
   };
 
-  /// Whether it did; `what` says what was being done.
+  /// Returns whether `status` is success; otherwise keeps the first error. `what` names the action.
   template <typename What>
   bool succeeds(CUresult status, const What& what) {
     if (status == CUDA_SUCCESS) return true;
@@ -121,10 +120,10 @@ class CudaFactsReader {
     return address.ok() ? std::optional(*address) : std::nullopt;
   }
 
-  /// The entry of the device, which is added if there is none. What is known of a function without
-  /// the device's UUID is the first device's at that address: a second one there with another UUID
-  /// is another part of the same GPU (MPS shows parts by memory so), and shares its place and
-  /// links.
+  /// Returns the index of the device's entry, which is added if there is none. An entry without the
+  /// device's UUID belongs to the first device at that PCI address. A second device there with
+  /// another UUID is a partition of the same GPU, such as MPS shows by memory. It shares the GPU's
+  /// place and links.
   std::size_t entry_of(CUdevice device, int ordinal) {
     CUuuid uuid{};
     const bool named = succeeds(cuda().device_get_uuid(&uuid, device), [&] {
@@ -160,7 +159,7 @@ class CudaFactsReader {
                        [&](const Seen& one) { return one.index == index; });
   }
 
-  /// Numbers the parts of GPUs that CUDA shows as several devices, in the order of their ordinals.
+  /// Numbers the partitions of GPUs that CUDA shows as several devices, by ascending ordinal.
   void number_parts() {
     std::map<PciAddress, std::vector<Gpu*>> devices;
     for (const Seen& one : seen_) {

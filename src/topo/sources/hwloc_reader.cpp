@@ -37,7 +37,7 @@ class Topology {
                             topology_, xml.c_str(), static_cast<int>(xml.size() + 1)) != 0) {
       return false;
     }
-    // These would initialise CUDA, OpenCL or a display in this process.
+    // Excludes plug-ins that would initialise CUDA, OpenCL or a display in this process.
     for (const char* plugin : {"cuda", "nvml", "opencl", "gl", "rsmi", "levelzero"}) {
       table_.hwloc_topology_set_components(topology_, HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST,
                                            plugin);
@@ -75,7 +75,7 @@ class HwlocReader {
   }
 
  private:
-  // Memory hangs beside the tree of processors.
+  // Memory objects are children of a separate kind, beside the processors.
   void read_memory(hwloc_obj_t object, int package) {
     if (object->type == HWLOC_OBJ_PACKAGE) package = static_cast<int>(object->os_index);
     if (object->type == HWLOC_OBJ_NUMANODE) {
@@ -117,7 +117,7 @@ class HwlocReader {
     table_.hwloc_distances_release(topology_, found);
   }
 
-  /// All of them or none: one that lacks would count as the nearest.
+  /// Uses all distances or none: a missing one would count as the nearest.
   void use_distances(const hwloc_distances_s& found) {
     const std::size_t count = list_.numa.size();
     if (found.nbobjs != count) return;
@@ -150,7 +150,7 @@ class HwlocReader {
     }
   }
 
-  /// The NUMA node beside which the buses of an object are; -1 if there are several.
+  /// Returns the NUMA node of an object's buses; -1 if there are several.
   int numa_of(hwloc_obj_t object) const {
     if (object->nodeset == nullptr || table_.hwloc_bitmap_weight(object->nodeset) != 1) return -1;
     return numa_index(table_.hwloc_bitmap_next(object->nodeset, -1));
@@ -161,7 +161,7 @@ class HwlocReader {
     const bool host = object->type == HWLOC_OBJ_BRIDGE &&
                       object->attr->bridge.upstream_type == HWLOC_OBJ_BRIDGE_HOST;
     if (!host && parent < 0)
-      parent = list_.add_pci({}, -1, numa);  // a bus whose host bridge is not told
+      parent = list_.add_pci({}, -1, numa);  // the bus's host bridge is not listed
     PciNode node;
     if (!host) {
       const auto& pci = object->type == HWLOC_OBJ_BRIDGE ? object->attr->bridge.upstream.pci
@@ -195,7 +195,7 @@ class HwlocReader {
     auto gpu = gpu_by_class(pci.class_id, pci.vendor_id, pci.device_id);
     if (!gpu) return;
     gpu->pci = address_of(pci);
-    gpu->node = static_cast<int>(list_.pci.size());  // which is added next
+    gpu->node = static_cast<int>(list_.pci.size());  // index of the node added next
     gpu->numa = numa;
     gpu->pcie_gbps = static_cast<double>(pci.linkspeed) * 8;
     if (of_now_) gpu->pcie_now_gbps = gpu->pcie_gbps;
@@ -204,7 +204,7 @@ class HwlocReader {
 
   const HwlocTable& table_;
   hwloc_topology_t topology_;
-  bool of_now_;  // not of the time when somebody wrote a file
+  bool of_now_;  // the topology is live, not from a file
   HwlocList list_;
 };
 
@@ -212,8 +212,8 @@ class HwlocReader {
 
 namespace {
 
-/// Whether the kernel tells of processors what hwloc begins with. Where it does not, hwloc learns
-/// next to nothing, and complains on standard error.
+/// Returns whether the kernel lists the processor topology that hwloc reads first. Without it,
+/// hwloc finds next to nothing and prints errors on standard error.
 bool kernel_tells_processors() {
   const FileTree tree("/");
   constexpr const char* kFolder = "/sys/devices/system/cpu";
@@ -227,7 +227,7 @@ bool kernel_tells_processors() {
   return false;
 }
 
-/// What the file that HWLOC_XMLFILE names says of this machine. hwloc would read it by itself.
+/// Reads the file that HWLOC_XMLFILE names, which hwloc would otherwise read itself.
 HwlocList read_named_file(const std::string& path) {
   auto text = read_xml_file(path);
   auto read = text.ok() ? read_hwloc_xml(*text) : Result<HwlocList>(std::move(text).error());

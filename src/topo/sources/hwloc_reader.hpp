@@ -9,12 +9,12 @@
 
 namespace oriel::topo {
 
-/// Asks about this machine. Never fails: the report says what was missing. Takes some ten
-/// milliseconds on a large machine. hwloc's plug-ins that wake GPUs stay out. Where HWLOC_XMLFILE
-/// names a description of the machine for hwloc, read_hwloc_xml() reads it.
+/// Queries hwloc about this machine. Never fails: the report says what was missing. Takes some ten
+/// milliseconds on a large machine. Excludes hwloc's plug-ins that wake GPUs. If HWLOC_XMLFILE
+/// names a description of the machine, read_hwloc_xml() reads that instead.
 ///
-/// `xml` is a description in hwloc's format to ask about instead, for tests: one that can be
-/// trusted, for hwloc crashes on others. read_hwloc_xml() is for those.
+/// `xml` is a trusted description in hwloc's format to query instead, for tests. hwloc crashes on
+/// some bad ones; use read_hwloc_xml() for these.
 HwlocList read_hwloc(const HwlocLibrary& hwloc, const std::string& xml = "");
 
 }  // namespace oriel::topo

@@ -22,7 +22,8 @@ HwlocLibrary load_hwloc() {
   if (hwloc.table.symbol == nullptr) hwloc.missing = "hwloc is too old: it has no " #symbol;
   ORIEL_HWLOC_CALLS(ORIEL_DETAIL_LOOK_UP)
 #undef ORIEL_DETAIL_LOOK_UP
-  // Objects are read by their layout in the header, which stays the same within a major version.
+  // Checks the version, since objects are read by the header's layout, which is fixed within a
+  // major version.
   if (hwloc.missing.empty()) {
     const unsigned found = hwloc.table.hwloc_get_api_version();
     if (found >> 16 != HWLOC_API_VERSION >> 16) {

@@ -6,7 +6,7 @@
 
 #include <hwloc.h>
 
-/// hwloc 2, loaded at run time: the library finds the tree of PCI buses and the NUMA nodes.
+/// hwloc 2, loaded at run time: it finds the tree of PCI buses and the NUMA nodes.
 namespace oriel::topo {
 
 /// X(symbol), all with the prototypes of <hwloc.h>
@@ -32,10 +32,10 @@ struct HwlocTable {
 #undef ORIEL_DETAIL_MEMBER
 };
 
-/// What came of loading the library.
+/// Result of loading the library.
 struct HwlocLibrary {
   HwlocTable table;
-  std::string missing;  ///< why it cannot be used, and then no entry may be called; else empty
+  std::string missing;  ///< why it cannot be used; no function may be called then. Else empty
 };
 
 /// Loads libhwloc.so.15 at the first call and keeps it. Thread-safe.

@@ -16,12 +16,12 @@ namespace {
 
 constexpr const char* kInfinibandFolder = "/sys/class/infiniband";
 
-/// 0 where there is none.
+/// Returns a GUID; 0 if there is none.
 std::uint64_t read_guid(const FileTree& tree, const std::string& path) {
   return guid_in(tree.read(path).value_or("")).value_or(0);
 }
 
-/// "400 Gb/sec (4X NDR)", "2.5 Gb/sec (1X SDR)"; 0 for anything else.
+/// Reads a rate such as "400 Gb/sec (4X NDR)" or "2.5 Gb/sec (1X SDR)"; 0 for anything else.
 double read_rate(const FileTree& tree, const std::string& path) {
   const std::string text = tree.read(path).value_or("");
   double rate = 0;
@@ -36,7 +36,7 @@ Nic::Layer layer_of(const std::string& text) {
   return text == "Ethernet" ? Nic::Layer::ethernet : Nic::Layer::other;
 }
 
-/// What all ports of a device share.
+/// Reads the properties that all ports of a device share.
 Nic read_device(const FileTree& tree, const std::string& folder, const std::string& name) {
   Nic nic;
   nic.name = name;
@@ -46,13 +46,13 @@ Nic read_device(const FileTree& tree, const std::string& folder, const std::stri
   if (const auto link = tree.link_name(folder + "/device/physfn")) {
     if (const auto address = parse_pci_address(*link); address.ok()) nic.physical = *address;
   } else if (nic.pci && tree.link_name(folder + "/device") != nic.pci->to_string()) {
-    nic.physical = nic.pci;  // a subfunction: it has the port of its function
+    nic.physical = nic.pci;  // a subfunction: it has the port of its physical function
   }
   nic.numa = static_cast<int>(tree.read_number(folder + "/device/numa_node").value_or(-1));
   return nic;
 }
 
-/// The network interface of a port: the one whose dev_port is the port's number less one.
+/// Returns the network interface of a port: its dev_port is the port's number minus one.
 std::string interface_of(const FileTree& tree, const std::string& folder, int port) {
   const auto names = tree.list(folder + "/device/net");
   for (const std::string& name : names) {

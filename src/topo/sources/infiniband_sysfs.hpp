@@ -9,15 +9,15 @@
 
 namespace oriel::topo {
 
-/// The RDMA NICs that the kernel lists under /sys/class/infiniband, one entry per port, without
-/// their places in the PCI tree. `numa` holds the system's number of the NUMA node, not an index.
+/// RDMA NICs that the kernel lists under /sys/class/infiniband, one entry per port, without their
+/// places in the PCI tree. `numa` is the OS number of the NUMA node, not an index.
 struct InfinibandList {
   std::vector<Nic> nics;
   SourceReport report;
 };
 
-/// Never fails: what a port does not say keeps its default, a device without ports is left out, and
-/// the report says how many there are.
+/// Reads the list and never fails. Missing values keep their defaults. A device without ports is
+/// omitted. The report has the number of ports.
 InfinibandList read_infiniband(const FileTree& tree);
 
 }  // namespace oriel::topo

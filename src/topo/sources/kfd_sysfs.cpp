@@ -15,22 +15,22 @@ namespace oriel::topo {
 namespace {
 
 constexpr const char* kKfdFolder = "/sys/class/kfd/kfd/topology/nodes";
-// The driver's numbers of kinds of links, and its flags of a link (HsaLinkProperty of libhsakmt).
+// Link types and link flags of the driver (HsaLinkProperty of libhsakmt).
 constexpr std::uint64_t kXgmi = 11;
 constexpr std::uint64_t kNoAtomics = 1U << 2 | 1U << 3;
 constexpr std::uint64_t kNoPeerAccess = 1U << 4;
-// The weight of an xGMI link is this for each hop: the driver lists a link between all GPUs of a
-// hive, also where the way leads over others.
+// Weight of an xGMI link per hop. The driver lists a link between all GPUs of a hive, even if the
+// path leads through others.
 constexpr std::uint64_t kXgmiHop = 15;
-// Of a link between partitions of one GPU it is this; between partitions of two GPUs, whatever the
-// way, that of the link and of the way inside both (kfd_crat.c).
+// Weight of a link between partitions of one GPU. Between partitions of two GPUs, the weight is
+// always the link's plus this value for both GPUs (kfd_crat.c).
 constexpr std::uint64_t kInsideGpu = 13;
 constexpr std::uint64_t kBetweenPartitions = 2 * kInsideGpu + kXgmiHop;
 constexpr std::uint64_t kMostLinks = 64;
 
 using Properties = std::map<std::string, std::uint64_t>;
 
-/// Lines of "name number"; others are left out. Nothing where there is no such file.
+/// Reads lines of "name number" and ignores others. Returns nothing if there is no such file.
 std::optional<Properties> read_properties(const FileTree& tree, const std::string& path) {
   const auto text = tree.read(path);
   if (!text) return std::nullopt;
@@ -52,7 +52,7 @@ std::uint64_t value_of(const Properties& properties, const char* name) {
   return found == properties.end() ? 0 : found->second;
 }
 
-/// What the driver calls the GPU. It has no names for newer ones, but the number of their
+/// Returns the driver's name of the GPU. Newer GPUs have no name, but the number of their
 /// instruction set: 90402 for gfx942.
 std::string name_of(const FileTree& tree, const std::string& folder, const Properties& properties) {
   std::string name = tree.read(folder + "/name").value_or("");
@@ -65,8 +65,8 @@ Gpu gpu_of(const FileTree& tree, const std::string& folder, const Properties& pr
   Gpu gpu;
   gpu.vendor = GpuVendor::amd;
   gpu.name = name_of(tree, folder, properties);
-  // Bus, device and function in the lower half. The kernel has put the number of a partition into
-  // the highest four bits in some versions, into the function in others (kfd_topology.c).
+  // The lower half holds bus, device and function. The partition number is in the highest four bits
+  // in some kernel versions, in the function in others (kfd_topology.c).
   const std::uint64_t location = value_of(properties, "location_id");
   gpu.pci = PciAddress{static_cast<std::uint32_t>(value_of(properties, "domain")),
                        static_cast<std::uint8_t>(location >> 8 & 0xff),
@@ -78,7 +78,7 @@ Gpu gpu_of(const FileTree& tree, const std::string& folder, const Properties& pr
   return gpu;
 }
 
-/// The number of a GPU that all its partitions have: the beginning of its UUID.
+/// Returns the number shared by all partitions of a GPU: the beginning of its UUID.
 std::string_view unique_of(const Gpu& gpu) {
   constexpr std::size_t kLetters = 20;  // "GPU-" and 16 digits
   return std::string_view(gpu.uuid).substr(0, kLetters);
@@ -109,14 +109,15 @@ class KfdReader {
     const auto id = tree_.read_number(folder + "/gpu_id");
     const auto properties = read_properties(tree_, folder + "/properties");
     if (id == 0) return;  // a processor
-    // One more than there may be is refused as such, before pairs of them fill the memory.
+    // Lists one GPU more than allowed, so that check() refuses the machine, but not so many that
+    // pairs fill the memory.
     if (list_.gpus.size() > kMachineLimits.gpus) return;
     if (!id || !properties) {
       ++odd_;
       return;
     }
     Gpu gpu = gpu_of(tree_, folder, *properties);
-    // Partitions of one GPU have its number.
+    // Partitions of one GPU share its unique_id.
     const auto twins = std::count_if(list_.gpus.begin(), list_.gpus.end(), [&](const Gpu& other) {
       return !gpu.uuid.empty() && other.uuid.starts_with(gpu.uuid);
     });
@@ -126,8 +127,8 @@ class KfdReader {
     list_.gpus.push_back(std::move(gpu));
   }
 
-  /// Where partitions of a GPU are told apart by their functions, as some drivers do, they are one
-  /// GPU all the same, which is function 0.
+  /// Merges functions that some drivers use to distinguish partitions of a GPU: all partitions get
+  /// function 0.
   void undo_functions() {
     for (const Gpu& gpu : list_.gpus) {
       const auto is_same_gpu = [&](const Gpu& other) {
@@ -144,7 +145,8 @@ class KfdReader {
     }
   }
 
-  /// GPUs with one PCI function are partitions of one. Where they have no numbers they get some.
+  /// Numbers GPUs with one PCI function as partitions of one GPU. Generates numbers if the driver's
+  /// are not distinct.
   void number_partitions() {
     std::map<PciAddress, std::vector<std::size_t>> functions;
     for (std::size_t i = 0; i < list_.gpus.size(); ++i) {
@@ -209,14 +211,16 @@ class KfdReader {
       return;
     }
     pair.hops = 1;
-    // In Mbyte/s: of one link, and of all that join the two. Older drivers tell the latter alone,
-    // and of partitions of two GPUs all tell neither.
+    // Bandwidths in Mbyte/s: of all links between the two, and of one link. Older drivers report
+    // only the former. For partitions of two GPUs, no driver reports either.
     const std::uint64_t all = value_of(properties, "max_bandwidth");
     const std::uint64_t one = value_of(properties, "min_bandwidth");
     const std::uint64_t links = one > 0 && all > one ? std::min(all / one, kMostLinks) : 1;
     pair.links = static_cast<int>(links);
     pair.gbps = static_cast<double>(all) * 8 / 1000;
-    if (weight == kInsideGpu) return;  // it is as fast as memory, which no link of the GPU is
+    if (weight == kInsideGpu)
+      return;  // as fast as memory, so it says nothing about the GPU's
+               // links
     const double gbps = pair.gbps / static_cast<double>(links);
     double& known = list_.gpus[static_cast<std::size_t>(from)].link_gbps;
     if (gbps > 0 && (known == 0 || gbps < known)) known = gbps;
@@ -224,8 +228,8 @@ class KfdReader {
 
   const FileTree& tree_;
   KfdList list_;
-  std::map<std::string, int> places_;  // of GPUs, by the name of their node
-  std::vector<int> numbers_;           // of partitions, as told, by GPU
+  std::map<std::string, int> places_;  // index of the GPU by node name
+  std::vector<int> numbers_;           // partition number from the driver, by GPU
   int odd_ = 0;
 };
 

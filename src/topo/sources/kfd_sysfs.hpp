@@ -9,17 +9,18 @@
 
 namespace oriel::topo {
 
-/// The AMD GPUs that the kernel's compute driver lists under /sys/class/kfd, and who may map whose
-/// memory: a GPU maps those to which one of its links leads (direct, io_links, or through the host,
-/// p2p_links) unless the link forbids peer access. Of pairs without a link the driver says that
-/// they cannot.
+/// AMD GPUs that the kernel's compute driver lists under /sys/class/kfd, and who may map whose
+/// memory. A GPU maps the GPUs to which its links lead, unless a link forbids peer access. Links
+/// are direct (io_links) or through the host (p2p_links). Pairs without a link are marked as not
+/// mappable.
 struct KfdList {
   std::vector<Gpu> gpus;
-  std::vector<GpuPair> pairs;  ///< of places in `gpus`
+  std::vector<GpuPair> pairs;  ///< indices in `gpus`
   SourceReport report;
 };
 
-/// Never fails: a node or link whose file is missing or odd is left out, and counted in the report.
+/// Reads the list and never fails. A node or link with a missing or malformed file is omitted, and
+/// counted in the report.
 KfdList read_kfd(const FileTree& tree);
 
 }  // namespace oriel::topo

@@ -17,13 +17,13 @@ namespace {
 constexpr const char* kNetFolder = "/sys/class/net";
 constexpr std::string_view kSubfunctionBus = "auxiliary";
 constexpr std::string_view kUsbBus = "usb";
-// The kernel's flags of an interface (include/uapi/linux/if.h).
+// Interface flags of the kernel (include/uapi/linux/if.h).
 constexpr std::uint32_t kUp = 1U << 0;
 constexpr std::uint32_t kLoopback = 1U << 3;
-// Its kinds of link (include/uapi/linux/if_arp.h).
+// Link types of the kernel (include/uapi/linux/if_arp.h).
 constexpr std::int64_t kEthernet = 1;
 constexpr std::int64_t kInfiniband = 32;
-// A VLAN of a bond of two ports; more floors than that nobody builds.
+// Exceeds realistic depths, such as a VLAN of a bond of two ports.
 constexpr int kMostFloors = 4;
 constexpr std::int64_t kNumaNumberMost = 1 << 16;
 
@@ -31,7 +31,7 @@ std::string folder_of(const std::string& name) {
   return fmt::format("{}/{}", kNetFolder, name);
 }
 
-/// "0x1003"; nothing for anything else.
+/// Reads flags such as "0x1003"; nothing for anything else.
 std::optional<std::uint32_t> flags_of(const FileTree& tree, const std::string& folder) {
   const std::string text = tree.read(folder + "/flags").value_or("");
   if (!text.starts_with("0x")) return std::nullopt;
@@ -42,7 +42,7 @@ std::optional<std::uint32_t> flags_of(const FileTree& tree, const std::string& f
   return flags;
 }
 
-/// The hardware that an interface has itself.
+/// Returns the interface's own hardware.
 std::optional<NetworkPort> own_port(const FileTree& tree, const std::string& folder) {
   const auto link = tree.link_name(folder + "/device");
   if (!link) return std::nullopt;
@@ -53,8 +53,8 @@ std::optional<NetworkPort> own_port(const FileTree& tree, const std::string& fol
   port.pci = pci_function_above(tree, folder + "/device");
   if (port.pci) {
     port.physical = physical_function_of(tree, *port.pci);
-    // Virtual functions, and subfunctions (which are on a bus of that name), share a port; other
-    // devices behind a function, of virtio or USB, have one each.
+    // Virtual functions and subfunctions (on the auxiliary bus) share a port. Other devices behind
+    // a function (virtio, USB) have one port each.
     const bool is_function = *link == port.pci->to_string();
     const bool is_subfunction = bus == kSubfunctionBus;
     if (is_subfunction && !port.physical) port.physical = port.pci;
@@ -69,7 +69,7 @@ std::optional<NetworkPort> own_port(const FileTree& tree, const std::string& fol
   return port;
 }
 
-/// Adds the ports below an interface, and yields how many floors there are.
+/// Adds the ports below an interface, and returns the number of layers below it.
 int add_ports(const FileTree& tree, const std::string& name, int floors,
               std::vector<NetworkPort>& ports) {
   constexpr std::string_view kLower = "lower_";
@@ -77,8 +77,8 @@ int add_ports(const FileTree& tree, const std::string& name, int floors,
   if (auto port = own_port(tree, folder)) {
     const auto known = [&](const NetworkPort& other) { return port->same_as(other); };
     if (std::none_of(ports.begin(), ports.end(), known)) ports.push_back(std::move(*port));
-    // A child of an IPoIB interface has the hardware of its parent, a representor ("pf0vf1") that
-    // of its card's uplink ("p0").
+    // Counts shared hardware as one layer: a child of an IPoIB interface uses its parent's. A
+    // representor ("pf0vf1") uses that of its card's uplink ("p0").
     const std::string port_name = tree.read(folder + "/phys_port_name").value_or("");
     const bool is_representor = port_name.find("pf") != std::string::npos;
     return tree.exists(folder + "/parent") || is_representor ? 1 : 0;
@@ -92,7 +92,7 @@ int add_ports(const FileTree& tree, const std::string& name, int floors,
   return below;
 }
 
-/// The interfaces that have a default route, of IPv4 or IPv6.
+/// Returns the interfaces with a default route, of IPv4 or IPv6.
 std::set<std::string> ways_out(const FileTree& tree) {
   std::set<std::string> names;
   std::string word;
@@ -102,8 +102,8 @@ std::set<std::string> ways_out(const FileTree& tree) {
     for (std::string line; std::getline(lines, line);) {
       std::vector<std::string> words;
       for (std::istringstream text(line); text >> word;) words.push_back(word);
-      // Of version 4: name, destination, ..., the mask the eighth. Of version 6: destination, the
-      // length of its prefix, ..., and the name last.
+      // IPv4: name, destination, ..., the mask as eighth word. IPv6: destination, prefix length,
+      // ..., the name last.
       const std::size_t mask = version_6 ? 1 : 7;
       const std::size_t destination = version_6 ? 0 : 1;
       if (words.size() <= mask) continue;
@@ -124,7 +124,7 @@ NetworkInterface read_interface(const FileTree& tree, const std::string& name) {
   one.name = name;
   const std::string state = tree.read(folder + "/operstate").value_or("unknown");
   const auto flags = flags_of(tree, folder);
-  // What has no carrier to watch says "unknown"; then the administrator's word counts.
+  // Interfaces without a carrier report "unknown"; then the administrative state counts.
   one.up = (state == "up" || state == "unknown") && (!flags || (*flags & kUp) != 0);
   one.loopback = flags && (*flags & kLoopback) != 0;
   one.part = tree.link_name(folder + "/master").has_value();
@@ -143,12 +143,12 @@ std::vector<NetworkInterface> read_network_interfaces(const FileTree& tree) {
   std::vector<NetworkInterface> interfaces;
   const std::set<std::string> out = ways_out(tree);
   for (const std::string& name : tree.list(kNetFolder)) {
-    // There may be plain files beside the interfaces: bonding_masters.
+    // Skips plain files beside the interfaces, such as bonding_masters.
     if (!tree.exists(folder_of(name) + "/flags") && !tree.exists(folder_of(name) + "/operstate")) {
       continue;
     }
     interfaces.push_back(read_interface(tree, name));
-    // Of version 6 the routes that refuse lead to the loopback.
+    // Excludes loopback: rejecting routes of IPv6 lead there.
     interfaces.back().way_out = !interfaces.back().loopback && out.count(name) != 0;
   }
   return interfaces;

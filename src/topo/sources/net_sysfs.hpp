@@ -10,20 +10,20 @@
 #include "topo/model/machine.hpp"
 #include "topo/model/pci_address.hpp"
 
-/// The network interfaces that the kernel lists below /sys/class/net: what sockets go by. Which of
-/// them is the way out, /proc/net tells.
+/// Network interfaces that the kernel lists below /sys/class/net, for sockets. /proc/net says which
+/// of them have a default route.
 namespace oriel::topo {
 
 /// A port of network hardware.
 struct NetworkPort {
-  std::string hardware;  ///< the device's name in /sys; virtual functions have their card's
-  std::optional<PciAddress> pci;       ///< the interface's own function, where it is on a PCI bus
-  std::optional<PciAddress> physical;  ///< of a virtual function: the physical one
-  int number = 0;                      ///< among the ports of the function
-  int numa = -1;                       ///< the system's number of the NUMA node; -1: not known
-  bool usb = false;                    ///< such as a server's way to its own BMC
+  std::string hardware;           ///< device name in /sys; virtual functions have their card's name
+  std::optional<PciAddress> pci;  ///< function of the interface, if it is on a PCI bus
+  std::optional<PciAddress> physical;  ///< physical function of a virtual function
+  int number = 0;                      ///< index among the ports of the function
+  int numa = -1;                       ///< OS number of the NUMA node; -1: not known
+  bool usb = false;                    ///< on a USB bus, such as a server's link to its own BMC
 
-  /// Whether both stand for one port: they fail together.
+  /// Returns whether both are one port: they fail together.
   bool same_as(const NetworkPort& other) const {
     return hardware == other.hardware && number == other.number;
   }
@@ -33,25 +33,25 @@ struct NetworkPort {
 
 struct NetworkInterface {
   std::string name;
-  bool up = true;  ///< as far as the kernel says
+  bool up = true;  ///< according to the kernel
   bool loopback = false;
-  bool part = false;     ///< of a bond or a bridge, which has the addresses
-  bool way_out = false;  ///< of the host or container: it has a default route, and is no loopback
+  bool part = false;     ///< part of a bond or a bridge, which has the addresses
+  bool way_out = false;  ///< has a default route, and is no loopback
   double gbps = 0;       ///< 0: not known
   Nic::Layer layer = Nic::Layer::other;
-  /// The hardware behind it; of one that is built upon others (a bond, a VLAN), all of theirs.
-  /// Empty for what has none, such as the interfaces of containers.
+  /// Hardware of the interface; for an interface built upon others (a bond, a VLAN), all of theirs.
+  /// Empty without hardware, such as for interfaces of containers.
   std::vector<NetworkPort> ports;
 
-  /// Built upon how many floors of others: 0 for one with hardware of its own, 1 for its VLAN, or
-  /// for what stands in the host for a virtual function (a representor).
+  /// Number of layers of interfaces below: 0 for an interface with its own hardware, 1 for its
+  /// VLAN. Also 1 for a representor, which stands for a virtual function in the host.
   int floor = 0;
 
   bool operator==(const NetworkInterface&) const = default;
 };
 
-/// All of them, by name. Empty where /sys is hidden. Never fails: what a file does not say keeps
-/// its default.
+/// Reads all interfaces, sorted by name. Empty if /sys is hidden. Never fails: missing values keep
+/// their defaults.
 std::vector<NetworkInterface> read_network_interfaces(const FileTree& tree);
 
 }  // namespace oriel::topo

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kNumbersEnd = 1 << 16;
 
-/// "8", "8-11", or "8-31:2/4": of each 4 the first 2.
+/// Parsed "8", "8-11", or "8-31:2/4" (of each 4 the first 2).
 struct Stretch {
   int first = 0;
   int last = 0;
@@ -43,7 +43,7 @@ std::optional<Stretch> stretch_in(std::string_view text) {
   return sound ? std::optional(stretch) : std::nullopt;
 }
 
-/// The bytes of a node's memory: "Node 1 MemTotal:   131072 kB" among other lines.
+/// Returns the bytes of a node's memory: "Node 1 MemTotal:   131072 kB" among other lines.
 std::size_t memory_in(std::string_view text) {
   constexpr std::string_view kKey = "MemTotal:";
   const std::size_t key = text.find(kKey);
@@ -56,8 +56,8 @@ std::size_t memory_in(std::string_view text) {
   return error == std::errc() && kib < std::size_t{1} << 48 ? kib << 10 : 0;
 }
 
-/// "10 21 21": to each node that is online, in their order. None at all where one is odd, which
-/// would count as the nearest.
+/// Parses "10 21 21": the distances to each online node, in order. Returns none if one is
+/// malformed, since a missing distance would count as the nearest.
 std::vector<int> distances_in(std::string_view text, std::size_t count) {
   std::vector<int> distances;
   const char* at = text.data();

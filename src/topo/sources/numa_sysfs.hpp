@@ -9,30 +9,31 @@
 #include "topo/model/machine.hpp"
 #include "topo/model/pci_address.hpp"
 
-/// NUMA nodes as the kernel lists them below /sys: what takes microseconds to read.
+/// NUMA nodes as the kernel lists them below /sys: takes microseconds to read.
 namespace oriel::topo {
 
 inline constexpr const char* kNumaFolder = "/sys/devices/system/node";
 
-/// The numbers of a list as the kernel writes and reads them, "0-3,8,16-31:2/4" (of each 4 the
-/// first 2), ascending, each once, below 65536; odd parts are left out.
+/// Parses the kernel's list format, "0-3,8,16-31:2/4" (of each 4 the first 2). Returns the numbers
+/// ascending, without duplicates, below 65536; ignores malformed parts.
 std::vector<int> numbers_in(std::string_view text);
 
-/// The nodes that are online, by number, with their processors, memory, its speed and distances.
-/// Empty where the kernel names none. Four small files for each.
+/// Returns the online nodes by number, with processors, memory, its bandwidth and distances. Empty
+/// if the kernel lists none. Reads four small files for each node.
 std::vector<NumaNode> read_numa_nodes(const FileTree& tree);
 
-/// The same as the nodes of a machine.
+/// Sets the nodes of a machine to these nodes and returns a report.
 SourceReport add_numa_nodes(const FileTree& tree, Machine& machine);
 
-/// What the firmware (ACPI's HMAT) says of a node's memory, in Gbit/s; 0 where it is silent.
+/// Returns the read bandwidth of a node's memory from the firmware (ACPI's HMAT), in Gbit/s; 0 if
+/// it is not reported.
 double memory_gbps_of(const FileTree& tree, int os_index);
 
-/// The place in Machine::numa of the node with this number; -1 if there is none.
+/// Returns the index in Machine::numa of the node with this number; -1 if there is none.
 int numa_index(const Machine& machine, int os_index);
 
-/// The place in Machine::numa of the node beside which a PCI device is. Where the kernel does not
-/// know, as in many virtual machines, it is the only one; -1 if there are several.
+/// Returns the index in Machine::numa of the node near a PCI device. If the kernel does not know
+/// it, as in many virtual machines, returns the only node; -1 if there are several.
 int numa_of_device(const FileTree& tree, const Machine& machine, const PciAddress& device);
 
 }  // namespace oriel::topo

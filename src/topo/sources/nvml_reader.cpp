@@ -39,10 +39,10 @@ std::optional<PciAddress> address_of(const NvmlPciInfo& info) {
   return address.ok() ? std::optional(*address) : std::nullopt;
 }
 
-/// Begins and ends the use of NVML.
+/// Initialises NVML and shuts it down.
 class Use {
  public:
-  // No flags: told not to attach GPUs (2), driver 580.159 counts none.
+  // Passes no flags: with NO_ATTACH (2), driver 580.159 counts no GPUs.
   explicit Use(const NvmlTable& table) : table_(table), status_(table.init(0)) {}
   Use(const Use&) = delete;
   Use& operator=(const Use&) = delete;
@@ -116,7 +116,7 @@ class NvmlReader {
     list_.gpus.push_back(std::move(gpu));
   }
 
-  /// Whether the GPU is cut into instances, which then stand for it.
+  /// Adds the MIG instances in place of the GPU. Returns whether the GPU is in MIG mode.
   bool add_mig_instances(NvmlDevice device, const Gpu& whole) {
     unsigned current = 0;
     unsigned pending = 0;
@@ -150,11 +150,11 @@ class NvmlReader {
     FabricClique fabric;
     std::memcpy(fabric.cluster.data(), info.cluster, fabric.cluster.size());
     fabric.clique = info.clique;
-    // Machines without a fabric between hosts say that theirs is ready and has no name.
+    // Machines without a fabric between hosts report a ready fabric without a name.
     if (fabric.cluster != std::array<std::byte, 16>{}) gpu.fabric = fabric;
   }
 
-  /// Counts the links to switches into `gpu`; yields those to other GPUs, by their addresses.
+  /// Counts the links to switches in `gpu`; returns the number of links to other GPUs by address.
   std::map<PciAddress, int> read_links(NvmlDevice device, Gpu& gpu) const {
     std::map<PciAddress, int> peers;
     int links = 0;
@@ -232,7 +232,7 @@ class NvmlReader {
     const NvmlDevice a = devices_[at(from)];
     const NvmlDevice b = devices_[at(to)];
     if (a == nullptr || b == nullptr) {
-      pair.maps = false;  // an instance of MIG
+      pair.maps = false;  // a MIG instance
       return pair;
     }
     add_capabilities(a, b, pair);
@@ -246,7 +246,7 @@ class NvmlReader {
   const NvmlTable& table_;
   const NvmlQuestion& question_;
   NvmlList list_;
-  std::vector<NvmlDevice> devices_;  // null for an instance of MIG
+  std::vector<NvmlDevice> devices_;  // null for a MIG instance
   std::vector<std::map<PciAddress, int>> peer_links_;
   int lost_ = 0;
 };

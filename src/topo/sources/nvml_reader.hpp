@@ -9,26 +9,26 @@
 
 namespace oriel::topo {
 
-/// NVIDIA's GPUs as NVML lists them, also those that CUDA_VISIBLE_DEVICES hides: NVLinks, who may
-/// map whose memory, fabric clique, PCIe link. A GPU in MIG mode is listed as its instances, which
-/// reach nobody.
+/// NVIDIA's GPUs as NVML lists them, including those that CUDA_VISIBLE_DEVICES hides. Has NVLinks,
+/// who may map whose memory, fabric cliques and PCIe links. A GPU in MIG mode is listed as its
+/// instances, which reach no other GPU.
 struct NvmlList {
   std::vector<Gpu> gpus;
-  std::vector<GpuPair> pairs;  ///< of places in `gpus`
+  std::vector<GpuPair> pairs;  ///< indices in `gpus`
   SourceReport report;
 };
 
-/// What is asked. Each answer takes some milliseconds (driver 580.159: 2.3 for a PCIe link, 1.7 for
-/// one capability of one pair), so a communicator asks for no more than it needs.
+/// Selects the queries. Each answer takes some milliseconds (driver 580.159: 2.3 for a PCIe link,
+/// 1.7 for one capability of one pair). A communicator therefore queries no more than it needs.
 struct NvmlQuestion {
-  /// Pairs from these GPUs only, found by their PCI addresses, and NVLink's word for all
-  /// capabilities at once. Null: all pairs, each capability by itself.
+  /// Queries only pairs from these GPUs, matched by PCI address. For a pair with NVLink, that
+  /// capability implies all others. Null: queries all pairs, each capability separately.
   const std::vector<Gpu>* from = nullptr;
   bool pcie_links = true;
 };
 
-/// Never fails: what a call refuses keeps its default, and the report says what was missing.
-/// Initialises NVML and ends that again.
+/// Reads the list and never fails: refused calls leave defaults, and the report says what was
+/// missing. Initialises NVML and shuts it down again.
 NvmlList read_nvml(const NvmlLibrary& nvml, const NvmlQuestion& question = {});
 
 }  // namespace oriel::topo

@@ -8,7 +8,7 @@
 namespace oriel::topo {
 namespace {
 
-/// Stands where the library has no function.
+/// Replaces a function that the library lacks.
 template <typename... Args>
 NvmlStatus refuse(Args...) {
   return NvmlStatus::function_not_found;
@@ -25,7 +25,7 @@ void look_up(void* library, const char* symbol, NvmlStatus (*&member)(Args...)) 
 
 NvmlLibrary load_nvml() {
   NvmlLibrary nvml;
-  // Never closed: others in the process use it too, and it keeps threads.
+  // Never closed: other code in the process uses NVML too, and it keeps threads.
   void* library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = ::dlerror();

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <string>
 
-/// NVIDIA's management library (NVML), loaded at run time. The declarations are ours, for CUDA's
-/// toolkit does not always bring nvml.h: layouts, names and numbers are those of the ABI of
-/// libnvidia-ml.so.1 as its reference manual gives them (driver branch 580).
+/// NVIDIA's management library (NVML), loaded at run time. Declared here, because CUDA's toolkit
+/// does not always contain nvml.h. Layouts, names and numbers are those of the ABI of
+/// libnvidia-ml.so.1 in its reference manual (driver branch 580).
 namespace oriel::topo {
 
 using NvmlDevice = void*;
@@ -60,11 +60,11 @@ struct NvmlFabricInfo {
 static_assert(sizeof(NvmlPciInfo) == 68 && sizeof(NvmlFieldValue) == 40 &&
               sizeof(NvmlFabricInfo) == 28);
 
-/// Numbers of the ABI.
+/// Constants of the ABI.
 struct NvmlConstants {
   static constexpr unsigned kMostLinks = 18;
   static constexpr unsigned kLinkSpeedField = 90;   // MB/s of one link, one way
-  static constexpr unsigned char kFabricReady = 3;  // its set-up has ended
+  static constexpr unsigned char kFabricReady = 3;  // its set-up is complete
   static constexpr unsigned kRemoteGpu = 0;
   static constexpr unsigned kRemoteSwitch = 2;
   enum Capability : unsigned { read = 0, write = 1, nvlink = 2, atomics = 3 };
@@ -98,7 +98,7 @@ struct NvmlConstants {
   X(mig_device, nvmlDeviceGetMigDeviceHandleByIndex,                                            \
     (NvmlDevice device, unsigned index, NvmlDevice* instance))
 
-/// The calls behind pointers that a test replaces. None is null: what the library lacks returns
+/// Function pointers that a test can replace. None is null: functions missing in the library return
 /// function_not_found.
 struct NvmlTable {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration has no place for them
@@ -107,7 +107,7 @@ struct NvmlTable {
 #undef ORIEL_DETAIL_MEMBER
 };
 
-/// What came of loading the library.
+/// Result of loading the library.
 struct NvmlLibrary {
   NvmlTable table;
   std::string missing;  ///< why there is none; empty if there is

@@ -24,7 +24,7 @@ std::string folder_of(const PciAddress& device) {
   return fmt::format("{}/{}", kPciFolder, device.to_string());
 }
 
-/// "0x030200"; 0 for anything else.
+/// Reads a number such as "0x030200"; 0 for anything else.
 std::uint32_t hexadecimal_in(const FileTree& tree, const std::string& path) {
   const std::string text = tree.read(path).value_or("");
   std::uint32_t number = 0;
@@ -34,8 +34,7 @@ std::uint32_t hexadecimal_in(const FileTree& tree, const std::string& path) {
   return error == std::errc() && rest == end ? number : 0;
 }
 
-/// The lanes of the link that a folder of a device tells of: "current" or "max"; 0 where it does
-/// not.
+/// Returns the "current" or "max" lanes of a device folder's link; 0 if they are not reported.
 int lanes_of(const FileTree& tree, const std::string& folder, const char* which) {
   const auto width = tree.read_number(fmt::format("{}/{}_link_width", folder, which));
   return width && *width > 0 && *width <= kMostLanes ? static_cast<int>(*width) : 0;
@@ -57,7 +56,7 @@ class PciReader {
       const PciNode& node = machine.pci[i];
       if (!node.address || node.parent < 0) continue;
       places_[node.address->to_string()] = static_cast<int>(i);
-      // A host bridge has no address, but those directly below it have its domain and bus.
+      // A host bridge has no address, but devices directly below it have its domain and bus.
       const bool below_host = machine.pci[static_cast<std::size_t>(node.parent)].parent < 0;
       if (below_host) places_.emplace(host_name(*node.address), node.parent);
     }
@@ -101,8 +100,8 @@ class PciReader {
     machine_.gpus.push_back(std::move(*gpu));
   }
 
-  /// Lists a device and what is above it; yields its place, or -1 if the kernel does not tell, or
-  /// there is no room.
+  /// Adds a device and the nodes above it; returns its index. -1: the kernel does not report the
+  /// path, or there is no room.
   int add_chain(const PciAddress& device) {
     std::string host;
     std::vector<PciAddress> chain;
@@ -198,7 +197,9 @@ void read_pcie_link(const FileTree& tree, const PciAddress& device, PciNode& nod
 
 std::optional<PciAddress> pci_function_above(const FileTree& tree, const std::string& link) {
   std::vector<std::string> way = tree.resolved(link);
-  if (const auto name = tree.link_name(link)) way.push_back(*name);  // though it leads nowhere
+  if (const auto name = tree.link_name(link))
+    way.push_back(*name);  // even if the target does not
+                           // exist
   for (std::size_t i = way.size(); i-- > 0;) {
     if (auto address = parse_pci_address(way[i]); address.ok()) return *address;
   }

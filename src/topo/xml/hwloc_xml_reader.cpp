@@ -56,7 +56,7 @@ Result<std::vector<std::uint64_t>> numbers_of(const XmlElement& element, const c
   return numbers;
 }
 
-/// Whether a text is like another one, where x stands for a hexadecimal digit.
+/// Returns whether a text matches a pattern in which x stands for a hexadecimal digit.
 bool has_shape(std::string_view text, std::string_view shape) {
   return std::equal(text.begin(), text.end(), shape.begin(), shape.end(), [](char own, char like) {
     return like == 'x' ? std::isxdigit(static_cast<unsigned char>(own)) != 0 : own == like;
@@ -90,7 +90,8 @@ class HwlocXmlReader {
   }
 
  private:
-  /// What neither format has. Much of what they have is of no interest, and left out as well.
+  /// Counts elements that neither format has. Many elements of the formats are not needed and
+  /// ignored as well.
   Status count_unknown(const XmlElement& element) {
     constexpr std::array<std::string_view, 3> kTexts = {"userdata", "indexes", "u64values"};
     if (std::find(kTexts.begin(), kTexts.end(), element.name) == kTexts.end()) {
@@ -164,7 +165,7 @@ class HwlocXmlReader {
     return {};
   }
 
-  /// Format 1 does not speak of NUMA nodes where there is one.
+  /// Adds the only NUMA node, which format 1 omits.
   Status add_only_node(const XmlElement& root) {
     const auto machine = std::find_if(root.children.begin(), root.children.end(),
                                       [](const XmlElement& child) { return is(child, "Machine"); });
@@ -185,7 +186,7 @@ class HwlocXmlReader {
     return found == list_.numa.end() ? -1 : static_cast<int>(found - list_.numa.begin());
   }
 
-  /// The NUMA node beside which the buses of an object are; -1 if there are several.
+  /// Returns the NUMA node of an object's buses; -1 if there are several.
   Result<int> numa_of(const XmlElement& object) const {
     ORIEL_TRY(const std::vector<int> nodes, mask_in(object, "nodeset"));
     if (nodes.size() == 1) return numa_index(nodes.front());
@@ -222,7 +223,7 @@ class HwlocXmlReader {
     if (host && parent >= 0) return odd(object, "is a host bridge below another bridge");
     if (!host) {
       if (parent < 0)
-        parent = add_pci(object, {}, -1, numa);  // a bus whose host bridge is not told
+        parent = add_pci(object, {}, -1, numa);  // the bus's host bridge is not listed
       node.kind = bridge ? PciNode::Kind::bridge : PciNode::Kind::device;
       ORIEL_TRY(node.address, address_in(object, "pci_busid"));
       ORIEL_TRY(node.link_gbps, link_gbps_of(object));
@@ -246,7 +247,7 @@ class HwlocXmlReader {
                fmt::format("has pci_link_speed '{}', not a number of GB/s", text->substr(0, 32)));
   }
 
-  /// What a PCI device is: a GPU by its class, a NIC by what the system makes of it.
+  /// Reads the functions of a PCI device: a GPU by its class, a NIC by its OS device.
   Status read_functions(const XmlElement& object, int index) {
     const PciNode& node = list_.pci[static_cast<std::size_t>(index)];
     if (const std::string* type = object.find("pci_type")) {
@@ -298,7 +299,7 @@ class HwlocXmlReader {
     return {};
   }
 
-  /// What HwlocList::add_ports() makes of an RDMA NIC.
+  /// Checks the values that HwlocList::add_ports() uses.
   static Status check_ports(const XmlElement& object) {
     for (const XmlElement& info : object.children) {
       const std::string* name = info.name == "info" ? info.find("name") : nullptr;
@@ -314,7 +315,7 @@ class HwlocXmlReader {
     return {};
   }
 
-  /// Latencies between all NUMA nodes; other distances are of no interest.
+  /// Reads the latencies between all NUMA nodes; ignores other distances.
   Status read_distances(const XmlElement& element) {
     const std::string* type = element.find("type");
     const std::string* indexing = element.find("indexing");
@@ -329,7 +330,7 @@ class HwlocXmlReader {
       return odd(element, fmt::format("has {} nodes and {} values, for {} NUMA nodes",
                                       indices.size(), values.size(), count));
     }
-    std::vector<int> places;  // of the nodes that `indices` names
+    std::vector<int> places;  // index in list_.numa for each entry of `indices`
     places.reserve(count);
     for (const std::uint64_t index : indices) {
       places.push_back(index < kMostNumbers ? numa_index(static_cast<int>(index)) : -1);
@@ -358,7 +359,8 @@ class HwlocXmlReader {
     return {};
   }
 
-  /// Those of format 1, of the NUMA nodes as they stand: multiples of a base, an element each.
+  /// Reads distances of format 1, in the order of the NUMA nodes: multiples of a base, one element
+  /// each.
   Status read_first_distances(const XmlElement& machine) {
     const std::size_t count = list_.numa.size();
     for (const XmlElement& child : machine.children) {
@@ -366,7 +368,8 @@ class HwlocXmlReader {
       const std::string* objects = child.find("nbobjs");
       const std::string* base_text = child.find("latency_base");
       const auto base = base_text == nullptr ? std::nullopt : decimal_in(*base_text);
-      // There may be others, of packages; those of nodes are as many as there are nodes.
+      // Skips distances of other objects, such as packages: their count differs from the number of
+      // nodes.
       if (objects == nullptr || number_in<std::size_t>(*objects) != count || !base) continue;
       std::vector<int> values;
       for (const XmlElement& latency : child.children) {

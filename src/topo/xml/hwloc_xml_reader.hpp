@@ -10,14 +10,14 @@
 
 namespace oriel::topo {
 
-/// What hwloc's description of a machine says: what lstopo writes as XML, in the formats of hwloc 1
-/// and 2. NUMA nodes with their processors and distances, PCI buses, GPUs by their PCI class, and
-/// the ports of RDMA NICs that lstopo saw (neither their speed nor their kind of link, which it
-/// does not tell).
+/// Reads hwloc's description of a machine: XML of lstopo, in the formats of hwloc 1 and 2. The list
+/// has NUMA nodes with processors and distances, PCI buses, and GPUs by PCI class. It also has the
+/// ports of RDMA NICs that lstopo saw, but neither their speed nor their link layer, which the
+/// formats lack.
 ///
-/// Read without hwloc: its own reader trusts documents, and crashes on some that were tampered
-/// with. Refused, with line and reason: what parse_xml() refuses, other formats, and attributes
-/// that are missing or odd. Objects of no interest are passed over.
+/// Works without hwloc: hwloc's own reader trusts documents, and crashes on some manipulated ones.
+/// Refuses, with line and reason, all that parse_xml() refuses, other formats, and missing or
+/// malformed attributes. Ignores objects of no interest.
 Result<HwlocList> read_hwloc_xml(std::string_view text);
 
 }  // namespace oriel::topo

@@ -9,23 +9,25 @@
 
 #include "topo/model/machine.hpp"
 
-/// NCCL's description of a machine, which NCCL_TOPO_FILE names and NCCL_TOPO_DUMP_FILE asks for:
-/// <system>, in it <cpu>, in it <pci> in <pci>, in them <gpu> with <nvlink> (<xgmi> in that of
-/// AMD's RCCL), and <nic> with <net>.
-/// NCCL's format knows neither who may map whose memory nor cards with several ports.
+/// NCCL's description of a machine, which NCCL_TOPO_FILE names and NCCL_TOPO_DUMP_FILE requests.
+/// <system> contains <cpu>, <cpu> contains nested <pci>. A <pci> contains <gpu> with <nvlink>
+/// (<xgmi> in AMD's RCCL) or <nic> with <net>. The format has neither mappability nor cards with
+/// several ports.
 namespace oriel::topo {
 
-/// The machine in canonical order. GPUs that have NVLinks to each other, or to switches, count as
-/// able to map each other's memory; of the others nothing is known. A link carries what
-/// those of the GPU's architecture do. A function without <gpu> or <net> is what its class says:
-/// clouds ship such files. A network card is named by its PCI address then.
-/// Refused, with line and reason: what parse_xml() and check() refuse, missing or odd attributes,
-/// unknown elements in <system>, and many elsewhere. Unknown attributes, and a few unknown elements
-/// elsewhere, are left out, as NCCL does; Machine::sources tells of the latter.
+/// Reads a machine and returns it in canonical order. GPUs with NVLinks to each other, or to
+/// switches, count as able to map each other's memory; nothing is known about others. A link has
+/// the bandwidth of the GPU's architecture. A function without <gpu> or <net> is recognised by its
+/// class: clouds ship such files. A network card is then named by its PCI address.
+///
+/// Refuses, with line and reason, all that parse_xml() and check() refuse, and missing or malformed
+/// attributes. Also refuses unknown elements in <system>, and many of them elsewhere. Ignores
+/// unknown attributes and a few unknown elements elsewhere, as NCCL does; Machine::sources reports
+/// the latter.
 Result<Machine> read_nccl_xml(std::string_view text);
 
-/// The same format. Reading it again yields what the format can hold. What is not known is left
-/// out, for NCCL believes what it reads, and looks itself for what is not there.
+/// Writes the machine in this format. Reading the text again returns what the format can represent.
+/// Omits unknown values: NCCL trusts what it reads, and looks for missing values itself.
 std::string write_nccl_xml(const Machine& machine);
 
 }  // namespace oriel::topo

@@ -18,8 +18,8 @@
 namespace oriel::topo {
 namespace {
 
-// PCI classes, as far as they count: bridges, and what NCCL has at the far ends of NVLinks that
-// lead to no GPU, namely switches and processors.
+// Relevant PCI classes: bridges, and the classes that NCCL uses for NVLinks to switches and to
+// processors.
 constexpr std::uint32_t kBridgeClass = 0x0604;
 constexpr std::uint32_t kSwitchClass = 0x068000;
 constexpr std::uint32_t kProcessorClass = 0x068001;
@@ -27,7 +27,7 @@ constexpr std::uint64_t kNvidiaVendor = 0x10de;
 constexpr std::uint64_t kAmdVendor = 0x1002;
 constexpr int kMostLinkLanes = 64;
 
-/// What a function is by its class, of which NCCL too compares the first digits.
+/// Kind of a function by its class. Compares the first digits, as NCCL does.
 struct PciClass {
   explicit PciClass(const XmlElement& pci) {
     const std::string* text = pci.find("class");
@@ -41,19 +41,19 @@ struct PciClass {
   }
 
   bool display = false;
-  bool plain_display = false;  // neither VGA nor 3D, as AMD's are
+  bool plain_display = false;  // neither VGA nor 3D, as for AMD's GPUs
   bool accelerator = false;
   bool network = false;
   Nic::Layer layer = Nic::Layer::other;
 };
 
-/// Whose GPU a PCI function is, which only newer files say; `gpu` is null where there is but its
-/// class to go by. Nothing if it is none to us, such as the display of a server's console.
+/// Returns the vendor of a PCI function's GPU, which only newer files state. `gpu` is null if only
+/// the class is known. Returns nothing if it is no usable GPU, such as a server console's display.
 Result<std::optional<GpuVendor>> vendor_of(const XmlElement& pci, const XmlElement* gpu) {
   constexpr std::optional<GpuVendor> kNone;
   ORIEL_TRY(const std::uint64_t vendor, hexadecimal(pci, "vendor"));
   const PciClass kind(pci);
-  // Accelerators of other vendors may be anything.
+  // Other vendors' accelerators need not be GPUs.
   const bool by_class = kind.display || (kind.accelerator && vendor == kAmdVendor);
   if (gpu == nullptr && !by_class) return kNone;
   if (vendor == kAmdVendor) return std::optional(GpuVendor::amd);
@@ -70,15 +70,15 @@ Result<std::optional<GpuVendor>> vendor_of(const XmlElement& pci, const XmlEleme
   return std::optional(amd ? GpuVendor::amd : GpuVendor::nvidia);
 }
 
-/// RCCL's "gfx942", of older versions "942".
+/// Returns a name from RCCL's "gfx942" or, in older versions, "942".
 std::string amd_name(const XmlElement& gpu) {
   const std::string* gcn = gpu.find("gcn");
   if (gcn == nullptr || gcn->empty() || *gcn == "0") return "AMD GPU";
   return fmt::format("AMD {}{}", gcn->starts_with("gfx") ? "" : "gfx", gcn->substr(0, 32));
 }
 
-/// "32.0 GT/s PCIe" times the width, in Gbit/s; 0 where it is not told or not known. The kernel
-/// says 255 lanes of a link whose width it cannot read.
+/// Returns the Gbit/s of "32.0 GT/s PCIe" times the width; 0 if missing or unknown. The kernel
+/// reports 255 lanes for a link whose width it cannot read.
 Result<double> link_gbps_of(const XmlElement& element) {
   constexpr int kUnknownWidth = 255;
   ORIEL_TRY(const int width, integer(element, "link_width", 0, 0, kUnknownWidth));
@@ -86,7 +86,7 @@ Result<double> link_gbps_of(const XmlElement& element) {
   if (width > kMostLinkLanes) return odd(element, fmt::format("has link_width '{}'", width));
   const std::string* speed = element.find("link_speed");
   if (speed == nullptr) return 0.0;
-  if (speed->starts_with("Unknown")) return 0.0;  // what the kernel says of some links
+  if (speed->starts_with("Unknown")) return 0.0;  // the kernel reports this for some links
   const std::size_t end = std::min(speed->find(' '), speed->size());
   const auto transfers = decimal_in(std::string_view(*speed).substr(0, end));
   const std::string_view unit = std::string_view(*speed).substr(end);
@@ -97,8 +97,7 @@ Result<double> link_gbps_of(const XmlElement& element) {
   return pcie_gbps(pcie_generation_of(*transfers), static_cast<unsigned>(width));
 }
 
-/// Nowhere in NCCL's format is text; what stands in elements that are left out is nobody's
-/// business.
+/// Refuses text, which NCCL's format has nowhere. Ignores text in unknown elements.
 Status check_texts(const XmlElement& element) {
   constexpr std::array<std::string_view, 9> kKnown = {"cpu",    "pci",  "gpu", "nic",    "net",
                                                       "nvlink", "xgmi", "c2c", "pcilink"};
@@ -110,13 +109,13 @@ Status check_texts(const XmlElement& element) {
   return {};
 }
 
-/// NCCL writes "" for what it could not read, and reads that as nothing.
+/// Drops empty attributes: NCCL writes "" for unreadable values, and treats it as missing.
 void drop_empty_attributes(XmlElement& element) {
   std::erase_if(element.attributes, [](const auto& attribute) { return attribute.second.empty(); });
   for (XmlElement& child : element.children) drop_empty_attributes(child);
 }
 
-/// Where an element stands: in which PCI node and at which NUMA node.
+/// Place of an element: its PCI node and its NUMA node.
 struct Place {
   int node = -1;
   int numa = -1;
@@ -152,8 +151,9 @@ class NcclXmlReader {
   }
 
  private:
-  /// NCCL joins the descriptions of the hosts of a fabric clique, which name the same buses: the
-  /// first is one machine. What has no hash belongs to any.
+  /// Returns whether an element belongs to the host being read. NCCL merges descriptions of a
+  /// fabric clique's hosts, whose PCI addresses repeat. The first host is read. Elements without a
+  /// hash belong to any host.
   bool is_of_one_host(const XmlElement& cpu) {
     const std::string* hash = cpu.find("host_hash");
     if (hash == nullptr) return true;
@@ -171,7 +171,7 @@ class NcclXmlReader {
         host_hash_.substr(0, 32), left_out_, first_left_out_);
   }
 
-  /// NCCL's files have version 1, RCCL's 2.
+  /// Describes a version that is too new. NCCL's files have version 1, RCCL's 2.
   static std::string later_version_text(int version) {
     if (version <= 2) return "";
     return fmt::format("it has version {}, of which what versions 1 and 2 have is read", version);
@@ -223,8 +223,8 @@ class NcclXmlReader {
     machine_.pci.push_back(node);
     lines_.pci.push_back(pci.line);
     const std::size_t ports = machine_.nics.size();
-    bool has_gpu = bridge;  // which is none itself
-    // Parts of one GPU, by its memory ("MLOPart"), share a function and are told apart by number.
+    bool has_gpu = bridge;  // a bridge is no GPU
+    // Partitions of one GPU by memory ("MLOPart") share a function and are distinguished by number.
     const bool parts = std::count_if(pci.children.begin(), pci.children.end(), is_gpu) > 1;
     for (const XmlElement& child : pci.children) {
       if (child.name == "pci") {
@@ -248,8 +248,8 @@ class NcclXmlReader {
     return {};
   }
 
-  /// A network card of which no more is told than its place, which names it. Clouds ship files that
-  /// name cards, and GPUs, by their class alone: NCCL adds what it finds itself.
+  /// Adds a network card known only by its place, which becomes its name. Clouds ship files that
+  /// name cards and GPUs only by class: NCCL adds what it finds itself.
   void add_nic_of_class(const PciClass& kind, Place place, const XmlElement& pci) {
     Nic nic;
     nic.pci = machine_.pci[static_cast<std::size_t>(place.node)].address;
@@ -283,10 +283,10 @@ class NcclXmlReader {
     Gpu gpu = gpu_at(place, vendor);
     ORIEL_TRY(const int part, integer(element, "mlopart", -1, -1, 1023));
     if (is_part) gpu.partition = part;
-    // NVML's index where NCCL wrote the file: no ordinal of CUDA's, least of all in this process.
+    // NVML's index on the machine where NCCL wrote the file; not a CUDA ordinal of this process.
     ORIEL_TRY(gpu.nvml_index, integer(element, "dev", -1, -1, 1023));
     ORIEL_TRY(const int sm, integer(element, "sm", 0, 0, 9999));
-    if (vendor == GpuVendor::amd) {  // by sm RCCL means the number of processors
+    if (vendor == GpuVendor::amd) {  // RCCL's sm is the number of processors
       gpu.name = amd_name(element);
     } else if (sm > 0) {
       gpu.architecture = sm;
@@ -306,7 +306,7 @@ class NcclXmlReader {
         links_.push_back({index, target, count, &child});
       }
     }
-    // The format counts links and does not say how fast they are.
+    // The format counts links but does not state their speed.
     const bool linked = gpu.switch_links > 0 || (!links_.empty() && links_.back().from == index);
     if (linked && gpu.vendor == GpuVendor::nvidia) {
       gpu.link_gbps = nvlink_generation_of(gpu.architecture).link_gbps;
@@ -328,7 +328,7 @@ class NcclXmlReader {
       ORIEL_TRY(nic.port, integer(child, "port", 1, 0, 255));
       ORIEL_TRY(const int speed, integer(child, "speed", 0, -1, 100'000'000));
       ORIEL_TRY(nic.guid, unsigned_integer(child, "guid"));
-      nic.card = nic.guid;  // NCCL's is that of the system image, the same for all of a card
+      nic.card = nic.guid;  // NCCL's GUID is that of the system image, equal for a whole card
       nic.gbps = std::max(speed, 0) / 1000.0;
       nic.layer = layer;
       nic.node = place.node;
@@ -340,7 +340,7 @@ class NcclXmlReader {
     return {};
   }
 
-  /// Finds the GPUs that links lead to, which may stand below those they come from.
+  /// Finds the target GPUs of links, which may come later in the file than their sources.
   Status join_links() {
     for (const Link& link : links_) {
       const auto target = std::find_if(machine_.gpus.begin(), machine_.gpus.end(),
@@ -385,7 +385,7 @@ class NcclXmlReader {
   std::vector<Link> links_;
   std::map<std::pair<int, int>, int> counts_;
   UnknownElements unknown_;
-  std::string host_hash_;  // of the host that is described; empty where none is named
+  std::string host_hash_;  // hash of the host being read; empty if none is named
   std::size_t left_out_ = 0;
   std::size_t first_left_out_ = 0;
 };

@@ -16,8 +16,7 @@
 namespace oriel::topo {
 namespace {
 
-// As NCCL names it. A description does not say of which kind its machine is: taken for one like
-// this.
+// NCCL's name of this build's architecture; a description does not state its machine's.
 #if defined(__aarch64__)
 constexpr const char* kArchitecture = "arm64";
 #else
@@ -35,8 +34,8 @@ std::string mask_of(const std::vector<int>& cpus) {
   return mask;
 }
 
-/// The link speed and width that make up a bandwidth; empty where none does. Several may, for each
-/// generation has twice the speed of the one before: the widest, as links of GPUs are.
+/// Returns the link speed and width for a bandwidth; empty if none match. Several may match,
+/// because each generation doubles the speed: takes the widest, as GPUs have.
 std::string link_of(double gbps) {
   for (const unsigned lanes : {16U, 8U, 4U, 2U, 1U}) {
     for (std::size_t generation = kPcieGenerations.size(); generation-- > 1;) {
@@ -49,8 +48,8 @@ std::string link_of(double gbps) {
   return "";
 }
 
-/// Gives devices whose place on the buses nobody knows one below a bridge of their NUMA node: the
-/// format lists what is on a bus.
+/// Places a device of unknown place below a host bridge of its NUMA node: the format lists only
+/// devices on a bus.
 template <typename Device>
 void place_on_bus(Machine& machine, Device& device, double gbps) {
   if (!device.pci || device.node >= 0) return;
@@ -107,8 +106,8 @@ class Writer {
   }
 
  private:
-  /// By what NCCL calls the device: NVML's index, where a GPU has one of its own; those without
-  /// take what is left, in their order. Its graphs name GPUs by it.
+  /// Numbers GPUs by NVML's index if it is unique; other GPUs get the remaining numbers in order.
+  /// NCCL's graphs identify GPUs by this number.
   void number_gpus() {
     std::set<int> taken;
     std::vector<const Gpu*> rest;
@@ -131,7 +130,7 @@ class Writer {
     text_.append(static_cast<std::size_t>(depth) * 2, ' ').append(content).append("\n");
   }
 
-  /// NCCL has one <cpu> a NUMA node, and no host bridges: those of a node become one.
+  /// Writes one <cpu> per NUMA node. NCCL has no host bridges, so those of a node are merged.
   void write_cpus() {
     for (int numa = 0; numa < static_cast<int>(machine_.numa.size()); ++numa) write_cpu(numa);
     const bool unplaced =
@@ -150,7 +149,7 @@ class Writer {
     } else {
       line(1, fmt::format("<cpu numaid=\"-1\" arch=\"{}\">", kArchitecture));
     }
-    // In the order that canonical() gives the children of one bridge, as which they are read again.
+    // Writes in canonical()'s order of one bridge's children, since they are read back as such.
     std::vector<std::pair<PciAddress, int>> below;
     for (std::size_t root = 0; root < machine_.pci.size(); ++root) {
       if (machine_.pci[root].parent >= 0 || machine_.pci[root].numa != numa) continue;
@@ -171,8 +170,8 @@ class Writer {
     return lowest;
   }
 
-  /// The GPU in a PCI node, of its parts the first: the format has one for each function. Null if
-  /// there is none.
+  /// Returns the GPU in a PCI node, or its first partition: the format has one GPU per function.
+  /// Null if there is none.
   const Gpu* gpu_in(int node) const {
     return node < 0 ? nullptr : gpus_in_[static_cast<std::size_t>(node)];
   }
@@ -204,15 +203,15 @@ class Writer {
     return gpu.vendor == GpuVendor::amd ? " vendor=\"0x1002\"" : " vendor=\"0x10de\"";
   }
 
-  /// A layer that is not known is not written: NCCL looks itself where there is no class. A card of
-  /// which the class says all has to have one: that of other network controllers.
+  /// Returns the class attribute. Writes none for an unknown layer, since NCCL then looks itself. A
+  /// card described only by its class needs one: that of other network controllers.
   static std::string class_of(const Nic& nic) {
     if (nic.layer == Nic::Layer::ethernet) return " class=\"0x020000\"";
     if (nic.layer == Nic::Layer::infiniband) return " class=\"0x020700\"";
     return is_listed(nic) ? "" : " class=\"0x028000\"";
   }
 
-  /// Neither whether a NIC reaches its memory, nor what rank it is of, is known here.
+  /// Writes a GPU. Omits GPUDirect RDMA support and the rank, which are not known here.
   void write_gpu(int depth, const Gpu& gpu, bool told_by_class) {
     std::vector<std::string> links = links_of(gpu);
     const bool known = gpu.nvml_index >= 0 || gpu.architecture > 0 || !links.empty();
@@ -246,13 +245,13 @@ class Writer {
     return links;
   }
 
-  /// Of ports that are not active the format cannot tell, so it lists none, as NCCL does. Of a card
-  /// that its place names the class says it all.
+  /// Returns whether a NIC is listed. The format cannot represent inactive ports, so they are
+  /// omitted, as in NCCL. A card named by its place is described by its class alone.
   static bool is_listed(const Nic& nic) {
     return nic.active && !(nic.pci && nic.name == nic.pci->to_string());
   }
 
-  /// An active port, and its number among those that are listed; -1: it is not.
+  /// An active port and its number among the listed ones; -1: not listed.
   struct Port {
     const Nic* nic;
     int number;
@@ -270,7 +269,7 @@ class Writer {
       if (nic.gbps > 0) facts += fmt::format(" speed=\"{:.0f}\"", nic.gbps * 1000);
       facts += fmt::format(" port=\"{}\"", nic.port);
       const std::uint64_t guid =
-          nic.card != 0 ? nic.card : nic.guid;  // by it NCCL tells cards apart
+          nic.card != 0 ? nic.card : nic.guid;  // NCCL identifies cards by it
       if (guid != 0) facts += fmt::format(" guid=\"0x{:x}\"", guid);
       line(depth + 1, fmt::format("<net name=\"{}\" dev=\"{}\"{}/>", xml_escaped(nic.name),
                                   port.number, facts));
@@ -279,11 +278,11 @@ class Writer {
   }
 
   const Machine machine_;
-  std::vector<std::vector<int>> children_;    // of each PCI node
+  std::vector<std::vector<int>> children_;    // by PCI node
   std::vector<const Gpu*> gpus_in_;           // the same
-  std::map<const Gpu*, int> numbers_;         // of the GPUs in nodes, as NCCL has them
+  std::map<const Gpu*, int> numbers_;         // numbers of the GPUs in nodes, as NCCL uses them
   std::vector<std::vector<Port>> nics_in_;    // the same
-  std::map<int, std::vector<Port>> nics_at_;  // in none, at a NUMA node or (-1) at none
+  std::map<int, std::vector<Port>> nics_at_;  // ports without a PCI node, by NUMA node (-1: none)
   std::string text_;
 };
 

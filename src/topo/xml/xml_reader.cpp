@@ -20,7 +20,7 @@ Error refused(std::size_t line, const std::string& why) {
   return Error(ErrorCode::invalid_argument, fmt::format("line {}: {}", line, why));
 }
 
-/// Builds the tree while expat reads. What it refuses ends the reading.
+/// Builds the tree while expat parses. Stops parsing at the first refusal.
 class Builder {
  public:
   Builder(XML_Parser parser, const XmlLimits& limits) : parser_(parser), limits_(limits) {
@@ -42,15 +42,15 @@ class Builder {
                                         const char*, const char*, const char*) {
       static_cast<Builder*>(self)->stop("it declares an entity");
     });
-    // Expat hands a default to every element that lacks the attribute, so that a short file becomes
-    // a long document.
+    // Refuses defaults: expat adds them to every element that lacks the attribute, so that a short
+    // file can become a huge document.
     XML_SetAttlistDeclHandler(
         parser, [](void* self, const char*, const char*, const char*, const char*, int) {
           static_cast<Builder*>(self)->stop("it declares attributes");
         });
   }
 
-  /// The root, or why there is none.
+  /// Returns the root, or the error.
   Result<XmlElement> finish(XML_Status status) {
     if (!why_.empty()) return refused(line_, why_);
     if (status != XML_STATUS_OK) {
@@ -60,7 +60,7 @@ class Builder {
   }
 
  private:
-  // No exception may cross expat.
+  // Exceptions must not pass through expat.
   template <typename Action>
   void guarded(const Action& action) {
     try {
@@ -91,7 +91,8 @@ class Builder {
       }
       element.attributes.emplace_back(attributes[0], attributes[1]);
     }
-    // Elements still open are the last ones of their parents, which do not move until they end.
+    // Open elements are the last children of their parents, so they do not move until they are
+    // closed.
     XmlElement& placed = open_.empty() ? root_ : open_.back()->children.emplace_back();
     placed = std::move(element);
     open_.push_back(&placed);

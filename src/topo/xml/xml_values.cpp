@@ -24,7 +24,7 @@ Status check_has_no_text(const XmlElement& element) {
 
 namespace {
 
-std::size_t elements_in(const XmlElement& element) {  // the depth is limited where it is read
+std::size_t elements_in(const XmlElement& element) {  // the parser limits the depth
   std::size_t count = 1;
   for (const XmlElement& child : element.children) count += elements_in(child);
   return count;

@@ -14,28 +14,27 @@
 #include "topo/model/pci_address.hpp"
 #include "topo/xml/xml_reader.hpp"
 
-/// What attributes of elements mean. Errors begin with the line and the element.
+/// Parses attributes of elements. Errors begin with the line and the element.
 namespace oriel::topo {
 
-/// Processors and nodes are numbered below this.
+/// Upper bound (exclusive) for numbers of processors and nodes.
 inline constexpr int kMostNumbers = 1 << 16;
 
-/// The error that an element of a description `what`.
+/// Returns an error about an element: "line 7: <x> " followed by `what`.
 Error odd(const XmlElement& element, const std::string& what);
 
-/// Refuses text in an element of a format that has none there: what somebody has typed or pasted
-/// into a file, or left of a tag.
+/// Refuses text in an element whose format has none, such as accidental input or remains of a tag.
 Status check_has_no_text(const XmlElement& element);
 
-/// Elements that a reader leaves out for it does not know them. A few are what a later version has
-/// more; thousands are no description of a machine.
+/// Counts elements that a reader ignores as unknown. A few may come from a later version; thousands
+/// mean that the file is no description of a machine.
 class UnknownElements {
  public:
   static constexpr std::size_t kMost = 1000;
 
-  /// Counts an element with all that stands in it; refused beyond kMost.
+  /// Counts an element and its descendants; refused beyond kMost.
   Status add(const XmlElement& element);
-  /// "2 unknown elements are left out, the first <x> in line 7"; empty if there is none.
+  /// Returns "2 unknown elements are left out, the first <x> in line 7"; empty if there is none.
   std::string text() const;
 
  private:
@@ -43,7 +42,7 @@ class UnknownElements {
   std::string first_;
 };
 
-/// A number and nothing else.
+/// Parses a text that is one number and nothing else.
 template <typename Number>
 std::optional<Number> number_in(std::string_view text, int base = 10) {
   if (base == 16 && text.starts_with("0x")) text.remove_prefix(2);
@@ -53,8 +52,7 @@ std::optional<Number> number_in(std::string_view text, int base = 10) {
   return number;
 }
 
-/// A number as C's strtol reads it with base 0, which NCCL does: "16", "0x10" and "020" are the
-/// same.
+/// Parses a number as C's strtol with base 0, as NCCL does: "16", "0x10" and "020" are equal.
 template <typename Number>
 std::optional<Number> c_number_in(std::string_view text) {
   if (text.starts_with("0x")) {
@@ -64,25 +62,26 @@ std::optional<Number> c_number_in(std::string_view text) {
   return number_in<Number>(text, octal ? 8 : 10);
 }
 
-/// A finite one with decimals.
+/// Parses a finite decimal number.
 std::optional<double> decimal_in(std::string_view text);
 
-/// An integer attribute within limits; `otherwise` if there is none.
+/// Returns an integer attribute within limits; `otherwise` if it is missing.
 Result<int> integer(const XmlElement& element, const char* name, int otherwise, int least,
                     int most);
 
-/// A number that has 0x before it where it is hexadecimal, or letters in it; 0 if there is none.
+/// Returns an unsigned attribute, hexadecimal if it begins with 0x or contains letters; 0 if it is
+/// missing.
 Result<std::uint64_t> unsigned_integer(const XmlElement& element, const char* name);
 
-/// A hexadecimal attribute; 0 if there is none.
+/// Returns a hexadecimal attribute; 0 if it is missing.
 Result<std::uint64_t> hexadecimal(const XmlElement& element, const char* name);
 
-/// An attribute that must be there and be a PCI address.
+/// Returns a PCI address from a mandatory attribute.
 Result<PciAddress> address_in(const XmlElement& element, const char* name);
 
-/// The numbers whose bits are set in an attribute such as "00000000,0000ffff", ascending: groups of
-/// 32 bits, the highest first, with or without 0x before each; one may be empty. None if there is
-/// no such attribute.
+/// Returns the numbers of the bits set in an attribute such as "00000000,0000ffff", ascending.
+/// Groups have 32 bits, the highest first, with or without 0x; a group may be empty. Returns none
+/// if the attribute is missing.
 Result<std::vector<int>> mask_in(const XmlElement& element, const char* name);
 
 }  // namespace oriel::topo
