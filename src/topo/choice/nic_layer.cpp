@@ -45,7 +45,7 @@ Tallies usable_layers(const Machine& machine, const PortSpeeds& speeds) {
 Machine with_dead_ports_alive(Machine machine, Tallies& tallies) {
   const std::vector<int> ports = ports_of(machine, false);
   const auto port_of = [&](std::size_t nic) { return static_cast<std::size_t>(ports[nic]); };
-  std::vector<char> is_alive(ports.size(), 0);  // of each port
+  std::vector<char> is_alive(ports.size(), 0);  // by port
   for (std::size_t nic = 0; nic < ports.size(); ++nic) {
     if (machine.nics[nic].active) is_alive[port_of(nic)] = 1;
   }

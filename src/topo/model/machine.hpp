@@ -119,7 +119,7 @@ struct Nic {
   Layer layer = Layer::infiniband;
   bool active = true;
   double gbps = 0;
-  std::uint64_t guid = 0;  ///< of the device
+  std::uint64_t guid = 0;  ///< GUID of the device
   std::uint64_t card = 0;  ///< equal for all devices of one card; 0: not known
 
   bool operator==(const Nic&) const = default;
@@ -131,7 +131,7 @@ struct SourceReport {
 
   std::string source;  ///< such as "NVML 12.580" or "/sys/class/infiniband"
   Outcome outcome = Outcome::used;
-  std::string detail;  ///< what it gave, or why it did not
+  std::string detail;  ///< what it contributed, or why it did not
 
   bool operator==(const SourceReport&) const = default;
 };

@@ -31,8 +31,8 @@ Character first_of(std::string_view text) {
     if (!continues(text[i])) return {};
     number = number << 6 | (static_cast<unsigned char>(text[i]) & 0x3fU);
   }
-  // Rejects overlong forms, surrogates, numbers beyond Unicode, and noncharacters, which XML
-  // excludes.
+  // Rejects overlong forms, surrogates, numbers beyond Unicode, and noncharacters such as U+FFFE,
+  // which XML excludes.
   constexpr std::uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};
   const bool half = number >= 0xd800 && number <= 0xdfff;
   const bool none = (number & 0xfffe) == 0xfffe || number > 0x10ffff;

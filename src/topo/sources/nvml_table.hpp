@@ -110,7 +110,7 @@ struct NvmlTable {
 /// Result of loading the library.
 struct NvmlLibrary {
   NvmlTable table;
-  std::string missing;  ///< why there is none; empty if there is
+  std::string missing;  ///< why it cannot be used; else empty
 };
 
 /// Loads libnvidia-ml.so.1 at the first call and keeps it. Thread-safe.

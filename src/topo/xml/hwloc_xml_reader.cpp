@@ -29,7 +29,7 @@ bool is_package(const XmlElement& object) {
   return is(object, "Package") || is(object, "Socket");  // the latter in format 1
 }
 
-/// The value of <info name="..." value="..."/> in an object; null if there is none.
+/// Returns the value of <info name="..." value="..."/> in an object; null if there is none.
 const std::string* info_of(const XmlElement& object, std::string_view name) {
   for (const XmlElement& child : object.children) {
     if (child.name != "info") continue;
@@ -39,7 +39,7 @@ const std::string* info_of(const XmlElement& object, std::string_view name) {
   return nullptr;
 }
 
-/// All numbers in the texts of the children with this name.
+/// Returns all numbers in the texts of the children with this name.
 Result<std::vector<std::uint64_t>> numbers_of(const XmlElement& element, const char* child_name) {
   std::vector<std::uint64_t> numbers;
   for (const XmlElement& child : element.children) {
@@ -71,7 +71,7 @@ class HwlocXmlReader {
       if (child.name == "object") ORIEL_CHECK(read_memory(child, -1));
     }
     if (list_.numa.empty()) ORIEL_CHECK(add_only_node(root));
-    ORIEL_CHECK(check_whole());  // so far its NUMA nodes
+    ORIEL_CHECK(check_whole());  // checks the NUMA nodes, which is all so far
     for (const XmlElement& child : root.children) {
       if (child.name == "object") ORIEL_CHECK(read_devices(child, -1));
       if (child.name == "distances2") ORIEL_CHECK(read_distances(child));
@@ -146,7 +146,7 @@ class HwlocXmlReader {
     ORIEL_TRY(node.os_index, integer(object, "os_index", -1, 0, kMostNumbers));
     if (node.os_index < 0) return odd(object, "is a NUMA node without an os_index");
     node.package = package;
-    // In format 1 nodes hold packages.
+    // In format 1, NUMA nodes contain packages.
     const auto below = std::find_if(object.children.begin(), object.children.end(), is_package);
     if (package < 0 && below != object.children.end()) {
       ORIEL_TRY(node.package, integer(*below, "os_index", -1, -1, kMostNumbers));

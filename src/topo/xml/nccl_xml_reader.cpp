@@ -345,7 +345,7 @@ class NcclXmlReader {
     for (const Link& link : links_) {
       const auto target = std::find_if(machine_.gpus.begin(), machine_.gpus.end(),
                                        [&](const Gpu& gpu) { return gpu.pci == link.target; });
-      if (target == machine_.gpus.end()) continue;  // a GPU that is hidden
+      if (target == machine_.gpus.end()) continue;  // the target GPU is hidden
       const int to = static_cast<int>(target - machine_.gpus.begin());
       if (to == link.from) return odd(*link.element, "leads from a GPU to itself");
       counts_[{link.from, to}] += link.count;

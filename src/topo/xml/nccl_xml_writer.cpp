@@ -279,9 +279,9 @@ class Writer {
 
   const Machine machine_;
   std::vector<std::vector<int>> children_;    // by PCI node
-  std::vector<const Gpu*> gpus_in_;           // the same
+  std::vector<const Gpu*> gpus_in_;           // by PCI node: its first GPU, or null
   std::map<const Gpu*, int> numbers_;         // numbers of the GPUs in nodes, as NCCL uses them
-  std::vector<std::vector<Port>> nics_in_;    // the same
+  std::vector<std::vector<Port>> nics_in_;    // active ports by PCI node
   std::map<int, std::vector<Port>> nics_at_;  // ports without a PCI node, by NUMA node (-1: none)
   std::string text_;
 };

@@ -50,9 +50,9 @@ struct FdExchange::Dialed {
 /// State of another process.
 struct FdExchange::Peer {
   int rank;
-  bool linked;                     // this process connects to it
-  std::unique_ptr<Dialed> dialed;  // not proven
-  std::unique_ptr<FdLink> link;    // proven
+  bool linked;                     // connected to this process
+  std::unique_ptr<Dialed> dialed;  // until both sides have proved the secret
+  std::unique_ptr<FdLink> link;    // after both sides have proved the secret
   boot::Poller::Token watched = 0;
 };
 

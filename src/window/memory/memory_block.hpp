@@ -36,8 +36,8 @@ Error past_the_end(const void* pointer, std::size_t bytes, std::size_t left);
 class Occupancy {
  public:
   Occupancy(std::byte* base, std::size_t bytes) : base_(base), bytes_(bytes) {}
-  /// Refused unless [at, at + bytes) lies in the range, at a multiple of `granularity`, and is
-  /// free.
+  /// Takes [at, at + bytes). Refused unless it lies in the range, begins at a multiple of
+  /// `granularity`, and is free.
   Status take(std::byte* at, std::size_t bytes, std::size_t granularity);
   void give_back(std::byte* at);
 

@@ -32,7 +32,7 @@ class WindowSink {
   virtual void destroy(void* handle) noexcept = 0;
 };
 
-/// Receives every window of a communicator; a NIC transport is one participant. A registration
+/// Receives every window of a communicator, for example to register it with NICs. A registration
 /// calls prepare() on every rank of the world or on none. Once all ranks know the results of all
 /// ranks, it calls either commit() or rollback().
 class Participant {

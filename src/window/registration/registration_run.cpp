@@ -228,7 +228,8 @@ Status RegistrationRun::take_offers(const std::vector<Bytes>& messages) {
 
 /// Deadline for receiving descriptors: half of the remaining time. The groups do not see waits on
 /// the unix sockets. The other half lets peers that wait for this rank learn which rank it waits
-/// for.
+/// for. A rank reports a wait of its group after a quarter of the time (SessionTransport); as much
+/// remains for the answer.
 Deadline RegistrationRun::descriptors_due() const {
   if (deadline_.is_never()) return deadline_;
   const TimePoint now = loop_.clock().now();
