@@ -17,8 +17,8 @@ Affinity local_affinity_of_processors(const Machine& machine, const Settings& se
 /// use no processor near the GPU, this is logged once per process.
 Affinity local_affinity_of_gpu(const Machine& machine, int gpu, const Settings& settings);
 
-/// Uses the machine of process_machine() and the settings of this process. The machine is read
-/// once; later calls cost a few system calls.
+/// Returns the affinity for the machine of process_machine() and the settings of this process. The
+/// machine is read once; later calls cost a few system calls.
 Affinity own_affinity_of_processors();
 /// Returns the affinity for the GPU with this CUDA ordinal.
 Affinity own_affinity_of_gpu(int ordinal);

@@ -28,9 +28,9 @@ struct TeamMember {
 /// Returns the slot size if ORIEL_BIG_SIZE is not set: `memory_bytes` rounded up to 4 GiB.
 /// `memory_bytes` is the most that any rank of the team can hold (device memory, or the machine's
 /// for the host). On the host, the size keeps a team's reservation within 2 TiB but is never below
-/// 4 GiB. Builds for the thread sanitizer, which leaves programs about 512 GiB, use 128 GiB
-/// instead. 50 host teams thus take at most 100 of the 128 TiB of addresses of an x86-64 process.
-/// Communicators with one team share a reservation.
+/// 4 GiB. Builds for the thread sanitizer use 128 GiB instead of 2 TiB, since it leaves programs
+/// about 512 GiB of addresses. 50 host teams thus take at most 100 of the 128 TiB of addresses of
+/// an x86-64 process. Communicators with one team share a reservation.
 std::size_t automatic_slot_bytes(MemoryKind kind, std::size_t memory_bytes, int team_size);
 
 /// Unit of slot sizes: stepping to a peer's slot does not change the low 32 bits of an address.

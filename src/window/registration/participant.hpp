@@ -44,11 +44,11 @@ class Participant {
   /// registration time to learn which rank is missing.
   virtual Task<Status> prepare(EventLoop& loop, std::span<const RegisteredWindow> windows,
                                Deadline deadline) = 0;
-  /// Reports that the windows of the last prepare() are registered. Local; cannot fail.
+  /// Called once the windows of the last prepare() are registered. Local; cannot fail.
   virtual void commit() noexcept = 0;
   /// Undoes the last prepare(), which succeeded here. Local; cannot fail.
   virtual void rollback() noexcept = 0;
-  /// Reports that the window with this serial has been deregistered. Local; cannot fail.
+  /// Called once the window with this serial is deregistered. Local; cannot fail.
   virtual void deregister(std::uint64_t serial) noexcept = 0;
 };
 

@@ -46,8 +46,9 @@ inline constexpr std::size_t kSegmentsMost = 65536;
 Result<std::vector<std::vector<Segment>>> find_memory(Memory& memory,
                                                       std::span<const WindowRequest> requests);
 
-/// Returns the values on which all ranks of the world must agree: the number of windows, and the
-/// sizes and flags of windows [first, first + kAgreedWindows).
+/// Number of windows whose sizes and flags fit in one agreement. agreed_fields() returns the values
+/// on which all ranks of the world must agree: the number of windows, and the sizes and flags of
+/// windows [first, first + kAgreedWindows).
 inline constexpr std::size_t kAgreedWindows = 16;
 std::vector<boot::AgreedField> agreed_fields(std::span<const WindowRequest> requests,
                                              std::size_t first);
@@ -83,8 +84,8 @@ struct Plan {
   std::size_t granularity = 0;
 };
 /// Refuses differing slot sizes and granularities, naming two ranks and their values. Also refuses
-/// a window whose offsets on two ranks differ by no multiple of the granularity. `ranks` are world
-/// ranks. The result is equal on all ranks of the team.
+/// a window whose offsets on two ranks do not differ by a multiple of the granularity. `ranks` are
+/// world ranks. The result is equal on all ranks of the team.
 Result<Plan> make_plan(std::span<const RankDetails> details, std::span<const int> ranks);
 
 /// Offsets of a batch's new mappings within one contiguous place.
@@ -97,12 +98,9 @@ Layout lay_out(const Plan& plan, const std::vector<bool>& is_new);
 /// Message of one round of the agreement on places.
 struct PlaceMessage {
   static constexpr std::uint64_t kNotAlive = ~std::uint64_t{0};
-  bool failed = false;                 ///< this rank cannot continue; the other fields are
-                                       ///< meaningless
-  FdSocketName socket{};               ///< name of this process's listener; meaningless if it needs
-                                       ///< none
-  std::vector<std::uint64_t> anchors;  ///< by mapping: its anchor if it is alive here, else
-                                       ///< kNotAlive
+  bool failed = false;                 ///< this rank cannot continue; ignore the rest
+  FdSocketName socket{};               ///< this process's listener, if needed
+  std::vector<std::uint64_t> anchors;  ///< by mapping: its anchor, or kNotAlive
   std::uint64_t bytes = 0;             ///< needed for new mappings
   SlotSpace::Proposal proposal{};      ///< place for the new mappings; meaningless if bytes is 0
   bool operator==(const PlaceMessage&) const = default;

@@ -62,9 +62,9 @@ class WindowManager {
   /// order, with its own pointers. Either all windows become visible on all ranks or none on any.
   /// If a rank fails at any step, every rank returns the same error with that rank as origin, and
   /// nothing is kept. Only a failure of the connections (a dead rank) may read differently on
-  /// different ranks. The batch takes one agreement per kAgreedWindows windows; all other steps run
-  /// once. Each wait of the descriptor exchange ends by `deadline`, each wait of the groups by
-  /// their transport's timeout.
+  /// different ranks. A batch takes one world agreement per kAgreedWindows windows; its other
+  /// rounds do not depend on its size. Each wait of the descriptor exchange ends by `deadline`,
+  /// each wait of the groups by their transport's timeout.
   Task<Result<std::vector<RegisteredWindow>>> register_batch(EventLoop& loop,
                                                              boot::Operation operation,
                                                              std::vector<WindowRequest> requests,
