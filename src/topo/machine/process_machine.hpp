@@ -95,8 +95,8 @@ CommunicatorMachine with_hidden_gpus(const MachineSources& sources, Communicator
 Result<CommunicatorMachine> with_description(CommunicatorMachine found, const std::string& file,
                                              Duration timeout);
 
-/// Returns the OS number of the NUMA node to which all of these processors belong. -1: they belong
-/// to several, or nothing is known about them.
+/// Returns the OS number of the first NUMA node that has all of these processors. -1: no node has
+/// them all, or nothing is known about them.
 int numa_number_of(const std::vector<NumaNode>& numa, const std::optional<std::vector<int>>& cpus);
 
 /// Discovers parts of the machine and caches them. A failure is not cached: it affects the

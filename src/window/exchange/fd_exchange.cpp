@@ -50,7 +50,7 @@ struct FdExchange::Dialed {
 /// State of another process.
 struct FdExchange::Peer {
   int rank;
-  bool linked;                     // connected to this process
+  bool linked;                     // to be connected to this process
   std::unique_ptr<Dialed> dialed;  // until both sides have proved the secret
   std::unique_ptr<FdLink> link;    // after both sides have proved the secret
   boot::Poller::Token watched = 0;

@@ -86,8 +86,8 @@ Result<std::shared_ptr<FlatSpace>> FlatSpace::acquire(Memory& memory, std::vecto
         .with_hint("change ORIEL_BIG_SIZE");
   }
   Key key{memory.kind(), memory.device(), slot_bytes, std::move(team)};
-  // Allocates space and control block together. Declared before the lock, because its destructor
-  // takes the lock itself.
+  // Allocates space and control block together. `space` is declared before the lock, because the
+  // destructor of FlatSpace takes the lock itself.
   struct Made final : FlatSpace {
     Made(Memory& of, Key key_of, std::unique_ptr<AddressRange> range)
         : FlatSpace(of, std::move(key_of), std::move(range)) {}

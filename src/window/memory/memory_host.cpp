@@ -230,9 +230,9 @@ Result<AllocationRef> HostMemory::create(std::size_t bytes) {
       std::make_shared<const HostAllocation>(next_allocation_id(), rounded, std::move(fd)));
 }
 
-// Binds the policy to the memfd. By default a page lies near the thread that touches it first,
-// often a peer's. The policy holds for all mappings, including peers', and for huge pages made of
-// these pages.
+// Sets the policy of the memfd. By default a page lies near the thread that touches it first, often
+// a peer's. The policy holds for all mappings, including peers', and for huge pages made of these
+// pages.
 void HostMemory::place(std::byte* base, std::size_t bytes) {
   const int node = topo::own_affinity_of_processors().memory_node;
   if (node < 0) return;

@@ -70,7 +70,7 @@ Task<Status> HandleTransfer::import_all(EventLoop& loop, Deadline deadline) {
   co_return std::move(arrived).error();
 }
 
-/// Returns none if there is no exchange: no other process of this domain.
+/// Returns no descriptors if there is no exchange: no other process of this domain.
 Task<Result<HandleTransfer::Descriptors>> HandleTransfer::receive_descriptors(EventLoop& loop,
                                                                               Deadline deadline) {
   FdExchange* const exchange = processes_.exchange();

@@ -16,7 +16,7 @@
 namespace oriel::window {
 namespace {
 
-// Exceeds every flat space and keeps sums of sizes from wrapping.
+// No flat space is larger; keeps sums of sizes from wrapping.
 constexpr std::uint64_t kBytesMost = std::uint64_t{1} << 46;
 
 Status check_request(const WindowRequest& request) {
