@@ -13,19 +13,19 @@
 #include "base/bytes.hpp"
 #include "boot/auth/secret.hpp"
 
-/// Mutual proof of a shared key, as a state machine: bytes in, bytes out. Three messages of fixed
-/// size, so that nothing is allocated or interpreted before the proof:
+/// Proves to each other that both ends hold a key, as a state machine: bytes in, bytes out. The
+/// messages have fixed sizes, so nothing is allocated or interpreted before the proof:
 ///
-///   responder -> initiator  challenge     magic, version, purpose, fresh nonce
-///   initiator -> responder  response      magic, version, purpose, realm, claim, fresh nonce,
-///   proof responder -> initiator  confirmation  proof
+///   - challenge, responder to initiator: magic, version, purpose, nonce;
+///   - response, initiator to responder: magic, version, purpose, realm, claim, nonce, proof;
+///   - confirmation, responder to initiator: proof.
 ///
-/// Both proofs are keyed hashes over the challenge and the response without its proof, each with a
-/// label for its direction, so neither a replay (the nonces differ) nor a reflection (the labels
-/// differ) nor a proof for another purpose (the keys differ) is accepted.
+/// Each proof is a keyed hash over the challenge and the response without its proof field. The
+/// nonces rule out replays. A label for the direction rules out reflections. A key for each purpose
+/// rules out proofs that were made for another purpose.
 namespace oriel::boot {
 
-/// Who connects to whom; covered by the proofs. What the numbers mean is up to the purpose: world
+/// Names both ends of the connection; covered by the proofs. The purpose defines the numbers: world
 /// ranks for links.
 struct AuthClaim {
   std::int32_t from = -1;
@@ -43,27 +43,25 @@ using AuthChallenge = std::array<std::byte, AuthSizes::kChallenge>;
 using AuthResponse = std::array<std::byte, AuthSizes::kResponse>;
 using AuthConfirmation = std::array<std::byte, AuthSizes::kConfirmation>;
 
-/// Sent instead of the confirmation before the connection is closed, whatever is wrong with the
-/// proof. A connection that is closed without a word says nothing of the proof: it may be made
-/// again.
+/// Refusal byte, sent instead of the confirmation before the connection is closed. A connection
+/// that closes without this byte says nothing about the proof, so the initiator may retry.
 inline constexpr std::array kProofRefused = {std::byte{0x52}};
 
-/// The side that accepts a connection. Once answer() has succeeded the initiator has proved the
-/// key.
+/// Accepting side. If answer() succeeds, the initiator has proved the key.
 class AuthResponder {
  public:
-  /// The key of a realm (the number in the unique id), null for an unknown one.
+  /// Returns the key of a realm (the number in the unique id); null if the realm is unknown.
   using KeyLookup = std::function<const Key*(std::uint64_t realm)>;
 
   explicit AuthResponder(KeyPurpose purpose);
 
   const AuthChallenge& challenge() const { return challenge_; }
-  /// Checks the response; the confirmation to send, or invalid_argument. The error says no more
-  /// than which field was wrong, and the peer does not learn it.
+  /// Checks the response. Returns the confirmation to send, or invalid_argument with the reason,
+  /// which must not be sent to the peer.
   Result<AuthConfirmation> answer(std::span<const std::byte, AuthSizes::kResponse> response,
                                   const KeyLookup& lookup);
 
-  /// Of the proven initiator; require answer() to have succeeded.
+  /// Claim and realm of the proven initiator; both require that answer() has succeeded.
   const AuthClaim& claim() const { return claim_; }
   std::uint64_t realm() const { return realm_; }
 
@@ -74,7 +72,7 @@ class AuthResponder {
   std::uint64_t realm_ = 0;
 };
 
-/// The side that connects. The responder has proved the key once confirm() has succeeded.
+/// Connecting side. If confirm() succeeds, the responder has proved the key.
 class AuthInitiator {
  public:
   AuthInitiator(KeyPurpose purpose, std::uint64_t realm, const Key& key, AuthClaim claim);

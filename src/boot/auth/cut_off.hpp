@@ -6,28 +6,28 @@
 #include <cstdint>
 #include <span>
 
-/// Who is cut off when one rank hears another one no more. What it has seen of the two of them does
-/// not tell, for each is silent to the other; what it hears of third hosts does.
+/// Decides which host is cut off from the network when a connection between two hosts falls silent.
+/// Each end sees only that the other is silent, so the decision uses the state of third hosts.
 namespace oriel::boot {
 
-/// What a rank knows of another host since a link or queue of its own has fallen silent.
+/// State of another host, as seen since a link or queue of this rank fell silent.
 enum class HostSight : std::uint8_t {
-  unknown,  ///< asked, and there has been no time to answer
-  answers,  ///< a rank there has answered what was asked since
-  silent,   ///< whoever was asked there has been given up
-  slow,     ///< as unknown, but it has answered what was asked when the other had fallen silent
+  unknown,  ///< no answer yet; the time for an answer may not have passed
+  answers,  ///< a rank of the host has answered since
+  silent,   ///< the ranks of the host that this rank asked are given up as silent
+  slow,     ///< no answer yet, but the host answered while the peer was already silent
 };
 
 enum class CutOff : std::uint8_t { undecided, peer, self };
 
-/// The hosts that this rank still reaches, its own among them, are one side of what has broken and
-/// all others are the other one: the smaller side is cut off from the larger. So every rank of a
-/// host that hears no other host names itself, whoever is the first to speak. Of two sides of one
-/// size, such as two hosts, neither can tell, and each names the other. Not to know yet is no
-/// answer once `is_late`: who has not answered by then is silent, but for those that are slow,
-/// which are waited for. `others`: all hosts with ranks that have not left but this rank's;
-/// `of_peer`: which of them has the rank that is silent. If it is heard by another rank, it is that
-/// one alone which is at fault.
+/// Decides whether the silent peer's host or this rank's own host is cut off. The hosts that this
+/// rank reaches, its own included, form one side; the silent hosts form the other. The smaller side
+/// is cut off, so every rank of an isolated host names its own host. If both sides have the same
+/// size, such as two hosts, each side names the other.
+///
+/// `others` lists every host but this rank's own that has ranks which have not left; `of_peer` is
+/// the index of the silent peer's host. If that host answers, only the peer itself is at fault.
+/// Once `is_late`, `unknown` counts as silent; `slow` hosts are still waited for.
 CutOff judge_silence(std::span<const HostSight> others, std::size_t of_peer, bool is_late);
 
 }  // namespace oriel::boot

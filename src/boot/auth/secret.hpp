@@ -10,13 +10,13 @@
 
 #include "base/bytes.hpp"
 
-/// The cryptographic primitives that set-up needs, all libsodium's: random bytes, BLAKE2b with a
-/// key, comparison in constant time, wiping. Everything here may be called from any thread and
-/// cannot fail: without a source of randomness libsodium ends the process, as it must.
+/// Wraps the libsodium primitives that set-up needs: random bytes, keyed BLAKE2b, comparison in
+/// constant time, wiping. All functions are thread-safe and cannot fail: without a source of
+/// randomness, libsodium ends the process.
 namespace oriel::boot {
 
-/// What a key is for. Each purpose has a key of its own, so that a proof made for one is worthless
-/// for another.
+/// Purpose of a key. Each purpose has its own key, so a proof made for one purpose is worthless for
+/// another.
 enum class KeyPurpose : std::uint16_t {
   rendezvous = 1,   ///< a rank and the root service
   link = 2,         ///< two ranks, over TCP
@@ -32,14 +32,14 @@ class Key {
  public:
   static constexpr std::size_t kBytes = 32;
 
-  Key() = default;  ///< all zero; a place to put a key in
+  Key() = default;  ///< all zero, to be assigned later
   explicit Key(std::span<const std::byte, kBytes> bytes);
   Key(const Key&) = default;
   Key& operator=(const Key&) = default;
   ~Key();
 
   static Key random();
-  /// The key for `purpose` of the communicator number `realm`, from its secret.
+  /// Derives the key for `purpose` of the communicator `realm` from its secret.
   static Key derive(const Key& secret, KeyPurpose purpose, std::uint64_t realm);
   /// Returns the secret of the communicator that the ranks of `color` form in a split. `parent` is
   /// the parent's key for KeyPurpose::split; `serial` is the split's number, never used twice.
@@ -54,17 +54,19 @@ class Key {
 void fill_random(std::span<std::byte> out);
 std::uint64_t random_number();
 
-/// Keyed BLAKE2b over the parts, each prefixed by its length so that no two lists hash alike.
+/// Computes keyed BLAKE2b over the parts. Each part is prefixed by its length, so no two lists hash
+/// alike.
 Digest keyed_hash(const Key& key, std::initializer_list<ByteView> parts);
-/// The same without a key: a check of integrity, not a proof.
+/// Computes BLAKE2b without a key: an integrity check, not a proof.
 Digest plain_hash(ByteView bytes);
 
-/// Keyed SipHash-2-4 of 16 bytes, with the key's first half: for many short messages, where the
-/// hash above takes seven times as long.
+/// Computes keyed SipHash-2-4 (16 bytes) with the first half of the key. Meant for many short
+/// messages.
 using ShortDigest = std::array<std::byte, 16>;
 ShortDigest short_keyed_hash(const Key& key, ByteView bytes);
 
-/// Takes the same time wherever the difference is. Views of different size are never equal.
+/// Compares in a time that does not depend on where the views differ. Views of different sizes are
+/// never equal.
 bool equal_in_constant_time(ByteView a, ByteView b);
 
 void wipe(std::span<std::byte> bytes);

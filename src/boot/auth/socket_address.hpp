@@ -17,14 +17,14 @@
 
 namespace oriel::boot {
 
-/// Which network interface set-up uses.
+/// Selects the network interface for set-up.
 struct SocketOptions {
-  /// ORIEL_SOCKET_IFNAME, else NCCL_SOCKET_IFNAME: comma-separated prefixes of interface names;
-  /// a leading `=` asks for whole names, a leading `^` excludes, `^=` excludes whole names. Empty:
-  /// the first usable interface that is neither loopback nor a bridge of containers, else such a
+  /// ORIEL_SOCKET_IFNAME, else NCCL_SOCKET_IFNAME: comma-separated prefixes of interface names. A
+  /// leading `=` asks for whole names, a leading `^` excludes, `^=` excludes whole names. If empty:
+  /// the first usable interface that is neither loopback nor a container bridge, else such a
   /// bridge, else loopback.
   std::string ifname;
-  /// AF_INET, AF_INET6, or AF_UNSPEC for whichever the interface has (IPv4 first).
+  /// AF_INET, AF_INET6, or AF_UNSPEC for either (IPv4 first).
   int family = AF_UNSPEC;
 };
 
@@ -37,13 +37,13 @@ class SocketAddress {
   static SocketAddress ipv4(std::array<std::uint8_t, 4> address, std::uint16_t port);
   static SocketAddress ipv6(std::array<std::uint8_t, 16> address, std::uint32_t scope,
                             std::uint16_t port);
-  /// From what the system calls yield; an error for any other family.
+  /// Converts an address that a system call returned; an error for any other family.
   static Result<SocketAddress> from_native(const sockaddr_storage& native, socklen_t length);
-  /// kEncodedBytes, as encode() writes them; every field is checked.
+  /// Decodes kEncodedBytes bytes that encode() wrote; checks every field.
   static Result<SocketAddress> decode(ByteReader& reader);
 
   void encode(ByteWriter& writer) const;
-  /// Fills `out` and yields the length for connect(2) and bind(2).
+  /// Fills `out` and returns the length for connect(2) and bind(2).
   socklen_t to_native(sockaddr_storage& out) const;
 
   bool valid() const { return family_ != 0; }
@@ -54,7 +54,7 @@ class SocketAddress {
   bool is_link_local() const;
   SocketAddress with_port(std::uint16_t port) const;
   SocketAddress with_scope(std::uint32_t scope) const;
-  /// As in 192.0.2.1:4711 or [fe80::1%2]:4711.
+  /// Formats the address like 192.0.2.1:4711 or [fe80::1%2]:4711.
   std::string to_string() const;
 
   bool operator==(const SocketAddress&) const = default;
@@ -66,18 +66,19 @@ class SocketAddress {
   std::array<std::uint8_t, 16> address_{};
 };
 
-/// An address (port 0) of the interface that `options` asks for. The error names the interfaces
-/// that there are.
+/// Returns an address (port 0) of the interface that `options` selects. The error lists the
+/// available interfaces.
 Result<SocketAddress> choose_interface(const SocketOptions& options);
 
-/// The names of the interfaces of which choose_interface() takes one, that one first; without
-/// loopback and bridges of containers unless `options` or need lets it take such a one. Fails as it
-/// does.
+/// Returns the names of the usable interfaces, the choice of choose_interface() first. Loopback and
+/// container bridges are listed only if `options` names them or choose_interface() takes one. Fails
+/// like choose_interface().
 Result<std::vector<std::string>> usable_interfaces(const SocketOptions& options);
 
-/// Where this host connects to reach `remote`, an address that another host may have given: the
-/// scope of a link-local IPv6 address is that host's number of an interface, so unless the address
-/// is one of this host, this yields it with the scope of the interface that `options` asks for.
+/// Returns the address at which this host reaches `remote`, which another host may have sent. The
+/// scope of a link-local IPv6 address is an interface number that is valid on one host only. Unless
+/// `remote` belongs to this host, its scope is replaced by that of the interface that `options`
+/// selects.
 Result<SocketAddress> seen_from_here(const SocketAddress& remote, const SocketOptions& options);
 
 }  // namespace oriel::boot

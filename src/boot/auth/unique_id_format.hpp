@@ -14,32 +14,31 @@
 
 namespace oriel::boot {
 
-/// What every rank must hold to join a communicator: where the root service listens, which of its
-/// communicators is meant, and the secret that proves membership. Whoever sees the 128 bytes can
-/// join, so they travel over a channel that the user trusts.
+/// Data that every rank needs to join a communicator: address of the root service, number of the
+/// communicator, and the secret that proves membership. Anyone who reads the 128 bytes can join, so
+/// the user must pass them over a trusted channel.
 struct UniqueId {
   static constexpr std::size_t kBytes = 128;
   using Encoded = std::array<std::byte, kBytes>;
 
   SocketAddress root;
-  std::uint64_t number = 0;  ///< random; tells the communicators of one root apart
+  std::uint64_t number = 0;  ///< random; identifies the communicator at its root service
   Key secret;
 
   Encoded encode() const;
-  /// Checks every field, the padding and a checksum, so that an id that was never made, or was cut
-  /// or garbled on its way, is an invalid_argument that says what is wrong with it.
+  /// Checks every field, the padding and a checksum. If the id was never made, or was cut or
+  /// garbled, the invalid_argument error says what is wrong.
   static Result<UniqueId> decode(std::span<const std::byte, kBytes> bytes);
 };
 
-/// For errors about an id that is of no use any more.
+/// Hint for errors about an id that can no longer be used.
 inline constexpr const char* kUsedIdHint =
     "an id serves one communicator or one failed attempt, and expires when no rank has come for 10 "
     "minutes: make a new one";
 
-/// Makes an id and has this process serve its rendezvous: starts the process's root service, or
-/// adds to the running one. Local, does not block on the network, any thread.
-/// The service forgets an id once all its ranks have joined, or `expiry` after its creation if no
-/// rank has come by then.
+/// Creates an id and serves its rendezvous in this process: starts the root service, or adds the id
+/// to the running one. Local, does not block on the network, thread-safe. The service forgets the
+/// id once all its ranks have joined, or after `expiry` if no rank has come by then.
 Result<UniqueId> create_unique_id(const SocketOptions& options,
                                   Duration expiry = std::chrono::minutes(10));
 

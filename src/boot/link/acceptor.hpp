@@ -24,16 +24,16 @@ struct ProvenConnection {
   std::uint64_t realm = 0;
 };
 
-/// The system calls of a kind of socket; those of TCP unless told otherwise. With sockets that
-/// carry messages a read or write is one message.
+/// System calls for one kind of socket; TCP by default. For message sockets, each read or write is
+/// one message.
 struct SocketCalls {
-  /// Accepts one connection if there is one; see accept_one().
+  /// Accepts one connection if one is waiting; see accept_one().
   Result<OwnedFd> (*accept)(int listener_fd);
   Result<IoOutcome> (*read)(int fd, std::span<std::byte> out);
   Result<IoOutcome> (*write)(int fd, std::span<const ByteView> buffers);
   /// Returns whether an accepted connection may prove the key; null: each may.
   Result<bool> (*may_prove)(const OwnedFd& socket) = nullptr;
-  /// Whether initiators know kProofRefused.
+  /// Initiators understand kProofRefused.
   bool tells_refusal = false;
 };
 inline constexpr SocketCalls kTcpCalls = {accept_one, read_some, write_some, nullptr, true};
@@ -44,22 +44,23 @@ struct AcceptorOptions {
   SocketCalls calls = kTcpCalls;
   Duration limit = kLimit;  ///< an unproven connection is closed after this
   Duration turn = kTurn;    ///< an unproven connection is closed after this if others wait
-  /// Called when a system call fails for a reason of this process, unless it is accept for want of
-  /// descriptors. The connection is closed.
+  /// Called when a system call fails for a local reason, except accept() for lack of descriptors.
+  /// If the call belongs to a connection, that connection is closed.
   std::function<void(Error)> on_failure{};
 };
 
-/// Accepts connections and hands on those that prove the key. A connection that has not proved it
-/// within the limit is closed. While there are as many unproven connections as may be,
-/// others wait in the kernel's queue until the oldest has had its turn, which is then closed:
-/// silent callers hold up nobody for long, and a crowd of honest ones does not drive itself out.
+/// Accepts connections and hands over those that prove the key. If a connection has not proved the
+/// key within the limit, it is closed. If the limit of unproven connections is reached, new ones
+/// wait in the kernel's queue. Once the oldest unproven connection has had its turn, it is closed
+/// to make room. So silent callers delay others only briefly, and many honest callers do not
+/// displace each other.
 ///
-/// Descriptors are the application's first of all: the unproven connections of all acceptors of a
-/// process together take an eighth of RLIMIT_NOFILE at most, beyond kLeastPending for each. Where
-/// no descriptor is left, the soft limit is raised.
+/// The application has the first claim to descriptors. Therefore all acceptors of a process share a
+/// budget of RLIMIT_NOFILE / 8 unproven connections (1,024 at most). Each acceptor may always have
+/// kLeastPending. If no descriptor is left, the soft limit is raised.
 ///
-/// Lives in the poller's thread or under its owner's lock, as the poller does; the poller must
-/// outlive it.
+/// Runs in the poller's thread or under the lock of the owner, like the poller. The poller must
+/// outlive the acceptor.
 class Acceptor {
  public:
   static constexpr std::size_t kMaxPending = 256;
@@ -71,33 +72,32 @@ class Acceptor {
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
 
-  /// Adds a listener; its address with the port that the system chose.
+  /// Adds a listener; returns its address with the port that the kernel chose.
   Result<SocketAddress> listen(const SocketAddress& local);
   /// Adds a listener of any kind.
   Status listen_on(OwnedFd listener);
 
-  /// Closes what has had its time, and accepts again after a pause.
+  /// Closes connections whose limit has passed, and resumes accepting after a pause.
   void expire();
-  /// When expire() is to be called next.
+  /// Returns the time of the next expire() call.
   Deadline next_expiry() const;
   std::size_t pending() const { return pending_.size(); }
-  /// Returns whether the queue of connections has been found empty at some time since the last
-  /// listen.
+  /// Returns whether the accept queue has been found empty since the last listen.
   bool queue_was_empty() const { return queue_was_empty_; }
-  /// Closes the listeners and whoever has not proved the key.
+  /// Closes the listeners and all unproven connections.
   void stop();
 
-  /// Time after which a shortage of descriptors or memory counts as one that stays.
+  /// Duration after which a shortage of descriptors or memory counts as permanent.
   static constexpr Duration kShortageGrace = std::chrono::seconds(1);
-  /// Returns the error that has kept connections from being accepted for kShortageGrace. Some may
-  /// be waiting.
+  /// Returns the error that has prevented accepts for kShortageGrace, if any. Connections may be
+  /// waiting.
   const std::optional<Error>& shortage() const { return shortage_; }
 
  private:
   struct Pending {
     OwnedFd fd;
     Poller::Token token = 0;
-    Deadline turn;  // may be closed for others after this
+    Deadline turn;  // from then on it may be closed to make room for others
     Deadline deadline;
     AuthResponder responder;
     AuthResponse received{};
@@ -129,7 +129,7 @@ class Acceptor {
   std::function<void(ProvenConnection)> on_proven_;
   AcceptorOptions options_;
   std::vector<Listening> listeners_;
-  std::size_t budget_ = kLeastPending;   // of the process
+  std::size_t budget_ = kLeastPending;   // of all acceptors of the process
   std::list<Pending> pending_;           // oldest first
   Deadline resume_ = Deadline::never();  // never: not paused
   bool queue_was_empty_ = false;

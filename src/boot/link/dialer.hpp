@@ -14,7 +14,7 @@
 
 namespace oriel::boot {
 
-/// Address to connect to, and the key to prove there.
+/// Address to connect to, and the key to prove to its listener.
 struct DialTarget {
   SocketAddress address;
   KeyPurpose purpose = KeyPurpose::link;
@@ -23,21 +23,22 @@ struct DialTarget {
   AuthClaim claim;
 };
 
-/// One attempt to connect and to prove each other, as a state machine over a socket that does not
-/// block: when the socket is ready for wanted_events(), call advance().
+/// One attempt to connect and to run the handshake, as a state machine over a non-blocking socket.
+/// When the socket is ready for wanted_events(), call advance().
 class Dialer {
  public:
   static Result<Dialer> start(const DialTarget& target);
 
   int fd() const { return fd_.get(); }
   std::uint32_t wanted_events() const;  ///< EPOLLIN or EPOLLOUT
-  /// Goes as far as it can without waiting. An error ends the attempt; it is lasting (Retries) if
-  /// the responder has refused our proof.
+  /// Advances as far as possible without waiting. An error ends the attempt. If the responder
+  /// refused the proof, the error counts as lasting (Retries).
   Status advance();
   bool proven() const { return state_ == State::proven; }
-  /// Returns whether the proof was sent; the responder may take this side for proven.
+  /// Returns whether the proof has been sent but not confirmed; the responder may already consider
+  /// this side proven.
   bool awaits_verdict() const { return state_ == State::confirmation; }
-  /// The connection; requires proven().
+  /// Returns the connection; requires proven().
   OwnedFd release() { return std::move(fd_); }
 
  private:
@@ -46,7 +47,7 @@ class Dialer {
   Status on_connected();
   Status on_challenge();
   Status on_confirmation();
-  /// False: more bytes are needed.
+  /// Returns false if more bytes are needed.
   Result<bool> fill(std::size_t bytes);
   Error refusal() const;
 
@@ -59,7 +60,7 @@ class Dialer {
   std::size_t have_ = 0;
 };
 
-/// Connects and proves, trying again as Retries has it, at most until `deadline`.
+/// Connects and proves the key. Retries as `patience` allows, until `deadline` at the latest.
 Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Retries::Patience patience,
                            Deadline deadline);
 

@@ -16,7 +16,7 @@
 
 namespace oriel::boot {
 
-/// Identity by which a rank proves itself to the ranks it is linked to.
+/// Identity that a rank proves to the ranks it links to.
 struct LinkIdentity {
   int rank = 0;
   int size = 1;
@@ -24,14 +24,15 @@ struct LinkIdentity {
   Key key;                  ///< for KeyPurpose::link
 };
 
-/// The connections that a rank is making to other ranks. Each is tried again until it is proven. A
-/// peer that refuses connections for longer than Retries allows has died, and a failure of this
-/// host's own calls that lasts for kLocalPatience ends the session; `liveness` learns of both.
-/// Nothing here waits. Not thread-safe; what the constructor takes must outlive it.
+/// Outgoing connections that are not yet proven; each is retried until it is. If a peer refuses
+/// connections for longer than Retries allows, the peer counts as dead. If local system calls fail
+/// for kLocalPatience, the session ends. `liveness` is informed of both. No member waits. Not
+/// thread-safe; the constructor's arguments must outlive the object.
 class Dials {
  public:
   static constexpr Duration kLocalPatience = std::chrono::seconds(1);
-  /// A listener is open from before its address is known until nobody connects any more.
+  /// Timeout for refused connections. A listener opens before its address is published and stays
+  /// open until nobody connects any more.
   static constexpr Duration kRefusalPatience = std::chrono::milliseconds(200);
 
   Dials(Poller& poller, const Clock& clock, const LinkIdentity& identity, Liveness& liveness,
@@ -40,14 +41,15 @@ class Dials {
   Dials(const Dials&) = delete;
   Dials& operator=(const Dials&) = delete;
 
-  /// Starts to connect to a lower rank. Does nothing if that is under way.
+  /// Starts to connect to a lower rank. Does nothing if the attempt is already in progress.
   Status start(int peer, const SocketAddress& address);
   /// Returns the reason why there is no connection with `peer` yet; empty if none is known.
   std::string trouble(int peer) const;
-  /// When retry() is to be called next.
+  /// Returns the time of the next retry() call.
   Deadline next_timer() const;
   void retry();
-  /// Sends `words` to the peers that may have a link already, since they have this rank's proof.
+  /// Sends `words` to each peer to which this rank has sent its proof: such a peer may already have
+  /// a link.
   void say_to_provers(ByteView words);
 
  private:

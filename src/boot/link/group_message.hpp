@@ -12,11 +12,11 @@
 
 #include "base/bytes.hpp"
 
-/// The messages of a Group, taken apart: nothing here does I/O.
+/// Encodes and decodes the messages of a Group; does no I/O.
 namespace oriel::boot {
 
-/// Which collective set-up call a message belongs to. Every message carries one, so that ranks that
-/// are in different calls get an error that names both instead of each other's bytes.
+/// Collective set-up call that a message belongs to. If two ranks are in different calls, the error
+/// names both calls, and neither rank reads the other's bytes.
 enum class Operation : std::uint16_t {
   join = 1,
   topology = 2,
@@ -28,12 +28,12 @@ enum class Operation : std::uint16_t {
   test = 99,
 };
 
-/// As in "window_register"; a number where the value is none of the above.
+/// Returns a name such as "window_register"; the number for an unknown value.
 std::string to_string(Operation operation);
 
 enum class GroupProtocol : std::uint8_t { all_gather = 1, broadcast = 2, barrier = 3, agree = 4 };
 
-/// What stands before every message of a group.
+/// Header of every group message.
 struct GroupHeader {
   static constexpr std::size_t kBytes = 12;
   Operation operation{};
@@ -47,14 +47,14 @@ struct GroupHeader {
   bool operator==(const GroupHeader&) const = default;
 };
 
-/// Tells groups apart in an error message; it proves nothing and need not.
+/// Identifies a group in an error message; collisions are harmless, since the hash proves nothing.
 std::uint32_t hash_members(std::span<const int> members);
 
-/// The body of what world rank `sender` has sent to world rank `own`, a part of `message`. An error
-/// if its header is not the one that is due, which names both ranks and what each is in.
+/// Returns the body of `message`, sent by world rank `sender` to world rank `own`, as a view. If
+/// its header is not `due`, the error names both ranks and the call that each is in.
 Result<ByteView> open_group_message(ByteView message, const GroupHeader& due, int own, int sender);
 
-/// Appends exactly `count` blocks, which an all-gather's body consists of.
+/// Appends the blocks of an all-gather message; take_blocks() reads exactly `count` of them.
 void put_blocks(ByteWriter& writer, std::span<const Bytes> blocks);
 Status take_blocks(ByteView body, std::size_t count, std::vector<Bytes>& blocks);
 Status check_barrier_body(ByteView body);

@@ -18,10 +18,9 @@
 
 namespace oriel::boot {
 
-/// One proven connection to another rank: what is still to be written, and the messages that have
-/// come and nobody has asked for. These are at most kMaxInboxBytes and one read; beyond that the
-/// connection is not read, so that TCP holds its sender back. Nothing here waits. Not thread-safe;
-/// the poller must outlive it. Stays where it was made.
+/// One proven connection to another rank: the send queue, and the received messages that nobody has
+/// taken yet. If those exceed kMaxInboxBytes, the connection is not read, so TCP flow control stops
+/// the sender. No member waits. Not thread-safe; the poller must outlive the link. Not movable.
 class Link {
  public:
   static constexpr std::size_t kMaxInboxBytes = std::size_t{128} << 20;
@@ -31,35 +30,34 @@ class Link {
   Link(const Link&) = delete;
   Link& operator=(const Link&) = delete;
 
-  /// Has `handler` called when the connection can be read, or written if there is something to
-  /// write.
+  /// Registers `handler`, called when the connection is readable, or when it is writable and the
+  /// send queue is not empty.
   Status watch(Poller::Handler handler);
 
-  /// Does nothing once the link is closed.
+  /// Appends a frame to the send queue. Does nothing if the link is closed.
   void enqueue(Bytes frame);
   std::size_t queued_bytes() const { return queue_bytes_; }
-  /// Returns whether bytes are still to be sent, here or in the kernel.
+  /// Returns whether bytes wait to be sent, in the send queue or in the kernel.
   bool unsent() const;
-  /// Writes what the socket takes. Returns false if the peer has closed: what was to be written is
-  /// dropped, and a read to the end yields the peer's last words.
+  /// Writes as much as the socket takes. If the peer has closed, drops the send queue and returns
+  /// false; a read to the end then returns the peer's last frames.
   Result<bool> write();
-  /// Reads for as long as this link's turn lasts, or to the end: puts messages into the inbox and
-  /// appends other frames to `notices`. Returns false if the peer has closed. `scratch` is a buffer
-  /// of any size.
+  /// Reads for one turn of this link, or to the end. Puts messages into the inbox and appends other
+  /// frames to `notices`. Returns false if the peer has closed. `scratch` is a buffer of any size.
   Result<bool> read(bool to_the_end, std::span<std::byte> scratch, std::vector<Frame>& notices);
-  /// Writes as much of what is queued as goes at once, and closes.
+  /// Writes as much of the send queue as the socket takes at once, then closes the link.
   void close_after_last_words(std::span<std::byte> scratch);
   void close();
 
   std::optional<Bytes> pop();
 
   bool closed() const { return closed_; }
-  /// Returns whether the link is closed, or about to be, because the peer's host is silent.
+  /// Returns whether the link has closed, or will close, because the peer's host is silent.
   bool silent() const { return silent_; }
   bool heard() const { return !closed_ && is_heard(fd_.get()); }
-  /// The peer has said here, behind its last message, that it leaves.
+  /// Records that the peer has sent its departure, which follows its last message.
   void note_departure() { left_ = true; }
-  /// Returns whether no more messages can come than pop() has.
+  /// Returns whether all messages of the peer are in the inbox already.
   bool ended() const { return closed_ || left_; }
 
  private:
@@ -74,7 +72,7 @@ class Link {
   std::deque<Bytes> inbox_;
   std::size_t inbox_bytes_ = 0;
   std::deque<Bytes> queue_;
-  std::size_t queue_offset_ = 0;  // of the first entry, already written
+  std::size_t queue_offset_ = 0;  // bytes of the first frame that are already written
   std::size_t queue_bytes_ = 0;
   bool closed_ = false;
   bool left_ = false;

@@ -20,10 +20,10 @@
 
 namespace oriel::boot {
 
-/// One rank's proven TCP connections to other ranks, what it knows of their life, and the notes
-/// that travel on them. Of each pair the higher rank connects and the lower one accepts. Nothing
-/// here waits: pump() handles whatever is ready, and the poller's descriptor is readable when there
-/// is something. Not thread-safe (Peers has the lock).
+/// Proven TCP connections of one rank, its liveness state, and the notes that travel on the links.
+/// Of each pair, the higher rank connects and the lower rank accepts. No member waits: pump()
+/// handles what is ready, and the poller's descriptor is readable if something is. Not thread-safe
+/// (Peers has the lock).
 class Links {
  public:
   static Result<std::unique_ptr<Links>> create(LinkIdentity identity, const Clock& clock);
@@ -31,35 +31,37 @@ class Links {
   Links& operator=(const Links&) = delete;
 
   Poller& poller() { return poller_; }
-  /// Listens for higher ranks.
+  /// Returns the acceptor that listens for higher ranks.
   Acceptor& acceptor() { return acceptor_; }
   const Dials& dials() const { return dials_; }
   Liveness& liveness() { return liveness_; }
   const Liveness& liveness() const { return liveness_; }
   NoteBox& notes() { return notes_; }
-  /// Null if there is no link to this rank.
+  /// Returns the link to `peer`; null if there is none.
   Link* find(int peer);
 
-  /// Starts to connect to a lower rank and keeps trying. Does nothing if there is a link already.
+  /// Connects to a lower rank and keeps retrying. Does nothing if there is a link already.
   Status dial(int peer, const SocketAddress& address);
-  /// Sets the host of each rank, as any number, so that the end of one link differs from the end of
-  /// all links to a host.
+  /// Sets a host number for each rank. With these numbers, a silent host is told from one silent
+  /// link (is_cut_off).
   void set_hosts(std::vector<std::uint32_t> host_of) { host_of_ = std::move(host_of); }
 
-  /// When pump() is to be called even if nothing is ready.
+  /// Returns the time of the next pump() call, due even if nothing is ready.
   Deadline next_timer() const;
-  /// Reads, writes, accepts, connects, forwards news. The error is a failure of the poller itself.
+  /// Reads, writes, accepts, connects and forwards news. Returns an error if the poller itself
+  /// fails.
   Status pump();
 
-  /// Queues a message and writes what the socket takes. Requires find(peer).
+  /// Queues a message and writes as much as the socket takes. Requires find(peer).
   Status send(int peer, ByteView message);
-  /// Sends a note on its way to any rank, linked or not. Lost if there is no way, or no room on it.
+  /// Starts a note to any rank, linked or not. The note is lost if no link leads there or has room.
   Status send_note(int to, ByteView text, NoteTopic topic);
-  /// Writes the news that liveness() holds, and what else is queued, to every link.
+  /// Writes the news of liveness(), and everything queued, to every link.
   void spread_news();
-  /// Tells every rank that this one leaves, also those that have yet to notice the connection.
+  /// Sends this rank's departure to every rank, also to peers that have not yet seen the
+  /// connection.
   void say_left();
-  /// Returns whether bytes are still to be sent, here or in the kernel.
+  /// Returns whether bytes wait to be sent on any link, in a send queue or in the kernel.
   bool unsent() const;
 
  private:
@@ -68,7 +70,8 @@ class Links {
   void read(int peer, Link& link, bool to_the_end);
   void write(int peer, Link& link);
   void take(int peer, Link& link, const Frame& notice);
-  /// Queues it at the next link, whose rank is returned; -1 if it is lost.
+  /// Queues the note at the link of the next hop. Returns the rank of that link; -1 if the note is
+  /// lost.
   int forward(const Note& note);
   void give_up(int peer, Link& link, const char* what, const Error& error);
   bool is_cut_off(int peer) const;
@@ -80,7 +83,7 @@ class Links {
   Dials dials_;
   NoteBox notes_;
   std::map<int, Link> links_;
-  std::vector<std::uint32_t> host_of_;  // by rank; empty: not known yet
+  std::vector<std::uint32_t> host_of_;  // by rank; empty while unknown
   Bytes scratch_;
 };
 

@@ -19,16 +19,16 @@ namespace oriel::boot {
 inline constexpr std::size_t kMaxNoteBytes = 1024;
 inline constexpr int kAnyRank = -1;
 
-/// Who reads a note: each topic has a mailbox of its own.
+/// Topic of a note; each topic has its own mailbox.
 enum class NoteTopic : std::uint8_t {
   failover = 1,   ///< queues between two ranks change their path
-  split = 2,      ///< a rank cannot link to the others of a communicator that a split makes
-  last_call = 3,  ///< what a rank that is waited for has called last
+  split = 2,      ///< a rank cannot link to the others of a communicator that a split creates
+  last_call = 3,  ///< the last call of a rank that others wait for
 };
 
-/// A short message from any rank to any other, outside of all operations: it goes from link to link
-/// towards its receiver, whoever pumps these, and may be lost on the way (where a link is slow, or
-/// its receiver does not take what came before), but is neither changed nor repeated.
+/// Short message from any rank to any other, outside of all operations. Each rank on the way
+/// forwards it when its links are pumped. A note may be lost if a link is slow or the receiver does
+/// not read. It is neither changed nor duplicated.
 struct Note {
   int from = 0;
   int to = 0;
@@ -36,21 +36,21 @@ struct Note {
   NoteTopic topic = NoteTopic::failover;
 };
 Bytes encode_note(const Note& note);
-/// ErrorCode::remote if it is malformed, of an unknown topic, or names a rank that is none of
-/// `size`.
+/// Decodes a note. Returns ErrorCode::remote if it is malformed, has an unknown topic, or names a
+/// rank outside of `size`.
 Result<Note> decode_note(ByteView bytes, int size);
 
-/// Where a note for rank `to` goes next from rank `rank`: the linked rank that is nearest to `to`
-/// on the ring of ranks, if that is nearer than this one; -1 if none is. Each hop comes nearer, so
-/// no note goes round. With links at distance 1, 2, 4 and so on there are at most log2(size) hops.
+/// Returns the next hop from `rank` for a note to rank `to`: the linked rank nearest to `to` on the
+/// ring of ranks, if it is nearer than `rank`; else -1. Each hop comes nearer, so notes do not
+/// loop. With links at distances 1, 2, 4 and so on, a note takes at most log2(size) hops.
 int next_hop(int rank, int to, int size, const std::vector<int>& linked);
 
-/// Notes that have arrived. The last kMost of each sender and topic are kept. Not thread-safe.
+/// Mailboxes of received notes. Keeps the last kMost of each sender and topic. Not thread-safe.
 class NoteBox {
  public:
   static constexpr std::size_t kMost = 64;
   void put(Note note);
-  /// Returns the oldest note of this topic from rank `from`, or with kAnyRank from any one rank.
+  /// Returns the oldest note of this topic from rank `from`; with kAnyRank, from any rank.
   std::optional<Note> take(NoteTopic topic, int from);
 
  private:

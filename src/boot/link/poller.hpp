@@ -18,16 +18,16 @@
 
 namespace oriel::boot {
 
-/// An epoll set whose members have handlers. Its own descriptor is readable whenever a member is
-/// ready, so a whole session counts as one descriptor in an event loop or in another poller.
+/// An epoll set whose members have handlers. Its descriptor is readable whenever a member is ready,
+/// so other pollers and event loops see a whole session as one descriptor.
 ///
-/// Not thread-safe, except that wait() may run while another thread adds or removes members; the
-/// events it yields are dispatched under the owner's lock, and those of members that have gone in
-/// the meantime are ignored. A member is removed before its descriptor is closed.
+/// Not thread-safe, except that wait() may run while another thread adds or removes members.
+/// Dispatch the events of wait() under the lock of the owner; events of removed members are
+/// ignored. Remove a member before its descriptor is closed.
 class Poller {
  public:
   using Handler = std::function<void(std::uint32_t events)>;
-  using Token = std::uint64_t;  ///< never used twice; 0 is none
+  using Token = std::uint64_t;  ///< never reused; 0 means none
   using Events = std::vector<epoll_event>;
 
   static Result<Poller> create();
@@ -35,19 +35,20 @@ class Poller {
   int fd() const { return epoll_.get(); }
 
   Result<Token> add(int fd, std::uint32_t events, Handler handler);
-  /// A token whose descriptor somebody else adds to fd() and takes out before remove().
+  /// Returns a token for a descriptor that the caller itself adds to fd(), and takes out before
+  /// remove().
   Token add_foreign(Handler handler);
-  /// Changes what the member is watched for; errors and hang-ups are always reported.
+  /// Changes the watched events of a member; errors and hang-ups are always reported.
   Status watch(Token token, std::uint32_t events);
   void remove(Token token);
 
-  /// Waits at most until `deadline` (rounded up to milliseconds) for at least one event.
+  /// Waits for at least one event, until `deadline` at the latest (rounded up to milliseconds).
   Result<Events> wait(Deadline deadline, const Clock& clock) const;
   void dispatch(std::span<const epoll_event> events);
-  /// Handles whatever is ready now, without waiting; needs no memory itself.
+  /// Handles everything that is ready, without waiting; allocates no memory itself.
   Status poll_once();
 
-  /// In a forked child: lets go of the parent's set without changing it.
+  /// In a forked child: closes the copy of the parent's epoll set without changing the set.
   void disown() { epoll_.reset(); }
 
  private:

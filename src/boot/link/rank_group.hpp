@@ -16,15 +16,15 @@
 
 namespace oriel::boot {
 
-/// An ordered list of world ranks that run set-up protocols together, over a Transport. All calls
-/// are collective over the group, made in the same order on every member, and suspend until they
-/// have ended; O(log size) rounds each. Not thread-safe.
+/// An ordered list of world ranks that run set-up protocols together over a Transport. Every call
+/// is collective over the group, must come in the same order on every member, and takes O(log size)
+/// rounds. Not thread-safe.
 class Group {
  public:
-  /// `members` are world ranks without repetition; `index` is this rank's place among them. The
+  /// `members` are distinct world ranks; `index` is the position of this rank among them. The
   /// transport must outlive the group.
   Group(Transport& transport, std::vector<int> members, int index);
-  /// The same with a list that several groups share.
+  /// Creates a group whose member list is shared by several groups.
   static Group sharing(Transport& transport, std::shared_ptr<const std::vector<int>> members,
                        int index);
 
@@ -33,22 +33,23 @@ class Group {
   const std::vector<int>& members() const { return *members_; }
   int world_rank(int index) const { return (*members_)[static_cast<std::size_t>(index)]; }
 
-  /// Every member's bytes, in group order. Sizes may differ.
+  /// Returns the bytes of every member, in group order. Sizes may differ.
   Task<Result<std::vector<Bytes>>> all_gather(Operation operation, Bytes mine);
 
-  /// The bytes of member `root`.
+  /// Returns the bytes of member `root`.
   Task<Result<Bytes>> broadcast(Operation operation, int root, Bytes mine);
 
-  /// Ends on no member before it has begun on all.
+  /// Completes on no member before every member has entered it.
   Task<Status> barrier(Operation operation);
 
-  /// One outcome for all: success if every member comes with success and every field has one value;
-  /// else the same Error on every member, that of the lowest failing rank (with its message, hint
-  /// and native status), or one that names a field, two ranks and their values. Constant-size
-  /// messages. A failure of the transport itself can differ between members.
+  /// Agrees on one outcome for all members. Success requires that every member passes success and
+  /// that each field has one value. If a member failed, all get the Error of the lowest failing
+  /// rank, with message, hint and native status. If a field differs, the Error names the field, two
+  /// ranks and their values. Messages have constant size. Failures of the transport itself can
+  /// differ between members.
   Task<Status> agree(Operation operation, Status mine, std::vector<AgreedField> fields);
 
-  /// What a wait elsewhere, between two calls on the group, has to watch too: see Transport.
+  /// Lets a wait between two calls on the group watch for failures too: see Transport.
   int news_fd() const { return transport_->news_fd(); }
   Status take_news() { return transport_->take_news(); }
 
@@ -56,7 +57,7 @@ class Group {
   Transport* transport_;
   std::shared_ptr<const std::vector<int>> members_;
   int index_;
-  std::uint32_t sequence_ = 0;  // of the calls on this group; equal on all members
+  std::uint32_t sequence_ = 0;  // number of calls on this group; equal on all members
 };
 
 }  // namespace oriel::boot

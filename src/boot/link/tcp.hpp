@@ -11,45 +11,46 @@
 #include "base/fd.hpp"
 #include "boot/auth/socket_address.hpp"
 
-/// Non-blocking, close-on-exec sockets, of which forked children keep no copies, and the calls on
-/// them, without a wait anywhere.
+/// Non-blocking, close-on-exec TCP sockets. Forked children keep no copies of them. No call here
+/// waits.
 namespace oriel::boot {
 
 struct Listener {
   OwnedFd fd;
-  SocketAddress address;  ///< with the port that the system chose
+  SocketAddress address;  ///< with the port that the kernel chose
 };
 
-/// Listens on `local` (port 0 for any).
+/// Listens on `local`; port 0 lets the kernel choose.
 Result<Listener> listen_tcp(const SocketAddress& local);
 
-/// A socket that is connecting to `remote`; writable once that has ended, see connect_outcome().
+/// Returns a socket that is connecting to `remote`. Once the socket is writable, call
+/// connect_outcome().
 Result<OwnedFd> start_connect(const SocketAddress& remote);
-/// Success, or why connecting failed.
+/// Returns success, or why connecting failed.
 Status connect_outcome(int fd, const SocketAddress& remote);
 
-/// The next connection; an invalid OwnedFd if none is waiting. Fails for want of descriptors or
-/// memory, not for a client that has gone again.
+/// Returns the next connection; an invalid OwnedFd if none is waiting. Fails for lack of
+/// descriptors or memory, but not if the client has already disconnected.
 Result<OwnedFd> accept_one(int listener_fd);
 
-/// Where this end of a connected socket is.
+/// Returns the local address of a connected socket.
 Result<SocketAddress> local_address(int fd);
 
-/// What a read or write that does not wait came to.
+/// Outcome of a non-blocking read or write.
 struct IoOutcome {
   std::size_t bytes = 0;
   bool would_block = false;
   bool closed = false;  ///< the peer has closed or reset the connection
-  bool silent = false;  ///< `closed` because nothing comes from its host any more
+  bool silent = false;  ///< `closed` is set because the peer's host does not answer
 };
 Result<IoOutcome> read_some(int fd, std::span<std::byte> out);
 Result<IoOutcome> write_some(int fd, std::span<const ByteView> buffers);
 
-/// Whether something has come from the other end's host so lately that it can answer: later than
-/// the last sign of life of a connection that is found to be silent now.
+/// Returns whether the peer's host has sent data or an ACK recently. Recently means later than on
+/// any connection that times out now because its host fell silent.
 bool is_heard(int fd);
 
-/// How much of what was written the kernel has not sent yet; 0 if it does not say.
+/// Returns the number of written bytes that the kernel has not sent yet; 0 if unknown.
 std::size_t unsent_bytes(int fd);
 
 }  // namespace oriel::boot

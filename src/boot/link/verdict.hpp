@@ -16,13 +16,14 @@
 
 namespace oriel::boot {
 
-/// An Error in a fixed number of bytes, so that it can be reduced over ranks and flooded. Longer
-/// texts are cut at a character boundary and end in "...". Several contexts become one.
+/// Fixed-size encoding of an Error, for reductions over ranks and for flooding. Longer texts are
+/// cut at a character boundary and end in "...". Several contexts are joined into one.
 struct ErrorRecord {
   static constexpr std::size_t kMessageBytes = 448;
   static constexpr std::size_t kHintBytes = 160;
   static constexpr std::size_t kContextBytes = 192;
-  /// code, scope, native domain, native value, origin rank; then three texts with their lengths.
+  /// Layout: code, scope, native domain, native value, origin rank; then three texts with their
+  /// lengths.
   static constexpr std::size_t kEncodedBytes =
       12 + 3 * 2 + kMessageBytes + kHintBytes + kContextBytes;
 
@@ -31,34 +32,33 @@ struct ErrorRecord {
   static Status decode(ByteReader& reader, std::optional<Error>& out);
 };
 
-/// One value that must be the same on every rank, for Group::agree.
+/// Value that must be the same on every rank, for Group::agree.
 struct AgreedField {
-  std::string name;         ///< for the error, as in "the number of windows"
-  std::uint64_t value = 0;  ///< the value itself, or a hash of it
-  /// The words for a value, for the error; the number if null. Gets other ranks' values too, which
-  /// may be anything.
+  std::string name;         ///< used in the error, such as "the number of windows"
+  std::uint64_t value = 0;  ///< the value or a hash of it
+  /// Formats a value for the error; null prints the number. Other ranks' values may be arbitrary.
   std::string (*text)(std::uint64_t value) = nullptr;
 };
 
-/// What Group::agree reduces: the error of the lowest rank that failed itself, else of the lowest
-/// that reports another rank's failure, and for each field the least and the
-/// greatest value with the lowest rank that has it. The reduction is idempotent, commutative and
-/// associative, so a dissemination pattern that counts some ranks twice still yields it exactly.
+/// Record that Group::agree reduces. The error is that of the lowest rank that failed itself; else
+/// of the lowest rank that reports another rank's failure. Each field has its least and greatest
+/// value, each with the lowest rank that holds it. The reduction is idempotent, commutative and
+/// associative, so a dissemination pattern that counts some ranks twice is exact.
 class VerdictRecord {
  public:
-  /// More fields than this in one agreement are refused.
+  /// Limit of the fields in one agreement.
   static constexpr std::size_t kMaxFields = 64;
 
   VerdictRecord(int world_rank, const Status& mine, std::span<const AgreedField> fields);
 
   void encode(ByteWriter& writer) const;
-  /// An error if it is malformed.
+  /// Decodes a record; an error if it is malformed.
   static Result<VerdictRecord> decode(ByteReader& reader);
 
-  /// An error if both sides succeeded with different numbers of fields. A side that failed may come
-  /// without its fields: they no longer matter.
+  /// Reduces `other` into this record. If both sides succeeded with different numbers of fields,
+  /// returns an error. A failed side may lack its fields, which no longer matter.
   Status merge(const VerdictRecord& other);
-  /// The common outcome; `fields` gives the names.
+  /// Returns the common outcome; `fields` supplies the names.
   Status outcome(std::span<const AgreedField> fields) const;
 
  private:
