@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
-/// Rounding to multiples of a unit. A unit is greater than zero and need not be a power of two. The
-/// caller makes sure that a result which is rounded up fits T.
+/// Rounds to multiples of a unit. A unit is greater than zero and need not be a power of two. The
+/// caller ensures that a rounded-up result fits T.
 namespace oriel {
 
 /// Returns how many units hold `value`.
@@ -16,13 +16,13 @@ constexpr T divide_up(T value, std::type_identity_t<T> unit) {
   return static_cast<T>((value + unit - 1) / unit);
 }
 
-/// Returns the least multiple of `unit` that is not below `value`.
+/// Returns the least multiple of `unit` that is at least `value`.
 template <std::unsigned_integral T>
 constexpr T round_up(T value, std::type_identity_t<T> unit) {
   return static_cast<T>(divide_up(value, unit) * unit);
 }
 
-/// Returns the greatest multiple of `unit` that is not above `value`.
+/// Returns the greatest multiple of `unit` that is at most `value`.
 template <std::unsigned_integral T>
 constexpr T round_down(T value, std::type_identity_t<T> unit) {
   return static_cast<T>(value / unit * unit);

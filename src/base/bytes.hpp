@@ -21,13 +21,13 @@ using ByteView = std::span<const std::byte>;
 /// Builds a message: little-endian integers, length-prefixed strings and blobs.
 class ByteWriter {
  public:
-  /// `expected`: how many bytes it will be, as a rule.
+  /// `expected`: estimated size of the message in bytes.
   explicit ByteWriter(std::size_t expected = 0) { bytes_.reserve(expected); }
   template <typename T>
   requires(std::is_integral_v<T> || std::is_enum_v<T>) ByteWriter& put(T value) {
     return put_raw(std::as_bytes(std::span(&value, 1)));
   }
-  // Inlined, gcc 12 takes the path for a vector that has no storage yet for an overflow.
+  // Not inlined: gcc 12 would otherwise warn of an overflow on the path of an empty vector.
   [[gnu::noinline]] ByteWriter& put_raw(ByteView raw) {
     bytes_.insert(bytes_.end(), raw.begin(), raw.end());
     return *this;
@@ -44,9 +44,9 @@ class ByteWriter {
   Bytes bytes_;
 };
 
-/// Takes a received message apart. A read past the end, or a blob longer than what is left, makes
-/// the reader bad for good: it then yields zeros and empty views, and finish() is an error, so that
-/// a parser reads all its fields first and checks once.
+/// Parses a received message. A read past the end, or a blob longer than the remaining bytes, makes
+/// the reader bad for good. From then on it yields zeros and empty views, and finish() returns an
+/// error. So a parser reads all its fields first and checks once.
 class ByteReader {
  public:
   explicit ByteReader(ByteView bytes) : left_(bytes) {}
@@ -58,7 +58,7 @@ class ByteReader {
     if (raw.size() == sizeof value) std::memcpy(&value, raw.data(), sizeof value);
     return value;
   }
-  /// The next `count` bytes, a view into the message; empty if there are not as many.
+  /// Returns the next `count` bytes as a view into the message; empty if fewer remain.
   ByteView get_raw(std::size_t count) {
     if (count > left_.size()) {
       good_ = false;
@@ -76,7 +76,7 @@ class ByteReader {
   }
   bool good() const { return good_; }
   std::size_t left() const { return left_.size(); }
-  /// Success if every read was inside the message and nothing is left over.
+  /// Returns success if every read was inside the message and no bytes remain.
   Status finish(std::string_view what) const {
     if (good_ && left_.empty()) return {};
     return Error(ErrorCode::remote,

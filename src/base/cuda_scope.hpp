@@ -10,7 +10,7 @@
 
 namespace oriel {
 
-/// The primary context of a device, which the CUDA runtime uses too; retained until destroyed.
+/// Retains the primary context of a device, which the CUDA runtime shares, until destroyed.
 /// Move-only.
 class PrimaryContext {
  public:
@@ -40,9 +40,9 @@ class PrimaryContext {
   CUcontext context_;
 };
 
-/// While it lives, this thread's driver calls do not disturb a stream capture that any thread has
-/// begun in global mode. The thread's mode is as before when it is destroyed; must not cross
-/// threads. Touches thread-local state only.
+/// Puts this thread into relaxed capture mode while alive. Its driver calls then do not disturb a
+/// stream capture that any thread has started in global mode. The destructor restores the previous
+/// mode. Must not cross threads. Changes thread-local state only.
 class RelaxedCapture {
  public:
   static Result<RelaxedCapture> enter() {
@@ -64,7 +64,7 @@ class RelaxedCapture {
   bool relaxed_ = true;
 };
 
-/// RelaxedCapture, and this thread's driver calls go to one context.
+/// RelaxedCapture that also makes one context current in this thread.
 class CudaScope {
  public:
   /// `context` must outlive the scope.
@@ -83,12 +83,12 @@ class CudaScope {
 
  private:
   explicit CudaScope(RelaxedCapture relaxed) : relaxed_(std::move(relaxed)) {}
-  RelaxedCapture relaxed_;  // as before once the context has been left
+  RelaxedCapture relaxed_;  // restored after the context is popped
   bool pushed_ = true;
 };
 
-/// The driver calls of one launch on a stream. Enters a CudaScope, which takes four driver calls,
-/// only where a call needs one:
+/// Makes the driver calls of one launch on a stream. A CudaScope costs four driver calls, so it is
+/// entered only if a call needs one:
 /// - cuStreamGetCaptureInfo, cuStreamGetId, cuStreamWaitEvent, cuEventRecord and cuLaunchKernelEx
 ///   take the context from the stream. A default stream is one of the current context, so its scope
 ///   is entered at once.
@@ -100,7 +100,7 @@ class CudaScope {
 /// Must not cross threads.
 class StreamScope {
  public:
-  /// `context`, which `stream` is of, must outlive the scope.
+  /// `context` is the context of `stream` and must outlive the scope.
   static Result<StreamScope> enter(CUcontext context, CUstream stream) {
     StreamScope entered(context, stream);
     const bool is_default =
@@ -112,7 +112,7 @@ class StreamScope {
   CUcontext context() const { return context_; }
   CUstream stream() const { return stream_; }
 
-  /// Makes one of the calls above.
+  /// Makes one of the calls above; retries it inside a scope if it lacked a context.
   template <class Call>
   CUresult call(const Call& call) {
     const CUresult status = call();
@@ -121,7 +121,7 @@ class StreamScope {
     if (!may_lack_context || scope_ || !enter_scope().ok()) return status;
     return call();
   }
-  /// Makes the context current if another one is. For captures, which a refused call may
+  /// Makes the context current if it is not. Meant for captures, which a refused call may
   /// invalidate.
   Status make_current() {
     if (scope_) return {};

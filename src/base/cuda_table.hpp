@@ -8,9 +8,9 @@
 
 #include "oriel/error.hpp"
 
-/// The calls of the CUDA driver that Oriel uses: X(member, symbol of <cuda.h>, driver version that
-/// introduced the symbol's present prototype). That version is what libcuda is asked for, so an
-/// older driver never answers with a function of another prototype.
+/// CUDA driver calls that Oriel uses: X(member, symbol of <cuda.h>, driver version that introduced
+/// the symbol's present prototype). libcuda is asked for exactly that version, so an older driver
+/// never returns a function of another prototype.
 #define ORIEL_CUDA_CALLS(X)                                                                   \
   X(init, cuInit, 2000)                                                                       \
   X(driver_get_version, cuDriverGetVersion, 2020)                                             \
@@ -91,9 +91,9 @@
 
 namespace oriel {
 
-/// The driver's calls behind pointers that a test replaces. Each has the prototype and the meaning
-/// of its symbol in <cuda.h>. None is null: what the driver lacks returns CUDA_ERROR_NOT_SUPPORTED,
-/// and CUDA_ERROR_NOT_INITIALIZED where there is no driver at all.
+/// Driver calls behind pointers that a test can replace. Each has the prototype and the meaning of
+/// its symbol in <cuda.h>. None is null: a call that the driver lacks returns
+/// CUDA_ERROR_NOT_SUPPORTED. Without a driver, all return CUDA_ERROR_NOT_INITIALIZED.
 struct CudaTable {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration has no place for them
 #define ORIEL_DETAIL_MEMBER(member, symbol, version) decltype(&symbol) member;
@@ -101,18 +101,19 @@ struct CudaTable {
 #undef ORIEL_DETAIL_MEMBER
 };
 
-/// The table in force: the driver's, loaded at the first call, unless a test has put another in its
-/// place. Never fails; see cuda_ready(). Thread-safe.
+/// Returns the table in force: the driver's, loaded at the first call, unless a test has replaced
+/// it. Never fails; see cuda_ready(). Thread-safe.
 const CudaTable& cuda();
 
-/// Returns whether a driver, or a test's table, is loaded already. Loads nothing. Thread-safe.
+/// Returns whether a driver or a test's table is already loaded. Loads nothing. Thread-safe.
 bool cuda_loaded();
 
-/// Loads and initialises the driver. Fails, with what is missing in the message, where there is no
-/// libcuda, the driver is older than CUDA 12, or it sees no device. Cheap after the first call.
+/// Loads and initialises the driver. Fails if there is no libcuda, the driver is older than CUDA
+/// 12, or it sees no device; the message says which. Loads the driver only once.
 Status cuda_ready();
 
-/// Puts `table` in force for the process until destroyed. For tests; the table must outlive it.
+/// Puts `table` in force for the process while alive. For tests; the table must outlive this
+/// object.
 class ScopedCudaTable {
  public:
   explicit ScopedCudaTable(const CudaTable& table);
@@ -124,7 +125,7 @@ class ScopedCudaTable {
   const CudaTable* previous_;
 };
 
-/// The memory of the device with this ordinal, as cuMem calls name it.
+/// Returns the memory of the device with this ordinal as a location for cuMem calls.
 inline CUmemLocation device_location(int ordinal) {
   CUmemLocation location{};
   location.type = CU_MEM_LOCATION_TYPE_DEVICE;
@@ -132,11 +133,11 @@ inline CUmemLocation device_location(int ordinal) {
   return location;
 }
 
-/// The error for a driver call that returned `status`; `what` says what was being done, as in
-/// "mapping 2097152 bytes". The driver's name and text for the status go into the message.
+/// Returns the error for a driver call that returned `status`. `what` names the action, such as
+/// "mapping 2097152 bytes". The message includes the driver's name and text for the status.
 Error cuda_error(std::string_view what, CUresult status);
 
-/// Success, or cuda_error(). Allocates nothing for success.
+/// Returns success, or cuda_error(). Allocates nothing on success.
 inline Status cuda_status(std::string_view what, CUresult status) {
   if (status == CUDA_SUCCESS) return {};
   return cuda_error(what, status);

@@ -10,7 +10,7 @@ namespace oriel {
 using TimePoint = std::chrono::steady_clock::time_point;
 using Duration = std::chrono::nanoseconds;
 
-/// Where set-up protocols read the time, so that tests and simulations can own it.
+/// Time source of the set-up protocols; tests and simulations replace it.
 class Clock {
  public:
   virtual ~Clock() = default;
@@ -28,7 +28,7 @@ class SteadyClock final : public Clock {
   }
 };
 
-/// The moment by which a wait must have ended. A plain value; compare it with a Clock's now().
+/// Moment by which a wait must have ended. A plain value; compare it with a Clock's now().
 class Deadline {
  public:
   static Deadline at(TimePoint when) { return Deadline(when); }

@@ -19,16 +19,17 @@
 
 namespace oriel {
 
-/// Runs tasks of one thread over file descriptors: each task that waits for a descriptor is resumed
-/// when poll(2) says so, when its deadline passes, or when the loop is stopped. All tasks of a
-/// GroupEnd run in one loop, so that communicators of one thread advance together.
+/// Runs the tasks of one thread over file descriptors. A waiting task is resumed when poll(2)
+/// reports its descriptor, its deadline passes, or the loop is stopped. All tasks of a GroupEnd run
+/// in one loop, so the communicators of one thread advance together.
 ///
-/// One thread runs the loop; stop() alone may be called from others. A task that is still suspended
-/// when the loop is destroyed must be destroyed first by its owner.
+/// One thread runs the loop; only stop() may be called from others. If a task is still suspended,
+/// its owner must destroy it before the loop.
 class EventLoop {
  public:
   static Result<EventLoop> create(const Clock& clock = SteadyClock::instance());
-  /// One that needs no descriptor of its own. stop() ends its waits only once something else does.
+  /// Creates a loop without a descriptor of its own. stop() then ends its waits only after another
+  /// event.
   static EventLoop without_wake(const Clock& clock = SteadyClock::instance());
 
   EventLoop(EventLoop&& other) noexcept;
@@ -38,14 +39,15 @@ class EventLoop {
   const Clock& clock() const { return *clock_; }
 
   class Wait;
-  /// Suspends until `fd` can be read (or has hung up). Timeout error once `deadline` has passed.
+  /// Suspends until `fd` is readable or has hung up. Returns a timeout error once `deadline` has
+  /// passed.
   Wait readable(int fd, Deadline deadline);
-  /// The same for writing.
+  /// Suspends until `fd` is writable; see readable().
   Wait writable(int fd, Deadline deadline);
   /// Suspends until `when`; fails only if the loop is stopped.
   Wait sleep_until(Deadline when);
 
-  /// Starts `task` and turns the loop until it has ended; other spawned tasks advance meanwhile.
+  /// Starts `task` and runs the loop until it has ended. Other spawned tasks advance meanwhile.
   template <typename T>
   T run(Task<T> task) {
     task.start();
@@ -53,7 +55,7 @@ class EventLoop {
     return task.take();
   }
 
-  /// Runs all tasks to their end, together; results in the order of the tasks.
+  /// Runs all tasks concurrently to their end. Returns the results in the order of the tasks.
   template <typename T>
   std::vector<T> run_all(std::vector<Task<T>> tasks) {
     std::vector<T> results;
@@ -66,7 +68,8 @@ class EventLoop {
     return results;
   }
 
-  /// Ends every present and future wait of this loop with `reason`. Any thread; the first counts.
+  /// Ends every present and future wait of this loop with `reason`. Any thread; the first reason
+  /// counts.
   void stop(Error reason);
 
  private:
@@ -78,20 +81,20 @@ class EventLoop {
   const Clock* clock_;
   OwnedFd wake_;
   std::vector<Wait*> waits_;
-  std::vector<pollfd> fds_;   // of turn()
-  std::vector<Wait*> ready_;  // of turn()
+  std::vector<pollfd> fds_;   // used by turn()
+  std::vector<Wait*> ready_;  // used by turn()
   std::mutex stop_mutex_;
   std::optional<Error> stop_reason_;
 };
 
-/// What readable(), writable() and sleep_until() return; co_await it at once.
+/// Awaitable of readable(), writable() and sleep_until(); co_await it at once.
 class [[nodiscard]] EventLoop::Wait {
  public:
   Wait(EventLoop& loop, int fd, short events, Deadline deadline)
       : loop_(&loop), fd_(fd), events_(events), deadline_(deadline) {}
   Wait(const Wait&) = delete;
   Wait& operator=(const Wait&) = delete;
-  ~Wait();  // a coroutine destroyed while it waits leaves the loop
+  ~Wait();  // removes a coroutine that is destroyed while it waits from the loop
 
   bool await_ready() const noexcept { return false; }
   void await_suspend(std::coroutine_handle<> handle);
@@ -107,7 +110,7 @@ class [[nodiscard]] EventLoop::Wait {
 
   std::coroutine_handle<> handle_;
   Outcome outcome_ = Outcome::ready;
-  int errno_ = 0;  // of poll, if that is what is broken
+  int errno_ = 0;  // error of poll() if `outcome_` is broken
   bool waiting_ = false;
 };
 

@@ -13,16 +13,16 @@
 
 namespace oriel {
 
-/// The least number of a descriptor that this library makes, where there is room there. Higher once
-/// the limit has been raised (raise_descriptor_limit), so that low numbers are left to applications
-/// that use select(), which knows none from 1,024 on.
+/// Least number for new descriptors of this library, if one is free there. Raised together with the
+/// limit (raise_descriptor_limit). Low numbers then remain for applications that use select(),
+/// which supports numbers below 1,024 only.
 inline std::atomic<int> least_descriptor{STDERR_FILENO + 1};
 
-/// The one owner of a file descriptor; closes it when destroyed. Move-only.
+/// Sole owner of a file descriptor; closes it when destroyed. Move-only.
 ///
-/// Never one of the standard three, which the kernel gives out where an application has closed
-/// them: what anybody prints would land in the memory of a window. Such a one is moved, which
-/// leaves the owner empty, with the cause in errno, where there is no other.
+/// Never owns descriptors 0 to 2: if an application has closed them, the kernel reuses their
+/// numbers, and printed text would overwrite the memory of a window. Such a descriptor is moved to
+/// a higher number. If there is none, the owner is empty and errno has the cause.
 class OwnedFd {
  public:
   OwnedFd() = default;
@@ -46,11 +46,11 @@ class OwnedFd {
   }
   void reset() {
     count(-1);
-    // The status is of no use: Linux frees the number even when close reports an error.
+    // Status ignored: Linux frees the number even if close() reports an error.
     if (fd_ >= 0) static_cast<void>(sys().close(fd_));
     fd_ = -1;
   }
-  /// How many descriptors this process owns so.
+  /// Returns the number of descriptors that this process owns through OwnedFd.
   static int owned() { return owned_.load(std::memory_order_relaxed); }
 
  private:
@@ -74,13 +74,14 @@ class OwnedFd {
   int fd_ = -1;
 };
 
-/// Makes an eventfd readable. Tries a few times: whoever waits for it may have no other reason to
-/// wake up.
+/// Makes an eventfd readable. Retries a few times, since its waiter may have no other wake-up.
 inline void raise_event(const OwnedFd& eventfd) {
   constexpr int kAttempts = 4;
   for (int i = 0; i < kAttempts; ++i) {
     const bool raised = sys().eventfd_write(eventfd.get(), 1) == 0;
-    if (raised || errno == EAGAIN) return;  // so full that it is readable
+    if (raised || errno == EAGAIN)
+      return;  // EAGAIN: the counter is full, so the eventfd is
+               // readable
   }
 }
 

@@ -14,53 +14,54 @@
 namespace oriel {
 
 namespace detail {
-// The level in force; kLogUnread until the settings have been read.
+// Level in force; kLogUnread until the settings have been read.
 inline constexpr int kLogUnread = -1;
 extern std::atomic<int> log_level_in_force;
 int read_log_level();
 void write_log_line(LogLevel level, int rank, std::string_view message);
 }  // namespace detail
 
-/// Whether an event of this level would be written: one relaxed load once the settings are read.
+/// Returns whether an event of this level is written. Costs one relaxed load once the settings are
+/// read.
 inline bool log_enabled(LogLevel level) {
   int in_force = detail::log_level_in_force.load(std::memory_order_relaxed);
   if (in_force == detail::kLogUnread) in_force = detail::read_log_level();
   return static_cast<int>(level) <= in_force;
 }
 
-/// The log: one line per event, with where it came from in front ("host:pid:tid [rank]"), each
-/// written by one write(2) to standard error or to ORIEL_LOG_FILE. Only alerts are written unless
-/// ORIEL_LOG asks for more. A line longer than 4 KiB is cut; line breaks inside become spaces.
+/// Writes one line per event, prefixed with its origin ("host:pid:tid [rank]"). Each line is one
+/// write(2) to standard error or to ORIEL_LOG_FILE. By default only alerts are written; ORIEL_LOG
+/// selects more. Lines longer than 4 KiB are cut; line breaks inside become spaces.
 ///
-/// A value that carries the rank it speaks for; free to copy. Any thread. An event that is not
-/// asked for costs one load; its arguments are evaluated all the same, so keep them cheap. Events
-/// that cannot be written are dropped: the log never makes a call fail.
+/// A value that holds the rank it logs for; cheap to copy. Thread-safe. A disabled event costs one
+/// load, but its arguments are evaluated, so keep them cheap. If an event cannot be written, it is
+/// dropped: logging never makes a call fail.
 class Log {
  public:
   constexpr Log() = default;
   constexpr explicit Log(int rank) : rank_(rank) {}
 
-  /// What a user must know without asking; no call reports it. Written as a warning.
+  /// Reports a problem that no call returns and that the user must know. Labelled WARN.
   template <typename... Args>
   void alert(fmt::format_string<Args...> format, Args&&... args) const {
     write(LogLevel::alert, format, std::forward<Args>(args)...);
   }
-  /// What is running: once per process.
+  /// Reports the version of the library, once per process.
   template <typename... Args>
   void version(fmt::format_string<Args...> format, Args&&... args) const {
     write(LogLevel::version, format, std::forward<Args>(args)...);
   }
-  /// Something is wrong but the call goes on, or an error is returned.
+  /// Reports a problem; the call continues or returns an error.
   template <typename... Args>
   void warn(fmt::format_string<Args...> format, Args&&... args) const {
     write(LogLevel::warn, format, std::forward<Args>(args)...);
   }
-  /// What was found and chosen; a few lines per communicator.
+  /// Reports detected hardware and choices; a few lines per communicator.
   template <typename... Args>
   void info(fmt::format_string<Args...> format, Args&&... args) const {
     write(LogLevel::info, format, std::forward<Args>(args)...);
   }
-  /// Every step.
+  /// Reports every step.
   template <typename... Args>
   void trace(fmt::format_string<Args...> format, Args&&... args) const {
     write(LogLevel::trace, format, std::forward<Args>(args)...);
@@ -78,9 +79,9 @@ class Log {
   int rank_ = -1;
 };
 
-/// Whether ORIEL_LOG_FILE, if anything is to be logged, is of a kind that can be a log: a file, a
-/// terminal or other character device, or a pipe with a reader. A path that cannot be opened is no
-/// error; the lines go to standard error then.
+/// Checks ORIEL_LOG_FILE if the level is `version` or higher. Returns invalid_usage if the file
+/// cannot be opened, or is no file, terminal, other character device, or pipe with a reader. The
+/// lines then go to standard error.
 Status check_log();
 
 /// Makes the next event read the settings and open its file again. For tests; no other thread may

@@ -8,8 +8,8 @@
 
 namespace oriel {
 
-/// "; did you mean NAME?" with the known name that is nearest to `name`, or nothing where a third
-/// of `name` or more would have to change: such a guess misleads more than it helps.
+/// Returns "; did you mean NAME?" for the known name that is nearest to `name`. Returns nothing if
+/// more than a third of `name` would have to change: such a guess would mislead.
 std::string suggest_name(std::string_view name, std::span<const std::string_view> known);
 
 }  // namespace oriel

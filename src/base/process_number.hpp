@@ -6,8 +6,8 @@
 
 namespace oriel {
 
-/// A random number, never 0, that tells this process from every other one: drawn at the first call,
-/// and drawn anew in a child that was forked since. Thread-safe.
+/// Returns a random number, never 0, that identifies this process. Drawn at the first call, and
+/// again at the first call in a forked child. Thread-safe.
 std::uint64_t process_number();
 
 }  // namespace oriel

@@ -10,20 +10,20 @@
 
 namespace oriel {
 
-/// What a pipe with a name is that nobody has opened to write.
+/// Treatment of a named pipe that no process has open for writing.
 enum class NoWriter { means_empty, is_refused, is_awaited };
 
 struct ReadLimits {
   std::size_t bytes = std::size_t{16} << 20;
-  /// How long a pipe or a terminal is waited for, in all.
+  /// Total time to wait for a pipe or a terminal.
   std::chrono::milliseconds patience{5000};
   NoWriter no_writer = NoWriter::means_empty;
 };
 
-/// The text of a file of at most `limits.bytes`. Larger ones are refused, with the line in which
-/// the last byte stands that may be: no more is read of them, and nothing kept. What has no size (a
-/// pipe, a terminal, /dev/zero) is refused once it has given more, or has not ended within the
-/// patience. Blocks no longer than that.
+/// Returns the text of a file of at most `limits.bytes` bytes. A larger file is refused; the error
+/// names the line that holds the last permitted byte. Data without a known size (a pipe, a
+/// terminal, /dev/zero) is refused once it exceeds the limit, or if it has not ended within the
+/// timeout. Blocks for the timeout at most.
 Result<std::string> read_file(const std::string& path, const ReadLimits& limits);
 
 }  // namespace oriel

@@ -13,8 +13,8 @@
 
 #include "base/settings.hpp"
 
-/// The rows of the settings table and how each kind of value is read and written. Private to
-/// settings*.cpp and their test.
+/// Rows of the settings table; parses and formats each kind of value. Private to settings*.cpp and
+/// their test.
 namespace oriel::settings_table {
 
 struct BoolKind {
@@ -27,22 +27,22 @@ struct IntegerKind {
   std::int64_t most;
 };
 
-/// A number with an optional unit: B, K, M, G, T with or without an "iB"; all powers of 1024.
+/// A number with an optional unit: B, K, M, G, T, or KiB to TiB; all are powers of 1024.
 struct BytesKind {
   std::uint64_t Settings::*member;
   std::uint64_t least;
   std::uint64_t most;
-  std::uint64_t multiple = 1;  ///< of which every value is one
+  std::uint64_t multiple = 1;  ///< every value is a multiple of this
 };
 
-/// A number with an optional unit: us, ms, s, min, h; seconds where there is none.
+/// A number with an optional unit: us, ms, s, min, h; seconds if there is none.
 struct DurationKind {
   Duration Settings::*member;
   Duration least;
   Duration most;
 };
 
-/// The same, or "off".
+/// A duration or "off".
 struct OptionalDurationKind {
   std::optional<Duration> Settings::*member;
   Duration least;
@@ -50,11 +50,11 @@ struct OptionalDurationKind {
 };
 
 struct Word {
-  std::string_view text;  ///< in lower case; a user may write it in any
+  std::string_view text;  ///< lower case; user input may use any case
   int value;
 };
 
-/// One of a few words. A value may have several; its first is the one that is written.
+/// One of a few words. If a value has several words, the first is the one that is written.
 struct ChoiceKind {
   std::span<const Word> words;
   int (*get)(const Settings&);
@@ -64,7 +64,7 @@ struct ChoiceKind {
 struct StringKind {
   std::string Settings::*member;
   std::string_view allowed;                        ///< in words
-  bool (*is_allowed)(std::string_view) = nullptr;  ///< nullptr: any text is
+  bool (*is_allowed)(std::string_view) = nullptr;  ///< nullptr: any text is allowed
 };
 
 using Kind = std::variant<BoolKind, IntegerKind, BytesKind, DurationKind, OptionalDurationKind,
@@ -80,11 +80,11 @@ struct Row {
 
 std::span<const Row> rows();
 
-/// Parses `text` into the row's member; false if it is not one of the allowed values.
+/// Parses `text` into the row's member; returns false if the value is not allowed.
 bool parse(const Kind& kind, std::string_view text, Settings& settings);
-/// The member's value, such that parse() would read it back.
+/// Formats the member's value so that parse() can read it back.
 std::string format(const Kind& kind, const Settings& settings);
-/// The allowed values in words.
+/// Describes the allowed values.
 std::string allowed(const Kind& kind);
 std::string kind_name(const Kind& kind);
 

@@ -12,14 +12,15 @@
 
 namespace oriel {
 
-/// A memfd of `bytes`, all zero, that can neither shrink under a peer's feet nor grow.
+/// Creates a zeroed memfd of `bytes` bytes, sealed so that neither end can shrink or grow it.
 Result<OwnedFd> make_sealed_memfd(std::size_t bytes);
 
-/// That `fd`, which a peer has sent, is a memfd of `bytes` that the peer can no longer resize: a
-/// file that shrinks under a mapping would kill this process with SIGBUS. ErrorCode::remote if not.
+/// Checks that `fd`, received from a peer, is a memfd of `bytes` bytes that the peer can no longer
+/// resize. A file that shrinks under a mapping would kill this process with SIGBUS. Otherwise
+/// returns ErrorCode::remote.
 Status check_sealed_memfd(const OwnedFd& fd, std::size_t bytes);
 
-/// Shared memory that this process has mapped to read and write; unmapped when destroyed.
+/// Shared memory, mapped by this process for reading and writing; unmapped when destroyed.
 /// Move-only. The descriptor may be closed once it is mapped.
 class SharedMapping {
  public:
@@ -30,7 +31,7 @@ class SharedMapping {
     return *this;
   }
   ~SharedMapping();
-  /// The first `bytes` bytes of what `fd` refers to, which has as many.
+  /// Maps the first `bytes` bytes of `fd`, which must be at least that large.
   static Result<SharedMapping> map(const OwnedFd& fd, std::size_t bytes);
 
   std::byte* data() const { return bytes_.data(); }

@@ -8,18 +8,18 @@
 
 namespace oriel {
 
-/// A descriptor that a process holds back while it has communicators or starts one: a rank that
-/// finds no other left for its start still has one over which to tell the other ranks so. One for
-/// the whole process. Thread-safe.
+/// Descriptor that a process reserves while it has or starts communicators. If a rank finds no
+/// other descriptor for its start, it uses this one to report the failure to the other ranks. One
+/// for the whole process. Thread-safe.
 class SpareDescriptor {
  public:
-  /// The process's one; it lives as long as somebody has it. Holds nothing if none is to be had.
+  /// Returns the process's spare descriptor, shared by its holders. Empty if none is available.
   static std::shared_ptr<SpareDescriptor> hold();
 
   explicit SpareDescriptor(OwnedFd fd) : fd_(std::move(fd)) {}
 
-  /// While it lives the spare descriptor is closed, for whoever needs one now; then held again, if
-  /// there is one.
+  /// Closes the spare descriptor while alive, so that the caller can open another. Afterwards the
+  /// spare is reopened if possible.
   class Loan {
    public:
     Loan();
@@ -28,7 +28,7 @@ class SpareDescriptor {
     Loan& operator=(const Loan&) = delete;
 
    private:
-    std::shared_ptr<SpareDescriptor> lender_;  // null where the process has none
+    std::shared_ptr<SpareDescriptor> lender_;  // null if the process has none
   };
 
  private:

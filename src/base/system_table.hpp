@@ -25,9 +25,9 @@
 
 namespace oriel {
 
-/// The operating-system calls that can fail, behind pointers that a test replaces. Each has the
-/// prototype and the meaning of the call of its name; all fail by returning -1 (MAP_FAILED for
-/// mmap and mremap) with errno set.
+/// Operating-system calls that can fail, behind pointers that a test can replace. Each has the
+/// prototype and the meaning of the call of its name. Each fails with errno set and returns -1
+/// (mmap and mremap: MAP_FAILED).
 struct SystemTable {
   int (*close)(int fd);
   int (*memfd_create)(const char* name, unsigned flags);
@@ -37,7 +37,7 @@ struct SystemTable {
   void* (*mmap)(void* address, std::size_t length, int protection, int flags, int fd, off_t offset);
   int (*munmap)(void* address, std::size_t length);
   int (*madvise)(void* address, std::size_t length, int advice);
-  /// With MREMAP_FIXED: `new_address` is where to.
+  /// Called with MREMAP_FIXED: `new_address` is the destination.
   void* (*mremap)(void* address, std::size_t length, std::size_t new_length, int flags,
                   void* new_address);
   ssize_t (*getrandom)(void* out, std::size_t bytes, unsigned flags);
@@ -58,16 +58,16 @@ struct SystemTable {
   int (*eventfd)(unsigned initial, int flags);
   int (*eventfd_read)(int fd, eventfd_t* value);
   int (*eventfd_write)(int fd, eventfd_t value);
-  /// What it yields goes to freeifaddrs(3), which cannot fail.
+  /// The result is passed to freeifaddrs(3), which cannot fail.
   int (*getifaddrs)(ifaddrs** out);
   int (*pidfd_open)(pid_t pid, unsigned flags);
   int (*pidfd_send_signal)(int pidfd, int signal, siginfo_t* info, unsigned flags);
   int (*shutdown)(int fd, int how);
   int (*socketpair)(int domain, int type, int protocol, int* fds);
-  /// posix_spawn(3), but for how it fails.
+  /// posix_spawn(3), but a failure returns -1 and sets errno.
   int (*spawn)(pid_t* out, const char* path, const posix_spawn_file_actions_t* actions,
                const posix_spawnattr_t* attributes, char* const* arguments, char* const* variables);
-  /// pthread_create(3), but for how it fails.
+  /// pthread_create(3), but a failure returns -1 and sets errno.
   int (*pthread_create)(pthread_t* out, const pthread_attr_t* attributes, void* (*body)(void*),
                         void* argument);
   pid_t (*waitpid)(pid_t pid, int* status, int options);
@@ -78,7 +78,7 @@ struct SystemTable {
   int (*setrlimit)(int resource, const rlimit* limits);
   int (*sched_getaffinity)(pid_t thread, std::size_t bytes, cpu_set_t* out);
   int (*sched_setaffinity)(pid_t thread, std::size_t bytes, const cpu_set_t* cpus);
-  /// `nodes` is a mask of `bits` - 1 bits, here and below.
+  /// `nodes` is a mask of `bits` - 1 bits, also in the calls below.
   int (*mbind)(void* address, std::size_t length, int mode, const unsigned long* nodes,
                unsigned long bits, unsigned flags);
   int (*get_mempolicy)(int* mode, unsigned long* nodes, unsigned long bits, void* address,
@@ -86,7 +86,7 @@ struct SystemTable {
   int (*set_mempolicy)(int mode, const unsigned long* nodes, unsigned long bits);
 };
 
-/// The members of SystemTable, for code that wraps all of them: X(member). Laid out by hand.
+/// Members of SystemTable, for code that wraps all of them: X(member). Formatted by hand.
 // clang-format off
 #define ORIEL_SYSTEM_CALLS(X) \
   X(close) X(memfd_create) X(ftruncate) X(fcntl_int) X(fstat) X(mmap) \
@@ -100,13 +100,14 @@ struct SystemTable {
   X(sched_getaffinity) X(sched_setaffinity) X(mbind) X(get_mempolicy) X(set_mempolicy)
 // clang-format on
 
-/// The calls of this machine.
+/// Returns the calls of the operating system.
 const SystemTable& real_system_table();
 
-/// The table in force: the real one unless a test has put another in its place.
+/// Returns the table in force: the real one unless a test has replaced it.
 const SystemTable& sys();
 
-/// Puts `table` in force for the process until destroyed. For tests; the table must outlive it.
+/// Puts `table` in force for the process while alive. For tests; the table must outlive this
+/// object.
 class ScopedSystemTable {
  public:
   explicit ScopedSystemTable(const SystemTable& table);
@@ -118,9 +119,9 @@ class ScopedSystemTable {
   const SystemTable* previous_;
 };
 
-/// The error for a call that has just failed: takes errno, so call it before anything else.
+/// Returns the error of a call that has just failed. Reads errno, so call it before anything else.
 Error system_error(const std::string& what);
-/// The same for a status that is at hand.
+/// Returns the error for a known errno value `status`.
 Error system_error(const std::string& what, int status);
 
 }  // namespace oriel

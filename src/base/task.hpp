@@ -9,15 +9,15 @@
 
 namespace oriel {
 
-/// A set-up protocol written as straight-line code and run as a state machine: a coroutine that
-/// does nothing until it is awaited (or handed to a loop), suspends where it waits for a message,
-/// and yields one value. The compiler builds the machine; whoever resumes it owns the I/O.
+/// A set-up protocol, written as straight-line code and run as a state machine. The coroutine does
+/// nothing until it is awaited or passed to a loop, suspends to wait for messages, and returns one
+/// value. The code that resumes it owns the I/O.
 ///
-/// Move-only; destroying a Task destroys the suspended coroutine and, with it, every Task and local
-/// that it holds, innermost first. Not thread-safe: one thread at a time resumes a Task.
+/// Move-only. Destroying a Task destroys the suspended coroutine and every Task and local variable
+/// in it, innermost first. Not thread-safe: one thread at a time resumes a Task.
 ///
-/// gcc 12 destroys some temporaries of a co_await expression twice (GCC PR 99576, 100611), so
-/// arguments of awaited calls that own memory are named locals that are moved in.
+/// gcc 12 destroys some temporaries of a co_await expression twice (GCC PR 99576, 100611).
+/// Therefore arguments of awaited calls that own memory are named local variables, passed by move.
 template <typename T>
 class [[nodiscard]] Task;
 
@@ -95,10 +95,10 @@ class [[nodiscard]] Task {
   }
   ~Task() { reset(); }
 
-  /// Starts a task that nobody awaits; ends it or runs it to its first wait.
+  /// Starts a task that nobody awaits; returns at its first wait or its end.
   void start() { handle_.resume(); }
   bool done() const { return handle_.done(); }
-  /// The value; requires done(), once.
+  /// Returns the value; requires done(). Call it once.
   T take() { return handle_.promise().take(); }
 
   auto operator co_await() && noexcept {

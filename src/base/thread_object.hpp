@@ -7,11 +7,11 @@
 
 namespace oriel {
 
-/// One T of each thread, made when the thread first asks for it and destroyed when the thread ends.
+/// One T for each thread, created at the thread's first get() and destroyed when the thread ends.
 ///
-/// An application's thread-local objects that are older than T outlive it, and on the main thread
-/// its static objects do too; their destructors may call the library. They find a new T then, which
-/// nothing destroys: it should own memory only in passing. ended() tells.
+/// An application's older thread-local objects outlive T; on the main thread, its static objects do
+/// too. Their destructors may call the library and then get a new T, which is never destroyed. Such
+/// a T should not keep memory; ended() identifies it.
 template <typename T>
 class ThreadObject {
  public:
@@ -19,7 +19,7 @@ class ThreadObject {
     if (object_ == nullptr) make();
     return *object_;
   }
-  /// Whether the thread's T has been destroyed.
+  /// Returns whether the thread's T has been destroyed.
   static bool ended() { return ended_; }
 
  private:
@@ -38,7 +38,7 @@ class ThreadObject {
     if (!ended_) static thread_local const Ending ending;
   }
 
-  // All trivially destructible, so that they may be used for as long as the thread runs.
+  // All trivially destructible, so usable as long as the thread runs.
   alignas(T) static inline constinit thread_local std::byte room_[sizeof(T)] = {};
   static inline constinit thread_local T* object_ = nullptr;
   static inline constinit thread_local bool ended_ = false;

@@ -4,7 +4,7 @@
 
 #include "oriel/error.hpp"
 
-/// Early return of errors, the one place in Oriel where a macro hides control flow.
+/// Returns errors early, the one place in Oriel where a macro hides control flow.
 ///   ORIEL_TRY(auto fd, open_file(path));      declares fd, or returns the error
 ///   ORIEL_CHECK(fd.write(bytes));             goes on, or returns the error
 /// The _CO_ forms do the same inside a coroutine.

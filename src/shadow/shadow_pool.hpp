@@ -16,47 +16,48 @@
 
 #include "oriel/error.hpp"
 
-/// Objects that kernels read, and their copies that the host reads.
+/// Stores objects that kernels read, with copies that the host reads.
 namespace oriel::shadow {
 
-/// One upload: `bytes` from the host copies to the objects.
+/// One upload: copies `bytes` bytes from the host copies to the objects.
 struct Upload {
   std::byte* device;
   const std::byte* host;
   std::size_t bytes;
 };
 
-/// Memory for objects, in two places with the same layout. Released when destroyed.
+/// Memory for objects and their copies, two areas with the same layout. Released when destroyed.
 class Chunk {
  public:
   virtual ~Chunk() = default;
   virtual std::byte* device() const = 0;
-  /// The copies; the same as device() where the objects are in host memory.
+  /// Returns the area of the copies; equals device() if the objects are in host memory.
   virtual std::byte* host() const = 0;
   virtual std::size_t bytes() const = 0;
 };
 
-/// Where a pool keeps its objects: in host memory, or in that of one GPU. Called by one thread at a
-/// time; outlives its chunks.
+/// Memory of a pool: host memory, or that of one GPU. Called by one thread at a time; outlives its
+/// chunks.
 class Backend {
  public:
   virtual ~Backend() = default;
-  /// At least `bytes`, aligned to 256, the copies zeroed; the objects hold anything until uploaded.
+  /// Returns at least `bytes` bytes, aligned to 256. The copies are zeroed; the objects are
+  /// undefined until uploaded.
   virtual Result<std::unique_ptr<Chunk>> make_chunk(std::size_t bytes) = 0;
-  /// Ends when the objects hold what the copies did. Waits for its own work only.
+  /// Returns once the objects equal their copies. Waits for its own work only.
   virtual Status upload(std::span<const Upload> uploads) = 0;
 };
 
-/// Objects of one size that kernels read by their device address, each paired with a host copy. The
-/// address is the handle that users get: on the host backend it is the object itself.
+/// Objects of one size that kernels read by device address, each paired with a host copy. The
+/// address is the handle that users get; on the host backend it is the object itself.
 ///
-/// Writes go to the copy and reach the object with the next flush(), many in one copy. Freed
-/// addresses are given out again late (after kQuarantine others), so that a handle that is used
-/// after its end is found to be stale instead of naming somebody else's object. Never synchronises
-/// a device, nor any stream but the pool's own. Thread-safe.
+/// Writes go to the copy and reach the object with the next flush(), which merges copies. A freed
+/// address is reused only after kQuarantine other frees. So a handle used after its end is found
+/// stale instead of naming another object. Never synchronises a device, nor a stream but the pool's
+/// own. Thread-safe.
 class ShadowPool {
  public:
-  /// How many freed objects wait before the first of them is used again.
+  /// Number of freed objects that wait before the first is reused.
   static constexpr std::size_t kQuarantine = 256;
 
   /// `alignment` is a power of two, at most 256.
@@ -65,16 +66,16 @@ class ShadowPool {
   ShadowPool(const ShadowPool&) = delete;
   ShadowPool& operator=(const ShadowPool&) = delete;
 
-  /// A new object whose copy begins with `initial` (at most its size), and zeros after it.
+  /// Allocates an object whose copy starts with `initial` (at most the object size), then zeros.
   Result<void*> allocate(std::span<const std::byte> initial);
-  /// invalid_argument unless `object` is in use.
+  /// Frees `object`; invalid_argument unless it is in use.
   Status free(void* object);
-  /// The copy of `object`, valid until it is freed; null if there is no such object, or no more.
+  /// Returns the copy of `object`, valid until it is freed; null if `object` is not in use.
   const void* find(const void* object) const;
-  /// Writes into the copy; refused unless it is in use and the range inside it.
+  /// Writes into the copy. Fails unless `object` is in use and the range lies inside it.
   Status write(void* object, std::size_t offset, std::span<const std::byte> bytes);
-  /// Brings all objects up to date with their copies; kernels launched after it see them. What an
-  /// upload that failed should have brought is brought by the next.
+  /// Updates all objects from their copies; kernels launched afterwards see them. If an upload
+  /// fails, the next flush() repeats it.
   Status flush();
 
  private:
@@ -98,29 +99,29 @@ class ShadowPool {
 
   std::size_t object_bytes_;
   std::size_t stride_;
-  std::mutex flush_mutex_;  // taken before mutex_, and guards the dirty bits where that is shared
+  std::mutex flush_mutex_;  // locked before mutex_; guards the dirty bits while mutex_ is shared
   mutable std::shared_mutex mutex_;
   std::unique_ptr<Backend> backend_;
   std::vector<std::unique_ptr<Chunk>> chunks_;  // destroyed before backend_
-  std::size_t chunk_used_ = 0;                  // bytes of the last chunk that pages have
-  std::vector<Page> pages_;                     // in the order of their chunks and addresses
+  std::size_t chunk_used_ = 0;                  // bytes of the last chunk that pages occupy
+  std::vector<Page> pages_;                     // ordered by chunk and address
   std::unordered_map<std::uintptr_t, Place> places_;
   std::deque<Place> fresh_;  // never used
-  std::deque<Place> freed_;  // in the order of their ends
+  std::deque<Place> freed_;  // in the order in which they were freed
   bool any_dirty_ = false;
 };
 
-/// The pool of this process for objects of this size on `device`, -1 for the host; made over
-/// `make_backend()` at the first call, gone with its last holder.
+/// Returns this process's pool for objects of this size and alignment on `device`, -1 for the host.
+/// Created with `make_backend()` at the first call; destroyed with its last holder.
 Result<std::shared_ptr<ShadowPool>> shared_pool(
     int device, std::size_t object_bytes, std::size_t alignment,
     const std::function<Result<std::unique_ptr<Backend>>()>& make_backend);
 
-/// The pool of this process for host objects of this size: an object is its own copy, and flush()
-/// has nothing to do.
+/// Returns this process's pool for host objects of this size. An object is its own copy, and
+/// flush() copies nothing.
 std::shared_ptr<ShadowPool> host_pool(std::size_t object_bytes, std::size_t alignment);
 
-/// A ShadowPool whose objects are `T`.
+/// Typed ShadowPool whose objects are `T`.
 template <typename T>
 class Shadows {
   static_assert(std::is_trivially_copyable_v<T>);
@@ -144,18 +145,18 @@ class Shadows {
   std::shared_ptr<ShadowPool> pool_;
 };
 
-/// One object of a pool, freed with this.
+/// One object of a pool, freed on destruction.
 class OwnedShadow {
  public:
   OwnedShadow() = default;
-  /// Holds `bytes`, once the pool has been flushed.
+  /// Allocates an object with `bytes`, and flushes the pool.
   static Result<OwnedShadow> make(std::shared_ptr<ShadowPool> pool,
                                   std::span<const std::byte> bytes);
   OwnedShadow(OwnedShadow&& other) noexcept;
   OwnedShadow& operator=(OwnedShadow&& other) noexcept;
   ~OwnedShadow();
 
-  /// As kernels address it; null if there is none.
+  /// Returns the device address; null if empty.
   void* get() const { return object_; }
 
  private:

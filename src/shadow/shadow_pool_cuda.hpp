@@ -6,9 +6,9 @@
 
 namespace oriel::shadow {
 
-/// The pool of this process for objects of this size in the memory of CUDA device `device`, copied
-/// on a stream of their own. Calls nothing that waits for the device (cudaMalloc, cudaFree and
-/// pinned allocations do), and is in place while any thread captures a stream.
+/// Returns this process's pool for objects of this size in the memory of CUDA device `device`. The
+/// pool copies on its own stream. It makes no call that waits for the device, as cudaMalloc,
+/// cudaFree and pinned allocations do. Usable while any thread captures a stream.
 Result<std::shared_ptr<ShadowPool>> cuda_pool(int device, std::size_t object_bytes,
                                               std::size_t alignment);
 

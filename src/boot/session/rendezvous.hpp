@@ -17,21 +17,22 @@
 
 namespace oriel::boot {
 
-/// More ranks than this in one communicator are refused.
+/// Limit of the ranks in one communicator.
 inline constexpr int kMaxRanks = 1 << 20;
 
-/// The ranks that a rank is linked to: those at distance 2^k (mod size) on either side, ascending.
+/// Returns the ranks that `rank` is linked to: those at distance 2^k (mod size) on either side,
+/// ascending.
 std::vector<int> link_neighbours(int rank, int size);
 
-/// What a rank says to the root service once both have proved the secret; then nothing until it
-/// ends with kRootDone, one byte, when it has linked to all its neighbours and they to it, or with
-/// kRootGaveUp and the ErrorRecord of its reason.
+/// First message of a rank to the root service, after the handshake. The rank's next message is its
+/// last. It sends kRootDone (one byte) once it has links with all its neighbours. Otherwise it
+/// sends kRootGaveUp and the ErrorRecord of its reason.
 struct RootHello {
   static constexpr std::size_t kBytes = 48;
 
   std::int32_t rank = -1;
   std::int32_t size = 0;
-  std::uint32_t patience_ms = 0;  ///< how much longer this rank will wait
+  std::uint32_t patience_ms = 0;  ///< remaining timeout of the rank
   std::uint64_t process = 0;      ///< process_number() of the rank's process
   SocketAddress address;          ///< where the rank listens for higher ranks
 
@@ -46,10 +47,10 @@ using PeerAddresses = std::vector<std::pair<int, SocketAddress>>;
 Bytes encode_peers(const PeerAddresses& peers);
 Result<PeerAddresses> decode_peers(ByteView payload, int size);
 
-/// The rendezvous of one communicator as a state machine without I/O: hellos in, frames out. Any
-/// failure is told to every rank that has come or comes later: ranks with one number, sizes that
-/// differ, a rank that dies or does not come in time. Owns the list of its members, the failure
-/// that ends it, and what is left to send; all are values, destroyed in any order.
+/// Rendezvous of one communicator, as a state machine without I/O: hellos in, frames out. Failures
+/// are duplicate ranks, different sizes, and ranks that die or do not come in time. A failure is
+/// sent to every rank that has come or comes later. Owns the member list, the failure and the
+/// unsent frames; all are values that can be destroyed in any order.
 class Rendezvous {
  public:
   using Connection = RendezvousMembers::Connection;
@@ -58,29 +59,31 @@ class Rendezvous {
     Bytes frame;
   };
 
-  /// Once all have come each rank knows for whom it waits, and says so when its time is up, a
-  /// little after the patience of its hello. Only if none does the rendezvous speaks, so much
-  /// later.
+  /// Extension of all timeouts once all ranks have come. From then on each rank knows for which
+  /// peer it waits, and reports that at its own deadline, a little after the timeout in its hello.
+  /// If none does, the rendezvous reports the timeout after this extension.
   static constexpr Duration kLinkingGrace = std::chrono::seconds(1);
 
-  /// `expiry`: when to give up if no rank has come.
+  /// `expiry`: deadline for the first rank.
   Rendezvous(std::uint64_t own_process, Deadline expiry);
 
   void on_hello(Connection from, const RootHello& hello, TimePoint now);
   void on_done(Connection from);
-  /// The rank cannot go on. Its reason may name another rank, and becomes everybody's.
+  /// Ends the rendezvous because a rank cannot continue. All ranks get `reason`, which may name
+  /// another rank.
   void on_gave_up(Connection from, const Error& reason, TimePoint now);
-  /// The connection has ended: the death of its rank, unless it was done.
+  /// Handles a closed connection: its rank has died unless it was done.
   void on_closed(Connection connection, TimePoint now);
   void on_time(TimePoint now);
-  /// The root service cannot accept connections, for this reason.
+  /// Ends the rendezvous because the root service cannot accept connections.
   void on_shortage(const Error& reason, TimePoint now);
 
-  /// When on_time() is to be called next. Takes no longer the more ranks there are.
+  /// Returns the time of the next on_time() call, in constant time.
   Deadline next_timer() const;
-  /// Nothing more is to be done: all ranks have joined, or have been told why not.
+  /// Returns whether nothing remains to be done: all ranks have joined or have the error, or the id
+  /// has expired.
   bool finished() const { return finished_; }
-  /// Else it ended because it expired.
+  /// Returns whether any rank came; if none did, the rendezvous ended because it expired.
   bool anyone_came() const { return size_ > 0 || failure_.error() != nullptr; }
   std::vector<Outgoing> take_outgoing() { return std::exchange(outgoing_, {}); }
 

@@ -12,23 +12,23 @@
 
 namespace oriel::boot {
 
-/// The error that ends a rendezvous, and whom it has reached. Owns the error and the ranks that
-/// have it; all have it once as many ranks do as the largest size that any rank named.
+/// Error that ends a rendezvous, and the ranks that have received it. All ranks have it once their
+/// number reaches the largest size that any rank named.
 class RendezvousFailure {
  public:
   /// Null while nothing has failed.
   const Error* error() const { return error_ ? &*error_ : nullptr; }
   void set(Error error) { error_ = std::move(error); }
 
-  /// Notes the size that a rank has named.
+  /// Records the size that a rank has named.
   void note_size(int size) { largest_size_ = std::max(largest_size_, size); }
-  /// Notes that two callers have one number, so that ranks cannot be counted.
+  /// Records that two callers have the same rank, so ranks cannot be counted.
   void note_duplicate() { countable_ = false; }
-  /// Notes that the error is sent to a rank, or to a caller whose rank is not known (-1).
+  /// Records that the error was sent to a rank; -1 for a caller of unknown rank.
   void note_told(int rank) {
     if (rank >= 0) told_.insert(rank);
   }
-  /// Returns whether all ranks have the error. False where they cannot be counted.
+  /// Returns whether all ranks have the error; false if they cannot be counted.
   bool has_reached_all() const { return countable_ && std::ssize(told_) >= largest_size_; }
 
  private:

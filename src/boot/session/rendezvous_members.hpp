@@ -13,8 +13,8 @@
 
 namespace oriel::boot {
 
-/// The ranks that have come to a rendezvous: by which connection, from where, until when each waits
-/// and whether it is done. Owns nothing but these facts; a rank that has come stays.
+/// Ranks that have come to a rendezvous: connection, address, deadline, and whether each is done. A
+/// rank is never removed.
 class RendezvousMembers {
  public:
   using Connection = std::uint64_t;
@@ -25,21 +25,20 @@ class RendezvousMembers {
     bool done = false;
   };
 
-  /// Adds a rank that has not come before.
+  /// Adds a rank that is not yet a member.
   void add(int rank, const Member& member);
-  /// Null if the rank has not come.
+  /// Returns the member with this rank; null if it has not come.
   const Member* find(int rank) const;
-  /// Returns the rank that has come by this connection, if any.
+  /// Returns the rank that has come on this connection, if any.
   std::optional<int> rank_of(Connection connection) const;
-  /// Ends the wait of a rank that has come and is not done.
+  /// Marks a member as done, which ends its deadline. Requires a member that is not done.
   void finish(int rank);
-  /// Lets all ranks wait for so much longer. None is done yet.
+  /// Extends all deadlines by `grace`. Requires that no member is done.
   void extend(Duration grace);
 
   int count() const { return static_cast<int>(members_.size()); }
   int done() const { return done_; }
-  /// Returns the first deadline of those that are not done. Takes no longer the more ranks there
-  /// are.
+  /// Returns the first deadline of the members that are not done, in constant time.
   Deadline next_deadline() const;
   const std::map<int, Member>& by_rank() const { return members_; }
   const std::map<Connection, int>& by_connection() const { return rank_of_; }
@@ -47,7 +46,8 @@ class RendezvousMembers {
  private:
   std::map<int, Member> members_;
   std::map<Connection, int> rank_of_;
-  std::set<std::pair<TimePoint, int>> patience_;  // of those that are not done, the shortest first
+  std::set<std::pair<TimePoint, int>> patience_;  // of the members that are not done, earliest
+                                                  // first
   int done_ = 0;
 };
 

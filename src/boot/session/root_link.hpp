@@ -16,8 +16,8 @@
 
 namespace oriel::boot {
 
-/// A joining rank's side of the rendezvous, after the handshake. It lives for the length of join
-/// and, once watched, reports the root service's end or errors as the session's failure.
+/// A joining rank's side of the rendezvous, after the handshake. Exists during join. Once watched,
+/// it reports errors or the end of the root service as the session's failure.
 class RootLink {
  public:
   RootLink(int rank, Links& links) : rank_(rank), links_(&links) {}
@@ -25,29 +25,31 @@ class RootLink {
   RootLink(const RootLink&) = delete;
   RootLink& operator=(const RootLink&) = delete;
 
-  /// Goes on with `fd`, a connection on which nothing has been said.
+  /// Switches to `fd`, a connection on which nothing has been sent.
   void take(OwnedFd fd);
   int fd() const { return fd_.get(); }
   Status greet(const RootHello& hello);
-  /// Whether the root service knows this rank, as far as one can tell from here.
+  /// Returns whether this rank's hello has been sent and, as far as known, read by the root
+  /// service.
   bool greeted() const { return greeted_; }
-  /// Whether the connection has ended before the root service said anything on it: either this
-  /// rank's hello came too late and was not read, or the root service has died.
+  /// Returns whether the connection ended before the root service sent anything on it. Either this
+  /// rank's hello came too late to be read, or the root service has died.
   bool turned_away() const { return turned_away_; }
-  /// That the root service has died.
+  /// Returns the error for a root service that has died.
   Error gone() const;
-  /// Takes in what has arrived. The error is the rendezvous's, or the root service's end.
+  /// Processes what has arrived. The error is that of the rendezvous, or the end of the root
+  /// service.
   Status read();
   const std::optional<PeerAddresses>& peers() const { return peers_; }
 
-  /// From now on the links' poller reads. The caller holds the session's lock, as for done().
+  /// Lets the links' poller read from now on. The caller holds the session's lock, also for done().
   Status watch();
-  /// This rank is linked to all its neighbours.
+  /// Reports that this rank is linked to all its neighbours.
   void done();
-  /// This rank cannot go on, and the others should know why.
+  /// Reports that this rank cannot continue, with the reason for the other ranks.
   void give_up(const Error& reason);
-  /// After give_up(): waits for a moment until the root service has passed the reason on, which it
-  /// shows by closing. It may be a thread of this very process, which may end next.
+  /// Call after give_up(): waits briefly until the root service has forwarded the reason, which it
+  /// shows by closing. The root service may be a thread of this process, which may end next.
   Task<void> linger(EventLoop& loop);
 
  private:
@@ -62,15 +64,15 @@ class RootLink {
   FrameReader reader_;
   int size_ = 0;
   bool greeted_ = false;
-  bool heard_ = false;  // a frame has come on this connection
+  bool heard_ = false;  // a frame has arrived on this connection
   bool turned_away_ = false;
   int host_rank_ = -1;
   std::optional<PeerAddresses> peers_;
 };
 
-/// For a rank that has failed before it could introduce itself: does so on a connection of its own,
-/// and gives up with `reason`, so that the other ranks need not wait for it until their deadlines.
-/// Tries for a second, and not after `deadline`; the error is why that did not work.
+/// Reports `reason` for a rank that failed before it could send its hello, so that the other ranks
+/// do not wait for their deadlines. Uses a connection of its own. Tries for one second, until
+/// `deadline` at the latest; the error is why the report failed.
 Task<Status> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
                        Deadline deadline);
 

@@ -21,19 +21,20 @@
 
 namespace oriel::boot {
 
-/// Serves the rendezvous of every unique id that this process has made, in one thread that starts
-/// with the first id and ends, closing all its descriptors, once no id is left. Never destroyed. If
-/// it cannot go on, it closes every connection, which ends the ranks' waits. A forked child has no
+/// Serves the rendezvous of every unique id that this process has made, in one thread. The thread
+/// starts with the first id. Once no id is left, it ends and closes all its descriptors. If the
+/// service cannot continue, it closes every connection, which ends the ranks' waits. A forked child
+/// leaves its parent's service alone and gets its own. Never destroyed. Thread-safe.
 /// part in its parent's service and gets its own. Any thread may call.
 class RootService {
  public:
   static RootService& instance();
 
   Result<UniqueId> create_id(const SocketOptions& options, Duration expiry);
-  /// Ends an id whose rendezvous nobody needs, as in a communicator of one rank.
+  /// Ends an id whose rendezvous is not needed, such as in a communicator of one rank.
   void retire(std::uint64_t number);
-  /// An error if this process knows that the id has served its communicator, or has expired. It
-  /// knows of its own ids and of those that it has retired, the last few thousand of them.
+  /// Returns an error if this process knows that the id has been used or has expired. Remembers its
+  /// own and its retired ids, the last 4,096 of them.
   Status check_unused(std::uint64_t number);
 
  private:
@@ -50,14 +51,14 @@ class RootService {
     Bytes received;
     bool greeted = false;
   };
-  /// What exists while the thread runs. Destroyed from the last member to the first.
+  /// State of the running thread. Members are destroyed from the last to the first.
   struct Running {
     explicit Running(Poller p) : poller(std::move(p)) {}
     Poller poller;
     OwnedFd wake;
     std::map<Rendezvous::Connection, Client> clients;
-    // In the order of their time for it, since all have as long. Whoever has said it or gone is
-    // taken off once it is the first.
+    // Clients by hello deadline: all have the same timeout, so the order of arrival. A client that
+    // has sent its hello or has gone is removed once it is the first.
     std::deque<Rendezvous::Connection> before_hello;
     std::map<std::string, SocketAddress> listeners;  // by interface address without port
     std::unique_ptr<Acceptor> acceptor;
@@ -71,7 +72,7 @@ class RootService {
   void wake();
   void on_proven(ProvenConnection connection);
   void on_client(Rendezvous::Connection id);
-  /// Whether the client's last word is complete.
+  /// Returns whether the client's last message is complete.
   static bool on_last_word(Rendezvous::Connection id, const Client& client, Rendezvous& rendezvous);
   void drop(Rendezvous::Connection id);
   void deliver(std::uint64_t number);
@@ -82,10 +83,11 @@ class RootService {
   void leave_to_parent();
 
   const pid_t owner_;
-  RootService* inherited_ = nullptr;  // the parent's, kept so that it does not count as lost
+  RootService* inherited_ = nullptr;  // the parent's service, kept so that leak checkers see it in
+                                      // use
   std::mutex mutex_;                  // guards all below
   std::map<std::uint64_t, Served> served_;
-  std::map<std::uint64_t, bool> ended_;  // whether it has expired
+  std::map<std::uint64_t, bool> ended_;  // value: the id has expired
   std::deque<std::uint64_t> ended_in_order_;
   std::unique_ptr<Running> running_;
   Rendezvous::Connection next_client_ = 1;

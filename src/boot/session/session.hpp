@@ -27,65 +27,64 @@ struct SessionOptions {
 
 class Session;
 
-/// What a rank brings to a split of its session.
+/// Arguments of one rank for a split of its session.
 struct SplitCall {
   /// Ranks of one color form a session; a rank without a color takes part only in the exchange.
   std::optional<std::int32_t> color{};
   /// Orders the ranks of a color; equal keys are ordered by rank.
   std::int32_t key = 0;
-  /// Reason why this rank cannot take part: all ranks then get this error.
+  /// Reason why this rank cannot take part; all ranks then get this error.
   std::optional<Error> refused{};
-  /// Called with the new session before it links, so that another thread may abort it, and with
-  /// null before it goes or is handed over.
+  /// Called with the new session before it links, so that another thread may abort it. Called with
+  /// null before the session is destroyed or returned.
   std::function<void(Session*)> on_session{};
 };
 
-/// Returns an error of a session that a split has made as the parent's ranks know it: its origin is
-/// the rank in the parent. `members` is SplitPart::members.
+/// Translates an error of a split's session for the parent's ranks: the origin becomes a rank of
+/// the parent. `members` is SplitPart::members.
 Error as_seen_by_parent(const Error& error, const std::vector<int>& members);
 
-/// Outcome of a split for one rank.
+/// Result of a split on one rank.
 struct SplitPart {
   std::unique_ptr<Session> session;  ///< null without a color
-  std::vector<int> members;          ///< rank in the parent of each rank of `session`
+  std::vector<int> members;          ///< parent rank of each rank of `session`
 };
 
-/// One rank's membership of one communicator: proven, persistent links to the ranks at distance 2^k
-/// on either side, and on them groups that run set-up protocols, and news of other ranks'
-/// departure, death or abort (Peers). A session of one rank has no socket.
+/// Membership of one rank in one communicator. It has proven, persistent links to the ranks at
+/// distance 2^k on either side. On these links run the groups of the set-up protocols, and the
+/// notices of other ranks' departure, death or abort (Peers). A session of one rank has no socket.
 ///
-/// One operation at a time uses the links: it holds an Activity, which says in which loop the
-/// operation waits and until when. While there is none a monitor may pump the links; messages of
-/// operations that other ranks have begun already are kept.
+/// One operation at a time uses the links. It holds an Activity, which sets the event loop and the
+/// deadline of its waits. While there is none, a monitor may pump the links. Messages of operations
+/// that other ranks have already started are kept.
 ///
 /// Descriptors: an epoll set, an eventfd, one connection for each link, a listener until
 /// stop_listening(), and during join a connection to the root service. A rank of 8 has 5 links.
 ///
-/// After a death, an abort or a failed operation the session is of no more use: every later call
-/// yields that first failure, on every rank that the news reaches. When the session is destroyed
-/// the other ranks learn that this one has left.
+/// After a death, an abort or a failed operation, the session is unusable. Every later call returns
+/// that first failure, on every rank that the notice reaches. If a session is destroyed, the other
+/// ranks receive its departure.
 ///
-/// Threads: operations one at a time; peers(), abort(), leave(), failure() and has_left() from any
-/// thread. Groups must not outlive their session, and no Activity may be alive when it is
+/// Threads: operations run one at a time. Any thread may call peers(), abort(), leave(), failure()
+/// and has_left(). Groups must not outlive their session. No Activity may exist when the session is
 /// destroyed.
 class Session {
  public:
-  /// Joins the communicator of `id` as `rank` of `size`; ends once all ranks have joined.
-  /// Collective. Sessions of one thread must be joined together, in one loop. Errors name the ranks
-  /// that were missing, died, or joined with another size or the same number.
+  /// Joins the communicator of `id` as `rank` of `size`; completes once all ranks have joined.
+  /// Collective. If a thread joins several sessions, it must do so concurrently, in one loop.
+  /// Errors name the ranks that were missing, died, or joined with another size or the same number.
   static Task<Result<std::unique_ptr<Session>>> join(EventLoop& loop, UniqueId id, int rank,
                                                      int size, SessionOptions options,
                                                      Deadline deadline);
-  /// For a rank that cannot even begin to join: tells the other ranks `reason`, for which they
-  /// would wait until their deadlines. Takes a second at most; the error is why they could not be
-  /// told.
+  /// Reports `reason` for a rank that cannot even start to join; the other ranks would otherwise
+  /// wait until their deadlines. Takes one second at most. The error is why the report failed.
   static Task<Status> decline(EventLoop& loop, UniqueId id, int rank, int size, Error reason,
                               SessionOptions options, Deadline deadline);
 
-  /// Makes a session of the ranks of each color, whose secret derives from this session's. The
-  /// ranks exchange their addresses over this session's links, so no root service takes part. The
-  /// new session depends on this one only until the call has ended. Collective. All ranks get the
-  /// error of one that cannot take part; where linking fails, the ranks of that color do.
+  /// Makes one session of the ranks of each color; its secret derives from this session's. The
+  /// ranks exchange addresses over this session's links, so no root service takes part. The new
+  /// session is independent once the call has ended. Collective. If a rank cannot take part, all
+  /// ranks get its error. If linking fails, the ranks of that color get the error.
   Task<Result<SplitPart>> split(EventLoop& loop, SplitCall call, Deadline deadline);
 
   Session(const Session&) = delete;
@@ -95,22 +94,21 @@ class Session {
   int size() const { return size_; }
   /// Returns the session's number: random, the same on all ranks.
   std::uint64_t number() const { return number_; }
-  /// All ranks.
+  /// The group of all ranks.
   Group& world() { return world_; }
   /// A key that only ranks of this communicator can derive.
   const Key& key(KeyPurpose purpose) const;
 
   class Activity;
-  /// Begins an operation. Fails if one is in progress, or with the session's failure.
+  /// Starts an operation. Fails if one is in progress, or with the session's failure.
   Result<Activity> activate(EventLoop& loop, Deadline deadline);
 
-  /// A group of these world ranks, in this order, linked to each other. Collective over them, needs
-  /// an Activity.
+  /// Forms a group of these world ranks, in this order, and links them. Collective over them;
+  /// requires an Activity.
   Task<Result<Group>> subgroup(std::vector<int> world_ranks);
 
-  /// Listens no more: a group of ranks that have yet to be linked cannot be formed any more. Call
-  /// it once every rank has formed its subgroups, as an operation of the world that has ended
-  /// behind them shows.
+  /// Stops listening, so no group that needs new links can be formed any more. Call it once every
+  /// rank has formed its subgroups, which a later operation of the world proves when it completes.
   void stop_listening();
 
   /// Returns the part that any thread may use: notices to the other ranks, and their state.
@@ -125,8 +123,8 @@ class Session {
   class Splitting;
 
   Session(std::uint64_t number, const Key& secret, int rank, int size);
-  /// Links this rank to its neighbours, whose addresses are known. Ends once all ranks are linked,
-  /// and knows the addresses of all.
+  /// Links this rank to its neighbours, whose addresses are known. Completes once all ranks are
+  /// linked; the addresses of all ranks are then known.
   Task<Status> link_up();
   Task<Status> exchange_addresses();
   void note_address(int peer, const SocketAddress& address);
@@ -143,7 +141,7 @@ class Session {
   std::map<int, SocketAddress> addresses_;
   SocketAddress own_address_;
   bool listening_ = false;
-  std::uint64_t splits_ = 0;  // number of the next split; ranks take the highest that one has
+  std::uint64_t splits_ = 0;  // number of the next split; a split uses the highest of all ranks
 };
 
 /// An operation in progress. Move-only; ends when destroyed.

@@ -13,14 +13,14 @@
 
 namespace oriel::boot {
 
-/// The messages of the operation that a session's rank is in, over the links to its peers: in which
-/// loop it waits, until when, and what it says if that was in vain. A rank that has waited for long
-/// tells the others for whom. One operation at a time.
+/// Messages of the operation that a session's rank is in, over its links. Knows the event loop and
+/// the deadline of the operation, and builds the error of a timeout. If a rank waits long, it
+/// announces to the others for whom. One operation at a time.
 class SessionTransport final : public Transport {
  public:
   SessionTransport(Peers& peers, int rank) : peers_(&peers), rank_(rank) {}
 
-  /// Fails if an operation is in progress, or with the session's failure.
+  /// Starts an operation. Fails if one is in progress, or with the session's failure.
   Status begin(EventLoop& loop, Deadline deadline);
   void end();
   EventLoop& loop() const { return *loop_; }
@@ -32,19 +32,19 @@ class SessionTransport final : public Transport {
   int news_fd() const override;
   Status take_news() override;
 
-  /// Ends once there is a link to each of `peers`; those before this rank are dialled at their
-  /// addresses.
+  /// Completes once there is a link to each of `peers`. Connects to the lower ranks among them at
+  /// their addresses.
   Task<Status> link_to(std::vector<int> peers, const std::map<int, SocketAddress>& addresses);
-  /// The outcome of a wait for `waiting_for`; that only a timer of the links was due is no failure.
-  /// The caller holds the lock.
+  /// Returns the result of a wait for `waiting_for`. A timeout before the operation's deadline is
+  /// no failure: a timer of the links was due. The caller holds the lock.
   Status after_wait(Status waited, const std::string& waiting_for, int culprit);
 
  private:
-  /// Waits until something is ready (or a timer is due) and pumps. The timeout's message says
+  /// Waits until something is ready or a timer is due, and pumps. The message of a timeout names
   /// `waiting_for`.
   Task<Status> turn(std::string waiting_for, int culprit);
   Status dial(const std::vector<int>& peers, const std::map<int, SocketAddress>& addresses);
-  /// Returns a rank of `peers` without a link, and why; -1 if all have one.
+  /// Returns a rank of `peers` without a link, and the reason in `trouble`; -1 if all have one.
   Result<int> find_missing(const std::vector<int>& peers, std::string& trouble);
   std::optional<Error> blocked(int peer) const;
   Error too_late(const std::string& waiting_for, int culprit, TimePoint now) const;
@@ -52,12 +52,12 @@ class SessionTransport final : public Transport {
 
   Peers* peers_;
   int rank_;
-  // Guarded by the lock of the peers.
+  // Guarded by the lock of `peers_`.
   EventLoop* loop_ = nullptr;
   Deadline deadline_ = Deadline::never();
   TimePoint begun_;
   TimePoint progress_at_;
-  Duration stuck_after_{};  // without progress, before the other ranks are told
+  Duration stuck_after_{};  // time without progress before the wait is announced to the other ranks
 };
 
 }  // namespace oriel::boot
