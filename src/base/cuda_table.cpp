@@ -10,7 +10,7 @@
 namespace oriel {
 namespace {
 
-/// Stands where the driver has no function.
+/// Stands in for a function that the driver lacks.
 template <CUresult status, typename... Args>
 CUresult CUDAAPI refuse(Args...) {
   return status;
@@ -23,7 +23,7 @@ void fill(CUresult(CUDAAPI*& member)(Args...)) {
 
 struct Driver {
   CudaTable table;
-  std::string missing;  // why there is no driver; empty if there is one
+  std::string missing;  // reason why there is no driver; empty if there is one
 };
 
 using GetProcAddress = decltype(&cuGetProcAddress);
@@ -46,7 +46,7 @@ Driver load_driver() {
   fill<CUDA_ERROR_NOT_INITIALIZED>(driver.table.member);
   ORIEL_CUDA_CALLS(ORIEL_DETAIL_FILL)
 #undef ORIEL_DETAIL_FILL
-  // Never closed: the driver has threads of its own, and the CUDA runtime uses it too.
+  // Never closed: the driver has its own threads, and the CUDA runtime uses it too.
   void* library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* why = ::dlerror();
@@ -70,7 +70,7 @@ std::atomic<const CudaTable*> replacement{nullptr};
 std::atomic<bool> loaded{false};
 
 const Driver& real_driver() {
-  // Never destroyed: threads of the library may still call while the process exits.
+  // Never destroyed: threads of the library may still make calls while the process exits.
   static const Driver& driver = *[] {
     auto* const made = new Driver(load_driver());
     loaded.store(made->missing.empty(), std::memory_order_release);

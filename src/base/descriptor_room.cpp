@@ -24,19 +24,19 @@ void make_room_for_descriptors() {
   constexpr int kLastDescriptor = 511;
   const OwnedFd any(sys().eventfd(0, EFD_CLOEXEC));
   if (!any) return;
-  // Closed at once; the table keeps its size. Refused where RLIMIT_NOFILE is lower.
+  // Closed at once; the table keeps its size. Fails if RLIMIT_NOFILE is lower.
   static_cast<void>(OwnedFd(sys().fcntl_int(any.get(), F_DUPFD_CLOEXEC, kLastDescriptor)));
 }
 
 std::optional<std::uint64_t> raise_descriptor_limit(std::uint64_t needed) {
   constexpr rlim_t kMost = 65'536;
-  // What the application may have; numbers of descriptors do not say how many there are.
+  // Estimated descriptors of the application; its highest number does not give their count.
   constexpr rlim_t kForOthers = 128;
   rlimit files{};
   if (sys().getrlimit(RLIMIT_NOFILE, &files) != 0) return std::nullopt;
   const rlim_t before = files.rlim_cur;
   const rlim_t most = std::min(files.rlim_max, kMost);
-  // All numbers below the next one are taken, by whomever.
+  // All numbers below the next free one are in use.
   const OwnedFd next(sys().eventfd(0, EFD_CLOEXEC));
   const rlim_t taken = next.valid() ? static_cast<rlim_t>(next.get()) : before;
   const rlim_t wanted =

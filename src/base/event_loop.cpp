@@ -90,16 +90,16 @@ void EventLoop::turn() {
     fds_.push_back(pollfd{wait->fd_, wait->events_, 0});
     next = std::min(next, wait->deadline_.when());
   }
-  fds_.push_back(pollfd{wake_.get(), POLLIN, 0});  // poll passes over -1
+  fds_.push_back(pollfd{wake_.get(), POLLIN, 0});  // poll() ignores -1
 
   int timeout_ms = -1;
   if (next != TimePoint::max()) {
-    // Rounded up: waking a little early would turn once more for nothing.
+    // Rounded up: an early wake-up would cause one more turn.
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(next - clock_->now()).count();
     timeout_ms = static_cast<int>(std::clamp<std::int64_t>(left, 0, INT_MAX));
   }
   const int polled = sys().poll(fds_.data(), fds_.size(), timeout_ms);
-  // EINTR is no event; any other failure of poll ends every wait with that error.
+  // EINTR is no event; any other failure of poll() ends every wait with that error.
   const int broken = polled < 0 && errno != EINTR ? errno : 0;
   const bool is_stopped = stopped();
 
@@ -121,8 +121,8 @@ void EventLoop::turn() {
     }
     ready_.push_back(wait);
   }
-  // Resuming one task may destroy another, and its Wait with it, so each is looked up again; and it
-  // may begin a wait, which may move these.
+  // A resumed task may destroy another task with its Wait, or start a wait, which may move
+  // `waits_`. So each Wait is looked up again.
   for (std::size_t i = 0; i < ready_.size(); ++i) {
     Wait* const wait = ready_[i];
     const auto it = std::find(waits_.begin(), waits_.end(), wait);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// The functions of fmt 9 that its headers declare, compiled once for all of Oriel; as hidden as the
-// rest of the shared library.
+// Instantiates the functions of fmt 9 that its headers declare, once for all of Oriel. They are
+// hidden like the rest of the shared library.
 #include <fmt/format-inl.h>
 
 namespace fmt {

@@ -18,32 +18,31 @@
 namespace oriel {
 namespace {
 
-// The child's handler runs in a copy of one thread, where any lock may be held by a thread that is
-// not there, but for those of ForkLock: atomics that need no lock, and system calls. These are not
-// those of the table, which a test may have replaced with something that needs more.
+// Counts forks. The child's handler runs in a copy of one thread: any lock but those of ForkLock
+// may be held by a thread that does not exist there. So the handler uses only lock-free atomics and
+// direct system calls. It avoids sys(): a test's table may need more.
 std::atomic<std::uint32_t> forks{0};
 
-// The inode of the socket that was marked at each number; 0 for none. A number whose inode is
-// another one by now has been closed, and is somebody else's. Pages are made when first needed and
-// never freed.
+// Inode of the marked socket at each descriptor number; 0 for none. If the number's present inode
+// differs, the number has been closed and reused. Pages are allocated on demand and never freed.
 constexpr std::size_t kPageNumbers = 1024;
-constexpr std::size_t kPages = 1024;  // as many numbers as fs.nr_open allows by default
+constexpr std::size_t kPages = 1024;  // covers the default of fs.nr_open
 using Page = std::array<std::atomic<std::uint64_t>, kPageNumbers>;
 std::array<std::atomic<Page*>, kPages> pages{};
 static_assert(std::atomic<Page*>::is_always_lock_free);
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// 0 for what is no socket.
+/// Returns the inode of a socket; 0 for anything else.
 std::uint64_t socket_inode(int fd) {
   struct stat facts {};
   return ::fstat(fd, &facts) == 0 && S_ISSOCK(facts.st_mode) ? facts.st_ino : 0;
 }
 
-/// Something to put in a socket's place; -1 if there is nothing.
+/// Creates a descriptor to replace a marked socket; returns -1 if it cannot.
 int make_substitute(int marked) {
   const int made = ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (made >= 0) return made;
-  // For want of numbers, as a rule: this one makes room, and is the one that is taken then.
+  // Usually no number is free. Closing this socket frees its number, which the eventfd then takes.
   static_cast<void>(::close(marked));
   return ::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 }
@@ -59,7 +58,7 @@ void give_up_sockets() {
       if (marked == 0 || socket_inode(fd) != marked) continue;
       if (substitute < 0) substitute = make_substitute(fd);
       if (substitute == fd) {
-        substitute = -1;  // it stays here; the next one finds room or makes it
+        substitute = -1;  // stays here; the next socket gets a new one
       } else if (substitute < 0 || ::dup3(substitute, fd, O_CLOEXEC) < 0) {
         static_cast<void>(::close(fd));
       }
@@ -68,9 +67,9 @@ void give_up_sockets() {
   if (substitute >= 0) static_cast<void>(::close(substitute));
 }
 
-// By ForkLock; null as long as there is none.
+// Indexed by ForkLock; null if not registered.
 std::array<std::atomic<std::mutex*>, kForkLocks> locks{};
-// What this thread holds while it forks: one may be added meanwhile.
+// Locks that this thread holds while it forks; `locks` may change meanwhile.
 constinit thread_local std::array<std::mutex*, kForkLocks> held{};
 
 void before_fork() {
@@ -94,8 +93,8 @@ void in_child() {
   errno = before;
 }
 
-// If the library is unloaded the C library forgets the handler, which it knows by the library. A
-// failure is want of memory: then copies stay open, and what forks is not told apart.
+// Registers the handlers. On unload, the C library removes them, since it knows their library. If
+// registration fails (out of memory), socket copies stay open and forks are not counted.
 void watch_forks() {
   [[maybe_unused]] static const int status = ::pthread_atfork(before_fork, after_fork, in_child);
 }

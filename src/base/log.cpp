@@ -20,11 +20,12 @@
 namespace oriel {
 namespace {
 
-constexpr std::size_t kLongestLine = 4096;  // PIPE_BUF: a pipe does not interleave such writes
-constexpr int kPatienceMs = 100;            // of a line, with a pipe that is full
+constexpr std::size_t kLongestLine = 4096;  // PIPE_BUF: a pipe does not interleave writes of this
+                                            // size
+constexpr int kPatienceMs = 100;            // for one line, if a pipe is full
 
-// The log calls the system directly and not through sys(): it must neither shift the count of the
-// calls that tests make fail nor report its own failures.
+// The log makes direct system calls instead of using sys(). It must not shift the call counts of
+// fault injection in tests, and does not report its own failures.
 
 std::string host_name() {
   std::array<char, HOST_NAME_MAX + 1> name{};
@@ -53,16 +54,16 @@ std::string expand(std::string_view pattern, pid_t process) {
   return path;
 }
 
-/// Where the lines of one process go, and the part of their prefix that never changes.
+/// Destination of one process's lines, and the constant part of their prefix.
 struct Sink {
   pid_t process;
   std::string host;
-  int fd;  // closed when the process ends: another thread may be writing to it until then
-  std::string unfit;  // why ORIEL_LOG_FILE is not used, where its user has to know
+  int fd;             // stays open until the process ends, since another thread may be writing
+  std::string unfit;  // reason why ORIEL_LOG_FILE is not used; empty if there is none
 };
 
-/// Opens the log. Writing to it must never hold a rank up, nor must opening it: a pipe that nobody
-/// reads from would do both.
+/// Opens the log. Neither opening nor writing may delay a rank, and a pipe without a reader would
+/// do both.
 int open_log(const std::string& path, std::string& unfit) {
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   const int fd = ::open(path.c_str(), flags, 0644);
@@ -94,8 +95,9 @@ Sink* make_sink() {
 
 std::atomic<Sink*> sink_in_force{nullptr};
 
-/// The sink of this process, which after a fork is not its parent's. A thread that loses the race
-/// to make it drops its own; an old sink stays, since another thread may hold it.
+/// Returns the sink of this process; a forked child makes its own. If two threads create it at
+/// once, one of them drops its own. An old sink is never destroyed, since another thread may hold
+/// it.
 const Sink& current_sink() {
   Sink* sink = sink_in_force.load(std::memory_order_acquire);
   if (sink != nullptr && sink->process == ::getpid()) return *sink;
@@ -123,8 +125,8 @@ const char* level_name(LogLevel level) {
   return "UNKNOWN";
 }
 
-/// Keeps the signal from the process that writing to a pipe without a reader would raise: its
-/// default action kills.
+/// Suppresses the SIGPIPE that a write to a pipe without a reader raises; its default action kills
+/// the process.
 class NoPipeSignal {
  public:
   NoPipeSignal() {
@@ -145,14 +147,14 @@ class NoPipeSignal {
   NoPipeSignal& operator=(const NoPipeSignal&) = delete;
 
   bool blocked() const { return blocked_; }
-  /// A write of this thread has failed with EPIPE.
+  /// Records that a write of this thread has failed with EPIPE.
   void raised() { raised_ = true; }
 
  private:
   sigset_t pipe_;
   sigset_t before_;
   bool blocked_ = false;
-  bool had_one_ = false;  // which is not ours to take
+  bool had_one_ = false;  // pending before, so it must stay pending
   bool raised_ = false;
 };
 
@@ -163,7 +165,7 @@ void write_all(int fd, const char* data, std::size_t size) {
     const ssize_t written = ::write(fd, data, size);
     if (written < 0 && errno == EINTR) continue;
     if (written < 0 && errno == EPIPE) guard.raised();
-    if (written < 0 && errno == EAGAIN && can_wait) {  // a pipe's reader is slow, or has stopped
+    if (written < 0 && errno == EAGAIN && can_wait) {  // a pipe's reader is slow or stopped
       can_wait = false;
       pollfd ready{fd, POLLOUT, 0};
       if (::poll(&ready, 1, kPatienceMs) > 0) continue;
@@ -187,7 +189,8 @@ std::atomic<int> log_level_in_force{kLogUnread};
 
 int read_log_level() {
   const auto settings = process_settings();
-  // Settings that do not parse ask for nothing. The first call that needs them returns the error.
+  // If the settings do not parse, the default applies. The first call that needs them returns the
+  // error.
   const int level = static_cast<int>(settings.ok() ? (*settings)->log_level : Settings().log_level);
   int expected = kLogUnread;
   if (log_level_in_force.compare_exchange_strong(expected, level)) warn_about_unknown_settings();
@@ -195,7 +198,7 @@ int read_log_level() {
 }
 
 void write_log_line(LogLevel level, int rank, std::string_view message) {
-  const int saved_errno = errno;  // callers log between a failed call and reading its errno
+  const int saved_errno = errno;  // callers may log between a failed call and reading its errno
   const Sink& sink = current_sink();
   fmt::memory_buffer line;
   const auto out = fmt::appender(line);

@@ -11,7 +11,8 @@
 namespace oriel {
 namespace {
 
-/// Insertions, deletions and replacements that turn `a` into `b` (Wagner and Fischer, 1974).
+/// Counts the insertions, deletions and replacements that turn `a` into `b` (Wagner and Fischer,
+/// 1974).
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), std::size_t{0});

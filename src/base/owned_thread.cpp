@@ -26,10 +26,10 @@
 namespace oriel {
 namespace {
 
-/// How long unload and exit() wait for a thread that does not obey, such as one in a hung driver.
+/// Timeout of unload and exit() for threads that do not stop, such as a thread in a hung driver.
 constexpr Duration kUnloadTime = std::chrono::seconds(10);
 
-/// While it lives, threads that this one creates begin with all signals blocked.
+/// While alive, threads that this thread creates start with all signals blocked.
 class SignalsBlocked {
  public:
   SignalsBlocked() {
@@ -59,7 +59,7 @@ struct OwnedThread::State {
 
   std::mutex mutex;  // guards all below
   std::condition_variable changed;
-  int stop_calls = 0;  // under way
+  int stop_calls = 0;  // calls in progress
   bool ended = false;
   bool joined = false;
   bool left = false;  // to the library
@@ -106,7 +106,7 @@ struct OwnedThread::State {
     }
   }
 
-  // What the functions hold is destroyed by this thread: nobody may ever join it before unload.
+  // Destroys the functions' captured objects in this thread: it may not be joined before unload.
   void end() noexcept {
     options.body = nullptr;
     options.failed = nullptr;
@@ -135,7 +135,7 @@ struct OwnedThread::State {
     changed.notify_all();
   }
 
-  /// Whether the thread has ended in time and is joined.
+  /// Joins the thread; returns false if it has not ended by `deadline`.
   bool join(Deadline deadline) {
     std::unique_lock lock(mutex);
     const auto may_join = [this] { return ended && stop_calls == 0; };
@@ -144,13 +144,13 @@ struct OwnedThread::State {
     } else if (!changed.wait_until(lock, deadline.when(), may_join)) {
       return false;
     }
-    // The thread needs the mutex no more.
+    // The thread no longer needs the mutex.
     if (!std::exchange(joined, true)) ::pthread_join(thread, nullptr);
     return true;
   }
 };
 
-/// The threads that have not been joined.
+/// Threads that have not been joined.
 class OwnedThread::Registry {
  public:
   static Registry& instance() {
@@ -175,7 +175,7 @@ class OwnedThread::Registry {
     const std::lock_guard lock(mutex_);
     std::erase(threads_, state);
   }
-  /// Joins those that have been left to the library and have ended.
+  /// Joins the threads that were left to the library and have ended.
   void reap() {
     const std::lock_guard lock(mutex_);
     std::erase_if(threads_, [](const std::shared_ptr<State>& state) {
@@ -204,7 +204,8 @@ class OwnedThread::Registry {
   }
 
   std::mutex mutex_;
-  std::vector<std::shared_ptr<State>> threads_;  // in a child also its parent's, which must stay
+  std::vector<std::shared_ptr<State>> threads_;  // in a forked child also the parent's threads,
+                                                 // which must stay
   std::vector<std::shared_ptr<State>> unloading_;
 };
 
@@ -238,7 +239,7 @@ Result<OwnedThread> OwnedThread::start(Options options) {
     registry.remove(state);
     return system_error(std::string("starting the thread ") + state->options.name, status);
   }
-  static_cast<void>(handed.release());  // the thread has it
+  static_cast<void>(handed.release());  // owned by the thread now
   return OwnedThread(std::move(state));
 }
 

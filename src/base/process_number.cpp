@@ -24,7 +24,7 @@ std::uint64_t draw(pid_t pid) {
   std::uint64_t number = 0;
   const ssize_t got = sys().getrandom(&number, sizeof number, 0);
   if (got == static_cast<ssize_t>(sizeof number) && number != 0) return number;
-  // Only a call that a sandbox forbids comes here. Moment and pid still tell processes apart.
+  // Reached only if a sandbox forbids getrandom(). Time and pid still distinguish processes.
   const auto now = std::chrono::system_clock::now().time_since_epoch().count();
   number = mix(static_cast<std::uint64_t>(now)) ^ mix(static_cast<std::uint64_t>(pid) << 32);
   return number != 0 ? number : 1;

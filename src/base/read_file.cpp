@@ -16,8 +16,8 @@
 namespace oriel {
 namespace {
 
-/// Of a pipe that has given nothing: none while nobody has opened it to write, POLLHUP once those
-/// who did are gone.
+/// Returns the poll() events of a pipe that has yielded no bytes. There are none while no process
+/// has opened it for writing; POLLHUP comes once all writers have closed it.
 short events_of(int fd) {
   pollfd ready{fd, POLLIN, 0};
   static_cast<void>(sys().poll(&ready, 1, 0));
@@ -28,7 +28,7 @@ short events_of(int fd) {
 
 Result<std::string> read_file(const std::string& path, const ReadLimits& limits) {
   const Deadline deadline = Deadline::after(limits.patience);
-  // So that a pipe which nobody writes to, or a terminal, does not hold this up for ever.
+  // O_NONBLOCK: a pipe without a writer, or a terminal, must not block forever.
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd) return system_error(fmt::format("opening {}", path));
   struct stat facts {};
@@ -36,7 +36,7 @@ Result<std::string> read_file(const std::string& path, const ReadLimits& limits)
   const bool known_as_too_large =
       S_ISREG(facts.st_mode) && static_cast<std::uintmax_t>(facts.st_size) > limits.bytes;
   std::size_t came = 0;
-  std::size_t line = 1;  // in which the bytes that came end
+  std::size_t line = 1;  // line that contains the last received byte
   const auto too_large = [&] {
     const std::string size = known_as_too_large ? fmt::format("{}", facts.st_size)
                                                 : fmt::format("more than {}", limits.bytes);
@@ -49,7 +49,7 @@ Result<std::string> read_file(const std::string& path, const ReadLimits& limits)
   for (;;) {
     const ssize_t got = ::read(fd.get(), part.data(), part.size());
     const int status = errno;
-    if (got == 0 && known_as_too_large) return too_large();  // it has shrunk meanwhile
+    if (got == 0 && known_as_too_large) return too_large();  // the file has shrunk meanwhile
     const bool may_begin = limits.no_writer != NoWriter::means_empty && got == 0 && came == 0 &&
                            S_ISFIFO(facts.st_mode);
     const short there = may_begin ? events_of(fd.get()) : short{0};

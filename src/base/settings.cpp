@@ -21,7 +21,7 @@ namespace {
 using settings_table::Row;
 
 std::optional<std::string> get_process_variable(const char* name) {
-  // Not for programs that run with more rights than their user's: a variable may name a program.
+  // secure_getenv(): a variable may name a program, so set-user-ID programs ignore the environment.
   const char* value = ::secure_getenv(name);
   if (value == nullptr) return std::nullopt;
   return std::string(value);
@@ -48,7 +48,7 @@ std::string unknown_name_warning(const std::string& name) {
                      suggest_name(name, known));
 }
 
-/// What the environment said when it was read; handed-out pointers stay valid after a re-read.
+/// Settings as read from the environment; returned pointers stay valid after a re-read.
 class ProcessSettings {
  public:
   Result<const Settings*> get() {
@@ -65,7 +65,7 @@ class ProcessSettings {
     const std::lock_guard lock(mutex_);
     current_ = nullptr;
   }
-  // Never destroyed: the log and other threads may still ask while the process ends.
+  // Never destroyed: the log and other threads may still read settings while the process ends.
   static ProcessSettings& instance() {
     static auto* const settings = [] {
       auto* const made = new ProcessSettings;

@@ -52,7 +52,7 @@ std::optional<Integer> parse_whole(std::string_view text) {
   return value;
 }
 
-/// Digits and a unit, as one number; nullopt if either is wrong or the product overflows.
+/// Parses digits and a unit to one number; nullopt if either is invalid or the product overflows.
 std::optional<std::uint64_t> parse_with_unit(std::string_view text, std::span<const Unit> units) {
   const auto digits = static_cast<std::size_t>(
       std::find_if(text.begin(), text.end(), [](unsigned char c) { return !std::isdigit(c); }) -

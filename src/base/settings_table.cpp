@@ -38,7 +38,8 @@ constexpr std::array kDoorbells = {word("auto", DoorbellChoice::automatic),
                                    word("cpu", DoorbellChoice::cpu)};
 constexpr std::array kGraphMixings = {word("auto", GraphMixing::automatic),
                                       word("0", GraphMixing::off), word("1", GraphMixing::on)};
-// The numbers are those of NCCL_CTA_POLICY_*, which may be combined; zero wins over efficiency.
+// Numbers are those of NCCL_CTA_POLICY_*, which may be combined; zero takes precedence over
+// efficiency.
 constexpr std::array kCtaPolicies = {word("auto", CtaPolicy::automatic),
                                      word("default", CtaPolicy::standard),
                                      word("0", CtaPolicy::standard),
@@ -53,20 +54,20 @@ constexpr std::array kCtaPolicies = {word("auto", CtaPolicy::automatic),
                                      word("zero|default", CtaPolicy::zero),
                                      word("default|efficiency", CtaPolicy::efficiency),
                                      word("efficiency|default", CtaPolicy::efficiency)};
-// NCCL has a level between info and trace, "abort"; it is read so that its users are not refused.
+// NCCL's level "abort", between info and trace, is accepted as info.
 constexpr std::array kLogLevels = {
     word("none", LogLevel::none),       word("alert", LogLevel::alert),
     word("version", LogLevel::version), word("warn", LogLevel::warn),
     word("info", LogLevel::info),       word("abort", LogLevel::info),
     word("trace", LogLevel::trace)};
 
-/// Whether there is a name in the list: a variable that a script built of nothing would else choose
-/// as if it were not set.
+/// Returns whether the text is empty or contains a name. Otherwise a list without names, as a
+/// script may produce, would act like an unset variable.
 constexpr bool names_something(std::string_view text) {
   return text.empty() || text.find_first_not_of("^=,") != std::string_view::npos;
 }
 
-/// Whether there are few enough names, and some if there is anything.
+/// Returns whether the text is empty or lists 1 to 4 names.
 constexpr bool names_paths(std::string_view text) {
   constexpr int kMost = 4;
   int names = 0;
@@ -78,7 +79,7 @@ constexpr bool names_paths(std::string_view text) {
   return text.empty() || (names > 0 && names <= kMost);
 }
 
-// Titles of the groups in which the settings are shown.
+// Titles of the setting groups.
 constexpr const char* kStart = "Start and deadlines";
 constexpr const char* kNodes = "Between nodes";
 constexpr const char* kMachine = "The machine";

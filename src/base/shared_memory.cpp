@@ -14,7 +14,7 @@
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 
-// Since Linux 6.3; older C libraries do not name it.
+// Since Linux 6.3; older C libraries do not define it.
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
@@ -24,7 +24,8 @@ namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-/// A memfd counts as a file, and one that is made larger than files may be ends the process.
+/// Checks RLIMIT_FSIZE, which applies to memfds: growing a memfd beyond it kills the process
+/// (SIGXFSZ).
 Status check_file_limit(std::size_t bytes) {
   rlimit files{};
   if (sys().getrlimit(RLIMIT_FSIZE, &files) != 0 || files.rlim_cur >= bytes) return {};
@@ -40,15 +41,15 @@ Status check_file_limit(std::size_t bytes) {
 
 Result<OwnedFd> make_sealed_memfd(std::size_t bytes) {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  // A machine may demand that memfds cannot be made executable (vm.memfd_noexec=2); one with an
-  // older kernel does not know the flag.
+  // A machine may require memfds that cannot be made executable (vm.memfd_noexec=2). Older kernels
+  // reject the flag.
   const auto make = [&] {
     OwnedFd made(sys().memfd_create("oriel", kFlags | MFD_NOEXEC_SEAL));
     if (!made && errno == EINVAL) made = OwnedFd(sys().memfd_create("oriel", kFlags));
     return made;
   };
   OwnedFd fd = make();
-  // Each allocation takes one, and nobody has said how many there will be.
+  // Each allocation takes a descriptor, and their number is unknown here.
   constexpr std::uint64_t kMoreToCome = 64;
   if (!fd && errno == EMFILE) {
     const bool raised = raise_descriptor_limit(kMoreToCome).has_value();

@@ -18,11 +18,12 @@ OwnedFd any_descriptor() {
 struct OfProcess {
   std::mutex mutex;
   std::weak_ptr<SpareDescriptor> spare;
-  int loans = 0;  // nobody takes it back from those who have it
+  int loans = 0;  // the spare stays closed while there are loans
 };
 
 OfProcess& of_process() {
-  static auto* const one = new OfProcess;  // never destroyed: communicators may outlive us
+  static auto* const one = new OfProcess;  // never destroyed: communicators may outlive static
+                                           // objects
   return *one;
 }
 

@@ -47,7 +47,7 @@ const SystemTable kRealTable = {
     .eventfd_read = ::eventfd_read,
     .eventfd_write = ::eventfd_write,
     .getifaddrs = ::getifaddrs,
-    // glibc has had pidfd_open since 2.36 only (Debian 12 has just that; older ones do not).
+    // glibc has pidfd_open only since 2.36 (Debian 12).
     .pidfd_open =
         [](pid_t pid, unsigned flags) {
           return static_cast<int>(::syscall(SYS_pidfd_open, pid, flags));
@@ -72,7 +72,7 @@ const SystemTable kRealTable = {
     .waitpid = ::waitpid,
     .process_vm_readv = ::process_vm_readv,
     .sysconf = ::sysconf,
-    // The C library's C++ declarations take an enumeration.
+    // Converts the resource: the C library's C++ declarations take an enumeration.
     .getrlimit = [](int resource, rlimit* out) -> int {
       return ::getrlimit(static_cast<__rlimit_resource_t>(resource), out);
     },
@@ -81,7 +81,7 @@ const SystemTable kRealTable = {
     },
     .sched_getaffinity = ::sched_getaffinity,
     .sched_setaffinity = ::sched_setaffinity,
-    // The C library leaves these to libnuma, which need not be there.
+    // Direct system calls: the wrappers are in libnuma, which may be missing.
     .mbind =
         [](void* address, std::size_t length, int mode, const unsigned long* nodes,
            unsigned long bits, unsigned flags) {

@@ -28,8 +28,8 @@ Status write_all(const OwnedFd& file, const std::string& path, const std::string
   return {};
 }
 
-/// What a link names, or a device such as /dev/stdout, stays what it is. Pipes and sockets are
-/// refused: one whose reader has gone would end the process by a signal.
+/// Writes to a link's target, or to a device such as /dev/stdout, in place. Refuses pipes and
+/// sockets: if the reader had gone, a signal would end the process.
 Status write_in_place(const std::string& path, const std::string& text) {
   struct stat facts {};
   const bool there = ::stat(path.c_str(), &facts) == 0;
@@ -46,7 +46,7 @@ Status write_in_place(const std::string& path, const std::string& text) {
 }  // namespace
 
 Status replace_file(const std::string& path, const std::string& text) {
-  // No pid: writers of several PID namespaces, or hosts, may share the folder.
+  // Not named by pid: writers in several PID namespaces, or on several hosts, may share the folder.
   const std::string draft = fmt::format("{}.{:016x}", path, process_number());
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
   const OwnedFd file(::open(draft.c_str(), kFlags, 0666));

@@ -1,8 +1,9 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// The loader's audit module (rtld-audit(7)) of `oriel-run --preload`: wherever a process asks for a
-// libnccl.so.2, by name or by path, the loader gets the one beside this file. It lives in every
-// process that the program starts, in a namespace with a libc of its own, and uses nothing else.
+// Audit module of the loader (rtld-audit(7)) for `oriel-run --preload`. If a process asks for
+// libnccl.so.2, by name or by path, the loader gets the file beside this module. The module is
+// loaded into every process that the program starts, in a namespace with its own libc, and uses
+// nothing else.
 #include <climits>
 #include <cstdint>
 #include <cstdio>
@@ -15,17 +16,17 @@
 
 namespace {
 
-// Paths of Oriel's files; empty while they have not been found.
+// Paths of Oriel's files; empty if not found.
 char own_nccl[PATH_MAX];
 char own_oriel[PATH_MAX];
-const link_map* first_object = nullptr;  // of the program: its executable
+const link_map* first_object = nullptr;  // the program's executable
 
 const char* base_name(const char* path) {
   const char* slash = std::strrchr(path, '/');
   return slash != nullptr ? slash + 1 : path;
 }
 
-// libnccl.so, libnccl.so.2, libnccl.so.2.28.9; not libnccl-net.so and other plug-ins.
+// Accepts libnccl.so, libnccl.so.2, libnccl.so.2.28.9; not libnccl-net.so and other plug-ins.
 bool names_nccl(const char* path) {
   constexpr char kStem[] = "libnccl.so";
   const char* name = base_name(path);
@@ -42,8 +43,8 @@ bool put_sibling(char (&path)[PATH_MAX], const char* of, const char* name) {
   return false;
 }
 
-// The dynamic section of an object, its addresses made absolute: the loader leaves those of the
-// kernel's own object as they are in the file.
+// Tables of an object's dynamic section, with absolute addresses: the loader leaves those of the
+// vDSO relative.
 struct SymbolTable {
   const ElfW(Sym) * symbols = nullptr;
   const char* strings = nullptr;
@@ -63,7 +64,8 @@ struct SymbolTable {
     }
   }
 
-  // The number of symbols stands in one kind of hash table; in the other it follows the last chain.
+  // Returns the number of symbols. DT_HASH contains it; with DT_GNU_HASH, the last chain ends with
+  // the last symbol.
   std::uint32_t count() const {
     if (hash != nullptr) return hash[1];
     if (gnu_hash == nullptr) return 0;
@@ -87,7 +89,7 @@ struct SymbolTable {
   }
 };
 
-// Objects are listed in the order in which the loader searches them when the program starts.
+// Reports which object defines ncclAllReduce. Objects are listed in the loader's search order.
 void report_all_reduce() {
   const link_map* definer = first_object;
   while (definer != nullptr && !SymbolTable(*definer).defines("ncclAllReduce"))
@@ -123,15 +125,16 @@ char* la_objsearch(const char* name, uintptr_t* /*cookie*/, unsigned int flag) {
 
 unsigned int la_objopen(link_map* object, Lmid_t space, uintptr_t* /*cookie*/) {
   if (space == LM_ID_BASE && first_object == nullptr) first_object = object;
-  return 0;  // no symbol bindings are asked for, which would cost every call
+  return 0;  // requests no symbol bindings, which would slow every call
 }
 
 void la_preinit(uintptr_t* /*cookie*/) {
-  // Set by oriel-run to the number of the process that it starts. No name of a setting: the library
-  // warns of those that it does not know.
+  // oriel-run sets this variable to the pid of the process that it starts. The name does not start
+  // with ORIEL_, since the library warns of unknown settings.
   char* process = ::secure_getenv("_ORIEL_RUN_REPORT");
   if (process == nullptr || std::atol(process) != ::getpid()) return;
-  *process = '\0';  // the program has the same text: what it may become says nothing again
+  *process = '\0';  // clears it in the program's own environment, so a later exec does not report
+                    // again
   report_all_reduce();
 }
 

@@ -7,7 +7,7 @@
 #error "libnccl.so.2 has jumps for x86-64 only"
 #endif
 
-/* ncclX and pncclX are one place in the code, as they are in liboriel.so.0. */
+/* ncclX and pncclX share one address, as in liboriel.so.0. */
 __asm__(
     ".macro forward name\n"
     "  .text\n"

@@ -18,7 +18,7 @@ namespace oriel::shadow {
 namespace {
 
 constexpr std::size_t kPageObjects = 64;
-// Copying this much more costs less than another copy.
+// Gap between dirty objects up to which one larger copy costs less than two copies.
 constexpr std::size_t kMergeBytes = std::size_t{16} << 10;
 
 std::uintptr_t address_of(const void* pointer) {
@@ -77,8 +77,8 @@ void ShadowPool::mark_dirty(Place place) {
   any_dirty_ = true;
 }
 
-/// Makes room for one page more. Page by page, for a chunk has room for tens of thousands of
-/// objects, and a communicator needs a handful.
+/// Makes room for one more page. Grows by pages: a chunk holds tens of thousands of objects, and a
+/// communicator needs a handful.
 Status ShadowPool::open_page() {
   const std::size_t page_bytes = kPageObjects * stride_;
   if (chunks_.empty() || chunk_used_ + page_bytes > chunks_.back()->bytes()) {
@@ -88,8 +88,8 @@ Status ShadowPool::open_page() {
   }
   const Chunk& chunk = *chunks_.back();
   Page page{chunk.device() + chunk_used_, chunk.host() + chunk_used_, chunks_.size() - 1};
-  // Zeros for all of its objects go up with the first of them. Filling a chunk would take a kernel,
-  // which waits as long as others fill the GPU.
+  // The first upload zeroes all objects of the page. Filling a chunk would need a kernel, which
+  // waits while others fill the GPU.
   page.dirty = ~std::uint64_t{0};
   any_dirty_ = true;
   pages_.push_back(page);
@@ -124,14 +124,14 @@ Status ShadowPool::free(void* object) {
   const auto found = places_.find(address_of(object));
   if (found == places_.end() || !is_live(found->second)) return not_in_use(object);
   const Place place = found->second;
-  // The object becomes zeros with the next flush, so that a kernel that is handed it by mistake
-  // meets null pointers, not memory that has gone.
+  // The next flush() zeroes the object. If a kernel gets it by mistake, it then reads null pointers
+  // instead of pointers to freed memory.
   std::memset(copy_of(place), 0, object_bytes_);
   mark_dirty(place);
   pages_[place.page].live &= ~(std::uint64_t{1} << place.index);
   try {
     freed_.push_back(place);
-  } catch (const std::bad_alloc&) {  // destructors call this; the place is not used again
+  } catch (const std::bad_alloc&) {  // destructors call free(); the place is not reused
   }
   return {};
 }
@@ -156,8 +156,8 @@ Status ShadowPool::write(void* object, std::size_t offset, std::span<const std::
   return {};
 }
 
-/// What flush() has to copy, neighbours and near neighbours of a chunk in one. Objects in between
-/// are written once more with what they hold already.
+/// Returns the uploads of flush(). Dirty objects of a chunk that are close together are merged;
+/// clean objects between them are rewritten with their present contents.
 std::vector<Upload> ShadowPool::collect_dirty() const {
   std::vector<Upload> uploads;
   std::size_t chunk_of_last = 0;

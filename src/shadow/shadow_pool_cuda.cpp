@@ -22,8 +22,8 @@ void warn_unless_done(CUresult status, const char* what) {
   Log().warn("{}", cuda_error(what, status).message());
 }
 
-/// Device memory from cuMemCreate, whose release waits for nobody, and plain memory for the copies:
-/// pinning it would wait for the device, and the driver stages small copies anyway.
+/// Device memory from cuMemCreate, which is released without waiting, and pageable host memory for
+/// the copies. Pinning would wait for the device, and the driver stages small copies anyway.
 class CudaChunk final : public Chunk {
  public:
   explicit CudaChunk(std::size_t bytes)
@@ -39,7 +39,7 @@ class CudaChunk final : public Chunk {
   CudaChunk(const CudaChunk&) = delete;
   CudaChunk& operator=(const CudaChunk&) = delete;
 
-  /// Steps of construction; after a failure the destructor takes back those that were done.
+  /// Creates and maps the memory. After a failure, the destructor undoes the completed steps.
   Status make(const CUmemAllocationProp& wanted) {
     if (host_ == nullptr) {
       return Error(ErrorCode::system, fmt::format("no memory for {} bytes of copies", bytes_));
@@ -67,7 +67,7 @@ class CudaChunk final : public Chunk {
   struct Free {
     void operator()(std::byte* memory) const { std::free(memory); }
   };
-  // From calloc: the pages come zeroed from the kernel when they are first used.
+  // From calloc: the kernel zeroes the pages at their first use.
   std::unique_ptr<std::byte, Free> host_;
   CUmemGenericAllocationHandle handle_ = 0;
   CUdeviceptr base_ = 0;
@@ -100,7 +100,7 @@ class CudaBackend final : public Backend {
     return std::unique_ptr<Chunk>(std::move(chunk));
   }
 
-  /// Copies only: they need no SM, so no kernel that fills the GPU holds them up.
+  /// Uses only copies, which need no SM, so a kernel that fills the GPU does not delay them.
   Status upload(std::span<const Upload> uploads) override {
     ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
     CUresult status = CUDA_SUCCESS;
@@ -109,7 +109,7 @@ class CudaBackend final : public Backend {
       status = cuda().memcpy_h_to_d_async(reinterpret_cast<CUdeviceptr>(next.device), next.host,
                                           next.bytes, stream_);
     }
-    // Also after a failure: what is under way reads the copies.
+    // Also after a failure: started copies still read the host copies.
     const CUresult done = cuda().stream_synchronize(stream_);
     return cuda_status("uploading device objects", status != CUDA_SUCCESS ? status : done);
   }

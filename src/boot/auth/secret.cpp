@@ -9,7 +9,8 @@
 namespace oriel::boot {
 namespace {
 
-// Picks the fastest code for this CPU; libsodium allows repeated and concurrent calls.
+// Initialises libsodium, which selects the fastest code for this CPU. Repeated and concurrent calls
+// are allowed.
 void ensure_ready() {
   static const int status = sodium_init();
   static_cast<void>(status);

@@ -140,7 +140,7 @@ std::string SocketAddress::to_string() const {
 
 namespace {
 
-/// The interface names that a setting such as "^=docker0,lo" lets through.
+/// Filters interface names by a setting such as "^=docker0,lo".
 class NameFilter {
  public:
   explicit NameFilter(std::string_view text) {
@@ -165,7 +165,7 @@ class NameFilter {
     });
     return listed != exclude_;
   }
-  /// Whether the user has asked for interfaces by name, so that no default preference applies.
+  /// Returns whether the user has selected interfaces by name, so no default preference applies.
   bool selects() const { return !names_.empty() && !exclude_; }
 
  private:
@@ -181,7 +181,7 @@ bool is_container_bridge(std::string_view name) {
   return false;
 }
 
-/// An address of this host on an interface that carries packets.
+/// An address of this host on an interface that is up and, unless loopback, running.
 struct Interface {
   std::string name;
   bool loopback = false;
@@ -195,7 +195,7 @@ Result<std::vector<Interface>> list_interfaces() {
   std::vector<Interface> interfaces;
   for (const ifaddrs* entry = list.get(); entry != nullptr; entry = entry->ifa_next) {
     const bool loopback = (entry->ifa_flags & IFF_LOOPBACK) != 0;
-    // An interface that is up but has no carrier is not running.
+    // An interface that is up but has no carrier lacks IFF_RUNNING.
     unsigned needed = IFF_UP;
     if (!loopback) needed |= IFF_RUNNING;
     if (entry->ifa_addr == nullptr || (entry->ifa_flags & needed) != needed) continue;
@@ -210,8 +210,8 @@ Result<std::vector<Interface>> list_interfaces() {
   return interfaces;
 }
 
-// Smaller is better. Link-local IPv6 comes last within its class: it needs a scope that other hosts
-// number differently.
+// Returns a rank of preference; smaller is better. Within its class, link-local IPv6 comes last:
+// its scope is numbered differently on other hosts.
 int preference(const Interface& interface, bool by_name) {
   int rank = 0;
   if (!by_name && is_container_bridge(interface.name)) rank = 10;
@@ -220,7 +220,7 @@ int preference(const Interface& interface, bool by_name) {
   return rank;
 }
 
-/// The best address that `options` lets through and `fits` accepts; invalid if there is none.
+/// Returns the best address that `options` and `fits` accept; invalid if there is none.
 template <typename Fits>
 SocketAddress choose(const std::vector<Interface>& interfaces, const SocketOptions& options,
                      const Fits& fits) {
@@ -237,7 +237,7 @@ SocketAddress choose(const std::vector<Interface>& interfaces, const SocketOptio
   return best;
 }
 
-/// For errors.
+/// Lists the distinct names for an error message.
 std::string names_of(const std::vector<Interface>& interfaces) {
   std::vector<std::string> names;
   for (const Interface& interface : interfaces) {
@@ -287,7 +287,7 @@ Result<std::vector<std::string>> usable_interfaces(const SocketOptions& options)
   ORIEL_TRY(const SocketAddress best, choose_of(interfaces, options));
   const NameFilter filter(options.ifname);
   std::vector<std::string> names;
-  // A label of an address ("eth1:0") is no interface of its own.
+  // An address label ("eth1:0") is not an interface of its own.
   const auto add = [&](const Interface& interface) {
     const std::string name = interface.name.substr(0, interface.name.find(':'));
     if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);

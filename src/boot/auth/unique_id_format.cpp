@@ -16,7 +16,7 @@ namespace {
 constexpr std::string_view kMagic = "ORIEL-ID";
 constexpr std::uint16_t kVersion = 1;
 constexpr std::size_t kChecksumBytes = 8;
-// magic, version, zeros, number, address, secret, and at the end the checksum
+// Fields: magic, version, zeros, number, address, secret, padding, checksum.
 constexpr std::size_t kPaddingBytes = UniqueId::kBytes - kChecksumBytes -
                                       (8 + 2 + 6 + 8 + SocketAddress::kEncodedBytes + Key::kBytes);
 
@@ -28,7 +28,7 @@ Error bad_id(const std::string& why) {
 }  // namespace
 
 UniqueId::Encoded UniqueId::encode() const {
-  // As large as it will be: a buffer that grew would leave copies of the secret behind.
+  // Reserves the full size: a buffer that grew would leave copies of the secret behind.
   ByteWriter writer(kBytes);
   writer.put_raw(std::as_bytes(std::span(kMagic))).put(kVersion).put(std::uint16_t{0});
   writer.put(std::uint32_t{0}).put(number);

@@ -15,7 +15,7 @@
 namespace oriel::boot {
 namespace {
 
-constexpr int kAcceptsAtOnce = 64;  // then the proofs of those accepted get their turn
+constexpr int kAcceptsAtOnce = 64;  // then the accepted connections are read
 constexpr rlim_t kShareOfLimit = 8;
 constexpr std::size_t kMostOfProcess = 1024;
 
@@ -73,19 +73,21 @@ Status Acceptor::listen_on(OwnedFd listener) {
 void Acceptor::accept_from(int listener_fd) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     if (full()) {
-      if (i > 0) return;  // perhaps nobody waits for whom another should make room
+      if (i > 0) return;  // maybe no connection waits that would need room
       if (!make_room()) return pause();
     }
     auto accepted = accept_despite_limit(listener_fd);
     if (!accepted.ok()) {
-      // Linux asks for a descriptor before it looks whether a connection is waiting, so this says
-      // nothing once one has been accepted, and the one accepted gets its turn.
+      // Linux allocates a descriptor before it checks for a waiting connection. So once a
+      // connection has been accepted, this error does not prove that another one waits.
       const bool is_short = lacks_descriptors(accepted.error());
       if (!is_short) note_failure(accepted.error());
       if (i > 0) return;
       const auto verdict = accepts_.after(accepted.error(), clock_->now());
       if (verdict != Retries::Verdict::try_again) shortage_ = std::move(accepted).error();
-      if (!is_short || !make_room()) pause();  // a listener that stays readable would spin
+      if (!is_short || !make_room())
+        pause();  // a listener that stays readable would cause a busy
+                  // loop
       return;
     }
     accepts_.succeeded();
@@ -108,19 +110,20 @@ bool Acceptor::may_prove(const OwnedFd& socket) const {
 Result<OwnedFd> Acceptor::accept_despite_limit(int listener_fd) {
   auto accepted = options_.calls.accept(listener_fd);
   if (accepted.ok() || accepted.error().native().value != EMFILE) return accepted;
-  // Each rank of a communicator takes one, and nobody has said how many there will be.
+  // Each rank of a communicator takes a descriptor, and the number of ranks is unknown here.
   constexpr std::uint64_t kMoreToCome = 64;
   if (!raise_descriptor_limit(kMoreToCome)) return accepted;
   budget_ = budget_of_process();
   return options_.calls.accept(listener_fd);
 }
 
-/// Closes the oldest unproven connection if it has had its turn.
+/// Closes the oldest unproven connection if it has had its turn. Returns whether there is room.
 bool Acceptor::make_room() {
   if (pending_.empty() || !pending_.front().turn.expired(clock_->now())) return false;
   const std::size_t before = pending_.size();
   const Poller::Token token = pending_.front().token;
-  read_proof(pending_.begin());  // which may have come in time, to a process that was stopped
+  read_proof(pending_.begin());  // the proof may have arrived in time, while this process was
+                                 // stopped
   if (pending_.empty() || pending_.front().token != token) return pending_.size() < before;
   close(pending_.begin());
   return true;
@@ -144,7 +147,7 @@ void Acceptor::admit(OwnedFd fd) {
     return forget(it);
   }
   it->token = token.value();
-  // A fresh socket's buffer takes 48 bytes; one that does not is not worth waiting for.
+  // A new socket's buffer holds these 48 bytes. If it does not, the connection is not worth a wait.
   const ByteView challenge = it->responder.challenge();
   const auto sent = options_.calls.write(it->fd.get(), std::span(&challenge, 1));
   if (!sent.ok()) note_failure(sent.error());
@@ -152,7 +155,7 @@ void Acceptor::admit(OwnedFd fd) {
 }
 
 void Acceptor::read_proof(PendingIt it) {
-  // Only as much as a response has, so that what follows it stays for the connection's next owner.
+  // Reads no more than a response, so that later bytes remain for the connection's next owner.
   const auto rest = std::span(it->received).subspan(it->have);
   const auto got = options_.calls.read(it->fd.get(), rest);
   if (!got.ok()) note_failure(got.error());
@@ -195,8 +198,8 @@ void Acceptor::forget(PendingIt it) {
   resume();
 }
 
-/// Leaves connections in the kernel's queue until the oldest unproven one has had its turn or has
-/// gone, or descriptors may be there again.
+/// Stops accepting. Connections stay in the kernel's queue until an unproven connection has gone,
+/// the oldest one has had its turn, or a retry for descriptors is due.
 void Acceptor::pause() {
   for (const Listening& listening : listeners_) {
     static_cast<void>(poller_->watch(listening.token, 0U));
@@ -217,7 +220,8 @@ void Acceptor::expire() {
   const TimePoint now = clock_->now();
   while (!pending_.empty() && pending_.front().deadline.expired(now)) {
     const Poller::Token token = pending_.front().token;
-    read_proof(pending_.begin());  // which may have come in time, to a process that was stopped
+    read_proof(pending_.begin());  // the proof may have arrived in time, while this process was
+                                   // stopped
     if (!pending_.empty() && pending_.front().token == token) close(pending_.begin());
   }
   if (resume_.expired(now)) resume();

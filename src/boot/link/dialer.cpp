@@ -113,8 +113,8 @@ Task<Result<OwnedFd>> dial_once(EventLoop& loop, const DialTarget& target, Deadl
   co_return dialer.release();
 }
 
-/// The error after a listener has refused connections for long enough. The one of a unique id ends
-/// when none of its process's ids is left.
+/// Adds a hint to the error of a listener that has refused connections for too long. A root service
+/// stops listening once none of its process's ids is left.
 Error nobody_listens(Error error, const DialTarget& target) {
   return std::move(error).with_hint(
       target.purpose == KeyPurpose::rendezvous

@@ -80,7 +80,7 @@ void Link::close_after_last_words(std::span<std::byte> scratch) {
     if (!sent.ok() || sent.value().bytes == 0) break;
     take_off_queue(sent.value().bytes);
   }
-  // Unread bytes would make the kernel reset the connection, and lose what it has not sent yet.
+  // If unread bytes remained, the kernel would reset the connection and discard unsent data.
   for (int i = 0; i < kReadsAtOnce; ++i) {
     const auto got = read_some(fd_.get(), scratch);
     if (!got.ok() || got.value().bytes == 0) break;
@@ -102,7 +102,7 @@ std::optional<Bytes> Link::pop() {
   Bytes message = std::move(inbox_.front());
   inbox_.pop_front();
   inbox_bytes_ -= message.size();
-  static_cast<void>(update_interest());  // what fails here fails in the next read as well
+  static_cast<void>(update_interest());  // an error here recurs at the next read
   return message;
 }
 

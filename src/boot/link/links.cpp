@@ -14,9 +14,10 @@ namespace oriel::boot {
 namespace {
 
 constexpr std::size_t kReadBytes = std::size_t{64} << 10;
-constexpr std::size_t kNoteBacklogMost = std::size_t{1} << 20;  // of a link that takes notes
+constexpr std::size_t kNoteBacklogMost = std::size_t{1} << 20;  // a link with a longer send queue
+                                                                // takes no notes
 
-// Returns whether a notice of departure, already checked, names `peer`.
+// Returns whether `departures`, a notice that was already checked, names `peer`.
 bool names(ByteView departures, int peer) {
   ByteReader reader(departures);
   while (reader.left() > 0) {
@@ -45,7 +46,7 @@ Links::Links(LinkIdentity identity, const Clock& clock, Poller poller)
             const auto [from, to, tag] = connection.claim;
             const bool expected =
                 to == identity_.rank && from > identity_.rank && from < identity_.size;
-            // A second connection of a rank is some mistake of its process; the first one stands.
+            // A second connection of a rank is a mistake of its process; the first one stays.
             if (expected && find(from) == nullptr) add_link(from, std::move(connection.fd));
           }),
       dials_(poller_, clock, identity_, liveness_,
@@ -71,8 +72,8 @@ void Links::add_link(int peer, OwnedFd fd) {
   const Status watched = link.watch([this, peer](std::uint32_t events) {
     Link& ready = links_.at(peer);
     if ((events & EPOLLOUT) != 0) write(peer, ready);
-    // After a hang-up what the kernel still holds is read whatever the inbox has: it is bounded,
-    // and the last words of the peer are among it.
+    // After a hang-up, reads all bytes that the kernel still holds, even if the inbox is full.
+    // Their number is bounded, and they include the peer's last frames.
     const bool hung_up = (events & (EPOLLHUP | EPOLLERR | EPOLLRDHUP)) != 0;
     if ((events & EPOLLIN) != 0 || hung_up) read(peer, ready, hung_up);
   });
@@ -115,7 +116,7 @@ Status Links::send(int peer, ByteView message) {
 void Links::say_left() {
   liveness_.left(identity_.rank);
   spread_news();
-  // A peer that has read our proof has a link already, and would take its end for our death.
+  // A peer that has read our proof already has a link, and would take its end for our death.
   Bytes words;
   for (const Bytes& notice : liveness_.everything()) {
     words.insert(words.end(), notice.begin(), notice.end());
@@ -150,7 +151,7 @@ void Links::read(int peer, Link& link, bool to_the_end) {
 void Links::write(int peer, Link& link) {
   const auto open = link.write();
   if (!open.ok()) return give_up(peer, link, "writing to", open.error());
-  if (!open.value()) read(peer, link, true);  // its last words may lie in our receive buffer
+  if (!open.value()) read(peer, link, true);  // the peer's last frames may be in our receive buffer
 }
 
 void Links::take(int peer, Link& link, const Frame& notice) {
@@ -162,7 +163,7 @@ void Links::take(int peer, Link& link, const Frame& notice) {
     } else if (note.value().to == identity_.rank) {
       notes_.put(std::move(note).value());
     } else {
-      forward(note.value());  // written by the end of pump()
+      forward(note.value());  // pump() writes it before it returns
     }
   } else if (notice.kind <= FrameKind::stuck) {
     taken = liveness_.receive(notice);
@@ -203,8 +204,8 @@ Status Links::send_note(int to, ByteView text, NoteTopic topic) {
   return {};
 }
 
-// The peer has done nothing wrong, and should not take the end of the connection for our death: it
-// gets our reason first, as far as the socket still takes it.
+// Aborts this rank because of a local failure, and closes the link. The peer first gets the reason,
+// as far as the socket takes it, so that it does not take the closed connection for our death.
 void Links::give_up(int peer, Link& link, const char* what, const Error& error) {
   liveness_.aborted(identity_.rank,
                     Error(error).with_context(fmt::format("{} rank {}", what, peer)));
@@ -219,7 +220,7 @@ bool Links::is_cut_off(int peer) const {
   std::map<std::uint32_t, HostSight> sights;
   for (const auto& [rank, link] : links_) {
     if (host_of(rank) == host_of(identity_.rank)) continue;
-    if (link.closed() && !link.silent()) continue;  // it has told why
+    if (link.closed() && !link.silent()) continue;  // closed for another reason than silence
     HostSight& sight = sights.try_emplace(host_of(rank), HostSight::silent).first->second;
     if (link.heard()) sight = HostSight::answers;
   }

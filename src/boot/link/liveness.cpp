@@ -59,7 +59,7 @@ void Liveness::died(int rank, const std::string& how) {
 }
 
 void Liveness::aborted(int rank, const Error& reason) {
-  // What goes wrong on a rank's way out no longer concerns the others.
+  // If a rank has left, its later failures do not concern the others.
   if (!valid(rank) || aborted_[static_cast<std::size_t>(rank)] || has_left(rank)) return;
   lose(FrameKind::aborted, rank, Error(reason).with_scope(Scope::communicator).with_origin(rank));
 }
@@ -95,7 +95,7 @@ Status Liveness::receive(const Frame& frame) {
     return {};
   }
   if (state(rank) != State::alive) return {};
-  lose(FrameKind::dead, rank, error);  // the witness's words stand as they are, on every rank
+  lose(FrameKind::dead, rank, error);  // keeps the witness's text, so every rank reports the same
   return {};
 }
 

@@ -28,7 +28,7 @@ Result<Poller::Token> Poller::add(int fd, std::uint32_t events, Handler handler)
   event.events = events;
   event.data.u64 = token;
   int status = sys().epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
-  // Removing it may have failed before: then it is a member without a handler.
+  // EEXIST: an earlier removal failed, so the descriptor is still a member without a handler.
   if (status != 0 && errno == EEXIST) {
     status = sys().epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event);
   }

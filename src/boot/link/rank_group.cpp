@@ -13,9 +13,10 @@
 #include "base/try.hpp"
 #include "boot/link/verdict.hpp"
 
-/// All protocols use only the edges index -> index + 2^k (mod size), so a session needs 2
-/// log2(size) links: dissemination for barrier and agreement (Hensgen, Finkel and Manber, 1988),
-/// the all-gather of Bruck et al. (1997) run in the same direction, a binomial tree for broadcast.
+/// Implements the group protocols. All send only along the edges index -> index + 2^k (mod size),
+/// so a session needs at most 2 * ceil(log2(size)) links. Barrier and agreement use dissemination
+/// (Hensgen, Finkel and Manber, 1988). The all-gather is that of Bruck et al. (1997), run in the
+/// same direction. Broadcast uses a binomial tree.
 namespace oriel::boot {
 namespace {
 
@@ -47,7 +48,7 @@ class Exchange {
     co_return Status();
   }
 
-  /// The message's body, its header checked and taken off.
+  /// Receives a message, checks and removes its header, and returns the body.
   Task<Result<Bytes>> receive(int member, int round) {
     auto message = co_await transport_->receive(world_rank(member));
     if (!message.ok()) co_return std::move(message).error().with_context(context());
@@ -59,7 +60,7 @@ class Exchange {
     co_return std::move(*message);
   }
 
-  /// Ends the protocol: the other ranks would wait for this one until their deadlines.
+  /// Ends the protocol on all ranks: otherwise they would wait for this rank until their deadlines.
   Error fail(Error error) {
     Error told = std::move(error).with_scope(Scope::communicator).with_context(context());
     transport_->give_up(told);
@@ -113,7 +114,7 @@ Task<Result<std::vector<Bytes>>> Group::all_gather(Operation operation, Bytes mi
   Exchange exchange(*transport_, *members_, index_, operation, GroupProtocol::all_gather,
                     ++sequence_);
   const auto count = static_cast<std::size_t>(size());
-  // blocks[j] is member (index - j)'s: each round doubles how far back this member can see.
+  // blocks[j] belongs to member (index - j); each round doubles the number of blocks.
   std::vector<Bytes> blocks;
   blocks.reserve(count);
   blocks.push_back(std::move(mine));
@@ -141,8 +142,8 @@ Task<Result<Bytes>> Group::broadcast(Operation operation, int root, Bytes mine) 
     co_return exchange.fail(Error(ErrorCode::internal,
                                   fmt::format("broadcast root {} in a group of {}", root, size())));
   }
-  // Places are counted from the root; place p gets its bytes from p without its highest bit and
-  // hands them on to p + 2^k for each greater 2^k.
+  // Places are counted from the root. Place p receives from the place without p's highest bit, and
+  // sends to p + 2^k for each greater 2^k.
   const auto place = static_cast<unsigned>(exchange.behind(root));
   const auto first_round = static_cast<int>(std::bit_width(place));
   if (place != 0) {
@@ -176,7 +177,7 @@ Task<Status> Group::agree(Operation operation, Status mine, std::vector<AgreedFi
                                                   fields.size(), VerdictRecord::kMaxFields));
     fields.clear();
   }
-  // From the first message on the others count on this rank's verdict, and may go by it.
+  // From the first message on, the others rely on this rank's vote and may act on the result.
   VerdictRecord verdict(world_rank(index_), mine, fields);
   for (int round = 0, distance = 1; distance < size(); ++round, distance *= 2) {
     Bytes out = encode(verdict);

@@ -30,8 +30,9 @@ Status set_option(int fd, int level, int option, int value, const char* name) {
   return {};
 }
 
-// Keep-alive finds hosts that vanish without a reset: after 10 s of silence, 4 probes, 5 s apart. A
-// stopped process is not affected, its kernel answers.
+// Sets TCP_NODELAY and keep-alive. Keep-alive detects hosts that vanish without a reset: after 10 s
+// of silence, it sends 4 probes, 5 s apart. A stopped process is not affected, since its kernel
+// answers.
 Status tune(int fd) {
   ORIEL_CHECK(set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
   ORIEL_CHECK(set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE"));
@@ -91,7 +92,7 @@ Result<OwnedFd> start_connect(const SocketAddress& remote) {
   sockaddr_storage native{};
   const socklen_t length = remote.to_native(native);
   const int status = sys().connect(fd.get(), reinterpret_cast<const sockaddr*>(&native), length);
-  // After EINTR the connection goes on being made, as after EINPROGRESS.
+  // After EINTR the connection attempt continues, as after EINPROGRESS.
   if (status != 0 && errno != EINPROGRESS && errno != EINTR) {
     return system_error(fmt::format("connect to {}", remote.to_string()));
   }
@@ -111,7 +112,7 @@ Status connect_outcome(int fd, const SocketAddress& remote) {
 Result<OwnedFd> accept_one(int listener_fd) {
   OwnedFd fd(sys().accept4(listener_fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!fd) {
-    // Linux also passes on errors of the connection that was waiting.
+    // Linux also returns errors of the connection that was waiting; those are not failures here.
     const bool exhausted =
         errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
     if (exhausted || errno == EBADF || errno == EINVAL) return system_error("accept");
@@ -150,7 +151,7 @@ Result<IoOutcome> write_some(int fd, std::span<const ByteView> buffers) {
   std::array<iovec, kMaxBuffers> vectors{};
   const std::size_t count = std::min(buffers.size(), vectors.size());
   for (std::size_t i = 0; i < count; ++i) {
-    // sendmsg does not write to them; iovec has no const form.
+    // const_cast is safe: sendmsg() does not write to the buffers, but iovec has no const form.
     vectors[i] = {const_cast<std::byte*>(buffers[i].data()), buffers[i].size()};
   }
   msghdr message{};
@@ -165,9 +166,10 @@ Result<IoOutcome> write_some(int fd, std::span<const ByteView> buffers) {
   return system_error("sendmsg");
 }
 
-// A host that is there answers when the connection has been idle for that long, or a pause later if
-// that was lost. Where it is not, the connection ends some pauses later; and what was heard last on
-// another one that broke with it can be older by the idle time, but not more.
+// A live host answers the first keep-alive probe after the idle time, or the next one if a packet
+// was lost. A connection to a dead host times out four probe intervals after its idle time. Another
+// connection to that host may have received its last packet later, but by no more than the idle
+// time.
 bool is_heard(int fd) {
   tcp_info info{};
   socklen_t length = sizeof info;

@@ -16,7 +16,7 @@ namespace {
 std::string_view cut(std::string_view text, std::size_t limit, std::string& storage) {
   if (text.size() <= limit) return text;
   std::size_t end = limit - 3;
-  // Not inside a character: UTF-8 continuation bytes are 10xxxxxx.
+  // Avoids a cut inside a character: UTF-8 continuation bytes are 10xxxxxx.
   while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
   storage = std::string(text.substr(0, end)) + "...";
   return storage;
@@ -29,7 +29,7 @@ void put_text(ByteWriter& writer, std::string_view text, std::size_t limit) {
   writer.put_raw(Bytes(limit - kept.size()));
 }
 
-// A peer's text may end up in a log or on a terminal: control characters become '?'.
+// Replaces control characters by '?': a peer's text may reach a log or a terminal.
 Result<std::string> get_text(ByteReader& reader, std::size_t limit) {
   const auto length = reader.get<std::uint16_t>();
   const ByteView raw = reader.get_raw(limit);
@@ -116,8 +116,7 @@ VerdictRecord::VerdictRecord(int world_rank, const Status& mine,
 
 void VerdictRecord::encode(ByteWriter& writer) const {
   writer.put(failed_rank_).put(static_cast<std::uint32_t>(ranges_.size()));
-  // The same size whether or not there is an error, so that what a rank sends does not depend on
-  // it.
+  // Pads to the same size without an error, so the size of a message does not depend on errors.
   if (error_) {
     ErrorRecord::encode(writer, *error_);
   } else {
@@ -153,7 +152,8 @@ Result<VerdictRecord> VerdictRecord::decode(ByteReader& reader) {
   return record;
 }
 
-/// What failed on the reporting rank itself says more than what it saw of another rank's failure.
+/// Orders errors: a failure of the reporting rank itself precedes a report of another rank's
+/// failure.
 std::pair<bool, std::int32_t> VerdictRecord::precedence() const {
   return {error_->origin_rank() != failed_rank_, failed_rank_};
 }
@@ -191,7 +191,7 @@ Status VerdictRecord::merge(const VerdictRecord& other) {
 
 Status VerdictRecord::outcome(std::span<const AgreedField> fields) const {
   if (error_) {
-    // Through the record once more, so that the origin's own copy is cut like everybody's.
+    // Encodes and decodes once more, so that the origin's own copy is cut like all others.
     ByteWriter writer;
     ErrorRecord::encode(writer, *error_);
     const Bytes bytes = writer.take();

@@ -30,18 +30,19 @@ Peers::~Peers() {
   detach_idle();
   try {
     take_leave();
-  } catch (const std::bad_alloc&) {  // the connections end all the same
+  } catch (const std::bad_alloc&) {  // the connections close anyway
   }
 }
 
 void Peers::take_leave() {
   const std::lock_guard lock(mutex_);
-  // First, so that nobody is told of what may fail below.
+  // Leaves first, so that a failure below is not sent to anyone.
   links_->say_left();
-  // Messages that have arrived are read: unread bytes would make the kernel reset the connection,
-  // and cut off the last words of this rank.
+  // Reads arrived messages: unread bytes would make the kernel reset the connection and discard
+  // this rank's last frames.
   static_cast<void>(links_->pump());
-  // A peer's word that comes after close() makes the kernel drop what it has not sent yet.
+  // Waits until all is sent: a frame that arrives after close() makes the kernel discard unsent
+  // data.
   const Clock& clock = SteadyClock::instance();
   const Deadline deadline = Deadline::after(kFlushTime, clock);
   while (links_->unsent() && !deadline.expired(clock.now())) {
@@ -135,7 +136,7 @@ bool Peers::has_left(int rank) const {
 
 void Peers::set_busy(bool busy) {
   busy_ = busy;
-  // Armed again, a watcher learns at once of what came while it was not looking.
+  // Wakes the re-armed watcher for events that arrived while it was disarmed.
   if (!busy && idle_epoll_ >= 0) raise_event(wake_);
   arm_idle(!busy);
 }
@@ -160,7 +161,7 @@ Status Peers::attach_idle(int epoll_fd, std::uint64_t token) {
   }
   idle_epoll_ = epoll_fd;
   idle_token_ = token;
-  raise_event(wake_);  // for the events that there are already
+  raise_event(wake_);  // for events that are already pending
   return {};
 }
 

@@ -17,7 +17,7 @@
 namespace oriel::boot {
 namespace {
 
-// A failed rendezvous stays to tell the ranks that come late, at least this long.
+// Minimum time that a failed rendezvous remains, to send the error to late ranks.
 constexpr Duration kShortestMemory = std::chrono::seconds(5);
 constexpr std::size_t kNamedRanks = 8;
 
@@ -91,7 +91,7 @@ void Rendezvous::on_hello(Connection from, const RootHello& hello, TimePoint now
     return;
   }
   if (!valid) {
-    // Of one caller only, so only that one is told; the others may still complete.
+    // The error concerns one caller, so only that caller gets it; the others may still complete.
     const Error error(ErrorCode::invalid_argument,
                       fmt::format("rank {} of {} cannot be: sizes go from 1 to {}, ranks from 0 to "
                                   "size - 1",
@@ -211,7 +211,7 @@ Error Rendezvous::not_in_time() const {
   const int count = size_ - (complete_ ? members_.done() : members_.count());
   const std::size_t named = std::min(static_cast<std::size_t>(count), kNamedRanks);
   std::vector<int> late;
-  for (int rank = 0; late.size() < named; ++rank) {  // as far as it takes: there may be a million
+  for (int rank = 0; late.size() < named; ++rank) {  // stops early: there may be a million ranks
     const auto* const member = members_.find(rank);
     const bool on_time = complete_ ? member->done : member != nullptr;
     if (!on_time) late.push_back(rank);
@@ -223,7 +223,7 @@ Error Rendezvous::not_in_time() const {
   Error error(ErrorCode::timeout,
               fmt::format("{} {} not {} in time", who, count == 1 ? "has" : "have",
                           complete_ ? "connected to all neighbours" : "joined"));
-  // Of several that are not linked most wait for another.
+  // If several ranks are not linked, most of them wait for another, so no origin is set.
   if (!complete_ || count == 1) error = std::move(error).with_origin(late.front());
   return std::move(error).with_hint(
       "see that every rank runs and calls init, or raise ORIEL_TIMEOUT");
@@ -240,7 +240,7 @@ void Rendezvous::send_error(Connection to, int rank) {
   ErrorRecord::encode(payload, *failure_.error());
   outgoing_.push_back({to, encode_frame(FrameKind::root_error, payload.take())});
   failure_.note_told(rank);
-  // Else whoever may still come is told until expiry_.
+  // Otherwise ranks that still come get the error until expiry_.
   if (failure_.has_reached_all()) finished_ = true;
 }
 

@@ -24,8 +24,8 @@ Bytes last_word(const Error& reason) {
   return word.take();
 }
 
-// The root service ends the connection when it has read our last word and passed it on; to close
-// before would lose the word if something has come meanwhile.
+// Waits until the root service closes the connection, after it has read and forwarded our last
+// message. If this end closed first, and bytes had arrived meanwhile, that message would be lost.
 Task<void> until_closed(EventLoop& loop, int fd, Deadline end) {
   std::array<std::byte, 1024> unread;
   for (;;) {
@@ -131,8 +131,8 @@ void RootLink::done() {
 
 void RootLink::give_up(const Error& reason) {
   if (!greeted_) return;
-  links_->poller().remove(std::exchange(token_, 0));  // see linger()
-  // Unread bytes would make the kernel reset the connection when it closes, and lose our word.
+  links_->poller().remove(std::exchange(token_, 0));  // for linger()
+  // If unread bytes remained, close() would reset the connection and lose our last message.
   std::array<std::byte, 4096> unread;
   for (auto got = read_some(fd_.get(), unread); got.ok() && got.value().bytes > 0;) {
     got = read_some(fd_.get(), unread);
@@ -141,7 +141,7 @@ void RootLink::give_up(const Error& reason) {
 }
 
 void RootLink::say(ByteView word) {
-  // If it cannot be written the root service is gone, and has no more use for it.
+  // If the write fails, the root service is gone and no longer needs the message.
   static_cast<void>(write_some(fd_.get(), std::span(&word, 1)));
 }
 

@@ -18,10 +18,11 @@
 namespace oriel::boot {
 namespace {
 
-// Between a client's proof and its hello. A rank that takes longer finds its connection closed and
-// comes again (Session::meet).
+// Timeout between a client's proof and its hello. The connection of a slower rank is closed, and
+// the rank retries (Session::Joining::meet).
 constexpr Duration kHelloTime = std::chrono::seconds(2);
-// Ranks of other processes count on the service, so it goes on although its own calls fail.
+// Timeout for failing calls of the service itself. It retries, since ranks of other processes need
+// it.
 constexpr Duration kOwnPatience = std::chrono::seconds(1);
 constexpr std::size_t kRememberedIds = 4096;
 constexpr std::size_t kLastWordBytes = 1 + ErrorRecord::kEncodedBytes;
@@ -96,7 +97,7 @@ Status RootService::check_unused(std::uint64_t number) {
       .with_hint(kUsedIdHint);
 }
 
-// With the lock held.
+// The caller holds the lock.
 void RootService::remember(std::uint64_t number, bool expired) {
   if (!ended_.emplace(number, expired).second) return;
   ended_in_order_.push_back(number);
@@ -138,7 +139,7 @@ Status RootService::ensure_running() {
     stop_ = true;
     wake();
   };
-  // It waits for the lock, which the caller holds.
+  // The new thread waits for the lock, which the caller holds.
   ORIEL_TRY(thread_, OwnedThread::start(std::move(options)));
   running_ = std::move(running);
   return {};
@@ -153,7 +154,7 @@ Result<SocketAddress> RootService::listener_for(const SocketAddress& interface) 
   return address;
 }
 
-// With the lock held. The thread returns next.
+// The caller, the service's thread, holds the lock and returns next.
 void RootService::end() {
   running_.reset();
   served_.clear();
@@ -170,7 +171,7 @@ void RootService::serve() {
       deadline = next_timer();
       poller = &running_->poller;
     }
-    // Only this thread ends the poller; others may add listeners to it meanwhile.
+    // Only this thread destroys the poller; others may add listeners meanwhile.
     auto events = poller->wait(deadline, steady());
     if (!events.ok() &&
         waits.after(events.error(), steady().now()) == Retries::Verdict::try_again) {
@@ -185,7 +186,7 @@ void RootService::serve() {
   }
 }
 
-/// Of those that have not said hello, the one whose time for it ends first; null if all have.
+/// Returns the client with the earliest hello deadline; null if all clients have sent their hello.
 RootService::Client* RootService::next_without_hello() {
   auto& waiting = running_->before_hello;
   for (; !waiting.empty(); waiting.pop_front()) {
@@ -214,7 +215,7 @@ void RootService::on_proven(ProvenConnection connection) {
     return running_->poller.add(connection.fd.get(), EPOLLIN,
                                 [this, id](std::uint32_t) { on_client(id); });
   });
-  if (!token.ok()) return;  // the rank sees its connection close and tries again
+  if (!token.ok()) return;  // the rank sees its connection close and retries
   running_->clients.emplace(id, Client{.fd = std::move(connection.fd),
                                        .token = token.value(),
                                        .number = connection.realm,
@@ -236,7 +237,7 @@ void RootService::on_client(Rendezvous::Connection id) {
   Rendezvous& rendezvous = served->second.rendezvous;
   if (client.greeted) {
     if (!on_last_word(id, client, rendezvous)) return;
-    deliver(client.number);  // before this rank sees its connection close, and perhaps exits
+    deliver(client.number);  // before this rank sees its connection close, and may exit
     return drop(id);
   }
   if (client.received.size() < RootHello::kBytes) return;
@@ -277,8 +278,8 @@ void RootService::drop(Rendezvous::Connection id) {
   deliver(number);
 }
 
-// A frame is far smaller than an empty socket buffer, and at most three go to one client: one that
-// cannot be written at once has a dead reader.
+// Writes the outgoing frames. A frame is far smaller than an empty socket buffer, and a client gets
+// at most three. So if a frame cannot be written at once, its reader is dead.
 void RootService::deliver(std::uint64_t number) {
   const auto served = served_.find(number);
   if (served == served_.end()) return;
@@ -300,7 +301,7 @@ void RootService::on_time(TimePoint now) {
        silent != nullptr && silent->hello_deadline.expired(now); silent = next_without_hello()) {
     const Rendezvous::Connection id = running_->before_hello.front();
     running_->before_hello.pop_front();
-    // It may have spoken in time to a process that was stopped.
+    // The hello may have arrived in time, while this process was stopped.
     on_client(id);
     const auto it = running_->clients.find(id);
     if (it != running_->clients.end() && !it->second.greeted) drop(id);

@@ -41,7 +41,8 @@ const Key& Session::key(KeyPurpose purpose) const {
 }
 
 void Session::note_address(int peer, const SocketAddress& address) {
-  // Another host numbers its interfaces differently; ours is the one we listen on.
+  // Interface numbers differ between hosts; use the scope of the interface that this rank listens
+  // on.
   addresses_[peer] = address.is_link_local() ? address.with_scope(own_address_.scope()) : address;
 }
 
@@ -51,7 +52,8 @@ Task<Status> Session::link_up() {
   co_return co_await exchange_addresses();
 }
 
-// Also the barrier that ends a start: from here on every link is up on both sides.
+// Exchanges all addresses. Also the barrier that ends a start: afterwards every link is up on both
+// sides.
 Task<Status> Session::exchange_addresses() {
   ByteWriter mine;
   own_address_.encode(mine);
@@ -71,7 +73,7 @@ Task<Status> Session::exchange_addresses() {
   co_return Status();
 }
 
-/// Ranks of a host have the address of its interface in common.
+/// Numbers the hosts by interface address, which the ranks of a host share.
 void Session::number_hosts() {
   std::map<std::string, std::uint32_t> numbers;
   std::vector<std::uint32_t> host_of;

@@ -13,13 +13,13 @@
 #include "boot/session/root_service.hpp"
 #include "boot/session/session.hpp"
 
-/// Finds the root service, introduces the rank and links it up, or reports why it cannot.
+/// Finds the root service, sends the hello and links the rank, or reports why it cannot.
 namespace oriel::boot {
 namespace {
 
-// Time that a root service which refuses connections may take to come (back).
+// Timeout for a root service that refuses connections before it has been reached.
 constexpr Duration kRootPatience = std::chrono::seconds(1);
-// Time for a root service that has closed this rank's connection. If it refuses then, it has died.
+// Timeout for a root service that refuses connections after it was reached; it then counts as dead.
 constexpr Duration kReturnPatience = std::chrono::milliseconds(400);
 
 Result<DialTarget> root_target(const UniqueId& id, const Key& key, int rank,
@@ -34,7 +34,7 @@ Result<DialTarget> root_target(const UniqueId& id, const Key& key, int rank,
 
 }  // namespace
 
-/// The part of a join between the first link and the last: what only it needs to know.
+/// State that a join needs only until its last link.
 class Session::Joining {
  public:
   Joining(Session& session, const UniqueId& id, SessionOptions options)
@@ -43,11 +43,11 @@ class Session::Joining {
         options_(std::move(options)),
         root_(session.rank_, *session.peers_.links()) {}
 
-  /// Links up, or tells the others why this rank cannot, if they know of it.
+  /// Links the rank. On failure, reports the reason to the other ranks if they know this rank.
   Task<Status> run();
-  /// Returns whether the root service knows this rank.
+  /// Returns whether the root service has received this rank's hello.
   bool introduced() const { return introduced_; }
-  /// Returns whether the last attempt has found the root service.
+  /// Returns whether the last attempt has reached the root service.
   bool found_root() const { return found_root_; }
 
  private:
@@ -75,7 +75,7 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
                                 "size - 1",
                                 rank, size, kMaxRanks));
   }
-  RootService& root = RootService::instance();  // in a forked child also drops its parent's
+  RootService& root = RootService::instance();  // in a forked child, also closes the parent's
   ORIEL_CO_CHECK(root.check_unused(id.number));
   std::unique_ptr<Session> session(new Session(id.number, id.secret, rank, size));
   if (size == 1) {
@@ -101,7 +101,7 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
   if (is_own) error = std::move(error).with_origin(rank);
   if (!introduced && (found_root || is_local_failure(error))) {
     Error reason = error;
-    session.reset();  // its descriptors may be what decline() lacks
+    session.reset();  // decline() may need its descriptors
     static_cast<void>(
         co_await decline(loop, id, rank, size, std::move(reason), std::move(options), deadline));
   }
@@ -144,7 +144,7 @@ Task<Status> Session::Joining::run() {
 }
 
 Task<Status> Session::Joining::link_up() {
-  // Only the root service sees a rank die until every rank is linked to every neighbour.
+  // Until every rank is linked to all neighbours, only the root service notices a rank's death.
   {
     const auto lock = session_.peers_.lock();
     ORIEL_CO_CHECK(root_.watch());
@@ -168,7 +168,7 @@ Task<Status> Session::Joining::meet() {
   ORIEL_CO_TRY(const DialTarget target, root_target(id_, session_.key(KeyPurpose::rendezvous),
                                                     session_.rank_, options_.socket));
   ORIEL_CO_CHECK(co_await find_root(target, kRootPatience));
-  // Unless an interface is asked for, other ranks reach this one where the root service does.
+  // Unless an interface is selected, other ranks reach this rank where the root service does.
   ORIEL_CO_TRY(SocketAddress interface, local_address(root_.fd()));
   if (!options_.socket.ifname.empty()) {
     options_.socket.family = id_.root.family();
@@ -181,8 +181,8 @@ Task<Status> Session::Joining::meet() {
     session_.listening_ = true;
   }
   Status met = co_await introduce();
-  // The root service does not wait for long between a proof and the hello: a rank that is stopped
-  // there, or is slow, has to come again.
+  // The root service waits only briefly between a proof and the hello. A rank that was stopped or
+  // slow must connect again.
   Retries returns({});
   while (!met.ok() && root_.turned_away()) {
     const Deadline next = earlier(deadline(), Deadline::after(returns.pause(), loop().clock()));
@@ -196,7 +196,7 @@ Task<Status> Session::Joining::meet() {
 }
 
 Task<Status> Session::Joining::introduce() {
-  // The root service speaks up a little before this rank's own deadline: it knows who is missing.
+  // Sets the deadline of the root service shortly before this rank's own: it knows who is missing.
   const auto left = deadline().remaining(loop().clock().now());
   const auto margin = std::min<Duration>(left / 10, std::chrono::milliseconds(250));
   const auto patience = std::min<Duration>(left - margin, std::chrono::hours(24));

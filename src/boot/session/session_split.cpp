@@ -15,14 +15,14 @@
 #include "boot/session/session.hpp"
 #include "boot/session/split_message.hpp"
 
-/// Makes sessions of some of a session's ranks. The parent's links carry the addresses, in place of
-/// a root service, and tell who cannot link.
+/// Makes sessions from some ranks of a session. The parent's links replace the root service: they
+/// carry the addresses and the notices of ranks that cannot link.
 namespace oriel::boot {
 namespace {
 
 constexpr std::size_t kNamedMembers = 8;
 
-/// Returns a number for the child that nobody else can foresee, the same on all its ranks.
+/// Returns the child's number, unpredictable for others and the same on all its ranks.
 std::uint64_t number_of_child(const Key& secret) {
   constexpr std::string_view kLabel = "oriel split number v1";
   const Digest digest = keyed_hash(secret, {std::as_bytes(std::span(kLabel))});
@@ -52,7 +52,7 @@ std::string names_of(const std::vector<int>& members) {
                      members.size() > named ? ", ..." : "");
 }
 
-/// Shows a session to the caller of a split while it links.
+/// Passes a session to SplitCall::on_session while it links, then null.
 class ShownSession {
  public:
   ShownSession(const SplitCall& call, Session& session) : call_(call) { show(&session); }
@@ -123,7 +123,7 @@ Task<Result<SplitPart>> Session::split(EventLoop& loop, SplitCall call, Deadline
 Task<Result<SplitPart>> Session::Splitting::run() {
   Status exchanged = co_await exchange();
   if (!exchanged.ok()) {
-    // Ranks that had all messages before the parent failed go on to link, and wait for this one.
+    // Ranks that had all messages before the parent failed continue to link, and wait for this one.
     const bool may_differ = child_ != nullptr && parent_.failure().has_value();
     if (may_differ) tell_members(in_child(exchanged.error()));
     co_return std::move(exchanged).error();
@@ -137,7 +137,7 @@ Task<Result<SplitPart>> Session::Splitting::run() {
   co_return SplitPart{std::move(child_), std::move(members_)};
 }
 
-/// Starts to listen, and returns what the other ranks have to know.
+/// Starts to listen, and returns this rank's SplitPlace for the other ranks.
 Result<Bytes> Session::Splitting::describe() {
   if (call_.refused) return *call_.refused;
   SplitPlace mine = {
@@ -149,9 +149,9 @@ Result<Bytes> Session::Splitting::describe() {
   return encode(mine);
 }
 
-/// Ends with a child on every rank that has a color, or with one error on all ranks.
+/// Completes with a child on every rank that has a color, or with one error on all ranks.
 Task<Status> Session::Splitting::exchange() {
-  // An empty message stands for a failure; the agreement behind the exchange tells why.
+  // An empty message stands for a failure; the agreement after the exchange returns its reason.
   auto described = describe();
   Bytes mine = described.ok() ? described.value() : Bytes();
   ORIEL_CO_TRY(const std::vector<Bytes> all,
@@ -215,8 +215,8 @@ Status Session::Splitting::make_child(const std::vector<SplitPlace>& places) {
   return watch_parent();
 }
 
-/// Has the child's poller read the parent's links, on which failures are told while the child has
-/// no links of its own. The lock of the child is always taken before that of the parent.
+/// Adds the parent's links to the child's poller: failures arrive on them while the child has no
+/// links of its own. Lock order: the child's lock before the parent's.
 Status Session::Splitting::watch_parent() {
   ORIEL_TRY(watch_, links().poller().add(parent_.transport_.news_fd(), EPOLLIN,
                                          [this](std::uint32_t) { hear_parent(); }));
@@ -233,15 +233,15 @@ bool Session::Splitting::is_from_member(const Error& error) const {
   return std::find(members_.begin(), members_.end(), error.origin_rank()) != members_.end();
 }
 
-/// Returns an error of the parent as the child's ranks know it.
+/// Translates an error of the parent for the child's ranks.
 Error Session::Splitting::in_child(const Error& error) const {
   const auto self = std::find(members_.begin(), members_.end(), error.origin_rank());
   const int origin = self == members_.end() ? -1 : static_cast<int>(self - members_.begin());
   return with_other_origin(error, origin).with_context("in the communicator that is being split");
 }
 
-/// Ends the linking where a member has died or given up. The other ranks' ends concern the parent
-/// alone.
+/// Processes the parent's news. Ends the linking if a member has died or given up; failures of
+/// other ranks concern only the parent.
 void Session::Splitting::hear_parent() {
   Liveness& liveness = links().liveness();
   const Status news = parent_.transport_.take_news();
@@ -264,15 +264,15 @@ Task<Status> Session::Splitting::link() {
   ORIEL_CO_TRY(const Activity activity, child_->activate(loop_, deadline_));
   {
     const auto lock = child_->peers_.lock();
-    hear_parent();  // what came with the last messages of the exchange
+    hear_parent();  // for news that came with the last messages of the exchange
   }
   Status linked = co_await child_->link_up();
   unwatch_parent();
   co_return linked;
 }
 
-/// Tells ranks of the child that this one cannot link, also where there is no link yet. Each of
-/// them tells its own neighbours.
+/// Reports to this rank's neighbours in the child that it cannot link, even if they have no link
+/// yet. Each of them forwards the failure to its own neighbours.
 void Session::Splitting::tell_members(const Error& error) {
   for (const int peer : link_neighbours(child_->rank_, child_->size_)) {
     static_cast<void>(parent_.peers_.send_note(

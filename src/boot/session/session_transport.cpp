@@ -13,7 +13,8 @@
 namespace oriel::boot {
 namespace {
 
-// A rank that has waited this long, or a quarter of its patience, tells the others for whom.
+// Wait after which a rank announces for whom it waits: this, or a quarter of its timeout if
+// shorter.
 constexpr Duration kStuckAfter = std::chrono::seconds(10);
 
 std::string seconds(Duration duration) {
@@ -49,8 +50,8 @@ void SessionTransport::end() {
   loop_ = nullptr;
 }
 
-// Ends when the kernel has the whole message, for nobody may turn the links afterwards. Two ranks
-// that send to each other cannot block each other: whoever waits here also reads.
+// Completes once the kernel has the whole message, since the links may not be pumped afterwards.
+// Two ranks that send to each other do not block: a sender also reads while it waits.
 Task<Status> SessionTransport::send(int peer, Bytes message) {
   {
     const auto lock = peers_->lock();
@@ -79,7 +80,7 @@ Task<Result<Bytes>> SessionTransport::receive(int peer) {
       const auto lock = peers_->lock();
       std::optional<Error> error = blocked(peer);
       Links* const links = peers_->links();
-      // Messages that a rank sent before it died still count: they may say why.
+      // Messages that a rank sent before its death still count: they may contain the reason.
       const bool has_died = links != nullptr && links->liveness().has_died(peer);
       if (error && !has_died) co_return std::move(*error);
       Link* const link = links->find(peer);
@@ -89,7 +90,7 @@ Task<Result<Bytes>> SessionTransport::receive(int peer) {
         co_return std::move(*message);
       }
       if (error) co_return std::move(*error);
-      // Others may tell of its departure before its last message has come.
+      // Another rank's notice of the departure may arrive before the peer's last message.
       if (link->ended()) {
         co_return peers_->fail(
             has_left_error(peer).with_hint("finalize or destroy a communicator only after its last "
@@ -205,8 +206,8 @@ Status SessionTransport::after_wait(Status waited, const std::string& waiting_fo
 Error SessionTransport::too_late(const std::string& waiting_for, int culprit, TimePoint now) const {
   std::string text = fmt::format("rank {} has waited for {} in vain, {} after the call", rank_,
                                  waiting_for, seconds(now - begun_));
-  // The rank waited for may itself wait for another. Of itself this one has told only if its wait
-  // has lasted, so the chain begins behind it.
+  // The rank waited for may itself wait for another, so the last rank of the chain is blamed. The
+  // chain starts behind this rank, which announces only long waits.
   const int end = culprit >= 0 ? peers_->links()->liveness().end_of_chain(culprit) : -1;
   const bool has_lasted = end != culprit || peers_->told_waiting_on() == culprit;
   if (end >= 0 && end != rank_ && has_lasted) {
