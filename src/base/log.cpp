@@ -20,8 +20,7 @@
 namespace oriel {
 namespace {
 
-constexpr std::size_t kLongestLine = 4096;  // PIPE_BUF: a pipe does not interleave writes of this
-                                            // size
+constexpr std::size_t kLongestLine = 4096;  // PIPE_BUF: pipes do not interleave such writes
 constexpr int kPatienceMs = 100;            // for one line, if a pipe is full
 
 // The log makes direct system calls instead of using sys(). It must not shift the call counts of

@@ -36,7 +36,7 @@ Result<std::string> read_file(const std::string& path, const ReadLimits& limits)
   const bool known_as_too_large =
       S_ISREG(facts.st_mode) && static_cast<std::uintmax_t>(facts.st_size) > limits.bytes;
   std::size_t came = 0;
-  std::size_t line = 1;  // line that contains the last received byte
+  std::size_t line = 1;  // line in which the received bytes end
   const auto too_large = [&] {
     const std::string size = known_as_too_large ? fmt::format("{}", facts.st_size)
                                                 : fmt::format("more than {}", limits.bytes);

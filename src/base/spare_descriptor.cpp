@@ -22,8 +22,7 @@ struct OfProcess {
 };
 
 OfProcess& of_process() {
-  static auto* const one = new OfProcess;  // never destroyed: communicators may outlive static
-                                           // objects
+  static auto* const one = new OfProcess;  // never destroyed: communicators may outlive statics
   return *one;
 }
 

@@ -73,7 +73,7 @@ Status Acceptor::listen_on(OwnedFd listener) {
 void Acceptor::accept_from(int listener_fd) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     if (full()) {
-      if (i > 0) return;  // maybe no connection waits that would need room
+      if (i > 0) return;  // maybe none is waiting, so closes none
       if (!make_room()) return pause();
     }
     auto accepted = accept_despite_limit(listener_fd);
@@ -85,9 +85,7 @@ void Acceptor::accept_from(int listener_fd) {
       if (i > 0) return;
       const auto verdict = accepts_.after(accepted.error(), clock_->now());
       if (verdict != Retries::Verdict::try_again) shortage_ = std::move(accepted).error();
-      if (!is_short || !make_room())
-        pause();  // a listener that stays readable would cause a busy
-                  // loop
+      if (!is_short || !make_room()) pause();  // a listener that stays readable would spin
       return;
     }
     accepts_.succeeded();
@@ -117,7 +115,8 @@ Result<OwnedFd> Acceptor::accept_despite_limit(int listener_fd) {
   return options_.calls.accept(listener_fd);
 }
 
-/// Closes the oldest unproven connection if it has had its turn. Returns whether there is room.
+/// Closes the oldest unproven connection if it has had its turn. Returns whether
+/// a connection has gone.
 bool Acceptor::make_room() {
   if (pending_.empty() || !pending_.front().turn.expired(clock_->now())) return false;
   const std::size_t before = pending_.size();
@@ -198,8 +197,8 @@ void Acceptor::forget(PendingIt it) {
   resume();
 }
 
-/// Stops accepting. Connections stay in the kernel's queue until an unproven connection has gone,
-/// the oldest one has had its turn, or a retry for descriptors is due.
+/// Stops accepting. Connections stay in the kernel's queue until expire() or forget() resumes: an
+/// unproven connection has gone or had its turn, or a retry for descriptors is due.
 void Acceptor::pause() {
   for (const Listening& listening : listeners_) {
     static_cast<void>(poller_->watch(listening.token, 0U));

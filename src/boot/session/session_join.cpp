@@ -45,7 +45,7 @@ class Session::Joining {
 
   /// Links the rank. On failure, reports the reason to the other ranks if they know this rank.
   Task<Status> run();
-  /// Returns whether the root service has received this rank's hello.
+  /// Returns whether the root service knows this rank, as far as can be seen here.
   bool introduced() const { return introduced_; }
   /// Returns whether the last attempt has reached the root service.
   bool found_root() const { return found_root_; }
@@ -75,7 +75,8 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
                                 "size - 1",
                                 rank, size, kMaxRanks));
   }
-  RootService& root = RootService::instance();  // in a forked child, also closes the parent's
+  RootService& root =
+      RootService::instance();  // in a forked child, also closes copies of the parent's
   ORIEL_CO_CHECK(root.check_unused(id.number));
   std::unique_ptr<Session> session(new Session(id.number, id.secret, rank, size));
   if (size == 1) {
@@ -144,7 +145,7 @@ Task<Status> Session::Joining::run() {
 }
 
 Task<Status> Session::Joining::link_up() {
-  // Until every rank is linked to all neighbours, only the root service notices a rank's death.
+  // Only the root service notices a death before every rank is linked to all its neighbours.
   {
     const auto lock = session_.peers_.lock();
     ORIEL_CO_CHECK(root_.watch());
