@@ -90,13 +90,13 @@ class CudaScope {
 /// Makes the driver calls of one launch on a stream. A CudaScope costs four driver calls, so it is
 /// entered only if a call needs one:
 /// - cuStreamGetCaptureInfo, cuStreamGetId, cuStreamWaitEvent, cuEventRecord and cuLaunchKernelEx
-///   take the context from the stream. A default stream is one of the current context, so its scope
-///   is entered at once.
-/// - These calls enqueue on the stream or ask about it. None is potentially unsafe in the sense of
-///   cuThreadExchangeStreamCaptureMode: unsafe is what a stream does not order, such as cuMemAlloc.
+///   take the context from the stream. A default stream belongs to the current context, so the
+///   scope is entered at once.
+/// - These calls enqueue on the stream or query it. None is potentially unsafe as defined by
+///   cuThreadExchangeStreamCaptureMode: unsafe calls are not ordered by a stream, like cuMemAlloc.
 ///   A launch would be unsafe if it loaded its kernel; kernels::LoadedKernels has loaded it.
-/// - NVIDIA does not document whether these calls need a current context. A call that lacks one is
-///   refused, which has no effect outside captures, and is repeated inside a scope.
+/// - NVIDIA does not document whether these calls need a current context. If a call is refused for
+///   lack of one, it is retried inside a scope. Outside captures, the refusal has no effect.
 /// Must not cross threads.
 class StreamScope {
  public:

@@ -79,9 +79,7 @@ inline void raise_event(const OwnedFd& eventfd) {
   constexpr int kAttempts = 4;
   for (int i = 0; i < kAttempts; ++i) {
     const bool raised = sys().eventfd_write(eventfd.get(), 1) == 0;
-    if (raised || errno == EAGAIN)
-      return;  // EAGAIN: the counter is full, so the eventfd is
-               // readable
+    if (raised || errno == EAGAIN) return;  // EAGAIN: already readable, the counter is full
   }
 }
 

@@ -80,8 +80,8 @@ class Log {
 };
 
 /// Checks ORIEL_LOG_FILE if the level is `version` or higher. Returns invalid_usage if the file
-/// cannot be opened, or is no file, terminal, other character device, or pipe with a reader. The
-/// lines then go to standard error.
+/// cannot be opened, or is no file, terminal, other character device, or pipe with a reader. In
+/// these cases the lines go to standard error.
 Status check_log();
 
 /// Makes the next event read the settings and open its file again. For tests; no other thread may

@@ -115,8 +115,8 @@ Result<OwnedFd> Acceptor::accept_despite_limit(int listener_fd) {
   return options_.calls.accept(listener_fd);
 }
 
-/// Closes the oldest unproven connection if it has had its turn. Returns whether
-/// a connection has gone.
+/// Closes the oldest unproven connection if it has had its turn. Returns whether a
+/// connection has gone.
 bool Acceptor::make_room() {
   if (pending_.empty() || !pending_.front().turn.expired(clock_->now())) return false;
   const std::size_t before = pending_.size();

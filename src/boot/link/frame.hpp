@@ -17,7 +17,7 @@ namespace oriel::boot {
 /// and the payload.
 enum class FrameKind : std::uint8_t {
   message = 1,  ///< message of a group
-  left = 2,     ///< ranks that have left in order
+  left = 2,     ///< ranks that have left regularly
   aborted = 3,  ///< rank that has aborted, and its error
   dead = 4,     ///< rank that has died, and how its death was seen
   stuck = 5,    ///< rank that has waited long for another rank, or no longer does

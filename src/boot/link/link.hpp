@@ -57,7 +57,7 @@ class Link {
   bool heard() const { return !closed_ && is_heard(fd_.get()); }
   /// Records that the peer has sent its departure, which follows its last message.
   void note_departure() { left_ = true; }
-  /// Returns whether all messages of the peer are in the inbox already.
+  /// Returns whether no further messages can arrive; pop() may still have some.
   bool ended() const { return closed_ || left_; }
 
  private:

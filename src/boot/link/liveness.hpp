@@ -28,14 +28,13 @@ struct PeerEvent {
 /// most log2(size) hops.
 ///
 /// Only the first death or abort that a rank learns of is forwarded. It ends the session on every
-/// rank that receives it. If all were forwarded, a job that ends as a whole would send size^2 *
-/// log2(size) notices. A state machine without I/O, not thread-safe.
-/// thread-safe.
+/// rank that receives it. If all were forwarded, a job that ends as a whole would send
+/// size^2 * log2(size) notices. A state machine without I/O, not thread-safe.
 class Liveness {
  public:
   Liveness(int rank, int size);
 
-  /// Records that a rank has left in order. Later reports of its death are ignored.
+  /// Records that a rank has left regularly. Later reports of its death are ignored.
   void left(int rank);
   /// Records that a rank has died; `how` completes "rank 3 has died: ".
   void died(int rank, const std::string& how);

@@ -59,9 +59,9 @@ class Rendezvous {
     Bytes frame;
   };
 
-  /// Extension of all timeouts once all ranks have come. Each rank then knows for which peer
-  /// it waits. It reports that peer at its own deadline, a little after the timeout in its hello.
-  /// If no rank does, the rendezvous reports the timeout after this extension.
+  /// Extension of all timeouts once all ranks have come. Each rank then knows for which peer it
+  /// waits. It reports that peer at its own deadline, a little after the timeout in its hello. If
+  /// no rank does, the rendezvous reports the timeout after this extension.
   static constexpr Duration kLinkingGrace = std::chrono::seconds(1);
 
   /// `expiry`: deadline for the first rank.

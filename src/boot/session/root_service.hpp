@@ -25,7 +25,6 @@ namespace oriel::boot {
 /// starts with the first id. Once no id is left, it ends and closes all its descriptors. If the
 /// service cannot continue, it closes every connection, which ends the ranks' waits. A forked child
 /// leaves its parent's service alone and gets its own. Never destroyed. Thread-safe.
-/// part in its parent's service and gets its own. Any thread may call.
 class RootService {
  public:
   static RootService& instance();
@@ -83,8 +82,7 @@ class RootService {
   void leave_to_parent();
 
   const pid_t owner_;
-  RootService* inherited_ = nullptr;  // the parent's service, kept so that leak checkers see it in
-                                      // use
+  RootService* inherited_ = nullptr;  // the parent's service, kept visible to leak checkers
   std::mutex mutex_;                  // guards all below
   std::map<std::uint64_t, Served> served_;
   std::map<std::uint64_t, bool> ended_;  // value: the id has expired

@@ -75,8 +75,7 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
                                 "size - 1",
                                 rank, size, kMaxRanks));
   }
-  RootService& root =
-      RootService::instance();  // in a forked child, also closes copies of the parent's
+  RootService& root = RootService::instance();  // in a forked child, also closes the parent's
   ORIEL_CO_CHECK(root.check_unused(id.number));
   std::unique_ptr<Session> session(new Session(id.number, id.secret, rank, size));
   if (size == 1) {
