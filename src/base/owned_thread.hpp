@@ -11,9 +11,9 @@
 
 namespace oriel {
 
-/// A thread of the library. All signals are blocked in it, and it does not disturb stream captures
-/// (RelaxedCapture). An exception that leaves its body ends the thread, never the process.
-/// Move-only.
+/// A thread of the library. All signals are blocked in it. If the CUDA driver is loaded when the
+/// thread starts, the thread does not disturb stream captures (RelaxedCapture). An exception that
+/// leaves its body ends the thread, never the process. Move-only.
 ///
 /// When the library is unloaded or exit() is called, every running thread is stopped and joined,
 /// whoever owns it. So objects that a body uses must not be destroyed as static objects. In a
