@@ -10,8 +10,7 @@
 namespace oriel::boot {
 
 /// Carries whole messages between ranks, in order for each pair. Set-up protocols use only this
-/// interface. Real runs implement it over sockets; tests use a queue in memory; simulations use a
-/// modelled network with its own clock.
+/// interface. Real runs implement it over sockets; tests use a modelled network with its own clock.
 ///
 /// A failure names the peer. After the first failure of a pair every later call on it fails too.
 class Transport {
