@@ -2,6 +2,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// Marks what the shared library exports to C++ callers. Everything else is hidden, so that neither
-/// our names nor those of the libraries inside us can clash with a program's own.
+/// Exports a symbol of the shared library to C++ callers. All other symbols are hidden, so neither
+/// Oriel's names nor those of libraries linked into it can clash with a program's own.
 #define ORIEL_API [[gnu::visibility("default")]]

@@ -11,14 +11,14 @@ namespace oriel {
 
 class Communicator;
 
-/// Memory that can become a window, of Communicator::allocate(): device memory on a GPU, memory
-/// that processes can share on the CPU. Freed when destroyed; the owner's pointer ends there, but
-/// the memory stays, and its addresses are not given out again, until the last window of this rank
-/// on it has gone. Windows of other ranks keep the memory alive too.
+/// Memory of Communicator::allocate() that can be registered as a window. On a GPU it is device
+/// memory, on the CPU memory that processes can share. After destruction the owner must not use the
+/// pointer. The memory is freed, and its addresses become reusable, when this rank's last window on
+/// it has ended. Windows of other ranks keep the memory alive too.
 ///
-/// Move-only; a moved-from or default one holds nothing. All functions are local and do not block,
-/// except that freeing GPU memory may wait for the device. Distinct objects may be used by distinct
-/// threads.
+/// Move-only; a moved-from or default-constructed object holds nothing. All functions are local and
+/// do not block, except that freeing GPU memory may wait for the device. Distinct objects may be
+/// used by distinct threads.
 class ORIEL_API Buffer {
  public:
   Buffer();
@@ -26,10 +26,10 @@ class ORIEL_API Buffer {
   Buffer& operator=(Buffer&& other) noexcept;
   ~Buffer();
 
-  /// First byte, aligned to at least 4096; null if this holds nothing. On a GPU an address for
-  /// kernels and the CUDA runtime, which the CPU must not touch.
+  /// Returns the first byte, aligned to at least 4096; null if this object holds nothing. On a GPU
+  /// the address is for kernels and the CUDA runtime; the CPU must not access it.
   void* data() const;
-  /// As asked for; 0 if this holds nothing.
+  /// Returns the size that was requested, in bytes; 0 if this object holds nothing.
   std::size_t bytes() const;
 
  private:

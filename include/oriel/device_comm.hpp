@@ -12,43 +12,44 @@ namespace oriel {
 
 class Communicator;
 
-/// What kernels of a user's need; the same on all ranks.
+/// Resources that the user's kernels need. All ranks pass the same options.
 struct DeviceCommOptions {
-  /// Leave it: by it the library sees which headers the caller, and so its kernels, were compiled
-  /// with. Those of another version are refused with both numbers.
+  /// Version of the device headers with which the caller, and so its kernels, were compiled. Do not
+  /// change it. If the library has another version, it refuses the call and names both versions.
   std::uint32_t device_version = device::kDeviceVersion;
-  /// Barriers that can be under way at once, 1 to 65536: the CTAs of the largest kernel that will
-  /// use it (on the CPU: the threads of one rank). Each takes 64 bytes and 4 bytes for each rank of
-  /// the node, rounded up to 64.
+  /// Number of barriers that can run at once, 1 to 65536: the CTAs of the largest kernel that will
+  /// use the DeviceComm. On the CPU: the threads of one rank. Each takes 64 bytes, plus 4 bytes per
+  /// rank of the LSA team, rounded up to 64.
   std::uint32_t barrier_slots = 32;
-  /// Its kernels reach the ranks of all nodes (oriel/device/world.hpp, world_barrier.hpp), and not
-  /// those of their own alone. Where there are several nodes this makes queues to their ranks the
-  /// first time; it is refused, with what is missing, where there is no path to them. World
-  /// barriers take another 192 bytes a slot.
+  /// Lets kernels access the ranks of all nodes (oriel/device/world.hpp, world_barrier.hpp), not
+  /// only those of their own node. If there are several nodes, the first such call creates queues
+  /// to their ranks. If there is no path to a rank, the call is refused and the error names what is
+  /// missing. World barriers take another 192 bytes per slot.
   bool world = false;
-  /// Signals that any rank may add to, up to 65536; 16 bytes each.
+  /// Number of signals to which any rank may add, up to 65536; 16 bytes each.
   std::uint32_t signals = 0;
-  /// Counters of what this rank has posted, up to 4096; 8 bytes each for every rank.
+  /// Number of counters of the operations that this rank has posted, up to 4096. Each takes 8 bytes
+  /// per rank.
   std::uint32_t counters = 0;
 };
 
-/// A communicator for kernels of your own: Communicator::device_comm makes it. Its flags and
-/// counters are its own, so its kernels and the library's collectives may run at the same time. Two
-/// kernels that may run at once need two of them, or distinct barrier slots.
+/// Device communicator for the user's own kernels, created by Communicator::device_comm. It has its
+/// own flags and counters, so its kernels and the library's collectives may run at the same time.
+/// Two kernels that may run at once need two DeviceComms, or distinct barrier slots.
 ///
-/// Waits in its kernels end as the library's do: the peer acts; the communicator is aborted, or a
-/// peer dies; or ORIEL_COLLECTIVE_TIMEOUT passes, which makes the communicator unusable.
+/// A wait in such a kernel ends when the peer acts, the communicator is aborted or a peer dies. It
+/// also ends when ORIEL_COLLECTIVE_TIMEOUT passes, which makes the communicator unusable.
 ///
-/// It holds its communicator. Destroy it when its kernels have ended on all ranks. Move-only.
-/// Distinct objects may be used by distinct threads, one object by one thread at a time.
+/// The object keeps its communicator alive. Destroy it when its kernels have ended on all ranks.
+/// Move-only. Distinct objects may be used by distinct threads; one object by one thread at a time.
 class ORIEL_API DeviceComm {
  public:
   DeviceComm(DeviceComm&& other) noexcept;
   DeviceComm& operator=(DeviceComm&& other) noexcept;
   ~DeviceComm();
 
-  /// What a kernel takes by value. Valid until this is destroyed. Local, does not block. Requires
-  /// that this was not moved from.
+  /// Returns the argument that a kernel takes by value. Valid until this object is destroyed.
+  /// Local; does not block. Requires an object that was not moved from.
   const device::CommView& view() const;
 
  private:

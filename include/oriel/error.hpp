@@ -13,27 +13,28 @@
 
 #include "oriel/api.hpp"
 
-/// How Oriel reports failure: every fallible call returns a Result, which holds a value or an
-/// Error. Nothing here throws (but for memory exhaustion) and nothing prints.
-/// Thread safety: as for std::string; distinct objects may be used by distinct threads.
+/// Error reporting of Oriel: every fallible call returns a Result, which holds a value or an Error.
+/// Nothing here throws (except on memory exhaustion) and nothing prints. Thread safety is that of
+/// std::string: distinct objects may be used by distinct threads.
 namespace oriel {
 
-/// What kind of failure it was. Each maps to one value of ncclResult_t.
+/// Kind of a failure. Each kind maps to one value of ncclResult_t: timeout to ncclSystemError,
+/// aborted to ncclInvalidUsage, the others to the value of the same name.
 enum class ErrorCode : std::uint8_t {
   cuda = 1,              ///< the CUDA driver or runtime refused a call
   system = 2,            ///< the operating system refused a call
-  internal = 3,          ///< an invariant of ours does not hold: a bug in Oriel
-  invalid_argument = 4,  ///< one argument is wrong on its own
+  internal = 3,          ///< an invariant of Oriel does not hold: a bug in Oriel
+  invalid_argument = 4,  ///< one argument is invalid by itself
   invalid_usage = 5,     ///< the call does not fit the state, or ranks disagree
   remote = 6,            ///< another rank failed, died or aborted
   timeout = 7,           ///< a deadline passed
   aborted = 8,           ///< this communicator was aborted by its user
 };
 
-/// The largest thing that can no longer be used after the error.
+/// The largest object that is unusable after the error.
 enum class Scope : std::uint8_t { request, window, communicator, process };
 
-/// The layer whose status number `NativeStatus::value` is.
+/// Layer that defines the status number `NativeStatus::value`.
 enum class NativeDomain : std::uint8_t { none, os_errno, cuda_driver, cuda_runtime };
 
 struct NativeStatus {
@@ -41,7 +42,7 @@ struct NativeStatus {
   int value = 0;
 };
 
-/// One failure: what happened first, on which rank, and how it looked to each layer above.
+/// One failure: the first cause, the rank on which it arose, and the context that each layer added.
 class [[nodiscard]] ORIEL_API Error {
  public:
   Error(ErrorCode code, std::string message);
@@ -54,26 +55,26 @@ class [[nodiscard]] ORIEL_API Error {
 
   ErrorCode code() const { return detail_->code; }
   Scope scope() const { return detail_->scope; }
-  /// World rank on which the error arose, or -1 where no communicator was involved yet.
+  /// Returns the world rank on which the error arose, or -1 if no communicator was involved yet.
   int origin_rank() const { return detail_->origin_rank; }
   NativeStatus native() const { return detail_->native; }
-  /// The first cause, in words.
+  /// Returns the first cause as text.
   const std::string& message() const { return detail_->message; }
-  /// What the user can do about it; may be empty.
+  /// Returns advice for the user; may be empty.
   const std::string& hint() const { return detail_->hint; }
-  /// What each layer was doing when the cause reached it, innermost first.
+  /// Returns the operation of each layer at the time of the error, innermost first.
   const std::vector<std::string>& contexts() const { return detail_->contexts; }
 
   Error&& with_scope(Scope scope) &&;
-  /// Sets the origin rank unless one is set already: the first to know is the one who is right.
+  /// Sets the origin rank unless it is already set: the innermost layer knows the origin best.
   Error&& with_origin(int rank) &&;
   Error&& with_native(NativeDomain domain, int value) &&;
   Error&& with_hint(std::string hint) &&;
-  /// Adds what the caller was doing, as in "mapping window 3 of rank 2".
+  /// Appends the caller's operation, such as "mapping window 3 of rank 2".
   Error&& with_context(std::string context) &&;
 
-  /// Everything on one line: contexts from the outside in, the cause, its native status, the rank,
-  /// the hint.
+  /// Returns one line: contexts from the outermost to the innermost, the cause, its native status,
+  /// the rank and the hint.
   std::string to_string() const;
 
  private:
@@ -86,14 +87,14 @@ class [[nodiscard]] ORIEL_API Error {
     std::string hint;
     std::vector<std::string> contexts;
   };
-  std::unique_ptr<Detail> detail_;  // one pointer, so that a Result of success stays small
+  std::unique_ptr<Detail> detail_;  // one pointer, so that a successful Result stays small
 };
 
-/// A short name such as "invalid argument".
+/// Returns a short name such as "invalid argument".
 ORIEL_API const char* to_string(ErrorCode code);
 ORIEL_API const char* to_string(Scope scope);
 
-/// A value of type T, or the Error that says why there is none.
+/// A value of type T, or the Error that explains its absence.
 template <typename T>
 class [[nodiscard]] Result {
  public:

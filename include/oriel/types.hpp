@@ -7,7 +7,7 @@
 
 namespace oriel {
 
-/// Element types of collectives. The values are those of ncclDataType_t.
+/// Element types of collectives. The values equal those of ncclDataType_t.
 enum class DataType : std::uint8_t {
   i8 = 0,
   u8 = 1,
@@ -24,18 +24,18 @@ enum class DataType : std::uint8_t {
 };
 inline constexpr int kDataTypeCount = 12;
 
-/// Reductions. The first five values are those of ncclRedOp_t.
+/// Reduction operations. The first five values equal those of ncclRedOp_t.
 enum class ReduceOp : std::uint8_t {
   sum = 0,
   prod = 1,
   max = 2,
   min = 3,
   avg = 4,
-  premul_sum = 5,  ///< each rank's input times that rank's own scalar, then the sum
+  premul_sum = 5,  ///< multiplies each rank's input by that rank's own scalar, then sums
 };
 inline constexpr int kReduceOpCount = 6;
 
-/// Bytes of one element.
+/// Returns the bytes of one element.
 constexpr std::size_t size_of(DataType type) {
   switch (type) {
     case DataType::i8:
@@ -58,7 +58,7 @@ constexpr std::size_t size_of(DataType type) {
   return 0;
 }
 
-/// The short names used in tables, settings and messages ("f32", "premul_sum").
+/// Returns the short name used in tables, settings and messages ("f32", "premul_sum").
 constexpr const char* name_of(DataType type) {
   constexpr const char* kNames[] = {"i8",  "u8",  "i32", "u32",  "i64",  "u64",
                                     "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};

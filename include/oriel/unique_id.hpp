@@ -10,16 +10,16 @@
 
 namespace oriel {
 
-/// What every rank must hold to join a communicator: where its ranks meet, and the secret that
-/// proves that they belong to it. 128 bytes without pointers, the same as an ncclUniqueId's; the
-/// user brings them to all ranks over a channel that the user trusts.
+/// Credentials for joining a communicator: the address at which its ranks meet, and a secret that
+/// authenticates them. 128 bytes without pointers, in the format of an ncclUniqueId. The user sends
+/// the bytes to all ranks over a trusted channel.
 struct UniqueId {
   std::array<std::byte, 128> bytes{};
 
-  /// A new id, for one communicator or one failed attempt to start one; it expires if no rank has
-  /// come 10 minutes later. This process serves the meeting until all ranks have joined. Local,
-  /// does not wait for the network, any thread. Errors: system (no interface can be used),
-  /// invalid_usage (a bad setting, named).
+  /// Creates an id for one communicator, or for one failed attempt to start one. If no rank has
+  /// joined 10 minutes later, the id expires. This process serves the meeting point until all ranks
+  /// have joined. Local; does not wait for the network; any thread may call it. Errors: system (no
+  /// usable network interface), invalid_usage (an invalid setting, which the error names).
   ORIEL_API static Result<UniqueId> create();
 };
 

@@ -6,10 +6,11 @@
 
 namespace oriel {
 
-/// The version of the library in use, such as "0.1.0". Local; any thread; never fails.
+/// Returns the version of the library in use, such as "0.1.0". Local; any thread may call it; never
+/// fails.
 ORIEL_API const char* version();
 
-/// The version of NCCL whose C interface the library has, in NCCL's number format.
+/// Version of NCCL whose C interface the library implements, in NCCL's number format.
 inline constexpr int kNcclVersion = 22809;
 
 }  // namespace oriel

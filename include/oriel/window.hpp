@@ -13,36 +13,37 @@ namespace oriel {
 
 class Communicator;
 
-/// A buffer that all ranks of a communicator have registered together:
-/// Communicator::register_window makes it. Deregistered when destroyed.
+/// A buffer that all ranks of a communicator have registered together, created by
+/// Communicator::register_window. Destruction deregisters the window.
 ///
-/// It holds its communicator: the links to the other ranks end after the last Window and
-/// DeviceComm. Before it is destroyed (or closed, or assigned to), nothing may use it on this rank
-/// any more, and no kernel of another rank may reach into it; so end your kernels and meet the
+/// The object keeps its communicator alive: links to other ranks end after the last Window and
+/// DeviceComm. Before a Window is destroyed, closed or assigned to, this rank must no longer use
+/// it, and no kernel of another rank may access it. So end your kernels and synchronise with the
 /// other ranks first. Ranks may then deregister in any order.
 ///
-/// Move-only. All functions are local and do not block. Distinct objects may be used by distinct
-/// threads, one object by one thread at a time.
+/// Move-only. All functions are local and do not wait for other ranks. Distinct objects may be used
+/// by distinct threads; one object by one thread at a time.
 class ORIEL_API Window {
  public:
   Window(Window&& other) noexcept;
   Window& operator=(Window&& other) noexcept;
   ~Window();
 
-  /// The registered range on this rank, as it was given.
+  /// Returns the registered range of this rank, as the user passed it.
   void* data() const;
   std::size_t bytes() const;
 
-  /// What a kernel takes by value to reach this rank's and its peers' memory, by offset in bytes
-  /// from the window's begin. On the CPU: for any code of this process. Valid until this is
-  /// destroyed; empty (every range is refused) once it is closed or moved from.
+  /// Returns the argument that a kernel takes by value to access the memory of this rank and its
+  /// peers. Offsets are in bytes from the window's begin. On the CPU any code of this process may
+  /// use the view. Valid until this object is destroyed. If closed or moved from, the view is empty
+  /// and refuses every range.
   device::WindowView view() const;
-  /// The same as an ncclWindow_t, for kernels that take that and for the C interface; null once it
-  /// is closed or moved from.
+  /// Returns the window as an ncclWindow_t, for kernels and the C interface. Null if closed or
+  /// moved from.
   ncclWindow_vidmem* handle() const;
 
-  /// Deregisters and says how that went, which the destructor cannot. Later calls do nothing.
-  /// Error: invalid_argument if the handle was deregistered through the C interface.
+  /// Deregisters the window and returns the result, which the destructor only logs. Later calls do
+  /// nothing. Error: invalid_argument if the handle was deregistered through the C interface.
   Status close();
 
  private:
