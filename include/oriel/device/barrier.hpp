@@ -12,15 +12,15 @@
 
 namespace oriel::device {
 
-/// How the ranks tell each other that they have arrived: a store to each peer.
+/// Selects the unicast path: each rank signals its arrival by one store to each peer.
 struct UnicastPath {};
-/// The name for one multicast store to all peers: declared alone, so that kernels which name it do
-/// not compile as long as there is no such barrier.
+/// Selects one multicast store to all peers. No such barrier exists: the type is only declared, so
+/// kernels that use it do not compile.
 struct MulticastPath;
 
-/// Where a barrier's words lie in control memory. A slot has a 64-byte line with the epoch, which
-/// only its own rank touches, and an inbox of one word per LSA rank, in lines of its own, so that
-/// slots of different CTAs share neither a 32-byte sector nor a cache line.
+/// Layout of barrier slots in control memory. A slot starts with a 64-byte line for the epoch,
+/// which only its own rank accesses. An inbox of one word per LSA rank follows, in separate lines.
+/// Slots of different CTAs therefore share neither a 32-byte sector nor a cache line.
 struct LsaBarrierLayout {
   static constexpr std::size_t kLineBytes = 64;
 
@@ -28,32 +28,33 @@ struct LsaBarrierLayout {
     const std::size_t inbox_bytes = static_cast<std::size_t>(lsa_size) * sizeof(std::uint32_t);
     return kLineBytes + (inbox_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
   }
-  /// Bytes of control memory for `slots` slots of a team of `lsa_size` ranks.
+  /// Returns the bytes of control memory for `slots` slots of a team of `lsa_size` ranks.
   static constexpr ORIEL_DEVICE_FN std::size_t bytes_needed(std::int32_t lsa_size,
                                                             std::uint32_t slots) {
     return slot_bytes(lsa_size) * slots;
   }
 };
 
-/// A barrier among the ranks of the LSA team, for the CTAs (CPU: threads) with the same slot index.
+/// Barrier among the ranks of the LSA team, for the CTAs (CPU: threads) with the same slot index.
 /// Collective over the team: every rank makes the same sequence of calls on a slot, one session at
-/// a time; sessions on different slots are independent. All threads of `group` call every function.
+/// a time. Sessions on different slots are independent. All threads of `group` call every function.
 ///
-/// The number of the barrier, its epoch, is kept in control memory and not in a kernel argument, so
-/// that kernels in replayed CUDA graphs and plain launches continue one sequence. Comparison is
-/// modulo 2^32: the wrap needs no care. A kernel launched with programmatic dependence passes
-/// grid_dependency_wait() before it makes a session.
+/// The epoch (number of the barrier) is stored in control memory, not in a kernel argument. Kernels
+/// in replayed CUDA graphs and plain launches therefore continue one sequence. Epochs are compared
+/// modulo 2^32, so wrap-around needs no special handling. A kernel launched with programmatic
+/// dependence calls grid_dependency_wait() before it creates a session.
 ///
-/// After wait() has returned anything but `ready`, the session's further calls do nothing and
-/// return the same outcome; the caller returns without publishing anything.
+/// If wait() returns anything but `ready`, further calls of the session do nothing and return the
+/// same outcome. The caller then returns without publishing anything.
 template <class Group, class M = Memory, class Path = UnicastPath>
 class LsaBarrier;
 
 template <class Group, class M>
 class LsaBarrier<Group, M, UnicastPath> {
  public:
-  /// `slot`: 0 to comm.barrier_slots - 1, usually the CTA's index; with any other, nothing is
-  /// written and wait() returns `aborted`. `comm` outlives the session. Reads one word of memory.
+  /// Starts a session. `slot` is 0 to comm.barrier_slots - 1, usually the CTA's index. With any
+  /// other slot nothing is written and wait() returns `aborted`. `comm` outlives the session. Reads
+  /// one word of memory.
   ORIEL_DEVICE_FN LsaBarrier(Group group, const CommView& comm, std::uint32_t slot)
       : group_(group), comm_(comm) {
     if (slot >= comm.barrier_slots) {
@@ -66,10 +67,10 @@ class LsaBarrier<Group, M, UnicastPath> {
   LsaBarrier(const LsaBarrier&) = delete;
   LsaBarrier& operator=(const LsaBarrier&) = delete;
 
-  /// Tells every peer that this rank's group is here. Not blocking but for a group.sync() first.
-  /// release: what any thread of the group did before is visible to a peer after its wait(acquire).
-  /// relaxed: nothing is handed over; not even earlier reads of memory that a peer will overwrite.
-  /// Every arrive is followed by one wait before the next arrive.
+  /// Signals to every peer that this rank's group has arrived. Not blocking except for an initial
+  /// group.sync(). release: earlier accesses of any thread of the group are visible to a peer after
+  /// its wait(acquire). relaxed: orders nothing, not even earlier reads of memory that a peer will
+  /// overwrite. Each arrive is followed by one wait before the next arrive.
   ORIEL_DEVICE_FN void arrive(Order order = Order::release) {
     if (outcome_ != WaitOutcome::ready) return;
     group_.sync();
@@ -90,7 +91,7 @@ class LsaBarrier<Group, M, UnicastPath> {
   }
 
   /// Waits until every peer's group has arrived at the same barrier. Blocking; ends with a
-  /// group.sync(). acquire: see arrive. All threads of the group get the same outcome.
+  /// group.sync(). For acquire see arrive(). All threads of the group get the same outcome.
   [[nodiscard]] ORIEL_DEVICE_FN WaitOutcome wait(Order order = Order::acquire) {
     if (outcome_ != WaitOutcome::ready) return outcome_;
     WaitOutcome mine = WaitOutcome::ready;
@@ -104,8 +105,8 @@ class LsaBarrier<Group, M, UnicastPath> {
     return outcome_;
   }
 
-  /// arrive, then wait. acq_rel: each rank sees what every rank did before. release, acquire and
-  /// relaxed give the order of one half only, or of none.
+  /// Calls arrive, then wait. acq_rel: each rank sees the earlier accesses of every rank. release
+  /// and acquire order only one half, and relaxed orders nothing.
   [[nodiscard]] ORIEL_DEVICE_FN WaitOutcome sync(Order order = Order::acq_rel) {
     const bool releases = order == Order::acq_rel || order == Order::release;
     const bool acquires = order == Order::acq_rel || order == Order::acquire;

@@ -7,27 +7,28 @@
 #include "oriel/device/config.hpp"
 #include "oriel/device/memory.hpp"
 
-/// How a CPU rank that has waited for long sleeps in the kernel, and how a peer wakes it.
-/// Nothing here does anything in GPU code: GPU threads poll.
+/// Sleep and wake-up of CPU ranks that have waited for long. In GPU code these functions do
+/// nothing, because GPU threads poll.
 namespace oriel::device {
 
-/// One per rank, in its control memory, where every rank of the node can write it. It has a cache
-/// line of its own. Zero-initialised. Any number of threads may sleep on it.
+/// Doorbell of one rank, in its control memory, where every rank of the node can write it. It has
+/// its own cache line. Zero-initialised. Any number of threads may sleep on it.
 ///
-/// No wake-up is lost. The sleeper counts itself in `sleeping`, fences, reads `ticket`, looks once
-/// more at what it waits for, and sleeps only while `ticket` keeps that value. The publisher writes
-/// the data, fences, and reads `sleeping`. Of two such fences one comes first: either the publisher
-/// sees the sleeper and moves the ticket, or the sleeper's last look sees the data. A sleeper that
-/// was killed leaves its count behind, which costs needless wake-ups and nothing else.
+/// No wake-up is lost. The sleeper increments `sleeping`, fences, reads `ticket`, and polls its
+/// condition once more. It sleeps only while `ticket` keeps that value. The publisher writes the
+/// data, fences, and reads `sleeping`. One of the two fences comes first. Either the publisher sees
+/// the sleeper and increments the ticket, or the sleeper's last poll sees the data. A killed
+/// sleeper leaves its count behind, which only costs needless wake-ups.
 struct alignas(64) Doorbell {
-  std::uint32_t sleeping;  ///< threads that are about to sleep or asleep
-  std::uint32_t ticket;    ///< the futex word; moves with every wake-up
+  std::uint32_t sleeping;  ///< number of threads that are about to sleep or asleep
+  std::uint32_t ticket;    ///< futex word; incremented by every wake-up
 };
 static_assert(sizeof(Doorbell) == 64);
 
-/// The fence of a publisher that rings several doorbells: call it once after the stores (of release
-/// order, or packets), then ring_fenced for each. Sequentially consistent: the stores come before
-/// the looks at the doorbells. Local, not blocking, any thread; nothing in GPU code.
+/// Fence of a publisher that rings several doorbells. Call it once after the stores (of release
+/// order, or packets), then ring_fenced for each doorbell. Sequentially consistent: orders the
+/// stores before the loads of the doorbells. Local; not blocking; any thread. Does nothing in GPU
+/// code.
 ORIEL_DEVICE_FN void ring_fence() {
 #if !ORIEL_DEVICE_CODE
   arch::fence_seq_cst();

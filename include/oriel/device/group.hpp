@@ -7,19 +7,19 @@
 #include "oriel/device/config.hpp"
 #include "oriel/device/memory.hpp"
 
-/// Cooperative groups: the threads that do one thing together. A function that takes a Group is
-/// called by every thread of it with the same arguments. On the CPU each group has one thread.
-///   rank(): this thread's index, 0 to size() - 1. size(): number of threads.
-///   sync(): returns once every thread has called it; memory accesses before it in any thread of
-///   the
-///     group happen before those after it in any other. Threads that have left the kernel are not
-///     waited for.
-///   any(mine): sync(), and true for all if `mine` is true for at least one thread. It spreads the
-///     news that a wait was aborted.
-///   broadcast(value): thread 0's value, for all. Orders no memory.
+/// Cooperative groups: threads that execute one operation together. Every thread of a group calls a
+/// function that takes a Group, with the same arguments. On the CPU each group has one thread.
+/// - rank(): returns this thread's index, 0 to size() - 1.
+/// - size(): returns the number of threads.
+/// - sync(): returns after every thread has called it. Accesses before it in any thread of the
+///   group happen before accesses after it in any other thread. It does not wait for threads that
+///   have left the kernel.
+/// - any(mine): calls sync(); returns true in all threads if `mine` is true in at least one. It
+///   spreads the outcome of an aborted wait.
+/// - broadcast(value): returns thread 0's value in all threads. Orders no memory.
 namespace oriel::device {
 
-/// One thread.
+/// Group of one thread.
 struct Thread {
   static ORIEL_DEVICE_FN std::uint32_t rank() { return 0; }
   static ORIEL_DEVICE_FN std::uint32_t size() { return 1; }
@@ -28,33 +28,34 @@ struct Thread {
   static ORIEL_DEVICE_FN std::uint64_t broadcast(std::uint64_t value) { return value; }
 };
 
-/// One thread, too; but where threads of a warp call the same function together, each with
-/// arguments of its own, they share what they can: one atomic, one hand-over, one doorbell for all.
-/// For functions that say so.
+/// Group of one thread that can cooperate with its warp. Threads of a warp that call the same
+/// function together, each with its own arguments, share one atomic, one hand-over and one
+/// doorbell. Only for functions whose comments mention Lanes.
 struct Lanes : Thread {
   static ORIEL_DEVICE_FN std::uint32_t lane() { return arch::warp_lane(); }
-  /// How many there can be.
+  /// Returns the maximum number of lanes.
   static ORIEL_DEVICE_FN std::uint32_t most() { return arch::warp_size(); }
-  /// The lanes that make this call together with the same key, a bit each; perhaps not all that
-  /// will make it.
+  /// Returns a mask of the lanes that make this call together with the same key. Lanes that make
+  /// the call later may be missing.
   static ORIEL_DEVICE_FN std::uint32_t together(std::uint64_t key) {
     return arch::lanes_together(key);
   }
-  /// How many of `lanes` are before this one, and how many there are.
+  /// Returns how many of `lanes` precede this lane; count() returns how many there are.
   static ORIEL_DEVICE_FN std::uint32_t before(std::uint32_t lanes) {
     return arch::lanes_before(lanes);
   }
   static ORIEL_DEVICE_FN std::uint32_t count(std::uint32_t lanes) {
     return arch::lanes_count(lanes);
   }
-  /// As sync() and broadcast() among `lanes`, all of which call it; of the first one's value.
+  /// Synchronise or broadcast among `lanes`, all of which call it. The broadcast value is that of
+  /// the first lane.
   static ORIEL_DEVICE_FN void sync_among(std::uint32_t lanes) { arch::lanes_sync(lanes); }
   static ORIEL_DEVICE_FN std::uint64_t broadcast_among(std::uint32_t lanes, std::uint64_t value) {
     return arch::lanes_broadcast(lanes, value);
   }
 };
 
-/// The 32 threads of a warp, all of them active.
+/// Group of the 32 threads of a warp, all of them active.
 struct Warp {
   static ORIEL_DEVICE_FN std::uint32_t rank() { return arch::warp_lane(); }
   static ORIEL_DEVICE_FN std::uint32_t size() { return arch::warp_size(); }
@@ -65,7 +66,7 @@ struct Warp {
   }
 };
 
-/// All threads of a CTA (thread block) of any shape.
+/// Group of all threads of a CTA (thread block) of any shape.
 struct Cta {
   static ORIEL_DEVICE_FN std::uint32_t rank() { return arch::cta_thread_rank(); }
   static ORIEL_DEVICE_FN std::uint32_t size() { return arch::cta_thread_count(); }

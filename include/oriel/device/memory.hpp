@@ -13,16 +13,17 @@
 #include "oriel/device/arch/host.hpp"
 #endif
 
-/// Memory accesses with an explicit order and scope, the same on GPUs and CPUs.
+/// Memory accesses with an explicit order and scope, with the same interface on GPUs and CPUs.
 namespace oriel::device {
 
-/// The policy that waits, packets, barriers and collective algorithms take as a template parameter,
-/// so that a test may replace it (to count accesses, or to explore interleavings). This one is the
-/// machine's.
-/// All functions are local and thread-safe, never fail, and block only where they say so.
-/// T is std::uint32_t, std::uint64_t, Pack or Pair; an address is aligned to the size of its T.
-/// A 4- or 8-byte access is indivisible; Pack and Pair are so per element only (see access.hpp).
-/// On a GPU the address is one of global memory.
+/// Memory policy: the template parameter of waits, packets, barriers and collective algorithms. A
+/// test may replace it, to count accesses or to explore interleavings. This policy uses the
+/// hardware.
+///
+/// All functions are local and thread-safe, and never fail. They block only where documented. T is
+/// std::uint32_t, std::uint64_t, Pack or Pair, and addresses are aligned to the size of T. A 4- or
+/// 8-byte access is indivisible; an access of Pack or Pair only per element (see access.hpp). On a
+/// GPU the address is in global memory.
 struct Memory {
   template <class T>
   static constexpr bool kIsWord =
@@ -31,8 +32,9 @@ struct Memory {
   static constexpr bool kIsAccessible =
       kIsWord<T> || std::is_same_v<T, Pack> || std::is_same_v<T, Pair>;
 
-  /// Order: weak, relaxed or acquire. An acquire makes visible what came before the release whose
-  /// value it read, to this thread and to those that synchronise with it afterwards.
+  /// Loads a value. Order: weak, relaxed or acquire. An acquire load reads a value that a release
+  /// wrote. The accesses before this release then become visible to this thread. They also become
+  /// visible to threads that synchronise with this thread afterwards.
   template <Order kOrder, Scope kScope = Scope::system, class T>
   [[nodiscard]] static ORIEL_DEVICE_FN T load(const T* address) {
     static_assert(kIsAccessible<T>);
@@ -40,8 +42,9 @@ struct Memory {
     return arch::load<kOrder, kScope>(address);
   }
 
-  /// Order: weak, relaxed or release. A release covers this thread's earlier accesses and those of
-  /// threads that it has synchronised with, as in "group.sync(), then one thread releases".
+  /// Stores a value. Order: weak, relaxed or release. A release covers earlier accesses of this
+  /// thread and of threads with which it has synchronised, as in "group.sync(), then one thread
+  /// releases".
   template <Order kOrder, Scope kScope = Scope::system, class T>
   static ORIEL_DEVICE_FN void store(T* address, T value) {
     static_assert(kIsAccessible<T>);
@@ -49,65 +52,70 @@ struct Memory {
     arch::store<kOrder, kScope>(address, value);
   }
 
-  /// A weak load of data that this thread reads once; it takes no room in the first-level cache.
+  /// Loads data that this thread reads once, in weak order. The data is not allocated in the GPU's
+  /// L1 cache.
   template <class T>
   [[nodiscard]] static ORIEL_DEVICE_FN T load_streaming(const T* address) {
     static_assert(kIsAccessible<T>);
     return arch::load_streaming(address);
   }
 
-  /// As load_streaming, through the GPU's non-coherent path. Only for memory that nobody, this
-  /// thread included, writes while the kernel runs: not for in-place calls, not for peers' data.
+  /// Loads as load_streaming does, through the GPU's non-coherent path. No thread, including this
+  /// one, may write the memory while the kernel runs. So it is not for in-place calls or peers'
+  /// data.
   template <class T>
   [[nodiscard]] static ORIEL_DEVICE_FN T load_read_only(const T* address) {
     static_assert(kIsAccessible<T>);
     return arch::load_read_only(address);
   }
 
-  /// A weak store of data that this thread does not read again.
+  /// Stores data that this thread does not read again, in weak order.
   template <class T>
   static ORIEL_DEVICE_FN void store_streaming(T* address, T value) {
     static_assert(kIsAccessible<T>);
     arch::store_streaming(address, value);
   }
 
-  /// Adds modulo 2^32 or 2^64 and returns the old value. Order: relaxed, acquire, release, acq_rel.
-  /// On a GPU not for pinned host memory: the bus to the host may have no atomics.
+  /// Adds modulo 2^32 or 2^64 and returns the old value. Order: relaxed, acquire, release or
+  /// acq_rel. On a GPU the address must not be in pinned host memory: the bus to the host may have
+  /// no atomics.
   template <Order kOrder, Scope kScope = Scope::system, class T>
   static ORIEL_DEVICE_FN T fetch_add(T* address, T value) {
     static_assert(kIsWord<T> && kOrder != Order::weak);
     return arch::fetch_add<kOrder, kScope>(address, value);
   }
 
-  /// As fetch_add without the old value, hence without the round trip. Order: relaxed or release.
+  /// Adds as fetch_add does, but returns no value and so needs no round trip. Order: relaxed or
+  /// release.
   template <Order kOrder, Scope kScope = Scope::system, class T>
   static ORIEL_DEVICE_FN void reduce_add(T* address, T value) {
     static_assert(kIsWord<T> && (kOrder == Order::relaxed || kOrder == Order::release));
     arch::reduce_add<kOrder, kScope>(address, value);
   }
 
-  /// Stores the larger of both and returns the old value. Order: relaxed or acq_rel; on a GPU not
-  /// for pinned host memory.
+  /// Stores the larger of both values and returns the old value. Order: relaxed or acq_rel. On a
+  /// GPU not for pinned host memory.
   template <Order kOrder, Scope kScope = Scope::system>
   static ORIEL_DEVICE_FN std::uint64_t fetch_max(std::uint64_t* address, std::uint64_t value) {
     static_assert(kOrder == Order::relaxed || kOrder == Order::acq_rel);
     return arch::fetch_max<kOrder, kScope>(address, value);
   }
 
-  /// Sets bits and returns the old value, in order acq_rel; on a GPU not for pinned host memory.
+  /// Sets bits and returns the old value, in order acq_rel. On a GPU not for pinned host memory.
   template <Scope kScope = Scope::system>
   static ORIEL_DEVICE_FN std::uint64_t fetch_or(std::uint64_t* address, std::uint64_t bits) {
     return arch::fetch_or<kScope>(address, bits);
   }
 
-  /// Stores a value and returns the old one, in order acq_rel; on a GPU not for pinned host memory.
+  /// Stores a value and returns the old value, in order acq_rel. On a GPU not for pinned host
+  /// memory.
   template <Scope kScope = Scope::system>
   static ORIEL_DEVICE_FN std::uint64_t exchange(std::uint64_t* address, std::uint64_t value) {
     return arch::exchange<kScope>(address, value);
   }
 
-  /// Stores `value` where `expected` is found and returns what was found. Order: relaxed,
-  /// acquire or acq_rel; on a GPU not for pinned host memory.
+  /// Stores `value` if memory holds `expected`, and returns the old value. Order: relaxed, acquire
+  /// or acq_rel. On a GPU not for pinned host memory.
   template <Order kOrder, Scope kScope = Scope::system, class T>
   static ORIEL_DEVICE_FN T compare_swap(T* address, T expected, T value) {
     static_assert(kIsWord<T> && (kOrder == Order::relaxed || kOrder == Order::acquire ||
@@ -115,30 +123,30 @@ struct Memory {
     return arch::compare_swap<kOrder, kScope>(address, expected, value);
   }
 
-  /// Acquire and release fence. On a GPU it waits for this thread's outstanding stores: one thread
-  /// of a group, not all of them.
+  /// Executes an acquire and release fence. On a GPU the fence waits for this thread's outstanding
+  /// stores, so one thread of a group should call it, not all.
   template <Scope kScope = Scope::system>
   static ORIEL_DEVICE_FN void fence() {
     arch::fence_acq_rel<kScope>();
   }
 
-  /// Sequentially consistent fence: of two threads that each store, fence and load
-  /// what the other stores, one sees the other's store.
+  /// Executes a sequentially consistent fence. If two threads each store, fence and load what the
+  /// other stores, at least one of them sees the other's store.
   template <Scope kScope = Scope::system>
   static ORIEL_DEVICE_FN void fence_seq_cst() {
     arch::fence_seq_cst<kScope>();
   }
 
-  /// What a polling thread does between two polls: `pause` on a CPU, nothing on a GPU.
+  /// Pauses a polling thread between two polls: `pause` on a CPU, nothing on a GPU.
   static ORIEL_DEVICE_FN void relax() { arch::relax(); }
 
-  /// Nanoseconds of the local clock (globaltimer; CLOCK_MONOTONIC): differences only, one machine
-  /// only.
+  /// Returns nanoseconds of the local clock (globaltimer; CLOCK_MONOTONIC). Only differences on one
+  /// machine are meaningful.
   [[nodiscard]] static ORIEL_DEVICE_FN std::uint64_t clock_ns() { return arch::clock_ns(); }
 };
 
-/// Has `value` computed here and not later, where it is first used: for what a kernel can get ready
-/// while it waits for its predecessor. No effect on the host.
+/// Forces `value` to be computed here, not at its first use. A kernel so prepares values while it
+/// waits for its predecessor. No effect on the host.
 template <class T>
 ORIEL_DEVICE_FN void keep_in_register(T*& value) {
   arch::keep_in_register(value);
@@ -147,15 +155,16 @@ ORIEL_DEVICE_FN void keep_in_register(std::uint64_t& value) {
   arch::keep_in_register(value);
 }
 
-/// Waits until the kernels that this one depends on by programmatic launch have ended and their
-/// writes are visible. Every CTA calls it before it touches user memory, scratch or an epoch; a
-/// kernel without such dependence passes at once, as does the host. Blocking, all threads of a CTA.
+/// Waits until the kernels on which this kernel depends by programmatic launch have ended and their
+/// writes are visible. Every CTA calls it before it accesses user memory, scratch memory or an
+/// epoch. A kernel without such a dependence returns at once, as does the host. Blocking; all
+/// threads of a CTA.
 ORIEL_DEVICE_FN void grid_dependency_wait() {
   arch::grid_dependency_wait();
 }
 
-/// Allows the next kernel to be launched while this one ends. Its writes become visible to that
-/// kernel only through grid_dependency_wait. Not blocking; any thread.
+/// Allows the next kernel to start while this one ends. This kernel's writes become visible to the
+/// next kernel only through grid_dependency_wait. Not blocking; any thread.
 ORIEL_DEVICE_FN void grid_launch_dependents() {
   arch::grid_launch_dependents();
 }

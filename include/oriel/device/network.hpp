@@ -10,30 +10,32 @@
 #include "oriel/device/queue/region.hpp"
 #include "oriel/device/queue/send_queue.hpp"
 
-/// What kernels know of the NIC through which a rank reaches those of other nodes. The functions
-/// are in world.hpp.
+/// State of the NIC through which a rank reaches ranks of other nodes, as kernels see it. The
+/// functions are in world.hpp.
 namespace oriel::device {
 
-/// A window as NICs reach it. The host writes it before kernels are told of it. When the network
-/// goes it clears the number alone: a kernel that uses the window all the same finds none, or keys
-/// that the NIC refuses. A window that is deregistered has none any more, so nothing may be using
-/// it then.
+/// A window as registered with NICs. The host writes it before kernels use it. When the network
+/// ends, the host clears only the number. A kernel that still uses the window then finds either
+/// number 0 or keys that the NIC refuses. A deregistered window has no NetworkWindow, so nothing
+/// may use it any more.
 struct NetworkWindow {
   std::uint64_t network = 0;  ///< NetworkView::number, or 0: no NIC knows the window
-  queue::Region local;        ///< this rank's part
-  /// Of each world rank; no bytes where that rank is in this rank's LSA team or has no such window.
+  queue::Region local;        ///< this rank's part of the window
+  /// Regions by world rank. A region has no bytes if the rank is in this rank's LSA team or has no
+  /// such window.
   const queue::Region* peers = nullptr;
 };
 
-/// The queues of one rank. The host makes it; it outlives the kernels.
+/// Queues of one rank. The host creates them, and they outlive the kernels.
 struct NetworkView {
-  std::uint64_t number = 0;  ///< of the communicator: random, the same on all ranks, never 0
+  std::uint64_t number = 0;  ///< number of the communicator: random, the same on all ranks, never 0
   std::int32_t world_size = 0;
-  /// By world rank; a depth of 0 where there is none. The queue's number says which entries are
-  /// there for whom, and its `peer` is the rank.
+  /// Queues by world rank. A depth of 0 means that there is no queue to that rank.
+  /// QueueView::number is the NIC's number of the queue, and QueueView::peer is the rank.
   const queue::QueueView* queues = nullptr;
 
-  // CPU only: a waiting thread does the NIC's work itself, and who gives it some wakes its thread.
+  // CPU only. A waiting thread does the NIC's work itself. A thread that leaves work wakes the
+  // NIC's thread.
   void (*drive)(void* nic) = nullptr;
   void* nic = nullptr;
   Doorbell* bell = nullptr;
@@ -41,11 +43,12 @@ struct NetworkView {
 
 #if ORIEL_DEVICE_CODE || defined(__CUDACC__)
 
-/// The memory policy of waits for the network.
+/// Memory policy of waits for the network.
 using WorldMemory = Memory;
 
 namespace detail {
-/// Here the NIC's own thread does all the work; it is woken when something may have been posted.
+/// Wakes the NIC's own thread when something may have been posted. In this build that thread does
+/// all the work.
 struct Driving {
   explicit ORIEL_DEVICE_FN Driving(const NetworkView* network) : network_(network) { wake(); }
   ORIEL_DEVICE_FN ~Driving() { wake(); }
@@ -64,11 +67,11 @@ struct Driving {
 
 namespace detail {
 
-/// Whose NIC the calling thread drives while it waits.
+/// Network whose NIC the calling thread drives while it waits; null if none.
 inline thread_local const NetworkView* driven = nullptr;
 
-/// Has the calling thread's waits drive a NIC as long as it lives. When it ends, the NIC's own
-/// thread takes over what is left.
+/// Lets the calling thread's waits drive a NIC while this object lives. When the object ends, the
+/// NIC's own thread takes over the remaining work.
 class Driving {
  public:
   explicit Driving(const NetworkView* network) : before_(driven) { driven = network; }
@@ -85,8 +88,8 @@ class Driving {
 
 }  // namespace detail
 
-/// The memory policy of waits for the network: between two polls the waiting thread works for its
-/// NIC, so that a rank that waits needs no other thread to run.
+/// Memory policy of waits for the network. Between two polls the waiting thread works for its NIC,
+/// so a waiting rank needs no other thread to run.
 struct WorldMemory : Memory {
   static void relax() {
     Memory::relax();

@@ -9,56 +9,58 @@
 #include "oriel/device/memory.hpp"
 #include "oriel/device/wait.hpp"
 
-/// Packets that carry their own flag: a receiver knows from the packet alone that the data is
-/// there, so that no fence, barrier or second message is needed. They lie in the receiver's memory,
-/// which starts as zeros; the sender writes, the receiver polls.
+/// Packets that carry their own flag. A receiver knows from the packet alone that the data has
+/// arrived, so no fence, barrier or second message is needed. Packets lie in the receiver's memory,
+/// which is initially zero. The sender writes, and the receiver polls.
 ///
-/// Rule of flags. A flag is a 32-bit epoch that the sender and the receiver of a packet know in
-/// advance and that differs from what the packet held before. Zero is never a flag: next_flag skips
-/// it. 2^32 - 1 is a multiple of 3, so that `flag % kRotation` with kRotation = 3 walks through the
-/// rotating buffers without a break where the flag wraps.
-/// A packet that is not written for 2^32 - 1 epochs would hold a flag that looks fresh (at 1 us an
-/// epoch that takes 72 minutes). Its receiver therefore clears one packet per epoch: stale_packet
-/// says which.
+/// Flags. A flag is a 32-bit epoch that the sender and the receiver of a packet know in advance. It
+/// differs from the previous content of the packet. Zero is never a flag: next_flag skips it. 2^32
+/// - 1 is a multiple of 3. So `flag % kRotation` with kRotation = 3 walks through the rotating
+/// buffers without a break when the flag wraps.
+///
+/// If a packet is not written for 2^32 - 1 epochs, its old flag looks fresh again. At 1 us per
+/// epoch this takes 72 minutes. Its receiver therefore clears one packet per epoch: stale_packet
+/// returns which one.
 namespace oriel::device {
 
-/// Buffers that take turns, one epoch each: peers may still be reading the last one, and the
-/// fastest peer may already write the next one.
+/// Number of buffers that take turns, one epoch each. Peers may still read the last buffer while
+/// the fastest peer already writes the next one.
 inline constexpr std::uint32_t kRotation = 3;
 static_assert(0xffffffffu % kRotation == 0, "rotation must not break where the flag wraps");
 
-/// The flag that follows `flag`; never zero.
+/// Returns the flag that follows `flag`; never zero.
 constexpr ORIEL_DEVICE_FN std::uint32_t next_flag(std::uint32_t flag) {
   return flag == 0xffffffffu ? 1u : flag + 1u;
 }
 
-/// Which packet of an inbox of `packets` packets (1 to 2^30) is to be cleared after the inbox's
-/// turn with flag `flag`. The thread that receives this packet clears it, once it has received the
-/// corresponding packet of the epoch after `flag` and before it sends those of the next: until then
-/// no peer can write it. In this way each packet is cleared once in kRotation * packets epochs.
+/// Returns the packet to clear after the turn of an inbox with flag `flag`. The inbox has `packets`
+/// packets (1 to 2^30). The thread that receives this packet clears it. It does so after it has
+/// received the corresponding packet of the epoch after `flag`. It does so before it sends the
+/// packets of the following epoch, since no peer can write the packet until then. Each packet is so
+/// cleared once in kRotation * packets epochs.
 constexpr ORIEL_DEVICE_FN std::uint32_t stale_packet(std::uint32_t flag, std::uint32_t packets) {
   return flag / kRotation % packets;
 }
 
-/// 8 bytes on the wire, 4 of data, for CPUs and GPUs. Relies on 8-byte accesses being indivisible,
-/// which C++ (for lock-free atomics) and PTX both promise.
+/// Packet of 8 bytes on the wire, 4 of them data, for CPUs and GPUs. Relies on indivisible 8-byte
+/// accesses, which C++ (for lock-free atomics) and PTX both guarantee.
 struct alignas(8) Packet8 {
   using Data = std::uint32_t;
   static constexpr std::size_t kDataBytes = sizeof(Data);
 
   std::uint64_t bits;  ///< data in the low half, flag in the high half
 
-  /// Writes data and flag (not zero) into the receiver's memory. Relaxed: it orders nothing but
-  /// itself. Local, not blocking. CPU senders ring the receiver's doorbell after their last packet.
+  /// Writes data and flag (not zero) into the receiver's memory. Relaxed: orders no other access.
+  /// Local; not blocking. CPU senders ring the receiver's doorbell after their last packet.
   template <class M = Memory>
   static ORIEL_DEVICE_FN void send(Packet8* to, Data data, std::uint32_t flag) {
     M::template store<Order::relaxed, Scope::system>(
         &to->bits, (static_cast<std::uint64_t>(flag) << 32) | data);
   }
 
-  /// Loads the packet; true if it carries `flag`, and then `data` is what was sent with it, else
-  /// `data` is unspecified (a condition would keep a GPU from having several loads in flight).
-  /// Local, not blocking.
+  /// Loads the packet and returns whether it carries `flag`. If so, `data` is the sent data,
+  /// otherwise it is unspecified: a condition would keep a GPU from having several loads in flight.
+  /// Local; not blocking.
   template <class M = Memory>
   [[nodiscard]] static ORIEL_DEVICE_FN bool try_receive(const Packet8* from, std::uint32_t flag,
                                                         Data& data) {
@@ -67,8 +69,9 @@ struct alignas(8) Packet8 {
     return static_cast<std::uint32_t>(bits >> 32) == flag;
   }
 
-  /// Makes the packet carry no flag. By the receiver, when no sender can write it (stale_packet).
-  /// Relaxed: what tells the senders that they may write it again orders it. Local, not blocking.
+  /// Clears the flag of the packet. The receiver calls it while no sender can write the packet
+  /// (stale_packet). Relaxed: the message that permits the senders to write again orders it. Local;
+  /// not blocking.
   template <class M = Memory>
   static ORIEL_DEVICE_FN void clear(Packet8* packet) {
     M::template store<Order::relaxed, Scope::system>(&packet->bits, std::uint64_t{0});
@@ -76,16 +79,16 @@ struct alignas(8) Packet8 {
 };
 static_assert(sizeof(Packet8) == 8);
 
-/// 16 bytes on the wire, 8 of data, moved by one vector access on a GPU. PTX promises that each
-/// 8-byte element of a vector access is indivisible, not that both arrive together: hence a flag in
-/// each half.
+/// Packet of 16 bytes on the wire, 8 of them data, moved by one vector access on a GPU. PTX
+/// guarantees that each 8-byte element of a vector access is indivisible, not that both arrive
+/// together. Therefore each half has a flag.
 struct alignas(16) Packet16 {
   using Data = std::uint64_t;
   static constexpr std::size_t kDataBytes = sizeof(Data);
 
   Pair bits;  ///< each half: 4 bytes of data below, the flag above
 
-  /// As Packet8::send.
+  /// Sends as Packet8::send does.
   template <class M = Memory>
   static ORIEL_DEVICE_FN void send(Packet16* to, Data data, std::uint32_t flag) {
     const std::uint64_t high = static_cast<std::uint64_t>(flag) << 32;
@@ -93,7 +96,7 @@ struct alignas(16) Packet16 {
         &to->bits, Pair{{high | (data & 0xffffffffu), high | (data >> 32)}});
   }
 
-  /// As Packet8::try_receive; true only if both halves carry `flag`.
+  /// Receives as Packet8::try_receive does. Returns true only if both halves carry `flag`.
   template <class M = Memory>
   [[nodiscard]] static ORIEL_DEVICE_FN bool try_receive(const Packet16* from, std::uint32_t flag,
                                                         Data& data) {
@@ -103,7 +106,7 @@ struct alignas(16) Packet16 {
            static_cast<std::uint32_t>(bits.half[1] >> 32) == flag;
   }
 
-  /// As Packet8::clear.
+  /// Clears the flags as Packet8::clear does.
   template <class M = Memory>
   static ORIEL_DEVICE_FN void clear(Packet16* packet) {
     M::template store<Order::relaxed, Scope::system>(&packet->bits, Pair{{0, 0}});
@@ -111,9 +114,9 @@ struct alignas(16) Packet16 {
 };
 static_assert(sizeof(Packet16) == 16);
 
-/// Waits for the packet at `from` to carry `flag` and fetches its data, which is unspecified after
-/// any other outcome than `ready`. Local, blocking. `sender` is the world rank that a stall record
-/// names.
+/// Waits until the packet at `from` carries `flag`, and returns its data in `data`. After any
+/// outcome but `ready`, `data` is unspecified. Local; blocking. `sender` is the world rank for the
+/// stall record.
 template <class Packet, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN WaitOutcome receive(const Packet* from, std::uint32_t flag,
                                                   typename Packet::Data& data,
@@ -122,8 +125,8 @@ template <class Packet, class M = Memory>
                        WaitTarget{sender, flag});
 }
 
-/// As receive, for kCount packets that lie `stride` packets apart: each poll loads all of them, so
-/// that their latencies overlap.
+/// Receives kCount packets that lie `stride` packets apart. Each poll loads all of them, so their
+/// latencies overlap. Otherwise behaves as receive.
 template <int kCount, class Packet, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN WaitOutcome receive_all(const Packet* first, std::size_t stride,
                                                       std::uint32_t flag,

@@ -9,24 +9,24 @@
 #include "oriel/device/scalar.hpp"
 #include "oriel/types.hpp"
 
-/// What a reduction means, for one element: each rank's input is loaded into an accumulator, the
-/// accumulators are combined along a fixed binary tree over the rank index, and the result is
-/// finished into the element type. Every algorithm, on GPU and CPU, gives these bits.
+/// Reduction of one element. Each rank's input is loaded into an accumulator. The accumulators are
+/// combined along a fixed binary tree over the rank index. The result is converted to the element
+/// type. Every algorithm, on GPU and CPU, produces the same bits.
 ///
-/// - Accumulators: f32 for 16- and 8-bit floats and f32, f64 for f64, integers in their own width.
-///   A float result is rounded to its type once, in finish().
+/// - Accumulators: f32 for f32 and for 16- and 8-bit floats, f64 for f64, and the integer type
+///   itself for integers. A float result is rounded to its type once, in finish().
 /// - Integers wrap. Their average is the wrapped sum divided by the number of ranks, truncated
 ///   toward zero.
 /// - NaN propagates through min and max, and -0 is below +0. Every NaN in a result is the canonical
-///   one, all ones below a clear sign bit, whichever instruction or rank made it.
-/// - premul_sum multiplies each rank's input by that rank's own scalar and rounds the product to
-/// the
-///   element type before adding, so that the sender may scale, or the receiver: the bits are equal.
+///   NaN: all bits set below a clear sign bit, whichever instruction or rank made it.
+/// - premul_sum multiplies each rank's input by that rank's own scalar. It rounds the product to
+///   the element type before adding. Sender-side and receiver-side scaling therefore give equal
+///   bits.
 ///
-/// All functions: local, no memory access, no synchronisation, no errors; usable in constant
-/// expressions. They assume the default rounding mode.
-// Stands before a function that calls what the caller passes in, a kernel's lambda for example:
-// without it nvcc refuses a __device__ lambda in a function that the host may call as well.
+/// All functions are local, access no memory, do not synchronise and have no errors. They are
+/// usable in constant expressions. They assume the default rounding mode.
+// Precedes a function that calls a callable of its caller, for example a kernel's lambda. Without
+// it nvcc refuses a __device__ lambda in a function that the host may call as well.
 #if defined(__CUDACC__)
 #define ORIEL_CALLS_ANY _Pragma("nv_exec_check_disable")
 #else
@@ -86,8 +86,8 @@ ORIEL_DEVICE_FN constexpr A maximum(A a, A b) {
   return a < b ? b : a;
 }
 
-/// Returns a rounded product so that no compiler can fuse it with an addition that follows, which
-/// gcc does by default where there is an instruction for it.
+/// Prevents any compiler from fusing a rounded product with a following addition. gcc does so by
+/// default on targets with a fused instruction.
 template <typename A>
 ORIEL_DEVICE_FN constexpr A keep_rounded(A product) {
   if (!__builtin_is_constant_evaluated()) {
@@ -104,7 +104,7 @@ ORIEL_DEVICE_FN constexpr A keep_rounded(A product) {
   return product;
 }
 
-/// a * b, rounded, and not fused with an addition; integers wrap.
+/// Returns a * b, rounded and not fused with an addition. Integers wrap.
 template <typename A>
 ORIEL_DEVICE_FN constexpr A multiply(A a, A b) {
   if constexpr (std::is_floating_point_v<A>) {
@@ -113,7 +113,7 @@ ORIEL_DEVICE_FN constexpr A multiply(A a, A b) {
 #endif
     return keep_rounded(a * b);
   } else {
-    // 64 bits, because unsigned types below int are promoted to int, which must not overflow.
+    // Uses 64 bits, because unsigned types below int are promoted to int, which must not overflow.
     return static_cast<A>(static_cast<std::uint64_t>(a) * static_cast<std::uint64_t>(b));
   }
 }
@@ -143,24 +143,23 @@ ORIEL_DEVICE_FN constexpr A divide(A sum, int n_ranks) {
 
 }  // namespace detail
 
-/// The type in which elements of type T are combined.
+/// Type in which elements of type T are combined.
 template <typename T>
 using Accumulator = typename detail::AccumulatorImpl<T>::Type;
 
-/// The three steps of one reduction on elements of type T (std::int8_t ... double, f16, bf16, e4m3,
-/// e5m2).
+/// Steps of one reduction on elements of type T (std::int8_t ... double, f16, bf16, e4m3, e5m2).
 template <typename T, ReduceOp op>
 struct Reduction {
   using Element = T;
   using Acc = Accumulator<T>;
 
-  /// Number of ranks, at least 1; only the average looks at it.
+  /// Number of ranks, at least 1; only the average uses it.
   int n_ranks = 1;
 
-  /// One rank's input. Not for premul_sum, unless the input is scaled already.
+  /// Loads one rank's input. For premul_sum the input must already be scaled.
   ORIEL_DEVICE_FN constexpr Acc load(T x) const { return static_cast<Acc>(x); }
 
-  /// One rank's input with that rank's scalar, which only premul_sum looks at.
+  /// Loads one rank's input with that rank's scalar, which only premul_sum uses.
   ORIEL_DEVICE_FN constexpr Acc load(T x, T scalar) const {
     if constexpr (op == ReduceOp::premul_sum) {
       return static_cast<Acc>(scale(x, scalar));
@@ -169,13 +168,13 @@ struct Reduction {
     }
   }
 
-  /// x * scalar, rounded to T: what a rank sends if the sender scales.
+  /// Returns x * scalar, rounded to T: the data to send if the sender scales.
   ORIEL_DEVICE_FN static constexpr T scale(T x, T scalar) {
     return static_cast<T>(detail::multiply(static_cast<Acc>(x), static_cast<Acc>(scalar)));
   }
 
-  /// Joins a subtree of lower ranks with its right-hand neighbour. Commutative up to the bits of a
-  /// NaN, but not associative.
+  /// Combines a subtree of lower ranks with its right-hand neighbour. Commutative except for the
+  /// bits of a NaN, but not associative.
   ORIEL_DEVICE_FN constexpr Acc combine(Acc lower, Acc upper) const {
     if constexpr (op == ReduceOp::min) {
       return detail::minimum(lower, upper);
@@ -188,7 +187,7 @@ struct Reduction {
     }
   }
 
-  /// The element to store, once all ranks' inputs are combined.
+  /// Returns the element to store, after all ranks' inputs are combined.
   ORIEL_DEVICE_FN constexpr T finish(Acc acc) const {
     if constexpr (op == ReduceOp::avg) acc = detail::divide(acc, n_ranks);
     if constexpr (kIsSmallFloat<T>) {
@@ -201,20 +200,20 @@ struct Reduction {
   }
 };
 
-/// The combination order of all reductions: leaves are pushed in rank order, and equal-sized
+/// Combination order of all reductions. Leaves are pushed in rank order, and equal-sized
 /// neighbouring subtrees merge at once, as bits carry in a binary counter. Three leaves give
-/// (0+1)+2, seven give ((0+1)+(2+3))+((4+5)+6). A node whose ranks are an aligned power-of-two run
-/// is a subtree, so it may be reduced on its own.
+/// (0+1)+2, seven give ((0+1)+(2+3))+((4+5)+6). If the ranks of a node are an aligned power-of-two
+/// range, they form a subtree, which may be reduced separately.
 ///
-/// Value is an accumulator or an array of them; at most kMax leaves fit. Every index is a
-/// compile-time constant after unrolling, so on a GPU the stack of log2(kMax)+1 values stays in
-/// registers: choose kMax as small as the caller's ranks allow.
+/// Value is an accumulator or an array of accumulators. At most kMax leaves fit. After unrolling
+/// every index is a compile-time constant, so on a GPU the stack of log2(kMax)+1 values stays in
+/// registers. Choose kMax as small as the caller's ranks allow.
 template <typename Value, int kMax = 64>
 class TreeFold {
   static_assert(kMax >= 1 && (kMax & (kMax - 1)) == 0, "a power of two");
 
  public:
-  /// Adds the next rank's value. combine(lower, upper) joins two values.
+  /// Adds the next rank's value. combine(lower, upper) combines two values.
   ORIEL_CALLS_ANY
   template <typename Combine>
   ORIEL_DEVICE_FN constexpr void push(Value value, const Combine& combine) {
@@ -232,7 +231,7 @@ class TreeFold {
     ++count_;
   }
 
-  /// Joins what remains, from the highest ranks down. Requires at least one push.
+  /// Combines the remaining subtrees, from the highest ranks down. Requires at least one push.
   ORIEL_CALLS_ANY
   template <typename Combine>
   ORIEL_DEVICE_FN constexpr Value finish(const Combine& combine) const {
@@ -247,7 +246,7 @@ class TreeFold {
     return value;
   }
 
-  /// Leaves pushed so far.
+  /// Returns the number of leaves pushed so far.
   ORIEL_DEVICE_FN constexpr int count() const { return count_; }
 
  private:
@@ -257,7 +256,7 @@ class TreeFold {
   int count_ = 0;
 };
 
-/// leaf(0) ... leaf(n-1) combined in the order of TreeFold, for n from 1 to kMax at run time.
+/// Combines leaf(0) ... leaf(n-1) in the order of TreeFold, for a run-time n from 1 to kMax.
 ORIEL_CALLS_ANY
 template <int kMax = 64, typename Leaf, typename Combine>
 ORIEL_DEVICE_FN constexpr auto fold_tree(int n, const Leaf& leaf, const Combine& combine) {
@@ -284,7 +283,8 @@ ORIEL_DEVICE_FN constexpr auto fold_tree_range(const Leaf& leaf, const Combine& 
 }
 }  // namespace detail
 
-/// The same for a number of leaves known at compile time: no stack, no branches.
+/// Combines leaf(0) ... leaf(kCount-1) as fold_tree does, for a compile-time count: no stack, no
+/// branches.
 ORIEL_CALLS_ANY
 template <int kCount, typename Leaf, typename Combine>
 ORIEL_DEVICE_FN constexpr auto fold_tree_fixed(const Leaf& leaf, const Combine& combine) {

@@ -10,26 +10,26 @@
 #include "oriel/device/arch/convert.cuh"
 #endif
 
-/// The 16- and 8-bit floats of the collectives: storage, and conversion from and to f32. No CUDA
-/// header is needed. The layouts are those of __half, __nv_bfloat16, __nv_fp8_e4m3 and
-/// __nv_fp8_e5m2, so that a user's array of those may be read through these types by memcpy.
+/// 16- and 8-bit floats of the collectives: storage, and conversion from and to f32. Needs no CUDA
+/// header. The layouts equal those of __half, __nv_bfloat16, __nv_fp8_e4m3 and __nv_fp8_e5m2. A
+/// user's array of those types may be read through these types by memcpy.
 ///
-/// Narrowing rounds to nearest, ties to even, once. f16 and bf16 overflow to infinity; e4m3 and
-/// e5m2 saturate: what is too large, infinity included, becomes the largest finite value of its
-/// sign. Every NaN becomes the one canonical NaN, all ones below a clear sign bit (0x7fff, 0x7f).
-/// Subnormals are kept. These are the results of __float2half_rn, __float2bfloat16_rn and
+/// Narrowing rounds once, to nearest, ties to even. f16 and bf16 overflow to infinity. e4m3 and
+/// e5m2 saturate: too large values, including infinity, become the largest finite value of their
+/// sign. Every NaN becomes the canonical NaN: all bits set below a clear sign bit (0x7fff, 0x7f).
+/// Subnormals are kept. The results equal those of __float2half_rn, __float2bfloat16_rn and
 /// __nv_cvt_float_to_fp8(x, __NV_SATFINITE, ...), bit for bit. Widening is exact.
 ///
-/// All functions: local, no memory access, usable in constant expressions, no errors. They assume
-/// the default rounding mode and do not depend on flush-to-zero modes.
+/// All functions are local, access no memory and have no errors. They are usable in constant
+/// expressions. They assume the default rounding mode and do not depend on flush-to-zero modes.
 namespace oriel::device {
 
 namespace detail {
 
-// The algorithms work on bit patterns: U is std::uint32_t and F float, or both are vectors of these
-// with equal lanes (the host's loops instantiate them so), which is why there are only expressions.
-// A subnormal result is found by adding a power of two whose unit in the last place is the
-// smallest subnormal: the addition rounds, and the low bits of the sum are the result.
+// The algorithms work on bit patterns. U is std::uint32_t and F float, or both are vectors of these
+// with equal lanes, which the host's loops use. Vectors are the reason that the code contains only
+// expressions. A subnormal result is computed by adding a power of two whose last place is the
+// smallest subnormal. The addition rounds, and the low bits of the sum are the result.
 
 template <typename F, typename U>
 ORIEL_DEVICE_FN constexpr U narrow_bits_f16(U u) {
@@ -47,13 +47,13 @@ ORIEL_DEVICE_FN constexpr U narrow_bits_bf16(U u) {
   return (u & 0x7fffffffu) > 0x7f800000u ? (rounded & 0u) | 0x7fffu : rounded;
 }
 
-/// What tells the two 8-bit formats apart. Values of f32 are given by their bits.
+/// Parameters that distinguish the two 8-bit formats. Values of f32 are given as bits.
 struct E4M3 {
-  static constexpr std::uint32_t kMantissaShift = 20;       // f32 has so many more mantissa bits
-  static constexpr std::uint32_t kBias = 120u << 3;         // f32's exponent bias less the format's
+  static constexpr std::uint32_t kMantissaShift = 20;       // f32's mantissa bits less the format's
+  static constexpr std::uint32_t kBias = 120u << 3;         // bias of f32 less that of the format
   static constexpr std::uint32_t kMax = 0x43e00000u;        // 448
   static constexpr std::uint32_t kMinNormal = 0x3c800000u;  // 2^-6
-  static constexpr std::uint32_t kMagicBits = 0x46800000u;  // 2^14, whose last place is 2^-9
+  static constexpr std::uint32_t kMagicBits = 0x46800000u;  // 2^14; its last place is 2^-9
   static constexpr float kMagic = 16384.0f;
 };
 struct E5M2 {
@@ -61,7 +61,7 @@ struct E5M2 {
   static constexpr std::uint32_t kBias = 112u << 2;
   static constexpr std::uint32_t kMax = 0x47600000u;        // 57344
   static constexpr std::uint32_t kMinNormal = 0x38800000u;  // 2^-14
-  static constexpr std::uint32_t kMagicBits = 0x43000000u;  // 2^7, whose last place is 2^-16
+  static constexpr std::uint32_t kMagicBits = 0x43000000u;  // 2^7; its last place is 2^-16
   static constexpr float kMagic = 128.0f;
 };
 
@@ -151,7 +151,7 @@ ORIEL_DEVICE_FN constexpr std::uint8_t narrow_e4m3(float x) {
 }
 
 ORIEL_DEVICE_FN constexpr float widen_e5m2(std::uint8_t bits) {
-  // e5m2 is f16 without its low eight bits.
+  // Widens through f16: e5m2 is the upper half of an f16.
   return widen_f16(static_cast<std::uint16_t>(bits << 8));
 }
 
@@ -227,8 +227,8 @@ inline constexpr bool kIsSmallFloat<e4m3> = true;
 template <>
 inline constexpr bool kIsSmallFloat<e5m2> = true;
 
-/// Converts two neighbours at once; on a GPU this is one instruction for most formats, where two
-/// single conversions are three. Results are those of T(low) and T(high).
+/// Converts two neighbouring elements at once. On a GPU this is one instruction for most formats,
+/// where two single conversions take three. Results equal those of T(low) and T(high).
 template <typename T>
 ORIEL_DEVICE_FN constexpr void narrow_pair(float low, float high, T (&out)[2]) {
   static_assert(kIsSmallFloat<T>);
@@ -262,7 +262,7 @@ ORIEL_DEVICE_FN constexpr void narrow_pair(float low, float high, T (&out)[2]) {
   out[1] = T(high);
 }
 
-/// The reverse of narrow_pair, exact.
+/// Converts as narrow_pair does, in the reverse direction; exact.
 template <typename T>
 ORIEL_DEVICE_FN constexpr void widen_pair(const T (&in)[2], float& low, float& high) {
   static_assert(kIsSmallFloat<T>);
@@ -304,7 +304,7 @@ template <> struct ElementOfImpl<DataType::e4m3> { using Type = e4m3; };
 template <> struct ElementOfImpl<DataType::e5m2> { using Type = e5m2; };
 // clang-format on
 }  // namespace detail
-/// The C++ type of an element, as in ElementOf<DataType::bf16>.
+/// C++ type of an element, as in ElementOf<DataType::bf16>.
 template <DataType type>
 using ElementOf = typename detail::ElementOfImpl<type>::Type;
 

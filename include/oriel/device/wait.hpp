@@ -8,90 +8,94 @@
 #include "oriel/device/doorbell.hpp"
 #include "oriel/device/memory.hpp"
 
-/// The one way in which Oriel waits, on GPUs and CPUs: until a condition holds, the communicator is
+/// Wait loop of Oriel, on GPUs and CPUs. A wait ends when a condition holds, the communicator is
 /// aborted, or a deadline passes.
 ///
-/// Whoever gets `aborted` or `timed_out` returns at once and publishes nothing more: no packet, no
-/// flag, no arrival, no epoch. What such a side effect would tell a peer is not true, and the peer
-/// has the same way out. In a group of threads, Group::any spreads the news first.
+/// A caller that gets `aborted` or `timed_out` returns at once and publishes nothing more: no
+/// packet, flag, arrival or epoch. Such a side effect would be false information for a peer. The
+/// peer's own wait ends the same way. In a group of threads, Group::any spreads the outcome first.
 namespace oriel::device {
 
 enum class WaitOutcome : std::uint32_t {
   ready = 0,
   aborted = 1,    ///< the abort word was set
-  timed_out = 2,  ///< WaitControl::timeout_ns passed; StallRecord::gave_up names the culprit
+  timed_out = 2,  ///< WaitControl::timeout_ns passed; StallRecord::gave_up names the peer
 };
 
-/// Whom a rank waits for, for the monitor on its host. It lies where the monitor can read and the
-/// waiting threads can write it (for a GPU, pinned host memory), zero-initialised by its owner.
-/// Each word is written indivisibly; of several threads that wait, one is named.
+/// Names the peer for which a rank waits, for the monitor on its host. The monitor reads the record
+/// and the waiting threads write it; for a GPU it lies in pinned host memory. Its owner initialises
+/// it to zero. Each word is written indivisibly. If several threads wait, the record names one
+/// peer.
 struct StallRecord {
-  /// Zero, or the culprit (see stalled_rank) once a wait has lasted stall_report_ns(); zero again
+  /// Zero, or the peer (see stalled_rank) after a wait has lasted stall_report_ns(). Zero again
   /// when that wait has ended. Written after the two words below (release).
   std::uint64_t waiting;
   std::uint64_t epoch;     ///< WaitTarget::epoch of that wait
-  std::uint64_t since_ns;  ///< its start on the waiter's clock; good for telling two waits apart
-  /// Zero, or the culprit for whom a wait timed out. Only the record's owner clears it.
+  std::uint64_t since_ns;  ///< start of that wait on the waiter's clock; distinguishes two waits
+  /// Zero, or the peer on which a wait timed out. Only the record's owner clears it.
   std::uint64_t gave_up;
 };
 static_assert(sizeof(StallRecord) == 32);
 
-/// The culprit as a word of StallRecord, which is never zero.
+/// Encodes a peer as a word of StallRecord, which is never zero.
 constexpr ORIEL_DEVICE_FN std::uint64_t stall_word(std::int32_t world_rank) {
   return (std::uint64_t{1} << 32) | static_cast<std::uint32_t>(world_rank);
 }
-/// The world rank in a nonzero word of StallRecord, or -1 where the waiter did not know.
+/// Returns the world rank in a nonzero word of StallRecord, or -1 if the waiter did not know it.
 constexpr ORIEL_DEVICE_FN std::int32_t stalled_rank(std::uint64_t word) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(word));
 }
 
-/// How long a wait lasts before it writes a stall record: so long that others hear of it before
-/// somebody gives up who waits for this rank.
+/// Duration of a wait before it writes a stall record. Other ranks so learn of the stall before a
+/// rank that waits for this rank times out.
 inline constexpr std::uint64_t kStallReportNs = 1'000'000'000;
 constexpr ORIEL_DEVICE_FN std::uint64_t stall_report_ns(std::uint64_t timeout_ns) {
   return timeout_ns == 0 || timeout_ns / 2 > kStallReportNs ? kStallReportNs : timeout_ns / 2;
 }
-/// The longest that a CPU rank sleeps without a look at the abort word and the clock.
+/// Longest sleep of a CPU rank between two checks of the abort word and the clock.
 inline constexpr std::uint64_t kSleepSliceNs = 100'000'000;
 
-/// How the waits of one rank can be ended, and whom they tell. Passed by value to kernels. The
-/// pointees belong to the communicator and outlive its kernels. A default one waits for ever.
+/// Controls how the waits of one rank end and where they are reported. Passed by value to kernels.
+/// The pointees belong to the communicator and outlive its kernels. A default-constructed object
+/// waits forever.
 struct WaitControl {
-  /// Nonzero ends every wait: within kSleepSliceNs on a CPU (at once if the setter also rings
-  /// `doorbell`), within some milliseconds on a GPU. For a GPU the word lies in pinned host memory.
-  /// Null: never.
+  /// Ends every wait if nonzero. On a CPU the wait ends within kSleepSliceNs, or at once if the
+  /// setter also rings `doorbell`; on a GPU within some milliseconds. For a GPU the word lies in
+  /// pinned host memory. Null: waits cannot be aborted.
   const std::uint32_t* abort = nullptr;
   StallRecord* stall = nullptr;  ///< null: waits are not reported
-  std::uint64_t timeout_ns = 0;  ///< bound of one wait, counted from its start; 0: none
+  std::uint64_t timeout_ns = 0;  ///< timeout of one wait, counted from its start; 0: none
   std::int32_t self = -1;        ///< world rank of the waiter
-  /// CPU only: how long a wait spins, and how long it then polls between sched_yield calls before
-  /// it sleeps. Set both low where ranks outnumber processors.
+  /// CPU only: a wait spins for `spin_ns`, then polls between sched_yield calls for `yield_ns`,
+  /// then sleeps. Set both low if there are more ranks than processors.
   std::uint32_t spin_ns = 20'000;
   std::uint32_t yield_ns = 200'000;
-  /// CPU only: what peers ring after they have written what this rank may wait for. Null: a long
-  /// wait naps for 50 us between polls instead.
+  /// CPU only: doorbell that peers ring after they have written data for which this rank may wait.
+  /// Null: a long wait sleeps 50 us between polls instead.
   Doorbell* doorbell = nullptr;
 };
 
-/// What is waited for, as a stall record tells it.
+/// Awaited event, for the stall record.
 struct WaitTarget {
-  std::int32_t rank = -1;   ///< world rank of who should act, or -1
-  std::uint64_t epoch = 0;  ///< which of its actions: an epoch or a count
+  std::int32_t rank = -1;   ///< world rank of the peer that should act, or -1
+  std::uint64_t epoch = 0;  ///< number of the awaited action: an epoch or a count
 };
 
 namespace detail {
 
-// The progress of one wait in one register: its start in nanoseconds, whose low three bits are
-// given to the verdict of the last look (0: go on) and to whether a stall record was written.
+// Packs the progress of one wait into one register. It holds the start in nanoseconds, except for
+// the low three bits. Two of them hold the result of the last check (0: continue), and one whether
+// a stall record was written.
 using WaitProgress = std::uint64_t;
-inline constexpr WaitProgress kSleepVerdict = 3;  // beside the values of WaitOutcome
+inline constexpr WaitProgress kSleepVerdict = 3;  // not a value of WaitOutcome
 inline constexpr WaitProgress kVerdictMask = 3;
 inline constexpr WaitProgress kReported = 4;
 inline constexpr WaitProgress kFlags = 7;
 
 template <class M>
 ORIEL_DEVICE_FN void clear_stall(StallRecord* stall, WaitProgress progress) {
-  // If another thread has claimed the record meanwhile, it claims it again at its next look.
+  // If another thread has claimed the record meanwhile, that thread claims it again at its next
+  // check.
   if ((progress & kReported) != 0) {
     M::template store<Order::relaxed, Scope::system>(&stall->waiting, std::uint64_t{0});
   }

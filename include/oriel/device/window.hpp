@@ -7,39 +7,39 @@
 
 #include "oriel/device/config.hpp"
 
-struct ncclWindow_vidmem;  // what ncclWindow_t points to
+struct ncclWindow_vidmem;  // pointee of ncclWindow_t
 
-/// Pointers into registered windows, own and of other ranks.
+/// Pointers into registered windows of this rank and of other ranks.
 namespace oriel::device {
 
 struct NetworkWindow;  // network.hpp
 
-/// `base` advanced by `units` x 4 GiB: one 32-bit addition to the high word of the address.
+/// Returns `base` advanced by `units` x 4 GiB: one 32-bit addition to the high word of the address.
 template <class T>
 [[nodiscard]] ORIEL_DEVICE_FN T* advance_4g(T* base, std::uint32_t units) {
   return reinterpret_cast<T*>(reinterpret_cast<std::uintptr_t>(base) +
                               (static_cast<std::uintptr_t>(units) << 32));
 }
 
-/// The object that a window handle points to: in device memory for GPU windows, else in host
-/// memory. The host writes it; kernels read it. Its first 72 bytes have the layout that device code
-/// compiled against NCCL 2.28.9 expects.
+/// Pointee of a window handle, in device memory for GPU windows, otherwise in host memory. The host
+/// writes it and kernels read it. Its first 72 bytes have the layout that device code compiled
+/// against NCCL 2.28.9 expects.
 struct WindowObject {
   void* host;                         ///< the host's record of the window
   char* flat_base;                    ///< first byte of the window of LSA rank 0
   std::int32_t lsa_rank;              ///< own index in the LSA team
   std::int32_t world_rank;            ///< own rank in the communicator
-  std::uint32_t stride_4g;            ///< distance of two LSA ranks' slots in 4 GiB
-  std::uint32_t multicast_offset_4k;  ///< unused: multicast is never called
+  std::uint32_t stride_4g;            ///< distance of two LSA ranks' slots, in units of 4 GiB
+  std::uint32_t multicast_offset_4k;  ///< unused: Oriel does not use multicast
   std::uint32_t gin_offset_4k;        ///< offset for network windows in 4 KiB
   void* gin_windows[4];               ///< one per network connection, or null
   std::uint32_t magic;                ///< kWindowMagic, in objects of Oriel
   std::uint32_t version;              ///< kWindowVersion
-  std::uint64_t size_bytes;           ///< of the window, the same on all ranks
+  std::uint64_t size_bytes;           ///< size of the window, the same on all ranks
   std::int32_t world_size;            ///< ranks of the communicator
   std::int32_t lsa_size;              ///< ranks of the LSA team
   const std::int32_t* lsa_index_of;   ///< world rank -> LSA rank, -1 for ranks out of reach
-  const NetworkWindow* network;       ///< how NICs reach it; null if no rank is out of reach
+  const NetworkWindow* network;       ///< registration with NICs; null if no rank is out of reach
   std::uint64_t communicator;         ///< CommView::communicator of its communicator
 };
 inline constexpr std::uint32_t kWindowMagic = 0x4c49524fu;  // "ORIL"
@@ -48,24 +48,25 @@ inline constexpr std::size_t kNcclWindowBytes = 72;
 static_assert(offsetof(WindowObject, magic) == kNcclWindowBytes);
 static_assert(sizeof(WindowObject) == 120);
 
-/// One window as a kernel sees it: a value of 56 bytes, cheap to copy. The host passes it by value
-/// to kernels of its own; user kernels make it from the handle.
-/// All functions are local, do not block, never fail otherwise than by returning null, and compute
-/// no address outside the window: null if the range leaves it (an empty range still has to start
-/// inside) or if the rank is out of reach or out of range. Offsets and sizes are in bytes.
+/// View of one window in a kernel: a value of 56 bytes, cheap to copy. The host passes it by value
+/// to its own kernels. User kernels create it from the handle. All functions are local and do not
+/// block. They compute no address outside the window. They return null if the range leaves the
+/// window, or if the rank is out of reach or out of range. An empty range must also start inside.
+/// Offsets and sizes are in bytes.
 struct WindowView {
   char* flat_base = nullptr;                   ///< first byte of the window of LSA rank 0
-  std::uint64_t size_bytes = 0;                ///< 0: everything is refused
+  std::uint64_t size_bytes = 0;                ///< size in bytes; 0: every range is refused
   const std::int32_t* lsa_index_of = nullptr;  ///< world rank -> LSA rank or -1
-  std::uint32_t stride_4g = 0;                 ///< distance of two slots in 4 GiB
+  std::uint32_t stride_4g = 0;                 ///< distance of two slots, in units of 4 GiB
   std::int32_t lsa_rank = 0;
   std::int32_t lsa_size = 0;
   std::int32_t world_size = 0;
-  const NetworkWindow* network = nullptr;  ///< for world.hpp, which reaches ranks of other nodes
-  std::uint64_t communicator = 0;          ///< whose window it is, for world.hpp
+  const NetworkWindow* network = nullptr;  ///< for world.hpp, which accesses ranks of other nodes
+  std::uint64_t communicator = 0;          ///< number of its communicator, for world.hpp
 
-  /// The window behind a handle. Null, or an object that is not Oriel's, gives a view of size 0.
-  /// Must run where the kernels run: the handle of a GPU window points to device memory.
+  /// Returns the view of a handle. A null handle, or an object that Oriel did not create, gives a
+  /// view of size 0. Must run where the kernels run: the handle of a GPU window points to device
+  /// memory.
   [[nodiscard]] static ORIEL_DEVICE_FN WindowView of(const ncclWindow_vidmem* handle) {
     return of(reinterpret_cast<const WindowObject*>(handle));
   }
@@ -78,17 +79,17 @@ struct WindowView {
                       object->world_size, object->network,    object->communicator};
   }
 
-  /// Whether `bytes` bytes at `offset` lie inside the window.
+  /// Returns whether `bytes` bytes at `offset` lie inside the window.
   [[nodiscard]] ORIEL_DEVICE_FN bool contains(std::uint64_t offset, std::uint64_t bytes) const {
     return offset < size_bytes && bytes <= size_bytes - offset;
   }
 
-  /// The range in this rank's own window.
+  /// Returns the address of the range in this rank's own window.
   [[nodiscard]] ORIEL_DEVICE_FN void* local(std::uint64_t offset, std::uint64_t bytes) const {
     return lsa_peer(lsa_rank, offset, bytes);
   }
 
-  /// The range in the window of rank `index` of the LSA team.
+  /// Returns the address of the range in the window of LSA rank `index`.
   [[nodiscard]] ORIEL_DEVICE_FN void* lsa_peer(std::int32_t index, std::uint64_t offset,
                                                std::uint64_t bytes) const {
     const auto slot = static_cast<std::uint32_t>(index);
@@ -96,8 +97,8 @@ struct WindowView {
     return advance_4g(flat_base + offset, slot * stride_4g);
   }
 
-  /// The range in the window of rank `rank` of the communicator; null unless that rank is in this
-  /// rank's LSA team.
+  /// Returns the address of the range in the window of world rank `rank`. Null unless that rank is
+  /// in this rank's LSA team.
   [[nodiscard]] ORIEL_DEVICE_FN void* world_peer(std::int32_t rank, std::uint64_t offset,
                                                  std::uint64_t bytes) const {
     if (static_cast<std::uint32_t>(rank) >= static_cast<std::uint32_t>(world_size)) return nullptr;
