@@ -13,8 +13,9 @@
 
 #include "support/bench.hpp"
 
-/// What a call of a CPU rank costs besides its waits. One thread makes the calls of both ranks of a
-/// communicator in an order in which none waits: a sender leaves before its message is received.
+/// Measures the cost of a call of a CPU rank without its waits. One thread makes the calls of both
+/// ranks of a communicator, in an order in which no call waits. For example, a send returns before
+/// its message is received.
 namespace oriel::bench {
 namespace {
 
@@ -24,7 +25,7 @@ void require(ncclResult_t result, const char* what) {
   std::exit(1);
 }
 
-/// Both ranks of a communicator.
+/// Both ranks of a communicator, in this process.
 class BothRanks {
  public:
   BothRanks() {
@@ -50,7 +51,7 @@ class BothRanks {
   ncclComm_t comms_[2] = {};
 };
 
-/// Two calls, one of each rank.
+/// Two matching calls, one of each rank.
 struct Pair {
   const char* name;
   std::function<void(std::size_t bytes)> make;
@@ -94,7 +95,7 @@ std::vector<Pair> pairs_of(const BothRanks& ranks, std::byte* from, std::byte* t
   };
 }
 
-/// Returns the time of a call in each round, in ns.
+/// Returns the time per call of each round, in ns.
 std::vector<double> measure(const Pair& pair, std::size_t bytes, std::int64_t rounds) {
   using Clock = std::chrono::steady_clock;
   constexpr int kPairs = 100;

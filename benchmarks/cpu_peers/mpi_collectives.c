@@ -1,15 +1,15 @@
 /* SPDX-FileCopyrightText: The Oriel authors */
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Measures a collective of MPI with floats, a round at a time, on request. Every rank sleeps in
-   read() on a FIFO of its own between rounds, so that an idle MPI takes no time from whoever is
-   measured meanwhile (a rank that waited inside MPI would spin).
+/* Measures an MPI collective with floats, one round per request. Between rounds every rank sleeps
+   in read() on its own FIFO. An idle MPI so takes no processor time from other measurements; a rank
+   that waited inside MPI would spin.
 
-   mpi_collectives COLLECTIVE DIRECTORY MOST_BYTES: COLLECTIVE is named as in oriel-perf, and BYTES
-   counts the larger buffer as there; the root is rank 0. Rank r reads lines "BYTES CALLS SETS SEED"
-   from DIRECTORY/request.r; rank 0 answers each on DIRECTORY/answer with "MICROSECONDS WRONG", the
-   slowest rank's time per call and the number of wrong elements over all ranks. Ends when the
-   requests end. What is timed is what oriel-perf times: one untimed call after a barrier, then the
-   loop, out of place, over SETS pairs of buffers from malloc. */
+   mpi_collectives COLLECTIVE DIRECTORY MOST_BYTES: COLLECTIVE is named as in oriel-perf. BYTES
+   counts the larger buffer, as in oriel-perf; the root is rank 0. Rank r reads lines "BYTES CALLS
+   SETS SEED" from DIRECTORY/request.r. Rank 0 answers each on DIRECTORY/answer with "MICROSECONDS
+   WRONG": the slowest rank's time per call, and the number of wrong elements over all ranks. The
+   program ends when the requests end. It times the same as oriel-perf: one untimed call after a
+   barrier, then the loop, out of place, over SETS pairs of buffers from malloc. */
 #include <mpi.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,14 +25,14 @@ static double now_us(void) {
   return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-/* The finaliser of splitmix64, as in oriel-perf. */
+/* Applies the finaliser of splitmix64, as oriel-perf does. */
 static uint64_t scramble(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
   return x ^ (x >> 31);
 }
 
-/* Multiples of 2^-23 in [-1, 1): exact in a float, and their sums exact in a double. */
+/* Returns a multiple of 2^-23 in [-1, 1): exact in a float; sums are exact in a double. */
 static float input_at(uint64_t key, size_t index) {
   const int64_t drawn = (int64_t)(scramble(key + index * 0x9e3779b97f4a7c15u) >> 40);
   return (float)((double)(drawn - (1 << 23)) * 0x1p-23);
@@ -65,7 +65,7 @@ static int has_blocks(void) {
          collective == kGather || collective == kScatter;
 }
 
-/* Elements of a block, of `count` in the larger buffer. */
+/* Returns the elements of a block if the larger buffer has `count` elements. */
 static size_t block_of(size_t count) {
   return has_blocks() ? count / (size_t)ranks : count;
 }
@@ -86,7 +86,7 @@ static void call(const float* send, float* receive, size_t count) {
     case kAllToAll:
       MPI_Alltoall(send, block, MPI_FLOAT, receive, block, MPI_FLOAT, world);
       break;
-    case kBroadcast: /* in place, which spares MPI the root's copy */
+    case kBroadcast: /* in place, which saves the root's copy */
       MPI_Bcast(rank == 0 ? (float*)send : receive, block, MPI_FLOAT, 0, world);
       break;
     case kReduce:
@@ -104,7 +104,7 @@ static void call(const float* send, float* receive, size_t count) {
   }
 }
 
-/* Elements that this rank receives of `count` in the larger buffer. */
+/* Returns the elements that this rank receives if the larger buffer has `count` elements. */
 static size_t received(size_t count) {
   const int root_only = collective == kReduce || collective == kGather;
   if ((root_only && rank != 0) || (collective == kBroadcast && rank == 0)) return 0;
@@ -112,7 +112,7 @@ static size_t received(size_t count) {
   return one_block ? block_of(count) : block_of(count) * (has_blocks() ? (size_t)ranks : 1);
 }
 
-/* Element `i` of the result, where that is one rank's: whose it is, and its index there. */
+/* Returns the rank from which element `i` of a copied result comes; stores its index there. */
 static int source_of(size_t i, size_t block, size_t* index) {
   *index = i;
   switch (collective) {
@@ -225,7 +225,7 @@ int main(int argc, char** argv) {
     fprintf(stderr, "mpi_collectives COLLECTIVE DIRECTORY MOST_BYTES, on at most 64 ranks\n");
     MPI_Abort(MPI_COMM_WORLD, 2);
   }
-  /* Rotating buffers of every size take at most what two of the largest take, or 128 MiB. */
+  /* For every size the rotating buffers take at most two of the largest buffers, or 128 MiB. */
   const size_t most = strtoull(argv[3], NULL, 10);
   const size_t arena = 2 * most + ((size_t)160 << 20);
   struct Buffers buffers = {malloc(arena), malloc(arena), 0};

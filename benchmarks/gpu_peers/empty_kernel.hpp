@@ -4,7 +4,7 @@
 
 namespace oriel::bench {
 
-/// Returns what the CUDA runtime knows a kernel by that does nothing and has no parameters.
+/// Returns the CUDA runtime's handle of a kernel that does nothing and has no parameters.
 const void* empty_kernel();
 
 }  // namespace oriel::bench

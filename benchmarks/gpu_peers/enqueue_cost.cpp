@@ -18,12 +18,13 @@
 #include "support/bench.hpp"
 #include "support/cuda/noted_calls.hpp"
 
-/// What the host does for an all-reduce of 8 B on a GPU, beside a bare launch of an empty kernel
-/// through the same driver call. Communicators have one rank, so that none waits for another.
+/// Measures the host's time for an all-reduce of 8 B on a GPU. The baseline is a bare launch of an
+/// empty kernel through the same driver call. Communicators have one rank, so no call waits for a
+/// peer.
 namespace oriel::bench {
 namespace {
 
-constexpr int kCallsOfRound = 64;  // fewer than the queue of a stream holds
+constexpr int kCallsOfRound = 64;  // fewer than the launch queue of a stream holds
 constexpr std::size_t kWindowBytes = 4096;
 
 [[noreturn]] void fail(const char* what, const char* why) {
@@ -37,7 +38,7 @@ void require(cudaError_t status, const char* what) {
   if (status != cudaSuccess) fail(what, cudaGetErrorString(status));
 }
 
-/// Communicators of one rank, of which the last has windows.
+/// Communicators of one rank; the last one has windows.
 class Communicators {
  public:
   Communicators(std::int64_t communicators, std::int64_t windows) {
@@ -63,7 +64,7 @@ class Communicators {
   Communicators(const Communicators&) = delete;
   Communicators& operator=(const Communicators&) = delete;
 
-  /// Makes a call in the middle one of the windows.
+  /// Enqueues an all-reduce in the middle window.
   void reduce(cudaStream_t stream) const {
     void* const data = at(windows_.size() / 2);
     require(ncclAllReduce(data, data, 2, ncclFloat, ncclSum, comms_.back(), stream),
@@ -79,7 +80,7 @@ class Communicators {
   std::vector<ncclWindow_t> windows_;
 };
 
-/// The floor: a launch with the attribute that calls have too.
+/// Baseline: a launch with the same attribute as the library's launches.
 class BareLaunch {
  public:
   BareLaunch() {
@@ -107,7 +108,7 @@ class BareLaunch {
   CUfunction function_ = nullptr;
 };
 
-/// Returns the time of one call, in us, among those of a round.
+/// Returns the time of one call of a round, in us.
 template <class Call>
 double time_round(cudaStream_t stream, const Call& call) {
   using Clock = std::chrono::steady_clock;
@@ -137,7 +138,7 @@ void measure(Bench& bench, const Case& one, std::int64_t rounds, cudaStream_t st
   std::vector<double> calls;
   std::vector<double> floor;
   constexpr std::int64_t kWarmUp = 20;
-  for (std::int64_t i = -kWarmUp; i < rounds; ++i) {  // in turn: the clock of a processor drifts
+  for (std::int64_t i = -kWarmUp; i < rounds; ++i) {  // alternates: a processor's clock drifts
     const double bare_us = time_round(stream, launch);
     const double call_us = time_round(stream, reduce);
     if (i < 0) continue;

@@ -31,7 +31,7 @@ struct Buffers {
   explicit Buffers(int n_srcs) {
     for (int k = 0; k <= n_srcs; ++k) {
       owned.emplace_back(new (std::align_val_t{4096}) std::byte[kBytes]);
-      std::memset(owned.back().get(), 0x38 + k, kBytes);  // no subnormal in any type
+      std::memset(owned.back().get(), 0x38 + k, kBytes);  // subnormal in no type
     }
   }
   static constexpr std::size_t kBytes = (std::size_t{64} << 20) + 4096;
@@ -58,7 +58,7 @@ double gigabytes_per_second(std::size_t bytes, const F& work) {
   return best;
 }
 
-/// What is measured, and where it is reported.
+/// Runs measurements and reports their results.
 struct Report {
   bench::Bench& bench;
   const Options& options;

@@ -61,7 +61,7 @@ void check(long status, const char* what) {
   if (status < 0) fail(std::string(what) + ": " + fabric_library().table.fi_strerror(int(-status)));
 }
 
-/// What a rank tells the other, in memory that both share.
+/// Connection data that a rank sends to the other, in memory that both share.
 struct Card {
   std::array<std::byte, 512> address;
   std::size_t address_bytes;
@@ -81,10 +81,11 @@ struct Board {
 
 constexpr std::size_t kRingBytes = std::size_t{512} << 10;
 
-/// What is in shared memory for rings, by descriptors that both have from before the fork.
+/// Descriptors of the shared memory of the rings. They were opened before the fork, so both ranks
+/// have them.
 struct RingFiles {
-  std::array<OwnedFd, 2> rings;  // in which rank 0, rank 1 is written to
-  std::array<OwnedFd, 2> bells;  // of rank 0, rank 1
+  std::array<OwnedFd, 2> rings;  // receive rings of rank 0 and rank 1
+  std::array<OwnedFd, 2> bells;  // bells of rank 0 and rank 1
 };
 
 class Rank {
@@ -99,7 +100,7 @@ class Rank {
     barrier();
   }
 
-  /// Each yields bytes a second, or seconds; of rank 0.
+  /// Measurements. Each returns bytes per second, or seconds, as measured by rank 0.
   double bare_sends();
   double bare_writes();
   double bare_reads();
@@ -128,7 +129,7 @@ class Rank {
     if (count != -FI_EAGAIN) check(count, "fi_cq_read");
     return count > 0 ? static_cast<std::size_t>(count) : 0;
   }
-  // Both are in it until both have come.
+  // Returns after both ranks have entered.
   void barrier() {
     const std::uint32_t goal = 2 * ++barriers_;
     board_.arrived.fetch_add(1);
@@ -169,7 +170,7 @@ class Rank {
   dq::Region region_;
   std::optional<SendQueue> queue_;
   std::unique_ptr<WireFabric> wire_;
-  // Another NIC: the one above looks into libfabric at each turn.
+  // Uses a separate NIC, because nic_ calls libfabric at each turn.
   NicSoft ring_nic_;
   std::array<NicSoft*, 1> ring_nics_ = {&ring_nic_};
   dq::Region ring_region_;
@@ -336,7 +337,7 @@ double Rank::bare_writes() {
   return rate;
 }
 
-// Rank 1 fetches what rank 0 has.
+// Rank 1 reads from rank 0.
 double Rank::bare_reads() {
   barrier();
   completed_ = 0;
@@ -407,7 +408,7 @@ double Rank::bare_trip() {
   barrier();
   const auto begin = SteadyTime::now();
   for (std::uint32_t i = 0; i < kTrips; ++i) {
-    // A receive and a send complete in every trip; the send is waited for by the next.
+    // A receive and a send complete in every trip; the next trip waits for the send.
     for (int step = 0; step < 2; ++step) {
       if ((step == 0) == (rank_ == 0)) {
         while (!post_send(0, 8)) completed_ += poll_raw();
@@ -508,7 +509,7 @@ void run(int number, Board& board, const RingFiles& files, const Arguments& argu
       Case{"queue put_signal of 8 KiB, half a round trip", &Rank::queue_trip<8192>, false, {}},
       Case{"a word in shared memory, half a round trip", &Rank::word_trip, false, {}},
       Case{"queue put_signal of 8 B by a ring, half a round trip", &Rank::ring_trip, false, {}}};
-  // The first round warms up.
+  // The first round is a warm-up and is not reported.
   for (int round = -1; round < arguments.rounds; ++round) {
     for (Case& at : cases) {
       const double sample = (rank.*at.measure)();

@@ -22,13 +22,13 @@
 #include <cuda_runtime.h>
 #endif
 
-// With CUDA and a GPU for each rank all stages are measured, else the ring alone.
+// Measures all stages with CUDA and one GPU per rank, otherwise only the ring.
 namespace oriel {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kRingBytes = std::size_t{512} << 10;  // as networks make them
+constexpr std::size_t kRingBytes = std::size_t{512} << 10;  // the size that networks use
 constexpr int kRounds = 9;
 
 struct Plan {
@@ -38,10 +38,10 @@ struct Plan {
   bench::Bench* bench = nullptr;
 };
 
-/// One rank's part of one round; false if it has failed.
+/// One rank's part of one round; returns false on failure.
 using Part = std::function<bool(int rank)>;
 
-/// The median over the rounds of the slowest rank's seconds; nothing if a part has failed.
+/// Returns the median over the rounds of the slowest rank's seconds; nothing if a part has failed.
 std::optional<double> measure(const Plan& plan, const Part& part) {
   const auto ranks = static_cast<std::size_t>(plan.ranks);
   std::vector<std::vector<double>> seconds(kRounds, std::vector<double>(ranks));
@@ -80,7 +80,7 @@ bool report(const Plan& plan, const char* stage, std::optional<double> seconds) 
   return true;
 }
 
-/// Wires between each rank of the first half and the one with its place in the second.
+/// Ring wires that connect rank i of the first half with rank i of the second half.
 class Wires {
  public:
   static std::optional<Wires> make(int ranks) {
@@ -94,7 +94,7 @@ class Wires {
     return made;
   }
 
-  /// Sends `from` and receives as much in `to`, by one thread, as a NIC does.
+  /// Sends `from` and receives the same number of bytes into `to`, with one thread, as a NIC does.
   bool exchange(int rank, const Plan& plan, ByteView from, Bytes& to) {
     net::RingWire& wire = *ends_[static_cast<std::size_t>(rank)];
     const net::WireAddress peer = address_of((rank + plan.ranks / 2) % plan.ranks);
@@ -136,7 +136,7 @@ class Wires {
   bool join(int a, int b) {
     const std::size_t bytes = net::ring_memory_bytes(kRingBytes);
     std::array<std::array<SharedMapping, 2>, 4> maps;
-    constexpr std::size_t kBells = 2;  // the last two
+    constexpr std::size_t kBells = 2;  // index of the first bell mapping
     for (std::size_t i = 0; i < maps.size(); ++i) {
       const std::size_t size = i < kBells ? bytes : net::RingBell::kMemoryBytes;
       auto fd = make_sealed_memfd(size);
@@ -162,8 +162,8 @@ class Wires {
 bool measure_wire(const Plan& plan) {
   auto wires = Wires::make(plan.ranks);
   if (!wires) return report(plan, "wire", std::nullopt);
-  // All of the bytes, as the stage before leaves them and the one behind wants them: one piece for
-  // all would stay in the processor's caches.
+  // Uses separate memory for all bytes, as the neighbouring stages do. A single reused piece would
+  // stay in the processor's caches.
   const auto ranks = static_cast<std::size_t>(plan.ranks);
   const std::vector<Bytes> from(ranks, Bytes(plan.bytes, std::byte{1}));
   std::vector<Bytes> to(ranks, Bytes(plan.bytes));
@@ -180,7 +180,7 @@ int count_gpus() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-/// What a rank copies between. Given back when destroyed.
+/// Buffers and stream between which a rank copies. Freed by the destructor.
 class CopySide {
  public:
   CopySide(int gpu, std::size_t bytes) : gpu_(gpu) {

@@ -45,8 +45,8 @@ double microseconds(std::vector<std::uint32_t>& cycles, double part, double ghz)
   return *at / ghz / 1e3;
 }
 
-/// Rounds that take at least `least_seconds`, going by a short run; then the median of some runs.
-/// `seconds` becomes the time of the short run.
+/// Reports the median of several runs. A short run first estimates how many rounds take
+/// `least_seconds`. `seconds` receives the time of the short run.
 bool measure(bench::Bench& bench, const Method& method, PublishCase at, double least_seconds,
              double ghz, double& seconds) {
   at.method = method.method;

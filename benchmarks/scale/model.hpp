@@ -13,25 +13,25 @@ namespace oriel::scale {
 
 inline constexpr int kRanksOfNode = 8;
 
-/// What things take. Constants of a data centre's Ethernet and TCP, and of one core.
+/// Costs of messages and copies: constants of a data centre's Ethernet and TCP, and of one core.
 struct Model {
   Duration latency = std::chrono::microseconds(20);
-  /// Of the sender's processor, and of the receiver's.
+  /// Processor time per message, at the sender and at the receiver.
   Duration message = std::chrono::microseconds(2);
-  double nanoseconds_per_byte = 0.5;  // one connection: 2 GB/s
-  // Within a node:
-  Duration store = std::chrono::nanoseconds(200);  // until another core sees a word
-  double nanoseconds_per_copied_byte = 0.1;        // or folded
+  double nanoseconds_per_byte = 0.5;  // 2 GB/s on one connection
+  // Costs within a node:
+  Duration store = std::chrono::nanoseconds(200);  // time until another core sees a stored word
+  double nanoseconds_per_copied_byte = 0.1;        // also per reduced byte
 };
 
-/// One rank: its own time, and the link that it shares with nobody.
+/// One rank: its own clock, and a link that it does not share.
 struct Endpoint {
   Duration clock{};
-  Duration link_free{};  // when the link can take the next message
+  Duration link_free{};  // time at which the link can take the next message
   std::uint64_t messages = 0;
   std::uint64_t bytes = 0;
 
-  /// When a message that is sent now arrives.
+  /// Sends a message now and returns its arrival time.
   Duration send(const Model& model, std::size_t message_bytes) {
     ++messages;
     bytes += message_bytes;

@@ -6,7 +6,7 @@
 
 namespace oriel::scale {
 
-/// Where all parts of scale_model report.
+/// Returns the object to which all parts of scale_model report.
 bench::Bench& results();
 
 }  // namespace oriel::scale

@@ -29,14 +29,14 @@ namespace {
 
 using device::queue::Region;
 
-constexpr std::uint64_t kSlotBytes = std::uint64_t{4} << 30;  // a rank's place in the address space
-constexpr std::uint64_t kScratchBegin = 4096;                 // its doorbell lies before
-constexpr std::uint64_t kScratchBytes = 16 << 20;             // what a CPU rank has for this
-constexpr std::size_t kSmallBytesMost = 328;                  // that travel in a batch
+constexpr std::uint64_t kSlotBytes = std::uint64_t{4} << 30;  // address range of one rank
+constexpr std::uint64_t kScratchBegin = 4096;  // offset of the scratch memory, after the doorbell
+constexpr std::uint64_t kScratchBytes = 16 << 20;  // scratch memory of a CPU rank
+constexpr std::size_t kSmallBytesMost = 328;       // largest message that travels in a batch
 constexpr std::size_t kStackBytes = 64 << 10;
 constexpr std::uint64_t kPage = 4096;
 
-/// What one rank posts for a peer: a put (of no interest but its length), or a word.
+/// One posted entry: a put (only its length matters), or a word.
 struct Entry {
   std::int32_t peer;
   std::uint32_t bytes;
@@ -50,13 +50,13 @@ struct Rank {
   Endpoint endpoint;
   std::vector<Entry> posted;
   std::uint64_t entries = 0;
-  bool has_looked = false;  // since it last told anybody anything
+  bool has_looked = false;  // has polled since its last post or store
   bool has_ended = false;
   bool succeeded = false;
   kernels::HierarchyArguments arguments;
 };
 
-/// A word that becomes visible to a rank, or a message without one.
+/// Event at a rank: a word becomes visible, or a message without a word arrives.
 struct Event {
   Duration when;
   std::uint64_t order;
@@ -69,8 +69,8 @@ struct Event {
   }
 };
 
-/// Addresses for every rank, of which nothing can be read or written but what precedes the slots
-/// for data.
+/// Reserved addresses for every rank. Only the memory before the data slots is readable and
+/// writable.
 class AddressSpace {
  public:
   AddressSpace(int size, std::uint64_t usable)
@@ -103,7 +103,7 @@ class AddressSpace {
   bool is_good_ = true;
 };
 
-/// All ranks, of which one runs at a time, up to where it can only wait.
+/// All ranks. One rank runs at a time, until it can only wait.
 class World {
  public:
   World(int size, const kernels::HierarchyLayout& layout, const Model& model)
@@ -119,7 +119,7 @@ class World {
 
   void run();
 
-  // Called by fibers.
+  // Fibers call the following functions.
   void post(std::int32_t peer, std::uint32_t bytes, std::uint64_t* address, std::uint64_t value) {
     running().posted.push_back({peer, bytes, address, value});
     running().has_looked = false;
@@ -133,14 +133,14 @@ class World {
     running().endpoint.clock += Duration(
         static_cast<std::int64_t>(static_cast<double>(bytes) * model_.nanoseconds_per_copied_byte));
   }
-  /// The NIC works; then, if the rank has been looking for something, it waits.
+  /// Runs the NIC. If the rank has polled since its last post or store, it then waits.
   void relax();
 
  private:
-  /// Small messages to one peer that have not left.
+  /// Small messages to one peer that have not left yet.
   struct Batch {
     std::size_t bytes = 0;
-    std::size_t behind = 0;  // of the payload that follows
+    std::size_t behind = 0;  // bytes of the payload that follows the batch
     std::vector<std::pair<std::uint64_t*, std::uint64_t>> words;
   };
 
@@ -157,7 +157,7 @@ class World {
   const Model& model_;
   AddressSpace space_;
   std::vector<Rank> ranks_;
-  std::vector<Batch> batches_;  // of the rank that runs
+  std::vector<Batch> batches_;  // of the running rank, by peer
   std::vector<std::int32_t> with_batch_;
   std::priority_queue<Event> events_;
   std::uint64_t order_ = 0;
@@ -165,9 +165,9 @@ class World {
   ucontext_t home_{};
 };
 
-World* world = nullptr;  // that runs
+World* world = nullptr;  // the running world
 
-/// The policies of the algorithm.
+/// Policies of the algorithm.
 struct ModelThread : device::Thread {
   using Lead = ModelThread;
   static bool leads() { return true; }
@@ -189,7 +189,7 @@ struct ModelMemory : device::Memory {
   }
 };
 
-/// Takes the time of what the library's mover does.
+/// Advances the clock by the time of the library's mover.
 class ModelMover {
  public:
   explicit ModelMover(const kernels::HierarchyArguments& arguments)
@@ -222,7 +222,7 @@ class ModelMover {
 }  // namespace
 }  // namespace oriel::scale
 
-// What the algorithm posts goes to the model instead of a ring.
+// Redirects the algorithm's posts to the model instead of a ring.
 namespace oriel::device::queue {
 
 template <>
@@ -324,7 +324,7 @@ void World::drive_nic() {
   Rank& self = running();
   for (const Entry& entry : self.posted) {
     Batch& batch = batches_[static_cast<std::size_t>(entry.peer)];
-    // Of longer ones the payload follows the batch, in which there can be one such.
+    // The payload of a longer message follows the batch; a batch can have one such payload.
     const bool is_behind = entry.bytes > kSmallBytesMost;
     const std::size_t bytes = net::kWireHeadBytesMost + (is_behind ? 0 : entry.bytes);
     const bool is_full = batch.bytes + bytes > net::kBatchBytesMost;
@@ -369,7 +369,7 @@ kernels::HierarchyFacts facts_of(std::uint64_t bytes) {
   return facts;
 }
 
-/// What all ranks know of each other, as the communicator tells the algorithm.
+/// Facts that all ranks know of each other, as the communicator passes them to the algorithm.
 class Surroundings {
  public:
   Surroundings(const World& all, int size, int group_size)
@@ -419,7 +419,7 @@ class Surroundings {
   std::vector<device::queue::QueueView> queues_;
   std::vector<Region> regions_;
   std::vector<device::NetworkWindow> windows_;
-  std::vector<std::vector<std::int32_t>> indexes_;  // in its node of each rank, by node
+  std::vector<std::vector<std::int32_t>> indexes_;  // for each node, each rank's index in its node
   device::NetworkView network_;
 };
 
@@ -443,7 +443,7 @@ AllReduceRun run_all_reduce(int size, std::uint64_t bytes, const kernels::Hierar
   for (int rank = 0; rank < size; ++rank) {
     kernels::HierarchyArguments& call = all.rank(rank).arguments;
     call.type = DataType::f32;
-    call.input = call.output = reinterpret_cast<std::byte*>(all.slot(rank));  // never looked at
+    call.input = call.output = reinterpret_cast<std::byte*>(all.slot(rank));  // never accessed
     call.count = facts_of(bytes).count;
     call.plan = plan;
     call.layout = layout.value();

@@ -11,21 +11,21 @@
 
 namespace oriel::scale {
 
-/// What the library plans for an all-reduce of f32 among nodes of kRanksOfNode, on CPUs.
+/// Returns the library's plan for an all-reduce of f32 among nodes of kRanksOfNode CPU ranks.
 Result<kernels::HierarchyPlan> plan_all_reduce(int size, std::uint64_t bytes);
 
 struct AllReduceRun {
-  bool ok = false;  ///< every rank came to its end
+  bool ok = false;  ///< every rank has finished successfully
   Duration time{};
-  // Of the rank that has most:
+  // Maximum over the ranks:
   std::uint64_t messages = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t entries = 0;  ///< of its queues
+  std::uint64_t entries = 0;  ///< entries of its queues
 };
-/// The library's algorithm (kernels/algorithms/hierarchy.hpp) on all ranks, each a fiber: who says
-/// what to whom, waits for what, and copies how much is the algorithm's; no data is moved, and a
-/// model stands for queues, NICs and wires. Messages of up to 328 bytes to one peer leave together
-/// once a rank lets its NIC work, as those of the wire over libfabric do.
+/// Runs the library's algorithm (kernels/algorithms/hierarchy.hpp) on all ranks, each as a fiber.
+/// The algorithm decides messages, waits and the number of copied bytes. No data is moved; a model
+/// replaces queues, NICs and wires. Messages of up to 328 bytes to one peer leave together when a
+/// rank runs its NIC, as on the wire over libfabric.
 AllReduceRun run_all_reduce(int size, std::uint64_t bytes, const kernels::HierarchyPlan& plan,
                             const Model& model);
 

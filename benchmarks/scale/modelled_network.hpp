@@ -18,8 +18,8 @@
 
 namespace oriel::scale {
 
-/// Nodes of a network in one thread: an event for each message. A node is a transport for groups,
-/// which knows nothing but whom to hand a message to, and may have a handler for others.
+/// Nodes of a network in one thread, with one event per message. A node is a boot::Transport for
+/// groups. It may also have a handler for messages outside groups.
 class ModelledNetwork {
  public:
   using Handler = std::function<void(int from, Bytes message)>;
@@ -31,18 +31,18 @@ class ModelledNetwork {
 
   boot::Transport& transport(int node);
   void set_handler(int node, Handler handler);
-  /// Sends a message to a node's handler, `later` than at once.
+  /// Sends a message to a node's handler, delayed by `later`.
   void post(int from, int to, Bytes message, Duration later = Duration::zero());
 
   const Model& model() const { return model_; }
   Duration now() const { return now_; }
-  /// The time of this node's own.
+  /// Returns the node's own time.
   Duration clock(int node) const { return endpoint(node).clock; }
   const Endpoint& endpoint(int node) const;
 
-  /// Until no message is on its way.
+  /// Runs until no message is in flight.
   void run();
-  /// Runs one task of each rank to its end; false if some never end or one fails.
+  /// Runs one task per rank to its end. Returns false if a task does not end or fails.
   template <class T>
   bool run(std::vector<Task<T>>& tasks) {
     for (auto& task : tasks) task.start();

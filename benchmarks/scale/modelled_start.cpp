@@ -16,14 +16,14 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t kRealm = 1;
-constexpr std::uint64_t kRootProcess = 1;  // that of rank 0
+constexpr std::uint64_t kRootProcess = 1;  // process id of rank 0
 constexpr std::uint32_t kPatienceMs = 600'000;
 
 template <std::size_t kSize>
 Bytes bytes_of(const std::array<std::byte, kSize>& from) {
   return {from.begin(), from.end()};
 }
-/// The message as a fixed number of bytes, nothing if it has others.
+/// Returns the message as kSize bytes, or nothing if it has another size.
 template <std::size_t kSize>
 std::optional<std::span<const std::byte, kSize>> exactly(const Bytes& message) {
   if (message.size() != kSize) return std::nullopt;
@@ -81,7 +81,7 @@ std::size_t ModelledStart::most_links() const {
   return most;
 }
 
-/// An empty message stands for the connection, behind TCP's own two.
+/// Models a connection by an empty message after the two messages of TCP.
 void ModelledStart::connect(int from, int to) {
   network_.post(from, to, Bytes(), 2 * network_.model().latency);
 }
@@ -175,7 +175,7 @@ void ModelledStart::on_frame(int rank, const boot::Frame& frame) {
   }
 }
 
-/// Of two ranks the higher one connects.
+/// Handles a message between two ranks; the higher rank has connected.
 void ModelledStart::from_rank(int rank, int peer, const Bytes& message) {
   if (peer > rank) return answer(rank, peer, message);
   Rank& self = at(rank);

@@ -22,44 +22,44 @@
 
 namespace oriel::scale {
 
-/// Of the root service: as many as a Poller takes at a time, at best.
+/// Maximum number of messages that the root service takes at a time: as many as a Poller returns.
 inline constexpr int kTurnMost = 128;
 
-/// How all ranks of a communicator find each other: the root service's Rendezvous, the proofs of
-/// every connection, frames, links and the gathering of addresses, over a modelled network. What
-/// reads sockets in the library (RootService, Acceptor, Dialer, Links, Session) is not run; this
-/// hands the same messages to the same state machines in the same order.
+/// Models how all ranks of a communicator find each other, over a modelled network. Includes the
+/// root service's Rendezvous, the authentication of every connection, frames, links and the
+/// all-gather of addresses. The library's socket code (RootService, Acceptor, Dialer, Links,
+/// Session) does not run. The model passes the same messages to the same state machines in the same
+/// order.
 class ModelledStart {
  public:
-  /// `gathers`: whether ranks tell each other their addresses in the end, for which this machine
-  /// would need as much memory as all of them.
-  /// `turn`: how many messages the root service takes at a time.
+  /// `gathers`: run the final all-gather of addresses. This machine then needs the memory of all
+  /// ranks together. `turn`: number of messages that the root service takes at a time.
   ModelledStart(int size, Model model, bool gathers, int turn);
 
-  /// False if not all ranks come to the end.
+  /// Returns false if not all ranks finish.
   bool run();
 
   ModelledNetwork& network() { return network_; }
   int root() const { return size_; }
-  Duration linked() const { return linked_; }  ///< until the last rank had its last link
+  Duration linked() const { return linked_; }  ///< time until the last rank had its last link
   std::size_t most_links() const;
   std::size_t root_connections() const { return most_clients_; }
-  /// What the rendezvous has taken of this machine's processor, with the looks at its clock that
-  /// the root service has once in a turn.
+  /// Returns this machine's processor time for the rendezvous. Includes the clock reads that the
+  /// root service makes once per turn.
   std::chrono::duration<double> root_processor() const { return root_processor_; }
 
  private:
-  /// The root's side of a connection.
+  /// Root's side of a connection.
   struct Client {
     boot::AuthResponder responder{boot::KeyPurpose::rendezvous};
     bool is_proven = false;
     bool has_greeted = false;
   };
   struct Rank {
-    std::optional<boot::AuthInitiator> to_root;  // until it is proven
+    std::optional<boot::AuthInitiator> to_root;  // until authenticated
     bool has_responded = false;
     boot::FrameReader reader;
-    std::map<int, std::pair<boot::AuthInitiator, bool>> dials;  // and whether it has responded
+    std::map<int, std::pair<boot::AuthInitiator, bool>> dials;  // bool: has responded
     std::map<int, boot::AuthResponder> callers;
     std::vector<int> links;
     std::optional<boot::Group> world;

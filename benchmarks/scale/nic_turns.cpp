@@ -22,10 +22,10 @@ namespace {
 
 using SteadyTime = std::chrono::steady_clock;
 
-/// A NIC, its queues and one queue of a peer, to which all of them are connected.
+/// A NIC with `count` queues, all connected to one queue of a peer.
 class IdleNic {
  public:
-  /// What went wrong, if anything did.
+  /// Creates the queues; returns an error message on failure.
   std::optional<std::string> make_queues(std::size_t count) {
     nic_.add_wire(exchange_.attach());
     far_.add_wire(exchange_.attach());
@@ -56,7 +56,7 @@ class IdleNic {
  private:
   static Result<net::SendQueue> make_queue(net::NicSoft& nic) {
     net::SendQueue::Options options;
-    options.depth = 512;  // as those of communicators
+    options.depth = 512;  // as in communicators
     options.fetch_slots = 16;
     return net::SendQueue::create(nic, options);
   }
@@ -64,14 +64,15 @@ class IdleNic {
   net::LocalExchange exchange_;
   net::NicSoft nic_{{.clock = &SteadyClock::instance()}};
   net::NicSoft far_{{.clock = &SteadyClock::instance()}};
-  std::vector<net::SendQueue> queues_;  // of either NIC, which outlive them
+  std::vector<net::SendQueue> queues_;  // queues of both NICs
 };
 
 }  // namespace
 
 void report_nic_turn(int size) {
   const int queues = size - std::min(size, kRanksOfNode);
-  // Of 65,536 ranks the queues would take 2.5 GiB; the law is plain by then.
+  // Skipped for 65,536 ranks: the queues would take 2.5 GiB, and smaller sizes already show the
+  // trend.
   if (queues == 0 || queues > 10'000) return;
   IdleNic nic;
   const auto parameters = bench::Fields().add("ranks", size).add("queues", queues);

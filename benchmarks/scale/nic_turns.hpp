@@ -4,8 +4,8 @@
 
 namespace oriel::scale {
 
-/// Reports how long a software NIC of a rank takes on this machine to look once at all its queues,
-/// one for each rank of other nodes, in which there is nothing to do.
+/// Reports how long a rank's software NIC takes on this machine to poll all its queues once. There
+/// is one idle queue for each rank of other nodes.
 void report_nic_turn(int size);
 
 }  // namespace oriel::scale

@@ -43,8 +43,8 @@ bench::Bench& results() {
 
 namespace {
 
-constexpr std::uint64_t kMessages[] = {8, 64 << 10, 64 << 20};  // of all-reduces
-/// --short leaves out what has more bytes on all ranks together.
+constexpr std::uint64_t kMessages[] = {8, 64 << 10, 64 << 20};  // sizes of all-reduces, in bytes
+/// Maximum number of bytes on all ranks together; --short skips larger all-reduces.
 constexpr std::uint64_t kShortBytes = std::uint64_t{1} << 30;
 
 double milliseconds(Duration duration) {
@@ -57,7 +57,7 @@ double peak_gigabytes() {
   return static_cast<double>(usage.ru_maxrss) / 1e6;
 }
 
-/// The groups of all ranks; the list of members is one for all.
+/// Returns the groups of all ranks; they share one list of members.
 std::vector<boot::Group> groups_of(ModelledNetwork& network, int size) {
   auto members = std::make_shared<std::vector<int>>(static_cast<std::size_t>(size));
   for (int i = 0; i < size; ++i) (*members)[static_cast<std::size_t>(i)] = i;
@@ -69,7 +69,7 @@ std::vector<boot::Group> groups_of(ModelledNetwork& network, int size) {
   return groups;
 }
 
-/// Of any rank.
+/// Maximum over all ranks.
 struct Most {
   std::uint64_t messages = 0, bytes = 0;
   Duration clock{};
@@ -97,7 +97,7 @@ void report_protocol(const char* name, int size, std::size_t payload,
                        .add("host_gb", peak_gigabytes()));
 }
 
-/// One barrier and one agreement of all ranks. The milliseconds of the agreement.
+/// Runs one barrier and one agreement of all ranks. Returns the milliseconds of the agreement.
 double run_small_protocols(int size) {
   {
     ModelledNetwork network(size, Model{});
@@ -121,13 +121,13 @@ double run_small_protocols(int size) {
   return milliseconds(most_of(network, size).clock);
 }
 
-/// Whether this machine can hold what all ranks of a gathering would.
+/// Returns whether this machine can hold the data of all ranks of an all-gather.
 bool fits_here(int size, std::size_t payload) {
   return static_cast<double>(size) * size * (static_cast<double>(payload) + 48) < 12e9;
 }
 
-/// What the runs of fewer ranks show: each rank sends and receives all but its own once, in
-/// ceil(log2) messages.
+/// Estimated cost of an all-gather for one rank. Each rank sends and receives the payload of every
+/// other rank once, in ceil(log2 ranks) messages.
 struct Reckoned {
   double ms = 0;
   double bytes = 0;
@@ -146,7 +146,8 @@ void report_reckoned(const char* name, int size, std::size_t payload, const Reck
                    bench::Fields().add("estimated", true).add("bytes_a_rank", reckoned.bytes));
 }
 
-/// A gathering of `payload` bytes of each rank, if this machine can hold what all ranks would.
+/// Runs an all-gather of `payload` bytes per rank. If this machine cannot hold the data of all
+/// ranks, it reports an estimate.
 void run_gathering(const char* name, int size, std::size_t payload) {
   if (!fits_here(size, payload)) {
     report_reckoned(name, size, payload, reckon_gathering(size, payload));
@@ -164,7 +165,7 @@ void run_gathering(const char* name, int size, std::size_t payload) {
   report_protocol(name, size, payload, network, ok);
 }
 
-/// Messages of a start, as their encoders make them.
+/// Sizes of messages of a start, from the library's encoders.
 std::size_t topology_bytes() {
   return topo::encode(topo::RankInfo{}).size();
 }
@@ -174,16 +175,16 @@ std::size_t hello_bytes() {
   hello.windows.keys.resize(2);
   return comm::encode(hello).size();
 }
-/// Two windows are there from before.
+/// Returns the size of a message with two windows that were registered earlier.
 std::size_t earlier_bytes() {
   comm::KeysMessage keys;
   keys.keys.resize(2);
   return comm::encode(keys).size();
 }
 
-/// What ranks tell each other while their software NICs are made, in the order of
-/// comm::SoftNetwork::make: places, hellos, and once all have agreed twice, the windows from
-/// before.
+/// Exchanges the messages with which ranks create their software NICs, in the order of
+/// comm::SoftNetwork::make. First come places and hellos. After two agreements the windows
+/// registered earlier follow.
 Task<Status> make_network(boot::Group& group) {
   constexpr auto kOperation = boot::Operation::network;
   std::vector<boot::AgreedField> none[3];
@@ -202,7 +203,8 @@ Task<Status> make_network(boot::Group& group) {
   co_return co_await group.agree(kOperation, Status(), std::move(none[2]));
 }
 
-/// `agreement_ms`: of one agreement of as many ranks.
+/// Runs the creation of the network. `agreement_ms`: time of one agreement of the same number of
+/// ranks.
 void run_network(int size, double agreement_ms) {
   const std::size_t payloads[] = {comm::encode(comm::NetworkPlace{}).size(), hello_bytes(),
                                   earlier_bytes()};
@@ -231,7 +233,7 @@ void report_holdings(int size) {
   const int others = size - std::min(size, kRanksOfNode);
   const std::size_t links = boot::link_neighbours(0, size).size();
   const double queue_kib = 40.0 * others;  // comm/network/network_soft.hpp
-  const double ring_mib = 0.5 * others;    // shared memory, where peers are on this machine
+  const double ring_mib = 0.5 * others;    // shared memory, if peers are on this machine
   const double regions = static_cast<double>(sizeof(device::queue::Region)) * size;
   results().result(
       "holdings", bench::Fields().add("ranks", size), "MiB", queue_kib / 1024,
@@ -245,7 +247,7 @@ void report_holdings(int size) {
           .add("hellos_mib", static_cast<double>(hello_bytes()) * size / (1 << 20)));
 }
 
-/// From the moment at which all ranks begin to join until the last one has.
+/// Measures from the moment at which all ranks begin to join until the last rank has joined.
 void run_start(int size, int turn) {
   const bool gathers = fits_here(size, boot::SocketAddress::kEncodedBytes);
   ModelledStart start(size, Model{}, gathers, turn);
@@ -268,7 +270,7 @@ void run_start(int size, int turn) {
           .add("root_processor_ms_here", start.root_processor().count() * 1e3));
 }
 
-/// The most ranks among which an all-reduce of this size is not refused.
+/// Reports the maximum number of ranks for which an all-reduce of this size is not refused.
 void report_limit(std::uint64_t bytes) {
   int most = 1, refused = 65536 / kRanksOfNode + 1;
   while (refused - most > 1) {
@@ -327,7 +329,7 @@ int main(int argc, char** argv) {
   bench.flag("--short", is_short,
              "without large all-reduces among many ranks and without wires of libfabric");
   if (const auto status = bench.parse(argc, argv)) return *status;
-  // First, while this process is small.
+  // Runs these first, while this process is small.
   for (const std::int64_t size : ranks) {
     if (!is_short) scale::report_wire(static_cast<int>(size));
     scale::report_nic_turn(static_cast<int>(size));

@@ -35,7 +35,7 @@ Held held_now() {
   return {static_cast<double>(mapped) * page, static_cast<double>(resident) * page};
 }
 
-/// Reports what making the wire takes, with these details.
+/// Reports the memory that creating the wire takes, together with `details`.
 void report_made(int size, const net::WireFabric::Options& options, bench::Fields details) {
   const Held before = held_now();
   const auto wire = net::WireFabric::create(options);

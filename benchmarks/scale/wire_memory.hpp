@@ -4,9 +4,9 @@
 
 namespace oriel::scale {
 
-/// Reports what a rank's wire over libfabric sets aside in a communicator of `size` ranks, and,
-/// where there is libfabric, what such a wire has taken once it is made, in a process of its own.
-/// Nobody is connected to it.
+/// Reports the memory that a rank's wire over libfabric reserves in a communicator of `size` ranks.
+/// If libfabric is available, also creates such a wire in a separate process and reports its
+/// memory. No peer is connected to the wire.
 void report_wire(int size);
 
 }  // namespace oriel::scale

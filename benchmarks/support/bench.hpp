@@ -11,7 +11,7 @@
 
 namespace oriel::bench {
 
-/// The members of a JSON object, as text: Fields().add("ranks", 4).add("ring", "host").
+/// Members of a JSON object, as text: Fields().add("ranks", 4).add("ring", "host").
 class Fields {
  public:
   Fields& add(const char* name, const std::string& text);
@@ -29,28 +29,29 @@ class Fields {
   std::string text_;
 };
 
-/// The command line of a benchmark program, and where its results go: one JSON object a line
-/// (benchmarks/README.md has the shape), on standard output or in the file of --out.
+/// Command line and results of a benchmark program. Writes one JSON object per line
+/// (benchmarks/README.md has the format) to standard output or to the file of --out.
 class Bench {
  public:
-  /// `measures`: what --help says first.
+  /// `measures`: the first text of --help.
   Bench(std::string name, std::string measures);
   ~Bench();
   Bench(const Bench&) = delete;
   Bench& operator=(const Bench&) = delete;
 
-  /// Each flag keeps what its variable has. Numbers may end in K, M or G (powers of 1024).
+  /// Registers a flag; its default is the current value of the variable. Numbers may end in K, M or
+  /// G (powers of 1024).
   void flag(const char* name, std::int64_t& value, std::int64_t least, std::int64_t most,
             const char* help);
   void flag(const char* name, std::string& value, const char* help);
   void flag(const char* name, bool& value, const char* help);  ///< takes no value
   void flag(const char* name, std::vector<std::int64_t>& values, std::int64_t least,
             std::int64_t most, const char* help);
-  /// An exit status if the program is done: 0 after --help or --version, 2 after an error, which it
-  /// has printed.
+  /// Returns an exit status if the program must end: 0 after --help or --version, 2 after an error,
+  /// which parse() has printed.
   std::optional<int> parse(int argc, const char* const* argv);
 
-  /// One result. `details` is what else belongs to it.
+  /// Writes one result; `details` are additional fields.
   void result(const std::string& name, const Fields& parameters, const char* unit, double median,
               const Fields& details = {});
   void result(const std::string& name, const Fields& parameters, const char* unit,
@@ -59,7 +60,7 @@ class Bench {
  private:
   struct Flag {
     std::string name;
-    std::string value;  // as in help; empty: takes none
+    std::string value;  // placeholder in --help; empty: the flag takes no value
     std::string help;
     std::function<bool(const std::string& text)> set;
   };

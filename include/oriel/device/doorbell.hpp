@@ -35,12 +35,12 @@ ORIEL_DEVICE_FN void ring_fence() {
 #endif
 }
 
-/// Wakes the threads that sleep on `bell`, if any. Usually one load of a shared cache line.
-/// Local, not blocking, any thread. Requires ring_fence() between the stores and this call.
+/// Wakes the threads that sleep on `bell`, if any. Usually costs one load of a shared cache line.
+/// Local; not blocking; any thread. Requires ring_fence() between the stores and this call.
 ORIEL_DEVICE_FN void ring_fenced([[maybe_unused]] Doorbell& bell) {
 #if !ORIEL_DEVICE_CODE
 #if defined(__SANITIZE_THREAD__)
-  // A read-modify-write of the sleeper's own word orders like the fences that this tool ignores.
+  // A read-modify-write of the sleeper's own word orders like the fences, which this tool ignores.
   const bool asleep = __atomic_fetch_add(&bell.sleeping, 0u, __ATOMIC_ACQ_REL) != 0;
 #else
   const bool asleep = arch::load<Order::relaxed, Scope::system>(&bell.sleeping) != 0;
@@ -52,8 +52,8 @@ ORIEL_DEVICE_FN void ring_fenced([[maybe_unused]] Doorbell& bell) {
 #endif
 }
 
-/// The publisher's half for one doorbell: call it after the stores (of release order, or packets)
-/// that the rank may wait for; it begins with a ring_fence(). Local, not blocking, any thread.
+/// Rings one doorbell. Call it after the stores (of release order, or packets) for which the rank
+/// may wait; it begins with a ring_fence(). Local; not blocking; any thread.
 ORIEL_DEVICE_FN void ring(Doorbell& bell) {
   ring_fence();
   ring_fenced(bell);
@@ -61,7 +61,7 @@ ORIEL_DEVICE_FN void ring(Doorbell& bell) {
 
 namespace detail {
 
-// The sleeper's half: announce, look once more at the condition, sleep unless it holds, withdraw.
+// Sleeper's side: announce, poll the condition once more, sleep unless it holds, withdraw.
 ORIEL_DEVICE_FN std::uint32_t announce_sleep([[maybe_unused]] Doorbell& bell) {
 #if ORIEL_DEVICE_CODE
   return 0;

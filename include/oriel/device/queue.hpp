@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-/// Queues of work for a NIC that device code fills itself.
+/// Queues of a NIC that device code fills itself.
 #include "oriel/device/queue/atomics.hpp"
 #include "oriel/device/queue/completion.hpp"
 #include "oriel/device/queue/immediates.hpp"

@@ -111,8 +111,8 @@ ORIEL_DEVICE_FN WaitProgress report_stall(StallRecord* stall, WaitTarget target,
   return progress | kReported;
 }
 
-// What a wait does once in kPollsPerLook polls. Fields by value, so that a kernel's parameters need
-// not be copied to addressable memory for a call out of line.
+// Checks the abort word and the clock, once in kPollsPerLook polls. Takes fields by value, so an
+// out-of-line call does not copy a kernel's parameters to addressable memory.
 template <class M>
 ORIEL_DEVICE_SLOW WaitProgress look(const std::uint32_t* abort, StallRecord* stall,
                                     std::uint64_t timeout_ns,
@@ -168,7 +168,7 @@ ORIEL_DEVICE_FN std::uint64_t sleep_limit_ns(std::uint64_t timeout_ns, WaitProgr
   return left_ns < kSleepSliceNs ? left_ns : kSleepSliceNs;
 }
 
-// One sleep of a CPU rank; true if the condition turned out to hold.
+// Sleeps once (CPU rank); returns true if the condition then holds.
 template <class M, class Ready>
 ORIEL_DEVICE_FN bool sleep_once(const Ready& ready, const WaitControl& control,
                                 WaitProgress progress) {
@@ -185,15 +185,15 @@ ORIEL_DEVICE_FN bool sleep_once(const Ready& ready, const WaitControl& control,
 
 }  // namespace detail
 
-/// Polls `ready()` until it returns true, the abort word is set, or the timeout has passed.
-/// `ready` is a callable without arguments that loads (relaxed, or acquire where more than the
-/// loaded word is to be visible) and returns whether the wait is over; it may keep what it loaded.
-/// Once true it is not called again. `target` goes into the stall record.
-/// Local to the calling thread, blocking. What `ready` saw decides: a condition that holds is
-/// reported as ready even if the communicator is aborted at the same moment.
-/// Cost while the condition does not hold: on a GPU the poll and a counter; the abort word, across
-/// PCIe, and the clock only every 1024 polls. On a CPU it spins, then yields, then sleeps.
-/// After any other outcome than `ready` the caller returns at once and publishes nothing.
+/// Polls `ready()` until it returns true, the abort word is set, or the timeout has passed. `ready`
+/// is a callable without arguments that loads a word and returns whether the wait is over. It loads
+/// in acquire order if more than the loaded word must be visible, otherwise in relaxed order. It
+/// may keep what it loaded. After it has returned true it is not called again. `target` goes into
+/// the stall record. Local to the calling thread; blocking. If `ready` returns true, the outcome is
+/// `ready` even if the communicator is aborted at the same moment. Cost of waiting on a GPU: the
+/// poll and a counter. The abort word (across PCIe) and the clock are read only every 1024 polls. A
+/// CPU thread spins, then yields, then sleeps. After any outcome but `ready` the caller returns at
+/// once and publishes nothing.
 template <class M = Memory, class Ready>
 [[nodiscard]] ORIEL_DEVICE_FN WaitOutcome wait_until(const Ready& ready, const WaitControl& control,
                                                      WaitTarget target) {

@@ -15,32 +15,32 @@
 #include "oriel/device/wait.hpp"
 #include "oriel/device/window.hpp"
 
-/// Operations on windows of any rank of the communicator: plain loads and stores for ranks of the
-/// own LSA team, a NIC's queue for the others. A communicator of several LSA teams needs a device
-/// communicator that was made with `world`.
+/// Operations on windows of any rank of the communicator. Ranks of the own LSA team are accessed by
+/// loads and stores, other ranks through a NIC's queue. If a communicator has several LSA teams,
+/// the device communicator must be created with `world`.
 ///
 /// All threads of `group` call with the same arguments and get the same outcome. Every function
-/// says whether it blocks; waits end as all waits do (wait.hpp). After `aborted`, `timed_out` and
-/// `failed` the caller returns and posts nothing more; the other errors leave everything as it was,
-/// and nothing was posted.
+/// states whether it blocks; waits end as all waits do (wait.hpp). After `aborted`, `timed_out` and
+/// `failed` the caller returns and posts nothing more. After any other error nothing was posted and
+/// nothing has changed.
 ///
-/// Order: to one peer, a put or a signal is not seen before the puts that this rank's same group
-/// posted to it earlier. Between different peers there is none.
+/// Order: a peer sees a put or a signal only after the puts that the same group of this rank posted
+/// to it earlier. There is no order between different peers.
 namespace oriel::device {
 
-/// How an operation ended, or why it was refused.
+/// Outcome of an operation, or the reason for its refusal.
 enum class WorldOutcome : std::uint32_t {
   done = 0,
   aborted = 1,       ///< the communicator was aborted, or a peer has died
   timed_out = 2,     ///< ORIEL_COLLECTIVE_TIMEOUT passed
   failed = 3,        ///< a NIC reported an error; the communicator's asynchronous error names it
   no_peer = 4,       ///< the communicator has no such rank
-  no_path = 5,       ///< a rank of another node, and the device communicator was made without world
-  no_window = 6,     ///< a window of another communicator, or one that is registered no more
+  no_path = 5,       ///< a rank of another node, and DeviceCommOptions::world was not set
+  no_window = 6,     ///< a window of another communicator, or a deregistered window
   out_of_range = 7,  ///< beyond the window, or no such signal or counter
 };
 
-/// A few words, for messages of the host.
+/// Returns a short text, for messages of the host.
 inline const char* to_string(WorldOutcome outcome) {
   switch (outcome) {
     case WorldOutcome::done:
@@ -63,15 +63,16 @@ inline const char* to_string(WorldOutcome outcome) {
   return "unknown";
 }
 
-/// What a call has posted, for world_wait and world_count.
+/// Handle of a posted operation, for world_wait and world_count.
 struct WorldPosted {
   WorldOutcome outcome = WorldOutcome::done;
   std::int32_t peer = -1;
-  std::uint64_t end = 0;  ///< in the queue to that peer; 0: complete already
+  std::uint64_t end = 0;  ///< index in the queue to that peer; 0: complete already
 };
 
-/// A signal lies in control memory. Peers of the own team add to the first word, NICs to the
-/// second, because atomics of both kinds are not atomic with each other; its value is the sum.
+/// Signal in control memory. Peers of the own team add to the first word, NICs to the second.
+/// Reason: atomics of the two kinds are not atomic with each other. The value of the signal is the
+/// sum.
 struct SignalWords {
   std::uint64_t from_team;
   std::uint64_t from_network;
@@ -79,7 +80,7 @@ struct SignalWords {
 
 namespace detail {
 
-/// How a peer is reached: by its place in the own team, or through a queue.
+/// Path to a peer: its index in the own team, or a queue.
 struct WorldPath {
   WorldOutcome outcome = WorldOutcome::done;
   std::int32_t lsa_index = -1;
@@ -103,23 +104,24 @@ ORIEL_DEVICE_FN WorldPath path_to(const CommView& comm, std::int32_t peer) {
 }
 
 constexpr ORIEL_DEVICE_FN WorldOutcome world_outcome(queue::QueueOutcome outcome) {
-  // What leads outside a region was checked before.
+  // The caller has already checked that the range lies inside the region.
   return outcome == queue::QueueOutcome::refused ? WorldOutcome::out_of_range
                                                  : static_cast<WorldOutcome>(outcome);
 }
 
-/// Whether a queue may be used for `count` bytes of a window; an empty range has to begin inside.
+/// Checks whether a queue may access `count` bytes of a window. An empty range must also start
+/// inside.
 ORIEL_DEVICE_FN WorldOutcome check_window(const CommView& comm, const WindowView& window,
                                           std::int32_t peer, std::uint64_t offset,
                                           std::uint64_t count) {
-  // Another communicator may have its ranks in another order.
+  // Refuses other communicators' windows, because their ranks may be in another order.
   if (window.size_bytes == 0 || window.communicator != comm.communicator) {
     return WorldOutcome::no_window;
   }
   if (!window.contains(offset, count)) return WorldOutcome::out_of_range;
   if (comm.network == nullptr) return WorldOutcome::done;
   const NetworkWindow* const keys = window.network;
-  // On a CPU another thread may be clearing it.
+  // On a CPU another thread may be clearing the word.
   constexpr Order kOrder = queue::detail::kFencesOnce ? Order::weak : Order::relaxed;
   if (keys == nullptr || Memory::load<kOrder>(&keys->network) != comm.network->number) {
     return WorldOutcome::no_window;
@@ -149,7 +151,7 @@ ORIEL_DEVICE_FN void copy_bytes(Group group, void* to, const void* from, std::ui
 #endif
 }
 
-/// What both directions have in common: `there` of the peer, `here` of this rank.
+/// Arguments common to put and get: `there` is the peer's window, `here` is this rank's.
 struct WorldTransfer {
   std::int32_t peer;
   const WindowView& there;
@@ -166,7 +168,7 @@ struct WorldTransfer {
   [[nodiscard]] ORIEL_DEVICE_FN queue::Transfer by_queue() const {
     return {here.network->local, here_offset, there.network->peers[peer], there_offset, bytes};
   }
-  /// Whether a queue's entry has room for the bytes themselves, which then need not be fetched.
+  /// Returns whether the bytes fit into a WQE as inline data, so that the NIC need not read them.
   [[nodiscard]] ORIEL_DEVICE_FN bool fits_entry() const {
     return bytes != 0 && bytes <= queue::kInlineBytesMost;
   }
@@ -184,9 +186,10 @@ ORIEL_DEVICE_FN std::uint64_t one_word_of_each_sector(const T* object) {
 }
 #endif
 
-/// Loads what a posting to another node looks at, in two rounds. Where it looks, one load waits for
-/// the one before, a dozen times in all, and nothing of it is in a GPU's near cache, which every
-/// wait for a signal empties: 0.4 us of an H200 more (docs/performance.md).
+/// Prefetches the data that posting to another node reads, in two rounds. Without it each of about
+/// a dozen loads waits for the previous one. None of this data is in the GPU's L1 cache, because
+/// every wait for a signal empties that cache. Measured on an H200: 0.4 us more without it
+/// (docs/performance.md).
 ORIEL_DEVICE_FN void bring_near([[maybe_unused]] const CommView& comm,
                                 [[maybe_unused]] const WorldTransfer& transfer) {
 #if ORIEL_DEVICE_CODE
@@ -222,7 +225,7 @@ ORIEL_DEVICE_FN queue::Posted put_by_queue(Group group, const CommView& comm,
       transfer.there.network->peers[transfer.peer], transfer.there_offset, comm.wait);
 }
 
-/// As put_by_queue, with an addition to the peer's word at `signal` of its control memory.
+/// Writes as put_by_queue does, then adds to the word at `signal` of the peer's control memory.
 template <class Group, class M>
 ORIEL_DEVICE_FN queue::Posted put_signal_by_queue(Group group, const CommView& comm,
                                                   const queue::QueueView& queue,
@@ -278,10 +281,10 @@ ORIEL_DEVICE_FN WorldOutcome wait_in_world(const CommView& comm, std::int32_t pe
 
 }  // namespace detail
 
-/// Writes `bytes` from this rank's part of `from` to the peer's part of `to`. Not blocking unless
-/// the queue is full. What the group's threads have written before the call is what is sent. The
-/// source may be written again, and the bytes are there, once world_wait or
-/// world_flush has said so; a signal or barrier that follows tells the peer.
+/// Writes `bytes` bytes from this rank's part of `from` to the peer's part of `to`. Not blocking
+/// unless the queue is full. Sends what the group's threads have written before the call. After
+/// world_wait or world_flush the source may be overwritten and the bytes have arrived. To notify
+/// the peer, use a later signal or barrier.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldPosted world_put(Group group, const CommView& comm,
                                                     std::int32_t peer, const WindowView& to,
@@ -292,8 +295,8 @@ template <class Group, class M = WorldMemory>
       group, comm, detail::WorldTransfer{peer, to, to_offset, from, from_offset, bytes}, false);
 }
 
-/// Reads `bytes` from the peer's part of `from` into this rank's part of `to`: there after
-/// world_wait or world_flush. Not blocking unless the queue is full.
+/// Reads `bytes` bytes from the peer's part of `from` into this rank's part of `to`. The bytes have
+/// arrived after world_wait or world_flush. Not blocking unless the queue is full.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldPosted world_get(Group group, const CommView& comm,
                                                     std::int32_t peer, const WindowView& from,
@@ -303,8 +306,8 @@ template <class Group, class M = WorldMemory>
       group, comm, detail::WorldTransfer{peer, from, from_offset, to, to_offset, bytes}, true);
 }
 
-/// Adds `value` to signal `signal` (0 to comm.signals - 1) of the peer, behind the puts to it. Not
-/// blocking unless the queue is full. Done by thread 0 of the group after a group.sync().
+/// Adds `value` to signal `signal` (0 to comm.signals - 1) of the peer, after earlier puts to it.
+/// Not blocking unless the queue is full. Thread 0 of the group posts it after a group.sync().
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldPosted world_signal(Group group, const CommView& comm,
                                                        std::int32_t peer, std::uint32_t signal,
@@ -336,8 +339,8 @@ template <class Group, class M = WorldMemory>
   return posted;
 }
 
-/// world_put and world_signal: a peer that sees the signal sees the bytes. By a queue both are
-/// posted as one.
+/// Executes world_put, then world_signal. A peer that sees the signal sees the bytes. A queue posts
+/// both at once.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldPosted
 world_put_signal(Group group, const CommView& comm, std::int32_t peer, const WindowView& to,
@@ -378,8 +381,8 @@ ORIEL_DEVICE_FN std::uint64_t load_signal(const CommView& comm, std::uint32_t si
 
 }  // namespace detail
 
-/// The present value of this rank's signal, 0 for one that does not exist. What its signallers did
-/// before is visible. Not blocking, one thread.
+/// Returns the current value of this rank's signal, or 0 if the signal does not exist. Earlier
+/// writes of the signallers are visible (acquire). Not blocking; one thread.
 template <class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t read_signal(const CommView& comm,
                                                         std::uint32_t signal) {
@@ -387,8 +390,8 @@ template <class M = WorldMemory>
   return detail::load_signal<Order::acquire, M>(comm, signal);
 }
 
-/// Waits until this rank's signal is at least `value`, of all that was ever added to it. Blocking.
-/// `from` is whom the caller waits for, as a stall's report shall name it, or -1.
+/// Waits until this rank's signal is at least `value`, the sum of all additions so far. Blocking.
+/// `from` is the awaited world rank for stall records, or -1.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome wait_signal(Group group, const CommView& comm,
                                                        std::uint32_t signal, std::uint64_t value,
@@ -397,7 +400,7 @@ template <class Group, class M = WorldMemory>
   WaitOutcome mine = WaitOutcome::ready;
   if (group.rank() == 0) {
     const detail::Driving driving(comm.network);
-    // Looks that order nothing are under way together; the last one is of the order that it needs.
+    // Relaxed loads of both words overlap. The final acquire load provides the order.
     mine =
         wait_until<M>([&] { return detail::load_signal<Order::relaxed, M>(comm, signal) >= value; },
                       comm.wait, WaitTarget{from, value});
@@ -407,8 +410,8 @@ template <class Group, class M = WorldMemory>
   return static_cast<WorldOutcome>(group.broadcast(static_cast<std::uint64_t>(mine)));
 }
 
-/// Waits until what was posted is complete: written at the peer, or read and visible here.
-/// Blocking. Its outcome is that of the posting where that was not `done`.
+/// Waits until the posted operation is complete: written at the peer, or read and visible here.
+/// Blocking. If the posting failed, returns the outcome of the posting.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome world_wait(Group group, const CommView& comm,
                                                       const WorldPosted& posted) {
@@ -424,7 +427,7 @@ template <class Group, class M = WorldMemory>
   return static_cast<WorldOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
 }
 
-/// Waits until all that any thread of this rank has posted to `peer` is complete. Blocking.
+/// Waits until everything that any thread of this rank has posted to `peer` is complete. Blocking.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome world_flush(Group group, const CommView& comm,
                                                        std::int32_t peer) {
@@ -442,7 +445,8 @@ template <class Group, class M = WorldMemory>
   return static_cast<WorldOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
 }
 
-/// The same for all peers.
+/// Waits until everything that any thread of this rank has posted to any peer is complete.
+/// Blocking.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome world_flush(Group group, const CommView& comm) {
   WorldOutcome outcome = WorldOutcome::done;
@@ -460,8 +464,8 @@ template <class Group, class M = WorldMemory>
   return static_cast<WorldOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
 }
 
-/// Has this rank's counter `counter` (0 to comm.counters - 1) wait for what was posted too. Its
-/// outcome is that of the posting where that was not `done`. Not blocking; by thread 0.
+/// Adds a posted operation to this rank's counter `counter` (0 to comm.counters - 1). If the
+/// posting failed, returns the outcome of the posting. Not blocking; thread 0 does the work.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome world_count(Group group, const CommView& comm,
                                                        std::uint32_t counter,
@@ -477,7 +481,7 @@ template <class Group, class M = WorldMemory>
   return WorldOutcome::done;
 }
 
-/// Waits until everything that the counter was given is complete, to whichever peers. Blocking.
+/// Waits until all operations added to the counter are complete, for all peers. Blocking.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome wait_counter(Group group, const CommView& comm,
                                                         std::uint32_t counter) {

@@ -13,33 +13,34 @@
 
 namespace oriel::device {
 
-/// One slot of world barriers in control memory: a line that only its own rank touches, and a word
-/// for each round, which one rank writes.
+/// Slot of world barriers in control memory: one line that only its own rank accesses, and one word
+/// per round. One rank writes each of these words.
 struct WorldBarrierSlot {
-  static constexpr std::uint32_t kRoundsMost = 31;  ///< for as many ranks as there can be
+  static constexpr std::uint32_t kRoundsMost = 31;  ///< enough for any number of ranks
   alignas(64) std::uint32_t epoch;
   alignas(64) std::uint32_t arrived[kRoundsMost + 1];
 };
 static_assert(sizeof(WorldBarrierSlot) == 192);
 
-/// A barrier among all ranks of the communicator, for the CTAs (CPU: threads) with the same slot
+/// Barrier among all ranks of the communicator, for the CTAs (CPU: threads) with the same slot
 /// index. Collective over the world: every rank makes the same sequence of calls on a slot, one
-/// session at a time; sessions on different slots are independent. All threads of `group` call
-/// every function. The device communicator was made with `world`.
+/// session at a time. Sessions on different slots are independent. All threads of `group` call
+/// every function. The device communicator was created with `world`.
 ///
-/// In round k each rank tells the one 2^k behind it in rank order that it, and all those it has
-/// heard of, have come: ceil(log2 ranks) rounds (the dissemination barrier of Hensgen, Finkel and
-/// Manber). A round is a store within an LSA team and a NIC's write between teams, so no atomics
-/// are needed. Before the first round everything that this rank has posted to any peer is complete:
-/// who hears of it through a third rank sees that too.
+/// Algorithm: the dissemination barrier of Hensgen, Finkel and Manber, with ceil(log2 ranks)
+/// rounds. In round k each rank signals the rank 2^k after it in rank order. The signal means that
+/// the sender, and all ranks of which it has received signals, have arrived. A round is a store
+/// within an LSA team and a NIC's write between teams, so no atomics are needed. Before the first
+/// round all operations that this rank has posted to any peer are complete. A rank that learns of
+/// the arrival through a third rank therefore sees them too.
 ///
-/// The epoch is kept in control memory, as that of LsaBarrier is. After anything but `done` the
-/// session's further calls do nothing and return the same outcome.
+/// The epoch is stored in control memory, as for LsaBarrier. After any outcome but `done`, further
+/// calls of the session do nothing and return the same outcome.
 template <class Group, class M = WorldMemory>
 class WorldBarrier {
  public:
-  /// `slot`: 0 to comm.world_barrier_slots - 1; with any other, sync() returns `out_of_range`.
-  /// `comm` outlives the session.
+  /// Starts a session. `slot` is 0 to comm.world_barrier_slots - 1; with any other slot sync()
+  /// returns `out_of_range`. `comm` outlives the session.
   ORIEL_DEVICE_FN WorldBarrier(Group group, const CommView& comm, std::uint32_t slot)
       : group_(group), comm_(comm) {
     if (slot >= comm.world_barrier_slots) outcome_ = WorldOutcome::out_of_range;
@@ -48,8 +49,8 @@ class WorldBarrier {
   WorldBarrier(const WorldBarrier&) = delete;
   WorldBarrier& operator=(const WorldBarrier&) = delete;
 
-  /// Returns once every rank's group has come. Each rank then sees what every rank did before: its
-  /// stores, and its puts, gets and signals to whomever. Blocking.
+  /// Returns after every rank's group has arrived. Each rank then sees the earlier operations of
+  /// every rank: its stores, and its puts, gets and signals to any rank. Blocking.
   [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome sync() {
     if (outcome_ != WorldOutcome::done) return outcome_;
     WorldOutcome mine = world_flush<Group, M>(group_, comm_);

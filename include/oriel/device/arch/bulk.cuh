@@ -6,7 +6,7 @@
 
 #include "oriel/device/config.hpp"
 
-/// The instructions behind bulk.cuh, one wrapper each. sm_90 and newer.
+/// PTX instructions used by bulk.cuh, one wrapper each. sm_90 and newer.
 #if ORIEL_DEVICE_CODE && __CUDA_ARCH__ >= 900
 namespace oriel::device::arch::ptx {
 
@@ -29,7 +29,8 @@ ORIEL_DEVICE_FN void mbarrier_arrive_expect_tx(std::uint64_t* barrier, std::uint
                : "memory");
 }
 
-// test_wait, not try_wait: the latter may suspend the thread, and the poll must stay short.
+// Uses test_wait instead of try_wait, because try_wait may suspend the thread and the poll must
+// stay short.
 ORIEL_DEVICE_FN bool mbarrier_test_wait_parity(std::uint64_t* barrier, std::uint32_t parity) {
   std::uint32_t done;
   asm volatile(

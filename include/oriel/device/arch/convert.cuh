@@ -8,13 +8,13 @@
 
 #include <cstdint>
 
-/// The GPU's own instructions for what scalar.hpp and reduce.hpp define in portable C++. Results
-/// are bit-equal to the portable definitions, except that widening may keep the sign or payload of
-/// a NaN; reduce.hpp makes NaNs canonical before it stores them. All functions: device code only,
-/// no memory access, no synchronisation, no errors.
+/// GPU instructions for the operations that scalar.hpp and reduce.hpp define in portable C++.
+/// Results are bit-equal to the portable definitions, with one exception: widening may keep the
+/// sign or payload of a NaN. reduce.hpp canonicalises NaNs before it stores them. All functions are
+/// for device code only, access no memory, do not synchronise and have no errors.
 namespace oriel::device::arch {
 
-/// True where the compiled GPU converts 8-bit floats in hardware.
+/// Defined as 1 if the target GPU converts 8-bit floats in hardware, otherwise 0.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
 #define ORIEL_ARCH_HAS_FP8 1
 #else
@@ -39,7 +39,7 @@ __device__ __forceinline__ std::uint16_t narrow_bf16(float x) {
   return bits;
 }
 
-/// Two values at once, the first in the low half: one instruction instead of three.
+/// Converts two values at once, the first into the low half: one instruction instead of three.
 __device__ __forceinline__ std::uint32_t narrow_f16_pair(float low, float high) {
   std::uint32_t bits;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
@@ -65,7 +65,7 @@ __device__ __forceinline__ std::uint16_t narrow_e5m2_pair(float low, float high)
   return bits;
 }
 
-/// Two 8-bit floats as two f16, which hold every value of either format.
+/// Converts two 8-bit floats to two f16, which can represent every value of either format.
 __device__ __forceinline__ std::uint32_t widen_e4m3_pair_to_f16(std::uint16_t bits) {
   std::uint32_t halves;
   asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(halves) : "h"(bits));
@@ -79,7 +79,7 @@ __device__ __forceinline__ std::uint32_t widen_e5m2_pair_to_f16(std::uint16_t bi
 }
 #endif  // ORIEL_ARCH_HAS_FP8
 
-/// Minimum and maximum that return NaN if either argument is NaN, with -0 below +0.
+/// Return the minimum and maximum; NaN if either argument is NaN. -0 is below +0.
 __device__ __forceinline__ float min_nan(float a, float b) {
   float r;
   asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
@@ -92,8 +92,8 @@ __device__ __forceinline__ float max_nan(float a, float b) {
   return r;
 }
 
-/// Products and quotients that the compiler neither contracts into a fused multiply-add nor
-/// approximates, whatever the flags of the translation unit.
+/// Multiply and divide so that the compiler neither contracts the operation into a fused
+/// multiply-add nor approximates it, whatever the compile flags.
 __device__ __forceinline__ float multiply(float a, float b) {
   return __fmul_rn(a, b);
 }

@@ -8,15 +8,15 @@
 #include "oriel/device/arch/cuda_access.cuh"
 #include "oriel/device/config.hpp"
 
-/// The GPU's half of the instruction layer; arch/host.hpp is its twin. Included by memory.hpp in
-/// the passes that compile GPU code, never directly. cuda_access.cuh holds one wrapper for each
-/// load, store and atomic instruction; this file chooses among them by order and scope and adds
-/// fences, clocks, and what concerns threads and kernels. sm_80 and newer.
-/// The functions carry both execution spaces only so that functions for both sides may name them.
+/// GPU side of the instruction layer; arch/host.hpp is the host side. memory.hpp includes it when
+/// GPU code is compiled; do not include it directly. cuda_access.cuh has one wrapper per load,
+/// store and atomic instruction. This file selects among them by order and scope, and adds fences,
+/// clocks, and functions of threads and kernels. sm_80 and newer. The functions carry both
+/// execution spaces only so that functions for both sides may call them.
 namespace oriel::device::arch {
 
 inline constexpr bool kCanSleep = false;
-/// A look crosses PCIe to read the abort word, about 1 us; a poll takes 0.3 to 1 us.
+/// A check of the abort word crosses PCIe and takes about 1 us; a poll takes 0.3 to 1 us.
 inline constexpr std::uint32_t kPollsPerLook = 1024;
 
 // --- loads and stores -------------------------------------------------------------------------
@@ -144,7 +144,7 @@ ORIEL_DEVICE_FN void fence_seq_cst() {
 
 ORIEL_DEVICE_FN void relax() {}
 
-/// The GPU's global timer in nanoseconds; it ticks in steps of 32 ns to 1 us.
+/// Returns the GPU's global timer in nanoseconds; it ticks in steps of 32 ns to 1 us.
 ORIEL_DEVICE_FN std::uint64_t clock_ns() {
   std::uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
@@ -171,13 +171,14 @@ ORIEL_DEVICE_FN void cta_sync() {
 ORIEL_DEVICE_FN bool cta_any(bool mine) {
   return __syncthreads_or(mine) != 0;
 }
-/// As cta_sync() and cta_any() among the `threads` threads of a CTA, whole warps, that use barrier
-/// `id`, from 1 to 15 (PTX: barrier.cta).
+/// Act as cta_sync() and cta_any() for `threads` threads of a CTA that use barrier `id`. `threads`
+/// is a multiple of the warp size; `id` is 1 to 15 (PTX: barrier.cta).
 ///
-/// Aligned, behind a __syncwarp: the code that ptxas of CUDA 13.0 makes of the other form asks
-/// whether the warp has diverged (BRA.DIV) with a mask in a uniform register, which all paths of
-/// the warp share. On H200 (driver 580.159.04) lanes 4 to 31 of a warp passed a barrier while lanes
-/// 0 to 3, whose path writes that register, were still polling; those then waited for ever.
+/// The aligned form, after a __syncwarp, avoids a bug of the other form. There ptxas of CUDA 13.0
+/// tests for divergence (BRA.DIV) with a mask in a uniform register, which all paths of the warp
+/// share. On H200 (driver 580.159.04) lanes 4 to 31 of a warp passed a barrier while lanes 0 to 3
+/// were still polling. The path of lanes 0 to 3 writes that register; these lanes then waited
+/// forever.
 ORIEL_DEVICE_FN void barrier_sync(std::uint32_t id, std::uint32_t threads) {
   __syncwarp();
   asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -208,13 +209,13 @@ ORIEL_DEVICE_FN std::uint32_t warp_size() {
 ORIEL_DEVICE_FN void warp_sync() {
   __syncwarp();
 }
-/// With a __syncwarp, for a vote alone orders no memory among the lanes.
+/// Calls __syncwarp before the vote, because a vote alone orders no memory among the lanes.
 ORIEL_DEVICE_FN bool warp_any(bool mine) {
   __syncwarp();
   return __any_sync(0xffffffffu, mine) != 0;
 }
 
-/// Thread 0's value; a barrier before and after.
+/// Returns thread 0's value; a barrier before and after.
 ORIEL_DEVICE_FN std::uint64_t cta_broadcast(std::uint64_t value) {
 #if defined(__CUDA_ARCH__)
   __shared__ std::uint64_t shared;
@@ -227,36 +228,37 @@ ORIEL_DEVICE_FN std::uint64_t cta_broadcast(std::uint64_t value) {
 #endif
 }
 
-/// The lanes of this warp that make this call together with the same key, perhaps not all of them.
+/// Returns the lanes of this warp that make this call together with the same key. Some such lanes
+/// may be missing.
 ORIEL_DEVICE_FN std::uint32_t lanes_together(std::uint64_t key) {
   return __match_any_sync(__activemask(), key);
 }
-/// How many of `lanes` are before this one.
+/// Returns how many of `lanes` precede this lane.
 ORIEL_DEVICE_FN std::uint32_t lanes_before(std::uint32_t lanes) {
   return static_cast<std::uint32_t>(__popc(lanes & ((1u << warp_lane()) - 1)));
 }
 ORIEL_DEVICE_FN std::uint32_t lanes_count(std::uint32_t lanes) {
   return static_cast<std::uint32_t>(__popc(lanes));
 }
-/// All of `lanes` call these.
+/// Synchronises `lanes`, all of which call it.
 ORIEL_DEVICE_FN void lanes_sync(std::uint32_t lanes) {
   __syncwarp(lanes);
 }
-/// The value of the first of `lanes`.
+/// Returns the value of the first of `lanes`, all of which call it.
 ORIEL_DEVICE_FN std::uint64_t lanes_broadcast(std::uint32_t lanes, std::uint64_t value) {
   return __shfl_sync(lanes, value, __ffs(static_cast<int>(lanes)) - 1);
 }
 
-/// Lane 0's value.
+/// Returns lane 0's value.
 ORIEL_DEVICE_FN std::uint64_t warp_broadcast(std::uint64_t value) {
   return __shfl_sync(0xffffffffu, value, 0);
 }
-/// The value of `lane`, the same for all.
+/// Returns the value of lane `lane`, which is the same in all lanes.
 ORIEL_DEVICE_FN std::uint32_t warp_read(std::uint32_t value, std::uint32_t lane) {
   return __shfl_sync(0xffffffffu, value, static_cast<int>(lane));
 }
 
-/// Both do nothing before sm_90, where a kernel starts after its predecessor has ended.
+/// Both functions do nothing before sm_90, where a kernel starts after its predecessor has ended.
 ORIEL_DEVICE_FN void grid_dependency_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -7,9 +7,9 @@
 #include "oriel/device/access.hpp"
 #include "oriel/device/config.hpp"
 
-/// One wrapper for each PTX load, store and atomic instruction that Oriel uses, for u32, u64, Pack
-/// (v4.u32) and Pair (v2.u64). All address global memory: device memory of this or a peer GPU, or
-/// pinned host memory. A vector access is to the memory model one access per element, in no order.
+/// Wrappers of the PTX load, store and atomic instructions that Oriel uses, for u32, u64, Pack
+/// (v4.u32) and Pair (v2.u64). All access global memory: device memory of this or a peer GPU, or
+/// pinned host memory. In the memory model a vector access is one access per element, in no order.
 namespace oriel::device::arch::ptx {
 
 ORIEL_DEVICE_FN std::uint64_t global(const void* address) {

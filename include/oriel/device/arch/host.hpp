@@ -14,14 +14,14 @@
 #include "oriel/device/access.hpp"
 #include "oriel/device/config.hpp"
 
-/// The host's half of the instruction layer: the functions of arch/cuda.cuh with the meaning of
-/// std::atomic_ref (spelled with the compiler's builtins, which nvcc's host pass accepts in
-/// functions marked for both sides). Scopes are ignored: the processors of a node are coherent.
-/// Nothing wider than 8 bytes is atomic, so that no program needs libatomic.
+/// Host side of the instruction layer: the functions of arch/cuda.cuh with the semantics of
+/// std::atomic_ref. Uses compiler builtins, which nvcc's host pass accepts in functions marked for
+/// both sides. Scopes are ignored, because the processors of a node are coherent. No access wider
+/// than 8 bytes is atomic, so programs do not need libatomic.
 namespace oriel::device::arch {
 
 inline constexpr bool kCanSleep = true;             ///< a wait may end in a futex
-inline constexpr std::uint32_t kPollsPerLook = 32;  ///< a look reads the clock, about 25 ns
+inline constexpr std::uint32_t kPollsPerLook = 32;  ///< a check reads the clock, about 25 ns
 
 constexpr int builtin_order(Order order) {
   switch (order) {
@@ -86,7 +86,7 @@ ORIEL_DEVICE_FN void store(Pack* address, Pack value) {
   }
 }
 
-// The processor's prefetchers do better than hints would.
+// Uses no hints: the processor's prefetchers do better.
 template <class T>
 ORIEL_DEVICE_FN T load_streaming(const T* address) {
   return *address;
@@ -100,13 +100,13 @@ ORIEL_DEVICE_FN void store_streaming(T* address, T value) {
   *address = value;
 }
 
-/// Asks for a cache line that is about to be written, without waiting for it.
+/// Prefetches a cache line that is about to be written, without waiting for it.
 ORIEL_DEVICE_FN void prefetch_for_write([[maybe_unused]] const void* address) {
 #if defined(__x86_64__) && !defined(__CUDACC__)
-  // The compiler's builtin asks for a shared copy where the target is plain x86-64: on the first
-  // processors of that kind this instruction does nothing, but it is valid on all.
+  // The compiler's builtin requests a shared copy if the target is plain x86-64. prefetchw is valid
+  // on all x86-64 processors; on the first ones it does nothing.
   asm volatile("prefetchw %0" ::"m"(*static_cast<const char*>(address)));
-#elif !defined(__CUDACC__)  // nvcc would take it for the GPU's, whose assembler it is not
+#elif !defined(__CUDACC__)  // nvcc would take it for a GPU instruction, which ptxas refuses
   __builtin_prefetch(address, 1);
 #endif
 }
@@ -128,7 +128,7 @@ template <Order kOrder, Scope>
 ORIEL_DEVICE_FN std::uint64_t fetch_max(std::uint64_t* address, std::uint64_t value) {
   constexpr int order = builtin_order(kOrder);
   std::uint64_t old = __atomic_load_n(address, __ATOMIC_RELAXED);
-  // Exchanged also where the value stays, so that this orders as a read-modify-write does.
+  // Exchanges even if the value stays, to order as a read-modify-write does.
   while (!__atomic_compare_exchange_n(address, &old, old < value ? value : old, true, order,
                                       __ATOMIC_RELAXED)) {
   }
@@ -157,7 +157,7 @@ ORIEL_DEVICE_FN T compare_swap(T* address, T expected, T value) {
 // --- fences ---------------------------------------------------------------------------------
 
 #if defined(__SANITIZE_THREAD__)
-// ThreadSanitizer does not know fences; a read-modify-write of one shared word orders like one.
+// ThreadSanitizer does not know fences; a read-modify-write of one shared word orders like a fence.
 inline std::uint32_t fence_word = 0;
 template <Scope>
 ORIEL_DEVICE_FN void fence_acq_rel() {
@@ -178,10 +178,11 @@ ORIEL_DEVICE_FN void fence_seq_cst() {
 }
 #endif
 
-// Nor does it see order that goes through another process: a NIC's thread reads what it sends, a
-// peer makes a result of it, a third process stores that, and a thread here goes on, which the data
-// alone let it do. Whoever sends calls the first function once it has read and before it publishes;
-// whoever has found what others may have stored calls the second one. They do nothing elsewhere.
+// ThreadSanitizer does not see order through other processes either. Example: a NIC's thread reads
+// a message, a peer computes a result from it, and a third process stores the result. A thread here
+// continues, ordered only by the data. A sender calls order_goes_abroad() after it has read and
+// before it publishes. A thread that has found data of others calls order_comes_home(). Without
+// ThreadSanitizer both do nothing.
 #if defined(__SANITIZE_THREAD__)
 inline std::uint32_t abroad_word = 0;
 ORIEL_DEVICE_FN void order_goes_abroad() {
@@ -197,7 +198,7 @@ ORIEL_DEVICE_FN void order_comes_home() {}
 
 // --- time -----------------------------------------------------------------------------------
 
-/// What a polling thread does between two polls.
+/// Pauses a polling thread between two polls.
 ORIEL_DEVICE_FN void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -206,7 +207,7 @@ ORIEL_DEVICE_FN void relax() {
 #endif
 }
 
-/// CLOCK_MONOTONIC in nanoseconds.
+/// Returns CLOCK_MONOTONIC in nanoseconds.
 ORIEL_DEVICE_FN std::uint64_t clock_ns() {
   timespec now;
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -220,23 +221,23 @@ ORIEL_DEVICE_FN void sleep_ns(std::uint32_t duration_ns) {
   nanosleep(&duration, nullptr);
 }
 
-/// Lets another thread of this processor run.
+/// Lets another thread run on this processor.
 ORIEL_DEVICE_FN void yield() {
   sched_yield();
 }
 
 // --- sleeping in the kernel -------------------------------------------------------------------
-// Shared futexes: the word may lie in memory that other processes map at other addresses. The
-// system calls are made here and not through the library's table, because this header is compiled
-// into user programs; every outcome of them only leads to the next poll.
+// The futexes are shared: the word may lie in memory that other processes map at other addresses.
+// This header is compiled into user programs, so it makes system calls directly, not through the
+// library's table. Every outcome of these calls only leads to the next poll.
 
-/// Sleeps while *word == expected, at most `limit_ns`; may return early for no reason.
+/// Sleeps while *word == expected, for at most `limit_ns`. May return early without reason.
 ORIEL_DEVICE_FN void futex_wait(const std::uint32_t* word, std::uint32_t expected,
                                 std::uint64_t limit_ns) {
   const timespec limit{static_cast<time_t>(limit_ns / 1'000'000'000u),
                        static_cast<long>(limit_ns % 1'000'000'000u)};
   const long rc = syscall(SYS_futex, word, FUTEX_WAIT, expected, &limit, nullptr, 0);
-  // Where the kernel refuses futexes (a sandbox), sleep a little instead of burning the processor.
+  // If the kernel refuses futexes (a sandbox), sleep a little instead of spinning.
   if (rc != 0 && errno != EAGAIN && errno != EINTR && errno != ETIMEDOUT) sleep_ns(100'000);
 }
 
@@ -246,7 +247,7 @@ ORIEL_DEVICE_FN void futex_wake_all(std::uint32_t* word) {
 }
 
 // --- threads and kernels ----------------------------------------------------------------------
-// On the host every cooperative group has one thread and no kernel depends on another.
+// On the host every cooperative group has one thread, and no kernel depends on another.
 
 ORIEL_DEVICE_FN std::uint32_t cta_thread_rank() {
   return 0;

@@ -10,9 +10,9 @@
 #include "oriel/device/queue/region.hpp"
 #include "oriel/device/queue/transfers.hpp"
 
-/// Atomic operations of 4 and 8 bytes on the peer's registered memory, executed by the peer's NIC:
-/// atomic among NICs, not with what the peer's own threads do to the same word.
-/// T is std::uint32_t or std::uint64_t; the address is aligned to it, else the call is refused.
+/// Atomic operations of 4 and 8 bytes on the peer's registered memory, executed by the peer's NIC.
+/// They are atomic among NICs, but not with accesses of the peer's own threads to the same word. T
+/// is std::uint32_t or std::uint64_t. The address is aligned to T, otherwise the call is `refused`.
 namespace oriel::device::queue {
 
 enum class AtomicOp : std::uint8_t {
@@ -21,7 +21,7 @@ enum class AtomicOp : std::uint8_t {
   bit_or,
   bit_xor,
   swap,          ///< also "set"
-  compare_swap,  ///< where the word equals `compare`
+  compare_swap,  ///< replaces the word if it equals `compare`
 };
 
 namespace detail {
@@ -30,7 +30,7 @@ template <class T>
 inline constexpr bool kIsAtomicWord =
     std::is_same_v<T, std::uint32_t> || std::is_same_v<T, std::uint64_t>;
 
-/// The entry of an operation that has no other form than a masked compare-and-swap.
+/// Returns the operands of an operation that exists only as a masked compare-and-swap.
 template <AtomicOp kOp, class T>
 constexpr ORIEL_DEVICE_FN MaskedSwap<T> masked_swap(T operand, T compare) {
   constexpr T kAll = static_cast<T>(~T{0});
@@ -61,8 +61,9 @@ constexpr ORIEL_DEVICE_FN auto atomic_entry(Place place, std::uint32_t flags, Re
   }
 }
 
-/// Blocks of an atomic with its ending: a completion names an entry's first block, so one that has
-/// more than one is followed by an entry of one block, which is the one to be signalled.
+/// Returns the blocks of an atomic with its ending. A completion names a WQE's first block. An
+/// atomic of more than one block is therefore followed by a WQE of one block, which is signalled
+/// instead.
 template <AtomicOp kOp, class T>
 ORIEL_DEVICE_FN constexpr std::uint32_t atomic_blocks() {
   using Made = decltype(atomic_entry<kOp, T>(Place{}, 0, RemoteAddress{}, T{}, T{}, LocalRange{}));
@@ -85,7 +86,7 @@ ORIEL_DEVICE_FN void write_atomic(const QueueView& queue, const Reservation& res
   }
 }
 
-/// An atomic whose old value nobody wants.
+/// Ending with an atomic whose old value is not used.
 template <AtomicOp kOp, class T>
 struct AtomicEnding {
   const Region& remote;
@@ -110,8 +111,8 @@ ORIEL_DEVICE_FN bool word_is_inside(const Region& remote, std::uint64_t offset) 
 
 }  // namespace detail
 
-/// Applies `kOp` to the word at `remote_offset`; the old value is not wanted. By the group's
-/// thread 0. Not blocking; complete as other entries are.
+/// Applies `kOp` to the word at `remote_offset`; the old value is not returned. Thread 0 of the
+/// group posts it. Not blocking unless the queue is full; completes as other WQEs do.
 template <AtomicOp kOp, class Group, class T, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted atomic(Group group, const QueueView& queue,
                                             const Region& remote, std::uint64_t remote_offset,
@@ -122,12 +123,12 @@ template <AtomicOp kOp, class Group, class T, class M = Memory>
       group, queue, detail::AtomicEnding<kOp, T>{remote, remote_offset, operand, compare}, control);
 }
 
-/// An old value that is on its way, of a word of type T.
+/// Handle of an old value of type T that is in flight.
 template <class T>
 struct Fetch {
   QueueOutcome outcome = QueueOutcome::done;
-  std::uint64_t ticket = 0;  ///< names the slot that it comes to
-  std::uint64_t end = 0;     ///< in the queue
+  std::uint64_t ticket = 0;  ///< identifies the slot that receives the value
+  std::uint64_t end = 0;     ///< index in the queue, for wait_complete
 };
 
 namespace detail {
@@ -143,7 +144,8 @@ template <AtomicOp kOp, class T, class M>
 ORIEL_DEVICE_FN Fetch<T> begin_fetch_alone(const QueueView& queue, RemoteAddress remote, T operand,
                                            T compare, const WaitControl& control) {
   Fetch<T> fetch;
-  // The slot first: one that waits for a slot must not hold up the ring, whose entries free slots.
+  // Takes the slot first: a thread that waits for a slot must not block the ring, whose WQEs free
+  // slots.
   fetch.ticket = M::template fetch_add<Order::relaxed, Scope::device>(&queue.indexes->fetch_tickets,
                                                                       std::uint64_t{1});
   const auto slot = static_cast<std::uint32_t>(fetch.ticket & (queue.fetch_slots - 1));
@@ -166,7 +168,7 @@ ORIEL_DEVICE_FN Fetch<T> begin_fetch_alone(const QueueView& queue, RemoteAddress
   }
   fetch.outcome = publish<Thread, M>(Thread(), queue, reservation);
   fetch.end = reservation.end();
-  // The slot is not given on, for the NIC may yet write it.
+  // The slot is not passed on, because the NIC may still write it.
   if (fetch.outcome != QueueOutcome::done) give_up<M>(queue);
   return fetch;
 }
@@ -183,7 +185,7 @@ ORIEL_DEVICE_FN QueueOutcome end_fetch_alone(const QueueView& queue, const Fetch
   if constexpr (sizeof(T) == 8) {
     old = M::template load<Order::relaxed, Scope::system>(&queue.fetch_values[slot]);
   } else {
-    // Of 4 bytes the adapter returns the big-endian form.
+    // The adapter returns a 4-byte value in big-endian form.
     old = big_endian(M::template load<Order::relaxed, Scope::system>(
         reinterpret_cast<const std::uint32_t*>(&queue.fetch_values[slot])));
   }
@@ -194,11 +196,11 @@ ORIEL_DEVICE_FN QueueOutcome end_fetch_alone(const QueueView& queue, const Fetch
 
 }  // namespace detail
 
-/// As atomic, and the old value comes to the queue's memory, from where end_fetch() takes it: each
-/// that began with `done` has to be ended. Not blocking unless the queue is full or all slots for
-/// old values are taken. A slot is taken until the end, so whoever begins another before it has
-/// ended one sees to it that there are slots for all that can be under way at once; else threads
-/// wait for each other.
+/// Applies `kOp` as atomic does; the old value arrives in the queue's memory. end_fetch() takes it
+/// from there, and must be called for each begin_fetch() that returned `done`. Not blocking unless
+/// the queue is full or all slots for old values are taken. A slot is taken until end_fetch(). If a
+/// caller begins several fetches before it ends one, there must be slots for all concurrent
+/// fetches. Otherwise threads may deadlock.
 template <AtomicOp kOp, class Group, class T, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Fetch<T> begin_fetch(Group group, const QueueView& queue,
                                                    const Region& remote,
@@ -222,8 +224,8 @@ template <AtomicOp kOp, class Group, class T, class M = Memory>
   return fetch;
 }
 
-/// Waits for the old value, which all threads of the group get. Its outcome is that of the
-/// beginning where that was not `done`. Blocking. By the group that began it, once.
+/// Waits for the old value and returns it to all threads of the group. If begin_fetch failed,
+/// returns its outcome. Blocking. The group that began the fetch calls it once.
 template <class Group, class T, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome end_fetch(Group group, const QueueView& queue,
                                                      const Fetch<T>& fetch, T& old,
@@ -239,8 +241,8 @@ template <class Group, class T, class M = Memory>
   return outcome;
 }
 
-/// As atomic; waits for the old value, which all threads of the group get. Where more groups fetch
-/// at a time than the queue has slots for their results, they take turns.
+/// Applies `kOp` as atomic does, waits for the old value, and returns it to all threads of the
+/// group. If more groups fetch at once than the queue has slots, they take turns. Blocking.
 template <AtomicOp kOp, class Group, class T, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome fetch_atomic(Group group, const QueueView& queue,
                                                         const Region& remote,
@@ -252,7 +254,7 @@ template <AtomicOp kOp, class Group, class T, class M = Memory>
   return end_fetch<Group, T, M>(group, queue, fetch, old, control);
 }
 
-/// The same by one thread.
+/// Fetches as above, for one thread.
 template <AtomicOp kOp, class T, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome fetch_atomic(const QueueView& queue,
                                                         const Region& remote,
@@ -263,7 +265,7 @@ template <AtomicOp kOp, class T, class M = Memory>
                                          control, compare);
 }
 
-/// What a signal does to the peer's 8-byte word.
+/// Operation of a signal on the peer's 8-byte word.
 enum class SignalOp : std::uint8_t { add, set };
 
 namespace detail {
@@ -272,9 +274,8 @@ using SignalEnding =
     AtomicEnding<kSignal == SignalOp::add ? AtomicOp::add : AtomicOp::swap, std::uint64_t>;
 }  // namespace detail
 
-/// Writes `bytes` as put does and then, in the same queue and hence not before them, signals: a
-/// peer that sees the signal sees the bytes. Without bytes it only signals. One doorbell tells of
-/// both.
+/// Writes `bytes` bytes as put does, then signals in the same queue. A peer that sees the signal
+/// sees the bytes. With 0 bytes it only signals. One doorbell covers both.
 template <SignalOp kSignal, class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put_signal(Group group, const QueueView& queue,
                                                 const Transfer& transfer, const Region& signals,
@@ -288,7 +289,7 @@ template <SignalOp kSignal, class Group, class M = Memory>
       detail::SignalEnding<kSignal>{signals, signal_offset, value}, control);
 }
 
-/// As put_bytes, with a signal behind them as put_signal has it.
+/// Writes as put_bytes does, then signals as put_signal does.
 template <SignalOp kSignal, class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted
 put_bytes_signal(Group group, const QueueView& queue, const void* from, std::uint64_t count,

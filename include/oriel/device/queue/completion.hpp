@@ -7,40 +7,40 @@
 #include "oriel/device/config.hpp"
 #include "oriel/device/queue/work_entry.hpp"
 
-/// What a NIC says of executed entries. A queue has a completion queue of one element, which every
-/// completion overwrites ("collapsed"): the last one tells how far the NIC has come, because a
-/// queue completes in order. What it receives has a completion queue of its own, whose elements are
-/// filled in turn (immediates.hpp). Layout of mlx5's 64-byte element; source: rdma-core's mlx5dv.h.
+/// Completions of a NIC. A send queue has a completion queue of one element, which every completion
+/// overwrites ("collapsed"). A queue completes in order, so the last completion shows the NIC's
+/// progress. Receives have a separate completion queue, whose elements are filled in turn
+/// (immediates.hpp). Layout of mlx5's 64-byte CQE; source: rdma-core's mlx5dv.h.
 namespace oriel::device::queue {
 
-/// Big-endian as entries are. The NIC writes the tail last, and `own` last of it.
+/// Big-endian, as WQEs are. The NIC writes the tail last, and the `own` byte last within the tail.
 struct alignas(64) Completion {
   std::uint8_t unused[36];
   std::uint32_t immediate;
   std::uint8_t unused_too[4];
   std::uint32_t bytes;
-  std::uint64_t status;  ///< the time; in completions with an error two bytes at its end say which
+  std::uint64_t status;  ///< timestamp; after an error its last two bytes hold the syndromes
   std::uint64_t tail;    ///< opcode and queue (4 bytes), index (2), signature (1), own (1)
 };
 static_assert(sizeof(Completion) == 64);
 
-/// The syndrome of an entry that was not executed because one before it failed.
+/// Syndrome of a WQE that was not executed because an earlier WQE failed.
 inline constexpr std::uint8_t kFlushed = 0x05;
 
 enum class CompletionKind : std::uint8_t {
-  request = 0,             ///< an entry of this queue
+  request = 0,             ///< a WQE of this queue
   received_immediate = 1,  ///< a peer's write with an immediate
   request_error = 13,
   response_error = 14,  ///< the queue has failed, and this receive was flushed
-  invalid = 15,         ///< what a fresh element, all ones, says
+  invalid = 15,         ///< content of a fresh element, all ones
 };
 
-/// What `Completion::tail` says.
+/// Decoded fields of `Completion::tail`.
 struct CompletionTail {
   CompletionKind kind = CompletionKind::invalid;
-  std::uint8_t opcode = 0;  ///< of the entry
+  std::uint8_t opcode = 0;  ///< opcode of the WQE
   std::uint32_t queue = 0;
-  std::uint16_t index = 0;  ///< low bits of the index of the entry's first block
+  std::uint16_t index = 0;  ///< low bits of the index of the WQE's first block
 };
 
 constexpr ORIEL_DEVICE_FN CompletionTail decode_tail(std::uint64_t tail) {
@@ -50,9 +50,9 @@ constexpr ORIEL_DEVICE_FN CompletionTail decode_tail(std::uint64_t tail) {
           static_cast<std::uint16_t>(value >> 16)};
 }
 
-/// Of a queue whose elements are filled in turn: what the tail says in an odd or even round, or
-/// invalid if it is still that of the round before. Rounds count from 0; the lowest bit tells them
-/// apart.
+/// Returns the kind in a tail of a queue whose elements are filled in turn. `odd` selects the
+/// current round. Returns `invalid` if the tail is still that of the previous round. Rounds count
+/// from 0; the lowest bit of `own` distinguishes two successive rounds.
 constexpr ORIEL_DEVICE_FN CompletionKind kind_in_round(std::uint64_t tail, bool odd) {
   const std::uint64_t own = big_endian(tail) & 0xffu;
   return (own & 1u) == (odd ? 1u : 0u) ? static_cast<CompletionKind>(own >> 4)
@@ -66,7 +66,7 @@ constexpr ORIEL_DEVICE_FN std::uint64_t encode_tail(const CompletionTail& tail) 
                     static_cast<std::uint64_t>(tail.kind) << 4);
 }
 
-/// The syndromes in `Completion::status` of a completion with an error.
+/// Syndromes in `Completion::status` of a completion with an error.
 struct Syndromes {
   std::uint8_t vendor = 0;
   std::uint8_t syndrome = 0;
@@ -79,13 +79,13 @@ constexpr ORIEL_DEVICE_FN std::uint64_t encode_syndromes(const Syndromes& syndro
   return big_endian(static_cast<std::uint64_t>(syndromes.vendor) << 8 | syndromes.syndrome);
 }
 
-/// The number of blocks that are complete, given that `known` were complete before the element was
-/// read and at most `depth` can have been since: the entry at `index` is the last one and one block
-/// long, so index + 1 are complete. Returns `known` if the element is older than that or impossible
-/// to place, as may be the case after `known` was read and much time has passed: the next look
-/// begins with a fresh one.
-/// Right for every depth up to 32768: an element that is newer by a multiple of 65536 blocks, which
-/// takes as long a pause, is taken for less than it says, never for more.
+/// Returns the number of completed blocks. `known` blocks were complete before the element was
+/// read, and at most `depth` more can have completed since. The WQE at `index` is the last
+/// completed one and takes one block, so index + 1 blocks are complete. If the element is older or
+/// cannot be placed, returns `known`. This can happen if much time passes after `known` was read;
+/// the next poll begins with a fresh value. Correct for every depth up to 32768. An element may be
+/// newer by a multiple of 65536 blocks after a pause of that length. The result is then too small,
+/// never too large.
 constexpr ORIEL_DEVICE_FN std::uint64_t completed_blocks(std::uint64_t known, std::uint16_t index,
                                                          std::uint32_t depth) {
   const std::uint16_t more =
@@ -93,11 +93,11 @@ constexpr ORIEL_DEVICE_FN std::uint64_t completed_blocks(std::uint64_t known, st
   return more <= depth ? known + more : known;
 }
 
-/// Why a queue has failed, as one word: 0 is none.
+/// Reason for the failure of a queue, encoded as one word; 0 means no failure.
 struct QueueError {
-  std::uint8_t syndrome = 0;  ///< of the format: 0x13 is "remote access", 0x05 "flushed"
+  std::uint8_t syndrome = 0;  ///< as in the CQE format: 0x13 is "remote access", 0x05 "flushed"
   std::uint8_t vendor_syndrome = 0;
-  std::uint8_t opcode = 0;  ///< of the entry that failed
+  std::uint8_t opcode = 0;  ///< opcode of the WQE that failed
   std::uint16_t index = 0;  ///< low bits of its index
 };
 

@@ -8,25 +8,26 @@
 #include "oriel/device/config.hpp"
 #include "oriel/device/queue/transfers.hpp"
 
-/// The receiving end of a queue. Each put_immediate of the peer uses up one receive that was posted
-/// here, and writes one element of the receive completion queue once its bytes have landed; without
-/// a receive the peer's NIC waits and asks again. The elements are filled in turn, round by round
-/// of the ring, the lowest bit of each telling an odd round from an even one.
+/// Receiving side of a queue. Each put_immediate of the peer consumes one receive that was posted
+/// here. After its bytes have arrived, it writes one element of the receive completion queue. If no
+/// receive is posted, the peer's NIC waits and retries. The elements are filled in turn, round by
+/// round of the ring. The lowest bit of an element distinguishes odd and even rounds.
 ///
-/// One consumer at a time: a thread of the host or of a kernel, or thread 0 of a group. Whoever
-/// comes after it synchronises with it (a barrier, the end of a kernel), for it reads where the
-/// other stopped. Nothing here touches the ring of sends but where a function says so.
+/// Only one consumer may run at a time: a thread of the host or of a kernel, or thread 0 of a
+/// group. The next consumer synchronises with the previous one (a barrier, the end of a kernel),
+/// because it reads from its position on. These functions do not access the send ring unless
+/// documented.
 namespace oriel::device::queue {
 
-/// How far the consumer has come. Counted since the queue began, below 2^63; posted - taken is at
+/// Progress of the consumer. Counted since the queue was created, below 2^63. posted - taken is at
 /// most the number of elements.
 struct ReceivePosition {
-  std::uint64_t taken = 0;   ///< immediates
-  std::uint64_t posted = 0;  ///< receives
+  std::uint64_t taken = 0;   ///< number of immediates taken
+  std::uint64_t posted = 0;  ///< number of receives posted
 };
 
-/// The receives of a queue as its consumer sees them. The host makes it, and what it points to
-/// outlives its users; the same for all threads.
+/// Receives of a queue, as their consumer sees them. The host creates the view, and its pointees
+/// outlive its users; the same for all threads.
 struct ReceiveView {
   const Completion* completions = nullptr;  ///< count elements, written by the NIC
   /// The first word of the doorbell record: the low 16 bits of ReceivePosition::posted, big-endian.
@@ -36,16 +37,16 @@ struct ReceiveView {
   std::uint32_t count = 0;  ///< a power of two, 2 to 32768; 0: the queue receives nothing
 };
 
-/// What a peer's write with an immediate has told.
+/// Content of a peer's write with an immediate.
 struct ReceivedImmediate {
   std::uint32_t value = 0;
-  std::uint32_t bytes = 0;  ///< of the whole write
+  std::uint32_t bytes = 0;  ///< size of the whole write
 };
 
 enum class Arrival : std::uint8_t {
-  none,       ///< not yet
-  immediate,  ///< it has been taken
-  failed,     ///< the queue has: no more will come
+  none,       ///< no immediate has arrived yet
+  immediate,  ///< an immediate was taken
+  failed,     ///< the queue has failed: no more immediates will arrive
 };
 
 namespace detail {
@@ -55,8 +56,8 @@ ORIEL_DEVICE_FN const Completion& receive_element(const ReceiveView& receives,
   return receives.completions[taken & (receives.count - 1)];
 }
 
-/// What the element says that comes after `taken` immediates; invalid if it is of an earlier round.
-/// Acquire: what the NIC has written before it is visible.
+/// Returns the kind of the element after `taken` immediates, or `invalid` if the element is of an
+/// earlier round. Acquire: the NIC's earlier writes are visible.
 template <class M>
 ORIEL_DEVICE_FN CompletionKind arrived(const ReceiveView& receives, std::uint64_t taken) {
   const bool odd = (taken & receives.count) != 0;
@@ -64,7 +65,7 @@ ORIEL_DEVICE_FN CompletionKind arrived(const ReceiveView& receives, std::uint64_
       M::template load<Order::acquire, Scope::system>(&receive_element(receives, taken).tail), odd);
 }
 
-/// The element is one of an immediate.
+/// Takes an immediate; the element must hold one.
 template <class M>
 ORIEL_DEVICE_FN ReceivedImmediate take_arrived(const ReceiveView& receives, std::uint64_t taken) {
   const Completion& element = receive_element(receives, taken);
@@ -75,10 +76,11 @@ ORIEL_DEVICE_FN ReceivedImmediate take_arrived(const ReceiveView& receives, std:
   return immediate;
 }
 
-/// The element tells of the queue's end. Keeps why, unless something is known already.
+/// Records the reason for the queue's end, unless a reason is already known. The element reports
+/// the end.
 template <class M>
 ORIEL_DEVICE_FN void keep_error(const QueueView& queue, const Completion& element) {
-  // What has ended the sends says more than that receives were flushed.
+  // An error of the sends is more informative than the flush of receives.
   if (!look_at_completion<M>(queue)) return;
   std::uint64_t word = 0;
   if (queue.nic_error != nullptr) {
@@ -96,7 +98,8 @@ ORIEL_DEVICE_FN void keep_error(const QueueView& queue, const Completion& elemen
                                                           word);
 }
 
-/// Until the next immediate is there and its bytes are visible; it is not taken.
+/// Waits until the next immediate has arrived and its bytes are visible. Does not take the
+/// immediate.
 template <class M>
 ORIEL_DEVICE_SLOW QueueOutcome wait_for_arrival(const QueueView& queue, const ReceiveView& receives,
                                                 const WaitControl& control) {
@@ -120,16 +123,15 @@ ORIEL_DEVICE_SLOW QueueOutcome wait_for_arrival(const QueueView& queue, const Re
     keep_error<M>(queue, receive_element(receives, taken));
     return QueueOutcome::failed;
   }
-  // Nobody's blocks are left open by a wait like this: the queue goes on without it.
+  // This wait leaves no blocks unpublished, so the queue remains usable.
   return waited == WaitOutcome::ready ? reason_of_end<M>(queue) : outcome_of(waited);
 }
 
 }  // namespace detail
 
-/// Makes room for `count` more immediates. False, and nothing posted, if more than
-/// ReceiveView::count would be outstanding. Local, not blocking.
-/// Release: what the consumer has loaded of elements and of the peer's bytes before is not
-/// overwritten by what comes into this room.
+/// Posts receives for `count` more immediates. Returns false, and posts nothing, if more than
+/// ReceiveView::count would be outstanding. Local; not blocking. Release: later immediates do not
+/// overwrite elements and peer's bytes that the consumer has already loaded.
 template <class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN bool post_receives(const ReceiveView& receives, std::uint32_t count) {
   if (count > receives.count) return false;
@@ -145,10 +147,10 @@ template <class M = Memory>
   return true;
 }
 
-/// Takes the next immediate, in the order of arrival, if it has come. Local, not blocking.
-/// Acquire: the bytes that came with it, and with all before it, are visible to this thread, and to
-/// those that synchronise with it; where QueueView::gets_need_dump is set only after a dump entry,
-/// which wait_immediate sees to.
+/// Takes the next immediate, in the order of arrival, if it has arrived. Local; not blocking.
+/// Acquire: the bytes of this and of all earlier immediates are visible to this thread, and to
+/// threads that synchronise with it. If QueueView::gets_need_dump is set, they are visible only
+/// after a dump WQE, which wait_immediate posts.
 template <class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Arrival take_immediate(const ReceiveView& receives,
                                                      ReceivedImmediate& immediate) {
@@ -162,13 +164,13 @@ template <class M = Memory>
   return Arrival::immediate;
 }
 
-/// Waits until the next immediate has come, and takes it. All threads of the group (Thread, Warp or
-/// Cta) get it, the outcome, and the sight of its bytes; thread 0 does the work. Blocking.
-/// `refused`: no receive is posted that an immediate could use. `failed`: the queue has, and
-/// QueueIndexes::error says why as far as is known. `aborted`: by the abort word, or because posts
-/// to this queue are refused. After `timed_out` the queue may still be used, and waited for again,
-/// unless the time passed in posting a dump entry, which this does where QueueView::gets_need_dump
-/// asks for it.
+/// Waits until the next immediate has arrived, and takes it. All threads of the group (Thread, Warp
+/// or Cta) get the immediate and the outcome, and see its bytes; thread 0 does the work. Blocking.
+/// `refused`: no receive is posted that an immediate could use. `failed`: the queue has failed;
+/// QueueIndexes::error has the reason, as far as it is known. `aborted`: the abort word is set, or
+/// posts to this queue are refused. `timed_out`: the queue remains usable, and the caller may wait
+/// again. Exception: posting a dump WQE timed out, which happens only if QueueView::gets_need_dump
+/// is set.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome wait_immediate(Group group, const QueueView& queue,
                                                           const ReceiveView& receives,

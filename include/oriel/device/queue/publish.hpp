@@ -8,24 +8,25 @@
 #include "oriel/device/config.hpp"
 #include "oriel/device/queue/send_queue.hpp"
 
-/// The way of an entry to the NIC: reserve, write, publish, wait. Each publisher marks its own
-/// blocks. Whoever gets the lock hands over all blocks that are marked without a gap and rings once
-/// for them, so nobody waits for a slower publisher but the NIC. The idea is that of BaM's
-/// submission queues for SSDs, with marks that never repeat (docs/queues.md).
+/// Path of a WQE to the NIC: reserve, write, publish, wait. Each publisher marks its own blocks.
+/// The thread that gets the lock publishes all blocks that are marked without a gap, and rings the
+/// doorbell once for them. Only the NIC therefore waits for a slow publisher. The idea comes from
+/// BaM's submission queues for SSDs, here with marks that never repeat (docs/queues.md).
 ///
-/// A group of threads reserves and publishes together and its threads write; groups are Thread,
-/// Lanes, Warp and Cta. Blocking calls end by `control` as all waits do, and say so to every thread
-/// of the group. After any other outcome than `done` the caller posts nothing more: its queue is
-/// not usable any more.
+/// A group of threads reserves and publishes together, and its threads write. Groups are Thread,
+/// Lanes, Warp and Cta. Blocking calls end by `control` as all waits do, and return the outcome to
+/// every thread of the group. After any outcome but `done` the queue is unusable, and the caller
+/// posts nothing more.
 namespace oriel::device::queue {
 
 namespace detail {
 
-/// Looks at the completion and moves `completed` and `error`. False once the queue has failed.
+/// Polls the completion and updates `completed` and `error`. Returns false once the queue has
+/// failed.
 template <class M>
 ORIEL_DEVICE_FN bool look_at_completion(const QueueView& queue) {
   QueueIndexes& at = *queue.indexes;
-  // Before the element is read, so that it is not older than this.
+  // Read before the element, so that the element is not older than `known`.
   const std::uint64_t known = load_index<M>(&at.completed);
   const CompletionTail tail =
       decode_tail(M::template load<Order::acquire, Scope::system>(&queue.completion->tail));
@@ -36,7 +37,7 @@ ORIEL_DEVICE_FN bool look_at_completion(const QueueView& queue) {
   }
   if (tail.kind != CompletionKind::request_error) return true;
   if (M::template load<Order::relaxed, Scope::device>(&at.error) != 0) return false;
-  // The element may be that of an entry flushed later; the NIC's own word knows better.
+  // The element may belong to a WQE that was flushed later; the NIC's own word has the first error.
   std::uint64_t word = 0;
   if (queue.nic_error != nullptr) {
     word = M::template load<Order::acquire, Scope::system>(queue.nic_error);
@@ -50,7 +51,7 @@ ORIEL_DEVICE_FN bool look_at_completion(const QueueView& queue) {
                          .index = tail.index});
   }
   const QueueError error = decode_error(word);
-  // All before the entry that failed are complete.
+  // All blocks before the failed WQE are complete.
   const std::uint64_t now =
       completed_blocks(known, static_cast<std::uint16_t>(error.index - 1), queue.depth);
   if (error.syndrome != kFlushed && now > known) {
@@ -60,8 +61,8 @@ ORIEL_DEVICE_FN bool look_at_completion(const QueueView& queue) {
   return false;
 }
 
-/// The same, unless another thread is at it: the completion may lie across PCIe, where thousands of
-/// readers stand in the way of each other and of what is written there.
+/// Polls the completion unless another thread is polling it. Reason: the completion may lie across
+/// PCIe, where thousands of readers slow down each other and the writes to it.
 template <class M>
 ORIEL_DEVICE_FN bool look_in_turn(const QueueView& queue) {
   QueueIndexes& at = *queue.indexes;
@@ -74,16 +75,16 @@ ORIEL_DEVICE_FN bool look_in_turn(const QueueView& queue) {
   return good;
 }
 
-/// Odd while somebody hands over.
+/// Bit of `sweep` that is set while a thread publishes.
 inline constexpr std::uint64_t kSweeping = 1;
 enum class More : std::uint8_t { no, yes, is_broken };
 
-/// Whoever has set kSweeping tells the NIC of what lies between `from` and `end`, takes kSweeping
-/// back, and says whether there is more by now.
+/// Ends a sweep; the caller has set kSweeping. Notifies the NIC of the blocks between `from` and
+/// `end`, clears kSweeping, and returns whether more blocks are marked by now.
 template <class Group, class M>
 ORIEL_DEVICE_FN More end_sweep(Group group, const QueueView& queue, std::uint64_t from,
                                std::uint64_t end) {
-  group.sync();  // what all have read and written comes before the doorbell
+  group.sync();  // orders all earlier reads and writes of the group before the doorbell
   auto more = More::no;
   if (group.rank() == 0) {
     const bool broken = is_broken<M>(queue);
@@ -94,11 +95,11 @@ ORIEL_DEVICE_FN More end_sweep(Group group, const QueueView& queue, std::uint64_
   return static_cast<More>(group.broadcast(static_cast<std::uint64_t>(more)));
 }
 
-/// Hands over what is marked for as long as there is more. One who finds another at it may leave:
-/// its read-modify-write of `sweep` comes before the one by which that other ends, which hence sees
-/// its mark when it looks for more. One whose blocks come after a gap may leave too: whoever closes
-/// it goes on. `usual`: see marked_end. Out of line it would take a third of the throughput that
-/// many warps have (docs/queues.md).
+/// Publishes marked blocks until there are no more. A thread that finds another thread sweeping may
+/// leave. Its read-modify-write of `sweep` precedes the one by which the other thread ends. The
+/// other thread therefore sees its mark when it checks for more. A thread whose blocks follow a gap
+/// may leave too: the thread that closes the gap continues. `usual`: see marked_end. Out of line,
+/// this function would cost a third of the throughput of many warps (docs/queues.md).
 template <class Group, class M>
 ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue, std::uint32_t usual) {
   for (;;) {
@@ -108,7 +109,7 @@ ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue, st
     }
     before = group.broadcast(before);
     if ((before & kSweeping) != 0) return QueueOutcome::done;
-    group.sync();  // what the last sweeper knew, for all threads
+    group.sync();  // makes the previous sweeper's writes visible to all threads
     const std::uint64_t from = before >> 1;
     const std::uint64_t end = marked_end<M>(group, queue, from, usual);
     const More more = end_sweep<Group, M>(group, queue, from, end);
@@ -140,8 +141,8 @@ ORIEL_DEVICE_SLOW QueueOutcome wait_until_complete(const QueueView& queue, std::
 
 }  // namespace detail
 
-/// Waits until everything before `end` is complete. Called by each thread for itself. `failed` if
-/// the queue failed before it was.
+/// Waits until all blocks before `end` are complete. Each thread calls it for itself. Returns
+/// `failed` if the queue failed earlier.
 template <class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome wait_complete(const QueueView& queue, std::uint64_t end,
                                                          const WaitControl& control) {
@@ -151,12 +152,12 @@ template <class M = Memory>
 
 namespace detail {
 
-/// One thread's: takes blocks and waits until they are free.
+/// Reserves blocks for one thread and waits until they are free.
 template <class M>
 ORIEL_DEVICE_FN QueueOutcome reserve_alone(const QueueView& queue, std::uint32_t blocks,
                                            Reservation& reservation, const WaitControl& control) {
   QueueIndexes& at = *queue.indexes;
-  // Both are on their way at once, so the second costs no time of its own.
+  // Both accesses are in flight together, so the second costs no extra time.
   const std::uint64_t sweep = M::template load<Order::relaxed, Scope::device>(&at.sweep);
   const std::uint64_t base =
       M::template fetch_add<Order::relaxed, Scope::device>(&at.reserved, std::uint64_t{blocks});
@@ -164,18 +165,19 @@ ORIEL_DEVICE_FN QueueOutcome reserve_alone(const QueueView& queue, std::uint32_t
   const std::uint64_t end = base + blocks;
   if (end <= queue.depth) return QueueOutcome::done;
   const QueueOutcome outcome = wait_complete<M>(queue, end - queue.depth, control);
-  // A queue that has failed completes no more, so this gap will not be closed.
+  // A failed queue completes nothing more, so no thread closes this gap.
   if (outcome == QueueOutcome::failed) give_up<M>(queue);
   return outcome;
 }
 
-/// The same for lanes that come together.
+/// Reserves blocks for lanes that call together.
 template <class Group, class M>
 ORIEL_DEVICE_FN QueueOutcome reserve_together(Group group, const QueueView& queue,
                                               std::uint32_t blocks, Reservation& reservation,
                                               const WaitControl& control) {
-  // Those with the same queue and number of blocks. Where all of them would take too much, each
-  // goes alone, by a number that stands for no blocks. The address leaves the lower bits free.
+  // The key groups lanes with the same queue and number of blocks. If all lanes together would need
+  // too many blocks, each lane reserves alone, with a key that is no number of blocks. The
+  // alignment of the address leaves the lower bits free.
   static_assert(alignof(QueueIndexes) >= 2 * kReservationMost);
   const bool alone = blocks * group.most() > kReservationMost;
   const std::uint64_t key = reinterpret_cast<std::uint64_t>(queue.indexes) |
@@ -193,7 +195,7 @@ ORIEL_DEVICE_FN QueueOutcome reserve_together(Group group, const QueueView& queu
       group.broadcast_among(together, static_cast<std::uint64_t>(outcome)));
 }
 
-/// Group or Thread hands over blocks that all threads concerned have written.
+/// Publishes blocks that all threads concerned have written.
 template <class Group, class M>
 ORIEL_DEVICE_FN QueueOutcome hand_over(Group group, const QueueView& queue,
                                        const Reservation& reservation) {
@@ -219,10 +221,10 @@ ORIEL_DEVICE_FN QueueOutcome hand_over(Group group, const QueueView& queue,
 
 }  // namespace detail
 
-/// Takes `blocks` (1 to kReservationMost) of the ring for the group and waits until they are free.
-/// All threads of the group get the same reservation and outcome. Lanes each get one of their own;
-/// each of them then writes its blocks and calls publish, without a branch between that only some
-/// of them take. Blocking.
+/// Reserves `blocks` blocks (1 to kReservationMost) of the ring for the group and waits until they
+/// are free. All threads of the group get the same reservation and outcome. With Lanes each lane
+/// gets its own reservation, writes its blocks and calls publish. Lanes must not diverge between
+/// reserve and publish. Blocking.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome reserve(Group group, const QueueView& queue,
                                                    std::uint32_t blocks, Reservation& reservation,
@@ -237,8 +239,8 @@ template <class Group, class M = Memory>
   }
 }
 
-/// Writes an entry into the group's blocks, `offset` blocks behind its reservation's base. One
-/// thread; several threads may write several entries of one reservation.
+/// Writes a WQE into the group's blocks, `offset` blocks after the reservation's base. One thread;
+/// several threads may write several WQEs of one reservation.
 template <class M = Memory, std::uint32_t kParts>
 ORIEL_DEVICE_FN void write_entry(const QueueView& queue, const Reservation& reservation,
                                  std::uint32_t offset, const Entry<kParts>& entry) {
@@ -250,9 +252,9 @@ ORIEL_DEVICE_FN void write_entry(const QueueView& queue, const Reservation& rese
   }
 }
 
-/// Hands the group's blocks to the NIC, all of which are written. Returns before they are executed,
-/// and perhaps before the NIC has been told of them: whoever publishes at the same time, or closes
-/// a gap before them, tells it.
+/// Publishes the group's blocks to the NIC; all of them are written. Returns before they are
+/// executed, and perhaps before the NIC is notified. In the latter case a concurrent publisher, or
+/// the thread that closes an earlier gap, notifies the NIC.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome publish(Group group, const QueueView& queue,
                                                    const Reservation& reservation) {
@@ -278,8 +280,9 @@ template <class Group, class M = Memory>
   }
 }
 
-/// Waits until everything that any thread had reserved when this was called is complete: writes
-/// have landed at the peer, fetched values here. Called by each thread for itself.
+/// Waits until everything that any thread had reserved at the time of the call is complete. Writes
+/// have then reached the peer, and fetched values have arrived here. Each thread calls it for
+/// itself.
 template <class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome wait_all(const QueueView& queue,
                                                     const WaitControl& control) {

@@ -11,72 +11,73 @@
 #include "oriel/device/queue/work_entry.hpp"
 #include "oriel/device/wait.hpp"
 
-/// A send queue that device code fills: reserve blocks of the ring, write entries into them,
-/// publish them to the NIC, wait until they are complete. Any number of threads use one queue at
-/// once.
+/// Send queue that device code fills: reserve WQEBBs of the ring, write WQEs into them, publish
+/// them to the NIC, and wait for completion. Any number of threads may use one queue at the same
+/// time.
 ///
-/// All indexes count blocks since the queue began, below 2^63, which none ever reaches, and are
-/// "one past the last"; the NIC is told the low 16 bits. At any time
-///   completed <= sweep / 2 <= reserved,
-/// and blocks in use, from `completed` up to the last that anybody writes, are at most `depth`.
+/// All indexes count WQEBBs ("blocks") since the queue was created, and are "one past the last".
+/// They stay below 2^63, which no queue ever reaches; the NIC receives the low 16 bits. Invariant:
+/// completed <= sweep / 2 <= reserved. At most `depth` blocks are in use, counted from `completed`
+/// up to the last block that any thread writes.
 namespace oriel::device::queue {
 
-/// The words that producers share, in their device's memory. Zero but as begin_at() says.
-/// Each has a cache line of 128 bytes to itself where threads meet.
+/// Words that producers share, in their device's memory. Initially zero, except as begin_at() sets
+/// them. Contended words each have a separate cache line of 128 bytes.
 struct alignas(128) QueueIndexes {
-  /// As they are when all blocks before `base` have been posted and completed.
+  /// Sets the state in which all blocks before `base` have been posted and completed.
   ORIEL_DEVICE_FN void begin_at(std::uint64_t base) {
     reserved = completed = base;
     sweep = base << 1;
   }
 
   std::uint64_t reserved = 0;
-  /// Twice how far the NIC has been told, and one more while somebody sweeps.
+  /// Twice the index up to which the NIC has been notified, plus one while a thread sweeps.
   alignas(128) std::uint64_t sweep = 0;
   alignas(128) std::uint64_t completed = 0;
-  /// The first error that a completion has told of (QueueError); later ones are its consequences.
+  /// The first error that a completion has reported (QueueError). Later errors are its
+  /// consequences.
   std::uint64_t error = 0;
-  /// Nonzero once a thread has given up: its blocks are a gap that nobody closes, so nothing more
-  /// is published.
+  /// Nonzero once a thread has given up. Its blocks are a gap that no thread closes, so nothing
+  /// more is published.
   std::uint32_t broken = 0;
-  std::uint32_t looking = 0;                     ///< nonzero while a thread looks at the completion
-  alignas(128) std::uint64_t fetch_tickets = 0;  ///< result slots handed out
-  /// One past the last get, and how far gets are known to be visible.
+  std::uint32_t looking = 0;                     ///< nonzero while a thread polls the completion
+  alignas(128) std::uint64_t fetch_tickets = 0;  ///< number of result slots handed out
+  /// One past the last get, and the index up to which gets are known to be visible.
   alignas(128) std::uint64_t gets_end = 0;
   std::uint64_t gets_visible = 0;
 };
 
-/// A queue as kernels see it. The host makes it, and what it points to outlives its users. Fits
-/// into constant or global memory; the same for all threads.
+/// View of a queue in kernels. The host creates it, and its pointees outlive its users. Fits into
+/// constant or global memory; the same for all threads.
 struct QueueView {
   Block* ring = nullptr;     ///< depth blocks
   std::uint32_t depth = 0;   ///< a power of two, 128 to 32768
-  std::uint32_t number = 0;  ///< the NIC's, 24 bits
+  std::uint32_t number = 0;  ///< the NIC's queue number, 24 bits
   std::int32_t peer = -1;    ///< world rank at the other end, for errors and stall records
-  /// Who reads the ring: another thread of this device, or a CPU or NIC.
+  /// Scope of the ring's reader: another thread of this device, or a CPU or NIC.
   Scope reader = Scope::system;
-  /// Whether the result of a read is visible with its completion only after a dump entry.
+  /// If true, the result of a read is visible only after a dump WQE, not with its completion.
   bool gets_need_dump = false;
 
-  /// Its second word: how far this queue is filled. Null if the doorbell says all that the NIC
-  /// wants to know, which spares a fence.
+  /// The second word of the doorbell record: how far this queue is filled. Null if the doorbell
+  /// alone is enough for the NIC, which saves a fence.
   std::uint32_t* doorbell_record = nullptr;
-  std::uint64_t* doorbell = nullptr;  ///< the NIC's register
+  std::uint64_t* doorbell = nullptr;  ///< doorbell register of the NIC
   const Completion* completion = nullptr;
-  /// Where the NIC keeps the first error (QueueError), which the collapsed completion may have
-  /// overwritten with that of an entry flushed after it. Null if it has no such word.
+  /// The word in which the NIC keeps the first error (QueueError). The collapsed completion may
+  /// already hold the error of a WQE that was flushed later. Null if the NIC has no such word.
   const std::uint64_t* nic_error = nullptr;
   QueueIndexes* indexes = nullptr;
-  std::uint64_t* marks = nullptr;  ///< depth words, zero at first
+  std::uint64_t* marks = nullptr;  ///< depth words, initially zero
 
-  /// Where old values of atomics land: fetch_slots words, and one for those nobody wants.
+  /// Destination of old values of atomics: fetch_slots words, and one for unused values.
   std::uint64_t* fetch_values = nullptr;
-  std::uint64_t* fetch_turns = nullptr;  ///< of each slot: the ticket that may use it next
+  std::uint64_t* fetch_turns = nullptr;  ///< for each slot, the ticket that may use it next
   std::uint32_t fetch_slots = 0;         ///< a power of two
-  std::uint32_t fetch_key = 0;           ///< of fetch_values
+  std::uint32_t fetch_key = 0;           ///< memory key of fetch_values
 
-  /// The word behind the slots, for old values that nobody wants and for dumps. It lies in the same
-  /// memory as what gets fill.
+  /// Returns the word after the slots, for unused old values and for dumps. It lies in the same
+  /// memory as the destinations of gets.
   [[nodiscard]] ORIEL_DEVICE_FN LocalRange spare_word() const { return slot_range(fetch_slots, 8); }
   [[nodiscard]] ORIEL_DEVICE_FN LocalRange slot_range(std::uint32_t slot,
                                                       std::uint32_t bytes) const {
@@ -84,44 +85,45 @@ struct QueueView {
   }
 };
 
-/// The most blocks of one reservation: of the least depth no more than a half.
+/// Maximum number of blocks of one reservation: half of the least depth.
 inline constexpr std::uint32_t kReservationMost = 64;
 inline constexpr std::uint32_t kDepthLeast = 128;
 inline constexpr std::uint32_t kDepthMost = 32768;
 
-/// How an operation on a queue ended.
+/// Outcome of an operation on a queue.
 enum class QueueOutcome : std::uint32_t {
   done = 0,
   aborted = 1,    ///< the communicator's abort word was set, or another thread gave up
   timed_out = 2,  ///< WaitControl::timeout_ns passed
   failed = 3,     ///< the NIC reported an error: QueueIndexes::error
-  refused = 4,    ///< arguments that lead outside what is registered; nothing was posted
+  refused = 4,    ///< arguments outside the registered memory; nothing was posted
 };
 
 constexpr ORIEL_DEVICE_FN QueueOutcome outcome_of(WaitOutcome outcome) {
   return static_cast<QueueOutcome>(outcome);
 }
 
-/// Blocks that a group has to itself, from `base` on.
+/// Blocks that one group owns, from `base` on.
 struct Reservation {
   std::uint64_t base = 0;
   std::uint32_t blocks = 0;
-  std::uint32_t lanes = 0;  ///< of Lanes: who has reserved together
-  /// For the thread that reserved: the NIC had just been told of everything before.
+  std::uint32_t lanes = 0;  ///< for Lanes: mask of the lanes that have reserved together
+  /// For the thread that reserved: true if the NIC had been notified of all earlier blocks.
   bool is_next = false;
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t end() const { return base + blocks; }
 };
 
 namespace detail {
 
-/// What stands in marks[base % depth] once all blocks of the reservation are written. One mark for
-/// all of them, so that a look at one word tells whether there is something to hand over; the marks
-/// of other blocks stay as they are. Unlike that of any reservation before 2^56 blocks have passed.
+/// Returns the value of marks[base % depth] after all blocks of the reservation are written. There
+/// is one mark per reservation, so one load shows whether there is something to publish. The marks
+/// of its other blocks stay unchanged. The value differs from that of any other reservation until
+/// 2^56 blocks have passed.
 inline constexpr std::uint32_t kMarkShift = 8;
 constexpr ORIEL_DEVICE_FN std::uint64_t mark_of(std::uint64_t base, std::uint32_t blocks) {
   return base << kMarkShift | blocks;
 }
-/// How many blocks the reservation at `base` has, if `mark` is its mark; else 0.
+/// Returns the number of blocks of the reservation at `base` if `mark` is its mark, otherwise 0.
 constexpr ORIEL_DEVICE_FN std::uint32_t marked_blocks(std::uint64_t mark, std::uint64_t base) {
   constexpr std::uint64_t kLow = (1u << kMarkShift) - 1;
   return (mark & ~kLow) == base << kMarkShift ? static_cast<std::uint32_t>(mark & kLow) : 0;
@@ -142,15 +144,15 @@ ORIEL_DEVICE_FN void give_up(const QueueView& queue) {
   M::template store<Order::relaxed, Scope::device>(&queue.indexes->broken, 1u);
 }
 
-/// Why a broken queue is so, for all but the thread that gave up.
+/// Returns why a queue is broken, for all threads but the thread that gave up.
 template <class M>
 ORIEL_DEVICE_FN QueueOutcome reason_of_end(const QueueView& queue) {
   const bool failed = M::template load<Order::relaxed, Scope::device>(&queue.indexes->error) != 0;
   return failed ? QueueOutcome::failed : QueueOutcome::aborted;
 }
 
-/// As wait_until; but ends where another thread has given up, and has all others end so
-/// when this one gives up.
+/// Waits as wait_until does, but also ends if another thread has given up. If this thread gives up,
+/// all other threads end as well.
 template <class M, class Ready>
 ORIEL_DEVICE_FN QueueOutcome wait_in_queue(const QueueView& queue, const Ready& ready,
                                            const WaitControl& control, std::uint64_t epoch) {
@@ -172,7 +174,7 @@ ORIEL_DEVICE_FN void ring_doorbell(const QueueView& queue, std::uint64_t end) {
   const auto low = static_cast<std::uint32_t>(end & 0xffffu);
   const std::uint64_t doorbell =
       static_cast<std::uint64_t>(big_endian(queue.number << 8)) << 32 | big_endian(low << 8);
-  // The NIC reads entries after the record, and the record after the doorbell.
+  // The NIC reads WQEs after the record, and the record after the doorbell.
   const bool records = queue.doorbell_record != nullptr;
   if (queue.reader == Scope::system) {
     if (records) {
@@ -187,8 +189,8 @@ ORIEL_DEVICE_FN void ring_doorbell(const QueueView& queue, std::uint64_t end) {
   }
 }
 
-/// What a GPU gets by one fence for many accesses has an order of its own at each access on a CPU,
-/// where that costs nothing and ThreadSanitizer understands it.
+/// Selects how loads are ordered. A GPU orders many accesses by one fence. On a CPU each access has
+/// its own order, which costs nothing there and which ThreadSanitizer understands.
 #if ORIEL_DEVICE_CODE
 inline constexpr bool kFencesOnce = true;
 #else
@@ -205,8 +207,9 @@ ORIEL_DEVICE_FN std::uint32_t marked_at(const QueueView& queue, std::uint64_t in
   return marked_blocks(load_index<M>(&queue.marks[index & (queue.depth - 1)]), index);
 }
 
-/// The end of the reservations that are marked without a gap from `from` on. One thread's walk, on
-/// a GPU with some loads in flight, on the guess that reservations have the `usual` size.
+/// Returns the end of the reservations that are marked without a gap from `from` on. Walked by one
+/// thread. On a GPU several loads are in flight, on the guess that reservations have `usual`
+/// blocks.
 template <class M>
 ORIEL_DEVICE_FN std::uint64_t marked_end(Thread, const QueueView& queue, std::uint64_t from,
                                          std::uint32_t usual) {
@@ -233,7 +236,7 @@ ORIEL_DEVICE_FN std::uint64_t marked_end(Thread, const QueueView& queue, std::ui
   }
 }
 
-/// The same by a warp, with 32 loads in flight.
+/// Returns the same end; a warp walks with 32 loads in flight.
 template <class M>
 ORIEL_DEVICE_FN std::uint64_t marked_end(Warp group, const QueueView& queue, std::uint64_t from,
                                          std::uint32_t usual) {

@@ -9,15 +9,14 @@
 #include "oriel/device/queue/publish.hpp"
 #include "oriel/device/queue/region.hpp"
 
-/// Moving bytes between registered memory of this rank and of the peer at a queue's other end.
-/// Nothing here waits for the NIC but where a function says so; what it posts is complete once
-/// wait_complete(queue, posted.end) says `done`. Entries of one queue are executed in order, so a
-/// write that was posted later is not seen without those before it.
-/// All threads of a group call with the same arguments and get the same result; but Lanes, of
-/// which each has arguments and a result of its own.
+/// Moves bytes between registered memory of this rank and of the peer at a queue's other end. No
+/// function waits for the NIC unless documented. A posted operation is complete when
+/// wait_complete(queue, posted.end) returns `done`. WQEs of one queue are executed in order, so a
+/// later write is not seen without the earlier writes. All threads of a group call with the same
+/// arguments and get the same result. With Lanes each lane has its own arguments and result.
 namespace oriel::device::queue {
 
-/// What a call has posted.
+/// Handle of a posted operation.
 struct Posted {
   QueueOutcome outcome = QueueOutcome::done;
   std::uint64_t end = 0;  ///< for wait_complete; 0 if there was nothing to do
@@ -25,8 +24,9 @@ struct Posted {
 
 namespace detail {
 
-/// Entries that end a posting, in its last reservation: how many blocks they take, and their
-/// writing by one thread, from block `offset` of the reservation on.
+/// Ending without WQEs. An ending is a set of WQEs at the end of a posting, in its last
+/// reservation. blocks() returns how many blocks they take. One thread calls write(), which writes
+/// them from block `offset` of the reservation on.
 struct NoEnding {
   static ORIEL_DEVICE_FN std::uint32_t blocks() { return 0; }
   template <class M>
@@ -34,8 +34,8 @@ struct NoEnding {
                                     std::uint32_t /*offset*/) {}
 };
 
-/// Of reads that are made visible later: says up to where there are such, before they are
-/// published, so that any thread of the group may wait for them at once.
+/// Ending of reads that become visible later. Raises `gets_end` before publishing, so that any
+/// thread of the group can wait for these reads.
 struct ReadEnding {
   static ORIEL_DEVICE_FN std::uint32_t blocks() { return 0; }
   template <class M>
@@ -46,7 +46,7 @@ struct ReadEnding {
   }
 };
 
-/// Reads again, so that what was read before is visible.
+/// Ending with a dump WQE, which makes earlier reads visible.
 struct DumpEnding {
   static ORIEL_DEVICE_FN std::uint32_t blocks() { return 1; }
   template <class M>
@@ -58,7 +58,7 @@ struct DumpEnding {
   }
 };
 
-/// Does nothing, behind earlier reads and atomics.
+/// Ending with a nop WQE that waits for earlier reads and atomics.
 struct FenceEnding {
   static ORIEL_DEVICE_FN std::uint32_t blocks() { return 1; }
   template <class M>
@@ -69,7 +69,8 @@ struct FenceEnding {
   }
 };
 
-/// Bytes that stand in the entries themselves: two where they lie across two chunks of `remote`.
+/// Ending with inline data: two WQEs if the bytes cross a chunk boundary of `remote`, otherwise
+/// one.
 struct BytesEnding {
   const unsigned char* from;
   std::uint32_t count;  ///< 1 to kInlineBytesMost
@@ -97,7 +98,7 @@ struct BytesEnding {
   }
 };
 
-/// Whether put_bytes can take these bytes.
+/// Returns whether put_bytes can post these bytes.
 ORIEL_DEVICE_FN bool fit_entry(std::uint64_t count, const Region& remote,
                                std::uint64_t remote_offset) {
   return count != 0 && count <= kInlineBytesMost && remote.holds(remote_offset, count);
@@ -107,7 +108,7 @@ ORIEL_DEVICE_FN BytesEnding bytes_ending(const void* from, std::uint64_t count,
   return {static_cast<const unsigned char*>(from), static_cast<std::uint32_t>(count), remote,
           remote_offset};
 }
-/// `value` outlives it.
+/// Builds an ending that writes `value`, which must outlive it.
 template <class T>
 ORIEL_DEVICE_FN BytesEnding value_ending(const T& value, const Region& remote,
                                          std::uint64_t remote_offset) {
@@ -115,7 +116,7 @@ ORIEL_DEVICE_FN BytesEnding value_ending(const T& value, const Region& remote,
   return {reinterpret_cast<const unsigned char*>(&value), sizeof(T), remote, remote_offset};
 }
 
-/// One behind the other.
+/// Two endings, one after the other.
 template <class First, class Second>
 struct BothEndings {
   First first;
@@ -132,7 +133,7 @@ struct BothEndings {
   }
 };
 
-/// Posts an ending alone.
+/// Posts only an ending.
 template <class Group, class M, class Ending>
 ORIEL_DEVICE_FN Posted post_ending(Group group, const QueueView& queue, const Ending& ending,
                                    const WaitControl& control) {
@@ -145,7 +146,7 @@ ORIEL_DEVICE_FN Posted post_ending(Group group, const QueueView& queue, const En
   return posted;
 }
 
-/// One thread's: what the NIC has written before is visible once this says `done`.
+/// Makes the NIC's earlier writes visible; one thread. They are visible if it returns `done`.
 template <class M>
 ORIEL_DEVICE_FN QueueOutcome dump_and_wait(const QueueView& queue, const WaitControl& control) {
   const Posted dump = post_ending<Thread, M>(Thread(), queue, DumpEnding(), control);
@@ -153,7 +154,7 @@ ORIEL_DEVICE_FN QueueOutcome dump_and_wait(const QueueView& queue, const WaitCon
   return wait_complete<M>(queue, dump.end, control);
 }
 
-/// What the last piece of a transfer tells the peer beside its bytes.
+/// Optional immediate of the last piece of a transfer.
 struct Immediate {
   bool is_told = false;
   std::uint32_t value = 0;
@@ -171,7 +172,7 @@ ORIEL_DEVICE_FN void write_pieces(Group group, const QueueView& queue,
     done += bytes;
     if (i % group.size() != group.rank()) continue;
     const bool tells = immediate.is_told && done == transfer.bytes;
-    // The one before an ending is waited for by that.
+    // An ending is signalled itself and so covers the piece before it.
     const bool signalled = i + 1 == reservation.blocks;
     write_entry<M>(queue, reservation, i,
                    transfer_entry(tells ? Opcode::write_immediate : opcode,
@@ -181,8 +182,8 @@ ORIEL_DEVICE_FN void write_pieces(Group group, const QueueView& queue,
   }
 }
 
-/// Posts all pieces, in as many reservations as they take, and in the last one the ending: one
-/// doorbell tells of both.
+/// Posts all pieces, in as many reservations as needed, and the ending in the last reservation. One
+/// doorbell covers the last pieces and the ending.
 template <class Group, class M, class Ending>
 ORIEL_DEVICE_FN Posted post_transfer(Group group, const QueueView& queue, const Transfer& transfer,
                                      Opcode opcode, const Immediate& immediate,
@@ -216,7 +217,8 @@ ORIEL_DEVICE_FN Posted post_transfer(Group group, const QueueView& queue, const 
 
 }  // namespace detail
 
-/// Writes `bytes` from `local` to `remote`. The source may be written again once complete.
+/// Writes `bytes` bytes from `local` to `remote`. The source may be overwritten after completion.
+/// Not blocking unless the queue is full.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put(Group group, const QueueView& queue,
                                          const Transfer& transfer, const WaitControl& control) {
@@ -224,8 +226,8 @@ template <class Group, class M = Memory>
                                          detail::NoEnding(), control);
 }
 
-/// As put; once all of it has landed, the peer gets a completion that carries `immediate`. A put of
-/// no bytes is refused, for there is nothing to send it with.
+/// Writes as put does. After all bytes have arrived, the peer gets a completion that carries
+/// `immediate`. A put of 0 bytes is `refused`, because no write would carry the immediate.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put_immediate(Group group, const QueueView& queue,
                                                    const Transfer& transfer,
@@ -236,8 +238,8 @@ template <class Group, class M = Memory>
                                          detail::NoEnding(), control);
 }
 
-/// Reads `bytes` from `remote` into `local`. Visible to this device once complete if it is waited
-/// for with wait_visible.
+/// Reads `bytes` bytes from `remote` into `local`. The bytes are visible to this device after
+/// wait_visible. Not blocking unless the queue is full.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted get(Group group, const QueueView& queue,
                                          const Transfer& transfer, const WaitControl& control) {
@@ -245,7 +247,7 @@ template <class Group, class M = Memory>
                                          detail::ReadEnding(), control);
 }
 
-/// As get, and waits until what was read is visible to the group.
+/// Reads as get does, and waits until the bytes are visible to the group. Blocking.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome get_and_wait(Group group, const QueueView& queue,
                                                         const Transfer& transfer,
@@ -263,9 +265,9 @@ template <class Group, class M = Memory>
   return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
 }
 
-/// Writes 1 to kInlineBytesMost bytes that stand in the entry itself: their source is free at once.
-/// By the group's thread 0 after a group.sync(); any other count is refused. Two entries where they
-/// lie across two chunks of `remote`.
+/// Writes 1 to kInlineBytesMost bytes as inline data, so their source may be reused at once. Thread
+/// 0 of the group posts them after a group.sync(). Any other count is `refused`. Uses two WQEs if
+/// the bytes cross a chunk boundary of `remote`.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put_bytes(Group group, const QueueView& queue,
                                                const void* from, std::uint64_t count,
@@ -277,7 +279,7 @@ template <class Group, class M = Memory>
       group, queue, detail::bytes_ending(from, count, remote, remote_offset), control);
 }
 
-/// The same with a value.
+/// Writes a value as put_bytes does, without the initial group.sync().
 template <class Group, class T, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put_value(Group group, const QueueView& queue, const T& value,
                                                const Region& remote, std::uint64_t remote_offset,
@@ -287,9 +289,9 @@ template <class Group, class T, class M = Memory>
                                        detail::value_ending(value, remote, remote_offset), control);
 }
 
-/// Writes `bytes` as put does, or `count` bytes as put_bytes does, and behind them a value to
-/// another place of the same memory: a peer that sees the value sees the bytes. One doorbell tells
-/// of both.
+/// Writes `bytes` bytes as put does, or `count` bytes as put_bytes does. Then writes a value to
+/// another place of the same memory. A peer that sees the value sees the bytes. One doorbell covers
+/// both.
 template <class Group, class T, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put_with_value(Group group, const QueueView& queue,
                                                     const Transfer& transfer, const T& value,
@@ -317,8 +319,8 @@ put_bytes_with_value(Group group, const QueueView& queue, const void* from, std:
                                        control);
 }
 
-/// Waits until everything that was posted before is complete and what gets have read is visible.
-/// Called by each thread for itself.
+/// Waits until everything posted before is complete and the bytes of gets are visible. Each thread
+/// calls it for itself. Blocking.
 template <class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome wait_visible(const QueueView& queue,
                                                         const WaitControl& control) {
@@ -336,8 +338,8 @@ template <class M = Memory>
   return outcome;
 }
 
-/// Has entries that are posted later begin after all reads and atomics that were posted before;
-/// writes are in order anyway. By the group's thread 0.
+/// Lets later WQEs start only after all earlier reads and atomics; writes are in order anyway.
+/// Thread 0 of the group posts it.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted fence(Group group, const QueueView& queue,
                                            const WaitControl& control) {

@@ -7,19 +7,19 @@
 #include "oriel/device/access.hpp"
 #include "oriel/device/config.hpp"
 
-/// What stands in a send queue: work-queue entries in the format of NVIDIA's mlx5 adapters, which
-/// the software NIC executes as well. An entry begins with a control segment and has 2 to 5 parts
-/// of 16 bytes here; it takes whole basic blocks of 64 bytes. All fields are big-endian.
-/// Source: the structures of rdma-core's mlx5dv.h and, for masked atomics and the dump opcode,
-/// NVSHMEM's published device headers. These two have not been run on a real adapter.
+/// Work-queue entries (WQEs) in the format of NVIDIA's mlx5 adapters, which the software NIC
+/// executes as well. A WQE begins with a control segment and has up to 5 parts of 16 bytes here. It
+/// takes whole basic blocks (WQEBBs) of 64 bytes. All fields are big-endian. Source: the structures
+/// of rdma-core's mlx5dv.h. Masked atomics and the dump opcode come from NVSHMEM's published device
+/// headers; these two have not been run on a real adapter.
 namespace oriel::device::queue {
 
 inline constexpr std::uint32_t kBlockBytes = 64;
 inline constexpr std::uint32_t kPartsPerBlock = 4;
-/// Of one entry of data; the format's own limit is 2 GiB.
+/// Maximum bytes of data of one WQE. The limit of the format is 2 GiB.
 inline constexpr std::uint32_t kEntryBytesMost = std::uint32_t{1} << 30;
 
-/// One basic block of a send queue.
+/// One basic block (WQEBB) of a send queue.
 struct Block {
   Pack part[kPartsPerBlock];
 };
@@ -37,11 +37,11 @@ enum class Opcode : std::uint8_t {
   dump = 0x23,  ///< reads local memory and drops it; done once earlier inbound writes are visible
 };
 
-/// In the control segment.
+/// Flags of the control segment.
 inline constexpr std::uint32_t kSignalled = 2u
                                             << 2;  ///< a completion in any case, not on error only
-inline constexpr std::uint32_t kFenced = 2u << 5;  ///< begin after all earlier reads and atomics
-/// Which width a masked atomic has, in the modifier of its opcode.
+inline constexpr std::uint32_t kFenced = 2u << 5;  ///< start after all earlier reads and atomics
+/// Width of a masked atomic, in the modifier of its opcode.
 inline constexpr std::uint32_t kMasked4Bytes = 0x08;
 inline constexpr std::uint32_t kMasked8Bytes = 0x09;
 
@@ -71,27 +71,27 @@ constexpr ORIEL_DEVICE_FN Pack big_endian_part(std::uint64_t a, std::uint64_t b)
 
 }  // namespace detail
 
-/// Where an entry stands: the number of its queue (24 bits) and the index of its first block since
-/// the queue began, of which the format has room for the low 16 bits.
+/// Position of a WQE: the number of its queue (24 bits), and the index of its first block. The
+/// index counts since the queue was created; the format holds its low 16 bits.
 struct Place {
   std::uint32_t queue = 0;
   std::uint64_t index = 0;
 };
 
-/// A stretch of registered memory of this rank.
+/// Range of registered memory of this rank.
 struct LocalRange {
   std::uint64_t address = 0;
   std::uint32_t key = 0;
   std::uint32_t bytes = 0;
 };
 
-/// An address in registered memory of the peer.
+/// Address in registered memory of the peer.
 struct RemoteAddress {
   std::uint64_t address = 0;
   std::uint32_t key = 0;
 };
 
-/// An entry of a number of parts, in registers until it is stored.
+/// A WQE of kPartCount parts, in registers until it is stored.
 template <std::uint32_t kPartCount>
 struct Entry {
   static constexpr std::uint32_t kParts = kPartCount;
@@ -99,7 +99,8 @@ struct Entry {
   Pack part[kPartCount];
 };
 
-/// The first part of every entry. `flags` is a sum of kSignalled and kFenced.
+/// Builds the control segment, the first part of every WQE. `flags` is a sum of kSignalled and
+/// kFenced.
 constexpr ORIEL_DEVICE_FN Pack control_part(Opcode opcode, std::uint32_t modifier, Place place,
                                             std::uint32_t parts, std::uint32_t flags,
                                             std::uint32_t immediate = 0) {
@@ -118,7 +119,7 @@ constexpr ORIEL_DEVICE_FN Pack local_part(LocalRange local) {
                                  detail::low(local.address));
 }
 
-/// `opcode` is write, write_immediate or read.
+/// Builds a WQE that moves data. `opcode` is write, write_immediate or read.
 constexpr ORIEL_DEVICE_FN Entry<3> transfer_entry(Opcode opcode, Place place, std::uint32_t flags,
                                                   RemoteAddress remote, LocalRange local,
                                                   std::uint32_t immediate = 0) {
@@ -126,22 +127,22 @@ constexpr ORIEL_DEVICE_FN Entry<3> transfer_entry(Opcode opcode, Place place, st
            local_part(local)}};
 }
 
-/// The most bytes that a write can carry in its own block.
+/// Maximum number of bytes that a write can carry inline, in its own block.
 inline constexpr std::uint32_t kInlineBytesMost = 28;
 inline constexpr std::uint32_t kInlineWords = kInlineBytesMost / 4;
 
-/// 1 to 28 bytes, zero behind them, as words whose bytes are in memory order. Aligned words of 8
-/// and of 4 bytes are read at once, as a NIC reads them: one that is being stored does not come
-/// torn.
+/// 1 to 28 bytes of inline data, padded with zeros, as words whose bytes are in memory order.
+/// Aligned 8-byte and 4-byte words are read by one access each, as a NIC reads them. So a word that
+/// another thread is storing is never torn.
 struct InlineBytes {
-  std::uint32_t word[kInlineWords + 1] = {};  // the last, always zero, makes them pairs
+  std::uint32_t word[kInlineWords + 1] = {};  // the last is always zero and makes the number even
   std::uint32_t bytes = 0;
 
   ORIEL_DEVICE_FN InlineBytes(const unsigned char* from, std::uint32_t count) : bytes(count) {
     const auto address = reinterpret_cast<std::uintptr_t>(from);
     ORIEL_DEVICE_UNROLL
     for (std::uint32_t i = 0; i < kInlineWords; i += 2) {
-      if (i * 4 >= count) continue;  // not even an address: `from` is null where there are none
+      if (i * 4 >= count) continue;  // no address either: `from` may be null if count is 0
       const std::uint32_t left = count - i * 4;
       if (left >= 8 && address % 8 == 0) {
         const auto pair = read<std::uint64_t>(from + i * 4);
@@ -174,7 +175,7 @@ struct InlineBytes {
   }
 };
 
-/// A write of bytes that stand in the entry itself.
+/// Builds a write of inline data.
 ORIEL_DEVICE_FN Entry<4> inline_write_entry(Place place, std::uint32_t flags, RemoteAddress remote,
                                             const InlineBytes& from) {
   const std::uint32_t parts = from.bytes <= 12 ? 3 : 4;
@@ -183,7 +184,7 @@ ORIEL_DEVICE_FN Entry<4> inline_write_entry(Place place, std::uint32_t flags, Re
            Pack{{from.word[3], from.word[4], from.word[5], from.word[6]}}}};
 }
 
-/// Adds to 8 bytes; `old` is where the value before lands.
+/// Builds an addition to 8 bytes; the old value is stored to `old`.
 constexpr ORIEL_DEVICE_FN Entry<4> fetch_add_entry(Place place, std::uint32_t flags,
                                                    RemoteAddress remote, std::uint64_t add,
                                                    LocalRange old) {
@@ -191,7 +192,8 @@ constexpr ORIEL_DEVICE_FN Entry<4> fetch_add_entry(Place place, std::uint32_t fl
            detail::big_endian_part(add, std::uint64_t{0}), local_part(old)}};
 }
 
-/// Stores `swap` in 8 bytes that equal `compare`.
+/// Builds a WQE that stores `swap` if the 8 bytes equal `compare`; the old value is stored to
+/// `old`.
 constexpr ORIEL_DEVICE_FN Entry<4> compare_swap_entry(Place place, std::uint32_t flags,
                                                       RemoteAddress remote, std::uint64_t swap,
                                                       std::uint64_t compare, LocalRange old) {
@@ -199,8 +201,8 @@ constexpr ORIEL_DEVICE_FN Entry<4> compare_swap_entry(Place place, std::uint32_t
            detail::big_endian_part(swap, compare), local_part(old)}};
 }
 
-/// Adds in fields: a carry does not leave a bit whose `boundary` is 1. With a boundary of 0 it is
-/// an addition, with one of all ones an exclusive or.
+/// Builds an addition in fields: no carry leaves a bit whose `boundary` is 1. A boundary of 0 gives
+/// an addition, a boundary of all ones an exclusive or.
 constexpr ORIEL_DEVICE_FN Entry<4> masked_fetch_add_entry(Place place, std::uint32_t flags,
                                                           RemoteAddress remote, std::uint32_t add,
                                                           std::uint32_t boundary, LocalRange old) {
@@ -214,8 +216,8 @@ constexpr ORIEL_DEVICE_FN Entry<4> masked_fetch_add_entry(Place place, std::uint
            remote_part(remote), detail::big_endian_part(add, boundary), local_part(old)}};
 }
 
-/// What a masked compare-and-swap does: where memory equals `compare` in the bits of
-/// `compare_mask`, the bits of `swap_mask` are taken from `swap`.
+/// Operands of a masked compare-and-swap. If memory equals `compare` in the bits of `compare_mask`,
+/// the bits of `swap_mask` are replaced by those of `swap`.
 template <class T>
 struct MaskedSwap {
   T swap = 0;
@@ -234,7 +236,7 @@ constexpr ORIEL_DEVICE_FN Entry<4> masked_compare_swap_entry(Place place, std::u
                                    operands.compare_mask),
            local_part(old)}};
 }
-/// Two blocks, the only entry here that has more than one.
+/// Takes two blocks; it is the only WQE here with more than one.
 constexpr ORIEL_DEVICE_FN Entry<5> masked_compare_swap_entry(Place place, std::uint32_t flags,
                                                              RemoteAddress remote,
                                                              MaskedSwap<std::uint64_t> operands,
@@ -244,7 +246,7 @@ constexpr ORIEL_DEVICE_FN Entry<5> masked_compare_swap_entry(Place place, std::u
            detail::big_endian_part(operands.swap_mask, operands.compare_mask), local_part(old)}};
 }
 
-/// Does nothing, in order.
+/// Builds a WQE that does nothing, in order.
 constexpr ORIEL_DEVICE_FN Entry<1> nop_entry(Place place, std::uint32_t flags) {
   return {{control_part(Opcode::nop, 0, place, 1, flags)}};
 }
