@@ -302,8 +302,8 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm);
 /// depends. If the communicator is unusable, this wait takes at most 5 seconds. If a kernel may
 /// still use memory, the memory is freed when the last kernel has ended. A graph that holds a call
 /// may be launched until the graph is destroyed: the memory lives as long as the graph and its
-/// executable copies. Destruction takes 5 seconds more if a departed rank of another host may still
-/// read memory of this rank.
+/// executable copies. Destruction takes up to 5 seconds more if a departed rank of another host may
+/// still read memory of this rank.
 ///
 /// All ranks make the same collective calls before they destroy the communicator. A rank that waits
 /// in a call for a departed rank gets ncclRemoteError. A call in progress on a non-blocking
@@ -458,7 +458,7 @@ ncclResult_t pncclDevCommCreate(ncclComm_t comm, const struct ncclDevCommRequire
 ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const struct ncclDevComm* devComm);
 ncclResult_t pncclDevCommDestroy(ncclComm_t comm, const struct ncclDevComm* devComm);
 
-/// Creates an operation that multiplies this rank's elements by *scalar and then sums over the
+/// Creates an operation that multiplies this rank's elements by `*scalar` and then sums over the
 /// ranks. The scalar is of type `datatype`, and products are rounded to that type before the sum.
 /// Ranks may have different scalars. The operation serves only collectives of `comm` on `datatype`.
 /// Local.
@@ -494,18 +494,18 @@ ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
                             cudaStream_t stream);
 
 /// Gathers `sendcount` elements of every rank in every `recvbuff`, in rank order: the elements of
-/// rank r begin at element r * sendcount. Collective: all ranks pass the same count and type.
-/// Buffers and streams are as for ncclAllReduce. In place means that `sendbuff` is recvbuff + rank
-/// * sendcount elements.
+/// rank r begin at element `r * sendcount`. Collective: all ranks pass the same count and type.
+/// Buffers and streams are as for ncclAllReduce.
+/// In place means that `sendbuff` is `recvbuff + rank * sendcount` elements.
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
                             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 
 /// Reduces every rank's `sendbuff`, which holds `recvcount` elements for each rank, element by
-/// element. Rank r receives the `recvcount` result elements that begin at r * recvcount.
+/// element. Rank r receives the `recvcount` result elements that begin at `r * recvcount`.
 /// Collective: all ranks pass the same count, type and operation. Buffers and streams are as for
-/// ncclAllReduce. In place means that `recvbuff` is sendbuff + rank * recvcount elements.
+/// ncclAllReduce. In place means that `recvbuff` is `sendbuff + rank * recvcount` elements.
 ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
                                ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream);
@@ -550,7 +550,7 @@ ncclResult_t pncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
 
 /// Gathers `count` elements of every rank in the `recvbuff` of rank `root`, in rank order.
 /// Collective: all ranks pass the same count, type and root. `recvbuff` is used at the root only.
-/// In place means that `sendbuff` of the root is recvbuff + root * count elements. Streams are as
+/// In place means that `sendbuff` of the root is `recvbuff + root * count` elements. Streams are as
 /// for ncclAllReduce.
 ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                         int root, ncclComm_t comm, cudaStream_t stream);
@@ -558,8 +558,8 @@ ncclResult_t pncclGather(const void* sendbuff, void* recvbuff, size_t count,
                          ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
 
 /// Scatters the `sendbuff` of rank `root`: rank r receives the `count` elements that begin at
-/// element r * count. Collective: all ranks pass the same count, type and root. `sendbuff` is used
-/// at the root only. In place means that `recvbuff` of the root is sendbuff + root * count
+/// element `r * count`. Collective: all ranks pass the same count, type and root. `sendbuff` is
+/// used at the root only. In place means that `recvbuff` of the root is `sendbuff + root * count`
 /// elements. Streams are as for ncclAllReduce.
 ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count,
                          ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);

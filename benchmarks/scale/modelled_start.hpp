@@ -33,7 +33,8 @@ inline constexpr int kTurnMost = 128;
 class ModelledStart {
  public:
   /// `gathers`: run the final all-gather of addresses. This machine then needs the memory of all
-  /// ranks together. `turn`: number of messages that the root service takes at a time.
+  /// ranks together.
+  /// `turn`: number of messages that the root service takes at a time.
   ModelledStart(int size, Model model, bool gathers, int turn);
 
   /// Returns false if not all ranks finish.

@@ -100,15 +100,16 @@ class ORIEL_API Communicator {
  public:
   /// Joins as rank `rank` of `size`. Ranks may be processes or threads. The rank uses the calling
   /// thread's current CUDA device. It uses the CPU if there is no GPU or ORIEL_BACKEND selects the
-  /// CPU. Collective, blocking. Errors: invalid_argument (rank, size, options, or `id` is no valid
-  /// id), invalid_usage (an invalid setting; ranks disagree), timeout (a rank did not join), remote
-  /// (a rank failed), cuda, system.
+  /// CPU. Collective, blocking.
+  /// Errors: invalid_argument (rank, size, options, or `id` is no valid id), invalid_usage (an
+  /// invalid setting; ranks disagree), timeout (a rank did not join), remote (a rank failed), cuda,
+  /// system.
   static Result<Communicator> init(const UniqueId& id, int rank, int size,
                                    const CommunicatorOptions& options = {});
   /// Wraps a communicator of the C interface, which must have started and must outlive the use of
-  /// this object. Destroying this object does not destroy the communicator. Local. Errors:
-  /// invalid_argument (a null or stale handle), invalid_usage (not started yet, a call in progress,
-  /// or inherited by fork), or the error of its start.
+  /// this object. Destroying this object does not destroy the communicator. Local.
+  /// Errors: invalid_argument (a null or stale handle), invalid_usage (not started yet, a call in
+  /// progress, or inherited by fork), or the error of its start.
   static Result<Communicator> borrow(ncclComm* handle);
 
   Communicator(Communicator&& other) noexcept;
@@ -135,10 +136,10 @@ class ORIEL_API Communicator {
 
   /// Registers a range of each rank as one window. `bytes` is the same on all ranks. The range lies
   /// in memory of allocate() or ncclMemAlloc, or on GPUs in a cuMem allocation that was made
-  /// exportable. The memory must outlive the window. Collective, blocking. Errors: invalid_argument
-  /// (null, 0 bytes, alignment, past the end of the allocation, memory that cannot be shared),
-  /// invalid_usage (ranks disagree), timeout, remote, cuda, system. For memory that cannot be
-  /// shared, the error names the call to use instead.
+  /// exportable. The memory must outlive the window. Collective, blocking.
+  /// Errors: invalid_argument (null, 0 bytes, alignment, past the end of the allocation, memory
+  /// that cannot be shared), invalid_usage (ranks disagree), timeout, remote, cuda, system. For
+  /// memory that cannot be shared, the error names the call to use instead.
   Result<Window> register_window(MemoryRange range);
   Result<Window> register_window(const Buffer& buffer);
   /// Registers several ranges, in as many rounds of messages as one range. Either all are
@@ -148,13 +149,14 @@ class ORIEL_API Communicator {
   /// Reduces `count` elements over all ranks; every rank receives the same bits. Buffers may lie in
   /// windows or not. If all ranks are on one node, windows on all ranks save a copy. Among nodes
   /// windows save no copy, because the partial sums that cross the network lie in Oriel's own
-  /// memory. Collective, in the order of the calls. On a GPU: enqueues the work on the stream. The
-  /// buffers belong to the call until this work has ended. On the CPU: blocks. When the call
-  /// returns it is done, and all ranks have entered it. Memory order: earlier writes of the stream
-  /// (or calling thread) are part of the input. Later reads of the stream (or thread) see the
-  /// output. Errors: invalid_argument (a null, misaligned or partly overlapping buffer; a scalar
-  /// that is missing or not allowed), invalid_usage (ranks are in different calls; no network
-  /// between the nodes), or the communicator's asynchronous error.
+  /// memory. Collective, in the order of the calls.
+  /// On a GPU: enqueues the work on the stream. The buffers belong to the call until this work has
+  /// ended. On the CPU: blocks. When the call returns it is done, and all ranks have entered it.
+  /// Memory order: earlier writes of the stream (or calling thread) are part of the input. Later
+  /// reads of the stream (or thread) see the output.
+  /// Errors: invalid_argument (a null, misaligned or partly overlapping buffer; a scalar that is
+  /// missing or not allowed), invalid_usage (ranks are in different calls; no network between the
+  /// nodes), or the communicator's asynchronous error.
   Status all_reduce(const AllReduceArguments& arguments);
   /// Gathers the inputs of all ranks on every rank, in rank order. Otherwise behaves as all_reduce.
   Status all_gather(const AllGatherArguments& arguments);
@@ -162,16 +164,17 @@ class ORIEL_API Communicator {
   /// all_reduce.
   Status reduce_scatter(const ReduceScatterArguments& arguments);
 
-  /// Creates a device communicator for the user's own kernels. Collective, blocking. Errors:
-  /// invalid_argument (barrier_slots, signals or counters out of range), invalid_usage (other
-  /// device headers; ranks disagree), timeout, remote, cuda, system.
+  /// Creates a device communicator for the user's own kernels. Collective, blocking.
+  /// Errors: invalid_argument (barrier_slots, signals or counters out of range), invalid_usage
+  /// (other device headers; ranks disagree), timeout, remote, cuda, system.
   Result<DeviceComm> device_comm(const DeviceCommOptions& options = {});
 
   /// Ends all waits of this communicator on all ranks. The outputs of interrupted collectives are
-  /// undefined. Local; does not wait; any thread may call it. Idempotent.
+  /// undefined. Afterwards async_error() returns `aborted` on this rank and `remote` on its peers,
+  /// unless an earlier error is recorded. Local; does not wait; any thread may call it. Idempotent.
   void abort();
-  /// Returns the error that has made the communicator unusable, if there is one. Local; does not
-  /// block; any thread may call it.
+  /// Returns the error that has made the communicator unusable, if there is one. Returns nothing
+  /// after close(). Local; does not block; any thread may call it.
   std::optional<Error> async_error() const;
 
   /// Waits for this rank's collectives and leaves the communicator. Remaining Windows and

@@ -68,9 +68,11 @@ class LsaBarrier<Group, M, UnicastPath> {
   LsaBarrier& operator=(const LsaBarrier&) = delete;
 
   /// Signals to every peer that this rank's group has arrived. Not blocking except for an initial
-  /// group.sync(). release: earlier accesses of any thread of the group are visible to a peer after
-  /// its wait(acquire). relaxed: orders nothing, not even earlier reads of memory that a peer will
-  /// overwrite. Each arrive is followed by one wait before the next arrive.
+  /// group.sync().
+  /// release: earlier accesses of any thread of the group are visible to a peer after its
+  /// wait(acquire).
+  /// relaxed: orders nothing, not even earlier reads of memory that a peer will overwrite.
+  /// Each arrive is followed by one wait before the next arrive.
   ORIEL_DEVICE_FN void arrive(Order order = Order::release) {
     if (outcome_ != WaitOutcome::ready) return;
     group_.sync();

@@ -15,10 +15,10 @@
 namespace oriel::device {
 
 /// Counts the bytes that have arrived in one shared-memory buffer. Lies in shared memory. One
-/// thread calls init(), then every thread of the CTA calls Cta::sync(). For the k-th fill (k = 0,
-/// 1, ...) one thread calls expect() and starts copies of that many bytes in total. Readers of the
-/// buffer first wait until arrived(k % 2), as the condition of wait_until. Before the next fill all
-/// readers have called group.sync().
+/// thread calls init(), then every thread of the CTA calls Cta::sync().
+/// For the k-th fill (k = 0, 1, ...) one thread calls expect() and starts copies of that many bytes
+/// in total. Readers of the buffer first wait until arrived(k % 2), as the condition of wait_until.
+/// Before the next fill all readers have called group.sync().
 struct BulkBarrier {
   std::uint64_t word;
 

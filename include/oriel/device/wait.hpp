@@ -185,15 +185,16 @@ ORIEL_DEVICE_FN bool sleep_once(const Ready& ready, const WaitControl& control,
 
 }  // namespace detail
 
-/// Polls `ready()` until it returns true, the abort word is set, or the timeout has passed. `ready`
-/// is a callable without arguments that loads a word and returns whether the wait is over. It loads
-/// in acquire order if more than the loaded word must be visible, otherwise in relaxed order. It
-/// may keep what it loaded. After it has returned true it is not called again. `target` goes into
-/// the stall record. Local to the calling thread; blocking. If `ready` returns true, the outcome is
-/// `ready` even if the communicator is aborted at the same moment. Cost of waiting on a GPU: the
-/// poll and a counter. The abort word (across PCIe) and the clock are read only every 1024 polls. A
-/// CPU thread spins, then yields, then sleeps. After any outcome but `ready` the caller returns at
-/// once and publishes nothing.
+/// Polls `ready()` until it returns true, the abort word is set, or the timeout has passed.
+/// `ready` is a callable without arguments that loads a word and returns whether the wait is over.
+/// It loads in acquire order if more than the loaded word must be visible, otherwise in relaxed
+/// order. It may keep what it loaded. After it has returned true it is not called again. `target`
+/// goes into the stall record.
+/// Local to the calling thread; blocking. If `ready` returns true, the outcome is `ready` even if
+/// the communicator is aborted at the same moment.
+/// Cost of waiting on a GPU: the poll and a counter. The abort word (across PCIe) and the clock are
+/// read only every 1024 polls. A CPU thread spins, then yields, then sleeps.
+/// After any outcome but `ready` the caller returns at once and publishes nothing.
 template <class M = Memory, class Ready>
 [[nodiscard]] ORIEL_DEVICE_FN WaitOutcome wait_until(const Ready& ready, const WaitControl& control,
                                                      WaitTarget target) {

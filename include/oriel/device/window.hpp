@@ -49,10 +49,10 @@ static_assert(offsetof(WindowObject, magic) == kNcclWindowBytes);
 static_assert(sizeof(WindowObject) == 120);
 
 /// View of one window in a kernel: a value of 56 bytes, cheap to copy. The host passes it by value
-/// to its own kernels. User kernels create it from the handle. All functions are local and do not
-/// block. They compute no address outside the window. They return null if the range leaves the
-/// window, or if the rank is out of reach or out of range. An empty range must also start inside.
-/// Offsets and sizes are in bytes.
+/// to its own kernels. User kernels create it from the handle.
+/// All functions are local and do not block. They compute no address outside the window. They
+/// return null if the range leaves the window, or if the rank is out of reach or out of range. An
+/// empty range must also start inside. Offsets and sizes are in bytes.
 struct WindowView {
   char* flat_base = nullptr;                   ///< first byte of the window of LSA rank 0
   std::uint64_t size_bytes = 0;                ///< size in bytes; 0: every range is refused

@@ -11,8 +11,9 @@
 #include "oriel/device/queue/transfers.hpp"
 
 /// Atomic operations of 4 and 8 bytes on the peer's registered memory, executed by the peer's NIC.
-/// They are atomic among NICs, but not with accesses of the peer's own threads to the same word. T
-/// is std::uint32_t or std::uint64_t. The address is aligned to T, otherwise the call is `refused`.
+/// They are atomic among NICs, but not with accesses of the peer's own threads to the same word.
+/// T is std::uint32_t or std::uint64_t. The address is aligned to T, otherwise the call is
+/// `refused`.
 namespace oriel::device::queue {
 
 enum class AtomicOp : std::uint8_t {

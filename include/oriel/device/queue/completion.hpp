@@ -83,9 +83,9 @@ constexpr ORIEL_DEVICE_FN std::uint64_t encode_syndromes(const Syndromes& syndro
 /// read, and at most `depth` more can have completed since. The WQE at `index` is the last
 /// completed one and takes one block, so index + 1 blocks are complete. If the element is older or
 /// cannot be placed, returns `known`. This can happen if much time passes after `known` was read;
-/// the next poll begins with a fresh value. Correct for every depth up to 32768. An element may be
-/// newer by a multiple of 65536 blocks after a pause of that length. The result is then too small,
-/// never too large.
+/// the next poll begins with a fresh value.
+/// Correct for every depth up to 32768. An element may be newer by a multiple of 65536 blocks after
+/// a pause of that length. The result is then too small, never too large.
 constexpr ORIEL_DEVICE_FN std::uint64_t completed_blocks(std::uint64_t known, std::uint16_t index,
                                                          std::uint32_t depth) {
   const std::uint16_t more =

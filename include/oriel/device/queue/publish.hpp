@@ -95,11 +95,12 @@ ORIEL_DEVICE_FN More end_sweep(Group group, const QueueView& queue, std::uint64_
   return static_cast<More>(group.broadcast(static_cast<std::uint64_t>(more)));
 }
 
-/// Publishes marked blocks until there are no more. A thread that finds another thread sweeping may
-/// leave. Its read-modify-write of `sweep` precedes the one by which the other thread ends. The
-/// other thread therefore sees its mark when it checks for more. A thread whose blocks follow a gap
-/// may leave too: the thread that closes the gap continues. `usual`: see marked_end. Out of line,
-/// this function would cost a third of the throughput of many warps (docs/queues.md).
+/// Publishes marked blocks until there are no more.
+/// A thread that finds another thread sweeping may leave. Its read-modify-write of `sweep` precedes
+/// the one by which the other thread ends. The other thread therefore sees its mark when it checks
+/// for more. A thread whose blocks follow a gap may leave too: the thread that closes the gap
+/// continues. `usual`: see marked_end. Out of line, this function would cost a third of the
+/// throughput of many warps (docs/queues.md).
 template <class Group, class M>
 ORIEL_DEVICE_FN QueueOutcome sweep_marks(Group group, const QueueView& queue, std::uint32_t usual) {
   for (;;) {

@@ -16,9 +16,9 @@
 /// time.
 ///
 /// All indexes count WQEBBs ("blocks") since the queue was created, and are "one past the last".
-/// They stay below 2^63, which no queue ever reaches; the NIC receives the low 16 bits. Invariant:
-/// completed <= sweep / 2 <= reserved. At most `depth` blocks are in use, counted from `completed`
-/// up to the last block that any thread writes.
+/// They stay below 2^63, which no queue ever reaches; the NIC receives the low 16 bits.
+/// Invariant: completed <= sweep / 2 <= reserved. At most `depth` blocks are in use, counted from
+/// `completed` up to the last block that any thread writes.
 namespace oriel::device::queue {
 
 /// Words that producers share, in their device's memory. Initially zero, except as begin_at() sets

@@ -12,8 +12,9 @@
 /// Moves bytes between registered memory of this rank and of the peer at a queue's other end. No
 /// function waits for the NIC unless documented. A posted operation is complete when
 /// wait_complete(queue, posted.end) returns `done`. WQEs of one queue are executed in order, so a
-/// later write is not seen without the earlier writes. All threads of a group call with the same
-/// arguments and get the same result. With Lanes each lane has its own arguments and result.
+/// later write is not seen without the earlier writes.
+/// All threads of a group call with the same arguments and get the same result. With Lanes each
+/// lane has its own arguments and result.
 namespace oriel::device::queue {
 
 /// Handle of a posted operation.

@@ -9,9 +9,9 @@
 
 /// Work-queue entries (WQEs) in the format of NVIDIA's mlx5 adapters, which the software NIC
 /// executes as well. A WQE begins with a control segment and has up to 5 parts of 16 bytes here. It
-/// takes whole basic blocks (WQEBBs) of 64 bytes. All fields are big-endian. Source: the structures
-/// of rdma-core's mlx5dv.h. Masked atomics and the dump opcode come from NVSHMEM's published device
-/// headers; these two have not been run on a real adapter.
+/// takes whole basic blocks (WQEBBs) of 64 bytes. All fields are big-endian.
+/// Source: the structures of rdma-core's mlx5dv.h. Masked atomics and the dump opcode come from
+/// NVSHMEM's published device headers; these two have not been run on a real adapter.
 namespace oriel::device::queue {
 
 inline constexpr std::uint32_t kBlockBytes = 64;
