@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The Oriel authors */
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Measures an MPI collective with floats, one round per request. Between rounds every rank sleeps
-   in read() on its own FIFO. An idle MPI so takes no processor time from other measurements; a rank
-   that waited inside MPI would spin.
+   in read() on its own FIFO. An idle MPI thus takes no processor time from other measurements; a
+   rank that waited inside MPI would spin.
 
    mpi_collectives COLLECTIVE DIRECTORY MOST_BYTES: COLLECTIVE is named as in oriel-perf. BYTES
    counts the larger buffer, as in oriel-perf; the root is rank 0. Rank r reads lines "BYTES CALLS

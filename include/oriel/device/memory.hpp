@@ -145,7 +145,7 @@ struct Memory {
   [[nodiscard]] static ORIEL_DEVICE_FN std::uint64_t clock_ns() { return arch::clock_ns(); }
 };
 
-/// Forces `value` to be computed here, not at its first use. A kernel so prepares values while it
+/// Forces `value` to be computed here, not at its first use. A kernel can prepare values while it
 /// waits for its predecessor. No effect on the host.
 template <class T>
 ORIEL_DEVICE_FN void keep_in_register(T*& value) {

@@ -14,8 +14,8 @@
 /// which is initially zero. The sender writes, and the receiver polls.
 ///
 /// Flags. A flag is a 32-bit epoch that the sender and the receiver of a packet know in advance. It
-/// differs from the previous content of the packet. Zero is never a flag: next_flag skips it. 2^32
-/// - 1 is a multiple of 3. So `flag % kRotation` with kRotation = 3 walks through the rotating
+/// differs from the previous content of the packet. Zero is never a flag: next_flag skips it.
+/// 2^32 - 1 is a multiple of 3. So `flag % kRotation` with kRotation = 3 walks through the rotating
 /// buffers without a break when the flag wraps.
 ///
 /// If a packet is not written for 2^32 - 1 epochs, its old flag looks fresh again. At 1 us per
@@ -36,8 +36,8 @@ constexpr ORIEL_DEVICE_FN std::uint32_t next_flag(std::uint32_t flag) {
 /// Returns the packet to clear after the turn of an inbox with flag `flag`. The inbox has `packets`
 /// packets (1 to 2^30). The thread that receives this packet clears it. It does so after it has
 /// received the corresponding packet of the epoch after `flag`. It does so before it sends the
-/// packets of the following epoch, since no peer can write the packet until then. Each packet is so
-/// cleared once in kRotation * packets epochs.
+/// packets of the following epoch, since no peer can write the packet until then. Each packet is
+/// thus cleared once in kRotation * packets epochs.
 constexpr ORIEL_DEVICE_FN std::uint32_t stale_packet(std::uint32_t flag, std::uint32_t packets) {
   return flag / kRotation % packets;
 }

@@ -46,7 +46,7 @@ constexpr ORIEL_DEVICE_FN std::int32_t stalled_rank(std::uint64_t word) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(word));
 }
 
-/// Duration of a wait before it writes a stall record. Other ranks so learn of the stall before a
+/// Duration of a wait before it writes a stall record. Other ranks then learn of the stall before a
 /// rank that waits for this rank times out.
 inline constexpr std::uint64_t kStallReportNs = 1'000'000'000;
 constexpr ORIEL_DEVICE_FN std::uint64_t stall_report_ns(std::uint64_t timeout_ns) {

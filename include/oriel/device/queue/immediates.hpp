@@ -9,9 +9,9 @@
 #include "oriel/device/queue/transfers.hpp"
 
 /// Receiving side of a queue. Each put_immediate of the peer consumes one receive that was posted
-/// here. After its bytes have arrived, it writes one element of the receive completion queue. If no
-/// receive is posted, the peer's NIC waits and retries. The elements are filled in turn, round by
-/// round of the ring. The lowest bit of an element distinguishes odd and even rounds.
+/// here. After its bytes have arrived, the NIC writes one element of the receive completion queue.
+/// If no receive is posted, the peer's NIC waits and retries. The elements are filled in turn,
+/// round by round of the ring. The lowest bit of an element distinguishes odd and even rounds.
 ///
 /// Only one consumer may run at a time: a thread of the host or of a kernel, or thread 0 of a
 /// group. The next consumer synchronises with the previous one (a barrier, the end of a kernel),

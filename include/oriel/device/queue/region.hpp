@@ -18,7 +18,7 @@ struct Region {
 
   std::uint64_t address = 0;       ///< address of the first byte, as the NIC knows it
   std::uint64_t bytes = 0;         ///< 0: nothing is registered
-  std::uint32_t chunk_shift = 63;  ///< a chunk has 2^chunk_shift bytes; the first begins at skip
+  std::uint32_t chunk_shift = 63;  ///< a chunk has 2^chunk_shift bytes; see `skip`
   std::uint32_t keys[kKeysInside] = {};
   std::uint64_t skip = 0;  ///< bytes of the first chunk before `address`; less than a chunk
   const std::uint32_t* more_keys = nullptr;  ///< keys from number kKeysInside on, in global memory
