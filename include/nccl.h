@@ -23,10 +23,10 @@
 ///
 /// Two kinds of errors are local: the call fails on its own rank at once, and the peers are not
 /// notified.
-/// - An init call has an invalid id, rank or number of ranks. Its peers wait until ORIEL_TIMEOUT
-///   has passed.
-/// - A collective has an argument that is invalid by itself. The collective has not started, and
-///   may be called again with correct arguments.
+/// - An init call has an invalid or missing id, or an invalid rank or number of ranks. Its peers
+///   wait until ORIEL_TIMEOUT has passed.
+/// - A collective, send or receive has an argument that is invalid by itself. The call has not
+///   started, and may be made again with correct arguments.
 ///
 /// No call throws, exits or installs a signal handler. The library prints only the warnings of its
 /// log unless the user asks for more.
@@ -100,6 +100,7 @@ typedef struct {
   char internal[NCCL_UNIQUE_ID_BYTES];
 } ncclUniqueId;
 
+/// Results of calls. ncclGetLastError returns the description of an error.
 typedef enum {
   ncclSuccess = 0,
   ncclUnhandledCudaError = 1,  ///< CUDA refused a call

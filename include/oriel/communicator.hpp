@@ -34,6 +34,7 @@ struct ncclComm;
 /// that plays several ranks therefore uses the C interface, or one thread per rank.
 namespace oriel {
 
+/// Options of Communicator::init.
 struct CommunicatorOptions {
   int min_ctas = 0;  ///< minimum CTAs of a collective's kernel, up to 1024; 0: no limit
   /// Maximum CTAs of a collective's kernel, up to 1024; 0: no limit. Both limits are the same on
@@ -117,7 +118,9 @@ class ORIEL_API Communicator {
   /// Calls close(). An error is only logged.
   ~Communicator();
 
+  /// Returns the world rank, 0 to size() - 1. Local.
   int rank() const;
+  /// Returns the number of ranks. Local.
   int size() const;
   /// Returns the world ranks whose memory this rank's kernels can access (its LSA team), including
   /// its own. Device code calls rank lsa_team()[i] LSA rank i. Local.

@@ -37,6 +37,7 @@ enum class Scope : std::uint8_t { request, window, communicator, process };
 /// Layer that defines the status number `NativeStatus::value`.
 enum class NativeDomain : std::uint8_t { none, os_errno, cuda_driver, cuda_runtime };
 
+/// Status number of the call that failed below Oriel; `none` if there was no such call.
 struct NativeStatus {
   NativeDomain domain = NativeDomain::none;
   int value = 0;
@@ -65,6 +66,7 @@ class [[nodiscard]] ORIEL_API Error {
   /// Returns the operation of each layer at the time of the error, innermost first.
   const std::vector<std::string>& contexts() const { return detail_->contexts; }
 
+  /// Sets the scope.
   Error&& with_scope(Scope scope) &&;
   /// Sets the origin rank unless it is already set: the innermost layer knows the origin best.
   Error&& with_origin(int rank) &&;

@@ -31,6 +31,7 @@ class ORIEL_API Window {
 
   /// Returns the registered range of this rank, as the user passed it.
   void* data() const;
+  /// Returns the size of the range in bytes.
   std::size_t bytes() const;
 
   /// Returns the argument that a kernel takes by value to access the memory of this rank and its

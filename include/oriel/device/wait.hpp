@@ -16,6 +16,7 @@
 /// peer's own wait ends the same way. In a group of threads, Group::any spreads the outcome first.
 namespace oriel::device {
 
+/// Outcome of a wait.
 enum class WaitOutcome : std::uint32_t {
   ready = 0,
   aborted = 1,    ///< the abort word was set

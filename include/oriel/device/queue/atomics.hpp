@@ -16,6 +16,7 @@
 /// `refused`.
 namespace oriel::device::queue {
 
+/// Operation of an atomic on the word.
 enum class AtomicOp : std::uint8_t {
   add,
   bit_and,

@@ -27,6 +27,7 @@ static_assert(sizeof(Completion) == 64);
 /// Syndrome of a WQE that was not executed because an earlier WQE failed.
 inline constexpr std::uint8_t kFlushed = 0x05;
 
+/// Opcodes of mlx5 CQEs.
 enum class CompletionKind : std::uint8_t {
   request = 0,             ///< a WQE of this queue
   received_immediate = 1,  ///< a peer's write with an immediate

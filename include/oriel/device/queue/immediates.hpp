@@ -43,6 +43,7 @@ struct ReceivedImmediate {
   std::uint32_t bytes = 0;  ///< size of the whole write
 };
 
+/// Result of take_immediate.
 enum class Arrival : std::uint8_t {
   none,       ///< no immediate has arrived yet
   immediate,  ///< an immediate was taken

@@ -25,6 +25,7 @@ struct Block {
 };
 static_assert(sizeof(Block) == kBlockBytes);
 
+/// Opcodes of mlx5 WQEs.
 enum class Opcode : std::uint8_t {
   nop = 0x00,
   write = 0x08,
