@@ -21,8 +21,9 @@ class Communicator;
 /// it, and no kernel of another rank may access it. So end your kernels and synchronise with the
 /// other ranks first. Ranks may then deregister in any order.
 ///
-/// Move-only. All functions are local and do not wait for other ranks. Distinct objects may be used
-/// by distinct threads; one object by one thread at a time.
+/// Move-only. All functions are local. close(), the destructor and assignment may block while a NIC
+/// still accesses the memory; the other functions do not block. Distinct objects may be used by
+/// distinct threads; one object by one thread at a time.
 class ORIEL_API Window {
  public:
   Window(Window&& other) noexcept;
