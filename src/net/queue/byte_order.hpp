@@ -6,7 +6,8 @@
 #include <cstdint>
 
 /// Big-endian fields in raw bytes, as adapters write and read them. The device headers have their
-/// own conversions; the software NIC keeps these apart, so that a mistake in one shows.
+/// own conversions. The software NIC keeps these separate, so that tests expose a mistake in
+/// either.
 namespace oriel::net {
 
 inline std::uint32_t load_big32(const std::byte* from) {

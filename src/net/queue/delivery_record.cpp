@@ -28,11 +28,11 @@ void DeliveryRecord::accept(std::uint64_t entry_bytes, std::uint64_t piece_bytes
 }
 
 void DeliveryRecord::executed(std::uint64_t number) {
-  const auto it = std::find(pending_.begin(), pending_.end(), number);  // the first as a rule
+  const auto it = std::find(pending_.begin(), pending_.end(), number);  // usually the first
   if (it != pending_.end()) pending_.erase(it);
   const std::uint64_t done = pending_.empty() ? expected() : pending_.front();
   while (!entries_.empty() && entries_.front().end <= done) {
-    if (entry_left_ != 0 && entries_.front().end == next_) break;  // it goes on
+    if (entry_left_ != 0 && entries_.front().end == next_) break;  // more pieces will follow
     entries_.pop_front();
   }
 }
@@ -57,12 +57,12 @@ bool DeliveryRecord::is_pending(const Span& entry) const {
 
 void DeliveryRecord::hand_over() {
   if (entry_left_ != 0) {
-    // Accepted from its first piece on once more.
+    // The entry is accepted again from its first piece on.
     next_ = entries_.back().first;
     entries_.pop_back();
     entry_left_ = 0;
   }
-  // One that came again in part is still the first of those owed.
+  // An owed entry that has come again only in part is still owed, and is the first.
   const std::uint64_t again = owed_.empty() ? next_ : owed_.front().first;
   for (auto it = entries_.rbegin(); it != entries_.rend(); ++it) {
     if (it->first < again && is_pending(*it)) owed_.push_front(*it);

@@ -56,7 +56,7 @@ DoorbellReader::Look DoorbellReader::look(std::uint64_t end, std::uint64_t compl
   Look look;
   look.end = end;
   const auto* raw = reinterpret_cast<const std::byte*>(&seen_);
-  if (load_big32(raw + 4) >> 8 != queue_) return look;  // another queue's
+  if (load_big32(raw + 4) >> 8 != queue_) return look;  // for another queue
   const std::uint16_t rung = index_in(seen_);
   const std::uint16_t recorded = mode_ == DoorbellMode::alone ? rung : sends();
   const bool behind = static_cast<std::int16_t>(recorded - rung) < 0;

@@ -8,18 +8,18 @@
 
 namespace oriel::net {
 
-/// What a doorbell may say beside the doorbell record.
+/// Relation of a doorbell to the doorbell record.
 enum class DoorbellMode : std::uint8_t {
-  strict,  ///< up to its own index, which the record has reached before
-  alone,   ///< up to its own index; producers do not write the record
+  strict,  ///< the doorbell's index is valid; the record has reached it before
+  alone,   ///< the doorbell's index is valid; producers do not write the record
 };
 
-/// Watches a doorbell and the record beside it, both in memory that producers write: 8 bytes
-/// {be32(index << 8), be32(queue << 8)}, and two words be32(index) of which the first is for
+/// Polls a doorbell and its doorbell record, which producers write. The doorbell is 8 bytes
+/// {be32(index << 8), be32(queue << 8)}. The record is two words be32(index), the first for
 /// receives and the second for sends.
 ///
-/// A word in memory shows its last value only: of several rings between two looks the last one
-/// counts, and ringing twice with the same index is ringing once.
+/// A word in memory shows only its last value. If a doorbell is rung several times between two
+/// polls, only the last ring counts. A second ring with the same index has no effect.
 class DoorbellReader {
  public:
   struct Look {
@@ -33,24 +33,24 @@ class DoorbellReader {
                  std::uint32_t depth, DoorbellMode mode)
       : doorbell_(doorbell), record_(record), queue_(queue), depth_(depth), mode_(mode) {}
 
-  /// Whether the word has changed since the last look, which takes note of it.
+  /// Returns whether the doorbell has changed since the last poll; remembers its value.
   bool poll();
-  /// What the ring that poll() saw means for a queue that has been told of everything before `end`
-  /// and has completed everything before `completed`; indexes count blocks without end.
+  /// Interprets the ring that poll() saw. Producers have announced everything before `end`, and the
+  /// queue has completed everything before `completed`. Indexes count WQEBBs and never wrap.
   Look look(std::uint64_t end, std::uint64_t completed);
-  /// Takes the word for a new one at the next look, unless nobody has ever rung. That look goes by
-  /// the record, so that a ring that was lost is made up for.
+  /// Has the next poll() take the doorbell for a new ring, unless it was never rung. The following
+  /// look() uses the record's index, which recovers a lost ring.
   void forget() {
     seen_ = 0;
     goes_by_record_ = true;
   }
-  /// Receives posted so far, modulo 65536.
+  /// Returns the number of receives posted so far, modulo 65536.
   std::uint16_t receives() const;
-  /// Whether producers have told of more than everything before `end`.
+  /// Returns whether producers have announced more than everything before `end`.
   bool tells_of_more_than(std::uint64_t end) const;
 
  private:
-  /// Blocks that the record tells of, modulo 65536.
+  /// Returns the number of WQEBBs that the record announces, modulo 65536.
   std::uint16_t sends() const;
 
   const std::uint64_t* doorbell_ = nullptr;
@@ -62,8 +62,8 @@ class DoorbellReader {
   bool goes_by_record_ = false;
 };
 
-/// What everything ends with that producers have told of, modulo 65536; of a queue in which they
-/// have told of nothing yet, `end`.
+/// Returns the end of everything that producers have announced, modulo 65536. In mode `alone`,
+/// returns `end` if the doorbell was never rung.
 std::uint16_t told_end(const std::uint64_t* doorbell, const std::uint32_t* record,
                        DoorbellMode mode, std::uint64_t end);
 

@@ -8,11 +8,10 @@
 
 namespace oriel::net {
 
-/// How the keys that stand in a queue's entries are called on another path: a NIC gives memory keys
-/// of its own, and entries name those of the path that they were written for. Of both sides: local
-/// memory by its key at this rank's NIC, and the peer's by its key at the peer's. A key without an
-/// alias stays as it is, and is none of that NIC's.
-/// Thread-safe.
+/// Translates the keys in a queue's WQEs to those of another path. Each NIC assigns its own keys to
+/// memory, and WQEs carry the keys of the path for which they were written. Local keys belong to
+/// this rank's NIC, remote keys to the peer's NIC. A key without an alias stays unchanged, and the
+/// other NIC does not know it. Thread-safe.
 class KeyAliases {
  public:
   void add_local(std::uint32_t key, std::uint32_t alias) { add(local_, key, alias); }

@@ -9,11 +9,12 @@
 namespace oriel::net {
 namespace {
 
-// An odd factor: every value comes once in 2^32, and neighbours are far apart, so that a key that
-// is off by one is no key.
+// An odd factor visits every value once in 2^32 steps. Neighbours in the sequence are far apart, so
+// a key that is off by one is invalid.
 constexpr std::uint32_t kFactor = 0x9e3779b1u;
 
-// Modulo 2^32; each step doubles the bits that are right, of which three are at first.
+// Returns the inverse modulo 2^32. Three bits are right at first, and each step doubles the number
+// of right bits.
 constexpr std::uint32_t inverse_of(std::uint32_t odd) {
   std::uint32_t inverse = odd;
   for (int step = 0; step < 4; ++step) inverse *= 2 - odd * inverse;

@@ -12,8 +12,8 @@
 
 namespace oriel::net {
 
-/// What may be done to registered memory through its key; a sum of these. Its owner's NIC may
-/// always read it.
+/// Access rights of a memory key; combine them with |. The NIC of the memory's owner may always
+/// read.
 enum Access : std::uint8_t {
   kLocalWrite = 1,
   kRemoteWrite = 2,
@@ -21,32 +21,33 @@ enum Access : std::uint8_t {
   kRemoteAtomic = 8,
 };
 
-/// Who can touch memory: the processor, or a GPU's copy engine.
+/// Kind of memory: the processor accesses host memory, the GPU's copy engine accesses GPU memory.
 enum class MemoryPlace : std::uint8_t { host, gpu };
 
 /// Memory to be registered.
 struct MemoryRange {
-  std::uint64_t address = 0;    ///< as entries name it
-  std::uint64_t bytes = 0;      ///< not 0
-  std::byte* memory = nullptr;  ///< where the NIC itself finds it; may be mapped elsewhere
-  std::uint8_t access = 0;      ///< what peers may write or change, the owner may write too
+  std::uint64_t address = 0;  ///< as WQEs name it
+  std::uint64_t bytes = 0;    ///< not 0
+  std::byte* memory =
+      nullptr;              ///< address at which the NIC accesses it, which may be another mapping
+  std::uint8_t access = 0;  ///< sum of Access; peers' write or atomic access requires kLocalWrite
   MemoryPlace place = MemoryPlace::host;
-  /// Of a GPU's memory: words on which peers' atomics act are changed by this NIC alone, so it need
-  /// not read them again each time. True of signals.
+  /// For GPU memory: only this NIC changes the words on which peers' atomics act. The NIC then need
+  /// not read them again for each atomic. True for signals.
   bool own_words = false;
 };
 
-/// The keys of registered memory: everything that the NIC touches for an entry or a peer goes
-/// through here. A key is good for one range and the rights it was made with. Key 0 is never one,
-/// and no key comes again before 2^32 others have been made, so that one that was given back is not
-/// taken for a new one. Not thread-safe: the NIC's lock guards it.
+/// Memory keys: the NIC finds all memory of a WQE or a peer here. A key is valid for one range and
+/// the rights with which it was made. Key 0 is never valid. A key is not reused before 2^32 others
+/// have been made. Hence a deregistered key is not mistaken for a new one. Not thread-safe: the
+/// NIC's lock guards it.
 class MemoryKeys {
  public:
   MemoryKeys() = default;
-  /// Another `start` gives other keys, so that one NIC's are none of another's.
+  /// Starts the sequence of keys at `start`; NICs with different starts have different keys.
   explicit MemoryKeys(std::uint32_t start) : start_(start), made_(start) {}
 
-  /// Where memory was found, or why not.
+  /// Result of a lookup: the memory, or the syndrome that says why not.
   struct Found {
     std::byte* memory = nullptr;
     Syndrome syndrome = Syndrome::none;
@@ -56,14 +57,14 @@ class MemoryKeys {
 
   Result<std::uint32_t> add(const MemoryRange& range);
   Status remove(std::uint32_t key);
-  /// The range that was registered; null if there is no such key.
+  /// Returns the registered range; null if there is no such key.
   const MemoryRange* range_of(std::uint32_t key) const;
 
-  /// For this side of an entry: local_protection unless all of the range may be read, or written.
-  /// No bytes need no key.
+  /// Finds the local buffer of a WQE. The syndrome is local_protection unless the whole range may
+  /// be read, or written if `write`. Zero bytes need no key.
   Found find_local(std::uint32_t key, std::uint64_t address, std::uint64_t bytes, bool write) const;
-  /// For what a peer asks: remote_access unless all of the range may be accessed as `right` says;
-  /// remote_gone if it could be once, with a key that has been given back.
+  /// Finds memory for a peer's request. The syndrome is remote_access unless `right` holds for the
+  /// whole range. The syndrome is remote_gone instead if the key was deregistered.
   Found find_remote(std::uint32_t key, std::uint64_t address, std::uint64_t bytes,
                     Access right) const;
 
@@ -74,7 +75,7 @@ class MemoryKeys {
 
   std::map<std::uint32_t, MemoryRange> keys_;
   std::uint32_t start_ = 0;
-  std::uint32_t made_ = 0;  // the last one's number, from start_ on
+  std::uint32_t made_ = 0;  // number of the last key, counted from start_
 };
 
 }  // namespace oriel::net

@@ -9,20 +9,20 @@
 
 #include "base/bytes.hpp"
 
-/// Memory of queues, of which threads of this process or kernels of one GPU fill the rings.
+/// Memory of queues. Threads of this process or kernels of one GPU fill the rings.
 namespace oriel::net {
 
-/// An owner of memory. Whoever fills the queue and who drains it may have it at different
-/// addresses.
+/// Owner of memory. The queue's producers and this process may have it at different addresses.
 class QueuePages {
  public:
   virtual ~QueuePages() = default;
-  /// Where the queue's users find it.
+  /// Returns the address for the queue's producers.
   std::byte* user() const { return user_; }
-  /// Where this process finds it; memory of a GPU, its copy engine and adapters.
+  /// Returns the address for this process; for GPU memory, the address for its copy engine and
+  /// adapters.
   std::byte* own() const { return own_; }
   std::size_t bytes() const { return bytes_; }
-  /// Puts bytes there; blocking. Nobody may be using them.
+  /// Writes bytes at `offset` and blocks until they are there. Nobody may be using those bytes.
   virtual Status write(std::size_t offset, ByteView from) = 0;
 
  protected:
@@ -31,13 +31,13 @@ class QueuePages {
   std::size_t bytes_ = 0;
 };
 
-/// Where memory of queues comes from. Outlives what it gave out. Thread-safe.
+/// Allocator of queue memory. It outlives its allocations. Thread-safe.
 class QueuePagesSource {
  public:
   virtual ~QueuePagesSource() = default;
-  /// Memory near the users, aligned to a page of theirs, of any content.
+  /// Allocates memory near the producers, aligned to their page size, not initialized.
   virtual Result<std::unique_ptr<QueuePages>> allocate(std::size_t bytes) = 0;
-  /// Memory of the host that the users reach too, aligned to 4096 bytes, zero at first.
+  /// Allocates host memory that the producers can access, aligned to 4096 bytes and zeroed.
   virtual Result<std::unique_ptr<QueuePages>> allocate_on_host(std::size_t bytes) = 0;
 };
 

@@ -11,21 +11,21 @@
 
 namespace oriel::net {
 
-/// What of a queue has to outlive the NIC that it is on, so that another NIC can go on with it; the
-/// rest of what a queue is lies in its ring, record and doorbell. Owned by the rank; the queues of
-/// all its paths have the same one, of which one at a time is neither reset nor in error.
-/// The lock of that queue's NIC guards it: others read it through NicSoft::report().
+/// State of a queue that outlives its NIC, so that another NIC can continue with the queue. The
+/// rest of the state is in ring, doorbell record and doorbell. The rank owns the records. The
+/// queues of all its paths share them, and at most one of these is neither reset nor in error. The
+/// lock of that queue's NIC guards the records: others read them through NicSoft::report().
 struct QueueRecords {
-  /// Everything before this block is complete, and may have been overwritten.
+  /// Everything before this WQEBB is complete, and may have been overwritten.
   std::uint64_t completed = 0;
-  /// Of the first request of the entry there.
+  /// Number of the first request of the WQE at `completed`.
   std::uint64_t number = 0;
-  /// One past the last request that any NIC has sent: those before it may have been done.
+  /// One past the last request that any NIC has sent: earlier requests may have been executed.
   std::uint64_t sent = 0;
   DeliveryRecord delivery;
-  /// Why the queue in use has failed. Producers are not told.
+  /// Error of the queue in use. It is not reported to producers.
   std::optional<CompletionRecord> error;
-  /// What the peer was told when this side would not do what it asked for.
+  /// Syndrome with which this side refused a request of the peer.
   Syndrome refused = Syndrome::none;
 };
 

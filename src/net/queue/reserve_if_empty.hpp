@@ -8,10 +8,9 @@
 
 namespace oriel::net {
 
-/// Takes one block of the ring if everything that was ever reserved is complete, and nobody comes
-/// in between. Unlike reserve() it never waits, and if it does not take the block it leaves none
-/// that somebody would have to fill. Nor does publish() wait for what it has taken. For threads of
-/// the host.
+/// Reserves one WQEBB if everything ever reserved is complete; fails if another thread reserves
+/// first. Unlike reserve(), it never waits. If it fails, it leaves no WQEBB that would have to be
+/// filled. The matching publish() does not wait either. For host threads.
 template <class M = device::Memory>
 [[nodiscard]] bool reserve_if_empty(const device::queue::QueueView& queue,
                                     device::queue::Reservation& place) {

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::uint32_t kBlockBytes = 64;
 constexpr std::uint32_t kPart = 16;
-// Where parts begin in an entry: control, then the remote address, then what the operation has.
+// Offsets of segments in a WQE: control, then the remote address, then those of the operation.
 constexpr std::uint32_t kRemoteAt = 16;
 constexpr std::uint32_t kThirdAt = 32;
 constexpr std::uint32_t kFourthAt = 48;
@@ -45,7 +45,7 @@ WorkReader::Control WorkReader::control() const {
   control.parts = second & 0x3f;
   control.flags = static_cast<std::uint8_t>(third);
   control.immediate = load_big32(at + 12);
-  // Two bits beside the size, the signature, the stream.
+  // Reserved: two bits beside the size, the signature, the stream.
   control.has_strange_bits = (second & 0xc0) != 0 || (third >> 8) != 0;
   return control;
 }
@@ -84,7 +84,7 @@ Complaint WorkReader::read_flags(const Control& control, WorkRequest& work) {
   if ((control.flags & 0x11) != 0) return Complaint::wrong_flags;
   switch (control.flags >> 5) {
     case 0:
-    case 1:  // waits for local invalidations only, of which there are none here
+    case 1:  // waits only for local invalidations, which do not exist here
       work.fence = FenceMode::none;
       break;
     case 2:
@@ -108,7 +108,7 @@ Complaint WorkReader::read_body(const Control& control, WorkRequest& work) const
   const bool modified = control.modifier == 0x08 || control.modifier == 0x09;
   if (masked ? !modified : control.modifier != 0) return Complaint::wrong_modifier;
   switch (control.opcode) {
-    case 0x00:  // what stands behind the control part is nobody's
+    case 0x00:  // NOP: bytes behind the control segment are ignored
       work.kind = WorkKind::nop;
       return control.parts <= 2 ? Complaint::none : Complaint::wrong_size;
     case 0x08:
@@ -148,7 +148,7 @@ Complaint WorkReader::read_remote(WorkRequest& work) const {
 void WorkReader::read_local(std::uint32_t at, WorkRequest& work) const {
   const std::byte* data = copy_.data() + at;
   const std::uint32_t count = load_big32(data);
-  // No count at all stands for 2 GiB in the format.
+  // A count of 0 means 2 GiB in the format.
   work.bytes = count == 0 ? std::uint64_t{1} << 31 : count;
   work.local_key = load_big32(data + 4);
   work.local_address = load_big64(data + 8);

@@ -11,21 +11,21 @@
 
 namespace oriel::net {
 
-/// Takes entries of a send queue apart as an adapter does, and more strictly: whatever does not
-/// stand in the format is an error here. Written from the format's description alone; it has no
-/// line in common with the device headers that produce entries.
+/// Decodes WQEs of a send queue as an adapter does, but more strictly: anything outside the format
+/// is an error. It is written from the format's description alone. It shares no code with the
+/// device headers that produce WQEs.
 ///
-/// Every block is copied once and then looked at, so that a ring that changes meanwhile (a hostile
-/// or broken producer) cannot be taken for two things. The caller has acquired the doorbell.
-/// Not thread-safe; never fails, never allocates but for inline bytes.
+/// Each WQEBB is copied once, and only the copy is parsed. Hence a hostile or broken producer that
+/// changes the ring meanwhile cannot make two checks see different bytes. The caller has acquired
+/// the doorbell. Not thread-safe. Never fails, and allocates only for inline bytes.
 class WorkReader {
  public:
-  /// What stands at an index: `work`, or why it is none.
+  /// The WQE at an index, or the reason why it is invalid.
   struct Entry {
     Syndrome syndrome = Syndrome::none;
     Complaint complaint = Complaint::none;
-    /// Index, opcode and blocks are set also where there is a syndrome; the blocks are then as many
-    /// as the entry seems to have, 1 to those that were rung.
+    /// Index, opcode and blocks are set even if there is a syndrome. If so, `blocks` is the WQE's
+    /// apparent size, from 1 to the number that was rung.
     WorkRequest work;
   };
 
@@ -33,7 +33,8 @@ class WorkReader {
   WorkReader(const std::byte* ring, std::uint32_t depth, std::uint32_t queue)
       : ring_(ring), depth_(depth), queue_(queue) {}
 
-  /// `rung`: one past the last block that the doorbell told of; index < rung.
+  /// Decodes the WQE at `index`. `rung` is one past the last WQEBB that the doorbell announced;
+  /// index < rung.
   Entry read(std::uint64_t index, std::uint64_t rung);
 
  private:

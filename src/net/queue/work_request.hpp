@@ -6,16 +6,16 @@
 
 #include "base/bytes.hpp"
 
-/// What an entry of a send queue asks for, taken apart: plain values in the host's byte order.
+/// A decoded WQE: plain values in the host's byte order.
 namespace oriel::net {
 
 enum class WorkKind : std::uint8_t { nop, write, read, atomic, dump };
 
-/// An atomic operation on a word of `bytes` (4 or 8) bytes; operands stand in the low bits.
+/// An atomic operation on a word of `bytes` (4 or 8) bytes; operands are in the low bits.
 struct AtomicWork {
   enum class Form : std::uint8_t {
-    add,   ///< in fields: no carry leaves a bit whose `boundary` is 1
-    swap,  ///< where memory equals `compare` in `compare_mask`, bits of `swap_mask` from `operand`
+    add,   ///< by fields: no carry leaves a bit whose `boundary` is 1
+    swap,  ///< if memory equals `compare` in `compare_mask`: sets `swap_mask` bits from `operand`
   };
   Form form = Form::add;
   std::uint8_t bytes = 8;
@@ -26,25 +26,25 @@ struct AtomicWork {
   std::uint64_t compare_mask = 0;
 };
 
-/// Which earlier entries have to be answered before this one begins.
+/// Earlier WQEs that have to be answered before this WQE starts.
 enum class FenceMode : std::uint8_t { none, reads_and_atomics, everything };
 
 struct WorkRequest {
   WorkKind kind = WorkKind::nop;
-  std::uint8_t opcode = 0;   ///< as it stands in the entry
-  std::uint64_t index = 0;   ///< of the entry's first block
-  std::uint32_t blocks = 1;  ///< that it takes in the ring
+  std::uint8_t opcode = 0;   ///< as in the WQE
+  std::uint64_t index = 0;   ///< of the WQE's first WQEBB
+  std::uint32_t blocks = 1;  ///< WQEBBs in the ring
   FenceMode fence = FenceMode::none;
   bool signalled = false;
   bool has_immediate = false;
   std::uint32_t immediate = 0;
   std::uint64_t remote_address = 0;
   std::uint32_t remote_key = 0;
-  bool is_inline = false;  ///< a write of inline_bytes, otherwise of the local range
+  bool is_inline = false;  ///< a write of inline_bytes instead of the local range
   Bytes inline_bytes;
   std::uint64_t local_address = 0;
   std::uint32_t local_key = 0;
-  std::uint64_t bytes = 0;  ///< to move; of an atomic its width
+  std::uint64_t bytes = 0;  ///< to transfer; for an atomic, its width
   AtomicWork atomic;
 };
 

@@ -28,7 +28,7 @@ constexpr std::uint32_t kQueueMost = 0xff'ffff;
 
 struct Common {
   std::uint8_t type = 0;
-  std::uint8_t kind = 0;  // of responses the syndrome
+  std::uint8_t kind = 0;  // in a response the syndrome
   std::uint8_t flags = 0;
   std::uint32_t to_queue = 0;
   std::uint32_t epoch = 0;
@@ -115,7 +115,7 @@ Status check_request(const Common& common, const WireRequest& request) {
   return {};
 }
 
-/// Where the payload of a write lies that does not carry it.
+/// Reads the source of a direct write, whose message carries no payload.
 Status read_source(ByteReader& from, WireRequest& request) {
   request.source_address = from.get<std::uint64_t>();
   request.source_key = from.get<std::uint32_t>();

@@ -9,8 +9,8 @@
 #include "base/bytes.hpp"
 #include "net/wire/wire.hpp"
 
-/// What NICs say to each other, as bytes: for wires that leave the process. One message is a head
-/// and its payload without gaps; all numbers are little-endian.
+/// Encoding of the messages between NICs, for wires that leave the process. A message is a head and
+/// its payload without gaps. All numbers are little-endian.
 ///
 ///     u8 version, u8 type, u8 kind or syndrome, u8 flags, u32 to_queue, u32 epoch,
 ///     u32 payload bytes, u64 number
@@ -21,34 +21,34 @@
 ///       write that is fetched: u64 source address, u64 source key
 ///     response: u64 old_value
 ///
-/// A message has one encoding only, so what decode() takes encode_message() gives back.
-/// Thread-safe.
+/// A message has exactly one encoding: encode_message() restores what decode_message() has
+/// accepted. Thread-safe.
 namespace oriel::net {
 
 inline constexpr std::size_t kWireHeadBytesMost = 120;
-/// Of a whole message: the largest piece of an entry behind the largest head.
+/// Limit of a whole message: the largest head and the largest piece of a WQE.
 inline constexpr std::size_t kWireMessageBytesMost = kWireHeadBytesMost + (std::size_t{4} << 20);
 
-/// The head alone, for a wire that sends the payload from where it lies.
+/// Encodes the head alone, for a wire that sends the payload from where it lies.
 Bytes encode_head(const WireMessage& message);
 const Payload& payload_of(const WireMessage& message);
 Payload& payload_of(WireMessage& message);
-/// Both, one behind the other.
+/// Encodes head and payload, one behind the other.
 Bytes encode_message(const WireMessage& message);
 
-/// The message in these bytes, all of them. ErrorCode::remote, naming field and value, for anything
-/// that encode_message() does not make of what a NIC sends; whether its keys and ranges mean
-/// anything is for the NIC to say.
+/// Decodes a message of exactly these bytes. Returns ErrorCode::remote, naming field and value, for
+/// anything that encode_message() does not make of a NIC's message. Keys and ranges are checked by
+/// the NIC, not here.
 Result<WireMessage> decode_message(ByteView bytes);
 
-/// A message that has no payload yet, for a wire that takes that to its place from where it lies.
+/// A message without its payload, for a wire that takes the payload from where it lies.
 struct WireHead {
   WireMessage message;
   std::size_t bytes = 0;          ///< of the head
-  std::size_t payload_bytes = 0;  ///< that follow it
+  std::size_t payload_bytes = 0;  ///< bytes that follow the head
 };
-/// The head of a message of `message_bytes`, of which at least the first kWireHeadBytesMost are
-/// here, or all; errors as of decode_message().
+/// Decodes the head of a message of `message_bytes`. `beginning` has the first kWireHeadBytesMost
+/// bytes at least, or the whole message. Errors are those of decode_message().
 Result<WireHead> decode_head(ByteView beginning, std::size_t message_bytes);
 
 }  // namespace oriel::net

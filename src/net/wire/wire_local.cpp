@@ -45,7 +45,7 @@ class LocalExchange::End final : public Wire {
   }
   WireAddress address() const override { return address_; }
   bool send(WireAddress to, WireMessage& message) override {
-    // The last peer is looked up once: it is the next one as a rule.
+    // Caches the last peer, which is usually the next one too.
     if (!(to == peer_address_) || peer_ == nullptr) {
       peer_ = inboxes_->find(to);
       peer_address_ = to;

@@ -9,17 +9,18 @@
 
 namespace oriel::net {
 
-/// Wires between the NICs of one process. Thread-safe: each NIC has its own lock, and each inbox.
+/// Wires between the NICs of one process. Thread-safe: each NIC has its own lock, and so has each
+/// inbox.
 class LocalExchange {
  public:
-  static constexpr std::size_t kInboxMost = 1024;  ///< messages that wait for one NIC
+  static constexpr std::size_t kInboxMost = 1024;  ///< messages queued for one NIC
 
   LocalExchange();
   ~LocalExchange();
   LocalExchange(const LocalExchange&) = delete;
   LocalExchange& operator=(const LocalExchange&) = delete;
 
-  /// A new end, which may outlive the exchange.
+  /// Returns the wire of a new NIC; it may outlive the exchange.
   std::unique_ptr<Wire> attach();
 
  private:

@@ -22,8 +22,8 @@ constexpr std::size_t kHeaderBytes = 4096;
 constexpr std::size_t kWrittenAt = 0;
 constexpr std::size_t kTakenAt = 128;
 constexpr std::uint64_t kUnit = 8;
-// Shorter payloads that go round a ring's end are copied: it costs less than to store two parts,
-// and a word has to be stored as one.
+// Copies shorter payloads that wrap around the end of the ring. A copy costs less than a store of
+// two parts. Moreover, a word must be stored as one.
 constexpr std::size_t kTwoPartsLeast = std::size_t{16} << 10;
 
 constexpr std::uint64_t record_bytes(std::uint64_t message_bytes) {
@@ -73,7 +73,7 @@ Result<bool> RingWriter::write(ByteView head, ByteView payload) {
   const std::uint64_t needed = record_bytes(bytes);
   if (written_ - taken_ + needed > ring_bytes_) {
     const std::uint64_t seen = counter(memory_, kTakenAt).load(std::memory_order_acquire);
-    // It only grows, and not beyond what was written.
+    // The counter only grows, and not beyond what was written.
     if (seen - taken_ > written_ - taken_ || seen % kUnit != 0) {
       return impossible("its reader says that it has taken", seen, written_, ring_bytes_);
     }
@@ -102,8 +102,8 @@ Result<std::size_t> RingReader::begin() {
   if (there > ring_bytes_ || there % kUnit != 0) {
     return impossible("its writer says that it has written", written, taken_, ring_bytes_);
   }
-  // Once: what is checked here is what is used below. It does not go round the end, for records
-  // begin at multiples of 8.
+  // Read once: the value that is checked here is the one used below. The length does not wrap,
+  // because records begin at multiples of 8.
   std::memcpy(&length_, memory_.data() + kHeaderBytes + (taken_ & (ring_bytes_ - 1)),
               sizeof length_);
   if (length_ == 0 || length_ > ring_message_bytes_most(ring_bytes_) ||
@@ -176,7 +176,7 @@ void RingWire::end_receive() {
   Lane& lane = lanes_[*lent_];
   lent_.reset();
   lane.reader.end();
-  // Its writer may wait for room.
+  // The writer may be waiting for room.
   device::ring(lane.bell.doorbell());
 }
 

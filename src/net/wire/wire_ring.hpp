@@ -18,32 +18,33 @@
 #include "net/wire/wire.hpp"
 #include "net/wire/wire_format.hpp"
 
-/// A wire between the NICs of processes of one machine: for each direction of each pair a ring of
-/// bytes in a sealed memfd, with one writer and one reader.
+/// A wire between the NICs of processes on one machine. Each direction of each pair has a byte ring
+/// in a sealed memfd, with one writer and one reader.
 ///
-/// The memory has a header page, in which the writer counts the bytes that it has written and the
-/// reader, on a cache line of its own, those that it has taken, both without end; behind it are the
-/// bytes. A record is its length in 4 bytes, the message, and padding to 8 bytes; it may go round
-/// the end of the ring.
+/// The memory is a header page and the bytes of the ring behind it. In the header the writer counts
+/// the bytes that it has written. On another cache line the reader counts the bytes that it has
+/// taken. Both counters never wrap to 0. A record is its length in 4 bytes, the message, and
+/// padding to 8 bytes. A record may wrap around the end of the ring.
 ///
-/// Each side keeps its own counter to itself and believes of the other's only what can be: a reader
-/// takes nothing that goes beyond what was written or a ring's size, and looks at a message's head
-/// only in a copy of its own. A payload, which nobody interprets, is lent from the ring to whoever
-/// stores it. What a hostile or broken peer writes ends in an error, never outside the ring.
+/// Each side keeps its own counter privately and checks the other side's counter. A reader takes
+/// nothing beyond what was written or beyond the size of the ring. It parses the head of a message
+/// only in a private copy. A payload, which is not parsed, is borrowed from the ring by the code
+/// that stores it. A hostile or broken peer can cause an error, never an access outside the ring.
 namespace oriel::net {
 
-/// Bytes of the memfd for a ring of `ring_bytes`, a power of two.
+/// Returns the bytes of the memfd for a ring of `ring_bytes`, a power of two.
 std::size_t ring_memory_bytes(std::size_t ring_bytes);
-/// The longest message that such a ring takes: so long that two fit.
+/// Returns the longest message for such a ring: two of them fit.
 std::size_t ring_message_bytes_most(std::size_t ring_bytes);
 
-/// The writing end. Move-only, not thread-safe.
+/// The writing end of a ring. Move-only, not thread-safe.
 class RingWriter {
  public:
-  /// `memory` has ring_memory_bytes(ring_bytes).
+  /// `memory` has ring_memory_bytes(ring_bytes) bytes.
   RingWriter(SharedMapping memory, std::size_t ring_bytes);
-  /// One message of two parts; false if there is no room now. ErrorCode::remote if the reader's
-  /// counter cannot be, invalid_argument for a message that is too long or empty.
+  /// Writes one message of two parts; returns false if there is no room now. Returns
+  /// ErrorCode::remote if the reader's counter is impossible. Returns invalid_argument if the
+  /// message is too long or empty.
   Result<bool> write(ByteView head, ByteView payload);
 
  private:
@@ -52,33 +53,33 @@ class RingWriter {
   SharedMapping memory_;
   std::size_t ring_bytes_;
   std::uint64_t written_ = 0;
-  std::uint64_t taken_ = 0;  // by the reader, as last seen
+  std::uint64_t taken_ = 0;  // by the reader, as last read
 };
 
-/// The reading end. Move-only, not thread-safe.
+/// The reading end of a ring. Move-only, not thread-safe.
 class RingReader {
  public:
   RingReader(SharedMapping memory, std::size_t ring_bytes);
-  /// The length of the next message; 0 if there is none. ErrorCode::remote if the writer's counter
-  /// or the length cannot be.
+  /// Returns the length of the next message; 0 if there is none. Returns ErrorCode::remote if the
+  /// writer's counter or the length is impossible.
   Result<std::size_t> begin();
-  /// Appends some of the message's bytes to `to`. The writer may change them at any time, so what
-  /// is looked at is what was copied, and copied once.
+  /// Appends bytes of the message to `to`. The writer may change the ring at any time, so copy once
+  /// and parse only the copy.
   void copy_out(std::size_t from, std::size_t count, Bytes& to) const;
-  /// Some of the message's bytes where they lie, until end().
+  /// Borrows bytes of the message in the ring, until end().
   Payload lend(std::size_t from, std::size_t count) const;
-  /// Gives the message's room back.
+  /// Frees the room of the message for the writer.
   void end();
 
  private:
   SharedMapping memory_;
   std::size_t ring_bytes_;
   std::uint64_t taken_ = 0;
-  std::uint32_t length_ = 0;  // of the message that was begun
+  std::uint32_t length_ = 0;  // of the current message
 };
 
-/// What wakes the thread of a NIC: a device::Doorbell in a memfd of its own, which all its peers
-/// map. They can write it at will, so whoever sleeps on it does so for a bounded time.
+/// Wakes the thread of a NIC: a device::Doorbell in a memfd of its own, which all peers map. Peers
+/// can write it at will, so a sleep on it has to be bounded.
 class RingBell {
  public:
   static constexpr std::size_t kMemoryBytes = 4096;
@@ -91,17 +92,17 @@ class RingBell {
   SharedMapping memory_;
 };
 
-/// The end of one NIC, with a lane to each of its peers. A lane on which something was received
-/// that cannot be is dead: nothing is received there any more, what is sent is lost, and failure()
-/// names the peer. That a peer has died a ring does not show; who has made the connection sees to
-/// that.
-/// Called as every wire, by its NIC under the NIC's lock; failure() by any thread.
+/// The wire of one NIC, with a lane to each of its peers. An invalid message kills its lane. A dead
+/// lane receives nothing more and loses what is sent, and failure() names the peer. A ring does not
+/// show the death of a peer; the owner of the connection watches for it. The NIC calls this wire
+/// under its lock; any thread may call failure().
 class RingWire final : public Wire {
  public:
   explicit RingWire(WireAddress self) : self_(self) {}
 
-  /// Before the NIC has the wire. `rank` is the peer's, for errors; its NIC signs with `peer`.
-  /// `queue` is the only one of this NIC's that the peer may speak to; 0: any.
+  /// Adds a peer; call it before the NIC owns the wire. `rank` is the peer's, for errors. Requests
+  /// of its NIC must carry the address `peer`. `queue` is the only queue of this NIC that the peer
+  /// may address; 0: any.
   void add_peer(WireAddress peer, int rank, std::uint32_t queue, RingWriter writer,
                 RingReader reader, RingBell bell);
 
@@ -110,7 +111,7 @@ class RingWire final : public Wire {
   bool receive(WireMessage& message) override;
   void end_receive() override;
 
-  /// The first failure of a lane. Its origin is the peer's rank.
+  /// Returns the first failure of a lane; the error's origin is the peer's rank.
   std::optional<Error> failure() const;
 
  private:
@@ -125,17 +126,17 @@ class RingWire final : public Wire {
   };
   void kill(Lane& lane, Error error);
   static Status check_sender(const Lane& lane, const WireMessage& message);
-  /// False if nothing has come on this lane.
+  /// Returns false if nothing has come on this lane.
   bool receive_from(std::size_t place, WireMessage& message);
   static Payload payload_on(const Lane& lane, const WireHead& head);
   Result<bool> read_from(Lane& lane, WireMessage& message);
 
   const WireAddress self_;
   std::vector<Lane> lanes_;
-  std::map<std::uint64_t, std::size_t> places_;  // of peers in lanes_
-  std::size_t next_ = 0;                         // lane to look at first
-  std::optional<std::size_t> lent_;              // lane whose last message is still looked at
-  Bytes beginning_;                              // of the last message
+  std::map<std::uint64_t, std::size_t> places_;  // from addresses of peers to indexes of lanes_
+  std::size_t next_ = 0;                         // lane to poll first
+  std::optional<std::size_t> lent_;              // lane whose last message is still in use
+  Bytes beginning_;                              // first bytes of the last message
   mutable std::mutex failure_mutex_;
   std::optional<Error> failure_;
 };
