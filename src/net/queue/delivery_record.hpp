@@ -16,8 +16,8 @@ namespace oriel::net {
 /// Requests are accepted in the order of their numbers, and executed at once or later. When a NIC
 /// takes over, entries that were accepted but not wholly executed are owed: the peer will send them
 /// again. Nothing behind them is accepted before all of them have come. All pieces of an owed entry
-/// are executed again, because the peer may split the entry differently. An atomic has only one
-/// piece. Not thread-safe: the lock of the NIC that has the queue guards it.
+/// are executed again, because the peer may send its pieces in another order. An atomic has only
+/// one piece. Not thread-safe: the lock of the NIC that has the queue guards it.
 class DeliveryRecord {
  public:
   /// Number of old values that are kept. It exceeds what a peer can have requested without knowing

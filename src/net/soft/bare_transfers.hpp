@@ -10,21 +10,24 @@
 
 namespace oriel::net {
 
-/// Transfers whose bytes are in no message: copied from a mapping, or fetched by the peer's wire.
+/// Transfers whose bytes are in no message: copied from a mapping, or read by the peer's wire
+/// (rendezvous).
 class BareTransfers {
  public:
   explicit BareTransfers(SendEnd& end) : end_(end) {}
 
-  /// Decides whether an entry whose local bytes lie in `place` goes so.
+  /// Chooses the kind of transfer for an entry whose local bytes lie in `place`.
   void choose(PostedEntry& entry, MemoryPlace place) const;
   std::uint32_t piece_bytes(const PostedEntry& entry) const;
-  /// Lets the peer fetch this piece. False if its bytes have to go in messages.
+  /// Allows the peer a rendezvous read of this piece. Returns false if the bytes have to go in
+  /// messages.
   bool lend(const PostedEntry& entry, SentRequest& request);
-  /// The peer has said that it does not fetch the piece any more.
+  /// Ends the permission: the peer has answered and does not read the piece any more.
   void take_back(const PostedEntry& entry, SentRequest& request);
-  /// Nobody will hear from the peer about the piece.
+  /// Ends the permission although no answer of the peer will be processed: a read may still be in
+  /// flight.
   void lose(const PostedEntry& entry, const SentRequest& request);
-  /// The peer cannot have these bytes so, nor others of the same kind.
+  /// Notes that the peer cannot get these bytes without messages, nor others of the same kind.
   void note_refusal(const PostedEntry& entry, const SentRequest& request);
   /// Returns whether a noted refusal holds for this entry too.
   bool is_refused(const PostedEntry& entry) const;
@@ -42,7 +45,7 @@ class BareTransfers {
   bool can_be_fetched(const WorkRequest& work, MemoryPlace place) const;
 
   SendEnd& end_;
-  bool fetches_ = true;  // the peer does not say that it cannot
+  bool fetches_ = true;  // cleared when the peer refuses a rendezvous read
 };
 
 }  // namespace oriel::net

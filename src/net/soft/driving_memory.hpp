@@ -10,12 +10,12 @@
 
 namespace oriel::net {
 
-/// Has the calling thread's waits on queues drive these NICs for as long as this lives: for CPU
-/// ranks, whose NIC needs no thread while they wait for it. Used with DrivingMemory as the policy
-/// of the functions that wait. Scopes of one thread nest.
+/// Makes the calling thread's waits on queues drive these NICs during the scope's lifetime. Used
+/// for CPU ranks: their NIC needs no thread while they wait for it. The waiting functions need
+/// DrivingMemory as their policy. Scopes of one thread nest.
 class DrivingScope {
  public:
-  /// The array and what it points to outlive the scope.
+  /// The array and its targets outlive the scope.
   explicit DrivingScope(std::span<NicSoft* const> nics) : before_(current_) { current_ = nics; }
   ~DrivingScope() { current_ = before_; }
   DrivingScope(const DrivingScope&) = delete;
@@ -30,7 +30,7 @@ class DrivingScope {
   std::span<NicSoft* const> before_;
 };
 
-/// The machine's memory; between two polls a waiting thread drives its NICs.
+/// Host memory policy; between two polls a waiting thread drives its NICs.
 struct DrivingMemory : device::Memory {
   static void relax() {
     device::Memory::relax();

@@ -12,15 +12,16 @@
 
 namespace oriel::net {
 
-/// Data of answers, on its way to the memory that the entries name, in order.
+/// Data of responses, on its way to the memory that the entries name, in order.
 class Landings {
  public:
   Landings(SendEnd& end, PostedEntries& posted) : end_(end), posted_(posted) {}
 
   bool empty() const { return landings_.empty(); }
-  /// Brings what this answer to a piece of a read or atomic says; the piece ends when it is there.
+  /// Stores the data of a response to a piece of a read or atomic. The piece ends when the data is
+  /// there.
   void land(PostedEntry& entry, const SentRequest& request, WireResponse& response);
-  /// Returns whether anything has landed.
+  /// Stores what could not be stored before. Returns whether any landing has ended.
   bool progress();
   void forget() { landings_.clear(); }
 

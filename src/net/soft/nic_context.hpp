@@ -17,14 +17,14 @@
 
 namespace oriel::net {
 
-/// A peer, as a wire of this NIC reaches it.
+/// A peer as it is reached by a wire of this NIC.
 struct Borrower {
   std::uint32_t wire = 0;
   std::uint64_t address = 0;
   auto operator<=>(const Borrower&) const = default;
 };
 
-/// Memory of which peers have been told to fetch from it, and have not yet said that they have.
+/// Memory with outstanding rendezvous reads: peers may read it and have not answered yet.
 class LentMemory {
  public:
   void lend(std::uint32_t key, Borrower to) { ++lent_[{key, to}].times; }
@@ -32,7 +32,7 @@ class LentMemory {
     const auto it = lent_.find({key, from});
     if (it != lent_.end() && --it->second.times == 0) lent_.erase(it);
   }
-  /// As take_back(), but nobody will ever hear of it.
+  /// Marks a peer whose answer will never be processed.
   void lose(std::uint32_t key, Borrower by) {
     const auto it = lent_.find({key, by});
     if (it != lent_.end()) it->second.is_lost = true;
@@ -41,7 +41,8 @@ class LentMemory {
     const auto it = lent_.lower_bound({key, {}});
     return it != lent_.end() && it->first.first == key;
   }
-  /// Who has it; with `lost`, only those that will not say when they have done with it.
+  /// Returns the peers that may read the memory. With `lost`, returns only peers whose answer will
+  /// never be processed.
   std::vector<Borrower> borrowers(std::uint32_t key, bool lost) const {
     std::vector<Borrower> found;
     for (auto it = lent_.lower_bound({key, {}}); it != lent_.end() && it->first.first == key;
@@ -50,11 +51,11 @@ class LentMemory {
     }
     return found;
   }
-  /// Whatever it is: the wire to this peer has been cut.
+  /// Drops all entries of this peer, because the wire to it has been cut.
   void forget(Borrower who) {
     std::erase_if(lent_, [&](const auto& one) { return one.first.second == who; });
   }
-  /// The same of all peers of one wire.
+  /// Drops all entries of all peers of one wire.
   void forget_wire(std::uint32_t wire) {
     std::erase_if(lent_, [&](const auto& one) { return one.first.second.wire == wire; });
   }
@@ -67,18 +68,18 @@ class LentMemory {
   std::map<std::pair<std::uint32_t, Borrower>, Lent> lent_;
 };
 
-/// What the queues of one NIC share; under its lock.
+/// State that the queues of one NIC share; the NIC's lock guards it.
 struct NicContext {
   const Clock* clock = nullptr;
   MemoryKeys keys;
   PeerMemory peers;
   LentMemory lent;
   HostMover host_mover;
-  DataMover* gpu_mover = nullptr;  ///< null: no key is of a GPU's memory
+  DataMover* gpu_mover = nullptr;  ///< null: the NIC has no key for GPU memory
   std::vector<std::unique_ptr<Wire>> wires;
   bool stopped = false;
   std::atomic<bool> sends_nothing{false};  ///< set without the lock, and never cleared
-  std::atomic<bool> takes_nothing{false};  ///< the same, of peers' requests
+  std::atomic<bool> takes_nothing{false};  ///< set without the lock, and never cleared
 
   DataMover& mover(MemoryPlace place) {
     return place == MemoryPlace::gpu ? *gpu_mover : static_cast<DataMover&>(host_mover);

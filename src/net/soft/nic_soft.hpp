@@ -13,29 +13,31 @@
 
 namespace oriel::net {
 
-/// A NIC in software. It reads the very bytes that device code writes for an mlx5 adapter and
-/// checks what that would check: index and queue inside each entry, keys, ranges, rights, states.
-/// It executes in order, completes last byte last, and answers to an error with one completion and
-/// flushes the rest. Its atomics are to be taken for atomic among NICs only, as an adapter's are.
+/// A NIC in software. It reads the bytes that device code writes for an mlx5 adapter. It checks
+/// what an adapter would check: index and queue inside each entry, keys, ranges, rights, states. It
+/// executes in order and writes the last byte of data last. After an error, it completes one entry
+/// with that error and flushes the rest. Its atomics are atomic among NICs only, as an adapter's
+/// are.
 ///
-/// It does nothing by itself: progress() does a bounded amount of work, and is called by whoever
-/// waits for it, by a NicThread, or both.
-/// Thread safety: any thread may call anything. No call blocks but for the lock, which progress()
-/// holds briefly; giving up memory or a queue holds it until a GPU's copies have ended, 30 s at
-/// most. Memory that a peer fetches from, or that is fetched into, is waited for as well, without
-/// the lock; after 5 s the wire to that peer is cut. Behind end_receiving() all of that memory
-/// together is waited for so long, and behind end_sending() for 0.1 s.
+/// Nothing happens without progress(), which does a bounded amount of work. Waiting threads call
+/// it, or a NicThread, or both. Thread safety: any thread may call anything.
+///
+/// Calls block only for the lock, which progress() holds briefly, and in two cases. Deregistering
+/// GPU memory, unmapping memory, and destroying or resetting a queue hold the lock until the GPU's
+/// copies have ended, 30 s at most. Memory with rendezvous reads in flight is waited for without
+/// the lock; after 5 s the wire to that peer is cut. After end_receiving() all these waits together
+/// take 5 s at most. After end_sending() they take 0.1 s at most.
 class NicSoft final : public NicMemory {
  public:
   using Options = NicOptions;
   explicit NicSoft(const Options& options = {});
-  /// Queues in use are simply gone.
+  /// Drops queues that are still in use.
   ~NicSoft();
 
-  /// The queue's number: 24 bits, never 0, and unless the setup names it, not used again before all
-  /// others have been.
+  /// Creates a queue; returns its number of 24 bits, never 0. Unless the setup names the number, it
+  /// is not reused before all others have been used.
   Result<std::uint32_t> create_queue(const QueueSetup& setup);
-  /// Once this returns the NIC does not touch the queue's memory any more.
+  /// Destroys a queue. After the call the NIC does not access the queue's memory.
   Status destroy_queue(std::uint32_t number);
   Status to_init(std::uint32_t number);
   Status to_ready_to_receive(std::uint32_t number, const QueuePeer& peer);
@@ -45,21 +47,23 @@ class NicSoft final : public NicMemory {
   /// then, and the next connection needs another epoch. Entries that were not complete are
   /// forgotten.
   Status to_reset(std::uint32_t number);
-  /// All three steps to ready_to_send.
+  /// Makes all three steps to ready_to_send.
   Status connect(std::uint32_t number, const QueuePeer& peer);
   Result<QueueState> state(std::uint32_t number) const;
-  /// State and, if it has any, what stands in its records.
+  /// Returns the state and, for a queue with records, their contents.
   Result<QueueReport> report(std::uint32_t number) const;
-  /// Repeats the last ring of the queue's doorbell, for a ring that was overlooked or that came
+  /// Repeats the last ring of the queue's doorbell. Use it for a ring that was missed or that came
   /// before the queue could send.
   Status ring_again(std::uint32_t number);
-  /// Has the queue's peer answer something, unless it has yet to answer: a write of no bytes that
-  /// stands in no ring, whoever fills that. If there is no answer the queue ends with
-  /// transport_retry and the opcode kProbeOpcode. Not for queues with records.
+  /// Makes the queue's peer send a response, unless requests are already pending: sends a write of
+  /// zero bytes. The write needs no WQE in the ring, so it does not matter who fills the ring. If
+  /// there is no response, the queue ends with transport_retry and the opcode kProbeOpcode. Not for
+  /// queues with records.
   Status probe(std::uint32_t number);
 
-  /// Works on every queue and message that there is. Whether there was any; false also where
-  /// another thread is at it. Throws nothing: see has_failed().
+  /// Works on all queues and pending messages. Returns whether there was any work; false also if
+  /// another thread holds the lock, or if the NIC is stopped or has failed. Throws nothing: see
+  /// has_failed().
   bool progress();
 
   /// Returns whether every queue has executed all entries it was rung for.

@@ -13,21 +13,22 @@
 
 namespace oriel::net {
 
-/// A thread that drives a NIC until it is stopped. It spins while there is work and yields for a
-/// while after the last. Then it naps between two looks, because doorbells are words in memory and
-/// nobody wakes it; or, where whoever gives the NIC work also rings a bell, it sleeps on that, or
-/// as its owner has told it (FabricSleeper). The application's signals are blocked in it.
-/// Move-only; the NIC outlives it.
+/// A thread that drives a NIC until it is stopped. It polls while there is work, and polls and
+/// yields for a while after the last work. Then it sleeps in one of three ways. By default it naps
+/// between polls, because a doorbell in memory wakes nobody. With `bell` it sleeps on that
+/// doorbell, which the producers of work ring. With `sleep` it sleeps as its owner says
+/// (FabricSleeper). The application's signals are blocked in the thread. Move-only; the NIC
+/// outlives it.
 class NicThread {
  public:
   struct Options {
-    /// Does a bounded amount of work, as NicSoft::progress() does; whether there was any.
+    /// Does a bounded amount of work, as NicSoft::progress() does; returns whether there was any.
     std::function<bool()> progress;
     std::function<void()> begin;       ///< called once in the thread; may be empty
     device::Doorbell* bell = nullptr;  ///< outlives the thread
-    /// Where it sleeps instead: returns when there may be work, and before long in any case.
+    /// Sleeps instead of a nap. Returns when there may be work, and soon in any case.
     std::function<void()> sleep;
-    std::function<void()> wake;  ///< by another thread: ends a sleep, or the next one
+    std::function<void()> wake;  ///< called by another thread: ends a sleep, or the next one
     /// Called in the thread with the reason if progress or sleep has thrown; may be empty.
     std::function<void(const Error&)> failed;
   };

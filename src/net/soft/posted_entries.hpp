@@ -12,7 +12,7 @@
 
 namespace oriel::net {
 
-/// An entry that has been read from the ring and is not complete.
+/// An entry that was read from the ring and is not complete.
 struct PostedEntry {
   std::uint64_t serial = 0;
   WorkRequest work;
@@ -20,11 +20,11 @@ struct PostedEntry {
   Complaint complaint = Complaint::none;
   bool begun = false;
   bool done = false;     // answered, or failed
-  bool direct = false;   // its bytes do not go by the wire
-  bool fetched = false;  // the peer's wire fetches them
+  bool direct = false;   // bytes do not cross the wire
+  bool fetched = false;  // the peer's wire reads the bytes (rendezvous)
   std::uint32_t piece_bytes = 0;
   std::uint32_t pieces = 0;
-  std::uint32_t sent = 0;  // pieces
+  std::uint32_t sent = 0;  // pieces sent
   std::uint32_t answered = 0;
   std::uint64_t sent_bytes = 0;
 
@@ -32,30 +32,29 @@ struct PostedEntry {
     return work.kind == WorkKind::read || work.kind == WorkKind::atomic;
   }
   bool is_bare() const { return direct || fetched; }
-  /// Cuts what has not been sent into pieces of this size.
+  /// Splits what has not been sent into pieces of this size.
   void cut(std::uint32_t bytes);
 };
 
-/// Reads what producers have posted in the ring, and completes it in order. Blocks are overwritten
-/// with 0xdd before their entry is complete: whoever writes them too late, or reads them again, is
-/// found out.
+/// Reads the entries that producers post in the ring, and completes them in order. WQEBBs are
+/// overwritten with 0xdd before their entry is complete. This exposes late writes and second reads.
 class PostedEntries {
  public:
-  /// `name`: of the queue, in entries.
+  /// `name` is the queue's number in entries.
   PostedEntries(const QueueSetup& setup, std::uint32_t name);
 
-  /// Entries begin at this block, none of which has been read.
+  /// Starts reading at this WQEBB. No entry may have been read before.
   void begin_at(std::uint64_t index) { end_ = read_ = completed_ = index; }
-  /// The doorbell has told of everything before `end`.
+  /// Notes that the doorbell has announced everything before `end`.
   void ring(std::uint64_t end) { end_ = end; }
   std::uint64_t end() const { return end_; }
-  /// Everything before this block is complete.
+  /// Everything before this WQEBB is complete.
   std::uint64_t completed() const { return completed_; }
 
   /// Reads entries that were rung, up to a limit. Returns whether there were any.
   bool read();
   bool has_unread() const { return read_ < end_; }
-  /// Adds a write of no bytes that stands in no ring.
+  /// Adds a write of zero bytes that has no WQE in the ring.
   void add_probe();
 
   bool empty() const { return entries_.empty(); }
@@ -65,26 +64,27 @@ class PostedEntries {
   /// one has failed.
   PostedEntry* sending();
   void end_sending() { ++next_; }
-  /// Entries from this one on have something to send again.
+  /// Moves the send position back to this entry.
   void send_again_from(std::uint64_t serial) { next_ = serial - first_serial_; }
-  /// Calls `change` with each entry from the first that has something to send on.
+  /// Calls `change` with each started entry from the send position on.
   template <class Change>
   void for_each_sending(const Change& change) {
     for (std::size_t i = next_; i < entries_.size() && entries_[i].begun; ++i) change(entries_[i]);
   }
 
   void begin(PostedEntry& entry);
-  /// One piece of the entry has been answered.
+  /// Notes that one piece of the entry has been answered.
   void end_piece(PostedEntry& entry);
-  /// Reads and atomics that have begun and are not done.
+  /// Returns the number of reads and atomics that have started and are not done.
   std::size_t reads_in_flight() const { return reads_in_flight_; }
-  /// The entry fails, unless it is done: none behind it begins.
+  /// Fails the entry, unless it is done. No entry behind it will start.
   void stop_at(PostedEntry& entry, Syndrome syndrome, Complaint complaint = Complaint::none);
-  /// The oldest entry is complete; it is forgotten here.
+  /// Removes the oldest entry as complete and returns it.
   PostedEntry complete_oldest();
-  /// The oldest entry has failed: flushing goes on behind it.
+  /// Marks the oldest entry as failed: flushing continues behind it.
   void fail_oldest();
-  /// Takes the next entry that is not complete from the ring; there is one.
+  /// Reads the next incomplete entry from the ring and skips it; the caller knows that there is
+  /// one.
   WorkRequest skip();
   void forget() { entries_.clear(); }
 
@@ -94,14 +94,14 @@ class PostedEntries {
 
   const QueueSetup& setup_;
   WorkReader reader_;
-  std::uint64_t end_;        // rung
-  std::uint64_t read_;       // from the ring
-  std::uint64_t completed_;  // also where flushing goes on
+  std::uint64_t end_;        // end of what was rung
+  std::uint64_t read_;       // end of what was read from the ring
+  std::uint64_t completed_;  // also the position of flushing
   std::deque<PostedEntry> entries_;
   std::uint64_t first_serial_ = 0;
   std::size_t next_ = 0;  // in entries_: the first that has something to send
   std::size_t reads_in_flight_ = 0;
-  std::uint64_t halted_at_ = kNone;  // serial of an entry that fails: none after it begins
+  std::uint64_t halted_at_ = kNone;  // serial of the first failed entry: no entry after it starts
 };
 
 }  // namespace oriel::net

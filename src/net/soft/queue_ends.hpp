@@ -9,7 +9,7 @@
 
 namespace oriel::net {
 
-/// One half of a queue: where it is, and its peer.
+/// One half of a queue: its setup, its NIC and its peer.
 struct QueueEnd {
   const QueueSetup setup;
   const std::uint32_t number;
@@ -27,28 +27,28 @@ struct SendEnd : QueueEnd {
   MemoryKeys::Found find_local(const WorkRequest& work, bool write) const {
     return nic.keys.find_local(work.local_key, work.local_address, work.bytes, write);
   }
-  /// A mapping of the peer's memory that the entry names.
+  /// Finds a mapping of the peer's memory that the entry names.
   MemoryKeys::Found find_mapped(const WorkRequest& work) const {
     return nic.peers.find(peer.process, work.remote_key, work.remote_address, work.bytes);
   }
 };
 
-/// The receiving end of a queue, and what its peer may ask for there.
+/// The receiving half of a queue, and the checks of its peer's requests.
 struct ReceiveEnd : QueueEnd {
   bool is_from_peer(const WireRequest& request) const {
     return request.from == peer.address && request.from_queue == peer.queue &&
            request.epoch == peer.epoch;
   }
-  /// Memory of this side's that the request names.
+  /// Finds the local memory that the request names.
   MemoryKeys::Found find(const WireRequest& request) const;
-  /// Memory of the peer's from which a direct write is copied.
+  /// Finds the peer's memory from which a direct write is copied.
   MemoryKeys::Found find_source(const WireRequest& request) const {
     return nic.peers.find(peer.process, request.source_key, request.source_address,
                           request.piece_bytes);
   }
-  /// Returns why the request has to be refused, if it has.
+  /// Returns the syndrome with which to refuse the request, or `none`.
   Syndrome check(const WireRequest& request) const;
-  /// Returns whether the bytes of a write can be read where the request says.
+  /// Returns whether this side can get the bytes of a write in the way that the request says.
   bool can_reach(const WireRequest& request) const;
   WireResponse response_to(const WireRequest& request) const;
 };

@@ -12,31 +12,31 @@
 
 namespace oriel::net {
 
-/// Cuts entries into requests and puts these on the wire, with the payload that has to be loaded
-/// first; again, or in another way, where the peer has to be asked again.
+/// Splits entries into requests and sends them, after loading the payload if needed. Also
+/// retransmits requests, and changes the kind of transfer if the peer refuses it.
 class RequestSender {
  public:
   RequestSender(SendEnd& end, PostedEntries& posted, SentRequests& sent, BareTransfers& bare)
       : end_(end), posted_(posted), sent_(sent), bare_(bare) {}
 
-  /// Begins a pass: sends the requests that are not on the wire. Returns false if nothing goes any
-  /// further now.
+  /// Starts a pass: sends the requests that are not on the wire. Returns false if nothing more can
+  /// be sent now.
   bool send_again(TimePoint now);
-  /// Sends what the entry has not sent yet, in the pass of the last send_again(). Returns whether
-  /// all of it is under way.
+  /// Sends the remaining pieces of the entry, in the pass of the last send_again(). Returns whether
+  /// all of them have been passed on.
   bool send_pieces(PostedEntry& entry, TimePoint now);
-  /// The peer has accepted none of the requests from this position on, because the first has no
-  /// bytes in it: they go again, by the wire, with their bytes and under the same numbers.
+  /// Resends the requests from this position on, with their bytes and under the same numbers. The
+  /// peer has accepted none of them, because it cannot get the bytes of the first one.
   void go_by_wire(std::size_t position);
-  /// Nobody will hear of the answers to come.
+  /// Forgets all requests; their responses will be ignored.
   void forget_sent();
-  /// Forgets requests that were never sent, so that their memory is not kept for peers that will
-  /// never be asked to fetch it.
+  /// Forgets requests that were never sent, so that their memory is not kept for reads that no peer
+  /// will make.
   void forget_unsent();
 
  private:
-  /// Sends the request unless an earlier one of this pass waits for its payload; its own is then
-  /// loaded meanwhile. False if nothing goes any further now.
+  /// Sends the request, unless an earlier request of this pass waits for its payload. If so, only
+  /// loads the payload of this request. Returns false if nothing more can be sent now.
   bool send(SentRequest& request, TimePoint now);
   void cut_for_wire(PostedEntry& entry);
   enum class Step : std::uint8_t { sent, loading, blocked };
@@ -50,7 +50,7 @@ class RequestSender {
   PostedEntries& posted_;
   SentRequests& sent_;
   BareTransfers& bare_;
-  bool held_up_ = false;  // a request waits for its payload, and all behind it for that
+  bool held_up_ = false;  // a request waits for its payload, and all later ones wait for it
 };
 
 }  // namespace oriel::net

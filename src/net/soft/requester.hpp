@@ -15,13 +15,13 @@
 
 namespace oriel::net {
 
-/// The sending half of a queue: takes entries from the ring in order, asks the peer for what they
-/// want, and completes them in order. Requests of several entries are on their way at once, so
-/// reads and atomics may be answered after later writes have been done, but for fences.
+/// The sending half of a queue. It takes entries from the ring in order, sends requests to the
+/// peer, and completes the entries in order. Requests of several entries are in flight at once.
+/// Hence, without fences, reads and atomics may be answered after later writes have been executed.
 ///
-/// Of the first entry that fails all earlier ones are complete; it gets the one completion with its
-/// syndrome, and all later ones, rung then or afterwards, get one that says they were flushed.
-/// Not thread-safe: the NIC's lock guards it. Each call does a bounded amount of work.
+/// When an entry fails, all earlier entries are complete. The failed entry gets the one completion
+/// with its syndrome. All later entries, rung before or after the failure, are completed as
+/// flushed. Not thread-safe: the NIC's lock guards it. Each call does a bounded amount of work.
 class Requester {
  public:
   Requester(const QueueSetup& setup, std::uint32_t number, NicContext& nic);
@@ -30,24 +30,26 @@ class Requester {
   Requester& operator=(const Requester&) = delete;
 
   void connect(const QueuePeer& peer);
-  /// The doorbell has told of everything before `end`.
+  /// Notes that the doorbell has announced everything before `end`.
   void ring(std::uint64_t end) { posted_.ring(end); }
   std::uint64_t end() const { return posted_.end(); }
-  /// When the peer last answered.
+  /// Returns when the peer last answered.
   TimePoint heard() const { return retransmission_.heard(); }
-  /// Everything before this is complete.
+  /// Everything before this WQEBB is complete.
   std::uint64_t completed() const { return posted_.completed(); }
   /// Implements NicSoft::probe().
   void probe();
 
-  /// While the queue is ready to send, after its doorbell was looked at. Whether anything was done.
+  /// Makes progress; call it while the queue is ready to send, after its doorbell was polled.
+  /// Returns whether anything was done.
   bool progress(TimePoint now);
   void receive(WireResponse& response, TimePoint now);
-  /// An entry has failed, or fail() was called: the queue is in error.
+  /// Returns true if an entry has failed or fail() was called: the queue is in error.
   bool failed() const { return failed_; }
-  /// Ends the queue for a reason that no entry gives.
+  /// Fails the queue for a reason other than an entry.
   void fail(Syndrome syndrome, Complaint complaint);
-  /// While the queue is in error: what is left is flushed.
+  /// Flushes the remaining entries; call it while the queue is in error. Returns whether there were
+  /// any.
   bool flush();
 
  private:
@@ -68,8 +70,8 @@ class Requester {
   RequestSender sender_;
   Landings landings_;
   SendCompletions completions_;
-  /// Reads and atomics started since the oldest request without a response; the peer keeps their
-  /// answers.
+  /// Counts reads and atomics started since the oldest request without a response. The peer keeps
+  /// their responses.
   std::size_t reads_in_window_ = 0;
   bool failed_ = false;
 };

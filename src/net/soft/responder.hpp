@@ -12,13 +12,13 @@
 
 namespace oriel::net {
 
-/// Answers that wait for the wire, in the order of execution: the first holds up the rest.
+/// Responses that wait for the wire, in the order of execution: the first blocks the rest.
 class AnswerQueue {
  public:
   std::size_t size() const { return answers_.size(); }
   bool has(std::uint64_t number) const;
   void add(WireResponse response, bool is_done_write);
-  /// Returns whether any has gone out.
+  /// Sends what the wire takes. Returns whether any response has been sent.
   bool send(Wire& wire, WireAddress to);
   void forget() { answers_.clear(); }
 
@@ -32,38 +32,37 @@ class AnswerQueue {
   std::deque<Answer> answers_;
 };
 
-/// The receiving half of a queue: does in this side's memory what the peer's entries ask for, and
-/// answers. Each request is executed once, in the order of their numbers, however often it comes:
-/// a repeated write is answered again, a repeated read read again, and the old values of the last
-/// atomics are kept for those that are repeated.
-/// Nothing that a request says is trusted. Not thread-safe: the NIC's lock guards it.
+/// The receiving half of a queue: executes the peer's requests in this side's memory and answers
+/// them. Each request is executed once, in the order of numbers. A retransmitted write is answered
+/// again, and a retransmitted read is read again. Old values of the last atomics are kept for their
+/// retransmissions. No field of a request is trusted. Not thread-safe: the NIC's lock guards it.
 class Responder {
  public:
   Responder(const QueueSetup& setup, std::uint32_t number, NicContext& nic);
 
   void connect(const QueuePeer& peer);
-  /// `receives`: how many receives have been posted, modulo 65536.
+  /// Processes a request. `receives` is the number of posted receives, modulo 65536.
   void receive(WireRequest& request, std::uint16_t receives, TimePoint now);
-  /// Whether anything is still being fetched for it.
+  /// Returns whether a rendezvous read for this queue is in flight.
   bool is_fetching() const;
   Borrower peer() const { return end_.borrower(); }
-  /// Goes on with what was accepted, and sends the answers.
+  /// Continues accepted requests, and sends the responses.
   bool progress(TimePoint now);
-  /// Goes on; whether something that was accepted is still to be copied from what the peer with
-  /// this number has registered as `key`.
+  /// Makes progress. Returns whether an accepted request still has to copy from memory that the
+  /// peer with this number has registered as `key`.
   bool needs(std::uint64_t process, std::uint32_t key, TimePoint now);
-  /// The queue is in error: receives that nothing will use are completed as flushed, once what was
-  /// begun is done, so that whoever waits for one hears of it. A bounded number. Whether there were
-  /// any.
+  /// Flushes receives that will not be used, because the queue is in error. Waits until accepted
+  /// requests have ended. Whoever waits for a receive then sees a completion. Flushes a bounded
+  /// number; returns whether there were any.
   bool flush(std::uint16_t receives);
-  /// Does and says nothing any more. What has landed counts as executed; what else was accepted
-  /// stays so in the record.
+  /// Stops executing and answering. Data that has arrived counts as executed. Other accepted
+  /// requests stay accepted in the record.
   void end();
-  /// A request was refused: the queue is in error.
+  /// Returns true if a request was refused: the queue is in error.
   bool failed() const { return failed_; }
 
  private:
-  /// A request that is being executed, where that takes its time.
+  /// A request in execution.
   struct Item {
     WireRequest request;
     WireResponse response;
@@ -73,7 +72,7 @@ class Responder {
     AtomicMove atomic;
     MoveTicket ticket = 0;
     std::shared_ptr<WireFetch> fetch;
-    std::uint32_t failures = 0;  // to fetch
+    std::uint32_t failures = 0;  // of the rendezvous read
     TimePoint again{};
 
     bool is_fetching() const {
@@ -98,12 +97,12 @@ class Responder {
 
   ReceiveEnd end_;
   DeliveryRecord own_record_{kReadsInFlightMost};
-  DeliveryRecord& record_;  // the queue's, or the one that outlives it
+  DeliveryRecord& record_;  // own_record_, or the record that outlives the queue
   CompletionWriter completions_;
-  std::deque<Item> items_;        // begun and answered in this order
-  std::size_t begun_ = 0;         // of items_
-  std::uint16_t immediates_ = 0;  // of items_
-  MoveTicket gpu_ticket_ = 0;     // when all that was begun in the GPU's memory is done
+  std::deque<Item> items_;        // started and answered in this order
+  std::size_t begun_ = 0;         // number of started items_
+  std::uint16_t immediates_ = 0;  // number of items_ with an immediate
+  MoveTicket gpu_ticket_ = 0;     // done when everything started in GPU memory is done
   AnswerQueue answers_;
   bool failed_ = false;
 };

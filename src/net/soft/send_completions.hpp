@@ -9,11 +9,11 @@
 
 namespace oriel::net {
 
-/// Tells producers which of their entries are complete, and of the first error, whose word is
-/// stored before its completion.
+/// Reports complete entries and the first error to producers. The word of the first error is stored
+/// before the error's completion.
 class SendCompletions {
  public:
-  /// `name`: of the queue, in completions.
+  /// `name` is the queue's number in completions.
   SendCompletions(const QueueSetup& setup, std::uint32_t name);
 
   void write(const WorkRequest& work, TimePoint now);
@@ -26,7 +26,7 @@ class SendCompletions {
   const std::uint32_t name_;
   CompletionWriter completions_;
   bool has_error_word_ = false;
-  bool is_of_probe_ = false;  // that error, and nothing else has been told of since
+  bool is_of_probe_ = false;  // the first error is a probe's, and no error of an entry has followed
 };
 
 }  // namespace oriel::net

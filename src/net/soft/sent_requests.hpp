@@ -14,37 +14,38 @@
 
 namespace oriel::net {
 
-/// One piece of an entry, from when it is due until the peer has answered it and all before it.
+/// One piece of an entry, from when it is due until the peer has answered it and all requests
+/// before it.
 struct SentRequest {
   std::uint64_t number = 0;
   std::uint64_t serial = 0;  // of the entry
   std::uint64_t offset = 0;
   std::uint32_t bytes = 0;
-  bool last = false;  // of the entry's requests
+  bool last = false;  // last request of the entry
   bool direct = false;
-  std::optional<WireSource> source;  // lent to the peer
+  std::optional<WireSource> source;  // of a rendezvous read that the peer may make
   bool on_wire = false;
-  bool was_sent = false;  // once at least
+  bool was_sent = false;  // at least once
   bool answered = false;
-  std::uint32_t wire_bytes = 0;  // of the window
+  std::uint32_t wire_bytes = 0;  // bytes that count for the window
   std::uint64_t missed = 0;      // timeouts, as Retransmission counts them
-  std::uint64_t place = 0;       // as of WireMessage
+  std::uint64_t place = 0;       // see WireMessage::place
   TimePoint at{};
-  std::optional<Loading> load;  // of its payload, until that is on the wire
+  std::optional<Loading> load;  // of its payload, until the request is on the wire
   bool loaded = false;
 
   bool is_bare() const { return direct || source.has_value(); }
 };
 
-/// Requests by their numbers, and how many bytes of them may be under way.
+/// Requests by number, and the limit of their bytes in flight.
 class SentRequests {
  public:
-  /// Transfers that take longer than `slow` narrow the window.
+  /// A transfer that takes longer than `slow` narrows the window.
   explicit SentRequests(Duration slow) : window_(slow) {}
 
   void begin_at(std::uint64_t number) { next_number_ = number; }
   std::uint64_t next_number() const { return next_number_; }
-  /// Bytes without an answer, on a wire in either direction.
+  /// Returns the bytes without a response, in either direction.
   std::uint64_t under_way() const { return under_way_; }
 
   bool empty() const { return requests_.empty(); }
@@ -56,14 +57,15 @@ class SentRequests {
   /// Returns the position of the request with this number, if it has not been answered.
   std::optional<std::size_t> find(std::uint64_t number) const;
 
-  /// Gives the request its number; null, and nothing is changed, while the window has no room.
+  /// Assigns a number to the request and keeps it. Returns null, and changes nothing, while the
+  /// window has no room.
   SentRequest* add(SentRequest&& request);
   void note_answer(SentRequest& request, TimePoint now);
   void drop_oldest() { requests_.pop_front(); }
-  /// The peer does not know the newest: the next one gets its number.
+  /// Drops the newest request, which the peer does not know. The next request gets its number.
   void drop_newest();
   void forget();
-  /// Has the requests from this position on be sent again.
+  /// Marks the requests from this position on for retransmission.
   void repeat_from(std::size_t position);
 
  private:
@@ -74,7 +76,7 @@ class SentRequests {
   std::uint64_t next_number_ = 0;
 };
 
-/// Decides when requests are sent again.
+/// Decides when requests are retransmitted.
 class Retransmission {
  public:
   explicit Retransmission(const QueueSetup& setup) : setup_(setup) {}
@@ -83,23 +85,25 @@ class Retransmission {
   bool is_due(const SentRequest& oldest, TimePoint now) const {
     return oldest.at != TimePoint{} && now - std::max(oldest.at, heard_) >= setup_.answer_timeout;
   }
-  /// Notes a timeout of the oldest request, while `under_way` bytes of all have no answer.
+  /// Handles a timeout of the oldest request, while `under_way` bytes of all requests have no
+  /// response.
   Step look(SentRequest& oldest, const WireSign& sign, std::uint64_t under_way, TimePoint now);
-  /// Returns whether all that is left is to be sent again, after the oldest alone was.
+  /// Returns whether to retransmit all requests that are left, after the oldest one was
+  /// retransmitted alone.
   bool is_left_unanswered(TimePoint now);
   void note_answer(const SentRequest& request, TimePoint now);
-  /// The peer was not ready.
+  /// Starts a pause, because the peer was not ready.
   void pause(TimePoint now) { not_before_ = now + setup_.not_ready_pause; }
   bool is_paused(TimePoint now) const { return now < not_before_; }
-  /// When the peer last answered.
+  /// Returns when the peer last answered.
   TimePoint heard() const { return heard_; }
 
  private:
   const QueueSetup& setup_;
   TimePoint heard_{};
   TimePoint not_before_{};
-  std::optional<std::uint64_t> question_;  // the number of a request that alone was repeated
-  std::optional<TimePoint> told_;          // when that was answered, and nothing else since
+  std::optional<std::uint64_t> question_;  // number of the request that was retransmitted alone
+  std::optional<TimePoint> told_;  // when question_ was answered, until a later request is answered
 };
 
 }  // namespace oriel::net

@@ -27,31 +27,32 @@ class SoftQueue {
   std::uint32_t number() const { return number_; }
   const QueueSetup& setup() const { return setup_; }
 
-  /// Each is one step, refused from any other state. Rings before ready_to_send are dropped.
+  /// Each call makes one step, and fails in any other state. Rings before ready_to_send are
+  /// dropped.
   Status to_init();
   Status to_ready_to_receive(const QueuePeer& peer);
   Status to_ready_to_send();
-  /// From everywhere: entries that are not complete are flushed.
+  /// Goes to `error` from any state; incomplete entries are flushed.
   Status to_error();
-  /// The same, and the peer is neither served nor answered any more: of a queue that goes on
-  /// elsewhere.
+  /// Goes to `error`, and no longer serves or answers the peer. Used for a queue that continues on
+  /// another NIC.
   void fence();
 
-  /// As if what the doorbell says were rung once more.
+  /// Treats the doorbell's current value as a new ring.
   void ring_again() { doorbell_.forget(); }
-  /// As NicSoft::probe().
+  /// Implements NicSoft::probe().
   Status probe();
   QueueReport report() const;
-  /// Whether all that its record tells of is complete, or never will be.
+  /// Returns whether everything that the doorbell announced is complete, or will never be.
   bool is_idle() const;
 
-  /// A bounded amount of work. Whether there was any.
+  /// Does a bounded amount of work. Returns whether there was any.
   bool progress(TimePoint now);
   void receive(WireRequest& request, TimePoint now);
   void receive(WireResponse& response, TimePoint now);
   bool is_fetching() const { return responder_.is_fetching(); }
   Borrower fetches_from() const { return responder_.peer(); }
-  /// As Responder::needs().
+  /// Forwards to Responder::needs().
   bool needs(std::uint64_t process, std::uint32_t key, TimePoint now) {
     return responder_.needs(process, key, now);
   }
@@ -69,21 +70,21 @@ class SoftQueue {
   Responder responder_;
 };
 
-/// The queues of a NIC by their numbers of 24 bits. Not thread-safe: the NIC's lock guards it.
+/// The queues of a NIC by their 24-bit numbers. Not thread-safe: the NIC's lock guards it.
 class QueueTable {
  public:
-  /// Another `start` gives other numbers.
+  /// `start` determines the sequence of numbers.
   explicit QueueTable(std::uint32_t start) : last_number_(start & 0xffffff) {}
 
-  /// Makes a queue with the number that the setup names, or one that was not used lately.
+  /// Creates a queue with the number that the setup names, or with a number not used lately.
   Result<std::uint32_t> add(const QueueSetup& setup, NicContext& nic);
   void remove(SoftQueue* queue);
-  /// The queue begins anew.
+  /// Replaces the queue by a fresh one with the same setup and number.
   void replace(SoftQueue* queue, NicContext& nic);
-  /// Null if there is none of this number.
+  /// Returns null if there is no queue of this number.
   SoftQueue* find(std::uint32_t number) const;
   Result<SoftQueue*> find_or_fail(std::uint32_t number) const;
-  /// In the order in which they were made.
+  /// Returns the queues in the order of their creation.
   const std::vector<SoftQueue*>& all() const { return order_; }
 
  private:
@@ -94,7 +95,7 @@ class QueueTable {
 
 const char* to_string(QueueState state);
 
-/// Whether a queue can be made of it.
+/// Checks that a queue can be made with this setup.
 Status check_setup(const QueueSetup& setup);
 
 }  // namespace oriel::net

@@ -17,39 +17,40 @@
 
 namespace oriel::net {
 
-/// A queue of the software NIC. It owns ring, record, doorbell, completions, indexes, marks and the
-/// slots for old values, registers the latter, and makes the view that device code takes.
+/// A queue of the software NIC. It owns ring, doorbell record, doorbell, completions, indexes,
+/// marks and the slots for old values. It registers the slots, and makes the view that device code
+/// takes.
 ///
-/// For CPU ranks all of it is memory of this process. For kernels of a GPU what they share among
-/// themselves, indexes and marks, lies in the GPU's memory, and what the NIC reads and writes, and
-/// how far receives have come, in pinned memory of the host. view() and memory() then name the same
-/// words by different addresses.
+/// For CPU ranks all of it is memory of this process. For GPU kernels, the indexes and marks that
+/// only kernels share lie in GPU memory. What the NIC reads and writes, and the position of
+/// receives, lie in pinned host memory. view() and memory() then name the same words by different
+/// addresses.
 ///
-/// Destruction ends the queue at the NIC first, then gives back key and memory; nobody may be using
-/// the view any more. Move-only; the NIC outlives it. Thread safety: as for std::vector.
+/// The destructor ends the queue at the NIC first, then deregisters the key and frees the memory.
+/// The view must be out of use then. Move-only; the NIC outlives it. Thread safety: as for
+/// std::vector.
 class SendQueue {
  public:
   struct Options {
-    std::uint32_t number = 0;    ///< as QueueSetup::number
-    std::uint32_t depth = 1024;  ///< blocks: a power of two, 128 to 32768
+    std::uint32_t number = 0;    ///< see QueueSetup::number
+    std::uint32_t depth = 1024;  ///< WQEBBs: a power of two, 128 to 32768
     bool gets_need_dump = false;
     std::uint32_t fetch_slots = 64;  ///< a power of two, at most depth
     std::int32_t peer = -1;          ///< world rank at the other end
-    std::uint64_t base = 0;          ///< index of the first block
-    std::uint32_t receives =
-        0;  ///< elements for immediates of the peer: a power of two from 2, or 0
+    std::uint64_t base = 0;          ///< index of the first WQEBB
+    std::uint32_t receives = 0;  ///< CQEs for immediates of the peer: a power of two from 2, or 0
     DoorbellMode mode = DoorbellMode::strict;
     Duration answer_timeout = QueueSetup().answer_timeout;
     std::uint32_t repeats_most = QueueSetup().repeats_most;
     std::uint32_t piece_bytes = QueueSetup().piece_bytes;
-    /// Of a queue that can go on at another NIC; fresh, and outliving this queue.
+    /// For a queue that can continue on another NIC; must be fresh and outlive this queue.
     QueueRecords* records = nullptr;
-    /// For kernels of a GPU; outlives the queue. Null: for threads of this process.
+    /// For GPU kernels; outlives the queue. If null, threads of this process use the queue.
     QueuePagesSource* pages = nullptr;
-    /// Of a queue in whose entries stand the keys of other NICs than those at its ends; outlives
-    /// it.
+    /// For a queue whose WQEs carry keys of other NICs than those at its ends; outlives it.
     KeyAliases* aliases = nullptr;
-    /// The one here whose keys they are, if it is not the queue's own; then aliases is there too.
+    /// The local NIC whose keys are in the WQEs, if it is not the queue's own NIC. Requires
+    /// `aliases`.
     NicSoft* namer = nullptr;
   };
 
@@ -59,28 +60,29 @@ class SendQueue {
   ~SendQueue();
 
   std::uint32_t number() const;
-  /// Connects it to the queue `peer`, which does the same in turn; both can then send.
+  /// Connects the queue to `peer`, which has to connect in turn; then both can send.
   Status connect(const QueuePeer& peer);
-  /// Valid as long as this queue.
+  /// Returns the view, which is valid as long as this queue.
   const device::queue::QueueView& view() const;
-  /// Where the NIC finds it.
+  /// Returns the addresses at which the NIC accesses the queue.
   const QueueMemory& memory() const;
-  /// What the NIC was told of it: with this queue's number as its name, another
-  /// NIC makes a queue of the same memory.
+  /// Returns the setup that the NIC was given. With this queue's number as `named`, another NIC can
+  /// make a queue of the same memory.
   const QueueSetup& setup() const;
-  /// Its slots for old values, as they are registered with the NIC: their address is that which
-  /// stands in entries. Another NIC registers the same.
+  /// Returns the slots for old values as registered with the NIC; WQEs contain their address.
+  /// Another NIC registers the same range.
   const MemoryRange& fetch_slots() const;
 
-  /// When the latest of the requests that the peer has answered was sent. Any thread.
+  /// Returns the send time of the latest request that the peer has answered. Any thread may call
+  /// it.
   TimePoint answered() const;
 
-  /// Posts from now on are refused as aborted, and their waits end so. For kernels of a GPU this
-  /// calls the driver, and may have to wait until another call of the process has ended.
+  /// Refuses posts from now on as aborted; waits for them end likewise. For GPU kernels this calls
+  /// the driver, which may wait until another call of the process has ended.
   Status refuse_posts();
 
-  /// Its receives, for the functions of oriel/device/queue/immediates.hpp; valid as long as this
-  /// queue. Words that the host can reach too, so that host and kernels may take turns.
+  /// Returns the receives, for the functions of oriel/device/queue/immediates.hpp; valid as long as
+  /// this queue. Host and kernels can access these words, and may take turns.
   const device::queue::ReceiveView& receives() const;
 
  private:
