@@ -14,16 +14,16 @@
 namespace oriel::net {
 namespace {
 
-// Commands that eight steps take at most.
+// Upper bound of the commands for eight steps.
 constexpr std::uint64_t kRoomNeeded = 16;
-// The driver sends fewer bytes by way of the engine that runs kernels, which another process's
-// kernels have until its time slice ends; two rows go by the copy engine, however short.
+// The driver copies fewer bytes on the engine that runs kernels. Another process's kernels occupy
+// that engine until their time slice ends. Two rows go by the copy engine, however short they are.
 constexpr std::size_t kRowsBelow = std::size_t{32} << 10;
 
 }  // namespace
 
-/// A stream of a process that copies: steps are written into a ring that it reads, and take effect
-/// there in the same order.
+/// A stream of the copying process. Steps are written into a ring that the process reads, and take
+/// effect in the same order.
 class NicProcessStream final : public CopyStream {
  public:
   NicProcessStream(std::shared_ptr<NicProcess> process, std::uint32_t channel, SharedMapping memory,
@@ -41,7 +41,7 @@ class NicProcessStream final : public CopyStream {
 
   bool has_room() override {
     const std::uint64_t in_use = produced_ - memory_.consumed().load(std::memory_order_acquire);
-    return in_use <= kNicCommands - kRoomNeeded;  // of a spoilt counter look() tells
+    return in_use <= kNicCommands - kRoomNeeded;  // look() reports an invalid counter
   }
   std::size_t reach(const std::byte* at, std::size_t count) override {
     return std::min(count, process_->find(at).left);
@@ -120,7 +120,7 @@ Status NicProcessStream::store(std::byte* to, std::uint32_t number, ByteView fro
     std::memcpy(at, from.data(), from.size());
     return push(command);
   }
-  // Two rows that are apart in the slot, so that nobody takes them for one.
+  // The two rows are apart in the slot, so that they are not taken for one.
   command.kind = NicCommand::rows;
   command.bytes = half;
   command.stride = static_cast<std::uint32_t>(stride);
@@ -133,7 +133,7 @@ Status NicProcessStream::store(std::byte* to, std::uint32_t number, ByteView fro
   }
   ORIEL_CHECK(push(command));
   if (!is_odd) return {};
-  // The last byte once more, with its neighbour.
+  // The last byte goes with its neighbour, which is copied twice.
   command.offset += from.size() - 2;
   command.staging += half;
   command.bytes = 1;
@@ -168,7 +168,7 @@ void NicProcess::close_channel(std::uint32_t channel) noexcept {
     static_cast<void>(ask(nic_request::Close{channel}, nullptr));
     is_lost = !trouble_.ok();
   }
-  // It might still be copying.
+  // The process might still be copying.
   if (is_lost) end();
 }
 

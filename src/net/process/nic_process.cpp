@@ -26,7 +26,7 @@ constexpr std::chrono::seconds kAnswerMost{20};
 constexpr std::chrono::seconds kEndMost{3};
 constexpr int kChildSocket = 3;
 
-/// What posix_spawn is told; given back when destroyed.
+/// File actions and attributes for posix_spawn; freed when destroyed.
 class SpawnPlan {
  public:
   static Result<SpawnPlan> make(int socket) {
@@ -56,8 +56,8 @@ class SpawnPlan {
 
  private:
   SpawnPlan() = default;
-  /// No descriptor but the socket and standard error, where a log may go; the signals as a fresh
-  /// process has them, and none that a terminal sends to the application.
+  /// Passes only the socket and standard error, where a log may go. Resets signals to those of a
+  /// fresh process. Sets a new process group, so that a terminal does not signal the process.
   int fill(int socket) {
     int status = ::posix_spawn_file_actions_adddup2(&actions_, socket, kChildSocket);
     if (status == 0) status = ::posix_spawn_file_actions_addopen(&actions_, 0, "/dev/null", 0, 0);
@@ -80,7 +80,7 @@ class SpawnPlan {
   bool has_attributes_ = false;
 };
 
-/// The file that this code is in.
+/// Returns the file that contains this code.
 std::filesystem::path own_file() {
   Dl_info info{};
   std::error_code error;
@@ -88,7 +88,7 @@ std::filesystem::path own_file() {
   if (::dladdr(reinterpret_cast<const void*>(&own_file), &info) != 0 && info.dli_fname != nullptr) {
     file = info.dli_fname;
   }
-  // Of a program it may be the name by which it was called.
+  // For a program, dladdr may give the name by which it was called.
   if (!file.is_absolute()) file = "/proc/self/exe";
   const std::filesystem::path real = std::filesystem::canonical(file, error);
   return error ? file : real;
@@ -122,14 +122,14 @@ Result<std::string> NicProcess::find_program(const std::string& named) {
       .with_hint("set ORIEL_NIC_PROGRAM to its path");
 }
 
-/// This process's end of the socket.
+/// Starts the program; returns this process's end of the socket.
 Result<OwnedFd> NicProcess::spawn(const std::string& program) {
   std::array<int, 2> ends{-1, -1};
   if (sys().socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     return system_error("making a pair of unix sockets");
   }
   OwnedFd own(ends[0]), other(ends[1]);
-  // Onto itself a descriptor would be closed on exec.
+  // If the number were the same, the descriptor would be closed on exec.
   if (other.get() == kChildSocket) {
     other = OwnedFd(sys().fcntl_int(other.get(), F_DUPFD_CLOEXEC, kChildSocket + 1));
     if (!other) return system_error("duplicating a unix socket");
@@ -142,13 +142,13 @@ Result<OwnedFd> NicProcess::spawn(const std::string& program) {
                   environ) != 0) {
     return system_error(fmt::format("starting {}", program));
   }
-  // The one that was started leaves at once, once another goes on.
+  // The started process exits at once, after a fork.
   int status = 0;
   pid_t ended = 0;
   do {
     ended = sys().waitpid(pid, &status, 0);
   } while (ended < 0 && errno == EINTR);
-  // Somebody else in this process may have taken its status; then the socket tells.
+  // Other code of this process may have reaped the child. If so, the socket shows a failure.
   if (ended == pid && (!WIFEXITED(status) || WEXITSTATUS(status) != 0)) {
     return process_error(fmt::format("could not go on: {} ended with status {:#x}", program,
                                      static_cast<unsigned>(status)));
@@ -207,7 +207,7 @@ Status NicProcess::take_answer(Deadline deadline) {
   const auto answer = decode_nic_answer(message.bytes);
   if (!answer.ok()) return give_up(answer.error());
   if (pid_ == 0) pid_ = message.sender;
-  // A thread of this process may play it, which ends with its socket alone.
+  // A thread of this process may stand in for the process; it ends with its socket alone.
   if (!pidfd_ && pid_ > 0 && pid_ != ::getpid()) pidfd_ = OwnedFd(sys().pidfd_open(pid_, 0));
   if (!answer->failed) return {};
   const ErrorCode code =
@@ -234,7 +234,7 @@ Status NicProcess::await_ready(Deadline deadline) {
   if (has_greeted_) return trouble_;
   Status answer = take_answer(deadline);
   has_greeted_ = true;
-  // It ends itself then.
+  // After a failed hello the process ends by itself.
   if (!answer.ok() && trouble_.ok()) trouble_ = answer;
   return answer;
 }
@@ -283,7 +283,7 @@ void NicProcess::hide(const std::byte* base) noexcept {
     remove.region = found->second.region;
     known_.erase(found);
   }
-  // One that does not answer has the memory no more once it has ended.
+  // A process that does not answer releases the memory when it ends.
   static_cast<void>(ask(remove, nullptr));
 }
 
@@ -298,7 +298,7 @@ NicProcess::Place NicProcess::find(const std::byte* at) const {
 }
 
 Status NicProcess::look() {
-  pollfd entry{socket_.get(), 0, 0};  // for its end alone, of which there is no need to ask
+  pollfd entry{socket_.get(), 0, 0};  // no events requested: poll() always reports a hang-up
   if (sys().poll(&entry, 1, 0) <= 0 || (entry.revents & (POLLHUP | POLLERR)) == 0) return {};
   return process_error(fmt::format("({}) has ended", pid()));
 }
@@ -320,7 +320,8 @@ void NicProcess::end() noexcept {
     static_cast<void>(sys().poll(&entry, 1, most));
   }
   pidfd_.reset();
-  // It is this process's after all where this one is a container's first, or adopts orphans.
+  // Reaps the process if it is a child after all: this process may be a container's init, or adopt
+  // orphans.
   static_cast<void>(sys().waitpid(pid_, nullptr, WNOHANG));
 }
 

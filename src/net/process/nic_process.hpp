@@ -22,68 +22,70 @@
 
 namespace oriel::net {
 
-/// How an allocation of a GPU's is passed on.
+/// Handle by which GPU memory is exported: a file descriptor or a fabric handle.
 using AllocationHandle = std::variant<OwnedFd, FabricBytes>;
 
-/// A process of its own that copies for the software NICs of this one on one GPU. Its calls of the
-/// CUDA driver take none of the locks under which this process's may wait for a kernel, such as
-/// cudaFree's, so that copies go on whatever the application calls.
+/// A separate process that copies on one GPU for the software NICs of this process. CUDA driver
+/// calls of this process may hold locks while they wait for a kernel; cudaFree is an example. The
+/// other process takes none of these locks, so copies continue whatever the application calls.
 ///
-/// It is the program oriel-nic, which is started with posix_spawn and goes on as a process that is
-/// no child of this one: the application never waits for it, nor sees it end. It ends when this
-/// object does, and by itself when this process does. It has a context on the GPU, which takes
-/// about 500 MiB of the GPU's memory and a second to make, so there is one for all communicators.
+/// The process runs the program oriel-nic. posix_spawn starts the program, which forks and exits,
+/// so that the process is no child of this one. The application never waits for it and never sees
+/// its end. It ends with this object, and by itself when this process ends. It has a context on the
+/// GPU. The context takes about 500 MiB of GPU memory and a second to create, so all communicators
+/// share one process.
 ///
-/// Memory that it is to reach has to be shown to it. Thread-safe.
+/// show() makes GPU memory accessible to the process. Thread-safe.
 class NicProcess {
  public:
   struct Options {
-    std::string program;  ///< the path
+    std::string program;  ///< path of the program
     GpuUuid gpu{};
-    std::vector<int> cpus;  ///< where it runs; empty: where this thread may
+    std::vector<int> cpus;  ///< its processors; empty: those of this thread
   };
-  /// Returns once it has been started, not when it is ready.
+  /// Starts the process; does not wait until it is ready.
   static Result<std::shared_ptr<NicProcess>> start(const Options& options);
-  /// With whom the other end of this socket belongs to.
+  /// Uses the process at the other end of this socket.
   static Result<std::shared_ptr<NicProcess>> join(OwnedFd socket, const Options& options);
-  /// The program beside the file that this code is in, or in one of the folders where one is
-  /// installed; `named` wins, if not empty.
+  /// Finds the program: `named` if not empty, else beside the file that contains this code or in an
+  /// installation folder.
   static Result<std::string> find_program(const std::string& named);
   ~NicProcess();
   NicProcess(const NicProcess&) = delete;
   NicProcess& operator=(const NicProcess&) = delete;
 
-  /// Whether await_ready() would return at once.
+  /// Returns whether await_ready() would return at once.
   bool has_answered() const;
-  /// Waits until it has its GPU; the error says why it cannot.
+  /// Waits until the process has opened its GPU; the error says why it cannot.
   Status await_ready(Deadline deadline);
 
-  /// A stream of it, which holds it.
+  /// Opens a stream of the process. The stream keeps the process alive.
   static Result<std::unique_ptr<CopyStream>> open_stream(std::shared_ptr<NicProcess> process,
                                                          std::uint32_t slots,
                                                          std::uint32_t slot_bytes);
 
-  /// The allocation that is mapped here at `base`, as a whole; counted if it is known. Waits for
-  /// the process, some milliseconds.
+  /// Exports the whole allocation that is mapped here at `base`. If it was exported before, only
+  /// counts another user. Waits for the process, for some milliseconds.
   Status show(const std::byte* base, std::size_t bytes, AllocationHandle handle);
-  /// Nothing of it may be moving any more.
+  /// Drops one user of an allocation; the last one unmaps it. No copy of it may be in flight then.
   void hide(const std::byte* base) noexcept;
 
-  /// Where an address is for the process.
+  /// An address in the terms of the process.
   struct Place {
-    std::uint32_t region = 0;  ///< 0: nowhere
+    std::uint32_t region = 0;  ///< 0: not shown
     std::uint64_t offset = 0;
     std::size_t left = 0;  ///< bytes up to the end of the allocation
   };
   Place find(const std::byte* at) const;
 
-  /// Whether it still runs, as far as can be told without asking it.
+  /// Returns an error if the process has ended. Sends no request.
   Status look();
-  /// Wakes it.
+  /// Wakes the process.
   void wake() const;
-  /// Returns once it runs no more: at once if it has ended, else by ending it.
+  /// Ends the process: shuts the socket down, and kills the process if it still runs after 3 s.
+  /// Does not wait for a process that has never answered.
   void end() noexcept;
-  /// Of whoever has answered first, as the kernel says; 0 before that.
+  /// Returns the sender of the first answer, as the kernel reports it; 0 before that.
   pid_t pid() const;
 
  private:
@@ -98,21 +100,21 @@ class NicProcess {
   Status say(const NicRequest& request, const OwnedFd* descriptor, Deadline deadline);
   Status give_up(Error why);
   Status take_answer(Deadline deadline);
-  /// Says something and waits for the answer. Under the mutex.
+  /// Sends a request and waits for the answer. Called with the mutex.
   Status ask(const NicRequest& request, const OwnedFd* descriptor);
-  /// Nothing of the stream's is being done any more when it returns.
+  /// Closes a stream. No copy of the stream is in flight when the call returns.
   void close_channel(std::uint32_t channel) noexcept;
 
   const OwnedFd socket_;
-  const OwnedFd bell_;        // an eventfd that wakes the process
-  mutable std::mutex mutex_;  // of the socket, and below
+  const OwnedFd bell_;        // eventfd that wakes the process
+  mutable std::mutex mutex_;  // of the socket and the members below
   bool has_greeted_ = false;
-  Status trouble_;  // of the socket: what is said by it would not be understood
+  Status trouble_;  // first error of the socket, after which messages are unreliable
   pid_t pid_ = 0;
   OwnedFd pidfd_;
   std::uint32_t last_number_ = 0;
   mutable std::mutex known_mutex_;
-  std::map<const std::byte*, Known> known_;  // allocations, by where they begin here
+  std::map<const std::byte*, Known> known_;  // by address in this process
 };
 
 }  // namespace oriel::net

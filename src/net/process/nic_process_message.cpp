@@ -195,7 +195,7 @@ Status check_command_range(const char* what, std::uint64_t offset, std::uint64_t
                            bytes, offset, what, limit));
 }
 
-/// All that can be said without the regions.
+/// Checks everything that needs no regions.
 Status check_command_form(const NicCommand& command, std::uint64_t staging_bytes) {
   constexpr std::uint64_t kBytesMost = std::uint64_t{1} << 40;
   if (command.kind < NicCommand::load || command.kind > NicCommand::tell) {

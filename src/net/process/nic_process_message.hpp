@@ -12,9 +12,9 @@
 
 #include "base/bytes.hpp"
 
-/// What a rank's process and the process that copies for its software NIC say to each other: a
-/// request and its answer at a time by a unix socket, and steps of copies by a ring in shared
-/// memory. Each side checks whatever the other one says; nothing here does I/O.
+/// Messages between a rank's process and the process that copies for its software NIC. Requests and
+/// answers alternate on a unix socket. Copy commands go through a ring in shared memory. Each side
+/// checks everything that the other one sends. Nothing here does I/O.
 namespace oriel::net {
 
 using GpuUuid = std::array<std::byte, 16>;
@@ -24,22 +24,22 @@ using CpuMask = std::array<std::uint64_t, 16>;
 
 namespace nic_request {
 
-/// The first one; brings the eventfd that wakes the process.
+/// The first request; carries the eventfd that wakes the process.
 struct Hello {
   GpuUuid gpu{};
-  CpuMask cpus{};  ///< where to run; none: anywhere
+  CpuMask cpus{};  ///< processors to run on; none: any
 };
-/// A stream of copies; brings its memory, a sealed memfd of channel_bytes().
+/// Opens a stream of copies; carries its memory, a sealed memfd of channel_bytes().
 struct Open {
   std::uint32_t channel = 0;
   std::uint32_t slots = 0;
   std::uint32_t slot_bytes = 0;
 };
-/// Ends a stream when what was begun has ended.
+/// Closes a stream after its copies have ended.
 struct Close {
   std::uint32_t channel = 0;
 };
-/// An allocation of a GPU's: a descriptor comes with it, or it has a fabric handle.
+/// Adds a GPU allocation, by a descriptor that comes with the request or by a fabric handle.
 struct Add {
   std::uint32_t region = 0;
   std::uint64_t bytes = 0;
@@ -58,7 +58,7 @@ using NicRequest = std::variant<nic_request::Hello, nic_request::Open, nic_reque
 struct NicAnswer {
   bool failed = false;
   NativeStatus native;
-  std::string text;  ///< why
+  std::string text;  ///< reason of the failure
 };
 
 inline constexpr std::size_t kNicMessageBytesMost = 4096;
@@ -67,22 +67,22 @@ inline constexpr std::uint32_t kNicSlotBytesMost = 4u << 20;
 
 Bytes encode(const NicRequest& request);
 Bytes encode(const NicAnswer& answer);
-/// Errors name the field and its value.
+/// Decode a message; errors name the field and its value.
 Result<NicRequest> decode_nic_request(ByteView message);
 Result<NicAnswer> decode_nic_answer(ByteView message);
-/// How many descriptors a request brings.
+/// Returns how many descriptors a request carries.
 std::size_t descriptors_of(const NicRequest& request);
 
-/// A step of a stream, as it lies in the ring. Offsets of regions count from the allocation's
-/// beginning, of `staging` from the first slot's.
+/// A command of a stream, as it lies in the ring. Offsets of regions count from the start of the
+/// allocation. `staging` counts from the first slot.
 struct NicCommand {
   enum Kind : std::uint32_t {
     load = 1,   ///< from the region to the slots
     store = 2,  ///< from the slots to the region
-    rows = 3,   ///< two rows of `bytes`, `stride` apart in the slots, to one after the other
+    rows = 3,   ///< two rows of `bytes`, `stride` apart in the slots, to contiguous memory
     copy = 4,   ///< from region `from` to the region
-    write = 5,  ///< a word of `bytes`
-    tell = 6,   ///< `value` into the channel's count
+    write = 5,  ///< an immediate word of `bytes`
+    tell = 6,   ///< `value` to the channel's count
   };
   std::uint32_t kind = 0;
   std::uint32_t region = 0;
@@ -97,26 +97,26 @@ struct NicCommand {
 };
 static_assert(sizeof(NicCommand) == 64);
 
-/// An allocation as the process has mapped it.
+/// An allocation as mapped by the process.
 struct NicRegion {
   std::uint64_t address = 0;
   std::uint64_t bytes = 0;
-  bool is_local = false;  ///< on the process's own GPU
+  bool is_local = false;  ///< in memory of the process's own GPU
 };
 
-/// A command whose ranges are inside their memory.
+/// A checked command: its ranges are inside their memory.
 struct NicStep {
   NicCommand::Kind kind = NicCommand::tell;
-  std::uint64_t at = 0;    ///< an address of a region
-  std::uint64_t from = 0;  ///< of a copy
+  std::uint64_t at = 0;    ///< address in a region
+  std::uint64_t from = 0;  ///< source address of a copy
   std::uint64_t staging = 0;
   std::uint64_t bytes = 0;
   std::uint64_t stride = 0;
   std::uint64_t value = 0;
-  bool within_gpu = false;  ///< a copy from and to the process's own GPU
+  bool within_gpu = false;  ///< a copy whose source and target are on the process's own GPU
 };
 
-/// `find` yields the region of a number, or null.
+/// Checks a command; `find` returns the region of a number, or null.
 template <class Find>
 Result<NicStep> check_command(const NicCommand& command, std::uint64_t staging_bytes,
                               const Find& find);

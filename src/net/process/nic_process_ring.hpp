@@ -12,9 +12,9 @@
 
 #include "net/process/nic_process_message.hpp"
 
-/// The memory of one stream of copies, which the rank's process and the one that copies share: a
-/// page of words, a ring of commands, slots. The rank alone writes `produced` and the commands, the
-/// other process all else.
+/// Memory of one stream of copies, shared by the rank's process and the process that copies: a
+/// header page, a ring of commands, slots. The rank writes `produced`, the commands, and the slots
+/// of stores. The other process writes everything else.
 namespace oriel::net {
 
 inline constexpr std::uint32_t kNicCommands = 1024;
@@ -22,14 +22,15 @@ inline constexpr std::size_t kNicHeaderBytes = 4096;
 inline constexpr std::size_t kNicRingBytes = kNicCommands * sizeof(NicCommand);
 
 struct NicChannelHeader {
-  alignas(128) std::uint64_t produced;  ///< commands, from the beginning
+  alignas(128) std::uint64_t produced;  ///< commands since the start
   alignas(128) std::uint64_t consumed;
-  std::uint32_t asleep;               ///< whether the process has to be woken
-  alignas(128) std::uint64_t count;   ///< what the stream was last told, by NicCommand::tell
-  alignas(128) std::uint32_t failed;  ///< nothing more is done; written after the two below
+  std::uint32_t asleep;              ///< 1 if the process has to be woken
+  alignas(128) std::uint64_t count;  ///< latest value of NicCommand::tell
+  alignas(128) std::uint32_t
+      failed;  ///< 1 after an error, when nothing more is done; written after the next two
   std::int32_t native;
   std::array<char, 480> text;
-  alignas(128) std::uint64_t first_word;  ///< the process's own, for a copy that nobody wants
+  alignas(128) std::uint64_t first_word;  ///< target of a dummy copy, which nobody reads
 };
 static_assert(sizeof(NicChannelHeader) <= kNicHeaderBytes);
 
@@ -37,7 +38,7 @@ inline std::size_t channel_bytes(std::uint32_t slots, std::uint32_t slot_bytes) 
   return kNicHeaderBytes + kNicRingBytes + std::size_t{slots} * slot_bytes;
 }
 
-/// A channel's memory as one side has it mapped, of channel_bytes() and aligned to a page.
+/// One side's mapping of a channel, of channel_bytes() and page-aligned.
 class NicChannelMemory {
  public:
   explicit NicChannelMemory(std::byte* at) : at_(at) {}
@@ -57,8 +58,8 @@ class NicChannelMemory {
   std::byte* at_;
 };
 
-/// The process's end of the ring. The rank may have written anything there, and may go on writing:
-/// what is checked and done is a copy.
+/// The process's end of the ring. The rank may write anything there at any time, so a command is
+/// copied, and only the copy is checked and executed.
 class NicRingReader {
  public:
   static constexpr int kCommandsOfTurn = 64;
@@ -66,12 +67,12 @@ class NicRingReader {
   bool has_commands(const NicChannelMemory& memory) const {
     return memory.produced().load(std::memory_order_acquire) != consumed_;
   }
-  /// Has `begin` do what the ring asks for, some of it; give_back() then. After an error the ring
-  /// is of no more use.
+  /// Takes some commands from the ring and passes them to `begin`. Call give_back() then. After an
+  /// error the ring must not be used any more.
   template <class Find, class Begin>
   Status take(const NicChannelMemory& memory, std::uint64_t staging_bytes, const Find& find,
               const Begin& begin);
-  /// The places of commands that have been taken are the rank's again.
+  /// Returns the slots of taken commands to the rank.
   void give_back(const NicChannelMemory& memory) const {
     memory.consumed().store(consumed_, std::memory_order_release);
   }
@@ -97,11 +98,11 @@ Status NicRingReader::take(const NicChannelMemory& memory, std::uint64_t staging
   return outcome;
 }
 
-/// The fence between a store of one's own and a look at a word of the other side's, where each side
-/// does both: of two such looks at least one sees the other's store.
+/// Fence between a store and a load of the other side's word, when each side does both. At least
+/// one of the two loads sees the other side's store.
 inline void fence_with_peer([[maybe_unused]] std::atomic_ref<std::uint32_t> asleep) {
 #if defined(__SANITIZE_THREAD__)
-  asleep.fetch_add(0, std::memory_order_seq_cst);  // that tool knows no fences
+  asleep.fetch_add(0, std::memory_order_seq_cst);  // ThreadSanitizer does not support fences
 #else
   std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif

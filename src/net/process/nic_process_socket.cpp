@@ -14,8 +14,8 @@
 namespace oriel::net {
 namespace {
 
-/// Room for the sender and two descriptors: of a second one, which nobody sends, the owner is known
-/// then.
+/// Room for the sender and two descriptors. A second descriptor, which nobody should send, is then
+/// received and closed.
 struct ControlBuffer {
   alignas(cmsghdr)
       std::array<std::byte, CMSG_SPACE(sizeof(ucred)) + CMSG_SPACE(2 * sizeof(int))> bytes{};
@@ -113,7 +113,8 @@ Result<NicMessage> receive_nic_message(const OwnedFd& socket) {
     if (at->cmsg_type == SCM_RIGHTS) take_descriptors(at, message);
     if (at->cmsg_type == SCM_CREDENTIALS) message.sender = sender_in(at);
   }
-  // The control buffer has room for one, so that only this process's limit can have kept it out.
+  // The control buffer has room for a descriptor, so only this process's descriptor limit can be
+  // the cause.
   if ((header.msg_flags & MSG_CTRUNC) != 0 && !message.descriptor.valid()) {
     message.lost_descriptor = true;
   }

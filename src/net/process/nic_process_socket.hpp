@@ -12,13 +12,13 @@
 #include "base/deadline.hpp"
 #include "base/fd.hpp"
 
-/// Messages with a descriptor or none, by a SOCK_SEQPACKET socket between two processes.
+/// Messages with at most one descriptor over a SOCK_SEQPACKET socket between two processes.
 namespace oriel::net {
 
-/// Has every message that is received from now on say who has sent it.
+/// Has the kernel attach the sender to every message received from now on.
 Status show_senders(const OwnedFd& socket);
 
-/// Waits until it is sent. The descriptor, if there is one, stays the caller's too.
+/// Sends a message and waits until it is sent. The caller keeps the descriptor.
 Status send_nic_message(const OwnedFd& socket, ByteView message, const OwnedFd* descriptor,
                         Deadline deadline);
 
@@ -27,14 +27,14 @@ struct NicMessage {
   Outcome outcome = Outcome::none;
   Bytes bytes;
   OwnedFd descriptor;
-  pid_t sender = 0;              ///< as the kernel says, after show_senders(); 0: it has not said
-  bool cut = false;              ///< it was longer, or brought more descriptors
-  bool lost_descriptor = false;  ///< this process had no room for the one that it brought
+  pid_t sender = 0;              ///< from the kernel, after show_senders(); 0: unknown
+  bool cut = false;              ///< the message was too long, or carried more descriptors
+  bool lost_descriptor = false;  ///< this process had no room for the descriptor
 };
-/// Does not wait.
+/// Receives a message if there is one; does not wait.
 Result<NicMessage> receive_nic_message(const OwnedFd& socket);
 
-/// Waits until there is something to receive, or the other end has gone.
+/// Waits until there is a message, or the other end is closed.
 Status await_nic_message(const OwnedFd& socket, Deadline deadline);
 
 }  // namespace oriel::net

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kStreamSilence{20};
 constexpr std::size_t kBounceBytes = std::size_t{256} << 10;
-constexpr std::size_t kLinearFrom = std::size_t{32} << 10;  // shorter copies go as rows
+constexpr std::size_t kLinearFrom = std::size_t{32} << 10;  // shorter copies go as two rows
 
 Result<std::size_t> mapping_unit(CUdevice device) {
   CUmemAllocationProp wanted{};
@@ -50,7 +50,7 @@ Status NicServerRegion::import(CUdevice device, const nic_request::Add& add,
   CUmemFabricHandle fabric{};
   static_assert(sizeof fabric.data == std::tuple_size_v<FabricBytes>);
   std::memcpy(fabric.data, add.fabric.data(), add.fabric.size());
-  // The driver takes a descriptor's number in place of a pointer.
+  // The driver takes the number of a descriptor in place of a pointer.
   void* const number = reinterpret_cast<void*>(static_cast<std::uintptr_t>(descriptor.get()));
   const std::string what = fmt::format("importing {} bytes of a GPU", add.bytes);
   ORIEL_CHECK(cuda_status(
@@ -122,7 +122,8 @@ NicServerChannel::~NicServerChannel() {
   if (registered_) static_cast<void>(cuda().mem_host_unregister(mapping_.data()));
 }
 
-/// The rank's side has checked nothing of it yet, so that it is said in its words.
+/// Publishes the error to the rank: first its text and native code, then `failed` with a release
+/// store.
 void NicServerChannel::fail(const Error& error) {
   failed_ = true;
   NicChannelHeader& header = memory_.header();
@@ -146,10 +147,10 @@ Status NicServerChannel::begin(const NicStep& step) {
   return is_write || is_tell ? Status() : begin_copy(step);
 }
 
-/// A stream whose first step is a word does its words where kernels run, and each may wait there
-/// for a time slice while kernels of the rank's come and go: 2.1 ms instead of 27 us for an
-/// all-reduce of 8 bytes (driver 580.159, H200). One copy ahead of all, and they go by the copy
-/// engine.
+/// Starts a stream with a copy. If the first step is a word, the stream executes its words where
+/// kernels run. Each word may then wait for a time slice while the rank's kernels come and go. An
+/// all-reduce of 8 bytes takes 2.1 ms in that case instead of 27 us (driver 580.159, H200). After
+/// one copy ahead of all words, they go by the copy engine.
 Status NicServerChannel::begin_with_copy(std::uint64_t at) {
   if (begun_) return {};
   return cuda_status(
@@ -193,8 +194,8 @@ Status NicServerChannel::store_rows(std::uint64_t to, const std::byte* from, std
                      cuda().memcpy_2d_async(&rows, stream_));
 }
 
-/// Piece by piece: the stream itself sees to it that each has left the pinned memory before the
-/// next one comes.
+/// Copies piece by piece. Stream order ensures that a piece has left the pinned memory before the
+/// next one arrives.
 Status NicServerChannel::copy_within(const NicStep& step) {
   if (bounce_ == nullptr) {
     void* made = nullptr;
@@ -224,7 +225,7 @@ Status NicServerChannel::copy_within(const NicStep& step) {
     ORIEL_CHECK(load(kStride, from + half, half));
     ORIEL_CHECK(store_rows(to, bounce_, half, kStride));
     if (count % 2 == 0) continue;
-    // The last byte, with its neighbour once more.
+    // The last byte goes with its neighbour, which is copied twice.
     ORIEL_CHECK(load(half, from + count - 2, 1));
     ORIEL_CHECK(load(kStride + half, from + count - 1, 1));
     ORIEL_CHECK(store_rows(to + count - 2, bounce_ + half, 1, kStride));

@@ -16,10 +16,11 @@
 #include "net/process/nic_process_message.hpp"
 #include "net/process/nic_process_ring.hpp"
 
-/// What a NicServer has for its rank. All of it by the thread whose current context is the GPU's.
+/// Objects that a NicServer keeps for its rank. Only the thread whose current context is the GPU's
+/// uses them.
 namespace oriel::net {
 
-/// An allocation of the rank's, or of one of its peers', mapped for the GPU. Unmaps when destroyed.
+/// An allocation of the rank or of one of its peers, mapped for the GPU. The destructor unmaps it.
 class NicServerRegion {
  public:
   static Result<std::unique_ptr<NicServerRegion>> make(CUdevice device, const nic_request::Add& add,
@@ -33,13 +34,13 @@ class NicServerRegion {
   NicServerRegion() = default;
   Status import(CUdevice device, const nic_request::Add& add, const OwnedFd& descriptor);
 
-  NicRegion region_;  // its address, once reserved
+  NicRegion region_;  // address set once it is reserved
   CUmemGenericAllocationHandle handle_ = 0;
   bool has_handle_ = false;
   bool mapped_ = false;
 };
 
-/// A stream and its ring. Waits for the stream's work when destroyed.
+/// A stream and its ring. The destructor waits for the stream's work.
 class NicServerChannel {
  public:
   static Result<std::unique_ptr<NicServerChannel>> make(const nic_request::Open& open,
@@ -48,8 +49,8 @@ class NicServerChannel {
   NicServerChannel(const NicServerChannel&) = delete;
   NicServerChannel& operator=(const NicServerChannel&) = delete;
 
-  /// Begins what the ring asks for, some of it. `find` yields a region by its number, or null.
-  /// Whether there was anything.
+  /// Starts some of the commands in the ring. `find` returns the region of a number, or null.
+  /// Returns whether there were any commands.
   template <class Find>
   bool turn(const Find& find);
   bool has_commands() const { return !failed_ && ring_.has_commands(memory_); }
@@ -57,8 +58,8 @@ class NicServerChannel {
     memory_.asleep().store(asleep ? 1 : 0, std::memory_order_relaxed);
     if (asleep) fence_with_peer(memory_.asleep());
   }
-  /// Whether something is under way of which it has to be seen that it ends; looks at the stream
-  /// when that has taken long.
+  /// Returns whether work is in flight whose end must be noticed. Queries the stream if there was
+  /// no progress for a while.
   bool watch(TimePoint now);
 
  private:
@@ -77,9 +78,9 @@ class NicServerChannel {
   bool registered_ = false;
   CUdeviceptr count_address_ = 0;
   CUstream stream_ = nullptr;
-  bool begun_ = false;           // the stream has had a step
-  WordBatch words_;              // of one turn
-  std::byte* bounce_ = nullptr;  // pinned; made for the first copy within the GPU
+  bool begun_ = false;           // the stream has had a copy or a word of a region
+  WordBatch words_;              // of the current turn
+  std::byte* bounce_ = nullptr;  // pinned; allocated for the first copy within the GPU
   NicRingReader ring_;
   std::uint64_t told_ = 0;
   std::uint64_t seen_ = 0;

@@ -24,7 +24,7 @@ namespace {
 
 using std::chrono::microseconds;
 constexpr microseconds kServeFor{500};        // after the last command
-constexpr microseconds kOutsideEvery{50};     // while it looks at rings
+constexpr microseconds kOutsideEvery{50};     // while it polls rings
 constexpr std::uint32_t kTurnsPerYield = 16;  // without work
 constexpr int kSleepMilliseconds = 1000;
 constexpr int kNapMilliseconds = 20;  // while something is under way
@@ -39,7 +39,8 @@ Error not_served(std::string why) {
 }  // namespace
 
 NicServer::NicServer(OwnedFd socket) : socket_(std::move(socket)) {
-  // Beside the socket's end, for a child that the rank has forked may hold the other end open.
+  // Watches the rank's process besides the socket: a forked child of the rank may hold the other
+  // end open.
   ucred maker{};
   socklen_t bytes = sizeof maker;
   if (sys().getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &maker, &bytes) == 0 &&
@@ -77,7 +78,7 @@ Status NicServer::serve_hello(const nic_request::Hello& hello, OwnedFd descripto
          ++cpu) {
       if ((hello.cpus[cpu / 64] >> cpu % 64 & 1) != 0) CPU_SET(cpu, &cpus);
     }
-    // Where it may not run there it runs where it may.
+    // If the processors are not allowed, the process keeps those it has.
     static_cast<void>(sys().sched_setaffinity(0, sizeof cpus, &cpus));
   }
   ORIEL_TRY(device_, find_gpu(hello.gpu));
@@ -151,7 +152,7 @@ Status NicServer::answer(const Status& outcome) {
   return send_nic_message(socket_, message, nullptr, Deadline::after(kTakeAnswerMost));
 }
 
-/// False: the other end has gone.
+/// Serves a request if there is one. Returns false if the other end is closed.
 Result<bool> NicServer::take_request() {
   ORIEL_TRY(NicMessage message, receive_nic_message(socket_));
   if (message.outcome == NicMessage::Outcome::closed) return false;
@@ -167,8 +168,9 @@ Result<bool> NicServer::take_request() {
   } else {
     outcome = serve(request.value(), std::move(message.descriptor));
   }
-  static_cast<void>(answer(outcome));  // who has gone is noticed next time
-  // Without a GPU there is nothing to serve, and who says what is no request may say anything.
+  static_cast<void>(answer(outcome));  // a closed socket is noticed next time
+  // Without a GPU there is nothing to serve. After a malformed message the sender cannot be
+  // trusted.
   if (!request.ok() || !scope_) return std::move(outcome).error();
   return true;
 }
@@ -203,7 +205,7 @@ Result<bool> NicServer::look_outside(bool may_sleep) {
   int most = sleep_milliseconds();
   if (may_sleep) set_asleep(true);
   if (!may_sleep || has_commands()) most = 0;
-  // Of those that are not there poll() takes no notice.
+  // poll() ignores negative descriptors.
   std::array<pollfd, 3> entries{pollfd{socket_.get(), POLLIN, 0}, pollfd{rank_.get(), POLLIN, 0},
                                 pollfd{bell_.get(), POLLIN, 0}};
   const int ready = sys().poll(entries.data(), entries.size(), most);

@@ -19,24 +19,24 @@ namespace oriel::net {
 class NicServerChannel;
 class NicServerRegion;
 
-/// The other end of a NicProcess: copies on one GPU what the streams of a rank's process ask for.
-/// It looks at their rings all the time while something comes, and sleeps on descriptors after half
-/// a millisecond without. What comes by socket and ring is checked; a ring in which something else
-/// was found, and a stream of which a call of the driver's has failed, do nothing more and say why.
+/// The other end of a NicProcess: executes the copies of a rank's streams on one GPU. It polls
+/// their rings while commands come. After half a millisecond without commands it sleeps on
+/// descriptors. Everything from the socket and the rings is checked. After an invalid command or a
+/// failed driver call, a stream does nothing more and reports the error.
 ///
-/// Copies between memory of its own GPU go by way of pinned memory: within a GPU they would be done
-/// by the engine that runs kernels, which the rank's kernels have until their time slice ends.
-/// One thread runs it.
+/// Copies within its own GPU go through pinned memory. The driver would execute them on the engine
+/// that runs kernels, which the rank's kernels occupy until their time slice ends. One thread runs
+/// the server.
 class NicServer {
  public:
-  /// `socket` is the end of a pair whose other end the rank has.
+  /// `socket` is one end of a pair; the rank has the other end.
   explicit NicServer(OwnedFd socket);
   ~NicServer();
   NicServer(const NicServer&) = delete;
   NicServer& operator=(const NicServer&) = delete;
 
-  /// Returns when the socket's other end has been closed, or the process that made the pair has
-  /// ended; an error if the first request was not served, or something came that is no request.
+  /// Returns when the socket's other end was closed, or the process that made the pair has ended.
+  /// Returns an error if the first request failed or a message was no request.
   Status run();
 
  private:
@@ -48,7 +48,8 @@ class NicServer {
   Status serve_remove(const nic_request::Remove& remove);
   Result<CUdevice> find_gpu(const GpuUuid& wanted) const;
   Status answer(const Status& outcome);
-  /// Takes what the socket has, and looks whether the rank is there. False: it is not.
+  /// Serves a request if there is one, and checks whether the rank still exists; returns false if
+  /// it does not.
   Result<bool> look_outside(bool may_sleep);
   Result<bool> take_request();
   bool turn_channels();
@@ -57,10 +58,10 @@ class NicServer {
   bool has_commands() const;
 
   const OwnedFd socket_;
-  OwnedFd rank_;  // a pidfd of the rank's process
+  OwnedFd rank_;  // pidfd of the rank's process
   OwnedFd bell_;
   std::optional<PrimaryContext> context_;
-  std::optional<CudaScope> scope_;  // of the thread that runs it, from the hello on
+  std::optional<CudaScope> scope_;  // of the thread that runs the server, from the hello on
   CUdevice device_ = 0;
   std::map<std::uint32_t, std::unique_ptr<NicServerRegion>> regions_;
   std::map<std::uint32_t, std::unique_ptr<NicServerChannel>> channels_;

@@ -9,11 +9,11 @@
 namespace oriel::net {
 namespace {
 
-// Bytes of the host that need no wire are still sent if there are no more of them: the peer then
-// has them in the message, instead of having to fetch them from this side's memory.
+// Host writes and reads up to this size use messages even if a mapping exists. A message saves the
+// peer an access to this side's memory.
 constexpr std::uint64_t kSentAnywayMost = 256;
 constexpr std::uint32_t kDirectPieceBytes = std::uint32_t{1} << 20;
-// Shorter payloads are sent at once by libfabric's own layers, whatever they copy for it.
+// libfabric's own layers send shorter payloads at once, with copies where they need them.
 constexpr std::uint64_t kFetchedLeast = std::uint64_t{16} << 10;
 
 }  // namespace
@@ -23,7 +23,7 @@ void BareTransfers::choose(PostedEntry& entry, MemoryPlace place) const {
   entry.fetched = !entry.direct && can_be_fetched(entry.work, place);
 }
 
-/// Both sides have mapped the other's memory, and it is of one kind.
+/// Returns whether both sides have mapped the other's memory, and both are of one kind.
 bool BareTransfers::can_copy(const WorkRequest& work, MemoryPlace place) const {
   const bool is_write = work.kind == WorkKind::write;
   if (!is_write && work.kind != WorkKind::read) return false;
@@ -34,16 +34,17 @@ bool BareTransfers::can_copy(const WorkRequest& work, MemoryPlace place) const {
   return !is_write || end_.nic.peers.is_reached(end_.peer.process, work.local_key);
 }
 
-/// The peer's NIC can have the bytes from where they are, by the wire.
+/// Returns whether the peer's NIC can read the bytes from where they are, by the wire.
 bool BareTransfers::can_be_fetched(const WorkRequest& work, MemoryPlace place) const {
   if (work.kind != WorkKind::write || work.bytes < kFetchedLeast || !fetches_) return false;
-  // A queue that goes on elsewhere could not wait for what is still being fetched for it.
+  // A queue that can continue on another NIC could not wait for rendezvous reads in flight.
   if (place != MemoryPlace::host || end_.setup.records != nullptr) return false;
   return end_.wire().can_fetch(end_.peer.address);
 }
 
-/// A multiple of what the wire carries, so that what is left can go there; the same where another
-/// NIC, which may have to send it, goes on with the numbers.
+/// Returns a multiple of the wire's piece size, so that the remaining pieces can go in messages.
+/// Queues with records use the wire's piece size itself: another NIC may continue with the request
+/// numbers.
 std::uint32_t BareTransfers::piece_bytes(const PostedEntry& entry) const {
   const std::uint32_t bytes = end_.setup.piece_bytes;
   if (!entry.is_bare() || end_.setup.records != nullptr) return bytes;
@@ -51,7 +52,7 @@ std::uint32_t BareTransfers::piece_bytes(const PostedEntry& entry) const {
 }
 
 bool BareTransfers::lend(const PostedEntry& entry, SentRequest& request) {
-  // Looked up again: the key may have been given back since the entry began.
+  // Looked up again: the key may have been deregistered since the entry started.
   const auto found = end_.find_local(entry.work, false);
   if (found.syndrome != Syndrome::none) return false;
   request.source =
@@ -70,7 +71,7 @@ void BareTransfers::take_back(const PostedEntry& entry, SentRequest& request) {
 void BareTransfers::lose(const PostedEntry& entry, const SentRequest& request) {
   if (!request.source.has_value()) return;
   end_.wire().take_back({end_.peer.address}, *request.source);
-  // Some of it may be on its way.
+  // A read may be in flight.
   end_.nic.lent.lose(entry.work.local_key, end_.borrower());
 }
 

@@ -22,7 +22,7 @@ class BareTransfers {
   /// Allows the peer a rendezvous read of this piece. Returns false if the bytes have to go in
   /// messages.
   bool lend(const PostedEntry& entry, SentRequest& request);
-  /// Ends the permission: the peer has answered and does not read the piece any more.
+  /// Ends the permission, because the peer no longer reads the piece or was never asked to.
   void take_back(const PostedEntry& entry, SentRequest& request);
   /// Ends the permission although no answer of the peer will be processed: a read may still be in
   /// flight.

@@ -42,7 +42,7 @@ void Landings::land(PostedEntry& entry, const SentRequest& request, WireResponse
   landing.bytes = request.bytes;
   landing.storing = Storing(std::move(bytes));
   if (may_begin && !entry.done) begin(landing, entry);
-  // The rest is still the wire's, which takes it back.
+  // The rest of the payload is borrowed from the wire, which reuses the memory: copy it.
   landing.storing.own();
 }
 
@@ -58,7 +58,7 @@ void Landings::begin(Landing& landing, PostedEntry& entry) {
     return;
   }
   const auto source = end_.find_mapped(entry.work);
-  // The source was mapped when the entry began, and may have gone since.
+  // The source was mapped when the entry started, and may have been unmapped since.
   if (source.syndrome != Syndrome::none) return posted_.stop_at(entry, source.syndrome);
   landing.begun = mover.copy(to, source.memory + landing.offset, landing.bytes, landing.ticket);
 }

@@ -16,12 +16,12 @@
 namespace oriel::net {
 namespace {
 
-// Time that a GPU may take for copies that have started.
+// Limit for GPU copies that have started.
 constexpr std::chrono::seconds kCopiesMost{30};
-// Time that a peer which is alive may take for rendezvous reads.
+// Limit for rendezvous reads of a peer that is alive.
 constexpr std::chrono::seconds kFetchesMost{5};
-// After an abort nobody needs what is being fetched. But most peers are still there, and let go of
-// it in this time, which spares them the end of their connections.
+// Limit after an abort, when nobody needs the data of rendezvous reads. Most peers are still there
+// and end their reads in this time. This avoids cutting their connections.
 constexpr std::chrono::milliseconds kAbortedFetchesMost{100};
 constexpr std::chrono::microseconds kPause{50};
 
@@ -35,7 +35,7 @@ NicCore::NicCore(const NicOptions& options) {
 
 std::uint32_t NicCore::random_start() {
   std::uint32_t start = 0;
-  // Without randomness, the same ones everywhere: less is found out, nothing else changes.
+  // Without randomness all NICs start alike: fewer mistakes are detected, nothing else changes.
   static_cast<void>(sys().getrandom(&start, sizeof start, 0));
   return start;
 }
@@ -61,7 +61,7 @@ WireAddress NicCore::address(std::uint32_t wire) const {
   return wire < context_.wires.size() ? context_.wires[wire]->address() : WireAddress{};
 }
 
-/// Stops all answers: work that stopped half way could be taken for done.
+/// Stops all responses: work that stopped half way could be taken for complete.
 void NicCore::fail_locked() {
   failed_ = true;
 }
@@ -116,7 +116,8 @@ Status NicMemory::unmap_peer_memory(std::uint64_t peer, std::uint32_t key) {
   return settle();
 }
 
-/// Waits until copies that queue behind work of the GPU have started, so that their source may go.
+/// Waits until copies that queue behind work of the GPU have started, so that their source may be
+/// unmapped.
 void NicMemory::end_copies(std::uint64_t peer, std::uint32_t key) {
   if (context_.gpu_mover == nullptr || !is_working()) return;
   const Clock& steady = SteadyClock::instance();
@@ -128,7 +129,7 @@ void NicMemory::end_copies(std::uint64_t peer, std::uint32_t key) {
   }
 }
 
-/// Neither a peer nor this NIC is to touch the memory any more.
+/// Ends rendezvous reads from and into the memory, by peers and by this NIC.
 void NicMemory::end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key) {
   cut(context_.lent.borrowers(key, true));
   if (wait_until_none(lock, [&] { return is_fetched(key); })) return;
@@ -147,8 +148,8 @@ bool NicMemory::is_fetched(std::uint32_t key) const {
                      [&](const auto& wire) { return wire->is_fetching(key); });
 }
 
-/// Returns the end of a wait that began at `begin`. All waits of a NIC that is no longer used take
-/// as long as one together.
+/// Returns the end of a wait that began at `begin`. After end_sending() or end_receiving() all
+/// waits share one time limit.
 TimePoint NicMemory::patience_ends(TimePoint begin) {
   const bool is_aborted = context_.sends_nothing;
   if (!is_aborted && !context_.takes_nothing) return begin + kFetchesMost;

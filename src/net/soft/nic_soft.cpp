@@ -29,7 +29,7 @@ Result<std::uint32_t> NicSoft::create_queue(const QueueSetup& setup) {
 Status NicSoft::destroy_queue(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   ORIEL_TRY(SoftQueue* const queue, queues_.find_or_fail(number));
-  // Gone in any case: whoever calls frees the queue's memory whatever the GPU still does.
+  // Removed in any case: the caller frees the queue's memory whatever the GPU still does.
   Status settled = settle();
   queues_.remove(queue);
   return settled;
@@ -61,8 +61,8 @@ Status NicSoft::to_error(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   ORIEL_TRY(SoftQueue* const queue, queues_.find_or_fail(number));
   if (queue->setup().records == nullptr) return queue->to_error();
-  // A queue with records may go on at another NIC, where a dump could not wait for data on its way
-  // here.
+  // A queue with records may continue on another NIC. A dump there could not wait for data on its
+  // way here.
   Status settled = settle();
   queue->fence();
   return settled;
@@ -72,7 +72,7 @@ Status NicSoft::to_reset(std::uint32_t number) {
   std::unique_lock lock(mutex_);
   ORIEL_CHECK(queues_.find_or_fail(number));
   ORIEL_CHECK(settle());
-  // Data that the queue asked for must not arrive after the reset.
+  // A rendezvous read for the queue must not write memory after the reset.
   const bool is_over = wait_until_none(lock, [&] {
     const SoftQueue* const queue = queues_.find(number);
     return queue != nullptr && queue->is_fetching();
@@ -143,8 +143,8 @@ bool NicSoft::go_on() {
 
 bool NicSoft::turn() {
   const TimePoint now = context_.clock->now();
-  // Answers to what was received before wait for this turn, so that they go together with what the
-  // rank posts when it sees that something has come.
+  // Responses to requests of the last turn are held back until this end_turn(). They then leave in
+  // one message with what the rank has posted meanwhile.
   bool any = progress_queues(now);
   for (const auto& wire : context_.wires) wire->end_turn();
   if (receive(now)) {

@@ -15,18 +15,19 @@ namespace oriel::net {
 
 /// A NIC in software. It reads the bytes that device code writes for an mlx5 adapter. It checks
 /// what an adapter would check: index and queue inside each entry, keys, ranges, rights, states. It
-/// executes in order and writes the last byte of data last. After an error, it completes one entry
+/// executes in order and writes the last byte of a CQE last. After an error, it completes one entry
 /// with that error and flushes the rest. Its atomics are atomic among NICs only, as an adapter's
 /// are.
 ///
 /// Nothing happens without progress(), which does a bounded amount of work. Waiting threads call
 /// it, or a NicThread, or both. Thread safety: any thread may call anything.
 ///
-/// Calls block only for the lock, which progress() holds briefly, and in two cases. Deregistering
-/// GPU memory, unmapping memory, and destroying or resetting a queue hold the lock until the GPU's
-/// copies have ended, 30 s at most. Memory with rendezvous reads in flight is waited for without
-/// the lock; after 5 s the wire to that peer is cut. After end_receiving() all these waits together
-/// take 5 s at most. After end_sending() they take 0.1 s at most.
+/// Calls block only for the lock, which progress() holds briefly, and in two cases. First, calls
+/// that give up GPU memory or a queue hold the lock until the GPU's copies have ended. They do so
+/// for 30 s at most, and unmap_peer_memory() for 60 s. Second, memory with rendezvous reads in
+/// flight is waited for without the lock; after 5 s the wire to that peer is cut. After
+/// end_receiving() all these waits together take 5 s at most. After end_sending() they take 0.1 s
+/// at most.
 class NicSoft final : public NicMemory {
  public:
   using Options = NicOptions;

@@ -20,8 +20,8 @@ namespace {
 using std::chrono::microseconds;
 constexpr microseconds kYieldFor{500};
 constexpr microseconds kNap{50};
-/// Looks without work for each time that others may have the processor, which takes longer than a
-/// look does: what arrives meanwhile waits.
+/// Polls without work per yield. A yield takes longer than a poll, and delays what arrives
+/// meanwhile.
 constexpr std::uint32_t kLooksPerYield = 16;
 
 }  // namespace
@@ -32,15 +32,15 @@ struct NicThread::State {
   Options options;
   std::mutex mutex;
   std::condition_variable changed;
-  std::uint32_t stop_word = 0;  // as wait_until takes it
-  OwnedThread thread;           // ends before the others go
+  std::uint32_t stop_word = 0;  // in the form that wait_until takes
+  OwnedThread thread;           // declared last, so that it ends before the other members
 
   bool is_stopped() {
     return std::atomic_ref<std::uint32_t>(stop_word).load(std::memory_order_acquire) != 0;
   }
   void tell_to_end() {
     {
-      const std::lock_guard lock(mutex);  // so that no nap begins in between
+      const std::lock_guard lock(mutex);  // so that no nap starts in between
       std::atomic_ref<std::uint32_t>(stop_word).store(1, std::memory_order_release);
     }
     changed.notify_all();
@@ -65,7 +65,8 @@ struct NicThread::State {
     control.yield_ns = 100'000;
     control.doorbell = options.bell;
     while (device::wait_until(options.progress, control, {}) == device::WaitOutcome::ready) {
-      // A wait ends with the first work; the stop word is looked at between two that had some.
+      // wait_until returns after a poll with work; the stop word is checked between two such
+      // returns.
       if (is_stopped()) return;
     }
   }

@@ -12,7 +12,7 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::size_t kEntriesMost = 64;  // at work at a time
+constexpr std::size_t kEntriesMost = 64;  // entries in progress at a time
 constexpr std::size_t kBlock = 64;
 
 }  // namespace
@@ -49,8 +49,8 @@ bool PostedEntries::read() {
   return any;
 }
 
-// Adds a probe, which takes no WQEBB of the ring. Nobody has to post it: producers on a GPU keep
-// their indexes where no thread of the host may touch them.
+// Adds a probe, which takes no WQEBB of the ring. The NIC adds it itself: producers on a GPU keep
+// their indexes where no host thread may access them.
 void PostedEntries::add_probe() {
   PostedEntry& made = entries_.emplace_back();
   made.serial = first_serial_ + entries_.size() - 1;

@@ -10,7 +10,7 @@ Access right_for(WorkKind kind) {
   return kind == WorkKind::read ? kRemoteRead : kRemoteAtomic;
 }
 
-// Returns whether the fields agree with each other; a wire brings whatever its other end sends.
+// Returns whether the fields are consistent; a wire delivers whatever its other end sends.
 bool is_sound(const WireRequest& request) {
   switch (request.kind) {
     case WorkKind::write:

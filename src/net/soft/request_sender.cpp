@@ -67,7 +67,7 @@ void RequestSender::go_by_wire(std::size_t position) {
     its.sent_bytes -= newest.bytes;
     sent_.drop_newest();
   }
-  // Nor has any other NIC been heard with it.
+  // The peer has not accepted these numbers from another NIC either.
   if (end_.setup.records != nullptr) end_.setup.records->sent = sent_.next_number();
   posted_.for_each_sending([this](PostedEntry& one) {
     if (bare_.is_refused(one)) cut_for_wire(one);
@@ -106,9 +106,9 @@ bool RequestSender::send(SentRequest& request, TimePoint now) {
   return step != Step::blocked;
 }
 
-/// Goes on to bring the payload from where it is registered.
+/// Continues to load the payload from where it is registered.
 RequestSender::Step RequestSender::load(PostedEntry& entry, SentRequest& request) {
-  // Looked up again: the key may have been given back since the entry began.
+  // Looked up again: the key may have been deregistered since the entry started.
   const auto found = end_.find_local(entry.work, false);
   if (found.syndrome != Syndrome::none) {
     posted_.stop_at(entry, found.syndrome);
@@ -119,7 +119,7 @@ RequestSender::Step RequestSender::load(PostedEntry& entry, SentRequest& request
     posted_.stop_at(entry, Syndrome::local_operation, Complaint::no_copies);
     return Step::blocked;
   }
-  // The host's memory is sent from where it is registered now.
+  // Host memory is sent from its current address, so its load starts anew.
   if (!request.load.has_value() || found.place == MemoryPlace::host) {
     request.load.emplace(request.bytes, true);
   }
@@ -134,7 +134,7 @@ void RequestSender::load_ahead(PostedEntry& entry, SentRequest& request) {
   static_cast<void>(load(entry, request));
 }
 
-/// Without the bytes of a write that have to be read first.
+/// Builds the request without the bytes of a write that have to be loaded first.
 WireRequest RequestSender::request_for(const PostedEntry& entry, const SentRequest& sent) const {
   const WorkRequest& work = entry.work;
   WireRequest request;
@@ -154,7 +154,8 @@ WireRequest RequestSender::request_for(const PostedEntry& entry, const SentReque
   request.atomic = work.atomic;
   request.direct = sent.direct;
   request.source = sent.source;
-  if (sent.direct && entry.direct) {  // else it only asks, by key 0, which is none
+  if (sent.direct &&
+      entry.direct) {  // otherwise the request only asks, with key 0, which is never valid
     request.source_key = work.local_key;
     request.source_address = work.local_address + sent.offset;
   } else if (work.is_inline) {
@@ -177,15 +178,15 @@ RequestSender::Step RequestSender::transmit(PostedEntry& entry, SentRequest& req
     std::get<WireRequest>(message.body).payload = request.load->lend();
   }
   request.on_wire = end_.wire().send(end_.peer.address, message);
-  // While there is no room the time counts from the first try: a peer that takes nothing from a
-  // full ring answers no more than one that is gone.
+  // While the wire has no room, the timeout runs from the first attempt. A peer that does not drain
+  // a full ring is as silent as a dead one.
   if (request.on_wire || request.at == TimePoint{}) request.at = now;
   if (request.on_wire) {
     request.place = message.place;
     note_sent(request);
     return Step::sent;
   }
-  // Bytes that the wire has copied before it found no room need not be copied again.
+  // If the wire copied the bytes before it found no room, the copy is kept.
   Payload& payload = std::get<WireRequest>(message.body).payload;
   if (request.loaded && !payload.is_borrowed()) request.load.emplace(payload.take());
   return Step::blocked;
@@ -193,7 +194,7 @@ RequestSender::Step RequestSender::transmit(PostedEntry& entry, SentRequest& req
 
 void RequestSender::note_sent(SentRequest& request) {
   request.was_sent = true;
-  request.load.reset();  // who sends it again reads the memory again
+  request.load.reset();  // a retransmission reads the memory again
   request.loaded = false;
   if (end_.setup.records != nullptr) {
     end_.setup.records->sent = std::max(end_.setup.records->sent, request.number + 1);

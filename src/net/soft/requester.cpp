@@ -10,10 +10,10 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::uint32_t kFlushMost = 256;  // completions of one call
+constexpr std::uint32_t kFlushMost = 256;  // completions per call
 
-// Returns the time above which an answer is slow: a quarter of the time after which a request is
-// retransmitted. A peer that is there is heard before a queue or a path is given up.
+// Returns the time above which a response is slow: a quarter of the retransmission timeout. A live
+// peer is then heard before its queue or path is given up.
 Duration slow_answer(const QueueSetup& setup) {
   return std::max<Duration>(setup.answer_timeout / 4, std::chrono::milliseconds(50));
 }
@@ -85,14 +85,14 @@ void Requester::begin(PostedEntry& entry) {
   if (!work.is_inline && work.kind != WorkKind::nop) {
     const auto found = end_.find_local(work, entry.waits_for_data());
     const bool is_found = found.syndrome == Syndrome::none;
-    // A write that another NIC has started may be done: the peer is asked whether it is.
+    // An earlier NIC may have sent this write: the peer is asked whether it was executed.
     const bool is_repeated =
         work.kind == WorkKind::write && bare_.may_be_done(sent_.next_number(), false);
     if (!is_found && !is_repeated) return posted_.stop_at(entry, found.syndrome);
     if (is_found) bare_.choose(entry, found.place);
   }
   posted_.begin(entry);
-  // The read of a dump has no other effect than that what was on its way has arrived.
+  // A dump only waits for earlier data. Completion in order ensures that this data has arrived.
   if (work.kind == WorkKind::nop || work.kind == WorkKind::dump) {
     entry.done = true;
     return;
@@ -128,7 +128,7 @@ void Requester::receive(WireResponse& response, TimePoint now) {
     return sent_.repeat_from(*position);
   }
   if (response.not_mapped) return sender_.go_by_wire(*position);
-  // A response says that the writes before it have been done: their own may have been lost.
+  // A response also acknowledges all earlier writes: their own responses may have been lost.
   for (std::size_t i = 0; i < *position; ++i) {
     if (sent_[i].answered || posted_.of(sent_[i].serial).work.kind != WorkKind::write) continue;
     take_answer(sent_[i], nullptr, now);
@@ -148,7 +148,7 @@ void Requester::take_answer(SentRequest& request, WireResponse* response, TimePo
   if (response != nullptr && response->syndrome != Syndrome::none) {
     return posted_.stop_at(entry, response->syndrome);
   }
-  // A read or an atomic is counted when its data has landed.
+  // A read or an atomic is answered when its data has landed.
   if (entry.waits_for_data()) return landings_.land(entry, request, *response);
   posted_.end_piece(entry);
 }
@@ -179,7 +179,7 @@ void Requester::end_with(const WorkRequest& work, Syndrome syndrome, Complaint c
 
 void Requester::fail(Syndrome syndrome, Complaint complaint) {
   if (failed_) return;
-  if (syndrome == Syndrome::flushed) return give_up();  // each entry says so itself
+  if (syndrome == Syndrome::flushed) return give_up();  // each entry is flushed on its own
   WorkRequest work;
   work.index = posted_.completed();
   if (work.index < posted_.end()) work = posted_.skip();
@@ -187,7 +187,7 @@ void Requester::fail(Syndrome syndrome, Complaint complaint) {
 }
 
 bool Requester::flush() {
-  if (end_.setup.records != nullptr) return false;  // they are for the next NIC
+  if (end_.setup.records != nullptr) return false;  // left for the next NIC
   const bool any = posted_.completed() < posted_.end();
   for (std::uint32_t i = 0; i < kFlushMost && posted_.completed() < posted_.end(); ++i) {
     completions_.write_error(posted_.skip(), Syndrome::flushed, Complaint::none);

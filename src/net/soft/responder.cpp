@@ -11,10 +11,10 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::size_t kAnswersMost = 1024;           // that wait for their time, or for the wire
-constexpr std::uint32_t kFetchAttemptsMost = 7;      // of the same bytes, if they fail
-constexpr std::chrono::milliseconds kFetchPause{1};  // doubled each time
-constexpr std::uint32_t kReceivesFlushedMost = 256;  // of one call
+constexpr std::size_t kAnswersMost = 1024;           // that wait for execution or for the wire
+constexpr std::uint32_t kFetchAttemptsMost = 7;      // of the same bytes, after failed reads
+constexpr std::chrono::milliseconds kFetchPause{1};  // doubled after each failure
+constexpr std::uint32_t kReceivesFlushedMost = 256;  // per call
 
 }  // namespace
 
@@ -27,7 +27,8 @@ void AnswerQueue::add(WireResponse response, bool is_done_write) {
   answers_.push_back({std::move(response), is_done_write});
 }
 
-/// An answer says of all writes before it that they have been done.
+/// Returns whether the next response makes this one unnecessary: a response acknowledges all
+/// earlier writes.
 bool AnswerQueue::is_said_by_next() const {
   if (!answers_.front().is_done_write || answers_.size() < 2) return false;
   const WireResponse& next = answers_[1].response;
@@ -64,7 +65,7 @@ void Responder::connect(const QueuePeer& peer) {
 
 void Responder::receive(WireRequest& request, std::uint16_t receives, TimePoint now) {
   if (failed_ || !end_.is_from_peer(request) || request.number > record_.expected()) return;
-  // A peer that asks and does not take the answers is not heard, and has to ask again.
+  // If the peer does not take its responses, its requests are dropped. It has to retransmit them.
   if (answers_.size() + items_.size() >= kAnswersMost) return;
   if (request.number < record_.expected()) {
     return answer_again(request, now);
@@ -95,8 +96,8 @@ bool Responder::is_fetching() const {
                      [](const Item& item) { return item.is_fetching(); });
 }
 
-/// What is being fetched lands when it will. Nothing else begins before, but what is to be fetched
-/// to elsewhere.
+/// Returns whether the request has to wait for rendezvous reads, which end at any time. Only a
+/// rendezvous read into other memory may start before they have ended.
 bool Responder::waits_for_fetches(const WireRequest& request, const std::byte* at) const {
   for (std::size_t i = 0; i < begun_; ++i) {
     if (!items_[i].is_fetching()) continue;
@@ -113,8 +114,8 @@ void Responder::fetch(Item& item, const MemoryKeys::Found& found) {
                                  {request.key, found.memory + request.offset, request.piece_bytes});
 }
 
-/// Whether what is to be fetched is there, or never will be. A connection that has broken is made
-/// anew by the next attempt.
+/// Returns whether the rendezvous read has ended, or has failed for good. A failed read is repeated
+/// after a pause. The next attempt reconnects a broken connection.
 bool Responder::has_fetched(Item& item, TimePoint now) {
   if (!item.is_fetching()) return true;
   if (!item.fetch->is_done()) return false;
@@ -137,7 +138,7 @@ bool Responder::has_fetched(Item& item, TimePoint now) {
   return true;
 }
 
-/// The first of the items cannot be done, and those behind it will not be.
+/// Fails the first item, and drops those behind it.
 void Responder::fail_first(Syndrome syndrome) {
   items_.front().response.syndrome = syndrome;
   fail(syndrome);
@@ -166,12 +167,13 @@ void Responder::execute(WireRequest& request, TimePoint now) {
   if (request.has_immediate) ++immediates_;
   item.request = std::move(request);
   advance(now);
-  // What could not begin at once is still the wire's, which takes it back.
+  // The remaining payload is borrowed from the wire, which reuses the memory: copy it.
   if (begun_ < items_.size()) items_.back().storing.own();
 }
 
-/// As far as memory and order allow: all of it where the memory is the host's. What is in a GPU's
-/// memory begins in order, is done in that order by the GPU, and is answered when it is done.
+/// Starts requests as far as memory and order allow, and answers those that are done. Requests to
+/// host memory are executed at once. Requests to GPU memory start in order and are executed by the
+/// GPU in that order. They are answered when the GPU has executed them.
 bool Responder::advance(TimePoint now) {
   bool any = false;
   for (; begun_ < items_.size() && begin(items_[begun_]); ++begun_) any = true;
@@ -186,11 +188,12 @@ bool Responder::advance(TimePoint now) {
 bool Responder::begin(Item& item) {
   const WireRequest& request = item.request;
   if (item.response.syndrome != Syndrome::none) return true;
-  // Looked up again: the key may have been given back while the request waited for its turn.
+  // Looked up again: the key may have been deregistered while the request waited.
   const auto found = end_.find(request);
   item.response.syndrome = found.syndrome;
   if (found.syndrome == Syndrome::none) {
-    // The host's memory does not wait for the GPU's by itself.
+    // A request to host memory waits for earlier ones to GPU memory, because nothing else orders
+    // the two.
     const bool waits = found.place == MemoryPlace::host && gpu_ticket_ != 0;
     if (waits && !end_.nic.mover(MemoryPlace::gpu).is_done(gpu_ticket_)) return false;
     if (waits_for_fetches(request, found.memory)) return false;
@@ -209,12 +212,12 @@ bool Responder::begin(Item& item) {
   return true;
 }
 
-/// False if there is something left that cannot begin now.
+/// Returns false if something is left that cannot start now.
 bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, DataMover& mover) {
   const WireRequest& request = item.request;
   std::byte* const at = found.memory + request.offset;
   if (request.kind == WorkKind::atomic) {
-    // Mapped elsewhere, what is aligned in the peer's eyes need not be so here.
+    // The local mapping may be misaligned although the peer's address is aligned.
     if (reinterpret_cast<std::uintptr_t>(at) % request.atomic.bytes != 0) {
       item.response.syndrome = Syndrome::remote_operation;
       return true;
@@ -237,7 +240,7 @@ bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, DataMover& 
     return true;
   }
   const auto source = end_.find_source(request);
-  // It was mapped when the request was accepted.
+  // The source was mapped when the request was accepted.
   if (source.syndrome != Syndrome::none || source.place != found.place) {
     item.response.syndrome = Syndrome::remote_invalid;
     return true;
@@ -245,7 +248,7 @@ bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, DataMover& 
   return mover.copy(at, source.memory, request.piece_bytes, item.ticket);
 }
 
-/// Answers a request that is done. False if it is not.
+/// Answers a request that is done. Returns false if it is not.
 bool Responder::finish(Item& item, TimePoint now) {
   const WireRequest& request = item.request;
   DataMover& mover = end_.nic.mover(item.place);
@@ -276,7 +279,7 @@ bool Responder::finish(Item& item, TimePoint now) {
 }
 
 void Responder::answer_again(WireRequest& request, TimePoint now) {
-  // Its answer is still to come.
+  // The first response is still to come.
   const auto is_same = [&](const auto& one) { return one.request.number == request.number; };
   if (std::any_of(items_.begin(), items_.end(), is_same)) return;
   if (answers_.has(request.number)) return;
@@ -296,7 +299,7 @@ void Responder::refuse(const WireRequest& request, Syndrome syndrome) {
   response.syndrome = syndrome;
   fail(syndrome);
   if (items_.empty()) return answer(std::move(response));
-  // Behind what was asked for before.
+  // The refusal is sent after the responses to earlier requests.
   items_.emplace_back();
   Item& item = items_.back();
   item.request.number = request.number;
@@ -309,7 +312,7 @@ void Responder::fail(Syndrome syndrome) {
 }
 
 bool Responder::flush(std::uint16_t receives) {
-  // Those of a queue that goes on elsewhere are for the next NIC.
+  // Receives of a queue with records are left for the next NIC.
   if (end_.setup.records != nullptr || end_.setup.memory.receive_count == 0 || !items_.empty()) {
     return false;
   }
@@ -328,9 +331,9 @@ bool Responder::flush(std::uint16_t receives) {
 }
 
 void Responder::end() {
-  // What has landed by now has been done, though nobody was told: whoever has seen it may have
-  // changed it since. What a GPU has begun and will never end is refused, here too: of an atomic
-  // the record says that it was done.
+  // Data that has arrived counts as executed, even without a response: a reader may have changed it
+  // since. If the GPU's copies have failed, their requests are refused here too, because the record
+  // already counts started atomics as executed.
   for (; begun_ > 0 && finish(items_.front(), end_.nic.clock->now()); --begun_) items_.pop_front();
   failed_ = true;
   items_.clear();
@@ -339,14 +342,14 @@ void Responder::end() {
 }
 
 void Responder::answer(WireResponse response, bool is_done_write) {
-  // One that leaves has given its keys back: not the peer's fault.
+  // After end_receiving() a refusal is not the peer's fault: this side has deregistered its keys.
   if (response.syndrome != Syndrome::none && end_.nic.takes_nothing) return;
   answers_.add(std::move(response), is_done_write);
 }
 
 bool Responder::progress(TimePoint now) {
   const bool any = advance(now);
-  // A queue that was never connected owes no answer, and its NIC may have no wire.
+  // A queue that was never connected owes no response, and its NIC may have no wire.
   if (answers_.size() == 0) return any;
   return answers_.send(end_.wire(), end_.peer.address) || any;
 }

@@ -51,9 +51,9 @@ class Responder {
   /// Makes progress. Returns whether an accepted request still has to copy from memory that the
   /// peer with this number has registered as `key`.
   bool needs(std::uint64_t process, std::uint32_t key, TimePoint now);
-  /// Flushes receives that will not be used, because the queue is in error. Waits until accepted
-  /// requests have ended. Whoever waits for a receive then sees a completion. Flushes a bounded
-  /// number; returns whether there were any.
+  /// Flushes receives that will not be used, because the queue is in error. Does nothing until
+  /// accepted requests have ended. Code that waits for a receive then sees a completion. Flushes a
+  /// bounded number; returns whether there were any.
   bool flush(std::uint16_t receives);
   /// Stops executing and answering. Data that has arrived counts as executed. Other accepted
   /// requests stay accepted in the record.

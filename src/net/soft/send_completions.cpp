@@ -26,7 +26,7 @@ void SendCompletions::write_error(const WorkRequest& work, Syndrome syndrome, Co
                                 .index = static_cast<std::uint16_t>(work.index),
                                 .syndrome = syndrome,
                                 .complaint = complaint};
-  if (setup_.records != nullptr) {  // another NIC goes on
+  if (setup_.records != nullptr) {  // another NIC continues
     if (!setup_.records->error.has_value()) setup_.records->error = record;
     return;
   }
@@ -34,7 +34,7 @@ void SendCompletions::write_error(const WorkRequest& work, Syndrome syndrome, Co
     store_first_error(record);
     is_of_probe_ = record.opcode == kProbeOpcode && record.syndrome == Syndrome::transport_retry;
   } else if (is_of_probe_ && record.opcode != kProbeOpcode) {
-    // A probe that has no answer may be no failure. An entry that has none is.
+    // A missing response to a probe may be no failure. A missing response to an entry is one.
     CompletionRecord first = record;
     first.syndrome = Syndrome::transport_retry;
     store_first_error(first);

@@ -8,8 +8,8 @@
 namespace oriel::net {
 namespace {
 
-// A timeout in which nothing at all has come from the peer's NIC, or from which it is known to have
-// the request, counts for as many in which the request may still be on its way over a slow link.
+// Weight of a timeout without any sign from the peer's NIC, or with proof that the NIC has the
+// request. A timeout weighs 1 if the request may still be in flight on a slow link.
 constexpr std::uint64_t kSilent = 8;
 
 }  // namespace
@@ -54,20 +54,21 @@ void SentRequests::repeat_from(std::size_t position) {
 Retransmission::Step Retransmission::look(SentRequest& oldest, const WireSign& sign,
                                           std::uint64_t under_way, TimePoint now) {
   const bool is_there = sign.heard > std::max(oldest.at, heard_);
-  // Then it is the queue that does not answer, whatever else its NIC has to say.
+  // If the request has arrived, the queue does not answer, whatever else its NIC sends.
   const bool has_arrived = oldest.place != 0 && sign.arrived >= oldest.place;
   oldest.missed += is_there && !has_arrived ? 1 : kSilent;
   oldest.at = now;
   if (oldest.missed > kSilent * setup_.repeats_most) return Step::give_up;
   const std::uint64_t little = std::max<std::uint64_t>(setup_.piece_bytes, ByteWindow::kLeast);
   if (under_way <= little) return Step::repeat_all;
-  // The others may still be leaving, and would then stand behind themselves.
+  // The other requests may still be leaving. A retransmission would only queue behind them.
   question_ = oldest.number;
   told_.reset();
   return Step::repeat_oldest;
 }
 
-/// Had the others arrived, so would their answers have, before or soon after that of the oldest.
+/// If the other requests had arrived, their responses would come before the oldest one's or soon
+/// after it.
 bool Retransmission::is_left_unanswered(TimePoint now) {
   if (!told_.has_value() || now - *told_ < setup_.answer_timeout / 8) return false;
   question_.reset();

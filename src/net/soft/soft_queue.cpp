@@ -106,13 +106,14 @@ Status SoftQueue::to_ready_to_receive(const QueuePeer& peer) {
 
 Status SoftQueue::to_ready_to_send() {
   ORIEL_CHECK(expect(QueueState::ready_to_receive, "ready to send"));
-  static_cast<void>(doorbell_.poll());  // what was rung before is dropped
+  static_cast<void>(doorbell_.poll());  // drops earlier rings
   state_ = QueueState::ready_to_send;
   return {};
 }
 
 Status SoftQueue::probe() {
-  // The peer counts what it is asked for, and a queue that goes on elsewhere would count anew.
+  // The peer counts a probe as a request. A NIC that takes the queue over would use its number
+  // again.
   if (setup_.records != nullptr) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("queue {:#x} may go on at another NIC and is not probed", number_));
@@ -178,7 +179,7 @@ bool SoftQueue::progress(TimePoint now) {
       break;
   }
   if (responder_.progress(now)) any = true;
-  // What one half cannot go on with ends both, as in an adapter.
+  // A failure of one half ends both, as in an adapter.
   if (state_ != QueueState::error && (requester_.failed() || responder_.failed())) {
     static_cast<void>(to_error());
     any = true;

@@ -46,8 +46,8 @@ class OwnPages final : public QueuePages {
   std::unique_ptr<std::byte, Delete> memory_;
 };
 
-/// Where what a queue consists of lies: in memory near its users, and in that which they share with
-/// the NIC. Each group of objects has cache lines of its own.
+/// Layout of a queue's objects in two allocations: memory near its users, and memory shared with
+/// the NIC. Each object starts on cache lines of its own.
 struct Layout {
   explicit Layout(const SendQueue::Options& options)
       : ring(place<dq::Block>(shared_bytes, options.depth)),
@@ -94,7 +94,7 @@ Status check_options(const SendQueue::Options& options) {
                  fmt::format("{} slots for old values: a power of two up to the depth of {}",
                              options.fetch_slots, depth));
   }
-  // One element alone could not tell one round from the next.
+  // A single CQE has no owner bit that distinguishes rounds.
   const bool receives_fit =
       options.receives == 0 || (std::has_single_bit(options.receives) && options.receives > 1);
   if (!receives_fit || options.receives > dq::kDepthMost) {
@@ -109,8 +109,8 @@ Status check_options(const SendQueue::Options& options) {
 
 struct SendQueue::State {
   NicSoft* nic = nullptr;
-  NicSoft* namer = nullptr;       // gives view.fetch_key
-  std::uint32_t fetch_alias = 0;  // what nic calls it; 0 where that is the namer
+  NicSoft* namer = nullptr;       // owner of view.fetch_key
+  std::uint32_t fetch_alias = 0;  // key of the slots at `nic`; 0 if `nic` is the namer
   std::unique_ptr<QueuePages> shared;
   std::unique_ptr<QueuePages> near;
   std::uint32_t number = 0;
@@ -120,7 +120,7 @@ struct SendQueue::State {
   std::atomic<TimePoint> answered{TimePoint{}};
   dq::QueueView view;
   dq::ReceiveView receives;
-  bool in_process = true;  // its users are threads of this process
+  bool in_process = true;  // the users are threads of this process
 
   ~State() {
     if (number != 0) static_cast<void>(nic->destroy_queue(number));
@@ -137,7 +137,7 @@ struct SendQueue::State {
     ORIEL_TRY(near, options.pages->allocate(layout.near_bytes));
     return {};
   }
-  /// The words as they are before anything was posted.
+  /// Initializes the words for an empty queue.
   Status fill(const Options& options, const Layout& layout) {
     memory.ring = shared->own() + layout.ring;
     memory.depth = options.depth;
@@ -147,7 +147,7 @@ struct SendQueue::State {
     memory.first_error = at<std::uint64_t>(shared->own(), layout.first_error);
     memory.receive_count = options.receives;
     std::memset(memory.completions, 0xff, CompletionWriter::kElementBytes);
-    // As if the block before `base` were the last that was completed.
+    // The initial CQE completes the WQEBB before `base`.
     store_big16(memory.completions + 60, static_cast<std::uint16_t>(options.base - 1));
     if (options.receives != 0) {
       memory.receive_completions = shared->own() + layout.receives;
