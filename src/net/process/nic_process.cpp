@@ -207,7 +207,7 @@ Status NicProcess::take_answer(Deadline deadline) {
   const auto answer = decode_nic_answer(message.bytes);
   if (!answer.ok()) return give_up(answer.error());
   if (pid_ == 0) pid_ = message.sender;
-  // A thread of this process may stand in for the process; it ends with its socket alone.
+  // In tests, a thread of this process may serve instead. It ends when its socket is closed.
   if (!pidfd_ && pid_ > 0 && pid_ != ::getpid()) pidfd_ = OwnedFd(sys().pidfd_open(pid_, 0));
   if (!answer->failed) return {};
   const ErrorCode code =

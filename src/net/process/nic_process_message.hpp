@@ -81,7 +81,7 @@ struct NicCommand {
     store = 2,  ///< from the slots to the region
     rows = 3,   ///< two rows of `bytes`, `stride` apart in the slots, to contiguous memory
     copy = 4,   ///< from region `from` to the region
-    write = 5,  ///< an immediate word of `bytes`
+    write = 5,  ///< `value` as a word of `bytes`
     tell = 6,   ///< `value` to the channel's count
   };
   std::uint32_t kind = 0;

@@ -24,10 +24,9 @@ inline constexpr std::size_t kNicRingBytes = kNicCommands * sizeof(NicCommand);
 struct NicChannelHeader {
   alignas(128) std::uint64_t produced;  ///< commands since the start
   alignas(128) std::uint64_t consumed;
-  std::uint32_t asleep;              ///< 1 if the process has to be woken
-  alignas(128) std::uint64_t count;  ///< latest value of NicCommand::tell
-  alignas(128) std::uint32_t
-      failed;  ///< 1 after an error, when nothing more is done; written after the next two
+  std::uint32_t asleep;               ///< 1 if the process has to be woken
+  alignas(128) std::uint64_t count;   ///< latest value of NicCommand::tell
+  alignas(128) std::uint32_t failed;  ///< 1 after an error; written after the two below
   std::int32_t native;
   std::array<char, 480> text;
   alignas(128) std::uint64_t first_word;  ///< target of a dummy copy, which nobody reads
@@ -72,7 +71,7 @@ class NicRingReader {
   template <class Find, class Begin>
   Status take(const NicChannelMemory& memory, std::uint64_t staging_bytes, const Find& find,
               const Begin& begin);
-  /// Returns the slots of taken commands to the rank.
+  /// Frees the ring entries of taken commands for the rank.
   void give_back(const NicChannelMemory& memory) const {
     memory.consumed().store(consumed_, std::memory_order_release);
   }

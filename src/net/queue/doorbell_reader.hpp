@@ -38,8 +38,8 @@ class DoorbellReader {
   /// Interprets the ring that poll() saw. Producers have announced everything before `end`, and the
   /// queue has completed everything before `completed`. Indexes count WQEBBs and never wrap.
   Look look(std::uint64_t end, std::uint64_t completed);
-  /// Has the next poll() take the doorbell for a new ring, unless it was never rung. The following
-  /// look() uses the record's index, which recovers a lost ring.
+  /// Has the next poll() take the doorbell for a new ring, unless it was never rung. In mode
+  /// `strict` the following look() uses the record's index, which recovers a lost ring.
   void forget() {
     seen_ = 0;
     goes_by_record_ = true;

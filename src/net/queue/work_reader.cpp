@@ -158,10 +158,10 @@ Complaint WorkReader::read_transfer(const Control& control, WorkRequest& work) c
   if (control.parts < 2) return Complaint::wrong_size;
   const Complaint remote = read_remote(work);
   if (remote != Complaint::none) return remote;
-  if (control.parts == 2) return Complaint::none;  // of no bytes
+  if (control.parts == 2) return Complaint::none;  // a transfer of zero bytes
   const bool is_inline = (load_big32(copy_.data() + kThirdAt) >> 31) != 0;
   if (is_inline && work.kind == WorkKind::write) return read_inline(control, work);
-  // Lists of buffers stand in the format, but nobody here makes any.
+  // The format has lists of buffers, but no producer here makes them.
   if (control.parts != 3) return Complaint::wrong_size;
   read_local(kThirdAt, work);
   return work.bytes > kMessageMost ? Complaint::data_length : Complaint::none;

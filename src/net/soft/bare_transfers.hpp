@@ -34,10 +34,10 @@ class BareTransfers {
 
   /// Returns whether the peer may have executed the request with this number.
   bool may_be_done(std::uint64_t number, bool was_sent) const;
-  /// Returns whether a retransmission only asks the peer if the request was executed, because the
-  /// key of its bytes was deregistered. The window of a collective that has ended may go although
-  /// answers were lost. The request is sent as a direct one, for which a peer that has not executed
-  /// it finds no memory.
+  /// Returns whether a retransmission only asks if the peer has executed the request, because the
+  /// key of its bytes was deregistered. This happens when a collective has ended and its window was
+  /// deregistered while responses were lost. The request is sent as a direct one: a peer that has
+  /// not executed it finds no source memory.
   bool asks_only(const PostedEntry& entry, const SentRequest& request) const;
 
  private:

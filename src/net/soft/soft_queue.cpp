@@ -204,7 +204,7 @@ Result<std::uint32_t> QueueTable::add(const QueueSetup& setup, NicContext& nic) 
   if (queues_.size() >= kNumbers - 1) {
     return Error(ErrorCode::system, "the NIC has no number left for another queue");
   }
-  // An odd step, so that neighbours look different in every byte.
+  // An odd step visits all numbers, and neighbours differ in every byte.
   while (setup.number == 0) {
     last_number_ = (last_number_ + 0x2f3d1b) % kNumbers;
     if (last_number_ != 0 && !queues_.contains(last_number_)) break;

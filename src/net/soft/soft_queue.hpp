@@ -43,7 +43,7 @@ class SoftQueue {
   /// Implements NicSoft::probe().
   Status probe();
   QueueReport report() const;
-  /// Returns whether everything that the doorbell announced is complete, or will never be.
+  /// Returns whether everything that producers have announced is complete, or will never be.
   bool is_idle() const;
 
   /// Does a bounded amount of work. Returns whether there was any.
