@@ -76,9 +76,10 @@ class NicCore {
 class NicMemory : public NicCore {
  public:
   Result<std::uint32_t> register_memory(const MemoryRange& range);
-  /// Deregisters a key. After the call the NIC does not access the memory. A WQE or a peer that
-  /// still uses the key gets an error. Writes that the peer has executed and not yet answered are
-  /// no error: they are retransmitted without their bytes.
+  /// Deregisters a key. After a successful call the NIC does not access the memory. If GPU copies
+  /// have not ended, the key is gone too, but the error says that they may still be running. A WQE
+  /// or a peer that still uses the key gets an error. Writes that the peer has executed and not yet
+  /// answered are no error: they are retransmitted without their bytes.
   Status deregister_memory(std::uint32_t key);
 
   /// Maps as `range` the memory that the peer with this number (QueuePeer::process) has registered
@@ -111,8 +112,7 @@ class NicMemory : public NicCore {
   bool is_fetched(std::uint32_t key) const;
   TimePoint patience_ends(TimePoint begin);
 
-  std::optional<TimePoint>
-      last_wait_;  // start of the first wait whose time all later ones share; see patience_ends()
+  std::optional<TimePoint> last_wait_;  // start of the shared time limit, see patience_ends()
 };
 
 }  // namespace oriel::net

@@ -38,7 +38,7 @@ class NicSoft final : public NicMemory {
   /// Creates a queue; returns its number of 24 bits, never 0. Unless the setup names the number, it
   /// is not reused before all others have been used.
   Result<std::uint32_t> create_queue(const QueueSetup& setup);
-  /// Destroys a queue. After the call the NIC does not access the queue's memory.
+  /// Destroys a queue. After a successful call the NIC does not access the queue's memory.
   Status destroy_queue(std::uint32_t number);
   Status to_init(std::uint32_t number);
   Status to_ready_to_receive(std::uint32_t number, const QueuePeer& peer);

@@ -50,7 +50,7 @@ struct NicThread::State {
   void run() {
     try {
       if (options.begin) options.begin();
-    } catch (...) {  // NOLINT(bugprone-empty-catch): what it prepares is a wish, such as processors
+    } catch (...) {  // NOLINT(bugprone-empty-catch): its work, such as CPU affinity, is optional
     }
     if (options.bell == nullptr) {
       nap_between_looks();
