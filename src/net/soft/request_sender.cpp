@@ -154,8 +154,7 @@ WireRequest RequestSender::request_for(const PostedEntry& entry, const SentReque
   request.atomic = work.atomic;
   request.direct = sent.direct;
   request.source = sent.source;
-  if (sent.direct &&
-      entry.direct) {  // otherwise the request only asks, with key 0, which is never valid
+  if (sent.direct && entry.direct) {  // else it only asks, with key 0, which is never valid
     request.source_key = work.local_key;
     request.source_address = work.local_address + sent.offset;
   } else if (work.is_inline) {
