@@ -26,10 +26,9 @@ enum class MemoryPlace : std::uint8_t { host, gpu };
 
 /// Memory to be registered.
 struct MemoryRange {
-  std::uint64_t address = 0;  ///< as WQEs name it
-  std::uint64_t bytes = 0;    ///< not 0
-  std::byte* memory =
-      nullptr;              ///< address at which the NIC accesses it, which may be another mapping
+  std::uint64_t address = 0;    ///< as WQEs name it
+  std::uint64_t bytes = 0;      ///< not 0
+  std::byte* memory = nullptr;  ///< where the NIC accesses it; may be another mapping
   std::uint8_t access = 0;  ///< sum of Access; peers' write or atomic access requires kLocalWrite
   MemoryPlace place = MemoryPlace::host;
   /// For GPU memory: only this NIC changes the words on which peers' atomics act. The NIC then need
