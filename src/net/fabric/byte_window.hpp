@@ -9,12 +9,14 @@
 
 namespace oriel::net {
 
-/// How many bytes one end may have under way to a peer, or from it. Whatever is asked or answered
-/// meanwhile stands behind them on the same link, so on a slow one there have to be few, or who is
-/// there looks like one that is not; on a fast one there have to be many. The time from beginning
-/// to answer tells which it is: what takes longer than `slow` halves the window, once for what was
-/// under way together, and what takes less than half of that widens it. One transfer may always be
-/// under way, however long it is. Who uses it counts the bytes. Not thread-safe.
+/// Congestion window: bounds the bytes that one end has in flight to a peer, or from it. Other
+/// requests and answers queue behind these bytes on the same link. So on a slow link only few may
+/// be in flight, or a live peer looks like a dead one; a fast link needs many.
+///
+/// The time from start to answer drives the window. A transfer slower than `slow` halves it, once
+/// for all transfers that were in flight together. If a transfer takes less than half of `slow` and
+/// the window was at least half full, the window grows by its bytes. One transfer of any length is
+/// always allowed. The caller counts the bytes in flight. Not thread-safe.
 class ByteWindow {
  public:
   static constexpr std::uint64_t kFirst = std::uint64_t{512} << 10;
@@ -26,7 +28,8 @@ class ByteWindow {
   bool has_room(std::uint64_t under_way, std::uint64_t bytes) const {
     return bytes == 0 || under_way == 0 || under_way + bytes <= most_;
   }
-  /// What began at `begun` has been answered; `under_way` with it.
+  /// Adapts the window to a transfer that has been answered. `begun` is the transfer's start;
+  /// `under_way` counts the bytes in flight, with this transfer.
   void ended(std::uint64_t under_way, std::uint64_t bytes, TimePoint begun, TimePoint now) {
     if (bytes == 0) return;
     const Duration took = now - begun;
@@ -34,7 +37,7 @@ class ByteWindow {
       if (begun < narrowed_) return;
       narrowed_ = now;
       most_ = std::max(most_ / 2, kLeast);
-    } else if (took < slow_ / 2 && under_way >= most_ / 2) {  // if it was in anybody's way
+    } else if (took < slow_ / 2 && under_way >= most_ / 2) {  // only a window that was in use grows
       most_ = std::min(most_ + bytes, kMost);
     }
   }

@@ -20,7 +20,7 @@
 namespace oriel::net {
 namespace {
 
-constexpr int kDepthMost = 4;  // of epoll descriptors in one another
+constexpr int kDepthMost = 4;  // nesting of epoll descriptors
 constexpr std::size_t kTextBytesMost = std::size_t{4} << 20;
 
 struct Watched {
@@ -28,7 +28,7 @@ struct Watched {
   ino_t inode = 0;
 };
 
-// What it watches; nothing if it is no epoll descriptor.
+// Returns the descriptors that `epoll` watches; nothing if it is no epoll descriptor.
 std::optional<std::vector<Watched>> watched_by(int epoll) {
   ReadLimits limits;
   limits.bytes = kTextBytesMost;
@@ -36,7 +36,7 @@ std::optional<std::vector<Watched>> watched_by(int epoll) {
   if (!text.ok()) return std::nullopt;
   std::vector<Watched> found;
   std::istringstream lines(text.value());
-  // As in "tfd: 5 events: 19 data: 0x55b92d pos:0 ino:e8065e sdev:9".
+  // Parses lines such as "tfd: 5 events: 19 data: 0x55b92d pos:0 ino:e8065e sdev:9".
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("tfd:")) continue;
     const std::size_t inode = line.find(" ino:");
@@ -68,14 +68,16 @@ bool end_below(int epoll, bool all, int depth, std::set<ino_t>& ended) {
       if (errno != EBADF) return false;
       continue;
     }
-    // Of one that a child of fork() has kept alive the number may be another's by now.
+    // A child of fork() can keep a closed descriptor watched; its number may be another file's by
+    // now.
     if (status.st_ino != one.inode) continue;
     if (!S_ISSOCK(status.st_mode)) {
       if (depth < kDepthMost && !end_below(one.descriptor, all, depth + 1, ended)) return false;
     } else if (is_tcp(one.descriptor)) {
       const bool listens = socket_option(one.descriptor, SO_ACCEPTCONN) != 0;
       if (listens && !all) continue;
-      // It fails for one that is being made, or has ended, and wakes its reader all the same.
+      // The call fails for a connection that is being made or has ended, and still wakes its
+      // reader.
       static_cast<void>(sys().shutdown(one.descriptor, SHUT_RDWR));
       if (!listens) ended.insert(one.inode);
     }
@@ -86,7 +88,7 @@ bool end_below(int epoll, bool all, int depth, std::set<ino_t>& ended) {
 }  // namespace
 
 std::optional<std::set<ino_t>> end_connections(int epoll, bool all) {
-  // Destructors call this.
+  // Catches: destructors call this function.
   try {
     std::set<ino_t> ended;
     if (end_below(epoll, all, 1, ended)) return ended;

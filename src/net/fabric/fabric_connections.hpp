@@ -7,14 +7,16 @@
 
 #include <sys/types.h>
 
-/// The connections that a library keeps to itself, found by the descriptor that it waits on.
+/// TCP connections that a library keeps to itself, found by the epoll descriptor that it waits on.
 namespace oriel::net {
 
-/// Ends both directions (shutdown(2)) of each TCP connection that `epoll` watches, or that an epoll
-/// descriptor does which it watches; whoever reads from one finds its end behind what has come, and
-/// what was written still leaves. Their inodes, which no others have as long as they are open;
-/// nothing where the kernel does not say what is watched (/proc is not mounted), or without memory.
-/// `all`: those that listen too, so that nobody connects any more. Local.
+/// Shuts down both directions (shutdown(2)) of each TCP connection that `epoll` watches, directly
+/// or by a nested epoll descriptor. A reader finds the end of the stream after the data that has
+/// come; written data still leaves. `all`: shuts down listening sockets too, so that nobody
+/// connects any more. Local.
+///
+/// Returns the inodes of the connections; an inode is unique while its connection is open. Returns
+/// nothing if there is no memory, or if /proc does not say what is watched (not mounted).
 std::optional<std::set<ino_t>> end_connections(int epoll, bool all);
 
 }  // namespace oriel::net

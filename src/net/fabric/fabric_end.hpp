@@ -20,13 +20,14 @@
 #include "net/fabric/fabric_frame.hpp"
 #include "net/fabric/wire_fabric.hpp"
 
-/// State that the parts of a fabric wire share: this end of it, and its peers. Private to
-/// wire_fabric.cpp and the parts (fabric_sender.hpp, fabric_receiver.hpp, fabric_reads.hpp), which
-/// are all under the lock of the wire.
+/// State that the parts of a fabric wire share: this end and its peers. Private to wire_fabric.cpp
+/// and its parts (fabric_sender.hpp, fabric_receiver.hpp, fabric_reads.hpp), all under the wire's
+/// lock.
 namespace oriel::net::fabric {
 
 inline constexpr std::size_t kBatchFrameBytesMost = kFrameHeadBytes + kBatchBytesMost;
-/// A part of a read that takes longer has too many before it.
+/// Slow time of ByteWindow for one part of a rendezvous read; a slower part halves the peer's
+/// window.
 inline constexpr std::chrono::milliseconds kFetchSlow{125};
 
 struct Send;
@@ -37,7 +38,7 @@ struct Peer {
   fi_addr_t where = FI_ADDR_UNSPEC;
   bool prove_payloads = false;
   std::uint32_t payload_bytes_most = 0;
-  std::vector<std::uint32_t> queues;  // the only ones that it may speak to; none: any
+  std::vector<std::uint32_t> queues;  // queues that it may address; empty: any
   WireSign sign;
   std::optional<Error> error;
   bool is_cut = false;  // for good
@@ -46,8 +47,8 @@ struct Peer {
     FrameKeys keys;
     std::uint64_t next = 0;
     std::size_t under_way = 0;               // sends that have not completed
-    Send* batch = nullptr;                   // to which messages are added until the next poll
-    std::optional<TimePoint> blocked_since;  // nothing has been taken since
+    Send* batch = nullptr;                   // collects messages until the next poll
+    std::optional<TimePoint> blocked_since;  // nothing was taken since then
   } outgoing;
 
   struct Incoming {
@@ -57,13 +58,13 @@ struct Peer {
     };
     FrameKeys keys;
     std::uint64_t next = 0;
-    std::map<std::uint64_t, Early> early;  // proven, by sequence
-    TimePoint waiting_since{};             // if there are any
+    std::map<std::uint64_t, Early> early;  // authenticated, by sequence number
+    TimePoint waiting_since{};             // meaningful if `early` has frames
   } incoming;
 
   struct Reads {
-    std::size_t parts = 0;  // on the way from there
-    TimePoint since{};      // without a gap
+    std::size_t parts = 0;  // in flight from this peer
+    TimePoint since{};      // start of the current run without a gap
     ByteWindow window{kFetchSlow};
   } reads;
 };
@@ -71,7 +72,7 @@ struct Peer {
 class Peers {
  public:
   Peer* find(WireAddress address) {
-    // The last one is the next one, as a rule.
+    // Most calls ask for the peer of the previous call.
     if (last_ != nullptr && last_->address == address) return last_;
     const auto it = by_address_.find(address.value);
     if (it == by_address_.end()) return nullptr;
@@ -81,7 +82,7 @@ class Peers {
   void add(std::unique_ptr<Peer> peer) {
     by_address_.emplace(peer->address.value, std::move(peer));
   }
-  /// Calls `use` with each.
+  /// Calls `use` with each peer.
   template <typename Use>
   void for_each(const Use& use) {
     for (const auto& [address, peer] : by_address_) use(*peer);
@@ -92,7 +93,7 @@ class Peers {
   Peer* last_ = nullptr;
 };
 
-/// Operation that a completion points to; libfabric may use the context until then.
+/// Operation that a completion points to. libfabric may use the context until the completion.
 struct Operation {
   enum class Kind : std::uint8_t { receive, send, fetch };
   fi_context2 context{};
@@ -100,14 +101,14 @@ struct Operation {
   std::uint32_t index = 0;
 };
 
-/// This end.
+/// This end of the wire.
 struct End {
   const FabricTable& table;
   const WireFabric::Options options;
   FabricAddress own;
-  /// Closed before the memory that the parts have given it is freed.
+  /// Closed before the memory is freed that the parts have registered with it.
   std::optional<FabricEndpoint> endpoint;
-  std::optional<Error> error;  // the first that is nobody's in particular
+  std::optional<Error> error;  // first error that belongs to no single peer
   Peers peers;
 
   TimePoint now() const { return options.clock->now(); }

@@ -27,14 +27,15 @@ namespace {
 constexpr std::size_t kNameBytesMost = 1024;
 constexpr int kLastTurns = 1024;
 
-// Providers may install handlers of signals as they open; shm, which cannot do without, is for
-// those who have asked for it.
+// Returns a keeper, since providers may install signal handlers when they open. shm cannot do
+// without its handlers, so whoever has asked for shm keeps them.
 std::unique_ptr<SignalKeeper> keep_signals(const FabricTable& table, const fi_info& info) {
   if (std::string_view(info.fabric_attr->prov_name) == "shm") return nullptr;
   return std::make_unique<SignalKeeper>(reinterpret_cast<const void*>(table.fi_getinfo));
 }
 
-// Of the providers that have a TCP connection to each peer, "net" is one that 1.17 tries out.
+// Returns whether the provider keeps a TCP connection to each peer. "net" is experimental in
+// libfabric 1.17.
 bool has_connections(const fi_info& info) {
   const std::string_view name = info.fabric_attr->prov_name;
   const std::string_view core = name.substr(0, name.find(';'));
@@ -44,7 +45,7 @@ bool has_connections(const fi_info& info) {
 }  // namespace
 
 void leave_to_process(void* object) {
-  // Destructors come here, so it allocates nothing; what has no place any more looks lost.
+  // Allocates nothing, since destructors call this. Objects beyond the array look leaked.
   static std::array<std::atomic<void*>, 1024> left{};
   static std::atomic<std::size_t> count{0};
   const std::size_t place = count.fetch_add(1);
@@ -93,7 +94,7 @@ Status FabricEndpoint::open_endpoint() {
   endpoint_ = {*table_, endpoint};
   status = table_->fi_ep_bind(endpoint, &addresses_.get()->fid, 0);
   if (status != 0) {
-    // rxm 1.17 crashes when an endpoint without addresses is closed: it stays with the process.
+    // Leaks the endpoint: rxm 1.17 crashes when an endpoint without addresses is closed.
     endpoint_.abandon();
     return fabric_error(*table_, "fi_ep_bind", status);
   }
@@ -109,7 +110,7 @@ Status FabricEndpoint::reopen(ByteView name) {
     return Error(ErrorCode::system, "memory is registered with the endpoint");
   }
   if (std::string_view(info().fabric_attr->prov_name).ends_with(";ofi_rxd")) {
-    // rxd (1.17, 2.1) crashes at what peers send to an endpoint that they take for an older one.
+    // rxd (1.17, 2.1) crashes on packets from peers that take the new endpoint for the old one.
     return Error(ErrorCode::system, "rxd's endpoints cannot come back at their address");
   }
   void* const address = std::malloc(name.size());  // fi_freeinfo() frees it
@@ -118,8 +119,8 @@ Status FabricEndpoint::reopen(ByteView name) {
   std::free(info_->src_addr);
   info_->src_addr = address;
   info_->src_addrlen = name.size();
-  // rxm 1.17's fi_trywait() was once seen to crash after this: the queue's descriptor seems to be
-  // that of what has been closed as well. So threads nap from now on.
+  // Threads nap instead of waiting from now on. rxm 1.17's fi_trywait() was once seen to crash
+  // here: the queue seems to wait on closed descriptors too.
   wait_descriptor_ = -1;
 
   const auto keeper = keep_signals(*table_, info());
@@ -130,7 +131,7 @@ Status FabricEndpoint::reopen(ByteView name) {
     opened = found.ok() ? Status(Error(ErrorCode::system, "the endpoint has another address now"))
                         : Status(found.error());
   }
-  endpoint_ = FabricObject<fid_ep>();  // nobody knows it
+  endpoint_ = FabricObject<fid_ep>();  // no peer has this address
   return opened;
 }
 
@@ -144,9 +145,9 @@ bool FabricEndpoint::close(bool may_drive) {
   return true;
 }
 
-// True once it has seen the end of each connection that can have brought part of what it reads. A
-// peer may connect again and again meanwhile: on a connection that was not there before this last
-// turn nothing can have been asked for yet.
+// Returns true once the endpoint has seen the end of each connection that can carry part of a read.
+// A peer may reconnect again and again meanwhile. Such a connection does not count if it is newer
+// than the last turn: no read was requested on it yet.
 bool FabricEndpoint::end_all(bool may_drive) {
   const Deadline deadline = Deadline::after(kPatience);
   std::optional<std::set<ino_t>> before;
@@ -159,8 +160,8 @@ bool FabricEndpoint::end_all(bool may_drive) {
     before = std::move(ended);
     if (!drive()) ::sched_yield();
   }
-  // What rxm has yet to hear of these connections it would hear while it is closed, and post their
-  // receives again to what it has closed by then. It takes in one of them each time.
+  // rxm has yet to process the events of these connections, one in each call. If it processed them
+  // while it is closed, it would repost their receives to objects that are closed by then.
   for (int turn = 0; before.has_value() && turn < kLastTurns; ++turn) drive();
   return true;
 }
@@ -192,7 +193,7 @@ Status FabricEndpoint::open_completions(std::size_t completions) {
   fid_cq* queue = nullptr;
   int status = table_->fi_cq_open(domain_.get(), &attributes, &queue, nullptr);
   if (status == -FI_ENOSYS || status == -FI_EINVAL || status == -FI_EOPNOTSUPP) {
-    attributes.wait_obj = FI_WAIT_NONE;  // efa's, for one, can only be polled
+    attributes.wait_obj = FI_WAIT_NONE;  // efa's queue, for one, can only be polled
     status = table_->fi_cq_open(domain_.get(), &attributes, &queue, nullptr);
   }
   if (status != 0) return fabric_error(*table_, "fi_cq_open", status);
@@ -200,7 +201,7 @@ Status FabricEndpoint::open_completions(std::size_t completions) {
   if (attributes.wait_obj == FI_WAIT_NONE) return {};
   status = table_->fi_control(&queue->fid, FI_GETWAIT, &queue_descriptor_);
   if (status == -FI_ENOSYS || status == -FI_EOPNOTSUPP || status == -FI_ENODATA) {
-    queue_descriptor_ = -1;  // sockets' and udp's have none to give
+    queue_descriptor_ = -1;  // sockets and udp have no descriptor
     return {};
   }
   if (status != 0) return fabric_error(*table_, "fi_control", status);
@@ -234,7 +235,7 @@ Result<fi_addr_t> FabricEndpoint::add(ByteView address) {
 
 Result<void*> FabricEndpoint::register_memory(std::byte* memory, std::size_t bytes) {
   fid_mr* region = nullptr;
-  const std::uint64_t key = memory_.size();  // where the provider does not choose it
+  const std::uint64_t key = memory_.size();  // used if the provider does not choose the key
   const int status = table_->fi_mr_reg(domain_.get(), memory, bytes, FI_SEND | FI_RECV, 0, key, 0,
                                        &region, nullptr);
   if (status != 0) return fabric_error(*table_, "fi_mr_reg", status);
@@ -244,7 +245,7 @@ Result<void*> FabricEndpoint::register_memory(std::byte* memory, std::size_t byt
 
 Result<FabricMemory> FabricEndpoint::register_for(std::uint64_t access, const std::byte* memory,
                                                   std::size_t bytes) {
-  // Where the provider leaves the choice, a key that nobody guesses: whoever can connect may try.
+  // Random key, used if the provider leaves the choice: whoever can connect may guess keys.
   const std::size_t width = std::clamp<std::size_t>(info().domain_attr->mr_key_size, 1, 8);
   const std::uint64_t wish = boot::random_number() >> (64 - 8 * width);
   fid_mr* region = nullptr;

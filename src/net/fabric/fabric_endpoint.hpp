@@ -14,15 +14,15 @@
 #include "base/bytes.hpp"
 #include "net/fabric/fabric_table.hpp"
 
-/// libfabric's objects, each with one owner. Those that stand on others must go first: an endpoint
-/// before what is bound to it (completion queue, address vector) and before the memory that it was
-/// given, these before the domain, the domain before the fabric. FabricEndpoint keeps that order.
+/// Owners of libfabric's objects. An endpoint must be closed before the objects bound to it
+/// (completion queue, address vector) and before the memory that it uses. These must be closed
+/// before the domain, and the domain before the fabric. FabricEndpoint keeps that order.
 namespace oriel::net {
 
-/// Keeps what nobody owns any more from looking lost.
+/// Keeps a pointer to a leaked object, so that leak checkers still find it reachable.
 void leave_to_process(void* object);
 
-/// A fid_... that fi_close() ends. Move-only; the table outlives it.
+/// Owns a fid_... and closes it by fi_close(). Move-only; the table outlives it.
 template <typename Fid>
 class FabricObject {
  public:
@@ -36,11 +36,11 @@ class FabricObject {
     return *this;
   }
   ~FabricObject() {
-    // What it says of failure is of no use: there is no other way to give the object back.
+    // Ignores failure: there is no other way to release the object.
     if (object_ != nullptr) static_cast<void>(table_->fi_close(&object_->fid));
   }
   Fid* get() const { return object_; }
-  /// It stays with the process, as it is.
+  /// Leaks the object to the process, unclosed.
   void abandon() {
     if (object_ != nullptr) leave_to_process(std::exchange(object_, nullptr));
   }
@@ -52,7 +52,7 @@ class FabricObject {
 
 using FabricMemory = FabricObject<fid_mr>;
 
-/// What fi_getinfo() yields, a list. Move-only; the table outlives it.
+/// Owns the list that fi_getinfo() returns. Move-only; the table outlives it.
 class FabricInfo {
  public:
   FabricInfo() = default;
@@ -75,16 +75,16 @@ class FabricInfo {
   fi_info* info_ = nullptr;
 };
 
-/// The error of a call that returned `status`, a negative number: names call and reason.
+/// Makes the error of a call that returned `status`, a negative number. Names call and reason.
 Error fabric_error(const FabricTable& table, const char* call, long status);
 
-/// A reliable endpoint that is not connected (FI_EP_RDM), with a completion queue for all it does
-/// and a table of addresses; enabled. The memory that is on its way in it must outlive it.
-/// Move-only, but not to be assigned to. Thread safety: the caller's (FI_THREAD_DOMAIN is what is
-/// asked for).
+/// Enabled reliable datagram endpoint (FI_EP_RDM), with one completion queue for all operations and
+/// an address vector. The memory of operations in flight must outlive it. Move-constructible, not
+/// assignable. Thread safety: the caller serializes calls (it requests FI_THREAD_DOMAIN).
 class FabricEndpoint {
  public:
-  /// `info`'s first element says what to open. `completions`: how many the queue holds. Local.
+  /// Opens what the first element of `info` describes. `completions` is the size of the completion
+  /// queue. Local.
   static Result<FabricEndpoint> open(const FabricTable& table, FabricInfo info,
                                      std::size_t completions, std::size_t peers);
 
@@ -93,41 +93,45 @@ class FabricEndpoint {
   fid_cq* completions() const { return completions_.get(); }
   fid_domain* domain() const { return domain_.get(); }
 
-  /// Where others reach it, in the provider's own format (info().addr_format).
+  /// Returns the endpoint's address in the provider's own format (info().addr_format).
   Result<Bytes> name() const;
-  /// An address in that format, of the same provider; what sends to it name.
+  /// Adds an address of that format and provider to the address vector. Returns the handle that
+  /// sends take.
   Result<fi_addr_t> add(ByteView address);
-  /// For providers that send from and receive into registered memory only; also where
-  /// needs_memory() is false. What calls name beside the memory; valid as long as this.
+  /// Registers memory for sends and receives, which providers with needs_memory() demand; allowed
+  /// for others. Returns the descriptor that calls take beside the memory; valid as long as this
+  /// endpoint.
   Result<void*> register_memory(std::byte* memory, std::size_t bytes);
-  /// Memory that peers read (FI_REMOTE_READ), or into which this end does (FI_READ), for as long as
-  /// what this yields lives.
+  /// Registers memory that peers read (FI_REMOTE_READ), or into which this end reads (FI_READ). The
+  /// registration ends with the returned object.
   Result<FabricMemory> register_for(std::uint64_t access, const std::byte* memory,
                                     std::size_t bytes);
   bool can_fetch() const { return (info().caps & kFetchCaps) == kFetchCaps; }
   static constexpr std::uint64_t kFetchCaps = FI_RMA | FI_READ | FI_REMOTE_READ;
 
-  /// Ends it before its time: whatever is under way touches no memory any more, and nothing but
-  /// reopening or destruction may be asked for. What its queue still holds says nothing. Must be
-  /// called before one is destroyed that peers have known.
+  /// Closes the endpoint before its destruction. Afterwards operations in flight touch no memory,
+  /// and only reopen() and destruction are allowed. Completions still in the queue are to be
+  /// ignored. Must be called before the destruction of an endpoint whose address peers know.
   ///
-  /// libfabric 1.17's tcp crashes where it is closed while part of what it reads from a peer's
-  /// memory has come (it reports such a read twice, the second time after freeing it). So all its
-  /// connections are ended first, and it is driven until it has seen that, for up to kPatience;
-  /// what has come is put where it belongs meanwhile. `may_drive`: all memory is still there that
-  /// has been given to it.
+  /// libfabric 1.17's tcp crashes if it is closed while part of a read from a peer's memory has
+  /// arrived. It reports such a read twice, the second time after freeing it. So close() first ends
+  /// all connections of tcp and drives the endpoint until it has seen that, for up to kPatience.
+  /// Data that arrives meanwhile is stored where it belongs. `may_drive`: all memory that the
+  /// endpoint uses still exists.
   ///
-  /// False if that is not to be had: then it is left to the process with all that it stands on,
-  /// and nobody reaches it. It touches no memory any more, since nobody drives it: no thread does.
+  /// Returns false if the connections cannot be ended so. Then the endpoint and all that it depends
+  /// on are leaked to the process, and nobody can reach it. It touches no memory any more, because
+  /// no thread drives it.
   bool close(bool may_drive);
   static constexpr std::chrono::milliseconds kPatience{500};
-  /// Makes it anew, with its addresses and its memory, where others reach it: at `name`, its own
-  /// before. An error where the provider cannot do that; then it is closed.
+  /// Reopens the endpoint at `name`, its former address, with its address vector and its memory.
+  /// Returns an error if the provider cannot do so; the endpoint is closed then.
   Status reopen(ByteView name);
-  /// Becomes readable when there may be something to do, for a thread that may_sleep(); -1 where
-  /// the provider has no such descriptor, and after reopen(). It is the queue's.
+  /// Returns the completion queue's descriptor. It becomes readable when there may be work, for a
+  /// thread for which may_sleep() returned true. -1 if the provider has none, and after reopen().
+  /// Owned by the queue.
   int wait_descriptor() const { return wait_descriptor_; }
-  /// Whether nothing is to be done until wait_descriptor() becomes readable.
+  /// Returns whether there is no work until wait_descriptor() becomes readable.
   bool may_sleep() const;
   bool needs_memory() const { return (info().domain_attr->mr_mode & FI_MR_LOCAL) != 0; }
 
@@ -137,17 +141,17 @@ class FabricEndpoint {
   Status open_completions(std::size_t completions);
   Status open_endpoint();
   bool end_all(bool may_drive);
-  bool drive();  ///< one turn; false if nothing has come
+  bool drive();  ///< reads one completion; returns false if there is none
   void leave_to_process();
 
   const FabricTable* table_;
-  // Destroyed from the last to the first.
+  // Destroyed in reverse order.
   FabricInfo info_;
   FabricObject<fid_fabric> fabric_;
   FabricObject<fid_domain> domain_;
   FabricObject<fid_av> addresses_;
   FabricObject<fid_cq> completions_;
-  int queue_descriptor_ = -1;  // the queue's, as long as that lives
+  int queue_descriptor_ = -1;  // the completion queue's; valid as long as the queue
   int wait_descriptor_ = -1;
   std::vector<FabricMemory> memory_;
   FabricObject<fid_ep> endpoint_;

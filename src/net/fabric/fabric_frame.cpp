@@ -14,7 +14,7 @@ namespace {
 constexpr std::uint32_t kFrameMagic = 0x3346524f;  // ORF3
 constexpr std::size_t kProofBytes = std::tuple_size_v<boot::ShortDigest>;
 
-// In the order of the frame, which has no gaps.
+// Layout of the head, which has no gaps.
 struct HeadLayout {
   boot::ShortDigest proof;
   boot::ShortDigest payload_proof;

@@ -17,7 +17,7 @@
 namespace oriel::net {
 namespace {
 
-// Memory of the kinds that registering from plain addresses copes with.
+// Registration modes that work with plain addresses.
 constexpr int kMemoryModes = FI_MR_LOCAL | FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
 constexpr std::uint64_t kModes = FI_CONTEXT | FI_CONTEXT2;
 
@@ -28,7 +28,7 @@ bool speaks_ip(std::string_view provider) {
   return false;
 }
 
-// It is freed by the library, with free().
+// Copies by malloc(), because the library frees it by free().
 template <typename T>
 T* copy_for_library(const T* from, std::size_t bytes) {
   void* const made = std::malloc(bytes);  // NOLINT(cppcoreguidelines-no-malloc)
@@ -47,7 +47,7 @@ Result<FabricInfo> make_hints(const FabricTable& table, const std::string& provi
   hints->rx_attr->msg_order = FI_ORDER_SAS;
   hints->domain_attr->mr_mode = kMemoryModes;
   hints->domain_attr->threading = FI_THREAD_DOMAIN;
-  // Otherwise some providers start a thread of their own.
+  // Manual progress: otherwise some providers start a thread of their own.
   hints->domain_attr->control_progress = FI_PROGRESS_MANUAL;
   hints->domain_attr->data_progress = FI_PROGRESS_MANUAL;
   hints->fabric_attr->prov_name = copy_for_library(provider.c_str(), provider.size() + 1);
@@ -62,7 +62,7 @@ Result<FabricInfo> make_hints(const FabricTable& table, const std::string& provi
   return hints;
 }
 
-// Why it cannot be used, or nothing.
+// Returns why the provider cannot be used, or nothing.
 std::optional<std::string> lack_of(const fi_info& info, const FabricWish& wish) {
   if (info.fabric_attr == nullptr || info.fabric_attr->prov_name == nullptr) return "has no name";
   if ((info.caps & FI_MSG) == 0 || info.ep_attr->type != FI_EP_RDM) return "has no such endpoint";
@@ -75,7 +75,7 @@ std::optional<std::string> lack_of(const fi_info& info, const FabricWish& wish) 
     return fmt::format("takes messages of at most {} bytes, not of {}", info.ep_attr->max_msg_size,
                        wish.message_bytes);
   }
-  // A name may be that of one layer; what shm is found under must have asked for it.
+  // A name may be that of one layer. shm is taken only if the wish names it.
   const std::string_view name = info.fabric_attr->prov_name;
   if (name.starts_with("shm") && !wish.provider.starts_with("shm")) return "is not wanted";
   return std::nullopt;
@@ -113,7 +113,7 @@ Result<FabricInfo> ask(const FabricTable& table, const std::string& provider,
   }
   Result<FabricInfo> found = ask_for(table, provider, source, wish, FabricEndpoint::kFetchCaps);
   const bool is_lacking = !found.ok() && found.error().code() == ErrorCode::invalid_usage;
-  // Messages are all that is needed.
+  // Retries without reads of peers' memory, since messages are enough.
   return is_lacking ? ask_for(table, provider, source, wish, 0) : std::move(found);
 }
 
@@ -125,7 +125,8 @@ void look_for_fabrics(const FabricTable& table) {
 }
 
 Result<FabricInfo> choose_fabric(const FabricTable& table, const FabricWish& wish) {
-  // Of all the others it would yield the first that comes, and that on each host.
+  // Rejects exclusion: libfabric would return the first other provider, which may differ between
+  // hosts.
   if (wish.provider.starts_with('^')) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("ORIEL_FABRIC_PROVIDER is \"{}\", which libfabric takes for all "
@@ -141,7 +142,7 @@ Result<FabricInfo> choose_fabric(const FabricTable& table, const FabricWish& wis
   }
   std::string said;
   NativeStatus last;
-  bool is_lacking = true;  // rather than out of order
+  bool is_lacking = true;  // false: a provider failed, rather than being absent or unfit
   for (const std::string& provider : asked) {
     Result<FabricInfo> found = ask(table, provider, wish);
     if (found.ok()) return found;

@@ -12,21 +12,24 @@
 namespace oriel::net {
 
 struct FabricWish {
-  std::string provider;           ///< ORIEL_FABRIC_PROVIDER; empty: the best of those known
-  boot::SocketOptions socket;     ///< which interface those that speak IP use
+  std::string provider;           ///< ORIEL_FABRIC_PROVIDER; empty: the best known one
+  boot::SocketOptions socket;     ///< selects the interface of providers that use IP
   std::size_t message_bytes = 0;  ///< the longest message
 };
 
-/// How to open what carries messages: reliable, in order, without a connection of ours. Asks for
-/// efa, verbs, tcp's own endpoints without connections (libfabric 1.18 and later), and tcp under
-/// rxm, in this order, and takes the first that has all of it; a wish's provider is the only one
-/// asked for. The others of libfabric are left alone: shm installs handlers of signals, sockets and
-/// udp move a message only while its receiver is driven too, and net's atomics are missing.
-/// The error names what each has said. Local; may take as long as the providers need to look for
-/// their hardware.
+/// Chooses a provider of reliable, ordered messages without connections of ours. Asks for efa,
+/// verbs under rxm, tcp's own connectionless endpoints (libfabric 1.18 and later), and tcp under
+/// rxm, in this order. Takes the first that meets all demands. If the wish names a provider, asks
+/// for no other.
+///
+/// Other providers of libfabric are not tried. shm installs signal handlers. sockets and udp move a
+/// message only while its receiver is driven too. net lacks atomics.
+///
+/// The error has each provider's reason. Local; may take as long as the providers look for their
+/// hardware.
 Result<FabricInfo> choose_fabric(const FabricTable& table, const FabricWish& wish);
-/// Has them look for it before that, which takes its time once in a process. Not where shm is asked
-/// for.
+/// Lets the providers look for their hardware in advance, which takes its time once in a process.
+/// Must not be called where shm is wanted: signal handlers that appear are removed.
 void look_for_fabrics(const FabricTable& table);
 
 }  // namespace oriel::net

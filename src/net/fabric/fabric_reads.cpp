@@ -11,8 +11,8 @@ namespace oriel::net::fabric {
 namespace {
 
 constexpr std::size_t kFetchPartBytes = std::size_t{128} << 10;
-/// After so long a peer gets a gap. Providers send what is read from a peer before what it asks for
-/// itself, so while there always is something to be read it could ask for nothing.
+/// Longest run of reads from one peer without a gap. Providers send the data that is read from a
+/// peer before the peer's own requests. So without gaps that peer could request nothing.
 constexpr std::chrono::milliseconds kFetchGapEvery{250};
 
 }  // namespace
@@ -52,8 +52,8 @@ std::shared_ptr<WireFetch> Reads::fetch(Peer* peer, const WireSource& source,
   return whole;
 }
 
-/// Returns whether one more part may be read: bounded by the free parts, of which half are left to
-/// other peers, by the gap that is due, and by the peer's congestion window.
+/// Returns whether one more part may be read. The limits are the free parts, of which half are left
+/// to other peers, the gap that is due, and the peer's congestion window.
 bool Reads::may_fetch(Peer& peer, TimePoint now) const {
   Peer::Reads& reads = peer.reads;
   if (free_.empty() || reads.parts >= std::max<std::size_t>(2, free_.size())) return false;
@@ -78,7 +78,7 @@ void Reads::begin() {
   }
 }
 
-// False if there is nothing to begin, or libfabric has no room now.
+// Starts the next part. Returns false if there is nothing to start, or libfabric has no room now.
 bool Reads::begin_part(Fetching& one, TimePoint now) {
   const std::size_t left = one.whole->bytes() - one.begun;
   if (left == 0 || one.failed) return false;
@@ -146,8 +146,8 @@ std::optional<WireSource> Reads::lend(const Peer& peer, const std::byte* from, s
 
 void Reads::take_back(WireAddress peer, const WireSource& source) {
   const auto found = lent_.find(source.key);
-  // The memory of a peer that was cut was deregistered before, and a provider may have used the key
-  // again.
+  // The memory of a peer that was cut is already deregistered, and the provider may have reused its
+  // key.
   if (found != lent_.end() && found->second.to == peer) lent_.erase(found);
 }
 

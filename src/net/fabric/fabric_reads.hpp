@@ -14,27 +14,27 @@
 
 namespace oriel::net::fabric {
 
-inline constexpr std::uint32_t kFetchPartsMost = 32;  // on the way
+inline constexpr std::uint32_t kFetchPartsMost = 32;  // parts in flight
 
-/// Reads the bytes of long writes from the memory of peers, part by part, and registers memory for
-/// peers to read.
+/// Executes rendezvous reads: reads the bytes of long writes from peers' memory, part by part.
+/// Registers memory for peers' reads.
 class Reads {
  public:
   explicit Reads(End& end) : end_(end) {}
 
   void open();
-  /// Fails at once without a peer.
+  /// Starts a read. Fails at once if there is no peer.
   std::shared_ptr<WireFetch> fetch(Peer* peer, const WireSource& source, const WireTarget& target);
-  /// Starts reads as far as there are parts.
+  /// Starts parts of reads, as far as free parts and windows allow.
   void begin();
   void complete(std::uint32_t index);
   void fail(std::uint32_t index, Error failed);
   std::optional<WireSource> lend(const Peer& peer, const std::byte* from, std::size_t bytes);
   void take_back(WireAddress peer, const WireSource& source);
-  /// Ends all reads of an endpoint that was closed as failed, and takes back what peers that were
-  /// cut were lent.
+  /// Fails all reads of an endpoint that was closed. Deregisters the memory lent to peers that were
+  /// cut.
   void cut();
-  /// Drops what the endpoint has been given, while that is closed.
+  /// Drops reads and memory after the endpoint was closed.
   void drop();
 
   bool is_fetching() const { return !fetching_.empty(); }
@@ -43,14 +43,14 @@ class Reads {
   bool has_lent() const { return !lent_.empty(); }
 
  private:
-  /// Bytes on their way from a peer's memory to where they belong.
+  /// Read from a peer's memory to its target.
   struct Fetching {
     std::shared_ptr<WireFetch> whole;
     Peer* peer = nullptr;
     WireSource source;
-    FabricMemory landing;  // where the provider needs it
+    FabricMemory landing;  // registration of the target, if the provider needs it
     std::size_t begun = 0;
-    std::uint32_t parts = 0;  // on the way
+    std::uint32_t parts = 0;  // in flight
     bool failed = false;
   };
   struct Part {

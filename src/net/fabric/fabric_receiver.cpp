@@ -16,7 +16,7 @@ Error no_payload() {
   return Error(ErrorCode::remote, "a message of a NIC has its payload in no frame");
 }
 
-/// A message whose payload lies elsewhere than its head.
+/// Decodes a message whose payload follows the batch.
 Result<WireMessage> join(ByteView head, ByteView payload) {
   ORIEL_TRY(WireHead read, decode_head(head, head.size() + payload.size()));
   if (payload.empty() || read.payload_bytes != payload.size()) return no_payload();
@@ -88,7 +88,7 @@ void Receiver::post_again() {
 
 void Receiver::fail(std::uint32_t buffer, int error, Error failed) {
   --posted_;
-  // Longer than any message of ours: whoever sent it is no peer.
+  // FI_ETRUNC: the frame is longer than any of ours, so no peer has sent it.
   if (error != FI_ETRUNC) end_.note(std::move(failed));
   post(buffer);
 }
@@ -105,7 +105,7 @@ void Receiver::complete(std::uint32_t buffer, std::size_t bytes) {
   }
   peer->error.reset();
   peer->sign.heard = end_.now();
-  // Acknowledgements carry 32 bits: the latest frame sent whose number they match is meant.
+  // Acknowledgements carry 32 bits: they mean the latest frame sent whose number matches.
   const std::uint64_t sent = peer->outgoing.next;
   const std::uint32_t behind = static_cast<std::uint32_t>(sent) - head->accepted;
   if (behind <= sent) peer->sign.arrived = std::max(peer->sign.arrived, sent - behind);
@@ -129,7 +129,7 @@ void Receiver::accept(Peer& peer, std::uint32_t buffer, const FrameHead& head) {
   arrived_.push_back({&peer, buffer, head});
   ++incoming.next;
   if (incoming.early.empty()) return;
-  // Several long ones may be missing, which come one after the other.
+  // Restarts the timeout: several long frames may be missing, which come one after the other.
   incoming.waiting_since = peer.sign.heard;
   take_early(peer);
 }
@@ -154,7 +154,7 @@ void Receiver::take_early(Peer& peer) {
 void Receiver::give_up_missing() {
   if (waiting_peers_ == 0) return;
   const TimePoint now = end_.now();
-  // Buffers are matched in the order of sending, so without one that is posted none can come that
+  // Buffers are matched in the order of sending. So if no buffer is posted, no frame can come that
   // was sent before those that are here.
   const bool none_can_come = posted_ == 0 && arrived_.empty() && unposted_.empty();
   end_.peers.for_each([&](Peer& peer) {
@@ -195,7 +195,7 @@ Result<WireMessage> Receiver::read(Arrived& from) {
                                 : from.has_payload       ? join(next.bytes, payload)
                                                          : no_payload();
   if (next.has_payload_behind) from.has_payload = false;
-  // Nothing behind a malformed message is read.
+  // After a malformed message, skips the rest of the batch.
   from.taken = message.ok() && !is_at_end(left) ? batch.size() - left.size() : batch.size();
   return message;
 }

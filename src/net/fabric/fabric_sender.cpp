@@ -21,7 +21,7 @@ namespace {
 /// Largest payload that is copied into the batch and covered by its hash. A longer one follows the
 /// batch.
 constexpr std::size_t kSmallBytesMost = 328;
-/// Room of a batch behind the message of a payload that is copied behind the batch: a word or two,
+/// Room that a batch keeps for later messages when a payload is copied behind it: a word or two,
 /// and an answer.
 constexpr std::size_t kBatchBytesBehind = 256;
 
@@ -41,8 +41,8 @@ Status Sender::open(const SendLayout& layout) {
     free_.push_back(i);
   }
   if (!end_.endpoint->needs_memory()) return {};
-  // Each buffer is a region of its own: where regions are addressed from 0, rxm tells the peer to
-  // read a long message from the beginning of its region, wherever it lies in it.
+  // Registers each buffer as its own region. If regions are addressed from 0, rxm makes the peer
+  // read a long message from the start of its region, wherever the message lies in it.
   for (Send& send : sends_) {
     ORIEL_TRY(send.descriptor, end_.endpoint->register_memory(send.heads, layout_.buffer_bytes));
   }
@@ -86,8 +86,8 @@ Send& Sender::take_slot(Peer& peer) {
   return slot;
 }
 
-/// For so many bytes in the peer's batch, and for a payload behind it: in the one that there is, or
-/// in another one behind it.
+/// Makes room in the peer's batch for `bytes` bytes, and for a payload behind it. Sends a full
+/// batch and starts another. Returns false if there is no room now.
 bool Sender::make_room(Peer& peer, std::size_t bytes, bool has_payload) {
   if (peer.outgoing.batch != nullptr) {
     const Send& batch = *peer.outgoing.batch;
@@ -106,7 +106,7 @@ bool Sender::make_room(Peer& peer, std::size_t bytes, bool has_payload) {
 void Sender::put_behind(Send& batch, Payload& payload) {
   batch.payload_bytes = payload.size();
   if (!layout_.copies_payloads) {
-    // A payload that is not copied has to stay where it is until it is sent.
+    // Takes ownership: a payload that is not copied must stay valid until it is sent.
     batch.payload = payload.take();
     return;
   }
@@ -115,7 +115,7 @@ void Sender::put_behind(Send& batch, Payload& payload) {
   for (const ByteView part : payload.parts()) to = std::copy(part.begin(), part.end(), to);
 }
 
-// False while libfabric has no room for it.
+// Sends the peer's batch. Returns false while libfabric has no room for it.
 bool Sender::send_batch(Peer& peer) {
   Send& batch = *peer.outgoing.batch;
   const ssize_t status = post(peer, batch);
@@ -177,7 +177,7 @@ void Sender::fail(std::uint32_t index, Error failed) {
 }
 
 void Sender::free_slot(Send& send) {
-  if (send.peer == nullptr) return;  // it was complete already
+  if (send.peer == nullptr) return;  // it has already completed
   --send.peer->outgoing.under_way;
   send.peer = nullptr;
   send.payload = Bytes();

@@ -12,53 +12,55 @@
 
 namespace oriel::net::fabric {
 
-/// One frame that is filled or under way.
+/// Send buffer: one frame that is being filled or is in flight.
 struct Send {
   Operation operation;
   std::byte* heads = nullptr;
-  void* descriptor = nullptr;  // of the memory at `heads`
+  void* descriptor = nullptr;  // libfabric's descriptor of the memory at `heads`
   Peer* peer = nullptr;
-  Bytes payload;  // of one message of the batch; empty if it has been copied behind that
+  Bytes payload;  // payload after the batch; empty if it was copied there
   std::size_t payload_bytes = 0;
   std::size_t batch_bytes = 0;
-  std::size_t batch_limit = 0;  // where the payload begins, if that has been copied
+  std::size_t batch_limit = 0;  // end of the batch; start of a copied payload
 };
 
-/// rxm cuts messages that are longer than its eager size, and up to eight times as long, into
-/// segments, and from libfabric 2.0 on crashes if a connection ends while only some of a message's
-/// have come. So such messages are padded: longer ones it has read from the sender's memory.
+/// Padding of frames over rxm. rxm sends a message longer than its eager size, and up to eight
+/// times as long, in segments. From libfabric 2.0 on, it crashes if a connection ends when only
+/// some segments have come. So such messages are padded beyond that size: the receiver then reads
+/// them from the sender's memory.
 struct Padding {
-  std::size_t eager_bytes = SIZE_MAX;  ///< not padded up to here
-  std::size_t bytes = 0;               ///< what is longer has at least so many
+  std::size_t eager_bytes = SIZE_MAX;  ///< messages up to this size are not padded
+  std::size_t bytes = 0;               ///< size to which longer messages are padded
   std::size_t of(std::size_t message) const {
     return message > eager_bytes && message < bytes ? bytes - message : 0;
   }
 };
 
-/// Layout of frames, by what the endpoint can do.
+/// Layout of frames that suits the endpoint.
 struct SendLayout {
   std::size_t buffer_bytes = 0;
   bool copies_payloads = false;  ///< frames are sent from registered memory, or as one part
   Padding padding;
 };
 
-/// Fills frames with messages and sends them. Frames have a place in the sequence of their peer.
+/// Fills frames with messages and sends them. Each frame has a number in its peer's sequence.
 class Sender {
  public:
   explicit Sender(End& end) : end_(end) {}
 
   Status open(const SendLayout& layout);
-  /// Returns false while there is no room; the message is as before then.
+  /// Adds the message to a frame. Returns false while there is no room; the message is unchanged
+  /// then.
   bool send(Peer& peer, WireMessage& message);
-  /// Called where there is no room. Returns whether the peer has taken nothing for as long as
-  /// Options::patience; what is meant for it is lost then.
+  /// Called when there is no room. Returns whether the peer has taken nothing for
+  /// Options::patience; messages to it are lost then.
   bool give_up(Peer& peer);
-  /// Sends what is ready to leave.
+  /// Sends all frames that hold messages.
   void send_batches();
   void complete(std::uint32_t index);
   void fail(std::uint32_t index, Error failed);
-  /// Forgets frames that were under way in an endpoint that has been closed, and batches for peers
-  /// that were cut; other batches still leave.
+  /// Frees the frames that were in flight in an endpoint that has been closed, and unsent batches
+  /// for peers that were cut. Other batches still leave.
   void forget();
   std::size_t under_way() const { return sends_.size() - free_.size(); }
 
@@ -75,10 +77,10 @@ class Sender {
   End& end_;
   SendLayout layout_;
   std::unique_ptr<std::byte[]> memory_;
-  std::unique_ptr<std::byte[]> zeros_;  // to pad with, where payloads are not copied
+  std::unique_ptr<std::byte[]> zeros_;  // padding for frames whose payload is not copied
   std::vector<Send> sends_;
   std::vector<std::uint32_t> free_;
-  std::vector<Peer*> with_batch_;  // peers that have one
+  std::vector<Peer*> with_batch_;  // peers with an unsent batch
 };
 
 }  // namespace oriel::net::fabric

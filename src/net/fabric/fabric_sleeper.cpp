@@ -18,7 +18,7 @@ constexpr int kSleepMostMs = 100;
 constexpr Duration kNapLeast = 50us;
 constexpr Duration kNapMost = 1ms;
 constexpr Duration kNapBesideOthers = 250us;
-// Whoever has found something to do stays awake for longer than this.
+// Shortest time between two fruitful wake-ups: a thread that finds work stays awake for longer.
 constexpr Duration kFruitless = 200us;
 
 }  // namespace
@@ -41,7 +41,7 @@ void FabricSleeper::sleep(bool others_drive) {
   std::array<pollfd, 2> fds{};
   fds[0] = {wire_->wait_descriptor(), POLLIN, 0};
   fds[1] = {bell_.get(), POLLIN, 0};
-  // A failure looks like a sleep without end, and is bounded as well.
+  // Naps on failure, which bounds the sleep as well.
   if (sys().poll(fds.data(), fds.size(), kSleepMostMs) < 0) return nap(kNapMost);
   eventfd_t rings = 0;
   if (fds[1].revents != 0) static_cast<void>(sys().eventfd_read(bell_.get(), &rings));
@@ -50,7 +50,7 @@ void FabricSleeper::sleep(bool others_drive) {
 }
 
 void FabricSleeper::wake() {
-  // It fails only where it has been rung 2^64 times.
+  // Fails only if the counter is full, after 2^64 wake-ups.
   static_cast<void>(sys().eventfd_write(bell_.get(), 1));
 }
 

@@ -10,18 +10,20 @@
 
 namespace oriel::net {
 
-/// Where a thread that drives a NIC with a fabric wire sleeps when there is nothing to do: until
-/// the wire's descriptor becomes readable, or, where it has none or something is on its way, for
-/// naps of 50 us to 1 ms. While others drive the NIC, because they wait for it, it only looks in
-/// between their turns: woken by each message, it would take the processor from them.
-/// Move-only; the wire outlives it. sleep() by one thread, wake() by any.
+/// Sleeps for a thread that drives a NIC with a fabric wire, when there is nothing to do. Sleeps
+/// until the wire's descriptor becomes readable. If there is no descriptor or something is in
+/// flight, naps for 50 us to 1 ms.
+///
+/// While other threads drive the NIC because they wait for it, this thread only naps and polls
+/// between their turns. If each message woke it, it would take the processor from them. Move-only;
+/// the wire outlives it. One thread calls sleep(); any may call wake().
 class FabricSleeper {
  public:
   static Result<FabricSleeper> create(WireFabric& wire);
 
   /// Returns when there may be something to do, or after 100 ms.
   void sleep(bool others_drive);
-  /// Ends a sleep, or the next one.
+  /// Ends the current sleep, or the next one.
   void wake();
 
  private:

@@ -30,7 +30,8 @@ unsigned fabric_version(const FabricTable& table) {
 FabricLibrary load_fabric_library(const char* name) {
   const SignalKeeper keeper;
   FabricLibrary fabric{};
-  // Never closed: others in the process may use it too, and it keeps what providers have made.
+  // Never closed: other code in the process may use the library too, and it holds what providers
+  // have made.
   void* const library = ::dlopen(name, RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     const char* const why = ::dlerror();

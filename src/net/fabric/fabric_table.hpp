@@ -12,11 +12,11 @@
 #include <rdma/fi_errno.h>
 #include <rdma/fi_rma.h>
 
-/// libfabric, loaded at run time: hosts without it run Oriel. Its header is needed to build this
-/// part of the room, and without it the part is left out (wire_fabric_absent.cpp).
+/// libfabric, loaded at run time, so that Oriel runs on hosts without it. Its header is needed to
+/// build this part; without the header wire_fabric_absent.cpp takes its place.
 namespace oriel::net {
 
-/// What the library exports. X(symbol), all with the prototypes of <rdma/fabric.h>
+/// Functions that the library exports: X(symbol), with the prototypes of <rdma/fabric.h>.
 #define ORIEL_FABRIC_EXPORTS(X) \
   X(fi_version)                 \
   X(fi_getinfo)                 \
@@ -25,7 +25,7 @@ namespace oriel::net {
   X(fi_fabric)                  \
   X(fi_strerror)
 
-/// What its headers define, over pointers that its objects carry.
+/// Inline functions of libfabric's headers, which call through function pointers in its objects.
 #define ORIEL_FABRIC_INLINES(X) \
   X(fi_close)                   \
   X(fi_domain)                  \
@@ -48,7 +48,8 @@ namespace oriel::net {
   X(fi_read)                    \
   X(fi_sendmsg)
 
-/// The calls behind pointers that a test replaces; both kinds, so that each can be made to fail.
+/// Table of libfabric's functions. It has the exported and the inline ones, so that a test can make
+/// each fail.
 struct FabricTable {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration has no place for them
 #define ORIEL_DETAIL_MEMBER(symbol) decltype(&::symbol) symbol;
@@ -57,28 +58,28 @@ struct FabricTable {
 #undef ORIEL_DETAIL_MEMBER
 };
 
-/// What came of loading the library.
+/// Result of loading the library.
 struct FabricLibrary {
   FabricTable table;
-  std::string missing;  ///< why it cannot be used, and then no entry may be called; else empty
+  std::string missing;  ///< why it cannot be used: no entry may be called then; else empty
 };
 
-/// The oldest version whose interface has been tried.
+/// Oldest version whose interface has been tried.
 inline constexpr unsigned kFabricVersionLeast = FI_VERSION(1, 17);
 
-/// The version of the interface that calls ask for: that of the headers, or the library's own if
-/// that is older.
+/// Returns the interface version that calls request: the headers' version, or the library's if
+/// older.
 unsigned fabric_version(const FabricTable& table);
 
-/// Loads `name` and looks at its version. Handlers of signals that come with it (those of PSM's
-/// libraries, on which Debian's libfabric depends) are taken off again.
+/// Loads `name` and checks its version. Removes signal handlers that are installed meanwhile: PSM's
+/// libraries, on which Debian's libfabric depends, install some.
 FabricLibrary load_fabric_library(const char* name);
 
-/// libfabric.so.1, loaded at the first call and kept. Thread-safe.
+/// Returns libfabric.so.1, loaded at the first call and kept. Thread-safe.
 const FabricLibrary& fabric_library();
 
-/// For tests: while it exists, wires that are made without a table of their own have this one,
-/// which outlives them. One at a time.
+/// Replaces libfabric in tests: while it exists, wires that are made without a table use this one.
+/// The table outlives those wires. One at a time.
 class ScopedFabricTable {
  public:
   explicit ScopedFabricTable(const FabricTable& table);
@@ -87,7 +88,7 @@ class ScopedFabricTable {
   ScopedFabricTable& operator=(const ScopedFabricTable&) = delete;
 };
 
-/// That table; null as a rule. Thread-safe.
+/// Returns the table of the ScopedFabricTable; usually null. Thread-safe.
 const FabricTable* fabric_stand_in();
 
 }  // namespace oriel::net

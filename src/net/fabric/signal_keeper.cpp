@@ -16,7 +16,7 @@ const void* module_of(const void* address) {
   return ::dladdr(address, &info) != 0 ? info.dli_fbase : nullptr;
 }
 
-// As an address, whichever of the two kinds of handler it is; null for none.
+// Returns the address of the handler of either kind; null if there is none.
 const void* handler_of(const struct sigaction& action) {
   if ((action.sa_flags & SA_SIGINFO) != 0) {
     return reinterpret_cast<const void*>(action.sa_sigaction);
@@ -25,7 +25,7 @@ const void* handler_of(const struct sigaction& action) {
   return reinterpret_cast<const void*>(action.sa_handler);
 }
 
-// Collects an address inside each module. Nothing is asked of the loader here: it holds a lock.
+// Collects an address inside each module. Makes no calls to the loader, which holds a lock here.
 int add_address(dl_phdr_info* info, std::size_t /*bytes*/, void* to) {
   for (int i = 0; i < info->dlpi_phnum; ++i) {
     if (info->dlpi_phdr[i].p_type != PT_LOAD) continue;
@@ -62,7 +62,7 @@ SignalKeeper::~SignalKeeper() {
     struct sigaction now {};
     if (!known_[i] || ::sigaction(signal, nullptr, &now) != 0) continue;
     if (handler_of(now) == handler_of(before_[i]) || !is_foreign(now)) continue;
-    // It cannot fail: the signal and what is put back both come from the kernel.
+    // Cannot fail: the signal number and the restored action both come from the kernel.
     static_cast<void>(::sigaction(signal, &before_[i], nullptr));
   }
 }

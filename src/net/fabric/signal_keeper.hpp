@@ -8,11 +8,13 @@
 
 namespace oriel::net {
 
-/// Takes off, when destroyed, the handlers of signals that libraries have installed for themselves
-/// while it lived: whoever calls us has not asked for them. It leaves alone what the program itself
-/// installs meanwhile in another thread: only handlers are taken off that lie in a library loaded
-/// since, or in the one that the `culprit` (a function of it, or null) is part of.
-/// Lives on one stack. Thread-safe, but for a handler that is replaced twice in the same moment.
+/// Removes, when destroyed, the signal handlers that libraries have installed during its life: the
+/// application has not asked for them. The earlier handlers come back.
+///
+/// Handlers that the program itself installs meanwhile in another thread stay. So it removes only
+/// handlers whose code lies in a library loaded during its life, or in the library of `culprit`.
+/// `culprit` is the address of a function, or null. A stack object. Thread-safe, but for a handler
+/// that is replaced twice at the same moment.
 class SignalKeeper {
  public:
   explicit SignalKeeper(const void* culprit = nullptr);
@@ -21,11 +23,11 @@ class SignalKeeper {
   SignalKeeper& operator=(const SignalKeeper&) = delete;
 
  private:
-  static constexpr int kSignals = 32;  // the classic ones
+  static constexpr int kSignals = 32;  // standard signals are 1 to 31
   bool is_foreign(const struct sigaction& now) const;
 
-  const void* culprit_ = nullptr;  // where that library begins
-  std::set<const void*> modules_;  // where those begin that were loaded before
+  const void* culprit_ = nullptr;  // base address of the culprit's library
+  std::set<const void*> modules_;  // base addresses of the libraries loaded before
   std::array<struct sigaction, kSignals> before_{};
   std::array<bool, kSignals> known_{};
 };

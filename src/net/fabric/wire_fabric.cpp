@@ -28,7 +28,7 @@ WireFabric::~WireFabric() = default;
 
 void WireFabric::prepare(const std::string& provider) {
   if (fabric_stand_in() != nullptr || !fabric_library().missing.empty()) return;
-  if (provider.starts_with("shm")) return;  // whose handlers of signals would be taken off
+  if (provider.starts_with("shm")) return;  // its signal handlers would be removed
   static const bool has_looked = (look_for_fabrics(fabric_library().table), true);
   static_cast<void>(has_looked);
 }
@@ -233,7 +233,8 @@ bool WireFabric::cut(std::span<const WireAddress> peers) {
   const std::lock_guard lock(state_->mutex);
   std::vector<Peer*> whom;
   for (const WireAddress& peer : peers) {
-    // Not a second time: all others would lose once more what is on its way.
+    // Skips peers that were cut before: a second cut would again cost all others the messages in
+    // flight.
     if (Peer* const found = state_->find_open(peer)) whom.push_back(found);
   }
   if (!whom.empty()) state_->cut(whom);

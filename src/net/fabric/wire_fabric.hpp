@@ -21,89 +21,93 @@ namespace oriel::net {
 
 struct FabricTable;
 
-/// A wire between hosts: a NIC's messages as messages of libfabric, over whatever it drives: efa,
-/// verbs, tcp (fabric_provider.hpp says how it is chosen).
+/// Wire between hosts: carries the NICs' messages as messages of libfabric. It works over efa,
+/// verbs and tcp (fabric_provider.hpp has the choice).
 ///
-/// Completions. A NIC answers what it has executed, and what is not answered it repeats; so from
-/// libfabric no more is wanted of a send than that its memory is free again, and delivery is what
-/// the answer says. Data and signals travel alike as messages, and the target's NIC executes them
-/// in the order of its queue: there is nothing to order by completions.
+/// Completions. A NIC answers what it has executed, and retransmits a request that is not answered.
+/// So a send completion only has to say that the memory of the send is free again. Delivery is
+/// confirmed by the answer. Data and signals both travel as messages, and the target's NIC executes
+/// them in the order of its queue. So no ordering by completions is needed.
 ///
-/// Order. Long messages overtake short ones inside libfabric's providers, so each carries its place
-/// in the sequence of its sender, and who comes early is held back, in the buffer it came in. When
-/// one does not come at all (its connection has broken) the others go on after `patience`, or at
-/// once when no buffer is left that it could still be on its way to. What comes after that is
-/// dropped, as is what comes twice.
+/// Order. Long messages overtake short ones inside libfabric's providers. So each frame carries its
+/// number in the sequence of its sender. A frame that comes early is held back in the buffer in
+/// which it arrived. If a frame is missing (its connection has broken), the later ones are
+/// delivered after `patience`. If no receive buffer is posted any more, they are delivered at once.
+/// Frames that come after that are dropped, and so are duplicates.
 ///
-/// Trust. Each message is proven by a keyed hash (fabric_frame.hpp); what is not, or does not come
-/// from who it says, is dropped, and has cost its receiver a buffer for as long as that takes.
-/// Addresses must come over a channel that is itself proven, such as the bootstrap's links.
+/// Trust. Each frame is authenticated by a keyed hash (fabric_frame.hpp). A frame without a valid
+/// proof is dropped; it costs its receiver one buffer for the time of the check. Addresses must
+/// come over a channel that is itself authenticated, such as the bootstrap's links.
 ///
-/// Progress is made in send() and receive() only: the owner's NIC has to be driven also while
-/// nobody sends (FabricSleeper says when) and until all peers have ended, since an answer that was
-/// given to send() may need more calls to leave. Before a wire is destroyed the ranks should agree,
-/// over the bootstrap, that all of them are done; what is on its way then is lost, and nothing
-/// waits for it.
+/// Progress is made only inside send(), receive(), end_turn() and flush(). So the owner's NIC has
+/// to be driven even while nobody sends (FabricSleeper says when). It has to be driven until all
+/// peers have ended, since an answer that send() has taken may need more calls to leave. Before a
+/// wire is destroyed, the ranks should agree over the bootstrap that all of them are done. Messages
+/// still in flight then are lost; the destructor does not wait for them.
 ///
-/// Long writes do not travel in messages where the provider can read a peer's memory: then the
-/// message says where the bytes are, and the NIC that is written to has them fetched to their place
-/// (can_fetch() and the calls after it). They are read with a key of libfabric's, of 64 random bits
-/// where the provider leaves the choice, which is good for the bytes of this write and until it is
-/// answered: who learns it can read what would have crossed the network anyway. Not between ends of
-/// which one wants payloads proven.
+/// Rendezvous. Long writes do not travel in messages where the provider can read a peer's memory.
+/// The message then says where the bytes are, and the target's NIC reads them to their place
+/// (can_fetch() and the calls after it). A key of libfabric authorizes the read: random, of up to
+/// 64 bits, where the provider leaves the choice. The key is valid for the bytes of this write
+/// until the write is answered. So whoever learns the key can read only bytes that would have
+/// crossed the network anyway. Rendezvous is not used if either end wants payloads proven.
 ///
-/// Messages to one peer leave as one, at end_turn() or when receive() has to look for more, small
-/// ones as many as there are and a longer one with them: a put and its signal, and the answers to
-/// those that came before, cost what one message costs.
+/// Batches. Messages to one peer leave in one frame, at end_turn() or when receive() has to poll. A
+/// frame holds as many small messages as fit and one longer one. So a put, its signal and the
+/// answers to earlier requests cost as much as one message.
 ///
-/// Memory is bounded: `receives` buffers of one message each, untouched until used, and `sends`
-/// messages on their way, of which one peer gets no more than are left for others. What arrives
-/// beyond that waits in the provider, which holds what its peers' queues may have unanswered.
+/// Memory is bounded: `receives` buffers of one frame each, untouched until used, and `sends`
+/// frames in flight. One peer gets no more send buffers than are left for the others. Further
+/// arrivals wait in the provider; the requests that peers' queues may have unanswered bound them.
 ///
-/// Thread-safe: one lock, held for the time of one call. Not blocking, but for create(), add_peer()
-/// and flush(), and for up to FabricEndpoint::kPatience cut() and the destructor. A child of fork()
-/// must not use it.
+/// Thread-safe: one lock, held for the time of one call. Only create(), add_peer() and flush()
+/// block, and cut() and the destructor for up to FabricEndpoint::kPatience. A child of fork() must
+/// not use the wire.
 class WireFabric final : public Wire {
  public:
   struct Options {
-    boot::Key key;                ///< KeyPurpose::wire: of the communicator
-    std::string provider;         ///< ORIEL_FABRIC_PROVIDER; empty: chosen
-    boot::SocketOptions socket;   ///< which interface
+    boot::Key key;                ///< of the communicator: KeyPurpose::wire
+    std::string provider;         ///< ORIEL_FABRIC_PROVIDER; empty: chosen by Oriel
+    boot::SocketOptions socket;   ///< selects the interface
     std::uint32_t receives = 64;  ///< 4 to 4096
     std::uint32_t sends = 128;    ///< 4 to 4096
-    /// At most kPieceBytesMost. Peers learn it; the pieces of queues must not be larger.
+    /// Largest payload of a message, at most kPieceBytesMost. Peers learn it; the pieces of queues
+    /// must not be larger.
     std::uint32_t payload_bytes_most = QueueSetup().piece_bytes;
-    bool prove_payloads = false;  ///< see fabric_frame.hpp; either end's wish counts for both
-    /// For a message that others wait for, and for a peer that takes nothing: then what is meant
-    /// for it is lost, until it does.
+    bool prove_payloads = false;  ///< see fabric_frame.hpp; one end's wish is enough for both
+    /// Timeout for a missing frame that later ones wait for, and for a peer that takes nothing.
+    /// When it expires for a peer, messages to that peer are lost until the peer takes some again.
     Duration patience = std::chrono::seconds(1);
     const Clock* clock = &SteadyClock::instance();  ///< outlives the wire
     const FabricTable* table = nullptr;             ///< outlives the wire; null: libfabric.so.1
   };
 
-  /// Has libfabric loaded and its providers look for their hardware, as create() would else, which
-  /// tells what fails: once in a process. On a busy machine that takes seconds (PSM's libraries,
-  /// which come with it, sleep hundreds of times), in which no rank should wait for this one.
+  /// Loads libfabric and lets its providers look for their hardware, once in a process. create()
+  /// would do it otherwise, and reports what fails. On a busy machine this takes seconds: PSM's
+  /// libraries, which come with libfabric, sleep hundreds of times. So call it where no rank waits
+  /// for this one.
   static void prepare(const std::string& provider);
 
-  /// The error names the package if libfabric is missing, or what each provider has said. May take
-  /// as long as providers look for their hardware, once in a process. Local.
+  /// Opens the wire. If libfabric is missing, the error names its package; otherwise it has each
+  /// provider's reason. The first call in a process may take as long as the providers look for
+  /// their hardware. Local.
   static Result<std::unique_ptr<WireFabric>> create(const Options& options);
   ~WireFabric() override;
 
-  /// For the peers' add_peer(); at most FabricAddress::kEncodedBytesMost.
+  /// Returns the address for the peers' add_peer(), of at most FabricAddress::kEncodedBytesMost
+  /// bytes.
   Bytes local_address() const;
-  /// The provider that was chosen, as in tcp;ofi_rxm.
+  /// Returns the name of the chosen provider, such as tcp;ofi_rxm.
   std::string provider() const;
-  /// From what a peer's local_address() gave; `name` is for errors, as in "rank 3". `queues` are
-  /// the only ones of this NIC's that the peer may speak to; none: any. Both ends must do it before
-  /// either sends. No message is sent.
+  /// Adds the peer with this local_address(); `name` is for errors, such as "rank 3". `queues`
+  /// lists the only queues of this NIC that the peer may address; empty: any. Both ends must do it
+  /// before either sends. No message is sent.
   Result<WireAddress> add_peer(ByteView address, std::string name,
                                std::vector<std::uint32_t> queues = {});
 
   WireAddress address() const override;
   bool send(WireAddress to, WireMessage& message) override;
-  /// Looks into libfabric once at most between two calls that yield nothing.
+  /// Returns the next message. Polls libfabric at most once between two calls that return false.
   bool receive(WireMessage& message) override;
   void end_turn() override;
   WireSign sign_of(WireAddress peer) override;
@@ -116,23 +120,24 @@ class WireFabric final : public Wire {
                                    const WireTarget& target) override;
   bool is_fetching(std::uint32_t key) override;
   std::vector<WireAddress> fetches_by(std::uint32_t key) override;
-  /// Other peers lose what was on its way between them and this end, as messages are lost, where
-  /// the provider lets this end come back at its address. Where it does not all are cut off.
+  /// Closes the endpoint and reopens it at its address. Other peers lose the messages in flight,
+  /// which their NICs retransmit. If the provider cannot reopen there, the wire is cut for all
+  /// peers; returns whether it is.
   bool cut(std::span<const WireAddress> peers) override;
 
-  /// The first error that is nobody's in particular. The wire goes on as well as it can.
+  /// Returns the first error that belongs to no single peer. The wire goes on as well as it can.
   Status status() const;
-  /// The last error of sending to this peer, if it has not been heard of since. Names the peer, the
-  /// call, and what libfabric and its provider say.
+  /// Returns the last error of sending to this peer or reading from it; the next valid frame from
+  /// the peer clears it. Names the peer, the call, and what libfabric and its provider say.
   Status peer_status(WireAddress peer) const;
-  /// For a thread that drives this wire when nobody else does: a descriptor that becomes readable
-  /// when receive() may find something to do, if may_sleep() has just said so; -1 where the
-  /// provider has none. The wire's own.
+  /// Descriptor for a thread that drives this wire when nobody else does. If may_sleep() has just
+  /// returned true, it becomes readable when receive() may find something. -1 if the provider has
+  /// none. Owned by the wire.
   int wait_descriptor() const;
-  /// False also while something is on its way, has to be repeated, or is waited for.
+  /// Returns false also while messages are in flight, have to be reposted, or are waited for.
   bool may_sleep();
-  /// Waits until all that send() has taken has left, driving this wire; what is received meanwhile
-  /// is kept for receive(). No proof that it has arrived.
+  /// Drives this wire until all messages that send() has taken have left. Messages received
+  /// meanwhile are kept for receive(). Does not prove that the messages have arrived.
   Status flush(Deadline deadline);
 
  private:

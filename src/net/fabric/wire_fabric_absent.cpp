@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "net/fabric/wire_fabric.hpp"
 
-// Stands for wire_fabric.cpp where libfabric's header is missing. There is no such wire then.
+// Replaces wire_fabric.cpp in builds without libfabric's header: create() fails, so no wire exists.
 namespace oriel::net {
 
 struct WireFabric::State {};
@@ -23,7 +23,7 @@ Bytes WireFabric::local_address() const {
 std::string WireFabric::provider() const {
   return {};
 }
-// NOLINTBEGIN(performance-unnecessary-value-param): as the wire that is there takes them
+// NOLINTBEGIN(performance-unnecessary-value-param): the signature is that of the real wire
 Result<WireAddress> WireFabric::add_peer(ByteView /*address*/, std::string /*name*/,
                                          std::vector<std::uint32_t> /*queues*/) {
   return Error(ErrorCode::internal, "there is no wire to add a peer to");

@@ -20,10 +20,11 @@ using namespace fabric;
 namespace {
 
 constexpr std::size_t kLineBytes = 64;
-constexpr std::size_t kEventsMost = 16;  // taken from the completion queue at a time
-constexpr int kReadsMost = 8;            // of that, in one call
+constexpr std::size_t kEventsMost = 16;  // taken from the completion queue in one read
+constexpr int kReadsMost = 8;            // reads of the completion queue in one poll()
 constexpr std::size_t kPeersExpected = 64;
-// Unless FI_OFI_RXM_BUFFER_SIZE and FI_OFI_RXM_SAR_LIMIT say otherwise, of which it tells nobody.
+// rxm's defaults. FI_OFI_RXM_BUFFER_SIZE and FI_OFI_RXM_SAR_LIMIT change them, and no call returns
+// them.
 constexpr std::size_t kRxmEagerBytes = std::size_t{16} << 10;
 constexpr std::size_t kRxmSegmentsMost = 8;
 
@@ -41,7 +42,8 @@ const char* name_of(Operation::Kind kind) {
 }  // namespace
 
 WireFabric::State::~State() {
-  // Before memory that it was given. The memory of others may have gone before.
+  // Closes the endpoint before the memory that it uses. Drives it only if no target or lent memory
+  // is in use, since the owners may already have freed that memory.
   const bool may_drive = !reads.is_fetching() && !reads.has_lent();
   if (end.endpoint.has_value()) end.endpoint->close(may_drive);
   reads.drop();
@@ -68,14 +70,14 @@ Status WireFabric::State::open() {
   while (own.id == 0);
   boot::fill_random(own.nonce);
   encoded = encode(own);
-  // An address that a peer would refuse is refused here.
+  // Refuses an own address that a peer would refuse.
   ORIEL_CHECK(decode_fabric_address(encoded));
   receiver.post_free();
   if (end.error.has_value()) return *end.error;
   return {};
 }
 
-// The buffers, by what the endpoint can do.
+// Opens the parts, with buffers that suit the endpoint.
 Status WireFabric::State::open_parts() {
   const fi_info& found = end.endpoint->info();
   std::size_t longest = kBatchFrameBytesMost + end.options.payload_bytes_most;
@@ -83,7 +85,7 @@ Status WireFabric::State::open_parts() {
   SendLayout layout;
   if (std::string_view(found.fabric_attr->prov_name).ends_with(";ofi_rxm")) {
     constexpr std::size_t kPadded = kRxmSegmentsMost * kRxmEagerBytes + 1;
-    longest = std::max(longest, kPadded);  // a peer's libfabric may be another
+    longest = std::max(longest, kPadded);  // a peer's libfabric may be newer and pad
     if (FI_MAJOR(end.table.fi_version()) >= 2) {
       layout.padding = {kRxmEagerBytes, kPadded};
       parts = 3;
@@ -123,7 +125,7 @@ void WireFabric::State::poll() {
   }
   receiver.give_up_missing();
   if (reads.is_fetching()) reads.begin();
-  device::arch::order_goes_abroad();  // libfabric may have sent what peers fetch
+  device::arch::order_goes_abroad();  // libfabric may have sent bytes that peers read
 }
 
 void WireFabric::State::complete(const Operation& operation, std::size_t bytes) {
@@ -169,8 +171,8 @@ bool WireFabric::State::send(Peer& peer, WireMessage& message) {
   return sender.send(peer, message) || sender.give_up(peer);
 }
 
-/// Only with its endpoint does all end for certain that is under way between this end and a peer.
-/// So that is ended, once for all who are to go, and made anew for the others.
+/// Ends all operations between this end and the peers in `whom`. Only closing the endpoint ends
+/// them for certain. So it is closed once for all of these peers and reopened for the others.
 void WireFabric::State::cut(const std::vector<Peer*>& whom) {
   if (is_cut) return;
   for (Peer* const peer : whom) {
@@ -199,7 +201,7 @@ void WireFabric::State::cut(const std::vector<Peer*>& whom) {
       "memory had to be given back that a peer did not let go of: the wire was cut"));
 }
 
-/// Drains the completions of an endpoint that is closed.
+/// Drains the completions of a closed endpoint.
 void WireFabric::State::drain_completions() {
   const Options& options = end.options;
   for (std::size_t left = options.receives + options.sends + kFetchPartsMost + 1; left > 0;

@@ -14,8 +14,8 @@
 
 namespace oriel::net {
 
-/// The progress of a fabric wire's endpoint: hands completions to the parts, and opens and cuts
-/// what they stand on. Everything is under the lock.
+/// State and progress of a fabric wire. Dispatches completions to the parts, and opens and cuts the
+/// endpoint that they share. The lock guards everything.
 struct WireFabric::State {
   State(const FabricTable& table, const Options& options, FabricInfo found)
       : info(std::move(found)), end{table, options, {}, {}, {}, {}} {}
@@ -27,21 +27,21 @@ struct WireFabric::State {
   void poll();
   bool send(fabric::Peer& peer, WireMessage& message);
   void cut(const std::vector<fabric::Peer*>& whom);
-  /// The peer, if messages may go there.
+  /// Returns the peer, if messages may be sent to it; else null.
   fabric::Peer* find_open(WireAddress address) {
     fabric::Peer* const peer = is_cut ? nullptr : end.peers.find(address);
     return peer != nullptr && !peer->is_cut ? peer : nullptr;
   }
 
   std::mutex mutex;
-  FabricInfo info;  // until it is opened
+  FabricInfo info;  // moved away by open()
   Bytes encoded;
   fabric::End end;
   fabric::Receiver receiver{end};
   fabric::Sender sender{end};
   fabric::Reads reads{end};
   bool is_cut = false;
-  bool has_polled = false;  // since receive() yielded nothing
+  bool has_polled = false;  // since receive() last returned false
 
  private:
   Status open_parts();
