@@ -41,8 +41,8 @@ Status Sender::open(const SendLayout& layout) {
     free_.push_back(i);
   }
   if (!end_.endpoint->needs_memory()) return {};
-  // Registers each buffer as its own region. If regions are addressed from 0, rxm makes the peer
-  // read a long message from the start of its region, wherever the message lies in it.
+  // Registers each buffer as its own region. If regions are addressed from 0, rxm has the peer read
+  // a long message from its region's start, wherever the message lies.
   for (Send& send : sends_) {
     ORIEL_TRY(send.descriptor, end_.endpoint->register_memory(send.heads, layout_.buffer_bytes));
   }

@@ -10,19 +10,20 @@
 
 namespace oriel::net {
 
-/// One end's way to tell its peer which path to take. It goes by no NIC that it speaks of, so that
-/// it is there when one of these fails. What is sent may be lost, repeated, late and out of order;
-/// who sends is the peer and nobody else. Neither call blocks. Thread-safe.
+/// Channel by which one end of a queue sends the peer its statements on paths. It uses no NIC of
+/// these paths, so that it works when one of these NICs fails. Messages may be lost, duplicated,
+/// delayed and reordered. Messages come from the peer and from nobody else. Neither call blocks.
+/// Thread-safe.
 class FailoverChannel {
  public:
   virtual ~FailoverChannel() = default;
   virtual void send(ByteView message) = 0;
-  /// False if nothing has come.
+  /// Returns false if no message has come.
   virtual bool receive(Bytes& message) = 0;
 };
 
-/// Over the links of the bootstrap, by ranks in between where the two are not linked. It works
-/// while the session's links are pumped, as a communicator's monitor does; the session outlives it.
+/// Channel over the bootstrap's links, by ranks in between where the two are not linked. It works
+/// while the session's links are pumped, as a communicator's monitor does. The session outlives it.
 class SessionFailoverChannel final : public FailoverChannel {
  public:
   SessionFailoverChannel(boot::Session& session, int peer) : session_(session), peer_(peer) {}

@@ -77,7 +77,7 @@ bool FailoverPaths::look(TimePoint now) {
       any = true;
     }
     const PathState state = path->health.state();
-    // A ring that was overlooked looks like a path that is dead.
+    // Rings again, because a missed doorbell looks like a dead path.
     const bool fresh = state == PathState::suspected && path->seen != state;
     if (fresh) static_cast<void>(path->place.nic->ring_again(path->queue));
     path->seen = state;
@@ -91,7 +91,7 @@ bool FailoverPaths::mend_probes(const ProbeEpochs& peer, TimePoint now) {
     PathProbe& probe = paths_[i]->probe;
     const std::uint32_t wanted = probe.wanted_epoch(peer[i], now);
     if (wanted <= probe.epoch()) continue;
-    // A path whose probe does not restart looks dead, and counts as dead.
+    // Ignores failure: a path whose probe does not restart looks dead, and counts as dead.
     static_cast<void>(probe.restart(wanted));
     any = true;
   }

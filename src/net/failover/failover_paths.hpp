@@ -20,13 +20,13 @@
 
 namespace oriel::net {
 
-/// One path of a queue, from this end.
+/// One path of a queue, as this end sees it.
 struct PathPlace {
   NicSoft* nic = nullptr;
   std::uint32_t wire = 0;
   std::string name;  ///< for errors
-  /// Numbers (QueueSetup::number) of the queue on this path and of the queue that probes it. The
-  /// queue of path 0 has the number of FailoverQueue::Options::queue.
+  /// Numbers (QueueSetup::number) of the queue on this path and of the queue that probes the path.
+  /// The queue of path 0 has the number of FailoverQueue::Options::queue.
   std::uint32_t queue = 0;
   std::uint32_t probe = 0;
 };
@@ -38,7 +38,7 @@ struct PathEnd {
   std::uint32_t probe = 0;  ///< the queue by which the path is probed
 };
 
-/// A path as it stands: its queue on the NIC, its probe and its health.
+/// State of a path: its queue on the NIC, its probe and its health.
 struct FailoverPath {
   FailoverPath(const PathPlace& made_of, const PathPolicy& policy, TimePoint now)
       : place(made_of), health(policy, now) {}
@@ -54,33 +54,32 @@ struct FailoverPath {
   PathPlace place;
   PathHealth health;
   std::uint32_t queue = 0;
-  bool owns_queue = false;      // path 0's is the SendQueue's
-  std::uint32_t fetch_key = 0;  // of the queue's slots for old values; 0 on path 0
+  bool owns_queue = false;      // path 0's queue belongs to the SendQueue
+  std::uint32_t fetch_key = 0;  // key of the queue's slots for old values; 0 on path 0
   PathProbe probe;
   PathEnd peer;
-  PathState seen = PathState::healthy;  // by the last look()
+  PathState seen = PathState::healthy;  // state in the last look()
 };
 
-/// The paths of one queue, the best one first. Thread safety: as for std::vector, but for
-/// answered().
+/// Paths of one queue, the best one first. Not thread-safe, but for answered().
 class FailoverPaths {
  public:
   explicit FailoverPaths(const PathPolicy& policy) : policy_(policy) {}
 
-  /// Adds a path of `queue`, whose own NIC is that of the first one.
+  /// Adds a path of `queue`. The first path added must be that of the queue's own NIC.
   Status add(const PathPlace& place, const SendQueue& queue, KeyAliases& aliases, TimePoint now);
   std::size_t size() const { return paths_.size(); }
   FailoverPath& operator[](int path) { return *paths_[static_cast<std::size_t>(path)]; }
   std::vector<PathEnd> ends() const;
-  /// Connects the probes to those of `peer`, which has as many paths.
+  /// Connects the probes to those of `peer`, which must have as many paths.
   Status connect(const std::vector<PathEnd>& peer);
 
-  /// Takes answers to probes, sends probes that are due, and rings the queue of a path again that
-  /// has become silent. Returns whether anything was done.
+  /// Takes answers to probes and sends probes that are due. If a path has become silent, rings its
+  /// queue's doorbell again. Returns whether it took an answer or sent a probe.
   bool look(TimePoint now);
-  /// Epochs of the probes, in the order of paths; 0 behind them.
+  /// Epochs of the probes, by path; 0 beyond the last path.
   using ProbeEpochs = std::array<std::uint32_t, kPathsMost>;
-  /// Restarts probes that have failed at either end. Returns whether there was one.
+  /// Restarts probes that have failed at either end. Returns whether there was such a probe.
   bool mend_probes(const ProbeEpochs& peer, TimePoint now);
   ProbeEpochs probe_epochs() const;
 
@@ -88,7 +87,7 @@ class FailoverPaths {
   bool all_usable() const;
   std::array<PathCause, kPathsMost> causes() const;
   std::string names() const;
-  /// Returns when the latest probe was sent that the peer has answered. Any thread.
+  /// Returns when the latest answered probe was sent. Any thread.
   TimePoint answered() const;
 
  private:

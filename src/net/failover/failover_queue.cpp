@@ -18,11 +18,11 @@ namespace dq = device::queue;
 
 namespace {
 
-constexpr std::size_t kHeardMost = 16;  // of the channel in one progress()
+constexpr std::size_t kHeardMost = 16;  // messages taken from the channel in one progress()
 
-/// Returns whether the peer knows the reason of the end better than this one.
+/// Returns whether the peer knows the reason of the end better than this end.
 bool is_known_by_peer(const QueueRecords& records, const PathStatement& peer, bool paths_work) {
-  // The reason is an entry of the peer's.
+  // The reason lies in one of the peer's requests.
   if (records.refused != Syndrome::none || peer.fatal != Syndrome::none) return true;
   return peer.stage == PathStage::over && peer.refused == Syndrome::none && paths_work;
 }
@@ -87,7 +87,7 @@ bool FailoverQueue::progress() {
   if (!lock.owns_lock() || !connected_) return false;
   const TimePoint now = options_.clock->now();
   bool any = listen_to_peer(now);
-  // The queue that is in use from here on is the one to look at.
+  // Acts first: the queue in use afterwards is the one to check.
   any = act(now) || any;
   any = look_at_queue(now) || any;
   any = paths_.mend_probes(agreement_.peer().probes, now) || any;
@@ -153,7 +153,7 @@ void FailoverQueue::look_at_report(FailoverPath& path, const QueueReport& report
   }
   path.health.error(syndrome, now);
   if (path.health.is_usable()) {
-    // By the same path once more.
+    // Leaves for a new epoch, which may take the same path once more.
     tell_usable();
     agreement_.leave(now);
   }
@@ -164,7 +164,7 @@ void FailoverQueue::ask() {
   if (!asked_.has_value()) asked_ = options_.clock->now();
 }
 
-/// Probes the path in use, and the next one when that has been silent for too long.
+/// Probes the path in use. A path that stays silent fails, and the next probe uses the next path.
 bool FailoverQueue::answer_question() {
   if (!asked_.has_value() || agreement_.stage() != PathStage::running) return false;
   if (answered() >= *asked_) {
@@ -194,8 +194,8 @@ bool FailoverQueue::choose(TimePoint now) {
     better_since_.reset();
     return false;
   }
-  // A path that works is left only if the peer can be reached by the channel now. Without the
-  // channel neither end would ever send again.
+  // Leaves a working path only if the peer can be reached by the channel now. Without the channel
+  // neither end would ever send again.
   if (!better_since_.has_value()) better_since_ = now;
   if (agreement_.heard() <= *better_since_) return false;
   better_since_.reset();
@@ -228,7 +228,7 @@ Status FailoverQueue::act(const PathAgreement::Action& action) {
     return {};
   }
   FailoverPath& path = paths_[action.path];
-  // Over since the queue before could not be fenced.
+  // The agreement may be over because the queue before could not be fenced.
   const bool is_over = agreement_.stage() == PathStage::over;
   if (action.kind != Kind::fence && is_over) return {};
   switch (action.kind) {
@@ -247,13 +247,14 @@ Status FailoverQueue::act(const PathAgreement::Action& action) {
 
 void FailoverQueue::fence(FailoverPath& path) {
   const Status fenced = path.place.nic->to_error(path.queue);
-  // No NIC uses the records from here on.
+  // After the fence no NIC uses the records.
   agreement_.set_delivered(records_.delivery.expected());
   completed_ = records_.completed;
   if (!fatal_.has_value() && records_.error.has_value()) fatal_ = records_.error;
   path.health.has_work(false, options_.clock->now());
   if (fenced.ok()) return;
-  // A GPU has not moved what its NIC began: no other NIC may do that again before it has.
+  // Ends the queue: a GPU has not finished the copies that its NIC started. No other NIC may repeat
+  // them before it has.
   fatal_ = CompletionRecord{.kind = CompletionRecord::Kind::request_error,
                             .queue = queue_->number(),
                             .index = static_cast<std::uint16_t>(completed_),

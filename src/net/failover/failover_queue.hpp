@@ -24,32 +24,34 @@
 
 namespace oriel::net {
 
-/// A send queue that goes on by another path when the one that it uses fails (docs/failover.md).
-/// Producers hold its view and notice nothing of that but time: ring, doorbell, completion and
-/// indexes stay the same. Each path has a NIC here and one at the peer, and a queue on each of them
-/// over the same memory, of which one at a time works. Everything is executed exactly once.
+/// Send queue that goes on by another path when the path in use fails (docs/failover.md). Producers
+/// hold its view and notice only a delay: ring, doorbell, completion and indexes stay the same.
+/// Each path has a NIC here and one at the peer. On each NIC there is a queue over the same memory;
+/// only one path's queue works at a time. Every request is executed exactly once.
 ///
-/// What has to outlive a NIC is owned here: the ring, how far it is complete, and what the peer has
-/// had executed, with the old values of its last atomics.
+/// The state that must survive a NIC is owned here: the ring, its completion index, and the record
+/// of the peer's executed requests, with the old values of its last atomics.
 ///
-/// Does nothing by itself: whoever drives the NICs calls progress() too. Thread safety: any thread
-/// may call anything but set-up and destruction. The NICs and the channel outlive it.
+/// Has no thread: whoever drives the NICs also calls progress(). Thread safety: any thread may call
+/// anything but set-up and destruction. The NICs and the channel outlive it.
 class FailoverQueue {
  public:
   using Path = PathPlace;
   using End = PathEnd;
   struct Options {
-    SendQueue::Options queue;  ///< records and aliases are set here
-    /// Entries name the keys of other NICs than those of path 0: of queue.namer, or of another one
-    /// of the peer's. aliases(0) says what they are called on path 0.
+    SendQueue::Options queue;  ///< create() sets `records` and `aliases`
+    /// True if WQEs name other keys than those of path 0's NIC: keys of queue.namer, or of another
+    /// NIC of the peer. aliases(0) translates these keys for path 0.
     bool first_has_aliases = false;
-    /// 1 to kPathsMost, the best one first; the peer has as many, in the same order. Paths that are
-    /// to fail apart have NICs of different fault domains (topo::choose_nics says which).
+    /// 1 to kPathsMost paths, the best one first; the peer has as many, in the same order. For
+    /// paths to fail independently, choose NICs of different fault domains (topo::choose_nics
+    /// does).
     std::vector<Path> paths;
     PathPolicy health;
     AgreementPolicy agreement;
-    /// An end that has seen no path fail itself, and hears that it is over, or whose peer's entry
-    /// was refused, keeps it from its producers for so long: the other one can say more of it.
+    /// Delay before producers learn of a failure that the peer can explain better. It applies if
+    /// the peer reports the end and no path has failed here. It also applies if a request of the
+    /// peer was refused or met an error.
     Duration hearsay_pause{};
     FailoverChannel* channel = nullptr;
     const Clock* clock = &SteadyClock::instance();
@@ -60,39 +62,38 @@ class FailoverQueue {
   FailoverQueue(const FailoverQueue&) = delete;
   FailoverQueue& operator=(const FailoverQueue&) = delete;
 
-  /// In the order of paths.
+  /// Returns this end's paths, in the order of Options::paths.
   std::vector<End> ends() const;
-  /// Connects all paths to the peer's, which does the same in turn; work goes by path 0.
+  /// Connects all paths to the peer's, which does the same in turn. Work goes by path 0.
   Status connect(const std::vector<End>& peer);
 
   const device::queue::QueueView& view() const { return queue_->view(); }
   SendQueue& queue() { return *queue_; }
-  /// What is called otherwise on a path than in entries, which name the keys of path 0 unless
-  /// Options say otherwise.
+  /// Returns the translation of keys for a path. WQEs name the keys of path 0 unless Options say
+  /// otherwise.
   KeyAliases& aliases(std::size_t path) { return aliases_[path]; }
 
-  /// Looks at the paths, hears the peer, and changes the path if need be. A bounded amount of work;
-  /// false if there was none, or another thread is at it.
+  /// Checks the paths, takes the peer's statements, and changes the path if needed. Does a bounded
+  /// amount of work. Returns false if there was none, or if another thread is in progress().
   bool progress();
 
-  /// Why it is over: names the peer, and for each path what either end has seen. Producers have got
-  /// an error by then.
+  /// Returns why the queue has ended: names the peer, and both ends' view of each path. Producers
+  /// have received an error by then.
   std::optional<Error> failure() const;
-  /// Once there is a failure: this end could not do what the peer had asked for, which is nobody's
-  /// fault but its own.
+  /// Once there is a failure: returns whether this end could not do what the peer had requested,
+  /// which is a fault of this end only.
   bool is_at_fault() const;
-  /// When the latest of the requests and probes that the peer has answered was sent, by whatever
-  /// path.
+  /// Returns when the latest request or probe was sent that the peer has answered, by any path.
   TimePoint answered() const;
-  /// Has the peer answer something, unless it has yet to answer: a probe of the path in use, which
-  /// stands in no ring, so that it is for queues that only kernels can post to. While it has no
-  /// answer a path is as silent as one with work.
+  /// Requests a sign of life, unless a request is already open: probes the path in use. The probe
+  /// uses no ring of the application, so that this works for queues to which only kernels can post.
+  /// While no answer has come, silence of the path counts as if there were work.
   void ask();
-  /// For whoever drives it. While it is not settled it has to be driven often.
+  /// Says how urgently the queue has to be driven: often while it is not settled.
   struct Pace {
-    bool is_settled = true;  ///< or over
-    int path = 0;            ///< whose NIC has its work; -1: none's
-    bool has_work = false;   ///< that is not complete
+    bool is_settled = true;  ///< running or over
+    int path = 0;            ///< whose NIC has its work; -1: no NIC's
+    bool has_work = false;   ///< some work is not complete
   };
   Pace pace() const;
 
@@ -118,14 +119,14 @@ class FailoverQueue {
   std::optional<SendQueue> queue_;
   FailoverPaths paths_;
   PathAgreement agreement_;
-  std::uint64_t completed_ = 0;            // as last seen
-  TimePoint heard_{};                      // an answer to a part of an entry
-  std::optional<TimePoint> better_since_;  // both ends have taken a better path for usable
-  std::optional<TimePoint> asked_;         // whether the peer is there, and it has not answered
+  std::uint64_t completed_ = 0;            // completion index last seen
+  TimePoint heard_{};                      // latest answer to a part of a request
+  std::optional<TimePoint> better_since_;  // both ends have found a better path usable since then
+  std::optional<TimePoint> asked_;         // when ask() was called; empty once answered
   std::optional<CompletionRecord> fatal_;
   bool connected_ = false;
   struct Ending {
-    std::optional<TimePoint> tell_at;  // when to tell the producers
+    std::optional<TimePoint> tell_at;  // when to send the error to producers
     std::optional<Error> failure;
     bool is_at_fault = false;
   } ending_;

@@ -184,14 +184,14 @@ void PathAgreement::hear(const PathStatement& statement, TimePoint now) {
     return finish(same ? "no path is left" : "the peer has given up");
   }
   if (statement.epoch > epoch_) {
-    // It cannot have heard that this end has fenced, and goes on all the same.
+    // The peer cannot have heard that this end has fenced, and still goes on.
     if (statement.stage != PathStage::fenced) {
       return end(fmt::format("{} in epoch {}, while this end is in {}", to_string(statement.stage),
                              statement.epoch, epoch_));
     }
     enter(statement.epoch, now);
   }
-  // One that is behind has missed what was said to it.
+  // A peer that is behind has missed statements: sends again.
   if (statement.epoch < epoch_ || statement.stage < stage_) has_news_ = true;
   advance(now);
 }
@@ -215,7 +215,7 @@ std::vector<PathAgreement::Action> PathAgreement::take_actions() {
 }
 
 std::optional<PathStatement> PathAgreement::take_statement(TimePoint now) {
-  // Away from the best path both have to know when the other would take it again.
+  // On a path other than the best, both ends have to know when the other would take the best again.
   const Duration pause = !is_answered() ? policy_.repeat_every : policy_.repeat_every * 10;
   const bool repeats = !is_answered() || (stage_ == PathStage::running && path_ != 0);
   if (stage_ == PathStage::over) {

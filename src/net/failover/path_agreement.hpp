@@ -17,107 +17,112 @@
 
 namespace oriel::net {
 
-/// Paths between two ends have numbers, the same on both; a lower one is the better.
+/// Most paths between two ends. Both ends number the paths alike; a lower number is a better path.
 inline constexpr std::uint32_t kPathsMost = 4;
 using PathMask = std::uint8_t;  ///< bit i: path i
 
-/// How far an end is in an epoch.
+/// Stage of an end within an epoch.
 enum class PathStage : std::uint8_t {
-  fenced = 1,   ///< its queue of the epoch before is in error: it takes and gives nothing any more
-  ready = 2,    ///< its queue on the chosen path takes what the peer sends
-  running = 3,  ///< and it sends
-  over = 4,     ///< there is no path any more, or it has met an error that no path can help with
+  fenced = 1,   ///< its queue of the previous epoch is in error: it neither sends nor receives
+  ready = 2,    ///< its queue on the chosen path can receive
+  running = 3,  ///< it also sends
+  over = 4,     ///< no usable path is left, or an error occurred that no path can help with
 };
 const char* to_string(PathStage stage);
 
-/// What one end tells the other, always all that it has to say, so that any statement makes good
-/// for all before it that were lost.
+/// Message from one end to the other. It always has the sender's whole state, so that any statement
+/// makes up for lost earlier ones.
 struct PathStatement {
-  std::uint64_t serial = 0;  ///< later ones have greater ones
+  std::uint64_t serial = 0;  ///< increases with each statement
   std::uint32_t epoch = 0;
   PathStage stage = PathStage::fenced;
-  PathMask usable = 0;          ///< as the choice of this epoch's path needs it: does not change
-  PathMask usable_now = 0;      ///< as it is at the moment
-  std::uint64_t delivered = 0;  ///< requests of the peer that this end has accepted
-  Syndrome fatal = Syndrome::none;    ///< over: of an entry of its own that no path can help with
-  Syndrome refused = Syndrome::none;  ///< over: of one of the peer's
+  PathMask usable = 0;      ///< input to the choice of this epoch's path: constant within an epoch
+  PathMask usable_now = 0;  ///< paths that are usable at the moment
+  std::uint64_t delivered = 0;        ///< requests of the peer that this end has accepted
+  Syndrome fatal = Syndrome::none;    ///< over: error of an own request that no path can help with
+  Syndrome refused = Syndrome::none;  ///< over: error with which a request of the peer was refused
   std::array<PathCause, kPathsMost> causes{};
-  /// Epochs of the queues by which paths are probed; both ends go on with the greater one.
+  /// Epochs of the queues that probe paths; both ends take the greater epoch.
   std::array<std::uint32_t, kPathsMost> probes{};
 };
 Bytes encode_statement(const PathStatement& statement);
-/// ErrorCode::remote, naming the field, for anything that encode_statement() does not make.
+/// Decodes a statement. For bytes that encode_statement() does not produce: ErrorCode::remote,
+/// naming the field.
 Result<PathStatement> decode_statement(ByteView bytes);
 
 struct AgreementPolicy {
-  Duration repeat_every = std::chrono::milliseconds(20);  ///< of what was not answered
-  /// An agreement that has not come about by then never does.
+  Duration repeat_every = std::chrono::milliseconds(20);  ///< retransmits unanswered statements
+  /// Timeout of an agreement: one that is not reached by then has failed.
   Duration give_up_after = std::chrono::seconds(10);
 };
 
-/// How both ends of a queue come to go on with the same path and epoch. A state machine without
-/// I/O, one at each end: it is told of what was seen and heard, and says what to do.
+/// Agreement of both ends of a queue on the next path and epoch. A state machine without I/O, one
+/// at each end: its caller reports events and messages, and executes its actions.
 ///
-/// An epoch begins with whoever leaves the one before it, and its number is one greater; who hears
-/// of a greater epoch goes along. Both fence their old queue and then say so with the paths that
-/// they take for usable, which for one epoch they never change; once an end knows of both it takes
-/// the best path that both have named, makes its queue ready to receive and says so; once it hears
-/// the same of the peer it sends. So nobody sends in an epoch before both have left the last one,
-/// and both choose alike. Whoever leaves again, be it in the midst of this, begins the next epoch.
+/// An end that leaves an epoch starts the next one, whose number is one greater. An end that hears
+/// of a greater epoch enters it. Each end then fences its old queue and states which paths it finds
+/// usable. Within an epoch this set never changes. Once an end knows both sets, it takes the best
+/// path in both, makes its queue ready to receive and states that. Once it hears the same from the
+/// peer, it sends.
 ///
-/// Statements may be lost, repeated, delayed and overtake each other: they are repeated until the
-/// peer's show that it has them, and only the newest counts. Not thread-safe; times never go back.
+/// So nobody sends in an epoch before both have left the last one, and both choose the same path.
+/// An end may leave again at any time, even during an agreement; that starts the next epoch.
+///
+/// Statements may be lost, duplicated, delayed and reordered. They are retransmitted until the
+/// peer's statements show that it has them, and only the newest counts. Not thread-safe; times
+/// never go back.
 class PathAgreement {
  public:
-  /// Both ends begin in epoch 1, running on path 0.
+  /// Starts in epoch 1, running on path 0, as the peer does.
   PathAgreement(const AgreementPolicy& policy, std::uint32_t paths);
 
   std::uint32_t epoch() const { return epoch_; }
   PathStage stage() const { return stage_; }
-  /// The path of this epoch, -1 while there is none.
+  /// Returns the path of this epoch; -1 while there is none.
   int path() const { return path_; }
-  /// Whether the queue on path() is at work, if only to receive.
+  /// Returns whether the queue on path() is at work, at least to receive.
   bool has_queue() const { return stage_ == PathStage::ready || stage_ == PathStage::running; }
   PathMask peer_usable_now() const { return peer_.usable_now; }
-  /// What the peer has said last.
+  /// Returns the peer's latest statement.
   const PathStatement& peer() const { return peer_; }
 
-  /// When the peer last said something new; while path() is not 0 it does so ten times as seldom as
-  /// AgreementPolicy::repeat_every says, though nothing has changed.
+  /// Returns when the peer's latest new statement came. While path() is not 0, the peer sends one
+  /// every ten AgreementPolicy::repeat_every even if nothing has changed.
   TimePoint heard() const { return heard_; }
 
-  /// Which paths this end takes for usable, and why not the others.
+  /// Sets the paths that this end finds usable, and why it does not find the others usable.
   void set_usable(PathMask usable, const std::array<PathCause, kPathsMost>& causes);
   void set_probes(const std::array<std::uint32_t, kPathsMost>& epochs);
-  /// After a fence: how much of the peer's requests has been accepted.
+  /// Sets, after a fence, how many of the peer's requests have been accepted.
   void set_delivered(std::uint64_t delivered) { mine_.delivered = delivered; }
-  /// This end cannot go on with path(), or knows a better one.
+  /// Starts the next epoch: this end cannot go on with path(), or knows a better path.
   void leave(TimePoint now);
-  /// No path can help any more: an entry of this end, or one of the peer's, has met this error.
+  /// Ends the queue: an own request (`fatal`) or one of the peer's (`refused`) has met an error
+  /// that no path can help with.
   void end(Syndrome fatal, Syndrome refused);
-  /// What the peer says cannot be.
+  /// Ends the queue: the peer's statement is impossible.
   void end(const std::string& nonsense);
   void hear(const PathStatement& statement, TimePoint now);
-  /// Time has passed.
+  /// Checks the timeout.
   void tick(TimePoint now);
 
-  /// What is to be done, in this order, before anything is said.
+  /// Action for the caller, which executes actions in order before it sends a statement.
   struct Action {
     enum class Kind : std::uint8_t {
-      fence,   ///< put the queue in use into error
-      listen,  ///< make the one on `path` ready to receive
-      go,      ///< and to send
-      fail,    ///< tell producers that it is over
+      fence,   ///< put the queue in use into the error state
+      listen,  ///< make the queue on `path` ready to receive
+      go,      ///< make it ready to send
+      fail,    ///< report the end to producers
     };
     Kind kind;
     int path = -1;
     std::uint32_t epoch = 0;
   };
   std::vector<Action> take_actions();
-  /// What is to be said now, if anything.
+  /// Returns the statement that is to be sent now, if any.
   std::optional<PathStatement> take_statement(TimePoint now);
 
-  /// Why it is over: how both ends see each path, or what the peer said.
+  /// Returns why the queue has ended, with both ends' view of each path.
   std::string reason() const;
 
  private:
@@ -139,7 +144,7 @@ class PathAgreement {
   bool has_news_ = false;
   TimePoint said_{};
   TimePoint heard_{};
-  TimePoint left_{};  // when this end last stopped running
+  TimePoint left_{};  // when this end last stopped or started running
   std::optional<TimePoint> over_;
 };
 

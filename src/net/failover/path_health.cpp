@@ -113,7 +113,7 @@ void PathHealth::tick(TimePoint now) {
       return;
     case PathState::probing:
       if (now - heard_ < policy_.fail_after) return;
-      // As before, but it has not been well meanwhile.
+      // Doubles the pause, as in fail(): the path has not been healthy since.
       state_ = PathState::failed;
       pause_ = std::min(pause_ * 2, policy_.retry_most);
       pause_ends_ = now + pause_;

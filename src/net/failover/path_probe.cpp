@@ -51,10 +51,10 @@ Status PathProbe::restart(std::uint32_t epoch) {
 
 void PathProbe::send() {
   const dq::QueueView& view = queue_->view();
-  // Nobody else posts here, and all before it are complete: neither call waits.
+  // Neither call waits: nobody else posts here, and all earlier WQEs are complete.
   dq::Reservation place;
   if (dq::reserve(device::Thread(), view, 1, place, {}) != dq::QueueOutcome::done) return;
-  // A write of no bytes needs no key.
+  // Needs no key, since the write has 0 bytes.
   const dq::Entry<2> entry{
       {dq::control_part(dq::Opcode::write, 0, {view.number, place.base}, 2, dq::kSignalled),
        dq::remote_part({})}};

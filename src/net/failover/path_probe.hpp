@@ -12,9 +12,9 @@
 
 namespace oriel::net {
 
-/// A queue of one path whose only entries are writes of no bytes: their answers tell that the path
-/// works. It repeats a write without limit, so a late answer is that of a path that is back.
-/// Not thread-safe, but for answered().
+/// Queue on one path that posts only writes of 0 bytes; an answer shows that the path works. It
+/// retransmits a write without limit, so a late answer shows that the path is back. Not
+/// thread-safe, but for answered().
 class PathProbe {
  public:
   struct Options {
@@ -28,13 +28,14 @@ class PathProbe {
   PathProbe& operator=(const PathProbe&) = delete;
   Status create(const Options& options);
   std::uint32_t number() const { return queue_->number(); }
-  /// Both ends have to be in the same epoch.
+  /// Connects the queue. Both ends must be in the same epoch.
   Status connect(std::uint32_t wire, WireAddress address, std::uint32_t queue);
 
-  /// The epoch that was begun last, whether or not restart() succeeded.
+  /// Returns the epoch that was started last, whether or not restart() succeeded.
   std::uint32_t epoch() const { return epoch_; }
-  /// Returns `peers`, the peer's epoch, or a later one where this queue has failed. Asks the NIC
-  /// for the queue's state every 4 * Options::every.
+  /// Returns the epoch that the queue should have: the later of its own and `peers`, the peer's. If
+  /// this queue has failed, returns a new epoch. Asks the NIC for the queue's state every 4 *
+  /// Options::every.
   std::uint32_t wanted_epoch(std::uint32_t peers, TimePoint now);
   Status restart(std::uint32_t epoch);
 
@@ -42,13 +43,13 @@ class PathProbe {
   /// Returns whether a probe was sent whose answer take_answer() has not returned.
   bool is_open() const { return is_open_; }
   bool take_answer();
-  /// Returns when the latest probe was sent that has an answer. Any thread.
+  /// Returns when the latest answered probe was sent. Any thread.
   TimePoint answered() const { return queue_->answered(); }
 
  private:
   Options options_;
   QueuePeer peer_;
-  QueueRecords records_;  // outlive a failure of the queue
+  QueueRecords records_;  // survive a failure of the queue
   std::optional<SendQueue> queue_;
   std::uint32_t epoch_ = 1;
   TimePoint looked_{};  // when the NIC was last asked for the state
