@@ -8,10 +8,10 @@
 namespace oriel::net::mlx5 {
 namespace {
 
-constexpr std::uint32_t kPathMigrated = 3;  // the only state without a second path
+constexpr std::uint32_t kPathMigrated = 3;  // required when there is no alternate path
 constexpr std::uint32_t kRingOfReceives = 0;
 constexpr std::uint32_t kNoReceives = 3;
-constexpr Field kReceiveKey{0x20, 32};            // of an entry's first list element
+constexpr Field kReceiveKey{0x20, 32};            // in the first list element of a WQE
 constexpr std::uint32_t kEndOfList = 0x00000100;  // in place of a key
 constexpr std::uint32_t kAtomicsUpTo8 = 3;
 constexpr std::uint32_t kNotReadyTimer = 12;  // 640 us

@@ -15,7 +15,7 @@ namespace oriel::net {
 namespace {
 
 constexpr std::uint8_t kHopLimit = 255;
-constexpr std::uint32_t kLogReadsMost = 7;  // what the field has room for
+constexpr std::uint32_t kLogReadsMost = 7;  // largest value of the field
 constexpr std::uint16_t kRoceV2Ports = 0xc000;
 
 std::string of_queue(const Mlx5QueueHandle& own, const Mlx5QueueHandle& peer) {
@@ -28,13 +28,14 @@ Error mismatch(const Mlx5Device& device, const std::string& what) {
       .with_hint("choose ports of one network at both ends");
 }
 
-/// A different port for each pair, by which switches spread connections over their links.
+/// Returns a UDP source port that depends on the pair of queues, so that switches spread
+/// connections over their links.
 std::uint16_t udp_port(const Mlx5QueueHandle& own, const Mlx5QueueHandle& peer) {
   const std::uint32_t mixed = (own.number ^ peer.number) * 0x9e3779b1u;
   return static_cast<std::uint16_t>(kRoceV2Ports | (mixed >> 18));
 }
 
-/// The peer's link address, which the kernel finds out.
+/// Finds the peer's link-layer address, which the kernel resolves.
 Status resolve(const Mlx5Device& device, const Mlx5QueueHandle& peer, const std::string& purpose,
                mlx5::PathSettings& path) {
   VerbsPath wanted{};
@@ -71,7 +72,7 @@ Result<mlx5::PathSettings> path_to(const Mlx5Device& device, const Mlx5QueueHand
   path.gid = peer.gid;
   path.lid = peer.lid;
   if (!path.ethernet) {
-    // The upper half of a GID names the subnet.
+    // Needs a global route between subnets; the upper half of a GID names the subnet.
     path.global_route = device.port().needs_global_route() ||
                         !std::equal(own.gid.begin(), own.gid.begin() + 8, peer.gid.begin());
     return path;
@@ -139,7 +140,7 @@ Status connect_queue(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair
                      const Mlx5QueueHandle& own, const Mlx5QueueHandle& peer,
                      const std::function<Status()>& post_receives) {
   ORIEL_CHECK(check_peer(device, own, peer));
-  // Before any state is changed: this is what fails when the peer cannot be reached.
+  // Resolves the path before any state change: this step fails if the peer cannot be reached.
   ORIEL_TRY(const mlx5::PathSettings path, path_to(device, own, peer));
   const Bytes init =
       mlx5::reset_to_init(own.number, device.place().port, device.options().partition_index);

@@ -15,8 +15,8 @@ namespace oriel::net {
 
 Mlx5QueueHandle own_handle(const Mlx5Device& device, std::uint32_t number, std::uint32_t psn);
 
-/// Takes the queue pair from reset to ready-to-send. Calls `post_receives` in init, where receives
-/// may be posted and nothing of the peer's is taken yet.
+/// Takes the queue pair from reset to ready-to-send. Calls `post_receives` in the init state, in
+/// which receives may be posted and the peer's packets are not accepted yet.
 Status connect_queue(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair,
                      const Mlx5QueueHandle& own, const Mlx5QueueHandle& peer,
                      const std::function<Status()>& post_receives);

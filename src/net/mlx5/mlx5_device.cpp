@@ -26,7 +26,8 @@ const char* name_of_state(std::uint32_t state) {
   return state < std::size(kNames) ? kNames[state] : "unknown";
 }
 
-/// The greater the better; 0: not usable.
+/// Returns the GID's rank: a greater one is better; 0 is unusable. RoCE v2 comes before v1. Within
+/// v2, IPv4-mapped GIDs come first and link-local ones last.
 int rank_of(const VerbsGid& gid) {
   const auto* bytes = gid.bytes;
   if (std::all_of(bytes, bytes + 16, [](std::uint8_t byte) { return byte == 0; })) return 0;
@@ -38,7 +39,7 @@ int rank_of(const VerbsGid& gid) {
   return link_local ? 2 : 3;
 }
 
-/// The list of devices, until it is destroyed. Devices stay valid in contexts that were opened.
+/// Owns the list of devices. Opened contexts stay valid after it is destroyed.
 class DeviceList {
  public:
   DeviceList(const VerbsTable& verbs, VerbsDevice** list) : verbs_(verbs), list_(list) {}
@@ -156,7 +157,7 @@ Result<Mlx5Port> Mlx5Port::find(const VerbsTable& verbs, VerbsContext* context,
   for (int i = 0; i < count; ++i) {
     VerbsGid gid{};
     const int status = query(static_cast<std::uint32_t>(i), gid);
-    if (status == ENODATA) continue;  // an empty place in the table
+    if (status == ENODATA) continue;  // empty entry of the table
     if (status != 0) {
       return mlx5_error(place, "ibv_query_gid_ex", fmt::format("GID {}", i), status);
     }

@@ -17,10 +17,10 @@
 
 namespace oriel::net {
 
-/// What an active port is, and the GID by which peers reach it.
+/// State of an active port, and the GID by which peers reach it.
 class Mlx5Port {
  public:
-  /// `gid_index` as in Mlx5Device::Options.
+  /// Finds an active port. `gid_index` is that of Mlx5Device::Options.
   static Result<Mlx5Port> find(const VerbsTable& verbs, VerbsContext* context,
                                const Mlx5Place& place, std::int32_t gid_index);
 
@@ -42,22 +42,23 @@ class Mlx5Port {
   LinkLayer link_layer_ = LinkLayer::infiniband;
 };
 
-/// One port of an mlx5 adapter, open, with a protection domain. What is made of it keeps it open.
+/// Open port of an mlx5 adapter, with a protection domain. Objects made from it keep it open.
 /// Immutable; any thread may use it.
 class Mlx5Device {
  public:
   struct Options {
-    std::string name;             ///< such as "mlx5_0": topo::Nic::name of the NIC that was chosen
-    std::uint32_t port = 1;       ///< topo::Nic::port
-    std::int32_t gid_index = -1;  ///< in the port's table; -1: the best one, see choose_gid
-    std::uint16_t partition_index = 0;  ///< InfiniBand
-    std::uint8_t service_level = 0;     ///< on Ethernet the priority
+    std::string name;        ///< such as "mlx5_0": topo::Nic::name of the chosen NIC
+    std::uint32_t port = 1;  ///< topo::Nic::port
+    std::int32_t gid_index =
+        -1;  ///< in the port's table; -1: 0 on InfiniBand, the best on Ethernet
+    std::uint16_t partition_index = 0;  ///< InfiniBand only
+    std::uint8_t service_level = 0;     ///< on Ethernet: the priority
     std::uint8_t traffic_class = 0;
     const VerbsLibrary* verbs = nullptr;  ///< outlives the device; null: verbs_library()
   };
 
-  /// Fails, with the reason, where the libraries, the device, an active port, or something that
-  /// queues need of the adapter is missing.
+  /// Opens the port. Fails, with the reason, if the libraries, the device, an active port, or a
+  /// capability that queues need is missing.
   static Result<std::shared_ptr<const Mlx5Device>> open(const Options& options);
 
   const Options& options() const { return options_; }
@@ -71,15 +72,16 @@ class Mlx5Device {
 
   const Mlx5Port& port() const { return port_; }
 
-  /// A command that makes an object; `number` is what the adapter calls it.
+  /// Executes a command that creates an object. `number` becomes the adapter's number of the
+  /// object.
   Result<Mlx5ObjectOwner> create(const Bytes& command, const char* call, const std::string& purpose,
                                  std::uint32_t& number) const;
-  /// A command that changes one.
+  /// Executes a command that changes an object.
   Status modify(const Mlx5ObjectOwner& object, const Bytes& command, const char* call,
                 const std::string& purpose) const;
-  /// Memory of which the adapter may make rings. `at` as by Mlx5Memory::export_range.
+  /// Registers memory for the adapter's rings. `at` comes from Mlx5Memory::export_range.
   Result<Mlx5UmemOwner> register_umem(void* address, std::size_t bytes, const Mlx5Export& at) const;
-  /// Memory for entries, under its address. `access` as in MemoryRange.
+  /// Registers memory that WQEs may name, under its own address. `access` as in MemoryRange.
   Result<Mlx5RegionOwner> register_memory(void* address, std::size_t bytes, const Mlx5Export& at,
                                           std::uint8_t access) const;
 
@@ -94,7 +96,7 @@ class Mlx5Device {
   Mlx5Place place_;
   const VerbsTable* verbs_ = nullptr;
   Mlx5ContextOwner context_;
-  Mlx5DomainOwner domain_;  // given back before the context
+  Mlx5DomainOwner domain_;  // released before the context
   std::uint32_t domain_number_ = 0;
   std::uint32_t event_queue_ = 0;
   Mlx5Port port_;

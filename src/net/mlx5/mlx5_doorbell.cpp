@@ -21,7 +21,7 @@ Result<std::shared_ptr<Mlx5Register>> open_register(std::shared_ptr<const Mlx5De
   VerbsContext* const context = device->context();
   auto made = std::make_shared<Mlx5Register>();
   made->device = std::move(device);
-  // Some kernels have registers with write-combining mappings only.
+  // Falls back: some kernels have registers with write-combining mappings only.
   made->uar = Mlx5UarOwner(verbs, verbs.alloc_uar(context, VerbsConstants::kUarNotCached));
   made->is_write_combining = !made->uar;
   if (made->is_write_combining) {
@@ -85,14 +85,14 @@ bool Mlx5Ringer::progress() {
   bool rung = false;
   for (const Pair& pair : pairs_) {
     const std::atomic_ref<std::uint64_t> slot(*pair.slot);
-    // Exchanging each time would take the cache line from those who store there.
+    // Loads first: exchanging each time would take the cache line from the storing threads.
     if (slot.load(std::memory_order_relaxed) == 0) continue;
     const std::uint64_t value = slot.exchange(0, std::memory_order_acq_rel);
     std::atomic_ref<std::uint64_t>(*pair.doorbell).store(value, std::memory_order_release);
     rung = true;
   }
-  // A locked instruction empties the processor's buffers, should the registers be mapped as
-  // write-combining. (ThreadSanitizer knows no fences.)
+  // Drains the CPU's write-combining buffers by a locked instruction, in case a register is mapped
+  // as write-combining. (ThreadSanitizer does not know fences.)
   if (rung) drained_.exchange(1, std::memory_order_seq_cst);
   return rung;
 }

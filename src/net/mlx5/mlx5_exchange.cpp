@@ -22,7 +22,7 @@ Bytes handles_of(const std::vector<std::vector<Mlx5Queue>>& queues) {
   return encode_handles(handles);
 }
 
-/// The queues to one member, whose message this is.
+/// Connects the queues to one member, which has sent `message`.
 Status connect_to(std::vector<Mlx5Queue>& queues, ByteView message, std::size_t members,
                   std::size_t self) {
   ORIEL_TRY(const std::vector<Mlx5QueueHandle> theirs, parse_handles(message, members, self));

@@ -12,16 +12,16 @@
 
 namespace oriel::net {
 
-/// Connects queues between all members of a group; collective. `queues[i]` are those that this rank
-/// has made for member i, none for itself, and as many as that member has made for this one: the
-/// k-th of the one is connected to the k-th of the other. `made` is how making them went.
+/// Connects queues between all members of a group; collective. `queues[i]` holds the queues that
+/// this rank has made for member i; none for itself. Member i must have made as many for this rank:
+/// the k-th of one is connected to the k-th of the other. `made` is the result of making them.
 ///
-/// One agreement on `made`, one exchange of all handles, one agreement on the connections: every
-/// rank gets the same outcome. After an error the caller destroys the queues of this call; those of
-/// earlier calls are not touched, and may be in use.
+/// The members agree on `made`, exchange all handles, and agree on the connections. So every rank
+/// returns the same outcome. After an error the caller destroys the queues of this call. Queues of
+/// earlier calls are not touched and may be in use.
 ///
-/// Each rank gets the handles of all: 36 bytes for each queue of the group. `queues` outlives the
-/// task.
+/// Each rank receives the handles of all: 36 bytes for each queue of the group. `queues` outlives
+/// the task.
 Task<Status> connect_queues(boot::Group& group, Status made,
                             std::vector<std::vector<Mlx5Queue>>& queues);
 

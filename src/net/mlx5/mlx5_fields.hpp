@@ -6,12 +6,12 @@
 #include <cstdint>
 #include <span>
 
-/// Fields of the commands that an mlx5 adapter takes, and of its answers: where each stands and how
-/// wide it is, in bits from the beginning of its structure. The most significant bit comes first,
-/// in bytes and in fields alike, so that a command is one string of bits.
+/// Fields of an mlx5 adapter's commands and answers. Offset and width are in bits, from the
+/// beginning of the structure. The most significant bit comes first, in bytes and in fields alike,
+/// so that a command is one string of bits.
 ///
-/// Source: the public headers of the interface (mlx5_ifc.h of Linux and of rdma-core), read and
-/// written down by hand; they agree with each other on all that is here.
+/// Source: mlx5_ifc.h of Linux and of rdma-core, the interface's public headers, transcribed by
+/// hand. They agree with each other on everything here.
 namespace oriel::net::mlx5 {
 
 struct Field {
@@ -19,12 +19,12 @@ struct Field {
   std::uint32_t width;  ///< at most 64
 };
 
-/// The field of a structure that lies at `base` in another.
+/// Returns the field of a structure that lies at `base` in another structure.
 constexpr Field operator+(std::uint32_t base, Field field) {
   return {base + field.offset, field.width};
 }
 
-/// The bits of `value` that the field has room for. The field lies inside `bytes`.
+/// Stores the low bits of `value` for which the field has room. The field lies inside `bytes`.
 constexpr void put(std::span<std::byte> bytes, Field field, std::uint64_t value) {
   for (std::uint32_t i = 0; i < field.width; ++i) {
     const std::uint32_t at = field.offset + field.width - 1 - i;
@@ -43,7 +43,7 @@ constexpr std::uint64_t get(std::span<const std::byte> bytes, Field field) {
   return value;
 }
 
-/// The commands by their number.
+/// Opcodes of the commands.
 enum class Opcode : std::uint16_t {
   query_hca_cap = 0x100,
   create_cq = 0x400,
@@ -54,7 +54,7 @@ enum class Opcode : std::uint16_t {
   to_error = 0x507,
 };
 
-/// What all commands begin with; most then have the number of their object.
+/// Beginning of all commands. In most of them `number` is the number of their object.
 struct CommandIn {
   static constexpr Field opcode{0x00, 16};
   static constexpr Field modifier{0x30, 16};
@@ -62,7 +62,7 @@ struct CommandIn {
   static constexpr std::size_t kBytes = 16;
 };
 
-/// And all answers. The number is that of the object that was made.
+/// Beginning of all answers. `number` is the number of the created object.
 struct CommandOut {
   static constexpr Field status{0x00, 8};
   static constexpr Field syndrome{0x20, 32};
@@ -85,14 +85,14 @@ struct CqContext {
   static constexpr Field log_size{0x63, 5};
   static constexpr Field uar_page{0x68, 24};
   static constexpr Field event_queue{0xb8, 8};
-  static constexpr Field log_page_size{0xc3, 5};  ///< of 4 KiB
+  static constexpr Field log_page_size{0xc3, 5};  ///< log2 of the page size in units of 4 KiB
   static constexpr Field record_address{0x1c0, 64};
 };
 
-/// Of CREATE_QP, and with the queue's number of the three steps to ready-to-send.
+/// CREATE_QP. With the queue's number also the commands of the three steps to ready-to-send.
 struct QpCommand {
   static constexpr std::uint32_t context = 0xc0;  ///< QpContext
-  static constexpr Field umem_id{0x840, 32};      // this and the next: CREATE_QP only
+  static constexpr Field umem_id{0x840, 32};      // this and the next field: CREATE_QP only
   static constexpr Field umem_valid{0x860, 1};
   static constexpr std::size_t kBytes = 0x880 / 8;
 };
@@ -103,7 +103,7 @@ struct QpContext {
   static constexpr Field mtu{0x40, 3};
   static constexpr Field log_message_most{0x43, 5};
   static constexpr Field log_receive_size{0x49, 4};
-  static constexpr Field log_receive_stride{0x4d, 3};  ///< of 16 bytes
+  static constexpr Field log_receive_stride{0x4d, 3};  ///< log2 of the stride in units of 16 bytes
   static constexpr Field log_send_size{0x51, 4};
   static constexpr Field uar_page{0x68, 24};
   static constexpr Field remote_number{0xa8, 24};
@@ -127,7 +127,7 @@ struct QpContext {
   static constexpr Field record_umem_id{0x720, 32};
 };
 
-/// The way to the peer, in a queue's context.
+/// Path to the peer, in a queue's context.
 struct AddressPath {
   static constexpr Field partition_index{0x10, 16};
   static constexpr Field global_route{0x28, 1};
@@ -145,7 +145,7 @@ struct AddressPath {
   static constexpr std::uint32_t link_address = 0x130;  ///< 6 bytes
 };
 
-/// QUERY_HCA_CAP: the modifier says which set of capabilities, and that the present ones are meant.
+/// QUERY_HCA_CAP. The modifier selects a set of capabilities, and their current values.
 struct QueryCapabilities {
   static constexpr std::uint16_t kGeneral = 0x0 << 1 | 1;
   static constexpr std::uint16_t kAtomic = 0x3 << 1 | 1;
@@ -166,9 +166,10 @@ struct GeneralCapabilities {
 };
 
 struct AtomicCapabilities {
-  static constexpr Field endianness_mode{0x40, 2};  ///< 1: 8-byte operands in the host's order
-  static constexpr Field operations{0x90, 16};      ///< 1 cs, 2 fa, 4 and 8 the masked ones
-  static constexpr Field sizes{0xb0, 16};           ///< the sum of the sizes in bytes
+  static constexpr Field endianness_mode{0x40, 2};  ///< 1: 8-byte operands in the host's byte order
+  static constexpr Field operations{
+      0x90, 16};  ///< 1: compare-and-swap, 2: fetch-and-add, 4 and 8: the masked forms
+  static constexpr Field sizes{0xb0, 16};  ///< sum of the supported sizes in bytes
 };
 
 }  // namespace oriel::net::mlx5

@@ -11,9 +11,9 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::uint32_t kHandleMagic = 0x3171786d;  // "mxq1": the form's name and version
+constexpr std::uint32_t kHandleMagic = 0x3171786d;  // "mxq1": name and version of the format
 constexpr std::uint32_t k24Bits = 0xffffff;
-constexpr std::uint32_t kLidMost = 0xbfff;  // above: multicast
+constexpr std::uint32_t kLidMost = 0xbfff;  // larger LIDs are multicast
 
 Error refuse(const char* field, std::uint64_t value) {
   return Error(ErrorCode::remote,

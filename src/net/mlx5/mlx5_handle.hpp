@@ -16,34 +16,36 @@ namespace oriel::net {
 
 enum class LinkLayer : std::uint8_t { infiniband = 1, ethernet = 2 };
 
-/// What the other end has to know of a queue to connect to it. A plain value, exchanged in one
-/// round with those of all other queues.
+/// Connection data of a queue for the other end. A plain value: one round exchanges the handles of
+/// all queues.
 struct Mlx5QueueHandle {
   std::uint32_t number = 0;  ///< 24 bits, not 0
-  std::uint32_t psn = 0;     ///< 24 bits: what it begins to count its packets with
+  std::uint32_t psn = 0;     ///< 24 bits: PSN of its first packet
   LinkLayer link_layer = LinkLayer::infiniband;
-  std::uint8_t mtu = 0;                 ///< 1: 256 bytes, 5: 4096
-  std::uint8_t log_reads_answered = 0;  ///< reads and atomics that it answers at a time; 0 to 7
-  std::uint8_t roce_version = 0;        ///< 1 or 2 on Ethernet, else 0
-  std::uint16_t lid = 0;                ///< InfiniBand: 1 to 0xbfff
-  std::array<std::uint8_t, 16> gid{};   ///< not 0 on Ethernet
+  std::uint8_t mtu = 0;  ///< 1: 256 bytes, 5: 4096
+  std::uint8_t log_reads_answered =
+      0;  ///< log2 of the reads and atomics that it answers at a time; 0 to 7
+  std::uint8_t roce_version = 0;       ///< 1 or 2 on Ethernet, else 0
+  std::uint16_t lid = 0;               ///< InfiniBand: 1 to 0xbfff
+  std::array<std::uint8_t, 16> gid{};  ///< not 0 on Ethernet
 
   bool operator==(const Mlx5QueueHandle&) const = default;
 };
 
 inline constexpr std::size_t kMlx5HandleBytes = 36;
 
-/// kMlx5HandleBytes.
+/// Encodes the handle in kMlx5HandleBytes bytes.
 Bytes encode_handle(const Mlx5QueueHandle& handle);
 
-/// Trusts no byte: every field is checked against what it can be.
+/// Decodes a handle. Trusts no byte: checks every field against its range.
 Result<Mlx5QueueHandle> parse_handle(ByteView bytes);
 
-/// What a rank tells all others: for each member of a group, in its order, the handles of the
-/// queues that it has made for it.
+/// Encodes one rank's message to all others. For each member of a group, in order, it has the
+/// handles of the queues that the rank has made for that member.
 Bytes encode_handles(std::span<const std::vector<Mlx5QueueHandle>> of_members);
 
-/// What is for `member` in such a message of a group with as many `members`. Checks all of it.
+/// Returns the handles for `member` from such a message of a group with `members` members. Checks
+/// the whole message.
 Result<std::vector<Mlx5QueueHandle>> parse_handles(ByteView bytes, std::size_t members,
                                                    std::size_t member);
 

@@ -37,7 +37,7 @@ Result<std::unique_ptr<QueuePages>> Mlx5HostMemory::allocate(std::size_t bytes) 
   if (address == MAP_FAILED) {
     return system_error(fmt::format("mapping {} bytes for a queue of an adapter", bytes));
   }
-  // A child of fork would otherwise make copies of pages that the adapter goes on writing to.
+  // Keeps the pages from a child of fork(): copies on write would separate them from the adapter.
   std::unique_ptr<QueuePages> pages = std::make_unique<HostPages>(address, bytes);
   if (sys().madvise(address, bytes, MADV_DONTFORK) != 0) {
     return system_error("keeping a queue's memory from child processes");
@@ -56,8 +56,8 @@ Result<Mlx5Export> Mlx5HostMemory::export_range(const void* /*address*/, std::si
 Result<std::unique_ptr<Mlx5Mapping>> Mlx5HostMemory::map_register(void* address,
                                                                   std::size_t /*bytes*/,
                                                                   bool write_combining) {
-  // A store that is combined with later ones may stay in the processor, and other processors than
-  // x86 order stores to registers behind those to memory only by instructions of their own.
+  // Plain stores suffice on x86 without write-combining only. A combined store may stay in the CPU.
+  // Other CPUs order stores to registers after stores to memory only by special instructions.
 #if defined(__x86_64__)
   const bool plain_stores_do = !write_combining;
 #else

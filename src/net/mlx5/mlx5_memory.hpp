@@ -11,17 +11,17 @@
 #include "base/fd.hpp"
 #include "net/queue/queue_pages.hpp"
 
-/// Memory of those who fill a queue of an mlx5 adapter: threads of this process, or of one GPU.
+/// Memory for the users of an mlx5 adapter's queue: threads of this process, or of one GPU.
 namespace oriel::net {
 
-/// By what an adapter finds memory of a GPU: a dma-buf, and where in it. Without a descriptor it
-/// finds it by its address.
+/// Handle by which an adapter finds memory of a GPU: a dma-buf and the offset in it. Without a
+/// descriptor the adapter finds the memory by its address.
 struct Mlx5Export {
   OwnedFd descriptor;
   std::uint64_t offset = 0;
 };
 
-/// The users' way to a doorbell register, until it is destroyed.
+/// Mapping through which the users reach a doorbell register. Unmapped when destroyed.
 class Mlx5Mapping {
  public:
   virtual ~Mlx5Mapping() = default;
@@ -31,22 +31,23 @@ class Mlx5Mapping {
   std::uint64_t* user_ = nullptr;
 };
 
-/// Where memory comes from. Outlives what it gave out. Thread-safe.
+/// Source of memory. Outlives the memory that it has allocated. Thread-safe.
 class Mlx5Memory : public QueuePagesSource {
  public:
-  /// What memory that an adapter uses has to be aligned to; a power of two, at least 4096.
+  /// Returns the alignment of memory that an adapter uses: a power of two, at least 4096.
   virtual std::size_t page_bytes() const = 0;
-  /// How an adapter finds [address, address + bytes) of near memory, of one allocation.
+  /// Returns how an adapter finds [address, address + bytes) of near memory, which lies in one
+  /// allocation.
   virtual Result<Mlx5Export> export_range(const void* address, std::size_t bytes) = 0;
-  /// Lets the users store to `bytes` of a register that is mapped into this process.
-  /// `write_combining`: so is the mapping.
+  /// Lets the users store to `bytes` bytes of a register that is mapped into this process.
+  /// `write_combining`: the process's mapping is write-combining.
   virtual Result<std::unique_ptr<Mlx5Mapping>> map_register(void* address, std::size_t bytes,
                                                             bool write_combining) = 0;
-  /// Whether what a read has brought is visible to the users only after a dump entry.
+  /// Returns whether users see the data of a read only after a dump WQE.
   virtual Result<bool> gets_need_dump() = 0;
 };
 
-/// For threads of this process.
+/// Memory for threads of this process.
 class Mlx5HostMemory final : public Mlx5Memory {
  public:
   std::size_t page_bytes() const override { return 4096; }

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kHostPage = 4096;
 
-/// A register, as long as it is mapped into the GPU.
+/// Mapping of a register into the GPU. Unmapped when destroyed.
 class RegisterMapping final : public Mlx5Mapping {
  public:
   RegisterMapping(CUcontext context, void* own) : context_(context), own_(own) {}
@@ -72,7 +72,7 @@ Status Mlx5CudaMemory::look_at_device() {
 Result<std::unique_ptr<QueuePages>> Mlx5CudaMemory::allocate(std::size_t bytes) {
   ORIEL_TRY(auto pages, allocate_gpu_pages(context_.get(), page_bytes(), bytes));
   ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_.get()));
-  // Copies to memory that an adapter uses too have ended when the call returns.
+  // SYNC_MEMOPS: a copy to memory that an adapter also uses has ended when its call returns.
   const unsigned on = 1;
   ORIEL_CHECK(
       cuda_status("preparing a queue's memory for an adapter",
@@ -95,7 +95,7 @@ Result<Mlx5Export> Mlx5CudaMemory::export_range(const void* address, std::size_t
   int descriptor = -1;
   const CUresult status = cuda().mem_get_handle_for_address_range(
       &descriptor, begin, end - begin, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0);
-  // Not every kind of memory can be exported; peer memory may do.
+  // Not every kind of memory can be exported; peer memory may still work.
   if (status == CUDA_ERROR_NOT_SUPPORTED) return found;
   ORIEL_CHECK(cuda_status(
       fmt::format("exporting {} bytes at {} of a GPU as a dma-buf", bytes, address), status));

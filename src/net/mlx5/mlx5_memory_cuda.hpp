@@ -9,9 +9,9 @@
 
 namespace oriel::net {
 
-/// For kernels of one GPU. The adapter finds its memory by dma-buf where GPU and kernel can, else
-/// by peer memory (nvidia-peermem). Nothing here waits for kernels that run, but for giving memory
-/// back, which may.
+/// Memory for kernels of one GPU. The adapter finds it by dma-buf if GPU and Linux kernel support
+/// it, else by peer memory (nvidia-peermem). Nothing here waits for running kernels, except that
+/// freeing memory may.
 class Mlx5CudaMemory final : public Mlx5Memory {
  public:
   static Result<std::unique_ptr<Mlx5CudaMemory>> create(CUdevice device);
@@ -19,7 +19,7 @@ class Mlx5CudaMemory final : public Mlx5Memory {
   Mlx5CudaMemory(const Mlx5CudaMemory&) = delete;
   Mlx5CudaMemory& operator=(const Mlx5CudaMemory&) = delete;
 
-  std::size_t page_bytes() const override { return std::size_t{64} << 10; }  // of a GPU
+  std::size_t page_bytes() const override { return std::size_t{64} << 10; }  // page size of a GPU
   Result<std::unique_ptr<QueuePages>> allocate(std::size_t bytes) override;
   Result<std::unique_ptr<QueuePages>> allocate_on_host(std::size_t bytes) override;
   Result<Mlx5Export> export_range(const void* address, std::size_t bytes) override;

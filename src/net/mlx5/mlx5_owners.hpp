@@ -15,19 +15,20 @@
 #include "net/mlx5/mlx5_commands.hpp"
 #include "net/mlx5/verbs_table.hpp"
 
-/// Owners of what libibverbs and libmlx5 hand out. Each is move-only and gives its one thing back
-/// when destroyed. Order: queue pairs (objects) before the completion queues, umems and UARs that
-/// they use; regions, umems, UARs and addresses before their domain or context; the context last.
+/// Owners of objects of libibverbs and libmlx5. Each is move-only and releases its one object when
+/// destroyed. Release queue pairs (objects) before the completion queues, umems and UARs that they
+/// use. Release regions, umems, UARs and addresses before their domain or context; the context
+/// last.
 namespace oriel::net {
 
 namespace detail {
 
-/// The status of a call that returns an errno value, or -1 with errno set.
+/// Returns the errno value of a call that returns it, or that returns -1 and sets errno.
 inline int errno_of(int status) {
   return status < 0 ? errno : status;
 }
 
-/// `T` with the member of the table that gives it back; `kName` for the log.
+/// Owns a `T`. `kRelease` is the member of the table that releases it.
 template <typename T, auto kRelease>
 class VerbsOwner {
  public:
@@ -56,7 +57,7 @@ class VerbsOwner {
       (verbs_->*kRelease)(object);
     } else {
       const int status = errno_of((verbs_->*kRelease)(object));
-      // It stays with the kernel until the context is closed; nothing more can be done.
+      // The kernel keeps the object until the context is closed; nothing more can be done.
       if (status != 0) {
         Log().warn("an RDMA adapter did not take something back: {}",
                    system_error("giving it back", status).to_string());
@@ -79,15 +80,14 @@ using Mlx5UmemOwner = detail::VerbsOwner<Mlx5Umem, &VerbsTable::deregister_umem>
 using Mlx5UarOwner = detail::VerbsOwner<Mlx5Uar, &VerbsTable::free_uar>;
 using Mlx5ObjectOwner = detail::VerbsOwner<Mlx5Object, &VerbsTable::destroy_object>;
 
-/// A port of a device, as errors name it.
+/// Port of a device, as errors name it.
 struct Mlx5Place {
   std::string device;
   std::uint32_t port = 0;
 };
 
-/// The error of a call that failed with `status` (an errno value): names device, port, call, what
-/// it was for, the status, the adapter's own status and syndrome if it gave any, and says what
-/// helps.
+/// Makes the error of a call that failed with `status` (an errno value). Names device, port, call,
+/// purpose and status, and the adapter's own status and syndrome if there are any. Adds a hint.
 Error mlx5_error(const Mlx5Place& place, std::string_view call, std::string_view purpose,
                  int status, const mlx5::Answer& answer = {});
 

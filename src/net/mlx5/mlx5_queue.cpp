@@ -61,7 +61,7 @@ Status check_options(const Mlx5Queue::Options& options, const Mlx5Device& device
 
 }  // namespace
 
-/// Members are destroyed from the last to the first.
+/// Members are destroyed in reverse order.
 struct Mlx5Queue::State {
   std::shared_ptr<const Mlx5Device> device;
   Options options;

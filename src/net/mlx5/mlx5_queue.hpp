@@ -19,30 +19,34 @@
 
 namespace oriel::net {
 
-/// A queue pair of an mlx5 adapter that device code fills, with all it needs: ring, completion
-/// queue, records, doorbell, indexes, marks and slots for old values; and where the options ask for
-/// receives, a ring of them, with room for no bytes, and its completion queue.
+/// Queue pair of an mlx5 adapter that device code fills, with all that it needs. That is ring,
+/// completion queue, doorbell records, doorbell, indexes, marks and slots for old values. If the
+/// options ask for receives, it also has a receive ring, whose WQEs have no buffers, and its
+/// completion queue.
 ///
-/// Destruction: first the queue pair, then its completion queues, the doorbell's service and
-/// mapping, the UAR (where no other queue shares them), the umems, the key of the slots, the
-/// memory; nobody may be using the view any more. Move-only. The memory's source outlives it; the
-/// device stays open as long. Thread safety: as for std::vector; different queues are independent,
-/// so that some can be made while others are used.
+/// Destruction order: the queue pair, its completion queues, the doorbell's service and mapping,
+/// the UAR (unless other queues share it), the umems, the slots' key, the memory. Nobody may use
+/// the view any more. Move-only. The memory's source outlives it, and the device stays open as
+/// long.
+///
+/// Thread safety: one queue needs external synchronization. Different queues are independent, so
+/// that some can be made while others are used.
 class Mlx5Queue {
  public:
   struct Options {
-    std::uint32_t depth = 1024;  ///< blocks: a power of two, 128 to 32768, and what the adapter can
+    std::uint32_t depth =
+        1024;  ///< WQEBBs: a power of two, 128 to 32768, within the adapter's limits
     std::uint32_t fetch_slots = 64;  ///< a power of two, at most depth
     std::int32_t peer = -1;          ///< world rank at the other end
-    bool ring_on_host = false;       ///< rings, records and completions in memory of the host
-    /// Elements for immediates of the peer: a power of two from 4 up to what `depth` may be. 0:
-    /// writes with an immediate to this queue fail at their sender.
+    bool ring_on_host = false;       ///< rings, records and completions in host memory
+    /// Receives for immediates of the peer: a power of two from 4 up to the largest `depth`. 0: a
+    /// write with an immediate to this queue fails at its sender.
     std::uint32_t receives = 0;
-    /// Whether the queue's users ring its doorbell or a processor does for them. gpu, where they
-    /// cannot reach the register: an error.
+    /// Selects who rings the doorbell: the queue's users, or a CPU thread for them.
+    /// DoorbellChoice::gpu is an error if the users cannot reach the register.
     DoorbellChoice doorbell = DoorbellChoice::automatic;
-    /// Where packets begin to be counted. Another one for each connection keeps those of an earlier
-    /// one from being taken for new.
+    /// PSN of the first packet. Use another PSN for each connection, so that packets of an earlier
+    /// connection are not taken for new ones.
     std::uint32_t psn = 0;
   };
 
@@ -53,25 +57,28 @@ class Mlx5Queue {
   ~Mlx5Queue();
 
   std::uint32_t number() const;
-  /// For the peer.
+  /// Returns the connection data for the peer.
   Mlx5QueueHandle handle() const;
-  /// Takes the queue through all states to ready-to-send, connected to the queue that `peer` names,
-  /// whose owner does the same. Posts all receives on the way. After a failure the queue is only
-  /// good for destruction.
+  /// Takes the queue through all states to ready-to-send, connected to the queue that `peer` names.
+  /// The peer's owner does the same. Posts all receives on the way. After a failure the queue can
+  /// only be destroyed.
   Status connect(const Mlx5QueueHandle& peer);
-  /// From everywhere: what is not complete is flushed, and nothing more is taken from the peer.
+  /// Moves the queue to the error state, from any state. Incomplete requests are flushed, and the
+  /// queue takes no more requests from the peer.
   Status to_error();
-  /// What the completion says has gone wrong, if anything has; of several errors it has the last.
-  /// Of a queue whose ring lies on the host. Local, any thread, as the next.
+  /// Returns the error in the completion, if there is one; the last one of several. Requires
+  /// ring_on_host. Local; any thread.
   std::optional<device::queue::QueueError> error() const;
-  /// Whether the adapter has executed all that it was told of, or executes no more.
+  /// Returns whether the adapter has executed all requests that it was told of, or executes no
+  /// more. Requires ring_on_host. Local; any thread.
   bool is_idle() const;
-  /// Whether a processor rings the doorbell, because the users cannot.
+  /// Returns whether a CPU thread rings the doorbell, because the users cannot or the options say
+  /// so.
   bool is_rung_by_processor() const;
-  /// Valid as long as this queue.
+  /// Returns the queue as device code sees it. Valid as long as this queue.
   const device::queue::QueueView& view() const;
-  /// The same of its receives, for the functions of oriel/device/queue/immediates.hpp; of as many
-  /// receives as the options say, all of them posted.
+  /// Returns the receives for the functions of oriel/device/queue/immediates.hpp. Options::receives
+  /// elements, all of them posted by connect(). Valid as long as this queue.
   const device::queue::ReceiveView& receives() const;
 
  private:

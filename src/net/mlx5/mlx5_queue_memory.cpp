@@ -32,7 +32,7 @@ Mlx5RingLayout lay_out(std::uint32_t depth, std::uint32_t receives, std::size_t 
   return made;
 }
 
-/// The users' own words: the slots first, which have a key.
+/// Layout of the users' own words. The slots come first, because they are registered with a key.
 struct WordLayout {
   std::size_t slots_bytes;
   std::size_t indexes;
@@ -70,7 +70,7 @@ Status Mlx5QueueMemory::fill() {
   Bytes image(layout_.bytes);
   const Bytes entries = mlx5::empty_receives(options_.receives);
   std::copy(entries.begin(), entries.end(), image.begin());
-  // Completions that have not been written are all ones.
+  // All ones mark a completion that has not been written.
   const auto fill_ones = [&](std::size_t at, std::uint32_t elements) {
     std::fill_n(image.begin() + static_cast<std::ptrdiff_t>(at), elements * kElementBytes,
                 std::byte{0xff});
@@ -82,7 +82,7 @@ Status Mlx5QueueMemory::fill() {
   for (std::uint64_t slot = 0; slot < options_.fetch_slots; ++slot) {
     std::memcpy(image.data() + words_at.turns + slot * 8, &slot, sizeof slot);
   }
-  // All receives are there for the peer from the beginning: connect() tells of them.
+  // All receives count as posted from the beginning; connect() tells the adapter of them.
   const dq::ReceivePosition begin{.taken = 0, .posted = options_.receives};
   std::memcpy(image.data() + words_at.position, &begin, sizeof begin);
   return words_->write(0, image);
@@ -102,7 +102,7 @@ void Mlx5QueueMemory::describe(dq::QueueView& view, dq::ReceiveView& receives) c
   std::byte* const word = words_->user();
   view.ring = reinterpret_cast<dq::Block*>(ring + layout_.blocks);
   view.depth = options_.depth;
-  // The record's first word is that of receives.
+  // The doorbell record's first word is for receives, the second for sends.
   auto* const record = reinterpret_cast<std::uint32_t*>(tail + layout_.queue_record);
   view.doorbell_record = record + 1;
   view.completion = reinterpret_cast<const dq::Completion*>(tail);

@@ -13,36 +13,38 @@
 
 namespace oriel::net {
 
-/// Offsets in the memory that the adapter makes rings of: receives, then blocks; on pages of their
-/// own completions of sends and all doorbell records; on others completions of receives.
+/// Offsets in the memory of the adapter's rings. First come the receives, then the WQEBBs. On pages
+/// of their own follow the completions of sends and all doorbell records. On further pages follow
+/// the completions of receives.
 struct Mlx5RingLayout {
   std::size_t blocks = 0;
   std::size_t completions = 0;
-  std::size_t queue_record = 0;  ///< behind `completions`, as the next two: receives, sends
+  std::size_t queue_record =
+      0;  ///< relative to `completions`, as the next two are: receives, then sends
   std::size_t completion_record = 0;
   std::size_t received_record = 0;
   std::size_t received = 0;
   std::size_t bytes = 0;
 };
 
-/// The memory of one queue, as it has to be before the adapter may use it: rings that the adapter
-/// knows as umems, and the users' own words, of which the slots for old values have a key.
+/// Memory of one queue, prepared for the adapter. It has the rings, which the adapter knows as
+/// umems, and the users' own words. Among these words, the slots for old values have a key.
 class Mlx5QueueMemory {
  public:
   /// The memory's source outlives it.
   Status allocate(Mlx5Memory& memory, const Mlx5Queue::Options& options);
   Status register_with(const Mlx5Device& device, Mlx5Memory& memory);
-  /// Fills it as for a queue that nobody has used.
+  /// Fills the memory for a queue that nobody has used.
   Status fill();
-  /// Posts all receives, if there are any.
+  /// Tells the adapter of all receives, if there are any.
   Status tell_receives();
-  /// Fills in all addresses and sizes, and the key of the slots.
+  /// Fills in all addresses and sizes, and the slots' key.
   void describe(device::queue::QueueView& view, device::queue::ReceiveView& receives) const;
 
   const device::queue::Completion& own_completion() const {
     return *reinterpret_cast<const device::queue::Completion*>(rings_->own() + layout_.completions);
   }
-  /// The record that says what the users have told of.
+  /// Returns the doorbell record of sends: the index up to which the users have posted.
   const std::uint32_t* own_send_record() const;
   const Mlx5RingLayout& layout() const { return layout_; }
   /// Returns log2 of the ring's page size in the adapter's pages of 4096 bytes.
@@ -55,7 +57,7 @@ class Mlx5QueueMemory {
   Mlx5Queue::Options options_;
   std::size_t page_ = 4096;
   Mlx5RingLayout layout_;
-  // Destroyed from the last to the first.
+  // Destroyed in reverse order.
   std::unique_ptr<QueuePages> words_;
   std::unique_ptr<QueuePages> rings_;
   Mlx5RegionOwner slots_;

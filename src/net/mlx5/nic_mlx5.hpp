@@ -22,7 +22,8 @@
 
 namespace oriel::net {
 
-/// Memory that entries may name, until it is destroyed. Move-only; keeps its device open.
+/// Registered memory that WQEs may name. Deregistered when destroyed. Move-only; keeps its device
+/// open.
 class Mlx5Region {
  public:
   std::uint32_t local_key() const { return region_->local_key; }
@@ -36,21 +37,20 @@ class Mlx5Region {
   Mlx5RegionOwner region_;
 };
 
-/// One port of a real adapter of the mlx5 family, for queues that the same device code fills as
-/// those of the software NIC (NicSoft). Nothing of it has run on hardware yet: docs/mlx5.md says
-/// what is known and how.
+/// One port of a real mlx5 adapter. The same device code fills its queues and those of the software
+/// NIC (NicSoft). It has not run on hardware yet: docs/mlx5.md says what is known and how.
 ///
-/// Threads: any may call anything. Blocking, as the kernel's calls are; no call waits for a peer.
-/// Regions and queues may outlive it, to be destroyed: doorbells that a processor rings are not
-/// rung any more. The sources of their memory must outlive them.
+/// Threads: any thread may call anything. Calls block as the kernel's calls do; no call waits for a
+/// peer. Regions and queues may outlive the NIC only to be destroyed: nobody rings their doorbells
+/// any more if that is a CPU thread's task. The sources of their memory must outlive them.
 class NicMlx5 {
  public:
   struct Options {
     Mlx5Device::Options device;
-    /// Whether doorbells that the processor has to ring are rung by a thread; else whoever waits
-    /// calls progress().
+    /// True: a thread of the NIC rings the doorbells that a CPU has to ring. False: waiting threads
+    /// call progress().
     bool own_thread = true;
-    /// Called by that thread first: puts it beside the adapter. May be empty.
+    /// Called first by that thread, to bind it near the adapter. May be empty.
     std::function<void()> begin{};
   };
 
@@ -58,17 +58,17 @@ class NicMlx5 {
 
   const Mlx5Device& device() const { return *device_; }
 
-  /// Memory of the source's kind, of which entries and peers may then do what `access` says (a sum
-  /// of Access). Memory of a GPU: of one allocation.
+  /// Registers memory of the source's kind. WQEs and peers may access it as `access` says (a sum of
+  /// Access). Memory of a GPU must lie in one allocation.
   Result<Mlx5Region> register_memory(Mlx5Memory& memory, void* address, std::size_t bytes,
                                      std::uint8_t access) const;
 
-  /// All of these queues or none. Queues that exist, and their views, stay as they are and in use
-  /// while others are made.
+  /// Creates all of these queues or none. Existing queues and their views stay valid and in use
+  /// meanwhile.
   Result<std::vector<Mlx5Queue>> create_queues(Mlx5Memory& memory,
                                                std::span<const Mlx5Queue::Options> options);
 
-  /// Rings what a processor has to ring. Whether there was anything.
+  /// Rings the doorbells that a CPU has to ring. Returns whether there were any.
   bool progress() { return doorbells_->progress(); }
 
  private:
@@ -79,7 +79,7 @@ class NicMlx5 {
   std::shared_ptr<Mlx5Doorbells> doorbells_;
   bool own_thread_;
   std::function<void()> begin_;
-  std::unique_ptr<std::mutex> mutex_;  // of the thread's start
+  std::unique_ptr<std::mutex> mutex_;  // guards the start of the thread
   std::optional<NicThread> thread_;
 };
 

@@ -31,7 +31,7 @@ class NearPages final : public QueuePages {
     ORIEL_TRY(const CudaScope scope, CudaScope::enter(context_));
     CUstream stream = nullptr;
     const std::string what = fmt::format("writing {} bytes of a queue", from.size());
-    // A copy by the copy engine, so that it need not wait for kernels that run.
+    // Uses the copy engine, so that the copy need not wait for running kernels.
     ORIEL_CHECK(cuda_status(what, cuda().stream_create(&stream, CU_STREAM_NON_BLOCKING)));
     CUresult status = cuda().memcpy_h_to_d_async(reinterpret_cast<CUdeviceptr>(own_ + offset),
                                                  from.data(), from.size(), stream);

@@ -13,13 +13,15 @@
 
 namespace oriel::net {
 
-/// Memory of the context's GPU, aligned to `page`. Giving it back may wait for kernels that run.
+/// Allocates memory of the context's GPU, aligned to `page`. Freeing it may wait for running
+/// kernels.
 Result<std::unique_ptr<QueuePages>> allocate_gpu_pages(CUcontext context, std::size_t page,
                                                        std::size_t bytes);
-/// Zeroed memory of the host, pinned and mapped for all GPUs. The same of giving it back.
+/// Allocates zeroed host memory, pinned and mapped for all GPUs. Freeing it may wait for running
+/// kernels.
 Result<std::unique_ptr<QueuePages>> allocate_pinned_pages(CUcontext context, std::size_t bytes);
 
-/// For queues that kernels of one GPU fill and a software NIC drains.
+/// Memory for queues that kernels of one GPU fill and a software NIC drains.
 class CudaQueuePages final : public QueuePagesSource {
  public:
   static Result<std::unique_ptr<CudaQueuePages>> create(CUdevice device);

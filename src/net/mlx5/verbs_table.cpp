@@ -14,7 +14,7 @@ namespace {
 
 std::atomic<const VerbsLibrary*> stand_in_library{nullptr};
 
-/// Stands where a library has no function.
+/// Stands in for a function that a library lacks.
 template <typename R, typename... Args>
 R refuse(Args...) {
   errno = EOPNOTSUPP;
@@ -31,7 +31,7 @@ void look_up(void* library, const char* symbol, R (*&member)(Args...)) {
 }
 
 void* open_library(const char* file, const char* package, std::string& missing) {
-  // Never closed: others in the process may use it too, and it registers drivers.
+  // Never closed: other code in the process may use the library too, and it registers drivers.
   void* library = ::dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (library != nullptr) return library;
   const char* why = ::dlerror();

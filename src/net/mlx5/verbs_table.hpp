@@ -8,20 +8,20 @@
 
 #include <sys/types.h>
 
-/// The user's side of RDMA adapters: libibverbs and, for mlx5 adapters, libmlx5, both loaded at run
-/// time. The declarations are ours, so that the library builds without the headers of rdma-core:
-/// layouts, names and numbers are those of its ABI (libibverbs.so.1 and libmlx5.so.1, which keep it
-/// by versioned symbols). test_verbs_abi compares every one with the headers where they are
-/// installed. Of what these libraries offer, only what a queue needs is here.
+/// User-space interface to RDMA adapters: libibverbs and, for mlx5 adapters, libmlx5, both loaded
+/// at run time. Oriel has its own declarations, so that it builds without the headers of rdma-core.
+/// Layouts, names and numbers are those of its ABI (libibverbs.so.1 and libmlx5.so.1, which keep it
+/// by versioned symbols). test_verbs_abi compares each with the headers where these are installed.
+/// Only the part that a queue needs is here.
 namespace oriel::net {
 
 struct VerbsDevice;
 struct VerbsContext;
-struct VerbsDomain;   ///< a protection domain
-struct VerbsAddress;  ///< an address handle: the way to a peer
-struct Mlx5Object;    ///< something that a DevX command has made
+struct VerbsDomain;   ///< protection domain
+struct VerbsAddress;  ///< address handle: the path to a peer
+struct Mlx5Object;    ///< object that a DevX command has created
 
-/// What a port is. The functions fill in as much as they know; the rest stays zero.
+/// Properties of a port. The functions fill in those that they know; the rest stays zero.
 struct VerbsPort {
   std::uint32_t state;
   std::uint32_t mtu_most;
@@ -65,7 +65,7 @@ struct VerbsRegion {
   std::uint32_t remote_key;
 };
 
-/// The way to a peer, as an address handle is made of it.
+/// Path to a peer, from which an address handle is made.
 struct VerbsPath {
   std::uint8_t gid[16];  ///< the peer's
   std::uint32_t flow_label;
@@ -88,7 +88,7 @@ struct Mlx5Umem {
   std::uint32_t id;
 };
 struct Mlx5UmemOptions {
-  void* address;  ///< with a descriptor: the offset in it
+  void* address;  ///< if there is a descriptor: the offset in it
   std::size_t bytes;
   std::uint32_t access;
   std::uint64_t page_sizes;
@@ -103,7 +103,7 @@ struct Mlx5Uar {
   std::uint64_t mask;
 };
 
-/// The address vector of a path, big-endian: the peer's link address is what is wanted of it.
+/// Address vector of a path, big-endian. Oriel only needs the peer's link-layer address from it.
 struct Mlx5AddressVector {
   std::uint8_t key[8];
   std::uint8_t queue[4];
@@ -118,7 +118,7 @@ struct Mlx5AddressVector {
   std::uint8_t gid[16];
 };
 
-/// What init_obj fills in, by the bit for each kind.
+/// Results of init_obj; a bit selects each kind.
 struct Mlx5DomainNumber {
   std::uint32_t number;
   std::uint64_t mask;
@@ -143,7 +143,7 @@ struct Mlx5Details {
   } domain;
 };
 
-/// Numbers of the ABI.
+/// Constants of the ABI.
 struct VerbsConstants {
   static constexpr std::uint32_t kPortActive = 4;
   static constexpr std::uint8_t kInfiniband = 1;
@@ -159,8 +159,8 @@ struct VerbsConstants {
   static constexpr std::uint64_t kDomainDetails = 1 << 6;
 };
 
-/// X(member, symbol, result, parameters). Calls that yield a pointer yield null and set errno where
-/// they fail; those that yield an int yield 0, or an errno value, or -1 and set errno.
+/// X(member, symbol, result, parameters). On failure, calls that return a pointer return null and
+/// set errno. Calls that return an int return 0, or an errno value, or -1 and set errno.
 #define ORIEL_IBVERBS_CALLS(X)                                                                     \
   X(get_device_list, ibv_get_device_list, VerbsDevice**, (int* count))                             \
   X(free_device_list, ibv_free_device_list, void, (VerbsDevice * *list))                           \
@@ -205,8 +205,8 @@ struct VerbsConstants {
   X(query_event_queue, mlx5dv_devx_query_eqn, int,                                                 \
     (VerbsContext * context, std::uint32_t vector, std::uint32_t * number))
 
-/// The calls behind pointers that a test replaces. None is null: what a library lacks fails with
-/// EOPNOTSUPP.
+/// Table of the libraries' functions, so that a test can replace them. No member is null: a
+/// function that a library lacks fails with EOPNOTSUPP.
 struct VerbsTable {
 // NOLINTNEXTLINE(bugprone-macro-parentheses): a declaration has no place for them
 #define ORIEL_DETAIL_MEMBER(member, symbol, result, parameters) result(*member) parameters;
@@ -215,7 +215,7 @@ struct VerbsTable {
 #undef ORIEL_DETAIL_MEMBER
 };
 
-/// What came of loading the libraries.
+/// Result of loading the libraries.
 struct VerbsLibrary {
   VerbsTable table;
   std::string missing;  ///< why they cannot be used, and the package that has them; else empty
@@ -224,8 +224,8 @@ struct VerbsLibrary {
 /// Loads libibverbs.so.1 and libmlx5.so.1 at the first call and keeps them. Thread-safe.
 const VerbsLibrary& verbs_library();
 
-/// For tests: while it exists, verbs_library() is this one, which outlives what is made with it.
-/// One at a time.
+/// Replaces verbs_library() in tests, while it exists. `library` outlives what is made with it. One
+/// at a time.
 class ScopedVerbsLibrary {
  public:
   explicit ScopedVerbsLibrary(const VerbsLibrary& library);
@@ -234,7 +234,7 @@ class ScopedVerbsLibrary {
   ScopedVerbsLibrary& operator=(const ScopedVerbsLibrary&) = delete;
 };
 
-/// The same from other files, for tests.
+/// Loads the libraries from other files, for tests.
 VerbsLibrary load_verbs(const char* ibverbs, const char* mlx5);
 
 }  // namespace oriel::net
