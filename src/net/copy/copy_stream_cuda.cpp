@@ -18,7 +18,7 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::size_t kCountBytes = 4096;  // a page, so that slots are aligned
+constexpr std::size_t kCountBytes = 4096;  // a page, which aligns the slots
 constexpr std::chrono::seconds kCopiesEndMost{30};
 constexpr std::chrono::microseconds kBetweenLooks{20};
 
@@ -70,7 +70,7 @@ CudaCopyStream::~CudaCopyStream() {
   const auto scope = CudaScope::enter(context_.get());
   if (stream_ != nullptr) {
     static_cast<void>(words_.submit(stream_));
-    // Its own work only, which waits for nobody.
+    // Waits only for the stream's own work, which depends on nobody.
     if (!ends()) {
       Log().warn("a GPU has not ended a software NIC's copies: their pinned memory is left to it");
       return;
@@ -144,7 +144,8 @@ Status CudaCopyStream::look() {
   });
 }
 
-/// Asks, for a wait within the driver has no deadline. A stream that has failed does nothing more.
+/// Polls, since a wait inside the driver has no deadline. A stream that has failed does nothing
+/// more.
 bool CudaCopyStream::settle() noexcept {
   words_.drop();
   if (is_settled_) return true;

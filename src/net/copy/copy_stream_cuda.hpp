@@ -13,14 +13,15 @@
 
 namespace oriel::net {
 
-/// Whether the GPU has what a CopyStream needs; the error says what it lacks.
+/// Checks that the GPU has what a CopyStream needs; the error says what is missing.
 Status check_copy_streams(CUdevice device);
 
-/// A stream of the driver's in this process. Calls are made in relaxed capture mode, and none of
-/// them waits for the GPU; but the driver's own locks may make them wait while the application
-/// frees memory or the like.
+/// CopyStream on a CUDA stream of this process. Driver calls are made in relaxed capture mode. None
+/// of them waits for the GPU, but the driver's own locks may block them while the application frees
+/// memory or the like.
 ///
-/// Words go to the driver with the next copy or tell().
+/// Words are collected and go to the driver with the next copy or tell(), or when the batch is
+/// full.
 class CudaCopyStream final : public CopyStream {
  public:
   static Result<std::unique_ptr<CudaCopyStream>> create(CUdevice device, std::size_t slot_bytes,
@@ -44,7 +45,7 @@ class CudaCopyStream final : public CopyStream {
   Status prepare(std::size_t slot_bytes, std::uint32_t slots);
   Status submit_words();
   bool ends() noexcept;
-  /// Makes the calls in the GPU's context, behind the words that are yet to be written.
+  /// Submits the collected words, then makes the calls in the GPU's context.
   template <class Calls>
   Status enqueue(const char* what, const Calls& calls);
 
@@ -52,7 +53,7 @@ class CudaCopyStream final : public CopyStream {
   CUstream stream_ = nullptr;
   WordBatch words_;
   bool is_settled_ = false;
-  std::byte* pinned_ = nullptr;  // the count, then the slots
+  std::byte* pinned_ = nullptr;  // told()'s count, then the slots
   CUdeviceptr count_address_ = 0;
 };
 

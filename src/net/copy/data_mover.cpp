@@ -13,8 +13,8 @@
 namespace oriel::net {
 namespace {
 
-// Fewer bytes are copied from the part that has them: that frees a slot for many more, and a word
-// of the host's memory has to be read as one.
+// Smallest part that is sent from its slot. A smaller one is copied out, which frees a slot for
+// many more. Also, a word of host memory must be read by one load.
 constexpr std::size_t kLentLeast = 1024;
 
 }  // namespace
@@ -42,7 +42,7 @@ std::size_t HostMover::store(std::byte* to, ByteView from, MoveTicket& /*ticket*
 
 bool HostMover::copy(std::byte* to, const std::byte* from, std::size_t count,
                      MoveTicket& /*ticket*/) {
-  // Words at once, as if they had come by the wire.
+  // Copies words by one load and one store, as if they had come by the wire.
   if (count == 4 || count == 8) {
     std::byte word[8];
     load_bytes(from, word, count);
@@ -59,7 +59,7 @@ bool HostMover::step_atomic(AtomicMove& move, std::byte* at) {
 }
 
 bool Loading::begin(DataMover& mover, const std::byte* from) {
-  static_cast<void>(take(mover));  // what has arrived makes room
+  static_cast<void>(take(mover));  // parts that have arrived make room
   while (begun_ < total_) {
     StagedPart part = mover.load(from + begun_, total_ - begun_);
     if (part.size() == 0) return false;

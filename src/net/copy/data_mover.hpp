@@ -20,12 +20,12 @@ namespace oriel::net {
 
 class DataMover;
 
-/// What begins is done in the order in which it began; a ticket is done when everything up to it
-/// is. 0 is done from the start.
+/// Place in the order of moves, which take effect in the order in which they start. A ticket is
+/// done when all moves up to it are done. 0 is done from the start.
 using MoveTicket = std::uint64_t;
 
-/// A part of registered memory on its way to where the processor can read it. Empty, or of one
-/// mover, to which it goes back when destroyed. Move-only.
+/// Part of registered memory, staged where the CPU can read it. Empty, or owned by one mover, to
+/// which its slot returns when the part is destroyed. Move-only.
 class StagedPart {
  public:
   StagedPart() = default;
@@ -42,9 +42,9 @@ class StagedPart {
   const std::byte* bytes() const { return bytes_; }
   std::size_t size() const { return size_; }
   std::uint32_t slot() const { return slot_; }
-  /// To whom it goes back from now on, of one that is not empty.
+  /// Changes the mover to which the slot returns. Requires a part that is not empty.
   void pass_to(DataMover& mover) { mover_ = &mover; }
-  MoveTicket ticket = 0;  ///< when the bytes are there
+  MoveTicket ticket = 0;  ///< done when the bytes have arrived
   bool is_kept = false;   ///< see DataMover::keep()
 
  private:
@@ -62,57 +62,57 @@ class StagedPart {
   std::uint32_t slot_ = 0;
 };
 
-/// An atomic operation on registered memory, from step to step.
+/// Atomic operation on registered memory, kept from step to step.
 struct AtomicMove {
   AtomicWork work;
-  /// Only this NIC changes the word, so that its value need not be read again each time.
+  /// True: only this NIC changes the word, so that its value need not be read again each time.
   bool own_word = false;
-  // Once step_atomic() was true:
+  // Valid once step_atomic() has returned true:
   std::uint64_t old_value = 0;
-  MoveTicket ticket = 0;  ///< when the new value is there
+  MoveTicket ticket = 0;  ///< done when the new value is in memory
 
   StagedPart reading;
-  std::uint64_t read_at = 0;  ///< by the mover's own clock
+  std::uint64_t read_at = 0;  ///< time of the mover's own clock
 };
 
-/// Moves bytes between memory of one kind and the NIC's own, and within memory of that kind. All
-/// of it takes effect in the order of the calls: bytes first, then the word that tells of them.
-/// What cannot begin now, for want of room, is tried again later. Nothing waits but drain().
-/// Not thread-safe: the NIC's lock guards it. Addresses have been checked by the caller.
+/// Moves bytes between one kind of memory and the NIC's own memory, and within that kind. All moves
+/// take effect in the order of the calls: bytes first, then the word that signals them. If a move
+/// cannot start now for lack of room, the caller tries again later. Only drain() waits. Not
+/// thread-safe: the NIC's lock guards it. The caller has checked the addresses.
 class DataMover {
  public:
   virtual ~DataMover() = default;
 
-  /// Begins to read up to `count` bytes; how many they are is the part's size, 0 if there is no
-  /// room now.
+  /// Starts to read up to `count` bytes. The part's size is how many; 0 if there is no room now.
   virtual StagedPart load(const std::byte* from, std::size_t count) = 0;
-  /// Whether a part that has arrived may stay for as long as its bytes wait to be sent. Otherwise
-  /// they are to be copied soon, for parts that are kept could take the room of those for which
-  /// they wait.
+  /// Returns whether a part that has arrived may keep its slot until its bytes are sent. If not,
+  /// its bytes should be copied soon: kept parts could take the slots of parts for which they wait.
   virtual bool keep(StagedPart& part) = 0;
-  /// Begins to write the first bytes of `from`, which may go once the call returns, and moves
-  /// `ticket`; how many, 0 if there is no room now. A word of 4 or 8 bytes at a multiple of its
-  /// size is written at once, and seen only after everything that began before.
+  /// Starts to write the first bytes of `from` and sets `ticket`. Returns how many bytes; 0 if
+  /// there is no room now. `from` may be reused once the call returns. An aligned word of 4 or 8
+  /// bytes is written by one store, visible only after everything that started before.
   virtual std::size_t store(std::byte* to, ByteView from, MoveTicket& ticket) = 0;
-  /// Begins to copy within memory of this kind; a peer's may be mapped into this process. False if
-  /// it cannot begin now. `from` must not change before the ticket is done.
+  /// Starts a copy within this kind of memory; a peer's memory may be mapped into this process.
+  /// Returns false if it cannot start now. `from` must not change before the ticket is done.
   virtual bool copy(std::byte* to, const std::byte* from, std::size_t count,
                     MoveTicket& ticket) = 0;
-  /// Goes on with an operation on the word at `at`, a multiple of its size. False: again later, and
-  /// nothing else begins before.
+  /// Continues an atomic operation on the word at `at`, a multiple of its size. If it returns
+  /// false, the caller calls again later and starts nothing else before.
   virtual bool step_atomic(AtomicMove& move, std::byte* at) = 0;
 
   virtual bool is_done(MoveTicket ticket) = 0;
-  /// Has what began since the last call be told of when it is done. Whether anything is under way.
+  /// Requests a completion report of the moves started since the last call. Returns whether any
+  /// move is in flight.
   virtual bool flush() = 0;
-  /// Waits until everything that began is done, or the mover has failed and has settled; 30 seconds
-  /// at most, and not again by calls that follow. An error: it may still be moving.
+  /// Waits until all started moves are done, or until the mover has failed and has settled. Waits
+  /// for 30 seconds at most, and later calls do not wait again. After an error, moves may still be
+  /// running.
   virtual Status drain() = 0;
-  /// Forgets what it knows of the words in [at, at + count): somebody else may change them.
+  /// Drops cached values of the words in [at, at + count), because others may change them.
   virtual void forget(const std::byte* at, std::size_t count) = 0;
-  /// Nothing begins to move any more, for good.
+  /// Returns whether the mover has failed: it starts no more moves, for good.
   virtual bool has_failed() const { return false; }
-  /// Once it has failed: whether nothing of what began before is moving any more. Asked until then.
+  /// Once it has failed: returns whether no started move is running any more. Called until true.
   virtual bool settle() noexcept { return true; }
 
  protected:
@@ -120,10 +120,10 @@ class DataMover {
   virtual void give_back(StagedPart& part) noexcept = 0;
 };
 
-/// For how long a drain() waits.
+/// Timeout of drain().
 inline constexpr std::chrono::seconds kDrainMost{30};
-/// Implements DataMover::drain(): waits until nothing is moving. `is_stuck` says whether a wait
-/// before was in vain.
+/// Implements DataMover::drain(): waits until `is_moving` returns false. `is_stuck` records that an
+/// earlier wait timed out; then this one does not wait.
 Status wait_until_still(const std::function<bool()>& is_moving, bool& is_stuck,
                         Duration most = kDrainMost);
 
@@ -131,8 +131,8 @@ inline StagedPart::~StagedPart() {
   if (mover_ != nullptr) mover_->give_back(*this);
 }
 
-/// For memory that the processor itself can reach: each call is done when it returns. Atomic
-/// operations are also atomic with the processors' own, for now.
+/// Mover for memory that the CPU can reach: each call is done when it returns. Its atomic
+/// operations are also atomic with those of the CPUs.
 class HostMover final : public DataMover {
  public:
   StagedPart load(const std::byte* from, std::size_t count) override {
@@ -154,19 +154,19 @@ class HostMover final : public DataMover {
 /// Bytes of registered memory on their way into a message, part by part.
 class Loading {
  public:
-  /// `lends`: they are sent from the part that has them, if one has them all and may be kept.
+  /// `lends`: sends the bytes from their staged part, if one part has them all and may be kept.
   explicit Loading(std::size_t total = 0, bool lends = false) : total_(total), lends_(lends) {}
-  /// Of bytes that have arrived.
+  /// Takes bytes that have already arrived.
   explicit Loading(Bytes bytes)
       : total_(bytes.size()), begun_(bytes.size()), bytes_(std::move(bytes)) {}
-  /// Begins as much as there is room for; `from` is where the range begins now. Whether all of it
-  /// has begun.
+  /// Starts to load as much as there is room for. `from` is the present start of the range. Returns
+  /// whether all of it has started.
   bool begin(DataMover& mover, const std::byte* from);
-  /// Takes what has arrived. Whether that was all.
+  /// Takes the parts that have arrived. Returns whether all of them have.
   bool take(DataMover& mover);
-  /// Once that was all. The bytes stay here.
+  /// Lends the bytes once take() has returned true. This object keeps them.
   Payload lend() const;
-  /// The same, for one that does not lend.
+  /// Moves the bytes out once take() has returned true. Requires that `lends` is false.
   Bytes release() { return std::move(bytes_); }
 
  private:
@@ -174,7 +174,7 @@ class Loading {
   bool lends_ = false;
   std::size_t begun_ = 0;
   std::vector<StagedPart> parts_;
-  std::size_t taken_ = 0;  // of parts_
+  std::size_t taken_ = 0;  // number of parts_ that were taken
   Bytes bytes_;
 };
 
@@ -183,9 +183,10 @@ class Storing {
  public:
   Storing() = default;
   explicit Storing(Payload bytes) : bytes_(std::move(bytes)) {}
-  /// As Loading::begin; the bytes may go then.
+  /// Starts to store as much as there is room for. Returns whether all of it has started; then it
+  /// drops its bytes.
   bool begin(DataMover& mover, std::byte* to);
-  /// What has not begun does so later, when what it borrows may be gone.
+  /// Copies borrowed bytes, because the memory may be gone before all of them have started.
   void own() { bytes_.own(); }
   MoveTicket ticket() const { return ticket_; }
 

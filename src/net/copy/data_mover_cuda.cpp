@@ -89,7 +89,7 @@ std::size_t CudaMover::store(std::byte* to, ByteView from, MoveTicket& ticket) {
 
 bool CudaMover::copy(std::byte* to, const std::byte* from, std::size_t count, MoveTicket& ticket) {
   if (count == 0) return true;
-  // Each end may lie in two allocations, so there are three steps at most.
+  // Needs at most three steps, since each end may lie in two allocations.
   if (!progress_.may_begin()) return false;
   forget(to, count);
   for (std::size_t done = 0; done < count;) {
@@ -144,7 +144,7 @@ bool CudaMover::flush() {
 
 bool CudaMover::is_moving() {
   const bool any = flush();
-  // What was enqueued before the call that failed may still run, and it waits for nobody.
+  // Steps that were enqueued before the failed call may still run; they wait for nobody.
   return has_failed() ? !settle() : any;
 }
 

@@ -16,43 +16,42 @@
 
 namespace oriel::net {
 
-/// Moves bytes to, from and within the memory of one GPU by its copy engine, in one stream of its
-/// own; no kernel is launched, so that a GPU that is full of kernels which wait for the NIC still
-/// moves. Memory of other GPUs that is mapped for this one can be copied from and to as well.
+/// Moves bytes to, from and within the memory of one GPU by its copy engine, in a stream of its
+/// own. No kernel is launched. So it works even if the GPU is full of kernels that wait for the
+/// NIC. Memory of other GPUs that is mapped for this GPU can be copied from and to as well.
 ///
-/// The stream is the driver's in this process, or that of a process which copies (CopyStream).
-/// Bytes between the processor and the GPU go through its slots of pinned memory, several at a
-/// time. That something is done the stream itself says, by writing a count into a word of pinned
-/// memory behind it, once for each flush(): looking at it takes no call of the driver's and none of
-/// its locks.
+/// The stream runs in this process's driver, or in a separate copy process (CopyStream). Bytes
+/// between CPU and GPU go through its slots of pinned memory, several at a time. To report
+/// completion, the stream writes a count into a word of pinned memory after the work, once for each
+/// flush(). Polling that word needs no call of the driver and none of its locks.
 ///
-/// Memory order, as a kernel of this GPU (or of another one that has the memory mapped) sees it: a
-/// word of 4 or 8 bytes is a write of the stream's (cuStreamBatchMemOp), which comes after the
-/// stream's earlier copies and has, unless told otherwise, the fence of __threadfence_system()
-/// before it. So a thread that loads the word with acquire order in system scope and sees the new
-/// value also sees all bytes that began to move before it: the fence orders the engine's writes
-/// before the word's, the acquire orders the thread's later loads behind it, and past the L1 cache.
-/// The same holds for the processor and the word that counts.
+/// Memory order for kernels of this GPU, and of other GPUs that have the memory mapped. A word of 4
+/// or 8 bytes is a write of the stream (cuStreamBatchMemOp). It comes after the stream's earlier
+/// copies. By default a fence like __threadfence_system() precedes it. So a thread that loads the
+/// new value with acquire order in system scope also sees all bytes that started to move before.
+/// The fence orders the engine's writes before the word's. The acquire orders the thread's later
+/// loads after the load, past the L1 cache. All this also holds for the CPU and the word with the
+/// count.
 ///
 /// Atomic operations read the word by a copy, compute here and write it by the stream. They are
-/// atomic among NICs only, as this NIC alone makes them. Where nobody else changes the word
-/// (AtomicMove::own_word) its value is kept here, which saves the copy.
+/// atomic among NICs only, because only this NIC executes them. If nobody else changes the word
+/// (AtomicMove::own_word), its value is cached here, which saves the copy.
 ///
-/// Owns the stream, and what is known of it: its progress, its slots and the words. Members are
-/// destroyed from the last to the first, so that the stream ends when nothing refers to it. Staged
-/// parts are given back before.
+/// Owns the stream and its state: progress, slots and words. Members are destroyed in reverse
+/// order, so that the stream ends when nothing refers to it. Staged parts must be destroyed before.
 class CudaMover final : public DataMover {
  public:
   struct Options {
-    int device = 0;                                   ///< the ordinal
-    std::size_t slot_bytes = std::size_t{128} << 10;  ///< of pinned memory
+    int device = 0;                                   ///< device ordinal
+    std::size_t slot_bytes = std::size_t{128} << 10;  ///< bytes of pinned memory per slot
     std::uint32_t slots = 48;
   };
-  /// With a stream in this process. The error says what the GPU cannot do, or lacks.
+  /// Creates a mover with a stream in this process. The error says what the GPU cannot do, or
+  /// lacks.
   static Result<std::unique_ptr<CudaMover>> create(const Options& options);
-  /// With this stream, of so many slots.
+  /// Takes a stream that has `slots` slots.
   CudaMover(std::unique_ptr<CopyStream> stream, std::uint32_t slots);
-  /// Ends when the stream's work has.
+  /// Waits as the stream's destructor does.
   ~CudaMover() override;
   CudaMover(const CudaMover&) = delete;
   CudaMover& operator=(const CudaMover&) = delete;
@@ -68,7 +67,7 @@ class CudaMover final : public DataMover {
   void forget(const std::byte* at, std::size_t count) override;
   bool has_failed() const override { return !failure().ok(); }
   bool settle() noexcept override { return stream_->settle(); }
-  /// Why.
+  /// Returns why the mover has failed.
   const Status& failure() const { return progress_.failure(); }
 
  private:
@@ -81,7 +80,7 @@ class CudaMover final : public DataMover {
   StreamProgress progress_;
   StagingSlots slots_;
   AtomicWords words_;
-  bool is_stuck_ = false;  // it has been waited for once
+  bool is_stuck_ = false;  // an earlier drain() timed out
 };
 
 }  // namespace oriel::net

@@ -37,7 +37,7 @@ std::uint64_t exchange_word(const AtomicWork& work, std::byte* at) {
   while (!word.compare_exchange_weak(old, static_cast<Word>(apply_atomic(work, old)),
                                      std::memory_order_acq_rel, std::memory_order_relaxed)) {
   }
-  device::arch::order_goes_abroad();  // the old value, which the requester waits for
+  device::arch::order_goes_abroad();  // the requester may act on the old value
   return old;
 }
 
@@ -66,7 +66,7 @@ void load_bytes(const std::byte* from, std::byte* to, std::size_t count) {
 std::uint64_t apply_atomic(const AtomicWork& work, std::uint64_t old) {
   std::uint64_t value = old;
   if (work.form == AtomicWork::Form::add) {
-    // The top bit of each field is added without its carry, the rest cannot carry beyond it.
+    // Adds the top bit of each field without its carry; the lower bits cannot carry beyond it.
     const std::uint64_t tops = work.boundary;
     value = ((old & ~tops) + (work.operand & ~tops)) ^ ((old ^ work.operand) & tops);
   } else if (((old ^ work.compare) & work.compare_mask) == 0) {

@@ -11,9 +11,9 @@
 
 namespace oriel::net {
 
-/// Bytes that a message carries: its own, or borrowed, in one part or two, from memory of somebody
-/// who says how long they may be looked at. Who keeps a payload for longer makes them its own
-/// first. A copy of a payload has bytes of its own.
+/// Payload of a message: own bytes, or bytes borrowed in one or two parts. The lender says how long
+/// borrowed bytes stay valid. To keep a payload for longer, call own() first. A copy of a payload
+/// owns its bytes.
 class Payload {
  public:
   Payload() = default;
@@ -37,7 +37,7 @@ class Payload {
     if (this != &other) *this = Payload(other);
     return *this;
   }
-  // Inlined, gcc 12 takes what a variant does not hold for bytes that are not initialized.
+  // Not inlined: otherwise gcc 12 warns of uninitialized bytes in the inactive member of a variant.
   [[gnu::noinline]] ~Payload() = default;
 
   std::size_t size() const {
@@ -45,26 +45,26 @@ class Payload {
   }
   bool empty() const { return size() == 0; }
   bool is_borrowed() const { return !borrowed_[0].empty(); }
-  /// One behind the other; either may be empty.
+  /// Returns the parts in order; either may be empty.
   std::array<ByteView, 2> parts() const {
     return is_borrowed() ? borrowed_ : std::array<ByteView, 2>{own_, {}};
   }
-  /// What is left of the part in which the byte at this place lies; there is one.
+  /// Returns the rest of the part that holds the byte at `place`, which must exist.
   ByteView part_at(std::size_t place) const {
     const auto [first, rest] = parts();
     return place < first.size() ? first.subspan(place) : rest.subspan(place - first.size());
   }
 
-  /// Has them be its own, if they are not.
+  /// Copies borrowed bytes, so that the payload owns them.
   void own() {
     if (is_borrowed()) *this = Payload(copied());
   }
-  /// All of them in one part, which may be its own then.
+  /// Returns all bytes as one part; takes ownership if there are two parts.
   ByteView joined() {
     if (!borrowed_[1].empty()) own();
     return parts()[0];
   }
-  /// All of them, which it then no longer has.
+  /// Moves all bytes out; the payload is empty then.
   Bytes take() {
     own();
     return std::exchange(own_, {});
@@ -83,7 +83,7 @@ class Payload {
   }
 
   Bytes own_;
-  std::array<ByteView, 2> borrowed_;  // if the first is empty there are none
+  std::array<ByteView, 2> borrowed_;  // if the first is empty, nothing is borrowed
 };
 
 }  // namespace oriel::net

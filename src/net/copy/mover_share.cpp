@@ -41,7 +41,8 @@ bool MoverShare::copy(std::byte* to, const std::byte* from, std::size_t count, M
 
 bool MoverShare::step_atomic(AtomicMove& move, std::byte* at) {
   const std::lock_guard lock(mutex_);
-  // The mover gives back what it has read itself, and this share holds the lock.
+  // Passes the part to the mover, which may release it inside the call; this share's give_back()
+  // would lock the mutex again.
   if (move.reading.size() != 0) move.reading.pass_to(mover_);
   const bool done = mover_.step_atomic(move, at);
   note(move.ticket);
@@ -65,7 +66,7 @@ bool MoverShare::flush() {
 bool MoverShare::is_moving() {
   const std::lock_guard lock(mutex_);
   static_cast<void>(mover_.flush());
-  // What began before it failed may still run.
+  // Moves that started before the failure may still run.
   return mover_.has_failed() ? !mover_.settle() : !mover_.is_done(last_);
 }
 
@@ -91,7 +92,7 @@ bool MoverShare::settle() noexcept {
 void MoverShare::give_back(StagedPart& part) noexcept {
   const std::lock_guard lock(mutex_);
   StagedPart back(std::move(part));
-  back.pass_to(mover_);  // whose it is again as it is destroyed
+  back.pass_to(mover_);  // the mover frees it when it is destroyed
 }
 
 }  // namespace oriel::net

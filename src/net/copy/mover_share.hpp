@@ -10,17 +10,17 @@
 
 namespace oriel::net {
 
-/// One NIC's share of a mover that several NICs of a rank have in common, so that what they know of
-/// a word's value, the order in which they move and the tickets are common as well: what one of
-/// them has begun comes before what another begins later, also where that goes on with its queues.
+/// One NIC's share of a mover that several NICs of a rank use. The NICs thus share the known values
+/// of words, the order of moves and the tickets. A move of one NIC takes effect before a later move
+/// of another, even if the other has taken over its queues.
 ///
-/// Waits are for what went through this share alone, so that a NIC with no work of its own is not
-/// kept awake by the others, nor waits for them.
-/// Thread safety: as DataMover, but other shares of the mover may be used meanwhile.
+/// flush() and drain() consider only moves that went through this share. So a NIC without work is
+/// not kept awake by the others and does not wait for them. Thread safety: as for DataMover, but
+/// other shares of the mover may be used meanwhile.
 class MoverShare final : public DataMover {
  public:
-  /// Both outlive the share and the parts that it gives out. All who use the mover hold the mutex.
-  /// `drain_most`: for how long drain() waits.
+  /// Both references outlive the share and its parts. All users of the mover hold the mutex.
+  /// `drain_most` is the timeout of drain().
   MoverShare(DataMover& mover, std::mutex& mutex, Duration drain_most = kDrainMost)
       : mover_(mover), mutex_(mutex), drain_most_(drain_most) {}
   MoverShare(const MoverShare&) = delete;
@@ -33,7 +33,7 @@ class MoverShare final : public DataMover {
   bool step_atomic(AtomicMove& move, std::byte* at) override;
   bool is_done(MoveTicket ticket) override;
   bool flush() override;
-  /// The others have the mover meanwhile.
+  /// Holds the mutex only for each check, so that other shares can use the mover meanwhile.
   Status drain() override;
   void forget(const std::byte* at, std::size_t count) override;
   bool has_failed() const override;
@@ -47,8 +47,8 @@ class MoverShare final : public DataMover {
   DataMover& mover_;
   std::mutex& mutex_;
   const Duration drain_most_;
-  MoveTicket last_ = 0;    // of what began here
-  bool is_stuck_ = false;  // it has been waited for once
+  MoveTicket last_ = 0;    // latest ticket of this share
+  bool is_stuck_ = false;  // an earlier drain() timed out
 };
 
 }  // namespace oriel::net

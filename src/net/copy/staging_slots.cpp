@@ -37,7 +37,7 @@ void StagingSlots::give_back(const StagedPart& part, MoveTicket done) {
     free_.push_back(part.slot());
     return;
   }
-  // Among those of later tickets: the first that ends is to be found at the front.
+  // Inserts in the order of tickets: take() looks at the front only.
   const auto later = std::find_if(busy_.begin(), busy_.end(),
                                   [&](const Busy& busy) { return busy.until > part.ticket; });
   busy_.insert(later, {part.ticket, part.slot()});

@@ -12,7 +12,7 @@
 namespace oriel::net {
 namespace {
 
-/// How long the count may stand still before the driver is asked whether the stream is alive.
+/// Time without progress of the count after which the driver is asked whether the stream is alive.
 constexpr std::chrono::milliseconds kSilence{20};
 
 }  // namespace

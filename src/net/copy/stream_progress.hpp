@@ -12,9 +12,8 @@
 
 namespace oriel::net {
 
-/// How far a copy stream has come and whether it has failed: the count that the stream writes
-/// behind its work, and the first error. Owns neither the stream, which must outlive it, nor
-/// memory. Not thread-safe.
+/// Progress and failure of a copy stream: the count that the stream writes after its work, and the
+/// first error. Does not own the stream, which must outlive it. Not thread-safe.
 class StreamProgress {
  public:
   explicit StreamProgress(CopyStream& stream) : stream_(stream) {}
@@ -23,20 +22,21 @@ class StreamProgress {
   bool may_begin() { return failure_.ok() && stream_.has_room(); }
   /// Notes the result of a step. Returns false if this step or an earlier one has failed.
   bool check(Status step);
-  /// Fails as check() does where the stream cannot reach the bytes at all. Returns how many of them
-  /// one step can move.
+  /// Returns how many of the bytes one step can move. If the stream cannot reach them at all, fails
+  /// as check() does.
   std::size_t reach(const std::byte* at, std::size_t count);
 
-  /// Notes that work has begun. Returns its ticket.
+  /// Notes that a step has started. Returns its ticket.
   MoveTicket begin() {
     is_dirty_ = true;
     return latest();
   }
-  /// Returns the ticket of all that has begun so far.
+  /// Returns the ticket of all steps started so far.
   MoveTicket latest() const { return told_ + 1; }
   /// Returns the ticket up to which the stream is done.
   MoveTicket done() const { return stream_.told(); }
-  /// Has the stream count what began since the last call. Returns whether anything is under way.
+  /// Makes the stream count the steps started since the last call. Returns whether any step is in
+  /// flight.
   bool flush();
 
   const Status& failure() const { return failure_; }
@@ -46,7 +46,7 @@ class StreamProgress {
 
   CopyStream& stream_;
   MoveTicket told_ = 0;    // counts that were enqueued
-  bool is_dirty_ = false;  // something has begun since
+  bool is_dirty_ = false;  // a step has started since the last count
   MoveTicket last_seen_ = 0;
   TimePoint looked_{};
   Status failure_;

@@ -47,10 +47,9 @@ class Mlx5Port {
 class Mlx5Device {
  public:
   struct Options {
-    std::string name;        ///< such as "mlx5_0": topo::Nic::name of the chosen NIC
-    std::uint32_t port = 1;  ///< topo::Nic::port
-    std::int32_t gid_index =
-        -1;  ///< in the port's table; -1: 0 on InfiniBand, the best on Ethernet
+    std::string name;                   ///< such as "mlx5_0": topo::Nic::name of the chosen NIC
+    std::uint32_t port = 1;             ///< topo::Nic::port
+    std::int32_t gid_index = -1;        ///< -1: 0 on InfiniBand, the best on Ethernet
     std::uint16_t partition_index = 0;  ///< InfiniBand only
     std::uint8_t service_level = 0;     ///< on Ethernet: the priority
     std::uint8_t traffic_class = 0;
