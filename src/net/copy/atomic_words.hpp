@@ -15,9 +15,9 @@ namespace oriel::net {
 /// Owns copies of values, not the words. Places are addresses, multiples of 8. Not thread-safe.
 class AtomicWords {
  public:
-  /// Returns the word's value, or null if it is not known. Valid until the word is forgotten.
+  /// Returns the word's value, or null if it is not cached. Valid until drop() or forget().
   std::uint64_t* find(std::uint64_t place);
-  /// Adds the value of a word that is not known.
+  /// Adds the value of a word that is not cached.
   std::uint64_t* add(std::uint64_t place, std::uint64_t value);
   /// Drops the value, because others may change the word.
   void drop(std::uint64_t place) { values_.erase(place); }

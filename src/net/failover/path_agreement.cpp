@@ -184,7 +184,7 @@ void PathAgreement::hear(const PathStatement& statement, TimePoint now) {
     return finish(same ? "no path is left" : "the peer has given up");
   }
   if (statement.epoch > epoch_) {
-    // The peer cannot have heard that this end has fenced, and still goes on.
+    // Impossible: the peer goes on before it can have received that this end has fenced.
     if (statement.stage != PathStage::fenced) {
       return end(fmt::format("{} in epoch {}, while this end is in {}", to_string(statement.stage),
                              statement.epoch, epoch_));

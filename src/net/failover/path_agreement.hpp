@@ -59,11 +59,11 @@ struct AgreementPolicy {
 /// Agreement of both ends of a queue on the next path and epoch. A state machine without I/O, one
 /// at each end: its caller reports events and messages, and executes its actions.
 ///
-/// An end that leaves an epoch starts the next one, whose number is one greater. An end that hears
-/// of a greater epoch enters it. Each end then fences its old queue and states which paths it finds
-/// usable. Within an epoch this set never changes. Once an end knows both sets, it takes the best
-/// path in both, makes its queue ready to receive and states that. Once it hears the same from the
-/// peer, it sends.
+/// An end that leaves an epoch starts the next one, whose number is one greater. An end that
+/// receives a greater epoch enters it. Each end then fences its old queue and states which paths it
+/// finds usable. Within an epoch this set never changes. Once an end knows both sets, it takes the
+/// best path in both, makes its queue ready to receive and states that. Once it receives the same
+/// from the peer, it sends.
 ///
 /// So nobody sends in an epoch before both have left the last one, and both choose the same path.
 /// An end may leave again at any time, even during an agreement; that starts the next epoch.

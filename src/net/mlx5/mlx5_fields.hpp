@@ -167,9 +167,8 @@ struct GeneralCapabilities {
 
 struct AtomicCapabilities {
   static constexpr Field endianness_mode{0x40, 2};  ///< 1: 8-byte operands in the host's byte order
-  static constexpr Field operations{
-      0x90, 16};  ///< 1: compare-and-swap, 2: fetch-and-add, 4 and 8: the masked forms
-  static constexpr Field sizes{0xb0, 16};  ///< sum of the supported sizes in bytes
+  static constexpr Field operations{0x90, 16};      ///< 1: CAS, 2: fetch-and-add, 4 and 8: masked
+  static constexpr Field sizes{0xb0, 16};           ///< sum of the supported sizes in bytes
 };
 
 }  // namespace oriel::net::mlx5

@@ -22,12 +22,11 @@ struct Mlx5QueueHandle {
   std::uint32_t number = 0;  ///< 24 bits, not 0
   std::uint32_t psn = 0;     ///< 24 bits: PSN of its first packet
   LinkLayer link_layer = LinkLayer::infiniband;
-  std::uint8_t mtu = 0;  ///< 1: 256 bytes, 5: 4096
-  std::uint8_t log_reads_answered =
-      0;  ///< log2 of the reads and atomics that it answers at a time; 0 to 7
-  std::uint8_t roce_version = 0;       ///< 1 or 2 on Ethernet, else 0
-  std::uint16_t lid = 0;               ///< InfiniBand: 1 to 0xbfff
-  std::array<std::uint8_t, 16> gid{};  ///< not 0 on Ethernet
+  std::uint8_t mtu = 0;                 ///< 1: 256 bytes, 5: 4096
+  std::uint8_t log_reads_answered = 0;  ///< log2 of most reads, atomics answered at once; 0 to 7
+  std::uint8_t roce_version = 0;        ///< 1 or 2 on Ethernet, else 0
+  std::uint16_t lid = 0;                ///< InfiniBand: 1 to 0xbfff
+  std::array<std::uint8_t, 16> gid{};   ///< not 0 on Ethernet
 
   bool operator==(const Mlx5QueueHandle&) const = default;
 };

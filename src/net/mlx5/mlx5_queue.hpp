@@ -34,8 +34,7 @@ namespace oriel::net {
 class Mlx5Queue {
  public:
   struct Options {
-    std::uint32_t depth =
-        1024;  ///< WQEBBs: a power of two, 128 to 32768, within the adapter's limits
+    std::uint32_t depth = 1024;  ///< WQEBBs: power of two, 128 to 32768, within adapter's limits
     std::uint32_t fetch_slots = 64;  ///< a power of two, at most depth
     std::int32_t peer = -1;          ///< world rank at the other end
     bool ring_on_host = false;       ///< rings, records and completions in host memory
@@ -69,8 +68,8 @@ class Mlx5Queue {
   /// Returns the error in the completion, if there is one; the last one of several. Requires
   /// ring_on_host. Local; any thread.
   std::optional<device::queue::QueueError> error() const;
-  /// Returns whether the adapter has executed all requests that it was told of, or executes no
-  /// more. Requires ring_on_host. Local; any thread.
+  /// Returns whether the adapter has executed all requests up to the doorbell record, or
+  /// executes no more. Requires ring_on_host. Local; any thread.
   bool is_idle() const;
   /// Returns whether a CPU thread rings the doorbell, because the users cannot or the options say
   /// so.

@@ -19,8 +19,7 @@ namespace oriel::net {
 struct Mlx5RingLayout {
   std::size_t blocks = 0;
   std::size_t completions = 0;
-  std::size_t queue_record =
-      0;  ///< relative to `completions`, as the next two are: receives, then sends
+  std::size_t queue_record = 0;  ///< from `completions`, as the next two: receives, sends
   std::size_t completion_record = 0;
   std::size_t received_record = 0;
   std::size_t received = 0;
