@@ -19,8 +19,8 @@
 ///     u64 from, u64 sequence, u32 payload bytes, u32 accepted;
 ///     the batch; the payload; padding
 ///
-/// `accepted` counts, modulo 2^32, the frames that came the other way. By it an end distinguishes a
-/// peer that has not yet received a message from one that does not answer it.
+/// `accepted` counts, modulo 2^32, the frames taken from the other direction. By it an end
+/// distinguishes a peer that has not yet received a message from one that does not answer it.
 ///
 /// The batch holds messages one after the other, each after its length (u32). Small messages
 /// include their payload. One message may be longer: its length has the bit kPayloadBehind, the
@@ -51,7 +51,7 @@ struct FrameHead {
   std::uint64_t sequence = 0;
   std::uint16_t batch_bytes = 0;    ///< bytes of the batch after the head
   std::uint32_t payload_bytes = 0;  ///< bytes of the payload after the batch
-  std::uint32_t accepted = 0;       ///< frames of the other direction that came or were given up
+  std::uint32_t accepted = 0;       ///< frames of the other direction, taken in order or given up
   std::size_t padding_bytes = 0;    ///< meaningless bytes after the payload
 };
 

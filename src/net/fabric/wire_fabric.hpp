@@ -120,9 +120,9 @@ class WireFabric final : public Wire {
                                    const WireTarget& target) override;
   bool is_fetching(std::uint32_t key) override;
   std::vector<WireAddress> fetches_by(std::uint32_t key) override;
-  /// Closes the endpoint and reopens it at its address. Other peers lose the messages in flight,
-  /// which their NICs retransmit. If the provider cannot reopen there, the wire is cut for all
-  /// peers; returns whether it is.
+  /// Ends all operations with these peers for good: closes the endpoint and reopens it at its
+  /// address. Other peers lose the messages in flight, which their NICs retransmit. If the provider
+  /// cannot reopen there, the wire is cut for all peers; returns whether it is.
   bool cut(std::span<const WireAddress> peers) override;
 
   /// Returns the first error that belongs to no single peer. The wire goes on as well as it can.
