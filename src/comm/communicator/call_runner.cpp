@@ -19,28 +19,29 @@ namespace {
 
 enum class Way : std::uint8_t { in_team, by_exchange, among_teams };
 
-/// Facts that all ranks share.
+/// Facts that all ranks share; they decide how a collective runs.
 struct WayFacts {
   kernels::Collective collective;
-  std::size_t block;  ///< what one rank contributes, or gets, in bytes
+  std::size_t block;  ///< bytes that one rank contributes or receives
   int ranks;
   bool one_team;
   bool on_host;
-  bool forces_streams;  ///< by ORIEL_ALGORITHM
+  bool forces_streams;  ///< ORIEL_ALGORITHM is stream
 };
 
-/// Returns whether a broadcast takes two trips, in which all ranks send. In one trip the root sends
-/// to each, which is faster for short messages and between two ranks, and on CPUs, where all read.
+/// Returns whether a broadcast runs in two steps, scatter and all-gather, in which all ranks send.
+/// In one step the root sends to each rank. One step is faster for short messages, between two
+/// ranks, and on CPUs, where all ranks read.
 bool streams_broadcast(const WayFacts& facts) {
   constexpr std::size_t kLeastBytes = 384 << 10;
   if (!facts.one_team || facts.ranks < 2) return false;
   return facts.forces_streams || (!facts.on_host && facts.ranks > 2 && facts.block >= kLeastBytes);
 }
 
-/// Returns whether an all-gather or all-to-all goes in streams, where a rank greets the others once
-/// and does not ask for the place of each message. Shorter blocks go in lines or packets. Longer
-/// ones outside windows pass more quickly through the slots of an exchange (docs/notes/streams.md),
-/// and which of them lie in windows is not known to all ranks.
+/// Returns whether an all-gather or all-to-all runs as a stream: one handshake per call, instead of
+/// an address request per message. Shorter blocks go in lines. Longer blocks outside windows pass
+/// faster through the slots of an exchange (docs/notes/streams.md). Not all ranks know which blocks
+/// lie in windows.
 bool streams_blocks(const WayFacts& facts) {
   constexpr std::size_t kKi = 1 << 10;
   if (!facts.one_team || facts.ranks < 2) return false;
@@ -68,8 +69,8 @@ bool prefers_lines(const WayFacts& facts, bool forces_lines) {
 /// Returns how a collective is carried out.
 Way way_of(const WayFacts& facts) {
   using kernels::Collective;
-  // A reduce-scatter of many CPU ranks waits for all of them more often than one in stages, which
-  // copies more.
+  // Between these sizes a reduce-scatter of more than two CPU ranks runs in stages. Stages copy
+  // more, but wait less often for all ranks.
   constexpr std::size_t kShortOnHost = 1 << 10;
   constexpr std::size_t kLongOnHost = 64 << 10;
   const bool is_middling =
@@ -92,9 +93,9 @@ Way way_of(const WayFacts& facts) {
   }
 }
 
-/// Plans a call of no elements. CPU ranks count their calls; GPU ranks cannot, for a graph may run
-/// one of theirs many times. So on GPUs such a call is a kernel too, of the one CTA that tells and
-/// hears which call it is.
+/// Plans a call of no elements. CPU ranks count their calls. GPU ranks cannot, because a graph may
+/// replay a call many times. So on GPUs an empty call is a kernel of one CTA, which exchanges
+/// signatures.
 void plan_empty_call(bool is_kernel, CallPlan& plan) {
   if (!is_kernel) return;
   plan.only_tells = true;
@@ -142,8 +143,7 @@ Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) co
     return {};
   }
   ORIEL_TRY(plan.team, plan_in_team(request));
-  plan.team.ctas =
-      std::max(plan.team.ctas, parts_.options.min_ctas);  // not above the layout's limit
+  plan.team.ctas = std::max(plan.team.ctas, parts_.options.min_ctas);  // at most the layout's limit
   return {};
 }
 
@@ -194,7 +194,8 @@ Status CallRunner::run(const CollectiveRequest& request, const CallPlan& plan) {
 
 Status CallRunner::pass_over(const CollectiveRequest& request,
                              const kernels::CollectiveCall& call) {
-  // It counts, so that a rank which alone has nothing is not taken to be in the next call.
+  // The call is counted. Otherwise the next call of a rank that alone has no elements would get the
+  // number of this call.
   if (kernels::CallRecord* const record = call_record(parts_, parts_.team_facts.index)) {
     parts_.executor->pass_over(*record, call);
   }
@@ -204,7 +205,7 @@ Status CallRunner::pass_over(const CollectiveRequest& request,
 
 Status CallRunner::end_call(Status run) {
   if (!on_host()) {
-    // A part of an exchange is under way, and the channels are in no state that the peers know.
+    // A part of the exchange is enqueued, and the peers do not know the state of the channels.
     if (!run.ok() && run.error().scope() == Scope::communicator) failure_.give_up(run.error());
     return run;
   }
@@ -213,7 +214,7 @@ Status CallRunner::end_call(Status run) {
   failure_.await_failure();
   if (!parts_.has_failed) return run;
   Error failure = *failure_.error();
-  parts_.flight->write(failure.to_string(), true);  // or waits for whoever writes it
+  parts_.flight->write(failure.to_string(), true);  // or waits for the thread that writes it
   return failure;
 }
 

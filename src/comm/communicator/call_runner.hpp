@@ -18,43 +18,45 @@
 
 namespace oriel::comm {
 
-/// How a collective is carried out: by an algorithm of all-reduces inside a single LSA team, as an
-/// exchange, by copy engines between the parts of an exchange, or among teams.
+/// Plan of one collective, which runs in one of four ways: by an algorithm of a single LSA team, as
+/// an exchange, as an exchange whose data copy engines move, or among LSA teams.
 struct CallPlan {
   kernels::Plan team;
   std::optional<kernels::HierarchyPlan> among_teams{};
   bool by_exchange = false;
-  /// By copy engines: ExchangePlanner::copy_engine_offset(), else kNoOffset.
+  /// ExchangePlanner::copy_engine_offset() if copy engines move the data, else kNoOffset.
   std::uint64_t copy_engine_offset = kernels::kNoOffset;
-  /// A call of no elements on a GPU, of which ranks only tell each other: `team` has no CTAs.
+  /// Call of no elements on GPUs of one team: its kernel only exchanges signatures, and `team` has
+  /// no CTAs.
   bool only_tells = false;
 };
 
-/// The collectives, sends and receives of one communicator: checks a call, chooses from facts that
-/// all ranks share how to carry it out, and hands it to the device. Local; on CPUs run() returns
+/// Runs the collectives, sends and receives of one communicator. It checks a call, chooses a plan
+/// from facts that all ranks share, and passes the call to the device. Local. On CPUs run() returns
 /// when the call has ended. One thread at a time.
 class CallRunner {
  public:
-  /// Both must outlive this.
+  /// `parts` and `failure` must outlive this object.
   CallRunner(CommunicatorParts& parts, FailureWatch& failure) : parts_(parts), failure_(failure) {}
 
   Status collective(const CollectiveRequest& request);
-  /// Its two steps: the first checks the call and chooses how to carry it out, and has no effect.
-  /// It sets `plan`, a new one: a Result of one is copied, which a small call notices.
+  /// First step of collective(): checks the call and chooses its plan, without side effects. Sets
+  /// `plan`, which must be new. An output parameter saves small calls the copy that a Result would
+  /// need.
   Status plan_for(const CollectiveRequest& request, CallPlan& plan) const;
   Status run(const CollectiveRequest& request, const CallPlan& plan);
-  /// Makes ready what the second step would first have to wait for (Executor::prepare).
+  /// Loads the resources that run() would otherwise have to load first (Executor::prepare).
   Status prepare(const CollectiveRequest& request, const CallPlan& plan);
 
-  /// Checks one send or receive, as far as it can be told without the others of its group.
+  /// Checks one send or receive as far as possible without the other requests of its group.
   Status check(const PointToPointRequest& request) const;
-  /// The three steps of a group's sends and receives, which run as one exchange. The plan refers to
-  /// `requests`, and holds until the next one.
+  /// Plans the sends and receives of a group, which run as one exchange. The plan refers to
+  /// `requests` and is valid until the next call.
   Result<const PointToPointPlan*> plan_for(std::span<const PointToPointRequest> requests);
   Status prepare(const PointToPointPlan& plan);
   Status run(const PointToPointPlan& plan);
 
-  /// Returns the scratch memory as the algorithms among teams see it.
+  /// Returns the view of the scratch memory for the algorithms among LSA teams.
   device::CommView scratch_view() const;
 
  private:
@@ -62,7 +64,7 @@ class CallRunner {
   int rank() const { return parts_.session->rank(); }
   int size() const { return parts_.session->size(); }
   device::WaitControl own_waits() const;
-  /// Returns the launches and copies of a call that is an exchange.
+  /// Returns the launches and copies of a collective that runs as an exchange.
   ExchangeCall& exchange_of(const CollectiveRequest& request, const CallPlan& plan) const;
 
   Result<kernels::HierarchyPlan> plan_among_teams(const CollectiveRequest& request) const;
@@ -72,11 +74,13 @@ class CallRunner {
                                                     const kernels::HierarchyPlan& plan) const;
   kernels::AllReduceArguments arguments_in_team(const CollectiveRequest& request,
                                                 const kernels::Plan& plan) const;
-  /// Returns where the NIC reads a buffer; nowhere if no window holds all of it.
+  /// Returns the location from which the NIC reads a buffer; empty if no window holds the whole
+  /// buffer.
   kernels::NicSource nic_source(const void* pointer, std::size_t bytes) const;
-  /// Notes a call of no elements.
+  /// Counts and records a call of no elements, which runs nothing.
   Status pass_over(const CollectiveRequest& request, const kernels::CollectiveCall& call);
-  /// Returns the outcome of a call that has run, on the host once its failure is known.
+  /// Concludes a call and returns its outcome. If a call failed on the host, waits until the
+  /// failure of the communicator is known and returns it.
   Status end_call(Status run);
 
   CommunicatorParts& parts_;

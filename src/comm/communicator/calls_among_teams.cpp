@@ -8,11 +8,11 @@
 #include "comm/communicator/wait_control.hpp"
 #include "kernels/plan/layout.hpp"
 
-/// Collectives among LSA teams: their plans, and what their kernels are handed.
+/// Collectives among LSA teams: their plans and kernel arguments.
 namespace oriel::comm {
 namespace {
 
-// As all_reduce_signature, for calls among teams.
+// Returns the signature of a call among teams, like all_reduce_signature().
 std::uint32_t signature_of(const CollectiveRequest& request, const kernels::HierarchyPlan& plan) {
   std::uint64_t hash = request.count;
   const auto mix = [&](std::uint64_t value) {
@@ -33,7 +33,7 @@ Result<kernels::HierarchyPlan> CallRunner::plan_among_teams(
     const CollectiveRequest& request) const {
   if (parts_.no_network) return Error(*parts_.no_network);
   kernels::HierarchyFacts facts;
-  // A reduce has the plan of an all-reduce, of which the root keeps the result.
+  // A reduce is planned as an all-reduce, of which only the root keeps the result.
   const bool reduce = request.collective == kernels::Collective::reduce;
   facts.collective = reduce ? kernels::Collective::all_reduce : request.collective;
   facts.type = request.type;

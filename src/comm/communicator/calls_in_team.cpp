@@ -9,13 +9,13 @@
 #include "comm/communicator/wait_control.hpp"
 #include "kernels/plan/call_record.hpp"
 
-/// The all-reduce, reduce, reduce-scatter, and streamed broadcast, all-gather and all-to-all inside
-/// one LSA team: their plans, and what their kernels are handed.
+/// Plans and kernel arguments of collectives inside one LSA team: all-reduce, reduce,
+/// reduce-scatter, and streamed broadcast, all-gather and all-to-all.
 namespace oriel::comm {
 
 namespace {
 
-/// Where a buffer lies in this rank's slot, or kNoOffset if it is in no window.
+/// Returns the offset of a buffer in this rank's slot; kNoOffset if no window holds the buffer.
 std::uint64_t slot_offset_of(const window::WindowManager& windows, const void* pointer,
                              std::size_t bytes) {
   const auto window = windows.find(pointer, bytes);

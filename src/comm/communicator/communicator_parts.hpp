@@ -29,24 +29,25 @@
 
 namespace oriel::comm {
 
-/// What a user chose for one communicator (ncclConfig_t).
+/// Options that a user chose for one communicator (ncclConfig_t).
 struct CommunicatorOptions {
   bool blocking = true;
   int min_ctas = 0;                   ///< 0: no limit
   int max_ctas = 0;                   ///< 0: no limit
-  bool copy_engines = false;          ///< wanted where they can carry out a collective
+  bool copy_engines = false;          ///< the user wants them where they suit a collective
   bool graph_mixing = true;           ///< launches of graphs are ordered
   bool graph_stream_ordering = true;  ///< captured calls of different streams are ordered
   std::string name;                   ///< for errors and the log; may be empty
 };
 
-/// What one rank of a communicator consists of. CommunicatorStart makes the parts, in this order.
-/// Afterwards they do not change, but for the network, which a device communicator may add, and the
-/// flags of the end. Only those are for any thread.
+/// Parts of one rank of a communicator. CommunicatorStart makes the parts, in this order.
+/// Afterwards they do not change, except the atomic members and the network, which a device
+/// communicator may add. Only the atomic members may be changed by any thread.
 ///
-/// Members are destroyed from the last to the first: windows go before the network that has their
-/// keys and before the notices that their users wait with, and the links to the other ranks go
-/// last. Communicator's destructor ends the windows and the network before all else.
+/// Members are destroyed from the last to the first. `windows` goes before `network_windows`, which
+/// holds its keys, and before `notices`, with which its users wait. `session`, which holds the
+/// links to the other ranks, outlives all members below it. ~Communicator destroys `windows` and
+/// then `network` before all other members.
 struct CommunicatorParts {
   std::shared_ptr<SpareDescriptor> spare_descriptor = SpareDescriptor::hold();
   Device* device = nullptr;
@@ -56,28 +57,28 @@ struct CommunicatorParts {
   std::unique_ptr<boot::Session> session{};
   Topology topology{};
   TeamFacts team_facts{};
-  int largest_team = 1;  // of all LSA teams
+  int largest_team = 1;  // size of the largest LSA team
   std::optional<boot::Group> team{};
 
   std::unique_ptr<NoticeBoard> notices{};
-  /// Where CPU ranks are of several LSA teams; the sink's objects point to its tables.
+  /// Null unless needs_network(). The sink's objects point to its tables.
   std::unique_ptr<NetworkWindows> network_windows{};
   std::unique_ptr<PooledWindowSink> sink{};
   std::unique_ptr<window::WindowManager> windows{};
   std::unique_ptr<Executor> executor{};
   std::unique_ptr<Network> network{};
-  std::atomic<Network*> live_network{nullptr};  // the same, for the monitor's thread
-  std::optional<Error> no_network{};            // why other teams cannot be reached
+  std::atomic<Network*> live_network{nullptr};  // equals `network`; for the monitor's thread
+  std::optional<Error> no_network{};            // reason why other teams cannot be reached
 
   std::optional<kernels::ChoiceTable> own_table{};  // read from ORIEL_TABLE
   kernels::Overrides overrides{};
   kernels::ScratchLayout layout{};
-  kernels::HierarchyLayout hierarchy{};        // behind the other
-  std::optional<ExchangePlanner> exchanges{};  // has the last part
-  kernels::GroupingTables teams{};             // the two ways to group the ranks
+  kernels::HierarchyLayout hierarchy{};        // follows `layout` in the scratch memory
+  std::optional<ExchangePlanner> exchanges{};  // uses the last part of it
+  kernels::GroupingTables teams{};  // groups the ranks by LSA team; `singles`: one by one
   kernels::GroupingTables singles{};
-  shadow::OwnedShadow groupings{};  // the tables of both, for kernels of a GPU
-  void* scratch = nullptr;          // of Memory::allocate
+  shadow::OwnedShadow groupings{};  // tables of `teams`, then of `singles`, for kernels of a GPU
+  void* scratch = nullptr;          // from Device::make_scratch
   window::RegisteredWindow control{};
   std::size_t slot_bytes = 0;
   std::vector<kernels::PeerProcess> processes{};  // of CPU ranks, by index in the team
@@ -85,7 +86,7 @@ struct CommunicatorParts {
 
   std::unique_ptr<FlightRecorder> flight{};
   std::atomic<bool> has_failed{false};     // set by FailureWatch
-  std::atomic<bool> has_finalized{false};  // no calls from now on
+  std::atomic<bool> has_finalized{false};  // no further calls are accepted
 };
 
 inline bool on_host(const CommunicatorParts& parts) {

@@ -24,7 +24,8 @@
 namespace oriel::comm {
 namespace {
 
-/// The name of an algorithm; empty for automatic and for what another rank may have made up.
+/// Returns the name of a forced algorithm; empty for automatic and for an unknown number from
+/// another rank.
 std::string name_of_choice(std::uint64_t choice) {
   static_assert(static_cast<int>(AlgorithmChoice::automatic) == 0 &&
                 static_cast<int>(AlgorithmChoice::eager) == kernels::kAlgorithmCount);
@@ -32,12 +33,13 @@ std::string name_of_choice(std::uint64_t choice) {
   return kernels::name_of(static_cast<kernels::Algorithm>(choice - 1));
 }
 
-// Of a CPU rank's scratch memory, this part is for collectives among teams.
+// Divisor: this fraction of a CPU rank's scratch memory is for collectives among LSA teams.
 constexpr std::uint64_t kHierarchyPart = 4;
-// GPUs of one team make none of these, but tell each other of calls in the same place.
+// Size of that part for GPUs of one team, which make no such collectives.
 constexpr std::uint64_t kToldBytes = 64 << 10;
-// What a CTA's packets and rings can use for each rank. Chunks of the built-in table that have no
-// room are made smaller. Plans of fewer CTAs have more packets each, and fewer ranks larger chunks.
+// Scratch memory that the packets and rings of one CTA can use per rank. Chunks of the built-in
+// table that do not fit are made smaller. Plans of fewer CTAs have more packets per CTA, and fewer
+// ranks have larger chunks.
 constexpr std::uint64_t kBytesOfCta = 192 << 10;
 constexpr int kLeastCtas = 32;
 constexpr int kLeastRanks = 4;
@@ -60,7 +62,7 @@ std::string text_of_hash(std::uint64_t hash) {
   return fmt::format("one with the hash {:#018x}", hash);
 }
 
-// The same outcome on all ranks, for all know the same.
+// Checks the sizes of all LSA teams. All ranks have the same facts, so they get the same outcome.
 Status check_team_sizes(const topo::LsaTeams& teams, const std::vector<topo::RankInfo>& infos) {
   for (const auto& members : teams.members) {
     const auto kind = infos[static_cast<std::size_t>(members.front())].kind;
@@ -125,7 +127,8 @@ Status check_limits(int max_ctas, const kernels::Overrides& overrides, kernels::
   return {};
 }
 
-// Teams may have slots of different sizes; the ranks of one compute the same from what all know.
+// Returns the slot size of a team. Teams may have different slot sizes. The ranks of one team
+// compute the same size from facts that all ranks know.
 std::size_t choose_slot_bytes(const Settings& settings, const std::vector<int>& team,
                               const Topology& topology, window::MemoryKind kind) {
   if (settings.big_size_bytes != 0) return settings.big_size_bytes;
@@ -160,7 +163,7 @@ Task<Status> CommunicatorStart::run(std::unique_ptr<boot::Session> session, Step
     ORIEL_CO_CHECK(co_await connect_teams(loop_, parts_, deadline_));
     times.end("network");
     parts_.session->stop_listening();  // every rank has formed its team by now
-    // Before they agree that they have started: from then on nothing may fail.
+    // The watch starts before the final agreement, because after the agreement nothing may fail.
     Status watched = failure_.watch_ranks();
     std::vector<boot::AgreedField> none;
     ORIEL_CO_CHECK(co_await parts_.session->world().agree(boot::Operation::join, std::move(watched),
@@ -188,7 +191,7 @@ void CommunicatorStart::tell_of_start() const {
           "which all ask for NCCL_CTA_POLICY_ZERO, and no ORIEL_ALGORITHM=stream");
     }
   }
-  // One rank of each node, and nobody waits for it.
+  // The first rank of each node writes the file; no rank waits for it.
   const auto on_this_node = [&](const topo::RankInfo& info) {
     return info.node.host == parts_.topology.infos[static_cast<std::size_t>(rank())].node.host;
   };
@@ -202,7 +205,8 @@ Task<Status> CommunicatorStart::exchange_places(topo::Wanted wanted, bool first)
   const topo::NodeIdentity node =
       topo::read_node_identity(parts_.settings->host_id, topo::process_machine().sources().files);
   auto mine = parts_.device->rank_info(node, *parts_.settings, wanted);
-  // An empty message stands for a failure here; the agreement behind the gathering tells why.
+  // An empty message means that this rank has failed. The agreement after the all-gather carries
+  // the reason.
   Bytes message;
   if (mine.ok() && !on_host(parts_)) {
     mine->cta_limit = cta_limit_of(*parts_.settings, parts_.options.max_ctas);
@@ -231,7 +235,7 @@ Task<Status> CommunicatorStart::exchange_places(topo::Wanted wanted, bool first)
 
 Task<Status> CommunicatorStart::agree_on_topology() {
   ORIEL_CO_CHECK(co_await exchange_places({}, true));
-  // What is slow to find is looked for only where the ranks' places leave it open.
+  // Facts that are slow to find are collected only if the first exchange left the paths open.
   if (parts_.topology.paths.leave_questions()) {
     ORIEL_CO_CHECK(co_await exchange_places(parts_.topology.paths.wanted_of(rank()), false));
   }
@@ -249,7 +253,7 @@ Task<Status> CommunicatorStart::form_team() {
   facts.world_size = size();
   facts.members = teams.members_of(rank());
   facts.index = teams.index[static_cast<std::size_t>(rank())];
-  facts.communicator = parts_.session->number() | 1;  // 0 is no communicator's
+  facts.communicator = parts_.session->number() | 1;  // 0 stands for no communicator
   parts_.teams = kernels::GroupingTables(teams.members, rank());
   std::vector<std::vector<int>> singles;
   singles.reserve(static_cast<std::size_t>(size()));

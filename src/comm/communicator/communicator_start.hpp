@@ -25,16 +25,16 @@ bool wants_copy_engines(const Settings& settings, const CommunicatorOptions& opt
 /// Returns a communicator's name and this rank, as in "as rank 1 of 4", for the log and errors.
 std::string title_of(const CommunicatorOptions& options, int rank, int size);
 
-/// Makes the parts of a communicator. Every step is collective and ends with the same outcome on
-/// all ranks; what the steps have made goes with the parts if a later one fails.
+/// Makes the parts of a communicator. Every step is collective and has the same outcome on all
+/// ranks. If a step fails, the parts made so far are destroyed together with `parts`.
 class CommunicatorStart {
  public:
-  /// `parts` has its device, settings and options. All arguments must outlive run().
+  /// `parts` must have its device, settings and options. All arguments must outlive run().
   CommunicatorStart(EventLoop& loop, CommunicatorParts& parts, FailureWatch& failure,
                     Deadline deadline)
       : loop_(loop), parts_(parts), failure_(failure), deadline_(deadline) {}
 
-  /// Carries out the steps on a session that has linked up.
+  /// Runs the steps on a session whose links are established.
   Task<Status> run(std::unique_ptr<boot::Session> session, StepTimes& times);
 
  private:
@@ -47,7 +47,8 @@ class CommunicatorStart {
   Task<Status> make_scratch();
   Task<Status> make_control_window();
 
-  /// One exchange for the topology: the first, or what the first has left open.
+  /// All-gathers facts for the topology and agrees on it. `first`: each rank sends its RankInfo.
+  /// Otherwise each rank sends the `wanted` facts that the first exchange left open.
   Task<Status> exchange_places(topo::Wanted wanted, bool first);
   Task<Status> form_team();
   Status lay_out_scratch(int max_ctas);

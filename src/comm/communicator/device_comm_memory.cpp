@@ -23,7 +23,7 @@
 namespace oriel::comm {
 namespace {
 
-// Far more CTAs than any GPU runs at once; bounds what a wrong argument can allocate.
+// Limits what a wrong argument can allocate; far more than the CTAs that any GPU runs at once.
 constexpr std::uint32_t kBarrierSlotsMost = 65536;
 constexpr std::uint32_t kSignalsMost = 65536;
 constexpr std::uint32_t kCountersMost = 4096;
@@ -49,13 +49,14 @@ Status check_request(const DeviceCommRequest& request) {
   return check_count("counters", request.counters, 0, kCountersMost, "");
 }
 
-/// While it lives, the window at `memory` is one whose words peers' NICs add to.
+/// While it exists, marks the window that will be registered at `memory`: only NICs modify the
+/// words on which their atomics act.
 class OwnWords {
  public:
   OwnWords(NetworkWindows* windows, const void* memory) : windows_(windows) {
     if (windows_ != nullptr) windows_->expect_own_words(memory);
   }
-  // Whatever lies there later is somebody else's.
+  // Removes the mark, because later memory at this address may belong to someone else.
   ~OwnWords() {
     if (windows_ != nullptr) windows_->expect_own_words(nullptr);
   }
@@ -125,7 +126,7 @@ Task<Status> DeviceCommMemory::prepare(EventLoop& loop, DeviceCommRequest reques
 void DeviceCommMemory::lay_out(const DeviceCommRequest& request) {
   const auto world_size = static_cast<std::uint64_t>(communicator_->size());
   layout_.ranks = round_up(layout_.doorbell + sizeof(device::Doorbell), 64);
-  // Windows have one size on all ranks: that which the largest team needs.
+  // A window has the same size on all ranks, so it has room for the largest team.
   const auto largest = static_cast<std::uint64_t>(communicator_->parts_.largest_team);
   layout_.barrier = round_up(layout_.ranks + largest * sizeof(std::int32_t), 64);
   layout_.signals =

@@ -16,20 +16,21 @@ namespace oriel::comm {
 
 class Communicator;
 
-/// What a user's kernels need of their own; the same on all ranks.
+/// Requirements of a user's kernels; the same on all ranks.
 struct DeviceCommRequest {
-  std::uint32_t device_version = device::kDeviceVersion;  ///< of the headers of its kernels
+  std::uint32_t device_version = device::kDeviceVersion;  ///< of the caller's device headers
   std::uint32_t barrier_slots = 1;
   bool world = false;  ///< reaches the ranks of all LSA teams
   std::uint32_t signals = 0;
   std::uint32_t counters = 0;
 };
 
-/// Control memory for kernels of a user's: barrier slots, a doorbell, signals, counters and the
-/// team's ranks, in a window beside the library's own. Kernels wait with the communicator's
-/// notices, so its abort ends their waits, and a wait that they give up ends it.
+/// Control memory for a user's kernels: barrier slots, a doorbell, signals, counters and the world
+/// ranks of the team. The memory is a window beside the library's own. Its kernels wait with the
+/// communicator's notices. So an abort of the communicator ends their waits, and a wait that gives
+/// up fails the communicator.
 ///
-/// Holds its communicator. Destroy it when its kernels have ended on all ranks; move-only.
+/// Keeps its communicator alive. Destroy it after its kernels have ended on all ranks. Move-only.
 class DeviceCommMemory {
  public:
   DeviceCommMemory(DeviceCommMemory&& other) noexcept;
@@ -41,9 +42,9 @@ class DeviceCommMemory {
  private:
   friend class Communicator;
   explicit DeviceCommMemory(std::shared_ptr<Communicator> communicator);
-  /// Allocates and fills it. Local; suspends while the device is busy.
+  /// Allocates and fills the memory. Local; suspends while the device is busy.
   Task<Status> prepare(EventLoop& loop, DeviceCommRequest request, Deadline deadline);
-  /// Completes the view once `registered` is known. Local.
+  /// Completes the view once the memory is registered. Local.
   void show(char* control_base, std::uint32_t stride_4g);
   void lay_out(const DeviceCommRequest& request);
 
@@ -57,13 +58,13 @@ class DeviceCommMemory {
     std::uint64_t total_bytes = 0;
   };
 
-  const std::uint32_t forks_ = fork_count();  // a forked child must not end its parent's
+  const std::uint32_t forks_ = fork_count();  // a forked child must not free its parent's memory
   std::shared_ptr<Communicator> communicator_;
   Layout layout_;
   bool world_ = false;
-  bool has_doorbell_ = false;     // the network rings it
-  void* memory_ = nullptr;        // of Memory::allocate
-  const void* handle_ = nullptr;  // of its window
+  bool has_doorbell_ = false;     // the network rings the doorbell
+  void* memory_ = nullptr;        // from Device::make_control
+  const void* handle_ = nullptr;  // handle of its window
   device::CommView view_;
 };
 

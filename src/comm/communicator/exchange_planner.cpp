@@ -17,7 +17,7 @@ constexpr std::uint64_t kGpuChannelBytes = 21 << 20;
 constexpr std::uint64_t kHostChannelBytes = 2 << 20;
 constexpr std::uint64_t kGpuFarChannelBytes = 8 << 20;
 constexpr std::uint64_t kHostFarChannelBytes = 4 << 20;
-/// More CTAs than that move no more bytes over NVLink.
+/// Limits the CTAs of the channels: more CTAs move no more bytes over NVLink.
 constexpr int kMostChannelCtas = 32;
 
 }  // namespace
@@ -45,7 +45,7 @@ void ExchangePlanner::lay_out(int max_ctas, std::uint64_t offset) {
   facts_.most_ctas = on_host() ? 0 : ctas;
   std::uint64_t far_bytes = 0;
   if (!one_team()) {
-    // First, for its size is the same on all ranks.
+    // The far channels come first because their size is the same on all ranks.
     facts_.memory.far_channels =
         kernels::make_far_channel_layout(backend_, facts_.world_size, offset,
                                          on_host() ? kHostFarChannelBytes : kGpuFarChannelBytes);
@@ -58,7 +58,7 @@ void ExchangePlanner::lay_out(int max_ctas, std::uint64_t offset) {
   const bool has_tokens = !on_host() && one_team();
   const std::uint64_t used =
       channel_bytes + (has_tokens ? kernels::token_bytes(facts_.memory.ranks) : 0);
-  // Not just what is used: teams of different sizes register windows of one size.
+  // Reserves the whole budget because teams of different sizes register windows of one size.
   scratch_bytes_ = far_bytes + std::max(budget, used);
 }
 
@@ -79,7 +79,7 @@ void ExchangePlanner::begin(kernels::ExchangeMemory memory, const window::Window
   memory.channels = known.channels;
   memory.far_channels = known.far_channels;
   facts_.memory = memory;
-  call_.launches = {};  // of the memory before
+  call_.launches = {};  // they refer to the previous memory
 }
 
 void ExchangePlanner::reach_output(kernels::RankCollective& call) const {
@@ -87,7 +87,7 @@ void ExchangePlanner::reach_output(kernels::RankCollective& call) const {
   const bool has_blocks = kernels::receives_blocks(call.collective);
   const std::uint64_t bytes = has_blocks ? block * static_cast<std::uint64_t>(call.ranks) : block;
   std::byte* const place = place_of(call.output, bytes);
-  // An input inside the output stays there, so that a call in place is known as such.
+  // An input inside the output moves with it, so that a call in place is still recognised.
   const auto at = static_cast<std::uint64_t>(reinterpret_cast<std::uintptr_t>(call.input) -
                                              reinterpret_cast<std::uintptr_t>(call.output));
   if (at < bytes) call.input = place + at;
@@ -168,9 +168,9 @@ void ExchangePlanner::finish_call(const CollectiveRequest& request,
   call_.collective = {request.collective, request.type, request.op, request.count, request.root};
   for (kernels::ExchangeArguments& launch : call_.launches) {
     launch.wait = wait;
-    // Ranks tell each other once in each call, and may need different numbers of launches. Not
-    // where a root or a sender waits for nobody: two calls later it would overwrite a word, of
-    // which there are two, that a slower rank has yet to read.
+    // Ranks exchange signatures once per call, because they may need different numbers of launches.
+    // Calls with a root exchange none, because their senders wait for nobody. Two calls later a
+    // sender would overwrite one of the two words that a slower rank has yet to read.
     const bool tells = !kernels::has_root(request.collective) && &launch == call_.launches.begin();
     if (!tells) launch.signatures = launch.signature_calls = 0;
   }

@@ -20,11 +20,11 @@
 
 namespace oriel::comm {
 
-/// The sends and receives of one communicator in one group, ready to run.
+/// Sends and receives of one communicator in one group, ready to run.
 struct PointToPointPlan {
   kernels::Exchange exchange;
-  void* stream = nullptr;                         ///< of the first call
-  std::span<const PointToPointRequest> requests;  ///< as the user made them, for the recorder
+  void* stream = nullptr;                         ///< stream of the first request
+  std::span<const PointToPointRequest> requests;  ///< the user's requests, for the flight recorder
 
   /// Returns whether all messages are empty, so that nothing runs.
   bool is_empty() const {
@@ -32,51 +32,58 @@ struct PointToPointPlan {
   }
 };
 
-/// Makes exchanges of the calls of a communicator. Owns the facts that they share. One thread at a
-/// time.
+/// Turns the calls of a communicator into exchanges. Owns the facts that all of them share. One
+/// thread at a time.
 class ExchangePlanner {
  public:
-  /// `teams` are the LSA teams, in which `rank` is.
+  /// `teams` are all LSA teams; one of them contains `rank`.
   ExchangePlanner(kernels::Backend backend, std::vector<std::vector<int>> teams, int rank);
 
-  /// Divides the channels' part of the scratch memory, which begins at `offset`.
+  /// Lays out the channels, whose part of the scratch memory begins at `offset`.
   void lay_out(int max_ctas, std::uint64_t offset);
-  /// Returns the channels that there are, for whoever prepares their memory.
+  /// Returns the layouts of all channels, for the code that initializes their memory.
   std::vector<kernels::ChannelLayout> channels() const;
-  /// Returns the size of that part, which does not depend on the size of the team.
+  /// Returns the size of the channels' part. It is at least the budget, so that teams of different
+  /// sizes get equal sizes.
   std::uint64_t scratch_bytes() const { return scratch_bytes_; }
 
-  /// Sets what is known once the scratch memory is mapped. `memory` has neither ranks, channels nor
-  /// `wait`; its `signatures` and `signature_calls` are for collectives of one team only. `windows`
-  /// must outlive this. `uses_copy_engines`: calls that suit these go by them.
+  /// Sets the facts that are known once the scratch memory is mapped. `memory` need not contain
+  /// ranks, channels or `wait`. Its `signatures` and `signature_calls` are set for collectives of
+  /// one team only. `windows` must outlive this object. `uses_copy_engines`: copy engines carry out
+  /// the calls that suit them.
   void begin(kernels::ExchangeMemory memory, const window::WindowManager& windows,
              bool uses_copy_engines);
   bool uses_copy_engines() const { return uses_copy_engines_; }
 
-  /// Returns the launches of a collective, without its record. What it returned before is void.
+  /// Returns the launches of a collective; the caller sets its record. Invalidates the previous
+  /// result.
   ExchangeCall& call_of(const CollectiveRequest& request, const device::WaitControl& wait);
 
-  /// Returns the offset in every slot of the buffer that all ranks share in a collective which copy
-  /// engines carry out, or kNoOffset: kernels carry it out then.
+  /// Returns the offset of the shared buffer in every slot, if copy engines can carry out the
+  /// collective. Returns kNoOffset if kernels carry it out.
   std::uint64_t copy_engine_offset(const CollectiveRequest& request) const;
-  /// Returns such a collective, as call_of() does.
+  /// Returns the launches and copies of a collective that copy engines carry out; otherwise like
+  /// call_of().
   ExchangeCall& copies_of(const CollectiveRequest& request, std::uint64_t offset,
                           const device::WaitControl& wait);
 
-  /// Pairs sends to this rank with receives from it. invalid_usage if they do not match. The plan
-  /// refers to `requests`, and holds until the next one.
+  /// Plans sends and receives. Sends to this rank are paired with receives from this rank: returns
+  /// invalid_usage if they do not match. The plan refers to `requests` and is valid until the next
+  /// call.
   Result<const PointToPointPlan*> plan(std::span<const PointToPointRequest> requests);
   ExchangeCall& call_of(const PointToPointPlan& plan, const device::WaitControl& wait);
 
  private:
   bool on_host() const { return backend_ == kernels::Backend::host; }
   bool one_team() const { return teams_.size() == 1; }
-  /// Returns the collective with this rank's buffers as the user named them.
+  /// Returns the collective with this rank's buffers as the user passed them.
   kernels::RankCollective collective_of(const CollectiveRequest& request) const;
-  /// Sets what all launches of call_ have in common.
+  /// Sets the fields that all launches of call_ share, and selects the launch that exchanges
+  /// signatures.
   void finish_call(const CollectiveRequest& request, const device::WaitControl& wait);
-  /// Returns where peers of the team reach a buffer that is received into: its address in this
-  /// rank's slot of the flat space if a window holds it, else `data`. Short ones are not looked up.
+  /// Returns the address at which peers of the team reach a receive buffer. It lies in this rank's
+  /// slot of the flat space if a window holds the buffer, else it is `data`. Buffers below
+  /// least_direct_bytes are not looked up.
   std::byte* place_of(std::byte* data, std::uint64_t bytes) const;
   /// Sets the output of a call to its place_of().
   void reach_output(kernels::RankCollective& call) const;
@@ -88,8 +95,8 @@ class ExchangePlanner {
   bool uses_copy_engines_ = false;
   const window::WindowManager* windows_ = nullptr;
   kernels::ExchangeFacts facts_;
-  // Of the last call, and of the last sends and receives; kept, so that the next one allocates
-  // nothing.
+  // State of the last collective, and of the last sends and receives. Kept so that the next call
+  // allocates nothing.
   kernels::Exchange exchange_;
   kernels::CopyEnginePlan copies_;
   std::vector<kernels::PointToPoint> messages_;

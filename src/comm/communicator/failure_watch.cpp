@@ -67,10 +67,10 @@ void FailureWatch::fail(Error error) {
     Log(rank()).warn("communicator is unusable from now on: {}", seen.to_string());
     reason = seen.to_string();
     error_ = std::move(seen);
-    // Under the lock: a caller who comes second and finds the error there relies on this as well.
+    // Set under the lock: a second caller, which finds error_ set, relies on has_failed as well.
     parts_.has_failed = true;
   }
-  // Ends the waits of kernels and threads: nothing that they wait for will come.
+  // Ends the waits of kernels and threads, which can no longer succeed.
   __atomic_store_n(&parts_.notices->host().abort, 1u, __ATOMIC_RELEASE);
   if (on_host(parts_)) device::ring(*own_doorbell(parts_));
   if (Network* const network = parts_.live_network) network->abort();
@@ -148,7 +148,7 @@ std::optional<Error> FailureWatch::given_up() const {
     const int other = device::stalled_rank(gave_up);
     auto text = fmt::format("rank {} has waited for rank {} longer than ORIEL_COLLECTIVE_TIMEOUT",
                             rank(), other);
-    // That one may itself wait for another, and have begun to only a little later.
+    // The awaited rank may itself wait for another rank, and may have started only a little later.
     const int end = other < 0 ? other : parts_.session->peers().end_of_wait(other);
     const bool is_chain = end >= 0 && end != other && end != rank();
     if (is_chain) text += fmt::format("; that one waits too, in the end for rank {}", end);
@@ -164,12 +164,14 @@ void FailureWatch::look_for_failure() {
   if (Network* const network = parts_.live_network) {
     const TimePoint now = SteadyClock::instance().now();
     if (const auto error = network->failure(now, &parts_.notices->host().abort)) {
-      // Who has spoken before is who all others have heard.
+      // If the session has failed already, its failure takes precedence: the other ranks have
+      // received it.
       if (auto told = parts_.session->failure()) return fail(*std::move(told));
       return give_up(*error);
     }
   }
-  // Of those that wait each would name whom it waits for.
+  // While the network is in doubt, the notices are ignored: each waiting rank would name the rank
+  // that it waits for.
   const bool is_in_doubt =
       parts_.live_network != nullptr && parts_.live_network.load()->is_in_doubt();
   if (const auto error = is_in_doubt ? std::nullopt : given_up()) return give_up(*error);

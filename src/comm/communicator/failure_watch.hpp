@@ -15,40 +15,42 @@
 
 namespace oriel::comm {
 
-/// Returns `error` as `rank` sees it: what another rank's user has ended is remote, not aborted.
+/// Returns `error` as `rank` sees it: if another rank's user aborted, the code is remote instead of
+/// aborted.
 Error as_seen_by(int rank, Error error);
 
-/// Watches for what ends a communicator: a rank that has died or left, a wait that was given up,
-/// ranks in different calls, an abort. The communicator has failed then: the reason is kept, the
-/// waits of its kernels and threads end, and the other ranks are told. Also reports waits that
-/// last.
+/// Detects what ends a communicator: a rank that has died or left, a wait that was given up, ranks
+/// in different calls, an abort. The communicator has then failed: the reason is kept, the waits of
+/// its kernels and threads end, and the other ranks are informed. Also reports long waits.
 ///
-/// Any thread, but for watch_ranks(), stop_watching() and await_failure(), which are for the thread
-/// that makes the communicator's calls.
+/// Thread safety: any thread, except for watch_ranks(), stop_watching() and await_failure(). Only
+/// the thread that makes the communicator's calls may call these.
 class FailureWatch final : public Watched {
  public:
-  /// `parts` must outlive this.
+  /// `parts` must outlive this object.
   explicit FailureWatch(CommunicatorParts& parts) : parts_(parts), inquiry_(parts) {}
 
-  /// Has the monitor look at the other ranks from now on. stop_watching() is to follow.
+  /// Starts to watch the other ranks with the monitor. Call stop_watching() later, even if this
+  /// fails.
   Status watch_ranks();
   void stop_watching();
 
-  /// Refuses once the communicator has failed or has been finalized.
+  /// Returns an error once the communicator has failed or has been finalized.
   Status check_usable() const;
-  /// Returns why the communicator has failed, if it has.
+  /// Returns the reason why the communicator has failed, if it has.
   std::optional<Error> error() const;
-  /// Sees to a wait that a kernel has given up, and to what has ended the session, without waiting
-  /// for the monitor's next tick.
+  /// Fails the communicator if a kernel has given up a wait, or if the network or the session has
+  /// failed. Does not wait for the monitor's next tick.
   void look_for_failure();
-  /// As look_for_failure(), after a wait that was given up: until it is known who is to be named.
+  /// Repeats look_for_failure() after a failed call, until the network knows the rank at fault.
+  /// Blocks.
   void await_failure();
-  /// Tells all ranks that the communicator is of no more use. Idempotent.
+  /// Fails the communicator on all ranks. Idempotent.
   void give_up(const Error& error);
-  /// As give_up(), for a reason of this rank's own.
+  /// Like give_up(), with this rank as the origin of the error.
   void abort(const Error& reason);
 
-  // From the monitor's thread.
+  // Called by the monitor's thread.
   void peer_lost(Error error) override;
   void peer_left(int rank) override;
   void tick(TimePoint now) override;
@@ -56,11 +58,11 @@ class FailureWatch final : public Watched {
  private:
   int rank() const { return parts_.session->rank(); }
   void fail(Error error);
-  /// Returns what the notices say of a wait that was given up.
+  /// Returns the error that the notices record: a wait that was given up, or a call that failed.
   std::optional<Error> given_up() const;
   void watch_stall(TimePoint now);
   void watch_others();
-  /// Returns why the wait for `culprit` cannot end well, once that is certain.
+  /// Returns the reason why the wait for `culprit` cannot succeed, once this is certain.
   std::optional<Error> hopeless_wait(int culprit);
   void tell_of_stall(std::chrono::seconds lasted, int culprit) const;
 
@@ -68,12 +70,12 @@ class FailureWatch final : public Watched {
   bool is_watched_ = false;
   mutable std::mutex mutex_;
   std::optional<Error> error_;
-  /// A wait that has lasted for a second, as the ticks see it.
+  /// State of a wait that has lasted at least kStallReportNs, updated at each tick.
   struct Stall {
     StallWatch watch;
-    int ticks_since_left = 0;  // ticks at which the one it waits for was gone
-    int ticks_behind = 0;      // ... was in a later call
-    bool elsewhere = false;    // another rank has told of a wait of its own
+    int ticks_since_left = 0;  // ticks at which the awaited rank had left
+    int ticks_behind = 0;      // ticks at which the awaited rank was in a later call
+    bool elsewhere = false;    // another rank has reported a wait of its own
   };
   Stall stall_;
   StallInquiry inquiry_;

@@ -14,7 +14,8 @@ namespace oriel::comm {
 
 namespace {
 
-/// What lies at `offset` of a team member's scratch memory; null on a GPU and where there is none.
+/// Returns the address at `offset` of a team member's scratch memory. Returns null for GPU ranks,
+/// and before the scratch memory is registered.
 template <class T>
 T* in_scratch(const CommunicatorParts& parts, int index, std::uint64_t offset) {
   if (!on_host(parts) || parts.control.flat_base == nullptr) return nullptr;
@@ -43,8 +44,8 @@ std::optional<kernels::NumberedCall> last_call(const CommunicatorParts& parts, i
 std::optional<Error> different_calls(const CommunicatorParts& parts) {
   const auto own = last_call(parts, parts.team_facts.index);
   if (!own) return std::nullopt;
-  // Of the ranks that are as far as this one, the first that differs from the first of them: the
-  // same two on all ranks, once all have come.
+  // Compares the ranks whose call has the same number as this rank's call. Names the first of them
+  // and the first that differs from it: the same two on all ranks, once all have arrived.
   std::optional<kernels::CollectiveCall> first;
   int first_rank = -1;
   for (std::size_t index = 0; index < parts.team_facts.members.size(); ++index) {
@@ -68,8 +69,8 @@ std::optional<Error> different_calls(const CommunicatorParts& parts) {
 }
 
 std::optional<Error> left_behind_by(const CommunicatorParts& parts, int rank) {
-  // What comes over a network may be late. A peer of a send or receive may be in a later collective
-  // that does not wait for this rank.
+  // Messages over a network may arrive late. The peer of a send or receive may be in a later
+  // collective that does not wait for this rank.
   if (parts.live_network != nullptr || parts.flight->activity().is_transfer()) return std::nullopt;
   const auto& members = parts.team_facts.members;
   const auto at = std::find(members.begin(), members.end(), rank);

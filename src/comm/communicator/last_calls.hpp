@@ -10,24 +10,23 @@
 #include "comm/request/call_activity.hpp"
 #include "kernels/plan/call_record.hpp"
 
-/// What the CPU ranks of an LSA team have noted of the calls that they are in.
+/// Reads the records that the CPU ranks of an LSA team keep of their calls.
 namespace oriel::comm {
 
-/// Returns the record of the last call of the LSA team's rank of this index; null on a GPU and
-/// where a rank is alone.
+/// Returns the call record of the LSA team's rank `index`. Returns null for GPU ranks, and before
+/// the scratch memory is registered.
 kernels::CallRecord* call_record(const CommunicatorParts& parts, int index);
 
-/// Returns the last collective of that rank, if it has begun one.
+/// Returns the last collective of the team's rank `index`, if it has started one.
 std::optional<kernels::NumberedCall> last_call(const CommunicatorParts& parts, int index);
 
-/// Returns what the thread of that rank is in; nothing for GPU ranks.
+/// Returns the current activity of that rank's thread; nothing for GPU ranks.
 std::optional<CallActivity> activity_of(const CommunicatorParts& parts, int index);
 
-/// Returns an error that names two ranks of this team that are in different calls, if there are
-/// two.
+/// Returns an error that names two ranks of this team in different calls, if there are any.
 std::optional<Error> different_calls(const CommunicatorParts& parts);
 
-/// Returns an error if `rank`, for which this one has long waited, is in a later call already.
+/// Returns an error if `rank`, for which this rank has long waited, is already in a later call.
 std::optional<Error> left_behind_by(const CommunicatorParts& parts, int rank);
 
 }  // namespace oriel::comm

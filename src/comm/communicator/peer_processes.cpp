@@ -19,7 +19,7 @@ kernels::ReadingProbe* probe_in(std::byte* scratch) {
   return reinterpret_cast<kernels::ReadingProbe*>(scratch + kernels::ScratchLayout::reading_probe);
 }
 
-/// How this rank reaches the memory of the rank of this index.
+/// Returns how this rank reaches the memory of the team's rank `index`.
 kernels::PeerProcess find_process(const CommunicatorParts& parts, std::size_t index) {
   const auto& infos = parts.topology.infos;
   const topo::RankInfo& own = infos[static_cast<std::size_t>(parts.team_facts.world_rank)];
@@ -40,7 +40,7 @@ kernels::PeerProcess find_process(const CommunicatorParts& parts, std::size_t in
 
 void write_reading_probe(CommunicatorParts& parts) {
   if (!on_host(parts)) return;
-  // No two ranks have the same word, so that a pid which means another process here is noticed.
+  // The word differs on each rank. So a pid that denotes another process here is detected.
   parts.probed_word = process_number() + static_cast<std::uint64_t>(parts.session->rank());
   kernels::ReadingProbe& probe = *probe_in(static_cast<std::byte*>(parts.scratch));
   probe.address = reinterpret_cast<std::uintptr_t>(&parts.probed_word);

@@ -4,14 +4,16 @@
 
 #include "comm/communicator/communicator_parts.hpp"
 
-/// Which CPU ranks of a team can read each other's memory where no window holds it.
+/// Finds the CPU ranks of a team that can read each other's memory outside windows.
 namespace oriel::comm {
 
-/// Writes this rank's ReadingProbe into its scratch memory, before that is a window.
+/// Writes this rank's ReadingProbe into its scratch memory. Call it before that memory is
+/// registered as a window.
 void write_reading_probe(CommunicatorParts& parts);
 
-/// Tries to read the word of each other rank of the team, whose probes are written. Sets
-/// parts.processes, of which each rank has its own: what one may read, another may not.
+/// Tries to read the probed word of each other rank of the team. Call it once all probes are
+/// written. Sets parts.processes, which may differ among ranks: one rank may read memory that
+/// another may not.
 void find_peer_processes(CommunicatorParts& parts);
 
 }  // namespace oriel::comm

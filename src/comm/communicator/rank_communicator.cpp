@@ -16,7 +16,8 @@
 namespace oriel::comm {
 namespace {
 
-/// Whether ranks may be joined by libfabric, as far as the settings tell; hosts may ask for it too.
+/// Returns whether the settings suggest that ranks will be connected by libfabric. The ranks of
+/// different hosts may use it even otherwise.
 bool asks_for_fabric(const Settings& settings) {
   const bool is_asked_for = settings.wire == WireChoice::fabric || !settings.paths.empty();
   return is_asked_for && settings.nic == NicKind::soft;
@@ -30,18 +31,18 @@ Communicator::Communicator(Device& device, const Settings& settings, Communicato
 Communicator::~Communicator() {
   failure_.stop_watching();
   if (parts_.network != nullptr) {
-    // Whoever still asks this rank for something shall know why it has no answer.
+    // A peer that still sends requests to this rank must learn why it gets no answer.
     parts_.session->leave();
     try {
       parts_.network->leave();
     } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the windows wait longer
     }
-    parts_.network->remove_doorbell(*own_doorbell(parts_));  // the bell lies in a window
+    parts_.network->remove_doorbell(*own_doorbell(parts_));  // the doorbell lies in a window
   }
   parts_.windows.reset();
   parts_.live_network = nullptr;
   parts_.network.reset();
-  // The windows' mappings hold the memory itself; this ends only our own view of it.
+  // Frees only this rank's own mapping; the mappings of the window keep the memory itself.
   if (parts_.scratch != nullptr) static_cast<void>(parts_.device->memory().free(parts_.scratch));
 }
 
@@ -49,7 +50,7 @@ Task<Result<std::shared_ptr<Communicator>>> Communicator::join(EventLoop& loop,
                                                                JoinRequest request) {
   ORIEL_CO_TRY(const Settings* settings, process_settings());
   std::shared_ptr<Communicator> self(new Communicator(*request.device, *settings, request.options));
-  // Before any rank waits for this one, and the time counts.
+  // Done before any rank waits for this rank, and before the deadline is set.
   if (request.size > 1 && asks_for_fabric(*settings)) {
     net::WireFabric::prepare(settings->fabric_provider);
   }
@@ -114,7 +115,7 @@ Status Communicator::finalize() {
     look_for_failure();
     return as_seen_by(rank(), std::move(drained).error());
   }
-  ORIEL_CHECK(check_usable());  // what was enqueued may have failed
+  ORIEL_CHECK(check_usable());  // enqueued work may have failed
   parts_.has_finalized = true;
   parts_.session->leave();
   return {};

@@ -27,19 +27,20 @@ struct JoinRequest {
   int size = 1;
   Device* device = nullptr;
   CommunicatorOptions options;
-  /// Why this rank cannot join: there is no device then, and the other ranks are told.
+  /// Reason why this rank cannot join; the other ranks receive it. `device` may be null then.
   std::optional<Error> refused;
 };
 
 /// One rank of a communicator.
 ///
-/// Set-up calls (join, register_windows) are tasks, collective over the ranks, so that several of
-/// one thread can run in one loop. All other calls are local. One thread at a time, but for abort()
-/// and async_error(), which any thread may call at any time.
+/// Set-up calls (join, register_windows, make_device_comm) are tasks and collective over the ranks.
+/// So one thread can run the tasks of several ranks in one loop. All other calls are local. One
+/// thread at a time, except abort(), async_error() and look_for_failure(): any thread may call
+/// these at any time.
 ///
 /// Once a peer has died, a wait was given up or abort() was called, the communicator has failed
-/// (FailureWatch): async_error() says why, and collectives and registrations are refused with that
-/// error.
+/// (FailureWatch). Then async_error() returns the reason, and collectives and registrations return
+/// this error.
 class Communicator final : public std::enable_shared_from_this<Communicator> {
  public:
   static Task<Result<std::shared_ptr<Communicator>>> join(EventLoop& loop, JoinRequest request);
@@ -47,43 +48,42 @@ class Communicator final : public std::enable_shared_from_this<Communicator> {
 
   int rank() const { return parts_.session->rank(); }
   int size() const { return parts_.session->size(); }
-  /// Returns a number that all its ranks have, and no other communicator.
+  /// Returns the communicator's number: random, the same on all its ranks.
   std::uint64_t number() const { return parts_.session->number(); }
   Device& device() const { return *parts_.device; }
   const std::vector<int>& team() const { return parts_.team_facts.members; }
 
-  /// Registers a batch of windows; one handle for each.
+  /// Registers a batch of windows. Returns one handle per window.
   Task<Result<std::vector<void*>>> register_windows(EventLoop& loop,
                                                     std::vector<window::WindowRequest> requests);
   Status deregister_window(const void* handle);
   /// Returns a registered window as kernels see it; empty for any other handle.
   device::WindowView window_view(const void* handle) const { return parts_.sink->view(handle); }
 
-  /// Makes control memory for kernels of the user's. Ranks that ask for different things get an
+  /// Makes control memory for a user's kernels. If the ranks' requests differ, the call returns an
   /// error.
   Task<Result<DeviceCommMemory>> make_device_comm(EventLoop& loop, DeviceCommRequest request);
 
-  /// Refuses once the communicator has failed or has been finalized.
+  /// Returns an error once the communicator has failed or has been finalized.
   Status check_usable() const { return failure_.check_usable(); }
-  /// The collectives, sends and receives.
+  /// Returns the object that runs collectives, sends and receives.
   CallRunner& calls() { return calls_; }
 
-  /// Waits for what was enqueued, then ends this rank's use of the communicator for calls. Local:
-  /// waits for no call of another rank, so ranks may end several communicators in any order.
+  /// Waits for enqueued work; afterwards this rank can make no more calls. Local: waits for no call
+  /// of another rank, so ranks may finalize several communicators in any order.
   Status finalize();
   /// Ends every wait on every rank with `reason`. Does not wait. Idempotent.
   void abort(const Error& reason) { failure_.abort(reason); }
-  /// Tells the other ranks that this one makes no more calls. Idempotent.
+  /// Informs the other ranks that this rank makes no more calls. Idempotent.
   void leave() { parts_.session->leave(); }
-  /// Waits for enqueued work, before the object is destroyed. Once the communicator has failed its
-  /// kernels end by themselves; what the user has put before them may not, so then for at most
-  /// kDrainGrace: a timeout means that the object must be kept, for kernels may still use its
-  /// memory.
+  /// Waits for enqueued work. Call it before the object is destroyed. If the communicator has
+  /// failed, waits kDrainGrace at most: its own kernels end, but work that the user enqueued before
+  /// them may not. After a timeout keep the object, because kernels may still use its memory.
   Status drain();
   Executor& executor() { return *parts_.executor; }
 
   std::optional<Error> async_error() const { return failure_.error(); }
-  /// Sees to what has failed without waiting for the monitor's next tick.
+  /// Checks for a failure without waiting for the monitor's next tick.
   void look_for_failure() { failure_.look_for_failure(); }
 
  private:
@@ -92,8 +92,8 @@ class Communicator final : public std::enable_shared_from_this<Communicator> {
   friend class DeviceCommMemory;
   Communicator(Device& device, const Settings& settings, CommunicatorOptions options);
 
-  // What the collective calls of these names do, after which concluded() sees to their failure: if
-  // it was the session's, the communicator is unusable by the time that the call returns.
+  // Concludes register_batch() or build_device_comm(). If the call failed, checks the session: if
+  // the session has failed, the communicator is unusable by the time that the call returns.
   template <typename T>
   Task<T> concluded(Task<T> call);
   Task<Result<std::vector<void*>>> register_batch(EventLoop& loop,
@@ -105,12 +105,12 @@ class Communicator final : public std::enable_shared_from_this<Communicator> {
   CallRunner calls_{parts_, failure_};
 };
 
-/// Returns a loop for a collective call of this communicator alone. If there can be none the other
-/// ranks, on their way to the same call, are told: the communicator is of no more use.
+/// Returns a loop for a collective call of this communicator alone. If no loop can be made, aborts
+/// the communicator, because its peers have entered the same call.
 Result<EventLoop> make_loop(Communicator& communicator);
 
-/// Aborts for a call that the others wait in and that this rank cannot take part in any more;
-/// returns the error that it ends with here.
+/// Aborts because this rank ran out of memory in a collective that its peers have entered; returns
+/// the local error.
 Error run_out_of_memory(Communicator& communicator);
 
 }  // namespace oriel::comm

@@ -14,7 +14,7 @@
 namespace oriel::comm {
 namespace {
 
-/// Shows a session that starts, as SplitRequest::on_session wants it.
+/// Passes a starting session to SplitRequest::on_session, and null at its own end.
 class StartingSession {
  public:
   StartingSession(const SplitRequest& request, boot::Session& session) : request_(request) {
@@ -87,7 +87,7 @@ Task<Result<boot::SplitPart>> Splitting::make_session() {
   co_return as_seen_by(parent_.rank(), std::move(part).error()).with_scope(Scope::communicator);
 }
 
-/// Takes the same steps as a communicator that has met at a root service.
+/// Runs the same start steps as Communicator::join().
 Task<Result<std::shared_ptr<Communicator>>> Splitting::start(boot::SplitPart part) {
   const int rank = part.session->rank();
   std::shared_ptr<Communicator> child(

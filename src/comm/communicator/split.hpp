@@ -16,7 +16,7 @@
 
 namespace oriel::comm {
 
-/// What a rank asks for when its communicator is split.
+/// Request of one rank in a split of its communicator.
 struct SplitRequest {
   /// Ranks of one color form a communicator; a rank without one takes part only in the exchange.
   std::optional<std::int32_t> color{};
@@ -24,15 +24,15 @@ struct SplitRequest {
   std::optional<CommunicatorOptions> options{};  ///< not set: the parent's, without its name
   /// Reason why this rank cannot take part: all ranks of the parent then get this error.
   std::optional<Error> refused{};
-  /// Called with the new communicator's session while it starts, so that another thread may abort
-  /// it, and with null before the session goes.
+  /// Called with the session of the new communicator while it starts, so that another thread may
+  /// abort it. Called with null before the session is destroyed.
   std::function<void(boot::Session*)> on_session{};
 };
 
 /// Makes a communicator of the parent's ranks of one color, on the parent's device; null for a rank
-/// without a color. Collective over the parent, whose own state stays as it is. An error of a
-/// request, or of what is exchanged, is the same on all ranks of the parent; an error of a later
-/// step is the same on all ranks of the color, and its origin is a rank of the parent.
+/// without a color. Collective over the parent, whose own state does not change. If a request or
+/// the exchange fails, all ranks of the parent get the same error. If a later step fails, all ranks
+/// of the color get the same error, whose origin is a rank number of the parent.
 Task<Result<std::shared_ptr<Communicator>>> split(EventLoop& loop,
                                                   std::shared_ptr<Communicator> parent,
                                                   SplitRequest request);

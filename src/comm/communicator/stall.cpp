@@ -14,7 +14,7 @@
 #include "comm/communicator/last_calls.hpp"
 #include "comm/request/call_text.hpp"
 
-/// Handles waits that last: ends those that cannot end well, and reports the others to the user.
+/// Handles long waits: ends those that cannot succeed, and reports the others to the user.
 namespace oriel::comm {
 namespace {
 
@@ -35,7 +35,7 @@ bool others_wait(const boot::Peers& peers) {
   return peers.links() != nullptr && peers.links()->liveness().others_wait();
 }
 
-/// Returns the call that a rank waits in, as the log names it.
+/// Returns the call that this rank waits in, as the log names it.
 std::string stalled_call(const CommunicatorParts& parts) {
   if (!on_host(parts)) {
     const std::string last = parts.flight->enqueued_text();
@@ -49,11 +49,11 @@ std::string stalled_call(const CommunicatorParts& parts) {
   return fmt::format("{} (call {} of the communicator)", text_of(own->call), own->number);
 }
 
-/// Returns the ranks that have not come to this rank's call, as far as it sees, and `culprit`.
+/// Returns the ranks that are known not to have reached this rank's call, and `culprit`.
 std::vector<int> awaited_ranks(const CommunicatorParts& parts, int culprit) {
   std::vector<int> awaited;
   const auto own = last_call(parts, parts.team_facts.index);
-  // A rank that has a root waits for the root or for one message after the other.
+  // In a collective with a root, a rank waits for the root or for one message after the other.
   const bool in_collective = parts.flight->activity().kind == CallActivity::Kind::collective &&
                              own && !kernels::has_root(own->call.collective);
   for (std::size_t index = 0; own && in_collective && index < parts.team_facts.members.size();
@@ -68,15 +68,16 @@ std::vector<int> awaited_ranks(const CommunicatorParts& parts, int culprit) {
   return awaited;
 }
 
-/// Returns whether the memory of that rank tells what it is in.
+/// Returns whether this rank can read the calls of `rank` from memory; also true if `rank` is
+/// unknown.
 bool sees_calls_of(const CommunicatorParts& parts, int rank) {
   const auto& members = parts.team_facts.members;
   return rank < 0 ||
          (on_host(parts) && std::find(members.begin(), members.end(), rank) != members.end());
 }
 
-/// Returns what is known of the calls of a rank that others wait for. Each part begins with a
-/// semicolon; empty if nothing is known.
+/// Returns a text on the calls of a rank that others wait for. Each part begins with a semicolon;
+/// empty if nothing is known.
 std::string what_it_does(const CommunicatorParts& parts, int culprit) {
   const auto& members = parts.team_facts.members;
   const auto place = std::find(members.begin(), members.end(), culprit);
@@ -112,7 +113,7 @@ void FailureWatch::tell_of_stall(std::chrono::seconds lasted, int culprit) const
 }
 
 void FailureWatch::watch_others() {
-  // The rank that others wait for waits for nobody, and its file is the one that explains.
+  // A rank that others wait for waits for nobody itself. Its file explains the stall.
   const bool elsewhere = parts_.flight->is_wanted() && others_wait(parts_.session->peers());
   if (elsewhere && !stall_.elsewhere) {
     parts_.flight->write("another rank has waited for long", false);
@@ -142,7 +143,7 @@ void FailureWatch::watch_stall(TimePoint now) {
   const auto& record = parts_.notices->host().stall;
   const std::uint64_t waiting = __atomic_load_n(&record.waiting, __ATOMIC_ACQUIRE);
   const int culprit = waiting == 0 ? -1 : device::stalled_rank(waiting);
-  // For those who would give up on this rank while it waits itself.
+  // Informs the ranks that would otherwise give up on this rank while it waits itself.
   if (parts_.settings->collective_timeout || (waiting == 0 && parts_.flight->is_wanted())) {
     parts_.session->peers().tell_waiting(culprit);
   }

@@ -12,7 +12,7 @@
 namespace oriel::comm {
 namespace {
 
-/// What a note says, in its first byte.
+/// First byte of a note.
 enum class Inquiry : std::uint8_t { question = 1, answer = 2 };
 
 }  // namespace

@@ -10,24 +10,24 @@
 
 namespace oriel::comm {
 
-/// Asks a rank for which this one has long waited what it has called last, and answers other
-/// ranks: where their memory does not tell, on GPUs and in other nodes. By notes, which may be
-/// lost. The monitor's thread only.
+/// Asks a rank for which this rank has long waited for its last call, and answers other ranks.
+/// Needed where memory does not show the calls: on GPUs and between LSA teams. Questions and
+/// answers are notes, which may be lost. The monitor's thread only.
 class StallInquiry {
  public:
-  /// `parts` must outlive this.
+  /// `parts` must outlive this object.
   explicit StallInquiry(const CommunicatorParts& parts) : parts_(parts) {}
 
   void ask(int rank);
-  /// Answers what has been asked, and keeps what has been answered. Does not wait.
+  /// Answers the questions and keeps the answers that have arrived. Does not block.
   void serve();
-  /// Forgets what was asked and answered: of an earlier wait, or told already.
+  /// Forgets the question and its answer, which belong to an earlier wait or have been reported.
   void forget() {
     asked_.reset();
     answer_.reset();
   }
-  /// Returns "; rank 1 has made no call" by what that rank has answered, or says that it does not
-  /// answer. Empty if it has not been asked.
+  /// Returns text like "; rank 1 has made no call" from the answer of that rank, or says that it
+  /// does not answer. Empty if it was not asked.
   std::string text_about(int rank) const;
 
  private:
@@ -35,7 +35,7 @@ class StallInquiry {
 
   const CommunicatorParts& parts_;
   std::optional<int> asked_;
-  std::optional<ToldCall> answer_;  // of the rank that was asked
+  std::optional<ToldCall> answer_;  // answer of that rank
 };
 
 }  // namespace oriel::comm

@@ -11,7 +11,7 @@
 
 namespace oriel::comm {
 
-/// Where the time of a start goes, for the log.
+/// Measures the steps of a start, for the log.
 class StepTimes {
  public:
   void end(const char* step) {

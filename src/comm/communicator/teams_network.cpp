@@ -72,7 +72,7 @@ Task<Status> make_network(EventLoop& loop, CommunicatorParts& parts, Deadline de
   parts.live_network = parts.network.get();
   if (on_host(parts)) parts.network->add_doorbell(*own_doorbell(parts));
   begin_exchanges(parts);
-  if (parts.has_failed) parts.network->abort();  // by somebody who has not seen it
+  if (parts.has_failed) parts.network->abort();  // by a thread that has not seen it
   parts.no_network.reset();
   co_return Status();
 }
@@ -86,7 +86,7 @@ Task<Status> connect_teams(EventLoop& loop, CommunicatorParts& parts, Deadline d
   }
   Status made = co_await make_network(loop, parts, deadline);
   if (made.ok() || made.error().code() != ErrorCode::invalid_usage) co_return made;
-  // Ranks that have no path to each other may still use what they have inside their teams.
+  // Ranks without a path to each other may still make calls inside their teams.
   parts.no_network = std::move(made).error();
   Log(parts.session->rank()).info("no collectives among teams: {}", parts.no_network->to_string());
   co_return Status();
@@ -108,7 +108,7 @@ void begin_exchanges(CommunicatorParts& parts) {
     memory.signatures = parts.layout.signatures;
     memory.signature_calls = parts.layout.epochs + offsetof(kernels::CtaCounters, signature);
   }
-  // ORIEL_ALGORITHM forces streams for every collective that has them.
+  // ORIEL_ALGORITHM=stream forces streams for every collective that has them.
   const bool may_use_copy_engines =
       parts.topology.may_use_copy_engines() && parts.settings->algorithm != AlgorithmChoice::stream;
   parts.exchanges->begin(memory, *parts.windows, may_use_copy_engines);
@@ -117,7 +117,7 @@ void begin_exchanges(CommunicatorParts& parts) {
 void flush_network(const CommunicatorParts& parts) {
   if (parts.network == nullptr || parts.has_failed) return;
   if (!on_host(parts)) {
-    // The NIC's own thread sends the entries that kernels have posted.
+    // The NIC executes the WQEs that kernels have posted, without this thread.
     const Clock& clock = SteadyClock::instance();
     const Deadline deadline = Deadline::after(kDrainGrace, clock);
     while (!parts.network->is_idle()) {

@@ -9,9 +9,9 @@
 namespace oriel::comm {
 namespace {
 
-// Spinning pays only while every rank of the node has a processor to itself. That there are enough
-// of them does not say that two ranks are not on one, where each call would take two full spins;
-// and where nothing else wants the processor, yielding costs a wait 0.3 us.
+// Sets the times for which a wait spins and yields. Spinning pays only while every rank of the node
+// has its own processor. Even with enough processors, two ranks may share one, where each call
+// would take two full spins. If nothing else wants the processor, yielding costs a wait 0.3 us.
 void tune_waits(device::WaitControl& wait, int ranks_here) {
   static const unsigned processors = std::max(1u, std::thread::hardware_concurrency());
   const bool crowded = static_cast<unsigned>(ranks_here) > processors;
@@ -38,10 +38,10 @@ device::WaitControl wait_control(const CommunicatorParts& parts, void* doorbell)
         std::max<Duration>(Duration(1), *parts.settings->collective_timeout).count());
   }
   if (on_host(parts)) {
-    // Nobody would ring it for what an adapter has written.
+    // If the NIC rings no doorbells, waits must poll.
     const bool is_woken = parts.network == nullptr || parts.network->wakes_waiters();
     wait.doorbell = is_woken ? static_cast<device::Doorbell*>(doorbell) : nullptr;
-    // Nodes of one machine (ORIEL_HOSTID) share its processors, other machines have their own.
+    // Nodes of one machine (ORIEL_HOSTID) share its processors.
     const int ranks_here = parts.network != nullptr
                                ? parts.network->ranks_on_machine()
                                : static_cast<int>(parts.team_facts.members.size());

@@ -9,11 +9,11 @@
 
 namespace oriel::comm {
 
-/// Returns what wakes this rank's thread, on the host. Lives in the control window.
+/// Returns the doorbell that wakes this rank's thread (CPU ranks). It lies in the control window.
 device::Doorbell* own_doorbell(const CommunicatorParts& parts);
 
-/// Returns how this rank's waits spin, sleep and end. `doorbell` is this rank's own; GPUs need
-/// none.
+/// Returns the settings of this rank's waits: how they spin, sleep and end. `doorbell` is this
+/// rank's own; GPUs need none.
 device::WaitControl wait_control(const CommunicatorParts& parts, void* doorbell);
 
 }  // namespace oriel::comm
