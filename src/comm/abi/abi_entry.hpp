@@ -15,22 +15,22 @@
 
 #include "comm/abi/front_door.hpp"
 
-/// What every entry of NCCL's C interface is made of: its three names, and the guard around its
+/// Building blocks for every entry of NCCL's C interface: its three names, and the guard around its
 /// call. For the sources of comm/abi that define entries.
 namespace oriel::comm {
 
-/// The result that stands for an error of this code in C.
+/// Returns the C result for an error code.
 ncclResult_t to_nccl(ErrorCode code);
 
-/// Whether a failed call inside a group makes the end of the group refuse all of it.
+/// Selects whether a failed call inside a group cancels the whole group.
 enum class InGroup { is_local, cancels };
 
-/// Keeps the error of `call` for ncclGetLastError, and for the thread's group if it cancels that.
-/// Returns its code.
+/// Keeps the error of `call` for ncclGetLastError, and for the thread's group if `in_group` is
+/// `cancels`. Returns its result code.
 ncclResult_t report(Error error, const char* call, InGroup in_group);
 
-/// Disables pthread_cancel() for the time of a call. A cancelled thread is unwound as by an
-/// exception, which may not pass through C and would leave other ranks without this one.
+/// Disables pthread_cancel() during a call. Cancellation unwinds a thread like an exception, which
+/// must not pass through C. It would also leave the other ranks without this rank.
 class NotCancelled {
  public:
   NotCancelled() noexcept { ::pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }
@@ -42,8 +42,8 @@ class NotCancelled {
   int before_ = PTHREAD_CANCEL_ENABLE;
 };
 
-/// Runs `body`, keeps its error for ncclGetLastError, and lets no exception into C. A call that
-/// runs out of memory ends `comm`, if it is given: its peers are on their way to the same call.
+/// Runs `body`, keeps its error for ncclGetLastError, and lets no exception into C. If memory runs
+/// out, aborts `comm`, if given, because its peers have entered the same call.
 template <class Body>
 ncclResult_t guard(const char* call, const Body& body, ncclComm_t comm = nullptr,
                    InGroup in_group = InGroup::is_local) noexcept {
@@ -63,14 +63,14 @@ ncclResult_t guard(const char* call, const Body& body, ncclComm_t comm = nullptr
   }
 }
 
-/// Runs `body` as guard() does, for a call that belongs to the group in which it is made.
+/// Runs `body` like guard(), for a call that belongs to the thread's open group.
 template <class Body>
 ncclResult_t guard_in_group(const char* call, const Body& body,
                             ncclComm_t comm = nullptr) noexcept {
   return guard(call, body, comm, InGroup::cancels);
 }
 
-/// Runs `body` as guard_in_group() does; ncclInProgress if the call goes on in the background.
+/// Runs `body` like guard_in_group(). Returns ncclInProgress if the call goes on in the background.
 template <class Body>
 ncclResult_t guard_progress(const char* call, const Body& body,
                             ncclComm_t comm = nullptr) noexcept {
@@ -80,14 +80,14 @@ ncclResult_t guard_progress(const char* call, const Body& body,
   return result == ncclSuccess && in_progress ? ncclInProgress : result;
 }
 
-/// Refuses a null pointer to the argument `name`.
+/// Returns invalid_argument if the argument `name` is a null pointer.
 template <class T>
 Status require(const T* pointer, const char* name) {
   if (pointer != nullptr) return {};
   return Error(ErrorCode::invalid_argument, fmt::format("{} is null", name));
 }
 
-/// The type of C's number; refused if there is none.
+/// Returns the type for a C enumerator; invalid_argument if there is none.
 Result<DataType> read_type(ncclDataType_t type);
 
 }  // namespace oriel::comm
@@ -95,10 +95,9 @@ Result<DataType> read_type(ncclDataType_t type);
 namespace front = oriel::comm;
 
 // Each entry is defined under its pnccl name. The nccl name is an alias, which a profiler may
-// replace; the oriel_nccl name is an alias to which libnccl.so.2 forwards and which nobody
-// replaces.
+// replace. The oriel_nccl name is an alias to which libnccl.so.2 forwards; nobody replaces it.
 #if defined(__GNUC__) && !defined(__clang__)
-// gcc finds out that the targets do not throw and would have the aliases say so.
+// gcc detects that the targets do not throw, and warns that the aliases do not say so.
 #pragma GCC diagnostic ignored "-Wmissing-attributes"
 #endif
 #define ORIEL_VISIBLE gnu::visibility("default")

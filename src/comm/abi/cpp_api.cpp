@@ -25,8 +25,8 @@
 namespace oriel {
 namespace {
 
-/// Runs `body`, says which call failed, and lets out no exception but what its error's own message
-/// may need. A call that runs out of memory ends `comm`, if it is given.
+/// Runs `body` and adds the name of the call to its error. Lets no std::exception out, except from
+/// building the error's own message. If memory runs out, aborts `comm`, if given.
 template <class Body>
 auto guard(const char* call, const Body& body, ncclComm_t comm = nullptr) -> decltype(body()) {
   try {
@@ -211,7 +211,7 @@ Result<Communicator> Communicator::init(const UniqueId& id, int rank, int size,
     impl->owned = true;
     handle.show(&impl->handle);
     bool in_progress = false;
-    // After a failure the handle is null.
+    // If the start fails, impl->handle is null again.
     ORIEL_CHECK(comm::run_jobs(jobs, in_progress));
     return Impl::make(std::move(impl));
   });
@@ -299,7 +299,8 @@ Result<Window> Communicator::register_window(const Buffer& buffer) {
 
 namespace {
 
-/// What all collectives check, and the request but for the pointers' meaning.
+/// Checks the arguments that all collectives share. Returns a request that lacks the collective and
+/// its operation.
 template <class Arguments>
 Result<comm::CollectiveRequest> read_collective(const Arguments& arguments) {
   if (static_cast<int>(arguments.type) >= kDataTypeCount) {

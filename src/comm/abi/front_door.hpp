@@ -7,16 +7,16 @@
 
 #include "boot/auth/unique_id_format.hpp"
 
-/// What the C and the C++ interface have in common.
+/// Functions that the C and the C++ interface share.
 namespace oriel::comm {
 
-/// An id for a communicator whose meeting this process serves.
+/// Makes the id of a communicator. This process serves the rendezvous of its ranks.
 Result<boot::UniqueId> make_unique_id();
 
-/// Refuses all but 0 <= rank < size <= boot::kMaxRanks.
+/// Returns invalid_argument unless 0 <= rank < size <= boot::kMaxRanks.
 Status check_rank(int rank, int size);
 
-/// Ends the communicator of `handle`, if it is one, for a call that has no memory.
+/// Aborts the communicator of `handle`, if it is valid, after a call has run out of memory.
 void end_without_memory(ncclComm_t handle) noexcept;
 
 }  // namespace oriel::comm

@@ -12,7 +12,7 @@
 namespace oriel::comm {
 namespace {
 
-/// A text of the thread after it has destroyed its objects, when nothing would free a string.
+/// Text of a thread whose thread-local objects are destroyed, when nothing would free a string.
 using LateText = std::array<char, 1024>;
 
 thread_local LateText late_last_text{};

@@ -29,7 +29,7 @@
 namespace oriel::comm {
 namespace {
 
-// When the library is loaded, for the process mostly has one thread then.
+// Runs when the library is loaded, because the process usually has one thread then.
 [[maybe_unused]] const bool room_made = [] {
   make_room_for_descriptors();
   return true;
@@ -50,7 +50,7 @@ Status get_unique_id(ncclUniqueId* out) {
   return {};
 }
 
-/// `arguments` says what is wrong with those that are checked before.
+/// Starts one rank. `arguments` is the outcome of the caller's own checks.
 Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
                  const ncclConfig_t* config, bool& in_progress, const Status& arguments = {}) {
   Status place = require(out, "comm");
@@ -58,7 +58,7 @@ Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
   const auto decoded = boot::UniqueId::decode(std::as_bytes(std::span(id.internal)));
   const Status known = decoded.ok() ? check_rank(rank, size) : Status(decoded.error());
   if (!known.ok()) return place.ok() ? known : place;
-  // From here on the other ranks can be told of what is wrong with this one.
+  // From here on, the other ranks can be informed of an error of this rank.
   const Status& wrong = place.ok() ? arguments : place;
   const auto options =
       wrong.ok() ? read_config(config, rank) : Result<CommunicatorOptions>(wrong.error());
@@ -70,7 +70,7 @@ Status init_rank(ncclComm_t* out, int size, const ncclUniqueId& id, int rank,
   return place;
 }
 
-/// The ranks meet at the first id.
+/// Starts one rank; all ranks meet at the first id.
 Status init_rank_scalable(ncclComm_t* out, int size, int rank, int id_count,
                           const ncclUniqueId* ids, const ncclConfig_t* config, bool& in_progress) {
   if (out != nullptr) *out = nullptr;
@@ -96,7 +96,7 @@ Status init_all(ncclComm_t* out, int count, const int* devices) {
   ORIEL_CHECK(check_rank(0, count));
   for (int i = 0; i < count; ++i) out[i] = nullptr;
   ORIEL_TRY(const int gpus, gpu_count());
-  // They are of one node, so there is no need for all of them to start and find out.
+  // All ranks are on one node, so too many ranks are refused before they start.
   const int most = kernels::most_ranks(kernels::Backend::host);
   if (gpus == 0 && count > most) {
     return Error(
@@ -128,7 +128,8 @@ Status finalize(ncclComm_t handle, bool& in_progress) {
                                        in_progress);
 }
 
-/// Notes an end in the thread's group, or carries it out. A handle that was inherited ends at once.
+/// Records an end in the thread's open group, or runs it at once. An inherited handle always ends
+/// at once.
 template <class EndJob>
 Status end_handle(ncclComm_t handle, Status (*end)(ncclComm_t)) {
   ThreadGroup& group = ThreadGroup::current();
@@ -147,7 +148,7 @@ Status revoke(ncclComm_t handle, int flags) {
   }
   ORIEL_TRY(const auto communicator,
             entry->revoke(Error(ErrorCode::aborted, "ncclCommRevoke was called")));
-  // What the user frees from now on, no kernel may use.
+  // Waits for the kernels: the user may free buffers from now on.
   return communicator != nullptr ? communicator->drain() : Status();
 }
 
@@ -158,10 +159,11 @@ Status get_async_error(ncclComm_t handle, ncclResult_t* out) {
     *out = ncclInProgress;
     return {};
   }
-  // Whoever has revoked a communicator wants to hear that it is quiet, not why.
+  // After a revoke, the caller polls for the communicator to be quiet, and knows the reason.
   const auto error = entry->revoked() ? std::nullopt : entry->async_error();
   *out = error ? to_nccl(error->code()) : ncclSuccess;
-  // PyTorch 2.11 asks for the words with a null handle, on the thread that has got the result here.
+  // PyTorch 2.11 requests the error text with a null handle, on the thread that received this
+  // result.
   if (error) remember_known_error(*error);
   return {};
 }
@@ -197,7 +199,7 @@ Status register_window(ncclComm_t handle, void* buffer, std::size_t bytes, ncclW
   job.request.pointer = buffer;
   job.request.bytes = bytes;
   job.request.flags = static_cast<std::uint32_t>(flags);
-  // The other ranks are on their way to this call; they learn of the mistake there.
+  // The other ranks enter this call too and receive the error there.
   if (const Status given = require(out, "win"); !given.ok()) job.request.refused = given.error();
   job.out = out;
   return ThreadGroup::current().submit(std::move(job), in_progress);
@@ -235,7 +237,8 @@ Status destroy_reduction(ncclRedOp_t op, ncclComm_t handle) {
   return entry->reductions().remove(op);
 }
 
-/// Whether it starts from NCCL_SIM_INFO_INITIALIZER, of this version or another.
+/// Returns success if `info` was initialised by NCCL_SIM_INFO_INITIALIZER, of this version or
+/// another.
 Status check_sim_info(const ncclSimInfo_t* info) {
   ORIEL_CHECK(require(info, "simInfo"));
   constexpr unsigned kMagic = 0x74685283;
@@ -255,7 +258,7 @@ Status simulate_group_end(ncclSimInfo_t* info) {
   return {};
 }
 
-/// The log is read once for each process.
+/// Ignores the reset, because the log settings are read once per process.
 Status ignore_reset_of_log() {
   Log().info("ncclResetDebugInit does nothing: ORIEL_LOG is read once");
   return {};

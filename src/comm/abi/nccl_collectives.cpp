@@ -14,7 +14,7 @@
 #include "comm/group/group_call.hpp"
 #include "comm/request/call_request.hpp"
 
-/// NCCL's calls that move data.
+/// NCCL's collectives, sends and receives.
 namespace oriel::comm {
 namespace {
 
@@ -35,7 +35,8 @@ Status read_operation(CommEntry& entry, ncclRedOp_t op, CollectiveRequest& reque
   return {};
 }
 
-/// Notes the call in the thread's group, or makes it. `request` has all but type and operation.
+/// Records the call in the thread's open group, or runs it. `request` lacks only type and
+/// operation.
 Status collective(CollectiveRequest&& request, ncclDataType_t type, ncclRedOp_t op,
                   ncclComm_t handle) {
   ORIEL_TRY(auto entry, find_entry(handle));

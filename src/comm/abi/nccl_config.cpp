@@ -18,21 +18,22 @@ namespace oriel::comm {
 namespace {
 
 constexpr unsigned kMagic = 0xcafebeef;
-// Of the first version with a configuration, 2.14, and of the last one that this reader knows.
+// Sizes of ncclConfig_t in NCCL 2.14, the first version that has it, and in kLargestVersion, the
+// last version known here.
 constexpr std::size_t kSmallestConfig = 24;
 constexpr std::size_t kLargestConfig = 120;
 constexpr const char* kLargestVersion = "2.32.3";
 constexpr int kMostCtas = 1024;
 
-/// A field, and the version that began to have it: in older structures there may be padding at its
-/// place, which holds anything.
+/// Field of ncclConfig_t, and the first version that has it. An older structure may have padding
+/// with arbitrary bytes in its place.
 struct Field {
   const char* name;
   std::size_t offset;
   unsigned since;
 };
 
-/// A field that only tunes something that is done in another way here.
+/// Field that only tunes a mechanism which Oriel implements differently.
 struct Hint {
   Field field;
   const char* why_ignored;
@@ -47,7 +48,7 @@ constexpr Field kCtaPolicy{"CTAPolicy", offsetof(ncclConfig_t, CTAPolicy), NCCL_
 constexpr Field kGraphUsageMode{"graphUsageMode", 80, NCCL_VERSION(2, 29, 0)};
 constexpr Field kGraphStreamOrdering{"graphStreamOrdering", 92, NCCL_VERSION(2, 30, 5)};
 
-// Behind nvlinkCentricSched follow the fields of versions after 2.28.
+// Fields after nvlinkCentricSched are newer than NCCL 2.28, so their offsets are literals.
 constexpr Hint kHints[] = {
     {{"cgaClusterSize", offsetof(ncclConfig_t, cgaClusterSize), NCCL_VERSION(2, 17, 0)},
      "kernels use no clusters"},
@@ -74,7 +75,8 @@ constexpr Hint kHints[] = {
     {{"nvlsHostMode", 112, NCCL_VERSION(2, 32, 0)}, "NVLink multicast is not used"},
 };
 
-/// The fields of a structure of any version, each read only if its bytes are that field.
+/// Reads the fields of a structure of any version. A field is read only if the structure's size and
+/// version include it.
 class ConfigBytes {
  public:
   explicit ConfigBytes(const ncclConfig_t& given) : given_(&given) {}
@@ -82,12 +84,12 @@ class ConfigBytes {
   bool initialised() const { return given_->magic == kMagic && given_->size >= kSmallestConfig; }
   std::size_t size() const { return given_->size; }
   unsigned version() const { return given_->version; }
-  /// The number, or nothing if it is not set.
+  /// Returns the number; nothing if it is not set.
   std::optional<int> number(const Field& field) const {
     const auto value = read<int>(field).value_or(NCCL_CONFIG_UNDEF_INT);
     return value == NCCL_CONFIG_UNDEF_INT ? std::nullopt : std::optional<int>(value);
   }
-  /// The text, or null.
+  /// Returns the text, or null.
   const char* text(const Field& field) const { return read<const char*>(field).value_or(nullptr); }
 
  private:
@@ -102,7 +104,8 @@ class ConfigBytes {
   const ncclConfig_t* given_;
 };
 
-/// Warns once in a process: a program has one header, and may start many communicators.
+/// Warns once per process if the structure is longer than the longest known. A program has one
+/// header, and may start many communicators.
 void warn_of_longer_config(const ConfigBytes& config) {
   static std::atomic<bool> is_known{false};
   if (config.size() <= kLargestConfig || is_known.exchange(true)) return;
@@ -127,7 +130,7 @@ void note_hints(const ConfigBytes& config, const Log& log) {
   }
 }
 
-/// A number of CTAs within its range; 0 if it is not set.
+/// Returns a number of CTAs, clamped to its range; 0 if it is not set.
 int read_ctas(const ConfigBytes& config, const Field& field, const Log& log) {
   const auto given = config.number(field);
   if (!given) return 0;
@@ -139,7 +142,7 @@ int read_ctas(const ConfigBytes& config, const Field& field, const Log& log) {
   return used;
 }
 
-/// A number of 0 to `most`; `fallback` if it is another or not set.
+/// Returns a mode of 0 to `most`; `fallback` if it is out of range or not set.
 int read_mode(const ConfigBytes& config, const Field& field, int most, int fallback,
               const Log& log) {
   const int given = config.number(field).value_or(fallback);
@@ -161,7 +164,8 @@ bool read_cta_policy(const ConfigBytes& config, const Log& log) {
   return (policy & NCCL_CTA_POLICY_ZERO) != 0;
 }
 
-/// 2 means several graphs, or graphs beside plain calls; less means that these do not meet.
+/// Reads the graph modes. graphUsageMode 2 means several graphs, or graphs beside plain calls.
+/// Lower modes mean that these do not occur together.
 void read_graph_order(const ConfigBytes& config, const Log& log, CommunicatorOptions& options) {
   options.graph_mixing = read_mode(config, kGraphUsageMode, 2, 2, log) == 2;
   options.graph_stream_ordering = read_mode(config, kGraphStreamOrdering, 1, 1, log) == 1;

@@ -10,12 +10,12 @@
 namespace oriel::comm {
 
 /// Reads an ncclConfig_t of any version since NCCL 2.14; null sets nothing. Hints that do not apply
-/// are ignored, with a line of the log for each. Refused are a structure that was not initialised
-/// and a `blocking` other than 0 and 1. `rank` is for the log.
+/// are ignored, with one log line each. Returns invalid_argument if the structure was not
+/// initialised, or if `blocking` is neither 0 nor 1. `rank` is for the log.
 Result<CommunicatorOptions> read_config(const ncclConfig_t* config, int rank = -1);
 
-/// Whether a config, perhaps one that read_config refuses, asks for a blocking communicator; also
-/// true of what is no config.
+/// Returns whether a config asks for a blocking communicator, even if read_config() refuses it.
+/// Also true for null and for an uninitialised structure.
 bool asks_for_blocking(const ncclConfig_t* config);
 
 }  // namespace oriel::comm

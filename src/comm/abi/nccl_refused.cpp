@@ -8,7 +8,7 @@
 #include "comm/abi/abi_entry.hpp"
 #include "comm/group/comm_entry.hpp"
 
-/// NCCL's calls that this version refuses by name. A refusal depends on nothing that differs among
+/// NCCL calls that this version does not support. A refusal depends on nothing that differs among
 /// ranks, so every rank gets it without a message.
 namespace oriel::comm {
 namespace {

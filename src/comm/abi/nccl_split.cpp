@@ -16,8 +16,8 @@
 namespace oriel::comm {
 namespace {
 
-/// What the arguments ask for, or why they make no sense: the other ranks are on their way to this
-/// call and learn of the mistake there.
+/// Returns the request of the arguments. An error becomes SplitRequest::refused, because the other
+/// ranks enter this call too and receive the error there.
 SplitRequest read_request(int color, int key, const ncclComm_t* out, const ncclConfig_t* config) {
   SplitRequest request;
   const auto refuse = [&](Error error) {

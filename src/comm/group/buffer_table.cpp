@@ -9,7 +9,8 @@
 namespace oriel::comm {
 namespace {
 
-/// All registrations of this process, so that no two communicators have the same handle.
+/// Returns the table of all registrations of this process. So no two communicators have the same
+/// handle.
 HandleTable<RegisteredBuffer, void*>& buffer_handles() {
   // Never destroyed: threads of the application may still call while the process exits.
   static auto* const table = new HandleTable<RegisteredBuffer, void*>;

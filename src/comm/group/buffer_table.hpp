@@ -10,14 +10,14 @@
 
 namespace oriel::comm {
 
-/// A buffer that a user means to use in collectives of one communicator (ncclCommRegister).
+/// User buffer registered for collectives of one communicator (ncclCommRegister).
 struct RegisteredBuffer {
   const void* address = nullptr;
   std::size_t bytes = 0;
 };
 
-/// The buffers that are registered with one communicator. A handle of another communicator, or of a
-/// registration that has ended, is recognised. The destructor ends what is left. Thread-safe.
+/// Holds the buffers registered with one communicator. Recognises handles of other communicators
+/// and of ended registrations. The destructor ends the remaining registrations. Thread-safe.
 class BufferTable {
  public:
   BufferTable() = default;
@@ -25,9 +25,9 @@ class BufferTable {
   BufferTable(const BufferTable&) = delete;
   BufferTable& operator=(const BufferTable&) = delete;
 
-  /// Returns the new registration's handle, which no other one of the process has.
+  /// Returns the handle of the new registration, unique in the process.
   void* add(const RegisteredBuffer& buffer);
-  /// Ends a registration and returns what it was of; invalid_argument for any other handle.
+  /// Ends a registration and returns its buffer; invalid_argument for any other handle.
   Result<RegisteredBuffer> remove(void* handle);
   /// Ends all registrations.
   void clear();

@@ -18,7 +18,7 @@
 namespace oriel::comm {
 namespace {
 
-/// A list in the memory of the call: one of a few requests allocates nothing.
+/// List in memory of the group call: a few requests need no heap allocation.
 template <class T>
 using List = std::pmr::vector<T>;
 
@@ -33,7 +33,7 @@ struct PlannedCollective {
   }
 };
 
-/// The planned calls of one communicator.
+/// Planned calls of one communicator.
 struct CommunicatorCalls {
   CommunicatorCalls(CommJob& job, std::pmr::memory_resource* memory)
       : communicator(job.communicator.get()),
@@ -43,8 +43,8 @@ struct CommunicatorCalls {
         transfers(memory) {}
 
   Communicator* communicator;
-  JobState* first;      // of the first call
-  List<void*> streams;  // of all calls, each once
+  JobState* first;      // state of the first call
+  List<void*> streams;  // streams of all calls, each once
   List<PlannedCollective> collectives;
   List<PointToPointRequest> transfers;
   JobState* first_transfer = nullptr;
@@ -64,20 +64,21 @@ struct CommunicatorCalls {
     if (exchange == nullptr) return {};
     return first_transfer->outcome = communicator->calls().run(*exchange);
   }
-  /// Calls behind one that fails would wait for ranks that the failure may have kept from coming.
+  /// Runs the calls up to the first failure. Later calls would wait for ranks that the failure may
+  /// have kept away.
   Status run() const {
     for (const PlannedCollective& call : collectives) ORIEL_CHECK(call.run());
     return run_exchange();
   }
 
-  /// Has the first launch wait for what all streams hold. Nothing is enqueued for one stream.
+  /// Makes the first launch wait for the work in all streams. Enqueues nothing for one stream.
   Status join_streams() const {
     if (streams.size() < 2) return {};
     const auto launches = launch_streams();
     if (launches.empty()) return {};
     return first->outcome = communicator->executor().join_streams(launches.front(), all_streams());
   }
-  /// Has all streams wait for the last launch.
+  /// Makes all streams wait for the last launch.
   Status release_streams() const {
     if (streams.size() < 2) return {};
     const auto launches = launch_streams();
@@ -98,10 +99,10 @@ struct CommunicatorCalls {
   }
 };
 
-/// All calls of a group.
+/// Planned calls of a group.
 class PlannedCalls {
  public:
-  /// Returns whether all calls can be made; those that cannot have an outcome then.
+  /// Returns whether all calls can run. Sets the outcome of those that cannot.
   bool plan(GroupJobs& jobs) {
     for_each_job(jobs, [this](auto& job) {
       if constexpr (is_call<std::decay_t<decltype(job)>>) add(job);
@@ -118,14 +119,15 @@ class PlannedCalls {
     return can_run_;
   }
 
-  /// Enqueues what goes to GPUs: all collectives in the order of the calls, then the exchanges in
-  /// the order of their communicators' numbers.
+  /// Enqueues the GPU launches: all collectives in call order, then the exchanges in the order of
+  /// their communicators' numbers.
   Status enqueue() const {
     if (enqueued_.size() + exchanges_.size() > 1) ORIEL_CHECK(prepare());
-    // All before the first launch: no stream of one communicator waits for launches of another.
+    // All joins precede the first launch, so that no stream of one communicator waits for launches
+    // of another.
     ORIEL_CHECK(for_each_on_gpu(&CommunicatorCalls::join_streams));
     Status launched = launch();
-    // Also behind a launch that has failed: those before it run.
+    // Streams are released even after a failed launch, because the launches before it run.
     const Status released = for_each_on_gpu(&CommunicatorCalls::release_streams);
     return launched.ok() ? released : launched;
   }
@@ -144,16 +146,16 @@ class PlannedCalls {
     for (const CommunicatorCalls* const calls : exchanges_) ORIEL_CHECK(calls->run_exchange());
     return {};
   }
-  /// Sets exchanges_, in an order that all ranks share. The order of the calls is none: a rank whom
-  /// the first message of a communicator does not concern may name another one first, and on one
-  /// stream each would wait for the other.
+  /// Sets exchanges_, in an order that all ranks share. The order of the calls differs among ranks,
+  /// because a rank may take no part in the first message of a communicator. On one stream, two
+  /// ranks would then wait for each other.
   void order_exchanges() {
     const auto has_lower_number = [](const CommunicatorCalls* a, const CommunicatorCalls* b) {
       return a->communicator->number() < b->communicator->number();
     };
     for (const CommunicatorCalls& calls : calls_) {
       if (calls.on_host() || calls.exchange == nullptr) continue;
-      // The ranks of one communicator that a thread has keep their order.
+      // Several ranks of one communicator in this thread keep their order.
       exchanges_.insert(
           std::upper_bound(exchanges_.begin(), exchanges_.end(), &calls, has_lower_number), &calls);
     }
@@ -191,8 +193,8 @@ class PlannedCalls {
     }
     return {};
   }
-  /// Loads all kernels: one that is loaded between two launches may wait for the first, which waits
-  /// for the second.
+  /// Loads all kernels before the first launch. Loading a kernel between two launches may wait for
+  /// the first launch, which waits for the second.
   Status prepare() const {
     for (const PlannedCollective& call : enqueued_) {
       ORIEL_CHECK(call.job->state.outcome = call.prepare());
@@ -206,32 +208,32 @@ class PlannedCalls {
 
   std::array<std::byte, 4096> room_;
   std::pmr::monotonic_buffer_resource memory_{room_.data(), room_.size()};
-  List<CommunicatorCalls> calls_{&memory_};     // in the order in which the communicators occur
-  List<PlannedCollective> enqueued_{&memory_};  // those of GPUs, in the order of the calls
-  List<const CommunicatorCalls*> exchanges_{&memory_};  // those of GPUs, in the order of launches
+  List<CommunicatorCalls> calls_{&memory_};             // in order of first use
+  List<PlannedCollective> enqueued_{&memory_};          // GPU collectives in call order
+  List<const CommunicatorCalls*> exchanges_{&memory_};  // GPU exchanges in launch order
   bool can_run_ = true;
 };
 
-/// The calls of one communicator on the host, perhaps on a thread of their own.
+/// Calls of one CPU communicator, possibly on their own thread.
 struct HostCalls {
   const CommunicatorCalls* calls = nullptr;
 
   void run() const {
     try {
-      static_cast<void>(calls->run());  // the failed request has the outcome
+      static_cast<void>(calls->run());  // the failed request holds the outcome
     } catch (const std::bad_alloc&) {
       calls->first->outcome = run_out_of_memory(*calls->communicator);
     }
   }
-  /// Ends the waits of the other ranks, perhaps threads of this very group.
+  /// Aborts the communicator, because other ranks wait, possibly threads of this group.
   void fail(Error reason) const {
     calls->communicator->abort(reason);
     calls->first->outcome = std::move(reason);
   }
 };
 
-/// Each communicator needs a thread, if there are several: a call ends when the other ranks have
-/// come.
+/// Runs each communicator on its own thread, the last one on this thread: a call ends only when the
+/// other ranks have arrived.
 void run_on_host(std::span<const CommunicatorCalls* const> calls) {
   if (calls.empty()) return;
   std::vector<OwnedThread> threads(calls.size() - 1);
@@ -255,7 +257,7 @@ void run_on_host(std::span<const CommunicatorCalls* const> calls) {
 }  // namespace
 
 void run_calls(GroupJobs& jobs) {
-  // A call waits for the other ranks, which may be in this list: if one cannot be made, none is.
+  // A call waits for the other ranks, which may be in this list. If one call cannot run, none runs.
   PlannedCalls planned;
   if (planned.plan(jobs) && planned.enqueue().ok()) run_on_host(planned.on_host());
 }

@@ -4,21 +4,21 @@
 
 #include "comm/group/job.hpp"
 
-/// The calls of a group that move data, and how they are carried out.
+/// Runs the calls of a group that move data.
 namespace oriel::comm {
 
-/// Makes all calls of a group. For each communicator its collectives come first, then its sends and
-/// receives as one exchange. All calls are checked before the first begins: if one is wrong, none
-/// is made. Calls behind one that fails are not made.
+/// Runs all calls of a group. For each communicator, its collectives come first, then its sends and
+/// receives as one exchange. All calls are checked before the first starts: if one is invalid, none
+/// runs. Calls after a failed call do not run.
 ///
-/// All streams that the group names for a communicator meet before its first launch and wait for
-/// its last. GPU launches are enqueued first, all from this thread: collectives in the order of the
-/// calls, then exchanges in an order of communicators that all ranks share. Then the CPU
-/// communicators run, each on a thread of its own if there are several, for a call ends when the
-/// other ranks have come.
+/// All streams that the group uses for a communicator join before its first launch and wait for its
+/// last launch. GPU launches are enqueued first, all from this thread. Collectives are enqueued in
+/// call order, then exchanges in an order of communicators that all ranks share. Then the CPU
+/// communicators run. If there are several, each has its own thread, because a call ends only when
+/// the other ranks have arrived.
 void run_calls(GroupJobs& jobs);
 
-/// Makes one send or receive outside a group.
+/// Runs one send or receive outside a group.
 Status run_alone(Communicator& communicator, const PointToPointRequest& request);
 
 }  // namespace oriel::comm

@@ -58,7 +58,7 @@ void CommEntry::starts_on(boot::Session* session) {
   session_ = session;
   if (session == nullptr) return;
   place_.rank = session->rank();
-  place_.size = session->size();  // last: has_place() goes by it
+  place_.size = session->size();  // set last: has_place() tests it
   if (abort_) session->abort(*abort_);
 }
 
@@ -123,7 +123,8 @@ Result<std::shared_ptr<Communicator>> CommEntry::revoke(const Error& reason) {
           .with_scope(Scope::communicator);
     }
     Status usable = started != nullptr ? started->check_usable() : Status();
-    // An error that came first is what is revoked for.
+    // A communicator that has failed may be revoked; a communicator that has been finalized may
+    // not.
     if (!usable.ok() && !started->async_error()) return std::move(usable).error();
     if (loop_ != nullptr) loop_->stop(reason);
     if (session_ != nullptr) session_->abort(reason);

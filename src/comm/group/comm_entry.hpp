@@ -21,49 +21,52 @@
 
 namespace oriel::comm {
 
-/// What an ncclComm_t stands for, from the call that starts a communicator to the one that destroys
-/// it: the communicator once it has started, the error if it could not. Thread-safe.
+/// State behind an ncclComm_t, from the call that starts a communicator to the call that destroys
+/// it. Holds the communicator once it has started, or the error of its start. Thread-safe.
 class CommEntry {
  public:
   CommEntry(int rank, int size, int device, bool blocking)
       : place_{rank, size}, device_(device), blocking_(blocking) {}
-  /// For what a split makes: rank and size are known once its session is.
+  /// Makes the entry for the child of a split: rank and size are known once its session exists.
   CommEntry(int device, bool blocking) : CommEntry(-1, 0, device, blocking) {}
 
-  /// Success once rank and size are known; else why they are not.
+  /// Returns success once rank and size are known, else the reason why they are not.
   Status has_place() const;
   int rank() const { return place_.rank; }
   int size() const { return place_.size; }
-  int device() const { return device_; }  ///< the CUDA ordinal; -1 for the host
+  int device() const { return device_; }  ///< CUDA ordinal; -1 for the host
   bool blocking() const { return blocking_; }
-  /// It is that of the process which this one was forked from.
+  /// Returns whether the entry belongs to the process from which this process was forked.
   bool inherited() const { return forks_ != fork_count(); }
   RedOpTable& reductions() { return objects_.reductions; }
   BufferTable& buffers() { return objects_.buffers; }
 
-  /// It has not started yet, or work goes on in the background (non-blocking communicators only).
+  /// Returns whether the start has not ended, or work runs in the background (non-blocking
+  /// communicators only).
   bool in_progress() const;
-  /// The communicator, or why there is none (yet); refused while work is in progress.
+  /// Returns the communicator, or the reason why there is none (yet). Returns invalid_usage while
+  /// work is in progress.
   Result<std::shared_ptr<Communicator>> communicator() const;
-  /// The same, null where that is an error; lives as long as the entry. For calls that
-  /// take well below a microsecond, of which each lock is a part that shows.
+  /// Returns null where communicator() returns an error. The pointer is valid as long as the entry.
+  /// Takes no lock, because a lock is a noticeable part of a short call.
   Communicator* started() const { return started_.load(std::memory_order_acquire); }
-  /// Why the communicator cannot be used, if so; else why the last work in the background failed.
+  /// Returns the reason why the communicator cannot be used, if any; else the error of the last
+  /// background work.
   std::optional<Error> async_error() const;
 
-  /// Set-up, or work in the background, waits in `loop` until this is called with null: abort()
-  /// ends the waits.
+  /// Sets the loop in which set-up or background work waits, so that abort() ends the waits. Call
+  /// it with null before the loop is destroyed.
   void works_in(EventLoop* loop);
-  /// A split has made `session` and starts a communicator on it, until this is called with null:
-  /// abort() ends the session. Also sets rank and size.
+  /// Sets the session on which a split starts a communicator, so that abort() aborts the session.
+  /// Also sets rank and size. Call it with null before the session is destroyed.
   void starts_on(boot::Session* session);
-  /// Set-up has ended. If the user has aborted it too late for its loop to see, the communicator
-  /// ends here and the outcome is that error.
+  /// Sets the outcome of set-up. If the user aborted too late for the loop to notice, aborts the
+  /// communicator and returns the abort error.
   Status finished(Result<std::shared_ptr<Communicator>> outcome);
-  /// Work begins that goes on in the background; refused if there is some already.
+  /// Starts background work. Returns invalid_usage if there is background work already.
   Status begin_work();
-  /// It has ended. `publish` stores results where the user wants them; it is called before the
-  /// state changes, and not after close().
+  /// Ends background work. `publish` stores the results for the user: it is called before the state
+  /// changes, and not after close().
   template <typename Publish>
   void end_work(Status outcome, const Publish& publish) {
     const std::lock_guard lock(mutex_);
@@ -72,15 +75,15 @@ class CommEntry {
     working_ = false;
     started_.store(communicator_.get(), std::memory_order_release);
   }
-  /// Ends set-up, or the communicator's waits.
+  /// Ends the waits of set-up and of the communicator.
   void abort(const Error& reason);
-  /// Aborts, and returns the communicator if there is one, perhaps still in progress. Refused if
-  /// the user has aborted before, or has finalized.
+  /// Aborts, and returns the communicator, or null if it has not started. Returns invalid_usage if
+  /// the user has aborted or finalized before.
   Result<std::shared_ptr<Communicator>> revoke(const Error& reason);
-  /// The user has revoked it, after it had started.
+  /// Returns whether the user has revoked or aborted the communicator and it had started.
   bool revoked() const;
-  /// The user is done with the handle, and with where results were to be stored. The communicator,
-  /// also while it is in progress; null if it has not started.
+  /// Ends the user's use of the handle and of the places for results. Returns the communicator,
+  /// even while it is in progress; null if it has not started.
   std::shared_ptr<Communicator> close();
 
  private:
@@ -92,7 +95,7 @@ class CommEntry {
   const int device_;
   const bool blocking_;
   const std::uint32_t forks_ = fork_count();
-  /// What the user has made for use with this communicator.
+  /// Objects that the user has made for this communicator.
   struct UserObjects {
     RedOpTable reductions{ncclNumOps};
     BufferTable buffers;
@@ -101,31 +104,32 @@ class CommEntry {
 
   mutable std::mutex mutex_;
   EventLoop* loop_ = nullptr;
-  boot::Session* session_ = nullptr;  // of a split
-  std::optional<Error> abort_;        // also from before there was a loop
+  boot::Session* session_ = nullptr;  // session of a split that starts
+  std::optional<Error> abort_;        // set even if there was no loop yet
   bool working_ = false;
   bool closed_ = false;
   std::optional<Error> work_error_;
   std::shared_ptr<Communicator> communicator_;
-  std::optional<Error> error_;                   // why there will be none
-  std::atomic<Communicator*> started_{nullptr};  // what communicator_ holds, null while in progress
+  std::optional<Error> error_;                   // reason why the start failed
+  std::atomic<Communicator*> started_{nullptr};  // communicator_; null while in progress
 };
 
-/// The table behind all ncclComm_t of this process.
+/// Returns the table behind all ncclComm_t of this process.
 HandleTable<CommEntry, ncclComm_t>& comm_table();
 
-/// Leaks the communicator of `entry`: where nothing is left that could free it once its enqueued
-/// work has ended, and in a forked child, which has no threads to end.
+/// Leaks `entry` and its communicator. For a communicator whose enqueued work nothing is left to
+/// await, and for a forked child, where its threads do not exist.
 void keep_for_ever(std::shared_ptr<CommEntry> entry);
 
-/// The error for a call on a communicator that is inherited(): of this rank.
+/// Returns the error for a call on a communicator that is inherited(). `rank` is this rank.
 Error inherited_error(int rank);
 
-/// The entry of a handle; invalid_argument for null, for one that was destroyed, and for one that
-/// was never made, invalid_usage for one that was inherited: a forked child is no rank, and what it
-/// did would be done to the memory and the peers of its parent.
+/// Returns the entry of a handle. Returns invalid_argument if the handle is null, was destroyed or
+/// was never made. Returns invalid_usage if it was inherited: a forked child is no rank, and its
+/// calls would affect its parent's memory and peers.
 Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle);
-/// The same, and its communicator.
+/// Returns the communicator of a handle; errors are those of find_entry() and
+/// CommEntry::communicator().
 Result<std::shared_ptr<Communicator>> find_communicator(ncclComm_t handle);
 
 }  // namespace oriel::comm

@@ -16,8 +16,8 @@
 namespace oriel::comm {
 namespace {
 
-/// Holds an ended communicator until nothing that was enqueued uses its memory, on a thread of the
-/// library: to free the memory may take as long as the device is busy.
+/// Holds an ended communicator on a thread of the library until no enqueued work uses its memory.
+/// The thread also frees the memory, which may take as long as the device is busy.
 class Keeper {
  public:
   Keeper(std::shared_ptr<CommEntry> entry, std::shared_ptr<Communicator> communicator)
@@ -56,7 +56,7 @@ class Keeper {
     must_end_ = true;
     changed_.notify_all();
   }
-  /// The process ends while kernels may still use the memory.
+  /// Leaks the memory: the process ends while kernels may still use it.
   void leak() { keep_for_ever(std::move(entry_)); }
 
   std::shared_ptr<CommEntry> entry_;
@@ -67,8 +67,8 @@ class Keeper {
   bool is_released_ = false;
 };
 
-/// Frees what `entry` holds once that is not in use; waits for it until the deadline. Where there
-/// is no thread to wait elsewhere, memory that is in use is leaked.
+/// Frees `entry` and `communicator` once they are not in use, and waits for this until the
+/// deadline. If no thread can be started, memory in use is leaked.
 void release(std::shared_ptr<CommEntry> entry, std::shared_ptr<Communicator> communicator,
              Deadline deadline) {
   const auto keeper = std::make_shared<Keeper>(entry, communicator);
@@ -87,8 +87,8 @@ void release(std::shared_ptr<CommEntry> entry, std::shared_ptr<Communicator> com
 }
 
 Error abort_reason() {
-  // Without an origin: a split that the abort ends has ranks of its own numbering, and adds its
-  // own.
+  // The reason has no origin: a split that the abort ends has its own rank numbers, and adds its
+  // origin.
   return Error(ErrorCode::aborted, "ncclCommAbort was called");
 }
 
@@ -130,7 +130,7 @@ void run_ends(GroupJobs& jobs) {
   for_each_job(jobs, [deadline](auto& job) {
     using Kind = std::decay_t<decltype(job)>;
     if constexpr (is_end<Kind>) {
-      job.entry.reset();  // the end frees what nobody else holds
+      job.entry.reset();  // the end frees memory that nobody else holds
       if constexpr (std::is_same_v<Kind, AbortJob>) {
         job.state.outcome = end_aborted(job.handle, deadline);
       } else {

@@ -10,22 +10,22 @@
 #include "base/deadline.hpp"
 #include "comm/group/job.hpp"
 
-/// The end of handles. Memory that a launch or a captured graph may still use lives until that has
-/// ended or gone.
+/// Ends handles. Memory that a launch or a captured graph may still use is kept until the launch
+/// has ended or the graph is destroyed.
 namespace oriel::comm {
 
-/// Bound for an abort, below the 250 ms that are promised.
+/// Time limit of an abort, below the promised 250 ms.
 inline constexpr Duration kAbortTime = std::chrono::milliseconds(150);
 
-/// Waits for the communicator's work, as drain() does, and ends its handle.
+/// Waits for the communicator's work (Communicator::drain) and ends its handle.
 Status destroy_communicator(ncclComm_t handle);
 
 /// Ends the communicator's waits and its handle. Returns once its memory is freed, or after
-/// kAbortTime: a thread of the library frees the memory when nothing uses it any more.
+/// kAbortTime. After that, a thread of the library frees the memory when nothing uses it any more.
 Status abort_communicator(ncclComm_t handle);
 
-/// Carries out all requests of the list, which are ends: aborts reach all communicators before the
-/// first end waits.
+/// Runs all requests of the list, which end handles. All communicators to abort are aborted before
+/// the first end waits.
 void run_ends(GroupJobs& jobs);
 
 }  // namespace oriel::comm

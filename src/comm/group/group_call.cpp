@@ -30,11 +30,12 @@ Status check_kinds(GroupJobs& jobs) {
 }  // namespace
 
 ThreadGroup& ThreadGroup::current() {
-  return ThreadObject<ThreadGroup>::get();  // one made late owns nothing once its group has ended
+  // An object made after the thread's end owns nothing once its group has ended.
+  return ThreadObject<ThreadGroup>::get();
 }
 
 ThreadGroup::~ThreadGroup() {
-  // Where handles would have been stored may be gone, as the thread's stack is.
+  // The places for handles may be gone, like the thread's stack.
   for (InitJob* const job : jobs_of_kind<InitJob>(jobs_)) job->handle.forget_place();
   for (SplitJob* const job : jobs_of_kind<SplitJob>(jobs_)) {
     if (job->handle) job->handle->forget_place();
@@ -77,7 +78,7 @@ Status ThreadGroup::end(bool& in_progress) {
   Status outcome = run_jobs(jobs, in_progress);
   if (refused) return *refused;
   jobs.clear();
-  // The next group needs no memory of its own then.
+  // Keeps the memory of the list for the next group.
   if (!ThreadObject<ThreadGroup>::ended()) jobs_.swap(jobs);
   return outcome;
 }

@@ -9,53 +9,54 @@
 
 #include "comm/group/job.hpp"
 
-/// Group calls: what a thread asks for between ncclGroupStart and ncclGroupEnd is noted and carried
-/// out at the end, for all its communicators at once, so that one thread can play several ranks. A
+/// Group calls: the requests of a thread between ncclGroupStart and ncclGroupEnd are recorded. They
+/// run at the end, for all communicators together, so that one thread can serve several ranks. A
 /// call outside any group is a group of one.
 namespace oriel::comm {
 
-/// The calling thread's group.
+/// Group of the calling thread.
 class ThreadGroup {
  public:
   static ThreadGroup& current();
   ThreadGroup() = default;
-  /// Of a thread that ends within a group: nothing that it has noted was begun.
+  /// Drops the recorded requests of a thread that ends within a group; none of them has started.
   ~ThreadGroup();
   ThreadGroup(const ThreadGroup&) = delete;
   ThreadGroup& operator=(const ThreadGroup&) = delete;
 
   void start() { ++depth_; }
-  /// Ends one level; the outermost runs the requests. If a call inside was refused it refuses them
-  /// all, but still ends handles. `in_progress` is set if some of it goes on in the background.
+  /// Ends one level; the outermost level runs the requests. If a call inside was refused, all
+  /// requests are refused, except those that end handles. Sets `in_progress` if work goes on in the
+  /// background.
   Status end(bool& in_progress);
-  /// Ends one level as end() does, but the outermost one carries nothing out and tells no other
-  /// rank: its requests are gone.
+  /// Ends one level like end(), but the outermost level drops its requests and informs no other
+  /// rank.
   Status drop();
   bool open() const { return depth_ > 0; }
 
-  /// Notes a request, or runs it at once outside a group.
+  /// Records a request inside a group, or runs it at once outside a group.
   Status submit(Job job, bool& in_progress);
-  /// Several at once: inside a group all are noted or none.
+  /// Submits several starts: inside a group all are recorded or none.
   Status submit(std::vector<InitJob> jobs, bool& in_progress);
-  /// Inside a group a call that cannot be made is refused here already.
+  /// Submits a call. Inside a group, a call that cannot run is refused at once.
   Status submit(CollectiveJob job);
   Status submit(PointToPointJob job);
-  /// Notes a request inside a group. Refused if the group ends the communicator before.
+  /// Records a request inside a group. Refused if the group already ends the communicator.
   Status note(Job job);
-  /// A call inside the group was refused; the end of the group says so too.
+  /// Records that a call inside the group was refused; end() returns the first such error.
   void remember(const Error& error);
 
  private:
-  /// Refused for a group that was not started.
+  /// Returns invalid_usage if no group was started.
   Status close_level(const char* call);
-  /// Refused behind a request that ends the communicator.
+  /// Returns invalid_usage if an earlier request ends the communicator.
   Status check_open(const CommEntry* entry) const;
   Status check_order(const Job& job) const;
   void clear();
 
   int depth_ = 0;
   GroupJobs jobs_;
-  std::vector<const CommEntry*> ending_;  // those that the group destroys or aborts
+  std::vector<const CommEntry*> ending_;  // entries that the group destroys or aborts
   std::optional<Error> error_;
 };
 

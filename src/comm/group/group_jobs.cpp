@@ -27,13 +27,13 @@ namespace {
 template <class Job>
 using KindOf = std::decay_t<Job>;
 
-/// What a process does about descriptors while it starts communicators.
+/// Raises the descriptor limit and holds a spare descriptor while the process starts communicators.
 class DescriptorsForStart {
  public:
   explicit DescriptorsForStart(GroupJobs& jobs)
       : starting_(static_cast<std::size_t>(std::count_if(jobs.begin(), jobs.end(), makes_rank))) {
     if (starting_.ranks == 0) return;
-    constexpr std::size_t kEach = 24;  // links, and what only a start has
+    constexpr std::size_t kEach = 24;  // links, and descriptors that only a start uses
     const std::size_t starting = starting_.before + starting_.ranks;
     if (const auto limit = raise_descriptor_limit(starting * kEach)) {
       const auto first = std::find_if(jobs.begin(), jobs.end(), makes_rank);
@@ -49,7 +49,7 @@ class DescriptorsForStart {
   static bool makes_rank(const Job& job) {
     return std::holds_alternative<InitJob>(job) || std::holds_alternative<SplitJob>(job);
   }
-  /// The ranks that all threads of the process are starting.
+  /// Counts the ranks that all threads of the process are starting.
   struct Starting {
     static inline std::atomic<std::size_t> total{0};
     explicit Starting(std::size_t count) : ranks(count), before(total.fetch_add(count)) {}
@@ -61,8 +61,8 @@ class DescriptorsForStart {
   std::shared_ptr<SpareDescriptor> spare_;
 };
 
-/// Ends the communicators of all requests, whose peers are on their way to these calls, but for
-/// requests that end a handle.
+/// Aborts the communicators of all requests, except starts and requests that end a handle. Their
+/// peers have entered these calls.
 void abort_all(GroupJobs& jobs, const Error& error) {
   for_each_job(jobs, [&](auto& job) {
     using Kind = KindOf<decltype(job)>;
@@ -74,9 +74,10 @@ void abort_all(GroupJobs& jobs, const Error& error) {
   });
 }
 
-// There is no loop to work in, and the other ranks are on their way to these calls as well.
+// Fails all requests because no event loop or thread could be made. The other ranks have entered
+// these calls, so they are informed.
 void give_up(GroupJobs& jobs, const Error& error) {
-  // Perhaps for want of a descriptor, of which telling takes one.
+  // The cause may be a lack of descriptors; informing the other ranks takes one.
   const SpareDescriptor::Loan loan;
   EventLoop loop = EventLoop::without_wake();
   for (InitJob* const job : jobs_of_kind<InitJob>(jobs)) {
@@ -109,10 +110,10 @@ void carry_out(EventLoop& loop, GroupJobs& jobs) {
   run_finalizes(jobs);
 }
 
-/// The work of one non-blocking communicator.
+/// Background work of one non-blocking communicator.
 struct Background {
   explicit Background(std::shared_ptr<CommEntry> given) : entry(std::move(given)) {}
-  ~Background() { end({}); }  // where memory has run out the communicator has the error
+  ~Background() { end({}); }  // acts only if memory ran out: the communicator has the error
   Background(const Background&) = delete;
   Background& operator=(const Background&) = delete;
 
@@ -121,7 +122,7 @@ struct Background {
   bool begun = false;  // on a communicator that had started
 
   bool starts() const { return std::holds_alternative<InitJob>(jobs.front()); }
-  /// Null for a start that has been refused.
+  /// Returns the device of the first request; null for a refused start.
   const Device* device() const {
     return std::visit(
         [](const auto& job) -> const Device* {
@@ -143,7 +144,7 @@ struct Background {
     if (std::exchange(begun, false)) {
       entry->end_work(std::move(outcome), [&] { store_windows(jobs); });
     }
-    jobs.clear();  // a start without an outcome has failed
+    jobs.clear();  // a start without an outcome fails
   }
   void carry_out_alone() {
     const DescriptorsForStart descriptors(jobs);
@@ -152,7 +153,7 @@ struct Background {
     const LoopScope scope(loop.value(), entry);
     carry_out(loop.value(), jobs);
   }
-  /// No thread could be had.
+  /// Fails the requests because no thread could be started.
   Status fail(Error reason) {
     give_up(jobs, reason);
     end(Error(reason));
@@ -177,8 +178,8 @@ Status start(const std::shared_ptr<Background>& work) {
   for (SplitJob* const job : jobs_of_kind<SplitJob>(work->jobs)) {
     if (job->handle) job->handle->leave_to_user();
   }
-  // The caller polls ncclCommGetAsyncError. The thread holds all that it uses, and ends by the
-  // deadline of set-up, or sooner if the communicator is aborted.
+  // The caller polls ncclCommGetAsyncError. The thread holds everything that it uses. It ends by
+  // the deadline of set-up, or earlier if the communicator is aborted.
   auto thread = OwnedThread::start({
       .name = "oriel-group",
       .body = [work] { work->run(); },
@@ -208,15 +209,15 @@ void run_here(GroupJobs& jobs) {
   store_windows(jobs);
 }
 
-/// The requests of a group by where they are carried out, each list in the order of the calls.
+/// Divides the requests of a group by where they run. Each list is in call order.
 struct Division {
   std::vector<std::shared_ptr<Background>> works;
   std::size_t started = 0;  // of `works`
   GroupJobs here;
   GroupJobs ends;
 
-  /// Moves all requests from `jobs`. Those on a blocking communicator stay here, and those on one
-  /// that has calls in the group.
+  /// Moves all requests from `jobs`. Requests on a blocking communicator, or on a communicator with
+  /// calls in the group, stay here.
   void take(GroupJobs& jobs) {
     std::vector<const CommEntry*> calling;
     for_each_job(jobs, [&](const auto& job) {
@@ -291,7 +292,7 @@ Status run_jobs(GroupJobs& jobs, bool& in_progress) {
     }
     run_here(division.here);
     first.note(division.here);
-    division.here.clear();  // an end frees what nobody else holds
+    division.here.clear();  // an end frees memory that nobody else holds
     run_ends(division.ends);
     first.note(division.ends);
     return first.take();

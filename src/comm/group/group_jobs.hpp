@@ -6,24 +6,23 @@
 
 #include "comm/group/job.hpp"
 
-/// What the calls of a group have asked for, and how it is carried out for all communicators of a
-/// thread at once.
+/// Runs the requests of a group for all communicators of a thread together.
 namespace oriel::comm {
 
-/// Refuses all requests with `error`, but those that end a handle. Once run, those that start,
-/// split or register tell their other ranks, which all get the same error; calls that move data and
-/// finalizations are dropped, and nobody is told.
+/// Refuses all requests with `error`, except those that end a handle. Starts, splits and
+/// registrations pass the error to their peers when they run, and all get it. Calls that move data
+/// and finalizations are dropped without informing anyone.
 void refuse(GroupJobs& jobs, const Error& error);
 
-/// Carries out all requests: set-up of all communicators together, then calls as run_calls() does,
-/// then finalizations, then destructions and aborts. Every request is attempted, but calls
-/// behind one that has failed. Returns the failure that is first in the order of the calls. Where
-/// memory runs out, all communicators of the requests have ended.
+/// Runs all requests: set-up of all communicators together, then calls (run_calls()), then
+/// finalizations, then destructions and aborts. Every request is attempted, except calls after a
+/// failed call. Returns the failure that is first in call order. If memory runs out, aborts the
+/// communicators of all requests.
 ///
-/// Blocking, but for the requests of non-blocking communicators, each of which has a thread of its
-/// own: starts, and the splits, registrations and finalization of communicators that have no call
-/// here, for that is to have ended when the group has. `in_progress` is set if there is such work.
-/// What is left in `jobs` is of no use.
+/// Blocks, except for requests of non-blocking communicators that have no call here. Their starts,
+/// splits, registrations and finalizations run in the background, on one thread per communicator. A
+/// communicator with a call stays here, because its requests must have ended when the group ends.
+/// Sets `in_progress` if there is background work. Leaves `jobs` unusable.
 Status run_jobs(GroupJobs& jobs, bool& in_progress);
 
 }  // namespace oriel::comm

@@ -14,11 +14,11 @@
 
 namespace oriel::comm {
 
-/// Turns objects into opaque pointers for C, such that a handle that was destroyed, or never made,
-/// is recognised: a handle is a place in the table and the place's generation, not an address.
+/// Maps objects to opaque pointers for C. A handle is the index of a place and its generation, not
+/// an address. So a handle that was destroyed or never made is recognised.
 ///
-/// Thread-safe. get() and set() take the lock of one place, so that calls on different handles do
-/// not wait for each other; only new and ended handles take the table's. Places never move.
+/// Thread-safe. get() and set() lock one place, so calls on different handles do not wait for each
+/// other. Only new and ended handles take the table's lock. Places never move.
 template <class Object, class Handle>
 class HandleTable {
  public:
@@ -26,8 +26,8 @@ class HandleTable {
   HandleTable(const HandleTable&) = delete;
   HandleTable& operator=(const HandleTable&) = delete;
 
-  /// A place without an object yet; get() finds nothing there. For handles that are given out
-  /// before what they stand for is ready.
+  /// Returns the handle of a place without an object, where get() finds nothing. For handles that
+  /// are published before their object is ready.
   Handle reserve() {
     const std::lock_guard lock(mutex_);
     const std::uint32_t index = take_free_place();
@@ -47,15 +47,15 @@ class HandleTable {
     return handle;
   }
 
-  /// The object, which lives on while the caller holds it; null for a handle that stands for none.
+  /// Returns the object, which lives as long as the caller holds it; null for an invalid handle.
   std::shared_ptr<Object> get(Handle handle) const {
     std::shared_ptr<Object> object;
     with_place(handle, [&](const Place& place) { object = place.object; });
     return object;
   }
 
-  /// Ends the handle; every later use of it finds nothing. The object, if this was the first
-  /// remove.
+  /// Ends the handle: later uses find nothing. Returns the object, or null if the handle was
+  /// invalid.
   std::shared_ptr<Object> remove(Handle handle) {
     std::shared_ptr<Object> object;
     const bool is_first = with_place(handle, [&](Place& place) {
@@ -71,7 +71,7 @@ class HandleTable {
 
  private:
   struct Place {
-    std::mutex mutex;  // guards all below
+    std::mutex mutex;  // guards the fields below
     std::shared_ptr<Object> object;
     std::uint32_t generation = 1;
     bool taken = false;
@@ -97,7 +97,8 @@ class HandleTable {
     const std::uint32_t first = kFirstChunk * ((1u << chunk) - 1);
     return chunks_[chunk].load(std::memory_order_acquire)[index - first];
   }
-  /// Calls `act` with the place of a handle that is in use, under its lock. Returns whether it is.
+  /// Calls `act` with the place of a valid handle, under the lock of the place. Returns whether the
+  /// handle is valid.
   template <class Act>
   bool with_place(Handle handle, const Act& act) const {
     const std::uint32_t index = index_of(handle);
@@ -109,7 +110,7 @@ class HandleTable {
     act(place);
     return true;
   }
-  /// Returns the index of a place that is not in use. mutex_ is held.
+  /// Returns the index of a free place. The caller holds mutex_.
   std::uint32_t take_free_place() {
     if (!free_.empty()) {
       const std::uint32_t index = free_.back();
@@ -119,7 +120,7 @@ class HandleTable {
     const std::uint32_t index = size_.load(std::memory_order_relaxed);
     const std::size_t chunks = owned_.size();
     if (index == kFirstChunk * ((1u << chunks) - 1)) {
-      free_.reserve(kFirstChunk * ((2u << chunks) - 1));  // remove() allocates nothing
+      free_.reserve(kFirstChunk * ((2u << chunks) - 1));  // so that remove() allocates nothing
       owned_.push_back(std::make_unique<Place[]>(std::size_t{kFirstChunk} << chunks));
       chunks_[chunks].store(owned_.back().get(), std::memory_order_release);
     }
@@ -131,7 +132,7 @@ class HandleTable {
   std::vector<std::unique_ptr<Place[]>> owned_;
   std::vector<std::uint32_t> free_;
   std::array<std::atomic<Place*>, kChunks> chunks_{};
-  std::atomic<std::uint32_t> size_{0};  // places there are
+  std::atomic<std::uint32_t> size_{0};  // number of places
 };
 
 }  // namespace oriel::comm

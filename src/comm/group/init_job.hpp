@@ -12,8 +12,8 @@
 
 namespace oriel::comm {
 
-/// The handle of a rank that is to start, until its start has an outcome. If there comes none, for
-/// the group was refused or memory ran out, the handle ends with this object.
+/// Handle of a rank that starts, until the start has an outcome. If there is no outcome, because
+/// the group was refused or memory ran out, the destructor ends the handle.
 class PendingHandle {
  public:
   explicit PendingHandle(std::shared_ptr<CommEntry> entry);
@@ -23,22 +23,22 @@ class PendingHandle {
 
   const std::shared_ptr<CommEntry>& entry() const { return entry_; }
   ncclComm_t handle() const { return handle_; }
-  /// Stores the handle at `out`, where it becomes null if it ends here.
+  /// Stores the handle at `out`. If the handle ends here, sets `*out` to null.
   void show(ncclComm_t* out);
-  /// Nothing is written to `out` any more.
+  /// Stops writing to `out`.
   void forget_place() { out_ = nullptr; }
-  /// From now on the user's alone: nothing is written to `out` any more.
+  /// Leaves the handle to the user, and stops writing to `out`.
   void leave_to_user();
-  /// Ends the handle; the start may still go on.
+  /// Ends the handle; the start may still run.
   void end();
-  /// Takes the start's outcome, once, and returns what has become of it (CommEntry::finished). A
-  /// blocking communicator's handle ends with its failure; the user of another keeps it, and is
-  /// told the error through it.
+  /// Sets the start's outcome, once, and returns the result of CommEntry::finished(). If the start
+  /// of a blocking communicator fails, its handle ends. The user of a non-blocking communicator
+  /// keeps the handle and reads the error through it.
   Status finish(Result<std::shared_ptr<Communicator>> outcome);
 
  private:
-  std::shared_ptr<CommEntry> entry_;  // null once it has an outcome
-  ncclComm_t handle_ = nullptr;       // null once it has ended or is the user's alone
+  std::shared_ptr<CommEntry> entry_;  // null once the outcome is set
+  ncclComm_t handle_ = nullptr;       // null once ended or left to the user
   ncclComm_t* out_ = nullptr;
 };
 
@@ -48,8 +48,8 @@ struct InitJob {
   JobState state{};
 };
 
-/// What lets a rank start, with a new handle. A rank whose options or device are an error tells the
-/// other ranks so, for they wait for it; `blocking` counts then too.
+/// Makes the request that starts a rank, with a new handle. If `options` or `device` is an error,
+/// the rank passes the error to the other ranks, which wait for it. `blocking` counts even then.
 InitJob make_init_job(const boot::UniqueId& id, int rank, int size,
                       const Result<CommunicatorOptions>& options, bool blocking,
                       const Result<Device*>& device);

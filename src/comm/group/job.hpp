@@ -16,13 +16,13 @@
 #include "comm/request/call_request.hpp"
 #include "window/registration/window_manager.hpp"
 
-/// The requests of a group: one ordered list for each thread.
+/// Requests of a group: one ordered list per thread.
 namespace oriel::comm {
 
 struct WindowJob : CommJob {
   window::WindowRequest request{};
   ncclWindow_t* out = nullptr;
-  void* registered = nullptr;  ///< the outcome, not yet stored for the user
+  void* registered = nullptr;  ///< registered handle, not yet stored at `out`
 };
 
 struct CollectiveJob : CommJob {
@@ -33,22 +33,22 @@ struct PointToPointJob : CommJob {
   PointToPointRequest request{};
 };
 
-/// A communicator to finalize.
+/// Finalizes a communicator.
 struct FinalizeJob : CommJob {};
 
-/// A handle to destroy.
+/// Destroys a handle.
 struct DestroyJob : CommJob {
   ncclComm_t handle = nullptr;
 };
 
-/// A handle whose communicator is aborted and then freed.
+/// Aborts the communicator of a handle and frees it.
 struct AbortJob : CommJob {
   ncclComm_t handle = nullptr;
 };
 
 using Job = std::variant<InitJob, SplitJob, WindowJob, CollectiveJob, PointToPointJob, FinalizeJob,
                          DestroyJob, AbortJob>;
-/// In the order of the calls.
+/// Requests in call order.
 using GroupJobs = std::vector<Job>;
 
 template <class Kind>
@@ -62,13 +62,13 @@ template <class Kind>
 inline constexpr bool sets_up =
     is_start<Kind> || std::is_same_v<Kind, SplitJob> || std::is_same_v<Kind, WindowJob>;
 
-/// Calls `act` with each request as its own type, in the order of the calls.
+/// Calls `act` with each request as its own type, in call order.
 template <class Jobs, class Act>
 void for_each_job(Jobs& jobs, const Act& act) {
   for (auto& job : jobs) std::visit(act, job);
 }
 
-/// Returns the requests of one type, in the order of the calls.
+/// Returns the requests of one type, in call order.
 template <class Kind>
 std::vector<Kind*> jobs_of_kind(GroupJobs& jobs) {
   std::vector<Kind*> found;
@@ -95,7 +95,7 @@ inline const std::shared_ptr<CommEntry>& entry_of(const Job& job) {
       job);
 }
 
-/// Keeps the failure that comes first in the order of the calls.
+/// Keeps the failure that is first in call order.
 class FirstFailure {
  public:
   void note(JobState state) {

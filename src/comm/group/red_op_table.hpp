@@ -11,16 +11,16 @@
 
 namespace oriel::comm {
 
-/// A reduction that a user has made: so far, pre-multiplied sums.
+/// Reduction made by a user: a pre-multiplied sum.
 struct UserReduction {
   DataType type = DataType::f32;
-  std::uint64_t scalar_bits = 0;         ///< the scalar itself, or
-  const void* scalar_pointer = nullptr;  ///< where the device reads it
+  std::uint64_t scalar_bits = 0;         ///< the scalar's bytes, or
+  const void* scalar_pointer = nullptr;  ///< address from which the device reads it
 };
 
-/// The user-made reductions of one communicator, numbered from `first` on. A number carries a
-/// generation, so that a destroyed one is recognised until it has come round after thousands of
-/// others. Thread-safe.
+/// Holds the user-made reductions of one communicator, numbered from `first`. A number carries a
+/// generation. So a destroyed number is recognised until its place has been reused 2^18 times.
+/// Thread-safe.
 class RedOpTable {
  public:
   explicit RedOpTable(int first) : first_(first) {}
@@ -35,7 +35,7 @@ class RedOpTable {
     std::uint32_t generation = 0;
     bool taken = false;
   };
-  static constexpr int kIndexBits = 12;  // 4,096 at a time; the rest of 31 bits is the generation
+  static constexpr int kIndexBits = 12;  // 4,096 at a time; the 18 bits above hold the generation
   static constexpr int kIndexMask = (1 << kIndexBits) - 1;
   static constexpr std::uint32_t kGenerationMask = (1u << 18) - 1;
 

@@ -13,7 +13,7 @@
 namespace oriel::comm {
 namespace {
 
-// For what this rank cannot take part in.
+// Time limit for informing the other ranks that this rank does not join.
 constexpr Duration kTellingTime = std::chrono::seconds(2);
 
 Task<Result<std::shared_ptr<Communicator>>> start_rank(EventLoop& loop, JoinRequest request) {
@@ -29,13 +29,13 @@ Task<Status> run_start(EventLoop& loop, InitJob& job) {
   co_return Status();
 }
 
-/// One split, or all windows that a group registers in one communicator.
+/// One split, or all windows that a group registers with one communicator.
 struct Step {
   SplitJob* split = nullptr;
   std::vector<WindowJob*> windows{};
 };
 
-/// The set-up requests on one communicator, in order.
+/// Set-up requests on one communicator, in call order.
 struct Sequence {
   std::shared_ptr<Communicator> communicator;
   std::vector<Step> steps{};
@@ -106,7 +106,7 @@ Task<Result<std::shared_ptr<Communicator>>> decline(EventLoop& loop, JoinRequest
   }
   const Status status = co_await boot::Session::decline(
       loop, request.id, request.rank, request.size, std::move(told), std::move(options), deadline);
-  // Their deadlines name this rank.
+  // The other ranks name this rank when their deadlines expire.
   if (!status.ok()) Log(request.rank).info("{}", status.error().to_string());
   co_return reason;
 }

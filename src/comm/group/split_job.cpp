@@ -25,7 +25,8 @@ void conclude(SplitJob& job, Result<std::shared_ptr<Communicator>> outcome) {
     return;
   }
   job.state.outcome = job.handle->finish(std::move(outcome));
-  // A call that returns an error leaves no handle; one in the background has left it to the user.
+  // A call that returns an error leaves no handle. A background call has left the handle to the
+  // user.
   if (!job.state.outcome.ok()) job.handle->end();
 }
 

@@ -15,22 +15,22 @@
 
 namespace oriel::comm {
 
-/// A communicator to split, which is the parent.
+/// Splits `communicator`, the parent.
 struct SplitJob : CommJob {
   SplitRequest request{};
-  std::optional<PendingHandle> handle{};  ///< of the child; none where this rank will be in none
+  std::optional<PendingHandle> handle{};  ///< handle of the child; not set without a color
 };
 
-/// Makes the job of one rank. If the rank has a color, `out` holds the handle of the child from now
-/// on; `out` may be null where the request is refused.
+/// Makes the request of one rank. If the rank has a color, stores the handle of the child at `out`.
+/// `out` may be null if the request is refused.
 SplitJob make_split_job(std::shared_ptr<CommEntry> entry,
                         std::shared_ptr<Communicator> communicator, SplitRequest request,
                         ncclComm_t* out);
 
-/// Splits the parent, and concludes the job.
+/// Splits the parent, and concludes the request.
 Task<void> run_split(EventLoop& loop, SplitJob& job);
 
-/// Gives the job its outcome: the child, or why there is none. Once for each job.
+/// Sets the outcome of the request: the child, or the error. Call it once per request.
 void conclude(SplitJob& job, Result<std::shared_ptr<Communicator>> outcome);
 
 }  // namespace oriel::comm
