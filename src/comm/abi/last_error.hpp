@@ -8,7 +8,7 @@
 
 namespace oriel::comm {
 
-/// Remembers `error` as the calling thread's last one and logs it as a warning.
+/// Remembers `error` as the calling thread's last error and logs it as a warning.
 void remember_error(const Error& error);
 /// Remembers `error`, which was logged where it occurred, without logging it again.
 void remember_known_error(const Error& error);

@@ -81,7 +81,7 @@ struct CommunicatorParts {
   void* scratch = nullptr;          // from Device::make_scratch
   window::RegisteredWindow control{};
   std::size_t slot_bytes = 0;
-  std::vector<kernels::PeerProcess> processes{};  // of CPU ranks, by index in the team
+  std::vector<kernels::PeerProcess> processes{};  // CPU ranks only; by index in the team
   std::uint64_t probed_word = 0;                  // see ReadingProbe
 
   std::unique_ptr<FlightRecorder> flight{};

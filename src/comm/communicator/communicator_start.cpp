@@ -100,8 +100,8 @@ bool wants_copy_engines(const Settings& settings, const CommunicatorOptions& opt
 
 namespace {
 
-/// Returns RankInfo::cta_limit: the least of what the environment and the communicator's user
-/// allow.
+/// Returns RankInfo::cta_limit: the smallest limit set by the environment and the communicator's
+/// user.
 std::uint16_t cta_limit_of(const Settings& settings, int max_ctas) {
   std::int64_t limit = settings.max_ctas;
   if (limit == 0) limit = std::max<std::int64_t>(kDefaultMostCtas, settings.ctas);
@@ -109,7 +109,8 @@ std::uint16_t cta_limit_of(const Settings& settings, int max_ctas) {
   return static_cast<std::uint16_t>(std::min<std::int64_t>(limit, topo::kCtasMost));
 }
 
-/// Refuses what the environment demands beyond `max_ctas`, the most CTAs of a collective.
+/// Returns invalid_usage if the environment forces more CTAs than `max_ctas`, the limit of a
+/// collective, or an algorithm that the backend lacks.
 Status check_limits(int max_ctas, const kernels::Overrides& overrides, kernels::Backend backend) {
   if (overrides.ctas > max_ctas) {
     return Error(ErrorCode::invalid_usage,

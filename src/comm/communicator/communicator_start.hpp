@@ -52,7 +52,7 @@ class CommunicatorStart {
   Task<Status> exchange_places(topo::Wanted wanted, bool first);
   Task<Status> form_team();
   Status lay_out_scratch(int max_ctas);
-  /// Copies the tables of both groupings to where kernels read them.
+  /// Copies the tables of both groupings to memory that kernels read.
   Result<shadow::OwnedShadow> copy_groupings() const;
   void tell_of_start() const;
 

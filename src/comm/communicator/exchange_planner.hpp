@@ -91,7 +91,7 @@ class ExchangePlanner {
   kernels::Backend backend_;
   std::vector<std::vector<int>> teams_;
   std::uint64_t scratch_bytes_ = 0;
-  std::uint64_t tokens_ = 0;  // offset in the scratch memory
+  std::uint64_t tokens_ = 0;  // offset of the tokens in the scratch memory
   bool uses_copy_engines_ = false;
   const window::WindowManager* windows_ = nullptr;
   kernels::ExchangeFacts facts_;

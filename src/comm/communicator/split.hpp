@@ -18,7 +18,8 @@ namespace oriel::comm {
 
 /// Request of one rank in a split of its communicator.
 struct SplitRequest {
-  /// Ranks of one color form a communicator; a rank without one takes part only in the exchange.
+  /// Ranks of one color form a communicator; a rank without a color takes part only in the
+  /// exchange.
   std::optional<std::int32_t> color{};
   std::int32_t key = 0;  ///< orders the ranks of a color; equal keys are ordered by rank
   std::optional<CommunicatorOptions> options{};  ///< not set: the parent's, without its name

@@ -47,8 +47,8 @@ class CommEntry {
   /// Returns the communicator, or the reason why there is none (yet). Returns invalid_usage while
   /// work is in progress.
   Result<std::shared_ptr<Communicator>> communicator() const;
-  /// Returns null where communicator() returns an error. The pointer is valid as long as the entry.
-  /// Takes no lock, because a lock is a noticeable part of a short call.
+  /// Returns the communicator, or null where communicator() returns an error. The pointer is valid
+  /// as long as the entry. Takes no lock, because a lock is a noticeable part of a short call.
   Communicator* started() const { return started_.load(std::memory_order_acquire); }
   /// Returns the reason why the communicator cannot be used, if any; else the error of the last
   /// background work.
@@ -82,8 +82,8 @@ class CommEntry {
   Result<std::shared_ptr<Communicator>> revoke(const Error& reason);
   /// Returns whether the user has revoked or aborted the communicator and it had started.
   bool revoked() const;
-  /// Ends the user's use of the handle and of the places for results. Returns the communicator,
-  /// even while it is in progress; null if it has not started.
+  /// Ends the user's use of the handle and of the places for results, and the buffer registrations.
+  /// Returns the communicator, even while it is in progress; null if it has not started.
   std::shared_ptr<Communicator> close();
 
  private:

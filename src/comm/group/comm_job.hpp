@@ -12,13 +12,13 @@
 
 namespace oriel::comm {
 
-/// Holds what every request of a group has.
+/// State of a request of a group.
 struct JobState {
   std::size_t number = 0;  ///< position among the calls of the group
   Status outcome{};        ///< success also for a request that was not attempted
 };
 
-/// Holds what every request on an existing handle has.
+/// Fields of every request on an existing handle.
 struct CommJob {
   std::shared_ptr<CommEntry> entry;
   std::shared_ptr<Communicator> communicator;  ///< null in requests that only end a handle

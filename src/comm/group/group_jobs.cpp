@@ -119,7 +119,7 @@ struct Background {
 
   std::shared_ptr<CommEntry> entry;
   GroupJobs jobs;      // at least one until end()
-  bool begun = false;  // on a communicator that had started
+  bool begun = false;  // whether entry->begin_work() has succeeded
 
   bool starts() const { return std::holds_alternative<InitJob>(jobs.front()); }
   /// Returns the device of the first request; null for a refused start.
@@ -212,7 +212,7 @@ void run_here(GroupJobs& jobs) {
 /// Divides the requests of a group by where they run. Each list is in call order.
 struct Division {
   std::vector<std::shared_ptr<Background>> works;
-  std::size_t started = 0;  // of `works`
+  std::size_t started = 0;  // number of `works` that have been started
   GroupJobs here;
   GroupJobs ends;
 
