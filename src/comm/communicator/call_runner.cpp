@@ -155,17 +155,6 @@ ExchangeCall& CallRunner::exchange_of(const CollectiveRequest& request,
   return parts_.exchanges->copies_of(request, plan.copy_engine_offset, own_waits());
 }
 
-Status CallRunner::prepare(const CollectiveRequest& request, const CallPlan& plan) {
-  if (request.count == 0 && !plan.only_tells) return {};
-  if (plan.by_exchange) {
-    return parts_.executor->prepare_exchange(exchange_of(request, plan));
-  }
-  if (plan.among_teams) {
-    return parts_.executor->prepare_hierarchy(arguments_among_teams(request, *plan.among_teams));
-  }
-  return parts_.executor->prepare(plan.team, arguments_in_team(request, plan.team));
-}
-
 Status CallRunner::collective(const CollectiveRequest& request) {
   CallPlan plan;
   ORIEL_CHECK(plan_for(request, plan));
@@ -232,10 +221,6 @@ Result<const PointToPointPlan*> CallRunner::plan_for(
     std::span<const PointToPointRequest> requests) {
   for (const PointToPointRequest& request : requests) ORIEL_CHECK(check(request));
   return parts_.exchanges->plan(requests);
-}
-
-Status CallRunner::prepare(const PointToPointPlan& plan) {
-  return parts_.executor->prepare_exchange(parts_.exchanges->call_of(plan, own_waits()));
 }
 
 Status CallRunner::run(const PointToPointPlan& plan) {

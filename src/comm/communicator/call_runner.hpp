@@ -45,15 +45,12 @@ class CallRunner {
   /// need.
   Status plan_for(const CollectiveRequest& request, CallPlan& plan) const;
   Status run(const CollectiveRequest& request, const CallPlan& plan);
-  /// Loads the resources that run() would otherwise have to load first (Executor::prepare).
-  Status prepare(const CollectiveRequest& request, const CallPlan& plan);
 
   /// Checks one send or receive as far as possible without the other requests of its group.
   Status check(const PointToPointRequest& request) const;
   /// Plans the sends and receives of a group, which run as one exchange. The plan refers to
   /// `requests` and is valid until the next call.
   Result<const PointToPointPlan*> plan_for(std::span<const PointToPointRequest> requests);
-  Status prepare(const PointToPointPlan& plan);
   Status run(const PointToPointPlan& plan);
 
   /// Returns the view of the scratch memory for the algorithms among LSA teams.

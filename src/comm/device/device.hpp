@@ -83,11 +83,6 @@ class Executor {
   virtual Status join_streams(void* first, const std::vector<void*>& streams) = 0;
   /// Makes all other streams wait for the last call, which went to `last`.
   virtual Status release_streams(void* last, const std::vector<void*>& streams) = 0;
-  /// Prepares (loads) the resources that run() would otherwise have to load first. Local. Required
-  /// only for threads that run several calls which wait for each other.
-  virtual Status prepare(const kernels::Plan& plan,
-                         const kernels::AllReduceArguments& arguments) = 0;
-  virtual Status prepare_hierarchy(const kernels::HierarchyArguments& arguments) = 0;
   /// Host: runs the call on this thread until it completes or a wait is aborted. After an abort the
   /// notices give the reason; the returned error applies only if they are empty. GPU: enqueues the
   /// call on `stream`, ordered after earlier calls, even those on other streams.
@@ -96,7 +91,6 @@ class Executor {
   /// Runs a collective over several teams, and collectives other than all-reduce; otherwise like
   /// run().
   virtual Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) = 0;
-  virtual Status prepare_exchange(const ExchangeCall& call) = 0;
   /// Runs a collective of one LSA team, or sends and receives; otherwise like run().
   virtual Status run_exchange(ExchangeCall& call) = 0;
   /// Counts a call of no elements, which runs nothing. Host: counts it in `record`, this rank's

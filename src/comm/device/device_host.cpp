@@ -52,10 +52,6 @@ class HostExecutor final : public Executor {
     return Error(ErrorCode::invalid_argument, "the stream is not null, but there is no GPU")
         .with_hint("pass a null stream: without a GPU a collective ends when its call returns");
   }
-  Status prepare(const kernels::Plan& /*plan*/,
-                 const kernels::AllReduceArguments& /*arguments*/) override {
-    return {};
-  }
   Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
              void* /*stream*/) override {
     // Calls of one communicator share its scratch: a second thread waits here.
@@ -63,7 +59,6 @@ class HostExecutor final : public Executor {
     if (kernels::run_all_reduce_on_host(plan.algorithm, arguments)) return {};
     return Error(ErrorCode::internal, "a wait of an all-reduce was given up for no known reason");
   }
-  Status prepare_hierarchy(const kernels::HierarchyArguments& /*arguments*/) override { return {}; }
   Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* /*stream*/) override {
     const std::lock_guard lock(mutex_);
     if (kernels::run_hierarchy_on_host(arguments)) return {};
@@ -78,7 +73,6 @@ class HostExecutor final : public Executor {
   Status release_streams(void* /*last*/, const std::vector<void*>& /*streams*/) override {
     return {};
   }
-  Status prepare_exchange(const ExchangeCall& /*call*/) override { return {}; }
   Status run_exchange(ExchangeCall& call) override {
     const std::lock_guard lock(mutex_);
     if (call.record != nullptr) number_messages(call);

@@ -34,6 +34,7 @@ class CudaExecutor::LastLaunch final : public CtaBudget::Member {
 
 Result<std::unique_ptr<Executor>> CudaExecutor::make(const Gpu& gpu, const CtaBudget::Facts& facts,
                                                      GraphOrder order) {
+  ORIEL_CHECK(kernels::load_kernels(gpu.loaded));
   ORIEL_TRY(const auto scope, CudaScope::enter(gpu.context));
   ORIEL_TRY(auto launches, LaunchOrder::make(order));
   auto last = std::make_shared<const LastLaunch>(gpu.context, facts, launches->last_launch());
@@ -64,29 +65,14 @@ Status CudaExecutor::check_joined(const std::vector<void*>& streams) {
   return LaunchOrder::check_joined(streams);
 }
 
-Status CudaExecutor::prepare(const kernels::Plan& plan,
-                             const kernels::AllReduceArguments& arguments) {
-  return kernels::load_all_reduce(plan, arguments, gpu_.loaded);
-}
-
-Status CudaExecutor::prepare_hierarchy(const kernels::HierarchyArguments& arguments) {
-  return kernels::load_hierarchy(arguments, gpu_.loaded);
-}
-
-Status CudaExecutor::prepare_exchange(const ExchangeCall& /*call*/) {
-  return kernels::load_exchanges(gpu_.loaded);
-}
-
 Status CudaExecutor::run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
                          void* stream) {
-  ORIEL_CHECK(prepare(plan, arguments));
   return run_in_order(static_cast<CUstream>(stream), [&](StreamScope& on, bool /*captured*/) {
     return kernels::launch_all_reduce(plan, arguments, gpu_.loaded, on);
   });
 }
 
 Status CudaExecutor::run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) {
-  ORIEL_CHECK(prepare_hierarchy(arguments));
   return run_in_order(static_cast<CUstream>(stream), [&](StreamScope& on, bool /*captured*/) {
     return kernels::launch_hierarchy(arguments, gpu_.loaded, on);
   });
@@ -116,7 +102,6 @@ Status CudaExecutor::enqueue_copies(const ExchangeCall& call, StreamScope& on, b
 }
 
 Status CudaExecutor::run_exchange(ExchangeCall& call) {
-  ORIEL_CHECK(prepare_exchange(call));
   bool has_begun = false;
   const auto launch = [&](StreamScope& on, bool captured) -> Status {
     for (std::size_t i = 0; i < call.launches.size(); ++i) {

@@ -39,12 +39,9 @@ class CudaExecutor final : public Executor {
   Status check_joined(const std::vector<void*>& streams) override;
   Status join_streams(void* first, const std::vector<void*>& streams) override;
   Status release_streams(void* last, const std::vector<void*>& streams) override;
-  Status prepare(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments) override;
   Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
              void* stream) override;
-  Status prepare_hierarchy(const kernels::HierarchyArguments& arguments) override;
   Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) override;
-  Status prepare_exchange(const ExchangeCall& call) override;
   Status run_exchange(ExchangeCall& call) override;
   void pass_over(kernels::CallRecord& /*record*/,
                  const kernels::CollectiveCall& /*call*/) override {}

@@ -27,7 +27,6 @@ struct PlannedCollective {
   CallPlan plan;
 
   bool is_launched() const { return job->request.count > 0 || plan.only_tells; }
-  Status prepare() const { return job->communicator->calls().prepare(job->request, plan); }
   Status run() const {
     return job->state.outcome = job->communicator->calls().run(job->request, plan);
   }
@@ -122,7 +121,6 @@ class PlannedCalls {
   /// Enqueues the GPU launches: all collectives in call order, then the exchanges in the order of
   /// their communicators' numbers.
   Status enqueue() const {
-    if (enqueued_.size() + exchanges_.size() > 1) ORIEL_CHECK(prepare());
     // All joins precede the first launch, so that no stream of one communicator waits for launches
     // of another.
     ORIEL_CHECK(for_each_on_gpu(&CommunicatorCalls::join_streams));
@@ -190,18 +188,6 @@ class PlannedCalls {
   Status for_each_on_gpu(Status (CommunicatorCalls::*step)() const) const {
     for (const CommunicatorCalls& calls : calls_) {
       if (!calls.on_host()) ORIEL_CHECK((calls.*step)());
-    }
-    return {};
-  }
-  /// Loads all kernels before the first launch. Loading a kernel between two launches may wait for
-  /// the first launch, which waits for the second.
-  Status prepare() const {
-    for (const PlannedCollective& call : enqueued_) {
-      ORIEL_CHECK(call.job->state.outcome = call.prepare());
-    }
-    for (const CommunicatorCalls* const calls : exchanges_) {
-      ORIEL_CHECK(calls->first_transfer->outcome =
-                      calls->communicator->calls().prepare(*calls->exchange));
     }
     return {};
   }

@@ -59,6 +59,7 @@ class Greetings {
       const std::uint64_t output = first & kNoOffset;
       if (output != kNoOffset && output == arguments_.output_offset) direct |= bit;
       if constexpr (Mover::kPulls || Mover::kReadsAll) {
+        if (!Mover::kPulls && !arguments_.stream.reads_inputs) continue;
         std::uint64_t input = kNoOffset;
         alive = read(rank, 1, input);
         if (input == kNoOffset || input != arguments_.input_offset) continue;

@@ -129,6 +129,9 @@ class StreamAllReduce {
   /// Runs the call in one step. A greeting has shown that its sender's kernels before have ended,
   /// so inputs may be read and outputs written.
   ORIEL_DEVICE_FN bool read_all() {
+    // Greetings are read relaxed. After the fence this thread reads no older copy of an input,
+    // which an earlier call may have left in the L1 cache.
+    device::Memory::fence<device::Scope::system>();
     for (std::uint32_t i = 0; i < chunks_; ++i) reduce<true>(i);
     steps_.raise(0);  // this rank's results are stored, and it reads no inputs any more
     if (!steps_.wait_for_all(0)) return false;

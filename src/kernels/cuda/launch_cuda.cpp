@@ -25,29 +25,34 @@ const KernelSet& kernels_for(DataType type) {
   return sets[static_cast<std::size_t>(type)];
 }
 
-KernelEntry copy_lines_for(const AllReduceArguments& arguments) {
-  const RankVariant ranks = variant_for(arguments.ranks);
-  const bool in_words = has_word_blocks(arguments);
-  const std::size_t kind =
-      (arguments.collective == Collective::all_to_all ? 2 : 0) + (in_words ? 1 : 0);
+KernelEntry copy_lines_for(Collective collective, RankVariant ranks, bool in_words) {
+  const std::size_t kind = (collective == Collective::all_to_all ? 2 : 0) + (in_words ? 1 : 0);
   return {kFirstCopyLines + kind * kRankVariants + static_cast<std::size_t>(ranks),
-          detail::copy_lines_kernel_for(arguments.collective, ranks, in_words)};
+          detail::copy_lines_kernel_for(collective, ranks, in_words)};
+}
+
+KernelEntry copy_stream_for(Collective collective) {
+  return {kFirstCopyStream + static_cast<std::size_t>(collective),
+          detail::copy_stream_kernel_for(collective)};
+}
+
+KernelEntry all_reduce_for(DataType type, std::size_t algorithm, std::size_t family,
+                           std::size_t ranks) {
+  return {static_cast<std::size_t>(type) * kVariantsOfType +
+              (algorithm * kFamilies + family) * kRankVariants + ranks,
+          kernels_for(type).kernel[algorithm][family][ranks]};
 }
 
 KernelEntry kernel_for(const Plan& plan, const AllReduceArguments& arguments) {
+  const RankVariant ranks = variant_for(arguments.ranks);
   // An empty call of any collective is a one-shot all-reduce without CTAs that move data.
-  const bool copies = !reduces(arguments.collective) && plan.ctas > 0;
-  if (copies && plan.algorithm == Algorithm::one_shot) return copy_lines_for(arguments);
-  if (copies) {
-    return {kFirstCopyStream + static_cast<std::size_t>(arguments.collective),
-            detail::copy_stream_kernel_for(arguments.collective)};
+  if (!reduces(arguments.collective) && plan.ctas > 0) {
+    if (plan.algorithm == Algorithm::stream) return copy_stream_for(arguments.collective);
+    return copy_lines_for(arguments.collective, ranks, has_word_blocks(arguments));
   }
-  const auto type = static_cast<std::size_t>(arguments.type);
-  const auto algorithm = static_cast<std::size_t>(plan.algorithm);
-  const auto family = static_cast<std::size_t>(family_of(arguments.op));
-  const auto variant = static_cast<std::size_t>(variant_for(arguments.ranks));
-  return {type * kVariantsOfType + (algorithm * 3 + family) * kRankVariants + variant,
-          kernels_for(arguments.type).kernel[algorithm][family][variant]};
+  return all_reduce_for(arguments.type, static_cast<std::size_t>(plan.algorithm),
+                        static_cast<std::size_t>(family_of(arguments.op)),
+                        static_cast<std::size_t>(ranks));
 }
 
 KernelEntry hierarchy_for(DataType type) {
@@ -84,15 +89,42 @@ CUresult launch(CUfunction kernel, const Grid& grid, const Arguments& arguments,
   return on.call([&] { return cuda().launch_kernel_ex(&config, kernel, parameters, nullptr); });
 }
 
-/// Loads the kernel if necessary. `what` returns its name for the error message.
-template <class What>
-Status load(KernelEntry kernel, LoadedKernels& kernels, const What& what) {
-  auto loaded = kernels.get(kernel);
-  if (loaded.ok()) return {};
-  return std::move(loaded).error().with_context("loading " + what());
+/// Calls `action` with each kernel, with some of them under several numbers.
+template <class Action>
+Status for_each_kernel(const Action& action) {
+  for (std::size_t i = 0; i < kDataTypeCount; ++i) {
+    const auto type = static_cast<DataType>(i);
+    for (std::size_t k = 0; k < kVariantsOfType; ++k) {
+      const std::size_t family = k / kRankVariants % kFamilies;
+      const std::size_t algorithm = k / kRankVariants / kFamilies;
+      ORIEL_CHECK(action(all_reduce_for(type, algorithm, family, k % kRankVariants)));
+    }
+    ORIEL_CHECK(action(hierarchy_for(type)));
+  }
+  for (const ExchangeForm form : {ExchangeForm::any, ExchangeForm::near, ExchangeForm::packets}) {
+    ORIEL_CHECK(action(exchange_for(form)));
+  }
+  for (const Collective collective :
+       {Collective::broadcast, Collective::all_gather, Collective::all_to_all}) {
+    ORIEL_CHECK(action(copy_stream_for(collective)));
+    if (collective == Collective::broadcast) continue;
+    for (std::size_t k = 0; k < 2 * kRankVariants; ++k) {
+      const auto ranks = static_cast<RankVariant>(k / 2);
+      ORIEL_CHECK(action(copy_lines_for(collective, ranks, k % 2 != 0)));
+    }
+  }
+  return {};
 }
 
 }  // namespace
+
+Status load_kernels(LoadedKernels& kernels) {
+  return for_each_kernel([&](KernelEntry kernel) {
+    auto loaded = kernels.get(kernel);
+    if (loaded.ok()) return Status();
+    return Status(std::move(loaded).error().with_context("loading the kernels"));
+  });
+}
 
 Status launch_all_reduce(const Plan& plan, const AllReduceArguments& arguments,
                          LoadedKernels& kernels, StreamScope& on) {
@@ -129,26 +161,6 @@ Status launch_exchange(const ExchangeArguments& arguments, LoadedKernels& kernel
   return cuda_error(fmt::format("launching an exchange of {} messages with {} x {} threads",
                                 arguments.messages, arguments.ctas, kMaxThreads),
                     status);
-}
-
-Status load_exchanges(LoadedKernels& kernels) {
-  for (const ExchangeForm form : {ExchangeForm::any, ExchangeForm::near, ExchangeForm::packets}) {
-    ORIEL_CHECK(load(exchange_for(form), kernels, [] { return std::string("exchanges"); }));
-  }
-  return {};
-}
-
-Status load_hierarchy(const HierarchyArguments& arguments, LoadedKernels& kernels) {
-  return load(hierarchy_for(arguments.type), kernels, [&] {
-    return fmt::format("collectives of {} among teams", name_of(arguments.type));
-  });
-}
-
-Status load_all_reduce(const Plan& plan, const AllReduceArguments& arguments,
-                       LoadedKernels& kernels) {
-  return load(kernel_for(plan, arguments), kernels, [&] {
-    return fmt::format("{} of {}", name_of(plan.algorithm), name_of(arguments.type));
-  });
 }
 
 }  // namespace oriel::kernels

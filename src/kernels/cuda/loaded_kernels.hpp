@@ -44,15 +44,16 @@ struct KernelEntry {
 
 /// Numbering of kernels: all-reduces by type, kernels among teams by type, exchanges by form,
 /// copying streams by collective, and one-shot all-gathers and all-to-alls by unit and ranks.
-inline constexpr std::size_t kVariantsOfType = kGpuAlgorithmCount * 3 * kRankVariants;
+inline constexpr std::size_t kFamilies = 3;
+inline constexpr std::size_t kVariantsOfType = kGpuAlgorithmCount * kFamilies * kRankVariants;
 inline constexpr std::size_t kFirstHierarchy = kDataTypeCount * kVariantsOfType;
 inline constexpr std::size_t kFirstExchange = kFirstHierarchy + kDataTypeCount;
 inline constexpr std::size_t kFirstCopyStream = kFirstExchange + 3;
 inline constexpr std::size_t kFirstCopyLines = kFirstCopyStream + kCollectiveCount;
 inline constexpr std::size_t kKernelCount = kFirstCopyLines + std::size_t{4} * kRankVariants;
 
-/// Kernels of one context, shared by all communicators there. Each kernel is loaded explicitly
-/// before its first launch. Otherwise the launch would load it (CUDA's lazy loading) and might wait
+/// Kernels of one context, shared by all communicators there. The first communicator loads them all
+/// (load_kernels). Otherwise a launch would load its kernel (CUDA's lazy loading) and might wait
 /// for other kernels. Thread-safe: a loaded kernel is found without a lock or a driver call.
 class LoadedKernels {
  public:

@@ -176,22 +176,18 @@ TEST_CASE("a call waits for others only where the GPU is full, and again takes f
   CHECK(reduce(*second, 'b') == kPlain);
 }
 
-TEST_CASE("a kernel is loaded once for all communicators of a GPU, ahead of the call's launches",
-          "[req:5.6]") {
+TEST_CASE("the first communicator of a GPU loads all kernels, and no call loads any",
+          "[req:5.6][req:5.5]") {
   JoinedStreams joined;
+  constexpr std::size_t kCopyStreams = 3;  // of kCollectiveCount numbers
+  CHECK(driver.loads == kernels::kKernelCount - kernels::kCollectiveCount + kCopyStreams);
+  const std::size_t loads = driver.loads;
   const auto second = joined.make_executor(2);
   NotedCalls noted;
-  const Names first = noted.names_of([&] { joined.reduce(stream('a')); });
-  CHECK(driver.loads == 1);
-  CHECK(first.front() == "thread_exchange_stream_capture_mode");
-  CHECK(Names(first.end() - 4, first.end()) == kPlain);
-  CHECK(noted.names_of([&] { CHECK(second->prepare({}, {}).ok()); }).empty());
+  CHECK(noted.names_of([&] { joined.reduce(stream('a')); }) == kPlain);
   CHECK(noted.names_of([&] { CHECK(second->run({}, {}, stream('b')).ok()); }) == kPlain);
-  CHECK(driver.loads == 1);
-  CHECK(joined.exchange(stream('a'), 1).ok());
-  CHECK(driver.loads == 4);  // all forms of the exchange kernel
   CHECK(noted.names_of([&] { CHECK(joined.exchange(stream('a'), 1).ok()); }) == kPlain);
-  CHECK(driver.loads == 4);
+  CHECK(driver.loads == loads);
 }
 
 TEST_CASE("a launch that the driver refuses is named, and the next one goes on", "[req:5.6]") {
@@ -205,20 +201,18 @@ TEST_CASE("a launch that the driver refuses is named, and the next one goes on",
   joined.reduce(stream('a'));
 }
 
-TEST_CASE("a kernel that cannot be loaded is named, and nothing is enqueued", "[req:5.6]") {
-  JoinedStreams joined;
+TEST_CASE("a GPU whose kernels cannot be loaded gets no communicator", "[req:5.6]") {
+  const JoinedStreams joined;
   constexpr kernels::KernelLoader kBroken{
       .load = [](const void*) -> int { return 98; },
       .find = [](CUfunction*, const void*) -> int { return 98; }};
-  {
-    const kernels::ScopedKernelLoader broken(kBroken);
-    const Status refused = joined.executor().run({}, {}, stream('a'));
-    REQUIRE(!refused.ok());
-    CHECK(has(refused.error().to_string(), "loading stream of"));
-    CHECK(!joined.exchange(stream('a'), 1).ok());
-    CHECK(driver.calls.empty());
-  }
-  joined.reduce(stream('a'));
+  const kernels::ScopedKernelLoader broken(kBroken);
+  comm::CtaBudget budget(132);
+  kernels::LoadedKernels kernels(nullptr);
+  const auto refused =
+      comm::CudaExecutor::make({nullptr, budget, kernels}, {.ctas = 32}, comm::GraphOrder::all);
+  REQUIRE(!refused.ok());
+  CHECK(has(refused.error().to_string(), "loading the kernels"));
 }
 
 TEST_CASE("a plain call, made again, allocates nothing", "[req:5.6]") {

@@ -51,9 +51,6 @@ class ScriptedExecutor final : public comm::Executor {
   Status release_streams(void* last, const std::vector<void*>& streams) override {
     return note(fmt::format("releases {} from {}", names_of(streams), names_of({last})));
   }
-  Status prepare(const kernels::Plan&, const kernels::AllReduceArguments&) override { return {}; }
-  Status prepare_hierarchy(const kernels::HierarchyArguments&) override { return {}; }
-  Status prepare_exchange(const comm::ExchangeCall&) override { return {}; }
   Status run(const kernels::Plan&, const kernels::AllReduceArguments&, void* stream) override {
     return note("reduces on " + names_of({stream}));
   }

@@ -171,7 +171,8 @@ TEST_CASE("GPUs stream long messages with two sub-CTAs, short ones in one chunk"
 
 TEST_CASE("short blocks go in lines, with all CTAs where the table takes two trips", "[req:5.9]") {
   const auto table =
-      ChoiceTable::parse("cuda 4 65536 one_shot 8 128 0 0 0\ncuda 4 max stream 32 512 65536 3 2\n")
+      ChoiceTable::parse(
+          "cuda 4 65536 one_shot 8 128 0 0 0\ncuda 4 max two_shot 16 256 65536 3 2\n")
           .value();
   const auto layout = make_scratch_layout(Backend::cuda, 4, 32, 16 * kMiB);
   const auto plan_of = [&](std::uint64_t block) {
@@ -198,6 +199,9 @@ TEST_CASE("GPUs with few CTAs read registered inputs of some calls in place", "[
   CHECK(reads(Collective::reduce_scatter, 64 * kMiB));
   CHECK_FALSE(reads(Collective::reduce_scatter, 64 * kMiB, 4, 128));
   CHECK(reads(Collective::reduce_scatter, kMiB, 4, 128));
+  CHECK_FALSE(reads(Collective::reduce_scatter, 4 * kMiB, 4, 128));
+  CHECK_FALSE(reads(Collective::all_reduce, kMiB, 4, 128));
+  CHECK_FALSE(reads(Collective::reduce, kMiB, 4, 128));
   CHECK_FALSE(reads(Collective::reduce_scatter, kMiB + 1));  // blocks at odd addresses
   CHECK(reads(Collective::all_reduce, 2 * kMiB));
   CHECK_FALSE(reads(Collective::all_reduce, 4 * kMiB));
@@ -220,6 +224,7 @@ TEST_CASE("the root of a broadcast, or of a long reduce among GPUs, owns no shar
     return std::pair(made.first, made.count);
   };
   CHECK(owners(Backend::cuda, Collective::reduce, 3, 4) == std::pair(0, 3));
+  CHECK(owners(Backend::cuda, Collective::reduce, 3, 4, 8 * kMiB) == std::pair(0, 3));
   CHECK(owners(Backend::cuda, Collective::reduce, 3, 4, kMiB) == std::pair(0, 4));
   CHECK(owners(Backend::cuda, Collective::reduce, 1, 2) == std::pair(0, 2));
   CHECK(owners(Backend::host, Collective::reduce, 3, 4) == std::pair(0, 4));
