@@ -18,12 +18,12 @@ using device::Thread;
 using device::WaitOutcome;
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr std::uint32_t kRounds = 80;  // they make each many times as long
+constexpr std::uint32_t kRounds = 80;  // a sanitizer makes each many times slower
 #else
 constexpr std::uint32_t kRounds = 400;
 #endif
 
-// As if the team had been through `epoch` barriers already.
+// Sets the state of a team that has passed `epoch` barriers already.
 void set_epoch(LsaMemory& memory, int ranks, std::uint32_t epoch) {
   const LsaMemory::Mapping mapping(memory);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -91,7 +91,7 @@ TEST_CASE("an LSA barrier ends when the communicator is aborted", "[req:1.22]") 
   CHECK(barrier.sync() == WaitOutcome::aborted);
   aborter.join();
 
-  // Nothing is published afterwards, whatever the caller does.
+  // Nothing is published after an abort, whatever the caller does.
   const auto* inbox = reinterpret_cast<std::uint32_t*>(comm.control(1, comm.barrier_offset + 64));
   CHECK(inbox[0] == 1);
   barrier.arrive();

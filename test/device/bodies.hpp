@@ -10,10 +10,10 @@
 #include "oriel/device/group.hpp"
 #include "oriel/device/packet.hpp"
 
-/// What the device tests run on CPU threads, in forked processes and in kernels.
+/// Bodies that the device tests run on CPU threads, in forked processes and in kernels.
 namespace oriel::test {
 
-/// Where things lie in each rank's control memory in these tests.
+/// Offsets in each rank's control memory in these tests.
 struct ControlLayout {
   static constexpr std::uint64_t kDoorbell = 0;
   static constexpr std::uint64_t kStall = 64;
@@ -25,7 +25,7 @@ struct ControlLayout {
   static constexpr std::size_t kBytes = std::size_t{1} << 20;
 };
 
-/// What a sender puts into packet `index` of epoch `flag`: every bit depends on every argument.
+/// Returns the data of packet `index` of epoch `flag`: every bit depends on every argument.
 ORIEL_DEVICE_FN std::uint64_t packet_data(std::uint32_t flag, std::int32_t sender,
                                           std::uint32_t index) {
   std::uint64_t x =
@@ -36,8 +36,8 @@ ORIEL_DEVICE_FN std::uint64_t packet_data(std::uint32_t flag, std::int32_t sende
   return x ^ (x >> 32);
 }
 
-/// An all-to-all exchange of `packets` packets per pair, `epochs` times, beginning with `flag`, in
-/// rotating buffers without any barrier. Returns false after wrong data or a wait that failed.
+/// Exchanges `packets` packets per pair of ranks all-to-all, `epochs` times, beginning with `flag`.
+/// Uses rotating buffers without any barrier. Returns false after wrong data or a failed wait.
 template <class Packet, class Group>
 ORIEL_DEVICE_FN bool exchange_packets(Group group, const device::CommView& comm, std::uint32_t flag,
                                       std::uint32_t epochs, std::uint32_t packets) {
@@ -64,7 +64,8 @@ ORIEL_DEVICE_FN bool exchange_packets(Group group, const device::CommView& comm,
         good = device::receive(buffer(comm.lsa_rank, flag, from) + i, flag, data, comm.wait,
                                comm.world_rank_of(from)) == device::WaitOutcome::ready &&
                data == static_cast<Data>(packet_data(flag, from, i));
-        // The thread that receives a packet is the one that knows when nobody writes it.
+        // Clears a stale packet in the thread that receives it: only this thread knows that nobody
+        // writes the packet now.
         if (last_flag != 0 && i == device::stale_packet(last_flag, packets)) {
           Packet::clear(buffer(comm.lsa_rank, last_flag, from) + i);
         }
@@ -87,7 +88,7 @@ ORIEL_DEVICE_FN bool barrier_rounds(Group group, const device::CommView& comm, s
   bool good = true;
   for (std::uint32_t round = 1; round <= rounds && good; ++round) {
     device::LsaBarrier<Group> barrier(group, comm, slot);
-    // The last thread writes and any thread reads, so that the barrier must order all of them.
+    // The last thread writes and every thread reads, so that the barrier must order all of them.
     if (group.rank() == group.size() - 1) *value(comm.lsa_rank) = round;
     if (barrier.sync() != device::WaitOutcome::ready) return false;
     for (std::int32_t rank = 0; rank < comm.lsa_size; ++rank) good = good && *value(rank) == round;

@@ -26,7 +26,8 @@ using device::WaitOutcome;
 using std::chrono::milliseconds;
 using std::chrono::steady_clock;
 
-/// Control memory of several ranks on one GPU, at slots of 4 GiB, and what kernels tell the host.
+/// Control memory of several ranks on one GPU, at slots of 4 GiB, and pinned memory for the
+/// kernels' results.
 class GpuTeam {
  public:
   explicit GpuTeam(int ranks) : ranks_(ranks) {
@@ -91,7 +92,7 @@ class GpuTeam {
     REQUIRE(launched == 0);
     REQUIRE(cudaStreamSynchronize(stream_) == cudaSuccess);
   }
-  // Words that the host and kernels share while kernels run.
+  // Access words that the host and kernels share while kernels run.
   void set(std::uint32_t& word, std::uint32_t value) {
     __atomic_store_n(&word, value, __ATOMIC_RELEASE);
   }
@@ -142,7 +143,7 @@ TEST_CASE("packets carry an exchange among CTAs, also where flags wrap", "[req:1
   for (int rank = 0; rank < ranks; ++rank) CHECK(team.host().results[rank] == 1);
 }
 
-// With a warp it is the vote that hands what one lane has acquired to the others.
+// In a warp, the vote passes on to the other lanes what one lane has acquired.
 TEST_CASE("the LSA barrier orders memory among CTAs and among warps", "[req:1.22]") {
   const int ranks = GENERATE(1, 2, 8);
   const std::uint32_t slots = GENERATE(1u, 4u);
@@ -158,7 +159,7 @@ TEST_CASE("the LSA barrier orders memory among CTAs and among warps", "[req:1.22
 TEST_CASE("a barrier's epoch goes on in replayed graphs and plain launches", "[req:1.22]") {
   constexpr int kRanks = 4;
   GpuTeam team(kRanks);
-  // Just before the wrap, as if there had been as many barriers already.
+  // Sets the epoch shortly before its wrap, as if as many barriers had passed already.
   std::vector<std::uint32_t> slot(device::LsaBarrierLayout::slot_bytes(kRanks) / 4);
   slot[0] = 0xffffffffu - 500;
   for (std::size_t peer = 0; peer < kRanks; ++peer) slot[16 + peer] = slot[0];

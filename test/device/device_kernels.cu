@@ -181,7 +181,7 @@ __global__ void bulk_copy_kernel(KernelArguments arguments, const char* from, ch
     outcome = device::wait_until([&] { return barrier.arrived(fill % 2); }, arguments.view.wait,
                                  device::WaitTarget{});
     if (fill == 0) {
-      // The first fill is spoilt and comes again.
+      // Overwrites the first fill and loads the data again.
       for (std::uint32_t i = threadIdx.x; i < bytes; i += blockDim.x) buffer[i] = 0;
       device::bulk_fence();
     }

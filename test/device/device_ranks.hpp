@@ -18,11 +18,11 @@
 
 namespace oriel::test {
 
-/// How the ranks of a test run: as threads of this process, or as forked processes.
+/// Selects how the ranks of a test run: as threads of this process, or as forked processes.
 enum class RankKind { threads, processes };
 
-/// The CommView of `rank` over control memory mapped at `base`; doorbell, barrier slots, and what
-/// else the tests keep there lie as ControlLayout says.
+/// Returns the CommView of `rank` over control memory mapped at `base`. ControlLayout gives the
+/// offsets of the doorbell, the barrier slots and the tests' other data.
 inline device::CommView make_comm(char* base, int rank, int ranks) {
   device::CommView comm;
   comm.world_rank = comm.lsa_rank = rank;
@@ -42,7 +42,8 @@ inline device::CommView make_comm(char* base, int rank, int ranks) {
   return comm;
 }
 
-/// Runs body(comm) -> bool on each of `ranks` ranks; true if all returned true within the deadline.
+/// Runs body(comm) -> bool on each of `ranks` ranks. Returns true if all have returned true. Kills
+/// forked ranks after 90 s.
 template <class Body>
 bool run_ranks(RankKind kind, LsaMemory& memory, int ranks, const Body& body) {
   if (kind == RankKind::threads) {

@@ -16,12 +16,12 @@
 #include "oriel/device/group.hpp"
 #include "oriel/device/memory.hpp"
 
-/// A warp whose lanes are threads of the CPU, for code that takes Lanes.
+/// Warp whose lanes are CPU threads, for code that takes Lanes.
 namespace oriel::test {
 
-/// What the lanes of a GPU's warp do together. Which of those that make a call are together there
-/// is the machine's choice; here it is all but those that have left or poll for something
-/// (EmulatedLaneMemory), in two halves by lot half of the time.
+/// Emulates the collective operations among the lanes of a GPU's warp. On a GPU, the hardware
+/// chooses which of the calling lanes converge. Here all lanes converge except those that have left
+/// or poll (EmulatedLaneMemory). Half of the time the lanes are split at random into two groups.
 class EmulatedWarp {
  public:
   static constexpr std::uint32_t kLanes = 32;
@@ -30,7 +30,7 @@ class EmulatedWarp {
   EmulatedWarp(const EmulatedWarp&) = delete;
   EmulatedWarp& operator=(const EmulatedWarp&) = delete;
 
-  /// Calls `body` with each lane's number, and returns when all have come back.
+  /// Calls `body` with each lane's number on a thread each. Returns when all have returned.
   void run(const std::function<void(std::uint32_t lane)>& body) {
     inside_ = ~std::uint32_t{0};
     std::vector<std::jthread> threads;
@@ -60,7 +60,7 @@ class EmulatedWarp {
     return matched_[lane_];
   }
 
-  /// Of a lane that waits for what another one may have to bring about.
+  /// Marks the lane as waiting for another lane's action, so that together() does not wait for it.
   void poll() {
     if (polls_) return;
     polls_ = true;
@@ -71,7 +71,7 @@ class EmulatedWarp {
 
   std::uint64_t broadcast_among(std::uint32_t lanes, std::uint64_t value) {
     std::unique_lock lock(mutex_);
-    // Lanes that meet at the same time have different first ones.
+    // Meetings at the same time have disjoint lanes, and so different first lanes.
     Meeting& meeting = meetings_[static_cast<std::size_t>(std::countr_zero(lanes))];
     if (static_cast<std::uint32_t>(std::countr_zero(lanes)) == lane_) meeting.value = value;
     meeting.arrived |= 1u << lane_;
@@ -79,7 +79,7 @@ class EmulatedWarp {
     if (meeting.arrived == lanes) {
       meeting.arrived = 0;
       ++meeting.round;
-      // To each of its own: the next meeting may be over before the last of them wakes.
+      // Stores the value for each lane: the next meeting may be over before the last lane wakes.
       for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
         if ((lanes >> lane & 1u) != 0) heard_[lane] = meeting.value;
       }
@@ -122,7 +122,7 @@ class EmulatedWarp {
 
   static inline thread_local EmulatedWarp* warp_ = nullptr;
   static inline thread_local std::uint32_t lane_ = 0;
-  static inline thread_local bool polls_ = false;  // as in polling_
+  static inline thread_local bool polls_ = false;  // this lane's bit of polling_
   std::mutex mutex_;
   std::condition_variable changed_;
   std::mt19937_64 random_;
@@ -133,11 +133,11 @@ class EmulatedWarp {
   std::array<Meeting, kLanes> meetings_{};
 };
 
-/// The memory policy of code that lanes of an EmulatedWarp run.
+/// Memory policy of code that lanes of an EmulatedWarp run.
 struct EmulatedLaneMemory : device::Memory {
   static void relax() {
     EmulatedWarp::current().poll();
-    // Polling lanes would take the processors from whom they wait for.
+    // Polling lanes would take the processors from the lanes that they wait for.
     std::this_thread::sleep_for(std::chrono::microseconds(300));
   }
 };

@@ -9,7 +9,7 @@
 namespace oriel::test {
 namespace {
 
-constexpr std::uint64_t kCount = 1037;  // does not divide by any number of ranks below
+constexpr std::uint64_t kCount = 1037;  // not a multiple of any rank count above 1 below
 constexpr std::uint64_t kX = 262144;
 constexpr std::uint64_t kBytes = (kCount + 3) / 4 * sizeof(Four);
 constexpr std::uint64_t kY = kX + kBytes;
@@ -38,7 +38,7 @@ TEST_CASE("a user's kernel fuses an element-wise step with an all-reduce on CPU 
     FusedScaleAllReduce job{comm, make_window(comm, kX), make_window(comm, kY), kCount, 0.5f};
     auto* x = static_cast<float*>(job.x.local(0, kCount * sizeof(float)));
     for (std::uint64_t i = 0; i < kCount; ++i) x[i] = input(comm.lsa_rank, i);
-    // two blocks of one thread each
+    // Two blocks of one thread each.
     bool good[2] = {};
     std::thread other([&] { good[1] = fused_scale_all_reduce(device::Thread{}, job, 1, 2); });
     good[0] = fused_scale_all_reduce(device::Thread{}, job, 0, 2);

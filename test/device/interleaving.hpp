@@ -13,19 +13,21 @@
 
 #include "oriel/device/memory.hpp"
 
-/// Runs a few threads of a lock-free algorithm as fibers of one thread, in orders of the test's
-/// choice: at each memory access another may go on. It explores what a sequentially consistent
-/// machine may do, not what weaker memory does besides.
+/// Runs a few threads of a lock-free algorithm as fibers of one thread, in orders that the test
+/// chooses. At each memory access another fiber may continue. Explores the behaviours of a
+/// sequentially consistent machine, not the additional ones of weaker memory models.
 namespace oriel::test {
 
-/// One run. At every access a choice is made: to go on, or to preempt in favour of another fiber.
+/// One run of the fibers. At every access, Choose decides to continue with the same fiber or to
+/// preempt it in favour of another.
 class Interleaving {
  public:
-  /// Asked at each access: how many fibers further the next one is; 0 goes on with this one.
+  /// Called at each access while several fibers run. Returns how many live fibers ahead the next
+  /// one is; 0 continues with this one.
   using Choose = std::function<std::size_t(std::size_t runnable)>;
 
-  /// Runs all bodies to their ends. False if they took more accesses than `most`, in which case
-  /// they are abandoned where they are.
+  /// Runs all bodies to their ends. Returns false if they took more accesses than `most`; the
+  /// bodies are then abandoned where they are.
   bool run(const std::vector<std::function<void()>>& bodies, const Choose& choose,
            std::uint64_t most) {
     fibers_.clear();
@@ -51,15 +53,15 @@ class Interleaving {
   }
   std::uint64_t accesses() const { return accesses_; }
 
-  /// Before a memory access of the fiber that runs.
+  /// Marks a memory access of the running fiber. Does nothing outside a run.
   static void access() {
     if (active_ != nullptr) active_->step(false);
   }
-  /// Where the fiber that runs cannot go on alone.
+  /// Passes control to the next fiber, because the running one cannot proceed alone.
   static void pause() {
     if (active_ != nullptr) active_->step(true);
   }
-  /// Which of the bodies runs.
+  /// Returns the index of the running body.
   static std::size_t fiber() { return active_->at_; }
 
  private:
@@ -115,7 +117,7 @@ class Interleaving {
   std::uint64_t accesses_ = 0;
 };
 
-/// The memory policy of code that runs in an Interleaving.
+/// Memory policy of code that runs in an Interleaving.
 struct InterleavedMemory : device::Memory {
   template <device::Order kOrder, device::Scope kScope = device::Scope::system, class T>
   static T load(const T* address) {
@@ -153,16 +155,16 @@ struct InterleavedMemory : device::Memory {
     return device::Memory::compare_swap<kOrder, kScope>(address, expected, value);
   }
   static void relax() { Interleaving::pause(); }
-  /// Stands still, so that no wait gives up or sleeps.
+  /// Returns a constant, so that no wait times out or sleeps.
   static std::uint64_t clock_ns() { return 8; }
 };
 
-/// Calls `run_once` with all ways of preempting at most `preemptions` times: it runs its fibers
-/// with the Choose it is given and returns false to end the search. A preemption goes to any other
-/// fiber. Returns how many orders were tried.
+/// Calls `run_once` with every way of preempting at most `preemptions` times. `run_once` runs its
+/// fibers with the Choose that it is given, and returns false to end the search. A preemption goes
+/// to any other fiber. Returns the number of orders tried.
 inline std::uint64_t explore(int preemptions,
                              const std::function<bool(const Interleaving::Choose&)>& run_once) {
-  // Each is (after how many choices since the last one, to which fiber).
+  // Preempts after `at` choices from the start, by `ahead` live fibers.
   struct Preemption {
     std::uint64_t at;
     std::size_t ahead;

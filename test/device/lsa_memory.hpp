@@ -13,8 +13,8 @@
 
 namespace oriel::test {
 
-/// The memory of an LSA team on the CPU as the device headers expect it: one memfd per rank, mapped
-/// at slots of 4 GiB. Threads share one Mapping; each forked rank makes its own.
+/// Memory of an LSA team on the CPU, laid out as the device headers expect: one memfd per rank,
+/// mapped at slots of 4 GiB. Threads share one Mapping; each forked rank makes its own.
 class LsaMemory {
  public:
   LsaMemory(int ranks, std::size_t bytes) : bytes_(bytes) {

@@ -17,7 +17,7 @@ using device::Packet16;
 using device::Packet8;
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr std::uint32_t kEpochs = 200;  // they make each many times as long
+constexpr std::uint32_t kEpochs = 200;  // a sanitizer makes each many times slower
 #else
 constexpr std::uint32_t kEpochs = 1500;
 #endif
@@ -31,7 +31,8 @@ bool exchange(RankKind kind, int ranks, std::uint32_t first_flag) {
   });
 }
 
-// One thread keeps overwriting a packet, the other checks everything it sees of it.
+// Overwrites a packet in one thread while another checks all that it reads of the packet. Returns
+// the number of torn packets.
 template <class Packet>
 std::uint64_t count_torn() {
   Packet packet{};
@@ -76,7 +77,7 @@ TEST_CASE("a packet is received only with its own flag", "[req:1.22]") {
   Packet16::send(&wide, 0x0123456789abcdefu, 7);
   REQUIRE(Packet16::try_receive(&wide, 7, data64));
   CHECK(data64 == 0x0123456789abcdefu);
-  for (int half = 0; half < 2; ++half) {  // as long as one half is old, there is nothing
+  for (int half = 0; half < 2; ++half) {  // while one half is old, nothing is received
     Packet16 mixed = wide;
     mixed.bits.half[half] = (std::uint64_t{6} << 32) | 5;
     CHECK_FALSE(Packet16::try_receive(&mixed, 7, data64));
@@ -114,7 +115,7 @@ TEST_CASE("flags skip zero and keep the rotation where they wrap", "[req:1.22]")
 TEST_CASE("every packet of every rotating buffer is cleared in time", "[req:1.22]") {
   constexpr std::uint32_t kCount = 37;
   std::vector<int> cleared(kCount * device::kRotation);
-  std::uint32_t flag = 0xffffffffu - kCount;  // across the wrap
+  std::uint32_t flag = 0xffffffffu - kCount;  // shortly before the wrap
   for (std::uint32_t i = 0; i < 2 * kCount * device::kRotation; ++i) {
     ++cleared[flag % device::kRotation * kCount + device::stale_packet(flag, kCount)];
     flag = device::next_flag(flag);

@@ -6,10 +6,10 @@
 
 #include "oriel/device/queue.hpp"
 
-/// What the tests and the benchmark of queues run on CPU threads and in kernels.
+/// Bodies that the tests and the benchmark of queues run on CPU threads and in kernels.
 namespace oriel::test {
 
-/// Every bit depends on every argument.
+/// Returns a word of a marked entry: every bit depends on every argument.
 ORIEL_DEVICE_FN std::uint32_t queue_word(std::uint32_t queue, std::uint64_t index,
                                          std::uint32_t word) {
   std::uint64_t x = index * 0x9e3779b97f4a7c15u + (static_cast<std::uint64_t>(queue) << 8 | word);
@@ -18,7 +18,7 @@ ORIEL_DEVICE_FN std::uint32_t queue_word(std::uint32_t queue, std::uint64_t inde
   return static_cast<std::uint32_t>(x >> 32);
 }
 
-/// A write of 28 bytes that only the right index and queue explain.
+/// Returns an inline write of 28 bytes whose content depends on index and queue.
 ORIEL_DEVICE_FN device::queue::Entry<4> marked_entry(std::uint32_t queue, std::uint64_t index) {
   namespace q = device::queue;
   std::uint32_t words[q::kInlineWords];
@@ -49,8 +49,8 @@ ORIEL_DEVICE_FN device::queue::QueueOutcome publish_marked(Group group,
   return q::QueueOutcome::done;
 }
 
-/// The NIC's end of a queue of marked entries: acts on the doorbell alone, checks every word of
-/// what it was told of, poisons it, completes it. It executes nothing.
+/// Drains a queue of marked entries in the NIC's place. It acts on the doorbell alone, and executes
+/// nothing. It checks every word of the posted blocks, poisons the blocks and completes them.
 struct QueueDrain {
   device::queue::Block* ring = nullptr;
   device::queue::Completion* completion = nullptr;
@@ -62,14 +62,14 @@ struct QueueDrain {
 
   std::uint64_t consumed = 0;
   std::uint64_t seen_doorbell = 0;
-  std::uint32_t doorbells = 0;     ///< that told of something new
-  std::uint32_t wrong_blocks = 0;  ///< not what its index explains
+  std::uint32_t doorbells = 0;     /// doorbells that announced new entries
+  std::uint32_t wrong_blocks = 0;  /// blocks with content that does not match their index
   std::uint32_t wrong_doorbells = 0;
 
   static constexpr std::uint32_t kPoison = 0xdddddddd;
 
-  /// One look. By all threads of the group, each with a copy of its own; wrong blocks are counted
-  /// by the thread that saw them. Returns how many blocks were consumed.
+  /// Polls the doorbell once. Called by all threads of the group, each with a copy of its own. Each
+  /// thread counts the wrong blocks that it has read. Returns the number of blocks consumed.
   template <class Group, class M = device::Memory>
   ORIEL_DEVICE_FN std::uint32_t step(Group group) {
     namespace q = device::queue;

@@ -15,7 +15,7 @@ namespace {
 
 namespace q = device::queue;
 
-/// Memory of one kind, zeroed, given back together.
+/// Zeroed memory of one kind, freed when the pool is destroyed.
 class Pool {
  public:
   explicit Pool(RingPlace place) : place_(place) {}
@@ -59,7 +59,7 @@ struct Event {
   Event& operator=(const Event&) = delete;
 };
 
-/// The queues of one case, and who drains them.
+/// Queues of one case, and their drains.
 class Queues {
  public:
   explicit Queues(const PublishCase& at) : shared_(at.place) {

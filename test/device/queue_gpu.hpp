@@ -10,7 +10,7 @@
 
 namespace oriel::test {
 
-/// Where a ring and its doorbells lie, and hence who drains it.
+/// Selects where a ring and its doorbells lie, and hence who drains it.
 enum class RingPlace {
   device,  ///< in device memory, drained by a resident kernel
   host,    ///< in pinned host memory, drained by CPU threads
@@ -25,23 +25,23 @@ struct PublishCase {
   std::uint32_t warps = 1;  ///< of each CTA
   std::uint32_t rounds = 100;
   std::uint32_t slow_ns = 0;
-  std::uint64_t base = 0;     ///< where the queues begin
+  std::uint64_t base = 0;     /// first index of the queues
   std::uint32_t samples = 0;  ///< publications timed in each warp
 };
 
 struct PublishResult {
-  bool done = false;            ///< all warps; all entries published and complete
-  std::uint64_t published = 0;  ///< entries that should have been
-  std::uint64_t consumed = 0;   ///< entries that were drained
+  bool done = false;            /// all warps succeeded; all entries were published and completed
+  std::uint64_t published = 0;  /// number of entries that must be published
+  std::uint64_t consumed = 0;   /// number of entries drained
   std::uint64_t doorbells = 0;
   std::uint64_t wrong_blocks = 0;
   std::uint64_t wrong_doorbells = 0;
   double seconds = 0;                 ///< from the first publication to the last completion
-  std::vector<std::uint32_t> cycles;  ///< of the publications that were timed
+  std::vector<std::uint32_t> cycles;  /// clock cycles of the timed publications
 };
 
-/// Runs one case on device 0. Every wait in it is bounded. Throws std::runtime_error where CUDA
-/// refuses something.
+/// Runs one case on device 0. Every wait in it is bounded. Throws std::runtime_error if a CUDA call
+/// fails.
 PublishResult run_publish(const PublishCase& at);
 
 }  // namespace oriel::test

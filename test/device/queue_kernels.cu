@@ -22,7 +22,7 @@ __device__ void sleep_for(std::uint32_t ns) {
   while (Memory::clock_ns() - begin < ns) device::arch::sleep_ns(1000);
 }
 
-// What queues are compared with: everything under a lock, which the first mark is.
+// Baseline for queues: publishes under a lock, which is the first mark.
 __device__ QueueOutcome publish_locked(const QueueView& queue, std::uint32_t slow_ns,
                                        const device::WaitControl& control) {
   q::QueueIndexes& at = *queue.indexes;

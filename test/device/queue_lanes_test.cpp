@@ -11,7 +11,7 @@
 #include "device/queue_memory.hpp"
 #include "support/sanitized.hpp"
 
-/// Lanes of a warp that post together, each as much as it likes.
+/// Lanes of a warp that post together, each its own number of entries.
 namespace oriel::test {
 namespace {
 
@@ -27,10 +27,10 @@ WaitControl lane_control() {
   return control;
 }
 
-/// The blocks of each lane, round by round.
+/// Number of blocks of each lane in each round.
 using LaneBlocks = std::array<std::uint32_t, kLanes>;
 
-/// Has each lane publish its blocks `rounds` times, of which lane 0 has `more` than the others.
+/// Has each lane publish its blocks `rounds` times; lane 0 does so `more` times in addition.
 void publish_by_lanes(const LaneBlocks& blocks, std::uint32_t rounds, std::uint32_t more,
                       std::uint64_t seed) {
   QueueMemory memory(256, (1u << 16) - 100);
@@ -58,13 +58,13 @@ TEST_CASE("lanes that need unlike numbers of blocks get blocks of their own",
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
   LaneBlocks blocks;
-  // One lane goes alone, and has the number that others have of blocks.
+  // Gives one lane a number of blocks that no other lane needs.
   for (const std::uint32_t others : {1u, 2u}) {
     blocks.fill(others);
     blocks[others] = 3;
     publish_by_lanes(blocks, 4, 0, random());
   }
-  // As many as there are, and those that all go alone.
+  // Draws the numbers at random, with limits up to the most of a reservation.
   for (const std::uint32_t most : {2u, 3u, 8u, q::kReservationMost}) {
     for (auto& each : blocks) each = 1 + static_cast<std::uint32_t>(random()) % most;
     publish_by_lanes(blocks, repeats(6u, 3u), 2, random());
@@ -89,7 +89,7 @@ TEST_CASE("lanes that put lengths of one to three entries post each piece once",
   });
   CHECK(memory.indexes.reserved == kLanes - 1 + 3);
   CHECK(memory.rung() == kLanes - 1 + 3);
-  // What the entries say that each lane moves.
+  // Sums the bytes that the entries move for each lane.
   std::array<std::uint64_t, kLanes> moved{};
   for (std::uint64_t i = 0; i < kLanes - 1 + 3; ++i) {
     const auto& parts = memory.ring[i].part;

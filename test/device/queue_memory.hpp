@@ -18,7 +18,8 @@
 
 namespace oriel::test {
 
-/// A queue in memory of this process, as it is when `base` blocks have been posted and completed.
+/// Queue in memory of this process, in the state after `base` blocks have been posted and
+/// completed.
 struct QueueMemory {
   std::vector<device::queue::Block> ring;
   std::array<std::uint32_t, 2> record{};
@@ -52,9 +53,9 @@ struct QueueMemory {
   QueueMemory(const QueueMemory&) = delete;
   QueueMemory& operator=(const QueueMemory&) = delete;
 
-  /// How far the NIC has been told.
+  /// Returns the index up to which the doorbell has been rung.
   std::uint64_t rung() const { return indexes.sweep >> 1; }
-  /// What the NIC says of the entry at this index.
+  /// Stores a completion for the entry at this index, as the NIC does.
   void show(device::queue::CompletionKind kind, std::uint64_t index, std::uint8_t opcode = 0) {
     device::Memory::store<device::Order::release>(
         &completion.tail,
@@ -67,7 +68,7 @@ struct QueueMemory {
                                       const device::WaitControl& control = {}) {
     return publish_marked(device::Thread(), view, count, blocks, control);
   }
-  /// Marked entries that the NIC is not told of.
+  /// Writes marked entries without publishing them.
   device::queue::Reservation write(std::uint32_t blocks) {
     device::queue::Reservation made;
     REQUIRE(device::queue::reserve(device::Thread(), view, blocks, made, {}) ==
@@ -97,7 +98,7 @@ struct QueueMemory {
   }
 };
 
-/// Drains a queue on a thread of its own until told to stop.
+/// Drains a queue on a thread of its own until it is stopped.
 class DrainThread {
  public:
   explicit DrainThread(QueueMemory& memory)
@@ -108,7 +109,8 @@ class DrainThread {
           while (drain_.step(device::Thread()) != 0) {
           }
         }) {}
-  /// Everything up to `end` has come, and was right.
+  /// Stops the drain and CHECKs that everything up to `end`, and only that, was drained without
+  /// errors.
   void stop_at(std::uint64_t end) {
     thread_.request_stop();
     thread_.join();

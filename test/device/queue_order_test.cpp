@@ -11,7 +11,7 @@
 #include "device/queue_memory.hpp"
 #include "support/sanitized.hpp"
 
-/// Publication in every order that a few preemptions can bring about: no wake-up is lost.
+/// Publication in every order that a few preemptions can cause: no wake-up is lost.
 namespace oriel::test {
 namespace {
 
@@ -20,8 +20,8 @@ using device::Thread;
 using device::WaitControl;
 using q::QueueOutcome;
 
-/// Threads that publish a few reservations each and leave; with `nic`, one more drains the queue,
-/// else the ring holds all of it.
+/// Threads that publish `count` reservations of `blocks` blocks each and end. One more fiber drains
+/// the queue.
 struct Scene {
   int threads;
   std::uint32_t count;
@@ -29,7 +29,8 @@ struct Scene {
   std::uint64_t base = 0;
 };
 
-/// False, and says why, if an entry was not handed over, or was before it was written.
+/// Returns false, with a reason, unless every entry was drained once and was complete when it was
+/// announced.
 bool play(const Scene& scene, const Interleaving::Choose& choose) {
   QueueMemory memory(128, scene.base);
   QueueDrain drain = memory.drain();
@@ -42,7 +43,8 @@ bool play(const Scene& scene, const Interleaving::Choose& choose) {
                                                         WaitControl()) == QueueOutcome::done;
     });
   }
-  // Looks as often as the others let it: what it finds must be whole at any moment.
+  // Polls as often as the other fibers let it: the entries that it finds must be complete at any
+  // moment.
   bodies.emplace_back([&] {
     while (done < scene.threads) {
       drain.step<Thread, InterleavedMemory>(Thread());
@@ -67,7 +69,7 @@ bool play(const Scene& scene, const Interleaving::Choose& choose) {
   return good;
 }
 
-/// The CTA that the first two fibers of an interleaving are.
+/// CTA whose two threads are the first two fibers of an interleaving.
 struct FiberCta : device::Cta {
   static std::uint32_t rank() { return static_cast<std::uint32_t>(Interleaving::fiber()); }
   static std::uint32_t size() { return 2; }
@@ -89,11 +91,11 @@ struct FiberCta : device::Cta {
   static inline std::uint64_t rounds, shared;
 };
 
-/// A NIC whose reads are visible once it has executed a dump behind them. Its queue's memory.
+/// NIC that makes reads visible only once it has executed a dump after them.
 class DumpingNic {
  public:
   explicit DumpingNic(QueueMemory& memory) : memory_(memory) {}
-  /// Executes what it has been told of.
+  /// Executes the entries that the doorbell has announced.
   void step() {
     const auto rung = InterleavedMemory::load<device::Order::acquire>(&memory_.doorbell);
     const std::uint32_t low = (q::big_endian(static_cast<std::uint32_t>(rung)) >> 8) & 0xffffu;
@@ -120,8 +122,8 @@ class DumpingNic {
   bool is_visible_ = false;
 };
 
-/// Both threads of a CTA get, and each waits at once until what was read is visible. False if one
-/// came back before.
+/// Both threads of a CTA get, and each waits at once until its read is visible. Returns false if a
+/// wait ended before.
 bool get_and_look(const Interleaving::Choose& choose) {
   QueueMemory memory(128);
   memory.view.gets_need_dump = true;

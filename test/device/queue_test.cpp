@@ -26,10 +26,10 @@ struct Case {
   int threads;
   std::uint32_t blocks;
   std::uint64_t base;
-  std::uint32_t laps = 12;  ///< around the ring
+  std::uint32_t laps = 12;  /// times around the ring
 };
 
-/// All threads publish and leave without waiting for anything.
+/// Publishes from all threads; none of them waits for completion.
 void publish_from_threads(const Case& at) {
   INFO("depth " << at.depth << ", " << at.threads << " threads, " << at.blocks << " blocks, from "
                 << at.base);
@@ -45,7 +45,7 @@ void publish_from_threads(const Case& at) {
   const std::uint64_t all =
       at.base + std::uint64_t{count} * at.blocks * static_cast<std::uint64_t>(at.threads);
   CHECK(memory.indexes.reserved == all);
-  CHECK(memory.rung() == all);  // no doorbell was lost, though nobody waited
+  CHECK(memory.rung() == all);  // no doorbell was lost, though no thread waited
   nic.stop_at(all);
   CHECK(nic.doorbells() <= count * static_cast<std::uint32_t>(at.threads));
   CHECK(memory.wait(all) == QueueOutcome::done);
@@ -63,7 +63,7 @@ TEST_CASE("every entry is handed over once, in index order, and no doorbell is l
     publish_from_threads(at);
   }
   if (!is_long_run()) return;
-  // Ten million entries together.
+  // Publishes ten million entries in total.
   for (const int threads : {2, 4, 8, 16, 32, 64}) {
     for (const std::uint32_t depth : {128u, 1024u}) {
       publish_from_threads({depth, threads, 1, k32 - 1000, 834'000 / depth});
@@ -83,7 +83,7 @@ TEST_CASE("the 16 bits of a completion say what is complete, or too little where
   INFO("seed " << Catch::rngSeed());
   for (int i = 0; i < 1'000'000; ++i) {
     const std::uint32_t depth = 128u << random() % 9;
-    // Half of them around a wrap.
+    // Half of the cases lie around a wrap.
     const std::uint64_t wrap = std::uint64_t{1} << (random() % 2 == 0 ? 16 : 32);
     const std::uint64_t known = random() % 2 == 0 ? wrap - depth + random() % (2 * depth)
                                                   : random() % (std::uint64_t{1} << 40);
@@ -174,7 +174,7 @@ TEST_CASE("what leads outside a region is refused and posts nothing", "[req:3.23
 }
 
 TEST_CASE("an abort ends every wait, and nothing is published after it", "[req:3.6]") {
-  QueueMemory memory(128);  // nobody drains it
+  QueueMemory memory(128);  // no NIC drains it
   std::uint32_t abort = 0;
   WaitControl control;
   control.abort = &abort;
@@ -215,7 +215,8 @@ TEST_CASE("an error surfaces with its syndrome and opcode; what came before it i
     QueueMemory memory(128);
     if (!nic_word) memory.view.nic_error = nullptr;
     REQUIRE(memory.publish(10, 1) == QueueOutcome::done);
-    // Entry 6 fails; where the NIC has a word of its own, later ones have been flushed since.
+    // Entry 6 fails. If the NIC has an error word of its own, later entries have been flushed
+    // since.
     const q::QueueError error{
         .syndrome = 0x13, .vendor_syndrome = 0x77, .opcode = 0x08, .index = 6};
     if (nic_word) memory.nic_error = q::encode_error(error);
@@ -226,7 +227,7 @@ TEST_CASE("an error surfaces with its syndrome and opcode; what came before it i
     CHECK(memory.wait(7) == QueueOutcome::failed);
     CHECK(q::wait_all(memory.view, WaitControl()) == QueueOutcome::failed);
     CHECK(memory.indexes.error == q::encode_error(error));
-    // A full ring does not wait for what will not come.
+    // A publisher on a full ring must not wait for completions that will not come.
     CHECK(memory.publish(1000, 1) == QueueOutcome::failed);
   }
 }
@@ -238,7 +239,7 @@ TEST_CASE("a completion that says only flushed does not make what came before it
   REQUIRE(memory.publish(10, 1) == QueueOutcome::done);
   memory.show(q::CompletionKind::request, 2, 0x08);
   CHECK(memory.wait(3) == QueueOutcome::done);
-  // Entry 5 failed, and the element of entry 9, flushed after it, has taken the place of its own.
+  // Entry 5 failed. The CQE of entry 9, flushed after it, has overwritten the CQE of entry 5.
   memory.completion.status = q::encode_syndromes({0, q::kFlushed});
   memory.show(q::CompletionKind::request_error, 9, 0x08);
   CHECK(memory.wait(4) == QueueOutcome::failed);
@@ -268,11 +269,11 @@ TEST_CASE("of a queue that has given up the card is told nothing more", "[req:3.
     INFO((is_next ? "next" : "marked"));
     QueueMemory memory(128);
     q::Reservation first = memory.write(32), second = memory.write(32), late;
-    if (!is_next) {  // as if somebody had come in between
+    if (!is_next) {  // as if another publisher had come in between
       first.is_next = false;
       REQUIRE(memory.publish(second) == QueueOutcome::done);
     }
-    // There is no room for this one, and nobody drains the queue.
+    // This reservation finds no room, because no NIC drains the queue.
     WaitControl soon;
     soon.timeout_ns = 1'000'000;
     REQUIRE(q::reserve(Thread(), memory.view, 64, late, soon) == QueueOutcome::done);

@@ -27,7 +27,7 @@ std::uint64_t hash_of(const std::vector<std::size_t>& numbers) {
 
 #define ORIEL_AT(type, member) offsetof(type, member), sizeof(type::member)
 
-/// Where everything lies that the library fills and code in somebody's kernels uses.
+/// Returns offsets and sizes of all members that the library fills and user kernels read.
 std::vector<std::size_t> layout() {
   using namespace device;         // NOLINT(google-build-using-namespace)
   using namespace device::queue;  // NOLINT(google-build-using-namespace)
@@ -41,7 +41,7 @@ std::vector<std::size_t> layout() {
           ORIEL_AT(CommView, signals), ORIEL_AT(CommView, counters),
           ORIEL_AT(CommView, signal_offset), ORIEL_AT(CommView, counter_offset),
           ORIEL_AT(CommView, world_barrier_slots), ORIEL_AT(CommView, world_barrier_offset),
-          // what it points to
+          // Structures that CommView points to.
           sizeof(WaitControl), ORIEL_AT(WaitControl, abort), ORIEL_AT(WaitControl, stall),
           ORIEL_AT(WaitControl, timeout_ns), ORIEL_AT(WaitControl, self),
           ORIEL_AT(WaitControl, spin_ns), ORIEL_AT(WaitControl, yield_ns),
@@ -55,7 +55,7 @@ std::vector<std::size_t> layout() {
           ORIEL_AT(NetworkWindow, peers), sizeof(Region), ORIEL_AT(Region, address),
           ORIEL_AT(Region, bytes), ORIEL_AT(Region, chunk_shift), ORIEL_AT(Region, keys),
           ORIEL_AT(Region, skip), ORIEL_AT(Region, more_keys),
-          // queues
+          // Queues.
           sizeof(QueueView), ORIEL_AT(QueueView, ring), ORIEL_AT(QueueView, depth),
           ORIEL_AT(QueueView, number), ORIEL_AT(QueueView, peer), ORIEL_AT(QueueView, reader),
           ORIEL_AT(QueueView, gets_need_dump), ORIEL_AT(QueueView, doorbell_record),
@@ -68,7 +68,7 @@ std::vector<std::size_t> layout() {
           ORIEL_AT(QueueIndexes, broken), ORIEL_AT(QueueIndexes, looking),
           ORIEL_AT(QueueIndexes, fetch_tickets), ORIEL_AT(QueueIndexes, gets_end),
           ORIEL_AT(QueueIndexes, gets_visible), sizeof(Completion), sizeof(Block),
-          // control memory
+          // Control memory.
           LsaBarrierLayout::bytes_needed(1, 1), LsaBarrierLayout::bytes_needed(17, 3),
           sizeof(SignalWords), ORIEL_AT(SignalWords, from_team),
           ORIEL_AT(SignalWords, from_network), sizeof(WorldBarrierSlot),
@@ -78,7 +78,7 @@ std::vector<std::size_t> layout() {
 #undef ORIEL_AT
 
 TEST_CASE("whoever changes what kernels of others read counts the version up", "[req:1.22]") {
-  // Another hash: raise kDeviceVersion (oriel/device/comm.hpp) and write both here.
+  // If the hash differs: raise kDeviceVersion (oriel/device/comm.hpp) and write both here.
   CHECK(device::kDeviceVersion == 2);
   CHECK(hash_of(layout()) == 0xee2538546abb2817);
 }

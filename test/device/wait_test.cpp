@@ -27,7 +27,8 @@ std::uint64_t milliseconds_since(std::uint64_t start_ns) {
   return (Memory::clock_ns() - start_ns) / 1'000'000;
 }
 
-/// Waits that end in each of the three ways to idle: spinning, yielding, sleeping.
+/// Returns a control whose waits idle in one of three ways: spinning (0), yielding (1), sleeping
+/// (2).
 WaitControl idle_by(int way, Doorbell* doorbell) {
   WaitControl control;
   control.spin_ns = way == 0 ? 4'000'000'000u : 0;
@@ -136,15 +137,15 @@ void delay(std::uint32_t steps) {
   for (std::uint32_t i = 0; i < steps; ++i) asm volatile("");
 }
 
-// What two parties share: round `r` begins once both have stored r in `begun`.
+// State shared by two parties. Round `r` starts once both have stored r in `begun`.
 struct Rendezvous {
   alignas(64) std::uint32_t begun[2];
   alignas(64) std::uint32_t flag;
   alignas(64) Doorbell bell;
 };
 
-// Rounds in which one party publishes while the other goes to sleep, at times that are shifted
-// against each other from round to round. The sleeper's limit is so long that a lost wake-up shows.
+// Runs rounds in which one party publishes while the other goes to sleep. Their relative timing
+// shifts from round to round. The sleeper's limit of 5 s is so long that a lost wake-up shows.
 // Returns the longest sleep in milliseconds.
 std::uint64_t publish_while_sleeping(Rendezvous& shared, bool publisher, std::uint32_t rounds) {
   std::uint64_t longest_ms = 0;
@@ -170,7 +171,7 @@ std::uint64_t publish_while_sleeping(Rendezvous& shared, bool publisher, std::ui
     longest_ms = std::max(longest_ms, milliseconds_since(start_ns));
     if (longest_ms >= 4000) break;
   }
-  Memory::store<Order::release>(&shared.begun[publisher], ~0u);  // the other need not wait again
+  Memory::store<Order::release>(&shared.begun[publisher], ~0u);  // spares the other a further wait
   return longest_ms;
 }
 

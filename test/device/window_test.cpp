@@ -24,7 +24,7 @@ using device::WindowView;
 #define ORIEL_SAME_FIELD(ours, theirs)                                     \
   static_assert(offsetof(WindowObject, ours) == offsetof(Theirs, theirs)); \
   static_assert(sizeof(WindowObject::ours) == sizeof(Theirs::theirs))
-/// Releases before 2.28.9 have other fields.
+/// Compares our layout with NCCL's. Releases before 2.28.9 have other fields.
 template <class Theirs>
 constexpr bool compare_layouts() {
   if constexpr (requires { &Theirs::ginWins; }) {
@@ -45,10 +45,10 @@ static_assert(compare_layouts<ncclWindow_vidmem>());
 #endif
 
 constexpr std::uint64_t kSlotBytes = std::uint64_t{1} << 32;
-// No memory lies behind these addresses; the tests only look at the addresses.
+// No memory lies behind these addresses; the tests only compare addresses.
 char* const kFlatBase = reinterpret_cast<char*>(0x7000'0000'0000 + 0x12340000);
 
-/// Rank 2 of 5, in an LSA team made of world ranks 1, 2 and 4.
+/// Describes rank 2 of 5, in an LSA team of world ranks 1, 2 and 4.
 constexpr std::int32_t kLsaIndexOf[] = {-1, 0, 1, -1, 2};
 WindowObject make_object(std::uint64_t size_bytes, std::uint32_t stride_4g) {
   WindowObject object{};

@@ -8,11 +8,11 @@
 
 #include "support/fault.hpp"
 
-/// Hooks for the entries of a table of calls. `Calls` says where calls go on to, below(), and what
-/// a failed one does and returns, fail<Return>(status).
+/// Hooks for the entries of a table of calls. `Calls::below()` is the table that a call is passed
+/// on to. `Calls::fail<Return>(status)` reports a failure and returns the call's error value.
 namespace oriel::test {
 
-/// The plans that calls of one table go through.
+/// Fault plans of one table's calls: one for each thread, and one for the process.
 template <typename Calls>
 class Plans {
  public:
@@ -29,10 +29,11 @@ class Plans {
       return;
     }
     of_process_ = nullptr;
-    // The plan ends with its user's scope.
+    // Waits for other threads to leave the plan, which dies with its user's scope.
     while (askers_ != 0) std::this_thread::yield();
   }
-  /// What a call of this name must fail with, if it must.
+  /// Counts a call of this name; returns the status that it must fail with, if any. A thread's own
+  /// plan takes precedence over the process's plan.
   static std::optional<int> failure_of(const char* name) {
     const auto ask = [name](FaultPlan* plan) -> std::optional<int> {
       if (plan == nullptr || !plan->next(name)) return std::nullopt;
@@ -48,7 +49,7 @@ class Plans {
  private:
   static inline thread_local FaultPlan* of_thread_ = nullptr;
   static inline std::atomic<FaultPlan*> of_process_{nullptr};
-  static inline std::atomic<int> askers_{0};  // threads that may hold the process's plan just now
+  static inline std::atomic<int> askers_{0};  // threads that may be reading of_process_
 };
 
 /// Stands in for one member of the table.
@@ -68,7 +69,7 @@ struct CallHook<Calls, member, Return (*)(Args...)> {
   }
 };
 
-/// Calls that give something up take effect before they fail.
+/// Puts a hook into `entry`. If `releases`, the call takes effect before it fails.
 template <typename Calls, auto member, typename Function>
 void hook(Function& entry, const char* name, bool releases = false) {
   using Hooked = CallHook<Calls, member, Function>;

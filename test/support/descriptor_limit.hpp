@@ -8,8 +8,8 @@
 
 namespace oriel::test {
 
-/// How many descriptors this process may open, while it lives: `wanted`, as far as the hard limit
-/// allows.
+/// Sets the soft limit of open descriptors to `wanted`, at most the hard limit; restored when
+/// destroyed.
 class DescriptorLimit {
  public:
   explicit DescriptorLimit(rlim_t wanted) {

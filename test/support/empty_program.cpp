@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 
-/// Owns the headers that tests share when they are compiled once.
+/// Lets the headers that tests share be compiled once.
 int main() {
   return 0;
 }

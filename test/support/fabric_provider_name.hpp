@@ -6,8 +6,8 @@
 
 namespace oriel::test {
 
-/// The provider of libfabric that tests ask for: the one that every libfabric has, or what
-/// ORIEL_TEST_FABRIC_PROVIDER names, as in tcp for the endpoints that newer ones have of their own.
+/// Returns the libfabric provider for tests: ORIEL_TEST_FABRIC_PROVIDER if set. The default,
+/// tcp;ofi_rxm, is in every libfabric; newer ones also have endpoints of tcp's own, "tcp".
 inline const char* fabric_provider() {
   const char* const named = std::getenv("ORIEL_TEST_FABRIC_PROVIDER");
   return named != nullptr && *named != '\0' ? named : "tcp;ofi_rxm";

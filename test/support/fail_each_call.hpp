@@ -10,9 +10,10 @@
 
 namespace oriel::test {
 
-/// Runs `use(plan)`, which returns a Status, once without a fault and then with each of its calls
-/// failing with `status`, which its error must name. `check` sees the plan and the outcome of each.
-/// Returns the number of calls.
+/// Runs `use(plan)`, which returns a Status, once without a fault. Then runs `use` once for each
+/// call, with this call failing with `status`, which a returned error must carry as its native
+/// value. Calls `check(plan, outcome)` after each run. Returns the number of calls of the run
+/// without a fault.
 template <typename Use, typename Check>
 long fail_each_call(int status, const Use& use, const Check& check) {
   long calls = 0;

@@ -15,7 +15,7 @@
 namespace {
 
 std::atomic<bool> armed{false};
-/// Allocations until the first that fails; negative from then on.
+/// Number of allocations before the first that fails; negative once this one has been reached.
 std::atomic<long> left{0};
 std::atomic<long> in_a_row{1};
 std::atomic<pid_t> newest{0};

@@ -19,13 +19,12 @@
 
 namespace oriel::test {
 
-/// Time as a test can bound it on a machine that others use too. A process of its own does nothing
-/// but wake every few milliseconds, and notes for how long it was kept from running, as when the
-/// whole machine stands still for seconds. That time does not count; a wait of any other kind does,
-/// so a bound shows the same as it would on a quiet machine.
-///
-/// Children that are forked after it may ask it too. Not for copies; ends its process when
-/// destroyed.
+/// Measures time so that a test can bound it on a machine that others use too. A witness process
+/// wakes every few milliseconds and adds up how long it was kept from running. Such time, as when
+/// the whole machine stands still for seconds, does not count. Waits of any other kind count, so a
+/// bound shows the same as it would on a quiet machine.
+/// Children that are forked after its construction may use it too. Must not be copied; the
+/// destructor ends the witness process.
 class FairTimer {
  public:
   using Clock = std::chrono::steady_clock;
@@ -44,23 +43,23 @@ class FairTimer {
   FairTimer(const FairTimer&) = delete;
   FairTimer& operator=(const FairTimer&) = delete;
 
-  /// Counts from now on.
+  /// Starts to measure anew.
   void restart() {
     withheld_before_ = total();
     begin_ = Clock::now();
   }
-  /// What has passed and counts.
+  /// Returns the time since restart() that counts.
   std::chrono::milliseconds spent() const {
     const std::chrono::nanoseconds passed = Clock::now() - begin_;
     return std::chrono::duration_cast<std::chrono::milliseconds>(passed - withheld());
   }
-  /// What has passed and does not count.
+  /// Returns the time since restart() that does not count.
   std::chrono::nanoseconds withheld() const { return total() - withheld_before_; }
 
  private:
   struct Place {
     std::atomic<std::int64_t> woke{0};
-    std::atomic<std::int64_t> withheld{0};  // of the time until `woke`
+    std::atomic<std::int64_t> withheld{0};  // time withheld up to `woke`
   };
   static constexpr std::chrono::nanoseconds kNap = std::chrono::milliseconds(2);
   static constexpr std::chrono::nanoseconds kUsual = std::chrono::milliseconds(3);
@@ -75,7 +74,7 @@ class FairTimer {
 
   [[noreturn]] void keep_watch() {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-    // A peer's end is seen only once nobody has its sockets open.
+    // Closes all descriptors: a peer's end is seen only once no process has its sockets open.
     static_cast<void>(::syscall(SYS_close_range, 3U, ~0U, 0U));
     for (;;) {
       place_->woke = now();
@@ -84,7 +83,7 @@ class FairTimer {
     }
   }
   std::chrono::nanoseconds total() const {
-    const std::int64_t woke = place_->woke;  // first: what is added meanwhile is not missed
+    const std::int64_t woke = place_->woke;  // read first, so that no later time is missed
     return std::chrono::nanoseconds(place_->withheld + late(woke));
   }
 

@@ -35,7 +35,7 @@ SystemTable make_table() {
   return table;
 }
 
-/// Put in force once and left there: without a plan it passes every call on.
+/// Installs the hooks once and for good: without a plan they pass every call on.
 void install() {
   static const SystemTable table = make_table();
   static const ScopedSystemTable scoped(table);

@@ -7,10 +7,10 @@
 
 #include "base/system_table.hpp"
 
-/// Makes the k-th system or driver call fail, for tests that walk through every k.
+/// Makes the k-th system or driver call fail, for tests that try every k.
 namespace oriel::test {
 
-/// Which call fails, and with what. Counts the calls that it is asked about.
+/// Selects the call that fails, and its error. Counts the calls that it is asked about.
 struct FaultPlan {
   long fail_at = 0;  ///< the first call is 1; 0 lets all pass and counts only
   int status = 0;    ///< an errno value, or a CUresult
@@ -18,7 +18,7 @@ struct FaultPlan {
   std::atomic<const char*> failed{nullptr};  ///< the name of the call that was made to fail
 
   bool hit() const { return failed.load() != nullptr; }
-  /// Counts a call; true for the one that must fail.
+  /// Counts a call; returns true for the call that must fail.
   bool next(const char* name);
 };
 
@@ -27,8 +27,9 @@ enum class Reach {
   process,  ///< calls of all threads that have no plan of their own
 };
 
-/// While it lives, system calls go through `plan`. Only one process-wide object at a time. Calls
-/// that give something up (close, munmap) take effect before they report failure, as on Linux.
+/// Passes system calls through `plan` until destroyed. Only one process-wide object may exist at a
+/// time. Calls that release something (close, munmap) take effect before they report failure, as on
+/// Linux.
 class ScopedSystemFaults {
  public:
   explicit ScopedSystemFaults(FaultPlan& plan, Reach reach = Reach::thread);

@@ -12,9 +12,9 @@
 
 namespace oriel::test {
 
-/// Returns the exit status of a forked child that ends with what `body` returns, without running
-/// what the test's process runs at its exit. Returns -1 if a signal ended the child, which one that
-/// hangs gets after a minute.
+/// Returns the exit status of a forked child that ends with the result of `body`, without running
+/// the exit handlers of the test's process. Returns -1 if a signal ended the child. An alarm ends a
+/// child that hangs for a minute.
 template <class Body>
 int status_of_child(const Body& body) {
   const pid_t child = ::fork();
@@ -27,7 +27,7 @@ int status_of_child(const Body& body) {
   return WEXITSTATUS(status);
 }
 
-/// Runs `body` in a forked child, and throws if it has thrown or the child has died.
+/// Runs `body` in a forked child. Throws if `body` has thrown or the child has died.
 template <class Body>
 void in_child(const Body& body) {
   const int status = status_of_child([&] {

@@ -16,7 +16,7 @@
 
 namespace oriel::test {
 
-/// The log at `level`, in a file of a folder of its own, while it lives.
+/// Writes the log at `level` to a file in a temporary folder of its own, until destroyed.
 class LogSetup {
  public:
   explicit LogSetup(const char* level, const std::string& file = "log") {
@@ -47,7 +47,7 @@ class LogSetup {
     for (std::string line; std::getline(in, line);) out.push_back(line);
     return out;
   }
-  /// How many lines have `words`.
+  /// Counts the lines that contain `words`.
   int count(const std::string& words) const {
     int found = 0;
     for (const std::string& line : lines()) found += line.find(words) != std::string::npos ? 1 : 0;

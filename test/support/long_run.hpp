@@ -6,7 +6,8 @@
 
 namespace oriel::test {
 
-/// Whether ORIEL_TEST_LONG asks for as much as the demands name, which takes minutes.
+/// Returns true if ORIEL_TEST_LONG is set: tests then do the full amount that the demands name,
+/// which takes minutes.
 inline bool is_long_run() {
   return std::getenv("ORIEL_TEST_LONG") != nullptr;
 }

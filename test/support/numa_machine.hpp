@@ -11,8 +11,8 @@
 
 namespace oriel::test {
 
-/// The process's machine has two NUMA nodes with these processors while it lives, and two GPUs:
-/// device 0 is at node 0 and device 1 at node 1.
+/// Makes the process see a machine with two NUMA nodes with these processors, and two GPUs, until
+/// destroyed. Device 0 is at node 0 and device 1 at node 1.
 class NumaMachine {
  public:
   explicit NumaMachine(const std::string& first = "0-3", const std::string& second = "4-7") {

@@ -15,8 +15,8 @@
 
 #include "base/system_table.hpp"
 
-/// A kernel with NUMA nodes, as far as processors and memory of threads go: what it is asked for is
-/// remembered, not done.
+/// Fakes the kernel's NUMA calls for processors and memory policies of threads. Requests are
+/// recorded, not carried out.
 namespace oriel::test {
 
 class NumaSystem {
@@ -40,17 +40,17 @@ class NumaSystem {
     bool operator==(const Policy&) const = default;
   };
 
-  // What it answers.
+  // Answers of the fake kernel.
   Numbers cpus{0, 1, 2, 3, 4, 5, 6, 7};
   Numbers memory_nodes{0, 1};
   Policy policy{MPOL_DEFAULT, {}};
-  std::size_t cpu_bits = 1024;   ///< smaller masks are refused
-  std::size_t node_bits = 1024;  ///< here too
-  int cpu_status = 0;            ///< what sched_setaffinity is refused with
-  int memory_status = 0;         ///< mbind and set_mempolicy
-  int asking_status = 0;         ///< sched_getaffinity and get_mempolicy
-  bool real_cpus = false;        ///< threads are asked for the processors that they do have
-  // What it was asked for.
+  std::size_t cpu_bits = 1024;   /// smaller masks are refused
+  std::size_t node_bits = 1024;  /// smaller node masks are refused
+  int cpu_status = 0;            /// errno of sched_setaffinity; 0: succeeds
+  int memory_status = 0;         /// errno of mbind and set_mempolicy
+  int asking_status = 0;         /// errno of sched_getaffinity and get_mempolicy
+  bool real_cpus = false;        /// sched_getaffinity asks the real kernel
+  // Requests that were made.
   std::vector<Placement> placements;
   std::vector<Preference> preferences;
   std::vector<Policy> policies;
@@ -130,7 +130,7 @@ class NumaSystem {
     return 0;
   }
 
-  /// For good: a thread of the library that is just ending may still look into it.
+  /// Keeps tables for ever: a thread of the library that is just ending may still read its table.
   static const SystemTable& kept(const SystemTable& table) {
     static auto* const tables = new std::deque<SystemTable>;
     return tables->emplace_back(table);

@@ -8,7 +8,8 @@
 
 namespace oriel::test {
 
-/// Calls body(0), body(1), ... on a thread each. Returns how many of the calls have returned true.
+/// Calls body(0), body(1), ... on a thread each. Returns the number of calls that have returned
+/// true.
 template <class Body>
 int on_threads(int threads, const Body& body) {
   std::atomic<int> good = 0;

@@ -16,10 +16,10 @@
 
 #include <dirent.h>
 
-/// What a process holds, as the kernel counts it: for tests that nothing is left behind.
+/// Counts a process's resources as the kernel sees them, for tests that nothing leaks.
 namespace oriel::test {
 
-/// Open file descriptors.
+/// Counts open file descriptors.
 inline std::size_t count_fds() {
   DIR* directory = ::opendir("/proc/self/fd");
   if (directory == nullptr) return 0;
@@ -34,8 +34,8 @@ inline std::size_t count_threads() {
   return static_cast<std::size_t>(std::distance(tasks, std::filesystem::directory_iterator{}));
 }
 
-/// Whether there is a thread whose name begins with `name`. A thread takes its name a moment after
-/// it has started.
+/// Returns true if there is a thread whose name begins with `name`. A thread sets its name a moment
+/// after its start.
 inline bool has_thread(const std::string& name) {
   std::error_code gone;  // a thread may end meanwhile
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task", gone)) {
@@ -46,7 +46,7 @@ inline bool has_thread(const std::string& name) {
   return false;
 }
 
-/// Waits until `condition()`; false after `patience`.
+/// Waits until `condition()` is true. Returns false after `patience`.
 template <typename Condition>
 bool eventually(const Condition& condition,
                 std::chrono::milliseconds patience = std::chrono::seconds(30)) {
@@ -58,9 +58,9 @@ bool eventually(const Condition& condition,
   return true;
 }
 
-/// Mappings that Oriel can have made: of memfds, and addresses without access. Others come and go
-/// with malloc and the stacks of threads; the sanitizers keep their heaps in reserved addresses
-/// too, below where mmap places ours.
+/// Counts mappings that Oriel can have made: memfds of ours, and reserved address ranges without
+/// access of at least 1 GiB. Other mappings come and go with malloc and the stacks of threads. The
+/// sanitizers keep their heaps in reserved addresses too, below where mmap places ours.
 inline std::size_t count_mappings() {
   std::ifstream maps("/proc/self/maps");
   std::size_t count = 0;

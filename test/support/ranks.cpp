@@ -46,7 +46,7 @@ void set_variable(const std::string& name, const std::string& value) {
   }
 }
 
-// Runs every rank as a thread; the first failure is the verdict.
+// Runs every rank as a thread. Returns an error with the failures of all ranks.
 Status run_threads(Board& board, int size, const Body& body) {
   std::mutex mutex;
   std::string failure;
@@ -164,7 +164,7 @@ std::vector<ncclWindow_t> Players::register_windows(const std::vector<ncclComm_t
 }
 
 Stage::Stage(Cast cast, int size, const Body& body) {
-  // Zero pages are what the board begins with.
+  // Relies on mmap's zero pages as the initial state of the board.
   void* memory =
       ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) throw std::runtime_error("no memory for the board");

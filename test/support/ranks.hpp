@@ -18,22 +18,23 @@
 #include "boot/session/forked_ranks.hpp"
 #include "support/sanitized.hpp"
 
-/// Ranks of the C interface for tests: the same body runs as forked processes, as threads of one
+/// Ranks of the C interface for tests. The same body runs as forked processes, as threads of one
 /// process, or as several communicators of one thread in groups.
 namespace oriel::test {
 
-/// Who plays the ranks. In every cast the ranks live in forked children of the test, so that a rank
-/// that hangs can be killed and no state is left in the test's own process.
+/// Selects how ranks are played. In every cast the ranks live in forked children of the test. So a
+/// rank that hangs can be killed, and no state is left in the test's own process.
 enum class Cast { processes, threads, group };
 inline constexpr Cast kAllCasts[] = {Cast::threads, Cast::group, Cast::processes};
-/// The thread sanitizer sees nothing of what processes share.
+/// Leaves out Cast::processes under the thread sanitizer, which cannot see memory accesses across
+/// processes.
 inline constexpr std::span kCasts(kAllCasts, kThreadSanitized ? 2 : 3);
 const char* name_of(Cast cast);
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
-/// Environment variables, set until destroyed, also for Oriel's settings of this process. An empty
-/// value unsets.
+/// Sets environment variables until destroyed, and makes Oriel reread this process's settings. An
+/// empty value unsets a variable.
 class Environment {
  public:
   explicit Environment(const Variables& variables);
@@ -45,18 +46,19 @@ class Environment {
   Variables before_;
 };
 
-/// Memory that all players share: how they meet, and words for the body's own use.
+/// Memory shared by all players: their meeting points, and words for the body's own use.
 struct Board {
   static constexpr std::size_t kIds = 64;
   static constexpr std::size_t kWords = 65536;
   std::atomic<std::uint32_t> ids_made;
   std::atomic<std::uint32_t> ids_failed;
-  ncclUniqueId ids[kIds];  // a ring: players are never more than a barrier apart
+  ncclUniqueId ids[kIds];  // ring: players are never more than a barrier apart
   std::atomic<std::uint32_t> arrived;
   std::atomic<std::uint64_t> words[kWords];
 };
 
-/// What one player (a process or thread) plays: one rank, or all of them. Failures are exceptions.
+/// Part of one player (a process or thread): it plays one rank, or all of them. Failures are
+/// exceptions.
 class Players {
  public:
   Players(Board& board, std::vector<int> ranks, int size, int players)
@@ -67,21 +69,21 @@ class Players {
   int first() const { return ranks_.front(); }
   std::atomic<std::uint64_t>& word(std::size_t index) { return board_.words[index]; }
 
-  /// The unique id of the next communicator, made by the player of rank 0.
+  /// Returns the unique id of the next communicator, made by the player of rank 0.
   ncclUniqueId next_id();
-  /// Waits until every player has come here.
+  /// Waits until every player has entered this barrier.
   void barrier();
-  /// Waits until a word of the board is at least `value`.
+  /// Waits until word(index) is at least `value`.
   void await(std::size_t index, std::uint64_t value = 1);
 
-  /// Calls call(i, ranks()[i]) for each rank played, in a group if there are several; the result is
-  /// the group's, or the one call's.
+  /// Calls call(i, ranks()[i]) for each rank played, in a group if there are several. Returns the
+  /// first error, else the result of ncclGroupEnd().
   ncclResult_t together(const std::function<ncclResult_t(std::size_t i, int rank)>& call);
 
-  /// A communicator over all ranks: a handle for each rank played.
+  /// Creates a communicator over all ranks. Returns a handle for each rank played.
   std::vector<ncclComm_t> init(ncclConfig_t* config = nullptr);
   void destroy(std::vector<ncclComm_t>& comms);
-  /// Registers buffers[i] for each rank played, as one call of the group each.
+  /// Registers buffers[i] for each rank played, all in one group if there are several ranks.
   std::vector<ncclWindow_t> register_windows(const std::vector<ncclComm_t>& comms,
                                              const std::vector<void*>& buffers, std::size_t bytes);
 
@@ -96,7 +98,7 @@ class Players {
 
 using Body = std::function<void(Players&)>;
 
-/// A play under way. The destructor kills whoever is left.
+/// Runs a play in child processes. The destructor kills the children that are left.
 class Stage {
  public:
   Stage(Cast cast, int size, const Body& body);
@@ -107,9 +109,10 @@ class Stage {
   Board& board() { return *board_; }
   void kill(int rank, int signal) { children_->kill(rank, signal); }  ///< processes only
   pid_t pid(int rank) const { return children_->pid(rank); }
-  /// Waits until words[index] is at least `value`; false after `patience`.
+  /// Waits until words[index] is at least `value`. Returns false after `patience`.
   bool wait_for_word(std::size_t index, std::uint64_t value, std::chrono::milliseconds patience);
-  /// "ok" or what went wrong, for each child process: one per rank, or one in all.
+  /// Returns "ok" or an error text for each child process: one per rank in Cast::processes, else
+  /// one in all.
   std::vector<std::string> collect(std::chrono::milliseconds patience);
 
  private:
@@ -117,33 +120,33 @@ class Stage {
   std::unique_ptr<ForkedRanks> children_;
 };
 
-/// Runs `body` to its end.
+/// Runs `body` to its end. Returns the texts of Stage::collect().
 std::vector<std::string> play(Cast cast, int size, const Body& body,
                               std::chrono::milliseconds patience = std::chrono::seconds(60));
 
-/// CHECKs that every verdict is "ok".
+/// CHECKs that every text is "ok".
 void check_all_ok(const std::vector<std::string>& verdicts);
 
-/// Runs `body` in every cast, and CHECKs that each player was "ok".
+/// Runs `body` in every cast, and CHECKs that each child ended with "ok".
 void play_in_all_casts(int size, const Body& body,
                        std::chrono::milliseconds patience = std::chrono::seconds(60));
 
 /// Throws with the call's error text unless it returned ncclSuccess.
 void require(ncclResult_t result, const char* what);
-/// Throws unless it returned `expected` and the text of the error has every word.
+/// Throws unless the call returned `expected` and its error text contains each of `words`.
 void expect_error(ncclResult_t result, ncclResult_t expected, const char* what,
                   const std::vector<std::string>& words = {});
 /// Throws unless `condition`.
 void require(bool condition, const std::string& what);
-/// Throws unless `text` has every word.
+/// Throws unless `text` contains each of `words`.
 void require_words(const std::string& text, const std::vector<std::string>& words);
 
 ncclUniqueId new_id();
-/// A configuration by which calls go on in the background.
+/// Returns a configuration for nonblocking calls.
 ncclConfig_t non_blocking();
-/// Returns what ncclCommGetAsyncError() says.
+/// Returns the state that ncclCommGetAsyncError() reports.
 ncclResult_t state_of(ncclComm_t comm);
-/// Waits until the state is another than ncclSuccess, and returns it; ncclSuccess after 20 s.
+/// Waits until the state is not ncclSuccess, and returns the state. Returns ncclSuccess after 20 s.
 ncclResult_t await_failure(ncclComm_t comm);
 
 /// Memory of ncclMemAlloc.

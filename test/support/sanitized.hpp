@@ -17,9 +17,9 @@ inline constexpr bool kSanitized = true;
 inline constexpr bool kSanitized = kThreadSanitized;
 #endif
 
-/// How often to repeat what is random or has to be done many times: `full` times, but under a
-/// sanitizer, which makes everything slower and sees in a few repetitions what it would in all, one
-/// time in `one_in`. Every kind of case has to be among them still.
+/// Returns the number of repetitions for a random or repeated test: `full`, or `full / one_in`, at
+/// least 1, under a sanitizer. A sanitizer is slower, and finds in a few repetitions what it would
+/// in all. Choose counts that keep every kind of case covered.
 template <typename Count>
 constexpr Count repeats(Count full, Count one_in = 10) {
   return kSanitized ? std::max(full / one_in, Count{1}) : full;

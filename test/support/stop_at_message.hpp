@@ -11,8 +11,8 @@
 
 namespace oriel::test {
 
-/// Has this process stop before its k-th message from then on, if k is not 0. It counts them all,
-/// or those alone with which descriptors travel. One at a time.
+/// Stops this process (SIGSTOP) before its k-th sendmsg(), counted from construction; 0: never.
+/// Counts all messages, or only those that carry descriptors. Use one at a time.
 class StopAtMessage {
  public:
   enum class Counts { all, with_descriptors };

@@ -13,7 +13,7 @@ inline bool has(std::string_view text, std::string_view words) {
   return text.find(words) != std::string_view::npos;
 }
 
-/// The text of a file; empty if there is none.
+/// Returns the text of a file, or nothing if the file does not exist.
 inline std::string text_of_file(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};

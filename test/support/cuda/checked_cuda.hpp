@@ -11,8 +11,8 @@
 
 namespace oriel::test {
 
-/// A model of the driver that fails its test unless, at its end, nothing wrong was done and nothing
-/// is left.
+/// Driver model that fails its test if, when destroyed, a violation was noted or anything is still
+/// held.
 class CheckedCuda : public FakeCuda {
  public:
   using FakeCuda::FakeCuda;

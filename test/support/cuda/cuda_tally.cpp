@@ -13,9 +13,9 @@ using Count = std::atomic<long>;
 
 Count contexts, handles, reservations, mappings, buffers, streams, events;
 
-CudaTable below;  // where calls go on to
+CudaTable below;  // table that calls are passed on to
 
-/// Changes a count by `change` with each call that succeeds.
+/// Adds `change` to a count with each call that succeeds.
 template <auto member, Count* count, long change, typename Function>
 struct Counted;
 

@@ -8,25 +8,25 @@
 
 namespace oriel::test {
 
-/// What the calls of this process through Oriel's table have taken from the driver and not given
-/// back.
+/// Driver resources that this process has allocated through Oriel's table and not yet freed.
 struct CudaHoldings {
   long contexts = 0;  ///< references to primary contexts
   long handles = 0;   ///< references to physical memory
   long reservations = 0;
   long mappings = 0;
-  long buffers = 0;  ///< of cuMemAlloc and cuMemHostAlloc
+  long buffers = 0;  /// by cuMemAlloc and cuMemHostAlloc
   long streams = 0;
   long events = 0;
 
   bool operator==(const CudaHoldings&) const = default;
-  /// No more of anything than `other`.
+  /// Returns true if no count exceeds the count in `other`.
   bool within(const CudaHoldings& other) const;
   std::string text() const;
 };
 
-/// Counts on top of the table in force (a fake, or the driver) until destroyed. Put it under
-/// CudaFaultHooks, which make calls fail that then are not counted. One at a time. Thread-safe.
+/// Counts calls on top of the table in force (a fake, or the driver) until destroyed. Create it
+/// before CudaFaultHooks: calls that the hooks make fail are then not counted. Use one at a time.
+/// Thread-safe.
 class CudaTally {
  public:
   CudaTally();

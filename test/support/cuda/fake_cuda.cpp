@@ -186,7 +186,7 @@ CUresult export_handle(void* out, CUmemGenericAllocationHandle handle,
   const Physical& physical = *found->second.first;
   if ((physical.properties.requestedHandleTypes & type) == 0) return CUDA_ERROR_INVALID_VALUE;
   if (type == CU_MEM_HANDLE_TYPE_FABRIC) {
-    // Names the memfd in a way that another process of the same user can open.
+    // Names the memfd by a path that another process of the same user can open.
     std::memset(out, 0, sizeof(CUmemFabricHandle));
     const auto path = fmt::format("/proc/{}/fd/{}", ::getpid(), physical.fd);
     std::memcpy(out, path.c_str(), std::min(path.size(), sizeof(CUmemFabricHandle) - 1));
@@ -293,7 +293,7 @@ CUresult map_memory(CUdeviceptr at, std::size_t bytes, std::size_t offset,
     return fake->violate("memory was mapped over mapped memory");
   }
   PhysicalRef physical = found->second.first;
-  if (bytes > physical->bytes) return CUDA_ERROR_INVALID_VALUE;  // a peer can bring that about
+  if (bytes > physical->bytes) return CUDA_ERROR_INVALID_VALUE;  // a peer can cause this
   if (::mmap(reinterpret_cast<void*>(at), bytes, PROT_NONE, MAP_SHARED | MAP_FIXED, physical->fd,
              0) == MAP_FAILED) {
     return CUDA_ERROR_OUT_OF_MEMORY;

@@ -13,15 +13,14 @@
 
 namespace oriel::test {
 
-/// A small model of the CUDA driver in this process, so that what calls the driver runs without a
-/// GPU: devices, primary contexts, memory of cuMemCreate over memfds (so that it can be exported to
-/// other processes that run the model too), reserved addresses, plain allocations and streams whose
-/// copies happen when the stream is asked for or synchronised, or the test runs them. "GPU memory"
-/// can be read and written by the host once access has been set, and not before.
-///
-/// It is strict: a call that the real driver would refuse, leave undefined, or that would break a
-/// stream capture of another thread fails and is noted in violations(). One at a time; puts itself
-/// in force as the process's CudaTable while it lives. Thread-safe.
+/// Models the CUDA driver in this process, so that code that calls the driver runs without a GPU.
+/// It has devices, primary contexts, reserved addresses, plain allocations and streams. Memory of
+/// cuMemCreate is a memfd, which can be exported to other processes that run the model. A stream's
+/// copies run when the stream is queried or synchronised, or when the test runs them. The host can
+/// access "GPU memory" only once cuMemSetAccess has been called.
+/// The model is strict. A call that the real driver would refuse or leave undefined fails, and so
+/// does a call that would break another thread's stream capture. Misuse is noted in violations().
+/// Use one at a time; in force as the process's CudaTable until destroyed. Thread-safe.
 class FakeCuda {
  public:
   struct Options {
@@ -29,12 +28,12 @@ class FakeCuda {
     std::size_t memory_bytes = std::size_t{8} << 30;  ///< of each device
     std::size_t granularity = std::size_t{2} << 20;
     int multiprocessors = 16;
-    bool fabric = false;           ///< the devices can do fabric handles
-    bool fabric_permitted = true;  ///< and the machine has the service for them
-    bool peer_access = true;       ///< the devices reach each other
-    int clique = 0;                ///< and that in groups of so many; 0: all
-    /// Devices have UUIDs and PCI addresses by their numbers, of which the first visible one has
-    /// this, and by the machine that they are in.
+    bool fabric = false;           /// the devices support fabric handles
+    bool fabric_permitted = true;  /// the machine has the service for fabric handles
+    bool peer_access = true;       /// the devices can access each other
+    int clique = 0;                /// peer access only in groups of so many; 0: all
+    /// Number of the first visible device. UUIDs and PCI addresses follow from a device's number;
+    /// UUIDs also depend on `machine`.
     int first_device = 0;
     int machine = 0;
   };
@@ -44,13 +43,13 @@ class FakeCuda {
   FakeCuda(const FakeCuda&) = delete;
   FakeCuda& operator=(const FakeCuda&) = delete;
 
-  /// What the process has not given back.
+  /// Resources that the process has not freed.
   struct Held {
     int handle_references = 0;
     int reservations = 0;
     int mappings = 0;
     int contexts = 0;
-    int buffers = 0;  ///< of cuMemAlloc and cuMemHostAlloc
+    int buffers = 0;  /// by cuMemAlloc and cuMemHostAlloc
     int streams = 0;
     int events = 0;
     std::size_t physical_bytes = 0;
@@ -58,29 +57,29 @@ class FakeCuda {
   };
   Held held() const;
 
-  /// What was done wrong, in words.
+  /// Returns texts that describe misuse of the driver.
   std::vector<std::string> violations() const;
 
-  /// Between these, another thread's stream is being captured in global mode.
+  /// Starts or ends the capture, in global mode, of a stream of another thread.
   void begin_foreign_capture();
   void end_foreign_capture();
 
-  /// Between true and false a kernel fills the devices: copies run, but not what sets memory, which
-  /// is a kernel too, nor what stands behind it in its stream.
+  /// Simulates a kernel that fills the devices, while `full`. Copies then run. Sets of memory,
+  /// which are kernels too, and later work in their streams wait.
   void fill_devices(bool full);
 
-  /// Runs up to so many of the copies, sets and writes that each stream has before it, in the order
-  /// of the stream. How many there were.
+  /// Runs up to `each` of the pending copies, sets and writes of each stream, in stream order.
+  /// Returns the number of operations run.
   int run_streams(int each);
-  /// Makes every stream fail from now on, as after a kernel's fault: what is before them is not
-  /// run, and calls that name a stream return `status`. CUDA_SUCCESS: they work again.
+  /// Makes every stream fail from now on, as after a kernel's fault. Pending work then does not
+  /// run, and work and queries on a stream return `status`. CUDA_SUCCESS lets streams work again.
   void fail_streams(CUresult status);
 
-  /// Launches of kernels, which run nothing.
+  /// Counts launches of kernels, which run nothing.
   int launches() const;
-  /// Copies, sets and writes that streams have run.
+  /// Counts the copies, sets and writes that streams have run.
   int copies() const;
-  /// Of the calling thread.
+  /// Returns the number of contexts pushed by the calling thread.
   int context_depth() const;
   CUstreamCaptureMode capture_mode() const;
 

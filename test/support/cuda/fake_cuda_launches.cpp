@@ -4,7 +4,7 @@
 
 #include "support/cuda/fake_cuda_state.hpp"
 
-// Launches, which run nothing, and what orders them.
+// Kernel launches, which run nothing, and the events that order them.
 namespace oriel::test {
 namespace {
 
@@ -14,7 +14,8 @@ bool is_default(CUstream stream) {
   return stream == nullptr || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
 }
 
-/// Default streams are those of the current context. Under the mutex.
+/// Checks that work can go to `stream`. A default stream needs a current context. The caller holds
+/// the mutex.
 CUresult check_stream(CUstream stream) {
   if (fake->streams_status != CUDA_SUCCESS) return fake->streams_status;
   if (is_default(stream)) {
@@ -55,7 +56,7 @@ CUresult stream_wait_event(CUstream stream, CUevent event, unsigned) {
   return event_record(event, stream);
 }
 
-/// What was launched has ended.
+/// Reports every event as complete, because launches run nothing.
 CUresult event_query(CUevent event) {
   const Lock lock(fake->mutex);
   if (breaks_capture("cuEventQuery")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
@@ -64,11 +65,11 @@ CUresult event_query(CUevent event) {
 
 CUresult stream_get_id(CUstream stream, unsigned long long* id) {
   const Lock lock(fake->mutex);
-  *id = reinterpret_cast<std::uintptr_t>(stream);  // never given twice here
+  *id = reinterpret_cast<std::uintptr_t>(stream);  // handles are never reused here
   return check_stream(stream);
 }
 
-/// The model captures no stream of its own.
+/// Reports no capture: the model captures no stream of its own.
 CUresult stream_get_capture_info(CUstream stream, CUstreamCaptureStatus* status, cuuint64_t*,
                                  CUgraph*, const CUgraphNode**, const CUgraphEdgeData**,
                                  std::size_t*) {

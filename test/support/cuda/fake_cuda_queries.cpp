@@ -6,7 +6,7 @@
 
 #include "support/cuda/fake_cuda_state.hpp"
 
-// What can be asked about devices, contexts and pointers.
+// Queries of devices, contexts and pointers.
 namespace oriel::test {
 namespace {
 
@@ -14,7 +14,7 @@ using Lock = std::lock_guard<std::mutex>;
 
 CUresult device_get_uuid(CUuuid* uuid, CUdevice device) {
   if (!has_device(device)) return CUDA_ERROR_INVALID_DEVICE;
-  // The same in every process, as devices of one machine have it.
+  // Returns the same UUID in every process, as for devices of one machine.
   std::memset(uuid->bytes, 0x5a, sizeof uuid->bytes);
   uuid->bytes[0] = static_cast<char>(fake->options.first_device + device);
   uuid->bytes[1] = static_cast<char>(fake->options.machine);

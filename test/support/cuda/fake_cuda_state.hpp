@@ -14,10 +14,10 @@
 
 #include "support/cuda/fake_cuda.hpp"
 
-// The insides of FakeCuda, for its own source files.
+// Internals of FakeCuda, for its own source files.
 namespace oriel::test {
 
-/// The physical memory of one cuMemCreate; lives while a handle or a mapping is left.
+/// Physical memory of one cuMemCreate; lives while a handle or a mapping refers to it.
 struct Physical {
   int fd = -1;
   std::size_t bytes = 0;
@@ -37,17 +37,17 @@ struct Mapped {
 struct Buffer {
   std::size_t bytes;
   bool on_host;
-  bool registered;  // not of the driver's own
+  bool registered;  // registered, so not allocated by the driver
 };
 
-/// What a stream has to do.
+/// Operation that a stream has to run.
 struct Copy {
   enum class Kind { copy, set, write };
   Kind kind;
   void* to;
-  const void* from;  // of a copy
+  const void* from;  // only for a copy
   std::size_t bytes;
-  std::uint64_t value;  // to set, or to write: a word
+  std::uint64_t value;  // only for set and write
 };
 
 struct FakeCuda::State {
@@ -60,7 +60,7 @@ struct FakeCuda::State {
   std::map<std::uintptr_t, Mapped> mappings;
   std::map<std::uintptr_t, Buffer> buffers;
   std::map<CUstream, std::vector<Copy>> streams;
-  std::vector<Copy> orphans;  // of streams that were destroyed before they ran: nobody waits
+  std::vector<Copy> orphans;  // pending work of destroyed streams, which never runs
   std::map<CUevent, CUstream> events;
   std::vector<int> contexts;  // references, by device
   std::uintptr_t next_object = 0x10;
@@ -88,10 +88,11 @@ inline bool has_device(int device) {
 /// The device of the current context, or -1.
 int current_device();
 
-/// What a thread in global or thread-local mode must not call while a capture is under way.
+/// Notes a violation and returns true if `call` would break the other thread's capture. Threads in
+/// relaxed mode may make any call.
 bool breaks_capture(const char* call);
 
-/// The entry of `map` whose [begin, begin + bytes) holds `address`.
+/// Returns the entry of `map` whose range [begin, begin + bytes) holds `address`.
 template <typename Map>
 auto containing(Map& map, std::uintptr_t address) {
   auto found = map.upper_bound(address);
@@ -106,15 +107,15 @@ auto containing(Map& map, std::uintptr_t address) {
   return address - found->first < bytes ? found : map.end();
 }
 
-/// Whether a copy that has not been waited for reads or writes [address, address + bytes). Under
-/// the mutex.
+/// Returns true if a pending operation of a stream reads or writes [address, address + bytes). The
+/// caller holds the mutex.
 bool yet_to_copy(std::uintptr_t address, std::size_t bytes);
 
 /// Puts plain allocations, streams and events into the table.
 void add_streams(CudaTable& table);
-/// Puts launches and their order into the table.
+/// Puts kernel launches and event calls into the table.
 void add_launches(CudaTable& table);
-/// Puts questions about devices, contexts and pointers into the table.
+/// Puts queries of devices, contexts and pointers into the table.
 void add_queries(CudaTable& table);
 
 }  // namespace oriel::test

@@ -83,13 +83,13 @@ CUresult stream_destroy(CUstream stream) {
   const Lock lock(fake->mutex);
   const auto found = fake->streams.find(stream);
   if (found == fake->streams.end()) return fake->violate("a stream was destroyed twice");
-  // The driver lets them run on.
+  // Keeps the pending operations as orphans: the driver lets them run on.
   fake->orphans.insert(fake->orphans.end(), found->second.begin(), found->second.end());
   fake->streams.erase(found);
   return CUDA_SUCCESS;
 }
 
-/// Whether all of it is memory that streams can reach. Under the mutex.
+/// Returns true if the whole range is memory that streams can access. The caller holds the mutex.
 bool is_reachable(std::uintptr_t address, std::size_t bytes) {
   const auto buffer = containing(fake->buffers, address);
   if (buffer != fake->buffers.end()) {
@@ -117,8 +117,8 @@ CUresult copy_h_to_d(CUdeviceptr to, const void* from, std::size_t bytes, CUstre
   return enqueue({Copy::Kind::copy, reinterpret_cast<void*>(to), from, bytes, 0}, stream);
 }
 
-/// Copies from memory of a GPU. To memory of the host that is not pinned they would not be
-/// asynchronous, so the model wants it pinned.
+/// Copies from memory of a GPU. The model requires a host target to be pinned: a copy to pageable
+/// memory would not be asynchronous.
 CUresult copy_from_device(void* to, CUdeviceptr from, std::size_t bytes, CUstream stream) {
   {
     const Lock lock(fake->mutex);
@@ -147,13 +147,14 @@ CUresult copy_2d(const CUDA_MEMCPY2D* copy, CUstream stream) {
   return CUDA_SUCCESS;
 }
 
-/// Memory of others, such as of a memfd that is mapped, that the devices reach from now on.
+/// Registers memory that the driver did not allocate, such as a mapped memfd, for access by the
+/// devices.
 CUresult host_register(void* address, std::size_t bytes, unsigned) {
   const Lock lock(fake->mutex);
   if (breaks_capture("cuMemHostRegister")) return CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED;
   if (current_device() < 0) return CUDA_ERROR_INVALID_CONTEXT;
   const auto begin = reinterpret_cast<std::uintptr_t>(address);
-  // Whole pages are registered, and each of them once.
+  // Registers whole pages; each page can be registered only once.
   constexpr std::uintptr_t kPage = 4096;
   const auto shares_page = [&](const auto& other) {
     return other.second.registered && other.first / kPage <= (begin + bytes - 1) / kPage &&
@@ -223,16 +224,15 @@ bool copy_word(const Copy& copy) {
   return true;
 }
 
-/// An engine copies an aligned word as one: somebody may be looking at it.
+/// Copies an aligned word in one piece, as a copy engine does: another thread may be reading it.
 void copy_bytes(const Copy& copy) {
   if (copy_word<std::uint64_t>(copy) || copy_word<std::uint32_t>(copy)) return;
   std::memcpy(copy.to, copy.from, copy.bytes);
 }
 
-/// The same memory may be mapped at several addresses, and whoever waits for a word may read it at
-/// another one than the stream writes to, which is no order in the thread sanitizer's eyes. So what
-/// is before the word is released at its other addresses too, ahead of the word, whose value stays
-/// what it is. Under the mutex.
+/// Releases earlier writes at the other addresses at which the target memory is mapped. A waiting
+/// thread may read the word at another address than the stream writes to. To the thread sanitizer
+/// such accesses are unordered. The fetch_or does not change the word. The caller holds the mutex.
 void release_elsewhere([[maybe_unused]] const Copy& copy) {
 #if defined(__SANITIZE_THREAD__)
   const auto to = reinterpret_cast<std::uintptr_t>(copy.to);
@@ -267,7 +267,8 @@ void run(const Copy& copy) {
   }
 }
 
-/// What the stream has to copy, if it can. Under the mutex.
+/// Runs all pending operations of the stream. Returns CUDA_ERROR_NOT_READY, without running any, if
+/// a set has to wait for full devices. The caller holds the mutex.
 CUresult run_copies(CUstream stream) {
   if (fake->streams_status != CUDA_SUCCESS) return fake->streams_status;
   const auto found = fake->streams.find(stream);
@@ -330,7 +331,7 @@ void FakeCuda::fail_streams(CUresult status) {
 }
 
 bool yet_to_copy(std::uintptr_t address, std::size_t bytes) {
-  if (fake->streams_status != CUDA_SUCCESS) return false;  // nothing runs any more
+  if (fake->streams_status != CUDA_SUCCESS) return false;  // failed streams run nothing
   const auto overlaps = [&](const Copy& copy) {
     const auto touches = [&](const void* pointer) {
       const auto begin = reinterpret_cast<std::uintptr_t>(pointer);

@@ -7,7 +7,7 @@
 namespace oriel::test {
 namespace {
 
-const CudaTable* table_below = nullptr;  // where calls go on to
+const CudaTable* table_below = nullptr;  // table that calls are passed on to
 
 struct CudaCalls {
   static const CudaTable& below() { return *table_below; }
@@ -17,7 +17,8 @@ struct CudaCalls {
   }
 };
 
-/// Once it reports an earlier error nothing of the stream's runs any more.
+/// Finishes the stream's work before it fails: once cuStreamQuery reports an earlier error, nothing
+/// of the stream runs any more.
 CUresult CUDAAPI query(CUstream stream) {
   const auto status = Plans<CudaCalls>::failure_of("stream_query");
   if (!status) return table_below->stream_query(stream);
@@ -25,7 +26,8 @@ CUresult CUDAAPI query(CUstream stream) {
   return static_cast<CUresult>(*status);
 }
 
-/// Going back to the mode of before gives something up; relaxing it does not.
+/// Restores an earlier mode even if it fails, because restoring is a release. Does not set relaxed
+/// mode if it fails.
 CUresult CUDAAPI exchange_mode(CUstreamCaptureMode* mode) {
   const auto status = Plans<CudaCalls>::failure_of("thread_exchange_stream_capture_mode");
   if (!status) return table_below->thread_exchange_stream_capture_mode(mode);
@@ -54,12 +56,13 @@ const CudaTable& hooks() {
     ORIEL_DETAIL_RELEASE(stream_destroy);
     ORIEL_DETAIL_RELEASE(event_destroy);
     ORIEL_DETAIL_RELEASE(graph_destroy);
-    // Once it reports an earlier error nothing of the stream's runs any more.
+    // Finishes the work before it fails: once an earlier error is reported, nothing of the stream
+    // runs.
     ORIEL_DETAIL_RELEASE(stream_synchronize);
 #undef ORIEL_DETAIL_RELEASE
     made.thread_exchange_stream_capture_mode = exchange_mode;
     made.stream_query = query;
-    // What an error message needs is no call of the work.
+    // Excludes the calls that only serve an error message.
     made.get_error_name = [](CUresult status, const char** out) {
       return table_below->get_error_name(status, out);
     };

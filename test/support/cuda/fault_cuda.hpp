@@ -7,8 +7,8 @@
 
 namespace oriel::test {
 
-/// Puts hooks over the table in force (a fake, or the driver), which pass every call on unless a
-/// ScopedCudaFaults says otherwise; they are gone when it is destroyed. One at a time.
+/// Puts hooks over the table in force (a fake, or the driver) until destroyed. The hooks pass every
+/// call on unless a ScopedCudaFaults makes it fail. Use one at a time.
 class CudaFaultHooks {
  public:
   CudaFaultHooks();
@@ -20,9 +20,9 @@ class CudaFaultHooks {
   ScopedCudaTable scoped_;
 };
 
-/// While it lives, driver calls go through `plan`; needs CudaFaultHooks. One process-wide object at
-/// a time. Calls that give something up take effect before they report failure, as the driver's do
-/// when they report an earlier asynchronous error.
+/// Passes driver calls through `plan` until destroyed; needs CudaFaultHooks. Only one process-wide
+/// object may exist at a time. Calls that release something take effect before they report failure,
+/// as the driver's do when they report an earlier asynchronous error.
 class ScopedCudaFaults {
  public:
   explicit ScopedCudaFaults(FaultPlan& plan, Reach reach = Reach::thread);

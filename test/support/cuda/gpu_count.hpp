@@ -11,8 +11,9 @@
 
 namespace oriel::test {
 
-/// What `ask` says in a child is the number of GPUs: a test that forks ranks never initialises CUDA
-/// itself, because they could not use it then. Where there is none the program ends as skipped.
+/// Returns the number of GPUs, which `ask` counts in a forked child. A test that forks ranks must
+/// not initialise CUDA itself, because its children could not use CUDA then. Without a GPU, ends
+/// the program as skipped (status 77).
 template <class Ask>
 int gpus_or_skip(const Ask& ask) {
   const int found = status_of_child([&] { return std::clamp(ask(), 0, 100); });

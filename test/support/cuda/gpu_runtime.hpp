@@ -9,14 +9,14 @@
 
 namespace oriel::test {
 
-/// Throws std::runtime_error where CUDA has refused something.
+/// Throws std::runtime_error if `status` is not cudaSuccess.
 inline void must(int status, const char* what) {
   if (status == cudaSuccess) return;
   throw std::runtime_error(std::string(what) + ": " +
                            cudaGetErrorString(static_cast<cudaError_t>(status)));
 }
 
-/// A stream of its own of a device, which is the current one then.
+/// Stream of its own on `device`, which becomes the current device.
 struct GpuStream {
   explicit GpuStream(int device = 0) {
     must(cudaSetDevice(device), "cudaSetDevice");

@@ -12,7 +12,7 @@
 
 namespace oriel::test {
 
-/// The model of the driver in the process of one rank, with `device` current as after
+/// Returns the driver model in the process of one rank, with `device` current as after
 /// cudaSetDevice. Never destroyed: threads of the library may outlive the rank's body.
 inline FakeCuda& model_with_current_device(FakeCuda::Options options, int device) {
   static auto* const model = new FakeCuda(std::move(options));

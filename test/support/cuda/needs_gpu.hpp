@@ -10,14 +10,14 @@
 
 namespace oriel::test {
 
-/// How many GPUs the driver finds; initialises CUDA in this process.
+/// Returns the number of GPUs that the driver finds; initialises CUDA in this process.
 inline int driver_gpus() {
   int found = 0;
   return cuda_ready().ok() && cuda().device_get_count(&found) == CUDA_SUCCESS ? found : 0;
 }
 
-/// As a static object of a test program: ends it with status 77 (skipped), saying why, on a machine
-/// with fewer than `gpus` GPUs. A program without GPU tests that could run has nothing to report.
+/// Ends the test program with status 77 (skipped) and a reason on a machine with fewer than `gpus`
+/// GPUs. Meant as a static object: a program none of whose GPU tests can run has nothing to report.
 struct NeedsGpu {
   explicit NeedsGpu(int gpus = 1) {
     const Status ready = cuda_ready();

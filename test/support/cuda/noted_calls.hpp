@@ -11,13 +11,13 @@
 
 namespace oriel::test {
 
-/// Notes the names of driver calls on top of the table in force, in memory of its own, until
-/// destroyed. One at a time, for calls of one thread.
+/// Records the names of driver calls on top of the table in force, without allocating memory, until
+/// destroyed. Use one at a time, for calls of one thread.
 class NotedCalls {
  public:
   NotedCalls() : scoped_(over_current()) {}
 
-  /// Returns the names of the driver calls that `call` makes, the first 64.
+  /// Returns the names of the first 64 driver calls that `call` makes.
   template <class Call>
   std::vector<std::string> names_of(const Call& call) {
     count_ = 0;
@@ -52,7 +52,7 @@ class NotedCalls {
 
   static inline std::array<const char*, 64> names_{};
   static inline std::size_t count_ = 0;
-  static inline CudaTable below_{};  // where calls go on to
+  static inline CudaTable below_{};  // table that calls are passed on to
   ScopedCudaTable scoped_;
 };
 
