@@ -15,7 +15,7 @@ namespace oriel::test {
 
 struct KernelArguments {
   device::CommView view;
-  std::uint32_t* results = nullptr;  /// pinned, one word per CTA: the CTA's result
+  std::uint32_t* results = nullptr;  ///< pinned, one word per CTA: the CTA's result
 };
 
 enum class PacketKind { packet8, packet16 };

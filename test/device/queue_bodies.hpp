@@ -62,8 +62,8 @@ struct QueueDrain {
 
   std::uint64_t consumed = 0;
   std::uint64_t seen_doorbell = 0;
-  std::uint32_t doorbells = 0;     /// doorbells that announced new entries
-  std::uint32_t wrong_blocks = 0;  /// blocks with content that does not match their index
+  std::uint32_t doorbells = 0;     ///< doorbells that announced new entries
+  std::uint32_t wrong_blocks = 0;  ///< blocks with content that does not match their index
   std::uint32_t wrong_doorbells = 0;
 
   static constexpr std::uint32_t kPoison = 0xdddddddd;

@@ -25,19 +25,19 @@ struct PublishCase {
   std::uint32_t warps = 1;  ///< of each CTA
   std::uint32_t rounds = 100;
   std::uint32_t slow_ns = 0;
-  std::uint64_t base = 0;     /// first index of the queues
+  std::uint64_t base = 0;     ///< first index of the queues
   std::uint32_t samples = 0;  ///< publications timed in each warp
 };
 
 struct PublishResult {
-  bool done = false;            /// all warps succeeded; all entries were published and completed
-  std::uint64_t published = 0;  /// number of entries that must be published
-  std::uint64_t consumed = 0;   /// number of entries drained
+  bool done = false;            ///< all warps succeeded; all entries were published and completed
+  std::uint64_t published = 0;  ///< number of entries that must be published
+  std::uint64_t consumed = 0;   ///< number of entries drained
   std::uint64_t doorbells = 0;
   std::uint64_t wrong_blocks = 0;
   std::uint64_t wrong_doorbells = 0;
   double seconds = 0;                 ///< from the first publication to the last completion
-  std::vector<std::uint32_t> cycles;  /// clock cycles of the timed publications
+  std::vector<std::uint32_t> cycles;  ///< clock cycles of the timed publications
 };
 
 /// Runs one case on device 0. Every wait in it is bounded. Throws std::runtime_error if a CUDA call

@@ -14,21 +14,21 @@ namespace oriel::test {
 
 /// Selects how threads publish entries.
 enum class PublishMethod {
-  lock_per_entry,  /// each thread: lock, write, ring, unlock; baseline
-  thread,          /// each thread publishes its own entries one at a time
-  lanes,           /// like `thread`, but lanes of a warp share their work where possible
-  warp,            /// a warp publishes 32 entries at a time
-  cta,             /// a CTA publishes 32 entries at a time
+  lock_per_entry,  ///< each thread: lock, write, ring, unlock; baseline
+  thread,          ///< each thread publishes its own entries one at a time
+  lanes,           ///< like `thread`, but lanes of a warp share their work where possible
+  warp,            ///< a warp publishes 32 entries at a time
+  cta,             ///< a CTA publishes 32 entries at a time
 };
 
 struct PublishJob {
   const device::queue::QueueView* queues = nullptr;  ///< readable by the kernel
   std::uint32_t queue_count = 1;                     ///< warp w uses queue w % queue_count
   PublishMethod method = PublishMethod::warp;
-  std::uint32_t rounds = 1;   /// publications of each thread, warp or CTA
-  std::uint32_t slow_ns = 0;  /// sleep of the first publisher between writing and publishing
+  std::uint32_t rounds = 1;   ///< publications of each thread, warp or CTA
+  std::uint32_t slow_ns = 0;  ///< sleep of the first publisher between writing and publishing
   device::WaitControl control;
-  std::uint32_t* outcomes = nullptr;  /// device memory, one word per warp: its worst QueueOutcome
+  std::uint32_t* outcomes = nullptr;  ///< device memory, one word per warp: its worst QueueOutcome
   /// Device memory, or null: clock cycles of lane 0's first `samples` publications, from before
   /// reserving to after publishing. Holds `samples` words per warp.
   std::uint32_t* cycles = nullptr;
@@ -45,8 +45,8 @@ int launch_publish(const PublishJob& job, std::uint32_t ctas, std::uint32_t warp
 
 struct DrainJob {
   QueueDrain* drains = nullptr;         ///< device memory, one per queue; updated at the end
-  const std::uint32_t* stop = nullptr;  /// pinned host memory: nonzero stops the drains
-  std::uint64_t limit_ns = 0;           /// time after which the drains end by themselves
+  const std::uint32_t* stop = nullptr;  ///< pinned host memory: nonzero stops the drains
+  std::uint64_t limit_ns = 0;           ///< time after which the drains end by themselves
 };
 
 /// Drains each of `queues` queues by one CTA of 256 threads until it is stopped.

@@ -26,7 +26,7 @@ struct Case {
   int threads;
   std::uint32_t blocks;
   std::uint64_t base;
-  std::uint32_t laps = 12;  /// times around the ring
+  std::uint32_t laps = 12;  ///< times around the ring
 };
 
 /// Publishes from all threads; none of them waits for completion.

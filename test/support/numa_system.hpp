@@ -44,12 +44,12 @@ class NumaSystem {
   Numbers cpus{0, 1, 2, 3, 4, 5, 6, 7};
   Numbers memory_nodes{0, 1};
   Policy policy{MPOL_DEFAULT, {}};
-  std::size_t cpu_bits = 1024;   /// smaller masks are refused
-  std::size_t node_bits = 1024;  /// smaller node masks are refused
-  int cpu_status = 0;            /// errno of sched_setaffinity; 0: succeeds
-  int memory_status = 0;         /// errno of mbind and set_mempolicy
-  int asking_status = 0;         /// errno of sched_getaffinity and get_mempolicy
-  bool real_cpus = false;        /// sched_getaffinity asks the real kernel
+  std::size_t cpu_bits = 1024;   ///< smaller masks are refused
+  std::size_t node_bits = 1024;  ///< smaller node masks are refused
+  int cpu_status = 0;            ///< errno of sched_setaffinity; 0: succeeds
+  int memory_status = 0;         ///< errno of mbind and set_mempolicy
+  int asking_status = 0;         ///< errno of sched_getaffinity and get_mempolicy
+  bool real_cpus = false;        ///< sched_getaffinity asks the real kernel
   // Requests that were made.
   std::vector<Placement> placements;
   std::vector<Preference> preferences;

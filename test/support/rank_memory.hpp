@@ -43,7 +43,7 @@ class RankMemory {
 
 /// Place where ranks live. `make` is called in the process that plays the rank.
 struct Venue {
-  std::vector<std::string> kinds;  /// names of the kinds of memory, at least 2
+  std::vector<std::string> kinds;  ///< names of the kinds of memory, at least 2
   std::function<std::unique_ptr<RankMemory>(int rank, std::size_t area_bytes)> make;
 };
 

@@ -9,7 +9,8 @@
 #include "net/queue/syndrome.hpp"
 #include "net/soft/nic_pair.hpp"
 
-// Bytes between memory that both sides have mapped take no wire (3.9); everything else is as ever.
+// Direct copies between memory that both sides have mapped, without the wire (3.9). Other
+// operations are unchanged.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -23,8 +24,8 @@ MemoryRange range_of(const Side& side) {
           0};
 }
 
-/// Connects the pair's queues anew, between processes that know each other as 1 and 2. Messages to
-/// b come by its wire of this number.
+/// Reconnects the pair's queues as between processes 1 and 2. Messages to b arrive on its wire of
+/// this number.
 void reconnect(NicPair& pair, std::uint32_t epoch, std::uint32_t wire = 0) {
   REQUIRE(pair.a.nic.to_reset(pair.there.number()).ok());
   REQUIRE(pair.b.nic.to_reset(pair.back.number()).ok());
@@ -33,7 +34,7 @@ void reconnect(NicPair& pair, std::uint32_t epoch, std::uint32_t wire = 0) {
   REQUIRE(pair.back.connect({wire, of_a, pair.there.number(), epoch, 1}).ok());
 }
 
-/// Both have mapped the other's memory, here the memory itself.
+/// Pair in which each side has mapped the other's memory; here the mapping is the memory itself.
 struct DirectPair : NicPair {
   explicit DirectPair(const Clock& clock = SteadyClock::instance(),
                       const SendQueue::Options& options = {}, std::size_t words = 8192)
@@ -43,7 +44,7 @@ struct DirectPair : NicPair {
     map_source();
     b.nic.set_reached(1, b.key, true);
   }
-  /// Adds 1 to a word there, without waiting for the old value, which comes to `old` here.
+  /// Adds 1 to a word of b without waiting for the old value, which arrives at `old` in a's memory.
   dq::Posted add(std::uint64_t there_at, std::uint64_t old) {
     dq::Reservation place;
     dq::Posted posted{dq::reserve<Thread, DrivingMemory>(Thread(), view(), 1, place, control), 0};
@@ -54,7 +55,7 @@ struct DirectPair : NicPair {
     posted.end = place.end();
     return posted;
   }
-  /// The peer has deregistered its part of the window that lies here.
+  /// Makes b unmap a's memory.
   void forget_source() { REQUIRE(b.nic.unmap_peer_memory(1, a.key).ok()); }
   void map_source() {
     REQUIRE(b.nic.map_peer_memory(1, a.key, range_of(a)).ok());
@@ -65,7 +66,7 @@ struct DirectPair : NicPair {
   }
 };
 
-/// Lets through as many messages to this NIC as it is told.
+/// Lets only `left` more messages through to this NIC.
 class GatedWire final : public Wire {
  public:
   explicit GatedWire(std::unique_ptr<Wire> inner) : inner_(std::move(inner)) {}
@@ -119,7 +120,7 @@ TEST_CASE("a put goes by the wire where the peer has the source mapped no more",
     CHECK(pair.wait(pair.put(0, i * 8000, 5000)) == QueueOutcome::done);
     CHECK(std::memcmp(pair.a.bytes(), pair.b.bytes() + i * 8000, 5000) == 0);
   }
-  // Told once, remembered for the key.
+  // The peer refuses once; the refusal is remembered for the key.
   CHECK(traffic(pair.a.nic).refused == 1);
   CHECK(pair.bytes_by_wire() == 15'000);
   CHECK(pair.wait(pair.get(40'000, 0, 5000)) == QueueOutcome::done);
@@ -139,7 +140,7 @@ TEST_CASE("what lies behind such a put comes once and in order, whatever is lost
   faults.seed = seed;
   for (int i = 0; i < 6; ++i) faults.lost_responses.push_back({0, 1 + random() % 60, 1});
   set_faults(pair.b.nic, faults);
-  // Each put replaces what the one before it has put, and is seen by an atomic between the two.
+  // Each put overwrites the data of the previous one. An atomic between the two observes the data.
   constexpr std::uint64_t kCounter = 60'000, kPuts = 24, kBytes = 1000, kSeen = 30'000;
   dq::Posted posted;
   for (std::uint64_t i = 0; i < kPuts; ++i) {
@@ -171,14 +172,14 @@ TEST_CASE("an entry of which a part was copied directly goes on by the wire", "[
   DirectPair pair(clock, {.piece_bytes = 64 << 10}, 6 * kMiB / 8);
   pair.a.fill(3);
   NicFaults faults;
-  // Only the second piece's answer arrives: the first is asked for again, as it was.
+  // Only the second piece's answer arrives: the first piece is retransmitted unchanged.
   faults.lost_responses.push_back({0, 1, 1});
   set_faults(pair.b.nic, faults);
   auto gate = std::make_unique<GatedWire>(pair.exchange.attach());
   GatedWire& arriving = *gate;
   reconnect(pair, 2, pair.b.nic.add_wire(std::move(gate)));
   const auto posted = pair.put(0, 0, 5 * kMiB + 12'345);
-  // Two of its pieces, of 1 MiB each, arrive before the peer forgets.
+  // Two pieces of 1 MiB each arrive before the peer unmaps the source.
   arriving.left = 2;
   pair.run();
   CHECK(std::memcmp(pair.a.bytes(), pair.b.bytes(), 2 * kMiB) == 0);
@@ -218,7 +219,7 @@ TEST_CASE("a key that is given back ends direct copies too", "[req:3.9]") {
 TEST_CASE("a put goes by the wire where only this side has mapped the other's memory",
           "[req:3.9]") {
   NicPair pair;
-  // Only this side knows where the peer's memory is: a put goes by the wire, a get need not.
+  // Only this side has mapped the peer's memory: a put uses the wire, a get need not.
   REQUIRE(pair.a.nic.map_peer_memory(2, pair.b.key, range_of(pair.b)).ok());
   reconnect(pair, 1);
   pair.a.fill(1);

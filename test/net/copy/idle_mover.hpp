@@ -6,7 +6,7 @@
 
 namespace oriel::net::test {
 
-/// Moves nothing. Tests say what else it does.
+/// Mover that moves nothing. Tests override the functions that they need.
 class IdleMover : public DataMover {
  public:
   StagedPart load(const std::byte*, std::size_t) override { return {}; }

@@ -13,9 +13,10 @@
 
 namespace oriel::net::test {
 
-/// A stream whose steps are done one behind the other and some time after they were begun: when the
-/// test lets them, and one now and then when somebody looks, so that whoever waits for all of them
-/// ends. Bytes are read when a step is done. By a seed: no thread and no clock has a part in it.
+/// Stream whose steps run in order, some time after they were queued. Steps run when the test runs
+/// them, and one now and then when told() is polled. So a caller that waits for all steps comes to
+/// an end. A step reads its bytes when it runs. Deterministic for a seed: depends on no thread and
+/// no clock.
 class LateStream final : public CopyStream {
  public:
   LateStream(std::uint32_t slots, std::size_t slot_bytes, std::uint64_t seed)
@@ -23,19 +24,19 @@ class LateStream final : public CopyStream {
     slots_ = memory_.data();
     slot_bytes_ = slot_bytes;
   }
-  /// Does up to so many steps.
+  /// Runs up to `most` steps.
   void run(std::size_t most) const {
     for (; most > 0 && !steps_.empty(); --most) {
       steps_.front()();
       steps_.pop_front();
     }
   }
-  /// A turn of its own.
+  /// Runs a random number of steps, as one turn of the stream.
   void run_some() {
     if (is_still) looks_ = 0;
     run(is_still ? 0 : random_() % 12);
   }
-  bool is_still = false;  ///< does nothing but for who waits for it
+  bool is_still = false;  ///< runs steps only for a caller that keeps polling told()
   std::size_t left() const { return steps_.size(); }
 
   bool has_room() override { return steps_.size() < 64; }
@@ -67,7 +68,7 @@ class LateStream final : public CopyStream {
 
  private:
   static constexpr std::uint64_t kLooksForStep = 64;
-  static constexpr std::uint64_t kLooksWhileStill = 2048;  // in one turn: only who waits
+  static constexpr std::uint64_t kLooksWhileStill = 2048;  // polls per turn: only of a waiter
   Status add(std::function<void()> step) {
     steps_.push_back(std::move(step));
     return {};

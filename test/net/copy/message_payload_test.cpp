@@ -13,7 +13,7 @@
 #include "net/soft/nic_pair.hpp"
 #include "net/wire/ring_pair.hpp"
 
-// Bytes that are borrowed on their way instead of copied (3.21).
+// Message payloads that are borrowed instead of copied (3.21).
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -23,13 +23,14 @@ namespace {
 constexpr std::size_t kPayloadRing = 65536;
 constexpr std::size_t kPiece = 16384;
 
-/// A GPU whose copy engine does what it is given rooms for, by slots.
+/// Mover of a GPU whose copy engine works in slots, and starts only as many stores as the test
+/// allows.
 class GatedMover final : public DataMover {
  public:
   static constexpr std::size_t kSlots = 6;
-  std::size_t stores = 0;              ///< that may begin
-  std::size_t store_most = kPiece;     ///< of bytes
-  std::size_t kept_most = kSlots / 2;  ///< parts that may stay
+  std::size_t stores = 0;              ///< number of stores that may start
+  std::size_t store_most = kPiece;     ///< bytes that a store accepts at most
+  std::size_t kept_most = kSlots / 2;  ///< number of parts that may be kept
   std::size_t staged = 0;
   std::size_t kept = 0;
 
@@ -74,7 +75,7 @@ class GatedMover final : public DataMover {
   std::vector<Bytes> slots_{kSlots};
 };
 
-/// Two NICs with a ring between them; a's memory is that of a GPU with such an engine.
+/// Two NICs with a ring between them; a's memory is a GPU's with a GatedMover.
 struct GatedPair {
   static constexpr std::size_t kWords = 40'000;
 
@@ -108,7 +109,7 @@ struct GatedPair {
         dq::put(device::Thread(), of_b->view(), {b.region, 0, a.region, to, bytes}, {}).outcome ==
         dq::QueueOutcome::done);
   }
-  /// Whether a has behind its first word what b has from its beginning on.
+  /// Returns true if a's memory after its first word equals b's memory from its beginning.
   bool same(std::size_t bytes) const {
     return std::memcmp(a.memory.data() + 1, b.memory.data(), bytes) == 0;
   }
@@ -153,7 +154,7 @@ TEST_CASE("a payload says what it has, borrowed or its own", "[req:3.21]") {
   while (walked.size() < 100) {
     const ByteView part = payload.part_at(walked.size());
     REQUIRE_FALSE(part.empty());
-    // In steps shorter than a part, too.
+    // Walks in steps shorter than a part, too.
     const ByteView step = part.first(std::min<std::size_t>(part.size(), 7));
     walked.insert(walked.end(), step.begin(), step.end());
   }
@@ -188,7 +189,7 @@ TEST_CASE("a payload says what it has, borrowed or its own", "[req:3.21]") {
 TEST_CASE("what cannot be stored at once is right later, though the ring is written anew",
           "[req:3.21]") {
   GatedPair pair;
-  const std::size_t begun = GENERATE(0u, 1u, 2u);  // stores that begin at once
+  const std::size_t begun = GENERATE(0u, 1u, 2u);  // stores that start at once
   pair.mover.stores = begun;
   pair.mover.store_most = 5000;
   constexpr std::size_t kBytes = 40'000;
@@ -203,7 +204,7 @@ TEST_CASE("what cannot be stored at once is right later, though the ring is writ
   }
   pair.run();
   CHECK(pair.mover.stores == 0);
-  // Nothing keeps the ring's room.
+  // Nothing holds room in the ring.
   REQUIRE(pair.word_of_ring(kWrittenWord) > kBytes);
   CHECK(pair.word_of_ring(kTakenWord) == pair.word_of_ring(kWrittenWord));
   std::memset(pair.rings.spy.data() + kRingBegins, 0xee, kPayloadRing);

@@ -12,7 +12,7 @@
 
 #include "net/copy/idle_mover.hpp"
 
-// NICs of a rank that share what moves the bytes of its GPU (3.14).
+// NICs of a rank that share the mover of its GPU (3.14).
 using namespace oriel;
 using namespace oriel::net;
 using std::chrono::milliseconds;
@@ -20,7 +20,7 @@ using std::chrono::seconds;
 
 namespace {
 
-/// Has failed, while what it has begun before is still moving.
+/// Mover that has failed while its earlier work is still moving.
 class FailedMover final : public net::test::IdleMover {
  public:
   bool flush() override { return false; }

@@ -12,7 +12,7 @@
 #include "net/fabric/fabric_pair.hpp"
 #include "support/sanitized.hpp"
 
-// A wire that ends, or is cut, in the midst of what libfabric does for it (3.13).
+// Wire that is closed or cut while libfabric is still working for it (3.13).
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::size_t kAmidBytes = std::size_t{3} << 20;  // more than sockets hold
 
-/// Of two NICs, one fetches a long write of the other's: part of its bytes have come, and the last
-/// of the reads that are under way has begun to arrive, as a rule.
+/// Two NICs amid a rendezvous read of a long write. Part of the bytes have arrived, and usually the
+/// last read in flight has begun to arrive.
 struct Amid : FabricPair {
   explicit Amid(int turns, const WireFabric::Options& options = fabric_options())
       : FabricPair({}, options, kAmidBytes / 8) {
@@ -32,7 +32,7 @@ struct Amid : FabricPair {
   }
 };
 
-// Whether memory that is given back stays what it becomes then.
+// Returns true if deregistered memory keeps the values written afterwards.
 bool stays(Side& side, Amid& pair) {
   std::fill(side.memory.begin(), side.memory.end(), 7);
   for (int i = 0; i < 20; ++i) pair.turn();
@@ -42,7 +42,7 @@ bool stays(Side& side, Amid& pair) {
 }  // namespace
 
 TEST_CASE("a wire ends while bytes that it fetches, or lends, come in", "[req:3.13]") {
-  // The sides' memory goes before their wires: nothing may be put there any more.
+  // The sides' memory is freed before their wires: no later write may touch it.
   for (int turns = 0; turns < 6; turns += 2) {
     INFO(turns << " turns");
     const Amid pair(turns);
@@ -54,7 +54,7 @@ TEST_CASE("a wire is cut while bytes that it fetches, or lends, come in", "[req:
     INFO(turns << " turns");
     FabricPlan plan;
     {
-      // The cut end has nothing lent or fetched then, and is closed.
+      // The cut end has no registered memory left, and its endpoint is closed.
       Amid pair(turns, fabric_options(&planned_fabric()));
       const bool of_source = turns % 2 != 0;
       WireFabric& wire = *(of_source ? pair.wire_a : pair.wire_b);

@@ -13,20 +13,20 @@
 
 namespace oriel::net::test {
 
-/// libfabric with something in between: each call may be made to fail, and what is open is counted.
-/// One plan at a time, calls by any thread.
+/// Plan for calls of libfabric: each call can be made to fail, and open objects are tracked. One
+/// plan at a time; calls may come from any thread.
 struct FabricPlan {
-  /// The status of a call that must fail, negative, or 0 to let it be made.
+  /// Returns the negative status with which the call must fail, or 0 to make the call.
   std::function<long(const char* call)> fail = [](const char*) { return 0; };
-  /// Takes what fi_cq_read() has yielded, one entry at most; may change it.
+  /// If set, receives the result of fi_cq_read(), at most one entry, and may change it.
   std::function<ssize_t(fi_cq_msg_entry*, ssize_t)> completions;
-  /// Stands for fi_cq_readerr() if it is set.
+  /// If set, replaces fi_cq_readerr().
   std::function<ssize_t(fi_cq_err_entry*)> error;
 
   std::set<const void*> open;  // fids and lists of info
   std::atomic<long> calls = 0;
   std::string failed;  // the last call that was made to fail
-  std::mutex mutex;    // of the two that are not atomic
+  std::mutex mutex;    // guards `open` and `failed`
 
   static FabricPlan*& current() {
     static FabricPlan* plan = nullptr;
@@ -59,7 +59,7 @@ struct FabricPlan {
 
 namespace detail {
 
-// What a call has made counts as open.
+// Records the object that a call has opened.
 template <class Argument>
 void note_opened(const Argument&) {}
 template <class Fid>
@@ -73,7 +73,7 @@ inline void note_opened(fi_info** made) {
   FabricPlan::current()->opened(*made);
 }
 
-// Calls through, unless the plan says otherwise.
+// Passes the call on, unless the plan makes it fail.
 template <auto kMember, class Call>
 struct Hook;
 template <auto kMember, class R, class... Args>
@@ -93,7 +93,7 @@ struct Hook<kMember, R (*)(Args...)> {
 };
 
 inline int close_fid(fid* object) {
-  // As a call that gives something up: it takes effect before it reports failure.
+  // Takes effect before it reports failure, as calls that release something do.
   FabricPlan::current()->closed(object);
   const int closed = FabricPlan::real().fi_close(object);
   const long status = FabricPlan::current()->next("fi_close");
@@ -123,7 +123,8 @@ inline ssize_t read_queue_error(fid_cq* queue, fi_cq_err_entry* entry, std::uint
 
 }  // namespace detail
 
-/// Of calls that obey the current plan. Calls that cannot fail are the library's own.
+/// Returns a table of calls that obey the current plan. Calls that cannot fail are the library's
+/// own.
 inline const FabricTable& planned_fabric() {
   static const FabricTable table = [] {
     FabricTable made = FabricPlan::real();
@@ -147,7 +148,7 @@ inline const FabricTable& planned_fabric() {
   return table;
 }
 
-/// A library whose providers are as `kChange` makes the description of each.
+/// Returns a table whose fi_dupinfo() applies `kChange` to the description of each provider.
 template <void (*kChange)(fi_info&)>
 const FabricTable& changed_fabric() {
   static const FabricTable table = [] {

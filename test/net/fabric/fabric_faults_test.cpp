@@ -18,8 +18,8 @@
 #include "support/process_state.hpp"
 #include "support/sanitized.hpp"
 
-// What the wire makes of a libfabric that fails (3.13): each call in turn, calls that have no room,
-// completions with an error.
+// Failures of libfabric below the wire (3.13): each call in turn, calls without room, completions
+// with an error.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -34,12 +34,12 @@ constexpr bool kFindsLeaks = true;
 constexpr bool kFindsLeaks = false;
 #endif
 
-/// What became of a few messages from one wire to another, opened for it.
+/// Result of sending a few messages between two wires opened for the purpose.
 struct Outcome {
   std::optional<Error> opening;
   std::uint64_t arrived = 0;
   bool in_order = true;
-  std::vector<std::string> errors;  // that the wires tell of
+  std::vector<std::string> errors;  // errors that the wires report
 };
 
 std::optional<Error> introduce(WireFabric& to, const WireFabric& peer, const char* name) {
@@ -48,7 +48,8 @@ std::optional<Error> introduce(WireFabric& to, const WireFabric& peer, const cha
   return std::move(added).error();
 }
 
-// `missing`: how many will not come though they were sent; `large`: every third message.
+// Sends messages; every third has `large` bytes. `missing` is the number of sent messages that will
+// not arrive.
 Outcome play(const WireFabric::Options& options, std::uint64_t messages, std::uint64_t missing = 0,
              std::size_t large = 70'000) {
   Outcome outcome;
@@ -65,7 +66,7 @@ Outcome play(const WireFabric::Options& options, std::uint64_t messages, std::ui
   TimePoint heard = SteadyClock::instance().now();
   const auto size_of = [&](std::uint64_t n) { return n % 3 == 2 ? large : 40 * n; };
   WireMessage next = numbered(1, size_of(1));
-  // Until all that was not lost has come.
+  // Runs until all messages that were not lost have arrived.
   soon([&] {
     if (sent < messages && from.send(to.address(), next)) {
       ++sent;
@@ -83,7 +84,7 @@ Outcome play(const WireFabric::Options& options, std::uint64_t messages, std::ui
     }
     from.receive(message);
     if (sent == messages && outcome.arrived + missing >= messages) return true;
-    // What an error of sending has cost does not come.
+    // Messages lost by a send error do not arrive: stops after a silence.
     return sent == messages && !from.peer_status(to.address()).ok() &&
            SteadyClock::instance().now() - heard >
                milliseconds(oriel::test::kSanitized ? 1000 : 200);
@@ -102,7 +103,7 @@ WireFabric::Options planned_options() {
   auto options = fabric_options(&planned_fabric());
   options.receives = 8;
   options.sends = 8;
-  options.patience = seconds(60);  // none of these has to wait for it
+  options.patience = seconds(60);  // no test here waits this long
   return options;
 }
 
@@ -112,14 +113,14 @@ TEST_CASE("each call of libfabric fails in turn: an error that names it, and not
           "[req:3.13]") {
   auto options = planned_options();
   options.receives = options.sends = 4;
-  // The first call of each name, and the last: for the other end, or of a message.
+  // Selects the first and the last call of each name: for the other end, or for a message.
   std::map<std::string, std::pair<long, long>> chosen;
   {
     FabricPlan plan;
     long k = 0;
     plan.fail = [&](const char* call) -> long {
       if (++k < 47) chosen.emplace(call, std::pair(k, k)).first->second.second = k;
-      return 0;  // later ones only repeat what these did: polls of an empty queue
+      return 0;  // later calls only repeat these: polls of an empty queue
     };
     CHECK(play(options, 4).arrived == 4);
   }
@@ -131,13 +132,14 @@ TEST_CASE("each call of libfabric fails in turn: an error that names it, and not
     FabricPlan plan;
     int binds = 0;
     plan.fail = [&](const char* call) {
-      // The endpoint that is left to the process then is a leak in the address sanitizer's eyes.
+      // Spares the first endpoint: leaving it open is a leak to the address sanitizer.
       const bool leaves = std::string_view(call) == "fi_ep_bind" && ++binds % 2 == 1;
       return plan.calls == k && !(kFindsLeaks && leaves) ? -FI_EIO : 0;
     };
     const Outcome outcome = play(options, 4);
     INFO("call " << k << ", " << plan.failed);
-    // An endpoint without addresses cannot be closed, and what it stands on cannot either.
+    // An endpoint without an address vector cannot be closed, and neither can the objects that it
+    // uses.
     left += plan.open.empty() ? 0 : 1;
     CHECK((plan.open.empty() || plan.failed == "fi_ep_bind"));
     CHECK(outcome.in_order);
@@ -148,7 +150,7 @@ TEST_CASE("each call of libfabric fails in turn: an error that names it, and not
       CHECK(outcome.opening->native().value == (plan.failed == "fi_dupinfo" ? FI_ENOMEM : FI_EIO));
       continue;
     }
-    // A send that fails loses the messages that go by it together, a failing poll nothing.
+    // A failed send loses the messages of its batch; a failed poll loses nothing.
     CHECK(outcome.arrived >= 1);
     REQUIRE(outcome.errors.size() == 1);
     CHECK(outcome.errors[0].find(plan.failed) != std::string::npos);
@@ -159,7 +161,7 @@ TEST_CASE("each call of libfabric fails in turn: an error that names it, and not
                            "fi_getname", "fi_recv", "fi_av_insert", "fi_sendmsg", "fi_cq_read"}) {
     CHECK(failed.count(call) == 1);
   }
-  CHECK(left == (kFindsLeaks ? 0 : 1));  // the first end's
+  CHECK(left == (kFindsLeaks ? 0 : 1));  // of the first end
 }
 
 TEST_CASE("a queue that has no descriptor to sleep on is polled", "[req:3.13]") {
@@ -210,7 +212,7 @@ TEST_CASE("a peer that takes nothing is given up after a while, and taken up aga
   options.clock = &clock;
   WirePair pair(options);
   WireMessage message = numbered(0, 400);
-  CHECK(pair.a->send(pair.b->address(), message));  // waits for others that go with it
+  CHECK(pair.a->send(pair.b->address(), message));  // waits for messages to batch with
   message = numbered(1, 400);
   for (int i = 0; i < 10; ++i) CHECK_FALSE(pair.a->send(pair.b->address(), message));
   CHECK(is_numbered(message, 1, 400));
@@ -224,14 +226,14 @@ TEST_CASE("a peer that takes nothing is given up after a while, and taken up aga
   stuck = false;
   WireMessage got;
   REQUIRE(soon([&] {
-    // What found no room was lost at once.
+    // A message that finds no room is lost at once.
     message = numbered(1, 400);
     pair.a->send(pair.b->address(), message);
     pair.a->receive(got);
     return pair.b->receive(got);
   }));
   CHECK(is_numbered(got, 1, 400));
-  // It has been heard of again, once it answers.
+  // The peer counts as alive again once it answers.
   bool sent = false;
   message = numbered(2, 8);
   REQUIRE(soon([&] {
@@ -257,7 +259,7 @@ TEST_CASE("a completion with an error names peer, reason and provider, and frees
     };
     plan.error = [&](fi_cq_err_entry* entry) -> ssize_t { return *entry = spoilt, 1; };
     auto options = planned_options();
-    options.receives = options.sends = 4;  // one that is not freed would soon be missed
+    options.receives = options.sends = 4;  // a buffer that is not freed would soon be missing
     const Outcome outcome = play(options, 40, kind == FI_RECV ? 1 : 0);
     REQUIRE_FALSE(outcome.opening.has_value());
     CHECK(outcome.in_order);
@@ -266,20 +268,21 @@ TEST_CASE("a completion with an error names peer, reason and provider, and frees
     CHECK(outcome.errors[0].find(oriel::test::fabric_provider()) != std::string::npos);
     if (kind == FI_SEND) {
       CHECK(outcome.errors[0].find("sending to rank 1") != std::string::npos);
-      CHECK(outcome.arrived >= 39);  // whether it has arrived, no completion of an error says
+      CHECK(outcome.arrived >=
+            39);  // an error completion does not show whether the message has arrived
     } else {
-      CHECK(outcome.arrived == 39);  // the others went on without it
+      CHECK(outcome.arrived == 39);  // the others proceeded without it
     }
     CHECK(plan.open.empty());
   }
 }
 
 TEST_CASE("no message is one that rxm of libfabric 2 would cut into segments", "[req:3.13]") {
-  // It crashes where a connection ends while some of them have come.
+  // The provider crashes if a connection ends while some segments have arrived.
   if (!std::string_view(oriel::test::fabric_provider()).ends_with(";ofi_rxm")) return;
   const unsigned version = GENERATE(FI_VERSION(1, 17), FI_VERSION(2, 0));
   const std::size_t parts = GENERATE(1U, 2U, 4U);
-  constexpr std::size_t kCut = 131'072;  // at most
+  constexpr std::size_t kCut = 131'072;  // largest size that the provider segments
   static unsigned of_library;
   static std::size_t most, cut, longest;
   of_library = version;
@@ -319,7 +322,7 @@ TEST_CASE("no message is one that rxm of libfabric 2 would cut into segments", "
 
 TEST_CASE("memory is registered, and payloads are copied, where a provider needs it",
           "[req:3.13]") {
-  // tcp needs neither, so it is made to seem as if.
+  // tcp needs neither, so a changed description makes it seem to.
   for (const bool registered : {true, false}) {
     FabricPlan plan;
     auto options = planned_options();
@@ -335,7 +338,7 @@ TEST_CASE("memory is registered, and payloads are copied, where a provider needs
     CHECK(outcome.arrived == 30);
     CHECK(outcome.in_order);
     CHECK(outcome.errors.empty());
-    // For either end: each buffer to send from, and one for all to receive into.
+    // Each end registers each send buffer, and one region for all receive buffers.
     CHECK(regions == (registered ? 2 * (8 + 1) : 0));
     CHECK(plan.open.empty());
   }

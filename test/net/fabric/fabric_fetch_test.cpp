@@ -14,7 +14,7 @@
 #include "net/queue/syndrome.hpp"
 #include "support/sanitized.hpp"
 
-// Long writes between hosts: the NIC that is written to fetches their bytes (3.13, 3.20).
+// Long writes between hosts: the target's NIC fetches the bytes by rendezvous reads (3.13, 3.20).
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t kMemoryWords = std::size_t{3} << 16;  // 1.5 MiB
 constexpr std::size_t kMemoryBytes = kMemoryWords * 8;
-constexpr std::size_t kLong = 16 * 1024;  // from here on they are fetched
+constexpr std::size_t kLong = 16 * 1024;  // writes of this size or more are fetched
 
 struct FetchPair : FabricPair {
   explicit FetchPair(const WireFabric::Options& options = fabric_options())
@@ -48,7 +48,7 @@ void read_nothing_at_second(fi_info& info) {
   if (++providers_taken == 2) read_nothing(info);
 }
 
-/// A put of all memory arrives, in messages.
+/// Checks that a put of all memory arrives in messages, without a rendezvous read.
 void check_without_fetching(FetchPair& pair) {
   REQUIRE(pair.wait(pair.put(0, 0, kMemoryBytes)) == QueueOutcome::done);
   CHECK(pair.arrived(0, 0, kMemoryBytes));
@@ -75,7 +75,7 @@ TEST_CASE("long puts arrive byte for byte, fetched, and what is behind them come
         Thread(), pair.view(), pair.transfer(from, to, bytes), pair.b.region, kMemoryBytes - 8, 1,
         pair.control);
     REQUIRE(posted.outcome == QueueOutcome::done);
-    // Whoever sees the signal sees the bytes.
+    // The bytes must be visible once the signal is.
     REQUIRE(soon([&] {
       pair.turn();
       return pair.b.memory.back() != before;
@@ -129,7 +129,7 @@ TEST_CASE("nothing is fetched where that cannot be, or is not wanted", "[req:3.1
     FetchPair pair(fabric_options(&changed_fabric<read_nothing_at_second>()));
     check_without_fetching(pair);
     CHECK(traffic(pair.a.nic).refused == 1);
-    // It is not asked again.
+    // The peer is not asked for another rendezvous read.
     check_without_fetching(pair);
     CHECK(traffic(pair.a.nic).refused == 1);
   }
@@ -152,12 +152,12 @@ TEST_CASE("a library without room, or with registered memory, fetches all the sa
 
 namespace {
 
-/// What is being read, and how often there was nothing.
+/// Counts of the reads in flight.
 struct ReadsSeen {
   int under_way = 0;
   int most = 0;
   int since_gap = 0;
-  int longest = 0;  // parts in a row without a gap
+  int longest = 0;  // reads in a row without a gap
 };
 ReadsSeen reads_seen;
 
@@ -226,7 +226,7 @@ TEST_CASE("a fetch that fails is tried again, and in the end it is the entry tha
   CHECK(pair.arrived(0, 0, 2 * kLong));
   CHECK(pair.fetches() == 4);
   const std::byte behind = pair.b.bytes()[kMemoryBytes - 1];
-  // As a peer that names what is not there: its wire refuses to be read.
+  // Makes the reads name a wrong key, so that the source's wire refuses them.
   plan.fail = [](const char*) { return 0; };
   static std::uint64_t asked;
   asked = 0;
@@ -262,7 +262,7 @@ TEST_CASE("memory that is given back has been fetched before, and into", "[req:3
     drives.join();
     CHECK(pair.wire_a->status().ok());
     CHECK(pair.wire_b->status().ok());
-    // What had begun is there.
+    // The part that was in flight has arrived.
     CHECK(pair.arrived(0, 0, std::size_t{1} << 20));
   }
 }
@@ -272,7 +272,7 @@ TEST_CASE("a key is given back at once while the same memory is fetched into by 
   FetchPair pair;
   const std::uint32_t second_key = pair.b.add_key(kAllAccess);
   const auto posted = pair.begin_long_put(kMemoryBytes);
-  // Nobody drives the peer, so the fetch does not end meanwhile.
+  // Nothing drives the peer, so the read does not end meanwhile.
   const auto begin = std::chrono::steady_clock::now();
   CHECK(pair.b.nic.deregister_memory(second_key).ok());
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(2));
@@ -282,7 +282,7 @@ TEST_CASE("a key is given back at once while the same memory is fetched into by 
 
 namespace {
 
-/// A third rank, joined with one of a pair by its own queue.
+/// Third rank, connected with one rank of a pair by a queue of its own.
 struct Bystander {
   Bystander(FetchPair& pair, Side& with, WireFabric& wire_of_with)
       : side(pair.exchange, SteadyClock::instance(), kMemoryWords),
@@ -293,7 +293,7 @@ struct Bystander {
     REQUIRE(made->add_peer(wire_of_with.local_address(), "with").ok());
     REQUIRE(wire_of_with.add_peer(made->local_address(), "the bystander").ok());
     const std::uint32_t number = side.nic.add_wire(std::move(made));
-    // Of a NIC of a pair, the fabric wire is the second.
+    // In a NIC of a pair, the fabric wire is the second wire.
     REQUIRE(queue.connect({number, wire_of_with.address(), back.number()}).ok());
     REQUIRE(back.connect({1, wire->address(), queue.number()}).ok());
   }
@@ -303,7 +303,7 @@ struct Bystander {
     return dq::put<Thread, DrivingMemory>(Thread(), queue.view(),
                                           {side.region, 0, with.region, 0, kMemoryBytes}, {});
   }
-  /// A long put arrives.
+  /// Returns true if a long put to `with` has arrived.
   bool puts(Side& with, std::uint64_t seed) {
     side.fill(seed);
     const std::array<NicSoft*, 2> all{&side.nic, &with.nic};
@@ -340,7 +340,7 @@ TEST_CASE("the wire to a peer that does not let go of memory is cut, and no othe
   const std::uint32_t kept_key = one.add_key(kAllAccess);
   REQUIRE(bystander.puts(one, 5));
   pair.begin_long_put(kMemoryBytes);
-  one.nic.stop();  // so that it is not waited for
+  one.nic.stop();  // so that its answer is not awaited
   CHECK(one.nic.deregister_memory(one.key).ok());
   CHECK(is_cut(wire, other));
   CHECK(wire.wait_descriptor() == -1);  // no thread sleeps on it any more
@@ -351,8 +351,8 @@ TEST_CASE("the wire to a peer that does not let go of memory is cut, and no othe
   one.fill(9);
   const auto kept = one.memory;
   one.nic.resume();
-  // The bystander's connection has ended as well. Once it has seen that it makes another; what it
-  // sent before would be lost, and repeated only after seconds.
+  // The bystander's connection has ended as well. It opens another once it has noticed. Earlier
+  // messages would be lost, and retransmitted only after seconds.
   for (int i = 0; i < 200; ++i) {
     pair.turn();
     bystander.side.nic.progress();
@@ -395,7 +395,7 @@ TEST_CASE("a NIC that ends waits for all of its memory as long as for one piece 
   REQUIRE(has_begun(second_key));
   pair.b.region.keys[0] = first_key;
   REQUIRE(pair.put(0, 0, kMemoryBytes).outcome == QueueOutcome::done);
-  // The bystander stands still from now on, so that what comes from there stays under way.
+  // The bystander stands still from now on, so that its read stays in flight.
   REQUIRE(soon([&] {
     pair.turn();
     return pair.wire_b->is_fetching(first_key);
@@ -412,7 +412,7 @@ TEST_CASE("whoever waits for memory to be let go of does not keep others from th
           "[req:3.13]") {
   FetchPair pair;
   pair.begin_long_put(kMemoryBytes);
-  // The source's NIC waits for an answer, which comes only once this thread has done other things.
+  // The source's NIC waits for an answer, which comes only after this thread's other work.
   std::atomic<bool> given_back = false;
   bool was_good = false;
   std::thread gives([&] {

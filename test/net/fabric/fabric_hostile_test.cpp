@@ -13,8 +13,8 @@
 #include "net/wire/wire_format.hpp"
 #include "support/fabric_provider_name.hpp"
 
-// Who connects to the port of a fabric wire without the communicator's key, or sends what no NIC
-// does (3.13, 3.23).
+// Strangers who connect to the port of a fabric wire without the communicator's key, and peers that
+// send what no NIC sends (3.13, 3.23).
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -23,7 +23,7 @@ using std::chrono::seconds;
 
 namespace {
 
-/// An endpoint that sends what the test says to one wire, and takes what it is sent.
+/// Endpoint that sends arbitrary bytes to one wire.
 class RawEnd {
  public:
   explicit RawEnd(const WireFabric& to)
@@ -31,7 +31,7 @@ class RawEnd {
     const auto address = decode_fabric_address(to.local_address());
     to_ = endpoint_.add(address.value().address).value();
   }
-  /// Until it has left; `drive` has to make the other end's progress.
+  /// Sends and waits for the completion; `drive` has to make the other end's progress.
   template <class Drive>
   void send(ByteView bytes, Drive drive) {
     bool sent = false;
@@ -71,7 +71,7 @@ class RawEnd {
   fi_context2 context_{};
 };
 
-/// A pair, and a stranger who sends to b.
+/// Pair of wires, and a stranger who sends to b.
 struct StrangerScene {
   explicit StrangerScene(const WireFabric::Options& options = fabric_options())
       : pair(options), stranger(*pair.b) {}
@@ -104,13 +104,13 @@ struct StrangerScene {
     made.insert(made.end(), payload.begin(), payload.end());
     return made;
   }
-  // As a's own: the test knows the key.
+  // Returns the keys of a's frames: the test knows the communicator's key.
   FrameKeys keys() const {
     return frame_keys(fabric_options().key, RawEnd::address_of(*pair.a),
                       RawEnd::address_of(*pair.b));
   }
   std::uint64_t a() const { return pair.a->address().value; }
-  /// What the stranger sends last, as a, arrives; nothing of what it has sent before does.
+  /// Sends a message as a. Checks that exactly this one arrives after `before` others.
   void check_only(std::uint64_t sequence, std::uint64_t number, std::size_t before = 0) {
     send(frame(keys(), a(), sequence, numbered(number, 30)));
     await(before + 1);
@@ -138,11 +138,11 @@ TEST_CASE("who does not have the key makes no message, whoever it says it is",
   scene.send(scene.frame(wrong, scene.a(), 0, numbered(1, 8)));
   scene.send(scene.frame(wrong, scene.pair.b->address().value, 0, numbered(1, 8)));
   scene.send(scene.frame(scene.keys(), scene.a() + 1, 0, numbered(1, 8)));
-  // What b has said to a, sent back to it.
+  // Returns b's own message to a, sent back to b.
   const FrameKeys other_way = frame_keys(fabric_options().key, RawEnd::address_of(*scene.pair.b),
                                          RawEnd::address_of(*scene.pair.a));
   scene.send(scene.frame(other_way, scene.a(), 0, numbered(1, 8)));
-  // What a has said in an earlier life of its address.
+  // Replays a message of an earlier wire with a's address.
   FabricAddress earlier = RawEnd::address_of(*scene.pair.a);
   earlier.nonce[5] ^= std::byte{1};
   scene.send(
@@ -160,7 +160,7 @@ TEST_CASE("a message that is played back, cut, lengthened or changed is not take
   Bytes changed = good;
   changed.push_back(std::byte{0});
   scene.send(changed);
-  // Every byte but those of the payload, which is not proven by default.
+  // Changes every byte but the payload's, which is not authenticated by default.
   for (std::size_t at = 0; at < good.size() - 40; ++at) {
     changed = good;
     changed[at] ^= std::byte{0x41};
@@ -198,7 +198,7 @@ TEST_CASE("a peer that is proven and sends what no NIC sends is not heard", "[re
   const FrameKeys keys = scene.keys();
   WireRequest request;
   request.kind = WorkKind::read;
-  request.from = {scene.a() + 1};  // speaks for another
+  request.from = {scene.a() + 1};  // claims another sender
   request.from_queue = request.to_queue = 1;
   scene.send(scene.frame(keys, scene.a(), 0, {request}));
   Bytes head = encode_head({request});
@@ -241,7 +241,7 @@ TEST_CASE("a payload behind a batch is that of one message, whose length it has"
     for (int i = 0; i < long_ones; ++i) batch.put(behind).put_raw(head);
     return batch.put_blob(whole).take();
   };
-  // As it should be, with room left over.
+  // Sends a correct batch, with room left over.
   Bytes good = batch_of(1);
   good.resize(good.size() + 100);
   scene.send(StrangerScene::sealed(keys, scene.a(), sequence++, good, payload));
@@ -250,7 +250,7 @@ TEST_CASE("a payload behind a batch is that of one message, whose length it has"
   CHECK(is_numbered(scene.got[1], 1, 1000));
   CHECK(is_numbered(scene.got[2], 2, 20));
   scene.check_only(sequence++, 3, 3);
-  // Two that want it; none there; one that is shorter or longer.
+  // Sends two messages that want the payload, or a payload that is missing, too short or too long.
   for (const std::size_t bytes : {1000u, 0u, 999u, 1001u}) {
     const int wanted = bytes == 1000 ? 2 : 1;
     Bytes other = payload;
@@ -300,7 +300,7 @@ TEST_CASE("a message that does not come holds up those behind it for a while onl
   const std::vector<std::uint64_t> order = {0, 1, 3, 5};
   for (std::size_t i = 0; i < 4; ++i) CHECK(is_numbered(scene.got[i], order[i], 10));
   scene.send(scene.frame(keys, scene.a(), 4, numbered(4, 10)));  // too late
-  // When every buffer is taken by one that waits, none can come any more.
+  // Once waiting messages hold every buffer, no other can arrive: delivers them in order.
   for (std::uint64_t n = 10; n < 18; ++n) {
     scene.send(scene.frame(keys, scene.a(), n, numbered(n, 10)));
   }

@@ -18,7 +18,7 @@
 
 namespace oriel::net::test {
 
-/// Ends the test program with status 77 (skipped), saying why, where libfabric cannot be loaded.
+/// Ends the test program with status 77 (skipped) and a reason if libfabric cannot be loaded.
 struct NeedsFabric {
   NeedsFabric() {
     const std::string& missing = fabric_library().missing;
@@ -30,10 +30,10 @@ struct NeedsFabric {
 };
 inline const NeedsFabric needs_fabric;
 
-/// Loopback and the provider that every libfabric has; the key of one communicator.
+/// Returns options for loopback, the test provider and the key of one communicator.
 inline WireFabric::Options fabric_options(const FabricTable* table = nullptr) {
   WireFabric::Options options;
-  std::array<std::byte, boot::Key::kBytes> secret{};  // the same in processes forked from one
+  std::array<std::byte, boot::Key::kBytes> secret{};  // same in processes forked from one
   secret.fill(std::byte{0x5a});
   options.key = boot::Key(secret);
   options.provider = oriel::test::fabric_provider();
@@ -50,7 +50,7 @@ inline std::unique_ptr<WireFabric> open_wire(const WireFabric::Options& options)
   return std::move(wire).value();
 }
 
-/// Two wires that know each other as "rank 0" and "rank 1".
+/// Two wires that are peers of each other, as "rank 0" and "rank 1".
 struct WirePair {
   explicit WirePair(const WireFabric::Options& options = fabric_options())
       : WirePair(options, options) {}
@@ -62,7 +62,7 @@ struct WirePair {
   std::unique_ptr<WireFabric> a, b;
 };
 
-/// A response whose payload follows from its number.
+/// Returns a response whose payload follows from its number.
 inline WireMessage numbered(std::uint64_t number, std::size_t bytes) {
   WireResponse response;
   response.to_queue = 1;
@@ -81,7 +81,7 @@ inline bool is_numbered(const WireMessage& message, std::uint64_t number, std::s
   return response->payload == std::get<WireResponse>(numbered(number, bytes).body).payload;
 }
 
-/// Calls `done` until it says so; false after `patience`.
+/// Calls `done` until it returns true. Returns false after `patience`.
 inline bool soon(const std::function<bool()>& done, Duration patience = std::chrono::seconds(20)) {
   const Deadline deadline = Deadline::after(patience);
   while (!done()) {
@@ -110,7 +110,7 @@ struct FabricPair : PairCalls<FabricPair, DrivingMemory> {
     control.timeout_ns = 20'000'000'000;
   }
   const dq::QueueView& view() const { return there.view(); }
-  /// Posts a long put, and drives both ends until b has begun to fetch its bytes.
+  /// Posts a long put, and drives both ends until b has started the rendezvous read of its bytes.
   dq::Posted begin_long_put(std::uint64_t bytes) {
     const std::uint64_t before = traffic(b.nic).fetches;
     const dq::Posted posted = put(0, 0, bytes);
@@ -129,7 +129,7 @@ struct FabricPair : PairCalls<FabricPair, DrivingMemory> {
   LocalExchange exchange;
   WirePair wires;
   Side a, b;
-  WireFabric* wire_a;  // of the NICs
+  WireFabric* wire_a;  // owned by the NICs
   WireFabric* wire_b;
   SendQueue there, back;
   std::array<NicSoft*, 2> all;

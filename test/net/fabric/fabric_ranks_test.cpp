@@ -15,7 +15,7 @@
 #include "boot/session/forked_ranks.hpp"
 #include "net/fabric/fabric_pair.hpp"
 
-// NICs of two processes over libfabric (3.13), of which one is killed.
+// NICs of two processes over libfabric (3.13), one of which is killed.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -26,13 +26,13 @@ using std::chrono::seconds;
 
 namespace {
 
-/// How the two ranks meet: instead of the bootstrap.
+/// Channel between the two ranks, in place of the bootstrap.
 struct Meeting {
   Meeting() { REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends.data()) == 0); }
   ~Meeting() {
     for (const int end : ends) ::close(end);
   }
-  // Gives `bytes` and takes as many.
+  // Sends `bytes` bytes and receives as many.
   Status trade(int rank, const void* give, void* take, std::size_t bytes) const {
     const int fd = ends[static_cast<std::size_t>(rank)];
     const bool done = ::send(fd, give, bytes, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes) &&
@@ -47,7 +47,7 @@ Error failure(const std::string& what) {
   return Error(ErrorCode::internal, what);
 }
 
-/// One rank: NIC, wire, a queue to the other.
+/// One rank: NIC, wire, and a queue to the other rank.
 struct FabricRank {
   LocalExchange exchange;
   Side side{exchange, SteadyClock::instance(), 100'000};
@@ -78,7 +78,7 @@ struct FabricRank {
     ORIEL_CHECK(queue->connect({number, peer, other.queue}));
     theirs = other.region;
     control.timeout_ns = 20'000'000'000;
-    // Both know each other before either sends.
+    // Waits until both ranks have added each other, before either sends.
     return meeting.trade(rank, &mine, &other, 1);
   }
   QueueOutcome wait(dq::Posted posted) {
@@ -105,7 +105,7 @@ TEST_CASE("a peer that is killed is named, and what is meant for it ends with an
           Thread(), queue.view(), {rank.side.region, 0, rank.theirs, 0, 400'000}, rank.control);
     };
     if (rank.wait(put(*rank.queue)) != QueueOutcome::done) return failure("the first write");
-    // On their way when it dies.
+    // These writes are in flight when the peer dies.
     for (int i = 0; i < 5; ++i) {
       if (put(*rank.queue).outcome != QueueOutcome::done) return failure("another write");
     }
@@ -126,7 +126,7 @@ TEST_CASE("a peer that is killed is named, and what is meant for it ends with an
     if (error.syndrome != static_cast<std::uint8_t>(Syndrome::transport_retry)) {
       return failure("another syndrome");
     }
-    // The wire has noticed, or does when more is sent.
+    // The wire has noticed the peer's end, or does when more is sent.
     const bool told = soon([&] {
       WireMessage message = numbered(1, 8);
       rank.wire->send(rank.peer, message);

@@ -11,8 +11,8 @@
 #include "net/fabric/fabric_pair.hpp"
 #include "net/soft/nic_thread.hpp"
 
-// A thread that drives a NIC with a fabric wire when nobody else does (3.13): it sleeps, and is
-// woken by messages.
+// Thread that drives a NIC with a fabric wire when no other thread does (3.13). It sleeps until
+// messages wake it.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -22,7 +22,7 @@ using std::chrono::seconds;
 
 namespace {
 
-/// How the sleeps of this process ended.
+/// Counts of this process's polls: started, woken by an event, timed out.
 std::atomic<long> begun{0}, woken{0}, in_vain{0};
 
 int watched_poll(pollfd* fds, nfds_t count, int timeout_ms) {
@@ -33,7 +33,7 @@ int watched_poll(pollfd* fds, nfds_t count, int timeout_ms) {
   return ready;
 }
 
-/// The peer's NIC is driven by a thread only, this side's by the waits of the test.
+/// Only a thread drives the peer's NIC; only the waits of the test drive this side's.
 struct Sleeping {
   explicit Sleeping(const WireFabric::Options& options = fabric_options()) : pair({}, options) {
     pair.all = {&pair.a.nic, &pair.a.nic};
@@ -66,7 +66,7 @@ TEST_CASE("who sleeps on a fabric wire is woken by a message, and not by much el
   table.poll = watched_poll;
   const ScopedSystemTable scoped(table);
   Sleeping at;
-  at.put();  // they are connected
+  at.put();  // connects the two ends
   if (at.pair.wire_b->wait_descriptor() < 0) return;
   constexpr int kPuts = 10;
   const long before = woken;
@@ -75,16 +75,16 @@ TEST_CASE("who sleeps on a fabric wire is woken by a message, and not by much el
     REQUIRE(soon([&] { return begun > seen; }));
     at.put();
   }
-  // One whose slice of sleep ends at that very moment finds the message by itself.
+  // A sleep that times out at this very moment finds the message without a wake-up.
   CHECK(woken - before >= kPuts / 2);
-  // Asleep for as long as nothing happens.
+  // The thread stays asleep while nothing happens.
   const long vain = in_vain;
   REQUIRE(soon([&] { return in_vain > vain; }));
   const long slept = at.sleeps;
   REQUIRE(soon([&] { return in_vain >= vain + 3; }));
   CHECK(at.sleeps - slept < 50);
   at.put();
-  // The end does not wait for the sleep's.
+  // Stopping the thread does not wait for its sleep to time out.
   const long polls = begun;
   REQUIRE(soon([&] { return begun > polls; }));
   const auto asked = std::chrono::steady_clock::now();
@@ -99,7 +99,7 @@ TEST_CASE("without such a descriptor, and beside others, the thread naps", "[req
   FabricTable library = fabric_library().table;
   library.fi_cq_open = [](fid_domain* domain, fi_cq_attr* attributes, fid_cq** made,
                           void* context) -> int {
-    // As a provider does that can only be polled.
+    // Behaves like a provider that can only be polled.
     if (attributes->wait_obj != FI_WAIT_NONE) return -FI_ENOSYS;
     return fabric_library().table.fi_cq_open(domain, attributes, made, context);
   };

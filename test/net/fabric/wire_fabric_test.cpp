@@ -15,7 +15,7 @@
 #include "net/fabric/fabric_pair.hpp"
 #include "support/fabric_provider_name.hpp"
 
-// The wire over libfabric (3.13), between two ends in one process over loopback.
+// Wire over libfabric (3.13), between two ends in one process over loopback.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -27,7 +27,7 @@ using std::chrono::seconds;
 
 namespace {
 
-// Handlers of signals that are not the program's own.
+// Returns the handlers of signals 1 to 31.
 std::array<void (*)(int), 32> handlers() {
   std::array<void (*)(int), 32> found{};
   for (int signal = 1; signal < 32; ++signal) {
@@ -38,7 +38,8 @@ std::array<void (*)(int), 32> handlers() {
   return found;
 }
 
-// The test framework and the sanitizers have some of their own.
+// Returns true for a handler of libfabric or its libraries; the test framework and the sanitizers
+// have handlers too.
 bool is_of_fabric(void (*handler)(int)) {
   if (handler == SIG_DFL || handler == SIG_IGN) return false;
   Dl_info info{};
@@ -55,7 +56,8 @@ TEST_CASE("messages of all sizes arrive in the order in which they were sent", "
   const unsigned seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937 random(seed);
-  // Those of some KiB and more travel in another way inside the provider, and would be overtaken.
+  // The provider sends messages of some KiB and more in another way, in which they could be
+  // overtaken.
   const std::array<std::size_t, 8> most = {0, 8, 300, 400, 5000, 20'000, 150'000, 262'144};
   std::vector<std::size_t> sizes;
   std::uint64_t sent = 0, received = 0;
@@ -134,7 +136,7 @@ TEST_CASE("what is said between two ranks in turn takes one message each way", "
     sends += std::string_view(call) == "fi_sendmsg" ? 1 : 0;
     return 0;
   };
-  // With registered memory payloads are copied behind the batch.
+  // If memory has to be registered, payloads are copied behind the batch.
   FabricPair pair({}, fabric_options(is_registered ? &changed_fabric<need_registered_memory>()
                                                    : &planned_fabric()));
   const auto put_signal = [&](SendQueue& queue, Side& from, Side& to) {
@@ -156,9 +158,9 @@ TEST_CASE("what is said between two ranks in turn takes one message each way", "
     REQUIRE(comes(pair.b, i));
     put_signal(pair.back, pair.b, pair.a);
     REQUIRE(comes(pair.a, i));
-    if (i == 1) sends = 0;  // it took some to connect
+    if (i == 1) sends = 0;  // connecting took further sends
   }
-  // With each put goes the answer to the one before.
+  // Each put's message also carries the answer to the put before.
   CHECK(sends == 2 * static_cast<long>(kTrips - 1));
 }
 
@@ -178,7 +180,7 @@ TEST_CASE("a library that is missing is named with its package", "[req:3.13]") {
   const FabricLibrary library = load_fabric_library("libfabric-that-is-not-there.so.1");
   CHECK(library.missing.find("libfabric1") != std::string::npos);
   CHECK(library.missing.find("not-there") != std::string::npos);
-  // One that is something else is refused as well.
+  // Refuses a library that is not libfabric.
   CHECK(load_fabric_library("libc.so.6").missing.find("it has no fi_") != std::string::npos);
 }
 
@@ -189,7 +191,7 @@ TEST_CASE("no handler of a signal is left by libfabric and what comes with it", 
   const auto before = handlers();
   {
     auto options = fabric_options();
-    options.provider.clear();  // looks at all of them
+    options.provider.clear();  // queries all providers
     WirePair pair(options);
   }
   CHECK(handlers() == before);
@@ -210,7 +212,7 @@ TEST_CASE("the provider is chosen by what there is, and a wish that fails is nam
   for (const char* word : {"ORIEL_FABRIC_PROVIDER", "libfabric1"}) {
     CHECK(none.error().to_string().find(word) != std::string::npos);
   }
-  // libfabric would take any other one.
+  // libfabric would choose any other provider.
   options.provider = "^no-such-provider";
   const auto any = WireFabric::create(options);
   REQUIRE_FALSE(any.ok());
@@ -238,13 +240,13 @@ TEST_CASE("sizes that a wire cannot have are refused", "[req:3.23]") {
   small.payload_bytes_most = 1000;
   WirePair pair(fabric_options(), small);
   WireMessage message = numbered(0, 1001);
-  CHECK(pair.a->send(pair.b->address(), message));  // never to be sent, so lost
+  CHECK(pair.a->send(pair.b->address(), message));  // can never be sent, so is lost
   const Status status = pair.a->peer_status(pair.b->address());
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().to_string().find("rank 1") != std::string::npos);
   CHECK(status.error().to_string().find("1001") != std::string::npos);
   message = numbered(0, 8);
-  CHECK(pair.a->send({pair.b->address().value + 1}, message));  // to nobody: lost as well
+  CHECK(pair.a->send({pair.b->address().value + 1}, message));  // to no peer: lost as well
   CHECK_FALSE(pair.a->peer_status({12345}).ok());
 }
 

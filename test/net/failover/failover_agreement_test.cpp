@@ -13,8 +13,8 @@
 #include "net/failover/failover_pair.hpp"
 #include "net/failover/path_agreement.hpp"
 
-// How two ends agree on a path and an epoch (3.14), over a post that loses, repeats, delays and
-// swaps what they say, on a clock that the test moves.
+// Agreement of two ends on a path and an epoch (3.14), on a clock that the test moves. The channel
+// loses, duplicates, delays and reorders their statements.
 using namespace oriel;
 using namespace oriel::net;
 using oriel::net::test::LossyPost;
@@ -24,7 +24,7 @@ using Kind = PathAgreement::Action::Kind;
 
 namespace {
 
-/// One end with a model of its queues: what the actions did to them.
+/// One end with a model of its queues, to which the actions are applied.
 struct End {
   explicit End(std::uint32_t paths) : agreement(AgreementPolicy{}, paths) {
     usable = static_cast<PathMask>((1u << paths) - 1);
@@ -32,11 +32,11 @@ struct End {
   PathAgreement agreement;
   PathMask usable;
   std::array<PathCause, kPathsMost> causes{};
-  // The queue at work: that of `path` in `epoch`; it receives, or also sends.
+  // Queue in use: the queue of `path` in `epoch`. It receives, or also sends.
   int path = 0;
   std::uint32_t epoch = 1;
   bool receives = true, sends = true;
-  std::uint32_t fenced_up_to = 0;  // epochs whose queue is in error
+  std::uint32_t fenced_up_to = 0;  // last epoch whose queue is in error
   bool over = false;
 
   void act() {
@@ -107,8 +107,8 @@ struct Pair {
     ends[at].act();
     check();
   }
-  /// Whoever sends does so to a queue that receives on the same path in the same epoch, or to one
-  /// that has left that epoch and takes no more of it.
+  /// Checks each end that sends. Its peer receives on the same path in the same epoch, or has left
+  /// this epoch and accepts nothing of it.
   void check() {
     for (int at : {0, 1}) {
       const End &mine = ends[at], &other = ends[1 - at];
@@ -118,7 +118,7 @@ struct Pair {
       } else {
         REQUIRE(other.fenced_up_to >= mine.epoch);
       }
-      // Nothing of an earlier epoch is at work over there.
+      // No queue of an earlier epoch is active at the peer.
       REQUIRE((!other.receives || other.epoch >= mine.epoch));
       REQUIRE((other.receives || other.fenced_up_to >= mine.epoch));
     }
@@ -162,7 +162,7 @@ TEST_CASE("both are quiet once they agree, and not before", "[req:3.14]") {
     for (End& end : pair.ends) said += end.agreement.take_statement(pair.now).has_value() ? 1 : 0;
   }
   CHECK(said == 0);
-  // Away from the best path each repeats which ones it would take.
+  // Away from the best path, each end repeats its usable paths.
   pair.ends[0].set(0b10);
   pair.leave(0);
   REQUIRE(pair.run_until_settled());
@@ -192,12 +192,12 @@ TEST_CASE("whatever is lost, late, repeated or crosses, both settle alike",
       const int who = static_cast<int>(random() % 2);
       End& end = pair.ends[who];
       if (end.over) break;
-      // Path `paths - 1` always stays, so that there is one to settle on.
+      // Keeps path `paths - 1` usable, so that there is a path to settle on.
       end.set(static_cast<PathMask>((random() & all) | 1u << (paths - 1)));
       const bool lost = end.path >= 0 && (end.usable >> end.path & 1) == 0;
       if (end.agreement.has_queue() && (lost || random() % 3 == 0)) pair.leave(who);
     }
-    // As a driver does: who finds himself on a path that he does not take leaves it.
+    // Leaves an unusable path, as a driver does.
     for (int i = 0; i < 40; ++i) {
       REQUIRE(pair.run_until_settled());
       int left = 0;
@@ -235,7 +235,7 @@ TEST_CASE("a statement that cannot be is refused, and ends whoever was told it",
   Bytes longer = bytes;
   longer.push_back(std::byte{0});
   CHECK_FALSE(decode_statement(longer).ok());
-  // One that is ready in an epoch that this end has never heard of.
+  // Reports readiness in an epoch that this end does not know.
   Pair pair;
   PathStatement early = good;
   early.serial = 1000;

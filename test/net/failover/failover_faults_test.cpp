@@ -11,9 +11,9 @@
 #include "net/failover/failover_workload.hpp"
 #include "support/sanitized.hpp"
 
-// Queues that go on by another path (3.14): one test for each row F1 to F12 of the reference, on
-// software NICs and a clock that the test moves. Rates and the random runs are in
-// failover_flap_test.cpp and failover_random_test.cpp.
+// Failover of queues (3.14): one test for each row F1 to F12 of the reference, on software NICs and
+// a clock that the test moves. Rates and the random runs are in failover_flap_test.cpp and
+// failover_random_test.cpp.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -23,7 +23,7 @@ using std::chrono::seconds;
 
 namespace {
 
-/// What post_adds() has asked for is done.
+/// Checks that `count` additions of post_adds() were executed once, in order.
 void check_adds(const FailoverPair& pair, std::uint64_t count) {
   REQUIRE(pair.b.memory[0] == count);
   for (std::uint64_t i = 0; i < count; ++i) REQUIRE(pair.a.memory[100 + i] == i);
@@ -41,7 +41,7 @@ TEST_CASE("a doorbell that is lost is made up for, on the same path", "[req:3.14
   FailoverPair pair;
   RawPoster raw(pair.view());
   post_adds(pair, raw, 5);
-  raw.ring(raw.next(), 1);  // of what came later only the record tells
+  raw.ring(raw.next(), 1);  // only the record shows the later entries
   const TimePoint begin = pair.clock.now();
   REQUIRE(pair.run_until([&] { return pair.is_complete(5); }));
   CHECK(pair.clock.now() - begin < seconds(1));
@@ -107,7 +107,7 @@ TEST_CASE("the backup fails while the queue is on its way there: on to the third
     RawPoster raw(pair.view());
     ring_adds(pair, raw, 8);
     pair.step();
-    pair.a.faults[0]->cut = true;  // so that it does not recover
+    pair.a.faults[0]->cut = true;  // prevents its recovery
     for (int i = 0; i < steps; ++i) pair.step();
     pair.b.nics[1]->stop();
     ring_adds(pair, raw, 8);
@@ -127,7 +127,7 @@ TEST_CASE("with both paths dead producers get an error in time", "[req:3.14][F6]
   ring_adds(pair, raw, 3);
   const TimePoint begin = pair.clock.now();
   REQUIRE(pair.run_until([&] { return pair.there->failure().has_value(); }));
-  // Twice the silence, and what the agreement takes.
+  // Bound: twice the silence, and the time of the agreement.
   CHECK(pair.clock.now() - begin < milliseconds(6500));
   REQUIRE(pair.run_until([&] { return pair.back->failure().has_value(); }, seconds(1)));
   const std::string text = pair.there->failure()->to_string();
@@ -136,7 +136,7 @@ TEST_CASE("with both paths dead producers get an error in time", "[req:3.14][F6]
   CHECK(text.find("nic0, nic1") != std::string::npos);
   CHECK(text.find("path 0: here no sign of life") != std::string::npos);
   CHECK(text.find("path 1: here no sign of life") != std::string::npos);
-  // A kernel that waits, and one that posts, end.
+  // A kernel that waits and a kernel that posts both end.
   pair.control.timeout_ns = 0;
   CHECK(dq::wait_complete(pair.view(), 3, pair.control) == dq::QueueOutcome::failed);
   CHECK(dq::decode_error(pair.view().indexes->error).syndrome == 0x15);
@@ -145,7 +145,7 @@ TEST_CASE("with both paths dead producers get an error in time", "[req:3.14][F6]
     posted = dq::put<Thread>(Thread(), pair.view(), pair.transfer(0, 0, 8), pair.control);
   }
   CHECK(posted.outcome == dq::QueueOutcome::failed);
-  // So does one on the other side, which had nothing to do so far.
+  // A queue on the other side, which had no work so far, ends too.
   CHECK(pair.has_failed(pair.back->view()));
 }
 
@@ -177,7 +177,7 @@ TEST_CASE("one side sees the error, or both do at once: both leave the path once
   back_work.check_all();
   CHECK(pair.both_on(1));
   CHECK(pair.epoch() == 2);
-  // Who has seen no error has nothing against the path.
+  // An end that has seen no error still holds the path usable.
   CHECK((here || pair.said_there.is_usable(0)));
   CHECK((there || pair.said_back.is_usable(0)));
 }
@@ -198,7 +198,7 @@ TEST_CASE("an error that is none of a path does not fail over", "[req:3.14][F9]"
     CHECK(pair.epoch() == 1);
     REQUIRE(pair.run_until([&] { return pair.has_failed(pair.back->view()); }, seconds(1)));
     CHECK(dq::decode_error(pair.back->view().indexes->error).syndrome == 0x05);
-    // Whoever could not do what was asked for is at fault.
+    // The end that could not execute the request is at fault.
     CHECK(pair.back->is_at_fault() == (value == 0x14));
     CHECK_FALSE(pair.there->is_at_fault());
     CHECK(pair.b.memory[0] == 2);
@@ -210,7 +210,7 @@ TEST_CASE("a key that the peer does not have ends the queue, on either path",
   FailoverPair pair;
   const bool on_backup = GENERATE(false, true);
   if (on_backup) {
-    // As if the window had not been registered with the backup.
+    // Simulates a window that was not registered with the backup.
     pair.there->aliases(1).remove_remote(pair.b.keys[0]);
     pair.a.nics[0]->stop();
   }
@@ -243,7 +243,7 @@ TEST_CASE("a request of an old epoch to the queue it was meant for is a stray", 
   REQUIRE_FALSE(pair.a.faults[0]->held.empty());
   pair.a.faults[0]->cut = true;
   REQUIRE(pair.run_until([&] { return pair.is_complete(1); }));
-  // And back, so that the same queue of the same NICs is at work again.
+  // Lets the queue return, so that the same queue of the same NICs is in use again.
   pair.a.faults[0]->cut = false;
   REQUIRE(pair.run_until([&] { return pair.both_on(0); }));
   pair.b.memory[10] = 77;
@@ -266,7 +266,7 @@ TEST_CASE("a batch of which a part was rung", "[req:3.14][F11]") {
         CHECK(pair.path() == 1);
       }
       pair.run_for(seconds(5));
-      // The record counts as rung on the new path. The rest is not done, and not forgotten.
+      // On the new path, the record counts as rung. Entries after it wait for the next ring.
       REQUIRE(pair.b.memory[0] == (rung > 0 ? recorded : 0));
       raw.ring();
       REQUIRE(pair.run_until([&] { return pair.is_complete(8); }));
@@ -286,7 +286,7 @@ TEST_CASE("without the channel the queue works, and ends in time when its path d
   pair.b.nics[0]->stop();
   ring_adds(pair, raw, 3);
   SECTION("it never comes back") {
-    // The silence, and what the agreement may take.
+    // Bound: the silence, and the limit of the agreement.
     REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, milliseconds(13'100)));
     const std::string text = pair.there->failure()->to_string();
     INFO(text);

@@ -8,7 +8,7 @@
 #include "net/failover/failover_workload.hpp"
 #include "support/sanitized.hpp"
 
-// F8 (3.14): a path that comes and goes, and what its queue is worth afterwards.
+// F8 (3.14): a path that repeatedly fails and recovers, and the rate of its queue afterwards.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -18,10 +18,10 @@ namespace {
 
 struct Cost {
   std::uint64_t steps = 0;     // turns of all NICs, each of 100 us on the test's clock
-  std::uint64_t requests = 0;  // that crossed the wire
+  std::uint64_t requests = 0;  // requests sent on the wire
 };
 
-/// What 4096 writes of 512 bytes take, as many at a time as the ring has room for.
+/// Returns the cost of 4096 writes of 512 bytes, with as many in flight as the ring has room for.
 Cost cost_of(FailoverPair& pair, RawPoster& raw) {
   const auto requests = [&] {
     return traffic(*pair.a.nics[0]).requests + traffic(*pair.a.nics[1]).requests;
@@ -65,7 +65,7 @@ TEST_CASE("after many flaps the rate is back, and nothing was lost or done twice
   std::uint64_t adds = 0, epochs = pair.epoch();
   for (int flap = 0; flap < flaps; ++flap) {
     INFO("flap " << flap << pair.states());
-    // Work is on its way as the path goes: a NIC of either side stops, or a wire is cut.
+    // Breaks the path while work is in flight: a NIC of either side stops, or a wire is cut.
     const auto break_path = [&](bool broken) {
       FailoverRank& rank = flap % 2 == 0 ? pair.a : pair.b;
       if (flap % 4 < 2) {
@@ -95,12 +95,12 @@ TEST_CASE("after many flaps the rate is back, and nothing was lost or done twice
     break_path(false);
     REQUIRE(pair.run_until([&] { return pair.both_on(0) && pair.is_complete(raw.next()); }));
     REQUIRE(pair.b.memory[Workload::kAtomics] == adds);
-    // Away once and back once.
+    // The queue left the path once and returned once.
     REQUIRE(pair.epoch() == epochs + 2);
     epochs += 2;
   }
   const Cost after = cost_of(pair, raw);
-  // Of turns and of messages it is a property of the run, whatever the machine does beside it.
+  // Compares turns and messages, which do not depend on the load of the machine.
   CHECK(static_cast<double>(before.steps) >= 0.95 * static_cast<double>(after.steps));
   CHECK(static_cast<double>(before.requests) >= 0.95 * static_cast<double>(after.requests));
 }
@@ -108,7 +108,7 @@ TEST_CASE("after many flaps the rate is back, and nothing was lost or done twice
 TEST_CASE("a queue whose path works does not leave it while nobody would answer",
           "[req:3.14][F12]") {
   FailoverPair pair;
-  // This end finds out later than the peer that the best path is back.
+  // This end detects the recovery of the best path later than the peer.
   delay_queue(*pair.a.nics[0], pair.there->ends()[0].probe, milliseconds(30), pair.clock);
   RawPoster raw(pair.view());
   pair.a.faults[0]->cut = true;
@@ -117,7 +117,7 @@ TEST_CASE("a queue whose path works does not leave it while nobody would answer"
   pair.a.faults[0]->cut = false;
   REQUIRE(pair.run_until([&] { return pair.said_back.is_usable(0); }));
   REQUIRE_FALSE(pair.said_there.is_usable(0));
-  pair.step();  // the other end hears of it
+  pair.step();  // the other end receives the statement
   pair.post.cut = true;
   REQUIRE(pair.run_until([&] { return pair.said_there.is_usable(0); }));
   pair.run_for(std::chrono::seconds(15));
@@ -125,7 +125,7 @@ TEST_CASE("a queue whose path works does not leave it while nobody would answer"
   ring_adds(pair, raw, 20);
   REQUIRE(pair.run_until([&] { return pair.is_complete(21); }));
   CHECK(pair.b.memory[0] == 21);
-  // Once they hear each other they go back.
+  // The ends return to the best path once their statements arrive again.
   pair.post.cut = false;
   CHECK(pair.run_until([&] { return pair.both_on(0); }));
 }

@@ -16,8 +16,8 @@
 #include "net/soft/split_pages.hpp"
 #include "support/sanitized.hpp"
 
-// Queues of GPUs that go on by another path (3.14): the NICs of a rank share what moves its bytes,
-// which takes its time, and read the queue at other addresses than those who fill it.
+// Failover of queues of GPUs (3.14). The NICs of a rank share a mover, whose copies take time. The
+// NICs see the queue at other addresses than its producers.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -26,7 +26,7 @@ using std::chrono::seconds;
 
 namespace {
 
-/// What moves the bytes of two ranks.
+/// Movers of two ranks.
 struct Engines {
   explicit Engines(std::uint64_t from) : seed(from) {}
   std::unique_ptr<DataMover> make() {
@@ -67,7 +67,7 @@ dq::LocalRange range_of(const FailoverRank& rank, std::uint64_t word, std::uint3
 
 TEST_CASE("random work of GPUs over random faults: each entry is done once, in order",
           "[req:3.14][F3][F4]") {
-  std::unique_ptr<Engines> engines;  // of one run
+  std::unique_ptr<Engines> engines;  // movers of one run
   run_seeds(oriel::test::repeats(60u, 5u), [&](FailoverPair::Options& options) {
     engines = std::make_unique<Engines>(options.seed);
     engines->adapt(options);
@@ -77,8 +77,8 @@ TEST_CASE("random work of GPUs over random faults: each entry is done once, in o
 
 TEST_CASE("what a NIC that dies has begun is not done again behind its signal",
           "[req:3.14][F4][F6]") {
-  // The bytes lie in the stream, and so does the signal behind them, which a kernel sees before the
-  // other NIC goes on: from then on the memory is its own.
+  // The bytes are queued in the stream, and the signal behind them too. A kernel sees the signal
+  // before the other NIC continues; from then on it may overwrite the memory.
   constexpr std::uint64_t kSignal = 50, kTarget = 100, kOwn = 777;
   for (const bool here : {false, true}) {
     for (const std::uint32_t words : {1u, 32u, 300u}) {
@@ -163,8 +163,8 @@ TEST_CASE("a GPU's queue without work asks its peer, and leaves a path that is s
 
 TEST_CASE("a GPU whose stream stands still ends its queue, and no other NIC does it again",
           "[req:3.14]") {
-  /// Fails to drain, as a stream that has stood still for too long, whether it is known to have
-  /// failed or not.
+  /// Fails to drain, as a stream that has been stuck for too long. `failed` selects whether the
+  /// failure is known.
   class StuckMover final : public net::test::IdleMover {
    public:
     explicit StuckMover(bool failed) : has_failed_(failed) {}

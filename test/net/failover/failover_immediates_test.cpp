@@ -7,8 +7,8 @@
 
 #include "net/failover/failover_pair.hpp"
 
-// Immediates on queues that go on by another path: every one is taken once, in order, by a consumer
-// that knows nothing of paths (B4 and 3.14).
+// Immediates on queues with failover: a consumer that knows nothing of paths takes each immediate
+// once, in order (B4 and 3.14).
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -18,13 +18,13 @@ using std::chrono::seconds;
 
 namespace {
 
-/// A wait moves the pair on, and its clock.
+/// Memory policy whose waits step the pair and its clock.
 struct SteppingMemory : device::Memory {
   static inline FailoverPair* pair = nullptr;
   static void relax() { pair->step(); }
 };
 
-/// Writes with immediates from one rank, and the other one as their consumer.
+/// Writes with immediates from one rank, and their consumer on the other rank.
 class Immediates {
  public:
   explicit Immediates(FailoverPair& pair) : pair_(pair), raw_(pair.view()) {
@@ -46,7 +46,7 @@ class Immediates {
     }
     raw_.ring();
   }
-  /// Waits for the next one, which must be the next.
+  /// Waits for the next immediate and checks that it is the expected one.
   void take() {
     dq::ReceivedImmediate got;
     REQUIRE(dq::wait_immediate<Thread, SteppingMemory>(Thread(), pair_.back->view(), receives(),
@@ -62,7 +62,7 @@ class Immediates {
       REQUIRE(dq::post_receives(receives(), 1));
     }
   }
-  /// Nothing more comes, however long one looks.
+  /// Checks that no further immediate arrives.
   void check_exact() {
     INFO(pair_.states());
     REQUIRE(pair_.run_until([&] { return pair_.is_complete(raw_.next()); }));
@@ -91,7 +91,7 @@ TEST_CASE("a peer that waits for room as the primary stops has it on the backup"
   REQUIRE(dq::post_receives(work.receives(), 1));
   work.post(6);
   work.take();
-  pair.run_for(milliseconds(5));  // the second one is asked for again and again
+  pair.run_for(milliseconds(5));  // the second one is retransmitted again and again
   pair.a.nics[0]->stop();
   pair.run_for(seconds(1));
   dq::ReceivedImmediate none;

@@ -23,14 +23,15 @@
 
 namespace oriel::net::test {
 
-/// What a test does to the messages that one NIC sends.
+/// Faults that a test applies to the messages that one NIC sends.
 struct WireFault {
-  bool cut = false;   ///< they are lost
-  bool hold = false;  ///< they are kept until release()
-  /// If not 0 they pass one behind the other, each as its bytes have, so many for each pass().
+  bool cut = false;   ///< messages are lost
+  bool hold = false;  ///< messages are kept until release()
+  /// If not 0, limits the bandwidth: each pass() adds this many bytes of credit. Messages go out in
+  /// order, each once the credit covers it.
   std::uint64_t bytes_per_pass = 0;
-  std::uint64_t passed = 0;  ///< bytes
-  WireSign sign;             ///< of the peer
+  std::uint64_t passed = 0;  ///< bytes sent under this limit
+  WireSign sign;             ///< sign of the peer that the NIC sees
   std::deque<std::pair<WireAddress, WireMessage>> held;
 };
 
@@ -71,17 +72,17 @@ class FaultyWire final : public Wire {
   static constexpr std::uint64_t kHeadBytes = 64;
   std::unique_ptr<Wire> inner_;
   WireFault& fault_;
-  std::uint64_t due_ = 0;    // passed, of the first that is held
-  std::uint64_t place_ = 0;  // of the last that was sent
+  std::uint64_t due_ = 0;    // credit toward the first held message
+  std::uint64_t place_ = 0;  // place of the last message sent
 };
 
-/// A channel that loses, repeats, delays and swaps messages, by a seed.
+/// Channel that loses, duplicates, delays and reorders messages, deterministic for a seed.
 struct LossyPost {
   double loss = 0;
   double repeat = 0;
   int delay_most = 0;  ///< in calls of receive()
   bool cut = false;
-  std::function<void(int to, Bytes& message)> forge;  ///< what an end hears instead
+  std::function<void(int to, Bytes& message)> forge;  ///< changes a message that an end receives
   std::mt19937_64 random;
   struct Letter {
     Bytes bytes;
@@ -145,7 +146,7 @@ class WatchedChannel final : public FailoverChannel {
   PathStatement said_;
 };
 
-/// Has an entry fail, whether what it asks for is done or not.
+/// Makes an entry fail with `syndrome`; `is_done` selects whether its operation is executed.
 inline void fail_entry(NicSoft& nic, const FaultPlace& place, bool is_done,
                        Syndrome syndrome = Syndrome::transport_retry) {
   NicFaults faults;
@@ -153,7 +154,7 @@ inline void fail_entry(NicSoft& nic, const FaultPlace& place, bool is_done,
   set_faults(nic, std::move(faults));
 }
 
-/// Has each request of a queue go out so much later.
+/// Delays each request of a queue by `delay`.
 inline void delay_queue(NicSoft& nic, std::uint32_t queue, Duration delay, const Clock& clock) {
   NicFaults faults;
   faults.clock = &clock;
@@ -161,10 +162,10 @@ inline void delay_queue(NicSoft& nic, std::uint32_t queue, Duration delay, const
   set_faults(nic, std::move(faults));
 }
 
-/// Makes what moves bytes of a GPU's memory; empty: memory is the host's.
+/// Creates the mover of a rank's GPU memory; if empty, the memory is the host's.
 using MakeMover = std::function<std::unique_ptr<DataMover>()>;
 
-/// A rank with a NIC for each path, its memory registered with each.
+/// Rank with one NIC for each path; its memory is registered with every NIC.
 struct FailoverRank {
   FailoverRank(std::vector<std::unique_ptr<LocalExchange>>& paths, const Clock& clock,
                std::size_t words, const MakeMover& make_mover = {})
@@ -186,7 +187,7 @@ struct FailoverRank {
       range.memory = reinterpret_cast<std::byte*>(memory.data());
       range.access = kAllAccess;
       if (mover != nullptr) range.place = MemoryPlace::gpu;
-      range.own_words = mover != nullptr;  // no test's thread changes a word of the peer's atomics
+      range.own_words = mover != nullptr;  // no test thread changes words of the peer's atomics
       keys.push_back(nics.back()->register_memory(range).value());
     }
     region.address = reinterpret_cast<std::uint64_t>(memory.data());
@@ -213,12 +214,12 @@ struct FailoverPairOptions {
   std::size_t paths = 2;
   std::size_t words = 4096;
   std::uint64_t seed = 1;
-  MakeMover make_mover;             ///< of each rank
-  std::function<void()> turn = {};  ///< of what moves, in each step
+  MakeMover make_mover;             ///< called for each rank
+  std::function<void()> turn = {};  ///< called in each step
 };
 
-/// Two ranks with two NICs each and one queue, driven by the calling thread on a clock that a step
-/// moves by 100 us.
+/// Two ranks with a NIC for each path (two by default) and one queue. The calling thread drives
+/// them on a clock that each step advances by 100 us.
 struct FailoverPair {
   using Options = FailoverPairOptions;
   static constexpr Duration kStep = std::chrono::microseconds(100);
@@ -280,7 +281,7 @@ struct FailoverPair {
   void run_for(Duration time) {
     for (const TimePoint end = clock.now() + time; clock.now() < end;) step();
   }
-  /// Steps until `done()`; false if that takes longer than `most`.
+  /// Steps until `done()` is true. Returns false if this takes longer than `most`.
   template <class Done>
   bool run_until(const Done& done, Duration most = std::chrono::seconds(60)) {
     for (const TimePoint end = clock.now() + most; clock.now() < end; step()) {
@@ -292,7 +293,7 @@ struct FailoverPair {
   dq::Transfer transfer(std::uint64_t from, std::uint64_t to, std::uint64_t bytes) const {
     return {a.region, from, b.region, to, bytes};
   }
-  /// How far the queue at `view` is complete, as a producer sees it.
+  /// Returns the index up to which the queue at `view` is complete, as a producer sees it.
   static std::uint64_t completed(const dq::QueueView& view) {
     static_cast<void>(dq::detail::look_at_completion<device::Memory>(view));
     return view.indexes->completed;

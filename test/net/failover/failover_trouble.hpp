@@ -12,9 +12,9 @@
 #include "net/failover/failover_pair.hpp"
 #include "net/failover/failover_workload.hpp"
 
-// Random work of both ends for each other over two paths that fail at random in every way there is
-// (3.14), with a channel that loses and delays; one seed is one run. A model in which everything is
-// done once and in order says what has to come of it.
+// Random work of both ends for each other over two paths (3.14). The paths fail at random in every
+// way there is, and the channel loses and delays messages. One seed is one run. A model that
+// executes everything once and in order gives the expected result.
 namespace oriel::net::test {
 
 using std::chrono::milliseconds;
@@ -26,7 +26,7 @@ inline FailoverPair::Options options_of(std::mt19937_64& random, std::uint64_t s
   options.queue.piece_bytes = random() % 2 == 0 ? 256 : 4096;
   options.queue.answer_timeout = milliseconds(2 + random() % 6);
   options.queue.repeats_most = static_cast<std::uint32_t>(1 + random() % 4);
-  // Indexes that go round 16 bits.
+  // Half of the runs wrap the 16-bit index.
   options.queue.base = random() % 2 == 0 ? 0 : 65536 - random() % 300;
   options.health.suspect_after = milliseconds(5);
   options.health.fail_after = milliseconds(20);
@@ -39,7 +39,7 @@ inline FailoverPair::Options options_of(std::mt19937_64& random, std::uint64_t s
   return options;
 }
 
-/// Does something to one path for a while, and then mends it.
+/// Applies a random fault to one path, and removes it again.
 struct Trouble {
   FailoverPair& pair;
   std::mt19937_64& random;
@@ -78,14 +78,14 @@ struct Trouble {
     for (FailoverRank* rank : {&pair.a, &pair.b}) {
       rank->faults[path]->cut = false;
       NicFaults none;
-      none.clock = &pair.clock;  // by which what the faults hold back becomes due
+      none.clock = &pair.clock;  // clock by which held messages become due
       set_faults(*rank->nics[path], std::move(none));
       rank->nics[path]->resume();
     }
   }
 };
 
-/// `adapt` changes what the seed has drawn.
+/// Runs one seed. `adapt` changes the options that the seed has drawn.
 template <class Adapt>
 void run_random(std::uint64_t seed, const Adapt& adapt) {
   std::mt19937_64 random(seed * 104'729);
@@ -108,7 +108,8 @@ void run_random(std::uint64_t seed, const Adapt& adapt) {
     for (const WatchedChannel* said : {&pair.said_there, &pair.said_back}) {
       if (!said->is_usable(0) || !said->is_usable(1) || !said->is_running()) return false;
     }
-    // A fault's entry ends when its bytes have moved, which for a GPU's may be much later.
+    // Waits for all work if a mover moves a GPU's bytes: a failing entry ends only once its bytes
+    // have moved, perhaps much later.
     return pair.a.mover == nullptr || (there.is_done() && back.is_done());
   };
   for (int round = 0; round < 6; ++round) {
@@ -117,7 +118,8 @@ void run_random(std::uint64_t seed, const Adapt& adapt) {
     work(milliseconds(random() % 60));
     trouble.end();
     work(milliseconds(random() % 20));
-    // The next one may be on the other path, and one of them has to work.
+    // Waits until both paths are usable: the next fault may hit the other path, and one path has to
+    // work.
     there.ring(), back.ring();
     const bool whole = pair.run_until(is_whole, std::chrono::seconds(5));
     INFO("seed " << seed << ", round " << round << pair.states());
@@ -132,7 +134,7 @@ void run_random(std::uint64_t seed, const Adapt& adapt) {
   CHECK(there.entries() + back.entries() > 100);
 }
 
-/// As many seeds as ORIEL_TEST_ROUNDS times `count`, from ORIEL_TEST_SEED on.
+/// Runs ORIEL_TEST_ROUNDS times `count` seeds, from ORIEL_TEST_SEED on (default 1 for both).
 template <class Adapt>
 void run_seeds(std::uint64_t count, const Adapt& adapt) {
   const char* rounds = std::getenv("ORIEL_TEST_ROUNDS");

@@ -15,12 +15,12 @@
 
 namespace oriel::net::test {
 
-/// Random work of one rank for the other, and what must come of it: a model in which every entry is
-/// done once, in order. Words of each rank's memory:
-///     [0, 1024)      constant: what is written from and read
-///     [1024, 2048)   where the peer's writes land
-///     [2048, 2064)   words that the peer's atomics change
-///     [2560, 4096)   what this rank's reads and atomics bring
+/// Random work of one rank for the other, and a model of its result that executes every entry once,
+/// in order. Words of each rank's memory:
+/// [0, 1024)      constant: source of writes and reads
+/// [1024, 2048)   target of the peer's writes
+/// [2048, 2064)   target of the peer's atomics
+/// [2560, 4096)   results of this rank's reads and atomics
 class Workload {
  public:
   static constexpr std::uint64_t kTarget = 1024, kAtomics = 2048, kBack = 2560, kBackWords = 1536;
@@ -39,7 +39,7 @@ class Workload {
     model_.assign(to.memory.begin() + kTarget, to.memory.begin() + kBack);
     for (std::uint64_t i = 0; i < 64; ++i) REQUIRE(post_receives(peer_queue.queue(), 1));
   }
-  /// Posts one entry, or none if there is no room. Rings if `ring`.
+  /// Posts one operation, or none if there is no room. Rings if `ring`.
   void post(bool ring = true) {
     check_done();
     const std::uint64_t used = raw_.next() - FailoverPair::completed(queue_.view());
@@ -65,7 +65,7 @@ class Workload {
         return read(), finish(ring);
     }
   }
-  /// All that was posted, and has it complete.
+  /// Posts a signalled no-op and rings the doorbell, so that all posted entries complete.
   void ring() {
     raw_.add(dq::nop_entry(raw_.place(), dq::kSignalled));
     raw_.ring();
@@ -74,7 +74,7 @@ class Workload {
   std::uint64_t entries() const { return entries_; }
   bool is_done() const { return FailoverPair::completed(queue_.view()) >= raw_.next(); }
 
-  /// What has been completed is what it should be; takes immediates.
+  /// Checks the results of completed entries. Takes immediates and checks them.
   void check_done() {
     const std::uint64_t completed = FailoverPair::completed(queue_.view());
     while (!results_.empty() && results_.front().end <= completed) {
@@ -95,7 +95,7 @@ class Workload {
       REQUIRE(post_receives(peer_queue_.queue(), 1));
     }
   }
-  /// Once is_done(): nothing was lost, and nothing came twice.
+  /// Checks, once is_done(), that nothing was lost and nothing was executed twice.
   void check_all() {
     check_done();
     REQUIRE(results_.empty());
@@ -120,7 +120,7 @@ class Workload {
   dq::LocalRange local(std::uint64_t word, std::uint64_t bytes) const {
     return {from_.region.address + word * 8, from_.keys[0], static_cast<std::uint32_t>(bytes)};
   }
-  /// A word for a result, which is checked before it comes again.
+  /// Returns the first of `words` words for a result, which is checked before the words are reused.
   std::uint64_t take_back(std::uint64_t words) {
     if (back_ + words > kBackWords) back_ = 0;
     const std::uint64_t at = kBack + back_;
@@ -188,7 +188,7 @@ class Workload {
   }
   void finish(bool ring) {
     ++entries_;
-    // What follows has to be told of completions.
+    // Signals completions now and then, because unsignalled entries yield none.
     if (entries_ % 4 == 0 || ring) raw_.add(dq::nop_entry(raw_.place(), dq::kSignalled));
     if (ring) raw_.ring();
   }
@@ -209,7 +209,7 @@ inline dq::LocalRange word_of(const FailoverRank& rank, std::uint64_t word) {
   return {rank.region.address + word * 8, rank.keys[0], 8};
 }
 
-/// `count` additions of 1 to the peer's word 0, each of which fetches into word 100 + i.
+/// Posts `count` additions of 1 to the peer's word 0; addition i fetches into word 100 + i.
 inline void post_adds(const FailoverPair& pair, RawPoster& raw, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) {
     raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,

@@ -12,7 +12,7 @@
 
 namespace oriel::net::test {
 
-/// Two ranks with one path and a queue that has no other, driven as a FailoverPair is.
+/// Two ranks with one path and a queue without failover, driven as a FailoverPair is.
 struct LonePair {
   LonePair(const SendQueue::Options& options, std::size_t words)
       : exchanges(FailoverPair::make_exchanges(1)),

@@ -34,7 +34,7 @@ TEST_CASE("silence while there is work is suspected and then a failure", "[req:3
   PathHealth health(policy(), kStart);
   TimePoint now = kStart + seconds(100);
   health.tick(now);
-  CHECK(health.state() == PathState::healthy);  // without work there is nothing to hear
+  CHECK(health.state() == PathState::healthy);  // without work no sign of life is expected
   health.has_work(true, now);
   health.tick(now += milliseconds(499));
   CHECK(health.state() == PathState::healthy);
@@ -79,7 +79,7 @@ TEST_CASE("errors within the window count, older ones do not", "[req:3.14][B5]")
   health.error(Syndrome::transport_retry, now);
   health.error(Syndrome::transport_retry, now += seconds(1));
   CHECK(health.state() == PathState::suspected);
-  CHECK_FALSE(health.take_probe(now));  // it is used again, which says more
+  CHECK_FALSE(health.take_probe(now));  // further use of the path tells more
   SECTION("three in a row") {
     health.error(Syndrome::transport_retry, now += seconds(10));
     CHECK(health.state() == PathState::failed);
@@ -114,7 +114,7 @@ TEST_CASE("a failed path is probed after a pause, and well after enough answers"
       REQUIRE_FALSE(health.is_usable());
       REQUIRE(health.take_probe(now));
       health.probe_answered(now += milliseconds(10));
-      CHECK_FALSE(health.take_probe(now));  // not faster than that
+      CHECK_FALSE(health.take_probe(now));  // not before the probe interval has passed
       health.tick(now += milliseconds(100));
     }
     CHECK(health.state() == PathState::healthy);
@@ -130,7 +130,7 @@ TEST_CASE("a failed path is probed after a pause, and well after enough answers"
       REQUIRE(health.state() == PathState::failed);
       health.tick(now += Duration(1));
     }
-    // The probe that was on its way all the time is answered at last.
+    // The probe that was in flight all the time is answered at last.
     REQUIRE(health.take_probe(now));
     health.probe_answered(now);
     CHECK(health.state() == PathState::probing);
@@ -170,7 +170,7 @@ TEST_CASE("a path that could not be taken into use has failed", "[req:3.14][B5]"
   health.give_up(kStart);
   CHECK(health.state() == PathState::failed);
   CHECK(to_string(health.cause()) == "it could not be taken into use");
-  // What is said of a path that is not used changes nothing.
+  // Events of a path that is not in use change nothing.
   health.error(Syndrome::transport_retry, kStart);
   health.give_up(kStart);
   CHECK(health.cause() == PathCause{PathCause::Kind::given_up});

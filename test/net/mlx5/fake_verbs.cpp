@@ -31,7 +31,7 @@ void put_number(Bytes& out, std::size_t at, std::size_t bytes, std::uint64_t val
 
 }  // namespace
 
-/// Anything that was handed out. It begins with what its users may read.
+/// Object given to a caller. Begins with the part that callers may read.
 struct FakeVerbs::Object {
   union {
     VerbsRegion region;
@@ -47,14 +47,14 @@ struct FakeVerbs::Object {
   std::uint32_t elements = 0;  // of a CQ
   bool collapsed = false;
   alignas(4096) std::array<std::uint64_t, 512> page{};  // of a UAR
-  bool is_uncached = false;                             // a UAR that its context has only one of,
-  int owners = 1;                                       // given out so often
+  bool is_uncached = false;                             // the one uncached UAR of its context
+  int owners = 1;                                       // how often it was allocated
 };
 
 struct FakeVerbs::Access {
   using Call = FakeVerbs::Call;
 
-  /// Notes a call; whether it must fail.
+  /// Records a call. Returns true if it must fail.
   static bool fails(const char* name, std::vector<std::uint64_t> arguments = {},
                     Bytes command = {}) {
     fake->calls.push_back({name, std::move(arguments), std::move(command)});
@@ -71,7 +71,8 @@ struct FakeVerbs::Access {
     }
     return found->second.get();
   }
-  /// Notes a call on something of this kind. Null if it must fail, or if there is no such thing.
+  /// Records a call on an object of this kind. Returns null if the call must fail, or if there is
+  /// no such object.
   static Object* called(const char* call, const void* on, const char* kind,
                         std::vector<std::uint64_t> arguments = {}, Bytes command = {}) {
     const bool fail = fails(call, std::move(arguments), std::move(command));
@@ -232,7 +233,7 @@ struct FakeVerbs::Access {
     return 0;
   }
 
-  /// The answer to a command: what `fill` makes of zeros, or a refusal.
+  /// Writes the answer to a command: zeros changed by `fill`, or a refusal.
   template <class Fill>
   static int answer(const char* call, bool fail, void* out, std::size_t bytes, const Fill& fill) {
     Bytes made(bytes);
@@ -279,7 +280,7 @@ struct FakeVerbs::Access {
     (*made)->collapsed = (number_at(command.data() + 17, 1) & 0x10) != 0;
     return true;
   }
-  /// Finds the ring of receives, which the blocks come after. How many bytes it has.
+  /// Finds the ring of receive WQEs, which precedes the send blocks. Returns its size in bytes.
   static std::size_t find_receives(const std::byte* qpc, const Object& umem, const Object& cq,
                                    QueuePair& pair) {
     const std::uint32_t type = number_at(qpc + 172, 1) & 7;
@@ -350,7 +351,7 @@ struct FakeVerbs::Access {
     return give_back(is_cq ? "DESTROY_CQ" : "DESTROY_QP", object, is_cq ? "CQ" : "QP");
   }
 
-  /// One step of a queue pair. Steps out of order are refused.
+  /// Applies one state change of a queue pair. Refuses changes out of order.
   static bool step(QueuePair& pair, std::uint32_t opcode, const Bytes& command) {
     const std::byte* qpc = command.data() + 24;
     if (opcode == 0x507) {
@@ -419,7 +420,7 @@ struct FakeVerbs::Access {
       errno = EOPNOTSUPP;
       return nullptr;
     }
-    // As rdma-core: one uncached register for each context.
+    // Returns the same uncached register for a context each time, like rdma-core.
     for (const auto& [pointer, other] : fake->objects_) {
       const bool is_it = flags == 1 && other->kind == "uar" && other->needs[0] == context;
       if (!is_it || !other->is_uncached) continue;
@@ -445,7 +446,7 @@ struct FakeVerbs::Access {
     return 0;
   }
 
-  /// A call, with the lock held.
+  /// Makes a call with the lock held.
   template <auto kCall, class = decltype(kCall)>
   struct Locked;
   template <auto kCall, class R, class... Args>
@@ -499,7 +500,7 @@ FakeVerbs::Adapter FakeVerbs::adapter(const std::string& name) {
   made.gids = {gid({0xfe, 0x80}, {0x01}, 0)};
   made.general.resize(4096);
   made.general[0x88 / 8] = std::byte{15};  // queue pairs of 2^15 blocks
-  made.general[0xc8 / 8] = std::byte{22};  // completion queues of 2^22 elements
+  made.general[0xc8 / 8] = std::byte{22};  // completion queues of 2^22 CQEs
   made.general[0x148 / 8] = std::byte{0x00};
   put_number(made.general, 0x140 / 8, 4, 4u << 16 | 4);  // 16 reads each way
   put_number(made.general, 0x1c0 / 8, 1, 30);            // messages of 2^30 bytes

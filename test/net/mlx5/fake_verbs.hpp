@@ -15,12 +15,12 @@
 
 namespace oriel::net::test {
 
-/// A model of libibverbs, libmlx5 and adapters behind them, which records all calls. It is strict:
-/// what the real ones would refuse, or leave undefined, fails and is noted in violations: a call on
-/// something that was given back, something given back while other things need it, a queue pair
-/// that skips a state. It reads commands by byte positions of its own. One at a time. Calls of it
-/// may come from any thread; what a test reads and sets here nobody must be calling meanwhile, but
-/// for the functions that say so.
+/// Models libibverbs, libmlx5 and the adapters behind them; records all calls. The model is strict:
+/// a call that the real libraries would refuse or leave undefined fails and is noted in
+/// `violations`. Examples are a call on a freed object, freeing an object that others still need,
+/// and a queue pair that skips a state. The model decodes commands by byte offsets of its own. Use
+/// one at a time. Its calls may come from any thread. A test must not access the members here while
+/// another thread makes a call, except functions marked "any thread".
 class FakeVerbs {
  public:
   struct Adapter {
@@ -31,11 +31,11 @@ class FakeVerbs {
     std::uint32_t mtu = 5;
     std::uint16_t lid = 7;
     std::uint8_t port_flags = 0;
-    std::vector<VerbsGid> gids;  ///< those of type 99 are empty places
-    Bytes general;               ///< the 4096 bytes of capabilities
+    std::vector<VerbsGid> gids;  ///< GIDs; those of type 99 are empty entries
+    Bytes general;               ///< the 4096 bytes of general capabilities
     Bytes atomic;
   };
-  /// With capabilities of a ConnectX-7, on InfiniBand.
+  /// Returns an adapter with capabilities of a ConnectX-7, on InfiniBand.
   static Adapter adapter(const std::string& name);
   static VerbsGid gid(std::vector<std::uint8_t> head, std::vector<std::uint8_t> tail,
                       std::uint32_t type);
@@ -45,7 +45,7 @@ class FakeVerbs {
     std::vector<std::uint64_t> arguments;
     Bytes command;
   };
-  /// A queue pair that exists, as the adapter knows it.
+  /// State of an existing queue pair in the adapter.
   struct QueuePair {
     int adapter = 0;
     std::uint32_t number = 0;
@@ -54,10 +54,10 @@ class FakeVerbs {
     std::uint32_t depth = 0;
     std::uint32_t* record = nullptr;
     std::byte* completions = nullptr;
-    std::byte* receives = nullptr;        ///< the ring, if there is one
-    std::uint32_t receive_count = 0;      ///< its entries
-    std::byte* received = nullptr;        ///< completions of these,
-    std::uint32_t received_elements = 0;  ///< of which there are so many
+    std::byte* receives = nullptr;        ///< ring of receive WQEs, or null
+    std::uint32_t receive_count = 0;      ///< number of receive WQEs
+    std::byte* received = nullptr;        ///< CQ of the receives
+    std::uint32_t received_elements = 0;  ///< number of CQEs in `received`
     std::uint64_t* doorbell = nullptr;
     std::uint32_t remote = 0;
     std::uint16_t remote_lid = 0;
@@ -74,8 +74,8 @@ class FakeVerbs {
   std::vector<std::string> violations;
   bool has_uncached_registers = true;
 
-  /// Which call fails: the first is 1. It does so with `status`; commands carry 0x03 and a
-  /// syndrome.
+  /// Number of the call that fails with `status`, from 1; 0: none. The answer to a failing command
+  /// carries status 0x03 and a syndrome.
   long fail_at = 0;
   int status = 5;
   long counted = 0;
@@ -83,9 +83,9 @@ class FakeVerbs {
   /// Changes the answer to a command that has succeeded.
   std::function<void(const std::string& call, Bytes& out)> spoil;
 
-  /// Called as somebody begins to look for an adapter.
+  /// Called when a caller starts to look for an adapter.
   std::function<void()> on_list;
-  /// What an adapter in software does for these, if there is one.
+  /// Hooks of a software adapter, if there is one.
   std::function<std::uint32_t(const QueuePair&)> on_create;
   std::function<void(const QueuePair&)> on_ready;
   std::function<void(const QueuePair&)> on_error;
@@ -95,12 +95,12 @@ class FakeVerbs {
   std::function<void(int adapter, std::uint32_t key)> on_deregister;
 
   std::vector<std::string> names() const;
-  /// How much there is, of one kind or of all. Any thread.
+  /// Counts live objects of one kind, or of all kinds if `kind` is empty. Any thread.
   std::size_t live(const std::string& kind = "") const;
-  /// Kinds of what was made, in that order, and of what was given back, in that.
+  /// Kinds of the objects created, and of those freed, each in order.
   std::vector<std::string> made, given_back;
   const Call* find(const std::string& name, std::size_t nth = 0) const;
-  /// By adapter and number, which is one only within it.
+  /// Returns the key of a queue pair, as its number is unique only within an adapter.
   static std::uint64_t key_of(int adapter, std::uint32_t number) {
     return static_cast<std::uint64_t>(adapter) << 32 | number;
   }

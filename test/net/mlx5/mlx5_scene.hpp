@@ -12,12 +12,12 @@
 
 namespace oriel::net::test {
 
-/// An adapter of the model of verbs, and memory of this process for its queues.
+/// Adapter of the model of verbs, and memory of this process for its queues.
 struct Scene {
   FakeVerbs verbs;
   Mlx5HostMemory memory;
   NicMlx5::Options options;
-  std::uint32_t receives = 0;  ///< of whole_life
+  std::uint32_t receives = 0;  ///< receives of each queue in whole_life
   alignas(64) std::array<std::uint64_t, 64> window{};
 
   Scene() {

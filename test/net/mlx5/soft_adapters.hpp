@@ -27,12 +27,12 @@
 
 namespace oriel::net::test {
 
-/// Adapters of the model of verbs that execute: behind each is a software NIC, which finds rings,
-/// records, doorbells and completions where the commands say. They do nothing by themselves but
-/// with a RunningAdapters.
+/// Adapters of the model of verbs that execute work. Behind each is a software NIC, which finds
+/// rings, records, doorbells and completions where the commands say. They make progress only in
+/// progress(), which a RunningAdapters calls.
 class SoftAdapters {
  public:
-  /// `address_of` says where on the wire the adapter with a LID is, of this process or of another.
+  /// `address_of` returns the wire address of the adapter with a LID, in this process or another.
   SoftAdapters(FakeVerbs& verbs, std::function<WireAddress(std::uint16_t lid)> address_of)
       : verbs_(verbs), address_of_(std::move(address_of)) {
     verbs.adapters.clear();
@@ -49,14 +49,14 @@ class SoftAdapters {
     };
     add_queues();
   }
-  /// All of them before any is opened.
+  /// Adds an adapter; all adapters must be added before any is opened.
   void add(const std::string& name, std::uint16_t lid, std::unique_ptr<Wire> wire) {
     verbs_.adapters.push_back(FakeVerbs::adapter(name));
     verbs_.adapters.back().lid = lid;
     nics.emplace_back().add_wire(std::move(wire));
   }
   NicSoft& of(int adapter) { return nics[static_cast<std::size_t>(adapter)]; }
-  /// Has an adapter execute some of what there is. Returns whether there was anything.
+  /// Executes some of the adapter's pending work. Returns true if there was any.
   bool progress(int adapter) {
     pass_on_rings(adapter);
     return of(adapter).progress();
@@ -69,17 +69,17 @@ class SoftAdapters {
 
   /// Before a peer that is silent is given up: this, times eight.
   Duration answer_timeout = QueueSetup().answer_timeout;
-  std::uint32_t piece_bytes = QueueSetup().piece_bytes;  ///< what one message carries at most
+  std::uint32_t piece_bytes = QueueSetup().piece_bytes;  ///< payload limit of a message
   std::deque<NicSoft> nics;
 
  private:
-  /// A queue's own word beside the register, which several queues ring.
+  /// Doorbell word of one queue. The register itself may be shared by several queues.
   struct Rings {
     const std::uint64_t* doorbell = nullptr;
     const std::uint32_t* record = nullptr;
     std::unique_ptr<std::uint64_t> word = std::make_unique<std::uint64_t>(0);
-    std::uint64_t seen = 0;  // of the register
-    std::uint32_t told = 0;  // the index in the word
+    std::uint64_t seen = 0;  // last value of the register
+    std::uint32_t told = 0;  // last index stored to `word`
     bool is_ready = false;
   };
   using Place = std::pair<int, std::uint32_t>;
@@ -91,8 +91,9 @@ class SoftAdapters {
   static std::uint32_t queue_of(std::uint64_t ring) {
     return device::queue::big_endian(static_cast<std::uint32_t>(ring >> 32)) >> 8;
   }
-  /// Gives each queue the rings that are its own. Of rings that follow each other closely a word of
-  /// memory shows the last only, so whenever there is one, records of the other queues count too.
+  /// Copies doorbell values from the register to each queue's own word. When rings follow each
+  /// other closely, the register keeps only the last. So each ring makes the records of the other
+  /// queues count too.
   void pass_on_rings(int adapter) {
     namespace dq = device::queue;
     const std::lock_guard lock(mutex_);
@@ -149,7 +150,8 @@ class SoftAdapters {
       rings_.erase(place_of(pair));
     };
   }
-  /// What an adapter makes of a receive that an immediate uses up: a list that ends at once.
+  /// Notes a violation unless each receive WQE is an empty list, as immediates need no room for
+  /// data.
   void expect_empty_receives(const FakeVerbs::QueuePair& pair) {
     constexpr std::uint8_t kEmpty[16] = {0, 0, 0, 0, 0, 0, 1, 0};
     for (std::uint32_t i = 0; i < pair.receive_count; ++i) {
@@ -168,7 +170,7 @@ class SoftAdapters {
   std::map<Place, Rings> rings_;
 };
 
-/// Has adapters execute, a thread each, as long as it lives.
+/// Drives each adapter by a thread of its own, until destroyed.
 class RunningAdapters {
  public:
   explicit RunningAdapters(SoftAdapters& adapters) {
@@ -193,9 +195,9 @@ class RunningAdapters {
   std::vector<std::jthread> threads_;
 };
 
-/// The machine's memory; between two polls a waiting thread has the adapters execute.
+/// Memory policy whose waits drive the adapters between two polls.
 struct AdapterMemory : device::Memory {
-  static inline std::atomic<SoftAdapters*> driven{nullptr};  // while there is a wait
+  static inline std::atomic<SoftAdapters*> driven{nullptr};  // set while a thread waits
   static void relax() {
     device::Memory::relax();
     driven.load()->progress();

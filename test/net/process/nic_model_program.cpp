@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// oriel-nic over the model of the driver, for tests; a thread has its streams run by and by. With
-// ORIEL_TEST_NIC_FAIL_AT its k-th call of the driver fails.
+// oriel-nic over the model of the driver, for tests; a thread runs the model's streams. If
+// ORIEL_TEST_NIC_FAIL_AT is k, the k-th call of the driver fails.
 #include <chrono>
 #include <cstdlib>
 #include <stop_token>
@@ -37,7 +37,7 @@ int main() {
     net::NicServer server{OwnedFd(3)};
     well = server.run().ok() && model.violations().empty();
   }
-  // For tests that want to know whether there was one, and how it fared.
+  // Records for tests that this process ran, and its result.
   const char* const witness = std::getenv("ORIEL_TEST_NIC_WITNESS");
   if (witness != nullptr && (model.copies() > 0 || plan.hit())) {
     const int fd = ::open(witness, O_WRONLY | O_APPEND | O_CLOEXEC);

@@ -14,7 +14,7 @@
 
 #include "net/process/nic_process_socket.hpp"
 
-// What a rank and the process that copies for its software NIC say to each other (3.9, 3.23).
+// Messages between a rank and the process that copies for its software NIC (3.9, 3.23).
 using namespace oriel;
 using namespace oriel::net;
 

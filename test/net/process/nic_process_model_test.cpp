@@ -21,8 +21,8 @@
 #include "net/soft/gpu_pair.hpp"
 #include "support/cuda/fault_cuda.hpp"
 
-// The process that copies for software NICs (3.9), on a model of the driver: as a thread of this
-// process where calls are to fail, as a program of its own where it is to die.
+// Process that copies for software NICs (3.9), on a model of the driver. It is a thread of this
+// process where calls are to fail, and a program of its own where it is to die.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -36,7 +36,8 @@ Deadline soon() {
   return Deadline::after(seconds(20));
 }
 
-/// Has the model's streams run until the mover has nothing under way. Whether it is well.
+/// Runs the model's streams until the mover has nothing in flight. Returns true if the mover has
+/// not failed.
 bool finish(LateModel& model, CudaMover& mover) {
   const Deadline due = soon();
   while (mover.flush()) {
@@ -58,7 +59,7 @@ struct Moving {
   std::optional<CudaMover> mover;
 };
 
-/// Messages of a client that says what it likes.
+/// Client that may send arbitrary messages.
 struct RawClient {
   RawClient() {
     auto [own, other] = nic_sockets();
@@ -125,7 +126,7 @@ TEST_CASE("stores and copies of every length, aligned or not, change what they s
     CHECK(moving.mover->is_done(ticket));
     CHECK(std::memcmp(moving.memory.data(), expected.data(), expected.size()) == 0);
   }
-  // More than the pinned memory through which it goes.
+  // Copies more than the pinned staging memory holds.
   MoveTicket ticket = 0;
   const std::size_t half = expected.size() / 2;
   REQUIRE(
@@ -171,7 +172,7 @@ TEST_CASE("memory that was not shown ends the mover by name, also after it was h
   moving.server.process->hide(moving.memory.data());
   const Bytes bytes(100);
   MoveTicket ticket = 0;
-  CHECK(moving.mover->store(moving.memory.data(), bytes, ticket) == 100);  // still held once
+  CHECK(moving.mover->store(moving.memory.data(), bytes, ticket) == 100);  // one reference is left
   REQUIRE(finish(model, *moving.mover));
   moving.server.process->hide(moving.memory.data());
   CHECK(moving.mover->store(moving.memory.data(), bytes, ticket) == 0);
@@ -196,7 +197,7 @@ TEST_CASE("when streams fail in the process the mover fails with the driver's ow
     }
     REQUIRE(moving.mover->has_failed());
     CHECK(moving.mover->failure().error().native().value == CUDA_ERROR_ILLEGAL_ADDRESS);
-    CHECK(moving.mover->drain().ok());  // nothing moves any more
+    CHECK(moving.mover->drain().ok());  // nothing is moving any more
   }
   model.fail_streams(CUDA_SUCCESS);
 }
@@ -268,15 +269,15 @@ TEST_CASE("what is no request ends the process, what cannot be served is refused
     CHECK(client.say(nic_request::Close{1}).failed);
     CHECK(client.say(nic_request::Remove{1}).failed);
     CHECK(client.say(nic_request::Open{1, 4, 4096}).failed);         // without its memory
-    CHECK(client.say(nic_request::Open{1, 4, 4096}, &file).failed);  // of another size
+    CHECK(client.say(nic_request::Open{1, 4, 4096}, &file).failed);  // memory of another size
     CHECK(client.say(nic_request::Add{1, 4096, false, {}}, &file).failed);
     CHECK(client.say(nic_request::Add{1, 2 << 20, false, {}}, &file).failed);
-    CHECK(client.say(nic_request::Close{1}, &file).failed);  // with one too many
+    CHECK(client.say(nic_request::Close{1}, &file).failed);  // with a descriptor too many
     nic_request::Hello again;
     CHECK(client.say(again, &file).failed);
     const OwnedFd memory = make_sealed_memfd(channel_bytes(4, 4096)).value();
     CHECK_FALSE(client.say(nic_request::Open{1, 4, 4096}, &memory).failed);
-    CHECK(client.say(nic_request::Open{1, 4, 4096}, &memory).failed);  // there already
+    CHECK(client.say(nic_request::Open{1, 4, 4096}, &memory).failed);  // the stream exists already
     const Bytes noise(40, std::byte{0x5a});
     CHECK(client.say(noise, nullptr).failed);
     client.thread.join();
@@ -305,7 +306,7 @@ TEST_CASE("a spoilt ring ends its own stream, with what was wrong, and no other"
       std::this_thread::yield();
     }
   };
-  // A command that names memory which is not there, and a counter that cannot be.
+  // Posts a command that names unknown memory, and an impossible counter.
   channels[0].memory.command(0).kind = NicCommand::load;
   channels[0].memory.command(0).region = 12;
   channels[0].memory.command(0).bytes = 8;
@@ -331,7 +332,7 @@ TEST_CASE("the program is looked for beside the library, and a wrong name is ref
   REQUIRE_FALSE(named.ok());
   CHECK(named.error().message().find("ORIEL_NIC_PROGRAM") != std::string::npos);
   CHECK(NicProcess::find_program("/bin/true").value() == "/bin/true");
-  // A program that does not serve: it has ended before it has said a word.
+  // Starts a program that does not serve: it ends before it sends anything.
   auto silent = NicProcess::start({.program = "/bin/true"});
   if (silent.ok()) CHECK_FALSE(silent.value()->await_ready(soon()).ok());
   CHECK_FALSE(NicProcess::start({.program = "/bin/false"}).ok());
@@ -360,7 +361,7 @@ TEST_CASE("the process is nobody's child, and its death ends queues with an erro
   while (mover.flush()) REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
   REQUIRE(mover.has_failed());
   CHECK(mover.failure().error().message().find("has ended") != std::string::npos);
-  CHECK(mover.drain().ok());  // nothing moves any more
+  CHECK(mover.drain().ok());  // nothing is moving any more
   CHECK_FALSE(process->look().ok());
   process->hide(memory.data());
 }
@@ -393,7 +394,7 @@ TEST_CASE("the process ends with its rank, also while a child of the rank holds 
   const OwnedFd server(sys().pidfd_open(pids[0], 0));
   int status = 0;
   REQUIRE(::waitpid(rank, &status, 0) == rank);
-  if (server) {  // or it has ended already
+  if (server) {  // else it has ended already
     pollfd entry{server.get(), POLLIN, 0};
     CHECK(::poll(&entry, 1, 20'000) == 1);
   }

@@ -31,7 +31,7 @@ inline GpuUuid uuid_of(int device) {
   return made;
 }
 
-/// A thread of this process that serves as a NicProcess's other end.
+/// Thread of this process that serves as the other end of a NicProcess.
 struct NicServerThread {
   explicit NicServerThread(int device) {
     auto [own, other] = nic_sockets();
@@ -53,11 +53,11 @@ struct NicServerThread {
 
   std::shared_ptr<NicProcess> process;
   Status greeted;
-  std::optional<Status> ended;  // once it has been joined
+  std::optional<Status> ended;  // set when the thread is joined
   std::thread thread;
 };
 
-/// Memory of a GPU of which a handle can be given away, and that other GPUs can reach.
+/// Exportable memory of a GPU, which the other GPUs can access.
 struct ShareableGpuMemory {
   ShareableGpuMemory(int device, std::size_t least, const std::vector<int>& others = {}) {
     CUmemAllocationProp wanted{};

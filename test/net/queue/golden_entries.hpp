@@ -9,10 +9,10 @@
 #include <string_view>
 #include <vector>
 
-/// Entries as bytes, written by hand from the description of the format: neither by what produces
-/// entries nor by what reads them. All stand at index 0xabcd of queue 0x012345, name the peer's
-/// address 0x1122334455667788 with key 0x99aabbcc and this side's 0x0102030405060708 with key
-/// 0x0a0b0c0d.
+/// WQEs as bytes, written by hand from the description of the format. They are independent of the
+/// code that writes WQEs and of the code that reads them. All are at index 0xabcd of queue
+/// 0x012345. The peer's address is 0x1122334455667788 with key 0x99aabbcc. The local address is
+/// 0x0102030405060708 with key 0x0a0b0c0d.
 namespace oriel::net::golden {
 
 inline constexpr std::uint32_t kQueue = 0x012345;
@@ -23,7 +23,7 @@ inline constexpr std::uint64_t kLocal = 0x0102030405060708;
 inline constexpr std::uint32_t kLocalKey = 0x0a0b0c0d;
 inline constexpr std::uint32_t kBytes = 0x00123456;
 
-// Writes and reads. Signalled is 08 in the third word, fenced 40.
+// Writes and reads. In the third word, 08 is signalled and 40 is fenced.
 inline constexpr std::string_view kWrite =
     "00abcd08 01234503 00000008 00000000"
     "11223344 55667788 99aabbcc 00000000"
@@ -40,7 +40,7 @@ inline constexpr std::string_view kWriteOfNothing =
     "00abcd08 01234502 00000008 00000000"
     "11223344 55667788 99aabbcc 00000000";
 
-// Bytes in the entry: 1, 12 and 28 in one block, 100 in three.
+// Inline data: 1 and 12 bytes in one block; 28 and 100 bytes need more.
 inline constexpr std::string_view kInline1 =
     "00abcd08 01234503 00000000 00000000"
     "11223344 55667788 99aabbcc 00000000"
@@ -77,7 +77,7 @@ inline constexpr std::string_view kFetchAdd =
     "a1a2a3a4 a5a6a7a8 00000000 00000000"
     "00000008 0a0b0c0d 01020304 05060708";
 
-// Unverified on hardware from here on, but for the last: rdma-core declares neither masked atomics
+// Unverified on hardware from here on, except the last. rdma-core declares neither masked atomics
 // nor the dump opcode, and no adapter has run these bytes.
 inline constexpr std::string_view kMaskedSwap4 =
     "08abcd14 01234504 00000008 00000000"
@@ -105,7 +105,7 @@ inline constexpr std::string_view kDump =
     "00000008 0a0b0c0d 01020304 05060708";
 inline constexpr std::string_view kNop = "00abcd00 01234501 00000008 00000000";
 
-/// The bytes that a vector spells.
+/// Returns the bytes that a vector of hex digits encodes.
 inline std::vector<std::byte> bytes_of(std::string_view hex) {
   std::string digits;
   for (const char c : hex) {

@@ -34,7 +34,7 @@ TEST_CASE_METHOD(Fixture, "a key is good for its whole range and not one byte mo
         Syndrome::remote_access);
   CHECK(keys.find_remote(key, ~std::uint64_t{0}, 2, kRemoteRead).syndrome ==
         Syndrome::remote_access);
-  // Without bytes there is nothing to protect.
+  // Zero bytes need no protection.
   CHECK(keys.find_local(0, 0, 0, true).syndrome == Syndrome::none);
   CHECK(keys.find_remote(0, 0, 0, kRemoteWrite).syndrome == Syndrome::none);
 }
@@ -66,7 +66,7 @@ TEST_CASE_METHOD(Fixture, "key 0 and keys given back are none", "[req:3.8]") {
   REQUIRE(keys.remove(key).ok());
   CHECK_FALSE(keys.remove(key).ok());
   CHECK(keys.find_local(key, range.address, 8, false).syndrome == Syndrome::local_protection);
-  // Its owner is at fault, not who still has it.
+  // Blames the owner of the key, not the peer that still uses it.
   CHECK(keys.find_remote(key, range.address, 8, kRemoteRead).syndrome == Syndrome::remote_gone);
   for (const std::uint32_t never : {key + 1, key - 1, 0u, key + 0x9e3779b1u, key - 0x9e3779b1u}) {
     CHECK(keys.find_remote(never, range.address, 8, kRemoteRead).syndrome ==

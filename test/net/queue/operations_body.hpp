@@ -9,8 +9,8 @@
 
 #include "oriel/device/queue.hpp"
 
-/// One body for threads of a CPU and of a GPU: each operation on queues at least once, and what it
-/// must have done (3.1).
+/// Body for CPU and GPU threads: executes each operation on queues at least once and checks its
+/// result (3.1).
 namespace oriel::net::test {
 
 namespace dq = device::queue;
@@ -21,7 +21,7 @@ namespace dq = device::queue;
 #define ORIEL_STEP_FN
 #endif
 
-/// What all groups of a play share. Both regions have kGroupBytes for each group, zero at first.
+/// Data shared by all groups of a run. Both regions have kGroupBytes for each group, zero at first.
 struct OperationsPath {
   dq::QueueView queue;
   dq::Region local;
@@ -33,7 +33,7 @@ inline constexpr std::uint64_t kGroupBytes = 1024;
 enum class OperationsStep : std::uint32_t {
   words_of_8_bytes,
   words_of_4_bytes,
-  neighbours,  ///< the words beside those
+  neighbours,  ///< the words beside the target words
   put_and_get,
   fence,
   immediate,
@@ -53,14 +53,15 @@ constexpr ORIEL_DEVICE_FN T applied(T old, T operand, T compare) {
   return kOp == AtomicOp::swap || old == compare ? operand : old;
 }
 
-/// The part of one group, which has an index of its own. The peer gets one immediate: the index.
+/// Work of one group, which has an index of its own. The peer receives one immediate: the index.
 template <class Group, class M = device::Memory>
 class OperationsBody {
  public:
   ORIEL_DEVICE_FN OperationsBody(const OperationsPath& path, std::uint32_t index)
       : path_(path), index_(index), base_(index * kGroupBytes), random_(index + 1) {}
 
-  /// One bit for each step that went wrong; the same for all threads of the group.
+  /// Runs all steps. Returns one bit for each step that failed, the same in all threads of the
+  /// group.
   ORIEL_DEVICE_FN std::uint32_t run() {
     for (int i = 0; i < 3; ++i) {
       all_atomics<std::uint64_t>(kWord8, word8_, OperationsStep::words_of_8_bytes);
@@ -82,7 +83,7 @@ class OperationsBody {
  private:
   using QueueOutcome = dq::QueueOutcome;
 
-  // Offsets in a group's part of the peer's memory, ...
+  // Offsets in a group's part of the peer's memory.
   static constexpr std::uint64_t kWord8 = 8;  // the words on either side stay zero
   static constexpr std::uint64_t kWord4 = 28;
   static constexpr std::uint64_t kAdded = 40;
@@ -90,8 +91,8 @@ class OperationsBody {
   static constexpr std::uint64_t kWords = 64;  // bytes with words
   static constexpr std::uint64_t kSpare = 72;
   static constexpr std::uint64_t kThere = 128;
-  static constexpr std::uint64_t kBytes = 256;  // of data
-  // ... and in that of the own.
+  static constexpr std::uint64_t kBytes = 256;  // bytes of data
+  // Offsets in a group's part of the local memory.
   static constexpr std::uint64_t kSource = 0;
   static constexpr std::uint64_t kOther = 256;
   static constexpr std::uint64_t kSink = 512;
@@ -118,7 +119,8 @@ class OperationsBody {
     each_form<dq::AtomicOp::swap, T>(at, expected, step);
     each_form<dq::AtomicOp::compare_swap, T>(at, expected, step);
   }
-  /// Without the old value, waiting for it, and with something else before it is waited for.
+  /// Applies the operation without its old value, waiting for the old value, and with another
+  /// operation before the wait.
   template <dq::AtomicOp kOp, class T>
   ORIEL_STEP_FN void each_form(std::uint64_t at, T& expected, OperationsStep step) {
     const std::uint64_t place = base_ + at;
@@ -147,7 +149,7 @@ class OperationsBody {
     expect(await_fetch(fetch, step) == expected, step);
     expected = applied<kOp>(expected, operand, compare);
   }
-  // These two out of line, for they are the same whatever the operation is.
+  // These two are out of line, because they do not depend on the operation.
   ORIEL_STEP_FN void put_something(OperationsStep step) {
     expect_done(dq::put_value<Group, std::uint64_t, M>(group_, path_.queue, random_, path_.remote,
                                                        base_ + kSpare, path_.control)
@@ -161,7 +163,7 @@ class OperationsBody {
     return old;
   }
 
-  // Data of its own for each group and `salt`.
+  // Returns data specific to each group and `salt`.
   ORIEL_DEVICE_FN std::uint64_t pattern(std::uint64_t salt, std::uint64_t word) const {
     return (index_ + 1) * 0x9e3779b97f4a7c15u + salt * 1'000'003 + word;
   }
@@ -187,7 +189,7 @@ class OperationsBody {
     }
     expect(good, step);
   }
-  /// Reads what the peer has from `far` on.
+  /// Reads the peer's data from `far` on into the sink.
   ORIEL_STEP_FN void get_to_sink(std::uint64_t far, std::uint64_t bytes, OperationsStep step) {
     expect_done(
         dq::get_and_wait<Group, M>(group_, path_.queue, between(kSink, far, bytes), path_.control),
@@ -212,7 +214,7 @@ class OperationsBody {
                 OperationsStep::immediate);
     expect_there(2, OperationsStep::immediate);
   }
-  /// The read has what was there before the write behind the fence.
+  /// Checks that the read returns the data from before the write behind the fence.
   ORIEL_STEP_FN void fence() {
     fill(kOther, 3);
     const OperationsStep step = OperationsStep::fence;
@@ -239,7 +241,7 @@ class OperationsBody {
     expect_there(value, step);
   }
 
-  /// From the middle of a word on, over what `signal` has left there.
+  /// Puts bytes that start in the middle of a word, over the data that `signal` has left there.
   template <dq::SignalOp kSignal>
   ORIEL_STEP_FN void bytes_in_entries(std::uint64_t at, std::uint64_t value) {
     const OperationsStep step = OperationsStep::bytes_in_entries;
@@ -267,7 +269,7 @@ class OperationsBody {
            step);
   }
 
-  /// What lies before kSink, as if it had a registration for each piece.
+  /// Returns the region before kSink, split as if each piece had a registration of its own.
   ORIEL_DEVICE_FN dq::Region in_pieces(const dq::Region& whole) const {
     dq::Region part;
     part.address = whole.address + base_;
@@ -279,8 +281,8 @@ class OperationsBody {
     }
     return part;
   }
-  /// Two puts of one to four entries each, the second with a signal behind it: of groups beside
-  /// each other hardly any needs as many blocks as the next one.
+  /// Puts twice, one to four entries each, the second with a signal behind it. Neighbouring groups
+  /// mostly need different numbers of blocks.
   ORIEL_STEP_FN void pieces(std::uint64_t round) {
     const OperationsStep step = OperationsStep::pieces;
     const dq::Region near = in_pieces(path_.local), far = in_pieces(path_.remote);
@@ -303,7 +305,7 @@ class OperationsBody {
     expect(good, step);
   }
 
-  /// All words, those beside them included.
+  /// Checks all words, including the words beside them.
   ORIEL_STEP_FN void check_words() {
     get_to_sink(0, kWords, OperationsStep::neighbours);
     expect(word_here(kSink + kWord8) == word8_, OperationsStep::words_of_8_bytes);
@@ -328,8 +330,8 @@ class OperationsBody {
 
 #undef ORIEL_STEP_FN
 
-/// One thread's: adds one to the word at `offset` again and again, and says what was there before
-/// each time. What all threads have is each number once.
+/// Adds one to the word at `offset` `count` times in one thread, and stores the old values. The old
+/// values of all threads together are each number once.
 template <class M = device::Memory>
 ORIEL_DEVICE_FN dq::QueueOutcome draw_tickets(const OperationsPath& path, std::uint64_t offset,
                                               std::uint32_t count, std::uint64_t* tickets) {
@@ -343,7 +345,7 @@ ORIEL_DEVICE_FN dq::QueueOutcome draw_tickets(const OperationsPath& path, std::u
   return dq::QueueOutcome::done;
 }
 
-/// Whether these are the numbers from 0 on, each once, in any order.
+/// Returns true if these are the numbers from 0 on, each once, in any order.
 inline bool is_permutation(std::vector<std::uint64_t> tickets) {
   std::sort(tickets.begin(), tickets.end());
   for (std::size_t i = 0; i < tickets.size(); ++i) {

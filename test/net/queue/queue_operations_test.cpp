@@ -14,7 +14,7 @@
 #include "support/long_run.hpp"
 #include "support/on_threads.hpp"
 
-// The operations of kernels, executed by two NICs: over regions of many registrations, with more
+// Device-side operations executed by two NICs: over regions of many registrations, with more
 // fetches than slots, and behind a fence.
 using namespace oriel;
 using namespace oriel::net;
@@ -26,8 +26,9 @@ using std::chrono::milliseconds;
 
 namespace {
 
-/// A side's memory in registrations of 2^shift bytes each, the first of which begins `skip` bytes
-/// into its chunk; those whose keys do not fit into the region have them in `keys`.
+/// Registers a side's memory in chunks of 2^shift bytes each, the first of which begins `skip`
+/// bytes into its chunk. `keys` owns the keys; those that do not fit into the region are referred
+/// to there.
 dq::Region in_chunks(Side& side, std::vector<std::uint32_t>& keys, std::uint32_t shift,
                      std::uint64_t skip) {
   dq::Region made;
@@ -52,7 +53,7 @@ dq::Region in_chunks(Side& side, std::vector<std::uint32_t>& keys, std::uint32_t
 
 dq::Region in_random_chunks(Side& side, std::vector<std::uint32_t>& keys, std::mt19937_64& random) {
   const auto shift = static_cast<std::uint32_t>(8 + random() % 6);
-  // No word lies in two of them.
+  // Keeps each 8-byte word within one chunk.
   return in_chunks(side, keys, shift, random() % (std::uint64_t{1} << shift) & ~std::uint64_t{7});
 }
 
@@ -69,7 +70,7 @@ TEST_CASE("operations over many registrations on both sides move the right bytes
     options.gets_need_dump = round % 3 == 0;
     options.receives = 64;
     options.piece_bytes = round % 2 == 0 ? 700 : 256 << 10;
-    options.depth = 128;  // fewer than the pieces of a transfer may be
+    options.depth = 128;  // may be fewer than the pieces of a transfer
     NicPair pair(options);
     REQUIRE(post_receives(pair.back, 64));
     std::vector<std::uint32_t> keys_here, keys_there;
@@ -82,7 +83,7 @@ TEST_CASE("operations over many registrations on both sides move the right bytes
     for (RandomOp& op : ops) mirror.apply(op);
     REQUIRE(run_ops<Thread, DrivingMemory>(path, given.data(), 20) == QueueOutcome::done);
     CHECK(same_old_values(ops, given.data()));
-    // One immediate comes with all pieces together.
+    // One immediate arrives for all pieces together.
     const std::uint64_t bytes = 1 + random() % 30'000;
     REQUIRE(pair.wait(pair.put_immediate({path.local, 100, path.remote, 33'000, bytes}, 7)) ==
             QueueOutcome::done);
@@ -118,7 +119,8 @@ TEST_CASE("what follows a fence begins once what came before it is done", "[req:
 
 namespace {
 
-/// Each thread fetches and adds `each` times, with fewer slots for old values than threads.
+/// Fetches and adds `each` times in each thread. Usually has fewer slots for old values than
+/// threads.
 void check_tickets(std::size_t threads, std::uint32_t each, std::uint32_t slots) {
   INFO(threads << " threads, " << slots << " slots");
   RunningPair pair({.depth = std::max(128u, slots), .fetch_slots = slots});
@@ -133,8 +135,8 @@ void check_tickets(std::size_t threads, std::uint32_t each, std::uint32_t slots)
   CHECK(pair.b.memory[1] == tickets.size());
 }
 
-/// What each of `count` groups makes of all operations, by `run(path, wrong)`: nothing is wrong,
-/// and the peer has had an immediate of each.
+/// Runs all operations in `count` groups by `run(path, wrong)`. CHECKs that no step failed, and
+/// that the peer has received each group's immediate.
 template <class Run>
 void check_operations(std::uint32_t count, std::uint32_t fetch_slots, const Run& run) {
   for (const bool dump : {false, true}) {
@@ -178,7 +180,7 @@ TEST_CASE("every operation does what it says, for lanes of a warp that call toge
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   using oriel::test::EmulatedWarp;
-  // Each lane takes a slot while it posts something else.
+  // Each lane holds a slot while it posts another operation.
   constexpr std::uint32_t kLanes = EmulatedWarp::kLanes;
   check_operations(kLanes, kLanes, [&](const OperationsPath& path, auto& wrong) {
     EmulatedWarp warp(seed);
@@ -193,7 +195,7 @@ TEST_CASE("every operation does what it says, for lanes of a warp that call toge
 TEST_CASE("as many fetches as there are slots are under way at once, and end in any order",
           "[req:3.1]") {
   NicPair pair({.fetch_slots = 4});
-  const auto begin = [&](std::uint64_t at) {  // drives no NIC but where it waits
+  const auto begin = [&](std::uint64_t at) {  // drives NICs only while it waits
     return dq::begin_fetch<dq::AtomicOp::add, Thread, std::uint32_t, DrivingMemory>(
         Thread(), pair.view(), pair.b.region, at, 10, pair.control);
   };
@@ -211,7 +213,7 @@ TEST_CASE("as many fetches as there are slots are under way at once, and end in 
   old = 99;
   CHECK(end(begin(2)) == QueueOutcome::refused);
   CHECK(old == 99);
-  // One more than there are slots waits for one of them.
+  // One fetch more than there are slots waits for a slot.
   for (int i = 0; i < 4; ++i) REQUIRE(begin(4).outcome == QueueOutcome::done);
   pair.control.timeout_ns = 1'000'000;
   CHECK(begin(4).outcome == QueueOutcome::timed_out);

@@ -10,8 +10,8 @@
 
 #include "net/queue/golden_entries.hpp"
 
-// The same vectors from rdma-core's own functions and structures, where these know the operation:
-// they have no masked atomics and no dump (3.12). Without the header the test is skipped.
+// Compares the hand-written vectors with rdma-core's own functions and structures (3.12). rdma-core
+// has no masked atomics and no dump. Without its header the test is skipped.
 #if defined(ORIEL_HAVE_MLX5DV)
 #include <endian.h>
 #include <infiniband/mlx5dv.h>

@@ -14,7 +14,7 @@
 
 #include "net/queue/golden_entries.hpp"
 
-// What device code writes, against vectors that were written by hand (3.12).
+// WQEs written by device code, against hand-written vectors (3.12).
 using namespace oriel::device::queue;
 namespace golden = oriel::net::golden;
 
@@ -26,7 +26,7 @@ constexpr LocalRange local(std::uint32_t bytes) {
   return {golden::kLocal, golden::kLocalKey, bytes};
 }
 
-// The parts that the entry says it has.
+// Returns as many parts as the WQE says it has.
 template <std::uint32_t kParts>
 std::vector<std::byte> bytes_of(const Entry<kParts>& entry) {
   std::vector<std::byte> bytes(kParts * 16);
@@ -63,7 +63,7 @@ TEST_CASE("bytes in an entry are those of the source, wherever it lies", "[req:3
   }
 }
 
-// The thread sanitizer, which would call it a race, leaves this program out (ONE_THREAD).
+// ONE_THREAD excludes this program from the thread sanitizer, which would report a race.
 TEST_CASE("a word that another thread stores comes into an entry as a whole", "[req:3.1]") {
   constexpr std::uint64_t kOnes = ~std::uint64_t{0};
   alignas(8) std::uint64_t words[3] = {};

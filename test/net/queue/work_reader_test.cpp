@@ -10,8 +10,7 @@
 
 #include "net/queue/golden_entries.hpp"
 
-// The reader of entries against vectors that were written by hand (3.12), each of which is then
-// spoilt in every way that the format does not allow (3.8).
+// Reads hand-written WQEs (3.12), and then each of them with every violation of the format (3.8).
 using namespace oriel;
 using namespace oriel::net;
 
@@ -34,7 +33,8 @@ struct Ring {
   std::vector<std::byte> bytes;
 };
 
-/// What the reader makes of a vector; its index, and the places that all but few have in common.
+/// Reads a vector, which must be valid. Checks its index and, if `has_remote`, its remote address
+/// and key.
 WorkRequest work_of(std::string_view hex, bool has_remote = true) {
   const auto entry = Ring(hex).read();
   REQUIRE(entry.complaint == Complaint::none);
@@ -51,7 +51,7 @@ void check_local(const WorkRequest& work, std::uint64_t bytes) {
   CHECK(work.bytes == bytes);
 }
 
-// A vector with the byte at `offset` replaced.
+// Reads a vector with the byte at `offset` replaced.
 WorkReader::Entry spoilt(std::string_view hex, std::size_t offset, unsigned value) {
   Ring ring(hex);
   ring.at(golden::kIndex, offset) = static_cast<std::byte>(value);
@@ -91,7 +91,7 @@ TEST_CASE("writes and reads are read as the format says", "[req:3.12]") {
 
   CHECK(work_of(golden::kWriteOfNothing).bytes == 0);
 
-  const auto on_error = spoilt(golden::kWrite, 11, 0x04);  // completes only where it fails
+  const auto on_error = spoilt(golden::kWrite, 11, 0x04);  // completes only on error
   CHECK(on_error.syndrome == Syndrome::none);
   CHECK_FALSE(on_error.work.signalled);
 }
@@ -110,7 +110,7 @@ TEST_CASE("bytes that stand in the entry are found, also across blocks and the r
     REQUIRE(work.inline_bytes.size() == count);
     for (unsigned i = 0; i < count; ++i) CHECK(work.inline_bytes[i] == std::byte(i + 1));
   }
-  // Its three blocks are the ring's last, first and second.
+  // The three blocks are the ring's last, first and second.
   const std::uint64_t last = 0x7f;
   Ring ring(golden::kInline100, last);
   ring.at(last, 1) = std::byte{0x00};
@@ -120,7 +120,7 @@ TEST_CASE("bytes that stand in the entry are found, also across blocks and the r
   CHECK(entry.work.inline_bytes[99] == std::byte{100});
 }
 
-// But for the first two and the last unverified on hardware.
+// Unverified on hardware, except the first two and the last.
 TEST_CASE("atomics, dumps and nops are read as the format says", "[req:3.12][A12]") {
   struct Atomic {
     std::string_view hex;
@@ -176,7 +176,7 @@ TEST_CASE("an entry of another index or queue, or one that was poisoned, is refu
   Ring poisoned(golden::kNop);
   std::memset(poisoned.bytes.data(), 0xdd, poisoned.bytes.size());
   CHECK(poisoned.read().complaint == Complaint::wrong_index);
-  // Even where the poison is the index that is looked for.
+  // Refuses the poison even if the poison equals the expected index.
   CHECK(poisoned.read(0xdddd).complaint == Complaint::wrong_queue);
 }
 
@@ -201,7 +201,7 @@ TEST_CASE("sizes, modifiers, flags and reserved bits that the format lacks are r
     if (hex != golden::kNop && hex != golden::kDump) {
       CHECK(spoilt(hex, 31, 1).complaint == Complaint::reserved_bits);
     }
-    // Nops, reads and writes may have two parts, too.
+    // No-ops, reads and writes may also have two parts.
     const bool may_have_two = opcode == 0x00 || (opcode >= 0x08 && opcode <= 0x10);
     for (unsigned other = 1; other < 64; ++other) {
       const bool valid = other == parts || (other == 2 && may_have_two);
@@ -240,12 +240,12 @@ TEST_CASE("lengths that do not fit the operation are refused with the syndrome f
     CHECK(entry.syndrome == Syndrome::local_length);
   }
   CHECK(spoilt(golden::kMaskedSwap8, 67, 4).complaint == Complaint::data_length);
-  // 0x40123456 bytes are more than 1 GiB; none is 2 GiB.
+  // 0x40123456 bytes are more than 1 GiB. A length of 0 means 2 GiB.
   CHECK(spoilt(golden::kWrite, 32, 0x40).complaint == Complaint::data_length);
   Ring none(golden::kReadFenced);
   for (std::size_t i = 32; i < 36; ++i) none.at(golden::kIndex, i) = std::byte{0};
   CHECK(none.read().complaint == Complaint::data_length);
-  // A read has nowhere to put bytes in its entry.
+  // A read cannot have inline data.
   CHECK(spoilt(golden::kReadFenced, 32, 0x80).complaint == Complaint::data_length);
   CHECK(spoilt(golden::kInline12, 35, 13).complaint == Complaint::inline_length);
   CHECK(spoilt(golden::kInline28, 35, 12).complaint == Complaint::inline_length);

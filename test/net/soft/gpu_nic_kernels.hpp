@@ -10,13 +10,14 @@
 #include "net/soft/immediates_body.hpp"
 #include "net/soft/random_ops.hpp"
 
-/// Kernels that give a software NIC work. Each launcher returns a cudaError_t as int and does not
-/// synchronise; `stream` is a cudaStream_t. What they point to the kernel can reach.
+/// Kernels that post work to a software NIC. Each launcher returns a cudaError_t as int and does
+/// not synchronise; `stream` is a cudaStream_t. All pointers must be accessible to the kernel.
 namespace oriel::net::test {
 
 /// Queue and memory of one side.
 struct GpuPath : OperationsPath {
-  /// A word in `local` that the peer's NIC adds to, and that in `remote` which this side's adds to.
+  /// Offsets of the signal words: in `local`, added to by the peer's NIC; in `remote`, added to by
+  /// this side's NIC.
   std::uint64_t own_signal = 0;
   std::uint64_t far_signal = 0;
 };
@@ -28,36 +29,36 @@ struct OpsJob {
   std::uint32_t* outcome = nullptr;  ///< a QueueOutcome; set at the end
 };
 
-/// Every operation, by each thread, lane, warp or CTA of a kernel of kOperationsCtas CTAs.
+/// Runs every operation by each thread, lane, warp or CTA of a kernel of kOperationsCtas CTAs.
 struct OperationsJob {
   OperationsPath path;
-  std::uint32_t* wrong = nullptr;  ///< of each group, what OperationsBody::run() says
+  std::uint32_t* wrong = nullptr;  ///< result of OperationsBody::run() of each group
 };
 enum class OperationsGroup : std::uint32_t { thread, lanes, warp, cta };
 inline constexpr std::uint32_t kOperationsCtas = 2;
 inline constexpr std::uint32_t kOperationsThreads = 64;
 
-/// One end of bytes that come with immediates, by one warp or CTA.
+/// One end of a transfer with immediates, by one warp or CTA.
 struct ImmediatesJob {
   ImmediatesPath path;
   std::uint32_t rounds = 0;
-  bool sends = false;                ///< else it waits for them
-  std::uint32_t* wrong = nullptr;    ///< rounds
+  bool sends = false;                ///< sends; else receives
+  std::uint32_t* wrong = nullptr;    ///< number of wrong rounds
   std::uint32_t* outcome = nullptr;  ///< a QueueOutcome; set at the end
 };
 
-/// Fetches of a word, by each thread of a kernel of kTicketCtas CTAs.
+/// Fetches a word by each thread of a kernel of kTicketCtas CTAs.
 struct TicketsJob {
   OperationsPath path;
-  std::uint64_t offset = 0;          ///< of the word
-  std::uint32_t each = 0;            ///< fetches of a thread
-  std::uint64_t* tickets = nullptr;  ///< of each thread, what they gave
-  std::uint32_t* outcome = nullptr;  ///< of each thread, a QueueOutcome
+  std::uint64_t offset = 0;          ///< offset of the word
+  std::uint32_t each = 0;            ///< fetches of each thread
+  std::uint64_t* tickets = nullptr;  ///< old values that each thread has fetched
+  std::uint32_t* outcome = nullptr;  ///< a QueueOutcome of each thread
 };
 inline constexpr std::uint32_t kTicketCtas = 32;
 inline constexpr std::uint32_t kTicketThreads = 128;
 
-/// `rounds` puts, of which never more than `in_flight` are incomplete.
+/// Posts `rounds` puts, of which at most `in_flight` are incomplete.
 struct PutsJob {
   GpuPath path;
   std::uint64_t bytes = 0;
@@ -66,23 +67,23 @@ struct PutsJob {
   std::uint32_t* outcome = nullptr;
 };
 
-/// One side of a game in which puts with signals go to and fro. The bytes of round r all have the
-/// value r; whoever receives them checks each.
+/// One side of a ping-pong of puts with signals. All bytes of round r have the value r; the
+/// receiver checks each.
 struct PingJob {
   GpuPath path;
-  std::uint64_t from = 0;  ///< offsets of what is sent, and of where the peer's arrives
+  std::uint64_t from = 0;  ///< offset of the data sent; `to`: offset where the peer's arrives
   std::uint64_t to = 0;
   std::uint64_t bytes = 0;
   std::uint32_t rounds = 0;
   bool begins = false;
-  std::uint64_t* cycles = nullptr;       ///< of each round trip, of who begins; may be null
-  std::uint64_t* wrong = nullptr;        ///< bytes
-  std::uint64_t* nanoseconds = nullptr;  ///< of all rounds
+  std::uint64_t* cycles = nullptr;       ///< of each round trip; only where `begins`; may be null
+  std::uint64_t* wrong = nullptr;        ///< number of wrong bytes
+  std::uint64_t* nanoseconds = nullptr;  ///< duration of all rounds
   std::uint32_t* outcome = nullptr;
 };
 
-/// What the processor and the copy engine take alone: a word in pinned memory is written, and one
-/// in the GPU's memory waited for, `rounds` times.
+/// Measures the processor and the copy engine alone: writes a word in pinned memory and waits for a
+/// word in the GPU's memory, `rounds` times.
 struct FloorJob {
   std::uint64_t* asked = nullptr;
   const std::uint64_t* answered = nullptr;
@@ -91,7 +92,7 @@ struct FloorJob {
   std::uint64_t* nanoseconds = nullptr;
 };
 
-/// Has all kernels loaded into the current device.
+/// Loads all kernels into the current device.
 int load_gpu_nic_kernels();
 int load_operations_kernels();
 #if defined(__CUDACC__)
@@ -116,7 +117,7 @@ int launch_tickets(const TicketsJob& job, void* stream);
 int launch_puts(const PutsJob& job, void* stream);
 int launch_ping(const PingJob& job, void* stream);
 int launch_floor(const FloorJob& job, void* stream);
-/// A kernel that does next to nothing, for applications to launch.
+/// Launches a kernel that does next to nothing, for tests that play an application.
 int launch_nothing(std::uint32_t* word, void* stream);
 
 }  // namespace oriel::net::test

@@ -22,9 +22,9 @@
 #include "net/wire/ring_pair.hpp"
 #include "support/cuda/gpu_runtime.hpp"
 
-/// Two ranks on GPUs as threads of this process, each with a software NIC that a thread of its own
-/// drives, and for which that thread copies or a process of the GPU's. Everything here throws
-/// std::runtime_error where CUDA refuses something.
+/// Two ranks on GPUs as threads of this process. Each has a software NIC that a thread of its own
+/// drives. The copies for a NIC are made by this thread or by the GPU's process. All functions
+/// throw std::runtime_error if a CUDA call fails.
 namespace oriel::net::test {
 
 using oriel::test::GpuStream;
@@ -55,7 +55,7 @@ class Pinned {
   T* words_ = nullptr;
 };
 
-/// The process that copies on a GPU, for as long as this program runs.
+/// Returns the process that copies on a GPU; kept until this program ends.
 inline std::shared_ptr<NicProcess> nic_process_of(int device) {
   static auto* const processes = new std::map<int, std::shared_ptr<NicProcess>>;
   auto& process = (*processes)[device];
@@ -71,12 +71,12 @@ inline std::shared_ptr<NicProcess> nic_process_of(int device) {
   return process;
 }
 
-inline constexpr std::size_t kSignalBytes = 4096;  // behind the data
+inline constexpr std::size_t kSignalBytes = 4096;  // after the data
 
-/// What ranks of a test have in common.
+/// Options that both ranks of a test share.
 struct GpuRankOptions {
-  std::array<int, 2> devices;  ///< the ranks', which may be one
-  std::size_t bytes = 0;       ///< of data
+  std::array<int, 2> devices;  ///< GPUs of the ranks, which may be the same
+  std::size_t bytes = 0;       ///< size of the data
   bool by_process = false;
   DoorbellMode mode = DoorbellMode::alone;
   std::uint32_t fetch_slots = SendQueue::Options().fetch_slots;
@@ -96,7 +96,7 @@ struct GpuRank : GpuSide {
                               .piece_bytes = 64 << 10}));
   }
   void start() { thread.emplace(run_nic(*nic)); }
-  /// Driver and bytes, past any kernel.
+  /// Copies by the driver, without a kernel.
   Bytes read(GpuStream& stream) const {
     Bytes bytes(data_bytes);
     must(cudaMemcpyAsync(bytes.data(), memory(), data_bytes, cudaMemcpyDefault, stream.handle),

@@ -18,7 +18,7 @@
 
 namespace oriel::net::test {
 
-/// The driver's model whose streams run late, a few steps at a time, whenever a thread waits.
+/// Driver model whose streams run late: each wait of a thread runs a few steps.
 struct LateModel : oriel::test::CheckedCuda {
   static inline LateModel* model = nullptr;
   static inline std::mt19937_64 random{1};
@@ -27,7 +27,7 @@ struct LateModel : oriel::test::CheckedCuda {
   static void step() { model->run_streams(static_cast<int>(random() % 3)); }
 };
 
-/// Waits drive the NICs, and then the model's streams.
+/// Memory policy whose waits drive the NICs and then the model's streams.
 struct LateMemory : DrivingMemory {
   static void relax() {
     DrivingMemory::relax();
@@ -35,8 +35,9 @@ struct LateMemory : DrivingMemory {
   }
 };
 
-/// Two ranks on GPUs of the model with one queue, all driven by the calling thread. `direct`: each
-/// has mapped the other's memory. `has_servers`: threads play processes that copy.
+/// Two ranks on GPUs of the model with one queue, all driven by the calling thread. If `direct`,
+/// each rank has mapped the other's memory. If `has_servers`, threads stand in for the processes
+/// that copy.
 struct GpuPair : PairCalls<GpuPair, LateMemory> {
   explicit GpuPair(bool direct, std::size_t size = 65'536, const SendQueue::Options& options = {},
                    bool own_words = false, bool has_servers = false)
@@ -63,13 +64,13 @@ struct GpuPair : PairCalls<GpuPair, LateMemory> {
     a.nic->progress();
     b.nic->progress();
   }
-  /// Random bytes for a side.
+  /// Fills a side's memory with random bytes.
   void fill(const GpuSide& side, unsigned seed) const {
     std::mt19937_64 random(seed);
     std::generate_n(side.memory(), bytes, [&] { return static_cast<std::byte>(random()); });
   }
   Bytes copy_of(const GpuSide& side) const { return {side.memory(), side.memory() + bytes}; }
-  /// Whether b has there what a has here.
+  /// Returns true if b's memory at `there_at` equals a's at `here`.
   bool same(std::size_t here, std::size_t there_at, std::size_t count) const {
     return std::memcmp(a.memory() + here, b.memory() + there_at, count) == 0;
   }

@@ -25,14 +25,14 @@ T must_have(Result<T> result) {
   return std::move(result).value();
 }
 
-/// A rank on a GPU: its NIC, queues in pinned memory, registered memory of the GPU.
+/// Rank on a GPU: its NIC, pages for queues, and registered memory of the GPU.
 struct GpuSide {
   struct Options {
     CudaMover::Options mover{};
     std::size_t bytes = 65'536;
     bool own_words = false;
-    std::shared_ptr<NicProcess> process = nullptr;  ///< copies; null: this one does
-    std::vector<int> others = {};                   ///< other GPUs that can reach the memory
+    std::shared_ptr<NicProcess> process = nullptr;  ///< copies; null: this process copies
+    std::vector<int> others = {};                   ///< other GPUs that can access the memory
   };
   GpuSide(std::unique_ptr<Wire> wire, const Options& options)
       : context(must_have(PrimaryContext::retain(options.mover.device))),
@@ -72,13 +72,14 @@ struct GpuSide {
   GpuSide(const GpuSide&) = delete;
   GpuSide& operator=(const GpuSide&) = delete;
 
-  /// To this side's process, if it has one.
+  /// Exports a side's memory to this side's process, if there is one.
   void show(const GpuSide& side) {
     if (process == nullptr) return;
     REQUIRE(process->show(side.memory(), side.shared->bytes, side.shared->handle()).ok());
     shown.push_back(side.memory());
   }
-  /// Has the peer with this number mapped, and lets it know that it is reached.
+  /// Maps the memory of the peer with this number, and marks this side's memory as reached by the
+  /// peer.
   void map(std::uint64_t peer, const GpuSide& side) {
     show(side);
     REQUIRE(nic->map_peer_memory(peer, side.key, side.range).ok());

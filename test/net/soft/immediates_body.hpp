@@ -6,20 +6,20 @@
 
 #include "oriel/device/queue.hpp"
 
-/// One body for threads of a CPU and of a GPU: bytes that come with immediates, from one rank to
-/// another that waits for these (B4).
+/// Body for CPU and GPU threads: data with immediates, from one rank to another that waits for the
+/// immediates (B4).
 namespace oriel::net::test {
 
 namespace dq = device::queue;
 
-/// One end. Rounds take turns with `slots` places of `bytes` bytes, from the beginning of both
-/// regions on; there are at least twice as many slots as receives.
+/// One end of the transfer. Rounds use `slots` places of `bytes` bytes in turn, from the beginning
+/// of both regions on. There are at least twice as many slots as receives.
 struct ImmediatesPath {
   dq::QueueView queue;
   dq::ReceiveView receives;
   dq::Region local;
   dq::Region remote;
-  std::uint32_t bytes = 1024;  ///< of a round: a multiple of 8
+  std::uint32_t bytes = 1024;  ///< bytes of a round: a multiple of 8
   std::uint32_t slots = 8;
   device::WaitControl control;
 };
@@ -29,10 +29,10 @@ class ImmediatesBody {
  public:
   explicit ORIEL_DEVICE_FN ImmediatesBody(const ImmediatesPath& path) : path_(path) {}
 
-  /// Puts what is of this round only.
+  /// Fills this round's place and puts it with an immediate.
   ORIEL_DEVICE_FN dq::QueueOutcome send(std::uint32_t round) {
     auto outcome = dq::QueueOutcome::done;
-    if (round % path_.slots == 0) {  // none of them is being read any more
+    if (round % path_.slots == 0) {  // reuses a place only once its put is complete
       if (group_.rank() == 0) outcome = dq::wait_all<M>(path_.queue, path_.control);
       group_.sync();
       outcome =
@@ -51,7 +51,7 @@ class ImmediatesBody {
         .outcome;
   }
 
-  /// Waits for it, looks at every word, and makes room for another one.
+  /// Waits for the round's immediate, checks every word, and posts a new receive.
   ORIEL_DEVICE_FN dq::QueueOutcome receive(std::uint32_t round) {
     dq::ReceivedImmediate got;
     const auto outcome =
@@ -70,7 +70,7 @@ class ImmediatesBody {
     return outcome;
   }
 
-  /// Of thread 0: rounds in which something was not as it should be.
+  /// Returns the number of wrong rounds; valid in thread 0.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t wrong() const { return wrong_; }
 
  private:

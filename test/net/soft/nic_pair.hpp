@@ -24,7 +24,7 @@
 
 namespace oriel::net::test {
 
-/// A clock that stands still until it is moved.
+/// Clock that advances only when the test moves it.
 class ManualClock final : public Clock {
  public:
   TimePoint now() const override { return now_; }
@@ -36,7 +36,7 @@ class ManualClock final : public Clock {
 
 inline constexpr std::uint8_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
 
-/// A rank: its NIC and registered memory.
+/// Rank with its NIC and registered memory.
 struct Side {
   explicit Side(LocalExchange& exchange, const Clock& clock = SteadyClock::instance(),
                 std::size_t words = 8192)
@@ -53,7 +53,7 @@ struct Side {
   dq::LocalRange range(std::uint64_t offset, std::uint32_t bytes) const {
     return {region.address + offset, key, bytes};
   }
-  /// Another view of the memory, with this key.
+  /// Returns the region with another key.
   dq::Region with_key(std::uint32_t other) const {
     dq::Region made = region;
     made.keys[0] = other;
@@ -63,7 +63,7 @@ struct Side {
     return SendQueue::create(nic, options).value();
   }
   std::byte* bytes() { return reinterpret_cast<std::byte*>(memory.data()); }
-  /// Random words.
+  /// Fills the memory with random words.
   void fill(std::uint64_t seed) {
     std::mt19937_64 random(seed);
     std::generate(memory.begin(), memory.end(), std::ref(random));
@@ -93,7 +93,7 @@ struct NicPair : PairCalls<NicPair, DrivingMemory> {
     connect(a, there, b, back);
     control.timeout_ns = 20'000'000'000;
   }
-  /// Until both NICs have had nothing to do a few times in a row.
+  /// Drives both NICs until both have been idle 8 times in a row.
   void run() {
     for (int idle = 0; idle < 8;) {
       const bool worked = a.nic.progress();
@@ -112,7 +112,7 @@ struct NicPair : PairCalls<NicPair, DrivingMemory> {
   device::WaitControl control;
 };
 
-/// Entries written one by one at the lowest level, for what the calls above would never write.
+/// Writes WQEs one by one at the lowest level, also those that the device calls would never write.
 class RawPoster {
  public:
   explicit RawPoster(const dq::QueueView& view, std::uint64_t base = 0)
@@ -124,7 +124,7 @@ class RawPoster {
     next_ += dq::Entry<kParts>::kBlocks;
     return index;
   }
-  /// An entry that does nothing.
+  /// Adds a no-op.
   void nop(std::uint32_t flags = dq::kSignalled) { add(dq::nop_entry(place(), flags)); }
   dq::Place place() const { return {view_.number, next_}; }
   std::uint64_t next() const { return next_; }

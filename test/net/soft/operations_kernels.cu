@@ -6,8 +6,8 @@
 
 #include "net/soft/gpu_nic_kernels.hpp"
 
-// Every operation in every form, for each kind of group: apart from the kernels that are measured,
-// for these would take minutes if all of it were optimised.
+// Every operation in every form, for each kind of group. These kernels are apart from the measured
+// ones, because compiling them fully optimised would take minutes.
 namespace oriel::net::test {
 namespace {
 

@@ -11,18 +11,18 @@
 #include "base/bytes.hpp"
 #include "net/queue/operations_body.hpp"
 
-/// One body for threads of a CPU and of a GPU: random operations of one queue, and a mirror that
-/// says what they must have done.
+/// Body for CPU and GPU threads: random operations on one queue, and a mirror that gives the
+/// expected result.
 namespace oriel::net::test {
 
 struct RandomOp {
   enum Kind : std::uint32_t { put, get, value, add, fetch_add };
   Kind kind = put;
-  std::uint64_t local = 0;  ///< offsets in the regions
+  std::uint64_t local = 0;  ///< offset in the local region
   std::uint64_t remote = 0;
   std::uint64_t bytes = 0;
   std::uint64_t operand = 0;
-  std::uint64_t old = 0;  ///< of a fetch_add, once it is done
+  std::uint64_t old = 0;  ///< old value of a fetch_add, set when it is done
 };
 
 template <class Group, class M>
@@ -51,14 +51,14 @@ ORIEL_DEVICE_FN dq::Posted post_op(const OperationsPath& path, RandomOp& op) {
   return posted;
 }
 
-/// By all threads of the group, one operation after the other, and waits for all of them.
+/// Runs the operations one after another by all threads of the group, and waits for all of them.
 template <class Group, class M = device::Memory>
 ORIEL_DEVICE_FN dq::QueueOutcome run_ops(const OperationsPath& path, RandomOp* ops,
                                          std::uint32_t count) {
   for (std::uint32_t i = 0; i < count; ++i) {
     const dq::Posted posted = post_op<Group, M>(path, ops[i]);
     dq::QueueOutcome outcome = posted.outcome;
-    // Reads are not ordered among each other.
+    // Waits for each read, because reads are not ordered among each other.
     if (outcome == dq::QueueOutcome::done && ops[i].kind == RandomOp::get) {
       outcome = dq::wait_complete<M>(path.queue, posted.end, path.control);
     }
@@ -68,7 +68,8 @@ ORIEL_DEVICE_FN dq::QueueOutcome run_ops(const OperationsPath& path, RandomOp* o
   return dq::wait_all<M>(path.queue, path.control);
 }
 
-/// Between two memories of `bytes` bytes: sources in the first halves, targets in the second.
+/// Draws operations between two memories of `bytes` bytes: sources in the first halves, targets in
+/// the second.
 inline std::vector<RandomOp> random_ops(std::mt19937_64& random, std::size_t bytes, int count,
                                         std::uint64_t longest) {
   const std::uint64_t half = bytes / 2;
@@ -88,7 +89,7 @@ inline std::vector<RandomOp> random_ops(std::mt19937_64& random, std::size_t byt
   return ops;
 }
 
-/// What operations make of both sides' memory, and of their old values.
+/// Expected memory of both sides. apply() also sets the expected old value of an operation.
 struct Mirror {
   explicit Mirror(std::mt19937_64& random, std::size_t bytes) : a(bytes), b(bytes) {
     for (Bytes* side : {&a, &b}) {

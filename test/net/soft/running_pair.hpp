@@ -11,7 +11,7 @@
 
 namespace oriel::net::test {
 
-/// Two ranks with one connected queue, whose NICs have a thread each.
+/// Two ranks with one connected queue, whose NICs run on a thread each.
 struct RunningPair : PairCalls<RunningPair, device::Memory> {
   explicit RunningPair(const SendQueue::Options& of_there = {},
                        const SendQueue::Options& of_back = {})

@@ -11,7 +11,7 @@
 
 namespace oriel::net::test {
 
-/// Memory that its users have at other addresses than the NIC, as pinned memory may be.
+/// Memory whose addresses differ between its users and the NIC, as for pinned memory.
 class SplitPages final : public QueuePages {
  public:
   explicit SplitPages(std::size_t bytes) {
@@ -43,7 +43,7 @@ class SplitSource final : public QueuePagesSource {
     on_host_bytes = bytes;
     return std::unique_ptr<QueuePages>(std::move(made));
   }
-  std::byte* on_host = nullptr;  ///< the last one's, where its users find it
+  std::byte* on_host = nullptr;  ///< address of the last pages on the host, for their users
   std::size_t on_host_bytes = 0;
 };
 

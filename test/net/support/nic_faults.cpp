@@ -30,12 +30,12 @@ struct Wires {
   }
 };
 
-/// What one of the NIC's queues has sent in this epoch.
+/// State of the requests that one of the NIC's queues has sent in this epoch.
 struct Sending {
   std::uint32_t epoch = 0;
-  std::uint64_t next = 0;      // number of a request that has not been seen yet
-  std::uint64_t answered = 0;  // one past the latest
-  std::uint64_t count = 0;     // since the faults were set
+  std::uint64_t next = 0;      // one past the highest request number seen
+  std::uint64_t answered = 0;  // one past the latest answered number
+  std::uint64_t count = 0;     // requests sent since the faults were set
   std::optional<TimePoint> due;
   std::optional<std::uint64_t> failed;  // number of the request that fails
   Syndrome syndrome = Syndrome::none;
@@ -217,7 +217,7 @@ class FaultWire final : public Wire {
     sending.answered = std::max(sending.answered, response.number + 1);
     if (sending.failed == response.number) response.syndrome = sending.syndrome;
   }
-  /// The error of a request that has been swallowed, once all before it has been answered.
+  /// Returns the error answer of a swallowed request, once all earlier requests have been answered.
   bool tell_failure(WireMessage& message) {
     for (auto& [queue, sending] : sending_) {
       if (!sending.failed.has_value() || !sending.is_swallowed || sending.is_told) continue;
@@ -261,13 +261,13 @@ class FaultWire final : public Wire {
 
   std::mutex mutex_;
   std::unique_ptr<Wire> inner_;
-  NicTraffic traffic_;  // with any messages, whatever wire it is
+  NicTraffic traffic_;  // fabric_messages counts the messages of any wire here
   NicFaults faults_;
   std::mt19937_64 random_;
   std::map<std::uint32_t, Sending> sending_;        // by the NIC's queue
-  std::map<std::uint32_t, std::uint32_t> owners_;   // of a peer's queue: the NIC's
+  std::map<std::uint32_t, std::uint32_t> owners_;   // from a peer's queue to the NIC's queue
   std::map<std::uint32_t, std::uint64_t> answers_;  // by the NIC's queue
-  /// Reads and atomics of a peer's queue that it waits for, by their numbers.
+  /// Reads and atomics of peers' queues that are not answered yet: queue and request number.
   std::set<std::pair<std::uint32_t, std::uint64_t>> fetching_;
   std::deque<Held> held_;
 };
@@ -297,7 +297,7 @@ NicTraffic traffic(const NicCore& nic) {
   return sum;
 }
 
-// What stands where the program calls NicCore::add_wire, and that itself: see the linker's --wrap.
+// Wraps NicCore::add_wire, and declares the real function: see the linker's --wrap.
 std::uint32_t real_add_wire(NicCore* nic,
                             std::unique_ptr<Wire> wire) asm("__real_" ORIEL_TEST_ADD_WIRE);
 std::uint32_t wrapped_add_wire(NicCore* nic,

@@ -14,8 +14,9 @@ class NicCore;
 
 namespace oriel::net::test {
 
-/// Which requests of a NIC a fault is for: the number of its queue (0: every queue), and how many
-/// others the queue has sent since the faults were set. Probes that stand in no ring do not count.
+/// Selects requests of a NIC by their queue (0: every queue) and by number. `nth` counts requests
+/// that the queue has sent since the faults were set, from 0. Probes, which use no WQE, do not
+/// count.
 struct FaultPlace {
   static constexpr std::uint64_t kEvery = ~std::uint64_t{0};
   std::uint32_t queue = 0;
@@ -25,23 +26,23 @@ struct FaultPlace {
   }
 };
 
-/// What happens to the messages of a software NIC. A value: the same faults and seed with the same
+/// Faults in the messages of a software NIC. Deterministic: the same faults and seed with the same
 /// work and calls of progress() give the same run.
 struct NicFaults {
-  /// A request goes out only so long after it could have gone.
+  /// Delays a request by `duration` from its first attempt to be sent.
   struct Delay {
     FaultPlace place;
     Duration duration{};
     Duration random{};  ///< up to this much more
   };
-  /// A request is answered with an error, once those before it have been answered. Nothing that
-  /// the queue sends after it arrives.
+  /// Answers a request with an error, once all earlier requests have been answered. Later requests
+  /// of the queue are lost.
   struct Fail {
     FaultPlace place;
     Syndrome syndrome = Syndrome::none;
-    bool after_delivery = false;  ///< what it asks for is done all the same
+    bool after_delivery = false;  ///< the operation is executed all the same
   };
-  /// Answers of this NIC's queue that are lost, counted from 1 since the faults were set.
+  /// Loses answers of this NIC's queue, counted from 1 since the faults were set.
   struct LoseResponse {
     std::uint32_t queue = 0;
     std::uint64_t nth = 1;
@@ -53,25 +54,25 @@ struct NicFaults {
   std::vector<Delay> delays;
   std::vector<Fail> fails;
   std::vector<LoseResponse> lost_responses;
-  Duration response_delay{};  ///< of what this NIC answers to reads and atomics, and what follows
-  bool skip_turns = false;    ///< half of the tries to send a request find no room
+  Duration response_delay{};  ///< of answers to reads and atomics, and of answers behind them
+  bool skip_turns = false;    ///< half of the attempts to send a request find no room
 };
 
-/// Sets what the wires do that the NIC has now. Every program that links oriel_test_nic_faults has
-/// such wires between each NIC and those that it is given.
+/// Sets the faults of all wires that the NIC has now. In a program that links
+/// oriel_test_nic_faults, each wire added to a NIC is wrapped in a fault wire.
 void set_faults(const NicCore& nic, NicFaults faults);
-/// What the NIC answers to reads and atomics comes so much later, and nothing else is wrong.
+/// Delays the NIC's answers to reads and atomics, without other faults.
 void delay_responses(const NicCore& nic, const Clock& clock, Duration delay);
 
-/// What a NIC's wires have carried for it.
+/// Counts of the messages that a NIC's wires have carried.
 struct NicTraffic {
-  std::uint64_t requests = 0;         ///< sent, repetitions included
-  std::uint64_t repeated = 0;         ///< of these
-  std::uint64_t probes = 0;           ///< of these, which stand in no ring; without repetitions
+  std::uint64_t requests = 0;         ///< sent, including retransmissions
+  std::uint64_t repeated = 0;         ///< retransmitted requests
+  std::uint64_t probes = 0;           ///< probes, which use no WQE; without retransmissions
   std::uint64_t payload_bytes = 0;    ///< sent, in requests and answers
-  std::uint64_t refused = 0;          ///< requests whose bytes the peer wants in messages
-  std::uint64_t fetches = 0;          ///< begun, from a peer's memory
-  std::uint64_t fetched_bytes = 0;    ///< of these
+  std::uint64_t refused = 0;          ///< requests that a peer could not read from mapped memory
+  std::uint64_t fetches = 0;          ///< rendezvous reads started, from a peer's memory
+  std::uint64_t fetched_bytes = 0;    ///< bytes of these reads
   std::uint64_t fabric_messages = 0;  ///< sent over libfabric
 };
 NicTraffic traffic(const NicCore& nic);

@@ -10,8 +10,8 @@ namespace oriel::net::test {
 
 namespace dq = oriel::device::queue;
 
-/// What a thread asks of the queue `view()` of a Pair, from memory of its rank a to that of its
-/// rank b, by offsets. Waits poll as M does.
+/// Calls of a thread on the queue `view()` of a Pair, between memory of its ranks a and b, given as
+/// offsets. Waits poll as M does.
 template <class Pair, class M>
 struct PairCalls {
   dq::Transfer transfer(std::uint64_t here, std::uint64_t there, std::uint64_t bytes) const {
@@ -44,7 +44,7 @@ struct PairCalls {
     if (posted.outcome != dq::QueueOutcome::done) return posted.outcome;
     return dq::wait_complete<M>(pair().view(), posted.end, pair().control);
   }
-  /// The first error that its NIC has noted.
+  /// Returns the first error that the queue's NIC has recorded.
   dq::QueueError error() const { return dq::decode_error(*pair().there.memory().first_error); }
 
  private:

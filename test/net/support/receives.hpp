@@ -12,11 +12,11 @@ namespace oriel::net::test {
 
 using Immediate = device::queue::ReceivedImmediate;
 
-/// Makes room for so many immediates, as a thread of the host.
+/// Posts receives for `count` immediates, as a thread of the host.
 [[nodiscard]] inline bool post_receives(const SendQueue& queue, std::uint32_t count) {
   return device::queue::post_receives(queue.receives(), count);
 }
-/// Takes the next immediate. False if there is none, or if the queue has failed.
+/// Takes the next immediate. Returns false if there is none, or if the queue has failed.
 inline bool take_immediate(const SendQueue& queue, Immediate& immediate) {
   return device::queue::take_immediate(queue.receives(), immediate) ==
          device::queue::Arrival::immediate;

@@ -9,7 +9,7 @@
 
 namespace oriel::net::test {
 
-/// A thread that drives this NIC alone.
+/// Starts a thread that drives only this NIC.
 inline NicThread run_nic(NicSoft& nic) {
   NicThread::Options options;
   options.progress = [&nic] { return nic.progress(); };

@@ -27,7 +27,7 @@ inline Twice map_twice(std::size_t bytes) {
   return {std::move(a).value(), std::move(b).value()};
 }
 
-/// Memory of a ring, written from outside.
+/// Overwrites a word in the memory of a ring.
 inline void set_counter(const SharedMapping& memory, std::size_t at, std::uint64_t value) {
   std::memcpy(memory.data() + at, &value, sizeof value);
 }
@@ -35,8 +35,8 @@ inline constexpr std::size_t kWrittenWord = 0;
 inline constexpr std::size_t kTakenWord = 128;
 inline constexpr std::size_t kRingBegins = 4096;
 
-/// Wires of two NICs with addresses 1 and 2, of ranks 0 and 1. What each maps is its own; `spy` is
-/// a third mapping of the ring from b to a, and `bell` one of what wakes b.
+/// Wires of two NICs with addresses 1 and 2, of ranks 0 and 1. Each wire has mappings of its own.
+/// `spy` is a third mapping of the ring from b to a. `bell` is a mapping of b's wake-up memory.
 struct RingPair {
   explicit RingPair(std::size_t ring_bytes = 65536, std::uint32_t queue_of_a = 0) {
     const std::size_t bytes = ring_memory_bytes(ring_bytes);

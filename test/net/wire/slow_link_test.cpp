@@ -8,8 +8,8 @@
 #include "net/fabric/byte_window.hpp"
 #include "net/failover/lone_pair.hpp"
 
-// Slow is not dead (3.14, 3.19): links that are slow, busy in both directions, and on which
-// whatever is asked or answered stands behind the data, on a clock that the test moves.
+// A slow link is not a dead link (3.14, 3.19). The links are slow and busy in both directions, and
+// probes and answers queue behind the data. The test moves the clock.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -19,14 +19,14 @@ using std::chrono::seconds;
 
 namespace {
 
-constexpr std::size_t kHalf = std::size_t{8} << 20;  // of each side's memory
-constexpr std::uint64_t kTenMegabit = 125;           // bytes in a step of 100 us
+constexpr std::size_t kHalf = std::size_t{8} << 20;  // size of half of each side's memory
+constexpr std::uint64_t kTenMegabit = 125;           // bytes per step of 100 us
 
 void fill(FailoverRank& rank, std::uint64_t seed) {
   for (auto& word : rank.memory) word = seed += 0x9e3779b97f4a7c15;
 }
 
-/// The first half of one side's memory into the second half of the other's.
+/// Puts the first half of one side's memory into the second half of the other's.
 dq::Posted put(const dq::QueueView& view, const FailoverRank& from, const FailoverRank& to,
                const device::WaitControl& control, std::uint64_t bytes = kHalf) {
   return dq::put<Thread, DrivingMemory>(Thread(), view, {from.region, 0, to.region, kHalf, bytes},
@@ -75,12 +75,12 @@ TEST_CASE("a long entry each way on a slow link is no reason to leave it", "[req
   CHECK(pair.epoch() == 1);
   CHECK(has_arrived(pair.a, pair.b));
   CHECK(has_arrived(pair.b, pair.a));
-  // Once, and probes.
+  // The data was sent once, apart from probes.
   CHECK(pair.a.faults[0]->passed < kHalf + kHalf / 50);
 }
 
 TEST_CASE("a long entry each way on a slow link ends no queue without backups", "[req:3.19]") {
-  SlowPair pair(milliseconds(700));  // 5.6 s until a queue is given up, 6.7 s for its bytes
+  SlowPair pair(milliseconds(700));  // gives up after 5.6 s; the bytes take 6.7 s
   pair.slow_down(kTenMegabit);
   const dq::Posted there = put(pair.there.view(), pair.a, pair.b, pair.control);
   const dq::Posted back = put(pair.back.view(), pair.b, pair.a, pair.control);
@@ -97,11 +97,12 @@ TEST_CASE("a long entry each way on a slow link ends no queue without backups", 
 TEST_CASE("of a long entry that stays without an answer one piece is repeated at a time",
           "[req:3.19]") {
   SlowPair pair;
-  pair.slow_down(2);  // a piece in 13 s, three timeouts
+  pair.slow_down(2);  // a piece takes 13 s, three timeouts
   const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control, 512 * 1024);
   REQUIRE(pair.run_until([&] { return pair.is_over(pair.there, posted); }, seconds(120)));
   CHECK_FALSE(pair.has_failed(pair.there));
-  CHECK(traffic(*pair.a.nics[0]).repeated <= 7);  // with all that is under way each time it is 14
+  CHECK(traffic(*pair.a.nics[0]).repeated <=
+        7);  // 14 if everything in flight were retransmitted each time
 }
 
 TEST_CASE("pieces that were lost are repeated soon after the first of them was answered",
@@ -115,7 +116,7 @@ TEST_CASE("pieces that were lost are repeated soon after the first of them was a
                          QueueSetup().answer_timeout));
   CHECK_FALSE(pair.has_failed(pair.there));
   CHECK(has_arrived(pair.a, pair.b));
-  CHECK(traffic(*pair.a.nics[0]).repeated <= 4);  // what was under way
+  CHECK(traffic(*pair.a.nics[0]).repeated <= 4);  // the pieces in flight
 }
 
 TEST_CASE("who says anything at all is not given up like one who is silent, but in the end",
@@ -172,14 +173,14 @@ TEST_CASE("a window narrows where answers are slow, and widens where they are fa
   const std::uint64_t piece = std::uint64_t{256} << 10;
   TimePoint now{seconds(1)};
   ByteWindow window(slow);
-  CHECK(window.has_room(0, ByteWindow::kMost * 2));  // one alone always
+  CHECK(window.has_room(0, ByteWindow::kMost * 2));  // a lone request always has room
   CHECK(window.has_room(piece, piece));
   CHECK_FALSE(window.has_room(2 * piece, 1));
   CHECK(window.has_room(2 * piece, 0));
   SECTION("fast") {
     window.ended(2 * piece, piece, now, now + slow / 4);
     CHECK(window.most() == ByteWindow::kFirst + piece);
-    window.ended(piece, piece, now, now + slow / 4);  // it was in nobody's way
+    window.ended(piece, piece, now, now + slow / 4);  // smaller requests did not fill the window
     CHECK(window.most() == ByteWindow::kFirst + piece);
     for (int i = 0; i < 1000; ++i) window.ended(window.most(), piece, now, now);
     CHECK(window.most() == ByteWindow::kMost);

@@ -17,8 +17,9 @@
 
 namespace oriel::net::test {
 
-/// Sockets between each two of some processes, made before these are forked. Each process takes its
-/// own ends, once, and closes all others, so that what is sent to one that has died is lost.
+/// Sockets between each two of several processes, created before the processes are forked. Each
+/// process takes its own ends once and closes all others. So messages to a process that has died
+/// are lost.
 class SocketMesh {
  public:
   explicit SocketMesh(int processes) : ends_(at(processes), std::vector<int>(at(processes), -1)) {
@@ -37,7 +38,7 @@ class SocketMesh {
   SocketMesh& operator=(const SocketMesh&) = delete;
   ~SocketMesh() { close_all(); }
 
-  /// By process; -1 for itself. The caller closes them.
+  /// Returns the sockets of `process`, by peer; -1 for itself. The caller closes them.
   std::vector<int> take(int process) {
     std::vector<int> own = std::exchange(ends_[at(process)], {});
     close_all();
@@ -56,8 +57,8 @@ class SocketMesh {
   std::vector<std::vector<int>> ends_;
 };
 
-/// A wire to the NICs of other processes, and to itself nothing. What may be sent at once has to
-/// fit into a socket's buffer: pieces of 64 KiB do.
+/// Wire to the NICs of other processes; messages to itself are lost. A socket's buffer has to hold
+/// all data that is sent at once: pieces of 64 KiB fit.
 class SocketWire final : public Wire {
  public:
   static WireAddress address_of(int process) { return {static_cast<std::uint64_t>(process) + 1}; }
@@ -99,7 +100,7 @@ class SocketWire final : public Wire {
   const int process_;
   std::vector<int> ends_;
   std::size_t next_ = 0;
-  Bytes buffer_;  // that what was received may borrow from
+  Bytes buffer_;  // memory that a received message may refer to
 };
 
 }  // namespace oriel::net::test

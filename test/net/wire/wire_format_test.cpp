@@ -11,7 +11,8 @@
 
 #include "net/wire/queue_setup.hpp"
 
-// Messages of NICs as bytes (3.23): what is sent comes back, and nothing else is taken.
+// Encoding of messages between NICs (3.23): decoding restores each message, and refuses everything
+// else.
 using namespace oriel;
 using namespace oriel::net;
 
@@ -88,7 +89,7 @@ void check_equal(const WireRequest& a, const WireRequest& b) {
   CHECK(a.atomic.compare_mask == b.atomic.compare_mask);
 }
 
-// No other length is taken.
+// Checks that any other length is refused.
 void check_length(Bytes bytes) {
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     CHECK_FALSE(decode_message(ByteView(bytes).first(size)).ok());
@@ -97,7 +98,7 @@ void check_length(Bytes bytes) {
   CHECK_FALSE(decode_message(bytes).ok());
 }
 
-// Bytes of a message, one of which is overwritten; the error's message.
+// Encodes a message and overwrites bytes at `at`. Returns the error text of decoding it.
 template <class T>
 std::string refusal(WireMessage message, std::size_t at, T value) {
   Bytes bytes = encode_message(message);
@@ -164,7 +165,7 @@ TEST_CASE("a message may leave out the bytes that its receiver copies itself", "
       CHECK(refusal(message, bytes.size() - 4, std::uint32_t{1}).find("source's key") !=
             std::string::npos);
     }
-    // Neither bytes as well, nor an atomic.
+    // Neither a payload in addition nor an atomic is allowed.
     request.payload = Bytes(request.piece_bytes, std::byte{1});
     CHECK_FALSE(decode_message(encode_message(WireMessage{request})).ok());
   }
@@ -186,7 +187,7 @@ TEST_CASE("a message may name where its receiver is to fetch the bytes", "[req:3
   check_length(bytes);
   CHECK(refusal(message, 3, std::uint8_t{6}).find("flags 6") != std::string::npos);
   CHECK(refusal(message, 3, std::uint8_t{7}).find("flags 7") != std::string::npos);
-  // Neither bytes as well, nor anything but a write.
+  // Neither a payload in addition nor another operation than a write is allowed.
   request.payload = Bytes(request.piece_bytes, std::byte{1});
   CHECK_FALSE(decode_message(encode_message(WireMessage{request})).ok());
   for (const WorkKind kind : {WorkKind::read, WorkKind::atomic}) {

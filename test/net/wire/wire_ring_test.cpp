@@ -18,7 +18,7 @@
 #include "net/wire/ring_pair.hpp"
 #include "net/wire/wire_format.hpp"
 
-// Rings between NICs of different processes (3.9), and what a hostile peer may write there (3.23).
+// Rings between NICs of different processes (3.9), and hostile writes of a peer to them (3.23).
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -40,7 +40,7 @@ struct Ends {
   RingReader reader;
 };
 
-/// The next message; false if there is none.
+/// Reads the next message. Returns false if there is none.
 Result<bool> read_from(RingReader& reader, Bytes& message) {
   const auto length = reader.begin();
   if (!length.ok()) return length.error();
@@ -204,7 +204,7 @@ TEST_CASE("a reader's counter that cannot be is an error of its writer", "[req:3
     set_counter(memory.b, kTakenWord, taken);
     CHECK_FALSE(writer.write(large, {}).ok());
   }
-  // One that goes back is the same as one that is ahead.
+  // A counter that goes back is an error, like one that is ahead.
   auto memory = map_twice(ring_memory_bytes(kRing));
   RingWriter writer(std::move(memory.a), kRing);
   const Bytes large = message_of(1, ring_message_bytes_most(kRing));
@@ -264,8 +264,8 @@ TEST_CASE("a payload is lent from the ring, whose room is given back and told of
   REQUIRE(payload_of(got).is_borrowed());
   CHECK(payload_of(got) == message_of(1, 5000));
   CHECK(word(kTakenWord) == 0);
-  const WireMessage copy = got;  // has bytes of its own
-  // What the writer changes meanwhile is seen, and is no error.
+  const WireMessage copy = got;  // owns its bytes
+  // A change by the writer meanwhile is visible in the borrowed payload, and is no error.
   pair.spy.data()[kRingBegins + 1000] ^= std::byte{1};
   CHECK_FALSE(payload_of(got) == message_of(1, 5000));
   CHECK(payload_of(copy) == message_of(1, 5000));
@@ -279,7 +279,7 @@ TEST_CASE("a payload is lent from the ring, whose room is given back and told of
   }
   CHECK(word(kTakenWord) == word(kWrittenWord));
   CHECK(bell.doorbell().ticket == 1);
-  // Of a message without bytes at once.
+  // A message without payload releases its room at once.
   message = a_response(2, 0);
   REQUIRE(pair.b->send({1}, message));
   REQUIRE(pair.a->receive(got));

@@ -7,8 +7,8 @@
 
 #include "net/soft/nic_pair.hpp"
 
-// What a NIC makes of messages whose sender is broken, hostile or late (3.23, 3.14): the test is
-// the NIC's peer and says what it likes.
+// NIC that receives messages of a broken, hostile or late sender (3.23, 3.14). The test is the
+// NIC's peer and sends arbitrary messages.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -16,7 +16,7 @@ using std::chrono::seconds;
 
 namespace {
 
-/// A NIC with one queue, connected to a wire that the test holds.
+/// NIC with one queue, connected to a wire that the test holds.
 struct Alone {
   LocalExchange exchange;
   ManualClock clock;
@@ -27,7 +27,7 @@ struct Alone {
   static constexpr std::uint32_t kEpoch = 3;
 
   Alone() {
-    // The NIC finds the memory elsewhere than where entries say that it is.
+    // The NIC's address of the memory differs from the address in WQEs.
     side.region.address = 0x7654'0000'0000;
     side.region.bytes = 64 * 8;
     side.key = side.nic
@@ -53,7 +53,7 @@ struct Alone {
     if (kind == WorkKind::write) made.payload = Bytes(bytes, std::byte{0x11});
     return made;
   }
-  // Sends and takes the answer; false if there is none.
+  // Sends a request and receives the answer. Returns false if there is no answer.
   bool ask(const WireRequest& request, WireResponse& response) {
     send(request);
     WireMessage message;
@@ -91,12 +91,12 @@ TEST_CASE("requests are executed once, in the order of their numbers", "[req:3.8
     CHECK(response.old_value == again);
   }
   CHECK(alone.side.memory[1] == 2);
-  // A write that comes again does not undo what came after it.
+  // A retransmitted write does not undo later changes.
   REQUIRE(alone.ask(alone.request(2, WorkKind::write, 2, 8), response));
   alone.side.memory[2] = 5;
   REQUIRE(alone.ask(alone.request(2, WorkKind::write, 2, 8), response));
   CHECK(alone.side.memory[2] == 5);
-  // An atomic whose old value is no longer kept cannot be answered, and is not done again.
+  // An atomic whose old value is no longer kept is refused, and not executed again.
   for (std::uint64_t n = 3; n < 30; ++n) {
     REQUIRE(alone.ask(alone.request(n, WorkKind::atomic, 3, 8), response));
   }
@@ -201,7 +201,7 @@ TEST_CASE("answers that nobody asked for, or of another size, do no harm", "[req
     alone.send(response);
     CHECK(alone.side.memory[1] == 0x0707070707070707);
     alone.side.memory[1] = 0;
-    alone.send(response);  // once more
+    alone.send(response);  // a duplicate
     CHECK(alone.side.memory[1] == 0);
     CHECK_FALSE(alone.is_broken());
   }
@@ -224,7 +224,7 @@ TEST_CASE("a peer that asks without end and takes no answer is not heard any mor
     alone.side.nic.progress();
     if (alone.side.memory[1] == number + 1) ++number;
   }
-  // What the wire and the queue keep, and no more.
+  // Limit: the requests that the wire and the queue can hold.
   CHECK(number <= 2100);
   while (alone.peer->receive(ignored)) alone.side.nic.progress();
   WireResponse response;

@@ -14,7 +14,7 @@ struct CudaHoldings {
   long handles = 0;   ///< references to physical memory
   long reservations = 0;
   long mappings = 0;
-  long buffers = 0;  /// by cuMemAlloc and cuMemHostAlloc
+  long buffers = 0;  ///< by cuMemAlloc and cuMemHostAlloc
   long streams = 0;
   long events = 0;
 

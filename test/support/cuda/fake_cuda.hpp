@@ -28,10 +28,10 @@ class FakeCuda {
     std::size_t memory_bytes = std::size_t{8} << 30;  ///< of each device
     std::size_t granularity = std::size_t{2} << 20;
     int multiprocessors = 16;
-    bool fabric = false;           /// the devices support fabric handles
-    bool fabric_permitted = true;  /// the machine has the service for fabric handles
-    bool peer_access = true;       /// the devices can access each other
-    int clique = 0;                /// peer access only in groups of so many; 0: all
+    bool fabric = false;           ///< the devices support fabric handles
+    bool fabric_permitted = true;  ///< the machine has the service for fabric handles
+    bool peer_access = true;       ///< the devices can access each other
+    int clique = 0;                ///< peer access only in groups of so many; 0: all
     /// Number of the first visible device. UUIDs and PCI addresses follow from a device's number;
     /// UUIDs also depend on `machine`.
     int first_device = 0;
@@ -49,7 +49,7 @@ class FakeCuda {
     int reservations = 0;
     int mappings = 0;
     int contexts = 0;
-    int buffers = 0;  /// by cuMemAlloc and cuMemHostAlloc
+    int buffers = 0;  ///< by cuMemAlloc and cuMemHostAlloc
     int streams = 0;
     int events = 0;
     std::size_t physical_bytes = 0;
