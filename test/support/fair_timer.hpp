@@ -23,6 +23,7 @@ namespace oriel::test {
 /// wakes every few milliseconds and adds up how long it was kept from running. Such time, as when
 /// the whole machine stands still for seconds, does not count. Waits of any other kind count, so a
 /// bound shows the same as it would on a quiet machine.
+///
 /// Children that are forked after its construction may use it too. Must not be copied; the
 /// destructor ends the witness process.
 class FairTimer {

@@ -17,10 +17,10 @@ namespace oriel::net::test {
 
 /// Random work of one rank for the other, and a model of its result that executes every entry once,
 /// in order. Words of each rank's memory:
-/// [0, 1024)      constant: source of writes and reads
-/// [1024, 2048)   target of the peer's writes
-/// [2048, 2064)   target of the peer's atomics
-/// [2560, 4096)   results of this rank's reads and atomics
+///     [0, 1024)      constant: source of writes and reads;
+///     [1024, 2048)   target of the peer's writes;
+///     [2048, 2064)   target of the peer's atomics;
+///     [2560, 4096)   results of this rank's reads and atomics.
 class Workload {
  public:
   static constexpr std::uint64_t kTarget = 1024, kAtomics = 2048, kBack = 2560, kBackWords = 1536;

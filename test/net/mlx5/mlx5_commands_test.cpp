@@ -11,15 +11,15 @@
 
 #include "net/mlx5/mlx5_handle.hpp"
 
-// Vectors written by hand from the interface's description (mlx5_ifc.h), byte by byte and apart
-// from the tables of fields that the encoder uses. No adapter has confirmed them: unverified.
+// Vectors written by hand from the interface's description (mlx5_ifc.h), byte by byte and without
+// the tables of fields that the encoder uses. Unverified: no adapter has confirmed them.
 
 using namespace oriel;
 using namespace oriel::net;
 
 namespace {
 
-/// `size` bytes, of which those are not zero that `parts` has: "offset:bytes in hexadecimal".
+/// Returns `size` zero bytes with the bytes of `parts` set: "offset:bytes in hexadecimal".
 Bytes vector_of(std::size_t size, const std::string& parts) {
   Bytes made(size);
   std::istringstream all(parts);
@@ -33,7 +33,7 @@ Bytes vector_of(std::size_t size, const std::string& parts) {
   return made;
 }
 
-/// The places where two differ, for a message.
+/// Returns a text that lists the differences.
 std::string difference(const Bytes& is, const Bytes& wanted) {
   if (is.size() != wanted.size()) return "sizes differ";
   std::string found;
@@ -53,7 +53,7 @@ mlx5::CqSettings cq(bool collapsed) {
 mlx5::QpSettings qp(std::uint32_t receives) {
   return {{0x11223344, 0x55667788, 0x10040}, 10, 0x0d0e0f, 0xabcdef, 0x010203, receives, 0x040506};
 }
-/// RTR over InfiniBand, but for what `change` says of the path.
+/// Returns INIT2RTR over InfiniBand, with the path as `change` sets it.
 Bytes receive(const std::function<void(mlx5::PathSettings&)>& change) {
   mlx5::ReceiveSettings settings;
   settings.remote_number = 0x654321;
@@ -68,7 +68,7 @@ Bytes receive(const std::function<void(mlx5::PathSettings&)>& change) {
   change(settings.path);
   return mlx5::init_to_ready_to_receive(kNumber, settings);
 }
-/// What all forms of INIT2RTR have in common.
+/// Bytes common to all forms of INIT2RTR.
 const std::string kReceive = "0:0503 9:123456 32:be 45:654321 169:80 172:0c0a0b0c ";
 const std::string kGid = "64:0102030405060708090a0b0c0d0e0f10 ";
 
@@ -95,7 +95,7 @@ TEST_CASE("commands have the bytes of their vectors (unverified)", "[req:3.12][B
       {"CREATE_CQ", mlx5::create_cq(cq(true)), 272, "0:0400 16:0212 " + cq_tail},
       {"CREATE_CQ, filled in turn", mlx5::create_cq(cq(false)), 272, "0:0400 16:0202 " + cq_tail},
       {"CREATE_QP", mlx5::create_qp(qp(0)), 272, qp_parts + "34:50 181:010203 196:03"},
-      // 2^8 receives of 16 bytes, 2^10 blocks, and no bits at 196: a ring of its own.
+      // 2^8 receives of 16 bytes, 2^10 blocks, and no bits at 196: a receive ring of its own.
       {"CREATE_QP with receives", mlx5::create_qp(qp(256)), 272, qp_parts + "33:4050 181:040506"},
       // No bytes, the key that ends a list, no address.
       {"receives", mlx5::empty_receives(3), 48, "6:01 22:01 38:01"},
@@ -188,7 +188,7 @@ TEST_CASE("a hostile handle is refused whatever is wrong with it", "[req:3.23]")
       [](auto& handle) { handle.roce_version = 3; },
       [](auto& handle) { handle.gid = {}; },
       [](auto& handle) { use_infiniband(handle, 0); },
-      [](auto& handle) { use_infiniband(handle, 0xc000); },  // of a multicast group
+      [](auto& handle) { use_infiniband(handle, 0xc000); },  // multicast LID
   };
   for (std::size_t i = 0; i < changes.size(); ++i) {
     Mlx5QueueHandle handle = good_handle();

@@ -28,13 +28,13 @@ namespace {
 
 namespace dq = device::queue;
 
-/// The driver's model with the calls that an adapter needs over it.
+/// Driver model with the additional calls that an adapter needs.
 struct Driver {
   static inline Driver* driver = nullptr;
   oriel::test::CheckedCuda model;
   CudaTable table = cuda();
   const CudaTable of_model = cuda();
-  std::map<void*, unsigned> registered;  // with their flags
+  std::map<void*, unsigned> registered;  // address and flags
   bool takes_registers = true;
   bool has_dmabuf = true;
   CUresult export_status = CUDA_SUCCESS;
@@ -87,7 +87,7 @@ struct Driver {
   }
 };
 
-/// An adapter and a GPU, of which nothing may be left in the end.
+/// Adapter and GPU; checks when destroyed that nothing is left of them.
 struct GpuScene : Scene {
   Driver driver;
   std::unique_ptr<Mlx5CudaMemory> gpu;
@@ -100,7 +100,7 @@ struct GpuScene : Scene {
     CHECK(verbs.live() == 0);
     CHECK(driver.registered.empty());
   }
-  /// Opens both, with what the driver has been set to.
+  /// Opens both, with the driver as set up by the test.
   void begin() {
     gpu = Mlx5CudaMemory::create(0).value();
     nic.emplace(open().value());
@@ -149,19 +149,19 @@ TEST_CASE("a queue in a GPU's memory is registered by dma-buf, and its doorbell 
     CHECK(begin % 4096 == 0);
     CHECK(bytes % 4096 == 0);
   }
-  // Portable, mapped, of a device's registers.
+  // Flags 7: portable, mapped, I/O memory.
   REQUIRE(scene.driver.registered.size() == 1);
   CHECK(scene.driver.registered.begin()->first == view.doorbell);
   CHECK(scene.driver.registered.begin()->second == 7);
   CHECK_FALSE(queue.is_rung_by_processor());
   CHECK(scene.driver.prepared == 2);
   CHECK_FALSE(view.gets_need_dump);
-  // The image that was copied there.
+  // The initial image was copied to the GPU.
   CHECK(view.completion->tail == ~std::uint64_t{0});
   CHECK(view.indexes->reserved == 0);
   CHECK(view.fetch_turns[5] == 5);
   CHECK(oriel::test::count_fds() == fds);
-  // Pages of a GPU: 64 KiB, so 2^4 of the adapter's.
+  // A GPU's page has 64 KiB, so 2^4 of the adapter's pages.
   CHECK(scene.verbs.find("CREATE_CQ")->command[40] == std::byte{4});
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("receives of a queue in a GPU's memory lie there, with all that kernel
   Mlx5Queue queue = scene.make({.receives = 256}).value();
   const dq::QueueView& view = queue.view();
   const dq::ReceiveView& receives = queue.receives();
-  // 256 receives and 1024 blocks take two pages of a GPU, completions of receives one.
+  // 256 receives and 1024 blocks take two pages of a GPU; completions of receives take one.
   REQUIRE(scene.driver.exported.size() == 4);
   CHECK(scene.driver.exported[1] ==
         std::pair(CUdeviceptr{address_of(view.ring) - 4096}, std::size_t{131072}));

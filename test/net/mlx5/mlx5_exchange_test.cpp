@@ -14,8 +14,8 @@
 #include "net/mlx5/fake_verbs.hpp"
 #include "net/mlx5/nic_mlx5.hpp"
 
-// Handles exchanged in one agreed round (3.11, B2): ranks in one thread over a modelled network,
-// with an adapter of the model of verbs each.
+// Exchange of queue handles in one agreed round (3.11, B2): ranks in one thread over a modelled
+// network, each with an adapter of the model of verbs.
 
 using namespace oriel;
 using namespace oriel::net;
@@ -99,7 +99,7 @@ TEST_CASE("all queues of a group are connected, the k-th to the k-th", "[req:3.1
       }
     }
   }
-  // What a peer begins to count with is what this side expects.
+  // The peer's first PSN is the one that this side expects.
   const Bytes& first = world.verbs.find("INIT2RTR_QP")->command;
   CHECK(first[24 + 0x4a8 / 8 + 2] == std::byte{100});
   CHECK(world.verbs.violations.empty());
@@ -184,7 +184,7 @@ TEST_CASE("a hostile list of handles is refused", "[req:3.23]") {
   const auto refused = parse_handles(many, 3, 0);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().message().find("4294967295 queues") != std::string::npos);
-  // A handle that is not for this member is looked at all the same.
+  // A handle for another member is checked all the same.
   Bytes spoilt = good;
   spoilt[spoilt.size() - kMlx5HandleBytes + 4] = std::byte{0};
   CHECK_FALSE(parse_handles(spoilt, 3, 0).ok());

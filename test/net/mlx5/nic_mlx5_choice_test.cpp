@@ -8,7 +8,7 @@
 
 #include "net/mlx5/mlx5_scene.hpp"
 
-// Which device, port, GID and sizes are taken, and what is refused with which words (3.11, 3.12).
+// Choice of device, port, GID and sizes, and the texts of refusals (3.11, 3.12).
 
 using namespace oriel;
 using namespace oriel::net;
@@ -16,7 +16,7 @@ using namespace oriel::net::test;
 
 namespace {
 
-/// The text of the error of opening; nothing may be left of it.
+/// Returns the error text of opening the device. CHECKs that nothing is left.
 std::string refusal(Scene& scene) {
   auto device = scene.open_device();
   REQUIRE_FALSE(device.ok());
@@ -24,7 +24,7 @@ std::string refusal(Scene& scene) {
   CHECK(scene.verbs.violations.empty());
   return device.error().to_string();
 }
-/// With each of the changes opening is refused, by an error that says this.
+/// Checks that each change makes opening fail with its text.
 void check_refusals(const std::vector<std::pair<void (*)(Scene&), const char*>>& all) {
   for (const auto& [change, says] : all) {
     Scene scene;
@@ -109,7 +109,7 @@ TEST_CASE("on Ethernet the best GID is taken: RoCE v2 of IPv4, of IPv6, link-loc
   CHECK(chosen(scene, {empty, zero, v1}) == 2);
   CHECK(chosen(scene, {empty, zero}) == -1);
   CHECK(chosen(scene, {}) == -1);
-  // By the user's choice another one, unless it is none.
+  // The user's choice takes precedence, unless this entry is unusable.
   scene.options.device.gid_index = 1;
   CHECK(chosen(scene, {v1, local, ipv6, ipv4}) == 1);
   CHECK(chosen(scene, {v1, zero}) == -1);
@@ -147,7 +147,7 @@ TEST_CASE("queues of a wrong size, and peers of another network, are refused bef
   };
   CHECK(refuses([](auto& options) { options.depth = 64; }));
   CHECK(refuses([](auto& options) { options.depth = 1000; }));
-  CHECK(refuses([](auto& options) { options.depth = 2048; }));  // more than this adapter can
+  CHECK(refuses([](auto& options) { options.depth = 2048; }));  // more than this adapter supports
   CHECK(refuses([](auto& options) { options.fetch_slots = 3; }));
   CHECK(refuses([](auto& options) { options.fetch_slots = 2048; }));
   CHECK(refuses([](auto& options) { options.psn = 0x1000000; }));

@@ -14,8 +14,8 @@
 #include "net/mlx5/mlx5_scene.hpp"
 #include "net/queue/memory_keys.hpp"
 
-// The host half of queues of mlx5 adapters, against a recording table of verbs and DevX calls
-// (3.11, 3.12). No adapter has been near it.
+// Host half of the queues of mlx5 adapters, against a recording table of verbs and DevX calls
+// (3.11, 3.12). Not tested on an adapter.
 
 using namespace oriel;
 using namespace oriel::net;
@@ -48,7 +48,7 @@ bool is_one_of(const std::string& name, const Names& names) {
   return std::find(names.begin(), names.end(), name) != names.end();
 }
 
-/// Opens, makes a queue, connects it, registers memory and gives all back.
+/// Opens a NIC, creates and connects a queue, registers memory, and frees everything.
 Status whole_life(Scene& scene) {
   auto nic = scene.open();
   if (!nic.ok()) return std::move(nic).error();
@@ -66,7 +66,7 @@ Status whole_life(Scene& scene) {
 void check_nothing_left(const Scene& scene) {
   CHECK(scene.verbs.live() == 0);
   CHECK(scene.verbs.violations == Names{});
-  // Whatever was made last was given back first, but for addresses, which live for one step.
+  // Objects were freed in reverse order of creation, except addresses, which live for one step.
   Names made = scene.verbs.made;
   Names given_back = scene.verbs.given_back;
   std::erase(made, "address");
@@ -107,7 +107,7 @@ TEST_CASE("set-up calls come in their order with their arguments", "[req:3.12]")
   CHECK(mlx5::get(cq_command, {72 * 8, 64}) == 8192 + 64);
   CHECK(mlx5::get(qp_command, {184 * 8, 64}) == 8192);
 
-  // What the adapter was told is what the view says.
+  // The addresses in the commands are those of the view.
   CHECK(address_of(pair.ring) == address_of(view.ring));
   CHECK(pair.depth == view.depth);
   CHECK(pair.record + 1 == view.doorbell_record);
@@ -136,10 +136,10 @@ TEST_CASE("a queue with receives has a ring of them, and a completion queue for 
   const dq::ReceiveView& receives = queues[0].receives();
   const auto& pair = scene.verbs.queue_pairs.at(queues[0].number());
   using Arguments = std::vector<std::uint64_t>;
-  // 8 receives of 16 bytes before the 8192 bytes of blocks.
+  // 8 receives of 16 bytes precede the 8192 bytes of blocks.
   CHECK(scene.verbs.calls[1].arguments == Arguments{address_of(view.ring) - 128, 12288, 1});
   CHECK(scene.verbs.calls[3].arguments == Arguments{address_of(receives.completions), 4096, 1});
-  // Three records, apart from each other: of the queue, of both completion queues.
+  // Three records, apart from each other: the queue's, and one for each CQ.
   CHECK(mlx5::get(scene.verbs.calls[5].command, {72 * 8, 64}) == 8192 + 64);
   CHECK(mlx5::get(scene.verbs.calls[6].command, {72 * 8, 64}) == 8192 + 128);
   CHECK(mlx5::get(scene.verbs.calls[7].command, {184 * 8, 64}) == 8192);
@@ -198,13 +198,13 @@ TEST_CASE("what a peer can do, and where it is, decides how a queue is connected
     std::uint8_t mtu, reads;
     bool global_route;
   };
-  constexpr std::uint8_t kMtu = 5, kReads = 4;  // the adapter's own
+  constexpr std::uint8_t kMtu = 5, kReads = 4;  // the adapter's own limits
   for (const Case& at :
        {Case{0, [](Mlx5QueueHandle&) {}, kMtu, kReads, false},
         Case{0, [](Mlx5QueueHandle& peer) { peer.mtu = 3; }, 3, kReads, false},
         Case{0, [](Mlx5QueueHandle& peer) { peer.log_reads_answered = 2; }, kMtu, 2, false},
         Case{0, [](Mlx5QueueHandle& peer) { peer.log_reads_answered = 7; }, kMtu, kReads, false},
-        // Another subnet, and a port that always needs a global route.
+        // Needs a global route: a peer in another subnet, or a port that always requires it.
         Case{0, [](Mlx5QueueHandle& peer) { peer.gid[7] ^= 1; }, kMtu, kReads, true},
         Case{1, [](Mlx5QueueHandle&) {}, kMtu, kReads, true}}) {
     Scene scene;
@@ -237,8 +237,8 @@ TEST_CASE("over Ethernet the kernel is asked for the peer's link address first",
   CHECK(scene.verbs.calls[0].arguments == std::vector<std::uint64_t>{2, 255, 1, 1});
   const Bytes& receive = scene.verbs.calls[4].command;
   for (std::size_t i = 0; i < 6; ++i) CHECK(receive[86 + i] == static_cast<std::byte>(0x10 + i));
-  CHECK(receive[57] == std::byte{2});     // own GID
-  CHECK(receive[79] == std::byte{1});     // the end of the peer's
+  CHECK(receive[57] == std::byte{2});     // own GID index
+  CHECK(receive[79] == std::byte{1});     // last byte of the peer's GID
   CHECK(receive[82] >= std::byte{0xc0});  // a UDP port of RoCE v2
 }
 
@@ -286,7 +286,7 @@ TEST_CASE("whichever call fails, all is undone and the error says which it was",
     REQUIRE_FALSE(failed.empty());
     check_nothing_left(scene);
     const bool gives_back = is_one_of(failed, kReleases);
-    // A register of the other kind does as well.
+    // If no register can be allocated, another kind is used.
     if (gives_back || failed == "mlx5dv_devx_alloc_uar") {
       CHECK(status.ok());
       continue;
@@ -311,7 +311,7 @@ TEST_CASE("answers that cannot be are refused, and nothing is left", "[req:3.12]
     const char* call;
     std::function<void(Bytes&)> change;
     const char* says;
-    int nth = 1;  ///< of its calls
+    int nth = 1;  ///< first call that is changed
   };
   const auto zero = [](Bytes& out) { std::fill(out.begin(), out.end(), std::byte{0}); };
   const auto refuse = [](Bytes& out) { out[0] = std::byte{0x06}; };

@@ -22,10 +22,10 @@
 #include "net/support/pair_calls.hpp"
 #include "net/wire/wire_local.hpp"
 
-// Device code on views of NicMlx5 (3.11). Behind the model of verbs a software NIC takes the place
-// of each adapter: it finds ring, record, doorbell and completions where the commands say, which
-// shows that the view and the commands agree and that the very same code drives both. It shows
-// nothing of hardware.
+// Device code on views of NicMlx5 (3.11). Behind the model of verbs, a software NIC stands in for
+// each adapter. The software NIC finds ring, record, doorbell and completions where the commands
+// say. So the views and the commands agree, and the same device code drives both. The test shows
+// nothing about hardware.
 
 using namespace oriel;
 using namespace oriel::net;
@@ -48,7 +48,7 @@ struct TwoAdapters : SoftAdapters {
 
 struct Setup {
   DoorbellChoice doorbell = DoorbellChoice::automatic;
-  std::uint32_t receives = 0;  ///< of the second rank's queue
+  std::uint32_t receives = 0;  ///< receives of the second rank's queue
   bool uncached_registers = true;
   bool own_thread = true;
 };
@@ -95,7 +95,7 @@ struct TwoRanks : PairCalls<TwoRanks, AdapterMemory> {
     std::vector<Mlx5Queue> made = rank.nic.create_queues(memory, std::span(&options, 1)).value();
     return std::move(made[0]);
   }
-  /// As between hosts: through bytes.
+  /// Connects through encoded handles, as between hosts.
   static void connect(Mlx5Queue& one, Mlx5Queue& other) {
     REQUIRE(one.connect(parse_handle(encode_handle(other.handle())).value()).ok());
     REQUIRE(other.connect(parse_handle(encode_handle(one.handle())).value()).ok());
@@ -137,7 +137,7 @@ TEST_CASE("the same device code fills queues of this NIC, whoever rings their do
   CHECK(ranks.there.is_rung_by_processor() == ringing.by_processor);
   std::vector<std::uint64_t>&near = ranks.a.words, &far = ranks.b.words;
 
-  // Around the ring several times.
+  // Goes around the ring several times.
   for (std::uint64_t round = 1; round <= 500; ++round) {
     near[round] = round * 3;
     const auto posted = ranks.put(round * 8, round * 8, 8);
@@ -191,10 +191,10 @@ TEST_CASE("the same device code waits for immediates on queues of this NIC", "[B
   const dq::ReceiveView& receives = ranks.back.receives();
   CHECK(ranks.there.receives().count == 0);
   dq::ReceivedImmediate got;
-  // All are posted from the beginning; there is no room for more.
+  // All receives are posted from the beginning; there is no room for more.
   CHECK_FALSE(dq::post_receives(receives, 1));
   CHECK(ranks.wait_immediate(got, 1'000'000) == QueueOutcome::timed_out);
-  // Around the ring many times, in steps that do not divide it.
+  // Goes around the ring many times, in steps that do not divide it.
   std::uint32_t sent = 0, taken = 0;
   while (taken < 500) {
     for (; sent < taken + 3; ++sent) {
@@ -224,7 +224,7 @@ TEST_CASE("queues are added, or fail to be, while traffic flows on those that ex
   std::atomic<bool> stop{false};
   bool good = true;
   std::thread traffic([&] {
-    // At least some, so that nothing depends on who is faster.
+    // Runs a minimum of rounds, so that the result does not depend on timing.
     for (std::uint64_t i = 1; good && (i <= 300 || !stop); ++i) {
       ranks.a.words[0] = i;
       good = ranks.wait(ranks.put(0, 8, 8)) == QueueOutcome::done && ranks.b.words[1] == i;
@@ -312,7 +312,7 @@ TEST_CASE("a NIC's thread is started where it is told, and rings for users who c
   std::array<Mlx5Queue::Options, 2> both{};
   for (Mlx5Queue::Options& each : both) each.doorbell = DoorbellChoice::cpu;
   const std::vector<Mlx5Queue> queues = nic.create_queues(memory, both).value();
-  // Rings that follow each other, with naps of the thread in between.
+  // Rings repeatedly, with pauses in which the thread naps.
   for (std::uint64_t value = 1; value <= 20; ++value) {
     for (const Mlx5Queue& queue : queues) {
       const auto& pair = verbs.queue_pairs.at(queue.number());

@@ -10,8 +10,8 @@
 #include "net/mlx5/verbs_table.hpp"
 #include "net/queue/memory_keys.hpp"
 
-// Our declarations against rdma-core's own, where its headers are installed, and the symbols
-// against the libraries, where these are.
+// Compares our declarations with rdma-core's headers, if installed, and the symbols with the
+// libraries, if present.
 #if defined(ORIEL_HAVE_MLX5DV)
 #include <infiniband/mlx5dv.h>
 #include <infiniband/verbs.h>
@@ -57,7 +57,8 @@ TEST_CASE("the libraries of this machine have every symbol, if they are installe
   CHECK(sizeof(ours::ours_member) == sizeof(theirs::theirs_member))
 
 TEST_CASE("ports, GIDs, regions and paths are laid out as in rdma-core's headers", "[req:3.12]") {
-  // Fields were added at the end since; ibv_query_port as exported fills the first ones only.
+  // Newer releases have further fields at the end; the exported ibv_query_port fills only the first
+  // ones.
   CHECK(sizeof(VerbsPort) <= sizeof(ibv_port_attr));
   ORIEL_SAME(VerbsPort, ibv_port_attr, state, state);
   ORIEL_SAME(VerbsPort, ibv_port_attr, mtu, active_mtu);

@@ -7,15 +7,15 @@
 #include "net/copy/host_memory.hpp"
 #include "net/soft/nic_pair.hpp"
 
-// What atomic operations do (A12), against a reference that works bit by bit. How each operation of
-// the device headers is made of them, the bodies of queue_operations_test.cpp show.
+// Atomic operations (A12), against a reference that works bit by bit. The bodies of
+// queue_operations_test.cpp test the device headers' operations that are built on them.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
 
 namespace {
 
-// Addition with a carry that dies behind each bit that is set in `boundary`.
+// Adds without carrying beyond a bit that is set in `boundary`.
 std::uint64_t ripple(std::uint64_t a, std::uint64_t b, std::uint64_t boundary, int bits) {
   std::uint64_t sum = 0;
   unsigned carry = 0;

@@ -7,7 +7,7 @@
 
 #include "net/failover/lone_pair.hpp"
 
-// Memory that is given back while the peer has yet to say what it has done with it (3.10 F4, 3.14).
+// Memory that is deregistered before the peer has acknowledged its use (3.10 F4, 3.14).
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -24,7 +24,7 @@ NicFaults deaf() {
   return faults;
 }
 
-/// A pair of one path and no backup.
+/// Pair with one path and no backup.
 struct GivenBack : LonePair {
   GivenBack() : LonePair({.piece_bytes = 64}, 64) {
     for (std::uint64_t i = 0; i < 64; ++i) a.memory[i] = i + 1;
@@ -61,7 +61,7 @@ TEST_CASE("what was done needs no memory any more, though the answer was lost", 
   const auto put = pair.put(bytes);
   REQUIRE(pair.b.memory[1] == 2);
   pair.give_back();
-  pair.wait_for_answer();  // repeated, and the answer is lost once more
+  pair.wait_for_answer();  // retransmitted, and the answer is lost again
   REQUIRE_FALSE(pair.is_complete(pair.there, put));
   set_faults(*pair.b.nics[0], {});
   pair.wait_for_answer();
@@ -97,7 +97,7 @@ TEST_CASE("what was not done is refused once its memory was given back", "[req:3
 
 namespace {
 
-/// Four puts of a window's words over path 0.
+/// Posts four puts of a window's words over path 0.
 void post_words(const FailoverPair& pair, RawPoster& raw) {
   for (std::uint64_t word = 10; word < 14; ++word) {
     const dq::LocalRange from{pair.a.region.address + word * 8, pair.a.keys[0], 8};
@@ -107,7 +107,7 @@ void post_words(const FailoverPair& pair, RawPoster& raw) {
   raw.ring();
 }
 
-/// As a rank does it with a window.
+/// Deregisters the window, as a rank does.
 void give_back(FailoverPair& pair) {
   for (std::size_t path = 0; path < 2; ++path) {
     REQUIRE(pair.a.nics[path]->deregister_memory(pair.a.keys[path]).ok());
@@ -128,7 +128,7 @@ TEST_CASE("what one NIC had done is replayed by the other without its memory", "
   pair.run_for(milliseconds(2));
   REQUIRE(pair.b.memory[13] == 13);
   REQUIRE_FALSE(pair.is_complete(1));
-  pair.b.faults[0]->cut = true;  // probes, too, are not answered
+  pair.b.faults[0]->cut = true;  // probes are not answered either
   if (is_between_paths) {
     pair.post.cut = true;
     REQUIRE(pair.run_until([&] { return pair.said_there.said().stage == PathStage::fenced; }));
@@ -141,7 +141,7 @@ TEST_CASE("what one NIC had done is replayed by the other without its memory", "
   CHECK(pair.path() == 1);
   for (std::uint64_t word = 10; word < 14; ++word) CHECK(pair.b.memory[word] == word);
   CHECK_FALSE(pair.has_failed(pair.view()));
-  // The path is good for more.
+  // The path still works.
   raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
                               pair.view().spare_word()));
   raw.ring();

@@ -12,8 +12,8 @@
 #include "net/soft/gpu_nic_ranks.hpp"
 #include "support/cuda/needs_gpu.hpp"
 
-// Kernels that put, get, signal and add through software NICs of this process (3.9), and what that
-// takes (3.21): "[figures]" prints it. With one GPU both ranks are on it.
+// Kernels that put, get, signal and add through software NICs of this process (3.9), and their
+// times (3.21), which "[figures]" prints. With one GPU, both ranks are on it.
 namespace oriel::net::test {
 namespace {
 
@@ -59,7 +59,7 @@ struct Timing {
   double mean_us = 0;
 };
 
-/// Of rounds that took so many cycles each, and these nanoseconds together.
+/// Returns the times of rounds from the cycles of each and the nanoseconds of all together.
 Timing timing_of(const Pinned<std::uint64_t>& of_rounds, std::uint32_t rounds,
                  std::uint64_t nanoseconds) {
   std::vector<std::uint64_t> cycles(of_rounds.get(), of_rounds.get() + rounds);
@@ -115,7 +115,7 @@ TEST_CASE("kernels put, get, add and fetch through software NICs, byte for byte"
   if (second_gpu() == 1) check_ops(0, 1, direct, by_process, 22);
 }
 
-// Threads of a CPU run the same body in queue_operations_test.cpp.
+// CPU threads run the same body in queue_operations_test.cpp.
 TEST_CASE("every operation does what it says, by each thread, lane, warp and CTA", "[req:3.1]") {
   const auto group = GENERATE(OperationsGroup::thread, OperationsGroup::lanes,
                               OperationsGroup::warp, OperationsGroup::cta);
@@ -124,7 +124,7 @@ TEST_CASE("every operation does what it says, by each thread, lane, warp and CTA
   const std::uint32_t groups = group == OperationsGroup::warp  ? threads / 32
                                : group == OperationsGroup::cta ? kOperationsCtas
                                                                : threads;
-  // With a record beside the doorbell, as adapters want it.
+  // Uses a doorbell record too in one mode, as adapters do.
   const auto mode = direct ? DoorbellMode::strict : DoorbellMode::alone;
   GpuRanks ranks({{0, second_gpu()}, groups * kGroupBytes, false, mode}, direct);
   REQUIRE(post_receives(*ranks.b.queue, groups));
@@ -148,7 +148,7 @@ TEST_CASE("every operation does what it says, by each thread, lane, warp and CTA
 
 namespace {
 
-/// Both ends of immediates, each by a kernel on its GPU.
+/// Two ends of a transfer with immediates, each run by a kernel on its GPU.
 struct ImmediatesPlay {
   ImmediatesPlay(int second, bool direct, bool by_process, std::uint32_t bytes, std::uint32_t slots)
       : ranks({{0, second}, std::size_t{slots} * bytes, by_process}, direct), stream_b(second) {
@@ -162,7 +162,7 @@ struct ImmediatesPlay {
       job.outcome = &outcome[sends ? 0 : 1];
     }
   }
-  /// The sender's kernel, if it is to send, and the receiver's.
+  /// Launches the receiver's kernel, and the sender's unless `sent` is 0.
   void launch(std::uint32_t sent, std::uint32_t received, OperationsGroup group) {
     sender.rounds = sent;
     receiver.rounds = received;
@@ -186,13 +186,13 @@ struct ImmediatesPlay {
 
 }  // namespace
 
-// A thread of a CPU runs the same body in gpu_immediates_model_test.cpp.
+// A CPU thread runs the same body in gpu_nic_model_test.cpp.
 TEST_CASE("a kernel waits for immediates, and sees the bytes of each", "[B4]") {
   const auto group = GENERATE(OperationsGroup::thread, OperationsGroup::warp, OperationsGroup::cta);
   const bool direct = GENERATE(false, true);
   const bool by_process = GENERATE(false, true);
   const std::uint32_t bytes = group == OperationsGroup::cta ? 65'536 : 512;
-  constexpr std::uint32_t kRounds = 700;  // of 256 receives: odd rounds and even ones
+  constexpr std::uint32_t kRounds = 700;  // with 256 receives: not a multiple
   ImmediatesPlay play(second_gpu(), direct, by_process, bytes, 512);
   INFO((direct ? "direct copy" : "memfd ring") << copier(by_process));
   REQUIRE(post_receives(*play.ranks.b.queue, 256));
@@ -216,7 +216,7 @@ TEST_CASE("a kernel's wait for an immediate ends by its deadline and by the abor
   const Pinned<std::uint32_t> abort;
   play.receiver.path.control.timeout_ns = 20'000'000'000;
   play.receiver.path.control.abort = abort.get();
-  play.launch(3, 4, OperationsGroup::warp);  // one more than will come
+  play.launch(3, 4, OperationsGroup::warp);  // one more than will arrive
   must(cudaStreamSynchronize(play.stream_a.handle), "the kernel that puts");
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   std::atomic_ref<std::uint32_t>(*abort).store(1);
@@ -224,7 +224,7 @@ TEST_CASE("a kernel's wait for an immediate ends by its deadline and by the abor
   CHECK(play.outcome[1] == static_cast<std::uint32_t>(dq::QueueOutcome::aborted));
   CHECK(play.wrong[1] == 0);
   CHECK(play.receiver.path.receives.position->taken == 3);
-  // The queue is as good as before.
+  // The queue still works after the abort.
   play.receiver.path.control.abort = nullptr;
   play.launch(2, 2, OperationsGroup::warp);
   play.finish();
@@ -232,7 +232,7 @@ TEST_CASE("a kernel's wait for an immediate ends by its deadline and by the abor
   CHECK(play.wrong[1] == 0);
 }
 
-// Threads of a CPU run the same body in queue_operations_test.cpp.
+// CPU threads run the same body in queue_operations_test.cpp.
 TEST_CASE("what 4,096 threads fetch at once by 1,024 slots is a permutation", "[A11]") {
   constexpr std::uint32_t kThreads = kTicketCtas * kTicketThreads;
   static_assert(kThreads == 4096);
@@ -267,9 +267,8 @@ TEST_CASE("a kernel that sees the signal sees the bytes before it", "[req:3.9][A
 
 namespace {
 
-/// What an application does meanwhile: everything that has made libraries' threads stand still.
-/// While one of its threads captures in global mode the others must not allocate, so they take
-/// turns.
+/// Application that makes all calls known to have stalled the threads of libraries. While one of
+/// its threads captures in global mode, the others must not allocate, so the threads take turns.
 struct BusyApplication {
   static inline std::mutex turn;
   explicit BusyApplication(int on) : device(on), thread([this] { run(); }) {}
@@ -316,14 +315,14 @@ struct BusyApplication {
   const int device;
   std::atomic<bool> stop{false};
   std::atomic<int> loops{0};
-  std::string error;  // once the thread has ended
+  std::string error;  // valid once the thread has ended
   std::thread thread;
 };
 
 }  // namespace
 
-// By a process alone: a thread's copies wait for the driver's lock that the application's cudaFree
-// holds while it waits for the kernel, which waits for them.
+// Only a process copies here. A thread's copies would deadlock: they wait for the driver's lock,
+// which the application's cudaFree holds while it waits for the kernel, which waits for the copies.
 TEST_CASE("10,000 puts complete beside an application that allocates, frees, waits, captures",
           "[req:3.9]") {
   const bool direct = GENERATE(false, true);
@@ -340,7 +339,8 @@ TEST_CASE("10,000 puts complete beside an application that allocates, frees, wai
   job.rounds = one_kernel ? 10'000 : 100;
   job.in_flight = 8;
   job.outcome = outcome.get();
-  // Launches while another thread captures in global mode are this thread's own affair.
+  // Relaxes the capture mode, because this thread launches while another thread captures in global
+  // mode.
   cudaStreamCaptureMode relaxed = cudaStreamCaptureModeRelaxed;
   must(cudaThreadExchangeStreamCaptureMode(&relaxed), "relaxing the capture mode");
   int loops = 0;
@@ -396,7 +396,7 @@ TEST_CASE("put of 8 bytes to visible signal, and the floor beneath it", "[req:3.
   for (const bool by_process : {true, false}) {
     for (const bool direct : {true, false}) print_ping(second, direct, by_process, kRounds);
   }
-  // The floor: no NIC, no queue; a thread that sees the word has the engine copy and write.
+  // Floor: no NIC and no queue. A thread that sees the word makes the copy engine copy and write.
   const ShareableGpuMemory from(second, 4096, {0}), to(0, 4096);
   const Pinned<std::uint64_t> asked, cycles(kRounds), nanoseconds;
   GpuStream kernel(0), engine(0);

@@ -18,7 +18,7 @@
 #include "net/wire/ring_pair.hpp"
 #include "support/cuda/fault_cuda.hpp"
 
-// The software NIC and the memory of GPUs (3.9), on a model of the driver whose streams run late.
+// Software NIC with memory of GPUs (3.9), on a model of the driver whose streams run late.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -27,7 +27,7 @@ using dq::QueueOutcome;
 
 namespace {
 
-/// Random operations from a to b, and what memory must hold then.
+/// Runs random operations from a to b, and checks the memory of both.
 void check_transfers(GpuPair& pair, unsigned seed, int count, std::size_t longest) {
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -54,11 +54,11 @@ TEST_CASE("operations between GPUs are exact, by the wire and by direct copy", "
   LateModel model;
   SendQueue::Options options;
   options.depth = 128;
-  // More than a slot, or than all of them together.
+  // More than a staging slot, or more than all slots together.
   options.piece_bytes = own_words ? 10'000 : kPieceBytesMost;
   GpuPair pair(direct, 262'144, options, own_words, servers);
   check_transfers(pair, 5, 300, 40'000);
-  // By the wire each piece is one request; by direct copy each of these transfers is.
+  // By the wire, each piece is one request. By direct copy, each of these transfers is one request.
   if (own_words) CHECK((traffic(*pair.a.nic).requests <= 300) == direct);
 }
 
@@ -73,7 +73,7 @@ TEST_CASE("pieces in slots go both ways by a ring that is shorter than all of th
   pair.fill(pair.b, 2);
   const Bytes of_a = pair.copy_of(pair.a), of_b = pair.copy_of(pair.b);
   SendQueue::Options options;
-  options.piece_bytes = 4096;  // a slot
+  options.piece_bytes = 4096;  // size of a slot
   constexpr std::size_t kEach = 60'000, kTarget = 131'072;
   std::vector<SendQueue> queues;
   for (const std::size_t at : {std::size_t{0}, kEach}) {
@@ -110,10 +110,10 @@ TEST_CASE("a signal is never seen before the bytes in front of it", "[req:3.9][A
     REQUIRE(pair.put(0, 3, kBytes).outcome == QueueOutcome::done);
     const dq::Posted add = pair.add(1, 65'528);
     REQUIRE(add.outcome == QueueOutcome::done);
-    // Step by step, so that every state that a kernel could see is looked at.
+    // Proceeds step by step, to check every state that a kernel could see.
     const Deadline due = Deadline::after(std::chrono::seconds(20));
     for (int step = 0;; ++step) {
-      // Once: a server changes it at any time.
+      // Loads the word once: a server may change it at any time.
       const std::uint64_t value =
           std::atomic_ref<std::uint64_t>(*signal).load(std::memory_order_acquire);
       if (value == round) break;
@@ -171,7 +171,7 @@ TEST_CASE("every operation of a GPU's queue does what it says, a wrong key is re
   CHECK(pair.error().syndrome == static_cast<std::uint32_t>(Syndrome::remote_access));
 }
 
-// The body that the kernel in operations_kernels.cu has, by a thread.
+// Runs in a thread the body that a kernel in operations_kernels.cu runs.
 TEST_CASE("what waits for immediates of a GPU's queue sees the bytes that came with them", "[B4]") {
   const bool direct = GENERATE(false, true);
   const bool servers = GENERATE(false, true);
@@ -180,11 +180,11 @@ TEST_CASE("what waits for immediates of a GPU's queue sees the bytes that came w
   ImmediatesPath from{pair.view(), {}, pair.a.region, pair.b.region, 1024, 8, pair.control};
   ImmediatesPath to{pair.back.view(), pair.back.receives(), pair.b.region, pair.a.region, 1024, 8,
                     pair.control};
-  // More than a message carries at once.
+  // The larger size exceeds what a message carries.
   from.bytes = to.bytes = GENERATE(1024u, 6000u);
   ImmediatesBody<Thread, LateMemory> sender(from);
   ImmediatesBody<Thread, LateMemory> receiver(to);
-  // The host makes the first room.
+  // The host posts the first receives.
   REQUIRE(post_receives(pair.back, 4));
   std::uint32_t sent = 0;
   for (std::uint32_t round = 0; round < 60; ++round) {
@@ -195,7 +195,7 @@ TEST_CASE("what waits for immediates of a GPU's queue sees the bytes that came w
   }
   CHECK(receiver.wrong() == 0);
   CHECK(pair.back.receives().position->taken == 60);
-  // The host has its turn again.
+  // The host takes the remaining immediates.
   for (std::uint32_t left = sent - 60, polls = 0; left > 0; LateMemory::relax()) {
     REQUIRE(++polls < 1'000'000);
     Immediate immediate;
@@ -325,7 +325,7 @@ TEST_CASE("what a GPU has done by the time of a fence is not done again", "[req:
       Thread(), view, pair.transfer(64, 64, 4000), 5, pair.control);
   REQUIRE(put.outcome == QueueOutcome::done);
   pair.progress();
-  // Begun, and not known to be done.
+  // The operations have started, and are not known to be complete.
   CHECK(pair.b.memory()[0] == std::byte{0});
   CHECK(records.delivery.received == 0);
   REQUIRE(pair.b.nic->to_error(to.number()).ok());
@@ -334,7 +334,7 @@ TEST_CASE("what a GPU has done by the time of a fence is not done again", "[req:
   Immediate got;
   REQUIRE(take_immediate(to, got));
   CHECK(got.value == 5);
-  // Whoever has seen the value may have changed the word since.
+  // A reader of the value may have changed the word since.
   CHECK(records.delivery.expected() == 2);
   records.delivery.hand_over();
   CHECK(records.delivery.expected() == 2);
@@ -373,7 +373,7 @@ TEST_CASE("whichever call of the driver fails, the mover is not made or its queu
       const auto mover = CudaMover::create({});
       const bool was_hit = plan.hit();
       const std::string failed = was_hit ? plan.failed.load() : "";
-      // Leaving a context is not what it was made for.
+      // Leaving a context is not needed for creating the mover.
       const bool leaves = failed == "ctx_pop_current" || failed.starts_with("thread_exchange");
       if (!leaves) CHECK(mover.ok() != was_hit);
       const auto pages = CudaQueuePages::create(0);

@@ -12,8 +12,8 @@
 #include "net/soft/split_pages.hpp"
 #include "support/sanitized.hpp"
 
-// The receiving end of queues as device code has it: looking for immediates, waiting for them,
-// making room (B4 of the reference).
+// Receiving end of queues in device code: taking immediates, waiting for them, posting receives (B4
+// of the reference).
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -32,14 +32,14 @@ dq::Posted put_immediate(NicPair& pair, std::uint64_t word, std::uint32_t value)
   return pair.put_immediate(pair.transfer(word * 8, word * 8, 8), value);
 }
 
-/// A wait of the other side.
+/// Waits on the other side.
 template <class M = DrivingMemory>
 QueueOutcome wait_back(const NicPair& pair, ReceivedImmediate& immediate) {
   return dq::wait_immediate<Thread, M>(Thread(), pair.back.view(), pair.back.receives(), immediate,
                                        pair.control);
 }
 
-/// Sets a word after so many polls.
+/// Sets a word after a number of polls.
 struct AbortingMemory : DrivingMemory {
   static inline std::uint32_t word = 0;
   static inline int polls_left = 0;
@@ -67,7 +67,7 @@ TEST_CASE("a wait ends at its deadline, by the abort word and where posts are re
   pair.control.abort = &AbortingMemory::word;
   CHECK(wait_back<AbortingMemory>(pair, immediate) == QueueOutcome::aborted);
   CHECK(AbortingMemory::polls_left <= 0);
-  // What has come is taken all the same.
+  // An immediate that has arrived is taken in spite of the abort.
   REQUIRE(put_immediate(pair, 0, 9).outcome == QueueOutcome::done);
   pair.run();
   CHECK(wait_back(pair, immediate) == QueueOutcome::done);
@@ -114,13 +114,13 @@ TEST_CASE("a queue that fails ends its wait, with the reason as far as it is kno
     syndrome = 0x13;
   }
   ReceivedImmediate immediate;
-  REQUIRE(wait_back(pair, immediate) == QueueOutcome::done);  // it came before
+  REQUIRE(wait_back(pair, immediate) == QueueOutcome::done);  // it arrived before the failure
   CHECK(immediate.value == 5);
   CHECK(wait_back(pair, immediate) == QueueOutcome::failed);
   CHECK(dq::decode_error(pair.back.view().indexes->error).syndrome == syndrome);
   CHECK(dq::take_immediate(pair.back.receives(), immediate) == Arrival::failed);
   CHECK(immediate.value == 5);
-  // Every receive that was posted is flushed, and those posted now are.
+  // Receives that were posted are flushed, and so are those posted now.
   const auto kind = [&](std::uint32_t at) {
     return dq::decode_tail(pair.back.receives().completions[at].tail).kind;
   };
@@ -133,7 +133,7 @@ TEST_CASE("a queue that fails ends its wait, with the reason as far as it is kno
 
 TEST_CASE("immediates are exact around the ring and the 16 bits of the record", "[B4]") {
   const std::uint32_t count = GENERATE(2u, 4u, 16u);
-  // Past the record's 65536 at least without sanitizers.
+  // Passes the record's 65536 at least without sanitizers.
   const bool wraps_record = count == 4 && !oriel::test::kSanitized;
   const std::uint64_t total = wraps_record ? 140'000 : 7'000;
   const unsigned seed = 11 + count;
@@ -149,7 +149,7 @@ TEST_CASE("immediates are exact around the ring and the 16 bits of the record", 
     REQUIRE(dq::big_endian(*receives.record) == (posted & 0xffff));
     REQUIRE_FALSE(
         dq::post_receives(receives, static_cast<std::uint32_t>(count - (posted - taken) + 1)));
-    // As many as there are receives, so that no NIC has to wait and ask again.
+    // Sends at most as many as there are receives, so that no NIC has to retransmit.
     for (std::uint64_t n = random() % (posted - sent + 1); n > 0; --n) {
       pair.a.memory[sent % 32] = sent;
       REQUIRE(put_immediate(pair, sent % 32, static_cast<std::uint32_t>(sent)).outcome ==
@@ -185,7 +185,7 @@ TEST_CASE("host and kernels may take turns: receives lie where both have them", 
   CHECK(is_on_host(receives.completions, 4 * sizeof(dq::Completion)));
   CHECK(is_on_host(receives.record, 8));
   CHECK(is_on_host(receives.position, sizeof(dq::ReceivePosition)));
-  // The NIC has the same words at other addresses.
+  // The NIC sees the same words at other addresses.
   CHECK(receives.record != pair.back.memory().record);
   ReceivedImmediate immediate;
   for (std::uint32_t i = 0; i < 12; ++i) {
@@ -209,7 +209,7 @@ TEST_CASE("where visibility needs a dump, a wait posts one before it says done",
   CHECK(pair.back.view().indexes->completed == 1);
 }
 
-// More of it, on a model of a GPU: gpu_nic_model_test.cpp.
+// gpu_nic_model_test.cpp tests more of this, on a model of a GPU.
 TEST_CASE("a thread that puts and one that waits, with NICs that run by themselves", "[B4]") {
   constexpr std::uint32_t kReceives = 64;
   const std::uint32_t rounds = oriel::test::repeats(6000u, 4u);

@@ -6,8 +6,8 @@
 
 #include "net/soft/nic_pair.hpp"
 
-// A software NIC that is slow, wrong or dead because it was told to be (3.10), on a clock that the
-// test moves, and what producers make of it.
+// Faults of a software NIC (slow, wrong or dead) on a clock that the test moves, and their effect
+// on producers (3.10).
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;

@@ -9,7 +9,7 @@
 #include "net/queue/reserve_if_empty.hpp"
 #include "net/soft/nic_pair.hpp"
 
-// Whether a peer's NIC is there, asked without an entry in the ring (3.19).
+// Probes of a peer's NIC without a WQE in the ring (3.19).
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -27,7 +27,7 @@ struct ProbedPair : NicPair {
   dq::Posted put(std::uint64_t word) { return NicPair::put(0, word * 8, 8); }
 };
 
-/// Longer than a queue waits for an answer.
+/// Advances the clock beyond the time that a queue waits for an answer.
 void let_time_pass(ManualClock& clock, ProbedPair& pair) {
   const QueueSetup usual;
   for (std::uint32_t i = 0; i <= usual.repeats_most + 1; ++i) {
@@ -63,7 +63,7 @@ TEST_CASE("a probe takes no block of the ring, whatever is posted before and beh
   pair.run();
   CHECK(pair.probes() > 10);
   CHECK(pair.a.nic.is_idle());
-  // Puts have taken all blocks.
+  // Only puts have taken blocks.
   CHECK(pair.view().indexes->reserved == posted);
 }
 
@@ -86,7 +86,7 @@ TEST_CASE("who does not answer a probe ends the queue, and what was done stays d
   CHECK(dq::wait_all<DrivingMemory>(pair.view(), pair.control) == QueueOutcome::done);
   CHECK(pair.wait(pair.put(2)) == QueueOutcome::failed);
   CHECK(pair.b.memory[1] == 5);
-  pair.probe();  // of a queue that has ended
+  pair.probe();  // a probe of a queue that has ended
   pair.run();
   CHECK(pair.probes() == 1);
 }
@@ -178,7 +178,7 @@ TEST_CASE("what is posted behind a probe without an answer is what has failed", 
 
 namespace {
 
-/// Memory of a thread that is interrupted before its compare-and-swap.
+/// Memory policy of a thread that is interrupted before its compare-and-swap.
 struct Interrupted : device::Memory {
   static inline void (*interrupt)(const dq::QueueView&) = nullptr;
   static inline const dq::QueueView* queue = nullptr;
@@ -201,17 +201,17 @@ TEST_CASE("a probe takes a block if nobody else comes, and never waits for one",
   CHECK(place.base == 1);
   CHECK(place.blocks == 1);
   CHECK(place.is_next);
-  CHECK_FALSE(reserve_if_empty<Interrupted>(pair.view(), place));  // that one is not complete
+  CHECK_FALSE(reserve_if_empty<Interrupted>(pair.view(), place));  // the first one is not complete
   dq::write_entry(pair.view(), place, 0,
                   dq::inline_write_entry({pair.view().number, place.base}, dq::kSignalled, {},
                                          dq::InlineBytes(nullptr, 0)));
   REQUIRE(dq::publish(Thread(), pair.view(), place) == QueueOutcome::done);
   REQUIRE(dq::wait_all<DrivingMemory>(pair.view(), pair.control) == QueueOutcome::done);
-  // Others fill the ring in between.
+  // Other threads fill the ring in between.
   Interrupted::interrupt = [](const dq::QueueView& queue) {
     queue.indexes->reserved += queue.depth;
   };
   const std::uint64_t before = pair.view().indexes->reserved;
   CHECK_FALSE(reserve_if_empty<Interrupted>(pair.view(), place));
-  CHECK(pair.view().indexes->reserved == before + pair.view().depth);  // none of them its own
+  CHECK(pair.view().indexes->reserved == before + pair.view().depth);  // none is this probe's
 }

@@ -7,8 +7,8 @@
 
 #include "net/soft/nic_pair.hpp"
 
-// What the software NIC makes of entries that it must not execute (3.8, 3.23): the syndrome of an
-// adapter, one completion with it, flushed entries behind it, and untouched memory.
+// Invalid WQEs, which the software NIC must not execute (3.8, 3.23). Expects an adapter's syndrome,
+// one completion with it, flushed WQEs behind it, and untouched memory.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -19,7 +19,7 @@ namespace {
 
 using Make = std::function<void(NicPair&, RawPoster&)>;
 
-// Two good entries, the bad one, two good ones; and one that is rung when all is over.
+// Posts two good WQEs, the bad one and two good ones; later, one more on the failed queue.
 void expect_failure(std::uint8_t syndrome, const Make& bad) {
   NicPair pair;
   RawPoster raw(pair.view());
@@ -52,11 +52,11 @@ void expect_failure(std::uint8_t syndrome, const Make& bad) {
   CHECK(pair.syndromes().syndrome == dq::kFlushed);
   CHECK(pair.error().syndrome == syndrome);
   CHECK(pair.b.memory[4] == 7);
-  // Blocks that were not executed are left as they are, for whoever wants to post them elsewhere.
+  // Leaves blocks that were not executed unchanged, so that they can be posted to another queue.
   CHECK(pair.there.memory().ring[(raw.next() - 1) * 64 + 3] == std::byte{0x08});
 }
 
-/// An entry that names memory, so far from a side's beginning, by a wrong key or place.
+/// WQE that names memory at offset `at` of a side by a wrong key or range.
 struct Wrong {
   enum Entry { write, read, add, dump, bytes };
   Entry entry;
@@ -111,7 +111,7 @@ void expect_refusal(bool is_remote, const Wrong& one) {
   });
 }
 
-constexpr std::uint64_t kLast = 8192 * 8 - 63;  // from which 64 bytes are one too many
+constexpr std::uint64_t kLast = 8192 * 8 - 63;  // where 64 bytes are one too many
 
 }  // namespace
 
@@ -136,13 +136,13 @@ TEST_CASE("a wrong remote key, range or right is a remote access error", "[req:3
                            {Wrong::write, 64, with<kLocalWrite>},
                            {Wrong::read, 64, with<kLocalWrite | kRemoteWrite>},
                            {Wrong::add, 64, with<kLocalWrite | kRemoteWrite | kRemoteRead>},
-                           // What stands in the entry has the same checks at the peer.
+                           // Inline data has the same checks at the peer.
                            {Wrong::bytes, 64, next}}) {
     expect_refusal(true, one);
   }
 }
 
-// That the reader of entries refuses each kind of nonsense, work_reader_test.cpp shows.
+// work_reader_test.cpp shows that the reader refuses each violation of the format.
 TEST_CASE("an entry of nonsense, of a wrong length or not aligned has the syndrome for that",
           "[req:3.8][req:3.23]") {
   expect_failure(0x02, [](NicPair&, RawPoster& raw) {
@@ -201,7 +201,7 @@ TEST_CASE("a NIC that takes nothing more answers what has come, and refuses noth
   CHECK(pair.error().syndrome == 0);
   CHECK_FALSE(pair.a.nic.is_idle());
   CHECK(pair.b.memory[1] == 0);
-  // It goes on asking.
+  // The NIC keeps retransmitting.
   pair.control.timeout_ns = 1'000'000;
   CHECK(pair.wait(after) == QueueOutcome::timed_out);
 }
@@ -210,7 +210,7 @@ TEST_CASE("what is posted once a NIC sends nothing more reaches nobody, and is r
           "[req:3.6]") {
   NicPair pair;
   CHECK(pair.wait(pair.put_value(100, 0)) == QueueOutcome::done);
-  const dq::Posted before = pair.put_value(101, 8);  // the NIC has not looked since
+  const dq::Posted before = pair.put_value(101, 8);  // the NIC has not polled since
   pair.a.nic.end_sending();
   const dq::Posted after = pair.put_value(102, 16);
   CHECK(before.outcome == QueueOutcome::done);
@@ -218,7 +218,7 @@ TEST_CASE("what is posted once a NIC sends nothing more reaches nobody, and is r
   pair.run();
   CHECK(pair.a.nic.is_idle());
 
-  // As long as the peer has not heard of it, it is answered.
+  // A request of the peer is answered as long as the peer does not know of the end.
   const dq::Posted other =
       dq::put_value(Thread(), pair.back.view(), std::uint64_t{7}, pair.a.region, 0, pair.control);
   CHECK(dq::wait_complete<DrivingMemory>(pair.back.view(), other.end, pair.control) ==

@@ -6,8 +6,8 @@
 
 #include "net/soft/nic_pair.hpp"
 
-// One queue of the software NIC, filled by the device headers and driven by the thread that waits
-// (3.8): what operations do, in which order they complete, and what states and doorbells allow.
+// One queue of the software NIC, filled by the device headers and driven by the waiting thread
+// (3.8): results of operations, completion order, states and doorbells.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -102,7 +102,7 @@ TEST_CASE("nothing is delivered that does not come from the queue's peer", "[req
   SendQueue wrong = a.make_queue({.repeats_most = 0}), there = a.make_queue(),
             back = b.make_queue();
   connect(a, there, b, back);
-  // This one names b's queue, which is another's.
+  // This queue names b's queue, which is connected to another one.
   REQUIRE(wrong.connect({0, b.nic.address(0), back.number()}).ok());
   RawPoster raw(wrong.view());
   raw.add(dq::inline_write_entry(raw.place(), dq::kSignalled, b.region.remote(0),
@@ -192,7 +192,7 @@ TEST_CASE("an immediate needs a receive at the peer, and comes with its bytes", 
   CHECK_FALSE(take_immediate(pair.back, immediate));
   CHECK(pair.tail().kind == dq::CompletionKind::invalid);
   REQUIRE(post_receives(pair.back, 2));
-  pair.run();  // the peer is not asked again before its time
+  pair.run();  // the retransmission is not due yet
   CHECK_FALSE(take_immediate(pair.back, immediate));
   clock.advance(std::chrono::milliseconds(1));
   pair.run();
@@ -243,7 +243,7 @@ TEST_CASE("a queue gets the number that its setup names, if that is free", "[req
   CHECK_FALSE(SendQueue::create(pair.a.nic, options).ok());
   options.number = 1u << 24;
   CHECK_FALSE(SendQueue::create(pair.a.nic, options).ok());
-  // Its entries and its peer's answers find it.
+  // WQEs and the peer's answers use the chosen number.
   SendQueue back = pair.b.make_queue();
   connect(pair.a, named, pair.b, back);
   pair.a.memory[0] = 77;

@@ -43,11 +43,11 @@ struct Walk {
   std::uint64_t base;
 };
 
-// Every thread writes its counter to a word of its own and adds one to a word of all.
+// Writes, in every thread, a counter to the thread's own word and adds one to a shared word.
 void walk(const Walk& at) {
   INFO("depth " << at.depth << ", " << at.threads << " threads, from " << at.base);
   RunningPair ranks({.depth = at.depth, .base = at.base});
-  // Two blocks a round: more than the ring holds, and beyond the wrap.
+  // Posts two blocks a round: more than the ring holds, and beyond the wrap.
   const std::uint32_t rings = kSanitized || at.depth > 4096 ? 1 : 3;
   const std::uint32_t rounds = rings * at.depth / static_cast<std::uint32_t>(at.threads) + 20;
   const auto produce = [&](int thread) {
@@ -71,9 +71,9 @@ void walk(const Walk& at) {
         at.base + 2ull * rounds * static_cast<unsigned>(at.threads));
 }
 
-/// Writes `records` completions while a thread reads them. Returns how often it saw a tail before
-/// what belongs to it. `records` below 0x10000: an index that wraps around would make a reader that
-/// the system has paused for long count what is right.
+/// Writes `records` completions while a thread reads them. Returns how often the thread saw a tail
+/// before the rest of its completion. `records` must be below 0x10000. With an index that wraps
+/// around, a reader that the system has paused would count correct completions.
 std::uint64_t count_early_tails(std::uint64_t records) {
   alignas(64) std::array<std::byte, CompletionWriter::kElementBytes> element{};
   CompletionWriter writer(element.data(), 1);
@@ -94,7 +94,7 @@ std::uint64_t count_early_tails(std::uint64_t records) {
       std::uint64_t tail = word_at(56, std::memory_order_acquire);
       std::uint64_t time = word_at(48, std::memory_order_relaxed);
       const std::uint32_t index = load_big32(reinterpret_cast<const std::byte*>(&tail) + 4) >> 16;
-      // What comes with a tail is of the same completion, or of a later one.
+      // The data read with a tail must be of the same completion, or of a later one.
       if (load_big64(reinterpret_cast<const std::byte*>(&time)) < index) ++early;
       is_reading = true;
     }
@@ -116,7 +116,7 @@ TEST_CASE("every depth across the 16-bit and the 32-bit wrap, 1 to 16 threads",
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
   for (const std::uint32_t depth : kDepths) {
-    const bool is_long = depth > 4096;  // those take longer than all others together
+    const bool is_long = depth > 4096;  // these take longer than all others together
     if (kSanitized && is_long) continue;
     const std::uint64_t wraps[] = {std::uint64_t{1} << 16, std::uint64_t{1} << 32};
     const std::uint64_t drawn = wraps[random() % 2];
@@ -152,7 +152,7 @@ TEST_CASE("atomics from four NICs are as if done one after another", "[A12]") {
     connect(sides.back(), queues.back(), target, ends.back());
   }
   std::optional<NicThread> thread = run_nic(target.nic);
-  // Of every 16 operations one draws a ticket, and the others do not wait for their old values.
+  // One of every 16 operations draws a ticket. The others do not wait for their old values.
   const std::uint32_t draws = rounds / 16;
   std::vector<std::uint64_t> tickets(std::size_t{kSides} * draws);
   const auto mix = [&](int i) {
@@ -234,7 +234,7 @@ TEST_CASE("when an entry fails all producers learn it, and none hangs", "[req:3.
     std::atomic<std::uint64_t> done = 0;
     const auto learns_it = [&](int /*thread*/) {
       QueueOutcome outcome = QueueOutcome::done;
-      for (std::uint64_t i = 0; i <= k; ++i) {  // one of them may do all that succeeds
+      for (std::uint64_t i = 0; i <= k; ++i) {  // one thread may get all successes
         outcome = ranks.wait(ranks.add(1, 0));
         if (outcome != QueueOutcome::done) break;
         ++done;
@@ -252,7 +252,8 @@ TEST_CASE("when an entry fails all producers learn it, and none hangs", "[req:3.
 
 TEST_CASE("puts are visible to a reader once their wait has ended, whoever drives the NICs",
           "[A9]") {
-  // One NIC by waiting ranks, both by a thread besides: progress() may be called by all at once.
+  // Waiting ranks drive both NICs, and a thread drives one of them too: progress() is called
+  // concurrently.
   NicPair pair;
   const NicThread thread = run_nic(pair.b.nic);
   const auto put_and_look = [&](int t) {
@@ -289,7 +290,7 @@ TEST_CASE("a NIC's thread that has a bell works when it is rung, and ends at onc
   };
   std::optional<NicThread> thread = NicThread::start(std::move(options)).value();
   for (int round = 1; round <= 20; ++round) {
-    // Some of these find it asleep, the others do not.
+    // Some wake-ups find the thread asleep, the others do not.
     if (round % 4 == 0) std::this_thread::sleep_for(milliseconds(1));
     work += 10;
     device::ring(bell);

@@ -101,8 +101,7 @@ TEST_CASE("of a long entry that stays without an answer one piece is repeated at
   const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control, 512 * 1024);
   REQUIRE(pair.run_until([&] { return pair.is_over(pair.there, posted); }, seconds(120)));
   CHECK_FALSE(pair.has_failed(pair.there));
-  CHECK(traffic(*pair.a.nics[0]).repeated <=
-        7);  // 14 if everything in flight were retransmitted each time
+  CHECK(traffic(*pair.a.nics[0]).repeated <= 7);  // 14 if all in flight were retransmitted
 }
 
 TEST_CASE("pieces that were lost are repeated soon after the first of them was answered",

@@ -337,7 +337,7 @@ TEST_CASE("a lane that brings what cannot be is dead and names the peer", "[req:
   INFO(failure->to_string());
   CHECK(failure->to_string().find(expected) != std::string::npos);
   CHECK(failure->to_string().find("rank 1") != std::string::npos);
-  // What is sent there is lost, and nothing is heard from there any more.
+  // Messages to the dead lane are lost, and messages from it are ignored.
   for (int i = 0; i < 1000; ++i) {
     message = a_response(1, 1000);
     REQUIRE(pair.a->send({2}, message));
@@ -381,7 +381,7 @@ TEST_CASE("a peer that takes nothing from a full ring is given up like one that 
     a.nic.progress();
     clock.advance(std::chrono::milliseconds(10));
   };
-  // What has been taken by then is a sign of life.
+  // Messages that the peer has taken by then count as a sign of life.
   while (clock.now() < begin + options.answer_timeout) turn();
   for (int i = 0; i < 4; ++i) b.nic.progress();
   const TimePoint heard = clock.now();

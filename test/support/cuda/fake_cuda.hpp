@@ -18,6 +18,7 @@ namespace oriel::test {
 /// cuMemCreate is a memfd, which can be exported to other processes that run the model. A stream's
 /// copies run when the stream is queried or synchronised, or when the test runs them. The host can
 /// access "GPU memory" only once cuMemSetAccess has been called.
+///
 /// The model is strict. A call that the real driver would refuse or leave undefined fails, and so
 /// does a call that would break another thread's stream capture. Misuse is noted in violations().
 /// Use one at a time; in force as the process's CudaTable until destroyed. Thread-safe.
