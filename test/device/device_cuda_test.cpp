@@ -32,7 +32,7 @@ class GpuTeam {
  public:
   explicit GpuTeam(int ranks) : ranks_(ranks) {
     REQUIRE(cudaSetDevice(0) == cudaSuccess);
-    REQUIRE(cudaFree(nullptr) == cudaSuccess);  // makes the context
+    REQUIRE(cudaFree(nullptr) == cudaSuccess);  // creates the context
     REQUIRE(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking) == cudaSuccess);
     REQUIRE(cudaMallocHost(reinterpret_cast<void**>(&host_), sizeof *host_) == cudaSuccess);
     std::memset(static_cast<void*>(host_), 0, sizeof *host_);

@@ -9,7 +9,7 @@
 /// Bodies that the tests and the benchmark of queues run on CPU threads and in kernels.
 namespace oriel::test {
 
-/// Returns a word of a marked entry: every bit depends on every argument.
+/// Returns a word of a marked WQE: every bit depends on every argument.
 ORIEL_DEVICE_FN std::uint32_t queue_word(std::uint32_t queue, std::uint64_t index,
                                          std::uint32_t word) {
   std::uint64_t x = index * 0x9e3779b97f4a7c15u + (static_cast<std::uint64_t>(queue) << 8 | word);
@@ -28,7 +28,7 @@ ORIEL_DEVICE_FN device::queue::Entry<4> marked_entry(std::uint32_t queue, std::u
       q::InlineBytes(reinterpret_cast<const unsigned char*>(words), q::kInlineBytesMost));
 }
 
-/// Publishes `count` reservations of `blocks` marked entries.
+/// Publishes `count` reservations of `blocks` marked WQEs.
 template <class Group, class M = device::Memory>
 ORIEL_DEVICE_FN device::queue::QueueOutcome publish_marked(Group group,
                                                            const device::queue::QueueView& queue,
@@ -49,8 +49,8 @@ ORIEL_DEVICE_FN device::queue::QueueOutcome publish_marked(Group group,
   return q::QueueOutcome::done;
 }
 
-/// Drains a queue of marked entries in the NIC's place. It acts on the doorbell alone, and executes
-/// nothing. It checks every word of the posted blocks, poisons the blocks and completes them.
+/// Drains a queue of marked WQEs in the NIC's place. It acts on the doorbell alone, and executes
+/// nothing. It checks every word of the posted WQEBBs, poisons the WQEBBs and completes them.
 struct QueueDrain {
   device::queue::Block* ring = nullptr;
   device::queue::Completion* completion = nullptr;
@@ -62,14 +62,14 @@ struct QueueDrain {
 
   std::uint64_t consumed = 0;
   std::uint64_t seen_doorbell = 0;
-  std::uint32_t doorbells = 0;     ///< doorbells that announced new entries
-  std::uint32_t wrong_blocks = 0;  ///< blocks with content that does not match their index
+  std::uint32_t doorbells = 0;     ///< doorbells that announced new WQEs
+  std::uint32_t wrong_blocks = 0;  ///< WQEBBs with content that does not match their index
   std::uint32_t wrong_doorbells = 0;
 
   static constexpr std::uint32_t kPoison = 0xdddddddd;
 
   /// Polls the doorbell once. Called by all threads of the group, each with a copy of its own. Each
-  /// thread counts the wrong blocks that it has read. Returns the number of blocks consumed.
+  /// thread counts the wrong WQEBBs that it has read. Returns the number of WQEBBs consumed.
   template <class Group, class M = device::Memory>
   ORIEL_DEVICE_FN std::uint32_t step(Group group) {
     namespace q = device::queue;

@@ -33,7 +33,7 @@ TEST_CASE("warps and threads of many CTAs fill queues that kernels and CPUs drai
       PublishCase at;
       at.place = place;
       at.method = method;
-      // Runs fewer rounds: threads that publish one entry each do so one after another.
+      // Runs fewer rounds: threads that publish one WQE each do so one after another.
       const std::uint32_t fewer = method == PublishMethod::thread ? 10 : 1;
       at.rounds = 40;
       check_case(at);

@@ -30,9 +30,9 @@ struct PublishCase {
 };
 
 struct PublishResult {
-  bool done = false;            ///< all warps succeeded; all entries were published and completed
-  std::uint64_t published = 0;  ///< number of entries that must be published
-  std::uint64_t consumed = 0;   ///< number of entries drained
+  bool done = false;            ///< all warps succeeded; all WQEs were published and completed
+  std::uint64_t published = 0;  ///< number of WQEs that must be published
+  std::uint64_t consumed = 0;   ///< number of WQEs drained
   std::uint64_t doorbells = 0;
   std::uint64_t wrong_blocks = 0;
   std::uint64_t wrong_doorbells = 0;

@@ -8,17 +8,17 @@
 
 #include "device/queue_bodies.hpp"
 
-/// Kernels that publish marked entries to queues and drain them. Each launcher returns a
+/// Kernels that publish marked WQEs to queues and drain them. Each launcher returns a
 /// cudaError_t as int and does not synchronise; `stream` is a cudaStream_t.
 namespace oriel::test {
 
-/// Selects how threads publish entries.
+/// Selects how threads publish WQEs.
 enum class PublishMethod {
   lock_per_entry,  ///< each thread: lock, write, ring, unlock; baseline
-  thread,          ///< each thread publishes its own entries one at a time
+  thread,          ///< each thread publishes its own WQEs one at a time
   lanes,           ///< like `thread`, but lanes of a warp share their work where possible
-  warp,            ///< a warp publishes 32 entries at a time
-  cta,             ///< a CTA publishes 32 entries at a time
+  warp,            ///< a warp publishes 32 WQEs at a time
+  cta,             ///< a CTA publishes 32 WQEs at a time
 };
 
 struct PublishJob {
@@ -40,7 +40,7 @@ struct PublishJob {
 int load_queue_kernels();
 
 /// Launches `ctas` CTAs of `warps` warps each. Unless publishing fails, all threads wait for the
-/// posted entries to complete before they end.
+/// posted WQEs to complete before they end.
 int launch_publish(const PublishJob& job, std::uint32_t ctas, std::uint32_t warps, void* stream);
 
 struct DrainJob {

@@ -11,7 +11,7 @@
 #include "device/queue_memory.hpp"
 #include "support/sanitized.hpp"
 
-/// Lanes of a warp that post together, each its own number of entries.
+/// Lanes of a warp that post together, each its own number of WQEs.
 namespace oriel::test {
 namespace {
 
@@ -27,10 +27,10 @@ WaitControl lane_control() {
   return control;
 }
 
-/// Number of blocks of each lane in each round.
+/// Number of WQEBBs of each lane in each round.
 using LaneBlocks = std::array<std::uint32_t, kLanes>;
 
-/// Has each lane publish its blocks `rounds` times; lane 0 does so `more` times in addition.
+/// Has each lane publish its WQEBBs `rounds` times; lane 0 does so `more` times in addition.
 void publish_by_lanes(const LaneBlocks& blocks, std::uint32_t rounds, std::uint32_t more,
                       std::uint64_t seed) {
   QueueMemory memory(256, (1u << 16) - 100);
@@ -58,7 +58,7 @@ TEST_CASE("lanes that need unlike numbers of blocks get blocks of their own",
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
   LaneBlocks blocks;
-  // Gives one lane a number of blocks that no other lane needs.
+  // Gives one lane a number of WQEBBs that no other lane needs.
   for (const std::uint32_t others : {1u, 2u}) {
     blocks.fill(others);
     blocks[others] = 3;
@@ -89,7 +89,7 @@ TEST_CASE("lanes that put lengths of one to three entries post each piece once",
   });
   CHECK(memory.indexes.reserved == kLanes - 1 + 3);
   CHECK(memory.rung() == kLanes - 1 + 3);
-  // Sums the bytes that the entries move for each lane.
+  // Sums the bytes that the WQEs move for each lane.
   std::array<std::uint64_t, kLanes> moved{};
   for (std::uint64_t i = 0; i < kLanes - 1 + 3; ++i) {
     const auto& parts = memory.ring[i].part;

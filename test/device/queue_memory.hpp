@@ -18,7 +18,7 @@
 
 namespace oriel::test {
 
-/// Queue in memory of this process, in the state after `base` blocks have been posted and
+/// Queue in memory of this process, in the state after `base` WQEBBs have been posted and
 /// completed.
 struct QueueMemory {
   std::vector<device::queue::Block> ring;
@@ -55,7 +55,7 @@ struct QueueMemory {
 
   /// Returns the index up to which the doorbell has been rung.
   std::uint64_t rung() const { return indexes.sweep >> 1; }
-  /// Stores a completion for the entry at this index, as the NIC does.
+  /// Stores a completion for the WQE at this index, as the NIC does.
   void show(device::queue::CompletionKind kind, std::uint64_t index, std::uint8_t opcode = 0) {
     device::Memory::store<device::Order::release>(
         &completion.tail,
@@ -68,7 +68,7 @@ struct QueueMemory {
                                       const device::WaitControl& control = {}) {
     return publish_marked(device::Thread(), view, count, blocks, control);
   }
-  /// Writes marked entries without publishing them.
+  /// Writes marked WQEs without publishing them.
   device::queue::Reservation write(std::uint32_t blocks) {
     device::queue::Reservation made;
     REQUIRE(device::queue::reserve(device::Thread(), view, blocks, made, {}) ==

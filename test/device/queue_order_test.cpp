@@ -20,7 +20,7 @@ using device::Thread;
 using device::WaitControl;
 using q::QueueOutcome;
 
-/// Threads that publish `count` reservations of `blocks` blocks each and end. One more fiber drains
+/// Threads that publish `count` reservations of `blocks` WQEBBs each and end. One more fiber drains
 /// the queue.
 struct Scene {
   int threads;
@@ -29,7 +29,7 @@ struct Scene {
   std::uint64_t base = 0;
 };
 
-/// Returns false, with a reason, unless every entry was drained once and was complete when it was
+/// Returns false, with a reason, unless every WQE was drained once and was complete when it was
 /// announced.
 bool play(const Scene& scene, const Interleaving::Choose& choose) {
   QueueMemory memory(128, scene.base);
@@ -43,7 +43,7 @@ bool play(const Scene& scene, const Interleaving::Choose& choose) {
                                                         WaitControl()) == QueueOutcome::done;
     });
   }
-  // Polls as often as the other fibers let it: the entries that it finds must be complete at any
+  // Polls as often as the other fibers let it: the WQEs that it finds must be complete at any
   // moment.
   bodies.emplace_back([&] {
     while (done < scene.threads) {
@@ -95,7 +95,7 @@ struct FiberCta : device::Cta {
 class DumpingNic {
  public:
   explicit DumpingNic(QueueMemory& memory) : memory_(memory) {}
-  /// Executes the entries that the doorbell has announced.
+  /// Executes the WQEs that the doorbell has announced.
   void step() {
     const auto rung = InterleavedMemory::load<device::Order::acquire>(&memory_.doorbell);
     const std::uint32_t low = (q::big_endian(static_cast<std::uint32_t>(rung)) >> 8) & 0xffffu;

@@ -63,7 +63,7 @@ TEST_CASE("every entry is handed over once, in index order, and no doorbell is l
     publish_from_threads(at);
   }
   if (!is_long_run()) return;
-  // Publishes ten million entries in total.
+  // Publishes ten million WQEs in total.
   for (const int threads : {2, 4, 8, 16, 32, 64}) {
     for (const std::uint32_t depth : {128u, 1024u}) {
       publish_from_threads({depth, threads, 1, k32 - 1000, 834'000 / depth});
@@ -215,7 +215,7 @@ TEST_CASE("an error surfaces with its syndrome and opcode; what came before it i
     QueueMemory memory(128);
     if (!nic_word) memory.view.nic_error = nullptr;
     REQUIRE(memory.publish(10, 1) == QueueOutcome::done);
-    // Entry 6 fails. If the NIC has an error word of its own, later entries have been flushed
+    // WQE 6 fails. If the NIC has an error word of its own, later WQEs have been flushed
     // since.
     const q::QueueError error{
         .syndrome = 0x13, .vendor_syndrome = 0x77, .opcode = 0x08, .index = 6};
@@ -239,7 +239,7 @@ TEST_CASE("a completion that says only flushed does not make what came before it
   REQUIRE(memory.publish(10, 1) == QueueOutcome::done);
   memory.show(q::CompletionKind::request, 2, 0x08);
   CHECK(memory.wait(3) == QueueOutcome::done);
-  // Entry 5 failed. The CQE of entry 9, flushed after it, has overwritten the CQE of entry 5.
+  // WQE 5 failed. The CQE of WQE 9, flushed after it, has overwritten the CQE of WQE 5.
   memory.completion.status = q::encode_syndromes({0, q::kFlushed});
   memory.show(q::CompletionKind::request_error, 9, 0x08);
   CHECK(memory.wait(4) == QueueOutcome::failed);

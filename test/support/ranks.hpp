@@ -107,7 +107,7 @@ class Stage {
   Stage& operator=(const Stage&) = delete;
 
   Board& board() { return *board_; }
-  void kill(int rank, int signal) { children_->kill(rank, signal); }  ///< processes only
+  void kill(int rank, int signal) { children_->kill(rank, signal); }  ///< Cast::processes only
   pid_t pid(int rank) const { return children_->pid(rank); }
   /// Waits until words[index] is at least `value`. Returns false after `patience`.
   bool wait_for_word(std::size_t index, std::uint64_t value, std::chrono::milliseconds patience);

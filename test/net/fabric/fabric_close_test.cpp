@@ -62,8 +62,7 @@ TEST_CASE("a wire is cut while bytes that it fetches, or lends, come in", "[req:
       const WireAddress other = (of_source ? pair.wire_b : pair.wire_a)->address();
       CHECK_FALSE(wire.cut({&other, 1}));
       CHECK(wire.status().ok());
-      CHECK(plan.open.size() <=
-            open);  // the memory that was lent or fetched into is registered no more
+      CHECK(plan.open.size() <= open);  // the memory of the read is deregistered
       CHECK(stays(of_source ? pair.a : pair.b, pair));
     }
   }

@@ -365,5 +365,5 @@ TEST_CASE("a queue that does not answer is given up as if its NIC had nothing el
   CHECK(dq::decode_error(*pair.there.memory().first_error).syndrome ==
         static_cast<std::uint8_t>(Syndrome::transport_retry));
   CHECK(*pair.back.memory().first_error == 0);
-  CHECK(traffic(pair.a.nic).repeated <= 8);  // 24 where each of them counts an eighth
+  CHECK(traffic(pair.a.nic).repeated <= 8);  // 24 if each counted an eighth of a retry
 }

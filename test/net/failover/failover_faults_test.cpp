@@ -41,7 +41,7 @@ TEST_CASE("a doorbell that is lost is made up for, on the same path", "[req:3.14
   FailoverPair pair;
   RawPoster raw(pair.view());
   post_adds(pair, raw, 5);
-  raw.ring(raw.next(), 1);  // only the record shows the later entries
+  raw.ring(raw.next(), 1);  // only the record shows the later WQEs
   const TimePoint begin = pair.clock.now();
   REQUIRE(pair.run_until([&] { return pair.is_complete(5); }));
   CHECK(pair.clock.now() - begin < seconds(1));

@@ -143,10 +143,10 @@ TEST_CASE("a GPU's queue without work asks its peer, and leaves a path that is s
   REQUIRE(pair.run_until([&] { return pair.there->answered() >= asked; }, milliseconds(5)));
   CHECK(pair.epoch() == 1);
   pair.run_for(seconds(10));
-  CHECK(pair.epoch() == 1);  // it has been answered
+  CHECK(pair.epoch() == 1);  // the probe was answered
   pair.b.nics[0]->stop();
   pair.run_for(seconds(10));
-  CHECK(pair.epoch() == 1);  // and asks for nothing
+  CHECK(pair.epoch() == 1);  // no probe is requested
   const TimePoint again = pair.clock.now();
   pair.there->ask();
   REQUIRE(pair.run_until([&] { return pair.both_on(1); }, seconds(4)));

@@ -146,7 +146,7 @@ class WatchedChannel final : public FailoverChannel {
   PathStatement said_;
 };
 
-/// Makes an entry fail with `syndrome`; `is_done` selects whether its operation is executed.
+/// Makes a WQE fail with `syndrome`; `is_done` selects whether its operation is executed.
 inline void fail_entry(NicSoft& nic, const FaultPlace& place, bool is_done,
                        Syndrome syndrome = Syndrome::transport_retry) {
   NicFaults faults;

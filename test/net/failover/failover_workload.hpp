@@ -15,7 +15,7 @@
 
 namespace oriel::net::test {
 
-/// Random work of one rank for the other, and a model of its result that executes every entry once,
+/// Random work of one rank for the other, and a model of its result that executes every WQE once,
 /// in order. Words of each rank's memory:
 ///     [0, 1024)      constant: source of writes and reads;
 ///     [1024, 2048)   target of the peer's writes;
@@ -65,7 +65,7 @@ class Workload {
         return read(), finish(ring);
     }
   }
-  /// Posts a signalled no-op and rings the doorbell, so that all posted entries complete.
+  /// Posts a signalled no-op and rings the doorbell, so that all posted WQEs complete.
   void ring() {
     raw_.add(dq::nop_entry(raw_.place(), dq::kSignalled));
     raw_.ring();
@@ -74,7 +74,7 @@ class Workload {
   std::uint64_t entries() const { return entries_; }
   bool is_done() const { return FailoverPair::completed(queue_.view()) >= raw_.next(); }
 
-  /// Checks the results of completed entries. Takes immediates and checks them.
+  /// Checks the results of completed WQEs. Takes immediates and checks them.
   void check_done() {
     const std::uint64_t completed = FailoverPair::completed(queue_.view());
     while (!results_.empty() && results_.front().end <= completed) {
@@ -188,7 +188,7 @@ class Workload {
   }
   void finish(bool ring) {
     ++entries_;
-    // Signals completions now and then, because unsignalled entries yield none.
+    // Signals completions now and then, because unsignalled WQEs yield none.
     if (entries_ % 4 == 0 || ring) raw_.add(dq::nop_entry(raw_.place(), dq::kSignalled));
     if (ring) raw_.ring();
   }

@@ -43,7 +43,7 @@ TEST_CASE("silence while there is work is suspected and then a failure", "[req:3
   CHECK(health.state() == PathState::suspected);
   CHECK(health.is_usable());
   CHECK(health.take_probe(now));
-  CHECK_FALSE(health.take_probe(now + seconds(1)));  // one at a time
+  CHECK_FALSE(health.take_probe(now + seconds(1)));  // one probe at a time
   SECTION("a completion ends it") {
     health.progressed(now);
     CHECK(health.state() == PathState::healthy);
@@ -79,7 +79,7 @@ TEST_CASE("errors within the window count, older ones do not", "[req:3.14][B5]")
   health.error(Syndrome::transport_retry, now);
   health.error(Syndrome::transport_retry, now += seconds(1));
   CHECK(health.state() == PathState::suspected);
-  CHECK_FALSE(health.take_probe(now));  // further use of the path tells more
+  CHECK_FALSE(health.take_probe(now));  // the path is in use, which shows more than a probe
   SECTION("three in a row") {
     health.error(Syndrome::transport_retry, now += seconds(10));
     CHECK(health.state() == PathState::failed);

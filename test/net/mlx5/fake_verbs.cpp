@@ -280,7 +280,7 @@ struct FakeVerbs::Access {
     (*made)->collapsed = (number_at(command.data() + 17, 1) & 0x10) != 0;
     return true;
   }
-  /// Finds the ring of receive WQEs, which precedes the send blocks. Returns its size in bytes.
+  /// Finds the ring of receive WQEs, which precedes the send WQEBBs. Returns its size in bytes.
   static std::size_t find_receives(const std::byte* qpc, const Object& umem, const Object& cq,
                                    QueuePair& pair) {
     const std::uint32_t type = number_at(qpc + 172, 1) & 7;
@@ -499,7 +499,7 @@ FakeVerbs::Adapter FakeVerbs::adapter(const std::string& name) {
   made.name = name;
   made.gids = {gid({0xfe, 0x80}, {0x01}, 0)};
   made.general.resize(4096);
-  made.general[0x88 / 8] = std::byte{15};  // queue pairs of 2^15 blocks
+  made.general[0x88 / 8] = std::byte{15};  // queue pairs of 2^15 WQEBBs
   made.general[0xc8 / 8] = std::byte{22};  // completion queues of 2^22 CQEs
   made.general[0x148 / 8] = std::byte{0x00};
   put_number(made.general, 0x140 / 8, 4, 4u << 16 | 4);  // 16 reads each way

@@ -95,7 +95,7 @@ TEST_CASE("commands have the bytes of their vectors (unverified)", "[req:3.12][B
       {"CREATE_CQ", mlx5::create_cq(cq(true)), 272, "0:0400 16:0212 " + cq_tail},
       {"CREATE_CQ, filled in turn", mlx5::create_cq(cq(false)), 272, "0:0400 16:0202 " + cq_tail},
       {"CREATE_QP", mlx5::create_qp(qp(0)), 272, qp_parts + "34:50 181:010203 196:03"},
-      // 2^8 receives of 16 bytes, 2^10 blocks, and no bits at 196: a receive ring of its own.
+      // 2^8 receives of 16 bytes, 2^10 WQEBBs, and no bits at 196: a receive ring of its own.
       {"CREATE_QP with receives", mlx5::create_qp(qp(256)), 272, qp_parts + "33:4050 181:040506"},
       // No bytes, the key that ends a list, no address.
       {"receives", mlx5::empty_receives(3), 48, "6:01 22:01 38:01"},

@@ -136,7 +136,7 @@ TEST_CASE("a queue in a GPU's memory is registered by dma-buf, and its doorbell 
   CHECK(address_of(view.ring) % 65536 == 0);
   const auto& ring = scene.verbs.calls[1].arguments;
   CHECK(ring[0] == 0);      // from the descriptor's beginning
-  CHECK(ring[1] == 65536);  // 1024 blocks
+  CHECK(ring[1] == 65536);  // 1024 WQEBBs
   CHECK(ring[3] == ~std::uint64_t{4095});
   CHECK(ring[4] == 1);  // by a descriptor
   const auto& slots = scene.verbs.calls[0].arguments;
@@ -172,7 +172,7 @@ TEST_CASE("receives of a queue in a GPU's memory lie there, with all that kernel
   Mlx5Queue queue = scene.make({.receives = 256}).value();
   const dq::QueueView& view = queue.view();
   const dq::ReceiveView& receives = queue.receives();
-  // 256 receives and 1024 blocks take two pages of a GPU; completions of receives take one.
+  // 256 receives and 1024 WQEBBs take two pages of a GPU; completions of receives take one.
   REQUIRE(scene.driver.exported.size() == 4);
   CHECK(scene.driver.exported[1] ==
         std::pair(CUdeviceptr{address_of(view.ring) - 4096}, std::size_t{131072}));

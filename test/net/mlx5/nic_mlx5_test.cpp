@@ -136,14 +136,14 @@ TEST_CASE("a queue with receives has a ring of them, and a completion queue for 
   const dq::ReceiveView& receives = queues[0].receives();
   const auto& pair = scene.verbs.queue_pairs.at(queues[0].number());
   using Arguments = std::vector<std::uint64_t>;
-  // 8 receives of 16 bytes precede the 8192 bytes of blocks.
+  // 8 receives of 16 bytes precede the 8192 bytes of WQEBBs.
   CHECK(scene.verbs.calls[1].arguments == Arguments{address_of(view.ring) - 128, 12288, 1});
   CHECK(scene.verbs.calls[3].arguments == Arguments{address_of(receives.completions), 4096, 1});
   // Three records, apart from each other: the queue's, and one for each CQ.
   CHECK(mlx5::get(scene.verbs.calls[5].command, {72 * 8, 64}) == 8192 + 64);
   CHECK(mlx5::get(scene.verbs.calls[6].command, {72 * 8, 64}) == 8192 + 128);
   CHECK(mlx5::get(scene.verbs.calls[7].command, {184 * 8, 64}) == 8192);
-  CHECK(scene.verbs.calls[6].command[28] == std::byte{3});  // 2^3 elements
+  CHECK(scene.verbs.calls[6].command[28] == std::byte{3});  // 2^3 CQEs
   CHECK(address_of(pair.ring) == address_of(view.ring));
   CHECK(address_of(pair.receives) + 128 == address_of(view.ring));
   CHECK(pair.receive_count == 8);

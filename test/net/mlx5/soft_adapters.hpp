@@ -67,7 +67,7 @@ class SoftAdapters {
     return any;
   }
 
-  /// Before a peer that is silent is given up: this, times eight.
+  /// Response timeout of a request; a silent peer is given up after eight timeouts.
   Duration answer_timeout = QueueSetup().answer_timeout;
   std::uint32_t piece_bytes = QueueSetup().piece_bytes;  ///< payload limit of a message
   std::deque<NicSoft> nics;

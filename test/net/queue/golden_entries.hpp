@@ -40,7 +40,7 @@ inline constexpr std::string_view kWriteOfNothing =
     "00abcd08 01234502 00000008 00000000"
     "11223344 55667788 99aabbcc 00000000";
 
-// Inline data: 1 and 12 bytes in one block; 28 and 100 bytes need more.
+// Inline data: 1, 12 and 28 bytes in one WQEBB, 100 in three.
 inline constexpr std::string_view kInline1 =
     "00abcd08 01234503 00000000 00000000"
     "11223344 55667788 99aabbcc 00000000"

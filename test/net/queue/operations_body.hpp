@@ -281,8 +281,8 @@ class OperationsBody {
     }
     return part;
   }
-  /// Puts twice, one to four entries each, the second with a signal behind it. Neighbouring groups
-  /// mostly need different numbers of blocks.
+  /// Puts twice, one to four WQEs each, the second with a signal behind it. Neighbouring groups
+  /// mostly need different numbers of WQEBBs.
   ORIEL_STEP_FN void pieces(std::uint64_t round) {
     const OperationsStep step = OperationsStep::pieces;
     const dq::Region near = in_pieces(path_.local), far = in_pieces(path_.remote);

@@ -110,7 +110,7 @@ TEST_CASE("bytes that stand in the entry are found, also across blocks and the r
     REQUIRE(work.inline_bytes.size() == count);
     for (unsigned i = 0; i < count; ++i) CHECK(work.inline_bytes[i] == std::byte(i + 1));
   }
-  // The three blocks are the ring's last, first and second.
+  // The three WQEBBs are the ring's last, first and second.
   const std::uint64_t last = 0x7f;
   Ring ring(golden::kInline100, last);
   ring.at(last, 1) = std::byte{0x00};

@@ -63,7 +63,7 @@ TEST_CASE("a probe takes no block of the ring, whatever is posted before and beh
   pair.run();
   CHECK(pair.probes() > 10);
   CHECK(pair.a.nic.is_idle());
-  // Only puts have taken blocks.
+  // Only puts have taken WQEBBs.
   CHECK(pair.view().indexes->reserved == posted);
 }
 

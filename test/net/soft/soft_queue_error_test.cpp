@@ -52,7 +52,7 @@ void expect_failure(std::uint8_t syndrome, const Make& bad) {
   CHECK(pair.syndromes().syndrome == dq::kFlushed);
   CHECK(pair.error().syndrome == syndrome);
   CHECK(pair.b.memory[4] == 7);
-  // Leaves blocks that were not executed unchanged, so that they can be posted to another queue.
+  // Leaves WQEBBs that were not executed unchanged, so that they can be posted to another queue.
   CHECK(pair.there.memory().ring[(raw.next() - 1) * 64 + 3] == std::byte{0x08});
 }
 

@@ -47,7 +47,7 @@ struct Walk {
 void walk(const Walk& at) {
   INFO("depth " << at.depth << ", " << at.threads << " threads, from " << at.base);
   RunningPair ranks({.depth = at.depth, .base = at.base});
-  // Posts two blocks a round: more than the ring holds, and beyond the wrap.
+  // Posts two WQEBBs a round: more than the ring holds, and beyond the wrap.
   const std::uint32_t rings = kSanitized || at.depth > 4096 ? 1 : 3;
   const std::uint32_t rounds = rings * at.depth / static_cast<std::uint32_t>(at.threads) + 20;
   const auto produce = [&](int thread) {

@@ -70,7 +70,7 @@ struct NicTraffic {
   std::uint64_t repeated = 0;         ///< retransmitted requests
   std::uint64_t probes = 0;           ///< probes, which use no WQE; without retransmissions
   std::uint64_t payload_bytes = 0;    ///< sent, in requests and answers
-  std::uint64_t refused = 0;          ///< requests that a peer could not read from mapped memory
+  std::uint64_t refused = 0;          ///< requests whose data the peer wants in messages
   std::uint64_t fetches = 0;          ///< rendezvous reads started, from a peer's memory
   std::uint64_t fetched_bytes = 0;    ///< bytes of these reads
   std::uint64_t fabric_messages = 0;  ///< sent over libfabric

@@ -62,7 +62,7 @@ struct FakeCuda::State {
   std::map<CUstream, std::vector<Copy>> streams;
   std::vector<Copy> orphans;  // pending work of destroyed streams, which never runs
   std::map<CUevent, CUstream> events;
-  std::vector<int> contexts;  // references, by device
+  std::vector<int> contexts;  // reference counts, by device
   std::uintptr_t next_object = 0x10;
   int foreign_captures = 0;
   bool devices_full = false;
@@ -85,7 +85,7 @@ inline bool has_device(int device) {
   return device >= 0 && device < fake->options.devices;
 }
 
-/// The device of the current context, or -1.
+/// Returns the device of the current context, or -1 if there is none.
 int current_device();
 
 /// Notes a violation and returns true if `call` would break the other thread's capture. Threads in
