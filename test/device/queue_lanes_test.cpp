@@ -58,13 +58,14 @@ TEST_CASE("lanes that need unlike numbers of blocks get blocks of their own",
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
   LaneBlocks blocks;
-  // Gives one lane a number of WQEBBs that no other lane needs.
+  // Gives one lane a number of WQEBBs of its own. Its index equals the number of the other lanes.
   for (const std::uint32_t others : {1u, 2u}) {
     blocks.fill(others);
     blocks[others] = 3;
     publish_by_lanes(blocks, 4, 0, random());
   }
-  // Draws the numbers at random, with limits up to the most of a reservation.
+  // Draws the numbers at random. With a small limit many lanes share a number; with the largest
+  // limit most lanes go alone.
   for (const std::uint32_t most : {2u, 3u, 8u, q::kReservationMost}) {
     for (auto& each : blocks) each = 1 + static_cast<std::uint32_t>(random()) % most;
     publish_by_lanes(blocks, repeats(6u, 3u), 2, random());

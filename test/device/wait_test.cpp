@@ -27,8 +27,8 @@ std::uint64_t milliseconds_since(std::uint64_t start_ns) {
   return (Memory::clock_ns() - start_ns) / 1'000'000;
 }
 
-/// Returns a control whose waits idle in one of three ways: spinning (0), yielding (1), sleeping
-/// (2).
+/// Returns a control whose waits idle in one way: spinning (0), yielding (1), sleeping on the
+/// doorbell (2), or napping (3).
 WaitControl idle_by(int way, Doorbell* doorbell) {
   WaitControl control;
   control.spin_ns = way == 0 ? 4'000'000'000u : 0;

@@ -58,9 +58,9 @@ bool eventually(const Condition& condition,
   return true;
 }
 
-/// Counts mappings that Oriel can have made: memfds of ours, and reserved address ranges without
-/// access of at least 1 GiB. Other mappings come and go with malloc and the stacks of threads. The
-/// sanitizers keep their heaps in reserved addresses too, below where mmap places ours.
+/// Counts mappings that Oriel can have made: memfds of ours, and reserved address ranges of at
+/// least 1 GiB without access. Other mappings come and go with malloc and the stacks of threads.
+/// The sanitizers keep their heaps in reserved addresses too, below where mmap places ours.
 inline std::size_t count_mappings() {
   std::ifstream maps("/proc/self/maps");
   std::size_t count = 0;

@@ -266,7 +266,7 @@ TEST_CASE("a batch of which a part was rung", "[req:3.14][F11]") {
         CHECK(pair.path() == 1);
       }
       pair.run_for(seconds(5));
-      // On the new path, the record counts as rung. Entries after it wait for the next ring.
+      // On the new path, the record counts as rung. WQEs after it wait for the next ring.
       REQUIRE(pair.b.memory[0] == (rung > 0 ? recorded : 0));
       raw.ring();
       REQUIRE(pair.run_until([&] { return pair.is_complete(8); }));

@@ -26,7 +26,7 @@ inline FailoverPair::Options options_of(std::mt19937_64& random, std::uint64_t s
   options.queue.piece_bytes = random() % 2 == 0 ? 256 : 4096;
   options.queue.answer_timeout = milliseconds(2 + random() % 6);
   options.queue.repeats_most = static_cast<std::uint32_t>(1 + random() % 4);
-  // Half of the runs wrap the 16-bit index.
+  // About half of the runs wrap the 16-bit index.
   options.queue.base = random() % 2 == 0 ? 0 : 65536 - random() % 300;
   options.health.suspect_after = milliseconds(5);
   options.health.fail_after = milliseconds(20);

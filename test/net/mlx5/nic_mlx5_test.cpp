@@ -107,7 +107,7 @@ TEST_CASE("set-up calls come in their order with their arguments", "[req:3.12]")
   CHECK(mlx5::get(cq_command, {72 * 8, 64}) == 8192 + 64);
   CHECK(mlx5::get(qp_command, {184 * 8, 64}) == 8192);
 
-  // The addresses in the commands are those of the view.
+  // The adapter's queue pair, as the commands describe it, agrees with the view.
   CHECK(address_of(pair.ring) == address_of(view.ring));
   CHECK(pair.depth == view.depth);
   CHECK(pair.record + 1 == view.doorbell_record);

@@ -197,7 +197,7 @@ class RunningAdapters {
 
 /// Memory policy whose waits drive the adapters between two polls.
 struct AdapterMemory : device::Memory {
-  static inline std::atomic<SoftAdapters*> driven{nullptr};  // set while a thread waits
+  static inline std::atomic<SoftAdapters*> driven{nullptr};  // must be set while a thread waits
   static void relax() {
     device::Memory::relax();
     driven.load()->progress();

@@ -37,7 +37,8 @@ int main() {
     net::NicServer server{OwnedFd(3)};
     well = server.run().ok() && model.violations().empty();
   }
-  // Records for tests that this process ran, and its result.
+  // Records for tests that this process copied or had a failing call, and its result: failing call
+  // (h), success (w) or error (!).
   const char* const witness = std::getenv("ORIEL_TEST_NIC_WITNESS");
   if (witness != nullptr && (model.copies() > 0 || plan.hit())) {
     const int fd = ::open(witness, O_WRONLY | O_APPEND | O_CLOEXEC);

@@ -53,7 +53,7 @@ struct NicServerThread {
 
   std::shared_ptr<NicProcess> process;
   Status greeted;
-  std::optional<Status> ended;  // set when the thread is joined
+  std::optional<Status> ended;  // valid once the thread has been joined
   std::thread thread;
 };
 

@@ -192,7 +192,7 @@ TEST_CASE("a kernel waits for immediates, and sees the bytes of each", "[B4]") {
   const bool direct = GENERATE(false, true);
   const bool by_process = GENERATE(false, true);
   const std::uint32_t bytes = group == OperationsGroup::cta ? 65'536 : 512;
-  constexpr std::uint32_t kRounds = 700;  // with 256 receives: not a multiple
+  constexpr std::uint32_t kRounds = 700;  // 256 receives: odd and even laps
   ImmediatesPlay play(second_gpu(), direct, by_process, bytes, 512);
   INFO((direct ? "direct copy" : "memfd ring") << copier(by_process));
   REQUIRE(post_receives(*play.ranks.b.queue, 256));

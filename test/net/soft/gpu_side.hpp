@@ -25,7 +25,7 @@ T must_have(Result<T> result) {
   return std::move(result).value();
 }
 
-/// Rank on a GPU: its NIC, pages for queues, and registered memory of the GPU.
+/// Rank on a GPU: its NIC, CudaQueuePages for its queues, and registered memory of the GPU.
 struct GpuSide {
   struct Options {
     CudaMover::Options mover{};

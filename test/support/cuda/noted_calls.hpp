@@ -11,7 +11,7 @@
 
 namespace oriel::test {
 
-/// Records the names of driver calls on top of the table in force, without allocating memory, until
+/// Records the names of driver calls on top of the table in force, in a static array, until
 /// destroyed. Use one at a time, for calls of one thread.
 class NotedCalls {
  public:
