@@ -17,18 +17,19 @@ int main() {
     return 77;
   }
 
-  // Every rank registers as many bytes. A window and its memory end with these objects.
+  // Every rank registers the same number of bytes. A window and its memory are released with these
+  // objects.
   auto memory = must(comm.allocate(kBytes));
   auto window = must(comm.register_window(memory));
   auto* const mine = static_cast<int*>(window.data());
   std::iota(mine, mine + kCount, 10 * me.rank);
 
-  // A collective returns when all ranks have come, so what each wrote before is there after it.
+  // An all-reduce returns after all ranks have entered it. Writes before it are then visible.
   int arrived = 1;
   must(comm.all_reduce(
       {.input = &arrived, .output = &arrived, .count = 1, .type = oriel::DataType::i32}));
 
-  // The view gives the same range in any window of the team, or null.
+  // The view returns the address of a range in any rank's window, or null.
   const oriel::device::WindowView view = window.view();
   const int next = (me.rank + 1) % me.ranks;
   const auto* const theirs = static_cast<const int*>(view.world_peer(next, 0, kBytes));
@@ -38,7 +39,7 @@ int main() {
                        view.world_peer(me.ranks, 0, 4) == nullptr;         // no such rank
   std::printf("rank %d: ranges outside are %s\n", me.rank, refused ? "refused" : "NOT refused");
 
-  // Nobody's window may go while another rank still reads it.
+  // Keeps each window until no other rank reads it.
   must(comm.all_reduce(
       {.input = &arrived, .output = &arrived, .count = 1, .type = oriel::DataType::i32}));
   return refused ? 0 : 1;

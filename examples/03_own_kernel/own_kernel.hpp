@@ -9,10 +9,11 @@
 #include "oriel/device/group.hpp"
 #include "oriel/device/window.hpp"
 
-/// y = max(0, scale * (x of rank 0 + x of rank 1 + ...)), element by element, on every rank: an
-/// all-reduce and the step that a model would run after it, in one kernel. One source for GPUs
-/// (every thread of every CTA calls it) and CPUs (every thread, as a block of its own).
-/// Each rank computes one share of the elements from all ranks' x and stores it into all ranks' y.
+/// Computes y = max(0, scale * (x of rank 0 + x of rank 1 + ...)) for each element, on every rank.
+/// One kernel combines an all-reduce with the step that a model would run after it. The same source
+/// runs on GPUs (called by every thread of every CTA) and on CPUs (each thread is a block of its
+/// own). Each rank reads one share of the elements from all ranks' x and stores the results into
+/// all ranks' y.
 struct FusedScaleAllReduce {
   oriel::device::CommView comm;
   oriel::device::WindowView x, y;  // windows of f32 on all ranks of one node
@@ -20,18 +21,19 @@ struct FusedScaleAllReduce {
   float scale;
 };
 
-/// Four elements: one load or store of 16 bytes, the widest that a GPU has.
+/// Four elements: one load or store of 16 bytes, the width of one vector access.
 struct alignas(16) Four {
   float v[4];
 };
 
-/// Elements [4 i, 4 i + 4), and as many at i + step, ... kAhead times. All loads from a rank are
-/// under way before the first is used, so that their latencies overlap.
+/// Processes elements [4 i, 4 i + 4), and as many at i + step, ...: kAhead vectors. Issues all
+/// loads from a rank before it uses the first, so that their latencies overlap.
 template <int kAhead>
 ORIEL_DEVICE_FN void add_fours(const FusedScaleAllReduce& job, std::uint64_t i,
                                std::uint64_t step) {
   const auto ranks = static_cast<std::uint32_t>(job.comm.lsa_size);
-  // Windows of neighbouring ranks lie at equal distances: a peer's address is one addition away.
+  // The windows of consecutive ranks are at equal distances, so a peer's address takes one
+  // addition.
   const Four* const x = reinterpret_cast<const Four*>(job.x.flat_base) + i;
   Four* const y = reinterpret_cast<Four*>(job.y.flat_base) + i;
   Four sum[kAhead] = {};
@@ -52,8 +54,9 @@ ORIEL_DEVICE_FN void add_fours(const FusedScaleAllReduce& job, std::uint64_t i,
   }
 }
 
-/// True if y holds the result. Collective: every rank calls it with as many blocks. The last count
-/// % 4 elements are computed as four, so the windows hold a multiple of 16 bytes.
+/// Returns true if y holds the result. Collective: every rank calls it with the same number of
+/// blocks. The last count % 4 elements are computed as a full vector, so the windows hold a
+/// multiple of 16 bytes.
 template <class Group>
 ORIEL_DEVICE_FN bool fused_scale_all_reduce(Group group, const FusedScaleAllReduce& job,
                                             std::uint32_t block, std::uint32_t blocks) {
@@ -61,13 +64,13 @@ ORIEL_DEVICE_FN bool fused_scale_all_reduce(Group group, const FusedScaleAllRedu
   const std::uint64_t fours = (job.count + 3) / 4;
   if (fours == 0) return true;
   if (!job.x.contains(0, fours * sizeof(Four)) || !job.y.contains(0, fours * sizeof(Four))) {
-    return false;  // on all ranks alike; the loops check nothing any more
+    return false;  // on all ranks alike; the loops check no bounds
   }
 
   oriel::device::LsaBarrier<Group> barrier(group, job.comm, block);
-  if (barrier.sync() != WaitOutcome::ready) return false;  // now every rank's x is there
+  if (barrier.sync() != WaitOutcome::ready) return false;  // every rank's x is complete
 
-  // One stretch for each block of each rank; its threads take neighbouring vectors.
+  // Each block of each rank has one contiguous share; its threads access neighbouring vectors.
   const std::uint64_t pieces = static_cast<std::uint64_t>(job.comm.lsa_size) * blocks;
   const std::uint64_t piece = static_cast<std::uint64_t>(job.comm.lsa_rank) * blocks + block;
   const std::uint64_t last = fours * (piece + 1) / pieces;
@@ -78,12 +81,12 @@ ORIEL_DEVICE_FN bool fused_scale_all_reduce(Group group, const FusedScaleAllRedu
     add_fours<kAhead>(job, i, threads);
   }
   for (; i < last; i += threads) add_fours<1>(job, i, threads);
-  return barrier.sync() == WaitOutcome::ready;  // now every rank's y is there
+  return barrier.sync() == WaitOutcome::ready;  // every rank's y is complete
 }
 
 #if defined(__CUDACC__)
-/// The kernel; the grid has at most job.comm.barrier_slots CTAs, all of them resident at once.
-/// done[b] becomes 1 if CTA b succeeded.
+/// Runs with at most job.comm.barrier_slots CTAs, all resident at once. Sets done[b] to 1 if CTA b
+/// succeeded, else to 0.
 __global__ void fused_scale_all_reduce_kernel(FusedScaleAllReduce job, std::uint32_t* done) {
   const bool good = fused_scale_all_reduce(oriel::device::Cta{}, job, blockIdx.x, gridDim.x);
   if (threadIdx.x == 0) done[blockIdx.x] = good ? 1 : 0;

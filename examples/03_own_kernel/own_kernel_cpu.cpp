@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs own_kernel.hpp on CPU ranks and compares it with the library's all-reduce; on request also
-// its bandwidth with that of plain_kernel.hpp:
+// Runs own_kernel.hpp on CPU ranks and compares the result with the library's all-reduce. With
+// `bandwidth`, also compares its bandwidth with that of plain_kernel.hpp.
 //   ORIEL_BACKEND=host oriel-run -n 2 03_own_kernel_cpu [bandwidth]
 #include <algorithm>
 #include <atomic>
@@ -15,7 +15,7 @@
 #include "../common/launched.hpp"
 #include "plain_kernel.hpp"
 
-/// Seconds of the fastest of some calls of a kernel by one thread.
+/// Returns the seconds of the fastest of 25 calls of a kernel by one thread.
 template <class Kernel>
 double fastest(Kernel kernel) {
   double least = std::numeric_limits<double>::max();
@@ -28,8 +28,8 @@ double fastest(Kernel kernel) {
   return least;
 }
 
-/// Runs both kernels with one thread for each rank. Bytes are those of the ranks' inputs that a
-/// rank reads in a call.
+/// Runs both kernels with one thread for each rank. Counts the input bytes that a rank reads in a
+/// call.
 void print_bandwidth(const FusedScaleAllReduce& job) {
   const oriel::device::Thread thread;
   const double fast = fastest([&] { return fused_scale_all_reduce(thread, job, 0, 1); });
@@ -48,7 +48,7 @@ int main(int argc, char** argv) {
     return 77;
   }
 
-  // Two windows, and what the kernel's barriers need.
+  // Two windows, and a device communicator for the kernel's barriers.
   auto x_memory = must(comm.allocate(kBytes));
   auto y_memory = must(comm.allocate(kBytes));
   auto x_window = must(comm.register_window(x_memory));
@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
     return 1;
   }
 
-  // The sums are small integers, so both ways must give the same bits.
+  // The sums are small integers, so both results must have the same bits.
   const auto* const y = static_cast<const float*>(y_window.data());
   must(comm.all_reduce({.input = x, .output = x, .count = kCount}));
   std::uint64_t wrong = 0;
@@ -88,6 +88,6 @@ int main(int argc, char** argv) {
   must(comm.all_reduce({.input = &wrong,
                         .output = &wrong,
                         .count = 1,
-                        .type = oriel::DataType::u64}));  // everybody's verdict
+                        .type = oriel::DataType::u64}));  // the total over all ranks
   return wrong == 0 ? 0 : 1;
 }

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Runs own_kernel.hpp on a GPU per rank and compares it with the library's all-reduce; on request
-// also its bandwidth with that of plain_kernel.hpp:
+// Runs own_kernel.hpp on one GPU for each rank and compares the result with the library's
+// all-reduce. With `bandwidth`, also compares its bandwidth with that of plain_kernel.hpp.
 //   oriel-run -n 2 03_own_kernel_gpu [bandwidth]
 #include <algorithm>
 #include <cstdio>
@@ -21,7 +21,7 @@ void must(cudaError_t status) {
   std::exit(1);
 }
 
-/// Seconds of the fastest of some launches.
+/// Returns the time of the fastest of 25 launches.
 template <class Launch>
 float fastest(cudaStream_t stream, Launch launch) {
   cudaEvent_t begin, end;
@@ -42,7 +42,7 @@ float fastest(cudaStream_t stream, Launch launch) {
   return least_ms / 1000;
 }
 
-constexpr unsigned kBlocks = 32, kThreads = 512;  // all blocks run at once on any GPU
+constexpr unsigned kBlocks = 32, kThreads = 512;  // few enough to be resident at once
 
 void print_bandwidth(const FusedScaleAllReduce& job, std::uint32_t* done, cudaStream_t stream) {
   const float fast = fastest(
@@ -64,7 +64,7 @@ int main(int argc, char** argv) {
   must(cudaSetDevice(me.local_rank));
   auto comm = must(oriel::Communicator::init(share_unique_id(me), me.rank, me.ranks));
 
-  // Two windows, and what the kernel's barriers need.
+  // Two windows, and a device communicator for the kernel's barriers.
   auto x_memory = must(comm.allocate(kBytes));
   auto y_memory = must(comm.allocate(kBytes));
   auto x_window = must(comm.register_window(x_memory));
@@ -77,7 +77,8 @@ int main(int argc, char** argv) {
   }
   std::uint32_t* done = nullptr;
   cudaStream_t stream;
-  must(cudaMallocHost(&done, kBlocks * sizeof *done));  // the kernel can reach it too
+  must(
+      cudaMallocHost(&done, kBlocks * sizeof *done));  // pinned memory, which the kernel can access
   must(cudaStreamCreate(&stream));
   must(cudaMemcpyAsync(x_window.data(), x.data(), kCount * sizeof(float), cudaMemcpyDefault,
                        stream));
@@ -93,7 +94,7 @@ int main(int argc, char** argv) {
                        stream));
   must(cudaStreamSynchronize(stream));
 
-  // The sums are small integers, so both ways must give the same bits.
+  // The sums are small integers, so both results must have the same bits.
   std::uint64_t wrong = 0;
   for (std::uint64_t i = 0; i < kCount; ++i) wrong += y[i] != (x[i] > 0 ? 0.5f * x[i] : 0);
   for (unsigned block = 0; block < kBlocks; ++block) wrong += done[block] != 1;

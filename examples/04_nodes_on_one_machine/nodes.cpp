@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// One machine poses as two nodes of two ranks:
+// Simulates two nodes of two ranks on one machine:
 //   ORIEL_BACKEND=host oriel-run -n 4 04_nodes_on_one_machine
 #include <cstdio>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 int main() {
   constexpr std::size_t kCount = 1000;
   const Launched me = Launched::from_environment();
-  // Ranks with the same identity of the machine are one node. Set before the first call of Oriel.
+  // Ranks with the same host id form one node. Set the id before the first call of Oriel.
   const std::string node = "node-" + std::to_string(me.rank / 2);
   setenv("ORIEL_HOSTID", node.c_str(), 1);
 
@@ -29,7 +29,7 @@ int main() {
   for (std::size_t i = 0; i < kCount; ++i) data[i] = static_cast<float>(me.rank + 1);
   must(comm.all_reduce({.input = data, .output = data, .count = kCount}));
 
-  // Loads reach the ranks of the own node; collectives and world_put() reach the others.
+  // Loads reach the ranks of this rank's node; collectives and world_put() reach the others.
   const int far = (me.rank + 2) % me.ranks;
   const bool reached = window.view().world_peer(far, 0, sizeof(float)) != nullptr;
   std::printf("rank %d on %s: ranks%s by loads, rank %d %s; sum %g\n", me.rank, node.c_str(),

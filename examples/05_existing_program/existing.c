@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// A program written for NCCL, which knows nothing of Oriel: two ranks of one process, in a group.
+// A program for NCCL without any knowledge of Oriel: two ranks of one process, in a group.
 #include <stdio.h>
 
 #include <nccl.h>

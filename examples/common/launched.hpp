@@ -16,8 +16,8 @@
 
 #include "oriel/communicator.hpp"
 
-/// The value of a Result, or the end of the program: these examples have nobody to return an error
-/// to.
+/// Returns the value of a Result, or prints the error and exits, because these examples have no
+/// caller that could handle it.
 template <class T>
 T must(oriel::Result<T> result) {
   if (!result.ok()) {
@@ -27,7 +27,8 @@ T must(oriel::Result<T> result) {
   if constexpr (!std::is_void_v<T>) return std::move(result).value();
 }
 
-/// What a launcher such as oriel-run says of this process; one rank if there is none.
+/// This process's rank and size from a launcher such as oriel-run; a single rank without a
+/// launcher.
 struct Launched {
   int rank = 0;
   int ranks = 1;
@@ -52,8 +53,8 @@ struct Launched {
 
 namespace detail {
 
-/// A socket at the launcher's address and port: rank 0's listens, the others' are connected.
-/// -1 if that cannot be done (yet).
+/// Opens a socket at the launcher's address and port: listening on rank 0, connected on the others.
+/// Returns -1 on failure, for example before rank 0 listens.
 inline int meet(const Launched& me) {
   addrinfo wanted{};
   wanted.ai_socktype = SOCK_STREAM;
@@ -68,15 +69,16 @@ inline int meet(const Launched& me) {
   freeaddrinfo(found);
   if (!good) close(std::exchange(fd, -1));
   const timeval patience{30, 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);  // also of accept
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience,
+             sizeof patience);  // applies to accept() as well
   return fd;
 }
 
 }  // namespace detail
 
-/// The unique id of a communicator of all launched ranks: rank 0 makes it and gives it to whoever
-/// connects and names a rank. That is as safe as the network of MASTER_ADDR; a program with a
-/// channel of its own sends the id through that instead.
+/// Shares the unique id of a communicator of all launched ranks: rank 0 creates it and sends it to
+/// every connection that names a rank. The id is only as secret as the network of MASTER_ADDR. A
+/// program with its own channel should send the id through that channel instead.
 inline oriel::UniqueId share_unique_id(const Launched& me) {
   oriel::UniqueId id;
   if (me.rank == 0) id = must(oriel::UniqueId::create());

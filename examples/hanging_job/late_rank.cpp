@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// A job that hangs, for docs/hang.md: the last rank comes SECONDS late to a call, or dies before
-// it.
+// A job that hangs, for docs/hang.md. The last rank enters a call SECONDS late, or dies before it.
 //   ORIEL_BACKEND=host oriel-run -n 2 late_rank [SECONDS|die [init|window|all_reduce]]
 #include <chrono>
 #include <cstdio>
@@ -17,7 +16,7 @@ int main(int argc, char** argv) {
   const std::string where = argc > 2 ? argv[2] : "all_reduce";
   const auto come_to = [&](const char* call) {
     if (me.rank != me.ranks - 1 || where != call) return;
-    // Who dies does so when the others wait for it.
+    // Dies only after 2 s, when the other ranks wait in the call.
     std::this_thread::sleep_for(std::chrono::seconds(how == "die" ? 2 : std::atoi(how.c_str())));
     if (how == "die") std::quick_exit(0);
   };
@@ -32,7 +31,7 @@ int main(int argc, char** argv) {
   must(comm.all_reduce({.input = data, .output = data, .count = 1}));
   come_to("all_reduce");
   auto done = comm.all_reduce({.input = data, .output = data, .count = 1});
-  if (done.ok()) done = comm.close();  // on a GPU the wait is here
+  if (done.ok()) done = comm.close();  // on a GPU, close() waits for the all-reduce
   std::printf("rank %d: %s\n", me.rank, done.ok() ? "done" : done.error().to_string().c_str());
   return done.ok() ? 0 : 1;
 }

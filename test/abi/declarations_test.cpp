@@ -10,7 +10,7 @@
 
 #include "nccl.h"
 
-/// What programs that were built against NCCL 2.28.9 expect of the header, written down as facts.
+/// Declarations that programs built against NCCL 2.28.9 expect of the header.
 namespace {
 
 using Result = ncclResult_t;
@@ -24,14 +24,14 @@ struct Entry {
   bool has_type;  ///< both names are declared with the expected type
 };
 
-/// Compiles only if both names are declared; their addresses are not taken, so nothing is linked.
+/// Compiles only if both names are declared. Takes no address, so nothing is linked.
 #define ENTRY(name, ...)                                                                       \
   Entry {                                                                                      \
 #name, std::is_same_v < decltype(name), __VA_ARGS__>&& std::is_same_v < decltype(p##name), \
         __VA_ARGS__>                                                                           \
   }
 
-/// What libtorch_cuda of PyTorch 2.11 imports.
+/// Lists the functions that libtorch_cuda of PyTorch 2.11 imports.
 std::vector<Entry> torch_entries() {
   return {
       ENTRY(ncclAllGather, Result(In, void*, size_t, Type, Comm, Stream)),
@@ -76,7 +76,7 @@ std::vector<Entry> torch_entries() {
   };
 }
 
-/// What other programs call, and NCCL 2.28.9 declares too.
+/// Lists functions that other programs call and that NCCL 2.28.9 declares as well.
 std::vector<Entry> other_entries() {
   return {
       ENTRY(ncclCommCuDevice, Result(const Comm, int*)),

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-/// Name and type, as the compiler spells it, of each function of the header. signatures.cpp is
+/// Name of each function of the header, and its type in the compiler's spelling. signatures.cpp is
 /// compiled once with each header.
 using Signatures = std::vector<std::pair<std::string, std::string>>;
 Signatures oriel_signatures();

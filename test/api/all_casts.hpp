@@ -8,7 +8,7 @@
 
 namespace oriel::test {
 
-/// Plays `body` with ranks as threads of one process, and as processes.
+/// Runs `body` with ranks as threads of one process, and as processes.
 inline void on_all_casts(int size, const Body& body) {
   for (const Cast cast : kCasts) {
     if (cast == Cast::group) continue;

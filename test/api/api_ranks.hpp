@@ -14,17 +14,17 @@
 
 #include "support/ranks.hpp"
 
-/// Ranks of the C++ interface for tests.
+/// Ranks that use the C++ interface, for tests.
 namespace oriel::test {
 
-/// The value, or an exception with the error's text.
+/// Returns the value, or throws an exception with the error's text.
 template <class T>
 T must(Result<T> result) {
   if (!result.ok()) throw std::runtime_error(result.error().to_string());
   if constexpr (!std::is_void_v<T>) return std::move(result).value();
 }
 
-/// Throws unless `result` is an error of this code whose text has every word.
+/// Throws unless `result` is an error with this code whose text contains every word.
 template <class T>
 void must_fail(const Result<T>& result, ErrorCode code, const std::vector<std::string>& words) {
   require(!result.ok(), "it succeeded");
@@ -34,7 +34,7 @@ void must_fail(const Result<T>& result, ErrorCode code, const std::vector<std::s
   require_words(text, words);
 }
 
-/// A communicator over all ranks, for the one that this player plays; or in another order.
+/// Joins a communicator over all ranks as `rank`, which may differ from this player's rank.
 inline Result<Communicator> try_to_join_as(Players& players, int rank,
                                            const CommunicatorOptions& options = {}) {
   const ncclUniqueId bytes = players.next_id();
@@ -52,7 +52,7 @@ inline Communicator join(Players& players, const CommunicatorOptions& options = 
   return join_as(players, players.first(), options);
 }
 
-/// An all-reduce in which every rank adds one.
+/// Runs an all-reduce in which every rank adds one.
 inline void add_one(Communicator& comm) {
   int value = 1;
   must(comm.all_reduce({.input = &value, .output = &value, .count = 1, .type = DataType::i32}));

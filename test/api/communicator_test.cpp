@@ -11,14 +11,14 @@
 #include "api/api_ranks.hpp"
 #include "comm/support/held.hpp"
 
-/// The C++ interface: communicators, buffers and windows.
+/// Tests the C++ interface: communicators, buffers and windows.
 namespace oriel::test {
 namespace {
 
 constexpr std::size_t kBytes = 3 * 4096;
 
-/// What this process holds while no player does anything. Rank 0 looks, since counting opens a
-/// descriptor itself; others get zeros.
+/// Returns the resources of this process while no player acts. Only rank 0 counts, because counting
+/// opens a descriptor itself; other players get zeros.
 Held held_at_rest(Players& players) {
   players.barrier();
   Held held{};
@@ -27,7 +27,7 @@ Held held_at_rest(Players& players) {
   return held;
 }
 
-/// That this process comes to hold no more than that again, while no player does anything.
+/// Checks that this process holds no more than `expected` while no player acts.
 void require_held_at_rest(Players& players, const Held& expected, const std::string& when) {
   players.barrier();
   if (players.first() == 0) require_held(expected, when);
@@ -78,7 +78,7 @@ TEST_CASE("a window's view reaches all ranks' memory, and nothing after close()"
     require(view.world_peer(1 - rank, 0, kBytes) == view.lsa_peer(1 - rank, 0, 1), "by world rank");
     require(view.lsa_peer(0, 1, kBytes) == nullptr && view.lsa_peer(2, 0, 1) == nullptr,
             "what lies outside");
-    // The handle is the C interface's.
+    // The C interface's handle yields the same view.
     const device::WindowView same = device::WindowView::of(window.handle());
     require(same.flat_base == view.flat_base && same.size_bytes == kBytes, "the handle's view");
     players.barrier();
@@ -107,7 +107,7 @@ TEST_CASE("windows and their communicator may go in any order", "[req:1.25]") {
       must_fail(comm.device_comm(), ErrorCode::invalid_usage, {"closed"});
       must_fail(comm.allocate(1), ErrorCode::invalid_usage, {"closed"});
       require(!comm.async_error(), "no error");
-      comm.abort();  // nothing to end
+      comm.abort();  // has no effect: nothing runs
       must(comm.close());
     }
     const int rank = players.first();
@@ -115,7 +115,7 @@ TEST_CASE("windows and their communicator may go in any order", "[req:1.25]") {
     players.barrier();
     require(*static_cast<int*>(memory.data()) == 7, "what the peer wrote");
     players.barrier();
-    memory = oriel::Buffer();  // the window keeps the memory itself
+    memory = oriel::Buffer();  // the window keeps the memory alive
     *static_cast<int*>(window->view().lsa_peer(1 - rank, 0, sizeof(int))) = 8;
     players.barrier();
     require(*static_cast<int*>(window->view().local(0, sizeof(int))) == 8, "through the window");
@@ -133,7 +133,7 @@ TEST_CASE("several windows are registered at once, or none", "[req:1.25]") {
     require(windows.size() == 3 && windows[1].data() == base + 4096 && windows[1].bytes() == 100,
             "three windows");
     const Held before = held_at_rest(players);
-    // Rank 1 fails, and both hear of it.
+    // Rank 1 fails, and both ranks receive its error.
     std::vector<MemoryRange> bad(std::begin(ranges), std::end(ranges));
     if (players.first() == 1) bad[2].data = nullptr;
     must_fail(comm.register_windows(bad), ErrorCode::invalid_argument, {"rank 1", "null"});

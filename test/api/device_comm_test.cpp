@@ -16,7 +16,7 @@
 #include "api/all_casts.hpp"
 #include "api/api_ranks.hpp"
 
-/// Communicators for kernels of a user's own.
+/// Tests communicators for user-written kernels.
 namespace oriel::test {
 namespace {
 
@@ -24,7 +24,7 @@ using namespace std::chrono_literals;
 using device::WaitOutcome;
 using Barrier = device::LsaBarrier<device::Thread>;
 
-// Until the monitor has seen why a wait ended.
+// Polls until the monitor has reported an error; gives up after 3 s.
 std::optional<Error> error_of(const Communicator& comm) {
   for (int i = 0; i < 300 && !comm.async_error(); ++i) std::this_thread::sleep_for(10ms);
   return comm.async_error();
@@ -44,7 +44,7 @@ TEST_CASE("a device communicator's view says who is where, and its barriers begi
       require(*view.control(view.lsa_rank, view.barrier_offset + at) == 0, "fresh flags");
     }
     players.barrier();
-    // Rounds on one slot, and more of them on others.
+    // Runs barrier rounds on each slot, more on the higher slots.
     for (std::uint32_t slot = 0; slot < 5; ++slot) {
       for (std::uint32_t round = 0; round <= slot; ++round) {
         Barrier barrier({}, view, slot);
@@ -112,8 +112,8 @@ TEST_CASE("who waits for a waiting rank does not take that one for the culprit",
     const auto kernels = must(comm.device_comm({}));
     const int rank = players.first();
     players.barrier();
-    // Rank 2 begins to wait for rank 0 before that one begins to wait for rank 1, so it is the
-    // first to give up.
+    // Rank 2 starts to wait for rank 0 before rank 0 starts to wait for rank 1. Hence rank 2 times
+    // out first.
     if (rank == 1) return players.barrier();
     if (rank == 0) std::this_thread::sleep_for(200ms);
     const auto never = [] { return false; };
@@ -135,7 +135,7 @@ TEST_CASE("ranks that ask for different device communicators get the same error"
     must_fail(comm.device_comm({.barrier_slots = rank}), ErrorCode::invalid_argument,
               {"rank 0", "barrier_slots is 0", "65536"});
     must_fail(comm.device_comm({.barrier_slots = 65537}), ErrorCode::invalid_argument, {"65537"});
-    // Rank 1 was compiled with older headers.
+    // Rank 1 passes the version of older headers.
     constexpr std::uint32_t old_version = device::kDeviceVersion - 1;
     must_fail(comm.device_comm({.device_version = device::kDeviceVersion - rank}),
               ErrorCode::invalid_usage,
@@ -191,7 +191,7 @@ TEST_CASE("abort() ends the waits of a user's kernel on both ranks", "[req:1.12]
   on_all_casts(2, [](Players& players) {
     auto comm = join(players);
     const auto kernels = must(comm.device_comm());
-    // Rank 0 waits on one slot, rank 1 on another: neither would ever end.
+    // Rank 0 waits on one slot and rank 1 on another, so neither wait can succeed.
     WaitOutcome outcome = WaitOutcome::ready;
     std::jthread waiter([&] {
       Barrier barrier({}, kernels.view(), static_cast<std::uint32_t>(players.first()));

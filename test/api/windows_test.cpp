@@ -13,22 +13,22 @@
 
 #include "comm/support/held.hpp"
 
-/// The life of windows through the C interface, on the CPU.
+/// Tests the lifetime of windows through the C interface, on the CPU.
 namespace oriel::test {
 namespace {
 
 constexpr std::size_t kPage = 4096;
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitizer = true;  // has a heap of its own, which keeps what was freed for a while
+constexpr bool kSanitizer = true;  // has its own heap, which delays the reuse of freed memory
 #else
 constexpr bool kSanitizer = false;
 #endif
 
-/// What grows with a leak that no descriptor and no mapping shows.
+/// Memory use that shows leaks without a descriptor or mapping.
 struct Memory {
-  std::size_t heap_bytes = 0;      ///< given out by malloc
-  std::size_t resident_bytes = 0;  ///< pages of this process that are no shared memory
+  std::size_t heap_bytes = 0;      ///< allocated by malloc
+  std::size_t resident_bytes = 0;  ///< resident pages other than shared memory
 };
 
 Memory memory_now() {
@@ -127,7 +127,7 @@ TEST_CASE("cycles of registration hold neither heap nor pages in the end", "[req
             early_held = settled();
           } else {
             require_held(early_held, "after the last cycle");
-            // A leak of one small object for each cycle would be 128 KiB or more.
+            // A leak of one small object in each cycle would exceed this bound.
             require(
                 kSanitizer || now.heap_bytes <= early.heap_bytes + 64 * 1024,
                 fmt::format("{} bytes of heap instead of {}", now.heap_bytes, early.heap_bytes));

@@ -19,7 +19,7 @@ TEST_CASE("a machine without a driver gets an error that says so", "[req:1.2]") 
   CHECK(ready.error().native().domain == NativeDomain::cuda_driver);
   const std::string& message = ready.error().message();
   CHECK((message.find("driver") != std::string::npos));
-  // No call through the table crashes for want of a driver.
+  // Without a driver, calls through the table fail instead of crashing.
   int count = 0;
   CHECK(cuda().device_get_count(&count) != CUDA_SUCCESS);
   CHECK(cuda().mem_unmap(0, 0) != CUDA_SUCCESS);

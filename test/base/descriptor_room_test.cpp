@@ -15,7 +15,7 @@ namespace {
 
 using oriel::make_room_for_descriptors;
 
-// Descriptors that the kernel's table of this process has room for.
+// Returns the capacity of this process's descriptor table in the kernel.
 long table_size() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {

@@ -46,7 +46,7 @@ TEST_CASE("two protocols of one thread advance together", "[req:1.9]") {
   auto loop = std::move(EventLoop::create()).value();
   Pipe first, second;
   const auto deadline = Deadline::after(5s);
-  // The first can end only once the second has run: in sequence they would wait for ever.
+  // The first task ends only after the second has run; run in sequence they would deadlock.
   std::vector<Task<Result<char>>> tasks;
   tasks.push_back(read_one(loop, second.reader.get(), deadline));
   tasks.push_back(echo(loop, first.reader.get(), second.writer.get(), deadline));
@@ -86,7 +86,7 @@ TEST_CASE("another thread can stop the loop, with its reason", "[req:1.12]") {
   });
   auto result = loop.run(read_one(loop, pipe.reader.get(), Deadline::never()));
   stopper.join();
-  for (int i = 0; i < 2; ++i) {  // later waits end so too
+  for (int i = 0; i < 2; ++i) {  // later waits fail as well
     REQUIRE_FALSE(result.ok());
     CHECK(result.error().message() == "the communicator was aborted");
     result = loop.run(read_one(loop, pipe.reader.get(), Deadline::never()));

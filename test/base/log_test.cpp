@@ -83,7 +83,7 @@ TEST_CASE("a log whose reader has gone does not end the process", "[promise:7]")
   std::array<int, 2> ends{};
   REQUIRE(::pipe(ends.data()) == 0);
   const std::string path = "/dev/fd/" + std::to_string(ends[1]);
-  const LogSetup setup("warn", path);  // an absolute path stands for itself
+  const LogSetup setup("warn", path);  // an absolute path is used as it is
   Log().warn("heard");
   ::close(ends[0]);
   REQUIRE(::signal(SIGPIPE, SIG_DFL) != SIG_ERR);
@@ -94,10 +94,10 @@ TEST_CASE("a log whose reader has gone does not end the process", "[promise:7]")
   Log().warn("unheard");
   CHECK(pipe_signal_blocked());
   CHECK_FALSE(pipe_signal_pending());
-  REQUIRE(::raise(SIGPIPE) == 0);  // an application's own stays
+  REQUIRE(::raise(SIGPIPE) == 0);  // the application's own signal stays pending
   Log().warn("unheard");
   CHECK(pipe_signal_pending());
-  REQUIRE(::signal(SIGPIPE, SIG_IGN) != SIG_ERR);  // discards it
+  REQUIRE(::signal(SIGPIPE, SIG_IGN) != SIG_ERR);  // discards the signal
   block_pipe_signal(false);
   REQUIRE(::signal(SIGPIPE, SIG_DFL) != SIG_ERR);
   ::close(ends[1]);
@@ -179,7 +179,7 @@ TEST_CASE("lines of several threads do not mix") {
 
 TEST_CASE("an unknown ORIEL_ name is warned about once, at the default level", "[req:1.39][D7]") {
   ::setenv("ORIEL_TIMOUT", "3", 1);
-  const LogSetup setup("");  // an empty value counts as not set
+  const LogSetup setup("");  // an empty value counts as unset
   Log().warn("unheard");
   Log().warn("unheard");
   ::unsetenv("ORIEL_TIMOUT");
@@ -193,13 +193,13 @@ TEST_CASE("a pipe without a reader, and what is no file, are refused as logs", "
   const LogSetup setup("warn", "pipe");
   const std::string path = setup.path("pipe");
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
-  const auto refused = check_log();  // would wait for a reader, if it opened as files are opened
+  const auto refused = check_log();  // a blocking open would wait for a reader
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().message() == "ORIEL_LOG_FILE is \"" + path + "\": nobody reads from it");
 
   ::setenv("ORIEL_LOG", "none", 1);
   LogSetup::reread();
-  CHECK(check_log().ok());  // nothing is to be written
+  CHECK(check_log().ok());  // nothing is to be logged
 
   const LogSetup nowhere("warn", "no folder/log");
   const auto missing = check_log();

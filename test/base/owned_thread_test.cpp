@@ -134,7 +134,7 @@ TEST_CASE("a thread that is left to the library frees what its functions hold wh
   CHECK(held.use_count() == 1);
 }
 
-// ThreadSanitizer knows no threads in the child of a process that has had some.
+// ThreadSanitizer does not support threads in a child whose parent had threads.
 #if !defined(__SANITIZE_THREAD__)
 
 TEST_CASE("exit() stops and joins the threads that still run", "[req:1.12]") {

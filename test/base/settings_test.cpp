@@ -33,7 +33,7 @@ std::string message_of(const Environment& environment) {
   return result.error().message();
 }
 
-/// Some allowed value of the row's kind that differs from the row's default.
+/// Returns an allowed value of the row's kind that differs from the row's default.
 std::string value_other_than_default(const settings_table::Row& row) {
   using namespace settings_table;
   struct Extremes {

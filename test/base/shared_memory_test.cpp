@@ -32,7 +32,7 @@ TEST_CASE("no descriptor of ours takes the place of a standard one that was clos
     const auto memory = make_sealed_memfd(4096);
     if (!memory.ok()) return 1;
     if (memory.value().get() <= STDERR_FILENO) return 2;
-    // Closed on exec, as all of ours are, and the standard ones are still closed.
+    // The descriptor is close-on-exec, and the standard descriptors are still closed.
     if (::fcntl(memory.value().get(), F_GETFD) != FD_CLOEXEC) return 3;
     return ::fcntl(STDIN_FILENO, F_GETFD) < 0 && ::fcntl(STDERR_FILENO, F_GETFD) < 0 ? 0 : 4;
   });

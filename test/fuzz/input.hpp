@@ -15,7 +15,7 @@ inline ByteView view(const std::uint8_t* data, std::size_t size) {
   return std::as_bytes(std::span(data, size));
 }
 
-/// A finding: libFuzzer keeps the input of a process that aborts.
+/// Aborts on a finding; libFuzzer keeps the input of a process that aborts.
 inline void expect(bool condition) {
   if (!condition) std::abort();
 }

@@ -5,7 +5,7 @@
 
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most);
 
-/// For fuzz targets of messages where libFuzzer is missing: a few bytes change.
+/// Changes a few bytes; for message targets if libFuzzer is missing.
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* data, std::size_t size,
                                                std::size_t most, unsigned seed) {
   for (unsigned i = 0; i <= seed % 4; ++i) size = LLVMFuzzerMutate(data, size, most);

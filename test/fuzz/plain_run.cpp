@@ -1,8 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Stands in for libFuzzer where its runtime is missing: runs a fuzz target on the files that are
-// given, and on changes of them by its own mutator. The seed is printed, and can be given as
-// ORIEL_SEED. A finding ends the process.
+// Replaces libFuzzer if its runtime is missing: runs a fuzz target on the given files and on
+// mutations of them. Prints the seed, which ORIEL_SEED can set. A finding ends the process.
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -42,7 +41,7 @@ int run_on(const std::string& text) {
 
 }  // namespace
 
-/// Changes, adds or takes away one byte.
+/// Changes, appends or removes one byte.
 extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* data, std::size_t size, std::size_t most) {
   const auto kind = random_bytes() % 3;
   if (size == 0 || (kind == 0 && size < most)) {

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Bytes changed at random are hardly ever XML, so that documents are changed as what they are:
-// elements with attributes.
+// Mutates documents as trees of elements with attributes, because random byte changes are hardly
+// ever valid XML.
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -24,7 +24,7 @@ std::size_t pick(Random& random, std::size_t count) {
   return random() % count;
 }
 
-/// Some place among `items`.
+/// Returns a random position among `items`.
 template <typename Items>
 auto place_in(Random& random, Items& items, std::size_t count) {
   return items.begin() + static_cast<std::ptrdiff_t>(pick(random, count));
@@ -73,7 +73,7 @@ void change_value(Random& random, std::string& value) {
   value = bytes;
 }
 
-/// One change somewhere in the tree.
+/// Makes one change somewhere in the tree.
 void change(Random& random, XmlElement& root) {
   std::vector<XmlElement*> all;
   collect(root, all);
@@ -105,7 +105,7 @@ void change(Random& random, XmlElement& root) {
       }
       return;
     case 5:
-      if (!children.empty()) {  // an element gives way to what stands in it
+      if (!children.empty()) {  // replaces an element's list by a grandchild list
         const XmlElement gone = children[pick(random, children.size())];
         children = gone.children;
       }

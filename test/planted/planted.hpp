@@ -7,7 +7,7 @@
 #include <cstdlib>
 
 namespace oriel::test {
-/// Returns whether ORIEL_TEST_PLANTED names this defect.
+/// Returns true if ORIEL_TEST_PLANTED names this defect.
 inline bool is_planted(int number) {
   static const char* const named = std::getenv("ORIEL_TEST_PLANTED");
   return named != nullptr && std::atoi(named) == number;

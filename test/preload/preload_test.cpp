@@ -39,7 +39,7 @@ const std::string kFromOriel = "version " + kVersion + "\nsums 10 12 14 16\n";
 const std::string kFromOther = "version 10000\n";
 const std::string kReport = "oriel-run: ncclAllReduce is " + kOriel + "\n";
 
-// The other library stands first on the loader's path.
+// Puts the other library first on the loader's path.
 Program::Environment environment(Program::Environment more = {}) {
   more.insert(more.begin(), {{"LD_LIBRARY_PATH", ORIEL_OTHER_NCCL}, {"ORIEL_BACKEND", "host"}});
   return more;
@@ -54,12 +54,12 @@ ProgramResult oriel_run(Words arguments, const Program::Environment& more = {}) 
   return run(arguments, more);
 }
 
-// What the opener prints for one of its libraries when the calls reach Oriel's forwarder.
+// Returns the opener's output for a library whose calls reach Oriel's forwarder.
 std::string shown(const std::string& what) {
   return what + ": " + kVersion + " " + kNccl + "\n";
 }
 
-// Ends the program as skipped; the case is a ctest entry of its own.
+// Ends the program as skipped; each case is a ctest entry of its own.
 [[noreturn]] void skip(const char* reason) {
   std::printf("skipped: %s\n", reason);
   std::fflush(stdout);
@@ -256,8 +256,8 @@ TEST_CASE("a library that uses NCCL reaches Oriel unless it binds its calls to N
   CHECK(oriel_run({"--preload", command[0], command[1]}, no_path).out == expected);
 }
 
-// Every loader of Linux treats set-user-ID programs alike; these could not read a private build
-// folder.
+// Set-group-ID stands in for set-user-ID: every Linux loader treats both alike, and a set-user-ID
+// program could not read a private build folder.
 TEST_CASE("a set-group-ID program keeps its own library, and oriel-run says so",
           "[.][root][req:4.14]") {
   const std::string client = kPrograms + "/nccl_client_rpath";

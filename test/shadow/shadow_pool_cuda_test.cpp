@@ -9,7 +9,7 @@
 #include "support/cuda/fault_cuda.hpp"
 #include "support/fail_each_call.hpp"
 
-// The GPU half of the pool, over the model of the driver.
+// Tests the pool's GPU backend on a model of the driver.
 namespace oriel::shadow {
 namespace {
 
@@ -29,7 +29,7 @@ Status work(int objects) {
   }
   ORIEL_CHECK(shadows.flush());
   for (int i = 0; i < objects; ++i) {
-    const GpuObject& object = *made[static_cast<std::size_t>(i)];  // the model's memory can be read
+    const GpuObject& object = *made[static_cast<std::size_t>(i)];  // the model's memory is readable
     if (object.values[0] != static_cast<std::uint64_t>(i) || object.values[1] != 1) {
       return Error(ErrorCode::internal, "an object does not hold what its copy does");
     }
@@ -56,7 +56,7 @@ TEST_CASE("a pool is one for its process, device and size", "[req:1.20]") {
 }
 
 TEST_CASE("the pool waits for its own stream only, and breaks nobody's capture", "[req:1.20]") {
-  CheckedCuda fake;  // notes a stream that is not non-blocking, and calls in a capture
+  CheckedCuda fake;  // detects blocking streams, and calls in a capture
   fake.begin_foreign_capture();
   CHECK(work(100).ok());
   fake.end_foreign_capture();

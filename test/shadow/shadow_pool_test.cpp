@@ -18,7 +18,7 @@
 namespace oriel::shadow {
 namespace {
 
-/// Objects and copies apart, as on a GPU, with a count of copies and a switch for failure.
+/// A backend with separate objects and copies, as on a GPU. Counts copies and can be made to fail.
 class SplitBackend final : public Backend {
  public:
   struct SplitChunk final : Chunk {
@@ -31,15 +31,15 @@ class SplitBackend final : public Backend {
   };
   Result<std::unique_ptr<Chunk>> make_chunk(std::size_t bytes) override {
     if (fail) return Error(ErrorCode::cuda, "no memory");
-    objects += 64 * pages_per_chunk;  // of a page's bytes
+    objects += 64 * pages_per_chunk;  // objects of one byte: 64 to a page
     return std::unique_ptr<Chunk>(std::make_unique<SplitChunk>(bytes * pages_per_chunk));
   }
   Status upload(std::span<const Upload> uploads) override {
     if (fail) return Error(ErrorCode::cuda, "no copy");
     if (during_upload) during_upload();
     for (const Upload& next : uploads) {
-      // Objects between two that changed are written with what they hold, which their readers
-      // cannot see on a device. A thread sanitizer would call it a race.
+      // Skips unchanged bytes. On a device, rewriting them is invisible to readers, but the thread
+      // sanitizer would report a race here.
       for (std::size_t i = 0; i < next.bytes; ++i) {
         if (next.device[i] != next.host[i]) next.device[i] = next.host[i];
       }
@@ -54,7 +54,7 @@ class SplitBackend final : public Backend {
   std::function<void()> during_upload;
 };
 
-constexpr std::uint64_t kNothingYet = 0xeeeeeeeeeeeeeeee;  // what a chunk holds at first
+constexpr std::uint64_t kNothingYet = 0xeeeeeeeeeeeeeeee;  // initial content of a chunk
 
 struct Object {
   std::uint64_t values[5];
@@ -94,7 +94,8 @@ TEST_CASE("an object follows its copy with the next flush", "[req:1.20]") {
   CHECK(object->values[1] == 8);
   CHECK(fixture.backend->copies == 1);
   const auto* const page = reinterpret_cast<const std::byte*>(object);
-  for (std::size_t i = 48; i < 64 * 48; ++i) REQUIRE(page[i] == std::byte{0});  // the rest of it
+  for (std::size_t i = 48; i < 64 * 48; ++i)
+    REQUIRE(page[i] == std::byte{0});  // the rest of the page
   const std::uint64_t nine = 9;
   REQUIRE(fixture.pool->write(object, 8, std::as_bytes(std::span(&nine, 1))).ok());
   CHECK(fixture.copy(object)->values[1] == 9);
@@ -153,7 +154,7 @@ TEST_CASE("a handle is recognised as stale long after its end", "[req:1.38]") {
     REQUIRE(fixture.pool->free(other).ok());
     REQUIRE(fixture.copy(stale) == nullptr);
   }
-  CHECK(fixture.make(3) == stale);  // the first to have ended is the first to be used again
+  CHECK(fixture.make(3) == stale);  // objects are reused in the order of their release
   Object on_stack{};
   CHECK(fixture.pool->find(&on_stack) == nullptr);
   CHECK(fixture.pool->find(nullptr) == nullptr);

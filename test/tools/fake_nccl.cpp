@@ -2,17 +2,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // A small library with NCCL's interface for ranks on one host: all-reduce of ints and floats
-// through a shared file. It lets the tools be tested without the real library, and does what a test
-// wants to see found, as told by the environment:
-//   FAKE_NCCL_WRONG_AT=i        adds one to element i of rank 0's results
-//   FAKE_NCCL_WRITE_PAST=1      writes one byte behind the output on rank 0
-//   FAKE_NCCL_CHANGE_INPUT=1    changes the first input element on rank 0
-//   FAKE_NCCL_SKIP_LAST=1       leaves the last element of rank 0's output unwritten
-//   FAKE_NCCL_DELAY_US=t        makes each call last at least t microseconds
-//   FAKE_NCCL_RANK=r            the rank that the following concern
-//   FAKE_NCCL_DIE_AT_CALL=k     kills that rank at its k-th all-reduce
-//   FAKE_NCCL_HANG_AT_CALL=k    stops answering at the k-th
-//   FAKE_NCCL_FAIL_AT_CALL=k    returns an error at the k-th
+// through a shared file. It tests the tools without the real library. Environment variables inject
+// faults.
+//
+//   FAKE_NCCL_WRONG_AT=i: adds one to element i of rank 0's results.
+//   FAKE_NCCL_WRITE_PAST=1: writes one byte behind the output on rank 0.
+//   FAKE_NCCL_CHANGE_INPUT=1: changes the first input element on rank 0.
+//   FAKE_NCCL_SKIP_LAST=1: leaves the last element of rank 0's output unwritten.
+//   FAKE_NCCL_DELAY_US=t: makes each call last at least t microseconds.
+//   FAKE_NCCL_RANK=r: the rank for the following faults.
+//   FAKE_NCCL_DIE_AT_CALL=k: kills that rank at its k-th all-reduce.
+//   FAKE_NCCL_HANG_AT_CALL=k: blocks that rank at its k-th all-reduce.
+//   FAKE_NCCL_FAIL_AT_CALL=k: returns an error at the k-th all-reduce.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -156,7 +157,7 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int 
   void* memory = mmap(nullptr, sizeof(Shared), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   close(fd);
   if (memory == MAP_FAILED) return ncclSystemError;
-  // A new file is all zeros, which is what the two atomics start from.
+  // A new file is all zeros, the initial value of both atomics.
   *comm = new ncclComm{rank, ranks, static_cast<Shared*>(memory), 0, 1};
   (*comm)->barrier();
   unlink(id.internal);

@@ -12,7 +12,7 @@
 
 #include "program.hpp"
 
-/// What oriel-info --merge says of files that ranks have written, or that somebody has made up.
+/// Tests oriel-info --merge on files that ranks have written and on hand-written ones.
 namespace {
 
 namespace fs = std::filesystem;

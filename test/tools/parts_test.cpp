@@ -40,14 +40,14 @@ std::pair<Channel, Channel> channel_pair() {
   return {Channel(OwnedFd(fds[0])), Channel(OwnedFd(fds[1]))};
 }
 
-/// What reaches `reader` of the standard error that `say` writes to `writer`.
+/// Returns the text that arrives at `reader` while `say` runs with standard error on `writer`.
 template <class Say>
 std::string heard(const OwnedFd& reader, const OwnedFd& writer, const Say& say) {
   const OwnedFd before(::dup(STDERR_FILENO));
   ::dup2(writer.get(), STDERR_FILENO);
   say();
   ::dup2(before.get(), STDERR_FILENO);
-  // A terminal hands on what was written a little later.
+  // A terminal passes text on with a short delay.
   std::string all;
   pollfd ready{reader.get(), POLLIN, 0};
   while (::poll(&ready, 1, 200) == 1) {
@@ -245,7 +245,7 @@ TEST_CASE("launchers are known by their variables", "[req:1.35]") {
                                                      {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}});
   CHECK(open_mpi.rank == 1);
   CHECK(open_mpi.master_address.empty());
-  CHECK((*found_with({{"PMI_RANK", "0"}, {"PMI_SIZE", "4"}}))->ranks == 4);  // of MPICH
+  CHECK((*found_with({{"PMI_RANK", "0"}, {"PMI_SIZE", "4"}}))->ranks == 4);  // MPICH
   CHECK((*found_with({{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}, {"SLURM_LOCALID", "0"}}))
             ->local_rank == 0);
   CHECK_FALSE(found_with({{"RANK", "9"}, {"WORLD_SIZE", "2"}}).ok());

@@ -34,7 +34,7 @@ ProgramResult perf(const Words& arguments, const std::string& input = "") {
   return run_program(perf_command(arguments), {}, input);
 }
 
-/// The run ends with this status, and these words are among its complaints.
+/// Checks the exit status, and that standard error contains these words.
 ProgramResult expect(int status, const Words& arguments, const Words& complaints = {}) {
   ProgramResult result = perf(arguments);
   INFO(result.out << result.err);
@@ -43,7 +43,7 @@ ProgramResult expect(int status, const Words& arguments, const Words& complaints
   return result;
 }
 
-// The rows of a table: lines that do not begin with '#', cut at white space.
+// Returns the rows of a table: lines that do not begin with '#', split at white space.
 std::vector<Words> rows(const std::string& text) {
   std::vector<Words> found;
   std::istringstream lines(text);
@@ -56,7 +56,7 @@ std::vector<Words> rows(const std::string& text) {
   return found;
 }
 
-// The processes of the ranks, as the table's head lists them.
+// Returns the ranks' process ids from the table's head.
 std::vector<pid_t> pids(const std::string& text) {
   std::vector<pid_t> found;
   std::istringstream lines(text);
@@ -109,7 +109,7 @@ TEST_CASE("types, operations, odd counts and more than two ranks are measured an
       expect(0, few + Words{"--counts", "0,1,7,1001", "-d", "int8,int32,uint64,float,double", "-o",
                             "sum,prod,max,min,avg", "--ranks", "3"});
   CHECK(rows(result.out).size() == 4 * 5 * 5);
-  // Each rank scales by a factor of its own.
+  // Each rank scales by its own factor.
   expect(0, few + Words{"--counts", "33", "-d", "int32,float", "-o", "mulsum"});
 }
 
@@ -123,7 +123,7 @@ TEST_CASE("every kind of wrong result is counted", "[req:1.35]") {
     CHECK(document["wrong"].get<int>() > 0);
     return document["cases"][0];
   };
-  // Two rounds check two sets each, one wrong element a set on rank 0.
+  // Two rounds check two buffer sets each, with one wrong element in each set on rank 0.
   const Json wrong = with("FAKE_NCCL_WRONG_AT=700")["out_of_place"]["ours"];
   CHECK(wrong["wrong_outputs"] == 4);
   CHECK(wrong["first_wrong_index"] == 700);
@@ -136,7 +136,7 @@ TEST_CASE("every kind of wrong result is counted", "[req:1.35]") {
 
 TEST_CASE("results that differ in bits alone end a run with 1, but not the opponent's",
           "[req:1.35]") {
-  // The lowest bit of a sum of two: within what rounding may do.
+  // The fault flips the lowest bit of a sum of two, which is within the rounding tolerance.
   const Words base{"--counts", "1000", "-n", "4", "--rounds", "2"};
   const std::string fault = "FAKE_NCCL_OTHER_BITS_AT=7";
   const auto result = expect(1, base + Words{"--env", fault});
@@ -151,7 +151,7 @@ TEST_CASE("-w calls are made before the first round", "[req:1.35]") {
                  warmup, "--env", "FAKE_NCCL_RANK=0", "--env", "FAKE_NCCL_FAIL_AT_CALL=" + fail_at})
         .status;
   };
-  // Besides them each rank makes four calls: one that may set things up, and those of the round.
+  // Each rank makes four more calls: one for setup, and those of the round.
   CHECK(with("40", "44") != 0);
   CHECK(with("40", "45") == 0);
 }

@@ -14,15 +14,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/// Runs a program from a test and collects what it says.
+/// The output and exit status of a program that a test ran.
 struct ProgramResult {
-  int status = -1;  ///< as the shell would report it; -1: still running at the deadline, and killed
+  int status = -1;  ///< as the shell reports it; -1: killed at the deadline
   std::string out;
   std::string err;
   double seconds = 0;
 };
 
-/// A program that is running. Its output is read while it is waited for.
+/// A running program. Its output is read during the waits.
 class Program {
  public:
   using Environment = std::vector<std::pair<std::string, std::string>>;
@@ -47,7 +47,7 @@ class Program {
     close(in[0]);
     close(out[1]);
     close(err[1]);
-    // A test's input is short enough for the pipe.
+    // A test's input fits into the pipe's buffer.
     static_cast<void>(!write(in[1], input.data(), input.size()));
     close(in[1]);
     out_ = out[0];
@@ -66,7 +66,8 @@ class Program {
 
   pid_t pid() const { return pid_; }
 
-  /// Reads standard output until `text` is in it; false if it did not come.
+  /// Reads standard output until it contains `text`; returns false at the limit or at the end of
+  /// the output.
   bool wait_for_output(const std::string& text,
                        std::chrono::seconds limit = std::chrono::seconds(60)) {
     const auto start = std::chrono::steady_clock::now();
@@ -84,7 +85,7 @@ class Program {
     bool out_open = true, err_open = true;
     int status = 0;
     pid_t ended = 0;
-    // The pipes may stay open in what the program left behind, so that its own end counts.
+    // Polls for the program's exit, because its remaining children may keep the pipes open.
     while (ended == 0 && std::chrono::steady_clock::now() - start < limit) {
       read_some(out_open, err_open, result, 20);
       ended = waitpid(pid_, &status, WNOHANG);
@@ -100,7 +101,7 @@ class Program {
   }
 
  private:
-  // Whether anything came.
+  // Reads available output into `result`; returns false if none came within `wait_ms`.
   bool read_some(bool& out_open, bool& err_open, ProgramResult& result, int wait_ms) const {
     pollfd fds[2] = {{out_open ? out_ : -1, POLLIN, 0}, {err_open ? err_ : -1, POLLIN, 0}};
     if (poll(fds, 2, wait_ms) <= 0) return false;
@@ -115,7 +116,7 @@ class Program {
     return got > 0;
   }
 
-  ProgramResult early_;  // what wait_for_output() has read
+  ProgramResult early_;  // output read by wait_for_output()
   pid_t pid_ = -1;
   int out_ = -1;
   int err_ = -1;
@@ -128,8 +129,8 @@ inline ProgramResult run_program(std::vector<std::string> command,
   return program.wait();
 }
 
-/// Whether a process with this number still runs. One that has ended counts as gone even if nobody
-/// has collected its status, which is up to init for orphans.
+/// Returns true if a process with this id still runs. A zombie counts as ended, because init may
+/// not yet have reaped an orphan.
 inline bool is_alive(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string line;

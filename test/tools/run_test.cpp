@@ -30,7 +30,7 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   return lines;
 }
 
-// Waits until a file holds a number, which a rank writes when it is ready.
+// Waits until a file holds a process id, which a rank writes when it is ready.
 pid_t read_pid(const std::string& path) {
   for (int i = 0; i < 500; ++i) {
     FILE* file = std::fopen(path.c_str(), "r");
@@ -119,7 +119,7 @@ TEST_CASE("a rank that ignores SIGTERM is killed, with what it started", "[req:1
 TEST_CASE("SIGTERM and SIGINT are passed on", "[req:1.37]") {
   for (const int signal : {SIGTERM, SIGINT}) {
     const std::string path = fresh_path("signal");
-    // Background jobs of a shell ignore SIGINT, so the rank is one process that waits.
+    // Background jobs of a shell ignore SIGINT, so the rank is a single process that waits.
     Program program({kRun, "-n", "1", "sh", "-c",
                      "trap 'echo got it; exit 3' TERM INT; echo \"$$;\" > $P;"
                      "while :; do sleep 0.05; done"},

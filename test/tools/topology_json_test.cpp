@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// What oriel-topo shows as JSON.
+// Tests the JSON output of oriel-topo.
 #include <string>
 
 #include <catch2/catch.hpp>
@@ -19,7 +19,7 @@ TEST_CASE("the JSON holds the machine and what is decided about it", "[req:2.8]"
     const std::string text = json_of(summarise(machine));
     const Json document = Json::parse(text, nullptr, false);
     REQUIRE_FALSE(document.is_discarded());
-    CHECK(nlohmann::ordered_json::parse(text).dump(2) + "\n" == text);  // laid out for people
+    CHECK(nlohmann::ordered_json::parse(text).dump(2) + "\n" == text);  // indented for readability
     CHECK(document["gpus"].size() == machine.gpus.size());
     CHECK(document["nics"].size() == machine.nics.size());
     CHECK(document["pci_nodes"].size() == machine.pci.size());
@@ -45,6 +45,6 @@ TEST_CASE("the JSON holds the machine and what is decided about it", "[req:2.8]"
   CHECK(facts["nics"][1]["guid"] == "0x1f");
   CHECK(facts["nics"][1]["card"].is_null());
   topo::Machine odd = topo::workstation();
-  odd.host = "\xff\xfe";  // no UTF-8
+  odd.host = "\xff\xfe";  // invalid UTF-8
   CHECK_FALSE(Json::parse(json_of(summarise(odd)), nullptr, false).is_discarded());
 }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// What docs/topology.md shows of oriel-topo.
+// Compares docs/topology.md with the output of oriel-topo.
 #include <algorithm>
 #include <sstream>
 #include <string>
@@ -31,7 +31,7 @@ std::vector<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-/// What the program prints when it is called in the source tree.
+/// Runs oriel-topo in the source tree and returns its output.
 std::string run_in_tree(const std::string& arguments) {
   const std::string line = "cd '" + kRoot + "' && '" ORIEL_TOPO_PATH "' " + arguments;
   const auto result = run_program({"/bin/sh", "-c", line});
@@ -39,13 +39,13 @@ std::string run_in_tree(const std::string& arguments) {
   return result.out;
 }
 
-/// What the page shows of oriel-topo: the arguments and what they print, without the indentation.
+/// An example of the page: the arguments and the shown output, without the indentation.
 struct Example {
   std::string arguments;
   std::string shown;
 };
 
-/// The examples behind this prompt, in their order.
+/// Returns the examples behind this prompt, in their order.
 std::vector<Example> examples_of_page(const std::string& prompt) {
   const std::string command = "    " + prompt + " oriel-topo";
   std::vector<Example> examples;
@@ -61,13 +61,13 @@ std::vector<Example> examples_of_page(const std::string& prompt) {
       examples.back().shown += (line.empty() ? line : line.substr(4)) + "\n";
     }
   }
-  for (Example& example : examples) {  // without what stands before the text below
+  for (Example& example : examples) {  // removes blank lines before the following text
     while (example.shown.ends_with("\n\n")) example.shown.pop_back();
   }
   return examples;
 }
 
-/// A virtual machine with this many H200, as its sources told of it.
+/// Returns a virtual machine with this many H200, as its sources described it.
 tools::Summary virtual_machine(int gpus, int cpus) {
   topo::MachineBuilder build;
   std::vector<int> all;
@@ -104,7 +104,7 @@ tools::Summary virtual_machine(int gpus, int cpus) {
   return summary;
 }
 
-/// Whether each line that is shown is printed, in this order: the page may leave some out.
+/// Returns true if every shown line is printed, in this order; the page may omit lines.
 bool is_part_of(const std::string& shown, const std::string& printed) {
   const std::vector<std::string> all = lines_of(printed);
   auto at = all.begin();
@@ -130,7 +130,7 @@ TEST_CASE("the examples of docs/topology.md are what oriel-topo prints", "[req:2
     ++compared;
   }
   CHECK(compared > 0);
-  // After a change: oriel-topo --file test/topo/fixtures/hgx-8/nccl.xml --svg >
+  // After a change run: oriel-topo --file test/topo/fixtures/hgx-8/nccl.xml --svg >
   // docs/topology-hgx.svg
   CHECK(text_of_file(kRoot + "/docs/topology-hgx.svg") ==
         run_in_tree("--file test/topo/fixtures/hgx-8/nccl.xml --svg"));
@@ -139,7 +139,7 @@ TEST_CASE("the examples of docs/topology.md are what oriel-topo prints", "[req:2
 TEST_CASE("what docs/topology.md shows of real machines is what is printed of such now",
           "[req:2.10]") {
   const auto examples = examples_of_page("h200$");
-  REQUIRE(examples.size() == 4);  // with 2 GPUs, and in words; with 1 and 4, in part
+  REQUIRE(examples.size() == 4);  // 2 GPUs, the same in words, 1 and 4 GPUs in part
   const tools::Summary two = virtual_machine(2, 32);
   CHECK(examples[0].shown == tools::table_of(two));
   CHECK(examples[1].arguments == " --explain 0 1");

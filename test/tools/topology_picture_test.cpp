@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// The lines of oriel-topo's picture, and what its ways of showing a machine say of GPUs and
-// processors.
+// Tests the lines of oriel-topo's picture, and how its outputs present GPUs and processors.
 #include <algorithm>
 #include <cmath>
 #include <random>
@@ -25,7 +24,8 @@ using test::has;
 
 constexpr const char* kThreePlaces = "n( g ) n( g ) n( g )";
 
-/// Two GPUs of a team with `first` links, the third joined to them with `second` each.
+/// Returns three GPUs of a team: the first pair with `first` links, both pairs with the third
+/// `second`.
 topo::Machine three_gpus(int first, int second) {
   topo::MachineBuilder build{topo::machine_of(kThreePlaces)};
   for (const auto& [a, b, links] : {std::tuple(0, 1, first), {0, 2, second}, {1, 2, second}}) {
@@ -34,7 +34,7 @@ topo::Machine three_gpus(int first, int second) {
   return topo::canonical(std::move(build.machine));
 }
 
-/// An upright piece of a route, in lanes: -1 is above them all, 1000 below.
+/// A vertical piece of a route, in lanes: -1 is above all lanes, 1000 below.
 struct Upright {
   double x;
   int from;
@@ -47,7 +47,7 @@ constexpr int kBottom = 1000;
 std::vector<Upright> uprights_of(const Route& route, bool lanes_downward) {
   std::vector<Upright> pieces;
   if (route.lane < 0) return {{route.left(), kTop, kBottom}};
-  // Above GPUs lane 0 is the lowest; all of them are reached from below.
+  // Above the GPUs, lane 0 is the lowest; all lanes are reached from below.
   for (const double x : route.upper) pieces.push_back({x, kTop, route.lane});
   for (const double x : route.lower) {
     pieces.push_back(lanes_downward ? Upright{x, route.lane, kBottom}
@@ -146,7 +146,7 @@ TEST_CASE("the bar of two GPUs, where there is little room, counts their links",
            Row{1, 0, GpuVendor::nvidia, false, ">team 0: 1 NVLink, 25 GB/s<"},
            Row{1, 0, GpuVendor::amd, false, ">team 0: 1 xGMI link, 25 GB/s<"},
            Row{3, 0, GpuVendor::amd, false, ">team 0: 3 xGMI links, 75 GB/s<"},
-           // Joined over others alone, as two in a hidden ring.
+           // Joined only through other GPUs, like two GPUs of a partly hidden ring.
            Row{0, 2, GpuVendor::amd, false, ">team 0: xGMI links, 25 GB/s<"},
        }) {
     INFO(row.bar);
@@ -180,7 +180,7 @@ TEST_CASE("links between teams are drawn, and who maps whose memory from another
     }
   }
   CHECK(between == 3);
-  // That of GPU 6 and 7, a team all of whose members are joined alike, the bar tells.
+  // The bar shows the link of GPU 6 and 7, because all pairs of their team are joined alike.
   CHECK(direct == 7);
   CHECK(mapped == 6);
   const std::string picture = svg_of(ring);
@@ -188,7 +188,7 @@ TEST_CASE("links between teams are drawn, and who maps whose memory from another
   CHECK(has(picture, "between teams: memory that can be mapped"));
   CHECK_FALSE(has(picture, "one way only"));
 
-  // What goes one way only has an arrow to the GPU whose memory is mapped.
+  // A one-way mapping has an arrow to the GPU whose memory is mapped.
   topo::MachineBuilder build{topo::machine_of(kThreePlaces)};
   build.one_way(0, 1, false);
   build.one_way(1, 0, true);
@@ -227,11 +227,11 @@ TEST_CASE("the numbers of links are those of all pairs, not of the first", "[req
   CHECK(has(svg_of(summarise(three_gpus(4, 4))), "links all to all, 4 a pair"));
   CHECK(has(svg_of(summarise(three_gpus(1, 4))), "links all to all, 1 to 4 a pair"));
   CHECK(has(svg_of(summarise(three_gpus(4, 1))), "links all to all, 1 to 4 a pair"));
-  // Where links are drawn one by one, each has its number.
+  // If links are drawn individually, each has its number.
   const auto cut = [](int first, int second) {
     topo::Machine machine = three_gpus(first, second);
     for (topo::GpuPair& pair : machine.pairs) {
-      if (pair.from + pair.to == 3) pair.links = 0;  // of 1 and 2
+      if (pair.from + pair.to == 3) pair.links = 0;  // the pair 1 and 2
     }
     return svg_of(summarise(machine));
   };
@@ -275,7 +275,7 @@ TEST_CASE("GPUs are called hidden only where CUDA was asked", "[req:2.8]") {
   };
   CHECK(greys(machine));
   CHECK(has(table_of(summarise(machine)), "not visible to CUDA"));
-  for (topo::Gpu& gpu : machine.gpus) gpu.ordinal = -1;  // as in hwloc's files
+  for (topo::Gpu& gpu : machine.gpus) gpu.ordinal = -1;  // like hwloc's files
   machine.sources.clear();
   CHECK_FALSE(greys(machine));
   CHECK_FALSE(has(table_of(summarise(machine)), "not visible to CUDA"));

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// What oriel-topo shows of the composed machines, and of this one.
+// Tests the output of oriel-topo for the composed machines and for this one.
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -28,7 +28,7 @@ namespace {
 
 using test::has;
 
-/// The cells of the line that begins with `name`.
+/// Returns the cells of the line that begins with `name`.
 std::vector<std::string> row_of(const std::string& table, const std::string& name) {
   std::istringstream lines(table);
   for (std::string line; std::getline(lines, line);) {
@@ -55,7 +55,7 @@ ProgramResult oriel_topo(std::vector<std::string> arguments) {
   return run_program(std::move(arguments));
 }
 
-/// The processors below `limit` that this thread may use.
+/// Returns the processors below `limit` that this thread may use.
 std::vector<int> first_of_this_thread(int limit) {
   std::vector<int> cpus = topo::cpus_of_this_thread().value_or(std::vector<int>());
   std::erase_if(cpus, [&](int cpu) { return cpu >= limit; });
@@ -90,7 +90,7 @@ std::size_t widest_line(const std::string& text) {
   return most;
 }
 
-/// What stands before the devices' list.
+/// Returns the table's part before the list of devices.
 std::string matrix_of(const std::string& table) {
   return table.substr(0, table.find("\nGPU0  0000:"));
 }
@@ -126,7 +126,7 @@ TEST_CASE("a table that is wider than the terminal is broken into blocks of colu
   INFO(hgx);
   CHECK(count_of(hgx, "from ") == 3);  // GPUs, NICs, decisions
   CHECK(count_of(hgx, "\nGPU7  ") == 4);
-  // A column that is wider than the terminal stands alone.
+  // A column wider than the terminal gets a block of its own.
   CHECK(widest_line(matrix_of(table_of(summarise(topo::hgx_8()), 5))) < 20);
 }
 
@@ -170,13 +170,13 @@ TEST_CASE("names with control characters, foreign letters or no end are shown an
   const std::string picture = svg_of(summary);
   CHECK(topo::parse_xml(picture).ok());
   CHECK(picture.find("mlx&lt;5&gt;&amp;&quot;?") != std::string::npos);
-  CHECK_FALSE(has(picture, std::string(30, 'n')));  // it would not fit its box
+  CHECK_FALSE(has(picture, std::string(30, 'n')));  // a long name would not fit its box
   CHECK_FALSE(Json::parse(json_of(summary), nullptr, false).is_discarded());
   CHECK(topo::read_nccl_xml(topo::write_nccl_xml(odd)).ok());
 }
 
 TEST_CASE("the picture is well-formed and shows every device and choice", "[req:2.8]") {
-  const char* const keep = std::getenv("ORIEL_TEST_PICTURES");  // a folder, to look at them
+  const char* const keep = std::getenv("ORIEL_TEST_PICTURES");  // a folder to keep the pictures in
   for (const auto& [name, machine] : topo::all_machines()) {
     INFO(name);
     const std::string picture = svg_of(summarise(machine));
@@ -193,18 +193,18 @@ TEST_CASE("the picture is well-formed and shows every device and choice", "[req:
   const std::string hgx = svg_of(summarise(topo::hgx_8()));
   CHECK(count_of(hgx, "PCIe switch ") == 4);
   CHECK(count_of(hgx, "NUMA node ") == 2);
-  CHECK(count_of(hgx, "height=\"17\"") == 4 + 2 + 4);   // no line strikes a label through
-  CHECK(count_of(hgx, "stroke=\"#d9480f\"") == 8 + 1);  // and the legend
+  CHECK(count_of(hgx, "height=\"17\"") == 4 + 2 + 4);   // no line crosses a label
+  CHECK(count_of(hgx, "stroke=\"#d9480f\"") == 8 + 1);  // 8 GPUs and the legend
   CHECK(has(hgx, "NVLink through switches, 18 links a GPU"));
-  CHECK_FALSE(has(hgx, "over PCIe"));  // no legend for what is not there
-  // GPUs that CUDA has no part in are not called invisible, and stand above their NICs.
+  CHECK_FALSE(has(hgx, "over PCIe"));  // no legend for absent kinds
+  // GPUs that CUDA does not support are not called invisible, and are drawn above their NICs.
   const std::string amd = svg_of(summarise(topo::amd_full_mesh()));
   CHECK_FALSE(has(amd, "not visible"));
   CHECK(count_of(amd, ">AMD gfx942<") == 8);
   const std::string cpus = svg_of(summarise(topo::cpu_only()));
   CHECK(has(cpus, "CPUs 4-7, NIC1, backup NIC0<"));
   CHECK_FALSE(has(cpus, "How to read this"));
-  // A team is drawn as linked only if all of its pairs are.
+  // A team is drawn as linked only if all of its pairs are linked.
   topo::Machine mixed = topo::two_cliques();
   for (topo::GpuPair& pair : mixed.pairs) {
     if (pair.from + pair.to == 5) pair.links = 0;  // 2 and 3 map each other over PCIe
@@ -216,7 +216,7 @@ TEST_CASE("switches in a row are boxes in boxes, a card with two functions is no
   topo::MachineBuilder build;
   build.numa(0, {0, 1});
   const int root = build.host_bridge(0);
-  const int port = build.bridge(root, "0000:10:00.0");  // leads to the first switch alone
+  const int port = build.bridge(root, "0000:10:00.0");  // leads only to the first switch
   const int first = build.bridge(port, "0000:11:00.0");
   build.gpu(build.bridge(first, "0000:12:00.0"), "0000:13:00.0");
   build.nic(build.bridge(first, "0000:12:01.0"), "0000:14:00.0", "mlx5_0");
@@ -263,7 +263,7 @@ TEST_CASE("what no source says of reach is marked, counted, and what is assumed 
   const Json json = Json::parse(json_of(summary));
   CHECK(json["pairs_of_unknown_reach"] == 1);
   CHECK(json["paths"][0]["maps"].is_null());
-  for (const bool maps : {false, true}) {  // the paths of a refused pair look like the unknown one
+  for (const bool maps : {false, true}) {  // a refused pair's paths look like the unknown one's
     topo::MachineBuilder build{machine};
     build.pair(0, 1, maps);
     CHECK(Json::parse(json_of(summarise(build.machine)))["paths"][0]["maps"] == maps);
@@ -351,10 +351,10 @@ TEST_CASE("the processors shown are those that the library would take", "[req:2.
 
 namespace {
 
-/// What the library itself would read and write; `all` is GPU 3's row where nothing is bound.
+/// Checks the files that the library reads and writes. `all` is GPU 3's row without a CPU binding.
 void check_files_of_settings(const std::string& path, Row all) {
   const auto by_setting = run_program({ORIEL_TOPO_PATH}, {{"NCCL_TOPO_FILE", path}});
-  // The library's own threads keep to the processors that this process may use.
+  // The library's own threads use only processors that this process may use.
   Row own = row_of(by_setting.out, "GPU3");
   REQUIRE(own.size() == all.size());
   CHECK(own.back() == ranges_text(first_of_this_thread(56)));
@@ -396,7 +396,7 @@ TEST_CASE("oriel-topo describes this machine, or that of a file", "[req:2.8]") {
   CHECK(why.status == 0);
   CHECK(why.out.find("GPU 0 (0000:12:00.0) reaches the memory of GPU 1") == 0);
 
-  // GPUs of this machine would stand beside those of the file.
+  // GPUs of this machine would be listed beside those of the file.
   if (here.out.find("CUDA device") == std::string::npos) {
     check_files_of_settings(path, row_of(file.out, "GPU3"));
   } else {

@@ -46,8 +46,8 @@ T combine(ReduceOp op, T a, T b) {
   return static_cast<T>(op == ReduceOp::prod ? wide_a * wide_b : wide_a + wide_b);
 }
 
-/// A straightforward reduction in the type itself, or in double for floats; enough to see that a
-/// right result is accepted.
+/// A straightforward reduction in the type itself, or in double for floats. Precise enough to check
+/// that correct results are accepted.
 template <DataType kType>
 typename Element<kType>::Storage reduce(const Pattern& p, std::uint64_t index) {
   using Storage = typename Element<kType>::Storage;
@@ -138,7 +138,7 @@ TEST_CASE("inputs of 16- and 8-bit floats stay in range and results may round", 
                   input_at<t()>(static_cast<ReduceOp>(op), rank, key_of(7, rank), i));
               if (!(std::abs(value) <= 2)) FAIL("input " << value);
             }
-          // Sums of 8-bit floats are exact, so that the smallest change is seen.
+          // Sums of 8-bit floats are exact, so that the smallest change is detected.
           const Pattern p{type, ReduceOp::sum, 4, 9};
           const auto keys = keys_of(p);
           for (std::uint64_t i = 0; i < 300; ++i) {

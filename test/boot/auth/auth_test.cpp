@@ -71,7 +71,7 @@ TEST_CASE("a proof is refused with another key, realm or purpose, and when it is
   const auto response = initiator.respond(first.challenge());
   REQUIRE(response.ok());
 
-  AuthResponder again(KeyPurpose::link);  // another nonce
+  AuthResponder again(KeyPurpose::link);  // has another nonce
   CHECK_FALSE(again.answer(response.value(), lookup(key)).ok());
 
   AuthResponder wrong_key = first;
@@ -83,7 +83,7 @@ TEST_CASE("a proof is refused with another key, realm or purpose, and when it is
   AuthInitiator confused(KeyPurpose::link, kRealm, key, kClaim);
   CHECK_FALSE(confused.respond(other_purpose.challenge()).ok());
 
-  // A responder that does not hold the key can only echo what it has seen.
+  // A responder without the key can only echo the response.
   AuthResponder honest = first;
   REQUIRE(honest.answer(response.value(), lookup(key)).ok());
   AuthConfirmation echo{};

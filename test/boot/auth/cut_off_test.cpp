@@ -57,7 +57,7 @@ TEST_CASE("however hosts are divided, ranks of the smaller side name their own",
       for (std::size_t i = 0; i + 1 < own; ++i) sights[i] = kAnswers;
       const CutOff expected = own < hosts - own ? CutOff::self : CutOff::peer;
       CHECK(judge_silence(sights, hosts - 2, false) == expected);
-      // Who has not answered in time is no different from who has been given up.
+      // A host that has not answered in time counts like a silent one.
       for (HostSight& sight : sights) sight = sight == kSilent ? kUnknown : sight;
       CHECK(judge_silence(sights, hosts - 2, true) == expected);
     }

@@ -93,7 +93,7 @@ TEST_CASE("addresses that cannot be are refused", "[req:1.7]") {
   CHECK_FALSE(decode(5, 1, 0, 0));  // no such family
   CHECK_FALSE(decode(4, 0, 0, 0));  // no port
   CHECK_FALSE(decode(4, 1, 2, 0));  // IPv4 has no scope
-  CHECK_FALSE(decode(4, 1, 0, 7));  // and only four bytes
+  CHECK_FALSE(decode(4, 1, 0, 7));  // IPv4 has four address bytes only
 }
 
 namespace {
@@ -120,12 +120,12 @@ TEST_CASE("the interface is chosen by name, prefix, exclusion, family and carrie
                                {"docker0", kRuns, v4(1)},
                                {"eth0", kRuns, link_local(1, 2)},
                                {"eth1", IFF_UP, v4(2)},   // no carrier
-                               {"eth2:0", kRuns, v4(3)},  // a label of an address is no interface
+                               {"eth2:0", kRuns, v4(3)},  // an address label is no interface
                                {"eth2", kRuns, v4(4)}});
   struct Row {
     const char* names;
     int family;
-    const char* address;  // of the first of `usable`; else what the error says
+    const char* address;  // the first usable address, or a part of the error
     const char* usable;
   };
   const Row rows[] = {{"", AF_UNSPEC, "192.0.2.3:0", "eth2,eth0"},
@@ -177,7 +177,7 @@ TEST_CASE("a link-local root is dialled through this host's own interface", "[re
   const Row rows[] = {{root, "", "[fe80::4d%2]:4711"},
                       {root, "eth1", "[fe80::4d%3]:4711"},
                       {root, "=docker0", "[fe80::4d%4]:4711"},
-                      // This host's own stays what it is, whichever interface is asked for.
+                      // An address of this host stays unchanged, whichever interface is requested.
                       {link_local(5, 3, 4711), "eth0", "[fe80::5%3]:4711"},
                       {kV4, "eth1", kV4.to_string()},
                       {global, "eth1", global.to_string()}};
@@ -189,12 +189,12 @@ TEST_CASE("a link-local root is dialled through this host's own interface", "[re
   CHECK(contains(none.error().message(), "link-local"));
 }
 
-// The address sanitizer has an operator delete of its own.
+// The address sanitizer replaces operator delete itself.
 #if !defined(__SANITIZE_ADDRESS__)
 
 namespace {
 
-// What the operator delete of this program looks for in what this thread frees.
+// Bytes that operator delete searches for in the memory that this thread frees.
 constinit thread_local std::span<const std::byte> sought;
 constinit thread_local int times_freed = 0;
 
@@ -248,7 +248,7 @@ TEST_CASE("the root service ends by itself when its ids expire, and starts again
   const auto second = create_unique_id({.ifname = "lo"}, 150ms);
   REQUIRE(first.ok());
   REQUIRE(second.ok());
-  CHECK(first.value().root == second.value().root);  // one listener for both
+  CHECK(first.value().root == second.value().root);  // both share one listener
   CHECK(first.value().number != second.value().number);
   CHECK(test::eventually(has_thread));
   CHECK(test::eventually([&] { return !has_thread(); }));
@@ -314,7 +314,7 @@ RootHello hello(int rank, int size, std::uint64_t process = kElsewhere) {
   return {.rank = rank, .size = size, .patience_ms = 1000, .process = process, .address = kV4};
 }
 
-/// A rendezvous, and what it has told each connection that nobody has asked for yet.
+/// A rendezvous with its unread frames for each connection.
 struct Meeting : Rendezvous {
   explicit Meeting(int complete = 0) : Rendezvous(kHere, Deadline::never()) {
     for (int rank = 0; rank < complete; ++rank) {
@@ -350,17 +350,17 @@ using Kinds = std::vector<FrameKind>;
 TEST_CASE("the rendezvous tells everybody of sizes that differ and of equal numbers",
           "[req:1.38]") {
   struct Row {
-    std::vector<std::pair<int, int>> callers;  // rank and size; the second one is the trouble
+    std::vector<std::pair<int, int>> callers;  // rank and size; the second caller conflicts
     const char* words;
-    std::size_t finished_after;  // callers
+    std::size_t finished_after;  // number of callers
   };
   const Row rows[] = {
       {{{0, 4}, {3, 5}, {1, 4}, {2, 4}, {4, 5}},
        "rank 0 joined with size 4, rank 3 with size 5",
        5},
-      // The first caller's size says nothing of how many will come.
+      // The first caller's size does not tell how many will come.
       {{{0, 2}, {1, 4}, {2, 4}, {3, 4}}, "rank 0 joined with size 2, rank 1 with size 4", 4},
-      // How many come to a rendezvous where numbers come twice nobody can know.
+      // If callers share a rank, the number of callers to come is unknown.
       {{{1, 3}, {1, 3}, {0, 3}, {1, 3}, {2, 3}}, "two callers joined as rank 1", 99}};
   for (const Row& row : rows) {
     CAPTURE(row.words);
@@ -390,7 +390,7 @@ TEST_CASE("the next timer of a rendezvous is the shortest patience of those not 
   std::mt19937 random(7);
   Rendezvous meeting(kHere, Deadline::at(now + 1h));
   CHECK(meeting.next_timer().when() == now + 1h);
-  // Several have the same, so that one that is done must not take another one's with it.
+  // Several ranks share a timeout, so that a finished rank must not remove another rank's.
   std::map<int, Duration> patience;
   for (int rank = 0; rank < kSize; ++rank) {
     RootHello one = hello(rank, kSize);
@@ -407,7 +407,7 @@ TEST_CASE("the next timer of a rendezvous is the shortest patience of those not 
                                         [](auto& a, auto& b) { return a.second < b.second; });
     REQUIRE(meeting.next_timer().when() == now + least->second + Rendezvous::kLinkingGrace);
     const auto done = std::next(patience.begin(), static_cast<long>(random() % patience.size()));
-    for (int times = 0; times < 2; ++times) {  // the second one changes nothing
+    for (int times = 0; times < 2; ++times) {  // the second call changes nothing
       meeting.on_done(static_cast<Rendezvous::Connection>(done->first));
     }
     patience.erase(done);
@@ -420,7 +420,7 @@ TEST_CASE("the next timer of a rendezvous takes no longer the more ranks there a
   constexpr int kSize = 65536, kTurns = 20'000;
   const TimePoint now{};
   Rendezvous meeting(kHere, Deadline::at(now + 1h));
-  for (int rank = 1; rank < kSize; ++rank) {  // one has yet to come
+  for (int rank = 1; rank < kSize; ++rank) {  // one rank is missing
     meeting.on_hello(static_cast<Rendezvous::Connection>(rank), hello(rank, kSize), now);
   }
   static_cast<void>(meeting.take_outgoing());
@@ -429,7 +429,7 @@ TEST_CASE("the next timer of a rendezvous takes no longer the more ranks there a
     REQUIRE(meeting.next_timer().when() == now + 1s);
     meeting.on_time(now);
   }
-  // Some 10 ms; with a look at each rank half a minute.
+  // Takes about 10 ms; a scan of all ranks at each timer would take half a minute.
   CHECK((std::clock() - begun) / CLOCKS_PER_SEC < 3);
 }
 
@@ -450,18 +450,18 @@ TEST_CASE("the rendezvous names who is late and who has died, before and after i
   Meeting death;
   death.on_hello(0, hello(0, 3, kHere), kStart);
   death.on_hello(1, hello(1, 3), kStart);
-  // Rank 0 lives with the root service, and the others know.
+  // Rank 0 shares the root service's process, and the others are told.
   CHECK(death.kinds_told(1) == Kinds{FrameKind::root_host});
   death.on_hello(2, hello(2, 3), kStart);
   CHECK(death.kinds_told(2) == Kinds{FrameKind::root_host, FrameKind::root_peers});
   static_cast<void>(death.told(1));
   death.on_done(0);
-  death.on_closed(0, kStart);  // was done: no death
+  death.on_closed(0, kStart);  // no death: rank 0 was done
   CHECK(death.told(1).empty());
   death.on_closed(2, kStart);
   CHECK(contains(death.told(1), "rank 2 has died"));
 
-  // The reason of a rank that gives up is everybody's, whomever it blames.
+  // If a rank gives up, all ranks receive its reason, whichever rank it blames.
   Meeting blame(3);
   blame.on_gave_up(1, Error(ErrorCode::remote, "rank 2 has died: so rank 1 says").with_origin(2),
                    kStart);

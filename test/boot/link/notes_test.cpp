@@ -14,7 +14,7 @@
 #include "boot/support/loopback.hpp"
 #include "support/process_state.hpp"
 
-// Notes between any two ranks, over the links that there are (3.14: how the ends of a queue agree).
+// Tests notes between any two ranks over the existing links (3.14: how the ends of a queue agree).
 namespace oriel::boot {
 namespace {
 
@@ -24,7 +24,8 @@ Bytes note_of(int from, int to) {
   return {static_cast<std::byte>(from), static_cast<std::byte>(to)};
 }
 
-/// Sends notes to all until all have come; those between have to stay until all have theirs.
+/// Sends notes to all ranks and waits for all. Ranks stay until every rank has its notes, because
+/// they forward notes of others.
 Status exchange_notes(Peers& peers, int rank, int size, std::atomic<int>& done) {
   for (int peer = 0; peer < size; ++peer) {
     ORIEL_CHECK(peers.send_note(peer, note_of(rank, peer)));
@@ -74,7 +75,7 @@ TEST_CASE("a note finds its way to every rank in few hops", "[req:3.14]") {
     while (1 << log < size) ++log;
     CHECK(most <= std::max(log, 1));
   }
-  // Without a link that comes nearer it is lost rather than sent round.
+  // If no link is closer to the target, the note is dropped rather than sent in a circle.
   CHECK(next_hop(0, 5, 16, {1, 15}) == 1);
   CHECK(next_hop(0, 5, 16, {15}) == -1);
   CHECK(next_hop(0, 5, 16, {}) == -1);
@@ -111,7 +112,7 @@ TEST_CASE("who takes no notes loses the oldest", "[req:3.14]") {
 }
 
 TEST_CASE("every rank has a note from every other, linked or not", "[req:3.14]") {
-  constexpr int kRanks = 8;  // of which each has a link to 5
+  constexpr int kRanks = 8;  // each rank has a link to 5 others
   std::atomic<int> done = 0;
   CHECK(run_thread_sessions(kRanks, [&](EventLoop&, Session& session) {
           return exchange_notes(session.peers(), session.rank(), kRanks, done);

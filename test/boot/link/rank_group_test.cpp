@@ -18,7 +18,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Runs make(group, rank) on every rank of the network; what each yields, in the order of ranks.
+/// Runs make(group, rank) on every rank of the network; returns the results in rank order.
 template <typename Make>
 auto run_ranks(SimNetwork& network, int size, const Make& make) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
@@ -32,7 +32,7 @@ auto run_ranks(SimNetwork& network, int size, const Make& make) {
   return network.run(std::move(tasks));
 }
 
-/// The errors with which all ranks but `lost` have ended.
+/// Returns the errors of all ranks but `lost`.
 template <typename Results>
 std::vector<Error> errors_of(const Results& results, int lost = -1) {
   std::vector<Error> errors;
@@ -46,7 +46,7 @@ std::vector<Error> errors_of(const Results& results, int lost = -1) {
   return errors;
 }
 
-// Of another length for each rank, and empty for some.
+// Returns a payload whose length differs between ranks and is 0 for some.
 Bytes payload(int rank) {
   return Bytes(static_cast<std::size_t>(rank * 7 % 23), static_cast<std::byte>(rank * 31 + 1));
 }
@@ -107,7 +107,7 @@ TEST_CASE("broadcast reaches every member from any root in at most ceil(log2 n) 
 
 namespace {
 
-/// Notes the order of events.
+/// Logs entry and exit in order.
 Task<Status> enter_and_leave(Group& group, std::string& log) {
   log += '+';
   ORIEL_CO_CHECK(co_await group.barrier(Operation::test));
@@ -122,7 +122,7 @@ TEST_CASE("no member leaves a barrier before all have entered it", "[req:1.9]") 
     CAPTURE(size);
     SimNetwork network(size, {.latency = 10us, .jitter = 50us}, 7);
     std::string log;
-    // The tasks start one after the other, but only after the last has entered may any leave.
+    // The tasks start one after the other; none may leave before the last has entered.
     for (const auto& result :
          run_ranks(network, size, [&](Group&group, int) { return enter_and_leave(group, log); })) {
       REQUIRE((result && result->ok()));
@@ -146,7 +146,7 @@ TEST_CASE("agreement: the lowest failing rank's error is everybody's", "[req:1.3
                    .with_hint("a hint")
                    .with_context("mapping window 3");
       }
-      // A rank that failed early may know none of its values.
+      // A rank that failed early may know none of its field values.
       std::vector<AgreedField> fields;
       if (mine.ok()) fields.push_back({"the number of windows", 4});
       return group.agree(Operation::test, std::move(mine), std::move(fields));
@@ -185,7 +185,7 @@ TEST_CASE("agreement: a field that differs is named with two ranks and their val
 TEST_CASE("agreement: texts too long for the record are cut the same way everywhere",
           "[req:1.38]") {
   SimNetwork network(3, kModel, 3);
-  std::string text = "\x1b[2J";                      // what a terminal would obey is not passed on
+  std::string text = "\x1b[2J";                      // terminal controls are not passed on
   for (int i = 0; i < 400; ++i) text += "\xc3\xa9";  // two bytes a character
   const auto errors = errors_of(run_ranks(network, 3, [&](Group& group, int rank) {
     Status mine;
@@ -214,7 +214,7 @@ TEST_CASE("ranks in different calls get an error that names both", "[req:1.38]")
       CHECK(text.find("rank 1 is in window_register #1") != std::string::npos);
       CHECK(text.find("is in test #1") != std::string::npos);
     }
-    CHECK(network.clock().now() - TimePoint{} < 1s);  // at once, not at the deadline
+    CHECK(network.clock().now() - TimePoint{} < 1s);  // well before the deadline
   }
 }
 
@@ -230,13 +230,13 @@ Task<Status> every_protocol(Group& group, int rank) {
   fields.push_back({"a value", 5});
   Status fine;
   ORIEL_CO_CHECK(co_await group.agree(Operation::test, std::move(fine), std::move(fields)));
-  // Twice: whoever dies in its last step of the first is missed in the second.
+  // Two barriers: if a rank dies in its last step of the first, the second one detects the death.
   ORIEL_CO_CHECK(co_await group.barrier(Operation::test));
   ORIEL_CO_CHECK(co_await group.barrier(Operation::test));
   co_return Status();
 }
 
-/// Ends with what ends a wait for `lost`, if there is such a rank; then gives up.
+/// Waits for a broadcast from `lost`, if there is such a rank, and takes its error; then gives up.
 Task<Status> abort_alone(Group& group, Transport& transport, int lost) {
   Status status;
   if (lost >= 0) {
@@ -255,7 +255,7 @@ TEST_CASE("a rank lost at any step: every survivor gets an error that names it",
   CAPTURE(seed);
   std::mt19937_64 random(seed);
   for (const int size : {2, 3, 4, 5, 7, 8, 12, 16, 31, 65}) {
-    // Steps of one rank in every_protocol, at least: a member of a broadcast may have only one.
+    // Minimum number of steps of one rank in every_protocol; a broadcast may take only one step.
     const int all_steps = 2 * rounds(size) * 3 + 1;
     for (int step = 0; step < all_steps; ++step) {
       const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
@@ -269,7 +269,7 @@ TEST_CASE("a rank lost at any step: every survivor gets an error that names it",
         CHECK(error.origin_rank() == victim);
         CHECK(error.message().starts_with("rank " + std::to_string(victim) + " has died"));
       }
-      // The news needs at most log2 n hops; nobody waits for the deadline.
+      // The failure notice takes at most log2 n hops; no rank waits for the deadline.
       CHECK(network.clock().now() - TimePoint{} < 100ms);
     }
   }
@@ -290,7 +290,7 @@ TEST_CASE("a rank that stops: every survivor ends at the deadline", "[req:1.12]"
 TEST_CASE("an abort of all ranks at once sends one notice a link", "[req:3.22][D6]") {
   constexpr int kSize = 1024;
   constexpr int kLinksOfRank = 19;
-  for (const int lost : {-1, 7}) {  // of which all others learn, and abort then
+  for (const int lost : {-1, 7}) {  // if 7 is lost, all others learn of it and then abort
     SimNetwork network(kSize, kModel, 1);
     if (lost >= 0) network.kill_at(lost, 0);
     const auto results = run_ranks(network, kSize, [&](Group& group, int rank) {

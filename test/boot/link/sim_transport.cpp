@@ -104,7 +104,7 @@ class SimNetwork::Rank final : public Transport {
     });
   }
 
-  /// What Liveness::spread() needs of a link.
+  /// The interface of a link that Liveness::spread() needs.
   struct SimLink {
     std::vector<Bytes> queue;
     void enqueue(Bytes frame) { queue.push_back(std::move(frame)); }
@@ -163,7 +163,7 @@ void SimNetwork::post(int from, int to, Bytes frame) {
   events_.push(Event{last, next_order_, to, from, std::move(frame)});
 }
 
-// An empty frame stands for the end of the stream; it comes behind all that was sent.
+// Posts an empty frame as the end of the stream, behind all frames sent before.
 void SimNetwork::post_end_of_file(int dead) {
   for (const int peer : link_neighbours(dead, static_cast<int>(ranks_.size()))) {
     post(dead, peer, Bytes());
@@ -172,7 +172,7 @@ void SimNetwork::post_end_of_file(int dead) {
 
 bool SimNetwork::deliver_next() {
   if (events_.empty()) {
-    // Nobody has anything to say any more: whoever still waits waits until the deadline.
+    // No event is left: any rank that still waits would wait until the deadline.
     const auto waiting = std::find_if(ranks_.begin(), ranks_.end(),
                                       [](const auto& rank) { return rank->waiting(); });
     if (waiting == ranks_.end()) return false;

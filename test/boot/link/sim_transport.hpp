@@ -19,7 +19,7 @@
 
 namespace oriel::boot {
 
-/// A time that only the simulation moves.
+/// A clock that only the simulation advances.
 class VirtualClock final : public Clock {
  public:
   TimePoint now() const override { return now_; }
@@ -29,18 +29,17 @@ class VirtualClock final : public Clock {
   TimePoint now_{};
 };
 
-/// How long a message takes: a fixed latency and up to `jitter` more, drawn for
-/// each message. Messages of a pair keep their order.
+/// Delay of a message: a fixed latency plus up to `jitter`, drawn for each message. Messages of a
+/// pair keep their order.
 struct SimModel {
   Duration latency = std::chrono::microseconds(10);
   Duration jitter{};
   Duration deadline = std::chrono::seconds(30);
 };
 
-/// `size` ranks in one thread over a modelled network. They run the same Group and Liveness code as
-/// real ranks do; news of deaths travels along the same link graph. A rank can be made to die or to
-/// stop at any step; what would be a hang in reality shows here as an empty queue of events, and
-/// the clock then jumps to the deadline.
+/// Simulates `size` ranks in one thread over a modelled network. They run the Group and Liveness
+/// code of real ranks, and failure notices use the real link graph. A rank can die or stop at any
+/// step. A hang shows as an empty event queue; the clock then jumps to the deadline.
 class SimNetwork {
  public:
   SimNetwork(int size, SimModel model, std::uint64_t seed);
@@ -51,20 +50,20 @@ class SimNetwork {
   Transport& transport(int rank);
   const VirtualClock& clock() const { return clock_; }
 
-  /// The rank never returns from its `step`-th send or receive (from 0). Its neighbours see it die.
+  /// Makes the rank die in its `step`-th send or receive (from 0). Its neighbours detect the death.
   void kill_at(int rank, int step);
-  /// The same, but nobody is told, as with a stopped process.
+  /// Makes the rank stop at that step without a notice to anyone, like a stopped process.
   void stop_at(int rank, int step);
   bool reached_fault(int rank) const;
 
   int messages_sent(int rank) const;
-  /// Of all ranks, so far: messages and notices.
+  /// Counts the messages and notices of all ranks so far.
   std::uint64_t frames_sent() const { return next_order_; }
-  /// More frames than this are counted and lost, so that a flood ends.
+  /// Frames beyond this number are counted and dropped, so that a flood ends.
   static constexpr std::uint64_t kFramesMost = 1'000'000;
 
-  /// Runs one task per rank until every rank that has no fault is done; nothing for those that
-  /// did not return.
+  /// Runs one task per rank until every rank without a fault is done. Returns no value for tasks
+  /// that did not return.
   template <typename T>
   std::vector<std::optional<T>> run(std::vector<Task<T>> tasks) {
     for (auto& task : tasks) task.start();

@@ -25,8 +25,9 @@ void write_all(int fd, const std::string& text) {
   }
 }
 
-/// The thread sanitizer ends a child at its first thread if the parent had threads at the fork. The
-/// thread that has served a test's last id may be about to end.
+/// Waits until the library's threads have ended. The thread sanitizer ends a child at its first
+/// thread if the parent had threads at the fork. The thread that served a test's last id may still
+/// be ending.
 void await_library_threads() {
 #if defined(__SANITIZE_THREAD__)
   static_cast<void>(
@@ -100,7 +101,7 @@ std::vector<std::string> ForkedRanks::collect(std::chrono::milliseconds patience
       verdicts[rank] = "<killed by signal " + std::to_string(WTERMSIG(status)) + ">";
     } else if (verdicts[rank].empty()) {
       verdicts[rank] = "<ended without a word, status " + std::to_string(status) + ">";
-    } else if (WEXITSTATUS(status) != 0) {  // a sanitizer's finding at the very end
+    } else if (WEXITSTATUS(status) != 0) {  // a sanitizer's report at exit
       verdicts[rank] =
           "<ended with " + std::to_string(WEXITSTATUS(status)) + " after: " + verdicts[rank] + ">";
     }

@@ -16,7 +16,7 @@
 namespace oriel {
 
 /// Ranks as forked processes that report a Status through a pipe. Children never return into the
-/// test framework. The destructor kills and reaps whoever is left.
+/// test framework. The destructor kills and reaps the remaining ones.
 class ForkedRanks {
  public:
   ForkedRanks(int count, const std::function<Status(int rank)>& body);
@@ -26,8 +26,8 @@ class ForkedRanks {
 
   pid_t pid(int rank) const { return children_[static_cast<std::size_t>(rank)].pid; }
   void kill(int rank, int signal);
-  /// What each rank reported by `patience` from now: "ok", its error, or in angle brackets how it
-  /// ended without a word or that it has not ended.
+  /// Returns each rank's report within `patience`: "ok" or its error. For a rank without a report,
+  /// returns in angle brackets how it ended or that it still runs.
   std::vector<std::string> collect(std::chrono::milliseconds patience);
 
  private:
@@ -38,7 +38,7 @@ class ForkedRanks {
   std::vector<Child> children_;
 };
 
-/// Forks, collects, reaps.
+/// Forks the ranks, collects their reports, and reaps them.
 std::vector<std::string> run_forked(int count, const std::function<Status(int rank)>& body,
                                     std::chrono::milliseconds patience);
 

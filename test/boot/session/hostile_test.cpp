@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Strangers at the doors of the root service and of the ranks, and at an acceptor by itself; and
-// listeners that are none of ours.
+// Tests unauthenticated connections to the root service, to ranks and to an acceptor alone; and
+// listeners that do not hold the key.
 #include <array>
 #include <atomic>
 #include <barrier>
@@ -38,7 +38,7 @@ bool is_ready(const OwnedFd& fd, short events, int patience_ms = 5000) {
   return ::poll(&ready, 1, patience_ms) == 1;
 }
 
-/// A connection to `address`, established.
+/// Returns an established connection to `address`.
 OwnedFd connect_to(const SocketAddress& address) {
   auto fd = start_connect(address);
   const bool made = fd.ok() && is_ready(*fd, POLLOUT) && connect_outcome(fd->get(), address).ok();
@@ -49,7 +49,7 @@ void write_bytes(const OwnedFd& fd, ByteView bytes) {
   static_cast<void>(write_some(fd.get(), std::span(&bytes, 1)));
 }
 
-/// Reads until the peer closes or `patience` is over; whether it closed.
+/// Reads until the peer closes or `patience` is over; returns true if the peer closed.
 bool closed_within(const OwnedFd& fd, std::chrono::milliseconds patience,
                    Bytes* received = nullptr) {
   std::array<std::byte, 512> buffer;
@@ -66,7 +66,7 @@ bool closed_within(const OwnedFd& fd, std::chrono::milliseconds patience,
       patience);
 }
 
-/// Joins as four threads; how long it took.
+/// Joins as four threads; returns the time taken.
 std::chrono::milliseconds join_four(const UniqueId& id) {
   const test::FairTimer timer;
   CHECK(run_threads(4, [&](int rank) { return join_and_barrier(id, rank, 4); }) == all_ok(4));
@@ -107,7 +107,7 @@ TEST_CASE("web clients, scanners, random, cut and replayed bytes are turned away
   const auto seed = std::random_device{}();
   CAPTURE(seed);
   std::mt19937_64 random(seed);
-  const UniqueId id = new_id(), other = new_id();  // with which the service goes on
+  const UniqueId id = new_id(), other = new_id();  // `other` keeps the service running
   const auto noise = [&](std::size_t bytes) {
     Bytes made(bytes);
     for (std::byte& byte : made) byte = static_cast<std::byte>(random());
@@ -122,10 +122,10 @@ TEST_CASE("web clients, scanners, random, cut and replayed bytes are turned away
   for (int i = 0; i < 20; ++i) {
     come(std::as_bytes(std::span(request)));
     come(noise(1 + random() % 4000));
-    connect_to(id.root);  // scanned and gone
+    connect_to(id.root);  // connects and closes, like a port scan
   }
 
-  // A proof that is right, but cut short, then silence.
+  // Sends a valid proof that is cut short, then nothing.
   const test::FairTimer timer;
   const OwnedFd half = connect_to(id.root);
   AuthInitiator initiator(KeyPurpose::rendezvous, id.number, target_of(id).key, {0, -1, 0});
@@ -136,17 +136,17 @@ TEST_CASE("web clients, scanners, random, cut and replayed bytes are turned away
   REQUIRE(response.ok());
   write_bytes(half, ByteView(response.value()).first(50));
 
-  // The same proof, whole, on another connection: a replay.
+  // Replays the complete proof on another connection.
   const OwnedFd replay = connect_to(id.root);
   write_bytes(replay, response.value());
   Bytes answer;
   CHECK(closed_within(replay, 20s, &answer));
   CHECK(answer.size() == AuthSizes::kChallenge + kProofRefused.size());
 
-  // Ranks that are honest until they have proved the secret.
+  // Ranks that prove the secret and then send garbage.
   for (const std::size_t bytes : {std::size_t{0}, RootHello::kBytes / 2, RootHello::kBytes}) {
     Bytes words = noise(bytes);
-    if (bytes > 12) words[12] = std::byte{1};  // a reserved byte, so that no noise is a hello
+    if (bytes > 12) words[12] = std::byte{1};  // nonzero reserved byte: no noise is a valid hello
     strangers.push_back(std::move(dial_once(target_of(id))).value());
     write_bytes(strangers.back(), words);
   }
@@ -154,13 +154,13 @@ TEST_CASE("web clients, scanners, random, cut and replayed bytes are turned away
   CHECK(join_four(id) < 2s);
   CHECK((timer.spent() > 1s || !closed_within(half, 1ms)));
   for (const OwnedFd& stranger : strangers) CHECK(closed_within(stranger, 20s));
-  CHECK(closed_within(half, 20s));  // when its two seconds are over
+  CHECK(closed_within(half, 20s));  // after its two-second timeout
   RootService::instance().retire(other.number);
 }
 
 namespace {
 
-/// Connects to a rank that it had no link to.
+/// Connects to a rank without an existing link.
 Status pair_up(EventLoop& loop, Session& session) {
   const int rank = session.rank();
   std::vector<int> pair = {rank, (rank + 5) % 8};
@@ -205,7 +205,7 @@ TEST_CASE("strangers at the ranks' own doors hold up nobody", "[req:1.8]") {
 
 namespace {
 
-/// Listens, and does `serve` with each of `times` connections, given its number from 0.
+/// Listens, and calls `serve` with each of `times` connections and its number from 0.
 class Listens {
  public:
   Listens(int times, const std::function<void(const OwnedFd&, int)>& serve)
@@ -285,8 +285,8 @@ TEST_CASE("connections that are closed without a word are made again, however ma
 
 namespace {
 
-/// Makes calls of this process fail for a while, with ENOBUFS or, while `throws`, for want of
-/// memory.
+/// Makes a number of calls of this process fail with ENOBUFS. While `throws` is set, waits throw
+/// std::bad_alloc.
 class FailingCalls {
  public:
   static inline std::atomic<int> accepts, waits;
@@ -297,7 +297,7 @@ class FailingCalls {
   }
 
  private:
-  // The root service's thread may still be in a call when the object goes.
+  // Static, because the root service's thread may still be in a call when the object is destroyed.
   static const SystemTable& table() {
     static const SystemTable table = [] {
       SystemTable made = real_system_table();
@@ -323,7 +323,7 @@ class FailingCalls {
   ScopedSystemTable scoped_;
 };
 
-/// Acceptors of one process that may open `limit` files, as it believes.
+/// Acceptors of a process whose getrlimit() reports `limit` files.
 class Doors {
  public:
   explicit Doors(rlim_t limit, int count = 1) {
@@ -354,12 +354,13 @@ class Doors {
     for (const auto& acceptor : acceptors_) acceptor->expire();
     most_ = std::max(most_, pending());
   }
-  /// The most unproven connections that there have been.
+  /// Returns the highest number of unproven connections so far.
   std::size_t most() const { return most_; }
   Dialer caller(std::size_t door = 0) {
     return std::move(Dialer::start(target_of(addresses_[door], key_))).value();
   }
-  /// Turns until all have proved the key: "ok", or what ended one of them.
+  /// Polls until all callers have proved the key; returns "ok", or the error that ended one of
+  /// them.
   std::string prove(std::vector<Dialer>& callers) {
     Status ended;
     const auto proven_or_ended = [&] {
@@ -389,7 +390,7 @@ class Doors {
 }  // namespace
 
 TEST_CASE("a crowd of honest callers does not drive itself out", "[req:1.8]") {
-  Doors doors(256);  // of which an eighth may be unproven connections
+  Doors doors(256);  // an eighth may be unproven connections
   std::vector<Dialer> callers;
   for (int i = 0; i < 200; ++i) callers.push_back(doors.caller());
   CHECK(doors.prove(callers) == "ok");
@@ -416,12 +417,12 @@ TEST_CASE("idle connections take an eighth of the descriptors at most, the oldes
     }
     const bool is_kept = !closed_within(idle.front(), 1ms);
     const auto spent = std::chrono::steady_clock::now() - begin;
-    CHECK((is_kept || spent > AcceptorOptions::kTurn));  // on a busy machine
+    CHECK((is_kept || spent > AcceptorOptions::kTurn));  // late on a busy machine
     std::this_thread::sleep_for(AcceptorOptions::kTurn);
     for (int i = 0; i < 10; ++i) doors.turn();
     CHECK(closed_within(idle.front(), 100ms));
     CHECK_FALSE(closed_within(idle.back(), 50ms));
-    // Who comes late with the key gets through all the same.
+    // Late callers with the key succeed.
     std::vector<Dialer> late;
     for (std::size_t i = 0; i < doors.addresses().size(); ++i) late.push_back(doors.caller(i));
     CHECK(doors.prove(late) == "ok");
@@ -468,11 +469,11 @@ TEST_CASE("a root service without memory ends its ranks' waits, and can start ag
   const std::jthread shortage([] {
     std::this_thread::sleep_for(100ms);
     FailingCalls::throws = true;
-    static_cast<void>(create_unique_id(kLoopback.socket));  // gives the service something to do
+    static_cast<void>(create_unique_id(kLoopback.socket));  // wakes the service
   });
   CHECK(contains(text_of(join_once(id, 0, 2)), "which serves the rendezvous, has died"));
   FailingCalls::throws = false;
-  CHECK(timer.spent() < 5s);  // its patience is 20 s
+  CHECK(timer.spent() < 5s);  // the join timeout is 20 s
   join_four(new_id());
 }
 

@@ -8,7 +8,8 @@
 
 namespace oriel {
 
-/// Memory that forked ranks share: for moments in time, which all processes of a host agree on.
+/// Memory shared by forked ranks. Steady clock times are comparable between the processes of a
+/// host.
 template <typename T>
 class Shared {
  public:

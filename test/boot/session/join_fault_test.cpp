@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that die, stop, disagree or are missing, over real sockets.
+// Tests ranks that die, stop, disagree or are missing, over real sockets.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -25,7 +25,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Joins, then barriers without end; the error it ends with. `joined` counts who has come so far.
+/// Joins, then runs barriers until one fails; returns that error. `joined` counts the ranks that
+/// joined.
 Status barriers_until_failure(const UniqueId& id, int rank, int size, Duration join_patience,
                               Duration patience, std::atomic<int>& joined) {
   return in_session(
@@ -66,7 +67,7 @@ TEST_CASE("64 ranks as processes join and meet in a barrier", "[req:1.11]") {
   const std::chrono::milliseconds most = test::kSanitized ? 20s : 2s;
   test::FairTimer timer;
   auto fastest = std::chrono::milliseconds::max();
-  // Others may have the machine for a while; that they have it thrice is another matter.
+  // Other processes may occupy the machine for one attempt, but hardly for three.
   for (int attempt = 0; attempt < 3 && fastest >= most; ++attempt) {
     const ServedId id;
     timer.restart();
@@ -89,7 +90,7 @@ TEST_CASE("a rank killed at a random moment: every survivor names it within a se
   for (int round = 0; round < test::repeats(20, 4); ++round) {
     const int size = 2 + static_cast<int>(random() % 7);
     const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
-    // From the first moments of join to the midst of the barriers.
+    // Kills between the start of the join and the middle of the barriers.
     const auto delay = std::chrono::microseconds(1000 + random() % 20000);
     CAPTURE(round, size, victim, delay.count());
     const ServedId id;
@@ -103,8 +104,8 @@ TEST_CASE("a rank killed at a random moment: every survivor names it within a se
     const auto verdicts = ranks.collect(20s);
     const auto spent = timer.spent();
     bool all_came = true;
-    // A victim that had not come to the rendezvous yet cannot be known to be dead; only then do the
-    // others wait for it, and are told so.
+    // If the victim had not reached the rendezvous, its death cannot be detected. Only then do the
+    // others wait until the timeout, whose error names the victim.
     for (int rank = 0; rank < size; ++rank) {
       if (rank == victim) continue;
       const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
@@ -146,7 +147,7 @@ TEST_CASE("a rank that is stopped: every other rank ends at the deadline and nam
     CHECK(test::eventually([&] { return finish->ended == size - 1; }, 20s));
     const auto spent = timer.spent();
     CHECK(std::chrono::steady_clock::now() - begin >= patience * 9 / 10);
-    // Those that time out one after the other take twice as long.
+    // If ranks timed out one after the other, the time would double.
     CHECK(spent < patience * 19 / 10);
     ranks.kill(victim, SIGKILL);
     const auto verdicts = ranks.collect(20s);
@@ -163,7 +164,7 @@ TEST_CASE("a rank that stops for a while and goes on harms nobody", "[req:1.12]"
   ForkedRanks ranks(4, [&](int rank) {
     return in_session(id.value(), rank, 4, [&](EventLoop& loop, Session& session) -> Status {
       ++finish->joined;
-      // A quarter of its patience after that a rank says for whom it waits.
+      // A rank announces whom it waits for after a quarter of its timeout.
       for (int i = 0; i < 30; ++i) {
         ORIEL_CHECK(loop.run(one_barrier(loop, session, 2400ms)));
         std::this_thread::sleep_for(10ms);
@@ -193,7 +194,7 @@ TEST_CASE("ranks that are missing, disagree or come late are named to all that c
       {{{0, 5}, {2, 5}, {4, 5}}, 500ms, {"ranks 1, 3 of 5 have not joined in time"}},
       {{{0, 3}, {1, 4}}, 5s, {"joined with size", "size 3", "size 4"}},
       {{{1, 3}, {1, 3}}, 5s, {"two callers joined as rank 1"}},
-      // They learn the same error.
+      // Late callers receive the same error.
       {{{0, 2}, {1, 4}, {2, 4, 200ms}, {3, 4, 400ms}}, 5s, {"with size", "size 2", "size 4"}}};
   for (const Row& row : rows) {
     const ServedId id;
@@ -225,7 +226,7 @@ TEST_CASE("a wrong secret is refused, and the communicator forms without it", "[
           ++refused->ended;
           return status;
         }
-        // Once all three have joined, nobody listens there any more.
+        // After all three have joined, nobody listens there.
         while (rank == 0 && refused->ended == 0) std::this_thread::sleep_for(1ms);
         return join_and_barrier(id.value(), rank, 3);
       },
@@ -233,7 +234,7 @@ TEST_CASE("a wrong secret is refused, and the communicator forms without it", "[
   for (std::size_t rank = 0; rank < 3; ++rank) CHECK(verdicts[rank] == "ok");
   CAPTURE(verdicts[3]);
   CHECK(contains(verdicts[3], "refuses the handshake"));
-  CHECK(timer.spent() < 5s);  // the ranks' patience is 20 s
+  CHECK(timer.spent() < 5s);  // the ranks' timeout is 20 s
 }
 
 TEST_CASE("an abort ends the other ranks' operations at once, and it stays so", "[req:1.12]") {
@@ -248,7 +249,7 @@ TEST_CASE("an abort ends the other ranks' operations at once, and it stays so", 
     Status status = loop.run(one_barrier(loop, session, 20s));
     return loop.run(one_barrier(loop, session, 20s)).ok() ? Status() : status;
   });
-  CHECK(timer.spent() < 5s);  // the ranks' patience is 20 s
+  CHECK(timer.spent() < 5s);  // the ranks' timeout is 20 s
   CHECK(verdicts[4] == "ok");
   check_all_say(verdicts, {"rank 4: ", "enough of this"}, 4);
 }
@@ -270,7 +271,7 @@ TEST_CASE("another thread can stop an operation by aborting its session", "[req:
     first.abort(Error(ErrorCode::aborted, "stopped by a thread"));
   });
   CHECK(contains(text_of(loop.run(one_barrier(loop, first, 20s))), "stopped by a thread"));
-  CHECK(timer.spent() < 5s);  // its patience is 20 s
+  CHECK(timer.spent() < 5s);  // the barrier's timeout is 20 s
 }
 
 namespace {

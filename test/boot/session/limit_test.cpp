@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Processes that may open few files.
+// Tests processes that may open only a few files.
 #include <array>
 #include <chrono>
 #include <list>
@@ -26,7 +26,7 @@ using std::chrono::steady_clock;
 
 constexpr int kRanks = 3;
 
-/// Leaves room for `extra` files more than the process has.
+/// Limits the process to `extra` more open files.
 Status allow_more_files(int extra) {
   rlimit files{};
   if (::getrlimit(RLIMIT_NOFILE, &files) != 0) return system_error("getrlimit");
@@ -34,7 +34,8 @@ Status allow_more_files(int extra) {
   for (int fd = 3; fd < 1024; ++fd) {
     if (::fcntl(fd, F_GETFD) >= 0) highest = fd;
   }
-  // The limit is on numbers, so those below the highest one are filled, until the process ends.
+  // RLIMIT_NOFILE limits numbers, so free numbers below the highest are filled until the process
+  // ends.
   for (int fd = ::dup(0); fd >= 0; fd = ::dup(0)) {
     if (fd < highest) continue;
     ::close(fd);
@@ -65,7 +66,7 @@ TEST_CASE("a rank that may open too few files says so, and the others learn it",
         ORIEL_TRY(EventLoop loop, EventLoop::create());
         if (rank == victim) ORIEL_CHECK(allow_more_files(extra));
         const auto begin = steady_clock::now();
-        // With no descriptor at all there is no way to tell the others.
+        // Without any descriptor the victim cannot notify the others, so the timeout is short.
         const auto session = join(loop, trial.id.value(), rank, kRanks, extra == 0 ? 2s : 8s);
         if (session.ok()) return {};
         const bool late =
@@ -84,7 +85,7 @@ TEST_CASE("a rank that may open too few files says so, and the others learn it",
       CHECK(verdicts == all_ok(kRanks));
       continue;
     }
-    CHECK(joined[victim] == 0);  // more room cannot make it worse
+    CHECK(joined[victim] == 0);  // more room must not fail after less succeeded
     const std::vector<std::string> words = {"RLIMIT_NOFILE", fmt::format("rank {}: ", victim)};
     for (const std::string& verdict : verdicts) CHECK_FALSE(contains(verdict, "late"));
     check_all_say(extra > 0 ? verdicts : std::vector{verdicts[victim]}, words);

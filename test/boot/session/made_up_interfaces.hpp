@@ -15,7 +15,7 @@
 
 namespace oriel::boot {
 
-/// Interfaces of a host that is not this one, for as long as it lives.
+/// Replaces this host's list of network interfaces for the object's lifetime.
 class MadeUpInterfaces {
  public:
   struct Entry {
@@ -34,7 +34,7 @@ class MadeUpInterfaces {
   }
 
  private:
-  /// What glibc's freeifaddrs takes: one block that begins with the first entry.
+  /// Returns one block that begins with the first entry, as glibc's freeifaddrs() expects.
   static int list(ifaddrs** out) {
     struct Node {
       ifaddrs entry;

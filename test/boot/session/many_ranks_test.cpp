@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// As many connections to one root service as a large job makes.
+// Tests one root service with the number of connections of a large job.
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -24,7 +24,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// Introduces itself as one of `size` ranks and waits for the addresses of its neighbours.
+/// Joins as one of `size` ranks and waits for the addresses of its neighbours.
 Task<Status> introduce(EventLoop& loop, UniqueId id, int rank, int size) {
   const Deadline deadline = Deadline::after(60s);
   DialTarget target = target_of(id, rank);

@@ -18,13 +18,13 @@
 
 namespace oriel {
 
-/// A unique id that a process of its own serves until this is destroyed. The test's own process
-/// gets no thread by it, so that ranks can be forked from it: a child that is forked while a thread
-/// holds the allocator would wait for it in vain (the sanitizers' allocators are not made ready for
-/// a fork), and the thread sanitizer ends such a child at its first thread.
+/// A unique id that a separate process serves until this object is destroyed. The test's own
+/// process stays without a thread, so that it can fork ranks. A child forked while a thread holds
+/// the allocator's lock could deadlock, because the sanitizers' allocators do not handle fork().
+/// The thread sanitizer also ends such a child at its first thread.
 class ServedId {
  public:
-  /// `make` is called in that process.
+  /// Calls `make` in the serving process.
   explicit ServedId(const std::function<Result<boot::UniqueId>()>& make =
                         [] { return boot::create_unique_id({.ifname = "lo"}); })
       : server_(1, [&](int) -> Status {
@@ -44,7 +44,7 @@ class ServedId {
   }
 
   const boot::UniqueId& value() const { return place_->id; }
-  /// Ends the process, as a crash does.
+  /// Kills the serving process, like a crash.
   void kill() { server_.kill(0, SIGKILL); }
 
  private:

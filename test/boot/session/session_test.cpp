@@ -29,7 +29,7 @@ Bytes payload(int rank) {
   return Bytes(static_cast<std::size_t>(rank * 100 + 3), static_cast<std::byte>(rank + 1));
 }
 
-/// Joins, runs every protocol on the world and on a subgroup of all ranks but the last, leaves.
+/// Joins, runs every protocol on the world and on a subgroup of all ranks but the last, and leaves.
 Task<Status> whole_life(EventLoop& loop, UniqueId id, int rank, int size,
                         SessionOptions options = kLoopback) {
   const Deadline deadline = Deadline::after(20s);
@@ -65,7 +65,7 @@ Status live(const UniqueId& id, int rank, int size, const SessionOptions& option
   return loop.run(whole_life(loop, id, rank, size, options));
 }
 
-/// Agrees; rank `hasty` leaves as soon as it can, and has a failure then.
+/// Votes; then rank `hasty` leaves as soon as possible, with a failure.
 Task<Status> agree_and_leave(EventLoop& loop, Session& session, int hasty) {
   ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(20s)));
   std::vector<AgreedField> fields;
@@ -79,7 +79,7 @@ Task<Status> agree_and_leave(EventLoop& loop, Session& session, int hasty) {
   co_return Status();
 }
 
-/// Rank 0 says a word and dies; rank 1 looks at its link only after both.
+/// Rank 0 sends a broadcast and dies; rank 1 reads its link only after both.
 Task<Status> hear_the_dead(EventLoop& loop, Session& session, std::atomic<bool>& listens) {
   ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(20s)));
   while (session.rank() == 0 && !listens) std::this_thread::sleep_for(1ms);
@@ -95,7 +95,7 @@ Task<Status> hear_the_dead(EventLoop& loop, Session& session, std::atomic<bool>&
   co_return Status();
 }
 
-/// One of 8 ranks, that stops listening once it has joined.
+/// Runs one of 8 ranks that stops listening after it has joined.
 Task<Status> live_behind_closed_doors(EventLoop& loop, UniqueId id, int rank) {
   const std::size_t before = test::count_fds();
   const Deadline deadline = Deadline::after(20s);
@@ -111,7 +111,7 @@ Task<Status> live_behind_closed_doors(EventLoop& loop, UniqueId id, int rank) {
   std::vector<int> near = {rank - rank % 2, rank - rank % 2 + 1};
   ORIEL_CO_TRY(Group pair, co_await session->subgroup(std::move(near)));
   ORIEL_CO_CHECK(co_await pair.barrier(Operation::test));
-  std::vector<int> far = {rank, (rank + 3) % 8};  // no link
+  std::vector<int> far = {rank, (rank + 3) % 8};  // ranks without a link
   const auto none = co_await session->subgroup(std::move(far));
   if (none.ok()) co_return Error(ErrorCode::internal, "a group without links");
   co_return co_await session->world().barrier(Operation::test);
@@ -194,14 +194,14 @@ TEST_CASE("a rank that cannot begin to join tells the others why", "[req:1.38]")
       return loop.run(Session::decline(loop, id, rank, kSize, std::move(reason), kLoopback,
                                        Deadline::after(10s)));
     });
-    CHECK(timer.spent() < 5s);  // the ranks' patience is 20 s
+    CHECK(timer.spent() < 5s);  // the ranks' timeout is 20 s
     CHECK(verdicts[static_cast<std::size_t>(absent)] == "ok");
     check_all_say(verdicts, {fmt::format("rank {}: ", absent), "there is no loop"}, absent);
   }
 }
 
 TEST_CASE("a rank that gives up while it is idle learns of it like the others", "[req:1.12]") {
-  std::barrier<> joined(2);  // otherwise the other rank might learn of it in its join
+  std::barrier<> joined(2);  // otherwise the other rank's join might see the abort
   const auto verdicts = run_thread_sessions(2, [&](EventLoop&, Session& session) {
     joined.arrive_and_wait();
     if (session.rank() == 1) session.abort(Error(ErrorCode::internal, "this rank gives up"));
@@ -229,9 +229,9 @@ TEST_CASE("a rank that has waited long for a link, and has it, is no longer said
       activity.emplace(session.activate(loop, Deadline::after(patience)).value());
     };
     Status status;
-    if (rank == 0 || rank == 3) {  // have no link yet
+    if (rank == 0 || rank == 3) {  // 0 and 3 have no link yet
       if (rank == 3) std::this_thread::sleep_for(1200ms);
-      act(4s);  // of which rank 0 waits a quarter before it says for whom
+      act(4s);  // rank 0 announces the missing rank after a quarter
       const auto pair = loop.run(session.subgroup({0, 3}));
       if (!pair.ok()) status = pair.error();
       activity.reset();
@@ -251,7 +251,7 @@ TEST_CASE("a rank that has waited long for a link, and has it, is no longer said
 
 namespace {
 
-/// That `again` is the error of an id that is of no use, with `word`.
+/// Returns an error unless `again` reports an unusable id, with `word` in its text.
 Status expect_useless(const Status& again, const std::string& word) {
   if (again.ok()) return Error(ErrorCode::internal, "it joined");
   const std::string text = again.error().to_string();
@@ -260,7 +260,7 @@ Status expect_useless(const Status& again, const std::string& word) {
   return named ? Status() : again;
 }
 
-/// In the process that has made the ids.
+/// Runs in the process that made the ids.
 Status use_ids_again() {
   ORIEL_TRY(const UniqueId alone, create_unique_id(kLoopback.socket));
   ORIEL_CHECK(join_once(alone, 0, 1));
@@ -307,7 +307,7 @@ TEST_CASE("an id that is used again is named in other processes as far as can be
       service.retire(scene->used.number);
       scene->step = 1;
       ORIEL_CHECK(scene->reach(2));
-      service.retire(other.number);  // with which the service ends
+      service.retire(other.number);  // ends the service
       if (!test::eventually([] { return !test::has_thread("oriel-root"); })) {
         return Error(ErrorCode::timeout, "the service goes on");
       }

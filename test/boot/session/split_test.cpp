@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Sessions of some of a session's ranks, which link without a rendezvous.
+// Tests sessions of a subset of a session's ranks, which link without a rendezvous.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -26,7 +26,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// One way to divide the ranks.
+/// One way to divide the ranks, in terms of split's color and key.
 struct Division {
   const char* name;
   std::optional<std::int32_t> (*color)(int rank);
@@ -66,7 +66,7 @@ Task<Result<SplitPart>> split(EventLoop& loop, Session& session, SplitCall call,
   co_return co_await session.split(loop, std::move(call), Deadline::after(patience));
 }
 
-/// All-gathers the ranks' numbers in the parent, which have to be the members.
+/// Gathers the ranks' numbers in the parent, and checks that they are the members.
 Task<Status> check_members(EventLoop& loop, Session& session, int parent_rank,
                            std::vector<int> members) {
   ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(kJoinTime)));
@@ -83,7 +83,8 @@ Task<Status> check_members(EventLoop& loop, Session& session, int parent_rank,
   co_return Status();
 }
 
-/// Splits the world by every division, and what results once more; the parents go first.
+/// Splits the world by every division, and splits each result again; the parents are destroyed
+/// first.
 Task<Status> split_twice(EventLoop& loop, UniqueId id, int rank, int size) {
   SessionOptions options = kLoopback;
   ORIEL_CO_TRY(auto world, co_await Session::join(loop, id, rank, size, std::move(options),
@@ -155,7 +156,7 @@ TEST_CASE(
   CHECK(verdicts == all_ok(4));
 }
 
-/// Counts the ranks that are about to link, and waits for `count` of them where that is not 0.
+/// Counts the ranks that are about to link, and waits until there are `count`.
 std::function<void(Session*)> meet(std::atomic<int>& linking, int count, bool dies) {
   return [&linking, count, dies](Session* made) {
     if (made == nullptr) return;
@@ -169,7 +170,7 @@ TEST_CASE("a rank that dies while a split links is named to the ranks of its col
           "[req:5.16]") {
   const Shared<std::atomic<int>> linking;
   const auto verdicts = run_sessions(5, [&](EventLoop& loop, Session& session) -> Status {
-    // Ranks 4, 2 and 0 in this order; rank 2 dies when all know each other's address.
+    // Members: ranks 4, 2 and 0, in this order. Rank 2 dies when all members have all addresses.
     SplitCall call = {.color = session.rank() % 2, .key = -session.rank()};
     call.on_session = meet(*linking, 5, session.rank() == 2);
     const auto part = loop.run(split(loop, session, std::move(call)));
@@ -210,7 +211,7 @@ TEST_CASE("a rank without a color that dies behind the exchange of a split does 
       call.color = 3;
       call.on_session = [&, meets = meet(*linking, 2, false)](Session* made) {
         meets(made);
-        // By then the links of the dead rank have closed.
+        // After this wait the links of the dead rank have closed.
         if (made != nullptr && made->rank() == 1) std::this_thread::sleep_for(300ms);
       };
     }
@@ -226,7 +227,7 @@ TEST_CASE("a rank without a color that dies behind the exchange of a split does 
 }
 
 TEST_CASE("a rank that cannot link tells the others over the parent, which goes on", "[req:5.16]") {
-  // The last rank dials all others and has no link yet: no rank would hear of its end.
+  // The last rank dials all others and has no link yet, so no link could report its end.
   const auto verdicts = run_sessions(2, [](EventLoop& loop, Session& session) -> Status {
     SplitCall call = {.color = 0};
     if (session.rank() == 1) {
@@ -262,8 +263,8 @@ TEST_CASE("a rank that never calls a split is named when the deadline has passed
   CHECK(verdicts[1] == "ok");
 }
 
-/// Tries to link as rank 1 to wherever this process listens, until it is over; how often it was
-/// turned away. Adds to `accepted` where it was not.
+/// Tries to link as rank 1 to every listener of this process until `over` is set. Returns the
+/// number of refusals; adds accepted links to `accepted`.
 int intrude(std::uint64_t realm, const Key& key, const std::atomic<bool>& over,
             std::atomic<int>& accepted) {
   int refused = 0;
@@ -292,7 +293,7 @@ TEST_CASE("a stranger without the secret cannot link to the ranks of a split", "
     std::atomic<int> accepted{0}, refused{0};
     std::jthread stranger([&] {
       while (number == 0 && !over) std::this_thread::sleep_for(1ms);
-      // The right number, with a key made up; or all that an eavesdropper had of the parent's id.
+      // The number is right. The key is random, or derived from the parent's id.
       const Key made_up = Key::random();
       const Key parents = Key::derive(id.secret, KeyPurpose::link, id.number);
       refused = intrude(number, is_old_member ? parents : made_up, over, accepted);
@@ -300,7 +301,7 @@ TEST_CASE("a stranger without the secret cannot link to the ranks of a split", "
     const auto verdicts = run_threads(2, [&](int rank) {
       return in_session(id, rank, 2, [&](EventLoop& loop, Session& session) -> Status {
         SplitCall call = {.color = 0};
-        // Rank 0 waits for its link meanwhile.
+        // Delays rank 1, so that rank 0 waits for its link meanwhile.
         call.on_session = [&](Session* made) {
           if (made == nullptr || made->rank() != 1) return;
           number = made->number();

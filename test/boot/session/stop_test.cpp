@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Processes that stop in the middle of a join, at each of its messages, and go on.
+// Tests processes that stop at each message of a join and continue later.
 #include <atomic>
 #include <chrono>
 #include <csignal>
@@ -28,13 +28,13 @@ using std::chrono::steady_clock;
 
 constexpr int kTrio = 3;
 
-/// Three ranks, of which rank 0's process serves the rendezvous; `victim` stops at message `k`.
+/// Three ranks; the process of rank 0 serves the rendezvous. `victim` stops at message `k`.
 class Trio {
  public:
   Trio(int victim, int k)
       : victim_(victim), ranks_(kTrio, [=, this](int rank) { return live(rank, victim, k); }) {}
 
-  /// Whether the victim has stopped.
+  /// Returns true if the victim has stopped.
   bool stopped() const {
     siginfo_t found{};
     constexpr int kLook = WSTOPPED | WNOHANG | WNOWAIT;
@@ -94,9 +94,9 @@ TEST_CASE("a process that stops for seconds at any message of a join does not ma
     while (!trio->stopped() && steady_clock::now() < end) std::this_thread::sleep_for(1ms);
     stopped += trio->stopped() ? 1 : 0;
   }
-  // How many messages there are depends a little on which come together.
+  // The number of messages varies slightly, because some are read together.
   CHECK(stopped * 4 >= static_cast<int>(trios.size()) * 3);
-  // Longer than the root service and the ranks' acceptors wait for a proof or a hello.
+  // Exceeds the timeout of the root service and of the ranks' acceptors for a proof or a hello.
   std::this_thread::sleep_for(2500ms);
   for (const auto& trio : trios) trio->resume();
   for (std::size_t i = 0; i < trios.size(); ++i) {
@@ -109,7 +109,7 @@ TEST_CASE("the death of the process that made the id is told within a second", "
   test::FairTimer timer;
   ServedId id;
   ForkedRanks ranks(1, [&](int) { return join_once(id.value(), 1, 2); });
-  std::this_thread::sleep_for(200ms);  // the rank has introduced itself
+  std::this_thread::sleep_for(200ms);  // the rank has sent its hello
   timer.restart();
   id.kill();
   const auto verdicts = ranks.collect(20s);

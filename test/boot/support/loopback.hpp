@@ -20,7 +20,7 @@
 #include "boot/session/served_id.hpp"
 #include "boot/session/session.hpp"
 
-/// Sessions over the loopback interface, as the tests of sessions make them.
+/// Sessions over the loopback interface, for tests.
 namespace oriel::boot {
 
 inline const SessionOptions kLoopback = {.socket = {.ifname = "lo"}};
@@ -41,7 +41,7 @@ inline std::string text_of(const Status& status) {
   return status.ok() ? "ok" : status.error().to_string();
 }
 
-/// CHECKs that the verdict of every rank but `spared` has all of the words.
+/// Checks that the result of every rank but `spared` contains all words.
 inline void check_all_say(const std::vector<std::string>& verdicts,
                           const std::vector<std::string>& words, int spared = -1) {
   for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
@@ -52,7 +52,7 @@ inline void check_all_say(const std::vector<std::string>& verdicts,
   }
 }
 
-/// Where this process listens.
+/// Returns the addresses at which this process listens.
 inline std::vector<SocketAddress> listening_addresses() {
   std::vector<SocketAddress> found;
   for (int fd = 3; fd < 1024; ++fd) {
@@ -64,7 +64,7 @@ inline std::vector<SocketAddress> listening_addresses() {
   return found;
 }
 
-/// How rank `rank` proves itself to the root service.
+/// Returns the target with which rank `rank` authenticates to the root service.
 inline DialTarget target_of(const UniqueId& id, int rank = 0) {
   return {.address = id.root,
           .purpose = KeyPurpose::rendezvous,
@@ -73,7 +73,7 @@ inline DialTarget target_of(const UniqueId& id, int rank = 0) {
           .claim = {.from = rank, .to = -1, .tag = 0}};
 }
 
-/// The verdicts of `count` ranks that all went well.
+/// Returns the results of `count` successful ranks.
 inline std::vector<std::string> all_ok(int count) {
   return std::vector<std::string>(static_cast<std::size_t>(count), "ok");
 }
@@ -88,7 +88,7 @@ inline Task<Status> one_barrier(EventLoop& loop, Session& session, Duration pati
   co_return co_await session.world().barrier(Operation::test);
 }
 
-/// Joins, does `body` and leaves.
+/// Joins, runs `body` and leaves.
 inline Status in_session(const UniqueId& id, int rank, int size,
                          const std::function<Status(EventLoop&, Session&)>& body,
                          Duration patience = kJoinTime) {
@@ -108,7 +108,7 @@ inline Status join_and_barrier(const UniqueId& id, int rank, int size) {
   });
 }
 
-/// Runs each rank on a thread of its own: "ok" or the error of each.
+/// Runs each rank on a thread of its own; returns "ok" or the error of each.
 inline std::vector<std::string> run_threads(int size, const std::function<Status(int rank)>& body) {
   std::vector<std::string> verdicts(static_cast<std::size_t>(size));
   std::vector<std::jthread> threads;
@@ -121,7 +121,7 @@ inline std::vector<std::string> run_threads(int size, const std::function<Status
   return verdicts;
 }
 
-/// Runs `body` in the session of each of `size` processes; their verdicts.
+/// Runs `body` in the session of each of `size` processes; returns their results.
 inline std::vector<std::string> run_sessions(
     int size, const std::function<Status(EventLoop&, Session&)>& body) {
   const ServedId id;
@@ -130,7 +130,7 @@ inline std::vector<std::string> run_sessions(
       std::chrono::seconds(60));
 }
 
-/// The same, with threads of this process.
+/// Runs `body` in the session of each of `size` threads of this process; returns their results.
 inline std::vector<std::string> run_thread_sessions(
     int size, const std::function<Status(EventLoop&, Session&)>& body) {
   const UniqueId id = new_id();

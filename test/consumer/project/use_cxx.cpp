@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Two threads add four numbers through the C++ interface of an installed Oriel.
+// Adds four numbers on two threads through the C++ interface of an installed Oriel.
 #include <array>
 #include <cstdio>
 #include <cstring>

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Processors and memory near GPUs and near processors, on composed machines.
+// Tests processor and memory affinity of GPUs and of CPU ranks, on composed machines.
 #include "topo/choice/affinity.hpp"
 
 #include <algorithm>
@@ -71,7 +71,7 @@ TEST_CASE("only what the process may use counts", "[req:2.5]") {
     const Affinity affinity = affinity_of_gpu(machine, 4, {.cpus = Numbers{2, 3}});
     CHECK(affinity.cpus.empty());
     CHECK(affinity.kept_away);
-    CHECK(affinity.memory_node == 1);  // what the GPU reads is better near it all the same
+    CHECK(affinity.memory_node == 1);  // memory is chosen for the GPU
     CHECK_FALSE(affinity_of_gpu(machine, 0, {.cpus = Numbers{2, 3}}).kept_away);
   }
   SECTION("the memory of one node: there is nothing to choose") {
@@ -101,7 +101,7 @@ TEST_CASE("memory without processors, and processors without memory, look to the
       node_of(3, {}, kGiB, {24, 14, 26, 10, 31}), node_of(4, {4, 5}, 0, {21, 21, 31, 31, 10})};
   CHECK(affinity_near(nodes, 2, {}) == Affinity{{0, 1}, 2});
   CHECK(affinity_near(nodes, 3, {}) == Affinity{{2, 3}, 3});
-  CHECK(affinity_near(nodes, 4, {}) == Affinity{{4, 5}, 0});  // the lower of two equally near
+  CHECK(affinity_near(nodes, 4, {}) == Affinity{{4, 5}, 0});  // lower of two equally near
   CHECK(affinity_near(nodes, 4, {.memory_nodes = Numbers{1, 2, 3}}).memory_node == 1);
   CHECK(affinity_near(nodes, 1, {.memory_nodes = Numbers{0, 2, 3}}).memory_node == 3);
   CHECK(affinity_near(nodes, 1, {.memory_nodes = Numbers{4}}).memory_node == -1);
@@ -139,7 +139,7 @@ TEST_CASE("a CPU rank's memory is near its processors if these are of one node",
 }
 
 TEST_CASE("memory listed beside processors of other nodes does not take them over", "[req:2.5]") {
-  // As hwloc lists memory that is on no socket, or beside another on one.
+  // hwloc lists memory that belongs to no socket, or a second memory of one socket, in this way.
   const std::vector<NumaNode> nodes = {node_of(0, range(0, 4), kGiB), node_of(1, range(4, 4), kGiB),
                                        node_of(2, range(0, 8), kGiB),
                                        node_of(3, range(0, 4), kGiB)};
@@ -223,7 +223,7 @@ TEST_CASE("NUMA nodes are read as the kernel lists them", "[req:2.1][req:2.5]") 
   CHECK(nodes[0] == node_of(0, {0, 1, 1500, 1501}, 16 * kGiB, {10, 21, 31}));
   CHECK(nodes[1] == node_of(2, {}, 0));
   CHECK(nodes[2] == node_of(3, {5}, 0));
-  add(0, "0", "", "10 0 31\n");  // one that would be nearer than itself
+  add(0, "0", "", "10 0 31\n");  // another node would be nearer than the node itself
   CHECK(read_numa_nodes(tree)[0].distances.empty());
 }
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Reach, routes and paths; of the fixtures the files named expected tell.
+// Tests reach, routes and paths. The files named `expected` cover the fixtures.
 #include <optional>
 #include <utility>
 
@@ -85,7 +85,7 @@ TEST_CASE("reach is what is said of a pair, else what its links say, else not kn
     CHECK(may_map(machine, 0, 1) == row.reaches);
     CHECK(reach_is_known(machine, 0, 1) == row.known);
     CHECK(reach_lists(machine) == Groups{{0}, row.reaches ? std::vector{0, 1} : std::vector{1}});
-    CHECK_FALSE(reach_is_known(machine, 1, 0));  // nothing is said of the other direction
+    CHECK_FALSE(reach_is_known(machine, 1, 0));  // no source reports the other direction
   }
 }
 

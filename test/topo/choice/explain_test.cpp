@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// What is said of the path of two GPUs.
+// Tests the explanation of the path between two GPUs.
 #include <string>
 #include <utility>
 
@@ -33,7 +33,7 @@ TEST_CASE("a path is explained in words, with what would be faster", "[req:2.8]"
   CHECK(has(explain_path(apart, 0, 1), "No xGMI joins them"));
   CHECK(has(explain_path(apart, 0, 1), "an xGMI bridge would be faster still"));
   CHECK_FALSE(has(explain_path(amd_partial_mesh(), 0, 2), "fastest"));
-  // Of links between partitions of two GPUs no bandwidth is told.
+  // The bandwidth of links between partitions of two different GPUs is unknown.
   const Machine parts = load_fixture("amd-partitions");
   CHECK(
       has(explain_path(parts, 0, 1), "by xGMI, 819 GB/s one way. 1 link joins the two directly."));
@@ -48,7 +48,7 @@ TEST_CASE("a path is explained in words, with what would be faster", "[req:2.8]"
   CHECK_FALSE(has(explain_path(hgx, 0, 7), "No pair"));
   for (Gpu& gpu : hgx.gpus) gpu.link_gbps = 0;
   CHECK(has(explain_path(hgx, 7, 0), "GPU 0 and GPU 1 have a faster one, 18 links."));
-  Machine cliques = two_cliques();  // one pair with fewer links than the others
+  Machine cliques = two_cliques();  // one pair has fewer links than the others
   for (GpuPair& pair : cliques.pairs) {
     if (pair.from + pair.to == 1) pair.links = 1;
   }
@@ -92,7 +92,7 @@ TEST_CASE("a PCIe link that is slow or narrow for its two ends is named where it
   CHECK_FALSE(has(explain_path(sound, 0, 2), "narrow"));
 
   Machine narrow = sound;
-  node_with(narrow, "0000:05:00.0").lanes_now = 8;  // both ends of one link tell of it
+  node_with(narrow, "0000:05:00.0").lanes_now = 8;  // both ends of a link report its width
   node_with(narrow, "0000:03:01.0").lanes_now = 8;
   CHECK(has(explain_path(narrow, 0, 1), "The PCIe link of GPU 1 uses 8 of its 16 lanes: "));
   CHECK(has(explain_path(narrow, 1, 0), "The PCIe link of GPU 1 uses 8 of its 16 lanes: "));
@@ -110,7 +110,7 @@ TEST_CASE("a PCIe link that is slow or narrow for its two ends is named where it
   CHECK(
       has(explain_path(above, 0, 2), "The PCIe link of the switch 0000:02:00.0 uses 4 of its 16"));
   CHECK_FALSE(has(explain_path(above, 0, 2), "0000:01:00.0"));
-  CHECK_FALSE(has(explain_path(above, 0, 1), "lanes"));  // their way ends below it
+  CHECK_FALSE(has(explain_path(above, 0, 1), "lanes"));  // the route ends below the link
 
   Machine bottleneck = sound;
   node_with(bottleneck, "0000:02:00.0").link_gbps = 250;
@@ -121,10 +121,10 @@ TEST_CASE("a PCIe link that is slow or narrow for its two ends is named where it
   CHECK(
       has(explain_path(unlike, 0, 2), "link of GPU 2 is the narrower one, 125 Gbit/s against 500"));
 
-  Machine refused = narrow;  // data in host memory pass these links as well
+  Machine refused = narrow;  // data staged in host memory passes these links as well
   for (GpuPair& pair : refused.pairs) pair.maps = false;
   CHECK(has(explain_path(refused, 0, 1), "GPU 1 uses 8 of its 16 lanes"));
-  Machine linked = narrow;  // those over links do not
+  Machine linked = narrow;  // data over NVLink does not
   for (GpuPair& pair : linked.pairs) pair.links = 4;
   CHECK_FALSE(has(explain_path(linked, 0, 1), "lanes"));
 }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// What ranks on GPUs tell, on the composed machines.
+// Tests the rank information of ranks on GPUs, on the composed machines.
 #include "topo/choice/gpu_rank_info.hpp"
 
 #include <catch2/catch.hpp>
@@ -18,7 +18,7 @@ using test::has;
 
 constexpr NodeIdentity kNode{1, 2};
 
-/// The same machine with UUIDs that are some; GPU i has i in the first byte. All are visible.
+/// Makes all GPUs visible and gives them valid UUIDs: GPU i has i in the first byte.
 Machine with_uuids(Machine machine) {
   int number = 0;
   for (Gpu& gpu : machine.gpus) {
@@ -32,7 +32,7 @@ Result<RankInfo> info_of(const Machine& machine, int ordinal, bool links_known =
   return gpu_rank_info(kNode, CommunicatorMachine{machine, links_known}, ordinal);
 }
 
-/// A rank on each GPU.
+/// Returns the information of one rank on each GPU, after an encode and decode check.
 std::vector<RankInfo> ranks_on(const Machine& machine) {
   std::vector<RankInfo> ranks;
   for (const Gpu& gpu : machine.gpus) {
@@ -107,7 +107,7 @@ TEST_CASE("where nobody told of links, native atomics stand for NVLink", "[req:2
   REQUIRE(inferred.ok());
   CHECK(find_seen(*inferred, uuid_of(1))->path == PathFacts{PathKind::nvlink, 0, 12, true});
   CHECK(find_seen(*inferred, uuid_of(2))->path.kind == PathKind::pcie_peer);
-  // NVML has seen no link: then it is PCIe with atomics.
+  // If NVML was asked and lists no link, the path is PCIe with atomics.
   const auto exact = info_of(machine, 0, true);
   CHECK(find_seen(*exact, uuid_of(1))->path.kind == PathKind::pcie_peer);
   CHECK(find_seen(*exact, uuid_of(1))->path.atomics);
@@ -136,7 +136,7 @@ TEST_CASE("a device that cannot be told apart from others is refused", "[req:2.3
   const auto nameless = info_of(machine, machine.gpus[1].ordinal);
   REQUIRE_FALSE(nameless.ok());
   CHECK(has(nameless.error().message(), "'GPU-?', which is no UUID"));
-  // Others leave it out.
+  // Ranks on other GPUs omit the GPU without a valid UUID.
   CHECK(info_of(machine, machine.gpus[0].ordinal)->seen.size() == 1);
 }
 

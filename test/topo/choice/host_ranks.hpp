@@ -23,7 +23,7 @@ inline DeviceUuid uuid(int device) {
   return name;
 }
 
-/// A rank on a GPU, in a process that sees no other.
+/// Returns a rank on a GPU, in a process that sees no other GPU.
 inline RankInfo on_gpu(std::uint64_t host, int device) {
   RankInfo info = on_host(host, static_cast<std::uint64_t>(device) + 1);
   info.kind = DeviceKind::cuda;

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// PCI buses and network interfaces from /sys, and which interfaces a rank uses: tables of machines.
+// Tests PCI buses and network interfaces from /sys, and the interfaces that a rank uses: tables of
+// machines.
 #include "topo/choice/interface_choice.hpp"
 
 #include <algorithm>
@@ -29,12 +30,13 @@ using Questions = std::vector<std::pair<const char*, std::string>>;
 struct InterfaceRow {
   const char* what;
   const char* interfaces;  // Sys
-  /// Who asks (`g42`: the GPU on bus 42; `c0.1`: the second rank on the CPU at NUMA node 0; both
-  /// with `of a,b` where only these can be used), and with what the answer begins.
+  /// Pairs of a rank and the expected beginning of its answer. `g42` is the GPU on bus 42; `c0.1`
+  /// is the second rank on the CPU at NUMA node 0. After ` of a,b` only these interfaces are
+  /// usable.
   Questions questions;
 };
 
-/// "primary+backup others", or "primary others" where there is no backup.
+/// Returns "primary+backup others", or "primary others" if there is no backup.
 std::string answer(const Sys& sys, const std::string& question) {
   const std::string who = question.substr(0, question.find(' '));
   Names usable;
@@ -69,7 +71,7 @@ void check_interfaces(const std::vector<InterfaceRow>& rows) {
   }
 }
 
-/// Two GPUs and three ranks on the CPU that use two ports by turns, each the other's backup.
+/// Two GPUs and three ranks on the CPU that alternate between two ports, each the other's backup.
 Questions by_turns(const std::string& a, const std::string& b) {
   const std::string first = a + "+" + b;
   const std::string second = b + "+" + a;
@@ -127,7 +129,7 @@ TEST_CASE("the primary is near and fast, the backup its partner in hardware",
   CHECK(Sys("eth0 02 0; ens6 83 100; br0 - 9").choose(user_on_cpu(0)).for_data == Names{"ens6"});
   CHECK(Sys("eth0 02 0; ens6 83 0; br0 - 9").choose(user_on_cpu(0)).for_data ==
         Names{"eth0", "ens6"});
-  // Where /sys is hidden, the caller's word is all there is.
+  // If /sys is hidden, the caller's list of usable names is the only source.
   CHECK(choose_interfaces({}, {}, user_on_cpu(0), {"eth1", "eth0", "eth0"}).all ==
         Names{"eth0", "eth1"});
   CHECK(choose_interfaces({}, {}, user_on_cpu(0)).all.empty());
@@ -183,7 +185,7 @@ TEST_CASE("what stands for a port of another is no port of its own", "[req:2.5][
     INFO(one.name);
     REQUIRE(one.ports.size() == 1);
     REQUIRE(one.ports[0].pci);
-    CHECK(one.ports[0].pci->bus == 3);  // also of what is behind the function
+    CHECK(one.ports[0].pci->bus == 3);  // a device behind the function has the function's address
   }
 }
 
@@ -213,7 +215,7 @@ TEST_CASE("without hwloc the kernel's lists yield PCI buses with GPUs and networ
           "[req:2.1]") {
   Sys sys(kPairs);
   sys.device("0000:05:00.0", "0x010802", 0, "00");            // a disk
-  sys.device("0000:06:00.0", "0x030000", 0, "00", "0x1a03");  // a display of no use
+  sys.device("0000:06:00.0", "0x030000", 0, "00", "0x1a03");  // a display that is no usable GPU
   sys.device("0000:07:00.0", "0x120000", 0, "00", "0x1002");  // AMD
   const Machine machine = sys.machine();
   CHECK(machine.gpus.size() == 5);
@@ -258,7 +260,7 @@ TEST_CASE("ranks on CPUs use all interfaces of their NUMA nodes, in whatever ord
   const Users even{{"ens0", 2}, {"ens1", 2}, {"ens2", 2}, {"ens3", 2}};
   CHECK(users_of({0, 1, 0, 1, 0, 1, 0, 1}) == even);
   CHECK(users_of({0, 0, 0, 0, 1, 1, 1, 1}) == even);
-  CHECK(users_of({0, 0, 0, 0, -1, -1, -1, -1}) == even);  // bound to none: where there is room
+  CHECK(users_of({0, 0, 0, 0, -1, -1, -1, -1}) == even);  // unbound ranks take the least used ports
   CHECK(users_of({-1, -1, -1, -1, 0, 0, 0, 0}) == even);
   CHECK(users_of({0, 1, 0, 0}) == Users{{"ens0", 2}, {"ens1", 1}, {"ens2", 1}});
 }
@@ -288,7 +290,7 @@ TEST_CASE("a container's way out stays that, by the routes of either version", "
   }
   for (int rank = 0; rank < 3; ++rank) CHECK(sys.choose(user_on_cpu(0, rank)).primary == "eth0");
   CHECK(sys.choose(user_on_cpu(0)).backup == "docker0");
-  // Hardware comes before it all the same.
+  // Hardware interfaces precede the default route's interface.
   sys.interface("ens1", "0000:03:00.0", 0, "00", 100'000);
   CHECK(sys.choose(user_on_cpu(0)).primary == "ens1");
   CHECK(sys.choose(user_on_cpu(0)).backup == "eth0");

@@ -20,12 +20,12 @@ inline PciAddress address(const std::string& text) {
   return parse_pci_address(text).value();
 }
 
-/// Network interfaces in one line: "gpu 02; ens1f0 03 100 part=bond0; bond0 - 200; ens1f1 03.1 0".
-/// After the name the bus and function (of buses from 80 on the second socket, below a bridge for
-/// each 40), or `-` without hardware, and Gbit/s. Then files that tell more: `down`, `lo`,
-/// `type=32` (of the link layer), `port=1` (of the function), `name=p0` (of the port),
-/// `parent=ib0`, `vf=03` (a virtual function), `on=eth0` (a VLAN), `part=bond0`, and `virtio@03`,
-/// `auxiliary@03` or `usb@03` for a device behind a function.
+/// Describes network interfaces in one line: "gpu 02; ens1f0 03 100 part=bond0; bond0 - 200; ens1f1
+/// 03.1 0". Each item has the name, the bus and function (`-` without hardware), and Gbit/s. Buses
+/// from 80 on are on the second socket; each 40 buses share a bridge. Further words add files:
+/// `down`, `lo`, `type=32` (link layer), `port=1` (of the function), `name=p0` (of the port),
+/// `parent=ib0`. `vf=03` is a virtual function, `on=eth0` a VLAN, `part=bond0` a part of a bond.
+/// `virtio@03`, `auxiliary@03` and `usb@03` are devices behind a function.
 class Sys : public SysTree {
  public:
   explicit Sys(const std::string& items = "") {
@@ -88,7 +88,7 @@ inline InterfaceUser user_on_cpu(int numa, int place = 0) {
   return {std::nullopt, numa, place, {}};
 }
 
-/// 2 GPUs and 2 cards at each socket, one of each behind one bridge.
+/// Two GPUs and two cards at each socket, one of each behind one bridge.
 constexpr const char* kPairs =
     "gpu 02; ens0 03 100; gpu 42; ens1 43 100; gpu 82; ens2 83 100; gpu c2; ens3 c3 100";
 

@@ -12,8 +12,8 @@ namespace {
 
 using Lists = std::vector<std::vector<int>>;
 
-/// A rank on each of `count` GPUs of one machine; it sees all and reaches those for which `reach`
-/// holds.
+/// Returns a rank on each of `count` GPUs of one machine. Each rank sees all GPUs and reaches those
+/// for which `reach` holds.
 template <typename Reach>
 std::vector<RankInfo> gpus(int count, Reach reach) {
   std::vector<RankInfo> ranks;
@@ -33,7 +33,7 @@ std::vector<RankInfo> hosts(const std::vector<std::uint64_t>& host_of_rank) {
   return ranks;
 }
 
-/// The two indices say the same as the lists.
+/// Checks that `team` and `index` agree with the member lists.
 void check_indices(const LsaTeams& teams, std::size_t ranks) {
   REQUIRE(teams.team.size() == ranks);
   REQUIRE(teams.index.size() == ranks);
@@ -57,7 +57,7 @@ TEST_CASE("nodes of 7 and 8 ranks make teams of 7 and 8", "[req:1.14]") {
 
 TEST_CASE("a rank that keeps apart maps nobody and is mapped by nobody", "[req:5.13]") {
   auto ranks = gpus(4, [](int, int) { return true; });
-  ranks[3].uuid = ranks[2].uuid;  // on the GPU of rank 2
+  ranks[3].uuid = ranks[2].uuid;  // shares the GPU of rank 2
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
   ranks[2].keeps_apart = true;
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 3}, {2}});
@@ -98,7 +98,7 @@ TEST_CASE("reach in one direction only does not make a team", "[req:1.14][H2]") 
 }
 
 TEST_CASE("reach that is not transitive: a rank must reach every member", "[req:1.14]") {
-  // A chain: each GPU reaches its neighbours. 2 reaches 1, but not 0, which is in 1's team.
+  // A chain: each GPU reaches its neighbours. GPU 2 reaches 1 but not 0, which is in the team of 1.
   const auto ranks = gpus(5, [](int from, int to) { return std::abs(from - to) <= 1; });
   const auto teams = form_lsa_teams(ranks);
   CHECK(teams.members == Lists{{0, 1}, {2, 3}, {4}});
@@ -125,8 +125,8 @@ TEST_CASE("a GPU that is hidden from its peers counts as reachable", "[req:1.14]
 
 namespace {
 
-/// GPUs of `hosts` machines with `each` of them, all in one fabric clique; a process sees the GPUs
-/// of its own machine.
+/// Returns ranks on the GPUs of `machines` machines with `each` GPUs, all in one fabric clique. A
+/// process sees the GPUs of its own machine.
 std::vector<RankInfo> fabric(int machines, int each) {
   std::vector<RankInfo> ranks;
   for (int rank = 0; rank < machines * each; ++rank) {
@@ -145,14 +145,15 @@ std::vector<RankInfo> fabric(int machines, int each) {
 }  // namespace
 
 TEST_CASE("a device hidden from CUDA of which NVML told is known, not assumed", "[req:2.3][H1]") {
-  // Every process sees its own GPU only; NVML told each about the others: 0 and 1, 2 and 3.
+  // CUDA shows every process its own GPU only. NVML reports that 0 and 1, and 2 and 3, reach each
+  // other.
   auto ranks = gpus(4, [](int from, int to) { return from / 2 == to / 2; });
   for (auto& rank : ranks) {
     rank.device = 0;
     for (auto& device : rank.seen) device.visible = device.uuid == rank.uuid;
   }
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 1}, {2, 3}});
-  // Where nobody told, hidden devices count as reachable.
+  // If no source reports hidden devices, they count as reachable.
   for (auto& rank : ranks) std::erase_if(rank.seen, [](auto& device) { return !device.visible; });
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 1, 2, 3}});
 }
@@ -191,7 +192,7 @@ TEST_CASE("a team that spans hosts is full with as many as kernels can do with",
   const auto teams = form_lsa_teams(fabric(3, 4), 8);
   CHECK(teams.members == Lists{{0, 1, 2, 3, 4, 5, 6, 7}, {8, 9, 10, 11}});
   check_indices(teams, 12);
-  // The ranks of one host stay together, for the user to be told.
+  // The ranks of one host stay one team beyond the limit; the user is told.
   CHECK(form_lsa_teams(fabric(1, 10), 8).members.size() == 1);
 }
 
@@ -203,12 +204,12 @@ TEST_CASE("a host that does not fit whole into a team of several begins the next
         Lists{{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}, {12, 13, 14}});
   CHECK(form_lsa_teams(fabric(3, 5), 11).members ==
         Lists{{0, 1, 2, 3, 4, 5, 6, 7, 8, 9}, {10, 11, 12, 13, 14}});
-  // A small host fills what a large one has left.
+  // A small host fills the room that a large one has left.
   auto ranks = fabric(2, 6);
   ranks.push_back(fabric(7, 2).back());
   ranks.back().uuid = uuid(40);
   CHECK(form_lsa_teams(ranks, 8).members == Lists{{0, 1, 2, 3, 4, 5, 12}, {6, 7, 8, 9, 10, 11}});
-  // The ranks of 3 hosts in turn.
+  // The ranks of 3 hosts in round-robin order.
   const auto blocks = fabric(3, 3);
   std::vector<RankInfo> dealt;
   for (std::size_t i = 0; i < 9; ++i) dealt.push_back(blocks[i % 3 * 3 + i / 3]);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// NICs at random: shared as evenly as can be, fault domains, one port for each device.
+// Tests random NICs: even sharing, fault domains, one port for each device.
 #include <algorithm>
 #include <climits>
 #include <functional>
@@ -21,8 +21,8 @@ std::string address_on_bus(int bus) {
   return fmt::format("0000:{:02x}:00.0", bus);
 }
 
-/// Each GPU and each NIC at a NUMA node of its own, with distances at random: any set of NICs may
-/// be the nearest of a GPU.
+/// Puts each GPU and each NIC at a NUMA node of its own with random distances, so that any set of
+/// NICs may be the nearest of a GPU.
 Machine random_places(std::mt19937& random, const std::vector<double>& speeds) {
   MachineBuilder build;
   const int gpus = 1 + static_cast<int>(random() % 6);
@@ -48,7 +48,7 @@ Machine random_places(std::mt19937& random, const std::vector<double>& speeds) {
 
 using Sets = std::vector<std::vector<int>>;
 
-/// The nearest NICs of each GPU.
+/// Returns the nearest NICs of each GPU.
 Sets nearest(const Machine& machine) {
   Sets sets;
   for (const Gpu& gpu : machine.gpus) {
@@ -64,7 +64,7 @@ Sets nearest(const Machine& machine) {
   return sets;
 }
 
-/// What all assignments are worth, and the best of it: tries each.
+/// Returns the highest worth of all assignments of one NIC to each GPU, by trying each.
 template <typename Worth>
 double best_of_all(const Sets& sets, const Worth& worth) {
   std::vector<int> chosen(sets.size(), -1);
@@ -127,7 +127,8 @@ TEST_CASE("GPUs share equally near NICs as evenly as can be, at random", "[req:2
     const auto users_of = [](const std::vector<int>& chosen, int nic) {
       return static_cast<double>(std::count(chosen.begin(), chosen.end(), nic));
     };
-    // With one speed the squares of users are the fewest where these are as even as can be.
+    // If all NICs have one speed, the most even assignment has the least sum of squared user
+    // counts.
     const auto evenness = [&](const std::vector<int>& chosen) {
       double sum = 0;
       for (const int nic : chosen) sum -= users_of(chosen, nic);
@@ -187,7 +188,7 @@ TEST_CASE("cards with one and two ports at random: balance, fault domains, and a
     for (const NicChoice& choice : choices) {
       REQUIRE((choice.primary >= 0) == !users.empty());
       if (choice.primary < 0) continue;
-      REQUIRE_FALSE(nic(choice.primary).physical);  // of the functions of a port the physical one
+      REQUIRE_FALSE(nic(choice.primary).physical);  // a port's physical function
       REQUIRE((choice.backup >= 0) == (users.size() > 1));
       if (choice.backup >= 0) REQUIRE(port_of(choice.backup) != port_of(choice.primary));
       ++users[port_of(choice.primary)];
@@ -224,7 +225,7 @@ TEST_CASE("devices that share a port through a third one are no backup of each o
   for (std::size_t third = 0; third < 3; ++third) {
     Machine machine = machine_of("n( g ib400#11 ib400#12 ib400#13 )");
     const auto nic = [&](std::size_t i) -> Nic& { return machine.nics[(third + i) % 3]; };
-    nic(0).guid = nic(1).guid;  // this one is the first's twin, and a function of the second
+    nic(0).guid = nic(1).guid;  // the twin of NIC 0 by guid, and a function of NIC 2's port
     nic(0).physical = nic(2).pci;
     CHECK(partners_by_place(machine) == std::vector<int>{-1, -1, -1});
     CHECK(choose_nics(machine)[0].backup == -1);

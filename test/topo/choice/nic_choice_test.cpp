@@ -1,7 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Which network cards GPUs and CPU ranks are given, and what these fall back on: tables of
-// machines.
+// Tests the network cards of GPUs and CPU ranks, and their backups: tables of machines.
 #include "topo/choice/nic_choice.hpp"
 
 #include <catch2/catch.hpp>
@@ -19,12 +18,12 @@ std::string times(int count, const std::string& text) {
   return all;
 }
 
-/// A socket of 4 GPUs below switches with a port each, and what else is there.
+/// Returns a socket of 4 GPUs, each below a switch with one port, and `more` beside the switches.
 std::string socket_of(const std::string& port, const std::string& more = "") {
   return "n( " + times(4, "b( g " + port + " ) ") + more + " ) ";
 }
 
-/// The same of 2 GPUs, and two cards of two ports for storage.
+/// Returns two sockets with `ports` and `others`, and two dual-port storage cards at the second.
 std::string with_storage(const std::string& ports, const std::string& others) {
   const std::string storage = "eth200#50 eth200+#50 eth200#51 eth200+#51 ";
   return fmt::format("n( {} ) n( {} {})", ports, others, storage);
@@ -157,12 +156,13 @@ TEST_CASE("ports are paired by card, then near each other, by place alone", "[B3
            Pairs{"n( ib400 )", {-1}},
            Pairs{"n( ib400 ib400 ib400 )", {1, 0, -1}},
            Pairs{"n( ib400 ib400! ib400 )", {-1, -1, -1}},
-           // Sockets with so many cards.
+           // Sockets with an equal or unequal number of cards.
            Pairs{"n( ib400 ib400 ib400 ) n( ib400 ib400 ib400 )", {1, 0, 5, 4, 3, 2}},
            Pairs{"n( ib400 ) n( ib400 ib400 ) n( ib400 )", {3, 2, 1, 0}},
            Pairs{"n( ib400 ) n( ib400 ) n( ib400 ib400 ) n( ib400 )", {1, 0, 3, 2, -1}},
            Pairs{"n( ib400 ib400 ib400 ib400 ib400 ) n( ib400 ib400 )", {1, 0, 3, 2, -1, 6, 5}},
-           // Two switches whose cards alternate by address, of one layer, of two, and an odd one.
+           // Two switches whose cards alternate by address: of one layer, of two layers, and one
+           // card that differs.
            Pairs{"n( b( ib400@40 ib400@42 ) b( ib400@41 ib400@43 ) )", {2, 3, 0, 1}},
            Pairs{"n( b( eth400@40 eth400@42 ) b( ib400@41 ib400@43 ) )", {2, 3, 0, 1}},
            Pairs{"n( b( eth400@40 eth400@42 ) b( ib400@41 eth400@43 ) )", {2, -1, 0, -1}},
@@ -174,14 +174,14 @@ TEST_CASE("ports are paired by card, then near each other, by place alone", "[B3
            Pairs{"n( ib400#7 ib400#8 ib400+#8 ib400+#8 )", {-1, 2, 1, -1}},
            Pairs{"n( ib400#7 ib400#8! ib400+#8 ib400+#8 ib400+#8 )", {-1, -1, -1, 4, 3}},
            Pairs{"n( ib400#7 ib400#8! ib400+#8 ib400+#8 )", {-1, -1, -1, -1}},
-           // Devices of one port.
+           // Devices that share one port.
            Pairs{"n( ib400#7 ib400=#7 )", {-1, -1}},
            Pairs{"n( ib400#7 ib400v#7 )", {-1, -1}},
        }) {
     INFO(row.machine);
     CHECK(partners_by_place(machine_of(row.machine)) == row.partners);
   }
-  // Two numbers are two cards, though they stand in one slot.
+  // Two card numbers are two cards, although both are in one slot.
   const Machine slot = machine_of("n( ib400#11 ib400+#12 ib400#11 )");
   CHECK_FALSE(same_card(slot.nics[0], slot.nics[1]));
   CHECK(same_card(slot.nics[0], slot.nics[2]));
@@ -235,7 +235,7 @@ TEST_CASE("where PCI tells no more, the NUMA nodes' own distances decide", "[req
 TEST_CASE("NUMA nodes without processors have no say in the link layer, and no NIC", "[req:2.5]") {
   for (const bool known : {true, false}) {
     Machine machine = machine_of("n( eth100 ) n( ib100 ) n( ) n( )");
-    for (std::size_t node = 0; node < 4; ++node) {  // two of them memory beside the Ethernet port
+    for (std::size_t node = 0; node < 4; ++node) {  // 2 and 3: memory near Ethernet
       if (!known || node >= 2) machine.numa[node].cpus.clear();
       machine.numa[node].distances = {10, 21, 12, 12};
     }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// What the system is asked for, and that this machine's kernel takes it.
+// Tests the system calls for placement, and that this machine's kernel accepts them.
 #include "topo/choice/placement.hpp"
 
 #include <cstdlib>
@@ -29,7 +29,7 @@ namespace {
 using test::NumaSystem;
 using Numbers = std::vector<int>;
 
-/// Two NUMA nodes, 0-3 and 4-7 with one more, a GPU at each and one that is nowhere.
+/// Two NUMA nodes (0-3, and 4-7 with 1500), a GPU at each, and a GPU at no node.
 Machine two_nodes() {
   MachineBuilder build;
   build.numa(0, {0, 1, 2, 3});
@@ -40,7 +40,7 @@ Machine two_nodes() {
   return canonical(std::move(build.machine));
 }
 
-/// A setting of this process while it lives.
+/// Sets an environment setting of this process for the object's lifetime.
 class Setting {
  public:
   Setting(const char* name, const std::string& value) : name_(name) {
@@ -58,7 +58,7 @@ class Setting {
   const char* name_;
 };
 
-/// How many lines with `words` the log has at INFO, of a process that does `work`.
+/// Counts the lines with `words` in the log at INFO of a child process that runs `work`.
 int lines_logged(const std::string& words, const std::function<void()>& work) {
   const test::LogSetup log("info");
   REQUIRE(test::status_of_child([&] { return work(), 0; }) == 0);
@@ -255,7 +255,7 @@ TEST_CASE("a CPU rank's machine is that of the kernel's files, or of ORIEL_TOPO_
     CHECK(own_affinity_of_processors() == Affinity{{60, 61}, 1});
   }
   const Setting absent("ORIEL_TOPO_FILE", files.root() + "/absent.xml");
-  CHECK(own_affinity_of_processors() == Affinity{});  // starting a communicator tells why
+  CHECK(own_affinity_of_processors() == Affinity{});  // communicator start says why
 }
 
 }  // namespace oriel::topo

@@ -100,7 +100,7 @@ TEST_CASE("what ranks add once it is wanted is put into their information, or re
   more.network_class = 40;
   CHECK_FALSE(
       add_supplement(first, encode_supplement(more, {.network = true}), {.network = true}).ok());
-  more.seen.push_back(more.seen.front());  // twice
+  more.seen.push_back(more.seen.front());  // lists one device twice
   CHECK_FALSE(
       add_supplement(first, encode_supplement(more, {.hidden_gpus = true}), {.hidden_gpus = true})
           .ok());
@@ -158,7 +158,7 @@ TEST_CASE("what a rank tells of devices, fabric and NUMA nodes is checked field 
   refused_with("of another device",
                [](RankInfo& info) { info.seen[2].path.kind = PathKind::same_device; });
   refused_with("of another device", [](RankInfo& info) { info.uuid[15] = std::byte{1}; });
-  for (int fact = 0; fact < 5; ++fact) {  // of a GPU, told by a rank on the host
+  for (int fact = 0; fact < 5; ++fact) {  // facts of a GPU that a rank on the host sends
     refused_with("names a device", [&](RankInfo& info) {
       info = host_rank_info(NodeIdentity{1, 2});
       info.fabric_handles = fact == 0;
@@ -203,16 +203,16 @@ TEST_CASE("a pid means something inside one PID namespace of one node only", "[r
   CHECK(shares([](RankInfo& other) { ++other.pid; }));
   CHECK_FALSE(shares([](RankInfo& other) { ++other.pid_namespace; }));
   CHECK_FALSE(shares([](RankInfo& other) { ++other.machine; }));
-  // The user has made two nodes of one machine.
+  // The user split one machine into two nodes.
   REQUIRE(read_node_identity("a name") != own.node);
   CHECK(shares([](RankInfo& other) { other.node = read_node_identity("a name"); }));
-  // A machine that does not tell its boot is told apart by what names the node.
+  // If the boot ID is unknown, the node's name identifies the machine.
   CHECK(shares([](RankInfo& other) { other.machine = 0; }));
   CHECK_FALSE(shares([](RankInfo& other) {
     other.machine = 0;
     ++other.node.host;
   }));
-  RankInfo nowhere = own;  // of two that cannot tell their namespaces nobody knows
+  RankInfo nowhere = own;  // with unknown namespaces, sharing cannot be shown
   nowhere.pid_namespace = 0;
   CHECK_FALSE(shares_pids(own, nowhere));
   CHECK_FALSE(shares_pids(nowhere, nowhere));

@@ -22,7 +22,7 @@ void see(RankInfo& from, const RankInfo& to, PathFacts path) {
             [](const SeenDevice& a, const SeenDevice& b) { return a.uuid < b.uuid; });
 }
 
-/// Ranks of all kinds, at random, on few machines.
+/// Returns random ranks of all kinds on at most 3 machines.
 std::vector<RankInfo> random_ranks(std::mt19937& random) {
   std::vector<RankInfo> ranks;
   const std::size_t count = 1 + random() % 24;
@@ -137,7 +137,7 @@ TEST_CASE("what is assumed of reach is counted and said", "[req:2.3]") {
   see(ranks[1], ranks[0], links);
   see(ranks[0], ranks[2], links);
   const RankPaths paths(ranks);
-  // From the third to the others, and between the second and it.
+  // Assumed: the path of GPU 2 to the others, and the path between GPUs 1 and 2.
   CHECK(paths.summary().ends_with(
       "; of 2 no source says that they map each other's memory, which is assumed"));
   ranks.pop_back();
@@ -151,9 +151,9 @@ TEST_CASE("paths between GPUs: what both sides say, the worse of it", "[req:2.6]
   see(ranks[1], ranks[0], {PathKind::nvlink, 2, 11, false});
   see(ranks[0], ranks[2], {PathKind::pcie_peer, 1, 8, true});
   see(ranks[2], ranks[0], {PathKind::host_memory, 2, 8, false});
-  see(ranks[1], ranks[2], {PathKind::nvlink, 1, 12, false});  // the better one lacks atomics
+  see(ranks[1], ranks[2], {PathKind::nvlink, 1, 12, false});  // the faster direction lacks atomics
   see(ranks[2], ranks[1], {PathKind::nvlink, 2, 12, true});
-  ranks.push_back(ranks[0]);  // another rank of the same GPU
+  ranks.push_back(ranks[0]);  // another rank on the same GPU
   ranks.back().process = 50;
   ranks.push_back(on_host(1, 60, 0));
   const RankPaths paths(ranks);
@@ -177,7 +177,7 @@ TEST_CASE(
     const RankPaths paths(ranks);
     CHECK(paths.between(order == 0 ? 0 : 2, 1) == links);
     CHECK(paths.between(0, 2).kind == PathKind::host_memory);
-    // Nothing says how these two reach each other, so that they do is assumed.
+    // No source reports this pair, so peer access is assumed.
     CHECK(paths.between(order == 0 ? 2 : 0, 1) == PathFacts{PathKind::pcie_peer, 0, 0, false});
     std::reverse(ranks.begin(), ranks.end());
   }

@@ -25,7 +25,7 @@ using test::has;
 
 using Outcome = SourceReport::Outcome;
 
-/// Says and skips where hwloc is not installed.
+/// Returns true if hwloc is installed; otherwise warns that the test is skipped.
 bool have_hwloc() {
   if (hwloc_library().missing.empty()) return true;
   WARN("skipped: " << hwloc_library().missing);
@@ -40,7 +40,7 @@ const SourceReport& report_of(const Machine& machine, const std::string& source)
   return *found;
 }
 
-/// What hwloc says of the distances between NUMA nodes, as the model has it.
+/// Backs `model_distances`, the model's answer about the distances between NUMA nodes.
 std::vector<hwloc_obj> distance_objects;
 std::vector<hwloc_obj_t> distance_places;
 std::vector<hwloc_uint64_t> distance_values;
@@ -70,7 +70,7 @@ HwlocList list_with_distances(const std::vector<unsigned>& nodes,
   return read_hwloc(library, fixture_text("hgx-8", "hwloc.xml"));
 }
 
-/// What is found in the files of a tree, or in a description in hwloc's format.
+/// Runs discovery on the files of a tree, or on a description in hwloc's format.
 Machine found_in(const std::string& root, const NvmlLibrary& nvml,
                  const std::string& hwloc_xml = "", const HwlocLibrary& hwloc = hwloc_library()) {
   const auto found = discover({.root = root, .hwloc_xml = hwloc_xml}, hwloc, nvml);
@@ -141,14 +141,14 @@ TEST_CASE("without hwloc the buses, and what is written of them, come from the k
   REQUIRE(found.nics.size() == 1);
   CHECK(found.gpus[1].node >= 0);
   CHECK(choose_nics(found)[1].distance == Distance::one_switch);
-  // What both ends of the link can do, though it is slow at this moment.
+  // The maximum that both ends of the link support; the link is slower at this moment.
   CHECK(found.gpus[1].pcie_gbps == Approx(8 * 31.508));
   CHECK(found.gpus[1].pcie_now_gbps == Approx(16 * 2));
   CHECK(found.gpus[0].pcie_gbps == found.gpus[0].pcie_now_gbps);
   const PciNode& link = found.pci[static_cast<std::size_t>(found.gpus[1].node)];
   CHECK(link.link_gbps == Approx(8 * 31.508));
   CHECK(link.link_now_gbps == Approx(4 * 2));
-  CHECK(link.lanes == 8);  // the bridge has no more
+  CHECK(link.lanes == 8);  // the bridge supports no more
   CHECK(link.lanes_now == 4);
   CHECK(found.pci[static_cast<std::size_t>(found.gpus[0].node)].lanes == 0);
 

@@ -33,7 +33,7 @@ constexpr const char* kDescription = "hwloc.xml";
   throw std::runtime_error("a fixture has the line '" + line + "'");
 }
 
-/// "/a = text", "/a -> target", or "/a:" with indented lines below; # begins a remark.
+/// Unpacks "/a = text", "/a -> target", or "/a:" with indented lines below; # starts a comment.
 void unpack(const std::string& text, const TemporaryTree& tree) {
   std::istringstream lines(text);
   std::map<std::string, std::string> long_files;
@@ -60,7 +60,7 @@ void unpack(const std::string& text, const TemporaryTree& tree) {
   for (const auto& [path, content] : long_files) tree.file(path, content);
 }
 
-/// What the lines of a gpus file say to a model of NVML, and what CUDA adds.
+/// Parses a gpus file: fills a model of NVML, and keeps the facts that CUDA adds.
 class GpuFacts {
  public:
   GpuFacts(const std::string& text, FakeNvml& nvml) : nvml_(nvml) {
@@ -85,7 +85,7 @@ class GpuFacts {
     }
   }
 
-  /// What CUDA says of the devices that it shows.
+  /// Adds CUDA's facts to the devices that are visible to CUDA.
   void add_to(Machine& machine) const {
     for (Gpu& gpu : machine.gpus) {
       const auto known = cuda_.find(gpu.uuid);
@@ -111,7 +111,7 @@ class GpuFacts {
       const std::size_t is = word.find('=');
       if (is == std::string::npos) refuse(line);
       std::string value = word.substr(is + 1);
-      if (word.substr(0, is) == "name") {  // the rest of the line
+      if (word.substr(0, is) == "name") {  // takes the rest of the line
         std::string rest;
         std::getline(words, rest);
         value += rest;
@@ -169,7 +169,7 @@ class GpuFacts {
 
   FakeNvml& nvml_;
   std::map<std::string, Cuda> cuda_;       // by UUID
-  std::set<std::pair<int, int>> atomics_;  // of GPUs in the order of the file
+  std::set<std::pair<int, int>> atomics_;  // pairs of GPUs in the order of the file
   Cuda whole_;
 };
 
@@ -189,7 +189,7 @@ std::string choice_text(const Machine& machine, const NicChoice& choice) {
                      name_of(choice.distance), nic_text(machine, choice.backup));
 }
 
-/// One line for all GPUs to which the same kind of path leads.
+/// Prints one line for each group of GPUs that the same kind of path reaches.
 std::string paths_text(const std::vector<std::vector<Path>>& paths) {
   std::string text;
   for (std::size_t from = 0; from < paths.size(); ++from) {
@@ -250,7 +250,7 @@ Machine load_fixture(const std::string& name) {
   if (!found.ok()) throw std::runtime_error(name + ": " + found.error().to_string());
   Machine machine = std::move(found).value();
   facts.add_to(machine);
-  assume_link_speeds(machine.gpus);  // as discovery does once CUDA has told of the architecture
+  assume_link_speeds(machine.gpus);  // as discovery does once CUDA reports the architecture
   return canonical(std::move(machine));
 }
 

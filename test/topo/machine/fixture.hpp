@@ -10,29 +10,28 @@
 /// The machines under test/topo/fixtures, a folder each. The head of each file says whether the
 /// machine was captured or composed.
 ///
-///   hwloc.xml  what lstopo would write
-///   tree       the files of /sys that count, packed as text
-///   gpus       what NVML and CUDA would answer, for NVIDIA's GPUs
-///   expected   what is decided about it
-///   nccl.xml   how it is written in NCCL's format
+///   hwloc.xml  output of lstopo.
+///   tree       the files of /sys that matter, packed as text.
+///   gpus       answers of NVML and CUDA, for NVIDIA's GPUs.
+///   expected   the decisions for the machine.
+///   nccl.xml   the machine in NCCL's format.
 ///
 /// The last two are results: a test with ORIEL_UPDATE_FIXTURES=1 in its environment writes them.
 namespace oriel::topo {
 
-/// The names of all fixtures, sorted.
+/// Returns the names of all fixtures, sorted.
 std::vector<std::string> fixture_names();
 
-/// A file of a fixture: its text, empty if there is none, and its path.
+/// Returns the text (empty if the file is absent) and the path of a fixture's file.
 std::string fixture_text(const std::string& name, const std::string& file_name);
 std::string fixture_path(const std::string& name, const std::string& file_name);
 
-/// The machine as discovery finds it: hwloc's description read, /sys from a folder that the tree
-/// was unpacked to, a model of NVML, and what CUDA says added. Throws std::runtime_error for what
-/// makes no sense.
+/// Loads the machine as discovery finds it: hwloc's description, /sys from a folder with the
+/// unpacked tree, a model of NVML, and CUDA's facts. Throws std::runtime_error for invalid input.
 Machine load_fixture(const std::string& name);
 
-/// What is decided about a machine, for a person and for diff: teams, rails, NICs with backups,
-/// paths.
+/// Prints the decisions for a machine, readable and comparable with diff: teams, rails, NICs with
+/// backups, paths.
 std::string decisions_text(const Machine& machine);
 
 }  // namespace oriel::topo

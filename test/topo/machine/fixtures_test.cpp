@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// The fixtures, and what is decided about each of them as it stands in the file beside it.
+// Compares the decisions for each fixture with the `expected` file beside it.
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
@@ -20,7 +20,7 @@
 namespace oriel::topo {
 namespace {
 
-/// Compares with the file of a fixture, or writes it where that is asked for.
+/// Compares `text` with the file of a fixture, or writes the file if ORIEL_UPDATE_FIXTURES=1.
 void check_result(const std::string& name, const std::string& file_name, const std::string& text) {
   const char* const update = std::getenv("ORIEL_UPDATE_FIXTURES");
   if (update != nullptr && *update == '1') {
@@ -30,7 +30,7 @@ void check_result(const std::string& name, const std::string& file_name, const s
   CHECK(fixture_text(name, file_name) == text);
 }
 
-/// What a fixture says of itself: "composed: " or "captured, ", and of what.
+/// Returns the fixture's description of itself: "composed: " or "captured, ", and its origin.
 std::string words_of(const std::string& name) {
   const std::string text = fixture_text(name, "hwloc.xml");
   const std::string mark = "<info name=\"Fixture\" value=\"";
@@ -40,7 +40,7 @@ std::string words_of(const std::string& name) {
   return text.substr(from, text.find('"', from) - from);
 }
 
-/// Whether a device with the first NIC could rather have another that is active: of the same link
+/// Returns true if a device with NIC `own` could use `other` instead: active, of the same link
 /// layer, and not slower.
 bool could_have(const Nic& own, const Nic& other) {
   return other.active && other.layer == own.layer && other.gbps >= own.gbps;
@@ -99,7 +99,7 @@ TEST_CASE("every fixture's description is a file that can be given in hwloc's fo
     const Machine machine = load_fixture(name);
     CHECK(read->numa == machine.numa);
     CHECK(read->pci == machine.pci);
-    // A file in this format does not tell MIG instances apart.
+    // NCCL's format does not distinguish MIG instances.
     std::set<PciAddress> addresses;
     for (const Gpu& gpu : machine.gpus) addresses.insert(*gpu.pci);
     CHECK(read->gpus.size() == addresses.size());
@@ -121,7 +121,7 @@ TEST_CASE("random machines survive NCCL's format: written, read, and decided abo
     REQUIRE((read.ok() ? "ok" : read.error().to_string()) == "ok");
     REQUIRE(write_nccl_xml(*read) == text);
     REQUIRE(read->gpus.size() == machine.gpus.size());
-    // It has no word for ports that are not active.
+    // NCCL's format cannot express inactive ports.
     REQUIRE(static_cast<std::ptrdiff_t>(read->nics.size()) ==
             std::count_if(machine.nics.begin(), machine.nics.end(),
                           [](const Nic& nic) { return nic.active; }));
@@ -130,7 +130,8 @@ TEST_CASE("random machines survive NCCL's format: written, read, and decided abo
       REQUIRE(read->gpus[i].switch_links == machine.gpus[i].switch_links);
       REQUIRE(read->gpus[i].nvml_index == machine.gpus[i].nvml_index);
     }
-    // The format has no host bridges and no cards: what it holds is decided about as before.
+    // The format has no host bridges and no cards. Decisions that do not depend on them stay the
+    // same.
     REQUIRE(reach_lists(*read) == reach_lists(machine));
     const auto before = all_paths(machine);
     const auto after = all_paths(*read);
@@ -153,12 +154,13 @@ TEST_CASE("random machines: reach, NICs and paths depend neither on order nor on
     const Machine machine = random_machine(random);
     const std::string decided = decisions_text(machine);
     for (int rank = 0; rank < 4; ++rank) {
-      // Each rank lists the machine in an order of its own, and CUDA numbers its devices for it.
+      // Each rank lists the machine in its own order with its own CUDA ordinals.
       Machine other = shuffled(machine, static_cast<unsigned>(random()));
       for (Gpu& gpu : other.gpus) gpu.ordinal = rank == 0 ? gpu.ordinal : -1;
       REQUIRE(decisions_text(canonical(other)) == decided);
     }
-    // No GPU is given a NIC that is down or farther than another, nor one twice as often as needed.
+    // No GPU gets a NIC that is down or farther than another, or a NIC with twice as many users as
+    // needed.
     const auto choices = choose_nics(machine);
     for (std::size_t i = 0; i < choices.size(); ++i) {
       const NicChoice& choice = choices[i];

@@ -12,8 +12,8 @@
 
 namespace oriel::topo {
 
-/// A process on a machine of files and a model of NVML, with two NUMA nodes of two processors; and
-/// what it has asked of both.
+/// A process on a machine of files and a model of NVML, with two NUMA nodes of two processors.
+/// Records the questions to both.
 struct LookingProcess {
   TemporaryTree tree;
   FakeNvml nvml;
@@ -28,7 +28,7 @@ struct LookingProcess {
     tree.file("/sys/devices/system/node/node1/cpulist", "2-3\n");
   }
 
-  /// For another process on this machine.
+  /// Returns sources for another process on this machine.
   MachineSources sources() {
     const auto note = [this](std::string_view path) { asked.emplace_back(path); };
     return {FileTree(tree.root(), note), [this]() -> const NvmlLibrary& {

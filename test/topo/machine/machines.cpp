@@ -18,7 +18,7 @@
 namespace oriel::topo {
 namespace {
 
-/// Loaded once: that takes longer than most of what tests do with it.
+/// Loads each fixture once, because loading takes longer than most tests.
 Machine fixture(const std::string& name) {
   static std::mutex mutex;
   static std::map<std::string, Machine> loaded;
@@ -188,7 +188,7 @@ Machine random_machine(std::mt19937& random) {
 
 namespace {
 
-/// What a word of machine_of() says of a port, added below `parent`.
+/// Adds the port that a word of machine_of() describes, below `parent`.
 void add_port(MachineBuilder& build, int parent, const std::string& word, int bus) {
   static const std::regex form(R"((ib|eth|odd)(\d+)(\+|v|=)?(?:#(\d+))?(?:@([0-9a-f]+))?(!?))");
   std::smatch part;
@@ -281,7 +281,7 @@ Machine shuffled(const Machine& machine, unsigned seed) {
   for (NumaNode& node : other.numa) {
     if (!node.distances.empty()) apply(node.distances, numa);
   }
-  // Any order in which parents come before their children.
+  // Takes any order in which parents precede their children.
   std::vector<int> pci(machine.pci.size(), -1);
   other.pci.clear();
   while (other.pci.size() < machine.pci.size()) {

@@ -9,11 +9,11 @@
 #include "topo/choice/nic_choice.hpp"
 #include "topo/model/machine.hpp"
 
-/// Machines to decide about: the fixtures by name, and what builds others. Each passes check() and
-/// is canonical.
+/// Machines for tests: the fixtures by name, and builders of others. Each passes check() and is
+/// canonical.
 namespace oriel::topo {
 
-/// Builds a machine piece by piece; every function yields the index of what it added.
+/// Builds a machine piece by piece; every adding function returns the index of the new element.
 class MachineBuilder {
  public:
   Machine machine;
@@ -24,7 +24,7 @@ class MachineBuilder {
   int gpu(int parent, const char* address, const char* name = "GPU", double gbps = 500);
   int nic(int parent, const char* address, const char* name, double gbps = 400,
           std::uint64_t card = 0, int port = 1);
-  /// A fact about both directions of a pair.
+  /// Adds a fact about both directions of a pair.
   void pair(int a, int b, bool maps, int links = 0, bool atomics = false);
   void one_way(int from, int to, bool maps, int links = 0);
 
@@ -44,46 +44,46 @@ Machine workstation();
 Machine one_nic();
 /// One GPU cut into 3 MIG instances, one NIC.
 Machine mig();
-/// 8 AMD GPUs, each linked to each.
+/// 8 AMD GPUs, all linked to each other.
 Machine amd_full_mesh();
-/// 8 AMD GPUs in a ring of links, of which those two apart are reached over two hops and the others
-/// over the host.
+/// 8 AMD GPUs in a ring of links. GPUs two places apart are reached over two hops, the others over
+/// the host.
 Machine amd_partial_mesh();
 /// 2 NUMA nodes, a dual-port NIC at the second, no GPU.
 Machine cpu_only();
-/// 4 GPUs and 3 network cards where little is as it should be: a dead port, cards with two ports, a
-/// GPU without a NIC at its socket's bus, one-way peer access, NUMA nodes 0 and 8.
+/// 4 GPUs and 3 network cards with irregularities: a dead port, cards with two ports, one-way peer
+/// access, NUMA nodes 0 and 8, and a GPU without a NIC at its socket's bus.
 Machine uneven();
 
 struct NamedMachine {
   std::string name;
   Machine machine;
 };
-/// All fixtures.
+/// Returns all fixtures.
 std::vector<NamedMachine> all_machines();
 
-/// One with up to 4 NUMA nodes, 9 GPUs and 9 NICs below bridges at random. Its links join both ways
-/// and are all by which GPUs reach each other, so that NCCL's format can hold it.
+/// Returns a random machine with up to 4 NUMA nodes, 9 GPUs and 9 NICs below bridges. GPUs reach
+/// each other over links only, in both directions, so that NCCL's format can hold the machine.
 Machine random_machine(std::mt19937& random);
 
-/// A machine in one line, listed in the order of its text:
+/// Builds a machine from one line, in the order of its text:
 ///
 ///     n( b( g g ib400 ) eth100#7 eth100+#7! ) n( ib400 )
 ///
-/// `n(` is a host bridge at the next NUMA node, which has one processor, `?(` one at no node, `b(`
-/// a bridge; `)` ends each. `g` is a GPU, `g?` one whose place nobody knows. Ports are `ib`, `eth`
-/// or `odd` with their Gbit/s, named by layer and number, and then: `#7` card number 7, `+` the
-/// next function of the port before, `v` a virtual function of the last port that is none, `=` a
-/// device of the port before, `@4f` the bus, `!` down.
+/// `n(` opens a host bridge at the next NUMA node, which has one processor. `?(` opens a host
+/// bridge at no node, `b(` a bridge; `)` closes each. `g` is a GPU, `g?` a GPU at an unknown place.
+/// Ports are `ib`, `eth` or `odd` with their Gbit/s, named by layer and number. Suffixes of ports:
+/// `#7` card number 7, `+` the next function of the previous port, `@4f` the bus, `!` down. `v`
+/// makes a virtual function of the last physical port, `=` another device of the previous port.
 Machine machine_of(const std::string& text);
 
-/// The port of each GPU and of each NUMA node, and its backup: "0/1 1/0 | 0/-".
+/// Prints the port and the backup of each GPU and of each NUMA node: "0/1 1/0 | 0/-".
 std::string nics_text(const Machine& machine);
 
-/// The same machine, listed in another order.
+/// Returns the machine with its elements in another order.
 Machine shuffled(const Machine& machine, unsigned seed);
 
-/// The NICs of these choices, in their order.
+/// Returns the primary NICs of these choices, in their order.
 inline std::vector<int> primaries(const std::vector<NicChoice>& choices) {
   std::vector<int> list;
   for (const NicChoice& one : choices) list.push_back(one.primary);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// What a process finds of its GPUs, on tables for CUDA and a model of NVML.
+// Tests what a process learns about its GPUs, with model tables for CUDA and a model of NVML.
 #include <algorithm>
 #include <filesystem>
 
@@ -54,7 +54,7 @@ std::string address_of(int gpu) {
   return PciAddress{0, static_cast<std::uint8_t>(gpu + 100), 0, 0}.to_string();
 }
 
-/// A file that puts each of the GPUs at a NUMA node of its own, and links GPU 0 to all others.
+/// Writes a file that puts each GPU at its own NUMA node and links GPU 0 to all others.
 Settings describe_in(const TemporaryTree& tree) {
   MachineBuilder build;
   for (int gpu = 0; gpu < kGpus; ++gpu) {
@@ -67,7 +67,7 @@ Settings describe_in(const TemporaryTree& tree) {
   return settings;
 }
 
-/// Moves a GPU below a root port of the host bridge 0000:60; yields where its files are.
+/// Moves a GPU below a root port of the host bridge 0000:60; returns the folder of its files.
 std::string put_below(const TemporaryTree& tree, int gpu, const std::string& port) {
   const std::string link = "/sys/bus/pci/devices/" + address_of(gpu);
   const std::string device = "devices/pci0000:60/" + port + "/" + address_of(gpu);
@@ -77,8 +77,8 @@ std::string put_below(const TemporaryTree& tree, int gpu, const std::string& por
   return "/sys/" + device;
 }
 
-/// Four GPUs in two pairs that reach each other, where GPU 3 also reaches GPU 0 but not the other
-/// way round. CUDA shows the process some of them, the kernel module lists all.
+/// Four GPUs in two pairs that reach each other. GPU 3 also reaches GPU 0, but GPU 0 does not reach
+/// GPU 3. CUDA shows the process some of them; the kernel module lists all.
 struct Machines : LookingProcess {
   FakeDevices devices;
   CudaTable table = FakeDevices::table();
@@ -103,7 +103,7 @@ struct Machines : LookingProcess {
   }
 };
 
-/// The UUID of a GPU, as ranks have it.
+/// Returns the UUID of a GPU in the form of RankInfo.
 DeviceUuid uuid_of_gpu(int gpu) {
   DeviceUuid uuid{};
   uuid.fill(static_cast<std::byte>(gpu + 100));
@@ -127,12 +127,12 @@ TEST_CASE("GPUs tell which others they reach, and teams follow", "[req:2.3]") {
     ranks.push_back(info.value());
   }
   CHECK(machines.nvml_asked == 0);
-  CHECK(machines.devices.counted == 0);  // looked for once, before
+  CHECK(machines.devices.counted == 0);  // CUDA was asked once, before
   CHECK(ranks[2].pci_id == "0000:66:00.0");
   CHECK(can_map(ranks[3], ranks[0]));
   CHECK_FALSE(can_map(ranks[0], ranks[3]));
   CHECK(form_lsa_teams(ranks).members == std::vector<std::vector<int>>{{0, 1}, {2, 3}});
-  // Atomics, and nobody who knows of links: NVLink is inferred.
+  // NVLink is inferred: atomics work, and no source knows the links.
   CHECK(find_seen(ranks[0], ranks[1].uuid)->path.kind == PathKind::nvlink);
   CHECK(text_of(find_seen(ranks[0], ranks[2].uuid)->path) ==
         "host memory, 2 hops, from 256 Gbit/s");
@@ -150,7 +150,7 @@ TEST_CASE("a communicator knows the bridges above GPUs: hops, and the narrowest 
     const RankInfo info = gpu_rank_info(NodeIdentity{1, 2}, *known, 0).value();
     return text_of(find_seen(info, uuid_of_gpu(1))->path);
   };
-  CHECK(path() == "PCIe peer, from 256 Gbit/s");  // nothing tells where they are
+  CHECK(path() == "PCIe peer, from 256 Gbit/s");  // no source knows their places
   for (int gpu = 0; gpu < 2; ++gpu) {
     const std::string folder =
         put_below(machines.tree, gpu, fmt::format("0000:60:{:02x}.0", gpu + 1));
@@ -181,7 +181,7 @@ TEST_CASE("without NVML hidden GPUs count as reachable, and visible ones as CUDA
 
 TEST_CASE("CUDA's word on visible devices counts more than NVML's", "[req:2.3]") {
   Machines machines({0, 3});
-  machines.nvml.refused.clear();  // NVML: all reach all
+  machines.nvml.refused.clear();  // NVML: all GPUs reach all others
   const auto info = machines.info(1, HiddenGpus::asked_about);
   REQUIRE(info.ok());
   const auto reaches = [&](int gpu) {
@@ -290,7 +290,7 @@ TEST_CASE("NVML is asked about hidden GPUs only once another rank is on one",
       CHECK(machines.nvml.open == 0);
       RankInfo& known = ranks[static_cast<std::size_t>(gpu)];
       REQUIRE(add_supplement(known, encode_supplement(more, wanted), wanted).ok());
-      // Who comes later gets what is known, without being asked twice.
+      // A later query returns the known facts without asking NVML again.
       CHECK(machines.info(0)->seen == known.seen);
       CHECK_FALSE(machines.info(0)->may_learn_more);
       CHECK(machines.nvml_asked == 1);
@@ -332,12 +332,11 @@ TEST_CASE("hidden GPUs are added to what was found, and nothing is looked for tw
   asked.clear();
   const auto whole = machine.for_communicators(true, Settings{}, HiddenGpus::asked_about);
   REQUIRE(whole.ok());
-  CHECK(machines.devices.counted == counted);  // CUDA has told what it shows
+  CHECK(machines.devices.counted == counted);  // CUDA's visible devices are known already
   CHECK(machines.nvml_asked == 1);
   INFO(fmt::format("{}", fmt::join(asked, " ")));
   CHECK_FALSE(asked.empty());
-  for (const std::string& path :
-       asked) {  // about GPUs 0 and 3 alone: the bridges above them are known
+  for (const std::string& path : asked) {  // only GPUs 0 and 3: their bridges are known
     CHECK((path.find("0000:64:00.0") != std::string::npos ||
            path.find("0000:67:00.0") != std::string::npos));
   }
@@ -354,7 +353,7 @@ TEST_CASE("hidden GPUs are added to what was found, and nothing is looked for tw
   }
   asked.clear();
   CHECK(machine.for_communicators(true, Settings{})->get() == whole->get());
-  REQUIRE(machine.for_communicators(true, described).ok());  // only what the file says is new
+  REQUIRE(machine.for_communicators(true, described).ok());  // only the file is new
   CHECK(machine.for_communicators(true, described, HiddenGpus::asked_about).ok());
   CHECK(asked.empty());
   CHECK(machines.devices.counted == counted);
@@ -409,7 +408,7 @@ TEST_CASE("devices that share a PCI function are all there for communicators",
     return CUDA_SUCCESS;
   };
   const ScopedCudaTable scoped_parts(parts);
-  // NVML lists the whole GPU, of which both have the links.
+  // NVML lists the whole GPU; both instances have its links.
   machines.nvml.devices.resize(1);
   machines.nvml.devices[0].uuid = uuid_text(9);
   const MachineSources& sources = machines.machine.sources();

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// What a process looks for, from where, and how often.
+// Tests which sources a process reads, and how often.
 #include "topo/machine/process_machine.hpp"
 
 #include <filesystem>
@@ -115,7 +115,7 @@ TEST_CASE("what a rank on the host tells of memory and network comes from /sys",
   tree.folder("/sys/devices/pci0000:00/0000:00:05.0");
   tree.link("/sys/class/net/eth0/device", "../../../devices/pci0000:00/0000:00:05.0");
   tree.file("/sys/class/net/veth0/operstate", "up\n");
-  tree.file("/sys/class/net/veth0/speed", "1000000\n");  // which no hardware backs
+  tree.file("/sys/class/net/veth0/speed", "1000000\n");  // an interface without hardware
   ProcessMachine& machine = process.machine;
   const auto known = machine.for_communicators(false, Settings{});
   REQUIRE(known.ok());
@@ -125,12 +125,12 @@ TEST_CASE("what a rank on the host tells of memory and network comes from /sys",
   const RankInfo bound = host_rank_info(node, **known, of_first);
   CHECK(bound.numa == (*known)->machine.numa[0].os_index);
   CHECK(bound.host_class == bandwidth_class(1048));
-  CHECK(bound.network_class == 0);  // until it is wanted
+  CHECK(bound.network_class == 0);  // unknown until requested
   const RankInfo free = host_rank_info(node, **known, std::nullopt);
   CHECK(free.numa == -1);
-  CHECK(free.host_class == bandwidth_class(524));  // it may be anywhere
+  CHECK(free.host_class == bandwidth_class(524));  // the rank may run on any node
   tree.file("/sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n");
-  CHECK(machine.network_gbps(Settings{}) == 100);  // looked for once
+  CHECK(machine.network_gbps(Settings{}) == 100);  // read once
   ProcessMachine again(process.sources());
   const ScopedProcessMachine scoped(again);
   RankInfo told = free;
@@ -220,7 +220,7 @@ TEST_CASE("a description counts for speeds and places, not for who maps whom", "
     found.machine.gpus.push_back({.pci = pci, .pcie_gbps = 100, .fabric_handles = true});
   }
   found.machine.gpus.push_back(visible_gpu(0xee));  // not in the description
-  found.machine.gpus.back().numa = 3;               // of nodes that the description replaces
+  found.machine.gpus.back().numa = 3;               // index in the replaced nodes
   found.machine.gpus.back().node = 0;
   found.machine.pci = {{.kind = PciNode::Kind::host_bridge, .numa = 3}};
   for (const auto& [from, to] : {std::pair(0, 1), {1, 0}, {0, 2}}) {
@@ -244,7 +244,7 @@ TEST_CASE("a description counts for speeds and places, not for who maps whom", "
 
 TEST_CASE("what a description is silent about stays as found", "[req:2.7]") {
   Machine described = hgx_8();
-  for (Gpu& gpu : described.gpus) gpu.switch_links = 0;  // as hwloc's XML, which tells of no links
+  for (Gpu& gpu : described.gpus) gpu.switch_links = 0;  // like hwloc's XML, which has no links
   described.pairs.clear();
   const auto lacked = described.gpus[7].pci;
   described.gpus[7].pci->function = 7;
@@ -255,7 +255,7 @@ TEST_CASE("what a description is silent about stays as found", "[req:2.7]") {
   for (const auto& pci : {described.gpus[0].pci, described.gpus[1].pci, lacked}) {
     found.machine.gpus.push_back({.pci = pci, .numa = 0, .switch_links = 18, .link_gbps = 200});
   }
-  found.machine.gpus.push_back(visible_gpu(0xee));  // on none of its buses
+  found.machine.gpus.push_back(visible_gpu(0xee));  // on no bus of the description
   found.machine.gpus.back().numa = 0;
   found.machine.pairs = {{.from = 0, .to = 1, .links = 18, .hops = 2}};
   apply_description(found, described);
@@ -274,7 +274,7 @@ TEST_CASE("what a description is silent about stays as found", "[req:2.7]") {
 
 TEST_CASE("NUMA nodes keep what a description does not tell, or gives to several of them",
           "[req:2.7]") {
-  // Several nodes with the same processors, as files of a cloud have them.
+  // Several nodes with the same processors, as in a cloud's description files.
   const auto described = read_nccl_xml(
       "<system><cpu numaid=\"0\" affinity=\"0000000f\"/><cpu numaid=\"1\" affinity=\"0000000f\"/>"
       "</system>");
@@ -305,7 +305,7 @@ TEST_CASE("NUMA nodes keep what a description does not tell, or gives to several
   apply_description(other, *sound);
   CHECK(other.machine.numa[0].cpus == std::vector<int>{4, 5, 6, 7});
   CHECK(other.machine.numa[0].memory_gbps == 100);
-  CHECK(other.machine.numa[0].distances.empty());  // to node 7, which is not here, none is known
+  CHECK(other.machine.numa[0].distances.empty());  // node 7 is absent
 }
 
 TEST_CASE("GPUs are found again on a description's buses where it lists them as none",
@@ -339,7 +339,7 @@ TEST_CASE("GPUs are found again on a description's buses where it lists them as 
 
 namespace {
 
-/// A description with two cards and two GPUs by their classes alone, and a card with a name.
+/// A description with two cards and two GPUs by PCI class alone, and a card with a name.
 Machine described_by_class() {
   std::string text = "<system><cpu numaid=\"1\">";
   for (const char* device : {"01:00.0\" class=\"0x030200", "02:00.0\" class=\"0x030200",
@@ -385,8 +385,8 @@ TEST_CASE("cards that a description names by their places get names and ports of
     CHECK(machine.pci[static_cast<std::size_t>(nics[port]->node)].address ==
           PciAddress{0, 3, 0, 0});
   }
-  CHECK(nics.count("0000:04:00.0:1") == 1);  // the kernel lists none there
-  CHECK(nics["mlx5_9:1"]->gbps == 0);        // has a name: the description counts
+  CHECK(nics.count("0000:04:00.0:1") == 1);  // the kernel lists no port at this address
+  CHECK(nics["mlx5_9:1"]->gbps == 0);        // the description has its name, and takes precedence
 }
 
 TEST_CASE("links that a description does not tell of are asked of NVML, others are not",

@@ -17,15 +17,15 @@ TEST_CASE("names are shown as UTF-8 without control characters", "[req:2.8]") {
         "\xc3\xbc \xe4\xb8\xad \xf0\x9f\x96\xa5");
   CHECK(printable("\xc2\x9b") == "?");  // a control character of two bytes
   for (const char* turn : {"\u202a", "\u202e", "\u2066", "\u2069", "\u200e", "\u200f", "\u061c"}) {
-    CHECK(printable(std::string("a") + turn + "b") == "a?b");  // text in the other direction
+    CHECK(printable(std::string("a") + turn + "b") == "a?b");  // text direction controls
   }
-  CHECK(printable("\u2028") == "?");  // a line's end
+  CHECK(printable("\u2028") == "?");  // line separator
   CHECK(printable("\u200b\u2030\u206a\u2065") == "\u200b\u2030\u206a\u2065");
-  CHECK(printable("\xc0\xaf") == "??");            // longer than need be
-  CHECK(printable("\xed\xa0\x80") == "???");       // half of a UTF-16 pair
-  CHECK(printable("\xef\xbf\xbf") == "???");       // no character
+  CHECK(printable("\xc0\xaf") == "??");            // overlong encoding
+  CHECK(printable("\xed\xa0\x80") == "???");       // half of a surrogate pair
+  CHECK(printable("\xef\xbf\xbf") == "???");       // a noncharacter
   CHECK(printable("\xf4\x90\x80\x80") == "????");  // beyond Unicode
-  CHECK(printable("\xe4\xb8") == "??");            // cut off
+  CHECK(printable("\xe4\xb8") == "??");            // truncated
   CHECK(printable(std::string("\0", 1)) == "?");
   CHECK(letters_of("\xc3\xbc\xe4\xb8\xad!") == 3);
   CHECK(fitted("abc", 3) == "abc");

@@ -17,8 +17,7 @@
 namespace oriel::topo {
 namespace {
 
-/// Three devices, of which 0 and 1 reach each other, 2 reaches 0 only, and atomics work between 0
-/// and 1.
+/// Three devices: 0 and 1 reach each other, 2 reaches only 0, and atomics work from 0 and 1.
 struct ThreeDevices : FakeDevices {
   ThreeDevices() : FakeDevices({0, 1, 2}) {
     maps = [](int from, int to) { return (from < 2 && to < 2) || (from == 2 && to == 0); };
@@ -81,7 +80,7 @@ TEST_CASE("of devices at one address each with a UUID of its own stays one", "[r
   Machine machine;
   const bool listed = GENERATE(false, true);
   if (listed) {
-    // As NVML lists it, with the UUID of the function.
+    // NVML lists the whole GPU at the address of the function.
     machine.gpus = {{.uuid = "GPU-whole", .pci = PciAddress{0, 0, 0, 0}, .switch_links = 18}};
   }
   add_cuda_facts(machine);
@@ -100,7 +99,7 @@ TEST_CASE("of devices at one address each with a UUID of its own stays one", "[r
 TEST_CASE("at the only NUMA node a communicator has what the tool shows", "[req:2.5][req:2.10]") {
   ThreeDevices devices;
   devices.shown = {0};
-  TemporaryTree tree;  // as of a virtual machine, whose kernel knows no place of any device
+  TemporaryTree tree;  // like a virtual machine, whose kernel knows no device's NUMA node
   tree.file("/sys/devices/system/node/online", "0\n");
   tree.file("/sys/devices/system/node/node0/cpulist", "0-7\n");
   const std::string device = "/sys/devices/pci0000:00/0000:00:01.0/0000:64:00.0";
@@ -121,7 +120,7 @@ TEST_CASE("at the only NUMA node a communicator has what the tool shows", "[req:
   const Affinity own = affinity_of_gpu((*found)->machine, 0, {});
   CHECK(gpu_rank_info(NodeIdentity{1, 2}, **found, 0)->numa == 0);
   CHECK(own.cpus == std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7});
-  CHECK(own.memory_node == -1);  // nothing to choose, so nothing is asked of the kernel
+  CHECK(own.memory_node == -1);  // one node: the kernel gets no memory policy
   FakeNvml nvml;
   nvml.devices.resize(1);
   nvml.devices[0].pci = "00000000:64:00.0";

@@ -12,15 +12,15 @@
 
 namespace oriel::topo {
 
-/// A model of the CUDA driver with these devices; the latest one that lives answers. The handle of
-/// a GPU is its number plus 100, which is also its bus and every byte of its UUID.
+/// Models the CUDA driver with these devices. The most recently created living instance answers.
+/// The handle of a GPU is its number plus 100, which is also its bus and every byte of its UUID.
 struct FakeDevices {
   std::vector<int> shown;  ///< the GPUs by ordinal
   std::string name = "NVIDIA H200";
   bool fabric_handles = false;
   std::function<bool(int from, int to)> maps = [](int, int) { return false; };
   std::function<bool(int from, int to)> atomics = [](int, int) { return true; };
-  int counted = 0;  ///< how often the number of devices was asked for
+  int counted = 0;  ///< number of queries of the device count
 
   explicit FakeDevices(std::vector<int> gpus) : shown(std::move(gpus)), previous_(current) {
     current = this;

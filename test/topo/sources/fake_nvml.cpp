@@ -10,7 +10,8 @@ namespace {
 
 thread_local FakeNvml* fake = nullptr;
 
-// A handle is 1 + the device's place; of an instance, 1000 times that and 1 + the instance's place.
+// A device's handle is 1 + its index. A MIG instance's handle is 1000 times the device's handle,
+// plus 1 + the instance's index.
 NvmlDevice handle_of(std::size_t number) {
   return reinterpret_cast<NvmlDevice>(number);
 }
@@ -94,7 +95,7 @@ NvmlStatus p2p_status(NvmlDevice from, NvmlDevice to, unsigned capability, unsig
   for (const FakeNvml::Refused& one : fake->refused) {
     const bool pair = one.from + 1 == static_cast<int>(number_of(from)) &&
                       one.to + 1 == static_cast<int>(number_of(to));
-    // NVLink's word includes reading and writing.
+    // NVML's answer for NVLink includes read and write, but not atomics.
     const bool included =
         capability == NvmlConstants::nvlink && one.capability != NvmlConstants::atomics;
     if (pair && (one.capability == capability || included)) *status = 1;

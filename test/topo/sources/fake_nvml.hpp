@@ -9,7 +9,7 @@
 
 namespace oriel::topo {
 
-/// What the model of NVML answers with, to the calling thread: the latest one that lives.
+/// Models NVML for the calling thread. The most recently created living instance answers.
 struct FakeNvml {
   struct Link {
     bool active = true;
@@ -24,7 +24,7 @@ struct FakeNvml {
     unsigned pcie_width = 16;
     std::vector<Link> links;
     unsigned link_megabytes = 26562;
-    std::vector<std::string> instances;  ///< UUIDs; MIG is on if there are any
+    std::vector<std::string> instances;  ///< UUIDs; MIG is enabled if there are any
     NvmlFabricInfo fabric{};
     bool lost = false;
   };
@@ -35,10 +35,10 @@ struct FakeNvml {
 
   std::vector<Device> devices;
   std::vector<Refused> refused;  ///< pairs without a capability
-  bool knows_peers = true;       ///< whether it answers questions about pairs at all
+  bool knows_peers = true;       ///< true if NVML answers questions about pairs
   NvmlStatus init = NvmlStatus::success;
   NvmlStatus count = NvmlStatus::success;
-  int open = 0;  ///< uses that have not ended
+  int open = 0;  ///< NVML initializations without a shutdown yet
 
   FakeNvml();
   ~FakeNvml();

@@ -114,7 +114,7 @@ TEST_CASE("a fabric counts when its set-up has ended and it has a name", "[req:2
     fabric.state = i == 1 ? 2 : NvmlConstants::kFabricReady;
   }
   fake.devices[2].fabric.state = NvmlConstants::kFabricReady;
-  fake.devices[3].fabric.status = NvmlStatus::gpu_is_lost;  // it has ended, but not well
+  fake.devices[3].fabric.status = NvmlStatus::gpu_is_lost;  // probe completed with an error
   const NvmlList list = read_nvml(fake.library());
   REQUIRE(list.gpus[0].fabric.has_value());
   CHECK(list.gpus[0].fabric->clique == 5);

@@ -19,8 +19,8 @@
 
 namespace oriel::topo {
 
-/// The files of /sys of a machine with two sockets; below each a host bridge with a switch port
-/// that holds what is added.
+/// The files of /sys of a machine with two sockets. Each has a host bridge with switch ports that
+/// hold the added devices.
 class SysTree {
  public:
   SysTree() {
@@ -32,7 +32,7 @@ class SysTree {
     }
   }
 
-  /// Below the bridge `bus`:00.0, whose NUMA node is that of the host bridge.
+  /// Adds a device below the bridge `bus`:01.0, at the NUMA node of the host bridge.
   void device(const std::string& name, const std::string& kind, int node, const std::string& bus,
               const std::string& ids = "0x10de") {
     const std::string host = fmt::format("/sys/devices/pci0000:{}0", node * 8);
@@ -47,7 +47,7 @@ class SysTree {
   void gpu(const std::string& name, int node, const std::string& bus) {
     device(name, "0x030200", node, bus);
   }
-  /// An interface on a device, which is added unless it is there.
+  /// Adds an interface on a device, and adds the device if it is absent.
   void interface(const std::string& name, const std::string& pci, int node, const std::string& bus,
                  int megabits, int port = 0) {
     if (folders_.count(pci) == 0) device(pci, "0x020000", node, bus, "0x15b3");

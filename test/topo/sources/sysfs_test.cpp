@@ -22,7 +22,7 @@ using test::has;
 
 using Outcome = SourceReport::Outcome;
 
-/// A device with one port as mlx5's driver shows it.
+/// Adds a device with one port in the layout of mlx5's driver.
 void add_nic(const TemporaryTree& tree, const std::string& name, const std::string& pci,
              const std::string& guid, const std::string& card) {
   const std::string device = "/sys/devices/pci0000:00/" + pci;
@@ -79,7 +79,7 @@ TEST_CASE("small files are read from any root, and what is none is absent", "[re
   CHECK(tree.read("/a/long")->size() == FileTree::kMostBytes);
   CHECK_FALSE(tree.read("/a/absent"));
   CHECK_FALSE(tree.read("/a"));
-  CHECK(tree.read("/a/fifo") == "");  // nobody writes to it, and nobody waits
+  CHECK(tree.read("/a/fifo") == "");  // has no writer, and the read does not block
   CHECK(tree.read_number("/a/number") == -1);
   CHECK_FALSE(tree.read_number("/a/text"));
   CHECK(tree.link_name("/a/link") == "else");
@@ -97,7 +97,7 @@ TEST_CASE("the kernel's lists of numbers are read in all their forms", "[req:2.1
   CHECK(numbers_in("0-9:1/3") == Numbers{0, 3, 6, 9});
   CHECK(numbers_in("5, 1-2 ,2-3,1") == Numbers{1, 2, 3, 5});
   CHECK(numbers_in("65535") == Numbers{65535});
-  // Odd parts are left out, and only those.
+  // Invalid parts are skipped, and only those.
   for (const char* odd :
        {"x", "-1", "3-", "-3", "4-2", "1-2-3", "1:2", "8-11:2", "8-11:0/4", "8-11:5/4", "8-11:2/0",
         "8-11:2/4x", "65536", "0-99999999", "0x1", "99999999999999999999", ":", "/"}) {
@@ -204,7 +204,7 @@ TEST_CASE("weight and bandwidth of an xGMI link tell hops and links", "[H1]") {
   CHECK(pair(2).hops == 2);
   CHECK(pair(3).links == 1);
   CHECK(list.gpus[0].link_gbps == 400);
-  // Each pair has its own bandwidth, whatever the GPU's slowest link carries.
+  // Each pair has its own bandwidth, independent of the GPU's slowest link.
   CHECK(pair(1).gbps == 1600);
   CHECK(pair(3).gbps == 512);
   Machine machine;
@@ -233,7 +233,7 @@ TEST_CASE("GPUs that the driver has no name for get their instruction set's, par
   CHECK(list.gpus[1].uuid == "GPU-0000000000000007-1");
   CHECK(list.gpus[2].uuid == "GPU-0000000000000007-2");
   for (int i = 0; i < 3; ++i) {
-    // Some drivers put the number of the partition where the function is.
+    // Some drivers put the partition number in the place of the PCI function.
     CHECK(list.gpus[static_cast<std::size_t>(i)].pci == PciAddress{0, 5, 0, 0});
     CHECK(list.gpus[static_cast<std::size_t>(i)].partition == i + 1);
   }
@@ -250,8 +250,8 @@ TEST_CASE("a virtual function tells of the physical one", "[req:2.5]") {
   CHECK(list.nics[1].physical == PciAddress{0, 0x14, 0, 0});
   Machine machine;
   machine.nics = list.nics;
-  CHECK(partners_by_place(machine) == std::vector<int>{-1, -1});  // they are one port
-  // So is a subfunction, a device on another bus behind the function.
+  CHECK(partners_by_place(machine) == std::vector<int>{-1, -1});  // both are one port
+  // A subfunction, a device on another bus behind the function, is the same port as well.
   files.folder("/sys/devices/pci0000:00/0000:14:00.0/mlx5_core.sf.2");
   files.file("/sys/class/infiniband/mlx5_2/ports/1/state", "4: ACTIVE\n");
   files.link("/sys/class/infiniband/mlx5_2/device",

@@ -12,11 +12,11 @@
 
 namespace oriel::topo {
 
-/// A folder of files that stands for the root of a machine; gone with its owner.
+/// A folder of files that stands for the root of a machine; removed by the destructor.
 class TemporaryTree {
  public:
   TemporaryTree() {
-    // Where files take no disk: tests make thousands.
+    // Prefers /dev/shm, which uses no disk, because tests create thousands of files.
     const bool shared_memory = std::filesystem::is_directory("/dev/shm");
     std::string name = shared_memory ? "/dev/shm/topo-tree-XXXXXX" : "/tmp/topo-tree-XXXXXX";
     if (::mkdtemp(name.data()) == nullptr) throw std::runtime_error("mkdtemp failed");
@@ -45,8 +45,8 @@ class TemporaryTree {
   std::string root_;
 };
 
-/// The files of two RDMA ports and two network interfaces; the fastest that is up carries
-/// 200 Gbit/s.
+/// Adds the files of two RDMA ports and two network interfaces. The fastest active port has 200
+/// Gbit/s.
 inline void add_network(const TemporaryTree& tree) {
   for (const char* port : {"mlx5_0/ports/1", "mlx5_1/ports/1"}) {
     const std::string folder = std::string("/sys/class/infiniband/") + port;
@@ -61,7 +61,7 @@ inline void add_network(const TemporaryTree& tree) {
   }
 }
 
-/// How many of these questions to a FileTree are about what add_network() adds.
+/// Counts the paths that concern network devices and routes.
 inline std::size_t asked_about_network(const std::vector<std::string>& paths) {
   std::size_t count = 0;
   for (const std::string& path : paths) {

@@ -14,7 +14,7 @@ namespace {
 
 using test::has;
 
-/// Composed, after what lstopo 2 writes.
+/// Composed in the style of lstopo 2.
 constexpr const char* kHwlocSmall = R"(<?xml version="1.0" encoding="UTF-8"?>
 <!DOCTYPE topology SYSTEM "hwloc2.dtd">
 <topology version="2.0">
@@ -59,7 +59,7 @@ std::string hwloc_verdict(const std::string& text) {
   return list.ok() ? "ok" : list.error().to_string();
 }
 
-/// kHwlocSmall with one piece replaced must be refused in these words.
+/// Checks that kHwlocSmall with one piece replaced is refused with these words.
 void refused(const std::string& from, const std::string& to, const std::string& words) {
   std::string text = kHwlocSmall;
   const std::size_t at = text.find(from);
@@ -78,11 +78,11 @@ TEST_CASE("hwloc's description of a machine is read without hwloc", "[req:2.7]")
   CHECK(list->numa[0].package == 3);
   CHECK(list->numa[0].memory_bytes == 4096);
   CHECK(list->numa[0].distances == std::vector<int>{11, 32});
-  CHECK(list->numa[1].os_index == 2);  // with a gap before it
+  CHECK(list->numa[1].os_index == 2);  // after a gap in the numbering
   CHECK(list->numa[1].package == -1);
   CHECK(list->numa[1].cpus == std::vector<int>{2, 3});
   CHECK(list->numa[1].distances == std::vector<int>{21, 10});
-  REQUIRE(list->pci.size() == 6);  // and a host bridge that the last device lacks
+  REQUIRE(list->pci.size() == 6);  // includes a host bridge added for the last device
   CHECK(list->pci[4].kind == PciNode::Kind::host_bridge);
   CHECK(list->pci[4].numa == -1);
   CHECK(list->pci[1].link_gbps == Approx(252));
@@ -203,7 +203,8 @@ TEST_CASE("distances in hwloc's first format are multiples of a base", "[req:2.7
         with(fmt::format("<distances nbobjs=\"2\" latency_base=\"10\">{}</distances>", values));
     CHECK(hwloc_verdict(base).starts_with(std::string("line 1: ") + words));
   }
-  CHECK(hwloc_verdict(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) == "ok");  // of others
+  CHECK(hwloc_verdict(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) ==
+        "ok");  // other objects
 }
 
 TEST_CASE("what hwloc itself makes of a description is what is read without it", "[req:2.7]") {
@@ -219,7 +220,7 @@ TEST_CASE("what hwloc itself makes of a description is what is read without it",
     const auto ours = read_hwloc_xml(text);
     REQUIRE((ours.ok() ? "ok" : ours.error().to_string()) == "ok");
     CHECK(ours->numa == theirs.numa);
-    // Of a captured machine hwloc leaves out PCI devices that are of no interest.
+    // hwloc omits uninteresting PCI devices of a captured machine.
     const bool whole = !name.starts_with("captured-");
     const auto machine_of = [&](const HwlocList& list) {
       Machine found;

@@ -10,13 +10,13 @@
 
 namespace oriel::topo {
 
-/// "ok", or why NCCL's reader refuses a text.
+/// Returns "ok", or the reason why NCCL's reader refuses a text.
 inline std::string verdict(const std::string& text) {
   const auto machine = read_nccl_xml(text);
   return machine.ok() ? "ok" : machine.error().to_string();
 }
 
-/// The machine of a text that must be read.
+/// Reads the machine of a text that must be valid.
 inline Machine nccl_machine(const std::string& text) {
   const auto machine = read_nccl_xml(text);
   INFO(text.substr(0, 2000));

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// What NCCL's description of a machine says of GPUs, their numbers and links.
+// Tests GPUs, their numbers and their links in NCCL's description of a machine.
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,7 +22,7 @@ using test::has;
 constexpr const char* kSwitches =
     "<nvlink target=\"ffff:ff:ff.7\" count=\"18\" tclass=\"0x068000\"/>";
 
-/// Two GPUs, 0000:10:00.0 and 0000:11:00.0, with these attributes and links.
+/// Describes two GPUs, 0000:10:00.0 and 0000:11:00.0, with these attributes and links.
 std::string two_gpus(const std::string& first, const std::string& second,
                      const std::string& links_of_first = kSwitches,
                      const std::string& links_of_second = kSwitches,
@@ -43,7 +43,7 @@ std::string link_to(const char* target, int count, const char* kind) {
 
 TEST_CASE("dev is NVML's index: no identity, no ordinal of CUDA's, and unique where written",
           "[req:2.7]") {
-  // Of processes in containers that hide all GPUs but one, each calls its own the first.
+  // If containers hide all GPUs but one, each process numbers its own GPU 0.
   const Machine read = nccl_machine(two_gpus("dev=\"0\" sm=\"90\"", "dev=\"0\" sm=\"90\""));
   REQUIRE(read.gpus.size() == 2);
   for (const Gpu& gpu : read.gpus) CHECK(gpu.ordinal == -1);
@@ -57,7 +57,7 @@ TEST_CASE("dev is NVML's index: no identity, no ordinal of CUDA's, and unique wh
   CHECK(devices(read) == std::vector<int>{0, 1});
   Machine own = read;
   own.gpus[0].nvml_index = 5;
-  own.gpus[0].ordinal = 1;  // CUDA's, which says nothing to other processes
+  own.gpus[0].ordinal = 1;  // CUDA's ordinal, which is meaningless to other processes
   own.gpus[1].nvml_index = 2;
   CHECK(devices(own) == std::vector<int>{5, 2});
   own.gpus[0].nvml_index = -1;
@@ -81,14 +81,14 @@ TEST_CASE("parts of one GPU share a function, and are told apart by their number
   CHECK(read.gpus[0].partition == 0);
   CHECK(read.gpus[1].partition == 1);
   CHECK(may_map(read, 0, 1));
-  // The format has one for each function where we write it.
+  // The written format has one GPU for each function.
   CHECK(verdict(write_nccl_xml(read)) == "ok");
   refused(function_with(1, 1),
           "line 4: GPU 1 (0000:10:00.0, no UUID) is listed twice, first in line 3");
 }
 
 TEST_CASE("several links of one GPU add up, to switches and to another GPU", "[req:2.1][req:2.7]") {
-  // As where a GPU has links to four switches, each of which has an address of its own.
+  // A GPU with links to four switches, each with its own address.
   std::string switches;
   for (const auto& [target, count] : {std::pair("0000:06:00.0", 5),
                                       {"0000:07:00.0", 5},

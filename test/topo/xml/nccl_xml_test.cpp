@@ -23,7 +23,7 @@ namespace {
 
 using test::has;
 
-/// Composed, after what NCCL writes for a machine with 2 GPUs behind switches.
+/// Composed in the style of NCCL's output for a machine with 2 GPUs behind switches.
 constexpr const char* kSmall = R"(<system version="1">
   <cpu host_hash="0x1" numaid="0" affinity="00000001,0000000f" arch="x86_64">
     <pci busid="0000:16:00.0" class="0x060400" link_speed="32.0 GT/s PCIe" link_width="16">
@@ -63,10 +63,10 @@ TEST_CASE("NCCL's description of a machine is read", "[req:2.7]") {
   CHECK(machine.gpus[0].pci == PciAddress{0, 0x18, 0, 0});
   CHECK(machine.gpus[0].architecture == 90);
   CHECK(machine.gpus[0].nvml_index == 0);
-  CHECK(machine.gpus[0].ordinal == -1);  // which only CUDA tells, in its process
+  CHECK(machine.gpus[0].ordinal == -1);  // only CUDA knows the ordinal, in its process
   CHECK(machine.gpus[0].switch_links == 18);
   CHECK(machine.gpus[0].pcie_gbps == Approx(504.128));
-  CHECK(path_between(machine, 0, 1).gbps == 18 * 200);  // as links of this architecture do
+  CHECK(path_between(machine, 0, 1).gbps == 18 * 200);  // the link speed of this architecture
   CHECK(machine.gpus[1].pcie_gbps == 0);
   CHECK(machine.numa[0].cpus == std::vector<int>{0, 1, 2, 3, 32});
   CHECK(machine.numa[1].cpus.size() == 31);
@@ -95,7 +95,7 @@ TEST_CASE("RCCL's description of a machine is read, with its xGMI links", "[req:
 
 namespace {
 
-/// Composed, after the files that clouds ship: bridges that are none, and functions without <gpu>
+/// Composed in the style of cloud vendors' files: placeholder bridges, and functions without <gpu>
 /// or <net>.
 constexpr const char* kByClass = R"(<system version="1">
   <cpu numaid="0" affinity="0000000f" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="143">
@@ -153,7 +153,7 @@ TEST_CASE("functions that a file names by their class alone are GPUs and network
   CHECK(read.nics[0].layer == Nic::Layer::infiniband);
   CHECK(read.nics[1].layer == Nic::Layer::ethernet);
   CHECK(read.nics[1].gbps == 0);
-  CHECK(choose_nics(read)[1].primary == 0);  // of one link layer for all
+  CHECK(choose_nics(read)[1].primary == 0);  // all devices use one link layer
   Machine one_layer = read;
   one_layer.nics[0].layer = Nic::Layer::ethernet;
   const auto choices = choose_nics(one_layer);
@@ -161,7 +161,7 @@ TEST_CASE("functions that a file names by their class alone are GPUs and network
   CHECK(choices[1].primary == 1);
   CHECK(choices[1].distance == Distance::one_switch);
   CHECK_FALSE(reach_is_known(read, 0, 1));
-  // What is not known is not written, so that NCCL looks for it.
+  // Unknown facts are not written, so that NCCL detects them itself.
   const std::string text = write_nccl_xml(read);
   INFO(text);
   CHECK_FALSE(has(text, "<gpu"));
@@ -175,7 +175,7 @@ TEST_CASE("functions that a file names by their class alone are GPUs and network
   CHECK(gpus_of(pci("class=\"0x030000\" vendor=\"0x1a03\"")).empty());  // a server's console
   CHECK(gpus_of(pci("class=\"0x030200\"", "<pci busid=\"0000:02:00.0\"/>")).empty());
   CHECK(gpus_of(pci("class=\"0x030200\"", "<gpu dev=\"0\"/>")).size() == 1);
-  // A bridge's class does not tell of a GPU.
+  // A bridge's class does not identify a GPU.
   const Machine odd = nccl_machine(pci("class=\"0x060400\" vendor=\"0x1002\"", "<gpu/>"));
   CHECK(gpus_of(write_nccl_xml(odd)) == odd.gpus);
   CHECK(read_nccl_xml(pci("class=\"0x020700\"", "<nic><net name=\"a\"/></nic>"))->nics.size() == 1);
@@ -196,14 +196,14 @@ TEST_CASE("whose a GPU is does not depend on links", "[req:2.7]") {
   CHECK(vendor_of(pci("class=\"0x120000\"", "<gpu/>")) == GpuVendor::amd);
   CHECK(vendor_of(pci("class=\"0x030200\"", "<gpu gcn=\"908\"/>")) == GpuVendor::amd);
   CHECK(vendor_of(pci("", "<gpu sm=\"90\" gcn=\"0\"/>")) == GpuVendor::nvidia);
-  // By sm RCCL means how many processors there are.
+  // In RCCL's files `sm` is the number of compute units.
   const Gpu amd =
       gpus_of(pci("vendor=\"0x1002\"", "<gpu dev=\"3\" sm=\"304\" gcn=\"gfx942\"/>"))[0];
   CHECK(amd.vendor == GpuVendor::amd);
   CHECK(amd.architecture == 0);
   CHECK(amd.nvml_index == 3);
   CHECK(amd.name == "AMD gfx942");
-  // AMD's GPUs stay AMD's, also those without links.
+  // AMD's GPUs keep their vendor without links.
   for (const auto& [name, machine] : all_machines()) {
     INFO(name);
     Machine unlinked = machine;
@@ -331,7 +331,7 @@ TEST_CASE("NCCL's guid is the card's: its functions are ports, each the other's 
   REQUIRE(choices.size() == 1);
   CHECK(choices[0].reason ==
         "m0 is one of 2 equally near (PHB); backup m1, the other port of its card");
-  // The same is written of what /sys tells, where each function has a guid of its own.
+  // /sys gives each function its own guid; the written text is the same.
   Machine own = machine;
   own.nics[1].guid = 0xabd;
   CHECK(write_nccl_xml(own) == write_nccl_xml(machine));
@@ -341,7 +341,7 @@ TEST_CASE("odd descriptions are refused with line and reason", "[req:2.7]") {
   refused(with("busid=\"0000:18:00.0\" ", ""), "line 4: <pci> has no busid");
   refused(with("0000:18:00.0", "elsewhere"), "line 4: <pci> has busid 'elsewhere'");
   refused(with("numaid=\"0\"", "numaid=\"zero\""), "line 2: <cpu> has numaid 'zero'");
-  // More than a rank may tell the others of.
+  // Exceeds the highest NUMA node that a rank may send.
   refused(with("numaid=\"0\"", "numaid=\"65537\""), "line 2: <cpu> has numaid '65537'");
   refused(with("00000001,0000000f", "0000000g"), "no mask of up to 65536 bits");
   refused(with("00000001,0000000f", std::string(9000, ',')), "no mask of up to 65536 bits");

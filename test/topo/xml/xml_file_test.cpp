@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Descriptions of machines as files: large ones, pipes, and what never ends.
+// Tests descriptions of machines as files: large files, pipes, and endless input.
 #include <chrono>
 #include <cstring>
 #include <fstream>
@@ -41,7 +41,7 @@ TEST_CASE("a file is read up to the limit, and a gigabyte is refused unread", "[
   files.file("/machine.xml", kText);
   CHECK(outcome(path) == std::string("ok: ") + kText);
 
-  REQUIRE(::truncate(path.c_str(), 1L << 30) == 0);  // holes, which take no space
+  REQUIRE(::truncate(path.c_str(), 1L << 30) == 0);  // holes use no disk space
   const test::FairTimer timer;
   CHECK(has(outcome(path), "line 4: " + path + " has 1073741824 bytes, at most 16777216 are read"));
   CHECK(timer.spent() < 1s);
@@ -61,7 +61,7 @@ TEST_CASE("a pipe that nobody writes to or closes does not hold the reader up", 
   XmlLimits hasty;
   hasty.patience = 50ms;
   const test::FairTimer timer;
-  CHECK(has(outcome(path, hasty), "has not ended within 50 ms; 0 bytes came"));  // nor opens it
+  CHECK(has(outcome(path, hasty), "has not ended within 50 ms; 0 bytes came"));  // no writer
 
   const int writer = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
   REQUIRE(writer >= 0);
@@ -107,7 +107,7 @@ TEST_CASE("a pipe with a name may get its writer late, who may come and say noth
   REQUIRE(::mkfifo(fifo_path.c_str(), 0600) == 0);
   SystemTable table = sys();
   table.poll = [](pollfd* fds, nfds_t count, int timeout_ms) {
-    // The reader has found nobody who writes; by the time that it waits one comes, and goes.
+    // The reader has found no writer. During its second poll a writer comes, writes, and closes.
     if (++fifo_polls == 2) {
       const int end = ::open(fifo_path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC);
       static_cast<void>(!::write(end, fifo_words, std::strlen(fifo_words)));

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// 2.7: descriptions with as many things as there may be, and with more.
+// Tests descriptions at and above the limits on the number of elements.
 #include <chrono>
 #include <ctime>
 #include <string>
@@ -19,7 +19,7 @@ namespace oriel::topo {
 
 using test::has;
 TEST_CASE("more things than any machine has are refused in time, in both formats", "[req:2.7]") {
-  // Each GPU reaches each through switches: pairs would fill memory.
+  // Each GPU reaches each other through switches: listing all pairs would exhaust the memory.
   std::string gpus = "<system><cpu numaid=\"0\">\n";
   std::string objects =
       "<topology version=\"2.0\"><object type=\"Machine\"><object type=\"NUMANode\" "
@@ -50,7 +50,7 @@ TEST_CASE("more things than any machine has are refused in time, in both formats
   std::string nodes = "<system>\n";
   for (int i = 0; i < 1025; ++i) nodes += "<cpu numaid=\"" + std::to_string(i) + "\"/>\n";
   refused(nodes + "</system>", "there are more than 1024 NUMA nodes");
-  // As many as may be are decided about in time.
+  // The highest accepted number of GPUs takes a bounded time.
   const std::string most = some("<gpu><nvlink tclass=\"0x068000\" count=\"18\"/></gpu>", 256);
   const auto begin = std::chrono::steady_clock::now();
   const auto machine = read_nccl_xml(most);

@@ -35,7 +35,7 @@ const boot::Key& secret() {
   return key;
 }
 
-/// Fails a test that leaves descriptors open.
+/// Fails a test that leaves file descriptors open.
 struct NoneLeft {
   ~NoneLeft() { CHECK(test::count_fds() == before); }
   std::size_t before = test::count_fds();
@@ -50,7 +50,7 @@ void require_all(const std::vector<Status>& outcomes) {
   }
 }
 
-/// Exchanges of `count` processes in one loop; process i is rank 10 + i.
+/// Runs the exchanges of `count` processes in one loop; process i is rank 10 + i.
 class Peers {
  public:
   explicit Peers(int count, const boot::Key& key_of_last = secret(),
@@ -78,7 +78,7 @@ class Peers {
   std::vector<Status> prove(Duration patience = 5s) {
     return each([&](FdExchange& one) { return one.prove(loop, Deadline::after(patience)); });
   }
-  /// As prove(), which must end long before its deadline.
+  /// Runs prove() and checks that it ends long before its deadline.
   std::vector<Status> refuse() {
     const auto begin = SteadyClock::instance().now();
     auto outcomes = prove(30s);
@@ -122,14 +122,14 @@ std::size_t size_of_file(const OwnedFd& fd) {
   return static_cast<std::size_t>(info.st_size);
 }
 
-/// A peer that speaks the protocol by hand: rank 11 towards the listener of rank 10.
+/// A peer with a hand-written protocol: rank 11 towards the listener of rank 10.
 class Hostile {
  public:
   explicit Hostile(const FdSocketName& name) : socket_(connect_to(name).value()) {
     REQUIRE(socket_.valid());
   }
 
-  /// To be run by a thread beside the loop.
+  /// Runs the handshake; called by a thread beside the loop.
   void prove() {
     boot::AuthInitiator initiator(boot::KeyPurpose::fd_exchange, kRealm, secret(), {11, 10, kTag});
     boot::AuthChallenge challenge{};
@@ -164,8 +164,8 @@ class Hostile {
   OwnedFd socket_;
 };
 
-/// What rank 10 of two gets that expects `expected` descriptors from a proven rank 11 that does
-/// `attack`.
+/// Returns the outcome of rank 10 in a pair. Rank 10 expects `expected` descriptors; rank 11
+/// completes the handshake and then runs `attack`.
 std::string outcome(std::size_t expected, Duration patience,
                     const std::function<void(Hostile&)>& attack) {
   auto loop = std::move(EventLoop::create()).value();
@@ -190,7 +190,7 @@ TEST_CASE("descriptors travel between all processes, 64 a message", "[req:1.17]"
   const NoneLeft none_left;
   Peers peers(4);
   peers.connect();
-  // A second exchange over the same sockets follows the first.
+  // Repeats the exchange over the same sockets.
   for (const std::vector<std::size_t>& counts :
        {std::vector<std::size_t>{0, 65, 64, 200}, std::vector<std::size_t>{3, 0, 1, 0}}) {
     std::vector<Task<Arrived>> tasks;
@@ -215,7 +215,7 @@ TEST_CASE("descriptors travel between all processes, 64 a message", "[req:1.17]"
 
 namespace {
 
-/// A peer whose process gets no time for a while.
+/// Delays the handshake of one peer, like a process that is not scheduled.
 Task<Status> prove_later(FdExchange& one, EventLoop& loop, Duration delay) {
   ORIEL_CO_CHECK(co_await loop.sleep_until(Deadline::after(delay)));
   co_return co_await one.prove(loop, Deadline::after(20s));
@@ -223,8 +223,8 @@ Task<Status> prove_later(FdExchange& one, EventLoop& loop, Duration delay) {
 
 }  // namespace
 
-// What an acceptor does with strangers is shown in boot; here they fill the queue of a unix socket,
-// from which all honest connections are taken before any can be missed.
+// The tests of boot cover an acceptor's reactions to strangers. Here strangers fill the queue of a
+// unix socket. The acceptor drains the queue before an honest connection can time out.
 TEST_CASE(
     "hundreds of silent, talking or gone connections before and behind honest ones do not "
     "disturb them",
@@ -240,7 +240,7 @@ TEST_CASE(
       if (i % 8 == 2) strangers.back().reset();
     }
   };
-  add_strangers(400);  // of which more than an acceptor keeps at once are silent
+  add_strangers(400);  // more silent ones than an acceptor keeps at once
   static_cast<void>(send_packet(strangers[0].get(), Bytes(boot::AuthSizes::kResponse)));
   require_all(peers.dial());
   add_strangers(100);
@@ -257,7 +257,7 @@ TEST_CASE("a shortage of descriptors while strangers are connected passes", "[re
   std::vector<OwnedFd> idle;
   for (int i = 0; i < 6; ++i) idle.push_back(connect_to(peers.names[0]).value());
   require_all(peers.dial());
-  // Five connections at a time; the honest one is the seventh.
+  // accept4() yields five connections, then EMFILE; the honest one is the seventh.
   static std::vector<int> accepted;
   accepted.clear();
   SystemTable table = real_system_table();
@@ -288,7 +288,7 @@ TEST_CASE("no descriptor of a peer that has proved nothing enters this process",
     strangers.push_back(std::make_unique<Hostile>(peers.names[0]));
     strangers.back()->send(Bytes(bytes), full);
   }
-  // None may be seen even for a moment: there are none to be had.
+  // No received descriptor may be open even for a moment.
   require_all(peers.dial());
   static std::size_t most = 0;
   most = 0;
@@ -301,7 +301,7 @@ TEST_CASE("no descriptor of a peer that has proved nothing enters this process",
   const ScopedSystemTable scoped(table);
   const auto open = test::count_fds();
   require_all(peers.prove());
-  CHECK(most <= open + strangers.size() + 3);  // those accepted, and the pollers
+  CHECK(most <= open + strangers.size() + 3);  // the accepted sockets and the pollers
   strangers.clear();
 }
 
@@ -319,7 +319,7 @@ TEST_CASE("a process with another secret is refused by both sides, at once", "[r
 
 namespace {
 
-/// While it lives, the peers of all unix sockets are of another user than this process.
+/// Makes the peers of all unix sockets belong to another user, for the object's lifetime.
 class OtherUser {
  public:
   OtherUser() {
@@ -366,13 +366,13 @@ TEST_CASE("a listener of another user is refused before it is told anything", "[
     const OtherUser other;
     outcomes = peers.dial();
   }
-  CHECK(outcomes[0].ok());  // it dials nobody
+  CHECK(outcomes[0].ok());  // rank 10 dials nobody
   REQUIRE_FALSE(outcomes[1].ok());
   CHECK(outcomes[1].error().code() == ErrorCode::remote);
   CHECK_THAT(outcomes[1].error().to_string(),
              Catch::Contains("connecting to rank 10") &&
                  Catch::Contains("another user listens at the peer's socket"));
-  require_all(peers.dial());  // it was the user alone
+  require_all(peers.dial());  // succeeds without the other user
 }
 
 TEST_CASE("a connection of another user is closed without a word", "[req:1.17]") {
@@ -400,7 +400,7 @@ TEST_CASE("a process that goes away while connecting is noticed at once and name
   const auto outcomes = peers.loop.run_all(std::move(tasks));
   CHECK(SteadyClock::instance().now() - begin < 10s);
   for (const Status& status : outcomes) REQUIRE_FALSE(status.ok());
-  // Either saw rank 12 leave; or rank 11 first, which left because of it.
+  // Rank 10 sees rank 12 leave, or first rank 11, which leaves because of rank 12.
   CHECK(outcomes[0].error().origin_rank() >= 11);
 }
 

@@ -21,7 +21,7 @@ std::vector<TeamMember> team_of(int size) {
   return std::vector<TeamMember>(static_cast<std::size_t>(size), {process_number(), -1});
 }
 
-/// An allocation of host_memory(), freed at the end.
+/// An allocation of host_memory(), freed by the destructor.
 struct Buffer {
   explicit Buffer(std::size_t bytes) {
     pointer = static_cast<char*>(host_memory().allocate(bytes).value());
@@ -47,7 +47,8 @@ TEST_CASE("communicators with one team share one reservation", "[req:1.15]") {
     REQUIRE(wider.ok());
     CHECK(wider->get() != other->get());
     CHECK((*first)->slot_bytes() == kSlotUnitBytes);
-    // Stepping to the next slot leaves the low half of an address alone.
+    // The base is aligned to the slot unit, so that a step to the next slot keeps the low half of
+    // an address.
     CHECK(reinterpret_cast<std::uintptr_t>((*first)->base()) % kSlotUnitBytes == 0);
   }
   CHECK(test::count_mappings() == before);

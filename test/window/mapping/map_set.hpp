@@ -15,7 +15,7 @@
 
 namespace oriel::window {
 
-/// What a team of 3 ranks with 2 allocations each maps, with all of them in this process.
+/// Maps the memory of a team of 3 ranks with 2 allocations each, all in this process.
 class MapSet {
  public:
   static constexpr int kRanks = 3;
@@ -45,13 +45,13 @@ class MapSet {
   MapSet(const MapSet&) = delete;
   MapSet& operator=(const MapSet&) = delete;
 
-  /// A mapping of rank 0 that has mapped nothing yet, at the begin of the slots.
+  /// Creates a mapping for rank 0 at the start of the slots; nothing is mapped yet.
   std::unique_ptr<TeamMapping> make() {
     return std::make_unique<TeamMapping>(space_, 0, key_, SlotPlace());
   }
 
-  /// Returns how many of the allocations are mapped, which must be the first ones, back to back in
-  /// their slots.
+  /// Returns the number of mapped allocations. Checks that these are the first ones, back to back
+  /// in their slots.
   std::size_t mapped() const {
     const auto parts = mapped_parts(space_->base(), kRanks * kSlotUnitBytes);
     const std::size_t bytes = memory_.granularity();
@@ -72,8 +72,8 @@ class MapSet {
   std::vector<AllocationRef> held_;
 };
 
-/// Maps with each call of the system or the driver failing with `status`: exactly those before the
-/// failure are mapped, and go with the mapping.
+/// Fails each system or driver call of a mapping in turn with `status`. Exactly the allocations
+/// before the failure are mapped; they are unmapped with the mapping.
 template <typename Faults>
 void check_each_failed_call(Memory& memory, int status) {
   MapSet set(memory);
@@ -100,7 +100,8 @@ void check_each_failed_call(Memory& memory, int status) {
   CHECK(set.mapped() == MapSet::kAllocations);
 }
 
-/// A second mapping of what is mapped calls nothing, and keeps it when the first goes.
+/// A second mapping of mapped allocations makes no call. They stay mapped when the first one is
+/// destroyed.
 template <typename Faults>
 void check_mapped_again(Memory& memory) {
   MapSet set(memory);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Row H6 of the reference on queues: registrations and deregistrations of many windows
-// leave exactly that mapped which a model of sets says, whatever was refused in between. Teams are
-// fixed, so that the set of a window is its team as long as the window lives.
+// Row H6 of the reference on queues: after many registrations and deregistrations, exactly the
+// mappings of a set model exist, also after refusals. Teams are fixed, so that a window's set is
+// its team for the window's lifetime.
 #include <algorithm>
 #include <map>
 #include <random>
@@ -24,7 +24,7 @@ constexpr std::size_t kBuffers = 4;
 constexpr std::size_t kBufferPages = 16;
 constexpr int kSteps = 60;
 
-/// What makes a mapping: which buffer, and how far into it rank 0 stands behind the others.
+/// Identifies a mapping: the buffer, and the pages by which rank 0's offset exceeds the others'.
 using Key = std::pair<std::size_t, std::size_t>;
 
 struct Window {
@@ -32,7 +32,7 @@ struct Window {
   void* handle;
 };
 
-/// One rank's side: its windows, and what they say must be mapped.
+/// One rank's windows, and the mappings that they require.
 class Player {
  public:
   explicit Player(WindowRank& self) : self_(self) {
@@ -42,7 +42,7 @@ class Player {
     }
   }
 
-  /// The same step on all ranks: `random` is in the same state everywhere.
+  /// Takes the same step on all ranks, because `random` has the same state everywhere.
   Status step(std::mt19937& random) {
     const unsigned kind = random() % 8;
     if (kind < 4) return add(random);
@@ -50,7 +50,8 @@ class Player {
     return remove(random);
   }
 
-  /// What is mapped is what the windows say, once for all ranks of this process.
+  /// Checks that exactly the memory of the live windows is mapped, once for all ranks of this
+  /// process.
   Status check_against_model() {
     std::map<Key, int> live;
     for (const Window& window : windows_) ++live[window.key];
@@ -58,13 +59,13 @@ class Player {
     const auto ranks = static_cast<std::size_t>(self_.size());
     const auto parts = mapped_parts(space.base(), ranks * space.slot_bytes());
     ORIEL_EXPECT(parts.size() == live.size() * ranks);
-    std::map<int, std::map<unsigned long, std::size_t>> by_slot;  // how often each memfd
+    std::map<int, std::map<unsigned long, std::size_t>> by_slot;  // mappings of each memfd
     for (const auto& part : parts) {
       ORIEL_EXPECT(part.bytes == kBufferPages * kPage);
       ++by_slot[static_cast<int>(part.offset / space.slot_bytes())][part.inode];
     }
     ORIEL_EXPECT(live.empty() || by_slot.size() == ranks);
-    // This rank's own allocations: each once for each key that it is in.
+    // Counts this rank's own allocations: one mapping for each key with the allocation.
     std::map<unsigned long, std::size_t> own;
     for (const auto& [key, count] : live) {
       ++own[inodes_[key.first]];
@@ -78,7 +79,7 @@ class Player {
     return {};
   }
 
-  /// Removes all, each rank in an order of its own, without waiting for the others.
+  /// Removes all windows, in a different order on each rank, without waiting for the others.
   Status remove_all() {
     std::mt19937 own(static_cast<unsigned>(self_.rank()));
     std::shuffle(windows_.begin(), windows_.end(), own);
@@ -97,7 +98,7 @@ class Player {
 
   WindowRequest request(std::mt19937& random, Key& key) {
     const std::size_t buffer = random() % kBuffers;
-    const std::size_t lead = random() % 3;  // pages that rank 0's window stands further in
+    const std::size_t lead = random() % 3;  // pages by which rank 0's window is further in
     const std::size_t begin = random() % 4;
     const std::size_t pages = 1 + random() % 8;
     key = {buffer, lead};
@@ -115,7 +116,7 @@ class Player {
     return {};
   }
 
-  /// One rank asks for more than there is, in the last of several.
+  /// One rank requests more than its buffer holds, in the last of several requests.
   Status add_refused(std::mt19937& random) {
     Key key;
     std::vector<WindowRequest> requests{request(random, key), request(random, key),

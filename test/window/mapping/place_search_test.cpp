@@ -15,8 +15,8 @@
 #include "window/memory/sizes.hpp"
 #include "window/registration/registration.hpp"
 
-/// The agreement on places with every rank on its own: each of its sends and each of its reactions
-/// to a round is a step, and the steps of all ranks of all agreements come in a random order.
+/// Tests the agreement on places with every rank on its own. Each send and each reaction to a round
+/// is one step. The steps of all ranks in all agreements run in random order.
 namespace oriel::window {
 namespace {
 
@@ -24,8 +24,8 @@ namespace {
 struct Rank {
   std::size_t process;
   PlaceSearch search;
-  std::size_t rounds = 0;  ///< of which it has seen the end
-  bool sent = false;       ///< its message of the round after those
+  std::size_t rounds = 0;  ///< completed rounds
+  bool sent = false;       ///< has sent its message of the current round
   bool ended = false;
 };
 
@@ -33,9 +33,9 @@ struct Agreement {
   SlotSpace::Token token;
   std::size_t bytes = 0;
   std::vector<Rank> ranks;
-  std::deque<std::vector<PlaceMessage>> rounds;  ///< by number less `first`, messages by rank
+  std::deque<std::vector<PlaceMessage>> rounds;  ///< from round `first` on; messages by rank
   std::size_t first = 0;
-  std::uint64_t pass_begin = 0;  ///< the step at which the patient pass began
+  std::uint64_t pass_begin = 0;  ///< step at which the patient pass began
   bool gives_up = false;         ///< the first rank fails in its next message
   std::optional<std::size_t> place;
   bool full = false;
@@ -69,7 +69,7 @@ class Team {
     return agreement;
   }
 
-  /// One step of a rank; false if it has to wait for others.
+  /// Takes one step of a rank; returns false if the rank waits for others.
   bool step(Agreement& agreement, std::size_t r) {
     Rank& rank = agreement.ranks[r];
     if (rank.ended) return false;
@@ -84,7 +84,7 @@ class Team {
     return true;
   }
 
-  /// Steps in random order until all have ended.
+  /// Takes steps in random order until all agreements have ended.
   void run(std::vector<Agreement>& agreements) {
     while (!std::all_of(agreements.begin(), agreements.end(), [](auto& a) { return a.done(); })) {
       Agreement& pick = agreements[random_() % agreements.size()];
@@ -116,7 +116,7 @@ class Team {
       while (live_[r].size() > most) release_one(r);
     }
   }
-  /// Keeps [begin, begin + bytes) on one rank alone.
+  /// Keeps [begin, begin + bytes) on one rank only.
   void occupy(std::size_t r, std::size_t begin, std::size_t bytes) {
     SlotSpace& space = *spaces_[process_of_[r]];
     const SlotSpace::Token token{~std::uint64_t{0}, ++own_};
@@ -191,7 +191,7 @@ class Team {
     }
   }
 
-  /// Nothing that is in use was handed out again.
+  /// Keeps the place, and checks that it overlaps no place in use.
   void keep(const Agreement& agreement, std::size_t r, std::size_t begin) {
     const std::size_t end = begin + agreement.bytes;
     REQUIRE(end <= slot_bytes_);
@@ -206,7 +206,7 @@ class Team {
     }
   }
 
-  /// A refusal is right only if no place was free on all sides all through the patient pass.
+  /// Checks a refusal: no place was free on all sides throughout the patient pass.
   void check_nothing_was_free(const Agreement& agreement) {
     for (std::size_t r = 0; r < live_.size(); ++r) {
       for (const Kept& kept : live_[r]) note_busy(process_of_[r], kept);
@@ -226,7 +226,7 @@ class Team {
   std::mt19937_64& random_;
   std::vector<std::unique_ptr<SlotSpace>> spaces_;      // by process
   std::vector<std::vector<Kept>> live_;                 // by rank
-  std::vector<std::vector<std::uint64_t>> busy_until_;  // by process and page: the last step
+  std::vector<std::vector<std::uint64_t>> busy_until_;  // by process and page: last busy step
   std::uint64_t now_ = 1;
   std::uint64_t own_ = 0;
 };
@@ -240,7 +240,7 @@ TEST_CASE("agreements that meet anyhow find a place each if there is one", "[req
   for (std::uint64_t seed = first; seed < first + test::repeats(3000u); ++seed) {
     CAPTURE(seed);
     std::mt19937_64 random(seed);
-    // As many windows as just fit, and a rest that is too small for one.
+    // The slot has room for exactly `count` windows, and a remainder that is too small for another.
     const std::size_t count = 2 + random() % 4, pages = 1 + random() % 6;
     Team team(kProcesses[seed % kProcesses.size()], (count * pages + random() % pages) * kPage,
               random);
@@ -300,7 +300,7 @@ TEST_CASE("offsets stay agreed and low when ranks release in any order", "[req:1
   std::size_t most_rounds = 0;
   std::size_t highest = 0;
   for (int cycle = 0; cycle < test::repeats(2500); ++cycle) {
-    // Several communicators of the team at once, 10,000 windows in all.
+    // Four concurrent agreements per cycle: 10,000 windows in all.
     std::vector<Agreement> running;
     for (int i = 0; i < 4; ++i) {
       const std::size_t bytes =
@@ -315,8 +315,8 @@ TEST_CASE("offsets stay agreed and low when ranks release in any order", "[req:1
     }
     team.release_down_to(40);
   }
-  // 44 live windows of 16 MiB at most on each rank fill 704 MiB; what ranks that lag behind and
-  // rounding cost must stay within a small multiple of it.
+  // At most 44 live windows of 16 MiB on each rank fill 704 MiB. Lagging ranks and rounding may
+  // cost a small multiple of that.
   CHECK(highest < 4 * 704 * kMiB);
   CHECK(most_rounds < 100);
   team.release_all();

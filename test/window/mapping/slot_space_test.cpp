@@ -43,8 +43,8 @@ TEST_CASE("sizes and floors are rounded, a new proposal replaces the last, a kep
   CHECK(propose(space, {1, 2}, kPage, 7 * kPage + 1) == 8 * kPage);
   CHECK(propose(space, {1, 2}, kPage) == kPage);
   CHECK(propose(space, {1, 3}, 9 * kPage) == 2 * kPage);
-  CHECK(propose(space, {1, 4}, 2 * kMiB) == 2 * kMiB);  // so that the host can map huge pages
-  space.drop({1, 1});                                   // kept: no effect
+  CHECK(propose(space, {1, 4}, 2 * kMiB) == 2 * kMiB);  // allows huge pages on the host
+  space.drop({1, 1});                                   // no effect: the place is kept
   CHECK(space.taken_bytes() == kPage);
   space.release(0, 100);
   CHECK(space.taken_bytes() == 0);
@@ -57,13 +57,13 @@ TEST_CASE("where two agreements meet, the lower token waits and the higher one m
   CHECK(ask(space, high, 3 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::held, 0});
   CHECK(ask(space, low, 2 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::waits, 0});
   CHECK_FALSE(space.keep(low).ok());
-  // The higher one's next round goes around what the lower one wants.
+  // The higher token's next proposal avoids the range that the lower token wants.
   CHECK(ask(space, high, 3 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::held, 2 * kPage});
   CHECK(ask(space, low, 2 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::held, 0});
-  // A patient one waits for the lower one, and by waiting is no obstacle to it.
+  // A patient proposal waits for the lower token, and holds nothing while it waits.
   CHECK(ask(space, high, 3 * kPage, Pass::patient) == SlotSpace::Proposal{Kind::waits, 0});
   CHECK(ask(space, low, 3 * kPage, Pass::patient) == SlotSpace::Proposal{Kind::held, 0});
-  // It ends at the slot's end only for what is kept.
+  // The proposal fails at the slot's end only because of kept places.
   CHECK(ask(space, high, 6 * kPage, Pass::eager).kind == Kind::none);
   CHECK(ask(space, high, 6 * kPage, Pass::patient).kind == Kind::waits);
   REQUIRE(space.keep(low).ok());
@@ -92,10 +92,10 @@ TEST_CASE("a slot refuses what does not fit and says what to change", "[req:1.38
 TEST_CASE("counts follow a plain model through random keeps and releases", "[req:1.15]") {
   const std::uint64_t seed = test::test_seed();
   std::mt19937_64 random(seed);
-  constexpr std::size_t kPages = 512;  // 2 MiB: where the rest of the slot may begin
+  constexpr std::size_t kPages = 512;  // 2 MiB, the alignment of the taken rest
   SlotSpace space(kSlot, kPage);
   std::vector<int> model(kPages, 0);
-  // The slot beyond the model's pages is taken, so that proposals stay inside.
+  // Takes the slot beyond the model's pages, so that proposals stay inside the model.
   REQUIRE(propose(space, {0, 0}, kSlot - kPages * kPage, kPages * kPage) == kPages * kPage);
   REQUIRE(space.keep({0, 0}).ok());
   std::uint64_t sequence = 0;

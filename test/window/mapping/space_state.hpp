@@ -9,10 +9,10 @@
 
 #include "window/mapping/slot_space.hpp"
 
-/// What is taken and mapped in a flat space, asked of the space and of the kernel.
+/// Queries the taken places and the mappings of a flat space, from the space and from the kernel.
 namespace oriel::window {
 
-/// Returns whether no agreement keeps or proposes a place of `slots`.
+/// Returns true if no agreement keeps or proposes a place of `slots`.
 inline bool all_free(SlotSpace& slots) {
   constexpr SlotSpace::Token kLast{~std::uint64_t{0}, ~std::uint64_t{0}};
   const auto whole = slots.propose(kLast, slots.slot_bytes(), 0, SlotSpace::Pass::patient);
@@ -20,7 +20,7 @@ inline bool all_free(SlotSpace& slots) {
   return whole.ok() && whole->kind == SlotSpace::Proposal::Kind::held;
 }
 
-/// A mapping of a memfd, which its inode names.
+/// A mapping of a memfd, identified by its inode.
 struct MappedPart {
   std::size_t offset;
   std::size_t bytes;

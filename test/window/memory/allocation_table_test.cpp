@@ -47,7 +47,7 @@ TEST_CASE("an allocation is found as long as anybody holds it, also one that cam
 
 namespace {
 
-/// Allocates memory that is counted as long as anything, also a weak reference, needs it.
+/// Counts the memory blocks that any reference, strong or weak, keeps alive.
 template <class T>
 struct Counted {
   using value_type = T;
@@ -69,7 +69,7 @@ struct Counted {
 }  // namespace
 
 TEST_CASE("allocations that nobody holds any more are forgotten by and by", "[req:1.18]") {
-  static int known = 0;  // the table holds the last of them for ever
+  static int known = 0;  // static: the table keeps the last blocks until exit
   for (std::uint64_t serial = 100; serial < 1100; ++serial) {
     const AllocationId id{~std::uint64_t{0}, serial};
     static_cast<void>(
@@ -93,14 +93,14 @@ TEST_CASE("windows on an allocation are counted", "[req:1.18]") {
   table.vacate(one);
   CHECK_FALSE(table.occupied(one));
   CHECK(seen.expired());
-  table.destroy_when_vacant(one, std::make_shared<int>(2));  // at once
+  table.destroy_when_vacant(one, std::make_shared<int>(2));  // destroyed at once
 }
 
 namespace {
 
 /// Rank 0's two communicators, on a thread each, import the same memory of ranks 1 and 2. The slow
-/// one stands in its first import until the fast one has registered, and behind the second until
-/// that has deregistered.
+/// one blocks in its first import until the fast one has registered. It blocks after its second
+/// import until the fast one has deregistered.
 enum class Moment { begin, slow_imports, fast_registered, slow_has_imported, fast_deregistered };
 std::atomic<Moment> moment{Moment::begin};
 thread_local bool is_slow = false;
@@ -116,13 +116,13 @@ void reach(Moment reached, Moment then_wait_for) {
 
 SystemTable staged_table() {
   SystemTable table = real_system_table();
-  table.fstat = [](int fd, struct stat* out) {  // of a descriptor that is being imported
+  table.fstat = [](int fd, struct stat* out) {  // called for a descriptor during its import
     if (is_slow && moment == Moment::begin) {
       reach(Moment::slow_imports, Moment::fast_registered);
     }
     return real_system_table().fstat(fd, out);
   };
-  table.close = [](int fd) {  // of the descriptors, each when its import is over
+  table.close = [](int fd) {  // called at the end of each import
     static int closed = 0;
     if (is_slow && moment == Moment::fast_registered && ++closed == 2) {
       reach(Moment::slow_has_imported, Moment::fast_deregistered);

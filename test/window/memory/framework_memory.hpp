@@ -11,7 +11,7 @@
 
 namespace oriel::test {
 
-/// Memory that a framework has made by itself: `parts` allocations mapped back to back.
+/// Memory that a framework allocated with the driver: `parts` allocations mapped back to back.
 class Framework {
  public:
   Framework(std::vector<std::size_t> parts, int handle_types,
@@ -49,7 +49,7 @@ class Framework {
   char* base() const { return reinterpret_cast<char*>(base_); }
 
  private:
-  // After the last part, so that nothing follows it; also the alignment.
+  // Reserved after the last part, so that nothing follows it. Also the alignment.
   static constexpr std::size_t kGuardBytes = std::size_t{2} << 20;
   std::vector<std::size_t> parts_;
   std::size_t total_ = 0;

@@ -23,7 +23,7 @@
 #include "window/memory/memory_promises.hpp"
 #include "window/memory/on_device.hpp"
 
-// GPU memory and device objects with the real driver.
+// Tests GPU memory and device objects with the real driver.
 namespace oriel::window {
 namespace {
 
@@ -32,7 +32,7 @@ using test::Framework;
 constexpr std::size_t kGiB = std::size_t{1} << 30;
 constexpr unsigned kPattern = 0x0a11ce42;
 
-/// What travels to the other process. A descriptor goes beside it.
+/// Message to the other process. A file descriptor is sent as ancillary data.
 struct Parcel {
   std::size_t bytes;
   bool fabric;
@@ -44,7 +44,7 @@ Result<unsigned> read_word(const void* pointer) {
   return device->word(static_cast<const std::byte*>(pointer));
 }
 
-/// The other process: maps what it is sent and writes the pattern into it.
+/// Runs in the other process: maps the received handle and writes the pattern into the memory.
 Status serve_one(int socket) {
   Parcel parcel{};
   iovec part{&parcel, sizeof parcel};
@@ -71,7 +71,8 @@ Status serve_one(int socket) {
   return device->fill(mapping->base(), kPattern, parcel.bytes);
 }
 
-/// A process that was forked before this one called the driver: the driver does not survive a fork.
+/// A process forked before this process called the driver, because the driver does not survive a
+/// fork.
 class OtherProcess {
  public:
   OtherProcess() {
@@ -96,7 +97,7 @@ class OtherProcess {
     ::close(socket_);
     ::waitpid(child_, nullptr, 0);
   }
-  /// Whether it could map and write what it was sent.
+  /// Sends a handle; returns true if the other process mapped and wrote the memory.
   bool write_pattern(const ShareableHandle& handle, std::size_t bytes) {
     Parcel parcel{bytes, std::holds_alternative<FabricHandle>(handle), {}};
     std::vector<int> fds;
@@ -116,7 +117,7 @@ class OtherProcess {
   pid_t child_ = -1;
 };
 
-OtherProcess other_process;  // before the next line, which calls the driver
+OtherProcess other_process;  // forks before the next line calls the driver
 const test::NeedsGpu needs_gpu;
 
 Memory& memory() {
@@ -244,7 +245,7 @@ TEST_CASE("the flat range is aligned so that a slot is one add to the high word"
   std::printf("8 slots of 144 GiB reserved at %p\n", static_cast<void*>((*space)->base()));
 }
 
-/// What registration and the pool of device objects do.
+/// Makes the memory calls of registration and of the pool of device objects.
 Status work() {
   ORIEL_TRY(void* pointer, memory().allocate(4 * kMiB));
   {
@@ -270,7 +271,7 @@ TEST_CASE("nothing waits for a stream that is stuck", "[req:1.20]") {
   Result<PrimaryContext> context = PrimaryContext::retain(0);
   REQUIRE(context.ok());
   const Result<CudaScope> scope = CudaScope::enter(context->get());
-  REQUIRE(work().ok());  // what is loaded lazily is loaded
+  REQUIRE(work().ok());  // loads lazily loaded modules
   void* flag = nullptr;
   CUdeviceptr address = 0;
   CUstream stream = nullptr;
@@ -304,7 +305,7 @@ TEST_CASE("a capture of another thread goes on", "[req:1.20]") {
   bool worked = false;
   std::thread([&] { worked = work().ok(); }).join();
   CHECK(worked);
-  CHECK(work().ok());  // and one of this thread
+  CHECK(work().ok());  // also on the capturing thread
   CHECK(cuda().memset_d32_async(target, 2, 16, stream) == CUDA_SUCCESS);
   CHECK(cuda().stream_end_capture(stream, &graph) == CUDA_SUCCESS);
   if (graph != nullptr) CHECK(cuda().graph_destroy(graph) == CUDA_SUCCESS);

@@ -11,7 +11,7 @@
 #include "window/memory/memory_promises.hpp"
 #include "window/memory/model_memory.hpp"
 
-// The GPU half of the memories, over the model of the driver.
+// Tests GPU memory on a model of the driver.
 namespace oriel::window {
 namespace {
 
@@ -43,8 +43,8 @@ TEST_CASE("a framework's allocations are found, also several mapped back to back
     CHECK(reinterpret_cast<char*>(one[0].base) == torch.base() + 2 * kMiB);
     const auto all = segments_of(memory, torch.base() + kMiB, 7 * kMiB);
     REQUIRE(all.size() == 3);
-    CHECK(all[1].allocation == one[0].allocation);  // known again while it is held
-    CHECK(all[0].allocation->id() != first);        // was let go
+    CHECK(all[1].allocation == one[0].allocation);  // found again while a reference is held
+    CHECK(all[0].allocation->id() != first);        // the old reference was dropped
     CHECK(reinterpret_cast<char*>(all[2].base) == torch.base() + 6 * kMiB);
     CHECK(all[0].allocation->id() != all[2].allocation->id());
     CHECK(refusal(memory, torch.base() + kMiB, 8 * kMiB).message().find("past the end") !=
@@ -122,7 +122,7 @@ TEST_CASE("an allocation that was taken over is mapped by nobody until it is map
   const AllocationRef imported = import_of(memory, *segments_of(memory, own, 1)[0].allocation);
   const auto range = reserve(memory, 4 * kMiB, 2 * kMiB);
   CHECK(model.driver().held().mappings == before);
-  // What the kernel reads on behalf of a process faults without ending it.
+  // write() to a pipe reads the address in the kernel: a fault is an error, not a signal.
   const auto readable = [](const std::byte* at) {
     int ends[2] = {};
     REQUIRE(::pipe2(ends, O_CLOEXEC | O_NONBLOCK) == 0);

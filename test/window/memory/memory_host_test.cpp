@@ -42,7 +42,8 @@ TEST_CASE("a memfd is closed on exec, can neither shrink nor grow, and is export
 
 namespace {
 
-/// Whether this kernel collapses a shared memory of one huge page, asked without Oriel.
+/// Returns "" if this kernel collapses a shared memory of one huge page, or the error. Does not use
+/// Oriel.
 std::string collapse_refusal() {
   const OwnedFd fd(::memfd_create("collapse", MFD_CLOEXEC));
   REQUIRE(::ftruncate(fd.get(), 2 * kMiB) == 0);
@@ -59,7 +60,7 @@ std::string collapse_refusal() {
   return status == 0 ? "" : std::strerror(status);
 }
 
-/// The kB that /proc/self/smaps gives for `field` in the mapping that begins at `pointer`.
+/// Returns the kB in /proc/self/smaps for `field` of the mapping that begins at `pointer`.
 std::size_t smaps_kib(const char* pointer, const std::string& field) {
   std::ifstream smaps("/proc/self/smaps");
   char start[20];
@@ -84,7 +85,7 @@ TEST_CASE("memory from 2 MiB up is in huge pages where the kernel can collapse",
   }
   char* const pointer = allocate(host_memory(), 16 * kMiB);
   for (std::size_t at = 0; at < 16 * kMiB; at += 4096) pointer[at] = 1;
-  // Some of the pages may be missing on a machine whose memory is in pieces.
+  // On a machine with fragmented memory some huge pages may be missing.
   CHECK(smaps_kib(pointer, "ShmemPmdMapped") >= 2048);
   CHECK(host_memory().free(pointer).ok());
 }
@@ -128,7 +129,7 @@ TEST_CASE("whichever system call fails, nothing leaks", "[req:1.41]") {
         CHECK(test::process_state() == before);
       });
   CHECK(calls > 20);
-  CHECK(failures > 10);  // the others are advice on pages, and calls that give something up
+  CHECK(failures > 10);  // the others are page advice, and calls that free something
 }
 
 }  // namespace oriel::window

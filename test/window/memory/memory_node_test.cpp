@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// From which NUMA node host memory is asked for.
+// Tests from which NUMA node host memory is requested.
 #include <string>
 #include <vector>
 
@@ -20,7 +20,7 @@ namespace {
 using test::NumaSystem;
 using Numbers = std::vector<int>;
 
-/// The advice that memory gets while it lives, behind a NumaSystem.
+/// Counts the preferences set before memory is first touched, on top of a NumaSystem.
 class AdviceLog {
  public:
   explicit AdviceLog(const NumaSystem& system) : table_(make_table(system)), scoped_(table_) {}
@@ -119,7 +119,7 @@ TEST_CASE("this kernel takes the node, and tells it of the window's pages and al
     WARN("skipped: this kernel does not tell of memory nodes, or has no node 0 for this process");
     return;
   }
-  // All processors at node 0, and a second node; the process may be told to keep off that one.
+  // All processors at node 0, and a second node that is allowed for memory.
   const test::NumaMachine machine("0-" + std::to_string(cpus->back()), "");
   SystemTable table = real_system_table();
   table.get_mempolicy = [](int* mode, unsigned long* mask, unsigned long bits, void* at,

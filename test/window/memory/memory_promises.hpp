@@ -20,7 +20,7 @@
 #include "window/mapping/flat_space.hpp"
 #include "window/memory/sizes.hpp"
 
-/// What every memory promises, shown with the host's and with that of a model of the driver.
+/// Checks of the guarantees of every memory; run on the host's memory and on a model of the driver.
 namespace oriel::window {
 
 inline char* allocate(Memory& memory, std::size_t bytes, Backing backing = Backing::ready) {
@@ -47,7 +47,7 @@ inline ShareableHandle exported(Memory& memory, const Allocation& allocation) {
   return std::move(handle).value();
 }
 
-/// The allocation as a peer sees it.
+/// Imports the allocation as a peer does.
 inline AllocationRef import_of(Memory& memory, const Allocation& allocation) {
   Result<AllocationRef> imported =
       memory.import_handle(exported(memory, allocation), allocation.id(), allocation.bytes());
@@ -143,7 +143,7 @@ inline void check_announced_handles(Memory& memory) {
   REQUIRE(::ftruncate(foreign.get(), static_cast<off_t>(bytes)) == 0);
   CHECK_FALSE(import(std::move(foreign), bytes));
   CHECK_FALSE(import(FabricHandle{}, bytes));
-  // A size that is too large is refused at the latest when it is mapped.
+  // A size that is too large is refused by the import or, at the latest, by the mapping.
   const auto larger = memory.import_handle(exported(memory, *own), {7, 7}, 2 * bytes);
   const auto range = reserve(memory, 2 * bytes, memory.granularity());
   CHECK_FALSE((larger.ok() && memory.map(*range, range->base(), *larger).ok()));
@@ -151,7 +151,7 @@ inline void check_announced_handles(Memory& memory) {
   CHECK(memory.free(pointer).ok());
 }
 
-/// A peer's memory lives on after its owner has freed it, and is mapped as often as one likes.
+/// A peer's memory outlives its owner's free() and can be mapped any number of times.
 inline void check_imports(Memory& memory) {
   const std::size_t fds = test::count_fds();
   char* const pointer = allocate(memory, 2 * kMiB);
@@ -170,7 +170,7 @@ inline void check_imports(Memory& memory) {
   CHECK(base[4 * kMiB + 123] == std::byte{42});
 }
 
-/// A mapping stays inside its range, off its neighbours, and leaves no hole.
+/// A mapping stays inside its range, does not overlap its neighbours, and leaves no hole.
 inline void check_places(Memory& memory) {
   constexpr std::size_t kAlignment = std::size_t{4} << 30;
   const std::size_t unit = memory.granularity();
@@ -198,7 +198,7 @@ inline void check_places(Memory& memory) {
     CHECK_FALSE(maps(base - unit, own));
     CHECK_FALSE(maps(base + 1, own));
   }
-  // Were there a hole, mmap could put something of somebody else's into it.
+  // In a hole, mmap could place an unrelated mapping.
   for (std::size_t at = 0; at < 8 * kMiB; at += 2 * kMiB) CHECK_FALSE(is_free_address(base + at));
   CHECK(memory.free(pointer).ok());
 }
@@ -274,7 +274,7 @@ inline void check_every_promise(Memory& memory) {
   CHECK(test::process_state() == before);
 }
 
-/// Everything that registration does with a memory.
+/// Makes every memory call of a registration.
 inline Status use_memory(Memory& memory) {
   ORIEL_TRY(void* pointer, memory.allocate(3 * kMiB));
   const auto run = [&]() -> Status {

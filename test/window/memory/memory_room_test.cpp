@@ -59,7 +59,7 @@ bool has(const std::string& text, const std::string& part) {
 
 TEST_CASE("what the machine does not have is refused with the figures", "[req:1.19][req:1.38]") {
   Machine machine;
-  CHECK(machine.has_room(~std::size_t{0}));  // nothing is known
+  CHECK(machine.has_room(~std::size_t{0}));  // no source is known
   machine.memory(2048, 0);
   CHECK(machine.has_room(2 * kMiB));
   const std::string text = machine.refusal(2 * kMiB + 1024);
@@ -85,7 +85,7 @@ TEST_CASE("limits of control groups count, also of those above", "[req:1.19][req
   CHECK(machine.has_room(4 * kMiB));
   const std::string text = machine.refusal(4 * kMiB + 1);
   CHECK(has(text, "of the 8388608 bytes that the control group /outer/inner may have, 4194304"));
-  // Pages that only cache files are given up first.
+  // File cache pages are reclaimed first, so they count as free.
   machine.put(group + "memory.stat",
               "anon 5\ninactive_file 1048576\nactive_file 1048576\nfile_dirty 7\n");
   CHECK(machine.has_room(6 * kMiB));
@@ -129,7 +129,7 @@ TEST_CASE("memory that is not to be had is refused before any is taken", "[req:1
   REQUIRE_FALSE(refused.ok());
   CHECK(has(refused.error().to_string(), "give the process more memory"));
   CHECK(test::process_state() == before);
-  if (test::kSanitized) return;  // the thread sanitizer leaves programs few addresses
+  if (test::kSanitized) return;  // the thread sanitizer leaves too few addresses
   const auto made = host_memory().allocate(bytes, Backing::on_demand);
   REQUIRE(made.ok());
   CHECK(host_memory().free(*made).ok());
@@ -138,7 +138,7 @@ TEST_CASE("memory that is not to be had is refused before any is taken", "[req:1
 
 TEST_CASE("memfds cannot be made executable where the kernel knows that", "[req:1.19]") {
   constexpr unsigned kNoExecSeal = 8;  // MFD_NOEXEC_SEAL
-  static bool demanded = false;        // else not known, as to older kernels
+  static bool demanded = false;        // false: unknown flag, as in older kernels
   static unsigned last = 0;
   demanded = GENERATE(true, false);
   SystemTable table = real_system_table();

@@ -15,7 +15,7 @@ namespace oriel::window {
 class ModelMemory {
  public:
   explicit ModelMemory(test::FakeCuda::Options options = {}) : fake_(options), first_(open(0)) {}
-  /// A memory of `device`, to be destroyed before this.
+  /// Opens a memory of `device`; destroy it before this object.
   static std::unique_ptr<Memory> open(int device) {
     Result<std::unique_ptr<Memory>> made = make_cuda_memory(device);
     REQUIRE(made.ok());

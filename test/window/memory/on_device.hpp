@@ -11,7 +11,7 @@
 
 namespace oriel::window {
 
-/// A context of a device and a stream, current while it lives.
+/// A stream and the device's primary context, which is current for the object's lifetime.
 class OnDevice {
  public:
   static Result<std::unique_ptr<OnDevice>> enter(int device) {

@@ -13,27 +13,28 @@
 #include "window/memory/sizes.hpp"
 #include "window/registration/window_ranks.hpp"
 
-/// Whoever else has to know every window: gets ready with the registration, or is undone with it.
+/// Tests participants, which must know every window: they prepare with the registration, and roll
+/// back with it.
 namespace oriel::window {
 namespace {
 
-/// What all participants of one rank were told, in order.
+/// Log of the calls to all participants of one rank, in order.
 using Diary = std::vector<std::string>;
 
-/// Learns where the others have each window, as a NIC would exchange its keys. Prepares in two
-/// steps of the world, of which its own failure is known after the first.
+/// Learns the other ranks' address of each window, like a NIC that exchanges its keys. prepare()
+/// takes two collective steps of the world; its own failure is known after the first.
 class Neighbour final : public Participant {
  public:
   Neighbour(std::string name, Diary& diary) : name_(std::move(name)), diary_(&diary) {}
 
   void meet(WindowRank& rank) { rank_ = &rank; }
-  /// The next prepare() fails on this rank.
+  /// Makes the next prepare() fail on this rank.
   void fail_once() { fails_ = true; }
   const std::set<std::uint64_t>& known() const { return known_; }
   const std::vector<std::uint64_t>& addresses() const { return addresses_; }
-  /// Windows that could be found while they were prepared.
+  /// Counts the windows that find() returned during prepare().
   int seen_early() const { return seen_early_; }
-  /// For the last prepare().
+  /// Remaining time at the start of the last prepare().
   Duration time_left() const { return time_left_; }
 
   Task<Status> prepare(EventLoop& loop, std::span<const RegisteredWindow> windows,
@@ -95,7 +96,7 @@ struct Pair {
   Neighbour b{"b", diary};
 };
 
-/// Plays `body` with two participants on each rank. Each rank is a process, with its own copy.
+/// Runs `body` with two participants on each rank. Each rank is a process, with its own copy.
 void play(const std::function<Status(WindowRank&, Pair&)>& body) {
   for (const auto& layout : {std::vector<int>{1}, {1, 1}, {1, 1, 1}}) {
     CAPTURE(layout.size());
@@ -127,7 +128,7 @@ TEST_CASE("participants prepare every window in order, then commit, and hear of 
     ORIEL_TRY(const auto windows, self.register_batch({{buffer.at(kPage), kPage, 0},
                                                        {buffer.at(2 * kPage), 3 * kPage, 0}}));
     ORIEL_EXPECT((pair.diary == Diary{"prepare a", "prepare b", "commit a", "commit b"}));
-    // Less than the registration has.
+    // A participant gets less time than the registration.
     ORIEL_EXPECT(pair.a.time_left() > Duration::zero());
     ORIEL_EXPECT(pair.a.time_left() <= Duration(kPatience) * 3 / 4);
     ORIEL_EXPECT(pair.a.seen_early() == 0);
@@ -142,7 +143,7 @@ TEST_CASE("participants prepare every window in order, then commit, and hear of 
     ORIEL_EXPECT(pair.a.known() == std::set{windows[1].serial});
     pair.diary.clear();
     ORIEL_CHECK(self.barrier());
-    self.drop_manager();  // with a window that nobody has deregistered
+    self.drop_manager();  // one window is still registered
     ORIEL_EXPECT((pair.diary == Diary{"forget a", "forget b"}));
     return self.barrier();
   });
@@ -158,7 +159,7 @@ TEST_CASE("a participant that fails on one rank takes the whole batch back every
     const bool mine = self.rank() == victim;
 
     ORIEL_EXPECT(!self.register_batch({{buffer.at(), mine ? 0 : kPage, 0}}).ok());
-    ORIEL_EXPECT(pair.diary.empty());  // refused before anybody prepares
+    ORIEL_EXPECT(pair.diary.empty());  // refused before any prepare()
     ORIEL_CHECK(check_nothing_held(self, pair));
 
     if (mine) pair.b.fail_once();
@@ -167,7 +168,7 @@ TEST_CASE("a participant that fails on one rank takes the whole batch back every
     ORIEL_EXPECT(second.error().origin_rank() == victim);
     ORIEL_EXPECT(second.error().message() == "b has no room");
     ORIEL_CHECK(self.same_everywhere(second.error().to_string()));
-    // Undone in reverse order; what failed keeps nothing.
+    // Participants roll back in reverse order; the one that failed keeps nothing.
     ORIEL_EXPECT(
         (pair.diary == (mine ? Diary{"prepare a", "prepare b", "rollback a"}
                              : Diary{"prepare a", "prepare b", "rollback b", "rollback a"})));

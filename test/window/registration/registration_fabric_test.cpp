@@ -9,17 +9,17 @@
 #include "window/memory/memory_cuda.hpp"
 #include "window/registration/window_ranks.hpp"
 
-// Windows of teams between whose processes descriptors travel in part only, on the model of the
+// Tests windows of teams in which only some processes can exchange descriptors, on a model of the
 // CUDA driver with fabric handles.
 namespace oriel::window {
 namespace {
 
 struct Case {
-  std::vector<int> layout;   // ranks of each process
-  std::vector<int> domains;  // of each rank
+  std::vector<int> layout;   // number of ranks in each process
+  std::vector<int> domains;  // descriptor domain of each rank
 };
 
-/// A device for each rank of the world, in every process; ranks of one process share the model.
+/// Opens the rank's own device; ranks of one process share the model.
 Result<Memory*> memory_on_model(int rank, bool fabric) {
   static auto* const model =
       new test::FakeCuda(test::FakeCuda::Options{.devices = 8, .fabric = fabric});

@@ -33,15 +33,15 @@ constexpr int kRanks = 3;
 using Requests = std::vector<WindowRequest>;
 using MakeRequests = std::function<Requests(const HostBuffer& buffer, int rank)>;
 
-/// Has a forked child close the sockets of its parent's root service, which a first session does,
-/// so that they do not count as its own.
+/// Closes the sockets of the parent's root service in a forked child, as a first session does. The
+/// inherited sockets then do not count as the child's.
 void drop_inherited_sockets() {
   auto loop = std::move(EventLoop::create()).value();
   static_cast<void>(loop.run(boot::Session::join(loop, {}, 0, 1, {}, Deadline::after(1s))));
 }
 
-/// Registers what `make` gives each rank, which must be refused with one error on all ranks that
-/// holds `parts`; then checks that nothing is left and that a proper registration works.
+/// Registers the requests of `make`. All ranks must refuse with the same error, which contains
+/// `parts`. Then checks that nothing is held and that a valid registration works.
 void check_refused(const MakeRequests& make, const std::vector<std::string>& parts) {
   for (const auto& layout : {std::vector<int>{kRanks}, {1, 1, 1}, {1, 2}}) {
     const auto verdicts = run_ranks(layout, {}, [&](WindowRank& self) -> Status {
@@ -66,7 +66,7 @@ void check_refused(const MakeRequests& make, const std::vector<std::string>& par
   }
 }
 
-/// All ranks ask for `count` windows of a page, but `odd` changes what `rank` asks for.
+/// Makes all ranks request `count` windows of a page; `odd` changes the requests of `rank`.
 MakeRequests all_but(int rank, std::size_t count, const std::function<void(Requests&)>& odd) {
   return [=](const HostBuffer& buffer, int own) {
     Requests requests(count, {buffer.at(), kPage, 0});
@@ -150,9 +150,9 @@ TEST_CASE("a second deregistration and a made-up handle are errors, not crashes"
 
 namespace {
 
-/// Where forked ranks wait for each other beside their session: a rank that has left a collective
-/// call of the session knows only that all have begun it, so a failure that follows at once may
-/// still reach another rank inside that call.
+/// Barrier of the forked ranks in shared memory, outside their session. A rank that returned from a
+/// collective call knows only that all ranks have started it. Hence an immediate failure may still
+/// reach another rank inside the call.
 struct Meeting {
   std::atomic<int> come{0};
 
@@ -165,9 +165,9 @@ struct Meeting {
 
 constexpr const char* kNotReached = "<not reached>";
 
-/// What a rank says of a registration in which a call of one rank failed: "registered", the error
-/// of all, or "broken, " and how the connections ended. The victim says before it which call it
-/// was, and "|".
+/// Reports the outcome of a registration in which one rank's call failed. The text is "registered",
+/// the common error, or "broken, " with the connection's failure. The victim prefixes the failed
+/// call and "|".
 Status register_with_fault(const boot::UniqueId& id, int rank, test::FaultPlan* plan,
                            Meeting& joined) {
   RankOptions options;
@@ -188,8 +188,8 @@ Status register_with_fault(const boot::UniqueId& id, int rank, test::FaultPlan* 
     return Error(ErrorCode::internal, said + (error != nullptr ? error->to_string() : word));
   };
   if (registered.ok()) {
-    // Whoever fails to take in the very last message of the outcome is alone with its failure for
-    // that moment; then the communicator is of no use to the others either.
+    // A rank that fails to receive the last message of the vote knows of the failure alone at
+    // first. The barrier then fails on the other ranks as well.
     const Status usable = self->barrier();
     if (!usable.ok()) {
       self->drop_manager();
@@ -199,19 +199,19 @@ Status register_with_fault(const boot::UniqueId& id, int rank, test::FaultPlan* 
     return verdict("registered", nullptr);
   }
   const bool broken = self->session().failure().has_value();
-  // Nobody may look before the others are through.
+  // Checks for leaks only after the other ranks have finished.
   if (!broken) ORIEL_CHECK(self->barrier());
   ORIEL_CHECK(self->check_nothing_held());
   if (broken) return verdict("broken, ", &registered.error());
   ORIEL_EXPECT(test::process_state() == before);
   ORIEL_CHECK(self->barrier());
-  // The communicator is still of use.
+  // The communicator remains usable.
   ORIEL_CHECK(self->cycle(first.at(), 3 * kPage));
   ORIEL_CHECK(self->barrier());
   return verdict("", &registered.error());
 }
 
-/// What all ranks say of a registration in which call `fail_at` of `victim` fails.
+/// Returns the reports of all ranks for a registration in which call `fail_at` of `victim` fails.
 std::vector<std::string> verdicts_with_fault(int victim, long fail_at) {
   const ServedId id;
   const Shared<Meeting> joined;
@@ -231,8 +231,8 @@ std::vector<std::string> verdicts_with_fault(int victim, long fail_at) {
       30s);
 }
 
-/// While it lives, this process may open `count` files more. The limit is on numbers, so free ones
-/// below it are taken.
+/// Limits this process to `count` more open files, for the object's lifetime. Fills the free
+/// numbers, because RLIMIT_NOFILE limits numbers.
 class FewFiles {
  public:
   explicit FewFiles(int count) {
@@ -247,8 +247,8 @@ class FewFiles {
   std::vector<OwnedFd> fillers_;
 };
 
-/// Registers with room for 0, 1, ... files on `victim` until there is enough. `receipts` counts the
-/// failures to take in other ranks' descriptors.
+/// Registers with room for 0, 1, ... files on `victim` until there is enough. `receipts` counts
+/// failures to receive other ranks' descriptors.
 Status register_with_few_files(WindowRank& self, const HostBuffer& first, const HostBuffer& second,
                                int victim, int& receipts) {
   constexpr int kMostFiles = 24;
@@ -270,7 +270,7 @@ Status register_with_few_files(WindowRank& self, const HostBuffer& first, const 
                              text.find("RLIMIT_NOFILE") != std::string::npos;
     if (!names_cause) return error;
     if (text.find("file descriptors from rank") != std::string::npos) ++receipts;
-    // With room again it works, and the next attempt begins with all ranks connected.
+    // With enough room a registration works; it also connects all ranks for the next attempt.
     ORIEL_CHECK(self.cycle(first.at(), kPage));
   }
   return Error(ErrorCode::internal, "no number of files was enough");
@@ -295,8 +295,8 @@ TEST_CASE("a rank without room for others' descriptors is named on all, with the
 TEST_CASE("whichever system call of a registration fails on whichever rank, all agree",
           "[req:1.41]") {
   constexpr long kStep = test::kSanitized ? 13 : 1;  // sanitizers slow forks down
-  // How often a rank reads and polls depends on timing, so one run that ends before call k is not
-  // yet the end of the walk.
+  // The number of reads and polls depends on timing. Hence the walk ends only after several runs
+  // that finish before call k.
   constexpr int kMissesToEnd = 3;
   int agreed = 0, harmless = 0, broken = 0;
   for (int victim = 0; victim < kRanks; ++victim) {
@@ -315,8 +315,8 @@ TEST_CASE("whichever system call of a registration fails on whichever rank, all 
       const bool connection = own.starts_with("broken, ");
       for (const auto& verdict : verdicts) {
         INFO(verdict);
-        // A failure of the connections themselves may reach the ranks in different rounds, but it
-        // is the same failure.
+        // A failure of the connections may reach the ranks in different rounds, but with the same
+        // cause.
         CHECK((connection ? verdict.starts_with("broken, " + blame) : verdict == own));
       }
       if (connection) {
@@ -365,7 +365,7 @@ TEST_CASE("a rank that is killed in the middle of registrations is named", "[req
       ORIEL_EXPECT(test::process_state() == before);
       return Error(ErrorCode::remote, seen);
     });
-    // A rank that is killed while it joins is another matter.
+    // Waits until all ranks have joined; another test kills ranks during join.
     REQUIRE(test::eventually([&] { return *joined == kRanks; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
     ranks.kill(victim, SIGKILL);

@@ -22,8 +22,8 @@
 #include "window/memory/sizes.hpp"
 #include "window/registration/window_ranks.hpp"
 
-// Registration of GPU memory between processes and threads, with the real driver. The test itself
-// never initialises CUDA, because its forked ranks could not use it then.
+// Tests registration of GPU memory between processes and threads, with the real driver. The test
+// itself never initialises CUDA, because its forked ranks could not use CUDA then.
 namespace oriel::window {
 namespace {
 
@@ -104,7 +104,7 @@ TEST_CASE("GPU windows are seen by every rank, of processes and of threads", "[r
     ORIEL_CHECK(self.deregister(windows));
     ORIEL_CHECK(self.barrier());
     ORIEL_EXPECT(self.space().slots().taken_bytes() == 0);
-    // Less than a granule apart cannot be mapped to one offset.
+    // Offsets that differ by less than a granule cannot be mapped to one offset.
     const auto refused =
         self.register_one(large->at(static_cast<std::size_t>(self.rank()) % 2 * 4096), 4096);
     ORIEL_EXPECT(!refused.ok());
@@ -156,7 +156,7 @@ TEST_CASE("1 GiB windows register in 12 ms, and cycles hold nothing", "[req:1.21
 
 namespace {
 
-/// What a rank holds, for a comparison before and after.
+/// Resources of a rank, for a comparison before and after.
 struct Held {
   std::size_t fds = 0;
   std::size_t taken = 0;
@@ -170,15 +170,15 @@ Held held_by(WindowRank& self) {
   return {test::count_fds(), self.space().slots().taken_bytes(), self.sink().alive()};
 }
 
-/// A registration that takes sockets, which a failure before it has closed.
+/// Registers a window, which reopens the sockets that an earlier failure has closed.
 Status register_fresh(WindowRank& self) {
   ORIEL_TRY(const auto fresh, GpuBuffer::make(self.memory(), 2 * kMiB));
   ORIEL_CHECK(self.cycle(fresh->at(), 2 * kMiB));
   return self.barrier();
 }
 
-/// Fails the k-th driver call of a registration on `victim`, for every k, within one communicator,
-/// which has to stay of use.
+/// Fails the k-th driver call of a registration on `victim`, for every k, within one communicator.
+/// The communicator must remain usable.
 Status fail_every_call(WindowRank& self, int victim, GpuBuffer& kept, int& errors) {
   const bool mine = self.rank() == victim;
   for (long k = 1; k < 500; ++k) {

@@ -33,8 +33,8 @@ bool holds(const std::byte* begin, std::size_t bytes, int rank, int salt) {
   return true;
 }
 
-/// That each rank of the team sees what every other has written in its window, and the other way
-/// round.
+/// Checks that each rank of the team sees the data that every other rank wrote in its window, and
+/// that ranks can write in each other's windows.
 Status check_visible(WindowRank& self, const RegisteredWindow& window, int salt) {
   boot::Group& team = self.team();
   fill(window.user, window.bytes, team.index(), salt);
@@ -61,7 +61,7 @@ Status check_empty(WindowRank& self, const std::vector<RegisteredWindow>& window
 const std::vector<std::vector<int>> kLayouts = {{1},       {2},    {1, 1},   {4},
                                                 {1, 1, 1}, {2, 1}, {2, 3, 2}};
 
-/// One thread at a time: counting opens files itself.
+/// Counts under a lock, because counting opens files itself.
 test::ProcessState held_by_process() {
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
@@ -106,7 +106,7 @@ TEST_CASE("many windows in one allocation map it once", "[req:1.18]") {
     ORIEL_CHECK(self.barrier());
     ORIEL_EXPECT(test::count_mappings() == mappings);
     ORIEL_CHECK(self.barrier());
-    // The first goes before those inside it, and they stay.
+    // The outer window is deregistered before the windows inside it, which stay valid.
     ORIEL_CHECK(self.manager().deregister(outer.handle));
     ORIEL_EXPECT(self.space().slots().taken_bytes() == taken);
     ORIEL_CHECK(check_visible(self, windows[7], 3));
@@ -165,7 +165,7 @@ TEST_CASE("communicators with one team share one reservation", "[req:1.15]") {
       ORIEL_TRY(const auto second, other->register_one(buffer.at(), 8 * kPage));
       ORIEL_TRY(const auto third, other->register_one(own.at(), 8 * kPage));
       ORIEL_EXPECT(first.flat_base == second.flat_base);
-      // The same allocations: mapped once for both.
+      // Both windows use the same allocations, which are mapped once.
       ORIEL_EXPECT(first.slot_offset == second.slot_offset);
       ORIEL_EXPECT(third.slot_offset != second.slot_offset);
       ORIEL_EXPECT(first.handle != second.handle);
@@ -195,7 +195,7 @@ TEST_CASE("communicators that register at once all find a place though they just
       for (const ServedId& id : ids) {
         ORIEL_TRY(auto joined, WindowRank::join(id.value(), self.rank(), self.size(), {}));
         comms.push_back(std::move(joined));
-        // Mapped, but no page is ever touched.
+        // The memory is mapped, but no page is ever touched.
         ORIEL_TRY(void* const made, host_memory().allocate(kBytes, Backing::on_demand));
         buffers.push_back(static_cast<std::byte*>(made));
       }
@@ -205,7 +205,7 @@ TEST_CASE("communicators that register at once all find a place though they just
         {
           std::vector<std::jthread> threads;
           for (std::size_t i = 0; i < kCommunicators; ++i) {
-            // Half of the ranks begin with the last communicator.
+            // Odd ranks register in reverse order.
             const std::size_t k = self.rank() % 2 == 0 ? i : kCommunicators - 1 - i;
             threads.emplace_back(
                 [&, k] { results[k] = comms[k]->register_one(buffers[k], kBytes); });

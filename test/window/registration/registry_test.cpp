@@ -16,12 +16,13 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-// A sanitizer has put functions of its own in their place, of which no part can be replaced.
+// A sanitizer replaces these functions itself, so that this test cannot.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define ORIEL_TEST_COUNTS_CALLS 1
 #endif
 
-// Allocations and locks of this thread, counted by standing in for the functions that make them.
+// Counts allocations and mutex locks of this thread by replacing operator new and
+// pthread_mutex_lock.
 namespace {
 thread_local long allocations = 0;
 thread_local long locks = 0;
@@ -42,7 +43,7 @@ void operator delete(void* pointer, std::size_t) noexcept {
 
 extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
   using Lock = int (*)(pthread_mutex_t*);
-  static std::atomic<Lock> real{nullptr};  // a guarded static could lock a mutex
+  static std::atomic<Lock> real{nullptr};  // a function-local static could lock a mutex
   if (real == nullptr) real = reinterpret_cast<Lock>(::dlsym(RTLD_NEXT, "pthread_mutex_lock"));
   ++locks;
   return real.load()(mutex);
@@ -69,13 +70,13 @@ void add(Registry& registry, const RegisteredWindow& made) {
   registry.insert({&made, 1});
 }
 
-/// The serial of the window found, or 0.
+/// Returns the serial of the window found, or 0.
 std::uint64_t found(const Registry& registry, std::uintptr_t begin, std::size_t bytes) {
   const auto window = registry.find(at(begin), bytes);
   return window ? window->serial : 0;
 }
 
-/// The same by looking at every window.
+/// Returns the same serial by comparing every window.
 std::uint64_t brute_force(const std::vector<RegisteredWindow>& windows, std::uintptr_t begin,
                           std::size_t bytes) {
   const RegisteredWindow* best = nullptr;
@@ -105,7 +106,7 @@ TEST_CASE("a lookup allocates nothing and takes no lock", "[req:1.18]") {
   long allocated = allocations;
   long locked = locks;
   for (std::uint64_t i = 1; i <= 100; ++i) add(registry, window(0x1000 * i, 0x3000, i));
-#ifdef ORIEL_TEST_COUNTS_CALLS  // they are counted
+#ifdef ORIEL_TEST_COUNTS_CALLS  // checks that the counters work
   CHECK(allocations - allocated >= 100);
   CHECK(locks - locked >= 100);
 #endif
@@ -151,7 +152,7 @@ TEST_CASE("random windows are found as by brute force", "[req:1.18]") {
 
 TEST_CASE("lookups run while windows come and go", "[req:1.18]") {
   Registry registry;
-  add(registry, window(0x1000, 0x100000, 1));  // stays
+  add(registry, window(0x1000, 0x100000, 1));  // stays registered
   std::atomic<bool> stop{false};
   std::atomic<int> wrong{0};
   std::atomic<std::uint64_t> lookups{0};

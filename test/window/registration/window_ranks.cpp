@@ -46,7 +46,7 @@ std::string live(const boot::UniqueId& id, int rank, int size, const RankOptions
   return status.ok() ? "ok" : status.error().to_string();
 }
 
-/// The ranks [first, first + count) as threads of this process.
+/// Runs the ranks [first, first + count) as threads of this process.
 std::vector<std::string> run_threads(const boot::UniqueId& id, int first, int count, int size,
                                      const RankOptions& options, const RankBody& body) {
   std::vector<std::string> verdicts(static_cast<std::size_t>(count));

@@ -19,7 +19,7 @@ namespace oriel::window {
 
 inline constexpr std::chrono::seconds kPatience{20};
 
-/// Counts the objects that handles point to.
+/// Counts the live objects behind window handles.
 class CountingSink final : public WindowSink {
  public:
   Result<void*> create(const WindowFacts& facts) override;
@@ -31,19 +31,19 @@ class CountingSink final : public WindowSink {
 };
 
 struct RankOptions {
-  /// Slots of each LSA team as world ranks; empty: one team of all.
+  /// Members of each LSA team as world ranks, by slot; empty: one team of all ranks.
   std::vector<std::vector<int>> teams;
   std::size_t slot_bytes = kSlotUnitBytes;
   std::chrono::milliseconds timeout = kPatience;
   std::vector<Participant*> participants;
-  /// See WindowManagerOptions; by world rank, for one team of all.
+  /// Descriptor domain of each world rank, for one team of all; see WindowManagerOptions.
   std::vector<int> descriptor_domains;
-  /// The memory of each world rank; called in the rank's process. Null: the host's.
+  /// Returns the memory of each world rank; called in the rank's process. Null: host memory.
   std::function<Result<Memory*>(int rank)> memory;
-  bool always_fork = false;  ///< also where one process has all ranks
+  bool always_fork = false;  ///< also forks if one process has all ranks
 };
 
-/// One rank with its session, groups and manager.
+/// One rank with its session, groups and window manager.
 class WindowRank {
  public:
   static Result<std::unique_ptr<WindowRank>> join(const boot::UniqueId& id, int rank, int size,
@@ -56,26 +56,27 @@ class WindowRank {
   CountingSink& sink() { return sink_; }
   boot::Session& session() { return *session_; }
   Memory& memory() { return *memory_; }
-  /// The flat space of the team, which this holds: what a registration leaves in it stays there.
+  /// Returns the team's flat space. This object keeps it alive, so that leftovers of a registration
+  /// stay visible.
   FlatSpace& space() { return *space_; }
-  /// That this rank holds nothing of any window.
+  /// Returns an error if this rank holds anything of any window.
   Status check_nothing_held();
 
   Result<std::vector<RegisteredWindow>> register_batch(std::vector<WindowRequest> requests);
   Result<RegisteredWindow> register_one(void* pointer, std::size_t bytes);
   Status deregister(const std::vector<RegisteredWindow>& windows);
-  /// Registers a window and deregisters it.
+  /// Registers and deregisters a window.
   Status cycle(void* pointer, std::size_t bytes);
   Status barrier();
-  /// The world's outcome of each rank's own.
+  /// Combines each rank's outcome into the world's outcome.
   Status agree(Status mine);
-  /// That the world's ranks all have this text.
+  /// Returns an error unless all ranks of the world have this text.
   Status same_everywhere(const std::string& text);
-  /// The window of the team's rank `index` as this rank has it mapped.
+  /// Returns this rank's mapping of the window of team rank `index`.
   std::byte* peer(const RegisteredWindow& window, int index) const {
     return window.flat_base + static_cast<std::size_t>(index) * slot_bytes_;
   }
-  /// The manager goes, as when a communicator is destroyed.
+  /// Destroys the manager, as the destruction of a communicator does.
   void drop_manager() { manager_.reset(); }
 
  private:
@@ -95,19 +96,20 @@ class WindowRank {
 
 using RankBody = std::function<Status(WindowRank&)>;
 
-/// Runs `body` on every rank; layout[p] ranks live as threads of process p. One process: threads of
-/// this one, unless options say otherwise; several: all are forked. "ok" or the error of each rank.
+/// Runs `body` on every rank; layout[p] ranks live as threads of process p. With one process, ranks
+/// are threads of this process unless `always_fork` is set; with several, all are forked. Returns
+/// "ok" or the error of each rank.
 std::vector<std::string> run_ranks(const std::vector<int>& layout, const RankOptions& options,
                                    const RankBody& body);
 
-/// Checks that every rank says "ok", once for each of these layouts.
+/// Checks that every rank returns "ok", once for each of these layouts.
 void check_ranks(const std::vector<std::vector<int>>& layouts, const RankOptions& options,
                  const RankBody& body);
 
-/// Checks that every rank said "ok".
+/// Checks that every rank returned "ok".
 void check_all_ok(const std::vector<std::string>& verdicts);
 
-/// Memory of host_memory(), freed when destroyed.
+/// Memory of host_memory(), freed by the destructor.
 class HostBuffer {
  public:
   explicit HostBuffer(std::size_t bytes);
@@ -120,7 +122,7 @@ class HostBuffer {
   std::byte* base_ = nullptr;
 };
 
-/// An error that says what a test body saw.
+/// Returns an error with the condition's text if the condition is false.
 #define ORIEL_EXPECT(condition)                                                           \
   do {                                                                                    \
     if (!(condition)) {                                                                   \

@@ -8,7 +8,7 @@
 using namespace oriel;
 using namespace oriel::boot;
 
-// Neither side accepts what was not made with the key.
+// Neither side accepts a message that was made without the key.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const Key key = Key::random();
   const ByteView input = view(data, size);

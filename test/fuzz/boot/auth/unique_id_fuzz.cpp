@@ -6,7 +6,7 @@
 using namespace oriel;
 using namespace oriel::boot;
 
-// The checksum would keep the fuzzer out, so every second input gets a right one.
+// Every second input gets a valid checksum, because the checksum would reject nearly all inputs.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
   UniqueId::Encoded bytes{};
@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     std::copy_n(checksum.begin(), 8, bytes.end() - 8);
   }
   const auto id = UniqueId::decode(bytes);
-  // Whatever is accepted has one encoding.
+  // Every accepted id has exactly one encoding.
   if (id.ok()) expect(id.value().encode() == bytes);
   return 0;
 }

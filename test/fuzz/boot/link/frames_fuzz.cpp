@@ -9,7 +9,7 @@
 using namespace oriel;
 using namespace oriel::boot;
 
-// A stream of frames, cut at a place that the first byte chooses, into what a rank knows of others.
+// Feeds a stream of frames, cut at the offset in the first byte, into a rank's Liveness.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 1) return 0;
   const std::size_t cut = std::min<std::size_t>(size - 1, data[0]);
@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     bytes += frame.payload.size() + kFrameHeaderBytes;
     if (frame.kind == FrameKind::message || frame.kind > FrameKind::stuck) continue;
     static_cast<void>(liveness.receive(frame));
-    // What is passed on is well-formed.
+    // Forwarded notices are well-formed.
     for (const Bytes& notice : liveness.take_outgoing()) {
       FrameReader again;
       std::vector<Frame> one;

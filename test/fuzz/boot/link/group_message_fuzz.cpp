@@ -37,7 +37,7 @@ void check_body(GroupProtocol protocol, std::size_t count, ByteView body) {
 
 }  // namespace
 
-// The first byte says which protocol a rank is in, and how many blocks are due; a message follows.
+// The first byte selects the rank's protocol and the expected number of blocks; a message follows.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 1) return 0;
   const ByteView message = view(data + 1, size - 1);
@@ -52,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     expect(body->size() + GroupHeader::kBytes == message.size());
     check_body(due.protocol, data[0] / 4 % 8, body.value());
   } else if (message.size() >= GroupHeader::kBytes) {
-    // Who is in another call is named.
+    // The error names a rank that is in another call.
     expect(body.error().message().find("rank 1 is in") != std::string::npos);
     check_body(due.protocol, data[0] / 4 % 8, message);
   }

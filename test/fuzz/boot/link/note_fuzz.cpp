@@ -6,7 +6,7 @@
 using namespace oriel;
 using namespace oriel::boot;
 
-// A note that passes through a rank of five.
+// Decodes a note that passes through one of five ranks.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteView bytes = view(data, size);
   const auto note = decode_note(bytes, 5);

@@ -6,7 +6,7 @@
 using namespace oriel;
 using namespace oriel::boot;
 
-// A verdict from a peer, merged with ours, encoded again.
+// Decodes a peer's vote, merges it with this rank's, and encodes the result again.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   ByteReader reader(view(data, size));
   const auto theirs = VerdictRecord::decode(reader);

@@ -6,8 +6,8 @@
 using namespace oriel;
 using namespace oriel::boot;
 
-// Hellos in a row, each from a connection of its own, then ends of connections and the passing of
-// time; and what a rank reads from the root service.
+// Feeds hellos, each from its own connection, then closed connections and timers. Also decodes the
+// root service's messages to a rank.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteView input = view(data, size);
   const auto peers = decode_peers(input, 8);

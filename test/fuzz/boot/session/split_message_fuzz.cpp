@@ -8,8 +8,8 @@
 using namespace oriel;
 using namespace oriel::boot;
 
-// A place that is accepted has one encoding. A failure that is accepted stays the same when it is
-// sent on, except for control characters.
+// An accepted place has exactly one encoding. An accepted failure stays the same when it is
+// forwarded, except for control characters.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteView input = view(data, size);
   const auto place = decode_split_place(input);

@@ -13,7 +13,7 @@ using namespace oriel::comm;
 
 namespace {
 
-/// Windows in pieces can be cut so that there is a table for them, and each chunk has one key.
+/// Windows in pieces can be cut for a key table, and each chunk has one key.
 void check_pieces(const KeysMessage& message) {
   for (const WindowKey& window : message.keys) {
     std::vector<std::uint64_t> ends;
@@ -30,7 +30,8 @@ void check_pieces(const KeysMessage& message) {
 
 }  // namespace
 
-// What is taken of a rank's network is encoded to the same bytes again, and paths are chosen by it.
+// Accepted messages about a rank's network are encoded to the same bytes again, and paths can be
+// chosen from them.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteView input = view(data, size);
   const auto is_input = [&](const Bytes& again) {

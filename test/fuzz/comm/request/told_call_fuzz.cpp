@@ -6,7 +6,7 @@
 using namespace oriel;
 using namespace oriel::comm;
 
-// What another rank says of its last call.
+// Decodes another rank's description of its last call.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteView bytes = view(data, size);
   const auto call = decode_told_call(bytes);

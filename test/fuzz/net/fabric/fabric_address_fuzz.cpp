@@ -8,8 +8,8 @@
 using namespace oriel;
 using namespace oriel::net;
 
-// The address of a peer's fabric wire: what is taken is encoded to the same bytes again, and keeps
-// within its limits.
+// An accepted address of a peer's fabric wire is encoded to the same bytes again and respects its
+// limits.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteView input = view(data, size);
   const auto address = decode_fabric_address(input);

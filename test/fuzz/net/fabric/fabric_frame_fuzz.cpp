@@ -20,7 +20,7 @@ const FrameKeys& keys() {
   return made;
 }
 
-// The messages of a batch lie in it one behind the other, and each is taken or refused.
+// Walks the consecutive messages of a batch; each is accepted or refused.
 void walk(ByteView batch, ByteView payload) {
   const std::byte* const end = batch.data() + batch.size();
   while (!batch.empty()) {
@@ -28,7 +28,7 @@ void walk(ByteView batch, ByteView payload) {
     const auto [one, has_payload_behind] = next_of_batch(batch);
     if (one.empty()) {
       static_cast<void>(decode_message(one));
-      if (batch.data() == before) break;  // no length, or one that leads beyond the end
+      if (batch.data() == before) break;  // no length, or a length beyond the end
       continue;
     }
     expect(one.data() == before + sizeof(std::uint32_t) && one.data() + one.size() <= end);
@@ -48,17 +48,17 @@ void check_frame(ByteView input) {
   if (!head.has_value()) return;
   expect(input.size() ==
          kFrameHeadBytes + head->batch_bytes + head->payload_bytes + head->padding_bytes);
-  // Nobody guesses a proof.
+  // A random input never contains a valid proof.
   expect(!is_proven(keys(), input, *head, false));
   const ByteView body = input.subspan(kFrameHeadBytes);
   walk(body.first(head->batch_bytes), body.subspan(head->batch_bytes, head->payload_bytes));
 }
 
-// What is sealed is read and proven, and not with a bit changed.
+// A sealed frame is read and proven; with one bit changed it is not.
 void check_seal(ByteView input) {
   const bool proves = input[1] != std::byte{0};
   const ByteView rest = input.subspan(2);
-  // Any split of it.
+  // Splits the rest anywhere into batch and payload.
   const std::size_t batch_bytes =
       std::min(rest.size() * std::to_integer<std::size_t>(input[0]) / 255, kBatchBytesMost);
   const ByteView batch = rest.first(batch_bytes), payload = rest.subspan(batch_bytes);

@@ -8,8 +8,8 @@
 using namespace oriel;
 using namespace oriel::net;
 
-// What a peer says of a queue's path: what passes has the very bytes that came, and whatever it
-// says, one that hears it is on a path that there is.
+// An accepted statement about a queue's path is encoded to the same bytes again. After any
+// statement the receiver is on an existing path.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const std::size_t kBytes = encode_statement({}).size();
   ByteView bytes = view(data, size);

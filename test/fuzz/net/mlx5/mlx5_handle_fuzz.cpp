@@ -8,8 +8,8 @@
 using namespace oriel;
 using namespace oriel::net;
 
-// A peer's list of queue handles: what passes has the very bytes that came, and no field out of
-// bounds.
+// An accepted list of a peer's queue handles is encoded to the same bytes again, and no field is
+// out of bounds.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   constexpr std::size_t kMembers = 3;
   const ByteView bytes = view(data, size);

@@ -11,7 +11,7 @@ using namespace oriel::net;
 
 namespace {
 
-/// Whatever a command says, what is done for it stays inside the regions and the slots.
+/// Whatever the command, its effect stays inside the regions and the slots.
 void check(const NicCommand& command) {
   static const NicRegion local{0x100000, 5000, true}, remote{0x200000, 70'000, false};
   constexpr std::uint64_t kStaging = 8192;
@@ -38,7 +38,7 @@ void check(const NicCommand& command) {
 
 }  // namespace
 
-// The input is a message to a NIC's process, an answer of its, or commands in its ring.
+// The input is a message to a NIC's process, an answer from it, or commands in its ring.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const auto request = decode_nic_request(view(data, size));
   if (request.ok()) {

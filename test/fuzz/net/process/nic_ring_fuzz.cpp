@@ -41,16 +41,17 @@ void check(const NicStep& step) {
   }
 }
 
-/// A page of words and a ring, as the rank's process and the one that copies share them.
+/// A page of words and a ring, shared between the rank's process and the copying process.
 struct Page {
   alignas(4096) std::byte bytes[kNicHeaderBytes + kNicRingBytes + kStaging];
 };
 
 }  // namespace
 
-// Turns: a byte of how many commands come, their bytes, and how far the rank says to be; the first
-// bit of that byte means that it says any number. Whatever the ring holds, no more is done than
-// has come, nothing outside of regions and slots, and nothing after an error.
+// The input is a list of turns: a count byte, that many commands, and the rank's claimed position.
+// If the first bit of the count byte is set, the position is arbitrary. Whatever the ring holds,
+// only received commands run. Nothing outside of regions and slots is touched, and nothing runs
+// after an error.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const auto page = std::make_unique<Page>();
   std::memset(page->bytes, 0, kNicHeaderBytes);

@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint32_t kDepth = 128;
 constexpr std::size_t kWords = 64;
 
-/// A queue in memory of its own, and what it may touch.
+/// A queue in its own memory, and the memory that it may access.
 struct Side {
   alignas(64) std::array<std::byte, kDepth * 64> ring{};
   alignas(64) std::array<std::byte, 64> completion{};
@@ -51,9 +51,9 @@ std::uint32_t big(std::uint32_t value) {
 
 }  // namespace
 
-// The input is the ring, and how far it is rung. Where the first byte of a block is even, its place
-// and queue are put right, and keys 1 and 2 become those of this side and the peer, so that more
-// than the first check is reached.
+// The input is the ring and its doorbell value. If the first byte of a WQEBB is even, its index and
+// queue number are corrected. Keys 1 and 2 become those of this side and the peer. Such inputs pass
+// the first check.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 4) return 0;
   LocalExchange exchange;
@@ -82,8 +82,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     busy = a.nic.progress();
     busy = b.nic.progress() || busy;
   }
-  // Told of more than there is, or of anything that is no entry, the queue is in error; and it says
-  // so where it is read.
+  // If the doorbell exceeds the ring, or a WQE is invalid, the queue is in error and reports it
+  // where it is polled.
   const bool failed = a.nic.state(a.queue).value() == QueueState::error;
   expect(failed == (a.error != 0));
   if (rung > kDepth || (behind && rung != 0)) expect(failed);

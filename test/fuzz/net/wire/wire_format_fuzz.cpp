@@ -8,7 +8,8 @@
 using namespace oriel;
 using namespace oriel::net;
 
-// What is taken is encoded to the very same bytes, and nothing shorter or longer is taken for it.
+// An accepted message is encoded to the same bytes again; no shorter or longer input is accepted
+// for it.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteView input = view(data, size);
   const Result<WireMessage> message = decode_message(input);

@@ -10,7 +10,7 @@ using namespace oriel::topo;
 
 namespace {
 
-/// What a rank adds is encoded to the same bytes again.
+/// An accepted supplement is encoded to the same bytes again.
 void add_to(RankInfo info, ByteView input, Wanted wanted) {
   if (!add_supplement(info, input, wanted).ok()) return;
   const Bytes again = encode_supplement(info, wanted);
@@ -18,7 +18,7 @@ void add_to(RankInfo info, ByteView input, Wanted wanted) {
   expect(decode_rank_info(encode(info)).ok());
 }
 
-/// A rank on a GPU, as the corpus has one.
+/// Returns a rank on a GPU, like the one of the corpus.
 RankInfo rank_on_gpu() {
   RankInfo info;
   info.process = 1;
@@ -30,7 +30,7 @@ RankInfo rank_on_gpu() {
 
 }  // namespace
 
-// What is taken of a rank's place is encoded to the same bytes again, and keeps to its limits.
+// Accepted rank information is encoded to the same bytes again and respects its limits.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const ByteView input = view(data, size);
   for (const bool network : {false, true}) {

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// hwloc's description of a machine, with xml_mutator.cpp.
+// Fuzzes the reader of hwloc's machine descriptions, with xml_mutator.cpp.
 #include "fuzz/input.hpp"
 #include "topo/choice/nic_choice.hpp"
 #include "topo/choice/paths.hpp"
@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   machine.gpus = std::move(list->gpus);
   machine.nics = std::move(list->nics);
   if (!check(machine).ok()) return 0;
-  // What is accepted can be put in order, decided about, and written.
+  // An accepted machine can be sorted, decided about, and written.
   const Machine sorted = canonical(std::move(machine));
   expect(check(sorted).ok());
   expect(canonical(sorted) == sorted);

@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto machine = read_nccl_xml(text);
   if (!machine.ok()) return 0;
-  // What is accepted is whole, can be decided about, and is read again as it was written.
+  // An accepted machine is valid, can be decided about, and survives a write and read.
   expect(check(*machine).ok());
   static_cast<void>(choose_nics(*machine));
   static_cast<void>(all_paths(*machine));

@@ -16,8 +16,8 @@ using namespace oriel::window;
 
 namespace {
 
-/// A socket of which the input says what comes: a byte of what happens, one of how many descriptors
-/// and one of how many bytes, then these.
+/// A socket whose events come from the input: a byte for the event, one for the number of
+/// descriptors, one for the number of bytes, then the bytes.
 struct Socket {
   ByteView left;
   std::set<int> open;  // descriptors that this process owns
@@ -55,7 +55,7 @@ ssize_t fake_recvmsg(int, msghdr* message, int) {
   std::memcpy(message->msg_iov->iov_base, socket.left.data(), taken);
   socket.left = socket.left.subspan(bytes);
   message->msg_flags = taken < bytes ? MSG_TRUNC : 0;
-  // As the kernel does it: what finds no room is closed, and is said to be.
+  // Closes descriptors that do not fit and sets MSG_CTRUNC, as the kernel does.
   const std::size_t room = message->msg_controllen < CMSG_LEN(sizeof(int))
                                ? 0
                                : (message->msg_controllen - CMSG_LEN(0)) / sizeof(int);
@@ -90,7 +90,8 @@ int fake_close(int fd) {
   return 0;
 }
 
-/// Of the standard descriptors, which an owner does not keep.
+/// Models F_DUPFD_CLOEXEC of a standard descriptor, which an owner replaces; fails for descriptor
+/// 1.
 int fake_fcntl(int fd, int, int least) {
   if (fd == 1) {
     errno = EMFILE;
@@ -114,8 +115,8 @@ const SystemTable& fake_table() {
 
 }  // namespace
 
-// The first byte says how many descriptors go and come, the second where their numbers begin. What
-// the peer sends then ends the exchange or is refused; no descriptor is lost or closed twice.
+// The first byte is the number of descriptors to send and to receive, the second the first number.
+// The peer's input completes the exchange or is refused. No descriptor leaks or is closed twice.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
   const ScopedSystemTable scope(fake_table());

@@ -16,7 +16,7 @@ bool is_same(const Bytes& bytes, ByteView input) {
   return std::equal(bytes.begin(), bytes.end(), input.begin(), input.end());
 }
 
-/// The details of two ranks, one behind the other: what follows from them stays inside its places.
+/// Decodes the details of two ranks; the derived layout stays inside its places.
 void check_details(ByteView first, ByteView second, std::span<const WindowRequest> requests) {
   std::vector<RankDetails> details;
   for (const ByteView input : {first, second}) {
@@ -42,7 +42,7 @@ void check_details(ByteView first, ByteView second, std::span<const WindowReques
   expect(allocations_of(plan.value(), all, slots).empty() == requests.empty());
 }
 
-/// The places that two ranks propose.
+/// Decodes the places that two ranks propose.
 void check_places(ByteView first, ByteView second, std::size_t mappings) {
   std::vector<PlaceMessage> places;
   for (const ByteView input : {first, second}) {
@@ -68,8 +68,8 @@ void check_offer(ByteView input, std::size_t handles) {
 
 }  // namespace
 
-// The first byte says how many windows, mappings and handles are due, the next two where the first
-// of two ranks' messages ends.
+// The first byte is the expected number of windows, mappings and handles. The next two are the
+// offset at which the first of two ranks' messages ends.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 3) return 0;
   const std::size_t count = data[0] % 4;
