@@ -21,7 +21,7 @@ struct FusedScaleAllReduce {
   float scale;
 };
 
-/// Four elements: one load or store of 16 bytes, the width of one vector access.
+/// Four elements, loaded or stored in one access of 16 bytes.
 struct alignas(16) Four {
   float v[4];
 };

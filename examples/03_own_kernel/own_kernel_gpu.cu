@@ -77,8 +77,7 @@ int main(int argc, char** argv) {
   }
   std::uint32_t* done = nullptr;
   cudaStream_t stream;
-  must(
-      cudaMallocHost(&done, kBlocks * sizeof *done));  // pinned memory, which the kernel can access
+  must(cudaMallocHost(&done, kBlocks * sizeof *done));  // pinned: the kernel can access it
   must(cudaStreamCreate(&stream));
   must(cudaMemcpyAsync(x_window.data(), x.data(), kCount * sizeof(float), cudaMemcpyDefault,
                        stream));

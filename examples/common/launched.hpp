@@ -69,8 +69,7 @@ inline int meet(const Launched& me) {
   freeaddrinfo(found);
   if (!good) close(std::exchange(fd, -1));
   const timeval patience{30, 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience,
-             sizeof patience);  // applies to accept() as well
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);  // also for accept()
   return fd;
 }
 

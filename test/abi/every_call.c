@@ -19,7 +19,7 @@
 enum { kPlain, kBlocking, kNonBlocking, kScalable, kScalableToo, kLost, kIds };
 enum { kSeconds = 200, kAttempts = 30000 };
 
-/* Polls until the communicator is not in progress or has an error, and returns what it has. */
+/* Polls until the communicator's asynchronous result is no longer `state`, and returns it. */
 static ncclResult_t wait_while(ncclComm_t comm, ncclResult_t state) {
   const struct timespec pause = {.tv_nsec = 1000000};
   ncclResult_t result = state;
@@ -30,7 +30,7 @@ static ncclResult_t wait_while(ncclComm_t comm, ncclResult_t state) {
   return result;
 }
 
-/* Requires that a call has been accepted by a non-blocking communicator, and that it ends well. */
+/* Requires that a non-blocking communicator accepts a call, and that the call succeeds. */
 #define TRY_LATER(comm, name, args)                                                          \
   do {                                                                                       \
     const ncclResult_t begun = CALL(name, args);                                             \
@@ -73,7 +73,7 @@ static void check_versions_and_texts(void) {
   }
 }
 
-/* Buffers of malloc, then windows, at one offset on all ranks and at different ones. */
+/* Uses malloc buffers, then windows, at equal and at different offsets on the ranks. */
 static void check_on_memory(ncclComm_t comm, int rank, int size) {
   const size_t page = NCCL_WIN_REQUIRED_ALIGNMENT;
   const size_t bytes = (collective_bytes(size) + page - 1) / page * page;
@@ -139,7 +139,8 @@ static void check_refusals(ncclComm_t comm, int size) {
   check_sum(comm, size);
 }
 
-/* Odd colors and keys: ranks backwards, pairs, no color for rank 0; a child outlives its parent. */
+/* Splits with unusual colors and keys: reversed ranks, pairs, no color for rank 0. A child outlives
+   its parent. */
 static void check_splits(ncclComm_t comm, int rank, int size) {
   ncclComm_t backwards = NULL;
   ncclComm_t pair = NULL;
@@ -232,7 +233,7 @@ static void check_non_blocking(const ncclUniqueId* id) {
   TRY(CommDestroy, (comm));
 }
 
-/* All ranks of one communicator in this process, whose calls stand in groups. */
+/* Runs all ranks of one communicator in this process, with their calls in groups. */
 static void check_all_in_one(void) {
   ncclComm_t comms[kMostRanks];
   int32_t sums[kMostRanks];
@@ -253,7 +254,8 @@ static void check_all_in_one(void) {
   for (int i = 0; i < ranks; ++i) TRY(CommDestroy, (comms[i]));
 }
 
-/* Rank 0 revokes or aborts; the others find out, then do the same. The parent goes on. */
+/* Rank 0 aborts the child, then revokes the parent. The other ranks detect each and do the same.
+   The parent works until then. */
 static void check_ends(const ncclUniqueId* id) {
   ncclComm_t comms[2] = {NULL, NULL};
   int32_t value = 1;
@@ -294,8 +296,9 @@ static int run_rank(int rank, int ids_end) {
   return failures() > 0;
 }
 
-/* Forks a rank, which reads the unique ids from a pipe; stores the pipe's other end. Forking comes
-   before any call, since a thread sanitizer allows no thread after a fork with threads. */
+/* Forks a rank, which reads the unique ids from a pipe; stores the pipe's other end. Forks
+   before any call, because the thread sanitizer allows no threads in the child of a process with
+   threads. */
 static int fork_rank(int rank, int* ids_pipe) {
   int ends[2];
   if (pipe(ends) != 0) return -1;

@@ -24,11 +24,11 @@ typedef struct {
   size_t bytes;
 } Member;
 
-/* Makes ncclNAME on ranks of even number and pncclNAME on the others, and notes the name. */
+/* Calls ncclNAME on even ranks and pncclNAME on odd ranks, and records the name. */
 #define CALL(name, args) (note_call(#name), this_rank % 2 == 0 ? nccl##name args : pnccl##name args)
 
-/* Makes a call and compares its result. Any other result ends the process, since peers would wait.
- */
+/* Makes a call and compares its result. Another result ends the process, because its peers would
+   wait for ever. */
 #define EXPECT(expected, name, args) \
   expect_result(__FILE__, __LINE__, "nccl" #name #args, expected, CALL(name, args))
 #define TRY(name, args) EXPECT(ncclSuccess, name, args)
@@ -37,7 +37,7 @@ typedef struct {
 #define EXPECT_INT(what, expected, got) \
   expect_int(__FILE__, __LINE__, what, (long long)(expected), (long long)(got))
 
-/* Requires that the last error of this thread has the word. */
+/* Requires that the text of this thread's last error contains the word. */
 #define EXPECT_WORD(word) expect_word(__FILE__, __LINE__, word)
 
 void note_call(const char* name);
@@ -60,7 +60,7 @@ size_t collective_bytes(int size);
 void check_collectives(const Member* member, int quick);
 /* Sends and receives: ring, self, all pairs, in order, without a group, beside a collective. */
 void check_point_to_point(const Member* member);
-/* Adds one on every rank. */
+/* Runs an all-reduce in which every rank adds one. */
 void check_sum(ncclComm_t comm, int size);
 
 #endif

@@ -25,7 +25,7 @@ static const char* const kNames[kKinds] = {"ncclAllReduce", "ncclReduceScatter",
                                            "ncclAllGather", "ncclBroadcast",     "ncclBcast",
                                            "ncclAlltoAll",  "ncclGather",        "ncclScatter"};
 
-/* One call. `op` is kPreMulSum for an operation of ncclRedOpCreatePreMulSum. */
+/* Describes one call. `op` is kPreMulSum for an operation of ncclRedOpCreatePreMulSum. */
 enum { kPreMulSum = ncclNumOps };
 typedef struct {
   Kind kind;
@@ -36,7 +36,7 @@ typedef struct {
   size_t count;
 } Case;
 
-/* With more ranks than kManyRanks, each type and operation meets one reduction only. */
+/* Above kManyRanks ranks, each type and operation runs only one of the three reductions. */
 enum { kManyRanks = 4, kCount = 37, kLargeCount = 40000, kGuardBytes = 16, kUntouched = 0x55 };
 
 static size_t width_of(int type) {
@@ -123,7 +123,7 @@ static unsigned reduced_value(const Case* c, int size, size_t i) {
   return c->op == ncclAvg ? result / (unsigned)size : result;
 }
 
-/* Element `i` of what this rank receives. */
+/* Returns element `i` of this rank's expected output. */
 static unsigned output_value(const Case* c, const Member* m, size_t i) {
   const size_t own = (size_t)m->rank * c->count;
   const int sender = (int)(i / c->count);
@@ -177,7 +177,7 @@ static void make_call(const Member* m, const Case* c, ncclRedOp_t op, char* from
   }
 }
 
-/* Compares `elements` results, and that nothing else of the output was written. */
+/* Compares `elements` results, and checks that the rest of the output is unchanged. */
 static void compare(const Member* m, const Case* c, const char* to, size_t elements, size_t used) {
   const size_t width = width_of(c->type);
   char what[128];

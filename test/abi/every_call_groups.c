@@ -26,7 +26,8 @@ static void compare(const int32_t* buffer, size_t count, int from, int to, int n
   }
 }
 
-/* Each rank sends to the next and receives from the one before; with one hop of 0 to itself. */
+/* Each rank sends to the rank `hop` places ahead and receives from the one `hop` behind. A hop of 0
+   is a message to itself. */
 static void send_around(const Member* m, int hop) {
   const int next = (m->rank + hop) % m->size;
   const int previous = (m->rank + m->size - hop) % m->size;
@@ -41,8 +42,7 @@ static void send_around(const Member* m, int hop) {
   compare(out, kMost, previous, m->rank, 1);
 }
 
-/* All pairs, itself among them, with lengths that differ, an empty message and two messages each.
- */
+/* Sends two messages to every rank, this one included, with different lengths and an empty one. */
 static void send_to_all(const Member* m) {
   const size_t room = kMost / kMostRanks;
   TRY(GroupStart, ());
@@ -69,7 +69,7 @@ static void send_to_all(const Member* m) {
   }
 }
 
-/* Without a group: every rank passes a message on, the first one begins. */
+/* Passes a message from rank to rank without a group, starting at rank 0. */
 static void send_in_turn(const Member* m) {
   int32_t* const out = (int32_t*)m->output;
   if (m->rank > 0) {
@@ -81,7 +81,7 @@ static void send_in_turn(const Member* m) {
   if (m->rank + 1 < m->size) TRY(Send, (out, kMost, ncclInt32, m->rank + 1, m->comm, NULL));
 }
 
-/* Nested groups carry out nothing before the outer one ends. */
+/* Checks that nested groups execute nothing before the outer group ends. */
 static void group_all_sorts(const Member* m) {
   const int next = (m->rank + 1) % m->size;
   const int previous = (m->rank + m->size - 1) % m->size;
@@ -103,7 +103,7 @@ static void group_all_sorts(const Member* m) {
   EXPECT_INT("ncclRecv beside collectives", previous + 1, received);
 }
 
-/* A simulated group does nothing, and the next one is not affected. */
+/* Checks that a simulated group executes nothing and does not affect the next group. */
 static void simulate(const Member* m) {
   ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
   int32_t value = 7;
@@ -122,7 +122,7 @@ static void simulate(const Member* m) {
   EXPECT_WORD("ncclGroupStart");
 }
 
-/* A call of a group is refused: the group's end says so, and nothing was carried out. */
+/* Checks that a group with a refused call returns that error at its end and executes nothing. */
 static void refuse_in_group(const Member* m) {
   int32_t value = 7;
   TRY(GroupStart, ());

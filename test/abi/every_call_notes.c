@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The Oriel authors
    SPDX-License-Identifier: Apache-2.0 */
-/* Results and names of calls: what is compared, and what was called by any process. */
+/* Compares results of calls, and records the functions that any process has called. */
 #define _DEFAULT_SOURCE
 #include <ctype.h>
 #include <stdio.h>
@@ -40,7 +40,7 @@ static void add_name(char (*list)[kNameBytes], const char* name) {
   }
 }
 
-/* Ranks of odd number make the twins. */
+/* Odd ranks call the pnccl names. */
 static const char* twin_prefix(void) {
   return this_rank % 2 == 0 ? "" : "p";
 }

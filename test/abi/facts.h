@@ -13,11 +13,11 @@ struct AbiFact {
 #ifdef __cplusplus
 extern "C" {
 #endif
-/* Facts up to the first whose name is null. */
+/* The facts, terminated by an entry with a null name. */
 extern const struct AbiFact oriel_abi_facts[];
 extern const struct AbiFact vendor_abi_facts[];
-/* Field number `which` of NCCL_CONFIG_INITIALIZER and NCCL_SIM_INFO_INITIALIZER, pointers as
-   whether they are null; -1 past the last, which no field holds. */
+/* Returns field number `which` of NCCL_CONFIG_INITIALIZER and then NCCL_SIM_INFO_INITIALIZER. Returns
+   1 for a null pointer and for an estimatedTime of -1. Returns -1 past the last field. */
 long long oriel_abi_initial(int which);
 long long vendor_abi_initial(int which);
 #ifdef __cplusplus

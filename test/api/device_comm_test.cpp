@@ -44,7 +44,7 @@ TEST_CASE("a device communicator's view says who is where, and its barriers begi
       require(*view.control(view.lsa_rank, view.barrier_offset + at) == 0, "fresh flags");
     }
     players.barrier();
-    // Runs barrier rounds on each slot, more on the higher slots.
+    // Runs slot + 1 barrier rounds on each slot.
     for (std::uint32_t slot = 0; slot < 5; ++slot) {
       for (std::uint32_t round = 0; round <= slot; ++round) {
         Barrier barrier({}, view, slot);

@@ -127,7 +127,7 @@ TEST_CASE("cycles of registration hold neither heap nor pages in the end", "[req
             early_held = settled();
           } else {
             require_held(early_held, "after the last cycle");
-            // A leak of one small object in each cycle would exceed this bound.
+            // A leak of one small object in each cycle would be 128 KiB or more.
             require(
                 kSanitizer || now.heap_bytes <= early.heap_bytes + 64 * 1024,
                 fmt::format("{} bytes of heap instead of {}", now.heap_bytes, early.heap_bytes));

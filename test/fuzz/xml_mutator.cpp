@@ -105,7 +105,7 @@ void change(Random& random, XmlElement& root) {
       }
       return;
     case 5:
-      if (!children.empty()) {  // replaces an element's list by a grandchild list
+      if (!children.empty()) {  // replaces all children by those of one child
         const XmlElement gone = children[pick(random, children.size())];
         children = gone.children;
       }

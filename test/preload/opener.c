@@ -1,8 +1,8 @@
 /* SPDX-FileCopyrightText: The Oriel authors
    SPDX-License-Identifier: Apache-2.0 */
-/* opener local:PATH|global:PATH...: opens libraries in this order and prints, for each and then for
-   the whole process, the version that ncclGetVersion gives and the file that ncclAllReduce is in.
- */
+/* opener local:PATH|global:PATH...: opens libraries in this order. Prints for each library, and
+   then for the whole process, the version from ncclGetVersion and the file that defines
+   ncclAllReduce. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>

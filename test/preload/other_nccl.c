@@ -1,14 +1,13 @@
 /* SPDX-FileCopyrightText: The Oriel authors
    SPDX-License-Identifier: Apache-2.0 */
-/* Another vendor's library, as far as the clients see: the same names, another version, no result.
- */
+/* Stands in for another vendor's library: the same names and another version; its calls fail. */
 #include <string.h>
 
 #include <nccl.h>
 
 #define SHOWN __attribute__((visibility("default")))
 
-/* NCCL registers its kernels by such names. */
+/* Has a name like those under which NCCL registers its kernels. */
 SHOWN const char* const other_kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL";
 
 SHOWN ncclResult_t ncclGetVersion(int* version) {

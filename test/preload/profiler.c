@@ -1,6 +1,6 @@
 /* SPDX-FileCopyrightText: The Oriel authors
    SPDX-License-Identifier: Apache-2.0 */
-/* A profiler as users write them: its own ncclAllReduce, which counts, and calls pncclAllReduce. */
+/* A typical profiler: defines ncclAllReduce, prints the element count, and calls pncclAllReduce. */
 #include <stdio.h>
 
 #include <nccl.h>

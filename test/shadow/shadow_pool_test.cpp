@@ -31,7 +31,7 @@ class SplitBackend final : public Backend {
   };
   Result<std::unique_ptr<Chunk>> make_chunk(std::size_t bytes) override {
     if (fail) return Error(ErrorCode::cuda, "no memory");
-    objects += 64 * pages_per_chunk;  // objects of one byte: 64 to a page
+    objects += 64 * pages_per_chunk;  // a page holds 64 objects
     return std::unique_ptr<Chunk>(std::make_unique<SplitChunk>(bytes * pages_per_chunk));
   }
   Status upload(std::span<const Upload> uploads) override {
@@ -48,7 +48,7 @@ class SplitBackend final : public Backend {
     return {};
   }
   std::size_t pages_per_chunk = 4;
-  std::size_t objects = 0;  // that there is room for
+  std::size_t objects = 0;  // capacity of all chunks
   int copies = 0;
   bool fail = false;
   std::function<void()> during_upload;
@@ -94,8 +94,7 @@ TEST_CASE("an object follows its copy with the next flush", "[req:1.20]") {
   CHECK(object->values[1] == 8);
   CHECK(fixture.backend->copies == 1);
   const auto* const page = reinterpret_cast<const std::byte*>(object);
-  for (std::size_t i = 48; i < 64 * 48; ++i)
-    REQUIRE(page[i] == std::byte{0});  // the rest of the page
+  for (std::size_t i = 48; i < 64 * 48; ++i) REQUIRE(page[i] == std::byte{0});  // rest of the page
   const std::uint64_t nine = 9;
   REQUIRE(fixture.pool->write(object, 8, std::as_bytes(std::span(&nine, 1))).ok());
   CHECK(fixture.copy(object)->values[1] == 9);

@@ -194,7 +194,7 @@ TEST_CASE("the picture is well-formed and shows every device and choice", "[req:
   CHECK(count_of(hgx, "PCIe switch ") == 4);
   CHECK(count_of(hgx, "NUMA node ") == 2);
   CHECK(count_of(hgx, "height=\"17\"") == 4 + 2 + 4);   // no line crosses a label
-  CHECK(count_of(hgx, "stroke=\"#d9480f\"") == 8 + 1);  // 8 GPUs and the legend
+  CHECK(count_of(hgx, "stroke=\"#d9480f\"") == 8 + 1);  // one in the legend
   CHECK(has(hgx, "NVLink through switches, 18 links a GPU"));
   CHECK_FALSE(has(hgx, "over PCIe"));  // no legend for absent kinds
   // GPUs that CUDA does not support are not called invisible, and are drawn above their NICs.

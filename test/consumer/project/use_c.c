@@ -1,7 +1,7 @@
 /* SPDX-FileCopyrightText: The Oriel authors
    SPDX-License-Identifier: Apache-2.0 */
-/* Two processes add four numbers through the C interface of an installed Oriel. The exit status is
-   a line of this file if something is wrong. */
+/* Two processes add four numbers through the C interface of an installed Oriel. The exit status of
+   a failure is the line of the failed check in this file. */
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -22,10 +22,10 @@ inline PciAddress address(const std::string& text) {
 
 /// Describes network interfaces in one line: "gpu 02; ens1f0 03 100 part=bond0; bond0 - 200; ens1f1
 /// 03.1 0". Each item has the name, the bus and function (`-` without hardware), and Gbit/s. Buses
-/// from 80 on are on the second socket; each 40 buses share a bridge. Further words add files:
-/// `down`, `lo`, `type=32` (link layer), `port=1` (of the function), `name=p0` (of the port),
-/// `parent=ib0`. `vf=03` is a virtual function, `on=eth0` a VLAN, `part=bond0` a part of a bond.
-/// `virtio@03`, `auxiliary@03` and `usb@03` are devices behind a function.
+/// are hexadecimal: those from 80 on are on the second socket, and each 40 share a bridge. Further
+/// words add files: `down`, `lo`, `type=32` (link layer), `port=1` (of the function), `name=p0` (of
+/// the port), `parent=ib0`. `vf=03` is a virtual function, `on=eth0` a VLAN, `part=bond0` a part of
+/// a bond. `virtio@03`, `auxiliary@03` and `usb@03` are devices behind a function.
 class Sys : public SysTree {
  public:
   explicit Sys(const std::string& items = "") {

@@ -21,7 +21,7 @@ std::string address_on_bus(int bus) {
   return fmt::format("0000:{:02x}:00.0", bus);
 }
 
-/// Puts each GPU and each NIC at a NUMA node of its own with random distances, so that any set of
+/// Puts each GPU and each NIC at a NUMA node of its own, with random distances. Hence any set of
 /// NICs may be the nearest of a GPU.
 Machine random_places(std::mt19937& random, const std::vector<double>& speeds) {
   MachineBuilder build;

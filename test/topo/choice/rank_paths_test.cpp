@@ -137,7 +137,7 @@ TEST_CASE("what is assumed of reach is counted and said", "[req:2.3]") {
   see(ranks[1], ranks[0], links);
   see(ranks[0], ranks[2], links);
   const RankPaths paths(ranks);
-  // Assumed: the path of GPU 2 to the others, and the path between GPUs 1 and 2.
+  // Assumed: the paths from GPU 2 to the others, and the path from GPU 1 to GPU 2.
   CHECK(paths.summary().ends_with(
       "; of 2 no source says that they map each other's memory, which is assumed"));
   ranks.pop_back();

@@ -154,7 +154,7 @@ TEST_CASE("random machines: reach, NICs and paths depend neither on order nor on
     const Machine machine = random_machine(random);
     const std::string decided = decisions_text(machine);
     for (int rank = 0; rank < 4; ++rank) {
-      // Each rank lists the machine in its own order with its own CUDA ordinals.
+      // Each rank lists the machine in its own order; only rank 0 has CUDA's ordinals.
       Machine other = shuffled(machine, static_cast<unsigned>(random()));
       for (Gpu& gpu : other.gpus) gpu.ordinal = rank == 0 ? gpu.ordinal : -1;
       REQUIRE(decisions_text(canonical(other)) == decided);

@@ -203,8 +203,7 @@ TEST_CASE("distances in hwloc's first format are multiples of a base", "[req:2.7
         with(fmt::format("<distances nbobjs=\"2\" latency_base=\"10\">{}</distances>", values));
     CHECK(hwloc_verdict(base).starts_with(std::string("line 1: ") + words));
   }
-  CHECK(hwloc_verdict(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) ==
-        "ok");  // other objects
+  CHECK(hwloc_verdict(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) == "ok");  // others
 }
 
 TEST_CASE("what hwloc itself makes of a description is what is read without it", "[req:2.7]") {

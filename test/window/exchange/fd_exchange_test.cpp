@@ -224,7 +224,7 @@ Task<Status> prove_later(FdExchange& one, EventLoop& loop, Duration delay) {
 }  // namespace
 
 // The tests of boot cover an acceptor's reactions to strangers. Here strangers fill the queue of a
-// unix socket. The acceptor drains the queue before an honest connection can time out.
+// unix socket, and every honest connection must still be accepted.
 TEST_CASE(
     "hundreds of silent, talking or gone connections before and behind honest ones do not "
     "disturb them",

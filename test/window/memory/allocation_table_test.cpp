@@ -47,7 +47,7 @@ TEST_CASE("an allocation is found as long as anybody holds it, also one that cam
 
 namespace {
 
-/// Counts the memory blocks that any reference, strong or weak, keeps alive.
+/// Allocator that counts the blocks still needed by any reference, strong or weak.
 template <class T>
 struct Counted {
   using value_type = T;

@@ -119,7 +119,8 @@ TEST_CASE("this kernel takes the node, and tells it of the window's pages and al
     WARN("skipped: this kernel does not tell of memory nodes, or has no node 0 for this process");
     return;
   }
-  // All processors at node 0, and a second node that is allowed for memory.
+  // All processors at node 0, and a second node. The replaced call allows both nodes for memory,
+  // because the real mask may lack the second.
   const test::NumaMachine machine("0-" + std::to_string(cpus->back()), "");
   SystemTable table = real_system_table();
   table.get_mempolicy = [](int* mode, unsigned long* mask, unsigned long bits, void* at,

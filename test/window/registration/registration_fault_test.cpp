@@ -270,7 +270,8 @@ Status register_with_few_files(WindowRank& self, const HostBuffer& first, const 
                              text.find("RLIMIT_NOFILE") != std::string::npos;
     if (!names_cause) return error;
     if (text.find("file descriptors from rank") != std::string::npos) ++receipts;
-    // With enough room a registration works; it also connects all ranks for the next attempt.
+    // Checks that a registration works with enough room; it also connects all ranks for the next
+    // attempt.
     ORIEL_CHECK(self.cycle(first.at(), kPage));
   }
   return Error(ErrorCode::internal, "no number of files was enough");

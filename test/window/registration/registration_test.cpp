@@ -33,8 +33,8 @@ bool holds(const std::byte* begin, std::size_t bytes, int rank, int salt) {
   return true;
 }
 
-/// Checks that each rank of the team sees the data that every other rank wrote in its window, and
-/// that ranks can write in each other's windows.
+/// Checks that each rank of the team sees the data that every other rank wrote in its window. Then
+/// checks writes in a peer's window.
 Status check_visible(WindowRank& self, const RegisteredWindow& window, int salt) {
   boot::Group& team = self.team();
   fill(window.user, window.bytes, team.index(), salt);

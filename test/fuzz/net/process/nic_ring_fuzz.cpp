@@ -48,10 +48,9 @@ struct Page {
 
 }  // namespace
 
-// The input is a list of turns: a count byte, that many commands, and the rank's claimed position.
-// If the first bit of the count byte is set, the position is arbitrary. Whatever the ring holds,
-// only received commands run. Nothing outside of regions and slots is touched, and nothing runs
-// after an error.
+// The input is a list of turns: a head byte and commands. The upper seven bits of the head are the
+// number of commands. If the lowest bit is set, an arbitrary producer position follows. Whatever
+// the ring holds, at most the announced commands run, and each stays inside the regions and slots.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const auto page = std::make_unique<Page>();
   std::memset(page->bytes, 0, kNicHeaderBytes);

@@ -82,8 +82,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     busy = a.nic.progress();
     busy = b.nic.progress() || busy;
   }
-  // If the doorbell exceeds the ring, or a WQE is invalid, the queue is in error and reports it
-  // where it is polled.
+  // If the doorbell exceeds the ring, or a WQE is invalid, the queue enters the error state and
+  // sets `error`.
   const bool failed = a.nic.state(a.queue).value() == QueueState::error;
   expect(failed == (a.error != 0));
   if (rung > kDepth || (behind && rung != 0)) expect(failed);

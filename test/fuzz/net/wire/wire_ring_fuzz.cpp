@@ -11,7 +11,7 @@ using namespace oriel;
 using namespace oriel::net;
 
 // The input is the ring memory that a peer left: its counter, then bytes. Whatever it is, the
-// reader terminates, takes no more than the ring holds, and lends its own copy.
+// reader terminates, takes no more than the ring holds, and lends the same bytes that it copies.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   constexpr std::size_t kRing = 4096;
   constexpr std::size_t kHeader = 4096;

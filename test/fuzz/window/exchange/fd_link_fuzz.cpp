@@ -90,8 +90,8 @@ int fake_close(int fd) {
   return 0;
 }
 
-/// Models F_DUPFD_CLOEXEC of a standard descriptor, which an owner replaces; fails for descriptor
-/// 1.
+/// Duplicates a standard descriptor from number `least` on, because an OwnedFd keeps no standard
+/// descriptor. Fails for descriptor 1.
 int fake_fcntl(int fd, int, int least) {
   if (fd == 1) {
     errno = EMFILE;
@@ -115,8 +115,9 @@ const SystemTable& fake_table() {
 
 }  // namespace
 
-// The first byte is the number of descriptors to send and to receive, the second the first number.
-// The peer's input completes the exchange or is refused. No descriptor leaks or is closed twice.
+// The halves of the first byte are the numbers of descriptors to send and to receive. The second
+// byte selects whether descriptor numbers start at 0. The peer's input completes the exchange or is
+// refused. No descriptor leaks or is closed twice.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 2) return 0;
   const ScopedSystemTable scope(fake_table());
