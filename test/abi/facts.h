@@ -16,8 +16,8 @@ extern "C" {
 /* The facts, terminated by an entry with a null name. */
 extern const struct AbiFact oriel_abi_facts[];
 extern const struct AbiFact vendor_abi_facts[];
-/* Returns field number `which` of NCCL_CONFIG_INITIALIZER and then NCCL_SIM_INFO_INITIALIZER. Returns
-   1 for a null pointer and for an estimatedTime of -1. Returns -1 past the last field. */
+/* Returns field number `which` of NCCL_CONFIG_INITIALIZER and then NCCL_SIM_INFO_INITIALIZER.
+   Returns 1 for a null pointer and for an estimatedTime of -1. Returns -1 past the last field. */
 long long oriel_abi_initial(int which);
 long long vendor_abi_initial(int which);
 #ifdef __cplusplus

@@ -6,6 +6,7 @@
 // faults.
 //
 //   FAKE_NCCL_WRONG_AT=i: adds one to element i of rank 0's results.
+//   FAKE_NCCL_OTHER_BITS_AT=i: flips the lowest bit of element i of rank 0's results.
 //   FAKE_NCCL_WRITE_PAST=1: writes one byte behind the output on rank 0.
 //   FAKE_NCCL_CHANGE_INPUT=1: changes the first input element on rank 0.
 //   FAKE_NCCL_SKIP_LAST=1: leaves the last element of rank 0's output unwritten.

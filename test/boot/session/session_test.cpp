@@ -65,7 +65,7 @@ Status live(const UniqueId& id, int rank, int size, const SessionOptions& option
   return loop.run(whole_life(loop, id, rank, size, options));
 }
 
-/// Votes; then rank `hasty` leaves as soon as possible, with a failure.
+/// Votes. Then rank `hasty` leaves at once, and aborts after it has left.
 Task<Status> agree_and_leave(EventLoop& loop, Session& session, int hasty) {
   ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(20s)));
   std::vector<AgreedField> fields;

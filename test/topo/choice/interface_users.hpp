@@ -20,12 +20,23 @@ inline PciAddress address(const std::string& text) {
   return parse_pci_address(text).value();
 }
 
-/// Describes network interfaces in one line: "gpu 02; ens1f0 03 100 part=bond0; bond0 - 200; ens1f1
-/// 03.1 0". Each item has the name, the bus and function (`-` without hardware), and Gbit/s. Buses
-/// are hexadecimal: those from 80 on are on the second socket, and each 40 share a bridge. Further
-/// words add files: `down`, `lo`, `type=32` (link layer), `port=1` (of the function), `name=p0` (of
-/// the port), `parent=ib0`. `vf=03` is a virtual function, `on=eth0` a VLAN, `part=bond0` a part of
-/// a bond. `virtio@03`, `auxiliary@03` and `usb@03` are devices behind a function.
+/// Describes network interfaces in one line:
+///
+///     gpu 02; ens1f0 03 100 part=bond0; bond0 - 200; ens1f1 03.1 0
+///
+/// Each item has the name, the bus and function (`-` without hardware), and Gbit/s. Buses are
+/// hexadecimal: those from 80 on are on the second socket, and each 40 share a bridge. Further
+/// words add files:
+///
+///     down, lo
+///     type=32      link layer
+///     port=1       of the function
+///     name=p0      of the port
+///     parent=ib0
+///     vf=03        a virtual function
+///     on=eth0      a VLAN
+///     part=bond0   a member of a bond
+///     virtio@03, auxiliary@03, usb@03   a device behind a function
 class Sys : public SysTree {
  public:
   explicit Sys(const std::string& items = "") {
