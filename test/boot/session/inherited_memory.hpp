@@ -8,8 +8,7 @@
 
 namespace oriel {
 
-/// Memory shared by forked ranks. Steady clock times are comparable between the processes of a
-/// host.
+/// Memory shared by forked ranks, for example counters with which they wait for each other.
 template <typename T>
 class Shared {
  public:

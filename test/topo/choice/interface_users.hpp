@@ -28,15 +28,16 @@ inline PciAddress address(const std::string& text) {
 /// hexadecimal: those from 80 on are on the second socket, and each 40 share a bridge. Further
 /// words add files:
 ///
-///     down, lo
-///     type=32      link layer
-///     port=1       of the function
-///     name=p0      of the port
-///     parent=ib0
-///     vf=03        a virtual function
-///     on=eth0      a VLAN
-///     part=bond0   a member of a bond
-///     virtio@03, auxiliary@03, usb@03   a device behind a function
+///     down           state of the interface.
+///     lo             loopback flag.
+///     type=32        link layer.
+///     port=1         port of the function.
+///     name=p0        name of the port.
+///     parent=ib0     parent interface.
+///     vf=03          a virtual function of 03.
+///     on=eth0        a VLAN on eth0.
+///     part=bond0     a member of bond0.
+///     virtio@03      a device behind a function; also `auxiliary@03` and `usb@03`.
 class Sys : public SysTree {
  public:
   explicit Sys(const std::string& items = "") {

@@ -70,18 +70,24 @@ Machine random_machine(std::mt19937& random);
 ///
 ///     n( b( g g ib400 ) eth100#7 eth100+#7! ) n( ib400 )
 ///
-///     n(          opens a host bridge at the next NUMA node, which has one processor
-///     ?(  b(  )   open a host bridge at no node, open a bridge, close either
-///     g   g?      a GPU, a GPU at an unknown place
-///     ib400       a port: `ib`, `eth` or `odd` with its Gbit/s, named by layer and number
+/// Words:
 ///
-/// A port can have these suffixes, in this order:
+///     n(      opens a host bridge at the next NUMA node, which has one processor.
+///     ?(      opens a host bridge at no node.
+///     b(      opens a bridge.
+///     )       closes a bridge or host bridge.
+///     g       a GPU.
+///     g?      a GPU at an unknown place.
+///     ib400   a port: `ib`, `eth` or `odd` with its Gbit/s, named by layer and number.
 ///
-///     + v =   the next function of the previous port, a virtual function of the last physical
-///             port, another device of the previous port
-///     #7      card number 7
-///     @4f     the bus
-///     !       down
+/// Suffixes of a port, in this order:
+///
+///     +       the next function of the previous port.
+///     v       a virtual function of the last physical port.
+///     =       another device of the previous port.
+///     #7      card number 7.
+///     @4f     the bus.
+///     !       down.
 Machine machine_of(const std::string& text);
 
 /// Prints the port and the backup of each GPU and of each NUMA node: "0/1 1/0 | 0/-".

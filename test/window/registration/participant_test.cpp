@@ -21,8 +21,8 @@ namespace {
 /// Log of the calls to all participants of one rank, in order.
 using Diary = std::vector<std::string>;
 
-/// Learns the other ranks' address of each window, like a NIC that exchanges its keys. prepare()
-/// takes two collective steps of the world; its own failure is known after the first.
+/// Learns the other ranks' addresses of the first window, like a NIC that exchanges its keys.
+/// prepare() takes two collective steps of the world; a failure of its own is returned after both.
 class Neighbour final : public Participant {
  public:
   Neighbour(std::string name, Diary& diary) : name_(std::move(name)), diary_(&diary) {}
