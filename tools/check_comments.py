@@ -1,0 +1,187 @@
+#!/usr/bin/env python3
+# SPDX-FileCopyrightText: The Oriel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Checks that comments can be read: none begins with a word that points elsewhere, and no sentence
+has more than 25 words.
+
+Reads comments of C, C++ and CUDA, comments and docstrings of Python, and the comments of shell and
+CMake files that have a line of their own. A colon or semicolon ends a sentence too. Examples and
+tables inside a comment are not prose: lines that are indented by four spaces or begin with `|`.
+"""
+import ast
+import io
+import pathlib
+import re
+import sys
+import tokenize
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
+import lint  # noqa: E402
+
+FOLDERS = ("include", "src", "tools", "test", "benchmarks", "examples", "cmake")
+MOST_WORDS = 25
+OPENING = re.compile(r"(of|as|the same|what|who|whether)\b", re.I)
+# Marks for tools and readers of requirements, which are no prose.
+NO_PROSE = re.compile(r"SPDX-|NOLINT|clang-format o|shellcheck |noqa|^!|^(\[[^\]]*\])+$|^[-=~*/#]*$")
+SENTENCE_END = re.compile(r"(?<=[.:;?!])[)\"'`]*\s+")
+SHELL_LIKE = {".sh", ".cmake"}
+
+
+class Comment:
+    """A comment: its first line's number, and its lines without their markers."""
+
+    def __init__(self, line, lines):
+        self.line = line
+        self.lines = lines
+
+    def paragraphs(self):
+        """(line number, text) of each paragraph and list item."""
+        begin, parts, in_example = self.line, [], False
+        for number, line in enumerate(self.lines, self.line):
+            text = line.strip()
+            is_item = re.match(r"(-|\*|\d+\.) ", text)
+            indent = len(line) - len(line.lstrip())
+            is_table = text.startswith(("|", ">>>", "$ ", "```"))
+            if text.startswith("```"):
+                in_example = not in_example
+            is_example = in_example or is_table or (indent >= 4 and not parts and not is_item)
+            if not text or NO_PROSE.search(text) or is_example or is_item:
+                if parts:
+                    yield begin, " ".join(parts)
+                begin, parts = number, []
+                if is_item:
+                    parts = [text[is_item.end():]]
+                continue
+            if not parts:
+                begin = number
+            parts.append(text)
+        if parts:
+            yield begin, " ".join(parts)
+
+
+def strip_marker(text):
+    return re.sub(r"^(///?<?|//!|/\*\*?|\*/?|#) ?", "", text.strip("\n").strip())
+
+
+def c_comments(text):
+    """Comments of a C-like file. Neighbouring lines with comments alone are one comment."""
+    last_line, last_mark, lines, begin = 0, "", [], 0
+    for match in lint.NOT_CODE.finditer(text):
+        comment = match.group(0)
+        if not comment.startswith(("//", "/*")):
+            continue
+        number = text.count("\n", 0, match.start()) + 1
+        before = text[text.rfind("\n", 0, match.start()) + 1:match.start()]
+        mark = re.match(r"/+<?", comment).group(0) if not before.strip() else ""
+        if comment.startswith("/*"):
+            yield Comment(number, [strip_marker(line.removesuffix("*/"))
+                                   for line in comment.split("\n")])
+            continue
+        # Keeps the indentation, which marks an example.
+        body = re.sub(r"^/+<? ?", "", comment)
+        if mark and mark == last_mark and number == last_line + 1:
+            lines.append(body)
+        else:
+            if lines:
+                yield Comment(begin, lines)
+            begin, lines = number, [body]
+        last_line, last_mark = number, mark
+    if lines:
+        yield Comment(begin, lines)
+
+
+def hash_comments(text):
+    """Comments that begin with # and stand alone on their lines."""
+    lines, begin = [], 0
+    for number, line in enumerate(text.split("\n"), 1):
+        found = re.match(r"\s*#+ ?(?!!)(.*)$", line)
+        if found and not line.startswith("#!"):
+            if not lines:
+                begin = number
+            lines.append(found.group(1))
+        elif lines:
+            yield Comment(begin, lines)
+            lines = []
+    if lines:
+        yield Comment(begin, lines)
+
+
+def python_comments(text):
+    yield from hash_comments(re.sub(r'""".*?"""', lambda m: re.sub(r"#", " ", m.group(0)), text,
+                                    flags=re.S))
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT and token.line[:token.start[1]].strip():
+            yield Comment(token.start[0], [strip_marker(token.string)])
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and node.body:
+            first = node.body[0]
+            if (isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+                    and isinstance(first.value.value, str)):
+                indent = " " * first.col_offset
+                yield Comment(first.lineno, [line.removeprefix(indent)
+                                             for line in first.value.value.split("\n")])
+
+
+def is_shell(path):
+    return path.suffix == "" and path.read_bytes()[:2] == b"#!" and b"sh" in path.read_bytes()[:40]
+
+
+def comments_of(path):
+    text = path.read_text(errors="replace")
+    if path.suffix in lint.SOURCE_SUFFIXES:
+        return c_comments(text)
+    if path.suffix == ".py":
+        return python_comments(text)
+    if path.suffix in SHELL_LIKE or path.name == "CMakeLists.txt" or is_shell(path):
+        return hash_comments(text)
+    return ()
+
+
+def faults_of(comment):
+    for index, (line, text) in enumerate(comment.paragraphs()):
+        opening = OPENING.match(text)
+        if index == 0 and opening:
+            yield line, f'begins with "{opening.group(0)}": {text[:60]}'
+        for sentence in SENTENCE_END.split(text):
+            words = len(sentence.split())
+            if words > MOST_WORDS:
+                yield line, f"{words} words in a sentence, {MOST_WORDS} at most: {sentence[:60]}"
+
+
+def check(root):
+    findings = []
+    for path in lint.tracked_files(root):
+        name = path.relative_to(root)
+        if name.parts[0] not in FOLDERS:
+            continue
+        for comment in comments_of(path):
+            findings += [f"{name}:{line}: {fault}" for line, fault in faults_of(comment)]
+    return findings
+
+
+LONG = " ".join(["word"] * 26)
+CLEAN = {
+    "src/a.cpp": "// SPDX-License-Identifier: Apache-2.0\n"
+                 "/// Returns the sum. Of its parts, the last is the\n/// largest: a fact.\n"
+                 'int f();  // kept by g()\nconst char* s = "// of it";\n'
+                 f"//     {LONG}\n/// - item\n///   more\n/// | {LONG} |\n",
+    "tools/b.py": f'"""Prints it.\n\n    {LONG}\n"""\nx = 1  # counts them\n',
+    "test/CMakeLists.txt": "# Runs alone.\nadd_test(x)\n",
+    "docs/c.py": "# Of a folder that is not checked.\n",
+}
+PLANTS = [
+    ({"src/a.cpp": "/// Of those that wait.\nint f();\n"}, 'src/a.cpp:1: begins with "Of"'),
+    ({"src/a.hpp": "int a;  ///< of each rank\n"}, 'begins with "of"'),
+    ({"src/a.h": "/* The same for\n * others. */\n"}, 'begins with "The same"'),
+    ({"include/a.cuh": "// First line\n// second.\n\n// Whether it is.\n"}, "a.cuh:4"),
+    ({"src/a.cpp": f"// Short. {LONG}.\n"}, "26 words"),
+    ({"src/a.cpp": f"/// {LONG[:60]}\n/// {LONG[60:]}\n"}, "26 words"),
+    ({"tools/b.py": '"""What it prints."""\n'}, 'begins with "What"'),
+    ({"tools/b.py": 'def f():\n    """As g."""\n'}, "tools/b.py:2"),
+    ({"tools/b.py": "x = 1  # who asks\n"}, 'begins with "who"'),
+    ({"test/run": f"#!/bin/sh\n# {LONG}\n"}, "test/run:2"),
+    ({"cmake/x.cmake": "# Of it.\n"}, 'begins with "Of"'),
+]
+
+if __name__ == "__main__":
+    lint.main("comments", check, CLEAN, PLANTS)
