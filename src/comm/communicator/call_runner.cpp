@@ -53,17 +53,27 @@ bool streams_blocks(const WayFacts& facts) {
   return all >= 2048 * kKi && all < 4096 * kKi;
 }
 
-/// Returns whether an all-gather or all-to-all goes in lines (one_shot_blocks.hpp), if they fit.
-/// Beyond these sizes streams are faster between windows, and an all-gather is about as fast in
-/// them elsewhere (docs/notes/streams.md).
-bool prefers_lines(const WayFacts& facts, bool forces_lines) {
-  constexpr std::size_t kMiB = 1 << 20;
-  const bool gathers = facts.collective == kernels::Collective::all_gather;
-  const bool is_all_to_all = facts.collective == kernels::Collective::all_to_all;
-  if (!facts.one_team || facts.ranks < 2 || (!gathers && !is_all_to_all)) return false;
-  if (forces_lines || facts.forces_streams || facts.on_host) return forces_lines;
+/// Returns whether a call goes in lines, if they fit: an all-gather or all-to-all in one trip
+/// (one_shot_blocks.hpp), a broadcast in two (two_shot_broadcast.hpp). Beyond these sizes streams
+/// are faster between windows, and about as fast elsewhere (docs/notes/streams.md). Shorter
+/// broadcasts are faster as exchanges, whose root waits for nobody.
+bool prefers_lines(const WayFacts& facts, AlgorithmChoice forced) {
+  using kernels::Collective;
+  constexpr std::size_t kKi = 1 << 10;
+  if (!facts.one_team || facts.ranks < 2) return false;
   const std::size_t all = facts.block * static_cast<std::size_t>(facts.ranks);
-  return gathers ? all < kMiB : all <= kMiB;
+  const bool is_free = forced != AlgorithmChoice::stream && !facts.on_host;
+  switch (facts.collective) {
+    case Collective::all_gather:
+      return forced == AlgorithmChoice::one_shot || (is_free && all < 1024 * kKi);
+    case Collective::all_to_all:
+      return forced == AlgorithmChoice::one_shot || (is_free && all <= 1024 * kKi);
+    case Collective::broadcast:
+      return forced == AlgorithmChoice::two_shot ||
+             (is_free && facts.ranks > 2 && facts.block >= 96 * kKi && facts.block < 384 * kKi);
+    default:
+      return false;
+  }
 }
 
 /// Returns how a collective is carried out.
@@ -128,8 +138,8 @@ Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) co
   const AlgorithmChoice forced = parts_.settings->algorithm;
   const WayFacts facts{request.collective, request.count * size_of(request.type), size(), one_team,
                        on_host(),          forced == AlgorithmChoice::stream};
-  if (prefers_lines(facts, forced == AlgorithmChoice::one_shot)) {
-    if (const auto lines = plan_in_lines(facts.block)) {
+  if (prefers_lines(facts, forced)) {
+    if (const auto lines = plan_in_lines(request)) {
       plan.team = *lines;
       plan.team.ctas = std::max(plan.team.ctas, parts_.options.min_ctas);
       return {};

@@ -66,7 +66,7 @@ class CallRunner {
 
   Result<kernels::HierarchyPlan> plan_among_teams(const CollectiveRequest& request) const;
   Result<kernels::Plan> plan_in_team(const CollectiveRequest& request) const;
-  std::optional<kernels::Plan> plan_in_lines(std::uint64_t block) const;
+  std::optional<kernels::Plan> plan_in_lines(const CollectiveRequest& request) const;
   kernels::HierarchyArguments arguments_among_teams(const CollectiveRequest& request,
                                                     const kernels::HierarchyPlan& plan) const;
   kernels::AllReduceArguments arguments_in_team(const CollectiveRequest& request,

@@ -41,9 +41,10 @@ Result<kernels::Plan> CallRunner::plan_in_team(const CollectiveRequest& request)
   return choose(table, parts_.overrides, backend, parts_.layout, request.type, count);
 }
 
-std::optional<kernels::Plan> CallRunner::plan_in_lines(std::uint64_t block) const {
-  return kernels::choose_lines_plan(table_of(parts_), parts_.overrides, parts_.device->backend(),
-                                    parts_.layout, block);
+std::optional<kernels::Plan> CallRunner::plan_in_lines(const CollectiveRequest& request) const {
+  return kernels::choose_lines_plan(request.collective, table_of(parts_), parts_.overrides,
+                                    parts_.device->backend(), parts_.layout,
+                                    request.count * size_of(request.type));
 }
 
 kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveRequest& request,
@@ -80,6 +81,10 @@ kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveReques
   arguments.operation.maximum = request.op == ReduceOp::max;
   arguments.layout = parts_.layout;
   arguments.share = split.share;
+  const bool in_lines = plan.algorithm == kernels::Algorithm::two_shot;
+  if (in_lines && request.collective == kernels::Collective::broadcast) {
+    arguments.share = kernels::share_of_broadcast(ranks, request.count * size_of(request.type));
+  }
   arguments.part = split.part;
   arguments.flat_base = parts_.control.flat_base - parts_.control.slot_offset;
   arguments.scalar_bits = request.scalar_bits;

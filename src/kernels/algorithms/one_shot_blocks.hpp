@@ -94,11 +94,14 @@ ORIEL_DEVICE_FN bool one_shot_blocks(const AllReduceArguments& arguments, GridPl
   return alive;
 }
 
-/// Returns whether the blocks of this rank's call are whole words of 4 bytes at aligned addresses.
+/// Returns whether this rank's blocks, or its message of a broadcast, are whole words of 4 bytes at
+/// aligned addresses.
 inline bool has_word_blocks(const AllReduceArguments& arguments) {
-  const std::uint64_t places = reinterpret_cast<std::uintptr_t>(arguments.input) |
-                               reinterpret_cast<std::uintptr_t>(arguments.output) |
-                               arguments.share * size_of(arguments.type);
+  const bool has_blocks = arguments.collective != Collective::broadcast;
+  const std::uint64_t places =
+      reinterpret_cast<std::uintptr_t>(arguments.input) |
+      reinterpret_cast<std::uintptr_t>(arguments.output) |
+      (has_blocks ? arguments.share : arguments.count) * size_of(arguments.type);
   return places % 4 == 0;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/algorithms/one_shot_blocks.hpp"
+#include "kernels/algorithms/two_shot_broadcast.hpp"
 #include "kernels/cuda/signatures.cuh"
 #include "kernels/plan/kernel_set.hpp"
 
@@ -16,7 +17,17 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
 }
 
 template <class T, int kRanks>
+__global__ void __launch_bounds__(kMaxThreads, 1)
+    broadcast_lines_kernel(const __grid_constant__ AllReduceArguments arguments) {
+  if (Signatures::is_here()) return Signatures::exchange(arguments);
+  two_shot_broadcast<T, kRanks, device::Cta>(arguments, {blockIdx.x, Signatures::data_ctas()});
+}
+
+template <class T, int kRanks>
 const void* kernel_of(Collective collective) {
+  if (collective == Collective::broadcast) {
+    return reinterpret_cast<const void*>(&broadcast_lines_kernel<T, kRanks>);
+  }
   if (collective == Collective::all_gather) {
     return reinterpret_cast<const void*>(&block_lines_kernel<T, kRanks, Collective::all_gather>);
   }

@@ -26,7 +26,9 @@ const KernelSet& kernels_for(DataType type) {
 }
 
 KernelEntry copy_lines_for(Collective collective, RankVariant ranks, bool in_words) {
-  const std::size_t kind = (collective == Collective::all_to_all ? 2 : 0) + (in_words ? 1 : 0);
+  std::size_t kind = in_words ? 1 : 0;
+  if (collective == Collective::all_to_all) kind += 2;
+  if (collective == Collective::broadcast) kind += 4;
   return {kFirstCopyLines + kind * kRankVariants + static_cast<std::size_t>(ranks),
           detail::copy_lines_kernel_for(collective, ranks, in_words)};
 }
@@ -107,7 +109,6 @@ Status for_each_kernel(const Action& action) {
   for (const Collective collective :
        {Collective::broadcast, Collective::all_gather, Collective::all_to_all}) {
     ORIEL_CHECK(action(copy_stream_for(collective)));
-    if (collective == Collective::broadcast) continue;
     for (std::size_t k = 0; k < 2 * kRankVariants; ++k) {
       const auto ranks = static_cast<RankVariant>(k / 2);
       ORIEL_CHECK(action(copy_lines_for(collective, ranks, k % 2 != 0)));

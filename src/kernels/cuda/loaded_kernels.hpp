@@ -50,7 +50,7 @@ inline constexpr std::size_t kFirstHierarchy = kDataTypeCount * kVariantsOfType;
 inline constexpr std::size_t kFirstExchange = kFirstHierarchy + kDataTypeCount;
 inline constexpr std::size_t kFirstCopyStream = kFirstExchange + 3;
 inline constexpr std::size_t kFirstCopyLines = kFirstCopyStream + kCollectiveCount;
-inline constexpr std::size_t kKernelCount = kFirstCopyLines + std::size_t{4} * kRankVariants;
+inline constexpr std::size_t kKernelCount = kFirstCopyLines + std::size_t{6} * kRankVariants;
 
 /// Kernels of one context, shared by all communicators there. The first communicator loads them all
 /// (load_kernels). Otherwise a launch would load its kernel (CUDA's lazy loading) and might wait

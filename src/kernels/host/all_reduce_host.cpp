@@ -8,6 +8,7 @@
 #include "kernels/algorithms/one_shot_blocks.hpp"
 #include "kernels/algorithms/stream.hpp"
 #include "kernels/algorithms/stream_blocks.hpp"
+#include "kernels/algorithms/two_shot_broadcast.hpp"
 #include "kernels/host/eager_all_reduce.hpp"
 #include "kernels/host/mover_host.hpp"
 #include "kernels/loops/float_environment.hpp"
@@ -91,6 +92,9 @@ bool run_all_reduce_on_host(Algorithm algorithm, AllReduceArguments arguments) {
       if (!reduces(arguments.collective)) return copy_lines_on_host(arguments);
       return run_packets_on_host(algorithm, arguments);
     case Algorithm::two_shot:
+      if (arguments.collective == Collective::broadcast) {
+        return two_shot_broadcast<std::uint8_t, 0, device::Thread>(arguments, {});
+      }
       return run_packets_on_host(algorithm, arguments);
     case Algorithm::stream:
       if (!reduces(arguments.collective)) return stream_copies_on_host(arguments);

@@ -139,13 +139,15 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
   return turns * threads * kLineBytes <= layout.lane_bytes[shared ? 1 : 0];
 }
 
+// Smallest long reduce. Below this size a reduce with all ranks as owners takes fewer steps
+// (docs/notes/streams.md).
+constexpr std::uint64_t kLeastSparingRoot = 32 << 20;
+
 Owners owners_of(const Plan& plan, Backend backend, Collective collective, int root, int ranks,
                  std::uint64_t bytes) {
-  // Below this size a reduce with all ranks as owners takes fewer steps (docs/notes/streams.md).
-  constexpr std::uint64_t kLeastReduce = 8 << 20;
   const bool is_long_reduce = collective == Collective::reduce && backend == Backend::cuda &&
                               plan.algorithm == Algorithm::stream && ranks > 2 &&
-                              bytes >= kLeastReduce;
+                              bytes >= kLeastSparingRoot;
   const bool spares_root = is_long_reduce || (collective == Collective::broadcast && ranks > 1);
   return spares_root ? Owners{(root + 1) % ranks, ranks - 1} : Owners{0, ranks};
 }
@@ -165,8 +167,8 @@ bool reads_inputs(Backend backend, const ScratchLayout& layout, const Collective
   switch (call.collective) {
     case Collective::reduce_scatter:  // its blocks may begin anywhere
       return bytes % 16 == 0 && (!has_many_ctas || bytes * ranks <= kMostOfManyCtas);
-    case Collective::reduce:  // beyond, among more than two ranks, the root owns no share
-      return !has_many_ctas && (bytes <= kMostBytes || ranks > 2);
+    case Collective::reduce:
+      return !has_many_ctas && (bytes <= kMostBytes || (ranks > 2 && bytes >= kLeastSparingRoot));
     case Collective::all_reduce:
       return !has_many_ctas && bytes <= kMostBytes;
     default:
@@ -314,11 +316,20 @@ Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
   return fit_plan(*entry, as_stream, backend, layout, owners, type, count);
 }
 
-std::optional<Plan> choose_lines_plan(const ChoiceTable& table, const Overrides& overrides,
-                                      Backend backend, const ScratchLayout& layout,
-                                      std::uint64_t block) {
-  // A rank sends its block to each other rank, as it sends its input in a one-shot all-reduce.
-  const auto entry = find_entry(table, backend, layout, DataType::u8, block);
+std::uint64_t share_of_broadcast(int ranks, std::uint64_t bytes) {
+  const std::uint64_t lines = ceil_divide(bytes, kLineBytes / 2);
+  return ceil_divide(lines, static_cast<std::uint64_t>(ranks) - 1);
+}
+
+std::optional<Plan> choose_lines_plan(Collective collective, const ChoiceTable& table,
+                                      const Overrides& overrides, Backend backend,
+                                      const ScratchLayout& layout, std::uint64_t bytes) {
+  if (layout.ranks < 2) return std::nullopt;
+  // Each rank has one slot for each other rank and line, as in a one-shot all-reduce of these
+  // bytes.
+  const bool has_shares = collective == Collective::broadcast;
+  if (has_shares) bytes = share_of_broadcast(layout.ranks, bytes) * (kLineBytes / 2);
+  const auto entry = find_entry(table, backend, layout, DataType::u8, bytes);
   if (!entry.ok()) return std::nullopt;
   TableEntry in_lines = *entry.value();
   Overrides as_one_shot = overrides;
@@ -330,8 +341,12 @@ std::optional<Plan> choose_lines_plan(const ChoiceTable& table, const Overrides&
     } else if (in_lines.plan.algorithm != Algorithm::one_shot) {
       continue;  // the table's CTAs are for two trips
     }
-    auto plan = fit_plan(in_lines, as_one_shot, backend, layout, layout.ranks, DataType::u8, block);
-    if (plan.ok() && plan.value().algorithm == Algorithm::one_shot) return std::move(plan).value();
+    auto fitted =
+        fit_plan(in_lines, as_one_shot, backend, layout, layout.ranks, DataType::u8, bytes);
+    if (!fitted.ok() || fitted.value().algorithm != Algorithm::one_shot) continue;
+    Plan plan = std::move(fitted).value();
+    if (has_shares) plan.algorithm = Algorithm::two_shot;
+    return plan;
   }
   return std::nullopt;
 }

@@ -125,11 +125,14 @@ Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
                               const Overrides& overrides, Backend backend,
                               const ScratchLayout& layout, DataType type, std::uint64_t count);
 
-/// Chooses a one-shot all-gather or all-to-all (one_shot_blocks.hpp) of blocks of `block` bytes.
-/// Returns nullopt if a block does not fit into the line slots.
-std::optional<Plan> choose_lines_plan(const ChoiceTable& table, const Overrides& overrides,
-                                      Backend backend, const ScratchLayout& layout,
-                                      std::uint64_t block);
+/// Chooses a one-shot all-gather or all-to-all (one_shot_blocks.hpp) of blocks of `bytes` bytes, or
+/// a two-shot broadcast (two_shot_broadcast.hpp) of `bytes` bytes. Returns nullopt if the message
+/// does not fit into the line slots.
+std::optional<Plan> choose_lines_plan(Collective collective, const ChoiceTable& table,
+                                      const Overrides& overrides, Backend backend,
+                                      const ScratchLayout& layout, std::uint64_t bytes);
+/// Returns the lines of a share in a two-shot broadcast of `bytes` bytes.
+std::uint64_t share_of_broadcast(int ranks, std::uint64_t bytes);
 
 /// Ranks that own shares of a call: `count` ranks from `first` on, to the right.
 struct Owners {

@@ -50,8 +50,8 @@ const void* exchange_kernel_for(ExchangeForm form);
 /// Returns the kernel of a streamed broadcast, all-gather or all-to-all, for all types. The kernel
 /// takes one AllReduceArguments by value. Null for other collectives.
 const void* copy_stream_kernel_for(Collective collective);
-/// Returns the kernel of a one-shot all-gather or all-to-all, for all types. `in_words`: see
-/// has_word_blocks(). The kernel takes one AllReduceArguments by value.
+/// Returns the kernel of an all-gather, all-to-all or broadcast in lines, for all types.
+/// `in_words`: see has_word_blocks(). The kernel takes one AllReduceArguments by value.
 const void* copy_lines_kernel_for(Collective collective, RankVariant ranks, bool in_words);
 /// Return the kernels of each type; defined in all_reduce_<type>.cu.
 KernelSet kernel_set_i8();

@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "api/api_ranks.hpp"
-#include "support/cuda/model_gpu.hpp"
+#include "comm/support/model_gpu.hpp"
 #include "support/fair_timer.hpp"
 
 // Set-up on a GPU that is busy with other work, on the model of the CUDA driver.

@@ -14,6 +14,7 @@
 #include "base/cuda_scope.hpp"
 #include "boot/session/inherited_memory.hpp"
 #include "comm/support/fault_outcome.hpp"
+#include "comm/support/model_gpu.hpp"
 #include "support/cuda/cuda_tally.hpp"
 #include "support/cuda/fake_cuda.hpp"
 #include "support/cuda/fault_cuda.hpp"
@@ -40,8 +41,11 @@ constexpr std::array kStatuses = {CUDA_ERROR_OUT_OF_MEMORY,    CUDA_ERROR_INVALI
 struct Instruments {
   explicit Instruments(const DriverWalk& walk)
       : model(walk.on_model ? std::make_unique<FakeCuda>(FakeCuda::Options{.devices = walk.devices})
-                            : nullptr) {}
+                            : nullptr) {
+    if (walk.on_model) loader.emplace(kModelKernels);
+  }
   std::unique_ptr<FakeCuda> model;
+  std::optional<kernels::ScopedKernelLoader> loader;
   CudaTally tally;
   CudaFaultHooks hooks;
 };

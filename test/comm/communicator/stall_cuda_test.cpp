@@ -9,8 +9,8 @@
 #include <unistd.h>
 
 #include "api/api_ranks.hpp"
+#include "comm/support/model_gpu.hpp"
 #include "comm/support/stall_log.hpp"
-#include "support/cuda/model_gpu.hpp"
 #include "support/process_state.hpp"
 
 namespace oriel::test {

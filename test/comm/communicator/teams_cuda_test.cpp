@@ -5,7 +5,7 @@
 #include <catch2/catch.hpp>
 
 #include "comm/support/in_teams.hpp"
-#include "support/cuda/model_gpu.hpp"
+#include "comm/support/model_gpu.hpp"
 
 // GPU ranks in teams of different sizes, on the model of the CUDA driver.
 namespace oriel::test {

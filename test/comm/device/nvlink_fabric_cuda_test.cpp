@@ -18,8 +18,8 @@
 
 #include "base/system_table.hpp"
 #include "comm/support/in_teams.hpp"
+#include "comm/support/model_gpu.hpp"
 #include "support/cuda/fault_cuda.hpp"
-#include "support/cuda/model_gpu.hpp"
 #include "topo/machine/process_machine.hpp"
 #include "topo/sources/fake_nvml.hpp"
 #include "topo/sources/temporary_tree.hpp"

@@ -20,7 +20,7 @@
 
 #include "nccl.h"
 
-#include "support/cuda/model_gpu.hpp"
+#include "comm/support/model_gpu.hpp"
 #include "support/numa_machine.hpp"
 #include "support/numa_system.hpp"
 #include "support/process_state.hpp"

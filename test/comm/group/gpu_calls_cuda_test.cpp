@@ -9,8 +9,7 @@
 
 #include "nccl.h"
 
-#include "kernels/cuda/loaded_kernels.hpp"
-#include "support/cuda/model_gpu.hpp"
+#include "comm/support/model_gpu.hpp"
 #include "support/cuda/noted_calls.hpp"
 #include "support/failing_memory.hpp"
 #include "support/ranks.hpp"
@@ -19,13 +18,6 @@
 /// Launches of the driver model run nothing.
 namespace oriel::test {
 namespace {
-
-constexpr kernels::KernelLoader kKernelsByName{
-    .load = [](const void*) -> int { return 0; },
-    .find = [](CUfunction* function, const void* kernel) -> int {
-      *function = reinterpret_cast<CUfunction>(const_cast<void*>(kernel));
-      return 0;
-    }};
 
 using Names = std::vector<std::string>;
 
@@ -99,7 +91,6 @@ void play_on_model(const Body& body) {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_SCRATCH_SIZE", "1M"}});
   check_all_ok(play(Cast::processes, 1, [&](Players& players) {
     FakeCuda& model = model_with_current_device(FakeCuda::Options{}, 0);
-    const kernels::ScopedKernelLoader loader(kKernelsByName);
     const Buffer buffer(4096);
     const GpuRank rank(players);
     body(model, rank, reinterpret_cast<float*>(buffer.at()));

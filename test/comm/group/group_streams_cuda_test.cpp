@@ -11,7 +11,7 @@
 #include "comm/device/device.hpp"
 #include "comm/group/group_jobs.hpp"
 #include "comm/support/device_around.hpp"
-#include "support/cuda/model_gpu.hpp"
+#include "comm/support/model_gpu.hpp"
 #include "support/ranks.hpp"
 
 /// Order in which a group enqueues its launches and joins its streams.

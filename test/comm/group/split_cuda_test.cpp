@@ -6,7 +6,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "support/cuda/model_gpu.hpp"
+#include "comm/support/model_gpu.hpp"
 #include "support/ranks.hpp"
 
 // Communicators of GPU ranks split from another communicator, on the model of the CUDA driver.

@@ -7,9 +7,9 @@
 #include <string>
 #include <thread>
 
+#include "comm/support/model_gpu.hpp"
 #include "comm/support/network_of.hpp"
 #include "comm/support/network_players.hpp"
-#include "support/cuda/model_gpu.hpp"
 
 namespace oriel::test {
 

@@ -40,8 +40,8 @@ FRAMES = (
     (r"hierarchy_kernel<", 384),
     (r"blocks_kernel<\(oriel::kernels::Collective\)5>", 88),  # an all-to-all
     (r"(blocks|broadcast)_kernel", 0),
-    (r"block_lines_kernel<unsigned char", 16),
-    (r"block_lines_kernel", 0),
+    (r"(block|broadcast)_lines_kernel<unsigned char", 16),
+    (r"(block|broadcast)_lines_kernel", 0),
     (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)0>", 64),
     (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)1>", 48),
     (r"exchange_kernel", 0),

@@ -371,6 +371,9 @@ class Ranks {
     arguments.ranks = ranks_;
     arguments.layout = layout_;
     arguments.share = split.share;
+    if (shape.collective == Collective::broadcast && shape.algorithm == Algorithm::two_shot) {
+      arguments.share = share_of_broadcast(ranks_, shape.count * size_of(type));
+    }
     arguments.part = split.part;
     arguments.collective = shape.collective;
     arguments.stream = {plan.chunk_bytes, plan.depth, plan.lead, owners.first};
@@ -478,6 +481,23 @@ TEST_CASE("streamed copies in a row bring every element to every rank, in place 
       INFO(name_of(collective) << " among " << count << " ranks, registered " << registered
                                << ", in place " << in_place << ", " << elements << " elements");
       REQUIRE(ranks.wrong_copies(shape, test::repeats(40, 8), registered) == 0);
+    }
+  }
+}
+
+TEST_CASE("a broadcast in lines reaches every rank from any root, at any alignment, in place",
+          "[req:5.9]") {
+  const int count = GENERATE(2, 3, 7);
+  const Ranks ranks(count);
+  for (const std::uint64_t elements : {1u, 2u, 3u, 4u, 63u, 130u, 1001u, 9001u}) {
+    for (const bool in_place : {false, true}) {
+      Shape shape{Algorithm::two_shot, elements, elements % 5, in_place, 50us};
+      shape.collective = Collective::broadcast;
+      shape.root = static_cast<int>(elements) % count;
+      INFO(count << " ranks, in place " << in_place << ", " << elements << " elements");
+      REQUIRE(ranks.wrong_copies(shape, test::repeats(40, 8), false) == 0);
+      Shape sums{Algorithm::one_shot, std::min<std::uint64_t>(elements, 2000), elements % 5};
+      REQUIRE(ranks.wrong_after<std::int32_t>(DataType::i32, sums, 5) == 0);  // shares the slots
     }
   }
 }

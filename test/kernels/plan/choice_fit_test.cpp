@@ -135,10 +135,15 @@ TEST_CASE("plans fit whatever the table, the settings and the scratch memory",
       REQUIRE(misfit(plan.value(), backend, layout, type, count) == "");
       REQUIRE(fits(plan.value(), backend, layout, type, count));
       streams += plan.value().algorithm == Algorithm::stream ? 1 : 0;
-      const auto lines = choose_lines_plan(table, overrides, backend, layout, count);
+      const bool is_broadcast = rng() % 2 == 0;
+      const auto collective = is_broadcast ? Collective::broadcast : Collective::all_gather;
+      const auto lines = choose_lines_plan(collective, table, overrides, backend, layout, count);
       if (!lines) continue;
-      REQUIRE(lines->algorithm == Algorithm::one_shot);
-      REQUIRE(misfit(*lines, backend, layout, DataType::u8, count) == "");
+      REQUIRE(lines->algorithm == (is_broadcast ? Algorithm::two_shot : Algorithm::one_shot));
+      Plan as_blocks = *lines;
+      as_blocks.algorithm = Algorithm::one_shot;
+      const std::uint64_t share = is_broadcast ? share_of_broadcast(ranks, count) * 8 : count;
+      REQUIRE(misfit(as_blocks, backend, layout, DataType::u8, share) == "");
       ++in_lines;
     }
   }
@@ -176,7 +181,7 @@ TEST_CASE("short blocks go in lines, with all CTAs where the table takes two tri
           .value();
   const auto layout = make_scratch_layout(Backend::cuda, 4, 32, 16 * kMiB);
   const auto plan_of = [&](std::uint64_t block) {
-    return choose_lines_plan(table, {}, Backend::cuda, layout, block);
+    return choose_lines_plan(Collective::all_gather, table, {}, Backend::cuda, layout, block);
   };
   CHECK(plan_of(8)->ctas == 8);
   CHECK(plan_of(32 << 10)->threads == 128);  // 65,536 bytes with their flags
@@ -185,7 +190,8 @@ TEST_CASE("short blocks go in lines, with all CTAs where the table takes two tri
   CHECK_FALSE(plan_of(4 * kMiB));
   // Among eight ranks the slots of a CTA have no room for the lines of 512 threads.
   const auto of_eight = make_scratch_layout(Backend::cuda, 8, 32, 16 * kMiB);
-  const auto plan = choose_lines_plan(table, {}, Backend::cuda, of_eight, 64 << 10);
+  const auto plan =
+      choose_lines_plan(Collective::all_gather, table, {}, Backend::cuda, of_eight, 64 << 10);
   REQUIRE(plan);
   CHECK(plan->threads < 512);
 }
@@ -205,7 +211,9 @@ TEST_CASE("GPUs with few CTAs read registered inputs of some calls in place", "[
   CHECK_FALSE(reads(Collective::reduce_scatter, kMiB + 1));  // blocks at odd addresses
   CHECK(reads(Collective::all_reduce, 2 * kMiB));
   CHECK_FALSE(reads(Collective::all_reduce, 4 * kMiB));
-  CHECK(reads(Collective::reduce, 64 * kMiB));
+  CHECK(reads(Collective::reduce, 2 * kMiB));
+  CHECK_FALSE(reads(Collective::reduce, 4 * kMiB));
+  CHECK(reads(Collective::reduce, 8 * kMiB));  // the root owns no share
   CHECK_FALSE(reads(Collective::reduce, 64 * kMiB, 2));
   CHECK_FALSE(reads(Collective::all_gather, kMiB));
   CHECK_FALSE(reads(Collective::all_reduce, kMiB, 4, 32, ReduceOp::premul_sum));
@@ -224,7 +232,7 @@ TEST_CASE("the root of a broadcast, or of a long reduce among GPUs, owns no shar
     return std::pair(made.first, made.count);
   };
   CHECK(owners(Backend::cuda, Collective::reduce, 3, 4) == std::pair(0, 3));
-  CHECK(owners(Backend::cuda, Collective::reduce, 3, 4, 8 * kMiB) == std::pair(0, 3));
+  CHECK(owners(Backend::cuda, Collective::reduce, 3, 4, 32 * kMiB) == std::pair(0, 3));
   CHECK(owners(Backend::cuda, Collective::reduce, 3, 4, kMiB) == std::pair(0, 4));
   CHECK(owners(Backend::cuda, Collective::reduce, 1, 2) == std::pair(0, 2));
   CHECK(owners(Backend::host, Collective::reduce, 3, 4) == std::pair(0, 4));
