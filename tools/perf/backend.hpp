@@ -17,13 +17,13 @@
 
 namespace oriel::perf {
 
-/// What was found in one buffer set after a call.
+/// Counts the errors found in one buffer set after a call.
 struct CheckReport {
   std::uint64_t wrong_outputs = 0;
   std::uint64_t changed_inputs = 0;
   std::uint64_t written_past_end = 0;  ///< bytes
   std::uint64_t first_wrong = UINT64_MAX;
-  std::uint64_t digest = 0;  ///< of the output's bits; equal on all ranks if the bits are
+  std::uint64_t digest = 0;  ///< hash of the output's bits; ranks with equal bits have equal hashes
 
   std::uint64_t total() const { return wrong_outputs + changed_inputs + written_past_end; }
   void add(const CheckReport& other) {
@@ -35,27 +35,27 @@ struct CheckReport {
   }
 };
 
-/// A loop of calls to be timed.
+/// A loop of calls to time.
 struct TimedLoop {
   int calls = 1;
-  int graph_launches = 0;  ///< 0: plain calls; else the calls are captured and launched this often
+  int graph_launches = 0;  ///< 0: plain calls; else launches of a CUDA graph of all `calls`
   bool blocking = false;   ///< wait for each call before the next (plain calls only)
   double jitter_us = 0;    ///< upper bound of the random delay before each call
   std::uint64_t jitter_seed = 0;
   std::function<Status(int call)> issue;  ///< enqueues one call, numbered from 0
 };
 
-/// Where the buffers of a rank live and how its calls are timed. One object per rank, used by
-/// one thread. Everything but time() has finished when it returns.
+/// Allocates, fills and checks the buffers of one rank, and times its calls. One object per rank,
+/// used by one thread. When a call succeeds, its work on the device has finished.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual std::string device_name() const = 0;
-  /// Of the collectives; null on CPUs.
+  /// Returns the stream of the collectives; null on CPUs.
   virtual cudaStream_t stream() const = 0;
 
-  /// Ordinary memory, that no library knows about. Freed with the backend.
+  /// Allocates ordinary memory, unknown to the library under test. Freed with the backend.
   virtual Result<void*> allocate(std::size_t bytes) = 0;
 
   virtual Status fill(void* out, std::size_t count, const Pattern& pattern, int rank) = 0;
@@ -67,20 +67,21 @@ class Backend {
   virtual Status check_bytes(const void* data, std::uint8_t value, std::size_t bytes,
                              CheckReport& report) = 0;
 
-  /// Waits for what was enqueued.
+  /// Waits for all work enqueued on stream().
   virtual Status synchronize(Deadline deadline) = 0;
 
-  /// Runs the loop once and returns microseconds per call. Ranks meet at the barrier first, and one
-  /// untimed call (or launch) behind it lines them up as the collective itself leaves them. A graph
-  /// is captured at its first use and kept until forget_graphs().
+  /// Runs the loop once and returns microseconds per call. Waits at the barrier, then makes one
+  /// untimed call (or graph launch), so that ranks start as the collective itself leaves them.
+  /// Captures a graph at its first use and keeps it until forget_graphs().
   virtual Result<double> time(const TimedLoop& loop, const SharedBarrier& barrier,
                               Deadline deadline) = 0;
   virtual void forget_graphs() {}
 
-  /// Makes each of the loop's calls once, in the way in which they are timed, and waits for them.
+  /// Makes each of the loop's calls once and waits for them. On GPUs, if graph_launches is above 0,
+  /// the calls go through a graph as in time().
   virtual Status run_once(const TimedLoop& loop, Deadline deadline) = 0;
 
-  /// Called while waiting for the device: an error ends the wait.
+  /// Sets a function that is polled while waiting for the device; its error ends the wait.
   void watch(std::function<Status()> health) { health_ = std::move(health); }
 
  protected:
@@ -91,12 +92,13 @@ class Backend {
 };
 
 std::unique_ptr<Backend> make_host_backend();
-/// On device `local_rank` modulo the number of devices.
+/// Uses device `local_rank` modulo the number of devices.
 Result<std::unique_ptr<Backend>> make_cuda_backend(int local_rank);
-/// 0 without a driver, or where this program was built without CUDA. Starts CUDA in this process.
+/// Counts the GPUs; 0 without a driver or in a build without CUDA. Initialises CUDA in this
+/// process.
 int count_cuda_devices();
 
-/// The delay before call `call` of a rank, in [0, jitter_us).
+/// Returns the pseudorandom delay before call `call` of a rank, in [0, jitter_us).
 inline double jitter_delay_us(const TimedLoop& loop, int call) {
   const std::uint64_t random =
       scramble(loop.jitter_seed + static_cast<std::uint64_t>(call) * 0x9e3779b97f4a7c15u);

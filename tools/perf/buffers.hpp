@@ -13,20 +13,21 @@
 
 namespace oriel::perf {
 
-/// Bytes from one buffer set to the next: the data, and at least a page behind it that nobody may
-/// write to.
+/// Returns the bytes from one buffer set to the next: the data, rounded up to whole pages
+/// (NCCL_WIN_REQUIRED_ALIGNMENT), and one guard page. Nobody may write behind the data.
 std::size_t set_stride(std::size_t bytes);
 
-/// The buffers of one rank: one stretch of memory to send from and one to receive into, each cut
-/// into sets. Registered stretches come from the library's allocator and are one window each.
-/// Release before the communicator is destroyed; the destructor only gives up.
+/// Send and receive memory of one rank: one stretch each, cut into buffer sets. A stretch that is a
+/// window comes from ncclMemAlloc and is one window. Call release() before the communicator is
+/// destroyed; the destructor releases nothing.
 class BufferSets {
  public:
   BufferSets() = default;
-  /// Collective if anything is registered. `bytes`: of each stretch, as set_stride() x sets.
+  /// Allocates and registers both stretches; collective if one becomes a window.
+  /// `bytes`: size of each stretch, set_stride() x sets.
   static Result<BufferSets> create(const Library& library, Backend& backend, ncclComm_t comm,
                                    Registration registration, std::size_t bytes);
-  /// Deregisters and frees, in that order.
+  /// Deregisters each stretch, then frees the memory that came from ncclMemAlloc.
   Status release(const Library& library, ncclComm_t comm);
 
   /// Cuts the stretches into sets of `bytes`.
@@ -40,7 +41,7 @@ class BufferSets {
     void* memory = nullptr;
     bool from_library = false;
     ncclWindow_t window = nullptr;
-    void* handle = nullptr;  // of ncclCommRegister
+    void* handle = nullptr;  // from ncclCommRegister
   };
   static Status make(const Library& library, Backend& backend, ncclComm_t comm, bool window,
                      bool local, std::size_t bytes, Stretch& stretch);

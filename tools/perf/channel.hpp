@@ -15,16 +15,16 @@ namespace oriel::perf {
 
 using Json = nlohmann::json;
 
-/// A stream socket between the coordinator and one rank, carrying JSON messages with their length
-/// in front. Used between rounds only, never while a clock runs. A message that is no JSON object
-/// or longer than 1 MiB is an error.
+/// A stream socket between the coordinator and one rank. It carries JSON messages, each with its
+/// length in front. Used between rounds only, never during a timed loop. If a received message is
+/// not a JSON object or is longer than 1 MiB, receive() fails.
 class Channel {
  public:
   Channel() = default;
   explicit Channel(OwnedFd socket) : socket_(std::move(socket)) {}
 
-  /// Both block until done, the deadline, or the end of the other side, which is an error of
-  /// code `remote`; the deadline's has code `timeout`.
+  /// Block until the message is through. Fail with `timeout` at the deadline, `remote` if the peer
+  /// closed the connection, and `aborted` after a signal (end_waits_on_signals()).
   Status send(const Json& message, Deadline deadline) const;
   Result<Json> receive(Deadline deadline) const;
 
@@ -36,16 +36,16 @@ class Channel {
   OwnedFd socket_;
 };
 
-/// Waits for the readiness of one descriptor. Returns whether it came before the deadline; also
-/// returns early, with an error of code `aborted`, when this process was told to end by a signal.
+/// Waits until poll() reports one of `events` on the descriptor. Fails with `timeout` at the
+/// deadline, and with `aborted` once signal_received() is not 0.
 Status wait_ready(int fd, short events, Deadline deadline);
 
-/// From now on SIGINT, SIGTERM and SIGHUP end every wait_ready() of this process with an error,
-/// so that the coordinator can take its ranks down with it.
+/// Installs handlers for SIGINT, SIGTERM and SIGHUP. After such a signal every wait_ready() of this
+/// process fails, so that the coordinator can end its ranks.
 void end_waits_on_signals();
-/// The signal that came, or 0.
+/// Returns the signal received since end_waits_on_signals(), or 0.
 int signal_received();
-/// Undoes end_waits_on_signals() in a forked rank.
+/// Restores the default handlers in a forked rank.
 void default_signals();
 
 }  // namespace oriel::perf

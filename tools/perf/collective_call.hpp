@@ -13,7 +13,7 @@
 
 namespace oriel::perf {
 
-/// What one call is made with.
+/// Arguments of one call.
 struct CallArguments {
   const std::byte* input = nullptr;
   std::byte* output = nullptr;
@@ -24,21 +24,21 @@ struct CallArguments {
   cudaStream_t stream = nullptr;
 };
 
-/// The collective that is measured, as one rank calls it.
+/// Makes calls of the measured collective for one rank.
 class CollectiveCall {
  public:
   CollectiveCall(const Library& library, Collective collective, int root, const Place& place)
       : library_(library), collective_(collective), root_(root), place_(place) {}
 
-  /// Refuses a library that lacks the functions.
+  /// Fails if the library lacks the functions of this collective.
   Status check_present() const;
   Status make(const CallArguments& call) const;
 
   /// Returns the number of blocks in this rank's input, if its larger buffer has `blocks`.
   int input_blocks(int blocks) const { return sends_blocks(collective_) ? blocks : 1; }
-  /// Returns whether this rank gets a result.
+  /// Returns false for non-root ranks of reduce and gather, which get no result.
   bool has_output() const;
-  /// Returns the rank whose input a block of the output is. Not for reductions.
+  /// Returns the rank whose input ends up in this output block. Not for reductions.
   int source_of(int block) const;
   /// Returns where this rank's block begins in a buffer of blocks.
   std::byte* own_block(std::byte* buffer, std::size_t block_bytes) const {

@@ -10,8 +10,8 @@
 #include "perf/backend.hpp"
 #include "perf/values.hpp"
 
-/// Launchers of the kernels that fill and check buffers on the GPU; each enqueues on `stream` and
-/// returns. `report` is device memory that the check kernels add to.
+/// Launchers of the kernels that fill and check buffers on the GPU. Each enqueues on `stream` and
+/// returns. `report` is device memory; the check kernels add their counts to it.
 namespace oriel::perf {
 
 inline constexpr int kMostCheckedRanks = 1024;

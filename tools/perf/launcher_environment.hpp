@@ -12,24 +12,25 @@
 
 namespace oriel::perf {
 
-/// What a launcher (torchrun, oriel-run, mpirun of Open MPI or MPICH, srun) told this process.
+/// Rank and rendezvous of this process, from the environment variables of a launcher (torchrun,
+/// oriel-run, mpirun of Open MPI or MPICH, srun).
 struct LauncherEnvironment {
-  std::string launcher;  ///< for messages: the variable that gave it away
+  std::string launcher;  ///< for messages: the rank variable that was found
   int rank = 0;
   int ranks = 1;
   int local_rank = 0;
   int local_ranks = 1;
   std::string master_address;  ///< empty if the launcher names none
   int master_port = 0;
-  bool port_in_use = false;  ///< the launcher itself listens on the port
-  std::int64_t daemon = 0;   ///< process that started this one, the same for all of a host's ranks
+  bool port_in_use = false;  ///< the launcher itself listens on master_port
+  std::int64_t daemon = 0;   ///< parent process id; assumed equal for all ranks of a host
 };
 
-/// What the environment says, or nothing if no launcher is known to it. A variable that is there
-/// but makes no sense is an error.
+/// Reads the launcher's variables; nothing if no known launcher set them. Fails if a variable is
+/// set but not valid.
 Result<std::optional<LauncherEnvironment>> find_launcher();
 
-/// Rank 0's side of the meeting of a launcher's ranks: listens, then gathers one connection per
+/// Rank 0's side of the rendezvous of a launcher's ranks. Listens, then accepts one connection per
 /// rank and set.
 class Meeting {
  public:
@@ -39,18 +40,18 @@ class Meeting {
   Meeting(Meeting&&) noexcept = default;
   Meeting& operator=(Meeting&&) = delete;
 
-  /// Waits for `ranks` connections of each of `sets` sets.
+  /// Waits for `ranks` connections of each of `sets` sets. Connections of other runs are dropped.
   Result<std::vector<std::vector<RankSet::Peer>>> gather(int sets, int ranks, Deadline deadline);
 
  private:
   Meeting() = default;
   OwnedFd socket_;
   std::string token_;
-  std::string place_;  // where it is, in words
-  std::string file_;   // to be removed again
+  std::string place_;  // address or file, for messages
+  std::string file_;   // removed by the destructor; empty without a file
 };
 
-/// The other side: connects rank `environment.rank` of set `set`, trying until the deadline.
+/// Connects rank `environment.rank` of set `set` to rank 0's Meeting. Retries until the deadline.
 Result<Channel> join_meeting(const LauncherEnvironment& environment, const std::string& rendezvous,
                              int set, Deadline deadline);
 

@@ -10,7 +10,8 @@
 
 namespace oriel::perf {
 
-/// Functions that move data, and groups. Null where the library has none.
+/// Optional collective, point-to-point and group functions. A pointer is null if the library lacks
+/// the function.
 struct CollectiveTable {
   decltype(&ncclAllGather) all_gather = nullptr;
   decltype(&ncclReduceScatter) reduce_scatter = nullptr;
@@ -25,15 +26,15 @@ struct CollectiveTable {
   decltype(&ncclGroupEnd) group_end = nullptr;
 };
 
-/// A libnccl-compatible library loaded into this process, as a table of its functions. It stays
-/// loaded until the process ends: such libraries start threads and cannot be unloaded.
+/// A libnccl-compatible library loaded into this process, as a table of its functions. The library
+/// stays loaded until the process ends: such libraries start threads and cannot be unloaded.
 struct Library {
   static Result<Library> open(const std::string& path);
 
-  std::string path;  ///< of the file that was loaded
-  int version = 0;   ///< as ncclGetVersion says
+  std::string path;  ///< path of the loaded file
+  int version = 0;   ///< result of ncclGetVersion
 
-  // Every library has these.
+  // Required functions: open() fails if one is missing.
   decltype(&ncclGetVersion) get_version = nullptr;
   decltype(&ncclGetUniqueId) get_unique_id = nullptr;
   decltype(&ncclCommInitRank) comm_init_rank = nullptr;
@@ -42,7 +43,7 @@ struct Library {
   decltype(&ncclGetErrorString) get_error_string = nullptr;
   decltype(&ncclAllReduce) all_reduce = nullptr;
   CollectiveTable collectives;
-  // Null where the library has none; what needs one says so.
+  // Optional functions, null if the library lacks them; callers check.
   decltype(&ncclCommInitRankConfig) comm_init_rank_config = nullptr;
   decltype(&ncclGetLastError) get_last_error = nullptr;
   decltype(&ncclMemAlloc) mem_alloc = nullptr;
@@ -54,7 +55,8 @@ struct Library {
   ncclResult_t (*comm_register)(ncclComm_t, void*, size_t, void**) = nullptr;
   ncclResult_t (*comm_deregister)(ncclComm_t, void*) = nullptr;
 
-  /// Success, or an error that names the call and carries the library's own words.
+  /// Returns an error for any result but ncclSuccess. The error names the call and has the texts of
+  /// ncclGetErrorString and, where present, ncclGetLastError.
   Status check(ncclResult_t result, const char* call, ncclComm_t comm = nullptr) const;
 };
 

@@ -13,16 +13,17 @@
 
 namespace oriel::perf {
 
-/// One measurement from start to end: asks one or two sets of ranks for their rounds, in turn and
-/// never both at once, and gathers, prints and saves the results.
+/// One measurement from start to end. Requests rounds from one or two sets of ranks, in turn and
+/// never both at once, then collects, prints and saves the results.
 class Session {
  public:
   Session(const Options& options, RankSet ours, std::optional<RankSet> theirs);
 
-  /// Measures all cases. The JSON file is written in any case, with what there is.
+  /// Measures all cases. After an error the JSON file is still written, with the results so far and
+  /// the error.
   Status run();
-  /// Measures on demand: a line "BYTES CALLS" on standard input gives "MICROSECONDS WRONG" on
-  /// standard output. Ends with the input.
+  /// Measures on demand: for each line "BYTES CALLS" on standard input, prints "MICROSECONDS WRONG"
+  /// on standard output. Returns at the end of the input.
   Status serve();
 
   bool anything_wrong() const { return count_wrong(results_) > 0 || count_unequal(results_) > 0; }
@@ -39,7 +40,7 @@ class Session {
     Placement placement = Placement::out_of_place;
     int calls = 1;
     int sets = 1;
-    int blocks = 1;  ///< of `count` elements, in the larger buffer
+    int blocks = 1;  ///< blocks of `count` elements in the larger buffer
     std::size_t bytes() const { return count * size_of(type) * static_cast<std::size_t>(blocks); }
     std::string text() const;
   };

@@ -20,11 +20,11 @@
 namespace oriel::perf {
 
 using kernels::Collective;
-/// A send to the next rank and a receive from the one before, in one group, measured as a
-/// collective.
+/// Pseudo-collective: each rank sends to the next rank and receives from the previous one, in one
+/// group.
 inline constexpr auto kSendReceive = static_cast<Collective>(kernels::kCollectiveCount);
 enum class BackendKind { automatic, cuda, host };
-/// Which buffers become symmetric windows. `local` is ncclCommRegister of both.
+/// Selects the buffers that become symmetric windows. `local`: none, but ncclCommRegister of both.
 enum class Registration { none, local, both, in, out };
 enum class Placement { out_of_place, in_place };
 
@@ -42,39 +42,40 @@ struct Options {
   std::vector<DataType> types;
   std::vector<ReduceOp> ops;
   std::vector<Placement> placements;
-  std::optional<int> iterations;  ///< calls in one round; unset: by the time they take
+  std::optional<int> iterations;  ///< calls in one round; unset: 20, on CPUs by their duration
   int warmup = 5;
   bool check = true;
   int graph_launches = 0;       ///< 0: no graph
   bool blocking_calls = false;  ///< wait for each call before the next
-  int rounds = 0;               ///< 0: 5, or 9 with an opponent
-  int rotate = 0;               ///< buffer sets; 0: by size
+  int rounds = 0;               ///< 0: 5, or 9 with `against`
+  int rotate = 0;               ///< buffer sets; 0: by size, see rotation()
   double jitter_us = 0;         ///< 0: no pass with random delays
   std::uint64_t seed = 1;
-  int root = 0;          ///< of collectives that have one
+  int root = 0;          ///< root rank, for collectives with a root
   int blocks = 0;        ///< CTAs of a collective; 0: the library's choice
   int ranks = 0;         ///< 0: from a launcher, else one per GPU, else 2
   bool threads = false;  ///< ranks are threads of one process
-  int per_node = 0;      ///< ranks of each node that the host poses as; 0: as it is
+  int per_node = 0;      ///< ranks per simulated node on this host; 0: no simulated nodes
   BackendKind backend = BackendKind::automatic;
   Contestant ours;
   std::optional<Contestant> against;
-  std::string rendezvous;  ///< host:port or file:PATH, for ranks of a launcher
+  std::string rendezvous;  ///< host:port or file:PATH where a launcher's ranks meet
   std::string json_path;
-  bool percentiles = false;           ///< p99 columns behind the table
+  bool percentiles = false;           ///< p99 columns at the end of each row
   bool serve = false;                 ///< rounds on demand from standard input
-  std::chrono::seconds timeout{120};  ///< of each step that ranks are asked to do
-  std::string size_summary;           ///< for the header: how the sizes came about
+  std::chrono::seconds timeout{120};  ///< timeout of each request to the ranks
+  std::string size_summary;           ///< for the table's header: how the sizes were given
 };
 
-/// The options of a command line, or the status to exit with after printing help or a complaint.
-/// The first argument is the name of the collective.
+/// Returns the options of a command line, or the exit status after printing help or an error. The
+/// first argument is the name of the collective.
 std::variant<Options, int> parse_options(int argc, char** argv);
 
-/// "4K", "64MiB", "1g", "17": bytes, with the powers of 1024 that nccl-tests uses.
+/// Parses a size in bytes such as "4K", "64MiB", "1g" or "17". Units are powers of 1024, as in
+/// nccl-tests.
 Result<std::size_t> parse_bytes(std::string_view text);
 
-/// The names of nccl-tests ("float", "half", "f8e4m3") and Oriel's own ("f32", "f16", "e4m3").
+/// Parse the names of nccl-tests ("float", "half", "f8e4m3") and of Oriel ("f32", "f16", "e4m3").
 Result<DataType> parse_type(std::string_view name);
 Result<ReduceOp> parse_op(std::string_view name);
 constexpr bool works_in_place(Collective collective) {
@@ -84,14 +85,15 @@ constexpr bool works_in_place(Collective collective) {
 constexpr int blocks_of(Collective collective, int ranks) {
   return sends_blocks(collective) || receives_blocks(collective) ? ranks : 1;
 }
-/// Return what nccl-tests prints; for a collective the name of its program, such as "alltoall".
+/// Return the name that nccl-tests prints; for a collective, the name of its program ("alltoall").
 std::string_view table_name(Collective collective);
 std::string_view table_name(DataType type);
 std::string_view table_name(ReduceOp op);
 std::string_view name_of(Registration registration);
 std::string_view name_of(Placement placement);
 
-/// Buffer sets of `bytes` each way that are used in turn: as many as exceed 128 MiB, at most 8.
+/// Returns the number of buffer sets used in turn, each with `bytes` to send and `bytes` to
+/// receive: Options::rotate, or enough sets to exceed 128 MiB, at most 8.
 int rotation(const Options& options, std::size_t bytes);
 
 }  // namespace oriel::perf

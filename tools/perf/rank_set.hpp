@@ -13,12 +13,12 @@
 
 namespace oriel::perf {
 
-/// The ranks of one library, as the coordinator sees them. Every request goes to all of
-/// them and every wait has a deadline; the first rank that fails, dies or stays silent is named.
+/// The coordinator's connections to the ranks of one library. Every wait has a deadline. Errors
+/// name each rank that failed, died or did not answer.
 class RankSet {
  public:
-  /// One rank. `pid` is -1 until known. `child`: the pid is a child of this process, and its end is
-  /// asked for by this rank, the first of those that are its threads.
+  /// One rank. `pid` is -1 until known. `child`: `pid` is a child process that has not been reaped.
+  /// If the ranks are threads of one process, only the first rank has `child` set.
   struct Peer {
     Channel channel;
     pid_t pid = -1;
@@ -26,28 +26,28 @@ class RankSet {
     std::string host;
   };
 
-  /// Forks the ranks on this host, or one process of all of them (Options::threads). Call before
-  /// anything in this process has touched CUDA or started threads.
+  /// Forks one process per rank on this host, or one process for all ranks (Options::threads). Call
+  /// before this process uses CUDA or starts threads.
   static Result<RankSet> start(const Options& options, const Contestant& contestant, int ranks);
-  /// Of ranks that have connected from elsewhere, in rank order.
+  /// Takes connections of ranks started elsewhere, in rank order.
   RankSet(std::vector<Peer> peers, std::chrono::seconds timeout)
       : peers_(std::move(peers)), timeout_(timeout) {}
 
   RankSet(RankSet&& other) noexcept = default;
   RankSet& operator=(RankSet&&) = delete;
-  ~RankSet();  ///< kills what has not finished
+  ~RankSet();  ///< kills and reaps the children that have not finished
 
   int size() const { return static_cast<int>(peers_.size()); }
   const Peer& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
 
-  /// Waits for the message that every rank begins with; one answer per rank.
+  /// Waits for each rank's first message; returns one message per rank.
   Result<std::vector<Json>> greet();
-  /// Sends the request to all ranks and collects the answers. `doing` says what is being done, as
-  /// in "timing 64 MiB". After an error the set is of no further use.
+  /// Sends the request to all ranks and collects the answers. `doing` describes the step in error
+  /// texts, such as "timing 64 MiB". After an error the set cannot be used any more.
   Result<std::vector<Json>> ask(const Json& request, const std::string& doing);
-  /// The same of one rank.
+  /// Sends the request to one rank and returns its answer.
   Result<Json> ask_one(int rank, const Json& request, const std::string& doing);
-  /// Tells all ranks to end, and waits until they have.
+  /// Sends "finish" to all ranks and waits for the child processes to exit.
   Status finish();
 
  private:
@@ -60,13 +60,13 @@ class RankSet {
   std::chrono::seconds timeout_;
 };
 
-/// In a forked child: sets the environment that every rank of a measurement gets, then works for
-/// the coordinator as these ranks. Never returns.
+/// Runs these ranks in a forked child: sets the environment of a measurement, then serves the
+/// coordinator's requests. Never returns.
 [[noreturn]] void become_workers(const Options& options, const Contestant& contestant,
                                  std::vector<Seat> seats, const SharedBarrier& barrier) noexcept;
 
-/// The number of CUDA devices, found out by a child, because a process that has used CUDA cannot
-/// fork ranks that use it.
+/// Counts the CUDA devices in a child process, because a process that has used CUDA cannot fork
+/// ranks that use CUDA.
 Result<int> count_devices_in_child();
 
 }  // namespace oriel::perf

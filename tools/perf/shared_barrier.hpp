@@ -12,17 +12,17 @@
 
 namespace oriel::perf {
 
-/// A barrier of the ranks of one host in memory that they inherit, so that they start a timed loop
-/// together without the library under test having a part in it. Create it before forking.
+/// A barrier of the ranks of one host, in memory inherited over fork(). Ranks start a timed loop
+/// together without using the library under test. Create the barrier before forking.
 class SharedBarrier {
  public:
   static Result<SharedBarrier> create(int ranks);
-  SharedBarrier() = default;  ///< of nobody: wait() returns at once
+  SharedBarrier() = default;  ///< without ranks: wait() returns at once
   SharedBarrier(SharedBarrier&& other) noexcept;
   SharedBarrier& operator=(SharedBarrier&& other) noexcept;
   ~SharedBarrier();
 
-  /// Blocks until all ranks have come, spinning and then yielding; an error after the deadline.
+  /// Blocks until all ranks have arrived: spins, then yields. Fails after the deadline.
   Status wait(Deadline deadline) const;
 
  private:

@@ -9,10 +9,10 @@
 
 #include "oriel/types.hpp"
 
-/// The data of a measurement and what must come out of it, for CPU and GPU from one source. The
-/// input of rank r at index i is a function of (seed, r, i) alone, so that every rank can work out
-/// every element of the result by itself, in higher precision, without having seen the inputs.
-/// Deliberately independent of the library under test: nothing here uses its conversions.
+/// Inputs of a measurement and checks of its results, one source for CPU and GPU. Type, operation,
+/// seed, rank and index determine an input value. So every rank can compute every element of the
+/// result without the other ranks' inputs; floats are computed in f64. Nothing here uses
+/// conversions of the library under test.
 
 #if defined(__CUDACC__)
 #define ORIEL_PERF_HD __host__ __device__
@@ -22,7 +22,7 @@
 
 namespace oriel::perf {
 
-/// What the buffers hold in one round.
+/// Parameters that determine the inputs of one round.
 struct Pattern {
   DataType type = DataType::f32;
   ReduceOp op = ReduceOp::sum;
@@ -30,8 +30,8 @@ struct Pattern {
   std::uint64_t seed = 0;
 };
 
-/// A binary format of at most 16 bits. `finite_only`: the top exponent holds numbers, and only the
-/// all-ones code is NaN (as in e4m3).
+/// A binary floating-point format of at most 16 bits. If kFiniteOnly, the top exponent holds
+/// numbers and only the all-ones code is NaN (e4m3).
 template <int kExponentBits, int kMantissaBits, bool kFiniteOnly>
 struct SmallFloat {
   static constexpr int kBias = (1 << (kExponentBits - 1)) - 1;
@@ -52,7 +52,7 @@ struct SmallFloat {
     memcpy(&magnitude, &bits, sizeof magnitude);
     return sign * magnitude;
   }
-  /// Requires a value that the format holds exactly.
+  /// Requires a value that the format represents exactly.
   ORIEL_PERF_HD static std::uint32_t encode(float value) {
     std::uint32_t bits;
     memcpy(&bits, &value, sizeof bits);
@@ -65,7 +65,7 @@ struct SmallFloat {
   }
 };
 
-/// How a type is stored, and for floats how many bits of precision it has.
+/// Storage of a type and, for floats, its precision in bits.
 template <DataType>
 struct Element;
 template <typename T>
@@ -142,8 +142,8 @@ auto with_type(DataType type, F&& f) {
   return f(std::integral_constant<DataType, DataType::f32>{});
 }
 
-/// A bijection of 64-bit words whose output looks random: the finaliser of splitmix64
-/// (G. Steele, D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014).
+/// Maps 64-bit words one to one to words that look random: the finaliser of splitmix64 (G. Steele,
+/// D. Lea, C. Flood, "Fast splittable pseudorandom number generators", 2014).
 ORIEL_PERF_HD inline std::uint64_t scramble(std::uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -153,7 +153,7 @@ ORIEL_PERF_HD inline std::uint64_t key_of(std::uint64_t seed, int rank) {
   return scramble(seed * 0x9e3779b97f4a7c15u + static_cast<std::uint64_t>(rank) + 1);
 }
 
-/// What rank `rank` multiplies its input by under premul_sum; exact in every type.
+/// Returns the scalar of rank `rank` for premul_sum, exact in every type.
 ORIEL_PERF_HD inline double premul_scalar(DataType type, int rank) {
   const bool coarse = type == DataType::e4m3 || type == DataType::e5m2;
   if (coarse) return 1 + rank % 2;
@@ -162,7 +162,7 @@ ORIEL_PERF_HD inline double premul_scalar(DataType type, int rank) {
   return (1 + rank % 3) * (is_float ? 0.5 : 1.0);
 }
 
-/// The input value, exactly representable in the type.
+/// Returns an input value that the type represents exactly.
 template <DataType kType>
 ORIEL_PERF_HD double float_input(ReduceOp op, int rank, std::uint64_t random) {
   constexpr int kPrecision = Element<kType>::kPrecision;
@@ -174,11 +174,10 @@ ORIEL_PERF_HD double float_input(ReduceOp op, int rank, std::uint64_t random) {
   }
   const bool extremum = op == ReduceOp::min || op == ReduceOp::max;
   if (kPrecision <= 4 && !extremum) {
-    // Of 8-bit floats only small integers add up without rounding, so that a result is right or
-    // wrong and not merely near.
+    // Small integers add up in 8-bit floats without rounding, so the exact result is known.
     return static_cast<double>(random >> 62 == 0 ? 0 : (random & 1 ? -1 : 1));
   }
-  // 40 bits of an f64 leave room to sum exactly in f64, which is the reference's precision.
+  // 40-bit values of f64 leave room for exact sums in f64, the precision of the reference.
   constexpr int kBits = kPrecision > 40 ? 40 : kPrecision;
   constexpr double kScale = 1.0 / static_cast<double>(std::uint64_t{1} << (kBits - 1));
   const auto drawn = static_cast<std::int64_t>(random >> (64 - kBits));
@@ -196,7 +195,8 @@ ORIEL_PERF_HD typename Element<kType>::Storage input_at(ReduceOp op, int rank, s
     return Element<kType>::encode(float_input<kType>(op, rank, random));
 }
 
-/// Integers wrap, which unsigned arithmetic defines; an average truncates the wrapped sum.
+/// Checks one integer result. Sums and products wrap, as unsigned arithmetic does; an average
+/// divides the wrapped sum and truncates.
 template <DataType kType>
 ORIEL_PERF_HD bool integer_result_ok(const Pattern& p, const std::uint64_t* keys,
                                      std::uint64_t index, typename Element<kType>::Storage result) {
@@ -205,7 +205,7 @@ ORIEL_PERF_HD bool integer_result_ok(const Pattern& p, const std::uint64_t* keys
   Storage extremum = input_at<kType>(p.op, 0, keys[0], index);
   for (int rank = 0; rank < p.ranks; ++rank) {
     const Storage value = input_at<kType>(p.op, rank, keys[rank], index);
-    // Through a signed word: a negative value keeps its sign in the sum, which wraps.
+    // The cast through a signed word extends the sign of negative values.
     const auto word = static_cast<std::uint64_t>(static_cast<std::int64_t>(value));
     switch (p.op) {
       case ReduceOp::prod:
@@ -227,7 +227,7 @@ ORIEL_PERF_HD bool integer_result_ok(const Pattern& p, const std::uint64_t* keys
   if (p.op == ReduceOp::min || p.op == ReduceOp::max) return result == extremum;
   Storage expected = static_cast<Storage>(wrapped);
   if (p.op == ReduceOp::avg) {
-    // A signed type divides as signed and an unsigned one as unsigned, both toward zero.
+    // Signed types divide as signed, unsigned ones as unsigned; both round toward zero.
     if constexpr (std::is_signed_v<Storage>)
       expected = static_cast<Storage>(static_cast<std::int64_t>(expected) / p.ranks);
     else
@@ -237,9 +237,9 @@ ORIEL_PERF_HD bool integer_result_ok(const Pattern& p, const std::uint64_t* keys
   return result == expected;
 }
 
-/// Any order of additions, each rounded in the type itself, errs by at most
-/// ((1 + u)^k - 1) x (sum of magnitudes) after k roundings of unit roundoff u (N. Higham, "Accuracy
-/// and Stability of Numerical Algorithms", 2002, chapter 4); that is what passes here.
+/// Checks one float result against an error bound. Sums in any order, each rounded in the type, err
+/// by at most ((1 + u)^k - 1) x (sum of magnitudes) after k roundings. Here u is the unit roundoff
+/// (N. Higham, "Accuracy and Stability of Numerical Algorithms", 2002, chapter 4).
 template <DataType kType>
 ORIEL_PERF_HD bool float_result_ok(const Pattern& p, const std::uint64_t* keys, std::uint64_t index,
                                    double result) {
@@ -261,9 +261,10 @@ ORIEL_PERF_HD bool float_result_ok(const Pattern& p, const std::uint64_t* keys, 
   if (kPrecision <= 4 && (p.op == ReduceOp::sum || p.op == ReduceOp::premul_sum) &&
       magnitudes <= static_cast<double>(std::uint64_t{1} << kPrecision))
     return result == sum;
-  double growth = 0;  // (1 + u)^k - 1, without the loss of adding u to 1
+  double growth = 0;  // (1 + u)^k - 1, without the rounding error of 1 + u
   for (int k = 0; k < p.ranks + 2; ++k) growth += kRoundoff + growth * kRoundoff;
-  // What may be lost below the smallest number of the type, which e4m3 has at 2^-9.
+  // Absolute error from underflow: half of the smallest subnormal per rank. The smallest subnormal
+  // is 2^-9 in e4m3 and 2^-16 in e5m2, the largest of the other small formats.
   const double underflow = kType == DataType::e4m3 ? p.ranks * 0x1p-10
                            : kPrecision <= 11      ? p.ranks * 0x1p-17
                                                    : 0;
@@ -274,7 +275,7 @@ ORIEL_PERF_HD bool float_result_ok(const Pattern& p, const std::uint64_t* keys, 
   return fabs(result - expected) <= growth * size + (may_underflow ? underflow : 0);
 }
 
-/// Whether `result` is right at `index`. `keys` holds key_of(seed, rank) of every rank.
+/// Returns true if `result` is right at `index`. `keys` holds key_of(seed, rank) of every rank.
 template <DataType kType>
 ORIEL_PERF_HD bool result_ok(const Pattern& p, const std::uint64_t* keys, std::uint64_t index,
                              typename Element<kType>::Storage result) {
@@ -284,8 +285,8 @@ ORIEL_PERF_HD bool result_ok(const Pattern& p, const std::uint64_t* keys, std::u
     return float_result_ok<kType>(p, keys, index, Element<kType>::decode(result));
 }
 
-/// What an output holds before a checked run: NaN in every float type, and for integers a byte that
-/// differs from the inputs nearly everywhere.
+/// Returns the byte that fills outputs before a checked run. All-ones is NaN in every float type;
+/// for integers, the byte differs from nearly all inputs.
 ORIEL_PERF_HD inline std::uint8_t poison_byte(DataType type) {
   switch (type) {
     case DataType::i8:
@@ -300,8 +301,8 @@ ORIEL_PERF_HD inline std::uint8_t poison_byte(DataType type) {
   }
 }
 
-/// A term of the digest of an output, by which ranks compare their results: the sum of these over
-/// all elements.
+/// Returns one element's term of an output's digest. The digest is the sum of all terms; ranks
+/// compare digests instead of results.
 ORIEL_PERF_HD inline std::uint64_t digest_term(std::uint64_t index, std::uint64_t bits) {
   return scramble(scramble(index + 1) + bits);
 }

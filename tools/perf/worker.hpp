@@ -10,24 +10,25 @@
 
 namespace oriel::perf {
 
-/// Which rank of a set of ranks it is.
+/// Position of a rank in its set of ranks.
 struct Place {
   int rank = 0;
   int ranks = 1;
   int local_rank = 0;
 };
 
-/// One rank of a process, and its connection to the coordinator.
+/// One rank of a process and its connection to the coordinator.
 struct Seat {
   Place place;
   Channel coordinator;
 };
 
-/// Carries out the coordinator's requests to the ranks of this process until they are told to
-/// finish, each rank in a thread of its own, and returns the status to exit with. Sets environment
-/// variables, so no other thread may run. Each request is answered with an object that holds
-/// "error" if something failed; after that the rank ends. A rank never ends before its first
-/// message, which tells what was found here.
+/// Serves the coordinator's requests, one thread per rank, until "finish". Returns the exit status:
+/// 0, or 1 if a rank failed. Sets environment variables, so no other thread may run.
+///
+/// Each request is answered with a JSON object. After a failure the object has "error", and the
+/// rank ends. Every rank first sends one message without a request, with its process, host, device
+/// and library.
 ///
 /// Requests ("do"): unique_id; init {id}; allocate {bytes}; prepare {type, op, count, in_place,
 /// sets, calls, blocks}; warm {calls}; fill {seed}; time {jitter_us, jitter_seed}; check {seed,

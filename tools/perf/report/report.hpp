@@ -12,8 +12,8 @@
 
 namespace oriel::perf {
 
-/// The table on standard output: nccl-tests' columns for one library, both times and their ratio
-/// for two. Lines are flushed as they are made.
+/// Prints the table on standard output: nccl-tests' columns for one library, both times and their
+/// ratio for two. Flushes each line.
 class Table {
  public:
   Table(const Options& options, int ranks) : options_(options), ranks_(ranks) {}
@@ -33,22 +33,22 @@ class Table {
   int ranks_;
 };
 
-/// Wrong elements of both libraries over all cases.
+/// Counts the errors of both libraries over all cases (Rounds::wrong).
 std::uint64_t count_wrong(const std::vector<CaseResult>& results);
-/// Cases in which the ranks of the library under test hold different bits, which Oriel promises
-/// they never do. An opponent may make no such promise.
+/// Counts the cases in which ranks of `ours` got different bits. Oriel promises equal bits on all
+/// ranks; the library of --against is not checked, because it may make no such promise.
 int count_unequal(const std::vector<CaseResult>& results);
 
-/// Everything that was measured, with every round.
+/// Returns all results with every round. If `error` is not empty, the document has it.
 Json to_json(const Options& options, const RunInfo& info, const std::vector<CaseResult>& results,
              const std::string& error);
-/// Whether write_json() can be expected to put a file there.
+/// Fails if write_json() cannot write to this path: a folder, or a place without write permission.
 Status check_json_path(const std::string& path);
-/// Replaces the file in one step.
+/// Replaces a regular file in one step; writes through a link, a device or a pipe.
 Status write_json(const std::string& path, const Json& document);
 
-/// A line on standard error that says how far a run has come, if that is a terminal and the run has
-/// taken longer than `patience`.
+/// Shows a progress line on standard error, if standard error is a terminal and the run has taken
+/// longer than `patience`.
 class Progress {
  public:
   explicit Progress(std::size_t steps,
@@ -57,7 +57,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   void step(const std::string& doing);
-  /// Takes the line away before something else is printed.
+  /// Erases the line before other output.
   void clear();
 
  private:

@@ -15,22 +15,22 @@
 
 namespace oriel::perf {
 
-/// One library's rounds of one case. Times are microseconds per call, of the slowest rank.
+/// Rounds of one case with one library. Times are the slowest rank's microseconds per call.
 struct Rounds {
   std::vector<double> us;
-  std::optional<double> jittered_us;  ///< of the pass with random delays, which it includes
-  std::uint64_t wrong = 0;            ///< over all ranks and checked calls
+  std::optional<double> jittered_us;  ///< time of the pass with random delays, delays included
+  std::uint64_t wrong = 0;            ///< sum of the three counts below, over ranks and checks
   std::uint64_t wrong_outputs = 0, changed_inputs = 0, written_past_end = 0;
   std::uint64_t first_wrong = UINT64_MAX;
   bool checked = false;
-  bool same_bits = true;  ///< whether every rank got the same bits, in every checked call
+  bool same_bits = true;  ///< every rank got the same bits in every check
 
   double median_us() const { return median(us); }
   double p99_us() const { return percentile(us, 0.99); }
 };
 
 struct Ratio {
-  double median = 0;  ///< of ours / theirs, round by round
+  double median = 0;  ///< median over the rounds of ours / theirs
   Interval interval;
 };
 
@@ -44,16 +44,16 @@ struct CaseResult {
   DataType type = DataType::f32;
   ReduceOp op = ReduceOp::sum;
   std::size_t count = 0;
-  int calls = 0;  ///< in one round (of one graph launch)
+  int calls = 0;  ///< calls in one round, or in one graph launch
   int sets = 0;
   std::optional<PlacementResult> out_of_place;
   std::optional<PlacementResult> in_place;
 
-  int blocks = 1;  ///< of `count` elements, in the larger buffer
+  int blocks = 1;  ///< blocks of `count` elements in the larger buffer
   std::size_t bytes() const { return count * size_of(type) * static_cast<std::size_t>(blocks); }
 };
 
-/// What a set of ranks said about itself.
+/// Process, host and device of one rank, from its first message.
 struct RankInfo {
   int pid = 0;
   std::string host;
@@ -64,8 +64,8 @@ struct SetInfo {
   int version = 0;
   std::string registration;
   std::vector<RankInfo> ranks;
-  double init_ms = 0;      ///< of the slowest rank
-  double allocate_ms = 0;  ///< buffers and their registration, the same
+  double init_ms = 0;      ///< communicator creation on the slowest rank
+  double allocate_ms = 0;  ///< allocation and registration of buffers on the slowest rank
 };
 struct RunInfo {
   std::string backend;
@@ -73,13 +73,13 @@ struct RunInfo {
   std::optional<SetInfo> theirs;
 };
 
-/// Bytes over time, in GB/s of 10^9.
+/// Returns bytes over time in GB/s (10^9 bytes per second).
 inline double algorithm_bandwidth(std::size_t bytes, double us) {
   return us > 0 ? static_cast<double>(bytes) / us / 1e3 : 0;
 }
-/// Returns what each link must carry at least, by the convention of nccl-tests: an all-reduce moves
-/// 2 (n - 1) / n times its size, a collective with blocks for each rank half of that, and the
-/// others all of their size.
+/// Returns the bus bandwidth of nccl-tests in GB/s, the least that each link must carry. The factor
+/// on the size is 2 (n - 1) / n for all-reduce and (n - 1) / n for collectives with a block per
+/// rank. For all others the factor is 1.
 inline double bus_bandwidth(std::size_t bytes, double us, int ranks,
                             Collective collective = Collective::all_reduce) {
   const double bandwidth = algorithm_bandwidth(bytes, us);
