@@ -40,7 +40,7 @@ class CudaBackend final : public Backend {
     return std::unique_ptr<Backend>(std::move(backend));
   }
 
-  // The process is about to end in any case; frees in the order opposite to set_up's.
+  // Frees in the reverse order of set_up(). Ignores errors: the process is about to end.
   ~CudaBackend() override {
     forget_graphs();
     for (void* memory : allocations_) cudaFree(memory);
@@ -157,7 +157,7 @@ class CudaBackend final : public Backend {
     return {};
   }
 
-  // Polls, so that a library that gave up on a dead rank is heard.
+  // Polls the event and the watch() function, so that an abort by the library ends the wait.
   Status wait_for_stop(Deadline deadline) {
     for (;;) {
       const cudaError_t status = cudaEventQuery(stop_);
@@ -199,7 +199,7 @@ class CudaBackend final : public Backend {
     OwnedGraph& graph = loop.jitter_us > 0 ? jittered_graph_ : graph_;
     if (!graph) ORIEL_CHECK(capture(loop, graph));
     ORIEL_CHECK(barrier.wait(deadline));
-    // The untimed launch hides the host's cost of the first timed one.
+    // The untimed launch hides the host's launch cost of the first timed one.
     PERF_CUDA(cudaGraphLaunch(graph.get(), stream_));
     PERF_CUDA(cudaEventRecord(start_, stream_));
     for (int launch = 0; launch < loop.graph_launches; ++launch)
@@ -232,8 +232,8 @@ class CudaBackend final : public Backend {
   cudaStream_t stream_ = nullptr;
   cudaEvent_t start_ = nullptr;
   cudaEvent_t stop_ = nullptr;
-  CheckReport* report_ = nullptr;  // device memory, among allocations_
-  std::uint64_t* keys_ = nullptr;  // the same
+  CheckReport* report_ = nullptr;  // device memory, freed with allocations_
+  std::uint64_t* keys_ = nullptr;  // device memory, freed with allocations_
   std::vector<void*> allocations_;
   OwnedGraph graph_;
   OwnedGraph jittered_graph_;

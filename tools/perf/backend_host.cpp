@@ -33,7 +33,7 @@ std::vector<std::uint64_t> keys_of(const Pattern& pattern) {
   return keys;
 }
 
-// Storage bits as an unsigned number, for the digest.
+// Returns the storage bits as an unsigned number, for the digest.
 template <typename Storage>
 std::uint64_t bits_of(Storage value) {
   std::uint64_t bits = 0;
@@ -47,7 +47,7 @@ class HostBackend final : public Backend {
   cudaStream_t stream() const override { return nullptr; }
 
   Result<void*> allocate(std::size_t bytes) override {
-    // What an ordinary program has: plain malloc, touched so that page faults are not timed.
+    // Uses malloc, as ordinary programs do, and touches all pages so that no page fault is timed.
     void* memory = std::malloc(bytes);
     if (memory == nullptr)
       return Error(ErrorCode::system, fmt::format("no memory for a buffer of {} bytes", bytes));
@@ -105,7 +105,7 @@ class HostBackend final : public Backend {
     return {};
   }
 
-  Status synchronize(Deadline) override { return {}; }  // a call returns when its result is there
+  Status synchronize(Deadline) override { return {}; }  // calls on CPUs block until done
 
   Result<double> time(const TimedLoop& loop, const SharedBarrier& barrier,
                       Deadline deadline) override {

@@ -54,7 +54,7 @@ Status BufferSets::make(const Library& library, Backend& backend, ncclComm_t com
   ORIEL_CHECK(library.check(library.window_register(comm, stretch.memory, bytes, &stretch.window,
                                                     NCCL_WIN_COLL_SYMMETRIC),
                             "ncclCommWindowRegister", comm));
-  // Touched once, as ordinary memory is, so that no page fault is timed.
+  // Touches all pages, so that no page fault is timed.
   return backend.set_bytes(stretch.memory, 0, bytes);
 }
 

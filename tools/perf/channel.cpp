@@ -17,7 +17,7 @@ namespace oriel::perf {
 namespace {
 
 constexpr std::uint32_t kLongestMessage = 1 << 20;
-// A signal that comes between looking and poll() is noticed this much later.
+// Longest poll(). A signal between the check of received_signal and poll() is noticed this late.
 constexpr int kSliceMs = 100;
 
 volatile std::sig_atomic_t received_signal = 0;

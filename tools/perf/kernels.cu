@@ -26,7 +26,7 @@ __device__ void add(std::uint64_t& target, std::uint64_t value) {
     atomicAdd(reinterpret_cast<unsigned long long*>(&target),
               static_cast<unsigned long long>(value));
 }
-// A digest is a sum, so lanes may add theirs up in any order before one of them writes.
+// Sums a value over the lanes of a warp, for lane 0. A digest is a sum, so any order will do.
 __device__ std::uint64_t warp_sum(std::uint64_t value) {
   for (int offset = 16; offset > 0; offset /= 2)
     value += __shfl_down_sync(0xffffffffu, value, offset);

@@ -15,7 +15,7 @@
 namespace oriel::perf {
 namespace {
 
-// The names by which one kind of launcher tells a process its place.
+// Environment variables that one kind of launcher sets for each process.
 struct Names {
   const char* rank;
   const char* ranks;
@@ -68,7 +68,7 @@ Result<std::optional<LauncherEnvironment>> find_launcher() {
       found.master_address = address;
       found.master_port = *port;
     }
-    // torchrun keeps a store of its own at MASTER_PORT.
+    // The rendezvous store of torchrun listens on MASTER_PORT.
     found.port_in_use = std::getenv("TORCHELASTIC_RUN_ID") != nullptr;
     return std::optional<LauncherEnvironment>{std::move(found)};
   }

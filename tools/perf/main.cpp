@@ -41,7 +41,7 @@ Status check_root(const Options& options, int ranks) {
                fmt::format("--root is {}, but there are {} ranks", options.root, ranks));
 }
 
-// 0, or 1 if something was wrong with the results.
+// Runs the measurement; returns 0, or 1 if a result was wrong or bits differed between ranks.
 Result<int> coordinate(const Options& options, RankSet ours, std::optional<RankSet> theirs) {
   Session session(options, std::move(ours), std::move(theirs));
   ORIEL_CHECK(options.serve ? session.serve() : session.run());
@@ -60,8 +60,8 @@ Result<int> run_here(const Options& options) {
   return coordinate(options, std::move(ours), std::move(theirs));
 }
 
-// The workers of one of a launcher's processes: forked ones, so that each library has its own. They
-// end when the coordinator closes their connections, or with this process.
+// Forked workers of one process of a launcher, one per library. They end when the coordinator
+// closes their connections, or with this process.
 class LocalWorkers {
  public:
   LocalWorkers() = default;
@@ -90,7 +90,7 @@ class LocalWorkers {
     return {};
   }
 
-  /// Waits for all; 0, or kExitFailure if one failed.
+  /// Waits for all workers; returns 0, or kExitFailure if one failed.
   Result<int> wait() {
     int verdict = 0;
     while (!pids_.empty() && signal_received() == 0) {

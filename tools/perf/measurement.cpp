@@ -15,8 +15,8 @@
 namespace oriel::perf {
 namespace {
 
-// A call on CPUs may take less than a microsecond or a tenth of a second; without -n, a round is
-// about this long, within bounds.
+// Target length of a round on CPUs without -n, where one call may take less than a microsecond or a
+// tenth of a second. The number of calls stays within the bounds below.
 constexpr double kRoundUs = 40'000;
 constexpr int kFewestCalls = 3;
 constexpr int kMostCalls = 1000;
@@ -47,7 +47,7 @@ std::vector<Session::Side*> Session::sides() {
 }
 
 Status Session::run() {
-  // Not after minutes of measuring.
+  // Checks the path now rather than after minutes of measuring.
   if (!options_.json_path.empty()) ORIEL_CHECK(check_json_path(options_.json_path));
   Status done = start();
   if (done.ok()) {
@@ -103,7 +103,7 @@ std::vector<Session::Plan> Session::plans() const {
     for (const ReduceOp op : options_.ops) {
       std::vector<std::size_t> counts = options_.counts;
       for (const std::size_t bytes : options_.sizes) {
-        // A block has an element at least, or nothing would be measured.
+        // A block has at least one element, or nothing would be measured.
         const std::size_t count = bytes / size_of(type) / static_cast<std::size_t>(blocks);
         counts.push_back(blocks > 1 ? std::max<std::size_t>(count, 1) : count);
       }
@@ -126,7 +126,7 @@ Status Session::measure_all(const std::vector<Plan>& all) {
   const Table table(options_, ours_.ranks.size());
   for (std::size_t i = 0; i < all.size(); ++i) {
     ORIEL_CHECK(measure(all[i]));
-    // The placements of one case follow each other; its row is complete with the last.
+    // The placements of one case follow each other, so the last one completes its row.
     if ((i + 1) % options_.placements.size() != 0) continue;
     progress_->clear();
     table.row(results_.back());
@@ -152,7 +152,7 @@ Status Session::measure(Plan plan) {
   if (theirs_) result.theirs.emplace();
   std::vector<double> ratios;
   for (int number = 0; number < options_.rounds; ++number) {
-    // Each goes first every other time, so that a drift of the machine favours neither.
+    // The two libraries take turns at going first, so that a drift of the machine favours neither.
     const bool theirs_first = theirs_ && number % 2 == 1;
     if (theirs_first) ORIEL_CHECK(round(*theirs_, plan, number, 0, *result.theirs));
     ORIEL_CHECK(round(ours_, plan, number, 0, result.ours));
@@ -173,7 +173,8 @@ Status Session::measure(Plan plan) {
   return {};
 }
 
-// Chooses the number of calls where the user did not, by the slower of the two libraries.
+// Prepares and warms up both libraries. On CPUs without -n, chooses the number of calls by the
+// slower library.
 Status Session::prepare(Plan& plan) {
   const bool choose = !options_.iterations && info_.backend == "host";
   const int rotation_sets = rotation(options_, plan.bytes());
@@ -227,8 +228,8 @@ Status Session::round(Side& side, const Plan& plan, int number, double jitter_us
   return options_.check ? check(side, plan, number, seed, rounds) : Status{};
 }
 
-// The first and last rounds check all buffer sets, the others one each in turn: every element of
-// what they check, either way.
+// Checks every element of all buffer sets in the first and the last round, and of one set, in turn,
+// in the other rounds.
 Status Session::check(Side& side, const Plan& plan, int number, std::uint64_t seed,
                       Rounds& rounds) {
   const bool all = number == 0 || number >= options_.rounds - 1;

@@ -27,11 +27,11 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// Ports tried from MASTER_PORT on, as the first may be taken by the launcher.
+// Number of ports tried from MASTER_PORT on, because the launcher may use the first.
 constexpr int kPorts = 8;
 constexpr seconds kHandshake{2};
 
-// Where the ranks meet: ports of a host, or a file that names the host and port.
+// Rendezvous address: a range of ports of a host, or a file that names the host and port.
 struct Spot {
   std::string host;
   int first_port = 0;
@@ -71,7 +71,7 @@ Result<Spot> find_spot(const LauncherEnvironment& environment, const std::string
   return spot;
 }
 
-// Ranks of another run that end up here are told apart by this; it is no secret.
+// Returns a token by which ranks of another run are recognised; the token is no secret.
 std::string make_token(const LauncherEnvironment& environment, const Spot& spot) {
   const char* run = std::getenv("TORCHELASTIC_RUN_ID");
   return fmt::format("oriel-perf 1 {} {} {}:{} {}", environment.ranks, run ? run : "", spot.host,
@@ -120,7 +120,7 @@ Result<OwnedFd> listen_at(const sockaddr* address, socklen_t length) {
 }
 
 Result<OwnedFd> listen_in(const Spot& spot) {
-  // Rank 0 listens at every address of its host: the name may stand for an outer address.
+  // Listens at every address of this host, because the host name may resolve to an outer address.
   Status last;
   for (int port = spot.first_port; port < spot.first_port + spot.ports && port < 65536; ++port) {
     sockaddr_in6 any{};
@@ -165,7 +165,7 @@ Result<Channel> knock(const std::string& host, int port, const Json& hello) {
   return channel;
 }
 
-/// The ranks that have not come, as "rank 1" or "ranks 1, 2".
+/// Returns the ranks that have not connected, as "rank 1" or "ranks 1, 2".
 std::string missing_ranks(const std::vector<std::vector<RankSet::Peer>>& found) {
   std::set<std::size_t> missing;
   for (const auto& set : found) {
@@ -213,12 +213,12 @@ Result<std::vector<std::vector<RankSet::Peer>>> Meeting::gather(int sets, int ra
     ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     RankSet::Peer peer{Channel(std::move(fd)), -1, false, "?"};
     const Result<Json> hello = peer.channel.receive(Deadline::after(kHandshake));
-    if (!hello || hello->value("token", "") != token_) continue;  // not one of ours
+    if (!hello || hello->value("token", "") != token_) continue;  // not a rank of this run
     const int set = hello->value("set", -1);
     const int rank = hello->value("rank", -1);
     if (set < 0 || set >= sets || rank < 0 || rank >= ranks) continue;
     RankSet::Peer& slot = found[static_cast<std::size_t>(set)][static_cast<std::size_t>(rank)];
-    if (slot.channel) continue;  // claimed before
+    if (slot.channel) continue;  // this rank has connected before
     if (!peer.channel.send({{"welcome", token_}}, Deadline::after(kHandshake))) continue;
     slot = std::move(peer);
     --missing;
@@ -237,7 +237,7 @@ Result<Channel> join_meeting(const LauncherEnvironment& environment, const std::
     if (!spot.file.empty()) {
       std::ifstream in(spot.file);
       in >> where.host >> where.first_port;
-      if (!in) where.ports = 0;  // not written yet
+      if (!in) where.ports = 0;  // rank 0 has not written the file yet
     }
     for (int port = where.first_port; port < where.first_port + where.ports; ++port) {
       Result<Channel> channel = knock(where.host, port, hello);

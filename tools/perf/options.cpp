@@ -23,7 +23,7 @@ constexpr std::size_t kRotationBytes = std::size_t{128} << 20;
 constexpr int kMostSets = 8;
 
 struct Named {
-  std::string_view table;  // nccl-tests' name
+  std::string_view table;  // name in nccl-tests
   std::string_view ours;
 };
 // In the order of DataType and of ReduceOp.
@@ -78,7 +78,7 @@ Error usage_error(std::string message) {
   return Error(ErrorCode::invalid_argument, std::move(message));
 }
 
-// What CLI11 fills in, before it is understood.
+// Option values as CLI11 stores them, before understand() converts them.
 struct Raw {
   std::string collective;
   std::string begin = "8", end = "64M", step, factor;

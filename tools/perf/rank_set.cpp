@@ -25,22 +25,22 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// A rank gives up at the time limit by itself and says why; the coordinator waits this much longer.
+// Extra wait of the coordinator after the timeout, at which a rank fails by itself and reports why.
 constexpr milliseconds kSlack{1500};
-// How long the other ranks may take to answer once one has failed.
+// Time for the other ranks to answer once one has failed.
 constexpr milliseconds kAfterFailure{500};
 constexpr milliseconds kEndOfProcess{5000};
 constexpr int kFirstSocket = 3;  // behind the standard streams
 
-// NVLink multicast is never used: on machines whose GPUs are shared, a program that fails while
-// using it can put them out of service for everybody.
+// Variables that disable NVLink multicast. On shared machines, a program that fails while using
+// multicast can put the GPUs out of service for everybody.
 constexpr std::pair<const char*, const char*> kAlwaysSet[] = {
     {"NCCL_NVLS_ENABLE", "0"},
     {"TORCH_SYMM_MEM_DISABLE_MULTICAST", "1"},
     {"NVSHMEM_DISABLE_NVLS", "1"},
 };
 
-// The status of a child that has ended by the deadline.
+// Reaps a child; returns its wait status, or nothing if it has not ended by the deadline.
 std::optional<int> wait_for_end(pid_t pid, Deadline deadline) {
   for (;;) {
     int status = 0;
@@ -52,8 +52,8 @@ std::optional<int> wait_for_end(pid_t pid, Deadline deadline) {
   }
 }
 
-// Closes all descriptors but the standard ones and those of the seats: a rank that held another's
-// would keep it from seeing the end.
+// Closes all descriptors but the standard ones and those of the seats. If a rank held another
+// rank's socket, that rank would not see the connection close.
 void keep_only(std::vector<Seat>& seats) {
   std::vector<unsigned> kept;
   for (Seat& seat : seats) {
@@ -83,7 +83,7 @@ void become_workers(const Options& options, const Contestant& contestant, std::v
   for (const auto& [name, value] : contestant.environment) ::setenv(name.c_str(), value.c_str(), 1);
   for (const auto& [name, value] : kAlwaysSet) ::setenv(name, value, 1);
   const int status = run_workers(options, contestant, seats, barrier);
-  // Exit handlers may wait for a device or a peer that is gone; they run only after success.
+  // Runs exit handlers only after success, because they may wait for a device or peer that is gone.
   if (status != 0) ::_exit(status);
   std::exit(0);
 }
@@ -154,7 +154,7 @@ Result<std::vector<Json>> RankSet::ask(const Json& request, const std::string& d
   std::vector<int> all;
   for (int rank = 0; rank < size(); ++rank) {
     all.push_back(rank);
-    // A rank that cannot be reached is found out, with its reason, by collect().
+    // Ignores a failed send: collect() finds the rank and the reason.
     static_cast<void>(peer(rank).channel.send(request, Deadline::after(std::chrono::seconds(5))));
   }
   return collect(all, doing);
@@ -166,8 +166,8 @@ Result<Json> RankSet::ask_one(int rank, const Json& request, const std::string& 
   return std::move(answers.front());
 }
 
-// After the first failure the others get a moment to say what they saw; deaths are told first, as
-// they are the likely cause of what the survivors complain about.
+// Receives one answer per rank. After the first failure the other ranks have kAfterFailure to
+// answer. The error names deaths first, as the likely cause of the survivors' errors.
 Result<std::vector<Json>> RankSet::collect(const std::vector<int>& ranks,
                                            const std::string& doing) {
   std::vector<Json> answers(ranks.size());
@@ -249,7 +249,7 @@ Result<int> count_devices_in_child() {
   ::kill(pid, SIGKILL);
   ::waitpid(pid, nullptr, 0);
   ORIEL_CHECK(Status(ready));
-  return counted ? devices : 0;  // a driver that crashes is as good as none
+  return counted ? devices : 0;  // a driver that crashes the child counts as no driver
 }
 
 }  // namespace oriel::perf

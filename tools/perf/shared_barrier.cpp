@@ -13,7 +13,7 @@
 namespace oriel::perf {
 namespace {
 
-// Beyond this many looks the others are not about to arrive, or there are fewer cores than ranks.
+// Polls before yielding: after these, the others are late or there are fewer cores than ranks.
 constexpr int kSpins = 2000;
 
 }  // namespace
@@ -41,7 +41,7 @@ SharedBarrier::~SharedBarrier() {
 
 Status SharedBarrier::wait(Deadline deadline) const {
   if (words_ == nullptr) return {};
-  // Read before arriving: the last to arrive may start the next generation at once.
+  // Loads the generation before arriving, because the last rank to arrive advances it at once.
   const std::uint32_t generation = words_->generation.load(std::memory_order_acquire);
   if (words_->arrived.fetch_add(1, std::memory_order_acq_rel) + 1 == words_->ranks) {
     words_->arrived.store(0, std::memory_order_relaxed);

@@ -53,8 +53,8 @@ Result<ncclUniqueId> from_hex(const std::string& text) {
   return id;
 }
 
-// Gives a CPU rank a processor to itself if there are enough of them, as mpirun does: a rank that
-// is woken by the coordinator may else be put on the processor where another one spins.
+// Binds a CPU rank to a processor of its own if there are enough. Otherwise a rank that the
+// coordinator wakes up may be scheduled on a processor where another rank spins.
 void bind_to_own_processor(int rank, int ranks) {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < ranks) return;
@@ -63,12 +63,12 @@ void bind_to_own_processor(int rank, int ranks) {
     cpu_set_t own;
     CPU_ZERO(&own);
     CPU_SET(processor, &own);
-    static_cast<void>(::sched_setaffinity(0, sizeof own, &own));  // only a better measurement
+    static_cast<void>(::sched_setaffinity(0, sizeof own, &own));  // optional: steadies times
     return;
   }
 }
 
-// One kind of call on one size.
+// One kind and size of call, set by "prepare".
 struct Case {
   DataType type = DataType::f32;
   ReduceOp op = ReduceOp::sum;
@@ -76,12 +76,12 @@ struct Case {
   bool in_place = false;
   int sets = 1;
   int calls = 1;
-  int blocks = 1;  // of `count` elements, in the larger buffer
+  int blocks = 1;  // blocks of `count` elements in the larger buffer
   std::size_t block_bytes() const { return count * size_of(type); }
   std::size_t bytes() const { return block_bytes() * static_cast<std::size_t>(blocks); }
 };
 
-// Shared by the ranks of one process.
+// State shared by the ranks of one process.
 struct Process {
   Library library;
   bool cuda = false;
@@ -90,22 +90,22 @@ struct Process {
 Result<Process> start_process(const Options& options, const Contestant& contestant,
                               const std::vector<Seat>& seats) {
   if (seats.size() > 1) {
-    // Ranks of one GPU need a hardware queue for each stream. A kernel that is loaded at its first
-    // launch would wait for the end of other ranks' kernels, which wait for that launch.
+    // Ranks that share a GPU need a hardware queue for each stream. Lazy loading would deadlock: a
+    // kernel's first launch would wait for other ranks' kernels, which wait for that launch.
     ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
     ::setenv("CUDA_MODULE_LOADING", "EAGER", 0);
   }
   Process process;
-  // The library comes first, as in a program that is linked with it: it may bring its own CUDA.
+  // Loads the library first, as in a program linked with it: the library may bring its own CUDA.
   ORIEL_TRY(process.library, Library::open(contestant.library));
   if (options.per_node > 0) {
-    // Before the library has read its settings.
+    // Must happen before the library reads its settings.
     const std::string node = fmt::format("node{}", seats.front().place.rank / options.per_node);
     ::setenv("ORIEL_HOSTID", node.c_str(), 1);
   }
   process.cuda = options.backend == BackendKind::cuda ||
                  (options.backend == BackendKind::automatic && count_cuda_devices() > 0);
-  // Keeps the library from GPUs that the machine may have.
+  // Keeps the library from using GPUs, even if the machine has some.
   if (!process.cuda) ::setenv("ORIEL_BACKEND", "host", 0);
   return process;
 }
@@ -139,13 +139,13 @@ class Worker {
   Status finish();
 
   Status call(int set) const;
-  // Where a set's input and output are.
+  // Addresses of a set's input and output.
   std::byte* input(int set) const;
   std::byte* output(int set) const;
   Status check_results(const Pattern& data, int set, CheckReport& report) const;
   Status check_copied_output(const Pattern& data, const std::byte* result,
                              CheckReport& report) const;
-  // Where the input has a block for each rank, blocks have data of their own.
+  // Returns the pattern of one input block: a seed of its own if the input has a block per rank.
   Pattern pattern_of_input(Pattern pattern, int block) const {
     if (!sends_blocks(options_.collective)) return pattern;
     pattern.seed = pattern.seed * 4096 + static_cast<std::uint64_t>(block);
@@ -153,7 +153,7 @@ class Worker {
   }
   Status watch_communicator() const;
   Pattern pattern(std::uint64_t seed) const {
-    // Each set has data of its own, or a call that read the wrong set would go unnoticed.
+    // Callers pass seed_of_set(), so that a call that reads the wrong set is noticed.
     return {case_.type, case_.op, place_.ranks, seed};
   }
   static std::uint64_t seed_of_set(std::uint64_t seed, int set) {
@@ -295,7 +295,7 @@ Status Worker::drop_op() {
   return library_.check(library_.red_op_destroy(op_, comm_), "ncclRedOpDestroy", comm_);
 }
 
-// In place, the larger buffer holds the smaller one, as this rank's block.
+// In place, this rank's block of the larger buffer is the smaller buffer.
 std::byte* Worker::input(int set) const {
   auto* const receive = static_cast<std::byte*>(buffers_.receive(set));
   if (!case_.in_place) return static_cast<std::byte*>(buffers_.send(set));
@@ -325,7 +325,7 @@ Status Worker::watch_communicator() const {
   return library_.check(state, "while waiting for the device", comm_);
 }
 
-// The first call is left out of the time: it may set things up.
+// Times the warm-up calls; the first call is not timed because it may set things up.
 Result<Json> Worker::warm(int calls) {
   ORIEL_CHECK(call(0));
   ORIEL_CHECK(backend_->synchronize(deadline()));
@@ -360,8 +360,9 @@ Result<Json> Worker::time(double jitter_us, std::uint64_t jitter_seed) {
   return Json{{"us", us}};
 }
 
-// Out of place, what the timed calls have left is checked. In place they have consumed their
-// inputs, so that one more call is made of each set, on fresh inputs and in the way that is timed.
+// Checks outputs. Out of place, checks the results that the timed calls left. In place these calls
+// have overwritten their inputs, so each set gets fresh inputs and one more call, with -G in a
+// graph.
 Result<Json> Worker::check(std::uint64_t seed, int first, int last) {
   if (case_.in_place) {
     ORIEL_CHECK(fill(seed, first, last));
@@ -400,7 +401,7 @@ Status Worker::check_copied_output(const Pattern& data, const std::byte* result,
 
 Status Worker::check_results(const Pattern& data, int set, CheckReport& report) const {
   const Pattern own =
-      pattern_of_input(data, place_.rank);  // what this rank gets of a set of blocks
+      pattern_of_input(data, place_.rank);  // pattern of the block sent to this rank
   std::size_t written = 0;
   if (collective_.has_output()) {
     written = receives_blocks(options_.collective) ? case_.bytes() : case_.block_bytes();
@@ -409,7 +410,7 @@ Status Worker::check_results(const Pattern& data, int set, CheckReport& report) 
     } else {
       ORIEL_CHECK(check_copied_output(own, output(set), report));
     }
-    // Else ranks have different results, or some have none.
+    // In other collectives ranks have different results or none, so digests cannot be compared.
     if (options_.collective != Collective::all_reduce) report.digest = 0;
   }
   if (case_.in_place) written = case_.bytes();
@@ -437,7 +438,7 @@ Status Worker::finish() {
   return {};
 }
 
-// Returns 0 once the rank has finished, 1 after an error.
+// Serves one rank's requests; returns 0 after "finish", 1 after an error.
 int run_worker(const Options& options, const Contestant& contestant, const Result<Process>& process,
                const Seat& seat, const SharedBarrier& barrier) {
   std::unique_ptr<Worker> owner;
@@ -448,8 +449,8 @@ int run_worker(const Options& options, const Contestant& contestant, const Resul
     const Status sent = seat.coordinator.send(message, Deadline::after(options.timeout));
     if (owner && owner->finished()) return 0;
     if (!sent || !answer) break;
-    // The coordinator may be busy with the other set of ranks for as long as it likes; if it ends,
-    // so does this wait.
+    // Waits without a deadline, because the coordinator may be busy with the other set of ranks. If
+    // the coordinator ends, the connection closes and the wait fails.
     const Result<Json> request = seat.coordinator.receive(Deadline::never());
     if (!request) break;
     try {
@@ -458,8 +459,8 @@ int run_worker(const Options& options, const Contestant& contestant, const Resul
       answer = Error(ErrorCode::remote, fmt::format("a malformed request: {}", problem.what()));
     }
   }
-  // Freeing memory waits for the device, which after an error may never finish: leave it to the
-  // end of the process.
+  // Leaks the worker: freeing its memory waits for the device, which may never finish after an
+  // error.
   static_cast<void>(owner.release());
   return 1;
 }

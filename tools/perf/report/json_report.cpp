@@ -44,7 +44,7 @@ Json describe(const PlacementResult& one, std::size_t bytes, int ranks, Collecti
 }
 
 Json describe(const SetInfo& set) {
-  // A document may be published: it says what was measured, not where it lay or on which host.
+  // Leaves out the library's folder and the hosts, because a document may be published.
   Json devices = Json::array();
   for (const RankInfo& one : set.ranks) devices.push_back(one.device);
   return {{"library", std::filesystem::path(set.library).filename().string()},
@@ -106,7 +106,8 @@ Json to_json(const Options& options, const RunInfo& info, const std::vector<Case
 
 namespace {
 
-/// A link, a device such as /dev/stdout, a pipe: it stays what it is.
+/// Returns true for anything but a regular file (link, device such as /dev/stdout, pipe):
+/// write_json() writes through it instead of replacing it.
 bool is_written_in_place(const std::string& path) {
   std::error_code ignored;
   const auto status = std::filesystem::symlink_status(path, ignored);

@@ -18,7 +18,7 @@ void print_line(const std::string& line) {
   std::fflush(stdout);
 }
 
-// Widths as in nccl-tests, which parsers count on.
+// Formats a time with the widths of nccl-tests, on which parsers rely.
 std::string format_time(double us) {
   return us >= 10'000 ? fmt::format("{:7.0f}", us)
          : us >= 100  ? fmt::format("{:7.1f}", us)
