@@ -18,8 +18,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-/// Writes a document piece by piece. As one value in memory it would be many times as large, and
-/// its destructor needs memory itself, without which it ends the program.
+/// Writes a document piece by piece. A Json value of the whole would take many times the memory.
+/// Its destructor allocates too, and ends the program if that fails.
 class Writer {
  public:
   std::string take() { return std::move(text_) + "\n"; }
@@ -32,10 +32,10 @@ class Writer {
   void array(const char* key, const Fill& fill) {
     nested(key, '[', ']', fill);
   }
-  /// A number, a text, a truth value, or nothing.
+  /// Appends a number, string, boolean or null.
   void put(const char* key, const Json& value) {
     begin(key);
-    // Names from files may be no UTF-8.
+    // Replaces invalid UTF-8, which names from files may contain.
     text_ += value.dump(-1, ' ', false, Json::error_handler_t::replace);
   }
   template <typename Item>
@@ -68,7 +68,7 @@ class Writer {
 
   std::string text_;
   std::size_t depth_ = 0;
-  bool first_ = true;  // in its object or array
+  bool first_ = true;  // no value yet in the current object or array
 };
 
 Json address_of(const std::optional<topo::PciAddress>& address) {
@@ -87,7 +87,7 @@ Json count_of(int count) {
   return count > 0 ? Json(count) : Json(nullptr);
 }
 
-Json number_of(std::uint64_t number) {  // in hexadecimal, as files have it
+Json number_of(std::uint64_t number) {  // in hexadecimal, as in sysfs and NCCL's files
   return number != 0 ? Json(fmt::format("0x{:x}", number)) : Json(nullptr);
 }
 
@@ -232,7 +232,7 @@ void put_path(Writer& out, const Summary& summary, int from, int to) {
     out.put("kind", topo::name_of(summary.machine, from, path.kind));
     out.put("maps", topo::reach_is_known(summary.machine, from, to)
                         ? Json(topo::may_map(summary.machine, from, to))
-                        : Json(nullptr));  // no source says
+                        : Json(nullptr));  // null: no source says
     out.put("links", pair == nullptr ? 0 : pair->links);
     out.put("hops", path.hops);
     out.put("gbps", bandwidth_of(path.gbps));

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// oriel-topo: what this machine is made of, and what Oriel makes of it.
+// oriel-topo: shows the topology of a machine and Oriel's decisions about it.
 #include <algorithm>
 #include <cstdio>
 #include <optional>
@@ -34,13 +34,13 @@ struct Options {
   std::optional<std::size_t> width;
 };
 
-/// The settings for the machine that this runs on; null for that of a file.
+/// Returns the settings of this process; null if a file describes the machine.
 Result<const Settings*> settings_for(const Options& options) {
   if (!options.file.empty()) return static_cast<const Settings*>(nullptr);
   return process_settings();
 }
 
-/// The terminal's columns; no limit where the output goes elsewhere.
+/// Returns the columns of the terminal; 0 (no limit) if standard output is no terminal.
 std::size_t width_of_output() {
   winsize size{};
   return ::isatty(STDOUT_FILENO) != 0 && ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0
@@ -48,7 +48,7 @@ std::size_t width_of_output() {
              : 0;
 }
 
-/// Lines that may hold pieces of a file.
+/// Makes each line printable; lines may quote contents of a file.
 std::string shown(const std::string& lines) {
   std::string text;
   for (std::size_t begin = 0; begin <= lines.size();) {
@@ -60,11 +60,12 @@ std::string shown(const std::string& lines) {
   return text;
 }
 
-/// What to show. `dumped` tells how writing the file went that the settings name, if any.
+/// Returns the text to show. If the settings name a dump file, writes it and stores the result in
+/// `dumped`.
 Result<std::string> text_for(const Options& options, Status& dumped) {
   ORIEL_TRY(const Settings* settings, settings_for(options));
   topo::Machine machine;
-  if (settings != nullptr) {  // what the library would find here
+  if (settings != nullptr) {  // uses the machine that the library would find here
     ORIEL_TRY(const auto whole, topo::process_machine().whole(*settings));
     machine = *whole;
   } else {
@@ -114,7 +115,7 @@ int run(int argc, char** argv) {
   app.add_option("--explain", options.explain,
                  "say why two GPUs, given by their numbers, use their path")
       ->expected(2)
-      ->check([](const std::string& number) {  // which the parser takes for 0
+      ->check([](const std::string& number) {  // CLI11 reads an empty text as 0
         return number.empty() ? std::string("it names no GPU") : std::string();
       })
       ->excludes(json)

@@ -16,7 +16,8 @@ namespace oriel::tools {
 
 namespace {
 
-/// What is chosen of this machine's network interfaces, as far as that can be told.
+/// Adds this machine's chosen network interfaces; stops at the first GPU for which the choice
+/// fails.
 void add_interfaces(Summary& summary, const topo::Machine& machine) {
   for (const topo::Gpu& gpu : machine.gpus) {
     topo::InterfaceUser user;

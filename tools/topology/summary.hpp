@@ -16,45 +16,48 @@
 
 namespace oriel::tools {
 
-/// A machine and what Oriel decides about it, for all ways of showing it.
+/// A machine and Oriel's decisions about it, the input of table_of(), json_of() and svg_of().
 struct Summary {
   topo::Machine machine;
-  std::vector<std::vector<int>> reach;  ///< for each GPU, those that may map its memory
-  int unknown_pairs = 0;  ///< of GPUs of which no source says whether one maps the other's memory
+  std::vector<std::vector<int>> reach;  ///< for each GPU, the GPUs that may map its memory
+  int unknown_pairs =
+      0;  ///< pairs of GPUs for which no source says if they map each other's memory
   std::vector<std::vector<int>> teams;     ///< GPUs that all map each other's memory
-  std::vector<int> team;                   ///< of each GPU
-  std::vector<int> rail;                   ///< of each GPU: its place in its team
-  std::vector<topo::NicChoice> nics;       ///< of each GPU
-  std::vector<topo::NicChoice> numa_nics;  ///< of each NUMA node, for ranks on the CPU
+  std::vector<int> team;                   ///< each GPU's team
+  std::vector<int> rail;                   ///< each GPU's index in its team
+  std::vector<topo::NicChoice> nics;       ///< each GPU's NICs
+  std::vector<topo::NicChoice> numa_nics;  ///< each NUMA node's NICs, for ranks on the CPU
   std::vector<std::vector<topo::Path>> paths;
-  std::vector<topo::Affinity> affinities;  ///< of each GPU
-  /// Network interfaces of ranks on each GPU, and of one on the CPU; empty on another machine.
+  std::vector<topo::Affinity> affinities;  ///< each GPU's processors and memory node
+  /// Network interfaces of ranks on each GPU and of a rank on the CPU. Empty for another machine,
+  /// and from the first GPU on for which the choice fails.
   std::vector<topo::InterfaceChoice> interfaces;
   std::optional<topo::InterfaceChoice> cpu_interfaces;
-  /// Of a rank on the CPU that is started like this program; nothing on another machine.
+  /// Affinity of a rank on the CPU that is started like this program; nothing for another machine.
   std::optional<topo::Affinity> processors;
 };
 
-/// What a library with these settings decides about the machine that it runs on; without settings,
-/// about another machine, all of which may be used.
+/// Returns the decisions of a library with these settings about the machine that it runs on.
+/// Without settings, describes another machine and assumes that all of its processors may be used.
 Summary summarise(topo::Machine machine, const Settings* settings = nullptr);
 
-/// "0-3,8" for 0, 1, 2, 3, 8; "-" for none.
+/// Formats numbers as ranges: "0-3,8" for 0, 1, 2, 3, 8; "-" for none.
 std::string ranges_text(const std::vector<int>& numbers);
-/// A NIC's name, with its port where it is not the first; "-" for none.
+/// Returns a NIC's name, with the port unless it is port 1; "-" for none.
 std::string nic_text(const topo::Machine& machine, int nic);
-/// Whether CUDA was asked and does not show this GPU: it has no part in those of AMD, nor in what a
-/// file describes without telling of CUDA's devices.
+/// Returns true for an NVIDIA GPU without a CUDA device, if CUDA was asked. CUDA counts as asked if
+/// any GPU is a CUDA device or CUDA is among the machine's sources; a file may have neither.
 bool is_hidden(const topo::Machine& machine, const topo::Gpu& gpu);
-/// The short name of a path between two GPUs: NV and the number of links, or the PCI distance, in
-/// brackets where the memory cannot be mapped, with a question mark where no source says.
+/// Returns the short name of a path between two GPUs: "NV4" for 4 links, "2hop" over other GPUs, or
+/// the PCI distance. The distance is in brackets if the memory cannot be mapped. A question mark
+/// follows if no source says whether it can.
 std::string path_text(const Summary& summary, int from, int to);
 
-/// At most `width` columns wide where that can be had, by breaking the matrix into blocks; 0: no
-/// limit.
+/// Returns the tables as text. Breaks wide tables into blocks to keep to `width` columns where
+/// possible; 0: no limit.
 std::string table_of(const Summary& summary, std::size_t width = 0);
 std::string json_of(const Summary& summary);
-/// A picture: NUMA nodes, PCI switches, GPUs, NICs, links between GPUs, chosen NICs.
+/// Draws NUMA nodes, PCI switches, GPUs, NICs, links between GPUs and chosen NICs.
 std::string svg_of(const Summary& summary);
 
 }  // namespace oriel::tools

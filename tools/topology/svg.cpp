@@ -23,26 +23,27 @@ constexpr double kBarHeight = 26;
 constexpr double kBarGap = 10;
 constexpr double kTitle = 56;
 constexpr std::size_t kTitleLetters = 50;
-constexpr std::size_t kDeviceLetters = 20;  // that fit in a device's box
-constexpr double kLetter = 6.3;             // of a frame's label, on average
-constexpr double kLane = 11;                // from one line to the next
-constexpr double kLaneEdge = 12;            // from a device to the first one
-constexpr double kBelowGpus = 21;           // clear of the edges of boxes that hold no NIC
+constexpr std::size_t kDeviceLetters = 20;  // letters that fit in a device's box
+constexpr double kLetter = 6.3;             // average letter width in a frame's label
+constexpr double kLane = 11;                // distance between lanes
+constexpr double kLaneEdge = 12;            // distance from a device to the first lane
+constexpr double kBelowGpus = 21;           // GPUs to the first wire; clear of boxes without NICs
 constexpr const char* kDashes = " stroke-dasharray=\"6 4\"";
 constexpr const char* kFineDashes = " stroke-dasharray=\"4 4\"";
 
-/// How the GPUs of a team reach each other, for the bar above them.
+/// Bar above a team of GPUs that says how they reach each other.
 struct Bar {
   std::vector<int> gpus;
   std::string label;
-  std::string shorter;  // where there is no room for the label
-  std::string brief;    // or none for that
-  int row = 0;          // bars beside each other share one
-  bool linked = true;   // all by NVLink or xGMI
+  std::string shorter;  // used if `label` does not fit
+  std::string brief;    // used if `shorter` does not fit
+  int row = 0;          // bars side by side share a row
+  bool linked = true;   // NVLink or xGMI paths between all pairs
   const char* colour = "";
 };
 
-/// What there is to say of a GPU beside its address. CUDA has no part in those of AMD.
+/// Returns the third line of a GPU's box: MIG instance, partition, CUDA device, "not visible" to
+/// CUDA, or the name.
 std::string device_text(const topo::Machine& machine, const topo::Gpu& gpu) {
   if (gpu.mig_instance >= 0) return fmt::format("MIG instance {}", gpu.mig_instance);
   if (gpu.partition >= 0) return fmt::format("partition {}", gpu.partition);
@@ -53,7 +54,7 @@ std::string device_text(const topo::Machine& machine, const topo::Gpu& gpu) {
 
 std::string nic_fact_text(const topo::Nic& nic) {
   if (!nic.active) return "not active";
-  if (nic.physical) return "of " + nic.physical->to_string();  // of a virtual function
+  if (nic.physical) return "of " + nic.physical->to_string();  // a virtual function
   return nic.gbps > 0 ? fmt::format("{:.0f} Gbit/s", nic.gbps) : "speed not known";
 }
 
@@ -106,7 +107,7 @@ class Drawing {
     return summary_.paths[static_cast<std::size_t>(from)][static_cast<std::size_t>(to)].kind ==
            topo::PathKind::nvlink;
   }
-  /// Of all pairs of which it is known; empty if it is of none.
+  /// Returns the range of the known bandwidths of all pairs; empty if none is known.
   std::string bandwidth_text(const std::vector<int>& gpus, const char* unit) const {
     double least = 0;
     double most = 0;
@@ -122,27 +123,27 @@ class Drawing {
       }
     }
     if (most == 0) return "";
-    const bool alike = most - least < 4;  // they are the same once rounded, or nearly
+    const bool alike = most - least < 4;  // Gbit/s: less than 0.5 GB/s apart
     const std::string text = alike
                                  ? fmt::format(", {:.0f} {}", least / 8, unit)
                                  : fmt::format(", {:.0f} to {:.0f} {}", least / 8, most / 8, unit);
     return all_known ? text : text + " where known";
   }
 
-  /// "4", or "1 to 4" where they are not all the same.
+  /// Returns "4", or "1 to 4" if the counts differ.
   static std::string count_text(const std::vector<int>& counts) {
     const auto [least, most] = std::minmax_element(counts.begin(), counts.end());
     return *least == *most ? fmt::format("{}", *least) : fmt::format("{} to {}", *least, *most);
   }
 
-  /// What a bar has to say of the links of its GPUs.
+  /// Facts about the links of a bar's GPUs.
   struct LinkFacts {
-    std::vector<int> of_pairs;     // direct ones
-    std::vector<int> to_switches;  // of each GPU
+    std::vector<int> of_pairs;     // direct links of each pair
+    std::vector<int> to_switches;  // each GPU's links to switches
     std::size_t linked_pairs = 0;
-    bool direct = false;       // each pair has some
-    bool switched = false;     // no pair has any, all lead to switches
-    bool over_others = false;  // nor do they: all ways lead over other GPUs
+    bool direct = false;       // every pair has direct links
+    bool switched = false;     // no pair has direct links; every GPU has links to switches
+    bool over_others = false;  // no direct links, not all GPUs at switches: paths over other GPUs
 
     bool all_linked() const { return linked_pairs == of_pairs.size(); }
   };
@@ -180,7 +181,7 @@ class Drawing {
                               : "some pairs linked, others over PCIe";
   }
 
-  /// Where there is no room for more: two GPUs beside each other.
+  /// Returns a short text for narrow bars, such as above two adjacent GPUs.
   std::string brief_text(const LinkFacts& facts, const std::vector<int>& gpus) const {
     if (!facts.all_linked()) return "PCIe";
     const bool amd =
@@ -205,7 +206,7 @@ class Drawing {
       bar.brief = fmt::format("team {}: {}", team, brief_text(facts, gpus));
       bar.shorter = bar.brief + bandwidth_text(gpus, "GB/s");
       bar.colour = kTeamColours[team % kTeamColours.size()];
-      // Teams that come one after the other among the GPUs do so in the picture.
+      // Teams with disjoint ranges of GPUs stand side by side, so their bars share a row.
       for (const Bar& other : bars_) {
         const bool apart = other.gpus.back() < gpus.front() || gpus.back() < other.gpus.front();
         if (!apart) bar.row = std::max(bar.row, other.row + 1);
@@ -231,7 +232,7 @@ class Drawing {
         box.x, box.y, box.width, box.height, radius, fill, stroke, more);
   }
 
-  /// On a ground of its box's colour, for lines to GPUs pass behind it.
+  /// Draws a label on a background of its box's colour, because lines to GPUs pass behind it.
   void frame_label(const Box& box, const char* fill) {
     text_ += fmt::format(
         "<rect x=\"{:.0f}\" y=\"{:.0f}\" width=\"{:.0f}\" height=\"17\" fill=\"{}\"/>\n", box.x + 9,
@@ -277,13 +278,13 @@ class Drawing {
     }
   }
 
-  /// Lines, one for each piece of the way, as one path.
+  /// Draws one SVG path; `pieces` are its commands.
   void path(const std::string& pieces, const char* colour, double width, const char* more) {
     text_ += fmt::format("<path d=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"{}\"{}/>\n",
                          pieces, colour, width, more);
   }
 
-  /// How wide a line of so many links is.
+  /// Returns the width of a line that stands for `links` links.
   static double width_of(int links) { return 0.5 + std::min(links, 5); }
 
   void draw_link(const Link& link) {
@@ -306,14 +307,14 @@ class Drawing {
         (link.route.lower[0] + link.route.lower[1]) / 2, y + 4, kLinkColour, link.links);
   }
 
-  /// With its tip at the upper edge of a device.
+  /// Draws an arrow that points down, with its tip at the upper edge of a device.
   void draw_arrow(double x, double y, bool direct) {
     text_ +=
         fmt::format("<polygon points=\"{:.0f},{:.0f} {:.0f},{:.0f} {:.0f},{:.0f}\" fill=\"{}\"/>\n",
                     x, y, x - 4, y - 9, x + 4, y - 9, direct ? kLinkColour : kReachColour);
   }
 
-  /// Whether direct links that are drawn are not all as many.
+  /// Returns true if the drawn direct links differ in number.
   bool links_differ() const {
     int seen = 0;
     for (const Link& link : links_) {
@@ -323,8 +324,8 @@ class Drawing {
     return false;
   }
 
-  /// From the GPUs down to a level line, from there to the NIC. Dots tell where lines join from
-  /// where they only cross.
+  /// Draws lines from the GPUs down to a horizontal line, and from there to the NIC. Dots mark
+  /// joints; lines without a dot only cross.
   void draw_wire(const Wire& wire) {
     const char* const colour = wire.backup ? kBackupColour : kNicColour;
     const Route& route = wire.route;
@@ -389,7 +390,7 @@ class Drawing {
     bool arrow = false;
   };
 
-  /// Only for what is in the picture.
+  /// Returns entries for the kinds of lines in the picture.
   std::vector<LegendEntry> legend() const {
     std::vector<LegendEntry> entries;
     const auto any_bar = [&](bool linked) {
@@ -461,7 +462,7 @@ class Drawing {
   std::vector<Link> links_;
   std::vector<Wire> wires_;
   std::vector<Bar> bars_;
-  int rows_ = 0;  // of bars
+  int rows_ = 0;  // rows of bars
   Layout layout_;
   double bars_top_ = 0;
   std::string text_;

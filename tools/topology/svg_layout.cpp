@@ -23,10 +23,10 @@ constexpr double kGap = 16;
 constexpr double kPad = 14;
 constexpr double kLabel = 20;    // height of a box's own label
 constexpr double kMargin = 24;   // around the picture
-constexpr double kBetween = 46;  // between GPUs and NICs, for the lines
+constexpr double kBetween = 46;  // least distance between GPUs and NICs, for the lines
 constexpr std::size_t kMostCpuLetters = 48;
 
-/// What stands below a host bridge or a switch: devices side by side, and switches.
+/// Devices and switches directly below a host bridge or a switch.
 struct Group {
   std::vector<int> gpus;
   std::vector<int> nics;
@@ -34,13 +34,13 @@ struct Group {
   std::string label;
 
   bool empty() const { return gpus.empty() && nics.empty() && switches.empty(); }
-  /// The lowest number of its GPUs.
+  /// Returns the lowest GPU index in this group and its switches.
   int first_gpu() const {
     int first = gpus.empty() ? std::numeric_limits<int>::max() : gpus.front();
     for (const Group& one : switches) first = std::min(first, one.first_gpu());
     return first;
   }
-  /// How many switches stand one in another.
+  /// Returns the depth of nested switches.
   int levels() const {
     int most = 0;
     for (const Group& one : switches) most = std::max(most, one.levels() + 1);
@@ -81,7 +81,7 @@ class Arranger {
   }
 
  private:
-  /// The GPUs and NICs in each PCI node, and its children that have any below them.
+  /// Lists the GPUs and NICs of each PCI node, and the children with devices in or below them.
   void list_devices() {
     here_.resize(machine_.pci.size());
     children_.resize(machine_.pci.size());
@@ -104,7 +104,7 @@ class Arranger {
     }
   }
 
-  /// Whether ways part below a bridge: functions of one card are one way.
+  /// Returns true if a bridge has more than one branch; all functions of a card are one branch.
   bool is_switch(std::size_t bridge) const {
     std::set<std::tuple<std::uint32_t, int, int>> cards;
     std::size_t ways = 0;
@@ -119,7 +119,8 @@ class Arranger {
     return ways + cards.size() > 1;
   }
 
-  // The depth of the tree is limited where it is read.
+  // Collects the devices and switches below a node. The readers of machines limit the recursion
+  // depth.
   void collect(std::size_t node, Group& group) const {
     const Group& own = here_[node];
     group.gpus.insert(group.gpus.end(), own.gpus.begin(), own.gpus.end());
@@ -144,7 +145,7 @@ class Arranger {
       collect(i, root.group);
       if (!root.group.empty()) roots_.push_back(std::move(root));
     }
-    // Devices without a place in the tree stand below no bridge of their NUMA node.
+    // Devices without a PCI node get a group of their own in their NUMA node.
     std::map<int, Group> loose;
     for (std::size_t i = 0; i < machine_.gpus.size(); ++i) {
       const topo::Gpu& gpu = machine_.gpus[i];
@@ -166,7 +167,7 @@ class Arranger {
     std::string text = fmt::format("NUMA node {}, CPUs {}", node.os_index,
                                    topo::fitted(ranges_text(node.cpus), kMostCpuLetters));
     const topo::NicChoice& choice = numa_nics_[index];
-    // Lines lead from GPUs to their NICs; where there are none, ranks are on the CPU.
+    // With GPUs, lines show the NICs. Without GPUs, ranks are on the CPU, so the label names them.
     if (has_gpus_ || choice.primary < 0) return text;
     return text + fmt::format(", NIC{}", choice.primary) +
            (choice.backup >= 0 ? fmt::format(", backup NIC{}", choice.backup) : "");
@@ -192,7 +193,7 @@ class Arranger {
 
   Box place_root(const Root& root, double x, double y) {
     Box box{x, y, 0, 0, root.label};
-    // Rows line up across all groups, however many switches these stand in.
+    // Aligns rows across all groups, whatever their depth of nested switches.
     rows_ = y + kLabel + kPad + std::max(levels_, 1) * (kLabel + kPad) + room_.above;
     box.width = std::max(place_group(root.group, x + kPad, y + kLabel + kPad),
                          7.2 * static_cast<double>(root.label.size())) +
@@ -202,8 +203,7 @@ class Arranger {
     return box;
   }
 
-  /// The switches, and the devices that are below none of them, in the order of their GPUs; yields
-  /// the width.
+  /// Places switches and devices in the order of their GPUs; returns the width.
   double place_group(const Group& group, double x, double y) {
     double inner = x;
     bool placed = group.gpus.empty() && group.nics.empty();
@@ -222,9 +222,10 @@ class Arranger {
     return std::max(inner - kGap - x, 0.0);
   }
 
-  /// Yields its right edge.
+  /// Returns the right edge of the placed switch.
   double place_switch(const Group& group, double x, double y) {
-    const std::size_t place = layout_.switches.size();  // before what stands in it
+    const std::size_t place =
+        layout_.switches.size();  // before the switches in it, to lie below them
     layout_.switches.push_back({x, y, 0, 0, group.label});
     const double within = place_group(group, x + kPad, y + kLabel + kPad);
     Box& box = layout_.switches[place];
@@ -237,7 +238,7 @@ class Arranger {
     return rows_ + (has_gpus_ ? kDeviceHeight + std::max(kBetween, room_.between) : 0);
   }
 
-  /// The lowest edge of what stands in a group.
+  /// Returns the lowest edge of the boxes in a group.
   double bottom_of(const Group& group) const {
     double bottom = (group.nics.empty() ? rows_ : second_row()) + kDeviceHeight;
     for (const Group& one : group.switches) bottom = std::max(bottom, bottom_of(one) + kPad);
@@ -257,11 +258,11 @@ class Arranger {
   const double top_;
   const RoomForLines room_;
   Layout layout_;
-  std::vector<Group> here_;  // in each PCI node
+  std::vector<Group> here_;  // devices of each PCI node
   std::vector<std::vector<std::size_t>> children_;
   std::vector<Root> roots_;
-  int levels_ = 0;   // of switches, at most
-  double rows_ = 0;  // where the GPUs of a root stand
+  int levels_ = 0;   // greatest depth of nested switches
+  double rows_ = 0;  // y of the row of GPUs
   bool has_gpus_ = true;
 };
 

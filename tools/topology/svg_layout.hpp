@@ -22,26 +22,27 @@ struct Box {
   double right() const { return x + width; }
 };
 
-/// Where everything stands: NUMA nodes beside each other, in them host bridges, in those switches
-/// and devices, GPUs above NICs. Where there is no GPU, a NUMA node's label names its NICs.
+/// Positions of all boxes. NUMA nodes stand side by side and contain host bridges. Host bridges
+/// contain switches and devices, with GPUs above NICs. If there is no GPU, the label of a NUMA node
+/// names its NICs.
 struct Layout {
   std::vector<Box> numa;
   std::vector<Box> host_bridges;
   std::vector<Box> switches;
-  std::vector<Box> gpus;  ///< by their places in Machine::gpus
-  std::vector<Box> nics;  ///< by their places in Machine::nics
+  std::vector<Box> gpus;  ///< indexed as Machine::gpus
+  std::vector<Box> nics;  ///< indexed as Machine::nics
   double width = 0;
   double height = 0;
 };
 
-/// What lines need: above GPUs, and more than usual between them and the NICs.
+/// Vertical space for lines, in pixels: above the GPUs, and between GPUs and NICs if more than the
+/// default.
 struct RoomForLines {
   double above = 0;
   double between = 0;
 };
 
-/// Lays a machine out below `top`. Where things stand from left to right does not depend on the
-/// room for lines.
+/// Lays out a machine below `top`. Horizontal positions do not depend on `room`.
 Layout lay_out(const Summary& summary, double top, const RoomForLines& room = {});
 
 }  // namespace oriel::tools

@@ -12,15 +12,15 @@
 namespace oriel::tools {
 namespace {
 
-constexpr double kApart = 8;        // between routes of one lane
-constexpr double kPortStep = 12;    // between the lines at one edge of a device
-constexpr double kFirstPort = 12;   // beside the middle, where a team's line is
-constexpr double kEdge = 6;         // of a device's box, left free
-constexpr double kBackupPort = 14;  // of a GPU, to the right of its middle
-constexpr double kOtherPort = 28;   // of a NIC that is not chosen by the GPU above it
+constexpr double kApart = 8;        // least distance between routes of one lane
+constexpr double kPortStep = 12;    // distance between lines at one edge of a device
+constexpr double kFirstPort = 12;   // first line, beside the team's line in the middle
+constexpr double kEdge = 6;         // free margin of a device's box
+constexpr double kBackupPort = 14;  // line to a backup, to the right of the GPU's middle
+constexpr double kOtherPort = 28;   // line to a NIC that the GPU above it has not chosen
 
-/// Gives each route the first lane in which it touches none, short ones first, so that these stay
-/// near their devices.
+/// Assigns each route the first lane in which it touches no other route. Short routes come first,
+/// so that they stay near their devices.
 template <typename Item>
 int assign_lanes(std::vector<Item>& items) {
   std::vector<Route*> order;
@@ -49,8 +49,8 @@ int assign_lanes(std::vector<Item>& items) {
   return static_cast<int>(lanes.size());
 }
 
-/// The ports of one side of a GPU, from the middle outward: far links leave nearest the middle, so
-/// that they pass above near ones without crossing them.
+/// Places the ports of one side of a GPU, from the middle outward. Links to far GPUs leave nearest
+/// the middle, so that they pass above links to near GPUs without crossing them.
 void place_ports(const Box& box, std::vector<std::pair<double, double*>> far_to_near, int side) {
   std::sort(far_to_near.begin(), far_to_near.end(),
             [](const auto& a, const auto& b) { return a.first > b.first; });
@@ -127,7 +127,7 @@ std::vector<Link> links_to_draw(const Summary& summary) {
 }
 
 std::vector<Wire> wires_to_draw(const Summary& summary) {
-  std::map<std::pair<bool, int>, Wire> wires;  // by whether it is no backup, and NIC
+  std::map<std::pair<bool, int>, Wire> wires;  // key: (is primary, NIC)
   for (const topo::NicChoice& choice : summary.nics) {
     if (choice.backup >= 0) wires[{false, choice.backup}] = {choice.backup, true, {}};
     if (choice.primary >= 0) wires[{true, choice.primary}] = {choice.primary, false, {}};
@@ -139,7 +139,7 @@ std::vector<Wire> wires_to_draw(const Summary& summary) {
 }
 
 int find_ways(const Layout& layout, std::vector<Link>& links) {
-  // At each GPU the ports to the left and to the right, with the distance of the other end.
+  // Ports by GPU and side (-1: left, 1: right), each with the distance of the link's other end.
   std::map<std::pair<int, int>, std::vector<std::pair<double, double*>>> ports;
   for (Link& link : links) {
     const Box& a = box_at(layout.gpus, link.from);
@@ -158,7 +158,7 @@ int find_ways(const Layout& layout, std::vector<Link>& links) {
 int find_ways(const Summary& summary, const Layout& layout, std::vector<Wire>& wires) {
   for (Wire& wire : wires) {
     const double centre = box_at(layout.nics, wire.nic).centre();
-    bool chosen_above = false;  // by the GPU above the NIC
+    bool chosen_above = false;  // the GPU above the NIC has chosen the NIC
     bool any_above = false;
     wire.route = {};
     for (std::size_t gpu = 0; gpu < summary.nics.size(); ++gpu) {
@@ -169,7 +169,7 @@ int find_ways(const Summary& summary, const Layout& layout, std::vector<Wire>& w
       chosen_above = chosen_above || above;
       wire.route.upper.push_back(layout.gpus[gpu].centre() + (wire.backup ? kBackupPort : 0));
     }
-    // Where the GPU above has a line of this kind to another NIC, this one keeps clear of it.
+    // If the GPU above has a line of this kind to another NIC, this wire keeps clear of that line.
     const bool free = chosen_above || !any_above;
     const double port = wire.backup ? (free ? kBackupPort : -kBackupPort) : (free ? 0 : kOtherPort);
     wire.route.lower = {centre + port};

@@ -13,12 +13,12 @@ namespace {
 
 using Row = std::vector<std::string>;
 
-// What a cell holds at most: names may be as long as their vendors please.
+// Limits of cells, because vendors' names may have any length.
 constexpr std::size_t kMostNameLetters = 48;
 constexpr std::size_t kMostNicLetters = 24;
 constexpr std::size_t kLeastCpuLetters = 16;
 
-/// How much of a set of processors fits beside a GPU's name; 0: all of it.
+/// Returns the letters of a list of processors that fit beside a GPU's name; 0: no limit.
 std::size_t cpu_letters(std::size_t width) {
   constexpr std::size_t kGpuColumn = 8;
   return width == 0 ? 0 : std::max(width, kLeastCpuLetters + kGpuColumn) - kGpuColumn;
@@ -28,7 +28,7 @@ std::string shown(const std::string& name, std::size_t most) {
   return name.empty() ? "-" : topo::fitted(topo::printable(name), most);
 }
 
-/// The columns [first, last) of rows, behind the first column of all unless that is among them.
+/// Columns [first, last) of rows. If these leave out column 0, column 0 stands in front.
 struct Block {
   std::size_t first;
   std::size_t last;
@@ -51,8 +51,8 @@ std::string aligned(const std::vector<Row>& rows, const std::vector<std::size_t>
   return text;
 }
 
-/// Columns as wide as their widest cell; where they are wider than `width` together, several blocks
-/// of them, each with the first column. A block begins at each of `breaks` then. 0: no limit.
+/// Aligns columns to their widest cells. If the table is wider than `width`, splits it into blocks
+/// of columns, each with column 0. A block then starts at each of `breaks`. `width` 0: no limit.
 std::string aligned(const std::vector<Row>& rows, std::size_t width = 0,
                     const std::vector<std::size_t>& breaks = {}) {
   std::vector<std::size_t> widths;
@@ -121,14 +121,15 @@ std::string matrix(const Summary& summary, std::size_t width) {
   return aligned(rows, width, {first_nic, first_nic + machine.nics.size()});
 }
 
-/// Whether CUDA shows a GPU; it has no part in those of AMD.
+/// Returns the GPU's CUDA device, or that CUDA hides the GPU; empty for GPUs of AMD.
 std::string ordinal_text(const topo::Machine& machine, const topo::Gpu& gpu) {
   if (gpu.ordinal >= 0) return fmt::format("CUDA device {}", gpu.ordinal);
   return is_hidden(machine, gpu) ? "not visible to CUDA" : "";
 }
 
-/// What its PCIe link carries at most, by which paths are judged, and now, if that is less. Lanes
-/// that are not in use are no idle link's, which keeps them.
+/// Returns the highest speed of the GPU's PCIe link, which paths are judged by, and the present
+/// speed if lower. An idle link lowers its speed but keeps its lanes, so unused lanes are reported
+/// too.
 std::string pcie_text(const topo::Machine& machine, const topo::Gpu& gpu) {
   if (gpu.pcie_gbps <= 0) return "";
   const topo::PciNode node =
@@ -140,7 +141,7 @@ std::string pcie_text(const topo::Machine& machine, const topo::Gpu& gpu) {
                      narrow ? fmt::format(", {} of {} lanes", node.lanes_now, node.lanes) : "");
 }
 
-/// Which part of a GPU it is, if it is one.
+/// Returns the MIG instance or partition; empty for a whole GPU.
 std::string part_text(const topo::Gpu& gpu) {
   if (gpu.mig_instance >= 0) return fmt::format(", MIG instance {}", gpu.mig_instance);
   return gpu.partition >= 0 ? fmt::format(", partition {}", gpu.partition) : "";
@@ -200,7 +201,7 @@ std::string processors_text(const Summary& summary) {
   return text;
 }
 
-/// Which network interfaces ranks use, where this machine is shown.
+/// Returns the network interfaces that ranks use; empty for another machine.
 std::string interfaces_text(const Summary& summary) {
   std::string text;
   const auto add = [&](const std::string& whose, const topo::InterfaceChoice& choice) {
@@ -229,7 +230,7 @@ constexpr const char* kLegend =
     "team  GPUs that all map each other's memory; rail: the place in it\n"
     "CPUs  where the library's own threads run; -: they stay where they are\n";
 
-/// What is assumed where no source speaks.
+/// Returns a note on the pairs of GPUs for which no source says if they map each other's memory.
 std::string assumption_text(const Summary& summary) {
   if (summary.unknown_pairs == 0) return "";
   return fmt::format(

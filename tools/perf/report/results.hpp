@@ -77,9 +77,9 @@ struct RunInfo {
 inline double algorithm_bandwidth(std::size_t bytes, double us) {
   return us > 0 ? static_cast<double>(bytes) / us / 1e3 : 0;
 }
-/// Returns the bus bandwidth of nccl-tests in GB/s, the least that each link must carry. The factor
-/// on the size is 2 (n - 1) / n for all-reduce and (n - 1) / n for collectives with a block per
-/// rank. For all others the factor is 1.
+/// Returns the bus bandwidth of nccl-tests in GB/s, the least that each link must carry. An
+/// all-reduce counts 2 (n - 1) / n times its size. A collective with a block per rank counts half
+/// of that factor, and any other collective counts its size.
 inline double bus_bandwidth(std::size_t bytes, double us, int ranks,
                             Collective collective = Collective::all_reduce) {
   const double bandwidth = algorithm_bandwidth(bytes, us);
