@@ -53,7 +53,7 @@ std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
     const std::vector<std::string_view> known(names.begin(), names.end());
     return misuse(fmt::format("unknown flag {}{}", *unknown, suggest_name(*unknown, known)));
   }
-  // A flag that takes no value refuses one: `--env=3` is a mistake.
+  // Makes flags without a value reject one: `--env=3` is a mistake.
   for (CLI::Option* option : app_->get_options()) {
     if (option->get_items_expected_max() == 0) option->disable_flag_override();
   }
@@ -62,7 +62,7 @@ std::optional<int> CommandLine::parse(int argc, const char* const* argv) {
   } catch (const CLI::CallForHelp&) {
     return put_out(program_, help());
   } catch (const CLI::ParseError& error) {
-    // Nothing else is wanted beside the version, not even what is required.
+    // With --version, ignores errors such as a missing required option.
     if (!version_wanted_) return misuse(error.what());
   }
   if (!version_wanted_) return std::nullopt;
@@ -75,14 +75,14 @@ std::optional<std::string> CommandLine::first_unknown_flag(int argc,
     const std::string word = argv[i];
     if (word == "--") return std::nullopt;
     if (!looks_like_a_flag(word)) {
-      if (app_->get_prefix_command()) return std::nullopt;  // what follows is the program's
+      if (app_->get_prefix_command()) return std::nullopt;  // the rest belongs to the program
       continue;
     }
     const bool is_long = word[1] == '-';
     const std::string name = is_long ? word.substr(0, word.find('=')) : word.substr(0, 2);
     const CLI::Option* const option = app_->get_option_no_throw(name);
     if (option == nullptr) return is_long ? name : word;
-    if (word.size() == name.size()) i += option->get_items_expected_min();  // its values
+    if (word.size() == name.size()) i += option->get_items_expected_min();  // skips its values
   }
   return std::nullopt;
 }

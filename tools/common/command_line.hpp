@@ -13,13 +13,13 @@ class App;
 
 namespace oriel::tools {
 
-/// Exit statuses of all tools. oriel-run ends with the status of the program that it ran.
+/// Exit statuses of all tools. After running a program, oriel-run exits with the program's status.
 constexpr int kExitFailure = 1;
 constexpr int kExitMisuse = 2;
 
-/// The command line of a tool: CLI11's, plus --version, and complaints that begin with the
-/// program's name. An unknown flag is complained about before anything else, with the nearest
-/// known one.
+/// The command line of a tool: CLI11's, with --version and error messages that begin with the
+/// program's name. Reports an unknown flag before any other error, and suggests a flag with a
+/// similar name.
 class CommandLine {
  public:
   /// `program` is the tool's name; `more_version` follows in --version's output.
@@ -28,17 +28,17 @@ class CommandLine {
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
 
-  /// For declaring options.
+  /// Returns CLI11's app, for declaring options.
   CLI::App& app() { return *app_; }
 
-  /// Reads the arguments. The status to exit with if there is nothing more to do, because help or
-  /// the version was printed or the arguments are wrong.
+  /// Parses the arguments. Returns the exit status if help or the version was printed or the
+  /// arguments are wrong; nothing if the tool shall go on.
   std::optional<int> parse(int argc, const char* const* argv);
 
-  /// Complains about the arguments; kExitMisuse.
+  /// Prints an error about the arguments; returns kExitMisuse.
   int misuse(const std::string& message) const;
 
-  /// The text of --help.
+  /// Returns the text of --help.
   std::string help() const;
 
  private:
@@ -50,11 +50,11 @@ class CommandLine {
   std::unique_ptr<CLI::App> app_;
 };
 
-/// Writes `text` to standard output. The status to exit with: 0, or kExitFailure after saying on
-/// standard error that it could not be written.
+/// Writes `text` to standard output; returns exit status 0. If writing fails, prints an error and
+/// returns kExitFailure.
 int put_out(const std::string& program, const std::string& text);
 
-/// Calls `run` and turns an exception into a message and kExitFailure.
+/// Calls `run` and returns its status; turns an exception into a message and kExitFailure.
 int guarded_main(const std::string& program, const std::function<int()>& run);
 
 }  // namespace oriel::tools

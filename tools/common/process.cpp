@@ -32,8 +32,8 @@ int shell_status(int wait_status) {
 }
 
 Result<std::uint16_t> find_free_port() {
-  // Below the ports that Linux gives to outgoing connections (32768 on, see ip(7)), any of which
-  // may be given to somebody before the caller listens. At random, for others look too.
+  // Picks a port below Linux's ephemeral ports (32768 on, see ip(7)), which outgoing connections
+  // may take before the caller listens. Picks at random because other processes search too.
   constexpr std::uint32_t kFirst = 20'000;
   constexpr std::uint32_t kCount = 12'000;
   std::random_device random;

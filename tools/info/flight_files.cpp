@@ -21,7 +21,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::size_t kMostFiles = 16384;
-constexpr std::size_t kMostBytes = 1 << 20;  // 1,024 records have less than half of that
+constexpr std::size_t kMostBytes = 1 << 20;  // 1,024 records take less than half of this
 constexpr std::uint64_t kMostRanks = 1 << 20;
 
 Error damaged(const std::string& what) {
@@ -50,7 +50,7 @@ Result<std::string> text_of(const Json& object, const char* key) {
   return text;
 }
 
-/// Finds a name among those of an enumeration's first `count` values.
+/// Parses the name of one of an enumeration's first `count` values.
 template <typename Enum>
 Result<Enum> named(const Json& object, const char* key, int count) {
   ORIEL_TRY(const std::string text, text_of(object, key));

@@ -13,19 +13,19 @@
 
 namespace oriel::tools {
 
-/// A collective, send or receive of one rank.
+/// One recorded collective, send or receive of a rank.
 struct NotedCall {
   comm::FlightKind kind = comm::FlightKind::collective;
-  kernels::CollectiveCall call;  ///< send, receive: the peer as `root`
+  kernels::CollectiveCall call;  ///< `root` is the peer of a send or receive
   std::uint64_t number = 0;
-  std::optional<bool> ended;  ///< GPU ranks do not know
+  std::optional<bool> ended;  ///< empty if the file does not say, as for GPU ranks
 };
 
-/// What a rank has written to ORIEL_DUMP_DIR. Nothing in it goes to a terminal unchecked: texts
-/// have printable characters only, ranks are below `ranks`.
+/// The validated content of a rank's file in ORIEL_DUMP_DIR. Texts have printable characters only,
+/// so that they can go to a terminal. Ranks are below `ranks`.
 struct FlightFile {
   std::string path;
-  std::string communicator;  ///< its number, in hexadecimal
+  std::string communicator;  ///< number of the communicator, in hexadecimal
   std::string name;
   std::string reason;
   int rank = 0;
@@ -33,7 +33,7 @@ struct FlightFile {
   std::vector<NotedCall> calls;
 };
 
-/// Reads one file of a flight recorder. Errors name the file and what is wrong in it.
+/// Reads and checks one file of a flight recorder. Errors name the file and the fault.
 Result<FlightFile> read_flight_file(const std::string& path);
 
 /// Returns the paths of the files of flight recorders in a folder, sorted.

@@ -20,9 +20,9 @@ namespace {
 
 using comm::FlightKind;
 
-constexpr std::size_t kMostLines = 16;  // of one kind
+constexpr std::size_t kMostLines = 16;  // limit per list
 
-/// Returns "rank 3" or "ranks 0, 2-5", of ascending ranks.
+/// Returns "rank 3" or "ranks 0, 2-5"; requires ascending ranks.
 std::string text_of(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   std::size_t parts = 0;
@@ -37,8 +37,8 @@ std::string text_of(const std::vector<int>& ranks) {
   return text;
 }
 
-/// The calls of one kind and peer that a rank still has a record of, by number. Those before the
-/// first may have been dropped.
+/// Recorded calls of one kind and peer, by number. The recorder may have overwritten the calls
+/// before the first.
 class Sequence {
  public:
   void add(const NotedCall& call) { calls_[call.number] = &call; }
@@ -125,7 +125,7 @@ class Flight {
   }
 
  private:
-  /// Appends the first collective that not all ranks have made, or not the same.
+  /// Appends the first collective that some rank has not made or made differently.
   void append_collectives(std::string& out) const {
     static const Sequence kNone;
     const auto sequence_of = [&](int rank) -> const Sequence& {
@@ -172,7 +172,8 @@ class Flight {
     append(out, lines, "    ");
   }
 
-  /// Appends the first message of each two ranks of which one end is missing, or another.
+  /// Appends, for each pair of ranks, the first message without its other end or with a different
+  /// size at the other end.
   void append_pairs(std::string& out) const {
     std::size_t found = 0;
     for (const auto& [ranks, ends] : pairs_) {
@@ -210,8 +211,9 @@ class Flight {
     return {};
   }
 
-  /// Returns whether the rank's file tells how many calls of `sequence` it has made: not if there
-  /// are none in it and older records may have been overwritten.
+  /// Returns true if the rank's file shows how many calls of `sequence` the rank has made. Returns
+  /// false without a file. If the file is full and has no call of `sequence`, older ones may have
+  /// been overwritten, so the number is unknown too.
   bool is_known(const Sequence& sequence, int rank) const {
     const auto it = files_.find(rank);
     return it != files_.end() &&
@@ -220,7 +222,8 @@ class Flight {
 
   std::map<int, const FlightFile*> files_;  // by rank
   std::map<int, Sequence> collectives_;
-  std::map<std::pair<int, int>, std::pair<Sequence, Sequence>> pairs_;  // sends and receives
+  std::map<std::pair<int, int>, std::pair<Sequence, Sequence>>
+      pairs_;  // (from, to): sends, receives
 };
 
 }  // namespace

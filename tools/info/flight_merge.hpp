@@ -9,8 +9,8 @@
 
 namespace oriel::tools {
 
-/// Compares what the ranks of each communicator have called, and returns what differs as a text.
-/// Two files of one rank are an error.
+/// Compares the calls of the ranks of each communicator and returns the differences as text. Fails
+/// if two files are of one rank or disagree on the number of ranks.
 Result<std::string> compare_flights(const std::vector<FlightFile>& files);
 
 }  // namespace oriel::tools

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// oriel-info: what this build of Oriel is and how it is set.
+// oriel-info: shows this build of Oriel and its settings.
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -33,7 +33,7 @@ void print_setting(const SettingDescription& setting) {
   if (!setting.alias.empty()) fmt::print("    also read as: {}\n", setting.alias);
 }
 
-/// Lists what is in force here, or says which variable keeps it from being in force.
+/// Lists the settings in force here. If a variable is invalid, prints the error instead.
 int print_environment() {
   const auto settings = process_settings();
   for (const std::string& warning : unknown_setting_warnings(environment_names())) {
@@ -52,8 +52,8 @@ int print_environment() {
   return 0;
 }
 
-/// Compares the calls that ranks have written to a folder. A file that cannot be read is named, and
-/// the others are compared.
+/// Compares the calls that ranks have written to a folder. If a file cannot be read, names it and
+/// compares the others.
 int merge_flights(const std::string& folder) {
   const auto complain = [](const Error& error) {
     fmt::print(stderr, "oriel-info: {}\n", error.to_string());

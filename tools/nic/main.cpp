@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// oriel-nic: copies for the software NICs of a rank, in a process of its own. The library starts
-// it.
+// oriel-nic: copies data for the software NICs of a rank in a separate process, started by the
+// library.
 #include <cstdio>
 #include <cstring>
 
@@ -16,7 +16,7 @@
 namespace oriel {
 namespace {
 
-constexpr int kSocket = 3;  // as NicProcess has it
+constexpr int kSocket = 3;  // descriptor that NicProcess passes on (kChildSocket)
 
 bool is_unix_socket(int fd) {
   int domain = 0;
@@ -33,7 +33,7 @@ int run(int argc, char** argv) {
     if (const auto status = line.parse(argc, argv)) return *status;
     return line.misuse("only the library starts this program");
   }
-  // So that it is nobody's child: an application that waits for its own does not meet it.
+  // Forks, so that the server is no child of the application, which may wait for any child.
   const pid_t other = ::fork();
   if (other < 0) return tools::kExitFailure;
   if (other > 0) ::_exit(0);

@@ -24,8 +24,8 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Output still in the pipes when the last rank has ended is waited for this long: a process that a
-// rank left behind may hold its end open for ever.
+// Time limit for reading the remaining output after the last rank has ended. A process that a rank
+// left behind may keep its end of the pipe open for ever.
 constexpr milliseconds kLastOutput{500};
 
 sigset_t watched_signals() {
@@ -84,7 +84,8 @@ Result<int> Launcher::run() {
   return verdict_;
 }
 
-// The child reports a failed exec through a pipe that a successful one closes.
+// Starts one rank. If exec() fails, the child sends errno through a pipe; a successful exec()
+// closes the pipe.
 Status Launcher::start_rank(int rank, std::uint16_t port) {
   int report[2];
   if (::pipe2(report, O_CLOEXEC) != 0) return system_error("making a pipe");
@@ -101,7 +102,7 @@ Status Launcher::start_rank(int rank, std::uint16_t port) {
     if (ends.err) ::dup2(ends.err.get(), STDERR_FILENO);
     become_rank(rank, port, writer.get());
   }
-  ::setpgid(pid, pid);  // in both processes, whichever comes first
+  ::setpgid(pid, pid);  // called in parent and child, so that neither runs before it
   ranks_[static_cast<std::size_t>(rank)] = Rank{pid, true};
   writer.reset();
   int status = 0;
@@ -120,8 +121,8 @@ void Launcher::become_rank(int rank, std::uint16_t port, int report_fd) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const sigset_t set = watched_signals();
   ::sigprocmask(SIG_UNBLOCK, &set, nullptr);
-  // A background process group that reads the terminal is stopped, and only one rank can have what
-  // is piped in.
+  // Only rank 0 may read standard input, and only if it is no terminal. A background process group
+  // that reads the terminal is stopped.
   if (rank != 0 || ::isatty(STDIN_FILENO)) {
     const int null_fd = ::open("/dev/null", O_RDONLY);
     if (null_fd >= 0) ::dup2(null_fd, STDIN_FILENO);
@@ -153,7 +154,7 @@ Status Launcher::wait_for_events() {
   const Deadline next = kill_at_ ? earlier(*kill_at_, give_up_at_) : give_up_at_;
   int timeout_ms = -1;
   if (!next.is_never()) {
-    // Rounded up, so that the deadline has passed when poll returns.
+    // Rounds up, so that the deadline has passed when poll() returns.
     const auto left = std::chrono::ceil<milliseconds>(next.remaining(now)).count();
     timeout_ms = static_cast<int>(std::min<std::int64_t>(left, 60'000));
   }
@@ -179,7 +180,8 @@ void Launcher::reap() {
     Rank& one = ranks_[static_cast<std::size_t>(rank)];
     if (!one.running) continue;
     siginfo_t info{};
-    // Looked at before it is reaped: while the leader is there, its group's number is its own.
+    // Leaves the leader unreaped (WNOWAIT) until the group is killed: before, the system cannot
+    // reuse the group's id.
     if (::waitid(P_PID, static_cast<id_t>(one.pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0 ||
         info.si_pid == 0)
       continue;
@@ -230,7 +232,7 @@ void Launcher::signal_running(int signal) {
   for (const Rank& rank : ranks_) {
     if (!rank.running) continue;
     ::kill(-rank.pid, signal);
-    ::kill(-rank.pid, SIGCONT);  // a stopped process acts on a signal only when it goes on
+    ::kill(-rank.pid, SIGCONT);  // a stopped process handles a signal only after SIGCONT
   }
 }
 

@@ -24,34 +24,35 @@ struct Options {
   std::vector<std::string> command;  ///< program and arguments
   std::optional<Preload> preload;
   std::string host = "127.0.0.1";  ///< MASTER_ADDR
-  std::uint16_t port = 0;          ///< MASTER_PORT; 0: one that is free
+  std::uint16_t port = 0;          ///< MASTER_PORT; 0: a free port
   bool tag_output = false;
-  std::chrono::nanoseconds grace = std::chrono::seconds(5);  ///< from SIGTERM to SIGKILL
-  std::optional<std::chrono::nanoseconds> timeout;           ///< of the whole run
+  std::chrono::nanoseconds grace = std::chrono::seconds(5);  ///< time from SIGTERM to SIGKILL
+  std::optional<std::chrono::nanoseconds> timeout;           ///< time limit of the whole run
 };
 
-/// The status that shells give where exec() fails with `error`: 127 if there is no such program,
-/// else 126.
+/// Returns the status of shells for an exec() that failed with `error`: 127 for ENOENT, else 126.
 int start_failure_status(int error);
 
-/// Starts the ranks of one program on this host and sees them through to their end. Each rank leads
-/// a process group of its own, so that what it started goes down with it.
+/// Starts the ranks of one program on this host and waits until all have ended. Each rank leads a
+/// process group of its own, so that signals reach its descendants too.
 ///
-/// The first rank that fails is named on standard error, the others get SIGTERM and, after the
-/// grace period, SIGKILL. SIGINT, SIGTERM and SIGHUP sent to this process are passed on, with the
-/// same end. Not thread safe: it takes over SIGCHLD and the signals above for the whole process.
+/// Names the first rank that fails on standard error. Sends SIGTERM to the other ranks and, after
+/// the grace period, SIGKILL. Forwards SIGINT, SIGTERM and SIGHUP to all ranks, then SIGKILL after
+/// the same period. Not thread safe: blocks SIGCHLD and these three signals and reads them from a
+/// signalfd.
 class Launcher {
  public:
   explicit Launcher(Options options);
-  ~Launcher();  ///< kills what still runs
+  ~Launcher();  ///< kills and reaps the ranks that still run
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
-  /// Runs to the end. The status to exit with: 0 if every rank succeeded, else that of the first
-  /// that failed (128 + n for signal n), or 128 + n after being interrupted by signal n.
+  /// Runs all ranks and returns the exit status: 0 if all succeeded, else the status of the first
+  /// rank that failed (128 + n if signal n killed it). Returns 128 + n after signal n to this
+  /// process, and 124 after the timeout.
   Result<int> run();
 
-  /// After run() has failed because the program cannot be started: start_failure_status().
+  /// Returns start_failure_status() if run() failed because the program cannot be started.
   std::optional<int> start_failure() const { return start_failure_; }
 
  private:

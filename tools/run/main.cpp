@@ -20,7 +20,7 @@ int fail(const Error& error, int status = tools::kExitFailure) {
   return status;
 }
 
-// Warns where the program's calls cannot reach Oriel.
+// Prepares --preload, and warns if the program's calls cannot reach Oriel.
 Result<run::Preload> prepare_preload(const std::string& program) {
   const auto warning = preload_warning(run::read_program_file(program));
   if (!warning.empty()) fmt::print(stderr, "oriel-run: {}\n", warning);
@@ -46,7 +46,7 @@ constexpr const char* kHelp =
     "ncclAllReduce is. Without -n the program starts once and makes its own ranks.";
 
 void add_options(CLI::App& app, Arguments& to) {
-  app.prefix_command();  // what follows the program's name belongs to the program
+  app.prefix_command();  // arguments after the program's name belong to the program
   to.ranks =
       app.add_option("-n,--ranks", to.options.ranks, "number of ranks")->check(CLI::Range(1, 4096));
   app.add_flag("--preload", to.preload, "have calls of NCCL reach Oriel, also in child processes");

@@ -22,7 +22,7 @@ Result<TaggedOutput::Ends> TaggedOutput::add(int rank) {
     if (::pipe2(fds, O_CLOEXEC) != 0) return system_error("making a pipe for a rank's output");
     Pipe pipe{rank, target, OwnedFd(fds[0]), {}};
     (target == STDOUT_FILENO ? ends.out : ends.err) = OwnedFd(fds[1]);
-    // Only the reading end: the rank's own end must block as programs expect.
+    // Only the read end is non-blocking; the rank's end must block, as programs expect.
     if (::fcntl(fds[0], F_SETFL, O_NONBLOCK) != 0) return system_error("setting up a pipe");
     pipes_.push_back(std::move(pipe));
   }
@@ -37,7 +37,7 @@ void TaggedOutput::pump() {
   std::erase_if(pipes_, [](Pipe& pipe) { return !drain(pipe); });
 }
 
-// False once the other end is closed by everyone.
+// Copies the lines that have arrived. Returns false once every write end is closed.
 bool TaggedOutput::drain(Pipe& pipe) {
   char buffer[16 << 10];
   for (;;) {
@@ -71,7 +71,7 @@ void TaggedOutput::write_line(const Pipe& pipe, std::string_view line) {
   std::size_t done = 0;
   while (done < whole.size()) {
     const ssize_t put = ::write(pipe.target, whole.data() + done, whole.size() - done);
-    if (put < 0 && errno != EINTR) return;  // nobody is left to read it
+    if (put < 0 && errno != EINTR) return;  // drops the line, for instance if the reader has ended
     if (put > 0) done += static_cast<std::size_t>(put);
   }
 }

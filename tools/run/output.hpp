@@ -14,29 +14,30 @@
 
 namespace oriel::run {
 
-/// Standard output and error of the ranks, line by line with the rank in front: "[2] hello". A line
-/// is written at once, so that lines of several ranks never mix. Lines longer than 64 KiB are cut.
+/// Copies standard output and error of the ranks line by line, with the rank in front: "[2] hello".
+/// Writes only whole lines, so that lines of several ranks never mix. Splits lines longer than 64
+/// KiB.
 class TaggedOutput {
  public:
-  /// The ends that a new rank shall write to.
+  /// Write ends of the pipes of a new rank.
   struct Ends {
     OwnedFd out;
     OwnedFd err;
   };
   Result<Ends> add(int rank);
 
-  /// Appends what poll() shall watch.
+  /// Appends the read ends for poll().
   void watch(std::vector<pollfd>& fds) const;
-  /// Copies what has arrived, without waiting.
+  /// Copies the lines that have arrived, without waiting.
   void pump();
-  /// Writes lines that were never ended.
+  /// Writes the unfinished lines and closes all pipes.
   void flush();
   bool open() const { return !pipes_.empty(); }
 
  private:
   struct Pipe {
     int rank;
-    int target;  // 1 or 2
+    int target;  // STDOUT_FILENO or STDERR_FILENO
     OwnedFd source;
     std::string line;
   };

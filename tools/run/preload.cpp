@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 constexpr const char* kForwarder = "libnccl.so.2";
 constexpr const char* kAuditModule = "liboriel-audit.so";
 
-// Where `cmake --install` and the build put libraries, as seen from this program.
+// Returns the folder of the libraries relative to this program, as installed or as built.
 fs::path library_folder() {
   std::error_code ignored;
   const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
@@ -57,7 +57,7 @@ Result<Preload> Preload::find(bool report) {
 
 void Preload::apply(bool first) const {
   for (const auto& [name, value] : environment_) ::setenv(name.c_str(), value.c_str(), 1);
-  // The number stays the same when the process becomes the program, and is no child's.
+  // exec() keeps the process id, and no child has it.
   if (first && report_) ::setenv("_ORIEL_RUN_REPORT", std::to_string(::getpid()).c_str(), 1);
 }
 

@@ -10,17 +10,18 @@
 
 namespace oriel::run {
 
-/// Variables that have a program and all its descendants call Oriel where they call NCCL:
-/// LD_PRELOAD for those that leave the choice to the loader, LD_AUDIT for those that open a
-/// libnccl.so.2 of their own by its path. What the variables hold already stays in front.
+/// Sets variables by which a program and its descendants call Oriel instead of NCCL. LD_PRELOAD
+/// serves programs that leave the choice of library to the loader. LD_AUDIT serves programs that
+/// open a libnccl.so.2 of their own by its path. Present values of the variables stay in front.
 class Preload {
  public:
-  /// Fails if Oriel's files are not beside this program, or their path cannot stand in LD_PRELOAD.
-  /// Without `report` the program does not say where its ncclAllReduce is.
+  /// Finds Oriel's libraries next to this program. Fails if a file is missing, or if a path has a
+  /// space or colon, which separate paths in LD_PRELOAD. If `report` is false, apply() requests no
+  /// report.
   static Result<Preload> find(bool report);
 
-  /// Sets the variables for what this process becomes. If `first`, the process says on standard
-  /// error where its ncclAllReduce is; its children do not.
+  /// Sets the variables in this process, before exec(). If `first` and find()'s `report` are true,
+  /// the program reports on standard error where its ncclAllReduce is; its children do not.
   void apply(bool first) const;
 
  private:
@@ -28,7 +29,7 @@ class Preload {
   bool report_ = true;
 };
 
-/// Becomes `command`. Returns only if that fails.
+/// Replaces this process with `command` by execvp(). Returns only on failure.
 Error become_program(std::vector<std::string> command);
 
 }  // namespace oriel::run

@@ -23,11 +23,11 @@ namespace oriel::run {
 namespace {
 
 constexpr const char* kEntry = "ncclAllReduce";
-// The host half of NCCL registers its kernels by these names, which `strip` leaves.
+// Name by which NCCL's host code registers a kernel; `strip` leaves such names in the file.
 constexpr std::string_view kKernelName = "ncclDevKernel_AllReduce";
-constexpr int kMostInterpreters = 4;  // as the kernel
+constexpr int kMostInterpreters = 4;  // nesting limit of Linux for scripts, see execve(2)
 
-/// A file in memory, read-only.
+/// Maps a file read-only.
 class MappedFile {
  public:
   explicit MappedFile(const std::string& path) {
@@ -46,7 +46,7 @@ class MappedFile {
 
   std::string_view bytes() const { return bytes_; }
 
-  /// `count` records at `offset`; none if they are not within the file.
+  /// Returns `count` records at `offset`; none if they are misaligned or not within the file.
   template <class Record>
   std::span<const Record> records(std::uint64_t offset, std::uint64_t count) const {
     const bool inside = offset <= bytes_.size() && offset % alignof(Record) == 0 &&
@@ -71,7 +71,7 @@ std::string find_in_path(const std::string& command) {
   return command;
 }
 
-// The executable that the kernel starts for "#!/usr/bin/env python3" is python3, in the end.
+// Returns the executable that runs a script: python3 for "#!/usr/bin/env python3".
 std::string follow_scripts(std::string path) {
   for (int i = 0; i < kMostInterpreters; ++i) {
     std::ifstream file(path);
@@ -125,7 +125,7 @@ Symbols find_entry(const MappedFile& file, const Elf64_Ehdr& header) {
   return found;
 }
 
-// Returns whether starting the executable changes the user or the group.
+// Returns true if starting the executable changes the user or the group.
 bool gains_rights(const std::string& path) {
   struct stat info {};
   if (::stat(path.c_str(), &info) != 0) return false;

@@ -6,24 +6,24 @@
 
 namespace oriel::run {
 
-/// What the file of a program says about the NCCL that it calls.
+/// An executable, and how it is bound to NCCL.
 struct ProgramFile {
   enum class Nccl {
-    loaded,        ///< left to the loader, as far as the file shows
-    linked_in,     ///< ncclAllReduce is part of the executable
+    loaded,        ///< no sign of static linking: the loader binds NCCL
+    linked_in,     ///< the executable defines ncclAllReduce
     maybe,         ///< no symbol table, but names of NCCL's kernels: probably linked in
-    beyond_reach,  ///< the executable has no loader, so that nothing can be preloaded
+    beyond_reach,  ///< static executable without a loader: nothing can be preloaded
     more_rights    ///< set-user-ID or set-group-ID: the loader ignores LD_PRELOAD and LD_AUDIT
   };
-  std::string path;  ///< of the executable; of a script, its interpreter's
+  std::string path;  ///< path of the executable; for a script, of its interpreter
   Nccl nccl = Nccl::loaded;
 };
 
-/// Finds `command` as execvp() would, and reads the executable. A file that cannot be read or is no
-/// program of this machine counts as `loaded`: starting it gives the better error.
+/// Finds `command` as execvp() does and reads the executable. If the file cannot be read or is not
+/// a 64-bit ELF file, returns `loaded`: starting the program gives the better error.
 ProgramFile read_program_file(const std::string& command);
 
-/// The warning for a user who wants the program's calls to reach Oriel; empty if there is none.
+/// Returns a warning if the program's calls cannot reach Oriel; empty for `loaded`.
 std::string preload_warning(const ProgramFile& file);
 
 }  // namespace oriel::run

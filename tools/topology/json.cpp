@@ -87,7 +87,7 @@ Json count_of(int count) {
   return count > 0 ? Json(count) : Json(nullptr);
 }
 
-Json number_of(std::uint64_t number) {  // in hexadecimal, as in sysfs and NCCL's files
+Json number_of(std::uint64_t number) {  // in hexadecimal, as NCCL's XML has GUIDs
   return number != 0 ? Json(fmt::format("0x{:x}", number)) : Json(nullptr);
 }
 
