@@ -4,8 +4,8 @@
 """Checks that comments can be read: none begins with a word that points elsewhere, and no sentence
 has more than 25 words.
 
-Reads comments of C, C++ and CUDA, comments and docstrings of Python, and the comments of shell and
-CMake files that have a line of their own. A colon or semicolon ends a sentence too. Examples and
+Reads comments of C, C++ and CUDA, and comments and docstrings of Python. Of shell and CMake files
+it reads the comments on lines of their own. A colon or semicolon ends a sentence too. Examples and
 tables inside a comment are not prose: lines that are indented by four spaces or begin with `|`.
 """
 import ast
@@ -21,7 +21,7 @@ import lint  # noqa: E402
 FOLDERS = ("include", "src", "tools", "test", "benchmarks", "examples", "cmake")
 MOST_WORDS = 25
 OPENING = re.compile(r"(of|as|the same|what|who|whether)\b", re.I)
-# Marks for tools and readers of requirements, which are no prose.
+# Matches marks for tools and tags of requirements, which are not prose.
 NO_PROSE = re.compile(r"SPDX-|NOLINT|clang-format o|shellcheck |noqa|^!|^(\[[^\]]*\])+$|^[-=~*/#]*$")
 SENTENCE_END = re.compile(r"(?<=[.:;?!])[)\"'`]*\s+")
 SHELL_LIKE = {".sh", ".cmake"}
@@ -35,7 +35,7 @@ class Comment:
         self.lines = lines
 
     def paragraphs(self):
-        """(line number, text) of each paragraph and list item."""
+        """Yields (line number, text) of each paragraph and list item."""
         begin, parts, in_example = self.line, [], False
         for number, line in enumerate(self.lines, self.line):
             text = line.strip()
@@ -64,7 +64,7 @@ def strip_marker(text):
 
 
 def c_comments(text):
-    """Comments of a C-like file. Neighbouring lines with comments alone are one comment."""
+    """Yields the comments of a C-like file. Adjacent lines with only a comment are one comment."""
     last_line, last_mark, lines, begin = 0, "", [], 0
     for match in lint.NOT_CODE.finditer(text):
         comment = match.group(0)
@@ -91,7 +91,7 @@ def c_comments(text):
 
 
 def hash_comments(text):
-    """Comments that begin with # and stand alone on their lines."""
+    """Yields the comments that begin with # and stand alone on their lines."""
     lines, begin = [], 0
     for number, line in enumerate(text.split("\n"), 1):
         found = re.match(r"\s*#+ ?(?!!)(.*)$", line)

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Every source file is as clang-format 14 would write it. To put it right: clang-format-14 -i."""
+"""Checks that clang-format 14 would change no source file. To fix a file: clang-format-14 -i."""
 import pathlib
 import shutil
 import subprocess

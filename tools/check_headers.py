@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Each public header compiles alone: as C++20, as C99 where it is C, and with nvcc where there is
-one. A .cuh header is for nvcc only."""
+"""Checks that each public header compiles alone: as C++20, as C99 if it is a C header, and with
+nvcc if there is one. A .cuh header is for nvcc only."""
 import concurrent.futures
 import os
 import pathlib
@@ -24,14 +24,15 @@ def find_nvcc():
 
 
 def compile_commands(path, include, nvcc):
-    """(language, command) for every way in which the header must compile; the source follows."""
+    """Yields (language, command) for each way in which the header must compile, without the
+    source."""
     if path.suffix != ".cuh":
         yield "C++20", ["c++", "-std=c++20", "-fsyntax-only", *WARNINGS, f"-I{include}", "-xc++"]
     if path.name in C_HEADERS:
         yield "C99", ["cc", "-std=c99", "-pedantic", "-fsyntax-only", "-Wall", "-Wextra", "-Werror",
                       f"-I{include}", "-xc"]
     if nvcc:
-        # Down to PTX, so that the assembly in the header is generated too.
+        # Compiles to PTX, so that the assembly in the header is generated too.
         yield "CUDA", [nvcc, "-std=c++20", "-arch=sm_90", "-ptx", "-o", "/dev/null", "-Werror",
                        "all-warnings", f"-I{include}", "-x", "cu"]
 
@@ -40,7 +41,7 @@ def compile_header(job):
     path, include, language, command, folder = job
     name = path.relative_to(include)
     source = pathlib.Path(folder) / (str(name).replace("/", "_") + "." + language + ".src")
-    # Twice: a header must also survive being included again.
+    # Includes the header twice: it must have an include guard.
     source.write_text(f'#include "{name}"\n#include "{name}"\n')
     done = subprocess.run([*command, str(source)], capture_output=True, text=True)
     if done.returncode == 0:

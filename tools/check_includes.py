@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Each C++ file of src/ and tools/ reaches, through what it includes, a header for every standard
-name in the table below, and a declaration of every type, function and macro of ours that it uses.
+"""Checks that each C++ file of src/ and tools/ includes what it uses, directly or through headers.
+A file needs a header for every standard name in the table below. It also needs a declaration of
+every type, function and macro of ours that it uses.
 
-The presets compile several files of a module together (ORIEL_UNITY), where a file that forgets an
-include finds what the one before it has included. This looks at names and knows no C++: that a
-rarer standard name is missing, or an overload, only a build without the option tells."""
+The presets compile several files of a module together (ORIEL_UNITY), so a file that forgets an
+include may profit from the file before it. This check compares names and does not parse C++. Only a
+build without ORIEL_UNITY finds a missing header of a rarer standard name or of an overload."""
 import functools
 import pathlib
 import re
@@ -16,9 +17,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 import lint  # noqa: E402
 
 CHECKED = ("src", "tools")
-# Where #include "..." is looked for, besides the file's own folder.
+# Folders in which #include "..." is searched, besides the file's own folder.
 FOLDERS = ("include", "src", "tools")
-# Standard names by header, of those that a file cannot do without.
+# Checked standard names, by the header that each one requires.
 NAMES = {
     "algorithm": "sort stable_sort find_if any_of all_of none_of count_if min_element max_element "
                  "clamp lower_bound upper_bound copy_if remove_if binary_search nth_element",
@@ -58,7 +59,7 @@ NAMES = {
     "vector": "vector",
 }
 HEADER_OF = {name: header for header, names in NAMES.items() for name in names.split()}
-# Headers that bring another's names with them in every standard library that we build with.
+# Headers that also provide the names of other headers in every standard library that we build with.
 BRINGS = {
     "condition_variable": ("chrono",),
     "filesystem": ("string", "string_view", "chrono", "memory"),
@@ -86,18 +87,19 @@ INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+(["<])([^">]+)[">]', re.M)
 COMMENT_OR_TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"', re.S)
 STANDARD = re.compile(r"\bstd::(\w+)")
 FORMAT = re.compile(r"\bfmt::\w+")
-# Types of two words at least, and the shorter ones that one header alone defines.
+# TYPE matches types of two or more words, SHORT_TYPE types of one word. The latter are checked only
+# if a single file defines them.
 TYPE = re.compile(r"\b[A-Z][a-z0-9]+(?:[A-Z][A-Za-z0-9]*)+\b")
 SHORT_TYPE = re.compile(r"(?<![.>\w])(?<!->)[A-Z][a-z0-9]+\b(?!::)")
 DEFINED = re.compile(r"\b(?:class|struct|enum class|enum|union|using|concept)\s+"
                      r"(?:\[\[\w+\]\]\s+|alignas\([^)]*\)\s+|ORIEL_\w+\s+)*([A-Z]\w+)")
-# Namespaces are not indented, so what begins a line belongs to one.
+# Matches definitions at the start of a line: code in namespaces is not indented.
 SHORT_DEFINED = re.compile(r"^(?:template\s*<[^>]*>\s*)?(?:class|struct|enum class|enum|union|using)\s+"
                            r"(?:\[\[\w+\]\]\s+|alignas\([^)]*\)\s+)*([A-Z][a-z0-9]+)\b", re.M)
-# Also nested types, forward declarations and the parameters of templates.
+# Also matches nested types, forward declarations and template parameters.
 ANY_SHORT = re.compile(r"\b(?:class|struct|enum|union|using|typename)\s+([A-Z][a-z0-9]+)\b")
 FUNCTION = re.compile(r"^(?![#}/])(?!return\b)[\w:<>,&* \[\]]*[\w>&*] [&*]?(\w+)\(", re.M)
-# Of two words, and the shortest that modules share.
+# Matches calls of functions with two or more words, and of the short sys(), log() and cuda().
 CALL = re.compile(r"(?<![\w.>:])(?:(?!std::|fmt::)[a-z]\w*::)*(\w+_\w+|sys|log|cuda)\(")
 MACRO = re.compile(r"\bORIEL_\w+\b")
 MACRO_DEFINED = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(ORIEL_\w+)", re.M)
@@ -109,7 +111,7 @@ class Tree:
         self.files = [path for path in lint.sources(root)
                       if path.relative_to(root).parts[0] in CHECKED + ("include",)]
         self.code = {}
-        self.headers = {}  # by file: (ours, others')
+        self.headers = {}  # file -> (our headers, other headers) that it includes
         for path in self.files:
             text = path.read_text()
             ours, others = set(), set()
@@ -133,7 +135,7 @@ class Tree:
         self.calls = {path: set(CALL.findall(code)) for path, code in self.code.items()}
 
     def where(self, pattern):
-        """{name that the pattern finds: the files}."""
+        """Returns {name that the pattern finds: files with that name}."""
         found = {}
         for path, code in self.code.items():
             for name in set(pattern.findall(code)):
@@ -142,7 +144,7 @@ class Tree:
 
     @functools.lru_cache(maxsize=None)
     def reached(self, path):
-        """All files of ours that `path` includes, itself too, and the other headers."""
+        """Returns (our files, other headers) that `path` includes directly or not; `path` too."""
         ours, others, left = {path}, set(), [path]
         while left:
             mine, theirs = self.headers.get(left.pop(), (set(), set()))
@@ -178,7 +180,7 @@ def check(root):
                 places = known.get(word, set())
                 headers = sorted(place for place in places if place.suffix == ".hpp")
                 if known is tree.functions and re.search(rf"\b{word}\b(?!\()", code):
-                    continue  # a variable that is called
+                    continue  # skips variables that are called
                 if headers and not places & ours:
                     findings.append(f"{name}: {word} without {headers[0].relative_to(tree.root)}")
     return sorted(findings)

@@ -3,11 +3,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks the shared libraries of a build, before users load them.
 
-liboriel.so.0      exports nccl*, pnccl*, oriel_nccl* (three names of one entry) and oriel::, needs the
-                   C and C++ runtimes, and has at most 15 MB; its objects call no public entry
-libnccl.so.2       has the same entries, needs liboriel.so.0 of the same build, finds it beside itself,
-                   and has nothing that could be written to
-liboriel-audit.so  exports la_* and needs the C runtime
+    liboriel.so.0      exports nccl*, pnccl*, oriel_nccl* (three names of one entry) and oriel::,
+                       needs the C and C++ runtimes, and has at most 15 MB; its objects call no
+                       public entry
+    libnccl.so.2       has the same entries, needs liboriel.so.0 of the same build, finds it in its
+                       own folder, and has no writable data
+    liboriel-audit.so  exports la_* and needs the C runtime
 
 check_library.py FOLDER"""
 import collections
@@ -28,15 +29,15 @@ C_RUNTIME = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.s
 RUNTIMES = C_RUNTIME | {"libstdc++.so.6", "libgcc_s.so.1"}
 EXPORTED = re.compile(r"^(p?nccl\w+|oriel_nccl\w+"
                       r"|(vtable for |typeinfo for |typeinfo name for )?oriel::.*)$")
-# The modules, which are nobody else's business, and what is nobody's outside its header.
+# Matches symbols of the modules and of `detail` namespaces, which are internal.
 INTERNAL = re.compile(r"^(\w+ for )?oriel::"
                       r"(boot|comm|kernels|net|shadow|topo|window|(\w+::)*detail)::")
-# The wires and faults of test/net/support.
+# Names of the test wires and faults of test/net/support.
 TEST_TRACES = re.compile(rb"NicFaults|FaultWire|set_faults")
 PUBLIC_ENTRY = re.compile(r"^p?nccl[A-Z]\w*$")
 BUILD = re.compile(r"\b(ORIEL_BUILD_[\w.]+)")
 WRITABLE = re.compile(r"^\s*\[\s*\d+\]\s+(\S+)\s+\S+\s+\S+\s+\S+\s+(\S+)\s+\S+\s+WA", re.M)
-# What the loader writes, and locks before the program starts.
+# Sections that the loader writes and makes read-only (RELRO) before the program starts.
 LOADER_SECTIONS = {".dynamic", ".got", ".got.plt", ".relro_padding"}
 
 
@@ -45,18 +46,18 @@ def output_of(*command):
 
 
 def symbols_of(library):
-    """Name to (address, version) of what a library exports."""
+    """Returns {name: (address, version)} of the symbols that a library exports."""
     found = {}
     for line in output_of("nm", "-D", "-C", "--defined-only", str(library)).splitlines():
         address, kind, name = line.split(" ", 2)
-        if kind != "A":  # the version nodes themselves
+        if kind != "A":  # skips the version nodes
             bare, _, version = name.partition("@")
             found[bare] = address, version.lstrip("@")
     return found
 
 
 def dynamic_section(library):
-    """Tag to values, such as {"NEEDED": ["libc.so.6"]}."""
+    """Returns the values by tag, such as {"NEEDED": ["libc.so.6"]}."""
     entries = collections.defaultdict(list)
     for tag, value in re.findall(r"\((\w+)\)\s+.*\[(.*)\]", output_of("readelf", "-dW", str(library))):
         entries[tag].append(value)
@@ -142,7 +143,7 @@ def check_audit(library):
 
 
 def check_calls(sources):
-    """The public entries that objects below a folder call."""
+    """Finds calls of public entries in the objects below a folder."""
     for path in sorted(sources.rglob("*.o")):
         for name in output_of("nm", "-u", str(path)).split():
             if PUBLIC_ENTRY.match(name):
@@ -178,7 +179,8 @@ CLEAN = {
     AUDIT: ("int la_version(void){return 1;} SHOWN int la_objsearch(void){return 1;}", ["-DSHOWN="]),
     "calls.o": ("void ncclish(void); void f(void){ncclish();}", ["-c"]),
 }
-# Which file to make otherwise: its source and flags, each in place of the clean one or behind it.
+# Planted violations: (file, more source, more flags, finding). Source and flags follow the clean
+# ones.
 PLANTS = [
     (ORIEL, "void stray(void){}", [], "exports stray"),
     (ORIEL, "char FaultWire[8];", [], "can inject faults"),
@@ -207,7 +209,7 @@ PLANTS = [
 
 
 def build(root, name, more_source="", more_flags=(), build_number="1"):
-    """Builds a planted file, in the folders in which check() looks."""
+    """Builds a planted file in the folders that check() reads."""
     source, flags = CLEAN[name]
     target = root / ("src" if name.endswith(".o") else "lib") / name
     target.parent.mkdir(exist_ok=True)

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the layout of the sources: includes point downward between modules and between the folders
-of a module, public headers include nothing of src, no two headers share a name, folders stay small,
-tests and fuzz targets lie in the folders of what they test, and assembly and threads stand only where
-they belong."""
+"""Checks the layout of the sources.
+
+- Includes point downward between modules and between the folders of a module.
+- Public headers include nothing of src.
+- No two headers share a name.
+- Folders stay small.
+- Tests and fuzz targets lie in the folders of what they test.
+- Assembly, threads and reads of environment variables stand only where they belong."""
 import collections
 import pathlib
 import re
@@ -23,10 +27,10 @@ MODULES = {
     "net": {"window", "shadow", "topo", "boot", "base"},
     "kernels": {"window", "shadow", "base"},
     "comm": {"kernels", "net", "window", "shadow", "topo", "boot", "base"},
-    "preload": set(),  # files of their own, beside the library
+    "preload": set(),  # builds separate files, outside the library
 }
-# The folders of each module, top first: a folder may include those that stand after it. Modules
-# that are not listed are flat.
+# The folders of each module, top first: a folder may include the folders after it. Modules that are
+# not listed are flat.
 FOLDERS = {
     "boot": ["session", "link", "auth"],
     "topo": ["choice", "machine", "sources", "xml", "model"],
@@ -35,32 +39,33 @@ FOLDERS = {
     "kernels": ["cuda", "host", "algorithms", "plan", "loops"],
     "comm": ["abi", "group", "communicator", "request", "network", "keys", "paths", "device", "monitor"],
 }
-# Folders below test/<module> that are no folder of the module.
+# Allowed folders below test/<module> that the module itself does not have.
 TEST_FOLDERS = {"support", "fixtures", "captured"}
 MOST_FILES = 30
-EXEMPT_FROM_MOST_FILES = {"src/base"}  # many small things that share nothing
+EXEMPT_FROM_MOST_FILES = {"src/base"}  # holds many unrelated small files
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 MODULE_LIST = re.compile(r"oriel_add_module\(\s*(\w+)(.*?)\)", re.S)
-# An empty statement is a barrier for the compiler and no assembly.
+# Does not match an empty statement, which is a compiler barrier.
 ASSEMBLY = re.compile(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile|__volatile__)?\s*\((?!\s*\"\")")
 GETENV = re.compile(r"(?<!secure_)\bgetenv\s*\(")
-# Starting a thread, or leaving one to itself. std::thread::id and the like start none.
+# Matches starting or detaching a thread. Does not match std::thread::id and the like.
 THREAD = re.compile(r"\bstd::j?thread\b(?!::)|\bstd::async\b|\bpthread_(?:create|detach)\s*\("
                     r"|\b\w*thread\w*(?:\.|->)detach\s*\(")
-THREADS_START = {"owned_thread.cpp", "system_table.cpp", "system_table.hpp"}  # of src/base
+THREADS_START = {"owned_thread.cpp", "system_table.cpp", "system_table.hpp"}  # in src/base
 HEADERS = {".h", ".hpp", ".cuh"}
 
 
 def place_of(parts):
-    """(module, folder) of the parts of a path below src; the folder of a flat module is ""."""
+    """Returns (module, folder) for the parts of a path below src; the folder is "" in flat
+    modules."""
     if parts[0] != "src" or len(parts) < 3:
         return None
     return parts[1], parts[2] if len(parts) > 3 else ""
 
 
 def target_of(include, path, root):
-    """(module, folder) of what an include names, or None for anything outside src."""
+    """Returns (module, folder) of an included file, or None for a file outside src."""
     beside = (path.parent / include).resolve()
     if beside.exists() and beside.is_relative_to(root):
         return place_of(beside.relative_to(root).parts)
@@ -81,7 +86,7 @@ def check_include(path, root, number, include):
         return None
     (module, folder), (other_module, other_folder) = place, target
     if module not in MODULES:
-        return None  # said once, by check_folders
+        return None  # check_folders() reports unknown modules
     if other_module != module:
         if other_module in MODULES[module]:
             return None
@@ -105,15 +110,16 @@ def check_assembly(path, root, number, line):
 
 
 def check_environment(path, root, number, line):
-    """A variable may name a program or a file, which one with more rights than its user's must not
-    take from that user."""
+    """Finds getenv() in src. A variable may name a program or a file. A process with more rights
+    than its user must not take these from the user, and secure_getenv() ignores them there."""
     if path.relative_to(root).parts[0] == "src" and GETENV.search(line):
         return f"{path.relative_to(root)}:{number}: the library reads variables by secure_getenv"
     return None
 
 
 def check_threads(path, root, number, line):
-    """An owned thread has a name, blocked signals and an owner that joins it before unloading."""
+    """Finds threads in src that are not owned threads (base/owned_thread.hpp). An owned thread has
+    a name, blocked signals, and an owner that joins it before unloading."""
     name = path.relative_to(root)
     if name.parts[0] != "src" or name.parts[1] == "base" and name.name in THREADS_START:
         return None
@@ -136,7 +142,7 @@ def check_cmake(path, root):
 
 
 def check_folders(names):
-    """Files in folders that the tables do not know, and folders that hold too many files."""
+    """Finds files in folders missing from the tables, and folders with too many files."""
     findings = set()
     count = collections.Counter(str(name.parent) for name in names)
     for name in names:
@@ -164,8 +170,9 @@ def check_folders(names):
 
 
 def are_siblings(one, other):
-    """Whether two headers of one name are two sides of one public concept: `window.hpp` for the host
-    and `device/window.hpp` for kernels, or a concept and its instructions in `device/arch`."""
+    """Returns True if two headers of one name are two sides of one public concept. Examples are
+    `window.hpp` for the host and `device/window.hpp` for kernels, or a concept of `device` and its
+    instructions in `device/arch`."""
     public = one.parts[0] == "include" and other.parts[0] == "include"
     return public and (one.parent == other.parent.parent or other.parent == one.parent.parent)
 
@@ -174,7 +181,7 @@ def check_names(names):
     findings = []
     named = collections.defaultdict(list)
     for name in names:
-        # catch_v3 stands in for a header of another library under that library's name.
+        # catch_v3 replaces a header of Catch2 under the same name.
         if name.suffix in HEADERS and "catch_v3" not in name.parts:
             named[name.name].append(name)
     for name, places in sorted(named.items()):

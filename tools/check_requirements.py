@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""docs/requirements.md is what docs/requirements.in.md and the tags of the tests make it, each tag has
-a sentence there, and each requirement something that shows it. Pages and comments cite no commit and
-no issue of ours, and the links of pages lead to files. To write the page anew:
+"""Checks that docs/requirements.md is up to date with docs/requirements.in.md and the tags of
+tests. Each tag must have a sentence in docs/requirements.in.md. Each requirement must have a tagged
+test or a "shown by". Pages and comments must cite no commit and no issue of ours, and links of
+pages must lead to files. To write the page again:
 
     tools/check_requirements.py --write
 """
@@ -19,7 +20,7 @@ PAGE = "docs/requirements.md"
 CODE = r"(?:\d+\.\d+|promise:\d+|[ABDFHQ]\d+)"
 ENTRY = re.compile(rf"({CODE}) (.+)")
 TAGS = re.compile(r'"((?:\[[^\]\s"]+\])+)"|^\s*(?:#|//|///) *((?:\[[^\]\s"]+\])+)', re.M)
-# Tags by which somebody chooses tests; those in front hide a test from a plain run.
+# Tags that only select tests. A test with the tag "." is left out of a plain run.
 PLAIN = {".", "figures", "loops", "python", "reduce", "root", "scalar", "vendor"}
 TAGGED_SUFFIXES = lint.SOURCE_SUFFIXES | {".py", ".sh", ".cmake", ".txt", ""}
 HASH = re.compile(r"(?<![\w.#/:,-])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}(?![\w-]|[.:]\w)")
@@ -43,7 +44,7 @@ class Entry:
 
 
 def read_sentences(text):
-    """(lines of the page, with an Entry's code where it stands; code -> Entry)."""
+    """Returns (lines of the page, {code: Entry}). A tuple (code,) stands for an Entry's lines."""
     lines, entries, current = [], {}, None
     for line in text.splitlines():
         found = ENTRY.fullmatch(line)
@@ -59,7 +60,7 @@ def read_sentences(text):
 
 
 def read_tags(root):
-    """code -> files of tests, and (file, line, tag) of tags that are no codes."""
+    """Returns {code: files of tests}, and (file, line, tag) of each tag that is not a code."""
     files, strange = {}, []
     for path in lint.tracked_files(root):
         name = path.relative_to(root).as_posix()
@@ -77,7 +78,7 @@ def read_tags(root):
 
 
 def shown(files):
-    """Names of tests, by folder."""
+    """Returns the names of tests by folder, as Markdown."""
     folders = {}
     for name in sorted(files):
         path = pathlib.PurePosixPath(name)
@@ -127,7 +128,7 @@ def requirement_findings(root):
 
 
 def prose_of(path):
-    """(line number, text) of what people read there: a page, or comments."""
+    """Yields (line number, text) of the prose: the lines of a page, or the comments of a source."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix in lint.SOURCE_SUFFIXES:
         for found in lint.NOT_CODE.finditer(text):

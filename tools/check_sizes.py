@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Files have at most 600 lines, functions 60, kernels 120, classes of the product 25 methods and 15
-members; every source file names its licence at the top.
+"""Checks sizes: files have at most 600 lines, functions 60, kernels 120 and test cases 100. Classes
+of the product have at most 25 methods and 15 members. Every source file names its licence at the
+top.
 
 Functions are found by their braces, not by a parser: a block that opens outside any other function,
-after a parameter list. That covers CUDA files and headers, which clang-tidy does not see here. Nor
-are classes parsed: what a class declares with a parameter list is a method, unless it is defaulted or
-deleted; a struct that declares none is a record, which may have any number of members.
+after a parameter list. This covers CUDA files and headers, which clang-tidy does not read here.
+Classes are not parsed either. A declaration with a parameter list is a method, unless defaulted or
+deleted. A struct without methods is a record and may have any number of members.
 """
 import pathlib
 import re
@@ -19,12 +20,12 @@ import lint  # noqa: E402
 LONGEST_FILE = 600
 LONGEST_FUNCTION = 60
 LONGEST_KERNEL = 120
-LONGEST_TEST = 100  # a test case tells a story, with sections that stand alone
+LONGEST_TEST = 100  # longer than functions: the sections of a test case stand alone
 MOST_METHODS = 25
 MOST_MEMBERS = 15
 PRODUCT = ("src", "include", "tools")
-# Classes that hold more than that, with what each may have and why. One that has become small enough
-# leaves the table.
+# Classes above these limits: (most methods, most members, reason). An entry whose class is within
+# the limits again is an error.
 LARGE_CLASSES = {
     "include/oriel/device/comm.hpp:CommView": (25, 21, "what a kernel is handed, by value"),
     "include/oriel/device/queue/send_queue.hpp:QueueView": (25, 18, "one layout for GPU and NIC"),
@@ -49,7 +50,7 @@ NAME = re.compile(r"([~\w:]+(?:<[^<>]*>)?)\s*\(")
 
 
 def blank(match):
-    """As many lines as before, without content."""
+    """Replaces all characters but newlines by spaces, so that line numbers stay."""
     return re.sub(r"[^\n]", " ", match.group(0))
 
 
@@ -58,7 +59,8 @@ def code_of(text):
 
 
 def is_function(header):
-    """Whether a brace after `header` (the text since the last ; { or }) opens a function."""
+    """Returns True if a brace after `header` (the text since the last ; { or }) opens a
+    function."""
     if "(" not in header:
         return False
     before = header.split("(", 1)[0]
@@ -66,12 +68,12 @@ def is_function(header):
 
 
 def functions_of(text):
-    """(first line, last line, header) of each outermost function."""
+    """Returns (first line, last line, header) of each outermost function."""
     code = code_of(text)
     found = []
     depth = 0
     header_start = 0
-    block = None  # the outermost function or initialiser that is open: (depth, start, header)
+    block = None  # outermost open function or initialiser: (depth, start, header)
     for match in re.finditer(r"[{};]", code):
         at, what = match.start(), match.group(0)
         if what == "{":
@@ -120,7 +122,7 @@ def check_functions(path, text):
 
 
 def statements_of(body):
-    """What a class declares, without the content of braces."""
+    """Returns the declarations of a class body, without the content of braces."""
     flat, depth, brackets = [], 0, 0
     for char in body:
         depth += char == "{"
@@ -136,7 +138,7 @@ def statements_of(body):
 
 
 def classes_of(text):
-    """(line, name, methods, members) of each class."""
+    """Yields (line, name, number of methods, number of members) of each class."""
     code = code_of(text)
     for found in CLASS.finditer(code):
         depth, end = 1, found.end()
@@ -174,7 +176,7 @@ def check_classes(name, text, large=None):
 
 
 def check_table(root):
-    """That the classes of the table are there, and too large."""
+    """Finds entries of LARGE_CLASSES whose class is missing or within the limits."""
     for key in LARGE_CLASSES if root == lint.ROOT else ():
         name, label = key.split(":")
         path = root / name
@@ -208,11 +210,11 @@ STEPS = "  step();\n"
 CLEAN = {
     "a.cpp": LICENCE + "namespace a {\nint f() {\n" + STEPS * 58 + "}\n}  // namespace a\n",
     "b.cu": LICENCE + "__global__ void k(int* p) {\n" + STEPS * 100 + "}\n",
-    # Long classes and tables are no functions.
+    # Long classes and tables do not count as functions.
     "test/c.hpp": LICENCE + "class C {\n public:\n" + "  int f() { return 1; }\n" * 90 + "};\n"
              + "const int t[] = {\n" + "  1,\n" * 90 + "};\n"
              + "const F u[] = {\n" + "  F(1),\n" * 90 + "  {F(1), 2},\n};\n",
-    # At the limits; a record has any number of members.
+    # A class at both limits, and a record with many members.
     "e.hpp": LICENCE + "class E {\n" + "".join(f"  void f{i}(int x) {{ g(x); }}\n" for i in range(25))
              + "  E(const E&) = delete;\n  using F = void (*)();\n"
              + "".join(f"  std::map<int, int> m{i}_ = h(0);\n" for i in range(15)) + "};\n"

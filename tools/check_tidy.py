@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""clang-tidy 14 finds nothing in the C++ files of src/ and tools/ that a build folder compiles.
+"""Checks with clang-tidy 14 the C++ files of src/ and tools/ that a build folder compiles.
 
-check_tidy.py BUILD_DIR. Reading headers takes most of clang-tidy's time, so the files of one folder
-that are compiled alike are looked at together: a file that includes them all is what clang-tidy gets.
-Files that cannot stand together, because two of them have local names in common, are looked at
-apart. That each file includes what it needs is for check_includes.py to see.
+check_tidy.py BUILD_DIR. Reading headers takes most of clang-tidy's time. So clang-tidy gets one
+file that includes all files of a folder with the same compiler flags. Files that do not compile
+together, because two of them share local names, are checked apart. check_includes.py checks that
+each file includes what it needs.
 
-A file that passed is not looked at again until it, a header of ours, its flags or .clang-tidy
-changes; what passed is noted under BUILD_DIR/tidy."""
+A file that passed is checked again only after a change of the file, of a header of ours, of its
+flags or of .clang-tidy. Marks of files that passed lie under BUILD_DIR/tidy."""
 import collections
 import concurrent.futures
 import hashlib
@@ -28,7 +28,7 @@ import lint  # noqa: E402
 
 CHECKED = ("src", "tools")
 FILES_TOGETHER = 40
-# The compile commands are gcc's, whose warning options clang need not know.
+# The compile commands are for gcc and may have warning options that clang does not know.
 EXTRA_ARGUMENTS = ("--quiet", "--extra-arg=-Wno-unknown-warning-option")
 DOES_NOT_COMPILE = "[clang-diagnostic-error]"
 
@@ -51,7 +51,7 @@ def digest_of_headers(root):
 
 
 def arguments_of(entry):
-    """A compile command's arguments without the compiler, the source and the output."""
+    """Returns a compile command's arguments without the compiler, the source and the output."""
     arguments = shlex.split(entry["command"])[1:]
     if "-o" in arguments:
         at = arguments.index("-o")
@@ -60,8 +60,8 @@ def arguments_of(entry):
 
 
 def compiled_files(entry):
-    """The source of a compile command, or those that it stands for: CMake compiles several files
-    together through one that includes them."""
+    """Returns the source of a compile command. For a unity source of CMake, which includes several
+    files, returns those files."""
     path = pathlib.Path(entry["directory"], entry["file"]).resolve()
     if path.parent.name != "Unity" or not path.exists():
         return [path]
@@ -69,8 +69,9 @@ def compiled_files(entry):
 
 
 def groups_of_files(root, build):
-    """{(folder, arguments): {path: digest of what its verdict depends on}} of what the build
-    compiles; a file that it compiles more than once is there once."""
+    """Returns {(folder, arguments): {path: digest}} of the files that the build compiles. The
+    digest covers everything that the findings depend on. A file compiled more than once appears
+    once."""
     headers = digest_of_headers(root)
     groups, seen = collections.defaultdict(dict), set()
     for entry in json.loads((build / "compile_commands.json").read_text()):
@@ -87,7 +88,7 @@ def groups_of_files(root, build):
 
 
 def batches_of(paths):
-    """The paths in lists of nearly equal length, of FILES_TOGETHER at most."""
+    """Splits the paths into lists of nearly equal length, FILES_TOGETHER at most."""
     count = -(-len(paths) // FILES_TOGETHER)
     return [paths[i * len(paths) // count:(i + 1) * len(paths) // count] for i in range(count)]
 
@@ -116,7 +117,7 @@ class Tidy:
                     + self.findings_in(batch[half:], arguments))
         if done.returncode != 0 and not findings:
             findings = [f"{source}: clang-tidy failed: {done.stderr.strip()[-300:]}"]
-        for finding in findings:  # at once: all files together take minutes
+        for finding in findings:  # prints at once, because a full run takes minutes
             print(finding, flush=True)
         return findings
 
@@ -148,7 +149,7 @@ def check(root, build):
     return sorted({finding for findings in results for finding in findings})
 
 
-# The first two have a local name in common.
+# The first two files share a local name.
 CLEAN = [
     "namespace {\nconstexpr int kTwo = 2;\n}\nint twice(int x) { return kTwo * x; }\n",
     "namespace {\nconstexpr long kTwo = 2;\n}\nlong twice(long x) { return kTwo * x; }\n",
@@ -186,8 +187,8 @@ def findings_in_texts(texts):
 
 
 def self_test():
-    """Violations are found in files that are looked at together, the last of them where that fails,
-    and nothing is found in clean files."""
+    """Checks that nothing is found in clean files and that planted violations are found. Files are
+    checked together; the last violation makes this fail, so that files are checked apart."""
     failures = [f"found in clean files: {finding}" for finding in findings_in_texts(CLEAN)]
     for plants in PLANTS[:-1], PLANTS[-2:]:
         findings = findings_in_texts([CLEAN[0]] + [text for text, _ in plants] + [CLEAN[2]])

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs ctest and ends with its summary, before which it says why tests, and cases within tests that
-passed, were skipped.
+"""Runs ctest and ends with ctest's summary. Before the summary, lists skipped tests, and skipped
+cases within tests that passed, with the reasons.
 
-A test that fails runs once more, since a busy machine can make any wait too long, and is named if it
-then passes. A sanitizer's report is none of those failures, and neither are more than a few.
+A test that fails runs once more, because a busy machine can make any wait too long. If the test
+then passes, it is named. If a sanitizer reported something, or more than 3 tests passed only on the
+second run, the exit status is not 0.
 
 ctest_summary.py BUILD_DIR [ARGUMENT OF ctest ...]. Exits as ctest does, or with 1 if no test ran.
 ctest_summary.py --self-test"""
@@ -24,15 +25,15 @@ SECOND_RUNS_MOST = 3
 
 SUMMARY = re.compile(r"^\d+% tests passed")
 REASON = re.compile(r"skip", re.I)
-# What a case says that ends early, on a line of its own or in the middle of one.
+# Matches the message of a case that ends early, anywhere in a line.
 CASE = re.compile(r"\bskipped: .*")
 FAILED = re.compile(r"Test +#\d+: (\S+) \.*(?: |\*\*\*)*(?:Failed|Timeout|Exception|Not Run)")
 SANITIZER = re.compile(r"(?:Thread|Address|Leak|UndefinedBehavior)Sanitizer|: runtime error: ")
 
 
 def skipped_tests(report):
-    """(name, reason) of each test that did not run, from ctest's JUnit report. A command that knows
-    nothing of tests says why on its last line."""
+    """Yields (name, reason) of each test that did not run, from ctest's JUnit report. The reason is
+    the first line with "skip", or else the last line of the output."""
     for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
         if case.find("skipped") is None:
             continue
@@ -43,8 +44,8 @@ def skipped_tests(report):
 
 
 def skipped_cases(report):
-    """(name, reason) of what was left out within tests that passed. Past a limit of length ctest
-    cuts a passed test's output in the middle; what it says there is not seen."""
+    """Yields (name, reason) of each case skipped within a test that passed. ctest cuts the output
+    of a passed test at a limit of length; reasons in the part cut out are lost."""
     for case in xml.etree.ElementTree.parse(report).getroot().iter("testcase"):
         if case.get("status") != "run":
             continue
@@ -61,7 +62,7 @@ def show(title, found):
 
 
 def run_ctest(build, arguments):
-    """(exit status, the summary's lines, names of tests that failed first and then passed)."""
+    """Runs ctest; returns (exit status, lines of the summary)."""
     with tempfile.TemporaryDirectory(prefix="oriel-ctest-") as folder:
         report = pathlib.Path(folder) / "report.xml"
         command = ["ctest", "--test-dir", str(build), "--output-on-failure", "--no-tests=error",
@@ -94,7 +95,8 @@ def run_ctest(build, arguments):
 
 
 def self_test():
-    """A test that fails once, one that always fails, one that fails once by a sanitizer."""
+    """Runs builds with a test that fails once, one that always fails, and one that fails once with
+    a sanitizer's report; also a build with four tests that fail once, and one without tests."""
     once = "test -e {0} && exit 0; touch {0}; echo {1}; exit 1"
     report = "WARNING: ThreadSanitizer: data race"
     cases = [({"good": "true", "flaky": once.format("flaky", "late")}, True),

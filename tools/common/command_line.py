@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of scripts, with the manners of the tools (command_line.hpp)."""
+"""Parses the command line of scripts in the same way as the tools (command_line.hpp)."""
 import argparse
 import pathlib
 import re
@@ -10,7 +10,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def edit_distance(a, b):
-    """Insertions, deletions and replacements that turn `a` into `b`."""
+    """Returns the number of insertions, deletions and replacements that turn `a` into `b`."""
     row = list(range(len(b) + 1))
     for i, letter in enumerate(a, 1):
         diagonal, row[0] = row[0], i
@@ -21,19 +21,23 @@ def edit_distance(a, b):
 
 
 def suggest_name(name, known):
-    """As suggest_name() of src/base/nearest_name.hpp."""
+    """Returns "; did you mean NAME?", or "" if more than a third of `name` would have to change.
+
+    Does the same as suggest_name() of src/base/nearest_name.hpp.
+    """
     nearest = min(known, key=lambda one: edit_distance(name, one))
     return f"; did you mean {nearest}?" if edit_distance(name, nearest) * 3 <= len(name) else ""
 
 
 def make_parser(purpose):
-    """A Parser for the script that runs; `purpose` is what --help says."""
+    """Returns a Parser for the running script; --help prints `purpose`."""
     version = re.search(r"project\(oriel VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())
     return Parser(pathlib.Path(sys.argv[0]).name, version[1], purpose)
 
 
 class Parser(argparse.ArgumentParser):
-    """Has --version, and complains as the other tools do: an unknown flag before anything else."""
+    """Adds --version, and reports errors as the tools do: an unknown flag before any other
+    error."""
 
     def __init__(self, program, version, purpose):
         super().__init__(prog=program, description=purpose, allow_abbrev=False,

@@ -64,7 +64,7 @@ std::string message_text(const NotedCall& call) {
 
 using RanksByText = std::map<std::string, std::vector<int>>;
 
-/// Appends a line for each text, in the order of the first ranks.
+/// Appends a line for each text, ordered by each text's first rank.
 void append(std::string& out, const RanksByText& ranks_by_text, const char* indent) {
   std::map<int, std::pair<std::string_view, const std::vector<int>*>> lines;
   for (const auto& [text, ranks] : ranks_by_text) lines[ranks.front()] = {text, &ranks};
@@ -78,7 +78,7 @@ void append(std::string& out, const RanksByText& ranks_by_text, const char* inde
   }
 }
 
-/// The files of one communicator.
+/// Files and calls of one communicator.
 class Flight {
  public:
   Status add(const FlightFile& file) {
@@ -220,10 +220,10 @@ class Flight {
            (!sequence.calls().empty() || it->second->calls.size() < comm::FlightRecorder::kRecords);
   }
 
-  std::map<int, const FlightFile*> files_;  // by rank
+  std::map<int, const FlightFile*> files_;  // key: rank
   std::map<int, Sequence> collectives_;
-  std::map<std::pair<int, int>, std::pair<Sequence, Sequence>>
-      pairs_;  // (from, to): sends, receives
+  /// Sends and receives by (from, to).
+  std::map<std::pair<int, int>, std::pair<Sequence, Sequence>> pairs_;
 };
 
 }  // namespace

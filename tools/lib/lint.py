@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the check scripts share: the list of files, the report, and the self-test.
+"""Shared parts of the check scripts: the list of files, the report and the self-test.
 
-A check is a function check(root) that returns a list of findings, each one line. Its self-test
-plants violations in an empty folder and fails unless the check finds each of them, so that a check
-that no longer sees anything is noticed.
+A check is a function check(root) that returns a list of findings, each one line. The self-test
+plants violations in empty folders and fails unless the check finds each one. A check that finds
+nothing any more is noticed this way.
 """
 import os
 import pathlib
@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT / "tools" / "common"))
 from command_line import make_parser  # noqa: E402
 
 SOURCE_SUFFIXES = {".c", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
-# What does not count as code: comments, string and character literals, raw strings.
+# Matches comments, string and character literals, and raw strings, which are not code.
 NOT_CODE = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"(?P<mark>[^()\s]*)\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"'
     r"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])*'", re.S)
@@ -26,7 +26,7 @@ SKIPPED_FOLDERS = {"build", ".git", "out"}
 
 
 def tracked_files(root):
-    """Files of the tree as git sees them (ignored ones left out), or all where there is no git."""
+    """Returns the files of the tree that git does not ignore; without git, all outside builds."""
     if (root / ".git").exists():
         listed = subprocess.run(
             ["git", "-c", "safe.directory=*", "ls-files", "-z", "--cached", "--others",
@@ -43,7 +43,7 @@ def tracked_files(root):
 
 
 def sources(root):
-    """Our C, C++ and CUDA files."""
+    """Returns our C, C++ and CUDA files."""
     return [path for path in tracked_files(root) if path.suffix in SOURCE_SUFFIXES]
 
 
@@ -55,7 +55,10 @@ def write_tree(root, files):
 
 
 def self_test(check, clean, plants):
-    """clean: files in which nothing may be found. plants: (files, text of the finding) pairs."""
+    """Returns the failures of a check on planted files.
+
+    clean: files in which nothing may be found. plants: pairs (files, text of the finding).
+    """
     failures = []
     with tempfile.TemporaryDirectory(prefix="oriel-lint-") as folder:
         root = pathlib.Path(folder)
@@ -72,7 +75,7 @@ def self_test(check, clean, plants):
 
 
 def main(name, check, clean, plants, write=None):
-    """write(root): what --write does, if there is something to write."""
+    """Runs a check as a program. write(root): called for --write, if the check can write."""
     parser = make_parser(f"Checks the {name}.")
     parser.add_argument("--self-test", action="store_true", help="see that violations are found")
     if write is not None:

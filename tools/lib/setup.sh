@@ -1,18 +1,17 @@
 # shellcheck shell=bash disable=SC2034
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-# Sourced by tools/quickstart and tools/check: installs what is missing and prepares the build.
-# The package names are those of Debian 12 and of Ubuntu 24.04, which agree. The set-up has been run
-# on Debian 12; on Ubuntu 24.04 it has not been run. (Ubuntu's catch2 is version 3; see
-# test/support/catch_v3.)
+# Installs missing packages and prepares the build; sourced by tools/quickstart and tools/check. The
+# package names are equal in Debian 12 and Ubuntu 24.04. The set-up has been run on Debian 12, but
+# not on Ubuntu 24.04. (Ubuntu's catch2 is version 3; see test/support/catch_v3.)
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 JOBS=$(nproc)
 
-# What it takes to build everything, tests included.
+# Packages for building everything, tests included.
 BUILD_PACKAGES=(g++ cmake ninja-build ccache libfmt-dev libsodium-dev libexpat1-dev libhwloc-dev
   libcli11-dev nlohmann-json3-dev catch2 libibverbs-dev libfabric-dev)
-# What tools/check needs besides.
+# Further packages for tools/check.
 CHECK_PACKAGES=(clang-format-14 clang-tidy-14 lld git pkg-config python3 iproute2 nftables)
 
 say() { printf '== %s\n' "$*"; }
@@ -21,7 +20,8 @@ fail() {
   exit 1
 }
 
-# edit_distance A B: insertions, deletions and replacements that turn A into B, in $distance.
+# edit_distance A B: counts the insertions, deletions and replacements that turn A into B; the
+# result is in $distance.
 edit_distance() {
   local a=$1 b=$2 i j above left diagonal row=()
   for ((j = 0; j <= ${#b}; ++j)); do row[j]=$j; done
@@ -39,8 +39,8 @@ edit_distance() {
   distance=${row[${#b}]}
 }
 
-# read_flags HELP "FLAG..." ARGUMENT...: the flags that are given, in the array `given`. --help and
-# --version are answered here, and the script ends; an unknown argument is misuse, status 2.
+# read_flags HELP "FLAG..." ARGUMENT...: stores the given flags in the array `given`. Handles --help
+# and --version and ends the script. After an unknown argument the script ends with status 2.
 given=()
 read_flags() {
   local help=$1 known="$2 --help --version" name=${0##*/} argument flag best least version
@@ -71,7 +71,7 @@ read_flags() {
   esac
 }
 
-# as_root COMMAND...: as it is for root, else through sudo.
+# as_root COMMAND...: runs the command as root, through sudo if necessary.
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then
     "$@"
@@ -86,7 +86,7 @@ is_installed() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# install_packages NAME...: those that are missing, with apt.
+# install_packages NAME...: installs the missing ones with apt.
 install_packages() {
   local package missing=()
   if ! command -v dpkg-query >/dev/null || ! command -v apt-get >/dev/null; then
@@ -106,16 +106,17 @@ install_packages() {
     apt-get install -qq -y --no-install-recommends "${missing[@]}" >/dev/null
 }
 
-# Compilers through ccache where it is there, and nvcc found where NVIDIA's packages put it.
+# Makes the build use ccache, if installed, and find nvcc where NVIDIA's packages put it.
 prepare_build() {
   if command -v ccache >/dev/null; then
     export CMAKE_C_COMPILER_LAUNCHER=ccache CMAKE_CXX_COMPILER_LAUNCHER=ccache
     export CMAKE_CUDA_COMPILER_LAUNCHER=ccache
-    # Another checkout of the same files may use what this one compiled.
+    # Lets other checkouts of the same files use the objects of this one.
     export CCACHE_BASEDIR=$ROOT CCACHE_NOHASHDIR=1
-    # What is not in the cache is not preprocessed apart: a fresh checkout compiles a quarter faster.
+    # Skips the separate preprocessing of files not in the cache. This compiles a fresh checkout a
+    # quarter faster.
     export CCACHE_DEPEND=1
-    # It asks for these two before it keeps what was compiled with precompiled headers.
+    # ccache requires these two to cache compilations with precompiled headers.
     export CCACHE_SLOPPINESS=pch_defines,time_macros
   fi
   if ! command -v nvcc >/dev/null && [ -x /usr/local/cuda/bin/nvcc ]; then

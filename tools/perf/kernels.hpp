@@ -25,7 +25,7 @@ void launch_check_input(const void* data, std::size_t count, const Pattern& patt
                         CheckReport* report, cudaStream_t stream);
 void launch_check_bytes(const void* data, std::uint8_t value, std::size_t bytes,
                         CheckReport* report, cudaStream_t stream);
-/// Occupies the stream for about `us` microseconds.
+/// Enqueues a kernel that spins for about `us` microseconds.
 void launch_delay(double us, cudaStream_t stream);
 
 }  // namespace oriel::perf

@@ -37,7 +37,7 @@ struct Contestant {
 
 struct Options {
   Collective collective = Collective::all_reduce;
-  std::vector<std::size_t> sizes;   ///< bytes, as requested
+  std::vector<std::size_t> sizes;   ///< requested sizes in bytes
   std::vector<std::size_t> counts;  ///< elements; measured before `sizes`
   std::vector<DataType> types;
   std::vector<ReduceOp> ops;
@@ -81,7 +81,7 @@ Result<ReduceOp> parse_op(std::string_view name);
 constexpr bool works_in_place(Collective collective) {
   return collective != Collective::all_to_all && collective != kSendReceive;
 }
-/// Returns the blocks of `count` elements in the larger of a call's buffers.
+/// Returns the number of blocks of `count` elements in the larger of a call's buffers.
 constexpr int blocks_of(Collective collective, int ranks) {
   return sends_blocks(collective) || receives_blocks(collective) ? ranks : 1;
 }

@@ -30,7 +30,7 @@ constexpr milliseconds kSlack{1500};
 // Time for the other ranks to answer once one has failed.
 constexpr milliseconds kAfterFailure{500};
 constexpr milliseconds kEndOfProcess{5000};
-constexpr int kFirstSocket = 3;  // behind the standard streams
+constexpr int kFirstSocket = 3;  // first descriptor after the standard streams
 
 // Variables that disable NVLink multicast. On shared machines, a program that fails while using
 // multicast can put the GPUs out of service for everybody.

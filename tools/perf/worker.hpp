@@ -28,7 +28,7 @@ struct Seat {
 ///
 /// Each request is answered with a JSON object. After a failure the object has "error", and the
 /// rank ends. Every rank first sends one message without a request, with its process, host, device
-/// and library.
+/// and library, or with an error.
 ///
 /// Requests ("do"): unique_id; init {id}; allocate {bytes}; prepare {type, op, count, in_place,
 /// sets, calls, blocks}; warm {calls}; fill {seed}; time {jitter_us, jitter_seed}; check {seed,

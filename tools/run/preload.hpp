@@ -15,9 +15,9 @@ namespace oriel::run {
 /// open a libnccl.so.2 of their own by its path. Present values of the variables stay in front.
 class Preload {
  public:
-  /// Finds Oriel's libraries next to this program. Fails if a file is missing, or if a path has a
-  /// space or colon, which separate paths in LD_PRELOAD. If `report` is false, apply() requests no
-  /// report.
+  /// Finds Oriel's libraries next to this program. Fails if a file is missing, or if a path has
+  /// white space or a colon, which separate paths in LD_PRELOAD. If `report` is false, apply()
+  /// requests no report.
   static Result<Preload> find(bool report);
 
   /// Sets the variables in this process, before exec(). If `first` and find()'s `report` are true,

@@ -13,7 +13,7 @@ struct ProgramFile {
     linked_in,     ///< the executable defines ncclAllReduce
     maybe,         ///< no symbol table, but names of NCCL's kernels: probably linked in
     beyond_reach,  ///< static executable without a loader: nothing can be preloaded
-    more_rights    ///< set-user-ID or set-group-ID: the loader ignores LD_PRELOAD and LD_AUDIT
+    more_rights    ///< changes its user or group: the loader ignores LD_PRELOAD and LD_AUDIT
   };
   std::string path;  ///< path of the executable; for a script, of its interpreter
   Nccl nccl = Nccl::loaded;

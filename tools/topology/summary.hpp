@@ -20,8 +20,7 @@ namespace oriel::tools {
 struct Summary {
   topo::Machine machine;
   std::vector<std::vector<int>> reach;  ///< for each GPU, the GPUs that may map its memory
-  int unknown_pairs =
-      0;  ///< pairs of GPUs for which no source says if they map each other's memory
+  int unknown_pairs = 0;  ///< pairs of GPUs for which no source says if memory can be mapped
   std::vector<std::vector<int>> teams;     ///< GPUs that all map each other's memory
   std::vector<int> team;                   ///< each GPU's team
   std::vector<int> rail;                   ///< each GPU's index in its team

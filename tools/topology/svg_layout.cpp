@@ -224,8 +224,7 @@ class Arranger {
 
   /// Returns the right edge of the placed switch.
   double place_switch(const Group& group, double x, double y) {
-    const std::size_t place =
-        layout_.switches.size();  // before the switches in it, to lie below them
+    const std::size_t place = layout_.switches.size();  // drawn before the switches in it
     layout_.switches.push_back({x, y, 0, 0, group.label});
     const double within = place_group(group, x + kPad, y + kLabel + kPad);
     Box& box = layout_.switches[place];

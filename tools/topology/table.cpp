@@ -121,7 +121,7 @@ std::string matrix(const Summary& summary, std::size_t width) {
   return aligned(rows, width, {first_nic, first_nic + machine.nics.size()});
 }
 
-/// Returns the GPU's CUDA device, or that CUDA hides the GPU; empty for GPUs of AMD.
+/// Returns the GPU's CUDA device, or that CUDA hides the GPU; otherwise empty, as for GPUs of AMD.
 std::string ordinal_text(const topo::Machine& machine, const topo::Gpu& gpu) {
   if (gpu.ordinal >= 0) return fmt::format("CUDA device {}", gpu.ordinal);
   return is_hidden(machine, gpu) ? "not visible to CUDA" : "";

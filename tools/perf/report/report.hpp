@@ -43,6 +43,7 @@ int count_unequal(const std::vector<CaseResult>& results);
 Json to_json(const Options& options, const RunInfo& info, const std::vector<CaseResult>& results,
              const std::string& error);
 /// Fails if write_json() cannot write to this path: a folder, or a place without write permission.
+/// Links, devices and pipes are not tried.
 Status check_json_path(const std::string& path);
 /// Replaces a regular file in one step; writes through a link, a device or a pipe.
 Status write_json(const std::string& path, const Json& document);
