@@ -157,7 +157,7 @@ class World {
   const Model& model_;
   AddressSpace space_;
   std::vector<Rank> ranks_;
-  std::vector<Batch> batches_;  // of the running rank, by peer
+  std::vector<Batch> batches_;  // batches of the running rank, by peer
   std::vector<std::int32_t> with_batch_;
   std::priority_queue<Event> events_;
   std::uint64_t order_ = 0;

@@ -56,7 +56,7 @@ class IdleNic {
  private:
   static Result<net::SendQueue> make_queue(net::NicSoft& nic) {
     net::SendQueue::Options options;
-    options.depth = 512;  // as in communicators
+    options.depth = 512;  // depth in communicators
     options.fetch_slots = 16;
     return net::SendQueue::create(nic, options);
   }

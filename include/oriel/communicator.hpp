@@ -73,7 +73,7 @@ struct AllGatherArguments {
   void* output = nullptr;
   std::size_t count = 0;  ///< elements of one rank, the same on all; 0 does nothing
   DataType type = DataType::f32;
-  void* stream = nullptr;  ///< as AllReduceArguments::stream
+  void* stream = nullptr;  ///< see AllReduceArguments::stream
 };
 
 /// Arguments of one reduce-scatter.
@@ -85,8 +85,8 @@ struct ReduceScatterArguments {
   std::size_t count = 0;  ///< elements for one rank, the same on all; 0 does nothing
   DataType type = DataType::f32;
   ReduceOp op = ReduceOp::sum;
-  const void* scalar = nullptr;  ///< as AllReduceArguments::scalar
-  void* stream = nullptr;        ///< as AllReduceArguments::stream
+  const void* scalar = nullptr;  ///< see AllReduceArguments::scalar
+  void* stream = nullptr;        ///< see AllReduceArguments::stream
 };
 
 /// One rank of a communicator. The rank leaves the communicator when the object is destroyed (see

@@ -22,7 +22,7 @@ struct PublishCase {
   std::uint32_t queues = 1;
   std::uint32_t depth = 1024;
   std::uint32_t ctas = 1;
-  std::uint32_t warps = 1;  ///< of each CTA
+  std::uint32_t warps = 1;  ///< warps per CTA
   std::uint32_t rounds = 100;
   std::uint32_t slow_ns = 0;
   std::uint64_t base = 0;     ///< first index of the queues

@@ -269,7 +269,7 @@ TEST_CASE("of a queue that has given up the card is told nothing more", "[req:3.
     INFO((is_next ? "next" : "marked"));
     QueueMemory memory(128);
     q::Reservation first = memory.write(32), second = memory.write(32), late;
-    if (!is_next) {  // as if another publisher had come in between
+    if (!is_next) {  // simulates another publisher in between
       first.is_next = false;
       REQUIRE(memory.publish(second) == QueueOutcome::done);
     }

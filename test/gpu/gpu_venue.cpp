@@ -23,7 +23,7 @@ class GpuMemory final : public RankMemory {
     staging_ = static_cast<std::byte*>(base);
   }
   ~GpuMemory() override {
-    if (std::uncaught_exceptions() > 0) return;  // as in ~RankGpu
+    if (std::uncaught_exceptions() > 0) return;  // see ~RankGpu
     gpu_.enter();
     cudaFreeHost(staging_);
     cudaFree(areas_[3]);

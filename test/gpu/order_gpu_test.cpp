@@ -214,7 +214,7 @@ TEST_CASE("captured and plain calls alternate", "[req:1.13]") {
 TEST_CASE("several graphs of one communicator live and are launched in any order", "[req:1.13]") {
   run([](Rank& rank) {
     constexpr std::size_t kGraphs = 6;
-    std::mt19937_64 rng(77);  // the same order on every rank
+    std::mt19937_64 rng(77);  // fixed seed: every rank draws the same order
     std::vector<Graph> graphs;
     std::vector<int> calls(kGraphs, 0);
     const auto count_of = [](std::size_t g) { return kCounts[g % 3]; };

@@ -34,7 +34,7 @@ struct Held {
   std::size_t fds = 0;
   std::size_t mappings = 0;
   std::size_t free_bytes = 0;
-  std::size_t address_kib = 0;  ///< of the whole process
+  std::size_t address_kib = 0;  ///< address space of the whole process
 
   static Held now() {
     Held held;

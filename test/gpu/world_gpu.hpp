@@ -36,7 +36,7 @@ struct WorldTraffic {
 /// Job of ranks 0 and 1: ping-pong by puts with signals.
 struct WorldPing {
   device::CommView comm;
-  device::WindowView window;  ///< of at least 2 * bytes bytes
+  device::WindowView window;  ///< at least 2 * bytes long
   std::uint64_t bytes = 0;
   std::uint32_t rounds = 0;
   std::uint64_t* cycles = nullptr;  ///< clock cycles of each round trip

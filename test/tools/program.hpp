@@ -16,7 +16,7 @@
 
 /// The output and exit status of a program that a test ran.
 struct ProgramResult {
-  int status = -1;  ///< as the shell reports it; -1: killed at the deadline
+  int status = -1;  ///< shell's exit status; -1: killed at the deadline
   std::string out;
   std::string err;
   double seconds = 0;

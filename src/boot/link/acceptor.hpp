@@ -129,7 +129,7 @@ class Acceptor {
   std::function<void(ProvenConnection)> on_proven_;
   AcceptorOptions options_;
   std::vector<Listening> listeners_;
-  std::size_t budget_ = kLeastPending;   // of all acceptors of the process
+  std::size_t budget_ = kLeastPending;   // shared by all acceptors of the process
   std::list<Pending> pending_;           // oldest first
   Deadline resume_ = Deadline::never();  // never: not paused
   bool queue_was_empty_ = false;

@@ -20,7 +20,7 @@ struct PeerEvent {
   enum class Kind : std::uint8_t { left, lost };
   Kind kind;
   int rank;
-  Error error;  ///< of a loss: the reason; of a departure: unused text
+  Error error;  ///< lost: the reason; left: unused
 };
 
 /// Knowledge of one rank about all ranks, and the notices it still has to send. Each notice is
@@ -94,12 +94,12 @@ class Liveness {
   std::optional<Error> failure_;
   struct Stuck {
     int on = -1;
-    std::uint32_t serial = 0;  // of the rank's notices: a higher serial replaces a lower one
+    std::uint32_t serial = 0;  // serial of the rank's notice; a higher one replaces a lower one
   };
   std::map<int, Stuck> stuck_;
   std::vector<int> departed_;    // not yet sent
   std::vector<Bytes> outgoing_;  // other notices not yet sent
-  std::optional<Bytes> notice_;  // of failure_, for new links
+  std::optional<Bytes> notice_;  // notice of failure_, for new links
   std::vector<PeerEvent> events_;
 };
 

@@ -46,7 +46,7 @@ class RendezvousMembers {
  private:
   std::map<int, Member> members_;
   std::map<Connection, int> rank_of_;
-  std::set<std::pair<TimePoint, int>> patience_;  // of the members that are not done, earliest
+  std::set<std::pair<TimePoint, int>> patience_;  // deadlines of unfinished members, earliest
                                                   // first
   int done_ = 0;
 };

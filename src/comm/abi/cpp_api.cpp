@@ -105,7 +105,7 @@ struct Window::Impl {
   MemoryRange range;
   ncclWindow_t handle;
   device::WindowView view;
-  std::uint32_t forks = fork_count();  // of the process that registered it
+  std::uint32_t forks = fork_count();  // fork count of the registering process
 
   ~Impl() { warn_unless_ok(deregister()); }
   Status deregister() {

@@ -44,8 +44,8 @@ struct Notices {
 class NoticeBoard {
  public:
   virtual ~NoticeBoard() = default;
-  virtual Notices& host() = 0;       ///< the words as the host addresses them
-  virtual Notices* on_device() = 0;  ///< the same words as the device addresses them
+  virtual Notices& host() = 0;       ///< host address of the words
+  virtual Notices* on_device() = 0;  ///< device address of the same words
 };
 
 /// One exchange: a collective, or the sends and receives of a group.

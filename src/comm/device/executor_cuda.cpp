@@ -96,8 +96,8 @@ Status CudaExecutor::enqueue_copies(const ExchangeCall& call, StreamScope& on, b
     ORIEL_TRY(const auto scope, CudaScope::enter(gpu_.context));
     ORIEL_TRY(engine_copies_, EngineCopies::make());
   }
-  // A stream that has joined a capture stays in it until the user ends the capture, so calls
-  // outside it could not use the second stream meanwhile.
+  // A stream that has joined a capture stays in it until the user ends the capture. Calls outside
+  // the capture could not use the second stream until then.
   return engine_copies_->enqueue(call.copies, call.copies_own_block && !captured, on);
 }
 

@@ -119,7 +119,7 @@ struct Background {
 
   std::shared_ptr<CommEntry> entry;
   GroupJobs jobs;      // at least one until end()
-  bool begun = false;  // whether entry->begin_work() has succeeded
+  bool begun = false;  // entry->begin_work() has succeeded
 
   bool starts() const { return std::holds_alternative<InitJob>(jobs.front()); }
   /// Returns the device of the first request; null for a refused start.

@@ -14,8 +14,8 @@ namespace oriel::comm {
 struct CallActivity {
   enum class Kind : std::uint8_t { none = 0, collective = 1, transfers = 2 };
   Kind kind = Kind::none;
-  PointToPointCounts counts{};  ///< of transfers, each clamped to kMostCounted
-  std::int32_t peer = -1;       ///< of a single transfer
+  PointToPointCounts counts{};  ///< transfers by kind, each clamped to kMostCounted
+  std::int32_t peer = -1;       ///< peer of a single transfer
 
   static constexpr int kCountBits = 19;
   static constexpr int kPeerBits = 24;

@@ -183,7 +183,7 @@ class SendStream {
   std::uint64_t sent_ = 0;
   std::uint64_t credit_ = 0;
   std::uint64_t packets_sent_ = 0;
-  std::uint64_t packet_credit_ = 0;  // as last loaded: nearly always enough for the next slot
+  std::uint64_t packet_credit_ = 0;  // last loaded value; nearly always enough for the next slot
   std::uint64_t offer_ = 0;
   std::byte* target_ = nullptr;  // start of the message at the receiver, if it bypasses the slots
   bool has_asked_ = false;

@@ -150,7 +150,7 @@ class HierarchyPeers : protected HierarchyPlaces {
   /// Returns whether a word belongs to a call that this rank is not in.
   ORIEL_DEVICE_FN bool is_strange(const std::uint64_t* word, std::uint64_t base, bool same) const {
     const std::uint64_t value = M::template load<device::Order::acquire>(word);
-    if (value >> kSignatureBits <= base) return false;  // of an earlier call
+    if (value >> kSignatureBits <= base) return false;  // belongs to an earlier call
     return !same || (value & kSignatureMask) != signature_;
   }
   ORIEL_DEVICE_FN bool is_elsewhere(std::int32_t peer) const {

@@ -34,7 +34,7 @@ ORIEL_DEVICE_FN bool one_shot(const AllReduceArguments& arguments, GridPlace pla
   const std::uint64_t lines = input.payloads();
   const std::uint64_t threads = Group::size();
   const std::uint64_t first = place.cta * threads;
-  if (first >= lines) return true;  // the same on all ranks; this CTA's epoch does not change
+  if (first >= lines) return true;  // identical on all ranks; this CTA's epoch does not change
 
   device::grid_dependency_wait();
   device::grid_launch_dependents();

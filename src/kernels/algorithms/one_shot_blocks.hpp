@@ -45,7 +45,7 @@ ORIEL_DEVICE_FN bool one_shot_blocks(const AllReduceArguments& arguments, GridPl
   const std::uint64_t count = own_input.payloads();
   const std::uint64_t threads = Group::size();
   const std::uint64_t first = place.cta * threads;
-  if (first >= count) return true;  // the same on all ranks; this CTA's epoch does not change
+  if (first >= count) return true;  // identical on all ranks; this CTA's epoch does not change
 
   device::grid_dependency_wait();
   device::grid_launch_dependents();

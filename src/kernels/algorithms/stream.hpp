@@ -62,7 +62,7 @@ class StreamAllReduce {
   /// Returns false, for all threads of the group, if a wait was given up; the output is then
   /// incomplete.
   ORIEL_DEVICE_FN bool run() {
-    if (chunks_ == 0) return true;  // the same on all ranks
+    if (chunks_ == 0) return true;  // identical on all ranks
     device::grid_dependency_wait();
     device::grid_launch_dependents();
     mover_.begin();

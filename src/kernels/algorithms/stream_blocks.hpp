@@ -38,7 +38,7 @@ class StreamBlocks {
   /// Returns false, for all threads of the group, if a wait was given up; the output is then
   /// incomplete.
   ORIEL_DEVICE_FN bool run() {
-    if (steps_.chunks() == 0) return true;  // the same on all ranks
+    if (steps_.chunks() == 0) return true;  // identical on all ranks
     device::grid_dependency_wait();
     device::grid_launch_dependents();
     steps_.begin();

@@ -43,7 +43,7 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
   const std::uint64_t line_step = scatters ? 0 : share;
   const std::uint64_t threads = Group::size();
   const std::uint64_t first = place.cta * threads;
-  if (first >= share) return true;  // the same on all ranks; this CTA's epoch does not change
+  if (first >= share) return true;  // identical on all ranks; this CTA's epoch does not change
 
   device::grid_dependency_wait();
   device::grid_launch_dependents();

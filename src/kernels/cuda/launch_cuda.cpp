@@ -67,7 +67,7 @@ KernelEntry exchange_for(ExchangeForm form) {
 
 struct Grid {
   unsigned ctas = 1;
-  unsigned threads = kMaxThreads;  ///< of a sub-CTA
+  unsigned threads = kMaxThreads;  ///< threads per sub-CTA
   unsigned sub_ctas = 1;
   bool may_overlap = true;  ///< may start before its predecessor ends
 };

@@ -14,9 +14,9 @@
 namespace oriel::kernels {
 
 /// Loads all kernels. Called when a communicator starts, before its first launch. Loading a kernel
-/// (CUDA's lazy loading) may wait until all kernels of the context have ended, and a kernel of
-/// Oriel ends only when its peers have been launched: by this thread, or by other ranks that wait
-/// for this one. Makes no driver call if all have been loaded in this context.
+/// (CUDA's lazy loading) may wait until all kernels of the context have ended. A kernel of Oriel
+/// ends only after its peers were launched: by this thread, or by ranks that wait for this rank.
+/// Makes no driver call if all kernels have been loaded in this context.
 Status load_kernels(LoadedKernels& kernels);
 
 /// Enqueues the kernel of `plan` on the stream of `on`. `kernels` belong to the context of that

@@ -23,7 +23,7 @@ constexpr std::uint32_t kPacketDepth = 4;
 struct PacketShape {
   std::uint32_t bytes = 0;             ///< data bytes of a slot, a multiple of 128; 0: no packets
   std::uint32_t most_bytes = 0;        ///< largest part of a message on one lane
-  std::uint32_t least_lane_bytes = 1;  ///< as in ChannelShape
+  std::uint32_t least_lane_bytes = 1;  ///< see ChannelShape
 };
 
 /// Sizes that suit a backend. A warp moves 4 KiB with one batch of loads. A CPU thread copies slots

@@ -68,7 +68,7 @@ inline constexpr std::uint64_t kPacketCreditPlace = 8;  ///< bytes after the cre
 /// Two ranks are joined by `lanes` channels in each direction. One group of threads at each end
 /// uses each lane. So a message that is cut over several lanes moves in parallel.
 struct ChannelLayout {
-  std::uint64_t counters = 0;  ///< of this rank: [peer][lane] ChannelCounters
+  std::uint64_t counters = 0;  ///< this rank's: [peer][lane] ChannelCounters
   std::uint64_t credits = 0;   ///< at the sender: [receiver][lane], a word in a sector of its own
   std::uint64_t ready = 0;     ///< at the receiver: [sender][lane][slot], a word
   std::uint64_t packets = 0;   ///< at the receiver: [sender][lane][slot], packet_slot_bytes

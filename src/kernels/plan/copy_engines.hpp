@@ -40,7 +40,7 @@ SharedBuffer shared_buffer(const RankCollective& call);
 struct SharedPlace {
   std::byte* flat_base = nullptr;  ///< address of slot 0, offset 0 of the team's flat space
   std::uint32_t stride_4g = 0;     ///< distance between consecutive slots, in units of 4 GiB
-  std::uint64_t offset = 0;        ///< of the shared buffer in every slot
+  std::uint64_t offset = 0;        ///< offset of the shared buffer in every slot
   std::byte* tokens = nullptr;     ///< token_bytes() of this rank's memory
 };
 

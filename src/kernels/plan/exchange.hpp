@@ -48,7 +48,7 @@ struct Exchange {
   std::vector<Message> sends;
   std::vector<Message> receives;
   std::vector<LocalCopy> copies;
-  std::uint32_t signature = 0;  ///< of a collective (see set_exchange), else 0
+  std::uint32_t signature = 0;  ///< collective's signature (see set_exchange), else 0
 };
 
 /// Arguments of a collective call on one rank.
@@ -131,7 +131,7 @@ struct ExchangeMemory {
   ChannelLayout far_channels;  ///< to ranks of other teams
   /// Queues to ranks of other teams; null if there are none.
   const device::NetworkView* network = nullptr;
-  const device::NetworkWindow* network_window = nullptr;  ///< of the scratch memory
+  const device::NetworkWindow* network_window = nullptr;  ///< window of the scratch memory
   std::uint64_t doorbell = 0;  ///< CPU ranks: offset of the Doorbell in the scratch memory
   /// CPU ranks: one entry per index in the team. Null: no peer's memory can be read outside
   /// windows.

@@ -194,7 +194,7 @@ Result<HierarchyPlan> plan_hierarchy(const HierarchyFacts& facts, const Hierarch
 /// Place from which the rank's NIC reads a user buffer.
 struct NicSource {
   const device::NetworkWindow* window = nullptr;  ///< holds all of the buffer; null: no window does
-  std::uint64_t offset = 0;                       ///< of the buffer in the window
+  std::uint64_t offset = 0;                       ///< offset of the buffer in the window
 };
 
 /// Arguments of one call.

@@ -30,8 +30,8 @@ struct ScratchLayout {
   // The fields of the line algorithms are 32 bits wide, because a GPU multiplies 64-bit numbers
   // slowly. Products and quotients are precomputed.
   std::uint32_t lines = 0;         ///< per parity and CTA: `line_bytes` of packet slots
-  std::uint32_t line_bytes = 0;    ///< of one CTA and parity
-  std::uint32_t parity_bytes = 0;  ///< of all CTAs
+  std::uint32_t line_bytes = 0;    ///< per CTA and parity
+  std::uint32_t parity_bytes = 0;  ///< per parity, all CTAs together
   /// Bytes that each source has of `line_bytes` for each slot of a line. [0]: one slot per line
   /// (one-shot); [1]: two slots (two-shot).
   std::uint32_t lane_bytes[2] = {};

@@ -66,7 +66,7 @@ struct FabricTable;
 class WireFabric final : public Wire {
  public:
   struct Options {
-    boot::Key key;                ///< of the communicator: KeyPurpose::wire
+    boot::Key key;                ///< communicator's key for KeyPurpose::wire
     std::string provider;         ///< ORIEL_FABRIC_PROVIDER; empty: chosen by Oriel
     boot::SocketOptions socket;   ///< selects the interface
     std::uint32_t receives = 64;  ///< 4 to 4096

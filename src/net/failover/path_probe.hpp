@@ -19,9 +19,9 @@ class PathProbe {
  public:
   struct Options {
     NicSoft* nic = nullptr;
-    std::uint32_t number = 0;  ///< as SendQueue::Options::number
+    std::uint32_t number = 0;  ///< see SendQueue::Options::number
     std::int32_t peer = -1;
-    Duration every{};  ///< as PathPolicy::probe_every
+    Duration every{};  ///< see PathPolicy::probe_every
   };
   PathProbe() = default;
   PathProbe(const PathProbe&) = delete;

@@ -73,7 +73,7 @@ struct PathSettings {
 struct ReceiveSettings {
   std::uint32_t remote_number = 0;
   std::uint32_t psn = 0;  ///< PSN of the peer's first packet
-  std::uint32_t mtu = 0;  ///< as in VerbsPort
+  std::uint32_t mtu = 0;  ///< see VerbsPort::mtu
   std::uint32_t log_reads_answered = 0;
   std::uint32_t log_message_most = 30;
   PathSettings path;

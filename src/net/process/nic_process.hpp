@@ -107,7 +107,7 @@ class NicProcess {
 
   const OwnedFd socket_;
   const OwnedFd bell_;        // eventfd that wakes the process
-  mutable std::mutex mutex_;  // of the socket and the members below
+  mutable std::mutex mutex_;  // guards the socket and the members below
   bool has_greeted_ = false;
   Status trouble_;  // first error of the socket, after which messages are unreliable
   pid_t pid_ = 0;

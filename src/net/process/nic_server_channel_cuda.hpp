@@ -79,7 +79,7 @@ class NicServerChannel {
   CUdeviceptr count_address_ = 0;
   CUstream stream_ = nullptr;
   bool begun_ = false;           // the stream has had a copy or a word of a region
-  WordBatch words_;              // of the current turn
+  WordBatch words_;              // words of the current turn
   std::byte* bounce_ = nullptr;  // pinned; allocated for the first copy within the GPU
   NicRingReader ring_;
   std::uint64_t told_ = 0;

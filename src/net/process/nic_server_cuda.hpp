@@ -61,7 +61,7 @@ class NicServer {
   OwnedFd rank_;  // pidfd of the rank's process
   OwnedFd bell_;
   std::optional<PrimaryContext> context_;
-  std::optional<CudaScope> scope_;  // of the thread that runs the server, from the hello on
+  std::optional<CudaScope> scope_;  // on the server's thread, from the hello on
   CUdevice device_ = 0;
   std::map<std::uint32_t, std::unique_ptr<NicServerRegion>> regions_;
   std::map<std::uint32_t, std::unique_ptr<NicServerChannel>> channels_;

@@ -18,13 +18,13 @@ struct CompletionRecord {
     response_error = 14,
   };
   Kind kind = Kind::request;
-  std::uint8_t opcode = 0;  ///< of the WQE; 0 for a receive
+  std::uint8_t opcode = 0;  ///< opcode of the WQE; 0 for a receive
   std::uint32_t queue = 0;
   std::uint16_t index = 0;
   std::uint32_t bytes = 0;
   std::uint32_t immediate = 0;
-  std::uint64_t time = 0;              ///< of successful completions
-  Syndrome syndrome = Syndrome::none;  ///< of failed completions
+  std::uint64_t time = 0;              ///< successful completions only
+  Syndrome syndrome = Syndrome::none;  ///< failed completions only
   Complaint complaint = Complaint::none;
 };
 

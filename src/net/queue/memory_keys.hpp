@@ -26,7 +26,7 @@ enum class MemoryPlace : std::uint8_t { host, gpu };
 
 /// Memory to be registered.
 struct MemoryRange {
-  std::uint64_t address = 0;    ///< as WQEs name it
+  std::uint64_t address = 0;    ///< address used in WQEs
   std::uint64_t bytes = 0;      ///< not 0
   std::byte* memory = nullptr;  ///< where the NIC accesses it; may be another mapping
   std::uint8_t access = 0;  ///< sum of Access; peers' write or atomic access requires kLocalWrite

@@ -32,7 +32,7 @@ enum class Complaint : std::uint8_t {
   wrong_size = 3,       ///< a size that the operation does not have
   not_rung = 4,         ///< the WQE extends beyond what the doorbell announced
   wrong_opcode = 5,     ///< an operation that this NIC does not have
-  wrong_modifier = 6,   ///< of the opcode
+  wrong_modifier = 6,   ///< invalid modifier of the opcode
   wrong_flags = 7,      ///< fence or completion flags that do not exist
   reserved_bits = 8,    ///< bits that the format reserves are not zero
   inline_length = 9,    ///< inline bytes do not match the WQE's size

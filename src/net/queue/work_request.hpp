@@ -31,8 +31,8 @@ enum class FenceMode : std::uint8_t { none, reads_and_atomics, everything };
 
 struct WorkRequest {
   WorkKind kind = WorkKind::nop;
-  std::uint8_t opcode = 0;   ///< as in the WQE
-  std::uint64_t index = 0;   ///< of the WQE's first WQEBB
+  std::uint8_t opcode = 0;   ///< opcode of the WQE
+  std::uint64_t index = 0;   ///< index of the WQE's first WQEBB
   std::uint32_t blocks = 1;  ///< WQEBBs in the ring
   FenceMode fence = FenceMode::none;
   bool signalled = false;

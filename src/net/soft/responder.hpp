@@ -72,7 +72,7 @@ class Responder {
     AtomicMove atomic;
     MoveTicket ticket = 0;
     std::shared_ptr<WireFetch> fetch;
-    std::uint32_t failures = 0;  // of the rendezvous read
+    std::uint32_t failures = 0;  // failures of the rendezvous read
     TimePoint again{};
 
     bool is_fetching() const {

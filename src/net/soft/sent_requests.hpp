@@ -18,12 +18,12 @@ namespace oriel::net {
 /// before it.
 struct SentRequest {
   std::uint64_t number = 0;
-  std::uint64_t serial = 0;  // of the entry
+  std::uint64_t serial = 0;  // serial of the WQE
   std::uint64_t offset = 0;
   std::uint32_t bytes = 0;
-  bool last = false;  // last request of the entry
+  bool last = false;  // last request of the WQE
   bool direct = false;
-  std::optional<WireSource> source;  // of a rendezvous read that the peer may make
+  std::optional<WireSource> source;  // source of a rendezvous read that the peer may make
   bool on_wire = false;
   bool was_sent = false;  // at least once
   bool answered = false;
@@ -31,7 +31,7 @@ struct SentRequest {
   std::uint64_t missed = 0;      // timeouts, as Retransmission counts them
   std::uint64_t place = 0;       // see WireMessage::place
   TimePoint at{};
-  std::optional<Loading> load;  // of its payload, until the request is on the wire
+  std::optional<Loading> load;  // load of its payload, until the request is on the wire
   bool loaded = false;
 
   bool is_bare() const { return direct || source.has_value(); }

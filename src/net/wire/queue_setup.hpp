@@ -26,7 +26,7 @@ struct QueueMemory {
   std::uint32_t depth = 0;                   ///< a power of two, 128 to 32768
   const std::uint32_t* record = nullptr;     ///< doorbell record: two words, receives and sends
   const std::uint64_t* doorbell = nullptr;   ///< not shared with other queues
-  std::byte* completions = nullptr;          ///< of sends: one element, see CompletionWriter
+  std::byte* completions = nullptr;          ///< send CQ of one element, see CompletionWriter
   std::byte* receive_completions = nullptr;  ///< may be null
   std::uint32_t receive_count = 0;           ///< a power of two, or 0 without receive completions
   std::uint64_t* first_error = nullptr;      ///< may be null; see first_error_word
@@ -38,7 +38,7 @@ struct QueueSetup {
   /// that it has not used lately.
   std::uint32_t number = 0;
   DoorbellMode mode = DoorbellMode::strict;
-  std::uint64_t first_index = 0;  ///< of the first WQEBB that will be rung
+  std::uint64_t first_index = 0;  ///< index of the first WQEBB that will be rung
   /// Response timeout of a request and retry count, as in InfiniBand. See Retransmission for what
   /// counts as a retry.
   Duration answer_timeout = std::chrono::milliseconds(4295);
@@ -53,7 +53,7 @@ struct QueueSetup {
   /// where the records say each time that it connects. It stores an error in the records instead of
   /// completing WQEs with it. The targets of these pointers outlive the queue.
   QueueRecords* records = nullptr;
-  const KeyAliases* aliases = nullptr;  ///< of the keys in WQEs; null: the keys are this NIC's
+  const KeyAliases* aliases = nullptr;  ///< aliases of keys in WQEs; null: they are this NIC's
   /// Queue number in WQEs, doorbell and completions; 0: the queue's own number.
   std::uint32_t named = 0;
   /// Send time of the latest request that the peer has answered: the peer was alive at that time or
@@ -80,7 +80,7 @@ struct QueuePeer {
   std::uint32_t wire = 0;  ///< index of the wire in the NIC
   WireAddress address;
   std::uint32_t queue = 0;
-  std::uint32_t epoch = 0;  ///< of the connection: both ends have agreed on it
+  std::uint32_t epoch = 0;  ///< connection's epoch, agreed on by both ends
   /// Number of the peer in PeerMemory, the same on every path. If 0, none of its memory is mapped
   /// here.
   std::uint64_t process = 0;

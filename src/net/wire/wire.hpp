@@ -54,10 +54,10 @@ struct WireRequest {
   std::uint64_t number = 0;
   WorkKind kind = WorkKind::write;  ///< write, read or atomic
   std::uint32_t key = 0;
-  std::uint64_t address = 0;      ///< of the whole WQE's range at the peer
-  std::uint64_t bytes = 0;        ///< of the whole WQE
-  std::uint64_t offset = 0;       ///< of this piece in the WQE
-  std::uint32_t piece_bytes = 0;  ///< of a read; of a write that carries its bytes, payload.size()
+  std::uint64_t address = 0;      ///< start of the whole WQE's range at the peer
+  std::uint64_t bytes = 0;        ///< bytes of the whole WQE
+  std::uint64_t offset = 0;       ///< offset of this piece in the WQE
+  std::uint32_t piece_bytes = 0;  ///< for a write that carries its bytes: payload.size()
   bool has_immediate = false;     ///< last piece of a write with immediate
   std::uint32_t immediate = 0;
   AtomicWork atomic;
@@ -66,7 +66,7 @@ struct WireRequest {
   /// `source_key` and `source_address` name the source.
   bool direct = false;
   std::uint32_t source_key = 0;
-  std::uint64_t source_address = 0;  ///< of this piece
+  std::uint64_t source_address = 0;  ///< address of this piece
   /// Source of a rendezvous read: the target's NIC reads the bytes of this write from here, by the
   /// wire.
   std::optional<WireSource> source;
@@ -133,7 +133,7 @@ class WireFetch {
 class Wire {
  public:
   virtual ~Wire() = default;
-  virtual WireAddress address() const = 0;  ///< of this NIC
+  virtual WireAddress address() const = 0;  ///< address of this NIC
   /// Returns false, and leaves the message alone, while there is no room: try again later. A
   /// message to an unknown address is lost, as messages may be. A borrowed payload is not accessed
   /// after the call.

@@ -19,11 +19,11 @@ static_assert(kWireMessageBytesMost == kWireHeadBytesMost + kPieceBytesMost);
 constexpr std::uint8_t kVersion = 1;
 constexpr std::uint8_t kRequest = 1;
 constexpr std::uint8_t kResponse = 2;
-constexpr std::uint8_t kHasImmediate = 1;  // of requests
-constexpr std::uint8_t kDirect = 2;        // of requests
-constexpr std::uint8_t kFetched = 4;       // of requests
-constexpr std::uint8_t kNotReady = 1;      // of responses
-constexpr std::uint8_t kNotMapped = 2;     // of responses
+constexpr std::uint8_t kHasImmediate = 1;  // in requests
+constexpr std::uint8_t kDirect = 2;        // in requests
+constexpr std::uint8_t kFetched = 4;       // in requests
+constexpr std::uint8_t kNotReady = 1;      // in responses
+constexpr std::uint8_t kNotMapped = 2;     // in responses
 constexpr std::uint32_t kQueueMost = 0xff'ffff;
 
 struct Common {

@@ -44,7 +44,7 @@ Result<WireMessage> decode_message(ByteView bytes);
 /// A message without its payload, for a wire that takes the payload from where it lies.
 struct WireHead {
   WireMessage message;
-  std::size_t bytes = 0;          ///< of the head
+  std::size_t bytes = 0;          ///< bytes of the head
   std::size_t payload_bytes = 0;  ///< bytes that follow the head
 };
 /// Decodes the head of a message of `message_bytes`. `beginning` has the first kWireHeadBytesMost

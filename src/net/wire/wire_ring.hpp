@@ -75,7 +75,7 @@ class RingReader {
   SharedMapping memory_;
   std::size_t ring_bytes_;
   std::uint64_t taken_ = 0;
-  std::uint32_t length_ = 0;  // of the current message
+  std::uint32_t length_ = 0;  // length of the current message
 };
 
 /// Wakes the thread of a NIC: a device::Doorbell in a memfd of its own, which all peers map. Peers

@@ -17,9 +17,9 @@ namespace {
 struct Tally {
   int active = 0;
   int dead = 0;
-  double gbps = 0;             ///< of all active ports together
-  double least_gbps = 0;       ///< of the slowest active port; 0: none is known
-  double share = 0;            ///< of the device with the smallest share
+  double gbps = 0;             ///< sum over all active ports
+  double least_gbps = 0;       ///< bandwidth of the slowest active port; 0: none is known
+  double share = 0;            ///< smallest share of a device
   std::vector<NicCost> costs;  ///< by device, to the port that it would use
   int devices = 0;             ///< number of devices to which one of its ports is nearest
   int distance = 0;            ///< sum of the distances of these devices

@@ -42,8 +42,8 @@ struct PciNode {
   std::optional<PciAddress> address;  ///< host bridges may have none
   int numa = -1;                      ///< in Machine::numa; -1: not known
   double link_gbps = 0;      ///< maximum, in Gbit/s one way towards the parent; 0: not known
-  double link_now_gbps = 0;  ///< what it carries at this moment; 0: not known
-  int lanes = 0;             ///< of the link, as many as both ends support; 0: not known
+  double link_now_gbps = 0;  ///< current bandwidth, one way; 0: not known
+  int lanes = 0;             ///< lanes that both ends of the link support; 0: not known
   int lanes_now = 0;         ///< lanes in use; idle links reduce their speed, but keep their lanes
 
   bool operator==(const PciNode&) const = default;
@@ -65,7 +65,7 @@ struct Gpu {
   GpuVendor vendor = GpuVendor::nvidia;
   std::string name;      ///< such as "NVIDIA H200"
   int architecture = 0;  ///< CUDA's compute capability, 90 for 9.0; 0: not known
-  std::string uuid;      ///< as its vendor's tool prints it; unique, may be empty
+  std::string uuid;      ///< format of the vendor's tool; unique, may be empty
   std::optional<PciAddress> pci;
   int node = -1;     ///< index in Machine::pci; -1: not in the tree
   int numa = -1;     ///< in Machine::numa
@@ -77,11 +77,11 @@ struct Gpu {
   int partition = -1;     ///< -1: a whole GPU; partitions share a PCI function and map each other's
                           ///< memory
   int switch_links = 0;   ///< links to NVLink switches
-  double link_gbps = 0;   ///< of one NVLink or xGMI link, one way; 0: not known
+  double link_gbps = 0;   ///< bandwidth of one NVLink or xGMI link, one way; 0: not known
   /// Maximum bandwidth of its PCIe link, one way; 0: not known. Decisions use this value, because
   /// an idle link reduces its speed to save power.
   double pcie_gbps = 0;
-  double pcie_now_gbps = 0;  ///< what it carries at this moment; 0: not known
+  double pcie_now_gbps = 0;  ///< current bandwidth, one way; 0: not known
   std::optional<FabricClique> fabric;
   bool fd_handles = false;      ///< its memory can be exported as a file descriptor
   bool fabric_handles = false;  ///< its memory can be exported as a fabric handle
@@ -131,7 +131,7 @@ struct SourceReport {
 
   std::string source;  ///< such as "NVML 12.580" or "/sys/class/infiniband"
   Outcome outcome = Outcome::used;
-  std::string detail;  ///< what it contributed, or why it did not
+  std::string detail;  ///< facts contributed, or the reason for none
 
   bool operator==(const SourceReport&) const = default;
 };

@@ -219,8 +219,7 @@ class KfdReader {
     pair.links = static_cast<int>(links);
     pair.gbps = static_cast<double>(all) * 8 / 1000;
     if (weight == kInsideGpu)
-      return;  // as fast as memory, so it says nothing about the GPU's
-               // links
+      return;  // memory bandwidth; gives no information about the GPU's links
     const double gbps = pair.gbps / static_cast<double>(links);
     double& known = list_.gpus[static_cast<std::size_t>(from)].link_gbps;
     if (gbps > 0 && (known == 0 || gbps < known)) known = gbps;

@@ -43,7 +43,7 @@ int lanes_of(const FileTree& tree, const std::string& folder, const char* which)
 double link_gbps_of(const FileTree& tree, const std::string& folder, const char* which) {
   const int lanes = lanes_of(tree, folder, which);
   const std::string speed = tree.read(fmt::format("{}/{}_link_speed", folder, which)).value_or("");
-  double transfers = 0;  // of "32.0 GT/s PCIe"
+  double transfers = 0;  // GT/s, parsed from "32.0 GT/s PCIe"
   const auto read = std::from_chars(speed.data(), speed.data() + speed.size(), transfers);
   if (read.ec != std::errc()) return 0;
   return pcie_gbps(pcie_generation_of(transfers), static_cast<unsigned>(lanes));

@@ -30,8 +30,8 @@ struct XmlElement {
 struct XmlLimits {
   std::size_t bytes = std::size_t{16} << 20;
   std::size_t elements = 200'000;
-  std::size_t attributes = 500'000;     ///< of all elements together
-  std::size_t attributes_of_one = 128;  ///< of one element
+  std::size_t attributes = 500'000;     ///< total of all elements
+  std::size_t attributes_of_one = 128;  ///< per element
   std::size_t depth = 64;
   /// Total timeout for reading a pipe or a terminal.
   std::chrono::milliseconds patience{5000};

@@ -16,10 +16,10 @@ namespace oriel::window {
 /// Describes a registered window to a collective. A lookup returns a copy, which stays valid after
 /// deregistration.
 struct RegisteredWindow {
-  std::byte* user = nullptr;       ///< as registered
-  std::size_t bytes = 0;           ///< as registered
-  std::uint32_t flags = 0;         ///< as registered
-  std::size_t slot_offset = 0;     ///< of the window's first byte in every rank's slot
+  std::byte* user = nullptr;       ///< value passed at registration
+  std::size_t bytes = 0;           ///< value passed at registration
+  std::uint32_t flags = 0;         ///< value passed at registration
+  std::size_t slot_offset = 0;     ///< offset of the window's first byte in every rank's slot
   std::byte* flat_base = nullptr;  ///< address of the window in slot 0; slot s begins s x slot size
                                    ///< further
   void* handle = nullptr;          ///< the device object

@@ -128,7 +128,7 @@ void call_with_large_counts(Players& players) {
   require(ncclGroupEnd(), "ncclGroupEnd");
   output.check(seed(1 - rank), kElements, 1, "a send and a receive");
 
-  input.fill(seed(0));  // the same on both ranks, so that the sum is twice the input
+  input.fill(seed(0));  // equal on both ranks, so that the sum is twice the input
   output.clear();
   require(
       ncclAllReduce(input.data(), output.data(), kElements, ncclUint8, ncclSum, comms[0], nullptr),

@@ -22,7 +22,7 @@ struct DrawnCollective {
   ReduceOp op = ReduceOp::sum;
   Inputs inputs = Inputs::moderate;
   std::size_t count = 0;
-  int size = 1;  ///< of the communicator
+  int size = 1;  ///< size of the communicator
   int root = 0;
   bool in_place = false;
   std::uint64_t seed = 0;

@@ -59,7 +59,8 @@ struct DrawnGroup {
   };
   std::uint64_t seed = 0;
   std::vector<Call> calls;
-  std::optional<std::size_t> toggles_window;  ///< of this communicator, if any
+  std::optional<std::size_t>
+      toggles_window;  ///< communicator whose window the group toggles, if any
   bool window_in_group = false;
   std::optional<std::size_t> toggles_buffer;
   bool has_queries = false;
@@ -272,7 +273,7 @@ class GroupPlayer {
 struct GroupPlay {
   Cast cast;
   int groups;
-  std::vector<int> nodes;  ///< of each rank
+  std::vector<int> nodes;  ///< node of each rank
   bool deterministic = false;
   Variables variables{};
 

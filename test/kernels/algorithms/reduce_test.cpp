@@ -64,7 +64,7 @@ T from_double(double x) {
   }
 }
 
-constexpr std::size_t kTreeHeight = 6;  // of at most 64 inputs
+constexpr std::size_t kTreeHeight = 6;  // height for at most 64 inputs
 constexpr ReduceOp kAllOps[] = {ReduceOp::sum, ReduceOp::prod, ReduceOp::max,
                                 ReduceOp::min, ReduceOp::avg,  ReduceOp::premul_sum};
 

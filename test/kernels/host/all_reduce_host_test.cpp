@@ -49,13 +49,13 @@ constexpr std::uint32_t kNearWrap = std::numeric_limits<std::uint32_t>::max() - 
 struct Shape {
   Algorithm algorithm = Algorithm::one_shot;
   std::uint64_t count = 1;
-  std::size_t offset = 0;  // of the buffers from a multiple of 64 bytes, in elements
+  std::size_t offset = 0;  // buffers' distance from a multiple of 64 bytes, in elements
   bool in_place = false;
   std::chrono::microseconds lateness{0};  // sleep of the last rank before its call
-  int value = 0;                          // of every input element; 0: the elements vary
+  int value = 0;                          // value of every input element; 0: the elements vary
   ReduceOp op = ReduceOp::sum;
   std::uint64_t block = 0;  // in elements; 0: the collective has no blocks
-  int root = -1;            // of a reduce or a broadcast
+  int root = -1;            // reduce or broadcast only
   Collective collective = Collective::all_reduce;
   Backend owners = Backend::host;  // backend whose rule chooses the owners of shares
 };
@@ -205,7 +205,7 @@ class Ranks {
     return wrong;
   }
 
-  /// What is wrong with the last rank's buffers in a call, so that no rank reads inputs in place.
+  /// Difference of the last rank's buffers in a call that keeps every rank from reading in place.
   enum class Unlike : std::uint8_t { none, input_elsewhere, input_offset, output_elsewhere };
 
   /// Reduces as GPUs do that read all inputs in place, once for each of `calls` in a row. Inputs

@@ -300,7 +300,8 @@ TEST_CASE("a receiver that reads while its sender gives up fails, for it may hav
   sender_aborts = receiver_aborts = 0;
   reading = 0;
   const int good = send_once(team, sent, received, [&] {
-    std::fill(sent.begin(), sent.end(), std::byte{2});  // as the user may, once the call has ended
+    std::fill(sent.begin(), sent.end(),
+              std::byte{2});  // legal for the user once the call has ended
     reading = 2;
   });
   CHECK(good == 0);

@@ -104,7 +104,7 @@ class Team {
 struct BlockCase {
   kernels::Collective collective;
   int root;
-  std::uint64_t count;  ///< of a block
+  std::uint64_t count;  ///< elements per block
   bool in_place;
 };
 

@@ -161,7 +161,7 @@ TEST_CASE("each call of libfabric fails in turn: an error that names it, and not
                            "fi_getname", "fi_recv", "fi_av_insert", "fi_sendmsg", "fi_cq_read"}) {
     CHECK(failed.count(call) == 1);
   }
-  CHECK(left == (kFindsLeaks ? 0 : 1));  // of the first end
+  CHECK(left == (kFindsLeaks ? 0 : 1));  // the first end's endpoint
 }
 
 TEST_CASE("a queue that has no descriptor to sleep on is polled", "[req:3.13]") {

@@ -44,9 +44,9 @@ struct FakeVerbs::Object {
   std::vector<const void*> needs;
   void* address = nullptr;
   std::size_t bytes = 0;
-  std::uint32_t elements = 0;  // of a CQ
+  std::uint32_t elements = 0;  // CQ only
   bool collapsed = false;
-  alignas(4096) std::array<std::uint64_t, 512> page{};  // of a UAR
+  alignas(4096) std::array<std::uint64_t, 512> page{};  // UAR only
   bool is_uncached = false;                             // the one uncached UAR of its context
   int owners = 1;                                       // how often it was allocated
 };

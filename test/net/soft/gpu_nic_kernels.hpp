@@ -76,7 +76,7 @@ struct PingJob {
   std::uint64_t bytes = 0;
   std::uint32_t rounds = 0;
   bool begins = false;
-  std::uint64_t* cycles = nullptr;       ///< of each round trip; only where `begins`; may be null
+  std::uint64_t* cycles = nullptr;       ///< clock cycles per round trip if `begins`; may be null
   std::uint64_t* wrong = nullptr;        ///< number of wrong bytes
   std::uint64_t* nanoseconds = nullptr;  ///< duration of all rounds
   std::uint32_t* outcome = nullptr;

@@ -54,7 +54,7 @@ struct NicFaults {
   std::vector<Delay> delays;
   std::vector<Fail> fails;
   std::vector<LoseResponse> lost_responses;
-  Duration response_delay{};  ///< of answers to reads and atomics, and of answers behind them
+  Duration response_delay{};  ///< delays responses to reads and atomics, and all behind them
   bool skip_turns = false;    ///< half of the attempts to send a request find no room
 };
 

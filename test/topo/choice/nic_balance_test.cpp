@@ -168,7 +168,7 @@ TEST_CASE("cards with one and two ports at random: balance, fault domains, and a
     const auto port_of = [&](int index) {
       return *(nic(index).physical ? nic(index).physical : nic(index).pci);
     };
-    std::map<PciAddress, int> users;  // of each port that is up
+    std::map<PciAddress, int> users;  // users per port that is up
     std::map<std::uint64_t, std::set<PciAddress>> cards;
     for (int i = 0; i < static_cast<int>(machine.nics.size()); ++i) {
       if (!nic(i).active) continue;

@@ -250,7 +250,7 @@ Machine load_fixture(const std::string& name) {
   if (!found.ok()) throw std::runtime_error(name + ": " + found.error().to_string());
   Machine machine = std::move(found).value();
   facts.add_to(machine);
-  assume_link_speeds(machine.gpus);  // as discovery does once CUDA reports the architecture
+  assume_link_speeds(machine.gpus);  // discovery does so once CUDA reports the architecture
   return canonical(std::move(machine));
 }
 

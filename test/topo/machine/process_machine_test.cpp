@@ -381,7 +381,7 @@ TEST_CASE("cards that a description names by their places get names and ports of
   for (const char* port : {"mlx5_0:1", "mlx5_0:2"}) {
     REQUIRE(nics.count(port) == 1);
     CHECK(nics[port]->gbps == 400);
-    CHECK(nics[port]->numa == 0);  // as the description says
+    CHECK(nics[port]->numa == 0);  // value in the description
     CHECK(machine.pci[static_cast<std::size_t>(nics[port]->node)].address ==
           PciAddress{0, 3, 0, 0});
   }

@@ -138,7 +138,7 @@ class Player {
 
   WindowRank& self_;
   std::vector<std::unique_ptr<HostBuffer>> buffers_;
-  std::vector<unsigned long> inodes_;  // of their memfds
+  std::vector<unsigned long> inodes_;  // inodes of the buffers' memfds
   std::vector<Window> windows_;
 };
 

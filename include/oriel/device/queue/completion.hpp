@@ -96,7 +96,7 @@ constexpr ORIEL_DEVICE_FN std::uint64_t completed_blocks(std::uint64_t known, st
 
 /// Reason for the failure of a queue, encoded as one word; 0 means no failure.
 struct QueueError {
-  std::uint8_t syndrome = 0;  ///< as in the CQE format: 0x13 is "remote access", 0x05 "flushed"
+  std::uint8_t syndrome = 0;  ///< CQE syndrome: 0x13 is "remote access", 0x05 "flushed"
   std::uint8_t vendor_syndrome = 0;
   std::uint8_t opcode = 0;  ///< opcode of the WQE that failed
   std::uint16_t index = 0;  ///< low bits of its index
