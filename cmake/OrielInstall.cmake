@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# What `cmake --install` lays down: liboriel.so.0, the public headers, the tools, a CMake package
-# (oriel::oriel) and a pkg-config file (oriel); and, for programs that know only NCCL, libnccl.so.2 and
-# the audit module of `oriel-run --preload`.
+# Installs liboriel.so.0, the public headers, the tools, a CMake package (oriel::oriel) and a
+# pkg-config file (oriel). For programs that know only NCCL, also installs libnccl.so.2 and the audit
+# module of `oriel-run --preload`.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 
@@ -23,7 +23,7 @@ install(FILES ${PROJECT_BINARY_DIR}/oriel-config.cmake
   ${PROJECT_BINARY_DIR}/oriel-config-version.cmake
   DESTINATION ${oriel_package_dir})
 
-# The prefix is found from where oriel.pc lies, so that an installed tree can be moved.
+# oriel.pc locates the prefix relative to its own folder, so that an installed tree can be moved.
 file(RELATIVE_PATH oriel_pc_to_prefix
   /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(cmake/oriel.pc.in ${PROJECT_BINARY_DIR}/oriel.pc @ONLY)

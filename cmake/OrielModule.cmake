@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# oriel_unite(TARGET): its C++ files are compiled together if ORIEL_UNITY asks for it, in parts of
-# equal length with ORIEL_UNITY_FILES at most. Files that have flags of their own are compiled apart.
+# oriel_unite(TARGET): makes a unity build of its C++ files if ORIEL_UNITY is ON. The parts have
+# equal length, at most ORIEL_UNITY_FILES files. Files that have flags of their own are compiled
+# apart.
 function(oriel_unite target)
   if(ORIEL_UNITY)
     get_target_property(sources ${target} SOURCES)
@@ -9,15 +10,15 @@ function(oriel_unite target)
     math(EXPR parts "(${count} + ${ORIEL_UNITY_FILES} - 1) / ${ORIEL_UNITY_FILES}")
     math(EXPR files "(${count} + ${parts} - 1) / ${parts}")
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${files})
-    # To gcc a file that another one includes is a header.
+    # gcc treats an included file as a header, where it would warn of anonymous namespaces.
     target_compile_options(${target} PRIVATE
       $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-Wno-subobject-linkage>)
   endif()
 endfunction()
 
 # oriel_add_module(NAME SOURCES ... [CUDA_SOURCES ...] [MODULES ...] [LIBRARIES ...])
-#   A module of src/ as a static library oriel_NAME. CUDA_SOURCES are left out without nvcc; MODULES
-#   are the modules that stand below it; LIBRARIES are what it links to besides.
+#   Adds a module of src/ as the static library oriel_NAME. CUDA_SOURCES are left out without nvcc.
+#   MODULES are the modules below it. LIBRARIES are further libraries to link.
 function(oriel_add_module name)
   cmake_parse_arguments(arg "" "" "SOURCES;CUDA_SOURCES;MODULES;LIBRARIES" ${ARGN})
   if(ORIEL_HAVE_CUDA)
@@ -49,15 +50,15 @@ endfunction()
 
 # oriel_add_test(NAME SOURCES ... MODULES ... [PROGRAM program] [LABELS ...] [TIMEOUT seconds]
 #                [COST seconds] [LIBRARIES ...] [ONE_THREAD | PROCESSES | THREAD_CASES case ...])
-#   A test of ctest: a Catch2 program whose exit status is the result. A program that has nothing it
-#   could run on this machine exits with 77, which ctest counts as skipped. Tests of a folder that
-#   name the same PROGRAM are linked into one, which saves most of the time to compile and link them;
-#   each of them then runs the cases of its own SOURCES (Catch2's file names as tags). ctest begins
-#   with the tests of the greatest COST, so that none of the long ones is left over at the end.
-#   ONE_THREAD says that no threads share memory in the test or in what it tests, PROCESSES that its
-#   ranks are processes, whose threads do what they do in other tests: the thread sanitizer neither
-#   builds nor runs the test. Where THREAD_CASES lists cases of a PROGRAM, as patterns of Catch2, it
-#   runs only these.
+#   Adds a ctest test: a Catch2 program whose exit status is the result. If a program can run
+#   nothing on this machine, it exits with 77, which ctest counts as skipped. Tests of a folder that
+#   name the same PROGRAM are linked into one, which saves most of the time to compile and link
+#   them. Each test then runs the cases of its own SOURCES (Catch2's file names as tags). ctest
+#   starts tests with the greatest COST first, so that no long test runs alone at the end.
+#   ONE_THREAD: no threads share memory in the test or in the code under test. PROCESSES: the ranks
+#   are processes, whose threads other tests cover. In both cases the thread sanitizer neither
+#   builds nor runs the test. THREAD_CASES lists cases of a PROGRAM, as Catch2 patterns; the thread
+#   sanitizer runs only these.
 function(oriel_add_test name)
   cmake_parse_arguments(arg "ONE_THREAD;PROCESSES" "TIMEOUT;COST;PROGRAM"
     "SOURCES;CUDA_SOURCES;MODULES;LABELS;LIBRARIES;THREAD_CASES" ${ARGN})
@@ -118,8 +119,8 @@ function(oriel_add_test name)
   endif()
 endfunction()
 
-# Makes a test program, or adds to one that an earlier test of the folder has made. The sources of a
-# program are compiled a few together, so no two of them may define one name.
+# Adds a test program, or adds sources to the program of an earlier test of the folder. With
+# ORIEL_UNITY its sources are compiled a few together, so no two of them may define the same name.
 function(oriel_test_program program sources modules libraries)
   if(TARGET ${program})
     get_target_property(present ${program} SOURCES)
@@ -129,7 +130,7 @@ function(oriel_test_program program sources modules libraries)
     add_executable(${program} ${sources})
     target_link_libraries(${program} PRIVATE oriel_test_support oriel_build_flags)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND ORIEL_SANITIZE STREQUAL "address")
-      # What computes takes a fifth less time where the runtime's thread locals are its own.
+      # Computation is a fifth faster if the program contains the sanitizer runtime's thread locals.
       target_link_options(${program} PRIVATE -static-libasan)
     endif()
     if(ORIEL_PRECOMPILE)
@@ -140,8 +141,8 @@ function(oriel_test_program program sources modules libraries)
   target_link_libraries(${program} PRIVATE ${libraries} ${modules})
 endfunction()
 
-# A fuzz target of test/fuzz, run for a moment in every build; what libFuzzer does with it stands in
-# test/fuzz.
+# oriel_add_corpus_run(NAME MODULES ...): runs a fuzz target of test/fuzz on its corpus for 200 ms
+# in every build. test/fuzz builds the same target with libFuzzer.
 function(oriel_add_corpus_run name)
   cmake_parse_arguments(arg "" "" "MODULES" ${ARGN})
   if(ORIEL_SANITIZE STREQUAL "thread")  # they start none

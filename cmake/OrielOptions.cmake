@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What a builder can choose, and the compiler settings that every module shares.
+# Build options, and the compiler settings that all modules share.
 include(CheckLanguage)
 
 option(ORIEL_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
@@ -9,17 +9,16 @@ set(ORIEL_CUDA AUTO CACHE STRING "Build the CUDA half: AUTO (if nvcc is found), 
 set_property(CACHE ORIEL_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(ORIEL_SANITIZE "" CACHE STRING "Sanitizer for the host half: address, thread")
 set(ORIEL_SANITIZE_MODULES "" CACHE STRING "Further sanitizers for src/ alone: bounds, shift, ...")
-# Off by default: a file that forgets an include of its own compiles all the same. The release preset
-# does it for tests alone.
+# Off by default, because a file with a missing include would compile all the same. The release
+# preset turns it on for tests only.
 set(ORIEL_PRECOMPILE OFF CACHE STRING
   "Compile common headers once, which takes less time where nothing is cached: OFF, TESTS, ALL")
 set_property(CACHE ORIEL_PRECOMPILE PROPERTY STRINGS OFF TESTS ALL)
 if(ORIEL_PRECOMPILE)
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)  # for ccache
 endif()
-# Off by default: one changed file would compile its neighbours again, and a file that forgets an
-# include of its own compiles all the same (tools/check_includes.py finds most). Where all is compiled
-# it takes half of the time.
+# Off by default: a changed file would recompile its neighbours, and a file with a missing include
+# would compile all the same (tools/check_includes.py finds most). A full build takes half the time.
 option(ORIEL_UNITY "Compile the files of a module a few together" OFF)
 set(ORIEL_UNITY_FILES 40)  # one file of 28 takes a fifth less than two of 14, and 2 GB at most
 set(CMAKE_PCH_WARN_INVALID OFF)  # files with flags of their own do without
@@ -71,9 +70,9 @@ message(STATUS "Oriel: CUDA half ${ORIEL_HAVE_CUDA}")
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
-# The shared library keeps fmt inside. Compiling fmt anew in each file would take half of the build's
-# time, and Debian has no archive of it, so one file of ours compiles what another fmt 9 has in its
-# library. What a later fmt needs there is not known.
+# The shared library contains fmt. Header-only fmt in each file would take half of the build's time,
+# and Debian has no archive of fmt. So fmt_definitions.cpp compiles the parts that fmt 9 has in its
+# library. Later versions of fmt may need other parts, so they are used header-only.
 if(fmt_VERSION VERSION_GREATER_EQUAL 9 AND fmt_VERSION VERSION_LESS 10)
   add_library(oriel_fmt STATIC ${PROJECT_SOURCE_DIR}/src/base/fmt_definitions.cpp)
   get_target_property(oriel_fmt_headers fmt::fmt INTERFACE_INCLUDE_DIRECTORIES)
@@ -83,14 +82,14 @@ else()
   target_link_libraries(oriel_fmt INTERFACE fmt::fmt-header-only)
 endif()
 
-# Warnings and sanitizers for our own targets.
+# Warnings and sanitizers of Oriel's own targets.
 add_library(oriel_build_flags INTERFACE)
-# Fields that a designated initialiser leaves out have their defaults, which is what they are for.
-# gcc 12 sees overlaps in std::string that are not there (GCC PR 105651).
+# -Wno-missing-field-initializers: fields that a designated initialiser leaves out keep their
+# defaults. -Wno-restrict: gcc 12 reports overlaps in std::string that do not exist (GCC PR 105651).
 set(oriel_warnings -Wall -Wextra -Wconversion -Wshadow -Wno-missing-field-initializers
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
-  # gcc 13 at -O3 sees copies past the end in fmt 9's big integers, which have room for them.
+  # gcc 13 at -O3 falsely reports copies past the end of fmt 9's big integers.
   list(APPEND oriel_warnings -Wno-array-bounds -Wno-stringop-overflow)
 endif()
 set(oriel_cuda_warnings -Xcompiler=-Wall,-Wextra,-Wconversion,-Wshadow
@@ -105,15 +104,15 @@ target_compile_options(oriel_build_flags INTERFACE
 if(ORIEL_SANITIZE)
   set(oriel_sanitize -fsanitize=${ORIEL_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND ORIEL_SANITIZE MATCHES "address")
-    # Checks by calls, not in line: a third less time to compile them.
+    # Makes address checks by calls instead of inline code, which compiles in a third less time.
     list(APPEND oriel_sanitize --param=asan-instrumentation-with-call-threshold=0)
   endif()
   target_compile_options(oriel_build_flags INTERFACE
     "$<$<COMPILE_LANGUAGE:C,CXX>:${oriel_sanitize}>")
   target_link_options(oriel_build_flags INTERFACE -fsanitize=${ORIEL_SANITIZE})
-  # A macro takes away the attribute always_inline, so that gcc inlines device functions as it likes:
-  # in every place they take more time to compile than all that calls them. The loops take the macro
-  # back, since no function may be shared by the copies of several instruction sets.
+  # Disables the attribute always_inline by a macro, so that gcc decides which device functions to
+  # inline. Inlined everywhere, they take more time to compile than all their callers. The loops
+  # undefine the macro, because the copies for several instruction sets may share no function.
   add_compile_definitions($<$<COMPILE_LANGUAGE:CXX>:always_inline=unused>)
 endif()
 if(ORIEL_SANITIZE)  # programs that are large, of which there are many; lld takes the least time

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Compares Oriel's collectives, and sends and receives in a ring, on CPU ranks with those of Open MPI
-and MPICH, in one run: floats, sums, out of place. Sizes are those of the larger buffer.
+"""Compares Oriel's collectives and ring of sends and receives with Open MPI and MPICH on CPU ranks.
 
-Each contestant is a set of ranks that measures one round when asked and sleeps otherwise. For each
-size the rounds of all contestants alternate, so that a drift of the machine hits all of them alike.
-Needs, for the MPIs: apt install openmpi-bin libopenmpi-dev mpich libmpich-dev
+All run together: floats, sums, out of place. Sizes are those of the larger buffer. Each contestant
+is a set of ranks that measures one round per request and sleeps otherwise. The rounds of all
+contestants alternate at each size, so that a drift of the machine affects all of them equally.
+The MPIs need: apt install openmpi-bin libopenmpi-dev mpich libmpich-dev
 
-Exit status: 0; 1 if a result was wrong, a contestant failed, or --require was given and Oriel is not
-as far ahead of the faster MPI as requirement 5.22 says; 77 if nothing could be measured.
+Exit status: 0; 1 if a result was wrong or a contestant failed; 1 with --require if Oriel's speedup
+over the faster MPI is below requirement 5.22; 77 if nothing could be measured.
 """
 import os
 import pathlib
@@ -35,7 +35,7 @@ MOST_SETS = 8
 
 
 def buffer_sets(size, calls):
-    """As oriel-perf chooses them."""
+    """Returns the number of buffer sets, by oriel-perf's rule."""
     return min(calls, MOST_SETS, ROTATION_BYTES // (2 * size) + 1)
 
 
@@ -44,7 +44,7 @@ class Failure(Exception):
 
 
 class Contestant:
-    """A set of ranks. Subclasses start it and pass on requests."""
+    """A set of ranks. Subclasses start the ranks and forward requests to them."""
 
     def __init__(self, name):
         self.name = name
@@ -52,7 +52,7 @@ class Contestant:
         self.answers = None
 
     def measure(self, size, calls, seed):
-        """Microseconds per call of the slowest rank, and the number of wrong elements."""
+        """Returns microseconds per call of the slowest rank, and the number of wrong elements."""
         self.request(size, calls, seed)
         line = self.answers.readline() if self.wait_for_answer() else ""
         words = line.split()
@@ -121,8 +121,8 @@ class Mpi(Contestant):
         self.process = subprocess.Popen(launcher + [program, collective, self.directory,
                                                     str(max(options.sizes))],
                                         stdin=subprocess.DEVNULL, start_new_session=True)
-        # Opened both ways: neither does opening wait for the ranks, nor do the answers seem to have
-        # ended before rank 0 has opened its side.
+        # O_RDWR: opening does not wait for the ranks, and no end of file is read before rank 0 has
+        # opened its side.
         self.requests = [os.open(path, os.O_RDWR) for path in paths]
         self.answers = os.fdopen(os.open(self.directory / "answer", os.O_RDWR), "r")
 
@@ -164,7 +164,7 @@ def start_all(options, collective, directory):
 
 
 def choose_calls(contestants, size):
-    """Calls of a round, the same for everybody: after warming up, by the slowest."""
+    """Warms up; returns the calls per round of every contestant, set by the slowest."""
     slowest = 0.0
     for one in contestants:
         one.measure(size, FEWEST_CALLS, 0)
@@ -261,7 +261,7 @@ def results_of(collective, rows, options):
 
 
 def compare(options, collective, directory):
-    """The rows of one collective; none if there is nothing to measure."""
+    """Returns the rows of one collective; none if there is nothing to measure."""
     contestants = []
     try:
         contestants = start_all(options, collective, directory)

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measures every collective, and sends and receives in a ring, beside another libnccl-compatible
-library on the GPUs of this host: f32, out of place, every fourth power of two from 8 B to 1 GiB,
-with both buffers registered and with neither. Prints a table, and writes every round to a JSON file.
-Stops before --minutes have passed, and says what is missing then.
+"""Compares Oriel with another libnccl-compatible library on the GPUs of this host.
+
+Measures every collective, and sends and receives in a ring: f32, out of place, with both buffers
+registered and with neither. The sizes are every second power of two from 8 B to 512 MiB, and 1 GiB.
+Prints a table, and writes every round to a JSON file. Stops before --minutes have passed, and then
+lists the missing cases.
 
 Exit status: 0; 1 if a result was wrong, a run failed or something is missing.
 """
@@ -40,7 +42,7 @@ def parse_options():
 
 
 def run(options, collective, registration, seconds):
-    """The JSON of one run of oriel-perf; None if it failed or took longer."""
+    """Returns the JSON of one run of oriel-perf; None if it wrote none or timed out."""
     with tempfile.TemporaryDirectory(prefix="oriel-collectives-") as directory:
         path = pathlib.Path(directory) / "run.json"
         sizes = [str(size) for size in SIZES if size <= options.most]

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measures every collective, and sends and receives in a ring, on one GPU: 2 and 4 ranks that are
-threads of one process, registered buffers, out of place, in CUDA graphs. Prints each at 8 B beside
-the all-reduce of 8 B, where the aim is 1.5 times its time, and at 64 MiB beside a plain copy of as
-many bytes as all ranks together must read or write, whichever is more. Ends within --minutes, and
-says what is missing then.
+"""Measures every collective, and sends and receives in a ring, on one GPU.
+
+The ranks are 2 and 4 threads of one process. Buffers are registered, calls are out of place and in
+CUDA graphs. At 8 B each time is compared with the all-reduce of 8 B; the aim is at most 1.5 times
+as long. At 64 MiB each time is compared with a plain copy. The copy's size is the larger of the
+bytes that all ranks together read and write. Ends within --minutes, and then lists the missing
+cases.
 
 Exit status: 0; 1 if a result was wrong, a run failed or something is missing.
 """
@@ -25,7 +27,7 @@ import benchmark  # noqa: E402
 
 SMALL, LARGE = 8, 64 << 20
 AIM = 1.5
-COPIES, ROUNDS = 10, 5  # of the plain copy
+COPIES, ROUNDS = 10, 5  # for the plain copy
 
 
 def parse_options():
@@ -38,7 +40,7 @@ def parse_options():
 
 
 class Driver:
-    """The CUDA driver's functions that a copy takes, on the first GPU."""
+    """Wraps the CUDA driver functions that a copy needs, on the first GPU."""
 
     def __init__(self):
         self.cuda = ctypes.CDLL("libcuda.so.1")
@@ -62,7 +64,7 @@ class Driver:
         return memory
 
     def copy_us(self, to, source, size):
-        """Microseconds of one of COPIES copies."""
+        """Returns microseconds per copy, averaged over COPIES copies."""
         milliseconds = ctypes.c_float()
         for copy in range(COPIES + 1):
             self.call("cuMemcpyDtoDAsync_v2", to, source, ctypes.c_size_t(size), self.stream)
@@ -74,7 +76,7 @@ class Driver:
 
 
 def copy_rounds(options, size):
-    """Microseconds of a plain copy, in rounds."""
+    """Returns microseconds of a plain copy in each of ROUNDS rounds."""
     if options.backend == "cuda":
         driver = Driver()
         to, source = driver.allocate(size), driver.allocate(size)
@@ -91,7 +93,7 @@ def copy_rounds(options, size):
 
 
 def run(options, collective, ranks, size, seconds):
-    """The one case of a run of oriel-perf, and its wrong elements; None if it failed."""
+    """Returns the only case of a run of oriel-perf; None if the run failed or timed out."""
     with tempfile.TemporaryDirectory(prefix="oriel-loopback-") as directory:
         path = pathlib.Path(directory) / "run.json"
         command = [options.perf, collective, "--threads", "-g", str(ranks), "--sizes", str(size),
@@ -101,7 +103,7 @@ def run(options, collective, ranks, size, seconds):
             command += ["-n", "20", "-G", "5"] if size == SMALL else ["-n", "5", "-G", "2"]
         if options.lib:
             command += ["--lib", options.lib]
-        # All ranks are to share a GPU.
+        # Makes all ranks share one GPU.
         gpu = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
         try:
             done = subprocess.run(command, check=False, timeout=seconds, capture_output=True,
@@ -115,7 +117,7 @@ def run(options, collective, ranks, size, seconds):
 
 
 def copied_bytes(collective, ranks):
-    """What all ranks together read or write, whichever is more, of 64 MiB in the larger buffer."""
+    """Returns the larger of the bytes that all ranks read and write, for buffers of 64 MiB."""
     return LARGE if collective in ("gather", "scatter") else LARGE * ranks
 
 

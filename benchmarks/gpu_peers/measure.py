@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Measures Oriel's all-reduce beside another libnccl-compatible library on the GPUs of this host:
-f32 and bf16, both buffers registered and neither, in place and out of place, every power of two from
-8 B to 1 GiB and three odd counts, in CUDA graphs, with a pass of jittered entry. One JSON file holds
-every round; docs/plots/peers_table.py makes tables of it.
+"""Compares Oriel's all-reduce with another libnccl-compatible library on the GPUs of this host.
+
+Measures f32 and bf16, in place and out of place, with both buffers registered and with neither. The
+sizes are every power of two from 8 B to 1 GiB, and three odd counts. Calls are in CUDA graphs; a
+further pass lets ranks enter with jitter. One JSON file holds every round, and
+docs/plots/peers_table.py makes tables of it.
 
 Exit status: 0; 1 if a result was wrong or a run failed; 3 with --require if the upper 95 % bound of
 a ratio is above --bound.
@@ -46,7 +48,7 @@ def parse_options():
 
 
 def run(options, registration, sizes, counts, calls, launches):
-    """One run of oriel-perf; its table goes to standard output, its JSON is returned."""
+    """Runs oriel-perf once, its table on standard output. Returns its exit status and its JSON."""
     with tempfile.TemporaryDirectory(prefix="oriel-gpu-peers-") as directory:
         path = pathlib.Path(directory) / "run.json"
         command = [options.perf, "all_reduce", "--backend", options.backend,
@@ -88,7 +90,7 @@ def main():
     large = [size for size in LARGE if size <= options.most]
     odd = [count for count in ODD_COUNTS if 4 * count <= options.most]
     for registration in options.register.split(","):
-        # Long calls need few of them, and the host's part in them is small.
+        # Long calls: a few suffice, since the host's share of their time is small.
         for sizes, counts, calls, launches in ((small, odd, 20, 2), (large, [], 5, 1)):
             if not sizes:
                 continue

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the links of GPUs behind a switch allow the streamed all-reduce (kernels/algorithms/stream.hpp),
-and what ranks that begin at different times do to it.
+"""Models the streamed all-reduce (kernels/algorithms/stream.hpp) on GPUs behind a switch.
 
-Each rank sends and receives at most --rate; those who share a link share it evenly. The CTAs of a rank
-that begin with the same peer are one agent. It goes through the steps of the algorithm: sends chunks,
-reduces others into all outputs, raises flags, waits for those of its peers. Printed are microseconds
-for a message, begun at once and with every rank up to --late microseconds late (the mean of --draws
-draws), for CTAs that all send to one peer after the other, and for CTAs that each begin with another.
-Nothing here is measured; docs/performance.md compares it with what was.
+Gives the bound set by the GPUs' links, and the effect of ranks that start at different times.
+Each rank sends and receives at most --rate; flows on one link share it evenly. The CTAs of a rank
+that begin with the same peer are one agent. An agent performs the steps of the algorithm. It sends
+chunks, reduces its peers' chunks into all outputs, raises flags and waits for its peers' flags.
+
+Prints microseconds per message: for ranks that start together, and for ranks that start up to
+--late microseconds late (the mean of --draws draws). Does so for CTAs that all send to one peer
+after the other, and for CTAs that each begin with another peer.
+Nothing is measured here; docs/performance.md compares the model with measurements.
 """
 import pathlib
 import random
@@ -20,25 +22,25 @@ import benchmark  # noqa: E402
 
 CTAS = 128
 ENTRY = 3.0  # microseconds from the launch to the first store
-FENCE = 2.5  # of a chunk's stores at system scope
-TRIP = 1.0  # of a flag
-COPY = 1.5  # of a chunk's results out of their ring
+FENCE = 2.5  # system-scope fence after a chunk's stores
+TRIP = 1.0  # from a flag's store until a peer sees it
+COPY = 1.5  # copy of a chunk's results out of their ring
 
 
 def choice_of(size):
-    """Chunk, chunks sent ahead, and chunks that a ring holds: src/kernels/plan/built_in_table.cpp."""
+    """Returns (chunk bytes, chunks sent ahead, chunks per ring), see plan/built_in_table.cpp."""
     return (20480, 2, 3) if size <= 12582912 else (32768, 1, 2)
 
 
 class Agent:
-    """CTAs of one rank in one state. Its program is a list of (what, argument)."""
+    """The CTAs of one rank that begin with the same peer. `program`: list of (what, argument)."""
 
     def __init__(self, rank, turn, program):
         self.rank, self.turn, self.program = rank, turn, program
         self.at = 0
-        self.left = None  # bytes of the flow that it is in
-        self.until = None  # when it goes on
-        self.raised = []  # (when it is seen, step)
+        self.left = None  # bytes left of the current flow
+        self.until = None  # end of the current sleep
+        self.raised = []  # (time when peers see the flag, step)
 
     def now_in(self, what):
         return self.at < len(self.program) and self.program[self.at][0] == what
@@ -87,7 +89,7 @@ def program_of(rank, turn, turns, ranks, size, late):
 
 
 def rates_of(flows, ranks, rate):
-    """Bytes a microsecond of each (rank, {peer: bytes}), grown evenly until a link is full."""
+    """Returns bytes per microsecond of each flow (rank, {peer: bytes}); links are shared evenly."""
     shares = [{peer: part / sum(flow.values()) for peer, part in flow.items()} for _, flow in flows]
     out, into, got = [rate] * ranks, [rate] * ranks, [0.0] * len(flows)
     growing = set(range(len(flows)))
@@ -110,7 +112,7 @@ def rates_of(flows, ranks, rate):
 
 
 def go_on(agent, agents, now):
-    """Does what takes no time; whether there was something."""
+    """Finishes the agent's current step if no time has to pass first; returns whether it did."""
     if agent.at == len(agent.program):
         return False
     what, argument = agent.program[agent.at]
@@ -134,7 +136,7 @@ def go_on(agent, agents, now):
 
 
 def simulate(ranks, size, late, turns, rate):
-    """Microseconds until the last rank has its result."""
+    """Returns the microseconds until the last rank has its result."""
     agents = [Agent(rank, turn, program_of(rank, turn, turns, ranks, size, late[rank]))
               for rank in range(ranks) for turn in range(turns)]
     now = 0.0

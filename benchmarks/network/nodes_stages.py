@@ -2,16 +2,16 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:3.21]
-"""Measures an all-reduce of "nodes" of one machine, a rank each, beside what the stages that its bytes
-pass allow by themselves, in the same run.
+"""Measures an all-reduce among simulated "nodes" on one machine, one rank per node, and its bound.
 
-A rank of R sends 2 (R - 1) / R of the message: the sums of the parts that others finish, and the
-result of its own part to each of them. The stages overlap, so the slowest of them bounds the whole.
-They are measured before and after, and the faster time of each counts. GPUs are kept from each
-other's memory, so that their bytes pass the stages. Ranks on CPUs copy from each other's windows,
-past the wire, so that theirs may be faster than the bound.
-Writes a JSON file. Exit status: 0; 1 if a result was wrong; 77 without a GPU for each of two ranks
-or more.
+The bound is the time of the slowest stage that the bytes pass, measured by itself in the same run.
+A rank of R sends 2 (R - 1) / R of the message: partial sums to the ranks that finish them, and the
+result of its own part to each of them. The stages overlap, so the slowest stage bounds the whole.
+Stages are measured before and after; the faster time of each counts. ORIEL_P2P_DISABLE keeps GPUs
+from each other's memory, so that their bytes pass the stages. CPU ranks copy from each other's
+windows without the wire, so they may be faster than the bound.
+Writes a JSON file. Exit status: 0; 1 if a result was wrong; 77 with fewer than two ranks or without
+a GPU for each rank.
 """
 
 import json

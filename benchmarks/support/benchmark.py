@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts of benchmarks/ share: where programs are found, and how results are written."""
+"""Shared by the scripts of benchmarks/: finds programs, and writes results."""
 import json
 import pathlib
 import sys
@@ -9,7 +9,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools" / "common"))
 from command_line import make_parser  # noqa: E402,F401
 
-# What oriel-perf measures.
+# Collectives that oriel-perf measures.
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce",
                "gather", "scatter", "sendrecv")
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
@@ -26,7 +26,7 @@ def add_build_flag(parser):
 
 
 def add_perf_flags(parser, minutes, rounds):
-    """Flags of scripts that run oriel-perf for every collective."""
+    """Adds the flags of scripts that run oriel-perf for every collective."""
     add_build_flag(parser)
     parser.add_argument("--lib", help="Oriel's libnccl.so.2 (the one beside oriel-perf)")
     parser.add_argument("--collectives", default=",".join(COLLECTIVES), help="by commas")
@@ -38,7 +38,7 @@ def add_perf_flags(parser, minutes, rounds):
 
 
 def find_program(options, name, given=None):
-    """The path of a program of the build, or of the one that is given."""
+    """Returns the path `given`, else that of the build's `name`; exits if no such file exists."""
     path = pathlib.Path(given) if given else options.build / "bin" / name
     if path.is_file():
         return str(path)
@@ -47,7 +47,7 @@ def find_program(options, name, given=None):
 
 
 def result(name, parameters, unit, samples=None, median=None, **details):
-    """One result in the shape that benchmarks/README.md describes."""
+    """Returns one result in the format that benchmarks/README.md describes."""
     made = {"name": name, "parameters": parameters, "unit": unit}
     if median is not None:
         made["median"] = median
@@ -59,6 +59,6 @@ def result(name, parameters, unit, samples=None, median=None, **details):
 
 
 def write_results(path, results, **more):
-    """A file with the results, and what else belongs to the run."""
+    """Writes a JSON file with the results; `more` adds further facts of the run."""
     document = {"format": 2, "results": results, **more}
     pathlib.Path(path).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")

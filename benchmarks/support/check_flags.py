@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that every script here, and each program named on the command line, says in --help what it
-measures, has --version, and refuses an unknown flag by name, with the nearest one, and status 2.
+"""Checks the flags of every benchmark script and of each program named on the command line.
+
+--help must name --out and say what is measured, and --version must work. An unknown flag must be
+refused by name, with the nearest flag, and with status 2.
 
     check_flags.py [PROGRAM...]
 """

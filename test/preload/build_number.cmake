@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# The number of a build is the same for the same objects, and another one for others:
+# Checks that equal objects give the same build number, and different objects another one:
 #   cmake -DSOURCES=src -DFOLDER=scratch -P build_number.cmake
 file(WRITE ${FOLDER}/a.o "a")
 file(WRITE ${FOLDER}/b.o "b")

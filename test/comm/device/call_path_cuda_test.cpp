@@ -179,7 +179,7 @@ TEST_CASE("a call waits for others only where the GPU is full, and again takes f
 TEST_CASE("the first communicator of a GPU loads all kernels, and no call loads any",
           "[req:5.6][req:5.5]") {
   JoinedStreams joined;
-  constexpr std::size_t kCopyStreams = 3;  // collectives of kCollectiveCount with copy streams
+  constexpr std::size_t kCopyStreams = 3;  // collectives with a copying stream
   CHECK(driver.loads == kernels::kKernelCount - kernels::kCollectiveCount + kCopyStreams);
   const std::size_t loads = driver.loads;
   const auto second = joined.make_executor(2);
