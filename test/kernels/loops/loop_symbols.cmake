@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# [req:1.30] Checks that objects compiled for a special instruction set define no symbol that the linker
-# may merge with another object's. If the linker chose their copy of a shared inline function, a
-# processor without those instructions would fail far away from any loop.
+# [req:1.30] Checks that objects compiled for a special instruction set define no symbol that the
+# linker may merge with another object's. If the linker chose their copy of a shared inline
+# function, a processor without those instructions would fail far away from any loop.
 #
 #   cmake -DNM=nm -DARCHIVE=liboriel_kernels.a -P loop_symbols.cmake
 execute_process(COMMAND ${NM} --defined-only ${ARCHIVE}
