@@ -1,9 +1,12 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""every_call.py LIBRARY RANKS HEADER: makes every function of nccl.h through ctypes on 2 to 8
-ranks, which are processes with host memory, and checks each result. Prints a failure's rank, call,
-expected and actual result, and each function that the header declares and no rank has called; exits
-with 1 then. [req:5.20]"""
+"""every_call.py LIBRARY RANKS HEADER: calls every function of nccl.h through ctypes.
+
+Checks each result. The 2 to 8 ranks are processes with host memory. Prints the rank, call, expected
+and actual result of each failure. Also prints each function that the header declares and no rank
+has called. Exits with 1 if there was any of these.
+[req:5.20]
+"""
 import ctypes
 import os
 import re
@@ -12,9 +15,9 @@ import sys
 import time
 
 SUCCESS, INVALID_ARGUMENT, INVALID_USAGE, REMOTE_ERROR, IN_PROGRESS, RESULTS = 0, 4, 5, 6, 7, 8
-SUM, PROD, MAX, MIN, AVG, PREMUL_SUM = range(6)  # the last is made by ncclRedOpCreatePreMulSum
+SUM, PROD, MAX, MIN, AVG, PREMUL_SUM = range(6)  # ncclRedOpCreatePreMulSum makes PREMUL_SUM
 INT32, FLOAT32, TYPES = 2, 7, 12
-# ctypes has no type for the four narrow floats; mantissa bits and bias of these.
+# ctypes types by ncclDataType_t. NARROW: (mantissa bits, bias) of floats that ctypes lacks.
 STORED = (ctypes.c_int8, ctypes.c_uint8, ctypes.c_int32, ctypes.c_uint32, ctypes.c_int64,
           ctypes.c_uint64, ctypes.c_uint16, ctypes.c_float, ctypes.c_double, ctypes.c_uint16,
           ctypes.c_uint8, ctypes.c_uint8)
@@ -32,7 +35,7 @@ class UniqueId(ctypes.Structure):
 
 
 class Config(ctypes.Structure):
-    """ncclConfig_t of NCCL 2.28, with what NCCL_CONFIG_INITIALIZER sets."""
+    """ncclConfig_t of NCCL 2.28, with the values of NCCL_CONFIG_INITIALIZER."""
     _fields_ = [("size", ctypes.c_size_t), ("magic", ctypes.c_uint), ("version", ctypes.c_uint),
                 ("blocking", ctypes.c_int), ("cgaClusterSize", ctypes.c_int),
                 ("minCTAs", ctypes.c_int), ("maxCTAs", ctypes.c_int), ("netName", ctypes.c_char_p),
@@ -71,11 +74,11 @@ LETTERS = {"p": ctypes.c_void_p, "i": ctypes.c_int, "z": ctypes.c_size_t, "u": U
 
 
 class UnexpectedResult(Exception):
-    """A call's result is not the expected one. The rank ends, since its peers would wait."""
+    """Raised if a call's result is unexpected. Ends the rank, because its peers would wait."""
 
 
 class Nccl:
-    """The library as one rank uses it; ranks of odd number call pncclX instead of ncclX."""
+    """The library of one rank. Odd ranks call pncclX instead of ncclX."""
 
     def __init__(self, path, rank, size):
         self.library = ctypes.CDLL(path)
@@ -116,14 +119,14 @@ class Nccl:
         self.compare(f'ncclGetLastError has "{word}": "{text}"', True, word in text)
 
     def must_later(self, comm, name, *arguments):
-        """For non-blocking communicators: accepted now, done in the background."""
+        """Makes a call on a non-blocking communicator, and waits for its background work."""
         result = self.call(name, *arguments)
         if result != IN_PROGRESS:
             self.require(SUCCESS, name, result)
         self.require(SUCCESS, name + " in the background", self.wait_while(comm, IN_PROGRESS))
 
     def wait_while(self, comm, state):
-        """Polls until the communicator's state is another one."""
+        """Polls for 30 s at most until the communicator leaves `state`; returns its state."""
         now, deadline = ctypes.c_int(state), time.monotonic() + 30
         while now.value == state and time.monotonic() < deadline:
             self.must("CommGetAsyncError", comm, ctypes.byref(now))
@@ -144,7 +147,7 @@ class Nccl:
 
 
 def stored(kind, value):
-    """What holds a small whole number in an element of this type."""
+    """Returns the ctypes value that encodes a small integer in an element of type `kind`."""
     if kind not in NARROW or value == 0:
         return value
     mantissa_bits, bias = NARROW[kind]
@@ -153,7 +156,7 @@ def stored(kind, value):
 
 
 class Case:
-    """One collective on one rank's buffers, of values that every type holds exactly."""
+    """One collective on one rank's buffers. All values are exact in every type."""
 
     def __init__(self, name, kind, op, root, count, in_place):
         self.name, self.kind, self.op, self.root, self.count = name, kind, op, root, count
@@ -185,7 +188,7 @@ class Case:
         return self.given(self.root, own + i if self.name == "Scatter" else i)
 
     def run(self, member, op):
-        """Calls, and compares every element and that nothing behind the output was written."""
+        """Makes the call; checks every element, and that nothing behind the output changed."""
         nccl, rank, size = member.nccl, member.rank, member.size
         kind, width = STORED[self.kind], ctypes.sizeof(STORED[self.kind])
         given = self.count * (size if self.name in ("ReduceScatter", "AlltoAll", "Scatter") else 1)
@@ -222,7 +225,7 @@ class Case:
 
 
 class Member:
-    """One rank's place in a communicator, with two buffers."""
+    """One rank of a communicator, with two buffers."""
 
     def __init__(self, nccl, comm, rank, size):
         self.nccl, self.comm, self.rank, self.size = nccl, comm, rank, size
@@ -242,7 +245,7 @@ class Member:
             Case(name, FLOAT32, SUM, self.size - 1, LARGE_COUNT, number % 2).run(self, SUM)
 
     def check_reduction(self, kind, op):
-        """One of three: each of them meets all types and all operations, but not every pair."""
+        """Runs one of three reductions. Each meets all types and operations, but not all pairs."""
         made = ctypes.c_int(op)
         if op == PREMUL_SUM:
             scalar = STORED[kind](stored(kind, 1 + self.rank % 2))
@@ -254,17 +257,17 @@ class Member:
             self.nccl.must("RedOpDestroy", made, self.comm)
 
     def check_point_to_point(self):
-        for hop in range(self.size):  # ring, and with 0 to itself
+        for hop in range(self.size):  # rings; hop 0: each rank to itself
             self.exchange([((self.rank + hop) % self.size, MESSAGE)],
                           [((self.rank - hop) % self.size, MESSAGE)])
-        peers = [peer for peer in range(self.size) for _ in range(2)]  # two messages for each pair
+        peers = [peer for peer in range(self.size) for _ in range(2)]  # two messages per pair
         self.exchange([(peer, self.rank * 3 + peer) for peer in peers],
                       [(peer, peer * 3 + self.rank) for peer in peers])
         self.send_in_turn()
         self.check_groups()
 
     def exchange(self, sends, receives):
-        """One group; message k of a rank has the elements 1000 * sender + receiver + its index."""
+        """Exchanges messages in one group; element i of each is 1000 * sender + receiver + i."""
         elements = ctypes.c_int32 * (2 * self.size * MESSAGE)
         outgoing, incoming = elements.from_address(self.input), elements.from_address(self.output)
         self.nccl.must("GroupStart")
@@ -287,7 +290,7 @@ class Member:
                               incoming[at:at + count + 1])
 
     def send_in_turn(self):
-        """Without a group: every rank passes a message on, the first one begins."""
+        """Passes a message from rank 0 along all ranks, without a group."""
         message = (ctypes.c_int32 * MESSAGE).from_address(self.output)
         message[:] = range(MESSAGE) if self.rank == 0 else [0] * MESSAGE
         call = (self.output, MESSAGE, INT32)
@@ -340,7 +343,7 @@ def check_versions_and_texts(nccl):
 
 
 def check_on_memory(nccl, comm):
-    """On malloc's memory, then in windows at one offset on all ranks and at different ones."""
+    """Runs the checks on plain memory, then in windows: at equal offsets, and at different ones."""
     member = Member(nccl, comm, nccl.rank, nccl.size)
     size_bytes = (8 * nccl.size * MESSAGE + GUARD + PAGE) // PAGE * PAGE
     ordinary = ctypes.create_string_buffer(2 * size_bytes + PAGE)
@@ -391,7 +394,7 @@ def check_refusals(nccl, comm):
 
 
 def check_splits(nccl, comm):
-    """Ranks backwards; no color for rank 0; pairs, of which a child outlives its parent."""
+    """Splits: reversed ranks; no color for rank 0; pairs, whose own child outlives them."""
     rank, size, child, grandchild = nccl.rank, nccl.size, ctypes.c_void_p(), ctypes.c_void_p()
     place, pair_size = ctypes.byref(child), 2 if rank // 2 * 2 + 1 < size else 1
     nccl.must("CommSplit", comm, 2 ** 31 - 1, -rank, place, None)
@@ -434,7 +437,7 @@ def check_plain(nccl, unique_id):
 
 
 def check_starts(nccl, ids):
-    """With settings, with two ids, and all ranks in this process."""
+    """Starts with a config, with two unique ids, and with all ranks in this process."""
     comm, config = ctypes.c_void_p(), Config(blocking=1, minCTAs=1, maxCTAs=4, commName=b"every")
     place = ctypes.byref(comm)
     nccl.must("CommInitRankConfig", place, nccl.size, ids[0], nccl.rank, ctypes.byref(config))
@@ -481,7 +484,7 @@ def check_non_blocking(nccl, unique_id):
 
 
 def check_ends(nccl, unique_id):
-    """Rank 0 aborts one communicator and revokes another; the others find out and do the same."""
+    """Rank 0 aborts one communicator and revokes another; its peers detect this and do likewise."""
     comms, value = (ctypes.c_void_p(), ctypes.c_void_p()), ctypes.c_int32(1)
     nccl.must("CommInitRank", ctypes.byref(comms[0]), nccl.size, unique_id, nccl.rank)
     nccl.must("CommSplit", comms[0], 0, 0, ctypes.byref(comms[1]), None)
@@ -515,8 +518,10 @@ def run_rank(nccl, ids):
 
 
 def fork_rank(path, rank, size):
-    """A process that reads the unique ids from one pipe and writes what it called to another; their
-    other ends. The library is not loaded before the fork."""
+    """Forks a rank that reads the unique ids from one pipe and writes the calls it made to another.
+
+    Returns the parent's ends of both pipes. The library is not loaded before the fork.
+    """
     (ids_end, ids_pipe), (notes_pipe, notes_end) = os.pipe(), os.pipe()
     if os.fork() > 0:
         os.close(ids_end)
@@ -533,7 +538,7 @@ def fork_rank(path, rank, size):
         with open(notes_end, "w", encoding="ascii") as target:
             target.write(" ".join(nccl.called))
         status = 1 if nccl.failures else 0
-    except Exception as error:  # of the test itself
+    except Exception as error:  # a failure of the test itself
         print(f"rank {rank}: {error!r}", file=sys.stderr)
     finally:
         os._exit(status)

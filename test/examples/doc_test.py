@@ -2,9 +2,11 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:1.25]
-"""Every piece of C++ in docs/programming.md stands, line for line, in the file that the
-comment above it names; README.md shows the first example as it is; the constants that SECURITY.md
-quotes stand in the code; the examples are short.
+"""Checks code that is quoted in the documentation.
+
+Every C++ block of docs/programming.md must stand, line for line, in the file named by the comment
+above it. README.md must show the first example unchanged. The constants that SECURITY.md quotes
+must stand in the code. The examples must be short.
 
 doc_test.py ROOT"""
 import pathlib
@@ -12,12 +14,12 @@ import re
 import sys
 
 BLOCK = re.compile(r"(?:^<!-- (?P<path>[^\n]+) -->\n)?^```cpp\n(?P<code>.*?)^```$", re.M | re.S)
-LARGEST = 120  # lines of an example's file
+LARGEST = 120  # maximum lines of an example's file
 CONSTANT = re.compile(r"`(?P<path>src/[^`]+)`: `(?P<text>[^`]+)`")
 
 
 def findings(text, read):
-    """What is wrong with the blocks of `text`; `read` gives a file's text by its path."""
+    """Yields the faults of the blocks of `text`; `read` returns a file's text by its path."""
     blocks = list(BLOCK.finditer(text))
     if not blocks:
         yield "there is no C++ in it"
@@ -30,7 +32,7 @@ def findings(text, read):
 
 
 def constant_findings(text, read):
-    """Constants that SECURITY.md quotes and the code has not."""
+    """Yields the constants that SECURITY.md quotes and the code does not have."""
     quoted = list(CONSTANT.finditer(text))
     if not quoted:
         yield "SECURITY.md: no bound names its constant"
@@ -40,7 +42,7 @@ def constant_findings(text, read):
 
 
 def self_test():
-    """The check must find what is planted."""
+    """Checks that planted faults are found."""
     quote = "| 4 | `src/a.hpp`: `kMost = 4` |"
     assert not list(constant_findings(quote, lambda _: "int kMost = 4;"))
     assert list(constant_findings(quote, lambda _: "int kMost = 40;"))

@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the commands of a page's console blocks and compares what they print, and the status that they
-exit with, with the page.
+"""Runs the console blocks of a page, and compares output and exit status with the page.
 
-page_test.py PAGE BUILD_FOLDER [--gpus]: lines may come in any order, `...` stands for anything, `build/`
-for BUILD_FOLDER. `<!-- exits with 1 -->` above a block gives the status of its commands; without it the
-status is 0. Blocks below `<!-- needs 2 GPUs -->` run with --gpus only. If such a block is skipped because
-the machine has fewer, the exit status is 77."""
+page_test.py PAGE BUILD_FOLDER [--gpus]: lines may come in any order. `...` stands for any text, and
+`build/` for BUILD_FOLDER. `<!-- exits with 1 -->` above a block gives the expected status of its
+commands; the default is 0. Blocks below `<!-- needs 2 GPUs -->` run with --gpus only. If such a
+block is skipped because the machine has fewer GPUs, the exit status is 77."""
 import os
 import pathlib
 import re
@@ -26,7 +25,7 @@ def matches(pattern, line):
 
 
 def differences(expected, printed):
-    """Lines of the page that nothing printed, and printed lines that the page has not."""
+    """Yields lines of the page that were not printed, and printed lines that the page lacks."""
     left = list(printed)
     for pattern in sorted(expected, key=lambda line: "..." in line):
         found = next((line for line in left if matches(pattern, line)), None)
@@ -48,7 +47,7 @@ def gpu_count():
 
 
 class Block:
-    """A console block and what the comments above it say."""
+    """A console block, with the GPUs and the exit status that the comments above it require."""
 
     def __init__(self, found):
         self.text, self.gpus, self.status = found["text"], 0, 0
@@ -78,7 +77,7 @@ def blocks_of(text):
 
 
 def self_test():
-    """The comparison must find what is planted."""
+    """Checks that planted differences are found."""
     assert not list(differences(["a", "b ... d"], ["b c d", "a"]))
     for expected, printed in ((["a"], []), ([], ["a"]), (["a", "a"], ["a"]), (["a ... c"], ["a b"])):
         assert list(differences(expected, printed)), (expected, printed)

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
-"""Accelerate trains with the ranks of the environment, as `accelerate launch` sets them: the losses
-are those of one process that sees whole batches."""
+"""Trains with Accelerate, with ranks from the environment as `accelerate launch` sets them. The
+losses must equal those of one process that sees whole batches."""
 import os
 
 import torch_ranks
@@ -23,7 +23,7 @@ class Training:
         self.accelerator = self.model = None
 
     def start(self):
-        # Accelerate takes the GPU from the local rank; here ranks may share one.
+        # Accelerate derives the GPU from LOCAL_RANK; here ranks may share a GPU.
         os.environ["LOCAL_RANK"] = str(self.device.index)
         from accelerate import Accelerator
         self.accelerator = Accelerator()

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Named checks that all ranks of a script run together, and their report to run.py.
 
-A check is a function that every rank calls. `expect` notes a wrong result and goes on, so that no
-rank leaves the others in a collective. An exception is another matter: the ranks then no longer
-agree on what comes next, so they all stop after that check.
+A check is a function that every rank calls. `expect` records a wrong result and continues, so that
+no rank leaves its peers in a collective. After an exception the ranks no longer agree on the next
+call, so all of them stop after that check.
 
-Ranks agree through files in the folder that FRAMEWORKS_MEETING names: no framework is needed, and
-an agreement is reached also where communication has failed. Rank 0 prints lines that begin with @,
-which run.py reads.
+Ranks synchronise through files in the folder that FRAMEWORKS_MEETING names. This needs no
+framework, and works even if communication has failed. Rank 0 prints lines that begin with @ for
+run.py.
 """
 import ctypes
 import faulthandler
@@ -22,13 +22,13 @@ import time
 import traceback
 
 MEETING = "FRAMEWORKS_MEETING"
-AGREEMENT_S = 45  # what a rank waits for the others after a check
-MOST_DETAILS = 4  # wrong results that one rank prints for one check
+AGREEMENT_S = 45  # timeout of a rank that waits for the others after a check
+MOST_DETAILS = 4  # wrong results that one rank prints per check
 SKIPPED = 77
 
 
 class Skip(Exception):
-    """Raised by a check on every rank alike: there is nothing to run here."""
+    """Raised by a check on all ranks if there is nothing to run here."""
 
 
 class Dladdr(ctypes.Structure):
@@ -38,7 +38,7 @@ class Dladdr(ctypes.Structure):
 
 
 def file_of(symbol):
-    """Path of the file whose definition of `symbol` this process uses; None: there is none."""
+    """Returns the path of the file whose definition of `symbol` this process uses; None if none."""
     everything = ctypes.CDLL(None)
     try:
         address = ctypes.cast(getattr(everything, symbol), ctypes.c_void_p)
@@ -52,7 +52,7 @@ def file_of(symbol):
 
 
 def library_behind(symbol):
-    """Path of the library that carries out `symbol`.
+    """Returns the path of the library that implements `symbol`.
 
     Oriel's libnccl.so.2 only jumps into the liboriel.so.0 of its own folder, which is then mapped.
     """
@@ -67,7 +67,7 @@ def library_behind(symbol):
 
 
 def gpu_count():
-    """Number of GPUs that the driver shows; 0 also where there is no driver."""
+    """Returns the number of GPUs that the driver shows; 0 if there is no driver."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -79,7 +79,7 @@ def gpu_count():
 
 
 def other_nccl_files():
-    """Files called libnccl that this process has mapped and that are not Oriel's."""
+    """Returns the libnccl.so files other than Oriel's that this process has mapped."""
     folder = os.path.realpath(os.path.dirname(library_behind("ncclAllReduce")))
     mapped = {line.split()[-1] for line in pathlib.Path("/proc/self/maps").read_text().splitlines()}
     return sorted(path for path in mapped if os.path.basename(path).startswith("libnccl.so")
@@ -92,13 +92,13 @@ def say(text):
 
 
 def skip(reason):
-    """Ends this rank. Every rank says why: oriel-run stops the others after the first."""
+    """Ends this rank as skipped. All ranks say why: oriel-run stops the others after the first."""
     say(f"skipped: {reason}")
     os._exit(SKIPPED)
 
 
 def need(*modules):
-    """Skips the script where one of the modules is not installed; imports none of them."""
+    """Skips the script if one of the modules is not installed; imports none of them."""
     for module in modules:
         if importlib.util.find_spec(module) is None:
             skip(f"there is no Python module {module}")
@@ -118,13 +118,13 @@ class Checks:
         self.failed = False
         self.wrong = []
         self.notes = set()
-        faulthandler.register(signal.SIGTERM, chain=True)  # where a rank is that never ends
+        faulthandler.register(signal.SIGTERM, chain=True)  # prints the stack of a stuck rank
 
     def share(self, subject, value):
-        """Values of all ranks, in order; a value is anything that JSON holds.
+        """Returns the values of all ranks by rank; a value is anything that JSON can hold.
 
-        Ends the process if a rank does not answer, or answers about something else: then one of
-        the ranks has left a check by an exception.
+        Ends the process if a rank does not answer, or answers about another subject. In both cases
+        a rank has left a check by an exception.
         """
         self.meetings += 1
         if self.world == 1:
@@ -141,23 +141,23 @@ class Checks:
                 time.sleep(0.001)
             other, given = json.loads(path.read_text())
             if other != subject:
-                time.sleep(1)  # for the other rank to print why
+                time.sleep(1)  # lets the other rank print why
                 self.stop(f"rank {rank} is at '{other}', rank {self.rank} at '{subject}'")
             values.append(given)
         return values
 
     def stop(self, why):
         say(f"@stop {why}")
-        os._exit(1)  # destructors may wait for ranks that do not come
+        os._exit(1)  # destructors might wait for ranks that never come
 
     def expect(self, condition, what):
-        """Notes what is wrong; the check goes on."""
+        """Records `what` as wrong unless `condition` holds; the check continues."""
         if not condition:
             self.wrong.append(what)
         return bool(condition)
 
     def note(self, text):
-        """A fact that belongs to the report, from rank 0, once."""
+        """Adds a fact to the report: rank 0 prints it once."""
         if self.rank == 0 and text not in self.notes:
             self.notes.add(text)
             say(f"@note {text}")
@@ -172,7 +172,7 @@ class Checks:
             body()
         except Skip as reason:
             outcome = f"skip {reason}"
-        except Exception as error:  # whatever it is, the other ranks must learn of it
+        except Exception as error:  # the other ranks must learn of any error
             outcome = "stop"
             text = str(error).strip() or "no text"
             self.wrong.append(f"{type(error).__name__}: {text}")
@@ -197,11 +197,11 @@ class Checks:
             else:
                 say(f"@pass {seconds:.2f} {name}")
         if "stop" in outcomes:
-            self.share("stop", None)  # all have printed what they had to say
+            self.share("stop", None)  # waits until all ranks have printed
             self.stop(f"after '{name}', which raised an exception on a rank")
 
     def check_library(self):
-        """The calls of this process reach Oriel."""
+        """Checks that the calls of this process reach Oriel."""
         path = library_behind("ncclAllReduce")
         if self.rank == 0:
             say(f"@resolved {path}")
@@ -209,13 +209,13 @@ class Checks:
                     f"ncclAllReduce: expected liboriel.so.0, got {path}")
 
     def finish(self, close=lambda: None):
-        """Closes what is open as one more check, and ends the process."""
+        """Calls `close` as one more check, and ends the process."""
         for path in other_nccl_files():
             self.note(f"also in memory: {path}")
         self.run("end", close)
         self.share("done", None)
         sys.stdout.flush()
-        # The interpreter's own end is part of what has to work, but only where all went well.
+        # After a success, the interpreter's normal exit is tested too.
         if self.failed:
             os._exit(1)
         sys.exit(0)

@@ -2,17 +2,17 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.19]
-"""CuPy: cupy.cuda.nccl.NcclCommunicator, which is NCCL's interface nearly as it is, and
-cupyx.distributed, which stands on it."""
+"""Tests CuPy: cupy.cuda.nccl.NcclCommunicator, a thin wrapper of NCCL's interface, and
+cupyx.distributed, which uses it."""
 import gc
 import os
 
 import checks
 
 COUNTS = (1, 1001, 1 << 16)
-# Characters of numpy's types.
+# Type characters of numpy.
 TYPES = "bBiIlLefd"
-# Methods of NcclCommunicator that some check calls.
+# Methods of NcclCommunicator that the checks call.
 CALLED = {"abort", "allGather", "allReduce", "bcast", "broadcast", "check_async_error", "comm",
           "destroy", "device_id", "initAll", "rank_id", "recv", "reduce", "reduceScatter", "send",
           "size"}
@@ -53,7 +53,7 @@ class Suite:
         return getattr(self.nccl, f"NCCL_{names[dtype]}")
 
     def make(self, name):
-        """A communicator of all ranks."""
+        """Returns a new communicator of all ranks."""
         own = list(self.nccl.get_unique_id()) if self.rank == 0 else None
         unique_id = bytes(self.ranks.share(f"id of {name}", own)[0])
         return self.nccl.NcclCommunicator(self.world, unique_id, self.rank)
@@ -85,7 +85,7 @@ class Suite:
                                      (nccl.NCCL_MIN, self.everyone(count).min(0)),
                                      (nccl.NCCL_PROD, self.everyone(count).prod(0))):
                     if op == nccl.NCCL_PROD and self.world > 2:
-                        continue  # more than some types hold
+                        continue  # beyond the range of some types
                     self.comm.allReduce(data.data.ptr, got.data.ptr, count, self.code(dtype), op, 0)
                     self.expect(got, expected, f"allReduce {dtype}, {count}, operation {op}")
         self.comm.check_async_error()
@@ -128,7 +128,7 @@ class Suite:
                 self.expect(got, self.ints(before, count), f"ring of {count}")
 
     def ends(self):
-        """Other communicators, of one rank and of all, and both ways to end them."""
+        """Makes communicators of one rank and of all ranks, and ends them in both ways."""
         single, = self.nccl.NcclCommunicator.initAll([self.gpu])
         data = self.put(self.ints(self.rank, 1001))
         single.allReduce(data.data.ptr, data.data.ptr, 1001, self.nccl.NCCL_FLOAT32,
@@ -145,7 +145,7 @@ class Suite:
         self.comm.destroy()
 
     def distributed(self):
-        """cupyx.distributed, whose rank 0 serves the others at MASTER_PORT."""
+        """Tests cupyx.distributed, whose rank 0 serves the other ranks at MASTER_PORT."""
         from cupyx import distributed
         self.group = group = distributed.init_process_group(
             self.world, self.rank, host=os.environ.get("MASTER_ADDR", "127.0.0.1"),
@@ -195,7 +195,7 @@ class Suite:
     def close(self):
         self.cupy.cuda.Device().synchronize()
         self.group.barrier()
-        self.group = None  # ends the process in which rank 0 serves the others
+        self.group = None  # ends the server process of rank 0
         gc.collect()
 
 

@@ -2,15 +2,15 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.19]
-"""JAX, one process for each rank: collectives under jit and shard_map, and gradient steps, for
-which the compiler adds an all-reduce."""
+"""Tests JAX with one process per rank: collectives under jit and shard_map, and gradient steps. The
+compiler adds an all-reduce to these steps."""
 import os
 
 import checks
 
 COUNT = 1001
 LARGE = 1 << 18
-# Every reduction is of small integers, exact in each of these.
+# All reductions are of small integers, exact in each of these types.
 TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
 
 
@@ -48,7 +48,7 @@ class Suite:
         return self.numpy.stack([self.ints(rank, count, seed) for rank in range(self.world)])
 
     def mapped(self, body):
-        """`body` on each rank's shard."""
+        """Returns a compiled function that applies `body` to each rank's shard."""
         return self.jax.jit(self.jax.shard_map(body, mesh=self.mesh, in_specs=self.spec,
                                                out_specs=self.spec, check_vma=False))
 
@@ -120,7 +120,7 @@ class Suite:
         self.expect(one_way(self.put(self.ints(self.rank, COUNT))), expected, "from 0 to 1")
 
     def repeated(self):
-        """One program of several collectives, run many times."""
+        """Runs one program of several collectives many times."""
         lax = self.jax.lax
 
         def body(x):
@@ -139,7 +139,7 @@ class Suite:
         return self.jax.make_array_from_callback(values.shape, sharding, lambda part: values[part])
 
     def gradients(self):
-        """Least squares by gradient steps: the compiler adds the all-reduce."""
+        """Solves least squares by gradient steps; the compiler adds the all-reduce."""
         numpy, jax = self.numpy, self.jax
         everything = numpy.random.default_rng(4).normal(size=(64 * self.world, 9))
         inputs, targets = everything[:, :8], everything[:, 8]

@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
-"""Lightning's Trainer trains with the strategy ddp and the ranks of the environment: the losses are
-those of one process that sees whole batches."""
+"""Trains with Lightning's Trainer, strategy ddp, with ranks from the environment. The losses must
+equal those of one process that sees whole batches."""
 import importlib
 import os
 import tempfile
@@ -18,7 +18,7 @@ RTOL = 1e-9
 
 
 def find_lightning():
-    """The package, under its newer or its older name."""
+    """Returns the package, by its newer or its older name; skips the script if there is none."""
     for name in ("lightning.pytorch", "pytorch_lightning"):
         try:
             return importlib.import_module(name)
@@ -28,8 +28,8 @@ def find_lightning():
 
 
 def make_environment(lightning):
-    """Ranks as the launcher has set them. Lightning wants a GPU for each rank of a node, so here
-    each rank is a node of one GPU."""
+    """Returns an environment with the launcher's ranks. Lightning requires a GPU per rank of a
+    node, so each rank is presented as a node with one GPU."""
     base = importlib.import_module(f"{lightning.__name__}.plugins.environments").ClusterEnvironment
 
     class RankEnvironment(base):
@@ -53,13 +53,13 @@ def make_environment(lightning):
             return int(os.environ["WORLD_SIZE"])
 
         def set_world_size(self, size):
-            pass  # the launcher's
+            pass  # the launcher sets it
 
         def global_rank(self):
             return int(os.environ["RANK"])
 
         def set_global_rank(self, rank):
-            pass  # the launcher's
+            pass  # the launcher sets it
 
         def local_rank(self):
             return 0
@@ -101,7 +101,7 @@ class Training:
     def fit(self):
         from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
         data = TensorDataset(self.inputs, self.targets)
-        # The sampler deals samples out one by one, so one step takes the next ones in order.
+        # The sampler deals samples out one by one, so a step of all ranks takes them in order.
         sampler = DistributedSampler(data, num_replicas=self.ranks.world, rank=self.ranks.rank,
                                      shuffle=False)
         self.module = make_module(self.lightning)

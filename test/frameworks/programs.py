@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by the scripts that run programs of others on Oriel: each program within a time limit, one
-line for its verdict (PASS, FAIL or SKIP), and an exit status for all of them."""
+"""Shared by the scripts that run third-party programs on Oriel. Each program has a time limit and
+gets one line with its result (PASS, FAIL or SKIP). All of them share one exit status."""
 import os
 import pathlib
 import signal
@@ -10,15 +10,15 @@ import sys
 
 import checks
 
-TIMED_OUT = 124  # oriel-run's
-LAST_LINES = 25  # printed of the output of a program that failed
-# NVLink multicast stays off whatever a program asks for.
+TIMED_OUT = 124  # oriel-run's exit status at its timeout
+LAST_LINES = 25  # output lines printed for a failed program
+# Keeps NVLink multicast off, whatever a program requests.
 MULTICAST_OFF = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
                  "NVSHMEM_DISABLE_NVLS": "1"}
 
 
 def session_of(pid):
-    """Session of a process; None: it has gone."""
+    """Returns the session of a process; None if the process has ended."""
     try:
         return os.getsid(pid)
     except OSError:
@@ -26,7 +26,7 @@ def session_of(pid):
 
 
 def kill_session(session):
-    """Kills what a program has left. Launchers give each rank a group, but not a session."""
+    """Kills the processes left of a session. Launchers give each rank a group, not a session."""
     for folder in pathlib.Path("/proc").iterdir():
         if folder.name.isdigit() and session_of(int(folder.name)) == session:
             try:
@@ -62,7 +62,7 @@ def last_lines(lines):
 
 
 def conclude(verdicts, subject):
-    """Prints the sums; returns the exit status: 1 if something failed, 77 if nothing passed."""
+    """Prints the totals; returns the exit status: 1 if something failed, 77 if nothing passed."""
     count = {verdict: verdicts.count(verdict) for verdict in ("PASS", "FAIL", "SKIP")}
     print(f"{subject}: {count['PASS']} passed, {count['FAIL']} failed, {count['SKIP']} skipped")
     if count["FAIL"]:

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs PyTorch, JAX and CuPy, as they are installed, on Oriel: each script of this folder on N
-ranks through oriel-run --preload. Ranks share the GPUs where there are fewer. One line for each
-script (PASS, FAIL or SKIP), below it one for each check.
+"""Runs the installed PyTorch, JAX and CuPy on Oriel: each script of this folder on N ranks, through
+oriel-run --preload. Ranks share GPUs if there are fewer. Prints one line per script (PASS, FAIL or
+SKIP), and below it one line per check.
 
 Exit status: 0 if nothing failed; 1 if something did; 2 for misuse; 77 if everything was skipped.
 """
@@ -20,8 +20,8 @@ import programs
 
 HERE = pathlib.Path(__file__).resolve().parent
 DEFAULT_BUILD = HERE.parents[1] / "build"
-GRACE_S = 15  # what oriel-run has for ending by itself after the time limit
-# script -> modules without which it has nothing to run.
+GRACE_S = 15  # time for oriel-run to end by itself after the time limit
+# script -> modules that it needs
 SCRIPTS = {
     "torch_import": ["torch"],
     "torch_collectives": ["torch"],
@@ -61,7 +61,7 @@ def parse_options():
 
 
 def missing(modules):
-    """The first module of the list that is not installed; `a|b` asks for one of two."""
+    """Returns the first module of the list that is not installed; `a|b` needs one of the two."""
     for names in modules:
         if all(importlib.util.find_spec(name) is None for name in names.split("|")):
             return names.replace("|", " or ")
@@ -75,14 +75,14 @@ def run_ranks(options, name, log):
                    "--timeout", str(options.limit), sys.executable, HERE / f"{name}.py"]
         return programs.run_to_log(command, log, options.limit + GRACE_S,
                                    **{checks.MEETING: meeting}, PYTHONUNBUFFERED="1",
-                                   # As torchrun does: ranks with a thread on every processor make
-                                   # each other a hundred times slower.
+                                   # Same default as torchrun's. Ranks with a thread on every
+                                   # processor make each other a hundred times slower.
                                    OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", "1"),
                                    PYTHONDONTWRITEBYTECODE="1")
 
 
 class Report:
-    """What the output of a script says."""
+    """Facts parsed from the output of a script."""
 
     def __init__(self, text):
         self.lines, self.begun, self.where, self.reason = [], None, None, ""
@@ -115,7 +115,7 @@ class Report:
 
 
 def judge(status, report):
-    """(PASS, FAIL or SKIP, why)"""
+    """Returns (PASS, FAIL or SKIP, why)."""
     if status == checks.SKIPPED:
         return "SKIP", report.reason or "the script did not say why"
     if status == programs.TIMED_OUT:

@@ -2,11 +2,11 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
-"""The death of a rank. The last rank kills itself with SIGKILL while the others wait in an
-all-reduce: they must get an error within seconds, by Work.wait or by PyTorch's watchdog.
+"""Tests the death of a rank. The last rank kills itself with SIGKILL while its peers wait in an
+all-reduce. They must get an error within seconds, by Work.wait or by PyTorch's watchdog.
 
-A rank here is a child of the process that the launcher has started, which looks on: the launcher
-itself would end the others as soon as one rank has died.
+A rank is a child of the process that the launcher started; that process only watches. Otherwise the
+launcher would end the other ranks as soon as one rank has died.
 """
 import os
 import resource
@@ -20,19 +20,19 @@ import torch_ranks
 
 LONGEST_START_S = 60
 LONGEST_ERROR_S = 30
-CAUGHT = 42  # exit status of a rank that has got its error as an exception
-WRONG = 43  # the collective has ended without an error
-# name -> (settings of PyTorch, exit statuses that are an error noticed)
+CAUGHT = 42  # exit status of a rank that caught its error as an exception
+WRONG = 43  # exit status if the collective ended without an error
+# name -> (settings of PyTorch, exit statuses that mean a detected error)
 MODES = {
     "wait": ({"TORCH_NCCL_BLOCKING_WAIT": "1"}, [CAUGHT]),
-    # The watchdog ends the process, four times this time after it has seen the error: PyTorch 2.11
-    # leaves a minute for records to be written, wanted or not.
+    # The watchdog ends the process four times this timeout after it has seen the error. By default
+    # PyTorch 2.11 leaves a minute for writing dumps, even if none are wanted.
     "watchdog": ({"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1000"}, [CAUGHT, -signal.SIGABRT]),
 }
 
 
 def child(mode):
-    """One rank. A file with the name of the mode says that the last rank is about to die."""
+    """Runs one rank; the last one kills itself. Exits with CAUGHT or WRONG if it is not killed."""
     import torch
     import torch.distributed as dist
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -45,13 +45,13 @@ def child(mode):
     dist.all_reduce(data)
     torch.cuda.synchronize()
     if rank == world - 1:
-        time.sleep(2)  # for the others to be inside the collective
+        time.sleep(2)  # lets the other ranks enter the collective
         os.kill(os.getpid(), signal.SIGKILL)
     try:
         work = dist.all_reduce(data, async_op=True)
         work.wait()
         torch.cuda.synchronize()
-        # The kernel ends as soon as the death is known; PyTorch's watchdog then has to say so.
+        # The kernel ends as soon as the death is known; then PyTorch's watchdog must report it.
         time.sleep(LONGEST_ERROR_S if mode == "watchdog" else 0)
     except RuntimeError as error:
         print(f"rank {rank} got {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
@@ -61,7 +61,7 @@ def child(mode):
 
 
 def start_child(mode, settings):
-    """Runs a rank to its end: (exit status or None, time at which it ended)."""
+    """Runs a rank to its end; returns (exit status or None, time at which it ended)."""
     process = subprocess.Popen([sys.executable, __file__, "--child", mode],
                                env=dict(os.environ, **settings))
     try:
@@ -78,7 +78,7 @@ def check(ranks, mode):
         raise checks.Skip("it needs two ranks")
     status, ended = start_child(mode, settings)
     last = ranks.world - 1
-    # Clocks agree, as all ranks are on one host.
+    # All ranks are on one host, so their clocks agree.
     results = ranks.share(f"ends of {mode}", [status, ended])
     died = results[last][1]
     if ranks.rank == last:

@@ -2,13 +2,13 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
-"""Every collective of torch.distributed over the backend nccl: each type that the backend takes,
-several sizes, views that begin at no multiple of 16 bytes. Values are small integers, exact in
-every type, so that results are compared bit for bit."""
+"""Tests every collective of torch.distributed over the backend nccl: each type that the backend
+supports, several sizes, and views that do not begin at a multiple of 16 bytes. Values are small
+integers, exact in every type, so results are compared bit for bit."""
 import torch_ranks
 from torch_ranks import Guarded, expect_same, ints
 
-# (elements, elements before the view): one, odd, large, and misaligned.
+# (elements, elements before the view): one element, odd, large, misaligned.
 SHAPES = [(1, 0), (1001, 0), (1 << 16, 0), (1001, 1)]
 TYPES = ("float64", "float32", "float16", "bfloat16", "int8", "uint8", "int32", "int64", "bool",
          "float8_e4m3fn", "float8_e5m2")
@@ -26,7 +26,7 @@ class Suite:
         self.types = [getattr(torch, name) for name in TYPES if hasattr(torch, name)]
 
     def span(self, dtype):
-        """Number of different values, so that sums over ranks stay exact."""
+        """Returns the number of different values; few enough that sums over ranks stay exact."""
         return 2 if dtype == self.torch.bool or torch_ranks.is_float8(dtype) else 5
 
     def of(self, rank, count, dtype, seed=0):
@@ -41,7 +41,7 @@ class Suite:
                 body(dtype, count, offset, seed)
 
     def try_float8(self, dtype, begin):
-        """Starts a reduction. Returns False where PyTorch itself refuses a type of 8 bits."""
+        """Starts a reduction. Returns False if PyTorch itself refuses a type of 8 bits."""
         try:
             begin()
         except self.dist.DistBackendError:
@@ -54,9 +54,9 @@ class Suite:
             return False
         return True
 
-    # Values of all ranks and the reduced ones, for one operation.
+    # Makes the inputs and the expected result of one reduction.
     def reduction(self, name, dtype, count, seed):
-        """(values of each rank, expected result, operation, rtol); None: no such reduction."""
+        """Returns (values by rank, expected result, operation, rtol); None if it does not exist."""
         op, flat = self.dist.ReduceOp, self.span(dtype)
         floating, boolean = dtype.is_floating_point, dtype == self.torch.bool
         low, span, times = 0, flat, 1
@@ -65,7 +65,7 @@ class Suite:
         if name == "AVG":
             if boolean or torch_ranks.is_float8(dtype) or self.world ** 2 > 127:
                 return None
-            span, times = 2, self.world  # an average that is a whole number
+            span, times = 2, self.world  # makes the average a whole number
         if name == "PREMUL_SUM" and dtype not in (
                 self.torch.float16, self.torch.float32, self.torch.float64):
             return None
@@ -80,7 +80,7 @@ class Suite:
                    "PREMUL_SUM": lambda: values.sum(0).double() * SCALE}
         how = (self.dist._make_nccl_premul_sum(SCALE) if name == "PREMUL_SUM"
                else getattr(op, name))
-        # An average may multiply by a rounded 1 / world.
+        # An average may be computed as a product with a rounded 1 / world.
         digits = {self.torch.float64: 1e-14, self.torch.float32: 1e-6, self.torch.float16: 4e-3}
         rtol = digits.get(dtype, 3e-2) if name == "AVG" and floating else 0.0
         return values, results[name](), how, rtol
@@ -160,7 +160,7 @@ class Suite:
         self.each(one)
 
     def all_to_all_uneven(self):
-        def length(source, target, count):  # none from some ranks to others
+        def length(source, target, count):  # 0 for some pairs of ranks
             return count * ((source + 2 * target) % 3)
 
         def one(dtype, count, offset, seed):
@@ -194,7 +194,7 @@ class Suite:
         self.each(one)
 
     def asynchronous(self):
-        """Several at once on one group, waited for in another order."""
+        """Starts several collectives on one group, and waits for them in another order."""
         tensors = [self.put(ints(self.rank, count, seed), self.torch.float32)
                    for seed, (count, _) in enumerate(SHAPES)]
         works = [self.dist.all_reduce(data.view, async_op=True) for data in tensors]

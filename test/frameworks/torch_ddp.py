@@ -2,17 +2,17 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
-"""DistributedDataParallel trains a small network of convolutions on handwritten digits in float64.
-After each step all ranks hold the same bits, and the losses are those of one process that sees the
-whole batch."""
+"""Trains a small convolutional network on handwritten digits with DistributedDataParallel, in
+float64. After each step all ranks must hold the same bits. The losses must equal those of one
+process that sees the whole batch."""
 import copy
 
 import torch_ranks
 import training
 
 STEPS = 100
-BATCH = 32  # of one rank
-BUCKET_MB = 0.01  # several all-reduces in each step
+BATCH = 32  # samples per rank
+BUCKET_MB = 0.01  # small enough for several all-reduces per step
 RTOL = 1e-5
 
 
@@ -43,7 +43,7 @@ class Training:
         self.alone = make_network().to(self.device)
 
     def batch(self, step, first, count):
-        """Samples `first` and on of a step's whole batch."""
+        """Returns `count` samples of a step's whole batch, from `first` on."""
         places = step * BATCH * self.ranks.world + first + self.torch.arange(count)
         places = places.to(self.device) % len(self.labels)
         return self.images[places], self.labels[places]
@@ -51,7 +51,7 @@ class Training:
     def wrap(self):
         from torch.nn.parallel import DistributedDataParallel
         self.model = copy.deepcopy(self.alone)
-        if self.ranks.rank != 0:  # what rank 0 has is what counts
+        if self.ranks.rank != 0:  # the parameters of rank 0 must replace these
             with self.torch.no_grad():
                 for parameter in self.model.parameters():
                     parameter.add_(1.0)
@@ -60,7 +60,7 @@ class Training:
         training.expect_same_parameters(self.ranks, self.model, "at the start")
 
     def same_bits(self, step):
-        """Compares with the parameters of all ranks, through an all-gather of their bits."""
+        """Checks that all ranks hold the same parameters, by an all-gather of their bits."""
         import torch.distributed as dist
         own = self.torch.cat([parameter.detach().reshape(-1)
                               for parameter in self.model.parameters()]).view(self.torch.int64)
@@ -102,7 +102,7 @@ def main():
     ranks.run("losses of one process", work.compare)
 
     def close():
-        work.wrapped = None  # before the group that it uses
+        work.wrapped = None  # freed before the group that it uses
         torch_ranks.close()
     ranks.finish(close)
 

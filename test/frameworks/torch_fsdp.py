@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
-"""FSDP2 trains a tiny transformer, and tensor parallelism runs a feed-forward layer, with and
-without sequence parallelism: both as one process does."""
+"""Trains a tiny transformer with FSDP2, and runs a feed-forward layer with tensor parallelism, with
+and without sequence parallelism. Both must match the results of one process."""
 import copy
 
 import checks
@@ -16,7 +16,7 @@ TOKENS, WIDTH, HEADS, LENGTH, BATCH = 50, 32, 4, 12, 4
 
 
 def make_transformer():
-    """A module whose `blocks` are what FSDP wraps one by one."""
+    """Returns a module whose `blocks` FSDP wraps one by one."""
     import torch
     from torch import nn
 
@@ -92,7 +92,7 @@ class Suite:
             raise checks.Skip("there is no mesh")
 
     def batch(self, step):
-        """The whole batch of a step: tokens, and for each the one to be predicted."""
+        """Returns the whole batch of a step: tokens, and for each token the one to predict."""
         generator = self.torch.Generator().manual_seed(100 + step % 2)
         tokens = self.torch.randint(TOKENS, (BATCH * self.world, LENGTH), generator=generator)
         return tokens.to(self.device), ((tokens * 3 + 1) % TOKENS).to(self.device)

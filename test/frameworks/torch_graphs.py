@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
-"""CUDA graphs that contain collectives, replayed many times, beside calls outside graphs."""
+"""Tests CUDA graphs of collectives: replayed many times, mixed with calls outside graphs."""
 import gc
 
 import torch_ranks
@@ -22,7 +22,7 @@ class Suite:
         self.rank, self.world = ranks.rank, ranks.world
 
     def capture(self, body):
-        """A graph of `body`, which has run outside a graph before."""
+        """Runs `body` once outside a graph, then returns a graph of it."""
         side = self.torch.cuda.Stream()
         side.wait_stream(self.torch.cuda.current_stream())
         with self.torch.cuda.stream(side):
@@ -30,7 +30,7 @@ class Suite:
         self.torch.cuda.current_stream().wait_stream(side)
         self.torch.cuda.synchronize()
         graph = self.torch.cuda.CUDAGraph()
-        # Threads of PyTorch query events meanwhile.
+        # thread_local: PyTorch's threads query events during the capture.
         with self.torch.cuda.graph(graph, capture_error_mode="thread_local"):
             body()
         return graph
@@ -51,7 +51,7 @@ class Suite:
                         f"replay {seed}")
 
     def beside_eager(self):
-        """Replays and eager calls in turn, without a wait of the host between them."""
+        """Alternates replays and eager calls, without host synchronisation between them."""
         data = self.buffer()
         graph = self.capture(lambda: self.dist.all_reduce(data))
         results = []
@@ -71,7 +71,7 @@ class Suite:
                         f"eager call {seed}")
 
     def two_graphs(self):
-        """Two graphs in turn, whose calls differ in size."""
+        """Replays two graphs in turn, whose calls differ in size."""
         buffers = [self.buffer(COUNT), self.buffer(1 << 18)]
         graphs = [self.capture(lambda data=data: self.dist.all_reduce(data)) for data in buffers]
         results = []
@@ -85,7 +85,7 @@ class Suite:
             expect_same(self.ranks, got, expected, f"graph {which}, replay {seed}")
 
     def many_calls(self):
-        """One graph of every kind of call, with kernels between them."""
+        """Replays one graph of every kind of call, with kernels between the calls."""
         world, dist = self.world, self.dist
         data, gathered = self.buffer(), self.buffer(COUNT * world)
         scattered, exchanged = self.buffer(), self.buffer(COUNT * world)
@@ -127,7 +127,7 @@ def main():
     for name in ("one_graph", "beside_eager", "two_graphs", "many_calls"):
         def check(name=name):
             getattr(suite, name)()
-            gc.collect()  # graphs end before the communicator whose calls they hold
+            gc.collect()  # frees graphs before the communicator whose calls they hold
             suite.torch.cuda.synchronize()
         ranks.run(name, check)
     ranks.finish(torch_ranks.close)

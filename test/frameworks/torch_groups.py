@@ -2,9 +2,8 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
-"""Process groups: new_group, split_group, DeviceMesh, two groups on two streams, the end and
-another start. The default group is bound to a device, so that PyTorch splits communicators where it
-can."""
+"""Tests process groups: new_group, split_group, DeviceMesh, two groups on two streams, and a
+restart. The default group is bound to a device, so that PyTorch splits communicators if it can."""
 import checks
 import torch_ranks
 from torch_ranks import expect_same, floats, ints
@@ -35,7 +34,7 @@ class Suite:
 
     def new_group(self):
         halves = [list(range(0, self.world, 2)), list(range(1, self.world, 2))]
-        for members in (half for half in halves if half):  # every rank makes every group
+        for members in (half for half in halves if half):  # every rank creates every group
             group = self.dist.new_group(members)
             if self.rank in members:
                 self.reduce_in(group, members, f"new_group {members}")
@@ -80,7 +79,7 @@ class Suite:
             self.reduce_in(mesh.get_group(name), members, f"dimension {name} of the mesh")
 
     def two_streams(self):
-        """Calls of two groups, issued in turn on two streams, and not waited for."""
+        """Issues calls of two groups in turn on two streams, without waiting for them."""
         everyone = list(range(self.world))
         groups = [self.dist.new_group(everyone) for _ in range(2)]
         streams = [self.torch.cuda.Stream() for _ in range(2)]

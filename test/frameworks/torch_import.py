@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
-"""PyTorch loads Oriel: the import, the version, one all-reduce."""
+"""Tests that PyTorch loads Oriel: the import, the version, one all-reduce."""
 import ctypes
 
 import torch_ranks

@@ -2,10 +2,10 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
-"""A memory pool of PyTorch over ncclMemAlloc, registered with the process group as windows.
+"""Tests a memory pool of PyTorch over ncclMemAlloc, registered with the process group as windows.
 
-PyTorch's own allocator for NCCL's memory exists only where the GPU has multicast. A pluggable
-allocator, of two functions that a C compiler builds here, works everywhere.
+PyTorch's own allocator for NCCL's memory exists only if the GPU has multicast. A pluggable
+allocator works everywhere: two functions that a C compiler builds here.
 """
 import ctypes
 import inspect
@@ -42,7 +42,7 @@ COUNTS = (1, 1001, 1 << 16, 3 << 20)
 
 
 def build_shim(folder):
-    """Path of the shared library; its ncclMemAlloc is the one that the process has."""
+    """Builds the allocator and returns its path; it uses the ncclMemAlloc of this process."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise checks.Skip("there is no C compiler")
@@ -80,7 +80,7 @@ class Suite:
         self.ranks.note(f"{len(COUNTS)} tensors in {self.shim.frameworks_allocated()} allocations")
 
     def register(self):
-        """As windows where PyTorch can; the segments are the same on all ranks."""
+        """Registers the pool, as windows if PyTorch can; the segments are the same on all ranks."""
         self.need_pool()
         default = self.dist.distributed_c10d._get_default_group()
         self.backend = default._get_backend(self.device)
@@ -102,7 +102,7 @@ class Suite:
                             f"all_reduce of {count}, turn {turn}")
 
     def parts(self):
-        """Parts of a registered tensor, beside memory that is not registered."""
+        """Reduces a part of a registered tensor, and memory that is not registered."""
         self.need_pool()
         whole, plain = self.tensors[-1], self.torch.zeros(2001, device=self.device)
         part = whole[12345:12345 + 2001]
@@ -125,7 +125,7 @@ class Suite:
         expect_same(self.ranks, got, own, "reduce_scatter between registered tensors")
 
     def grow(self):
-        """A tensor that is made after the registration."""
+        """Reduces a tensor that is created after the registration."""
         self.need_pool()
         count = 5 << 20
         with self.torch.cuda.use_mem_pool(self.pool):

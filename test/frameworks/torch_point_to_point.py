@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
-"""Point to point of torch.distributed over the backend nccl, and the collectives of objects, which
-send pickles in tensors of bytes."""
+"""Tests point-to-point calls of torch.distributed over the backend nccl, and the object
+collectives, which send pickles in tensors of bytes."""
 import checks
 import torch_ranks
 from torch_ranks import expect_same, floats, ints
@@ -26,7 +26,7 @@ class Suite:
             raise checks.Skip("it needs two ranks")
 
     def chain(self):
-        """Blocking calls: each rank sends on what it has received, and the first gets it back."""
+        """Passes data around the ring by blocking calls, until rank 0 gets it back."""
         self.need_two()
         for count in COUNTS:
             data = floats(ints(0, count), self.device) if self.rank == 0 else \
@@ -41,7 +41,7 @@ class Suite:
             expect_same(self.ranks, data, (ints(0, count) + steps).float(), f"chain of {count}")
 
     def pairs(self):
-        """isend and irecv between neighbours, both ways, several under way."""
+        """Exchanges several messages at once between neighbours, by isend and irecv."""
         self.need_two()
         peer = self.rank ^ 1
         if peer >= self.world:
@@ -49,7 +49,7 @@ class Suite:
         outgoing = [floats(ints(self.rank, count, 1), self.device) for count in COUNTS]
         incoming = [self.torch.zeros(count, device=self.device) for count in COUNTS]
         works = []
-        for first in (True, False):  # both ranks of a pair name the messages in one order
+        for first in (True, False):  # both ranks of a pair list the messages in the same order
             for sent, got in zip(outgoing, incoming):
                 works.append(self.dist.isend(sent, peer) if first == (self.rank % 2 == 0)
                              else self.dist.irecv(got, peer))
@@ -59,7 +59,7 @@ class Suite:
             expect_same(self.ranks, got, ints(peer, count, 1).float(), f"from {peer}, {count}")
 
     def ring(self):
-        """batch_isend_irecv: every rank sends and receives at once."""
+        """Sends and receives at once on every rank, by batch_isend_irecv."""
         self.need_two()
         for dtype in (self.torch.float32, self.torch.uint8, self.torch.int64):
             outgoing = [torch_ranks.convert(ints(self.rank, count, 2), dtype).to(self.device)
@@ -77,7 +77,7 @@ class Suite:
                 expect_same(self.ranks, got, expected, f"ring, {dtype}, {count}")
 
     def all_pairs(self):
-        """One batch in which every rank sends to every other rank messages of unequal length."""
+        """Sends messages of unequal length from every rank to every other rank, in one batch."""
         self.need_two()
         others = [rank for rank in range(self.world) if rank != self.rank]
 
@@ -96,7 +96,7 @@ class Suite:
             expect_same(self.ranks, got, expected, f"from {peer}")
 
     def beside_collectives(self):
-        """Messages and all-reduces of one group, in turn, without a wait between them."""
+        """Alternates messages and all-reduces of one group, without waiting between them."""
         self.need_two()
         results = []
         for turn in range(10):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts for PyTorch share: the start of a rank, values, comparisons."""
+"""Shared by the scripts for PyTorch: the start of a rank, values, comparisons."""
 import datetime
 import hashlib
 import os
@@ -12,10 +12,10 @@ TIMEOUT = datetime.timedelta(seconds=60)
 
 
 def start(*modules):
-    """Skips without PyTorch, `modules` or a GPU; else (Checks, the rank's device)."""
+    """Returns (Checks, the rank's device); skips without PyTorch, `modules` or a GPU."""
     checks.need("torch", *modules)
     import torch
-    # Asked without making a context.
+    # Creates no CUDA context.
     if torch.cuda.device_count() == 0:
         checks.skip("there is no GPU")
     ranks = checks.Checks()
@@ -26,7 +26,7 @@ def start(*modules):
 
 
 def init(device, **options):
-    """Starts the default process group; with `device_id` its communicator starts at once."""
+    """Starts the default process group. With `device_id`, its communicator starts at once."""
     import torch.distributed as dist
     dist.init_process_group("nccl", timeout=TIMEOUT, device_id=device, **options)
 
@@ -41,7 +41,7 @@ def close():
 
 
 def ints(rank, count, seed=0, span=5, low=0):
-    """Small integers, exact in every type, that differ between ranks and between places."""
+    """Returns small integers, exact in every type, that differ between ranks and between places."""
     import torch
     places = torch.arange(count, dtype=torch.int64)
     return (places * 7 + places // 11 + rank * 3 + seed * 5) % span + low
@@ -59,7 +59,7 @@ def is_float8(dtype):
 
 
 def comparable(tensor):
-    """A copy on the host that all of PyTorch's comparisons take."""
+    """Returns a host copy in a type that all of PyTorch's comparisons support."""
     import torch
     return tensor.detach().cpu().to(torch.float32) if is_float8(tensor.dtype) else \
         tensor.detach().cpu()
@@ -106,7 +106,7 @@ class Guarded:
 
 
 def sum_of_ranks(ranks, count, seed=0):
-    """What an all-reduce of every rank's `ints` yields."""
+    """Returns the expected all-reduce of every rank's `ints`."""
     return sum(ints(rank, count, seed) for rank in range(ranks))
 
 
@@ -116,14 +116,14 @@ def floats(values, device):
 
 
 def file_store(ranks, name):
-    """A store that leaves MASTER_PORT alone, for process groups after the first."""
+    """Returns a store that does not use MASTER_PORT, for process groups after the first."""
     import torch.distributed as dist
     folder = ranks.folder or tempfile.mkdtemp(prefix="oriel-frameworks-")
     return dist.FileStore(os.path.join(folder, name), ranks.world)
 
 
 def digest(tensors):
-    """A hash of the bits of tensors."""
+    """Returns a hash of the tensors' bits."""
     sha = hashlib.sha256()
     for tensor in tensors:
         sha.update(tensor.detach().cpu().contiguous().numpy().tobytes())

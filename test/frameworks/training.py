@@ -1,14 +1,14 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the scripts that train share: a task in float64, and the same training in one process."""
+"""Shared by the training scripts: a task in float64, and the same training in one process."""
 import torch_ranks
 
-BATCH = 16  # samples of one rank in one step
+BATCH = 16  # samples per rank and step
 FEATURES, CLASSES = 24, 5
 
 
 def samples(count):
-    """A made-up task whose samples are the same in every process."""
+    """Returns the inputs and targets of a synthetic task, the same in every process."""
     import torch
     generator = torch.Generator().manual_seed(20)
     inputs = torch.randn(count, FEATURES, generator=generator, dtype=torch.float64)
@@ -34,7 +34,7 @@ def loss_of(model, inputs, targets):
 
 
 def train_alone(model, batches, optimizer=None):
-    """Losses of one process that sees whole batches."""
+    """Trains in one process that sees whole batches; returns the losses."""
     optimizer = optimizer or make_optimizer(model)
     losses = []
     for inputs, targets in batches:
@@ -47,9 +47,9 @@ def train_alone(model, batches, optimizer=None):
 
 
 def expect_losses(ranks, own, reference, rtol):
-    """Mean losses of the ranks' equal shares against those of whole batches, on rank 0.
+    """Compares the mean losses of the ranks' equal shares with those of whole batches, on rank 0.
 
-    `reference` is a function, as it needs to run on rank 0 only.
+    `reference` is a function, because only rank 0 needs to run it.
     """
     everyone = ranks.share("losses", own)
     if ranks.rank != 0:
@@ -67,7 +67,7 @@ def expect_losses(ranks, own, reference, rtol):
 
 
 def expect_same_parameters(ranks, model, what):
-    """The bits of all parameters are the same on all ranks."""
+    """Checks that all ranks hold the same bits of all parameters."""
     hashes = ranks.share("parameters", torch_ranks.digest(model.parameters()))
     ranks.expect(len(set(hashes)) == 1, f"{what}: parameters differ between ranks: "
                                         f"{[text[:8] for text in hashes]}")
