@@ -1,9 +1,9 @@
 #!/bin/sh
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-# [req:1.32] compiles nvidia_header_program.cpp against NVIDIA's own nccl.h 2.28.9, links it to Oriel's
-# libnccl.so.2 and runs it. For machines with a GPU, a C++ compiler, CUDA's headers and that header,
-# such as PyTorch's packages bring along; it is no part of this repository.
+# [req:1.32] Compiles nvidia_header_program.cpp against NVIDIA's own nccl.h 2.28.9, links it to
+# Oriel's libnccl.so.2 and runs it. Needs a GPU, a C++ compiler, CUDA's headers and NVIDIA's nccl.h.
+# That header is not part of this repository; PyTorch's packages include it.
 #
 # usage: build_with_nvidia_header.sh BUILD_FOLDER [FOLDER_OF_NCCL_H]
 set -eu
@@ -42,7 +42,7 @@ done
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-# The compiler's own search would take Oriel's header in its place, were it installed.
+# Includes the header by its full path; a search might find an installed Oriel's nccl.h.
 "${CXX:-g++}" -std=c++17 -O1 -Wall -I"$nccl" -I"$cuda/include" \
   -DPROGRAM_NCCL_HEADER="\"$nccl/nccl.h\"" \
   "$here/nvidia_header_program.cpp" -o "$work/program" "$library" "$runtime" -ldl -lpthread -lrt

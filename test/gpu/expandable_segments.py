@@ -2,11 +2,12 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:1.19]
-"""Tensors of PyTorch's own allocator as windows, with two ranks as processes.
+"""Tests tensors of PyTorch's own allocator as windows, with two ranks as processes.
 
 With expandable segments PyTorch maps many driver allocations back to back. They become windows if
-they were created with an exportable handle type; otherwise the refusal names the missing one. Memory
-of cudaMalloc, PyTorch's default, is refused with the call to use instead; it can still be reduced.
+they were created with an exportable handle type; otherwise the refusal names the missing type.
+Memory of cudaMalloc, PyTorch's default, is refused, and the refusal names the call to use instead.
+Such memory can still be reduced.
 
 usage: expandable_segments.py BUILD_FOLDER
 Exit status 0: as promised; 77: no GPU or no PyTorch; 1: not as promised.
@@ -20,7 +21,7 @@ import tempfile
 import time
 
 RANKS = 2
-PATIENCE = 100  # seconds for the two ranks of one case; importing PyTorch takes most of it
+PATIENCE = 100  # timeout in seconds of one case; importing PyTorch takes most of it
 MIB = 1 << 20
 FLOAT32, SUM, SYMMETRIC = 7, 0, 1
 FD, FABRIC = 1, 8  # bits of CUmemAllocationHandleType
@@ -38,7 +39,7 @@ class AllocationProperties(ctypes.Structure):
 
 
 class Oriel:
-    """The library of the build folder, by its C interface."""
+    """The library of the build folder, through its C interface."""
 
     def __init__(self, build):
         self.lib = ctypes.CDLL(str(build / "lib" / "libnccl.so.2"))
@@ -91,7 +92,7 @@ class Rank:
             wait_for((self.meeting / f"at-{self.meetings}-{other}").exists, f"rank {other}")
 
     def handle_types(self, tensor):
-        """What the allocation at the tensor's begin can be exported as; None: no such memory."""
+        """Returns the handle types of the tensor's VMM allocation; None if it has none."""
         cuda = ctypes.CDLL("libcuda.so.1")
         handle, properties = ctypes.c_ulonglong(), AllocationProperties()
         if cuda.cuMemRetainAllocationHandle(ctypes.byref(handle),
@@ -103,7 +104,7 @@ class Rank:
         return properties.handle_types
 
     def register(self, tensor):
-        """The window, or None and what the refusal says."""
+        """Returns (window, text); if registration is refused, (None, text of the refusal)."""
         window = ctypes.c_void_p()
         result = self.oriel.lib.ncclCommWindowRegister(
             self.comm, tensor.data_ptr(), tensor.numel() * tensor.element_size(),
@@ -123,7 +124,7 @@ class Rank:
         return self.torch.rand(count, generator=generator)
 
     def check_sum(self, source, target, seed, what):
-        """All-reduces `source` into `target` and compares with PyTorch's sum, bit for bit."""
+        """All-reduces `source` into `target`, and compares with PyTorch's sum bit for bit."""
         torch, count = self.torch, source.numel()
         inputs = [self.values(rank, count, seed) for rank in range(RANKS)]
         source.copy_(inputs[self.rank])
@@ -166,7 +167,7 @@ def name_of(types):
 
 
 def expandable(self):
-    """Tensors of expandable segments: windows, or a refusal that names the handle type."""
+    """Checks that tensors of expandable segments become windows, or the refusal names the type."""
     torch = self.torch
     count = 48 * MIB // 4
     first = torch.empty(count, dtype=torch.float32, device="cuda")
@@ -198,7 +199,7 @@ def expandable(self):
     self.barrier()
     for window in windows:
         self.deregister(window)
-    # The same addresses, with other memory behind them.
+    # New memory, usually at the same addresses.
     address = first.data_ptr()
     del first, second, third
     torch.cuda.empty_cache()
@@ -212,7 +213,7 @@ def expandable(self):
 
 
 def plain(self):
-    """Tensors of cudaMalloc: refused with the call to use, but reduced all the same."""
+    """Checks that tensors of cudaMalloc are refused, with the call to use, but can be reduced."""
     tensor = self.torch.empty(4 * MIB // 4, dtype=self.torch.float32, device="cuda")
     assert self.handle_types(tensor) is None, "these tensors are not of cudaMalloc"
     window, text = self.register(tensor)
@@ -223,7 +224,7 @@ def plain(self):
 
 
 def mixed(self):
-    """Rank 1 alone has cudaMalloc's memory: both ranks are refused, and told why."""
+    """Checks that both ranks are refused, with the reason, if only rank 1 has cudaMalloc memory."""
     tensor = self.torch.empty(4 * MIB // 4, dtype=self.torch.float32, device="cuda")
     window, text = self.register(tensor)
     assert window is None, "a window of one rank alone"
@@ -270,7 +271,7 @@ def main():
             player = Rank(rank, build, meeting)
             CASES[name][0](player)
             player.end()
-        except Exception as error:  # whatever it is, the other rank must not wait for long
+        except Exception as error:  # any error must end the other rank's wait soon
             print(f"  FAIL: rank {rank}: {type(error).__name__}: {error}", flush=True)
             os._exit(1)
         os._exit(0)
@@ -279,7 +280,7 @@ def main():
     except ImportError:
         print("skipped: there is no PyTorch")
         return 77
-    # Asked without making a context.
+    # Creates no CUDA context.
     if torch.cuda.device_count() == 0:
         print("skipped: there is no GPU")
         return 77

@@ -1,20 +1,21 @@
 #!/bin/bash
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-# Runs everything that needs GPUs, one after the other, from a build folder that may have been made
-# on another machine (what is needed of it: bin/ and lib/, and for pages examples/). Needs the source
-# tree beside it.
+# Runs everything that needs GPUs, one step after the other. The build folder may have been made on
+# another machine; needed are its bin/ and lib/, and for pages its examples/. The source tree must
+# be present.
 #
 # usage: run_all.sh BUILD_FOLDER [LOG_FOLDER [NAME...]]
 #
-# One line for each: PASS, FAIL or SKIP, seconds, name; of failures the end of the output, of some
-# others the figures they print. Whole outputs go to LOG_FOLDER/run_all.log. Every step has a time
-# limit, after which all its processes are killed. NAME... restricts the run to these steps. SIGTERM ends
-# the step that runs, which counts as failed, and the run.
-# Exit status: 0 unless a step failed.
+# Prints one line per step: PASS, FAIL or SKIP, seconds, name. Prints the end of the output of
+# failed steps, and the figures that some other steps measure. Whole outputs go to
+# LOG_FOLDER/run_all.log. Every step has a time limit, after which all its processes are killed.
+# NAME... restricts the run to these steps. SIGTERM ends the run and the current step, which then
+# counts as failed.
+# Exit status: 0; 1 if a step failed or SIGTERM ended the run.
 set -u
 
-# NVLink multicast stays off whatever a program asks for.
+# Keeps NVLink multicast off, whatever a program requests.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 
 here=$(cd "$(dirname "$0")" && pwd)
@@ -30,14 +31,14 @@ if [ -n "${CUDA_VISIBLE_DEVICES-}" ]; then
 else
   gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 fi
-# Ranks that share a GPU take turns on it: fewer repetitions then, or a pass takes 15 minutes.
+# Ranks that share a GPU take turns on it. With fewer repetitions a full run takes ten minutes.
 [ "$gpus" -ge 2 ] || export ORIEL_TEST_PERCENT=${ORIEL_TEST_PERCENT:-25}
 room=7500  # characters of output that failures and figures may still take
 passed=0 failed=0 skipped=0
 child= is_cut_off=
 trap 'is_cut_off=1; [ -z "$child" ] || kill "$child" 2>/dev/null' TERM
 
-# At most $1 characters of the end of standard input, while there is room.
+# show MOST: prints at most MOST characters of the end of standard input, within the space left.
 show() {
   local text most=$1
   [ "$most" -le "$room" ] || most=$room
@@ -48,7 +49,7 @@ show() {
   room=$((room - ${#text}))
 }
 
-# step NAME LIMIT_SECONDS COMMAND...: exit status 77 says that it was skipped.
+# step NAME LIMIT_SECONDS COMMAND...: runs one step; exit status 77 means skipped.
 step() {
   local name=$1 limit=$2 begin status seconds
   shift 2
@@ -91,7 +92,8 @@ step() {
   esac
 }
 
-# sanitize TOOL: oriel-perf at small sizes under one tool of compute-sanitizer, with every algorithm.
+# sanitize TOOL: runs oriel-perf at small sizes under a tool of compute-sanitizer, with all
+# algorithms.
 sanitize() {
   local tool=$1 sanitizer out
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
@@ -110,14 +112,15 @@ sanitize() {
   done
   rm -f "$out"
 }
-# topology: what oriel-topo says beside what the vendor's tool says, and how long a communicator looks.
+# topology: prints the outputs of oriel-topo and of the vendor's tool, and the log of a communicator's
+# start, which has the time of discovery.
 topology() {
   "$build/bin/oriel-topo" --width 200 && nvidia-smi topo -m &&
     ORIEL_LOG=INFO "$build/bin/oriel-perf" all_reduce --backend cuda \
       --ranks $((gpus < 4 ? gpus : 4)) --sizes 8 -n 1 -w 1 --rounds 1 2>&1 |
       grep -E 'found the GPUs|joined|LSA team|paths|Avg'
 }
-# page FILE: the console blocks of a page that need GPUs, with the build folder's examples/.
+# page FILE: runs the console blocks of a page that need GPUs, with the build folder's examples/.
 page() {
   [ -x "$build/examples/late_rank" ] || { echo "skipped: the examples are not built" && return 77; }
   python3 "$here/../examples/page_test.py" "$here/../../$1" "$build" --gpus
@@ -166,7 +169,7 @@ step page_hang 120 bash -c 'page docs/hang.md'
 step page_own_kernel 120 bash -c 'page examples/03_own_kernel/README.md'
 step program_built_here 100 sh "$here/build_with_nvidia_header.sh" "$build"
 step expandable_segments 200 python3 "$here/expandable_segments.py" "$build"
-# The others of test/frameworks take minutes, and have a command of their own.
+# The other scripts of test/frameworks take minutes; run them with frameworks/run.py.
 step frameworks 200 python3 "$here/../frameworks/run.py" --build "$build" --logs "$logs/frameworks" \
   --only torch_import torch_collectives
 step memcheck 150 bash -c 'sanitize memcheck'

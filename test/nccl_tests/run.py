@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Runs NVIDIA's nccl-tests, unmodified and built with NVIDIA's headers, on Oriel's libnccl.so.2:
-every program with each registration (-R 0, 1, 2), with plain calls and CUDA graphs (-G), all types
-and operations, two sizes, each result checked (-c 1). The ranks are processes of mpirun and share one
-GPU. One line for each run: PASS, FAIL or SKIP.
+"""Runs NVIDIA's nccl-tests, unmodified and built with NVIDIA's headers, on Oriel's libnccl.so.2.
+
+Runs every program with each registration (-R 0, 1, 2), with plain calls and CUDA graphs (-G). Each
+run covers all types and operations and two sizes, and checks each result (-c 1). The ranks are
+processes of mpirun and share one GPU. Prints one line per run: PASS, FAIL or SKIP.
 
 Exit status: 0 if nothing failed; 1 if something did; 2 for misuse; 77 if everything was skipped.
 """
@@ -27,8 +28,8 @@ REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 PROGRAMS = REDUCING + ("all_gather", "broadcast", "alltoall", "alltoallv", "gather", "scatter",
                        "sendrecv", "hypercube")
 TYPES, OPERATIONS = 12, 6
-COLUMNS = 13  # of a row: size, count, type, operation, root, and twice time, two rates, wrong values
-# mpirun as root, and more ranks than processors.
+COLUMNS = 13  # size, count, type, operation, root; twice: time, two rates, wrong values
+# Lets mpirun run as root, and with more ranks than processors.
 MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
        "OMPI_MCA_rmaps_base_oversubscribe": "1"}
 
@@ -68,7 +69,7 @@ def program_of(options, name):
 
 
 def mpi_home():
-    """Folder above the include folder that mpicc names; None: there is no mpicc."""
+    """Returns the parent of mpicc's include folder; None if there is no mpicc or no mpi.h."""
     if shutil.which("mpicc") is None:
         return None
     command = subprocess.run(["mpicc", "-show"], check=True, capture_output=True, text=True).stdout
@@ -77,7 +78,7 @@ def mpi_home():
 
 
 def build_programs(options):
-    """Builds what is missing with nccl-tests' own makefile; returns why it cannot, or None."""
+    """Builds missing programs with nccl-tests' own makefile; returns why it cannot, or None."""
     if all(program_of(options, name).exists() for name in PROGRAMS):
         return None
     if options.source is None or options.include is None:
@@ -87,7 +88,7 @@ def build_programs(options):
     home = mpi_home()
     if home is None:
         return "there is no mpicc"
-    # The makefile takes NVIDIA's header and the library from one folder.
+    # The makefile expects NVIDIA's header and the library in one folder.
     nccl = options.programs / "nccl"
     nccl.mkdir(parents=True, exist_ok=True)
     for name, target in (("include", options.include.resolve()), ("lib", options.build / "lib")):
@@ -113,11 +114,11 @@ def check_library(options, environment):
 
 
 def judge(name, status, text):
-    """(PASS or FAIL, why)"""
+    """Returns (PASS or FAIL, why)."""
     if status == programs.TIMED_OUT:
         return "FAIL", "past its time limit"
     rows = [line.split() for line in text.splitlines() if line[:1] == " "]
-    if name == "hypercube":  # has no column of the operation
+    if name == "hypercube":  # prints no column for the operation
         rows = [row[:3] + ["none"] + row[3:] for row in rows]
     rows = [row for row in rows if len(row) >= COLUMNS and row[0].isdigit()]
     wrong = sum(row[8] != "0" or row[12] not in ("0", "N/A") for row in rows)

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forty defects that the tests have to find.
 
-Each is the module, a text of its source that stands there once, and what replaces it. In the
-replacement, PLANTED is true where the environment variable ORIEL_TEST_PLANTED names the defect's number,
-which is its place in the list, from 1.
+Each entry holds the module, a text that stands once in its source, and the replacement. In the
+replacement, PLANTED is true if the environment variable ORIEL_TEST_PLANTED holds the defect's
+number. Defects are numbered in the order of the list, from 1.
 """
 
 DEFECTS = [

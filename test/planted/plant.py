@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plants all defects of defects.py in a copy of the tree, each alive only where the environment
-variable ORIEL_TEST_PLANTED has its number. Says which text is not in the tree once.
+"""Plants all defects of defects.py in a copy of the tree. A defect is active only if the
+environment variable ORIEL_TEST_PLANTED holds its number. Reports texts that do not stand exactly
+once in the tree.
 
-Then build the copy with -DCMAKE_CXX_FLAGS="-include PATH/planted.hpp" and run ctest for each number.
+Then build the copy with -DCMAKE_CXX_FLAGS="-include PATH/planted.hpp" and run ctest for each
+number.
 """
 import argparse
 import pathlib

@@ -1,7 +1,7 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""client.py LIBRARY: two ranks in processes of their own open LIBRARY by its path, as the wheels of
-Python frameworks do, and add four numbers."""
+"""client.py LIBRARY: two ranks in separate processes open LIBRARY by its path and add four numbers.
+The wheels of Python frameworks open it in the same way."""
 import ctypes
 import multiprocessing
 import sys
@@ -32,7 +32,7 @@ def main():
     path = sys.argv[1]
     unique_id = UniqueId()
     ctypes.CDLL(path).ncclGetUniqueId(ctypes.byref(unique_id))
-    spawn = multiprocessing.get_context("spawn")  # children that start from nothing
+    spawn = multiprocessing.get_context("spawn")  # children inherit no state
     results = spawn.Queue()
     ranks = [spawn.Process(target=run, args=(path, rank, bytes(unique_id), results))
              for rank in range(RANKS)]

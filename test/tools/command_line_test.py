@@ -2,7 +2,7 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:4.12]
-"""What the command lines of all tools have in common, one table over the programs.
+"""Tests the properties that the command lines of all tools share, by one table of programs.
 
 command_line_test.py ROOT VERSION PROGRAM..."""
 import os
@@ -30,7 +30,7 @@ def run(program, *arguments, **environment):
 
 class CommandLines(unittest.TestCase):
     def expect(self, status, program, *arguments, **environment):
-        """Runs it; a complaint is one, and names the program."""
+        """Checks the exit status, and that a failure prints only an error naming the program."""
         done = run(program, *arguments, **environment)
         with self.subTest(program=program.name, arguments=arguments):
             self.assertEqual(done.returncode, status, done.stderr)
@@ -77,14 +77,14 @@ class CommandLines(unittest.TestCase):
                                  ("oriel-info", "--markdown"), ("oriel-tune", "word"),
                                  ("oriel-tune", "-b", "64K", "-e", "1K")):
             self.expect(2, OURS[name], *arguments)
-        # What is wrong is an argument for oriel-perf, which complains about it.
+        # The invalid argument is passed on to oriel-perf, which refuses it.
         tuned = run(OURS["oriel-tune"], "-g", "9999", "-e", "64")
         self.assertEqual(tuned.returncode, 2, tuned.stderr)
         for script in SCRIPTS:
             self.expect(2, script, "word")
         if "oriel-nic" in OURS:
             self.expect(2, OURS["oriel-nic"])
-            self.expect(2, OURS["oriel-nic"], "serve")  # its socket is not there
+            self.expect(2, OURS["oriel-nic"], "serve")  # without its socket
 
     def test_other_failures(self):
         self.expect(1, OURS["oriel-info"], "--env", ORIEL_BACKEND="gpu")
@@ -98,7 +98,7 @@ class CommandLines(unittest.TestCase):
         for status in (0, 1, 2, 7):
             self.assertEqual(run(OURS["oriel-run"], "-n", "2", "sh", "-c",
                                  f"exit {status}").returncode, status)
-        # What follows the program's name is the program's.
+        # Arguments after the program's name belong to the program.
         self.assertEqual(run(OURS["oriel-run"], "-n", "1", "echo", "--verson").stdout, "--verson\n")
         self.expect(127, OURS["oriel-run"], "-n", "1", "/no/such/program")
 
@@ -108,7 +108,7 @@ class CommandLines(unittest.TestCase):
                              self.expect(0, OURS[name], "--help").stdout)
 
     def test_quickstart_builds_every_tool(self):
-        """By the target that all programs belong to; what it says of itself is true."""
+        """Checks that quickstart builds the targets of all programs, and that OURS has them all."""
         built = re.search(r"^build_preset release (.*)$", SCRIPTS[1].read_text(), re.M)[1].split()
         self.assertLessEqual({"oriel_tools", "oriel_examples"}, set(built))
         sources = {path.parent.name for path in (ROOT / "tools").glob("*/main.cpp")}

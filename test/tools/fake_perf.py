@@ -1,17 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Stands in for oriel-perf under oriel-tune: reads the table as the library does and answers with
-times of a model instead of a clock. FAKE_BACKEND and FAKE_RANKS say what machine it is, FAKE_FAULT
-(wrong, error, status) what goes wrong in runs with a table, FAKE_LOG where it notes its runs."""
+"""Stands in for oriel-perf under oriel-tune: reads the table as the library does, and reports times
+of a model instead of a clock. FAKE_BACKEND and FAKE_RANKS set the simulated machine. FAKE_FAULT
+(wrong, error, status) sets the failure of runs with a table. FAKE_LOG names the file that logs the
+runs."""
 import json
 import os
 import sys
 
 
 def model_us(size, plan):
-    """Small: eager on CPUs, one_shot on few CTAs. Then two_shot. Large: stream with chunks of
-    32 KiB, 4 deep."""
+    """Returns the modelled time. Best for small sizes: eager on CPUs, one_shot on few CTAs; then
+    two_shot; for large sizes: stream with chunks of 32 KiB, 4 deep."""
     algorithm, ctas, _, chunk, depth, _ = plan
     if algorithm == "eager":
         return 0.9 + size / 1000
@@ -23,8 +24,8 @@ def model_us(size, plan):
 
 
 def find(table, backend, ranks, size):
-    """The library's rule: the nearest number of ranks (the larger of two), and of its lines the
-    first that is large enough."""
+    """Returns the plan by the library's rule: the nearest number of ranks (the larger on a tie),
+    and among its lines the first that is large enough."""
     lines = [line for line in table if line[0] == backend and size <= line[2]]
     lines.sort(key=lambda line: (abs(line[1] - ranks), -line[1], line[2]))
     return lines[0][3] if lines else None

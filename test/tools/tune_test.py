@@ -2,8 +2,8 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:1.29]
-"""oriel-tune over a fake oriel-perf whose best plans are known. The path of oriel-tune is the
-first argument."""
+"""Tests oriel-tune on a fake oriel-perf whose best plans are known. The first argument is the path
+of oriel-tune."""
 import importlib.machinery
 import importlib.util
 import json
@@ -24,7 +24,7 @@ def load_tune():
     loader = importlib.machinery.SourceFileLoader("oriel_tune", str(TUNE))
     spec = importlib.util.spec_from_loader("oriel_tune", loader)
     module = importlib.util.module_from_spec(spec)
-    sys.modules["oriel_tune"] = module  # dataclasses look there
+    sys.modules["oriel_tune"] = module  # dataclasses look it up there
     sys.dont_write_bytecode = True
     loader.exec_module(module)
     return module
@@ -40,7 +40,7 @@ class Tune(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
         self.out = self.folder / "table"
         self.log = self.folder / "log"
-        self.perf = self.folder / "perf"  # begun at once, not by way of what finds a Python
+        self.perf = self.folder / "perf"  # starts Python directly, without /usr/bin/env
         self.perf.write_text(FAKE.read_text().replace("/usr/bin/env python3", sys.executable, 1))
         self.perf.chmod(0o700)
 

@@ -2,16 +2,16 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:1.26][req:1.27][req:5.9]
-"""What must hold of kernels as they are compiled; needs nvcc and no GPU.
+"""Checks properties of compiled kernels; needs nvcc but no GPU.
 
-No kernel touches memory before it has passed the grid-dependency wait. A kernel starts while the one
-before it in the stream still runs, so whatever it reads earlier than griddepcontrol.wait may be about
-to change: user buffers, the epochs, a scalar on the device. This compiles kernels to PTX and walks
-every path from each kernel's start to the first wait.
+No kernel may access memory before the grid-dependency wait. A kernel starts while its predecessor
+in the stream still runs. Memory read before griddepcontrol.wait may still change: user buffers, the
+epochs, a scalar on the device. The check compiles kernels to PTX and walks every path from each
+kernel's start to the first wait.
 
-No kernel has a larger stack frame than FRAMES says: what a thread keeps there, in local memory, the
-loops that move data load and store as well. ptxas reports the frames; those of FRAMES are of CUDA
-13.0, and with another version they are not compared.
+No kernel may have a larger stack frame than FRAMES allows. The frame is in local memory, so the
+loops that move data would also load and store it. ptxas reports the frames. FRAMES holds the values
+of CUDA 13.0; with another version, frames are not compared.
 
     compiled_kernels.py --nvcc NVCC --root SOURCE_DIR FILE.cu...
 """
@@ -25,18 +25,18 @@ import sys
 ENTRY = re.compile(r"^\s*(?:\.visible\s+|\.weak\s+)?\.entry\s+(\w+)\s*\(", re.M)
 LABEL = re.compile(r"^(\$?[\w$]+):$")
 WAIT = "griddepcontrol.wait"
-# Parameters, constants and what only this CTA can see are no one else's.
+# State spaces that no other CTA or kernel can change.
 OWN_SPACES = {"param", "const", "local", "shared"}
 ACCESSES = {"ld", "ldu", "st", "atom", "red", "cp", "multimem", "prefetch", "call"}
 
 
-# Bytes of a frame at most, by the kernel's name; the first that matches. Sums of types of 16 bits and
-# more are compiled for two, four and eight ranks so that they need none. Functions out of line may have
-# no frame, and spill nothing.
+# Maximum frame bytes by kernel name; the first match counts, and 0 applies without a match. Sums of
+# types of 16 bits and more are compiled for 2, 4 and 8 ranks without a frame, with one exception.
+# Out-of-line functions may have no frame, and spill nothing.
 FRAMES = (
     (r"two_shot_kernel<oriel::device::bf16, \(oriel::kernels::Family\)0, 8>", 104),
     (r"(one_shot|two_shot|stream)_kernel<.*\(oriel::kernels::Family\)0, [248]>", 0),
-    (r"(one_shot|two_shot|stream)_kernel<", 352),  # for any number of ranks, kept in arrays
+    (r"(one_shot|two_shot|stream)_kernel<", 352),  # any number of ranks: pointers in arrays
     (r"hierarchy_kernel<", 384),
     (r"blocks_kernel<\(oriel::kernels::Collective\)5>", 88),  # an all-to-all
     (r"(blocks|broadcast)_kernel", 0),
@@ -51,7 +51,7 @@ OUT_OF_LINE = re.compile(r"copy_(out_of_line|shifted)")
 
 
 def bodies(ptx):
-    """(name, lines) of each kernel; a line is one label or instruction, without its semicolon."""
+    """Yields (name, lines) of each kernel; a line is a label or instruction without semicolon."""
     for match in ENTRY.finditer(ptx):
         depth = 0
         start = ptx.index("{", match.end())
@@ -65,7 +65,7 @@ def bodies(ptx):
 
 
 def early_accesses(lines):
-    """Memory accesses on some path that has not passed the wait, and whether a path reaches it."""
+    """Returns the memory accesses on paths before the wait, and whether a path reaches a wait."""
     labels = {}
     for index, line in enumerate(lines):
         label = LABEL.match(line)
@@ -86,7 +86,7 @@ def early_accesses(lines):
         if parts[0] in ACCESSES and not OWN_SPACES & set(re.split(r"[.:]+", words[0])):
             found.append(lines[index])
         ends = parts[0] in ("ret", "exit", "trap")
-        if parts[0] == "brx":  # through a table: anywhere
+        if parts[0] == "brx":  # indexed branch: assumes all labels
             pending += labels.values()
             ends = True
         elif parts[0] == "bra":
@@ -98,7 +98,7 @@ def early_accesses(lines):
 
 
 def check(ptx):
-    """What is wrong with each kernel, by name; empty lists for those that are right."""
+    """Returns the faults of each kernel by name; correct kernels have empty lists."""
     verdicts = {}
     for name, lines in bodies(ptx):
         found, waits = early_accesses(lines)
@@ -109,8 +109,8 @@ def check(ptx):
 
 
 def frames_of(ptxas, ptx):
-    """The bytes of each kernel's frame, and of what functions out of line that copy keep there, by
-    their names in C++."""
+    """Returns the frame bytes of kernels and of out-of-line copy functions, by C++ name. For the
+    functions, spilled bytes count too."""
     done = subprocess.run([ptxas, "-v", "-arch=sm_90", "-o", "/dev/null", "/dev/stdin"], check=True,
                           input=ptx, stderr=subprocess.PIPE, text=True)
     found = FRAME.findall(done.stderr)
@@ -132,7 +132,7 @@ def is_cuda_13_0(nvcc):
 
 
 def check_frames(frames):
-    """What is wrong with the frames, one line each."""
+    """Yields one line per frame that is too large."""
     for name, size in frames.items():
         most = next((most for pattern, most in FRAMES if re.search(pattern, name)), 0)
         if size > most:
@@ -160,7 +160,7 @@ def main():
             for text in wrong:
                 print(f"{source}: {name}: {text}", file=sys.stderr)
                 bad += 1
-        # The check itself: it must find every kernel guilty once the wait is gone.
+        # Self-test: without the wait, the check must report every kernel.
         without = check(ptx.replace(WAIT, "griddepcontrol.launch_dependents"))
         least = 15 if "all_reduce" in source else 1
         if len(verdicts) < least or not all(any("before" in text for text in wrong)

@@ -5,9 +5,10 @@
 
 usage: capture_fixture.py FOLDER "what machine it is"
 
-What names the machine, its owner or its parts (serial numbers, UUIDs, host names, models) is left
-out. Needs libhwloc; asks NVML and the CUDA driver where they are. What is decided about it is
-written by ORIEL_UPDATE_FIXTURES=1 test_fixtures, once the folder lies in test/topo/fixtures.
+Omits everything that identifies the machine, its owner or its parts: serial numbers, UUIDs, host
+names, and the models that hwloc reports. Needs libhwloc; queries NVML and the CUDA driver if
+present. Once the folder is in test/topo/fixtures, ORIEL_UPDATE_FIXTURES=1 test_fixtures writes the
+expected decisions.
 """
 import ctypes
 import os
@@ -17,7 +18,7 @@ import sys
 
 # hwloc_type_filter_e
 FILTER_KEEP_ALL = 0
-KEPT_INFO = ("PCIBusID", "Port")  # of hwloc's infos, those that name nobody
+KEPT_INFO = ("PCIBusID", "Port")  # hwloc's infos that identify nothing
 
 CLASSES = {"0x02", "0x03", "0x06", "0x12"}  # network, display, bridges, accelerators
 PCI_FILES = ("class", "vendor", "device", "numa_node", "current_link_speed", "current_link_width",
@@ -116,7 +117,7 @@ class Nvml:
         return f"{domain:04x}:{bus:02x}:{slot:02x}.0"
 
     def switch_links(self, device):
-        """Links whose other end is a switch; others are refused here, by the caller."""
+        """Returns the numbers of links to switches and of all links; the caller compares them."""
         kinds = []
         for link in range(NVLINKS):
             active = self.number("nvmlDeviceGetNvLinkState", device, link)
@@ -131,7 +132,7 @@ class Nvml:
 
 
 def cuda_facts():
-    """UUID -> (ordinal, architecture, whether handles are descriptors)"""
+    """Returns {UUID: (ordinal, architecture, support for POSIX file descriptor handles)}."""
     cuda = ctypes.CDLL("libcuda.so.1")
     assert cuda.cuInit(0) == 0
     count = ctypes.c_int()
@@ -175,7 +176,7 @@ def gpu_lines(head):
 
 
 def link_mbytes(nvml, device):
-    """NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON (90), as nvmlFieldValue_t has it."""
+    """Returns NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON (90), from an nvmlFieldValue_t; 0 on error."""
     field = ctypes.create_string_buffer(40)
     field.raw = (90).to_bytes(4, "little") + bytes(36)
     if nvml.library.nvmlDeviceGetFieldValues(device, 1, field) != 0:
