@@ -57,7 +57,7 @@ class ModelledStart {
     bool has_greeted = false;
   };
   struct Rank {
-    std::optional<boot::AuthInitiator> to_root;  // until authenticated
+    std::optional<boot::AuthInitiator> to_root;  // null once authenticated
     bool has_responded = false;
     boot::FrameReader reader;
     std::map<int, std::pair<boot::AuthInitiator, bool>> dials;  // bool: has responded

@@ -204,8 +204,7 @@ class OwnedThread::Registry {
   }
 
   std::mutex mutex_;
-  std::vector<std::shared_ptr<State>> threads_;  // in a forked child also the parent's threads,
-                                                 // which must stay
+  std::vector<std::shared_ptr<State>> threads_;  // a forked child keeps the parent's threads too
   std::vector<std::shared_ptr<State>> unloading_;
 };
 

@@ -41,7 +41,7 @@ Status work(int objects) {
 TEST_CASE("objects on a GPU go up in one copy", "[req:1.20]") {
   CheckedCuda fake;
   CHECK(work(1000).ok());
-  CHECK(fake.copies() == 1);  // and no fill, which would take a kernel
+  CHECK(fake.copies() == 1);  // no fill, which would need a kernel
 }
 
 TEST_CASE("a pool is one for its process, device and size", "[req:1.20]") {

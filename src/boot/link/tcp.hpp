@@ -17,7 +17,7 @@ namespace oriel::boot {
 
 struct Listener {
   OwnedFd fd;
-  SocketAddress address;  ///< with the port that the kernel chose
+  SocketAddress address;  ///< includes the port chosen by the kernel
 };
 
 /// Listens on `local`; port 0 lets the kernel choose.

@@ -34,7 +34,7 @@ struct RootHello {
   std::int32_t size = 0;
   std::uint32_t patience_ms = 0;  ///< remaining timeout of the rank
   std::uint64_t process = 0;      ///< process_number() of the rank's process
-  SocketAddress address;          ///< where the rank listens for higher ranks
+  SocketAddress address;          ///< listening address for higher ranks
 
   Bytes encode() const;
   static Result<RootHello> decode(ByteView bytes);

@@ -108,7 +108,7 @@ void RootService::remember(std::uint64_t number, bool expired) {
 
 Status RootService::ensure_running() {
   if (running_) return {};
-  thread_.leave_to_library();  // it has ended, or is about to return
+  thread_.leave_to_library();  // the previous thread has ended, or is about to return
   ORIEL_TRY(Poller poller, Poller::create());
   auto running = std::make_unique<Running>(std::move(poller));
   running->wake = OwnedFd(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));

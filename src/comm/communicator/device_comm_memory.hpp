@@ -18,8 +18,7 @@ class Communicator;
 
 /// Requirements of a user's kernels; the same on all ranks.
 struct DeviceCommRequest {
-  std::uint32_t device_version =
-      device::kDeviceVersion;  ///< version of the caller's device headers
+  std::uint32_t device_version = device::kDeviceVersion;  ///< the caller's device headers
   std::uint32_t barrier_slots = 1;
   bool world = false;  ///< reaches the ranks of all LSA teams
   std::uint32_t signals = 0;

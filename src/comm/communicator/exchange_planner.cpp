@@ -79,7 +79,7 @@ void ExchangePlanner::begin(kernels::ExchangeMemory memory, const window::Window
   memory.channels = known.channels;
   memory.far_channels = known.far_channels;
   facts_.memory = memory;
-  call_.launches = {};  // they refer to the previous memory
+  call_.launches = {};  // the launches refer to the previous memory
 }
 
 void ExchangePlanner::reach_output(kernels::RankCollective& call) const {

@@ -108,7 +108,7 @@ void FailureWatch::tell_of_stall(std::chrono::seconds lasted, int culprit) const
   text += what_it_does(parts_, culprit) + inquiry_.text_about(culprit);
   Log(rank()).alert("{}; ORIEL_COLLECTIVE_TIMEOUT would end such a wait", text);
   if (!stall_.watch.is_first() || !parts_.flight->is_wanted()) return;
-  parts_.session->peers().tell_waiting(culprit);  // so that the other ranks write their files too
+  parts_.session->peers().tell_waiting(culprit);  // makes the other ranks write their files too
   parts_.flight->write(text, false);
 }
 

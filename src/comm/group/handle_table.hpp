@@ -120,7 +120,7 @@ class HandleTable {
     const std::uint32_t index = size_.load(std::memory_order_relaxed);
     const std::size_t chunks = owned_.size();
     if (index == kFirstChunk * ((1u << chunks) - 1)) {
-      free_.reserve(kFirstChunk * ((2u << chunks) - 1));  // so that remove() allocates nothing
+      free_.reserve(kFirstChunk * ((2u << chunks) - 1));  // keeps remove() from allocating
       owned_.push_back(std::make_unique<Place[]>(std::size_t{kFirstChunk} << chunks));
       chunks_[chunks].store(owned_.back().get(), std::memory_order_release);
     }

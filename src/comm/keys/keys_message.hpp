@@ -53,8 +53,8 @@ struct WindowKey {
 /// Keys of a rank's windows, ascending by number.
 struct KeysMessage {
   bool failed = false;       ///< this rank cannot continue; the rest is meaningless
-  bool direct = false;       ///< it can exchange descriptors of windows now, or has no near peer
-  std::uint8_t backups = 0;  ///< number of its NICs besides the first one
+  bool direct = false;       ///< can exchange window descriptors now, or has no near peer
+  std::uint8_t backups = 0;  ///< number of NICs besides the first one
   std::vector<WindowKey> keys;
   bool operator==(const KeysMessage&) const = default;
 };

@@ -97,7 +97,7 @@ Status Mlx5Network::make_queues() {
     queue.depth = kAdapterQueueDepth;
     queue.fetch_slots = kAdapterFetchSlots;
     queue.peer = rank;
-    queue.ring_on_host = on_gpu_;  // so that the host sees errors and pending work
+    queue.ring_on_host = on_gpu_;  // lets the host see errors and pending work
     queue.doorbell = options_.settings->doorbell;
     queue.psn = first_packet(options_.communicator, options_.rank(), rank);
     wanted.push_back(queue);

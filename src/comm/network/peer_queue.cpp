@@ -17,7 +17,7 @@
 namespace oriel::comm {
 namespace {
 
-constexpr std::uint32_t kRingPieceBytes = 128 << 10;  // so that several fit into a ring
+constexpr std::uint32_t kRingPieceBytes = 128 << 10;  // several pieces fit into a ring
 constexpr std::uint32_t kQueueDepth = 512;
 constexpr std::uint32_t kFetchSlots = 16;
 constexpr std::uint32_t kEpoch = 1;  // for queues with one path, which live as long as their

@@ -32,7 +32,7 @@ struct PeerSight {
 class SilenceJudge {
  public:
   struct Verdict {
-    std::size_t peer = 0;  ///< its index in `peers`
+    std::size_t peer = 0;  ///< index in `peers`
     boot::CutOff who = boot::CutOff::peer;
   };
 

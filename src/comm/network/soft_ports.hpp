@@ -58,7 +58,7 @@ class SoftPorts {
   Status check_backup_provider(std::size_t at, const std::vector<std::string>& interfaces) const;
 
   const NetworkOptions& options_;
-  std::shared_ptr<net::NicProcess> starting_;  // until make()
+  std::shared_ptr<net::NicProcess> starting_;  // null after make()
   NicMemory memory_;
   std::mutex mover_mutex_;  // guards memory_.mover if several NICs share it
   std::vector<std::unique_ptr<SoftPort>> ports_;

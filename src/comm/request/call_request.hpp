@@ -22,7 +22,7 @@ struct CollectiveRequest {
   ReduceOp op = ReduceOp::sum;
   int root = 0;                          ///< used if has_root()
   std::uint64_t scalar_bits = 0;         ///< premul_sum: this rank's scalar, or
-  const void* scalar_pointer = nullptr;  ///< its address for the device
+  const void* scalar_pointer = nullptr;  ///< device address of that scalar
   void* stream = nullptr;
 };
 

@@ -72,7 +72,7 @@ ORIEL_LANES_FN void store_partial(std::byte* to, Vector<std::uint64_t> v, std::s
 // little-endian.
 template <typename Part>
 ORIEL_LANES_FN std::uint64_t load_both_ends(const std::byte* from, std::size_t bytes) {
-  Part low, high;  // they overlap, unless `bytes` is twice their size
+  Part low, high;  // low and high overlap, unless `bytes` is twice their size
   __builtin_memcpy(&low, from, sizeof(Part));
   __builtin_memcpy(&high, from + bytes - sizeof(Part), sizeof(Part));
   return low | static_cast<std::uint64_t>(high) << (8 * (bytes - sizeof(Part)));

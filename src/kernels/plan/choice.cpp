@@ -165,7 +165,7 @@ bool reads_inputs(Backend backend, const ScratchLayout& layout, const Collective
   if (backend != Backend::cuda || divides || call.op == ReduceOp::premul_sum) return false;
   const bool has_many_ctas = layout.max_ctas > kManyCtas;
   switch (call.collective) {
-    case Collective::reduce_scatter:  // its blocks may begin anywhere
+    case Collective::reduce_scatter:  // blocks may begin at any address
       return bytes % 16 == 0 && (!has_many_ctas || bytes * ranks <= kMostOfManyCtas);
     case Collective::reduce:
       return !has_many_ctas && (bytes <= kMostBytes || (ranks > 2 && bytes >= kLeastSparingRoot));

@@ -217,7 +217,7 @@ struct HierarchyArguments {
   HierarchyLayout layout;
   NicSource nic_input;  ///< a property of this rank: others may have no window
   NicSource nic_output;
-  device::CommView comm;           ///< its control memory is the communicator's scratch
+  device::CommView comm;           ///< control memory: the communicator's scratch
   CallFailure* failure = nullptr;  ///< names a world rank
 };
 

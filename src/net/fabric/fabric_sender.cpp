@@ -177,7 +177,7 @@ void Sender::fail(std::uint32_t index, Error failed) {
 }
 
 void Sender::free_slot(Send& send) {
-  if (send.peer == nullptr) return;  // it has already completed
+  if (send.peer == nullptr) return;  // the send has already completed
   --send.peer->outgoing.under_way;
   send.peer = nullptr;
   send.payload = Bytes();

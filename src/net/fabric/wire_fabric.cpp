@@ -28,7 +28,7 @@ WireFabric::~WireFabric() = default;
 
 void WireFabric::prepare(const std::string& provider) {
   if (fabric_stand_in() != nullptr || !fabric_library().missing.empty()) return;
-  if (provider.starts_with("shm")) return;  // its signal handlers would be removed
+  if (provider.starts_with("shm")) return;  // a search would remove shm's signal handlers
   static const bool has_looked = (look_for_fabrics(fabric_library().table), true);
   static_cast<void>(has_looked);
 }

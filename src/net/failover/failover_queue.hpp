@@ -92,7 +92,7 @@ class FailoverQueue {
   /// Says how urgently the queue has to be driven: often while it is not settled.
   struct Pace {
     bool is_settled = true;  ///< running or over
-    int path = 0;            ///< whose NIC has its work; -1: no NIC's
+    int path = 0;            ///< path whose NIC has the work; -1: no NIC has it
     bool has_work = false;   ///< some work is not complete
   };
   Pace pace() const;

@@ -23,9 +23,9 @@ using PathMask = std::uint8_t;  ///< bit i: path i
 
 /// Stage of an end within an epoch.
 enum class PathStage : std::uint8_t {
-  fenced = 1,   ///< its queue of the previous epoch is in error: it neither sends nor receives
-  ready = 2,    ///< its queue on the chosen path can receive
-  running = 3,  ///< it also sends
+  fenced = 1,   ///< queue of the previous epoch is in error: no sends or receives
+  ready = 2,    ///< queue on the chosen path can receive
+  running = 3,  ///< queue on the chosen path can also send
   over = 4,     ///< no usable path is left, or an error occurred that no path can help with
 };
 const char* to_string(PathStage stage);

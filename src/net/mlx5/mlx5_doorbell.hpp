@@ -118,7 +118,7 @@ class Mlx5Doorbells {
   std::shared_ptr<Mlx5Ringer> ringer_;
   std::mutex mutex_;
   std::map<const Mlx5Memory*, std::weak_ptr<Mlx5Register>> shared_;
-  bool has_warned_ = false;  // that a CPU rings
+  bool has_warned_ = false;  // warned that a CPU rings the doorbells
 };
 
 }  // namespace oriel::net

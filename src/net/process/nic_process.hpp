@@ -41,7 +41,7 @@ class NicProcess {
   struct Options {
     std::string program;  ///< path of the program
     GpuUuid gpu{};
-    std::vector<int> cpus;  ///< its processors; empty: those of this thread
+    std::vector<int> cpus;  ///< processors of the process; empty: this thread's
   };
   /// Starts the process; does not wait until it is ready.
   static Result<std::shared_ptr<NicProcess>> start(const Options& options);

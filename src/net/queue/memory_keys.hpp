@@ -28,7 +28,7 @@ enum class MemoryPlace : std::uint8_t { host, gpu };
 struct MemoryRange {
   std::uint64_t address = 0;    ///< address used in WQEs
   std::uint64_t bytes = 0;      ///< not 0
-  std::byte* memory = nullptr;  ///< where the NIC accesses it; may be another mapping
+  std::byte* memory = nullptr;  ///< NIC's pointer to the range; may be another mapping
   std::uint8_t access = 0;  ///< sum of Access; peers' write or atomic access requires kLocalWrite
   MemoryPlace place = MemoryPlace::host;
   /// For GPU memory: only this NIC changes the words on which peers' atomics act. The NIC then need

@@ -40,7 +40,7 @@ struct NicThread::State {
   }
   void tell_to_end() {
     {
-      const std::lock_guard lock(mutex);  // so that no nap starts in between
+      const std::lock_guard lock(mutex);  // keeps a nap from starting in between
       std::atomic_ref<std::uint32_t>(stop_word).store(1, std::memory_order_release);
     }
     changed.notify_all();

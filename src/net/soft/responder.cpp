@@ -11,8 +11,8 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::size_t kAnswersMost = 1024;           // that wait for execution or for the wire
-constexpr std::uint32_t kFetchAttemptsMost = 7;      // attempts to read the same bytes
+constexpr std::size_t kAnswersMost = 1024;       // answers waiting for execution or for the wire
+constexpr std::uint32_t kFetchAttemptsMost = 7;  // retries of a failed read
 constexpr std::chrono::milliseconds kFetchPause{1};  // doubled after each failure
 constexpr std::uint32_t kReceivesFlushedMost = 256;  // per call
 

@@ -173,8 +173,7 @@ class Chooser {
 
   /// Returns the primary and its partner among the candidates of the best class; -1: none.
   std::pair<int, int> choose_primary() const {
-    std::vector<std::pair<const NetworkInterface*, int>> row;  // with the index in candidates_, or
-                                                               // -1
+    std::vector<std::pair<const NetworkInterface*, int>> row;  // index in candidates_, or -1
     for (std::size_t i = 0; i < best_; ++i) row.emplace_back(&candidates_[i], static_cast<int>(i));
     for (const NetworkInterface& one : dead_) {
       if (hardware_of(one) == hardware_of(candidates_.front())) row.emplace_back(&one, -1);
@@ -289,7 +288,7 @@ class Chooser {
                               one_card ? "the other port of the card" : "another card");
   }
 
-  Machine machine_;  // its NICs are the interfaces, in the order of the candidates
+  Machine machine_;  // NICs of machine_: the interfaces, in the order of candidates_
   std::vector<NetworkInterface> candidates_;
   std::vector<std::vector<Nic>> nics_;  // by candidate; machine_ has the first of each
   std::size_t best_ = 0;                // number of candidates of the best class

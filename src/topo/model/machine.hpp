@@ -83,8 +83,8 @@ struct Gpu {
   double pcie_gbps = 0;
   double pcie_now_gbps = 0;  ///< current bandwidth, one way; 0: not known
   std::optional<FabricClique> fabric;
-  bool fd_handles = false;      ///< its memory can be exported as a file descriptor
-  bool fabric_handles = false;  ///< its memory can be exported as a fabric handle
+  bool fd_handles = false;      ///< memory can be exported as a file descriptor
+  bool fabric_handles = false;  ///< memory can be exported as a fabric handle
 
   bool operator==(const Gpu&) const = default;
 };

@@ -64,7 +64,7 @@ static_assert(sizeof(NvmlPciInfo) == 68 && sizeof(NvmlFieldValue) == 40 &&
 struct NvmlConstants {
   static constexpr unsigned kMostLinks = 18;
   static constexpr unsigned kLinkSpeedField = 90;   // MB/s of one link, one way
-  static constexpr unsigned char kFabricReady = 3;  // its set-up is complete
+  static constexpr unsigned char kFabricReady = 3;  // the fabric's set-up is complete
   static constexpr unsigned kRemoteGpu = 0;
   static constexpr unsigned kRemoteSwitch = 2;
   enum Capability : unsigned { read = 0, write = 1, nvlink = 2, atomics = 3 };

@@ -16,7 +16,7 @@ namespace oriel::topo {
 /// An XML element and its contents.
 struct XmlElement {
   std::string name;
-  std::string text;  ///< its text outside child elements, without white space at its ends
+  std::string text;  ///< text outside child elements, trimmed of white space
   std::vector<std::pair<std::string, std::string>> attributes;
   std::vector<XmlElement> children;
   std::size_t line = 0;       ///< first line, from 1

@@ -51,8 +51,8 @@ struct FdExchange::Dialed {
 struct FdExchange::Peer {
   int rank;
   bool linked;                     // to be connected to this process
-  std::unique_ptr<Dialed> dialed;  // until both sides have proved the secret
-  std::unique_ptr<FdLink> link;    // after both sides have proved the secret
+  std::unique_ptr<Dialed> dialed;  // null once both sides have proved the secret
+  std::unique_ptr<FdLink> link;    // set once both sides have proved the secret
   boot::Poller::Token watched = 0;
 };
 

@@ -20,8 +20,8 @@ namespace oriel::window {
 /// One member of an LSA team, for address reservation: two communicators with equal member lists
 /// share one reservation.
 struct TeamMember {
-  std::uint64_t process = 0;  ///< random number of its process
-  std::int32_t device = -1;   ///< its CUDA device ordinal, or -1
+  std::uint64_t process = 0;  ///< random number of the member's process
+  std::int32_t device = -1;   ///< CUDA device ordinal of the member, or -1
   auto operator<=>(const TeamMember&) const = default;
 };
 

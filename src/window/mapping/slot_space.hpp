@@ -111,7 +111,7 @@ class SlotSpace {
   mutable std::mutex mutex_;
   TakenMap taken_;               // disjoint, by first offset
   std::map<Token, Hold> holds_;  // proposals, held or waiting
-  std::map<Token, Range> kept_;  // until the range is first released
+  std::map<Token, Range> kept_;  // kept until the range is first released
 };
 
 }  // namespace oriel::window

@@ -15,7 +15,7 @@ namespace oriel::window {
 
 /// Describes a window to the sink that creates its device object.
 struct WindowFacts {
-  RegisteredWindow window;  ///< its handle is null: create() makes it
+  RegisteredWindow window;  ///< handle is null: create() makes the handle
   std::size_t slot_bytes = 0;
 };
 

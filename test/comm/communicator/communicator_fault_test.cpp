@@ -381,7 +381,7 @@ TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
     std::this_thread::sleep_for(delay);
     if (!stop) {
       stage.kill(victim, SIGKILL);
-      stage.board().ids_failed = 1;  // so that no rank waits for an id that will not come
+      stage.board().ids_failed = 1;  // keeps ranks from waiting for an id that never comes
     } else {
       stage.kill(victim, SIGSTOP);
       std::this_thread::sleep_for(1300ms);  // longer than a stall takes to be noticed

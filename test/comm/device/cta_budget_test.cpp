@@ -152,7 +152,7 @@ TEST_CASE("the least limit of a rank holds for all, and a forced number may use 
   CHECK(sharers_of(infos, infos[0]).all == 4);
   CHECK(sharers_of(infos, infos[0]).in_process == 3);
   infos = {gpu(1, 1), gpu(1, 2)};
-  infos[1].known_sharers = 4;  // those of the parent communicator
+  infos[1].known_sharers = 4;  // sharers known from the parent communicator
   CHECK(most_ctas_of_gpus(infos, 0) == 15);
 }
 
@@ -287,7 +287,7 @@ TEST_CASE("launches of threads that wait for others find these recorded, and non
     call->ended = false;
     bool is_right = ++live == 1 || turn.waits().empty();
     for (const auto& other : turn.waits()) {
-      const bool is_own = other == call;  // its last launch may be in the chain
+      const bool is_own = other == call;  // the call's last launch may be in the chain
       is_right = is_right && (is_own || !static_cast<const Call&>(*other).under_way);
       ++waited;
     }

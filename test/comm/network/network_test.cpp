@@ -317,7 +317,7 @@ TEST_CASE("a peer that dies in the middle ends the others' waits, and is named",
 TEST_CASE("networks that the monitor looks at while calls stall can go, no data race",
           "[req:1.12][D11]") {
   play_on_nodes({{1, 1}}, {}, [](Players& players) {
-    // So many communicators that the monitor ticks while one is destroyed.
+    // Makes so many communicators that the monitor ticks while one is destroyed.
     std::vector<Communicator> comms;
     for (int i = 0; i < 60; ++i) comms.push_back(join(players));
     // Sleeps so long that each monitor tick checks which rank is late. The thread sanitizer detects

@@ -84,7 +84,7 @@ TEST_CASE("set-up calls come in their order with their arguments", "[req:3.12]")
   CHECK(scene.verbs.names() == Names{"ibv_get_device_list", "mlx5dv_open_device", "ibv_query_port",
                                      "_ibv_query_gid_ex", "QUERY_HCA_CAP", "QUERY_HCA_CAP",
                                      "mlx5dv_devx_query_eqn", "ibv_alloc_pd", "mlx5dv_init_obj"});
-  CHECK(scene.verbs.calls[1].arguments[0] == 1);  // with DevX
+  CHECK(scene.verbs.calls[1].arguments[0] == 1);  // opened with DevX
   CHECK(scene.verbs.calls[8].arguments[0] == 1 << 6);
   scene.verbs.calls.clear();
 

@@ -272,7 +272,7 @@ TEST_CASE("what is no request ends the process, what cannot be served is refused
     CHECK(client.say(nic_request::Open{1, 4, 4096}, &file).failed);  // memory of another size
     CHECK(client.say(nic_request::Add{1, 4096, false, {}}, &file).failed);
     CHECK(client.say(nic_request::Add{1, 2 << 20, false, {}}, &file).failed);
-    CHECK(client.say(nic_request::Close{1}, &file).failed);  // with a descriptor too many
+    CHECK(client.say(nic_request::Close{1}, &file).failed);  // carries one descriptor too many
     nic_request::Hello again;
     CHECK(client.say(again, &file).failed);
     const OwnedFd memory = make_sealed_memfd(channel_bytes(4, 4096)).value();

@@ -111,7 +111,7 @@ void expect_refusal(bool is_remote, const Wrong& one) {
   });
 }
 
-constexpr std::uint64_t kLast = 8192 * 8 - 63;  // where 64 bytes are one too many
+constexpr std::uint64_t kLast = 8192 * 8 - 63;  // 64 bytes from here end one byte too far
 
 }  // namespace
 

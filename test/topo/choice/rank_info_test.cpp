@@ -212,7 +212,7 @@ TEST_CASE("a pid means something inside one PID namespace of one node only", "[r
     other.machine = 0;
     ++other.node.host;
   }));
-  RankInfo nowhere = own;  // with unknown namespaces, sharing cannot be shown
+  RankInfo nowhere = own;  // unknown namespaces: sharing cannot be shown
   nowhere.pid_namespace = 0;
   CHECK_FALSE(shares_pids(own, nowhere));
   CHECK_FALSE(shares_pids(nowhere, nowhere));

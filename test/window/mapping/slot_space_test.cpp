@@ -86,7 +86,7 @@ TEST_CASE("a slot refuses what does not fit and says what to change", "[req:1.38
   CHECK(full.message().find("4294967296 of the 4294967296 bytes") != std::string::npos);
   CHECK(full.hint().find("ORIEL_BIG_SIZE") != std::string::npos);
   CHECK(space.keep({1, 2}).error().code() == ErrorCode::internal);
-  CHECK_FALSE(space.propose({1, 1}, kPage, 0, Pass::eager).ok());  // that agreement has ended
+  CHECK_FALSE(space.propose({1, 1}, kPage, 0, Pass::eager).ok());  // agreement {1, 1} has ended
 }
 
 TEST_CASE("counts follow a plain model through random keeps and releases", "[req:1.15]") {
