@@ -85,7 +85,7 @@ constexpr std::size_t kRingBytes = std::size_t{512} << 10;
 /// have them.
 struct RingFiles {
   std::array<OwnedFd, 2> rings;  // receive rings of rank 0 and rank 1
-  std::array<OwnedFd, 2> bells;  // bells of rank 0 and rank 1
+  std::array<OwnedFd, 2> bells;  // wake-up memory of rank 0 and rank 1
 };
 
 class Rank {

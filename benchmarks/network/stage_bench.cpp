@@ -136,7 +136,7 @@ class Wires {
   bool join(int a, int b) {
     const std::size_t bytes = net::ring_memory_bytes(kRingBytes);
     std::array<std::array<SharedMapping, 2>, 4> maps;
-    constexpr std::size_t kBells = 2;  // index of the first bell mapping
+    constexpr std::size_t kBells = 2;  // index of the first wake-up mapping
     for (std::size_t i = 0; i < maps.size(); ++i) {
       const std::size_t size = i < kBells ? bytes : net::RingBell::kMemoryBytes;
       auto fd = make_sealed_memfd(size);

@@ -42,8 +42,8 @@ class Links {
 
   /// Connects to a lower rank and keeps retrying. Does nothing if there is a link already.
   Status dial(int peer, const SocketAddress& address);
-  /// Sets a host number for each rank. With these numbers, a silent host is told from one silent
-  /// link (is_cut_off).
+  /// Sets a host number for each rank. With these numbers, is_cut_off distinguishes a silent host
+  /// from a single silent link.
   void set_hosts(std::vector<std::uint32_t> host_of) { host_of_ = std::move(host_of); }
 
   /// Returns the time of the next pump() call, due even if nothing is ready.

@@ -169,7 +169,7 @@ Result<IoOutcome> write_some(int fd, std::span<const ByteView> buffers) {
 // A live host answers the first keep-alive probe after the idle time, or the next one if a packet
 // was lost. A connection to a dead host times out four probe intervals after its idle time. If
 // another connection broke at the same time, it received its last packet at most the idle time
-// later. So it has heard nothing for four intervals, longer than the limit below.
+// later. So it has received nothing for four intervals, longer than the limit below.
 bool is_heard(int fd) {
   tcp_info info{};
   socklen_t length = sizeof info;

@@ -10,9 +10,9 @@
 namespace oriel::kernels {
 
 /// Handshake at the start of a streamed call, between the CTAs (or sub-CTAs) of one index on all
-/// ranks. Each greeting carries the call's signature, the offsets of registered buffers, and the
-/// rank's scalar. Greetings are flagged lines in slots of their own, with two parities. Every
-/// thread reads them, so no thread empties the slots.
+/// ranks. Each message (greeting) carries the call's signature, the offsets of registered buffers,
+/// and the rank's scalar. Greetings are flagged lines in slots of their own, with two parities.
+/// Every thread reads them, so no thread empties the slots.
 template <class Group>
 class Greetings {
  public:

@@ -14,21 +14,21 @@ namespace oriel::kernels {
 /// moves it in chunks through rings of slots at the owner. Each rank sends 2 (ranks - 1) / ranks x
 /// bytes.
 ///
-/// A call goes in steps; after each, a rank raises one flag at every other rank. Step i sends the
-/// inputs of chunk i, reduces chunk i - lead and stores its result everywhere. So both trips share
-/// the links and the fences, of which each flag needs one. A rank that waits for the inputs of a
-/// chunk mostly finds them: they were sent while it reduced the `lead` chunks before.
+/// A call runs in steps; after each step, a rank raises one flag at every other rank. Step i sends
+/// the inputs of chunk i, reduces chunk i - lead and stores its result everywhere. So both trips
+/// share the links, and the one fence that each flag needs. The inputs of a chunk have mostly
+/// arrived when a rank waits for them: they were sent while it reduced the `lead` chunks before.
 ///
 /// Slots need no flags of their own against early reuse. A rank sends input chunk i only after it
 /// has received and copied out all results of chunk i - depth. The result of a chunk also proves
 /// that its owner has read the inputs.
 ///
-/// Only a rank itself knows whether its buffers are registered, so each pair of ranks exchanges
-/// greetings. If both outputs lie at the same offset of the slots, the owner stores results
-/// straight into the other's output. Otherwise it stores into the other's ring, from which that
-/// rank copies. In the same way, a CPU owner reads the other's registered input in place instead of
-/// having it sent. A greeting also carries the call's signature: ranks that disagree give up at
-/// once.
+/// Only a rank itself knows whether its buffers are registered, so each pair of ranks performs a
+/// handshake (Greetings). If both outputs lie at the same offset of the slots, the owner stores
+/// results straight into the other's output. Otherwise it stores into the other's ring, from which
+/// that rank copies. In the same way, a CPU owner reads the other's registered input in place
+/// instead of having it sent. The handshake also carries the call's signature: ranks that disagree
+/// abort at once.
 ///
 /// In place is allowed: a chunk of the output is written only after all inputs of it were read.
 ///

@@ -14,7 +14,7 @@ namespace oriel::kernels {
 /// blocks. An all-gather reads each chunk once.
 ///
 /// A rank stores each chunk at all other ranks. If a pair has both outputs at one offset of the
-/// slots, which the greetings tell, the rank stores straight into the other's output. Otherwise it
+/// slots (known from the handshake), the rank stores straight into the other's output. Otherwise it
 /// stores into the other's ring, from which that rank copies.
 ///
 /// If all ranks have their outputs at one offset, a rank stores its whole part and raises one flag.
@@ -23,10 +23,11 @@ namespace oriel::kernels {
 /// flag of step i - depth / 2 had copied out all chunks up to i - depth. So the slot of chunk i is
 /// free.
 ///
-/// A greeting proves that its sender has begun this call and that the kernels before have ended. So
-/// the rings hold no chunk of the previous call, and outputs may be written.
+/// A handshake message (greeting) proves that its sender has started this call and that the
+/// sender's earlier kernels have ended. So the rings hold no chunk of the previous call, and
+/// outputs may be written.
 ///
-/// Mover: as in a streamed broadcast.
+/// Mover: see the streamed broadcast.
 template <class Group, class Mover, Collective kCollective>
 class StreamBlocks {
  public:

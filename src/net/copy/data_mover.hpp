@@ -164,7 +164,7 @@ class Loading {
   bool begin(DataMover& mover, const std::byte* from);
   /// Takes the parts that have arrived. Returns whether all of them have.
   bool take(DataMover& mover);
-  /// Lends the bytes once take() has returned true. This object keeps them.
+  /// Returns the bytes once take() has returned true. This object keeps owning them.
   Payload lend() const;
   /// Moves the bytes out once take() has returned true. Requires that `lends` is false.
   Bytes release() { return std::move(bytes_); }

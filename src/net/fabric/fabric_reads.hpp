@@ -31,8 +31,8 @@ class Reads {
   void fail(std::uint32_t index, Error failed);
   std::optional<WireSource> lend(const Peer& peer, const std::byte* from, std::size_t bytes);
   void take_back(WireAddress peer, const WireSource& source);
-  /// Fails all reads of an endpoint that was closed. Deregisters the memory lent to peers that were
-  /// cut.
+  /// Fails all reads of an endpoint that was closed. Deregisters the sources of rendezvous reads by
+  /// peers that were cut.
   void cut();
   /// Drops reads and memory after the endpoint was closed.
   void drop();

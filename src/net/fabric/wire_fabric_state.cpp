@@ -42,8 +42,8 @@ const char* name_of(Operation::Kind kind) {
 }  // namespace
 
 WireFabric::State::~State() {
-  // Closes the endpoint before the memory that it uses. Drives it only if no target or lent memory
-  // is in use, since the owners may already have freed that memory.
+  // Closes the endpoint before the memory that it uses. Drives it only if no target or source of a
+  // rendezvous read is in use, since the owners may already have freed that memory.
   const bool may_drive = !reads.is_fetching() && !reads.has_lent();
   if (end.endpoint.has_value()) end.endpoint->close(may_drive);
   reads.drop();

@@ -82,7 +82,7 @@ Status Mlx5QueueMemory::fill() {
   for (std::uint64_t slot = 0; slot < options_.fetch_slots; ++slot) {
     std::memcpy(image.data() + words_at.turns + slot * 8, &slot, sizeof slot);
   }
-  // All receives count as posted from the beginning; connect() tells the adapter of them.
+  // All receives count as posted from the beginning; connect() reports them to the adapter.
   const dq::ReceivePosition begin{.taken = 0, .posted = options_.receives};
   std::memcpy(image.data() + words_at.position, &begin, sizeof begin);
   return words_->write(0, image);

@@ -35,7 +35,7 @@ class Mlx5QueueMemory {
   Status register_with(const Mlx5Device& device, Mlx5Memory& memory);
   /// Fills the memory for a queue that nobody has used.
   Status fill();
-  /// Tells the adapter of all receives, if there are any.
+  /// Reports all receives to the adapter, if there are any.
   Status tell_receives();
   /// Fills in all addresses and sizes, and the slots' key.
   void describe(device::queue::QueueView& view, device::queue::ReceiveView& receives) const;

@@ -37,7 +37,7 @@ class NicCore {
 
   /// Returns whether the NIC has failed, for example because it ran out of memory in the middle of
   /// its work. It then stops for good without sending anything, because work may be half done. The
-  /// owner tells the peers. Takes no lock.
+  /// owner notifies the peers. Takes no lock.
   bool has_failed() const { return failed_; }
   /// Fails the NIC because another part of the network has run out of memory.
   void fail();

@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint32_t kFlushMost = 256;  // completions per call
 
 // Returns the time above which a response is slow: a quarter of the retransmission timeout. A live
-// peer is then heard before its queue or path is given up.
+// peer then responds before its queue or path is abandoned.
 Duration slow_answer(const QueueSetup& setup) {
   return std::max<Duration>(setup.answer_timeout / 4, std::chrono::milliseconds(50));
 }

@@ -52,7 +52,7 @@ struct Outcome {
 /// Phase of a communicator's life in which the injected fault struck.
 enum class Phase : std::uint64_t { none, set_up, last, destroy };
 
-/// Verdict on one run, computed alike by all players.
+/// Result of one run, computed identically by all players.
 struct Verdict {
   bool hit = false;
   bool agreed = false;

@@ -10,8 +10,8 @@
 using namespace oriel;
 using namespace oriel::net;
 
-// The input is the ring memory that a peer left: its counter, then bytes. Whatever it is, the
-// reader terminates, takes no more than the ring holds, and lends the same bytes that it copies.
+// The input is the ring memory that a peer left: its counter, then bytes. For any input, the reader
+// terminates, takes no more than the ring holds, and yields the same bytes in place and by copy.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   constexpr std::size_t kRing = 4096;
   constexpr std::size_t kHeader = 4096;
