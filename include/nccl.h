@@ -34,16 +34,12 @@
 /// Error codes. Any call may return ncclInvalidArgument, or ncclInvalidUsage for an invalid
 /// environment value. Calls that allocate or wait may also return ncclSystemError and, with a GPU,
 /// ncclUnhandledCudaError. If a communicator has become unusable, its calls return the cause:
-/// ncclRemoteError, ncclSystemError or ncclInvalidUsage. ncclInternalError indicates a bug in
-/// Oriel.
+/// ncclRemoteError, ncclSystemError or ncclInvalidUsage. ncclInternalError is a bug in Oriel.
 ///
 /// Non-blocking communicators (ncclConfig_t::blocking is 0). These calls, or the end of a group
 /// that contains them, return ncclInProgress and continue in the background:
-/// - ncclCommInitRankConfig
-/// - ncclCommInitRankScalable
-/// - ncclCommSplit
-/// - ncclCommFinalize
-/// - ncclCommWindowRegister
+/// ncclCommInitRankConfig, ncclCommInitRankScalable, ncclCommSplit, ncclCommFinalize and
+/// ncclCommWindowRegister.
 ///
 /// Each communicator progresses independently. ncclCommGetAsyncError reports when the call has
 /// ended, and with which result. Until then other calls on the communicator return
@@ -68,8 +64,7 @@
 #define NCCL_PATCH 9
 #define NCCL_SUFFIX ""
 
-/// Encodes a version as one number, such as 22809 for 2.28.9. Versions up to 2.8 use smaller
-/// factors.
+/// Encodes a version as one number, such as 22809 for 2.28.9. Up to 2.8 factors are smaller.
 #define NCCL_VERSION(X, Y, Z) \
   (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
 #define NCCL_VERSION_CODE 22809
@@ -142,17 +137,14 @@ typedef enum {
 #define NCCL_REVOKE_DEFAULT 0x00
 
 /// Settings of a communicator. Start from NCCL_CONFIG_INITIALIZER and set the fields that you need.
-///
 /// Oriel honours `blocking`, `minCTAs`, `maxCTAs`, `commName`, and NCCL_CTA_POLICY_ZERO in
 /// `CTAPolicy`. From later versions of the structure it honours `graphUsageMode` and
 /// `graphStreamOrdering` (see ncclAllReduce). All other fields are hints without effect: a log line
 /// at ORIEL_LOG=info names each one that is set. If a number of CTAs is out of range, the nearest
 /// allowed value is used and logged. A `blocking` other than 0 and 1, and a structure that was not
 /// initialised, are ncclInvalidArgument.
-///
 /// Oriel accepts structures of NCCL 2.14 to 2.32.3, and reads only the fields of their version. If
-/// a structure is longer, its remaining fields are ignored, and one warning per process names both
-/// sizes.
+/// a structure is longer, its remaining fields are ignored, and one warning per process says so.
 typedef struct ncclConfig_v22800 {
   size_t size;  ///< the initializer sets this field and the next two; do not change them
   unsigned int magic;
@@ -260,8 +252,7 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 
-/// Joins as ncclCommInitRank does, with settings for this communicator. A null `config` sets
-/// nothing.
+/// Joins as ncclCommInitRank does, with settings. A null `config` sets nothing.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
                                     ncclConfig_t* config);
 ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank,
@@ -288,7 +279,6 @@ ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 /// call of another rank. The ranks of several communicators may therefore finalize them in any
 /// order. Among nodes the call waits at most 5 seconds for its peers to receive the data sent to
 /// them. Later data stays in flight, and ncclCommDestroy waits for it again.
-///
 /// Blocking; on a non-blocking communicator the call continues in the background. If another rank
 /// later makes a call that needs this rank, that call gets ncclRemoteError. The error may also
 /// become this rank's asynchronous error. If ncclGroupEnd refuses a group, the group finalizes
@@ -298,18 +288,15 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm);
 
 /// Frees this rank's part of a communicator and the windows still registered in it. A later call
 /// with the handle is an error. A null handle is allowed. Local: other ranks need not call it.
-///
 /// Blocking: waits first for the work enqueued here, and so for the ranks on which this work
 /// depends. If the communicator is unusable, this wait takes at most 5 seconds. If a kernel may
 /// still use memory, the memory is freed when the last kernel has ended. A graph that holds a call
 /// may be launched until the graph is destroyed: the memory lives as long as the graph and its
 /// executable copies. Destruction takes up to 5 seconds more if a departed rank of another host may
 /// still read memory of this rank.
-///
 /// All ranks make the same collective calls before they destroy the communicator. A rank that waits
 /// in a call for a departed rank gets ncclRemoteError. A call in progress on a non-blocking
 /// communicator is not waited for: it ends in the background and stores no windows any more.
-///
 /// Inside a group the communicator ends after all other requests, even if the group is refused. A
 /// later call on it in the same group is ncclInvalidUsage.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
@@ -318,9 +305,7 @@ ncclResult_t pncclCommDestroy(ncclComm_t comm);
 /// Aborts the running work of this communicator without waiting for other ranks, and frees the
 /// communicator. The output of interrupted collectives is undefined. Local; any thread may call it.
 /// The other ranks get ncclRemoteError; calls in progress on this rank get ncclInvalidUsage. If a
-/// group is still starting this blocking communicator, the abort ends the set-up of the whole
-/// group.
-///
+/// group is still starting this blocking communicator, the abort ends the group's set-up.
 /// Returns within 250 ms. Memory that a kernel or a graph may still use is freed when that kernel
 /// or graph has ended. If a graph that holds a call is launched later, it ends at once. Inside a
 /// group the abort runs at the end of the group, as ncclCommDestroy does. A null handle is allowed.
@@ -331,11 +316,9 @@ ncclResult_t pncclCommAbort(ncclComm_t comm);
 /// Queries, ncclCommDestroy and ncclCommAbort still work; every other call fails and names the
 /// cause. `revokeFlags` is NCCL_REVOKE_DEFAULT. Local; any thread may call it. Returns when no
 /// kernel of the communicator runs any more, or with ncclSystemError after 5 seconds.
-///
 /// After a revocation ncclCommGetAsyncError stores ncclSuccess on this rank. The other ranks get
 /// ncclRemoteError until they revoke too. A start or registration in progress ends with an error. A
-/// second revocation is ncclInvalidUsage, and so is one after ncclCommFinalize. A null handle is
-/// allowed.
+/// second revocation is ncclInvalidUsage, and so is one after ncclCommFinalize. Null is allowed.
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 
@@ -344,7 +327,6 @@ ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 /// NCCL_SPLIT_NOCOLOR, which gives the rank a null handle. `key` is any number. A null `config`
 /// inherits the settings of this communicator except its name. The new communicator uses the same
 /// device, and outlives the destruction or abort of this one.
-///
 /// Collective over this communicator; blocks as ncclCommInitRank does. If the arguments of one rank
 /// are invalid, all ranks get the same error. If a later step fails, the ranks of that color get
 /// the same error. Several splits in a group run in the order of the calls. With a non-blocking
@@ -368,8 +350,7 @@ ncclResult_t pncclCommShrink(ncclComm_t comm, int* excludeRanksList, int exclude
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 ncclResult_t pncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* asyncError);
 
-/// Stores the number of ranks. Local; returns at once. Error: ncclInvalidUsage if the start has not
-/// got that far.
+/// Stores the number of ranks. Local; returns at once. Error: ncclInvalidUsage early in a start.
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count);
 ncclResult_t pncclCommCount(const ncclComm_t comm, int* count);
 
@@ -414,8 +395,7 @@ ncclResult_t pncclMemFree(void* ptr);
 
 /// Announces that collectives of `comm` will use `size` bytes at `buff`, and stores a handle for
 /// ncclCommDeregister. Any memory is allowed. Today the registration changes neither results nor
-/// speed. Local; returns at once, also inside a group. Remaining registrations end with the
-/// communicator.
+/// speed. Local; returns at once, also inside a group. The last ones end with `comm`.
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 ncclResult_t pncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 
@@ -429,7 +409,6 @@ ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle);
 /// NCCL_WIN_REQUIRED_ALIGNMENT. The memory comes from ncclMemAlloc, or from a CUDA virtual-memory
 /// allocation that was created exportable. Memory of cudaMalloc or malloc is refused. Several
 /// windows may share an allocation, nest or coincide.
-///
 /// Blocking outside a group. Inside a group `win` is stored when the group ends. On a non-blocking
 /// communicator it is stored before ncclCommGetAsyncError stores ncclSuccess.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
@@ -461,15 +440,13 @@ ncclResult_t pncclDevCommDestroy(ncclComm_t comm, const struct ncclDevComm* devC
 
 /// Creates an operation that multiplies this rank's elements by `*scalar` and then sums over the
 /// ranks. The scalar is of type `datatype`, and products are rounded to that type before the sum.
-/// Ranks may have different scalars. The operation serves only collectives of `comm` on `datatype`.
-/// Local.
+/// Ranks may have different scalars. Serves only collectives of `comm` on `datatype`. Local.
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm);
 ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                        ncclScalarResidence_t residence, ncclComm_t comm);
 
-/// Destroys an operation of ncclRedOpCreatePreMulSum. Collectives already called may still run.
-/// Local.
+/// Destroys an operation of ncclRedOpCreatePreMulSum. Earlier calls still run. Local.
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 
@@ -477,10 +454,8 @@ ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 /// in every `recvbuff`. Every rank gets the same bits. Collective: all ranks pass the same count,
 /// type and operation. Buffers are aligned to the element size, and either equal or disjoint. Each
 /// may be registered or not.
-///
 /// With a GPU the call enqueues the work on `stream` and returns; `recvbuff` holds the result when
 /// the stream has reached the end of this work. The call may be captured into a graph.
-///
 /// Calls of one communicator run one after the other, in the order of the calls, whatever their
 /// streams. Launches of graphs that hold calls of the communicator run in the order of the
 /// launches, also relative to calls outside graphs. All ranks call and launch in the same order.
@@ -533,8 +508,7 @@ ncclResult_t pncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
                             ncclDataType_t datatype, int root, ncclComm_t comm,
                             cudaStream_t stream);
 
-/// Broadcasts in place: `buff` is the source at the root and the destination elsewhere. Otherwise
-/// behaves as ncclBroadcast.
+/// Broadcasts as ncclBroadcast does, from `buff` at the root to `buff` at the other ranks.
 ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                        cudaStream_t stream);
 ncclResult_t pncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root,
@@ -593,19 +567,16 @@ ncclResult_t pncclGroupStart(void);
 /// Closes a group. The outermost ncclGroupEnd carries out the recorded calls on all its
 /// communicators at once. It returns the error of the first failed call, in the order of the calls.
 /// Set-up runs first, then calls that move data, then finalizations, then destructions and aborts.
-///
 /// Set-up calls on one communicator run in the order of the calls. All windows of one communicator
 /// are registered together, at the position of the first registration. All streams that a group
 /// names for a communicator are synchronised: its first kernel waits for all of them, and all of
 /// them wait for its last kernel. If only some of the streams are captured, the group is refused.
 /// The call is as collective and as blocking as the calls inside. All collectives of a group are
 /// checked before the first one starts.
-///
 /// If a recorded call was refused, ncclGroupEnd carries out only destructions and aborts. Refused
 /// queries, allocations and destructions do not count. Ranks that the group was to start, split or
 /// register send the error to their peers, which return the same error. Peers of its collectives
 /// are not notified: they wait as they do for a rank that has not called.
-///
 /// Error: ncclInvalidUsage without ncclGroupStart, or if a group starts blocking and non-blocking
 /// communicators.
 ncclResult_t ncclGroupEnd(void);
@@ -615,8 +586,7 @@ ncclResult_t pncclGroupEnd(void);
 /// of starts in the group to null, and fills `simInfo`. Oriel has no time model, so `estimatedTime`
 /// becomes NCCL_UNDEF_FLOAT. If a call in the group was refused, returns the error of that call, as
 /// ncclGroupEnd does. If `simInfo` was not initialised, returns ncclInvalidArgument. The group is
-/// closed in both cases. An inner call only closes its level, and leaves `simInfo` unchanged.
-/// Local.
+/// closed in both cases. An inner call closes its level and leaves `simInfo` unchanged. Local.
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 

@@ -69,6 +69,9 @@ class CallRunner {
   std::optional<kernels::Plan> plan_in_lines(const CollectiveRequest& request) const;
   kernels::HierarchyArguments arguments_among_teams(const CollectiveRequest& request,
                                                     const kernels::HierarchyPlan& plan) const;
+  /// Returns the division of a call of one team among `owners` ranks and their CTAs.
+  kernels::Split split_of(const CollectiveRequest& request, const kernels::Plan& plan,
+                          int owners) const;
   kernels::AllReduceArguments arguments_in_team(const CollectiveRequest& request,
                                                 const kernels::Plan& plan) const;
   /// Returns the location from which the NIC reads a buffer; empty if no window holds the whole

@@ -47,6 +47,20 @@ std::optional<kernels::Plan> CallRunner::plan_in_lines(const CollectiveRequest& 
                                     request.count * size_of(request.type));
 }
 
+kernels::Split CallRunner::split_of(const CollectiveRequest& request, const kernels::Plan& plan,
+                                    int owners) const {
+  const kernels::Backend backend = parts_.device->backend();
+  const kernels::Collective collective = request.collective;
+  if (collective == kernels::Collective::broadcast &&
+      plan.algorithm == kernels::Algorithm::two_shot) {
+    return {kernels::share_of_broadcast(size(), request.count * size_of(request.type)), 0};
+  }
+  if (collective == kernels::Collective::reduce_scatter || kernels::receives_blocks(collective)) {
+    return kernels::split_blocks(plan, backend, request.type, request.count);
+  }
+  return kernels::split_work(plan, backend, owners, request.type, request.count);
+}
+
 kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveRequest& request,
                                                           const kernels::Plan& plan) const {
   const auto ranks = static_cast<std::int32_t>(parts_.team_facts.members.size());
@@ -60,11 +74,7 @@ kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveReques
   const kernels::Owners owners =
       kernels::owners_of(plan, parts_.device->backend(), request.collective, root, ranks,
                          request.count * size_of(request.type));
-  const auto split =
-      scatters || gathers
-          ? kernels::split_blocks(plan, parts_.device->backend(), request.type, request.count)
-          : kernels::split_work(plan, parts_.device->backend(), owners.count, request.type,
-                                request.count);
+  const kernels::Split split = split_of(request, plan, owners.count);
   kernels::AllReduceArguments arguments;
   arguments.input = static_cast<const std::byte*>(request.input);
   arguments.output = static_cast<std::byte*>(request.output);
@@ -81,10 +91,6 @@ kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveReques
   arguments.operation.maximum = request.op == ReduceOp::max;
   arguments.layout = parts_.layout;
   arguments.share = split.share;
-  const bool in_lines = plan.algorithm == kernels::Algorithm::two_shot;
-  if (in_lines && request.collective == kernels::Collective::broadcast) {
-    arguments.share = kernels::share_of_broadcast(ranks, request.count * size_of(request.type));
-  }
   arguments.part = split.part;
   arguments.flat_base = parts_.control.flat_base - parts_.control.slot_offset;
   arguments.scalar_bits = request.scalar_bits;
@@ -109,7 +115,6 @@ kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveReques
   arguments.signature =
       kernels::all_reduce_signature(request.type, request.op, request.count, plan.algorithm,
                                     request.collective, std::max(root, 0));
-
   if (request.scalar_pointer != nullptr && on_host()) {
     std::memcpy(&arguments.scalar_bits, request.scalar_pointer, size_of(request.type));
     arguments.scalar_pointer = nullptr;

@@ -42,7 +42,7 @@ ORIEL_DEVICE_FN bool two_shot_broadcast(const AllReduceArguments& arguments, Gri
   const std::uint64_t share = arguments.share;
   const std::uint64_t threads = Group::size();
   const std::uint64_t first = place.cta * threads;
-  if (first >= share) return true;  // the same on all ranks; this CTA's epoch does not change
+  if (first >= share) return true;  // on all ranks: the epoch of this CTA does not change
 
   device::grid_dependency_wait();
   device::grid_launch_dependents();
