@@ -11,7 +11,7 @@ chunks, reduces its peers' chunks into all outputs, raises flags and waits for i
 Prints microseconds per message: for ranks that start together, and for ranks that start up to
 --late microseconds late (the mean of --draws draws). Does so for CTAs that all send to one peer
 after the other, and for CTAs that each begin with another peer.
-Nothing is measured here; docs/performance.md compares the model with measurements.
+Nothing is measured here; docs/notes/all-reduce.md compares the model with measurements.
 """
 import pathlib
 import random

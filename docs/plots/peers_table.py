@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the Markdown tables of docs/performance.md from files that benchmarks/gpu_peers/measure.py wrote: for each number
+"""Prints the Markdown tables of docs/notes/all-reduce.md from files that benchmarks/gpu_peers/measure.py wrote: for each number
 of ranks, type and registration one table, with the ratio and its 95 % interval, and for f32 what
 another library was recorded with elsewhere. Measures nothing.
 """
