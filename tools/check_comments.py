@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that comments can be read: none begins with a word that points elsewhere, and no sentence
-has more than 25 words.
+"""Checks that comments and pages can be read: no comment begins with a word that points elsewhere,
+and no sentence has more than 25 words.
 
-Reads comments of C, C++ and CUDA, and comments and docstrings of Python. Of shell and CMake files
-it reads the comments on lines of their own. A colon or semicolon ends a sentence too. Examples and
-tables inside a comment are not prose: lines that are indented by four spaces or begin with `|`.
+Reads comments of C, C++ and CUDA, comments and docstrings of Python, and Markdown pages. Of shell
+and CMake files it reads the comments on lines of their own. A colon or semicolon ends a sentence
+too. Examples and tables are not prose: fenced code, and lines that are indented by four spaces or
+begin with `|`.
 """
 import ast
 import io
@@ -23,7 +24,7 @@ MOST_WORDS = 25
 OPENING = re.compile(r"(of|as|the same|what|who|whether)\b", re.I)
 # Matches marks for tools and tags of requirements, which are not prose.
 NO_PROSE = re.compile(r"SPDX-|NOLINT|clang-format o|shellcheck |noqa|^!|^(\[[^\]]*\])+$|^[-=~*/#]*$")
-SENTENCE_END = re.compile(r"(?<=[.:;?!])[)\"'`]*\s+")
+SENTENCE_END = re.compile(r"(?<=[.:;?!])[)\"'`*]*\s+")
 SHELL_LIKE = {".sh", ".cmake"}
 
 
@@ -122,6 +123,14 @@ def python_comments(text):
                                              for line in first.value.value.split("\n")])
 
 
+def page_paragraphs(text):
+    """Returns the paragraphs and list items of a page, without headings and hidden comments."""
+    text = re.sub(r"^ *```.*?^ *```$|<!--.*?-->", lambda match: "\n" * match.group(0).count("\n"),
+                  text, flags=re.S | re.M)
+    lines = ["" if re.match(r"\s*#", line) else line for line in text.split("\n")]
+    return Comment(1, [re.sub(r"^ {1,3}(?=\S)", "", line) for line in lines]).paragraphs()
+
+
 def is_shell(path):
     return path.suffix == "" and path.read_bytes()[:2] == b"#!" and b"sh" in path.read_bytes()[:40]
 
@@ -137,25 +146,32 @@ def comments_of(path):
     return ()
 
 
-def faults_of(comment):
-    for index, (line, text) in enumerate(comment.paragraphs()):
-        opening = OPENING.match(text)
-        if index == 0 and opening:
-            yield line, f'begins with "{opening.group(0)}": {text[:60]}'
-        for sentence in SENTENCE_END.split(text):
-            words = len(sentence.split())
-            if words > MOST_WORDS:
-                yield line, f"{words} words in a sentence, {MOST_WORDS} at most: {sentence[:60]}"
+def long_sentences(line, text):
+    for sentence in SENTENCE_END.split(text):
+        words = len(sentence.split())
+        if words > MOST_WORDS:
+            yield line, f"{words} words in a sentence, {MOST_WORDS} at most: {sentence[:60]}"
+
+
+def faults_of(path):
+    if path.suffix == ".md":
+        for line, text in page_paragraphs(path.read_text(errors="replace")):
+            yield from long_sentences(line, text)
+        return
+    for comment in comments_of(path):
+        for index, (line, text) in enumerate(comment.paragraphs()):
+            opening = OPENING.match(text)
+            if index == 0 and opening:
+                yield line, f'begins with "{opening.group(0)}": {text[:60]}'
+            yield from long_sentences(line, text)
 
 
 def check(root):
     findings = []
     for path in lint.tracked_files(root):
         name = path.relative_to(root)
-        if name.parts[0] not in FOLDERS:
-            continue
-        for comment in comments_of(path):
-            findings += [f"{name}:{line}: {fault}" for line, fault in faults_of(comment)]
+        if path.suffix == ".md" or name.parts[0] in FOLDERS:
+            findings += [f"{name}:{line}: {fault}" for line, fault in faults_of(path)]
     return findings
 
 
@@ -167,6 +183,8 @@ CLEAN = {
                  f"//     {LONG}\n/// - item\n///   more\n/// | {LONG} |\n",
     "tools/b.py": f'"""Prints it.\n\n    {LONG}\n"""\nx = 1  # counts them\n',
     "test/CMakeLists.txt": "# Runs alone.\nadd_test(x)\n",
+    "d.md": f"# {LONG}\n\nOf it. Short.\n\n```\n{LONG}\n```\n\n| {LONG} |\n\n"
+            f"<!-- {LONG} -->\n\n- one\n  {LONG[:60]}\n- {LONG[:60]}\n",
     "docs/c.py": "# Of a folder that is not checked.\n",
 }
 PLANTS = [
@@ -180,8 +198,10 @@ PLANTS = [
     ({"tools/b.py": 'def f():\n    """As g."""\n'}, "tools/b.py:2"),
     ({"tools/b.py": "x = 1  # who asks\n"}, 'begins with "who"'),
     ({"test/run": f"#!/bin/sh\n# {LONG}\n"}, "test/run:2"),
+    ({"docs/d.md": f"# Title\n\nShort.\n\n- item\n- {LONG}\n"}, "docs/d.md:6: 26 words"),
+    ({"README.md": f"One.\n{LONG[:60]}\n{LONG[60:]}\n"}, "README.md:1: 26 words"),
     ({"cmake/x.cmake": "# Of it.\n"}, 'begins with "Of"'),
 ]
 
 if __name__ == "__main__":
-    lint.main("comments", check, CLEAN, PLANTS)
+    lint.main("comments and pages", check, CLEAN, PLANTS)

@@ -115,10 +115,10 @@ const std::array kRows = {
         "ORIEL_NIC_PROCESS mean nothing and ORIEL_PATHS names one interface at most.",
         kNodes},
     Row{"ORIEL_DOORBELL", nullptr, choice<&Settings::doorbell>(kDoorbells),
-        "Who rings the doorbells of an adapter's queues (ORIEL_NIC=mlx5): gpu has those who post "
-        "ring, the kernels of GPUs or the threads of CPU ranks, and is an error where they cannot "
-        "reach the register; cpu has a thread of the processor ring, which adds to every "
-        "operation; auto takes cpu, with a warning in the log, where gpu would be an error.",
+        "Who rings the doorbells of an adapter's queues (ORIEL_NIC=mlx5). gpu: whoever posts, a "
+        "kernel or a CPU rank's thread; an error where it cannot reach the register. cpu: a "
+        "thread of the library, which adds to the time of every operation. auto: gpu, or else cpu "
+        "with a warning in the log.",
         kNodes},
     Row{"ORIEL_WIRE", nullptr, choice<&Settings::wire>(kWires),
         "What carries messages between ranks of different nodes, the same on all ranks: auto takes "
@@ -185,9 +185,9 @@ const std::array kRows = {
         kMemory},
     Row{"ORIEL_SCRATCH_SIZE", nullptr,
         BytesKind{&Settings::scratch_size_bytes, kMiB, 64 * kMiB, 4096},
-        "The most memory that a communicator sets aside for packets and for buffers that are not "
-        "registered, beside its channels: GPUs of one node use 192 KiB of it for each CTA and "
-        "rank, for 32 and 4 at least, and GPUs of several nodes twice as much as it says.",
+        "Most memory that a communicator sets aside for packets and unregistered buffers, beside "
+        "its channels. GPUs of one node use 192 KiB for each CTA and rank, for at least 32 CTAs "
+        "and 4 ranks. GPUs of several nodes use twice the setting.",
         kMemory},
     Row{"ORIEL_ALGORITHM", nullptr, choice<&Settings::algorithm>(kAlgorithms),
         "Forces one algorithm for every collective that has it; auto lets the table choose, and "
@@ -220,9 +220,9 @@ const std::array kRows = {
         "1, else 1.",
         kTuning},
     Row{"ORIEL_CTA_POLICY", "NCCL_CTA_POLICY", choice<&Settings::cta_policy>(kCtaPolicies),
-        "zero has copy engines carry out all-gathers, all-to-alls, gathers and scatters of GPUs of "
-        "one node, where blocks are long, buffers lie in symmetric windows, and all ranks ask for "
-        "it (docs/collectives.md); multiprocessors stay free. efficiency is accepted and changes "
+        "zero: copy engines carry out all-gathers, all-to-alls, gathers and scatters of GPUs of "
+        "one node, and multiprocessors stay free. It takes long blocks in symmetric windows, and "
+        "all ranks must ask for it (docs/collectives.md). efficiency is accepted and changes "
         "nothing; auto leaves it to CTAPolicy of a communicator's configuration.",
         kTuning},
     Row{"ORIEL_LOG", "NCCL_DEBUG", choice<&Settings::log_level>(kLogLevels),
