@@ -98,10 +98,12 @@ ORIEL_DEVICE_FN bool one_shot_blocks(const AllReduceArguments& arguments, GridPl
 /// aligned addresses.
 inline bool has_word_blocks(const AllReduceArguments& arguments) {
   const bool has_blocks = arguments.collective != Collective::broadcast;
-  const std::uint64_t places =
-      reinterpret_cast<std::uintptr_t>(arguments.input) |
-      reinterpret_cast<std::uintptr_t>(arguments.output) |
-      (has_blocks ? arguments.share : arguments.count) * size_of(arguments.type);
+  const std::uint64_t elements = has_blocks ? arguments.share : arguments.count;
+  std::uint64_t places =
+      reinterpret_cast<std::uintptr_t>(arguments.output) | elements * size_of(arguments.type);
+  if (has_blocks || arguments.root == arguments.rank) {
+    places |= reinterpret_cast<std::uintptr_t>(arguments.input);
+  }
   return places % 4 == 0;
 }
 
