@@ -128,6 +128,9 @@ def page_paragraphs(text):
     text = re.sub(r"^ *```.*?^ *```$|<!--.*?-->", lambda match: "\n" * match.group(0).count("\n"),
                   text, flags=re.S | re.M)
     lines = ["" if re.match(r"\s*#", line) else line for line in text.split("\n")]
+    # Entries of the page of requirements are items.
+    lines = [re.sub(r"^([0-9]\.[0-9]+|[A-Z][0-9]{1,2}|  open:|  shown by:) ", "- ", line)
+             for line in lines]
     return Comment(1, [re.sub(r"^ {1,3}(?=\S)", "", line) for line in lines]).paragraphs()
 
 
