@@ -22,8 +22,9 @@ namespace oriel::device {
 struct BulkBarrier {
   std::uint64_t word;
 
-  /// Initialises the barrier, before any other use. One thread; not blocking. Its fence makes the
-  /// barrier visible to the copy hardware; the CTA's sync makes it visible to the other threads.
+  /// Initialises the barrier, before any other use. One thread; not blocking. Its fence releases
+  /// the initialisation at cluster scope. The CTA's sync then makes it visible to the other
+  /// threads.
   ORIEL_DEVICE_FN void init() {
     arch::ptx::mbarrier_init(&word, 1);
     arch::ptx::fence_mbarrier_init();

@@ -86,8 +86,9 @@ ORIEL_DEVICE_FN constexpr A maximum(A a, A b) {
   return a < b ? b : a;
 }
 
-/// Prevents any compiler from fusing a rounded product with a following addition. gcc does so by
-/// default on targets with a fused instruction.
+/// On a CPU, prevents the compiler from fusing a rounded product with a following addition. gcc
+/// fuses by default on targets with a fused instruction. Does nothing in GPU code, where multiply()
+/// uses arch::multiply().
 template <typename A>
 ORIEL_DEVICE_FN constexpr A keep_rounded(A product) {
   if (!__builtin_is_constant_evaluated()) {

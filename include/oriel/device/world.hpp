@@ -188,8 +188,7 @@ ORIEL_DEVICE_FN std::uint64_t one_word_of_each_sector(const T* object) {
 
 /// Prefetches the data that posting to another node reads, in two rounds. Without it each of about
 /// a dozen loads waits for the previous one. None of this data is in the GPU's L1 cache, because
-/// every wait for a signal empties that cache. Measured on an H200: 0.4 us more without it
-/// (docs/performance.md).
+/// every wait for a signal empties that cache.
 ORIEL_DEVICE_FN void bring_near([[maybe_unused]] const CommView& comm,
                                 [[maybe_unused]] const WorldTransfer& transfer) {
 #if ORIEL_DEVICE_CODE

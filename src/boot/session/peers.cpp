@@ -41,8 +41,8 @@ void Peers::take_leave() {
   // Reads arrived messages: unread bytes would make the kernel reset the connection and discard
   // this rank's last frames.
   static_cast<void>(links_->pump());
-  // Waits until all is sent: a frame that arrives after close() makes the kernel discard unsent
-  // data.
+  // Waits until all is sent, for kFlushTime at most. A frame that arrives after close() makes the
+  // kernel discard unsent data.
   const Clock& clock = SteadyClock::instance();
   const Deadline deadline = Deadline::after(kFlushTime, clock);
   while (links_->unsent() && !deadline.expired(clock.now())) {

@@ -96,7 +96,8 @@ class Session {
   std::uint64_t number() const { return number_; }
   /// The group of all ranks.
   Group& world() { return world_; }
-  /// A key that only ranks of this communicator can derive.
+  /// A key that is derived from this session's secret. After a split, every rank of the parent
+  /// communicator can derive its children's keys as well.
   const Key& key(KeyPurpose purpose) const;
 
   class Activity;

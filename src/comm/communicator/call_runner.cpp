@@ -29,8 +29,9 @@ struct WayFacts {
   bool forces_streams;  ///< ORIEL_ALGORITHM is stream
 };
 
-/// Returns whether a broadcast runs in two steps, scatter and all-gather, in which all ranks send.
-/// In one step the root sends to each rank. One step is faster for short messages, between two
+/// Returns whether a broadcast that does not go in lines runs as a stream: scatter and all-gather,
+/// in which all ranks send. Otherwise it is an exchange, in which the root sends to each rank. An
+/// exchange is faster for short messages, between two
 /// ranks, and on CPUs, where all ranks read.
 bool streams_broadcast(const WayFacts& facts) {
   constexpr std::size_t kLeastBytes = 384 << 10;

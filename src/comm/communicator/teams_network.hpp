@@ -39,7 +39,10 @@ Task<Status> connect_teams(EventLoop& loop, CommunicatorParts& parts, Deadline d
 /// a network.
 void begin_exchanges(CommunicatorParts& parts);
 
-/// Waits until the WQEs that this rank has posted are complete, or until kDrainGrace has passed.
+/// Waits until this rank's posted WQEs are complete. The limit is kDrainGrace: on GPUs for all
+/// queues together, on CPUs for each queue in turn. The first queue that fails or is late ends the
+/// flush. Passes over queues to peers that have left. Returns at once if the communicator has
+/// failed.
 void flush_network(const CommunicatorParts& parts);
 
 }  // namespace oriel::comm

@@ -43,7 +43,8 @@ struct DirectCopies {
 struct DirectPath {
   window::FdExchange* exchange = nullptr;  ///< null: no rank is near
   window::Memory* memory = nullptr;
-  /// By world rank: set if that rank's device and this rank's can map each other's memory.
+  /// By world rank: set for ranks of other teams if both sides can map each other's memory. Names
+  /// that users gave to nodes do not count.
   std::vector<bool> peers;
 };
 

@@ -100,7 +100,8 @@ WindowKey NetworkWindows::key_of(const Entry& entry, std::uint64_t number) const
 /// after they have received the window or the network.
 Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
                             const std::vector<KeysMessage>& ranks) {
-  // Keeps the keys of a previous network until the table refers to new ones.
+  // Keeps the keys of a previous network until the table refers to new ones, or until this function
+  // fails.
   const std::vector<shadow::OwnedShadow> earlier = std::exchange(entry.more_keys, {});
   std::vector<device::queue::Region> peers(ranks.size());
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {

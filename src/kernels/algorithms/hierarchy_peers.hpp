@@ -87,7 +87,8 @@ class HierarchyPeers : protected HierarchyPlaces {
   }
 
   /// Waits until each peer in `each` has reported `rounds` or more. Returns false, for all threads,
-  /// if the wait was given up or a peer is in another call.
+  /// if the wait was given up or a peer is in another call. Also if an earlier post of the leading
+  /// threads has failed.
   template <class Each>
   ORIEL_STAGE_FN bool hear_all(const Each& each, std::uint64_t word_offset, std::uint64_t rounds) {
     bool alive = !failed_;

@@ -10,8 +10,9 @@
 namespace oriel::kernels::host {
 namespace {
 
-/// Accumulators of one register's elements. Wide types take one register, 16-bit floats two, and
-/// 8-bit floats four. Lanes need not be in the order of the elements.
+/// Accumulators of one register's elements. Integers of any size, float and double take one
+/// register, 16-bit floats two, and 8-bit floats four. Lanes need not be in the order of the
+/// elements.
 template <typename V, int kRegisters>
 struct Group {
   V v[kRegisters];

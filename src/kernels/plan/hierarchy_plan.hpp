@@ -89,7 +89,7 @@ struct GridBarrier {
 
 /// Number of rounds for whose data there is room at once: see Hierarchy.
 inline constexpr std::uint64_t kHierarchyDepth = 6;
-/// Largest number of ranks whose inputs one rank folds without partial sums.
+/// Largest number of inputs, or of partial sums of groups, that one rank combines in one fold.
 inline constexpr int kMostRawSources = 4096;
 /// Units are multiples of this number of elements, so that slots are aligned to cache lines.
 inline constexpr std::uint64_t kUnitQuantum = 64;

@@ -20,9 +20,9 @@
 #include "net/fabric/fabric_frame.hpp"
 #include "net/fabric/wire_fabric.hpp"
 
-/// State that the parts of a fabric wire share: this end and its peers. Private to wire_fabric.cpp
-/// and its parts (fabric_sender.hpp, fabric_receiver.hpp, fabric_reads.hpp), all under the wire's
-/// lock.
+/// State that the parts of a fabric wire share: this end and its peers. Private to wire_fabric.cpp,
+/// wire_fabric_state.hpp and the parts (fabric_sender.hpp, fabric_receiver.hpp, fabric_reads.hpp).
+/// All run under the wire's lock.
 namespace oriel::net::fabric {
 
 inline constexpr std::size_t kBatchFrameBytesMost = kFrameHeadBytes + kBatchBytesMost;

@@ -46,8 +46,8 @@ struct PathStatement {
   std::array<std::uint32_t, kPathsMost> probes{};
 };
 Bytes encode_statement(const PathStatement& statement);
-/// Decodes a statement. For bytes that encode_statement() does not produce: ErrorCode::remote,
-/// naming the field.
+/// Decodes a statement. Returns ErrorCode::remote for a wrong length or an invalid field, which the
+/// error then names. Syndromes are not checked.
 Result<PathStatement> decode_statement(ByteView bytes);
 
 struct AgreementPolicy {

@@ -10,8 +10,8 @@
 
 namespace oriel::net {
 
-/// Makes the calling thread's waits on queues drive these NICs during the scope's lifetime. Used
-/// for CPU ranks: their NIC needs no thread while they wait for it. The waiting functions need
+/// Makes the calling thread's waits on queues drive these NICs during the scope's lifetime. For
+/// tests and benchmarks; CPU ranks use device::WorldMemory instead. The waiting functions need
 /// DrivingMemory as their policy. Scopes of one thread nest.
 class DrivingScope {
  public:

@@ -309,7 +309,7 @@ InterfaceUser interface_user(const std::vector<RankInfo>& ranks, std::size_t own
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     const RankInfo& other = ranks[rank];
     if (other.node != self.node || other.kind != self.kind) continue;
-    // For a GPU that is not listed, only the NUMA node is known.
+    // For a GPU that is not listed, counts the earlier ranks at the same NUMA node.
     const bool gpu = self.kind != DeviceKind::host;
     if (rank < own && (!gpu || other.numa == self.numa)) ++user.place;
     if (!gpu) user.numa_of_ranks.push_back(other.numa);

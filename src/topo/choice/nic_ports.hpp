@@ -67,12 +67,12 @@ class PortSpeeds {
 /// function is on the card of its physical function.
 bool same_card(const Nic& a, const Nic& b);
 
-/// Returns for each NIC that stands for an active port the NIC of its partner port (row B3 of the
-/// reference on queues). Pairs by place alone, so that a dead port does not change other pairs. The
-/// ports of a card with several are paired in their order. Cards with one port are paired within a
-/// link layer, in their order: first below one PCIe bridge, lowest bridges first. Remaining cards
-/// are paired at their NUMA node, then anywhere. -1: the last port of an odd number, or a port
-/// whose partner is dead.
+/// Returns for each NIC that stands for an active port the NIC of its partner port (row B3 in
+/// docs/requirements.md). Pairs by place alone, so that a dead port does not change other pairs.
+/// The ports of a card with several are paired in their order. Cards with one port are paired
+/// within a link layer, in their order: first below one PCIe bridge, lowest bridges first.
+/// Remaining cards are paired at their NUMA node, then anywhere. -1: any other NIC, the last port
+/// of an odd number, or a port whose partner is dead.
 std::vector<int> partners_by_place(const Machine& machine);
 
 }  // namespace oriel::topo

@@ -8,7 +8,7 @@
 #include "topo/model/machine.hpp"
 
 /// Says which GPU may map whose memory, by an explicit list per device that need not be symmetric.
-/// The list follows AMD's libhsakmt (rows H1 and H2 of the reference on queues).
+/// The list follows AMD's libhsakmt (rows H1 and H2 in docs/requirements.md).
 namespace oriel::topo {
 
 /// Returns whether GPU `from` may map the memory of GPU `to`: by a source's statement about the

@@ -333,7 +333,8 @@ Result<ProcessMachine::WholePart> ProcessMachine::whole(const Settings& settings
                                       : discover(options, hwloc_library(), sources_.nvml());
     if (found.ok() && described) {
       complete_description(sources_.files, sources_.nvml, *found);
-      found->sources.push_back(add_cuda_facts(*found));  // ordinals, for GPUs that CUDA shows
+      // Adds ordinals, peer access and handle types of the GPUs that CUDA shows, and missing GPUs.
+      found->sources.push_back(add_cuda_facts(*found));
       ORIEL_CHECK(check(*found));
       found = canonical(std::move(found).value());
     }

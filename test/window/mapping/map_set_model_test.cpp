@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Row H6 of the reference on queues: after many registrations and deregistrations, exactly the
+// Row H6 in docs/requirements.md: after many registrations and deregistrations, exactly the
 // mappings of a set model exist, also after refusals. Teams are fixed, so that a window's set is
 // its team for the window's lifetime.
 #include <algorithm>

@@ -40,7 +40,7 @@ struct alignas(128) QueueIndexes {
   /// Nonzero once a thread has given up. Its blocks are a gap that no thread closes, so nothing
   /// more is published.
   std::uint32_t broken = 0;
-  std::uint32_t looking = 0;                     ///< nonzero while a thread polls the completion
+  std::uint32_t looking = 0;                     ///< nonzero: a thread is in look_in_turn()
   alignas(128) std::uint64_t fetch_tickets = 0;  ///< number of result slots handed out
   /// One past the last get, and the index up to which gets are known to be visible.
   alignas(128) std::uint64_t gets_end = 0;
