@@ -43,10 +43,11 @@
 ///
 /// Each communicator progresses independently. ncclCommGetAsyncError reports when the call has
 /// ended, and with which result. Until then other calls on the communicator return
-/// ncclInvalidUsage, except queries, ncclCommDestroy, ncclCommAbort and ncclCommRevoke. Collectives
-/// block as they do on a blocking communicator (see "Without a GPU"). If a group contains a
-/// collective of the communicator, a registration or finalization in the same group has ended when
-/// ncclGroupEnd returns.
+/// ncclInvalidUsage. Exceptions are queries, ncclCommDeregister, ncclRedOpCreatePreMulSum,
+/// ncclRedOpDestroy, ncclCommDestroy, ncclCommAbort and ncclCommRevoke. Collectives block as they
+/// do on a blocking communicator (see "Without a GPU"). If a group contains a collective of the
+/// communicator, a registration or finalization in the same group has ended when ncclGroupEnd
+/// returns.
 ///
 /// Thread safety. Different threads may use different communicators at the same time. Only one
 /// thread at a time may use the same communicator. Exceptions are ncclCommAbort, ncclCommRevoke and
@@ -142,9 +143,9 @@ typedef enum {
 /// `graphStreamOrdering` (see ncclAllReduce). All other fields are hints without effect: a log line
 /// at ORIEL_LOG=info names each one that is set. If a number of CTAs is out of range, the nearest
 /// allowed value is used and logged. A `blocking` other than 0 and 1, and a structure that was not
-/// initialised, are ncclInvalidArgument.
-/// Oriel accepts structures of NCCL 2.14 to 2.32.3, and reads only the fields of their version. If
-/// a structure is longer, its remaining fields are ignored, and one warning per process says so.
+/// initialised, are ncclInvalidArgument. Oriel accepts structures of NCCL 2.14 to 2.32.3, and reads
+/// only the fields of their version. If a structure is longer, its remaining fields are ignored,
+/// and one warning per process says so.
 typedef struct ncclConfig_v22800 {
   size_t size;  ///< the initializer sets this field and the next two; do not change them
   unsigned int magic;
@@ -247,8 +248,8 @@ ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
 /// thread's current CUDA device, or the CPU if there is no GPU. Collective and blocking: returns
 /// when all ranks have joined. If the start fails, all ranks get the same error by the deadline of
 /// set-up (ORIEL_TIMEOUT), and the handle is null. Ranks may be processes, threads, or several
-/// calls of one thread inside a group. A node can have at most 8 GPU ranks or 64 CPU ranks; more
-/// are ncclInvalidUsage.
+/// calls of one thread inside a group. An LSA team (ranks that load and store each other's memory)
+/// can have at most 8 GPU ranks or 64 CPU ranks. More are ncclInvalidUsage.
 ncclResult_t ncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 ncclResult_t pncclCommInitRank(ncclComm_t* comm, int nranks, ncclUniqueId commId, int rank);
 
@@ -275,14 +276,15 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 ncclResult_t pncclCommInitAll(ncclComm_t* comm, int ndev, const int* devlist);
 
 /// Completes the work that was enqueued on this communicator. Afterwards only queries,
-/// ncclCommDestroy and ncclCommAbort are allowed. Local: waits for this rank's own work, not for a
-/// call of another rank. The ranks of several communicators may therefore finalize them in any
-/// order. Among nodes the call waits at most 5 seconds for its peers to receive the data sent to
-/// them. Later data stays in flight, and ncclCommDestroy waits for it again.
-/// Blocking; on a non-blocking communicator the call continues in the background. If another rank
-/// later makes a call that needs this rank, that call gets ncclRemoteError. The error may also
-/// become this rank's asynchronous error. If ncclGroupEnd refuses a group, the group finalizes
-/// nothing. If a call of the group fails later, its finalizations still run.
+/// deregistrations, ncclCommDestroy and ncclCommAbort are allowed. Local: waits for this rank's own
+/// work, not for a call of another rank. The ranks of several communicators may therefore finalize
+/// them in any order. Among nodes the call waits for its peers to receive the data sent to them.
+/// GPU ranks wait at most 5 seconds, and CPU ranks at most 5 seconds for each peer. Later data
+/// stays in flight, and ncclCommDestroy waits for it again. Blocking; on a non-blocking
+/// communicator the call continues in the background. If another rank later makes a call that needs
+/// this rank, that call gets ncclRemoteError. The error may also become this rank's asynchronous
+/// error. If ncclGroupEnd refuses a group, the group finalizes nothing. If a call of the group
+/// fails later, its finalizations still run.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 ncclResult_t pncclCommFinalize(ncclComm_t comm);
 
@@ -293,32 +295,32 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm);
 /// still use memory, the memory is freed when the last kernel has ended. A graph that holds a call
 /// may be launched until the graph is destroyed: the memory lives as long as the graph and its
 /// executable copies. Destruction takes up to 5 seconds more if a departed rank of another host may
-/// still read memory of this rank.
-/// All ranks make the same collective calls before they destroy the communicator. A rank that waits
-/// in a call for a departed rank gets ncclRemoteError. A call in progress on a non-blocking
-/// communicator is not waited for: it ends in the background and stores no windows any more.
-/// Inside a group the communicator ends after all other requests, even if the group is refused. A
-/// later call on it in the same group is ncclInvalidUsage.
+/// still read memory of this rank. All ranks make the same collective calls before they destroy the
+/// communicator. A rank that waits in a call for a departed rank gets ncclRemoteError. A call in
+/// progress on a non-blocking communicator is not waited for: it ends in the background and stores
+/// no windows any more. Inside a group the communicator ends after all other requests, even if the
+/// group is refused. A later call on it in the same group is ncclInvalidUsage.
 ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
 /// Aborts the running work of this communicator without waiting for other ranks, and frees the
 /// communicator. The output of interrupted collectives is undefined. Local; any thread may call it.
 /// The other ranks get ncclRemoteError; calls in progress on this rank get ncclInvalidUsage. If a
-/// group is still starting this blocking communicator, the abort ends the group's set-up.
-/// Returns within 250 ms. Memory that a kernel or a graph may still use is freed when that kernel
-/// or graph has ended. If a graph that holds a call is launched later, it ends at once. Inside a
-/// group the abort runs at the end of the group, as ncclCommDestroy does. A null handle is allowed.
+/// group is still starting this blocking communicator, the abort ends the group's set-up. Returns
+/// within 250 ms. Memory that a kernel or a graph may still use is freed when that kernel or graph
+/// has ended. If a graph that holds a call is launched later, it ends at once. Inside a group the
+/// abort runs at the end of the group, as ncclCommDestroy does. A null handle is allowed.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 
 /// Aborts the running work of this communicator as ncclCommAbort does, but keeps the handle.
-/// Queries, ncclCommDestroy and ncclCommAbort still work; every other call fails and names the
-/// cause. `revokeFlags` is NCCL_REVOKE_DEFAULT. Local; any thread may call it. Returns when no
-/// kernel of the communicator runs any more, or with ncclSystemError after 5 seconds.
-/// After a revocation ncclCommGetAsyncError stores ncclSuccess on this rank. The other ranks get
-/// ncclRemoteError until they revoke too. A start or registration in progress ends with an error. A
-/// second revocation is ncclInvalidUsage, and so is one after ncclCommFinalize. Null is allowed.
+/// Queries, deregistrations, ncclCommDestroy and ncclCommAbort still work. Calls that move data,
+/// split, register or finalize fail and name the cause. `revokeFlags` is NCCL_REVOKE_DEFAULT.
+/// Local; any thread may call it. Returns when no kernel of the communicator runs any more, or with
+/// ncclSystemError after 5 seconds. After a revocation ncclCommGetAsyncError stores ncclSuccess on
+/// this rank. The other ranks get ncclRemoteError until they revoke too. A start or registration in
+/// progress ends with an error. A second revocation is ncclInvalidUsage, and so is one after
+/// ncclCommFinalize. Null is allowed.
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 
@@ -326,11 +328,11 @@ ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 /// ranks are ordered by `key`, then by rank in this communicator. `color` is 0 or more, or
 /// NCCL_SPLIT_NOCOLOR, which gives the rank a null handle. `key` is any number. A null `config`
 /// inherits the settings of this communicator except its name. The new communicator uses the same
-/// device, and outlives the destruction or abort of this one.
-/// Collective over this communicator; blocks as ncclCommInitRank does. If the arguments of one rank
-/// are invalid, all ranks get the same error. If a later step fails, the ranks of that color get
-/// the same error. Several splits in a group run in the order of the calls. With a non-blocking
-/// communicator the handle is stored at once, and both communicators are in progress.
+/// device, and outlives the destruction or abort of this one. Collective over this communicator;
+/// blocks as ncclCommInitRank does. If the arguments of one rank are invalid, all ranks get the
+/// same error. If a later step fails, the ranks of that color get the same error. Several splits in
+/// a group run in the order of the calls. With a non-blocking communicator the handle is stored at
+/// once, and both communicators are in progress.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
                            ncclConfig_t* config);
 ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
@@ -381,9 +383,9 @@ void ncclResetDebugInit(void);
 void pncclResetDebugInit(void);
 
 /// Allocates at least `size` bytes that can be registered as a window, aligned for windows. The
-/// memory is device memory of the current device, or shared host memory without a GPU. Local; may
-/// synchronise the device. A size of 0 is refused, as is host memory beyond what the machine or a
-/// control group has left. A process forked later shares the memory and may use and free it, but
+/// memory is device memory of the current device, or shared host memory without a GPU. Local; does
+/// not synchronise the device. A size of 0 is refused, as is host memory beyond what the machine or
+/// a control group has left. A process forked later shares the memory and may use and free it, but
 /// not register it: allocate after the fork.
 ncclResult_t ncclMemAlloc(void** ptr, size_t size);
 ncclResult_t pncclMemAlloc(void** ptr, size_t size);
@@ -408,9 +410,9 @@ ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle);
 /// ranks pass the same size and flags, and each rank its own address. The address is a multiple of
 /// NCCL_WIN_REQUIRED_ALIGNMENT. The memory comes from ncclMemAlloc, or from a CUDA virtual-memory
 /// allocation that was created exportable. Memory of cudaMalloc or malloc is refused. Several
-/// windows may share an allocation, nest or coincide.
-/// Blocking outside a group. Inside a group `win` is stored when the group ends. On a non-blocking
-/// communicator it is stored before ncclCommGetAsyncError stores ncclSuccess.
+/// windows may share an allocation, nest or coincide. Blocking outside a group. Inside a group
+/// `win` is stored when the group ends. On a non-blocking communicator it is stored before
+/// ncclCommGetAsyncError stores ncclSuccess.
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
                                     int winFlags);
 ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win,
@@ -453,15 +455,14 @@ ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 /// Reduces `count` elements of every rank's `sendbuff`, element by element, and stores the result
 /// in every `recvbuff`. Every rank gets the same bits. Collective: all ranks pass the same count,
 /// type and operation. Buffers are aligned to the element size, and either equal or disjoint. Each
-/// may be registered or not.
-/// With a GPU the call enqueues the work on `stream` and returns; `recvbuff` holds the result when
-/// the stream has reached the end of this work. The call may be captured into a graph.
-/// Calls of one communicator run one after the other, in the order of the calls, whatever their
-/// streams. Launches of graphs that hold calls of the communicator run in the order of the
-/// launches, also relative to calls outside graphs. All ranks call and launch in the same order.
-/// With NCCL_GRAPH_MIXING_SUPPORT=0, or graphUsageMode 0 or 1, the caller orders graph launches, on
-/// one stream or with events. With graphStreamOrdering 0 besides, the caller also orders captured
-/// calls on different streams of one capture.
+/// may be registered or not. With a GPU the call enqueues the work on `stream` and returns;
+/// `recvbuff` holds the result when the stream has reached the end of this work. The call may be
+/// captured into a graph. Calls of one communicator run one after the other, in the order of the
+/// calls, whatever their streams. Launches of graphs that hold calls of the communicator run in the
+/// order of the launches, also relative to calls outside graphs. All ranks call and launch in the
+/// same order. With NCCL_GRAPH_MIXING_SUPPORT=0, or graphUsageMode 0 or 1, the caller orders graph
+/// launches, on one stream or with events. With graphStreamOrdering 0 besides, the caller also
+/// orders captured calls on different streams of one capture.
 ncclResult_t ncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
                            ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                            cudaStream_t stream);
@@ -471,8 +472,8 @@ ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
 
 /// Gathers `sendcount` elements of every rank in every `recvbuff`, in rank order: the elements of
 /// rank r begin at element `r * sendcount`. Collective: all ranks pass the same count and type.
-/// Buffers and streams are as for ncclAllReduce.
-/// In place means that `sendbuff` is `recvbuff + rank * sendcount` elements.
+/// Buffers and streams are as for ncclAllReduce. In place means that `sendbuff` is `recvbuff + rank
+/// * sendcount` elements.
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
@@ -572,13 +573,12 @@ ncclResult_t pncclGroupStart(void);
 /// names for a communicator are synchronised: its first kernel waits for all of them, and all of
 /// them wait for its last kernel. If only some of the streams are captured, the group is refused.
 /// The call is as collective and as blocking as the calls inside. All collectives of a group are
-/// checked before the first one starts.
-/// If a recorded call was refused, ncclGroupEnd carries out only destructions and aborts. Refused
-/// queries, allocations and destructions do not count. Ranks that the group was to start, split or
-/// register send the error to their peers, which return the same error. Peers of its collectives
-/// are not notified: they wait as they do for a rank that has not called.
-/// Error: ncclInvalidUsage without ncclGroupStart, or if a group starts blocking and non-blocking
-/// communicators.
+/// checked before the first one starts. If a recorded call was refused, ncclGroupEnd carries out
+/// only destructions and aborts. Refused queries, allocations and destructions do not count. Ranks
+/// that the group was to start, split or register send the error to their peers, which return the
+/// same error. Peers of its collectives are not notified: they wait as they do for a rank that has
+/// not called. Error: ncclInvalidUsage without ncclGroupStart, or if a group starts blocking and
+/// non-blocking communicators.
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
 

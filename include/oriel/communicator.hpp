@@ -145,14 +145,15 @@ class ORIEL_API Communicator {
   /// memory that cannot be shared, the error names the call to use instead.
   Result<Window> register_window(MemoryRange range);
   Result<Window> register_window(const Buffer& buffer);
-  /// Registers several ranges, in as many rounds of messages as one range. Either all are
-  /// registered or none. Otherwise behaves as register_window.
+  /// Registers several ranges. Takes one agreement for each 16 ranges. All other rounds of messages
+  /// are those of one range. Either all ranges are registered or none. Otherwise behaves as
+  /// register_window.
   Result<std::vector<Window>> register_windows(std::span<const MemoryRange> ranges);
 
   /// Reduces `count` elements over all ranks; every rank receives the same bits. Buffers may lie in
-  /// windows or not. If all ranks are on one node, windows on all ranks save a copy. Among nodes
-  /// windows save no copy, because the partial sums that cross the network lie in Oriel's own
-  /// memory. Collective, in the order of the calls.
+  /// windows or not. If all ranks are on one node, windows on all ranks save a copy. Among nodes a
+  /// window may save a copy: the NIC can read data from it that are sent unchanged. Partial sums
+  /// that cross the network lie in Oriel's own memory. Collective, in the order of the calls.
   /// On a GPU: enqueues the work on the stream. The buffers belong to the call until this work has
   /// ended. On the CPU: blocks. When the call returns it is done, and all ranks have entered it.
   /// Memory order: earlier writes of the stream (or calling thread) are part of the input. Later

@@ -22,9 +22,10 @@ struct DeviceCommOptions {
   /// rank of the LSA team, rounded up to 64.
   std::uint32_t barrier_slots = 32;
   /// Lets kernels access the ranks of all nodes (oriel/device/world.hpp, world_barrier.hpp), not
-  /// only those of their own node. If there are several nodes, the first such call creates queues
-  /// to their ranks. If there is no path to a rank, the call is refused and the error names what is
-  /// missing. World barriers take another 192 bytes per slot.
+  /// only those of their own node. If there are several nodes, queues to their ranks are created at
+  /// the start of the communicator. If that was impossible, the call tries again. If there is no
+  /// path to a rank, the call is refused and the error names what is missing. World barriers take
+  /// another 192 bytes per slot.
   bool world = false;
   /// Number of signals to which any rank may add, up to 65536; 16 bytes each.
   std::uint32_t signals = 0;

@@ -56,7 +56,7 @@ class [[nodiscard]] ORIEL_API Error {
 
   ErrorCode code() const { return detail_->code; }
   Scope scope() const { return detail_->scope; }
-  /// Returns the world rank on which the error arose, or -1 if no communicator was involved yet.
+  /// Returns the world rank on which the error arose, or -1 if no layer has set it.
   int origin_rank() const { return detail_->origin_rank; }
   NativeStatus native() const { return detail_->native; }
   /// Returns the first cause as text.
@@ -75,8 +75,8 @@ class [[nodiscard]] ORIEL_API Error {
   /// Appends the caller's operation, such as "mapping window 3 of rank 2".
   Error&& with_context(std::string context) &&;
 
-  /// Returns one line: contexts from the outermost to the innermost, the cause, its native status,
-  /// the rank and the hint.
+  /// Returns one line: the rank, contexts from the outermost to the innermost, the cause, its
+  /// native status and the hint.
   std::string to_string() const;
 
  private:

@@ -112,7 +112,7 @@ class StreamScope {
   CUcontext context() const { return context_; }
   CUstream stream() const { return stream_; }
 
-  /// Makes one of the calls above; retries it inside a scope if it lacked a context.
+  /// Makes a driver call such as those above; retries it inside a scope if it lacked a context.
   template <class Call>
   CUresult call(const Call& call) {
     const CUresult status = call();

@@ -9,8 +9,8 @@
 #include "oriel/error.hpp"
 
 /// CUDA driver calls that Oriel uses: X(member, symbol of <cuda.h>, driver version that introduced
-/// the symbol's present prototype). libcuda is asked for exactly that version, so an older driver
-/// never returns a function of another prototype.
+/// the symbol's present prototype). libcuda is asked for exactly that version, so a newer driver
+/// never returns a function of a later prototype.
 #define ORIEL_CUDA_CALLS(X)                                                                   \
   X(init, cuInit, 2000)                                                                       \
   X(driver_get_version, cuDriverGetVersion, 2020)                                             \

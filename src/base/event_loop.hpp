@@ -20,8 +20,8 @@
 namespace oriel {
 
 /// Runs the tasks of one thread over file descriptors. A waiting task is resumed when poll(2)
-/// reports its descriptor, its deadline passes, or the loop is stopped. All tasks of a GroupEnd run
-/// in one loop, so the communicators of one thread advance together.
+/// reports its descriptor, its deadline passes, or the loop is stopped. Set-up tasks that a
+/// GroupEnd runs in its own thread share one loop, so their communicators advance together.
 ///
 /// One thread runs the loop; only stop() may be called from others. If a task is still suspended,
 /// its owner must destroy it before the loop.
@@ -44,7 +44,7 @@ class EventLoop {
   Wait readable(int fd, Deadline deadline);
   /// Suspends until `fd` is writable; see readable().
   Wait writable(int fd, Deadline deadline);
-  /// Suspends until `when`; fails only if the loop is stopped.
+  /// Suspends until `when`; fails only if the loop is stopped or poll(2) fails.
   Wait sleep_until(Deadline when);
 
   /// Starts `task` and runs the loop until it has ended. Other spawned tasks advance meanwhile.

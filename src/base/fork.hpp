@@ -11,7 +11,7 @@ namespace oriel {
 
 /// Returns the number of forks between the process that first called this and the present process.
 /// An object made at another count belongs to another process. Makes no system call. Forks before
-/// the first call, and a bare clone(), do not count. Thread-safe.
+/// the first call of a function of this header, and a bare clone(), do not count. Thread-safe.
 std::uint32_t fork_count();
 
 /// Makes forked children give up their copy of this socket at once. Otherwise the socket would stay

@@ -61,8 +61,8 @@ struct Sink {
   std::string unfit;  // reason why ORIEL_LOG_FILE is not used; empty if there is none
 };
 
-/// Opens the log. Neither opening nor writing may delay a rank, and a pipe without a reader would
-/// do both.
+/// Opens the log without blocking. Otherwise opening a pipe without a reader would delay a rank,
+/// and so would writing to a full pipe.
 int open_log(const std::string& path, std::string& unfit) {
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   const int fd = ::open(path.c_str(), flags, 0644);

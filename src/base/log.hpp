@@ -46,7 +46,7 @@ class Log {
   void alert(fmt::format_string<Args...> format, Args&&... args) const {
     write(LogLevel::alert, format, std::forward<Args>(args)...);
   }
-  /// Reports the version of the library, once per process.
+  /// Reports the version of the library; rank 0 does so at each start of a communicator.
   template <typename... Args>
   void version(fmt::format_string<Args...> format, Args&&... args) const {
     write(LogLevel::version, format, std::forward<Args>(args)...);

@@ -14,7 +14,7 @@
 #include "base/settings.hpp"
 
 /// Rows of the settings table; parses and formats each kind of value. Private to settings*.cpp and
-/// their test.
+/// tests.
 namespace oriel::settings_table {
 
 struct BoolKind {
@@ -74,7 +74,7 @@ struct Row {
   const char* name;
   const char* alias;  ///< nullptr if NCCL has no such setting
   Kind kind;
-  const char* doc;  ///< one sentence
+  const char* doc;  ///< one or more sentences
   const char* group;
 };
 

@@ -9,9 +9,10 @@
 #include <cstdint>
 
 /// GPU instructions for the operations that scalar.hpp and reduce.hpp define in portable C++.
-/// Results are bit-equal to the portable definitions, with one exception: widening may keep the
-/// sign or payload of a NaN. reduce.hpp canonicalises NaNs before it stores them. All functions are
-/// for device code only, access no memory, do not synchronise and have no errors.
+/// Results are bit-equal to the portable definitions, except for some NaNs. Widening may keep the
+/// sign or payload of a NaN, and min_nan and max_nan drop both. reduce.hpp canonicalises NaNs
+/// before it stores them. All functions are for device code only, access no memory, do not
+/// synchronise and have no errors.
 namespace oriel::device::arch {
 
 /// Defined as 1 if the target GPU converts 8-bit floats in hardware, otherwise 0.

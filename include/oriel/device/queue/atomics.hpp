@@ -200,9 +200,9 @@ ORIEL_DEVICE_FN QueueOutcome end_fetch_alone(const QueueView& queue, const Fetch
 
 /// Applies `kOp` as atomic does; the old value arrives in the queue's memory. end_fetch() takes it
 /// from there, and must be called for each begin_fetch() that returned `done`. Not blocking unless
-/// the queue is full or all slots for old values are taken. A slot is taken until end_fetch(). If a
-/// caller begins several fetches before it ends one, there must be slots for all concurrent
-/// fetches. Otherwise threads may deadlock.
+/// the queue is full or the next slot for old values is taken. Slots are handed out in turn. A slot
+/// is taken until end_fetch(). If a caller begins several fetches before it ends one, there must be
+/// slots for all concurrent fetches. Otherwise threads may deadlock.
 template <AtomicOp kOp, class Group, class T, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Fetch<T> begin_fetch(Group group, const QueueView& queue,
                                                    const Region& remote,
@@ -277,7 +277,8 @@ using SignalEnding =
 }  // namespace detail
 
 /// Writes `bytes` bytes as put does, then signals in the same queue. A peer that sees the signal
-/// sees the bytes. With 0 bytes it only signals. One doorbell covers both.
+/// sees the bytes. With 0 bytes it only signals. One doorbell covers the signal and the last WQEs
+/// of the bytes.
 template <SignalOp kSignal, class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put_signal(Group group, const QueueView& queue,
                                                 const Transfer& transfer, const Region& signals,

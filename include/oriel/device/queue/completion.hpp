@@ -7,8 +7,8 @@
 #include "oriel/device/config.hpp"
 #include "oriel/device/queue/work_entry.hpp"
 
-/// Completions of a NIC. A send queue has a completion queue of one element, which every completion
-/// overwrites ("collapsed"). A queue completes in order, so the last completion shows the NIC's
+/// Completions of a NIC. A send queue uses one element of its completion queue. Every completion
+/// overwrites it ("collapsed"). A queue completes in order, so the last completion shows the NIC's
 /// progress. Receives have a separate completion queue, whose elements are filled in turn
 /// (immediates.hpp). Layout of mlx5's 64-byte CQE; source: rdma-core's mlx5dv.h.
 namespace oriel::device::queue {

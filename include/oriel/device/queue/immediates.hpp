@@ -40,7 +40,7 @@ struct ReceiveView {
 /// Content of a peer's write with an immediate.
 struct ReceivedImmediate {
   std::uint32_t value = 0;
-  std::uint32_t bytes = 0;  ///< size of the whole write
+  std::uint32_t bytes = 0;  ///< size of the WQE with the immediate, the last one of its put
 };
 
 /// Result of take_immediate.
@@ -131,8 +131,8 @@ ORIEL_DEVICE_SLOW QueueOutcome wait_for_arrival(const QueueView& queue, const Re
 }  // namespace detail
 
 /// Posts receives for `count` more immediates. Returns false, and posts nothing, if more than
-/// ReceiveView::count would be outstanding. Local; not blocking. Release: later immediates do not
-/// overwrite elements and peer's bytes that the consumer has already loaded.
+/// ReceiveView::count would be outstanding. Local; not blocking. Release: later immediates
+/// overwrite elements and the peer's bytes only after the consumer's earlier loads of them.
 template <class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN bool post_receives(const ReceiveView& receives, std::uint32_t count) {
   if (count > receives.count) return false;

@@ -11,8 +11,8 @@
 namespace oriel::device::queue {
 
 /// A window, or part of a window, that a NIC may access. Addresses have no gaps and are registered
-/// in chunks of one power of two, each with its own key. The structure is passed by value or kept
-/// in constant memory, so it contains only the first keys.
+/// in chunks of one power of two. Each chunk has a key, and several chunks may have equal keys. The
+/// structure has a constant size, so it contains only the first keys.
 struct Region {
   static constexpr std::uint32_t kKeysInside = 8;
 
@@ -31,7 +31,8 @@ struct Region {
     const std::uint64_t chunk = (skip + offset) >> chunk_shift;
     return chunk < kKeysInside ? keys[chunk] : more_keys[chunk - kKeysInside];
   }
-  /// Returns the number of bytes from `offset` on that have the same key.
+  /// Returns the number of bytes from `offset` to the end of its chunk, which may lie beyond the
+  /// region.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t left_in_chunk(std::uint64_t offset) const {
     const std::uint64_t chunk = std::uint64_t{1} << chunk_shift;
     return chunk - ((skip + offset) & (chunk - 1));

@@ -37,8 +37,8 @@ struct alignas(128) QueueIndexes {
   /// The first error that a completion has reported (QueueError). Later errors are its
   /// consequences.
   std::uint64_t error = 0;
-  /// Nonzero once a thread has given up. Its blocks are a gap that no thread closes, so nothing
-  /// more is published.
+  /// Nonzero once a thread has given up, or the host refuses posts. Nothing more is published, as a
+  /// thread that has given up may leave a gap that no thread closes.
   std::uint32_t broken = 0;
   std::uint32_t looking = 0;                     ///< nonzero: a thread is in look_in_turn()
   alignas(128) std::uint64_t fetch_tickets = 0;  ///< number of result slots handed out
@@ -76,8 +76,8 @@ struct QueueView {
   std::uint32_t fetch_slots = 0;         ///< a power of two
   std::uint32_t fetch_key = 0;           ///< memory key of fetch_values
 
-  /// Returns the word after the slots, for unused old values and for dumps. It lies in the same
-  /// memory as the destinations of gets.
+  /// Returns the word after the slots, for unused old values and for dumps. An mlx5 adapter's queue
+  /// of a GPU has it in the GPU's memory. A software NIC's queue has it in host memory.
   [[nodiscard]] ORIEL_DEVICE_FN LocalRange spare_word() const { return slot_range(fetch_slots, 8); }
   [[nodiscard]] ORIEL_DEVICE_FN LocalRange slot_range(std::uint32_t slot,
                                                       std::uint32_t bytes) const {
@@ -96,7 +96,7 @@ enum class QueueOutcome : std::uint32_t {
   aborted = 1,    ///< the communicator's abort word was set, or another thread gave up
   timed_out = 2,  ///< WaitControl::timeout_ns passed
   failed = 3,     ///< the NIC reported an error: QueueIndexes::error
-  refused = 4,    ///< arguments outside the registered memory; nothing was posted
+  refused = 4,    ///< bad range, size or alignment, or no receive posted; nothing was posted
 };
 
 constexpr ORIEL_DEVICE_FN QueueOutcome outcome_of(WaitOutcome outcome) {

@@ -10,8 +10,9 @@
 #include "oriel/device/queue/region.hpp"
 
 /// Moves bytes between registered memory of this rank and of the peer at a queue's other end. No
-/// function waits for the NIC unless documented. A posted operation is complete when
-/// wait_complete(queue, posted.end) returns `done`. WQEs of one queue are executed in order, so a
+/// function waits for the NIC unless documented or the queue is full. A posted operation is
+/// complete when wait_complete(queue, posted.end) returns `done`. WQEs of one queue are executed in
+/// order, so a
 /// later write is not seen without the earlier writes.
 /// All threads of a group call with the same arguments and get the same result. With Lanes each
 /// lane has its own arguments and result.
@@ -292,7 +293,7 @@ template <class Group, class T, class M = Memory>
 
 /// Writes `bytes` bytes as put does, or `count` bytes as put_bytes does. Then writes a value to
 /// another place of the same memory. A peer that sees the value sees the bytes. One doorbell covers
-/// both.
+/// the value and the last WQEs of the bytes.
 template <class Group, class T, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put_with_value(Group group, const QueueView& queue,
                                                     const Transfer& transfer, const T& value,

@@ -11,7 +11,7 @@
 /// executes as well. A WQE begins with a control segment and has up to 5 parts of 16 bytes here. It
 /// takes whole basic blocks (WQEBBs) of 64 bytes. All fields are big-endian.
 /// Source: the structures of rdma-core's mlx5dv.h. Masked atomics and the dump opcode come from
-/// NVSHMEM's published device headers; these two have not been run on a real adapter.
+/// NVSHMEM's published device headers. No WQE here has been run on a real adapter.
 namespace oriel::device::queue {
 
 inline constexpr std::uint32_t kBlockBytes = 64;
@@ -133,8 +133,9 @@ inline constexpr std::uint32_t kInlineBytesMost = 28;
 inline constexpr std::uint32_t kInlineWords = kInlineBytesMost / 4;
 
 /// 1 to 28 bytes of inline data, padded with zeros, as words whose bytes are in memory order.
-/// Aligned 8-byte and 4-byte words are read by one access each, as a NIC reads them. So a word that
-/// another thread is storing is never torn.
+/// A source aligned to 8 bytes is read in 8-byte words, and one aligned to 4 bytes in 4-byte words.
+/// One access reads each whole word, so no such word is torn while another thread stores it. An
+/// 8-byte word of a source aligned to only 4 bytes may be torn.
 struct InlineBytes {
   std::uint32_t word[kInlineWords + 1] = {};  // the last is always zero and makes the number even
   std::uint32_t bytes = 0;
