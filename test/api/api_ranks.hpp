@@ -34,22 +34,23 @@ void must_fail(const Result<T>& result, ErrorCode code, const std::vector<std::s
   require_words(text, words);
 }
 
-/// Joins a communicator over all ranks as `rank`, which may differ from this player's rank.
-inline Result<Communicator> try_to_join_as(Players& players, int rank,
+/// Joins a communicator over all ranks as `rank`, which may differ from this process's rank.
+inline Result<Communicator> try_to_join_as(TestRanks& test_ranks, int rank,
                                            const CommunicatorOptions& options = {}) {
-  const ncclUniqueId bytes = players.next_id();
+  const ncclUniqueId bytes = test_ranks.next_id();
   UniqueId id;
   std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-  return Communicator::init(id, rank, players.size(), options);
+  return Communicator::init(id, rank, test_ranks.size(), options);
 }
-inline Result<Communicator> try_to_join(Players& players) {
-  return try_to_join_as(players, players.first());
+inline Result<Communicator> try_to_join(TestRanks& test_ranks) {
+  return try_to_join_as(test_ranks, test_ranks.first());
 }
-inline Communicator join_as(Players& players, int rank, const CommunicatorOptions& options = {}) {
-  return must(try_to_join_as(players, rank, options));
+inline Communicator join_as(TestRanks& test_ranks, int rank,
+                            const CommunicatorOptions& options = {}) {
+  return must(try_to_join_as(test_ranks, rank, options));
 }
-inline Communicator join(Players& players, const CommunicatorOptions& options = {}) {
-  return join_as(players, players.first(), options);
+inline Communicator join(TestRanks& test_ranks, const CommunicatorOptions& options = {}) {
+  return join_as(test_ranks, test_ranks.first(), options);
 }
 
 /// Runs an all-reduce in which every rank adds one.

@@ -13,7 +13,7 @@
 #include "oriel/device/group.hpp"
 
 #include "../examples/03_own_kernel/own_kernel.hpp"
-#include "api/all_casts.hpp"
+#include "api/all_modes.hpp"
 #include "api/api_ranks.hpp"
 
 /// Tests communicators for user-written kernels.
@@ -32,18 +32,18 @@ std::optional<Error> error_of(const Communicator& comm) {
 
 TEST_CASE("a device communicator's view says who is where, and its barriers begin at zero",
           "[req:1.25]") {
-  on_all_casts(3, [](Players& players) {
-    auto comm = join(players);
+  in_all_modes(3, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
     const auto kernels = must(comm.device_comm({.barrier_slots = 5}));
     const device::CommView& view = kernels.view();
-    require(view.world_rank == players.first() && view.world_size == 3, "in the world");
-    require(view.lsa_rank == players.first() && view.lsa_size == 3, "in the team");
-    require(view.barrier_slots == 5 && view.wait.self == players.first(), "as asked for");
+    require(view.world_rank == test_ranks.first() && view.world_size == 3, "in the world");
+    require(view.lsa_rank == test_ranks.first() && view.lsa_size == 3, "in the team");
+    require(view.barrier_slots == 5 && view.wait.self == test_ranks.first(), "as asked for");
     for (int i = 0; i < 3; ++i) require(view.world_rank_of(i) == i, "the team's ranks");
     for (std::uint64_t at = 0; at < device::LsaBarrierLayout::bytes_needed(3, 5); ++at) {
       require(*view.control(view.lsa_rank, view.barrier_offset + at) == 0, "fresh flags");
     }
-    players.barrier();
+    test_ranks.barrier();
     // Runs slot + 1 barrier rounds on each slot.
     for (std::uint32_t slot = 0; slot < 5; ++slot) {
       for (std::uint32_t round = 0; round <= slot; ++round) {
@@ -53,16 +53,16 @@ TEST_CASE("a device communicator's view says who is where, and its barriers begi
     }
     Barrier outside({}, view, 5);
     require(outside.sync() == WaitOutcome::aborted, "a slot that does not exist");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("a user's kernel, another one and the library's all-reduce do not disturb each other",
           "[req:1.25]") {
-  on_all_casts(2, [](Players& players) {
+  in_all_modes(2, [](TestRanks& test_ranks) {
     constexpr std::uint64_t kCount = 777;
     constexpr int kRounds = 50;
-    auto comm = join(players);
+    auto comm = join(test_ranks);
     const auto memory = must(comm.allocate(4 * 4096));
     auto* const base = static_cast<std::byte*>(memory.data());
     const MemoryRange ranges[] = {
@@ -73,10 +73,10 @@ TEST_CASE("a user's kernel, another one and the library's all-reduce do not dist
     for (const int w : {0, 2}) {
       auto* const x = static_cast<float*>(windows[static_cast<std::size_t>(w)].data());
       for (std::uint64_t i = 0; i < kCount; ++i) {
-        x[i] = static_cast<float>(i) * static_cast<float>(players.first() + w + 1);
+        x[i] = static_cast<float>(i) * static_cast<float>(test_ranks.first() + w + 1);
       }
     }
-    players.barrier();
+    test_ranks.barrier();
     bool good[2] = {true, true};
     const auto run = [&](int which, const DeviceComm& kernels) {
       const auto at = static_cast<std::size_t>(2 * which);
@@ -95,26 +95,26 @@ TEST_CASE("a user's kernel, another one and the library's all-reduce do not dist
       std::jthread one([&] { run(0, first); });
       std::jthread other([&] { run(1, second); });
       for (int round = 0; round < kRounds; ++round) {
-        float value = static_cast<float>(players.first() + round);
+        float value = static_cast<float>(test_ranks.first() + round);
         must(comm.all_reduce({.input = &value, .output = &value, .count = 1}));
         require(value == static_cast<float>(2 * round + 1), "the library's sum");
       }
     }
     require(good[0] && good[1], "the kernels' results");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("who waits for a waiting rank does not take that one for the culprit", "[req:1.12]") {
   const Environment environment(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "1200ms"}});
-  on_all_casts(3, [](Players& players) {
-    auto comm = join(players);
+  in_all_modes(3, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
     const auto kernels = must(comm.device_comm({}));
-    const int rank = players.first();
-    players.barrier();
+    const int rank = test_ranks.first();
+    test_ranks.barrier();
     // Rank 2 starts to wait for rank 0 before rank 0 starts to wait for rank 1. Hence rank 2 times
     // out first.
-    if (rank == 1) return players.barrier();
+    if (rank == 1) return test_ranks.barrier();
     if (rank == 0) std::this_thread::sleep_for(200ms);
     const auto never = [] { return false; };
     const WaitOutcome waited = device::wait_until(never, kernels.view().wait, {rank == 2 ? 0 : 1});
@@ -122,14 +122,14 @@ TEST_CASE("who waits for a waiting rank does not take that one for the culprit",
     const auto error = error_of(comm);
     require(error.has_value() && error->origin_rank() == 1,
             error ? error->to_string() : "there is no error");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("ranks that ask for different device communicators get the same error", "[req:1.25]") {
-  on_all_casts(2, [](Players& players) {
-    auto comm = join(players);
-    const auto rank = static_cast<std::uint32_t>(players.first());
+  in_all_modes(2, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
+    const auto rank = static_cast<std::uint32_t>(test_ranks.first());
     must_fail(comm.device_comm({.barrier_slots = 4 + rank}), ErrorCode::invalid_usage,
               {"barrier_slots", "4", "5"});
     must_fail(comm.device_comm({.barrier_slots = rank}), ErrorCode::invalid_argument,
@@ -144,80 +144,80 @@ TEST_CASE("ranks that ask for different device communicators get the same error"
     const auto kernels = must(comm.device_comm({.barrier_slots = 65536}));
     Barrier barrier({}, kernels.view(), 65535);
     require(barrier.sync() == WaitOutcome::ready, "the last slot");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("a user's kernel ends when a peer dies, and the communicator names it", "[req:1.12]") {
-  Stage stage(Cast::processes, 3, [](Players& players) {
-    auto comm = join(players);
+  RankFixture fixture(LaunchMode::processes, 3, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
     const auto kernels = must(comm.device_comm());
-    players.word(0) += 1;
-    if (players.first() == 1) std::this_thread::sleep_for(60s);
+    test_ranks.word(0) += 1;
+    if (test_ranks.first() == 1) std::this_thread::sleep_for(60s);
     Barrier barrier({}, kernels.view(), 0);
     require(barrier.sync() == WaitOutcome::aborted, "the wait of a dead rank's peer");
     const auto error = error_of(comm);
     require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
     must_fail(comm.device_comm(), error->code(), {"rank 1"});
   });
-  REQUIRE(stage.wait_for_word(0, 3, 30s));
+  REQUIRE(fixture.wait_for_word(0, 3, 30s));
   std::this_thread::sleep_for(100ms);
   const auto killed = std::chrono::steady_clock::now();
-  stage.kill(1, SIGKILL);
-  const auto verdicts = stage.collect(30s);
+  fixture.kill(1, SIGKILL);
+  const auto results = fixture.collect(30s);
   CHECK(std::chrono::steady_clock::now() - killed < 5s);
-  CHECK(verdicts[0] == "ok");
-  CHECK(verdicts[2] == "ok");
+  CHECK(results[0] == "ok");
+  CHECK(results[2] == "ok");
 }
 
 TEST_CASE("a user's kernel gives up after ORIEL_COLLECTIVE_TIMEOUT, which names the culprit",
           "[req:1.12]") {
   Environment environment(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "500ms"}});
-  on_all_casts(2, [](Players& players) {
-    auto comm = join(players);
+  in_all_modes(2, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
     const auto kernels = must(comm.device_comm());
-    if (players.first() == 0) {
+    if (test_ranks.first() == 0) {
       Barrier barrier({}, kernels.view(), 3);
       require(barrier.sync() == WaitOutcome::timed_out, "the wait");
       require(barrier.sync() == WaitOutcome::timed_out, "a session that has ended");
     }
     const auto error = error_of(comm);
     require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("abort() ends the waits of a user's kernel on both ranks", "[req:1.12]") {
-  on_all_casts(2, [](Players& players) {
-    auto comm = join(players);
+  in_all_modes(2, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
     const auto kernels = must(comm.device_comm());
     // Rank 0 waits on one slot and rank 1 on another, so neither wait can succeed.
     WaitOutcome outcome = WaitOutcome::ready;
     std::jthread waiter([&] {
-      Barrier barrier({}, kernels.view(), static_cast<std::uint32_t>(players.first()));
+      Barrier barrier({}, kernels.view(), static_cast<std::uint32_t>(test_ranks.first()));
       outcome = barrier.sync();
     });
     std::this_thread::sleep_for(200ms);
-    if (players.first() == 0) comm.abort();
+    if (test_ranks.first() == 0) comm.abort();
     waiter.join();
     require(outcome == WaitOutcome::aborted, "the wait");
     require(error_of(comm).has_value(), "the asynchronous error");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("with several nodes a device communicator speaks of its own node", "[req:1.14]") {
-  check_all_ok(play(Cast::processes, 4, [](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::processes, 4, [](TestRanks& test_ranks) {
     // Nodes {0, 2} and {1, 3}.
     const Environment environment(
-        Variables{{"ORIEL_HOSTID", players.first() % 2 == 0 ? "even" : "odd"}});
-    auto comm = join(players);
-    const int odd = players.first() % 2;
+        Variables{{"ORIEL_HOSTID", test_ranks.first() % 2 == 0 ? "even" : "odd"}});
+    auto comm = join(test_ranks);
+    const int odd = test_ranks.first() % 2;
     require(comm.lsa_team() == std::vector<int>{odd, odd + 2}, "the team");
     const auto kernels = must(comm.device_comm({.barrier_slots = 1}));
     const device::CommView& view = kernels.view();
     require(view.world_size == 4 && view.lsa_size == 2, "the sizes");
-    require(view.lsa_rank == players.first() / 2, "the place");
+    require(view.lsa_rank == test_ranks.first() / 2, "the place");
     require(view.world_rank_of(0) == odd && view.world_rank_of(1) == odd + 2, "the ranks");
     Barrier barrier({}, view, 0);
     require(barrier.sync() == WaitOutcome::ready, "the barrier");
@@ -225,16 +225,16 @@ TEST_CASE("with several nodes a device communicator speaks of its own node", "[r
     const auto window = must(comm.register_window(memory));
     require(window.view().world_peer(1 - odd, 0, 4) == nullptr, "a rank out of reach");
     require(window.view().world_peer(odd + 2, 0, 4) != nullptr, "a rank within reach");
-    players.barrier();
+    test_ranks.barrier();
   }));
 }
 
 TEST_CASE("device communicators of teams whose tables differ in size", "[req:1.14]") {
   constexpr int kFirst = 16, kRanks = 33;
-  check_all_ok(play(Cast::processes, kRanks, [](Players& players) {
-    const int begin = players.first() < kFirst ? 0 : kFirst;
+  check_all_ok(run_ranks(LaunchMode::processes, kRanks, [](TestRanks& test_ranks) {
+    const int begin = test_ranks.first() < kFirst ? 0 : kFirst;
     const Environment environment(Variables{{"ORIEL_HOSTID", begin == 0 ? "first" : "second"}});
-    auto comm = join(players);
+    auto comm = join(test_ranks);
     const auto kernels = must(comm.device_comm({.barrier_slots = 2}));
     const device::CommView& view = kernels.view();
     require(view.lsa_size == (begin == 0 ? kFirst : kRanks - kFirst), "the size of the team");
@@ -247,19 +247,19 @@ TEST_CASE("device communicators of teams whose tables differ in size", "[req:1.1
         require(barrier.sync() == WaitOutcome::ready, "the barrier");
       }
     }
-    players.barrier();
+    test_ranks.barrier();
   }));
 }
 
 TEST_CASE("fifteen ranks on nodes of seven and eight register windows in their teams",
           "[req:1.14]") {
   constexpr int kFirst = 7, kRanks = 15;
-  check_all_ok(play(Cast::processes, kRanks, [](Players& players) {
-    const int rank = players.first();
+  check_all_ok(run_ranks(LaunchMode::processes, kRanks, [](TestRanks& test_ranks) {
+    const int rank = test_ranks.first();
     const int begin = rank < kFirst ? 0 : kFirst;
     const int end = rank < kFirst ? kFirst : kRanks;
     const Environment environment(Variables{{"ORIEL_HOSTID", rank < kFirst ? "seven" : "eight"}});
-    auto comm = join(players);
+    auto comm = join(test_ranks);
     std::vector<int> team;
     for (int one = begin; one < end; ++one) team.push_back(one);
     require(comm.lsa_team() == team, "the team");
@@ -272,14 +272,14 @@ TEST_CASE("fifteen ranks on nodes of seven and eight register windows in their t
     auto* const own = static_cast<std::atomic<int>*>(window.view().world_peer(rank, 0, 4));
     require(own != nullptr, "its own memory");
     own->store(100 + rank);
-    players.barrier();
+    test_ranks.barrier();
     for (int peer = 0; peer < kRanks; ++peer) {
       auto* const there = static_cast<std::atomic<int>*>(window.view().world_peer(peer, 0, 4));
       const bool within = peer >= begin && peer < end;
       require((there != nullptr) == within, "within reach are those of the node");
       require(!within || there->load() == 100 + peer, "what the peer has stored");
     }
-    players.barrier();
+    test_ranks.barrier();
   }));
 }
 

@@ -55,9 +55,9 @@ void fill(void* memory, std::size_t count, float value) {
 
 TEST_CASE("ncclMemFree refuses memory under a window, naming the call to make first",
           "[req:1.18]") {
-  for (const Cast cast : kCasts) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, 2, [](Players& self) {
+  for (const LaunchMode launch_mode : kLaunchModes) {
+    INFO(name_of(launch_mode));
+    check_all_ok(run_ranks(launch_mode, 2, [](TestRanks& self) {
       constexpr std::size_t kCount = 4096;
       auto comms = self.init();
       for (const bool by_communicator : {false, true}) {
@@ -92,9 +92,9 @@ TEST_CASE("cycles of registration hold neither heap nor pages in the end", "[req
   const int cycles = wanted_cycles();
   const auto seed = std::random_device{}();
   INFO("seed " << seed << ", " << cycles << " cycles (ORIEL_TEST_CYCLES changes them)");
-  check_all_ok(play(
-      Cast::processes, 2,
-      [&](Players& self) {
+  check_all_ok(run_ranks(
+      LaunchMode::processes, 2,
+      [&](TestRanks& self) {
         std::mt19937 common(seed), own(seed + 1 + static_cast<unsigned>(self.first()));
         ncclComm_t comm = self.init().at(0);
         std::vector<std::unique_ptr<Buffer>> buffers;

@@ -22,7 +22,7 @@ const int kGpus = gpus();  // skips the program without a GPU
 const Venue kVenue = gpu_venue();
 
 struct Round {
-  Cast cast;
+  LaunchMode launch_mode;
   int ranks;
   const char* algorithm;
   int calls;
@@ -35,23 +35,23 @@ TEST_CASE("1,100 random all-reduces on GPUs equal the reference bit for bit",
   WARN("ORIEL_TEST_SEED=" << seed << " on " << kGpus << " GPU(s)");
   std::mt19937_64 rng(seed);
   const Round rounds[] = {
-      {Cast::processes, 4, "", 150, 300'000},
-      {Cast::processes, 4, "one_shot", 100, 40'000},
-      {Cast::processes, 4, "two_shot", 100, 60'000},
-      {Cast::processes, 4, "stream", 150, 100'000},
-      {Cast::threads, 4, "", 150, 100'000},
-      {Cast::processes, 2, "stream", 100, 300'000},
-      {Cast::threads, 2, "", 100, 100'000},
-      {Cast::threads, 3, "", 100, 60'000},
-      {Cast::group, 4, "", 50, 60'000},
-      {Cast::threads, 8, "", 80, 40'000},
-      {Cast::processes, 1, "", 40, 60'000},
+      {LaunchMode::processes, 4, "", 150, 300'000},
+      {LaunchMode::processes, 4, "one_shot", 100, 40'000},
+      {LaunchMode::processes, 4, "two_shot", 100, 60'000},
+      {LaunchMode::processes, 4, "stream", 150, 100'000},
+      {LaunchMode::threads, 4, "", 150, 100'000},
+      {LaunchMode::processes, 2, "stream", 100, 300'000},
+      {LaunchMode::threads, 2, "", 100, 100'000},
+      {LaunchMode::threads, 3, "", 100, 60'000},
+      {LaunchMode::group, 4, "", 50, 60'000},
+      {LaunchMode::threads, 8, "", 80, 40'000},
+      {LaunchMode::processes, 1, "", 40, 60'000},
   };
   for (Round round : rounds) {
     // Replaces processes that share a GPU, and take turns on it, by threads. The next test covers
     // such processes with a few calls.
-    const bool in_turns = round.cast == Cast::processes && round.ranks > kGpus;
-    if (in_turns) round.cast = Cast::threads;
+    const bool in_turns = round.launch_mode == LaunchMode::processes && round.ranks > kGpus;
+    if (in_turns) round.launch_mode = LaunchMode::threads;
     Variables variables = {{"ORIEL_ALGORITHM", round.algorithm}};
     std::optional<StreamTable> table;
     if (std::string(round.algorithm) == "stream") {
@@ -60,7 +60,7 @@ TEST_CASE("1,100 random all-reduces on GPUs equal the reference bit for bit",
     }
     if (rng() % 3 == 0) variables.emplace_back("ORIEL_CTAS", std::to_string(1 + rng() % 16));
     // Stops at the first failure: a batch that hangs takes its whole timeout.
-    REQUIRE(run_batch(kVenue, round.cast, round.ranks, variables,
+    REQUIRE(run_batch(kVenue, round.launch_mode, round.ranks, variables,
                       {rng(), scaled(round.calls), round.most, 40s}));
   }
 }
@@ -71,21 +71,22 @@ TEST_CASE("processes that share a GPU take turns and agree", "[req:1.10]") {
     WARN("skipped: " << kGpus << " GPUs");
     return;
   }
-  run_batch(kVenue, Cast::processes, ranks, {{"ORIEL_CTAS", "4"}}, {test_seed(), 10, 2'000, 40s});
+  run_batch(kVenue, LaunchMode::processes, ranks, {{"ORIEL_CTAS", "4"}},
+            {test_seed(), 10, 2'000, 40s});
 }
 
 /// Sums f32 and bf16 numbers of two sizes and stores the hashes of all results in the rank's word.
-void hash_sums(Players& players) {
-  RankGpu gpu(players.first());
-  ncclComm_t comm = init_rank(players, gpu);
+void hash_sums(TestRanks& test_ranks) {
+  RankGpu gpu(test_ranks.first());
+  ncclComm_t comm = init_rank(test_ranks, gpu);
   std::uint64_t hash = 1;
   constexpr std::size_t kMost = 177'777;
   std::byte* const data = gpu.allocate(kMost * 4, false);
-  players.barrier();
+  test_ranks.barrier();
   for (const DataType type : {DataType::f32, DataType::bf16}) {
     for (const std::size_t count : {std::size_t{7'777}, kMost}) {
       std::vector<std::byte> host(count * size_of(type));
-      fill_elements(type, Inputs::moderate, static_cast<std::uint64_t>(players.first()),
+      fill_elements(type, Inputs::moderate, static_cast<std::uint64_t>(test_ranks.first()),
                     host.data(), count);
       gpu.copy_in(data, host.data(), host.size());
       require(ncclAllReduce(data, data, count, static_cast<ncclDataType_t>(type), ncclSum, comm,
@@ -96,10 +97,10 @@ void hash_sums(Players& players) {
       hash = mix(hash, hash_bytes(host.data(), host.size()));
     }
   }
-  players.word(static_cast<std::size_t>(players.first())) = hash | 1;
-  players.barrier();
+  test_ranks.word(static_cast<std::size_t>(test_ranks.first())) = hash | 1;
+  test_ranks.barrier();
   require(ncclCommDestroy(comm), "ncclCommDestroy");
-  players.barrier();
+  test_ranks.barrier();
 }
 
 // Sets ORIEL_DETERMINISTIC to 0 and 1: inside one team both add in the same order.
@@ -110,9 +111,10 @@ TEST_CASE("bits do not depend on the algorithm or the number of CTAs", "[req:1.2
     Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm},
                                       {"ORIEL_CTAS", ctas},
                                       {"ORIEL_DETERMINISTIC", deterministic}});
-    Stage stage(natural_cast(kRanks), kRanks, hash_sums);
-    check_all_ok(stage.collect(40s));
-    for (std::size_t rank = 0; rank < kRanks; ++rank) hashes.push_back(stage.board().words[rank]);
+    RankFixture fixture(natural_cast(kRanks), kRanks, hash_sums);
+    check_all_ok(fixture.collect(40s));
+    for (std::size_t rank = 0; rank < kRanks; ++rank)
+      hashes.push_back(fixture.shared().words[rank]);
   };
   run("", "", "0");
   for (const char* algorithm : {"one_shot", "two_shot", "stream"}) {
@@ -126,10 +128,10 @@ TEST_CASE("bits do not depend on the algorithm or the number of CTAs", "[req:1.2
 
 /// Enqueues pairs of calls back to back: the first makes a factor, the second multiplies by it.
 /// `op` reads the factor at `factor`, which each pair overwrites.
-void multiply_by_made_factors(Players& players, RankGpu& gpu, ncclComm_t comm, float* factor,
+void multiply_by_made_factors(TestRanks& test_ranks, RankGpu& gpu, ncclComm_t comm, float* factor,
                               ncclRedOp_t op, std::size_t count) {
   constexpr std::size_t kPairs = 12;
-  const auto ranks = static_cast<float>(players.size());
+  const auto ranks = static_cast<float>(test_ranks.size());
   auto* const parts = reinterpret_cast<float*>(gpu.allocate(kPairs * sizeof(float), false));
   auto* const input = reinterpret_cast<float*>(gpu.allocate(count * sizeof(float), false));
   auto* const output = reinterpret_cast<float*>(gpu.allocate(kPairs * count * sizeof(float), true));
@@ -153,7 +155,7 @@ void multiply_by_made_factors(Players& players, RankGpu& gpu, ncclComm_t comm, f
   gpu.wait(gpu.stream(), comm);
   multiply(kPairs - 1);
   gpu.wait(gpu.stream(), comm);
-  players.barrier();
+  test_ranks.barrier();
   for (std::size_t k = 0; k < kPairs; ++k) {
     make_factor(k);
     multiply(k);
@@ -167,7 +169,7 @@ void multiply_by_made_factors(Players& players, RankGpu& gpu, ncclComm_t comm, f
                                                count, host[i], expected));
     }
   }
-  players.barrier();
+  test_ranks.barrier();
 }
 
 // A kernel may start while the previous one runs: it must not read the factor before that one ends.
@@ -178,22 +180,22 @@ TEST_CASE("a call multiplies by the factor that the call before it has made",
     INFO(algorithm);
     Environment environment(
         Variables{{"ORIEL_ALGORITHM", algorithm}, {"ORIEL_CTAS", ranks > kGpus ? "16" : ""}});
-    check_all_ok(play(
+    check_all_ok(run_ranks(
         natural_cast(ranks), ranks,
-        [](Players& players) {
-          RankGpu gpu(players.first());
-          ncclComm_t comm = init_rank(players, gpu);
+        [](TestRanks& test_ranks) {
+          RankGpu gpu(test_ranks.first());
+          ncclComm_t comm = init_rank(test_ranks, gpu);
           auto* const factor = reinterpret_cast<float*>(gpu.allocate(sizeof(float), false));
           ncclRedOp_t op = ncclSum;
           require(ncclRedOpCreatePreMulSum(&op, factor, ncclFloat, ncclScalarDevice, comm),
                   "ncclRedOpCreatePreMulSum");
           for (const std::size_t count :
                {std::size_t{7}, std::size_t{5'000}, std::size_t{3'000'000}}) {
-            multiply_by_made_factors(players, gpu, comm, factor, op, count);
+            multiply_by_made_factors(test_ranks, gpu, comm, factor, op, count);
           }
           require(ncclRedOpDestroy(op, comm), "ncclRedOpDestroy");
           require(ncclCommDestroy(comm), "ncclCommDestroy");
-          players.barrier();
+          test_ranks.barrier();
         },
         45s));
   }

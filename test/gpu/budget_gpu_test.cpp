@@ -61,7 +61,8 @@ std::vector<Call> draw_calls(std::mt19937_64& common, std::mt19937_64& own, Orde
 /// Rank on the first GPU, with a stream and a buffer for each communicator. Calls sum in place.
 class Rank {
  public:
-  explicit Rank(Players& players) : players_(players), gpu_(0), rank_(players.first()) {
+  explicit Rank(TestRanks& test_ranks)
+      : test_ranks_(test_ranks), gpu_(0), rank_(test_ranks.first()) {
     require_cuda(
         cudaDeviceGetAttribute(&multiprocessors_, cudaDevAttrMultiProcessorCount, gpu_.device()),
         "cudaDeviceGetAttribute");
@@ -70,7 +71,7 @@ class Rank {
       require_cuda(cudaStreamCreateWithFlags(&streams_[i], cudaStreamNonBlocking), "a stream");
       data_[i] = reinterpret_cast<std::uint64_t*>(gpu_.allocate(kMost * 8, i % 2 == 0));
     }
-    for (ncclComm_t& comm : comms_) comm = init_rank(players, gpu_);
+    for (ncclComm_t& comm : comms_) comm = init_rank(test_ranks, gpu_);
     // Loads every kernel before one of them waits for another rank of this process.
     for (std::size_t i = 0; i < kComms; ++i) {
       for (const std::size_t count : kCounts) {
@@ -78,20 +79,20 @@ class Rank {
         gpu_.wait(streams_[i], comms_[i]);
       }
     }
-    players.barrier();
+    test_ranks.barrier();
   }
   void end() {
-    players_.barrier();
+    test_ranks_.barrier();
     for (std::size_t i = 0; i < kComms; ++i) {
       require(ncclCommDestroy(comms_[i]), "ncclCommDestroy");
       require_cuda(cudaStreamDestroy(streams_[i]), "destroying a stream");
     }
-    players_.barrier();
+    test_ranks_.barrier();
   }
 
   void run_round(const std::vector<Call>& calls, std::mt19937_64& rng) {
     for (std::size_t i = 0; i < kComms; ++i) fill(i);
-    players_.barrier();
+    test_ranks_.barrier();
     for (const Call& one : calls) {
       // Fills the GPU at times, with twice as many CTAs as fit; these CTAs end by themselves.
       if (rng() % 5 == 0) occupy(rng() % 2 == 0 ? gpu_.stream(1) : streams_[one.comm]);
@@ -100,7 +101,7 @@ class Rank {
     for (std::size_t i = 0; i < kComms; ++i) gpu_.wait(streams_[i], comms_[i]);
     gpu_.wait(gpu_.stream(1), nullptr);
     for (std::size_t i = 0; i < kComms; ++i) check(i, calls);
-    players_.barrier();
+    test_ranks_.barrier();
   }
 
  private:
@@ -139,7 +140,7 @@ class Rank {
     }
   }
 
-  Players& players_;
+  TestRanks& test_ranks_;
   RankGpu gpu_;
   int rank_;
   int multiprocessors_ = 0;
@@ -148,16 +149,16 @@ class Rank {
   std::array<ncclComm_t, kComms> comms_{};
 };
 
-void run(Cast cast, Order order, int rounds, const Variables& variables) {
+void run(LaunchMode launch_mode, Order order, int rounds, const Variables& variables) {
   const std::uint64_t seed = test_seed();
   INFO("seed " << seed);
   const Environment environment(variables);
-  check_all_ok(play(
-      cast, kRanks,
-      [&](Players& players) {
-        Rank rank(players);
+  check_all_ok(run_ranks(
+      launch_mode, kRanks,
+      [&](TestRanks& test_ranks) {
+        Rank rank(test_ranks);
         std::mt19937_64 common(seed);
-        std::mt19937_64 own(seed + 1 + static_cast<std::uint64_t>(players.first()));
+        std::mt19937_64 own(seed + 1 + static_cast<std::uint64_t>(test_ranks.first()));
         for (int round = 0; round < rounds_of(rounds); ++round) {
           rank.run_round(draw_calls(common, own, order), own);
         }
@@ -171,26 +172,26 @@ const Variables kFitting{{"ORIEL_MAX_CTAS", "7"}};
 
 TEST_CASE("communicators that fit on a GPU are called in any order, all calls end",
           "[req:5.5][D1]") {
-  run(Cast::threads, Order::own, 40, kFitting);
+  run(LaunchMode::threads, Order::own, 40, kFitting);
 }
 
 TEST_CASE("communicators that do not fit on a GPU are called in one order, all calls end",
           "[req:5.5][D1]") {
-  run(Cast::threads, Order::common, 40, {});
+  run(LaunchMode::threads, Order::common, 40, {});
 }
 
 TEST_CASE("communicators of two processes on one GPU are called, all calls end", "[req:5.5][D1]") {
-  run(Cast::processes, Order::own, 4, kFitting);
-  run(Cast::processes, Order::common, 4, {});
+  run(LaunchMode::processes, Order::own, 4, kFitting);
+  run(LaunchMode::processes, Order::common, 4, {});
 }
 
 /// Launches graphs of many calls on the first GPU, which all ranks share. If a kernel were launched
 /// before its predecessor has started, it could take multiprocessors from the peers' kernels.
-void launch_graphs(Players& players) {
+void launch_graphs(TestRanks& test_ranks) {
   constexpr std::size_t kBytes[] = {8, 4 << 10, 64 << 10, 512 << 10, 4 << 20, 64 << 20};
   RankGpu gpu(0);
   auto* const data = reinterpret_cast<float*>(gpu.allocate(kBytes[std::size(kBytes) - 1], false));
-  ncclComm_t const comm = init_rank(players, gpu);
+  ncclComm_t const comm = init_rank(test_ranks, gpu);
   for (const std::size_t bytes : kBytes) {
     const std::size_t count = bytes / sizeof(float);
     const auto call = [&] {
@@ -199,29 +200,29 @@ void launch_graphs(Players& players) {
     };
     call();  // loads the kernel
     gpu.wait(gpu.stream(), comm);
-    const std::vector<float> own(count, static_cast<float>(1 + players.first()));
+    const std::vector<float> own(count, static_cast<float>(1 + test_ranks.first()));
     gpu.copy_in(data, own.data(), bytes);
     const Graph graph = Graph::capture(gpu.stream(), [&] {
       for (int i = 0; i < 20; ++i) call();
     });
-    players.barrier();
+    test_ranks.barrier();
     for (int i = 0; i < rounds_of(50); ++i) graph.launch(gpu.stream());
     gpu.wait(gpu.stream(), comm);
     std::vector<float> values(count);
     gpu.copy_out(values.data(), data, bytes);
-    const auto most = static_cast<float>(players.size());
+    const auto most = static_cast<float>(test_ranks.size());
     require(std::count(values.begin(), values.end(), most) == static_cast<std::ptrdiff_t>(count),
             fmt::format("{} bytes are not the maximum of the ranks", bytes));
-    players.barrier();
+    test_ranks.barrier();
   }
   require(ncclCommDestroy(comm), "ncclCommDestroy");
-  players.barrier();
+  test_ranks.barrier();
 }
 
 TEST_CASE("graphs of 20 calls of ranks that are threads and share a GPU end", "[req:5.4][D12]") {
   const int ranks = GENERATE(2, 4);
   INFO(ranks << " ranks");
-  check_all_ok(play(Cast::threads, ranks, launch_graphs, 60s));
+  check_all_ok(run_ranks(LaunchMode::threads, ranks, launch_graphs, 60s));
 }
 
 }  // namespace

@@ -68,8 +68,8 @@ bool is_there(const Path& path) {
   return path.variables.front().first != "ORIEL_WIRE" || library != nullptr;
 }
 
-void play_gpus(const Nodes& nodes, Variables variables, const Path& path, const Body& body,
-               int line) {
+void run_gpus(const Nodes& nodes, Variables variables, const Path& path, const Body& body,
+              int line) {
   // Ranks are processes. Those that share a GPU take turns on it, which is slow but correct.
   if (static_cast<int>(nodes.size()) > kGpus) {
     WARN("nodes " << text_of(nodes) << " share " << kGpus << " GPUs");
@@ -81,7 +81,7 @@ void play_gpus(const Nodes& nodes, Variables variables, const Path& path, const 
   INFO(path.name);
   variables.insert(variables.end(), path.variables.begin(), path.variables.end());
   variables.emplace_back("ORIEL_COLLECTIVE_TIMEOUT", "15");
-  play_on(nodes, variables, body, line);
+  run_on(nodes, variables, body, line);
 }
 
 const std::vector<Nodes> kSplits = {{0, 1},       {0, 0},    {0, 0, 1, 1}, {0, 1, 1, 1},
@@ -103,10 +103,10 @@ int stride_of(const Nodes& nodes, int alone, int shared) {
 
 /// Checks about one of `stride` pairs of type and operation. Collective, count, buffers and
 /// alignment are drawn.
-void call_everything(Players& players, std::uint64_t seed, bool exact, int stride) {
+void call_everything(TestRanks& test_ranks, std::uint64_t seed, bool exact, int stride) {
   constexpr std::size_t kMost = 70'000;
-  Caller caller(players, (kMost + 8) * 8,
-                std::make_unique<GpuPlace>(players.first(), mix(seed, 1) % 2 == 0));
+  Caller caller(test_ranks, (kMost + 8) * 8,
+                std::make_unique<GpuPlace>(test_ranks.first(), mix(seed, 1) % 2 == 0));
   const std::size_t counts[] = {1, 777, 9'001, kMost};
   std::uint64_t step = 0;
   for (const DataType type : kTypes) {
@@ -123,12 +123,12 @@ void call_everything(Players& players, std::uint64_t seed, bool exact, int strid
       if (exact) call.inputs = static_cast<Inputs>(drawn / 128 % 3);
       call.seed = drawn;
       const std::uint64_t hash = caller.check(call, exact);
-      if (call.kind == Kind::all_reduce && step % 5 == 0) agree(players, hash, call.text());
+      if (call.kind == Kind::all_reduce && step % 5 == 0) agree(test_ranks, hash, call.text());
     }
   }
   Call nothing;
   caller.check(nothing, exact);
-  players.barrier();
+  test_ranks.barrier();
 }
 
 }  // namespace
@@ -136,11 +136,11 @@ void call_everything(Players& players, std::uint64_t seed, bool exact, int strid
 TEST_CASE("the smallest collectives of GPUs on two nodes", "[req:3.16][req:3.18]") {
   for (const Path& path : kPaths) {
     for (const bool in_graphs : {false, true}) {
-      play_gpus(
+      run_gpus(
           {0, 1}, {}, path,
-          [&](Players& players) {
-            Caller caller(players, 4'000'000,
-                          std::make_unique<GpuPlace>(players.first(), in_graphs));
+          [&](TestRanks& test_ranks) {
+            Caller caller(test_ranks, 4'000'000,
+                          std::make_unique<GpuPlace>(test_ranks.first(), in_graphs));
             Call call;
             for (const std::size_t count : {1, 1000, 20'000, 1'000'000}) {
               for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
@@ -150,7 +150,7 @@ TEST_CASE("the smallest collectives of GPUs on two nodes", "[req:3.16][req:3.18]
                 caller.check(call, false);
               }
             }
-            players.barrier();
+            test_ranks.barrier();
           },
           __LINE__);
     }
@@ -164,10 +164,10 @@ TEST_CASE("every type and operation among GPUs of nodes of all kinds", "[req:3.1
     for (const Nodes& nodes : kSplits) {
       if (is_left_out(path, nodes)) continue;
       const bool is_direct = &path == &kPaths[0];
-      play_gpus(
+      run_gpus(
           nodes, {{"ORIEL_CHUNK", "8192"}, {"ORIEL_SCRATCH_SIZE", "16M"}}, path,
-          [&](Players& players) {
-            call_everything(players, mix(seed, nodes.size() + path.name[0]), false,
+          [&](TestRanks& test_ranks) {
+            call_everything(test_ranks, mix(seed, nodes.size() + path.name[0]), false,
                             nodes == kSplits[0] ? stride_of(nodes, 1, is_direct ? 1 : 4)
                                                 : stride_of(nodes, 3, 9));
           },
@@ -181,10 +181,10 @@ TEST_CASE("with ORIEL_DETERMINISTIC the bits of GPUs do not depend on the nodes"
   WARN("ORIEL_TEST_SEED=" << seed);
   for (const Nodes& nodes : kSplits) {
     if (is_left_out(kPaths[1], nodes)) continue;
-    play_gpus(
+    run_gpus(
         nodes, {{"ORIEL_DETERMINISTIC", "1"}, {"ORIEL_CHUNK", "8192"}}, kPaths[0],
-        [&](Players& players) {
-          call_everything(players, mix(seed, nodes.size()), true,
+        [&](TestRanks& test_ranks) {
+          call_everything(test_ranks, mix(seed, nodes.size()), true,
                           nodes.size() == 2 ? stride_of(nodes, 2, 4) : stride_of(nodes, 4, 12));
         },
         __LINE__);
@@ -197,12 +197,12 @@ TEST_CASE("large messages of GPUs, whose rounds overlap", "[req:3.16][req:3.18]"
   for (const Path& path : kPaths) {
     for (const Nodes& nodes : {Nodes{0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 1}}) {
       if (is_left_out(path, nodes)) continue;
-      play_gpus(
+      run_gpus(
           nodes, {}, path,
-          [&](Players& players) {
+          [&](TestRanks& test_ranks) {
             constexpr std::size_t kMost = 5'000'000;
-            Caller caller(players, (kMost + 8) * 4,
-                          std::make_unique<GpuPlace>(players.first(), false));
+            Caller caller(test_ranks, (kMost + 8) * 4,
+                          std::make_unique<GpuPlace>(test_ranks.first(), false));
             std::uint64_t step = seed;
             for (const Kind kind : {Kind::all_reduce, Kind::all_gather, Kind::reduce_scatter}) {
               for (const DataType type : {DataType::f32, DataType::bf16}) {
@@ -215,7 +215,7 @@ TEST_CASE("large messages of GPUs, whose rounds overlap", "[req:3.16][req:3.18]"
                 caller.check(call, false);
               }
             }
-            players.barrier();
+            test_ranks.barrier();
           },
           __LINE__);
     }
@@ -223,11 +223,11 @@ TEST_CASE("large messages of GPUs, whose rounds overlap", "[req:3.16][req:3.18]"
 }
 
 TEST_CASE("ranks of GPUs may leave as soon as their last call has ended", "[req:3.16]") {
-  play_gpus(
+  run_gpus(
       {0, 1}, {}, kPaths[1],
-      [](Players& players) {
+      [](TestRanks& test_ranks) {
         for (int i = 0; i < 6; ++i) {
-          Caller caller(players, 400'000, std::make_unique<GpuPlace>(players.first(), false));
+          Caller caller(test_ranks, 400'000, std::make_unique<GpuPlace>(test_ranks.first(), false));
           Call call;
           call.kind = static_cast<Kind>(i % 3);
           call.count = i < 3 ? 10 : 90'000;

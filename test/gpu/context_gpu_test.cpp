@@ -23,10 +23,10 @@ constexpr std::size_t kCount = 1000;
 /// Communicator of one rank, whose all-reduce is a copy.
 class LoneRank {
  public:
-  explicit LoneRank(Players& players) : gpu_(players.first()) {
+  explicit LoneRank(TestRanks& test_ranks) : gpu_(test_ranks.first()) {
     from_ = reinterpret_cast<int*>(gpu_.allocate(kCount * 4, true));
     to_ = reinterpret_cast<int*>(gpu_.allocate(kCount * 4, true));
-    comm_ = init_rank(players, gpu_);
+    comm_ = init_rank(test_ranks, gpu_);
     check([this] { return call(); }, "the first call");  // loads the kernel
   }
   void end() { require(ncclCommDestroy(comm_), "ncclCommDestroy"); }
@@ -61,16 +61,16 @@ ncclResult_t on_fresh_thread(const std::function<ncclResult_t()>& call) {
   return result;
 }
 
-void play_alone(const std::function<void(LoneRank&)>& body) {
-  check_all_ok(play(Cast::processes, 1, [&](Players& players) {
-    LoneRank rank(players);
+void run_alone(const std::function<void(LoneRank&)>& body) {
+  check_all_ok(run_ranks(LaunchMode::processes, 1, [&](TestRanks& test_ranks) {
+    LoneRank rank(test_ranks);
     body(rank);
     rank.end();
   }));
 }
 
 TEST_CASE("a thread without a current context makes plain and captured calls", "[req:5.6]") {
-  play_alone([](LoneRank& rank) {
+  run_alone([](LoneRank& rank) {
     const auto call = [&] { return on_fresh_thread([&] { return rank.call(); }); };
     for (int i = 0; i < 3; ++i) rank.check(call, "a plain call");
     const Graph graph = Graph::capture(
@@ -89,7 +89,7 @@ TEST_CASE("a thread whose current context is another GPU's makes plain and captu
     WARN("skipped: needs two GPUs");
     return;
   }
-  play_alone([](LoneRank& rank) {
+  run_alone([](LoneRank& rank) {
     const auto call = [&] {
       return on_fresh_thread([&] {
         require_cuda(cudaSetDevice(1), "cudaSetDevice");
@@ -116,7 +116,7 @@ TEST_CASE("a thread whose current context is another GPU's makes plain and captu
 }
 
 TEST_CASE("calls leave a capture in global mode of another thread as it is", "[req:5.6][D2]") {
-  play_alone([](LoneRank& rank) {
+  run_alone([](LoneRank& rank) {
     const Graph graph = Graph::capture(
         rank.gpu().stream(1),
         [&] {

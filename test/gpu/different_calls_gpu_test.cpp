@@ -85,10 +85,10 @@ ncclResult_t error_within(ncclComm_t comm, std::chrono::milliseconds patience) {
   return state;
 }
 
-void make(const Mistake& mistake, Players& players, RankGpu& gpu, void* data) {
-  ncclComm_t comm = init_rank(players, gpu);
+void make(const Mistake& mistake, TestRanks& test_ranks, RankGpu& gpu, void* data) {
+  ncclComm_t comm = init_rank(test_ranks, gpu);
   // Makes matching calls of many sizes first.
-  const int rank = players.first();
+  const int rank = test_ranks.first();
   for (const std::size_t count : {2, 50'000, 0, 2, 400'000, 3, 2'000'000, 2'000}) {
     enqueue({.count = count}, rank, data, comm, gpu.stream());
     enqueue({.count = count == 0 ? 0 : count / 4 + 1, .gathers = count < 4}, rank, data, comm,
@@ -103,20 +103,20 @@ void make(const Mistake& mistake, Players& players, RankGpu& gpu, void* data) {
   require(text.find("are in different calls") != std::string::npos, text);
   require(gpu.done(gpu.stream(), 10s), "the kernels have not ended: " + text);
   require(ncclCommDestroy(comm), "ncclCommDestroy");
-  players.barrier();
+  test_ranks.barrier();
 }
 
 }  // namespace
 
 TEST_CASE("ranks on GPUs that differ in a call of any size get an error", "[req:1.38]") {
   INFO(kRanks << " ranks on " << kGpus << " GPU(s)");
-  const auto body = [](Players& players) {
-    RankGpu gpu(players.first());
+  const auto body = [](TestRanks& test_ranks) {
+    RankGpu gpu(test_ranks.first());
     void* const data = gpu.allocate(kMost * 4, false);
     require_cuda(cudaMemsetAsync(data, 0, kMost * 4, gpu.stream()), "clearing");
-    for (const Mistake& mistake : kMistakes) make(mistake, players, gpu, data);
+    for (const Mistake& mistake : kMistakes) make(mistake, test_ranks, gpu, data);
   };
-  check_all_ok(play(Cast::processes, kRanks, body, 120s));
+  check_all_ok(run_ranks(LaunchMode::processes, kRanks, body, 120s));
 }
 
 }  // namespace oriel::test

@@ -33,24 +33,24 @@ Element element(int from, int to, std::uint64_t step, std::size_t index) {
 /// One rank, with send and receive buffers of `most` elements for each rank.
 class ExchangingRank {
  public:
-  ExchangingRank(Players& players, std::size_t most, bool registered,
+  ExchangingRank(TestRanks& test_ranks, std::size_t most, bool registered,
                  int policy = NCCL_CTA_POLICY_DEFAULT)
-      : me_(players.first()), size_(players.size()), most_(most), gpu_(me_) {
+      : me_(test_ranks.first()), size_(test_ranks.size()), most_(most), gpu_(me_) {
     const std::size_t bytes = 2 * most * static_cast<std::size_t>(size_) * sizeof(Element);
     window_bytes_ = (bytes + (std::size_t{2} << 20) - 1) >> 21 << 21;
     base_ = reinterpret_cast<Element*>(gpu_.allocate(window_bytes_, registered));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.CTAPolicy = policy;
-    comm_ = init_rank(players, gpu_, &config);
+    comm_ = init_rank(test_ranks, gpu_, &config);
     if (registered) {
       require(
           ncclCommWindowRegister(comm_, base_, window_bytes_, &window_, NCCL_WIN_COLL_SYMMETRIC),
           "ncclCommWindowRegister");
     }
   }
-  void end(Players& players) {
+  void end(TestRanks& test_ranks) {
     if (window_ != nullptr) require(ncclCommWindowDeregister(comm_, window_), "deregister");
-    players.barrier();
+    test_ranks.barrier();
     require(ncclCommDestroy(comm_), "ncclCommDestroy");
   }
 
@@ -174,16 +174,17 @@ class ExchangingRank {
   std::string what_;
 };
 
-void exchange_everything(Players& players, const std::vector<std::size_t>& counts) {
+void exchange_everything(TestRanks& test_ranks, const std::vector<std::size_t>& counts) {
   for (const bool registered : {false, true}) {
-    ExchangingRank rank(players, counts.back(), registered);
+    ExchangingRank rank(test_ranks, counts.back(), registered);
     std::uint64_t step = 0;
     for (const std::size_t count : counts) {
       step += 100;
-      rank.check_all(step, count, static_cast<int>(count % static_cast<unsigned>(players.size())),
+      rank.check_all(step, count,
+                     static_cast<int>(count % static_cast<unsigned>(test_ranks.size())),
                      step % 200 == 0);
     }
-    rank.end(players);
+    rank.end(test_ranks);
   }
 }
 
@@ -286,12 +287,12 @@ void check_copies(ExchangingRank& rank, int me, int size, bool are_used) {
 
 /// Tests collectives by copy engines. Without `all_ask` only rank 0 asks for copy engines, and no
 /// rank gets them.
-void copy_by_engines(Players& players, bool all_ask) {
+void copy_by_engines(TestRanks& test_ranks, bool all_ask) {
   const std::vector<std::size_t> counts = {777, kLeastCopied - 1, kLeastCopied, 2'000'003};
-  const int me = players.first(), size = players.size();
+  const int me = test_ranks.first(), size = test_ranks.size();
   const bool asks = all_ask || me == 0;
   for (const bool registered : {true, false}) {
-    ExchangingRank rank(players, counts.back(), registered,
+    ExchangingRank rank(test_ranks, counts.back(), registered,
                         asks ? NCCL_CTA_POLICY_ZERO : NCCL_CTA_POLICY_DEFAULT);
     check_copies(rank, me, size, registered && all_ask);
     std::uint64_t step = 0;
@@ -303,15 +304,15 @@ void copy_by_engines(Players& players, bool all_ask) {
         check_in_place(rank, me, size, step + 50, count, root, in_graph);
       }
     }
-    rank.end(players);
+    rank.end(test_ranks);
   }
 }
 
 /// Sends between all pairs in one group on two streams, together with an all-reduce.
-void send_to_all(Players& players) {
+void send_to_all(TestRanks& test_ranks) {
   constexpr std::size_t kCount = 70'000;
-  ExchangingRank rank(players, kCount, false);
-  const int me = players.first();
+  ExchangingRank rank(test_ranks, kCount, false);
+  const int me = test_ranks.first();
   RankGpu& gpu = rank.gpu();
   auto* const sum = reinterpret_cast<Element*>(gpu.allocate(sizeof(Element), false));
   for (std::uint64_t step = 1; step <= 5; ++step) {
@@ -320,7 +321,7 @@ void send_to_all(Players& players) {
     const Element one = 1;
     gpu.copy_in(sum, &one, sizeof one);
     require(ncclGroupStart(), "ncclGroupStart");
-    for (int peer = 0; peer < players.size(); ++peer) {
+    for (int peer = 0; peer < test_ranks.size(); ++peer) {
       cudaStream_t stream = gpu.stream(static_cast<std::size_t>(peer % 2));
       require(ncclSend(rank.input(peer), kCount, ncclUint32, peer, rank.comm(), stream),
               "ncclSend");
@@ -331,19 +332,20 @@ void send_to_all(Players& players) {
     require(ncclGroupEnd(), "ncclGroupEnd");
     gpu.wait(gpu.stream(0), rank.comm());
     gpu.wait(gpu.stream(1), rank.comm());
-    for (int peer = 0; peer < players.size(); ++peer) {
+    for (int peer = 0; peer < test_ranks.size(); ++peer) {
       rank.expect(peer, kCount, [&](std::size_t i) { return element(peer, me, step, i); });
     }
     Element got = 0;
     gpu.copy_out(&got, sum, sizeof got);
-    require(got == static_cast<Element>(players.size()), "the sum");
+    require(got == static_cast<Element>(test_ranks.size()), "the sum");
   }
-  rank.end(players);
+  rank.end(test_ranks);
 }
 
 /// Returns element counts; fewer if processes share a GPU, where a turn takes milliseconds.
-std::vector<std::size_t> counts_of(Cast cast, int ranks) {
-  if (cast == Cast::processes && ranks > kGpus) return {0, 1, 5'000, 131'072, 262'144, 300'001};
+std::vector<std::size_t> counts_of(LaunchMode launch_mode, int ranks) {
+  if (launch_mode == LaunchMode::processes && ranks > kGpus)
+    return {0, 1, 5'000, 131'072, 262'144, 300'001};
   return {0, 1, 3, 777, 5'000, 65'536, 131'072, 262'144, 300'001, 2'000'003};
 }
 
@@ -351,13 +353,14 @@ std::vector<std::size_t> counts_of(Cast cast, int ranks) {
 
 TEST_CASE("every exchanged call on GPUs of one node gives the right elements",
           "[req:5.8][req:5.10]") {
-  const auto [cast, ranks] = GENERATE(std::pair(Cast::threads, 2), std::pair(Cast::threads, 3),
-                                      std::pair(Cast::threads, 4), std::pair(Cast::processes, 2),
-                                      std::pair(Cast::processes, 4));
-  INFO(ranks << " ranks as " << name_of(cast) << " on " << kGpus << " GPU(s)");
-  const auto counts = counts_of(cast, ranks);
-  check_all_ok(play(
-      cast, ranks, [&](Players& players) { exchange_everything(players, counts); },
+  const auto [launch_mode, ranks] =
+      GENERATE(std::pair(LaunchMode::threads, 2), std::pair(LaunchMode::threads, 3),
+               std::pair(LaunchMode::threads, 4), std::pair(LaunchMode::processes, 2),
+               std::pair(LaunchMode::processes, 4));
+  INFO(ranks << " ranks as " << name_of(launch_mode) << " on " << kGpus << " GPU(s)");
+  const auto counts = counts_of(launch_mode, ranks);
+  check_all_ok(run_ranks(
+      launch_mode, ranks, [&](TestRanks& test_ranks) { exchange_everything(test_ranks, counts); },
       std::chrono::seconds(60)));
 }
 
@@ -365,48 +368,51 @@ TEST_CASE("every exchanged call on GPUs of several nodes gives the right element
           "[req:5.11][req:5.8][req:5.10]") {
   const auto [ranks, of_a_node] = GENERATE(std::pair(2, 1), std::pair(4, 2), std::pair(3, 2));
   INFO(ranks << " ranks, " << of_a_node << " of a node, on " << kGpus << " GPU(s)");
-  check_all_ok(play(
-      Cast::processes, ranks,
-      [&, of_a_node = of_a_node](Players& players) {
-        const Environment own(of_node(players.first() / of_a_node));
-        exchange_everything(players, counts_of(Cast::processes, kGpus + 1));
+  check_all_ok(run_ranks(
+      LaunchMode::processes, ranks,
+      [&, of_a_node = of_a_node](TestRanks& test_ranks) {
+        const Environment own(of_node(test_ranks.first() / of_a_node));
+        exchange_everything(test_ranks, counts_of(LaunchMode::processes, kGpus + 1));
       },
       std::chrono::seconds(90)));
 }
 
 TEST_CASE("every call gives the right elements where no GPU may map another's memory",
           "[req:5.13]") {
-  const auto [cast, ranks] = GENERATE(std::pair(Cast::processes, 2), std::pair(Cast::processes, 3));
+  const auto [launch_mode, ranks] =
+      GENERATE(std::pair(LaunchMode::processes, 2), std::pair(LaunchMode::processes, 3));
   INFO(ranks << " ranks on " << kGpus << " GPU(s)");
-  check_all_ok(play(
-      cast, ranks,
-      [](Players& players) {
+  check_all_ok(run_ranks(
+      launch_mode, ranks,
+      [](TestRanks& test_ranks) {
         // Disables P2P on the last rank only, which is enough.
-        const Environment own(
-            Variables{{"NCCL_P2P_DISABLE", players.first() == players.size() - 1 ? "1" : ""}});
-        exchange_everything(players, counts_of(Cast::processes, kGpus + 1));
-        send_to_all(players);
+        const Environment own(Variables{
+            {"NCCL_P2P_DISABLE", test_ranks.first() == test_ranks.size() - 1 ? "1" : ""}});
+        exchange_everything(test_ranks, counts_of(LaunchMode::processes, kGpus + 1));
+        send_to_all(test_ranks);
       },
       std::chrono::seconds(90)));
 }
 
 TEST_CASE("with NCCL_CTA_POLICY_ZERO on all ranks copy engines move long registered blocks rightly",
           "[req:5.9]") {
-  const auto [cast, ranks, all_ask] =
-      GENERATE(std::tuple(Cast::threads, 2, true), std::tuple(Cast::threads, 4, true),
-               std::tuple(Cast::processes, 2, true), std::tuple(Cast::processes, 4, true),
-               std::tuple(Cast::threads, 2, false));
-  if (cast == Cast::processes && ranks > kGpus) return;  // processes would take turns on a GPU
-  INFO(ranks << " ranks as " << name_of(cast) << " on " << kGpus << " GPU(s)");
-  check_all_ok(play(
-      cast, ranks, [all = all_ask](Players& players) { copy_by_engines(players, all); },
+  const auto [launch_mode, ranks, all_ask] = GENERATE(
+      std::tuple(LaunchMode::threads, 2, true), std::tuple(LaunchMode::threads, 4, true),
+      std::tuple(LaunchMode::processes, 2, true), std::tuple(LaunchMode::processes, 4, true),
+      std::tuple(LaunchMode::threads, 2, false));
+  if (launch_mode == LaunchMode::processes && ranks > kGpus)
+    return;  // processes would take turns on a GPU
+  INFO(ranks << " ranks as " << name_of(launch_mode) << " on " << kGpus << " GPU(s)");
+  check_all_ok(run_ranks(
+      launch_mode, ranks,
+      [all = all_ask](TestRanks& test_ranks) { copy_by_engines(test_ranks, all); },
       std::chrono::seconds(60)));
 }
 
 TEST_CASE("messages between all pairs of GPU ranks in one group on two streams arrive",
           "[req:5.10]") {
   const int ranks = GENERATE(2, 4);
-  check_all_ok(play(natural_cast(ranks), ranks, send_to_all, std::chrono::seconds(60)));
+  check_all_ok(run_ranks(natural_cast(ranks), ranks, send_to_all, std::chrono::seconds(60)));
 }
 
 }  // namespace oriel::test

@@ -35,7 +35,7 @@ std::uint64_t now_ms() {
           .count());
 }
 
-// Indices of words of the board.
+// Indices of words of SharedState.
 constexpr std::size_t kCalls = 0;   // by rank: completed calls
 constexpr std::size_t kEnded = 64;  // by rank: time in ms of its kernels' end and its error
 
@@ -63,8 +63,8 @@ void require_words(const std::string& text, const std::vector<std::string>& word
 }
 
 struct Rank {
-  explicit Rank(Players& players)
-      : gpu(players.first()), data(reinterpret_cast<float*>(gpu.allocate(kMost * 4, false))) {
+  explicit Rank(TestRanks& test_ranks)
+      : gpu(test_ranks.first()), data(reinterpret_cast<float*>(gpu.allocate(kMost * 4, false))) {
     require_cuda(cudaMemsetAsync(data, 0, kMost * 4, gpu.stream()), "clearing");
     gpu.wait(gpu.stream(), nullptr);
   }
@@ -77,17 +77,17 @@ struct Rank {
 
 /// Makes calls, four in flight at once, until the communicator has failed and its kernels have
 /// ended.
-ncclResult_t reduce_until_failure(Players& players, Rank& rank, ncclComm_t comm,
+ncclResult_t reduce_until_failure(TestRanks& test_ranks, Rank& rank, ncclComm_t comm,
                                   std::size_t count) {
-  const auto index = static_cast<std::size_t>(players.first());
+  const auto index = static_cast<std::size_t>(test_ranks.first());
   ncclResult_t state = ncclSuccess;
   while (state == ncclSuccess) {
     for (int i = 0; i < 4 && state == ncclSuccess; ++i) state = rank.enqueue(count, comm);
     require(rank.gpu.done(rank.gpu.stream(), 10s), "the kernels have not ended");
     if (state == ncclSuccess) state = async_error(comm);
-    if (state == ncclSuccess) players.word(kCalls + index) += 4;
+    if (state == ncclSuccess) test_ranks.word(kCalls + index) += 4;
   }
-  players.word(kEnded + index) = now_ms();
+  test_ranks.word(kEnded + index) = now_ms();
   return state;
 }
 
@@ -133,23 +133,23 @@ TEST_CASE("survivors of a killed rank get an error that names it, and go on",
     INFO(load.algorithm << ", " << load.count << " elements, " << kRanks << " ranks on " << kGpus
                         << " GPU(s)");
     Environment environment(Variables{{"ORIEL_ALGORITHM", load.algorithm}});
-    Stage stage(Cast::processes, kRanks, [&](Players& players) {
-      Rank rank(players);
-      ncclComm_t comm = init_rank(players, rank.gpu);
-      const ncclResult_t error = reduce_until_failure(players, rank, comm, load.count);
+    RankFixture fixture(LaunchMode::processes, kRanks, [&](TestRanks& test_ranks) {
+      Rank rank(test_ranks);
+      ncclComm_t comm = init_rank(test_ranks, rank.gpu);
+      const ncclResult_t error = reduce_until_failure(test_ranks, rank, comm, load.count);
       check_refusals(rank, comm, error, {fmt::format("rank {}", kVictim)});
       // The victim is the last rank, so the survivors keep their ranks.
-      check_new_communicator(players.next_id(), rank, players.first(), kRanks - 1);
+      check_new_communicator(test_ranks.next_id(), rank, test_ranks.first(), kRanks - 1);
     });
-    REQUIRE(stage.wait_for_word(kCalls + static_cast<std::size_t>(kVictim), 20, 30s));
+    REQUIRE(fixture.wait_for_word(kCalls + static_cast<std::size_t>(kVictim), 20, 30s));
     std::this_thread::sleep_for(7ms);
     const std::uint64_t killed = now_ms();
-    stage.kill(kVictim, SIGKILL);
-    const auto verdicts = stage.collect(35s);
+    fixture.kill(kVictim, SIGKILL);
+    const auto results = fixture.collect(35s);
     std::string times;
     for (int rank = 0; rank < kRanks - 1; ++rank) {
-      CHECK(verdicts[static_cast<std::size_t>(rank)] == "ok");
-      const std::uint64_t ended = stage.board().words[kEnded + static_cast<std::size_t>(rank)];
+      CHECK(results[static_cast<std::size_t>(rank)] == "ok");
+      const std::uint64_t ended = fixture.shared().words[kEnded + static_cast<std::size_t>(rank)];
       CHECK(ended - killed < limit_ms);
       times += fmt::format(" {}", ended - killed);
     }
@@ -164,39 +164,39 @@ TEST_CASE("ORIEL_COLLECTIVE_TIMEOUT ends the kernels that wait for a stopped ran
     INFO(load.algorithm);
     Environment environment(
         Variables{{"ORIEL_ALGORITHM", load.algorithm}, {"ORIEL_COLLECTIVE_TIMEOUT", "700ms"}});
-    Stage stage(Cast::processes, kRanks, [&](Players& players) {
-      Rank rank(players);
-      ncclComm_t comm = init_rank(players, rank.gpu);
-      const ncclResult_t error = reduce_until_failure(players, rank, comm, load.count);
+    RankFixture fixture(LaunchMode::processes, kRanks, [&](TestRanks& test_ranks) {
+      Rank rank(test_ranks);
+      ncclComm_t comm = init_rank(test_ranks, rank.gpu);
+      const ncclResult_t error = reduce_until_failure(test_ranks, rank, comm, load.count);
       check_refusals(rank, comm, error, {fmt::format("rank {}", kVictim)});
       // The stopped rank has been continued.
-      check_new_communicator(players.next_id(), rank, players.first(), kRanks);
+      check_new_communicator(test_ranks.next_id(), rank, test_ranks.first(), kRanks);
     });
-    REQUIRE(stage.wait_for_word(kCalls + static_cast<std::size_t>(kVictim), 20, 30s));
+    REQUIRE(fixture.wait_for_word(kCalls + static_cast<std::size_t>(kVictim), 20, 30s));
     const std::uint64_t stopped = now_ms();
-    stage.kill(kVictim, SIGSTOP);
+    fixture.kill(kVictim, SIGSTOP);
     bool all_ended = true;
     std::string times;
     for (std::size_t rank = 0; rank + 1 < static_cast<std::size_t>(kRanks); ++rank) {
-      all_ended = stage.wait_for_word(kEnded + rank, 1, 12s) && all_ended;
-      times += fmt::format(" {}", stage.board().words[kEnded + rank] - stopped);
+      all_ended = fixture.wait_for_word(kEnded + rank, 1, 12s) && all_ended;
+      times += fmt::format(" {}", fixture.shared().words[kEnded + rank] - stopped);
     }
-    stage.kill(kVictim, SIGCONT);  // the rank wakes up after the communicator has failed
+    fixture.kill(kVictim, SIGCONT);  // the rank wakes up after the communicator has failed
     CHECK(all_ended);
     std::printf("%s, %zu elements: ms from SIGSTOP to the errors:%s\n", load.algorithm, load.count,
                 times.c_str());
     std::fflush(stdout);
-    check_all_ok(stage.collect(35s));
+    check_all_ok(fixture.collect(35s));
   }
 }
 
 TEST_CASE("without the timeout a stopped rank may come back", "[req:1.12]") {
-  Stage stage(Cast::processes, kRanks, [](Players& players) {
-    Rank rank(players);
-    ncclComm_t comm = init_rank(players, rank.gpu);
+  RankFixture fixture(LaunchMode::processes, kRanks, [](TestRanks& test_ranks) {
+    Rank rank(test_ranks);
+    ncclComm_t comm = init_rank(test_ranks, rank.gpu);
     const int calls = kShared ? 40 : 400;
     for (int i = 0; i < calls; ++i) {
-      const std::vector<float> values(5000, static_cast<float>(i + players.first()));
+      const std::vector<float> values(5000, static_cast<float>(i + test_ranks.first()));
       rank.gpu.copy_in(rank.data, values.data(), 20'000);
       require(rank.enqueue(5000, comm), "ncclAllReduce");
       rank.gpu.wait(rank.gpu.stream(), comm);
@@ -205,23 +205,23 @@ TEST_CASE("without the timeout a stopped rank may come back", "[req:1.12]") {
       rank.gpu.copy_out(&sums[1], rank.data + 4999, 4);
       const auto expected = static_cast<float>(kRanks * i + kRanks * (kRanks - 1) / 2);
       require(sums[0] == expected && sums[1] == expected, "the sum");
-      players.word(kCalls + static_cast<std::size_t>(players.first())) += 1;
+      test_ranks.word(kCalls + static_cast<std::size_t>(test_ranks.first())) += 1;
     }
     require(ncclCommDestroy(comm), "ncclCommDestroy");
   });
-  REQUIRE(stage.wait_for_word(kCalls + static_cast<std::size_t>(kVictim), 10, 30s));
-  stage.kill(kVictim, SIGSTOP);
+  REQUIRE(fixture.wait_for_word(kCalls + static_cast<std::size_t>(kVictim), 10, 30s));
+  fixture.kill(kVictim, SIGSTOP);
   std::this_thread::sleep_for(1800ms);
-  stage.kill(kVictim, SIGCONT);
-  check_all_ok(stage.collect(30s));
+  fixture.kill(kVictim, SIGCONT);
+  check_all_ok(fixture.collect(30s));
 }
 
 /// Blocks rank 0 in a call that rank 1 never makes; another thread of rank 0 aborts the
 /// communicator.
-void abort_blocked_call(Players& players, std::size_t count) {
-  Rank rank(players);
-  ncclComm_t comm = init_rank(players, rank.gpu);
-  if (players.first() == 1) {
+void abort_blocked_call(TestRanks& test_ranks, std::size_t count) {
+  Rank rank(test_ranks);
+  ncclComm_t comm = init_rank(test_ranks, rank.gpu);
+  if (test_ranks.first() == 1) {
     require(error_within(comm, 15s) != ncclSuccess, "nothing is heard of the peer's abort");
     require_words(ncclGetLastError(comm), {"rank 0"});
     require(ncclCommDestroy(comm), "ncclCommDestroy");
@@ -248,7 +248,7 @@ void abort_blocked_call(Players& players, std::size_t count) {
     ncclResult_t state = ncclSuccess;
     expect_error(ncclCommGetAsyncError(comm, &state), ncclInvalidArgument, "after the abort");
   }
-  check_new_communicator(players.next_id(), rank, players.first(), 2);
+  check_new_communicator(test_ranks.next_id(), rank, test_ranks.first(), 2);
 }
 
 TEST_CASE("ncclCommAbort from another thread ends a blocked kernel, and the GPU is of use",
@@ -256,23 +256,23 @@ TEST_CASE("ncclCommAbort from another thread ends a blocked kernel, and the GPU 
   for (const Load load : {Load{"one_shot", 3}, Load{"two_shot", 100'000}, Load{"stream", kMost}}) {
     INFO(load.algorithm);
     Environment environment(Variables{{"ORIEL_ALGORITHM", load.algorithm}});
-    check_all_ok(play(
-        Cast::processes, 2, [&](Players& players) { abort_blocked_call(players, load.count); },
-        35s));
+    check_all_ok(run_ranks(
+        LaunchMode::processes, 2,
+        [&](TestRanks& test_ranks) { abort_blocked_call(test_ranks, load.count); }, 35s));
   }
 }
 
 /// Makes and uses one communicator after the other until a call fails. If `stop`, no call may fail.
-void live(Players& players, bool stop) {
-  RankGpu gpu(players.first());
+void live(TestRanks& test_ranks, bool stop) {
+  RankGpu gpu(test_ranks.first());
   const std::size_t bytes = 400'000;
   auto* const plain = reinterpret_cast<float*>(gpu.allocate(bytes, false));
   std::vector<float> host(bytes / 4);
   const std::string rank_word = "rank";
   for (int cycle = 0; cycle < (stop ? 4 : 100'000); ++cycle) {
-    const ncclUniqueId id = players.next_id();
+    const ncclUniqueId id = test_ranks.next_id();
     ncclComm_t comm = nullptr;
-    if (ncclCommInitRank(&comm, kRanks, id, players.first()) != ncclSuccess) {
+    if (ncclCommInitRank(&comm, kRanks, id, test_ranks.first()) != ncclSuccess) {
       require(!stop, std::string("a stop must not fail init: ") + ncclGetLastError(nullptr));
       return;
     }
@@ -283,7 +283,7 @@ void live(Players& players, bool stop) {
     for (int call = 0; call < 20 && result == ncclSuccess; ++call) {
       float* const data = call % 4 < 2 ? plain : reinterpret_cast<float*>(buffer.at());
       const std::size_t count = call % 2 == 0 ? 7 : bytes / 4;
-      host.assign(host.size(), static_cast<float>(players.first() + call));
+      host.assign(host.size(), static_cast<float>(test_ranks.first() + call));
       gpu.copy_in(data, host.data(), count * 4);
       result = ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, gpu.stream());
       if (result == ncclSuccess) {
@@ -299,7 +299,7 @@ void live(Players& players, bool stop) {
       require(std::all_of(host.begin(), host.begin() + static_cast<std::ptrdiff_t>(count),
                           [&](float x) { return x == sum; }),
               "wrong data");
-      players.word(kCalls + static_cast<std::size_t>(players.first())) += 1;
+      test_ranks.word(kCalls + static_cast<std::size_t>(test_ranks.first())) += 1;
     }
     require(!stop || result == ncclSuccess, "a stop must not fail a call: " + text);
     if (result != ncclSuccess) require_words(text, {rank_word});
@@ -324,23 +324,24 @@ TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
     const auto delay = std::chrono::microseconds(rng() % (early ? 1'500'000 : 150'000));
     INFO("round " << round << ": rank " << victim << (stop ? " stops" : " dies") << " after "
                   << delay.count() << " us" << (early ? " from its start" : ""));
-    Stage stage(Cast::processes, kRanks, [&](Players& players) { live(players, stop); });
+    RankFixture fixture(LaunchMode::processes, kRanks,
+                        [&](TestRanks& test_ranks) { live(test_ranks, stop); });
     if (!early) {
-      REQUIRE(stage.wait_for_word(kCalls + static_cast<std::size_t>(victim), 1, 30s));
+      REQUIRE(fixture.wait_for_word(kCalls + static_cast<std::size_t>(victim), 1, 30s));
     }
     std::this_thread::sleep_for(delay);
     if (stop) {
-      stage.kill(victim, SIGSTOP);
+      fixture.kill(victim, SIGSTOP);
       std::this_thread::sleep_for(300ms);
-      stage.kill(victim, SIGCONT);
+      fixture.kill(victim, SIGCONT);
     } else {
-      stage.kill(victim, SIGKILL);
-      stage.board().ids_failed = 1;  // the others stop waiting for an id that will not come
+      fixture.kill(victim, SIGKILL);
+      fixture.shared().ids_failed = 1;  // the others stop waiting for an id that will not come
     }
-    const auto verdicts = stage.collect(40s);
+    const auto results = fixture.collect(40s);
     for (int rank = 0; rank < kRanks; ++rank) {
       INFO("rank " << rank);
-      const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
+      const std::string& verdict = results[static_cast<std::size_t>(rank)];
       if (!stop && rank == victim) {
         CHECK(verdict.find("killed") != std::string::npos);
       } else if (!stop && verdict.find("no unique id") != std::string::npos) {

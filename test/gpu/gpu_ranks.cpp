@@ -53,8 +53,8 @@ int gpus() {
   return found;
 }
 
-Cast natural_cast(int ranks) {
-  return ranks <= gpus() ? Cast::processes : Cast::threads;
+LaunchMode natural_cast(int ranks) {
+  return ranks <= gpus() ? LaunchMode::processes : LaunchMode::threads;
 }
 
 void require_cuda(cudaError_t status, const char* what) {
@@ -136,14 +136,14 @@ void RankGpu::wait(cudaStream_t stream, ncclComm_t comm) const {
                      " seconds");
 }
 
-ncclComm_t init_rank(Players& players, const RankGpu& gpu, ncclConfig_t* config) {
+ncclComm_t init_rank(TestRanks& test_ranks, const RankGpu& gpu, ncclConfig_t* config) {
   gpu.enter();
-  const ncclUniqueId id = players.next_id();
+  const ncclUniqueId id = test_ranks.next_id();
   ncclComm_t comm = nullptr;
   if (config == nullptr) {
-    require(ncclCommInitRank(&comm, players.size(), id, players.first()), "ncclCommInitRank");
+    require(ncclCommInitRank(&comm, test_ranks.size(), id, test_ranks.first()), "ncclCommInitRank");
   } else {
-    require(ncclCommInitRankConfig(&comm, players.size(), id, players.first(), config),
+    require(ncclCommInitRankConfig(&comm, test_ranks.size(), id, test_ranks.first(), config),
             "ncclCommInitRankConfig");
   }
   return comm;

@@ -27,7 +27,7 @@ namespace oriel::test {
 int gpus();
 
 /// Returns processes if each rank has a GPU of its own, else threads.
-Cast natural_cast(int ranks);
+LaunchMode natural_cast(int ranks);
 
 /// Throws with CUDA's error text unless `status` is cudaSuccess.
 void require_cuda(cudaError_t status, const char* what);
@@ -71,9 +71,9 @@ class RankGpu {
   std::vector<Allocation> allocations_;
 };
 
-/// Initialises the communicator of this player's one rank, by ncclCommInitRank without `config`,
+/// Initialises the communicator of this process's one rank, by ncclCommInitRank without `config`,
 /// else by ncclCommInitRankConfig.
-ncclComm_t init_rank(Players& players, const RankGpu& gpu, ncclConfig_t* config = nullptr);
+ncclComm_t init_rank(TestRanks& test_ranks, const RankGpu& gpu, ncclConfig_t* config = nullptr);
 
 /// Returns memory of four kinds: ncclMemAlloc (for windows), cudaMalloc, pinned, managed.
 Venue gpu_venue();

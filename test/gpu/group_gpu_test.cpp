@@ -27,7 +27,7 @@ constexpr std::size_t kCount = 1000;
 constexpr std::size_t kBytes = std::size_t{2} << 20;
 
 void run_alone(const std::function<void()>& body) {
-  check_all_ok(play(Cast::processes, 1, [&](Players&) { body(); }));
+  check_all_ok(run_ranks(LaunchMode::processes, 1, [&](TestRanks&) { body(); }));
 }
 
 /// Both ranks, with registrable and with plain memory.

@@ -32,11 +32,11 @@ std::uint8_t value(int from, int to, std::size_t at) {
 /// One rank with two blocks to send and two to receive.
 class LargeRank {
  public:
-  LargeRank(Players& players, bool registered) : me_(players.first()), gpu_(me_) {
+  LargeRank(TestRanks& test_ranks, bool registered) : me_(test_ranks.first()), gpu_(me_) {
     const std::size_t bytes = (kRanks * kCount + (std::size_t{2} << 20) - 1) >> 21 << 21;
     input_ = gpu_.allocate(bytes, registered);
     output_ = gpu_.allocate(bytes, registered);
-    comm_ = init_rank(players, gpu_);
+    comm_ = init_rank(test_ranks, gpu_);
     if (registered) {
       for (std::byte* const data : {input_, output_}) {
         require(ncclCommWindowRegister(comm_, data, bytes, &windows_.emplace_back(),
@@ -50,13 +50,13 @@ class LargeRank {
       gpu_.copy_in(input(to), block.data(), kCount);
     }
   }
-  void end(Players& players) {
+  void end(TestRanks& test_ranks) {
     for (ncclWindow_t window : windows_) {
       require(ncclCommWindowDeregister(comm_, window), "ncclCommWindowDeregister");
     }
-    players.barrier();
+    test_ranks.barrier();
     require(ncclCommDestroy(comm_), "ncclCommDestroy");
-    players.barrier();
+    test_ranks.barrier();
   }
 
   int me() const { return me_; }
@@ -168,13 +168,13 @@ void reduce_large_counts(LargeRank& rank) {
 TEST_CASE("every call takes more than 2^31 elements on GPUs", "[req:5.8]") {
   const bool registered = GENERATE(false, true);
   CAPTURE(registered);
-  const auto body = [&](Players& players) {
-    LargeRank rank(players, registered);
+  const auto body = [&](TestRanks& test_ranks) {
+    LargeRank rank(test_ranks, registered);
     move_large_counts(rank);
     reduce_large_counts(rank);
-    rank.end(players);
+    rank.end(test_ranks);
   };
-  check_all_ok(play(natural_cast(kRanks), kRanks, body, std::chrono::seconds(120)));
+  check_all_ok(run_ranks(natural_cast(kRanks), kRanks, body, std::chrono::seconds(120)));
 }
 
 }  // namespace oriel::test

@@ -44,16 +44,16 @@ class Rank {
   static constexpr std::size_t kBuffers = 13;
   static constexpr std::size_t kMost = 700'000;
 
-  explicit Rank(Players& players) : players_(players), gpu_(players.first()) {
+  explicit Rank(TestRanks& test_ranks) : test_ranks_(test_ranks), gpu_(test_ranks.first()) {
     const std::size_t bytes = kBuffers * kMost * 8;
     memory_ = reinterpret_cast<std::uint64_t*>(gpu_.allocate(bytes, true));
     unregistered_ = reinterpret_cast<std::uint64_t*>(gpu_.allocate(bytes, false));
-    comm_ = init_rank(players, gpu_);
-    players.register_windows({comm_}, {memory_}, bytes);
-    std::uint64_t scalar = players.first() == 0 ? 3 : 2;
+    comm_ = init_rank(test_ranks, gpu_);
+    test_ranks.register_windows({comm_}, {memory_}, bytes);
+    std::uint64_t scalar = test_ranks.first() == 0 ? 3 : 2;
     require(ncclRedOpCreatePreMulSum(&op_, &scalar, ncclUint64, ncclScalarHostImmediate, comm_),
             "ncclRedOpCreatePreMulSum");
-    factor_ = 3 + 2 * (static_cast<std::uint64_t>(players.size()) - 1);
+    factor_ = 3 + 2 * (static_cast<std::uint64_t>(test_ranks.size()) - 1);
     require_cuda(static_cast<cudaError_t>(load_filler()), "loading the kernel that delays");
     // Loads every kernel before one of them waits for another rank of this process.
     for (const std::size_t count : kCounts) {
@@ -61,17 +61,17 @@ class Rank {
       call(0, 0, count, a());
       gpu_.wait(a(), comm_);
     }
-    players.barrier();
+    test_ranks.barrier();
   }
   // Destroys the communicator; called after the last wait.
   void end() {
-    players_.barrier();
+    test_ranks_.barrier();
     require(ncclRedOpDestroy(op_, comm_), "ncclRedOpDestroy");
     require(ncclCommDestroy(comm_), "ncclCommDestroy");
-    players_.barrier();
+    test_ranks_.barrier();
   }
 
-  Players& players() { return players_; }
+  TestRanks& test_ranks() { return test_ranks_; }
   RankGpu& gpu() { return gpu_; }
   ncclComm_t comm() const { return comm_; }
   cudaStream_t a() const { return gpu_.stream(0); }
@@ -125,7 +125,7 @@ class Rank {
     return result;
   }
 
-  Players& players_;
+  TestRanks& test_ranks_;
   RankGpu gpu_;
   std::uint64_t* memory_ = nullptr;
   std::uint64_t* unregistered_ = nullptr;
@@ -139,10 +139,10 @@ class Rank {
 void run(const std::function<void(Rank&)>& body) {
   const bool shared = kRanks > kGpus;
   Environment environment(Variables{{"ORIEL_CTAS", shared ? "8" : ""}});
-  check_all_ok(play(
+  check_all_ok(run_ranks(
       natural_cast(kRanks), kRanks,
-      [&](Players& players) {
-        Rank rank(players);
+      [&](TestRanks& test_ranks) {
+        Rank rank(test_ranks);
         body(rank);
         rank.end();
       },
@@ -151,7 +151,7 @@ void run(const std::function<void(Rank&)>& body) {
 
 TEST_CASE("plain calls on two streams run in the order of the calls", "[req:1.13]") {
   run([](Rank& rank) {
-    std::mt19937_64 rng(static_cast<std::uint64_t>(rank.players().first()));
+    std::mt19937_64 rng(static_cast<std::uint64_t>(rank.test_ranks().first()));
     for (const std::size_t count : kCounts) {
       for (int round = 0; round < 4; ++round) {
         for (std::size_t i = 0; i < Rank::kBuffers; ++i) rank.set(i, count, 1000);
@@ -197,7 +197,7 @@ TEST_CASE("captured and plain calls alternate", "[req:1.13]") {
         rank.call(1, 1, count, rank.a());
         rank.call(1, 0, count, rank.a());
       });
-      rank.players().barrier();
+      rank.test_ranks().barrier();
       int calls = 0;
       for (int round = 0; round < 8; ++round) {
         for (int i = 0; i < round % 3; ++i, ++calls) rank.call(0, 0, count, rank.a());
@@ -206,7 +206,7 @@ TEST_CASE("captured and plain calls alternate", "[req:1.13]") {
       }
       rank.wait();
       rank.check(0, count, calls, "alternating");
-      rank.players().barrier();  // before the graph is destroyed
+      rank.test_ranks().barrier();  // before the graph is destroyed
     }
   });
 }
@@ -227,14 +227,14 @@ TEST_CASE("several graphs of one communicator live and are launched in any order
       rank.set(g, count_of(g), 0);
       graphs.push_back(capture(g));
     }
-    rank.players().barrier();
+    rank.test_ranks().barrier();
     for (int step = 0; step < 120; ++step) {
       const std::size_t g = rng() % kGraphs;
       if (step % 40 == 39) {  // replaces one graph
         rank.wait();
-        rank.players().barrier();
+        rank.test_ranks().barrier();
         graphs[g] = capture(g);
-        rank.players().barrier();
+        rank.test_ranks().barrier();
       }
       if (rng() % 4 == 0) {
         rank.call(g, g, count_of(g), rank.a());
@@ -248,7 +248,7 @@ TEST_CASE("several graphs of one communicator live and are launched in any order
     for (std::size_t g = 0; g < kGraphs; ++g) {
       rank.check(g, count_of(g), calls[g], fmt::format("graph {}", g));
     }
-    rank.players().barrier();
+    rank.test_ranks().barrier();
   });
 }
 
@@ -261,11 +261,11 @@ TEST_CASE("one graph is launched on two streams", "[req:1.13]") {
         rank.call(0, 1, count, rank.a());
         rank.call(1, 0, count, rank.a());
       });
-      rank.players().barrier();
+      rank.test_ranks().barrier();
       for (int i = 0; i < 20; ++i) graph.launch(i % 2 == 0 ? rank.a() : rank.b());
       rank.wait();
       rank.check(0, count, 40, "one graph on two streams");
-      rank.players().barrier();
+      rank.test_ranks().barrier();
     }
   });
 }
@@ -280,7 +280,7 @@ TEST_CASE("two graphs and plain calls on two streams run as events order them", 
         rank.call(1, 2, count, rank.a());
       });
       const Graph back = Graph::capture(rank.a(), [&] { rank.call(3, 0, count, rank.a()); });
-      rank.players().barrier();
+      rank.test_ranks().barrier();
       for (int round = 0; round < 8; ++round) {
         if (round % 3 == 0) rank.delay(rank.a());
         there.launch(rank.a());
@@ -291,15 +291,16 @@ TEST_CASE("two graphs and plain calls on two streams run as events order them", 
       }
       rank.wait();
       rank.check(0, count, 8 * 4, "two graphs");
-      rank.players().barrier();
+      rank.test_ranks().barrier();
     }
   });
 }
 
 TEST_CASE("a capture takes in a group", "[req:1.13]") {
   run([](Rank& rank) {
-    const auto mode = natural_cast(kRanks) == Cast::processes ? cudaStreamCaptureModeGlobal
-                                                              : cudaStreamCaptureModeThreadLocal;
+    const auto mode = natural_cast(kRanks) == LaunchMode::processes
+                          ? cudaStreamCaptureModeGlobal
+                          : cudaStreamCaptureModeThreadLocal;
     for (std::size_t i = 0; i < 4; ++i) rank.set(i, kCounts[i % 3], 0);
     const Graph graph = Graph::capture(
         rank.a(),
@@ -310,33 +311,33 @@ TEST_CASE("a capture takes in a group", "[req:1.13]") {
           require(ncclGroupEnd(), "ncclGroupEnd");
         },
         mode);
-    rank.players().barrier();
+    rank.test_ranks().barrier();
     for (int i = 0; i < 5; ++i) graph.launch(rank.a());
     rank.wait();
     for (std::size_t i = 0; i < 4; ++i) {
       rank.check(i, kCounts[i % 3], i == 3 ? 10 : 5, fmt::format("buffer {} of a group", i));
     }
-    rank.players().barrier();
+    rank.test_ranks().barrier();
   });
 }
 
 TEST_CASE("a captured call may be the first of its kernel", "[req:1.13]") {
   run([](Rank& rank) {
     auto* const data = reinterpret_cast<float*>(rank.buffer(0));
-    const auto value = static_cast<float>(rank.players().first());
+    const auto value = static_cast<float>(rank.test_ranks().first());
     rank.gpu().copy_in(data, &value, sizeof value);
     const Graph graph = Graph::capture(rank.a(), [&] {
       require(ncclAllReduce(data, data, 1, ncclFloat, ncclMax, rank.comm(), rank.a()),
               "ncclAllReduce");
     });
-    rank.players().barrier();
+    rank.test_ranks().barrier();
     graph.launch(rank.a());
     rank.wait();
     float result = -1;
     rank.gpu().copy_out(&result, data, sizeof result);
-    require(result == static_cast<float>(rank.players().size() - 1),
+    require(result == static_cast<float>(rank.test_ranks().size() - 1),
             fmt::format("the maximum is {}", result));
-    rank.players().barrier();
+    rank.test_ranks().barrier();
   });
 }
 
@@ -351,14 +352,14 @@ TEST_CASE("calls on two streams of one capture run in the order of the calls", "
         }
         order(rank.b(), rank.a());
       });
-      rank.players().barrier();
+      rank.test_ranks().barrier();
       for (int round = 0; round < 4; ++round) {
         rank.set(0, count, round);
         graph.launch(rank.a());
         rank.wait();
         rank.check(6, count, round + 6, "two captured streams");
       }
-      rank.players().barrier();
+      rank.test_ranks().barrier();
     }
   });
 }
@@ -388,7 +389,7 @@ TEST_CASE("graphs and plain calls on any streams run in the order of the launche
           "[req:5.4][D2]") {
   run([](Rank& rank) {
     // Each rank draws its own delays and streams.
-    std::mt19937_64 rng(static_cast<std::uint64_t>(rank.players().first()));
+    std::mt19937_64 rng(static_cast<std::uint64_t>(rank.test_ranks().first()));
     const auto any = [&] {
       const cudaStream_t stream = rng() % 2 == 0 ? rank.a() : rank.b();
       if (rng() % 50 == 0) rank.delay(stream);
@@ -399,7 +400,7 @@ TEST_CASE("graphs and plain calls on any streams run in the order of the launche
       rank.set(0, count, 0);
       const auto [there, back] = capture_two(rank, count);
       const Graph in_place = Graph::capture(rank.b(), [&] { rank.call(0, 0, count, rank.b()); });
-      rank.players().barrier();
+      rank.test_ranks().barrier();
       const int rounds = scaled(1000) / 3 + 1;
       for (int round = 1; round <= rounds; ++round) {
         there.launch(any());
@@ -410,7 +411,7 @@ TEST_CASE("graphs and plain calls on any streams run in the order of the launche
         rank.wait();
         rank.check(0, count, 6 * round, fmt::format("round {}", round));
       }
-      rank.players().barrier();
+      rank.test_ranks().barrier();
     }
   });
 }
@@ -430,20 +431,20 @@ struct GraphConfig {
 /// not.
 class TimedGraphs {
  public:
-  TimedGraphs(Players& players, RankGpu& gpu) : players_(players), gpu_(gpu) {
+  TimedGraphs(TestRanks& test_ranks, RankGpu& gpu) : test_ranks_(test_ranks), gpu_(gpu) {
     gpu.enter();
     data_ = reinterpret_cast<float*>(gpu.allocate(kMost, false));
     for (std::size_t i = 0; i < 2; ++i) {
       GraphConfig config(i == 0 ? 2 : 1);
-      const ncclUniqueId id = players.next_id();
-      require(
-          ncclCommInitRankConfig(&comms_[i], players.size(), id, players.first(), &config.older),
-          "ncclCommInitRankConfig");
+      const ncclUniqueId id = test_ranks.next_id();
+      require(ncclCommInitRankConfig(&comms_[i], test_ranks.size(), id, test_ranks.first(),
+                                     &config.older),
+              "ncclCommInitRankConfig");
     }
     for (cudaEvent_t& event : events_) require_cuda(cudaEventCreate(&event), "making an event");
   }
   void end() {
-    players_.barrier();
+    test_ranks_.barrier();
     for (cudaEvent_t event : events_) require_cuda(cudaEventDestroy(event), "destroying an event");
     for (ncclComm_t comm : comms_) require(ncclCommDestroy(comm), "ncclCommDestroy");
   }
@@ -460,10 +461,10 @@ class TimedGraphs {
         if (round >= 0) times[which].push_back(time);
       }
     }
-    players_.barrier();
+    test_ranks_.barrier();
     const float ordered = median(times[0]);
     const float plain = median(times[1]);
-    if (players_.first() == 0) {
+    if (test_ranks_.first() == 0) {
       fmt::print("20 calls of {} B: {:.1f} us, {:.1f} us without the order of graphs\n", bytes,
                  ordered, plain);
     }
@@ -484,7 +485,7 @@ class TimedGraphs {
   }
   /// Returns the mean time of a launch in microseconds.
   float run(const Graph& graph, int launches) {
-    players_.barrier();
+    test_ranks_.barrier();
     require_cuda(cudaEventRecord(events_[0], gpu_.stream()), "recording an event");
     for (int i = 0; i < launches; ++i) graph.launch(gpu_.stream());
     require_cuda(cudaEventRecord(events_[1], gpu_.stream()), "recording an event");
@@ -498,7 +499,7 @@ class TimedGraphs {
     return values[values.size() / 2];
   }
 
-  Players& players_;
+  TestRanks& test_ranks_;
   RankGpu& gpu_;
   float* data_ = nullptr;
   ncclComm_t comms_[2] = {};
@@ -508,11 +509,11 @@ class TimedGraphs {
 TEST_CASE("a graph of 20 calls takes hardly longer with the order of graphs than without",
           "[req:5.4][D2]") {
   if (kRanks > kGpus) return;  // ranks that share a GPU vary in time
-  check_all_ok(play(
+  check_all_ok(run_ranks(
       natural_cast(kRanks), kRanks,
-      [](Players& players) {
-        RankGpu gpu(players.first());
-        TimedGraphs timed(players, gpu);
+      [](TestRanks& test_ranks) {
+        RankGpu gpu(test_ranks.first());
+        TimedGraphs timed(test_ranks, gpu);
         timed.compare(8, 20);
         timed.compare(TimedGraphs::kMost, 2);
         timed.end();
@@ -536,13 +537,13 @@ void capture_beside_plain_calls(Rank& rank, std::size_t count) {
       cudaStreamCaptureModeRelaxed);  // other modes forbid queries of stream b
   rank.check(2, count, 2, "plain calls beside a capture");
   rank.check(0, count, 0, "captured, not launched");
-  rank.players().barrier();
+  rank.test_ranks().barrier();
   graph.launch(rank.a());
   graph.launch(rank.a());
   rank.wait();
   rank.check(0, count, 4, "launched");
   rank.check(2, count, 2, "plain, after the launches");
-  rank.players().barrier();
+  rank.test_ranks().barrier();
 }
 
 TEST_CASE("plain calls on one stream while another is captured", "[req:1.13]") {

@@ -7,7 +7,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "comm/support/path_players.hpp"
+#include "comm/support/path_ranks.hpp"
 #include "gpu/gpu_ranks.hpp"
 #include "gpu/world_ranks.hpp"
 #include "net/support/nic_faults.hpp"
@@ -42,7 +42,8 @@ void await_path(const WorldRank& rank, int peer, int path) {
 /// Runs the traffic kernel on all ranks, with an action in the middle.
 class Kernels {
  public:
-  Kernels(Players& players, WorldRank& rank, std::uint64_t part) : players_(players), rank_(rank) {
+  Kernels(TestRanks& test_ranks, WorldRank& rank, std::uint64_t part)
+      : test_ranks_(test_ranks), rank_(rank) {
     job_.comm = rank.kernels.view();
     job_.window = rank.window.view();
     job_.part = part;
@@ -54,7 +55,7 @@ class Kernels {
   template <class Meanwhile>
   void run(const Meanwhile& meanwhile) {
     *result_.get() = WorldResult();
-    players_.barrier();
+    test_ranks_.barrier();
     const auto before = requests();
     require_cuda(static_cast<cudaError_t>(launch_world_traffic(job_, rank_.gpu.stream())),
                  "launch");
@@ -64,39 +65,39 @@ class Kernels {
     rank_.gpu.wait(rank_.gpu.stream(), nullptr);
     rank_.check(*result_.get(), "the traffic");
     job_.earlier += kRounds;
-    players_.barrier();
+    test_ranks_.barrier();
   }
 
  private:
   std::uint64_t requests() const { return net::test::traffic(network_of(rank_).nic(0)).requests; }
-  Players& players_;
+  TestRanks& test_ranks_;
   WorldRank& rank_;
   const Pinned<WorldResult> result_;
   WorldTraffic job_;
 };
 
-void fail_in_kernel(Players& players, bool dies) {
+void fail_in_kernel(TestRanks& test_ranks, bool dies) {
   const std::uint64_t part = (kBytes + 511) / 512 * 512;
-  WorldRank rank(players, (static_cast<std::uint64_t>(players.size()) + 2) * part);
-  const int peer = 1 - players.first();
-  Kernels kernels(players, rank, part);
+  WorldRank rank(test_ranks, (static_cast<std::uint64_t>(test_ranks.size()) + 2) * part);
+  const int peer = 1 - test_ranks.first();
+  Kernels kernels(test_ranks, rank, part);
   require(is_on(rank, peer, 0), "the first path");
   kernels.run([&] {
-    if (players.first() != 1) return;
+    if (test_ranks.first() != 1) return;
     net::NicSoft& nic = network_of(rank).nic(0);
     nic.stop();
   });
   require(is_on(rank, peer, 1), "the backup");
   require(!rank.comm.async_error(), "no error");
-  players.barrier();
+  test_ranks.barrier();
   if (!dies) {
-    if (players.first() == 1) network_of(rank).nic(0).resume();
+    if (test_ranks.first() == 1) network_of(rank).nic(0).resume();
     await_path(rank, peer, 0);
-    players.barrier();
+    test_ranks.barrier();
     kernels.run([] {});
     require(is_on(rank, peer, 0), "the first path again");
   }
-  players.barrier();
+  test_ranks.barrier();
 }
 
 }  // namespace
@@ -106,11 +107,11 @@ TEST_CASE("a GPU's NIC dies, or stops, in the midst of a kernel, which ends on t
   const bool dies = GENERATE(true, false);
   const bool process = GENERATE(true, false);
   INFO((dies ? "it dies" : "it stops") << (process ? ", a process copies" : ""));
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
     const Environment common(kTwoPaths);
-    const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(players.first())},
+    const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(test_ranks.first())},
                                     {"ORIEL_NIC_PROCESS", process ? "1" : "0"}});
-    fail_in_kernel(players, dies);
+    fail_in_kernel(test_ranks, dies);
   }));
 }
 

@@ -65,11 +65,12 @@ class GpuGroupMemory final : public GroupMemory {
 /// One rank: its communicators and memory.
 class GpuGroupRank {
  public:
-  explicit GpuGroupRank(Players& players)
-      : players_(players), gpu_(players.first()), memory_(gpu_) {
+  explicit GpuGroupRank(TestRanks& test_ranks)
+      : test_ranks_(test_ranks), gpu_(test_ranks.first()), memory_(gpu_) {
     ncclComm_t& world = members_[0].comm;
-    world = init_rank(players, gpu_);
-    require(ncclCommSplit(world, players.first() % 2, -players.first(), &members_[1].comm, nullptr),
+    world = init_rank(test_ranks, gpu_);
+    require(ncclCommSplit(world, test_ranks.first() % 2, -test_ranks.first(), &members_[1].comm,
+                          nullptr),
             "ncclCommSplit");
     for (std::size_t i = 0; i < kComms; ++i) {
       Member& member = members_[i];
@@ -98,21 +99,21 @@ class GpuGroupRank {
       std::string calls;
       for (const CallPart& part : parts_) calls += "\n  " + part.text();
       throw std::runtime_error(
-          fmt::format("rank {}: {}; the group:{}", players_.first(), error.what(), calls));
+          fmt::format("rank {}: {}; the group:{}", test_ranks_.first(), error.what(), calls));
     }
   }
 
   void end() {
-    players_.word(static_cast<std::size_t>(players_.first())) = hash_of_all_;
+    test_ranks_.word(static_cast<std::size_t>(test_ranks_.first())) = hash_of_all_;
     require(ncclCommDeregister(members_[0].comm, buffer_), "ncclCommDeregister");
     for (std::size_t i = 0; i < kComms; ++i) {
       require(ncclCommWindowDeregister(members_[i].comm, windows_[i]), "deregister");
     }
-    players_.barrier();
+    test_ranks_.barrier();
     for (const Member& member : members_) require(ncclCommDestroy(member.comm), "ncclCommDestroy");
-    players_.barrier();  // before the memory is freed
-    for (int rank = 0; rank < players_.size(); ++rank) {
-      require(players_.word(static_cast<std::size_t>(rank)) == hash_of_all_,
+    test_ranks_.barrier();  // before the memory is freed
+    for (int rank = 0; rank < test_ranks_.size(); ++rank) {
+      require(test_ranks_.word(static_cast<std::size_t>(rank)) == hash_of_all_,
               fmt::format("rank {} has other bits of the world's all-reduces", rank));
     }
   }
@@ -138,7 +139,7 @@ class GpuGroupRank {
     for (std::size_t i = 0; i < 2; ++i) gpu_.wait(gpu_.stream(i), members_[0].comm);
   }
 
-  Players& players_;
+  TestRanks& test_ranks_;
   RankGpu gpu_;
   GpuGroupMemory memory_;
   std::array<Member, kComms> members_;
@@ -151,18 +152,18 @@ class GpuGroupRank {
 
 /// One run of random groups.
 struct GpuGroupPlay {
-  Cast cast;
+  LaunchMode launch_mode;
   int ranks;
   int groups;
   const char* algorithm = "";  ///< for every call that can use it; empty: as the table says
 };
 /// Together 5,000 groups with ranks as threads.
 constexpr GpuGroupPlay kPlays[] = {
-    {Cast::threads, 2, 1600},          {Cast::threads, 3, 1100},
-    {Cast::threads, 4, 1000},          {Cast::threads, 8, 300},
-    {Cast::threads, 2, 400, "stream"}, {Cast::threads, 4, 400, "stream"},
-    {Cast::threads, 8, 200, "stream"}, {Cast::processes, 2, 100},
-    {Cast::processes, 4, 1000},
+    {LaunchMode::threads, 2, 1600},          {LaunchMode::threads, 3, 1100},
+    {LaunchMode::threads, 4, 1000},          {LaunchMode::threads, 8, 300},
+    {LaunchMode::threads, 2, 400, "stream"}, {LaunchMode::threads, 4, 400, "stream"},
+    {LaunchMode::threads, 8, 200, "stream"}, {LaunchMode::processes, 2, 100},
+    {LaunchMode::processes, 4, 1000},
 };
 
 }  // namespace
@@ -176,16 +177,16 @@ TEST_CASE("random groups of every call on GPUs give what a reference gives",
   for (const GpuGroupPlay& one : kPlays) {
     ++number;
     // Processes that share a GPU have time slices of 2 ms.
-    if (one.cast == Cast::processes && one.ranks > std::max(2, kGpus)) continue;
-    CAPTURE(name_of(one.cast), one.ranks, one.algorithm);
+    if (one.launch_mode == LaunchMode::processes && one.ranks > std::max(2, kGpus)) continue;
+    CAPTURE(name_of(one.launch_mode), one.ranks, one.algorithm);
     const Environment algorithm(Variables{{"ORIEL_ALGORITHM", one.algorithm}});
     const std::uint64_t drawn = mix(seed, number);
-    const auto body = [&](Players& players) {
-      GpuGroupRank rank(players);
+    const auto body = [&](TestRanks& test_ranks) {
+      GpuGroupRank rank(test_ranks);
       for (int i = 0; i < one.groups; ++i) rank.run(mix(drawn, static_cast<std::uint64_t>(i)));
       rank.end();
     };
-    check_all_ok(play(one.cast, one.ranks, body, std::chrono::seconds(120)));
+    check_all_ok(run_ranks(one.launch_mode, one.ranks, body, std::chrono::seconds(120)));
   }
 }
 

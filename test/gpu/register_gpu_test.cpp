@@ -71,11 +71,11 @@ class Registrar {
   static constexpr std::size_t kAllocationBytes = 4 * kMiB;
   static constexpr std::size_t kPages = kAllocationBytes / 4096;
 
-  explicit Registrar(Players& players) : players_(players), gpu_(players.first()) {
+  explicit Registrar(TestRanks& test_ranks) : test_ranks_(test_ranks), gpu_(test_ranks.first()) {
     for (std::size_t i = 0; i < kAllocations; ++i) {
       allocations_.push_back(gpu_.allocate(kAllocationBytes, true));
     }
-    comm_ = init_rank(players, gpu_);
+    comm_ = init_rank(test_ranks, gpu_);
   }
 
   /// Registers `count` windows in a group; all ranks draw the same windows.
@@ -107,7 +107,7 @@ class Registrar {
   /// Checks a small all-reduce in the registered memory.
   void check_sum() {
     auto* const data = reinterpret_cast<int*>(allocations_[0]);
-    const std::vector<int> mine(100, players_.first() + 1);
+    const std::vector<int> mine(100, test_ranks_.first() + 1);
     gpu_.copy_in(data, mine.data(), 400);
     require(ncclAllReduce(data, data, 100, ncclInt32, ncclSum, comm_, gpu_.stream()),
             "ncclAllReduce");
@@ -119,26 +119,26 @@ class Registrar {
   void end() { require(ncclCommDestroy(comm_), "ncclCommDestroy"); }
 
  private:
-  Players& players_;
+  TestRanks& test_ranks_;
   RankGpu gpu_;
   std::vector<std::byte*> allocations_;
   ncclComm_t comm_ = nullptr;
   std::vector<ncclWindow_t> live_;
 };
 
-void churn(Players& players, std::uint64_t seed, int windows) {
+void churn(TestRanks& test_ranks, std::uint64_t seed, int windows) {
   std::mt19937_64 common(seed);
-  std::mt19937_64 own(seed + 1 + static_cast<std::uint64_t>(players.first()));
-  Registrar registrar(players);
+  std::mt19937_64 own(seed + 1 + static_cast<std::uint64_t>(test_ranks.first()));
+  Registrar registrar(test_ranks);
   Held before;
   const int settled = windows / 10;
   int registered = 0;
   // Deregisters all windows on all ranks and returns this rank's resources.
   const auto quiet = [&] {
     registrar.deregister_some(own, 0);
-    players.barrier();
+    test_ranks.barrier();
     const Held held = Held::now();
-    players.barrier();
+    test_ranks.barrier();
     return held;
   };
   const auto begun = std::chrono::steady_clock::now();
@@ -159,7 +159,7 @@ void churn(Players& players, std::uint64_t seed, int windows) {
                       registered, after.text()));
   registrar.check_sum();
   registrar.end();
-  if (players.first() != 0) return;
+  if (test_ranks.first() != 0) return;
   std::printf("%d windows in %.1f s, 4 ranks on %d GPU(s), seed %llu: %s\n", registered,
               spent.count(), kGpus, static_cast<unsigned long long>(seed), after.text().c_str());
   std::fflush(stdout);
@@ -172,19 +172,20 @@ TEST_CASE("10,000 windows come and go in random order on each rank and hold noth
       given != nullptr ? std::strtoull(given, nullptr, 0) : std::random_device{}();
   const char* wanted = std::getenv("ORIEL_TEST_WINDOWS");
   const int windows = wanted != nullptr ? std::max(100, std::atoi(wanted)) : 10'000;
-  check_all_ok(play(
-      Cast::processes, kRanks, [&](Players& players) { churn(players, seed, windows); }, 80s));
+  check_all_ok(run_ranks(
+      LaunchMode::processes, kRanks,
+      [&](TestRanks& test_ranks) { churn(test_ranks, seed, windows); }, 80s));
 }
 
 /// Registers ten windows of 1 GiB, each in an allocation of its own, and times them.
-void register_large(Players& players) {
-  RankGpu gpu(players.first());
-  ncclComm_t comm = init_rank(players, gpu);
+void register_large(TestRanks& test_ranks) {
+  RankGpu gpu(test_ranks.first());
+  ncclComm_t comm = init_rank(test_ranks, gpu);
   std::vector<ncclWindow_t> windows;
   std::vector<double> milliseconds;
   for (int i = 0; i < 10; ++i) {
     std::byte* const base = gpu.allocate(kGiB, true);
-    players.barrier();
+    test_ranks.barrier();
     const auto begun = std::chrono::steady_clock::now();
     windows.push_back(nullptr);
     require(ncclCommWindowRegister(comm, base, kGiB, &windows.back(), NCCL_WIN_COLL_SYMMETRIC),
@@ -195,7 +196,7 @@ void register_large(Players& players) {
   }
   std::string text;
   for (const double one : milliseconds) text += fmt::format(" {:.2f}", one);
-  if (players.first() == 0) {
+  if (test_ranks.first() == 0) {
     std::printf("1 GiB windows, 4 ranks on %d GPU(s), ms:%s\n", kGpus, text.c_str());
     std::fflush(stdout);
   }
@@ -209,7 +210,7 @@ void register_large(Players& players) {
 }
 
 TEST_CASE("windows 2 to 10 of 1 GiB register in at most 12 ms each", "[req:1.21]") {
-  check_all_ok(play(Cast::processes, kRanks, register_large, 60s));
+  check_all_ok(run_ranks(LaunchMode::processes, kRanks, register_large, 60s));
 }
 
 }  // namespace

@@ -16,9 +16,9 @@ const int kGpus = gpus();  // skips the program without a GPU
 constexpr std::size_t kCount = 100'000;
 
 /// Checks an in-place sum of rank + 1 over `comm`; `members` are its ranks in the world.
-void require_sum(Players& players, RankGpu& gpu, ncclComm_t comm, float* data,
+void require_sum(TestRanks& test_ranks, RankGpu& gpu, ncclComm_t comm, float* data,
                  const std::vector<int>& members) {
-  std::vector<float> values(kCount, static_cast<float>(players.first() + 1));
+  std::vector<float> values(kCount, static_cast<float>(test_ranks.first() + 1));
   gpu.copy_in(data, values.data(), kCount * sizeof(float));
   require(ncclAllReduce(data, data, kCount, ncclFloat, ncclSum, comm, gpu.stream()),
           "ncclAllReduce");
@@ -34,11 +34,11 @@ void require_sum(Players& players, RankGpu& gpu, ncclComm_t comm, float* data,
 TEST_CASE("a split of GPU ranks sums on the parent's device and outlives the parent",
           "[req:5.16]") {
   const int ranks = 4;
-  check_all_ok(play(natural_cast(ranks), ranks, [](Players& players) {
-    const int rank = players.first();
+  check_all_ok(run_ranks(natural_cast(ranks), ranks, [](TestRanks& test_ranks) {
+    const int rank = test_ranks.first();
     RankGpu gpu(rank);
     auto* const data = reinterpret_cast<float*>(gpu.allocate(std::size_t{2} << 20, true));
-    ncclComm_t world = init_rank(players, gpu);
+    ncclComm_t world = init_rank(test_ranks, gpu);
     ncclComm_t pair = nullptr, reversed = nullptr;
     require(ncclCommSplit(world, rank % 2, -rank, &pair, nullptr), "ncclCommSplit");
     const bool is_in = rank != 2;
@@ -49,18 +49,18 @@ TEST_CASE("a split of GPU ranks sums on the parent's device and outlives the par
     require(ncclCommUserRank(pair, &place), "ncclCommUserRank");
     require(ncclCommCuDevice(pair, &device), "ncclCommCuDevice");
     require(place == (rank < 2 ? 1 : 0) && device == gpu.device(), "the place and the device");
-    require_sum(players, gpu, world, data, {0, 1, 2, 3});
-    players.barrier();
+    require_sum(test_ranks, gpu, world, data, {0, 1, 2, 3});
+    test_ranks.barrier();
     require(ncclCommDestroy(world), "ncclCommDestroy");
     // The driver frees memory when no kernel runs on the GPU. A rank that shares the GPU must not
     // wait for this rank in a kernel meanwhile.
-    players.barrier();
-    require_sum(players, gpu, pair, data, {rank % 2, rank % 2 + 2});
-    if (is_in) require_sum(players, gpu, reversed, data, {0, 1, 3});
+    test_ranks.barrier();
+    require_sum(test_ranks, gpu, pair, data, {rank % 2, rank % 2 + 2});
+    if (is_in) require_sum(test_ranks, gpu, reversed, data, {0, 1, 3});
     ncclWindow_t window = nullptr;
     require(ncclCommWindowRegister(pair, data, std::size_t{2} << 20, &window, 1), "register");
-    require_sum(players, gpu, pair, data, {rank % 2, rank % 2 + 2});
-    players.barrier();
+    require_sum(test_ranks, gpu, pair, data, {rank % 2, rank % 2 + 2});
+    test_ranks.barrier();
     require(ncclCommDestroy(pair), "ncclCommDestroy");
     if (is_in) require(ncclCommDestroy(reversed), "ncclCommDestroy");
   }));

@@ -25,21 +25,21 @@ namespace {
 const int kGpus = gpus();  // skips the program without a GPU
 
 /// Runs ranks as processes, of which each `per_node` in a row form a node.
-void play_in_nodes(int ranks, int per_node, bool direct, const Body& body) {
+void run_in_nodes(int ranks, int per_node, bool direct, const Body& body) {
   INFO(ranks << " ranks, " << per_node << " a node, " << (direct ? "direct copy" : "memfd ring"));
-  check_all_ok(play(Cast::processes, ranks, [&](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::processes, ranks, [&](TestRanks& test_ranks) {
     const Environment environment(
-        Variables{{"ORIEL_HOSTID", "node" + std::to_string(players.first() / per_node)},
+        Variables{{"ORIEL_HOSTID", "node" + std::to_string(test_ranks.first() / per_node)},
                   {"NCCL_P2P_DISABLE", direct ? "0" : "1"},
                   {"ORIEL_COLLECTIVE_TIMEOUT", "20"}});
-    body(players);
+    body(test_ranks);
   }));
 }
 
-void exchange(Players& players, std::uint64_t bytes, std::uint32_t rounds) {
+void exchange(TestRanks& test_ranks, std::uint64_t bytes, std::uint32_t rounds) {
   const std::uint64_t part = (bytes + 511) / 512 * 512;
-  const auto parts = static_cast<std::uint64_t>(players.size()) + 2;
-  WorldRank rank(players, parts * part);
+  const auto parts = static_cast<std::uint64_t>(test_ranks.size()) + 2;
+  WorldRank rank(test_ranks, parts * part);
   const Pinned<WorldResult> result;
   WorldTraffic job;
   job.comm = rank.kernels.view();
@@ -48,15 +48,15 @@ void exchange(Players& players, std::uint64_t bytes, std::uint32_t rounds) {
   job.bytes = bytes;
   job.rounds = rounds;
   job.result = result.get();
-  players.barrier();
+  test_ranks.barrier();
   require_cuda(static_cast<cudaError_t>(launch_world_traffic(job, rank.gpu.stream())), "launch");
   rank.gpu.wait(rank.gpu.stream(), nullptr);
   rank.check(*result.get(), "the traffic");
-  players.barrier();
+  test_ranks.barrier();
 }
 
-void ping(Players& players, std::uint64_t bytes, std::uint32_t rounds, const char* path) {
-  WorldRank rank(players, std::max<std::uint64_t>(2 * bytes, 4096));
+void ping(TestRanks& test_ranks, std::uint64_t bytes, std::uint32_t rounds, const char* path) {
+  WorldRank rank(test_ranks, std::max<std::uint64_t>(2 * bytes, 4096));
   const Pinned<WorldResult> result;
   const Pinned<std::uint64_t> cycles(rounds);
   WorldPing job;
@@ -66,11 +66,11 @@ void ping(Players& players, std::uint64_t bytes, std::uint32_t rounds, const cha
   job.rounds = rounds;
   job.cycles = cycles.get();
   job.result = result.get();
-  players.barrier();
+  test_ranks.barrier();
   require_cuda(static_cast<cudaError_t>(launch_world_ping(job, rank.gpu.stream())), "launch");
   rank.gpu.wait(rank.gpu.stream(), nullptr);
   rank.check(*result.get(), "the game");
-  if (players.first() == 0) {
+  if (test_ranks.first() == 0) {
     std::vector<std::uint64_t> all(cycles.get(), cycles.get() + rounds);
     std::sort(all.begin(), all.end());
     const double ns =
@@ -81,24 +81,24 @@ void ping(Players& players, std::uint64_t bytes, std::uint32_t rounds, const cha
                 static_cast<double>(all[0]) * ns / 2e3);
     std::fflush(stdout);
   }
-  players.barrier();
+  test_ranks.barrier();
 }
 
 /// Runs a kernel that waits for a signal of rank 0 and sends nothing, while rank 0 is stopped.
-void wait_for_still_rank(Players& players) {
+void wait_for_still_rank(TestRanks& test_ranks) {
   using namespace std::chrono_literals;
   using std::chrono::steady_clock;
-  WorldRank rank(players, 4096);
+  WorldRank rank(test_ranks, 4096);
   const Pinned<WorldResult> result;
   const Pinned<std::uint64_t> cycles(1);
-  players.barrier();
-  if (players.first() == 0) {
-    players.word(0) = static_cast<std::uint64_t>(getpid());
+  test_ranks.barrier();
+  if (test_ranks.first() == 0) {
+    test_ranks.word(0) = static_cast<std::uint64_t>(getpid());
     std::raise(SIGSTOP);  // stops all threads, the NIC's too
-    players.barrier();
+    test_ranks.barrier();
     return;
   }
-  while (players.word(0) == 0) std::this_thread::sleep_for(1ms);
+  while (test_ranks.word(0) == 0) std::this_thread::sleep_for(1ms);
   std::this_thread::sleep_for(100ms);
   WorldPing job;
   job.comm = rank.kernels.view();
@@ -112,7 +112,7 @@ void wait_for_still_rank(Players& players) {
   const bool ended = rank.gpu.done(rank.gpu.stream());
   const std::chrono::duration<double> seconds = steady_clock::now() - begin;
   const auto error = rank.comm.async_error();
-  kill(static_cast<pid_t>(players.word(0).load()), SIGCONT);
+  kill(static_cast<pid_t>(test_ranks.word(0).load()), SIGCONT);
   require(ended, "the kernel has ended");
   require(static_cast<device::WorldOutcome>(result->outcome) == device::WorldOutcome::aborted,
           "the wait was ended from outside");
@@ -121,7 +121,7 @@ void wait_for_still_rank(Players& players) {
           error ? error->to_string() : "no error");
   std::printf("put of nothing: a silent rank was named after %.1f s\n", seconds.count());
   std::fflush(stdout);
-  players.barrier();
+  test_ranks.barrier();
 }
 
 }  // namespace
@@ -129,7 +129,7 @@ void wait_for_still_rank(Players& players) {
 TEST_CASE("a rank that stands still while a kernel waits for it is named by its silence",
           "[req:3.19]") {
   const bool direct = GENERATE(true, false);
-  play_in_nodes(2, 1, direct, wait_for_still_rank);
+  run_in_nodes(2, 1, direct, wait_for_still_rank);
 }
 
 TEST_CASE("kernels of GPUs on several nodes put, signal, get and meet, byte by byte",
@@ -137,19 +137,19 @@ TEST_CASE("kernels of GPUs on several nodes put, signal, get and meet, byte by b
   const bool direct = GENERATE(true, false);
   for (const std::uint64_t bytes :
        {std::uint64_t{8}, std::uint64_t{3001}, std::uint64_t{2} << 20}) {
-    play_in_nodes(2, 1, direct, [&](Players& players) { exchange(players, bytes, 20); });
+    run_in_nodes(2, 1, direct, [&](TestRanks& test_ranks) { exchange(test_ranks, bytes, 20); });
   }
   const std::uint32_t rounds = kGpus < 4 ? 3 : 20;  // fewer if ranks share a GPU
   for (const int per_node : {2, 1}) {
-    play_in_nodes(4, per_node, direct,
-                  [&](Players& players) { exchange(players, 100'001, rounds); });
+    run_in_nodes(4, per_node, direct,
+                 [&](TestRanks& test_ranks) { exchange(test_ranks, 100'001, rounds); });
   }
 }
 
 TEST_CASE("world_put_signal of 8 bytes to visible signal", "[req:3.21][.][figures]") {
   for (const bool direct : {true, false}) {
-    play_in_nodes(2, 1, direct, [&](Players& players) {
-      ping(players, 8, 2000, direct ? "direct copy" : "memfd ring");
+    run_in_nodes(2, 1, direct, [&](TestRanks& test_ranks) {
+      ping(test_ranks, 8, 2000, direct ? "direct copy" : "memfd ring");
     });
   }
 }

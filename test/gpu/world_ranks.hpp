@@ -33,9 +33,9 @@ class Pinned {
 };
 
 struct WorldRank {
-  WorldRank(Players& players, std::size_t bytes)
-      : gpu(players.first()),
-        comm(join(players)),
+  WorldRank(TestRanks& test_ranks, std::size_t bytes)
+      : gpu(test_ranks.first()),
+        comm(join(test_ranks)),
         kernels(must(comm.device_comm({.barrier_slots = 1, .world = true, .signals = 8}))),
         memory(must(comm.allocate(bytes))),
         window(must(comm.register_window(memory))) {

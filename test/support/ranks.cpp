@@ -47,15 +47,15 @@ void set_variable(const std::string& name, const std::string& value) {
 }
 
 // Runs every rank as a thread. Returns an error with the failures of all ranks.
-Status run_threads(Board& board, int size, const Body& body) {
+Status run_threads(SharedState& shared, int size, const Body& body) {
   std::mutex mutex;
   std::string failure;
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       try {
-        Players players(board, {rank}, size, size);
-        body(players);
+        TestRanks test_ranks(shared, {rank}, size, size);
+        body(test_ranks);
       } catch (const std::exception& error) {
         const std::lock_guard lock(mutex);
         failure += "rank " + std::to_string(rank) + ": " + error.what() + "; ";
@@ -69,13 +69,13 @@ Status run_threads(Board& board, int size, const Body& body) {
 
 }  // namespace
 
-const char* name_of(Cast cast) {
-  switch (cast) {
-    case Cast::processes:
+const char* name_of(LaunchMode launch_mode) {
+  switch (launch_mode) {
+    case LaunchMode::processes:
       return "processes";
-    case Cast::threads:
+    case LaunchMode::threads:
       return "threads";
-    case Cast::group:
+    case LaunchMode::group:
       break;
   }
   return "communicators of one thread";
@@ -94,38 +94,38 @@ Environment::~Environment() {
   reread_process_settings();
 }
 
-ncclUniqueId Players::next_id() {
+ncclUniqueId TestRanks::next_id() {
   const std::uint32_t index = ids_taken_++;
-  ncclUniqueId& place = board_.ids[index % Board::kIds];
+  ncclUniqueId& place = shared_.ids[index % SharedState::kIds];
   if (first() == 0) {
     const ncclResult_t result = ncclGetUniqueId(&place);
-    if (result != ncclSuccess) board_.ids_failed = 1;
+    if (result != ncclSuccess) shared_.ids_failed = 1;
     require(result, "ncclGetUniqueId");
-    board_.ids_made = index + 1;
+    shared_.ids_made = index + 1;
   } else {
-    const bool made = poll_until(kMeetingPatience,
-                                 [&] { return board_.ids_made > index || board_.ids_failed != 0; });
-    require(made && board_.ids_failed == 0, "rank 0 has made no unique id");
+    const bool made = poll_until(
+        kMeetingPatience, [&] { return shared_.ids_made > index || shared_.ids_failed != 0; });
+    require(made && shared_.ids_failed == 0, "rank 0 has made no unique id");
   }
   return place;
 }
 
-void Players::barrier() {
-  const std::uint32_t goal = ++barriers_ * static_cast<std::uint32_t>(players_);
+void TestRanks::barrier() {
+  const std::uint32_t goal = ++barriers_ * static_cast<std::uint32_t>(processes_);
   device::arch::order_goes_abroad();
-  board_.arrived.fetch_add(1);
-  require(poll_until(kMeetingPatience, [&] { return board_.arrived >= goal; }),
+  shared_.arrived.fetch_add(1);
+  require(poll_until(kMeetingPatience, [&] { return shared_.arrived >= goal; }),
           "the others have not come to the test's barrier");
   device::arch::order_comes_home();
 }
 
-void Players::await(std::size_t index, std::uint64_t value) {
+void TestRanks::await(std::size_t index, std::uint64_t value) {
   require(poll_until(kMeetingPatience, [&] { return word(index) >= value; }),
           "another rank has not come as far as awaited");
   device::arch::order_comes_home();
 }
 
-ncclResult_t Players::together(const std::function<ncclResult_t(std::size_t i, int rank)>& call) {
+ncclResult_t TestRanks::together(const std::function<ncclResult_t(std::size_t i, int rank)>& call) {
   if (ranks_.size() == 1) return call(0, ranks_.front());
   ncclResult_t result = ncclGroupStart();
   for (std::size_t i = 0; i < ranks_.size(); ++i) {
@@ -136,7 +136,7 @@ ncclResult_t Players::together(const std::function<ncclResult_t(std::size_t i, i
   return result == ncclSuccess ? ended : result;
 }
 
-std::vector<ncclComm_t> Players::init(ncclConfig_t* config) {
+std::vector<ncclComm_t> TestRanks::init(ncclConfig_t* config) {
   const ncclUniqueId id = next_id();
   std::vector<ncclComm_t> comms(ranks_.size(), nullptr);
   require(together([&](std::size_t i, int rank) {
@@ -146,14 +146,14 @@ std::vector<ncclComm_t> Players::init(ncclConfig_t* config) {
   return comms;
 }
 
-void Players::destroy(std::vector<ncclComm_t>& comms) {
+void TestRanks::destroy(std::vector<ncclComm_t>& comms) {
   for (ncclComm_t comm : comms) require(ncclCommDestroy(comm), "ncclCommDestroy");
   comms.clear();
 }
 
-std::vector<ncclWindow_t> Players::register_windows(const std::vector<ncclComm_t>& comms,
-                                                    const std::vector<void*>& buffers,
-                                                    std::size_t bytes) {
+std::vector<ncclWindow_t> TestRanks::register_windows(const std::vector<ncclComm_t>& comms,
+                                                      const std::vector<void*>& buffers,
+                                                      std::size_t bytes) {
   std::vector<ncclWindow_t> windows(comms.size(), nullptr);
   require(together([&](std::size_t i, int) {
             return ncclCommWindowRegister(comms[i], buffers[i], bytes, &windows[i],
@@ -163,57 +163,57 @@ std::vector<ncclWindow_t> Players::register_windows(const std::vector<ncclComm_t
   return windows;
 }
 
-Stage::Stage(Cast cast, int size, const Body& body) {
-  // Relies on mmap's zero pages as the initial state of the board.
-  void* memory =
-      ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (memory == MAP_FAILED) throw std::runtime_error("no memory for the board");
-  board_ = static_cast<Board*>(memory);
-  Board& board = *board_;
-  const int children = cast == Cast::processes ? size : 1;
-  children_ = std::make_unique<ForkedRanks>(children, [&, cast, size](int child) -> Status {
-    if (cast == Cast::threads) return run_threads(board, size, body);
+RankFixture::RankFixture(LaunchMode launch_mode, int size, const Body& body) {
+  // Relies on mmap's zero pages as the initial state of the memory.
+  void* memory = ::mmap(nullptr, sizeof(SharedState), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::runtime_error("no memory for the shared");
+  shared_ = static_cast<SharedState*>(memory);
+  SharedState& shared = *shared_;
+  const int children = launch_mode == LaunchMode::processes ? size : 1;
+  children_ = std::make_unique<ForkedRanks>(children, [&, launch_mode, size](int child) -> Status {
+    if (launch_mode == LaunchMode::threads) return run_threads(shared, size, body);
     std::vector<int> ranks = {child};
-    if (cast == Cast::group) {
+    if (launch_mode == LaunchMode::group) {
       ranks.resize(static_cast<std::size_t>(size));
       std::iota(ranks.begin(), ranks.end(), 0);
     }
-    Players players(board, std::move(ranks), size, children);
-    body(players);
+    TestRanks test_ranks(shared, std::move(ranks), size, children);
+    body(test_ranks);
     return {};
   });
 }
 
-Stage::~Stage() {
+RankFixture::~RankFixture() {
   children_.reset();
-  ::munmap(board_, sizeof(Board));
+  ::munmap(shared_, sizeof(SharedState));
 }
 
-bool Stage::wait_for_word(std::size_t index, std::uint64_t value,
-                          std::chrono::milliseconds patience) {
-  return poll_until(patience, [&] { return board_->words[index] >= value; });
+bool RankFixture::wait_for_word(std::size_t index, std::uint64_t value,
+                                std::chrono::milliseconds patience) {
+  return poll_until(patience, [&] { return shared_->words[index] >= value; });
 }
 
-std::vector<std::string> Stage::collect(std::chrono::milliseconds patience) {
+std::vector<std::string> RankFixture::collect(std::chrono::milliseconds patience) {
   return children_->collect(patience);
 }
 
-std::vector<std::string> play(Cast cast, int size, const Body& body,
-                              std::chrono::milliseconds patience) {
-  return Stage(cast, size, body).collect(patience);
+std::vector<std::string> run_ranks(LaunchMode launch_mode, int size, const Body& body,
+                                   std::chrono::milliseconds patience) {
+  return RankFixture(launch_mode, size, body).collect(patience);
 }
 
-void check_all_ok(const std::vector<std::string>& verdicts) {
-  for (std::size_t i = 0; i < verdicts.size(); ++i) {
+void check_all_ok(const std::vector<std::string>& results) {
+  for (std::size_t i = 0; i < results.size(); ++i) {
     INFO("child " << i);
-    CHECK(verdicts[i] == "ok");
+    CHECK(results[i] == "ok");
   }
 }
 
-void play_in_all_casts(int size, const Body& body, std::chrono::milliseconds patience) {
-  for (const Cast cast : kCasts) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, size, body, patience));
+void run_in_all_modes(int size, const Body& body, std::chrono::milliseconds patience) {
+  for (const LaunchMode launch_mode : kLaunchModes) {
+    INFO(name_of(launch_mode));
+    check_all_ok(run_ranks(launch_mode, size, body, patience));
   }
 }
 

@@ -22,14 +22,15 @@
 /// process, or as several communicators of one thread in groups.
 namespace oriel::test {
 
-/// Selects how ranks are played. In every cast the ranks live in forked children of the test. So a
-/// rank that hangs can be killed, and no state is left in the test's own process.
-enum class Cast { processes, threads, group };
-inline constexpr Cast kAllCasts[] = {Cast::threads, Cast::group, Cast::processes};
-/// Leaves out Cast::processes under the thread sanitizer, which cannot see memory accesses across
-/// processes.
-inline constexpr std::span kCasts(kAllCasts, kThreadSanitized ? 2 : 3);
-const char* name_of(Cast cast);
+/// Selects how ranks are run. In every launch mode the ranks live in forked children of the
+/// test. So a rank that hangs can be killed, and no state is left in the test's own process.
+enum class LaunchMode { processes, threads, group };
+inline constexpr LaunchMode kAllLaunchModes[] = {LaunchMode::threads, LaunchMode::group,
+                                                 LaunchMode::processes};
+/// Leaves out LaunchMode::processes under the thread sanitizer, which cannot see memory accesses
+/// across processes.
+inline constexpr std::span kLaunchModes(kAllLaunchModes, kThreadSanitized ? 2 : 3);
+const char* name_of(LaunchMode launch_mode);
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
 
@@ -46,90 +47,92 @@ class Environment {
   Variables before_;
 };
 
-/// Memory shared by all players: their meeting points, and words for the body's own use.
-struct Board {
+/// Memory shared by all ranks: their meeting points, and words for the body's own use.
+struct SharedState {
   static constexpr std::size_t kIds = 64;
   static constexpr std::size_t kWords = 65536;
   std::atomic<std::uint32_t> ids_made;
   std::atomic<std::uint32_t> ids_failed;
-  ncclUniqueId ids[kIds];  // ring: players are never more than a barrier apart
+  ncclUniqueId ids[kIds];  // ring: test_ranks are never more than a barrier apart
   std::atomic<std::uint32_t> arrived;
   std::atomic<std::uint64_t> words[kWords];
 };
 
-/// Part of one player (a process or thread): it plays one rank, or all of them. Failures are
+/// Ranks of one process or thread of a test: one rank, or all of them. Failures are
 /// exceptions.
-class Players {
+class TestRanks {
  public:
-  Players(Board& board, std::vector<int> ranks, int size, int players)
-      : board_(board), ranks_(std::move(ranks)), size_(size), players_(players) {}
+  TestRanks(SharedState& shared, std::vector<int> ranks, int size, int processes)
+      : shared_(shared), ranks_(std::move(ranks)), size_(size), processes_(processes) {}
 
   const std::vector<int>& ranks() const { return ranks_; }
   int size() const { return size_; }
   int first() const { return ranks_.front(); }
-  std::atomic<std::uint64_t>& word(std::size_t index) { return board_.words[index]; }
+  std::atomic<std::uint64_t>& word(std::size_t index) { return shared_.words[index]; }
 
-  /// Returns the unique id of the next communicator, made by the player of rank 0.
+  /// Returns the unique id of the next communicator, made by the process of rank 0.
   ncclUniqueId next_id();
-  /// Waits until every player has entered this barrier.
+  /// Waits until every process or thread of the test has entered this barrier.
   void barrier();
   /// Waits until word(index) is at least `value`.
   void await(std::size_t index, std::uint64_t value = 1);
 
-  /// Calls call(i, ranks()[i]) for each rank played, in a group if there are several. Returns the
-  /// first error, else the result of ncclGroupEnd().
+  /// Calls call(i, ranks()[i]) for each of these ranks, in a group if there are several. Returns
+  /// the first error, else the result of ncclGroupEnd().
   ncclResult_t together(const std::function<ncclResult_t(std::size_t i, int rank)>& call);
 
-  /// Creates a communicator over all ranks. Returns a handle for each rank played.
+  /// Creates a communicator over all ranks. Returns a handle for each of these ranks.
   std::vector<ncclComm_t> init(ncclConfig_t* config = nullptr);
   void destroy(std::vector<ncclComm_t>& comms);
-  /// Registers buffers[i] for each rank played, all in one group if there are several ranks.
+  /// Registers buffers[i] for each of these ranks, all in one group if there are several ranks.
   std::vector<ncclWindow_t> register_windows(const std::vector<ncclComm_t>& comms,
                                              const std::vector<void*>& buffers, std::size_t bytes);
 
  private:
-  Board& board_;
+  SharedState& shared_;
   std::vector<int> ranks_;
   int size_;
-  int players_;
+  int processes_;
   std::uint32_t ids_taken_ = 0;
   std::uint32_t barriers_ = 0;
 };
 
-using Body = std::function<void(Players&)>;
+using Body = std::function<void(TestRanks&)>;
 
-/// Runs a play in child processes. The destructor kills the children that are left.
-class Stage {
+/// Runs ranks in child processes. The destructor kills the children that are left.
+class RankFixture {
  public:
-  Stage(Cast cast, int size, const Body& body);
-  ~Stage();
-  Stage(const Stage&) = delete;
-  Stage& operator=(const Stage&) = delete;
+  RankFixture(LaunchMode launch_mode, int size, const Body& body);
+  ~RankFixture();
+  RankFixture(const RankFixture&) = delete;
+  RankFixture& operator=(const RankFixture&) = delete;
 
-  Board& board() { return *board_; }
-  void kill(int rank, int signal) { children_->kill(rank, signal); }  ///< Cast::processes only
+  SharedState& shared() { return *shared_; }
+  void kill(int rank, int signal) {
+    children_->kill(rank, signal);
+  }  ///< LaunchMode::processes only
   pid_t pid(int rank) const { return children_->pid(rank); }
   /// Waits until words[index] is at least `value`. Returns false after `patience`.
   bool wait_for_word(std::size_t index, std::uint64_t value, std::chrono::milliseconds patience);
-  /// Returns "ok" or an error text for each child process: one per rank in Cast::processes, else
-  /// one in all.
+  /// Returns "ok" or an error text for each child process: one per rank in LaunchMode::processes,
+  /// else one in all.
   std::vector<std::string> collect(std::chrono::milliseconds patience);
 
  private:
-  Board* board_;
+  SharedState* shared_;
   std::unique_ptr<ForkedRanks> children_;
 };
 
-/// Runs `body` to its end. Returns the texts of Stage::collect().
-std::vector<std::string> play(Cast cast, int size, const Body& body,
-                              std::chrono::milliseconds patience = std::chrono::seconds(60));
+/// Runs `body` to its end. Returns the texts of RankFixture::collect().
+std::vector<std::string> run_ranks(LaunchMode launch_mode, int size, const Body& body,
+                                   std::chrono::milliseconds patience = std::chrono::seconds(60));
 
 /// CHECKs that every text is "ok".
-void check_all_ok(const std::vector<std::string>& verdicts);
+void check_all_ok(const std::vector<std::string>& results);
 
-/// Runs `body` in every cast, and CHECKs that each child ended with "ok".
-void play_in_all_casts(int size, const Body& body,
-                       std::chrono::milliseconds patience = std::chrono::seconds(60));
+/// Runs `body` in every launch mode, and CHECKs that each child ended with "ok".
+void run_in_all_modes(int size, const Body& body,
+                      std::chrono::milliseconds patience = std::chrono::seconds(60));
 
 /// Throws with the call's error text unless it returned ncclSuccess.
 void require(ncclResult_t result, const char* what);

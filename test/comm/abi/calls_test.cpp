@@ -217,13 +217,13 @@ TEST_CASE("pre-multiplied sums live and die with their communicator", "[req:1.31
 }
 
 TEST_CASE("a bad registration is every rank's error and leaves nothing", "[req:1.38][req:1.16]") {
-  play_in_all_casts(3, [](Players& players) {
-    auto comms = players.init();
+  run_in_all_modes(3, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     std::vector<Buffer> buffers;
     for (std::size_t i = 0; i < comms.size(); ++i) buffers.emplace_back(1 << 20);
-    players.barrier();
+    test_ranks.barrier();
     const Held before = settled();
-    players.barrier();
+    test_ranks.barrier();
     // Mistakes of rank 1; the other ranks call correctly.
     std::vector<char> foreign(1 << 16);
     const auto page = (reinterpret_cast<std::uintptr_t>(foreign.data()) + 4095) / 4096 * 4096;
@@ -248,7 +248,7 @@ TEST_CASE("a bad registration is every rank's error and leaves nothing", "[req:1
     };
     for (const Misuse& wrong : misuses) {
       std::vector<ncclWindow_t> windows(comms.size(), nullptr);
-      const ncclResult_t result = players.together([&](std::size_t i, int rank) {
+      const ncclResult_t result = test_ranks.together([&](std::size_t i, int rank) {
         if (rank != 1) {
           return ncclCommWindowRegister(comms[i], buffers[i].at(), 65536, &windows[i], 1);
         }
@@ -263,71 +263,71 @@ TEST_CASE("a bad registration is every rank's error and leaves nothing", "[req:1
       require(result == ncclInvalidArgument || result == ncclInvalidUsage, wrong.name);
       require_words(ncclGetLastError(nullptr), wrong.words);
       require_words(ncclGetLastError(nullptr), {"rank"});
-      players.barrier();
+      test_ranks.barrier();
       require_held(before, wrong.name);
-      players.barrier();
+      test_ranks.barrier();
     }
     require(ncclGroupStart(), "ncclGroupStart");
     std::vector<ncclWindow_t> windows(2 * comms.size(), nullptr);
     for (std::size_t i = 0; i < comms.size(); ++i) {
-      for (std::size_t k = 0; k < (players.ranks()[i] == 1 ? 2 : 1); ++k) {
+      for (std::size_t k = 0; k < (test_ranks.ranks()[i] == 1 ? 2 : 1); ++k) {
         require(ncclCommWindowRegister(comms[i], buffers[i].at(), 4096, &windows[2 * i + k], 1),
                 "note");
       }
     }
     expect_error(ncclGroupEnd(), ncclInvalidUsage, "another number of windows");
-    players.barrier();
+    test_ranks.barrier();
     require_held(before, "another number of windows");
-    players.barrier();
+    test_ranks.barrier();
     // The communicators work as before.
     std::vector<void*> pointers;
     for (const Buffer& buffer : buffers) pointers.push_back(buffer.at());
-    const auto good = players.register_windows(comms, pointers, 65536);
+    const auto good = test_ranks.register_windows(comms, pointers, 65536);
     for (std::size_t i = 0; i < comms.size(); ++i) {
       require(ncclCommWindowDeregister(comms[i], good[i]), "deregister");
       expect_error(ncclCommWindowDeregister(comms[i], good[i]), ncclInvalidArgument,
                    "a second deregistration", {"window"});
       expect_error(ncclCommWindowDeregister(comms[i], nullptr), ncclInvalidArgument, "null");
     }
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   });
 }
 
 TEST_CASE("a window of another communicator is refused", "[req:1.38]") {
-  check_all_ok(play(Cast::threads, 2, [](Players& players) {
-    auto first = players.init();
-    auto second = players.init();
+  check_all_ok(run_ranks(LaunchMode::threads, 2, [](TestRanks& test_ranks) {
+    auto first = test_ranks.init();
+    auto second = test_ranks.init();
     Buffer buffer(65536);
-    const auto window = players.register_windows(first, {buffer.at()}, 65536)[0];
+    const auto window = test_ranks.register_windows(first, {buffer.at()}, 65536)[0];
     expect_error(ncclCommWindowDeregister(second[0], window), ncclInvalidArgument,
                  "a window of another communicator", {"window"});
     ncclWindow_t out;
     require(ncclCommWindowRegister(second[0], buffer.at(), 65536, &out, 1), "in both");
     require(ncclCommWindowDeregister(second[0], out), "deregister");
     require(ncclCommWindowDeregister(first[0], window), "deregister");
-    players.destroy(first);
-    players.destroy(second);
+    test_ranks.destroy(first);
+    test_ranks.destroy(second);
   }));
 }
 
 TEST_CASE("ranks end two communicators in opposite orders", "[req:5.16]") {
-  play_in_all_casts(2, [](Players& players) {
-    if (players.ranks().size() > 1) return;  // one thread has only one order
-    const std::array<std::vector<ncclComm_t>, 2> comms = {players.init(), players.init()};
+  run_in_all_modes(2, [](TestRanks& test_ranks) {
+    if (test_ranks.ranks().size() > 1) return;  // one thread has only one order
+    const std::array<std::vector<ncclComm_t>, 2> comms = {test_ranks.init(), test_ranks.init()};
     for (int turn = 0; turn < 2; ++turn) {
-      const ncclComm_t comm = comms[static_cast<std::size_t>(players.first() ^ turn)][0];
+      const ncclComm_t comm = comms[static_cast<std::size_t>(test_ranks.first() ^ turn)][0];
       require(ncclCommFinalize(comm), "ncclCommFinalize");
       require(state_of(comm) == ncclSuccess, "the state after ncclCommFinalize");
       require(ncclCommDestroy(comm), "ncclCommDestroy");
-      players.barrier();
+      test_ranks.barrier();
     }
   });
 }
 
 TEST_CASE("after finalize only queries and the end are allowed", "[req:1.38]") {
-  play_in_all_casts(2, [](Players& players) {
-    auto comms = players.init();
-    require(players.together([&](std::size_t i, int) { return ncclCommFinalize(comms[i]); }),
+  run_in_all_modes(2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
+    require(test_ranks.together([&](std::size_t i, int) { return ncclCommFinalize(comms[i]); }),
             "ncclCommFinalize");
     float value = 1;
     ncclWindow_t window = nullptr;
@@ -340,38 +340,38 @@ TEST_CASE("after finalize only queries and the end are allowed", "[req:1.38]") {
       expect_error(ncclCommFinalize(comm), ncclInvalidUsage, "ncclCommFinalize", {"finalized"});
       require(ncclCommUserRank(comm, &rank), "ncclCommUserRank");
     }
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   });
 }
 
 TEST_CASE("cycle 1,003 of create and destroy holds what cycle 3 held", "[promise:3]") {
-  for (const Cast cast : kCasts) {
-    INFO(name_of(cast));
-    check_all_ok(play(
-        cast, 2,
-        [cast](Players& players) {
+  for (const LaunchMode launch_mode : kLaunchModes) {
+    INFO(name_of(launch_mode));
+    check_all_ok(run_ranks(
+        launch_mode, 2,
+        [launch_mode](TestRanks& test_ranks) {
           Held third{};
-          const int cycles = cast == Cast::processes ? kCycles : kCycles / 10;
+          const int cycles = launch_mode == LaunchMode::processes ? kCycles : kCycles / 10;
           for (int cycle = 1; cycle <= cycles; ++cycle) {
-            auto comms = players.init();
+            auto comms = test_ranks.init();
             std::vector<Buffer> buffers;
             std::vector<void*> pointers;
             for (std::size_t i = 0; i < comms.size(); ++i) {
               pointers.push_back(buffers.emplace_back(65536).at());
             }
-            players.register_windows(comms, pointers, 65536);
-            require(players.together([&](std::size_t i, int) {
+            test_ranks.register_windows(comms, pointers, 65536);
+            require(test_ranks.together([&](std::size_t i, int) {
               return ncclAllReduce(pointers[i], pointers[i], 1000, ncclFloat, ncclSum, comms[i],
                                    nullptr);
             }),
                     "ncclAllReduce");
-            players.destroy(comms);
+            test_ranks.destroy(comms);
             buffers.clear();
-            players.barrier();
+            test_ranks.barrier();
             if (cycle == 3) third = settled();
-            players.barrier();
+            test_ranks.barrier();
             if (cycle == cycles) require_held(third, fmt::format("cycle {}", cycle));
-            players.barrier();
+            test_ranks.barrier();
           }
         },
         100s));

@@ -23,15 +23,15 @@ namespace {
 /// Runs `body` in a child process; a failure there fails the test.
 template <class Body>
 void alone(const Body& body) {
-  check_all_ok(play(Cast::processes, 1, body));
+  check_all_ok(run_ranks(LaunchMode::processes, 1, body));
 }
 
 TEST_CASE("a thread that ends within a group leaves the places of its handles alone",
           "[req:1.31]") {
-  alone([](Players& players) {
+  alone([](TestRanks& test_ranks) {
     ncclComm_t places[2] = {nullptr, nullptr};
     ncclComm_t noted = nullptr;
-    const ncclUniqueId id = players.next_id();
+    const ncclUniqueId id = test_ranks.next_id();
     std::thread([&] {
       require(ncclGroupStart(), "ncclGroupStart");
       require(ncclCommInitRank(&places[0], 1, id, 0), "ncclCommInitRank");
@@ -44,8 +44,8 @@ TEST_CASE("a thread that ends within a group leaves the places of its handles al
 }
 
 TEST_CASE("a communicator is finalized once in a group", "[req:1.38]") {
-  alone([](Players& players) {
-    auto comms = players.init();
+  alone([](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     require(ncclGroupStart(), "ncclGroupStart");
     require(ncclCommFinalize(comms[0]), "ncclCommFinalize");
     expect_error(ncclCommFinalize(comms[0]), ncclInvalidUsage, "a second ncclCommFinalize",
@@ -57,7 +57,7 @@ TEST_CASE("a communicator is finalized once in a group", "[req:1.38]") {
 
 TEST_CASE("more CPU ranks than a node can have are refused before any of them starts",
           "[req:1.28]") {
-  alone([](Players&) {
+  alone([](TestRanks&) {
     std::vector<ncclComm_t> comms(65'536, nullptr);
     for (const int count : {65, 2'000, 65'536}) {
       expect_error(ncclCommInitAll(comms.data(), count, nullptr), ncclInvalidArgument,
@@ -68,8 +68,8 @@ TEST_CASE("more CPU ranks than a node can have are refused before any of them st
 
 TEST_CASE("a thread that is cancelled in a call ends behind it", "[req:1.31]") {
   const Environment brief(Variables{{"ORIEL_TIMEOUT", "500ms"}});
-  alone([](Players& players) {
-    const ncclUniqueId id = players.next_id();
+  alone([](TestRanks& test_ranks) {
+    const ncclUniqueId id = test_ranks.next_id();
     std::atomic<bool> returned{false}, went_on{false};
     std::thread caller([&] {
       ncclComm_t comm = nullptr;
@@ -87,7 +87,7 @@ TEST_CASE("a thread that is cancelled in a call ends behind it", "[req:1.31]") {
 }
 
 TEST_CASE("memory may take more descriptors than the soft limit allows", "[req:1.19]") {
-  alone([](Players&) {
+  alone([](TestRanks&) {
     constexpr rlim_t kFew = 256;
     rlimit files{};
     require(::getrlimit(RLIMIT_NOFILE, &files) == 0, "getrlimit");
@@ -109,7 +109,7 @@ TEST_CASE("a child that is forked while others allocate can free what it has inh
   WARN("skipped: the thread sanitizer's own locks may be held in such a child");
   return;
 #endif
-  alone([](Players&) {
+  alone([](TestRanks&) {
     void* inherited = nullptr;
     require(ncclMemAlloc(&inherited, 4096), "ncclMemAlloc");
     std::atomic<bool> done{false};

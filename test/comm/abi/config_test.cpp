@@ -113,19 +113,20 @@ const std::vector<RefusedStart>& refused_starts() {
 TEST_CASE("a start that one rank's configuration or environment forbids is the same error on all",
           "[req:1.31][req:1.38]") {
   for (const RefusedStart& start : refused_starts()) {
-    for (const Cast cast : kCasts) {
+    for (const LaunchMode launch_mode : kLaunchModes) {
       // Threads of one process share the environment.
-      if (cast != Cast::processes && !start.of_rank_1.empty()) continue;
-      INFO(start.name << ", " << name_of(cast));
+      if (launch_mode != LaunchMode::processes && !start.of_rank_1.empty()) continue;
+      INFO(start.name << ", " << name_of(launch_mode));
       const Environment common(start.of_all);
-      check_all_ok(play(cast, 2, [&](Players& players) {
-        const ncclUniqueId id = players.next_id();
+      check_all_ok(run_ranks(launch_mode, 2, [&](TestRanks& test_ranks) {
+        const ncclUniqueId id = test_ranks.next_id();
         const Held before = held();
         std::optional<Environment> own;
-        if (players.first() == 1 && cast == Cast::processes) own.emplace(start.of_rank_1);
+        if (test_ranks.first() == 1 && launch_mode == LaunchMode::processes)
+          own.emplace(start.of_rank_1);
         ncclComm_t comms[2] = {};
         const auto begin = std::chrono::steady_clock::now();
-        const ncclResult_t result = players.together([&](std::size_t i, int rank) {
+        const ncclResult_t result = test_ranks.together([&](std::size_t i, int rank) {
           ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
           if (rank == 1 && start.bad_config) config.blocking = 4;
           ncclComm_t* const place = rank == 1 && !start.has_place ? nullptr : &comms[i];
@@ -134,8 +135,8 @@ TEST_CASE("a start that one rank's configuration or environment forbids is the s
         expect_error(result, start.result, "init", start.words);
         require(comms[0] == nullptr && comms[1] == nullptr, "a failed init leaves null");
         require(std::chrono::steady_clock::now() - begin < 10s, "long before ORIEL_TIMEOUT");
-        players.barrier();
-        if (cast == Cast::processes) require_held(before, "after a refused init");
+        test_ranks.barrier();
+        if (launch_mode == LaunchMode::processes) require_held(before, "after a refused init");
       }));
     }
   }
@@ -143,11 +144,11 @@ TEST_CASE("a start that one rank's configuration or environment forbids is the s
 
 TEST_CASE("a non-blocking start whose configuration one rank has refused is an error on all ranks",
           "[req:1.38]") {
-  check_all_ok(play(Cast::threads, 2, [](Players& players) {
-    const ncclUniqueId id = players.next_id();
+  check_all_ok(run_ranks(LaunchMode::threads, 2, [](TestRanks& test_ranks) {
+    const ncclUniqueId id = test_ranks.next_id();
     ncclComm_t comm = nullptr;
     ncclConfig_t config = non_blocking();
-    if (players.first() == 1) {
+    if (test_ranks.first() == 1) {
       config.blocking = 4;  // refused, so this rank's call blocks
       return expect_error(ncclCommInitRankConfig(&comm, 2, id, 1, &config), ncclInvalidArgument,
                           "init", {"rank 1", "blocking is 4"});
@@ -176,29 +177,29 @@ bool all_threads_stop(pid_t process) {
 
 TEST_CASE("ranks are told when the process that made the unique id is stopped", "[req:1.38]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "1s"}});
-  Stage stage(Cast::processes, 2, [](Players& players) {
-    const ncclUniqueId id = players.next_id();
-    if (players.first() == 0) {
-      players.word(0) = 1;
-      return players.await(1);  // this process is stopped meanwhile
+  RankFixture fixture(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    const ncclUniqueId id = test_ranks.next_id();
+    if (test_ranks.first() == 0) {
+      test_ranks.word(0) = 1;
+      return test_ranks.await(1);  // this process is stopped meanwhile
     }
-    players.await(2);
+    test_ranks.await(2);
     ncclComm_t comm = nullptr;
     const ncclResult_t result = ncclCommInitRank(&comm, 2, id, 1);
-    players.word(1) = 1;
+    test_ranks.word(1) = 1;
     expect_error(result, ncclSystemError, "init",
                  {"connecting to", "made the unique id is stopped, gone or unreachable"});
   });
-  const bool made = stage.wait_for_word(0, 1, 20s);
-  stage.kill(0, SIGSTOP);
-  const bool stopped = all_threads_stop(stage.pid(0));
-  stage.board().words[2] = 1;
-  const bool tried = stage.wait_for_word(1, 1, 20s);
-  stage.kill(0, SIGCONT);
+  const bool made = fixture.wait_for_word(0, 1, 20s);
+  fixture.kill(0, SIGSTOP);
+  const bool stopped = all_threads_stop(fixture.pid(0));
+  fixture.shared().words[2] = 1;
+  const bool tried = fixture.wait_for_word(1, 1, 20s);
+  fixture.kill(0, SIGCONT);
   CHECK(made);
   CHECK(stopped);
   CHECK(tried);
-  check_all_ok(stage.collect(20s));
+  check_all_ok(fixture.collect(20s));
 }
 
 TEST_CASE("a communicator's name is in its errors and in the log", "[req:1.31]") {
@@ -206,23 +207,24 @@ TEST_CASE("a communicator's name is in its errors and in the log", "[req:1.31]")
   const int fd = ::mkstemp(path);
   REQUIRE(fd >= 0);
   REQUIRE(::close(fd) == 0);
-  const auto verdicts = play(Cast::processes, 2, [&](Players& players) {
+  const auto results = run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
     Environment environment(Variables{{"ORIEL_LOG", "info"}, {"ORIEL_LOG_FILE", path}});
     reread_log_settings();
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     std::string name = "the twins";
     config.commName = name.c_str();
-    const ncclUniqueId id = players.next_id();
+    const ncclUniqueId id = test_ranks.next_id();
     ncclComm_t comm = nullptr;
     {
       const Environment too_much(Variables{{"ORIEL_CTAS", "2"}});
-      expect_error(ncclCommInitRankConfig(&comm, 2, id, players.first(), &config), ncclInvalidUsage,
-                   "init", {fmt::format("joining \"the twins\" as rank {} of 2", players.first())});
+      expect_error(ncclCommInitRankConfig(&comm, 2, id, test_ranks.first(), &config),
+                   ncclInvalidUsage, "init",
+                   {fmt::format("joining \"the twins\" as rank {} of 2", test_ranks.first())});
     }
-    comm = players.init(&config)[0];
-    name = "forgotten";  // the name was copied
-    players.barrier();   // an earlier abort would end the other rank's init
-    if (players.first() == 1) return require(ncclCommAbort(comm), "ncclCommAbort");
+    comm = test_ranks.init(&config)[0];
+    name = "forgotten";    // the name was copied
+    test_ranks.barrier();  // an earlier abort would end the other rank's init
+    if (test_ranks.first() == 1) return require(ncclCommAbort(comm), "ncclCommAbort");
     require(await_failure(comm) != ncclSuccess, "rank 1's abort did not arrive");
     require_words(ncclGetLastError(comm), {"in \"the twins\""});
     require(ncclCommDestroy(comm), "ncclCommDestroy");
@@ -230,7 +232,7 @@ TEST_CASE("a communicator's name is in its errors and in the log", "[req:1.31]")
   std::ostringstream log;
   log << std::ifstream(path).rdbuf();
   std::filesystem::remove(path);
-  check_all_ok(verdicts);
+  check_all_ok(results);
   for (const char* words :
        {"VERSION Oriel 0.1.0 with the interface of NCCL 2.28.9",
         "joined \"the twins\" as rank 0 of 2", "rank 1: in \"the twins\": ncclCommAbort"}) {
@@ -288,11 +290,11 @@ TEST_CASE("a table or log file that cannot be had is refused", "[req:1.38][req:1
   };
   for (const auto& [variables, parts] : cases) {
     Environment environment(variables);
-    check_all_ok(play(Cast::processes, 2, [&, parts = parts](Players& players) {
+    check_all_ok(run_ranks(LaunchMode::processes, 2, [&, parts = parts](TestRanks& test_ranks) {
       reread_log_settings();
-      const ncclUniqueId id = players.next_id();
+      const ncclUniqueId id = test_ranks.next_id();
       ncclComm_t comm = nullptr;
-      expect_error(ncclCommInitRank(&comm, 2, id, players.first()), ncclInvalidUsage, "init",
+      expect_error(ncclCommInitRank(&comm, 2, id, test_ranks.first()), ncclInvalidUsage, "init",
                    parts);
       require(comm == nullptr, "a failed init leaves null");
     }));

@@ -25,18 +25,19 @@
 namespace oriel::test {
 namespace {
 
-std::vector<ncclUniqueId> next_ids(Players& players, int count) {
+std::vector<ncclUniqueId> next_ids(TestRanks& test_ranks, int count) {
   std::vector<ncclUniqueId> ids;
-  for (int i = 0; i < count; ++i) ids.push_back(players.next_id());
+  for (int i = 0; i < count; ++i) ids.push_back(test_ranks.next_id());
   return ids;
 }
 
 /// Sums rank + 1 over all ranks.
-void require_sum_of_ranks(Players& players, const std::vector<ncclComm_t>& comms) {
+void require_sum_of_ranks(TestRanks& test_ranks, const std::vector<ncclComm_t>& comms) {
   std::vector<float> data;
-  for (const int rank : players.ranks()) data.push_back(static_cast<float>(rank + 1));
-  require(players.together([&](std::size_t i, int) { return sum(&data[i], 1, comms[i]); }), "sum");
-  const int size = players.size();
+  for (const int rank : test_ranks.ranks()) data.push_back(static_cast<float>(rank + 1));
+  require(test_ranks.together([&](std::size_t i, int) { return sum(&data[i], 1, comms[i]); }),
+          "sum");
+  const int size = test_ranks.size();
   for (const float value : data) {
     require(value == static_cast<float>(size * (size + 1) / 2), "the sum of ranks");
   }
@@ -44,16 +45,16 @@ void require_sum_of_ranks(Players& players, const std::vector<ncclComm_t>& comms
 
 TEST_CASE("a start by several ids joins all ranks at the first, for each number of ids",
           "[req:5.16]") {
-  play_in_all_casts(3, [](Players& players) {
+  run_in_all_modes(3, [](TestRanks& test_ranks) {
     for (int count = 1; count <= 3; ++count) {
-      auto ids = next_ids(players, count);
-      std::vector<ncclComm_t> comms(players.ranks().size());
-      require(players.together([&](std::size_t i, int rank) {
+      auto ids = next_ids(test_ranks, count);
+      std::vector<ncclComm_t> comms(test_ranks.ranks().size());
+      require(test_ranks.together([&](std::size_t i, int rank) {
         return ncclCommInitRankScalable(&comms[i], 3, rank, count, ids.data(), nullptr);
       }),
               "ncclCommInitRankScalable");
-      require_sum_of_ranks(players, comms);
-      players.destroy(comms);
+      require_sum_of_ranks(test_ranks, comms);
+      test_ranks.destroy(comms);
     }
   });
 }
@@ -83,15 +84,15 @@ TEST_CASE("a start by ids that cannot be read is refused at once, the handle is 
 
 TEST_CASE("a start whose further ids are wrong on one rank is the same error on all ranks",
           "[req:5.16]") {
-  for (const Cast cast : kCasts) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, 2, [](Players& players) {
+  for (const LaunchMode launch_mode : kLaunchModes) {
+    INFO(name_of(launch_mode));
+    check_all_ok(run_ranks(launch_mode, 2, [](TestRanks& test_ranks) {
       const auto refused = [&](int count, bool is_damaged, const std::vector<std::string>& words) {
-        auto ids = next_ids(players, 2);
+        auto ids = next_ids(test_ranks, 2);
         auto damaged = ids;
         if (is_damaged) damaged[1] = ncclUniqueId{};
         std::array<ncclComm_t, 2> comms{};
-        const ncclResult_t result = players.together([&](std::size_t i, int rank) {
+        const ncclResult_t result = test_ranks.together([&](std::size_t i, int rank) {
           return rank == 1
                      ? ncclCommInitRankScalable(&comms[i], 2, rank, count, damaged.data(), nullptr)
                      : ncclCommInitRankScalable(&comms[i], 2, rank, 2, ids.data(), nullptr);
@@ -107,9 +108,9 @@ TEST_CASE("a start whose further ids are wrong on one rank is the same error on 
 
 TEST_CASE("a non-blocking start with too many ids on one rank reports the error by every handle",
           "[req:5.16]") {
-  check_all_ok(play(Cast::threads, 2, [](Players& players) {
-    auto ids = next_ids(players, 2);
-    const int rank = players.first();
+  check_all_ok(run_ranks(LaunchMode::threads, 2, [](TestRanks& test_ranks) {
+    auto ids = next_ids(test_ranks, 2);
+    const int rank = test_ranks.first();
     ncclConfig_t config = non_blocking();
     ncclComm_t comm = nullptr;
     require(ncclCommInitRankScalable(&comm, 2, rank, rank == 1 ? 3 : 2, ids.data(), &config) ==
@@ -175,11 +176,11 @@ TEST_CASE("a registration of no memory, or without a place for its handle, is re
 
 TEST_CASE("a registration in a group is made at once, none follows the end of a communicator",
           "[req:5.16]") {
-  play_in_all_casts(2, [](Players& players) {
-    auto comms = players.init();
+  run_in_all_modes(2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     float data = 0;
     std::vector<void*> handles(comms.size());
-    require(players.together([&](std::size_t i, int) {
+    require(test_ranks.together([&](std::size_t i, int) {
       require(ncclCommRegister(comms[i], &data, sizeof data, &handles[i]), "ncclCommRegister");
       require(handles[i] != nullptr, "a handle before the group has ended");
       return ncclCommFinalize(comms[i]);
@@ -191,7 +192,7 @@ TEST_CASE("a registration in a group is made at once, none follows the end of a 
                    "after the end", {"has been finalized"});
       require(ncclCommDeregister(comms[i], handles[i]), "deregistered after the end");
     }
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   });
 }
 
@@ -218,9 +219,9 @@ TEST_CASE("a destroyed communicator frees its registrations, their places serve 
 
 TEST_CASE("a simulated group has no effect, its id starts a communicator afterwards",
           "[req:5.16]") {
-  play_in_all_casts(2, [](Players& players) {
-    auto comms = players.init();
-    const ncclUniqueId id = players.next_id();
+  run_in_all_modes(2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
+    const ncclUniqueId id = test_ranks.next_id();
     std::vector<ncclComm_t> more(comms.size());
     std::vector<float> data(comms.size(), 1.0f);
     std::vector<std::unique_ptr<Buffer>> buffers;
@@ -228,7 +229,7 @@ TEST_CASE("a simulated group has no effect, its id starts a communicator afterwa
     require(ncclGroupStart(), "ncclGroupStart");
     for (std::size_t i = 0; i < comms.size(); ++i) {
       buffers.push_back(std::make_unique<Buffer>(8192));
-      require(ncclCommInitRank(&more[i], 2, id, players.ranks()[i]), "noted");
+      require(ncclCommInitRank(&more[i], 2, id, test_ranks.ranks()[i]), "noted");
       require(more[i] != nullptr, "a handle in the group");
       require(sum(&data[i], 1, comms[i]), "noted");
       require(ncclCommWindowRegister(comms[i], buffers[i]->at(), 8192, &window, 0), "noted");
@@ -241,13 +242,13 @@ TEST_CASE("a simulated group has no effect, its id starts a communicator afterwa
     for (std::size_t i = 0; i < comms.size(); ++i) {
       require(more[i] == nullptr && window == nullptr && data[i] == 1.0f, "no effect");
     }
-    require_sum_of_ranks(players, comms);
-    require(players.together(
+    require_sum_of_ranks(test_ranks, comms);
+    require(test_ranks.together(
                 [&](std::size_t i, int rank) { return ncclCommInitRank(&more[i], 2, id, rank); }),
             "the id is still good");
-    require_sum_of_ranks(players, more);
-    players.destroy(more);
-    players.destroy(comms);
+    require_sum_of_ranks(test_ranks, more);
+    test_ranks.destroy(more);
+    test_ranks.destroy(comms);
   });
 }
 
@@ -311,13 +312,13 @@ TEST_CASE("a simulated group returns the error of a refused call, and closes for
 
 TEST_CASE("a revoked communicator fails calls and answers queries, its peers are told",
           "[req:5.16]") {
-  for (const Cast cast : {Cast::processes, Cast::threads}) {
-    INFO(name_of(cast));
-    check_all_ok(play(cast, 2, [](Players& players) {
-      ncclComm_t comm = players.init()[0];
-      players.barrier();  // an earlier revocation would end the other rank's init
+  for (const LaunchMode launch_mode : {LaunchMode::processes, LaunchMode::threads}) {
+    INFO(name_of(launch_mode));
+    check_all_ok(run_ranks(launch_mode, 2, [](TestRanks& test_ranks) {
+      ncclComm_t comm = test_ranks.init()[0];
+      test_ranks.barrier();  // an earlier revocation would end the other rank's init
       float data = 1;
-      if (players.first() == 0) {
+      if (test_ranks.first() == 0) {
         expect_error(sum(&data, 1, comm), ncclRemoteError, "a call that waits for rank 1",
                      {"rank 1", "ncclCommRevoke was called"});
         require(state_of(comm) == ncclRemoteError, "the peer's state");
@@ -325,7 +326,7 @@ TEST_CASE("a revoked communicator fails calls and answers queries, its peers are
       require(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), "ncclCommRevoke");
       require(state_of(comm) == ncclSuccess, "the state of a revoked communicator");
       require_words(ncclGetLastError(comm), {"ncclCommRevoke was called"});
-      const ncclResult_t expected = players.first() == 0 ? ncclRemoteError : ncclInvalidUsage;
+      const ncclResult_t expected = test_ranks.first() == 0 ? ncclRemoteError : ncclInvalidUsage;
       expect_error(sum(&data, 1, comm), expected, "a collective", {"ncclCommRevoke was called"});
       require(ncclCommFinalize(comm) == expected, "ncclCommFinalize");
       void* handle = nullptr;
@@ -342,11 +343,11 @@ TEST_CASE("a revoked communicator fails calls and answers queries, its peers are
 
 TEST_CASE("a call that waits in another thread ends when its communicator is revoked",
           "[req:5.16]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    ncclComm_t comm = players.init()[0];
-    players.barrier();
-    if (players.first() == 1) {
-      players.await(0);
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    ncclComm_t comm = test_ranks.init()[0];
+    test_ranks.barrier();
+    if (test_ranks.first() == 1) {
+      test_ranks.await(0);
       return require(ncclCommDestroy(comm), "ncclCommDestroy");
     }
     ncclResult_t result = ncclSuccess;
@@ -358,7 +359,7 @@ TEST_CASE("a call that waits in another thread ends when its communicator is rev
     require(ncclCommRevoke(comm, NCCL_REVOKE_DEFAULT), "ncclCommRevoke");
     waiting.join();
     require(result == ncclInvalidUsage, fmt::format("the call returned {}", result));
-    players.word(0) = 1;
+    test_ranks.word(0) = 1;
     require(ncclCommDestroy(comm), "ncclCommDestroy");
   }));
 }
@@ -395,9 +396,9 @@ TEST_CASE("a revocation with flags or after the end is refused, one of null has 
 
 TEST_CASE("a call that is not supported is refused by name on one rank alone, and changes nothing",
           "[req:5.16]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    auto comms = players.init();
-    if (players.first() == 0) {  // the other rank need not call
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
+    if (test_ranks.first() == 0) {  // the other rank need not call
       int excluded = 1;
       int sentinel = 0;
       auto* shrunk = reinterpret_cast<ncclComm_t>(&sentinel);
@@ -413,8 +414,8 @@ TEST_CASE("a call that is not supported is refused by name on one rank alone, an
       expect_error(ncclCommShrink(nullptr, &excluded, 1, &shrunk, nullptr, NCCL_SHRINK_ABORT),
                    ncclInvalidArgument, "null", {"communicator is null"});
     }
-    require_sum_of_ranks(players, comms);
-    players.destroy(comms);
+    require_sum_of_ranks(test_ranks, comms);
+    test_ranks.destroy(comms);
   }));
 }
 

@@ -164,10 +164,10 @@ TEST_CASE("destroy and abort end what is in progress without waiting for other r
 
 TEST_CASE("aborting one non-blocking communicator leaves the others of its group alone",
           "[req:1.10]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    const ncclUniqueId first = players.next_id(), second = players.next_id();
-    if (players.first() == 1) {
-      players.barrier();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    const ncclUniqueId first = test_ranks.next_id(), second = test_ranks.next_id();
+    if (test_ranks.first() == 1) {
+      test_ranks.barrier();
       ncclComm_t comm = nullptr;
       require(ncclCommInitRank(&comm, 2, first, 1), "ncclCommInitRank");
       require(ncclCommDestroy(comm), "ncclCommDestroy");
@@ -182,7 +182,7 @@ TEST_CASE("aborting one non-blocking communicator leaves the others of its group
     require(ncclCommAbort(comms[1]), "ncclCommAbort");
     std::this_thread::sleep_for(100ms);
     require(state_of(comms[0]) == ncclInProgress, ncclGetLastError(comms[0]));
-    players.barrier();
+    test_ranks.barrier();
     require_success(comms[0], "init");
     require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
   }));

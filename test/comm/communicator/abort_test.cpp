@@ -21,7 +21,7 @@
 namespace oriel::test {
 namespace {
 
-// Indices of the board's words.
+// Indices of the words of SharedState.
 constexpr std::size_t kMayAbort = 0;    // set when the aborting rank may abort
 constexpr std::size_t kCallsEnded = 1;  // counts ranks whose call has ended
 
@@ -37,35 +37,35 @@ bool wait_for_stop(pid_t pid) {
 }
 
 /// Rank 1 of three is stopped while it sends its descriptors; then rank `aborter` aborts.
-void register_beside_a_stop(Players& players, int aborter) {
+void register_beside_a_stop(TestRanks& test_ranks, int aborter) {
   const Held before = settled();
   {
-    auto comms = players.init();
+    auto comms = test_ranks.init();
     Buffer buffer(65536);
     ncclWindow_t window = nullptr;
     const auto call = [&] {
       return ncclCommWindowRegister(comms[0], buffer.at(), 65536, &window, 1);
     };
-    players.barrier();
-    if (players.first() == 1) {
+    test_ranks.barrier();
+    if (test_ranks.first() == 1) {
       const StopAtMessage stop(1, StopAtMessage::Counts::with_descriptors);
       expect_error(call(), ncclRemoteError, "the call that slept", {});
-      players.destroy(comms);
-    } else if (players.first() == aborter) {
+      test_ranks.destroy(comms);
+    } else if (test_ranks.first() == aborter) {
       std::thread thread([&] {
-        players.await(kMayAbort);
+        test_ranks.await(kMayAbort);
         require(ncclCommAbort(comms[0]), "ncclCommAbort");
       });
       const ncclResult_t result = call();
-      ++players.word(kCallsEnded);
+      ++test_ranks.word(kCallsEnded);
       thread.join();
       expect_error(result, ncclInvalidUsage, "the registration", {"ncclCommAbort was called"});
     } else {
       const ncclResult_t result = call();
-      ++players.word(kCallsEnded);
+      ++test_ranks.word(kCallsEnded);
       expect_error(result, ncclRemoteError, "the registration beside an abort",
                    {"ncclCommAbort was called", aborter == 0 ? "rank 0" : "rank 2"});
-      players.destroy(comms);
+      test_ranks.destroy(comms);
     }
     require(window == nullptr, "there can be no window");
   }
@@ -76,16 +76,17 @@ TEST_CASE("an abort ends a registration that waits for the descriptors of a stop
           "[req:1.12]") {
   for (const int aborter : {0, 2}) {
     INFO("rank " << aborter << " aborts");
-    Stage stage(Cast::processes, 3, [&](Players& p) { register_beside_a_stop(p, aborter); });
-    REQUIRE(wait_for_stop(stage.pid(1)));
+    RankFixture fixture(LaunchMode::processes, 3,
+                        [&](TestRanks& p) { register_beside_a_stop(p, aborter); });
+    REQUIRE(wait_for_stop(fixture.pid(1)));
     std::this_thread::sleep_for(300ms);  // lets the other ranks reach the same exchange
-    CHECK(stage.board().words[kCallsEnded] == 0);
+    CHECK(fixture.shared().words[kCallsEnded] == 0);
     const FairTimer timer;
-    stage.board().words[kMayAbort] = 1;
-    CHECK(stage.wait_for_word(kCallsEnded, 2, 60s));
+    fixture.shared().words[kMayAbort] = 1;
+    CHECK(fixture.wait_for_word(kCallsEnded, 2, 60s));
     CHECK(timer.spent() < 5s);  // ORIEL_TIMEOUT is 30 s
-    stage.kill(1, SIGCONT);
-    check_all_ok(stage.collect(60s));
+    fixture.kill(1, SIGCONT);
+    check_all_ok(fixture.collect(60s));
   }
 }
 

@@ -22,10 +22,10 @@ TEST_CASE("2,000 random all-reduces equal the reference bit for bit",
   std::uint64_t batch = seed;
   for (int ranks = 1; ranks <= 8; ++ranks) {
     ++batch;  // shifts the third that runs, because each number of ranks has 15 batches
-    for (const Cast cast : kCasts) {
+    for (const LaunchMode launch_mode : kLaunchModes) {
       for (const char* algorithm : algorithms) {
-        // If time is short, runs a third of the batches. Every cast still meets every algorithm,
-        // and casts and algorithms each meet every number of ranks.
+        // If time is short, runs a third of the batches. Every launch_mode still meets every
+        // algorithm, and launch modes and algorithms each meet every number of ranks.
         if (++batch % 3 != 0 && scaled(100) < 100) continue;
         Variables variables = {{"ORIEL_ALGORITHM", algorithm},
                                {"ORIEL_DETERMINISTIC", rng() % 2 == 0 ? "0" : "1"},
@@ -33,7 +33,8 @@ TEST_CASE("2,000 random all-reduces equal the reference bit for bit",
         std::optional<StreamTable> table;
         if (rng() % 2 == 0) table.emplace("host", rng());
         if (table) variables.push_back(table->variable());
-        run_batch(kHost, cast, ranks, variables, {rng(), scaled(17), table ? 40'000u : 300'000u});
+        run_batch(kHost, launch_mode, ranks, variables,
+                  {rng(), scaled(17), table ? 40'000u : 300'000u});
       }
     }
   }
@@ -46,12 +47,12 @@ TEST_CASE("random all-reduces among 16 and 64 ranks", "[req:1.28][req:1.40]") {
   for (const char* algorithm : {"", "one_shot", "two_shot", "stream", "eager"}) {
     const Variables variables = {{"ORIEL_ALGORITHM", algorithm}, {"ORIEL_SCRATCH_SIZE", "1M"}};
     ++batch;
-    for (const Cast cast : kCasts) {
+    for (const LaunchMode launch_mode : kLaunchModes) {
       if (++batch % 3 != 0 && scaled(100) < 100) continue;
-      run_batch(kHost, cast, 16, variables, {rng(), scaled(8), 20'000});
+      run_batch(kHost, launch_mode, 16, variables, {rng(), scaled(8), 20'000});
     }
     if (batch % 5 != 0 && scaled(100) < 100) continue;
-    run_batch(kHost, Cast::processes, 64, variables, {rng(), scaled(4), 4'000});
+    run_batch(kHost, LaunchMode::processes, 64, variables, {rng(), scaled(4), 4'000});
   }
 }
 

@@ -18,19 +18,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
-void live_well(Players& players) {
-  auto comm = join(players);
+void live_well(TestRanks& test_ranks) {
+  auto comm = join(test_ranks);
   const auto kernels = must(comm.device_comm());
-  players.barrier();
+  test_ranks.barrier();
 }
 
 /// Plays two ranks, each on its own device of its own driver model.
-void play_two(const std::function<void(Players&, FakeCuda&)>& body) {
+void run_two(const std::function<void(TestRanks&, FakeCuda&)>& body) {
   const Environment environment(
       Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_TIMEOUT", "2s"}, {"ORIEL_SCRATCH_SIZE", "1M"}});
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
-    FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
-    body(players, model);
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+    FakeCuda& model =
+        model_with_current_device(FakeCuda::Options{.devices = 2}, test_ranks.first());
+    body(test_ranks, model);
     for (const std::string& violation : model.violations()) require(false, violation);
   }));
 }
@@ -47,47 +48,47 @@ void expect_too_busy(const Call& call) {
 }  // namespace
 
 TEST_CASE("a start on a GPU that stays busy ends by its deadline, on all ranks", "[req:1.12]") {
-  play_two([](Players& players, FakeCuda& model) {
-    for (int i = 0; i < 2; ++i) live_well(players);
+  run_two([](TestRanks& test_ranks, FakeCuda& model) {
+    for (int i = 0; i < 2; ++i) live_well(test_ranks);
     const FakeCuda::Held before = model.held();
-    model.fill_devices(players.first() == 1);
-    expect_too_busy([&] { return try_to_join(players); });
+    model.fill_devices(test_ranks.first() == 1);
+    expect_too_busy([&] { return try_to_join(test_ranks); });
     // Memory stays allocated while the GPU may still write to it.
     const FakeCuda::Held kept = model.held();
-    require(kept.streams == before.streams + (players.first() == 1 ? 1 : 0), "streams");
+    require(kept.streams == before.streams + (test_ranks.first() == 1 ? 1 : 0), "streams");
     model.fill_devices(false);
-    live_well(players);
+    live_well(test_ranks);
     require(model.held() == before, "everything is given back in the end");
   });
 }
 
 TEST_CASE("a device communicator on a GPU that stays busy fails by its deadline", "[req:1.12]") {
-  play_two([](Players& players, FakeCuda& model) {
-    live_well(players);
+  run_two([](TestRanks& test_ranks, FakeCuda& model) {
+    live_well(test_ranks);
     {
-      auto comm = join(players);
+      auto comm = join(test_ranks);
       { const auto kernels = must(comm.device_comm()); }
-      players.barrier();
+      test_ranks.barrier();
       const FakeCuda::Held before = model.held();
-      model.fill_devices(players.first() == 1);
+      model.fill_devices(test_ranks.first() == 1);
       expect_too_busy([&] { return comm.device_comm(); });
       model.fill_devices(false);
       { const auto kernels = must(comm.device_comm()); }
       require(model.held() == before, "everything is given back in the end");
-      players.barrier();
+      test_ranks.barrier();
     }
   });
 }
 
 TEST_CASE("a start waits for a GPU that is busy for a while", "[req:1.12]") {
-  play_two([](Players& players, FakeCuda& model) {
-    model.fill_devices(players.first() == 1);
+  run_two([](TestRanks& test_ranks, FakeCuda& model) {
+    model.fill_devices(test_ranks.first() == 1);
     std::jthread other([&] {
       std::this_thread::sleep_for(300ms);
       model.fill_devices(false);
     });
-    auto comm = join(players);
-    players.barrier();
+    auto comm = join(test_ranks);
+    test_ranks.barrier();
     other.join();
   });
 }

@@ -131,13 +131,13 @@ class HostPlace final : public CallPlace {
 /// One rank with its communicator and its buffers for calls.
 class Caller {
  public:
-  Caller(Players& players, std::size_t most_bytes,
+  Caller(TestRanks& test_ranks, std::size_t most_bytes,
          std::unique_ptr<CallPlace> place = std::make_unique<HostPlace>())
-      : players_(players),
+      : test_ranks_(test_ranks),
         place_(std::move(place)),
-        size_(static_cast<std::size_t>(players.size())),
+        size_(static_cast<std::size_t>(test_ranks.size())),
         area_bytes_((most_bytes * size_ + 2 * kGuard + 4095) / 4096 * 4096),
-        comm_(join(players)),
+        comm_(join(test_ranks)),
         memory_(must(comm_.allocate(2 * area_bytes_))),
         window_(must(comm_.register_window(memory_))),
         plain_(place_->allocate(2 * area_bytes_)) {}
@@ -148,7 +148,7 @@ class Caller {
   std::uint64_t check(const Call& call, bool exact) {
     const std::size_t element = size_of(call.type);
     const std::size_t bytes = call.count * element;
-    const auto me = static_cast<std::size_t>(players_.first());
+    const auto me = static_cast<std::size_t>(test_ranks_.first());
     const std::size_t sent = call.kind == Kind::reduce_scatter ? bytes * size_ : bytes;
     const std::size_t received = call.kind == Kind::all_gather ? bytes * size_ : bytes;
     const bool in_place = call.buffers == Buffers::in_place ||
@@ -195,7 +195,7 @@ class Caller {
   static constexpr std::byte kGuardByte{0x5a};
 
   std::byte* area(Buffers buffers, bool of_input) {
-    const bool odd = players_.first() % 2 == 1;
+    const bool odd = test_ranks_.first() % 2 == 1;
     const bool in_window = buffers == Buffers::windows || buffers == Buffers::window_in_place ||
                            (buffers == Buffers::input_in_window && of_input != odd) ||
                            (buffers == Buffers::some_in_place && odd);
@@ -228,7 +228,7 @@ class Caller {
       return;
     }
     if (call.kind == Kind::reduce_scatter) {
-      for (auto& input : inputs) input += static_cast<std::size_t>(players_.first()) * bytes;
+      for (auto& input : inputs) input += static_cast<std::size_t>(test_ranks_.first()) * bytes;
     }
     if (exact) {
       std::vector<std::byte> expected(bytes);
@@ -242,7 +242,7 @@ class Caller {
     }
   }
 
-  Players& players_;
+  TestRanks& test_ranks_;
   std::unique_ptr<CallPlace> place_;
   std::size_t size_;
   std::size_t area_bytes_;
@@ -253,30 +253,30 @@ class Caller {
 };
 
 /// Checks that all ranks have the same hash.
-inline void agree(Players& players, std::uint64_t hash, const std::string& what) {
-  players.word(static_cast<std::size_t>(players.first())) = hash;
-  players.barrier();
-  for (int rank = 0; rank < players.size(); ++rank) {
-    require(players.word(static_cast<std::size_t>(rank)) == hash, "the same bits: " + what);
+inline void agree(TestRanks& test_ranks, std::uint64_t hash, const std::string& what) {
+  test_ranks.word(static_cast<std::size_t>(test_ranks.first())) = hash;
+  test_ranks.barrier();
+  for (int rank = 0; rank < test_ranks.size(); ++rank) {
+    require(test_ranks.word(static_cast<std::size_t>(rank)) == hash, "the same bits: " + what);
   }
-  players.barrier();
+  test_ranks.barrier();
 }
 
 /// Returns the setting that names a rank's node.
-inline Variables on_node(const Nodes& nodes, const Players& players) {
-  const int node = nodes[static_cast<std::size_t>(players.first())];
+inline Variables on_node(const Nodes& nodes, const TestRanks& test_ranks) {
+  const int node = nodes[static_cast<std::size_t>(test_ranks.first())];
   return {{"ORIEL_HOSTID", "node" + std::to_string(node)}};
 }
 
 /// Plays ranks on these nodes.
-inline void play_on(const Nodes& nodes, const Variables& variables, const Body& body, int line) {
+inline void run_on(const Nodes& nodes, const Variables& variables, const Body& body, int line) {
   INFO("line " << line << ", nodes of the ranks: " << text_of(nodes));
   const Environment common(variables);
-  check_all_ok(play(
-      Cast::processes, static_cast<int>(nodes.size()),
-      [&](Players& players) {
-        const Environment own(on_node(nodes, players));
-        body(players);
+  check_all_ok(run_ranks(
+      LaunchMode::processes, static_cast<int>(nodes.size()),
+      [&](TestRanks& test_ranks) {
+        const Environment own(on_node(nodes, test_ranks));
+        body(test_ranks);
       },
       std::chrono::seconds(100)));
 }

@@ -37,19 +37,19 @@ Error reduce_until_error(Communicator& comm, std::size_t count, const auto& behi
 TEST_CASE("a rank that is killed during a collective is named by all others", "[req:3.19]") {
   for (const std::size_t count : {std::size_t{100}, std::size_t{60'000}}) {
     constexpr int kVictim = 2;
-    Stage stage(Cast::processes, 4, [&](Players& players) {
-      const Environment own(on_node({0, 0, 1, 1}, players));
-      auto comm = join(players);
-      const Error error = reduce_until_error(comm, count, [&] { ++players.word(0); });
+    RankFixture fixture(LaunchMode::processes, 4, [&](TestRanks& test_ranks) {
+      const Environment own(on_node({0, 0, 1, 1}, test_ranks));
+      auto comm = join(test_ranks);
+      const Error error = reduce_until_error(comm, count, [&] { ++test_ranks.word(0); });
       require(error.origin_rank() == kVictim, error.to_string());
       require(error.code() == ErrorCode::remote, error.to_string());
       require(comm.async_error().has_value(), "the communicator knows");
     });
-    REQUIRE(stage.wait_for_word(0, 40, 60s));
-    stage.kill(kVictim, SIGKILL);
-    const auto verdicts = stage.collect(60s);
-    for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
-      if (rank != kVictim) CHECK(verdicts[rank] == "ok");
+    REQUIRE(fixture.wait_for_word(0, 40, 60s));
+    fixture.kill(kVictim, SIGKILL);
+    const auto results = fixture.collect(60s);
+    for (std::size_t rank = 0; rank < results.size(); ++rank) {
+      if (rank != kVictim) CHECK(results[rank] == "ok");
     }
   }
 }
@@ -123,18 +123,18 @@ const LoopKind kLoopKinds[] = {
 };
 
 /// Repeats the call until it fails. The error must name the victim. Then destroys the communicator.
-void loop_until_error(Players& players, const LoopKind& kind, std::size_t count, int victim) {
-  auto comms = players.init();
+void loop_until_error(TestRanks& test_ranks, const LoopKind& kind, std::size_t count, int victim) {
+  auto comms = test_ranks.init();
   std::vector<float> in(3 * count, 1), out(3 * count);
   ncclResult_t result = ncclSuccess;
   for (int round = 0; result == ncclSuccess; ++round) {
-    if (round == 20) ++players.word(0);
-    result = kind.call({comms[0], players.first(), round % 3, in.data(), out.data(), count});
+    if (round == 20) ++test_ranks.word(0);
+    result = kind.call({comms[0], test_ranks.first(), round % 3, in.data(), out.data(), count});
   }
   const std::string text = ncclGetLastError(comms[0]);
   require_words(text, {fmt::format("rank {}", victim)});
-  players.destroy(comms);
-  ++players.word(1);
+  test_ranks.destroy(comms);
+  ++test_ranks.word(1);
 }
 
 }  // namespace
@@ -149,67 +149,68 @@ TEST_CASE("a rank killed or stopped in any call is named by all others, who can 
   struct Run {
     const char* name;
     int victim;
-    std::unique_ptr<Stage> stage;
+    std::unique_ptr<RankFixture> fixture;
   };
   std::vector<Run> runs;  // run in parallel, as they mostly wait
   for (const LoopKind& kind : kLoopKinds) {
     const auto victim = static_cast<int>(rng() % 3);
     const std::size_t count = rng() % 2 == 0 ? 100 : 60'000;
     if (kSanitized && rng() % 4 != 0) continue;
-    const auto body = [&kind, victim, count, on_three_nodes](Players& players) {
-      const Environment own(of_node(on_three_nodes ? players.first() : 0));
-      loop_until_error(players, kind, count, victim);
+    const auto body = [&kind, victim, count, on_three_nodes](TestRanks& test_ranks) {
+      const Environment own(of_node(on_three_nodes ? test_ranks.first() : 0));
+      loop_until_error(test_ranks, kind, count, victim);
     };
-    runs.push_back({kind.name, victim, std::make_unique<Stage>(Cast::processes, 3, body)});
+    runs.push_back(
+        {kind.name, victim, std::make_unique<RankFixture>(LaunchMode::processes, 3, body)});
   }
   for (const Run& run : runs) {
     INFO(run.name << ", the victim is rank " << run.victim);
-    REQUIRE(run.stage->wait_for_word(0, 3, 60s));
+    REQUIRE(run.fixture->wait_for_word(0, 3, 60s));
     std::this_thread::sleep_for(std::chrono::microseconds(rng() % 5'000));
-    run.stage->kill(run.victim, stops ? SIGSTOP : SIGKILL);
+    run.fixture->kill(run.victim, stops ? SIGSTOP : SIGKILL);
   }
   for (const Run& run : runs) {
     INFO(run.name << ", the victim is rank " << run.victim);
-    CHECK(run.stage->wait_for_word(1, 2, 15s));
-    run.stage->kill(run.victim, SIGKILL);
-    const auto verdicts = run.stage->collect(1s);
+    CHECK(run.fixture->wait_for_word(1, 2, 15s));
+    run.fixture->kill(run.victim, SIGKILL);
+    const auto results = run.fixture->collect(1s);
     for (int rank = 0; rank < 3; ++rank) {
-      if (rank != run.victim) CHECK(verdicts[static_cast<std::size_t>(rank)] == "ok");
+      if (rank != run.victim) CHECK(results[static_cast<std::size_t>(rank)] == "ok");
     }
   }
 }
 
 TEST_CASE("a rank that does not come is named when the time is over", "[req:3.19]") {
-  const auto body = [](Players& players) {
-    auto comm = join(players);
+  const auto body = [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
     std::vector<float> data(50'000, 1);
-    if (players.first() == 0) {
+    if (test_ranks.first() == 0) {
       const auto error =
           comm.reduce_scatter({.input = data.data(), .output = data.data(), .count = 25'000});
       must_fail(error, ErrorCode::timeout, {"rank 0 has waited for rank 1"});
     }
-    players.barrier();
+    test_ranks.barrier();
   };
-  play_on({0, 1}, {{"ORIEL_COLLECTIVE_TIMEOUT", "400ms"}}, body, __LINE__);
+  run_on({0, 1}, {{"ORIEL_COLLECTIVE_TIMEOUT", "400ms"}}, body, __LINE__);
 }
 
 TEST_CASE("an abort ends the collectives of all ranks", "[req:3.16]") {
-  const auto body = [](Players& players) {
-    auto comm = join(players);
-    if (players.first() == 0) {
-      players.await(0, 2);
+  const auto body = [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
+    if (test_ranks.first() == 0) {
+      test_ranks.await(0, 2);
       comm.abort();
     } else {
       std::vector<float> data(300, 1), all(900);
-      ++players.word(0);
+      ++test_ranks.word(0);
       const Status done =
           comm.all_gather({.input = data.data(), .output = all.data(), .count = 300});
       require(!done.ok(), "nobody can have all");
       require(done.error().origin_rank() == 0, done.error().to_string());
     }
-    players.barrier();
+    test_ranks.barrier();
   };
-  play_on({0, 1, 1}, {}, body, __LINE__);
+  run_on({0, 1, 1}, {}, body, __LINE__);
 }
 
 TEST_CASE("ranks in different calls get an error that says so", "[req:3.16]") {
@@ -228,24 +229,24 @@ TEST_CASE("ranks in different calls get an error that says so", "[req:3.16]") {
                         {{Kind::reduce_scatter, Kind::reduce_scatter}, {100, 101}},
                         {{Kind::reduce_scatter, Kind::reduce_scatter}, {100, 30'000}},
                         {{Kind::reduce_scatter, Kind::all_reduce}, {100, 100}}};
-  const auto body = [&](Players& players) {
-    const auto me = static_cast<std::size_t>(players.first());
+  const auto body = [&](TestRanks& test_ranks) {
+    const auto me = static_cast<std::size_t>(test_ranks.first());
     std::vector<float> in(70'000, 1), out(70'000, 0);
     for (const Pair& pair : pairs) {
-      auto comm = join(players);
+      auto comm = join(test_ranks);
       const Status done =
           collective(comm, pair.kinds[me],
                      {.input = in.data(), .output = out.data(), .count = pair.counts[me]});
       must_fail(done, ErrorCode::invalid_usage, {"ranks", "are in different calls"});
-      players.barrier();
+      test_ranks.barrier();
     }
   };
-  play_on({0, 1}, {}, body, __LINE__);
+  run_on({0, 1}, {}, body, __LINE__);
 }
 
 TEST_CASE("arguments of collectives are checked", "[req:3.23]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    auto comm = join(players);
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
     ncclComm_t const handle = comm.handle();
     std::vector<std::int64_t> data(64);
     auto* const base = data.data();
@@ -275,7 +276,7 @@ TEST_CASE("arguments of collectives are checked", "[req:3.23]") {
         {"stream"});
     require(gather(nullptr, nullptr, 0), "nothing to gather");
     require(scatter(nullptr, nullptr, 0), "nothing to scatter");
-    players.barrier();
+    test_ranks.barrier();
   }));
 }
 

@@ -54,20 +54,20 @@ TEST_CASE("every split of up to 6 ranks into nodes gives the same bits", "[req:3
     mixed.resize(std::min(mixed.size(), static_cast<std::size_t>(std::max(scaled(3), 1))));
     splits.insert(splits.end(), mixed.begin(), mixed.end());
     const Environment common(Variables{{"ORIEL_DETERMINISTIC", "1"}, {"ORIEL_CHUNK", "1024"}});
-    check_all_ok(play(Cast::processes, ranks, [&](Players& players) {
+    check_all_ok(run_ranks(LaunchMode::processes, ranks, [&](TestRanks& test_ranks) {
       for (const Nodes& nodes : splits) {
-        const Environment own(on_node(nodes, players));
-        Caller caller(players, 9'000);
+        const Environment own(on_node(nodes, test_ranks));
+        Caller caller(test_ranks, 9'000);
         for (const Kind kind : {Kind::all_reduce, Kind::reduce_scatter}) {
           for (const DataType type : {DataType::f32, DataType::bf16}) {
             for (const std::size_t count : {200, 2'001}) {
               const Call call{.kind = kind, .type = type, .count = count, .seed = seed + count};
               const std::uint64_t hash = caller.check(call, true);
-              if (kind == Kind::all_reduce) agree(players, hash, text_of(nodes) + call.text());
+              if (kind == Kind::all_reduce) agree(test_ranks, hash, text_of(nodes) + call.text());
             }
           }
         }
-        players.barrier();
+        test_ranks.barrier();
       }
     }));
   }
@@ -75,9 +75,9 @@ TEST_CASE("every split of up to 6 ranks into nodes gives the same bits", "[req:3
 
 TEST_CASE("large messages, whose rounds overlap", "[req:3.16]") {
   const std::uint64_t seed = test_seed();
-  const auto body = [&](Players& players) {
+  const auto body = [&](TestRanks& test_ranks) {
     const auto most = static_cast<std::size_t>(scaled(150'000));
-    Caller caller(players, (most + 8) * 4);
+    Caller caller(test_ranks, (most + 8) * 4);
     std::uint64_t step = seed;
     for (const Kind kind : kKinds) {
       for (const DataType type : {DataType::f32, DataType::bf16}) {
@@ -90,13 +90,13 @@ TEST_CASE("large messages, whose rounds overlap", "[req:3.16]") {
         }
       }
     }
-    players.barrier();
+    test_ranks.barrier();
   };
   for (const Nodes& nodes : {Nodes{0, 0, 1, 1}, Nodes{0, 1, 1}, Nodes{0, 0, 0}}) {
-    play_on(nodes, {}, body, __LINE__);
+    run_on(nodes, {}, body, __LINE__);
   }
-  play_on({0, 1, 0}, {{"ORIEL_DETERMINISTIC", "1"}}, body, __LINE__);
-  play_on({0, 1, 1}, {{"ORIEL_SCRATCH_SIZE", "1M"}}, body, __LINE__);
+  run_on({0, 1, 0}, {{"ORIEL_DETERMINISTIC", "1"}}, body, __LINE__);
+  run_on({0, 1, 1}, {{"ORIEL_SCRATCH_SIZE", "1M"}}, body, __LINE__);
 }
 
 TEST_CASE("what is sent from a window does not pass through the scratch memory", "[req:3.16]") {
@@ -104,8 +104,8 @@ TEST_CASE("what is sent from a window does not pass through the scratch memory",
   constexpr std::size_t kWords = 4096;  // bytes of doorbells, which threads may ring at any time
   constexpr std::size_t kUnit = 1024;   // elements
   constexpr std::size_t kCount = 64 * kUnit;
-  const auto body = [&](Players& players) {
-    auto comm = join(players);
+  const auto body = [&](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
     const auto internal = must(comm::find_communicator(comm.handle()));
     const device::CommView view = internal->calls().scratch_view();
     const auto* const scratch =
@@ -113,7 +113,7 @@ TEST_CASE("what is sent from a window does not pass through the scratch memory",
     const auto memory = must(comm.allocate(4 * kCount * sizeof(std::int32_t)));
     const auto window = must(comm.register_window(memory));
     std::vector<std::int32_t> plain(4 * kCount);
-    std::int32_t mark = 0x5eed0000 + players.first();
+    std::int32_t mark = 0x5eed0000 + test_ranks.first();
     for (const Kind kind : kKinds) {
       for (const bool in_window : {false, true}) {
         auto* const input = in_window ? static_cast<std::int32_t*>(memory.data()) : plain.data();
@@ -123,7 +123,7 @@ TEST_CASE("what is sent from a window does not pass through the scratch memory",
         const Status done = collective(
             comm, kind, {.input = input, .output = output, .count = kCount, .type = DataType::i32});
         require(done.ok(), "a collective");
-        players.barrier();
+        test_ranks.barrier();
         const auto marks = static_cast<std::size_t>(
             std::count(scratch, scratch + (kScratchBytes - kWords) / sizeof *scratch, mark));
         // Expected: all units that fit, those of the last two rounds, or none.
@@ -131,18 +131,18 @@ TEST_CASE("what is sent from a window does not pass through the scratch memory",
         require(marks == units * kUnit,
                 fmt::format("{}, in a window {}: {} copied elements",
                             kKindNames[static_cast<int>(kind)], in_window, marks));
-        players.barrier();
+        test_ranks.barrier();
       }
     }
   };
-  play_on({0, 1}, {{"ORIEL_CHUNK", "4096"}, {"ORIEL_SCRATCH_SIZE", "4M"}}, body, __LINE__);
+  run_on({0, 1}, {{"ORIEL_CHUNK", "4096"}, {"ORIEL_SCRATCH_SIZE", "4M"}}, body, __LINE__);
 }
 
 TEST_CASE("small calls follow each other whoever is late, more than there are regions",
           "[req:3.16]") {
   const std::uint64_t seed = test_seed();
-  const auto body = [&](Players& players) {
-    Caller caller(players, 5'000 * 4);
+  const auto body = [&](TestRanks& test_ranks) {
+    Caller caller(test_ranks, 5'000 * 4);
     const int calls = scaled(240);
     for (int i = 0; i < calls; ++i) {
       const std::uint64_t drawn = mix(seed, static_cast<std::uint64_t>(i));
@@ -154,39 +154,39 @@ TEST_CASE("small calls follow each other whoever is late, more than there are re
                       .count = counts[i % 16 == 7 ? 2 : drawn / 32 % 2],
                       .buffers = static_cast<Buffers>(drawn / 65'536 % kBuffers),
                       .seed = drawn};
-      const auto late = static_cast<int>(drawn >> 40) % (2 * players.size());
-      if (players.first() == late) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      const auto late = static_cast<int>(drawn >> 40) % (2 * test_ranks.size());
+      if (test_ranks.first() == late) std::this_thread::sleep_for(std::chrono::milliseconds(1));
       caller.check(call, false);
     }
-    players.barrier();
+    test_ranks.barrier();
   };
   for (const Nodes& nodes :
        {Nodes{0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 2, 0, 1}, Nodes{0, 1, 0, 1, 0, 1, 0, 1}}) {
-    play_on(nodes, {}, body, __LINE__);
+    run_on(nodes, {}, body, __LINE__);
   }
-  play_on({0, 1, 0}, {{"ORIEL_DETERMINISTIC", "1"}}, body, __LINE__);
+  run_on({0, 1, 0}, {{"ORIEL_DETERMINISTIC", "1"}}, body, __LINE__);
 }
 
 TEST_CASE("a rank may leave as soon as its last call has ended", "[req:1.12][req:3.16]") {
-  const auto body = [](Players& players) {
+  const auto body = [](TestRanks& test_ranks) {
     for (int i = 0; i < 12; ++i) {
-      Caller caller(players, 40'000);
-      if (players.first() == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      Caller caller(test_ranks, 40'000);
+      if (test_ranks.first() == i % 2) std::this_thread::sleep_for(std::chrono::milliseconds(3));
       caller.check({.kind = static_cast<Kind>(i % 3),
                     .count = i < 6 ? std::size_t{10} : std::size_t{9'000},
                     .seed = static_cast<std::uint64_t>(i)},
                    false);
     }
   };
-  for (const Nodes& nodes : {Nodes{0, 1, 1}, Nodes{0, 0, 0}}) play_on(nodes, {}, body, __LINE__);
+  for (const Nodes& nodes : {Nodes{0, 1, 1}, Nodes{0, 0, 0}}) run_on(nodes, {}, body, __LINE__);
 }
 
 TEST_CASE("two ranks of one thread on each of two nodes, through groups of the C interface",
           "[req:3.16]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    const int node = players.first();
-    const Environment own(on_node({0, 1}, players));
-    const ncclUniqueId id = players.next_id();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    const int node = test_ranks.first();
+    const Environment own(on_node({0, 1}, test_ranks));
+    const ncclUniqueId id = test_ranks.next_id();
     ncclComm_t comms[2] = {};
     const auto together = [&](const char* what, const auto& call) {
       require(ncclGroupStart(), "ncclGroupStart");
@@ -220,10 +220,10 @@ TEST_CASE("two ranks of one thread on each of two nodes, through groups of the C
 }
 
 TEST_CASE("ranks that are threads of each node's process", "[req:3.16]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    const int node = players.first();
-    const Environment own(on_node({0, 1}, players));
-    const ncclUniqueId bytes = players.next_id();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    const int node = test_ranks.first();
+    const Environment own(on_node({0, 1}, test_ranks));
+    const ncclUniqueId bytes = test_ranks.next_id();
     UniqueId id;
     std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
     std::string wrong[2];

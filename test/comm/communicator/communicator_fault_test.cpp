@@ -33,7 +33,7 @@ std::uint64_t now_ms() {
           .count());
 }
 
-// Indices of the board's words.
+// Indices of the words of SharedState.
 constexpr std::size_t kCalls = 0;   // by rank: completed calls
 constexpr std::size_t kEnded = 64;  // by rank: time of its error
 
@@ -42,15 +42,15 @@ std::string next_algorithm() {
 }
 
 /// Repeats all-reduces until one fails, and checks the error.
-void reduce_until_failure(Players& players, ncclComm_t comm, std::vector<float>& data,
+void reduce_until_failure(TestRanks& test_ranks, ncclComm_t comm, std::vector<float>& data,
                           ncclResult_t expected, const std::vector<std::string>& words) {
-  const auto rank = static_cast<std::size_t>(players.first());
+  const auto rank = static_cast<std::size_t>(test_ranks.first());
   const auto reduce = [&](std::size_t count) {
     return ncclAllReduce(data.data(), data.data(), count, ncclFloat, ncclMax, comm, nullptr);
   };
   ncclResult_t result = ncclSuccess;
-  while ((result = reduce(data.size())) == ncclSuccess) players.word(kCalls + rank) += 1;
-  players.word(kEnded + rank) = now_ms();
+  while ((result = reduce(data.size())) == ncclSuccess) test_ranks.word(kCalls + rank) += 1;
+  test_ranks.word(kEnded + rank) = now_ms();
   expect_error(result, expected, "ncclAllReduce", words);
   // From now on every call on the communicator returns this error.
   require(state_of(comm) == result, fmt::format("the asynchronous error is not {}", result));
@@ -75,20 +75,20 @@ TEST_CASE("survivors of a killed rank get an error that names it within a second
   CAPTURE(algorithm, count);
   const Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
   FairTimer timer;
-  Stage stage(Cast::processes, 4, [&](Players& players) {
-    auto comms = players.init();
+  RankFixture fixture(LaunchMode::processes, 4, [&](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     std::vector<float> data(count, 1.0f);
-    reduce_until_failure(players, comms[0], data, ncclRemoteError, {"rank 2"});
+    reduce_until_failure(test_ranks, comms[0], data, ncclRemoteError, {"rank 2"});
   });
-  REQUIRE(stage.wait_for_word(kCalls + 2, 20, 30s));
+  REQUIRE(fixture.wait_for_word(kCalls + 2, 20, 30s));
   timer.restart();
   const std::uint64_t killed = now_ms();
-  stage.kill(2, SIGKILL);
-  const auto verdicts = stage.collect(30s);
+  fixture.kill(2, SIGKILL);
+  const auto results = fixture.collect(30s);
   const auto most = static_cast<std::uint64_t>((1s + timer.withheld()) / 1ms);
   for (const std::size_t rank : {0U, 1U, 3U}) {
-    CHECK(verdicts[rank] == "ok");
-    CHECK(stage.board().words[kEnded + rank] - killed < most);
+    CHECK(results[rank] == "ok");
+    CHECK(fixture.shared().words[kEnded + rank] - killed < most);
   }
 }
 
@@ -97,26 +97,26 @@ TEST_CASE("ORIEL_COLLECTIVE_TIMEOUT names a stopped rank", "[req:1.12]") {
   CAPTURE(algorithm);
   const Environment environment(
       Variables{{"ORIEL_ALGORITHM", algorithm}, {"ORIEL_COLLECTIVE_TIMEOUT", "700ms"}});
-  Stage stage(Cast::processes, 3, [](Players& players) {
-    auto comms = players.init();
+  RankFixture fixture(LaunchMode::processes, 3, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     std::vector<float> data(5000, 1.0f);
-    reduce_until_failure(players, comms[0], data, ncclSystemError, {"rank 1"});
+    reduce_until_failure(test_ranks, comms[0], data, ncclSystemError, {"rank 1"});
   });
-  REQUIRE(stage.wait_for_word(kCalls + 1, 20, 30s));
-  stage.kill(1, SIGSTOP);
-  REQUIRE(stage.wait_for_word(kEnded + 0, 1, 30s));
-  REQUIRE(stage.wait_for_word(kEnded + 2, 1, 30s));
-  stage.kill(1, SIGCONT);  // resumes, and finds the communicator failed
-  check_all_ok(stage.collect(20s));
+  REQUIRE(fixture.wait_for_word(kCalls + 1, 20, 30s));
+  fixture.kill(1, SIGSTOP);
+  REQUIRE(fixture.wait_for_word(kEnded + 0, 1, 30s));
+  REQUIRE(fixture.wait_for_word(kEnded + 2, 1, 30s));
+  fixture.kill(1, SIGCONT);  // resumes, and finds the communicator failed
+  check_all_ok(fixture.collect(20s));
 }
 
 TEST_CASE("ncclCommAbort from another thread ends a blocked all-reduce", "[req:1.12]") {
   const std::string algorithm = next_algorithm();
   CAPTURE(algorithm);
   const Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    const ncclComm_t comm = players.init()[0];
-    if (players.first() == 1) {  // never calls; learns of the abort
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    const ncclComm_t comm = test_ranks.init()[0];
+    if (test_ranks.first() == 1) {  // never calls; learns of the abort
       require(await_failure(comm) == ncclRemoteError, "after the peer's abort");
       require_words(ncclGetLastError(comm), {"rank 0"});
       return require(ncclCommDestroy(comm), "ncclCommDestroy");
@@ -139,10 +139,10 @@ TEST_CASE("a call whose data are complete succeeds whatever a peer does afterwar
   const std::string algorithm = next_algorithm();
   CAPTURE(algorithm);
   const Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
-  check_all_ok(play(Cast::threads, 3, [](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::threads, 3, [](TestRanks& test_ranks) {
     for (int round = 0; round < 20; ++round) {
-      const ncclComm_t comm = players.init()[0];
-      players.barrier();  // else a rank may abort before another rank's init has ended
+      const ncclComm_t comm = test_ranks.init()[0];
+      test_ranks.barrier();  // else a rank may abort before another rank's init has ended
       std::vector<float> data(200'000, 1.0f);
       const ncclResult_t result = sum(data.data(), data.size(), comm);
       const auto right = std::count(data.begin(), data.end(), 3.0f);
@@ -156,10 +156,10 @@ TEST_CASE("a call whose data are complete succeeds whatever a peer does afterwar
 }
 
 TEST_CASE("a peer's abort is a remote error of every call, also of those that wait", "[req:1.31]") {
-  check_all_ok(play(Cast::threads, 3, [](Players& players) {
-    auto comms = players.init();
-    players.barrier();
-    if (players.first() == 1) {
+  check_all_ok(run_ranks(LaunchMode::threads, 3, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
+    test_ranks.barrier();
+    if (test_ranks.first() == 1) {
       std::this_thread::sleep_for(200ms);
       return require(ncclCommAbort(comms[0]), "ncclCommAbort");
     }
@@ -167,37 +167,37 @@ TEST_CASE("a peer's abort is a remote error of every call, also of those that wa
     Buffer buffer(4096);
     ncclWindow_t window = nullptr;
     const std::vector<std::string> words = {"remote", "rank 1", "ncclCommAbort was called"};
-    for (const bool reduces : {players.first() == 0, players.first() != 0}) {
+    for (const bool reduces : {test_ranks.first() == 0, test_ranks.first() != 0}) {
       expect_error(reduces ? sum(data.data(), data.size(), comms[0])
                            : ncclCommWindowRegister(comms[0], buffer.at(), 4096, &window, 1),
                    ncclRemoteError, reduces ? "ncclAllReduce" : "ncclCommWindowRegister", words);
       require(state_of(comms[0]) == ncclRemoteError, "the asynchronous error");
     }
     expect_error(ncclCommFinalize(comms[0]), ncclRemoteError, "ncclCommFinalize", words);
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   }));
 }
 
 TEST_CASE("a collective call that ran into its deadline leaves the error at once", "[req:1.12]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "500ms"}});
-  check_all_ok(play(Cast::threads, 2, [](Players& players) {
-    auto comms = players.init();
-    if (players.first() == 0) {
+  check_all_ok(run_ranks(LaunchMode::threads, 2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
+    if (test_ranks.first() == 0) {
       ncclComm_t none = nullptr;
       expect_error(ncclCommSplit(comms[0], NCCL_SPLIT_NOCOLOR, 0, &none, nullptr), ncclSystemError,
                    "ncclCommSplit", {"rank 1"});
       require(state_of(comms[0]) == ncclSystemError, "the asynchronous error");
     }
-    players.barrier();
-    players.destroy(comms);
+    test_ranks.barrier();
+    test_ranks.destroy(comms);
   }));
 }
 
 TEST_CASE("ncclCommAbort ends a blocked init of a non-blocking communicator", "[req:1.12]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    const ncclUniqueId id = players.next_id();
-    if (players.first() == 1) {
-      players.barrier();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    const ncclUniqueId id = test_ranks.next_id();
+    if (test_ranks.first() == 1) {
+      test_ranks.barrier();
       return;  // never joins
     }
     ncclConfig_t config = non_blocking();
@@ -211,7 +211,7 @@ TEST_CASE("ncclCommAbort ends a blocked init of a non-blocking communicator", "[
     require(steady_clock::now() - begun < 15s, "abort does not wait");
     ncclResult_t state = ncclSuccess;
     expect_error(ncclCommGetAsyncError(comm, &state), ncclInvalidArgument, "after the abort");
-    players.barrier();
+    test_ranks.barrier();
   }));
 }
 
@@ -219,18 +219,18 @@ TEST_CASE("init names the rank that never came or died", "[req:1.12]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "1500ms"}});
   for (const bool dies : {false, true}) {
     INFO((dies ? "killed" : "absent"));
-    Stage stage(Cast::processes, 3, [&](Players& players) {
-      const ncclUniqueId id = players.next_id();
-      if (players.first() == 2 && !dies) return;
-      if (players.first() == 2) ::raise(SIGKILL);
+    RankFixture fixture(LaunchMode::processes, 3, [&](TestRanks& test_ranks) {
+      const ncclUniqueId id = test_ranks.next_id();
+      if (test_ranks.first() == 2 && !dies) return;
+      if (test_ranks.first() == 2) ::raise(SIGKILL);
       ncclComm_t comm = nullptr;
-      const ncclResult_t result = ncclCommInitRank(&comm, 3, id, players.first());
+      const ncclResult_t result = ncclCommInitRank(&comm, 3, id, test_ranks.first());
       require(comm == nullptr, "init cannot have succeeded");
       expect_error(result, ncclSystemError, "init", {"2"});
     });
-    const auto verdicts = stage.collect(20s);
-    CHECK(verdicts[0] == "ok");
-    CHECK(verdicts[1] == "ok");
+    const auto results = fixture.collect(20s);
+    CHECK(results[0] == "ok");
+    CHECK(results[1] == "ok");
   }
 }
 
@@ -238,11 +238,11 @@ TEST_CASE("a rank that destroys early ends the others' waits", "[req:1.12]") {
   const std::string algorithm = GENERATE("one_shot", "stream");
   CAPTURE(algorithm);
   const Environment environment(Variables{{"ORIEL_ALGORITHM", algorithm}});
-  check_all_ok(play(Cast::processes, 3, [](Players& players) {
-    auto comms = players.init();
+  check_all_ok(run_ranks(LaunchMode::processes, 3, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     std::vector<float> data(5000, 1.0f);
     require(sum(data.data(), data.size(), comms[0]), "ncclAllReduce");
-    if (players.first() == 1) return players.destroy(comms);
+    if (test_ranks.first() == 1) return test_ranks.destroy(comms);
     const auto begun = steady_clock::now();
     const ncclResult_t result = sum(data.data(), data.size(), comms[0]);
     require(steady_clock::now() - begun < 15s, "it took too long");
@@ -262,16 +262,16 @@ struct StopScene {
 /// Plays one rank of a scene whose victim stops at the k-th message of its init or registration.
 /// The call must fail on every rank, even on the victim, which slept through the deadline. With
 /// k = 0, no rank stops, and the victim's messages are counted.
-void live_beside_a_stop(Players& players, const StopScene& scene, std::uint64_t k) {
-  const auto rank = static_cast<std::size_t>(players.first());
-  const bool victim = players.first() == scene.victim;
+void live_beside_a_stop(TestRanks& test_ranks, const StopScene& scene, std::uint64_t k) {
+  const auto rank = static_cast<std::size_t>(test_ranks.first());
+  const bool victim = test_ranks.first() == scene.victim;
   const bool in_init = scene.in_init;
   std::optional<Environment> node;
   if (scene.nodes_of_two) {
     node.emplace(Variables{{"ORIEL_HOSTID", fmt::format("node{}", rank / 2)}});
   }
   const Held before = held();
-  const ncclUniqueId id = players.next_id();
+  const ncclUniqueId id = test_ranks.next_id();
   FairTimer timer;
   const auto run = [&](bool stops, const auto& call) {
     std::optional<StopAtMessage> stop;
@@ -279,21 +279,21 @@ void live_beside_a_stop(Players& players, const StopScene& scene, std::uint64_t 
     timer.restart();
     const ncclResult_t result = call();
     const auto took = timer.spent();
-    if (stop && k == 0) players.word(kCalls) = stop->sent();
+    if (stop && k == 0) test_ranks.word(kCalls) = stop->sent();
     if (!stops || k == 0) return require(result, "a call that nothing disturbs");
-    players.word(kEnded + rank) = 1;
+    test_ranks.word(kEnded + rank) = 1;
     if (victim) return expect_error(result, ncclSystemError, "the call that slept", {"rank"});
     expect_error(result, ncclSystemError, "the call beside a stop",
                  {fmt::format("(communicator): rank {}: ", scene.victim)});
     require(took < 3s, "the error came late");
   };
   ncclComm_t comm = nullptr;
-  run(in_init, [&] { return ncclCommInitRank(&comm, scene.ranks, id, players.first()); });
+  run(in_init, [&] { return ncclCommInitRank(&comm, scene.ranks, id, test_ranks.first()); });
   require((comm == nullptr) == (in_init && k != 0), "a communicator, or none");
   if (comm != nullptr) {
     Buffer buffer(65536);
     ncclWindow_t window = nullptr;
-    players.barrier();
+    test_ranks.barrier();
     run(!in_init, [&] { return ncclCommWindowRegister(comm, buffer.at(), 65536, &window, 1); });
     require((window == nullptr) == (!in_init && k != 0), "a window, or none");
     require(ncclCommDestroy(comm), "ncclCommDestroy");
@@ -306,28 +306,29 @@ TEST_CASE("a rank that stops in the middle of init or of a registration is named
   Environment environment(Variables{{"ORIEL_TIMEOUT", "2s"}});
   for (const StopScene& scene :
        {StopScene{true, 3, 1}, StopScene{false, 3, 1}, StopScene{false, 4, 3, true}}) {
-    Stage counted(Cast::processes, scene.ranks,
-                  [&](Players& p) { live_beside_a_stop(p, scene, 0); });
+    RankFixture counted(LaunchMode::processes, scene.ranks,
+                        [&](TestRanks& p) { live_beside_a_stop(p, scene, 0); });
     check_all_ok(counted.collect(30s));
-    const std::uint64_t messages = counted.board().words[kCalls];
+    const std::uint64_t messages = counted.shared().words[kCalls];
     REQUIRE(messages >= 4);
-    std::vector<std::unique_ptr<Stage>> stages;  // run in parallel, as each waits for a deadline
+    std::vector<std::unique_ptr<RankFixture>>
+        fixtures;  // run in parallel, as each waits for a deadline
     for (const std::uint64_t k : {std::uint64_t{1}, messages / 2}) {
-      stages.push_back(
-          std::make_unique<Stage>(Cast::processes, scene.ranks,
-                                  [&scene, k](Players& p) { live_beside_a_stop(p, scene, k); }));
+      fixtures.push_back(std::make_unique<RankFixture>(
+          LaunchMode::processes, scene.ranks,
+          [&scene, k](TestRanks& p) { live_beside_a_stop(p, scene, k); }));
     }
     INFO((scene.in_init ? "init" : "registration") << " of " << scene.ranks << " ranks");
-    for (const auto& stage : stages) {
+    for (const auto& fixture : fixtures) {
       for (int rank = 0; rank < scene.ranks; ++rank) {
         if (rank == scene.victim) continue;
-        CHECK(stage->wait_for_word(kEnded + static_cast<std::size_t>(rank), 1, 30s));
+        CHECK(fixture->wait_for_word(kEnded + static_cast<std::size_t>(rank), 1, 30s));
       }
       const auto victim = static_cast<std::size_t>(scene.victim);
-      CHECK(stage->board().words[kEnded + victim] == 0);  // the victim still sleeps
-      stage->kill(scene.victim, SIGCONT);
+      CHECK(fixture->shared().words[kEnded + victim] == 0);  // the victim still sleeps
+      fixture->kill(scene.victim, SIGCONT);
     }
-    for (const auto& stage : stages) check_all_ok(stage->collect(20s));
+    for (const auto& fixture : fixtures) check_all_ok(fixture->collect(20s));
   }
 }
 
@@ -346,13 +347,13 @@ TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
     const auto delay = std::chrono::microseconds(rng() % 60'000);
     INFO("round " << round << ": rank " << victim << (stop ? " stops" : " dies") << " after "
                   << delay.count() << " us");
-    Stage stage(Cast::processes, 3, [&](Players& players) {
+    RankFixture fixture(LaunchMode::processes, 3, [&](TestRanks& test_ranks) {
       const Held before = held();
-      const ncclUniqueId id = players.next_id();
+      const ncclUniqueId id = test_ranks.next_id();
       for (int cycle = 0; cycle < (stop ? 5 : 100'000); ++cycle) {
         ncclComm_t comm = nullptr;
-        if (ncclCommInitRank(&comm, 3, cycle == 0 ? id : players.next_id(), players.first()) !=
-            ncclSuccess) {
+        if (ncclCommInitRank(&comm, 3, cycle == 0 ? id : test_ranks.next_id(),
+                             test_ranks.first()) != ncclSuccess) {
           require(!stop, std::string("a stop must not fail init: ") + ncclGetLastError(nullptr));
           return require_held(before, "at the end");
         }
@@ -362,7 +363,7 @@ TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
         auto* const data = reinterpret_cast<float*>(buffer->at());
         for (int call = 0; call < 30 && result == ncclSuccess; ++call) {
           const std::size_t count = call % 2 == 0 ? 7 : 100'000;
-          std::fill(data, data + count, static_cast<float>(players.first() + call));
+          std::fill(data, data + count, static_cast<float>(test_ranks.first() + call));
           result = sum(data, count, comm);
           if (result != ncclSuccess) break;
           const auto right = static_cast<float>(3 * call + 3);
@@ -380,17 +381,17 @@ TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
     });
     std::this_thread::sleep_for(delay);
     if (!stop) {
-      stage.kill(victim, SIGKILL);
-      stage.board().ids_failed = 1;  // keeps ranks from waiting for an id that never comes
+      fixture.kill(victim, SIGKILL);
+      fixture.shared().ids_failed = 1;  // keeps ranks from waiting for an id that never comes
     } else {
-      stage.kill(victim, SIGSTOP);
+      fixture.kill(victim, SIGSTOP);
       std::this_thread::sleep_for(1300ms);  // longer than a stall takes to be noticed
-      stage.kill(victim, SIGCONT);
+      fixture.kill(victim, SIGCONT);
     }
-    const auto verdicts = stage.collect(70s);
+    const auto results = fixture.collect(70s);
     for (int rank = 0; rank < 3; ++rank) {
       INFO("rank " << rank);
-      const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
+      const std::string& verdict = results[static_cast<std::size_t>(rank)];
       if (!stop && rank == victim) {
         CHECK(verdict.find("killed") != std::string::npos);
       } else if (!stop && verdict.find("no unique id") != std::string::npos) {

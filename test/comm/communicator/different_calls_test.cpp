@@ -53,9 +53,9 @@ Status call(Communicator& comm, const SmallCall& what) {
 
 /// Makes all mistakes in parallel, each on its own communicator, because each takes a second to
 /// detect.
-void make_mistakes(Players& players) {
+void make_mistakes(TestRanks& test_ranks) {
   std::vector<Communicator> comms;
-  for (std::size_t i = 0; i < std::size(kMistakes); ++i) comms.push_back(join(players));
+  for (std::size_t i = 0; i < std::size(kMistakes); ++i) comms.push_back(join(test_ranks));
   for (Communicator& comm : comms) {  // first some matching calls
     for (const std::size_t count : {2, 50, 2, 5000}) must(call(comm, {.count = count}));
   }
@@ -64,7 +64,7 @@ void make_mistakes(Players& players) {
   for (std::size_t i = 0; i < comms.size(); ++i) {
     threads.emplace_back([&, i] {
       const Mistake& mistake = kMistakes[i];
-      done[i] = call(comms[i], players.first() == 1 ? mistake.wrong : mistake.right);
+      done[i] = call(comms[i], test_ranks.first() == 1 ? mistake.wrong : mistake.right);
     });
   }
   for (auto& thread : threads) thread.join();
@@ -72,46 +72,46 @@ void make_mistakes(Players& players) {
     must_fail(done[i], ErrorCode::invalid_usage,
               {"are in different calls", fmt::format("rank 1 in an {}", kMistakes[i].wrong_text)});
   }
-  players.barrier();
+  test_ranks.barrier();
 }
 
 /// Plays two ranks. Rank 0 waits until rank 1 cannot proceed in its first call.
-void play_calls(Kind kind, std::vector<std::size_t> late, std::vector<std::size_t> early) {
-  const auto body = [&](Players& players) {
-    auto comm = join(players);
-    players.barrier();
-    if (players.first() == 0) std::this_thread::sleep_for(200ms);
+void run_calls(Kind kind, std::vector<std::size_t> late, std::vector<std::size_t> early) {
+  const auto body = [&](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
+    test_ranks.barrier();
+    if (test_ranks.first() == 0) std::this_thread::sleep_for(200ms);
     Status done;
-    for (const std::size_t count : players.first() == 0 ? late : early) {
+    for (const std::size_t count : test_ranks.first() == 0 ? late : early) {
       if (done.ok()) done = call(comm, {.kind = kind, .count = count});
     }
-    players.barrier();
+    test_ranks.barrier();
     must_fail(done, ErrorCode::invalid_usage, {"ranks", "are in different calls"});
   };
-  play_on({0, 1}, {{"ORIEL_CHUNK", "512"}, {"ORIEL_COLLECTIVE_TIMEOUT", "8s"}}, body, __LINE__);
+  run_on({0, 1}, {{"ORIEL_CHUNK", "512"}, {"ORIEL_COLLECTIVE_TIMEOUT", "8s"}}, body, __LINE__);
 }
 
 }  // namespace
 
 TEST_CASE("ranks that differ in a small call get an error that says how", "[req:1.38]") {
-  const Cast cast = GENERATE(Cast::processes, Cast::threads);
-  INFO(name_of(cast));
+  const LaunchMode launch_mode = GENERATE(LaunchMode::processes, LaunchMode::threads);
+  INFO(name_of(launch_mode));
   const Environment bounded(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "60s"}});
-  check_all_ok(play(cast, 3, make_mistakes));
+  check_all_ok(run_ranks(launch_mode, 3, make_mistakes));
 }
 
 TEST_CASE("a call with no elements on one rank alone is not its next call", "[req:1.38]") {
-  const Cast cast = GENERATE(Cast::processes, Cast::threads);
+  const LaunchMode launch_mode = GENERATE(LaunchMode::processes, LaunchMode::threads);
   const std::string algorithm = GENERATE("one_shot", "two_shot", "eager", "stream");
-  INFO(name_of(cast) << ", " << algorithm);
+  INFO(name_of(launch_mode) << ", " << algorithm);
   const Environment forced(Variables{{"ORIEL_ALGORITHM", algorithm}});
-  check_all_ok(play(cast, 3, [&](Players& players) {
-    auto comm = join(players);
+  check_all_ok(run_ranks(launch_mode, 3, [&](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
     for (const std::size_t count : {4, 4, 0, 4}) must(call(comm, {.count = count}));
-    Status done = call(comm, {.count = players.first() == 2 ? std::size_t{0} : std::size_t{4}});
+    Status done = call(comm, {.count = test_ranks.first() == 2 ? std::size_t{0} : std::size_t{4}});
     if (done.ok()) done = call(comm, {.count = 4});
     must_fail(done, ErrorCode::invalid_usage, {"2", "are in different calls"});
-    players.barrier();
+    test_ranks.barrier();
   }));
 }
 
@@ -120,13 +120,13 @@ TEST_CASE("packets of ranks that differ in a call are not taken for each other's
   INFO(algorithm);
   const Environment forced(
       Variables{{"ORIEL_ALGORITHM", algorithm}, {"ORIEL_COLLECTIVE_TIMEOUT", "60s"}});
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    auto comm = join(players);
-    const bool wrong = players.first() == 1;
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
+    const bool wrong = test_ranks.first() == 1;
     must_fail(call(comm, {.op = wrong ? ReduceOp::min : ReduceOp::max, .count = 70}),
               ErrorCode::invalid_usage,
               {"rank 0 in an all-reduce (max) of 70 x f32, rank 1 in an all-reduce (min)"});
-    players.barrier();
+    test_ranks.barrier();
   }));
 }
 
@@ -134,10 +134,10 @@ TEST_CASE("ranks in calls of different lengths get an error that says so", "[req
   const Kind kind = GENERATE(Kind::reduce_scatter, Kind::all_gather, Kind::all_reduce);
   INFO(kKindNames[static_cast<int>(kind)]);
   SECTION("who comes late has the shorter one") {
-    play_calls(kind, {kShort}, {kLong});
+    run_calls(kind, {kShort}, {kLong});
   }
   SECTION("who comes late has the longer one") {
-    play_calls(kind, {kLong}, {kShort});
+    run_calls(kind, {kLong}, {kShort});
   }
 }
 
@@ -145,7 +145,7 @@ TEST_CASE("a rank that makes one call more gets an error that says so, and so do
           "[req:3.16]") {
   const Kind kind = GENERATE(Kind::reduce_scatter, Kind::all_gather);
   INFO(kKindNames[static_cast<int>(kind)]);
-  play_calls(kind, {kShort, kLong}, {kLong});
+  run_calls(kind, {kShort, kLong}, {kLong});
 }
 
 }  // namespace oriel::test

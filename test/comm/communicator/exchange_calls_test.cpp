@@ -29,13 +29,14 @@ namespace oriel::test {
 TEST_CASE("a root that is ahead by many small broadcasts overwrites nothing, all data are right",
           "[req:5.8]") {
   const std::uint64_t seed = test_seed();
-  check_all_ok(play(Cast::processes, 3, [&](Players& players) {
-    auto comms = players.init();
+  check_all_ok(run_ranks(LaunchMode::processes, 3, [&](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     const int calls = scaled(repeats(2'000));
     for (int i = 0; i < calls; ++i) {
       // The root of consecutive calls waits for no other rank.
       const int root = i / 50 % 3;
-      std::uint64_t word = players.first() == root ? mix(seed, static_cast<std::uint64_t>(i)) : 0;
+      std::uint64_t word =
+          test_ranks.first() == root ? mix(seed, static_cast<std::uint64_t>(i)) : 0;
       require(ncclBcast(&word, 1, ncclUint64, root, comms[0], nullptr), "ncclBcast");
       require(word == mix(seed, static_cast<std::uint64_t>(i)), fmt::format("call {}", i));
       if (i % 97 == 0) {
@@ -44,21 +45,21 @@ TEST_CASE("a root that is ahead by many small broadcasts overwrites nothing, all
         require(one == 3, "the sum");
       }
     }
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   }));
 }
 
 namespace {
 
 /// Makes calls with one wrong argument, on rank 0 of two.
-void make_wrong_calls(Players& players) {
-  auto comms = players.init();
+void make_wrong_calls(TestRanks& test_ranks) {
+  auto comms = test_ranks.init();
   ncclComm_t comm = comms[0];
   float data[16] = {};
   const auto refused = [](ncclResult_t result, const std::vector<std::string>& words) {
     expect_error(result, ncclInvalidArgument, "a wrong call", words);
   };
-  if (players.first() == 0) {
+  if (test_ranks.first() == 0) {
     for (const int root : {-1, 2}) {
       const std::string text = fmt::format("root is {}, but ranks go from 0 to 1", root);
       refused(ncclBroadcast(data, data, 1, ncclFloat, root, comm, nullptr), {"a broadcast", text});
@@ -96,64 +97,64 @@ void make_wrong_calls(Players& players) {
         ncclScatter(data, data + 8, 1, ncclFloat, 0, comm, reinterpret_cast<cudaStream_t>(data)),
         {"the stream is not null"});
   }
-  players.barrier();
+  test_ranks.barrier();
   // The refused calls had no effect. Calls with no elements need no buffers.
   require(ncclBcast(nullptr, 0, ncclFloat, 1, comm, nullptr), "no elements");
   require(ncclAlltoAll(nullptr, nullptr, 0, ncclFloat, comm, nullptr), "no elements");
-  data[0] = players.first() == 1 ? 5 : 0;
+  data[0] = test_ranks.first() == 1 ? 5 : 0;
   require(ncclBcast(data, 1, ncclFloat, 1, comm, nullptr), "a right call");
   require(data[0] == 5, "what was broadcast");
-  players.destroy(comms);
+  test_ranks.destroy(comms);
 }
 
 }  // namespace
 
 TEST_CASE("a wrong argument of an exchanged collective is refused by name, and nothing is begun",
           "[req:5.8]") {
-  check_all_ok(play(Cast::processes, 2, make_wrong_calls));
+  check_all_ok(run_ranks(LaunchMode::processes, 2, make_wrong_calls));
 }
 
 TEST_CASE("ranks that name different roots get an error that says so", "[req:5.8][req:1.38]") {
   const Environment bounded(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "20s"}});
-  check_all_ok(play(Cast::processes, 3, [](Players& players) {
-    auto comms = players.init();
+  check_all_ok(run_ranks(LaunchMode::processes, 3, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     std::vector<float> data(1'000'000);
-    const int root = players.first() == 2 ? 1 : 0;
+    const int root = test_ranks.first() == 2 ? 1 : 0;
     const ncclResult_t done =
         ncclBcast(data.data(), data.size(), ncclFloat, root, comms[0], nullptr);
     // The root sends what fits into the channels, and detects the difference later.
     const ncclResult_t result = done == ncclSuccess ? await_failure(comms[0]) : done;
     require(result == ncclInvalidUsage || result == ncclRemoteError, "it failed");
     require_words(ncclGetLastError(comms[0]), {"are in different calls"});
-    players.barrier();
-    players.destroy(comms);
+    test_ranks.barrier();
+    test_ranks.destroy(comms);
   }));
 }
 
 namespace {
 
 /// Broadcasts from each rank in turn, and checks the received data.
-void broadcast_from_all(Players& players) {
-  auto comms = players.init();
+void broadcast_from_all(TestRanks& test_ranks) {
+  auto comms = test_ranks.init();
   std::vector<std::uint64_t> data(400'001), sent(data.size());
-  for (int root = 0; root < players.size(); ++root) {
+  for (int root = 0; root < test_ranks.size(); ++root) {
     for (std::size_t i = 0; i < sent.size(); ++i) {
       sent[i] = static_cast<std::uint64_t>(root) << 32 | i;
     }
-    data = players.first() == root ? sent : std::vector<std::uint64_t>(sent.size());
+    data = test_ranks.first() == root ? sent : std::vector<std::uint64_t>(sent.size());
     require(ncclBcast(data.data(), data.size(), ncclUint64, root, comms[0], nullptr), "ncclBcast");
     require(data == sent, fmt::format("what root {} has sent", root));
   }
-  players.destroy(comms);
+  test_ranks.destroy(comms);
 }
 
 /// Distributes blocks of several parts to all ranks, and checks the received data.
-void exchange_blocks(Players& players) {
-  auto comms = players.init();
+void exchange_blocks(TestRanks& test_ranks) {
+  auto comms = test_ranks.init();
   constexpr std::size_t kBlock = 100'003;
   const auto element = [](std::size_t rank, std::size_t i) { return rank << 32 | i; };
-  const auto me = static_cast<std::size_t>(players.first());
-  const std::size_t all = kBlock * static_cast<std::size_t>(players.size());
+  const auto me = static_cast<std::size_t>(test_ranks.first());
+  const std::size_t all = kBlock * static_cast<std::size_t>(test_ranks.size());
   std::vector<std::uint64_t> sent(all), received(all);
   for (std::size_t i = 0; i < all; ++i) sent[i] = element(me, i);
   require(ncclAllGather(sent.data(), received.data(), kBlock, ncclUint64, comms[0], nullptr),
@@ -167,17 +168,18 @@ void exchange_blocks(Players& players) {
     require(received[i] == element(i / kBlock, me * kBlock + i % kBlock),
             fmt::format("received {}", i));
   }
-  players.destroy(comms);
+  test_ranks.destroy(comms);
 }
 
 }  // namespace
 
 TEST_CASE("a broadcast of several parts reaches every rank of every node, from any root",
           "[req:5.11][req:5.8]") {
-  check_all_ok(play(Cast::processes, 5, [](Players& players) {  // nodes have 2, 2 and 1 ranks
-    const Environment own(of_node(players.first() / 2));
-    broadcast_from_all(players);
-  }));
+  check_all_ok(run_ranks(LaunchMode::processes, 5,
+                         [](TestRanks& test_ranks) {  // nodes have 2, 2 and 1 ranks
+                           const Environment own(of_node(test_ranks.first() / 2));
+                           broadcast_from_all(test_ranks);
+                         }));
 }
 
 namespace {
@@ -198,13 +200,13 @@ ssize_t count_read(pid_t pid, const iovec* here, unsigned long here_count, const
 
 /// Broadcasts buffers outside windows, after each rank has tested whether it may read its peers'
 /// memory.
-void exchange_outside_windows(Players& players, bool may_read) {
+void exchange_outside_windows(TestRanks& test_ranks, bool may_read) {
   SystemTable table = real_system_table();
   table.process_vm_readv = count_read;
   may_read_peers = may_read;
   const ScopedSystemTable scoped(table);
-  broadcast_from_all(players);
-  const int tries = players.size() - 1;  // one test read per peer at the start
+  broadcast_from_all(test_ranks);
+  const int tries = test_ranks.size() - 1;  // one test read per peer at the start
   require(reads_of_peers >= tries, "each rank tries to read each other one");
   // Each rank receives one broadcast from each peer, in 4 pieces of at most 1 MiB.
   require(reads_of_peers == (may_read ? tries + 4 * tries : tries),
@@ -223,18 +225,19 @@ bool may_read_siblings() {
 TEST_CASE("long messages outside windows are read where they are, if ranks may, with one copy",
           "[req:5.9]") {
   const bool may_read = GENERATE(true, false) && may_read_siblings();
-  check_all_ok(play(Cast::processes, 3, [=](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::processes, 3, [=](TestRanks& test_ranks) {
     // If `may_read` is false, only rank 1 may not read, so that pairs differ.
-    exchange_outside_windows(players, may_read || (may_read_siblings() && players.first() != 1));
+    exchange_outside_windows(test_ranks,
+                             may_read || (may_read_siblings() && test_ranks.first() != 1));
   }));
-  check_all_ok(play(Cast::threads, 3, broadcast_from_all));
+  check_all_ok(run_ranks(LaunchMode::threads, 3, broadcast_from_all));
 }
 
 TEST_CASE("copies of CPU ranks may be forced to go in streams", "[req:5.9]") {
   const int ranks = GENERATE(2, 3);
   const Environment forced(Variables{{"ORIEL_ALGORITHM", "stream"}});
-  check_all_ok(play(Cast::processes, ranks, broadcast_from_all));
-  check_all_ok(play(Cast::processes, ranks, exchange_blocks));
+  check_all_ok(run_ranks(LaunchMode::processes, ranks, broadcast_from_all));
+  check_all_ok(run_ranks(LaunchMode::processes, ranks, exchange_blocks));
 }
 
 }  // namespace oriel::test

@@ -57,10 +57,11 @@ struct Tally {
 };
 
 /// Makes one call fail. Returns true if the victim made such a call.
-bool fail_one(Players& players, Aim& aim, int victim, const char* call, int which, Tally& tally) {
-  const bool is_victim = players.first() == victim;
+bool fail_one(TestRanks& test_ranks, Aim& aim, int victim, const char* call, int which,
+              Tally& tally) {
+  const bool is_victim = test_ranks.first() == victim;
   const auto [seen, agreed, was_hit] = start_with_faults(
-      players, victim, [&] { aim.at(is_victim ? call : nullptr, which); },
+      test_ranks, victim, [&] { aim.at(is_victim ? call : nullptr, which); },
       [&] { aim.call = nullptr; }, [&] { return aim.hit.load(); });
   ++tally.runs;
   if (!seen.ok) ++tally.errors;
@@ -73,12 +74,12 @@ bool fail_one(Players& players, Aim& aim, int victim, const char* call, int whic
   return was_hit;
 }
 
-void walk(Players& players, std::size_t stride, std::size_t first) {
+void walk(TestRanks& test_ranks, std::size_t stride, std::size_t first) {
   net::test::FabricPlan plan;  // must outlive the last wire
   Aim aim;
   plan.fail = [&](const char* name) { return aim.status_of(name); };
   const net::ScopedFabricTable table(net::test::planned_fabric());
-  const Held before = held_after_good_starts(players);
+  const Held before = held_after_good_starts(test_ranks);
   Tally tally;
   for (std::size_t i = first; i < kFabricRanks * kFabricCalls.size(); i += stride) {
     const auto victim = static_cast<int>(i / kFabricCalls.size());
@@ -87,7 +88,7 @@ void walk(Players& players, std::size_t stride, std::size_t first) {
     // (FabricEndpoint::open_endpoint).
     const int first_of_call = std::string_view(call) == "fi_ep_bind" ? 2 : 1;
     for (int which = first_of_call; which <= kEachMost; ++which) {
-      if (!fail_one(players, aim, victim, call, which, tally)) break;
+      if (!fail_one(test_ranks, aim, victim, call, which, tally)) break;
     }
   }
   require(plan.open.empty(), fmt::format("{} of libfabric's objects are left", plan.open.size()));
@@ -95,8 +96,8 @@ void walk(Players& players, std::size_t stride, std::size_t first) {
   static_cast<void>(settled());
   allowed.fds += forgotten_connections();
   require_held(allowed, "after the walk");
-  players.barrier();
-  if (players.first() == 0) {
+  test_ranks.barrier();
+  if (test_ranks.first() == 0) {
     std::fprintf(stderr, "%d errors on all ranks in %d runs\n", tally.errors, tally.runs);
   }
   require(tally.complaints.empty(), tally.complaints);
@@ -114,12 +115,12 @@ TEST_CASE("whichever call of libfabric's fails while a communicator starts, all 
                                           {"ORIEL_SOCKET_IFNAME", "lo"},
                                           {"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                                           {"ORIEL_WIRE", "fabric"}});
-  check_all_ok(play(
-      Cast::processes, kFabricRanks,
-      [&](Players& players) {
+  check_all_ok(run_ranks(
+      LaunchMode::processes, kFabricRanks,
+      [&](TestRanks& test_ranks) {
         const Environment node(
-            Variables{{"ORIEL_HOSTID", players.first() == 0 ? "first" : "second"}});
-        walk(players, stride, static_cast<std::size_t>(seed) % stride);
+            Variables{{"ORIEL_HOSTID", test_ranks.first() == 0 ? "first" : "second"}});
+        walk(test_ranks, stride, static_cast<std::size_t>(seed) % stride);
       },
       std::chrono::seconds(kSanitized ? 220 : 110)));
 }

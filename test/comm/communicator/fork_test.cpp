@@ -40,48 +40,48 @@ bool is_child(pid_t made) {
   return made == 0;
 }
 
-void live_and_die(Players& players, const Scene& scene) {
-  auto comm = join(players);
+void live_and_die(TestRanks& test_ranks, const Scene& scene) {
+  auto comm = join(test_ranks);
   add_one(comm);
   const auto made = scene.bare ? ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr)
                                : static_cast<long>(::fork());
   if (is_child(static_cast<pid_t>(made))) {
-    for (int i = 0; players.word(kSeen) == 0 && i < 10'000; ++i) ::usleep(1000);
+    for (int i = 0; test_ranks.word(kSeen) == 0 && i < 10'000; ++i) ::usleep(1000);
     ::_exit(0);
   }
-  players.word(kReady) = 1;
-  players.await(kGo);
+  test_ranks.word(kReady) = 1;
+  test_ranks.await(kGo);
   ::kill(::getpid(), SIGKILL);
 }
 
 /// Runs the rank as a child of the first process of a new PID namespace. All processes of the
 /// namespace end with its first process.
-void live_in_namespace(Players& players, const Scene& scene) {
+void live_in_namespace(TestRanks& test_ranks, const Scene& scene) {
   require(::unshare(CLONE_NEWPID) == 0, "unshare");
   const pid_t first = ::fork();
   if (is_child(first)) {
     const pid_t rank = ::fork();
-    if (is_child(rank)) live_and_die(players, scene);
+    if (is_child(rank)) live_and_die(test_ranks, scene);
     ::waitpid(rank, nullptr, 0);
-    for (int i = 0; players.word(kSeen) == 0 && i < 10'000; ++i) ::usleep(1000);
+    for (int i = 0; test_ranks.word(kSeen) == 0 && i < 10'000; ++i) ::usleep(1000);
     ::_exit(0);
   }
   ::waitpid(first, nullptr, 0);
 }
 
-void see_the_death(Players& players) {
-  auto comm = join(players);
+void see_the_death(TestRanks& test_ranks) {
+  auto comm = join(test_ranks);
   add_one(comm);
-  players.await(kReady);
+  test_ranks.await(kReady);
   FairTimer timer;
   timer.restart();
-  players.word(kGo) = 1;
+  test_ranks.word(kGo) = 1;
   std::optional<Error> error;
   while (!error && timer.spent() < 1s) {
     std::this_thread::sleep_for(1ms);
     error = comm.async_error();
   }
-  players.word(kSeen) = 1;
+  test_ranks.word(kSeen) = 1;
   require(error && error->origin_rank() == 1, error ? error->to_string() : "not seen");
 }
 
@@ -107,23 +107,24 @@ TEST_CASE("the death of a rank is seen within a second though a child of it live
       WARN("not tried: a PID namespace cannot be made");
       continue;
     }
-    const auto verdicts = play(Cast::processes, 2, [&](Players& players) {
-      const char* const host = players.first() == 0 ? "a" : "b";
+    const auto results = run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+      const char* const host = test_ranks.first() == 0 ? "a" : "b";
       const Environment named(Variables{{"ORIEL_HOSTID", scene.two_nodes ? host : ""}});
-      if (players.first() == 0) return see_the_death(players);
-      return scene.namespaced ? live_in_namespace(players, scene) : live_and_die(players, scene);
+      if (test_ranks.first() == 0) return see_the_death(test_ranks);
+      return scene.namespaced ? live_in_namespace(test_ranks, scene)
+                              : live_and_die(test_ranks, scene);
     });
-    CHECK(verdicts.front() == "ok");
+    CHECK(results.front() == "ok");
   }
 }
 
 TEST_CASE("a forked child cannot act on its parent's communicator", "[req:1.12]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    auto comms = players.init();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     const ncclComm_t comm = comms.front();
     Buffer memory(4096);
     auto* const values = reinterpret_cast<float*>(memory.at());
-    auto windows = players.register_windows(comms, {memory.at()}, 4096);
+    auto windows = test_ranks.register_windows(comms, {memory.at()}, 4096);
     const auto sum = [&] {
       *values = 1;
       require(ncclAllReduce(values, values, 1, ncclFloat, ncclSum, comm, nullptr), "the sum");
@@ -154,13 +155,13 @@ TEST_CASE("a forked child cannot act on its parent's communicator", "[req:1.12]"
     sum();
     require(state_of(comm), "the state of the parent's communicator");
     for (ncclWindow_t window : windows) require(ncclCommWindowDeregister(comm, window), "the end");
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   }));
 }
 
 TEST_CASE("a forked child's objects of the C++ interface leave the parent's alone", "[req:1.12]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    std::optional<Communicator> comm = join(players);
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    std::optional<Communicator> comm = join(test_ranks);
     std::optional<oriel::Buffer> memory = must(comm->allocate(4096));
     std::optional<Window> window = must(comm->register_window(*memory));
     in_child([&] {
@@ -175,7 +176,7 @@ TEST_CASE("a forked child's objects of the C++ interface leave the parent's alon
     });
     add_one(*comm);
     require_no_error(*comm);
-    players.barrier();
+    test_ranks.barrier();
   }));
 }
 
@@ -184,12 +185,12 @@ TEST_CASE("memory from before a fork cannot be registered by the child", "[req:1
   WARN("skipped: the thread sanitizer lets no child of a process with threads start any");
   return;
 #endif
-  check_all_ok(play(Cast::threads, 1, [](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::threads, 1, [](TestRanks& test_ranks) {
     Buffer memory(4096);
     *memory.at() = std::byte{1};
     in_child([&] {
       const std::vector<std::string> words{"before this process was forked", "ncclMemAlloc"};
-      auto comms = players.init();
+      auto comms = test_ranks.init();
       ncclWindow_t window = nullptr;
       expect_error(ncclCommWindowRegister(comms.front(), memory.at(), 4096, &window, 0),
                    ncclInvalidUsage, "register", words);
@@ -197,9 +198,9 @@ TEST_CASE("memory from before a fork cannot be registered by the child", "[req:1
       require(ncclMemFree(memory.at()), "free");
     });
     require(*memory.at() == std::byte{2}, "the memory is still here");
-    auto comms = players.init();
-    players.register_windows(comms, {memory.at()}, 4096);
-    players.destroy(comms);
+    auto comms = test_ranks.init();
+    test_ranks.register_windows(comms, {memory.at()}, 4096);
+    test_ranks.destroy(comms);
   }));
 }
 

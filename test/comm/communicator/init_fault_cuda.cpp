@@ -113,14 +113,14 @@ struct Life {
   Phase hit_in = Phase::none;
   std::string refused;  // error text of destroy
 
-  Life(Players& players, const ncclUniqueId& id, FaultPlan* plan) {
+  Life(TestRanks& test_ranks, const ncclUniqueId& id, FaultPlan* plan) {
     std::optional<ScopedCudaFaults> faults;
     if (plan != nullptr) faults.emplace(*plan);
     const auto end = [&](Phase phase) {
       if (plan != nullptr && plan->hit() && hit_in == Phase::none) hit_in = phase;
     };
     ncclComm_t comm = nullptr;
-    outcome.note(ncclCommInitRank(&comm, kRanks, id, players.first()), "ncclCommInitRank");
+    outcome.note(ncclCommInitRank(&comm, kRanks, id, test_ranks.first()), "ncclCommInitRank");
     end(Phase::set_up);
     if (comm == nullptr) return;
     if (outcome.result == ncclSuccess) {
@@ -140,17 +140,17 @@ FaultPlan* make_plan(std::optional<FaultPlan>& plan, const DriverWalk& walk, lon
   return &*plan;
 }
 
-/// Runs one life with a fault, judged by all players. Appends what is wrong to `complaints`.
-Verdict fail_once(Players& players, const ThreadDevice& device, const DriverWalk& walk, int victim,
-                  long k, std::string& complaints) {
-  const ncclUniqueId id = players.next_id();
-  const bool mine = players.first() == victim;
+/// Runs one life with a fault, judged by all ranks. Appends what is wrong to `complaints`.
+Verdict fail_once(TestRanks& test_ranks, const ThreadDevice& device, const DriverWalk& walk,
+                  int victim, long k, std::string& complaints) {
+  const ncclUniqueId id = test_ranks.next_id();
+  const bool mine = test_ranks.first() == victim;
   std::optional<FaultPlan> plan;
-  const Life life(players, id, mine ? make_plan(plan, walk, k) : nullptr);
-  players.word(kOutcome + static_cast<std::size_t>(players.first())) = life.outcome.word();
-  if (mine) players.word(kHitIn) = static_cast<std::uint64_t>(life.hit_in);
-  players.barrier();
-  const Verdict verdict = judge(players, victim);
+  const Life life(test_ranks, id, mine ? make_plan(plan, walk, k) : nullptr);
+  test_ranks.word(kOutcome + static_cast<std::size_t>(test_ranks.first())) = life.outcome.word();
+  if (mine) test_ranks.word(kHitIn) = static_cast<std::uint64_t>(life.hit_in);
+  test_ranks.barrier();
+  const Verdict verdict = judge(test_ranks, victim);
   const std::string where =
       fmt::format("\nrank {}, call {}{}: ", victim, k,
                   mine && plan->hit() ? fmt::format(", {}", plan->failed.load()) : "");
@@ -160,8 +160,8 @@ Verdict fail_once(Players& players, const ThreadDevice& device, const DriverWalk
   return verdict;
 }
 
-bool counts(const Players& players, const DriverWalk& walk) {
-  return walk.cast == Cast::processes || players.first() == 0;
+bool counts(const TestRanks& test_ranks, const DriverWalk& walk) {
+  return walk.launch_mode == LaunchMode::processes || test_ranks.first() == 0;
 }
 
 /// Returns the rule violations that the driver model has found.
@@ -173,11 +173,11 @@ std::string violations(const DriverWalk& walk) {
   return text;
 }
 
-void live_well(Players& players) {
-  const Life life(players, players.next_id(), nullptr);
+void live_well(TestRanks& test_ranks) {
+  const Life life(test_ranks, test_ranks.next_id(), nullptr);
   require(life.outcome.result == ncclSuccess && life.refused.empty(),
           life.outcome.text + life.refused);
-  players.barrier();
+  test_ranks.barrier();
 }
 
 using HoldingsByRank = std::array<Holding, kRanks>;
@@ -185,40 +185,40 @@ using HoldingsByRank = std::array<Holding, kRanks>;
 /// Measures what the process of each rank holds after two communicators without failures.
 HoldingsByRank hold_at_rest(const DriverWalk& walk) {
   const Shared<HoldingsByRank> held;
-  check_all_ok(play(walk.cast, kRanks, [&](Players& players) {
+  check_all_ok(run_ranks(walk.launch_mode, kRanks, [&](TestRanks& test_ranks) {
     instruments(walk);
-    const ThreadDevice device(players.first() % walk.devices);
-    static_cast<void>(players.next_id());
-    for (int i = 0; i < 2; ++i) live_well(players);
+    const ThreadDevice device(test_ranks.first() % walk.devices);
+    static_cast<void>(test_ranks.next_id());
+    for (int i = 0; i < 2; ++i) live_well(test_ranks);
     std::this_thread::sleep_for(50ms);
-    (*held)[static_cast<std::size_t>(players.first())] = holding(walk);
-    players.barrier();
+    (*held)[static_cast<std::size_t>(test_ranks.first())] = holding(walk);
+    test_ranks.barrier();
   }));
   return *held;
 }
 
-/// Plays one player's part of one step of walk_driver_calls().
-void fail_at_first(Players& players, const DriverWalk& walk, const Holding& at_rest, int victim,
-                   long k) {
+/// Plays one process's part of one step of walk_driver_calls().
+void fail_at_first(TestRanks& test_ranks, const DriverWalk& walk, const Holding& at_rest,
+                   int victim, long k) {
   instruments(walk);
   std::string complaints;
-  const ThreadDevice device(players.first() % walk.devices);
-  static_cast<void>(players.next_id());
-  const Verdict verdict = fail_once(players, device, walk, victim, k, complaints);
+  const ThreadDevice device(test_ranks.first() % walk.devices);
+  static_cast<void>(test_ranks.next_id());
+  const Verdict verdict = fail_once(test_ranks, device, walk, victim, k, complaints);
   const auto compare = [&](const char* when) {
     Holding most = at_rest;
-    if (!counts(players, walk) || settles_at(walk, most)) return;
+    if (!counts(test_ranks, walk) || settles_at(walk, most)) return;
     complaints += fmt::format("\n{}: {} -> {}", when, at_rest.text(), holding(walk).text());
   };
   compare("after the error");
-  players.barrier();
-  live_well(players);
+  test_ranks.barrier();
+  live_well(test_ranks);
   compare("after the next communicator");
-  players.barrier();
+  test_ranks.barrier();
   complaints += violations(walk);
   require(complaints.empty(), complaints);
   // Reports to the test's own process.
-  if (players.first() == 0) players.word(kOutcome) = verdict.harmless ? 0 : 1;
+  if (test_ranks.first() == 0) test_ranks.word(kOutcome) = verdict.harmless ? 0 : 1;
 }
 
 Variables variables() {
@@ -231,7 +231,7 @@ Variables variables() {
 }  // namespace
 
 std::string describe(const DriverWalk& walk) {
-  return fmt::format("{} on {} {}", name_of(walk.cast), walk.devices,
+  return fmt::format("{} on {} {}", name_of(walk.launch_mode), walk.devices,
                      walk.on_model ? "devices of the model" : "GPUs");
 }
 
@@ -247,17 +247,17 @@ void walk_driver_calls(const DriverWalk& walk) {
          misses * walk.stride < kMissesToEnd && k < kCallsMost && failures < kFailuresMost;
          k += walk.stride) {
       INFO("rank " << victim << ", call " << k);
-      Stage stage(walk.cast, kRanks, [&](Players& players) {
-        const auto rank = static_cast<std::size_t>(players.first());
-        fail_at_first(players, walk, at_rest[rank], victim, k);
+      RankFixture fixture(walk.launch_mode, kRanks, [&](TestRanks& test_ranks) {
+        const auto rank = static_cast<std::size_t>(test_ranks.first());
+        fail_at_first(test_ranks, walk, at_rest[rank], victim, k);
       });
-      for (const std::string& verdict : stage.collect(60s)) {
+      for (const std::string& verdict : fixture.collect(60s)) {
         CHECK(verdict == "ok");
         failures += verdict != "ok" ? 1 : 0;
       }
-      const bool hit = stage.board().words[kHitIn] != static_cast<std::uint64_t>(Phase::none);
+      const bool hit = fixture.shared().words[kHitIn] != static_cast<std::uint64_t>(Phase::none);
       misses = hit ? 0 : misses + 1;
-      if (hit) ++(stage.board().words[kOutcome] == 0 ? harmless : agreed);
+      if (hit) ++(fixture.shared().words[kOutcome] == 0 ? harmless : agreed);
     }
   }
   std::fprintf(stderr, "%s: %d errors on all ranks, %d without effect\n", describe(walk).c_str(),

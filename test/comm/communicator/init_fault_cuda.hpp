@@ -13,7 +13,7 @@ namespace oriel::test {
 struct DriverWalk {
   bool on_model = true;
   int devices = 1;  ///< rank r uses device r % devices
-  Cast cast = Cast::threads;
+  LaunchMode launch_mode = LaunchMode::threads;
   long stride = 1;
   long seed = 0;  ///< selects the error of each call, and the first call of a stride
 };

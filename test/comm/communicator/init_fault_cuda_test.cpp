@@ -14,8 +14,8 @@ TEST_CASE("whichever driver call of a process's first communicator fails, all ag
           "[req:1.41]") {
   const long stride = number_from("ORIEL_TEST_STRIDE", 1);
   const auto seed = static_cast<long>(test_seed());
-  for (const Cast cast : {Cast::threads, Cast::processes}) {
-    for (const int devices : {1, 2}) walk_driver_calls({true, devices, cast, stride, seed});
+  for (const LaunchMode launch_mode : {LaunchMode::threads, LaunchMode::processes}) {
+    for (const int devices : {1, 2}) walk_driver_calls({true, devices, launch_mode, stride, seed});
   }
 }
 

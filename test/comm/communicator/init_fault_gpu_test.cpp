@@ -17,8 +17,8 @@ namespace {
 
 const int kGpus = gpus_or_skip(driver_gpus);
 
-DriverWalk walk_on_gpus(Cast cast, long stride) {
-  DriverWalk walk{false, std::min(kGpus, 3), cast, number_from("ORIEL_TEST_STRIDE", stride),
+DriverWalk walk_on_gpus(LaunchMode launch_mode, long stride) {
+  DriverWalk walk{false, std::min(kGpus, 3), launch_mode, number_from("ORIEL_TEST_STRIDE", stride),
                   static_cast<long>(test_seed())};
   WARN(describe(walk) << ", ORIEL_TEST_STRIDE=" << walk.stride);
   return walk;
@@ -30,8 +30,8 @@ TEST_CASE("whichever driver call of a process's first communicator on GPUs fails
           "[req:1.41]") {
   // Ranks that share a GPU take longer, and test nothing more.
   const long share = kGpus > 1 ? 1 : 2;
-  walk_driver_calls(walk_on_gpus(Cast::threads, 17 * share));
-  walk_driver_calls(walk_on_gpus(Cast::processes, 41 * share));
+  walk_driver_calls(walk_on_gpus(LaunchMode::threads, 17 * share));
+  walk_driver_calls(walk_on_gpus(LaunchMode::processes, 41 * share));
 }
 
 }  // namespace oriel::test

@@ -40,13 +40,13 @@ struct Life {
   Phase hit_in = Phase::none;
 };
 
-/// Runs one life of a communicator, in which calls of this player can fail. The last message of an
+/// Runs one life of a communicator, in which calls of this process can fail. The last message of an
 /// agreement cannot be undone: if it is lost, the failure appears at the next call. A split without
 /// children serves as the next call after registration.
-Life live(Players& players, FaultPlan* plan, Reach reach) {
+Life live(TestRanks& test_ranks, FaultPlan* plan, Reach reach) {
   Life life;
-  const ncclUniqueId id = players.next_id();
-  std::vector<ncclComm_t> comms(players.ranks().size());
+  const ncclUniqueId id = test_ranks.next_id();
+  std::vector<ncclComm_t> comms(test_ranks.ranks().size());
   std::vector<ncclWindow_t> windows(comms.size());
   std::vector<Buffer> buffers;
   ncclComm_t none = nullptr;
@@ -54,7 +54,7 @@ Life live(Players& players, FaultPlan* plan, Reach reach) {
   const auto step = [&](Phase phase, const char* call, const auto& one) {
     std::optional<ScopedSystemFaults> faults;
     if (plan != nullptr) faults.emplace(*plan, reach);
-    const ncclResult_t result = players.together(one);
+    const ncclResult_t result = test_ranks.together(one);
     faults.reset();
     if (plan != nullptr && plan->hit() && life.hit_in == Phase::none) life.hit_in = phase;
     life.outcome.note(result, call);
@@ -88,7 +88,7 @@ bool settles_at(Held& before) {
 }
 
 struct Walk {
-  Cast cast;
+  LaunchMode launch_mode;
   Reach reach;
   long stride;
   long seed;
@@ -98,21 +98,21 @@ struct Count {
   int agreed = 0, harmless = 0;
 };
 
-/// Plays one player's part of the walk. In a group, all ranks share a thread, so there is no
+/// Plays one process's part of the walk. In a group, all ranks share a thread, so there is no
 /// victim: an error of any rank is reported at once and names a rank.
-void walk_all(Players& players, const Walk& walk) {
-  const bool is_group = walk.cast == Cast::group;
-  const bool counts = walk.cast == Cast::processes || players.first() == 0;
+void walk_all(TestRanks& test_ranks, const Walk& walk) {
+  const bool is_group = walk.launch_mode == LaunchMode::group;
+  const bool counts = walk.launch_mode == LaunchMode::processes || test_ranks.first() == 0;
   // An unused id keeps the root service running, so that the number of its descriptors is constant.
-  const ncclUniqueId unused = players.next_id();
+  const ncclUniqueId unused = test_ranks.next_id();
   for (int i = 0; i < 3; ++i) {
-    const Outcome outcome = live(players, nullptr, walk.reach).outcome;
+    const Outcome outcome = live(test_ranks, nullptr, walk.reach).outcome;
     require(outcome.result == ncclSuccess, outcome.text);
   }
-  players.barrier();
+  test_ranks.barrier();
   std::this_thread::sleep_for(50ms);  // lets threads of the library end
   Held before = held();
-  players.barrier();
+  test_ranks.barrier();
 
   std::string complaints;
   Count count;
@@ -123,14 +123,14 @@ void walk_all(Players& players, const Walk& walk) {
       FaultPlan plan;
       plan.fail_at = k;
       plan.status = kStatuses[static_cast<std::size_t>(walk.seed + k) % kStatuses.size()];
-      const bool mine = players.first() == victim;
-      const auto [outcome, hit_in] = live(players, mine ? &plan : nullptr, walk.reach);
-      for (const int rank : players.ranks()) {
-        players.word(kOutcome + static_cast<std::size_t>(rank)) = outcome.word();
+      const bool mine = test_ranks.first() == victim;
+      const auto [outcome, hit_in] = live(test_ranks, mine ? &plan : nullptr, walk.reach);
+      for (const int rank : test_ranks.ranks()) {
+        test_ranks.word(kOutcome + static_cast<std::size_t>(rank)) = outcome.word();
       }
-      if (mine) players.word(kHitIn) = static_cast<std::uint64_t>(hit_in);
-      players.barrier();
-      const Verdict verdict = judge(players, is_group ? std::max(outcome.blamed, 0) : victim);
+      if (mine) test_ranks.word(kHitIn) = static_cast<std::uint64_t>(hit_in);
+      test_ranks.barrier();
+      const Verdict verdict = judge(test_ranks, is_group ? std::max(outcome.blamed, 0) : victim);
       misses = verdict.hit ? 0 : misses + 1;
       ++(verdict.harmless ? count.harmless : count.agreed);
       const bool is_late = is_group && outcome.text.find("timeout") != std::string::npos;
@@ -142,12 +142,12 @@ void walk_all(Players& players, const Walk& walk) {
       if (counts && !settles_at(before)) {
         complaints += where + "left behind: " + text_of(most) + " -> " + text_of(before);
       }
-      players.barrier();
+      test_ranks.barrier();
     }
   }
-  if (players.first() == 0) {
-    std::fprintf(stderr, "%s: %d errors on all ranks, %d without effect\n", name_of(walk.cast),
-                 count.agreed, count.harmless);
+  if (test_ranks.first() == 0) {
+    std::fprintf(stderr, "%s: %d errors on all ranks, %d without effect\n",
+                 name_of(walk.launch_mode), count.agreed, count.harmless);
     ncclComm_t last = nullptr;
     require(ncclCommInitRank(&last, 1, unused, 0), "a communicator of one rank");
     require(ncclCommDestroy(last), "ncclCommDestroy");
@@ -163,12 +163,13 @@ TEST_CASE("whichever system call of init or registration fails on whichever rank
   const long stride = number_from("ORIEL_TEST_STRIDE", 1);
   const auto seed = static_cast<long>(test_seed());
   const Environment environment(Variables{{"ORIEL_TIMEOUT", "2s"}, {"ORIEL_SOCKET_IFNAME", "lo"}});
-  for (const Walk& walk : {Walk{Cast::threads, Reach::thread, stride, seed},
-                           Walk{Cast::processes, Reach::process, stride, seed},
-                           Walk{Cast::group, Reach::process, stride, seed}}) {
-    INFO(name_of(walk.cast));
-    check_all_ok(play(
-        walk.cast, kRanks, [&](Players& players) { walk_all(players, walk); }, 280s));
+  for (const Walk& walk : {Walk{LaunchMode::threads, Reach::thread, stride, seed},
+                           Walk{LaunchMode::processes, Reach::process, stride, seed},
+                           Walk{LaunchMode::group, Reach::process, stride, seed}}) {
+    INFO(name_of(walk.launch_mode));
+    check_all_ok(run_ranks(
+        walk.launch_mode, kRanks, [&](TestRanks& test_ranks) { walk_all(test_ranks, walk); },
+        280s));
   }
 }
 

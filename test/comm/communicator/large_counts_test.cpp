@@ -108,9 +108,9 @@ class LargeBuffer {
   std::vector<Part> own_;
 };
 
-void call_with_large_counts(Players& players) {
-  auto comms = players.init();
-  const int rank = players.first();
+void call_with_large_counts(TestRanks& test_ranks) {
+  auto comms = test_ranks.init();
+  const int rank = test_ranks.first();
   const auto seed = [](int of) { return static_cast<std::uint8_t>(50 * of + 3); };
   LargeBuffer input(kElements);
   LargeBuffer output(kElements);
@@ -134,13 +134,13 @@ void call_with_large_counts(Players& players) {
       ncclAllReduce(input.data(), output.data(), kElements, ncclUint8, ncclSum, comms[0], nullptr),
       "ncclAllReduce");
   output.check(seed(0), kElements, 2, "an all-reduce");
-  players.destroy(comms);
+  test_ranks.destroy(comms);
 }
 
 }  // namespace
 
 TEST_CASE("more than 2^31 elements arrive, are sent, and are added", "[req:5.8]") {
-  check_all_ok(play(Cast::processes, 2, call_with_large_counts));
+  check_all_ok(run_ranks(LaunchMode::processes, 2, call_with_large_counts));
 }
 
 }  // namespace oriel::test

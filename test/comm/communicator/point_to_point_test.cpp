@@ -28,15 +28,15 @@ namespace oriel::test {
 using namespace std::chrono_literals;
 
 TEST_CASE("a sender on another node may leave before its message is received", "[req:5.11]") {
-  check_all_ok(play(Cast::processes, 3, [](Players& players) {
-    const Environment own(of_node(players.first()));
-    auto comms = players.init();
-    const int rank = players.first();
+  check_all_ok(run_ranks(LaunchMode::processes, 3, [](TestRanks& test_ranks) {
+    const Environment own(of_node(test_ranks.first()));
+    auto comms = test_ranks.init();
+    const int rank = test_ranks.first();
     // Fills the channel's ring exactly: a send of this size need not wait for the receiver.
     std::vector<int> data(7 * 64 * 1024 / sizeof(int), rank);
     if (rank == 0) {
       require(ncclSend(data.data(), data.size(), ncclInt, 1, comms[0], nullptr), "ncclSend");
-      players.destroy(comms);
+      test_ranks.destroy(comms);
       return;
     }
     std::this_thread::sleep_for(500ms);
@@ -49,26 +49,28 @@ TEST_CASE("a sender on another node may leave before its message is received", "
     const ncclResult_t done = rank == 1 ? ncclRecv(data.data(), 1, ncclInt, 2, comms[0], nullptr)
                                         : ncclSend(data.data(), 1, ncclInt, 1, comms[0], nullptr);
     require(done, "a message between those that are left");
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   }));
 }
 
 TEST_CASE("a send between two nodes needs no word of a third rank", "[req:5.11]") {
-  check_all_ok(play(Cast::processes, 3, [](Players& players) {
-    const Environment own(of_node(players.first()));
-    auto comms = players.init();
-    int value = 7 * players.first();
-    if (players.first() == 0) require(ncclRecv(&value, 1, ncclInt, 1, comms[0], nullptr), "recv");
-    if (players.first() == 1) require(ncclSend(&value, 1, ncclInt, 0, comms[0], nullptr), "send");
-    require(value == (players.first() == 2 ? 14 : 7), "what was received");
-    players.barrier();  // the third rank has called nothing
-    players.destroy(comms);
+  check_all_ok(run_ranks(LaunchMode::processes, 3, [](TestRanks& test_ranks) {
+    const Environment own(of_node(test_ranks.first()));
+    auto comms = test_ranks.init();
+    int value = 7 * test_ranks.first();
+    if (test_ranks.first() == 0)
+      require(ncclRecv(&value, 1, ncclInt, 1, comms[0], nullptr), "recv");
+    if (test_ranks.first() == 1)
+      require(ncclSend(&value, 1, ncclInt, 0, comms[0], nullptr), "send");
+    require(value == (test_ranks.first() == 2 ? 14 : 7), "what was received");
+    test_ranks.barrier();  // the third rank has called nothing
+    test_ranks.destroy(comms);
   }));
 }
 
 TEST_CASE("a rank alone sends to itself in a group, the data arrive", "[req:5.10]") {
-  check_all_ok(play(Cast::processes, 1, [](Players& players) {
-    auto comms = players.init();
+  check_all_ok(run_ranks(LaunchMode::processes, 1, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     int sent[3] = {1, 2, 3}, received[3] = {};
     require(ncclGroupStart(), "ncclGroupStart");
     for (int i = 0; i < 3; ++i) {
@@ -77,40 +79,40 @@ TEST_CASE("a rank alone sends to itself in a group, the data arrive", "[req:5.10
     }
     require(ncclGroupEnd(), "ncclGroupEnd");
     require(std::equal(sent, sent + 3, received), "what was received");
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   }));
 }
 
 TEST_CASE("sends outside a group that fit into a channel end before their receives, in order",
           "[req:5.10]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    auto comms = players.init();
-    const int other = 1 - players.first();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
+    const int other = 1 - test_ranks.first();
     int theirs[4] = {};
     for (int i = 0; i < 4; ++i) {
-      const int value = 10 * players.first() + i;
+      const int value = 10 * test_ranks.first() + i;
       require(ncclSend(&value, 1, ncclInt, other, comms[0], nullptr), "ncclSend");
     }
-    players.barrier();  // both ranks have sent, and none has received
+    test_ranks.barrier();  // both ranks have sent, and none has received
     for (int i = 0; i < 4; ++i) {
       require(ncclRecv(&theirs[i], 1, ncclInt, other, comms[0], nullptr), "ncclRecv");
       require(theirs[i] == 10 * other + i, "in the order of the calls");
     }
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   }));
 }
 
 TEST_CASE("one group of two communicators delivers on both", "[req:5.10]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    auto first = players.init();
-    auto second = players.init();
-    const int other = 1 - players.first();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto first = test_ranks.init();
+    auto second = test_ranks.init();
+    const int other = 1 - test_ranks.first();
     const std::size_t count = 300'000;
-    std::vector<int> sent(count, 100 + players.first()), received[2];
+    std::vector<int> sent(count, 100 + test_ranks.first()), received[2];
     for (auto& one : received) one.assign(count, 0);
     require(ncclGroupStart(), "ncclGroupStart");
     // Ranks may name the communicators in different orders.
-    for (const int i : {players.first(), other}) {
+    for (const int i : {test_ranks.first(), other}) {
       ncclComm_t comm = i == 0 ? first[0] : second[0];
       require(ncclSend(sent.data(), count, ncclInt, other, comm, nullptr), "ncclSend");
       require(ncclRecv(received[i].data(), count, ncclInt, other, comm, nullptr), "ncclRecv");
@@ -120,18 +122,18 @@ TEST_CASE("one group of two communicators delivers on both", "[req:5.10]") {
       require(std::count(one.begin(), one.end(), 100 + other) == static_cast<long>(count),
               "what was received");
     }
-    players.destroy(first);
-    players.destroy(second);
+    test_ranks.destroy(first);
+    test_ranks.destroy(second);
   }));
 }
 
 TEST_CASE("a wrong argument of a send or receive is refused by name, nothing of the group is begun",
           "[req:5.10]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    auto comms = players.init();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     ncclComm_t comm = comms[0];
     float data[4] = {1, 2, 3, 4};
-    if (players.first() == 0) {
+    if (test_ranks.first() == 0) {
       const auto refused = [](ncclResult_t result, const std::vector<std::string>& words) {
         expect_error(result, ncclInvalidArgument, "a wrong call", words);
       };
@@ -157,22 +159,22 @@ TEST_CASE("a wrong argument of a send or receive is refused by name, nothing of 
       require(ncclSend(data, 1, ncclFloat, 0, comm, nullptr), "a send to itself");
       expect_error(ncclGroupEnd(), ncclInvalidUsage, "the group", {"to itself"});
     }
-    players.barrier();
-    if (players.first() == 0) {
+    test_ranks.barrier();
+    if (test_ranks.first() == 0) {
       require(ncclSend(data + 3, 1, ncclFloat, 1, comm, nullptr), "ncclSend");
     } else {
       require(ncclRecv(data, 1, ncclFloat, 0, comm, nullptr), "ncclRecv");
       require(data[0] == 4, "only what was sent at last");
     }
-    require(ncclSend(nullptr, 0, ncclFloat, 1 - players.first(), comm, nullptr), "no elements");
-    players.destroy(comms);
+    require(ncclSend(nullptr, 0, ncclFloat, 1 - test_ranks.first(), comm, nullptr), "no elements");
+    test_ranks.destroy(comms);
   }));
 }
 
 TEST_CASE("a failed query inside a group does not cancel it, a refused collective does",
           "[req:5.10]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    auto comms = players.init();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     float value = 1;
     require(ncclGroupStart(), "ncclGroupStart");
     require(ncclAllReduce(&value, &value, 1, ncclFloat, ncclSum, comms[0], nullptr), "all-reduce");
@@ -188,17 +190,17 @@ TEST_CASE("a failed query inside a group does not cancel it, a refused collectiv
                  ncclInvalidArgument, "a refused call", {"sendbuff is null"});
     expect_error(ncclGroupEnd(), ncclInvalidArgument, "the group", {"sendbuff is null"});
     require(value == 2, "nothing was added");
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   }));
 }
 
 TEST_CASE("a send and a receive of different sizes get an error that names both ranks",
           "[req:5.10]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    auto comms = players.init();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     std::vector<float> data(1000);
     ncclResult_t done = ncclSuccess;
-    if (players.first() == 0) {
+    if (test_ranks.first() == 0) {
       done = ncclSend(data.data(), 1000, ncclFloat, 1, comms[0], nullptr);
       if (done == ncclSuccess) done = await_failure(comms[0]);
     } else {
@@ -206,50 +208,50 @@ TEST_CASE("a send and a receive of different sizes get an error that names both 
     }
     require(done != ncclSuccess, "it failed");
     require_words(ncclGetLastError(comms[0]), {"ranks 1 and 0 are in different calls"});
-    players.barrier();
-    players.destroy(comms);
+    test_ranks.barrier();
+    test_ranks.destroy(comms);
   }));
 }
 
 namespace {
 
-constexpr std::size_t kIsWaiting = 0, kMayGoOn = 1;  // indices of the board's words
+constexpr std::size_t kIsWaiting = 0, kMayGoOn = 1;  // indices of the shared's words
 
 /// Each rank exchanges messages in one group. Rank 2 starts its group late, so rank 0 waits.
-void be_late_with_a_send(Players& players) {
-  auto comms = players.init();
+void be_late_with_a_send(TestRanks& test_ranks) {
+  auto comms = test_ranks.init();
   float data[3] = {1, 2, 3}, received[3] = {};
-  players.barrier();
-  if (players.first() == 0) players.word(kIsWaiting) = 1;
-  if (players.first() == 2) players.await(kMayGoOn);
+  test_ranks.barrier();
+  if (test_ranks.first() == 0) test_ranks.word(kIsWaiting) = 1;
+  if (test_ranks.first() == 2) test_ranks.await(kMayGoOn);
   require(ncclGroupStart(), "ncclGroupStart");
-  if (players.first() == 0) {
+  if (test_ranks.first() == 0) {
     require(ncclSend(data, 3, ncclFloat, 1, comms[0], nullptr), "ncclSend");
     require(ncclSend(data, 3, ncclFloat, 2, comms[0], nullptr), "ncclSend");
     require(ncclRecv(received, 3, ncclFloat, 2, comms[0], nullptr), "ncclRecv");
   } else {
     require(ncclRecv(received, 3, ncclFloat, 0, comms[0], nullptr), "ncclRecv");
-    if (players.first() == 2) {
+    if (test_ranks.first() == 2) {
       require(ncclSend(data, 3, ncclFloat, 0, comms[0], nullptr), "ncclSend");
     }
   }
   require(ncclGroupEnd(), "ncclGroupEnd");
   require(received[2] == 3, "what was received");
-  players.destroy(comms);
+  test_ranks.destroy(comms);
 }
 
 }  // namespace
 
 TEST_CASE("a receive that waits long says so, with the group and the peer", "[req:5.10][D7]") {
   const StallLog log;
-  Stage stage(Cast::processes, 3, be_late_with_a_send);
-  REQUIRE(stage.wait_for_word(kIsWaiting, 1, 30s));
-  const pid_t pid = stage.pid(0);
+  RankFixture fixture(LaunchMode::processes, 3, be_late_with_a_send);
+  REQUIRE(fixture.wait_for_word(kIsWaiting, 1, 30s));
+  const pid_t pid = fixture.pid(0);
   CHECK(eventually([&] { return !log.lines(pid).empty(); }));
   const auto lines = log.lines(pid);
-  CHECK(log.lines(stage.pid(1)).empty());
-  stage.board().words[kMayGoOn] = 1;
-  check_all_ok(stage.collect(30s));
+  CHECK(log.lines(fixture.pid(1)).empty());
+  fixture.shared().words[kMayGoOn] = 1;
+  check_all_ok(fixture.collect(30s));
   REQUIRE(!lines.empty());
   CAPTURE(lines.front());
   CHECK_NOTHROW(require_words(
@@ -259,22 +261,22 @@ TEST_CASE("a receive that waits long says so, with the group and the peer", "[re
 
 TEST_CASE("two ranks that wait for each other say what each of them is in", "[req:5.3][D7]") {
   const StallLog log;
-  Stage stage(Cast::processes, 2, [](Players& players) {
-    auto comms = players.init();
+  RankFixture fixture(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
     std::thread ender([&] {
-      players.await(kMayGoOn);
+      test_ranks.await(kMayGoOn);
       require(ncclCommAbort(comms[0]), "ncclCommAbort");
     });
     float received = 0;
-    const int other = 1 - players.first();
+    const int other = 1 - test_ranks.first();
     const auto done = ncclRecv(&received, 1, ncclFloat, other, comms[0], nullptr);
     ender.join();
     require(done != ncclSuccess, "nothing was sent");
   });
-  const pid_t pid = stage.pid(0);
+  const pid_t pid = fixture.pid(0);
   CHECK(eventually([&] { return log.lines(pid).size() >= 2; }));
-  stage.board().words[kMayGoOn] = 1;
-  check_all_ok(stage.collect(30s));
+  fixture.shared().words[kMayGoOn] = 1;
+  check_all_ok(fixture.collect(30s));
   const auto lines = log.lines(pid);
   REQUIRE(!lines.empty());
   CAPTURE(lines.back());
@@ -288,11 +290,11 @@ TEST_CASE("an abort ends a send and a receive that wait, on both ranks",
   const bool sends = GENERATE(true, false);
   const int nodes = GENERATE(1, 2);
   INFO((sends ? "a send" : "a receive") << ", " << nodes << " nodes");
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
-    const Environment own(of_node(players.first() % nodes));
-    auto comms = players.init();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+    const Environment own(of_node(test_ranks.first() % nodes));
+    auto comms = test_ranks.init();
     std::vector<float> data(4'000'000);  // more than a channel's ring holds
-    if (players.first() == 0) {
+    if (test_ranks.first() == 0) {
       std::thread thread([&] {
         std::this_thread::sleep_for(300ms);
         require(ncclCommAbort(comms[0]), "ncclCommAbort");
@@ -304,7 +306,7 @@ TEST_CASE("an abort ends a send and a receive that wait, on both ranks",
       expect_error(done, ncclInvalidUsage, "the call", {"ncclCommAbort was called"});
     } else {
       require(await_failure(comms[0]) == ncclRemoteError, "the other rank's abort");
-      players.destroy(comms);
+      test_ranks.destroy(comms);
     }
   }));
 }

@@ -195,26 +195,27 @@ std::size_t area_bytes(const BatchOptions& options) {
   return (bytes + 4095) / 4096 * 4096;
 }
 
-/// Runs a batch of random calls for the ranks of one player.
+/// Runs a batch of random calls for the ranks of one process.
 class Batch {
  public:
-  Batch(const Venue& venue, Players& players, const BatchOptions& options)
-      : venue_(venue), players_(players), options_(options) {
-    for (const int rank : players.ranks()) arenas_.emplace_back(venue, rank, area_bytes(options));
+  Batch(const Venue& venue, TestRanks& test_ranks, const BatchOptions& options)
+      : venue_(venue), test_ranks_(test_ranks), options_(options) {
+    for (const int rank : test_ranks.ranks())
+      arenas_.emplace_back(venue, rank, area_bytes(options));
     init();
     std::vector<void*> whole, nested;
     for (const Arena& arena : arenas_) {
       whole.push_back(arena.window());
       nested.push_back(arena.nested_window());
     }
-    players.register_windows(comms_, whole, arenas_[0].window_bytes());
-    players.register_windows(comms_, nested, arenas_[0].nested_bytes());
+    test_ranks.register_windows(comms_, whole, arenas_[0].window_bytes());
+    test_ranks.register_windows(comms_, nested, arenas_[0].nested_bytes());
   }
 
   void run() {
     for (int i = 0; i < options_.calls; ++i) {
       const RandomCall call = draw_call(mix(options_.seed, static_cast<std::uint64_t>(i)),
-                                        players_.size(), options_.most, venue_.kinds.size());
+                                        test_ranks_.size(), options_.most, venue_.kinds.size());
       try {
         run_call(call, i);
       } catch (const std::exception& error) {
@@ -222,31 +223,31 @@ class Batch {
                                              call.text(venue_.kinds), error.what()));
       }
     }
-    players_.barrier();
+    test_ranks_.barrier();
     for (int i = 0; i < options_.calls; ++i) compare_hashes(i);
-    players_.barrier();
-    players_.destroy(comms_);
-    players_.barrier();  // freeing memory may wait for work of other ranks on the same device
+    test_ranks_.barrier();
+    test_ranks_.destroy(comms_);
+    test_ranks_.barrier();  // freeing memory may wait for work of other ranks on the same device
   }
 
  private:
   void init() {
-    const ncclUniqueId id = players_.next_id();
+    const ncclUniqueId id = test_ranks_.next_id();
     comms_.resize(arenas_.size());
-    require(players_.together([&](std::size_t i, int rank) {
+    require(test_ranks_.together([&](std::size_t i, int rank) {
       arenas_[i].memory().enter();
-      return ncclCommInitRank(&comms_[i], players_.size(), id, rank);
+      return ncclCommInitRank(&comms_[i], test_ranks_.size(), id, rank);
     }),
             "ncclCommInitRank");
   }
 
   std::size_t word_of(int call, int rank) const {
-    return static_cast<std::size_t>(call) * static_cast<std::size_t>(players_.size()) +
+    return static_cast<std::size_t>(call) * static_cast<std::size_t>(test_ranks_.size()) +
            static_cast<std::size_t>(rank);
   }
 
   void prepare(const RandomCall& call, std::size_t i) {
-    const int rank = players_.ranks()[i];
+    const int rank = test_ranks_.ranks()[i];
     const Place& place = call.places[static_cast<std::size_t>(rank)];
     const std::vector<std::byte> guarded(call.bytes() + 2 * kGuard, kGuardByte);
     const std::vector<std::byte> input = call.input(rank);
@@ -260,7 +261,7 @@ class Batch {
     std::vector<ncclRedOp_t> ops(arenas_.size(), static_cast<ncclRedOp_t>(call.op));
     if (call.op != ReduceOp::premul_sum) return ops;
     for (std::size_t i = 0; i < arenas_.size(); ++i) {
-      std::uint64_t bits = call.scalar(players_.ranks()[i]);
+      std::uint64_t bits = call.scalar(test_ranks_.ranks()[i]);
       RankMemory& memory = arenas_[i].memory();
       void* scalar = &bits;
       if (call.scalar_on_device) {
@@ -278,7 +279,7 @@ class Batch {
   void run_call(const RandomCall& call, int number) {
     for (std::size_t i = 0; i < arenas_.size(); ++i) prepare(call, i);
     const std::vector<ncclRedOp_t> ops = make_ops(call);
-    require(players_.together([&](std::size_t i, int rank) {
+    require(test_ranks_.together([&](std::size_t i, int rank) {
       const Place& place = call.places[static_cast<std::size_t>(rank)];
       return ncclAllReduce(arenas_[i].input(call, place), arenas_[i].output(place), call.count,
                            static_cast<ncclDataType_t>(call.type), ops[i], comms_[i],
@@ -295,7 +296,7 @@ class Batch {
   }
 
   void check_call(const RandomCall& call, int number, std::size_t i) {
-    const int rank = players_.ranks()[i];
+    const int rank = test_ranks_.ranks()[i];
     const Place& place = call.places[static_cast<std::size_t>(rank)];
     const std::size_t bytes = call.bytes();
     RankMemory& memory = arenas_[i].memory();
@@ -308,13 +309,13 @@ class Batch {
       require(output[bytes + k] == kGuardByte,
               fmt::format("rank {}: byte {} behind the output was written", rank, k));
     }
-    players_.word(word_of(number, rank)) = hash_bytes(output, bytes);
+    test_ranks_.word(word_of(number, rank)) = hash_bytes(output, bytes);
     if (!call.in_place) {
       std::vector<std::byte> input(bytes);
       memory.read(input.data(), arenas_[i].input(call, place), bytes);
       require(input == call.input(rank), fmt::format("rank {}: the input has changed", rank));
     }
-    if (number % players_.size() == rank) compare_values(call, rank, output);
+    if (number % test_ranks_.size() == rank) compare_values(call, rank, output);
   }
 
   void compare_values(const RandomCall& call, int rank, const std::byte* output) {
@@ -322,7 +323,7 @@ class Batch {
     std::vector<std::vector<std::byte>> inputs;
     std::vector<const std::byte*> arrays;
     std::vector<std::uint64_t> scalars;
-    for (int source = 0; source < players_.size(); ++source) {
+    for (int source = 0; source < test_ranks_.size(); ++source) {
       arrays.push_back(inputs.emplace_back(call.input(source)).data());
       scalars.push_back(call.scalar(source));
     }
@@ -344,15 +345,15 @@ class Batch {
   }
 
   void compare_hashes(int number) {
-    for (int rank = 1; rank < players_.size(); ++rank) {
-      require(players_.word(word_of(number, rank)) == players_.word(word_of(number, 0)),
+    for (int rank = 1; rank < test_ranks_.size(); ++rank) {
+      require(test_ranks_.word(word_of(number, rank)) == test_ranks_.word(word_of(number, 0)),
               fmt::format("seed {:#x} call {}: rank {} has other bits than rank 0", options_.seed,
                           number, rank));
     }
   }
 
   const Venue& venue_;
-  Players& players_;
+  TestRanks& test_ranks_;
   BatchOptions options_;
   std::vector<Arena> arenas_;
   std::vector<ncclComm_t> comms_;
@@ -360,18 +361,18 @@ class Batch {
 
 }  // namespace
 
-bool run_batch(const Venue& venue, Cast cast, int ranks, const Variables& variables,
+bool run_batch(const Venue& venue, LaunchMode launch_mode, int ranks, const Variables& variables,
                const BatchOptions& options) {
   Environment environment(variables);
   std::string settings;
   for (const auto& [name, value] : variables) settings += " " + name + "=" + value;
-  INFO(ranks << " ranks as " << name_of(cast) << settings << ", seed " << options.seed);
-  const auto verdicts = play(
-      cast, ranks, [&](Players& players) { Batch(venue, players, options).run(); },
+  INFO(ranks << " ranks as " << name_of(launch_mode) << settings << ", seed " << options.seed);
+  const auto results = run_ranks(
+      launch_mode, ranks, [&](TestRanks& test_ranks) { Batch(venue, test_ranks, options).run(); },
       options.patience);
-  check_all_ok(verdicts);
-  return std::count(verdicts.begin(), verdicts.end(), "ok") ==
-         static_cast<std::ptrdiff_t>(verdicts.size());
+  check_all_ok(results);
+  return std::count(results.begin(), results.end(), "ok") ==
+         static_cast<std::ptrdiff_t>(results.size());
 }
 
 }  // namespace oriel::test

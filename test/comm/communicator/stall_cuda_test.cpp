@@ -20,12 +20,12 @@ TEST_CASE("a stalled GPU rank says so at the default log level, with the rank th
   using namespace std::chrono_literals;
   const StallLog log;
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
     const FakeCuda& model =
-        model_with_current_device(FakeCuda::Options{.devices = 2}, players.first());
-    auto comm = join(players, {.name = "tensors"});
+        model_with_current_device(FakeCuda::Options{.devices = 2}, test_ranks.first());
+    auto comm = join(test_ranks, {.name = "tensors"});
     const auto kernels = must(comm.device_comm());
-    if (players.first() == 0) {
+    if (test_ranks.first() == 0) {
       std::atomic<bool> ended = false;
       const std::jthread reader([&] {
         static_cast<void>(eventually([&] { return log.lines(::getpid()).size() >= 2; }));
@@ -41,7 +41,7 @@ TEST_CASE("a stalled GPU rank says so at the default log level, with the rank th
                                    " in a kernel of the user's for rank 1 (",
                                    "; rank 1 has made no call; ORIEL_"});
     }
-    players.barrier();
+    test_ranks.barrier();
     for (const std::string& violation : model.violations()) require(false, violation);
   }));
 }

@@ -23,20 +23,20 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-constexpr std::size_t kWaiting = 0, kLateMayCome = 1;  // indices of the board's words
+constexpr std::size_t kWaiting = 0, kLateMayCome = 1;  // indices of the shared's words
 
 /// All ranks make the first call. Then rank 0 alone makes the next call, with other arguments.
-void be_late_once(Players& players) {
-  auto comms = players.init();
+void be_late_once(TestRanks& test_ranks) {
+  auto comms = test_ranks.init();
   std::vector<float> data(5000, 1.0f);
   require(ncclAllReduce(data.data(), data.data(), 7, ncclFloat, ncclSum, comms[0], nullptr),
           "the first call");
-  players.barrier();
-  if (players.first() == 0) players.word(kWaiting) = 1;
-  if (players.first() != 0) players.await(kLateMayCome);
+  test_ranks.barrier();
+  if (test_ranks.first() == 0) test_ranks.word(kWaiting) = 1;
+  if (test_ranks.first() != 0) test_ranks.await(kLateMayCome);
   require(ncclAllReduce(data.data(), data.data(), 5000, ncclFloat, ncclMax, comms[0], nullptr),
           "the call that stalls");
-  players.destroy(comms);
+  test_ranks.destroy(comms);
 }
 
 }  // namespace
@@ -46,17 +46,17 @@ TEST_CASE("a stalled all-reduce says so at the default log level, and again, wit
   CHECK(comm::StallTimes().first == 10s);
   CHECK(comm::StallTimes().again == 1min);
   const StallLog log;
-  Stage stage(Cast::processes, 3, be_late_once);
-  REQUIRE(stage.wait_for_word(kWaiting, 1, 30s));
+  RankFixture fixture(LaunchMode::processes, 3, be_late_once);
+  REQUIRE(fixture.wait_for_word(kWaiting, 1, 30s));
   const auto begin = steady_clock::now();
-  const pid_t pid = stage.pid(0);
+  const pid_t pid = fixture.pid(0);
   CHECK(eventually([&] { return !log.lines(pid).empty(); }));
   CHECK(steady_clock::now() - begin > StallLog::kFirst - 300ms);
   CHECK(eventually([&] { return log.lines(pid).size() >= 3; }));
-  stage.board().words[kLateMayCome] = 1;
+  fixture.shared().words[kLateMayCome] = 1;
   const auto lines = log.lines(pid);
-  CHECK(log.lines(stage.pid(1)).empty());
-  check_all_ok(stage.collect(30s));
+  CHECK(log.lines(fixture.pid(1)).empty());
+  check_all_ok(fixture.collect(30s));
   REQUIRE(lines.size() >= 3);
   for (const std::string& line : lines) {
     CAPTURE(line);
@@ -73,27 +73,28 @@ TEST_CASE("a stalled all-reduce says so at the default log level, and again, wit
 TEST_CASE("a stall names the last call of a rank whose memory does not tell, as that rank says",
           "[req:5.3]") {
   const StallLog log;
-  Stage stage(Cast::processes, 2, [](Players& players) {
-    const Environment node(Variables{{"ORIEL_HOSTID", players.first() == 0 ? "first" : "second"}});
-    auto comms = players.init();
+  RankFixture fixture(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    const Environment node(
+        Variables{{"ORIEL_HOSTID", test_ranks.first() == 0 ? "first" : "second"}});
+    auto comms = test_ranks.init();
     std::vector<float> data(7, 1.0f);
     require(ncclAllReduce(data.data(), data.data(), 7, ncclFloat, ncclSum, comms[0], nullptr),
             "the first call");
-    if (players.first() == 0) {
-      players.word(kWaiting) = 1;
+    if (test_ranks.first() == 0) {
+      test_ranks.word(kWaiting) = 1;
       require(ncclRecv(data.data(), 7, ncclFloat, 1, comms[0], nullptr), "the late message");
     } else {
-      players.await(kLateMayCome);
+      test_ranks.await(kLateMayCome);
       require(ncclSend(data.data(), 7, ncclFloat, 0, comms[0], nullptr), "sending late");
     }
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   });
-  REQUIRE(stage.wait_for_word(kWaiting, 1, 30s));
-  const pid_t pid = stage.pid(0);
+  REQUIRE(fixture.wait_for_word(kWaiting, 1, 30s));
+  const pid_t pid = fixture.pid(0);
   CHECK(eventually([&] { return log.lines(pid).size() >= 2; }));
-  stage.board().words[kLateMayCome] = 1;
+  fixture.shared().words[kLateMayCome] = 1;
   const auto lines = log.lines(pid);
-  check_all_ok(stage.collect(30s));
+  check_all_ok(fixture.collect(30s));
   REQUIRE(lines.size() >= 2);
   CHECK_NOTHROW(require_words(
       lines[1], {"WARN stalled: rank 0 has waited for ", " in a receive from rank 1 for rank 1 (",
@@ -103,24 +104,25 @@ TEST_CASE("a stall names the last call of a rank whose memory does not tell, as 
 
 TEST_CASE("a stall says that the rank does not answer if its process is stopped", "[req:5.3]") {
   const StallLog log;
-  Stage stage(Cast::processes, 2, [](Players& players) {
-    const Environment node(Variables{{"ORIEL_HOSTID", players.first() == 0 ? "first" : "second"}});
-    auto comms = players.init();
+  RankFixture fixture(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    const Environment node(
+        Variables{{"ORIEL_HOSTID", test_ranks.first() == 0 ? "first" : "second"}});
+    auto comms = test_ranks.init();
     std::vector<float> data(7, 1.0f);
-    if (players.first() != 0) players.word(kWaiting) = 1;
-    if (players.first() != 0) players.await(kLateMayCome);
+    if (test_ranks.first() != 0) test_ranks.word(kWaiting) = 1;
+    if (test_ranks.first() != 0) test_ranks.await(kLateMayCome);
     require(ncclAllReduce(data.data(), data.data(), 7, ncclFloat, ncclSum, comms[0], nullptr),
             "the call");
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   });
-  REQUIRE(stage.wait_for_word(kWaiting, 1, 30s));
-  stage.kill(1, SIGSTOP);
-  const pid_t pid = stage.pid(0);
+  REQUIRE(fixture.wait_for_word(kWaiting, 1, 30s));
+  fixture.kill(1, SIGSTOP);
+  const pid_t pid = fixture.pid(0);
   CHECK(eventually([&] { return log.lines(pid).size() >= 2; }));
   const auto lines = log.lines(pid);
-  stage.kill(1, SIGCONT);
-  stage.board().words[kLateMayCome] = 1;
-  check_all_ok(stage.collect(30s));
+  fixture.kill(1, SIGCONT);
+  fixture.shared().words[kLateMayCome] = 1;
+  check_all_ok(fixture.collect(30s));
   REQUIRE(lines.size() >= 2);
   CHECK_NOTHROW(require_words(lines[1], {"; rank 1 does not answer; ORIEL_"}));
 }

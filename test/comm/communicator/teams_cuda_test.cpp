@@ -17,13 +17,13 @@ constexpr std::size_t kGiB = std::size_t{1} << 30;
 template <class OptionsOf, class Then>
 void start_on_model(const TwoNodes& nodes, const OptionsOf& options_of, const Then& then) {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
-  check_all_ok(play(Cast::processes, nodes.ranks, [&](Players& players) {
-    const int rank = players.first();
+  check_all_ok(run_ranks(LaunchMode::processes, nodes.ranks, [&](TestRanks& test_ranks) {
+    const int rank = test_ranks.first();
     const Environment own(nodes.variables_of(rank));
     FakeCuda::Options options = options_of(rank);
     options.devices = nodes.ranks;
     const FakeCuda& model = model_with_current_device(options, rank);
-    then(rank, start_in_team(players, nodes));
+    then(rank, start_in_team(test_ranks, nodes));
     for (const std::string& violation : model.violations()) require(false, violation);
   }));
 }
@@ -62,9 +62,9 @@ TEST_CASE("the slots of a team hold the memory of its largest GPU", "[req:1.15]"
 
 TEST_CASE("more than eight GPU ranks of one node are refused when they start", "[req:1.28]") {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
-  check_all_ok(play(Cast::processes, 9, [](Players& players) {
-    model_with_current_device(FakeCuda::Options{.devices = 9}, players.first());
-    must_fail(try_to_join(players), ErrorCode::invalid_usage,
+  check_all_ok(run_ranks(LaunchMode::processes, 9, [](TestRanks& test_ranks) {
+    model_with_current_device(FakeCuda::Options{.devices = 9}, test_ranks.first());
+    must_fail(try_to_join(test_ranks), ErrorCode::invalid_usage,
               {"rank 8: ", "9 GPU ranks", "at most 8", "ORIEL_HOSTID"});
   }));
 }

@@ -47,8 +47,8 @@ void start_on(const Machines& machines) {
   INFO(machines.nodes.first << " ranks of " << machines.nodes.ranks << " with "
                             << machines.memory_of_first / kGiB << " GiB, the others with "
                             << machines.memory_of_second / kGiB);
-  check_all_ok(play(Cast::processes, machines.nodes.ranks, [&](Players& players) {
-    const int rank = players.first();
+  check_all_ok(run_ranks(LaunchMode::processes, machines.nodes.ranks, [&](TestRanks& test_ranks) {
+    const int rank = test_ranks.first();
     const TwoNodes& nodes = machines.nodes;
     const Environment own(nodes.variables_of(rank));
     const std::size_t memory =
@@ -56,7 +56,7 @@ void start_on(const Machines& machines) {
     pretend_memory(memory);
     const std::size_t share = kTeamBytes / nodes.team_of(rank).size();
     const std::size_t expected = std::min(memory, share / (4 * kGiB) * (4 * kGiB));
-    const std::size_t slot_bytes = start_in_team(players, nodes);
+    const std::size_t slot_bytes = start_in_team(test_ranks, nodes);
     require(slot_bytes == expected, fmt::format("slots of {} bytes", slot_bytes));
   }));
 }
@@ -64,25 +64,25 @@ void start_on(const Machines& machines) {
 }  // namespace
 
 TEST_CASE("64 CPU ranks of one node all-reduce, and 65 are refused when they start", "[req:1.28]") {
-  check_all_ok(play(Cast::threads, 64, [](Players& players) {
-    auto comm = join(players);
+  check_all_ok(run_ranks(LaunchMode::threads, 64, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
     add_one(comm);
-    players.barrier();
+    test_ranks.barrier();
   }));
-  check_all_ok(play(Cast::threads, 65, [](Players& players) {
-    must_fail(try_to_join(players), ErrorCode::invalid_usage,
+  check_all_ok(run_ranks(LaunchMode::threads, 65, [](TestRanks& test_ranks) {
+    must_fail(try_to_join(test_ranks), ErrorCode::invalid_usage,
               {"rank 64: ", "65 CPU ranks", "at most 64", "ORIEL_HOSTID"});
   }));
 }
 
 TEST_CASE("ranks of several teams all-reduce, and each knows its own team", "[req:2.3][req:3.16]") {
-  check_all_ok(play(Cast::processes, 5, [](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::processes, 5, [](TestRanks& test_ranks) {
     const TwoNodes nodes{5, 3};
-    const Environment own(nodes.variables_of(players.first()));
-    auto comm = join(players);
-    require(comm.lsa_team() == nodes.team_of(players.first()), "the team");
+    const Environment own(nodes.variables_of(test_ranks.first()));
+    auto comm = join(test_ranks);
+    require(comm.lsa_team() == nodes.team_of(test_ranks.first()), "the team");
     add_one(comm);
-    players.barrier();
+    test_ranks.barrier();
   }));
 }
 
@@ -94,24 +94,24 @@ TEST_CASE("teams whose slots differ in size make one communicator", "[req:1.14]"
 
 TEST_CASE("ranks of one team that know different sizes of memory agree on the largest",
           "[req:1.15]") {
-  check_all_ok(play(Cast::processes, 3, [](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::processes, 3, [](TestRanks& test_ranks) {
     const TwoNodes one_node{3, 3};
-    const Environment own(one_node.variables_of(players.first()));
-    pretend_memory(static_cast<std::size_t>(8 + 4 * players.first()) * kGiB);
-    require(start_in_team(players, one_node) == 16 * kGiB, "the size of a slot");
+    const Environment own(one_node.variables_of(test_ranks.first()));
+    pretend_memory(static_cast<std::size_t>(8 + 4 * test_ranks.first()) * kGiB);
+    require(start_in_team(test_ranks, one_node) == 16 * kGiB, "the size of a slot");
   }));
 }
 
 TEST_CASE("a slot size that the user sets is the same on all ranks, or refused", "[req:1.15]") {
-  check_all_ok(play(Cast::processes, 4, [](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::processes, 4, [](TestRanks& test_ranks) {
     const TwoNodes nodes{4, 1};
-    const Environment node(nodes.variables_of(players.first()));
+    const Environment node(nodes.variables_of(test_ranks.first()));
     {
       const Environment size(Variables{{"ORIEL_BIG_SIZE", "8G"}});
-      require(start_in_team(players, nodes) == 8 * kGiB, "the size of a slot");
+      require(start_in_team(test_ranks, nodes) == 8 * kGiB, "the size of a slot");
     }
-    const Environment size(Variables{{"ORIEL_BIG_SIZE", players.first() == 2 ? "4G" : ""}});
-    must_fail(try_to_join(players), ErrorCode::invalid_usage,
+    const Environment size(Variables{{"ORIEL_BIG_SIZE", test_ranks.first() == 2 ? "4G" : ""}});
+    must_fail(try_to_join(test_ranks), ErrorCode::invalid_usage,
               {"the size of a slot (ORIEL_BIG_SIZE)", "rank 2", "4294967296", "automatic"});
   }));
 }

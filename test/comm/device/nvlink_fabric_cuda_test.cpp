@@ -108,28 +108,28 @@ void count_unix_sockets() {
 }
 
 using HostOf = std::function<Host(int rank)>;
-using Part = std::function<void(Players&, HostInProcess&)>;
+using Part = std::function<void(TestRanks&, HostInProcess&)>;
 
 /// Plays each rank in a process. Rank r has device r % (visible devices of its host).
-void play_on_hosts(int ranks, const HostOf& host_of, const Part& part) {
+void run_on_hosts(int ranks, const HostOf& host_of, const Part& part) {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_TIMEOUT", "10s"}});
-  check_all_ok(play(Cast::processes, ranks, [&](Players& players) {
-    const Host host = host_of(players.first());
+  check_all_ok(run_ranks(LaunchMode::processes, ranks, [&](TestRanks& test_ranks) {
+    const Host host = host_of(test_ranks.first());
     // The host's files are removed with this object; the model stays.
-    HostInProcess process(host, players.first() % (host.visible < 0 ? host.gpus : host.shown));
+    HostInProcess process(host, test_ranks.first() % (host.visible < 0 ? host.gpus : host.shown));
     count_unix_sockets();
-    part(players, process);
+    part(test_ranks, process);
     for (const std::string& violation : process.model().violations()) require(false, violation);
   }));
 }
 
 /// Checks that the ranks join, register a window and see each other's stores in these teams.
-void meet_in(Players& players, const std::vector<std::vector<int>>& teams) {
-  auto comm = join(players);
-  const int rank = players.first();
+void meet_in(TestRanks& test_ranks, const std::vector<std::vector<int>>& teams) {
+  auto comm = join(test_ranks);
+  const int rank = test_ranks.first();
   for (const auto& team : teams) {
     if (std::find(team.begin(), team.end(), rank) == team.end()) continue;
-    see_each_other(players, comm, team);
+    see_each_other(test_ranks, comm, team);
     return;
   }
   require(false, "a rank without a team");
@@ -145,8 +145,8 @@ std::string text_of_file(const std::string& path) {
 
 TEST_CASE("two cliques on one host are two teams", "[req:2.3]") {
   const auto host_of = [](int) { return Host{.gpus = 4, .clique = 2}; };
-  play_on_hosts(4, host_of, [](Players& players, HostInProcess& host) {
-    meet_in(players, {{0, 1}, {2, 3}});
+  run_on_hosts(4, host_of, [](TestRanks& test_ranks, HostInProcess& host) {
+    meet_in(test_ranks, {{0, 1}, {2, 3}});
     require(host.nvml_asked() == 0, "NVML was asked though CUDA shows all GPUs");
   });
 }
@@ -154,56 +154,56 @@ TEST_CASE("two cliques on one host are two teams", "[req:2.3]") {
 TEST_CASE("cliques of GPUs that are hidden from each other's processes are known from NVML",
           "[req:2.3][H1]") {
   const auto host_of = [](int rank) { return Host{.gpus = 4, .visible = rank, .clique = 2}; };
-  play_on_hosts(4, host_of, [](Players& players, HostInProcess& host) {
-    meet_in(players, {{0, 1}, {2, 3}});
+  run_on_hosts(4, host_of, [](TestRanks& test_ranks, HostInProcess& host) {
+    meet_in(test_ranks, {{0, 1}, {2, 3}});
     require(host.nvml_asked() == 1, "NVML was not asked once");
-    meet_in(players, {{0, 1}, {2, 3}});
+    meet_in(test_ranks, {{0, 1}, {2, 3}});
     require(host.nvml_asked() == 1, "the machine was looked for again");
   });
 }
 
 TEST_CASE("NVML is not asked about GPUs that are hidden but no rank's", "[req:2.10]") {
   const auto host_of = [](int) { return Host{.gpus = 4, .visible = 2, .shown = 2}; };
-  play_on_hosts(2, host_of, [](Players& players, HostInProcess& host) {
-    meet_in(players, {{0, 1}});
+  run_on_hosts(2, host_of, [](TestRanks& test_ranks, HostInProcess& host) {
+    meet_in(test_ranks, {{0, 1}});
     require(host.nvml_asked() == 0, "NVML was asked");
   });
   // Only rank 1 does not see the other rank's GPU, and so only rank 1 asks NVML.
   const auto uneven = [](int rank) {
     return Host{.gpus = 4, .visible = rank, .shown = 2 - rank, .clique = 2};
   };
-  play_on_hosts(2, uneven, [](Players& players, HostInProcess& host) {
-    meet_in(players, {{0, 1}});
-    require(host.nvml_asked() == players.first(), "who has asked NVML");
+  run_on_hosts(2, uneven, [](TestRanks& test_ranks, HostInProcess& host) {
+    meet_in(test_ranks, {{0, 1}});
+    require(host.nvml_asked() == test_ranks.first(), "who has asked NVML");
   });
 }
 
 TEST_CASE("an allocation is mapped by its owner, and by its team once it is a window",
           "[req:2.3][H4]") {
   const auto host_of = [](int) { return Host{.gpus = 4, .clique = 2}; };
-  play_on_hosts(4, host_of, [](Players& players, HostInProcess& host) {
-    auto comm = join(players);
+  run_on_hosts(4, host_of, [](TestRanks& test_ranks, HostInProcess& host) {
+    auto comm = join(test_ranks);
     const auto mappings = [&] { return host.model().held().mappings; };
     const int before = mappings();
     const auto memory = must(comm.allocate(4096));
     require(mappings() == before + 1, "more than its owner maps an allocation");
-    players.barrier();
+    test_ranks.barrier();
     {
       const auto window = must(comm.register_window(memory));
       // This rank maps the windows of its team of two, and none of the other two ranks.
       require(mappings() == before + 1 + 2, "other than the team maps a window");
-      players.barrier();
+      test_ranks.barrier();
     }
     require(mappings() == before + 1, "a window that is gone is mapped");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("a fabric clique across hosts is one team, whose handles travel without sockets",
           "[req:2.3]") {
   const auto host_of = [](int rank) { return Host{.number = rank, .fabric = true}; };
-  play_on_hosts(2, host_of, [](Players& players, HostInProcess&) {
-    meet_in(players, {{0, 1}});
+  run_on_hosts(2, host_of, [](TestRanks& test_ranks, HostInProcess&) {
+    meet_in(test_ranks, {{0, 1}});
     require(unix_sockets == 0, fmt::format("{} unix sockets", unix_sockets.load()));
   });
 }
@@ -211,8 +211,8 @@ TEST_CASE("a fabric clique across hosts is one team, whose handles travel withou
 TEST_CASE("only the ranks of one host open sockets for descriptors where a team spans two",
           "[req:2.3]") {
   const auto host_of = [](int rank) { return Host{.number = rank / 2, .gpus = 2, .fabric = true}; };
-  play_on_hosts(4, host_of, [](Players& players, HostInProcess&) {
-    meet_in(players, {{0, 1, 2, 3}});
+  run_on_hosts(4, host_of, [](TestRanks& test_ranks, HostInProcess&) {
+    meet_in(test_ranks, {{0, 1, 2, 3}});
     // One pair on each host: one rank listens, the other connects.
     require(unix_sockets == 1, fmt::format("{} unix sockets", unix_sockets.load()));
   });
@@ -222,24 +222,24 @@ TEST_CASE("named nodes, other cliques and machines without the service stay apar
   const auto fabric_host = [](int rank) {
     return Host{.number = rank / 2, .gpus = 2, .fabric = true};
   };
-  play_on_hosts(4, fabric_host, [](Players& players, HostInProcess&) {
-    const Environment named(Variables{{"ORIEL_HOSTID", players.first() < 2 ? "a" : "b"}});
-    meet_in(players, {{0, 1}, {2, 3}});
+  run_on_hosts(4, fabric_host, [](TestRanks& test_ranks, HostInProcess&) {
+    const Environment named(Variables{{"ORIEL_HOSTID", test_ranks.first() < 2 ? "a" : "b"}});
+    meet_in(test_ranks, {{0, 1}, {2, 3}});
   });
   const auto plain_host = [](int rank) { return Host{.number = rank / 2, .gpus = 2}; };
-  play_on_hosts(4, plain_host, [](Players& players, HostInProcess& host) {
-    meet_in(players, {{0, 1}, {2, 3}});
+  run_on_hosts(4, plain_host, [](TestRanks& test_ranks, HostInProcess& host) {
+    meet_in(test_ranks, {{0, 1}, {2, 3}});
     require(host.nvml_asked() == 0, "NVML was asked though there is no fabric");
   });
   const std::string log = fmt::format("/tmp/oriel-fabric-test-{}", ::getpid());
   const auto refused_host = [](int rank) {
     return Host{.number = rank / 2, .gpus = 2, .fabric = true, .fabric_permitted = false};
   };
-  play_on_hosts(4, refused_host, [&](Players& players, HostInProcess&) {
-    const std::string path = fmt::format("{}.{}", log, players.first());
+  run_on_hosts(4, refused_host, [&](TestRanks& test_ranks, HostInProcess&) {
+    const std::string path = fmt::format("{}.{}", log, test_ranks.first());
     const Environment logged(Variables{{"ORIEL_LOG", "info"}, {"ORIEL_LOG_FILE", path}});
-    meet_in(players, {{0, 1}, {2, 3}});
-    meet_in(players, {{0, 1}, {2, 3}});
+    meet_in(test_ranks, {{0, 1}, {2, 3}});
+    meet_in(test_ranks, {{0, 1}, {2, 3}});
     const std::string text = text_of_file(path);
     std::filesystem::remove(path);
     const auto count = [&](const std::string& words) {
@@ -252,15 +252,15 @@ TEST_CASE("named nodes, other cliques and machines without the service stay apar
     require(count("the driver gives this process none") == 1, text);
     require(count("found the GPUs of the machine in") == 1, text);
     require(count("NVML asked about fabric cliques") == 1, text);
-    require(count("2 LSA teams: 0-1, 2-3; 6 pairs of ranks: ") == (players.first() == 0 ? 2 : 0),
+    require(count("2 LSA teams: 0-1, 2-3; 6 pairs of ranks: ") == (test_ranks.first() == 0 ? 2 : 0),
             text);
   });
 }
 
 TEST_CASE("a team across hosts registers on all ranks or on none", "[req:2.3]") {
   const auto host_of = [](int rank) { return Host{.number = rank, .fabric = true}; };
-  play_on_hosts(2, host_of, [](Players& players, HostInProcess& host) {
-    auto comm = join(players);
+  run_on_hosts(2, host_of, [](TestRanks& test_ranks, HostInProcess& host) {
+    auto comm = join(test_ranks);
     const auto memory = must(comm.allocate(4096));
     const auto before = host.model().held();
     {
@@ -270,27 +270,27 @@ TEST_CASE("a team across hosts registers on all ranks or on none", "[req:2.3]") 
         return CUDA_ERROR_UNKNOWN;
       };
       std::optional<ScopedCudaTable> scoped;
-      if (players.first() == 1) scoped.emplace(failing);
+      if (test_ranks.first() == 1) scoped.emplace(failing);
       must_fail(comm.register_window(memory), ErrorCode::cuda, {"rank 1", "by fabric handle"});
     }
     require(host.model().held() == before, "something is left");
-    players.barrier();
+    test_ranks.barrier();
     const auto window = must(comm.register_window(memory));
     require(window.view().lsa_size == 2, "the size of the team");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("memory without a fabric handle is refused to a team across hosts, on all ranks",
           "[req:2.3]") {
   const auto host_of = [](int rank) { return Host{.number = rank, .fabric = true}; };
-  play_on_hosts(2, host_of, [](Players& players, HostInProcess&) {
-    auto comm = join(players);
+  run_on_hosts(2, host_of, [](TestRanks& test_ranks, HostInProcess&) {
+    auto comm = join(test_ranks);
     constexpr std::size_t kBytes = std::size_t{2} << 20;
     CUmemAllocationProp wanted{};
     wanted.type = CU_MEM_ALLOCATION_TYPE_PINNED;
     wanted.location = device_location(0);
-    const bool with_fabric = players.first() == 0;
+    const bool with_fabric = test_ranks.first() == 0;
     wanted.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(
         CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR | (with_fabric ? CU_MEM_HANDLE_TYPE_FABRIC : 0));
     CUmemAccessDesc access{device_location(0), CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
@@ -303,7 +303,7 @@ TEST_CASE("memory without a fabric handle is refused to a team across hosts, on 
     must_fail(comm.register_window(MemoryRange{reinterpret_cast<void*>(base), kBytes}),
               ErrorCode::invalid_argument, {"rank 1", "has no fabric handle", "ncclMemAlloc"});
     require(unix_sockets == 0, "a unix socket");
-    players.barrier();
+    test_ranks.barrier();
     require(cuda().mem_unmap(base, kBytes) == CUDA_SUCCESS, "unmap");
     require(cuda().mem_release(handle) == CUDA_SUCCESS, "release");
     require(cuda().mem_address_free(base, kBytes) == CUDA_SUCCESS, "free");

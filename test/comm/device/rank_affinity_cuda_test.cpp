@@ -120,15 +120,15 @@ TEST_CASE("the monitor of a GPU rank runs, and its notices lie, near its GPU", "
   const Environment environment(variables());
   for (const bool fails : {false, true}) {
     INFO((fails ? "pinned memory cannot be had" : "all goes well"));
-    check_all_ok(play(Cast::processes, 2, [fails](Players& players) {
-      const int rank = players.first();
+    check_all_ok(run_ranks(LaunchMode::processes, 2, [fails](TestRanks& test_ranks) {
+      const int rank = test_ranks.first();
       const FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 2}, rank);
       const NumaMachine machine;
       const NumaSystem system;
       PinnedAllocations pinned(system);
       pinned.fails = fails && rank == 1;
       ncclComm_t comm = nullptr;
-      const ncclResult_t started = ncclCommInitRank(&comm, 2, players.next_id(), rank);
+      const ncclResult_t started = ncclCommInitRank(&comm, 2, test_ranks.next_id(), rank);
       require((started == ncclSuccess) == !fails, ncclGetLastError(nullptr));
       require(pinned.policies().size() == 1, "pinned memory");
       require(pinned.policies()[0] == NumaSystem::Policy{MPOL_PREFERRED, {rank}}, "its node");
@@ -146,18 +146,18 @@ TEST_CASE("the monitor of a GPU rank runs, and its notices lie, near its GPU", "
 
 TEST_CASE("with GPUs of two nodes in one process, the monitor runs near both", "[req:2.5]") {
   const Environment environment(variables());
-  check_all_ok(play(Cast::processes, 1, [](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::processes, 1, [](TestRanks& test_ranks) {
     model_with_current_device(FakeCuda::Options{.devices = 2}, 0);
     const NumaMachine machine;
     NumaSystem system;
     system.cpus.push_back(8);  // at neither node
     ncclComm_t first = nullptr, second = nullptr;
-    require(ncclCommInitRank(&first, 1, players.next_id(), 0), "the first");
+    require(ncclCommInitRank(&first, 1, test_ranks.next_id(), 0), "the first");
     await_move(system, cpus_of(0));
     auto context = PrimaryContext::retain(1);
     require(context.ok(), "no second context");
     require(cuda().ctx_push_current(context->get()) == CUDA_SUCCESS, "cuCtxPushCurrent");
-    require(ncclCommInitRank(&second, 1, players.next_id(), 0), "the second");
+    require(ncclCommInitRank(&second, 1, test_ranks.next_id(), 0), "the second");
     await_move(system, {0, 1, 2, 3, 4, 5, 6, 7});
     require(ncclCommDestroy(first), "ncclCommDestroy");
     await_move(system, cpus_of(1));
@@ -176,8 +176,8 @@ TEST_CASE("the threads of a GPU rank's network run near its GPU, and nowhere els
   }
   const Numbers near = {cpus->front(), cpus->back()};
   const Environment environment(variables());
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
-    const int rank = players.first();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+    const int rank = test_ranks.first();
     const std::string own_cpu = std::to_string(near[static_cast<std::size_t>(rank)]);
     const Environment own(
         Variables{{"ORIEL_HOSTID", rank == 0 ? "a" : "b"}, {"ORIEL_NIC_PROCESS", "0"}});
@@ -189,7 +189,7 @@ TEST_CASE("the threads of a GPU rank's network run near its GPU, and nowhere els
     });
     const NumaMachine machine(std::to_string(near[0]), std::to_string(near[1]));
     const auto before = threads_of_this_process();
-    std::vector<ncclComm_t> comms = players.init();
+    std::vector<ncclComm_t> comms = test_ranks.init();
     // Threads of the library are the monitor, the NIC's thread and others. Threads that only serve
     // the bootstrap end with it.
     const auto all_are_near = [&] {
@@ -204,19 +204,19 @@ TEST_CASE("the threads of a GPU rank's network run near its GPU, and nowhere els
     require(eventually(all_are_near), "a thread of the network runs elsewhere");
     require(threads_of_this_process().at(own_thread()) == before.at(own_thread()),
             "the user's thread has been moved");
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   }));
 }
 
 TEST_CASE("what goes on in the background does so near the GPU", "[req:2.5]") {
   const Environment environment(variables());
-  check_all_ok(play(Cast::processes, 1, [](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::processes, 1, [](TestRanks& test_ranks) {
     model_with_current_device(FakeCuda::Options{.devices = 2}, 0);
     const NumaMachine machine;
     const NumaSystem system;
     ncclConfig_t config = non_blocking();
     ncclComm_t comm = nullptr;
-    const ncclResult_t begun = ncclCommInitRankConfig(&comm, 1, players.next_id(), 0, &config);
+    const ncclResult_t begun = ncclCommInitRankConfig(&comm, 1, test_ranks.next_id(), 0, &config);
     require(begun == ncclInProgress, "init");
     require(eventually([&] { return state_of(comm) != ncclInProgress; }), "init goes on");
     require(state_of(comm), "init");
@@ -235,16 +235,16 @@ TEST_CASE("a GPU rank starts where nothing may be moved, and on settings that fo
   const Environment environment(variables());
   for (const char* affinity : {"1", "0"}) {
     const Environment switched(Variables{{"ORIEL_CPU_AFFINITY", affinity}});
-    check_all_ok(play(Cast::processes, 2, [&](Players& players) {
-      const int rank = players.first();
+    check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+      const int rank = test_ranks.first();
       model_with_current_device(FakeCuda::Options{.devices = 2}, rank);
       const NumaMachine machine;
       NumaSystem system;
       system.cpu_status = EINVAL;
       system.memory_status = EPERM;
-      std::vector<ncclComm_t> comms = players.init();
+      std::vector<ncclComm_t> comms = test_ranks.init();
       std::this_thread::sleep_for(50ms);
-      players.destroy(comms);
+      test_ranks.destroy(comms);
       const bool asked = affinity[0] == '1';
       require(system.seen_placements().empty() == !asked, "threads");
       require(system.policies.empty() == !asked, "memory");

@@ -50,20 +50,20 @@ void require_nodes(const NumaSystem& system, const Place& place, std::size_t lea
 }
 
 /// Plays the life of a communicator whose ranks are in these places, with one window each.
-void live_in(Cast cast, const std::vector<Place>& places, int status) {
+void live_in(LaunchMode launch_mode, const std::vector<Place>& places, int status) {
   const topo::TemporaryTree files;
   files.file("/machine.xml", kTwoNodes);
   const Environment environment(Variables{{"ORIEL_BACKEND", "host"},
                                           {"ORIEL_SOCKET_IFNAME", "lo"},
                                           {"ORIEL_TOPO_FILE", files.root() + "/machine.xml"}});
   const auto size = static_cast<int>(places.size());
-  check_all_ok(play(cast, size, [&](Players& players) {
-    const Place& place = places[static_cast<std::size_t>(players.first())];
+  check_all_ok(run_ranks(launch_mode, size, [&](TestRanks& test_ranks) {
+    const Place& place = places[static_cast<std::size_t>(test_ranks.first())];
     NumaSystem system;
     system.cpus = place.cpus;
     system.memory_status = status;
     {
-      std::vector<ncclComm_t> comms = players.init();
+      std::vector<ncclComm_t> comms = test_ranks.init();
       const std::size_t of_comm = system.preferences.size();
       require_nodes(system, place, 1);  // the scratch memory
       std::vector<Buffer> buffers;
@@ -74,12 +74,12 @@ void live_in(Cast cast, const std::vector<Place>& places, int status) {
       }
       require_nodes(system, place, of_comm + comms.size());
       const std::size_t before = system.preferences.size();
-      const auto windows = players.register_windows(comms, pointers, kBytes);
+      const auto windows = test_ranks.register_windows(comms, pointers, kBytes);
       require(system.preferences.size() == before, "mapping windows asks for nothing");
       for (std::size_t i = 0; i < comms.size(); ++i) {
         require(ncclCommWindowDeregister(comms[i], windows[i]), "ncclCommWindowDeregister");
       }
-      players.destroy(comms);
+      test_ranks.destroy(comms);
     }
     require(system.policies.empty(), "no thread's policy changes");
     // The ranks' threads are already at the right place.
@@ -91,7 +91,7 @@ void live_in(Cast cast, const std::vector<Place>& places, int status) {
 
 TEST_CASE("windows of CPU ranks prefer the NUMA node that the rank is bound to", "[req:2.5]") {
   const std::vector<Place> places = {{{0, 1}, {0}}, {{4, 7}, {1}}, {{3, 4}, {}}, {{6}, {1}}};
-  live_in(Cast::processes, places, 0);
+  live_in(LaunchMode::processes, places, 0);
 }
 
 TEST_CASE("ranks that the kernel keeps on processors of two nodes prefer one each", "[req:2.5]") {
@@ -103,25 +103,25 @@ TEST_CASE("ranks that the kernel keeps on processors of two nodes prefer one eac
   const Numbers ends = {cpus->front(), cpus->back()};
   const Environment environment(
       Variables{{"ORIEL_BACKEND", "host"}, {"ORIEL_SOCKET_IFNAME", "lo"}});
-  for (const Cast cast : {Cast::processes, Cast::threads}) {
-    INFO(name_of(cast));
+  for (const LaunchMode launch_mode : {LaunchMode::processes, LaunchMode::threads}) {
+    INFO(name_of(launch_mode));
     // Binds the thread before the library sees it, as taskset does.
-    check_all_ok(play(cast, 2, [&](Players& players) {
-      const int node = players.first();
+    check_all_ok(run_ranks(launch_mode, 2, [&](TestRanks& test_ranks) {
+      const int node = test_ranks.first();
       topo::run_this_thread_on({ends[static_cast<std::size_t>(node)]});
-      players.barrier();
+      test_ranks.barrier();
       // Makes one machine for each process; if ranks are threads, rank 0 makes it.
       std::optional<NumaMachine> machine;
       std::optional<NumaSystem> own;
-      const bool makes = cast == Cast::processes || node == 0;
+      const bool makes = launch_mode == LaunchMode::processes || node == 0;
       static NumaSystem* system = nullptr;
       if (makes) {
         machine.emplace(std::to_string(ends[0]), std::to_string(ends[1]));
         system = &own.emplace();
         system->real_cpus = true;
       }
-      players.barrier();
-      std::vector<ncclComm_t> comms = players.init();
+      test_ranks.barrier();
+      std::vector<ncclComm_t> comms = test_ranks.init();
       const Buffer buffer(kBytes);
       int found = 0;
       {
@@ -131,23 +131,23 @@ TEST_CASE("ranks that the kernel keeps on processors of two nodes prefer one eac
         }
       }
       require(found == 1, "the rank's node");
-      players.destroy(comms);
-      players.barrier();
+      test_ranks.destroy(comms);
+      test_ranks.barrier();
     }));
   }
 }
 
 TEST_CASE("several ranks of one thread prefer the node of its processors", "[req:2.5]") {
-  live_in(Cast::group, {{{5, 6}, {1}}, {{5, 6}, {1}}}, 0);
+  live_in(LaunchMode::group, {{{5, 6}, {1}}, {{5, 6}, {1}}}, 0);
 }
 
 TEST_CASE("ranks start where a container refuses to prefer a node", "[req:2.5]") {
-  live_in(Cast::processes, {{{0}, {0}}, {{4}, {1}}}, EPERM);
+  live_in(LaunchMode::processes, {{{0}, {0}}, {{4}, {1}}}, EPERM);
 }
 
 TEST_CASE("ORIEL_CPU_AFFINITY=0 leaves memory and threads alone", "[req:2.5]") {
   const Environment off(Variables{{"ORIEL_CPU_AFFINITY", "0"}});
-  live_in(Cast::processes, {{{0}, {}}, {{4}, {}}}, 0);
+  live_in(LaunchMode::processes, {{{0}, {}}, {{4}, {}}}, 0);
 }
 
 }  // namespace oriel::test

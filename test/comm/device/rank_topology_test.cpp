@@ -199,8 +199,8 @@ TEST_CASE("what ranks add is part of what they agree on; a malformed word is nam
 
 TEST_CASE("files of network ports are read by ranks that need a network, and once", "[req:2.10]") {
   const TemporaryPath path;
-  check_all_ok(play(Cast::processes, 4, [&](Players& players) {
-    const int rank = players.first();
+  check_all_ok(run_ranks(LaunchMode::processes, 4, [&](TestRanks& test_ranks) {
+    const int rank = test_ranks.first();
     const topo::TemporaryTree tree;
     tree.file("/sys/devices/system/node/online", "0\n");
     topo::add_network(tree);
@@ -220,18 +220,18 @@ TEST_CASE("files of network ports are read by ranks that need a network, and onc
         {"ORIEL_BACKEND", "host"}, {"ORIEL_LOG", "info"}, {"ORIEL_LOG_FILE", path.of(rank)}});
     {
       const Environment one(Variables{{"ORIEL_HOSTID", "one"}});
-      const auto comm = join(players);
+      const auto comm = join(test_ranks);
       require(!asked.empty() && about_network() == 0, "ports were read for one node");
     }
-    players.barrier();
+    test_ranks.barrier();
     std::size_t read = 0;
     for (int round = 0; round < 2; ++round) {
       const Environment two(Variables{{"ORIEL_HOSTID", rank < 2 ? "one" : "two"}});
-      const auto comm = join(players);
+      const auto comm = join(test_ranks);
       require(about_network() > 0, "no port was read");
       require(round == 0 || about_network() == read, "ports were read again");
       read = about_network();
-      players.barrier();
+      test_ranks.barrier();
     }
     const std::string text = path.read(rank);
     const bool says = text.find("4 by network, from 128 Gbit/s") != std::string::npos;
@@ -243,27 +243,27 @@ TEST_CASE("a description that one rank cannot use ends the start of all with its
           "[req:2.7]") {
   const TemporaryPath path;
   std::ofstream(path.of(0)) << "<system>\n<cpu numaid=\"0\"\n";
-  check_all_ok(play(Cast::processes, 3, [&](Players& players) {
-    const std::string file = players.first() == 1 ? path.of(0) : "";
+  check_all_ok(run_ranks(LaunchMode::processes, 3, [&](TestRanks& test_ranks) {
+    const std::string file = test_ranks.first() == 1 ? path.of(0) : "";
     const Environment own(Variables{{"ORIEL_TOPO_FILE", file}});
-    must_fail(try_to_join(players), ErrorCode::invalid_usage,
+    must_fail(try_to_join(test_ranks), ErrorCode::invalid_usage,
               {"ORIEL_TOPO_FILE", "rank 1", "line", path.of(0)});
   }));
 }
 
 TEST_CASE("the machine is described by one rank of each node, once", "[req:2.7]") {
   const TemporaryPath path;
-  check_all_ok(play(Cast::processes, 4, [&](Players& players) {
-    const int rank = players.first();
+  check_all_ok(run_ranks(LaunchMode::processes, 4, [&](TestRanks& test_ranks) {
+    const int rank = test_ranks.first();
     const Environment own(Variables{{"ORIEL_TOPO_DUMP_FILE", path.of(rank)},
                                     {"ORIEL_HOSTID", rank % 2 == 0 ? "even" : "odd"}});
     for (int round = 0; round < 2; ++round) {
-      const auto comm = join(players);
-      players.barrier();
+      const auto comm = join(test_ranks);
+      test_ranks.barrier();
       const bool writes = rank < 2 && round == 0;
       require(std::filesystem::exists(path.of(rank)) == writes, "who has written");
       std::filesystem::remove(path.of(rank));
-      players.barrier();
+      test_ranks.barrier();
     }
   }));
 }
@@ -274,13 +274,13 @@ TEST_CASE("a pipe that nobody writes to, or slowly, holds a start up for a part 
   CAPTURE(has_writer);
   const TemporaryPath path;
   REQUIRE(::mkfifo(path.of(0).c_str(), 0600) == 0);
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
-    const bool reads = players.first() == 1;
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+    const bool reads = test_ranks.first() == 1;
     const OwnedFd writer(reads && has_writer ? ::open(path.of(0).c_str(), O_RDWR | O_CLOEXEC) : -1);
     const Environment own(
         Variables{{"ORIEL_TOPO_FILE", reads ? path.of(0) : ""}, {"ORIEL_TIMEOUT", "4s"}});
     const FairTimer timer;
-    must_fail(try_to_join(players), ErrorCode::invalid_usage,
+    must_fail(try_to_join(test_ranks), ErrorCode::invalid_usage,
               {"rank 1", "ORIEL_TOPO_FILE", path.of(0),
                has_writer ? "has not ended within 1000 ms" : "nobody has open to write"});
     require(timer.spent() < 4s, "it took too long");
@@ -289,11 +289,11 @@ TEST_CASE("a pipe that nobody writes to, or slowly, holds a start up for a part 
 
 TEST_CASE("a description that cannot be written is a warning, and the start goes on", "[req:2.7]") {
   const TemporaryPath path;
-  check_all_ok(play(Cast::processes, 1, [&](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::processes, 1, [&](TestRanks& test_ranks) {
     const std::string nowhere = path.of(0) + "/none/machine.xml";
     const Environment own(Variables{
         {"ORIEL_TOPO_DUMP_FILE", nowhere}, {"ORIEL_LOG", "warn"}, {"ORIEL_LOG_FILE", path.of(1)}});
-    static_cast<void>(join(players));
+    static_cast<void>(join(test_ranks));
     require_words(path.read(1), {nowhere, "ENOENT", "WARN"});
   }));
 }

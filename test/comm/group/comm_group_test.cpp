@@ -78,9 +78,9 @@ TEST_CASE("groups nest, and the outermost counts", "[req:1.10]") {
 }
 
 TEST_CASE("many calls and communicators in one group", "[req:1.10]") {
-  play_in_all_casts(3, [](Players& players) {
-    auto first = players.init();
-    auto second = players.init();
+  run_in_all_modes(3, [](TestRanks& test_ranks) {
+    auto first = test_ranks.init();
+    auto second = test_ranks.init();
     std::vector<std::vector<float>> data;
     for (std::size_t i = 0; i < first.size(); ++i) data.emplace_back(40, 1.0f);
     require(ncclGroupStart(), "ncclGroupStart");
@@ -97,8 +97,8 @@ TEST_CASE("many calls and communicators in one group", "[req:1.10]") {
     for (const auto& mine : data) {
       for (std::size_t k = 0; k < 40; ++k) require(mine[k] == (k < 20 ? 9.0f : 3.0f), "the sum");
     }
-    players.destroy(first);
-    players.destroy(second);
+    test_ranks.destroy(first);
+    test_ranks.destroy(second);
   });
 }
 
@@ -158,10 +158,10 @@ TEST_CASE("a group in which one all-reduce is refused makes none, and ends at on
 
 TEST_CASE("a refused group's starts, registrations and ends are told to the other ranks",
           "[req:1.38]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    auto comms = players.init();
-    const bool bad = players.first() == 1;
-    const ncclUniqueId id = players.next_id();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
+    const bool bad = test_ranks.first() == 1;
+    const ncclUniqueId id = test_ranks.next_id();
     Buffer buffer(4096);
     ncclWindow_t window = nullptr;
     ncclComm_t more = nullptr;
@@ -184,14 +184,14 @@ TEST_CASE("a refused group's starts, registrations and ends are told to the othe
       expect_error(in_group([&] { return ncclCommFinalize(comms[0]); }), ncclInvalidArgument,
                    "ncclCommFinalize", own);
     }
-    expect_error(in_group([&] { return ncclCommInitRank(&more, 2, id, players.first()); }),
+    expect_error(in_group([&] { return ncclCommInitRank(&more, 2, id, test_ranks.first()); }),
                  ncclInvalidArgument, "ncclCommInitRank", own);
     require(more == nullptr, "a failed init leaves null");
     require(std::chrono::steady_clock::now() - begun < 15s, "somebody waited in vain");
     float value = 1;
     require(sum(&value, 1, comms[0]), "the communicator is as good as before");
     require(value == 2, "the sum");
-    players.destroy(comms);
+    test_ranks.destroy(comms);
   }));
 }
 
@@ -224,17 +224,17 @@ TEST_CASE("a group starts blocking or non-blocking communicators, not both", "[r
 }
 
 TEST_CASE("fifty communicators of eight threads in one process", "[req:1.10]") {
-  check_all_ok(play(
-      Cast::threads, 8,
-      [](Players& players) {
+  check_all_ok(run_ranks(
+      LaunchMode::threads, 8,
+      [](TestRanks& test_ranks) {
         std::vector<std::vector<ncclComm_t>> all;
-        for (int i = 0; i < 50; ++i) all.push_back(players.init());
+        for (int i = 0; i < 50; ++i) all.push_back(test_ranks.init());
         for (auto& comms : all) {
           std::vector<float> data(1000, 1.0f);
           require(sum(data.data(), data.size(), comms[0]), "ncclAllReduce");
           require(data.front() == 8 && data.back() == 8, "the sum");
         }
-        for (auto& comms : all) players.destroy(comms);
+        for (auto& comms : all) test_ranks.destroy(comms);
       },
       100s));
 }

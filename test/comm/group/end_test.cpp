@@ -111,15 +111,15 @@ TEST_CASE("an end of no communicator, or in a group that is simulated, leaves th
 
 TEST_CASE("a start, an all-reduce and an abort in a group: the all-reduce is made, peers are told",
           "[req:5.2]") {
-  check_all_ok(play(Cast::threads, 2, [](Players& players) {
-    ncclComm_t comm = players.init()[0];
-    const ncclUniqueId id = players.next_id();
-    const bool aborts = players.first() == 0;
+  check_all_ok(run_ranks(LaunchMode::threads, 2, [](TestRanks& test_ranks) {
+    ncclComm_t comm = test_ranks.init()[0];
+    const ncclUniqueId id = test_ranks.next_id();
+    const bool aborts = test_ranks.first() == 0;
     float value = 1;
     ncclComm_t other = nullptr;
     require(ncclGroupStart(), "ncclGroupStart");
     require(sum(&value, 1, comm), "note");
-    require(ncclCommInitRank(&other, 2, id, players.first()), "note");
+    require(ncclCommInitRank(&other, 2, id, test_ranks.first()), "note");
     if (aborts) require(ncclCommAbort(comm), "note");
     require(ncclGroupEnd(), "ncclGroupEnd");
     require(value == 2, "the sum");

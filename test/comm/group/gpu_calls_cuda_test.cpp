@@ -26,7 +26,7 @@ const Names kOneLaunch{"stream_get_capture_info", "stream_get_id", "launch_kerne
 
 /// A communicator of one rank on the model, and a stream.
 struct GpuRank {
-  explicit GpuRank(Players& players) : comm(players.init()[0]) {
+  explicit GpuRank(TestRanks& test_ranks) : comm(test_ranks.init()[0]) {
     require(cuda().stream_create(&stream, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS, "a stream");
   }
   void end() const {
@@ -87,12 +87,12 @@ void check_calls(const GpuRank& rank, float* data, const Check& check) {
 
 /// Plays one rank on the model.
 template <class Body>
-void play_on_model(const Body& body) {
+void run_on_model(const Body& body) {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_SCRATCH_SIZE", "1M"}});
-  check_all_ok(play(Cast::processes, 1, [&](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::processes, 1, [&](TestRanks& test_ranks) {
     FakeCuda& model = model_with_current_device(FakeCuda::Options{}, 0);
     const Buffer buffer(4096);
-    const GpuRank rank(players);
+    const GpuRank rank(test_ranks);
     body(model, rank, reinterpret_cast<float*>(buffer.at()));
     rank.end();
     for (const std::string& violation : model.violations()) require(false, violation);
@@ -102,7 +102,7 @@ void play_on_model(const Body& body) {
 }  // namespace
 
 TEST_CASE("a call of a GPU rank, made again on its stream, takes four driver calls", "[req:5.6]") {
-  play_on_model([](FakeCuda& model, const GpuRank& rank, float* data) {
+  run_on_model([](FakeCuda& model, const GpuRank& rank, float* data) {
     NotedCalls noted;
     check_calls(rank, data, [&](const auto& call, const std::string& what) {
       const int before = model.launches();
@@ -113,7 +113,7 @@ TEST_CASE("a call of a GPU rank, made again on its stream, takes four driver cal
 }
 
 TEST_CASE("a call of a GPU rank, made again, allocates nothing", "[req:5.6]") {
-  play_on_model([](FakeCuda&, const GpuRank& rank, float* data) {
+  run_on_model([](FakeCuda&, const GpuRank& rank, float* data) {
     check_calls(rank, data, [&](const auto& call, const std::string& what) {
       require(!with_failure(0, call, Whose::callers), what + " allocates");
     });
@@ -124,7 +124,7 @@ TEST_CASE(
     "a call of a GPU rank breaks no capture of another thread, also from a thread without a "
     "context",
     "[req:5.6][D2]") {
-  play_on_model([](FakeCuda& model, const GpuRank& rank, float* data) {
+  run_on_model([](FakeCuda& model, const GpuRank& rank, float* data) {
     const auto call = [&] {
       for (const GpuCall& one : kGpuCalls) require(one.make(rank, data), one.name);
     };

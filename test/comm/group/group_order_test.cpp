@@ -26,17 +26,17 @@ namespace {
 TEST_CASE("set-up of several communicators in a group advances together, whatever its kinds",
           "[req:5.2]") {
   const Environment brief(Variables{{"ORIEL_TIMEOUT", "4s"}});
-  check_all_ok(play(Cast::threads, 2, [](Players& players) {
-    auto first = players.init(), second = players.init();
-    const ncclUniqueId id = players.next_id();
+  check_all_ok(run_ranks(LaunchMode::threads, 2, [](TestRanks& test_ranks) {
+    auto first = test_ranks.init(), second = test_ranks.init();
+    const ncclUniqueId id = test_ranks.next_id();
     const Buffer buffer(4096);
     ncclWindow_t window = nullptr;
     ncclComm_t child = nullptr, other = nullptr;
-    const auto grouped = players.first() == 0;
+    const auto grouped = test_ranks.first() == 0;
     // Without a group, rank 1 registers first, then splits, and starts last.
     if (grouped) require(ncclGroupStart(), "ncclGroupStart");
     const auto start = [&] {
-      require(ncclCommInitRank(&other, 2, id, players.first()), "ncclCommInitRank");
+      require(ncclCommInitRank(&other, 2, id, test_ranks.first()), "ncclCommInitRank");
     };
     if (grouped) start();
     if (grouped) require(ncclCommSplit(first[0], 0, 0, &child, nullptr), "ncclCommSplit");
@@ -153,12 +153,12 @@ struct Slot {
 /// and ends come last. A refused group only ends handles.
 class MixedRank {
  public:
-  MixedRank(Players& players, std::uint64_t seed)
-      : players_(players),
-        rank_(players.first()),
+  MixedRank(TestRanks& test_ranks, std::uint64_t seed)
+      : test_ranks_(test_ranks),
+        rank_(test_ranks.first()),
         shared_(static_cast<std::mt19937::result_type>(seed)),
         own_(static_cast<std::mt19937::result_type>(seed) + 1 + static_cast<unsigned>(rank_)) {
-    for (Slot& slot : slots_) slot.comm = players_.init()[0];
+    for (Slot& slot : slots_) slot.comm = test_ranks_.init()[0];
   }
 
   void run_group() {
@@ -182,7 +182,7 @@ class MixedRank {
     require(result == (is_refused ? ncclInvalidArgument : ncclSuccess),
             fmt::format("the group: {}", ncclGetLastError(nullptr)));
     for (Slot& slot : slots_) compare(slot, is_refused);
-    players_.barrier();  // an abort in the next group would end the other rank's calls
+    test_ranks_.barrier();  // an abort in the next group would end the other rank's calls
   }
   void end() {
     for (const Slot& slot : slots_) require(ncclCommDestroy(slot.comm), "ncclCommDestroy");
@@ -196,7 +196,7 @@ class MixedRank {
                                Kind::local,  Kind::query,  Kind::nest,     Kind::nest};
     for (auto left = shared_() % 9; left > 0; --left) {
       const Kind kind = kKinds[shared_() % std::size(kKinds)];
-      slot.requests.push_back({kind, kind == Kind::start ? players_.next_id() : ncclUniqueId{}});
+      slot.requests.push_back({kind, kind == Kind::start ? test_ranks_.next_id() : ncclUniqueId{}});
     }
     const auto end = shared_() % 8;
     slot.ends = end < 2;
@@ -274,10 +274,10 @@ class MixedRank {
     int count = 0;
     const ncclResult_t state = ncclCommCount(slot.comm, &count);
     require(state == (slot.ends ? ncclInvalidArgument : ncclSuccess), "the handle");
-    if (slot.ends) slot.comm = players_.init()[0];
+    if (slot.ends) slot.comm = test_ranks_.init()[0];
   }
 
-  Players& players_;
+  TestRanks& test_ranks_;
   const int rank_;
   std::mt19937 shared_;  // draws that both ranks share
   std::mt19937 own_;
@@ -288,8 +288,8 @@ class MixedRank {
 TEST_CASE("random mixtures of all requests over two communicators do what a reference says",
           "[req:5.2]") {
   const std::uint64_t seed = test_seed();
-  check_all_ok(play(Cast::threads, 2, [seed](Players& players) {
-    MixedRank rank(players, seed);
+  check_all_ok(run_ranks(LaunchMode::threads, 2, [seed](TestRanks& test_ranks) {
+    MixedRank rank(test_ranks, seed);
     for (int group = 0; group < repeats(60); ++group) rank.run_group();
     rank.end();
   }));

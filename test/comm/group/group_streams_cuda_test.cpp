@@ -51,7 +51,7 @@ void require_notes(ExecutorScript& script, const std::vector<std::string>& expec
 TEST_CASE("streams of a group meet before its first launch and wait for the last of a communicator",
           "[req:5.2]") {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_SCRATCH_SIZE", "1M"}});
-  check_all_ok(play(Cast::processes, 1, [](Players&) {
+  check_all_ok(run_ranks(LaunchMode::processes, 1, [](TestRanks&) {
     const FakeCuda& model = model_with_current_device(FakeCuda::Options{}, 0);
     static auto& script = *new ExecutorScript;
     const ncclComm_t x = init(script, "x");

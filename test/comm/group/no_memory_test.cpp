@@ -31,14 +31,14 @@ void require_no_leak([[maybe_unused]] const std::string& when) {
 /// Runs a call on both ranks, each a thread, while the k-th allocation of rank 1 fails.
 class Calls {
  public:
-  explicit Calls(Players& players) : players_(players) {}
+  explicit Calls(TestRanks& test_ranks) : test_ranks_(test_ranks) {}
 
   template <class Call>
   void together(long k, const Call& call) {
-    const int rank = players_.first();
+    const int rank = test_ranks_.first();
     const std::string where = fmt::format("rank {}, allocation {}", rank, k);
     hit_ = false;
-    players_.barrier();
+    test_ranks_.barrier();
     ncclResult_t mine = ncclSuccess;
     if (rank == 1 && k >= 0) {
       hit_ = with_failure(k, [&] { mine = call(); });
@@ -52,43 +52,43 @@ class Calls {
       const bool says = text.find("memory") != std::string::npos;
       require(says || (named && rank == 0), where + ": " + text);
     }
-    players_.word(static_cast<std::size_t>(rank)) = mine == ncclSuccess ? 0 : 1;
-    players_.word(static_cast<std::size_t>(2 + rank)) = hit_ ? 1 : 0;
-    players_.barrier();
-    failures_ = players_.word(0) + players_.word(1);
-    hit_ = players_.word(3) != 0;
-    players_.barrier();
+    test_ranks_.word(static_cast<std::size_t>(rank)) = mine == ncclSuccess ? 0 : 1;
+    test_ranks_.word(static_cast<std::size_t>(2 + rank)) = hit_ ? 1 : 0;
+    test_ranks_.barrier();
+    failures_ = test_ranks_.word(0) + test_ranks_.word(1);
+    hit_ = test_ranks_.word(3) != 0;
+    test_ranks_.barrier();
   }
   /// Returns the number of ranks whose call has failed.
   std::uint64_t failures() const { return failures_; }
   bool hit() const { return hit_; }
 
  private:
-  Players& players_;
+  TestRanks& test_ranks_;
   std::uint64_t failures_ = 0;
   bool hit_ = false;
 };
 
 /// Uses and destroys a communicator. Its next call succeeds if no allocation has failed, and fails
 /// if any rank has failed.
-void use_and_destroy(Players& players, const Calls& calls, ncclComm_t comm) {
+void use_and_destroy(TestRanks& test_ranks, const Calls& calls, ncclComm_t comm) {
   float value = 1;
   const ncclResult_t result = comm != nullptr ? sum(&value, 1, comm) : ncclSuccess;
   if (comm != nullptr && calls.failures() > 0) require(result != ncclSuccess, "a peer has failed");
   if (!calls.hit()) require(result == ncclSuccess && value == 2, ncclGetLastError(nullptr));
-  players.barrier();
+  test_ranks.barrier();
   if (comm != nullptr) require(ncclCommDestroy(comm), "ncclCommDestroy");
 }
 
 /// Makes every `stride`-th allocation of `cycle` fail, one per run, until a run needs fewer
 /// allocations.
 template <class Cycle>
-void walk(Players& players, long stride, const Cycle& cycle) {
-  Calls calls(players);
+void walk(TestRanks& test_ranks, long stride, const Cycle& cycle) {
+  Calls calls(test_ranks);
   cycle(calls, -1);
-  players.barrier();
+  test_ranks.barrier();
   const Held before = settled();
-  players.barrier();
+  test_ranks.barrier();
   std::uint64_t failures = 0;
   for (long k = 0;; k += stride) {
     cycle(calls, k);
@@ -96,7 +96,7 @@ void walk(Players& players, long stride, const Cycle& cycle) {
     failures += calls.failures();
     require(k < 20'000, "allocations without end");
   }
-  players.barrier();
+  test_ranks.barrier();
   require_held(before, "after all cycles");
   require_no_leak("after all cycles");
   require(failures >= 4, fmt::format("{} failures", failures));
@@ -105,12 +105,12 @@ void walk(Players& players, long stride, const Cycle& cycle) {
 TEST_CASE("a start in which memory runs out on one rank fails and leaves nothing",
           "[req:1.12][req:1.38][req:1.41]") {
   const Environment brief(Variables{{"ORIEL_TIMEOUT", "3s"}});
-  check_all_ok(play(Cast::threads, 2, [](Players& players) {
-    walk(players, 397, [&](Calls& calls, long k) {
-      const ncclUniqueId id = players.next_id();
+  check_all_ok(run_ranks(LaunchMode::threads, 2, [](TestRanks& test_ranks) {
+    walk(test_ranks, 397, [&](Calls& calls, long k) {
+      const ncclUniqueId id = test_ranks.next_id();
       ncclComm_t comm = nullptr;
-      calls.together(k, [&] { return ncclCommInitRank(&comm, 2, id, players.first()); });
-      use_and_destroy(players, calls, comm);
+      calls.together(k, [&] { return ncclCommInitRank(&comm, 2, id, test_ranks.first()); });
+      use_and_destroy(test_ranks, calls, comm);
     });
   }));
 }
@@ -118,10 +118,10 @@ TEST_CASE("a start in which memory runs out on one rank fails and leaves nothing
 TEST_CASE("a registration in which memory runs out on one rank fails and leaves nothing",
           "[req:1.16][req:1.38][req:1.41]") {
   const Environment brief(Variables{{"ORIEL_TIMEOUT", "3s"}});
-  check_all_ok(play(Cast::threads, 2, [](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::threads, 2, [](TestRanks& test_ranks) {
     const Buffer buffer(4096);
-    walk(players, 47, [&](Calls& calls, long k) {
-      const ncclComm_t comm = players.init()[0];
+    walk(test_ranks, 47, [&](Calls& calls, long k) {
+      const ncclComm_t comm = test_ranks.init()[0];
       ncclWindow_t window = nullptr;
       calls.together(k,
                      [&] { return ncclCommWindowRegister(comm, buffer.at(), 4096, &window, 1); });
@@ -133,7 +133,7 @@ TEST_CASE("a registration in which memory runs out on one rank fails and leaves 
       float value = 1;
       const ncclResult_t result = sum(&value, 1, comm);
       require(calls.hit() || (result == ncclSuccess && value == 2), ncclGetLastError(nullptr));
-      players.barrier();
+      test_ranks.barrier();
       require(ncclCommDestroy(comm), "ncclCommDestroy");
     });
   }));
@@ -234,8 +234,8 @@ constexpr KindOfCall kKindsOfCalls[] = {
 };
 
 TEST_CASE("a call of a CPU rank, made again, allocates nothing", "[req:5.6]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
-    const ncclComm_t comm = players.init()[0];
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    const ncclComm_t comm = test_ranks.init()[0];
     // Sizes that use packets, slots, and neither.
     for (const std::size_t count : {2u, 200u, 20'000u}) {
       const std::vector<float> from(2 * count, 1);
@@ -243,7 +243,7 @@ TEST_CASE("a call of a CPU rank, made again, allocates nothing", "[req:5.6]") {
       for (const KindOfCall& kind : kKindsOfCalls) {
         const std::string what = fmt::format("{} of {} elements", kind.name, count);
         const auto call = [&] {
-          return kind.make(comm, players.first(), from.data(), to.data(), count);
+          return kind.make(comm, test_ranks.first(), from.data(), to.data(), count);
         };
         require(call(), what.c_str());
         ncclResult_t again = ncclInternalError;

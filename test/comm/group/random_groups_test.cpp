@@ -182,12 +182,12 @@ class GroupRank {
   std::deque<CallPart> parts_;
 };
 
-/// The ranks of one player.
-class GroupPlayer {
+/// The ranks of one process or thread.
+class GroupRanks {
  public:
-  GroupPlayer(Players& players, std::uint64_t seed, bool exact)
-      : players_(players), ranks_(players.ranks().size()) {
-    const auto first = players.init(), second = players.init();
+  GroupRanks(TestRanks& test_ranks, std::uint64_t seed, bool exact)
+      : test_ranks_(test_ranks), ranks_(test_ranks.ranks().size()) {
+    const auto first = test_ranks.init(), second = test_ranks.init();
     std::vector<void*> memory;
     for (std::size_t i = 0; i < ranks_.size(); ++i) {
       ranks_[i].members[0].comm = first[i];
@@ -195,14 +195,14 @@ class GroupPlayer {
       ranks_[i].exact = exact;
       memory.push_back(ranks_[i].memory.area(Registration::window));
     }
-    require(players.together([&](std::size_t i, int rank) {
+    require(test_ranks.together([&](std::size_t i, int rank) {
       const std::uint64_t drawn = mix(seed, static_cast<std::uint64_t>(rank));
       const int color = drawn % 8 == 0 ? NCCL_SPLIT_NOCOLOR : static_cast<int>(drawn / 8 % 2);
       return ncclCommSplit(first[i], color, static_cast<int>(drawn >> 40), &split_of(i), nullptr);
     }),
             "ncclCommSplit");
     for (GroupRank& rank : ranks_) rank.know_members();
-    players.register_windows(first, memory, GroupMemory::kAreaBytes);
+    test_ranks.register_windows(first, memory, GroupMemory::kAreaBytes);
   }
 
   void run(const DrawnGroup& group) {
@@ -212,20 +212,20 @@ class GroupPlayer {
       std::string calls;
       for (const GroupRank& rank : ranks_) calls += rank.text();
       throw std::runtime_error(
-          fmt::format("rank {}: {}; the group:{}", players_.first(), error.what(), calls));
+          fmt::format("rank {}: {}; the group:{}", test_ranks_.first(), error.what(), calls));
     }
   }
 
   void end() {
     for (GroupRank& rank : ranks_) {
-      players_.word(static_cast<std::size_t>(rank.members[0].rank)) = rank.hash_of_all;
+      test_ranks_.word(static_cast<std::size_t>(rank.members[0].rank)) = rank.hash_of_all;
       for (Member& member : rank.members) {
         if (member.comm != nullptr) require(ncclCommDestroy(member.comm), "ncclCommDestroy");
       }
     }
-    players_.barrier();  // memory must outlive the communicators
-    for (int rank = 0; rank < players_.size(); ++rank) {
-      require(players_.word(static_cast<std::size_t>(rank)) == ranks_.front().hash_of_all,
+    test_ranks_.barrier();  // memory must outlive the communicators
+    for (int rank = 0; rank < test_ranks_.size(); ++rank) {
+      require(test_ranks_.word(static_cast<std::size_t>(rank)) == ranks_.front().hash_of_all,
               fmt::format("rank {} has other bits of the world's all-reduces", rank));
     }
   }
@@ -264,14 +264,14 @@ class GroupPlayer {
     return false;
   }
 
-  Players& players_;
+  TestRanks& test_ranks_;
   std::deque<GroupRank> ranks_;
   std::array<bool, kComms> is_registered_{};
 };
 
-/// Parameters of one play of random groups.
+/// Parameters of one run of random groups.
 struct GroupPlay {
-  Cast cast;
+  LaunchMode launch_mode;
   int groups;
   std::vector<int> nodes;  ///< node of each rank
   bool deterministic = false;
@@ -286,42 +286,43 @@ struct GroupPlay {
 const Variables kShortRounds = {{"ORIEL_CHUNK", "512"}, {"ORIEL_SCRATCH_SIZE", "4M"}};
 /// Plays of 5,000 groups in total.
 const GroupPlay kGroupPlays[] = {
-    {Cast::processes, 600, {0, 0}},
-    {Cast::processes, 500, {0, 0, 0}},
-    {Cast::processes, 300, {0, 0, 0, 0, 0, 0}},
-    {Cast::threads, 600, {0, 0}},
-    {Cast::threads, 500, {0, 0, 0}},
-    {Cast::threads, 300, {0, 0, 0, 0, 0}},
-    {Cast::group, 400, {0, 0, 0, 0}},
-    {Cast::processes, 500, {0, 1}, true},
-    {Cast::processes, 300, {0, 1, 1}, false, kShortRounds},
-    {Cast::processes, 300, {0, 0, 1, 1}, true, kShortRounds},
-    {Cast::processes, 250, {0, 0, 1, 1}},
-    {Cast::processes, 150, {0, 1, 2, 3}},
-    {Cast::processes, 150, {0, 1, 0, 1, 0}, true},
-    {Cast::processes, 150, {0, 0, 0, 1, 2, 2}},
+    {LaunchMode::processes, 600, {0, 0}},
+    {LaunchMode::processes, 500, {0, 0, 0}},
+    {LaunchMode::processes, 300, {0, 0, 0, 0, 0, 0}},
+    {LaunchMode::threads, 600, {0, 0}},
+    {LaunchMode::threads, 500, {0, 0, 0}},
+    {LaunchMode::threads, 300, {0, 0, 0, 0, 0}},
+    {LaunchMode::group, 400, {0, 0, 0, 0}},
+    {LaunchMode::processes, 500, {0, 1}, true},
+    {LaunchMode::processes, 300, {0, 1, 1}, false, kShortRounds},
+    {LaunchMode::processes, 300, {0, 0, 1, 1}, true, kShortRounds},
+    {LaunchMode::processes, 250, {0, 0, 1, 1}},
+    {LaunchMode::processes, 150, {0, 1, 2, 3}},
+    {LaunchMode::processes, 150, {0, 1, 0, 1, 0}, true},
+    {LaunchMode::processes, 150, {0, 0, 0, 1, 2, 2}},
 };
 
-void play_groups(const GroupPlay& of, std::uint64_t seed) {
+void run_groups(const GroupPlay& of, std::uint64_t seed) {
   std::string nodes;
   for (const int node : of.nodes) nodes += std::to_string(node);
-  INFO("ranks as " << name_of(of.cast) << " of nodes " << nodes);
+  INFO("ranks as " << name_of(of.launch_mode) << " of nodes " << nodes);
   Variables variables = of.variables;
   if (of.deterministic) variables.emplace_back("ORIEL_DETERMINISTIC", "1");
   const Environment common(variables);
   const int groups = scaled(repeats(of.groups, 50));
-  const auto body = [&](Players& players) {
+  const auto body = [&](TestRanks& test_ranks) {
     std::optional<Environment> own;
-    if (of.cast == Cast::processes) {
-      own.emplace(of_node(of.nodes[static_cast<std::size_t>(players.first())]));
+    if (of.launch_mode == LaunchMode::processes) {
+      own.emplace(of_node(of.nodes[static_cast<std::size_t>(test_ranks.first())]));
     }
-    GroupPlayer player(players, seed, of.exact());
+    GroupRanks group(test_ranks, seed, of.exact());
     for (int i = 0; i < groups; ++i) {
-      player.run(draw_group(mix(seed, static_cast<std::uint64_t>(i))));
+      group.run(draw_group(mix(seed, static_cast<std::uint64_t>(i))));
     }
-    player.end();
+    group.end();
   };
-  check_all_ok(play(of.cast, static_cast<int>(of.nodes.size()), body, std::chrono::seconds(120)));
+  check_all_ok(run_ranks(of.launch_mode, static_cast<int>(of.nodes.size()), body,
+                         std::chrono::seconds(120)));
 }
 
 }  // namespace
@@ -330,7 +331,7 @@ TEST_CASE("random groups of every call on several communicators give what a refe
           "[req:5.21][req:5.8][req:5.10][req:5.11][req:3.16][req:3.17]") {
   const std::uint64_t seed = test_seed();
   std::uint64_t number = 0;
-  for (const GroupPlay& one : kGroupPlays) play_groups(one, mix(seed, ++number));
+  for (const GroupPlay& one : kGroupPlays) run_groups(one, mix(seed, ++number));
 }
 
 }  // namespace oriel::test

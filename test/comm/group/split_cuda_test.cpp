@@ -16,17 +16,17 @@ namespace {
 TEST_CASE("a split of GPU ranks keeps the parent's device, and registers windows without it",
           "[req:5.16]") {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
-  check_all_ok(play(Cast::processes, 4, [](Players& players) {
-    const int rank = players.first();
+  check_all_ok(run_ranks(LaunchMode::processes, 4, [](TestRanks& test_ranks) {
+    const int rank = test_ranks.first();
     const FakeCuda& model = model_with_current_device(FakeCuda::Options{.devices = 4}, rank);
-    auto world = players.init();
+    auto world = test_ranks.init();
     std::vector<ncclComm_t> made(2);
     require(ncclCommSplit(world[0], rank % 2, -rank, &made[0], nullptr), "ncclCommSplit");
     const int color = rank == 2 ? NCCL_SPLIT_NOCOLOR : 5;
     require(ncclCommSplit(world[0], color, 0, &made[1], nullptr), "ncclCommSplit");
     require((rank == 2) == (made[1] == nullptr), "a handle for each rank with a color");
     if (made[1] == nullptr) made.pop_back();
-    players.destroy(world);
+    test_ranks.destroy(world);
     for (ncclComm_t comm : made) {
       int place = -1, device = -1;
       require(ncclCommUserRank(comm, &place), "ncclCommUserRank");
@@ -34,11 +34,11 @@ TEST_CASE("a split of GPU ranks keeps the parent's device, and registers windows
       const int expected = comm == made[0] ? 1 - rank / 2 : rank - rank / 3;
       require(place == expected && device == rank, "the place and the device");
       const Buffer buffer(std::size_t{2} << 20);
-      const auto windows = players.register_windows({comm}, {buffer.at()}, std::size_t{2} << 20);
+      const auto windows = test_ranks.register_windows({comm}, {buffer.at()}, std::size_t{2} << 20);
       require(windows[0] != nullptr, "a window");
       require(ncclCommWindowDeregister(comm, windows[0]), "ncclCommWindowDeregister");
     }
-    players.destroy(made);
+    test_ranks.destroy(made);
     for (const std::string& violation : model.violations()) require(false, violation);
   }));
 }

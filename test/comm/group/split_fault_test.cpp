@@ -19,15 +19,15 @@
 namespace oriel::test {
 namespace {
 
-constexpr std::size_t kResult = 0;  // words of the board; results are by rank
+constexpr std::size_t kResult = 0;  // words of the shared; results are by rank
 constexpr std::size_t kHit = 8;
 
 /// Splits a new communicator of two ranks while call `k` of rank `victim` fails. Returns true if
 /// there was such a call.
-bool split_with_fault(Players& players, int victim, long k) {
-  auto world = players.init();
-  players.barrier();  // a fault ends the parent, which the other rank may still be starting
-  const int rank = players.first();
+bool split_with_fault(TestRanks& test_ranks, int victim, long k) {
+  auto world = test_ranks.init();
+  test_ranks.barrier();  // a fault ends the parent, which the other rank may still be starting
+  const int rank = test_ranks.first();
   ncclComm_t made = nullptr;
   FaultPlan plan;
   plan.fail_at = k;
@@ -40,18 +40,18 @@ bool split_with_fault(Players& players, int victim, long k) {
   const std::string where = fmt::format("rank {}, call {} of rank {}: ", rank, k, victim);
   require((result == ncclSuccess) == (made != nullptr), where + "a handle is left");
   require(result == ncclSuccess || text.find("in vain") == std::string::npos, where + text);
-  players.word(kResult + static_cast<std::size_t>(rank)) = static_cast<std::uint64_t>(result);
-  if (rank == victim) players.word(kHit) = plan.hit() ? 1 : 0;
-  players.barrier();
-  const bool other_failed = players.word(kResult + static_cast<std::size_t>(1 - rank)) != 0;
+  test_ranks.word(kResult + static_cast<std::size_t>(rank)) = static_cast<std::uint64_t>(result);
+  if (rank == victim) test_ranks.word(kHit) = plan.hit() ? 1 : 0;
+  test_ranks.barrier();
+  const bool other_failed = test_ranks.word(kResult + static_cast<std::size_t>(1 - rank)) != 0;
   // The other rank may have failed at the last message. Then this rank learns of it later.
   if (result == ncclSuccess && other_failed) {
     require(await_failure(made) != ncclSuccess, where + "only the other rank has failed");
   }
-  const bool was_hit = players.word(kHit) != 0;
-  players.barrier();
+  const bool was_hit = test_ranks.word(kHit) != 0;
+  test_ranks.barrier();
   if (made != nullptr) require(ncclCommDestroy(made), "ncclCommDestroy");
-  players.destroy(world);
+  test_ranks.destroy(world);
   return was_hit;
 }
 
@@ -59,14 +59,14 @@ TEST_CASE("a split in which any system call fails has an error on both ranks, an
           "[req:5.16][req:1.38]") {
   const long stride = kSanitized ? 37 : 5;
   const long first = 1 + static_cast<long>(test_seed() % static_cast<std::uint64_t>(stride));
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
-    static_cast<void>(split_with_fault(players, 0, 0));
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+    static_cast<void>(split_with_fault(test_ranks, 0, 0));
     const Held before = settled();
     for (const int victim : {0, 1}) {
       long k = first;
-      for (; split_with_fault(players, victim, k); k += stride) {
+      for (; split_with_fault(test_ranks, victim, k); k += stride) {
         require_held(before, fmt::format("after call {} of rank {} failed", k, victim));
-        players.barrier();
+        test_ranks.barrier();
       }
       require(k > first, fmt::format("no call of rank {} was hit", victim));
     }

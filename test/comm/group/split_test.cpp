@@ -50,11 +50,11 @@ std::vector<int> members_of(const Division& division, int rank, int size) {
   return members;
 }
 
-std::vector<ncclComm_t> split(Players& players, const std::vector<ncclComm_t>& parents,
+std::vector<ncclComm_t> split(TestRanks& test_ranks, const std::vector<ncclComm_t>& parents,
                               const Division& division) {
-  auto* const untouched = reinterpret_cast<ncclComm_t>(&players);
+  auto* const untouched = reinterpret_cast<ncclComm_t>(&test_ranks);
   std::vector<ncclComm_t> made(parents.size(), untouched);
-  require(players.together([&](std::size_t i, int rank) {
+  require(test_ranks.together([&](std::size_t i, int rank) {
     return ncclCommSplit(parents[i], division.color(rank), division.key(rank), &made[i], nullptr);
   }),
           "ncclCommSplit");
@@ -62,29 +62,29 @@ std::vector<ncclComm_t> split(Players& players, const std::vector<ncclComm_t>& p
 }
 
 /// In each non-null communicator, sums (world rank + 1) over its members, and checks the sum.
-void require_sums(Players& players, const std::vector<ncclComm_t>& comms,
+void require_sums(TestRanks& test_ranks, const std::vector<ncclComm_t>& comms,
                   const std::function<std::vector<int>(int rank)>& members_of_rank) {
   std::vector<float> data;
-  for (const int rank : players.ranks()) data.push_back(static_cast<float>(rank + 1));
-  require(players.together([&](std::size_t i, int) {
+  for (const int rank : test_ranks.ranks()) data.push_back(static_cast<float>(rank + 1));
+  require(test_ranks.together([&](std::size_t i, int) {
     return comms[i] == nullptr ? ncclSuccess : sum(&data[i], 1, comms[i]);
   }),
           "ncclAllReduce");
   for (std::size_t i = 0; i < comms.size(); ++i) {
     if (comms[i] == nullptr) continue;
     float expected = 0;
-    for (const int member : members_of_rank(players.ranks()[i])) {
+    for (const int member : members_of_rank(test_ranks.ranks()[i])) {
       expected += static_cast<float>(member + 1);
     }
     require(data[i] == expected, fmt::format("the sum is {}, not {}", data[i], expected));
   }
 }
 
-void require_places(const std::vector<ncclComm_t>& comms, const Players& players,
+void require_places(const std::vector<ncclComm_t>& comms, const TestRanks& test_ranks,
                     const Division& division) {
   for (std::size_t i = 0; i < comms.size(); ++i) {
-    const int rank = players.ranks()[i];
-    const auto members = members_of(division, rank, players.size());
+    const int rank = test_ranks.ranks()[i];
+    const auto members = members_of(division, rank, test_ranks.size());
     require(members.empty() == (comms[i] == nullptr), "a handle for each rank with a color");
     if (members.empty()) continue;
     int place = -1, count = -1, device = 0;
@@ -104,59 +104,59 @@ void destroy_all(const std::vector<ncclComm_t>& comms) {
 TEST_CASE("communicators split by any colors and keys have the ranks in order and sum",
           "[req:5.16]") {
   for (const int size : {2, 5, 8}) {
-    play_in_all_casts(size, [&](Players& players) {
-      auto world = players.init();
+    run_in_all_modes(size, [&](TestRanks& test_ranks) {
+      auto world = test_ranks.init();
       for (const Division& division : kDivisions) {
-        const auto made = split(players, world, division);
-        require_places(made, players, division);
-        require_sums(players, made, [&](int rank) { return members_of(division, rank, size); });
+        const auto made = split(test_ranks, world, division);
+        require_places(made, test_ranks, division);
+        require_sums(test_ranks, made, [&](int rank) { return members_of(division, rank, size); });
         destroy_all(made);
       }
-      require_sums(players, world, [&](int) { return members_of(kDivisions[0], 0, size); });
-      players.destroy(world);
+      require_sums(test_ranks, world, [&](int) { return members_of(kDivisions[0], 0, size); });
+      test_ranks.destroy(world);
     });
   }
 }
 
 TEST_CASE("a split of a split lives on without both parents, and registers windows", "[req:5.16]") {
-  play_in_all_casts(6, [](Players& players) {
-    auto world = players.init();
-    const auto halves = split(players, world, kDivisions[2]);
+  run_in_all_modes(6, [](TestRanks& test_ranks) {
+    auto world = test_ranks.init();
+    const auto halves = split(test_ranks, world, kDivisions[2]);
     std::vector<ncclComm_t> pairs(world.size());
-    require(players.together([&](std::size_t i, int rank) {
+    require(test_ranks.together([&](std::size_t i, int rank) {
       return ncclCommSplit(halves[i], rank < 4 ? 0 : 1, 0, &pairs[i], nullptr);
     }),
             "the second split");
     destroy_all(halves);
-    players.destroy(world);
+    test_ranks.destroy(world);
     const auto members = [](int rank) {
       return rank < 4 ? std::vector<int>{rank % 2, rank % 2 + 2} : std::vector<int>{rank};
     };
-    require_sums(players, pairs, members);
+    require_sums(test_ranks, pairs, members);
     std::vector<Buffer> buffers;
     std::vector<void*> addresses;
     for (std::size_t i = 0; i < pairs.size(); ++i) {
       addresses.push_back(buffers.emplace_back(std::size_t{1} << 20).at());
     }
-    const auto windows = players.register_windows(pairs, addresses, std::size_t{1} << 20);
+    const auto windows = test_ranks.register_windows(pairs, addresses, std::size_t{1} << 20);
     for (const ncclWindow_t window : windows) require(window != nullptr, "a window");
-    require(players.together([&](std::size_t i, int) {
+    require(test_ranks.together([&](std::size_t i, int) {
       return sum(static_cast<float*>(addresses[i]), std::size_t{1} << 18, pairs[i]);
     }),
             "a sum over windows");
-    require_sums(players, pairs, members);
+    require_sums(test_ranks, pairs, members);
     destroy_all(pairs);
   });
 }
 
 TEST_CASE("a parent that is aborted leaves its children as they are", "[req:5.16]") {
-  play_in_all_casts(4, [](Players& players) {
-    auto world = players.init();
-    const auto made = split(players, world, kDivisions[2]);
-    players.barrier();
-    if (players.first() == 0) require(ncclCommAbort(world[0]), "ncclCommAbort");
+  run_in_all_modes(4, [](TestRanks& test_ranks) {
+    auto world = test_ranks.init();
+    const auto made = split(test_ranks, world, kDivisions[2]);
+    test_ranks.barrier();
+    if (test_ranks.first() == 0) require(ncclCommAbort(world[0]), "ncclCommAbort");
     for (std::size_t i = 0; i < world.size(); ++i) {
-      if (players.ranks()[i] == 0) continue;
+      if (test_ranks.ranks()[i] == 0) continue;
       require(await_failure(world[i]) == ncclRemoteError, "the parent has failed");
       ncclComm_t none = world[i];
       expect_error(ncclCommSplit(world[i], 0, 0, &none, nullptr), ncclRemoteError, "a split of it",
@@ -164,10 +164,10 @@ TEST_CASE("a parent that is aborted leaves its children as they are", "[req:5.16
       require(none == nullptr, "no handle");
     }
     for (int round = 0; round < 3; ++round) {
-      require_sums(players, made, [](int rank) { return members_of(kDivisions[2], rank, 4); });
+      require_sums(test_ranks, made, [](int rank) { return members_of(kDivisions[2], rank, 4); });
     }
     for (std::size_t i = 0; i < world.size(); ++i) {
-      if (players.ranks()[i] != 0) require(ncclCommDestroy(world[i]), "ncclCommDestroy");
+      if (test_ranks.ranks()[i] != 0) require(ncclCommDestroy(world[i]), "ncclCommDestroy");
     }
     destroy_all(made);
   });
@@ -175,16 +175,16 @@ TEST_CASE("a parent that is aborted leaves its children as they are", "[req:5.16
 
 TEST_CASE("one rank's wrong argument of a split is the error of all ranks, and leaves nothing",
           "[req:5.16][req:1.38]") {
-  play_in_all_casts(3, [](Players& players) {
-    auto world = players.init();
+  run_in_all_modes(3, [](TestRanks& test_ranks) {
+    auto world = test_ranks.init();
     const Held before = settled();
-    players.barrier();
+    test_ranks.barrier();
     ncclConfig_t garbage = NCCL_CONFIG_INITIALIZER;
     garbage.magic = 1;
     enum Mistake { color, place, config };
     for (const Mistake mistake : {color, place, config}) {
       std::vector<ncclComm_t> made(world.size(), world[0]);
-      const ncclResult_t result = players.together([&](std::size_t i, int rank) {
+      const ncclResult_t result = test_ranks.together([&](std::size_t i, int rank) {
         const bool is_wrong = rank == 1;
         return ncclCommSplit(world[i], is_wrong && mistake == color ? -2 : 0, 0,
                              is_wrong && mistake == place ? nullptr : &made[i],
@@ -193,17 +193,17 @@ TEST_CASE("one rank's wrong argument of a split is the error of all ranks, and l
       const char* const word = mistake == color ? "-2" : mistake == place ? "newcomm" : "Config";
       expect_error(result, ncclInvalidArgument, "the split", {word, "rank 1"});
       for (std::size_t i = 0; i < made.size(); ++i) {
-        const bool is_untouched = players.ranks()[i] == 1 && mistake == place;
+        const bool is_untouched = test_ranks.ranks()[i] == 1 && mistake == place;
         require(made[i] == (is_untouched ? world[0] : nullptr), "a handle is left");
       }
-      players.barrier();
+      test_ranks.barrier();
       require_held(before, "after a refused split");
-      players.barrier();
+      test_ranks.barrier();
     }
-    const auto made = split(players, world, kDivisions[1]);
-    require_sums(players, made, [](int) { return std::vector<int>{0, 1, 2}; });
+    const auto made = split(test_ranks, world, kDivisions[1]);
+    require_sums(test_ranks, made, [](int) { return std::vector<int>{0, 1, 2}; });
     destroy_all(made);
-    players.destroy(world);
+    test_ranks.destroy(world);
   });
 }
 
@@ -226,14 +226,14 @@ TEST_CASE("a split of a communicator that is finalized or none is refused by nam
 }
 
 TEST_CASE("a group makes several splits of several communicators", "[req:5.16]") {
-  play_in_all_casts(4, [](Players& players) {
-    auto first = players.init();
-    auto second = players.init();
+  run_in_all_modes(4, [](TestRanks& test_ranks) {
+    auto first = test_ranks.init();
+    auto second = test_ranks.init();
     const auto count = first.size();
     std::vector<ncclComm_t> made(3 * count);
     require(ncclGroupStart(), "ncclGroupStart");
     for (std::size_t i = 0; i < count; ++i) {
-      const int rank = players.ranks()[i];
+      const int rank = test_ranks.ranks()[i];
       require(ncclCommSplit(first[i], rank / 2, 0, &made[i], nullptr), "note");
       // Ranks name the communicators in different orders.
       if (rank % 2 == 0) {
@@ -249,13 +249,13 @@ TEST_CASE("a group makes several splits of several communicators", "[req:5.16]")
       const auto begin = made.begin() + static_cast<std::ptrdiff_t>(k * count);
       return std::vector<ncclComm_t>(begin, begin + static_cast<std::ptrdiff_t>(count));
     };
-    require_sums(players, part(0), [](int rank) {
+    require_sums(test_ranks, part(0), [](int rank) {
       return std::vector<int>{rank / 2 * 2, rank / 2 * 2 + 1};
     });
-    require_sums(players, part(1), [](int rank) {
+    require_sums(test_ranks, part(1), [](int rank) {
       return std::vector<int>{rank % 2, rank % 2 + 2};
     });
-    require_sums(players, part(2), [](int) { return std::vector<int>{0, 1, 2, 3}; });
+    require_sums(test_ranks, part(2), [](int) { return std::vector<int>{0, 1, 2, 3}; });
     // A group with a wrong call makes no communicator.
     std::vector<ncclComm_t> none(count, made[0]);
     require(ncclGroupStart(), "ncclGroupStart");
@@ -267,24 +267,24 @@ TEST_CASE("a group makes several splits of several communicators", "[req:5.16]")
     expect_error(ncclGroupEnd(), ncclInvalidArgument, "ncclGroupEnd");
     for (ncclComm_t comm : none) require(comm == nullptr, "a handle is left");
     destroy_all(made);
-    players.destroy(first);
-    players.destroy(second);
+    test_ranks.destroy(first);
+    test_ranks.destroy(second);
   });
 }
 
 TEST_CASE("a rank that is killed before or in a split is named to all others at once",
           "[req:5.16]") {
   for (const bool in_split : {false, true}) {
-    Stage stage(Cast::processes, 4, [&](Players& players) {
-      auto world = players.init();
-      players.barrier();
-      if (players.first() == 2) {
+    RankFixture fixture(LaunchMode::processes, 4, [&](TestRanks& test_ranks) {
+      auto world = test_ranks.init();
+      test_ranks.barrier();
+      if (test_ranks.first() == 2) {
         if (in_split) {
           std::thread([] {
             std::this_thread::sleep_for(5ms);
             ::kill(::getpid(), SIGKILL);
           }).detach();
-          for (;;) static_cast<void>(split(players, world, kDivisions[1]));
+          for (;;) static_cast<void>(split(test_ranks, world, kDivisions[1]));
         }
         ::kill(::getpid(), SIGKILL);
       }
@@ -292,7 +292,7 @@ TEST_CASE("a rank that is killed before or in a split is named to all others at 
       ncclResult_t result = ncclSuccess;
       while (result == ncclSuccess && std::chrono::steady_clock::now() - begun < 20s) {
         ncclComm_t made = nullptr;
-        result = ncclCommSplit(world[0], 0x7fffffff, -players.first(), &made, nullptr);
+        result = ncclCommSplit(world[0], 0x7fffffff, -test_ranks.first(), &made, nullptr);
         if (result != ncclSuccess) require(made == nullptr, "a handle is left");
         // Not destroyed here, because a drain might wait for the dead rank.
       }
@@ -300,8 +300,8 @@ TEST_CASE("a rank that is killed before or in a split is named to all others at 
       require_words(ncclGetLastError(nullptr), {"splitting"});
       require(std::chrono::steady_clock::now() - begun < 15s, "the deadline was waited for");
     });
-    const auto verdicts = stage.collect(60s);
-    for (const std::size_t rank : {0u, 1u, 3u}) CHECK(verdicts[rank] == "ok");
+    const auto results = fixture.collect(60s);
+    for (const std::size_t rank : {0u, 1u, 3u}) CHECK(results[rank] == "ok");
   }
 }
 
@@ -371,38 +371,38 @@ TEST_CASE("a split can make a non-blocking communicator of a blocking one", "[re
 }
 
 TEST_CASE("a communicator of several nodes is split along and across them", "[req:5.16]") {
-  check_all_ok(play(Cast::processes, 4, [](Players& players) {
-    const Variables host = {{"ORIEL_HOSTID", players.first() < 2 ? "one" : "two"}};
+  check_all_ok(run_ranks(LaunchMode::processes, 4, [](TestRanks& test_ranks) {
+    const Variables host = {{"ORIEL_HOSTID", test_ranks.first() < 2 ? "one" : "two"}};
     const Environment node(host);
-    auto world = players.init();
+    auto world = test_ranks.init();
     for (const bool across : {false, true}) {
       ncclComm_t made = nullptr;
-      const int rank = players.first();
+      const int rank = test_ranks.first();
       require(ncclCommSplit(world[0], across ? rank % 2 : rank / 2, 0, &made, nullptr), "split");
-      require_sums(players, {made}, [&](int) {
+      require_sums(test_ranks, {made}, [&](int) {
         return across ? std::vector<int>{rank % 2, rank % 2 + 2}
                       : std::vector<int>{rank / 2 * 2, rank / 2 * 2 + 1};
       });
       require(ncclCommDestroy(made), "ncclCommDestroy");
     }
-    players.destroy(world);
+    test_ranks.destroy(world);
   }));
 }
 
 TEST_CASE("30 splits leave as many descriptors, mappings and threads as 3", "[req:5.16]") {
-  play_in_all_casts(3, [](Players& players) {
-    auto world = players.init();
+  run_in_all_modes(3, [](TestRanks& test_ranks) {
+    auto world = test_ranks.init();
     Held after_three{};
     for (int cycle = 1; cycle <= repeats(30, 3); ++cycle) {
-      const auto made = split(players, world, kDivisions[static_cast<std::size_t>(cycle) % 5]);
+      const auto made = split(test_ranks, world, kDivisions[static_cast<std::size_t>(cycle) % 5]);
       destroy_all(made);
-      players.barrier();
+      test_ranks.barrier();
       if (cycle == 3) after_three = settled();
-      players.barrier();
+      test_ranks.barrier();
     }
     require_held(after_three, "after the last cycle");
-    players.barrier();
-    players.destroy(world);
+    test_ranks.barrier();
+    test_ranks.destroy(world);
   });
 }
 

@@ -15,7 +15,7 @@
 
 #include "comm/support/direct_copies.hpp"
 #include "comm/support/network_of.hpp"
-#include "comm/support/network_players.hpp"
+#include "comm/support/network_ranks.hpp"
 #include "net/support/nic_faults.hpp"
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
@@ -27,10 +27,10 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kWaits = 0, kLeaves = 1, kSignals = 2;         // ranks
-constexpr std::size_t kProbed = 0, kFailed = 1, kTried = 2;  // words of the board
+constexpr std::size_t kProbed = 0, kFailed = 1, kTried = 2;  // words of the shared
 
 /// Sets kProbed when the leaving rank has been probed, and kFailed when the probe has failed.
-void watch_probe(Players& players, const NetworkInside& network) {
+void watch_probe(TestRanks& test_ranks, const NetworkInside& network) {
   const device::queue::QueueView& queue = network.view().queues[kLeaves];
   const std::atomic_ref reserved(queue.indexes->reserved);
   const std::uint64_t before = reserved.load();
@@ -38,10 +38,10 @@ void watch_probe(Players& players, const NetworkInside& network) {
   while (reserved.load() == before && net::test::traffic(network.nic()).probes < 2) {
     std::this_thread::sleep_for(1ms);
   }
-  players.word(kProbed) = 1;
+  test_ranks.word(kProbed) = 1;
   const std::atomic_ref error(*const_cast<std::uint64_t*>(queue.nic_error));
   while (error.load() == 0) std::this_thread::sleep_for(1ms);
-  players.word(kFailed) = 1;
+  test_ranks.word(kFailed) = 1;
 }
 
 /// Kind of request to the departed rank.
@@ -66,42 +66,42 @@ void ask_in_vain(Communicator& comm, const DeviceComm& kernels, Asked asked) {
 }
 
 /// Rank 1 leaves while it is probed, without an answer.
-std::unique_ptr<Stage> leave_unanswered(const Variables& settings, Asked asked) {
+std::unique_ptr<RankFixture> leave_unanswered(const Variables& settings, Asked asked) {
   const Environment common(settings);
-  return std::make_unique<Stage>(Cast::processes, 3, [=](Players& players) {
-    const Environment environment(on_node({{1, 1, 1}}, players.first()));
+  return std::make_unique<RankFixture>(LaunchMode::processes, 3, [=](TestRanks& test_ranks) {
+    const Environment environment(on_node({{1, 1, 1}}, test_ranks.first()));
     {
-      auto comm = join(players);
+      auto comm = join(test_ranks);
       auto kernels = must(comm.device_comm(kWorld));
-      players.barrier();
+      test_ranks.barrier();
       const device::Thread self;
-      if (players.first() == kWaits) {
+      if (test_ranks.first() == kWaits) {
         {
-          const std::jthread watcher([&] { watch_probe(players, network_of(comm)); });
+          const std::jthread watcher([&] { watch_probe(test_ranks, network_of(comm)); });
           require(device::wait_signal(self, kernels.view(), 0, 1, kSignals), "the wait");
         }
         test::require(!comm.async_error().has_value(), "nothing was asked of the rank that left");
         ask_in_vain(comm, kernels, asked);
-        players.word(kTried) = 1;
-      } else if (players.first() == kLeaves) {
+        test_ranks.word(kTried) = 1;
+      } else if (test_ranks.first() == kLeaves) {
         const NetworkInside network = network_of(comm);
         network.nic().stop();
         if (network.failover(kWaits) != nullptr) network.nic(1).stop();
-        players.await(kProbed);
+        test_ranks.await(kProbed);
       } else {
-        players.await(kFailed);
+        test_ranks.await(kFailed);
         require(device::world_signal(self, kernels.view(), kWaits, 0).outcome, "the signal");
-        players.await(kTried);
+        test_ranks.await(kTried);
       }
     }
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 /// One rank's part of one of several communicators, with a window.
 struct Member {
-  Member(Players& players, std::size_t count)
-      : comm(join(players)),
+  Member(TestRanks& test_ranks, std::size_t count)
+      : comm(join(test_ranks)),
         memory(must(comm.allocate(count * sizeof(float)))),
         window(must(comm.register_window(memory))) {}
   Status sum(std::size_t count) {
@@ -136,18 +136,18 @@ void call_until_one_leaves(std::unique_ptr<Member> self, int rank, int leaver, s
 void lose_a_rank_each(const Variables& settings, const Nodes& nodes, std::size_t count) {
   const std::size_t communicators = kSanitized ? 3 : 9;
   const Environment common(settings);
-  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
-    const Environment environment(on_node(nodes, players.first()));
+  check_all_ok(run_ranks(LaunchMode::processes, nodes.ranks(), [&](TestRanks& test_ranks) {
+    const Environment environment(on_node(nodes, test_ranks.first()));
     std::vector<std::unique_ptr<Member>> members;
     for (std::size_t i = 0; i < communicators; ++i) {
-      members.push_back(std::make_unique<Member>(players, count));
+      members.push_back(std::make_unique<Member>(test_ranks, count));
     }
-    players.barrier();
+    test_ranks.barrier();
     std::vector<std::future<void>> calls;
     for (std::size_t i = 0; i < communicators; ++i) {
-      const int leaver = static_cast<int>(i) % players.size();
+      const int leaver = static_cast<int>(i) % test_ranks.size();
       calls.push_back(std::async(std::launch::async, call_until_one_leaves, std::move(members[i]),
-                                 players.first(), leaver, count));
+                                 test_ranks.first(), leaver, count));
     }
     for (auto& call : calls) call.wait();
     for (auto& call : calls) call.get();
@@ -194,12 +194,12 @@ TEST_CASE(
     "a collective or signal for a rank that has left names it, though its silence was ignored",
     "[req:3.14][req:3.15][req:3.19]") {
   const Variables by_rings = {{"ORIEL_COLLECTIVE_TIMEOUT", "12s"}};
-  std::vector<std::unique_ptr<Stage>> stages;
-  stages.push_back(leave_unanswered(by_rings, Asked::collective));
-  stages.push_back(leave_unanswered(by_rings, Asked::signal));
+  std::vector<std::unique_ptr<RankFixture>> fixtures;
+  fixtures.push_back(leave_unanswered(by_rings, Asked::collective));
+  fixtures.push_back(leave_unanswered(by_rings, Asked::signal));
   Variables by_two_paths = {{"ORIEL_COLLECTIVE_TIMEOUT", "15s"}, {"ORIEL_PATHS", "lo,lo"}};
-  if (with_fabric(by_two_paths)) stages.push_back(leave_unanswered(by_two_paths, Asked::signal));
-  for (const auto& stage : stages) check_all_ok(stage->collect(60s));
+  if (with_fabric(by_two_paths)) fixtures.push_back(leave_unanswered(by_two_paths, Asked::signal));
+  for (const auto& fixture : fixtures) check_all_ok(fixture->collect(60s));
 }
 
 }  // namespace oriel::test

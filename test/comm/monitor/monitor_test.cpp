@@ -115,7 +115,7 @@ class Notes final : public Watched {
   std::string text_;
 };
 
-struct Board {
+struct SharedState {
   std::atomic<int> ready{0};
   std::atomic<bool> go{false};
   std::atomic<std::int64_t> killed_at{0};
@@ -124,20 +124,20 @@ struct Board {
 
 /// Joins and watches the other ranks. Returns what it saw of `victim`, as an error.
 Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, bool with_pidfds,
-                     Board& board) {
+                     SharedState& shared) {
   ORIEL_TRY(const auto session, join(id, rank, size));
-  board.pids[static_cast<std::size_t>(rank)] = ::getpid();
-  ++board.ready;
-  if (!eventually([&] { return board.ready == size; })) {
+  shared.pids[static_cast<std::size_t>(rank)] = ::getpid();
+  ++shared.ready;
+  if (!eventually([&] { return shared.ready == size; })) {
     return Error(ErrorCode::internal, "not all joined");
   }
   std::vector<Watch> processes;
   for (int peer = 0; peer < size && with_pidfds; ++peer) {
-    if (peer != rank) processes.push_back({peer, board.pids[static_cast<std::size_t>(peer)]});
+    if (peer != rank) processes.push_back({peer, shared.pids[static_cast<std::size_t>(peer)]});
   }
   Notes notes;
   ORIEL_CHECK(Monitor::instance().watch(notes, *session, std::move(processes)));
-  board.go = true;
+  shared.go = true;
   const bool seen = eventually([&] { return notes.losses > 0; });
   notes.unwatch();
   if (rank == victim) return Error(ErrorCode::internal, "the victim lives");
@@ -145,7 +145,7 @@ Status watch_one_die(const boot::UniqueId& id, int rank, int size, int victim, b
   if (notes.lost_rank != victim) {
     return Error(ErrorCode::internal, "wrong rank: " + notes.text());
   }
-  const auto spent = std::chrono::nanoseconds(notes.lost_at - board.killed_at);
+  const auto spent = std::chrono::nanoseconds(notes.lost_at - shared.killed_at);
   return Error(ErrorCode::aborted, fmt::format("{}", spent.count()));  // time, for the test
 }
 
@@ -157,22 +157,22 @@ TEST_CASE("the death of an idle rank is reported to every rank within a second",
     for (const bool with_pidfds : {true, false}) {
       const int victim = size / 2;
       CAPTURE(size, with_pidfds);
-      const Shared<Board> board;
+      const Shared<SharedState> shared;
       const ServedId id;
       ForkedRanks ranks(size, [&](int rank) {
-        return watch_one_die(id.value(), rank, size, victim, with_pidfds, *board);
+        return watch_one_die(id.value(), rank, size, victim, with_pidfds, *shared);
       });
-      REQUIRE(eventually([&] { return board->ready == size && board->go; }));
+      REQUIRE(eventually([&] { return shared->ready == size && shared->go; }));
       std::this_thread::sleep_for(50ms);
       timer.restart();
-      board->killed_at = std::chrono::steady_clock::now().time_since_epoch().count();
+      shared->killed_at = std::chrono::steady_clock::now().time_since_epoch().count();
       ranks.kill(victim, SIGKILL);
       std::int64_t slowest = 0;
-      const auto verdicts = ranks.collect(60s);
+      const auto results = ranks.collect(60s);
       const std::chrono::nanoseconds most = 1s + timer.withheld();
       for (int rank = 0; rank < size; ++rank) {
         if (rank == victim) continue;
-        const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
+        const std::string& verdict = results[static_cast<std::size_t>(rank)];
         CAPTURE(rank, verdict);
         REQUIRE(verdict.find_first_not_of("0123456789") == std::string::npos);
         CHECK(std::stoll(verdict) <= most.count());
@@ -336,19 +336,19 @@ TEST_CASE("the links change hands between the monitor and operations", "[req:1.9
   Notes notes_a, notes_b;
   notes_a.watch(*pair.a);
   notes_b.watch(*pair.b);
-  std::array<std::string, 2> verdicts;
+  std::array<std::string, 2> results;
   {
     const auto run = [&](Session& session, int rank) {
       auto loop = std::move(EventLoop::create()).value();
       const Status status =
           loop.run(barriers(loop, session, 500, static_cast<std::uint64_t>(rank)));
-      verdicts[static_cast<std::size_t>(rank)] = status.ok() ? "ok" : status.error().to_string();
+      results[static_cast<std::size_t>(rank)] = status.ok() ? "ok" : status.error().to_string();
     };
     const std::jthread first([&] { run(*pair.a, 0); });
     const std::jthread second([&] { run(*pair.b, 1); });
   }
-  CHECK(verdicts[0] == "ok");
-  CHECK(verdicts[1] == "ok");
+  CHECK(results[0] == "ok");
+  CHECK(results[1] == "ok");
   CHECK(notes_a.losses == 0);
   notes_a.unwatch();
   notes_b.unwatch();

@@ -32,17 +32,17 @@ const bool kPermitted = [] {
 }  // namespace
 
 TEST_CASE("a rank in another PID namespace is not taken for dead", "[req:1.12]") {
-  check_all_ok(play(Cast::processes, 2, [](Players& players) {
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
     const auto live = [&] {
-      auto comm = join(players);
+      auto comm = join(test_ranks);
       require(comm.lsa_team().size() == 2, "one node");
       add_one(comm);
       std::this_thread::sleep_for(600ms);  // three times the grace period of the monitor
       require_no_error(comm);
       add_one(comm);
-      players.barrier();
+      test_ranks.barrier();
     };
-    if (players.first() == 0) return live();
+    if (test_ranks.first() == 0) return live();
     require(::unshare(CLONE_NEWPID) == 0, "unshare");
     in_child(live);
   }));

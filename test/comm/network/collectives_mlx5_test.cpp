@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "comm/communicator/collective_calls.hpp"
-#include "comm/support/adapter_players.hpp"
+#include "comm/support/adapter_ranks.hpp"
 #include "net/support/nic_faults.hpp"
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
@@ -20,10 +20,10 @@ namespace oriel::test {
 namespace {
 
 /// Makes calls of all kinds and buffer placements, with small messages and with several rounds.
-void call_some(Players& players, Adapter& adapter, std::uint64_t seed) {
+void call_some(TestRanks& test_ranks, Adapter& adapter, std::uint64_t seed) {
   constexpr std::array<std::size_t, 5> kCounts = {1, 63, 777, 5000, 40'000};
   constexpr std::size_t kMost = 40'000;
-  Caller caller(players, (kMost + 8) * 8);
+  Caller caller(test_ranks, (kMost + 8) * 8);
   std::uint64_t step = 0;
   for (const Kind kind : kKinds) {
     for (const std::size_t count : kCounts) {
@@ -43,7 +43,7 @@ void call_some(Players& players, Adapter& adapter, std::uint64_t seed) {
         if (kThreadSanitized && in_place) continue;
         adapter.sync();
         const std::uint64_t hash = caller.check(call, false);
-        if (kind == Kind::all_reduce) agree(players, hash, call.text());
+        if (kind == Kind::all_reduce) agree(test_ranks, hash, call.text());
       }
     }
   }
@@ -54,37 +54,38 @@ void call_some(Players& players, Adapter& adapter, std::uint64_t seed) {
 TEST_CASE("collectives among nodes by queues of adapters", "[req:3.11][req:3.16]") {
   const std::uint64_t seed = test_seed();
   for (const Nodes& nodes : {Nodes{0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 1}}) {
-    play_on_adapters(nodes, {}, {{"ORIEL_CHUNK", "16K"}}, [&](Players& players, Adapter& adapter) {
-      call_some(players, adapter, seed);
-    });
+    run_on_adapters(
+        nodes, {}, {{"ORIEL_CHUNK", "16K"}},
+        [&](TestRanks& test_ranks, Adapter& adapter) { call_some(test_ranks, adapter, seed); });
   }
 }
 
 TEST_CASE("collectives whose doorbells a processor rings", "[req:3.11][req:3.16]") {
-  play_on_adapters({0, 1}, {.rung_by_processor = true}, {},
-                   [&](Players& players, Adapter& adapter) { call_some(players, adapter, 7); });
+  run_on_adapters(
+      {0, 1}, {.rung_by_processor = true}, {},
+      [&](TestRanks& test_ranks, Adapter& adapter) { call_some(test_ranks, adapter, 7); });
 }
 
 TEST_CASE("an adapter's error in the middle of a collective names the peer", "[req:3.11]") {
   // The first syndrome: the peer does not answer. The second: the peer could not execute the
   // request.
   const auto syndrome = GENERATE(net::Syndrome::transport_retry, net::Syndrome::remote_operation);
-  play_on_adapters({0, 0, 1, 1}, {}, {}, [&](Players& players, Adapter& adapter) {
-    auto comm = join(players);
+  run_on_adapters({0, 0, 1, 1}, {}, {}, [&](TestRanks& test_ranks, Adapter& adapter) {
+    auto comm = join(test_ranks);
     std::vector<float> data(100'000, 1);
     const auto sum = [&] {
       return comm.all_reduce({.input = data.data(), .output = data.data(), .count = data.size()});
     };
     for (int call = 0; call < 3; ++call) require(sum().ok(), "a good call");
     require(data.front() == 64 && data.back() == 64, "the sum");
-    players.barrier();
-    if (players.first() == 0) {
+    test_ranks.barrier();
+    if (test_ranks.first() == 0) {
       // Rank 0 has queues to ranks 2 and 3.
       net::test::NicFaults faults;
       faults.fails.push_back({.syndrome = syndrome});
       net::test::set_faults(adapter.nic(), std::move(faults));
     }
-    players.barrier();
+    test_ranks.barrier();
     Status done;
     for (int call = 0; call < 10 && done.ok(); ++call) done = sum();
     require(!done.ok(), "no error");
@@ -98,7 +99,7 @@ TEST_CASE("an adapter's error in the middle of a collective names the peer", "[r
                     std::string::npos ||
                 text.find("syndrome 0x05") != std::string::npos,
             text);
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 

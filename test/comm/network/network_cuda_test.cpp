@@ -10,7 +10,7 @@
 
 #include "comm/communicator/rank_communicator.hpp"
 #include "comm/group/comm_entry.hpp"
-#include "comm/support/network_players.hpp"
+#include "comm/support/network_ranks.hpp"
 #include "comm/support/on_model.hpp"
 #include "support/cuda/fault_cuda.hpp"
 #include "support/seed.hpp"
@@ -38,9 +38,9 @@ struct Witness {
 };
 
 /// Plays GPU ranks, and checks that their NICs' processes leave nothing behind.
-void play_gpus(const Nodes& nodes, bool process, const Body& body) {
+void run_gpus(const Nodes& nodes, bool process, const Body& body) {
   const Witness witness;
-  play_on_model(nodes, {{"ORIEL_TEST_NIC_WITNESS", witness.path()}}, process, body);
+  run_on_model(nodes, {{"ORIEL_TEST_NIC_WITNESS", witness.path()}}, process, body);
   const std::string witnessed = witness.text();
   CHECK(witnessed.find('!') == std::string::npos);
   CHECK(witnessed.size() >= static_cast<std::size_t>(process ? nodes.ranks() : 0));
@@ -55,15 +55,15 @@ TEST_CASE("random puts, gets and signals between GPUs of several nodes, byte by 
   const bool process = GENERATE(false, true);
   INFO("seed " << seed);
   for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 1}}}) {
-    play_gpus(nodes, process, [&](Players& players) { Traffic(players, seed).run(25); });
+    run_gpus(nodes, process, [&](TestRanks& test_ranks) { Traffic(test_ranks, seed).run(25); });
   }
 }
 
 TEST_CASE("windows of GPUs from before and after their network, and its end", "[req:3.9]") {
   const bool process = GENERATE(false, true);
-  play_gpus({{1, 1}}, process, [](Players& players) {
-    auto comm = join(players);
-    const int peer = 1 - players.first();
+  run_gpus({{1, 1}}, process, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
+    const int peer = 1 - test_ranks.first();
     auto memory = must(comm.allocate(1 << 20));
     auto before = must(comm.register_window(memory));
     {
@@ -71,7 +71,7 @@ TEST_CASE("windows of GPUs from before and after their network, and its end", "[
       auto more = must(comm.allocate(1 << 20));
       auto after = must(comm.register_window(more));
       auto* const bytes = static_cast<std::uint8_t*>(memory.data());
-      bytes[7] = static_cast<std::uint8_t>(40 + players.first());
+      bytes[7] = static_cast<std::uint8_t>(40 + test_ranks.first());
       require(device::world_put_signal(kThread, kernels.view(), peer, after.view(), 100,
                                        before.view(), 7, 1, 2)
                   .outcome,
@@ -83,7 +83,7 @@ TEST_CASE("windows of GPUs from before and after their network, and its end", "[
       const auto refused = device::world_put(kThread, kernels.view(), peer, after.view(), 1 << 20,
                                              before.view(), 0, 1);
       require_outcome(refused.outcome, device::WorldOutcome::out_of_range, "past the end");
-      players.barrier();
+      test_ranks.barrier();
     }
   });
 }
@@ -91,15 +91,15 @@ TEST_CASE("windows of GPUs from before and after their network, and its end", "[
 TEST_CASE("when a call of the driver fails while queues of GPUs are made, both ranks know it",
           "[req:3.9]") {
   const bool process = GENERATE(false, true);
-  play_gpus({{1, 1}}, process, [](Players& players) {
+  run_gpus({{1, 1}}, process, [](TestRanks& test_ranks) {
     const CudaFaultHooks hooks;
-    const bool is_victim = players.first() == 0;
+    const bool is_victim = test_ranks.first() == 0;
     std::optional<Communicator> comm;
     int failures = 0;
     long misses = 0;
     for (long k = 1; misses < 2; k += 3) {
-      if (!comm) comm.emplace(join(players));
-      players.barrier();
+      if (!comm) comm.emplace(join(test_ranks));
+      test_ranks.barrier();
       FaultPlan plan;
       plan.fail_at = k;
       plan.status = CUDA_ERROR_OUT_OF_MEMORY;
@@ -112,22 +112,22 @@ TEST_CASE("when a call of the driver fails while queues of GPUs are made, both r
         faults.reset();
         good = kernels.ok();
         if (!good) text = kernels.error().to_string();
-        players.word(static_cast<std::size_t>(players.first())) = good ? 1 : 0;
-        if (is_victim) players.word(2) = plan.hit() ? 1 : 0;
-        players.barrier();
-        test::require(players.word(0) == players.word(1),
+        test_ranks.word(static_cast<std::size_t>(test_ranks.first())) = good ? 1 : 0;
+        if (is_victim) test_ranks.word(2) = plan.hit() ? 1 : 0;
+        test_ranks.barrier();
+        test::require(test_ranks.word(0) == test_ranks.word(1),
                       "call " + std::to_string(k) + ": one rank has an error: " + text);
         if (good) {
           device::WorldBarrier<device::Thread> barrier({}, kernels->view(), 0);
           require(barrier.sync(), "the barrier");
         }
-        players.barrier();
+        test_ranks.barrier();
       }
       if (!good) test::require(text.find("rank 0") != std::string::npos, text);
       failures += good ? 0 : 1;
-      misses = players.word(2) != 0 ? 0 : misses + 1;
+      misses = test_ranks.word(2) != 0 ? 0 : misses + 1;
       if (good) comm.reset();  // a kept communicator would reuse its network
-      players.barrier();
+      test_ranks.barrier();
     }
     test::require(failures > 5, "failures: " + std::to_string(failures));
   });
@@ -135,19 +135,19 @@ TEST_CASE("when a call of the driver fails while queues of GPUs are made, both r
 
 TEST_CASE("what kernels post after an abort reaches no peer, and is refused before long",
           "[req:3.6]") {
-  play_gpus({{1, 1}}, false, [](Players& players) { post_after_abort(players, false); });
+  run_gpus({{1, 1}}, false, [](TestRanks& test_ranks) { post_after_abort(test_ranks, false); });
 }
 
 TEST_CASE("a GPU's NIC that dies is named by all, though nothing is asked of it", "[req:3.19]") {
   const Environment patience(kPatience);
-  play_gpus({{1, 1, 1}}, false, [](Players& players) {
+  run_gpus({{1, 1, 1}}, false, [](TestRanks& test_ranks) {
     constexpr int kDead = 1;
-    Rank rank(players, 4096, kWorld);
+    Rank rank(test_ranks, 4096, kWorld);
     rank.sync("the first barrier");
-    players.barrier();  // no rank is still in the first barrier
-    if (players.first() == kDead) network_of(rank.comm).nic().stop();
+    test_ranks.barrier();  // no rank is still in the first barrier
+    if (test_ranks.first() == kDead) network_of(rank.comm).nic().stop();
     wait_until_named(rank, kDead, kDead);
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 

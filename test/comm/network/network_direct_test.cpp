@@ -8,7 +8,7 @@
 
 #include "comm/support/direct_copies.hpp"
 #include "comm/support/network_of.hpp"
-#include "comm/support/network_players.hpp"
+#include "comm/support/network_ranks.hpp"
 #include "net/support/nic_faults.hpp"
 
 // Direct copies: nodes of one machine map each other's windows, so bytes between them skip the wire
@@ -35,11 +35,11 @@ int shared_mappings() {
 TEST_CASE("windows of near nodes are mapped as long as both sides have them", "[req:3.9]") {
   for (const bool direct : {true, false}) {
     const WithDirectCopies copies(direct);
-    play_on_nodes({{1, 1, 1}}, {}, [&](Players& players) {
-      auto comm = join(players);
+    run_on_nodes({{1, 1, 1}}, {}, [&](TestRanks& test_ranks) {
+      auto comm = join(test_ranks);
       auto kernels = must(comm.device_comm(kWorld));
       auto memory = must(comm.allocate(std::size_t{1} << 20));
-      players.barrier();
+      test_ranks.barrier();
       const int before = shared_mappings();
       {
         auto window = must(comm.register_window(memory));
@@ -47,23 +47,23 @@ TEST_CASE("windows of near nodes are mapped as long as both sides have them", "[
         // nodes.
         const int made = shared_mappings() - before;
         test::require(direct ? made >= 3 : made == 1, "mappings: " + std::to_string(made));
-        players.barrier();
+        test_ranks.barrier();
       }
       test::require(shared_mappings() == before, "mappings are left behind");
-      players.barrier();
+      test_ranks.barrier();
     });
   }
 }
 
 TEST_CASE("windows that begin inside an allocation are mapped where they begin", "[req:3.9]") {
-  play_on_nodes({{1, 1}}, {}, [](Players& players) {
-    auto comm = join(players);
+  run_on_nodes({{1, 1}}, {}, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
     auto kernels = must(comm.device_comm(kWorld));
     auto memory = must(comm.allocate(std::size_t{4} << 20));
     constexpr std::size_t kSkip = 12'288, kBytes = 100'000;
     auto* const base = static_cast<std::uint8_t*>(memory.data());
     auto window = must(comm.register_window(MemoryRange{base + kSkip, 2 * kBytes}));
-    const int me = players.first(), peer = 1 - me;
+    const int me = test_ranks.first(), peer = 1 - me;
     for (std::size_t i = 0; i < kBytes; ++i) base[kSkip + i] = pattern(me, 3, i);
     const device::Thread self;
     const auto view = window.view();
@@ -81,14 +81,14 @@ TEST_CASE("windows that begin inside an allocation are mapped where they begin",
 }
 
 TEST_CASE("a window that the peer has deregistered is still a source of puts to it", "[req:3.9]") {
-  play_on_nodes({{1, 1}}, {}, [](Players& players) {
-    auto comm = join(players);
+  run_on_nodes({{1, 1}}, {}, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
     auto kernels = must(comm.device_comm(kWorld));
     constexpr std::size_t kBytes = 300'000;
     auto from = must(comm.allocate(kBytes)), to = must(comm.allocate(kBytes));
     std::optional<Window> source = must(comm.register_window(from));
     auto target = must(comm.register_window(to));
-    const int me = players.first(), peer = 1 - me;
+    const int me = test_ranks.first(), peer = 1 - me;
     auto* const bytes = static_cast<std::uint8_t*>(from.data());
     const device::Thread self;
     // Uses the world barrier, because the thread sanitizer cannot see synchronization by other

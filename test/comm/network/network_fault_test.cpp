@@ -30,8 +30,8 @@ constexpr int kMissesToEnd = 3;
 constexpr long kCallsMost = 2000;
 constexpr std::array kStatuses = {ENOMEM, EMFILE, ENFILE, EPERM, EIO, ENOBUFS};
 
-void walk(Players& players, long stride, long first, bool by_fabric) {
-  const Held before = held_after_good_starts(players);
+void walk(TestRanks& test_ranks, long stride, long first, bool by_fabric) {
+  const Held before = held_after_good_starts(test_ranks);
   std::string complaints;
   int failures = 0, harmless = 0;
   for (int victim = 0; victim < kRanks; ++victim) {
@@ -42,9 +42,9 @@ void walk(Players& players, long stride, long first, bool by_fabric) {
       plan.status = kStatuses[static_cast<std::size_t>(k) % kStatuses.size()];
       std::optional<ScopedSystemFaults> faults;
       const auto [seen, agreed, was_hit] = start_with_faults(
-          players, victim,
+          test_ranks, victim,
           [&] {
-            if (players.first() == victim) faults.emplace(plan, Reach::process);
+            if (test_ranks.first() == victim) faults.emplace(plan, Reach::process);
           },
           [&] { faults.reset(); }, [&] { return plan.hit(); });
       misses = was_hit ? 0 : misses + 1;
@@ -59,9 +59,9 @@ void walk(Players& players, long stride, long first, bool by_fabric) {
       allowed.fds += forgotten_connections();
     }
     require_held(allowed, fmt::format("after the walk over rank {}", victim));
-    players.barrier();
+    test_ranks.barrier();
   }
-  if (players.first() == 0) {
+  if (test_ranks.first() == 0) {
     std::fprintf(stderr, "%d errors on all ranks, %d without effect\n", failures, harmless);
   }
   require(complaints.empty(), complaints);
@@ -72,12 +72,12 @@ void walk_with(const Variables& settings, long stride, bool by_fabric) {
   const std::uint64_t seed = test_seed();
   const Environment common(Variables{{"ORIEL_TIMEOUT", "20s"}, {"ORIEL_SOCKET_IFNAME", "lo"}});
   const Environment environment(settings);
-  check_all_ok(play(
-      Cast::processes, kRanks,
-      [&](Players& players) {
+  check_all_ok(run_ranks(
+      LaunchMode::processes, kRanks,
+      [&](TestRanks& test_ranks) {
         const Environment node(
-            Variables{{"ORIEL_HOSTID", players.first() == 0 ? "first" : "second"}});
-        walk(players, stride, 1 + static_cast<long>(seed) % stride, by_fabric);
+            Variables{{"ORIEL_HOSTID", test_ranks.first() == 0 ? "first" : "second"}});
+        walk(test_ranks, stride, 1 + static_cast<long>(seed) % stride, by_fabric);
       },
       std::chrono::seconds(kSanitized ? 220 : 110)));
 }

@@ -5,7 +5,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "comm/support/network_players.hpp"
+#include "comm/support/network_ranks.hpp"
 #include "comm/support/on_model.hpp"
 #include "comm/support/test_hosts.hpp"
 #include "support/fabric_provider_name.hpp"
@@ -28,22 +28,22 @@ TEST_CASE("a host whose link goes down while GPUs wait for it is named by all ot
           "[req:3.19]") {
   constexpr int kCut = 2, kRanks = 3;
   const TestHosts hosts(kRanks);
-  Stage stage(Cast::processes, kRanks, [&](Players& players) {
-    hosts.enter(players.first());
+  RankFixture fixture(LaunchMode::processes, kRanks, [&](TestRanks& test_ranks) {
+    hosts.enter(test_ranks.first());
     const Environment environment(kGpuOnHost), patience(kPatience);
-    const OnModel on_model(kRanks, players.first());
-    Rank rank(players, 4096, kWorld);
+    const OnModel on_model(kRanks, test_ranks.first());
+    Rank rank(test_ranks, 4096, kWorld);
     rank.sync("the first barrier");
-    players.barrier();  // no rank is still in the first barrier
+    test_ranks.barrier();  // no rank is still in the first barrier
     test::require(network_of(rank.comm).fabric() != nullptr, "a fabric wire");
-    ++players.word(0);
+    ++test_ranks.word(0);
     // The host that is cut off names itself, because it receives nothing from any rank.
-    wait_until_named(rank, players.first() != kCut ? kCut : 0, kCut);
-    players.barrier();  // the end of a process is visible to all ranks
+    wait_until_named(rank, test_ranks.first() != kCut ? kCut : 0, kCut);
+    test_ranks.barrier();  // the end of a process is visible to all ranks
   });
-  REQUIRE(stage.wait_for_word(0, kRanks, 30s));
+  REQUIRE(fixture.wait_for_word(0, kRanks, 30s));
   hosts.cut(kCut);
-  check_all_ok(stage.collect(40s));
+  check_all_ok(fixture.collect(40s));
 }
 
 }  // namespace oriel::test

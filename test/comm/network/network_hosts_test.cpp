@@ -13,8 +13,8 @@
 
 #include "base/system_table.hpp"
 #include "comm/communicator/collective_sums.hpp"
-#include "comm/support/network_players.hpp"
-#include "comm/support/path_players.hpp"
+#include "comm/support/network_ranks.hpp"
+#include "comm/support/path_ranks.hpp"
 #include "comm/support/test_hosts.hpp"
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
@@ -33,12 +33,12 @@ const Variables kOnOneLink = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                               {"ORIEL_SOCKET_IFNAME", "net0"}};
 
 /// Plays the ranks of each node on the host with the node's number.
-void play_on_hosts(const TestHosts& hosts, const Nodes& nodes, const Body& body) {
+void run_on_hosts(const TestHosts& hosts, const Nodes& nodes, const Body& body) {
   INFO(nodes.text());
-  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
-    hosts.enter(nodes.node_of(players.first()));
+  check_all_ok(run_ranks(LaunchMode::processes, nodes.ranks(), [&](TestRanks& test_ranks) {
+    hosts.enter(nodes.node_of(test_ranks.first()));
     const Environment environment(kOnOneLink);
-    body(players);
+    body(test_ranks);
   }));
 }
 
@@ -49,17 +49,18 @@ TEST_CASE("ranks on hosts of their own put, get, signal and meet over tcp", "[re
   for (const Nodes& nodes : {Nodes{{2, 1, 1}}, Nodes{{3, 4}}}) {
     if (kSanitized && nodes.ranks() > 4) continue;
     const TestHosts hosts(static_cast<int>(nodes.sizes.size()));
-    play_on_hosts(hosts, nodes, [&](Players& players) { Traffic(players, seed).run(20); });
+    run_on_hosts(hosts, nodes, [&](TestRanks& test_ranks) { Traffic(test_ranks, seed).run(20); });
   }
 }
 
 TEST_CASE("one NIC has rings to ranks of its machine, and libfabric to others", "[req:3.18]") {
   const TestHosts hosts(2);
   const Nodes nodes{{2, 1}};
-  play_on_hosts(hosts, nodes, [&](Players& players) {
+  run_on_hosts(hosts, nodes, [&](TestRanks& test_ranks) {
     // ORIEL_HOSTID makes two nodes of the two ranks on one host.
-    const Environment named(Variables{{"ORIEL_HOSTID", "node" + std::to_string(players.first())}});
-    Rank rank(players, 4096, kWorld);
+    const Environment named(
+        Variables{{"ORIEL_HOSTID", "node" + std::to_string(test_ranks.first())}});
+    Rank rank(test_ranks, 4096, kWorld);
     test::require(network_of(rank).fabric() != nullptr, "a fabric wire");
     const std::uint64_t sent = net::test::fabric_messages(network_of(rank).nic());
     const auto view = rank.window.view();
@@ -67,47 +68,49 @@ TEST_CASE("one NIC has rings to ranks of its machine, and libfabric to others", 
       const auto posted = device::world_put(Thread(), rank.view(), peer, view, 8, view, 0, 8);
       require(device::world_wait(Thread(), rank.view(), posted), "a put");
     };
-    if (players.first() == 0) {
+    if (test_ranks.first() == 0) {
       put_to(1);
       test::require(net::test::fabric_messages(network_of(rank).nic()) == sent, "by a ring");
       put_to(2);
       test::require(net::test::fabric_messages(network_of(rank).nic()) > sent, "by libfabric");
     }
-    players.barrier();
-    Traffic(players, 3).run(10);
+    test_ranks.barrier();
+    Traffic(test_ranks, 3).run(10);
   });
 }
 
 TEST_CASE("ORIEL_WIRE=fabric joins nodes of one host by libfabric, or none of them", "[req:3.13]") {
   skip_without_fabric();
   const Variables wire = {{"ORIEL_WIRE", "fabric"}, {"ORIEL_SOCKET_IFNAME", "lo"}};
-  play_on_nodes({{1, 1}}, {{"ORIEL_FABRIC_PROVIDER", fabric_provider()}}, [&](Players& players) {
-    {
-      const Environment forced(wire);
-      Traffic(players, 4).run(10);
-    }
-    {
-      const Environment forced(players.first() == 0 ? wire : Variables{});
-      must_fail(try_to_join(players), ErrorCode::invalid_usage,
-                {"ORIEL_WIRE", "fabric on rank 0, auto on rank 1"});
-      players.barrier();
-    }
-    const Environment forced(wire);
-    const Environment other(players.first() == 1 ? Variables{{"ORIEL_FABRIC_PROVIDER", "nobody's"}}
-                                                 : Variables{});
-    const auto failed = join(players).device_comm(kWorld);
-    must_fail(failed, ErrorCode::invalid_usage, {"nobody's", "rank 1", "libfabric1"});
-    test::require(failed.error().origin_rank() == 1, failed.error().to_string());
-    players.barrier();
-  });
+  run_on_nodes({{1, 1}}, {{"ORIEL_FABRIC_PROVIDER", fabric_provider()}},
+               [&](TestRanks& test_ranks) {
+                 {
+                   const Environment forced(wire);
+                   Traffic(test_ranks, 4).run(10);
+                 }
+                 {
+                   const Environment forced(test_ranks.first() == 0 ? wire : Variables{});
+                   must_fail(try_to_join(test_ranks), ErrorCode::invalid_usage,
+                             {"ORIEL_WIRE", "fabric on rank 0, auto on rank 1"});
+                   test_ranks.barrier();
+                 }
+                 const Environment forced(wire);
+                 const Environment other(test_ranks.first() == 1
+                                             ? Variables{{"ORIEL_FABRIC_PROVIDER", "nobody's"}}
+                                             : Variables{});
+                 const auto failed = join(test_ranks).device_comm(kWorld);
+                 must_fail(failed, ErrorCode::invalid_usage, {"nobody's", "rank 1", "libfabric1"});
+                 test::require(failed.error().origin_rank() == 1, failed.error().to_string());
+                 test_ranks.barrier();
+               });
 }
 
 namespace {
 
 /// Repeats all-reduces until one fails. The error must name `culprit`.
-void reduce_until_named(Players& players, Rank& rank, int culprit) {
+void reduce_until_named(TestRanks& test_ranks, Rank& rank, int culprit) {
   reduce_until_it_fails(rank.comm, 10'000,
-                        [&] { ++players.word(static_cast<std::size_t>(players.first())); });
+                        [&] { ++test_ranks.word(static_cast<std::size_t>(test_ranks.first())); });
   require_silent(rank.comm, culprit);
 }
 
@@ -120,10 +123,10 @@ TEST_CASE("collectives among hosts", "[req:3.18]") {
   for (const Nodes& nodes : {Nodes{{4, 1}}, Nodes{{2, 3, 4}}, Nodes{{4, 4, 4, 4}}}) {
     if (kSanitized && nodes.ranks() > 5) continue;
     const TestHosts hosts(static_cast<int>(nodes.sizes.size()));
-    play_on_hosts(hosts, nodes, [&](Players& players) {
-      auto comm = join(players);
+    run_on_hosts(hosts, nodes, [&](TestRanks& test_ranks) {
+      auto comm = join(test_ranks);
       for (const std::size_t count : {1U, 1000U, 50'000U}) collect(comm, count);
-      players.barrier();
+      test_ranks.barrier();
     });
   }
 }
@@ -135,11 +138,11 @@ TEST_CASE("packets that are lost change nothing but the time", "[req:3.18]") {
   }
   const TestHosts hosts(2);
   hosts.drop(1);
-  play_on_hosts(hosts, {{1, 2}}, [](Players& players) {
-    Traffic traffic(players, 5);
+  run_on_hosts(hosts, {{1, 2}}, [](TestRanks& test_ranks) {
+    Traffic traffic(test_ranks, 5);
     traffic.run(8);
     for (const std::size_t count : {1U, 20'000U}) collect(traffic.rank().comm, count);
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
@@ -147,17 +150,17 @@ TEST_CASE("a host whose link goes down in a collective is named by all others", 
   const TestHosts hosts(3);
   const Nodes nodes{{1, 2, 1}};
   constexpr int kCut = 3;
-  Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
-    hosts.enter(nodes.node_of(players.first()));
+  RankFixture fixture(LaunchMode::processes, nodes.ranks(), [&](TestRanks& test_ranks) {
+    hosts.enter(nodes.node_of(test_ranks.first()));
     const Environment environment(kOnOneLink), patience(kForNics);
-    Rank rank(players, 4096, kWorld);
+    Rank rank(test_ranks, 4096, kWorld);
     // The host that is cut off names itself. Its set-up links are down too, so it receives nothing.
-    reduce_until_named(players, rank, kCut);
-    players.barrier();  // the end of a process is visible to all ranks
+    reduce_until_named(test_ranks, rank, kCut);
+    test_ranks.barrier();  // the end of a process is visible to all ranks
   });
-  REQUIRE(stage.wait_for_word(kCut, 5, 30s));
+  REQUIRE(fixture.wait_for_word(kCut, 5, 30s));
   hosts.cut(2);
-  check_all_ok(stage.collect(40s));
+  check_all_ok(fixture.collect(40s));
 }
 
 namespace {
@@ -176,20 +179,20 @@ TEST_CASE("a host whose link goes down while all are idle is named by itself too
   const TestHosts hosts(3);
   const Nodes nodes{{1, 2, 1}};
   constexpr int kCut = 3;
-  Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
-    hosts.enter(nodes.node_of(players.first()));
+  RankFixture fixture(LaunchMode::processes, nodes.ranks(), [&](TestRanks& test_ranks) {
+    hosts.enter(nodes.node_of(test_ranks.first()));
     const Environment environment(kOnOneLink);
     SystemTable table = sys();
     table.setsockopt = set_option_impatiently;
     const ScopedSystemTable scoped(table);
-    auto comm = join(players);
-    ++players.word(0);
+    auto comm = join(test_ranks);
+    ++test_ranks.word(0);
     require_silent(comm, kCut);
-    players.barrier();  // the end of a process is visible to all ranks
+    test_ranks.barrier();  // the end of a process is visible to all ranks
   });
-  REQUIRE(stage.wait_for_word(0, 4, 30s));
+  REQUIRE(fixture.wait_for_word(0, 4, 30s));
   hosts.cut(2);
-  check_all_ok(stage.collect(40s));
+  check_all_ok(fixture.collect(40s));
 }
 
 TEST_CASE("a NIC that dies is named by all, on rings and over libfabric", "[req:3.19]") {
@@ -198,13 +201,13 @@ TEST_CASE("a NIC that dies is named by all, on rings and over libfabric", "[req:
                               {"ORIEL_WIRE", GENERATE("auto", "fabric")},
                               {"ORIEL_SOCKET_IFNAME", "lo"},
                               kForNics.front()};
-  play_on_nodes({{1, 1, 1}}, settings, [&](Players& players) {
-    Rank rank(players, 4096, kWorld);
+  run_on_nodes({{1, 1, 1}}, settings, [&](TestRanks& test_ranks) {
+    Rank rank(test_ranks, 4096, kWorld);
     rank.sync("the first barrier");
-    players.barrier();
-    if (players.first() == 1) network_of(rank).nic().stop();
-    reduce_until_named(players, rank, 1);
-    players.barrier();
+    test_ranks.barrier();
+    if (test_ranks.first() == 1) network_of(rank).nic().stop();
+    reduce_until_named(test_ranks, rank, 1);
+    test_ranks.barrier();
   });
 }
 

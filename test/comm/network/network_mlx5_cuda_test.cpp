@@ -15,9 +15,9 @@
 #include <unistd.h>
 
 #include "base/cuda_table.hpp"
-#include "comm/support/adapter_players.hpp"
+#include "comm/support/adapter_ranks.hpp"
 #include "comm/support/network_faults.hpp"
-#include "comm/support/network_players.hpp"
+#include "comm/support/network_ranks.hpp"
 #include "comm/support/on_model.hpp"
 #include "net/support/nic_faults.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
@@ -75,15 +75,17 @@ class AdapterDriver {
 };
 
 /// Plays ranks with one GPU each.
-void play_on_gpus(const std::vector<int>& nodes, const AdapterBody& body) {
+void run_on_gpus(const std::vector<int>& nodes, const AdapterBody& body) {
   const auto ranks = static_cast<int>(nodes.size());
-  play_on_adapters(nodes, {}, {{"ORIEL_BACKEND", "cuda"}}, [&](Players& players, Adapter& adapter) {
-    const OnModel on_model(ranks, players.first());
-    // Never destroyed, because threads of the library may call the table until the process ends.
-    static auto* const driver = new AdapterDriver;
-    static_cast<void>(driver);
-    body(players, adapter);
-  });
+  run_on_adapters(nodes, {}, {{"ORIEL_BACKEND", "cuda"}},
+                  [&](TestRanks& test_ranks, Adapter& adapter) {
+                    const OnModel on_model(ranks, test_ranks.first());
+                    // Never destroyed, because threads of the library may call the table until the
+                    // process ends.
+                    static auto* const driver = new AdapterDriver;
+                    static_cast<void>(driver);
+                    body(test_ranks, adapter);
+                  });
 }
 
 }  // namespace
@@ -91,16 +93,17 @@ void play_on_gpus(const std::vector<int>& nodes, const AdapterBody& body) {
 TEST_CASE("puts, gets and signals of GPUs by queues of adapters, byte by byte",
           "[req:3.11][req:3.15]") {
   const std::uint64_t seed = test_seed();
-  play_on_gpus({0, 0, 1}, [&](Players& players, Adapter&) { Traffic(players, seed).run(25); });
+  run_on_gpus({0, 0, 1},
+              [&](TestRanks& test_ranks, Adapter&) { Traffic(test_ranks, seed).run(25); });
 }
 
 TEST_CASE("what a GPU's kernels post after an abort reaches no peer", "[req:3.6][req:3.11]") {
-  play_on_gpus({0, 1}, [](Players& players, Adapter&) {
-    Rank rank(players, 4096, kWorld);
+  run_on_gpus({0, 1}, [](TestRanks& test_ranks, Adapter&) {
+    Rank rank(test_ranks, 4096, kWorld);
     const auto window = rank.window.view();
     rank.sync("the first barrier");
-    players.barrier();  // no rank is still in the first barrier
-    if (players.first() == 0) {
+    test_ranks.barrier();  // no rank is still in the first barrier
+    if (test_ranks.first() == 0) {
       *rank.at(8) = 77;
       rank.comm.abort();
       static_cast<void>(device::world_put(kThread, rank.view(), 1, window, 0, window, 8, 1));
@@ -108,21 +111,21 @@ TEST_CASE("what a GPU's kernels post after an abort reaches no peer", "[req:3.6]
       test::require(device::world_flush(kThread, rank.view()) != device::WorldOutcome::done,
                     "it was done");
     }
-    players.barrier();
+    test_ranks.barrier();
     std::this_thread::sleep_for(20ms);
     test::require(*rank.at(0) == 0 && device::read_signal(rank.view(), 0) == 0, "something came");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("an adapter's error on a queue of a GPU names the peer, opcode and syndrome",
           "[req:3.11]") {
-  play_on_gpus({0, 1}, [](Players& players, Adapter& adapter) {
-    Rank rank(players, 4096, kWorld);
+  run_on_gpus({0, 1}, [](TestRanks& test_ranks, Adapter& adapter) {
+    Rank rank(test_ranks, 4096, kWorld);
     const auto window = rank.window.view();
     rank.sync("the first barrier");
-    players.barrier();
-    if (players.first() == 0) {
+    test_ranks.barrier();
+    if (test_ranks.first() == 0) {
       net::test::NicFaults faults;
       faults.fails.push_back({.syndrome = net::Syndrome::transport_retry});
       net::test::set_faults(adapter.nic(), faults);
@@ -133,7 +136,7 @@ TEST_CASE("an adapter's error on a queue of a GPU names the peer, opcode and syn
     test::require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
     require_words(error->to_string(),
                   {"rank 0 to rank 1", "did not answer", "0x15", "operation 0x08"});
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
@@ -141,18 +144,18 @@ TEST_CASE("when a call of the driver fails as adapters' queues are made, both ra
           "[req:3.11]") {
   const std::uint64_t seed = test_seed();
   INFO("seed " << seed);
-  play_on_gpus({0, 1}, [&](Players& players, Adapter& adapter) {
+  run_on_gpus({0, 1}, [&](TestRanks& test_ranks, Adapter& adapter) {
     const CudaFaultHooks hooks;
     constexpr long kStride = 3;
     int errors = 0;
     for (long k = 1 + static_cast<long>(seed % kStride), misses = 0; misses < 2; k += kStride) {
-      const bool is_victim = players.first() == 0;
+      const bool is_victim = test_ranks.first() == 0;
       FaultPlan plan;
       plan.fail_at = k;
       plan.status = CUDA_ERROR_OUT_OF_MEMORY;
       std::optional<ScopedCudaFaults> faults;
       const auto [seen, agreed, was_hit] = start_with_faults(
-          players, 0,
+          test_ranks, 0,
           [&] {
             // Starts when the rank looks for adapters. Other tests cover earlier driver calls.
             adapter.verbs.on_list = [&] {
@@ -165,7 +168,7 @@ TEST_CASE("when a call of the driver fails as adapters' queues are made, both ra
       adapter.require_clean();
       misses = was_hit ? 0 : misses + 1;
       errors += seen.ok ? 0 : 1;
-      players.barrier();
+      test_ranks.barrier();
     }
     test::require(errors > 3, "errors: " + std::to_string(errors));
   });
@@ -229,8 +232,8 @@ class Pieces {
 /// the expected value of every byte of all windows.
 class Crossings {
  public:
-  Crossings(Players& players, Communicator& comm, const Pieces& mine, std::uint64_t seed)
-      : players_(players),
+  Crossings(TestRanks& test_ranks, Communicator& comm, const Pieces& mine, std::uint64_t seed)
+      : test_ranks_(test_ranks),
         mine_(mine),
         window_(must(comm.register_window(mine.range()))),
         kernels_(must(comm.device_comm(kWorld))),
@@ -241,16 +244,16 @@ class Crossings {
   /// Prepares a rank's turn: resets the expected bytes and this rank's window.
   void begin() {
     images_.clear();
-    for (int rank = 0; rank < players_.size(); ++rank) {
+    for (int rank = 0; rank < test_ranks_.size(); ++rank) {
       auto& image = images_.emplace_back(mine_.bytes());
       for (std::size_t i = 0; i < image.size(); ++i) image[i] = pattern(rank, 1, i);
     }
     std::copy(own().begin(), own().end(), mine_.at(0));
-    players_.barrier();
+    test_ranks_.barrier();
   }
   void put_to(int peer, int step) {
     const std::size_t bytes = random_bytes();
-    const std::size_t near = across(players_.first(), bytes), far = across(peer, bytes);
+    const std::size_t near = across(test_ranks_.first(), bytes), far = across(peer, bytes);
     for (std::size_t i = near; i < near + bytes; ++i) {
       *mine_.at(i) = own()[i] = pattern(7, static_cast<std::uint64_t>(step), i);
     }
@@ -261,7 +264,7 @@ class Crossings {
   }
   void get_from(int peer) {
     const std::size_t bytes = random_bytes();
-    get(peer, across(peer, bytes), across(players_.first(), bytes), bytes);
+    get(peer, across(peer, bytes), across(test_ranks_.first(), bytes), bytes);
   }
   /// Reads a peer's whole window into this rank's window.
   void get_all(int peer) { get(peer, 0, 0, mine_.bytes()); }
@@ -273,7 +276,7 @@ class Crossings {
  private:
   static constexpr std::uint32_t kSignal = 3;
   std::vector<std::uint8_t>& image_of(int rank) { return images_[static_cast<std::size_t>(rank)]; }
-  std::vector<std::uint8_t>& own() { return image_of(players_.first()); }
+  std::vector<std::uint8_t>& own() { return image_of(test_ranks_.first()); }
   /// Draws a size: inline in one WQE, medium, or over several allocations.
   std::size_t random_bytes() {
     const auto kind = random_() % 8;
@@ -297,7 +300,7 @@ class Crossings {
                   "what was read, at " + std::to_string(wrong.first - own().begin()));
   }
 
-  Players& players_;
+  TestRanks& test_ranks_;
   const Pieces& mine_;
   Window window_;
   DeviceComm kernels_;
@@ -316,27 +319,27 @@ TEST_CASE("windows over several allocations: what crosses them on both sides, by
           "[req:3.2]") {
   const std::uint64_t seed = test_seed();
   const std::vector<int> nodes{0, 0, 1};
-  play_on_gpus(nodes, [&](Players& players, Adapter& adapter) {
+  run_on_gpus(nodes, [&](TestRanks& test_ranks, Adapter& adapter) {
     constexpr int kSteps = 12;
-    const int me = players.first();
+    const int me = test_ranks.first();
     const auto is_far = [&](int peer) {
       return nodes[static_cast<std::size_t>(peer)] != nodes[static_cast<std::size_t>(me)];
     };
-    auto comm = join(players);
+    auto comm = join(test_ranks);
     const Pieces memory(me);
     const std::size_t regions = adapter.verbs.live("region");
-    players.barrier();
-    Crossings crossings(players, comm, memory, seed + static_cast<std::uint64_t>(me));
+    test_ranks.barrier();
+    Crossings crossings(test_ranks, comm, memory, seed + static_cast<std::uint64_t>(me));
     const device::queue::Region& local = crossings.view().network->local;
     test::require(local.chunk_shift == (me % 2 == 0 ? 22 : 21), "the size of its chunks");
     test::require((local.more_keys != nullptr) == (me % 2 == 1), "keys outside of the region");
     // The device communicator has its own window, and so one more region.
     test::require(adapter.verbs.live("region") == regions + memory.count() + 1, "its regions");
     std::uint64_t signals = 0;
-    for (int turn = 0; turn < players.size(); ++turn) {
-      players.barrier();
+    for (int turn = 0; turn < test_ranks.size(); ++turn) {
+      test_ranks.barrier();
       crossings.begin();
-      for (int peer = 0; turn == me && peer < players.size(); ++peer) {
+      for (int peer = 0; turn == me && peer < test_ranks.size(); ++peer) {
         if (!is_far(peer)) continue;
         for (int step = 0; step < kSteps; ++step) {
           crossings.put_to(peer, step);
@@ -346,40 +349,40 @@ TEST_CASE("windows over several allocations: what crosses them on both sides, by
       }
       if (is_far(turn)) crossings.await_signals(turn, signals += kSteps);
     }
-    players.barrier();
+    test_ranks.barrier();
     const auto pool = pool_of_keys(me);
     const bool had_table = pool->find(local.more_keys) != nullptr;
     const auto* const keys = local.more_keys;
     crossings.close();
-    players.barrier();
+    test_ranks.barrier();
     test::require(had_table == (me % 2 == 1), "a table of its own keys");
     test::require(pool->find(keys) == nullptr, "which has gone");
     test::require(adapter.verbs.live("region") == regions + 1, "and so have its regions");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("when one allocation of a window cannot be registered nobody has the window",
           "[req:3.2]") {
-  play_on_gpus({0, 1}, [](Players& players, Adapter& adapter) {
-    auto comm = join(players);
-    const int me = players.first();
+  run_on_gpus({0, 1}, [](TestRanks& test_ranks, Adapter& adapter) {
+    auto comm = join(test_ranks);
+    const int me = test_ranks.first();
     const Pieces memory(me);
     const std::size_t regions = adapter.verbs.live("region");
-    players.barrier();
+    test_ranks.barrier();
     auto good = must(comm.register_window(memory.range()));
-    players.barrier();
+    test_ranks.barrier();
     test::require(adapter.verbs.live("region") == regions + memory.count(), "its regions");
-    players.barrier();
+    test_ranks.barrier();
     must(good.close());
-    players.barrier();
+    test_ranks.barrier();
     // Holds the pool, as each table does, to count the tables.
     const auto pool = pool_of_keys(me);
     const long holders = pool.use_count();
     for (int victim = 0; victim < 2; ++victim) {
       const std::size_t count = layout_of(victim).ends().size() + 1;
       for (std::size_t k = 1; k <= count; ++k) {
-        players.barrier();
+        test_ranks.barrier();
         adapter.verbs.counted = 0;
         adapter.verbs.fail_at = me == victim ? static_cast<long>(k) : 0;
         const auto window = comm.register_window(memory.range());
@@ -391,7 +394,7 @@ TEST_CASE("when one allocation of a window cannot be registered nobody has the w
         test::require(pool.use_count() == holders, "tables are left");
       }
     }
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 

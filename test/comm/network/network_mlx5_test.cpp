@@ -9,10 +9,10 @@
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
 
-#include "comm/support/adapter_players.hpp"
+#include "comm/support/adapter_ranks.hpp"
 #include "comm/support/foreign_key.hpp"
 #include "comm/support/network_faults.hpp"
-#include "comm/support/network_players.hpp"
+#include "comm/support/network_ranks.hpp"
 #include "support/seed.hpp"
 
 /// Ranks of several nodes whose queues are executed by mlx5 adapters (3.11, 3.15). Runs on the
@@ -25,25 +25,25 @@ TEST_CASE("random puts, gets and signals by queues of adapters, byte by byte",
   const std::uint64_t seed = test_seed();
   const bool rung_by_processor = GENERATE(false, true);
   for (const std::vector<int>& nodes : {std::vector{0, 1}, std::vector{0, 0, 1, 1}}) {
-    play_on_adapters(nodes, {.rung_by_processor = rung_by_processor}, {},
-                     [&](Players& players, Adapter&) { Traffic(players, seed).run(30); });
+    run_on_adapters(nodes, {.rung_by_processor = rung_by_processor}, {},
+                    [&](TestRanks& test_ranks, Adapter&) { Traffic(test_ranks, seed).run(30); });
   }
 }
 
 TEST_CASE("windows have keys of the adapter as long as they are registered",
           "[req:3.11][req:3.15]") {
-  play_on_adapters({0, 1}, {}, {}, [](Players& players, Adapter& adapter) {
-    const int peer = 1 - players.first();
-    auto comm = join(players);
+  run_on_adapters({0, 1}, {}, {}, [](TestRanks& test_ranks, Adapter& adapter) {
+    const int peer = 1 - test_ranks.first();
+    auto comm = join(test_ranks);
     const auto memory = must(comm.allocate(2 * 4096));
     auto* const base = static_cast<std::uint8_t*>(memory.data());
-    players.barrier();
+    test_ranks.barrier();
     const std::size_t before = adapter.verbs.live("region");
-    players.barrier();
+    test_ranks.barrier();
     auto window = must(comm.register_window(MemoryRange{base, 4096}));
-    players.barrier();
+    test_ranks.barrier();
     require(adapter.verbs.live("region") == before + 1, "a region of its own");
-    players.barrier();
+    test_ranks.barrier();
     const auto kernels = must(comm.device_comm(kWorld));
     require(kernels.view().wait.doorbell == nullptr, "nobody rings for what an adapter writes");
     auto later = must(comm.register_window(MemoryRange{base + 4096, 4096}));
@@ -56,62 +56,63 @@ TEST_CASE("windows have keys of the adapter as long as they are registered",
     require(put(), "the put");
     require(device::wait_signal(kThread, kernels.view(), 3, 1, peer), "the signal");
     adapter.sync();
-    require(base[20] == 50 + players.first(), "what the peer has put");
+    require(base[20] == 50 + test_ranks.first(), "what the peer has put");
     require(device::world_flush(kThread, kernels.view()), "the flush");
-    players.barrier();
+    test_ranks.barrier();
     must(later.close());
     must(window.close());
     require_outcome(put(), device::WorldOutcome::no_window, "a put to a window that was closed");
-    players.barrier();
+    test_ranks.barrier();
     // The remaining region belongs to the device communicator's window.
     require(adapter.verbs.live("region") == before + 1, "those of both windows have gone");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("an entry that a peer's adapter refuses is named with opcode and syndrome",
           "[req:3.11]") {
-  play_on_adapters({0, 1}, {}, {},
-                   // Changes the key, because each adapter of the model has one protection domain.
-                   [](Players& players, Adapter&) { write_by_changed_key(players, 1); });
+  run_on_adapters({0, 1}, {}, {},
+                  // Changes the key, because each adapter of the model has one protection domain.
+                  [](TestRanks& test_ranks, Adapter&) { write_by_changed_key(test_ranks, 1); });
 }
 
 TEST_CASE("an adapter's queue refuses what is posted after an abort", "[req:3.6][req:3.11]") {
-  play_on_adapters({0, 1}, {}, {},
-                   [](Players& players, Adapter&) { post_after_abort(players, true); });
+  run_on_adapters({0, 1}, {}, {},
+                  [](TestRanks& test_ranks, Adapter&) { post_after_abort(test_ranks, true); });
 }
 
 TEST_CASE("an adapter that dies is named by a rank that asks nothing of it",
           "[req:3.11][req:3.19]") {
-  play_on_adapters({0, 1}, {.answer_timeout = 50ms}, {}, [](Players& players, Adapter& adapter) {
-    Rank rank(players, 4096, kWorld);
-    rank.sync("the first barrier");
-    players.barrier();  // no rank is still in the first barrier
-    if (players.first() == 1) adapter.nic().stop();
-    players.barrier();
-    // Only rank 0 waits: rank 1, whose adapter is dead, would name rank 0.
-    if (players.first() == 0) {
-      require_outcome(device::wait_signal(kThread, rank.view(), 0, 1, 1),
-                      device::WorldOutcome::aborted, "the wait");
-    }
-    const auto error = error_of(rank.comm);
-    require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
-    require_words(error->to_string(), {"rank 0 to rank 1", "did not answer",
-                                       "asked whether it is there", "mlx5_0 port 1"});
-    players.barrier();
-  });
+  run_on_adapters(
+      {0, 1}, {.answer_timeout = 50ms}, {}, [](TestRanks& test_ranks, Adapter& adapter) {
+        Rank rank(test_ranks, 4096, kWorld);
+        rank.sync("the first barrier");
+        test_ranks.barrier();  // no rank is still in the first barrier
+        if (test_ranks.first() == 1) adapter.nic().stop();
+        test_ranks.barrier();
+        // Only rank 0 waits: rank 1, whose adapter is dead, would name rank 0.
+        if (test_ranks.first() == 0) {
+          require_outcome(device::wait_signal(kThread, rank.view(), 0, 1, 1),
+                          device::WorldOutcome::aborted, "the wait");
+        }
+        const auto error = error_of(rank.comm);
+        require(error && error->origin_rank() == 1, error ? error->to_string() : "no error");
+        require_words(error->to_string(), {"rank 0 to rank 1", "did not answer",
+                                           "asked whether it is there", "mlx5_0 port 1"});
+        test_ranks.barrier();
+      });
 }
 
 TEST_CASE("whichever call of verbs fails while a communicator starts, all ranks agree",
           "[req:3.11]") {
-  play_on_adapters({0, 1}, {}, {}, [](Players& players, Adapter& adapter) {
+  run_on_adapters({0, 1}, {}, {}, [](TestRanks& test_ranks, Adapter& adapter) {
     std::string complaints;
     int errors = 0;
     for (int victim = 0; victim < 2; ++victim) {
-      const bool is_victim = players.first() == victim;
+      const bool is_victim = test_ranks.first() == victim;
       for (long k = 1;; ++k) {
         const auto [seen, agreed, was_hit] = start_with_faults(
-            players, victim,
+            test_ranks, victim,
             [&] {
               adapter.verbs.counted = 0;
               adapter.verbs.failed.clear();
@@ -127,7 +128,7 @@ TEST_CASE("whichever call of verbs fails while a communicator starts, all ranks 
         }
         errors += seen.ok ? 0 : 1;
         if (adapter.verbs.live() != 0) complaints += fmt::format("\n{} left", k);
-        players.barrier();
+        test_ranks.barrier();
         if (!was_hit) break;
       }
     }
@@ -138,43 +139,45 @@ TEST_CASE("whichever call of verbs fails while a communicator starts, all ranks 
 
 TEST_CASE("ranks that choose different NICs, or an adapter and backups, are told so",
           "[req:3.11]") {
-  play_on_adapters({0, 1}, {}, {}, [](Players& players, Adapter&) {
-    const Environment own(Variables{{"ORIEL_NIC", players.first() == 0 ? "mlx5" : "soft"}});
-    must_fail(try_to_join(players), ErrorCode::invalid_usage,
+  run_on_adapters({0, 1}, {}, {}, [](TestRanks& test_ranks, Adapter&) {
+    const Environment own(Variables{{"ORIEL_NIC", test_ranks.first() == 0 ? "mlx5" : "soft"}});
+    must_fail(try_to_join(test_ranks), ErrorCode::invalid_usage,
               {"ORIEL_NIC", "mlx5 on rank 0, soft on rank 1"});
-    players.barrier();
+    test_ranks.barrier();
   });
-  play_on_adapters({0, 1}, {}, {{"ORIEL_PATHS", "lo,lo"}}, [](Players& players, Adapter&) {
-    must_fail(try_to_join(players), ErrorCode::invalid_usage,
+  run_on_adapters({0, 1}, {}, {{"ORIEL_PATHS", "lo,lo"}}, [](TestRanks& test_ranks, Adapter&) {
+    must_fail(try_to_join(test_ranks), ErrorCode::invalid_usage,
               {"ORIEL_PATHS names 2 interfaces", "ORIEL_NIC=mlx5"});
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("who rings is the user's choice, and an error of all where it cannot be",
           "[req:3.11][A3]") {
-  play_on_adapters({0, 1}, {}, {{"ORIEL_DOORBELL", "cpu"}},
-                   [&](Players& players, Adapter&) { Traffic(players, 5).run(10); });
-  play_on_adapters({0, 1}, {.rung_by_processor = true}, {}, [](Players& players, Adapter& adapter) {
-    const Environment own(Variables{{"ORIEL_DOORBELL", players.first() == 0 ? "gpu" : "auto"}});
-    const Seen seen = live(players);
-    require(!seen.ok && seen.origin == 0, seen.text);
-    require_words(seen.text, {"ORIEL_DOORBELL=gpu", "doorbell register of mlx5_0"});
-    require(adapter.verbs.live() == 0, "nothing is left");
-    players.barrier();
-  });
+  run_on_adapters({0, 1}, {}, {{"ORIEL_DOORBELL", "cpu"}},
+                  [&](TestRanks& test_ranks, Adapter&) { Traffic(test_ranks, 5).run(10); });
+  run_on_adapters({0, 1}, {.rung_by_processor = true}, {},
+                  [](TestRanks& test_ranks, Adapter& adapter) {
+                    const Environment own(
+                        Variables{{"ORIEL_DOORBELL", test_ranks.first() == 0 ? "gpu" : "auto"}});
+                    const Seen seen = live(test_ranks);
+                    require(!seen.ok && seen.origin == 0, seen.text);
+                    require_words(seen.text, {"ORIEL_DOORBELL=gpu", "doorbell register of mlx5_0"});
+                    require(adapter.verbs.live() == 0, "nothing is left");
+                    test_ranks.barrier();
+                  });
 }
 
 namespace {
 
 /// Plays two nodes, the first without a working adapter. Checks the error text on both.
-void play_without(bool library, const std::vector<std::string>& words) {
+void run_without(bool library, const std::vector<std::string>& words) {
   const Environment environment(Variables{{"ORIEL_BACKEND", "host"},
                                           {"ORIEL_SOCKET_IFNAME", "lo"},
                                           {"ORIEL_CPU_AFFINITY", "0"},
                                           {"ORIEL_NIC", "mlx5"}});
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
-    const int me = players.first();
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+    const int me = test_ranks.first();
     const std::string name = "mlx5_" + std::to_string(me);
     const topo::TemporaryTree files;
     files.file("/machine.xml", machine_with(me == 0 && library ? "" : name));
@@ -184,20 +187,20 @@ void play_without(bool library, const std::vector<std::string>& words) {
     verbs.adapters = {net::test::FakeVerbs::adapter(name)};
     if (me == 0) verbs.library.missing = "there is no such library";
     const net::ScopedVerbsLibrary scoped(verbs.library);
-    const Seen seen = live(players);
+    const Seen seen = live(test_ranks);
     require(!seen.ok && seen.origin == 0, seen.text);
     require_words(seen.text, words);
     require(verbs.live() == 0 && verbs.violations.empty(), "nothing is left");
     require(me == 0 || verbs.counted > 0, "the other one had an adapter");
-    players.barrier();
+    test_ranks.barrier();
   }));
 }
 
 }  // namespace
 
 TEST_CASE("a rank without libraries or without an adapter is named on all", "[req:3.11]") {
-  play_without(false, {"mlx5_0 cannot be opened", "no such library", "libibverbs1"});
-  play_without(true, {"ORIEL_NIC=mlx5", "no RDMA port that is active"});
+  run_without(false, {"mlx5_0 cannot be opened", "no such library", "libibverbs1"});
+  run_without(true, {"ORIEL_NIC=mlx5", "no RDMA port that is active"});
 }
 
 }  // namespace oriel::test

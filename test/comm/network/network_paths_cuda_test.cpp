@@ -5,9 +5,9 @@
 
 #include <catch2/catch.hpp>
 
-#include "comm/support/network_players.hpp"
+#include "comm/support/network_ranks.hpp"
 #include "comm/support/on_model.hpp"
-#include "comm/support/path_players.hpp"
+#include "comm/support/path_ranks.hpp"
 #include "support/seed.hpp"
 
 // GPU ranks that reach each other by two paths, on the model of the CUDA driver. The ranks' threads
@@ -16,77 +16,77 @@ namespace oriel::test {
 namespace {
 
 using namespace std::chrono_literals;
-void play_gpus_by_paths(const Nodes& nodes, const Variables& settings, bool process,
-                        const Body& body) {
+void run_gpus_by_paths(const Nodes& nodes, const Variables& settings, bool process,
+                       const Body& body) {
   skip_without_fabric();
-  play_on_model(nodes, settings, process, body);
+  run_on_model(nodes, settings, process, body);
 }
 
 }  // namespace
 
 TEST_CASE("ranks on GPUs with a backup path use the first one as long as it works", "[req:3.14]") {
-  play_gpus_by_paths({{2, 1}}, with_patience(), true, use_first_path);
+  run_gpus_by_paths({{2, 1}}, with_patience(), true, use_first_path);
 }
 
 TEST_CASE("what fails on a GPU's path is done once, by the other, which is left again",
           "[req:3.14][F3]") {
   const std::uint64_t seed = test_seed();
   // Fails so early a request that the barriers alone reach it.
-  play_gpus_by_paths({{1, 1, 1}}, with_patience(), GENERATE(false, true),
-                     [&](Players& players) { leave_failed_path(players, seed, 3); });
+  run_gpus_by_paths({{1, 1, 1}}, with_patience(), GENERATE(false, true),
+                    [&](TestRanks& test_ranks) { leave_failed_path(test_ranks, seed, 3); });
 }
 
 TEST_CASE("what a GPU's NIC has done, and lost its answers to, is not done again",
           "[req:3.14][F4]") {
   const std::uint64_t seed = test_seed();
-  play_gpus_by_paths({{1, 1}}, kTwoPaths, false,
-                     [&](Players& players) { lose_answers(players, seed); });
+  run_gpus_by_paths({{1, 1}}, kTwoPaths, false,
+                    [&](TestRanks& test_ranks) { lose_answers(test_ranks, seed); });
 }
 
 TEST_CASE("puts of GPUs go on by the backup when a NIC stops or dies, and come back",
           "[req:3.14][F6]") {
   const std::uint64_t seed = test_seed();
-  play_gpus_by_paths({{1, 1, 1}}, kTwoPaths, true,
-                     [&](Players& players) { lose_first_nics(players, seed); });
+  run_gpus_by_paths({{1, 1, 1}}, kTwoPaths, true,
+                    [&](TestRanks& test_ranks) { lose_first_nics(test_ranks, seed); });
 }
 
 TEST_CASE("a GPU whose NICs both die is named by all others, though asked for nothing",
           "[req:3.14][F7]") {
-  play_gpus_by_paths({{1, 1, 1}}, kTwoPaths, false, [](Players& players) {
-    lose_both_nics(players, [](Rank& rank) { wait_until_named(rank, 1, 1); });
+  run_gpus_by_paths({{1, 1, 1}}, kTwoPaths, false, [](TestRanks& test_ranks) {
+    lose_both_nics(test_ranks, [](Rank& rank) { wait_until_named(rank, 1, 1); });
   });
 }
 
 TEST_CASE("one NIC of a GPU that is silent, and asked for nothing, is left by its peers",
           "[req:3.14][F7]") {
-  play_gpus_by_paths({{1, 1}}, kTwoPaths, false, [](Players& players) {
-    Rank rank(players, 8192, kWorld);
+  run_gpus_by_paths({{1, 1}}, kTwoPaths, false, [](TestRanks& test_ranks) {
+    Rank rank(test_ranks, 8192, kWorld);
     rank.sync("the first barrier");
-    players.barrier();
-    if (players.first() == 1) {
+    test_ranks.barrier();
+    if (test_ranks.first() == 1) {
       network_of(rank).nic().stop();
     } else {
       // A waiting rank makes the monitor probe its peers.
       std::thread late([&] {
         await_path(rank, 1, 1);
-        players.word(0) = 1;
+        test_ranks.word(0) = 1;
       });
       require(device::wait_signal(kThread, rank.view(), 0, 1, 1), "a signal by the backup");
       late.join();
     }
-    if (players.first() == 1) {
-      players.await(0);
+    if (test_ranks.first() == 1) {
+      test_ranks.await(0);
       require(device::world_signal(kThread, rank.view(), 0, 0).outcome, "the signal");
     }
-    players.barrier();
+    test_ranks.barrier();
     require_no_error(rank.comm);
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("a GPU's queue with a backup path refuses what is posted after an abort", "[req:3.6]") {
-  play_gpus_by_paths({{1, 1}}, with_patience(), false,
-                     [&](Players& players) { post_after_abort(players, false); });
+  run_gpus_by_paths({{1, 1}}, with_patience(), false,
+                    [&](TestRanks& test_ranks) { post_after_abort(test_ranks, false); });
 }
 
 }  // namespace oriel::test

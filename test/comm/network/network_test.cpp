@@ -13,7 +13,7 @@
 
 #include "comm/support/direct_copies.hpp"
 #include "comm/support/foreign_key.hpp"
-#include "comm/support/network_players.hpp"
+#include "comm/support/network_ranks.hpp"
 #include "support/seed.hpp"
 
 /// Ranks of several nodes that reach each other's windows through queues (3.9, 3.15).
@@ -38,33 +38,33 @@ TEST_CASE("random puts, gets and signals between nodes, with and without wire, b
   const std::uint64_t seed = test_seed();
   const WithDirectCopies copies(GENERATE(false, true));
   for (const Nodes& nodes : {Nodes{{1, 1}}, Nodes{{2, 3}}, Nodes{{1, 2, 1}}, Nodes{{1, 1, 1, 1}}}) {
-    play_on_nodes(nodes, {}, [&](Players& players) { Traffic(players, seed).run(60); });
+    run_on_nodes(nodes, {}, [&](TestRanks& test_ranks) { Traffic(test_ranks, seed).run(60); });
   }
 }
 
 TEST_CASE("within one node the same kernels go by loads and stores, and nothing is made",
           "[req:3.15]") {
-  for (const Cast cast : {Cast::processes, Cast::threads}) {
-    check_all_ok(play(cast, 3, [](Players& players) {
-      Traffic(players, 5).run(60);
-      auto comm = join(players);
+  for (const LaunchMode launch_mode : {LaunchMode::processes, LaunchMode::threads}) {
+    check_all_ok(run_ranks(launch_mode, 3, [](TestRanks& test_ranks) {
+      Traffic(test_ranks, 5).run(60);
+      auto comm = join(test_ranks);
       const auto kernels = must(comm.device_comm(kWorld));
       test::require(kernels.view().network == nullptr, "no network");
-      players.barrier();
+      test_ranks.barrier();
     }));
   }
 }
 
 TEST_CASE("a peer that sees the signal sees the bytes", "[req:3.15]") {
-  play_on_nodes({{1, 1}}, {}, [](Players& players) {
+  run_on_nodes({{1, 1}}, {}, [](TestRanks& test_ranks) {
     constexpr std::size_t kBytes = 300'000;
-    Rank rank(players, 2 * kBytes, kWorld);
+    Rank rank(test_ranks, 2 * kBytes, kWorld);
     const auto view = rank.window.view();
-    const int peer = 1 - players.first();
+    const int peer = 1 - test_ranks.first();
     rank.sync("the first barrier");
     for (std::uint64_t round = 1; round <= 20; ++round) {
       for (std::size_t i = 0; i < kBytes; i += 997) {
-        *rank.at(kBytes + i) = pattern(players.first(), round, i);
+        *rank.at(kBytes + i) = pattern(test_ranks.first(), round, i);
       }
       require(
           world_put_signal(kThread, rank.view(), peer, view, 0, view, kBytes, kBytes, 3).outcome,
@@ -85,11 +85,11 @@ TEST_CASE("a peer that sees the signal sees the bytes", "[req:3.15]") {
 TEST_CASE("a barrier of the world orders what ranks have done to third ones", "[req:3.15]") {
   // Through the ring, a put takes longer than a barrier; direct copies may overtake the put.
   const WithDirectCopies copies(GENERATE(false, true));
-  play_on_nodes({{2, 1, 1}}, {}, [](Players& players) {
+  run_on_nodes({{2, 1, 1}}, {}, [](TestRanks& test_ranks) {
     constexpr std::size_t kBytes = 512 * 1024;
-    Rank rank(players, 2 * kBytes, kWorld);
+    Rank rank(test_ranks, 2 * kBytes, kWorld);
     const auto view = rank.window.view();
-    const int me = players.first(), size = players.size();
+    const int me = test_ranks.first(), size = test_ranks.size();
     // Selects a rank that learns of this rank's arrival only through another rank. Its barrier
     // could end before so many bytes have arrived.
     const int third = (me + 3) % size, giver = (me + 1) % size;
@@ -116,32 +116,32 @@ TEST_CASE("a barrier of the world orders what ranks have done to third ones", "[
 }
 
 TEST_CASE("a rank that only computes is reached all the same", "[req:3.15]") {
-  play_on_nodes({{1, 1}}, {}, [](Players& players) {
-    Rank rank(players, 4096, kWorld);
+  run_on_nodes({{1, 1}}, {}, [](TestRanks& test_ranks) {
+    Rank rank(test_ranks, 4096, kWorld);
     const auto view = rank.window.view();
     rank.sync("the first barrier");
-    if (players.first() == 0) {
+    if (test_ranks.first() == 0) {
       *rank.at(96) = 77;
       require(world_wait(kThread, rank.view(),
                          world_put(kThread, rank.view(), 1, view, 96, view, 96, 8)),
               "a put to a rank that does not wait");
-      players.word(0) = 1;
+      test_ranks.word(0) = 1;
     } else {
-      // Waits on the board only, so that this thread does nothing for its NIC.
-      players.await(0);
-      // Loads atomically, because no tool sees the order established by the board. The NIC has
-      // stored the word atomically.
+      // Waits in the shared state only, so that this thread does nothing for its NIC.
+      test_ranks.await(0);
+      // Loads atomically, because no tool sees the order established by the shared state. The NIC
+      // has stored the word atomically.
       const auto* const word = reinterpret_cast<const std::uint64_t*>(rank.at(96));
       test::require(__atomic_load_n(word, __ATOMIC_ACQUIRE) == 77, "what was put");
     }
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("windows come and go beside the network", "[req:3.15]") {
-  play_on_nodes({{1, 2}}, {}, [](Players& players) {
-    const int me = players.first(), peer = me == 0 ? 1 : 0;
-    auto comm = join(players);
+  run_on_nodes({{1, 2}}, {}, [](TestRanks& test_ranks) {
+    const int me = test_ranks.first(), peer = me == 0 ? 1 : 0;
+    auto comm = join(test_ranks);
     const auto memory = must(comm.allocate(5 * 4096));
     auto* const base = static_cast<std::uint8_t*>(memory.data());
     const auto range = [&](std::size_t i) { return MemoryRange{base + i * 4096, 4096}; };
@@ -151,7 +151,7 @@ TEST_CASE("windows come and go beside the network", "[req:3.15]") {
     if (me == 1) must(gone.close());  // other ranks still have the window, and do not use it
     const auto kernels = must(comm.device_comm(kWorld));
     const auto later = must(comm.register_window(range(4)));
-    players.barrier();
+    test_ranks.barrier();
     const auto put = [&](const Window& to, std::uint8_t value) {
       base[4096 * 4 + 10] = value;
       return world_wait(
@@ -174,7 +174,7 @@ TEST_CASE("windows come and go beside the network", "[req:3.15]") {
         test::require(base[i * 4096 + 20] == expected[i], "window " + std::to_string(i));
       }
     }
-    players.barrier();
+    test_ranks.barrier();
     must(both[0].close());
     if (me == 0) {
       require_outcome(put(both[0], 9), WorldOutcome::no_window, "a window that was closed here");
@@ -184,14 +184,14 @@ TEST_CASE("windows come and go beside the network", "[req:3.15]") {
     test::require(second.view().network == kernels.view().network, "one network");
     WorldBarrier barrier(kThread, second.view(), 0);
     require(barrier.sync(), "its barrier");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("what cannot be done is refused by name, and nothing is written", "[req:3.23]") {
-  play_on_nodes({{1, 1}}, {}, [](Players& players) {
-    const int me = players.first(), peer = 1 - me;
-    Rank rank(players, 8192, kWorld);
+  run_on_nodes({{1, 1}}, {}, [](TestRanks& test_ranks) {
+    const int me = test_ranks.first(), peer = 1 - me;
+    Rank rank(test_ranks, 8192, kWorld);
     const auto view = rank.window.view();
     const auto outcome = [&](int to, const device::WindowView& there, std::uint64_t at,
                              const device::WindowView& here, std::uint64_t from,
@@ -226,7 +226,7 @@ TEST_CASE("what cannot be done is refused by name, and nothing is written", "[re
                     "a counter");
 
     // A window of another communicator, with and without queues of that communicator.
-    auto other = join(players);
+    auto other = join(test_ranks);
     const auto memory = must(other.allocate(8192));
     const auto foreign = must(other.register_window(memory));
     require_outcome(outcome(peer, foreign.view(), 0, view, 0, 8), WorldOutcome::no_window,
@@ -247,16 +247,16 @@ TEST_CASE("what cannot be done is refused by name, and nothing is written", "[re
     rank.sync("the barrier");
     test::require(!rank.comm.async_error(), "nothing has failed");
     for (std::size_t i = 0; i < 8192; ++i) test::require(*rank.at(i) == 0, "nothing was written");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("a window of another communicator is refused within one node too", "[req:3.23]") {
-  check_all_ok(play(Cast::processes, 3, [](Players& players) {
-    const int me = players.first();
-    Rank rank(players, 4096, kWorld);
+  check_all_ok(run_ranks(LaunchMode::processes, 3, [](TestRanks& test_ranks) {
+    const int me = test_ranks.first();
+    Rank rank(test_ranks, 4096, kWorld);
     // Another communicator with as many ranks, in another order.
-    auto other = join_as(players, me == 0 ? 0 : 3 - me);
+    auto other = join_as(test_ranks, me == 0 ? 0 : 3 - me);
     const auto memory = must(other.allocate(4096));
     const auto foreign = must(other.register_window(memory));
     const auto own = rank.window.view();
@@ -274,25 +274,25 @@ TEST_CASE("a window of another communicator is refused within one node too", "[r
     }
     rank.sync("the barrier");
     test::require(device::read_signal(rank.view(), 0) == 0, "no signal");
-    players.barrier();
+    test_ranks.barrier();
   }));
 }
 
 TEST_CASE("a key of another communicator is refused by the peer's NIC and named", "[req:3.23]") {
-  play_on_nodes({{1, 1}}, {}, write_by_foreign_key);
+  run_on_nodes({{1, 1}}, {}, write_by_foreign_key);
 }
 
 TEST_CASE("a peer that dies in the middle ends the others' waits, and is named", "[req:3.19]") {
   const Nodes nodes{{1, 2}};
-  Stage stage(Cast::processes, 3, [&](Players& players) {
-    const Environment environment(on_node(nodes, players.first()));
-    Rank rank(players, 1 << 20, kWorld);
+  RankFixture fixture(LaunchMode::processes, 3, [&](TestRanks& test_ranks) {
+    const Environment environment(on_node(nodes, test_ranks.first()));
+    Rank rank(test_ranks, 1 << 20, kWorld);
     const auto view = rank.window.view();
     rank.sync("the first barrier");
-    players.word(0) += 1;
-    if (players.first() == 1) std::this_thread::sleep_for(60s);
+    test_ranks.word(0) += 1;
+    if (test_ranks.first() == 1) std::this_thread::sleep_for(60s);
     WorldOutcome outcome = WorldOutcome::done;
-    if (players.first() == 0) {
+    if (test_ranks.first() == 0) {
       // Puts until the peer's NIC stops answering.
       while (outcome == WorldOutcome::done) {
         outcome = world_wait(kThread, rank.view(),
@@ -306,23 +306,23 @@ TEST_CASE("a peer that dies in the middle ends the others' waits, and is named",
     const Error error = require_named(rank.comm, 1);
     must_fail(rank.comm.device_comm(kWorld), error.code(), {"rank 1"});
   });
-  REQUIRE(stage.wait_for_word(0, 3, 30s));
+  REQUIRE(fixture.wait_for_word(0, 3, 30s));
   std::this_thread::sleep_for(50ms);
-  stage.kill(1, SIGKILL);
-  const auto verdicts = stage.collect(30s);
-  CHECK(verdicts[0] == "ok");
-  CHECK(verdicts[2] == "ok");
+  fixture.kill(1, SIGKILL);
+  const auto results = fixture.collect(30s);
+  CHECK(results[0] == "ok");
+  CHECK(results[2] == "ok");
 }
 
 TEST_CASE("networks that the monitor looks at while calls stall can go, no data race",
           "[req:1.12][D11]") {
-  play_on_nodes({{1, 1}}, {}, [](Players& players) {
+  run_on_nodes({{1, 1}}, {}, [](TestRanks& test_ranks) {
     // Makes so many communicators that the monitor ticks while one is destroyed.
     std::vector<Communicator> comms;
-    for (int i = 0; i < 60; ++i) comms.push_back(join(players));
+    for (int i = 0; i < 60; ++i) comms.push_back(join(test_ranks));
     // Sleeps so long that each monitor tick checks which rank is late. The thread sanitizer detects
     // races.
-    if (players.first() == 1) std::this_thread::sleep_for(1300ms);
+    if (test_ranks.first() == 1) std::this_thread::sleep_for(1300ms);
     for (Communicator& comm : comms) {
       float value = 1;
       const Status done = comm.all_reduce({.input = &value, .output = &value, .count = 1});
@@ -332,39 +332,39 @@ TEST_CASE("networks that the monitor looks at while calls stall can go, no data 
 }
 
 TEST_CASE("a wait for a signal that nobody sends ends by abort and by the timeout", "[req:3.6]") {
-  play_on_nodes({{1, 1}}, {}, [](Players& players) {
-    Rank rank(players, 4096, kWorld);
+  run_on_nodes({{1, 1}}, {}, [](TestRanks& test_ranks) {
+    Rank rank(test_ranks, 4096, kWorld);
     WorldOutcome outcome = WorldOutcome::done;
     std::jthread waiter(
-        [&] { outcome = device::wait_signal(kThread, rank.view(), 0, 1, 1 - players.first()); });
+        [&] { outcome = device::wait_signal(kThread, rank.view(), 0, 1, 1 - test_ranks.first()); });
     std::this_thread::sleep_for(50ms);
-    if (players.first() == 0) rank.comm.abort();
+    if (test_ranks.first() == 0) rank.comm.abort();
     waiter.join();
     require_outcome(outcome, WorldOutcome::aborted, "the wait");
     require_outcome(world_flush(kThread, rank.view()), WorldOutcome::done, "nothing was posted");
-    players.barrier();
+    test_ranks.barrier();
   });
-  play_on_nodes({{1, 1}}, {{"ORIEL_COLLECTIVE_TIMEOUT", "300ms"}}, [](Players& players) {
-    Rank rank(players, 4096, kWorld);
-    players.barrier();
-    if (players.first() == 0) {
+  run_on_nodes({{1, 1}}, {{"ORIEL_COLLECTIVE_TIMEOUT", "300ms"}}, [](TestRanks& test_ranks) {
+    Rank rank(test_ranks, 4096, kWorld);
+    test_ranks.barrier();
+    if (test_ranks.first() == 0) {
       require_outcome(device::wait_signal(kThread, rank.view(), 0, 1, 1), WorldOutcome::timed_out,
                       "the wait");
     }
     static_cast<void>(require_named(rank.comm, 1));
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
 TEST_CASE("what is posted after an abort is refused, and reaches no peer", "[req:3.6]") {
-  play_on_nodes({{1, 1}}, {}, [](Players& players) { post_after_abort(players, true); });
+  run_on_nodes({{1, 1}}, {}, [](TestRanks& test_ranks) { post_after_abort(test_ranks, true); });
 }
 
 TEST_CASE("ranks that ask for different networks get the same error", "[req:3.15]") {
-  play_on_nodes({{1, 1}}, {}, [](Players& players) {
-    auto comm = join(players);
-    const auto mine = static_cast<std::uint32_t>(players.first());
-    must_fail(comm.device_comm({.world = players.first() == 0}), ErrorCode::invalid_usage,
+  run_on_nodes({{1, 1}}, {}, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
+    const auto mine = static_cast<std::uint32_t>(test_ranks.first());
+    must_fail(comm.device_comm({.world = test_ranks.first() == 0}), ErrorCode::invalid_usage,
               {"world"});
     must_fail(comm.device_comm({.world = true, .signals = 1 + mine}), ErrorCode::invalid_usage,
               {"signals", "1", "2"});
@@ -375,7 +375,7 @@ TEST_CASE("ranks that ask for different networks get the same error", "[req:3.15
     const auto kernels = must(comm.device_comm(kWorld));
     WorldBarrier barrier(kThread, kernels.view(), 0);
     require(barrier.sync(), "a barrier after all that");
-    players.barrier();
+    test_ranks.barrier();
   });
 }
 
@@ -384,10 +384,10 @@ TEST_CASE("libfabric is loaded before other ranks wait for one that starts", "[r
   const auto load = [](int flags) { return ::dlopen("libfabric.so.1", RTLD_NOW | flags); };
   REQUIRE(load(RTLD_NOLOAD) == nullptr);
   for (const char* const wire : {"auto", "fabric"}) {
-    check_all_ok(play(Cast::processes, 2, [&](Players& players) {
+    check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
       const Environment environment({{"ORIEL_WIRE", wire}, {"ORIEL_TIMEOUT", "100ms"}});
-      if (players.first() == 1) return;
-      must_fail(try_to_join(players), ErrorCode::timeout, {});
+      if (test_ranks.first() == 1) return;
+      must_fail(try_to_join(test_ranks), ErrorCode::timeout, {});
       const bool is_loaded = load(RTLD_NOLOAD) != nullptr;
       const bool is_there = load(0) != nullptr;
       test::require(is_loaded == (is_there && std::string(wire) == "fabric"), wire);

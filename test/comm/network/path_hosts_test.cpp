@@ -10,7 +10,7 @@
 #include "comm/communicator/collective_sums.hpp"
 #include "comm/paths/path_interfaces.hpp"
 #include "comm/support/network_of.hpp"
-#include "comm/support/network_players.hpp"
+#include "comm/support/network_ranks.hpp"
 #include "comm/support/test_hosts.hpp"
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
@@ -33,16 +33,16 @@ const Variables kChosen = {{"ORIEL_SOCKET_IFNAME", "net1,net0"}, {"ORIEL_PATHS",
 enum Word : std::size_t { kRounds = 0, kPath = 8, kFinish = 16 };  // by rank but the last
 
 /// Repeats collectives until the director ends the test, in the same round on all ranks.
-void collect_until_told(Players& players, Rank& rank, int other) {
-  const auto self = static_cast<std::size_t>(players.first());
+void collect_until_told(TestRanks& test_ranks, Rank& rank, int other) {
+  const auto self = static_cast<std::size_t>(test_ranks.first());
   std::int64_t finish = 0;
   while (finish == 0) {
     collect(rank.comm, 500);
-    ++players.word(kRounds + self);
+    ++test_ranks.word(kRounds + self);
     const auto pace = pace_of(rank, other);
     const bool is_running = pace.is_settled && pace.path >= 0;
-    players.word(kPath + self) = is_running ? static_cast<std::uint64_t>(pace.path) + 1 : 0;
-    std::int64_t said = self == 0 ? static_cast<std::int64_t>(players.word(kFinish).load()) : 0;
+    test_ranks.word(kPath + self) = is_running ? static_cast<std::uint64_t>(pace.path) + 1 : 0;
+    std::int64_t said = self == 0 ? static_cast<std::int64_t>(test_ranks.word(kFinish).load()) : 0;
     must(rank.comm.all_reduce(
         {.input = &said, .output = &finish, .count = 1, .type = DataType::i64}));
   }
@@ -52,19 +52,19 @@ void collect_until_told(Players& players, Rank& rank, int other) {
 const Variables kFound = {{"ORIEL_SOCKET_IFNAME", "net0,net1,net2"}, {"ORIEL_PATHS", "auto"}};
 
 /// Checks that both ends pair the same interfaces in the same order.
-void check_ends(Players& players, const Rank& rank, int other) {
+void check_ends(TestRanks& test_ranks, const Rank& rank, int other) {
   const auto place = [&](int from, int to) {
-    return static_cast<std::size_t>(32 + from * players.size() + to);
+    return static_cast<std::size_t>(32 + from * test_ranks.size() + to);
   };
-  const int self = players.first();
+  const int self = test_ranks.first();
   std::string names;
   for (const std::string& one : network_of(rank).interfaces_to(other)) names += one.back();
-  players.word(place(self, other)) = std::stoull(names);
-  players.barrier();
+  test_ranks.word(place(self, other)) = std::stoull(names);
+  test_ranks.barrier();
   test::require(
-      players.word(place(other, self)) == std::stoull(names),
+      test_ranks.word(place(other, self)) == std::stoull(names),
       "the ends of the paths between " + std::to_string(self) + " and " + std::to_string(other));
-  players.barrier();
+  test_ranks.barrier();
 }
 
 /// Checks an atomic's old value, which must arrive by every path. The bytes never change.
@@ -82,10 +82,10 @@ void fetch(Rank& rank, int peer, std::size_t offset) {
   test::require(old == expected, "the old value");
 }
 
-bool await_path_of_all(Stage& stage, int ranks, std::uint64_t path) {
+bool await_path_of_all(RankFixture& fixture, int ranks, std::uint64_t path) {
   const auto is_there = [&] {
     for (int rank = 0; rank < ranks; ++rank) {
-      if (stage.board().words[kPath + static_cast<std::size_t>(rank)] != path + 1) return false;
+      if (fixture.shared().words[kPath + static_cast<std::size_t>(rank)] != path + 1) return false;
     }
     return true;
   };
@@ -99,29 +99,29 @@ TEST_CASE("a link that goes down in collectives is left, and taken again once it
           "[req:3.14]") {
   const TestHosts hosts(2, 2);
   const Nodes nodes{{2, 1}};
-  Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
-    hosts.enter(nodes.node_of(players.first()));
+  RankFixture fixture(LaunchMode::processes, nodes.ranks(), [&](TestRanks& test_ranks) {
+    hosts.enter(nodes.node_of(test_ranks.first()));
     const Environment environment(kOnTwoLinks);
-    Rank rank(players, 4096, kWorld);
-    collect_until_told(players, rank, players.first() == 2 ? 0 : 2);
-    players.barrier();
+    Rank rank(test_ranks, 4096, kWorld);
+    collect_until_told(test_ranks, rank, test_ranks.first() == 2 ? 0 : 2);
+    test_ranks.barrier();
   });
-  REQUIRE(stage.wait_for_word(kRounds, 3, 30s));
-  CHECK(await_path_of_all(stage, nodes.ranks(), 0));
+  REQUIRE(fixture.wait_for_word(kRounds, 3, 30s));
+  CHECK(await_path_of_all(fixture, nodes.ranks(), 0));
   hosts.cut(1, 0);
-  CHECK(await_path_of_all(stage, nodes.ranks(), 1));
-  const std::uint64_t rounds = stage.board().words[kRounds];
-  CHECK(stage.wait_for_word(kRounds, rounds + 3, 30s));
+  CHECK(await_path_of_all(fixture, nodes.ranks(), 1));
+  const std::uint64_t rounds = fixture.shared().words[kRounds];
+  CHECK(fixture.wait_for_word(kRounds, rounds + 3, 30s));
   hosts.mend(1, 0);
-  CHECK(await_path_of_all(stage, nodes.ranks(), 0));
-  stage.board().words[kFinish] = 1;
-  check_all_ok(stage.collect(40s));
+  CHECK(await_path_of_all(fixture, nodes.ranks(), 0));
+  fixture.shared().words[kFinish] = 1;
+  check_all_ok(fixture.collect(40s));
 }
 
 TEST_CASE("the paths that a rank finds itself end with the link that set-up uses", "[req:3.14]") {
   const TestHosts hosts(2, 2);
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
-    hosts.enter(players.first());
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+    hosts.enter(test_ranks.first());
     const Environment environment(kOnTwoLinks), chosen(kChosen);
     Settings settings;
     settings.socket_ifname = "net1,net0";  // set-up takes the system's first of these
@@ -132,11 +132,11 @@ TEST_CASE("the paths that a rank finds itself end with the link that set-up uses
     settings.socket_ifname = "net0";
     test::require(must(comm::choose_paths(settings, {})) == std::vector<std::string>{""},
                   "no path beside that of set-up");
-    Traffic traffic(players, 7);
+    Traffic traffic(test_ranks, 7);
     traffic.run(5);
-    test::require(network_of(traffic.rank()).interfaces_to(1 - players.first()).size() == 2,
+    test::require(network_of(traffic.rank()).interfaces_to(1 - test_ranks.first()).size() == 2,
                   "a backup");
-    players.barrier();
+    test_ranks.barrier();
   }));
 }
 
@@ -147,67 +147,67 @@ TEST_CASE("the paths that ranks find themselves do not cross from one network to
   const bool is_strict = GENERATE(false, true);
   if (is_strict) hosts.refuse_detours();
   const Nodes nodes{{2, 2}};
-  Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
-    hosts.enter(nodes.node_of(players.first()));
+  RankFixture fixture(LaunchMode::processes, nodes.ranks(), [&](TestRanks& test_ranks) {
+    hosts.enter(nodes.node_of(test_ranks.first()));
     const Environment environment(kOnTwoLinks), found(kFound);
-    Rank rank(players, 4096, kWorld);
-    const int first_other = players.first() < 2 ? 2 : 0;
-    check_ends(players, rank, first_other + players.first() % 2);
-    check_ends(players, rank, first_other + 1 - players.first() % 2);
+    Rank rank(test_ranks, 4096, kWorld);
+    const int first_other = test_ranks.first() < 2 ? 2 : 0;
+    check_ends(test_ranks, rank, first_other + test_ranks.first() % 2);
+    check_ends(test_ranks, rank, first_other + 1 - test_ranks.first() % 2);
     // Uses the rank with the other local rank number.
-    collect_until_told(players, rank, 3 - players.first());
-    players.barrier();
+    collect_until_told(test_ranks, rank, 3 - test_ranks.first());
+    test_ranks.barrier();
   });
-  REQUIRE(stage.wait_for_word(kRounds, 3, 30s));
-  CHECK(await_path_of_all(stage, nodes.ranks(), 0));
+  REQUIRE(fixture.wait_for_word(kRounds, 3, 30s));
+  CHECK(await_path_of_all(fixture, nodes.ranks(), 0));
   hosts.cut(1, 1);
-  const std::uint64_t rounds = stage.board().words[kRounds];
-  CHECK(stage.wait_for_word(kRounds, rounds + 3, 30s));
-  stage.board().words[kFinish] = 1;
-  check_all_ok(stage.collect(40s));
+  const std::uint64_t rounds = fixture.shared().words[kRounds];
+  CHECK(fixture.wait_for_word(kRounds, rounds + 3, 30s));
+  fixture.shared().words[kFinish] = 1;
+  check_all_ok(fixture.collect(40s));
 }
 
 TEST_CASE("hosts that name their links in another order use each for one path", "[req:3.14]") {
   const TestHosts hosts(2, 3);
   hosts.refuse_detours();
   constexpr std::size_t kDone = 100, kGoOn = 101;  // Traffic uses the words before
-  Stage stage(Cast::processes, 2, [&](Players& players) {
-    hosts.enter(players.first());
+  RankFixture fixture(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+    hosts.enter(test_ranks.first());
     const Environment environment(kOnTwoLinks);
-    const char* const paths = players.first() == 0 ? "net0,net1" : "net1,net0";
+    const char* const paths = test_ranks.first() == 0 ? "net0,net1" : "net1,net0";
     const Environment own(Variables{{"ORIEL_SOCKET_IFNAME", "net2"}, {"ORIEL_PATHS", paths}});
-    Traffic traffic(players, 11);
-    const int other = 1 - players.first();
+    Traffic traffic(test_ranks, 11);
+    const int other = 1 - test_ranks.first();
     for (const int path : {0, 1}) {
       traffic.run(20);
       fetch(traffic.rank(), other, 2 * kPart);
       const int used = pace_of(traffic.rank(), other).path;
       test::require(used == path, "the path is " + std::to_string(used));
-      players.barrier();
-      ++players.word(kDone);
-      while (path == 0 && players.word(kGoOn) == 0) std::this_thread::sleep_for(1ms);
+      test_ranks.barrier();
+      ++test_ranks.word(kDone);
+      while (path == 0 && test_ranks.word(kGoOn) == 0) std::this_thread::sleep_for(1ms);
     }
-    check_ends(players, traffic.rank(), other);
+    check_ends(test_ranks, traffic.rank(), other);
   });
-  REQUIRE(stage.wait_for_word(kDone, 2, 30s));
+  REQUIRE(fixture.wait_for_word(kDone, 2, 30s));
   hosts.cut(1, 0);
-  stage.board().words[kGoOn] = 1;
-  check_all_ok(stage.collect(40s));
+  fixture.shared().words[kGoOn] = 1;
+  check_all_ok(fixture.collect(40s));
 }
 
 TEST_CASE("a host with one link is reached by the same one of others, which have two",
           "[req:3.14]") {
   const TestHosts hosts(3, 2);
   hosts.refuse_detours();
-  check_all_ok(play(Cast::processes, 3, [&](Players& players) {
-    hosts.enter(players.first());
+  check_all_ok(run_ranks(LaunchMode::processes, 3, [&](TestRanks& test_ranks) {
+    hosts.enter(test_ranks.first());
     const Environment environment(kOnTwoLinks), chosen(kChosen);
-    const bool has_one = players.first() == 1;
+    const bool has_one = test_ranks.first() == 1;
     const Environment own(has_one ? Variables{{"ORIEL_SOCKET_IFNAME", "net0"}} : Variables{});
-    Traffic traffic(players, 13);
+    Traffic traffic(test_ranks, 13);
     traffic.run(20);
     for (int other = 0; other < 3; ++other) {
-      if (other == players.first()) continue;
+      if (other == test_ranks.first()) continue;
       fetch(traffic.rank(), other, 3 * kPart);
       const bool is_alone = has_one || other == 1;
       const auto names = network_of(traffic.rank()).interfaces_to(other);
@@ -215,27 +215,27 @@ TEST_CASE("a host with one link is reached by the same one of others, which have
       test::require(!is_alone || has_one || names[0] == "net0", "the link of both");
     }
     collect(traffic.rank().comm, 500);
-    players.barrier();
+    test_ranks.barrier();
   }));
 }
 
 TEST_CASE("a host whose links are both down is named by all others", "[req:3.14]") {
   const TestHosts hosts(3, 3);
   const Nodes nodes{{1, 1, 1}};
-  Stage stage(Cast::processes, nodes.ranks(), [&](Players& players) {
-    hosts.enter(players.first());
+  RankFixture fixture(LaunchMode::processes, nodes.ranks(), [&](TestRanks& test_ranks) {
+    hosts.enter(test_ranks.first());
     const Environment environment(kOnTwoLinks), set_up(Variables{{"ORIEL_SOCKET_IFNAME", "net2"}});
-    Rank rank(players, 4096, kWorld);
+    Rank rank(test_ranks, 4096, kWorld);
     reduce_until_it_fails(rank.comm, 1000, [&] {
-      ++players.word(kRounds + static_cast<std::size_t>(players.first()));
+      ++test_ranks.word(kRounds + static_cast<std::size_t>(test_ranks.first()));
     });
     require_silent(rank.comm, 1);
-    players.barrier();
+    test_ranks.barrier();
   });
-  REQUIRE(stage.wait_for_word(kRounds, 5, 30s));
+  REQUIRE(fixture.wait_for_word(kRounds, 5, 30s));
   hosts.cut(1, 0);
   hosts.cut(1, 1);
-  check_all_ok(stage.collect(40s));
+  check_all_ok(fixture.collect(40s));
 }
 
 TEST_CASE("a host that is cut off, and is the first to say so, names itself",
@@ -245,34 +245,35 @@ TEST_CASE("a host that is cut off, and is the first to say so, names itself",
   constexpr int kCutOff = 1;
   const TestHosts hosts[2] = {TestHosts(3, 3), TestHosts(3, 3)};
   const char* const paths[2] = {"net0", "net0,net1"};
-  std::vector<std::unique_ptr<Stage>> stages;
+  std::vector<std::unique_ptr<RankFixture>> fixtures;
   for (std::size_t i = 0; i < 2; ++i) {
-    stages.push_back(std::make_unique<Stage>(Cast::processes, 3, [&, i](Players& players) {
-      hosts[i].enter(players.first());
-      const Environment environment(kOnTwoLinks);
-      const Environment links(
-          Variables{{"ORIEL_SOCKET_IFNAME", "net2"}, {"ORIEL_PATHS", paths[i]}});
-      Rank rank(players, 4096, kWorld);
-      rank.sync("the first barrier");
-      players.barrier();  // no rank is still in the first barrier
-      ++players.word(kRounds);
-      players.await(kFinish);
-      if (players.first() == kCutOff) {
-        require(device::world_signal(device::Thread(), rank.view(), 0, 0).outcome, "a signal");
-      }
-      require_silent(rank.comm, kCutOff);
-      players.barrier();
-    }));
+    fixtures.push_back(
+        std::make_unique<RankFixture>(LaunchMode::processes, 3, [&, i](TestRanks& test_ranks) {
+          hosts[i].enter(test_ranks.first());
+          const Environment environment(kOnTwoLinks);
+          const Environment links(
+              Variables{{"ORIEL_SOCKET_IFNAME", "net2"}, {"ORIEL_PATHS", paths[i]}});
+          Rank rank(test_ranks, 4096, kWorld);
+          rank.sync("the first barrier");
+          test_ranks.barrier();  // no rank is still in the first barrier
+          ++test_ranks.word(kRounds);
+          test_ranks.await(kFinish);
+          if (test_ranks.first() == kCutOff) {
+            require(device::world_signal(device::Thread(), rank.view(), 0, 0).outcome, "a signal");
+          }
+          require_silent(rank.comm, kCutOff);
+          test_ranks.barrier();
+        }));
   }
   for (std::size_t i = 0; i < 2; ++i) {
-    REQUIRE(stages[i]->wait_for_word(kRounds, 3, 30s));
+    REQUIRE(fixtures[i]->wait_for_word(kRounds, 3, 30s));
     hosts[i].cut(kCutOff, 0);
     hosts[i].cut(kCutOff, 1);
-    stages[i]->board().words[kFinish] = 1;
+    fixtures[i]->shared().words[kFinish] = 1;
   }
   for (std::size_t i = 0; i < 2; ++i) {
     INFO(paths[i]);
-    check_all_ok(stages[i]->collect(40s));
+    check_all_ok(fixtures[i]->collect(40s));
   }
 }
 

@@ -166,7 +166,7 @@ TEST_CASE("a file of a rank, written twice, replaces what lies there and follows
 TEST_CASE("a folder that is not there is named once in the log, and nothing fails", "[req:5.7]") {
   const DumpFolder folder;
   const std::string log = folder.path() + "/log";
-  check_all_ok(play(Cast::processes, 1, [&](Players&) {
+  check_all_ok(run_ranks(LaunchMode::processes, 1, [&](TestRanks&) {
     const Environment environment(
         Variables{{"ORIEL_LOG", ""}, {"NCCL_DEBUG", ""}, {"ORIEL_LOG_FILE", log}});
     FlightRecorder recorder({.folder = folder.path() + "/missing"});
@@ -181,21 +181,21 @@ TEST_CASE("a folder that is not there is named once in the log, and nothing fail
 TEST_CASE("ranks in different calls write both, each as not ended, with the error", "[req:5.7]") {
   const DumpFolder folder;
   const Environment environment(Variables{{"ORIEL_DUMP_DIR", folder.path()}});
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
-    auto comm = join(players, {.name = "gradients"});
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+    auto comm = join(test_ranks, {.name = "gradients"});
     add_one(comm);
     std::vector<float> data(8);
-    const std::size_t count = players.first() == 0 ? 4 : 8;
+    const std::size_t count = test_ranks.first() == 0 ? 4 : 8;
     const auto done =
         comm.all_reduce({.input = data.data(), .output = data.data(), .count = count});
     must_fail(done, ErrorCode::invalid_usage, {"are in different calls"});
     // The file is complete when the call returns.
-    const std::string text = folder.text(players.first());
+    const std::string text = folder.text(test_ranks.first());
     require_words(text,
                   {"\"name\": \"gradients\"", "are in different calls", "\"count\": 1,",
                    fmt::format("\"number\": 2, \"count\": {},", count), "\"ended_ns\": null"});
     require(times_in(text, "\"ended_ns\": null") == 1, "only the last call has not ended");
-    players.barrier();
+    test_ranks.barrier();
   }));
   CHECK(folder.files() == 2);
 }
@@ -205,16 +205,16 @@ TEST_CASE("a stall is written by the rank that waits and by the rank that it wai
   const StallLog log;
   const DumpFolder folder;
   const Environment environment(Variables{{"ORIEL_DUMP_DIR", folder.path()}});
-  check_all_ok(play(Cast::processes, 2, [&](Players& players) {
-    auto comm = join(players);
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
     add_one(comm);
-    const bool is_late = players.first() == 1;
+    const bool is_late = test_ranks.first() == 1;
     if (is_late) {
       require(eventually([&] { return !folder.text(0).empty() && !folder.text(1).empty(); }),
               "both files");
     }
     add_one(comm);
-    players.barrier();
+    test_ranks.barrier();
   }));
   CHECK_NOTHROW(require_words(folder.text(0), {"\"reason\": \"stalled: rank 0 has waited for 1 s",
                                                "\"number\": 2,", "\"ended_ns\": null"}));

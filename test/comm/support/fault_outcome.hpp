@@ -17,7 +17,7 @@
 /// check that the ranks agree.
 namespace oriel::test {
 
-/// Indices of the board's words.
+/// Indices of the words of SharedState.
 inline constexpr std::size_t kHitIn = 0;
 inline constexpr std::size_t kOutcome = 1;  // one word for each rank
 
@@ -52,27 +52,27 @@ struct Outcome {
 /// Phase of a communicator's life in which the injected fault struck.
 enum class Phase : std::uint64_t { none, set_up, last, destroy };
 
-/// Result of one run, computed identically by all players.
+/// Result of one run, computed identically by all ranks.
 struct Verdict {
   bool hit = false;
   bool agreed = false;
   bool harmless = false;
 };
 
-/// Judges one run. Call it after every player has put its outcome on the board, and the victim the
-/// phase in which it was hit.
-inline Verdict judge(Players& players, int victim) {
+/// Judges one run. Call it after every process has put its outcome in the shared state, and the
+/// victim the phase in which it was hit.
+inline Verdict judge(TestRanks& test_ranks, int victim) {
   Verdict verdict;
-  const auto hit_in = static_cast<Phase>(players.word(kHitIn).load());
+  const auto hit_in = static_cast<Phase>(test_ranks.word(kHitIn).load());
   verdict.hit = hit_in != Phase::none;
   const auto blames = [&](std::uint64_t outcome) {
     return static_cast<int>(static_cast<std::uint32_t>(outcome)) == victim;
   };
   const auto fine = [](std::uint64_t outcome) { return outcome >> 32 == ncclSuccess; };
-  const std::uint64_t first = players.word(kOutcome);
+  const std::uint64_t first = test_ranks.word(kOutcome);
   verdict.agreed = verdict.harmless = true;
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(players.size()); ++rank) {
-    const std::uint64_t outcome = players.word(kOutcome + rank);
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(test_ranks.size()); ++rank) {
+    const std::uint64_t outcome = test_ranks.word(kOutcome + rank);
     verdict.harmless = verdict.harmless && fine(outcome);
     // A failure at the very end of the last collective call has no later call that could report it.
     const bool told = hit_in == Phase::last || outcome == first;

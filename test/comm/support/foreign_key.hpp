@@ -2,20 +2,20 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "comm/support/network_players.hpp"
+#include "comm/support/network_ranks.hpp"
 
 namespace oriel::test {
 
 /// Rank 0 writes to rank 1 with the key of another communicator, xored with `change`, which
 /// bypasses the checks of the device headers. The NIC refuses the write. The error names the two
 /// ranks, the refused key, and the opcode and syndrome in hex (3.23).
-inline void write_by_changed_key(Players& players, std::uint32_t change) {
+inline void write_by_changed_key(TestRanks& test_ranks, std::uint32_t change) {
   namespace dq = device::queue;
   constexpr device::Thread kSelf;
-  Rank rank(players, 4096, kWorld);
-  Rank other(players, 4096, kWorld);
+  Rank rank(test_ranks, 4096, kWorld);
+  Rank other(test_ranks, 4096, kWorld);
   rank.sync("the first barrier");
-  if (players.first() == 0) {
+  if (test_ranks.first() == 0) {
     const auto& queue = rank.view().network->queues[1];
     dq::Region foreign = other.window.view().network->peers[1];
     foreign.keys[0] ^= change;
@@ -39,8 +39,8 @@ inline void write_by_changed_key(Players& players, std::uint32_t change) {
   other.sync("its barrier");
 }
 
-inline void write_by_foreign_key(Players& players) {
-  write_by_changed_key(players, 0);
+inline void write_by_foreign_key(TestRanks& test_ranks) {
+  write_by_changed_key(test_ranks, 0);
 }
 
 }  // namespace oriel::test

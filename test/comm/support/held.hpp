@@ -112,7 +112,7 @@ inline void destroy(std::span<const ncclComm_t> comms) {
 
 /// Runs `body` in a child process, so that nothing else changes what the process holds.
 inline void run_alone(const std::function<void()>& body) {
-  check_all_ok(play(Cast::processes, 1, [&](Players&) { body(); }));
+  check_all_ok(run_ranks(LaunchMode::processes, 1, [&](TestRanks&) { body(); }));
 }
 
 }  // namespace oriel::test

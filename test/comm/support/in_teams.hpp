@@ -37,7 +37,7 @@ struct TwoNodes {
 
 /// Registers a window, and checks that exactly the ranks of `team` reach each other's memory
 /// through it. Returns the size of a slot in bytes.
-inline std::size_t see_each_other(Players& players, Communicator& comm,
+inline std::size_t see_each_other(TestRanks& test_ranks, Communicator& comm,
                                   const std::vector<int>& team) {
   require(comm.lsa_team() == team, "the team");
   const auto memory = must(comm.allocate(4096));
@@ -47,19 +47,19 @@ inline std::size_t see_each_other(Players& players, Communicator& comm,
   const auto value_of = [&](int index) {
     return static_cast<std::atomic<int>*>(view.lsa_peer(index, 0, sizeof(int)));
   };
-  value_of(view.lsa_rank)->store(100 + players.first());
-  players.barrier();
+  value_of(view.lsa_rank)->store(100 + test_ranks.first());
+  test_ranks.barrier();
   for (std::size_t i = 0; i < team.size(); ++i) {
     require(value_of(static_cast<int>(i))->load() == 100 + team[i], "what a peer has stored");
   }
-  players.barrier();
+  test_ranks.barrier();
   return static_cast<std::size_t>(view.stride_4g) << 32;
 }
 
 /// Joins a communicator, and checks the window access within the rank's team.
-inline std::size_t start_in_team(Players& players, const TwoNodes& nodes) {
-  auto comm = join(players);
-  return see_each_other(players, comm, nodes.team_of(players.first()));
+inline std::size_t start_in_team(TestRanks& test_ranks, const TwoNodes& nodes) {
+  auto comm = join(test_ranks);
+  return see_each_other(test_ranks, comm, nodes.team_of(test_ranks.first()));
 }
 
 }  // namespace oriel::test

@@ -36,14 +36,14 @@ inline Seen seen_of(const Error& error) {
 
 /// Starts a communicator and its network between `arm` and `disarm`, then uses it in world
 /// barriers.
-inline Seen live(Players& players, const std::function<void()>& arm = {},
+inline Seen live(TestRanks& test_ranks, const std::function<void()>& arm = {},
                  const std::function<void()>& disarm = {}) {
-  const ncclUniqueId bytes = players.next_id();
+  const ncclUniqueId bytes = test_ranks.next_id();
   UniqueId id;
   std::memcpy(id.bytes.data(), bytes.internal, id.bytes.size());
-  players.barrier();  // no rank is still in an earlier call
+  test_ranks.barrier();  // no rank is still in an earlier call
   if (arm) arm();
-  auto made = Communicator::init(id, players.first(), players.size());
+  auto made = Communicator::init(id, test_ranks.first(), test_ranks.size());
   if (!made.ok() && disarm) disarm();
   if (!made.ok()) return seen_of(made.error());
   Communicator& comm = made.value();
@@ -64,29 +64,29 @@ inline Seen live(Players& players, const std::function<void()>& arm = {},
 }
 
 /// Returns what a process holds after three good starts, when all one-time allocations exist.
-inline Held held_after_good_starts(Players& players) {
+inline Held held_after_good_starts(TestRanks& test_ranks) {
   for (int i = 0; i < 3; ++i) {
-    const Seen seen = live(players);
+    const Seen seen = live(test_ranks);
     require(seen.ok, seen.text);
-    players.barrier();
+    test_ranks.barrier();
   }
   const Held before = settled();
-  players.barrier();
+  test_ranks.barrier();
   return before;
 }
 
-/// Puts this rank's outcome on the board. Returns true if all ranks have the same outcome and any
-/// error names the victim.
-inline bool agree(Players& players, const Seen& mine, int victim) {
-  const auto self = static_cast<std::size_t>(players.first());
-  players.word(kOutcome + self) =
+/// Puts this rank's outcome in the shared state. Returns true if all ranks have the same outcome
+/// and any error names the victim.
+inline bool agree(TestRanks& test_ranks, const Seen& mine, int victim) {
+  const auto self = static_cast<std::size_t>(test_ranks.first());
+  test_ranks.word(kOutcome + self) =
       static_cast<std::uint64_t>(mine.ok) << 32 | static_cast<std::uint32_t>(mine.origin);
-  players.barrier();
+  test_ranks.barrier();
   bool same = true;
-  for (std::size_t rank = 0; rank < static_cast<std::size_t>(players.size()); ++rank) {
-    same = same && players.word(kOutcome + rank) == players.word(kOutcome);
+  for (std::size_t rank = 0; rank < static_cast<std::size_t>(test_ranks.size()); ++rank) {
+    same = same && test_ranks.word(kOutcome + rank) == test_ranks.word(kOutcome);
   }
-  players.barrier();
+  test_ranks.barrier();
   return same && (mine.ok || mine.origin == victim);
 }
 
@@ -98,14 +98,14 @@ struct Run {
 };
 
 /// Starts once. `hit` returns true if the armed call of the victim has been made and has failed.
-inline Run start_with_faults(Players& players, int victim, const std::function<void()>& arm,
+inline Run start_with_faults(TestRanks& test_ranks, int victim, const std::function<void()>& arm,
                              const std::function<void()>& disarm,
                              const std::function<bool()>& hit) {
-  const Seen seen = live(players, arm, disarm);
-  if (players.first() == victim) players.word(kHitIn) = hit() ? 1 : 0;
-  const bool agreed = agree(players, seen, victim);
-  const Run run{seen, agreed, players.word(kHitIn) != 0};
-  players.barrier();
+  const Seen seen = live(test_ranks, arm, disarm);
+  if (test_ranks.first() == victim) test_ranks.word(kHitIn) = hit() ? 1 : 0;
+  const bool agreed = agree(test_ranks, seen, victim);
+  const Run run{seen, agreed, test_ranks.word(kHitIn) != 0};
+  test_ranks.barrier();
   return run;
 }
 

@@ -9,7 +9,7 @@
 #include "comm/communicator/rank_communicator.hpp"
 #include "comm/group/comm_entry.hpp"
 #include "comm/network/network_soft.hpp"
-#include "comm/support/network_players.hpp"
+#include "comm/support/network_ranks.hpp"
 
 namespace oriel::test {
 

@@ -9,7 +9,7 @@
 
 #include "comm/support/model_gpu.hpp"
 #include "comm/support/network_of.hpp"
-#include "comm/support/network_players.hpp"
+#include "comm/support/network_ranks.hpp"
 
 namespace oriel::test {
 
@@ -39,17 +39,17 @@ struct OnModel {
 
 /// Plays GPU ranks on these nodes. With `process`, each rank's NIC has a separate process that
 /// copies, on its own driver model.
-inline void play_on_model(const Nodes& nodes, const Variables& settings, bool process,
-                          const Body& body) {
+inline void run_on_model(const Nodes& nodes, const Variables& settings, bool process,
+                         const Body& body) {
   INFO((process ? "copied by processes" : "copied by threads"));
   Variables all = {{"ORIEL_BACKEND", "cuda"},
                    {"ORIEL_NIC_PROCESS", process ? "1" : "0"},
                    {"ORIEL_NIC_PROGRAM", ORIEL_TEST_NIC_PROGRAM},
                    {"ORIEL_TEST_MODEL_DEVICES", std::to_string(nodes.ranks())}};
   all.insert(all.end(), settings.begin(), settings.end());
-  play_on_nodes(nodes, all, [&](Players& players) {
-    const OnModel on_model(nodes.ranks(), players.first());
-    body(players);
+  run_on_nodes(nodes, all, [&](TestRanks& test_ranks) {
+    const OnModel on_model(nodes.ranks(), test_ranks.first());
+    body(test_ranks);
   });
 }
 

@@ -97,7 +97,7 @@ struct Pair {
 };
 
 /// Runs `body` with two participants on each rank. Each rank is a process, with its own copy.
-void play(const std::function<Status(WindowRank&, Pair&)>& body) {
+void run_ranks(const std::function<Status(WindowRank&, Pair&)>& body) {
   for (const auto& layout : {std::vector<int>{1}, {1, 1}, {1, 1, 1}}) {
     CAPTURE(layout.size());
     Pair pair;
@@ -123,7 +123,7 @@ Status check_nothing_held(WindowRank& self, const Pair& pair) {
 
 TEST_CASE("participants prepare every window in order, then commit, and hear of its end",
           "[req:1.16]") {
-  play([](WindowRank& self, Pair& pair) -> Status {
+  run_ranks([](WindowRank& self, Pair& pair) -> Status {
     const HostBuffer buffer(8 * kPage);
     ORIEL_TRY(const auto windows, self.register_batch({{buffer.at(kPage), kPage, 0},
                                                        {buffer.at(2 * kPage), 3 * kPage, 0}}));
@@ -151,7 +151,7 @@ TEST_CASE("participants prepare every window in order, then commit, and hear of 
 
 TEST_CASE("a participant that fails on one rank takes the whole batch back everywhere",
           "[req:1.16]") {
-  play([](WindowRank& self, Pair& pair) -> Status {
+  run_ranks([](WindowRank& self, Pair& pair) -> Status {
     const HostBuffer buffer(8 * kPage);
     const std::vector<WindowRequest> requests = {{buffer.at(), kPage, 0},
                                                  {buffer.at(kPage), 2 * kPage, 0}};

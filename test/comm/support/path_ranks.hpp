@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "comm/support/network_of.hpp"
-#include "comm/support/network_players.hpp"
+#include "comm/support/network_ranks.hpp"
 #include "net/support/nic_faults.hpp"
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
@@ -69,69 +69,69 @@ inline net::test::NicFaults fail_at(std::uint64_t nth, bool after_delivery) {
   return faults;
 }
 
-// Bodies played by CPU ranks and GPU ranks.
+// Bodies run by CPU ranks and GPU ranks.
 
 /// Three ranks, the last alone on its node, use the first path as long as it works.
-inline void use_first_path(Players& players) {
-  Traffic traffic(players, 1);
+inline void use_first_path(TestRanks& test_ranks) {
+  Traffic traffic(test_ranks, 1);
   traffic.run(15);
   Rank& rank = traffic.rank();
-  const int peer = players.first() == 2 ? 0 : 2;
+  const int peer = test_ranks.first() == 2 ? 0 : 2;
   require(pace_of(rank, peer).path == 0, "the first path");
-  require(network_of(rank).failover(players.first()) == nullptr, "no queue to itself");
+  require(network_of(rank).failover(test_ranks.first()) == nullptr, "no queue to itself");
   require(net::test::fabric_messages(network_of(rank).nic(1)) == 0, "nothing goes by the backup");
-  players.barrier();
+  test_ranks.barrier();
 }
 
 /// On each of three ranks, one of the next `within` requests of each queue fails, three times over.
 /// Calls `also` after the traffic of each round.
-inline void leave_failed_path(Players& players, std::uint64_t seed, std::uint64_t within,
+inline void leave_failed_path(TestRanks& test_ranks, std::uint64_t seed, std::uint64_t within,
                               const std::function<void(Rank&)>& also = {}) {
-  Traffic traffic(players, seed);
+  Traffic traffic(test_ranks, seed);
   Rank& rank = traffic.rank();
-  std::mt19937_64 random(seed + static_cast<std::uint64_t>(players.first()));
+  std::mt19937_64 random(seed + static_cast<std::uint64_t>(test_ranks.first()));
   for (int flap = 0; flap < 3; ++flap) {
     const net::NicSoft& backup = network_of(rank).nic(1);
     const auto before = net::test::fabric_messages(backup);
     net::test::set_faults(network_of(rank).nic(), fail_at(random() % within, random() % 2 == 0));
-    players.barrier();
+    test_ranks.barrier();
     traffic.run(10);
     if (also) also(rank);
     net::test::set_faults(network_of(rank).nic(), {});
     require(net::test::fabric_messages(backup) > before, "the backup is used");
-    players.barrier();
+    test_ranks.barrier();
     for (int peer = 0; peer < 3; ++peer) {
-      if (peer != players.first() && flap != 2) await_path(rank, peer, 0);
+      if (peer != test_ranks.first() && flap != 2) await_path(rank, peer, 0);
     }
-    players.barrier();
+    test_ranks.barrier();
   }
   require_no_error(rank.comm);
-  players.barrier();
+  test_ranks.barrier();
 }
 
 /// Two ranks, one of which loses its NIC's answers for so long that the queue leaves the path.
-inline void lose_answers(Players& players, std::uint64_t seed) {
-  Traffic traffic(players, seed);
-  if (players.first() == 1) {
+inline void lose_answers(TestRanks& test_ranks, std::uint64_t seed) {
+  Traffic traffic(test_ranks, seed);
+  if (test_ranks.first() == 1) {
     net::test::NicFaults faults;  // lost from the first barrier's answers on
     faults.lost_responses = {{0, 3, ~std::uint64_t{0}}};
     net::test::set_faults(network_of(traffic.rank()).nic(), std::move(faults));
   }
-  players.barrier();
+  test_ranks.barrier();
   traffic.run(12);  // signals are counted at the end
   require(net::test::fabric_messages(network_of(traffic.rank()).nic(1)) > 0, "another path");
-  players.barrier();
+  test_ranks.barrier();
 }
 
 /// Plays at least three ranks. The first rank's NIC stops and comes back; the last rank's NIC stops
 /// for good. Calls `also` while both are gone.
-inline void lose_first_nics(Players& players, std::uint64_t seed,
+inline void lose_first_nics(TestRanks& test_ranks, std::uint64_t seed,
                             const std::function<void(Rank&)>& also = {}) {
-  Traffic traffic(players, seed);
+  Traffic traffic(test_ranks, seed);
   Rank& rank = traffic.rank();
-  const int me = players.first(), last = players.size() - 1;
+  const int me = test_ranks.first(), last = test_ranks.size() - 1;
   traffic.run(5);
-  players.barrier();
+  test_ranks.barrier();
   if (me == 0) network_of(rank).nic().stop();
   if (me == last) network_of(rank).nic().stop();
   traffic.run(10);
@@ -141,40 +141,40 @@ inline void lose_first_nics(Players& players, std::uint64_t seed,
   }
   // Probes of a dead path stay pending, and must not count as work.
   require(eventually([&] { return network_of(rank).is_idle(); }), "all that was posted is done");
-  players.barrier();
+  test_ranks.barrier();
   {
     auto memory = must(rank.comm.allocate(4096));
     auto* const bytes = static_cast<std::uint8_t*>(memory.data());
     auto window = must(rank.comm.register_window(memory));
     bytes[8] = static_cast<std::uint8_t>(7 + me);
-    players.barrier();
-    const int peer = (me + 1) % players.size(), from = (me + last) % players.size();
+    test_ranks.barrier();
+    const int peer = (me + 1) % test_ranks.size(), from = (me + last) % test_ranks.size();
     require(device::world_put_signal(kThread, rank.view(), peer, window.view(), 0, window.view(), 8,
                                      1, 6, 1)
                 .outcome,
             "a put into a later window");
     require(device::wait_signal(kThread, rank.view(), 6, 1, from), "its signal");
     require(bytes[0] == 7 + from, "what was put");
-    players.barrier();
+    test_ranks.barrier();
   }
   if (me == 0) network_of(rank).nic().resume();
   for (int other = 1; other < last; ++other) {
     if (me == 0) await_path(rank, other, 0);
     if (me == other) await_path(rank, 0, 0);
   }
-  players.barrier();
+  test_ranks.barrier();
   traffic.run(5);
-  players.barrier();
+  test_ranks.barrier();
 }
 
 /// Plays three ranks, the second of which loses all its NICs. Each rank runs `wait`, which returns
 /// once the failure is seen.
-inline void lose_both_nics(Players& players, const std::function<void(Rank&)>& wait) {
+inline void lose_both_nics(TestRanks& test_ranks, const std::function<void(Rank&)>& wait) {
   constexpr int kDead = 1;
-  Rank rank(players, 8192, kWorld);
+  Rank rank(test_ranks, 8192, kWorld);
   rank.sync("the first barrier");
-  players.barrier();  // no rank is still in the first barrier
-  if (players.first() == kDead) {
+  test_ranks.barrier();  // no rank is still in the first barrier
+  if (test_ranks.first() == kDead) {
     network_of(rank).nic(0).stop();
     network_of(rank).nic(1).stop();
   }
@@ -184,8 +184,8 @@ inline void lose_both_nics(Players& players, const std::function<void(Rank&)>& w
   require(error && error->code() == ErrorCode::remote, error ? error->to_string() : "no error");
   require(std::chrono::steady_clock::now() - begin < std::chrono::seconds(9),
           "before the collective's own timeout");
-  if (players.first() != kDead) require(error->origin_rank() == kDead, error->to_string());
-  players.barrier();
+  if (test_ranks.first() != kDead) require(error->origin_rank() == kDead, error->to_string());
+  test_ranks.barrier();
 }
 
 }  // namespace oriel::test

@@ -50,11 +50,11 @@ inline Variables on_node(const Nodes& nodes, int rank) {
 }
 
 /// Plays ranks on these nodes, with `settings` for all ranks.
-inline void play_on_nodes(const Nodes& nodes, const Variables& settings, const Body& body) {
+inline void run_on_nodes(const Nodes& nodes, const Variables& settings, const Body& body) {
   INFO(nodes.text());
-  check_all_ok(play(Cast::processes, nodes.ranks(), [&](Players& players) {
-    const Environment common(settings), node(on_node(nodes, players.first()));
-    body(players);
+  check_all_ok(run_ranks(LaunchMode::processes, nodes.ranks(), [&](TestRanks& test_ranks) {
+    const Environment common(settings), node(on_node(nodes, test_ranks.first()));
+    body(test_ranks);
   }));
 }
 
@@ -70,8 +70,8 @@ inline void require_outcome(device::WorldOutcome outcome, device::WorldOutcome e
 
 /// A rank with one window of `bytes` bytes and a device communicator.
 struct Rank {
-  explicit Rank(Players& players, std::size_t bytes, const DeviceCommOptions& options)
-      : comm(join(players)),
+  explicit Rank(TestRanks& test_ranks, std::size_t bytes, const DeviceCommOptions& options)
+      : comm(join(test_ranks)),
         memory(must(comm.allocate(bytes))),
         window(must(comm.register_window(memory))),
         kernels(must(comm.device_comm(options))) {}
@@ -101,14 +101,14 @@ inline constexpr DeviceCommOptions kWorld{
 /// Checks 3.6 with two ranks: after an abort, posts are refused and reach no peer. With `at_once`,
 /// the first post is refused, as on CPUs. Otherwise posts are accepted until the NIC has written
 /// the queue's words.
-inline void post_after_abort(Players& players, bool at_once) {
+inline void post_after_abort(TestRanks& test_ranks, bool at_once) {
   using namespace std::chrono_literals;
   const device::Thread self;
-  Rank rank(players, 4096, kWorld);
+  Rank rank(test_ranks, 4096, kWorld);
   const auto window = rank.window.view();
   rank.sync("the first barrier");
-  players.barrier();  // no rank is still in the first barrier
-  if (players.first() == 0) {
+  test_ranks.barrier();  // no rank is still in the first barrier
+  if (test_ranks.first() == 0) {
     *rank.at(8) = 77;
     rank.comm.abort();
     const auto post = [&] {
@@ -125,9 +125,9 @@ inline void post_after_abort(Players& players, bool at_once) {
                     device::WorldOutcome::aborted, "a signal after the abort");
     std::this_thread::sleep_for(20ms);  // time in which the NIC's thread could send it
   }
-  players.barrier();
+  test_ranks.barrier();
   test::require(*rank.at(0) == 0 && device::read_signal(rank.view(), 0) == 0, "nothing has come");
-  players.barrier();
+  test_ranks.barrier();
 }
 
 inline std::uint8_t pattern(int rank, std::uint64_t salt, std::size_t at) {
@@ -142,16 +142,16 @@ inline constexpr std::size_t kPart = 160'000;
 /// Random puts and gets of one rank with all peers, and a record of the expected results.
 class Traffic {
  public:
-  Traffic(Players& players, std::uint64_t seed)
-      : players_(players),
-        me_(players.first()),
-        parts_(static_cast<std::size_t>(players.size())),
+  Traffic(TestRanks& test_ranks, std::uint64_t seed)
+      : test_ranks_(test_ranks),
+        me_(test_ranks.first()),
+        parts_(static_cast<std::size_t>(test_ranks.size())),
         // Layout: a part written by each peer, a part that peers read, a source of puts, and a
         // target of gets.
         readable_(parts_ * kPart),
         source_(readable_ + kPart),
         sink_(source_ + kPart),
-        rank_(players, sink_ + kPart, kWorld),
+        rank_(test_ranks, sink_ + kPart, kWorld),
         view_(rank_.window.view()),
         random_(seed + static_cast<std::uint64_t>(me_) * 7919),
         sent_(parts_, std::vector<std::uint8_t>(kPart, 0)),
@@ -217,18 +217,18 @@ class Traffic {
       require(device::world_wait(device::Thread(), rank_.view(), posted), "the last get");
       test::require(std::equal(sent_[peer].begin(), sent_[peer].end(), rank_.at(sink_)),
                     "what is at the peer, byte by byte");
-      players_.word(own * parts_ + peer) = signalled_[peer];
+      test_ranks_.word(own * parts_ + peer) = signalled_[peer];
     }
-    players_.barrier();
+    test_ranks_.barrier();
     for (std::size_t peer = 0; peer < parts_; ++peer) {
       test::require(device::read_signal(rank_.view(), static_cast<std::uint32_t>(peer)) ==
-                        players_.word(peer * parts_ + own),
+                        test_ranks_.word(peer * parts_ + own),
                     "how often a peer has signalled");
     }
-    players_.barrier();
+    test_ranks_.barrier();
   }
 
-  Players& players_;
+  TestRanks& test_ranks_;
   const int me_;
   const std::size_t parts_, readable_, source_, sink_;
   Rank rank_;

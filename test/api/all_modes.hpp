@@ -9,11 +9,11 @@
 namespace oriel::test {
 
 /// Runs `body` with ranks as threads of one process, and as processes.
-inline void on_all_casts(int size, const Body& body) {
-  for (const Cast cast : kCasts) {
-    if (cast == Cast::group) continue;
-    INFO(name_of(cast) << " x " << size);
-    check_all_ok(play(cast, size, body));
+inline void in_all_modes(int size, const Body& body) {
+  for (const LaunchMode launch_mode : kLaunchModes) {
+    if (launch_mode == LaunchMode::group) continue;
+    INFO(name_of(launch_mode) << " x " << size);
+    check_all_ok(run_ranks(launch_mode, size, body));
   }
 }
 

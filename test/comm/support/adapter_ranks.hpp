@@ -84,11 +84,11 @@ class Adapter {
   std::optional<net::test::RunningAdapters> running_;  // destroyed first
 };
 
-using AdapterBody = std::function<void(Players&, Adapter&)>;
+using AdapterBody = std::function<void(TestRanks&, Adapter&)>;
 
 /// Plays ranks on these nodes (one per rank). Fails if a rank leaves an object of verbs behind.
-inline void play_on_adapters(const std::vector<int>& nodes, const Adapter::Options& options,
-                             const Variables& variables, const AdapterBody& body) {
+inline void run_on_adapters(const std::vector<int>& nodes, const Adapter::Options& options,
+                            const Variables& variables, const AdapterBody& body) {
   Variables all = {{"ORIEL_BACKEND", "host"},
                    {"ORIEL_SOCKET_IFNAME", "lo"},
                    {"ORIEL_CPU_AFFINITY", "0"},
@@ -98,16 +98,16 @@ inline void play_on_adapters(const std::vector<int>& nodes, const Adapter::Optio
   const Environment environment(all);
   const auto ranks = static_cast<int>(nodes.size());
   net::test::SocketMesh sockets(ranks);
-  check_all_ok(play(
-      Cast::processes, ranks,
-      [&](Players& players) {
-        const int rank = players.first();
+  check_all_ok(run_ranks(
+      LaunchMode::processes, ranks,
+      [&](TestRanks& test_ranks) {
+        const int rank = test_ranks.first();
         Adapter adapter(rank, sockets.take(rank), options);
         const int node = nodes[static_cast<std::size_t>(rank)];
         const Environment own(Variables{{"ORIEL_HOSTID", "node" + std::to_string(node)},
                                         {"ORIEL_TOPO_FILE", adapter.machine_file()}});
-        body(players, adapter);
-        players.barrier();  // before this, peers may still wait for this adapter's answers
+        body(test_ranks, adapter);
+        test_ranks.barrier();  // before this, peers may still wait for this adapter's answers
         adapter.require_clean();
       },
       std::chrono::seconds(100)));
