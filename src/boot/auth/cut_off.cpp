@@ -6,7 +6,7 @@
 
 namespace oriel::boot {
 
-CutOff judge_silence(std::span<const HostSight> others, std::size_t of_peer, bool is_late) {
+CutOff find_cut_off(std::span<const HostSight> others, std::size_t of_peer, bool is_late) {
   if (others.size() < 2 || others[of_peer] == HostSight::answers) return CutOff::peer;
   const auto count = [&](HostSight sight) {
     return static_cast<std::size_t>(std::count(others.begin(), others.end(), sight));

@@ -28,6 +28,6 @@ enum class CutOff : std::uint8_t { undecided, peer, self };
 /// `others` lists every host but this rank's own that has ranks which have not left; `of_peer` is
 /// the index of the silent peer's host. If that host answers, only the peer itself is at fault.
 /// Once `is_late`, `unknown` counts as silent; `slow` hosts are still waited for.
-CutOff judge_silence(std::span<const HostSight> others, std::size_t of_peer, bool is_late);
+CutOff find_cut_off(std::span<const HostSight> others, std::size_t of_peer, bool is_late);
 
 }  // namespace oriel::boot

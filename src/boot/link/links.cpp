@@ -213,7 +213,7 @@ void Links::give_up(int peer, Link& link, const char* what, const Error& error) 
   link.close_after_last_words(scratch_);
 }
 
-/// Applies judge_silence() to the hosts to which this rank has links.
+/// Applies find_cut_off() to the hosts to which this rank has links.
 bool Links::is_cut_off(int peer) const {
   if (host_of_.empty()) return false;
   const auto host_of = [&](int rank) { return host_of_[static_cast<std::size_t>(rank)]; };
@@ -231,7 +231,7 @@ bool Links::is_cut_off(int peer) const {
     others.push_back(sight);
   }
   const bool is_near = host_of(peer) == host_of(identity_.rank);
-  return !is_near && judge_silence(others, of_peer, true) == CutOff::self;
+  return !is_near && find_cut_off(others, of_peer, true) == CutOff::self;
 }
 
 }  // namespace oriel::boot

@@ -89,18 +89,18 @@ std::optional<Error> FailureDetector::failure(TimePoint now, device::Doorbell& b
                                               const std::uint32_t* abort) {
   const auto has_failed = [](const PeerQueue& queue) { return queue.first_error().has_value(); };
   if (std::none_of(queues_.begin(), queues_.end(), has_failed)) {
-    judge_.end_doubt();
+    detector_.end_doubt();
     return std::nullopt;
   }
   std::vector<PeerSight> sights;
   for (const PeerQueue& queue : queues_) sights.push_back(sight_of(queue));
   const std::size_t own_host = parts_.routes.host_of(parts_.options.rank());
   const Duration silence = Network::silence(*parts_.options.settings);
-  const auto verdict = judge_.judge(sights, own_host, now, silence);
-  if (verdict.has_value()) {
-    return queue_failure(queues_[verdict->peer], *sights[verdict->peer].error, verdict->who);
+  const auto finding = detector_.detect(sights, own_host, now, silence);
+  if (finding.has_value()) {
+    return queue_failure(queues_[finding->peer], *sights[finding->peer].error, finding->who);
   }
-  if (judge_.is_in_doubt()) ask_all(now, kDoubtInterval, bell, abort);
+  if (detector_.is_in_doubt()) ask_all(now, kDoubtInterval, bell, abort);
   return std::nullopt;
 }
 

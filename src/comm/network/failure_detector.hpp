@@ -15,7 +15,7 @@
 #include "boot/auth/cut_off.hpp"
 #include "comm/network/peer_queue.hpp"
 #include "comm/network/queue_failure.hpp"
-#include "comm/network/silence_judge.hpp"
+#include "comm/network/silent_peer_detector.hpp"
 
 namespace oriel::comm {
 
@@ -31,7 +31,7 @@ class FailureDetector {
   /// Implements Network::failure() and probe(). `bell` wakes the NIC's thread.
   std::optional<Error> failure(TimePoint now, device::Doorbell& bell, const std::uint32_t* abort);
   void probe(TimePoint now, device::Doorbell& bell, const std::uint32_t* abort);
-  bool is_in_doubt() const { return judge_.is_in_doubt(); }
+  bool is_in_doubt() const { return detector_.is_in_doubt(); }
   /// Sends the due probes of probe() and failure(). Called by the thread that drives the NICs,
   /// since their locks may be held while a GPU copies.
   void send_due_probes();
@@ -46,7 +46,7 @@ class FailureDetector {
 
   const QueueParts& parts_;
   std::vector<PeerQueue>& queues_;
-  SilenceJudge judge_;
+  SilentPeerDetector detector_;
   QueueProbes probes_;  // probes of queues with backups; other probes are not in the queue
   std::atomic<bool> are_due_{false};
 };

@@ -61,7 +61,7 @@ class SoftNetwork final : public Network {
 
   /// Names a silent peer only after deciding whether this rank's own host is cut off. For this the
   /// ranks of other hosts are probed (boot/auth/cut_off.hpp). The decision takes up to
-  /// SilenceJudge::late_after() longer; if some ranks answer late, up to silence().
+  /// SilentPeerDetector::late_after() longer; if some ranks answer late, up to silence().
   std::optional<Error> failure(TimePoint now, const std::uint32_t* abort) override;
   /// Returns whether a queue is silent or refused and failure() will name the rank at fault later.
   bool is_in_doubt() const override { return detector_.is_in_doubt(); }

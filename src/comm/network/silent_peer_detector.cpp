@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/network/silence_judge.hpp"
+#include "comm/network/silent_peer_detector.hpp"
 
 #include <algorithm>
 #include <chrono>
@@ -50,7 +50,7 @@ std::map<std::size_t, boot::HostSight> look_at_hosts(std::span<const PeerSight> 
 
 }  // namespace
 
-void SilenceJudge::end_doubt() {
+void SilentPeerDetector::end_doubt() {
   if (!is_in_doubt_) return;
   leaving_.end();
   const std::lock_guard lock(mutex_);
@@ -58,16 +58,15 @@ void SilenceJudge::end_doubt() {
   is_in_doubt_ = false;
 }
 
-Duration SilenceJudge::late_after(Duration silence) {
+Duration SilentPeerDetector::late_after(Duration silence) {
   constexpr Duration kLeast = std::chrono::milliseconds(1500);
   return std::max(silence / 4, std::min(silence, kLeast));
 }
 
 /// Counts only answers to requests sent since the first poll: an earlier answer may precede the
 /// fault.
-std::optional<SilenceJudge::Verdict> SilenceJudge::judge(std::span<const PeerSight> peers,
-                                                         std::size_t own_host, TimePoint now,
-                                                         Duration silence) {
+std::optional<SilentPeerDetector::Finding> SilentPeerDetector::detect(
+    std::span<const PeerSight> peers, std::size_t own_host, TimePoint now, Duration silence) {
   std::optional<std::size_t> silent;
   bool is_refused = false;
   for (std::size_t i = 0; i < peers.size(); ++i) {
@@ -76,7 +75,7 @@ std::optional<SilenceJudge::Verdict> SilenceJudge::judge(std::span<const PeerSig
     if (is_silence(*peer.error)) {
       if (!silent.has_value()) silent = i;
     } else if (!may_be_of_leaving(peer.error->syndrome) || leaving_.is_over(peer.has_left, now)) {
-      return Verdict{i, boot::CutOff::peer};
+      return Finding{i, boot::CutOff::peer};
     } else {
       is_refused = true;
     }
@@ -90,7 +89,7 @@ std::optional<SilenceJudge::Verdict> SilenceJudge::judge(std::span<const PeerSig
     return std::nullopt;
   }
   const PeerSight& peer = peers[*silent];
-  if (peer.host == own_host || peer.has_left) return Verdict{*silent, boot::CutOff::peer};
+  if (peer.host == own_host || peer.has_left) return Finding{*silent, boot::CutOff::peer};
   const std::lock_guard lock(mutex_);
   if (!doubted_since_.has_value()) doubted_since_ = now;
   if (who_ == boot::CutOff::undecided) {
@@ -103,11 +102,11 @@ std::optional<SilenceJudge::Verdict> SilenceJudge::judge(std::span<const PeerSig
       others.push_back(sight);
     }
     const bool is_late = now - *doubted_since_ >= late_after(silence);
-    who_ = boot::judge_silence(others, at, is_late);
+    who_ = boot::find_cut_off(others, at, is_late);
     is_in_doubt_ = who_ == boot::CutOff::undecided;
   }
   if (who_ == boot::CutOff::undecided) return std::nullopt;
-  return Verdict{*silent, who_};
+  return Finding{*silent, who_};
 }
 
 }  // namespace oriel::comm

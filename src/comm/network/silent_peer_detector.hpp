@@ -29,9 +29,9 @@ struct PeerSight {
 /// Decides which failed queue to report, and, if the peer is silent, which end is at fault. For a
 /// silent peer it waits for the answers of ranks of other hosts (boot/auth/cut_off.hpp). For a
 /// refused request it waits for the note that the peer has left. Thread-safe.
-class SilenceJudge {
+class SilentPeerDetector {
  public:
-  struct Verdict {
+  struct Finding {
     std::size_t peer = 0;  ///< index in `peers`
     boot::CutOff who = boot::CutOff::peer;
   };
@@ -40,14 +40,14 @@ class SilenceJudge {
   /// after which an unanswered queue fails. If a rank has not answered late_after() the first poll
   /// of a silent queue, it counts as silent. Exempt is a rank that has answered a request sent
   /// within `silence` before that poll: it has the full `silence` to answer.
-  std::optional<Verdict> judge(std::span<const PeerSight> peers, std::size_t own_host,
-                               TimePoint now, Duration silence);
+  std::optional<Finding> detect(std::span<const PeerSight> peers, std::size_t own_host,
+                                TimePoint now, Duration silence);
   /// Returns a quarter of `silence`, but at least min(silence, 1.5 s), which a busy machine may
   /// take.
   static Duration late_after(Duration silence);
   /// Ends a pending decision, when no queue has failed.
   void end_doubt();
-  /// Returns whether a later call of judge() will decide about a silent or refused queue. Until
+  /// Returns whether a later call of detect() will decide about a silent or refused queue. Until
   /// then all peers must be probed repeatedly.
   bool is_in_doubt() const { return is_in_doubt_; }
 

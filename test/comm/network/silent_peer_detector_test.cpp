@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/network/silence_judge.hpp"
+#include "comm/network/silent_peer_detector.hpp"
 
 #include <chrono>
 #include <vector>
@@ -18,7 +18,7 @@ using boot::CutOff;
 
 constexpr std::size_t kOwn = 0;  // host
 constexpr Duration kSilence = 20s;
-const Duration kLate = SilenceJudge::late_after(kSilence);
+const Duration kLate = SilentPeerDetector::late_after(kSilence);
 constexpr TimePoint kBegin{100s};
 
 device::queue::QueueError error_of(net::Syndrome syndrome) {
@@ -39,129 +39,129 @@ std::vector<PeerSight> hosts(std::size_t count) {
 }  // namespace
 
 TEST_CASE("a queue without a failure is none, and ends the doubt", "[req:3.19]") {
-  SilenceJudge judge;
+  SilentPeerDetector detector;
   auto peers = hosts(3);
-  CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
-  CHECK_FALSE(judge.is_in_doubt());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kSilence).has_value());
+  CHECK_FALSE(detector.is_in_doubt());
   peers[1].error = kSilent;
-  CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
-  CHECK(judge.is_in_doubt());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kSilence).has_value());
+  CHECK(detector.is_in_doubt());
   // The peer has left, and had only been probed.
   peers[1].has_left = true;
   peers[1].error.reset();
-  CHECK_FALSE(judge.judge(peers, kOwn, kBegin + 10s, kSilence).has_value());
-  CHECK_FALSE(judge.is_in_doubt());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin + 10s, kSilence).has_value());
+  CHECK_FALSE(detector.is_in_doubt());
 }
 
 TEST_CASE("one that has left and was asked for something is at fault, whoever else answers",
           "[req:3.19]") {
   for (const bool others_answer : {false, true}) {
-    SilenceJudge judge;
+    SilentPeerDetector detector;
     auto peers = hosts(3);
     peers[2].error = kSilent;
     // No rank is left on that host that could be asked.
     peers[2].has_left = true;
     for (auto& peer : peers) peer.answered = others_answer ? kBegin + 1ms : kBegin - kSilence;
-    const auto verdict = judge.judge(peers, kOwn, kBegin + 2ms, kSilence);
-    REQUIRE(verdict.has_value());
-    CHECK(verdict->peer == 2);
-    CHECK(verdict->who == CutOff::peer);
+    const auto finding = detector.detect(peers, kOwn, kBegin + 2ms, kSilence);
+    REQUIRE(finding.has_value());
+    CHECK(finding->peer == 2);
+    CHECK(finding->who == CutOff::peer);
   }
 }
 
 TEST_CASE("a rank that leaves while it is in doubt is judged by what is known when it is asked",
           "[req:3.19]") {
-  SilenceJudge judge;
+  SilentPeerDetector detector;
   auto peers = hosts(4);
   peers[0].error = peers[3].error = kSilent;
-  CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kSilence).has_value());
   // Peer 0 leaves without an open request, but peer 3 is silent as well.
   peers[0].has_left = true;
   peers[0].error.reset();
-  CHECK_FALSE(judge.judge(peers, kOwn, kBegin + 1ms, kSilence).has_value());
-  CHECK(judge.is_in_doubt());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin + 1ms, kSilence).has_value());
+  CHECK(detector.is_in_doubt());
   peers[1].answered = peers[2].answered = kBegin + 1ms;
-  const auto verdict = judge.judge(peers, kOwn, kBegin + 2ms, kSilence);
-  REQUIRE(verdict.has_value());
-  CHECK(verdict->peer == 3);
-  CHECK(verdict->who == CutOff::peer);
+  const auto finding = detector.detect(peers, kOwn, kBegin + 2ms, kSilence);
+  REQUIRE(finding.has_value());
+  CHECK(finding->peer == 3);
+  CHECK(finding->who == CutOff::peer);
 }
 
 TEST_CASE("what is no silence is named at once, and so is a rank of the own host", "[req:3.19]") {
-  SilenceJudge judge;
+  SilentPeerDetector detector;
   auto peers = hosts(3);
   peers[0].error = kSilent;
   peers[2].error = error_of(net::Syndrome::remote_operation);
-  auto verdict = judge.judge(peers, kOwn, kBegin, kSilence);
-  REQUIRE(verdict.has_value());
-  CHECK(verdict->peer == 2);
+  auto finding = detector.detect(peers, kOwn, kBegin, kSilence);
+  REQUIRE(finding.has_value());
+  CHECK(finding->peer == 2);
   peers[2].error.reset();
   peers[0].host = kOwn;
-  verdict = judge.judge(peers, kOwn, kBegin, kSilence);
-  REQUIRE(verdict.has_value());
-  CHECK(verdict->peer == 0);
-  CHECK(verdict->who == CutOff::peer);
+  finding = detector.detect(peers, kOwn, kBegin, kSilence);
+  REQUIRE(finding.has_value());
+  CHECK(finding->peer == 0);
+  CHECK(finding->who == CutOff::peer);
 }
 
 TEST_CASE("who hears nobody is cut off itself, once it is late", "[req:3.19]") {
-  SilenceJudge judge;
+  SilentPeerDetector detector;
   auto peers = hosts(3);
   peers[0].error = kSilent;
-  CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
-  CHECK_FALSE(judge.judge(peers, kOwn, kBegin + kLate / 2, kSilence).has_value());
-  const auto verdict = judge.judge(peers, kOwn, kBegin + kLate, kSilence);
-  REQUIRE(verdict.has_value());
-  CHECK(verdict->who == CutOff::self);
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kSilence).has_value());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin + kLate / 2, kSilence).has_value());
+  const auto finding = detector.detect(peers, kOwn, kBegin + kLate, kSilence);
+  REQUIRE(finding.has_value());
+  CHECK(finding->who == CutOff::self);
 }
 
 TEST_CASE("who has answered while another was silent is waited for as long as any", "[req:3.19]") {
-  SilenceJudge judge;
+  SilentPeerDetector detector;
   auto peers = hosts(2);
   peers[0].error = kSilent;
   peers[1].answered = kBegin - kSilence / 2;
-  CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
-  CHECK_FALSE(judge.judge(peers, kOwn, kBegin + 3 * kLate, kSilence).has_value());
-  CHECK(judge.is_in_doubt());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kSilence).has_value());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin + 3 * kLate, kSilence).has_value());
+  CHECK(detector.is_in_doubt());
   SECTION("it answers") {
     peers[1].answered = kBegin + 1ms;
-    const auto verdict = judge.judge(peers, kOwn, kBegin + 3 * kLate + 1ms, kSilence);
-    REQUIRE(verdict.has_value());
-    CHECK(verdict->peer == 0);
-    CHECK(verdict->who == CutOff::peer);
+    const auto finding = detector.detect(peers, kOwn, kBegin + 3 * kLate + 1ms, kSilence);
+    REQUIRE(finding.has_value());
+    CHECK(finding->peer == 0);
+    CHECK(finding->who == CutOff::peer);
   }
   SECTION("its queue fails") {
     peers[1].error = kSilent;
-    const auto verdict = judge.judge(peers, kOwn, kBegin + 3 * kLate + 1ms, kSilence);
-    REQUIRE(verdict.has_value());
-    CHECK(verdict->who == CutOff::self);
+    const auto finding = detector.detect(peers, kOwn, kBegin + 3 * kLate + 1ms, kSilence);
+    REQUIRE(finding.has_value());
+    CHECK(finding->who == CutOff::self);
   }
   SECTION("it does not") {
-    const auto verdict = judge.judge(peers, kOwn, kBegin + kSilence, kSilence);
-    REQUIRE(verdict.has_value());
-    CHECK(verdict->who == CutOff::self);
+    const auto finding = detector.detect(peers, kOwn, kBegin + kSilence, kSilence);
+    REQUIRE(finding.has_value());
+    CHECK(finding->who == CutOff::self);
   }
 }
 
 TEST_CASE("where queues are given up soon, who is asked has as long, or a second and a half",
           "[req:3.19]") {
-  CHECK(SilenceJudge::late_after(34s) == 8500ms);
-  CHECK(SilenceJudge::late_after(4s) == 1500ms);
-  CHECK(SilenceJudge::late_after(1300ms) == 1300ms);
+  CHECK(SilentPeerDetector::late_after(34s) == 8500ms);
+  CHECK(SilentPeerDetector::late_after(4s) == 1500ms);
+  CHECK(SilentPeerDetector::late_after(1300ms) == 1300ms);
 }
 
 TEST_CASE("one that refuses a key is named once it is told whether it has left", "[req:3.19]") {
   for (const bool leaves : {false, true}) {
-    SilenceJudge judge;
+    SilentPeerDetector detector;
     auto peers = hosts(3);
     peers[1].error = error_of(net::Syndrome::remote_access);
-    CHECK_FALSE(judge.judge(peers, kOwn, kBegin, kSilence).has_value());
-    CHECK(judge.is_in_doubt());
-    CHECK_FALSE(judge.judge(peers, kOwn, kBegin + 300ms, kSilence).has_value());
+    CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kSilence).has_value());
+    CHECK(detector.is_in_doubt());
+    CHECK_FALSE(detector.detect(peers, kOwn, kBegin + 300ms, kSilence).has_value());
     peers[1].has_left = leaves;
-    const auto verdict = judge.judge(peers, kOwn, kBegin + (leaves ? 301ms : 500ms), kSilence);
-    REQUIRE(verdict.has_value());
-    CHECK(verdict->peer == 1);
-    CHECK(verdict->who == CutOff::peer);
+    const auto finding = detector.detect(peers, kOwn, kBegin + (leaves ? 301ms : 500ms), kSilence);
+    REQUIRE(finding.has_value());
+    CHECK(finding->peer == 1);
+    CHECK(finding->who == CutOff::peer);
   }
 }
 
