@@ -50,8 +50,8 @@ def run_to_log(command, log, limit_s, **environment):
         runner.wait()
 
 
-def print_verdict(verdict, seconds, name, why, lines=()):
-    print(f"{verdict} {seconds:6.1f} s {name}: {why}")
+def print_result(result, seconds, name, why, lines=()):
+    print(f"{result} {seconds:6.1f} s {name}: {why}")
     for line in lines:
         print(line)
     sys.stdout.flush()
@@ -61,9 +61,9 @@ def last_lines(lines):
     return [f"  | {line[:300]}" for line in lines[-LAST_LINES:]]
 
 
-def conclude(verdicts, subject):
+def conclude(results, subject):
     """Prints the totals; returns the exit status: 1 if something failed, 77 if nothing passed."""
-    count = {verdict: verdicts.count(verdict) for verdict in ("PASS", "FAIL", "SKIP")}
+    count = {result: results.count(result) for result in ("PASS", "FAIL", "SKIP")}
     print(f"{subject}: {count['PASS']} passed, {count['FAIL']} failed, {count['SKIP']} skipped")
     if count["FAIL"]:
         return 1

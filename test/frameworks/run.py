@@ -114,7 +114,7 @@ class Report:
             self.reason = line.removeprefix("skipped: ")
 
 
-def judge(status, report):
+def evaluate(status, report):
     """Returns (PASS, FAIL or SKIP, why)."""
     if status == checks.SKIPPED:
         return "SKIP", report.reason or "the script did not say why"
@@ -134,13 +134,13 @@ def run_script(options, name, folder):
     status = run_ranks(options, name, log)
     text = log.read_text(errors="replace")
     report = Report(text)
-    verdict, why = judge(status, report)
-    lines = report.lines if verdict != "SKIP" else []
-    if verdict == "FAIL":
+    result, why = evaluate(status, report)
+    lines = report.lines if result != "SKIP" else []
+    if result == "FAIL":
         lines += programs.last_lines([line for line in text.splitlines()
                                       if not line.startswith("@")])
-    programs.print_verdict(verdict, time.monotonic() - begin, name, why, lines)
-    return verdict
+    programs.print_result(result, time.monotonic() - begin, name, why, lines)
+    return result
 
 
 def main():
@@ -150,14 +150,14 @@ def main():
         print("\n".join(names))
         return 0
     gpus = checks.gpu_count()
-    verdicts, runnable = [], []
+    results, runnable = [], []
     for name in names:
         lacking = missing(SCRIPTS[name])
         reason = (f"there is no Python module {lacking}" if lacking
                   else "there is no GPU" if gpus == 0 else None)
         if reason:
-            programs.print_verdict("SKIP", 0, name, f"skipped, {reason}")
-            verdicts.append("SKIP")
+            programs.print_result("SKIP", 0, name, f"skipped, {reason}")
+            results.append("SKIP")
         else:
             runnable.append(name)
     if runnable and not (options.build / "bin" / "oriel-run").exists():
@@ -167,8 +167,8 @@ def main():
     with tempfile.TemporaryDirectory(prefix="oriel-frameworks-") as scratch:
         folder = options.logs or pathlib.Path(scratch)
         folder.mkdir(parents=True, exist_ok=True)
-        verdicts += [run_script(options, name, folder) for name in runnable]
-    return programs.conclude(verdicts, f"{options.ranks} ranks, {gpus} GPU(s)")
+        results += [run_script(options, name, folder) for name in runnable]
+    return programs.conclude(results, f"{options.ranks} ranks, {gpus} GPU(s)")
 
 
 if __name__ == "__main__":

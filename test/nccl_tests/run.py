@@ -113,7 +113,7 @@ def check_library(options, environment):
             sys.exit(2)
 
 
-def judge(name, status, text):
+def evaluate(name, status, text):
     """Returns (PASS or FAIL, why)."""
     if status == programs.TIMED_OUT:
         return "FAIL", "past its time limit"
@@ -144,10 +144,10 @@ def run_program(options, name, registration, graph, folder, environment):
                "-G", str(graph)]
     status = programs.run_to_log(command, log, options.limit, **environment)
     text = log.read_text(errors="replace")
-    verdict, why = judge(name, status, text)
-    lines = programs.last_lines(text.splitlines()) if verdict == "FAIL" else []
-    programs.print_verdict(verdict, time.monotonic() - begin, title, why, lines)
-    return verdict
+    result, why = evaluate(name, status, text)
+    lines = programs.last_lines(text.splitlines()) if result == "FAIL" else []
+    programs.print_result(result, time.monotonic() - begin, title, why, lines)
+    return result
 
 
 def reason_to_skip(options, name, end):
@@ -160,18 +160,18 @@ def run_all(options, folder):
     environment = dict(MPI, NCCL_TESTS_DEVICE=str(options.device), LD_LIBRARY_PATH=os.pathsep.join(
         [str(options.build / "lib")] + os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
     check_library(options, environment)
-    verdicts, end = [], time.monotonic() + 60 * options.minutes
+    results, end = [], time.monotonic() + 60 * options.minutes
     for graph in (0, 1):
         for registration in (0, 1, 2):
             for name in options.only:
                 reason = reason_to_skip(options, name, end)
                 if reason:
-                    programs.print_verdict("SKIP", 0, f"{name} -R {registration} -G {graph}", reason)
-                    verdicts.append("SKIP")
+                    programs.print_result("SKIP", 0, f"{name} -R {registration} -G {graph}", reason)
+                    results.append("SKIP")
                 else:
-                    verdicts.append(run_program(options, name, registration, graph, folder,
+                    results.append(run_program(options, name, registration, graph, folder,
                                                 environment))
-    return programs.conclude(verdicts, f"{options.ranks} ranks on GPU {options.device}")
+    return programs.conclude(results, f"{options.ranks} ranks on GPU {options.device}")
 
 
 def main():

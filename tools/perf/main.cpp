@@ -92,14 +92,14 @@ class LocalWorkers {
 
   /// Waits for all workers; returns 0, or kExitFailure if one failed.
   Result<int> wait() {
-    int verdict = 0;
+    int result = 0;
     while (!pids_.empty() && signal_received() == 0) {
       int status = 0;
       if (::waitpid(pids_.back(), &status, 0) != pids_.back()) continue;
       pids_.pop_back();
-      if (status != 0) verdict = tools::kExitFailure;
+      if (status != 0) result = tools::kExitFailure;
     }
-    if (pids_.empty()) return verdict;
+    if (pids_.empty()) return result;
     return Error(ErrorCode::aborted,
                  fmt::format("interrupted by {}", tools::signal_name(signal_received())));
   }
@@ -127,9 +127,9 @@ Result<int> run_in_launcher(const Options& options, const LauncherEnvironment& e
   RankSet ours(std::move(peers[0]), options.timeout);
   std::optional<RankSet> theirs;
   if (sets > 1) theirs.emplace(std::move(peers[1]), options.timeout);
-  ORIEL_TRY(const int verdict, coordinate(options, std::move(ours), std::move(theirs)));
+  ORIEL_TRY(const int result, coordinate(options, std::move(ours), std::move(theirs)));
   ORIEL_TRY(const int ended, workers.wait());
-  return verdict != 0 ? verdict : ended;
+  return result != 0 ? result : ended;
 }
 
 Result<int> run(const Options& options) {
@@ -153,9 +153,9 @@ int main(int argc, char** argv) {
   return oriel::tools::guarded_main("oriel-perf", [&] {
     const auto parsed = oriel::perf::parse_options(argc, argv);
     if (const int* status = std::get_if<int>(&parsed)) return *status;
-    const auto verdict = oriel::perf::run(std::get<oriel::perf::Options>(parsed));
-    if (verdict) return *verdict;
-    fmt::print(stderr, "oriel-perf: {}\n", verdict.error().to_string());
+    const auto result = oriel::perf::run(std::get<oriel::perf::Options>(parsed));
+    if (result) return *result;
+    fmt::print(stderr, "oriel-perf: {}\n", result.error().to_string());
     const int signal = oriel::perf::signal_received();
     return signal != 0 ? 128 + signal : oriel::tools::kExitFailure;
   });

@@ -81,7 +81,7 @@ Result<int> Launcher::run() {
     output_.pump();
   }
   output_.flush();
-  return verdict_;
+  return exit_status_;
 }
 
 // Starts one rank. If exec() fails, the child sends errno through a pipe; a successful exec()
@@ -170,7 +170,7 @@ void Launcher::take_signals() {
     if (signal == SIGCHLD) continue;
     say(fmt::format("{}; passing it on to {} rank(s)", tools::signal_name(signal),
                     running_count()));
-    if (verdict_ == 0) verdict_ = 128 + signal;
+    if (exit_status_ == 0) exit_status_ = 128 + signal;
     stop_all(signal);
   }
 }
@@ -196,7 +196,7 @@ void Launcher::reap() {
 
 void Launcher::note_end(int rank, int wait_status) {
   if (wait_status == 0 || stopping_) return;
-  verdict_ = tools::shell_status(wait_status);
+  exit_status_ = tools::shell_status(wait_status);
   const int others = running_count();
   say(fmt::format("rank {} (pid {}) {}{}", rank, ranks_[static_cast<std::size_t>(rank)].pid,
                   tools::describe_end(wait_status),
@@ -218,7 +218,7 @@ void Launcher::escalate_if_due() {
     for (std::size_t i = 0; i < ranks_.size(); ++i)
       if (ranks_[i].running) which += fmt::format(" {} (pid {})", i, ranks_[i].pid);
     say(fmt::format("the time limit has passed; stopping rank(s){}", which));
-    if (verdict_ == 0) verdict_ = 124;
+    if (exit_status_ == 0) exit_status_ = 124;
     stop_all(SIGTERM);
   }
   if (kill_at_ && kill_at_->expired(now) && running_count() > 0) {

@@ -76,7 +76,7 @@ class Launcher {
   OwnedFd signals_;  // a signalfd
   std::vector<Rank> ranks_;
   TaggedOutput output_;
-  int verdict_ = 0;
+  int exit_status_ = 0;
   std::optional<int> start_failure_;
   bool stopping_ = false;
   std::optional<Deadline> kill_at_;

@@ -95,9 +95,9 @@ int run_program(int argc, char** argv) {
     options.preload = std::move(*prepared);
   }
   run::Launcher launcher(std::move(options));
-  const auto verdict = launcher.run();
-  if (verdict) return *verdict;
-  return fail(verdict.error(), launcher.start_failure().value_or(tools::kExitFailure));
+  const auto result = launcher.run();
+  if (result) return *result;
+  return fail(result.error(), launcher.start_failure().value_or(tools::kExitFailure));
 }
 
 }  // namespace

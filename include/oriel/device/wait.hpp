@@ -88,8 +88,8 @@ namespace detail {
 // the low three bits. Two of them hold the result of the last check (0: continue), and one whether
 // a stall record was written.
 using WaitProgress = std::uint64_t;
-inline constexpr WaitProgress kSleepVerdict = 3;  // not a value of WaitOutcome
-inline constexpr WaitProgress kVerdictMask = 3;
+inline constexpr WaitProgress kSleepResult = 3;  // not a value of WaitOutcome
+inline constexpr WaitProgress kResultMask = 3;
 inline constexpr WaitProgress kReported = 4;
 inline constexpr WaitProgress kFlags = 7;
 
@@ -121,7 +121,7 @@ ORIEL_DEVICE_SLOW WaitProgress look(const std::uint32_t* abort, StallRecord* sta
                                     [[maybe_unused]] std::uint32_t yield_ns,
                                     [[maybe_unused]] bool has_doorbell, WaitTarget target,
                                     WaitProgress progress) {
-  progress &= ~kVerdictMask;
+  progress &= ~kResultMask;
   if (abort != nullptr && M::template load<Order::relaxed, Scope::system>(abort) != 0) {
     clear_stall<M>(stall, progress);
     return progress | static_cast<WaitProgress>(WaitOutcome::aborted);
@@ -144,7 +144,7 @@ ORIEL_DEVICE_SLOW WaitProgress look(const std::uint32_t* abort, StallRecord* sta
   if (elapsed_ns - spin_ns < yield_ns) {
     arch::yield();
   } else if (has_doorbell) {
-    progress |= kSleepVerdict;
+    progress |= kSleepResult;
   } else {
     arch::sleep_ns(50'000);
   }
@@ -210,9 +210,9 @@ template <class M = Memory, class Ready>
     }
     progress = detail::look<M>(control.abort, control.stall, control.timeout_ns, control.spin_ns,
                                control.yield_ns, control.doorbell != nullptr, target, progress);
-    const detail::WaitProgress verdict = progress & detail::kVerdictMask;
-    if (verdict == 0) continue;
-    if (verdict != detail::kSleepVerdict) return static_cast<WaitOutcome>(verdict);
+    const detail::WaitProgress result = progress & detail::kResultMask;
+    if (result == 0) continue;
+    if (result != detail::kSleepResult) return static_cast<WaitOutcome>(result);
     if constexpr (arch::kCanSleep) {
       if (control.doorbell != nullptr && detail::sleep_once<M>(ready, control, progress)) {
         return detail::end_ready<M>(control.stall, progress);

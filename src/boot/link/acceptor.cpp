@@ -83,8 +83,8 @@ void Acceptor::accept_from(int listener_fd) {
       const bool is_short = lacks_descriptors(accepted.error());
       if (!is_short) note_failure(accepted.error());
       if (i > 0) return;
-      const auto verdict = accepts_.after(accepted.error(), clock_->now());
-      if (verdict != Retries::Verdict::try_again) shortage_ = std::move(accepted).error();
+      const auto decision = accepts_.after(accepted.error(), clock_->now());
+      if (decision != Retries::Decision::try_again) shortage_ = std::move(accepted).error();
       if (!is_short || !make_room()) pause();  // a listener that stays readable would spin
       return;
     }

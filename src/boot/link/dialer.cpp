@@ -143,9 +143,9 @@ Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Retries::Patience
                          : "the process that listens there is stopped, gone or unreachable")
           .with_context("connecting to " + target.address.to_string());
     }
-    const auto verdict = retries.after(error, now);
-    if (verdict == Retries::Verdict::refused) co_return nobody_listens(std::move(error), target);
-    if (verdict != Retries::Verdict::try_again) co_return error;
+    const auto decision = retries.after(error, now);
+    if (decision == Retries::Decision::refused) co_return nobody_listens(std::move(error), target);
+    if (decision != Retries::Decision::try_again) co_return error;
     last = std::move(error);
     const Deadline next = earlier(deadline, Deadline::at(now + retries.pause()));
     ORIEL_CO_CHECK(co_await loop.sleep_until(next));

@@ -37,7 +37,7 @@ class Dialer {
   bool proven() const { return state_ == State::proven; }
   /// Returns whether the proof has been sent but not confirmed; the responder may already consider
   /// this side proven.
-  bool awaits_verdict() const { return state_ == State::confirmation; }
+  bool awaits_confirmation() const { return state_ == State::confirmation; }
   /// Returns the connection; requires proven().
   OwnedFd release() { return std::move(fd_); }
 

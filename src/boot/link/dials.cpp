@@ -77,15 +77,15 @@ void Dials::failed(int peer, const Error& error) {
   dial.trouble = error.to_string();
   const TimePoint now = clock_->now();
   switch (dial.retries.after(error, now)) {
-    case Retries::Verdict::try_again:
+    case Retries::Decision::try_again:
       dial.retry = Deadline::at(now + dial.retries.pause());
       return;
-    case Retries::Verdict::local:
-    case Retries::Verdict::lasting:
+    case Retries::Decision::local:
+    case Retries::Decision::lasting:
       liveness_->aborted(identity_->rank,
                          Error(error).with_context(fmt::format("connecting to rank {}", peer)));
       break;
-    case Retries::Verdict::refused:
+    case Retries::Decision::refused:
       liveness_->died(
           peer, fmt::format("nobody listens at {} any more", dial.target.address.to_string()));
       break;
@@ -115,7 +115,7 @@ void Dials::retry() {
 
 void Dials::say_to_provers(ByteView words) {
   for (auto& [peer, dial] : dials_) {
-    if (!dial.dialer || !dial.dialer->awaits_verdict()) continue;
+    if (!dial.dialer || !dial.dialer->awaits_confirmation()) continue;
     static_cast<void>(write_some(dial.dialer->fd(), std::span(&words, 1)));
   }
 }

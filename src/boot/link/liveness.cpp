@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
-#include "boot/link/verdict.hpp"
+#include "boot/link/vote_record.hpp"
 
 namespace oriel::boot {
 namespace {

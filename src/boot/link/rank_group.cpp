@@ -11,7 +11,7 @@
 #include <fmt/format.h>
 
 #include "base/try.hpp"
-#include "boot/link/verdict.hpp"
+#include "boot/link/vote_record.hpp"
 
 /// Implements the group protocols. All send only along the edges index -> index + 2^k (mod size),
 /// so a session needs at most 2 * ceil(log2(size)) links. Barrier and agreement use dissemination
@@ -84,16 +84,16 @@ Bytes encode_blocks(std::span<const Bytes> blocks) {
   return writer.take();
 }
 
-Bytes encode(const VerdictRecord& verdict) {
+Bytes encode(const VoteRecord& vote) {
   ByteWriter writer;
-  verdict.encode(writer);
+  vote.encode(writer);
   return writer.take();
 }
 
-Status merge(VerdictRecord& verdict, ByteView message) {
+Status merge(VoteRecord& vote, ByteView message) {
   ByteReader reader(message);
-  ORIEL_TRY(const VerdictRecord theirs, VerdictRecord::decode(reader));
-  return verdict.merge(theirs);
+  ORIEL_TRY(const VoteRecord theirs, VoteRecord::decode(reader));
+  return vote.merge(theirs);
 }
 
 }  // namespace
@@ -172,21 +172,21 @@ Task<Status> Group::barrier(Operation operation) {
 
 Task<Status> Group::agree(Operation operation, Status mine, std::vector<AgreedField> fields) {
   Exchange exchange(*transport_, *members_, index_, operation, GroupProtocol::agree, ++sequence_);
-  if (fields.size() > VerdictRecord::kMaxFields) {
+  if (fields.size() > VoteRecord::kMaxFields) {
     mine = Error(ErrorCode::internal, fmt::format("an agreement on {} fields; the limit is {}",
-                                                  fields.size(), VerdictRecord::kMaxFields));
+                                                  fields.size(), VoteRecord::kMaxFields));
     fields.clear();
   }
   // From the first message on, the others rely on this rank's vote and may act on the result.
-  VerdictRecord verdict(world_rank(index_), mine, fields);
+  VoteRecord vote(world_rank(index_), mine, fields);
   for (int round = 0, distance = 1; distance < size(); ++round, distance *= 2) {
-    Bytes out = encode(verdict);
+    Bytes out = encode(vote);
     ORIEL_CO_CHECK(co_await exchange.send(exchange.ahead(distance), round, std::move(out)));
     ORIEL_CO_TRY(const Bytes in, co_await exchange.receive(exchange.behind(distance), round));
-    Status merged = merge(verdict, in);
+    Status merged = merge(vote, in);
     if (!merged.ok()) co_return exchange.fail(std::move(merged).error());
   }
-  co_return verdict.outcome(fields);
+  co_return vote.outcome(fields);
 }
 
 }  // namespace oriel::boot

@@ -12,7 +12,7 @@
 #include "base/task.hpp"
 #include "boot/link/group_message.hpp"
 #include "boot/link/transport.hpp"
-#include "boot/link/verdict.hpp"
+#include "boot/link/vote_record.hpp"
 
 namespace oriel::boot {
 

@@ -36,26 +36,26 @@ bool is_local_failure(const Error& error) {
   return error.code() == ErrorCode::system && !can_try_again(error);
 }
 
-Retries::Verdict Retries::after(const Error& error, TimePoint now) {
-  Verdict verdict = Verdict::try_again;
+Retries::Decision Retries::after(const Error& error, TimePoint now) {
+  Decision decision = Decision::try_again;
   Duration patience = Duration::max();
   if (is_refusal(error)) {
-    verdict = Verdict::refused;
+    decision = Decision::refused;
     patience = patience_.refused;
   } else if (!can_try_again(error)) {
     const bool is_local = is_local_failure(error);
-    verdict = is_local ? Verdict::local : Verdict::lasting;
+    decision = is_local ? Decision::local : Decision::lasting;
     patience = is_local ? patience_.local : patience_.lasting;
   }
-  if (verdict != last_) {
-    last_ = verdict;
+  if (decision != last_) {
+    last_ = decision;
     since_ = now;
     count_ = 0;
   }
   ++count_;
   const bool has_lasted =
-      now - since_ >= patience && (verdict != Verdict::refused || count_ >= kAttempts);
-  return has_lasted ? verdict : Verdict::try_again;
+      now - since_ >= patience && (decision != Decision::refused || count_ >= kAttempts);
+  return has_lasted ? decision : Decision::try_again;
 }
 
 Duration Retries::pause() {

@@ -25,10 +25,10 @@ class Retries {
     Duration local{};                    ///< a system call of this host fails
     Duration lasting{};                  ///< another attempt will hardly help
   };
-  enum class Verdict : std::uint8_t { try_again, refused, local, lasting };
+  enum class Decision : std::uint8_t { try_again, refused, local, lasting };
 
   explicit Retries(const Patience& patience) : patience_(patience) {}
-  Verdict after(const Error& error, TimePoint now);
+  Decision after(const Error& error, TimePoint now);
   /// Returns the pause before the next attempt. Pauses double up to kLongestPause.
   Duration pause();
   /// Forgets all failures after a success.
@@ -48,7 +48,7 @@ class Retries {
   static constexpr int kAttempts = 8;
   static constexpr Duration kLongestPause = std::chrono::milliseconds(100);
   Patience patience_;
-  Verdict last_ = Verdict::try_again;  // kind of the last failure
+  Decision last_ = Decision::try_again;  // kind of the last failure
   TimePoint since_;
   int count_ = 0;
   Duration pause_ = std::chrono::milliseconds(2);

@@ -12,7 +12,7 @@
 #include "base/try.hpp"
 #include "boot/auth/secret.hpp"
 #include "boot/link/frame.hpp"
-#include "boot/link/verdict.hpp"
+#include "boot/link/vote_record.hpp"
 
 namespace oriel::boot {
 namespace {

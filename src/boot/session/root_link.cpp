@@ -9,7 +9,7 @@
 
 #include "base/try.hpp"
 #include "boot/link/tcp.hpp"
-#include "boot/link/verdict.hpp"
+#include "boot/link/vote_record.hpp"
 
 namespace oriel::boot {
 

@@ -13,7 +13,7 @@
 
 #include "base/process_number.hpp"
 #include "base/try.hpp"
-#include "boot/link/verdict.hpp"
+#include "boot/link/vote_record.hpp"
 
 namespace oriel::boot {
 namespace {
@@ -174,7 +174,7 @@ void RootService::serve() {
     // Only this thread destroys the poller; others may add listeners meanwhile.
     auto events = poller->wait(deadline, steady());
     if (!events.ok() &&
-        waits.after(events.error(), steady().now()) == Retries::Verdict::try_again) {
+        waits.after(events.error(), steady().now()) == Retries::Decision::try_again) {
       std::this_thread::sleep_for(waits.pause());
       continue;
     }

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/try.hpp"
-#include "boot/link/verdict.hpp"
+#include "boot/link/vote_record.hpp"
 
 namespace oriel::boot {
 

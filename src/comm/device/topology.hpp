@@ -9,7 +9,7 @@
 #include "oriel/error.hpp"
 
 #include "base/bytes.hpp"
-#include "boot/link/verdict.hpp"
+#include "boot/link/vote_record.hpp"
 #include "topo/choice/lsa_teams.hpp"
 #include "topo/choice/rank_info.hpp"
 #include "topo/choice/rank_paths.hpp"

@@ -7,7 +7,7 @@
 #include "oriel/error.hpp"
 
 #include "base/settings.hpp"
-#include "boot/link/verdict.hpp"
+#include "boot/link/vote_record.hpp"
 #include "comm/network/network_message.hpp"
 
 namespace oriel::comm {

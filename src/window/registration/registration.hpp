@@ -11,7 +11,7 @@
 #include "oriel/error.hpp"
 
 #include "base/bytes.hpp"
-#include "boot/link/verdict.hpp"
+#include "boot/link/vote_record.hpp"
 #include "window/exchange/fd_link.hpp"
 #include "window/mapping/team_mapping.hpp"
 #include "window/memory/mappable_memory.hpp"

@@ -72,18 +72,17 @@ Task<Result<std::vector<RegisteredWindow>>> RegistrationRun::run() {
 
 Task<Status> RegistrationRun::agree_on_requests() {
   auto found = find_memory(*options().memory, requests_);
-  Status verdict;
+  Status vote;
   if (found.ok()) {
     segments_ = std::move(found).value();
   } else {
-    verdict = std::move(found).error();
+    vote = std::move(found).error();
   }
   std::size_t first = 0;
   do {
     auto fields = agreed_fields(requests_, first);
-    ORIEL_CO_CHECK(
-        co_await options().world->agree(operation_, std::move(verdict), std::move(fields)));
-    verdict = Status();
+    ORIEL_CO_CHECK(co_await options().world->agree(operation_, std::move(vote), std::move(fields)));
+    vote = Status();
     first += kAgreedWindows;  // the number of windows is equal on all ranks from here on
   } while (first < requests_.size());
   co_return Status();

@@ -48,14 +48,14 @@ ForkedRanks::ForkedRanks(int count, const std::function<Status(int rank)>& body)
     if (pid < 0) throw std::runtime_error("fork");
     if (pid == 0) {
       children_.clear();
-      std::string verdict = "ok";
+      std::string result = "ok";
       try {
         const Status status = body(rank);
-        if (!status.ok()) verdict = status.error().to_string();
+        if (!status.ok()) result = status.error().to_string();
       } catch (const std::exception& error) {
-        verdict = std::string("exception: ") + error.what();
+        result = std::string("exception: ") + error.what();
       }
-      write_all(writer.get(), verdict);
+      write_all(writer.get(), result);
       ::_exit(0);
     }
     children_.push_back({pid, std::move(reader)});
@@ -76,7 +76,7 @@ void ForkedRanks::kill(int rank, int signal) {
 
 std::vector<std::string> ForkedRanks::collect(std::chrono::milliseconds patience) {
   const auto end = std::chrono::steady_clock::now() + patience;
-  std::vector<std::string> verdicts(children_.size());
+  std::vector<std::string> results(children_.size());
   for (std::size_t rank = 0; rank < children_.size(); ++rank) {
     Child& child = children_[rank];
     bool open = true;
@@ -85,28 +85,28 @@ std::vector<std::string> ForkedRanks::collect(std::chrono::milliseconds patience
           std::chrono::ceil<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
       pollfd ready{child.report.get(), POLLIN, 0};
       if (::poll(&ready, 1, static_cast<int>(std::max<std::int64_t>(left.count(), 0))) <= 0) {
-        verdicts[rank] = "<has not ended>";
+        results[rank] = "<has not ended>";
         break;
       }
       std::array<char, 4096> buffer;
       const ssize_t count = ::read(child.report.get(), buffer.data(), buffer.size());
       open = count > 0;
-      if (open) verdicts[rank].append(buffer.data(), static_cast<std::size_t>(count));
+      if (open) results[rank].append(buffer.data(), static_cast<std::size_t>(count));
     }
     if (open) continue;
     int status = 0;
     ::waitpid(child.pid, &status, 0);
     child.pid = -1;
     if (WIFSIGNALED(status)) {
-      verdicts[rank] = "<killed by signal " + std::to_string(WTERMSIG(status)) + ">";
-    } else if (verdicts[rank].empty()) {
-      verdicts[rank] = "<ended without a word, status " + std::to_string(status) + ">";
+      results[rank] = "<killed by signal " + std::to_string(WTERMSIG(status)) + ">";
+    } else if (results[rank].empty()) {
+      results[rank] = "<ended without a word, status " + std::to_string(status) + ">";
     } else if (WEXITSTATUS(status) != 0) {  // a sanitizer's report at exit
-      verdicts[rank] =
-          "<ended with " + std::to_string(WEXITSTATUS(status)) + " after: " + verdicts[rank] + ">";
+      results[rank] =
+          "<ended with " + std::to_string(WEXITSTATUS(status)) + " after: " + results[rank] + ">";
     }
   }
-  return verdicts;
+  return results;
 }
 
 std::vector<std::string> run_forked(int count, const std::function<Status(int rank)>& body,

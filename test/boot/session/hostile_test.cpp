@@ -177,9 +177,9 @@ TEST_CASE("strangers at the ranks' own doors hold up nobody", "[req:1.8]") {
   const test::DescriptorLimit many(4096);
   const UniqueId id = new_id();
   std::barrier<> joined(9), surrounded(9);
-  std::vector<std::string> verdicts;
+  std::vector<std::string> results;
   std::jthread ranks([&] {
-    verdicts = run_threads(8, [&](int rank) {
+    results = run_threads(8, [&](int rank) {
       return in_session(id, rank, 8, [&](EventLoop& loop, Session& session) {
         joined.arrive_and_wait();
         surrounded.arrive_and_wait();
@@ -200,7 +200,7 @@ TEST_CASE("strangers at the ranks' own doors hold up nobody", "[req:1.8]") {
   surrounded.arrive_and_wait();
   ranks.join();
   CHECK(timer.spent() < AcceptorOptions::kLimit);
-  CHECK(verdicts == all_ok(8));
+  CHECK(results == all_ok(8));
 }
 
 namespace {

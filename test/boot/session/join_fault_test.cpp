@@ -101,18 +101,18 @@ TEST_CASE("a rank killed at a random moment: every survivor names it within a se
     std::this_thread::sleep_for(delay);
     timer.restart();
     ranks.kill(victim, SIGKILL);
-    const auto verdicts = ranks.collect(20s);
+    const auto results = ranks.collect(20s);
     const auto spent = timer.spent();
     bool all_came = true;
     // If the victim had not reached the rendezvous, its death cannot be detected. Only then do the
     // others wait until the timeout, whose error names the victim.
     for (int rank = 0; rank < size; ++rank) {
       if (rank == victim) continue;
-      const std::string& verdict = verdicts[static_cast<std::size_t>(rank)];
-      CAPTURE(rank, verdict);
+      const std::string& result = results[static_cast<std::size_t>(rank)];
+      CAPTURE(rank, result);
       const bool absent =
-          contains(verdict, fmt::format("rank {} of {} has not joined", victim, size));
-      CHECK((absent || contains(verdict, fmt::format("rank {} has died", victim))));
+          contains(result, fmt::format("rank {} of {} has not joined", victim, size));
+      CHECK((absent || contains(result, fmt::format("rank {} has died", victim))));
       all_came = all_came && !absent;
     }
     if (!all_came) continue;
@@ -150,8 +150,8 @@ TEST_CASE("a rank that is stopped: every other rank ends at the deadline and nam
     // If ranks timed out one after the other, the time would double.
     CHECK(spent < patience * 19 / 10);
     ranks.kill(victim, SIGKILL);
-    const auto verdicts = ranks.collect(20s);
-    check_all_say(verdicts,
+    const auto results = ranks.collect(20s);
+    check_all_say(results,
                   {"in vain", fmt::format("rank {} waits for nobody", victim),
                    fmt::format("rank {}: ", victim)},
                   victim);
@@ -199,7 +199,7 @@ TEST_CASE("ranks that are missing, disagree or come late are named to all that c
   for (const Row& row : rows) {
     const ServedId id;
     const test::FairTimer timer;
-    const auto verdicts = run_forked(
+    const auto results = run_forked(
         static_cast<int>(row.callers.size()),
         [&](int i) {
           const Caller& caller = row.callers[static_cast<std::size_t>(i)];
@@ -208,7 +208,7 @@ TEST_CASE("ranks that are missing, disagree or come late are named to all that c
         },
         10s);
     CHECK(timer.spent() < 3s);
-    check_all_say(verdicts, row.words);
+    check_all_say(results, row.words);
   }
 }
 
@@ -218,7 +218,7 @@ TEST_CASE("a wrong secret is refused, and the communicator forms without it", "[
   forged.secret = Key::random();
   const test::FairTimer timer;
   const Shared<Finish> refused;
-  const auto verdicts = run_forked(
+  const auto results = run_forked(
       4,
       [&](int rank) -> Status {
         if (rank == 3) {
@@ -231,15 +231,15 @@ TEST_CASE("a wrong secret is refused, and the communicator forms without it", "[
         return join_and_barrier(id.value(), rank, 3);
       },
       20s);
-  for (std::size_t rank = 0; rank < 3; ++rank) CHECK(verdicts[rank] == "ok");
-  CAPTURE(verdicts[3]);
-  CHECK(contains(verdicts[3], "refuses the handshake"));
+  for (std::size_t rank = 0; rank < 3; ++rank) CHECK(results[rank] == "ok");
+  CAPTURE(results[3]);
+  CHECK(contains(results[3], "refuses the handshake"));
   CHECK(timer.spent() < 5s);  // the ranks' timeout is 20 s
 }
 
 TEST_CASE("an abort ends the other ranks' operations at once, and it stays so", "[req:1.12]") {
   const test::FairTimer timer;
-  const auto verdicts = run_sessions(6, [](EventLoop& loop, Session& session) {
+  const auto results = run_sessions(6, [](EventLoop& loop, Session& session) {
     if (session.rank() == 4) {
       std::this_thread::sleep_for(50ms);
       session.abort(Error(ErrorCode::aborted, "enough of this"));
@@ -250,8 +250,8 @@ TEST_CASE("an abort ends the other ranks' operations at once, and it stays so", 
     return loop.run(one_barrier(loop, session, 20s)).ok() ? Status() : status;
   });
   CHECK(timer.spent() < 5s);  // the ranks' timeout is 20 s
-  CHECK(verdicts[4] == "ok");
-  check_all_say(verdicts, {"rank 4: ", "enough of this"}, 4);
+  CHECK(results[4] == "ok");
+  check_all_say(results, {"rank 4: ", "enough of this"}, 4);
 }
 
 TEST_CASE("another thread can stop an operation by aborting its session", "[req:1.12]") {

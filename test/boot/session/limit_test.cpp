@@ -79,16 +79,16 @@ TEST_CASE("a rank that may open too few files says so, and the others learn it",
   for (Trial& trial : trials) {
     const auto [victim, extra] = std::pair(static_cast<std::size_t>(trial.victim), trial.extra);
     CAPTURE(victim, extra);
-    const auto verdicts = trial.ranks->collect(40s);
-    if (verdicts[victim] == "ok") {
+    const auto results = trial.ranks->collect(40s);
+    if (results[victim] == "ok") {
       ++joined[victim];
-      CHECK(verdicts == all_ok(kRanks));
+      CHECK(results == all_ok(kRanks));
       continue;
     }
     CHECK(joined[victim] == 0);  // more room must not fail after less succeeded
     const std::vector<std::string> words = {"RLIMIT_NOFILE", fmt::format("rank {}: ", victim)};
-    for (const std::string& verdict : verdicts) CHECK_FALSE(contains(verdict, "late"));
-    check_all_say(extra > 0 ? verdicts : std::vector{verdicts[victim]}, words);
+    for (const std::string& result : results) CHECK_FALSE(contains(result, "late"));
+    check_all_say(extra > 0 ? results : std::vector{results[victim]}, words);
   }
   for (const int times : joined) CHECK((times > 0 && times <= kMostExtra));
 }

@@ -176,10 +176,10 @@ TEST_CASE("what fails on a rank that has left is not told to ranks in their last
 
 TEST_CASE("what a rank said before it died is heard", "[req:1.38]") {
   const Shared<std::atomic<bool>> listens;
-  const auto verdicts = run_sessions(2, [&](EventLoop& loop, Session& session) {
+  const auto results = run_sessions(2, [&](EventLoop& loop, Session& session) {
     return loop.run(hear_the_dead(loop, session, *listens));
   });
-  CHECK(verdicts[1] == "ok");
+  CHECK(results[1] == "ok");
 }
 
 TEST_CASE("a rank that cannot begin to join tells the others why", "[req:1.38]") {
@@ -187,7 +187,7 @@ TEST_CASE("a rank that cannot begin to join tells the others why", "[req:1.38]")
   for (int absent = 0; absent < kSize; ++absent) {
     const UniqueId id = new_id();
     const test::FairTimer timer;
-    const auto verdicts = run_threads(kSize, [&](int rank) -> Status {
+    const auto results = run_threads(kSize, [&](int rank) -> Status {
       if (rank != absent) return live(id, rank, kSize);
       ORIEL_TRY(EventLoop loop, EventLoop::create());
       Error reason = Error(ErrorCode::system, "there is no loop").with_origin(rank);
@@ -195,14 +195,14 @@ TEST_CASE("a rank that cannot begin to join tells the others why", "[req:1.38]")
                                        Deadline::after(10s)));
     });
     CHECK(timer.spent() < 5s);  // the ranks' timeout is 20 s
-    CHECK(verdicts[static_cast<std::size_t>(absent)] == "ok");
-    check_all_say(verdicts, {fmt::format("rank {}: ", absent), "there is no loop"}, absent);
+    CHECK(results[static_cast<std::size_t>(absent)] == "ok");
+    check_all_say(results, {fmt::format("rank {}: ", absent), "there is no loop"}, absent);
   }
 }
 
 TEST_CASE("a rank that gives up while it is idle learns of it like the others", "[req:1.12]") {
   std::barrier<> joined(2);  // otherwise the other rank's join might see the abort
-  const auto verdicts = run_thread_sessions(2, [&](EventLoop&, Session& session) {
+  const auto results = run_thread_sessions(2, [&](EventLoop&, Session& session) {
     joined.arrive_and_wait();
     if (session.rank() == 1) session.abort(Error(ErrorCode::internal, "this rank gives up"));
     std::vector<PeerEvent> events;
@@ -215,13 +215,13 @@ TEST_CASE("a rank that gives up while it is idle learns of it like the others", 
     const bool right = event.kind == PeerEvent::Kind::lost && event.error.origin_rank() == 1;
     return right ? Status() : Status(event.error);
   });
-  CHECK(verdicts == all_ok(2));
+  CHECK(results == all_ok(2));
 }
 
 TEST_CASE("a rank that has waited long for a link, and has it, is no longer said to wait for it",
           "[req:1.12]") {
   std::barrier<> linked(8), over(8);
-  const auto verdicts = run_thread_sessions(8, [&](EventLoop& loop, Session& session) {
+  const auto results = run_thread_sessions(8, [&](EventLoop& loop, Session& session) {
     const int rank = session.rank();
     std::optional<Session::Activity> activity;
     const auto act = [&](Duration patience) {
@@ -244,9 +244,9 @@ TEST_CASE("a rank that has waited long for a link, and has it, is no longer said
     over.arrive_and_wait();
     return status;
   });
-  CHECK(verdicts[0] == "ok");
-  CHECK(verdicts[3] == "ok");
-  CHECK(contains(verdicts[1], "rank 0 waits for nobody"));
+  CHECK(results[0] == "ok");
+  CHECK(results[3] == "ok");
+  CHECK(contains(results[1], "rank 0 waits for nobody"));
 }
 
 namespace {

@@ -140,7 +140,7 @@ TEST_CASE("sessions split by any colors and keys, and again, link the ranks in o
 TEST_CASE(
     "a refused split gives all ranks the reason, leaves no descriptor, and the next one works",
     "[req:5.16]") {
-  const auto verdicts = run_sessions(4, [](EventLoop& loop, Session& session) -> Status {
+  const auto results = run_sessions(4, [](EventLoop& loop, Session& session) -> Status {
     ORIEL_CHECK(loop.run(one_barrier(loop, session, kJoinTime)));
     const std::size_t before = test::count_fds();
     SplitCall call = {.color = session.rank() % 2};
@@ -153,7 +153,7 @@ TEST_CASE(
     ORIEL_TRY(const SplitPart part, loop.run(split(loop, session, {.color = 1})));
     return loop.run(check_members(loop, *part.session, session.rank(), part.members));
   });
-  CHECK(verdicts == all_ok(4));
+  CHECK(results == all_ok(4));
 }
 
 /// Counts the ranks that are about to link, and waits until there are `count`.
@@ -169,7 +169,7 @@ std::function<void(Session*)> meet(std::atomic<int>& linking, int count, bool di
 TEST_CASE("a rank that dies while a split links is named to the ranks of its color at once",
           "[req:5.16]") {
   const Shared<std::atomic<int>> linking;
-  const auto verdicts = run_sessions(5, [&](EventLoop& loop, Session& session) -> Status {
+  const auto results = run_sessions(5, [&](EventLoop& loop, Session& session) -> Status {
     // Members: ranks 4, 2 and 0, in this order. Rank 2 dies when all members have all addresses.
     SplitCall call = {.color = session.rank() % 2, .key = -session.rank()};
     call.on_session = meet(*linking, 5, session.rank() == 2);
@@ -179,14 +179,14 @@ TEST_CASE("a rank that dies while a split links is named to the ranks of its col
     const bool is_late = part.error().code() == ErrorCode::timeout;
     return part.error().origin_rank() == 2 && !is_late ? Status() : part.error();
   });
-  CHECK(verdicts[2].front() == '<');
-  for (const int rank : {0, 1, 3, 4}) CHECK(verdicts[static_cast<std::size_t>(rank)] == "ok");
+  CHECK(results[2].front() == '<');
+  for (const int rank : {0, 1, 3, 4}) CHECK(results[static_cast<std::size_t>(rank)] == "ok");
 }
 
 TEST_CASE("a rank that dies when it has the last message of an exchange keeps no rank waiting",
           "[req:5.16]") {
   for (int i = 0; i < test::repeats(20); ++i) {
-    const auto verdicts = run_sessions(5, [](EventLoop& loop, Session& session) -> Status {
+    const auto results = run_sessions(5, [](EventLoop& loop, Session& session) -> Status {
       SplitCall call = {.color = session.rank() % 2};
       const bool dies = session.rank() == 2;
       if (dies) call.on_session = [](Session*) { ::_exit(9); };
@@ -198,14 +198,14 @@ TEST_CASE("a rank that dies when it has the last message of an exchange keeps no
                             contains(part.error().to_string(), "rank 2 has died");
       return is_right ? Status() : part.error();
     });
-    for (const int rank : {0, 1, 3, 4}) CHECK(verdicts[static_cast<std::size_t>(rank)] == "ok");
+    for (const int rank : {0, 1, 3, 4}) CHECK(results[static_cast<std::size_t>(rank)] == "ok");
   }
 }
 
 TEST_CASE("a rank without a color that dies behind the exchange of a split does not harm it",
           "[req:5.16]") {
   const Shared<std::atomic<int>> linking;
-  const auto verdicts = run_sessions(3, [&](EventLoop& loop, Session& session) -> Status {
+  const auto results = run_sessions(3, [&](EventLoop& loop, Session& session) -> Status {
     SplitCall call;
     if (session.rank() != 1) {
       call.color = 3;
@@ -222,13 +222,13 @@ TEST_CASE("a rank without a color that dies behind the exchange of a split does 
     }
     return loop.run(check_members(loop, *part.session, session.rank(), {0, 2}));
   });
-  CHECK(verdicts[0] == "ok");
-  CHECK(verdicts[2] == "ok");
+  CHECK(results[0] == "ok");
+  CHECK(results[2] == "ok");
 }
 
 TEST_CASE("a rank that cannot link tells the others over the parent, which goes on", "[req:5.16]") {
   // The last rank dials all others and has no link yet, so no link could report its end.
-  const auto verdicts = run_sessions(2, [](EventLoop& loop, Session& session) -> Status {
+  const auto results = run_sessions(2, [](EventLoop& loop, Session& session) -> Status {
     SplitCall call = {.color = 0};
     if (session.rank() == 1) {
       call.on_session = [](Session* made) {
@@ -244,12 +244,12 @@ TEST_CASE("a rank that cannot link tells the others over the parent, which goes 
     ORIEL_CHECK(loop.run(check_members(loop, *next.session, session.rank(), {0, 1})));
     return loop.run(one_barrier(loop, session, kJoinTime));
   });
-  CHECK(verdicts == all_ok(2));
+  CHECK(results == all_ok(2));
 }
 
 TEST_CASE("a rank that never calls a split is named when the deadline has passed", "[req:5.16]") {
   const Shared<std::atomic<int>> given_up;
-  const auto verdicts = run_sessions(3, [&](EventLoop& loop, Session& session) -> Status {
+  const auto results = run_sessions(3, [&](EventLoop& loop, Session& session) -> Status {
     if (session.rank() == 1) {
       return test::eventually([&] { return *given_up == 2; }, 20s)
                  ? Status()
@@ -259,8 +259,8 @@ TEST_CASE("a rank that never calls a split is named when the deadline has passed
     ++*given_up;
     return part.ok() ? Status() : part.error();
   });
-  check_all_say(verdicts, {"split", "rank 1"}, 1);
-  CHECK(verdicts[1] == "ok");
+  check_all_say(results, {"split", "rank 1"}, 1);
+  CHECK(results[1] == "ok");
 }
 
 /// Tries to link as rank 1 to every listener of this process until `over` is set. Returns the
@@ -298,7 +298,7 @@ TEST_CASE("a stranger without the secret cannot link to the ranks of a split", "
       const Key parents = Key::derive(id.secret, KeyPurpose::link, id.number);
       refused = intrude(number, is_old_member ? parents : made_up, over, accepted);
     });
-    const auto verdicts = run_threads(2, [&](int rank) {
+    const auto results = run_threads(2, [&](int rank) {
       return in_session(id, rank, 2, [&](EventLoop& loop, Session& session) -> Status {
         SplitCall call = {.color = 0};
         // Delays rank 1, so that rank 0 waits for its link meanwhile.
@@ -313,7 +313,7 @@ TEST_CASE("a stranger without the secret cannot link to the ranks of a split", "
     });
     over = true;
     stranger.join();
-    CHECK(verdicts == all_ok(2));
+    CHECK(results == all_ok(2));
     CHECK(refused > 0);
     CHECK(accepted == 0);
   };

@@ -112,9 +112,9 @@ TEST_CASE("the death of the process that made the id is told within a second", "
   std::this_thread::sleep_for(200ms);  // the rank has sent its hello
   timer.restart();
   id.kill();
-  const auto verdicts = ranks.collect(20s);
+  const auto results = ranks.collect(20s);
   CHECK(timer.spent() < 1s);
-  check_all_say(verdicts, {"the process that made the unique id", "has died"});
+  check_all_say(results, {"the process that made the unique id", "has died"});
 }
 
 }  // namespace oriel::boot

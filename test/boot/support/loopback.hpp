@@ -42,12 +42,12 @@ inline std::string text_of(const Status& status) {
 }
 
 /// Checks that the result of every rank but `spared` contains all words.
-inline void check_all_say(const std::vector<std::string>& verdicts,
+inline void check_all_say(const std::vector<std::string>& results,
                           const std::vector<std::string>& words, int spared = -1) {
-  for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
     for (const std::string& word : words) {
-      CAPTURE(rank, verdicts[rank], word);
-      CHECK((static_cast<int>(rank) == spared || contains(verdicts[rank], word)));
+      CAPTURE(rank, results[rank], word);
+      CHECK((static_cast<int>(rank) == spared || contains(results[rank], word)));
     }
   }
 }
@@ -110,15 +110,15 @@ inline Status join_and_barrier(const UniqueId& id, int rank, int size) {
 
 /// Runs each rank on a thread of its own; returns "ok" or the error of each.
 inline std::vector<std::string> run_threads(int size, const std::function<Status(int rank)>& body) {
-  std::vector<std::string> verdicts(static_cast<std::size_t>(size));
+  std::vector<std::string> results(static_cast<std::size_t>(size));
   std::vector<std::jthread> threads;
-  threads.reserve(verdicts.size());
+  threads.reserve(results.size());
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back(
-        [&, rank] { verdicts[static_cast<std::size_t>(rank)] = text_of(body(rank)); });
+        [&, rank] { results[static_cast<std::size_t>(rank)] = text_of(body(rank)); });
   }
   threads.clear();  // joins
-  return verdicts;
+  return results;
 }
 
 /// Runs `body` in the session of each of `size` processes; returns their results.

@@ -391,13 +391,13 @@ TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
     const auto results = fixture.collect(70s);
     for (int rank = 0; rank < 3; ++rank) {
       INFO("rank " << rank);
-      const std::string& verdict = results[static_cast<std::size_t>(rank)];
+      const std::string& result = results[static_cast<std::size_t>(rank)];
       if (!stop && rank == victim) {
-        CHECK(verdict.find("killed") != std::string::npos);
-      } else if (!stop && verdict.find("no unique id") != std::string::npos) {
+        CHECK(result.find("killed") != std::string::npos);
+      } else if (!stop && result.find("no unique id") != std::string::npos) {
         SUCCEED("it was between two communicators");
       } else {
-        CHECK(verdict == "ok");
+        CHECK(result == "ok");
       }
     }
   }

@@ -141,8 +141,8 @@ FaultPlan* make_plan(std::optional<FaultPlan>& plan, const DriverWalk& walk, lon
 }
 
 /// Runs one life with a fault, judged by all ranks. Appends what is wrong to `complaints`.
-Verdict fail_once(TestRanks& test_ranks, const ThreadDevice& device, const DriverWalk& walk,
-                  int victim, long k, std::string& complaints) {
+FaultResult fail_once(TestRanks& test_ranks, const ThreadDevice& device, const DriverWalk& walk,
+                      int victim, long k, std::string& complaints) {
   const ncclUniqueId id = test_ranks.next_id();
   const bool mine = test_ranks.first() == victim;
   std::optional<FaultPlan> plan;
@@ -150,14 +150,14 @@ Verdict fail_once(TestRanks& test_ranks, const ThreadDevice& device, const Drive
   test_ranks.word(kOutcome + static_cast<std::size_t>(test_ranks.first())) = life.outcome.word();
   if (mine) test_ranks.word(kHitIn) = static_cast<std::uint64_t>(life.hit_in);
   test_ranks.barrier();
-  const Verdict verdict = judge(test_ranks, victim);
+  const FaultResult result = evaluate(test_ranks, victim);
   const std::string where =
       fmt::format("\nrank {}, call {}{}: ", victim, k,
                   mine && plan->hit() ? fmt::format(", {}", plan->failed.load()) : "");
-  if (!verdict.agreed) complaints += where + life.outcome.text;
+  if (!result.agreed) complaints += where + life.outcome.text;
   if (!life.refused.empty()) complaints += where + life.refused;
   if (const std::string changed = device.changed(); !changed.empty()) complaints += where + changed;
-  return verdict;
+  return result;
 }
 
 bool counts(const TestRanks& test_ranks, const DriverWalk& walk) {
@@ -204,7 +204,7 @@ void fail_at_first(TestRanks& test_ranks, const DriverWalk& walk, const Holding&
   std::string complaints;
   const ThreadDevice device(test_ranks.first() % walk.devices);
   static_cast<void>(test_ranks.next_id());
-  const Verdict verdict = fail_once(test_ranks, device, walk, victim, k, complaints);
+  const FaultResult result = fail_once(test_ranks, device, walk, victim, k, complaints);
   const auto compare = [&](const char* when) {
     Holding most = at_rest;
     if (!counts(test_ranks, walk) || settles_at(walk, most)) return;
@@ -218,7 +218,7 @@ void fail_at_first(TestRanks& test_ranks, const DriverWalk& walk, const Holding&
   complaints += violations(walk);
   require(complaints.empty(), complaints);
   // Reports to the test's own process.
-  if (test_ranks.first() == 0) test_ranks.word(kOutcome) = verdict.harmless ? 0 : 1;
+  if (test_ranks.first() == 0) test_ranks.word(kOutcome) = result.harmless ? 0 : 1;
 }
 
 Variables variables() {
@@ -251,9 +251,9 @@ void walk_driver_calls(const DriverWalk& walk) {
         const auto rank = static_cast<std::size_t>(test_ranks.first());
         fail_at_first(test_ranks, walk, at_rest[rank], victim, k);
       });
-      for (const std::string& verdict : fixture.collect(60s)) {
-        CHECK(verdict == "ok");
-        failures += verdict != "ok" ? 1 : 0;
+      for (const std::string& result : fixture.collect(60s)) {
+        CHECK(result == "ok");
+        failures += result != "ok" ? 1 : 0;
       }
       const bool hit = fixture.shared().words[kHitIn] != static_cast<std::uint64_t>(Phase::none);
       misses = hit ? 0 : misses + 1;

@@ -130,14 +130,15 @@ void walk_all(TestRanks& test_ranks, const Walk& walk) {
       }
       if (mine) test_ranks.word(kHitIn) = static_cast<std::uint64_t>(hit_in);
       test_ranks.barrier();
-      const Verdict verdict = judge(test_ranks, is_group ? std::max(outcome.blamed, 0) : victim);
-      misses = verdict.hit ? 0 : misses + 1;
-      ++(verdict.harmless ? count.harmless : count.agreed);
+      const FaultResult result =
+          evaluate(test_ranks, is_group ? std::max(outcome.blamed, 0) : victim);
+      misses = result.hit ? 0 : misses + 1;
+      ++(result.harmless ? count.harmless : count.agreed);
       const bool is_late = is_group && outcome.text.find("timeout") != std::string::npos;
       const std::string where =
           fmt::format("\nrank {}, call {}{}{}: ", victim, k, plan.hit() ? ", " : "",
                       plan.hit() ? plan.failed.load() : "");
-      if (!verdict.agreed || is_late) complaints += where + outcome.text;
+      if (!result.agreed || is_late) complaints += where + outcome.text;
       const Held most = before;
       if (counts && !settles_at(before)) {
         complaints += where + "left behind: " + text_of(most) + " -> " + text_of(before);

@@ -172,11 +172,11 @@ TEST_CASE("the death of an idle rank is reported to every rank within a second",
       const std::chrono::nanoseconds most = 1s + timer.withheld();
       for (int rank = 0; rank < size; ++rank) {
         if (rank == victim) continue;
-        const std::string& verdict = results[static_cast<std::size_t>(rank)];
-        CAPTURE(rank, verdict);
-        REQUIRE(verdict.find_first_not_of("0123456789") == std::string::npos);
-        CHECK(std::stoll(verdict) <= most.count());
-        slowest = std::max<std::int64_t>(slowest, std::stoll(verdict));
+        const std::string& result = results[static_cast<std::size_t>(rank)];
+        CAPTURE(rank, result);
+        REQUIRE(result.find_first_not_of("0123456789") == std::string::npos);
+        CHECK(std::stoll(result) <= most.count());
+        slowest = std::max<std::int64_t>(slowest, std::stoll(result));
       }
       WARN("size " << size << (with_pidfds ? ", links and pidfds" : ", links only")
                    << ": SIGKILL to the last callback " << slowest / 1000 << " us");

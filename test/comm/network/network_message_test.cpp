@@ -113,7 +113,7 @@ TEST_CASE("messages about networks that are cut short, too long or make no sense
   many[1] = std::byte{2};
   CHECK_THAT(words_for(), Catch::Contains("readiness"));
   many[0] = std::byte{2};
-  CHECK_THAT(words_for(), Catch::Contains("verdict"));
+  CHECK_THAT(words_for(), Catch::Contains("result"));
 
   const auto expect_hello = [](const char* words, const auto& spoil) {
     NetworkHello message = some_hello();

@@ -53,7 +53,7 @@ struct Outcome {
 enum class Phase : std::uint64_t { none, set_up, last, destroy };
 
 /// Result of one run, computed identically by all ranks.
-struct Verdict {
+struct FaultResult {
   bool hit = false;
   bool agreed = false;
   bool harmless = false;
@@ -61,26 +61,26 @@ struct Verdict {
 
 /// Judges one run. Call it after every process has put its outcome in the shared state, and the
 /// victim the phase in which it was hit.
-inline Verdict judge(TestRanks& test_ranks, int victim) {
-  Verdict verdict;
+inline FaultResult evaluate(TestRanks& test_ranks, int victim) {
+  FaultResult result;
   const auto hit_in = static_cast<Phase>(test_ranks.word(kHitIn).load());
-  verdict.hit = hit_in != Phase::none;
+  result.hit = hit_in != Phase::none;
   const auto blames = [&](std::uint64_t outcome) {
     return static_cast<int>(static_cast<std::uint32_t>(outcome)) == victim;
   };
   const auto fine = [](std::uint64_t outcome) { return outcome >> 32 == ncclSuccess; };
   const std::uint64_t first = test_ranks.word(kOutcome);
-  verdict.agreed = verdict.harmless = true;
+  result.agreed = result.harmless = true;
   for (std::size_t rank = 0; rank < static_cast<std::size_t>(test_ranks.size()); ++rank) {
     const std::uint64_t outcome = test_ranks.word(kOutcome + rank);
-    verdict.harmless = verdict.harmless && fine(outcome);
+    result.harmless = result.harmless && fine(outcome);
     // A failure at the very end of the last collective call has no later call that could report it.
     const bool told = hit_in == Phase::last || outcome == first;
-    verdict.agreed = verdict.agreed && told && (fine(outcome) || blames(outcome));
+    result.agreed = result.agreed && told && (fine(outcome) || blames(outcome));
   }
   // A failure during destroy must stay invisible to all ranks.
-  if (hit_in == Phase::destroy) verdict.agreed = verdict.harmless;
-  return verdict;
+  if (hit_in == Phase::destroy) result.agreed = result.harmless;
+  return result;
 }
 
 }  // namespace oriel::test

@@ -99,13 +99,13 @@ def early_accesses(lines):
 
 def check(ptx):
     """Returns the faults of each kernel by name; correct kernels have empty lists."""
-    verdicts = {}
+    results = {}
     for name, lines in bodies(ptx):
         found, waits = early_accesses(lines)
-        verdicts[name] = [f"before the wait: {line}" for line in found]
+        results[name] = [f"before the wait: {line}" for line in found]
         if not waits:
-            verdicts[name].append("no path reaches a wait")
-    return verdicts
+            results[name].append("no path reaches a wait")
+    return results
 
 
 def frames_of(ptxas, ptx):
@@ -155,17 +155,17 @@ def main():
     compares_frames = is_cuda_13_0(options.nvcc)
     for source in options.sources:
         ptx = compile_to_ptx(options.nvcc, options.root, source)
-        verdicts = check(ptx)
-        for name, wrong in verdicts.items():
+        results = check(ptx)
+        for name, wrong in results.items():
             for text in wrong:
                 print(f"{source}: {name}: {text}", file=sys.stderr)
                 bad += 1
         # Self-test: without the wait, the check must report every kernel.
         without = check(ptx.replace(WAIT, "griddepcontrol.launch_dependents"))
         least = 15 if "all_reduce" in source else 1
-        if len(verdicts) < least or not all(any("before" in text for text in wrong)
+        if len(results) < least or not all(any("before" in text for text in wrong)
                                             for wrong in without.values()):
-            print(f"{source}: the check has lost its kernels: {sorted(verdicts)}", file=sys.stderr)
+            print(f"{source}: the check has lost its kernels: {sorted(results)}", file=sys.stderr)
             bad += 1
         frames = frames_of(pathlib.Path(options.nvcc).with_name("ptxas"), ptx)
         for text in check_frames(frames) if compares_frames else ():
@@ -173,10 +173,10 @@ def main():
             bad += 1
         kernels = [name for name in frames if not OUT_OF_LINE.search(name)]
         too_large = list(check_frames(dict.fromkeys(frames, 1000)))
-        if len(kernels) != len(verdicts) or len(too_large) != len(frames):
+        if len(kernels) != len(results) or len(too_large) != len(frames):
             print(f"{source}: ptxas reports the frames of {len(kernels)} kernels", file=sys.stderr)
             bad += 1
-        print(f"{source}: {len(verdicts)} kernels")
+        print(f"{source}: {len(results)} kernels")
     if not compares_frames:
         print("this is not CUDA 13.0: frames are not compared")
     return 1 if bad else 0

@@ -29,14 +29,14 @@ TEST_CASE("PCI addresses are read in all their spellings and written in one", "[
 }
 
 TEST_CASE("descriptions that contradict themselves are refused with the place", "[req:2.7]") {
-  const auto verdict = [](Machine machine) {
+  const auto result = [](Machine machine) {
     const Status status = check(machine);
     return status.ok() ? std::string("ok") : status.error().to_string();
   };
   const auto refused = [&](const char* words, auto change) {
     Machine machine = hgx_8();
     change(machine);
-    const std::string said = verdict(machine);
+    const std::string said = result(machine);
     INFO(said);
     CHECK(has(said, words));
   };

@@ -54,7 +54,7 @@ constexpr const char* kHwlocSmall = R"(<?xml version="1.0" encoding="UTF-8"?>
 </topology>
 )";
 
-std::string hwloc_verdict(const std::string& text) {
+std::string hwloc_result(const std::string& text) {
   const auto list = read_hwloc_xml(text);
   return list.ok() ? "ok" : list.error().to_string();
 }
@@ -64,7 +64,7 @@ void refused(const std::string& from, const std::string& to, const std::string& 
   std::string text = kHwlocSmall;
   const std::size_t at = text.find(from);
   REQUIRE(at != std::string::npos);
-  const std::string said = hwloc_verdict(text.replace(at, from.size(), to));
+  const std::string said = hwloc_result(text.replace(at, from.size(), to));
   INFO(from << " -> " << to << ": " << said);
   CHECK(has(said, words));
 }
@@ -121,7 +121,7 @@ TEST_CASE("hwloc's first format, in which nodes hold packages or are not told", 
 }
 
 TEST_CASE("odd descriptions in hwloc's format are refused with line and reason", "[req:2.7]") {
-  CHECK(hwloc_verdict(kHwlocSmall) == "ok");
+  CHECK(hwloc_result(kHwlocSmall) == "ok");
   refused("<topology version=\"2.0\">", "<topology version=\"3.0\">",
           "line 3: <topology> has version '3.0'; known are 1 and 2");
   refused("os_index=\"2\" cpuset", "os_index=\"-2\" cpuset", "line 26: <object> has os_index '-2'");
@@ -159,17 +159,17 @@ TEST_CASE("odd descriptions in hwloc's format are refused with line and reason",
   refused("gp_index=\"9\">", "gp_index=\"9\">\nstray ",
           "line 26: <object> holds the text 'stray', where none belongs");
   refused("osdev_type=\"5\">", "osdev_type=\"5\">>", "line 11: <object> holds the text '>'");
-  CHECK(hwloc_verdict("<system/>") == "line 1: <system> is not hwloc's <topology>");
-  CHECK(hwloc_verdict("<topology version=\"2.0\">").find("line 1: no element found") == 0);
-  CHECK(has(hwloc_verdict("<topology version=\"2.0\"><object type=\"Machine\"/></topology>"),
+  CHECK(hwloc_result("<system/>") == "line 1: <system> is not hwloc's <topology>");
+  CHECK(hwloc_result("<topology version=\"2.0\">").find("line 1: no element found") == 0);
+  CHECK(has(hwloc_result("<topology version=\"2.0\"><object type=\"Machine\"/></topology>"),
             "describes no NUMA node"));
   const std::string whole = kHwlocSmall;
   for (std::size_t length = 0; length + 12 < whole.size(); length += 7) {
-    REQUIRE(hwloc_verdict(whole.substr(0, length)) != "ok");
+    REQUIRE(hwloc_result(whole.substr(0, length)) != "ok");
   }
   std::string deep = "<topology version=\"2.0\">";
   for (int i = 0; i < 100'000; ++i) deep += "<object type=\"Group\">";
-  CHECK(has(hwloc_verdict(deep), "nested too deeply"));
+  CHECK(has(hwloc_result(deep), "nested too deeply"));
 }
 
 TEST_CASE("what makes no machine is refused with the line, in hwloc's format", "[req:2.7]") {
@@ -201,9 +201,9 @@ TEST_CASE("distances in hwloc's first format are multiples of a base", "[req:2.7
                                       {"<latency value=\"0\"/>", "<latency> holds no distance"}}) {
     const auto base =
         with(fmt::format("<distances nbobjs=\"2\" latency_base=\"10\">{}</distances>", values));
-    CHECK(hwloc_verdict(base).starts_with(std::string("line 1: ") + words));
+    CHECK(hwloc_result(base).starts_with(std::string("line 1: ") + words));
   }
-  CHECK(hwloc_verdict(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) == "ok");  // others
+  CHECK(hwloc_result(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) == "ok");  // others
 }
 
 TEST_CASE("what hwloc itself makes of a description is what is read without it", "[req:2.7]") {

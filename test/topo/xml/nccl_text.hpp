@@ -11,7 +11,7 @@
 namespace oriel::topo {
 
 /// Returns "ok", or the reason why NCCL's reader refuses a text.
-inline std::string verdict(const std::string& text) {
+inline std::string parse_result(const std::string& text) {
   const auto machine = read_nccl_xml(text);
   return machine.ok() ? "ok" : machine.error().to_string();
 }
@@ -25,7 +25,7 @@ inline Machine nccl_machine(const std::string& text) {
 }
 
 inline void refused(const std::string& text, const std::string& words) {
-  const std::string said = verdict(text);
+  const std::string said = parse_result(text);
   INFO(text.substr(0, 300) << "\n" << said);
   CHECK(said.find(words) != std::string::npos);
 }

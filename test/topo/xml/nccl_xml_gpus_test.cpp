@@ -82,7 +82,7 @@ TEST_CASE("parts of one GPU share a function, and are told apart by their number
   CHECK(read.gpus[1].partition == 1);
   CHECK(may_map(read, 0, 1));
   // The written format has one GPU for each function.
-  CHECK(verdict(write_nccl_xml(read)) == "ok");
+  CHECK(parse_result(write_nccl_xml(read)) == "ok");
   refused(function_with(1, 1),
           "line 4: GPU 1 (0000:10:00.0, no UUID) is listed twice, first in line 3");
 }

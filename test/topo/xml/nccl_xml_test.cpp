@@ -283,8 +283,8 @@ TEST_CASE("an empty attribute is one that NCCL could not read: not known", "[req
   }
   const Machine unknown_speed = nccl_machine(with("speed=\"400000\"", "speed=\"-1\""));
   CHECK(unknown_speed.nics[1].gbps == 0);
-  CHECK(verdict("<system><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x030200\" "
-                "vendor=\"\"><gpu/></pci></cpu></system>") == "ok");
+  CHECK(parse_result("<system><cpu numaid=\"0\"><pci busid=\"0000:01:00.0\" class=\"0x030200\" "
+                     "vendor=\"\"><gpu/></pci></cpu></system>") == "ok");
   refused(with("busid=\"0000:18:00.0\"", "busid=\"\""), "line 4: <pci> has no busid");
   refused(with("speed=\"400000\"", "speed=\"-2\""), "line 11: <net> has speed '-2'");
 }
@@ -356,7 +356,8 @@ TEST_CASE("odd descriptions are refused with line and reason", "[req:2.7]") {
             fmt::format("has link_speed '{}', not a number of GT/s", speed));
   }
   for (const char* speed : {"Unknown", "Unknown speed", "", "16", "16.0 GT/s PCIe"}) {
-    CHECK(verdict(with("link_speed=\"16 GT/s\"", fmt::format("link_speed=\"{}\"", speed))) == "ok");
+    CHECK(parse_result(with("link_speed=\"16 GT/s\"", fmt::format("link_speed=\"{}\"", speed))) ==
+          "ok");
   }
   refused(with("guid=\"0xb8ce\"", "guid=\"x\""), "has guid 'x'");
   refused(with("speed=\"400000\"", "speed=\"99999999999999\""), "line 11: <net> has speed");
@@ -434,7 +435,7 @@ TEST_CASE("malformed, truncated, recursive and gigantic documents are refused in
   refused("<system>\n<cpu>\n</system>", "line 3: mismatched tag");
   refused(std::string("<system>\0</system>", 18), "not well-formed");
   for (std::size_t length = 0; length + 2 < std::string(kSmall).size(); length += 7) {
-    REQUIRE(verdict(std::string(kSmall).substr(0, length)) != "ok");
+    REQUIRE(parse_result(std::string(kSmall).substr(0, length)) != "ok");
   }
   refused("<!DOCTYPE x [<!ENTITY a \"aaaa\"><!ENTITY b \"&a;&a;&a;\">]><system>&b;</system>",
           "it declares an entity");

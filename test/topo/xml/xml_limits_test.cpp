@@ -69,7 +69,7 @@ TEST_CASE("several times the processors that there may be are refused with the l
   for (int i = 0; i < 4; ++i) {
     nodes += fmt::format("<cpu numaid=\"{}\" affinity=\"{}\"/>\n", i, all);
   }
-  CHECK(verdict(nodes + "</system>") == "ok");
+  CHECK(parse_result(nodes + "</system>") == "ok");
   refused(nodes + "<cpu numaid=\"4\" affinity=\"1\"/></system>",
           "line 6: with NUMA node 4 there are more than 262144 processors");
 }

@@ -86,8 +86,8 @@ class OtherProcess {
         if (::recv(ends[1], &again, 1, 0) != 1) ::_exit(0);
         const Status served = serve_one(ends[1]);
         if (!served.ok()) std::printf("other process: %s\n", served.error().to_string().c_str());
-        const char verdict = served.ok() ? 1 : 0;
-        if (::send(ends[1], &verdict, 1, 0) != 1) ::_exit(1);
+        const char result = served.ok() ? 1 : 0;
+        if (::send(ends[1], &result, 1, 0) != 1) ::_exit(1);
       }
     }
     ::close(ends[1]);
@@ -106,10 +106,10 @@ class OtherProcess {
     } else {
       fds.push_back(std::get<OwnedFd>(handle).get());
     }
-    char verdict = 1;
-    return ::send(socket_, &verdict, 1, 0) == 1 &&
+    char result = 1;
+    return ::send(socket_, &result, 1, 0) == 1 &&
            send_with_descriptors(socket_, std::as_bytes(std::span(&parcel, 1)), fds) &&
-           ::recv(socket_, &verdict, 1, 0) == 1 && verdict == 1;
+           ::recv(socket_, &result, 1, 0) == 1 && result == 1;
   }
 
  private:

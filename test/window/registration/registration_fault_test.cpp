@@ -44,7 +44,7 @@ void drop_inherited_sockets() {
 /// `parts`. Then checks that nothing is held and that a valid registration works.
 void check_refused(const MakeRequests& make, const std::vector<std::string>& parts) {
   for (const auto& layout : {std::vector<int>{kRanks}, {1, 1, 1}, {1, 2}}) {
-    const auto verdicts = run_ranks(layout, {}, [&](WindowRank& self) -> Status {
+    const auto results = run_ranks(layout, {}, [&](WindowRank& self) -> Status {
       const HostBuffer buffer(16 * kPage);
       const auto refused = self.register_batch(make(buffer, self.rank()));
       ORIEL_EXPECT(!refused.ok());
@@ -55,12 +55,12 @@ void check_refused(const MakeRequests& make, const std::vector<std::string>& par
       ORIEL_CHECK(self.barrier());
       return refused.error();
     });
-    REQUIRE(verdicts.size() == kRanks);
-    for (const auto& verdict : verdicts) {
-      CHECK(verdict == verdicts[0]);
+    REQUIRE(results.size() == kRanks);
+    for (const auto& result : results) {
+      CHECK(result == results[0]);
       for (const auto& part : parts) {
-        INFO("in: " << verdict);
-        CHECK(verdict.find(part) != std::string::npos);
+        INFO("in: " << result);
+        CHECK(result.find(part) != std::string::npos);
       }
     }
   }
@@ -113,7 +113,7 @@ TEST_CASE("what is wrong on one rank, or differs, is the same error on all, nami
 
 TEST_CASE("slot sizes that differ are refused by name", "[req:1.38]") {
   const ServedId id;
-  const auto verdicts = run_forked(
+  const auto results = run_forked(
       2,
       [&](int rank) -> Status {
         RankOptions options;
@@ -126,11 +126,11 @@ TEST_CASE("slot sizes that differ are refused by name", "[req:1.38]") {
         return refused.error();
       },
       20s);
-  CHECK(verdicts[0] == verdicts[1]);
-  INFO(verdicts[0]);
-  CHECK(verdicts[0].find("the slot size differs: 4294967296 bytes on rank 0, 8589934592 bytes on "
-                         "rank 1") != std::string::npos);
-  CHECK(verdicts[0].find("ORIEL_BIG_SIZE") != std::string::npos);
+  CHECK(results[0] == results[1]);
+  INFO(results[0]);
+  CHECK(results[0].find("the slot size differs: 4294967296 bytes on rank 0, 8589934592 bytes on "
+                        "rank 1") != std::string::npos);
+  CHECK(results[0].find("ORIEL_BIG_SIZE") != std::string::npos);
 }
 
 TEST_CASE("a second deregistration and a made-up handle are errors, not crashes", "[req:1.38]") {
@@ -183,7 +183,7 @@ Status register_with_fault(const boot::UniqueId& id, int rank, test::FaultPlan* 
   }();
   std::string said;
   if (plan != nullptr) said = std::string(plan->hit() ? plan->failed.load() : kNotReached) + "|";
-  const auto verdict = [&](const std::string& word, const Error* error) {
+  const auto result = [&](const std::string& word, const Error* error) {
     if (error != nullptr) said += word + std::string(to_string(error->code())) + ", ";
     return Error(ErrorCode::internal, said + (error != nullptr ? error->to_string() : word));
   };
@@ -193,26 +193,26 @@ Status register_with_fault(const boot::UniqueId& id, int rank, test::FaultPlan* 
     const Status usable = self->barrier();
     if (!usable.ok()) {
       self->drop_manager();
-      return verdict("broken, ", &usable.error());
+      return result("broken, ", &usable.error());
     }
     ORIEL_CHECK(self->deregister(registered.value()));
-    return verdict("registered", nullptr);
+    return result("registered", nullptr);
   }
   const bool broken = self->session().failure().has_value();
   // Checks for leaks only after the other ranks have finished.
   if (!broken) ORIEL_CHECK(self->barrier());
   ORIEL_CHECK(self->check_nothing_held());
-  if (broken) return verdict("broken, ", &registered.error());
+  if (broken) return result("broken, ", &registered.error());
   ORIEL_EXPECT(test::process_state() == before);
   ORIEL_CHECK(self->barrier());
   // The communicator remains usable.
   ORIEL_CHECK(self->cycle(first.at(), 3 * kPage));
   ORIEL_CHECK(self->barrier());
-  return verdict("", &registered.error());
+  return result("", &registered.error());
 }
 
 /// Returns the reports of all ranks for a registration in which call `fail_at` of `victim` fails.
-std::vector<std::string> verdicts_with_fault(int victim, long fail_at) {
+std::vector<std::string> results_with_fault(int victim, long fail_at) {
   const ServedId id;
   const Shared<Meeting> joined;
   return run_forked(
@@ -304,8 +304,8 @@ TEST_CASE("whichever system call of a registration fails on whichever rank, all 
     int misses = 0;
     for (long k = 1; misses < kMissesToEnd; k += kStep) {
       REQUIRE(k < 2000);
-      auto verdicts = verdicts_with_fault(victim, k);
-      std::string& own = verdicts[static_cast<std::size_t>(victim)];
+      auto results = results_with_fault(victim, k);
+      std::string& own = results[static_cast<std::size_t>(victim)];
       INFO("rank " << victim << ", call " << k << ": " << own);
       misses = own.starts_with(kNotReached) ? misses + 1 : 0;
       if (misses > 0) continue;
@@ -314,11 +314,11 @@ TEST_CASE("whichever system call of a registration fails on whichever rank, all 
       own.erase(0, bar + 1);
       const std::string blame = "system error, rank " + std::to_string(victim) + ": ";
       const bool connection = own.starts_with("broken, ");
-      for (const auto& verdict : verdicts) {
-        INFO(verdict);
+      for (const auto& result : results) {
+        INFO(result);
         // A failure of the connections may reach the ranks in different rounds, but with the same
         // cause.
-        CHECK((connection ? verdict.starts_with("broken, " + blame) : verdict == own));
+        CHECK((connection ? result.starts_with("broken, " + blame) : result == own));
       }
       if (connection) {
         ++broken;
@@ -370,12 +370,12 @@ TEST_CASE("a rank that is killed in the middle of registrations is named", "[req
     REQUIRE(test::eventually([&] { return *joined == kRanks; }));
     std::this_thread::sleep_for(std::chrono::milliseconds(random() % 100));
     ranks.kill(victim, SIGKILL);
-    const auto verdicts = ranks.collect(20s);
+    const auto results = ranks.collect(20s);
     for (int rank = 0; rank < kRanks; ++rank) {
       if (rank == victim) continue;
       INFO("killed rank " << victim << "; rank " << rank << ": "
-                          << verdicts[static_cast<std::size_t>(rank)]);
-      CHECK(verdicts[static_cast<std::size_t>(rank)].find("rank " + std::to_string(victim)) !=
+                          << results[static_cast<std::size_t>(rank)]);
+      CHECK(results[static_cast<std::size_t>(rank)].find("rank " + std::to_string(victim)) !=
             std::string::npos);
     }
   }

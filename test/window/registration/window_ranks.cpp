@@ -49,16 +49,16 @@ std::string live(const boot::UniqueId& id, int rank, int size, const RankOptions
 /// Runs the ranks [first, first + count) as threads of this process.
 std::vector<std::string> run_threads(const boot::UniqueId& id, int first, int count, int size,
                                      const RankOptions& options, const RankBody& body) {
-  std::vector<std::string> verdicts(static_cast<std::size_t>(count));
+  std::vector<std::string> results(static_cast<std::size_t>(count));
   std::vector<std::jthread> threads;
   for (int i = 1; i < count; ++i) {
     threads.emplace_back([&, i] {
-      verdicts[static_cast<std::size_t>(i)] = live(id, first + i, size, options, body);
+      results[static_cast<std::size_t>(i)] = live(id, first + i, size, options, body);
     });
   }
-  verdicts[0] = live(id, first, size, options, body);
+  results[0] = live(id, first, size, options, body);
   threads.clear();
-  return verdicts;
+  return results;
 }
 
 }  // namespace
@@ -177,9 +177,9 @@ std::vector<std::string> run_ranks(const std::vector<int>& layout, const RankOpt
     return run_threads(id.value(), 0, size, size, options, body);
   const auto process = [&](int index) -> Status {
     const int first = std::accumulate(layout.begin(), layout.begin() + index, 0);
-    const auto verdicts = run_threads(id.value(), first, layout[static_cast<std::size_t>(index)],
-                                      size, options, body);
-    return Error(ErrorCode::internal, join_lines(verdicts));
+    const auto results = run_threads(id.value(), first, layout[static_cast<std::size_t>(index)],
+                                     size, options, body);
+    return Error(ErrorCode::internal, join_lines(results));
   };
   std::vector<std::string> all;
   for (const auto& report : run_forked(static_cast<int>(layout.size()), process, 2 * kPatience)) {
@@ -197,10 +197,10 @@ void check_ranks(const std::vector<std::vector<int>>& layouts, const RankOptions
   }
 }
 
-void check_all_ok(const std::vector<std::string>& verdicts) {
-  for (std::size_t rank = 0; rank < verdicts.size(); ++rank) {
-    INFO("rank " << rank << ": " << verdicts[rank]);
-    CHECK(verdicts[rank] == "ok");
+void check_all_ok(const std::vector<std::string>& results) {
+  for (std::size_t rank = 0; rank < results.size(); ++rank) {
+    INFO("rank " << rank << ": " << results[rank]);
+    CHECK(results[rank] == "ok");
   }
 }
 

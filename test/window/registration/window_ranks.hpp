@@ -107,7 +107,7 @@ void check_ranks(const std::vector<std::vector<int>>& layouts, const RankOptions
                  const RankBody& body);
 
 /// Checks that every rank returned "ok".
-void check_all_ok(const std::vector<std::string>& verdicts);
+void check_all_ok(const std::vector<std::string>& results);
 
 /// Memory of host_memory(), freed by the destructor.
 class HostBuffer {

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "boot/link/group_message.hpp"
-#include "boot/link/verdict.hpp"
+#include "boot/link/vote_record.hpp"
 #include "fuzz/input.hpp"
 
 using namespace oriel;
@@ -27,10 +27,10 @@ void check_body(GroupProtocol protocol, std::size_t count, ByteView body) {
     expect(check_barrier_body(body).ok() == body.empty());
   } else if (protocol == GroupProtocol::agree) {
     ByteReader reader(body);
-    const auto theirs = VerdictRecord::decode(reader);
+    const auto theirs = VoteRecord::decode(reader);
     if (!theirs.ok()) return;
     const std::vector<AgreedField> fields = {{"a value", 3}};
-    VerdictRecord mine(kOwn, Status(), fields);
+    VoteRecord mine(kOwn, Status(), fields);
     if (mine.merge(theirs.value()).ok()) static_cast<void>(mine.outcome(fields));
   }
 }

@@ -44,20 +44,20 @@ struct AgreedField {
 /// of the lowest rank that reports another rank's failure. Each field has its least and greatest
 /// value, each with the lowest rank that holds it. The reduction is idempotent, commutative and
 /// associative, so a dissemination pattern that counts some ranks twice is exact.
-class VerdictRecord {
+class VoteRecord {
  public:
   /// Limit of the fields in one agreement.
   static constexpr std::size_t kMaxFields = 64;
 
-  VerdictRecord(int world_rank, const Status& mine, std::span<const AgreedField> fields);
+  VoteRecord(int world_rank, const Status& mine, std::span<const AgreedField> fields);
 
   void encode(ByteWriter& writer) const;
   /// Decodes a record; an error if it is malformed.
-  static Result<VerdictRecord> decode(ByteReader& reader);
+  static Result<VoteRecord> decode(ByteReader& reader);
 
   /// Reduces `other` into this record. If both sides succeeded with different numbers of fields,
   /// returns an error. A failed side may lack its fields, which no longer matter.
-  Status merge(const VerdictRecord& other);
+  Status merge(const VoteRecord& other);
   /// Returns the common outcome; `fields` supplies the names.
   Status outcome(std::span<const AgreedField> fields) const;
 
@@ -69,7 +69,7 @@ class VerdictRecord {
   struct Range {
     Extreme least, greatest;
   };
-  VerdictRecord() = default;
+  VoteRecord() = default;
   std::pair<bool, std::int32_t> precedence() const;  // requires error_
 
   std::int32_t failed_rank_ = -1;  // -1: none

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "boot/link/verdict.hpp"
+#include "boot/link/vote_record.hpp"
 #include "fuzz/input.hpp"
 
 using namespace oriel;
@@ -9,17 +9,17 @@ using namespace oriel::boot;
 // Decodes a peer's vote, merges it with this rank's, and encodes the result again.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   ByteReader reader(view(data, size));
-  const auto theirs = VerdictRecord::decode(reader);
+  const auto theirs = VoteRecord::decode(reader);
   if (!theirs.ok()) return 0;
   const std::vector<AgreedField> fields = {{"a value", 3}, {"another", 4}};
-  VerdictRecord mine(2, Status(), fields);
+  VoteRecord mine(2, Status(), fields);
   if (!mine.merge(theirs.value()).ok()) return 0;
   const Status outcome = mine.outcome(fields);
   ByteWriter writer;
   mine.encode(writer);
   const Bytes bytes = writer.take();
   ByteReader again(bytes);
-  auto copy = VerdictRecord::decode(again);
+  auto copy = VoteRecord::decode(again);
   expect(copy.ok());
   expect(copy.value().merge(mine).ok());  // idempotent
   const Status same = copy.value().outcome(fields);

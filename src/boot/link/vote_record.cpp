@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "boot/link/verdict.hpp"
+#include "boot/link/vote_record.hpp"
 
 #include <algorithm>
 #include <string>
@@ -102,8 +102,7 @@ Status ErrorRecord::decode(ByteReader& reader, std::optional<Error>& out) {
   return {};
 }
 
-VerdictRecord::VerdictRecord(int world_rank, const Status& mine,
-                             std::span<const AgreedField> fields) {
+VoteRecord::VoteRecord(int world_rank, const Status& mine, std::span<const AgreedField> fields) {
   if (!mine.ok()) {
     failed_rank_ = world_rank;
     error_ = Error(mine.error()).with_origin(world_rank);
@@ -114,7 +113,7 @@ VerdictRecord::VerdictRecord(int world_rank, const Status& mine,
   }
 }
 
-void VerdictRecord::encode(ByteWriter& writer) const {
+void VoteRecord::encode(ByteWriter& writer) const {
   writer.put(failed_rank_).put(static_cast<std::uint32_t>(ranges_.size()));
   // Pads to the same size without an error, so the size of a message does not depend on errors.
   if (error_) {
@@ -128,13 +127,13 @@ void VerdictRecord::encode(ByteWriter& writer) const {
   }
 }
 
-Result<VerdictRecord> VerdictRecord::decode(ByteReader& reader) {
-  VerdictRecord record;
+Result<VoteRecord> VoteRecord::decode(ByteReader& reader) {
+  VoteRecord record;
   record.failed_rank_ = reader.get<std::int32_t>();
   const auto count = reader.get<std::uint32_t>();
   ByteReader error_reader(reader.get_raw(ErrorRecord::kEncodedBytes));
   if (!reader.good() || record.failed_rank_ < -1 || count > kMaxFields) {
-    return Error(ErrorCode::remote, "a peer's verdict is malformed");
+    return Error(ErrorCode::remote, "a peer's vote record is malformed");
   }
   if (record.failed_rank_ >= 0) {
     ORIEL_CHECK(ErrorRecord::decode(error_reader, record.error_));
@@ -144,21 +143,21 @@ Result<VerdictRecord> VerdictRecord::decode(ByteReader& reader) {
     for (Extreme* extreme : {&range.least, &range.greatest}) {
       extreme->value = reader.get<std::uint64_t>();
       extreme->rank = reader.get<std::int32_t>();
-      if (extreme->rank < 0) return Error(ErrorCode::remote, "a peer's verdict is malformed");
+      if (extreme->rank < 0) return Error(ErrorCode::remote, "a peer's vote record is malformed");
     }
     record.ranges_.push_back(range);
   }
-  ORIEL_CHECK(reader.finish("a peer's verdict"));
+  ORIEL_CHECK(reader.finish("a peer's vote record"));
   return record;
 }
 
 /// Orders errors: a failure of the reporting rank itself precedes a report of another rank's
 /// failure.
-std::pair<bool, std::int32_t> VerdictRecord::precedence() const {
+std::pair<bool, std::int32_t> VoteRecord::precedence() const {
   return {error_->origin_rank() != failed_rank_, failed_rank_};
 }
 
-Status VerdictRecord::merge(const VerdictRecord& other) {
+Status VoteRecord::merge(const VoteRecord& other) {
   const bool failed = failed_rank_ >= 0 || other.failed_rank_ >= 0;
   if (ranges_.size() != other.ranges_.size()) {
     if (!failed) {
@@ -189,7 +188,7 @@ Status VerdictRecord::merge(const VerdictRecord& other) {
   return {};
 }
 
-Status VerdictRecord::outcome(std::span<const AgreedField> fields) const {
+Status VoteRecord::outcome(std::span<const AgreedField> fields) const {
   if (error_) {
     // Encodes and decodes once more, so that the origin's own copy is cut like all others.
     ByteWriter writer;
