@@ -132,12 +132,12 @@ struct FlaggedLine {
   }
 };
 
-/// Returns the flag of lines and greetings in `epoch`: never 0 (fresh memory), never all ones (an
-/// empty slot). The slots of a parity are used in every second epoch. So their flags all differ
-/// until the epochs repeat after 2^32 calls, also across the wrap.
+/// Returns the flag of lines and handshake messages in `epoch`: never 0 (fresh memory), never all
+/// ones (an empty slot). The slots of a parity are used in every second epoch. So their flags all
+/// differ until the epochs repeat after 2^32 calls, also across the wrap.
 ///
 /// Nothing stays in a slot that long. A GPU empties each line that it has read. A CPU rank empties
-/// all slots now and then (see kSweepEpochs). Greetings are written anew in each call.
+/// all slots now and then (see kSweepEpochs). Handshake messages are written anew in each call.
 ORIEL_DEVICE_FN constexpr std::uint32_t flag_of(std::uint32_t epoch) {
   return epoch / 2 + 1;
 }

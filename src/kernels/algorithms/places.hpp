@@ -52,7 +52,7 @@ class Places {
     const std::uint64_t index =
         (cta_ * kParities + parity) * static_cast<std::uint64_t>(arguments_.ranks) +
         static_cast<std::uint64_t>(source);
-    return scratch(owner, arguments_.layout.hellos + index * kHelloBytes);
+    return scratch(owner, arguments_.layout.handshakes + index * kHelloBytes);
   }
 
   /// Returns the word at `owner` that holds the call signature of `source`. GPUs only. All CTAs

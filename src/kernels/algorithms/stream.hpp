@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/algorithms/greeting.hpp"
+#include "kernels/algorithms/stream_handshake.hpp"
 #include "kernels/algorithms/stream_steps.hpp"
 
 namespace oriel::kernels {
@@ -24,9 +24,9 @@ namespace oriel::kernels {
 /// that its owner has read the inputs.
 ///
 /// Only a rank itself knows whether its buffers are registered, so each pair of ranks performs a
-/// handshake (Greetings). If both outputs lie at the same offset of the slots, the owner stores
-/// results straight into the other's output. Otherwise it stores into the other's ring, from which
-/// that rank copies. In the same way, a CPU owner reads the other's registered input in place
+/// handshake (StreamHandshake). If both outputs lie at the same offset of the slots, the owner
+/// stores results straight into the other's output. Otherwise it stores into the other's ring, from
+/// which that rank copies. In the same way, a CPU owner reads the other's registered input in place
 /// instead of having it sent. The handshake also carries the call's signature: ranks that disagree
 /// abort at once.
 ///
@@ -67,13 +67,14 @@ class StreamAllReduce {
     device::grid_launch_dependents();
     mover_.begin();
     steps_.begin();
-    Greetings<Group> greetings(arguments_, steps_.places(), steps_.greeting());
-    greetings.send();
+    StreamHandshake<Group> handshake(arguments_, steps_.places(), steps_.handshakes());
+    handshake.send();
     // A rank that reads inputs in place must know from which ranks before it sends its first
     // inputs. A root must know where to store. A root stores into an owner's output once it has
-    // that owner's greeting: the kernels before the owner's, and their accesses, have ended.
+    // that owner's handshake message: the kernels before the owner's, and their accesses, have
+    // ended.
     const bool settles_first = Mover::kPulls || Mover::kBroadcasts || may_read_all();
-    if (settles_first && !greetings.receive(pulls_, direct_, mover_)) return false;
+    if (settles_first && !handshake.receive(pulls_, direct_, mover_)) return false;
     if constexpr (Mover::kReadsAll) {
       if (may_read_all() && reads_all()) return read_all();
     }
@@ -81,7 +82,7 @@ class StreamAllReduce {
       send_inputs(i);
       steps_.raise(i);
     }
-    if (!settles_first && !greetings.receive(pulls_, direct_, mover_)) return false;
+    if (!settles_first && !handshake.receive(pulls_, direct_, mover_)) return false;
 
     std::uint32_t retired = 0;
     for (std::uint32_t i = 0; i < chunks_; ++i) {
@@ -126,11 +127,11 @@ class StreamAllReduce {
     const std::uint64_t agreeing = scatters() ? pulls_ : pulls_ & direct_;
     return (agreeing | std::uint64_t{1} << arguments_.rank) == all;
   }
-  /// Runs the call in one step. A greeting has shown that its sender's kernels before have ended,
-  /// so inputs may be read and outputs written.
+  /// Runs the call in one step. A handshake message has shown that its sender's kernels before have
+  /// ended, so inputs may be read and outputs written.
   ORIEL_DEVICE_FN bool read_all() {
-    // Greetings are read relaxed. After the fence this thread reads no older copy of an input,
-    // which an earlier call may have left in the L1 cache.
+    // Handshake messages are read relaxed. After the fence this thread reads no older copy of an
+    // input, which an earlier call may have left in the L1 cache.
     device::Memory::fence<device::Scope::system>();
     for (std::uint32_t i = 0; i < chunks_; ++i) reduce<true>(i);
     steps_.raise(0);  // this rank's results are stored, and it reads no inputs any more

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "kernels/algorithms/greeting.hpp"
+#include "kernels/algorithms/stream_handshake.hpp"
 #include "kernels/algorithms/stream_steps.hpp"
 
 namespace oriel::kernels {
@@ -23,7 +23,7 @@ namespace oriel::kernels {
 /// flag of step i - depth / 2 had copied out all chunks up to i - depth. So the slot of chunk i is
 /// free.
 ///
-/// A handshake message (greeting) proves that its sender has started this call and that the
+/// A handshake message proves that its sender has started this call and that the
 /// sender's earlier kernels have ended. So the rings hold no chunk of the previous call, and
 /// outputs may be written.
 ///
@@ -43,10 +43,10 @@ class StreamBlocks {
     device::grid_dependency_wait();
     device::grid_launch_dependents();
     steps_.begin();
-    const Greetings<Group> greetings(arguments_, steps_.places(), steps_.greeting());
-    greetings.send();
+    const StreamHandshake<Group> handshake(arguments_, steps_.places(), steps_.handshakes());
+    handshake.send();
     std::uint64_t pulls = 0;  // stays 0: no rank reads inputs in place
-    if (!greetings.receive(pulls, direct_, mover_)) return false;
+    if (!handshake.receive(pulls, direct_, mover_)) return false;
     return store_all();
   }
 

@@ -35,14 +35,14 @@ class StreamSteps {
   [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t chunks() const { return chunks_; }
   [[nodiscard]] ORIEL_DEVICE_FN const Places& places() const { return places_; }
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t element_bytes() const { return element_bytes_; }
-  [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t greeting() const { return greeting_; }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t handshakes() const { return handshakes_; }
 
   /// Reads the positions of the rings and flags. Call it after grid_dependency_wait().
   ORIEL_DEVICE_FN void begin() {
     const CtaCounters* counters = places_.counters();
     ring_base_ = device::Memory::load<device::Order::weak>(&counters->chunk);
     step_base_ = device::Memory::load<device::Order::weak>(&counters->step);
-    greeting_ = device::Memory::load<device::Order::weak>(&counters->greeting);
+    handshakes_ = device::Memory::load<device::Order::weak>(&counters->handshakes);
   }
   /// Stores the positions after a call of `steps` steps. All threads must have read the counters.
   ORIEL_DEVICE_FN void finish(std::uint32_t steps) {
@@ -53,7 +53,7 @@ class StreamSteps {
     const std::uint32_t chunk = ring_base_ + chunks_;
     device::Memory::store<device::Order::weak>(&mine->chunk, chunk >> 31 != 0 ? 0u : chunk);
     device::Memory::store<device::Order::weak>(&mine->step, step_base_ + steps);
-    device::Memory::store<device::Order::weak>(&mine->greeting, greeting_ + 1);
+    device::Memory::store<device::Order::weak>(&mine->handshakes, handshakes_ + 1);
   }
 
   /// First element and number of elements of chunk `i` of `owner`'s share. The last shares are
@@ -160,9 +160,9 @@ class StreamSteps {
   std::uint64_t chunk_ = 0;
   std::uint32_t chunks_ = 0;
   int first_peer_ = 0;
-  std::uint32_t ring_base_ = 0;  // chunks of earlier calls: position of the rings
-  std::uint32_t step_base_ = 0;  // steps of earlier calls: position of the flags
-  std::uint32_t greeting_ = 0;   // streamed calls so far
+  std::uint32_t ring_base_ = 0;   // chunks of earlier calls: position of the rings
+  std::uint32_t step_base_ = 0;   // steps of earlier calls: position of the flags
+  std::uint32_t handshakes_ = 0;  // streamed calls so far
 };
 
 }  // namespace oriel::kernels

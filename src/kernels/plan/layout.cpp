@@ -36,8 +36,9 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   const std::uint64_t signatures =
       backend == Backend::cuda ? kParities * sources * kSectorBytes : 0;
   layout.flags = round_to_page(layout.signatures + signatures);
-  layout.hellos = round_to_page(layout.flags + indices * sources * kSectorBytes);
-  std::uint64_t lines = round_to_page(layout.hellos + indices * kParities * sources * kHelloBytes);
+  layout.handshakes = round_to_page(layout.flags + indices * sources * kSectorBytes);
+  std::uint64_t lines =
+      round_to_page(layout.handshakes + indices * kParities * sources * kHelloBytes);
   const std::uint64_t others = sources > 1 ? sources - 1 : 1;
   if (backend == Backend::host) {
     layout.eager = narrow(lines);

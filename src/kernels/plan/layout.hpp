@@ -43,7 +43,7 @@ struct ScratchLayout {
   std::uint32_t eager = 0;
   std::uint32_t eager_lane_bytes = 0;
   std::uint64_t flags = 0;       ///< per CTA and source rank: one u32 in a sector of its own
-  std::uint64_t hellos = 0;      ///< per CTA, parity, source: handshake (Greetings)
+  std::uint64_t handshakes = 0;  ///< per CTA, parity, source: handshake (StreamHandshake)
   std::uint64_t signatures = 0;  ///< per parity and source rank: signature of its call; GPUs only
   std::uint64_t rings = 0;  ///< per CTA: `ring_bytes` of plain slots, input ring then output ring
   std::uint64_t ring_bytes = 0;
@@ -70,7 +70,7 @@ struct alignas(kSectorBytes) CtaCounters {
   std::uint32_t line_epoch;   ///< calls of packet algorithms
   std::uint32_t chunk;        ///< chunks that the stream algorithm has moved
   std::uint32_t step;         ///< steps of the stream algorithm: the value of its flags
-  std::uint32_t greeting;     ///< calls of the stream algorithm (epoch of its handshake)
+  std::uint32_t handshakes;   ///< calls of the stream algorithm (epoch of its handshake)
   std::uint64_t eager_calls;  ///< calls of the eager algorithm
   std::uint32_t signature;    ///< GPUs, CTA 0 only: calls that exchanged signatures
 };

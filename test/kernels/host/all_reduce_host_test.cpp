@@ -210,7 +210,7 @@ TEST_CASE("calls go on where the counts of calls wrap") {
   const Ranks ranks(3);
   for (int rank = 0; rank < 3; ++rank) {
     CtaCounters& counters = ranks.counters(rank);
-    counters.greeting = counters.step = counters.line_epoch = kNearWrap;
+    counters.handshakes = counters.step = counters.line_epoch = kNearWrap;
     counters.chunk = (1u << 31) - 3;  // restarts from 0 at 2^31
     counters.eager_calls = kNearWrap;
     for (std::uint64_t source = 0; source < 3; ++source) {
@@ -226,7 +226,7 @@ TEST_CASE("calls go on where the counts of calls wrap") {
       REQUIRE(ranks.wrong_after<float>(DataType::f32, shape, ++seed) == 0);
     }
   }
-  CHECK(ranks.counters(0).greeting == 5);
+  CHECK(ranks.counters(0).handshakes == 5);
   CHECK(ranks.counters(0).chunk < 100);
   CHECK(ranks.counters(0).line_epoch == 13);
   CHECK(ranks.counters(0).eager_calls == std::uint64_t{kNearWrap} + 8);

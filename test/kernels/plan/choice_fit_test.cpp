@@ -390,7 +390,7 @@ TEST_CASE("of several lists the one with the most CTAs that a communicator may u
   CHECK(open.error().message().starts_with("line 2 of the table: it ends the list"));
 }
 
-TEST_CASE("greetings can tell every offset in the largest slot", "[req:1.39]") {
+TEST_CASE("handshake messages can tell every offset in the largest slot", "[req:1.39]") {
   for (const auto& row : settings_table::rows()) {
     if (std::string_view(row.name) != "ORIEL_BIG_SIZE") continue;
     Settings settings;

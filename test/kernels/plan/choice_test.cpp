@@ -49,7 +49,7 @@ std::vector<Area> areas_of(const ScratchLayout& layout) {
       {"epochs", layout.epochs, indices * sizeof(CtaCounters)},
       {"signatures", layout.signatures, layout.eager > 0 ? 0 : kParities * ranks * kSectorBytes},
       {"flags", layout.flags, indices * ranks * kSectorBytes},
-      {"hellos", layout.hellos, indices * kParities * ranks * kHelloBytes},
+      {"handshakes", layout.handshakes, indices * kParities * ranks * kHelloBytes},
       {"eager", layout.eager, layout.eager_lane_bytes > 0 ? kParities * kEagerBytes : 0},
       {"lines", layout.lines, kParities * layout.parity_bytes},
       {"rings", layout.rings, indices * layout.ring_bytes}};
@@ -172,7 +172,7 @@ TEST_CASE("the areas of the scratch memory are disjoint") {
 TEST_CASE("GPUs have no eager area, and their layout is what it was without") {
   struct Expected {
     int ranks;
-    std::uint64_t epochs, flags, hellos, lines, line_bytes, lane, half_lane, rings, ring_bytes;
+    std::uint64_t epochs, flags, handshakes, lines, line_bytes, lane, half_lane, rings, ring_bytes;
   };
   const Expected expected[] = {
       {2, 64, 12288, 32768, 69632, 50688, 50688, 25344, 13451264, 406400},
@@ -187,7 +187,7 @@ TEST_CASE("GPUs have no eager area, and their layout is what it was without") {
     CHECK(layout.doorbell == 0);
     CHECK(layout.epochs == e.epochs);
     CHECK(layout.flags == e.flags);
-    CHECK(layout.hellos == e.hellos);
+    CHECK(layout.handshakes == e.handshakes);
     CHECK(layout.lines == e.lines);
     CHECK(layout.line_bytes == e.line_bytes);
     CHECK(layout.parity_bytes == 132 * e.line_bytes);

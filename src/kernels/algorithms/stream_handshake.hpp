@@ -10,17 +10,17 @@
 namespace oriel::kernels {
 
 /// Handshake at the start of a streamed call, between the CTAs (or sub-CTAs) of one index on all
-/// ranks. Each message (greeting) carries the call's signature, the offsets of registered buffers,
-/// and the rank's scalar. Greetings are flagged lines in slots of their own, with two parities.
-/// Every thread reads them, so no thread empties the slots.
+/// ranks. Each message carries the call's signature, the offsets of registered buffers,
+/// and the rank's scalar. Handshake messages are flagged lines in slots of their own, with two
+/// parities. Every thread reads them, so no thread empties the slots.
 template <class Group>
-class Greetings {
+class StreamHandshake {
  public:
-  ORIEL_DEVICE_FN Greetings(const AllReduceArguments& arguments, const Places& places,
-                            std::uint32_t epoch)
+  ORIEL_DEVICE_FN StreamHandshake(const AllReduceArguments& arguments, const Places& places,
+                                  std::uint32_t epoch)
       : arguments_(arguments), places_(places), epoch_(epoch) {}
 
-  /// Sends this rank's greeting to all other ranks, each by one thread of the group.
+  /// Sends this rank's handshake message to all other ranks, each by one thread of the group.
   ORIEL_DEVICE_FN void send() const {
     const std::uint64_t words[kWords] = {
         arguments_.output_offset | static_cast<std::uint64_t>(arguments_.signature) << kOffsetBits,
@@ -39,9 +39,10 @@ class Greetings {
 #endif
   }
 
-  /// Waits for the greetings of all ranks. Sets a bit of `pulls` for each rank whose input is read
-  /// in place. Sets a bit of `direct` for each rank whose output is written in place. Returns
-  /// false, for all threads of the group, if the wait was given up or a rank is in another call.
+  /// Waits for the handshake messages of all ranks. Sets a bit of `pulls` for each rank whose input
+  /// is read in place. Sets a bit of `direct` for each rank whose output is written in place.
+  /// Returns false, for all threads of the group, if the wait was given up or a rank is in another
+  /// call.
   template <class Mover>
   ORIEL_DEVICE_FN bool receive(std::uint64_t& pulls, std::uint64_t& direct, Mover& mover) const {
     bool alive = true;
