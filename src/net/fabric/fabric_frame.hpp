@@ -30,10 +30,10 @@
 ///
 /// The proof is keyed SipHash-2-4 of 16 bytes over all bytes after it, up to the end of the batch.
 /// Each direction between two ends has its own key. The key is a keyed hash, with the
-/// communicator's key, of both addresses, which contain fresh nonces. So a stranger who can connect
-/// to the port can forge no message, and a frame of one sender is not valid as another's. Nor can a
-/// frame be replayed (the sequence), reflected (the direction) or reused in a later life of an end
-/// (the nonces).
+/// communicator's key, of both addresses, which contain fresh nonces. So an unauthenticated peer
+/// who can connect to the port can forge no message, and a frame of one sender is not valid as
+/// another's. Nor can a frame be replayed (the sequence), reflected (the direction) or reused in a
+/// later life of an end (the nonces).
 ///
 /// The payload is covered only if an end asks for it. That is for networks on which somebody can
 /// change what others send. Who can only connect cannot inject bytes into another's connection.

@@ -113,10 +113,10 @@ TEST_CASE("web clients, scanners, random, cut and replayed bytes are turned away
     for (std::byte& byte : made) byte = static_cast<std::byte>(random());
     return made;
   };
-  std::vector<OwnedFd> strangers;
+  std::vector<OwnedFd> unauthenticated;
   const auto come = [&](ByteView bytes) {
-    strangers.push_back(connect_to(id.root));
-    write_bytes(strangers.back(), bytes);
+    unauthenticated.push_back(connect_to(id.root));
+    write_bytes(unauthenticated.back(), bytes);
   };
   const std::string request = "GET /metrics HTTP/1.1\r\nUser-Agent: " + std::string(100, 'x');
   for (int i = 0; i < 20; ++i) {
@@ -147,13 +147,13 @@ TEST_CASE("web clients, scanners, random, cut and replayed bytes are turned away
   for (const std::size_t bytes : {std::size_t{0}, RootHello::kBytes / 2, RootHello::kBytes}) {
     Bytes words = noise(bytes);
     if (bytes > 12) words[12] = std::byte{1};  // nonzero reserved byte: no noise is a valid hello
-    strangers.push_back(std::move(dial_once(target_of(id))).value());
-    write_bytes(strangers.back(), words);
+    unauthenticated.push_back(std::move(dial_once(target_of(id))).value());
+    write_bytes(unauthenticated.back(), words);
   }
 
   CHECK(join_four(id) < 2s);
   CHECK((timer.spent() > 1s || !closed_within(half, 1ms)));
-  for (const OwnedFd& stranger : strangers) CHECK(closed_within(stranger, 20s));
+  for (const OwnedFd& peer : unauthenticated) CHECK(closed_within(peer, 20s));
   CHECK(closed_within(half, 20s));  // after its two-second timeout
   RootService::instance().retire(other.number);
 }
@@ -173,7 +173,7 @@ Status pair_up(EventLoop& loop, Session& session) {
 
 }  // namespace
 
-TEST_CASE("strangers at the ranks' own doors hold up nobody", "[req:1.8]") {
+TEST_CASE("unauthenticated peers at the ranks' own doors hold up nobody", "[req:1.8]") {
   const test::DescriptorLimit many(4096);
   const UniqueId id = new_id();
   std::barrier<> joined(9), surrounded(9);
@@ -191,10 +191,10 @@ TEST_CASE("strangers at the ranks' own doors hold up nobody", "[req:1.8]") {
   auto doors = listening_addresses();
   std::erase(doors, id.root);
   CHECK(doors.size() == 8);
-  std::vector<OwnedFd> strangers;
+  std::vector<OwnedFd> unauthenticated;
   for (const SocketAddress& door : doors) {
-    for (int i = 0; i < 125; ++i) strangers.push_back(connect_to(door));
-    write_bytes(strangers.back(), Bytes(4000, std::byte{0xa5}));
+    for (int i = 0; i < 125; ++i) unauthenticated.push_back(connect_to(door));
+    write_bytes(unauthenticated.back(), Bytes(4000, std::byte{0xa5}));
   }
   const test::FairTimer timer;
   surrounded.arrive_and_wait();

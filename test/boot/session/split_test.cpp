@@ -285,13 +285,13 @@ int intrude(std::uint64_t realm, const Key& key, const std::atomic<bool>& over,
   return refused;
 }
 
-TEST_CASE("a stranger without the secret cannot link to the ranks of a split", "[req:5.16]") {
+TEST_CASE("a peer without the secret cannot link to the ranks of a split", "[req:5.16]") {
   const auto play = [](bool is_old_member) {
     const UniqueId id = new_id();
     std::atomic<std::uint64_t> number{0};
     std::atomic<bool> over{false};
     std::atomic<int> accepted{0}, refused{0};
-    std::jthread stranger([&] {
+    std::jthread unauthenticated([&] {
       while (number == 0 && !over) std::this_thread::sleep_for(1ms);
       // The number is right. The key is random, or derived from the parent's id.
       const Key made_up = Key::random();
@@ -312,7 +312,7 @@ TEST_CASE("a stranger without the secret cannot link to the ranks of a split", "
       });
     });
     over = true;
-    stranger.join();
+    unauthenticated.join();
     CHECK(results == all_ok(2));
     CHECK(refused > 0);
     CHECK(accepted == 0);

@@ -13,8 +13,8 @@
 #include "net/wire/wire_format.hpp"
 #include "support/fabric_provider_name.hpp"
 
-// Strangers who connect to the port of a fabric wire without the communicator's key, and peers that
-// send what no NIC sends (3.13, 3.23).
+// Unauthenticated peers who connect to the port of a fabric wire without the communicator's key,
+// and peers that send what no NIC sends (3.13, 3.23).
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -71,12 +71,12 @@ class RawEnd {
   fi_context2 context_{};
 };
 
-/// Pair of wires, and a stranger who sends to b.
-struct StrangerScene {
-  explicit StrangerScene(const WireFabric::Options& options = fabric_options())
-      : pair(options), stranger(*pair.b) {}
+/// Pair of wires, and an unauthenticated peer who sends to b.
+struct UnauthenticatedScene {
+  explicit UnauthenticatedScene(const WireFabric::Options& options = fabric_options())
+      : pair(options), unauthenticated(*pair.b) {}
   void send(ByteView bytes) {
-    stranger.send(bytes, [&] { take(); });
+    unauthenticated.send(bytes, [&] { take(); });
     for (int i = 0; i < 3; ++i) take();
   }
   void take() {
@@ -124,7 +124,7 @@ struct StrangerScene {
   }
 
   WirePair pair;
-  RawEnd stranger;
+  RawEnd unauthenticated;
   std::vector<WireMessage> got;
 };
 
@@ -132,7 +132,7 @@ struct StrangerScene {
 
 TEST_CASE("who does not have the key makes no message, whoever it says it is",
           "[req:3.13][req:3.23]") {
-  StrangerScene scene;
+  UnauthenticatedScene scene;
   const FrameKeys wrong = frame_keys(boot::Key::random(), RawEnd::address_of(*scene.pair.a),
                                      RawEnd::address_of(*scene.pair.b));
   scene.send(scene.frame(wrong, scene.a(), 0, numbered(1, 8)));
@@ -152,7 +152,7 @@ TEST_CASE("who does not have the key makes no message, whoever it says it is",
 }
 
 TEST_CASE("a message that is played back, cut, lengthened or changed is not taken", "[req:3.23]") {
-  StrangerScene scene;
+  UnauthenticatedScene scene;
   const Bytes good = scene.frame(scene.keys(), scene.a(), 0, numbered(1, 40));
   for (std::size_t bytes = 1; bytes < good.size(); bytes += bytes < 100 ? 7 : 1) {
     scene.send(ByteView(good).first(bytes));
@@ -176,11 +176,11 @@ TEST_CASE("a message longer than any of ours costs its receiver nothing", "[req:
   small.payload_bytes_most = 1000;
   small.receives = 4;
   WirePair pair(fabric_options(), small);
-  RawEnd stranger(*pair.b);
+  RawEnd unauthenticated(*pair.b);
   WireMessage message;
   const Bytes longer(5000);
   for (int i = 0; i < 20; ++i) {
-    stranger.send(longer, [&] { CHECK_FALSE(pair.b->receive(message)); });
+    unauthenticated.send(longer, [&] { CHECK_FALSE(pair.b->receive(message)); });
   }
   bool sent = false;
   WireMessage next = numbered(3, 900);
@@ -194,7 +194,7 @@ TEST_CASE("a message longer than any of ours costs its receiver nothing", "[req:
 }
 
 TEST_CASE("a peer that is proven and sends what no NIC sends is not heard", "[req:3.23]") {
-  StrangerScene scene;
+  UnauthenticatedScene scene;
   const FrameKeys keys = scene.keys();
   WireRequest request;
   request.kind = WorkKind::read;
@@ -203,13 +203,13 @@ TEST_CASE("a peer that is proven and sends what no NIC sends is not heard", "[re
   scene.send(scene.frame(keys, scene.a(), 0, {request}));
   Bytes head = encode_head({request});
   head[0] = std::byte{9};  // a version that does not exist
-  scene.send(StrangerScene::frame(keys, scene.a(), 1, head, {}));
+  scene.send(UnauthenticatedScene::frame(keys, scene.a(), 1, head, {}));
   scene.check_only(2, 5);
 }
 
 TEST_CASE("a batch whose lengths are wrong gives what is before them and nothing else",
           "[req:3.23]") {
-  StrangerScene scene;
+  UnauthenticatedScene scene;
   const FrameKeys keys = scene.keys();
   std::uint64_t sequence = 0;
   const Bytes good = encode_message(numbered(7, 20));
@@ -218,17 +218,17 @@ TEST_CASE("a batch whose lengths are wrong gives what is before them and nothing
         static_cast<std::uint32_t>(good.size() + 1), ~std::uint32_t{0}}) {
     ByteWriter batch;
     batch.put_blob(good).put(length).put_raw(good);
-    scene.send(StrangerScene::sealed(keys, scene.a(), sequence++, batch.take()));
+    scene.send(UnauthenticatedScene::sealed(keys, scene.a(), sequence++, batch.take()));
     scene.await(1);
     CHECK(is_numbered(scene.got[0], 7, 20));
     scene.check_only(sequence++, 8, 1);
   }
-  scene.send(StrangerScene::sealed(keys, scene.a(), sequence++, {}));
+  scene.send(UnauthenticatedScene::sealed(keys, scene.a(), sequence++, {}));
   scene.check_only(sequence, 9);
 }
 
 TEST_CASE("a payload behind a batch is that of one message, whose length it has", "[req:3.23]") {
-  StrangerScene scene;
+  UnauthenticatedScene scene;
   const FrameKeys keys = scene.keys();
   std::uint64_t sequence = 0;
   const WireMessage long_one = numbered(1, 1000), small = numbered(2, 20);
@@ -244,7 +244,7 @@ TEST_CASE("a payload behind a batch is that of one message, whose length it has"
   // Sends a correct batch, with room left over.
   Bytes good = batch_of(1);
   good.resize(good.size() + 100);
-  scene.send(StrangerScene::sealed(keys, scene.a(), sequence++, good, payload));
+  scene.send(UnauthenticatedScene::sealed(keys, scene.a(), sequence++, good, payload));
   scene.await(3);
   CHECK(is_numbered(scene.got[0], 2, 20));
   CHECK(is_numbered(scene.got[1], 1, 1000));
@@ -255,7 +255,7 @@ TEST_CASE("a payload behind a batch is that of one message, whose length it has"
     const int wanted = bytes == 1000 ? 2 : 1;
     Bytes other = payload;
     other.resize(bytes);
-    scene.send(StrangerScene::sealed(keys, scene.a(), sequence++, batch_of(wanted), other));
+    scene.send(UnauthenticatedScene::sealed(keys, scene.a(), sequence++, batch_of(wanted), other));
     scene.check_only(sequence++, 4, static_cast<std::size_t>(wanted));
   }
 }
@@ -263,13 +263,13 @@ TEST_CASE("a payload behind a batch is that of one message, whose length it has"
 TEST_CASE("a changed payload is not taken where payloads are proven", "[req:3.23]") {
   auto proving = fabric_options();
   proving.prove_payloads = true;
-  StrangerScene scene(proving);
+  UnauthenticatedScene scene(proving);
   const WireMessage message = numbered(1, 1000);
   const Bytes head = encode_head(message);
   ByteWriter batch;
   batch.put(static_cast<std::uint32_t>(head.size()) | kPayloadBehind).put_raw(head);
-  const Bytes good = StrangerScene::sealed(scene.keys(), scene.a(), 0, batch.take(),
-                                           Payload(payload_of(message)).take(), true);
+  const Bytes good = UnauthenticatedScene::sealed(scene.keys(), scene.a(), 0, batch.take(),
+                                                  Payload(payload_of(message)).take(), true);
   Bytes changed = good;
   changed.back() ^= std::byte{0x41};
   scene.send(changed);
@@ -284,7 +284,7 @@ TEST_CASE("a message that does not come holds up those behind it for a while onl
   auto options = fabric_options();
   options.clock = &clock;
   options.receives = 8;
-  StrangerScene scene(options);
+  UnauthenticatedScene scene(options);
   const FrameKeys keys = scene.keys();
   for (const std::uint64_t sequence : {3u, 1u, 5u}) {
     scene.send(scene.frame(keys, scene.a(), sequence, numbered(sequence, 10)));

@@ -223,27 +223,27 @@ Task<Status> prove_later(FdExchange& one, EventLoop& loop, Duration delay) {
 
 }  // namespace
 
-// The tests of boot cover an acceptor's reactions to strangers. Here strangers fill the queue of a
-// unix socket, and every honest connection must still be accepted.
+// The tests of boot cover an acceptor's reactions to strangers. Here unauthenticated peers fill the
+// queue of a unix socket, and every honest connection must still be accepted.
 TEST_CASE(
     "hundreds of silent, talking or gone connections before and behind honest ones do not "
     "disturb them",
     "[req:1.8][req:1.17]") {
   const NoneLeft none_left;
   Peers peers(3);
-  std::vector<OwnedFd> strangers;
-  const auto add_strangers = [&](std::size_t count) {
+  std::vector<OwnedFd> unauthenticated;
+  const auto add_unauthenticated = [&](std::size_t count) {
     for (std::size_t i = 0; i < count; ++i) {
-      strangers.push_back(connect_to(peers.names[0]).value());
-      REQUIRE(strangers.back().valid());
-      if (i % 8 == 1) static_cast<void>(send_packet(strangers.back().get(), Bytes(i)));
-      if (i % 8 == 2) strangers.back().reset();
+      unauthenticated.push_back(connect_to(peers.names[0]).value());
+      REQUIRE(unauthenticated.back().valid());
+      if (i % 8 == 1) static_cast<void>(send_packet(unauthenticated.back().get(), Bytes(i)));
+      if (i % 8 == 2) unauthenticated.back().reset();
     }
   };
-  add_strangers(400);  // more silent ones than an acceptor keeps at once
-  static_cast<void>(send_packet(strangers[0].get(), Bytes(boot::AuthSizes::kResponse)));
+  add_unauthenticated(400);  // more silent ones than an acceptor keeps at once
+  static_cast<void>(send_packet(unauthenticated[0].get(), Bytes(boot::AuthSizes::kResponse)));
   require_all(peers.dial());
-  add_strangers(100);
+  add_unauthenticated(100);
   std::vector<Task<Status>> tasks;
   for (std::size_t i = 0; i < peers.size(); ++i) {
     tasks.push_back(prove_later(peers[i], peers.loop, i == 0 ? 0ms : 200ms));
@@ -251,7 +251,8 @@ TEST_CASE(
   require_all(peers.loop.run_all(std::move(tasks)));
 }
 
-TEST_CASE("a shortage of descriptors while strangers are connected passes", "[req:1.8][req:1.17]") {
+TEST_CASE("a shortage of descriptors while unauthenticated peers are connected passes",
+          "[req:1.8][req:1.17]") {
   const NoneLeft none_left;
   Peers peers(2);
   std::vector<OwnedFd> idle;
@@ -282,11 +283,11 @@ TEST_CASE("no descriptor of a peer that has proved nothing enters this process",
   const NoneLeft none_left;
   Peers peers(2);
   const OwnedFd file = memfd(4096);
-  std::vector<std::unique_ptr<Hostile>> strangers;
+  std::vector<std::unique_ptr<Hostile>> unauthenticated;
   const std::vector<int> full(64, file.get());
   for (const std::size_t bytes : {std::size_t{0}, std::size_t{1}, boot::AuthSizes::kResponse}) {
-    strangers.push_back(std::make_unique<Hostile>(peers.names[0]));
-    strangers.back()->send(Bytes(bytes), full);
+    unauthenticated.push_back(std::make_unique<Hostile>(peers.names[0]));
+    unauthenticated.back()->send(Bytes(bytes), full);
   }
   // No received descriptor may be open even for a moment.
   require_all(peers.dial());
@@ -301,8 +302,8 @@ TEST_CASE("no descriptor of a peer that has proved nothing enters this process",
   const ScopedSystemTable scoped(table);
   const auto open = test::count_fds();
   require_all(peers.prove());
-  CHECK(most <= open + strangers.size() + 3);  // the accepted sockets and the pollers
-  strangers.clear();
+  CHECK(most <= open + unauthenticated.size() + 3);  // the accepted sockets and the pollers
+  unauthenticated.clear();
 }
 
 TEST_CASE("a process with another secret is refused by both sides, at once", "[req:1.17]") {
