@@ -17,7 +17,7 @@ using namespace std::chrono_literals;
 
 constexpr std::uint64_t kRealm = 1;
 constexpr std::uint64_t kRootProcess = 1;  // process id of rank 0
-constexpr std::uint32_t kPatienceMs = 600'000;
+constexpr std::uint32_t kTimeoutMs = 600'000;
 
 template <std::size_t kSize>
 Bytes bytes_of(const std::array<std::byte, kSize>& from) {
@@ -153,7 +153,7 @@ void ModelledStart::from_root(int rank, const Bytes& message) {
   const std::uint64_t process = kRootProcess + static_cast<std::uint64_t>(rank);
   const boot::RootHello hello = {.rank = rank,
                                  .size = size_,
-                                 .patience_ms = kPatienceMs,
+                                 .timeout_ms = kTimeoutMs,
                                  .process = process,
                                  .address = address_of(rank)};
   network_.post(rank, root(), hello.encode());

@@ -21,7 +21,7 @@ namespace oriel {
 namespace {
 
 constexpr std::size_t kLongestLine = 4096;  // PIPE_BUF: pipes do not interleave such writes
-constexpr int kPatienceMs = 100;            // for one line, if a pipe is full
+constexpr int kTimeoutMs = 100;             // for one line, if a pipe is full
 
 // The log makes direct system calls instead of using sys(). It must not shift the call counts of
 // fault injection in tests, and does not report its own failures.
@@ -167,7 +167,7 @@ void write_all(int fd, const char* data, std::size_t size) {
     if (written < 0 && errno == EAGAIN && can_wait) {  // a pipe's reader is slow or stopped
       can_wait = false;
       pollfd ready{fd, POLLOUT, 0};
-      if (::poll(&ready, 1, kPatienceMs) > 0) continue;
+      if (::poll(&ready, 1, kTimeoutMs) > 0) continue;
     }
     if (written <= 0) return;
     data += written;

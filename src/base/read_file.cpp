@@ -27,7 +27,7 @@ short events_of(int fd) {
 }  // namespace
 
 Result<std::string> read_file(const std::string& path, const ReadLimits& limits) {
-  const Deadline deadline = Deadline::after(limits.patience);
+  const Deadline deadline = Deadline::after(limits.timeout);
   // O_NONBLOCK: a pipe without a writer, or a terminal, must not block forever.
   const OwnedFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd) return system_error(fmt::format("opening {}", path));
@@ -73,7 +73,7 @@ Result<std::string> read_file(const std::string& path, const ReadLimits& limits)
     const TimePoint now = std::chrono::steady_clock::now();
     if (deadline.expired(now)) {
       return Error(ErrorCode::timeout, fmt::format("{} has not ended within {} ms; {} bytes came",
-                                                   path, limits.patience.count(), came));
+                                                   path, limits.timeout.count(), came));
     }
     if (got > 0 || there != 0) continue;
     pollfd ready{fd.get(), POLLIN, 0};

@@ -16,7 +16,7 @@ enum class NoWriter { means_empty, is_refused, is_awaited };
 struct ReadLimits {
   std::size_t bytes = std::size_t{16} << 20;
   /// Total time to wait for a pipe or a terminal.
-  std::chrono::milliseconds patience{5000};
+  std::chrono::milliseconds timeout{5000};
   NoWriter no_writer = NoWriter::means_empty;
 };
 

@@ -74,8 +74,8 @@ std::string text_of(const Call& call) {
                      static_cast<int>(call.op));
 }
 
-ncclResult_t error_within(ncclComm_t comm, std::chrono::milliseconds patience) {
-  const auto end = std::chrono::steady_clock::now() + patience;
+ncclResult_t error_within(ncclComm_t comm, std::chrono::milliseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
   ncclResult_t state = ncclSuccess;
   do {
     require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");

@@ -45,9 +45,9 @@ ncclResult_t async_error(ncclComm_t comm) {
   return state;
 }
 
-/// Waits up to `patience` for an asynchronous error and returns the state.
-ncclResult_t error_within(ncclComm_t comm, std::chrono::milliseconds patience) {
-  const auto end = steady_clock::now() + patience;
+/// Waits up to `timeout` for an asynchronous error and returns the state.
+ncclResult_t error_within(ncclComm_t comm, std::chrono::milliseconds timeout) {
+  const auto end = steady_clock::now() + timeout;
   ncclResult_t state = async_error(comm);
   while (state == ncclSuccess && steady_clock::now() < end) {
     std::this_thread::sleep_for(1ms);

@@ -34,12 +34,12 @@ int count_gpus() {
 }
 
 template <class Predicate>
-bool poll(std::chrono::milliseconds patience, const Predicate& predicate) {
+bool poll(std::chrono::milliseconds timeout, const Predicate& predicate) {
   const auto begun = std::chrono::steady_clock::now();
   for (;;) {
     if (predicate()) return true;
     const auto waited = std::chrono::steady_clock::now() - begun;
-    if (waited > patience) return false;
+    if (waited > timeout) return false;
     if (waited > std::chrono::microseconds(200)) {
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
@@ -112,9 +112,9 @@ void RankGpu::copy_out(void* to, const void* from, std::size_t bytes) {
   wait(stream(), nullptr);
 }
 
-bool RankGpu::done(cudaStream_t stream, std::chrono::milliseconds patience) const {
+bool RankGpu::done(cudaStream_t stream, std::chrono::milliseconds timeout) const {
   enter();
-  return poll(patience, [&] {
+  return poll(timeout, [&] {
     const cudaError_t status = cudaStreamQuery(stream);
     if (status == cudaErrorNotReady) return false;
     require_cuda(status, "waiting for a stream");
@@ -123,7 +123,7 @@ bool RankGpu::done(cudaStream_t stream, std::chrono::milliseconds patience) cons
 }
 
 void RankGpu::wait(cudaStream_t stream, ncclComm_t comm) const {
-  const auto end = std::chrono::steady_clock::now() + kPatience;
+  const auto end = std::chrono::steady_clock::now() + kTimeout;
   bool ended = false;
   while (!ended && std::chrono::steady_clock::now() < end) {
     ended = done(stream, std::chrono::milliseconds(50));
@@ -132,7 +132,7 @@ void RankGpu::wait(cudaStream_t stream, ncclComm_t comm) const {
     require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
     require(state == ncclSuccess, std::string("asynchronous error: ") + ncclGetLastError(comm));
   }
-  require(ended, "what was enqueued has not ended within " + std::to_string(kPatience.count()) +
+  require(ended, "what was enqueued has not ended within " + std::to_string(kTimeout.count()) +
                      " seconds");
 }
 

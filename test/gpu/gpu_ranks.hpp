@@ -33,7 +33,7 @@ LaunchMode natural_cast(int ranks);
 void require_cuda(cudaError_t status, const char* what);
 
 /// Timeout of waits in these tests.
-inline constexpr std::chrono::seconds kPatience{20};
+inline constexpr std::chrono::seconds kTimeout{20};
 
 /// GPU, two streams and device memory of a rank. During an exception the destructor frees nothing:
 /// a kernel may still hang, and the process is about to end.
@@ -55,9 +55,9 @@ class RankGpu {
   void copy_in(void* to, const void* from, std::size_t bytes);
   void copy_out(void* to, const void* from, std::size_t bytes);
 
-  /// Waits for `stream`; returns false if it is not done after `patience`. Throws on a CUDA error.
-  bool done(cudaStream_t stream, std::chrono::milliseconds patience = kPatience) const;
-  /// Waits for `stream`. Throws after kPatience, on a CUDA error, and on an asynchronous error of
+  /// Waits for `stream`; returns false if it is not done after `timeout`. Throws on a CUDA error.
+  bool done(cudaStream_t stream, std::chrono::milliseconds timeout = kTimeout) const;
+  /// Waits for `stream`. Throws after kTimeout, on a CUDA error, and on an asynchronous error of
   /// `comm` (may be null).
   void wait(cudaStream_t stream, ncclComm_t comm) const;
 

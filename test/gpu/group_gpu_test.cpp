@@ -67,7 +67,7 @@ struct Pair {
   void settle(const char* what) const {
     for (ncclComm_t comm : comms) {
       ncclResult_t state = ncclInProgress;
-      const auto end = steady_clock::now() + kPatience;
+      const auto end = steady_clock::now() + kTimeout;
       while (state == ncclInProgress && steady_clock::now() < end) {
         require(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError");
         std::this_thread::sleep_for(1ms);
@@ -200,7 +200,7 @@ class FullGpus {
         static_cast<cudaError_t>(fill_gpu(end_, started, 4 * multiprocessors, gpu.stream(1))),
         "filling the GPU");
     int running = 0;
-    const auto end = steady_clock::now() + kPatience;
+    const auto end = steady_clock::now() + kTimeout;
     while (running < 2 * multiprocessors && steady_clock::now() < end) {
       pair_.gpus[i].copy_out(&running, started, sizeof(int));
     }

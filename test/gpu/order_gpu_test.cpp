@@ -532,7 +532,7 @@ void capture_beside_plain_calls(Rank& rank, std::size_t count) {
         rank.call(2, 3, count, rank.b());
         rank.call(1, 0, count, rank.a());
         rank.call(3, 2, count, rank.b());
-        require(rank.gpu().done(rank.b(), kPatience), "plain calls beside a capture have not run");
+        require(rank.gpu().done(rank.b(), kTimeout), "plain calls beside a capture have not run");
       },
       cudaStreamCaptureModeRelaxed);  // other modes forbid queries of stream b
   rank.check(2, count, 2, "plain calls beside a capture");

@@ -46,11 +46,11 @@ inline bool has_thread(const std::string& name) {
   return false;
 }
 
-/// Waits until `condition()` is true. Returns false after `patience`.
+/// Waits until `condition()` is true. Returns false after `timeout`.
 template <typename Condition>
 bool eventually(const Condition& condition,
-                std::chrono::milliseconds patience = std::chrono::seconds(30)) {
-  const auto end = std::chrono::steady_clock::now() + patience;
+                std::chrono::milliseconds timeout = std::chrono::seconds(30)) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

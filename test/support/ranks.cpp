@@ -20,11 +20,11 @@
 namespace oriel::test {
 namespace {
 
-constexpr auto kMeetingPatience = std::chrono::seconds(50);
+constexpr auto kMeetingTimeout = std::chrono::seconds(50);
 
 template <typename Predicate>
-bool poll_until(std::chrono::milliseconds patience, const Predicate& predicate) {
-  const auto end = std::chrono::steady_clock::now() + patience;
+bool poll_until(std::chrono::milliseconds timeout, const Predicate& predicate) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
   for (int round = 0; !predicate(); ++round) {
     if (std::chrono::steady_clock::now() > end) return false;
     if (round > 100) std::this_thread::sleep_for(std::chrono::microseconds(200));
@@ -104,7 +104,7 @@ ncclUniqueId TestRanks::next_id() {
     shared_.ids_made = index + 1;
   } else {
     const bool made = poll_until(
-        kMeetingPatience, [&] { return shared_.ids_made > index || shared_.ids_failed != 0; });
+        kMeetingTimeout, [&] { return shared_.ids_made > index || shared_.ids_failed != 0; });
     require(made && shared_.ids_failed == 0, "rank 0 has made no unique id");
   }
   return place;
@@ -114,13 +114,13 @@ void TestRanks::barrier() {
   const std::uint32_t goal = ++barriers_ * static_cast<std::uint32_t>(processes_);
   device::arch::order_goes_abroad();
   shared_.arrived.fetch_add(1);
-  require(poll_until(kMeetingPatience, [&] { return shared_.arrived >= goal; }),
+  require(poll_until(kMeetingTimeout, [&] { return shared_.arrived >= goal; }),
           "the others have not come to the test's barrier");
   device::arch::order_comes_home();
 }
 
 void TestRanks::await(std::size_t index, std::uint64_t value) {
-  require(poll_until(kMeetingPatience, [&] { return word(index) >= value; }),
+  require(poll_until(kMeetingTimeout, [&] { return word(index) >= value; }),
           "another rank has not come as far as awaited");
   device::arch::order_comes_home();
 }
@@ -190,17 +190,17 @@ RankFixture::~RankFixture() {
 }
 
 bool RankFixture::wait_for_word(std::size_t index, std::uint64_t value,
-                                std::chrono::milliseconds patience) {
-  return poll_until(patience, [&] { return shared_->words[index] >= value; });
+                                std::chrono::milliseconds timeout) {
+  return poll_until(timeout, [&] { return shared_->words[index] >= value; });
 }
 
-std::vector<std::string> RankFixture::collect(std::chrono::milliseconds patience) {
-  return children_->collect(patience);
+std::vector<std::string> RankFixture::collect(std::chrono::milliseconds timeout) {
+  return children_->collect(timeout);
 }
 
 std::vector<std::string> run_ranks(LaunchMode launch_mode, int size, const Body& body,
-                                   std::chrono::milliseconds patience) {
-  return RankFixture(launch_mode, size, body).collect(patience);
+                                   std::chrono::milliseconds timeout) {
+  return RankFixture(launch_mode, size, body).collect(timeout);
 }
 
 void check_all_ok(const std::vector<std::string>& results) {
@@ -210,10 +210,10 @@ void check_all_ok(const std::vector<std::string>& results) {
   }
 }
 
-void run_in_all_modes(int size, const Body& body, std::chrono::milliseconds patience) {
+void run_in_all_modes(int size, const Body& body, std::chrono::milliseconds timeout) {
   for (const LaunchMode launch_mode : kLaunchModes) {
     INFO(name_of(launch_mode));
-    check_all_ok(run_ranks(launch_mode, size, body, patience));
+    check_all_ok(run_ranks(launch_mode, size, body, timeout));
   }
 }
 

@@ -112,11 +112,11 @@ class RankFixture {
     children_->kill(rank, signal);
   }  ///< LaunchMode::processes only
   pid_t pid(int rank) const { return children_->pid(rank); }
-  /// Waits until words[index] is at least `value`. Returns false after `patience`.
-  bool wait_for_word(std::size_t index, std::uint64_t value, std::chrono::milliseconds patience);
+  /// Waits until words[index] is at least `value`. Returns false after `timeout`.
+  bool wait_for_word(std::size_t index, std::uint64_t value, std::chrono::milliseconds timeout);
   /// Returns "ok" or an error text for each child process: one per rank in LaunchMode::processes,
   /// else one in all.
-  std::vector<std::string> collect(std::chrono::milliseconds patience);
+  std::vector<std::string> collect(std::chrono::milliseconds timeout);
 
  private:
   SharedState* shared_;
@@ -125,14 +125,14 @@ class RankFixture {
 
 /// Runs `body` to its end. Returns the texts of RankFixture::collect().
 std::vector<std::string> run_ranks(LaunchMode launch_mode, int size, const Body& body,
-                                   std::chrono::milliseconds patience = std::chrono::seconds(60));
+                                   std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
 /// CHECKs that every text is "ok".
 void check_all_ok(const std::vector<std::string>& results);
 
 /// Runs `body` in every launch mode, and CHECKs that each child ended with "ok".
 void run_in_all_modes(int size, const Body& body,
-                      std::chrono::milliseconds patience = std::chrono::seconds(60));
+                      std::chrono::milliseconds timeout = std::chrono::seconds(60));
 
 /// Throws with the call's error text unless it returned ncclSuccess.
 void require(ncclResult_t result, const char* what);

@@ -69,8 +69,8 @@ TEST_CASE("a long run says on a terminal how far it has come, and takes the line
   REQUIRE(::unlockpt(terminal.get()) == 0);
   const OwnedFd line(::open(::ptsname(terminal.get()), O_RDWR | O_NOCTTY));
   REQUIRE(line.get() >= 0);
-  const auto two_of_four = [](std::chrono::milliseconds patience) {
-    Progress progress(4, patience);
+  const auto two_of_four = [](std::chrono::milliseconds timeout) {
+    Progress progress(4, timeout);
     progress.step("8 B");
     progress.step("16 B");
   };

@@ -125,10 +125,10 @@ Error nobody_listens(Error error, const DialTarget& target) {
 
 }  // namespace
 
-Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Retries::Patience patience,
+Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Retries::Timeouts timeout,
                            Deadline deadline) {
   const Clock& clock = loop.clock();
-  Retries retries(patience);
+  Retries retries(timeout);
   std::optional<Error> last;
   for (;;) {
     auto connection = co_await dial_once(loop, target, deadline);

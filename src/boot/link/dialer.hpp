@@ -60,8 +60,8 @@ class Dialer {
   std::size_t have_ = 0;
 };
 
-/// Connects and proves the key. Retries as `patience` allows, until `deadline` at the latest.
-Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Retries::Patience patience,
+/// Connects and proves the key. Retries as `timeout` allows, until `deadline` at the latest.
+Task<Result<OwnedFd>> dial(EventLoop& loop, DialTarget target, Retries::Timeouts timeout,
                            Deadline deadline);
 
 }  // namespace oriel::boot

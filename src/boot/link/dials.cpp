@@ -35,8 +35,8 @@ Status Dials::start(int peer, const SocketAddress& address) {
                              .key = identity_->key,
                              .claim = {.from = identity_->rank, .to = peer, .tag = 0}};
   dials_.emplace(peer, Dial{.target = target,
-                            .retries = Retries({.refused = kRefusalPatience,
-                                                .local = kLocalPatience,
+                            .retries = Retries({.refused = kRefusalTimeout,
+                                                .local = kLocalTimeout,
                                                 .lasting = Duration::max()})});
   attempt(peer);
   return {};

@@ -26,14 +26,14 @@ struct LinkIdentity {
 
 /// Outgoing connections that are not yet proven; each is retried until it is. If a peer refuses
 /// connections for longer than Retries allows, the peer counts as dead. If local system calls fail
-/// for kLocalPatience, the session ends. `liveness` is informed of both. No member waits. Not
+/// for kLocalTimeout, the session ends. `liveness` is informed of both. No member waits. Not
 /// thread-safe; the constructor's arguments must outlive the object.
 class Dials {
  public:
-  static constexpr Duration kLocalPatience = std::chrono::seconds(1);
+  static constexpr Duration kLocalTimeout = std::chrono::seconds(1);
   /// Timeout for refused connections. A listener opens before its address is published and stays
   /// open until nobody connects any more.
-  static constexpr Duration kRefusalPatience = std::chrono::milliseconds(200);
+  static constexpr Duration kRefusalTimeout = std::chrono::milliseconds(200);
 
   Dials(Poller& poller, const Clock& clock, const LinkIdentity& identity, Liveness& liveness,
         std::function<void(int peer, OwnedFd)> on_proven);

@@ -38,14 +38,14 @@ bool is_local_failure(const Error& error) {
 
 Retries::Decision Retries::after(const Error& error, TimePoint now) {
   Decision decision = Decision::try_again;
-  Duration patience = Duration::max();
+  Duration timeout = Duration::max();
   if (is_refusal(error)) {
     decision = Decision::refused;
-    patience = patience_.refused;
+    timeout = timeouts_.refused;
   } else if (!can_try_again(error)) {
     const bool is_local = is_local_failure(error);
     decision = is_local ? Decision::local : Decision::lasting;
-    patience = is_local ? patience_.local : patience_.lasting;
+    timeout = is_local ? timeouts_.local : timeouts_.lasting;
   }
   if (decision != last_) {
     last_ = decision;
@@ -54,7 +54,7 @@ Retries::Decision Retries::after(const Error& error, TimePoint now) {
   }
   ++count_;
   const bool has_lasted =
-      now - since_ >= patience && (decision != Decision::refused || count_ >= kAttempts);
+      now - since_ >= timeout && (decision != Decision::refused || count_ >= kAttempts);
   return has_lasted ? decision : Decision::try_again;
 }
 

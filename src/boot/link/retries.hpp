@@ -16,23 +16,23 @@ bool is_refusal(const Error& error);
 bool is_local_failure(const Error& error);
 
 /// Decides whether to retry after a failed attempt. Gives up once the same kind of failure has
-/// lasted for its timeout in `patience`. A connection that is closed or reset is retried without
+/// lasted for its timeout in `timeout`. A connection that is closed or reset is retried without
 /// limit: an overloaded listener closes honest connections too.
 class Retries {
  public:
-  struct Patience {
+  struct Timeouts {
     Duration refused = Duration::max();  ///< nobody listens, in eight attempts at least
     Duration local{};                    ///< a system call of this host fails
     Duration lasting{};                  ///< another attempt will hardly help
   };
   enum class Decision : std::uint8_t { try_again, refused, local, lasting };
 
-  explicit Retries(const Patience& patience) : patience_(patience) {}
+  explicit Retries(const Timeouts& timeouts) : timeouts_(timeouts) {}
   Decision after(const Error& error, TimePoint now);
   /// Returns the pause before the next attempt. Pauses double up to kLongestPause.
   Duration pause();
   /// Forgets all failures after a success.
-  void succeeded() { *this = Retries(patience_); }
+  void succeeded() { *this = Retries(timeouts_); }
 
   /// Retries a call at once, up to four times in all. Meant for calls that cannot be repeated
   /// later.
@@ -47,7 +47,7 @@ class Retries {
  private:
   static constexpr int kAttempts = 8;
   static constexpr Duration kLongestPause = std::chrono::milliseconds(100);
-  Patience patience_;
+  Timeouts timeouts_;
   Decision last_ = Decision::try_again;  // kind of the last failure
   TimePoint since_;
   int count_ = 0;

@@ -34,7 +34,7 @@ std::vector<int> link_neighbours(int rank, int size) {
 
 Bytes RootHello::encode() const {
   ByteWriter writer;
-  writer.put(rank).put(size).put(patience_ms).put(std::uint32_t{0}).put(process);
+  writer.put(rank).put(size).put(timeout_ms).put(std::uint32_t{0}).put(process);
   address.encode(writer);
   return writer.take();
 }
@@ -44,7 +44,7 @@ Result<RootHello> RootHello::decode(ByteView bytes) {
   RootHello hello;
   hello.rank = reader.get<std::int32_t>();
   hello.size = reader.get<std::int32_t>();
-  hello.patience_ms = reader.get<std::uint32_t>();
+  hello.timeout_ms = reader.get<std::uint32_t>();
   const auto reserved = reader.get<std::uint32_t>();
   hello.process = reader.get<std::uint64_t>();
   ORIEL_TRY(hello.address, SocketAddress::decode(reader));
@@ -81,8 +81,8 @@ Rendezvous::Rendezvous(std::uint64_t own_process, Deadline expiry)
     : own_process_(own_process), expiry_(expiry) {}
 
 void Rendezvous::on_hello(Connection from, const RootHello& hello, TimePoint now) {
-  longest_patience_ =
-      std::max<Duration>(longest_patience_, std::chrono::milliseconds(hello.patience_ms));
+  longest_timeout_ =
+      std::max<Duration>(longest_timeout_, std::chrono::milliseconds(hello.timeout_ms));
   const bool valid =
       hello.size >= 1 && hello.size <= kMaxRanks && hello.rank >= 0 && hello.rank < hello.size;
   if (valid) failure_.note_size(hello.size);
@@ -105,7 +105,7 @@ void Rendezvous::on_hello(Connection from, const RootHello& hello, TimePoint now
 }
 
 void Rendezvous::admit(Connection from, const RootHello& hello, TimePoint now) {
-  const Deadline patience = Deadline::at(now + std::chrono::milliseconds(hello.patience_ms));
+  const Deadline timeout = Deadline::at(now + std::chrono::milliseconds(hello.timeout_ms));
   if (size_ == 0) {
     size_ = hello.size;
     first_rank_ = hello.rank;
@@ -121,7 +121,7 @@ void Rendezvous::admit(Connection from, const RootHello& hello, TimePoint now) {
     send_error(from, hello.rank);
     return;
   }
-  members_.add(hello.rank, {from, hello.address, patience});
+  members_.add(hello.rank, {from, hello.address, timeout});
   if (hello.size != size_) {
     return fail(Error(ErrorCode::invalid_usage,
                       fmt::format("rank {} joined with size {}, rank {} with size {}", first_rank_,
@@ -231,7 +231,7 @@ Error Rendezvous::not_in_time() const {
 
 void Rendezvous::fail(Error error, TimePoint now) {
   failure_.set(std::move(error).with_scope(Scope::communicator));
-  expiry_ = Deadline::at(now + std::max(longest_patience_, kShortestMemory));
+  expiry_ = Deadline::at(now + std::max(longest_timeout_, kShortestMemory));
   for (const auto& [connection, rank] : members_.by_connection()) send_error(connection, rank);
 }
 

@@ -32,9 +32,9 @@ struct RootHello {
 
   std::int32_t rank = -1;
   std::int32_t size = 0;
-  std::uint32_t patience_ms = 0;  ///< remaining timeout of the rank
-  std::uint64_t process = 0;      ///< process_number() of the rank's process
-  SocketAddress address;          ///< listening address for higher ranks
+  std::uint32_t timeout_ms = 0;  ///< remaining timeout of the rank
+  std::uint64_t process = 0;     ///< process_number() of the rank's process
+  SocketAddress address;         ///< listening address for higher ranks
 
   Bytes encode() const;
   static Result<RootHello> decode(ByteView bytes);
@@ -97,7 +97,7 @@ class Rendezvous {
 
   std::uint64_t own_process_;
   Deadline expiry_;
-  Duration longest_patience_{};
+  Duration longest_timeout_{};
   int size_ = 0;  // 0: no rank has come
   int first_rank_ = -1;
   int host_rank_ = -1;  // the rank in the root service's own process

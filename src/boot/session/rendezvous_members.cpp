@@ -6,7 +6,7 @@ namespace oriel::boot {
 
 void RendezvousMembers::add(int rank, const Member& member) {
   members_.emplace(rank, member);
-  patience_.emplace(member.patience.when(), rank);
+  timeout_.emplace(member.timeout.when(), rank);
   rank_of_.emplace(member.connection, rank);
 }
 
@@ -24,20 +24,20 @@ std::optional<int> RendezvousMembers::rank_of(Connection connection) const {
 void RendezvousMembers::finish(int rank) {
   Member& member = members_.at(rank);
   member.done = true;
-  patience_.erase({member.patience.when(), rank});
+  timeout_.erase({member.timeout.when(), rank});
   ++done_;
 }
 
 void RendezvousMembers::extend(Duration grace) {
-  patience_.clear();
+  timeout_.clear();
   for (auto& [rank, member] : members_) {
-    member.patience = Deadline::at(member.patience.when() + grace);
-    patience_.emplace(member.patience.when(), rank);
+    member.timeout = Deadline::at(member.timeout.when() + grace);
+    timeout_.emplace(member.timeout.when(), rank);
   }
 }
 
 Deadline RendezvousMembers::next_deadline() const {
-  return patience_.empty() ? Deadline::never() : Deadline::at(patience_.begin()->first);
+  return timeout_.empty() ? Deadline::never() : Deadline::at(timeout_.begin()->first);
 }
 
 }  // namespace oriel::boot

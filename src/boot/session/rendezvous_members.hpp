@@ -21,7 +21,7 @@ class RendezvousMembers {
   struct Member {
     Connection connection;
     SocketAddress address;
-    Deadline patience;
+    Deadline timeout;
     bool done = false;
   };
 
@@ -46,8 +46,8 @@ class RendezvousMembers {
  private:
   std::map<int, Member> members_;
   std::map<Connection, int> rank_of_;
-  std::set<std::pair<TimePoint, int>> patience_;  // deadlines of unfinished members, earliest
-                                                  // first
+  std::set<std::pair<TimePoint, int>> timeout_;  // deadlines of unfinished members, earliest
+                                                 // first
   int done_ = 0;
 };
 

@@ -148,8 +148,8 @@ void RootLink::say(ByteView word) {
 Task<Status> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
                        Deadline deadline) {
   const Deadline end = earlier(deadline, Deadline::after(kTellingTime, loop.clock()));
-  const Retries::Patience patience = {.refused = kTellingTime, .local = kTellingTime};
-  ORIEL_CO_TRY(const OwnedFd connection, co_await dial(loop, target, patience, end));
+  const Retries::Timeouts timeout = {.refused = kTellingTime, .local = kTellingTime};
+  ORIEL_CO_TRY(const OwnedFd connection, co_await dial(loop, target, timeout, end));
   const Bytes introduction = hello.encode();
   const Bytes word = last_word(reason);
   const std::array<ByteView, 2> views = {introduction, word};

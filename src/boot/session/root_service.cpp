@@ -23,7 +23,7 @@ namespace {
 constexpr Duration kHelloTime = std::chrono::seconds(2);
 // Timeout for failing calls of the service itself. It retries, since ranks of other processes need
 // it.
-constexpr Duration kOwnPatience = std::chrono::seconds(1);
+constexpr Duration kOwnTimeout = std::chrono::seconds(1);
 constexpr std::size_t kRememberedIds = 4096;
 constexpr std::size_t kLastWordBytes = 1 + ErrorRecord::kEncodedBytes;
 static_assert(kLastWordBytes >= RootHello::kBytes);
@@ -161,7 +161,7 @@ void RootService::end() {
 }
 
 void RootService::serve() {
-  Retries waits({.local = kOwnPatience});
+  Retries waits({.local = kOwnTimeout});
   for (;;) {
     Deadline deadline = Deadline::never();
     Poller* poller = nullptr;

@@ -18,9 +18,9 @@ namespace oriel::boot {
 namespace {
 
 // Timeout for a root service that refuses connections before it has been reached.
-constexpr Duration kRootPatience = std::chrono::seconds(1);
+constexpr Duration kRootTimeout = std::chrono::seconds(1);
 // Timeout for a root service that refuses connections after it was reached; it then counts as dead.
-constexpr Duration kReturnPatience = std::chrono::milliseconds(400);
+constexpr Duration kReturnTimeout = std::chrono::milliseconds(400);
 
 Result<DialTarget> root_target(const UniqueId& id, const Key& key, int rank,
                                const SocketOptions& options) {
@@ -52,7 +52,7 @@ class Session::Joining {
 
  private:
   Task<Status> meet();
-  Task<Status> find_root(const DialTarget& target, Duration patience);
+  Task<Status> find_root(const DialTarget& target, Duration timeout);
   Task<Status> introduce();
   Task<Status> link_up();
   EventLoop& loop() const { return session_.transport_.loop(); }
@@ -118,10 +118,10 @@ Task<Status> Session::decline(EventLoop& loop, UniqueId id, int rank, int size, 
   const SpareDescriptor::Loan loan;
   const Key key = Key::derive(id.secret, KeyPurpose::rendezvous, id.number);
   ORIEL_CO_TRY(DialTarget target, root_target(id, key, rank, options.socket));
-  constexpr std::uint32_t kPatienceMs = 1000;  // the reason follows at once
+  constexpr std::uint32_t kTimeoutMs = 1000;  // the reason follows at once
   const RootHello hello = {.rank = rank,
                            .size = size,
-                           .patience_ms = kPatienceMs,
+                           .timeout_ms = kTimeoutMs,
                            .process = process_number(),
                            .address = id.root};
   co_return co_await tell_root(loop, std::move(target), hello, std::move(reason), deadline);
@@ -152,8 +152,8 @@ Task<Status> Session::Joining::link_up() {
   co_return co_await session_.link_up();
 }
 
-Task<Status> Session::Joining::find_root(const DialTarget& target, Duration patience) {
-  auto dialed = co_await dial(loop(), target, {.refused = patience}, deadline());
+Task<Status> Session::Joining::find_root(const DialTarget& target, Duration timeout) {
+  auto dialed = co_await dial(loop(), target, {.refused = timeout}, deadline());
   if (!dialed.ok()) {
     const bool died = std::exchange(found_root_, false) && is_refusal(dialed.error());
     if (died) co_return root_.gone();
@@ -167,7 +167,7 @@ Task<Status> Session::Joining::find_root(const DialTarget& target, Duration pati
 Task<Status> Session::Joining::meet() {
   ORIEL_CO_TRY(const DialTarget target, root_target(id_, session_.key(KeyPurpose::rendezvous),
                                                     session_.rank_, options_.socket));
-  ORIEL_CO_CHECK(co_await find_root(target, kRootPatience));
+  ORIEL_CO_CHECK(co_await find_root(target, kRootTimeout));
   // Unless an interface is selected, other ranks reach this rank where the root service does.
   ORIEL_CO_TRY(SocketAddress interface, local_address(root_.fd()));
   if (!options_.socket.ifname.empty()) {
@@ -187,7 +187,7 @@ Task<Status> Session::Joining::meet() {
   while (!met.ok() && root_.turned_away()) {
     const Deadline next = earlier(deadline(), Deadline::after(returns.pause(), loop().clock()));
     ORIEL_CO_CHECK(co_await loop().sleep_until(next));
-    ORIEL_CO_CHECK(co_await find_root(target, kReturnPatience));
+    ORIEL_CO_CHECK(co_await find_root(target, kReturnTimeout));
     met = co_await introduce();
   }
   ORIEL_CO_CHECK(std::move(met));
@@ -199,12 +199,12 @@ Task<Status> Session::Joining::introduce() {
   // Sets the deadline of the root service shortly before this rank's own: it knows who is missing.
   const auto left = deadline().remaining(loop().clock().now());
   const auto margin = std::min<Duration>(left / 10, std::chrono::milliseconds(250));
-  const auto patience = std::min<Duration>(left - margin, std::chrono::hours(24));
+  const auto timeout = std::min<Duration>(left - margin, std::chrono::hours(24));
   const RootHello hello = {
       .rank = session_.rank_,
       .size = session_.size_,
-      .patience_ms = static_cast<std::uint32_t>(
-          std::chrono::duration_cast<std::chrono::milliseconds>(patience).count()),
+      .timeout_ms = static_cast<std::uint32_t>(
+          std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()),
       .process = process_number(),
       .address = session_.own_address_};
   ORIEL_CO_CHECK(root_.greet(hello));

@@ -262,7 +262,7 @@ class ReceiveStream {
   /// Polls of a slot between two checks whether the sender has sent packets instead.
   static constexpr std::uint32_t kPollsPerLook = 64;
   /// Timeout within which every rank learns of the death of another rank.
-  static constexpr std::uint64_t kPatienceNs = 1'500'000'000;
+  static constexpr std::uint64_t kTimeoutNs = 1'500'000'000;
 
   /// Returns whether `word` is a ready word of the next slot.
   ORIEL_DEVICE_FN bool is_next(std::uint64_t word) const {
@@ -371,11 +371,11 @@ class ReceiveStream {
     if (mover_.read(index_, cursor_.data(), lent(), cursor_.bytes())) return true;
     // Waits for an abort first: if the sender has died or its call has failed, other code names it
     // and ends this wait. Reports `unreadable` only after the timeout.
-    device::WaitControl patience = arguments_.wait;
-    patience.timeout_ns = kPatienceNs;
-    patience.stall = nullptr;
+    device::WaitControl timeout = arguments_.wait;
+    timeout.timeout_ns = kTimeoutNs;
+    timeout.stall = nullptr;
     const auto never = [] { return false; };
-    const auto outcome = device::wait_until<M>(never, patience, {peer(), 0});
+    const auto outcome = device::wait_until<M>(never, timeout, {peer(), 0});
     if (outcome == device::WaitOutcome::timed_out) {
       report_failure(arguments_, FailureKind::unreadable, peer());
     }

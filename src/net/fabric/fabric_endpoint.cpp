@@ -149,7 +149,7 @@ bool FabricEndpoint::close(bool may_drive) {
 // A peer may reconnect again and again meanwhile. Such a connection does not count if it is newer
 // than the last turn: no read was requested on it yet.
 bool FabricEndpoint::end_all(bool may_drive) {
-  const Deadline deadline = Deadline::after(kPatience);
+  const Deadline deadline = Deadline::after(kTimeout);
   std::optional<std::set<ino_t>> before;
   for (;;) {
     auto ended = end_connections(queue_descriptor_, false);

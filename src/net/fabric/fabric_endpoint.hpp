@@ -115,7 +115,7 @@ class FabricEndpoint {
   ///
   /// libfabric 1.17's tcp crashes if it is closed while part of a read from a peer's memory has
   /// arrived. It reports such a read twice, the second time after freeing it. So close() first ends
-  /// all connections of tcp and drives the endpoint until it has seen that, for up to kPatience.
+  /// all connections of tcp and drives the endpoint until it has seen that, for up to kTimeout.
   /// Data that arrives meanwhile is stored where it belongs. `may_drive`: all memory that the
   /// endpoint uses still exists.
   ///
@@ -123,7 +123,7 @@ class FabricEndpoint {
   /// on are leaked to the process, and nobody can reach it. It touches no memory any more, because
   /// no thread drives it.
   bool close(bool may_drive);
-  static constexpr std::chrono::milliseconds kPatience{500};
+  static constexpr std::chrono::milliseconds kTimeout{500};
   /// Reopens the endpoint at `name`, its former address, with its address vector and its memory.
   /// Returns an error if the provider cannot do so; the endpoint is closed then.
   Status reopen(ByteView name);

@@ -160,7 +160,7 @@ void Receiver::give_up_missing() {
   end_.peers.for_each([&](Peer& peer) {
     Peer::Incoming& incoming = peer.incoming;
     if (incoming.early.empty()) return;
-    if (!none_can_come && now - incoming.waiting_since < end_.options.patience) return;
+    if (!none_can_come && now - incoming.waiting_since < end_.options.timeout) return;
     incoming.next = incoming.early.begin()->first;
     take_early(peer);
   });

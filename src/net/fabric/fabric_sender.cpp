@@ -206,7 +206,7 @@ bool Sender::give_up(Peer& peer) {
   if (!peer.outgoing.blocked_since.has_value()) peer.outgoing.blocked_since = now;
   const auto waited =
       std::chrono::duration_cast<std::chrono::milliseconds>(now - *peer.outgoing.blocked_since);
-  if (waited < end_.options.patience) return false;
+  if (waited < end_.options.timeout) return false;
   lose(peer,
        Error(ErrorCode::timeout, fmt::format("nothing has been taken for {} ms", waited.count())));
   return true;

@@ -53,7 +53,7 @@ class Sender {
   /// then.
   bool send(Peer& peer, WireMessage& message);
   /// Called when there is no room. Returns whether the peer has taken nothing for
-  /// Options::patience; messages to it are lost then.
+  /// Options::timeout; messages to it are lost then.
   bool give_up(Peer& peer);
   /// Sends all frames that hold messages.
   void send_batches();

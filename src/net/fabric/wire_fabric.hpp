@@ -32,7 +32,7 @@ struct FabricTable;
 /// Order. Long messages overtake short ones inside libfabric's providers. So each frame carries its
 /// number in the sequence of its sender. A frame that comes early is held back in the buffer in
 /// which it arrived. If a frame is missing (its connection has broken), the later ones are
-/// delivered after `patience`. If no receive buffer is posted any more, they are delivered at once.
+/// delivered after `timeout`. If no receive buffer is posted any more, they are delivered at once.
 /// Frames that come after that are dropped, and so are duplicates.
 ///
 /// Trust. Each frame is authenticated by a keyed hash (fabric_frame.hpp). A frame without a valid
@@ -61,7 +61,7 @@ struct FabricTable;
 /// arrivals wait in the provider; the requests that peers' queues may have unanswered bound them.
 ///
 /// Thread-safe: one lock, held for the time of one call. Only create(), add_peer() and flush()
-/// block, and cut() and the destructor for up to FabricEndpoint::kPatience. A child of fork() must
+/// block, and cut() and the destructor for up to FabricEndpoint::kTimeout. A child of fork() must
 /// not use the wire.
 class WireFabric final : public Wire {
  public:
@@ -77,7 +77,7 @@ class WireFabric final : public Wire {
     bool prove_payloads = false;  ///< see fabric_frame.hpp; one end's wish is enough for both
     /// Timeout for a missing frame that later ones wait for, and for a peer that takes nothing.
     /// When it expires for a peer, messages to that peer are lost until the peer takes some again.
-    Duration patience = std::chrono::seconds(1);
+    Duration timeout = std::chrono::seconds(1);
     const Clock* clock = &SteadyClock::instance();  ///< outlives the wire
     const FabricTable* table = nullptr;             ///< outlives the wire; null: libfabric.so.1
   };

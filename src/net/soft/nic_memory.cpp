@@ -150,7 +150,7 @@ bool NicMemory::is_fetched(std::uint32_t key) const {
 
 /// Returns the end of a wait that began at `begin`. After end_sending() or end_receiving() all
 /// waits share one time limit.
-TimePoint NicMemory::patience_ends(TimePoint begin) {
+TimePoint NicMemory::timeout_end(TimePoint begin) {
   const bool is_aborted = context_.sends_nothing;
   if (!is_aborted && !context_.takes_nothing) return begin + kFetchesMost;
   if (!last_wait_.has_value()) last_wait_ = SteadyClock::instance().now();
@@ -163,7 +163,7 @@ bool NicMemory::wait_until_none(std::unique_lock<std::mutex>& lock,
   const Clock& steady = SteadyClock::instance();
   const TimePoint begin = steady.now();
   while (any()) {
-    if (!is_working() || steady.now() >= patience_ends(begin)) return false;
+    if (!is_working() || steady.now() >= timeout_end(begin)) return false;
     bool went_on = false;
     try {
       went_on = go_on();

@@ -110,9 +110,9 @@ class NicMemory : public NicCore {
   void end_copies(std::uint64_t peer, std::uint32_t key);
   void end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key);
   bool is_fetched(std::uint32_t key) const;
-  TimePoint patience_ends(TimePoint begin);
+  TimePoint timeout_end(TimePoint begin);
 
-  std::optional<TimePoint> last_wait_;  // start of the shared time limit, see patience_ends()
+  std::optional<TimePoint> last_wait_;  // start of the shared time limit, see timeout_end()
 };
 
 }  // namespace oriel::net

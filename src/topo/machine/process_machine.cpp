@@ -243,8 +243,8 @@ CommunicatorMachine with_hidden_gpus(const MachineSources& sources, Communicator
 Result<Machine> read_named_file(const std::string& file, Duration timeout) {
   XmlLimits limits;
   limits.await_writer = false;
-  limits.patience =
-      std::min(limits.patience, std::chrono::duration_cast<std::chrono::milliseconds>(timeout / 4));
+  limits.timeout =
+      std::min(limits.timeout, std::chrono::duration_cast<std::chrono::milliseconds>(timeout / 4));
   auto machine = read_machine_file(file, limits);
   if (machine.ok()) return machine;
   const Error cause = std::move(machine).error();

@@ -151,7 +151,7 @@ Result<XmlElement> parse_xml(std::string_view text, const XmlLimits& limits) {
 Result<std::string> read_xml_file(const std::string& path, const XmlLimits& limits) {
   const auto no_writer = limits.await_writer ? NoWriter::is_awaited : NoWriter::is_refused;
   return read_file(path,
-                   {.bytes = limits.bytes, .patience = limits.patience, .no_writer = no_writer});
+                   {.bytes = limits.bytes, .timeout = limits.timeout, .no_writer = no_writer});
 }
 
 }  // namespace oriel::topo

@@ -34,7 +34,7 @@ struct XmlLimits {
   std::size_t attributes_of_one = 128;  ///< per element
   std::size_t depth = 64;
   /// Total timeout for reading a pipe or a terminal.
-  std::chrono::milliseconds patience{5000};
+  std::chrono::milliseconds timeout{5000};
   /// Waits also for a named pipe that nobody has opened for writing; false: refuses such a pipe.
   bool await_writer = true;
 };
@@ -46,7 +46,7 @@ struct XmlLimits {
 Result<XmlElement> parse_xml(std::string_view text, const XmlLimits& limits = {});
 
 /// Returns the text of a file of at most `limits.bytes`; see read_file(). Blocks at most for the
-/// timeout `limits.patience`.
+/// timeout `limits.timeout`.
 Result<std::string> read_xml_file(const std::string& path, const XmlLimits& limits = {});
 
 }  // namespace oriel::topo

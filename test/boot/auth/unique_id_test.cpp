@@ -311,7 +311,7 @@ constexpr std::uint64_t kHere = 42, kElsewhere = 43;
 const TimePoint kStart{};
 
 RootHello hello(int rank, int size, std::uint64_t process = kElsewhere) {
-  return {.rank = rank, .size = size, .patience_ms = 1000, .process = process, .address = kV4};
+  return {.rank = rank, .size = size, .timeout_ms = 1000, .process = process, .address = kV4};
 }
 
 /// A rendezvous with its unread frames for each connection.
@@ -383,7 +383,7 @@ TEST_CASE("the rendezvous tells everybody of sizes that differ and of equal numb
   CHECK(range.kinds_told(31) == Kinds{FrameKind::root_peers});
 }
 
-TEST_CASE("the next timer of a rendezvous is the shortest patience of those not done",
+TEST_CASE("the next timer of a rendezvous is the shortest timeout of those not done",
           "[req:1.12]") {
   constexpr int kSize = 200;
   const TimePoint now = kStart;
@@ -391,26 +391,26 @@ TEST_CASE("the next timer of a rendezvous is the shortest patience of those not 
   Rendezvous meeting(kHere, Deadline::at(now + 1h));
   CHECK(meeting.next_timer().when() == now + 1h);
   // Several ranks share a timeout, so that a finished rank must not remove another rank's.
-  std::map<int, Duration> patience;
+  std::map<int, Duration> timeout;
   for (int rank = 0; rank < kSize; ++rank) {
     RootHello one = hello(rank, kSize);
-    one.patience_ms = 1000 + static_cast<std::uint32_t>(random() % 40);
-    patience[rank] = std::chrono::milliseconds(one.patience_ms);
+    one.timeout_ms = 1000 + static_cast<std::uint32_t>(random() % 40);
+    timeout[rank] = std::chrono::milliseconds(one.timeout_ms);
     meeting.on_hello(static_cast<Rendezvous::Connection>(rank), one, now);
-    const auto least = std::min_element(patience.begin(), patience.end(),
+    const auto least = std::min_element(timeout.begin(), timeout.end(),
                                         [](auto& a, auto& b) { return a.second < b.second; });
     const Duration grace = rank + 1 < kSize ? 0s : Rendezvous::kLinkingGrace;
     REQUIRE(meeting.next_timer().when() == now + least->second + grace);
   }
-  while (!patience.empty()) {
-    const auto least = std::min_element(patience.begin(), patience.end(),
+  while (!timeout.empty()) {
+    const auto least = std::min_element(timeout.begin(), timeout.end(),
                                         [](auto& a, auto& b) { return a.second < b.second; });
     REQUIRE(meeting.next_timer().when() == now + least->second + Rendezvous::kLinkingGrace);
-    const auto done = std::next(patience.begin(), static_cast<long>(random() % patience.size()));
+    const auto done = std::next(timeout.begin(), static_cast<long>(random() % timeout.size()));
     for (int times = 0; times < 2; ++times) {  // the second call changes nothing
       meeting.on_done(static_cast<Rendezvous::Connection>(done->first));
     }
-    patience.erase(done);
+    timeout.erase(done);
   }
   CHECK(meeting.next_timer().is_never());
   CHECK(meeting.finished());

@@ -74,8 +74,8 @@ void ForkedRanks::kill(int rank, int signal) {
   ::kill(pid(rank), signal);
 }
 
-std::vector<std::string> ForkedRanks::collect(std::chrono::milliseconds patience) {
-  const auto end = std::chrono::steady_clock::now() + patience;
+std::vector<std::string> ForkedRanks::collect(std::chrono::milliseconds timeout) {
+  const auto end = std::chrono::steady_clock::now() + timeout;
   std::vector<std::string> results(children_.size());
   for (std::size_t rank = 0; rank < children_.size(); ++rank) {
     Child& child = children_[rank];
@@ -110,8 +110,8 @@ std::vector<std::string> ForkedRanks::collect(std::chrono::milliseconds patience
 }
 
 std::vector<std::string> run_forked(int count, const std::function<Status(int rank)>& body,
-                                    std::chrono::milliseconds patience) {
-  return ForkedRanks(count, body).collect(patience);
+                                    std::chrono::milliseconds timeout) {
+  return ForkedRanks(count, body).collect(timeout);
 }
 
 }  // namespace oriel

@@ -26,9 +26,9 @@ class ForkedRanks {
 
   pid_t pid(int rank) const { return children_[static_cast<std::size_t>(rank)].pid; }
   void kill(int rank, int signal);
-  /// Returns each rank's report within `patience`: "ok" or its error. For a rank without a report,
+  /// Returns each rank's report within `timeout`: "ok" or its error. For a rank without a report,
   /// returns in angle brackets how it ended or that it still runs.
-  std::vector<std::string> collect(std::chrono::milliseconds patience);
+  std::vector<std::string> collect(std::chrono::milliseconds timeout);
 
  private:
   struct Child {
@@ -40,6 +40,6 @@ class ForkedRanks {
 
 /// Forks the ranks, collects their reports, and reaps them.
 std::vector<std::string> run_forked(int count, const std::function<Status(int rank)>& body,
-                                    std::chrono::milliseconds patience);
+                                    std::chrono::milliseconds timeout);
 
 }  // namespace oriel

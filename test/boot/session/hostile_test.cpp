@@ -33,9 +33,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-bool is_ready(const OwnedFd& fd, short events, int patience_ms = 5000) {
+bool is_ready(const OwnedFd& fd, short events, int timeout_ms = 5000) {
   pollfd ready{fd.get(), events, 0};
-  return ::poll(&ready, 1, patience_ms) == 1;
+  return ::poll(&ready, 1, timeout_ms) == 1;
 }
 
 /// Returns an established connection to `address`.
@@ -49,8 +49,8 @@ void write_bytes(const OwnedFd& fd, ByteView bytes) {
   static_cast<void>(write_some(fd.get(), std::span(&bytes, 1)));
 }
 
-/// Reads until the peer closes or `patience` is over; returns true if the peer closed.
-bool closed_within(const OwnedFd& fd, std::chrono::milliseconds patience,
+/// Reads until the peer closes or `timeout` is over; returns true if the peer closed.
+bool closed_within(const OwnedFd& fd, std::chrono::milliseconds timeout,
                    Bytes* received = nullptr) {
   std::array<std::byte, 512> buffer;
   return test::eventually(
@@ -63,7 +63,7 @@ bool closed_within(const OwnedFd& fd, std::chrono::milliseconds patience,
                          buffer.begin() + static_cast<std::ptrdiff_t>(got.value().bytes));
         return false;
       },
-      patience);
+      timeout);
 }
 
 /// Joins as four threads; returns the time taken.
@@ -77,9 +77,9 @@ DialTarget target_of(const SocketAddress& address, const Key& key) {
   return {.address = address, .purpose = KeyPurpose::link, .realm = 1, .key = key, .claim = {}};
 }
 
-Result<OwnedFd> dial_once(const DialTarget& target, Duration patience = 5s) {
+Result<OwnedFd> dial_once(const DialTarget& target, Duration timeout = 5s) {
   auto loop = std::move(EventLoop::create()).value();
-  return loop.run(dial(loop, target, {.refused = 1s}, Deadline::after(patience)));
+  return loop.run(dial(loop, target, {.refused = 1s}, Deadline::after(timeout)));
 }
 
 }  // namespace

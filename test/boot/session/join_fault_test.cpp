@@ -27,17 +27,17 @@ using namespace std::chrono_literals;
 
 /// Joins, then runs barriers until one fails; returns that error. `joined` counts the ranks that
 /// joined.
-Status barriers_until_failure(const UniqueId& id, int rank, int size, Duration join_patience,
-                              Duration patience, std::atomic<int>& joined) {
+Status barriers_until_failure(const UniqueId& id, int rank, int size, Duration join_timeout,
+                              Duration timeout, std::atomic<int>& joined) {
   return in_session(
       id, rank, size,
       [&](EventLoop& loop, Session& session) {
         ++joined;
         Status status;
-        while (status.ok()) status = loop.run(one_barrier(loop, session, patience));
+        while (status.ok()) status = loop.run(one_barrier(loop, session, timeout));
         return status;
       },
-      join_patience);
+      join_timeout);
 }
 
 struct Finish {
@@ -128,14 +128,14 @@ TEST_CASE("a rank that is stopped: every other rank ends at the deadline and nam
   CAPTURE(seed);
   std::mt19937_64 random(seed);
   test::FairTimer timer;
-  const std::chrono::milliseconds patience = test::kSanitized ? 3s : 1s;
+  const std::chrono::milliseconds timeout = test::kSanitized ? 3s : 1s;
   for (const int size : {2, 8}) {
     const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
     CAPTURE(size, victim);
     const ServedId id;
     const Shared<Finish> finish;
     ForkedRanks ranks(size, [&](int rank) {
-      Status status = barriers_until_failure(id.value(), rank, size, 20s, patience, finish->joined);
+      Status status = barriers_until_failure(id.value(), rank, size, 20s, timeout, finish->joined);
       ++finish->ended;
       return status;
     });
@@ -146,9 +146,9 @@ TEST_CASE("a rank that is stopped: every other rank ends at the deadline and nam
     ranks.kill(victim, SIGSTOP);
     CHECK(test::eventually([&] { return finish->ended == size - 1; }, 20s));
     const auto spent = timer.spent();
-    CHECK(std::chrono::steady_clock::now() - begin >= patience * 9 / 10);
+    CHECK(std::chrono::steady_clock::now() - begin >= timeout * 9 / 10);
     // If ranks timed out one after the other, the time would double.
-    CHECK(spent < patience * 19 / 10);
+    CHECK(spent < timeout * 19 / 10);
     ranks.kill(victim, SIGKILL);
     const auto results = ranks.collect(20s);
     check_all_say(results,
@@ -187,7 +187,7 @@ TEST_CASE("ranks that are missing, disagree or come late are named to all that c
   };
   struct Row {
     std::vector<Caller> callers;
-    Duration patience;
+    Duration timeout;
     std::vector<std::string> words;
   };
   const Row rows[] = {
@@ -204,7 +204,7 @@ TEST_CASE("ranks that are missing, disagree or come late are named to all that c
         [&](int i) {
           const Caller& caller = row.callers[static_cast<std::size_t>(i)];
           std::this_thread::sleep_for(caller.delay);
-          return join_once(id.value(), caller.rank, caller.size, row.patience);
+          return join_once(id.value(), caller.rank, caller.size, row.timeout);
         },
         10s);
     CHECK(timer.spent() < 3s);

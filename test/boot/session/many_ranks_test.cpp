@@ -30,7 +30,7 @@ Task<Status> introduce(EventLoop& loop, UniqueId id, int rank, int size) {
   DialTarget target = target_of(id, rank);
   ORIEL_CO_TRY(const OwnedFd fd, co_await dial(loop, std::move(target), {.refused = 1s}, deadline));
   const RootHello hello = {
-      .rank = rank, .size = size, .patience_ms = 60'000, .process = 1, .address = id.root};
+      .rank = rank, .size = size, .timeout_ms = 60'000, .process = 1, .address = id.root};
   const Bytes bytes = hello.encode();
   const ByteView view = bytes;
   ORIEL_CO_CHECK(write_some(fd.get(), std::span(&view, 1)));

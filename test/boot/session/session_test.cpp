@@ -224,9 +224,9 @@ TEST_CASE("a rank that has waited long for a link, and has it, is no longer said
   const auto results = run_thread_sessions(8, [&](EventLoop& loop, Session& session) {
     const int rank = session.rank();
     std::optional<Session::Activity> activity;
-    const auto act = [&](Duration patience) {
+    const auto act = [&](Duration timeout) {
       activity.reset();
-      activity.emplace(session.activate(loop, Deadline::after(patience)).value());
+      activity.emplace(session.activate(loop, Deadline::after(timeout)).value());
     };
     Status status;
     if (rank == 0 || rank == 3) {  // 0 and 3 have no link yet

@@ -62,8 +62,8 @@ std::vector<int> expected_members(const Division& division, int rank, int size) 
 }
 
 Task<Result<SplitPart>> split(EventLoop& loop, Session& session, SplitCall call,
-                              Duration patience = kJoinTime) {
-  co_return co_await session.split(loop, std::move(call), Deadline::after(patience));
+                              Duration timeout = kJoinTime) {
+  co_return co_await session.split(loop, std::move(call), Deadline::after(timeout));
 }
 
 /// Gathers the ranks' numbers in the parent, and checks that they are the members.

@@ -79,27 +79,27 @@ inline std::vector<std::string> all_ok(int count) {
 }
 
 inline Result<std::unique_ptr<Session>> join(EventLoop& loop, const UniqueId& id, int rank,
-                                             int size, Duration patience) {
-  return loop.run(Session::join(loop, id, rank, size, kLoopback, Deadline::after(patience)));
+                                             int size, Duration timeout) {
+  return loop.run(Session::join(loop, id, rank, size, kLoopback, Deadline::after(timeout)));
 }
 
-inline Task<Status> one_barrier(EventLoop& loop, Session& session, Duration patience) {
-  ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(patience)));
+inline Task<Status> one_barrier(EventLoop& loop, Session& session, Duration timeout) {
+  ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(timeout)));
   co_return co_await session.world().barrier(Operation::test);
 }
 
 /// Joins, runs `body` and leaves.
 inline Status in_session(const UniqueId& id, int rank, int size,
                          const std::function<Status(EventLoop&, Session&)>& body,
-                         Duration patience = kJoinTime) {
+                         Duration timeout = kJoinTime) {
   ORIEL_TRY(EventLoop loop, EventLoop::create());
-  ORIEL_TRY(const auto session, join(loop, id, rank, size, patience));
+  ORIEL_TRY(const auto session, join(loop, id, rank, size, timeout));
   return body(loop, *session);
 }
 
-inline Status join_once(const UniqueId& id, int rank, int size, Duration patience = kJoinTime) {
+inline Status join_once(const UniqueId& id, int rank, int size, Duration timeout = kJoinTime) {
   return in_session(
-      id, rank, size, [](EventLoop&, Session&) { return Status(); }, patience);
+      id, rank, size, [](EventLoop&, Session&) { return Status(); }, timeout);
 }
 
 inline Status join_and_barrier(const UniqueId& id, int rank, int size) {

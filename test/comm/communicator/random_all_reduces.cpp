@@ -369,7 +369,7 @@ bool run_batch(const Venue& venue, LaunchMode launch_mode, int ranks, const Vari
   INFO(ranks << " ranks as " << name_of(launch_mode) << settings << ", seed " << options.seed);
   const auto results = run_ranks(
       launch_mode, ranks, [&](TestRanks& test_ranks) { Batch(venue, test_ranks, options).run(); },
-      options.patience);
+      options.timeout);
   check_all_ok(results);
   return std::count(results.begin(), results.end(), "ok") ==
          static_cast<std::ptrdiff_t>(results.size());

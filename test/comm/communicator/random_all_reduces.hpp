@@ -38,7 +38,7 @@ struct BatchOptions {
   std::uint64_t seed = 0;  ///< for what all ranks draw alike: types, counts, places, values
   int calls = 0;
   std::size_t most = 0;  ///< most elements of a call
-  std::chrono::milliseconds patience = std::chrono::seconds(100);
+  std::chrono::milliseconds timeout = std::chrono::seconds(100);
 };
 
 /// Runs a batch of random calls among `ranks` ranks and CHECKs each. Results must equal the

@@ -139,7 +139,7 @@ TEST_CASE("what kernels post after an abort reaches no peer, and is refused befo
 }
 
 TEST_CASE("a GPU's NIC that dies is named by all, though nothing is asked of it", "[req:3.19]") {
-  const Environment patience(kPatience);
+  const Environment timeout(kTimeout);
   run_gpus({{1, 1, 1}}, false, [](TestRanks& test_ranks) {
     constexpr int kDead = 1;
     Rank rank(test_ranks, 4096, kWorld);

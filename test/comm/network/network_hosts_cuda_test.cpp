@@ -30,7 +30,7 @@ TEST_CASE("a host whose link goes down while GPUs wait for it is named by all ot
   const TestHosts hosts(kRanks);
   RankFixture fixture(LaunchMode::processes, kRanks, [&](TestRanks& test_ranks) {
     hosts.enter(test_ranks.first());
-    const Environment environment(kGpuOnHost), patience(kPatience);
+    const Environment environment(kGpuOnHost), timeout(kTimeout);
     const OnModel on_model(kRanks, test_ranks.first());
     Rank rank(test_ranks, 4096, kWorld);
     rank.sync("the first barrier");

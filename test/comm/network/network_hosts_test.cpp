@@ -152,7 +152,7 @@ TEST_CASE("a host whose link goes down in a collective is named by all others", 
   constexpr int kCut = 3;
   RankFixture fixture(LaunchMode::processes, nodes.ranks(), [&](TestRanks& test_ranks) {
     hosts.enter(nodes.node_of(test_ranks.first()));
-    const Environment environment(kOnOneLink), patience(kForNics);
+    const Environment environment(kOnOneLink), timeout(kForNics);
     Rank rank(test_ranks, 4096, kWorld);
     // The host that is cut off names itself. Its set-up links are down too, so it receives nothing.
     reduce_until_named(test_ranks, rank, kCut);

@@ -25,14 +25,14 @@ void run_gpus_by_paths(const Nodes& nodes, const Variables& settings, bool proce
 }  // namespace
 
 TEST_CASE("ranks on GPUs with a backup path use the first one as long as it works", "[req:3.14]") {
-  run_gpus_by_paths({{2, 1}}, with_patience(), true, use_first_path);
+  run_gpus_by_paths({{2, 1}}, with_timeout(), true, use_first_path);
 }
 
 TEST_CASE("what fails on a GPU's path is done once, by the other, which is left again",
           "[req:3.14][F3]") {
   const std::uint64_t seed = test_seed();
   // Fails so early a request that the barriers alone reach it.
-  run_gpus_by_paths({{1, 1, 1}}, with_patience(), GENERATE(false, true),
+  run_gpus_by_paths({{1, 1, 1}}, with_timeout(), GENERATE(false, true),
                     [&](TestRanks& test_ranks) { leave_failed_path(test_ranks, seed, 3); });
 }
 
@@ -85,7 +85,7 @@ TEST_CASE("one NIC of a GPU that is silent, and asked for nothing, is left by it
 }
 
 TEST_CASE("a GPU's queue with a backup path refuses what is posted after an abort", "[req:3.6]") {
-  run_gpus_by_paths({{1, 1}}, with_patience(), false,
+  run_gpus_by_paths({{1, 1}}, with_timeout(), false,
                     [&](TestRanks& test_ranks) { post_after_abort(test_ranks, false); });
 }
 

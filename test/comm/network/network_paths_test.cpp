@@ -26,7 +26,7 @@ void run_by_paths(const Nodes& nodes, const Variables& settings, const Body& bod
 }  // namespace
 
 TEST_CASE("ranks with a backup path use the first one as long as it works", "[req:3.14]") {
-  run_by_paths({{2, 1}}, with_patience(), use_first_path);
+  run_by_paths({{2, 1}}, with_timeout(), use_first_path);
 }
 
 TEST_CASE("near ranks, whose memory cannot fail apart, have no backup", "[req:3.14]") {
@@ -42,13 +42,13 @@ TEST_CASE("near ranks, whose memory cannot fail apart, have no backup", "[req:3.
 
 TEST_CASE("an entry that is refused is named by its operation with two paths too",
           "[req:3.6][req:3.14][req:3.23]") {
-  run_by_paths({{1, 1}}, with_patience(), write_by_foreign_key);
+  run_by_paths({{1, 1}}, with_timeout(), write_by_foreign_key);
 }
 
 TEST_CASE("entries that fail on a path are done once, by the other, which is left again",
           "[req:3.14][F3]") {
   const std::uint64_t seed = test_seed();
-  run_by_paths({{1, 1, 1}}, with_patience(), [&](TestRanks& test_ranks) {
+  run_by_paths({{1, 1, 1}}, with_timeout(), [&](TestRanks& test_ranks) {
     leave_failed_path(test_ranks, seed, 8, [](Rank& rank) { collect(rank.comm, 3000); });
   });
 }
@@ -96,7 +96,7 @@ TEST_CASE("a rank that hears nobody, and is the first to say so, names itself", 
 }
 
 TEST_CASE("a queue with a backup path refuses what is posted after an abort", "[req:3.6]") {
-  run_by_paths({{1, 1}}, with_patience(),
+  run_by_paths({{1, 1}}, with_timeout(),
                [&](TestRanks& test_ranks) { post_after_abort(test_ranks, true); });
 }
 

@@ -54,7 +54,7 @@ inline void run_on_model(const Nodes& nodes, const Variables& settings, bool pro
 }
 
 /// A NIC may owe an answer for a third of this timeout: 3 s, enough on a busy machine.
-inline const Variables kPatience = {{"ORIEL_COLLECTIVE_TIMEOUT", "9s"}};
+inline const Variables kTimeout = {{"ORIEL_COLLECTIVE_TIMEOUT", "9s"}};
 
 /// Waits for a signal from `awaited`, without any request to that rank, until the error names
 /// `culprit`.

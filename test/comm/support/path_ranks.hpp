@@ -42,7 +42,7 @@ inline const Variables kTwoPaths = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()}
                                     {"ORIEL_COLLECTIVE_TIMEOUT", kSanitized ? "18s" : "9s"}};
 
 /// Disables detection by silence, because a busy machine is silent, too.
-inline Variables with_patience() {
+inline Variables with_timeout() {
   Variables settings = kTwoPaths;
   settings.push_back({"ORIEL_COLLECTIVE_TIMEOUT", "off"});
   return settings;

@@ -103,7 +103,7 @@ WireFabric::Options planned_options() {
   auto options = fabric_options(&planned_fabric());
   options.receives = 8;
   options.sends = 8;
-  options.patience = seconds(60);  // no test here waits this long
+  options.timeout = seconds(60);  // no test here waits this long
   return options;
 }
 
@@ -217,7 +217,7 @@ TEST_CASE("a peer that takes nothing is given up after a while, and taken up aga
   for (int i = 0; i < 10; ++i) CHECK_FALSE(pair.a->send(pair.b->address(), message));
   CHECK(is_numbered(message, 1, 400));
   CHECK(pair.a->peer_status(pair.b->address()).ok());
-  clock.advance(options.patience);
+  clock.advance(options.timeout);
   CHECK(pair.a->send(pair.b->address(), message));
   const Status status = pair.a->peer_status(pair.b->address());
   REQUIRE_FALSE(status.ok());

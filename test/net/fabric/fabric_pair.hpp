@@ -81,9 +81,9 @@ inline bool is_numbered(const WireMessage& message, std::uint64_t number, std::s
   return response->payload == std::get<WireResponse>(numbered(number, bytes).body).payload;
 }
 
-/// Calls `done` until it returns true. Returns false after `patience`.
-inline bool soon(const std::function<bool()>& done, Duration patience = std::chrono::seconds(20)) {
-  const Deadline deadline = Deadline::after(patience);
+/// Calls `done` until it returns true. Returns false after `timeout`.
+inline bool soon(const std::function<bool()>& done, Duration timeout = std::chrono::seconds(20)) {
+  const Deadline deadline = Deadline::after(timeout);
   while (!done()) {
     if (deadline.expired(SteadyClock::instance().now())) return false;
   }

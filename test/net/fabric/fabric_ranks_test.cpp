@@ -138,8 +138,8 @@ TEST_CASE("a peer that is killed is named, and what is meant for it ends with an
     if (text.find("sending to rank 1") == std::string::npos) return failure(text);
     return {};
   });
-  const timeval patience{.tv_sec = 30, .tv_usec = 0};
-  REQUIRE(::setsockopt(killed.ends[1], SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0);
+  const timeval timeout{.tv_sec = 30, .tv_usec = 0};
+  REQUIRE(::setsockopt(killed.ends[1], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout) == 0);
   char byte = 0;
   CHECK(::recv(killed.ends[1], &byte, 1, MSG_WAITALL) == 1);
   ranks.kill(1, SIGKILL);

@@ -54,14 +54,14 @@ struct AbortingMemory : DrivingMemory {
 TEST_CASE("a wait ends at its deadline, by the abort word and where posts are refused", "[B4]") {
   NicPair pair(with_receives(2));
   REQUIRE(post_receives(pair.back, 2));
-  const std::uint64_t patience = pair.control.timeout_ns;
+  const std::uint64_t timeout = pair.control.timeout_ns;
   pair.control.timeout_ns = 2'000'000;
   ReceivedImmediate immediate;
   const auto begin = std::chrono::steady_clock::now();
   CHECK(wait_back(pair, immediate) == QueueOutcome::timed_out);
   CHECK(std::chrono::steady_clock::now() - begin >= std::chrono::milliseconds(2));
   CHECK(immediate.value == 0);
-  pair.control.timeout_ns = patience;
+  pair.control.timeout_ns = timeout;
   AbortingMemory::word = 0;
   AbortingMemory::polls_left = 3000;
   pair.control.abort = &AbortingMemory::word;

@@ -59,7 +59,7 @@ TEST_CASE("a pipe that nobody writes to or closes does not hold the reader up", 
   const std::string path = files.root() + "/fifo";
   REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
   XmlLimits hasty;
-  hasty.patience = 50ms;
+  hasty.timeout = 50ms;
   const test::FairTimer timer;
   CHECK(has(outcome(path, hasty), "has not ended within 50 ms; 0 bytes came"));  // no writer
 
@@ -117,7 +117,7 @@ TEST_CASE("a pipe with a name may get its writer late, who may come and say noth
   };
   const ScopedSystemTable scoped(table);
   XmlLimits patient;
-  patient.patience = 60s;
+  patient.timeout = 60s;
   for (const char* words : {kText, ""}) {
     fifo_words = words;
     fifo_polls = 0;

@@ -75,8 +75,8 @@ class Peers {
   std::vector<Status> dial() {
     return each([&](FdExchange& one) { return one.dial(loop, names, Deadline::after(5s)); });
   }
-  std::vector<Status> prove(Duration patience = 5s) {
-    return each([&](FdExchange& one) { return one.prove(loop, Deadline::after(patience)); });
+  std::vector<Status> prove(Duration timeout = 5s) {
+    return each([&](FdExchange& one) { return one.prove(loop, Deadline::after(timeout)); });
   }
   /// Runs prove() and checks that it ends long before its deadline.
   std::vector<Status> refuse() {
@@ -166,7 +166,7 @@ class Hostile {
 
 /// Returns the outcome of rank 10 in a pair. Rank 10 expects `expected` descriptors; rank 11
 /// completes the handshake and then runs `attack`.
-std::string outcome(std::size_t expected, Duration patience,
+std::string outcome(std::size_t expected, Duration timeout,
                     const std::function<void(Hostile&)>& attack) {
   auto loop = std::move(EventLoop::create()).value();
   FdExchange victim(secret(), kRealm, kTag, {10, 11}, 0);
@@ -177,7 +177,7 @@ std::string outcome(std::size_t expected, Duration patience,
     REQUIRE(loop.run(victim.prove(loop, Deadline::after(5s))).ok());
   }
   attack(hostile);
-  auto result = loop.run(victim.exchange(loop, {}, {0, expected}, Deadline::after(patience)));
+  auto result = loop.run(victim.exchange(loop, {}, {0, expected}, Deadline::after(timeout)));
   if (result.ok()) return "ok";
   CHECK_FALSE(victim.connected());
   CHECK(result.error().origin_rank() == 11);

@@ -130,7 +130,7 @@ TEST_CASE("participants prepare every window in order, then commit, and hear of 
     ORIEL_EXPECT((pair.diary == Diary{"prepare a", "prepare b", "commit a", "commit b"}));
     // A participant gets less time than the registration.
     ORIEL_EXPECT(pair.a.time_left() > Duration::zero());
-    ORIEL_EXPECT(pair.a.time_left() <= Duration(kPatience) * 3 / 4);
+    ORIEL_EXPECT(pair.a.time_left() <= Duration(kTimeout) * 3 / 4);
     ORIEL_EXPECT(pair.a.seen_early() == 0);
     ORIEL_EXPECT((pair.a.known() == std::set{windows[0].serial, windows[1].serial}));
     ORIEL_EXPECT(pair.b.known() == pair.a.known());

@@ -84,7 +84,7 @@ Result<std::unique_ptr<WindowRank>> WindowRank::join(const boot::UniqueId& id, i
 Task<Status> WindowRank::set_up(boot::UniqueId id, int rank, int size, RankOptions options) {
   timeout_ = options.timeout;
   slot_bytes_ = options.slot_bytes;
-  const Deadline deadline = Deadline::after(kPatience);
+  const Deadline deadline = Deadline::after(kTimeout);
   boot::SessionOptions session_options{.socket = kLoopback};
   ORIEL_CO_TRY(session_, co_await boot::Session::join(loop_, id, rank, size,
                                                       std::move(session_options), deadline));
@@ -159,12 +159,12 @@ Status WindowRank::barrier() {
 }
 
 Status WindowRank::agree(Status mine) {
-  ORIEL_TRY(const auto activity, session_->activate(loop_, Deadline::after(kPatience)));
+  ORIEL_TRY(const auto activity, session_->activate(loop_, Deadline::after(kTimeout)));
   return loop_.run(session_->world().agree(boot::Operation::test, std::move(mine), {}));
 }
 
 Status WindowRank::same_everywhere(const std::string& text) {
-  ORIEL_TRY(const auto activity, session_->activate(loop_, Deadline::after(kPatience)));
+  ORIEL_TRY(const auto activity, session_->activate(loop_, Deadline::after(kTimeout)));
   return loop_.run(session_->world().agree(boot::Operation::test, {},
                                            {{"the text", std::hash<std::string>()(text)}}));
 }
@@ -182,7 +182,7 @@ std::vector<std::string> run_ranks(const std::vector<int>& layout, const RankOpt
     return Error(ErrorCode::internal, join_lines(results));
   };
   std::vector<std::string> all;
-  for (const auto& report : run_forked(static_cast<int>(layout.size()), process, 2 * kPatience)) {
+  for (const auto& report : run_forked(static_cast<int>(layout.size()), process, 2 * kTimeout)) {
     const auto lines = split_lines(report);
     all.insert(all.end(), lines.begin(), lines.end());
   }

@@ -17,7 +17,7 @@
 /// Ranks that register windows over real sessions: as forked processes, as threads, or mixed.
 namespace oriel::window {
 
-inline constexpr std::chrono::seconds kPatience{20};
+inline constexpr std::chrono::seconds kTimeout{20};
 
 /// Counts the live objects behind window handles.
 class CountingSink final : public WindowSink {
@@ -34,7 +34,7 @@ struct RankOptions {
   /// Members of each LSA team as world ranks, by slot; empty: one team of all ranks.
   std::vector<std::vector<int>> teams;
   std::size_t slot_bytes = kSlotUnitBytes;
-  std::chrono::milliseconds timeout = kPatience;
+  std::chrono::milliseconds timeout = kTimeout;
   std::vector<Participant*> participants;
   /// Descriptor domain of each world rank, for one team of all; see WindowManagerOptions.
   std::vector<int> descriptor_domains;

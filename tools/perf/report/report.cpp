@@ -184,9 +184,9 @@ void Table::footer(const std::vector<CaseResult>& results) const {
   print_line("#");
 }
 
-Progress::Progress(std::size_t steps, std::chrono::milliseconds patience)
+Progress::Progress(std::size_t steps, std::chrono::milliseconds timeout)
     : start_(std::chrono::steady_clock::now()),
-      patience_(patience),
+      timeout_(timeout),
       steps_(steps),
       terminal_(::isatty(STDERR_FILENO)) {}
 
@@ -197,7 +197,7 @@ Progress::~Progress() {
 void Progress::step(const std::string& doing) {
   ++done_;
   const auto elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_);
-  if (!terminal_ || elapsed < patience_) return;
+  if (!terminal_ || elapsed < timeout_) return;
   fmt::print(stderr, "\r\033[K{:3.0f} %, {:.0f} s: {}",
              100.0 * static_cast<double>(done_) / static_cast<double>(steps_), elapsed.count(),
              doing);

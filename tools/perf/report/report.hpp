@@ -49,11 +49,11 @@ Status check_json_path(const std::string& path);
 Status write_json(const std::string& path, const Json& document);
 
 /// Shows a progress line on standard error, if standard error is a terminal and the run has taken
-/// longer than `patience`.
+/// longer than `timeout`.
 class Progress {
  public:
   explicit Progress(std::size_t steps,
-                    std::chrono::milliseconds patience = std::chrono::seconds(10));
+                    std::chrono::milliseconds timeout = std::chrono::seconds(10));
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -63,7 +63,7 @@ class Progress {
 
  private:
   std::chrono::steady_clock::time_point start_;
-  std::chrono::milliseconds patience_;
+  std::chrono::milliseconds timeout_;
   std::size_t steps_;
   std::size_t done_ = 0;
   bool terminal_;
