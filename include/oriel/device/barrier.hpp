@@ -20,7 +20,7 @@ struct MulticastPath;
 
 /// Layout of barrier slots in control memory. A slot starts with a 64-byte line for the epoch,
 /// which only its own rank accesses. An inbox of one word per LSA rank follows, in separate lines.
-/// Slots of different CTAs therefore share neither a 32-byte sector nor a cache line.
+/// Slots of different CTAs therefore share neither a 32-byte sector nor a 64-byte cache line.
 struct LsaBarrierLayout {
   static constexpr std::size_t kLineBytes = 64;
 

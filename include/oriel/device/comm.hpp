@@ -20,8 +20,8 @@ struct NetworkWindow;  // network.hpp
 inline constexpr std::uint32_t kDeviceVersion = 2;
 
 /// View of a communicator in a kernel, passed by value. The host creates it. Its pointees belong to
-/// the communicator and outlive its kernels. Fields are the same on all ranks unless they describe
-/// "this rank".
+/// the DeviceComm or the communicator, and outlive its kernels. Fields are the same on all ranks
+/// unless they describe "this rank".
 ///
 /// Control memory is a small window of the communicator itself, initially zero. All ranks of the
 /// LSA team map it at the same offset of their slots. Only the functions of this folder access it.

@@ -5,8 +5,8 @@
 /// ORIEL_DEVICE_FN marks a function that host and device code may call. It is always inlined, also
 /// on the host. Reason: translation units of one program are compiled for different instruction
 /// sets. An out-of-line copy for one instruction set must not be linked into another.
-/// ORIEL_DEVICE_SLOW marks a function that is kept out of line because it runs rarely. On the host
-/// it has internal linkage, for the same reason.
+/// ORIEL_DEVICE_SLOW marks a function that is kept out of line because it runs rarely. Compilers
+/// other than nvcc give it internal linkage, for the same reason.
 /// ORIEL_DEVICE_CODE is 1 while GPU code is being compiled, otherwise 0.
 #if defined(__CUDACC__)
 #define ORIEL_DEVICE_FN __host__ __device__ __forceinline__

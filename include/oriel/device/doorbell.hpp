@@ -11,8 +11,8 @@
 /// nothing, because GPU threads poll.
 namespace oriel::device {
 
-/// Doorbell of one rank, in its control memory, where every rank of the node can write it. It has
-/// its own cache line. Zero-initialised. Any number of threads may sleep on it.
+/// Doorbell of one rank, in its control memory, where every rank of its LSA team can write it. It
+/// has its own cache line. Zero-initialised. Any number of threads may sleep on it.
 ///
 /// No wake-up is lost. The sleeper increments `sleeping`, fences, reads `ticket`, and polls its
 /// condition once more. It sleeps only while `ticket` keeps that value. The publisher writes the

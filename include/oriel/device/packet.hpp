@@ -70,8 +70,8 @@ struct alignas(8) Packet8 {
   }
 
   /// Clears the flag of the packet. The receiver calls it while no sender can write the packet
-  /// (stale_packet). Relaxed: the message that permits the senders to write again orders it. Local;
-  /// not blocking.
+  /// (stale_packet). Relaxed: the message that permits the senders to write again must order it.
+  /// Local; not blocking.
   template <class M = Memory>
   static ORIEL_DEVICE_FN void clear(Packet8* packet) {
     M::template store<Order::relaxed, Scope::system>(&packet->bits, std::uint64_t{0});

@@ -169,7 +169,8 @@ ORIEL_DEVICE_FN std::uint64_t sleep_limit_ns(std::uint64_t timeout_ns, WaitProgr
   return left_ns < kSleepSliceNs ? left_ns : kSleepSliceNs;
 }
 
-// Sleeps once (CPU rank); returns true if the condition then holds.
+// Polls once more, then sleeps once unless the condition holds or the abort word is set (CPU rank).
+// Returns whether the condition held at this poll.
 template <class M, class Ready>
 ORIEL_DEVICE_FN bool sleep_once(const Ready& ready, const WaitControl& control,
                                 WaitProgress progress) {

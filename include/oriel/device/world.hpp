@@ -24,8 +24,8 @@
 /// `failed` the caller returns and posts nothing more. After any other error nothing was posted and
 /// nothing has changed.
 ///
-/// Order: a peer sees a put or a signal only after the puts that the same group of this rank posted
-/// to it earlier. There is no order between different peers.
+/// Order: a peer that sees a signal sees the puts that the same group of this rank posted to it
+/// earlier. Puts through a queue also arrive in order. There is no order between different peers.
 namespace oriel::device {
 
 /// Outcome of an operation, or the reason for its refusal.

@@ -31,8 +31,9 @@ class Dialer {
 
   int fd() const { return fd_.get(); }
   std::uint32_t wanted_events() const;  ///< EPOLLIN or EPOLLOUT
-  /// Advances as far as possible without waiting. An error ends the attempt. If the responder
-  /// refused the proof, the error counts as lasting (Retries).
+  /// Advances without waiting, perhaps less far than possible: call it again when the socket is
+  /// ready. An error ends the attempt. If the responder refused the proof, the error counts as
+  /// lasting (Retries).
   Status advance();
   bool proven() const { return state_ == State::proven; }
   /// Returns whether the proof has been sent but not confirmed; the responder may already consider

@@ -20,7 +20,7 @@ namespace oriel::boot {
 struct LinkIdentity {
   int rank = 0;
   int size = 1;
-  std::uint64_t realm = 0;  ///< the unique id's number
+  std::uint64_t realm = 0;  ///< the session's number
   Key key;                  ///< for KeyPurpose::link
 };
 

@@ -204,8 +204,9 @@ Status Links::send_note(int to, ByteView text, NoteTopic topic) {
   return {};
 }
 
-// Aborts this rank because of a local failure, and closes the link. The peer first gets the reason,
-// as far as the socket takes it, so that it does not take the closed connection for our death.
+// Aborts this rank because of a failed call or a malformed frame, and closes the link. The peer
+// first gets the reason, as far as the socket takes it. So it does not take the closed connection
+// for our death.
 void Links::give_up(int peer, Link& link, const char* what, const Error& error) {
   liveness_.aborted(identity_.rank,
                     Error(error).with_context(fmt::format("{} rank {}", what, peer)));

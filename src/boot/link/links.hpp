@@ -42,8 +42,8 @@ class Links {
 
   /// Connects to a lower rank and keeps retrying. Does nothing if there is a link already.
   Status dial(int peer, const SocketAddress& address);
-  /// Sets a host number for each rank. With these numbers, is_cut_off distinguishes a silent host
-  /// from a single silent link.
+  /// Sets a host number for each rank. With these numbers, is_cut_off() tells whether this rank's
+  /// own host is cut off. Without them, it returns false.
   void set_hosts(std::vector<std::uint32_t> host_of) { host_of_ = std::move(host_of); }
 
   /// Returns the time of the next pump() call, due even if nothing is ready.
@@ -58,8 +58,8 @@ class Links {
   Status send_note(int to, ByteView text, NoteTopic topic);
   /// Writes the news of liveness(), and everything queued, to every link.
   void spread_news();
-  /// Sends this rank's departure to every rank, also to peers that have not yet seen the
-  /// connection.
+  /// Sends this rank's departure to every rank, also to peers that were sent this rank's proof but
+  /// have not confirmed it yet.
   void say_left();
   /// Returns whether bytes wait to be sent on any link, in a send queue or in the kernel.
   bool unsent() const;

@@ -24,8 +24,8 @@ struct PeerEvent {
 };
 
 /// Knowledge of one rank about all ranks, and the notices it still has to send. Each notice is
-/// forwarded once to every link. So it reaches every rank that the link graph still connects, in at
-/// most log2(size) hops.
+/// forwarded once to every link. So it reaches every rank that the link graph still connects. It
+/// takes at most log2(size) hops while no link is missing.
 ///
 /// Only the first death or abort that a rank learns of is forwarded. It ends the session on every
 /// rank that receives it. If all were forwarded, a job that ends as a whole would send
@@ -49,7 +49,8 @@ class Liveness {
   int end_of_chain(int rank) const;
   /// Returns whether a rank other than this one is known to be waiting.
   bool others_wait() const;
-  /// Processes a notice of a peer: any frame kind but message. Returns an error if it is malformed.
+  /// Processes a notice of a peer: a left, aborted, dead or stuck frame. Returns an error if it is
+  /// malformed.
   Status receive(const Frame& frame);
 
   bool has_left(int rank) const { return state(rank) == State::left; }
@@ -72,7 +73,8 @@ class Liveness {
       }
     } while (!outgoing_.empty() || !departed_.empty());
   }
-  /// Returns the frames that bring a new link up to date.
+  /// Returns the frames for a new link: the first death or abort, and the departures. Leaves out
+  /// the known waits.
   std::vector<Bytes> everything() const;
   /// Returns the events since the last call, in the order of arrival. Of all deaths and aborts,
   /// only the first is reported.

@@ -50,7 +50,8 @@ class NoteBox {
  public:
   static constexpr std::size_t kMost = 64;
   void put(Note note);
-  /// Returns the oldest note of this topic from rank `from`; with kAnyRank, from any rank.
+  /// Returns the oldest note of this topic from rank `from`. With kAnyRank, takes it from the
+  /// lowest rank that has one.
   std::optional<Note> take(NoteTopic topic, int from);
 
  private:

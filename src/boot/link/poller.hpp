@@ -45,7 +45,8 @@ class Poller {
   /// Waits for at least one event, until `deadline` at the latest (rounded up to milliseconds).
   Result<Events> wait(Deadline deadline, const Clock& clock) const;
   void dispatch(std::span<const epoll_event> events);
-  /// Handles everything that is ready, without waiting; allocates no memory itself.
+  /// Handles up to 128 ready members without waiting; others stay ready. Allocates no memory
+  /// itself.
   Status poll_once();
 
   /// In a forked child: closes the copy of the parent's epoll set without changing the set.

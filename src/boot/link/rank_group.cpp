@@ -16,7 +16,7 @@
 /// Implements the group protocols. All send only along the edges index -> index + 2^k (mod size),
 /// so a session needs at most 2 * ceil(log2(size)) links. Barrier and agreement use dissemination
 /// (Hensgen, Finkel and Manber, 1988). The all-gather is that of Bruck et al. (1997), run in the
-/// same direction. Broadcast uses a binomial tree.
+/// opposite direction. Broadcast uses a binomial tree.
 namespace oriel::boot {
 namespace {
 

@@ -12,7 +12,9 @@ namespace oriel::boot {
 /// Carries whole messages between ranks, in order for each pair. Set-up protocols use only this
 /// interface. Real runs implement it over sockets; tests use a modelled network with its own clock.
 ///
-/// A failure names the peer. After the first failure of a pair every later call on it fails too.
+/// A failure may name another rank than the peer, such as one that has died. After the first
+/// failure of a pair every later send() fails too. A receive() may still return messages that a
+/// dead peer had sent.
 class Transport {
  public:
   virtual ~Transport() = default;

@@ -21,7 +21,8 @@
 #include "comm/group/end_jobs.hpp"
 #include "comm/group/group_jobs.hpp"
 
-/// The C++ interface: each function is one guarded call into the modules.
+/// C++ interface: each function that returns a Status or Result is a guarded call into the modules.
+/// Communicator::abort() and async_error() are not guarded.
 namespace oriel {
 namespace {
 

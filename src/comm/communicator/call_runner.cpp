@@ -30,9 +30,9 @@ struct WayFacts {
 };
 
 /// Returns whether a broadcast that does not go in lines runs as a stream: scatter and all-gather,
-/// in which all ranks send. Otherwise it is an exchange, in which the root sends to each rank. An
-/// exchange is faster for short messages, between two
-/// ranks, and on CPUs, where all ranks read.
+/// in which all ranks send. Otherwise it is an exchange. Inside one team its root sends to each
+/// rank. An exchange is faster for short messages, between two ranks, and on CPUs, where receivers
+/// may read the root's memory.
 bool streams_broadcast(const WayFacts& facts) {
   constexpr std::size_t kLeastBytes = 384 << 10;
   if (!facts.one_team || facts.ranks < 2) return false;
@@ -40,9 +40,9 @@ bool streams_broadcast(const WayFacts& facts) {
 }
 
 /// Returns whether an all-gather or all-to-all runs as a stream: one handshake per call, instead of
-/// an address request per message. Shorter blocks go in lines. Longer blocks outside windows pass
-/// faster through the slots of an exchange (docs/notes/streams.md). Not all ranks know which blocks
-/// lie in windows.
+/// an address request per message. The shortest blocks go in lines. Longer blocks outside windows
+/// pass faster through the slots of an exchange (docs/notes/streams.md). Not all ranks know which
+/// blocks lie in windows.
 bool streams_blocks(const WayFacts& facts) {
   constexpr std::size_t kKi = 1 << 10;
   if (!facts.one_team || facts.ranks < 2) return false;
@@ -105,8 +105,8 @@ Way way_of(const WayFacts& facts) {
 }
 
 /// Plans a call of no elements. CPU ranks count their calls. GPU ranks cannot, because a graph may
-/// replay a call many times. So on GPUs an empty call is a kernel of one CTA, which exchanges
-/// signatures.
+/// replay a call many times. So on several GPUs of one team an empty call is a kernel of one CTA,
+/// which exchanges signatures.
 void plan_empty_call(bool is_kernel, CallPlan& plan) {
   if (!is_kernel) return;
   plan.only_tells = true;

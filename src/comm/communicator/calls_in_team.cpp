@@ -10,7 +10,7 @@
 #include "kernels/plan/call_record.hpp"
 
 /// Plans and kernel arguments of collectives inside one LSA team: all-reduce, reduce,
-/// reduce-scatter, and streamed broadcast, all-gather and all-to-all.
+/// reduce-scatter, and broadcast, all-gather and all-to-all in streams or lines.
 namespace oriel::comm {
 
 namespace {

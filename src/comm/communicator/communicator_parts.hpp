@@ -40,7 +40,7 @@ struct CommunicatorOptions {
   std::string name;                   ///< for errors and the log; may be empty
 };
 
-/// Parts of one rank of a communicator. CommunicatorStart makes the parts, in this order.
+/// Parts of one rank of a communicator. CommunicatorStart makes the parts from `session` on.
 /// Afterwards they do not change, except the atomic members and the network, which a device
 /// communicator may add. Only the atomic members may be changed by any thread.
 ///

@@ -152,7 +152,7 @@ void DeviceCommMemory::show(char* control_base, std::uint32_t stride_4g) {
   if (!world_ || communicator_->parts_.network == nullptr) return;
   view_.network = communicator_->parts_.network->kernel_view();
   view_.control_network = window.network;
-  if (view_.wait.doorbell == nullptr) return;  // kernels of GPUs do not sleep
+  if (view_.wait.doorbell == nullptr) return;  // GPUs, and CPU ranks whose NIC rings no doorbells
   communicator_->parts_.network->add_doorbell(*view_.wait.doorbell);
   has_doorbell_ = true;
 }

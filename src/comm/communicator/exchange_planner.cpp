@@ -17,7 +17,7 @@ constexpr std::uint64_t kGpuChannelBytes = 21 << 20;
 constexpr std::uint64_t kHostChannelBytes = 2 << 20;
 constexpr std::uint64_t kGpuFarChannelBytes = 8 << 20;
 constexpr std::uint64_t kHostFarChannelBytes = 4 << 20;
-/// Limits the CTAs of the channels: more CTAs move no more bytes over NVLink.
+/// Limits the CTAs of the channels, and so their lanes.
 constexpr int kMostChannelCtas = 32;
 
 }  // namespace

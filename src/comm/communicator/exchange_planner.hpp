@@ -26,7 +26,7 @@ struct PointToPointPlan {
   void* stream = nullptr;                         ///< stream of the first request
   std::span<const PointToPointRequest> requests;  ///< the user's requests, for the flight recorder
 
-  /// Returns whether all messages are empty, so that nothing runs.
+  /// Returns whether there are no messages and copies, so that nothing runs.
   bool is_empty() const {
     return exchange.sends.empty() && exchange.receives.empty() && exchange.copies.empty();
   }
@@ -96,7 +96,7 @@ class ExchangePlanner {
   const window::WindowManager* windows_ = nullptr;
   kernels::ExchangeFacts facts_;
   // State of the last collective, and of the last sends and receives. Kept so that the next call
-  // allocates nothing.
+  // reuses their memory.
   kernels::Exchange exchange_;
   kernels::CopyEnginePlan copies_;
   std::vector<kernels::PointToPoint> messages_;

@@ -70,7 +70,7 @@ class FailureWatch final : public Watched {
   bool is_watched_ = false;
   mutable std::mutex mutex_;
   std::optional<Error> error_;
-  /// State of a wait that has lasted at least kStallReportNs, updated at each tick.
+  /// State of a wait that has lasted at least stall_report_ns(), updated at each tick.
   struct Stall {
     StallWatch watch;
     int ticks_since_left = 0;  // ticks at which the awaited rank had left

@@ -113,7 +113,7 @@ void FailureWatch::tell_of_stall(std::chrono::seconds lasted, int culprit) const
 }
 
 void FailureWatch::watch_others() {
-  // A rank that others wait for waits for nobody itself. Its file explains the stall.
+  // A rank at the end of a chain of waits waits for nobody itself. Its file explains the stall.
   const bool elsewhere = parts_.flight->is_wanted() && others_wait(parts_.session->peers());
   if (elsewhere && !stall_.elsewhere) {
     parts_.flight->write("another rank has waited for long", false);

@@ -15,7 +15,7 @@
 /// how it is flushed before the end.
 namespace oriel::comm {
 
-/// Time limit for the drain of a failed communicator, and for the flush of its network.
+/// Limits the drain of a failed communicator, and the flush of the network of any other one.
 inline constexpr Duration kDrainGrace = std::chrono::seconds(5);
 
 /// Returns whether there are several LSA teams whose ranks are all CPUs or all GPUs. The same on

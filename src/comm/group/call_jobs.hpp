@@ -9,7 +9,8 @@ namespace oriel::comm {
 
 /// Runs all calls of a group. For each communicator, its collectives come first, then its sends and
 /// receives as one exchange. All calls are checked before the first starts: if one is invalid, none
-/// runs. Calls after a failed call do not run.
+/// runs. Calls after a failed call do not run, except those of other CPU communicators that follow
+/// a failed CPU call.
 ///
 /// All streams that the group uses for a communicator join before its first launch and wait for its
 /// last launch. GPU launches are enqueued first, all from this thread. Collectives are enqueued in

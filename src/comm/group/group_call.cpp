@@ -30,7 +30,7 @@ Status check_kinds(GroupJobs& jobs) {
 }  // namespace
 
 ThreadGroup& ThreadGroup::current() {
-  // An object made after the thread's end owns nothing once its group has ended.
+  // An object made after the thread's end holds no requests once its group has ended.
   return ThreadObject<ThreadGroup>::get();
 }
 

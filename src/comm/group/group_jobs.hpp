@@ -17,7 +17,8 @@ void refuse(GroupJobs& jobs, const Error& error);
 /// Runs all requests: set-up of all communicators together, then calls (run_calls()), then
 /// finalizations, then destructions and aborts. Every request is attempted, except calls after a
 /// failed call. Returns the failure that is first in call order. If memory runs out, aborts the
-/// communicators of all requests.
+/// communicators of the requests and throws std::bad_alloc. Exceptions are starts, requests that
+/// end a handle, and background work that has started.
 ///
 /// Blocks, except for requests of non-blocking communicators that have no call here. Their starts,
 /// splits, registrations and finalizations run in the background, on one thread per communicator. A

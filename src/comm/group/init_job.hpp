@@ -13,7 +13,7 @@
 namespace oriel::comm {
 
 /// Handle of a rank that starts, until the start has an outcome. If there is no outcome, because
-/// the group was refused or memory ran out, the destructor ends the handle.
+/// the request was dropped or memory ran out, the destructor ends the handle.
 class PendingHandle {
  public:
   explicit PendingHandle(std::shared_ptr<CommEntry> entry);
