@@ -14,7 +14,8 @@
 #include "boot/auth/secret.hpp"
 
 /// Proves to each other that both ends hold a key, as a state machine: bytes in, bytes out. The
-/// messages have fixed sizes, so nothing is allocated or interpreted before the proof:
+/// messages have fixed sizes, so no buffer grows with what a peer sends. Before the proof is
+/// checked, only the header and the realm are interpreted. The messages are:
 ///
 ///   - challenge, responder to initiator: magic, version, purpose, nonce;
 ///   - response, initiator to responder: magic, version, purpose, realm, claim, nonce, proof;

@@ -25,8 +25,10 @@ enum class CutOff : std::uint8_t { undecided, peer, self };
 /// is cut off, so every rank of an isolated host names its own host. If both sides have the same
 /// size, such as two hosts, each side names the other.
 ///
-/// `others` lists every host but this rank's own that has ranks which have not left; `of_peer` is
-/// the index of the silent peer's host. If that host answers, only the peer itself is at fault.
+/// `others` never lists this rank's own host. For queues it lists every other host with a rank that
+/// has not left. For links it lists the other hosts to which this rank has links that are open or
+/// closed for silence. `of_peer` is the index of the silent peer's host. If that host answers, only
+/// the peer itself is at fault.
 /// Once `is_late`, `unknown` counts as silent; `slow` hosts are still waited for.
 CutOff find_cut_off(std::span<const HostSight> others, std::size_t of_peer, bool is_late);
 

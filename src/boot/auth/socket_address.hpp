@@ -66,8 +66,8 @@ class SocketAddress {
   std::array<std::uint8_t, 16> address_{};
 };
 
-/// Returns an address (port 0) of the interface that `options` selects. The error lists the
-/// available interfaces.
+/// Returns an address (port 0) of the interface that `options` selects. If `options.ifname` is set
+/// and nothing fits, the error lists the interfaces that are up and connected.
 Result<SocketAddress> choose_interface(const SocketOptions& options);
 
 /// Returns the names of the usable interfaces, the choice of choose_interface() first. Loopback and

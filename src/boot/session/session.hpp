@@ -61,8 +61,9 @@ struct SplitPart {
 /// Descriptors: an epoll set, an eventfd, one connection for each link, a listener until
 /// stop_listening(), and during join a connection to the root service. A rank of 8 has 5 links.
 ///
-/// After a death, an abort or a failed operation, the session is unusable. Every later call returns
-/// that first failure, on every rank that the notice reaches. If a session is destroyed, the other
+/// After a death, an abort or an operation whose messages failed, the session is unusable. Every
+/// later call returns that first failure, on every rank that the notice reaches. A refused split,
+/// or a child that cannot link, leaves the session usable. If a session is destroyed, the other
 /// ranks receive its departure.
 ///
 /// Threads: operations run one at a time. Any thread may call peers(), abort(), leave(), failure()

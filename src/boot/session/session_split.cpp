@@ -149,7 +149,8 @@ Result<Bytes> Session::Splitting::describe() {
   return encode(mine);
 }
 
-/// Completes with a child on every rank that has a color, or with one error on all ranks.
+/// Completes with a child on every rank that has a color, or with one error on all ranks. If the
+/// parent fails meanwhile, the outcome can differ between ranks.
 Task<Status> Session::Splitting::exchange() {
   // An empty message stands for a failure; the agreement after the exchange returns its reason.
   auto described = describe();

@@ -51,7 +51,8 @@ void SessionTransport::end() {
 }
 
 // Completes once the kernel has the whole message, since the links may not be pumped afterwards.
-// Two ranks that send to each other do not block: a sender also reads while it waits.
+// Also completes if the link has closed and dropped the message. Two ranks that send to each other
+// do not block: a sender also reads while it waits.
 Task<Status> SessionTransport::send(int peer, Bytes message) {
   {
     const auto lock = peers_->lock();
