@@ -20,7 +20,7 @@
 #include "kernels/plan/choice.hpp"
 #include "kernels/plan/exchange.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"
-#include "net/copy/data_mover.hpp"
+#include "net/copy/copy_engine.hpp"
 #include "net/mlx5/mlx5_memory.hpp"
 #include "net/process/nic_process.hpp"
 #include "net/queue/queue_pages.hpp"
@@ -124,7 +124,7 @@ struct TeamFacts {
 struct NicMemory {
   std::shared_ptr<net::NicProcess> process;      ///< copies data of windows; may be null
   std::unique_ptr<net::QueuePagesSource> pages;  ///< allocates the memory of its queues
-  std::unique_ptr<net::DataMover> mover;         ///< moves data of windows
+  std::unique_ptr<net::CopyEngine> engine;       ///< moves data of windows
 };
 
 /// Device that holds a rank's windows and runs its collectives: a GPU, or the host. The process has

@@ -21,7 +21,7 @@
 #include "comm/device/rank_affinity.hpp"
 #include "comm/device/window_sink.hpp"
 #include "kernels/cuda/loaded_kernels.hpp"
-#include "net/copy/data_mover_cuda.hpp"
+#include "net/copy/copy_engine_cuda.hpp"
 #include "net/mlx5/mlx5_memory_cuda.hpp"
 #include "net/mlx5/queue_pages_cuda.hpp"
 #include "shadow/shadow_pool_cuda.hpp"
@@ -320,16 +320,16 @@ Result<NicMemory> CudaDevice::make_nic_memory(std::shared_ptr<net::NicProcess> p
   const topo::MemoryNodeScope near(affinity_of(*this).memory_node);
   NicMemory made;
   ORIEL_TRY(made.pages, net::CudaQueuePages::create(context_.device()));
-  net::CudaMover::Options options;
+  net::CudaCopyEngine::Options options;
   options.device = context_.device();
   if (process == nullptr) {
-    ORIEL_TRY(made.mover, net::CudaMover::create(options));
+    ORIEL_TRY(made.engine, net::CudaCopyEngine::create(options));
     return made;
   }
   ORIEL_TRY(auto stream,
             net::NicProcess::open_stream(process, options.slots,
                                          static_cast<std::uint32_t>(options.slot_bytes)));
-  made.mover = std::make_unique<net::CudaMover>(std::move(stream), options.slots);
+  made.engine = std::make_unique<net::CudaCopyEngine>(std::move(stream), options.slots);
   made.process = std::move(process);
   return made;
 }

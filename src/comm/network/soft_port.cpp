@@ -37,9 +37,9 @@ std::uint32_t SoftPort::fabric_buffers(std::size_t peers, std::uint32_t least) {
       std::clamp<std::size_t>(kBuffersForPeer * peers, least, kBuffersMost));
 }
 
-void SoftPort::serve_gpu(net::DataMover& mover, std::mutex* shared) {
-  if (shared != nullptr) mover_.emplace(mover, *shared);
-  nic_.serve_gpu(shared != nullptr ? *mover_ : mover);
+void SoftPort::serve_gpu(net::CopyEngine& engine, std::mutex* shared) {
+  if (shared != nullptr) engine_.emplace(engine, *shared);
+  nic_.serve_gpu(shared != nullptr ? *engine_ : engine);
 }
 
 Status SoftPort::open_fabric(const NetworkOptions& options, const std::string& interface,

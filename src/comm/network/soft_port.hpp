@@ -14,7 +14,7 @@
 
 #include "comm/keys/window_nic_soft.hpp"
 #include "comm/network/rank_network.hpp"
-#include "net/copy/mover_share.hpp"
+#include "net/copy/copy_engine_share.hpp"
 #include "net/fabric/fabric_sleeper.hpp"
 #include "net/fabric/wire_fabric.hpp"
 #include "net/soft/nic_soft.hpp"
@@ -33,9 +33,9 @@ class SoftPort {
   static std::uint32_t fabric_buffers(std::size_t peers, std::uint32_t least);
 
   SoftPort();
-  /// Sets the mover of a GPU. Call it before any registration. `shared`: the mutex of all NICs that
-  /// use the mover; null if this NIC is the only one.
-  void serve_gpu(net::DataMover& mover, std::mutex* shared);
+  /// Sets the engine of a GPU. Call it before any registration. `shared`: the mutex of all NICs
+  /// that use the engine; null if this NIC is the only one.
+  void serve_gpu(net::CopyEngine& engine, std::mutex* shared);
   /// Opens the fabric wire over `interface`. An empty name stands for the choice of
   /// ORIEL_SOCKET_IFNAME.
   Status open_fabric(const NetworkOptions& options, const std::string& interface,
@@ -58,7 +58,7 @@ class SoftPort {
   std::uint32_t fabric_wire() const { return fabric_wire_; }
 
  private:
-  std::optional<net::MoverShare> mover_;  // for a GPU with several NICs
+  std::optional<net::CopyEngineShare> engine_;  // for a GPU with several NICs
   net::NicSoft nic_;
   SoftWindowNic windows_;
   net::WireFabric* fabric_ = nullptr;

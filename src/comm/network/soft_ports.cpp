@@ -46,7 +46,7 @@ Status SoftPorts::make(const RankRoutes& routes) {
   const std::size_t nics = routes.nics();
   for (std::size_t at = 0; at < nics; ++at) {
     ports_.push_back(std::make_unique<SoftPort>());
-    if (on_gpu()) ports_.back()->serve_gpu(*memory_.mover, nics > 1 ? &mover_mutex_ : nullptr);
+    if (on_gpu()) ports_.back()->serve_gpu(*memory_.engine, nics > 1 ? &engine_mutex_ : nullptr);
     const std::string& interface = routes.interfaces()[at];
     ORIEL_CHECK(ports_.back()->open_fabric(options_, interface, routes.fabric_peers(at)));
     ORIEL_CHECK(check_backup_provider(at, routes.interfaces()));

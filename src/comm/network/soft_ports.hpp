@@ -39,7 +39,7 @@ class SoftPorts {
   std::size_t size() const { return ports_.size(); }
   SoftPort& at(std::size_t index) const { return *ports_[index]; }
   bool has_backups() const { return ports_.size() > 1; }
-  bool on_gpu() const { return memory_.mover != nullptr; }
+  bool on_gpu() const { return memory_.engine != nullptr; }
   /// Returns the source of memory for queues of a GPU; null on the host.
   net::QueuePagesSource* pages() const { return memory_.pages.get(); }
   NicView process_view() const { return {memory_.process.get(), &options_.device->memory()}; }
@@ -60,7 +60,7 @@ class SoftPorts {
   const NetworkOptions& options_;
   std::shared_ptr<net::NicProcess> starting_;  // null after make()
   NicMemory memory_;
-  std::mutex mover_mutex_;  // guards memory_.mover if several NICs share it
+  std::mutex engine_mutex_;  // guards memory_.engine if several NICs share it
   std::vector<std::unique_ptr<SoftPort>> ports_;
 };
 

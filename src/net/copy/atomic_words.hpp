@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <map>
 
-#include "net/copy/data_mover.hpp"
+#include "net/copy/copy_engine.hpp"
 
 namespace oriel::net {
 

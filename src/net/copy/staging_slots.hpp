@@ -7,7 +7,7 @@
 #include <optional>
 #include <vector>
 
-#include "net/copy/data_mover.hpp"
+#include "net/copy/copy_engine.hpp"
 
 namespace oriel::net {
 

@@ -7,8 +7,8 @@
 #include "oriel/error.hpp"
 
 #include "base/deadline.hpp"
+#include "net/copy/copy_engine.hpp"
 #include "net/copy/copy_stream.hpp"
-#include "net/copy/data_mover.hpp"
 
 namespace oriel::net {
 

@@ -50,17 +50,17 @@ void Landings::begin(Landing& landing, PostedEntry& entry) {
   const auto found = end_.find_local(entry.work, true);
   if (found.syndrome != Syndrome::none) return posted_.stop_at(entry, found.syndrome);
   landing.place = found.place;
-  DataMover& mover = end_.nic.mover(found.place);
+  CopyEngine& engine = end_.nic.engine(found.place);
   std::byte* const to = found.memory + landing.offset;
   if (!entry.direct) {
-    landing.begun = landing.storing.begin(mover, to);
+    landing.begun = landing.storing.begin(engine, to);
     landing.ticket = landing.storing.ticket();
     return;
   }
   const auto source = end_.find_mapped(entry.work);
   // The source was mapped when the entry started, and may have been unmapped since.
   if (source.syndrome != Syndrome::none) return posted_.stop_at(entry, source.syndrome);
-  landing.begun = mover.copy(to, source.memory + landing.offset, landing.bytes, landing.ticket);
+  landing.begun = engine.copy(to, source.memory + landing.offset, landing.bytes, landing.ticket);
 }
 
 bool Landings::progress() {
@@ -68,11 +68,11 @@ bool Landings::progress() {
   for (auto it = landings_.begin(); it != landings_.end();) {
     PostedEntry& entry = posted_.of(it->serial);
     if (!it->begun && !entry.done) begin(*it, entry);
-    DataMover& mover = end_.nic.mover(it->place);
-    if (mover.has_failed()) {
+    CopyEngine& engine = end_.nic.engine(it->place);
+    if (engine.has_failed()) {
       posted_.stop_at(entry, Syndrome::local_operation, Complaint::no_copies);
     }
-    const bool landed = it->begun && mover.is_done(it->ticket);
+    const bool landed = it->begun && engine.is_done(it->ticket);
     if (!landed && !entry.done) {
       ++it;
       continue;

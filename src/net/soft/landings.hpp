@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <deque>
 
-#include "net/copy/data_mover.hpp"
+#include "net/copy/copy_engine.hpp"
 #include "net/soft/posted_entries.hpp"
 #include "net/soft/queue_ends.hpp"
 #include "net/soft/sent_requests.hpp"

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "net/copy/data_mover.hpp"
+#include "net/copy/copy_engine.hpp"
 #include "net/queue/memory_keys.hpp"
 #include "net/queue/peer_memory.hpp"
 #include "net/wire/wire.hpp"
@@ -74,15 +74,15 @@ struct NicContext {
   MemoryKeys keys;
   PeerMemory peers;
   LentMemory lent;
-  HostMover host_mover;
-  DataMover* gpu_mover = nullptr;  ///< null: the NIC has no key for GPU memory
+  HostCopyEngine host_engine;
+  CopyEngine* gpu_engine = nullptr;  ///< null: the NIC has no key for GPU memory
   std::vector<std::unique_ptr<Wire>> wires;
   bool stopped = false;
   std::atomic<bool> sends_nothing{false};  ///< set without the lock, and never cleared
   std::atomic<bool> takes_nothing{false};  ///< set without the lock, and never cleared
 
-  DataMover& mover(MemoryPlace place) {
-    return place == MemoryPlace::gpu ? *gpu_mover : static_cast<DataMover&>(host_mover);
+  CopyEngine& engine(MemoryPlace place) {
+    return place == MemoryPlace::gpu ? *gpu_engine : static_cast<CopyEngine&>(host_engine);
   }
 };
 

@@ -29,7 +29,7 @@ constexpr std::chrono::microseconds kPause{50};
 
 NicCore::NicCore(const NicOptions& options) {
   context_.clock = options.clock;
-  context_.gpu_mover = options.gpu;
+  context_.gpu_engine = options.gpu;
   context_.keys = MemoryKeys(random_start());
 }
 
@@ -41,13 +41,13 @@ std::uint32_t NicCore::random_start() {
 }
 
 Status NicCore::settle() {
-  if (context_.gpu_mover == nullptr) return {};
-  return context_.gpu_mover->drain();
+  if (context_.gpu_engine == nullptr) return {};
+  return context_.gpu_engine->drain();
 }
 
-void NicCore::serve_gpu(DataMover& mover) {
+void NicCore::serve_gpu(CopyEngine& engine) {
   const std::lock_guard lock(mutex_);
-  context_.gpu_mover = &mover;
+  context_.gpu_engine = &engine;
 }
 
 std::uint32_t NicCore::add_wire(std::unique_ptr<Wire> wire) {
@@ -83,7 +83,7 @@ void NicCore::resume() {
 
 Result<std::uint32_t> NicMemory::register_memory(const MemoryRange& range) {
   const std::lock_guard lock(mutex_);
-  if (range.place == MemoryPlace::gpu && context_.gpu_mover == nullptr) {
+  if (range.place == MemoryPlace::gpu && context_.gpu_engine == nullptr) {
     return Error(ErrorCode::invalid_argument, "memory of a GPU for a NIC that serves none");
   }
   return context_.keys.add(range);
@@ -95,7 +95,7 @@ Status NicMemory::deregister_memory(std::uint32_t key) {
   Status settled;
   if (range != nullptr && range->place == MemoryPlace::gpu) {
     settled = settle();
-    context_.gpu_mover->forget(range->memory, range->bytes);
+    context_.gpu_engine->forget(range->memory, range->bytes);
   } else if (range != nullptr) {
     end_fetches(lock, key);
   }
@@ -119,12 +119,12 @@ Status NicMemory::unmap_peer_memory(std::uint64_t peer, std::uint32_t key) {
 /// Waits until copies that queue behind work of the GPU have started, so that their source may be
 /// unmapped.
 void NicMemory::end_copies(std::uint64_t peer, std::uint32_t key) {
-  if (context_.gpu_mover == nullptr || !is_working()) return;
+  if (context_.gpu_engine == nullptr || !is_working()) return;
   const Clock& steady = SteadyClock::instance();
   const Deadline deadline = Deadline::after(kCopiesMost, steady);
   while (!deadline.expired(steady.now())) {
     if (!needs(peer, key)) return;
-    static_cast<void>(context_.gpu_mover->flush());
+    static_cast<void>(context_.gpu_engine->flush());
     std::this_thread::yield();
   }
 }

@@ -18,9 +18,9 @@ namespace oriel::net {
 
 struct NicOptions {
   const Clock* clock = &SteadyClock::instance();  ///< outlives the NIC
-  /// Mover for GPU memory; it outlives the NIC, which alone uses it. Null: the NIC serves no GPU
-  /// memory. NICs that serve the same GPU memory need shares of one mover (MoverShare).
-  DataMover* gpu = nullptr;
+  /// Engine for GPU memory; it outlives the NIC, which alone uses it. Null: the NIC serves no GPU
+  /// memory. NICs that serve the same GPU memory need shares of one engine (CopyEngineShare).
+  CopyEngine* gpu = nullptr;
 };
 
 /// A software NIC's lock and state without its queues: whether it works, and its wires.
@@ -30,7 +30,7 @@ class NicCore {
   NicCore& operator=(const NicCore&) = delete;
 
   /// Sets NicOptions::gpu of a NIC that has no keys yet.
-  void serve_gpu(DataMover& mover);
+  void serve_gpu(CopyEngine& engine);
   /// Adds a wire; returns its index for QueuePeer::wire.
   std::uint32_t add_wire(std::unique_ptr<Wire> wire);
   WireAddress address(std::uint32_t wire) const;

@@ -151,7 +151,7 @@ bool NicSoft::turn() {
     any = true;
     progress_queues(now);
   }
-  return (context_.gpu_mover != nullptr && context_.gpu_mover->flush()) || any;
+  return (context_.gpu_engine != nullptr && context_.gpu_engine->flush()) || any;
 }
 
 bool NicSoft::receive(TimePoint now) {

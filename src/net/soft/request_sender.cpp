@@ -114,8 +114,8 @@ RequestSender::Step RequestSender::load(PostedEntry& entry, SentRequest& request
     posted_.stop_at(entry, found.syndrome);
     return Step::blocked;
   }
-  DataMover& mover = end_.nic.mover(found.place);
-  if (mover.has_failed()) {
+  CopyEngine& engine = end_.nic.engine(found.place);
+  if (engine.has_failed()) {
     posted_.stop_at(entry, Syndrome::local_operation, Complaint::no_copies);
     return Step::blocked;
   }
@@ -123,8 +123,8 @@ RequestSender::Step RequestSender::load(PostedEntry& entry, SentRequest& request
   if (!request.load.has_value() || found.place == MemoryPlace::host) {
     request.load.emplace(request.bytes, true);
   }
-  static_cast<void>(request.load->begin(mover, found.memory + request.offset));
-  request.loaded = request.load->take(mover);
+  static_cast<void>(request.load->begin(engine, found.memory + request.offset));
+  request.loaded = request.load->take(engine);
   return request.loaded ? Step::sent : Step::loading;
 }
 

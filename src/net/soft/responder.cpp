@@ -195,12 +195,12 @@ bool Responder::begin(Item& item) {
     // A request to host memory waits for earlier ones to GPU memory, because nothing else orders
     // the two.
     const bool waits = found.place == MemoryPlace::host && gpu_ticket_ != 0;
-    if (waits && !end_.nic.mover(MemoryPlace::gpu).is_done(gpu_ticket_)) return false;
+    if (waits && !end_.nic.engine(MemoryPlace::gpu).is_done(gpu_ticket_)) return false;
     if (waits_for_fetches(request, found.memory)) return false;
-    DataMover& mover = end_.nic.mover(found.place);
+    CopyEngine& engine = end_.nic.engine(found.place);
     item.place = found.place;
-    if (!begin_in(item, found, mover)) {
-      if (!mover.has_failed()) return false;
+    if (!begin_in(item, found, engine)) {
+      if (!engine.has_failed()) return false;
       item.response.syndrome = Syndrome::remote_operation;
     }
     if (found.place == MemoryPlace::gpu) gpu_ticket_ = std::max(gpu_ticket_, item.ticket);
@@ -213,7 +213,7 @@ bool Responder::begin(Item& item) {
 }
 
 /// Returns false if something is left that cannot start now.
-bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, DataMover& mover) {
+bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, CopyEngine& engine) {
   const WireRequest& request = item.request;
   std::byte* const at = found.memory + request.offset;
   if (request.kind == WorkKind::atomic) {
@@ -223,19 +223,19 @@ bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, DataMover& 
       return true;
     }
     item.atomic.own_word = found.own_words;
-    if (!mover.step_atomic(item.atomic, at)) return false;
+    if (!engine.step_atomic(item.atomic, at)) return false;
     item.ticket = item.atomic.ticket;
     item.response.old_value = item.atomic.old_value;
     record_.executed(request.number, item.atomic.old_value);
     return true;
   }
-  if (request.kind == WorkKind::read) return item.loading.begin(mover, at);
+  if (request.kind == WorkKind::read) return item.loading.begin(engine, at);
   if (request.source.has_value()) {
     fetch(item, found);
     return true;
   }
   if (!request.direct) {
-    if (!item.storing.begin(mover, at)) return false;
+    if (!item.storing.begin(engine, at)) return false;
     item.ticket = item.storing.ticket();
     return true;
   }
@@ -245,15 +245,15 @@ bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, DataMover& 
     item.response.syndrome = Syndrome::remote_invalid;
     return true;
   }
-  return mover.copy(at, source.memory, request.piece_bytes, item.ticket);
+  return engine.copy(at, source.memory, request.piece_bytes, item.ticket);
 }
 
 /// Answers a request that is done. Returns false if it is not.
 bool Responder::finish(Item& item, TimePoint now) {
   const WireRequest& request = item.request;
-  DataMover& mover = end_.nic.mover(item.place);
+  CopyEngine& engine = end_.nic.engine(item.place);
   if (item.response.syndrome == Syndrome::none) {
-    if (mover.has_failed())
+    if (engine.has_failed())
       fail_first(Syndrome::remote_operation);
     else if (!has_fetched(item, now))
       return false;
@@ -262,7 +262,7 @@ bool Responder::finish(Item& item, TimePoint now) {
     answer(std::move(item.response));
     return true;
   }
-  if (!mover.is_done(item.ticket) || !item.loading.take(mover)) return false;
+  if (!engine.is_done(item.ticket) || !item.loading.take(engine)) return false;
   if (request.has_immediate) {
     completions_.write({.kind = CompletionRecord::Kind::received_immediate,
                         .queue = end_.number,

@@ -89,7 +89,7 @@ class Responder {
   void execute(WireRequest& request, TimePoint now);
   bool advance(TimePoint now);
   bool begin(Item& item);
-  bool begin_in(Item& item, const MemoryKeys::Found& found, DataMover& mover);
+  bool begin_in(Item& item, const MemoryKeys::Found& found, CopyEngine& engine);
   bool finish(Item& item, TimePoint now);
   void fail(Syndrome syndrome);
   void answer(WireResponse response, bool is_done_write = false);

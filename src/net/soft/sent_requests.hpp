@@ -8,7 +8,7 @@
 #include <deque>
 #include <optional>
 
-#include "net/copy/data_mover.hpp"
+#include "net/copy/copy_engine.hpp"
 #include "net/fabric/byte_window.hpp"
 #include "net/wire/queue_setup.hpp"
 

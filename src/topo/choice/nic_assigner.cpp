@@ -113,11 +113,11 @@ void NicAssigner::assign(std::size_t device) {
 std::vector<NicAssigner::Step> NicAssigner::steps_from(std::size_t device) const {
   std::vector<Step> steps;
   std::vector<char> seen(machine_.nics.size(), 0);
-  const auto add = [&](std::size_t mover, int from) {
-    for (const Candidate& one : candidates_[mover]) {
+  const auto add = [&](std::size_t engine, int from) {
+    for (const Candidate& one : candidates_[engine]) {
       if (seen[at(one.port)] != 0) continue;
       seen[at(one.port)] = 1;
-      steps.push_back({&one, mover, from});
+      steps.push_back({&one, engine, from});
     }
   };
   add(device, -1);

@@ -23,9 +23,9 @@ namespace {
 constexpr std::size_t kPayloadRing = 65536;
 constexpr std::size_t kPiece = 16384;
 
-/// Mover of a GPU whose copy engine works in slots, and starts only as many stores as the test
+/// Engine of a GPU whose copy engine works in slots, and starts only as many stores as the test
 /// allows.
-class GatedMover final : public DataMover {
+class GatedEngine final : public CopyEngine {
  public:
   static constexpr std::size_t kSlots = 6;
   std::size_t stores = 0;              ///< number of stores that may start
@@ -75,12 +75,12 @@ class GatedMover final : public DataMover {
   std::vector<Bytes> slots_{kSlots};
 };
 
-/// Two NICs with a ring between them; a's memory is a GPU's with a GatedMover.
+/// Two NICs with a ring between them; a's memory is a GPU's with a GatedEngine.
 struct GatedPair {
   static constexpr std::size_t kWords = 40'000;
 
   GatedPair() {
-    a.nic.serve_gpu(mover);
+    a.nic.serve_gpu(engine);
     MemoryRange range;
     range.address = a.region.address;
     range.bytes = a.region.bytes;
@@ -126,7 +126,7 @@ struct GatedPair {
   }
 
   ManualClock clock;
-  GatedMover mover;
+  GatedEngine engine;
   RingPair rings{kPayloadRing};
   LocalExchange unused;
   Side a{unused, clock, kWords}, b{unused, clock, kWords};
@@ -190,8 +190,8 @@ TEST_CASE("what cannot be stored at once is right later, though the ring is writ
           "[req:3.21]") {
   GatedPair pair;
   const std::size_t begun = GENERATE(0u, 1u, 2u);  // stores that start at once
-  pair.mover.stores = begun;
-  pair.mover.store_most = 5000;
+  pair.engine.stores = begun;
+  pair.engine.store_most = 5000;
   constexpr std::size_t kBytes = 40'000;
   const bool puts = GENERATE(true, false);
   INFO((puts ? "a put" : "a get") << " of which " << begun << " parts begin at once");
@@ -203,13 +203,13 @@ TEST_CASE("what cannot be stored at once is right later, though the ring is writ
             dq::QueueOutcome::done);
   }
   pair.run();
-  CHECK(pair.mover.stores == 0);
+  CHECK(pair.engine.stores == 0);
   // Nothing holds room in the ring.
   REQUIRE(pair.word_of_ring(kWrittenWord) > kBytes);
   CHECK(pair.word_of_ring(kTakenWord) == pair.word_of_ring(kWrittenWord));
   std::memset(pair.rings.spy.data() + kRingBegins, 0xee, kPayloadRing);
   CHECK_FALSE(pair.same(kBytes));
-  pair.mover.stores = 100;
+  pair.engine.stores = 100;
   pair.run();
   CHECK(pair.same(kBytes));
   CHECK(*pair.of_a->memory().first_error == 0);
@@ -228,14 +228,14 @@ TEST_CASE("the ring has its room back after a turn that took as much as a turn m
 
 TEST_CASE("a wire without room loses no payload, and slots come back", "[req:3.21]") {
   GatedPair pair;
-  pair.mover.kept_most = GENERATE(std::size_t{0}, GatedMover::kSlots / 2, GatedMover::kSlots);
-  INFO("parts that may stay: " << pair.mover.kept_most);
+  pair.engine.kept_most = GENERATE(std::size_t{0}, GatedEngine::kSlots / 2, GatedEngine::kSlots);
+  INFO("parts that may stay: " << pair.engine.kept_most);
   constexpr std::size_t kBytes = 300'000;
   pair.put_from_a(kBytes);
   // b takes nothing until the ring is full.
   for (int i = 0; i < 20; ++i) pair.a.nic.progress();
   CHECK(traffic(pair.a.nic).requests == 3);
-  CHECK(pair.mover.kept == std::min<std::size_t>(pair.mover.kept_most, 1));
+  CHECK(pair.engine.kept == std::min<std::size_t>(pair.engine.kept_most, 1));
   SECTION("the rest goes when there is room") {
     pair.run();
     CHECK(pair.same(kBytes));
@@ -245,13 +245,13 @@ TEST_CASE("a wire without room loses no payload, and slots come back", "[req:3.2
   SECTION("the queue ends") {
     REQUIRE(pair.a.nic.to_error(pair.of_a->number()).ok());
   }
-  CHECK(pair.mover.staged == 0);
-  CHECK(pair.mover.kept == 0);
+  CHECK(pair.engine.staged == 0);
+  CHECK(pair.engine.kept == 0);
 }
 
 TEST_CASE("the host's memory is sent from where it is, as it is when there is room", "[req:3.21]") {
   GatedPair pair;
-  pair.mover.stores = 100;
+  pair.engine.stores = 100;
   constexpr std::size_t kBytes = 300'000;
   pair.put_from_b(kBytes);
   for (int i = 0; i < 20; ++i) pair.b.nic.progress();

@@ -9,14 +9,14 @@
 
 #include <catch2/catch.hpp>
 
-#include "net/copy/data_mover_cuda.hpp"
-#include "net/copy/idle_mover.hpp"
+#include "net/copy/copy_engine_cuda.hpp"
+#include "net/copy/idle_engine.hpp"
 #include "net/copy/late_stream.hpp"
 #include "net/failover/failover_trouble.hpp"
 #include "net/soft/split_pages.hpp"
 #include "support/sanitized.hpp"
 
-// Failover of queues of GPUs (3.14). The NICs of a rank share a mover, whose copies take time. The
+// Failover of queues of GPUs (3.14). The NICs of a rank share an engine, whose copies take time. The
 // NICs see the queue at other addresses than its producers.
 using namespace oriel;
 using namespace oriel::net;
@@ -26,20 +26,20 @@ using std::chrono::seconds;
 
 namespace {
 
-/// Movers of two ranks.
+/// Engines of two ranks.
 struct Engines {
   explicit Engines(std::uint64_t from) : seed(from) {}
-  std::unique_ptr<DataMover> make() {
+  std::unique_ptr<CopyEngine> make() {
     constexpr std::uint32_t kSlots = 12;
     auto stream = std::make_unique<LateStream>(kSlots, 512, ++seed);
     streams.push_back(stream.get());
-    return std::make_unique<CudaMover>(std::move(stream), kSlots);
+    return std::make_unique<CudaCopyEngine>(std::move(stream), kSlots);
   }
   void run_some() {
     for (LateStream* const stream : streams) stream->run_some();
   }
   void adapt(FailoverPair::Options& options) {
-    options.make_mover = [this] { return make(); };
+    options.make_engine = [this] { return make(); };
     options.turn = [this] { run_some(); };
     options.queue.pages = &pages;
     options.queue.mode = DoorbellMode::alone;
@@ -67,7 +67,7 @@ dq::LocalRange range_of(const FailoverRank& rank, std::uint64_t word, std::uint3
 
 TEST_CASE("random work of GPUs over random faults: each entry is done once, in order",
           "[req:3.14][F3][F4]") {
-  std::unique_ptr<Engines> engines;  // movers of one run
+  std::unique_ptr<Engines> engines;  // engines of one run
   run_seeds(oriel::test::repeats(60u, 5u), [&](FailoverPair::Options& options) {
     engines = std::make_unique<Engines>(options.seed);
     engines->adapt(options);
@@ -165,16 +165,16 @@ TEST_CASE("a GPU whose stream stands still ends its queue, and no other NIC does
           "[req:3.14]") {
   /// Fails to drain, as a stream that has been stuck for too long. `failed` selects whether the
   /// failure is known.
-  class StuckMover final : public net::test::IdleMover {
+  class StuckEngine final : public net::test::IdleEngine {
    public:
-    explicit StuckMover(bool failed) : has_failed_(failed) {}
+    explicit StuckEngine(bool failed) : has_failed_(failed) {}
     Status drain() override { return Error(ErrorCode::timeout, "stuck"); }
     bool has_failed() const override { return has_failed_; }
 
    private:
     const bool has_failed_;
   };
-  StuckMover stuck(GENERATE(false, true));
+  StuckEngine stuck(GENERATE(false, true));
   FailoverPair pair;
   RawPoster raw(pair.view());
   pair.b.nics[0]->serve_gpu(stuck);

@@ -15,7 +15,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "net/copy/mover_share.hpp"
+#include "net/copy/copy_engine_share.hpp"
 #include "net/failover/failover_channel.hpp"
 #include "net/failover/failover_queue.hpp"
 #include "net/soft/nic_pair.hpp"
@@ -162,19 +162,19 @@ inline void delay_queue(NicSoft& nic, std::uint32_t queue, Duration delay, const
   set_faults(nic, std::move(faults));
 }
 
-/// Creates the mover of a rank's GPU memory; if empty, the memory is the host's.
-using MakeMover = std::function<std::unique_ptr<DataMover>()>;
+/// Creates the engine of a rank's GPU memory; if empty, the memory is the host's.
+using MakeEngine = std::function<std::unique_ptr<CopyEngine>()>;
 
 /// Rank with one NIC for each path; its memory is registered with every NIC.
 struct FailoverRank {
   FailoverRank(std::vector<std::unique_ptr<LocalExchange>>& paths, const Clock& clock,
-               std::size_t words, const MakeMover& make_mover = {})
-      : memory(words), mover(make_mover ? make_mover() : nullptr) {
+               std::size_t words, const MakeEngine& make_engine = {})
+      : memory(words), engine(make_engine ? make_engine() : nullptr) {
     for (const auto& exchange : paths) {
       faults.push_back(std::make_unique<WireFault>());
       NicSoft::Options options{.clock = &clock};
-      if (mover != nullptr) {
-        shares.push_back(std::make_unique<MoverShare>(*mover, mover_mutex));
+      if (engine != nullptr) {
+        shares.push_back(std::make_unique<CopyEngineShare>(*engine, engine_mutex));
         options.gpu = shares.back().get();
       }
       nics.push_back(std::make_unique<NicSoft>(std::move(options)));
@@ -186,8 +186,8 @@ struct FailoverRank {
       range.bytes = words * 8;
       range.memory = reinterpret_cast<std::byte*>(memory.data());
       range.access = kAllAccess;
-      if (mover != nullptr) range.place = MemoryPlace::gpu;
-      range.own_words = mover != nullptr;  // no test thread changes words of the peer's atomics
+      if (engine != nullptr) range.place = MemoryPlace::gpu;
+      range.own_words = engine != nullptr;  // no test thread changes words of the peer's atomics
       keys.push_back(nics.back()->register_memory(range).value());
     }
     region.address = reinterpret_cast<std::uint64_t>(memory.data());
@@ -195,9 +195,9 @@ struct FailoverRank {
     region.keys[0] = keys[0];
   }
   std::vector<std::uint64_t> memory;
-  std::unique_ptr<DataMover> mover;
-  std::mutex mover_mutex;
-  std::vector<std::unique_ptr<MoverShare>> shares;
+  std::unique_ptr<CopyEngine> engine;
+  std::mutex engine_mutex;
+  std::vector<std::unique_ptr<CopyEngineShare>> shares;
   std::vector<std::unique_ptr<WireFault>> faults;
   std::vector<std::unique_ptr<NicSoft>> nics;
   std::vector<FaultyWire*> wires;
@@ -214,7 +214,7 @@ struct FailoverPairOptions {
   std::size_t paths = 2;
   std::size_t words = 4096;
   std::uint64_t seed = 1;
-  MakeMover make_mover;             ///< called for each rank
+  MakeEngine make_engine;           ///< called for each rank
   std::function<void()> turn = {};  ///< called in each step
 };
 
@@ -232,8 +232,8 @@ struct FailoverPair {
         said_there(channel_a),
         said_back(channel_b),
         turn(options.turn),
-        a(exchanges, clock, options.words, options.make_mover),
-        b(exchanges, clock, options.words, options.make_mover),
+        a(exchanges, clock, options.words, options.make_engine),
+        b(exchanges, clock, options.words, options.make_engine),
         there(make(options, a, said_there, 7)),
         back(make(options, b, said_back, 3)) {
     for (std::size_t i = 1; i < options.paths; ++i) {

@@ -108,9 +108,9 @@ void run_random(std::uint64_t seed, const Adapt& adapt) {
     for (const WatchedChannel* said : {&pair.said_there, &pair.said_back}) {
       if (!said->is_usable(0) || !said->is_usable(1) || !said->is_running()) return false;
     }
-    // Waits for all work if a mover moves a GPU's bytes: a failing WQE ends only once its bytes
+    // Waits for all work if an engine moves a GPU's bytes: a failing WQE ends only once its bytes
     // have moved, perhaps much later.
-    return pair.a.mover == nullptr || (there.is_done() && back.is_done());
+    return pair.a.engine == nullptr || (there.is_done() && back.is_done());
   };
   for (int round = 0; round < 6; ++round) {
     INFO("seed " << seed << ", round " << round);

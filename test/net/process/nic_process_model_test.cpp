@@ -36,27 +36,27 @@ Deadline soon() {
   return Deadline::after(seconds(20));
 }
 
-/// Runs the model's streams until the mover has nothing in flight. Returns true if the mover has
+/// Runs the model's streams until the engine has nothing in flight. Returns true if the engine has
 /// not failed.
-bool finish(LateModel& model, CudaMover& mover) {
+bool finish(LateModel& model, CudaCopyEngine& engine) {
   const Deadline due = soon();
-  while (mover.flush()) {
+  while (engine.flush()) {
     model.run_streams(4);
     std::this_thread::yield();
     REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
   }
-  return !mover.has_failed();
+  return !engine.has_failed();
 }
 
 struct Moving {
   explicit Moving(std::size_t bytes, std::uint32_t slot_bytes = 128 << 10)
       : server(0), memory(0, bytes) {
     REQUIRE(server.process->show(memory.data(), memory.bytes, memory.handle()).ok());
-    mover.emplace(NicProcess::open_stream(server.process, 8, slot_bytes).value(), 8);
+    engine.emplace(NicProcess::open_stream(server.process, 8, slot_bytes).value(), 8);
   }
   NicServerThread server;
   ShareableGpuMemory memory;
-  std::optional<CudaMover> mover;
+  std::optional<CudaCopyEngine> engine;
 };
 
 /// Client that may send arbitrary messages.
@@ -115,24 +115,24 @@ TEST_CASE("stores and copies of every length, aligned or not, change what they s
     std::generate(fresh.begin(), fresh.end(), [&] { return static_cast<std::byte>(random()); });
     const std::size_t at = random() % (expected.size() / 2 - length);
     MoveTicket ticket = 0;
-    REQUIRE(moving.mover->store(moving.memory.data() + at, fresh, ticket) == length);
+    REQUIRE(moving.engine->store(moving.memory.data() + at, fresh, ticket) == length);
     std::copy(fresh.begin(), fresh.end(), expected.begin() + static_cast<long>(at));
     const std::size_t to = expected.size() / 2 + random() % (expected.size() / 2 - length);
     REQUIRE(
-        moving.mover->copy(moving.memory.data() + to, moving.memory.data() + at, length, ticket));
+        moving.engine->copy(moving.memory.data() + to, moving.memory.data() + at, length, ticket));
     std::copy_n(expected.begin() + static_cast<long>(at), length,
                 expected.begin() + static_cast<long>(to));
-    REQUIRE(finish(model, *moving.mover));
-    CHECK(moving.mover->is_done(ticket));
+    REQUIRE(finish(model, *moving.engine));
+    CHECK(moving.engine->is_done(ticket));
     CHECK(std::memcmp(moving.memory.data(), expected.data(), expected.size()) == 0);
   }
   // Copies more than the pinned staging memory holds.
   MoveTicket ticket = 0;
   const std::size_t half = expected.size() / 2;
   REQUIRE(
-      moving.mover->copy(moving.memory.data() + half, moving.memory.data() + 1, half - 1, ticket));
+      moving.engine->copy(moving.memory.data() + half, moving.memory.data() + 1, half - 1, ticket));
   std::copy_n(expected.begin() + 1, half - 1, expected.begin() + static_cast<long>(half));
-  REQUIRE(finish(model, *moving.mover));
+  REQUIRE(finish(model, *moving.engine));
   CHECK(std::memcmp(moving.memory.data(), expected.data(), expected.size()) == 0);
   moving.server.process->hide(moving.memory.data());
 }
@@ -146,14 +146,14 @@ TEST_CASE("more steps than the ring has room for wait for their turn", "[req:3.9
     MoveTicket ticket = 0;
     const std::uint64_t value = i + 1;
     const ByteView word(reinterpret_cast<const std::byte*>(&value), 8);
-    while (moving.mover->store(moving.memory.data() + i % 100 * 8, word, ticket) == 0) {
+    while (moving.engine->store(moving.memory.data() + i % 100 * 8, word, ticket) == 0) {
       ++refused;
-      REQUIRE_FALSE(moving.mover->has_failed());
+      REQUIRE_FALSE(moving.engine->has_failed());
       REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
       std::this_thread::yield();
     }
   }
-  REQUIRE(finish(model, *moving.mover));
+  REQUIRE(finish(model, *moving.engine));
   for (std::uint64_t i = 0; i < 100; ++i) {
     std::uint64_t value = 0;
     std::memcpy(&value, moving.memory.data() + i * 8, 8);
@@ -162,7 +162,7 @@ TEST_CASE("more steps than the ring has room for wait for their turn", "[req:3.9
   INFO("refused " << refused << " times");
 }
 
-TEST_CASE("memory that was not shown ends the mover by name, also after it was hidden",
+TEST_CASE("memory that was not shown ends the engine by name, also after it was hidden",
           "[req:3.9]") {
   LateModel model(1);
   Moving moving(2 << 20);
@@ -172,32 +172,32 @@ TEST_CASE("memory that was not shown ends the mover by name, also after it was h
   moving.server.process->hide(moving.memory.data());
   const Bytes bytes(100);
   MoveTicket ticket = 0;
-  CHECK(moving.mover->store(moving.memory.data(), bytes, ticket) == 100);  // one reference is left
-  REQUIRE(finish(model, *moving.mover));
+  CHECK(moving.engine->store(moving.memory.data(), bytes, ticket) == 100);  // one reference is left
+  REQUIRE(finish(model, *moving.engine));
   moving.server.process->hide(moving.memory.data());
-  CHECK(moving.mover->store(moving.memory.data(), bytes, ticket) == 0);
-  REQUIRE(moving.mover->has_failed());
-  CHECK(moving.mover->failure().error().message().find("software NIC") != std::string::npos);
+  CHECK(moving.engine->store(moving.memory.data(), bytes, ticket) == 0);
+  REQUIRE(moving.engine->has_failed());
+  CHECK(moving.engine->failure().error().message().find("software NIC") != std::string::npos);
 }
 
-TEST_CASE("when streams fail in the process the mover fails with the driver's own status",
+TEST_CASE("when streams fail in the process the engine fails with the driver's own status",
           "[req:3.9]") {
   LateModel model(1);
   {
     Moving moving(2 << 20);
     const Bytes bytes(100);
     MoveTicket ticket = 0;
-    REQUIRE(moving.mover->store(moving.memory.data(), bytes, ticket) == 100);
-    static_cast<void>(moving.mover->flush());
+    REQUIRE(moving.engine->store(moving.memory.data(), bytes, ticket) == 100);
+    static_cast<void>(moving.engine->flush());
     model.fail_streams(CUDA_ERROR_ILLEGAL_ADDRESS);
     const Deadline due = soon();
-    while (moving.mover->flush()) {
+    while (moving.engine->flush()) {
       std::this_thread::yield();
       REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
     }
-    REQUIRE(moving.mover->has_failed());
-    CHECK(moving.mover->failure().error().native().value == CUDA_ERROR_ILLEGAL_ADDRESS);
-    CHECK(moving.mover->drain().ok());  // nothing is moving any more
+    REQUIRE(moving.engine->has_failed());
+    CHECK(moving.engine->failure().error().native().value == CUDA_ERROR_ILLEGAL_ADDRESS);
+    CHECK(moving.engine->drain().ok());  // nothing is moving any more
   }
   model.fail_streams(CUDA_SUCCESS);
 }
@@ -231,12 +231,12 @@ TEST_CASE("whichever call of the driver fails in the process, all is undone and 
         if (!stream.ok()) {
           went = stream.error();
         } else {
-          CudaMover mover(std::move(stream).value(), 4);
+          CudaCopyEngine engine(std::move(stream).value(), 4);
           MoveTicket ticket = 0;
           const Bytes bytes(100, std::byte{1});
-          REQUIRE(mover.store(memory.data(), bytes, ticket) == 100);
-          REQUIRE(mover.copy(memory.data() + 200, memory.data(), 99, ticket));
-          went = finish(model, mover) ? Status() : mover.failure();
+          REQUIRE(engine.store(memory.data(), bytes, ticket) == 100);
+          REQUIRE(engine.copy(memory.data() + 200, memory.data(), 99, ticket));
+          went = finish(model, engine) ? Status() : engine.failure();
           if (went.ok()) CHECK(std::memcmp(memory.data() + 200, bytes.data(), 99) == 0);
         }
       }
@@ -348,20 +348,20 @@ TEST_CASE("the process is nobody's child, and its death ends queues with an erro
   CHECK(::waitpid(-1, nullptr, WNOHANG) < 0);
   ShareableGpuMemory memory(0, 2 << 20);
   REQUIRE(process->show(memory.data(), memory.bytes, memory.handle()).ok());
-  CudaMover mover(NicProcess::open_stream(process, 4, 4096).value(), 4);
+  CudaCopyEngine engine(NicProcess::open_stream(process, 4, 4096).value(), 4);
   MoveTicket ticket = 0;
   const Bytes bytes(3001, std::byte{1});
-  REQUIRE(mover.store(memory.data() + 1, bytes, ticket) == 3001);
+  REQUIRE(engine.store(memory.data() + 1, bytes, ticket) == 3001);
   const Deadline due = soon();
-  while (mover.flush()) REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
-  REQUIRE_FALSE(mover.has_failed());
+  while (engine.flush()) REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
+  REQUIRE_FALSE(engine.has_failed());
   CHECK(std::memcmp(memory.data() + 1, bytes.data(), bytes.size()) == 0);
   REQUIRE(::kill(process->pid(), SIGKILL) == 0);
-  static_cast<void>(mover.store(memory.data() + 1, bytes, ticket));
-  while (mover.flush()) REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
-  REQUIRE(mover.has_failed());
-  CHECK(mover.failure().error().message().find("has ended") != std::string::npos);
-  CHECK(mover.drain().ok());  // nothing is moving any more
+  static_cast<void>(engine.store(memory.data() + 1, bytes, ticket));
+  while (engine.flush()) REQUIRE_FALSE(due.expired(SteadyClock::instance().now()));
+  REQUIRE(engine.has_failed());
+  CHECK(engine.failure().error().message().find("has ended") != std::string::npos);
+  CHECK(engine.drain().ok());  // nothing is moving any more
   CHECK_FALSE(process->look().ok());
   process->hide(memory.data());
 }

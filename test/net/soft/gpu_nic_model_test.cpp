@@ -217,7 +217,7 @@ TEST_CASE("atomics of two queues, and writes between them, are all there in the 
   LocalExchange exchange;
   GpuSide side(exchange.attach(), {.bytes = 4096});
   std::memset(side.memory(), 0, 8);
-  CudaMover& mover = *side.mover;
+  CudaCopyEngine& engine = *side.engine;
   const auto value = [&] {
     std::uint64_t word = 0;
     std::memcpy(&word, side.memory(), sizeof word);
@@ -230,22 +230,22 @@ TEST_CASE("atomics of two queues, and writes between them, are all there in the 
     move.work.operand = 1;
   }
   // Both read the word before either has written it.
-  CHECK_FALSE(mover.step_atomic(moves[0], side.memory()));
-  CHECK_FALSE(mover.step_atomic(moves[1], side.memory()));
+  CHECK_FALSE(engine.step_atomic(moves[0], side.memory()));
+  CHECK_FALSE(engine.step_atomic(moves[1], side.memory()));
   if (is_overwritten) {
     const std::uint64_t other = 100;
     MoveTicket ticket = 0;
-    REQUIRE(mover.store(side.memory(), ByteView(reinterpret_cast<const std::byte*>(&other), 8),
-                        ticket) == 8);
+    REQUIRE(engine.store(side.memory(), ByteView(reinterpret_cast<const std::byte*>(&other), 8),
+                         ticket) == 8);
   }
   bool done[2] = {};
   for (int turn = 0; turn < 1000 && !(done[0] && done[1]); ++turn) {
-    static_cast<void>(mover.flush());
+    static_cast<void>(engine.flush());
     LateModel::step();
-    for (int i = 0; i < 2; ++i) done[i] = done[i] || mover.step_atomic(moves[i], side.memory());
+    for (int i = 0; i < 2; ++i) done[i] = done[i] || engine.step_atomic(moves[i], side.memory());
   }
   REQUIRE((done[0] && done[1]));
-  while (mover.flush()) LateModel::step();
+  while (engine.flush()) LateModel::step();
   const std::uint64_t before = is_overwritten ? 100 : 0;
   CHECK(value() == before + 2);
   CHECK(std::min(moves[0].old_value, moves[1].old_value) == before);
@@ -353,12 +353,12 @@ TEST_CASE("when a GPU's streams fail, entries end with an error at either end", 
     CHECK(pair.wait(posted) == QueueOutcome::failed);
     const auto syndrome = static_cast<Syndrome>(pair.error().syndrome);
     CHECK((syndrome == Syndrome::local_operation || syndrome == Syndrome::remote_operation));
-    CHECK((pair.a.mover->has_failed() || pair.b.mover->has_failed()));
+    CHECK((pair.a.engine->has_failed() || pair.b.engine->has_failed()));
   }
   model.fail_streams(CUDA_SUCCESS);
 }
 
-TEST_CASE("whichever call of the driver fails, the mover is not made or its queue ends",
+TEST_CASE("whichever call of the driver fails, the engine is not made or its queue ends",
           "[req:3.9]") {
   long k = 1;
   for (bool hit = true; hit; ++k) {
@@ -370,12 +370,12 @@ TEST_CASE("whichever call of the driver fails, the mover is not made or its queu
     INFO(k);
     {
       oriel::test::ScopedCudaFaults faults(plan);
-      const auto mover = CudaMover::create({});
+      const auto engine = CudaCopyEngine::create({});
       const bool was_hit = plan.hit();
       const std::string failed = was_hit ? plan.failed.load() : "";
-      // Leaving a context is not needed for creating the mover.
+      // Leaving a context is not needed for creating the engine.
       const bool leaves = failed == "ctx_pop_current" || failed.starts_with("thread_exchange");
-      if (!leaves) CHECK(mover.ok() != was_hit);
+      if (!leaves) CHECK(engine.ok() != was_hit);
       const auto pages = CudaQueuePages::create(0);
       if (pages.ok()) static_cast<void>(pages.value()->allocate_on_host(4096));
       if (pages.ok()) static_cast<void>(pages.value()->allocate(4096));

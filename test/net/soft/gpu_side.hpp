@@ -12,7 +12,7 @@
 #include <catch2/catch.hpp>
 
 #include "base/cuda_scope.hpp"
-#include "net/copy/data_mover_cuda.hpp"
+#include "net/copy/copy_engine_cuda.hpp"
 #include "net/mlx5/queue_pages_cuda.hpp"
 #include "net/process/nic_server_thread.hpp"
 #include "net/soft/nic_pair.hpp"
@@ -28,28 +28,28 @@ T must_have(Result<T> result) {
 /// Rank on a GPU: its NIC, CudaQueuePages for its queues, and registered memory of the GPU.
 struct GpuSide {
   struct Options {
-    CudaMover::Options mover{};
+    CudaCopyEngine::Options engine{};
     std::size_t bytes = 65'536;
     bool own_words = false;
     std::shared_ptr<NicProcess> process = nullptr;  ///< copies; null: this process copies
     std::vector<int> others = {};                   ///< other GPUs that can access the memory
   };
   GpuSide(std::unique_ptr<Wire> wire, const Options& options)
-      : context(must_have(PrimaryContext::retain(options.mover.device))),
+      : context(must_have(PrimaryContext::retain(options.engine.device))),
         process(options.process),
-        pages(must_have(CudaQueuePages::create(options.mover.device))) {
+        pages(must_have(CudaQueuePages::create(options.engine.device))) {
     const auto scope = CudaScope::enter(context.get());
-    shared.emplace(options.mover.device, options.bytes, options.others);
+    shared.emplace(options.engine.device, options.bytes, options.others);
     if (process != nullptr) {
-      mover = std::make_unique<CudaMover>(
-          must_have(NicProcess::open_stream(process, options.mover.slots,
-                                            static_cast<std::uint32_t>(options.mover.slot_bytes))),
-          options.mover.slots);
+      engine = std::make_unique<CudaCopyEngine>(
+          must_have(NicProcess::open_stream(process, options.engine.slots,
+                                            static_cast<std::uint32_t>(options.engine.slot_bytes))),
+          options.engine.slots);
       show(*this);
     } else {
-      mover = must_have(CudaMover::create(options.mover));
+      engine = must_have(CudaCopyEngine::create(options.engine));
     }
-    nic = std::make_unique<NicSoft>(NicSoft::Options{.gpu = mover.get()});
+    nic = std::make_unique<NicSoft>(NicSoft::Options{.gpu = engine.get()});
     nic->add_wire(std::move(wire));
     range.address = shared->address;
     range.bytes = options.bytes;
@@ -64,7 +64,7 @@ struct GpuSide {
   }
   ~GpuSide() {
     nic.reset();
-    mover.reset();
+    engine.reset();
     for (const std::byte* const base : shown) process->hide(base);
     const auto scope = CudaScope::enter(context.get());
     shared.reset();
@@ -95,7 +95,7 @@ struct GpuSide {
   std::optional<ShareableGpuMemory> shared;
   std::shared_ptr<NicProcess> process;
   std::vector<const std::byte*> shown;
-  std::unique_ptr<CudaMover> mover;
+  std::unique_ptr<CudaCopyEngine> engine;
   std::unique_ptr<CudaQueuePages> pages;
   std::unique_ptr<NicSoft> nic;
   MemoryRange range;

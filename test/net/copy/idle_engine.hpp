@@ -2,12 +2,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "net/copy/data_mover.hpp"
+#include "net/copy/copy_engine.hpp"
 
 namespace oriel::net::test {
 
-/// Mover that moves nothing. Tests override the functions that they need.
-class IdleMover : public DataMover {
+/// Engine that moves nothing. Tests override the functions that they need.
+class IdleEngine : public CopyEngine {
  public:
   StagedPart load(const std::byte*, std::size_t) override { return {}; }
   bool keep(StagedPart&) override { return false; }

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "net/copy/data_mover_cuda.hpp"
+#include "net/copy/copy_engine_cuda.hpp"
 
 #include <algorithm>
 #include <array>
@@ -25,29 +25,29 @@ bool is_device_word(const std::byte* at, std::size_t count) {
 
 }  // namespace
 
-Result<std::unique_ptr<CudaMover>> CudaMover::create(const Options& options) {
+Result<std::unique_ptr<CudaCopyEngine>> CudaCopyEngine::create(const Options& options) {
   ORIEL_TRY(auto stream, CudaCopyStream::create(options.device, options.slot_bytes, options.slots));
-  return std::make_unique<CudaMover>(std::move(stream), options.slots);
+  return std::make_unique<CudaCopyEngine>(std::move(stream), options.slots);
 }
 
-CudaMover::CudaMover(std::unique_ptr<CopyStream> stream, std::uint32_t slots)
+CudaCopyEngine::CudaCopyEngine(std::unique_ptr<CopyStream> stream, std::uint32_t slots)
     : stream_(std::move(stream)), progress_(*stream_), slots_(slots) {}
 
-CudaMover::~CudaMover() = default;
+CudaCopyEngine::~CudaCopyEngine() = default;
 
-void CudaMover::give_back(StagedPart& part) noexcept {
+void CudaCopyEngine::give_back(StagedPart& part) noexcept {
   slots_.give_back(part, progress_.done());
 }
 
-StagedPart CudaMover::load(const std::byte* from, std::size_t count) {
+StagedPart CudaCopyEngine::load(const std::byte* from, std::size_t count) {
   return slots_.may_load() ? stage(from, count) : StagedPart();
 }
 
-bool CudaMover::keep(StagedPart& part) {
+bool CudaCopyEngine::keep(StagedPart& part) {
   return slots_.keep(part);
 }
 
-StagedPart CudaMover::stage(const std::byte* from, std::size_t count) {
+StagedPart CudaCopyEngine::stage(const std::byte* from, std::size_t count) {
   if (!progress_.may_begin()) return {};
   const std::size_t taken = progress_.reach(from, std::min(count, stream_->slot_bytes()));
   if (taken == 0) return {};
@@ -60,14 +60,14 @@ StagedPart CudaMover::stage(const std::byte* from, std::size_t count) {
   return part;
 }
 
-bool CudaMover::write_word(std::byte* to, std::uint64_t value, std::size_t bytes) {
+bool CudaCopyEngine::write_word(std::byte* to, std::uint64_t value, std::size_t bytes) {
   if (!progress_.may_begin() || progress_.reach(to, bytes) == 0) return false;
   const bool done = progress_.check(stream_->write(to, value, bytes));
   if (done) progress_.begin();
   return done;
 }
 
-std::size_t CudaMover::store(std::byte* to, ByteView from, MoveTicket& ticket) {
+std::size_t CudaCopyEngine::store(std::byte* to, ByteView from, MoveTicket& ticket) {
   if (is_device_word(to, from.size())) {
     std::uint64_t value = 0;
     std::memcpy(&value, from.data(), from.size());
@@ -87,7 +87,8 @@ std::size_t CudaMover::store(std::byte* to, ByteView from, MoveTicket& ticket) {
   return progress_.check(stream_->store(to, *slot, from.first(taken))) ? taken : 0;
 }
 
-bool CudaMover::copy(std::byte* to, const std::byte* from, std::size_t count, MoveTicket& ticket) {
+bool CudaCopyEngine::copy(std::byte* to, const std::byte* from, std::size_t count,
+                          MoveTicket& ticket) {
   if (count == 0) return true;
   // Needs at most three steps, since each end may lie in two allocations.
   if (!progress_.may_begin()) return false;
@@ -102,7 +103,7 @@ bool CudaMover::copy(std::byte* to, const std::byte* from, std::size_t count, Mo
   return true;
 }
 
-bool CudaMover::step_atomic(AtomicMove& move, std::byte* at) {
+bool CudaCopyEngine::step_atomic(AtomicMove& move, std::byte* at) {
   const std::uint64_t place = address(at) & ~std::uint64_t{7};
   const std::size_t offset = address(at) - place;
   std::uint64_t* known = words_.find(place);
@@ -134,25 +135,25 @@ bool CudaMover::step_atomic(AtomicMove& move, std::byte* at) {
   return true;
 }
 
-bool CudaMover::is_done(MoveTicket ticket) {
+bool CudaCopyEngine::is_done(MoveTicket ticket) {
   return ticket <= progress_.done();
 }
 
-bool CudaMover::flush() {
+bool CudaCopyEngine::flush() {
   return progress_.flush();
 }
 
-bool CudaMover::is_moving() {
+bool CudaCopyEngine::is_moving() {
   const bool any = flush();
   // Steps that were enqueued before the failed call may still run; they wait for nobody.
   return has_failed() ? !settle() : any;
 }
 
-Status CudaMover::drain() {
+Status CudaCopyEngine::drain() {
   return wait_until_still([this] { return is_moving(); }, is_stuck_);
 }
 
-void CudaMover::forget(const std::byte* at, std::size_t count) {
+void CudaCopyEngine::forget(const std::byte* at, std::size_t count) {
   words_.forget(at, count);
 }
 

@@ -18,19 +18,19 @@
 
 namespace oriel::net {
 
-class DataMover;
+class CopyEngine;
 
 /// Place in the order of moves, which take effect in the order in which they start. A ticket is
 /// done when all moves up to it are done. 0 is done from the start.
 using MoveTicket = std::uint64_t;
 
-/// Part of registered memory, staged where the CPU can read it. Empty, or owned by one mover, to
+/// Part of registered memory, staged where the CPU can read it. Empty, or owned by one engine, to
 /// which its slot returns when the part is destroyed. Move-only.
 class StagedPart {
  public:
   StagedPart() = default;
-  StagedPart(DataMover& mover, const std::byte* bytes, std::size_t size, std::uint32_t slot)
-      : mover_(&mover), bytes_(bytes), size_(size), slot_(slot) {}
+  StagedPart(CopyEngine& engine, const std::byte* bytes, std::size_t size, std::uint32_t slot)
+      : engine_(&engine), bytes_(bytes), size_(size), slot_(slot) {}
   StagedPart(StagedPart&& other) noexcept { swap(other); }
   StagedPart& operator=(StagedPart&& other) noexcept {
     StagedPart old(std::move(*this));
@@ -42,21 +42,21 @@ class StagedPart {
   const std::byte* bytes() const { return bytes_; }
   std::size_t size() const { return size_; }
   std::uint32_t slot() const { return slot_; }
-  /// Changes the mover to which the slot returns. Requires a part that is not empty.
-  void pass_to(DataMover& mover) { mover_ = &mover; }
+  /// Changes the engine to which the slot returns. Requires a part that is not empty.
+  void pass_to(CopyEngine& engine) { engine_ = &engine; }
   MoveTicket ticket = 0;  ///< done when the bytes have arrived
-  bool is_kept = false;   ///< see DataMover::keep()
+  bool is_kept = false;   ///< see CopyEngine::keep()
 
  private:
   void swap(StagedPart& other) noexcept {
-    std::swap(mover_, other.mover_);
+    std::swap(engine_, other.engine_);
     std::swap(bytes_, other.bytes_);
     std::swap(size_, other.size_);
     std::swap(slot_, other.slot_);
     std::swap(ticket, other.ticket);
     std::swap(is_kept, other.is_kept);
   }
-  DataMover* mover_ = nullptr;
+  CopyEngine* engine_ = nullptr;
   const std::byte* bytes_ = nullptr;
   std::size_t size_ = 0;
   std::uint32_t slot_ = 0;
@@ -72,16 +72,16 @@ struct AtomicMove {
   MoveTicket ticket = 0;  ///< done when the new value is in memory
 
   StagedPart reading;
-  std::uint64_t read_at = 0;  ///< time of the mover's own clock
+  std::uint64_t read_at = 0;  ///< time of the engine's own clock
 };
 
 /// Moves bytes between one kind of memory and the NIC's own memory, and within that kind. All moves
 /// take effect in the order of the calls: bytes first, then the word that signals them. If a move
 /// cannot start now for lack of room, the caller tries again later. Only drain() waits. Not
 /// thread-safe: the NIC's lock guards it. The caller has checked the addresses.
-class DataMover {
+class CopyEngine {
  public:
-  virtual ~DataMover() = default;
+  virtual ~CopyEngine() = default;
 
   /// Starts to read up to `count` bytes. The part's size is how many; 0 if there is no room now.
   virtual StagedPart load(const std::byte* from, std::size_t count) = 0;
@@ -104,13 +104,13 @@ class DataMover {
   /// Requests a completion report of the moves started since the last call. Returns whether any
   /// move is in flight.
   virtual bool flush() = 0;
-  /// Waits until all started moves are done, or until the mover has failed and has settled. Waits
+  /// Waits until all started moves are done, or until the engine has failed and has settled. Waits
   /// for 30 seconds at most, and later calls do not wait again. After an error, moves may still be
   /// running.
   virtual Status drain() = 0;
   /// Drops cached values of the words in [at, at + count), because others may change them.
   virtual void forget(const std::byte* at, std::size_t count) = 0;
-  /// Returns whether the mover has failed: it starts no more moves, for good.
+  /// Returns whether the engine has failed: it starts no more moves, for good.
   virtual bool has_failed() const { return false; }
   /// Once it has failed: returns whether no started move is running any more. Called until true.
   virtual bool settle() noexcept { return true; }
@@ -122,18 +122,18 @@ class DataMover {
 
 /// Timeout of drain().
 inline constexpr std::chrono::seconds kDrainMost{30};
-/// Implements DataMover::drain(): waits until `is_moving` returns false. `is_stuck` records that an
-/// earlier wait timed out; then this one does not wait.
+/// Implements CopyEngine::drain(): waits until `is_moving` returns false. `is_stuck` records that
+/// an earlier wait timed out; then this one does not wait.
 Status wait_until_still(const std::function<bool()>& is_moving, bool& is_stuck,
                         Duration most = kDrainMost);
 
 inline StagedPart::~StagedPart() {
-  if (mover_ != nullptr) mover_->give_back(*this);
+  if (engine_ != nullptr) engine_->give_back(*this);
 }
 
-/// Mover for memory that the CPU can reach: each call is done when it returns. Its atomic
+/// Engine for memory that the CPU can reach: each call is done when it returns. Its atomic
 /// operations are also atomic with those of the CPUs.
-class HostMover final : public DataMover {
+class HostCopyEngine final : public CopyEngine {
  public:
   StagedPart load(const std::byte* from, std::size_t count) override {
     return {*this, from, count, 0};
@@ -161,9 +161,9 @@ class Loading {
       : total_(bytes.size()), begun_(bytes.size()), bytes_(std::move(bytes)) {}
   /// Starts to load as much as there is room for. `from` is the present start of the range. Returns
   /// whether all of it has started.
-  bool begin(DataMover& mover, const std::byte* from);
+  bool begin(CopyEngine& engine, const std::byte* from);
   /// Takes the parts that have arrived. Returns whether all of them have.
-  bool take(DataMover& mover);
+  bool take(CopyEngine& engine);
   /// Returns the bytes once take() has returned true. This object keeps owning them.
   Payload lend() const;
   /// Moves the bytes out once take() has returned true. Requires that `lends` is false.
@@ -185,7 +185,7 @@ class Storing {
   explicit Storing(Payload bytes) : bytes_(std::move(bytes)) {}
   /// Starts to store as much as there is room for. Returns whether all of it has started; then it
   /// drops its bytes.
-  bool begin(DataMover& mover, std::byte* to);
+  bool begin(CopyEngine& engine, std::byte* to);
   /// Copies borrowed bytes, because the memory may be gone before all of them have started.
   void own() { bytes_.own(); }
   MoveTicket ticket() const { return ticket_; }

@@ -9,8 +9,8 @@
 #include "oriel/error.hpp"
 
 #include "net/copy/atomic_words.hpp"
+#include "net/copy/copy_engine.hpp"
 #include "net/copy/copy_stream.hpp"
-#include "net/copy/data_mover.hpp"
 #include "net/copy/staging_slots.hpp"
 #include "net/copy/stream_progress.hpp"
 
@@ -39,22 +39,22 @@ namespace oriel::net {
 ///
 /// Owns the stream and its state: progress, slots and words. Members are destroyed in reverse
 /// order, so that the stream ends when nothing refers to it. Staged parts must be destroyed before.
-class CudaMover final : public DataMover {
+class CudaCopyEngine final : public CopyEngine {
  public:
   struct Options {
     int device = 0;                                   ///< device ordinal
     std::size_t slot_bytes = std::size_t{128} << 10;  ///< bytes of pinned memory per slot
     std::uint32_t slots = 48;
   };
-  /// Creates a mover with a stream in this process. The error says what the GPU cannot do, or
+  /// Creates an engine with a stream in this process. The error says what the GPU cannot do, or
   /// lacks.
-  static Result<std::unique_ptr<CudaMover>> create(const Options& options);
+  static Result<std::unique_ptr<CudaCopyEngine>> create(const Options& options);
   /// Takes a stream that has `slots` slots.
-  CudaMover(std::unique_ptr<CopyStream> stream, std::uint32_t slots);
+  CudaCopyEngine(std::unique_ptr<CopyStream> stream, std::uint32_t slots);
   /// Waits as the stream's destructor does.
-  ~CudaMover() override;
-  CudaMover(const CudaMover&) = delete;
-  CudaMover& operator=(const CudaMover&) = delete;
+  ~CudaCopyEngine() override;
+  CudaCopyEngine(const CudaCopyEngine&) = delete;
+  CudaCopyEngine& operator=(const CudaCopyEngine&) = delete;
 
   StagedPart load(const std::byte* from, std::size_t count) override;
   bool keep(StagedPart& part) override;
@@ -67,7 +67,7 @@ class CudaMover final : public DataMover {
   void forget(const std::byte* at, std::size_t count) override;
   bool has_failed() const override { return !failure().ok(); }
   bool settle() noexcept override { return stream_->settle(); }
-  /// Returns why the mover has failed.
+  /// Returns why the engine has failed.
   const Status& failure() const { return progress_.failure(); }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "net/copy/mover_share.hpp"
+#include "net/copy/copy_engine_share.hpp"
 
 #include <atomic>
 #include <chrono>
@@ -10,9 +10,9 @@
 
 #include <catch2/catch.hpp>
 
-#include "net/copy/idle_mover.hpp"
+#include "net/copy/idle_engine.hpp"
 
-// NICs of a rank that share the mover of its GPU (3.14).
+// NICs of a rank that share the engine of its GPU (3.14).
 using namespace oriel;
 using namespace oriel::net;
 using std::chrono::milliseconds;
@@ -20,8 +20,8 @@ using std::chrono::seconds;
 
 namespace {
 
-/// Mover that has failed while its earlier work is still moving.
-class FailedMover final : public net::test::IdleMover {
+/// Engine that has failed while its earlier work is still moving.
+class FailedEngine final : public net::test::IdleEngine {
  public:
   bool flush() override { return false; }
   Status drain() override {
@@ -41,30 +41,30 @@ class FailedMover final : public net::test::IdleMover {
 
 TEST_CASE("a GPU whose copies have failed and go on holds up none of a rank's other NICs",
           "[req:3.14]") {
-  FailedMover mover;
+  FailedEngine engine;
   std::mutex mutex;
-  MoverShare waits(mover, mutex), other(mover, mutex);
+  CopyEngineShare waits(engine, mutex), other(engine, mutex);
   auto drained = std::async(std::launch::async, [&] { return waits.drain().ok(); });
-  while (mover.looks == 0) std::this_thread::yield();
+  while (engine.looks == 0) std::this_thread::yield();
   auto looked = std::async(std::launch::async, [&] { return other.has_failed(); });
   const bool was_free = looked.wait_for(seconds(10)) == std::future_status::ready;
   const bool was_waiting = drained.wait_for(milliseconds(0)) != std::future_status::ready;
-  mover.has_settled = true;
+  engine.has_settled = true;
   CHECK(was_free);
   CHECK(was_waiting);
   CHECK(drained.get());
 }
 
 TEST_CASE("a GPU whose copies do not end is waited for once", "[req:3.14]") {
-  FailedMover mover;
+  FailedEngine engine;
   std::mutex mutex;
-  MoverShare share(mover, mutex, milliseconds(50));
+  CopyEngineShare share(engine, mutex, milliseconds(50));
   const auto begin = std::chrono::steady_clock::now();
   CHECK_FALSE(share.drain().ok());
   CHECK(std::chrono::steady_clock::now() - begin >= milliseconds(50));
-  const int looks = mover.looks;
+  const int looks = engine.looks;
   CHECK_FALSE(share.drain().ok());
-  CHECK(mover.looks == looks + 1);
-  mover.has_settled = true;
+  CHECK(engine.looks == looks + 1);
+  engine.has_settled = true;
   CHECK(share.drain().ok());
 }

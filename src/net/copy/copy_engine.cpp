@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "net/copy/data_mover.hpp"
+#include "net/copy/copy_engine.hpp"
 
 #include <chrono>
 #include <cstring>
@@ -35,13 +35,13 @@ Status wait_until_still(const std::function<bool()>& is_moving, bool& is_stuck, 
   return {};
 }
 
-std::size_t HostMover::store(std::byte* to, ByteView from, MoveTicket& /*ticket*/) {
+std::size_t HostCopyEngine::store(std::byte* to, ByteView from, MoveTicket& /*ticket*/) {
   store_bytes(to, from);
   return from.size();
 }
 
-bool HostMover::copy(std::byte* to, const std::byte* from, std::size_t count,
-                     MoveTicket& /*ticket*/) {
+bool HostCopyEngine::copy(std::byte* to, const std::byte* from, std::size_t count,
+                          MoveTicket& /*ticket*/) {
   // Copies words by one load and one store, as if they had come by the wire.
   if (count == 4 || count == 8) {
     std::byte word[8];
@@ -53,15 +53,15 @@ bool HostMover::copy(std::byte* to, const std::byte* from, std::size_t count,
   return true;
 }
 
-bool HostMover::step_atomic(AtomicMove& move, std::byte* at) {
+bool HostCopyEngine::step_atomic(AtomicMove& move, std::byte* at) {
   move.old_value = execute_atomic(move.work, at);
   return true;
 }
 
-bool Loading::begin(DataMover& mover, const std::byte* from) {
-  static_cast<void>(take(mover));  // parts that have arrived make room
+bool Loading::begin(CopyEngine& engine, const std::byte* from) {
+  static_cast<void>(take(engine));  // parts that have arrived make room
   while (begun_ < total_) {
-    StagedPart part = mover.load(from + begun_, total_ - begun_);
+    StagedPart part = engine.load(from + begun_, total_ - begun_);
     if (part.size() == 0) return false;
     begun_ += part.size();
     parts_.push_back(std::move(part));
@@ -69,11 +69,11 @@ bool Loading::begin(DataMover& mover, const std::byte* from) {
   return true;
 }
 
-bool Loading::take(DataMover& mover) {
-  for (; taken_ < parts_.size() && mover.is_done(parts_[taken_].ticket); ++taken_) {
+bool Loading::take(CopyEngine& engine) {
+  for (; taken_ < parts_.size() && engine.is_done(parts_[taken_].ticket); ++taken_) {
     StagedPart& part = parts_[taken_];
     const bool is_whole = part.size() == total_ && total_ >= kLentLeast;
-    if (lends_ && is_whole && mover.keep(part)) return true;
+    if (lends_ && is_whole && engine.keep(part)) return true;
     if (bytes_.empty()) bytes_.reserve(total_);
     const std::size_t at = bytes_.size();
     bytes_.resize(at + part.size());
@@ -89,9 +89,9 @@ Payload Loading::lend() const {
   return Payload::borrow({part.bytes(), part.size()});
 }
 
-bool Storing::begin(DataMover& mover, std::byte* to) {
+bool Storing::begin(CopyEngine& engine, std::byte* to) {
   while (begun_ < bytes_.size()) {
-    const std::size_t taken = mover.store(to + begun_, bytes_.part_at(begun_), ticket_);
+    const std::size_t taken = engine.store(to + begun_, bytes_.part_at(begun_), ticket_);
     if (taken == 0) return false;
     begun_ += taken;
   }

@@ -6,25 +6,25 @@
 #include <mutex>
 
 #include "base/deadline.hpp"
-#include "net/copy/data_mover.hpp"
+#include "net/copy/copy_engine.hpp"
 
 namespace oriel::net {
 
-/// One NIC's share of a mover that several NICs of a rank use. The NICs thus share the known values
-/// of words, the order of moves and the tickets. A move of one NIC takes effect before a later move
-/// of another, even if the other has taken over its queues.
+/// One NIC's share of an engine that several NICs of a rank use. The NICs thus share the known
+/// values of words, the order of moves and the tickets. A move of one NIC takes effect before a
+/// later move of another, even if the other has taken over its queues.
 ///
 /// flush() and drain() consider only moves that went through this share. So a NIC without work is
-/// not kept awake by the others and does not wait for them. Thread safety: as for DataMover, but
-/// other shares of the mover may be used meanwhile.
-class MoverShare final : public DataMover {
+/// not kept awake by the others and does not wait for them. Thread safety: as for CopyEngine, but
+/// other shares of the engine may be used meanwhile.
+class CopyEngineShare final : public CopyEngine {
  public:
-  /// Both references outlive the share and its parts. All users of the mover hold the mutex.
+  /// Both references outlive the share and its parts. All users of the engine hold the mutex.
   /// `drain_most` is the timeout of drain().
-  MoverShare(DataMover& mover, std::mutex& mutex, Duration drain_most = kDrainMost)
-      : mover_(mover), mutex_(mutex), drain_most_(drain_most) {}
-  MoverShare(const MoverShare&) = delete;
-  MoverShare& operator=(const MoverShare&) = delete;
+  CopyEngineShare(CopyEngine& engine, std::mutex& mutex, Duration drain_most = kDrainMost)
+      : engine_(engine), mutex_(mutex), drain_most_(drain_most) {}
+  CopyEngineShare(const CopyEngineShare&) = delete;
+  CopyEngineShare& operator=(const CopyEngineShare&) = delete;
 
   StagedPart load(const std::byte* from, std::size_t count) override;
   bool keep(StagedPart& part) override;
@@ -33,7 +33,7 @@ class MoverShare final : public DataMover {
   bool step_atomic(AtomicMove& move, std::byte* at) override;
   bool is_done(MoveTicket ticket) override;
   bool flush() override;
-  /// Holds the mutex only for each check, so that other shares can use the mover meanwhile.
+  /// Holds the mutex only for each check, so that other shares can use the engine meanwhile.
   Status drain() override;
   void forget(const std::byte* at, std::size_t count) override;
   bool has_failed() const override;
@@ -44,7 +44,7 @@ class MoverShare final : public DataMover {
   void note(MoveTicket ticket);
   bool is_moving();
 
-  DataMover& mover_;
+  CopyEngine& engine_;
   std::mutex& mutex_;
   const Duration drain_most_;
   MoveTicket last_ = 0;    // latest ticket of this share
