@@ -19,8 +19,8 @@
 /// through all its streams and waits only when none can move. So no stream waits for another of the
 /// same rank.
 ///
-/// A Mover copies bytes: send() to a slot, place() to the user's buffer. A Mover with kReads may
-/// read a peer's memory by read(), if can_read() is true. Its note() receives the time of each
+/// DataOps copy bytes: send() to a slot, place() to the user's buffer. DataOps with kReads
+/// may read a peer's memory by read(), if can_read() is true. Its note() receives the time of each
 /// message for which is_timed() is true, from the first step on.
 ///
 /// A step returns false if the peer's message is not the one that this rank's call expects. It does
@@ -42,13 +42,13 @@ ORIEL_DEVICE_FN void report_other_message(const ExchangeArguments& arguments, st
   report_failure(arguments, FailureKind::world_signature, rank);
 }
 
-template <class Group, class Mover, class M, ExchangeForm kForm>
+template <class Group, class DataOps, class M, ExchangeForm kForm>
 class SendStream {
  public:
-  ORIEL_DEVICE_FN SendStream(const ExchangeArguments& arguments, Mover& mover, std::int32_t run,
+  ORIEL_DEVICE_FN SendStream(const ExchangeArguments& arguments, DataOps& ops, std::int32_t run,
                              std::int32_t lane)
       : arguments_(arguments),
-        mover_(mover),
+        ops_(ops),
         lane_(arguments, arguments.run[run], lane),
         cursor_(arguments, lane_.layout(), run, lane),
         index_(arguments.run[run].team_member - 1) {
@@ -61,11 +61,11 @@ class SendStream {
     credit_ -= lane_.layout().depth;
   }
 
-  ORIEL_DEVICE_FN bool done() const { return cursor_.done() && !(Mover::kReads && is_lent_); }
+  ORIEL_DEVICE_FN bool done() const { return cursor_.done() && !(DataOps::kReads && is_lent_); }
   ORIEL_DEVICE_FN std::int32_t peer() const { return lane_.peer(); }
   /// Returns whether step() can run. Any one thread of the group calls.
   ORIEL_DEVICE_FN bool is_ready() {
-    if constexpr (Mover::kReads) {
+    if constexpr (DataOps::kReads) {
       if (cursor_.done()) {
         credit_ = lane_.credit();
         return credit_ == sent_;
@@ -79,10 +79,10 @@ class SendStream {
       credit_ = lane_.credit();
       if (!has_slot()) return false;
     }
-    return !cursor_.asks() || (Mover::kReads && goes_in_slots_) || has_offer();
+    return !cursor_.asks() || (DataOps::kReads && goes_in_slots_) || has_offer();
   }
   ORIEL_DEVICE_FN bool step() {
-    if constexpr (Mover::kReads) {
+    if constexpr (DataOps::kReads) {
       if (cursor_.done()) {
         is_lent_ = false;
         return true;
@@ -92,17 +92,17 @@ class SendStream {
       send_packets();
       return true;
     }
-    const bool has_way = Mover::kReads && goes_in_slots_;
+    const bool has_way = DataOps::kReads && goes_in_slots_;
     if (cursor_.asks() && !has_way && !take_offer()) return false;
     const std::uint64_t bytes = cursor_.bytes();
     if (!cursor_.is_direct()) {
-      mover_.send(lane_.filled(sent_), cursor_.data(), bytes);
+      ops_.send(lane_.filled(sent_), cursor_.data(), bytes);
     } else if (!lend()) {
-      mover_.place(target_ + cursor_.moved(), cursor_.data(), bytes);
+      ops_.place(target_ + cursor_.moved(), cursor_.data(), bytes);
     }
     if (!lane_.publish(sent_, bytes, cursor_.signature())) return false;
     ++sent_;
-    if constexpr (Mover::kReads) {
+    if constexpr (DataOps::kReads) {
       // Restarts the message in slots if the receiver cannot read it; nothing of it has moved.
       const bool begins_again = goes_in_slots_ && !has_way;
       if (begins_again) return true;
@@ -133,9 +133,9 @@ class SendStream {
   /// (rendezvous read). If the operating system cannot read the memory, puts null, and the message
   /// goes through slots. Returns false if the receiver does not read the message itself.
   ORIEL_DEVICE_FN bool lend() {
-    if constexpr (Mover::kReads) {
+    if constexpr (DataOps::kReads) {
       if (!is_read_) return false;
-      const bool can_lend = cursor_.moved() > 0 || mover_.can_lend(index_, cursor_.data());
+      const bool can_lend = cursor_.moved() > 0 || ops_.can_lend(index_, cursor_.data());
       device::Memory::store<device::Order::relaxed>(
           reinterpret_cast<std::uint64_t*>(lane_.filled(sent_)),
           can_lend ? reinterpret_cast<std::uintptr_t>(cursor_.data()) : 0);
@@ -177,7 +177,7 @@ class SendStream {
   }
 
   const ExchangeArguments& arguments_;
-  Mover& mover_;
+  DataOps& ops_;
   ChannelLane<Group, M, kForm == ExchangeForm::any> lane_;
   LaneCursor<kForm == ExchangeForm::packets> cursor_;
   std::uint64_t sent_ = 0;
@@ -194,13 +194,13 @@ class SendStream {
   bool goes_in_slots_ = false;  // the receiver was to read this message, but cannot
 };
 
-template <class Group, class Mover, class M, ExchangeForm kForm>
+template <class Group, class DataOps, class M, ExchangeForm kForm>
 class ReceiveStream {
  public:
-  ORIEL_DEVICE_FN ReceiveStream(const ExchangeArguments& arguments, Mover& mover, std::int32_t run,
+  ORIEL_DEVICE_FN ReceiveStream(const ExchangeArguments& arguments, DataOps& ops, std::int32_t run,
                                 std::int32_t lane)
       : arguments_(arguments),
-        mover_(mover),
+        ops_(ops),
         lane_(arguments, arguments.run[run], lane),
         cursor_(arguments, lane_.layout(), run, lane),
         index_(arguments.run[run].team_member - 1) {
@@ -232,7 +232,7 @@ class ReceiveStream {
     const bool is_other = Group::rank() == 0 && (has_packets_instead_ || differs());
     if (is_other) report_other_message(arguments_, peer());
     if (Group::any(is_other)) return false;
-    if constexpr (Mover::kReads) {
+    if constexpr (DataOps::kReads) {
       begin_timed();
       if (reads_ && cursor_.is_direct()) {
         if (lent() == nullptr) return begin_again();
@@ -240,10 +240,10 @@ class ReceiveStream {
       }
     }
     if (!cursor_.is_direct()) {
-      mover_.place(cursor_.data(), lane_.arrived(received_), cursor_.bytes());
+      ops_.place(cursor_.data(), lane_.arrived(received_), cursor_.bytes());
     }
     if (!lane_.give_back(++received_)) return false;
-    if constexpr (Mover::kReads) end_timed();
+    if constexpr (DataOps::kReads) end_timed();
     cursor_.advance();
     if (!done()) prepare();
     return true;
@@ -334,23 +334,23 @@ class ReceiveStream {
   ORIEL_DEVICE_FN void offer_place() {
     if (!cursor_.asks()) return;
     std::uint64_t offset = lane_.offset_of(cursor_.data());
-    if constexpr (Mover::kReads) {
-      reads_ = offset == kNoOffset && mover_.can_read(index_, cursor_.message_bytes());
+    if constexpr (DataOps::kReads) {
+      reads_ = offset == kNoOffset && ops_.can_read(index_, cursor_.message_bytes());
       if (reads_) offset = kernels::kReads;
     }
     cursor_.set_direct(offset != kNoOffset);
     lane_.offer(received_, cursor_.signature(), offset);
   }
   void begin_timed() {
-    if (cursor_.asks() && mover_.is_timed(index_, cursor_.message_bytes())) {
-      begun_ns_ = mover_.now_ns();
+    if (cursor_.asks() && ops_.is_timed(index_, cursor_.message_bytes())) {
+      begun_ns_ = ops_.now_ns();
     }
   }
   void end_timed() {
     if (begun_ns_ == 0 || !cursor_.is_last_step()) return;
     // Skips a message stored straight into a window: it was neither read nor moved through slots.
     if (reads_ || !cursor_.is_direct()) {
-      mover_.note(index_, reads_, begun_ns_, cursor_.message_bytes());
+      ops_.note(index_, reads_, begun_ns_, cursor_.message_bytes());
     }
     begun_ns_ = 0;
   }
@@ -368,7 +368,7 @@ class ReceiveStream {
   }
   /// Copies this step's data from the sender's memory.
   bool read() {
-    if (mover_.read(index_, cursor_.data(), lent(), cursor_.bytes())) return true;
+    if (ops_.read(index_, cursor_.data(), lent(), cursor_.bytes())) return true;
     // Waits for an abort first: if the sender has died or its call has failed, other code names it
     // and ends this wait. Reports `unreadable` only after the timeout.
     device::WaitControl timeout = arguments_.wait;
@@ -383,7 +383,7 @@ class ReceiveStream {
   }
 
   const ExchangeArguments& arguments_;
-  Mover& mover_;
+  DataOps& ops_;
   ChannelLane<Group, M, kForm == ExchangeForm::any> lane_;
   LaneCursor<kForm == ExchangeForm::packets> cursor_;
   std::uint64_t received_ = 0;

@@ -83,20 +83,20 @@ namespace oriel::kernels {
 /// threads are the group Group::Lead. If they fail, they keep the failure until the group next
 /// agrees (hear_all), and send nothing more until then. So all threads take the same path.
 ///
-/// Mover: reads, moves and folds elements. M: the memory policy of waits. Construct it after
+/// DataOps: reads, moves and folds elements. M: the memory policy of waits. Construct it after
 /// grid_dependency_wait(), because the constructor reads the groups' sizes.
-template <class Group, class Mover, class M = device::WorldMemory>
+template <class Group, class DataOps, class M = device::WorldMemory>
 class Hierarchy : HierarchyPeers<Group, M> {
  public:
   ORIEL_DEVICE_FN explicit Hierarchy(const HierarchyArguments& arguments, Group group = Group())
       : Peers(arguments, group),
-        mover_(arguments),
+        ops_(arguments),
         raw_(arguments.plan.raw || (size_ == 1 && shape_.partial_bytes == shape_.element_bytes)) {}
 
   /// Returns false, for all threads of the group, if a wait was given up; the output is then
   /// incomplete.
   ORIEL_DEVICE_FN bool run() {
-    mover_.begin();
+    ops_.begin();
     begin();
     const bool ran = arguments_.plan.one_hop ? run_one_hop() : run_rounds();
     const bool done = !group_.any(!ran || failed_);
@@ -195,7 +195,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
       const std::int32_t to = server(grouping_.own, round, lane);
       if (to == grouping_.own_index) return;
       const std::uint64_t slot = input_slot(round, group, lane, grouping_.own_index);
-      mover_.send(at(grouping_.member(grouping_.own, to), slot), part.in, part.count);
+      ops_.send(at(grouping_.member(grouping_.own, to), slot), part.in, part.count);
     });
     tell(group_peers(), offsetof(HierarchyLine, inputs), base_ + round + 1);
     return true;
@@ -225,15 +225,15 @@ class Hierarchy : HierarchyPeers<Group, M> {
       if (group == grouping_.own || !serves(round, lane)) return;
       const std::int32_t to = grouping_.member(group, server(group, round, lane));
       const std::uint64_t there = partial_slot(round, group, lane, grouping_.own);
-      if (is_near(to)) return mover_.send(at(to, there), part.in, part.count);
+      if (is_near(to)) return ops_.send(at(to, there), part.in, part.count);
       if (sends_input_in_place(round)) {
         return put(to, there, arguments_.nic_input, part.in, part.count);
       }
       const std::uint64_t staged = staged_slot(round, group, lane);
       if (raw_) {
-        mover_.send(here(staged), part.in, part.count);
+        ops_.send(here(staged), part.in, part.count);
       } else {
-        mover_.fold_inputs(here(staged), inputs_of(round, group, lane, part), part.count);
+        ops_.fold_inputs(here(staged), inputs_of(round, group, lane, part), part.count);
       }
       put(to, there, staged, part.count * shape_.partial_bytes);
     });
@@ -248,19 +248,19 @@ class Hierarchy : HierarchyPeers<Group, M> {
     const std::int32_t own = grouping_.own;
     const std::byte* const input = arguments_.input + part.in * shape_.element_bytes;
     if (!shape_.reduces) {
-      if (result != input) mover_.copy(result, input, part.count);
+      if (result != input) ops_.copy(result, input, part.count);
       return;
     }
     const FoldSources given = inputs_of(round, own, lane, part);
-    if (grouping_.groups == 1) return mover_.fold_all(result, given, part.count);
+    if (grouping_.groups == 1) return ops_.fold_all(result, given, part.count);
     FoldSources arrived{here(partial_slot(round, own, lane, 0)), sums(1), grouping_.groups, own,
                         input};
-    if (raw_) return mover_.fold_all(result, arrived, part.count);
+    if (raw_) return ops_.fold_all(result, arrived, part.count);
     std::byte* const sum = here(staged_slot(round, own, lane));
-    mover_.fold_inputs(sum, given, part.count);
+    ops_.fold_inputs(sum, given, part.count);
     group_.sync();
     arrived.own_source = sum;
-    mover_.fold_sums(result, arrived, part.count);
+    ops_.fold_sums(result, arrived, part.count);
   }
 
   /// Stores the result at the ranks of the own group.
@@ -268,7 +268,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
                               const std::byte* result, std::uint64_t count) {
     const std::uint64_t slot = copy_slot(round, group, lane);
     each_of_group([&](std::int32_t peer) {
-      mover_.copy(at(peer, slot), result, count);
+      ops_.copy(at(peer, slot), result, count);
       return true;
     });
   }
@@ -309,7 +309,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
       const std::int32_t to = grouping_.member(group, server(group, round, lane));
       const std::uint64_t there = result_slot(round, group, grouping_.own, lane);
       if (is_near(to)) {
-        mover_.copy(at(to, there), result, part.count);
+        ops_.copy(at(to, there), result, part.count);
         continue;
       }
       if (is_read_in_place(arguments_.nic_output, round)) {
@@ -320,7 +320,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
         put(to, there, arguments_.nic_input, part.in, part.count);
         continue;
       }
-      if (!staged) mover_.copy(here(finished), result, part.count);
+      if (!staged) ops_.copy(here(finished), result, part.count);
       staged = true;
       put(to, there, finished, part.count * shape_.element_bytes);
     }
@@ -337,7 +337,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
         const std::byte* const result = here(result_slot(round, grouping_.own, group, lane));
         spread(round, group, lane, result, part.count);
         if (!keeps_result_) return;
-        mover_.copy(arguments_.output + part.out * shape_.element_bytes, result, part.count);
+        ops_.copy(arguments_.output + part.out * shape_.element_bytes, result, part.count);
       });
     }
     if (size_ > 1) tell(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1);
@@ -350,8 +350,8 @@ class Hierarchy : HierarchyPeers<Group, M> {
         return false;
       each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
         if (serves(round, lane) || !keeps_result_) return;
-        mover_.copy(arguments_.output + part.out * shape_.element_bytes,
-                    here(copy_slot(round, group, lane)), part.count);
+        ops_.copy(arguments_.output + part.out * shape_.element_bytes,
+                  here(copy_slot(round, group, lane)), part.count);
       });
     }
     if (round + kHierarchyDepth < rounds()) tell_done(base_ + round + 1);
@@ -373,10 +373,10 @@ class Hierarchy : HierarchyPeers<Group, M> {
     bool is_staged = false;
     each_across([&](std::int32_t peer) {
       if (is_near(peer)) {
-        mover_.send(at(peer, hop_slot(own)), part_of(peer), count);
+        ops_.send(at(peer, hop_slot(own)), part_of(peer), count);
         return true;
       }
-      if (scatters || !is_staged) mover_.send(here(staged(peer)), part_of(peer), count);
+      if (scatters || !is_staged) ops_.send(here(staged(peer)), part_of(peer), count);
       is_staged = true;
       return true;
     });
@@ -388,14 +388,14 @@ class Hierarchy : HierarchyPeers<Group, M> {
     const std::byte* const input = arguments_.input + part_of(own) * shape_.element_bytes;
     if (!keeps_result_) return true;
     if (shape_.reduces) {
-      mover_.fold_all(arguments_.output,
-                      {here(hop_slot(0)), plain(1), grouping_.groups, own, input}, count);
+      ops_.fold_all(arguments_.output, {here(hop_slot(0)), plain(1), grouping_.groups, own, input},
+                    count);
       return true;
     }
     for (std::int32_t rank = 0; rank < grouping_.groups; ++rank) {
       const std::byte* const from = rank == own ? input : here(hop_slot(rank));
       std::byte* const to = arguments_.output + index(rank, 1, 0) * count * shape_.element_bytes;
-      if (to != from) mover_.copy(to, from, count);
+      if (to != from) ops_.copy(to, from, count);
     }
     return true;
   }
@@ -404,7 +404,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
   static constexpr std::uint64_t kHeardBehind = 2;
   static_assert(kHierarchyDepth > kStages - 1);
 
-  Mover mover_;
+  DataOps ops_;
   bool raw_;  // this rank sends its input (scaled, if the operation scales), not sums
 };
 

@@ -46,16 +46,16 @@ namespace oriel::kernels {
 /// output. The owners pass their shares on to all others. In a broadcast, and in long reduces on
 /// GPUs, the root owns no share. Otherwise it would send, or receive, more than any other rank.
 ///
-/// Mover moves the elements and knows their type: a template over the group of threads on a GPU,
-/// vectorised loops on a CPU. Its constructor touches no memory of the stream; begin() may. A Mover
-/// with kBroadcasts passes elements on instead of reducing them.
-template <class Group, class Mover>
+/// DataOps moves the elements and knows their type: a template over the group of threads on a GPU,
+/// vectorised loops on a CPU. Its constructor touches no memory of the stream; begin() may. A
+/// DataOps with kBroadcasts passes elements on instead of reducing them.
+template <class Group, class DataOps>
 class StreamAllReduce {
  public:
   ORIEL_DEVICE_FN StreamAllReduce(const AllReduceArguments& arguments, GridPlace place)
       : arguments_(arguments),
-        mover_(arguments),
-        steps_(arguments, place, Mover::element_bytes(arguments)),
+        ops_(arguments),
+        steps_(arguments, place, DataOps::element_bytes(arguments)),
         chunks_(steps_.chunks()),
         lead_(arguments.stream.lead < chunks_ ? arguments.stream.lead : chunks_) {}
 
@@ -65,7 +65,7 @@ class StreamAllReduce {
     if (chunks_ == 0) return true;  // identical on all ranks
     device::grid_dependency_wait();
     device::grid_launch_dependents();
-    mover_.begin();
+    ops_.begin();
     steps_.begin();
     StreamHandshake<Group> handshake(arguments_, steps_.places(), steps_.handshakes());
     handshake.send();
@@ -73,16 +73,16 @@ class StreamAllReduce {
     // inputs. A root must know where to store. A root stores into an owner's output once it has
     // that owner's handshake message: the kernels before the owner's, and their accesses, have
     // ended.
-    const bool settles_first = Mover::kPulls || Mover::kBroadcasts || may_read_all();
-    if (settles_first && !handshake.receive(pulls_, direct_, mover_)) return false;
-    if constexpr (Mover::kReadsAll) {
+    const bool settles_first = DataOps::kPulls || DataOps::kBroadcasts || may_read_all();
+    if (settles_first && !handshake.receive(pulls_, direct_, ops_)) return false;
+    if constexpr (DataOps::kReadsAll) {
       if (may_read_all() && reads_all()) return read_all();
     }
     for (std::uint32_t i = 0; i < lead_; ++i) {
       send_inputs(i);
       steps_.raise(i);
     }
-    if (!settles_first && !handshake.receive(pulls_, direct_, mover_)) return false;
+    if (!settles_first && !handshake.receive(pulls_, direct_, ops_)) return false;
 
     std::uint32_t retired = 0;
     for (std::uint32_t i = 0; i < chunks_; ++i) {
@@ -94,7 +94,7 @@ class StreamAllReduce {
         send_inputs(next);
       }
       if (!wait_for_inputs(i)) return false;
-      if constexpr (Mover::kBroadcasts) {
+      if constexpr (DataOps::kBroadcasts) {
         pass_on(i);
       } else {
         reduce<false>(i);
@@ -112,11 +112,11 @@ class StreamAllReduce {
   using Span = typename StreamSteps<Group>::Span;
 
   ORIEL_DEVICE_FN bool pulls(int rank) const {
-    return Mover::kPulls && ((pulls_ >> rank) & 1) != 0;
+    return DataOps::kPulls && ((pulls_ >> rank) & 1) != 0;
   }
   /// Returns whether this rank's buffers allow that all ranks read all inputs.
   ORIEL_DEVICE_FN bool may_read_all() const {
-    return Mover::kReadsAll && arguments_.stream.reads_inputs &&
+    return DataOps::kReadsAll && arguments_.stream.reads_inputs &&
            arguments_.input_offset != kNoOffset &&
            (scatters() || arguments_.output_offset != kNoOffset);
   }
@@ -143,16 +143,16 @@ class StreamAllReduce {
   ORIEL_DEVICE_FN bool direct(int rank) const { return ((direct_ >> rank) & 1) != 0; }
 
   ORIEL_DEVICE_FN void send_inputs(std::uint32_t i) {
-    if (Mover::kBroadcasts && !arguments_.is_root()) return;
+    if (DataOps::kBroadcasts && !arguments_.is_root()) return;
     steps_.for_each_peer([&](int owner) {
       if (pulls(owner)) return;
       const Span part = steps_.span(owner, i);
-      mover_.send(input_place(owner, i, part), part.first, part.count);
+      ops_.send(input_place(owner, i, part), part.first, part.count);
     });
   }
   /// Returns the place at which `owner` expects this rank's input.
   ORIEL_DEVICE_FN std::byte* input_place(int owner, std::uint32_t i, const Span& part) const {
-    if (Mover::kBroadcasts && direct(owner)) return steps_.output_at(owner, part);
+    if (DataOps::kBroadcasts && direct(owner)) return steps_.output_at(owner, part);
     return steps_.ring(owner, Ring::input, i, arguments_.rank);
   }
   ORIEL_DEVICE_FN bool wait_for_inputs(std::uint32_t i) {
@@ -184,7 +184,7 @@ class StreamAllReduce {
       return steps_.ring(rank, Ring::output, i, me);
     };
     const bool everywhere = !scatters() && arguments_.root < 0;
-    mover_.reduce(source, target, everywhere ? arguments_.ranks : 1, part.count);
+    ops_.reduce(source, target, everywhere ? arguments_.ranks : 1, part.count);
   }
 
   /// Passes chunk `i` of a broadcast, as received from the root, on to all other ranks.
@@ -201,20 +201,20 @@ class StreamAllReduce {
       if (direct(rank)) return steps_.output_at(rank, part);
       return steps_.ring(rank, Ring::output, i, me);
     };
-    mover_.pass_on(target, from, part.count);
+    ops_.pass_on(target, from, part.count);
   }
 
   /// Waits for the results of chunk `i` from all owners. Copies out of the ring the results that
   /// their owners could not store into the output.
   ORIEL_DEVICE_FN bool retire(std::uint32_t i) {
     if (!steps_.wait_for_all(i + lead_)) return false;
-    const bool hears = Mover::kBroadcasts ? !arguments_.is_root() : arguments_.keeps_result();
-    if (!scatters() && hears) steps_.copy_out(i, direct_, mover_);
+    const bool hears = DataOps::kBroadcasts ? !arguments_.is_root() : arguments_.keeps_result();
+    if (!scatters() && hears) steps_.copy_out(i, direct_, ops_);
     return true;
   }
 
   const AllReduceArguments& arguments_;
-  Mover mover_;
+  DataOps ops_;
   StreamSteps<Group> steps_;
   std::uint32_t chunks_;
   std::uint32_t lead_;        // chunks sent ahead of the one being reduced

@@ -27,14 +27,14 @@ namespace oriel::kernels {
 /// sender's earlier kernels have ended. So the rings hold no chunk of the previous call, and
 /// outputs may be written.
 ///
-/// Mover: see the streamed broadcast.
-template <class Group, class Mover, Collective kCollective>
+/// DataOps: see the streamed broadcast.
+template <class Group, class DataOps, Collective kCollective>
 class StreamBlocks {
  public:
   ORIEL_DEVICE_FN StreamBlocks(const AllReduceArguments& arguments, GridPlace place)
       : arguments_(arguments),
-        mover_(arguments),
-        steps_(arguments, place, Mover::element_bytes(arguments)) {}
+        ops_(arguments),
+        steps_(arguments, place, DataOps::element_bytes(arguments)) {}
 
   /// Returns false, for all threads of the group, if a wait was given up; the output is then
   /// incomplete.
@@ -46,7 +46,7 @@ class StreamBlocks {
     const StreamHandshake<Group> handshake(arguments_, steps_.places(), steps_.handshakes());
     handshake.send();
     std::uint64_t pulls = 0;  // stays 0: no rank reads inputs in place
-    if (!handshake.receive(pulls, direct_, mover_)) return false;
+    if (!handshake.receive(pulls, direct_, ops_)) return false;
     return store_all();
   }
 
@@ -99,9 +99,9 @@ class StreamBlocks {
       return steps_.ring(rank, Ring::output, i, me);
     };
     if constexpr (kCollective == Collective::all_gather) {
-      mover_.pass_on(target, from, part.count);
+      ops_.pass_on(target, from, part.count);
     } else {
-      mover_.distribute(
+      ops_.distribute(
           target, [&](int rank) { return from + block(rank); }, part.count);
     }
   }
@@ -110,12 +110,12 @@ class StreamBlocks {
   /// not store into the output.
   ORIEL_DEVICE_FN bool retire(std::uint32_t i) {
     if (!steps_.wait_for_all(i)) return false;
-    steps_.copy_out(i, direct_, mover_);
+    steps_.copy_out(i, direct_, ops_);
     return true;
   }
 
   const AllReduceArguments& arguments_;
-  Mover mover_;
+  DataOps ops_;
   StreamSteps<Group> steps_;
   std::uint64_t direct_ = 0;  // bit per rank: its output is written in place
 };

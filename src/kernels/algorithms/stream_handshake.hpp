@@ -43,8 +43,8 @@ class StreamHandshake {
   /// is read in place. Sets a bit of `direct` for each rank whose output is written in place.
   /// Returns false, for all threads of the group, if the wait was given up or a rank is in another
   /// call.
-  template <class Mover>
-  ORIEL_DEVICE_FN bool receive(std::uint64_t& pulls, std::uint64_t& direct, Mover& mover) const {
+  template <class DataOps>
+  ORIEL_DEVICE_FN bool receive(std::uint64_t& pulls, std::uint64_t& direct, DataOps& ops) const {
     bool alive = true;
     for (int rank = 0; rank < arguments_.ranks && alive; ++rank) {
       if (rank == arguments_.rank) continue;
@@ -59,16 +59,16 @@ class StreamHandshake {
       const std::uint64_t bit = std::uint64_t{1} << rank;
       const std::uint64_t output = first & kNoOffset;
       if (output != kNoOffset && output == arguments_.output_offset) direct |= bit;
-      if constexpr (Mover::kPulls || Mover::kReadsAll) {
-        if (!Mover::kPulls && !arguments_.stream.reads_inputs) continue;
+      if constexpr (DataOps::kPulls || DataOps::kReadsAll) {
+        if (!DataOps::kPulls && !arguments_.stream.reads_inputs) continue;
         std::uint64_t input = kNoOffset;
         alive = read(rank, 1, input);
         if (input == kNoOffset || input != arguments_.input_offset) continue;
         pulls |= bit;
-        if constexpr (Mover::kPulls) {
+        if constexpr (DataOps::kPulls) {
           std::uint64_t scalar = 0;
           alive = alive && read(rank, 2, scalar);
-          mover.set_scalar(rank, scalar);
+          ops.set_scalar(rank, scalar);
         }
       }
     }

@@ -138,12 +138,12 @@ class StreamSteps {
 
   /// Copies chunk `i` of each share out of this rank's ring into the output. Skips owners in
   /// `direct` (a bit per rank), which have stored the chunk in the output.
-  template <class Mover>
-  ORIEL_DEVICE_FN void copy_out(std::uint32_t i, std::uint64_t direct, Mover& mover) const {
+  template <class DataOps>
+  ORIEL_DEVICE_FN void copy_out(std::uint32_t i, std::uint64_t direct, DataOps& ops) const {
     for_each_peer([&](int owner) {
       if (((direct >> owner) & 1) != 0) return;
       const Span part = span(owner, i);
-      mover.copy_out(part.first, ring(arguments_.rank, Ring::output, i, owner), part.count);
+      ops.copy_out(part.first, ring(arguments_.rank, Ring::output, i, owner), part.count);
     });
   }
 

@@ -4,7 +4,7 @@
 
 #include "oriel/device/group.hpp"
 
-#include "kernels/algorithms/group_reduce_mover.hpp"
+#include "kernels/algorithms/group_reduce_ops.hpp"
 #include "kernels/algorithms/instances.hpp"
 #include "kernels/algorithms/stream.hpp"
 #include "kernels/cuda/hierarchy_cuda.cuh"
@@ -34,8 +34,8 @@ template <class T, Family kFamily, int kRanks>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     stream_kernel(const __grid_constant__ AllReduceArguments arguments) {
   if (Signatures::is_here()) return Signatures::exchange(arguments);
-  using Mover = GroupReduceMover<T, kFamily, kRanks, SubCta>;
-  StreamAllReduce<SubCta, Mover>(arguments, SubCta::place()).run();
+  using DataOps = GroupReduceOps<T, kFamily, kRanks, SubCta>;
+  StreamAllReduce<SubCta, DataOps>(arguments, SubCta::place()).run();
 }
 
 template <class T, Family kFamily, int kRanks>

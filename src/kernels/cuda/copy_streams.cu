@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/algorithms/group_copy_mover.hpp"
+#include "kernels/algorithms/group_copy_ops.hpp"
 #include "kernels/algorithms/stream.hpp"
 #include "kernels/algorithms/stream_blocks.hpp"
 #include "kernels/cuda/signatures.cuh"
@@ -12,14 +12,14 @@ namespace oriel::kernels::detail {
 __global__ void __launch_bounds__(kMaxThreads, 1)
     broadcast_kernel(const __grid_constant__ AllReduceArguments arguments) {
   if (Signatures::is_here()) return Signatures::exchange(arguments);
-  StreamAllReduce<SubCta, GroupCopyMover<SubCta>>(arguments, SubCta::place()).run();
+  StreamAllReduce<SubCta, GroupCopyOps<SubCta>>(arguments, SubCta::place()).run();
 }
 
 template <Collective kCollective>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     blocks_kernel(const __grid_constant__ AllReduceArguments arguments) {
   if (Signatures::is_here()) return Signatures::exchange(arguments);
-  StreamBlocks<SubCta, GroupCopyMover<SubCta>, kCollective>(arguments, SubCta::place()).run();
+  StreamBlocks<SubCta, GroupCopyOps<SubCta>, kCollective>(arguments, SubCta::place()).run();
 }
 
 const void* copy_stream_kernel_for(Collective collective) {

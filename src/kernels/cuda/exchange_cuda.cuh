@@ -17,7 +17,7 @@
 namespace oriel::kernels::detail {
 
 /// Copies bytes with the threads of one warp.
-struct CopyMover {
+struct CopyOps {
   using Group = device::Warp;
   static constexpr bool kReads = false;
 
@@ -120,20 +120,20 @@ __device__ void run_exchange(const ExchangeArguments& arguments) {
   device::grid_dependency_wait();
   device::grid_launch_dependents();
   if (blockIdx.x == 0 && threadIdx.x / Warp::size() == kMaxWarps - 1) tell_peers(arguments);
-  CopyMover mover;
+  CopyOps ops;
   // No copies while waiting for packets: these waits are short, and registers would not suffice for
   // both.
   const auto copy = [&] { return kForm != ExchangeForm::packets && copies.step(); };
   if (place.run >= 0 && place.run < arguments.send_runs) {
     run_stream<Warp>(
         arguments.wait,
-        SendStream<Warp, CopyMover, device::Memory, kForm>(arguments, mover, place.run, place.lane),
+        SendStream<Warp, CopyOps, device::Memory, kForm>(arguments, ops, place.run, place.lane),
         copy);
   } else if (place.run >= 0) {
-    run_stream<Warp>(arguments.wait,
-                     ReceiveStream<Warp, CopyMover, device::Memory, kForm>(arguments, mover,
-                                                                           place.run, place.lane),
-                     copy);
+    run_stream<Warp>(
+        arguments.wait,
+        ReceiveStream<Warp, CopyOps, device::Memory, kForm>(arguments, ops, place.run, place.lane),
+        copy);
   }
   while (copies.step()) {
   }

@@ -4,7 +4,7 @@
 
 #include "oriel/device/memory.hpp"
 
-#include "kernels/algorithms/group_hierarchy_mover.hpp"
+#include "kernels/algorithms/group_hierarchy_ops.hpp"
 #include "kernels/algorithms/hierarchy.hpp"
 #include "kernels/cuda/grid.cuh"
 #include "kernels/cuda/signatures.cuh"
@@ -21,7 +21,7 @@ __global__ void __launch_bounds__(kMaxThreads, 1)
   auto* const barrier = reinterpret_cast<GridBarrier*>(
       arguments.comm.control(arguments.comm.lsa_rank, arguments.layout.barrier));
   const Grid grid(barrier, arguments.comm.wait.abort);
-  Hierarchy<Grid, GroupHierarchyMover<T, Grid>, device::Memory>(arguments, grid).run();
+  Hierarchy<Grid, GroupHierarchyOps<T, Grid>, device::Memory>(arguments, grid).run();
 }
 
 }  // namespace oriel::kernels::detail

@@ -9,8 +9,8 @@
 #include "kernels/algorithms/stream.hpp"
 #include "kernels/algorithms/stream_blocks.hpp"
 #include "kernels/algorithms/two_shot_broadcast.hpp"
+#include "kernels/host/data_ops_host.hpp"
 #include "kernels/host/eager_all_reduce.hpp"
-#include "kernels/host/mover_host.hpp"
 #include "kernels/loops/float_environment.hpp"
 #include "kernels/plan/call_record.hpp"
 
@@ -60,11 +60,11 @@ bool stream_copies_on_host(const AllReduceArguments& arguments) {
   using Thread = device::Thread;
   switch (arguments.collective) {
     case Collective::broadcast:
-      return StreamAllReduce<Thread, HostCopyMover>(arguments, {}).run();
+      return StreamAllReduce<Thread, HostCopyOps>(arguments, {}).run();
     case Collective::all_gather:
-      return StreamBlocks<Thread, HostCopyMover, Collective::all_gather>(arguments, {}).run();
+      return StreamBlocks<Thread, HostCopyOps, Collective::all_gather>(arguments, {}).run();
     case Collective::all_to_all:
-      return StreamBlocks<Thread, HostCopyMover, Collective::all_to_all>(arguments, {}).run();
+      return StreamBlocks<Thread, HostCopyOps, Collective::all_to_all>(arguments, {}).run();
     default:
       return false;
   }
@@ -98,7 +98,7 @@ bool run_all_reduce_on_host(Algorithm algorithm, AllReduceArguments arguments) {
       return run_packets_on_host(algorithm, arguments);
     case Algorithm::stream:
       if (!reduces(arguments.collective)) return stream_copies_on_host(arguments);
-      return StreamAllReduce<device::Thread, HostMover>(arguments, GridPlace{}).run();
+      return StreamAllReduce<device::Thread, HostDataOps>(arguments, GridPlace{}).run();
   }
   return false;
 }

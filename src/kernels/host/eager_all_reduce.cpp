@@ -6,7 +6,7 @@
 #include <array>
 
 #include "kernels/algorithms/eager.hpp"
-#include "kernels/host/mover_host.hpp"
+#include "kernels/host/data_ops_host.hpp"
 
 namespace oriel::kernels {
 namespace {
@@ -22,9 +22,9 @@ class EagerAllReduce {
  public:
   explicit EagerAllReduce(const AllReduceArguments& arguments)
       : arguments_(arguments),
-        mover_(arguments),
+        ops_(arguments),
         lanes_(arguments),
-        element_bytes_(HostMover::element_bytes(arguments)),
+        element_bytes_(HostDataOps::element_bytes(arguments)),
         bytes_(arguments.count * element_bytes_) {}
 
   bool run() const {
@@ -68,7 +68,7 @@ class EagerAllReduce {
     }
     alignas(64) std::byte scaled[kStageBytes];
     for_each_block(kStageBytes / kEagerPayloadBytes, [&](const Block& block) {
-      mover_.send(scaled, block.begin / element_bytes_, block.bytes / element_bytes_);
+      ops_.send(scaled, block.begin / element_bytes_, block.bytes / element_bytes_);
       lanes_.send(rank, block.line, scaled, block.bytes);
       return true;
     });
@@ -94,15 +94,15 @@ class EagerAllReduce {
         next += stride;
       }
       if (arguments_.keeps_result()) {
-        mover_.reduce_into(arguments_.output + block.begin, sources.data(),
-                           block.bytes / element_bytes_);
+        ops_.reduce_into(arguments_.output + block.begin, sources.data(),
+                         block.bytes / element_bytes_);
       }
       return true;
     });
   }
 
   const AllReduceArguments& arguments_;
-  HostMover mover_;
+  HostDataOps ops_;
   EagerLanes lanes_;
   std::uint64_t element_bytes_;
   std::uint64_t bytes_;

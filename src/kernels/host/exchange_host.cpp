@@ -17,7 +17,7 @@
 
 #include "base/process_memory.hpp"
 #include "kernels/algorithms/exchange_streams.hpp"
-#include "kernels/host/mover_host.hpp"
+#include "kernels/host/data_ops_host.hpp"
 #include "kernels/loops/reduce_loops.hpp"
 #include "kernels/plan/exchange.hpp"
 #include "kernels/plan/layout.hpp"
@@ -26,11 +26,11 @@ namespace oriel::kernels {
 namespace {
 
 /// Moves bytes with the vectorised loops of one CPU thread.
-class HostExchangeMover {
+class HostExchangeOps {
  public:
   static constexpr bool kReads = true;
 
-  explicit HostExchangeMover(const ExchangeArguments& arguments)
+  explicit HostExchangeOps(const ExchangeArguments& arguments)
       : arguments_(arguments),
         processes_(arguments.processes),
         copy_(host::find_copy_loop(isa_in_use())) {
@@ -147,12 +147,12 @@ class HostExchange {
 
  public:
   explicit HostExchange(const ExchangeArguments& arguments)
-      : arguments_(arguments), mover_(arguments) {
+      : arguments_(arguments), ops_(arguments) {
     for (std::int32_t run = 0; run < arguments.send_runs; ++run) {
-      sends_.add(arguments, mover_, run, 0);
+      sends_.add(arguments, ops_, run, 0);
     }
     for (std::int32_t run = arguments.send_runs; run < arguments.runs; ++run) {
-      receives_.add(arguments, mover_, run, 0);
+      receives_.add(arguments, ops_, run, 0);
     }
   }
 
@@ -160,7 +160,7 @@ class HostExchange {
     if (move_all()) return true;
     for (auto& stream : sends_) {
       if (!stream.is_lent()) continue;
-      mover_.take_back();
+      ops_.take_back();
       break;
     }
     return false;
@@ -170,7 +170,7 @@ class HostExchange {
   bool move_all() {
     for (std::int32_t i = 0; i < arguments_.copies; ++i) {
       const LocalCopy& copy = arguments_.copy[i];
-      mover_.place(copy.to, copy.from, copy.bytes);
+      ops_.place(copy.to, copy.from, copy.bytes);
     }
     for (;;) {
       Round round;
@@ -223,9 +223,9 @@ class HostExchange {
   }
 
   const ExchangeArguments& arguments_;
-  HostExchangeMover mover_;
-  StreamList<SendStream<device::Thread, HostExchangeMover, M, kForm>, kMostMessages> sends_;
-  StreamList<ReceiveStream<device::Thread, HostExchangeMover, M, kForm>, kMostMessages> receives_;
+  HostExchangeOps ops_;
+  StreamList<SendStream<device::Thread, HostExchangeOps, M, kForm>, kMostMessages> sends_;
+  StreamList<ReceiveStream<device::Thread, HostExchangeOps, M, kForm>, kMostMessages> receives_;
 };
 
 }  // namespace

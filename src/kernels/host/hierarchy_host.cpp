@@ -4,7 +4,7 @@
 #include "oriel/device/network.hpp"
 
 #include "kernels/algorithms/hierarchy.hpp"
-#include "kernels/host/hierarchy_mover_host.hpp"
+#include "kernels/host/hierarchy_ops_host.hpp"
 #include "kernels/loops/float_environment.hpp"
 #include "kernels/plan/call_record.hpp"
 #include "kernels/plan/hierarchy_plan.hpp"
@@ -27,7 +27,7 @@ bool run_hierarchy_on_host(HierarchyArguments arguments) {
   arguments.signature = numbered_signature(arguments.signature, number);
   const host::FloatEnvironment environment;
   const device::detail::Driving driving(arguments.comm.network);
-  return Hierarchy<OneThread, HostHierarchyMover>(arguments).run();
+  return Hierarchy<OneThread, HostHierarchyOps>(arguments).run();
 }
 
 }  // namespace oriel::kernels

@@ -59,7 +59,7 @@ void cut_ctas(Plan& plan, Backend backend, int most) {
 }
 
 // Returns the number of CTAs or sub-CTAs that stream.
-std::uint64_t movers_of(const Plan& plan) {
+std::uint64_t ops_of(const Plan& plan) {
   return static_cast<std::uint64_t>(plan.ctas) * static_cast<std::uint64_t>(plan.sub_ctas);
 }
 
@@ -182,7 +182,7 @@ Split split_work(const Plan& plan, Backend backend, int owners, DataType type,
   Split split;
   if (plan.algorithm == Algorithm::stream) {
     split.share = round_to_lines(ceil_divide(count, sharers), type);
-    split.part = round_to_lines(ceil_divide(split.share, movers_of(plan)), type);
+    split.part = round_to_lines(ceil_divide(split.share, ops_of(plan)), type);
   } else if (plan.algorithm == Algorithm::two_shot) {
     split.share =
         ceil_divide(ceil_divide(count * size_of(type), line_payload(backend, type)), sharers);
@@ -194,7 +194,7 @@ Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64
   Split split;
   split.share = block;
   if (plan.algorithm == Algorithm::stream) {
-    split.part = round_to_lines(ceil_divide(block, movers_of(plan)), type);
+    split.part = round_to_lines(ceil_divide(block, ops_of(plan)), type);
   } else if (plan.algorithm == Algorithm::two_shot) {
     split.share = ceil_divide(block * size_of(type), line_payload(backend, type));
   }

@@ -20,7 +20,7 @@
 #include "oriel/device/network.hpp"
 #include "oriel/device/queue.hpp"
 
-#include "kernels/host/hierarchy_mover_host.hpp"
+#include "kernels/host/hierarchy_ops_host.hpp"
 #include "kernels/plan/plan_values.hpp"
 
 /// Tests Hierarchy among ranks that are threads, each on a node of its own (3.16). The wire copies
@@ -76,7 +76,7 @@ struct Self {
   std::mt19937 rng;
   const std::byte* scratch = nullptr;
   std::uint64_t scratch_bytes = 0;
-  std::uint64_t copied = 0;  ///< bytes that the mover has written into the scratch memory
+  std::uint64_t copied = 0;  ///< bytes that the ops have written into the scratch memory
 };
 thread_local Self* self = nullptr;
 
@@ -93,24 +93,24 @@ struct WireMemory : device::Memory {
 };
 
 /// Counts the bytes that are written into the rank's own scratch memory.
-class CountingMover : public kernels::HostHierarchyMover {
+class CountingOps : public kernels::HostHierarchyOps {
  public:
-  explicit CountingMover(const kernels::HierarchyArguments& arguments)
-      : HostHierarchyMover(arguments),
+  explicit CountingOps(const kernels::HierarchyArguments& arguments)
+      : HostHierarchyOps(arguments),
         element_(arguments.plan.shape.element_bytes),
         sum_(arguments.plan.shape.partial_bytes) {}
 
   void send(std::byte* to, std::uint64_t first, std::uint64_t count) const {
     note(to, count * element_);
-    HostHierarchyMover::send(to, first, count);
+    HostHierarchyOps::send(to, first, count);
   }
   void copy(std::byte* to, const std::byte* from, std::uint64_t count) const {
     note(to, count * element_);
-    HostHierarchyMover::copy(to, from, count);
+    HostHierarchyOps::copy(to, from, count);
   }
   void fold_inputs(std::byte* to, const kernels::FoldSources& sources, std::uint64_t count) const {
     note(to, count * sum_);
-    HostHierarchyMover::fold_inputs(to, sources, count);
+    HostHierarchyOps::fold_inputs(to, sources, count);
   }
 
  private:
@@ -381,7 +381,7 @@ class Rank {
     arguments.comm.wait.spin_ns = 4'000'000'000;  // practically no sleep
     show_window(call, arguments);
     rounds_ = plan->rounds;
-    return kernels::Hierarchy<WireThread, CountingMover, WireMemory>(arguments).run();
+    return kernels::Hierarchy<WireThread, CountingOps, WireMemory>(arguments).run();
   }
 
   /// If the call uses windows, puts input and output into one window.

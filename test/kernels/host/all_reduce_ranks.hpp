@@ -22,7 +22,7 @@
 
 #include "device/lsa_memory.hpp"
 #include "kernels/algorithms/family.hpp"
-#include "kernels/algorithms/group_reduce_mover.hpp"
+#include "kernels/algorithms/group_reduce_ops.hpp"
 #include "kernels/algorithms/stream.hpp"
 #include "kernels/host/all_reduce_host.hpp"
 #include "kernels/plan/choice.hpp"
@@ -77,8 +77,8 @@ struct PlayedWarp {
 };
 
 /// Moves and reduces as a GPU's warp does, for a stream of one CPU thread.
-class PlayedMover : public GroupReduceMover<std::int32_t, Family::sum, 0, PlayedWarp> {
-  using Base = GroupReduceMover<std::int32_t, Family::sum, 0, PlayedWarp>;
+class EmulatedOps : public GroupReduceOps<std::int32_t, Family::sum, 0, PlayedWarp> {
+  using Base = GroupReduceOps<std::int32_t, Family::sum, 0, PlayedWarp>;
 
  public:
   using Base::Base;
@@ -318,7 +318,7 @@ class Ranks {
     if (unlike != Unlike::output_elsewhere) arguments.output_offset = out;
     arguments.stream.reads_inputs = true;
     arguments.wait.timeout_ns = 3'000'000'000;
-    if (!StreamAllReduce<device::Thread, PlayedMover>(arguments, GridPlace{}).run()) return false;
+    if (!StreamAllReduce<device::Thread, EmulatedOps>(arguments, GridPlace{}).run()) return false;
     if (shape.root >= 0 && shape.root != rank) return true;
     bool good = true;
     for (std::uint64_t i = 0; i < count; ++i) {

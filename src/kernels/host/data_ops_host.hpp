@@ -13,9 +13,9 @@
 
 namespace oriel::kernels {
 
-/// Mover of StreamAllReduce that moves and reduces elements with the vectorised loops of one CPU
+/// DataOps of StreamAllReduce that moves and reduces elements with the vectorised loops of one CPU
 /// thread.
-class HostMover {
+class HostDataOps {
  public:
   static constexpr bool kPulls = true;
   static constexpr bool kReadsAll = false;
@@ -24,9 +24,9 @@ class HostMover {
     return size_of(arguments.type);
   }
 
-  explicit HostMover(const AllReduceArguments& arguments);
+  explicit HostDataOps(const AllReduceArguments& arguments);
 
-  /// These functions are like those of GroupReduceMover. begin() has nothing to read, because the
+  /// These functions are like those of GroupReduceOps. begin() has nothing to read, because the
   /// scalar is in the arguments.
   void begin() const {}
   void send(std::byte* slot, std::uint64_t first, std::uint64_t count) const;
@@ -66,8 +66,8 @@ class HostMover {
   std::array<std::uint64_t, host::kMaxLoopArrays> scalars_;  // for pre-multiplied sums
 };
 
-/// Mover of collectives that copy, like HostMover.
-class HostCopyMover {
+/// DataOps of collectives that copy, like HostDataOps.
+class HostCopyOps {
  public:
   static constexpr bool kPulls = false;
   static constexpr bool kReadsAll = false;
@@ -76,7 +76,7 @@ class HostCopyMover {
     return size_of(arguments.type);
   }
 
-  explicit HostCopyMover(const AllReduceArguments& arguments)
+  explicit HostCopyOps(const AllReduceArguments& arguments)
       : arguments_(arguments), element_bytes_(element_bytes(arguments)) {}
 
   void begin() const {}

@@ -84,9 +84,9 @@ ORIEL_DEVICE_FN void copy_together(const CopyPlaces<kCopies> places, std::uint64
 }  // namespace detail
 
 /// Moves the elements of a collective that copies, with all threads of a group. Has the functions
-/// of GroupReduceMover that streams call, but knows only the size of an element.
+/// of GroupReduceOps that streams call, but knows only the size of an element.
 template <class Group>
-class GroupCopyMover {
+class GroupCopyOps {
  public:
   static constexpr bool kPulls = false;
   static constexpr bool kReadsAll = false;
@@ -95,7 +95,7 @@ class GroupCopyMover {
     return size_of(arguments.type);
   }
 
-  ORIEL_DEVICE_FN explicit GroupCopyMover(const AllReduceArguments& arguments)
+  ORIEL_DEVICE_FN explicit GroupCopyOps(const AllReduceArguments& arguments)
       : arguments_(arguments), element_bytes_(element_bytes(arguments)) {}
 
   ORIEL_DEVICE_FN void begin() const {}

@@ -13,12 +13,12 @@
 #include "base/alignment.hpp"
 #include "kernels/algorithms/copy_bytes.hpp"
 #include "kernels/algorithms/family.hpp"
-#include "kernels/algorithms/group_copy_mover.hpp"
-#include "kernels/algorithms/group_hierarchy_mover.hpp"
-#include "kernels/algorithms/group_reduce_mover.hpp"
+#include "kernels/algorithms/group_copy_ops.hpp"
+#include "kernels/algorithms/group_hierarchy_ops.hpp"
+#include "kernels/algorithms/group_reduce_ops.hpp"
 #include "kernels/algorithms/reference.hpp"
 #include "kernels/algorithms/tiles.hpp"
-#include "kernels/host/hierarchy_mover_host.hpp"
+#include "kernels/host/hierarchy_ops_host.hpp"
 #include "kernels/plan/arguments.hpp"
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
@@ -175,11 +175,11 @@ void check_reduce(const ReduceCase<T>& one, std::mt19937_64& random) {
   arguments.operation = {op == ReduceOp::avg, op == ReduceOp::premul_sum, op == ReduceOp::max};
   std::memcpy(&arguments.scalar_bits, &scalar, sizeof(T));
   PlayedGroup::play(64, [&] {
-    GroupReduceMover<T, family_of(op), kRanks, PlayedGroup> mover(arguments);
-    mover.begin();
-    mover.reduce([&](int rank) { return sources[static_cast<std::size_t>(rank)].data(); },
-                 [&](int rank) { return targets[static_cast<std::size_t>(rank)].data(); },
-                 one.all_targets ? one.ranks : 1, one.count);
+    GroupReduceOps<T, family_of(op), kRanks, PlayedGroup> ops(arguments);
+    ops.begin();
+    ops.reduce([&](int rank) { return sources[static_cast<std::size_t>(rank)].data(); },
+               [&](int rank) { return targets[static_cast<std::size_t>(rank)].data(); },
+               one.all_targets ? one.ranks : 1, one.count);
   });
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < one.count; ++i) {
@@ -265,11 +265,11 @@ TEST_CASE("groups bring blocks to all ranks but the root, and to this one unless
         return sources[one_source ? 0 : static_cast<std::size_t>(rank)].data();
       };
       PlayedGroup::play(96, [&] {
-        const GroupCopyMover<PlayedGroup> mover(arguments);
+        const GroupCopyOps<PlayedGroup> ops(arguments);
         if (one_source) {
-          mover.pass_on(target, source_of(0), count);
+          ops.pass_on(target, source_of(0), count);
         } else {
-          mover.distribute(target, source_of, count);
+          ops.distribute(target, source_of, count);
         }
       });
       for (int rank = 0; rank < ranks; ++rank) {
@@ -313,7 +313,7 @@ class FoldInputs {
   FoldSources sources_;
 };
 
-/// Calls `move` with the GPU's mover and with the CPU's, and compares the stored bytes.
+/// Calls `move` with the GPU's ops and with the CPU's, and compares the stored bytes.
 template <class T, class Move>
 void check_fold(const HierarchyArguments& arguments, std::size_t count, std::size_t stored_bytes,
                 const Move& move) {
@@ -321,11 +321,11 @@ void check_fold(const HierarchyArguments& arguments, std::size_t count, std::siz
   Guarded by_group(room, 0);
   Guarded by_host(room, 0);
   PlayedGroup::play(96, [&] {
-    GroupHierarchyMover<T, PlayedGroup> mover(arguments);
-    mover.begin();
-    move(mover, by_group.data());
+    GroupHierarchyOps<T, PlayedGroup> ops(arguments);
+    ops.begin();
+    move(ops, by_group.data());
   });
-  const HostHierarchyMover host(arguments);
+  const HostHierarchyOps host(arguments);
   host.begin();
   move(host, by_host.data());
   CAPTURE(name_of(arguments.op), name_of(arguments.type), count);
@@ -359,14 +359,13 @@ TEMPLATE_TEST_CASE_SIG("groups fold what other teams have sent as CPU ranks do, 
       const auto check = [&](std::size_t stored_bytes, const auto& move) {
         check_fold<T>(arguments, count, stored_bytes, move);
       };
-      check(sizeof(T), [&](auto& mover, std::byte* to) { mover.send(to, 0, count); });
-      check(sizeof(T), [&](auto& mover, std::byte* to) { mover.copy(to, inputs.own(), count); });
+      check(sizeof(T), [&](auto& ops, std::byte* to) { ops.send(to, 0, count); });
+      check(sizeof(T), [&](auto& ops, std::byte* to) { ops.copy(to, inputs.own(), count); });
       check(sizeof(T),
-            [&](auto& mover, std::byte* to) { mover.fold_all(to, inputs.sources(), count); });
+            [&](auto& ops, std::byte* to) { ops.fold_all(to, inputs.sources(), count); });
       check(sizeof(Acc),
-            [&](auto& mover, std::byte* to) { mover.fold_inputs(to, inputs.sources(), count); });
-      check(sizeof(T),
-            [&](auto& mover, std::byte* to) { mover.fold_sums(to, sums.sources(), count); });
+            [&](auto& ops, std::byte* to) { ops.fold_inputs(to, inputs.sources(), count); });
+      check(sizeof(T), [&](auto& ops, std::byte* to) { ops.fold_sums(to, sums.sources(), count); });
     }
   }
 }

@@ -14,9 +14,9 @@ namespace oriel::kernels {
 
 /// Moves and folds elements for Hierarchy with the vectorised loops of one CPU thread. More than 64
 /// sources are folded in runs of 64, which are subtrees, into partial sums.
-class HostHierarchyMover {
+class HostHierarchyOps {
  public:
-  explicit HostHierarchyMover(const HierarchyArguments& arguments);
+  explicit HostHierarchyOps(const HierarchyArguments& arguments);
 
   /// Called first. Does nothing: a GPU would read the scalar from device memory here.
   void begin() const {}

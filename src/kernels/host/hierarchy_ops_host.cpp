@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/host/hierarchy_mover_host.hpp"
+#include "kernels/host/hierarchy_ops_host.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -8,7 +8,7 @@
 #include "oriel/device/reduce.hpp"
 #include "oriel/device/scalar.hpp"
 
-#include "kernels/host/mover_host.hpp"
+#include "kernels/host/data_ops_host.hpp"
 
 namespace oriel::kernels {
 namespace {
@@ -41,7 +41,7 @@ constexpr ReduceOp unfinished(ReduceOp op) {
 
 }  // namespace
 
-HostHierarchyMover::HostHierarchyMover(const HierarchyArguments& arguments)
+HostHierarchyOps::HostHierarchyOps(const HierarchyArguments& arguments)
     : arguments_(arguments),
       isa_(isa_in_use()),
       element_bytes_(size_of(arguments.type)),
@@ -49,9 +49,9 @@ HostHierarchyMover::HostHierarchyMover(const HierarchyArguments& arguments)
       sum_type_(sum_bytes_ == element_bytes_ ? arguments.type : DataType::f32),
       is_narrow_(sum_bytes_ != element_bytes_) {}
 
-void HostHierarchyMover::run_loop(DataType type, ReduceOp op, std::byte* to,
-                                  const std::byte* const* sources, int n, std::uint64_t count,
-                                  const std::byte* scalars, bool streaming) const {
+void HostHierarchyOps::run_loop(DataType type, ReduceOp op, std::byte* to,
+                                const std::byte* const* sources, int n, std::uint64_t count,
+                                const std::byte* scalars, bool streaming) const {
   host::ReduceLoopArgs loop;
   loop.dsts = &to;
   loop.n_dsts = 1;
@@ -64,7 +64,7 @@ void HostHierarchyMover::run_loop(DataType type, ReduceOp op, std::byte* to,
   host::find_reduce_loop(type, op, isa_)(loop);
 }
 
-void HostHierarchyMover::send(std::byte* to, std::uint64_t first, std::uint64_t count) const {
+void HostHierarchyOps::send(std::byte* to, std::uint64_t first, std::uint64_t count) const {
   const std::byte* const source = arguments_.input + first * element_bytes_;
   if (arguments_.op != ReduceOp::premul_sum || !reduces(arguments_.collective)) {
     return copy(to, source, count);
@@ -73,21 +73,21 @@ void HostHierarchyMover::send(std::byte* to, std::uint64_t first, std::uint64_t 
            reinterpret_cast<const std::byte*>(&arguments_.scalar_bits), false);
 }
 
-void HostHierarchyMover::copy(std::byte* to, const std::byte* from, std::uint64_t count) const {
+void HostHierarchyOps::copy(std::byte* to, const std::byte* from, std::uint64_t count) const {
   host::find_copy_loop(isa_)(to, from, count * element_bytes_, false);
 }
 
-HostHierarchyMover::Sources HostHierarchyMover::pointers(const FoldSources& sources, int first,
-                                                         int run, std::uint64_t offset) {
+HostHierarchyOps::Sources HostHierarchyOps::pointers(const FoldSources& sources, int first, int run,
+                                                     std::uint64_t offset) {
   Sources all;
   for (int i = 0; i < run; ++i) all[static_cast<std::size_t>(i)] = sources[first + i] + offset;
   return all;
 }
 
 template <class FoldRun>
-void HostHierarchyMover::fold_by_runs(std::byte* to, const FoldSources& sources,
-                                      std::uint64_t source_bytes, std::uint64_t count,
-                                      const FoldRun& fold_run) const {
+void HostHierarchyOps::fold_by_runs(std::byte* to, const FoldSources& sources,
+                                    std::uint64_t source_bytes, std::uint64_t count,
+                                    const FoldRun& fold_run) const {
   alignas(64) std::byte sums[kMostRuns][kPiece * sizeof(double)];
   Sources runs;
   for (std::uint64_t from = 0; from < count; from += kPiece) {
@@ -103,14 +103,14 @@ void HostHierarchyMover::fold_by_runs(std::byte* to, const FoldSources& sources,
   }
 }
 
-void HostHierarchyMover::fold_inputs(std::byte* sums, const FoldSources& sources,
-                                     std::uint64_t count) const {
+void HostHierarchyOps::fold_inputs(std::byte* sums, const FoldSources& sources,
+                                   std::uint64_t count) const {
   add_inputs(sums, pointers(sources, 0, sources.count, 0).data(), sources.count, sources.own,
              count);
 }
 
-void HostHierarchyMover::fold_all(std::byte* to, const FoldSources& sources,
-                                  std::uint64_t count) const {
+void HostHierarchyOps::fold_all(std::byte* to, const FoldSources& sources,
+                                std::uint64_t count) const {
   if (sources.count <= kRun) {
     return finish_inputs(to, pointers(sources, 0, sources.count, 0).data(), sources.count,
                          sources.own, count);
@@ -121,8 +121,8 @@ void HostHierarchyMover::fold_all(std::byte* to, const FoldSources& sources,
                });
 }
 
-void HostHierarchyMover::fold_sums(std::byte* to, const FoldSources& sources,
-                                   std::uint64_t count) const {
+void HostHierarchyOps::fold_sums(std::byte* to, const FoldSources& sources,
+                                 std::uint64_t count) const {
   if (sources.count <= kRun) {
     return finish_sums(to, pointers(sources, 0, sources.count, 0).data(), sources.count, count);
   }
@@ -131,8 +131,8 @@ void HostHierarchyMover::fold_sums(std::byte* to, const FoldSources& sources,
                    std::uint64_t part) { add_sums(sums, run.data(), size, part); });
 }
 
-void HostHierarchyMover::finish_inputs(std::byte* to, const std::byte* const* sources, int n,
-                                       int own, std::uint64_t count) const {
+void HostHierarchyOps::finish_inputs(std::byte* to, const std::byte* const* sources, int n, int own,
+                                     std::uint64_t count) const {
   std::array<std::uint64_t, host::kMaxLoopArrays> scalars;
   const bool scales = arguments_.op == ReduceOp::premul_sum;
   if (scales) {
@@ -143,8 +143,8 @@ void HostHierarchyMover::finish_inputs(std::byte* to, const std::byte* const* so
            reinterpret_cast<const std::byte*>(scalars.data()), false);
 }
 
-void HostHierarchyMover::add_inputs(std::byte* sums, const std::byte* const* sources, int n,
-                                    int own, std::uint64_t count) const {
+void HostHierarchyOps::add_inputs(std::byte* sums, const std::byte* const* sources, int n, int own,
+                                  std::uint64_t count) const {
   const bool scales = arguments_.op == ReduceOp::premul_sum;
   if (!is_narrow_) {
     std::array<std::uint64_t, host::kMaxLoopArrays> scalars;
@@ -181,14 +181,14 @@ void HostHierarchyMover::add_inputs(std::byte* sums, const std::byte* const* sou
   });
 }
 
-void HostHierarchyMover::add_sums(std::byte* sums, const std::byte* const* sources, int n,
-                                  std::uint64_t count) const {
+void HostHierarchyOps::add_sums(std::byte* sums, const std::byte* const* sources, int n,
+                                std::uint64_t count) const {
   run_loop(sum_type_, scaled_already(unfinished(arguments_.op)), sums, sources, n, count, nullptr,
            false);
 }
 
-void HostHierarchyMover::finish_sums(std::byte* to, const std::byte* const* sources, int n,
-                                     std::uint64_t count) const {
+void HostHierarchyOps::finish_sums(std::byte* to, const std::byte* const* sources, int n,
+                                   std::uint64_t count) const {
   if (!is_narrow_) {
     return run_loop(sum_type_, scaled_already(arguments_.op), to, sources, n, count, nullptr,
                     false);

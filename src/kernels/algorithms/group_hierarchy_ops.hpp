@@ -20,11 +20,11 @@ namespace oriel::kernels {
 
 namespace detail {
 
-/// Calls the member kFold of a mover, out of line because a kernel folds in several places.
-template <auto kFold, class Mover>
-ORIEL_DEVICE_SLOW void fold_out_of_line(const Mover& mover, std::byte* to,
+/// Calls the member kFold of the operations, out of line because a kernel folds in several places.
+template <auto kFold, class DataOps>
+ORIEL_DEVICE_SLOW void fold_out_of_line(const DataOps& ops, std::byte* to,
                                         const FoldSources& sources, std::uint64_t count) {
-  (mover.*kFold)(to, sources, count);
+  (ops.*kFold)(to, sources, count);
 }
 
 /// Combines two accumulators by `op`. Out of line, because a fold tree calls it at each of its
@@ -51,9 +51,9 @@ ORIEL_DEVICE_SLOW device::Accumulator<T> combine_by(ReduceOp op, device::Accumul
 /// 16 bytes at a time; all others go element by element. Slots are aligned to 64 bytes and hold
 /// multiples of kUnitQuantum elements; the user's buffers are aligned to the element.
 template <class T, class Group>
-class GroupHierarchyMover {
+class GroupHierarchyOps {
  public:
-  ORIEL_DEVICE_FN explicit GroupHierarchyMover(const HierarchyArguments& arguments)
+  ORIEL_DEVICE_FN explicit GroupHierarchyOps(const HierarchyArguments& arguments)
       : arguments_(arguments),
         scales_(arguments.op == ReduceOp::premul_sum && reduces(arguments.collective)) {}
 
@@ -82,17 +82,17 @@ class GroupHierarchyMover {
   /// theirs.
   ORIEL_DEVICE_FN void fold_inputs(std::byte* sums, const FoldSources& sources,
                                    std::uint64_t count) const {
-    detail::fold_out_of_line<&GroupHierarchyMover::fold_into_sums>(*this, sums, sources, count);
+    detail::fold_out_of_line<&GroupHierarchyOps::fold_into_sums>(*this, sums, sources, count);
   }
   /// Folds inputs and stores finished elements. `to` may be the place of this rank's own input.
   ORIEL_DEVICE_FN void fold_all(std::byte* to, const FoldSources& sources,
                                 std::uint64_t count) const {
-    detail::fold_out_of_line<&GroupHierarchyMover::fold_and_finish>(*this, to, sources, count);
+    detail::fold_out_of_line<&GroupHierarchyOps::fold_and_finish>(*this, to, sources, count);
   }
   /// Folds sums (accumulators) and stores finished elements.
   ORIEL_DEVICE_FN void fold_sums(std::byte* to, const FoldSources& sources,
                                  std::uint64_t count) const {
-    detail::fold_out_of_line<&GroupHierarchyMover::fold_and_finish_sums>(*this, to, sources, count);
+    detail::fold_out_of_line<&GroupHierarchyOps::fold_and_finish_sums>(*this, to, sources, count);
   }
 
  private:

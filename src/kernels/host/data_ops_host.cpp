@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "kernels/host/mover_host.hpp"
+#include "kernels/host/data_ops_host.hpp"
 
 #include <cstring>
 
@@ -47,7 +47,7 @@ host::Isa isa_in_use() {
   return isa;
 }
 
-HostMover::HostMover(const AllReduceArguments& arguments)
+HostDataOps::HostDataOps(const AllReduceArguments& arguments)
     : arguments_(arguments),
       isa_(isa_in_use()),
       element_bytes_(size_of(arguments.type)),
@@ -57,7 +57,7 @@ HostMover::HostMover(const AllReduceArguments& arguments)
   scalars_[static_cast<std::size_t>(arguments.rank)] = arguments.scalar_bits;
 }
 
-void HostMover::send(std::byte* slot, std::uint64_t first, std::uint64_t count) const {
+void HostDataOps::send(std::byte* slot, std::uint64_t first, std::uint64_t count) const {
   const std::byte* const source = arguments_.input + first * element_bytes_;
   if (!arguments_.operation.scaled) {
     host::find_copy_loop(isa_)(slot, source, count * element_bytes_, false);
@@ -73,29 +73,28 @@ void HostMover::send(std::byte* slot, std::uint64_t first, std::uint64_t count) 
   host::find_reduce_loop(arguments_.type, ReduceOp::premul_sum, isa_)(loop);
 }
 
-void HostMover::copy_out(std::uint64_t first, const std::byte* slot, std::uint64_t count) const {
+void HostDataOps::copy_out(std::uint64_t first, const std::byte* slot, std::uint64_t count) const {
   host::find_copy_loop(isa_)(arguments_.output + first * element_bytes_, slot,
                              count * element_bytes_, streaming_);
 }
 
-void HostCopyMover::send(std::byte* place, std::uint64_t first, std::uint64_t count) const {
+void HostCopyOps::send(std::byte* place, std::uint64_t first, std::uint64_t count) const {
   const std::byte* const from = arguments_.input + first * element_bytes_;
   copy(place, from, count);
   copy(arguments_.output + first * element_bytes_, from, count);
 }
 
-void HostCopyMover::copy_out(std::uint64_t first, const std::byte* slot,
-                             std::uint64_t count) const {
+void HostCopyOps::copy_out(std::uint64_t first, const std::byte* slot, std::uint64_t count) const {
   copy(arguments_.output + first * element_bytes_, slot, count);
 }
 
-void HostCopyMover::copy(std::byte* to, const std::byte* from, std::uint64_t count) const {
+void HostCopyOps::copy(std::byte* to, const std::byte* from, std::uint64_t count) const {
   if (to == nullptr || to == from) return;
   host::find_copy_loop(isa_in_use())(to, from, count * element_bytes_, false);
 }
 
-void HostMover::reduce_arrays(const std::byte* const* sources, std::byte* const* targets,
-                              int n_targets, std::uint64_t count) const {
+void HostDataOps::reduce_arrays(const std::byte* const* sources, std::byte* const* targets,
+                                int n_targets, std::uint64_t count) const {
   host::ReduceLoopArgs loop;
   loop.dsts = targets;
   loop.n_dsts = n_targets;

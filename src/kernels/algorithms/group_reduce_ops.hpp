@@ -144,7 +144,7 @@ ORIEL_DEVICE_FN void reduce_tiles(const LoopReduction<T, kFamily, kRanks>& reduc
 /// Moves and reduces elements with all threads of a group, 16 bytes at a time. kRanks is 2, 4 or 8,
 /// or 0 for a number known at run time, at most 8.
 template <class T, Family kFamily, int kRanks, class Group>
-class GroupReduceMover {
+class GroupReduceOps {
  public:
   static constexpr bool kPulls = false;
   static constexpr bool kReadsAll = true;
@@ -153,7 +153,7 @@ class GroupReduceMover {
     return sizeof(T);
   }
 
-  ORIEL_DEVICE_FN explicit GroupReduceMover(const AllReduceArguments& arguments)
+  ORIEL_DEVICE_FN explicit GroupReduceOps(const AllReduceArguments& arguments)
       : arguments_(arguments), reduction_(arguments) {}
 
   /// Prepares the reduction. Call it after grid_dependency_wait() and before all other functions
