@@ -29,8 +29,8 @@ using test::LogSetup;
 
 TEST_CASE("nothing is written unless asked", "[promise:7]") {
   const LogSetup setup("none");
-  Log().alert("unheard");
-  Log().warn("unheard");
+  Log().alert("unanswered");
+  Log().warn("unanswered");
   CHECK_FALSE(log_enabled(LogLevel::alert));
   CHECK_FALSE(std::filesystem::exists(setup.path()));
 }
@@ -41,8 +41,8 @@ TEST_CASE("without any setting standard error gets alerts only", "[promise:7]") 
   const int saved = ::dup(STDERR_FILENO);
   REQUIRE(::dup2(ends[1], STDERR_FILENO) == STDERR_FILENO);
   LogSetup::reread();
-  Log().version("unheard");
-  Log().warn("unheard");
+  Log().version("unanswered");
+  Log().warn("unanswered");
   Log().alert("heard");
   REQUIRE(::dup2(saved, STDERR_FILENO) == STDERR_FILENO);
   ::close(saved);
@@ -52,7 +52,7 @@ TEST_CASE("without any setting standard error gets alerts only", "[promise:7]") 
   ::close(ends[0]);
   REQUIRE(size > 0);
   const std::string_view got(text.data(), static_cast<std::size_t>(size));
-  CHECK(got.find("unheard") == std::string_view::npos);
+  CHECK(got.find("unanswered") == std::string_view::npos);
   CHECK(got.ends_with(" ORIEL WARN heard\n"));
 }
 
@@ -87,15 +87,15 @@ TEST_CASE("a log whose reader has gone does not end the process", "[promise:7]")
   Log().warn("heard");
   ::close(ends[0]);
   REQUIRE(::signal(SIGPIPE, SIG_DFL) != SIG_ERR);
-  Log().warn("unheard");
+  Log().warn("unanswered");
   CHECK_FALSE(pipe_signal_blocked());
 
   block_pipe_signal(true);
-  Log().warn("unheard");
+  Log().warn("unanswered");
   CHECK(pipe_signal_blocked());
   CHECK_FALSE(pipe_signal_pending());
   REQUIRE(::raise(SIGPIPE) == 0);  // the application's own signal stays pending
-  Log().warn("unheard");
+  Log().warn("unanswered");
   CHECK(pipe_signal_pending());
   REQUIRE(::signal(SIGPIPE, SIG_IGN) != SIG_ERR);  // discards the signal
   block_pipe_signal(false);
@@ -180,8 +180,8 @@ TEST_CASE("lines of several threads do not mix") {
 TEST_CASE("an unknown ORIEL_ name is warned about once, at the default level", "[req:1.39][D7]") {
   ::setenv("ORIEL_TIMOUT", "3", 1);
   const LogSetup setup("");  // an empty value counts as unset
-  Log().warn("unheard");
-  Log().warn("unheard");
+  Log().warn("unanswered");
+  Log().warn("unanswered");
   ::unsetenv("ORIEL_TIMOUT");
   const auto lines = setup.lines();
   REQUIRE(lines.size() == 1);

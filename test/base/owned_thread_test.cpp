@@ -86,19 +86,19 @@ TEST_CASE("an owned thread's destructor stops and joins it", "[req:1.12]") {
 
 TEST_CASE("an exception that leaves an owned thread's body becomes an error") {
   const bool short_of_memory = GENERATE(true, false);
-  std::string told;
+  std::string message;
   OwnedThread::Options options;
   options.name = "oriel-throws";
   options.body = [short_of_memory] {
     if (short_of_memory) throw std::bad_alloc();
     throw std::runtime_error("no such thing");
   };
-  options.failed = [&told](const Error& error) { told = error.message(); };
+  options.failed = [&message](const Error& error) { message = error.message(); };
   auto thread = std::move(OwnedThread::start(std::move(options))).value();
   const Status status = thread.join();
   REQUIRE_FALSE(status.ok());
-  CHECK(told == status.error().message());
-  CHECK(told.find(short_of_memory ? "out of memory" : "no such thing") != std::string::npos);
+  CHECK(message == status.error().message());
+  CHECK(message.find(short_of_memory ? "out of memory" : "no such thing") != std::string::npos);
   CHECK(status.error().code() == (short_of_memory ? ErrorCode::system : ErrorCode::internal));
 }
 

@@ -81,12 +81,12 @@ class EmulatedWarp {
       ++meeting.round;
       // Stores the value for each lane: the next meeting may be over before the last lane wakes.
       for (std::uint32_t lane = 0; lane < kLanes; ++lane) {
-        if ((lanes >> lane & 1u) != 0) heard_[lane] = meeting.value;
+        if ((lanes >> lane & 1u) != 0) received_[lane] = meeting.value;
       }
       changed_.notify_all();
     }
     changed_.wait(lock, [&] { return meeting.round != round; });
-    return heard_[lane_];
+    return received_[lane_];
   }
 
  private:
@@ -128,7 +128,7 @@ class EmulatedWarp {
   std::mt19937_64 random_;
   std::uint32_t inside_ = 0, waiting_ = 0, polling_ = 0;
   std::uint64_t round_ = 0;
-  std::array<std::uint64_t, kLanes> keys_{}, heard_{};
+  std::array<std::uint64_t, kLanes> keys_{}, received_{};
   std::array<std::uint32_t, kLanes> matched_{};
   std::array<Meeting, kLanes> meetings_{};
 };

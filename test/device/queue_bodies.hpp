@@ -85,10 +85,10 @@ struct QueueDrain {
     group.sync();
     seen_doorbell = rung;
     const std::uint32_t low = (q::big_endian(static_cast<std::uint32_t>(rung)) >> 8) & 0xffffu;
-    const std::uint32_t told =
+    const std::uint32_t published =
         q::big_endian(M::template load<Order::relaxed, Scope::system>(record)) & 0xffffu;
     const std::uint32_t count = (low - static_cast<std::uint32_t>(consumed)) & 0xffffu;
-    const bool ahead = ((told - low) & 0xffffu) >= 0x8000u;
+    const bool ahead = ((published - low) & 0xffffu) >= 0x8000u;
     if (q::big_endian(static_cast<std::uint32_t>(rung >> 32)) >> 8 != number || ahead ||
         count > depth) {
       ++wrong_doorbells;

@@ -91,7 +91,7 @@ __global__ void publish_kernel(PublishJob job) {
 }
 
 __global__ void drain_kernel(DrainJob job) {
-  __shared__ std::uint32_t told_to_stop;
+  __shared__ std::uint32_t must_stop;
   QueueDrain& kept = job.drains[blockIdx.x];
   QueueDrain drain = kept;
   drain.wrong_blocks = 0;
@@ -105,10 +105,10 @@ __global__ void drain_kernel(DrainJob job) {
     __syncthreads();
     if (threadIdx.x == 0) {
       const bool late = Memory::clock_ns() - begin > job.limit_ns;
-      told_to_stop = late || Memory::load<Order::acquire, Scope::system>(job.stop) != 0 ? 1 : 0;
+      must_stop = late || Memory::load<Order::acquire, Scope::system>(job.stop) != 0 ? 1 : 0;
     }
     __syncthreads();
-    if (told_to_stop == 0) continue;
+    if (must_stop == 0) continue;
     while (drain.step(Cta{}) != 0) {
     }
     break;

@@ -62,7 +62,7 @@ step() {
   wait "$child"
   status=$?
   if [ -n "$is_cut_off" ]; then
-    wait "$child"  # which the trap has told to end
+    wait "$child"  # which the trap has reported to end
     status=$?
     case $status in 0 | 77) status=143 ;; esac  # it may have been about to end
   fi

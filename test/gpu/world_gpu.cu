@@ -43,9 +43,9 @@ __device__ WorldOutcome traffic_round(const WorldTraffic& job, std::uint32_t rou
     if (posted.outcome != WorldOutcome::done) return posted.outcome;
   }
   for (std::int32_t peer = 0; peer < comm.world_size; ++peer) {
-    const WorldOutcome heard =
+    const WorldOutcome received =
         wait_signal(cta, comm, static_cast<std::uint32_t>(peer), round, peer);
-    if (heard != WorldOutcome::done) return heard;
+    if (received != WorldOutcome::done) return received;
     note(*job.result, count_wrong(job.window, static_cast<std::uint64_t>(peer) * job.part,
                                   job.bytes, peer, round));
   }
@@ -98,8 +98,8 @@ __device__ WorldOutcome ping_round(const WorldPing& job, std::uint32_t round) {
                                                   job.bytes, job.window, 0, job.bytes, 0);
       if (posted.outcome != WorldOutcome::done) return posted.outcome;
     } else {
-      const WorldOutcome heard = wait_signal(self, comm, 0, round, 1 - comm.world_rank);
-      if (heard != WorldOutcome::done) return heard;
+      const WorldOutcome received = wait_signal(self, comm, 0, round, 1 - comm.world_rank);
+      if (received != WorldOutcome::done) return received;
     }
   }
   return WorldOutcome::done;

@@ -42,7 +42,7 @@ std::pair<Channel, Channel> channel_pair() {
 
 /// Returns the text that arrives at `reader` while `say` runs with standard error on `writer`.
 template <class Say>
-std::string heard(const OwnedFd& reader, const OwnedFd& writer, const Say& say) {
+std::string received(const OwnedFd& reader, const OwnedFd& writer, const Say& say) {
   const OwnedFd before(::dup(STDERR_FILENO));
   ::dup2(writer.get(), STDERR_FILENO);
   say();
@@ -74,15 +74,15 @@ TEST_CASE("a long run says on a terminal how far it has come, and takes the line
     progress.step("8 B");
     progress.step("16 B");
   };
-  CHECK(heard(terminal, line, [&] { two_of_four(std::chrono::milliseconds(0)); }) ==
+  CHECK(received(terminal, line, [&] { two_of_four(std::chrono::milliseconds(0)); }) ==
         "\r\033[K 25 %, 0 s: 8 B\r\033[K 50 %, 0 s: 16 B\r\033[K");
-  CHECK(heard(terminal, line, [&] { two_of_four(std::chrono::seconds(10)); }).empty());
+  CHECK(received(terminal, line, [&] { two_of_four(std::chrono::seconds(10)); }).empty());
 
   int pipe[2];
   REQUIRE(::pipe2(pipe, O_CLOEXEC | O_NONBLOCK) == 0);
   const OwnedFd out(pipe[0]);
   const OwnedFd in(pipe[1]);
-  CHECK(heard(out, in, [&] { two_of_four(std::chrono::milliseconds(0)); }).empty());
+  CHECK(received(out, in, [&] { two_of_four(std::chrono::milliseconds(0)); }).empty());
 }
 
 TEST_CASE("sizes are read as nccl-tests reads them", "[req:1.35]") {

@@ -171,21 +171,21 @@ Result<Json> RankSet::ask_one(int rank, const Json& request, const std::string& 
 Result<std::vector<Json>> RankSet::collect(const std::vector<int>& ranks,
                                            const std::string& doing) {
   std::vector<Json> answers(ranks.size());
-  std::vector<bool> heard(ranks.size(), false);
+  std::vector<bool> received(ranks.size(), false);
   std::string deaths, complaints, silent;
   Deadline deadline = Deadline::after(timeout_ + kSlack);
-  const auto missing = [&] { return std::count(heard.begin(), heard.end(), false); };
+  const auto missing = [&] { return std::count(received.begin(), received.end(), false); };
   while (missing() > 0 && !deadline.expired(SteadyClock::instance().now())) {
     std::vector<pollfd> fds;
     for (std::size_t i = 0; i < ranks.size(); ++i)
-      fds.push_back({heard[i] ? -1 : peer(ranks[i]).channel.fd(), POLLIN, 0});
+      fds.push_back({received[i] ? -1 : peer(ranks[i]).channel.fd(), POLLIN, 0});
     ::poll(fds.data(), fds.size(), 100);
     if (signal_received() != 0)
       return Error(ErrorCode::aborted, fmt::format("interrupted by {} while {}",
                                                    tools::signal_name(signal_received()), doing));
     for (std::size_t i = 0; i < ranks.size(); ++i) {
-      if (heard[i] || fds[i].revents == 0) continue;
-      heard[i] = true;
+      if (received[i] || fds[i].revents == 0) continue;
+      received[i] = true;
       Result<Json> answer = peer(ranks[i]).channel.receive(deadline);
       if (answer && !answer->contains("error")) {
         answers[i] = std::move(*answer);
@@ -201,7 +201,7 @@ Result<std::vector<Json>> RankSet::collect(const std::vector<int>& ranks,
     }
   }
   for (std::size_t i = 0; i < ranks.size(); ++i)
-    if (!heard[i]) silent += fmt::format("{}{}", silent.empty() ? "" : ", ", name(ranks[i]));
+    if (!received[i]) silent += fmt::format("{}{}", silent.empty() ? "" : ", ", name(ranks[i]));
   if (deaths.empty() && complaints.empty() && silent.empty()) return answers;
   std::string all = deaths;
   if (!complaints.empty()) all += (all.empty() ? "" : "; ") + complaints;

@@ -165,7 +165,7 @@ void Acceptor::read_proof(PendingIt it) {
   auto confirmation = it->responder.answer(it->received, lookup_);
   if (!confirmation.ok()) {
     const ByteView word = kProofRefused;
-    if (options_.calls.tells_refusal) {
+    if (options_.calls.sends_refusal) {
       static_cast<void>(options_.calls.write(it->fd.get(), std::span(&word, 1)));
     }
     return close(it);

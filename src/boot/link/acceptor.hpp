@@ -34,7 +34,7 @@ struct SocketCalls {
   /// Returns whether an accepted connection may prove the key; null: each may.
   Result<bool> (*may_prove)(const OwnedFd& socket) = nullptr;
   /// Initiators understand kProofRefused.
-  bool tells_refusal = false;
+  bool sends_refusal = false;
 };
 inline constexpr SocketCalls kTcpCalls = {accept_one, read_some, write_some, nullptr, true};
 

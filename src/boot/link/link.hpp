@@ -54,7 +54,7 @@ class Link {
   bool closed() const { return closed_; }
   /// Returns whether the link has closed, or will close, because the peer's host is silent.
   bool silent() const { return silent_; }
-  bool heard() const { return !closed_ && is_heard(fd_.get()); }
+  bool has_answered() const { return !closed_ && boot::has_answered(fd_.get()); }
   /// Records that the peer has sent its departure, which follows its last message.
   void note_departure() { left_ = true; }
   /// Returns whether no further messages can arrive; pop() may still have some.

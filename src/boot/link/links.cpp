@@ -223,7 +223,7 @@ bool Links::is_cut_off(int peer) const {
     if (host_of(rank) == host_of(identity_.rank)) continue;
     if (link.closed() && !link.silent()) continue;  // closed for another reason than silence
     HostSight& sight = sights.try_emplace(host_of(rank), HostSight::silent).first->second;
-    if (link.heard()) sight = HostSight::answers;
+    if (link.has_answered()) sight = HostSight::answers;
   }
   std::vector<HostSight> others;
   std::size_t of_peer = 0;

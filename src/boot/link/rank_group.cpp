@@ -62,9 +62,9 @@ class Exchange {
 
   /// Ends the protocol on all ranks: otherwise they would wait for this rank until their deadlines.
   Error fail(Error error) {
-    Error told = std::move(error).with_scope(Scope::communicator).with_context(context());
-    transport_->give_up(told);
-    return told;
+    Error reported = std::move(error).with_scope(Scope::communicator).with_context(context());
+    transport_->give_up(reported);
+    return reported;
   }
 
  private:

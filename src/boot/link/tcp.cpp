@@ -170,7 +170,7 @@ Result<IoOutcome> write_some(int fd, std::span<const ByteView> buffers) {
 // was lost. A connection to a dead host times out four probe intervals after its idle time. If
 // another connection broke at the same time, it received its last packet at most the idle time
 // later. So it has received nothing for four intervals, longer than the limit below.
-bool is_heard(int fd) {
+bool has_answered(int fd) {
   tcp_info info{};
   socklen_t length = sizeof info;
   if (sys().getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;

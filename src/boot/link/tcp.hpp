@@ -48,7 +48,7 @@ Result<IoOutcome> write_some(int fd, std::span<const ByteView> buffers);
 
 /// Returns whether the peer's host has sent data or an ACK recently. Recently means later than on
 /// any connection that times out now because its host fell silent.
-bool is_heard(int fd);
+bool has_answered(int fd);
 
 /// Returns the number of written bytes that the kernel has not sent yet; 0 if unknown.
 std::size_t unsent_bytes(int fd);

@@ -76,14 +76,14 @@ void Peers::abort(const Error& reason) {
 }
 
 Error Peers::fail(Error error) {
-  Error told = std::move(error).with_scope(Scope::communicator).with_origin(rank_);
+  Error reported = std::move(error).with_scope(Scope::communicator).with_origin(rank_);
   if (links_) {
-    links_->liveness().aborted(rank_, told);
+    links_->liveness().aborted(rank_, reported);
     links_->spread_news();
   } else if (!solo_failure_) {
-    solo_failure_ = told;
+    solo_failure_ = reported;
   }
-  return told;
+  return reported;
 }
 
 void Peers::report_death(int rank, const std::string& how) {
@@ -105,14 +105,14 @@ std::optional<Note> Peers::take_note(NoteTopic topic, int from) {
   return links_ ? links_->notes().take(topic, from) : std::nullopt;
 }
 
-void Peers::tell_waiting(int on) {
+void Peers::send_waiting(int on) {
   const std::lock_guard lock(mutex_);
   if (!links_ || busy_ || on == waiting_on_) return;
-  tell_waiting_locked(on);
+  send_waiting_locked(on);
   raise_event(wake_);
 }
 
-void Peers::tell_waiting_locked(int on) {
+void Peers::send_waiting_locked(int on) {
   if (on == waiting_on_) return;
   waiting_on_ = on;
   links_->liveness().stuck(on);

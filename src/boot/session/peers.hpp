@@ -50,7 +50,7 @@ class Peers {
   std::optional<Note> take_note(NoteTopic topic, int from = kAnyRank);
   /// Announces that this rank has waited long for rank `on` outside of all operations; -1 ends the
   /// wait. Does nothing during an operation, which announces its own waits. Does not wait.
-  void tell_waiting(int on);
+  void send_waiting(int on);
   /// Follows the announced waits from `on`, and returns the last rank of the chain. Returns `on` if
   /// that rank waits for nobody, -1 for a cycle.
   int end_of_wait(int on) const;
@@ -80,8 +80,8 @@ class Peers {
   /// Aborts with `error`; returns it in the form that the other ranks receive.
   Error fail(Error error);
   /// Returns the rank that this rank waits for, as announced to the others; -1 for none.
-  int told_waiting_on() const { return waiting_on_; }
-  void tell_waiting_locked(int on);
+  int waiting_on() const { return waiting_on_; }
+  void send_waiting_locked(int on);
 
  private:
   void take_leave();

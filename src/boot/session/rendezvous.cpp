@@ -239,7 +239,7 @@ void Rendezvous::send_error(Connection to, int rank) {
   ByteWriter payload;
   ErrorRecord::encode(payload, *failure_.error());
   outgoing_.push_back({to, encode_frame(FrameKind::root_error, payload.take())});
-  failure_.note_told(rank);
+  failure_.note_notified(rank);
   // Otherwise ranks that still come get the error until expiry_.
   if (failure_.has_reached_all()) finished_ = true;
 }

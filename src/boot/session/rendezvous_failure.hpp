@@ -25,15 +25,15 @@ class RendezvousFailure {
   /// Records that two callers have the same rank, so ranks cannot be counted.
   void note_duplicate() { countable_ = false; }
   /// Records that the error was sent to a rank; -1 for a caller of unknown rank.
-  void note_told(int rank) {
-    if (rank >= 0) told_.insert(rank);
+  void note_notified(int rank) {
+    if (rank >= 0) notified_.insert(rank);
   }
   /// Returns whether all ranks have the error; false if they cannot be counted.
-  bool has_reached_all() const { return countable_ && std::ssize(told_) >= largest_size_; }
+  bool has_reached_all() const { return countable_ && std::ssize(notified_) >= largest_size_; }
 
  private:
   std::optional<Error> error_;
-  std::set<int> told_;
+  std::set<int> notified_;
   int largest_size_ = 0;
   bool countable_ = true;
 };

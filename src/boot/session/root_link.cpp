@@ -15,7 +15,7 @@ namespace oriel::boot {
 
 namespace {
 
-constexpr Duration kTellingTime = std::chrono::seconds(1);
+constexpr Duration kNoticeTime = std::chrono::seconds(1);
 
 Bytes last_word(const Error& reason) {
   ByteWriter word;
@@ -44,13 +44,13 @@ RootLink::~RootLink() {
 
 Task<void> RootLink::linger(EventLoop& loop) {
   if (!greeted_) co_return;
-  co_await until_closed(loop, fd_.get(), Deadline::after(kTellingTime, loop.clock()));
+  co_await until_closed(loop, fd_.get(), Deadline::after(kNoticeTime, loop.clock()));
 }
 
 void RootLink::take(OwnedFd fd) {
   fd_ = std::move(fd);
   reader_ = FrameReader();
-  greeted_ = heard_ = turned_away_ = false;
+  greeted_ = received_ = turned_away_ = false;
 }
 
 Status RootLink::greet(const RootHello& hello) {
@@ -71,7 +71,7 @@ Status RootLink::read() {
     if (got.closed) return ended();
     std::vector<Frame> frames;
     ORIEL_CHECK(reader_.feed(ByteView(buffer).first(got.bytes), frames));
-    heard_ = heard_ || !frames.empty();
+    received_ = received_ || !frames.empty();
     for (const Frame& frame : frames) ORIEL_CHECK(on_frame(frame));
   }
 }
@@ -101,7 +101,7 @@ Status RootLink::on_frame(const Frame& frame) {
 }
 
 Error RootLink::ended() {
-  turned_away_ = !heard_;
+  turned_away_ = !received_;
   if (turned_away_) greeted_ = false;
   return gone();
 }
@@ -145,10 +145,10 @@ void RootLink::say(ByteView word) {
   static_cast<void>(write_some(fd_.get(), std::span(&word, 1)));
 }
 
-Task<Status> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
-                       Deadline deadline) {
-  const Deadline end = earlier(deadline, Deadline::after(kTellingTime, loop.clock()));
-  const Retries::Timeouts timeout = {.refused = kTellingTime, .local = kTellingTime};
+Task<Status> notify_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
+                         Deadline deadline) {
+  const Deadline end = earlier(deadline, Deadline::after(kNoticeTime, loop.clock()));
+  const Retries::Timeouts timeout = {.refused = kNoticeTime, .local = kNoticeTime};
   ORIEL_CO_TRY(const OwnedFd connection, co_await dial(loop, target, timeout, end));
   const Bytes introduction = hello.encode();
   const Bytes word = last_word(reason);

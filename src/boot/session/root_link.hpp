@@ -64,7 +64,7 @@ class RootLink {
   FrameReader reader_;
   int size_ = 0;
   bool greeted_ = false;
-  bool heard_ = false;  // a frame has arrived on this connection
+  bool received_ = false;  // a frame has arrived on this connection
   bool turned_away_ = false;
   int host_rank_ = -1;
   std::optional<PeerAddresses> peers_;
@@ -73,7 +73,7 @@ class RootLink {
 /// Reports `reason` for a rank that failed before it could send its hello, so that the other ranks
 /// do not wait for their deadlines. Uses a connection of its own. Tries for one second, until
 /// `deadline` at the latest; the error is why the report failed.
-Task<Status> tell_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
-                       Deadline deadline);
+Task<Status> notify_root(EventLoop& loop, DialTarget target, RootHello hello, Error reason,
+                         Deadline deadline);
 
 }  // namespace oriel::boot

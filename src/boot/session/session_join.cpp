@@ -124,7 +124,7 @@ Task<Status> Session::decline(EventLoop& loop, UniqueId id, int rank, int size, 
                            .timeout_ms = kTimeoutMs,
                            .process = process_number(),
                            .address = id.root};
-  co_return co_await tell_root(loop, std::move(target), hello, std::move(reason), deadline);
+  co_return co_await notify_root(loop, std::move(target), hello, std::move(reason), deadline);
 }
 
 Task<Status> Session::Joining::run() {

@@ -95,11 +95,11 @@ class Session::Splitting {
   Status make_child(const std::vector<SplitPlace>& places);
   Status watch_parent();
   void unwatch_parent();
-  void hear_parent();
+  void read_parent();
   bool is_from_member(const Error& error) const;
   Error in_child(const Error& error) const;
   Task<Status> link();
-  void tell_members(const Error& error);
+  void notify_members(const Error& error);
   Error give_up(Error error);
   Links& links() const { return *child_->peers_.links(); }
   int member(int rank) const { return members_[static_cast<std::size_t>(rank)]; }
@@ -125,7 +125,7 @@ Task<Result<SplitPart>> Session::Splitting::run() {
   if (!exchanged.ok()) {
     // Ranks that had all messages before the parent failed continue to link, and wait for this one.
     const bool may_differ = child_ != nullptr && parent_.failure().has_value();
-    if (may_differ) tell_members(in_child(exchanged.error()));
+    if (may_differ) notify_members(in_child(exchanged.error()));
     co_return std::move(exchanged).error();
   }
   if (child_ == nullptr && call_.color) {
@@ -220,7 +220,7 @@ Status Session::Splitting::make_child(const std::vector<SplitPlace>& places) {
 /// links of its own. Lock order: the child's lock before the parent's.
 Status Session::Splitting::watch_parent() {
   ORIEL_TRY(watch_, links().poller().add(parent_.transport_.news_fd(), EPOLLIN,
-                                         [this](std::uint32_t) { hear_parent(); }));
+                                         [this](std::uint32_t) { read_parent(); }));
   return {};
 }
 
@@ -243,7 +243,7 @@ Error Session::Splitting::in_child(const Error& error) const {
 
 /// Processes the parent's news. Ends the linking if a member has died or given up; failures of
 /// other ranks concern only the parent.
-void Session::Splitting::hear_parent() {
+void Session::Splitting::read_parent() {
   Liveness& liveness = links().liveness();
   const Status news = parent_.transport_.take_news();
   if (!news.ok() && is_from_member(news.error())) {
@@ -265,7 +265,7 @@ Task<Status> Session::Splitting::link() {
   ORIEL_CO_TRY(const Activity activity, child_->activate(loop_, deadline_));
   {
     const auto lock = child_->peers_.lock();
-    hear_parent();  // for news that came with the last messages of the exchange
+    read_parent();  // for news that came with the last messages of the exchange
   }
   Status linked = co_await child_->link_up();
   unwatch_parent();
@@ -274,7 +274,7 @@ Task<Status> Session::Splitting::link() {
 
 /// Reports to this rank's neighbours in the child that it cannot link, even if they have no link
 /// yet. Each of them forwards the failure to its own neighbours.
-void Session::Splitting::tell_members(const Error& error) {
+void Session::Splitting::notify_members(const Error& error) {
   for (const int peer : link_neighbours(child_->rank_, child_->size_)) {
     static_cast<void>(parent_.peers_.send_note(
         member(peer), encode(SplitFailure{child_->number_, error}), NoteTopic::split));
@@ -284,7 +284,7 @@ void Session::Splitting::tell_members(const Error& error) {
 Error Session::Splitting::give_up(Error error) {
   child_->abort(error);
   if (auto first = child_->failure()) error = std::move(*first);
-  tell_members(error);
+  notify_members(error);
   auto of_parent = parent_.failure();
   if (of_parent && is_from_member(*of_parent)) return std::move(*of_parent);
   return as_seen_by_parent(error, members_);

@@ -179,10 +179,10 @@ Task<Status> SessionTransport::turn(std::string waiting_for, int culprit) {
   {
     const auto lock = peers_->lock();
     until = earlier(deadline_, peers_->links()->next_timer());
-    if (peers_->told_waiting_on() != culprit) {
+    if (peers_->waiting_on() != culprit) {
       const TimePoint stuck_at = progress_at_ + stuck_after_;
       if (loop_->clock().now() >= stuck_at) {
-        peers_->tell_waiting_locked(culprit);
+        peers_->send_waiting_locked(culprit);
       } else {
         until = earlier(until, Deadline::at(stuck_at));
       }
@@ -210,7 +210,7 @@ Error SessionTransport::too_late(const std::string& waiting_for, int culprit, Ti
   // The rank waited for may itself wait for another, so the last rank of the chain is blamed. The
   // chain starts behind this rank, which announces only long waits.
   const int end = culprit >= 0 ? peers_->links()->liveness().end_of_chain(culprit) : -1;
-  const bool has_lasted = end != culprit || peers_->told_waiting_on() == culprit;
+  const bool has_lasted = end != culprit || peers_->waiting_on() == culprit;
   if (end >= 0 && end != rank_ && has_lasted) {
     text += fmt::format("; rank {} waits for nobody: it is stopped or has not made the call", end);
     culprit = end;
@@ -223,7 +223,7 @@ Error SessionTransport::too_late(const std::string& waiting_for, int culprit, Ti
 
 void SessionTransport::progressed() {
   progress_at_ = loop_->clock().now();
-  peers_->tell_waiting_locked(-1);
+  peers_->send_waiting_locked(-1);
 }
 
 }  // namespace oriel::boot

@@ -109,7 +109,7 @@ Way way_of(const WayFacts& facts) {
 /// which exchanges signatures.
 void plan_empty_call(bool is_kernel, CallPlan& plan) {
   if (!is_kernel) return;
-  plan.only_tells = true;
+  plan.only_signatures = true;
   plan.team.algorithm = kernels::Algorithm::one_shot;
   plan.team.ctas = 0;
   plan.team.threads = kernels::kMinThreads;
@@ -175,7 +175,7 @@ Status CallRunner::collective(const CollectiveRequest& request) {
 Status CallRunner::run(const CollectiveRequest& request, const CallPlan& plan) {
   const kernels::CollectiveCall call{request.collective, request.type, request.op, request.count,
                                      request.root};
-  if (request.count == 0 && !plan.only_tells) return pass_over(request, call);
+  if (request.count == 0 && !plan.only_signatures) return pass_over(request, call);
   if (on_host()) parts_.flight->enter(call, request.stream);
   Status run;
   if (plan.by_exchange) {

@@ -28,7 +28,7 @@ struct CallPlan {
   std::uint64_t copy_engine_offset = kernels::kNoOffset;
   /// Call of no elements on GPUs of one team: its kernel only exchanges signatures, and `team` has
   /// no CTAs.
-  bool only_tells = false;
+  bool only_signatures = false;
 };
 
 /// Runs the collectives, sends and receives of one communicator. It checks a call, chooses a plan

@@ -36,7 +36,7 @@ std::string name_of_choice(std::uint64_t choice) {
 // Divisor: this fraction of a CPU rank's scratch memory is for collectives among LSA teams.
 constexpr std::uint64_t kHierarchyPart = 4;
 // Size of that part for GPUs of one team, which make no such collectives.
-constexpr std::uint64_t kToldBytes = 64 << 10;
+constexpr std::uint64_t kReportBytes = 64 << 10;
 // Scratch memory that the packets and rings of one CTA can use per rank. Chunks of the built-in
 // table that do not fit are made smaller. Plans of fewer CTAs have more packets per CTA, and fewer
 // ranks have larger chunks.
@@ -172,11 +172,11 @@ Task<Status> CommunicatorStart::run(std::unique_ptr<boot::Session> session, Step
   }
   times.end("monitor");
   times.write(rank(), title_of(parts_.options, rank(), size()));
-  tell_of_start();
+  log_start();
   co_return Status();
 }
 
-void CommunicatorStart::tell_of_start() const {
+void CommunicatorStart::log_start() const {
   if (rank() == 0 && log_enabled(LogLevel::version)) {
     Log(rank()).version("Oriel {} with the interface of NCCL {}.{}.{}", oriel::version(),
                         kNcclVersion / 10'000, kNcclVersion / 100 % 100, kNcclVersion % 100);
@@ -276,7 +276,7 @@ Status CommunicatorStart::lay_out_scratch(int max_ctas) {
     among_teams = all / kHierarchyPart / 4096 * 4096;
     all -= among_teams;
   } else if (one_team) {
-    among_teams = kToldBytes;
+    among_teams = kReportBytes;
     const int parts = std::max(kLeastCtas, max_ctas) * std::max(kLeastRanks, team);
     all = std::min(all, static_cast<std::uint64_t>(parts) * kBytesOfCta);
   }

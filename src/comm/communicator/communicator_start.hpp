@@ -54,7 +54,7 @@ class CommunicatorStart {
   Status lay_out_scratch(int max_ctas);
   /// Copies the tables of both groupings to memory that kernels read.
   Result<shadow::OwnedShadow> copy_groupings() const;
-  void tell_of_start() const;
+  void log_start() const;
 
   EventLoop& loop_;
   CommunicatorParts& parts_;

@@ -171,8 +171,9 @@ void ExchangePlanner::finish_call(const CollectiveRequest& request,
     // Ranks exchange signatures once per call, because they may need different numbers of launches.
     // Calls with a root exchange none, because their senders wait for nobody. Two calls later a
     // sender would reuse a word, of which there are two, before a slower rank has read it.
-    const bool tells = !kernels::has_root(request.collective) && &launch == call_.launches.begin();
-    if (!tells) launch.signatures = launch.signature_calls = 0;
+    const bool reports =
+        !kernels::has_root(request.collective) && &launch == call_.launches.begin();
+    if (!reports) launch.signatures = launch.signature_calls = 0;
   }
 }
 

@@ -166,7 +166,7 @@ void FailureWatch::look_for_failure() {
     if (const auto error = network->failure(now, &parts_.notices->host().abort)) {
       // If the session has failed already, its failure takes precedence: the other ranks have
       // received it.
-      if (auto told = parts_.session->failure()) return fail(*std::move(told));
+      if (auto reported = parts_.session->failure()) return fail(*std::move(reported));
       return give_up(*error);
     }
   }

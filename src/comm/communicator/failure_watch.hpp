@@ -64,7 +64,7 @@ class FailureWatch final : public Watched {
   void watch_others();
   /// Returns the reason why the wait for `culprit` cannot succeed, once this is certain.
   std::optional<Error> hopeless_wait(int culprit);
-  void tell_of_stall(std::chrono::seconds lasted, int culprit) const;
+  void log_stall(std::chrono::seconds lasted, int culprit) const;
 
   CommunicatorParts& parts_;
   bool is_watched_ = false;

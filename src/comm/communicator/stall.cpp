@@ -97,7 +97,7 @@ std::string what_it_does(const CommunicatorParts& parts, int culprit) {
 
 }  // namespace
 
-void FailureWatch::tell_of_stall(std::chrono::seconds lasted, int culprit) const {
+void FailureWatch::log_stall(std::chrono::seconds lasted, int culprit) const {
   const std::string whom =
       culprit >= 0 ? list_of(awaited_ranks(parts_, culprit)) : std::string("another rank");
   const std::string name =
@@ -108,7 +108,7 @@ void FailureWatch::tell_of_stall(std::chrono::seconds lasted, int culprit) const
   text += what_it_does(parts_, culprit) + inquiry_.text_about(culprit);
   Log(rank()).alert("{}; ORIEL_COLLECTIVE_TIMEOUT would end such a wait", text);
   if (!stall_.watch.is_first() || !parts_.flight->is_wanted()) return;
-  parts_.session->peers().tell_waiting(culprit);  // makes the other ranks write their files too
+  parts_.session->peers().send_waiting(culprit);  // makes the other ranks write their files too
   parts_.flight->write(text, false);
 }
 
@@ -145,7 +145,7 @@ void FailureWatch::watch_stall(TimePoint now) {
   const int culprit = waiting == 0 ? -1 : device::stalled_rank(waiting);
   // Informs the ranks that would otherwise give up on this rank while it waits itself.
   if (parts_.settings->collective_timeout || (waiting == 0 && parts_.flight->is_wanted())) {
-    parts_.session->peers().tell_waiting(culprit);
+    parts_.session->peers().send_waiting(culprit);
   }
   if (waiting == 0) return watch_others();
   if (const auto error = different_calls(parts_)) return give_up(*error);
@@ -165,7 +165,7 @@ void FailureWatch::watch_stall(TimePoint now) {
     inquiry_.ask(culprit);
   }
   if (const auto lasted = stall_.watch.due(now)) {
-    tell_of_stall(*lasted, culprit);
+    log_stall(*lasted, culprit);
     inquiry_.forget();  // the rank may have gone on, or stopped, when the next report is due
   }
 }

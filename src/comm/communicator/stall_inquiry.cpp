@@ -37,20 +37,21 @@ void StallInquiry::serve() {
       answer.put(Inquiry::answer).put_raw(encode(own_call()));
       static_cast<void>(peers.send_note(note->from, answer.take(), boot::NoteTopic::last_call));
     } else if (kind == Inquiry::answer && asked_ == note->from) {
-      const auto call = decode_told_call(said.subspan(1));
+      const auto call = decode_reported_call(said.subspan(1));
       if (call.ok()) answer_ = call.value();
     }
   }
 }
 
-ToldCall StallInquiry::own_call() const {
+ReportedCall StallInquiry::own_call() const {
   const auto last = parts_.flight->last();
   if (!last) return {};
-  ToldCall told{.number = last->group, .kind = last->kind, .call = last->call};
+  ReportedCall reported{.number = last->group, .kind = last->kind, .call = last->call};
   if (on_host(parts_)) {
-    told.state = last->ended == 0 ? ToldCall::State::goes_on : ToldCall::State::has_returned;
+    reported.state =
+        last->ended == 0 ? ReportedCall::State::goes_on : ReportedCall::State::has_returned;
   }
-  return told;
+  return reported;
 }
 
 std::string StallInquiry::text_about(int rank) const {

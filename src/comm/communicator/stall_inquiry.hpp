@@ -6,7 +6,7 @@
 #include <string>
 
 #include "comm/communicator/communicator_parts.hpp"
-#include "comm/request/told_call.hpp"
+#include "comm/request/reported_call.hpp"
 
 namespace oriel::comm {
 
@@ -31,11 +31,11 @@ class StallInquiry {
   std::string text_about(int rank) const;
 
  private:
-  ToldCall own_call() const;
+  ReportedCall own_call() const;
 
   const CommunicatorParts& parts_;
   std::optional<int> asked_;
-  std::optional<ToldCall> answer_;  // answer of that rank
+  std::optional<ReportedCall> answer_;  // answer of that rank
 };
 
 }  // namespace oriel::comm

@@ -84,8 +84,8 @@ Result<Topology> complete_topology(Topology first, const std::vector<Bytes>& mes
   if (!are_complete(messages)) return Topology{};
   for (std::size_t rank = 0; rank < messages.size(); ++rank) {
     const topo::Wanted wanted = first.paths.wanted_of(static_cast<int>(rank));
-    Status told = topo::add_supplement(first.infos[rank], messages[rank], wanted);
-    if (!told.ok()) return std::move(told).error().with_origin(static_cast<int>(rank));
+    Status reported = topo::add_supplement(first.infos[rank], messages[rank], wanted);
+    if (!reported.ok()) return std::move(reported).error().with_origin(static_cast<int>(rank));
   }
   conclude(first, most_gpus);
   return first;

@@ -26,7 +26,7 @@ struct PlannedCollective {
   CollectiveJob* job;
   CallPlan plan;
 
-  bool is_launched() const { return job->request.count > 0 || plan.only_tells; }
+  bool is_launched() const { return job->request.count > 0 || plan.only_signatures; }
   Status run() const {
     return job->state.outcome = job->communicator->calls().run(job->request, plan);
   }

@@ -14,7 +14,7 @@ namespace oriel::comm {
 namespace {
 
 // Time limit for informing the other ranks that this rank does not join.
-constexpr Duration kTellingTime = std::chrono::seconds(2);
+constexpr Duration kNoticeTime = std::chrono::seconds(2);
 
 Task<Result<std::shared_ptr<Communicator>>> start_rank(EventLoop& loop, JoinRequest request) {
   if (request.refused) co_return co_await decline(loop, std::move(request));
@@ -98,14 +98,15 @@ Task<Status> run_sequence(EventLoop& loop, Sequence sequence) {
 Task<Result<std::shared_ptr<Communicator>>> decline(EventLoop& loop, JoinRequest request) {
   Error reason =
       std::move(*request.refused).with_scope(Scope::communicator).with_origin(request.rank);
-  Error told = reason;
-  const Deadline deadline = Deadline::after(kTellingTime, loop.clock());
+  Error reported = reason;
+  const Deadline deadline = Deadline::after(kNoticeTime, loop.clock());
   boot::SessionOptions options;
   if (const auto settings = process_settings(); settings.ok()) {
     options.socket.ifname = settings.value()->socket_ifname;
   }
-  const Status status = co_await boot::Session::decline(
-      loop, request.id, request.rank, request.size, std::move(told), std::move(options), deadline);
+  const Status status =
+      co_await boot::Session::decline(loop, request.id, request.rank, request.size,
+                                      std::move(reported), std::move(options), deadline);
   // The other ranks name this rank when their deadlines expire.
   if (!status.ok()) Log(request.rank).info("{}", status.error().to_string());
   co_return reason;

@@ -107,7 +107,7 @@ Status read_keys(ByteReader& from, KeysMessage& message) {
   const auto direct = from.get<std::uint8_t>();
   const auto backups = from.get<std::uint8_t>();
   const auto count = from.get<std::uint32_t>();
-  if (failed > 1) return bad_message(fmt::format("a verdict of {}", failed));
+  if (failed > 1) return bad_message(fmt::format("a result of {}", failed));
   if (direct > 1) return bad_message(fmt::format("a readiness of {}", direct));
   if (backups >= net::kPathsMost) return bad_message(fmt::format("{} NICs", backups + 1));
   message.failed = failed == 1;

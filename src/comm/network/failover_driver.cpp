@@ -38,12 +38,12 @@ Status FailoverDriver::start(std::function<bool()> look) {
   options.begin = [this] { topo::run_this_thread_on(parts_.options.cpus); };
   options.sleep = [this] { std::this_thread::sleep_for(is_settled_ ? kNap : kShortNap); };
   ORIEL_TRY(thread_, net::NicThread::start(std::move(options)));
-  tell_paths();
+  log_paths();
   return {};
 }
 
 /// Logs the interfaces, and warns if set-up uses the first one as well.
-void FailoverDriver::tell_paths() const {
+void FailoverDriver::log_paths() const {
   const Log log(parts_.options.rank());
   const auto& interfaces = parts_.routes.interfaces();
   log.info("interfaces of paths to ranks of other hosts, best first: {}",

@@ -43,7 +43,7 @@ class FailoverDriver {
   void end() { is_over_ = true; }
 
  private:
-  void tell_paths() const;
+  void log_paths() const;
 
   const QueueParts& parts_;
   std::vector<PeerQueue>& queues_;

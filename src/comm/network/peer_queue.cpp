@@ -24,7 +24,7 @@ constexpr std::uint32_t kEpoch = 1;  // for queues with one path, which live as 
                                      // network
 // Time for some ticks of the peer's monitor, which names the rank at fault after its LeavingDoubt
 // has ended.
-constexpr Duration kHearsayPause = LeavingDoubt::kMost + std::chrono::milliseconds(500);
+constexpr Duration kSecondHandPause = LeavingDoubt::kMost + std::chrono::milliseconds(500);
 
 /// Returns the argument of queue_number() for the queue that probes the paths to a rank.
 int probe_of(const NetworkOptions& options, int rank) {
@@ -87,7 +87,7 @@ Status PeerQueue::make_failover(const net::SendQueue::Options& queue) {
   health.suspect_after = std::min(health.suspect_after, health.fail_after / 4);
   health.probe_every = std::min(health.probe_every, health.fail_after / 8);
   options.agreement.give_up_after = most - health.fail_after;
-  options.hearsay_pause = kHearsayPause;
+  options.second_hand_pause = kSecondHandPause;
   options.channel = channel_.get();
   options.first_has_aliases = has_aliases(paths().front());
   for (const PathPair& path : paths()) {

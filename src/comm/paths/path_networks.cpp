@@ -84,7 +84,7 @@ std::optional<Route> route_of_6(const std::vector<std::string>& words, const std
 
 /// Returns the routes of this interface, the most specific about its location first.
 std::vector<Route> routes_of(const std::string& table, const std::string& name,
-                             const PathInterface& told) {
+                             const PathInterface& reported) {
   std::vector<Route> routes;
   std::istringstream lines(table);
   for (std::string line; std::getline(lines, line);) {
@@ -92,12 +92,12 @@ std::vector<Route> routes_of(const std::string& table, const std::string& name,
     std::vector<std::string> words;
     std::string word;
     for (std::istringstream text(line); text >> word;) words.push_back(word);
-    const auto route = told.family == 4 ? route_of_4(words, name) : route_of_6(words, name);
-    if (!route || !is_network(route->network, told.family)) continue;
-    if (!is_local(told.family, route->network.bytes)) routes.push_back(*route);
+    const auto route = reported.family == 4 ? route_of_4(words, name) : route_of_6(words, name);
+    if (!route || !is_network(route->network, reported.family)) continue;
+    if (!is_local(reported.family, route->network.bytes)) routes.push_back(*route);
   }
   const auto rank = [&](const Route& route) {
-    return std::tuple(!is_within(told.address, route.network), route.by_router,
+    return std::tuple(!is_within(reported.address, route.network), route.by_router,
                       -int{route.network.length});
   };
   std::sort(routes.begin(), routes.end(), [&](const Route& a, const Route& b) {
@@ -124,19 +124,19 @@ void set_address(const boot::SocketAddress& from, PathInterface& to) {
 
 PathInterface describe_interface(const topo::FileTree& files, const std::string& name,
                                  const boot::SocketAddress& address) {
-  PathInterface told;
-  if (!address.valid() || address.is_loopback() || address.is_link_local()) return told;
-  told.family = address.family() == AF_INET ? 4 : 6;
-  set_address(address, told);
-  const auto* const path = told.family == 4 ? "/proc/net/route" : "/proc/net/ipv6_route";
-  for (const Route& route : routes_of(files.read(path, kTableMost).value_or(""), name, told)) {
-    auto& known = told.networks;
+  PathInterface reported;
+  if (!address.valid() || address.is_loopback() || address.is_link_local()) return reported;
+  reported.family = address.family() == AF_INET ? 4 : 6;
+  set_address(address, reported);
+  const auto* const path = reported.family == 4 ? "/proc/net/route" : "/proc/net/ipv6_route";
+  for (const Route& route : routes_of(files.read(path, kTableMost).value_or(""), name, reported)) {
+    auto& known = reported.networks;
     if (known.size() == PathInterface::kNetworksMost) break;
     if (std::find(known.begin(), known.end(), route.network) == known.end()) {
       known.push_back(route.network);
     }
   }
-  return told;
+  return reported;
 }
 
 }  // namespace oriel::comm

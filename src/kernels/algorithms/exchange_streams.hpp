@@ -97,7 +97,7 @@ class SendStream {
     const std::uint64_t bytes = cursor_.bytes();
     if (!cursor_.is_direct()) {
       ops_.send(lane_.filled(sent_), cursor_.data(), bytes);
-    } else if (!lend()) {
+    } else if (!expose()) {
       ops_.place(target_ + cursor_.moved(), cursor_.data(), bytes);
     }
     if (!lane_.publish(sent_, bytes, cursor_.signature())) return false;
@@ -132,7 +132,7 @@ class SendStream {
   /// Puts the address of this step's data into the slot if the receiver reads the message itself
   /// (rendezvous read). If the operating system cannot read the memory, puts null, and the message
   /// goes through slots. Returns false if the receiver does not read the message itself.
-  ORIEL_DEVICE_FN bool lend() {
+  ORIEL_DEVICE_FN bool expose() {
     if constexpr (DataOps::kReads) {
       if (!is_read_) return false;
       const bool can_lend = cursor_.moved() > 0 || ops_.can_lend(index_, cursor_.data());
@@ -235,7 +235,7 @@ class ReceiveStream {
     if constexpr (DataOps::kReads) {
       begin_timed();
       if (reads_ && cursor_.is_direct()) {
-        if (lent() == nullptr) return begin_again();
+        if (exposed() == nullptr) return begin_again();
         if (!read()) return false;
       }
     }
@@ -355,7 +355,7 @@ class ReceiveStream {
     begun_ns_ = 0;
   }
   /// Returns the address of this step's data in the sender's memory; null if it cannot be read.
-  const std::byte* lent() const {
+  const std::byte* exposed() const {
     return reinterpret_cast<const std::byte*>(device::Memory::load<device::Order::relaxed>(
         reinterpret_cast<const std::uint64_t*>(lane_.arrived(received_))));
   }
@@ -368,7 +368,7 @@ class ReceiveStream {
   }
   /// Copies this step's data from the sender's memory.
   bool read() {
-    if (ops_.read(index_, cursor_.data(), lent(), cursor_.bytes())) return true;
+    if (ops_.read(index_, cursor_.data(), exposed(), cursor_.bytes())) return true;
     // Waits for an abort first: if the sender has died or its call has failed, other code names it
     // and ends this wait. Reports `unreadable` only after the timeout.
     device::WaitControl timeout = arguments_.wait;

@@ -69,7 +69,7 @@ namespace oriel::kernels {
 ///     collectives never write what they send. A result, once written, stays.
 ///
 ///   - After the call: an all-reduce's input has been read, because all results have arrived. Other
-///     data is sent in place only in rounds that kHeardBehind more rounds follow; the last rounds
+///     data is sent in place only in rounds that kAwaitedBehind more rounds follow; the last rounds
 ///     send from slots. A peer that sends for stage s of round r + 2, in iteration r + s + 1, has
 ///     ended iteration r + s. In that iteration it received all data of stage s of round r. This
 ///     rank receives the peer's data of round r + 2 in the same call.
@@ -81,7 +81,7 @@ namespace oriel::kernels {
 /// Group: the threads that work together, as in oriel/device/group.hpp. Its leads() also says
 /// whether a thread is one of those that talk to the peers; thread 0 is among them. The leading
 /// threads are the group Group::Lead. If they fail, they keep the failure until the group next
-/// agrees (hear_all), and send nothing more until then. So all threads take the same path.
+/// agrees (await_all), and send nothing more until then. So all threads take the same path.
 ///
 /// DataOps: reads, moves and folds elements. M: the memory policy of waits. Construct it after
 /// grid_dependency_wait(), because the constructor reads the groups' sizes.
@@ -112,6 +112,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
   using Peers::across_peers;
   using Peers::arguments_;
   using Peers::at;
+  using Peers::await_all;
   using Peers::await_room;
   using Peers::base_;
   using Peers::begin;
@@ -124,7 +125,6 @@ class Hierarchy : HierarchyPeers<Group, M> {
   using Peers::group_;
   using Peers::group_peers;
   using Peers::grouping_;
-  using Peers::hear_all;
   using Peers::here;
   using Peers::hop_slot;
   using Peers::index;
@@ -142,18 +142,18 @@ class Hierarchy : HierarchyPeers<Group, M> {
   using Peers::server;
   using Peers::serves;
   using Peers::shape_;
+  using Peers::signal;
+  using Peers::signal_done;
   using Peers::size_;
   using Peers::span;
   using Peers::staged_slot;
   using Peers::sums;
-  using Peers::tell;
-  using Peers::tell_done;
   using typename Peers::Span;
 
   /// Returns whether the NIC may read the data of `round` in `buffer`, which the user may write
   /// again as soon as the call has ended.
   ORIEL_DEVICE_FN bool is_read_in_place(const NicSource& buffer, std::uint64_t round) const {
-    return round + kHeardBehind < rounds() && is_known(buffer);
+    return round + kAwaitedBehind < rounds() && is_known(buffer);
   }
   /// Returns whether the NIC can read `buffer`. All threads get the same answer. The window's
   /// `network` would not give it, because the host may clear it meanwhile.
@@ -162,7 +162,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
   }
 
   ORIEL_DEVICE_FN bool run_rounds() {
-    tell_done(base_);
+    signal_done(base_);
     const std::uint64_t all = rounds();
     const auto is_due = [&](std::uint64_t i, std::uint64_t stage) {
       return i >= stage && i - stage < all;
@@ -197,7 +197,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
       const std::uint64_t slot = input_slot(round, group, lane, grouping_.own_index);
       ops_.send(at(grouping_.member(grouping_.own, to), slot), part.in, part.count);
     });
-    tell(group_peers(), offsetof(HierarchyLine, inputs), base_ + round + 1);
+    signal(group_peers(), offsetof(HierarchyLine, inputs), base_ + round + 1);
     return true;
   }
 
@@ -216,7 +216,8 @@ class Hierarchy : HierarchyPeers<Group, M> {
 
   ORIEL_STAGE_FN bool send_sums(std::uint64_t round) {
     if (!shape_.reduces) return true;
-    if (size_ > 1 && !hear_all(group_peers(), offsetof(HierarchyLine, inputs), base_ + round + 1)) {
+    if (size_ > 1 &&
+        !await_all(group_peers(), offsetof(HierarchyLine, inputs), base_ + round + 1)) {
       return false;
     }
     if (grouping_.groups == 1) return true;
@@ -237,7 +238,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
       }
       put(to, there, staged, part.count * shape_.partial_bytes);
     });
-    tell(across_peers(), offsetof(HierarchyLine, partials), base_ + round + 1);
+    signal(across_peers(), offsetof(HierarchyLine, partials), base_ + round + 1);
     M::relax();  // lets the NIC begin
     return true;
   }
@@ -276,7 +277,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
   ORIEL_STAGE_FN bool finish_units(std::uint64_t round) {
     const bool apart = grouping_.groups > 1;
     if (shape_.reduces && apart &&
-        !hear_all(across_peers(), offsetof(HierarchyLine, partials), base_ + round + 1)) {
+        !await_all(across_peers(), offsetof(HierarchyLine, partials), base_ + round + 1)) {
       return false;
     }
     if (shape_.distributes &&
@@ -295,7 +296,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
       send_result(round, lane, part, result);
     }
     if (!shape_.distributes || !apart) return true;
-    tell(across_peers(), offsetof(HierarchyLine, results), base_ + round + 1);
+    signal(across_peers(), offsetof(HierarchyLine, results), base_ + round + 1);
     M::relax();
     return true;
   }
@@ -329,7 +330,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
   ORIEL_STAGE_FN bool pass_results(std::uint64_t round) {
     if (!shape_.distributes) return true;
     if (grouping_.groups > 1) {
-      if (!hear_all(across_peers(), offsetof(HierarchyLine, results), base_ + round + 1)) {
+      if (!await_all(across_peers(), offsetof(HierarchyLine, results), base_ + round + 1)) {
         return false;
       }
       each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
@@ -340,13 +341,13 @@ class Hierarchy : HierarchyPeers<Group, M> {
         ops_.copy(arguments_.output + part.out * shape_.element_bytes, result, part.count);
       });
     }
-    if (size_ > 1) tell(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1);
+    if (size_ > 1) signal(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1);
     return true;
   }
 
   ORIEL_STAGE_FN bool copy_out(std::uint64_t round) {
     if (shape_.distributes && size_ > 1) {
-      if (!hear_all(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1))
+      if (!await_all(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1))
         return false;
       each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
         if (serves(round, lane) || !keeps_result_) return;
@@ -354,7 +355,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
                   here(copy_slot(round, group, lane)), part.count);
       });
     }
-    if (round + kHierarchyDepth < rounds()) tell_done(base_ + round + 1);
+    if (round + kHierarchyDepth < rounds()) signal_done(base_ + round + 1);
     return true;
   }
 
@@ -380,11 +381,11 @@ class Hierarchy : HierarchyPeers<Group, M> {
       is_staged = true;
       return true;
     });
-    tell(across_peers(), offsetof(HierarchyLine, partials), base_ + 1, [&](std::int32_t peer) {
+    signal(across_peers(), offsetof(HierarchyLine, partials), base_ + 1, [&](std::int32_t peer) {
       return Ahead{here(staged(peer)), staged(peer), hop_slot(own), count * shape_.element_bytes};
     });
     M::relax();  // lets the NIC begin, also if all data has arrived already
-    if (!hear_all(across_peers(), offsetof(HierarchyLine, partials), base_ + 1)) return false;
+    if (!await_all(across_peers(), offsetof(HierarchyLine, partials), base_ + 1)) return false;
     const std::byte* const input = arguments_.input + part_of(own) * shape_.element_bytes;
     if (!keeps_result_) return true;
     if (shape_.reduces) {
@@ -401,7 +402,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
   }
 
   static constexpr std::uint64_t kStages = 5;
-  static constexpr std::uint64_t kHeardBehind = 2;
+  static constexpr std::uint64_t kAwaitedBehind = 2;
   static_assert(kHierarchyDepth > kStages - 1);
 
   DataOps ops_;

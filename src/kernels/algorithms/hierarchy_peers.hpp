@@ -30,7 +30,7 @@ namespace oriel::kernels {
 /// another call. Owns the group of threads and its failure state.
 ///
 /// Group, M: see Hierarchy. If the leading threads fail, they keep the failure until the group next
-/// agrees (hear_all).
+/// agrees (await_all).
 template <class Group, class M>
 class HierarchyPeers : protected HierarchyPlaces {
  protected:
@@ -60,8 +60,8 @@ class HierarchyPeers : protected HierarchyPlaces {
   /// Sends a word to each peer in `each`, after all data sent to that peer before. If the peer is
   /// on another node, sends the data of `ahead(peer)` together with the word.
   template <class Each, class AheadOf = NothingAhead>
-  ORIEL_STAGE_FN void tell(const Each& each, std::uint64_t word_offset, std::uint64_t rounds,
-                           const AheadOf& ahead = {}) {
+  ORIEL_STAGE_FN void signal(const Each& each, std::uint64_t word_offset, std::uint64_t rounds,
+                             const AheadOf& ahead = {}) {
     const std::uint64_t word = rounds << kSignatureBits | signature_;
     const std::uint64_t offset =
         arguments_.layout.lines[kind_] +
@@ -70,7 +70,7 @@ class HierarchyPeers : protected HierarchyPlaces {
     if (failed_ || !group_.leads()) return;
     bool near = false;
     each([&](std::int32_t peer) {
-      if (!is_near(peer)) return tell_far(peer, offset, word, ahead(peer));
+      if (!is_near(peer)) return signal_far(peer, offset, word, ahead(peer));
       near = true;
       if (group_.rank() == 0) {
         M::template store<device::Order::release>(
@@ -90,10 +90,10 @@ class HierarchyPeers : protected HierarchyPlaces {
   /// if the wait was given up or a peer is in another call. Also if an earlier post of the leading
   /// threads has failed.
   template <class Each>
-  ORIEL_STAGE_FN bool hear_all(const Each& each, std::uint64_t word_offset, std::uint64_t rounds) {
+  ORIEL_STAGE_FN bool await_all(const Each& each, std::uint64_t word_offset, std::uint64_t rounds) {
     bool alive = !failed_;
     if (alive && group_.rank() == 0) {
-      alive = each([&](std::int32_t peer) { return hear(peer, word_offset, rounds); });
+      alive = each([&](std::int32_t peer) { return await(peer, word_offset, rounds); });
     }
     return !group_.any(!alive);
   }
@@ -103,12 +103,12 @@ class HierarchyPeers : protected HierarchyPlaces {
   ORIEL_DEVICE_FN bool await_room(const Each& each, std::uint64_t round) {
     const std::uint64_t absolute = base_ + round;
     if (arguments_.plan.grouped_by == GroupedBy::rank || absolute < kHierarchyDepth) return true;
-    return hear_all(each, offsetof(HierarchyLine, done), absolute - kHierarchyDepth + 1);
+    return await_all(each, offsetof(HierarchyLine, done), absolute - kHierarchyDepth + 1);
   }
-  ORIEL_DEVICE_FN void tell_done(std::uint64_t rounds) {
+  ORIEL_DEVICE_FN void signal_done(std::uint64_t rounds) {
     if (arguments_.plan.grouped_by == GroupedBy::rank) return;
-    if (size_ > 1) tell(group_peers(), offsetof(HierarchyLine, done), rounds);
-    if (grouping_.groups > 1) tell(across_peers(), offsetof(HierarchyLine, done), rounds);
+    if (size_ > 1) signal(group_peers(), offsetof(HierarchyLine, done), rounds);
+    if (grouping_.groups > 1) signal(across_peers(), offsetof(HierarchyLine, done), rounds);
   }
   ORIEL_DEVICE_FN auto group_peers() const {
     return [this](const auto& action) { return this->each_of_group(action); };
@@ -136,8 +136,8 @@ class HierarchyPeers : protected HierarchyPlaces {
 
   /// Posts the word, by the leading threads. Returns false, for all of them, if the queue has
   /// failed.
-  ORIEL_DEVICE_FN bool tell_far(std::int32_t peer, std::uint64_t offset, std::uint64_t word,
-                                const Ahead& ahead) {
+  ORIEL_DEVICE_FN bool signal_far(std::int32_t peer, std::uint64_t offset, std::uint64_t word,
+                                  const Ahead& ahead) {
     const FarScratch far{*comm_.network, *comm_.control_network, comm_.wait};
     failed_ = !post_word<Lead, M>(far, peer, ahead, word, offset);
     return !failed_;
@@ -181,8 +181,8 @@ class HierarchyPeers : protected HierarchyPlaces {
 
   /// Waits until the peer has reported `rounds` or more. One thread calls. Returns false if the
   /// wait was given up or the peer is in another call.
-  ORIEL_STAGE_FN bool hear(std::int32_t peer, std::uint64_t word_offset,
-                           std::uint64_t rounds) const {
+  ORIEL_STAGE_FN bool await(std::int32_t peer, std::uint64_t word_offset,
+                            std::uint64_t rounds) const {
     const auto* const word = reinterpret_cast<const std::uint64_t*>(
         reinterpret_cast<const std::byte*>(&line_of(kind_, peer)) + word_offset);
     std::uint64_t value = 0;

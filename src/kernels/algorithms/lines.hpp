@@ -191,7 +191,7 @@ ORIEL_DEVICE_SLOW bool await_line(const std::byte* slot, LineFlag flag, device::
 ///
 /// A slot is used again two calls later (see kParities), so no rank ever waits for room.
 template <class Line, int kRanks>
-class Lanes {
+class LineExchange {
  public:
 #if ORIEL_DEVICE_CODE
   static constexpr int kMaxRanks = kRanks > 0 ? kRanks : 8;
@@ -207,8 +207,8 @@ class Lanes {
   };
 
   /// Computes only what does not depend on the last call; call begin() once that call has ended.
-  ORIEL_DEVICE_FN Lanes(const AllReduceArguments& arguments, const Places& places, GridPlace place,
-                        int stages)
+  ORIEL_DEVICE_FN LineExchange(const AllReduceArguments& arguments, const Places& places,
+                               GridPlace place, int stages)
       : arguments_(arguments),
         places_(places),
         own_(places.scratch(arguments.rank, 0)),

@@ -27,7 +27,7 @@ namespace oriel::kernels {
 template <class T, Family kFamily, int kRanks, class Line, class Group>
 ORIEL_DEVICE_FN bool one_shot(const AllReduceArguments& arguments, GridPlace place) {
   const Places places(arguments, place.cta);
-  Lanes<Line, kRanks> lanes(arguments, places, place, 1);
+  LineExchange<Line, kRanks> exchange(arguments, places, place, 1);
   const UserBuffer<T, Line::kBytes> input(arguments.input, arguments.count);
   const UserBuffer<T, Line::kBytes> output(arguments.output, arguments.count);
 
@@ -38,7 +38,7 @@ ORIEL_DEVICE_FN bool one_shot(const AllReduceArguments& arguments, GridPlace pla
 
   device::grid_dependency_wait();
   device::grid_launch_dependents();
-  lanes.begin();
+  exchange.begin();
   FamilyReduction<T, kFamily> reduction(arguments);
   reduction.begin(arguments);
 
@@ -54,22 +54,22 @@ ORIEL_DEVICE_FN bool one_shot(const AllReduceArguments& arguments, GridPlace pla
     const std::uint64_t batch = lines_in_flight(lines - line, step);
     for (std::uint64_t i = 0; i < batch; ++i) {
       mine = reduction.scale(input.load(line + i * step));
-      lanes.send_to_all(0, slot_at(i), Line::encode(mine));
+      exchange.send_to_all(0, slot_at(i), Line::encode(mine));
     }
-    lanes.publish();
+    exchange.publish();
 
     for (std::uint64_t i = 0; i < batch && alive; ++i) {
-      typename Lanes<Line, kRanks>::Arrivals arrivals;
-      alive = lanes.receive_from_all(0, slot_at(i), arrivals);
+      typename LineExchange<Line, kRanks>::Arrivals arrivals;
+      alive = exchange.receive_from_all(0, slot_at(i), arrivals);
       if (!alive) break;
       if (kSendsAhead) mine = reduction.scale(input.load(line + i * step));
-      const auto result = lanes.reduce(reduction, mine, arrivals);
+      const auto result = exchange.reduce(reduction, mine, arrivals);
       if (arguments.keeps_result()) output.store(line + i * step, result);
     }
     line += batch * step;
     slot += static_cast<std::uint32_t>(batch * threads);
   }
-  lanes.template end_epoch<Group>();
+  exchange.template end_epoch<Group>();
   return alive;
 }
 

@@ -31,7 +31,7 @@ ORIEL_DEVICE_FN bool one_shot_blocks(const AllReduceArguments& arguments, GridPl
   using Block = UserBuffer<T, Line::kBytes>;
   constexpr bool kGathers = kCollective == Collective::all_gather;
   const Places places(arguments, place.cta);
-  Lanes<Line, kRanks> lanes(arguments, places, place, 1);
+  LineExchange<Line, kRanks> exchange(arguments, places, place, 1);
   const std::uint64_t bytes = arguments.share * size_of(arguments.type);
   const auto block = [&](auto* buffer, int rank) {
     return Block(buffer + static_cast<std::uint64_t>(rank) * bytes, bytes / sizeof(T));
@@ -49,7 +49,7 @@ ORIEL_DEVICE_FN bool one_shot_blocks(const AllReduceArguments& arguments, GridPl
 
   device::grid_dependency_wait();
   device::grid_launch_dependents();
-  lanes.begin();
+  exchange.begin();
 
   const std::uint64_t step = place.ctas * threads;
   bool alive = true;
@@ -65,32 +65,32 @@ ORIEL_DEVICE_FN bool one_shot_blocks(const AllReduceArguments& arguments, GridPl
       const std::uint64_t at = line + i * step;
       if constexpr (kGathers) {
         own = own_input.load(at);
-        lanes.send_to_all(0, slot_at(i), Line::encode(own));
+        exchange.send_to_all(0, slot_at(i), Line::encode(own));
       } else {
-        typename Block::Value values[Lanes<Line, kRanks>::kMaxRanks];
-        lanes.for_each_peer(
+        typename Block::Value values[LineExchange<Line, kRanks>::kMaxRanks];
+        exchange.for_each_peer(
             [&](int rank, int peer) { values[peer] = block(arguments.input, rank).load(at); });
-        lanes.for_each_peer([&](int rank, int peer) {
-          lanes.send(rank, peer, 0, slot_at(i), Line::encode(values[peer]));
+        exchange.for_each_peer([&](int rank, int peer) {
+          exchange.send(rank, peer, 0, slot_at(i), Line::encode(values[peer]));
         });
         own = own_input.load(at);
       }
       if (!is_in_place) own_output.store(at, own);
     }
-    lanes.publish();
+    exchange.publish();
 
     for (std::uint64_t i = 0; i < batch && alive; ++i) {
-      typename Lanes<Line, kRanks>::Arrivals arrivals;
-      alive = lanes.receive_from_all(0, slot_at(i), arrivals);
+      typename LineExchange<Line, kRanks>::Arrivals arrivals;
+      alive = exchange.receive_from_all(0, slot_at(i), arrivals);
       if (!alive) break;
-      lanes.for_each_peer([&](int rank, int peer) {
+      exchange.for_each_peer([&](int rank, int peer) {
         block(arguments.output, rank).store(line + i * step, Line::payload(arrivals.raw[peer]));
       });
     }
     line += batch * step;
     slot += static_cast<std::uint32_t>(batch * threads);
   }
-  lanes.template end_epoch<Group>();
+  exchange.template end_epoch<Group>();
   return alive;
 }
 

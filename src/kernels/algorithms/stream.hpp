@@ -208,8 +208,8 @@ class StreamAllReduce {
   /// their owners could not store into the output.
   ORIEL_DEVICE_FN bool retire(std::uint32_t i) {
     if (!steps_.wait_for_all(i + lead_)) return false;
-    const bool hears = DataOps::kBroadcasts ? !arguments_.is_root() : arguments_.keeps_result();
-    if (!scatters() && hears) steps_.copy_out(i, direct_, ops_);
+    const bool receives = DataOps::kBroadcasts ? !arguments_.is_root() : arguments_.keeps_result();
+    if (!scatters() && receives) steps_.copy_out(i, direct_, ops_);
     return true;
   }
 

@@ -30,7 +30,7 @@ namespace oriel::kernels {
 template <class T, Family kFamily, int kRanks, class Line, class Group>
 ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace place) {
   const Places places(arguments, place.cta);
-  Lanes<Line, kRanks> lanes(arguments, places, place, 2);
+  LineExchange<Line, kRanks> exchange(arguments, places, place, 2);
   const bool scatters = arguments.block != 0;
   const std::uint64_t count = scatters ? arguments.block : arguments.count;
   const std::uint64_t block_bytes = arguments.block * sizeof(T);
@@ -47,7 +47,7 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
 
   device::grid_dependency_wait();
   device::grid_launch_dependents();
-  lanes.begin();
+  exchange.begin();
   FamilyReduction<T, kFamily> reduction(arguments);
   reduction.begin(arguments);
 
@@ -74,40 +74,41 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
     const std::uint64_t batch = lines_in_flight(share - index, step);
     for (std::uint64_t i = 0; i < batch; ++i) {
       // Issues all loads before the first store, so that they overlap.
-      Payload<T, Line::kBytes> outgoing[Lanes<Line, kRanks>::kMaxRanks];
-      lanes.for_each_peer([&](int owner, int peer) {
+      Payload<T, Line::kBytes> outgoing[LineExchange<Line, kRanks>::kMaxRanks];
+      exchange.for_each_peer([&](int owner, int peer) {
         const std::uint64_t line = line_of(owner, index + i * step);
         if (line < lines) outgoing[peer] = load(owner, line);
       });
       if (!kSendsAhead && line_of(me, index) < lines) mine = load(me, line_of(me, index));
-      lanes.for_each_peer([&](int owner, int peer) {
+      exchange.for_each_peer([&](int owner, int peer) {
         if (line_of(owner, index + i * step) >= lines) return;
-        lanes.send(owner, peer, 0, slot_at(i), Line::encode(reduction.scale(outgoing[peer])));
+        exchange.send(owner, peer, 0, slot_at(i), Line::encode(reduction.scale(outgoing[peer])));
       });
     }
-    lanes.publish();
+    exchange.publish();
 
     for (std::uint64_t i = 0; i < batch && alive; ++i) {
       const std::uint64_t line = line_of(me, index + i * step);
       if (line >= lines) break;
       if (kSendsAhead) mine = load(me, line);
       mine = reduction.scale(mine);
-      typename Lanes<Line, kRanks>::Arrivals arrivals;
-      alive = lanes.receive_from_all(0, slot_at(i), arrivals);
+      typename LineExchange<Line, kRanks>::Arrivals arrivals;
+      alive = exchange.receive_from_all(0, slot_at(i), arrivals);
       if (!alive) break;
-      const auto result = lanes.reduce(reduction, mine, arrivals);
-      if (!scatters) lanes.send_to_all(1, slot_at(i), Line::encode(result));
+      const auto result = exchange.reduce(reduction, mine, arrivals);
+      if (!scatters) exchange.send_to_all(1, slot_at(i), Line::encode(result));
       if (keeps) output.store(line, result);
     }
     if (!alive) break;
-    if (!scatters) lanes.publish();
+    if (!scatters) exchange.publish();
 
     for (std::uint64_t i = 0; i < batch && alive && !scatters; ++i) {
       const auto exists = [&](int owner) { return line_of(owner, index + i * step) < lines; };
-      typename Lanes<Line, kRanks>::Arrivals results{};  // short shares leave some entries unset
-      alive = lanes.receive_from(1, slot_at(i), results, exists);
+      typename LineExchange<Line, kRanks>::Arrivals
+          results{};  // short shares leave some entries unset
+      alive = exchange.receive_from(1, slot_at(i), results, exists);
       if (!alive) break;
-      lanes.for_each_peer([&](int owner, int peer) {
+      exchange.for_each_peer([&](int owner, int peer) {
         if (!keeps || !exists(owner)) return;
         output.store(line_of(owner, index + i * step), Line::payload(results.raw[peer]));
       });
@@ -115,7 +116,7 @@ ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace pla
     index += batch * step;
     slot += static_cast<std::uint32_t>(batch * threads);
   }
-  lanes.template end_epoch<Group>();
+  exchange.template end_epoch<Group>();
   return alive;
 }
 

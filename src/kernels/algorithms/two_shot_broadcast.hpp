@@ -31,7 +31,7 @@ ORIEL_DEVICE_FN bool two_shot_broadcast(const AllReduceArguments& arguments, Gri
   using Buffer = UserBuffer<T, Line::kBytes>;
   using Value = typename Buffer::Value;
   const Places places(arguments, place.cta);
-  Lanes<Line, kRanks> lanes(arguments, places, place, 1);
+  LineExchange<Line, kRanks> exchange(arguments, places, place, 1);
   const std::uint64_t bytes = arguments.count * size_of(arguments.type);
   const Buffer input(arguments.input, bytes / sizeof(T));
   const Buffer output(arguments.output, bytes / sizeof(T));
@@ -46,11 +46,11 @@ ORIEL_DEVICE_FN bool two_shot_broadcast(const AllReduceArguments& arguments, Gri
 
   device::grid_dependency_wait();
   device::grid_launch_dependents();
-  lanes.begin();
+  exchange.begin();
 
   const auto line_of = [&](int owner, std::uint64_t index) {
     int behind_root = owner - arguments.root - 1;
-    if (behind_root < 0) behind_root += lanes.ranks();
+    if (behind_root < 0) behind_root += exchange.ranks();
     return static_cast<std::uint64_t>(behind_root) * share + index;
   };
   const auto store = [&](std::uint64_t line, const Value& value) {
@@ -67,40 +67,40 @@ ORIEL_DEVICE_FN bool two_shot_broadcast(const AllReduceArguments& arguments, Gri
   const std::uint64_t turns = index < share ? (share - index + step - 1) / step : 0;
   for (std::uint64_t i = 0; i < turns && is_root; ++i) {
     // Issues all loads before the first store, so that they overlap.
-    Value values[Lanes<Line, kRanks>::kMaxRanks];
-    lanes.for_each_peer([&](int owner, int peer) {
+    Value values[LineExchange<Line, kRanks>::kMaxRanks];
+    exchange.for_each_peer([&](int owner, int peer) {
       const std::uint64_t line = line_of(owner, index + i * step);
       values[peer] = line < lines ? input.load(line) : Value{};
     });
-    lanes.for_each_peer([&](int owner, int peer) {
-      lanes.send(owner, peer, 0, slot_at(i), Line::encode(values[peer]));
+    exchange.for_each_peer([&](int owner, int peer) {
+      exchange.send(owner, peer, 0, slot_at(i), Line::encode(values[peer]));
       store(line_of(owner, index + i * step), values[peer]);
     });
   }
   for (std::uint64_t i = 0; i < turns && alive && !is_root; ++i) {
-    typename Lanes<Line, kRanks>::Arrivals arrivals;
-    alive = lanes.receive_from(0, slot_at(i), arrivals,
-                               [&](int rank) { return rank == arguments.root; });
+    typename LineExchange<Line, kRanks>::Arrivals arrivals;
+    alive = exchange.receive_from(0, slot_at(i), arrivals,
+                                  [&](int rank) { return rank == arguments.root; });
     if (!alive) break;
     Value mine{};
-    lanes.for_each_peer([&](int rank, int peer) {
+    exchange.for_each_peer([&](int rank, int peer) {
       if (rank == arguments.root) mine = Line::payload(arrivals.raw[peer]);
     });
-    lanes.send_to_all(0, slot_at(i), Line::encode(mine));
+    exchange.send_to_all(0, slot_at(i), Line::encode(mine));
     store(line_of(arguments.rank, index + i * step), mine);
   }
-  if (alive) lanes.publish();
+  if (alive) exchange.publish();
   for (std::uint64_t i = 0; i < turns && alive; ++i) {
-    typename Lanes<Line, kRanks>::Arrivals shares;
-    alive =
-        lanes.receive_from(0, slot_at(i), shares, [&](int rank) { return rank != arguments.root; });
+    typename LineExchange<Line, kRanks>::Arrivals shares;
+    alive = exchange.receive_from(0, slot_at(i), shares,
+                                  [&](int rank) { return rank != arguments.root; });
     if (!alive || is_root) continue;
-    lanes.for_each_peer([&](int owner, int peer) {
+    exchange.for_each_peer([&](int owner, int peer) {
       if (owner == arguments.root) return;
       store(line_of(owner, index + i * step), Line::payload(shares.raw[peer]));
     });
   }
-  lanes.template end_epoch<Group>();
+  exchange.template end_epoch<Group>();
   return alive;
 }
 

@@ -30,9 +30,9 @@ struct CopyOps {
 };
 
 /// Sends the signature of the call to the peers. For one warp.
-__device__ inline void tell_peers(const ExchangeArguments& arguments) {
+__device__ inline void send_to_peers(const ExchangeArguments& arguments) {
   const ChannelPlaces places(arguments);
-  Signatures::tell(arguments.signatures, arguments.signature_calls, arguments.signature,
+  Signatures::send(arguments.signatures, arguments.signature_calls, arguments.signature,
                    arguments.rank, arguments.ranks, [&](std::int32_t rank, std::uint64_t offset) {
                      return places.at(rank, offset);
                    });
@@ -119,7 +119,7 @@ __device__ void run_exchange(const ExchangeArguments& arguments) {
   LocalCopies copies(arguments, place);
   device::grid_dependency_wait();
   device::grid_launch_dependents();
-  if (blockIdx.x == 0 && threadIdx.x / Warp::size() == kMaxWarps - 1) tell_peers(arguments);
+  if (blockIdx.x == 0 && threadIdx.x / Warp::size() == kMaxWarps - 1) send_to_peers(arguments);
   CopyOps ops;
   // No copies while waiting for packets: these waits are short, and registers would not suffice for
   // both.

@@ -17,7 +17,7 @@ template <class T>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     hierarchy_kernel(const __grid_constant__ HierarchyArguments arguments) {
   device::grid_dependency_wait();
-  if (blockIdx.x == 0 && threadIdx.x < device::Warp::size()) Signatures::tell(arguments);
+  if (blockIdx.x == 0 && threadIdx.x < device::Warp::size()) Signatures::send(arguments);
   auto* const barrier = reinterpret_cast<GridBarrier*>(
       arguments.comm.control(arguments.comm.lsa_rank, arguments.layout.barrier));
   const Grid grid(barrier, arguments.comm.wait.abort);

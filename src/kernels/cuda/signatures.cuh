@@ -53,14 +53,14 @@ class Signatures {
     }
     device::Warp::sync();  // all lanes have read the counter
     if (rank == 0) device::Memory::store<device::Order::weak>(counter, call + 1);
-    if (has_peer) hear(arguments, ours + (call & 1) * parity, rank, call, word);
+    if (has_peer) receive(arguments, ours + (call & 1) * parity, rank, call, word);
   }
 
   /// Sends the signature of a call that is no all-reduce to the peers. For one warp, after
   /// grid_dependency_wait() has returned.
-  static __device__ void tell(const HierarchyArguments& arguments) {
+  static __device__ void send(const HierarchyArguments& arguments) {
     const device::CommView& comm = arguments.comm;
-    tell(arguments.signatures, arguments.signature_calls, arguments.signature, comm.lsa_rank,
+    send(arguments.signatures, arguments.signature_calls, arguments.signature, comm.lsa_rank,
          comm.lsa_size, [&](std::int32_t rank, std::uint64_t offset) {
            return reinterpret_cast<std::byte*>(comm.control(rank, offset));
          });
@@ -69,7 +69,7 @@ class Signatures {
   /// `signatures` is 0 if nothing is to be sent. `at` returns the address of an offset in a rank's
   /// scratch memory.
   template <class At>
-  static __device__ void tell(std::uint64_t signatures, std::uint64_t calls,
+  static __device__ void send(std::uint64_t signatures, std::uint64_t calls,
                               std::uint32_t signature, std::int32_t own, std::int32_t ranks,
                               const At& at) {
     if (signatures == 0) return;
@@ -95,9 +95,9 @@ class Signatures {
                                                           std::uint32_t call) {
     return static_cast<std::uint64_t>(signature) << 32 | flag_of(call);
   }
-  static __device__ __forceinline__ void hear(const AllReduceArguments& arguments,
-                                              const std::uint64_t* slot, int rank,
-                                              std::uint32_t call, std::uint64_t expected) {
+  static __device__ __forceinline__ void receive(const AllReduceArguments& arguments,
+                                                 const std::uint64_t* slot, int rank,
+                                                 std::uint32_t call, std::uint64_t expected) {
     // Polls quickly first: the long wait also polls the abort word, which lies across PCIe.
     std::uint64_t word = load(slot);
 #pragma unroll 1

@@ -15,7 +15,7 @@ namespace {
 
 // Smallest part that is sent from its slot. A smaller one is copied out, which frees a slot for
 // many more. Also, a word of host memory must be read by one load.
-constexpr std::size_t kLentLeast = 1024;
+constexpr std::size_t kExposedLeast = 1024;
 
 }  // namespace
 
@@ -72,8 +72,8 @@ bool Loading::begin(CopyEngine& engine, const std::byte* from) {
 bool Loading::take(CopyEngine& engine) {
   for (; taken_ < parts_.size() && engine.is_done(parts_[taken_].ticket); ++taken_) {
     StagedPart& part = parts_[taken_];
-    const bool is_whole = part.size() == total_ && total_ >= kLentLeast;
-    if (lends_ && is_whole && engine.keep(part)) return true;
+    const bool is_whole = part.size() == total_ && total_ >= kExposedLeast;
+    if (exposes_ && is_whole && engine.keep(part)) return true;
     if (bytes_.empty()) bytes_.reserve(total_);
     const std::size_t at = bytes_.size();
     bytes_.resize(at + part.size());
@@ -83,7 +83,7 @@ bool Loading::take(CopyEngine& engine) {
   return bytes_.size() == total_;
 }
 
-Payload Loading::lend() const {
+Payload Loading::expose() const {
   if (taken_ == parts_.size()) return Payload::borrow(bytes_);
   const StagedPart& part = parts_[taken_];
   return Payload::borrow({part.bytes(), part.size()});

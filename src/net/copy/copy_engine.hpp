@@ -154,8 +154,9 @@ class HostCopyEngine final : public CopyEngine {
 /// Bytes of registered memory on their way into a message, part by part.
 class Loading {
  public:
-  /// `lends`: sends the bytes from their staged part, if one part has them all and may be kept.
-  explicit Loading(std::size_t total = 0, bool lends = false) : total_(total), lends_(lends) {}
+  /// `exposes`: sends the bytes from their staged part, if one part has them all and may be kept.
+  explicit Loading(std::size_t total = 0, bool exposes = false)
+      : total_(total), exposes_(exposes) {}
   /// Takes bytes that have already arrived.
   explicit Loading(Bytes bytes)
       : total_(bytes.size()), begun_(bytes.size()), bytes_(std::move(bytes)) {}
@@ -165,13 +166,13 @@ class Loading {
   /// Takes the parts that have arrived. Returns whether all of them have.
   bool take(CopyEngine& engine);
   /// Returns the bytes once take() has returned true. This object keeps owning them.
-  Payload lend() const;
-  /// Moves the bytes out once take() has returned true. Requires that `lends` is false.
+  Payload expose() const;
+  /// Moves the bytes out once take() has returned true. Requires that `exposes` is false.
   Bytes release() { return std::move(bytes_); }
 
  private:
   std::size_t total_ = 0;
-  bool lends_ = false;
+  bool exposes_ = false;
   std::size_t begun_ = 0;
   std::vector<StagedPart> parts_;
   std::size_t taken_ = 0;  // number of parts_ that were taken

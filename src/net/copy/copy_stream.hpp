@@ -38,10 +38,10 @@ class CopyStream {
   /// Writes an aligned word of 4 or 8 bytes, after all earlier steps. A system-scope fence lies
   /// between.
   virtual Status write(std::byte* to, std::uint64_t value, std::size_t bytes) = 0;
-  /// Makes told() return `count` once all earlier steps are done. `count` only grows.
-  virtual Status tell(std::uint64_t count) = 0;
+  /// Makes signalled() return `count` once all earlier steps are done. `count` only grows.
+  virtual Status signal(std::uint64_t count) = 0;
   /// Returns the latest count that was reached. Acquires the effects of the steps before it.
-  virtual std::uint64_t told() const = 0;
+  virtual std::uint64_t signalled() const = 0;
   /// Returns an error if the stream is known to have failed.
   virtual Status look() = 0;
   /// After an error: returns whether no started step is running any more, for good. Called until it

@@ -126,13 +126,13 @@ Status CudaCopyStream::write(std::byte* to, std::uint64_t value, std::size_t byt
   return {};
 }
 
-Status CudaCopyStream::tell(std::uint64_t count) {
+Status CudaCopyStream::signal(std::uint64_t count) {
   if (words_.is_full()) ORIEL_CHECK(submit_words());
   words_.add(count_address_, count, sizeof count);
   return submit_words();
 }
 
-std::uint64_t CudaCopyStream::told() const {
+std::uint64_t CudaCopyStream::signalled() const {
   return std::atomic_ref<std::uint64_t>(*reinterpret_cast<std::uint64_t*>(pinned_))
       .load(std::memory_order_acquire);
 }

@@ -35,8 +35,8 @@ class CudaCopyStream final : public CopyStream {
   Status store(std::byte* to, std::uint32_t slot, ByteView from) override;
   Status copy(std::byte* to, const std::byte* from, std::size_t count) override;
   Status write(std::byte* to, std::uint64_t value, std::size_t bytes) override;
-  Status tell(std::uint64_t count) override;
-  std::uint64_t told() const override;
+  Status signal(std::uint64_t count) override;
+  std::uint64_t signalled() const override;
   Status look() override;
   bool settle() noexcept override;
 
@@ -53,7 +53,7 @@ class CudaCopyStream final : public CopyStream {
   CUstream stream_ = nullptr;
   WordBatch words_;
   bool is_settled_ = false;
-  std::byte* pinned_ = nullptr;  // told()'s count, then the slots
+  std::byte* pinned_ = nullptr;  // signalled()'s count, then the slots
   CUdeviceptr count_address_ = 0;
 };
 

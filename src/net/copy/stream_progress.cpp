@@ -38,12 +38,12 @@ std::size_t StreamProgress::reach(const std::byte* at, std::size_t count) {
 }
 
 bool StreamProgress::flush() {
-  if (is_dirty_ && may_begin() && check(stream_.tell(latest()))) {
-    ++told_;
+  if (is_dirty_ && may_begin() && check(stream_.signal(latest()))) {
+    ++signalled_;
     is_dirty_ = false;
   }
-  if (!is_dirty_ && told_ <= done()) {
-    last_seen_ = told_;
+  if (!is_dirty_ && signalled_ <= done()) {
+    last_seen_ = signalled_;
     return false;
   }
   look_after_stream();

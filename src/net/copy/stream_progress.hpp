@@ -32,9 +32,9 @@ class StreamProgress {
     return latest();
   }
   /// Returns the ticket of all steps started so far.
-  MoveTicket latest() const { return told_ + 1; }
+  MoveTicket latest() const { return signalled_ + 1; }
   /// Returns the ticket up to which the stream is done.
-  MoveTicket done() const { return stream_.told(); }
+  MoveTicket done() const { return stream_.signalled(); }
   /// Makes the stream count the steps started since the last call. Returns whether any step is in
   /// flight.
   bool flush();
@@ -45,8 +45,8 @@ class StreamProgress {
   void look_after_stream();
 
   CopyStream& stream_;
-  MoveTicket told_ = 0;    // counts that were enqueued
-  bool is_dirty_ = false;  // a step has started since the last count
+  MoveTicket signalled_ = 0;  // counts that were enqueued
+  bool is_dirty_ = false;     // a step has started since the last count
   MoveTicket last_seen_ = 0;
   TimePoint looked_{};
   Status failure_;

@@ -28,7 +28,7 @@ namespace oriel::net::fabric {
 inline constexpr std::size_t kBatchFrameBytesMost = kFrameHeadBytes + kBatchBytesMost;
 /// Slow time of ByteWindow for one part of a rendezvous read; a slower part halves the peer's
 /// window.
-inline constexpr std::chrono::milliseconds kFetchSlow{125};
+inline constexpr std::chrono::milliseconds kReadSlow{125};
 
 struct Send;
 
@@ -65,7 +65,7 @@ struct Peer {
   struct Reads {
     std::size_t parts = 0;  // in flight from this peer
     TimePoint since{};      // start of the current run without a gap
-    ByteWindow window{kFetchSlow};
+    ByteWindow window{kReadSlow};
   } reads;
 };
 
@@ -95,7 +95,7 @@ class Peers {
 
 /// Operation that a completion points to. libfabric may use the context until the completion.
 struct Operation {
-  enum class Kind : std::uint8_t { receive, send, fetch };
+  enum class Kind : std::uint8_t { receive, send, rendezvous_read };
   fi_context2 context{};
   Kind kind = Kind::receive;
   std::uint32_t index = 0;

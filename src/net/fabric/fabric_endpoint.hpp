@@ -106,7 +106,7 @@ class FabricEndpoint {
   /// registration ends with the returned object.
   Result<FabricMemory> register_for(std::uint64_t access, const std::byte* memory,
                                     std::size_t bytes);
-  bool can_fetch() const { return (info().caps & kFetchCaps) == kFetchCaps; }
+  bool can_read() const { return (info().caps & kFetchCaps) == kFetchCaps; }
   static constexpr std::uint64_t kFetchCaps = FI_RMA | FI_READ | FI_REMOTE_READ;
 
   /// Closes the endpoint before its destruction. Afterwards operations in flight touch no memory,

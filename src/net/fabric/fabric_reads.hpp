@@ -14,7 +14,7 @@
 
 namespace oriel::net::fabric {
 
-inline constexpr std::uint32_t kFetchPartsMost = 32;  // parts in flight
+inline constexpr std::uint32_t kReadPartsMost = 32;  // parts in flight
 
 /// Executes rendezvous reads: reads the bytes of long writes from peers' memory, part by part.
 /// Registers memory for peers' reads.
@@ -24,12 +24,13 @@ class Reads {
 
   void open();
   /// Starts a read. Fails at once if there is no peer.
-  std::shared_ptr<WireFetch> fetch(Peer* peer, const WireSource& source, const WireTarget& target);
+  std::shared_ptr<RendezvousRead> rendezvous_read(Peer* peer, const WireSource& source,
+                                                  const WireTarget& target);
   /// Starts parts of reads, as far as free parts and windows allow.
   void begin();
   void complete(std::uint32_t index);
   void fail(std::uint32_t index, Error failed);
-  std::optional<WireSource> lend(const Peer& peer, const std::byte* from, std::size_t bytes);
+  std::optional<WireSource> expose(const Peer& peer, const std::byte* from, std::size_t bytes);
   void take_back(WireAddress peer, const WireSource& source);
   /// Fails all reads of an endpoint that was closed. Deregisters the sources of rendezvous reads by
   /// peers that were cut.
@@ -37,15 +38,15 @@ class Reads {
   /// Drops reads and memory after the endpoint was closed.
   void drop();
 
-  bool is_fetching() const { return !fetching_.empty(); }
-  bool is_fetching(std::uint32_t key) const;
-  bool is_fetching(std::uint32_t key, const Peer& from) const;
-  bool has_lent() const { return !lent_.empty(); }
+  bool is_reading() const { return !pending_read_.empty(); }
+  bool is_reading(std::uint32_t key) const;
+  bool is_reading(std::uint32_t key, const Peer& from) const;
+  bool has_exposed() const { return !exposed_.empty(); }
 
  private:
   /// Read from a peer's memory to its target.
-  struct Fetching {
-    std::shared_ptr<WireFetch> whole;
+  struct PendingRead {
+    std::shared_ptr<RendezvousRead> whole;
     Peer* peer = nullptr;
     WireSource source;
     FabricMemory landing;  // registration of the target, if the provider needs it
@@ -55,27 +56,27 @@ class Reads {
   };
   struct Part {
     Operation operation;
-    std::list<Fetching>::iterator of{};
+    std::list<PendingRead>::iterator of{};
     TimePoint begun{};
     std::size_t bytes = 0;
   };
   /// Memory that a peer may read.
-  struct Lent {
+  struct Exposed {
     FabricMemory memory;
     WireAddress to;
   };
 
-  bool may_fetch(Peer& peer, TimePoint now) const;
-  bool begin_part(Fetching& fetching, TimePoint now);
+  bool may_read(Peer& peer, TimePoint now) const;
+  bool begin_part(PendingRead& pending, TimePoint now);
   void end_part(std::uint32_t index, bool failed);
-  void end_fetch(std::list<Fetching>::iterator which);
+  void end_fetch(std::list<PendingRead>::iterator which);
   void free_parts();
 
   End& end_;
-  std::list<Fetching> fetching_;
+  std::list<PendingRead> pending_read_;
   std::vector<Part> parts_;
   std::vector<std::uint32_t> free_;
-  std::unordered_map<std::uint64_t, Lent> lent_;  // by libfabric's key
+  std::unordered_map<std::uint64_t, Exposed> exposed_;  // by libfabric's key
 };
 
 }  // namespace oriel::net::fabric

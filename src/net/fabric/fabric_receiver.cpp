@@ -104,7 +104,7 @@ void Receiver::complete(std::uint32_t buffer, std::size_t bytes) {
     return;
   }
   peer->error.reset();
-  peer->sign.heard = end_.now();
+  peer->sign.last_received = end_.now();
   // Acknowledgements carry 32 bits: they mean the latest frame sent whose number matches.
   const std::uint64_t sent = peer->outgoing.next;
   const std::uint32_t behind = static_cast<std::uint32_t>(sent) - head->accepted;
@@ -130,7 +130,7 @@ void Receiver::accept(Peer& peer, std::uint32_t buffer, const FrameHead& head) {
   ++incoming.next;
   if (incoming.early.empty()) return;
   // Restarts the timeout: several long frames may be missing, which come one after the other.
-  incoming.waiting_since = peer.sign.heard;
+  incoming.waiting_since = peer.sign.last_received;
   take_early(peer);
 }
 

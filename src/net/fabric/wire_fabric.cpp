@@ -169,7 +169,7 @@ bool WireFabric::may_sleep() {
   const std::lock_guard lock(state.mutex);
   if (state.is_cut) return false;
   const bool is_idle =
-      state.receiver.is_idle() && !state.reads.is_fetching() && state.sender.under_way() == 0;
+      state.receiver.is_idle() && !state.reads.is_reading() && state.sender.under_way() == 0;
   return is_idle && state.end.endpoint->may_sleep();
 }
 
@@ -190,18 +190,18 @@ Status WireFabric::flush(Deadline deadline) {
   }
 }
 
-bool WireFabric::can_fetch(WireAddress peer) {
+bool WireFabric::can_read(WireAddress peer) {
   const std::lock_guard lock(state_->mutex);
   const Peer* const other = state_->find_open(peer);
-  return other != nullptr && !other->prove_payloads && state_->end.endpoint->can_fetch();
+  return other != nullptr && !other->prove_payloads && state_->end.endpoint->can_read();
 }
 
-std::optional<WireSource> WireFabric::lend(WireAddress peer, const std::byte* from,
-                                           std::size_t bytes) {
+std::optional<WireSource> WireFabric::expose(WireAddress peer, const std::byte* from,
+                                             std::size_t bytes) {
   const std::lock_guard lock(state_->mutex);
   const Peer* const other = state_->find_open(peer);
   if (other == nullptr) return std::nullopt;
-  return state_->reads.lend(*other, from, bytes);
+  return state_->reads.expose(*other, from, bytes);
 }
 
 void WireFabric::take_back(WireAddress peer, const WireSource& source) {
@@ -209,22 +209,23 @@ void WireFabric::take_back(WireAddress peer, const WireSource& source) {
   state_->reads.take_back(peer, source);
 }
 
-std::shared_ptr<WireFetch> WireFabric::fetch(WireAddress peer, const WireSource& source,
-                                             const WireTarget& target) {
+std::shared_ptr<RendezvousRead> WireFabric::rendezvous_read(WireAddress peer,
+                                                            const WireSource& source,
+                                                            const WireTarget& target) {
   const std::lock_guard lock(state_->mutex);
-  return state_->reads.fetch(state_->find_open(peer), source, target);
+  return state_->reads.rendezvous_read(state_->find_open(peer), source, target);
 }
 
-bool WireFabric::is_fetching(std::uint32_t key) {
+bool WireFabric::is_reading(std::uint32_t key) {
   const std::lock_guard lock(state_->mutex);
-  return state_->reads.is_fetching(key);
+  return state_->reads.is_reading(key);
 }
 
-std::vector<WireAddress> WireFabric::fetches_by(std::uint32_t key) {
+std::vector<WireAddress> WireFabric::reads_by(std::uint32_t key) {
   const std::lock_guard lock(state_->mutex);
   std::vector<WireAddress> whom;
   state_->end.peers.for_each([&](const Peer& peer) {
-    if (state_->reads.is_fetching(key, peer)) whom.push_back(peer.address);
+    if (state_->reads.is_reading(key, peer)) whom.push_back(peer.address);
   });
   return whom;
 }

@@ -112,14 +112,14 @@ class WireFabric final : public Wire {
   void end_turn() override;
   WireSign sign_of(WireAddress peer) override;
 
-  bool can_fetch(WireAddress peer) override;
-  std::optional<WireSource> lend(WireAddress peer, const std::byte* from,
-                                 std::size_t bytes) override;
+  bool can_read(WireAddress peer) override;
+  std::optional<WireSource> expose(WireAddress peer, const std::byte* from,
+                                   std::size_t bytes) override;
   void take_back(WireAddress peer, const WireSource& source) override;
-  std::shared_ptr<WireFetch> fetch(WireAddress peer, const WireSource& source,
-                                   const WireTarget& target) override;
-  bool is_fetching(std::uint32_t key) override;
-  std::vector<WireAddress> fetches_by(std::uint32_t key) override;
+  std::shared_ptr<RendezvousRead> rendezvous_read(WireAddress peer, const WireSource& source,
+                                                  const WireTarget& target) override;
+  bool is_reading(std::uint32_t key) override;
+  std::vector<WireAddress> reads_by(std::uint32_t key) override;
   /// Ends all operations with these peers for good: closes the endpoint and reopens it at its
   /// address. Other peers lose the messages in flight, which their NICs retransmit. If the provider
   /// cannot reopen there, the wire is cut for all peers; returns whether it is.

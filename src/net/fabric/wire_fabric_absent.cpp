@@ -42,22 +42,23 @@ void WireFabric::end_turn() {}
 WireSign WireFabric::sign_of(WireAddress /*peer*/) {
   return {};
 }
-bool WireFabric::can_fetch(WireAddress /*peer*/) {
+bool WireFabric::can_read(WireAddress /*peer*/) {
   return false;
 }
-std::optional<WireSource> WireFabric::lend(WireAddress /*peer*/, const std::byte* /*from*/,
-                                           std::size_t /*bytes*/) {
+std::optional<WireSource> WireFabric::expose(WireAddress /*peer*/, const std::byte* /*from*/,
+                                             std::size_t /*bytes*/) {
   return std::nullopt;
 }
 void WireFabric::take_back(WireAddress /*peer*/, const WireSource& /*source*/) {}
-std::shared_ptr<WireFetch> WireFabric::fetch(WireAddress /*peer*/, const WireSource& /*source*/,
-                                             const WireTarget& /*target*/) {
+std::shared_ptr<RendezvousRead> WireFabric::rendezvous_read(WireAddress /*peer*/,
+                                                            const WireSource& /*source*/,
+                                                            const WireTarget& /*target*/) {
   return nullptr;
 }
-bool WireFabric::is_fetching(std::uint32_t /*key*/) {
+bool WireFabric::is_reading(std::uint32_t /*key*/) {
   return false;
 }
-std::vector<WireAddress> WireFabric::fetches_by(std::uint32_t /*key*/) {
+std::vector<WireAddress> WireFabric::reads_by(std::uint32_t /*key*/) {
   return {};
 }
 bool WireFabric::cut(std::span<const WireAddress> /*peers*/) {

@@ -32,7 +32,7 @@ const char* name_of(Operation::Kind kind) {
   switch (kind) {
     case Operation::Kind::send:
       return "sending";
-    case Operation::Kind::fetch:
+    case Operation::Kind::rendezvous_read:
       return "fetching";
     default:
       return "receiving";
@@ -44,7 +44,7 @@ const char* name_of(Operation::Kind kind) {
 WireFabric::State::~State() {
   // Closes the endpoint before the memory that it uses. Drives it only if no target or source of a
   // rendezvous read is in use, since the owners may already have freed that memory.
-  const bool may_drive = !reads.is_fetching() && !reads.has_lent();
+  const bool may_drive = !reads.is_reading() && !reads.has_exposed();
   if (end.endpoint.has_value()) end.endpoint->close(may_drive);
   reads.drop();
   end.endpoint.reset();
@@ -57,7 +57,7 @@ Status WireFabric::State::open() {
   ORIEL_TRY(
       FabricEndpoint opened,
       FabricEndpoint::open(end.table, std::move(info),
-                           options.receives + options.sends + kFetchPartsMost + 1, kPeersExpected));
+                           options.receives + options.sends + kReadPartsMost + 1, kPeersExpected));
   end.endpoint.emplace(std::move(opened));
   ORIEL_CHECK(open_parts());
   FabricAddress& own = end.own;
@@ -124,13 +124,13 @@ void WireFabric::State::poll() {
     if (static_cast<std::size_t>(count) < entries.size()) break;
   }
   receiver.give_up_missing();
-  if (reads.is_fetching()) reads.begin();
+  if (reads.is_reading()) reads.begin();
   device::arch::order_goes_abroad();  // libfabric may have sent bytes that peers read
 }
 
 void WireFabric::State::complete(const Operation& operation, std::size_t bytes) {
   switch (operation.kind) {
-    case Operation::Kind::fetch:
+    case Operation::Kind::rendezvous_read:
       return reads.complete(operation.index);
     case Operation::Kind::send:
       return sender.complete(operation.index);
@@ -156,7 +156,7 @@ void WireFabric::State::read_error() {
   failed = std::move(failed).with_native(NativeDomain::os_errno, entry.err);
   if (operation == nullptr) return end.note(std::move(failed));
   switch (kind) {
-    case Operation::Kind::fetch:
+    case Operation::Kind::rendezvous_read:
       return reads.fail(operation->index, std::move(failed));
     case Operation::Kind::send:
       return sender.fail(operation->index, std::move(failed));
@@ -204,8 +204,7 @@ void WireFabric::State::cut(const std::vector<Peer*>& whom) {
 /// Drains the completions of a closed endpoint.
 void WireFabric::State::drain_completions() {
   const Options& options = end.options;
-  for (std::size_t left = options.receives + options.sends + kFetchPartsMost + 1; left > 0;
-       --left) {
+  for (std::size_t left = options.receives + options.sends + kReadPartsMost + 1; left > 0; --left) {
     fi_cq_msg_entry entry{};
     const ssize_t count = end.table.fi_cq_read(end.endpoint->completions(), &entry, 1);
     fi_cq_err_entry failed{};

@@ -18,7 +18,7 @@ namespace dq = device::queue;
 
 namespace {
 
-constexpr std::size_t kHeardMost = 16;  // messages taken from the channel in one progress()
+constexpr std::size_t kReceivedMost = 16;  // messages taken from the channel in one progress()
 
 /// Returns whether the peer knows the reason of the end better than this end.
 bool is_known_by_peer(const QueueRecords& records, const PathStatement& peer, bool paths_work) {
@@ -77,9 +77,9 @@ Status FailoverQueue::connect(const std::vector<End>& peer) {
 
 bool FailoverQueue::has_work() const {
   const QueueMemory& memory = queue_->memory();
-  const std::uint16_t told =
-      told_end(memory.doorbell, memory.record, queue_->setup().mode, completed_);
-  return told != static_cast<std::uint16_t>(completed_);
+  const std::uint16_t reported =
+      published_end(memory.doorbell, memory.record, queue_->setup().mode, completed_);
+  return reported != static_cast<std::uint16_t>(completed_);
 }
 
 bool FailoverQueue::progress() {
@@ -93,14 +93,14 @@ bool FailoverQueue::progress() {
   any = paths_.mend_probes(agreement_.peer().probes, now) || any;
   agreement_.set_probes(paths_.probe_epochs());
   any = paths_.look(now) || any;
-  tell_usable();
+  report_usable();
   any = answer_question() || any;
   any = choose(now) || any;
   agreement_.tick(now);
   any = act(now) || any;
-  if (ending_.tell_at.has_value() && now >= *ending_.tell_at) {
-    ending_.tell_at.reset();
-    tell_producers();
+  if (ending_.report_at.has_value() && now >= *ending_.report_at) {
+    ending_.report_at.reset();
+    wake_producers();
     any = true;
   }
   if (const std::optional<PathStatement> statement = agreement_.take_statement(now)) {
@@ -112,16 +112,16 @@ bool FailoverQueue::progress() {
 
 bool FailoverQueue::listen_to_peer(TimePoint now) {
   Bytes message;
-  std::size_t heard = 0;
-  for (; heard < kHeardMost && options_.channel->receive(message); ++heard) {
+  std::size_t last_received = 0;
+  for (; last_received < kReceivedMost && options_.channel->receive(message); ++last_received) {
     const Result<PathStatement> statement = decode_statement(message);
     if (!statement.ok()) {
       agreement_.end(statement.error().message());
       continue;
     }
-    agreement_.hear(*statement, now);
+    agreement_.receive(*statement, now);
   }
-  return heard != 0;
+  return last_received != 0;
 }
 
 bool FailoverQueue::look_at_queue(TimePoint now) {
@@ -137,9 +137,9 @@ bool FailoverQueue::look_at_queue(TimePoint now) {
 }
 
 void FailoverQueue::look_at_report(FailoverPath& path, const QueueReport& report, TimePoint now) {
-  if (report.completed != completed_ || report.heard > heard_) {
+  if (report.completed != completed_ || report.last_received > last_received_) {
     completed_ = report.completed;
-    heard_ = std::max(heard_, report.heard);
+    last_received_ = std::max(last_received_, report.last_received);
     path.health.progressed(now);
   }
   const bool running = agreement_.stage() == PathStage::running;
@@ -154,7 +154,7 @@ void FailoverQueue::look_at_report(FailoverPath& path, const QueueReport& report
   path.health.error(syndrome, now);
   if (path.health.is_usable()) {
     // Leaves for a new epoch, which may take the same path once more.
-    tell_usable();
+    report_usable();
     agreement_.leave(now);
   }
 }
@@ -177,7 +177,7 @@ bool FailoverQueue::answer_question() {
   return true;
 }
 
-void FailoverQueue::tell_usable() {
+void FailoverQueue::report_usable() {
   agreement_.set_usable(paths_.usable(), paths_.causes());
 }
 
@@ -197,7 +197,7 @@ bool FailoverQueue::choose(TimePoint now) {
   // Leaves a working path only if the peer can be reached by the channel now. Without the channel
   // neither end would ever send again.
   if (!better_since_.has_value()) better_since_ = now;
-  if (agreement_.heard() <= *better_since_) return false;
+  if (agreement_.last_received() <= *better_since_) return false;
   better_since_.reset();
   agreement_.leave(now);
   return true;
@@ -210,7 +210,7 @@ bool FailoverQueue::act(TimePoint now) {
     for (const PathAgreement::Action& action : actions) {
       if (act(action).ok()) continue;
       paths_[action.path].health.give_up(now);
-      tell_usable();
+      report_usable();
       agreement_.leave(now);
     }
     any = true;
@@ -221,10 +221,10 @@ bool FailoverQueue::act(TimePoint now) {
 Status FailoverQueue::act(const PathAgreement::Action& action) {
   using Kind = PathAgreement::Action::Kind;
   if (action.kind == Kind::fail) {
-    ending_.tell_at = options_.clock->now();
-    const bool is_hearsay =
+    ending_.report_at = options_.clock->now();
+    const bool is_second_hand =
         !fatal_.has_value() && is_known_by_peer(records_, agreement_.peer(), paths_.all_usable());
-    if (is_hearsay) *ending_.tell_at += options_.hearsay_pause;
+    if (is_second_hand) *ending_.report_at += options_.second_hand_pause;
     return {};
   }
   FailoverPath& path = paths_[action.path];
@@ -274,7 +274,7 @@ Status FailoverQueue::listen(FailoverPath& path, std::uint32_t epoch) {
   return path.listen(epoch);
 }
 
-void FailoverQueue::tell_producers() {
+void FailoverQueue::wake_producers() {
   const QueueMemory& memory = queue_->memory();
   const PathStatement& peer = agreement_.peer();
   CompletionRecord record;

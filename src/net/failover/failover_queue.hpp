@@ -52,7 +52,7 @@ class FailoverQueue {
     /// Delay before producers learn of a failure that the peer can explain better. It applies if
     /// the peer reports the end and no path has failed here. It also applies if a request of the
     /// peer was refused or met an error.
-    Duration hearsay_pause{};
+    Duration second_hand_pause{};
     FailoverChannel* channel = nullptr;
     const Clock* clock = &SteadyClock::instance();
   };
@@ -108,8 +108,8 @@ class FailoverQueue {
   Status act(const PathAgreement::Action& action);
   void fence(FailoverPath& path);
   Status listen(FailoverPath& path, std::uint32_t epoch);
-  void tell_usable();
-  void tell_producers();
+  void report_usable();
+  void wake_producers();
   bool has_work() const;
 
   Options options_;
@@ -120,13 +120,13 @@ class FailoverQueue {
   FailoverPaths paths_;
   PathAgreement agreement_;
   std::uint64_t completed_ = 0;            // completion index last seen
-  TimePoint heard_{};                      // latest answer to a part of a request
+  TimePoint last_received_{};              // latest answer to a part of a request
   std::optional<TimePoint> better_since_;  // both ends have found a better path usable since then
   std::optional<TimePoint> asked_;         // when ask() was called; empty once answered
   std::optional<CompletionRecord> fatal_;
   bool connected_ = false;
   struct Ending {
-    std::optional<TimePoint> tell_at;  // when to send the error to producers
+    std::optional<TimePoint> report_at;  // when to send the error to producers
     std::optional<Error> failure;
     bool is_at_fault = false;
   } ending_;

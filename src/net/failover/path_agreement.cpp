@@ -164,9 +164,9 @@ void PathAgreement::advance(TimePoint now) {
   }
 }
 
-void PathAgreement::hear(const PathStatement& statement, TimePoint now) {
+void PathAgreement::receive(const PathStatement& statement, TimePoint now) {
   if (statement.serial <= peer_.serial) return;
-  heard_ = now;
+  last_received_ = now;
   peer_ = statement;
   if (stage_ == PathStage::over) {
     has_news_ = has_news_ || statement.stage != PathStage::over;

@@ -88,7 +88,7 @@ class PathAgreement {
 
   /// Returns when the peer's latest new statement came. While path() is not 0, the peer sends one
   /// every ten AgreementPolicy::repeat_every even if nothing has changed.
-  TimePoint heard() const { return heard_; }
+  TimePoint last_received() const { return last_received_; }
 
   /// Sets the paths that this end finds usable, and why it does not find the others usable.
   void set_usable(PathMask usable, const std::array<PathCause, kPathsMost>& causes);
@@ -102,7 +102,7 @@ class PathAgreement {
   void end(Syndrome fatal, Syndrome refused);
   /// Ends the queue: the peer's statement is impossible.
   void end(const std::string& nonsense);
-  void hear(const PathStatement& statement, TimePoint now);
+  void receive(const PathStatement& statement, TimePoint now);
   /// Checks the timeout.
   void tick(TimePoint now);
 
@@ -143,7 +143,7 @@ class PathAgreement {
   std::string reason_;
   bool has_news_ = false;
   TimePoint said_{};
-  TimePoint heard_{};
+  TimePoint last_received_{};
   TimePoint left_{};  // when this end last stopped or started running
   std::optional<TimePoint> over_;
 };

@@ -41,13 +41,13 @@ std::string to_string(const PathCause& cause) {
 }
 
 void PathHealth::has_work(bool work, TimePoint now) {
-  if (work && !work_) heard_ = std::max(heard_, now);
+  if (work && !work_) last_received_ = std::max(last_received_, now);
   work_ = work;
   if (!work && state_ == PathState::suspected && by_silence_) state_ = PathState::healthy;
 }
 
 void PathHealth::progressed(TimePoint now) {
-  heard_ = now;
+  last_received_ = now;
   if (state_ == PathState::suspected) state_ = PathState::healthy;
 }
 
@@ -55,7 +55,7 @@ void PathHealth::error(Syndrome syndrome, TimePoint now) {
   if (!is_usable()) return;
   if (errors_ != 0 && now - error_at_ > policy_.error_window) errors_ = 0;
   error_at_ = now;
-  heard_ = now;
+  last_received_ = now;
   cause_ = {PathCause::Kind::error, syndrome};
   if (++errors_ >= policy_.errors_most) return fail(cause_, now);
   state_ = PathState::suspected;
@@ -88,7 +88,7 @@ bool PathHealth::take_probe(TimePoint now) {
 
 void PathHealth::probe_answered(TimePoint now) {
   probe_open_ = false;
-  heard_ = now;
+  last_received_ = now;
   if (state_ != PathState::probing || ++answers_ < policy_.answers_needed) return;
   state_ = PathState::healthy;
   well_at_ = now;
@@ -99,8 +99,8 @@ void PathHealth::tick(TimePoint now) {
     case PathState::healthy:
     case PathState::suspected:
       if (!work_) return;
-      if (now - heard_ >= policy_.fail_after) return fail({PathCause::Kind::silence}, now);
-      if (state_ == PathState::healthy && now - heard_ >= policy_.suspect_after) {
+      if (now - last_received_ >= policy_.fail_after) return fail({PathCause::Kind::silence}, now);
+      if (state_ == PathState::healthy && now - last_received_ >= policy_.suspect_after) {
         state_ = PathState::suspected;
         by_silence_ = true;
       }
@@ -109,10 +109,10 @@ void PathHealth::tick(TimePoint now) {
       if (now < pause_ends_) return;
       state_ = PathState::probing;
       answers_ = 0;
-      heard_ = now;
+      last_received_ = now;
       return;
     case PathState::probing:
-      if (now - heard_ < policy_.fail_after) return;
+      if (now - last_received_ < policy_.fail_after) return;
       // Doubles the pause, as in fail(): the path has not been healthy since.
       state_ = PathState::failed;
       pause_ = std::min(pause_ * 2, policy_.retry_most);

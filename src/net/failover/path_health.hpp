@@ -66,7 +66,7 @@ std::string to_string(const PathCause& cause);
 /// A slow path is not dead: any sign of life, even an answered probe, ends silence.
 class PathHealth {
  public:
-  PathHealth(const PathPolicy& policy, TimePoint now) : policy_(policy), heard_(now) {}
+  PathHealth(const PathPolicy& policy, TimePoint now) : policy_(policy), last_received_(now) {}
 
   PathState state() const { return state_; }
   bool is_usable() const { return state_ <= PathState::suspected; }
@@ -96,7 +96,7 @@ class PathHealth {
   PathCause cause_;
   bool work_ = false;
   bool by_silence_ = false;  // silence is why the path is suspected
-  TimePoint heard_;          // latest sign of life, or start of work
+  TimePoint last_received_;  // latest sign of life, or start of work
   std::uint32_t errors_ = 0;
   TimePoint error_at_{};
   Duration pause_{};

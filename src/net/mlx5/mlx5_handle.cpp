@@ -87,10 +87,10 @@ Bytes encode_handles(std::span<const std::vector<Mlx5QueueHandle>> of_members) {
 Result<std::vector<Mlx5QueueHandle>> parse_handles(ByteView bytes, std::size_t members,
                                                    std::size_t member) {
   ByteReader reader(bytes);
-  const auto told = reader.get<std::uint32_t>();
-  if (told != members) {
+  const auto reported = reader.get<std::uint32_t>();
+  if (reported != members) {
     return Error(ErrorCode::remote,
-                 fmt::format("a peer tells of queues for {} members, of {}", told, members));
+                 fmt::format("a peer tells of queues for {} members, of {}", reported, members));
   }
   std::vector<Mlx5QueueHandle> found;
   for (std::size_t i = 0; i < members && reader.good(); ++i) {

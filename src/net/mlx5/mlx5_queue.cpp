@@ -161,7 +161,7 @@ Mlx5QueueHandle Mlx5Queue::handle() const {
 Status Mlx5Queue::connect(const Mlx5QueueHandle& peer) {
   State& state = *state_;
   return connect_queue(*state.device, state.queue_pair, handle(), peer,
-                       [&] { return state.memory.tell_receives(); });
+                       [&] { return state.memory.publish_receives(); });
 }
 
 Status Mlx5Queue::to_error() {
@@ -180,12 +180,12 @@ std::optional<dq::QueueError> Mlx5Queue::error() const {
 
 bool Mlx5Queue::is_idle() const {
   const std::uint32_t* const record = state_->memory.own_send_record();
-  const auto told = static_cast<std::uint16_t>(
+  const auto reported = static_cast<std::uint16_t>(
       dq::big_endian(device::Memory::load<device::Order::acquire, device::Scope::system>(record)));
   const dq::CompletionTail tail = tail_of(state_->memory.own_completion());
-  if (tail.kind == dq::CompletionKind::invalid) return told == 0;
+  if (tail.kind == dq::CompletionKind::invalid) return reported == 0;
   return tail.kind != dq::CompletionKind::request ||
-         static_cast<std::uint16_t>(tail.index + 1) == told;
+         static_cast<std::uint16_t>(tail.index + 1) == reported;
 }
 
 bool Mlx5Queue::is_rung_by_processor() const {

@@ -88,7 +88,7 @@ Status Mlx5QueueMemory::fill() {
   return words_->write(0, image);
 }
 
-Status Mlx5QueueMemory::tell_receives() {
+Status Mlx5QueueMemory::publish_receives() {
   if (options_.receives == 0) return {};
   const std::uint32_t word = dq::big_endian(options_.receives);
   return rings_->write(layout_.completions + layout_.queue_record,

@@ -36,7 +36,7 @@ class Mlx5QueueMemory {
   /// Fills the memory for a queue that nobody has used.
   Status fill();
   /// Reports all receives to the adapter, if there are any.
-  Status tell_receives();
+  Status publish_receives();
   /// Fills in all addresses and sizes, and the slots' key.
   void describe(device::queue::QueueView& view, device::queue::ReceiveView& receives) const;
 

@@ -64,13 +64,15 @@ class NicProcessStream final : public CopyStream {
     command.value = value;
     return push(command);
   }
-  Status tell(std::uint64_t count) override {
+  Status signal(std::uint64_t count) override {
     NicCommand command;
-    command.kind = NicCommand::tell;
+    command.kind = NicCommand::signal;
     command.value = count;
     return push(command);
   }
-  std::uint64_t told() const override { return memory_.count().load(std::memory_order_acquire); }
+  std::uint64_t signalled() const override {
+    return memory_.count().load(std::memory_order_acquire);
+  }
   Status look() override;
   bool settle() noexcept override {
     close();

@@ -198,10 +198,10 @@ Status check_command_range(const char* what, std::uint64_t offset, std::uint64_t
 /// Checks everything that needs no regions.
 Status check_command_form(const NicCommand& command, std::uint64_t staging_bytes) {
   constexpr std::uint64_t kBytesMost = std::uint64_t{1} << 40;
-  if (command.kind < NicCommand::load || command.kind > NicCommand::tell) {
+  if (command.kind < NicCommand::load || command.kind > NicCommand::signal) {
     return bad_command(command, "no such kind");
   }
-  if (command.kind == NicCommand::tell) return {};
+  if (command.kind == NicCommand::signal) return {};
   if (command.bytes == 0 || command.bytes > kBytesMost) {
     return bad_command(command, "a length that cannot be");
   }

@@ -77,12 +77,12 @@ std::size_t descriptors_of(const NicRequest& request);
 /// allocation. `staging` counts from the first slot.
 struct NicCommand {
   enum Kind : std::uint32_t {
-    load = 1,   ///< from the region to the slots
-    store = 2,  ///< from the slots to the region
-    rows = 3,   ///< two rows of `bytes`, `stride` apart in the slots, to contiguous memory
-    copy = 4,   ///< from region `from` to the region
-    write = 5,  ///< `value` as a word of `bytes`
-    tell = 6,   ///< `value` to the channel's count
+    load = 1,    ///< from the region to the slots
+    store = 2,   ///< from the slots to the region
+    rows = 3,    ///< two rows of `bytes`, `stride` apart in the slots, to contiguous memory
+    copy = 4,    ///< from region `from` to the region
+    write = 5,   ///< `value` as a word of `bytes`
+    signal = 6,  ///< `value` to the channel's count
   };
   std::uint32_t kind = 0;
   std::uint32_t region = 0;
@@ -106,7 +106,7 @@ struct NicRegion {
 
 /// A checked command: its ranges are inside their memory.
 struct NicStep {
-  NicCommand::Kind kind = NicCommand::tell;
+  NicCommand::Kind kind = NicCommand::signal;
   std::uint64_t at = 0;    ///< address in a region
   std::uint64_t from = 0;  ///< source address of a copy
   std::uint64_t staging = 0;
@@ -140,7 +140,7 @@ Result<NicStep> check_command(const NicCommand& command, std::uint64_t staging_b
   step.bytes = command.bytes;
   step.stride = command.stride;
   step.value = command.value;
-  if (step.kind == NicCommand::tell) return step;
+  if (step.kind == NicCommand::signal) return step;
   const NicRegion* const region = find(command.region);
   if (region == nullptr) return detail::bad_command(command, "there is no such region");
   const std::uint64_t span = step.kind == NicCommand::rows ? 2 * command.bytes : command.bytes;

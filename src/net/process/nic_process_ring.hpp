@@ -25,7 +25,7 @@ struct NicChannelHeader {
   alignas(128) std::uint64_t produced;  ///< commands since the start
   alignas(128) std::uint64_t consumed;
   std::uint32_t asleep;               ///< 1 if the process has to be woken
-  alignas(128) std::uint64_t count;   ///< latest value of NicCommand::tell
+  alignas(128) std::uint64_t count;   ///< latest value of NicCommand::signal
   alignas(128) std::uint32_t failed;  ///< 1 after an error; written after the two below
   std::int32_t native;
   std::array<char, 480> text;

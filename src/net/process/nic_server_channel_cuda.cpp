@@ -137,14 +137,14 @@ void NicServerChannel::fail(const Error& error) {
 
 Status NicServerChannel::begin(const NicStep& step) {
   const bool is_write = step.kind == NicCommand::write;
-  const bool is_tell = step.kind == NicCommand::tell;
-  if (!(is_write || is_tell) || words_.is_full()) ORIEL_CHECK(words_.submit(stream_));
+  const bool is_signal = step.kind == NicCommand::signal;
+  if (!(is_write || is_signal) || words_.is_full()) ORIEL_CHECK(words_.submit(stream_));
   if (is_write) ORIEL_CHECK(begin_with_copy(step.at));
-  begun_ = begun_ || !is_tell;
-  if (is_tell) told_ = step.value;
+  begun_ = begun_ || !is_signal;
+  if (is_signal) signalled_ = step.value;
   if (is_write) words_.add(step.at, step.value, step.bytes);
-  if (is_tell) words_.add(count_address_, step.value, sizeof step.value);
-  return is_write || is_tell ? Status() : begin_copy(step);
+  if (is_signal) words_.add(count_address_, step.value, sizeof step.value);
+  return is_write || is_signal ? Status() : begin_copy(step);
 }
 
 /// Starts a stream with a copy. If the first step is a word, the stream executes its words where
@@ -235,7 +235,7 @@ Status NicServerChannel::copy_within(const NicStep& step) {
 
 bool NicServerChannel::watch(TimePoint now) {
   const std::uint64_t seen = memory_.count().load(std::memory_order_relaxed);
-  if (failed_ || seen >= told_) return false;
+  if (failed_ || seen >= signalled_) return false;
   if (seen != seen_ || looked_ == TimePoint{}) {
     seen_ = seen;
     looked_ = now;

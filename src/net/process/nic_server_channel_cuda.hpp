@@ -82,7 +82,7 @@ class NicServerChannel {
   WordBatch words_;              // words of the current turn
   std::byte* bounce_ = nullptr;  // pinned; allocated for the first copy within the GPU
   NicRingReader ring_;
-  std::uint64_t told_ = 0;
+  std::uint64_t signalled_ = 0;
   std::uint64_t seen_ = 0;
   TimePoint looked_{};
   bool failed_ = false;

@@ -25,8 +25,8 @@ std::uint16_t index_in(std::uint64_t doorbell) {
 
 }  // namespace
 
-std::uint16_t told_end(const std::uint64_t* doorbell, const std::uint32_t* record,
-                       DoorbellMode mode, std::uint64_t end) {
+std::uint16_t published_end(const std::uint64_t* doorbell, const std::uint32_t* record,
+                            DoorbellMode mode, std::uint64_t end) {
   if (mode != DoorbellMode::alone) return big16_of(record + 1);
   const std::uint64_t word = acquire(doorbell);
   return word == 0 ? static_cast<std::uint16_t>(end) : index_in(word);
@@ -36,7 +36,7 @@ std::uint16_t DoorbellReader::sends() const {
   return big16_of(record_ + 1);
 }
 
-bool DoorbellReader::tells_of_more_than(std::uint64_t end) const {
+bool DoorbellReader::has_more_than(std::uint64_t end) const {
   if (mode_ == DoorbellMode::alone) return acquire(doorbell_) != seen_;
   return sends() != static_cast<std::uint16_t>(end);
 }

@@ -47,7 +47,7 @@ class DoorbellReader {
   /// Returns the number of receives posted so far, modulo 65536.
   std::uint16_t receives() const;
   /// Returns whether producers have announced more than everything before `end`.
-  bool tells_of_more_than(std::uint64_t end) const;
+  bool has_more_than(std::uint64_t end) const;
 
  private:
   /// Returns the number of WQEBBs that the record announces, modulo 65536.
@@ -64,7 +64,7 @@ class DoorbellReader {
 
 /// Returns the end of everything that producers have announced, modulo 65536. In mode `alone`,
 /// returns `end` if the doorbell was never rung.
-std::uint16_t told_end(const std::uint64_t* doorbell, const std::uint32_t* record,
-                       DoorbellMode mode, std::uint64_t end);
+std::uint16_t published_end(const std::uint64_t* doorbell, const std::uint32_t* record,
+                            DoorbellMode mode, std::uint64_t end);
 
 }  // namespace oriel::net

@@ -14,13 +14,13 @@ namespace {
 constexpr std::uint64_t kSentAnywayMost = 256;
 constexpr std::uint32_t kDirectPieceBytes = std::uint32_t{1} << 20;
 // libfabric's own layers send shorter payloads at once, with copies where they need them.
-constexpr std::uint64_t kFetchedLeast = std::uint64_t{16} << 10;
+constexpr std::uint64_t kRendezvousLeast = std::uint64_t{16} << 10;
 
 }  // namespace
 
 void BareTransfers::choose(PostedEntry& entry, MemoryPlace place) const {
   entry.direct = can_copy(entry.work, place);
-  entry.fetched = !entry.direct && can_be_fetched(entry.work, place);
+  entry.rendezvous = !entry.direct && can_be_read(entry.work, place);
 }
 
 /// Returns whether both sides have mapped the other's memory, and both are of one kind.
@@ -35,11 +35,11 @@ bool BareTransfers::can_copy(const WorkRequest& work, MemoryPlace place) const {
 }
 
 /// Returns whether the peer's NIC can read the bytes from where they are, by the wire.
-bool BareTransfers::can_be_fetched(const WorkRequest& work, MemoryPlace place) const {
-  if (work.kind != WorkKind::write || work.bytes < kFetchedLeast || !fetches_) return false;
+bool BareTransfers::can_be_read(const WorkRequest& work, MemoryPlace place) const {
+  if (work.kind != WorkKind::write || work.bytes < kRendezvousLeast || !reads_) return false;
   // A queue that can continue on another NIC could not wait for rendezvous reads in flight.
   if (place != MemoryPlace::host || end_.setup.records != nullptr) return false;
-  return end_.wire().can_fetch(end_.peer.address);
+  return end_.wire().can_read(end_.peer.address);
 }
 
 /// Returns a multiple of the wire's piece size, so that the remaining pieces can go in messages.
@@ -51,20 +51,20 @@ std::uint32_t BareTransfers::piece_bytes(const PostedEntry& entry) const {
   return std::max(kDirectPieceBytes / bytes, 1u) * bytes;
 }
 
-bool BareTransfers::lend(const PostedEntry& entry, SentRequest& request) {
+bool BareTransfers::expose(const PostedEntry& entry, SentRequest& request) {
   // Looked up again: the key may have been deregistered since the entry started.
   const auto found = end_.find_local(entry.work, false);
   if (found.syndrome != Syndrome::none) return false;
   request.source =
-      end_.wire().lend(end_.peer.address, found.memory + request.offset, request.bytes);
-  if (request.source.has_value()) end_.nic.lent.lend(entry.work.local_key, end_.borrower());
+      end_.wire().expose(end_.peer.address, found.memory + request.offset, request.bytes);
+  if (request.source.has_value()) end_.nic.exposed.expose(entry.work.local_key, end_.borrower());
   return request.source.has_value();
 }
 
 void BareTransfers::take_back(const PostedEntry& entry, SentRequest& request) {
   if (!request.source.has_value()) return;
   end_.wire().take_back({end_.peer.address}, *request.source);
-  end_.nic.lent.take_back(entry.work.local_key, end_.borrower());
+  end_.nic.exposed.take_back(entry.work.local_key, end_.borrower());
   request.source.reset();
 }
 
@@ -72,19 +72,19 @@ void BareTransfers::lose(const PostedEntry& entry, const SentRequest& request) {
   if (!request.source.has_value()) return;
   end_.wire().take_back({end_.peer.address}, *request.source);
   // A read may be in flight.
-  end_.nic.lent.lose(entry.work.local_key, end_.borrower());
+  end_.nic.exposed.lose(entry.work.local_key, end_.borrower());
 }
 
 void BareTransfers::note_refusal(const PostedEntry& entry, const SentRequest& request) {
   if (request.source.has_value()) {
-    fetches_ = false;
+    reads_ = false;
   } else {
     end_.nic.peers.set_reached(end_.peer.process, entry.work.local_key, false);
   }
 }
 
 bool BareTransfers::is_refused(const PostedEntry& entry) const {
-  if (entry.fetched) return !fetches_;
+  if (entry.rendezvous) return !reads_;
   return entry.direct && entry.work.kind == WorkKind::write &&
          !end_.nic.peers.is_reached(end_.peer.process, entry.work.local_key);
 }

@@ -21,7 +21,7 @@ class BareTransfers {
   std::uint32_t piece_bytes(const PostedEntry& entry) const;
   /// Allows the peer a rendezvous read of this piece. Returns false if the bytes have to go in
   /// messages.
-  bool lend(const PostedEntry& entry, SentRequest& request);
+  bool expose(const PostedEntry& entry, SentRequest& request);
   /// Ends the permission, because the peer no longer reads the piece or was never asked to.
   void take_back(const PostedEntry& entry, SentRequest& request);
   /// Ends the permission although no answer of the peer will be processed: a read may still be in
@@ -42,10 +42,10 @@ class BareTransfers {
 
  private:
   bool can_copy(const WorkRequest& work, MemoryPlace place) const;
-  bool can_be_fetched(const WorkRequest& work, MemoryPlace place) const;
+  bool can_be_read(const WorkRequest& work, MemoryPlace place) const;
 
   SendEnd& end_;
-  bool fetches_ = true;  // cleared when the peer refuses a rendezvous read
+  bool reads_ = true;  // cleared when the peer refuses a rendezvous read
 };
 
 }  // namespace oriel::net

@@ -25,27 +25,27 @@ struct Borrower {
 };
 
 /// Memory with outstanding rendezvous reads: peers may read it and have not answered yet.
-class LentMemory {
+class ExposedMemory {
  public:
-  void lend(std::uint32_t key, Borrower to) { ++lent_[{key, to}].times; }
+  void expose(std::uint32_t key, Borrower to) { ++exposed_[{key, to}].times; }
   void take_back(std::uint32_t key, Borrower from) {
-    const auto it = lent_.find({key, from});
-    if (it != lent_.end() && --it->second.times == 0) lent_.erase(it);
+    const auto it = exposed_.find({key, from});
+    if (it != exposed_.end() && --it->second.times == 0) exposed_.erase(it);
   }
   /// Marks a peer whose answer will never be processed.
   void lose(std::uint32_t key, Borrower by) {
-    const auto it = lent_.find({key, by});
-    if (it != lent_.end()) it->second.is_lost = true;
+    const auto it = exposed_.find({key, by});
+    if (it != exposed_.end()) it->second.is_lost = true;
   }
-  bool is_lent(std::uint32_t key) const {
-    const auto it = lent_.lower_bound({key, {}});
-    return it != lent_.end() && it->first.first == key;
+  bool is_exposed(std::uint32_t key) const {
+    const auto it = exposed_.lower_bound({key, {}});
+    return it != exposed_.end() && it->first.first == key;
   }
   /// Returns the peers that may read the memory. With `lost`, returns only peers whose answer will
   /// never be processed.
   std::vector<Borrower> borrowers(std::uint32_t key, bool lost) const {
     std::vector<Borrower> found;
-    for (auto it = lent_.lower_bound({key, {}}); it != lent_.end() && it->first.first == key;
+    for (auto it = exposed_.lower_bound({key, {}}); it != exposed_.end() && it->first.first == key;
          ++it) {
       if (it->second.is_lost || !lost) found.push_back(it->first.second);
     }
@@ -53,19 +53,19 @@ class LentMemory {
   }
   /// Drops all entries of this peer, because the wire to it has been cut.
   void forget(Borrower who) {
-    std::erase_if(lent_, [&](const auto& one) { return one.first.second == who; });
+    std::erase_if(exposed_, [&](const auto& one) { return one.first.second == who; });
   }
   /// Drops all entries of all peers of one wire.
   void forget_wire(std::uint32_t wire) {
-    std::erase_if(lent_, [&](const auto& one) { return one.first.second.wire == wire; });
+    std::erase_if(exposed_, [&](const auto& one) { return one.first.second.wire == wire; });
   }
 
  private:
-  struct Lent {
+  struct Exposed {
     std::uint64_t times = 0;
     bool is_lost = false;
   };
-  std::map<std::pair<std::uint32_t, Borrower>, Lent> lent_;
+  std::map<std::pair<std::uint32_t, Borrower>, Exposed> exposed_;
 };
 
 /// State that the queues of one NIC share; the NIC's lock guards it.
@@ -73,7 +73,7 @@ struct NicContext {
   const Clock* clock = nullptr;
   MemoryKeys keys;
   PeerMemory peers;
-  LentMemory lent;
+  ExposedMemory exposed;
   HostCopyEngine host_engine;
   CopyEngine* gpu_engine = nullptr;  ///< null: the NIC has no key for GPU memory
   std::vector<std::unique_ptr<Wire>> wires;

@@ -19,10 +19,10 @@ namespace {
 // Limit for GPU copies that have started.
 constexpr std::chrono::seconds kCopiesMost{30};
 // Limit for rendezvous reads of a peer that is alive.
-constexpr std::chrono::seconds kFetchesMost{5};
+constexpr std::chrono::seconds kReadsMost{5};
 // Limit after an abort, when nobody needs the data of rendezvous reads. Most peers are still there
 // and end their reads in this time. This avoids cutting their connections.
-constexpr std::chrono::milliseconds kAbortedFetchesMost{100};
+constexpr std::chrono::milliseconds kAbortedReadsMost{100};
 constexpr std::chrono::microseconds kPause{50};
 
 }  // namespace
@@ -97,7 +97,7 @@ Status NicMemory::deregister_memory(std::uint32_t key) {
     settled = settle();
     context_.gpu_engine->forget(range->memory, range->bytes);
   } else if (range != nullptr) {
-    end_fetches(lock, key);
+    end_reads(lock, key);
   }
   context_.peers.forget(key);
   ORIEL_CHECK(context_.keys.remove(key));
@@ -130,32 +130,32 @@ void NicMemory::end_copies(std::uint64_t peer, std::uint32_t key) {
 }
 
 /// Ends rendezvous reads from and into the memory, by peers and by this NIC.
-void NicMemory::end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key) {
-  cut(context_.lent.borrowers(key, true));
-  if (wait_until_none(lock, [&] { return is_fetched(key); })) return;
-  std::vector<Borrower> whom = context_.lent.borrowers(key, false);
+void NicMemory::end_reads(std::unique_lock<std::mutex>& lock, std::uint32_t key) {
+  cut(context_.exposed.borrowers(key, true));
+  if (wait_until_none(lock, [&] { return is_rendezvous(key); })) return;
+  std::vector<Borrower> whom = context_.exposed.borrowers(key, false);
   for (std::uint32_t wire = 0; wire < context_.wires.size(); ++wire) {
-    for (const auto& peer : context_.wires[wire]->fetches_by(key)) {
+    for (const auto& peer : context_.wires[wire]->reads_by(key)) {
       whom.push_back({wire, peer.value});
     }
   }
   cut(whom);
 }
 
-bool NicMemory::is_fetched(std::uint32_t key) const {
-  return context_.lent.is_lent(key) ||
+bool NicMemory::is_rendezvous(std::uint32_t key) const {
+  return context_.exposed.is_exposed(key) ||
          std::any_of(context_.wires.begin(), context_.wires.end(),
-                     [&](const auto& wire) { return wire->is_fetching(key); });
+                     [&](const auto& wire) { return wire->is_reading(key); });
 }
 
 /// Returns the end of a wait that began at `begin`. After end_sending() or end_receiving() all
 /// waits share one time limit.
 TimePoint NicMemory::timeout_end(TimePoint begin) {
   const bool is_aborted = context_.sends_nothing;
-  if (!is_aborted && !context_.takes_nothing) return begin + kFetchesMost;
+  if (!is_aborted && !context_.takes_nothing) return begin + kReadsMost;
   if (!last_wait_.has_value()) last_wait_ = SteadyClock::instance().now();
-  const TimePoint end = std::min(begin, *last_wait_) + kFetchesMost;
-  return is_aborted ? std::min<TimePoint>(end, *last_wait_ + kAbortedFetchesMost) : end;
+  const TimePoint end = std::min(begin, *last_wait_) + kReadsMost;
+  return is_aborted ? std::min<TimePoint>(end, *last_wait_ + kAbortedReadsMost) : end;
 }
 
 bool NicMemory::wait_until_none(std::unique_lock<std::mutex>& lock,
@@ -191,10 +191,10 @@ void NicMemory::cut(const std::vector<Borrower>& whom) {
     }
     if (peers.empty()) continue;
     if (context_.wires[wire]->cut(peers)) {
-      context_.lent.forget_wire(wire);
+      context_.exposed.forget_wire(wire);
       continue;
     }
-    for (const WireAddress& peer : peers) context_.lent.forget({wire, peer.value});
+    for (const WireAddress& peer : peers) context_.exposed.forget({wire, peer.value});
   }
 }
 

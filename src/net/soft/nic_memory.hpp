@@ -108,8 +108,8 @@ class NicMemory : public NicCore {
 
  private:
   void end_copies(std::uint64_t peer, std::uint32_t key);
-  void end_fetches(std::unique_lock<std::mutex>& lock, std::uint32_t key);
-  bool is_fetched(std::uint32_t key) const;
+  void end_reads(std::unique_lock<std::mutex>& lock, std::uint32_t key);
+  bool is_rendezvous(std::uint32_t key) const;
   TimePoint timeout_end(TimePoint begin);
 
   std::optional<TimePoint> last_wait_;  // start of the shared time limit, see timeout_end()

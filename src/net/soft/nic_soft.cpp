@@ -75,10 +75,10 @@ Status NicSoft::to_reset(std::uint32_t number) {
   // A rendezvous read for the queue must not write memory after the reset.
   const bool is_over = wait_until_none(lock, [&] {
     const SoftQueue* const queue = queues_.find(number);
-    return queue != nullptr && queue->is_fetching();
+    return queue != nullptr && queue->is_reading();
   });
   ORIEL_TRY(SoftQueue* const queue, queues_.find_or_fail(number));
-  if (!is_over) cut({queue->fetches_from()});
+  if (!is_over) cut({queue->reads_from()});
   queues_.replace(queue, context_);
   return {};
 }

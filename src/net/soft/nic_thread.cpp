@@ -38,7 +38,7 @@ struct NicThread::State {
   bool is_stopped() {
     return std::atomic_ref<std::uint32_t>(stop_word).load(std::memory_order_acquire) != 0;
   }
-  void tell_to_end() {
+  void ask_to_end() {
     {
       const std::lock_guard lock(mutex);  // keeps a nap from starting in between
       std::atomic_ref<std::uint32_t>(stop_word).store(1, std::memory_order_release);
@@ -99,7 +99,7 @@ Result<NicThread> NicThread::start(Options options) {
   State* const raw = state.get();
   ORIEL_TRY(state->thread, OwnedThread::start({.name = "oriel-nic",
                                                .body = [raw] { raw->run(); },
-                                               .stop = [raw] { raw->tell_to_end(); },
+                                               .stop = [raw] { raw->ask_to_end(); },
                                                .failed = raw->options.failed}));
   return NicThread(std::move(state));
 }

@@ -19,9 +19,9 @@ struct PostedEntry {
   Syndrome syndrome = Syndrome::none;
   Complaint complaint = Complaint::none;
   bool begun = false;
-  bool done = false;     // answered, or failed
-  bool direct = false;   // bytes do not cross the wire
-  bool fetched = false;  // the peer's wire reads the bytes (rendezvous)
+  bool done = false;        // answered, or failed
+  bool direct = false;      // bytes do not cross the wire
+  bool rendezvous = false;  // the peer's wire reads the bytes (rendezvous)
   std::uint32_t piece_bytes = 0;
   std::uint32_t pieces = 0;
   std::uint32_t sent = 0;  // pieces sent
@@ -31,7 +31,7 @@ struct PostedEntry {
   bool waits_for_data() const {
     return work.kind == WorkKind::read || work.kind == WorkKind::atomic;
   }
-  bool is_bare() const { return direct || fetched; }
+  bool is_bare() const { return direct || rendezvous; }
   /// Splits what has not been sent into pieces of this size.
   void cut(std::uint32_t bytes);
 };

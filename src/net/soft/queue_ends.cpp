@@ -58,7 +58,7 @@ bool ReceiveEnd::can_reach(const WireRequest& request) const {
   }
   if (!request.source.has_value()) return true;
   return setup.records == nullptr && request.piece_bytes != 0 && place == MemoryPlace::host &&
-         wire().can_fetch(peer.address);
+         wire().can_read(peer.address);
 }
 
 WireResponse ReceiveEnd::response_to(const WireRequest& request) const {

@@ -33,7 +33,7 @@ bool RequestSender::send_pieces(PostedEntry& entry, TimePoint now) {
     request.offset = entry.sent_bytes;
     request.bytes = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(entry.piece_bytes, entry.work.bytes - request.offset));
-    if (entry.fetched && !bare_.lend(entry, request)) {
+    if (entry.rendezvous && !bare_.expose(entry, request)) {
       cut_for_wire(entry);
       continue;
     }
@@ -76,7 +76,7 @@ void RequestSender::go_by_wire(std::size_t position) {
 
 void RequestSender::cut_for_wire(PostedEntry& entry) {
   entry.direct = false;
-  entry.fetched = false;
+  entry.rendezvous = false;
   entry.cut(end_.setup.piece_bytes);
 }
 
@@ -174,7 +174,7 @@ RequestSender::Step RequestSender::transmit(PostedEntry& entry, SentRequest& req
   if (needs_load(entry, request)) {
     const Step step = load(entry, request);
     if (step != Step::sent) return step;
-    std::get<WireRequest>(message.body).payload = request.load->lend();
+    std::get<WireRequest>(message.body).payload = request.load->expose();
   }
   request.on_wire = end_.wire().send(end_.peer.address, message);
   // While the wire has no room, the timeout runs from the first attempt. A peer that does not drain

@@ -34,7 +34,7 @@ class Requester {
   void ring(std::uint64_t end) { posted_.ring(end); }
   std::uint64_t end() const { return posted_.end(); }
   /// Returns when the peer last answered.
-  TimePoint heard() const { return retransmission_.heard(); }
+  TimePoint last_received() const { return retransmission_.last_received(); }
   /// Everything before this WQEBB is complete.
   std::uint64_t completed() const { return posted_.completed(); }
   /// Implements NicSoft::probe().

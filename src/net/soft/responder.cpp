@@ -11,9 +11,9 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::size_t kAnswersMost = 1024;       // answers waiting for execution or for the wire
-constexpr std::uint32_t kFetchAttemptsMost = 7;  // retries of a failed read
-constexpr std::chrono::milliseconds kFetchPause{1};  // doubled after each failure
+constexpr std::size_t kAnswersMost = 1024;          // answers waiting for execution or for the wire
+constexpr std::uint32_t kReadAttemptsMost = 7;      // retries of a failed read
+constexpr std::chrono::milliseconds kReadPause{1};  // doubled after each failure
 constexpr std::uint32_t kReceivesFlushedMost = 256;  // per call
 
 }  // namespace
@@ -91,47 +91,47 @@ void Responder::receive_next(WireRequest& request, std::uint16_t receives, TimeP
   execute(request, now);
 }
 
-bool Responder::is_fetching() const {
+bool Responder::is_reading() const {
   return std::any_of(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(begun_),
-                     [](const Item& item) { return item.is_fetching(); });
+                     [](const Item& item) { return item.is_reading(); });
 }
 
 /// Returns whether the request has to wait for rendezvous reads, which end at any time. Only a
 /// rendezvous read into other memory may start before they have ended.
-bool Responder::waits_for_fetches(const WireRequest& request, const std::byte* at) const {
+bool Responder::waits_for_reads(const WireRequest& request, const std::byte* at) const {
   for (std::size_t i = 0; i < begun_; ++i) {
-    if (!items_[i].is_fetching()) continue;
+    if (!items_[i].is_reading()) continue;
     const bool is_elsewhere = request.source.has_value() &&
-                              !items_[i].fetch->overlaps(at + request.offset, request.piece_bytes);
+                              !items_[i].read->overlaps(at + request.offset, request.piece_bytes);
     if (!is_elsewhere) return true;
   }
   return false;
 }
 
-void Responder::fetch(Item& item, const MemoryKeys::Found& found) {
+void Responder::begin_read(Item& item, const MemoryKeys::Found& found) {
   const WireRequest& request = item.request;
-  item.fetch = end_.wire().fetch(end_.peer.address, *request.source,
-                                 {request.key, found.memory + request.offset, request.piece_bytes});
+  item.read = end_.wire().rendezvous_read(
+      end_.peer.address, *request.source,
+      {request.key, found.memory + request.offset, request.piece_bytes});
 }
 
 /// Returns whether the rendezvous read has ended, or has failed for good. A failed read is repeated
 /// after a pause. The next attempt reconnects a broken connection.
-bool Responder::has_fetched(Item& item, TimePoint now) {
-  if (!item.is_fetching()) return true;
-  if (!item.fetch->is_done()) return false;
-  if (item.failures == kFetchAttemptsMost) {
+bool Responder::has_read(Item& item, TimePoint now) {
+  if (!item.is_reading()) return true;
+  if (!item.read->is_done()) return false;
+  if (item.failures == kReadAttemptsMost) {
     fail_first(Syndrome::remote_operation);
     return true;
   }
-  if (item.again == TimePoint{})
-    item.again = now + kFetchPause * (std::int64_t{1} << item.failures);
+  if (item.again == TimePoint{}) item.again = now + kReadPause * (std::int64_t{1} << item.failures);
   if (now < item.again) return false;
   item.again = {};
   ++item.failures;
   const WireRequest& request = item.request;
   const auto found = end_.find(request);
   if (found.syndrome == Syndrome::none) {
-    fetch(item, found);
+    begin_read(item, found);
     return false;
   }
   fail_first(found.syndrome);
@@ -196,7 +196,7 @@ bool Responder::begin(Item& item) {
     // the two.
     const bool waits = found.place == MemoryPlace::host && gpu_ticket_ != 0;
     if (waits && !end_.nic.engine(MemoryPlace::gpu).is_done(gpu_ticket_)) return false;
-    if (waits_for_fetches(request, found.memory)) return false;
+    if (waits_for_reads(request, found.memory)) return false;
     CopyEngine& engine = end_.nic.engine(found.place);
     item.place = found.place;
     if (!begin_in(item, found, engine)) {
@@ -231,7 +231,7 @@ bool Responder::begin_in(Item& item, const MemoryKeys::Found& found, CopyEngine&
   }
   if (request.kind == WorkKind::read) return item.loading.begin(engine, at);
   if (request.source.has_value()) {
-    fetch(item, found);
+    begin_read(item, found);
     return true;
   }
   if (!request.direct) {
@@ -255,7 +255,7 @@ bool Responder::finish(Item& item, TimePoint now) {
   if (item.response.syndrome == Syndrome::none) {
     if (engine.has_failed())
       fail_first(Syndrome::remote_operation);
-    else if (!has_fetched(item, now))
+    else if (!has_read(item, now))
       return false;
   }
   if (item.response.syndrome != Syndrome::none) {

@@ -44,7 +44,7 @@ class Responder {
   /// Processes a request. `receives` is the number of posted receives, modulo 65536.
   void receive(WireRequest& request, std::uint16_t receives, TimePoint now);
   /// Returns whether a rendezvous read for this queue is in flight.
-  bool is_fetching() const;
+  bool is_reading() const;
   Borrower peer() const { return end_.borrower(); }
   /// Continues accepted requests, and sends the responses.
   bool progress(TimePoint now);
@@ -71,20 +71,18 @@ class Responder {
     Storing storing;
     AtomicMove atomic;
     MoveTicket ticket = 0;
-    std::shared_ptr<WireFetch> fetch;
+    std::shared_ptr<RendezvousRead> read;
     std::uint32_t failures = 0;  // failures of the rendezvous read
     TimePoint again{};
 
-    bool is_fetching() const {
-      return fetch != nullptr && (!fetch->is_done() || fetch->has_failed());
-    }
+    bool is_reading() const { return read != nullptr && (!read->is_done() || read->has_failed()); }
   };
 
   void receive_next(WireRequest& request, std::uint16_t receives, TimePoint now);
   void answer_again(WireRequest& request, TimePoint now);
-  bool waits_for_fetches(const WireRequest& request, const std::byte* at) const;
-  void fetch(Item& item, const MemoryKeys::Found& found);
-  bool has_fetched(Item& item, TimePoint now);
+  bool waits_for_reads(const WireRequest& request, const std::byte* at) const;
+  void begin_read(Item& item, const MemoryKeys::Found& found);
+  bool has_read(Item& item, TimePoint now);
   void fail_first(Syndrome syndrome);
   void execute(WireRequest& request, TimePoint now);
   bool advance(TimePoint now);

@@ -53,7 +53,7 @@ void SentRequests::repeat_from(std::size_t position) {
 
 Retransmission::Step Retransmission::look(SentRequest& oldest, const WireSign& sign,
                                           std::uint64_t under_way, TimePoint now) {
-  const bool is_there = sign.heard > std::max(oldest.at, heard_);
+  const bool is_there = sign.last_received > std::max(oldest.at, last_received_);
   // If the request has arrived, the queue does not answer, whatever else its NIC sends.
   const bool has_arrived = oldest.place != 0 && sign.arrived >= oldest.place;
   oldest.missed += is_there && !has_arrived ? 1 : kSilent;
@@ -63,30 +63,30 @@ Retransmission::Step Retransmission::look(SentRequest& oldest, const WireSign& s
   if (under_way <= little) return Step::repeat_all;
   // The other requests may still be leaving. A retransmission would only queue behind them.
   question_ = oldest.number;
-  told_.reset();
+  answered_.reset();
   return Step::repeat_oldest;
 }
 
 /// If the other requests had arrived, their responses would come before the oldest one's or soon
 /// after it.
 bool Retransmission::is_left_unanswered(TimePoint now) {
-  if (!told_.has_value() || now - *told_ < setup_.answer_timeout / 8) return false;
+  if (!answered_.has_value() || now - *answered_ < setup_.answer_timeout / 8) return false;
   question_.reset();
-  told_.reset();
+  answered_.reset();
   return true;
 }
 
 void Retransmission::note_answer(const SentRequest& request, TimePoint now) {
-  heard_ = now;
+  last_received_ = now;
   if (setup_.answered != nullptr && request.at > setup_.answered->load(std::memory_order_relaxed)) {
     setup_.answered->store(request.at, std::memory_order_relaxed);
   }
   if (!question_.has_value()) return;
-  if (request.number == *question_ && !told_.has_value()) {
-    told_ = now;
+  if (request.number == *question_ && !answered_.has_value()) {
+    answered_ = now;
   } else if (request.number > *question_) {
     question_.reset();
-    told_.reset();
+    answered_.reset();
   }
 }
 

@@ -83,7 +83,8 @@ class Retransmission {
 
   enum class Step : std::uint8_t { wait, repeat_oldest, repeat_all, give_up };
   bool is_due(const SentRequest& oldest, TimePoint now) const {
-    return oldest.at != TimePoint{} && now - std::max(oldest.at, heard_) >= setup_.answer_timeout;
+    return oldest.at != TimePoint{} &&
+           now - std::max(oldest.at, last_received_) >= setup_.answer_timeout;
   }
   /// Handles a timeout of the oldest request, while `under_way` bytes of all requests have no
   /// response.
@@ -96,14 +97,15 @@ class Retransmission {
   void pause(TimePoint now) { not_before_ = now + setup_.not_ready_pause; }
   bool is_paused(TimePoint now) const { return now < not_before_; }
   /// Returns when the peer last answered.
-  TimePoint heard() const { return heard_; }
+  TimePoint last_received() const { return last_received_; }
 
  private:
   const QueueSetup& setup_;
-  TimePoint heard_{};
+  TimePoint last_received_{};
   TimePoint not_before_{};
   std::optional<std::uint64_t> question_;  // number of the request that was retransmitted alone
-  std::optional<TimePoint> told_;  // when question_ was answered, until a later request is answered
+  std::optional<TimePoint>
+      answered_;  // when question_ was answered, until a later request is answered
 };
 
 }  // namespace oriel::net

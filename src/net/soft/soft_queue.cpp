@@ -129,14 +129,13 @@ QueueReport SoftQueue::report() const {
   report.completed = setup_.records->completed;
   report.error = setup_.records->error;
   report.refused = setup_.records->refused;
-  report.heard = requester_.heard();
+  report.last_received = requester_.last_received();
   return report;
 }
 
 bool SoftQueue::is_idle() const {
   if (state_ != QueueState::ready_to_send || nic_.sends_nothing) return true;
-  return requester_.completed() == requester_.end() &&
-         !doorbell_.tells_of_more_than(requester_.end());
+  return requester_.completed() == requester_.end() && !doorbell_.has_more_than(requester_.end());
 }
 
 Status SoftQueue::to_error() {

@@ -72,7 +72,7 @@ struct QueueReport {
   std::uint64_t completed = 0;            ///< from the queue's records
   std::optional<CompletionRecord> error;  ///< from the queue's records
   Syndrome refused = Syndrome::none;      ///< from the queue's records
-  TimePoint heard{};                      ///< when the peer last answered any request
+  TimePoint last_received{};              ///< when the peer last answered any request
 };
 
 /// The other end of a queue.

@@ -96,15 +96,16 @@ struct WireMessage {
 
 /// A wire's knowledge of a peer's NIC.
 struct WireSign {
-  TimePoint heard{};  ///< when the last valid message or data of a rendezvous read came from there
+  TimePoint last_received{};  ///< when the last valid message or data of a rendezvous read came
+                              ///< from there
   std::uint64_t arrived = 0;  ///< messages up to this place have arrived, or never will
 };
 
 /// A rendezvous read from a peer's memory. The wire shares ownership. It keeps writing to the
 /// memory until the read is done, even if nobody waits for the read any more.
-class WireFetch {
+class RendezvousRead {
  public:
-  explicit WireFetch(const WireTarget& target) : target_(target) {}
+  explicit RendezvousRead(const WireTarget& target) : target_(target) {}
   /// Returns true once the wire no longer touches the memory.
   bool is_done() const { return done_.load(std::memory_order_acquire); }
   /// Returns whether bytes are missing; valid once the read is done.
@@ -153,23 +154,24 @@ class Wire {
   // copies them.
 
   /// Returns whether rendezvous reads work between this NIC and `peer`, in both directions.
-  virtual bool can_fetch(WireAddress /*peer*/) { return false; }
+  virtual bool can_read(WireAddress /*peer*/) { return false; }
   /// Registers these bytes of host memory for reads by the peer until take_back(). The caller sends
   /// the source to the peer. Returns nullopt if the bytes cannot be registered.
-  virtual std::optional<WireSource> lend(WireAddress /*peer*/, const std::byte* /*from*/,
-                                         std::size_t /*bytes*/) {
+  virtual std::optional<WireSource> expose(WireAddress /*peer*/, const std::byte* /*from*/,
+                                           std::size_t /*bytes*/) {
     return std::nullopt;
   }
   virtual void take_back(WireAddress /*peer*/, const WireSource& /*source*/) {}
   /// Starts a rendezvous read. Call it only if can_fetch() returned true for the peer.
-  virtual std::shared_ptr<WireFetch> fetch(WireAddress /*peer*/, const WireSource& /*source*/,
-                                           const WireTarget& /*target*/) {
+  virtual std::shared_ptr<RendezvousRead> rendezvous_read(WireAddress /*peer*/,
+                                                          const WireSource& /*source*/,
+                                                          const WireTarget& /*target*/) {
     return nullptr;
   }
   /// Returns whether a read into memory under this key is in flight. Memory may have several keys.
-  virtual bool is_fetching(std::uint32_t /*key*/) { return false; }
+  virtual bool is_reading(std::uint32_t /*key*/) { return false; }
   /// Returns the peers from which memory under this key is being read.
-  virtual std::vector<WireAddress> fetches_by(std::uint32_t /*key*/) { return {}; }
+  virtual std::vector<WireAddress> reads_by(std::uint32_t /*key*/) { return {}; }
   /// Ends rendezvous reads between this NIC and these peers at once, for good. After the call no
   /// read from or by these peers touches memory. Returns true if the wire has ended the reads with
   /// all peers.

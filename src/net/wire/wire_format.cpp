@@ -21,7 +21,7 @@ constexpr std::uint8_t kRequest = 1;
 constexpr std::uint8_t kResponse = 2;
 constexpr std::uint8_t kHasImmediate = 1;  // in requests
 constexpr std::uint8_t kDirect = 2;        // in requests
-constexpr std::uint8_t kFetched = 4;       // in requests
+constexpr std::uint8_t kRead = 4;          // in requests
 constexpr std::uint8_t kNotReady = 1;      // in responses
 constexpr std::uint8_t kNotMapped = 2;     // in responses
 constexpr std::uint32_t kQueueMost = 0xff'ffff;
@@ -44,7 +44,7 @@ void put_common(ByteWriter& to, const Common& common) {
 void put_request(ByteWriter& to, const WireRequest& request) {
   const auto flags = static_cast<std::uint8_t>((request.has_immediate ? kHasImmediate : 0) |
                                                (request.direct ? kDirect : 0) |
-                                               (request.source.has_value() ? kFetched : 0));
+                                               (request.source.has_value() ? kRead : 0));
   put_common(to,
              {kRequest, static_cast<std::uint8_t>(request.kind), flags, request.to_queue,
               request.epoch, static_cast<std::uint32_t>(request.payload.size()), request.number});
@@ -77,7 +77,7 @@ Error bad(const char* field, std::uint64_t value, const std::string& wanted) {
 }
 
 Status check_common(const Common& common) {
-  const std::uint8_t flags_most = common.type == kRequest ? kHasImmediate | kFetched : kNotMapped;
+  const std::uint8_t flags_most = common.type == kRequest ? kHasImmediate | kRead : kNotMapped;
   if (common.flags > flags_most) {
     return bad("flags", common.flags, fmt::format("at most {}", flags_most));
   }
@@ -99,8 +99,9 @@ Status check_request(const Common& common, const WireRequest& request) {
     return bad("a piece of bytes", request.piece_bytes, fmt::format("at most {}", kPieceBytesMost));
   }
   const bool is_write = request.kind == WorkKind::write;
-  const bool is_fetched = request.source.has_value();
-  const std::uint32_t wanted = is_write && !request.direct && !is_fetched ? request.piece_bytes : 0;
+  const bool is_rendezvous = request.source.has_value();
+  const std::uint32_t wanted =
+      is_write && !request.direct && !is_rendezvous ? request.piece_bytes : 0;
   if (common.payload_bytes != wanted) {
     return bad("a payload of bytes", common.payload_bytes, std::to_string(wanted));
   }
@@ -111,7 +112,8 @@ Status check_request(const Common& common, const WireRequest& request) {
   if (request.direct && request.kind == WorkKind::atomic) {
     return bad("flags", common.flags, "0 for an atomic");
   }
-  if (is_fetched && !is_write) return bad("flags", common.flags, "those of a write to be fetched");
+  if (is_rendezvous && !is_write)
+    return bad("flags", common.flags, "those of a write to be fetched");
   return {};
 }
 
@@ -155,7 +157,7 @@ Result<WireMessage> read_request(ByteReader& from, const Common& common) {
   request.number = common.number;
   request.has_immediate = (common.flags & kHasImmediate) != 0;
   request.direct = (common.flags & kDirect) != 0;
-  if ((common.flags & kFetched) != 0) request.source.emplace();
+  if ((common.flags & kRead) != 0) request.source.emplace();
   request.from.value = from.get<std::uint64_t>();
   request.from_queue = from.get<std::uint32_t>();
   request.key = from.get<std::uint32_t>();

@@ -121,7 +121,7 @@ void RingReader::copy_out(std::size_t from, std::size_t count, Bytes& to) const 
   to.insert(to.end(), ring, ring + (count - first));
 }
 
-Payload RingReader::lend(std::size_t from, std::size_t count) const {
+Payload RingReader::expose(std::size_t from, std::size_t count) const {
   const std::byte* const ring = memory_.data() + kHeaderBytes;
   const std::size_t at = (taken_ + sizeof length_ + from) & (ring_bytes_ - 1);
   const std::size_t first = std::min(count, ring_bytes_ - at);
@@ -172,9 +172,9 @@ bool RingWire::receive(WireMessage& message) {
 }
 
 void RingWire::end_receive() {
-  if (!lent_.has_value()) return;
-  Lane& lane = lanes_[*lent_];
-  lent_.reset();
+  if (!exposed_.has_value()) return;
+  Lane& lane = lanes_[*exposed_];
+  exposed_.reset();
   lane.reader.end();
   // The writer may be waiting for room.
   device::ring(lane.bell.doorbell());
@@ -188,13 +188,13 @@ bool RingWire::receive_from(std::size_t place, WireMessage& message) {
     return false;
   }
   if (!read.value()) return false;
-  lent_ = place;
+  exposed_ = place;
   if (!payload_of(message).is_borrowed()) end_receive();
   return true;
 }
 
 Payload RingWire::payload_on(const Lane& lane, const WireHead& head) {
-  Payload payload = lane.reader.lend(head.bytes, head.payload_bytes);
+  Payload payload = lane.reader.expose(head.bytes, head.payload_bytes);
   if (payload.size() < kTwoPartsLeast) static_cast<void>(payload.joined());
   return payload;
 }

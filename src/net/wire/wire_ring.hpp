@@ -67,7 +67,7 @@ class RingReader {
   /// and parse only the copy.
   void copy_out(std::size_t from, std::size_t count, Bytes& to) const;
   /// Borrows bytes of the message in the ring, until end().
-  Payload lend(std::size_t from, std::size_t count) const;
+  Payload expose(std::size_t from, std::size_t count) const;
   /// Frees the room of the message for the writer.
   void end();
 
@@ -135,7 +135,7 @@ class RingWire final : public Wire {
   std::vector<Lane> lanes_;
   std::map<std::uint64_t, std::size_t> places_;  // from addresses of peers to indexes of lanes_
   std::size_t next_ = 0;                         // lane to poll first
-  std::optional<std::size_t> lent_;              // lane whose last message is still in use
+  std::optional<std::size_t> exposed_;           // lane whose last message is still in use
   Bytes beginning_;                              // first bytes of the last message
   mutable std::mutex failure_mutex_;
   std::optional<Error> failure_;

@@ -28,9 +28,9 @@ Affinity choose_with(const Machine& machine, std::optional<std::vector<int>> cpu
   return affinity;
 }
 
-void tell_kept_away(const Gpu& gpu) {
-  static std::atomic<bool> told{false};
-  if (!log_enabled(LogLevel::info) || told.exchange(true)) return;
+void log_kept_away(const Gpu& gpu) {
+  static std::atomic<bool> reported{false};
+  if (!log_enabled(LogLevel::info) || reported.exchange(true)) return;
   Log().info(
       "this process may use no processor near GPU {}: threads for it stay where they are "
       "(ORIEL_IGNORE_CPU_AFFINITY=1 moves them)",
@@ -52,7 +52,7 @@ Affinity local_affinity_of_gpu(const Machine& machine, int gpu, const Settings& 
   Affinity affinity = choose_with(machine, std::move(cpus), [&](const Allowed& allowed) {
     return affinity_of_gpu(machine, gpu, allowed);
   });
-  if (affinity.kept_away) tell_kept_away(machine.gpus[static_cast<std::size_t>(gpu)]);
+  if (affinity.kept_away) log_kept_away(machine.gpus[static_cast<std::size_t>(gpu)]);
   return affinity;
 }
 

@@ -38,10 +38,10 @@ bool can_map(const RankInfo& from, const RankInfo& to) {
 }
 
 bool reach_is_assumed(const RankInfo& from, const RankInfo& to) {
-  const bool told = from.kind == DeviceKind::host || from.uuid == to.uuid ||
-                    find_seen(from, to.uuid) != nullptr ||
-                    (from.fabric && from.fabric == to.fabric);
-  return !told && can_map(from, to);
+  const bool reported = from.kind == DeviceKind::host || from.uuid == to.uuid ||
+                        find_seen(from, to.uuid) != nullptr ||
+                        (from.fabric && from.fabric == to.fabric);
+  return !reported && can_map(from, to);
 }
 
 namespace {

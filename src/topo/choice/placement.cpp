@@ -53,13 +53,13 @@ bool mask_of(int node, NodeMask& mask) {
 }
 
 /// Logs the refusal once; later refusals have the same cause.
-void tell_refusal(std::atomic<bool>& told, const char* what, int status) {
-  if (!log_enabled(LogLevel::info) || told.exchange(true)) return;
+void log_refusal(std::atomic<bool>& reported, const char* what, int status) {
+  if (!log_enabled(LogLevel::info) || reported.exchange(true)) return;
   Log().info("{} was refused (errno {}); it stays as it is", what, status);
 }
 
-std::atomic<bool> told_of_threads{false};
-std::atomic<bool> told_of_memory{false};
+std::atomic<bool> has_logged_threads{false};
+std::atomic<bool> has_logged_memory{false};
 
 }  // namespace
 
@@ -95,7 +95,7 @@ void run_this_thread_on(const std::vector<int>& cpus) noexcept {
     for (const int cpu : cpus) set_bit(words, cpu);
     const auto* const set = reinterpret_cast<const cpu_set_t*>(words.data());
     if (sys().sched_setaffinity(0, words.size() * sizeof words[0], set) != 0) {
-      tell_refusal(told_of_threads, "keeping a thread near its GPU", errno);
+      log_refusal(has_logged_threads, "keeping a thread near its GPU", errno);
     }
   } catch (...) {  // NOLINT(bugprone-empty-catch): it runs where it is
   }
@@ -105,7 +105,7 @@ void prefer_memory_node(void* at, std::size_t bytes, int node) {
   NodeMask mask{};
   if (!mask_of(node, mask)) return;
   if (sys().mbind(at, bytes, MPOL_PREFERRED, mask.data(), kNodeBitsArgument, 0) != 0) {
-    tell_refusal(told_of_memory, "taking host memory from the nearest NUMA node", errno);
+    log_refusal(has_logged_memory, "taking host memory from the nearest NUMA node", errno);
   }
 }
 
@@ -114,7 +114,7 @@ MemoryNodeScope::MemoryNodeScope(int node) {
   if (!mask_of(node, mask) || has_memory_policy()) return;
   changed_ = sys().set_mempolicy(MPOL_PREFERRED, mask.data(), kNodeBitsArgument) == 0;
   if (!changed_) {
-    tell_refusal(told_of_memory, "taking host memory from the nearest NUMA node", errno);
+    log_refusal(has_logged_memory, "taking host memory from the nearest NUMA node", errno);
   }
 }
 

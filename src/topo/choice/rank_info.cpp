@@ -254,8 +254,8 @@ Bytes encode_supplement(const RankInfo& info, Wanted wanted) {
 Status add_supplement(RankInfo& info, ByteView message, Wanted wanted) {
   ByteReader reader(message);
   bool odd = false;
-  const auto told = reader.get<std::uint8_t>();
-  if (reader.good() && told != number_of(wanted)) return bad("it adds what was not asked for");
+  const auto reported = reader.get<std::uint8_t>();
+  if (reader.good() && reported != number_of(wanted)) return bad("it adds what was not asked for");
   if (wanted.network) info.network_class = reader.get<std::uint8_t>();
   if (wanted.hidden_gpus) {
     ORIEL_TRY(info.seen, get_all_seen(reader, odd));

@@ -67,7 +67,7 @@ void add_links(const NvmlLibrary& nvml, Machine& description) {
 
 }  // namespace
 
-bool tells_of_links(const Machine& description) {
+bool describes_links(const Machine& description) {
   return std::any_of(description.gpus.begin(), description.gpus.end(),
                      [](const Gpu& gpu) { return gpu.switch_links > 0; }) ||
          std::any_of(description.pairs.begin(), description.pairs.end(),
@@ -83,7 +83,7 @@ int find_gpu(const Machine& machine, const PciAddress& address) {
 void complete_description(const FileTree& files, const std::function<const NvmlLibrary&()>& nvml,
                           Machine& description) {
   add_ports(files, description);
-  if (!description.gpus.empty() && !tells_of_links(description)) add_links(nvml(), description);
+  if (!description.gpus.empty() && !describes_links(description)) add_links(nvml(), description);
   description = canonical(std::move(description));
 }
 

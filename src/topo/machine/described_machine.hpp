@@ -12,7 +12,7 @@ namespace oriel::topo {
 
 /// Returns whether a description has links between GPUs or to switches. hwloc's format has none,
 /// nor do many files that clouds ship for NCCL.
-bool tells_of_links(const Machine& description);
+bool describes_links(const Machine& description);
 
 /// Returns the index in Machine::gpus of the GPU with this address (its first part if it has
 /// several); -1 if there is none.

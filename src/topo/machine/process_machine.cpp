@@ -108,10 +108,10 @@ Gpu of_tree(const Machine& description, const std::optional<PciAddress>& address
 /// has neither distances nor memory. Copies sizes and distances only if all nodes were found;
 /// otherwise nodes without sizes would look empty. If several nodes claim a processor, the
 /// description is wrong, and found processors replace it.
-void complete_nodes(std::vector<NumaNode>& told, const std::vector<NumaNode>& found) {
-  const bool mistaken = !shared_processors(told).empty();
+void complete_nodes(std::vector<NumaNode>& reported, const std::vector<NumaNode>& found) {
+  const bool mistaken = !shared_processors(reported).empty();
   std::vector<int> places;  // index in `found` by node
-  for (NumaNode& node : told) {
+  for (NumaNode& node : reported) {
     const auto same = std::find_if(found.begin(), found.end(), [&](const NumaNode& one) {
       return one.os_index == node.os_index;
     });
@@ -121,13 +121,13 @@ void complete_nodes(std::vector<NumaNode>& told, const std::vector<NumaNode>& fo
     if (node.memory_gbps == 0) node.memory_gbps = same->memory_gbps;
   }
   if (std::find(places.begin(), places.end(), -1) != places.end()) return;
-  for (std::size_t i = 0; i < told.size(); ++i) {
+  for (std::size_t i = 0; i < reported.size(); ++i) {
     const NumaNode& same = found[static_cast<std::size_t>(places[i])];
-    if (told[i].memory_bytes == 0) told[i].memory_bytes = same.memory_bytes;
+    if (reported[i].memory_bytes == 0) reported[i].memory_bytes = same.memory_bytes;
     const auto& distances = same.distances;
-    if (!told[i].distances.empty() || distances.empty()) continue;
+    if (!reported[i].distances.empty() || distances.empty()) continue;
     for (const int to : places) {
-      told[i].distances.push_back(distances[static_cast<std::size_t>(to)]);
+      reported[i].distances.push_back(distances[static_cast<std::size_t>(to)]);
     }
   }
 }
@@ -169,7 +169,7 @@ NvmlReason reason_to_ask_nvml(const std::vector<Gpu>& visible,
 void apply_description(CommunicatorMachine& found, const Machine& description) {
   Machine& machine = found.machine;
   const bool knows_numa = !description.numa.empty();
-  const bool knows_links = tells_of_links(description);
+  const bool knows_links = describes_links(description);
   std::vector<int> found_numa;  // OS number by GPU
   for (const Gpu& gpu : machine.gpus) {
     const auto at = static_cast<std::size_t>(gpu.numa);
@@ -183,16 +183,16 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
   std::vector<int> place;         // index in the description by GPU
   for (Gpu& gpu : machine.gpus) {
     const int other = gpu.pci ? find_gpu(description, *gpu.pci) : -1;
-    const Gpu told = other < 0 ? of_tree(description, gpu.pci)
-                               : description.gpus[static_cast<std::size_t>(other)];
+    const Gpu reported = other < 0 ? of_tree(description, gpu.pci)
+                                   : description.gpus[static_cast<std::size_t>(other)];
     const int number = found_numa[place.size()];
     place.push_back(other);
-    gpu.node = told.node;
-    if (knows_numa) gpu.numa = told.numa >= 0 ? told.numa : numa_index(machine, number);
-    if (told.pcie_gbps > 0) gpu.pcie_gbps = told.pcie_gbps;
+    gpu.node = reported.node;
+    if (knows_numa) gpu.numa = reported.numa >= 0 ? reported.numa : numa_index(machine, number);
+    if (reported.pcie_gbps > 0) gpu.pcie_gbps = reported.pcie_gbps;
     if (other < 0 || !knows_links) continue;
-    gpu.switch_links = told.switch_links;
-    if (told.link_gbps > 0) gpu.link_gbps = told.link_gbps;
+    gpu.switch_links = reported.switch_links;
+    if (reported.link_gbps > 0) gpu.link_gbps = reported.link_gbps;
     // NCCL's format counts links but does not state their speed.
     if (gpu.link_gbps == 0) gpu.link_gbps = nvlink_generation_of(gpu.architecture).link_gbps;
   }
@@ -200,10 +200,10 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
     const int from = place[static_cast<std::size_t>(pair.from)];
     const int to = place[static_cast<std::size_t>(pair.to)];
     if (from < 0 || to < 0 || !knows_links) continue;
-    const GpuPair* told = find_pair(description, from, to);
-    pair.links = told != nullptr ? told->links : 0;
-    pair.hops = told != nullptr ? told->hops : 0;
-    pair.gbps = told != nullptr ? told->gbps : 0;
+    const GpuPair* reported = find_pair(description, from, to);
+    pair.links = reported != nullptr ? reported->links : 0;
+    pair.hops = reported != nullptr ? reported->hops : 0;
+    pair.gbps = reported != nullptr ? reported->gbps : 0;
   }
   found.links_known = found.links_known || knows_links;
 }
@@ -316,7 +316,7 @@ double ProcessMachine::network_gbps(const Settings& settings) {
   const auto found = get(network_gbps_, settings.topo_file, [&]() -> Result<double> {
     if (!settings.topo_file.empty()) {
       ORIEL_TRY(const Machine description, read_named_file(settings.topo_file, settings.timeout));
-      if (const double told = fastest_port_of(description.nics); told > 0) return told;
+      if (const double reported = fastest_port_of(description.nics); reported > 0) return reported;
     }
     return fastest_network_of(sources_.files);
   });

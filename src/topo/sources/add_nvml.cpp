@@ -36,31 +36,31 @@ int place_of_same(const Machine& machine, const Gpu& gpu) {
 
 /// Adds facts that only NVML knows to a visible GPU. If UUIDs differ, CUDA's stays: it denotes a
 /// part of the GPU that NVML lists.
-void add_facts(const Gpu& told, Gpu& gpu) {
-  if (gpu.uuid.empty() || digits_of(gpu) == digits_of(told)) gpu.uuid = told.uuid;
-  if (gpu.name.empty()) gpu.name = told.name;
-  if (!gpu.pci) gpu.pci = told.pci;
-  gpu.nvml_index = told.nvml_index;
-  gpu.mig_instance = told.mig_instance;
+void add_facts(const Gpu& reported, Gpu& gpu) {
+  if (gpu.uuid.empty() || digits_of(gpu) == digits_of(reported)) gpu.uuid = reported.uuid;
+  if (gpu.name.empty()) gpu.name = reported.name;
+  if (!gpu.pci) gpu.pci = reported.pci;
+  gpu.nvml_index = reported.nvml_index;
+  gpu.mig_instance = reported.mig_instance;
   if (gpu.mig_instance >= 0) gpu.partition = -1;
-  gpu.switch_links = told.switch_links;
-  gpu.link_gbps = told.link_gbps;
-  gpu.fabric = told.fabric;
+  gpu.switch_links = reported.switch_links;
+  gpu.link_gbps = reported.link_gbps;
+  gpu.fabric = reported.fabric;
 }
 
-void add_pair(GpuPair told, Machine& machine) {
+void add_pair(GpuPair reported, Machine& machine) {
   const auto same = std::find_if(
       machine.pairs.begin(), machine.pairs.end(),
-      [&](const GpuPair& pair) { return pair.from == told.from && pair.to == told.to; });
+      [&](const GpuPair& pair) { return pair.from == reported.from && pair.to == reported.to; });
   if (same == machine.pairs.end()) {
-    machine.pairs.push_back(told);
+    machine.pairs.push_back(reported);
     return;
   }
   if (same->maps) {
-    told.maps = same->maps;
-    told.atomics = same->atomics;
+    reported.maps = same->maps;
+    reported.atomics = same->atomics;
   }
-  *same = told;
+  *same = reported;
 }
 
 }  // namespace

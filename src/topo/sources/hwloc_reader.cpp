@@ -214,7 +214,7 @@ namespace {
 
 /// Returns whether the kernel lists the processor topology that hwloc reads first. Without it,
 /// hwloc finds next to nothing and prints errors on standard error.
-bool kernel_tells_processors() {
+bool kernel_lists_processors() {
   const FileTree tree("/");
   constexpr const char* kFolder = "/sys/devices/system/cpu";
   const std::vector<int> online =
@@ -252,7 +252,7 @@ HwlocList read_hwloc(const HwlocLibrary& hwloc, const std::string& xml) {
     list.report = {"hwloc", SourceReport::Outcome::absent, hwloc.missing};
     return list;
   }
-  if (xml.empty() && !kernel_tells_processors()) {
+  if (xml.empty() && !kernel_lists_processors()) {
     list.report = {"hwloc", SourceReport::Outcome::absent,
                    "there is no /sys/devices/system/cpu/cpu*/topology, with which it begins"};
     return list;

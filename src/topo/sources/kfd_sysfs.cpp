@@ -156,9 +156,9 @@ class KfdReader {
       if (members.size() < 2) continue;
       std::set<int> numbers;
       for (const std::size_t member : members) numbers.insert(numbers_[member]);
-      const bool told = numbers.size() == members.size();
+      const bool reported = numbers.size() == members.size();
       for (std::size_t i = 0; i < members.size(); ++i) {
-        list_.gpus[members[i]].partition = told ? numbers_[members[i]] : static_cast<int>(i);
+        list_.gpus[members[i]].partition = reported ? numbers_[members[i]] : static_cast<int>(i);
       }
     }
   }

@@ -212,10 +212,10 @@ class Writer {
   }
 
   /// Writes a GPU. Omits GPUDirect RDMA support and the rank, which are not known here.
-  void write_gpu(int depth, const Gpu& gpu, bool told_by_class) {
+  void write_gpu(int depth, const Gpu& gpu, bool known_by_class) {
     std::vector<std::string> links = links_of(gpu);
     const bool known = gpu.nvml_index >= 0 || gpu.architecture > 0 || !links.empty();
-    if (!known && told_by_class) return;
+    if (!known && known_by_class) return;
     std::string facts;
     if (known) facts += fmt::format(" dev=\"{}\"", numbers_[&gpu]);
     if (gpu.architecture > 0) facts += fmt::format(" sm=\"{}\"", gpu.architecture);

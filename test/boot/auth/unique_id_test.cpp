@@ -331,11 +331,11 @@ struct Meeting : Rendezvous {
       kinds[out.to].push_back(static_cast<FrameKind>(out.frame[4]));
     }
   }
-  std::string told(Connection to) {
+  std::string reported(Connection to) {
     collect();
     return std::exchange(text[to], {});
   }
-  std::vector<FrameKind> kinds_told(Connection to) {
+  std::vector<FrameKind> kinds_reported(Connection to) {
     collect();
     return std::exchange(kinds[to], {});
   }
@@ -368,9 +368,9 @@ TEST_CASE("the rendezvous tells everybody of sizes that differ and of equal numb
     for (std::size_t i = 0; i < row.callers.size(); ++i) {
       const auto [rank, size] = row.callers[i];
       meeting.on_hello(i, hello(rank, size), kStart);
-      if (i == 1) CHECK(contains(meeting.told(0), row.words));
-      if (i > 0) CHECK(meeting.kinds_told(i) == Kinds{FrameKind::root_error});
-      if (i > 0) CHECK(contains(meeting.told(i), row.words));
+      if (i == 1) CHECK(contains(meeting.reported(0), row.words));
+      if (i > 0) CHECK(meeting.kinds_reported(i) == Kinds{FrameKind::root_error});
+      if (i > 0) CHECK(contains(meeting.reported(i), row.words));
       CHECK(meeting.finished() == (i + 1 == row.finished_after));
     }
     meeting.on_time(kStart + 5s);
@@ -378,9 +378,9 @@ TEST_CASE("the rendezvous tells everybody of sizes that differ and of equal numb
   }
   Meeting range;
   range.on_hello(30, hello(3, 3), kStart);
-  CHECK(contains(range.told(30), "rank 3 of 3"));
+  CHECK(contains(range.reported(30), "rank 3 of 3"));
   range.on_hello(31, hello(0, 1), kStart);  // nobody else is affected
-  CHECK(range.kinds_told(31) == Kinds{FrameKind::root_peers});
+  CHECK(range.kinds_reported(31) == Kinds{FrameKind::root_peers});
 }
 
 TEST_CASE("the next timer of a rendezvous is the shortest timeout of those not done",
@@ -440,10 +440,10 @@ TEST_CASE("the rendezvous names who is late and who has died, before and after i
   late.on_hello(2, hello(2, 4), kStart);
   CHECK(late.next_timer().when() == kStart + 1s);
   late.on_time(kStart + 500ms);
-  CHECK(late.told(1).empty());
+  CHECK(late.reported(1).empty());
   late.on_time(kStart + 1s);
   for (const int to : {1, 2}) {
-    CHECK(contains(late.told(static_cast<Rendezvous::Connection>(to)),
+    CHECK(contains(late.reported(static_cast<Rendezvous::Connection>(to)),
                    "ranks 0, 3 of 4 have not joined in time"));
   }
 
@@ -451,22 +451,22 @@ TEST_CASE("the rendezvous names who is late and who has died, before and after i
   death.on_hello(0, hello(0, 3, kHere), kStart);
   death.on_hello(1, hello(1, 3), kStart);
   // Rank 0 shares the root service's process, and the others are told.
-  CHECK(death.kinds_told(1) == Kinds{FrameKind::root_host});
+  CHECK(death.kinds_reported(1) == Kinds{FrameKind::root_host});
   death.on_hello(2, hello(2, 3), kStart);
-  CHECK(death.kinds_told(2) == Kinds{FrameKind::root_host, FrameKind::root_peers});
-  static_cast<void>(death.told(1));
+  CHECK(death.kinds_reported(2) == Kinds{FrameKind::root_host, FrameKind::root_peers});
+  static_cast<void>(death.reported(1));
   death.on_done(0);
   death.on_closed(0, kStart);  // no death: rank 0 was done
-  CHECK(death.told(1).empty());
+  CHECK(death.reported(1).empty());
   death.on_closed(2, kStart);
-  CHECK(contains(death.told(1), "rank 2 has died"));
+  CHECK(contains(death.reported(1), "rank 2 has died"));
 
   // If a rank gives up, all ranks receive its reason, whichever rank it blames.
   Meeting blame(3);
   blame.on_gave_up(1, Error(ErrorCode::remote, "rank 2 has died: so rank 1 says").with_origin(2),
                    kStart);
   blame.on_closed(1, kStart);
-  CHECK(contains(blame.told(0), "rank 2 has died: so rank 1 says"));
+  CHECK(contains(blame.reported(0), "rank 2 has died: so rank 1 says"));
 
   Meeting good(3);
   for (Rendezvous::Connection rank = 0; rank < 3; ++rank) {

@@ -241,8 +241,8 @@ Task<Status> abort_alone(Group& group, Transport& transport, int lost) {
   Status status;
   if (lost >= 0) {
     Bytes none;
-    auto heard = co_await group.broadcast(Operation::test, lost, std::move(none));
-    if (!heard.ok()) status = std::move(heard).error();
+    auto has_answered = co_await group.broadcast(Operation::test, lost, std::move(none));
+    if (!has_answered.ok()) status = std::move(has_answered).error();
   }
   transport.give_up(Error(ErrorCode::aborted, "the job ends").with_origin(group.index()));
   co_return status;

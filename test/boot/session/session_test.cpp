@@ -53,8 +53,9 @@ Task<Status> whole_life(EventLoop& loop, UniqueId id, int rank, int size,
     for (int peer = size - 2; peer >= 0; --peer) members.push_back(peer);
     ORIEL_CO_TRY(Group group, co_await session->subgroup(std::move(members)));
     Bytes word = payload(rank);
-    ORIEL_CO_TRY(const Bytes told, co_await group.broadcast(Operation::test, 0, std::move(word)));
-    if (told != payload(size - 2)) co_return Error(ErrorCode::internal, "wrong broadcast");
+    ORIEL_CO_TRY(const Bytes reported,
+                 co_await group.broadcast(Operation::test, 0, std::move(word)));
+    if (reported != payload(size - 2)) co_return Error(ErrorCode::internal, "wrong broadcast");
   }
   ORIEL_CO_CHECK(co_await session->world().barrier(Operation::test));
   co_return Status();
@@ -80,16 +81,16 @@ Task<Status> agree_and_leave(EventLoop& loop, Session& session, int hasty) {
 }
 
 /// Rank 0 sends a broadcast and dies; rank 1 reads its link only after both.
-Task<Status> hear_the_dead(EventLoop& loop, Session& session, std::atomic<bool>& listens) {
+Task<Status> receive_from_the_dead(EventLoop& loop, Session& session, std::atomic<bool>& listens) {
   ORIEL_CO_TRY(const auto activity, session.activate(loop, Deadline::after(20s)));
   while (session.rank() == 0 && !listens) std::this_thread::sleep_for(1ms);
   listens = true;
   if (session.rank() == 1) std::this_thread::sleep_for(200ms);
   Bytes word = payload(session.rank());
-  ORIEL_CO_TRY(const Bytes told,
+  ORIEL_CO_TRY(const Bytes reported,
                co_await session.world().broadcast(Operation::test, 0, std::move(word)));
   if (session.rank() == 0) ::_exit(0);
-  if (told != payload(0)) co_return Error(ErrorCode::internal, "wrong broadcast");
+  if (reported != payload(0)) co_return Error(ErrorCode::internal, "wrong broadcast");
   const Status after = co_await session.world().barrier(Operation::test);
   if (after.ok()) co_return Error(ErrorCode::internal, "a barrier with the dead");
   co_return Status();
@@ -177,7 +178,7 @@ TEST_CASE("what fails on a rank that has left is not told to ranks in their last
 TEST_CASE("what a rank said before it died is heard", "[req:1.38]") {
   const Shared<std::atomic<bool>> listens;
   const auto results = run_sessions(2, [&](EventLoop& loop, Session& session) {
-    return loop.run(hear_the_dead(loop, session, *listens));
+    return loop.run(receive_from_the_dead(loop, session, *listens));
   });
   CHECK(results[1] == "ok");
 }
@@ -206,11 +207,11 @@ TEST_CASE("a rank that gives up while it is idle learns of it like the others", 
     joined.arrive_and_wait();
     if (session.rank() == 1) session.abort(Error(ErrorCode::internal, "this rank gives up"));
     std::vector<PeerEvent> events;
-    const bool heard = test::eventually([&] {
+    const bool has_answered = test::eventually([&] {
       events = session.peers().pump_idle();
       return !events.empty();
     });
-    if (!heard) return Status(Error(ErrorCode::timeout, "no news"));
+    if (!has_answered) return Status(Error(ErrorCode::timeout, "no news"));
     const PeerEvent& event = events.front();
     const bool right = event.kind == PeerEvent::Kind::lost && event.error.origin_rank() == 1;
     return right ? Status() : Status(event.error);

@@ -146,9 +146,9 @@ TEST_CASE(
     SplitCall call = {.color = session.rank() % 2};
     if (session.rank() == 2) call.refused = Error(ErrorCode::invalid_argument, "no such color");
     const auto refused = loop.run(split(loop, session, std::move(call)));
-    const bool is_told = !refused.ok() && refused.error().message() == "no such color" &&
-                         refused.error().origin_rank() == 2;
-    if (!is_told) return Error(ErrorCode::internal, "rank 2 was not named");
+    const bool is_reported = !refused.ok() && refused.error().message() == "no such color" &&
+                             refused.error().origin_rank() == 2;
+    if (!is_reported) return Error(ErrorCode::internal, "rank 2 was not named");
     if (test::count_fds() != before) return Error(ErrorCode::internal, "descriptors are left");
     ORIEL_TRY(const SplitPart part, loop.run(split(loop, session, {.color = 1})));
     return loop.run(check_members(loop, *part.session, session.rank(), part.members));

@@ -136,8 +136,8 @@ void end_in_progress(bool by_abort) {
                         "ncclCommWindowRegister");
     require(ncclCommAbort(comms[0]), "ncclCommAbort");
     window = untouched;
-    const auto is_told = [&] { return settled_state(comms[1]) == ncclRemoteError; };
-    require(eventually(is_told), "the other rank learns of it");
+    const auto is_reported = [&] { return settled_state(comms[1]) == ncclRemoteError; };
+    require(eventually(is_reported), "the other rank learns of it");
     require(ncclCommDestroy(comms[1]), "ncclCommDestroy");
     std::this_thread::sleep_for(50ms);
     require(window == untouched, "written behind the user's back");

@@ -11,7 +11,7 @@
 
 #include "nccl.h"
 
-#include "comm/request/told_call.hpp"
+#include "comm/request/reported_call.hpp"
 #include "comm/support/stall_log.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
@@ -128,27 +128,27 @@ TEST_CASE("a stall says that the rank does not answer if its process is stopped"
 }
 
 TEST_CASE("what a rank tells of its last call is refused unless all of it exists", "[req:5.3]") {
-  using comm::ToldCall;
-  const ToldCall send{
+  using comm::ReportedCall;
+  const ReportedCall send{
       .number = 4,
-      .state = ToldCall::State::goes_on,
+      .state = ReportedCall::State::goes_on,
       .kind = comm::FlightKind::send,
       .call = {.type = DataType::f64, .count = 9, .root = 3},
   };
-  const auto same = comm::decode_told_call(comm::encode(send));
+  const auto same = comm::decode_reported_call(comm::encode(send));
   REQUIRE(same.ok());
   CHECK(comm::text_of(*same) ==
         "has made call 4 last, a send of 9 x f64 to rank 3, in which it is");
-  CHECK(comm::text_of(ToldCall{}) == "has made no call");
+  CHECK(comm::text_of(ReportedCall{}) == "has made no call");
   const Bytes good = comm::encode(send);
   for (std::size_t size = 0; size < good.size(); ++size) {
-    CHECK_FALSE(comm::decode_told_call(ByteView(good).first(size)).ok());
+    CHECK_FALSE(comm::decode_reported_call(ByteView(good).first(size)).ok());
   }
   constexpr std::size_t kState = 8;  // behind the number: state, kind, collective, type, operation
   for (std::size_t field = kState; field < kState + 5; ++field) {
     Bytes wrong = good;
     wrong[field] = std::byte{200};
-    CHECK_FALSE(comm::decode_told_call(wrong).ok());
+    CHECK_FALSE(comm::decode_reported_call(wrong).ok());
   }
 }
 

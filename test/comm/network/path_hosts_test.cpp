@@ -33,7 +33,7 @@ const Variables kChosen = {{"ORIEL_SOCKET_IFNAME", "net1,net0"}, {"ORIEL_PATHS",
 enum Word : std::size_t { kRounds = 0, kPath = 8, kFinish = 16 };  // by rank but the last
 
 /// Repeats collectives until the director ends the test, in the same round on all ranks.
-void collect_until_told(TestRanks& test_ranks, Rank& rank, int other) {
+void collect_until_error(TestRanks& test_ranks, Rank& rank, int other) {
   const auto self = static_cast<std::size_t>(test_ranks.first());
   std::int64_t finish = 0;
   while (finish == 0) {
@@ -103,7 +103,7 @@ TEST_CASE("a link that goes down in collectives is left, and taken again once it
     hosts.enter(nodes.node_of(test_ranks.first()));
     const Environment environment(kOnTwoLinks);
     Rank rank(test_ranks, 4096, kWorld);
-    collect_until_told(test_ranks, rank, test_ranks.first() == 2 ? 0 : 2);
+    collect_until_error(test_ranks, rank, test_ranks.first() == 2 ? 0 : 2);
     test_ranks.barrier();
   });
   REQUIRE(fixture.wait_for_word(kRounds, 3, 30s));
@@ -155,7 +155,7 @@ TEST_CASE("the paths that ranks find themselves do not cross from one network to
     check_ends(test_ranks, rank, first_other + test_ranks.first() % 2);
     check_ends(test_ranks, rank, first_other + 1 - test_ranks.first() % 2);
     // Uses the rank with the other local rank number.
-    collect_until_told(test_ranks, rank, 3 - test_ranks.first());
+    collect_until_error(test_ranks, rank, 3 - test_ranks.first());
     test_ranks.barrier();
   });
   REQUIRE(fixture.wait_for_word(kRounds, 3, 30s));

@@ -215,14 +215,14 @@ TEST_CASE("of many routes those are told that say where an interface leads", "[r
     table += line(last, false, "FFFFFFFF");
   }
   tree.file("/proc/net/route", table);
-  const auto told = describe_interface(topo::FileTree(tree.root()), "net1",
-                                       boot::SocketAddress::ipv4({10, 78, 1, 2}, 0))
-                        .networks;
-  REQUIRE(told.size() == PathInterface::kNetworksMost);
-  CHECK(told[0] == network("10.78.1.0/24"));
-  CHECK(told[1] == network("10.0.0.0/8"));
-  CHECK(told[2] == network("10.99.0.0/32"));
-  CHECK(told.back() == network("10.99.0.29/32"));
+  const auto reported = describe_interface(topo::FileTree(tree.root()), "net1",
+                                           boot::SocketAddress::ipv4({10, 78, 1, 2}, 0))
+                            .networks;
+  REQUIRE(reported.size() == PathInterface::kNetworksMost);
+  CHECK(reported[0] == network("10.78.1.0/24"));
+  CHECK(reported[1] == network("10.0.0.0/8"));
+  CHECK(reported[2] == network("10.99.0.0/32"));
+  CHECK(reported.back() == network("10.99.0.29/32"));
 }
 
 TEST_CASE("an interface leads to the networks of its routes of IPv6", "[req:3.14]") {

@@ -75,8 +75,8 @@ inline FaultResult evaluate(TestRanks& test_ranks, int victim) {
     const std::uint64_t outcome = test_ranks.word(kOutcome + rank);
     result.harmless = result.harmless && fine(outcome);
     // A failure at the very end of the last collective call has no later call that could report it.
-    const bool told = hit_in == Phase::last || outcome == first;
-    result.agreed = result.agreed && told && (fine(outcome) || blames(outcome));
+    const bool reported = hit_in == Phase::last || outcome == first;
+    result.agreed = result.agreed && reported && (fine(outcome) || blames(outcome));
   }
   // A failure during destroy must stay invisible to all ranks.
   if (hit_in == Phase::destroy) result.agreed = result.harmless;

@@ -14,9 +14,9 @@
 namespace oriel::net::test {
 
 /// Stream whose steps run in order, some time after they were queued. Steps run when the test runs
-/// them, and one now and then when told() is polled. So a caller that waits for all steps comes to
-/// an end. A step reads its bytes when it runs. Deterministic for a seed: depends on no thread and
-/// no clock.
+/// them, and one now and then when signalled() is polled. So a caller that waits for all steps
+/// comes to an end. A step reads its bytes when it runs. Deterministic for a seed: depends on no
+/// thread and no clock.
 class LateStream final : public CopyStream {
  public:
   LateStream(std::uint32_t slots, std::size_t slot_bytes, std::uint64_t seed)
@@ -36,7 +36,7 @@ class LateStream final : public CopyStream {
     if (is_still) looks_ = 0;
     run(is_still ? 0 : random_() % 12);
   }
-  bool is_still = false;  ///< runs steps only for a caller that keeps polling told()
+  bool is_still = false;  ///< runs steps only for a caller that keeps polling signalled()
   std::size_t left() const { return steps_.size(); }
 
   bool has_room() override { return steps_.size() < 64; }
@@ -53,12 +53,12 @@ class LateStream final : public CopyStream {
   Status write(std::byte* to, std::uint64_t value, std::size_t bytes) override {
     return add([to, value, bytes] { std::memcpy(to, &value, bytes); });
   }
-  Status tell(std::uint64_t count) override {
-    return add([this, count] { told_ = count; });
+  Status signal(std::uint64_t count) override {
+    return add([this, count] { signalled_ = count; });
   }
-  std::uint64_t told() const override {
+  std::uint64_t signalled() const override {
     if (++looks_ % (is_still ? kLooksWhileStill : kLooksForStep) == 0) run(1);
-    return told_;
+    return signalled_;
   }
   Status look() override { return {}; }
   bool settle() noexcept override {
@@ -77,7 +77,7 @@ class LateStream final : public CopyStream {
   std::vector<std::byte> memory_;
   mutable std::deque<std::function<void()>> steps_;
   mutable std::uint64_t looks_ = 0;
-  mutable std::uint64_t told_ = 0;
+  mutable std::uint64_t signalled_ = 0;
   std::mt19937_64 random_;
 };
 

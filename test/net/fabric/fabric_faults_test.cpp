@@ -63,7 +63,7 @@ Outcome play(const WireFabric::Options& options, std::uint64_t messages, std::ui
   if (!outcome.opening.has_value()) outcome.opening = introduce(to, from, "rank 0");
   if (outcome.opening.has_value()) return outcome;
   std::uint64_t sent = 0, last = 0;
-  TimePoint heard = SteadyClock::instance().now();
+  TimePoint last_received = SteadyClock::instance().now();
   const auto size_of = [&](std::uint64_t n) { return n % 3 == 2 ? large : 40 * n; };
   WireMessage next = numbered(1, size_of(1));
   // Runs until all messages that were not lost have arrived.
@@ -71,7 +71,7 @@ Outcome play(const WireFabric::Options& options, std::uint64_t messages, std::ui
     if (sent < messages && from.send(to.address(), next)) {
       ++sent;
       next = numbered(sent + 1, size_of(sent + 1));
-      heard = SteadyClock::instance().now();
+      last_received = SteadyClock::instance().now();
     }
     WireMessage message;
     while (to.receive(message)) {
@@ -79,14 +79,14 @@ Outcome play(const WireFabric::Options& options, std::uint64_t messages, std::ui
       outcome.in_order = outcome.in_order && number > last && number <= sent &&
                          is_numbered(message, number, size_of(number));
       last = number;
-      heard = SteadyClock::instance().now();
+      last_received = SteadyClock::instance().now();
       ++outcome.arrived;
     }
     from.receive(message);
     if (sent == messages && outcome.arrived + missing >= messages) return true;
     // Messages lost by a send error do not arrive: stops after a silence.
     return sent == messages && !from.peer_status(to.address()).ok() &&
-           SteadyClock::instance().now() - heard >
+           SteadyClock::instance().now() - last_received >
                milliseconds(oriel::test::kSanitized ? 1000 : 200);
   });
   for (const Status& status : {from.status(), to.status(), from.peer_status(to.address())}) {

@@ -112,12 +112,12 @@ struct FabricPair : PairCalls<FabricPair, DrivingMemory> {
   const dq::QueueView& view() const { return there.view(); }
   /// Posts a long put, and drives both ends until b has started the rendezvous read of its bytes.
   dq::Posted begin_long_put(std::uint64_t bytes) {
-    const std::uint64_t before = traffic(b.nic).fetches;
+    const std::uint64_t before = traffic(b.nic).rendezvous_reads;
     const dq::Posted posted = put(0, 0, bytes);
     REQUIRE(posted.outcome == dq::QueueOutcome::done);
     REQUIRE(soon([&] {
       turn();
-      return traffic(b.nic).fetches != before;
+      return traffic(b.nic).rendezvous_reads != before;
     }));
     return posted;
   }

@@ -127,13 +127,13 @@ TEST_CASE("a peer that is killed is named, and what is meant for it ends with an
       return failure("another syndrome");
     }
     // The wire has noticed the peer's end, or does when more is sent.
-    const bool told = soon([&] {
+    const bool reported = soon([&] {
       WireMessage message = numbered(1, 8);
       rank.wire->send(rank.peer, message);
       DrivingScope::drive();
       return !rank.wire->peer_status(rank.peer).ok();
     });
-    if (!told) return failure("no error of the peer");
+    if (!reported) return failure("no error of the peer");
     const std::string text = rank.wire->peer_status(rank.peer).error().to_string();
     if (text.find("sending to rank 1") == std::string::npos) return failure(text);
     return {};

@@ -301,14 +301,14 @@ TEST_CASE("a peer with several queues is heard on these and on no other", "[req:
     REQUIRE(a->send(b->address(), message));
   }
   a->end_turn();
-  std::vector<std::uint64_t> heard;
+  std::vector<std::uint64_t> last_received;
   REQUIRE(soon([&] {
     WireMessage message;
     a->receive(message);
-    if (b->receive(message)) heard.push_back(std::get<WireResponse>(message.body).number);
-    return heard.size() == 2;
+    if (b->receive(message)) last_received.push_back(std::get<WireResponse>(message.body).number);
+    return last_received.size() == 2;
   }));
-  CHECK(heard == std::vector<std::uint64_t>{5, 9});
+  CHECK(last_received == std::vector<std::uint64_t>{5, 9});
 }
 
 TEST_CASE("a wire is told by a peer what has arrived there, with whatever that has to say",

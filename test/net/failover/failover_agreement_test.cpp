@@ -84,10 +84,10 @@ struct Pair {
 
   void step(int at) {
     End& end = ends[at];
-    for (Bytes heard; post.take(at, heard);) {
-      const auto decoded = decode_statement(heard);
+    for (Bytes last_received; post.take(at, last_received);) {
+      const auto decoded = decode_statement(last_received);
       REQUIRE(decoded.ok());
-      end.agreement.hear(*decoded, now);
+      end.agreement.receive(*decoded, now);
       end.act();
     }
     end.agreement.tick(now);
@@ -147,8 +147,8 @@ TEST_CASE("a statement that was overtaken by a newer one changes nothing", "[req
   PathStatement older = newer;
   older.serial = 6;
   older.usable_now = 0b01;
-  pair.ends[0].agreement.hear(newer, pair.now);
-  pair.ends[0].agreement.hear(older, pair.now);
+  pair.ends[0].agreement.receive(newer, pair.now);
+  pair.ends[0].agreement.receive(older, pair.now);
   CHECK(pair.ends[0].agreement.peer_usable_now() == 0b10);
   CHECK(pair.ends[0].agreement.peer().serial == 7);
 }
@@ -240,7 +240,7 @@ TEST_CASE("a statement that cannot be is refused, and ends whoever was told it",
   PathStatement early = good;
   early.serial = 1000;
   early.stage = PathStage::ready;
-  pair.ends[0].agreement.hear(early, pair.now);
+  pair.ends[0].agreement.receive(early, pair.now);
   pair.ends[0].act();
   CHECK(pair.ends[0].over);
   CHECK(pair.ends[0].agreement.reason().find("cannot be") != std::string::npos);

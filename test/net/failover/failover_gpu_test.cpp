@@ -16,8 +16,8 @@
 #include "net/soft/split_pages.hpp"
 #include "support/sanitized.hpp"
 
-// Failover of queues of GPUs (3.14). The NICs of a rank share an engine, whose copies take time. The
-// NICs see the queue at other addresses than its producers.
+// Failover of queues of GPUs (3.14). The NICs of a rank share an engine, whose copies take time.
+// The NICs see the queue at other addresses than its producers.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;

@@ -166,13 +166,13 @@ TEST_CASE("the adapter is told of receives in init", "[B4][req:3.12]") {
   NicMlx5 nic = scene.open().value();
   std::vector<Mlx5Queue> queues = scene.create(nic, 1, {.receives = 16}).value();
   const std::uint32_t* const record = queues[0].receives().record;
-  using Told = std::vector<std::pair<std::string, std::uint32_t>>;
-  Told told;
+  using Reported = std::vector<std::pair<std::string, std::uint32_t>>;
+  Reported reported;
   scene.verbs.spoil = [&](const std::string& call, Bytes&) {
-    told.emplace_back(call, dq::big_endian(*record));
+    reported.emplace_back(call, dq::big_endian(*record));
   };
   REQUIRE(queues[0].connect(peer_of(queues[0])).ok());
-  CHECK(told == Told{{"RST2INIT_QP", 0}, {"INIT2RTR_QP", 16}, {"RTR2RTS_QP", 16}});
+  CHECK(reported == Reported{{"RST2INIT_QP", 0}, {"INIT2RTR_QP", 16}, {"RTR2RTS_QP", 16}});
 }
 
 TEST_CASE("a queue is connected over InfiniBand by its three steps", "[req:3.12][A5]") {

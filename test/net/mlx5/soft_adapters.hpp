@@ -78,8 +78,8 @@ class SoftAdapters {
     const std::uint64_t* doorbell = nullptr;
     const std::uint32_t* record = nullptr;
     std::unique_ptr<std::uint64_t> word = std::make_unique<std::uint64_t>(0);
-    std::uint64_t seen = 0;  // last value of the register
-    std::uint32_t told = 0;  // last index stored to `word`
+    std::uint64_t seen = 0;      // last value of the register
+    std::uint32_t reported = 0;  // last index stored to `word`
     bool is_ready = false;
   };
   using Place = std::pair<int, std::uint32_t>;
@@ -104,11 +104,11 @@ class SoftAdapters {
       rings.seen = now;
       if (queue_of(now) != place.second) {
         const std::uint32_t recorded = dq::big_endian(load(rings.record + 1)) & 0xffff;
-        if (recorded == rings.told) continue;
+        if (recorded == rings.reported) continue;
         now = dq::big_endian(recorded << 8) | std::uint64_t{dq::big_endian(place.second << 8)}
                                                   << 32;
       }
-      rings.told = dq::big_endian(static_cast<std::uint32_t>(now)) >> 8;
+      rings.reported = dq::big_endian(static_cast<std::uint32_t>(now)) >> 8;
       std::atomic_ref(*rings.word).store(now, std::memory_order_release);
     }
   }

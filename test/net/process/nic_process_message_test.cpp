@@ -154,7 +154,7 @@ TEST_CASE("a command is refused unless all it names is inside its memory", "[req
   CHECK(check_command(copy, 4096, find)->within_gpu);
   copy.from = 0;
   CHECK_FALSE(is_sound(copy));
-  CHECK(is_sound(command_of(NicCommand::tell, 0, 0, 0)));
+  CHECK(is_sound(command_of(NicCommand::signal, 0, 0, 0)));
   CHECK_FALSE(is_sound(command_of(static_cast<NicCommand::Kind>(0), 1, 0, 8)));
   CHECK_FALSE(is_sound(command_of(static_cast<NicCommand::Kind>(7), 1, 0, 8)));
 }

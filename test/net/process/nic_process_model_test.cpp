@@ -316,7 +316,7 @@ TEST_CASE("a spoilt ring ends its own stream, with what was wrong, and no other"
     wait_for([&] { return channels[i].memory.failed().load() != 0; });
     CHECK(channels[i].memory.header().text[0] != '\0');
   }
-  channels[2].memory.command(0).kind = NicCommand::tell;
+  channels[2].memory.command(0).kind = NicCommand::signal;
   channels[2].memory.command(0).value = 5;
   channels[2].memory.produced().store(1);
   wait_for([&] {

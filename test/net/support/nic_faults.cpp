@@ -40,7 +40,7 @@ struct Sending {
   std::optional<std::uint64_t> failed;  // number of the request that fails
   Syndrome syndrome = Syndrome::none;
   bool is_swallowed = false;
-  bool is_told = false;
+  bool is_reported = false;
 };
 
 struct Held {
@@ -76,8 +76,8 @@ class FaultWire final : public Wire {
     sum.probes += traffic_.probes;
     sum.payload_bytes += traffic_.payload_bytes;
     sum.refused += traffic_.refused;
-    sum.fetches += traffic_.fetches;
-    sum.fetched_bytes += traffic_.fetched_bytes;
+    sum.rendezvous_reads += traffic_.rendezvous_reads;
+    sum.read_bytes += traffic_.read_bytes;
     if (dynamic_cast<const WireFabric*>(inner_.get()) == nullptr) return;
     sum.fabric_messages += traffic_.fabric_messages;
   }
@@ -95,7 +95,7 @@ class FaultWire final : public Wire {
       note_received(message);
       return true;
     }
-    return tell_failure(message);
+    return send_failure(message);
   }
   void end_receive() override { inner_->end_receive(); }
   void end_turn() override {
@@ -106,27 +106,25 @@ class FaultWire final : public Wire {
     inner_->end_turn();
   }
   WireSign sign_of(WireAddress peer) override { return inner_->sign_of(peer); }
-  bool can_fetch(WireAddress peer) override { return inner_->can_fetch(peer); }
-  std::optional<WireSource> lend(WireAddress peer, const std::byte* from,
-                                 std::size_t bytes) override {
-    return inner_->lend(peer, from, bytes);
+  bool can_read(WireAddress peer) override { return inner_->can_read(peer); }
+  std::optional<WireSource> expose(WireAddress peer, const std::byte* from,
+                                   std::size_t bytes) override {
+    return inner_->expose(peer, from, bytes);
   }
   void take_back(WireAddress peer, const WireSource& source) override {
     inner_->take_back(peer, source);
   }
-  std::shared_ptr<WireFetch> fetch(WireAddress peer, const WireSource& source,
-                                   const WireTarget& target) override {
+  std::shared_ptr<RendezvousRead> rendezvous_read(WireAddress peer, const WireSource& source,
+                                                  const WireTarget& target) override {
     {
       const std::lock_guard lock(mutex_);
-      ++traffic_.fetches;
-      traffic_.fetched_bytes += target.bytes;
+      ++traffic_.rendezvous_reads;
+      traffic_.read_bytes += target.bytes;
     }
-    return inner_->fetch(peer, source, target);
+    return inner_->rendezvous_read(peer, source, target);
   }
-  bool is_fetching(std::uint32_t key) override { return inner_->is_fetching(key); }
-  std::vector<WireAddress> fetches_by(std::uint32_t key) override {
-    return inner_->fetches_by(key);
-  }
+  bool is_reading(std::uint32_t key) override { return inner_->is_reading(key); }
+  std::vector<WireAddress> reads_by(std::uint32_t key) override { return inner_->reads_by(key); }
   bool cut(std::span<const WireAddress> peers) override { return inner_->cut(peers); }
 
  private:
@@ -205,7 +203,8 @@ class FaultWire final : public Wire {
   void note_received(WireMessage& message) {
     if (const auto* const request = std::get_if<WireRequest>(&message.body)) {
       owners_[request->from_queue] = request->to_queue;
-      if (request->kind != WorkKind::write) fetching_.emplace(request->from_queue, request->number);
+      if (request->kind != WorkKind::write)
+        pending_read_.emplace(request->from_queue, request->number);
       return;
     }
     auto& response = std::get<WireResponse>(message.body);
@@ -218,11 +217,11 @@ class FaultWire final : public Wire {
     if (sending.failed == response.number) response.syndrome = sending.syndrome;
   }
   /// Returns the error answer of a swallowed request, once all earlier requests have been answered.
-  bool tell_failure(WireMessage& message) {
+  bool send_failure(WireMessage& message) {
     for (auto& [queue, sending] : sending_) {
-      if (!sending.failed.has_value() || !sending.is_swallowed || sending.is_told) continue;
+      if (!sending.failed.has_value() || !sending.is_swallowed || sending.is_reported) continue;
       if (sending.answered < *sending.failed) continue;
-      sending.is_told = true;
+      sending.is_reported = true;
       WireResponse response;
       response.to_queue = queue;
       response.epoch = sending.epoch;
@@ -237,8 +236,8 @@ class FaultWire final : public Wire {
   bool send_response(WireAddress to, WireMessage& message) {
     auto& response = std::get<WireResponse>(message.body);
     if (is_response_lost(owners_[response.to_queue])) return true;
-    const bool fetches = fetching_.erase({response.to_queue, response.number}) != 0;
-    const Duration delay = fetches ? faults_.response_delay : Duration{};
+    const bool rendezvous_reads = pending_read_.erase({response.to_queue, response.number}) != 0;
+    const Duration delay = rendezvous_reads ? faults_.response_delay : Duration{};
     if (delay == Duration::zero() && held_.empty()) return pass_on(to, message);
     std::visit([](auto& body) { body.payload.own(); }, message.body);
     held_.push_back({to, std::move(message), faults_.clock->now() + delay});
@@ -268,7 +267,7 @@ class FaultWire final : public Wire {
   std::map<std::uint32_t, std::uint32_t> owners_;   // from a peer's queue to the NIC's queue
   std::map<std::uint32_t, std::uint64_t> answers_;  // by the NIC's queue
   /// Reads and atomics of peers' queues that are not answered yet: queue and request number.
-  std::set<std::pair<std::uint32_t, std::uint64_t>> fetching_;
+  std::set<std::pair<std::uint32_t, std::uint64_t>> pending_read_;
   std::deque<Held> held_;
 };
 

@@ -66,14 +66,14 @@ void delay_responses(const NicCore& nic, const Clock& clock, Duration delay);
 
 /// Counts of the messages that a NIC's wires have carried.
 struct NicTraffic {
-  std::uint64_t requests = 0;         ///< sent, including retransmissions
-  std::uint64_t repeated = 0;         ///< retransmitted requests
-  std::uint64_t probes = 0;           ///< probes, which use no WQE; without retransmissions
-  std::uint64_t payload_bytes = 0;    ///< sent, in requests and answers
-  std::uint64_t refused = 0;          ///< requests whose data the peer wants in messages
-  std::uint64_t fetches = 0;          ///< rendezvous reads started, from a peer's memory
-  std::uint64_t fetched_bytes = 0;    ///< bytes of these reads
-  std::uint64_t fabric_messages = 0;  ///< sent over libfabric
+  std::uint64_t requests = 0;          ///< sent, including retransmissions
+  std::uint64_t repeated = 0;          ///< retransmitted requests
+  std::uint64_t probes = 0;            ///< probes, which use no WQE; without retransmissions
+  std::uint64_t payload_bytes = 0;     ///< sent, in requests and answers
+  std::uint64_t refused = 0;           ///< requests whose data the peer wants in messages
+  std::uint64_t rendezvous_reads = 0;  ///< rendezvous reads started, from a peer's memory
+  std::uint64_t read_bytes = 0;        ///< bytes of these reads
+  std::uint64_t fabric_messages = 0;   ///< sent over libfabric
 };
 NicTraffic traffic(const NicCore& nic);
 inline std::uint64_t fabric_messages(const NicCore& nic) {

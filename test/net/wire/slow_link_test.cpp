@@ -128,7 +128,7 @@ TEST_CASE("who says anything at all is not given up like one who is silent, but 
   const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control, 8);
   const auto talk_for = [&](Duration time, bool talks) {
     for (const TimePoint end = pair.clock.now() + time; pair.clock.now() < end;) {
-      if (talks) pair.a.faults[0]->sign.heard = pair.clock.now();
+      if (talks) pair.a.faults[0]->sign.last_received = pair.clock.now();
       pair.step();
       pair.clock.advance(milliseconds(50));
     }

@@ -128,8 +128,8 @@ TEST_CASE("a ring between two threads loses and tears nothing", "[req:3.9]") {
 // For the thread sanitizer: nothing within the process orders the last two accesses to `bytes`.
 TEST_CASE("bytes that were sent are free for who hears of them from another process", "[req:3.9]") {
   Ends ends(map_twice(ring_memory_bytes(kRing)));
-  const Twice heard = map_twice(sizeof(std::uint64_t));
-  auto* const word = reinterpret_cast<std::uint64_t*>(heard.a.data());
+  const Twice shared = map_twice(sizeof(std::uint64_t));
+  auto* const word = reinterpret_cast<std::uint64_t*>(shared.a.data());
   Bytes bytes = message_of(1, 64);
   const pid_t peer = ::fork();
   if (peer == 0) {
@@ -139,8 +139,8 @@ TEST_CASE("bytes that were sent are free for who hears of them from another proc
     ::_exit(has ? 0 : 1);
   }
   std::thread nic([&] { static_cast<void>(ends.writer.write(bytes, {})); });
-  const auto told = [&] { return device::Memory::load<device::Order::acquire>(word) != 0; };
-  CHECK(device::wait_until(told, {}, {}) == device::WaitOutcome::ready);
+  const auto has_arrived = [&] { return device::Memory::load<device::Order::acquire>(word) != 0; };
+  CHECK(device::wait_until(has_arrived, {}, {}) == device::WaitOutcome::ready);
   bytes[0] = std::byte{7};
   nic.join();
   int status = 0;
@@ -384,9 +384,9 @@ TEST_CASE("a peer that takes nothing from a full ring is given up like one that 
   // Messages that the peer has taken by then count as a sign of life.
   while (clock.now() < begin + options.answer_timeout) turn();
   for (int i = 0; i < 4; ++i) b.nic.progress();
-  const TimePoint heard = clock.now();
-  while (*there.memory().first_error == 0 && clock.now() < heard + std::chrono::minutes(2)) turn();
+  const TimePoint shared = clock.now();
+  while (*there.memory().first_error == 0 && clock.now() < shared + std::chrono::minutes(2)) turn();
   CHECK(dq::decode_error(*there.memory().first_error).syndrome == 0x15);
-  CHECK(clock.now() - heard > 2 * options.answer_timeout);
-  CHECK(clock.now() - heard < 4 * options.answer_timeout);
+  CHECK(clock.now() - shared > 2 * options.answer_timeout);
+  CHECK(clock.now() - shared < 4 * options.answer_timeout);
 }

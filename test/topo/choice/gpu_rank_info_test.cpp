@@ -117,14 +117,14 @@ TEST_CASE("hidden devices are told of if a source knows them, and left out if no
           "[req:2.3][H1]") {
   Machine machine = with_uuids(two_cliques());
   for (Gpu& gpu : machine.gpus) gpu.ordinal = gpu.uuid == machine.gpus[2].uuid ? 0 : -1;
-  const auto told = info_of(machine, 0);
-  REQUIRE(told.ok());
-  CHECK(told->uuid == uuid_of(2));
-  REQUIRE(told->seen.size() == 8);
-  CHECK(find_seen(*told, uuid_of(2))->visible);
-  CHECK_FALSE(find_seen(*told, uuid_of(3))->visible);
-  CHECK(find_seen(*told, uuid_of(3))->reachable);
-  CHECK_FALSE(find_seen(*told, uuid_of(4))->reachable);
+  const auto reported = info_of(machine, 0);
+  REQUIRE(reported.ok());
+  CHECK(reported->uuid == uuid_of(2));
+  REQUIRE(reported->seen.size() == 8);
+  CHECK(find_seen(*reported, uuid_of(2))->visible);
+  CHECK_FALSE(find_seen(*reported, uuid_of(3))->visible);
+  CHECK(find_seen(*reported, uuid_of(3))->reachable);
+  CHECK_FALSE(find_seen(*reported, uuid_of(4))->reachable);
   machine.pairs.clear();
   CHECK(info_of(machine, 0)->seen.size() == 1);
 }

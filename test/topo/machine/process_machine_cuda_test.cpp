@@ -247,14 +247,14 @@ TEST_CASE("the instances of a GPU that MIG divides are known to reach nobody", "
 
 TEST_CASE("NVML is asked about hidden GPUs only once another rank is on one",
           "[req:2.3][req:2.10][H1]") {
-  const auto told_by = [](Machines& machines, int ordinal, std::uint64_t process) {
+  const auto info_of = [](Machines& machines, int ordinal, std::uint64_t process) {
     RankInfo info = machines.info(ordinal).value();
     info.process = process;
     return info;
   };
   SECTION("not where all ranks see each other's GPUs") {
     Machines machines({2, 3});
-    const std::vector<RankInfo> ranks{told_by(machines, 0, 1), told_by(machines, 1, 2)};
+    const std::vector<RankInfo> ranks{info_of(machines, 0, 1), info_of(machines, 1, 2)};
     CHECK(ranks[0].may_learn_more);
     const RankPaths paths(ranks);
     CHECK_FALSE(paths.leave_questions());
@@ -263,10 +263,10 @@ TEST_CASE("NVML is asked about hidden GPUs only once another rank is on one",
   SECTION("nor where the kernel lists no more GPUs than CUDA, as in a container") {
     Machines machines({0});
     machines.hide_kernel_module();
-    RankInfo other = told_by(machines, 0, 2);
+    RankInfo other = info_of(machines, 0, 2);
     other.uuid = uuid_of_gpu(1);
     other.seen.clear();
-    const RankPaths paths(std::vector<RankInfo>{told_by(machines, 0, 1), other});
+    const RankPaths paths(std::vector<RankInfo>{info_of(machines, 0, 1), other});
     CHECK(paths.summary().find("; of 1 no source") != std::string::npos);
     CHECK_FALSE(paths.leave_questions());
   }
@@ -274,7 +274,7 @@ TEST_CASE("NVML is asked about hidden GPUs only once another rank is on one",
     std::vector<RankInfo> ranks;
     for (int gpu = 0; gpu < kGpus; ++gpu) {
       Machines machines({gpu});
-      ranks.push_back(told_by(machines, 0, static_cast<std::uint64_t>(gpu) + 1));
+      ranks.push_back(info_of(machines, 0, static_cast<std::uint64_t>(gpu) + 1));
       CHECK(machines.nvml_asked == 0);
     }
     const RankPaths first(ranks);

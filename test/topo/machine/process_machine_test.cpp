@@ -133,11 +133,11 @@ TEST_CASE("what a rank on the host tells of memory and network comes from /sys",
   CHECK(machine.network_gbps(Settings{}) == 100);  // read once
   ProcessMachine again(process.sources());
   const ScopedProcessMachine scoped(again);
-  RankInfo told = free;
-  add_network(told, Settings{}, {.hidden_gpus = true});
-  CHECK(told.network_class == 0);
-  add_network(told, Settings{}, {.network = true});
-  CHECK(told.network_class == bandwidth_class(400));
+  RankInfo reported = free;
+  add_network(reported, Settings{}, {.hidden_gpus = true});
+  CHECK(reported.network_class == 0);
+  add_network(reported, Settings{}, {.network = true});
+  CHECK(reported.network_class == bandwidth_class(400));
   CHECK(again.network_gbps(with_file("/nowhere/at/all.xml")) == 0);
 }
 

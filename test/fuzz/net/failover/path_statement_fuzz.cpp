@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!statement.ok()) continue;
     expect(encode_statement(*statement) == Bytes(part.begin(), part.end()));
     const std::uint32_t before = agreement.epoch();
-    agreement.hear(*statement, now);
+    agreement.receive(*statement, now);
     now += std::chrono::milliseconds(1);
     agreement.tick(now);
     expect(agreement.epoch() >= before);

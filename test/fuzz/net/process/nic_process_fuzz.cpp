@@ -19,7 +19,7 @@ void check(const NicCommand& command) {
     return number == 1 ? &local : number == 2 ? &remote : nullptr;
   };
   const auto step = check_command(command, kStaging, find);
-  if (!step.ok() || step->kind == NicCommand::tell) return;
+  if (!step.ok() || step->kind == NicCommand::signal) return;
   const auto inside = [](const NicRegion& region, std::uint64_t at, std::uint64_t bytes) {
     return at >= region.address && at + bytes <= region.address + region.bytes;
   };

@@ -32,7 +32,7 @@ bool inside_a_region(std::uint64_t at, std::uint64_t bytes) {
 
 void check(const NicStep& step) {
   const bool is_rows = step.kind == NicCommand::rows;
-  if (step.kind == NicCommand::tell) return;
+  if (step.kind == NicCommand::signal) return;
   expect(inside_a_region(step.at, (is_rows ? 2 : 1) * step.bytes));
   if (step.kind == NicCommand::copy) {
     expect(inside_a_region(step.from, step.bytes));

@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     if (!length.ok() || length.value() == 0) return 0;
     message.clear();
     reader.copy_out(0, length.value(), message);
-    expect(reader.lend(0, length.value()) == Payload(message));
+    expect(reader.expose(0, length.value()) == Payload(message));
     reader.end();
     taken += message.size();
     expect(!message.empty() && message.size() <= ring_message_bytes_most(kRing) && taken <= kRing);

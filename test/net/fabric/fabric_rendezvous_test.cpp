@@ -36,8 +36,8 @@ struct FetchPair : FabricPair {
   bool arrived(std::size_t from, std::size_t to, std::size_t bytes) {
     return std::memcmp(a.bytes() + from, b.bytes() + to, bytes) == 0;
   }
-  std::uint64_t fetches() const { return traffic(b.nic).fetches; }
-  std::uint64_t fetched_bytes() const { return traffic(b.nic).fetched_bytes; }
+  std::uint64_t rendezvous_reads() const { return traffic(b.nic).rendezvous_reads; }
+  std::uint64_t read_bytes() const { return traffic(b.nic).read_bytes; }
 };
 
 void read_nothing(fi_info& info) {
@@ -49,10 +49,10 @@ void read_nothing_at_second(fi_info& info) {
 }
 
 /// Checks that a put of all memory arrives in messages, without a rendezvous read.
-void check_without_fetching(FetchPair& pair) {
+void check_without_reads(FetchPair& pair) {
   REQUIRE(pair.wait(pair.put(0, 0, kMemoryBytes)) == QueueOutcome::done);
   CHECK(pair.arrived(0, 0, kMemoryBytes));
-  CHECK(pair.fetches() == 0);
+  CHECK(pair.rendezvous_reads() == 0);
 }
 
 }  // namespace
@@ -83,7 +83,7 @@ TEST_CASE("long puts arrive byte for byte, fetched, and what is behind them come
     REQUIRE(pair.arrived(from, to, bytes));
     REQUIRE(pair.wait(posted) == QueueOutcome::done);
   }
-  CHECK(pair.fetched_bytes() == expected);
+  CHECK(pair.read_bytes() == expected);
 }
 
 TEST_CASE("of puts to one place the last one stays, whether they are fetched or not",
@@ -108,12 +108,12 @@ TEST_CASE("nothing is fetched where that cannot be, or is not wanted", "[req:3.1
     auto proving = fabric_options();
     proving.prove_payloads = true;
     FetchPair pair(proving);
-    check_without_fetching(pair);
+    check_without_reads(pair);
   }
   SECTION("the provider cannot read") {
     FabricPlan plan;
     FetchPair pair(fabric_options(&changed_fabric<read_nothing>()));
-    check_without_fetching(pair);
+    check_without_reads(pair);
   }
   SECTION("the memory cannot be registered") {
     FabricPlan plan;
@@ -121,16 +121,16 @@ TEST_CASE("nothing is fetched where that cannot be, or is not wanted", "[req:3.1
       return std::string_view(call) == "fi_mr_reg" ? -FI_ENOMEM : 0;
     };
     FetchPair pair(fabric_options(&planned_fabric()));
-    check_without_fetching(pair);
+    check_without_reads(pair);
   }
   SECTION("the target's provider cannot, and it says so") {
     FabricPlan plan;
     providers_taken = 0;
     FetchPair pair(fabric_options(&changed_fabric<read_nothing_at_second>()));
-    check_without_fetching(pair);
+    check_without_reads(pair);
     CHECK(traffic(pair.a.nic).refused == 1);
     // The peer is not asked for another rendezvous read.
-    check_without_fetching(pair);
+    check_without_reads(pair);
     CHECK(traffic(pair.a.nic).refused == 1);
   }
 }
@@ -145,7 +145,7 @@ TEST_CASE("a library without room, or with registered memory, fetches all the sa
     FetchPair pair(fabric_options(&changed_fabric<need_registered_memory>()));
     REQUIRE(pair.wait(pair.put(0, 0, kMemoryBytes)) == QueueOutcome::done);
     CHECK(pair.arrived(0, 0, kMemoryBytes));
-    CHECK(pair.fetched_bytes() == kMemoryBytes);
+    CHECK(pair.read_bytes() == kMemoryBytes);
   }
   CHECK(plan.open.empty());
 }
@@ -195,7 +195,7 @@ TEST_CASE("a link's rate says how much is read at a time, and its peer gets gaps
     reads_seen = {};
     REQUIRE(pair.wait(pair.put(0, 0, kLongPut)) == QueueOutcome::done);
     CHECK(std::memcmp(pair.a.bytes(), pair.b.bytes(), kLongPut) == 0);
-    CHECK(traffic(pair.b.nic).fetched_bytes % kLongPut == 0);
+    CHECK(traffic(pair.b.nic).read_bytes % kLongPut == 0);
   };
   SECTION("a fast one") {
     each = std::chrono::milliseconds(3);
@@ -209,7 +209,7 @@ TEST_CASE("a link's rate says how much is read at a time, and its peer gets gaps
     CHECK(reads_seen.most <= 4);
     put_all();
     CHECK(reads_seen.most == 1);
-    CHECK(pair.wire_b->sign_of(pair.wire_a->address()).heard == clock.now());
+    CHECK(pair.wire_b->sign_of(pair.wire_a->address()).last_received == clock.now());
   }
 }
 
@@ -224,7 +224,7 @@ TEST_CASE("a fetch that fails is tried again, and in the end it is the entry tha
   FetchPair pair(fabric_options(&table));
   REQUIRE(pair.wait(pair.put(0, 0, 2 * kLong)) == QueueOutcome::done);
   CHECK(pair.arrived(0, 0, 2 * kLong));
-  CHECK(pair.fetches() == 4);
+  CHECK(pair.rendezvous_reads() == 4);
   const std::byte behind = pair.b.bytes()[kMemoryBytes - 1];
   // Makes the reads name a wrong key, so that the source's wire refuses them.
   plan.fail = [](const char*) { return 0; };
@@ -345,8 +345,8 @@ TEST_CASE("the wire to a peer that does not let go of memory is cut, and no othe
   CHECK(is_cut(wire, other));
   CHECK(wire.wait_descriptor() == -1);  // no thread sleeps on it any more
   CHECK(wire.status().ok());
-  CHECK_FALSE(wire.is_fetching(one.key));
-  CHECK_FALSE(wire.can_fetch(other));
+  CHECK_FALSE(wire.is_reading(one.key));
+  CHECK_FALSE(wire.can_read(other));
   CHECK(wire.flush(Deadline::after(std::chrono::seconds(20))).ok());
   one.fill(9);
   const auto kept = one.memory;
@@ -387,7 +387,7 @@ TEST_CASE("a NIC that ends waits for all of its memory as long as for one piece 
   const auto has_begun = [&](std::uint32_t key) {
     return soon([&] {
       for (NicSoft* const nic : {&pair.a.nic, &pair.b.nic, &bystander.side.nic}) nic->progress();
-      return pair.wire_b->is_fetching(key);
+      return pair.wire_b->is_reading(key);
     });
   };
   pair.b.region.keys[0] = second_key;
@@ -398,9 +398,9 @@ TEST_CASE("a NIC that ends waits for all of its memory as long as for one piece 
   // The bystander stands still from now on, so that its read stays in flight.
   REQUIRE(soon([&] {
     pair.turn();
-    return pair.wire_b->is_fetching(first_key);
+    return pair.wire_b->is_reading(first_key);
   }));
-  REQUIRE(pair.wire_b->is_fetching(second_key));
+  REQUIRE(pair.wire_b->is_reading(second_key));
   pair.b.nic.end_receiving();
   const auto begin = std::chrono::steady_clock::now();
   CHECK(pair.b.nic.deregister_memory(second_key).ok());

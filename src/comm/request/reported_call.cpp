@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/request/told_call.hpp"
+#include "comm/request/reported_call.hpp"
 
 #include <fmt/format.h>
 
@@ -9,7 +9,7 @@
 
 namespace oriel::comm {
 
-Bytes encode(const ToldCall& call) {
+Bytes encode(const ReportedCall& call) {
   ByteWriter to;
   to.put(call.number).put(call.state).put(call.kind);
   to.put(call.call.collective).put(call.call.type).put(call.call.op);
@@ -17,19 +17,19 @@ Bytes encode(const ToldCall& call) {
   return to.take();
 }
 
-Result<ToldCall> decode_told_call(ByteView bytes) {
+Result<ReportedCall> decode_reported_call(ByteView bytes) {
   ByteReader reader(bytes);
-  ToldCall told;
-  told.number = reader.get<std::uint64_t>();
+  ReportedCall reported;
+  reported.number = reader.get<std::uint64_t>();
   const auto state = reader.get<std::uint8_t>();
   const auto kind = reader.get<std::uint8_t>();
   const auto collective = reader.get<std::uint8_t>();
   const auto type = reader.get<std::uint8_t>();
   const auto op = reader.get<std::uint8_t>();
-  told.call.count = reader.get<std::uint64_t>();
-  told.call.root = reader.get<std::int32_t>();
+  reported.call.count = reader.get<std::uint64_t>();
+  reported.call.root = reader.get<std::int32_t>();
   ORIEL_CHECK(reader.finish("the call of a rank that is waited for"));
-  const bool is_known = state <= static_cast<std::uint8_t>(ToldCall::State::has_returned) &&
+  const bool is_known = state <= static_cast<std::uint8_t>(ReportedCall::State::has_returned) &&
                         kind <= static_cast<std::uint8_t>(FlightKind::receive) &&
                         collective < kernels::kCollectiveCount && type < kDataTypeCount &&
                         op < kReduceOpCount;
@@ -38,15 +38,15 @@ Result<ToldCall> decode_told_call(ByteView bytes) {
                  fmt::format("a call in state {} of kind {}, collective {}, type {}, operation {}",
                              state, kind, collective, type, op));
   }
-  told.state = static_cast<ToldCall::State>(state);
-  told.kind = static_cast<FlightKind>(kind);
-  told.call.collective = static_cast<kernels::Collective>(collective);
-  told.call.type = static_cast<DataType>(type);
-  told.call.op = static_cast<ReduceOp>(op);
-  return told;
+  reported.state = static_cast<ReportedCall::State>(state);
+  reported.kind = static_cast<FlightKind>(kind);
+  reported.call.collective = static_cast<kernels::Collective>(collective);
+  reported.call.type = static_cast<DataType>(type);
+  reported.call.op = static_cast<ReduceOp>(op);
+  return reported;
 }
 
-std::string text_of(const ToldCall& call) {
+std::string text_of(const ReportedCall& call) {
   if (call.number == 0) return "has made no call";
   std::string what = text_of(call.call);
   if (call.kind != FlightKind::collective) {
@@ -56,8 +56,8 @@ std::string text_of(const ToldCall& call) {
                     name_of(call.call.type), is_send ? "to" : "from", call.call.root);
   }
   std::string text = fmt::format("has made call {} last, {}", call.number, what);
-  if (call.state == ToldCall::State::goes_on) text += ", in which it is";
-  if (call.state == ToldCall::State::has_returned) text += ", which has returned";
+  if (call.state == ReportedCall::State::goes_on) text += ", in which it is";
+  if (call.state == ReportedCall::State::has_returned) text += ", which has returned";
   return text;
 }
 
