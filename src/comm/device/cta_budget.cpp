@@ -17,7 +17,7 @@ int weight_of(const CtaBudget::Member& member) {
   return 2 * (member.facts().ctas + kSignatures);
 }
 
-/// Maximum number of CTAs per GPU, the limit of the scratch memory's layout.
+/// Maximum number of CTAs per call on GPUs, and therefore of ScratchLayout::max_ctas.
 constexpr int kMostCtasOfGpu = 144;
 
 }  // namespace

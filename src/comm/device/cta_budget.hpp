@@ -28,7 +28,8 @@ Sharers sharers_of(const std::vector<topo::RankInfo>& infos, const topo::RankInf
 
 /// Returns the maximum number of CTAs of one call on GPUs, without the CTA that carries signatures.
 /// The result is the same on all ranks, since all ranks have the same `infos`. If several ranks
-/// share a GPU, their calls fit on the GPU together, each with its programmatic dependent. `forced`
+/// share a GPU, their calls fit on the GPU together, each with its programmatic dependent. The
+/// exception is a result of 1, the least that is returned. `forced`
 /// (ORIEL_CTAS, 0 for none) may use the room of the dependents.
 int most_ctas_of_gpus(const std::vector<topo::RankInfo>& infos, int forced);
 
@@ -42,7 +43,8 @@ int most_ctas_of_gpus(const std::vector<topo::RankInfo>& infos, int forced);
 /// If a communicator has several ranks on the GPU in this process, each thread has its own chain
 /// and its share of the CTAs. A chain over all threads would make a rank wait for its own peer. A
 /// call in a thread's chain waits for earlier calls only. So no cycle of waiting ranks forms if all
-/// ranks issue their calls in one order. Thread-safe; never waits for the GPU.
+/// ranks issue their calls in one order. Thread-safe. Calls nothing that waits for the GPU. If the
+/// GPU is full, begin() waits for launches of other threads, which may block.
 class CtaBudget {
  public:
   struct Facts {
@@ -62,7 +64,7 @@ class CtaBudget {
    private:
     friend class CtaBudget;
     Facts facts_;
-    // Set while the member is in `common_->running` and `common_` is not chained.
+    // Set only while the member is in `common_->running` and `common_` is not chained.
     mutable std::atomic<bool> is_free_{false};
     mutable std::atomic<bool> is_launching_{false};  // launches without a lock, or will read
                                                      // is_free_

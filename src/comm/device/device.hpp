@@ -88,10 +88,10 @@ class Executor {
   /// call on `stream`, ordered after earlier calls, even those on other streams.
   virtual Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
                      void* stream) = 0;
-  /// Runs a collective over several teams, and collectives other than all-reduce; otherwise like
-  /// run().
+  /// Runs a collective that has a HierarchyPlan: over several teams, or a reduce-scatter of CPU
+  /// ranks in stages. Otherwise like run().
   virtual Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* stream) = 0;
-  /// Runs a collective of one LSA team, or sends and receives; otherwise like run().
+  /// Runs a collective that is planned as exchanges, or sends and receives; otherwise like run().
   virtual Status run_exchange(ExchangeCall& call) = 0;
   /// Counts a call of no elements, which runs nothing. Host: counts it in `record`, this rank's
   /// record of collectives. GPU: does nothing, since GPU ranks do not count calls.
@@ -143,7 +143,8 @@ class Device {
                                            topo::Wanted wanted) = 0;
   /// Allocates a rank's scratch of layout.total_bytes from memory(), initialized as the algorithms
   /// expect. `hierarchy` and `channels` have their parts in it. GPU: memory is filled on a stream
-  /// of its own, and this coroutine suspends meanwhile. It fails after 3/4 of the time to
+  /// of its own. Up to 100 short polls block the thread meanwhile. Between later polls this
+  /// coroutine suspends. It fails after 3/4 of the time to
   /// `deadline`, so that other ranks can still be informed. If it fails, the device keeps the
   /// memory until the GPU has completed its writes.
   virtual Task<Result<void*>> make_scratch(EventLoop& loop, kernels::ScratchLayout layout,

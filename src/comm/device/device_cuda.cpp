@@ -316,7 +316,7 @@ Result<std::unique_ptr<PooledWindowSink>> CudaDevice::make_window_sink(const Tea
 }
 
 Result<NicMemory> CudaDevice::make_nic_memory(std::shared_ptr<net::NicProcess> process) {
-  // The NIC's thread and the GPU both poll this memory.
+  // The NIC's thread and the GPU both access this memory.
   const topo::MemoryNodeScope near(affinity_of(*this).memory_node);
   NicMemory made;
   ORIEL_TRY(made.pages, net::CudaQueuePages::create(context_.device()));

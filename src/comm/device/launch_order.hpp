@@ -16,7 +16,7 @@ namespace oriel::comm {
 /// Event after the last launch of a communicator. Shared with its waiters.
 class LaunchEvent {
  public:
-  /// Counts in `graphs` the graphs that hold a call.
+  /// Creates an event. Its destructor reads `graphs`, the number of graphs that hold a call.
   static Result<std::shared_ptr<const LaunchEvent>> make(std::shared_ptr<std::atomic<int>> graphs);
   LaunchEvent(const LaunchEvent&) = delete;
   LaunchEvent& operator=(const LaunchEvent&) = delete;

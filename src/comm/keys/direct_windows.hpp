@@ -96,7 +96,7 @@ class PeerMapping {
 /// State of one window for DirectWindows.
 struct DirectWindow {
   WindowExport exported;                                        ///< the descriptor is kept until it
-                                                                ///< is sent
+                                                                ///< is duplicated for the peers
   std::map<int, std::pair<std::uint32_t, PeerMapping>> mapped;  ///< by peer: the peer's key, and
                                                                 ///< the mapping
   bool is_reached = false;                                      ///< descriptors for the peers have

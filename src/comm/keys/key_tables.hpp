@@ -54,8 +54,8 @@ class KeyTables {
   Result<device::queue::Region> make(std::uint64_t address, std::uint64_t bytes,
                                      std::span<const KeyedPiece> pieces,
                                      std::vector<shadow::OwnedShadow>& beyond);
-  /// Writes the table and flushes it. Call it before kernels learn of the table's network. `peers`:
-  /// by world rank.
+  /// Writes the table and flushes it. Call it before kernels learn of the window, or of the table's
+  /// network if the window is older. `peers`: by world rank.
   Status write(const Table& table, device::NetworkWindow head,
                std::span<const device::queue::Region> peers) const;
   /// Clears the network's number. Kernels may be reading: the rest of the table stays as it is.

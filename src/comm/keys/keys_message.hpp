@@ -59,9 +59,10 @@ struct KeysMessage {
   bool operator==(const KeysMessage&) const = default;
 };
 Bytes encode(const KeysMessage& message);
-/// Refuses keys that are 0. Refuses windows that are empty, wrap around the end of the address
-/// space, exceed their source, or are out of order. Refuses pieces that are out of order or end
-/// inside a page. Refuses windows in pieces that need more than kChunksMost chunks (cut_at()).
+/// Refuses keys of first NICs that are 0, but not backup keys. Refuses windows that are empty, wrap
+/// around the end of the address space, exceed their source, or are out of order. Refuses pieces
+/// that are out of order or end inside a page. Refuses windows in pieces that need more than
+/// kChunksMost chunks (cut_at()).
 Result<KeysMessage> decode_keys(ByteView bytes);
 /// Checks that an all-gather can carry messages of `bytes` bytes from each of `ranks` ranks. The
 /// error blames many allocations, since keys of other windows need far fewer bytes.

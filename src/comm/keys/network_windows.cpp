@@ -96,8 +96,8 @@ WindowKey NetworkWindows::key_of(const Entry& entry, std::uint64_t number) const
   return keys_.describe(entry.nic, number, entry.direct.exported.source);
 }
 
-/// Fills the table with the regions of all ranks that have the window. Kernels read the table only
-/// after they have received the window or the network.
+/// Fills the table with the regions of this rank and of those outside its LSA team that have the
+/// window. Kernels read the table only after they have received the window or the network.
 Status NetworkWindows::fill(Entry& entry, std::uint64_t number,
                             const std::vector<KeysMessage>& ranks) {
   // Keeps the keys of a previous network until the table refers to new ones, or until this function

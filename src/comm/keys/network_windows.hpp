@@ -35,7 +35,7 @@ namespace oriel::comm {
 ///
 /// All ranks identify a window by its number, the count of committed windows: ranks may deregister
 /// in any order. A rank that deregistered a window before the network existed has no key for it.
-/// Thread safety: as required by window::Participant; tables and keys by any thread.
+/// Thread safety: any thread. Only one prepare() or map_earlier() may be in progress.
 class NetworkWindows final : public window::Participant, public NetworkTables {
  public:
   /// `lsa_team`, by world rank, is set for ranks that are reached without a NIC. For the other
@@ -104,7 +104,7 @@ class NetworkWindows final : public window::Participant, public NetworkTables {
   const int rank_;
   const std::vector<bool> lsa_team_;
 
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards all below, except tables_.allocate() and exchanges by direct_
   KeyTables tables_;
   NicKeys keys_;
   DirectWindows direct_;

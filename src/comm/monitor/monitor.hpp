@@ -22,7 +22,8 @@ class Watched {
  public:
   virtual ~Watched() = default;
   /// Reports that a rank, perhaps this one, has died or aborted: the error names it as its origin.
-  /// Called once for each such rank.
+  /// Called only for the first such rank of a session. If memory runs out in the monitor's thread,
+  /// it may be called again.
   virtual void peer_lost(Error error) = 0;
   /// Reports that a rank has left in order.
   virtual void peer_left(int rank) = 0;

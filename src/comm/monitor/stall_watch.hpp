@@ -22,7 +22,7 @@ struct StallTimes {
   }
 };
 
-/// Tracks the longest wait of one rank across the ticks of the monitor. One thread.
+/// Tracks the long wait that a rank has reported, across the ticks of the monitor. One thread.
 class StallWatch {
  public:
   /// Returns whether the wait that began at `since_ns` is the wait of the previous tick. If not,

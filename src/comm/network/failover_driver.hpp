@@ -38,8 +38,8 @@ class FailoverDriver {
   bool is_in_use(std::size_t nic) const {
     return (nics_in_use_.load(std::memory_order_relaxed) >> nic & 1) != 0;
   }
-  /// Stops all path changes. Called when NICs no longer send, since paths would then seem to have
-  /// failed.
+  /// Stops all path changes. Called before the NICs stop sending: paths would then seem
+  /// to have failed.
   void end() { is_over_ = true; }
 
  private:

@@ -93,7 +93,8 @@ int ranks_beside(std::span<const NetworkPlace> places, std::size_t self) {
       [&](const NetworkPlace& place) { return place.machine == places[self].machine; }));
 }
 
-// Uses an odd step, so that the numbers of neighbours differ in every byte.
+// Uses an odd step, so that the numbers of all peers differ. No byte of the step is 0, so that the
+// numbers of neighbours differ in every byte.
 std::uint32_t queue_number(std::uint32_t first, int peer) {
   return (first + static_cast<std::uint32_t>(peer) * 0x2f3d1bu) & kQueueMost;
 }

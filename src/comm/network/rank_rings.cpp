@@ -16,7 +16,7 @@ namespace oriel::comm {
 namespace {
 
 /// Size of a ring. Half of it, with pieces of half the bytes, made large messages of GPUs 4 to 12 %
-/// slower. Messages of CPUs were no slower (docs/performance.md).
+/// slower. Messages of CPUs were no slower (docs/notes/nodes.md).
 constexpr std::size_t kRingBytes = std::size_t{512} << 10;
 /// Tag of this exchange. Exchanges for windows are tagged with a rank instead.
 constexpr std::uint64_t kExchangeTag = std::uint64_t{1} << 32;

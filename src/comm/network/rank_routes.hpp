@@ -38,7 +38,8 @@ class RankRoutes {
   /// ORIEL_WIRE requires libfabric for all ranks, a host is also one node as the user defines it.
   std::size_t host_of(int rank) const { return host_of_[static_cast<std::size_t>(rank)]; }
   const std::vector<int>& peers() const { return peers_; }
-  /// Returns the number of this rank's NICs that have paths, at least 1 for the first NIC.
+  /// Returns the number of this rank's NICs up to the last that has a path, at least 1 for the
+  /// first NIC. NICs before the last may have no path.
   std::size_t nics() const;
   /// Returns the ranks that a NIC reaches by libfabric.
   std::vector<int> fabric_peers(std::size_t nic) const;

@@ -24,7 +24,8 @@ std::string describe_paths(std::uint8_t asked);
 /// Returns the interfaces over which a rank is reached, the best first. An empty name stands for
 /// the choice of ORIEL_SOCKET_IFNAME.
 ///
-/// ORIEL_PATHS=auto selects at most two interfaces that are fit for data (topo::InterfaceChoice).
+/// ORIEL_PATHS=auto selects at most two interfaces. They are fit for data (topo::InterfaceChoice),
+/// except perhaps the interface of set-up.
 /// The interface of set-up is used only if just one other is fit, and then last. Over it the ends
 /// of a queue agree to leave a failed path. If no other interface is fit, it is the only path.
 /// Local.

@@ -14,7 +14,7 @@ namespace oriel::comm {
 struct CallActivity {
   enum class Kind : std::uint8_t { none = 0, collective = 1, transfers = 2 };
   Kind kind = Kind::none;
-  PointToPointCounts counts{};  ///< transfers by kind, each clamped to kMostCounted
+  PointToPointCounts counts{};  ///< transfers by kind; word_of() clamps each to kMostCounted
   std::int32_t peer = -1;       ///< peer of a single transfer
 
   static constexpr int kCountBits = 19;

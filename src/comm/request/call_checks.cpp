@@ -91,8 +91,7 @@ Status check_root(const CollectiveRequest& request, int size) {
 
 Status check_collective(const CollectiveRequest& request, int rank, int size) {
   const std::size_t element = size_of(request.type);
-  // Shifts and masks instead of dividing, since elements have 1, 2, 4 or 8 bytes: a division takes
-  // as long as a cache miss.
+  // Uses shifts and masks instead of divisions by the element size, which is 1, 2, 4 or 8 bytes.
   std::size_t most = (SIZE_MAX / 8) >> __builtin_ctzll(element);
   if (sends_blocks(request.collective) || receives_blocks(request.collective)) {
     most /= static_cast<std::size_t>(size);

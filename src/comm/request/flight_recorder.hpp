@@ -64,7 +64,8 @@ class FlightRecorder {
   /// Stores the thread's activity at `word`, where other ranks read it (CPU ranks). The word is
   /// zero, and outlives the recorder's last call.
   void share_activity(std::uint64_t* word) { activity_ = word; }
-  /// Returns the activity of the calling thread (CPU ranks).
+  /// Returns the activity of the thread that makes calls (CPU ranks) or the last enqueued call (GPU
+  /// ranks). Any thread may call it.
   CallActivity activity() const {
     return activity_of(device::Memory::load<device::Order::relaxed>(activity_));
   }
