@@ -10,6 +10,21 @@
 #include "oriel/device/memory.hpp"
 #include "oriel/device/wait.hpp"
 
+/// Barriers among the ranks of one LSA team, and their layout in control memory.
+///
+/// Example: each rank of the team writes a number into its window, then reads the next rank's.
+/// ```cpp
+/// #include "oriel/device/group.hpp"
+/// ORIEL_DEVICE_FN bool read_next(const oriel::device::CommView& comm, std::uint32_t* mine,
+///                                const std::uint32_t* next, std::uint32_t& number) {
+///   using namespace oriel::device;
+///   LsaBarrier<Cta> barrier(Cta{}, comm, 0);  // one CTA of each rank; more CTAs take more slots
+///   if (Cta::rank() == 0) *mine = number;
+///   if (barrier.sync() != WaitOutcome::ready) return false;  // every rank has written
+///   number = *next;
+///   return barrier.sync() == WaitOutcome::ready;  // every rank has read, so all may write again
+/// }
+/// ```
 namespace oriel::device {
 
 /// Selects the unicast path: each rank signals its arrival by one store to each peer.
@@ -22,8 +37,9 @@ struct MulticastPath;
 /// which only its own rank accesses. An inbox of one word per LSA rank follows, in separate lines.
 /// Slots of different CTAs therefore share neither a 32-byte sector nor a 64-byte cache line.
 struct LsaBarrierLayout {
-  static constexpr std::size_t kLineBytes = 64;
+  static constexpr std::size_t kLineBytes = 64;  ///< alignment of the epoch and of the inbox
 
+  /// Returns the bytes of one slot of a team of `lsa_size` ranks, a multiple of kLineBytes.
   static constexpr ORIEL_DEVICE_FN std::size_t slot_bytes(std::int32_t lsa_size) {
     const std::size_t inbox_bytes = static_cast<std::size_t>(lsa_size) * sizeof(std::uint32_t);
     return kLineBytes + (inbox_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
@@ -49,6 +65,7 @@ struct LsaBarrierLayout {
 template <class Group, class M = Memory, class Path = UnicastPath>
 class LsaBarrier;
 
+/// LsaBarrier with one store to each peer, the only path that exists. See the template above.
 template <class Group, class M>
 class LsaBarrier<Group, M, UnicastPath> {
  public:
@@ -64,8 +81,8 @@ class LsaBarrier<Group, M, UnicastPath> {
     slot_offset_ = comm.barrier_offset + slot * LsaBarrierLayout::slot_bytes(comm.lsa_size);
     epoch_ = M::template load<Order::relaxed, Scope::device>(epoch_word());
   }
-  LsaBarrier(const LsaBarrier&) = delete;
-  LsaBarrier& operator=(const LsaBarrier&) = delete;
+  LsaBarrier(const LsaBarrier&) = delete;             ///< not copyable
+  LsaBarrier& operator=(const LsaBarrier&) = delete;  ///< not copyable
 
   /// Signals to every peer that this rank's group has arrived. Not blocking except for an initial
   /// group.sync().

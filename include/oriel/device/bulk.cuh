@@ -11,6 +11,22 @@
 /// and the copy hardware executes them. GPU only, sm_90 and newer. A kernel for several
 /// architectures guards their use with `#if __CUDA_ARCH__ >= 900`. Addresses and sizes are
 /// multiples of 16 bytes. A copy can fail only by a GPU fault.
+///
+/// Example: fills a buffer in shared memory for the k-th time, and waits for the bytes.
+/// ```cpp
+/// #include "oriel/device/wait.hpp"
+/// #if __CUDA_ARCH__ >= 900
+/// __device__ bool fill(void* shared, const void* from, oriel::device::BulkBarrier& barrier,
+///                      std::uint32_t k, const oriel::device::WaitControl& control) {
+///   if (threadIdx.x == 0) barrier.expect(4096);
+///   if (threadIdx.x == 0) oriel::device::bulk_load(shared, from, 4096, barrier);
+///   const auto outcome =
+///       oriel::device::wait_until([&] { return barrier.arrived(k % 2); }, control, {});
+///   return outcome == oriel::device::WaitOutcome::ready;
+/// }
+/// #endif
+/// ```
+/// @file
 #if ORIEL_DEVICE_CODE && __CUDA_ARCH__ >= 900
 namespace oriel::device {
 
@@ -20,7 +36,7 @@ namespace oriel::device {
 /// in total. Readers of the buffer first wait until arrived(k % 2), as the condition of wait_until.
 /// Before the next fill all readers have called group.sync().
 struct BulkBarrier {
-  std::uint64_t word;
+  std::uint64_t word;  ///< PTX's mbarrier object; only the functions below access it
 
   /// Initialises the barrier, before any other use. One thread; not blocking. Its fence releases
   /// the initialisation at cluster scope. The CTA's sync then makes it visible to the other
@@ -58,11 +74,13 @@ ORIEL_DEVICE_FN void bulk_fence() {
   arch::ptx::fence_proxy_async();
 }
 
-/// Starts a copy from shared memory to global memory. One thread. bulk_commit() closes the group of
-/// copies started since the last bulk_commit().
+/// Starts a copy from shared memory to global memory. One thread; not blocking. bulk_commit() then
+/// closes its group.
 ORIEL_DEVICE_FN void bulk_store(void* global, const void* shared, std::uint32_t bytes) {
   arch::ptx::bulk_shared_to_global(global, shared, bytes);
 }
+/// Closes the group of copies that this thread has started by bulk_store() since its last
+/// bulk_commit(). Not blocking.
 ORIEL_DEVICE_FN void bulk_commit() {
   arch::ptx::bulk_commit_group();
 }

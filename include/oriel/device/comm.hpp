@@ -9,6 +9,21 @@
 #include "oriel/device/wait.hpp"
 #include "oriel/device/window.hpp"
 
+/// View of a communicator in a kernel.
+///
+/// Example: waits for a word that LSA rank `peer` stores, then answers.
+/// ```cpp
+/// ORIEL_DEVICE_FN bool answer(const oriel::device::CommView& comm, std::int32_t peer,
+///                             const std::uint32_t* request, std::uint32_t* reply) {
+///   using namespace oriel::device;
+///   const auto arrived = [&] { return Memory::load<Order::acquire>(request) == 1; };
+///   const WaitTarget target{comm.world_rank_of(peer), 1};
+///   if (wait_until(arrived, comm.wait, target) != WaitOutcome::ready) return false;
+///   Memory::store<Order::release>(reply, 1u);
+///   comm.ring_lsa_peers();  // the peer may sleep if it is a CPU rank
+///   return true;
+/// }
+/// ```
 namespace oriel::device {
 
 struct NetworkView;    // network.hpp
@@ -27,14 +42,14 @@ inline constexpr std::uint32_t kDeviceVersion = 2;
 /// LSA team map it at the same offset of their slots. Only the functions of this folder access it.
 struct CommView {
   std::int32_t world_rank = 0;  ///< this rank in the communicator
-  std::int32_t world_size = 1;
-  std::int32_t lsa_rank = 0;  ///< this rank's index in its LSA team
-  std::int32_t lsa_size = 1;  ///< ranks of this rank's LSA team
+  std::int32_t world_size = 1;  ///< ranks of the communicator
+  std::int32_t lsa_rank = 0;    ///< this rank's index in its LSA team
+  std::int32_t lsa_size = 1;    ///< ranks of this rank's LSA team
 
   WaitControl wait;  ///< how this rank's waits end; wait.doorbell is this rank's doorbell
 
   /// Maps LSA rank to world rank: lsa_size entries, readable by the kernel. Identifies the peer in
-  /// stall records.
+  /// stall records. Null: both ranks are equal.
   const std::int32_t* lsa_world_ranks = nullptr;
 
   char* control_base = nullptr;         ///< first byte of the control memory of LSA rank 0
@@ -53,10 +68,10 @@ struct CommView {
   const NetworkWindow* control_network = nullptr;  ///< the control memory as registered with NICs
   std::uint32_t signals = 0;                       ///< number of SignalWords at signal_offset
   std::uint32_t counters = 0;                      ///< at counter_offset, world_size words each
-  std::uint64_t signal_offset = 0;
-  std::uint64_t counter_offset = 0;
-  std::uint32_t world_barrier_slots = 0;  ///< number of WorldBarrierSlots at world_barrier_offset
-  std::uint64_t world_barrier_offset = 0;
+  std::uint64_t signal_offset = 0;                 ///< in bytes, in each control memory
+  std::uint64_t counter_offset = 0;                ///< in bytes, in each control memory
+  std::uint32_t world_barrier_slots = 0;   ///< number of WorldBarrierSlots at world_barrier_offset
+  std::uint64_t world_barrier_offset = 0;  ///< in bytes, in each control memory
 
   /// Returns an address in the control memory of LSA rank `index` (0 to lsa_size - 1, not checked).
   [[nodiscard]] ORIEL_DEVICE_FN char* control(std::int32_t index, std::uint64_t offset) const {

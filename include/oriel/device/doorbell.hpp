@@ -9,6 +9,17 @@
 
 /// Sleep and wake-up of CPU ranks that have waited for long. In GPU code these functions do
 /// nothing, because GPU threads poll.
+///
+/// Example: publishes a word that several ranks await, and wakes those that sleep.
+/// ```cpp
+/// ORIEL_DEVICE_FN void publish(std::uint32_t* word, std::uint32_t value,
+///                              oriel::device::Doorbell* bells, std::uint32_t ranks) {
+///   using namespace oriel::device;
+///   Memory::store<Order::release>(word, value);
+///   ring_fence();  // once for all doorbells
+///   for (std::uint32_t i = 0; i < ranks; ++i) ring_fenced(bells[i]);
+/// }
+/// ```
 namespace oriel::device {
 
 /// Doorbell of one rank, in its control memory, where every rank of its LSA team can write it. It

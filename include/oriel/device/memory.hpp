@@ -14,6 +14,22 @@
 #endif
 
 /// Memory accesses with an explicit order and scope, with the same interface on GPUs and CPUs.
+///
+/// Example: one thread publishes a value by a flag, and a thread of any processor takes it.
+/// ```cpp
+/// ORIEL_DEVICE_FN void publish(std::uint64_t* data, std::uint32_t* flag, std::uint64_t value) {
+///   using namespace oriel::device;
+///   Memory::store<Order::weak>(data, value);
+///   Memory::store<Order::release>(flag, 1u);
+/// }
+/// ORIEL_DEVICE_FN bool try_take(const std::uint64_t* data, const std::uint32_t* flag,
+///                               std::uint64_t& value) {
+///   using namespace oriel::device;
+///   if (Memory::load<Order::acquire>(flag) == 0) return false;
+///   value = Memory::load<Order::weak>(data);
+///   return true;
+/// }
+/// ```
 namespace oriel::device {
 
 /// Memory policy: the template parameter of waits, packets, barriers and collective algorithms. A
@@ -25,9 +41,11 @@ namespace oriel::device {
 /// 8-byte access is indivisible; an access of Pack or Pair only per element (see access.hpp). On a
 /// GPU the address is in global memory.
 struct Memory {
+  /// True for types on which read-modify-write operations act.
   template <class T>
   static constexpr bool kIsWord =
       std::is_same_v<T, std::uint32_t> || std::is_same_v<T, std::uint64_t>;
+  /// True for types that can be loaded and stored.
   template <class T>
   static constexpr bool kIsAccessible =
       kIsWord<T> || std::is_same_v<T, Pack> || std::is_same_v<T, Pair>;
@@ -151,6 +169,7 @@ template <class T>
 ORIEL_DEVICE_FN void keep_in_register(T*& value) {
   arch::keep_in_register(value);
 }
+/// Forces a number to be computed here, as the function above does for a pointer.
 ORIEL_DEVICE_FN void keep_in_register(std::uint64_t& value) {
   arch::keep_in_register(value);
 }

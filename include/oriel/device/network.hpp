@@ -12,6 +12,19 @@
 
 /// State of the NIC through which a rank reaches ranks of other nodes, as kernels see it. The
 /// functions are in world.hpp.
+///
+/// Example: waits until everything posted to a rank is complete, as world_flush does.
+/// ```cpp
+/// #include "oriel/device/queue.hpp"
+/// ORIEL_DEVICE_FN bool flush_to(const oriel::device::NetworkView& network, std::int32_t peer,
+///                               const oriel::device::WaitControl& control) {
+///   using namespace oriel::device;
+///   const queue::QueueView& to = network.queues[peer];
+///   if (to.depth == 0) return true;  // no queue to that rank, so nothing was posted
+///   const detail::Driving driving(&network);  // WorldMemory's waits work for this network's NIC
+///   return queue::wait_visible<WorldMemory>(to, control) == queue::QueueOutcome::done;
+/// }
+/// ```
 namespace oriel::device {
 
 /// A window as registered with NICs. The host writes it before kernels use it. When the network
@@ -29,15 +42,17 @@ struct NetworkWindow {
 /// Queues of one rank. The host creates them, and they outlive the kernels.
 struct NetworkView {
   std::uint64_t number = 0;  ///< number of the communicator: random, the same on all ranks, never 0
-  std::int32_t world_size = 0;
+  std::int32_t world_size = 0;  ///< ranks of the communicator, the number of `queues`
   /// Queues by world rank. A depth of 0 means that there is no queue to that rank.
   /// QueueView::number is the NIC's number of the queue, and QueueView::peer is the rank.
   const queue::QueueView* queues = nullptr;
 
-  // CPU only. A waiting thread does the NIC's work itself. A thread that leaves work wakes the
-  // NIC's thread.
+  /// CPU only: does some of the work of `nic`. A waiting thread calls it between polls, so it does
+  /// the NIC's work itself. Any thread may call it. Null: waiting threads have no work to do.
   void (*drive)(void* nic) = nullptr;
-  void* nic = nullptr;
+  void* nic = nullptr;  ///< CPU only: argument of `drive`
+  /// CPU only: doorbell of the NIC's thread. A thread that leaves work rings it. Null: such a
+  /// thread has nothing to ring.
   Doorbell* bell = nullptr;
 };
 
@@ -91,6 +106,7 @@ class Driving {
 /// Memory policy of waits for the network. Between two polls the waiting thread works for its NIC,
 /// so a waiting rank needs no other thread to run.
 struct WorldMemory : Memory {
+  /// Pauses as Memory::relax does, then lets the NIC of this thread's Driving object work.
   static void relax() {
     Memory::relax();
     const NetworkView* const network = detail::driven;

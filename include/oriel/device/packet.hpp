@@ -21,6 +21,22 @@
 /// If a packet is not written for 2^32 - 1 epochs, its old flag looks fresh again. At 1 us per
 /// epoch this takes 72 minutes. Its receiver therefore clears one packet per epoch: stale_packet
 /// returns which one.
+///
+/// Example: exchanges one word with LSA rank `peer`. Each inbox has kRotation packets.
+/// ```cpp
+/// #include "oriel/device/comm.hpp"
+/// ORIEL_DEVICE_FN bool exchange(const oriel::device::CommView& comm, std::int32_t peer,
+///                               oriel::device::Packet8* there, oriel::device::Packet8* here,
+///                               std::uint32_t& flag, std::uint32_t& word) {
+///   using namespace oriel::device;
+///   const std::uint32_t turn = flag % kRotation;
+///   Packet8::send(there + turn, word, flag);
+///   comm.ring_lsa_peers();
+///   const auto outcome = receive(here + turn, flag, word, comm.wait, comm.world_rank_of(peer));
+///   flag = next_flag(flag);
+///   return outcome == WaitOutcome::ready;
+/// }
+/// ```
 namespace oriel::device {
 
 /// Number of buffers that take turns, one epoch each. Peers may still read the last buffer while
@@ -45,8 +61,8 @@ constexpr ORIEL_DEVICE_FN std::uint32_t stale_packet(std::uint32_t flag, std::ui
 /// Packet of 8 bytes on the wire, 4 of them data, for CPUs and GPUs. Relies on indivisible 8-byte
 /// accesses, which C++ (for lock-free atomics) and PTX both guarantee.
 struct alignas(8) Packet8 {
-  using Data = std::uint32_t;
-  static constexpr std::size_t kDataBytes = sizeof(Data);
+  using Data = std::uint32_t;                              ///< data of one packet
+  static constexpr std::size_t kDataBytes = sizeof(Data);  ///< bytes of data of one packet
 
   std::uint64_t bits;  ///< data in the low half, flag in the high half
 
@@ -83,8 +99,8 @@ static_assert(sizeof(Packet8) == 8);
 /// guarantees that each 8-byte element of a vector access is indivisible, not that both arrive
 /// together. Therefore each half has a flag.
 struct alignas(16) Packet16 {
-  using Data = std::uint64_t;
-  static constexpr std::size_t kDataBytes = sizeof(Data);
+  using Data = std::uint64_t;                              ///< data of one packet
+  static constexpr std::size_t kDataBytes = sizeof(Data);  ///< bytes of data of one packet
 
   Pair bits;  ///< each half: 4 bytes of data below, the flag above
 

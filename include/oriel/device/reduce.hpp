@@ -25,8 +25,23 @@
 ///
 /// All functions are local, access no memory, do not synchronise and have no errors. They are
 /// usable in constant expressions. They assume the default rounding mode.
-// Precedes a function that calls a callable of its caller, for example a kernel's lambda. Without
-// it nvcc refuses a __device__ lambda in a function that the host may call as well.
+///
+/// Example: computes one element of an all-reduce with the average, for up to 8 ranks.
+/// ```cpp
+/// ORIEL_DEVICE_FN oriel::device::bf16 average(const oriel::device::bf16* inputs, int ranks) {
+///   using namespace oriel::device;
+///   using Average = Reduction<bf16, oriel::ReduceOp::avg>;
+///   const Average reduction{ranks};
+///   const auto load = [&](int rank) { return reduction.load(inputs[rank]); };
+///   const auto add = [&](float lower, float upper) { return reduction.combine(lower, upper); };
+///   return reduction.finish(fold_tree<8>(ranks, load, add));
+/// }
+/// ```
+/// @file
+
+/// ORIEL_CALLS_ANY precedes a function that calls a callable of its caller, for example a kernel's
+/// lambda. Without it nvcc refuses a __device__ lambda in a function that the host may call as
+/// well.
 #if defined(__CUDACC__)
 #define ORIEL_CALLS_ANY _Pragma("nv_exec_check_disable")
 #else
@@ -151,8 +166,8 @@ using Accumulator = typename detail::AccumulatorImpl<T>::Type;
 /// Steps of one reduction on elements of type T (std::int8_t ... double, f16, bf16, e4m3, e5m2).
 template <typename T, ReduceOp op>
 struct Reduction {
-  using Element = T;
-  using Acc = Accumulator<T>;
+  using Element = T;           ///< type of inputs and results
+  using Acc = Accumulator<T>;  ///< type in which they are combined
 
   /// Number of ranks, at least 1; only the average uses it.
   int n_ranks = 1;

@@ -22,6 +22,17 @@
 ///
 /// All functions are local, access no memory and have no errors. They are usable in constant
 /// expressions. They assume the default rounding mode and do not depend on flush-to-zero modes.
+///
+/// Example: scales two neighbouring bf16 elements, rounding each product once.
+/// ```cpp
+/// ORIEL_DEVICE_FN constexpr void scale_pair(oriel::device::bf16 (&pair)[2], float factor) {
+///   float low = 0;
+///   float high = 0;
+///   oriel::device::widen_pair(pair, low, high);
+///   oriel::device::narrow_pair(factor * low, factor * high, pair);
+/// }
+/// static_assert(oriel::device::bf16(1.0f).bits == 0x3f80);
+/// ```
 namespace oriel::device {
 
 namespace detail {
@@ -49,19 +60,19 @@ ORIEL_DEVICE_FN constexpr U narrow_bits_bf16(U u) {
 
 /// Parameters that distinguish the two 8-bit formats. Values of f32 are given as bits.
 struct E4M3 {
-  static constexpr std::uint32_t kMantissaShift = 20;       // f32's mantissa bits less the format's
-  static constexpr std::uint32_t kBias = 120u << 3;         // bias of f32 less that of the format
-  static constexpr std::uint32_t kMax = 0x43e00000u;        // 448
-  static constexpr std::uint32_t kMinNormal = 0x3c800000u;  // 2^-6
-  static constexpr std::uint32_t kMagicBits = 0x46800000u;  // 2^14; its last place is 2^-9
+  static constexpr std::uint32_t kMantissaShift = 20;  ///< f32's mantissa bits less the format's
+  static constexpr std::uint32_t kBias = 120u << 3;    ///< bias of f32 less that of the format
+  static constexpr std::uint32_t kMax = 0x43e00000u;   ///< 448
+  static constexpr std::uint32_t kMinNormal = 0x3c800000u;  ///< 2^-6
+  static constexpr std::uint32_t kMagicBits = 0x46800000u;  ///< 2^14; its last place is 2^-9
   static constexpr float kMagic = 16384.0f;
 };
 struct E5M2 {
   static constexpr std::uint32_t kMantissaShift = 21;
   static constexpr std::uint32_t kBias = 112u << 2;
-  static constexpr std::uint32_t kMax = 0x47600000u;        // 57344
-  static constexpr std::uint32_t kMinNormal = 0x38800000u;  // 2^-14
-  static constexpr std::uint32_t kMagicBits = 0x43000000u;  // 2^7; its last place is 2^-16
+  static constexpr std::uint32_t kMax = 0x47600000u;        ///< 57344
+  static constexpr std::uint32_t kMinNormal = 0x38800000u;  ///< 2^-14
+  static constexpr std::uint32_t kMagicBits = 0x43000000u;  ///< 2^7; its last place is 2^-16
   static constexpr float kMagic = 128.0f;
 };
 
@@ -168,37 +179,49 @@ ORIEL_DEVICE_FN constexpr std::uint8_t narrow_e5m2(float x) {
 
 /// IEEE binary16: 1 sign, 5 exponent, 10 mantissa bits.
 struct f16 {
-  std::uint16_t bits;
-  f16() = default;
+  std::uint16_t bits;  ///< storage; the sign is the highest bit
+  f16() = default;     ///< leaves the bits uninitialised
+  /// Rounds to nearest, ties to even; overflows to infinity.
   ORIEL_DEVICE_FN explicit constexpr f16(float x) : bits(detail::narrow_f16(x)) {}
+  /// Widens; exact.
   ORIEL_DEVICE_FN explicit constexpr operator float() const { return detail::widen_f16(bits); }
+  /// Returns the number with these bits.
   ORIEL_DEVICE_FN static constexpr f16 from_bits(std::uint16_t bits);
 };
 
 /// The upper half of an f32: 1 sign, 8 exponent, 7 mantissa bits.
 struct bf16 {
-  std::uint16_t bits;
-  bf16() = default;
+  std::uint16_t bits;  ///< storage; the sign is the highest bit
+  bf16() = default;    ///< leaves the bits uninitialised
+  /// Rounds to nearest, ties to even; overflows to infinity.
   ORIEL_DEVICE_FN explicit constexpr bf16(float x) : bits(detail::narrow_bf16(x)) {}
+  /// Widens; exact.
   ORIEL_DEVICE_FN explicit constexpr operator float() const { return detail::widen_bf16(bits); }
+  /// Returns the number with these bits.
   ORIEL_DEVICE_FN static constexpr bf16 from_bits(std::uint16_t bits);
 };
 
 /// 1 sign, 4 exponent, 3 mantissa bits; no infinity, NaN is 0x7f and 0xff, largest value 448.
 struct e4m3 {
-  std::uint8_t bits;
-  e4m3() = default;
+  std::uint8_t bits;  ///< storage; the sign is the highest bit
+  e4m3() = default;   ///< leaves the bits uninitialised
+  /// Rounds to nearest, ties to even; saturates.
   ORIEL_DEVICE_FN explicit constexpr e4m3(float x) : bits(detail::narrow_e4m3(x)) {}
+  /// Widens; exact.
   ORIEL_DEVICE_FN explicit constexpr operator float() const { return detail::widen_e4m3(bits); }
+  /// Returns the number with these bits.
   ORIEL_DEVICE_FN static constexpr e4m3 from_bits(std::uint8_t bits);
 };
 
 /// 1 sign, 5 exponent, 2 mantissa bits; largest finite value 57344.
 struct e5m2 {
-  std::uint8_t bits;
-  e5m2() = default;
+  std::uint8_t bits;  ///< storage; the sign is the highest bit
+  e5m2() = default;   ///< leaves the bits uninitialised
+  /// Rounds to nearest, ties to even; saturates.
   ORIEL_DEVICE_FN explicit constexpr e5m2(float x) : bits(detail::narrow_e5m2(x)) {}
+  /// Widens; exact.
   ORIEL_DEVICE_FN explicit constexpr operator float() const { return detail::widen_e5m2(bits); }
+  /// Returns the number with these bits.
   ORIEL_DEVICE_FN static constexpr e5m2 from_bits(std::uint8_t bits);
 };
 
@@ -219,13 +242,13 @@ ORIEL_DEVICE_FN constexpr e5m2 e5m2::from_bits(std::uint8_t value) {
 template <typename T>
 inline constexpr bool kIsSmallFloat = false;
 template <>
-inline constexpr bool kIsSmallFloat<f16> = true;
+inline constexpr bool kIsSmallFloat<f16> = true;  ///< f16 is a small float
 template <>
-inline constexpr bool kIsSmallFloat<bf16> = true;
+inline constexpr bool kIsSmallFloat<bf16> = true;  ///< bf16 is a small float
 template <>
-inline constexpr bool kIsSmallFloat<e4m3> = true;
+inline constexpr bool kIsSmallFloat<e4m3> = true;  ///< e4m3 is a small float
 template <>
-inline constexpr bool kIsSmallFloat<e5m2> = true;
+inline constexpr bool kIsSmallFloat<e5m2> = true;  ///< e5m2 is a small float
 
 /// Converts two neighbouring elements at once. On a GPU this is one instruction for most formats,
 /// where two single conversions take three. Results equal those of T(low) and T(high).

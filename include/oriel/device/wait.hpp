@@ -14,11 +14,21 @@
 /// A caller that gets `aborted` or `timed_out` returns at once and publishes nothing more: no
 /// packet, flag, arrival or epoch. Such a side effect would be false information for a peer. The
 /// peer's own wait ends the same way. In a group of threads, Group::any spreads the outcome first.
+///
+/// Example: waits until world rank `sender` has stored `epoch`.
+/// ```cpp
+/// ORIEL_DEVICE_FN bool wait_for(const std::uint32_t* word, std::uint32_t epoch,
+///                               std::int32_t sender, const oriel::device::WaitControl& control) {
+///   using namespace oriel::device;
+///   const auto arrived = [&] { return Memory::load<Order::acquire>(word) == epoch; };
+///   return wait_until(arrived, control, WaitTarget{sender, epoch}) == WaitOutcome::ready;
+/// }
+/// ```
 namespace oriel::device {
 
 /// Outcome of a wait.
 enum class WaitOutcome : std::uint32_t {
-  ready = 0,
+  ready = 0,      ///< the condition held
   aborted = 1,    ///< the abort word was set
   timed_out = 2,  ///< WaitControl::timeout_ns passed; StallRecord::gave_up names the peer
 };
@@ -47,9 +57,11 @@ constexpr ORIEL_DEVICE_FN std::int32_t stalled_rank(std::uint64_t word) {
   return static_cast<std::int32_t>(static_cast<std::uint32_t>(word));
 }
 
-/// Duration of a wait before it writes a stall record. Other ranks then learn of the stall before a
-/// rank that waits for this rank times out.
+/// Longest duration of a wait before it writes a stall record; see stall_report_ns().
 inline constexpr std::uint64_t kStallReportNs = 1'000'000'000;
+/// Returns how long a wait lasts before it writes a stall record: half its timeout, at most
+/// kStallReportNs. A `timeout_ns` of 0 means no timeout. Other ranks then learn of the stall before
+/// a rank that waits for this rank times out.
 constexpr ORIEL_DEVICE_FN std::uint64_t stall_report_ns(std::uint64_t timeout_ns) {
   return timeout_ns == 0 || timeout_ns / 2 > kStallReportNs ? kStallReportNs : timeout_ns / 2;
 }
@@ -70,7 +82,7 @@ struct WaitControl {
   /// CPU only: a wait spins for `spin_ns`, then polls between sched_yield calls for `yield_ns`,
   /// then sleeps. Set both low if there are more ranks than processors.
   std::uint32_t spin_ns = 20'000;
-  std::uint32_t yield_ns = 200'000;
+  std::uint32_t yield_ns = 200'000;  ///< CPU only: length of the phase of sched_yield calls
   /// CPU only: doorbell that peers ring after they have written data for which this rank may wait.
   /// Null: a long wait sleeps 50 us between polls instead.
   Doorbell* doorbell = nullptr;
@@ -84,11 +96,11 @@ struct WaitTarget {
 
 namespace detail {
 
-// Packs the progress of one wait into one register. It holds the start in nanoseconds, except for
-// the low three bits. Two of them hold the result of the last check (0: continue), and one whether
-// a stall record was written.
+/// Packs the progress of one wait into one register. It holds the start in nanoseconds, except for
+/// the low three bits. Two of them hold the result of the last check (0: continue), and one whether
+/// a stall record was written.
 using WaitProgress = std::uint64_t;
-inline constexpr WaitProgress kSleepResult = 3;  // not a value of WaitOutcome
+inline constexpr WaitProgress kSleepResult = 3;  ///< not a value of WaitOutcome
 inline constexpr WaitProgress kResultMask = 3;
 inline constexpr WaitProgress kReported = 4;
 inline constexpr WaitProgress kFlags = 7;
@@ -112,8 +124,8 @@ ORIEL_DEVICE_FN WaitProgress report_stall(StallRecord* stall, WaitTarget target,
   return progress | kReported;
 }
 
-// Checks the abort word and the clock, once in kPollsPerLook polls. Takes fields by value, so an
-// out-of-line call does not copy a kernel's parameters to addressable memory.
+/// Checks the abort word and the clock, once in kPollsPerLook polls. Takes fields by value, so an
+/// out-of-line call does not copy a kernel's parameters to addressable memory.
 template <class M>
 ORIEL_DEVICE_SLOW WaitProgress look(const std::uint32_t* abort, StallRecord* stall,
                                     std::uint64_t timeout_ns,
@@ -169,8 +181,8 @@ ORIEL_DEVICE_FN std::uint64_t sleep_limit_ns(std::uint64_t timeout_ns, WaitProgr
   return left_ns < kSleepSliceNs ? left_ns : kSleepSliceNs;
 }
 
-// Polls once more, then sleeps once unless the condition holds or the abort word is set (CPU rank).
-// Returns whether the condition held at this poll.
+/// Polls once more, then sleeps once unless the condition holds or the abort word is set (CPU
+/// rank). Returns whether the condition held at this poll.
 template <class M, class Ready>
 ORIEL_DEVICE_FN bool sleep_once(const Ready& ready, const WaitControl& control,
                                 WaitProgress progress) {

@@ -10,6 +10,18 @@
 struct ncclWindow_vidmem;  // pointee of ncclWindow_t
 
 /// Pointers into registered windows of this rank and of other ranks.
+///
+/// Example: loads element `index` of world rank `rank`, in a kernel that gets the handle.
+/// ```cpp
+/// ORIEL_DEVICE_FN bool load_element(const ncclWindow_vidmem* handle, std::int32_t rank,
+///                                   std::uint64_t index, float& value) {
+///   const auto window = oriel::device::WindowView::of(handle);
+///   const void* const from = window.world_peer(rank, index * sizeof(float), sizeof(float));
+///   if (from == nullptr) return false;  // outside the window, or a rank of another team
+///   value = *static_cast<const float*>(from);
+///   return true;
+/// }
+/// ```
 namespace oriel::device {
 
 struct NetworkWindow;  // network.hpp
@@ -42,9 +54,9 @@ struct WindowObject {
   const NetworkWindow* network;       ///< registration with NICs; null if no rank is out of reach
   std::uint64_t communicator;         ///< CommView::communicator of its communicator
 };
-inline constexpr std::uint32_t kWindowMagic = 0x4c49524fu;  // "ORIL"
-inline constexpr std::uint32_t kWindowVersion = 3;
-inline constexpr std::size_t kNcclWindowBytes = 72;
+inline constexpr std::uint32_t kWindowMagic = 0x4c49524fu;  ///< marks Oriel's objects: "ORIL"
+inline constexpr std::uint32_t kWindowVersion = 3;          ///< version of WindowObject
+inline constexpr std::size_t kNcclWindowBytes = 72;         ///< size of NCCL 2.28.9's object
 static_assert(offsetof(WindowObject, magic) == kNcclWindowBytes);
 static_assert(sizeof(WindowObject) == 120);
 
@@ -58,9 +70,9 @@ struct WindowView {
   std::uint64_t size_bytes = 0;                ///< size in bytes; 0: every range is refused
   const std::int32_t* lsa_index_of = nullptr;  ///< world rank -> LSA rank or -1
   std::uint32_t stride_4g = 0;                 ///< distance of two slots, in units of 4 GiB
-  std::int32_t lsa_rank = 0;
-  std::int32_t lsa_size = 0;
-  std::int32_t world_size = 0;
+  std::int32_t lsa_rank = 0;                   ///< own index in the LSA team
+  std::int32_t lsa_size = 0;                   ///< ranks of the LSA team
+  std::int32_t world_size = 0;                 ///< ranks of the communicator
   const NetworkWindow* network = nullptr;  ///< for world.hpp, which accesses ranks of other nodes
   std::uint64_t communicator = 0;          ///< number of its communicator, for world.hpp
 
@@ -70,6 +82,7 @@ struct WindowView {
   [[nodiscard]] static ORIEL_DEVICE_FN WindowView of(const ncclWindow_vidmem* handle) {
     return of(reinterpret_cast<const WindowObject*>(handle));
   }
+  /// Returns the view of an object, as for its handle.
   [[nodiscard]] static ORIEL_DEVICE_FN WindowView of(const WindowObject* object) {
     if (object == nullptr || object->magic != kWindowMagic || object->version != kWindowVersion) {
       return WindowView{};

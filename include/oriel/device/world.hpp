@@ -26,11 +26,26 @@
 ///
 /// Order: a peer that sees a signal sees the puts that the same group of this rank posted to it
 /// earlier. Puts through a queue also arrive in order. There is no order between different peers.
+///
+/// Example: one CTA of each rank passes bytes on around the ring of all ranks. `round` counts the
+/// calls from 1, and all ranks meet at a WorldBarrier between two calls.
+/// ```cpp
+/// ORIEL_DEVICE_FN bool pass_on(const oriel::device::CommView& comm, std::uint64_t bytes,
+///                              const oriel::device::WindowView& to,
+///                              const oriel::device::WindowView& from, std::uint64_t round) {
+///   using namespace oriel::device;
+///   const std::int32_t next = (comm.world_rank + 1) % comm.world_size;
+///   const WorldPosted sent = world_put_signal(Cta{}, comm, next, to, 0, from, 0, bytes, 0);
+///   if (sent.outcome != WorldOutcome::done) return false;
+///   if (wait_signal(Cta{}, comm, 0, round) != WorldOutcome::done) return false;  // `to` is filled
+///   return world_wait(Cta{}, comm, sent) == WorldOutcome::done;  // `from` may be overwritten
+/// }
+/// ```
 namespace oriel::device {
 
 /// Outcome of an operation, or the reason for its refusal.
 enum class WorldOutcome : std::uint32_t {
-  done = 0,
+  done = 0,          ///< posted, or complete after a wait
   aborted = 1,       ///< the communicator was aborted, or a peer has died
   timed_out = 2,     ///< ORIEL_COLLECTIVE_TIMEOUT passed
   failed = 3,        ///< a NIC reported an error; the communicator's asynchronous error names it
@@ -65,8 +80,8 @@ inline const char* to_string(WorldOutcome outcome) {
 
 /// Handle of a posted operation, for world_wait and world_count.
 struct WorldPosted {
-  WorldOutcome outcome = WorldOutcome::done;
-  std::int32_t peer = -1;
+  WorldOutcome outcome = WorldOutcome::done;  ///< outcome of the posting
+  std::int32_t peer = -1;                     ///< world rank of the peer
   std::uint64_t end = 0;  ///< index in the queue to that peer; 0: complete already
 };
 
@@ -74,8 +89,8 @@ struct WorldPosted {
 /// Reason: atomics of the two kinds are not atomic with each other. The value of the signal is the
 /// sum.
 struct SignalWords {
-  std::uint64_t from_team;
-  std::uint64_t from_network;
+  std::uint64_t from_team;     ///< sum of what the ranks of the own team have added
+  std::uint64_t from_network;  ///< sum of what NICs have added
 };
 
 namespace detail {

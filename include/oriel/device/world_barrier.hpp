@@ -11,13 +11,30 @@
 #include "oriel/device/wait.hpp"
 #include "oriel/device/world.hpp"
 
+/// Barriers among all ranks of a communicator, on any number of nodes.
+///
+/// Example: gathers `bytes` bytes of every rank in the windows `to` of all ranks.
+/// ```cpp
+/// ORIEL_DEVICE_FN bool gather(const oriel::device::CommView& comm, std::uint64_t bytes,
+///                             const oriel::device::WindowView& to,
+///                             const oriel::device::WindowView& from) {
+///   using namespace oriel::device;
+///   const std::uint64_t at = static_cast<std::uint32_t>(comm.world_rank) * bytes;
+///   for (std::int32_t peer = 0; peer < comm.world_size; ++peer) {
+///     const WorldPosted posted = world_put(Cta{}, comm, peer, to, at, from, 0, bytes);
+///     if (posted.outcome != WorldOutcome::done) return false;
+///   }
+///   return WorldBarrier<Cta>(Cta{}, comm, 0).sync() == WorldOutcome::done;  // all have arrived
+/// }
+/// ```
 namespace oriel::device {
 
 /// Slot of world barriers in control memory: one line that only its own rank accesses, and one word
 /// per round. One rank writes each of these words.
 struct WorldBarrierSlot {
   static constexpr std::uint32_t kRoundsMost = 31;  ///< enough for any number of ranks
-  alignas(64) std::uint32_t epoch;
+  alignas(64) std::uint32_t epoch;  ///< number of the last barrier that this rank has completed
+  /// Epoch of the latest signal of each round. The last word is unused.
   alignas(64) std::uint32_t arrived[kRoundsMost + 1];
 };
 static_assert(sizeof(WorldBarrierSlot) == 192);
@@ -46,8 +63,8 @@ class WorldBarrier {
     if (slot >= comm.world_barrier_slots) outcome_ = WorldOutcome::out_of_range;
     offset_ = comm.world_barrier_offset + slot * sizeof(WorldBarrierSlot);
   }
-  WorldBarrier(const WorldBarrier&) = delete;
-  WorldBarrier& operator=(const WorldBarrier&) = delete;
+  WorldBarrier(const WorldBarrier&) = delete;             ///< not copyable
+  WorldBarrier& operator=(const WorldBarrier&) = delete;  ///< not copyable
 
   /// Returns after every rank's group has arrived. Each rank then sees the earlier operations of
   /// every rank: its stores, and its puts, gets and signals to any rank. Blocking.
