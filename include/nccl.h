@@ -9,8 +9,7 @@
 ///
 /// Terms. A *rank* is one participant of a communicator, numbered from 0. *Local* calls concern the
 /// calling rank alone. *Collective* calls must be made by every rank of the communicator, in the
-/// same order. If one thread makes collective calls for several communicators, it makes them inside
-/// a group.
+/// same order. A thread that makes them for several communicators does so inside a group.
 ///
 /// Without a GPU, ranks live on CPUs. Buffers are then host memory, and every stream argument must
 /// be null. A collective has finished when its call (or the end of its group) returns.
@@ -21,41 +20,47 @@
 /// that have received all other set-up messages then return ncclSuccess. ncclCommGetAsyncError
 /// stores the error on these ranks soon afterwards.
 ///
-/// Two kinds of errors are local: the call fails on its own rank at once, and the peers are not
-/// notified.
+/// Two kinds of errors are local: the call fails on its own rank at once, and no peer is notified.
 /// - An init call has an invalid or missing id, or an invalid rank or number of ranks. Its peers
 ///   wait until ORIEL_TIMEOUT has passed.
 /// - A collective, send or receive has an argument that is invalid by itself. The call has not
 ///   started, and may be made again with correct arguments.
 ///
-/// No call throws, exits or installs a signal handler. The library prints only the warnings of its
-/// log unless the user asks for more.
-///
 /// Error codes. Any call may return ncclInvalidArgument, or ncclInvalidUsage for an invalid
 /// environment value. Calls that allocate or wait may also return ncclSystemError and, with a GPU,
 /// ncclUnhandledCudaError. If a communicator has become unusable, its calls return the cause:
-/// ncclRemoteError, ncclSystemError or ncclInvalidUsage. ncclInternalError is a bug in Oriel.
+/// ncclRemoteError, ncclSystemError or ncclInvalidUsage. ncclInternalError is a bug in Oriel. No
+/// call throws, exits or installs a signal handler. The library prints only the warnings of its log
+/// unless the user asks for more.
 ///
 /// Non-blocking communicators (ncclConfig_t::blocking is 0). These calls, or the end of a group
 /// that contains them, return ncclInProgress and continue in the background:
 /// ncclCommInitRankConfig, ncclCommInitRankScalable, ncclCommSplit, ncclCommFinalize and
-/// ncclCommWindowRegister.
+/// ncclCommWindowRegister. Each communicator progresses independently. ncclCommGetAsyncError
+/// reports when the call has ended, and with which result. Until then other calls on the
+/// communicator return ncclInvalidUsage. Exceptions are queries, ncclCommDeregister,
+/// ncclRedOpCreatePreMulSum, ncclRedOpDestroy, ncclCommDestroy, ncclCommAbort and ncclCommRevoke.
+/// Collectives block as they do on a blocking communicator (see "Without a GPU"). If a group
+/// contains a collective of the communicator, a registration or finalization in the same group has
+/// ended when ncclGroupEnd returns.
 ///
-/// Each communicator progresses independently. ncclCommGetAsyncError reports when the call has
-/// ended, and with which result. Until then other calls on the communicator return
-/// ncclInvalidUsage. Exceptions are queries, ncclCommDeregister, ncclRedOpCreatePreMulSum,
-/// ncclRedOpDestroy, ncclCommDestroy, ncclCommAbort and ncclCommRevoke. Collectives block as they
-/// do on a blocking communicator (see "Without a GPU"). If a group contains a collective of the
-/// communicator, a registration or finalization in the same group has ended when ncclGroupEnd
-/// returns.
+/// Thread safety. Threads may use different communicators at the same time. Only one at a time may
+/// use the same communicator. Exceptions: any thread may call ncclCommAbort, ncclCommRevoke and
+/// ncclCommGetAsyncError at any time. Any thread may make calls without a communicator.
 ///
-/// Thread safety. Different threads may use different communicators at the same time. Only one
-/// thread at a time may use the same communicator. Exceptions are ncclCommAbort, ncclCommRevoke and
-/// ncclCommGetAsyncError, which any thread may call at any time. Any thread may make calls that
-/// take no communicator.
+/// Each ncclX has a twin pncclX that does the same: a profiler may replace ncclX and call pncclX.
 ///
-/// Each function ncclX has a twin pncclX with the same behaviour, so a profiler may replace ncclX
-/// and call the original as pncclX.
+/// Example: replaces the floats of each rank by their sums over all ranks.
+/// ```cpp
+/// ncclResult_t sum_once(ncclUniqueId id, int ranks, int rank, float* data, size_t count) {
+///   ncclComm_t comm;
+///   ncclResult_t result = ncclCommInitRank(&comm, ranks, id, rank);
+///   if (result != ncclSuccess) return result;
+///   result = ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, NULL);
+///   const ncclResult_t ended = ncclCommDestroy(comm);  // waits until `data` holds the sums
+///   return result != ncclSuccess ? result : ended;
+/// }
+/// ```
 
 #include <limits.h>
 #include <stddef.h>
@@ -81,8 +86,7 @@ extern "C" {
 typedef struct CUstream_st* cudaStream_t;
 #endif
 
-/// Handle of a communicator. The value is a ticket, not an address, so calls recognise and refuse
-/// the handle of a destroyed communicator.
+/// Handle of a communicator: a ticket, no address. Calls refuse that of a destroyed communicator.
 typedef struct ncclComm* ncclComm_t;
 #define NCCL_COMM_NULL NULL
 
@@ -93,7 +97,7 @@ typedef struct ncclWindow_vidmem* ncclWindow_t;
 /// Contains the address at which the ranks of a new communicator meet, and a secret that
 /// authenticates them. Copy all 128 bytes to the other ranks over a channel that you trust.
 typedef struct {
-  char internal[NCCL_UNIQUE_ID_BYTES];
+  char internal[NCCL_UNIQUE_ID_BYTES];  ///< content; programs only copy it
 } ncclUniqueId;
 
 /// Results of calls. ncclGetLastError returns the description of an error.
@@ -113,8 +117,7 @@ typedef enum {
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 #define NCCL_CONFIG_UNDEF_PTR NULL
 
-/// Marks a field of ncclSimInfo_t as unknown.
-#define NCCL_UNDEF_FLOAT -1.0f
+#define NCCL_UNDEF_FLOAT -1.0f  ///< marks a field of ncclSimInfo_t as unknown
 
 /// Color of a rank that takes part in ncclCommSplit but not in a new communicator.
 #define NCCL_SPLIT_NOCOLOR -1
@@ -134,8 +137,7 @@ typedef enum {
 #define NCCL_SHRINK_DEFAULT 0x00  ///< in NCCL: wait for the parent's work
 #define NCCL_SHRINK_ABORT 0x01    ///< in NCCL: abort the parent's work first
 
-/// Flags of ncclCommRevoke: NCCL_REVOKE_DEFAULT is the only one.
-#define NCCL_REVOKE_DEFAULT 0x00
+#define NCCL_REVOKE_DEFAULT 0x00  ///< the only flag of ncclCommRevoke
 
 /// Settings of a communicator. Start from NCCL_CONFIG_INITIALIZER and set the fields that you need.
 /// Oriel honours `blocking`, `minCTAs`, `maxCTAs`, `commName`, and NCCL_CTA_POLICY_ZERO in
@@ -147,8 +149,8 @@ typedef enum {
 /// only the fields of their version. If a structure is longer, its remaining fields are ignored,
 /// and one warning per process says so.
 typedef struct ncclConfig_v22800 {
-  size_t size;  ///< the initializer sets this field and the next two; do not change them
-  unsigned int magic;
+  size_t size;              ///< the initializer sets this and the next two; do not change them
+  unsigned int magic;       ///< marks the structure as initialised
   unsigned int version;     ///< version of the header with which the program was built
   int blocking;             ///< 1: calls return when done (the default); 0: they may be in progress
   int cgaClusterSize;       ///< hint: thread blocks in a cluster
@@ -178,10 +180,10 @@ typedef struct ncclConfig_v22800 {
 
 /// Result of ncclGroupSimulateEnd. Start from NCCL_SIM_INFO_INITIALIZER.
 typedef struct ncclSimInfo_v22200 {
-  size_t size;  ///< the initializer sets this field and the next two; do not change them
-  unsigned int magic;
-  unsigned int version;
-  float estimatedTime;  ///< time of the group's collectives; Oriel stores NCCL_UNDEF_FLOAT
+  size_t size;           ///< the initializer sets this and the next two; do not change them
+  unsigned int magic;    ///< marks the structure as initialised
+  unsigned int version;  ///< version of the header with which the program was built
+  float estimatedTime;   ///< time of the group's collectives; Oriel stores NCCL_UNDEF_FLOAT
 } ncclSimInfo_t;
 
 #define NCCL_SIM_INFO_INITIALIZER                                                        \
@@ -369,11 +371,10 @@ const char* ncclGetErrorString(ncclResult_t result);
 const char* pncclGetErrorString(ncclResult_t result);
 
 /// Returns the description of the last error: the call, the first cause, the rank on which it
-/// arose, and a hint. If an error has made `comm` unusable, this error is described. Otherwise the
-/// text describes the last error that a call of this thread returned, or that ncclCommGetAsyncError
-/// stored. `comm` may be null. Never returns null; returns an empty string if there was no error.
-/// The text is valid until this thread's next failing call, or its next call of this function or of
-/// ncclCommGetAsyncError.
+/// arose, and a hint. If an error has made `comm` unusable, describes this error. Otherwise
+/// describes the last error that a call of this thread returned or ncclCommGetAsyncError stored.
+/// `comm` may be null. The text is never null, and empty if there was no error. It is valid until
+/// this thread's next failing call, or next call of this function or ncclCommGetAsyncError.
 const char* ncclGetLastError(ncclComm_t comm);
 const char* pncclGetLastError(ncclComm_t comm);
 
@@ -472,8 +473,8 @@ ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
 
 /// Gathers `sendcount` elements of every rank in every `recvbuff`, in rank order: the elements of
 /// rank r begin at element `r * sendcount`. Collective: all ranks pass the same count and type.
-/// Buffers and streams are as for ncclAllReduce. In place means that `sendbuff` is `recvbuff + rank
-/// * sendcount` elements.
+/// Buffers and streams are as for ncclAllReduce. In place means that `sendbuff` is
+/// `recvbuff + rank * sendcount` elements.
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
@@ -565,20 +566,19 @@ ncclResult_t pncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, in
 ncclResult_t ncclGroupStart(void);
 ncclResult_t pncclGroupStart(void);
 
-/// Closes a group. The outermost ncclGroupEnd carries out the recorded calls on all its
-/// communicators at once. It returns the error of the first failed call, in the order of the calls.
-/// Set-up runs first, then calls that move data, then finalizations, then destructions and aborts.
-/// Set-up calls on one communicator run in the order of the calls. All windows of one communicator
-/// are registered together, at the position of the first registration. All streams that a group
-/// names for a communicator are synchronised: its first kernel waits for all of them, and all of
-/// them wait for its last kernel. If only some of the streams are captured, the group is refused.
-/// The call is as collective and as blocking as the calls inside. All collectives of a group are
-/// checked before the first one starts. If a recorded call was refused, ncclGroupEnd carries out
-/// only destructions and aborts. Refused queries, allocations and destructions do not count. Ranks
-/// that the group was to start, split or register send the error to their peers, which return the
-/// same error. Peers of its collectives are not notified: they wait as they do for a rank that has
-/// not called. Error: ncclInvalidUsage without ncclGroupStart, or if a group starts blocking and
-/// non-blocking communicators.
+/// Closes a group. The outermost call carries out the recorded calls on all its communicators at
+/// once. It returns the error of the first failed call, in the order of the calls. Set-up runs
+/// first, then calls that move data, then finalizations, then destructions and aborts. Set-up calls
+/// on one communicator run in their order. All windows of one communicator are registered together,
+/// at the position of the first registration. All streams that a group names for a communicator are
+/// synchronised: its first kernel waits for them all, and they all wait for its last kernel. If
+/// only some streams are captured, the group is refused. The call is as collective and as blocking
+/// as the calls inside. All its collectives are checked before the first one starts. If a recorded
+/// call was refused, ncclGroupEnd carries out only destructions and aborts. Refused queries,
+/// allocations and destructions do not count. Ranks that the group was to start, split or register
+/// send the error to their peers, which return it too. Peers of its collectives are not notified:
+/// they wait as for a rank that has not called. Error: ncclInvalidUsage without ncclGroupStart, or
+/// if a group starts blocking and non-blocking communicators.
 ncclResult_t ncclGroupEnd(void);
 ncclResult_t pncclGroupEnd(void);
 

@@ -4,4 +4,12 @@
 
 /// Exports a symbol of the shared library to C++ callers. All other symbols are hidden, so neither
 /// Oriel's names nor those of libraries linked into it can clash with a program's own.
+///
+/// Example:
+/// ```cpp
+/// namespace oriel::example {
+/// ORIEL_API int visible();  // programs can call this function
+/// int hidden();             // only the library's own code can call this one
+/// }  // namespace oriel::example
+/// ```
 #define ORIEL_API [[gnu::visibility("default")]]

@@ -19,12 +19,23 @@ class Communicator;
 /// Move-only; a moved-from or default-constructed object holds nothing. All functions are local and
 /// do not block, except that freeing GPU memory may wait for the device. Distinct objects may be
 /// used by distinct threads.
+///
+/// Example: registers new memory as a window of all ranks.
+/// ```cpp
+/// #include "oriel/communicator.hpp"
+/// oriel::Result<oriel::Window> make_window(oriel::Communicator& comm, std::size_t bytes) {
+///   const oriel::Result<oriel::Buffer> buffer = comm.allocate(bytes);
+///   if (!buffer.ok()) return buffer.error();
+///   return comm.register_window(*buffer);  // the window keeps the memory
+/// }
+/// ```
 class ORIEL_API Buffer {
  public:
-  Buffer();
-  Buffer(Buffer&& other) noexcept;
+  Buffer();                         ///< holds nothing
+  Buffer(Buffer&& other) noexcept;  ///< takes the memory; `other` holds nothing then
+  /// Takes the memory of `other`, and destroys the buffer held before.
   Buffer& operator=(Buffer&& other) noexcept;
-  ~Buffer();
+  ~Buffer();  ///< gives up the memory; an error is only logged
 
   /// Returns the first byte, aligned to at least 4096; null if this object holds nothing. On a GPU
   /// the address is for kernels and the CUDA runtime; the CPU must not access it.

@@ -32,6 +32,18 @@ struct ncclComm;
 /// Errors are values (error.hpp). Only memory exhaustion may throw. Groups of the C interface
 /// (ncclGroupStart) do not affect these calls: each call is carried out before it returns. A thread
 /// that plays several ranks therefore uses the C interface, or one thread per rank.
+///
+/// Example: replaces the floats of each rank by their sums over all ranks.
+/// ```cpp
+/// oriel::Status sum(const oriel::UniqueId& id, int rank, int size, std::span<float> data) {
+///   oriel::Result<oriel::Communicator> comm = oriel::Communicator::init(id, rank, size);
+///   if (!comm.ok()) return comm.error();
+///   const oriel::Status started = comm->all_reduce(
+///       {.input = data.data(), .output = data.data(), .count = data.size()});
+///   if (!started.ok()) return started;
+///   return comm->close();  // waits until `data` holds the sums
+/// }
+/// ```
 namespace oriel {
 
 /// Options of Communicator::init.
@@ -45,20 +57,19 @@ struct CommunicatorOptions {
 };
 
 /// Memory range to register as a window: all or part of a Buffer, or of other memory that can be
-/// shared (see Communicator::register_windows). `data` is a multiple of 4096; `bytes` is a size in
-/// bytes.
+/// shared (see Communicator::register_windows).
 struct MemoryRange {
-  void* data = nullptr;
-  std::size_t bytes = 0;
+  void* data = nullptr;   ///< first byte; the address is a multiple of 4096
+  std::size_t bytes = 0;  ///< size in bytes
 };
 
 /// Arguments of one all-reduce.
 struct AllReduceArguments {
-  const void* input = nullptr;  ///< `count` elements of this rank, aligned to their size
-  void* output = nullptr;       ///< `count` elements; equal to `input`, or disjoint from it
-  std::size_t count = 0;        ///< elements, the same on all ranks; 0 does nothing
-  DataType type = DataType::f32;
-  ReduceOp op = ReduceOp::sum;
+  const void* input = nullptr;    ///< `count` elements of this rank, aligned to their size
+  void* output = nullptr;         ///< `count` elements; equal to `input`, or disjoint from it
+  std::size_t count = 0;          ///< elements, the same on all ranks; 0 does nothing
+  DataType type = DataType::f32;  ///< type of the elements, the same on all ranks
+  ReduceOp op = ReduceOp::sum;    ///< operation, the same on all ranks
   /// Factor of this rank, for premul_sum only: one element of `type` in host memory. The call reads
   /// it before it returns. Must be null for other operations.
   const void* scalar = nullptr;
@@ -71,9 +82,9 @@ struct AllGatherArguments {
   /// Receives `count` elements of each rank, in rank order. Either disjoint from `input`, or
   /// `input` is this rank's block of it.
   void* output = nullptr;
-  std::size_t count = 0;  ///< elements of one rank, the same on all; 0 does nothing
-  DataType type = DataType::f32;
-  void* stream = nullptr;  ///< see AllReduceArguments::stream
+  std::size_t count = 0;          ///< elements of one rank, the same on all; 0 does nothing
+  DataType type = DataType::f32;  ///< see AllReduceArguments::type
+  void* stream = nullptr;         ///< see AllReduceArguments::stream
 };
 
 /// Arguments of one reduce-scatter.
@@ -82,11 +93,11 @@ struct ReduceScatterArguments {
   /// Receives `count` elements: the result for this rank. Either disjoint from `input`, or this
   /// rank's block of it.
   void* output = nullptr;
-  std::size_t count = 0;  ///< elements for one rank, the same on all; 0 does nothing
-  DataType type = DataType::f32;
-  ReduceOp op = ReduceOp::sum;
-  const void* scalar = nullptr;  ///< see AllReduceArguments::scalar
-  void* stream = nullptr;        ///< see AllReduceArguments::stream
+  std::size_t count = 0;          ///< elements for one rank, the same on all; 0 does nothing
+  DataType type = DataType::f32;  ///< see AllReduceArguments::type
+  ReduceOp op = ReduceOp::sum;    ///< see AllReduceArguments::op
+  const void* scalar = nullptr;   ///< see AllReduceArguments::scalar
+  void* stream = nullptr;         ///< see AllReduceArguments::stream
 };
 
 /// One rank of a communicator. The rank leaves the communicator when the object is destroyed (see
@@ -113,7 +124,9 @@ class ORIEL_API Communicator {
   /// progress, or inherited by fork), or the error of its start.
   static Result<Communicator> borrow(ncclComm* handle);
 
-  Communicator(Communicator&& other) noexcept;
+  Communicator(Communicator&& other) noexcept;  ///< takes the place of `other`
+  /// Takes the place of `other`, and calls close() for the communicator held before. An error is
+  /// only logged. Blocks as close() does.
   Communicator& operator=(Communicator&& other) noexcept;
   /// Calls close(). An error is only logged.
   ~Communicator();
@@ -144,6 +157,7 @@ class ORIEL_API Communicator {
   /// that cannot be shared), invalid_usage (ranks disagree), timeout, remote, cuda, system. For
   /// memory that cannot be shared, the error names the call to use instead.
   Result<Window> register_window(MemoryRange range);
+  /// Registers a whole buffer. Otherwise behaves as the function above.
   Result<Window> register_window(const Buffer& buffer);
   /// Registers several ranges. Takes one agreement for each 16 ranges. All other rounds of messages
   /// are those of one range. Either all ranges are registered or none. Otherwise behaves as

@@ -8,6 +8,19 @@
 #include "oriel/api.hpp"
 #include "oriel/device/comm.hpp"
 
+/// Resources of a communicator for the user's own kernels.
+///
+/// Example: runs a kernel of `ctas` thread blocks that use barriers.
+/// ```cpp
+/// #include "oriel/communicator.hpp"
+/// template <class Launch>
+/// oriel::Status run(oriel::Communicator& comm, std::uint32_t ctas, const Launch& launch) {
+///   oriel::Result<oriel::DeviceComm> resources = comm.device_comm({.barrier_slots = ctas});
+///   if (!resources.ok()) return resources.error();
+///   launch(resources->view());  // passes the view to a kernel, and waits for it on all ranks
+///   return {};
+/// }
+/// ```
 namespace oriel {
 
 class Communicator;
@@ -45,8 +58,11 @@ struct DeviceCommOptions {
 /// Move-only. Distinct objects may be used by distinct threads; one object by one thread at a time.
 class ORIEL_API DeviceComm {
  public:
-  DeviceComm(DeviceComm&& other) noexcept;
+  DeviceComm(DeviceComm&& other) noexcept;  ///< takes the resources of `other`
+  /// Takes the resources of `other`. Frees the resources held before, as the destructor does.
   DeviceComm& operator=(DeviceComm&& other) noexcept;
+  /// Frees the resources. An error is only logged. Local; may block while a NIC still accesses the
+  /// memory.
   ~DeviceComm();
 
   /// Returns the argument that a kernel takes by value. Valid until this object is destroyed.

@@ -16,6 +16,18 @@
 /// Error reporting of Oriel: every fallible call returns a Result, which holds a value or an Error.
 /// Nothing here throws (except on memory exhaustion) and nothing prints. Thread safety is that of
 /// std::string: distinct objects may be used by distinct threads.
+///
+/// Example: returns the value of a call, or prints the error and ends the program.
+/// ```cpp
+/// #include <cstdio>
+/// #include <cstdlib>
+/// template <class T>
+/// T value_or_exit(oriel::Result<T> result) {
+///   if (result.ok()) return std::move(result).value();
+///   std::fprintf(stderr, "%s\n", result.error().to_string().c_str());
+///   std::exit(result.error().code() == oriel::ErrorCode::timeout ? 2 : 1);
+/// }
+/// ```
 namespace oriel {
 
 /// Kind of a failure. Each kind maps to one value of ncclResult_t: timeout to ncclSystemError,
@@ -39,25 +51,28 @@ enum class NativeDomain : std::uint8_t { none, os_errno, cuda_driver, cuda_runti
 
 /// Status number of the call that failed below Oriel; `none` if there was no such call.
 struct NativeStatus {
-  NativeDomain domain = NativeDomain::none;
-  int value = 0;
+  NativeDomain domain = NativeDomain::none;  ///< layer of the call
+  int value = 0;                             ///< its status number, such as an errno
 };
 
 /// One failure: the first cause, the rank on which it arose, and the context that each layer added.
+/// A moved-from object may only be destroyed or assigned to.
 class [[nodiscard]] ORIEL_API Error {
  public:
+  /// Creates an error of scope `request`, without origin rank, native status, hint and contexts.
   Error(ErrorCode code, std::string message);
 
-  Error(Error&&) noexcept = default;
-  Error& operator=(Error&&) noexcept = default;
-  Error(const Error& other);
-  Error& operator=(const Error& other);
+  Error(Error&&) noexcept = default;             ///< moves; does not allocate
+  Error& operator=(Error&&) noexcept = default;  ///< moves; does not allocate
+  Error(const Error& other);                     ///< copies all parts
+  Error& operator=(const Error& other);          ///< copies all parts
   ~Error() = default;
 
-  ErrorCode code() const { return detail_->code; }
-  Scope scope() const { return detail_->scope; }
+  ErrorCode code() const { return detail_->code; }  ///< kind of the failure
+  Scope scope() const { return detail_->scope; }    ///< largest object that is unusable
   /// Returns the world rank on which the error arose, or -1 if no layer has set it.
   int origin_rank() const { return detail_->origin_rank; }
+  /// Returns the status number of the failed call below Oriel.
   NativeStatus native() const { return detail_->native; }
   /// Returns the first cause as text.
   const std::string& message() const { return detail_->message; }
@@ -70,7 +85,9 @@ class [[nodiscard]] ORIEL_API Error {
   Error&& with_scope(Scope scope) &&;
   /// Sets the origin rank unless it is already set: the innermost layer knows the origin best.
   Error&& with_origin(int rank) &&;
+  /// Sets the status number of the failed call below Oriel.
   Error&& with_native(NativeDomain domain, int value) &&;
+  /// Sets the advice for the user; replaces earlier advice.
   Error&& with_hint(std::string hint) &&;
   /// Appends the caller's operation, such as "mapping window 3 of rank 2".
   Error&& with_context(std::string context) &&;
@@ -94,55 +111,59 @@ class [[nodiscard]] ORIEL_API Error {
 
 /// Returns a short name such as "invalid argument".
 ORIEL_API const char* to_string(ErrorCode code);
+/// Returns a short name such as "communicator".
 ORIEL_API const char* to_string(Scope scope);
 
-/// A value of type T, or the Error that explains its absence.
+/// A value of type T, or the Error that explains its absence. Access to the value requires ok().
+/// Access to the error requires !ok(). Neither is checked.
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  using value_type = T;
-  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}      // NOLINT: implicit
+  using value_type = T;  ///< type of the value
+  /// Holds a value. Implicit, so that a function can return a T.
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}  // NOLINT: implicit
+  /// Holds an error. Implicit, so that a function can return an Error.
   Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}  // NOLINT: implicit
 
-  bool ok() const { return state_.index() == 0; }
-  explicit operator bool() const { return ok(); }
+  bool ok() const { return state_.index() == 0; }  ///< true if there is a value
+  explicit operator bool() const { return ok(); }  ///< equals ok()
 
-  /// Requires ok().
-  T& value() & { return *std::get_if<0>(&state_); }
-  const T& value() const& { return *std::get_if<0>(&state_); }
-  T&& value() && { return std::move(*std::get_if<0>(&state_)); }
-  T& operator*() & { return value(); }
-  const T& operator*() const& { return value(); }
-  T* operator->() { return std::get_if<0>(&state_); }
-  const T* operator->() const { return std::get_if<0>(&state_); }
+  T& value() & { return *std::get_if<0>(&state_); }                ///< requires ok()
+  const T& value() const& { return *std::get_if<0>(&state_); }     ///< requires ok()
+  T&& value() && { return std::move(*std::get_if<0>(&state_)); }   ///< requires ok()
+  T& operator*() & { return value(); }                             ///< requires ok()
+  const T& operator*() const& { return value(); }                  ///< requires ok()
+  T* operator->() { return std::get_if<0>(&state_); }              ///< requires ok()
+  const T* operator->() const { return std::get_if<0>(&state_); }  ///< requires ok()
 
-  /// Requires !ok().
-  Error& error() & { return *std::get_if<1>(&state_); }
-  const Error& error() const& { return *std::get_if<1>(&state_); }
-  Error&& error() && { return std::move(*std::get_if<1>(&state_)); }
+  Error& error() & { return *std::get_if<1>(&state_); }               ///< requires !ok()
+  const Error& error() const& { return *std::get_if<1>(&state_); }    ///< requires !ok()
+  Error&& error() && { return std::move(*std::get_if<1>(&state_)); }  ///< requires !ok()
 
  private:
   std::variant<T, Error> state_;
 };
 
-/// Success, or an Error.
+/// Success, or an Error. Access to the error requires !ok(), without a check.
 template <>
 class [[nodiscard]] Result<void> {
  public:
-  using value_type = void;
-  Result() = default;
+  using value_type = void;  ///< there is no value
+  Result() = default;       ///< success
+  /// Holds an error. Implicit, so that a function can return an Error.
   Result(Error error) : error_(std::move(error)) {}  // NOLINT: implicit
 
-  bool ok() const { return !error_.has_value(); }
-  explicit operator bool() const { return ok(); }
-  Error& error() & { return *error_; }
-  const Error& error() const& { return *error_; }
-  Error&& error() && { return std::move(*error_); }
+  bool ok() const { return !error_.has_value(); }    ///< true if there is no error
+  explicit operator bool() const { return ok(); }    ///< equals ok()
+  Error& error() & { return *error_; }               ///< requires !ok()
+  const Error& error() const& { return *error_; }    ///< requires !ok()
+  Error&& error() && { return std::move(*error_); }  ///< requires !ok()
 
  private:
   std::optional<Error> error_;
 };
 
+/// Result of a call that returns no value.
 using Status = Result<void>;
 
 }  // namespace oriel

@@ -5,6 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 
+/// Element types and reduction operations of collectives. All functions are local and never fail.
+///
+/// Example:
+/// ```cpp
+/// #include <cstdio>
+/// void print_request(oriel::ReduceOp op, std::size_t count, oriel::DataType type) {
+///   std::printf("%s of %zu %s, %zu bytes\n", oriel::name_of(op), count, oriel::name_of(type),
+///               count * oriel::size_of(type));
+/// }
+/// ```
 namespace oriel {
 
 /// Element types of collectives. The values equal those of ncclDataType_t.
@@ -22,7 +32,7 @@ enum class DataType : std::uint8_t {
   e4m3 = 10,
   e5m2 = 11,
 };
-inline constexpr int kDataTypeCount = 12;
+inline constexpr int kDataTypeCount = 12;  ///< number of types; all values are below it
 
 /// Reduction operations. The first five values equal those of ncclRedOp_t.
 enum class ReduceOp : std::uint8_t {
@@ -33,9 +43,9 @@ enum class ReduceOp : std::uint8_t {
   avg = 4,
   premul_sum = 5,  ///< multiplies each rank's input by that rank's own scalar, then sums
 };
-inline constexpr int kReduceOpCount = 6;
+inline constexpr int kReduceOpCount = 6;  ///< number of operations; all values are below it
 
-/// Returns the bytes of one element.
+/// Returns the bytes of one element, or 0 if `type` is no DataType.
 constexpr std::size_t size_of(DataType type) {
   switch (type) {
     case DataType::i8:
@@ -58,12 +68,13 @@ constexpr std::size_t size_of(DataType type) {
   return 0;
 }
 
-/// Returns the short name used in tables, settings and messages ("f32", "premul_sum").
+/// Returns the short name used in tables, settings and messages, such as "f32".
 constexpr const char* name_of(DataType type) {
   constexpr const char* kNames[] = {"i8",  "u8",  "i32", "u32",  "i64",  "u64",
                                     "f16", "f32", "f64", "bf16", "e4m3", "e5m2"};
   return static_cast<int>(type) < kDataTypeCount ? kNames[static_cast<int>(type)] : "unknown type";
 }
+/// Returns the short name used in tables, settings and messages, such as "premul_sum".
 constexpr const char* name_of(ReduceOp op) {
   constexpr const char* kNames[] = {"sum", "prod", "max", "min", "avg", "premul_sum"};
   return static_cast<int>(op) < kReduceOpCount ? kNames[static_cast<int>(op)] : "unknown operation";

@@ -13,8 +13,20 @@ namespace oriel {
 /// Credentials for joining a communicator: the address at which its ranks meet, and a secret that
 /// authenticates them. 128 bytes without pointers, in the format of an ncclUniqueId. The user sends
 /// the bytes to all ranks over a trusted channel.
+///
+/// Example: creates an id and sends it to another rank through a pipe.
+/// ```cpp
+/// #include <cstdio>
+/// oriel::Result<oriel::UniqueId> share_new_id(std::FILE* pipe) {
+///   oriel::Result<oriel::UniqueId> id = oriel::UniqueId::create();
+///   if (id.ok() && std::fwrite(id->bytes.data(), id->bytes.size(), 1, pipe) != 1) {
+///     return oriel::Error(oriel::ErrorCode::system, "cannot send the id");
+///   }
+///   return id;
+/// }
+/// ```
 struct UniqueId {
-  std::array<std::byte, 128> bytes{};
+  std::array<std::byte, 128> bytes{};  ///< the id; all zeros are no valid id
 
   /// Creates an id for one communicator, or for one failed attempt to start one. If no rank has
   /// joined 10 minutes later, the id expires. This process serves the meeting point until all ranks

@@ -4,6 +4,15 @@
 
 #include "oriel/api.hpp"
 
+/// Versions of the library and of its C interface.
+///
+/// Example:
+/// ```cpp
+/// #include <cstdio>
+/// void print_versions() {
+///   std::printf("Oriel %s, NCCL interface %d\n", oriel::version(), oriel::kNcclVersion);
+/// }
+/// ```
 namespace oriel {
 
 /// Returns the version of the library in use, such as "0.1.0". Local; any thread may call it; never

@@ -24,11 +24,20 @@ class Communicator;
 /// Move-only. All functions are local. close(), the destructor and assignment may block while a NIC
 /// still accesses the memory; the other functions do not block. Distinct objects may be used by
 /// distinct threads; one object by one thread at a time.
+///
+/// Example, for CPU ranks: returns the address of the first element of a rank's window. Returns
+/// null if that memory is out of reach.
+/// ```cpp
+/// const int* first_of(const oriel::Window& window, int rank) {
+///   return static_cast<const int*>(window.view().world_peer(rank, 0, sizeof(int)));
+/// }
+/// ```
 class ORIEL_API Window {
  public:
-  Window(Window&& other) noexcept;
+  Window(Window&& other) noexcept;  ///< takes the registration of `other`
+  /// Takes the registration of `other`, and deregisters the window held before.
   Window& operator=(Window&& other) noexcept;
-  ~Window();
+  ~Window();  ///< deregisters the window; an error is only logged
 
   /// Returns the registered range of this rank, as the user passed it.
   void* data() const;

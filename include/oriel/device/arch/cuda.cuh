@@ -13,14 +13,24 @@
 /// store and atomic instruction. This file selects among them by order and scope, and adds fences,
 /// clocks, and functions of threads and kernels. sm_80 and newer. The functions carry both
 /// execution spaces only so that functions for both sides may call them.
+///
+/// Example: a CTA shows its results to other GPUs by a flag.
+/// ```cpp
+/// __device__ void publish(std::uint32_t* flag, std::uint32_t epoch) {
+///   using namespace oriel::device;
+///   arch::cta_sync();  // the stores of all threads of the CTA precede the flag
+///   if (arch::cta_thread_rank() == 0) arch::store<Order::release, Scope::system>(flag, epoch);
+/// }
+/// ```
 namespace oriel::device::arch {
 
-inline constexpr bool kCanSleep = false;
+inline constexpr bool kCanSleep = false;  ///< a wait of a GPU only polls
 /// A check of the abort word crosses PCIe and takes about 1 us; a poll takes 0.3 to 1 us.
 inline constexpr std::uint32_t kPollsPerLook = 1024;
 
 // --- loads and stores -------------------------------------------------------------------------
 
+/// Loads a value of 4, 8 or 16 bytes; see Memory::load.
 template <Order kOrder, Scope kScope, class T>
 ORIEL_DEVICE_FN T load(const T* address) {
   if constexpr (kOrder == Order::weak) {
@@ -32,6 +42,7 @@ ORIEL_DEVICE_FN T load(const T* address) {
   }
 }
 
+/// Stores a value of 4, 8 or 16 bytes; see Memory::store.
 template <Order kOrder, Scope kScope, class T>
 ORIEL_DEVICE_FN void store(T* address, T value) {
   if constexpr (kOrder == Order::weak) {
@@ -45,14 +56,17 @@ ORIEL_DEVICE_FN void store(T* address, T value) {
   }
 }
 
+/// Loads in weak order data that this thread reads once; see Memory::load_streaming.
 template <class T>
 ORIEL_DEVICE_FN T load_streaming(const T* address) {
   return ptx::ld_no_allocate(address);
 }
+/// Loads memory that nobody writes while the kernel runs; see Memory::load_read_only.
 template <class T>
 ORIEL_DEVICE_FN T load_read_only(const T* address) {
   return ptx::ld_nc_no_allocate(address);
 }
+/// Stores in weak order data that this thread does not read again; see Memory::store_streaming.
 template <class T>
 ORIEL_DEVICE_FN void store_streaming(T* address, T value) {
   ptx::st_no_allocate(address, value);
@@ -60,6 +74,7 @@ ORIEL_DEVICE_FN void store_streaming(T* address, T value) {
 
 // --- read-modify-write ------------------------------------------------------------------------
 
+/// Adds and returns the old value; see Memory::fetch_add.
 template <Order kOrder, Scope kScope, class T>
 ORIEL_DEVICE_FN T fetch_add(T* p, T v) {
   constexpr bool device = kScope == Scope::device;
@@ -74,6 +89,7 @@ ORIEL_DEVICE_FN T fetch_add(T* p, T v) {
   }
 }
 
+/// Adds and returns nothing; see Memory::reduce_add.
 template <Order kOrder, Scope kScope, class T>
 ORIEL_DEVICE_FN void reduce_add(T* p, T v) {
   constexpr bool device = kScope == Scope::device;
@@ -84,6 +100,7 @@ ORIEL_DEVICE_FN void reduce_add(T* p, T v) {
   }
 }
 
+/// Stores the larger value and returns the old value; see Memory::fetch_max.
 template <Order kOrder, Scope kScope>
 ORIEL_DEVICE_FN std::uint64_t fetch_max(std::uint64_t* p, std::uint64_t v) {
   constexpr bool device = kScope == Scope::device;
@@ -94,17 +111,20 @@ ORIEL_DEVICE_FN std::uint64_t fetch_max(std::uint64_t* p, std::uint64_t v) {
   }
 }
 
+/// Sets bits and returns the old value, in order acq_rel; see Memory::fetch_or.
 template <Scope kScope>
 ORIEL_DEVICE_FN std::uint64_t fetch_or(std::uint64_t* p, std::uint64_t v) {
   return kScope == Scope::device ? ptx::atom_or_acq_rel_gpu(p, v) : ptx::atom_or_acq_rel_sys(p, v);
 }
 
+/// Stores a value and returns the old value, in order acq_rel; see Memory::exchange.
 template <Scope kScope>
 ORIEL_DEVICE_FN std::uint64_t exchange(std::uint64_t* p, std::uint64_t v) {
   return kScope == Scope::device ? ptx::atom_exch_acq_rel_gpu(p, v)
                                  : ptx::atom_exch_acq_rel_sys(p, v);
 }
 
+/// Stores `v` if memory holds `expected`, and returns the old value; see Memory::compare_swap.
 template <Order kOrder, Scope kScope, class T>
 ORIEL_DEVICE_FN T compare_swap(T* p, T expected, T v) {
   constexpr bool device = kScope == Scope::device;
@@ -122,6 +142,7 @@ ORIEL_DEVICE_FN T compare_swap(T* p, T expected, T v) {
 
 // --- fences -------------------------------------------------------------------------------------
 
+/// Executes an acquire and release fence; see Memory::fence.
 template <Scope kScope>
 ORIEL_DEVICE_FN void fence_acq_rel() {
   if constexpr (kScope == Scope::device) {
@@ -130,6 +151,7 @@ ORIEL_DEVICE_FN void fence_acq_rel() {
     asm volatile("fence.acq_rel.sys;" ::: "memory");
   }
 }
+/// Executes a sequentially consistent fence; see Memory::fence_seq_cst.
 template <Scope kScope = Scope::system>
 ORIEL_DEVICE_FN void fence_seq_cst() {
   if constexpr (kScope == Scope::device) {
@@ -139,9 +161,9 @@ ORIEL_DEVICE_FN void fence_seq_cst() {
   }
 }
 
-// --- time
-// -----------------------------------------------------------------------------------------
+// --- time ---------------------------------------------------------------------------------------
 
+/// Does nothing on a GPU.
 ORIEL_DEVICE_FN void relax() {}
 
 /// Returns the GPU's global timer in nanoseconds; it ticks in steps of 32 ns to 1 us.
@@ -156,23 +178,26 @@ ORIEL_DEVICE_FN void sleep_ns(std::uint32_t duration_ns) {
   asm volatile("nanosleep.u32 %0;" ::"r"(duration_ns));
 }
 
-// --- threads and kernels
-// --------------------------------------------------------------------------
+// --- threads and kernels ------------------------------------------------------------------------
 
+/// Returns this thread's index in its CTA, the first dimension fastest.
 ORIEL_DEVICE_FN std::uint32_t cta_thread_rank() {
   return threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z);
 }
+/// Returns the number of threads of the CTA.
 ORIEL_DEVICE_FN std::uint32_t cta_thread_count() {
   return blockDim.x * blockDim.y * blockDim.z;
 }
+/// Waits for all threads of the CTA and orders their memory accesses. All of them call it.
 ORIEL_DEVICE_FN void cta_sync() {
   __syncthreads();
 }
+/// Calls cta_sync(), and returns true in all threads if `mine` is true in at least one.
 ORIEL_DEVICE_FN bool cta_any(bool mine) {
   return __syncthreads_or(mine) != 0;
 }
-/// Act as cta_sync() and cta_any() for `threads` threads of a CTA that use barrier `id`. `threads`
-/// is a multiple of the warp size; `id` is 1 to 15 (PTX: barrier.cta).
+/// Acts as cta_sync() for `threads` threads of a CTA that use barrier `id`. `threads` is a multiple
+/// of the warp size; `id` is 1 to 15 (PTX: barrier.cta).
 ///
 /// The aligned form, after a __syncwarp, avoids a bug of the other form. There ptxas of CUDA 13.0
 /// tests for divergence (BRA.DIV) with a mask in a uniform register, which all paths of the warp
@@ -183,6 +208,7 @@ ORIEL_DEVICE_FN void barrier_sync(std::uint32_t id, std::uint32_t threads) {
   __syncwarp();
   asm volatile("barrier.cta.sync.aligned %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
+/// Acts as cta_any() for `threads` threads of a CTA, as barrier_sync() does.
 ORIEL_DEVICE_FN bool barrier_any(std::uint32_t id, std::uint32_t threads, bool mine) {
   std::uint32_t any = 0;
   __syncwarp();
@@ -198,18 +224,22 @@ ORIEL_DEVICE_FN bool barrier_any(std::uint32_t id, std::uint32_t threads, bool m
       : "memory");
   return any != 0;
 }
+/// Returns this thread's lane, 0 to 31.
 ORIEL_DEVICE_FN std::uint32_t warp_lane() {
   std::uint32_t lane;
   asm("mov.u32 %0, %%laneid;" : "=r"(lane));
   return lane;
 }
+/// Returns the number of lanes of a warp.
 ORIEL_DEVICE_FN std::uint32_t warp_size() {
   return 32;
 }
+/// Waits for all lanes of the warp and orders their memory accesses. All 32 lanes call it.
 ORIEL_DEVICE_FN void warp_sync() {
   __syncwarp();
 }
-/// Calls __syncwarp before the vote, because a vote alone orders no memory among the lanes.
+/// Returns true in all lanes if `mine` is true in at least one. Calls __syncwarp before the vote,
+/// because a vote alone orders no memory among the lanes.
 ORIEL_DEVICE_FN bool warp_any(bool mine) {
   __syncwarp();
   return __any_sync(0xffffffffu, mine) != 0;
@@ -237,6 +267,7 @@ ORIEL_DEVICE_FN std::uint32_t lanes_together(std::uint64_t key) {
 ORIEL_DEVICE_FN std::uint32_t lanes_before(std::uint32_t lanes) {
   return static_cast<std::uint32_t>(__popc(lanes & ((1u << warp_lane()) - 1)));
 }
+/// Returns the number of lanes in the mask `lanes`.
 ORIEL_DEVICE_FN std::uint32_t lanes_count(std::uint32_t lanes) {
   return static_cast<std::uint32_t>(__popc(lanes));
 }
@@ -258,22 +289,27 @@ ORIEL_DEVICE_FN std::uint32_t warp_read(std::uint32_t value, std::uint32_t lane)
   return __shfl_sync(0xffffffffu, value, static_cast<int>(lane));
 }
 
-/// Both functions do nothing before sm_90, where a kernel starts after its predecessor has ended.
+/// Waits for the kernels on which this kernel depends; see device::grid_dependency_wait. Does
+/// nothing before sm_90, where a kernel starts after its predecessor has ended.
 ORIEL_DEVICE_FN void grid_dependency_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
+/// Allows dependent kernels to start; see device::grid_launch_dependents. Does nothing before
+/// sm_90.
 ORIEL_DEVICE_FN void grid_launch_dependents() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
+/// Forces the pointer to be computed here; see device::keep_in_register.
 template <class T>
 ORIEL_DEVICE_FN void keep_in_register(T*& value) {
   asm volatile("" : "+l"(value));
 }
+/// Forces the number to be computed here; see device::keep_in_register.
 ORIEL_DEVICE_FN void keep_in_register(std::uint64_t& value) {
   asm volatile("" : "+l"(value));
 }

@@ -10,25 +10,37 @@
 /// Wrappers of the PTX load, store and atomic instructions that Oriel uses, for u32, u64, Pack
 /// (v4.u32) and Pair (v2.u64). All access global memory: device memory of this or a peer GPU, or
 /// pinned host memory. In the memory model a vector access is one access per element, in no order.
+///
+/// Example: copies 16 bytes that this thread does not read again.
+/// ```cpp
+/// __device__ void copy_once(oriel::device::Pack* to, const oriel::device::Pack* from) {
+///   namespace ptx = oriel::device::arch::ptx;
+///   ptx::st_no_allocate(to, ptx::ld_no_allocate(from));
+/// }
+/// ```
 namespace oriel::device::arch::ptx {
 
+/// Returns the global-memory address of a generic pointer, as the instructions take it.
 ORIEL_DEVICE_FN std::uint64_t global(const void* address) {
   return static_cast<std::uint64_t>(__cvta_generic_to_global(address));
 }
 
-// Ordinary accesses; the compiler may merge and move them.
+/// Loads by an ordinary access; the compiler may merge and move it.
 template <class T>
 ORIEL_DEVICE_FN T ld_weak(const T* address) {
   return *address;
 }
+/// Loads 16 bytes by one ordinary access.
 ORIEL_DEVICE_FN Pack ld_weak(const Pack* address) {
   const uint4 v = *reinterpret_cast<const uint4*>(address);
   return Pack{{v.x, v.y, v.z, v.w}};
 }
+/// Stores by an ordinary access; the compiler may merge and move it.
 template <class T>
 ORIEL_DEVICE_FN void st_weak(T* address, T value) {
   *address = value;
 }
+/// Stores 16 bytes by one ordinary access.
 ORIEL_DEVICE_FN void st_weak(Pack* address, Pack v) {
   *reinterpret_cast<uint4*>(address) = make_uint4(v.word[0], v.word[1], v.word[2], v.word[3]);
 }

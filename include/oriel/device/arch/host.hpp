@@ -18,11 +18,24 @@
 /// std::atomic_ref. Uses compiler builtins, which nvcc's host pass accepts in functions marked for
 /// both sides. Scopes are ignored, because the processors of a node are coherent. No access wider
 /// than 8 bytes is atomic, so programs do not need libatomic.
+///
+/// Example: sleeps until another thread or process has set a word and called futex_wake_all().
+/// ```cpp
+/// #if !ORIEL_DEVICE_CODE  // GPU code has cuda.cuh instead
+/// void wait_until_set(const std::uint32_t* word) {
+///   using namespace oriel::device;
+///   while (arch::load<Order::acquire, Scope::system>(word) == 0) {
+///     arch::futex_wait(word, 0, 100'000'000);  // looks again after 100 ms at the latest
+///   }
+/// }
+/// #endif
+/// ```
 namespace oriel::device::arch {
 
 inline constexpr bool kCanSleep = true;             ///< a wait may end in a futex
 inline constexpr std::uint32_t kPollsPerLook = 32;  ///< a check reads the clock, about 25 ns
 
+/// Returns the memory order for the compiler's builtins. `weak` becomes relaxed.
 constexpr int builtin_order(Order order) {
   switch (order) {
     case Order::acquire:
@@ -58,17 +71,20 @@ ORIEL_DEVICE_FN void store(T* address, T value) {
   }
 }
 
+/// Loads the halves one after the other; each is indivisible unless the order is weak.
 template <Order kOrder, Scope kScope>
 ORIEL_DEVICE_FN Pair load(const Pair* address) {
   return Pair{{load<kOrder, kScope>(&address->half[0]), load<kOrder, kScope>(&address->half[1])}};
 }
 
+/// Stores the halves one after the other; each is indivisible unless the order is weak.
 template <Order kOrder, Scope kScope>
 ORIEL_DEVICE_FN void store(Pair* address, Pair value) {
   store<kOrder, kScope>(&address->half[0], value.half[0]);
   store<kOrder, kScope>(&address->half[1], value.half[1]);
 }
 
+/// Loads the words one after the other; each is indivisible unless the order is weak.
 template <Order kOrder, Scope kScope>
 ORIEL_DEVICE_FN Pack load(const Pack* address) {
   if constexpr (kOrder == Order::weak) return *address;
@@ -77,6 +93,7 @@ ORIEL_DEVICE_FN Pack load(const Pack* address) {
   return value;
 }
 
+/// Stores the words one after the other; each is indivisible unless the order is weak.
 template <Order kOrder, Scope kScope>
 ORIEL_DEVICE_FN void store(Pack* address, Pack value) {
   if constexpr (kOrder == Order::weak) {
@@ -86,7 +103,7 @@ ORIEL_DEVICE_FN void store(Pack* address, Pack value) {
   }
 }
 
-// Uses no hints: the processor's prefetchers do better.
+/// Uses no hint on the host, like the next two functions: the processor's prefetchers do better.
 template <class T>
 ORIEL_DEVICE_FN T load_streaming(const T* address) {
   return *address;
@@ -178,11 +195,11 @@ ORIEL_DEVICE_FN void fence_seq_cst() {
 }
 #endif
 
-// ThreadSanitizer does not see order through other processes either. Example: a NIC's thread reads
-// a message, a peer computes a result from it, and a third process stores the result. A thread here
-// continues, ordered only by the data. A sender calls order_goes_abroad() after it has read and
-// before it publishes. A thread that has found data of others calls order_comes_home(). Without
-// ThreadSanitizer both do nothing.
+/// Tells ThreadSanitizer of order through other processes, which it does not see either. Example: a
+/// NIC's thread reads a message, a peer computes a result from it, and a third process stores the
+/// result. A thread here continues, ordered only by the data. A sender calls order_goes_abroad()
+/// after it has read and before it publishes. A thread that has found data of others calls
+/// order_comes_home(). Without ThreadSanitizer both do nothing.
 #if defined(__SANITIZE_THREAD__)
 inline std::uint32_t abroad_word = 0;
 ORIEL_DEVICE_FN void order_goes_abroad() {
@@ -193,6 +210,7 @@ ORIEL_DEVICE_FN void order_comes_home() {
 }
 #else
 ORIEL_DEVICE_FN void order_goes_abroad() {}
+/// Tells ThreadSanitizer that this thread runs after those that have called order_goes_abroad().
 ORIEL_DEVICE_FN void order_comes_home() {}
 #endif
 
@@ -215,6 +233,7 @@ ORIEL_DEVICE_FN std::uint64_t clock_ns() {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
+/// Suspends the thread for `duration_ns`, or until a signal arrives.
 ORIEL_DEVICE_FN void sleep_ns(std::uint32_t duration_ns) {
   const timespec duration{static_cast<time_t>(duration_ns / 1'000'000'000u),
                           static_cast<long>(duration_ns % 1'000'000'000u)};

@@ -14,6 +14,17 @@
 /// They are atomic among NICs, but not with accesses of the peer's own threads to the same word.
 /// T is std::uint32_t or std::uint64_t. The address is aligned to T, otherwise the call is
 /// `refused`.
+///
+/// Example: a thread takes the next number of a counter, the first word of `at`.
+/// ```cpp
+/// namespace dq = oriel::device::queue;
+/// ORIEL_DEVICE_FN dq::QueueOutcome take_ticket(const dq::QueueView& queue, const dq::Region& at,
+///                                              std::uint64_t& ticket,
+///                                              const oriel::device::WaitControl& control) {
+///   constexpr std::uint64_t kOne = 1;
+///   return dq::fetch_atomic<dq::AtomicOp::add>(queue, at, 0, kOne, ticket, control);
+/// }
+/// ```
 namespace oriel::device::queue {
 
 /// Operation of an atomic on the word.
@@ -128,9 +139,9 @@ template <AtomicOp kOp, class Group, class T, class M = Memory>
 /// Handle of an old value of type T that is in flight.
 template <class T>
 struct Fetch {
-  QueueOutcome outcome = QueueOutcome::done;
-  std::uint64_t ticket = 0;  ///< identifies the slot that receives the value
-  std::uint64_t end = 0;     ///< index in the queue, for wait_complete
+  QueueOutcome outcome = QueueOutcome::done;  ///< outcome of the posting
+  std::uint64_t ticket = 0;                   ///< identifies the slot that receives the value
+  std::uint64_t end = 0;                      ///< index in the queue, for wait_complete
 };
 
 namespace detail {

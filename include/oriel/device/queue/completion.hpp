@@ -11,16 +11,27 @@
 /// overwrites it ("collapsed"). A queue completes in order, so the last completion shows the NIC's
 /// progress. Receives have a separate completion queue, whose elements are filled in turn
 /// (immediates.hpp). Layout of mlx5's 64-byte CQE; source: rdma-core's mlx5dv.h.
+///
+/// Example: returns the number of completed blocks, from a tail that was loaded in acquire order.
+/// ```cpp
+/// namespace dq = oriel::device::queue;
+/// ORIEL_DEVICE_FN std::uint64_t completed_now(std::uint64_t tail_word, std::uint64_t known,
+///                                             std::uint32_t depth) {
+///   const dq::CompletionTail tail = dq::decode_tail(tail_word);
+///   if (tail.kind != dq::CompletionKind::request) return known;  // an error, or nothing so far
+///   return dq::completed_blocks(known, tail.index, depth);
+/// }
+/// ```
 namespace oriel::device::queue {
 
 /// Big-endian, as WQEs are. The NIC writes the tail last, and the `own` byte last within the tail.
 struct alignas(64) Completion {
-  std::uint8_t unused[36];
-  std::uint32_t immediate;
-  std::uint8_t unused_too[4];
-  std::uint32_t bytes;
-  std::uint64_t status;  ///< timestamp; after an error its last two bytes hold the syndromes
-  std::uint64_t tail;    ///< opcode and queue (4 bytes), index (2), signature (1), own (1)
+  std::uint8_t unused[36];     ///< fields that are not read here
+  std::uint32_t immediate;     ///< word of a received immediate
+  std::uint8_t unused_too[4];  ///< not read either
+  std::uint32_t bytes;         ///< number of bytes of the write with that immediate
+  std::uint64_t status;        ///< timestamp; after an error its last two bytes hold the syndromes
+  std::uint64_t tail;          ///< opcode and queue (4 bytes), index (2), signature (1), own (1)
 };
 static_assert(sizeof(Completion) == 64);
 
@@ -38,12 +49,14 @@ enum class CompletionKind : std::uint8_t {
 
 /// Decoded fields of `Completion::tail`.
 struct CompletionTail {
-  CompletionKind kind = CompletionKind::invalid;
-  std::uint8_t opcode = 0;  ///< opcode of the WQE
-  std::uint32_t queue = 0;
+  CompletionKind kind = CompletionKind::invalid;  ///< upper half of `own`
+  std::uint8_t opcode = 0;                        ///< opcode of the WQE
+  std::uint32_t queue = 0;                        ///< the NIC's queue number, 24 bits
   std::uint16_t index = 0;  ///< low bits of the index of the WQE's first block
 };
 
+/// Decodes `Completion::tail`. Ignores the signature and the bit of `own` that distinguishes
+/// rounds.
 constexpr ORIEL_DEVICE_FN CompletionTail decode_tail(std::uint64_t tail) {
   const std::uint64_t value = big_endian(tail);
   return {static_cast<CompletionKind>((value >> 4) & 0xfu), static_cast<std::uint8_t>(value >> 56),
@@ -60,6 +73,7 @@ constexpr ORIEL_DEVICE_FN CompletionKind kind_in_round(std::uint64_t tail, bool 
                                        : CompletionKind::invalid;
 }
 
+/// Encodes `Completion::tail`, with a signature of 0 and for an even round.
 constexpr ORIEL_DEVICE_FN std::uint64_t encode_tail(const CompletionTail& tail) {
   return big_endian(static_cast<std::uint64_t>(tail.opcode) << 56 |
                     static_cast<std::uint64_t>(tail.queue & 0xffffffu) << 32 |
@@ -69,13 +83,15 @@ constexpr ORIEL_DEVICE_FN std::uint64_t encode_tail(const CompletionTail& tail) 
 
 /// Syndromes in `Completion::status` of a completion with an error.
 struct Syndromes {
-  std::uint8_t vendor = 0;
-  std::uint8_t syndrome = 0;
+  std::uint8_t vendor = 0;    ///< detail in the vendor's own code
+  std::uint8_t syndrome = 0;  ///< reason of the error
 };
+/// Decodes `Completion::status` of a completion with an error.
 constexpr ORIEL_DEVICE_FN Syndromes decode_syndromes(std::uint64_t status) {
   const std::uint64_t value = big_endian(status);
   return {static_cast<std::uint8_t>(value >> 8), static_cast<std::uint8_t>(value)};
 }
+/// Encodes `Completion::status` of a completion with an error.
 constexpr ORIEL_DEVICE_FN std::uint64_t encode_syndromes(const Syndromes& syndromes) {
   return big_endian(static_cast<std::uint64_t>(syndromes.vendor) << 8 | syndromes.syndrome);
 }
@@ -96,17 +112,19 @@ constexpr ORIEL_DEVICE_FN std::uint64_t completed_blocks(std::uint64_t known, st
 
 /// Reason for the failure of a queue, encoded as one word; 0 means no failure.
 struct QueueError {
-  std::uint8_t syndrome = 0;  ///< CQE syndrome: 0x13 is "remote access", 0x05 "flushed"
-  std::uint8_t vendor_syndrome = 0;
-  std::uint8_t opcode = 0;  ///< opcode of the WQE that failed
-  std::uint16_t index = 0;  ///< low bits of its index
+  std::uint8_t syndrome = 0;         ///< CQE syndrome: 0x13 is "remote access", 0x05 "flushed"
+  std::uint8_t vendor_syndrome = 0;  ///< detail in the vendor's own code
+  std::uint8_t opcode = 0;           ///< opcode of the WQE that failed
+  std::uint16_t index = 0;           ///< low bits of its index
 };
 
+/// Encodes an error as a word, which is never 0: bit 63 is set.
 constexpr ORIEL_DEVICE_FN std::uint64_t encode_error(const QueueError& error) {
   return std::uint64_t{1} << 63 | static_cast<std::uint64_t>(error.syndrome) << 32 |
          static_cast<std::uint64_t>(error.vendor_syndrome) << 24 |
          static_cast<std::uint64_t>(error.opcode) << 16 | error.index;
 }
+/// Decodes a word of encode_error.
 constexpr ORIEL_DEVICE_FN QueueError decode_error(std::uint64_t word) {
   return {static_cast<std::uint8_t>(word >> 32), static_cast<std::uint8_t>(word >> 24),
           static_cast<std::uint8_t>(word >> 16), static_cast<std::uint16_t>(word)};

@@ -17,6 +17,21 @@
 /// group. The next consumer synchronises with the previous one (a barrier, the end of a kernel),
 /// because it reads from its position on. These functions do not access the send ring unless
 /// documented.
+///
+/// Example: takes a message that came with an immediate. The caller has posted a receive before.
+/// ```cpp
+/// namespace dq = oriel::device::queue;
+/// ORIEL_DEVICE_FN bool receive(const dq::QueueView& queue, const dq::ReceiveView& receives,
+///                              const std::uint64_t* mailbox, std::uint64_t& message,
+///                              const oriel::device::WaitControl& control) {
+///   dq::ReceivedImmediate immediate;
+///   const dq::QueueOutcome outcome =
+///       dq::wait_immediate(oriel::device::Thread{}, queue, receives, immediate, control);
+///   if (outcome != dq::QueueOutcome::done) return false;
+///   message = *mailbox;                     // bytes that the peer has put
+///   return dq::post_receives(receives, 1);  // from here on the peer may put others
+/// }
+/// ```
 namespace oriel::device::queue {
 
 /// Progress of the consumer. Counted since the queue was created, below 2^63. posted - taken is at
@@ -33,13 +48,13 @@ struct ReceiveView {
   /// The first word of the doorbell record: the low 16 bits of ReceivePosition::posted, big-endian.
   /// Written here, read by the NIC.
   std::uint32_t* record = nullptr;
-  ReceivePosition* position = nullptr;
+  ReceivePosition* position = nullptr;  ///< progress; the next consumer continues from it
   std::uint32_t count = 0;  ///< a power of two, 2 to 32768; 0: the queue receives nothing
 };
 
 /// Content of a peer's write with an immediate.
 struct ReceivedImmediate {
-  std::uint32_t value = 0;
+  std::uint32_t value = 0;  ///< `immediate` of the peer's put_immediate
   std::uint32_t bytes = 0;  ///< size of the WQE with the immediate, the last one of its put
 };
 

@@ -17,6 +17,22 @@
 /// Lanes, Warp and Cta. Blocking calls end by `control` as all waits do, and return the outcome to
 /// every thread of the group. After any outcome but `done` the queue is unusable, and the caller
 /// posts nothing more.
+///
+/// Example: posts a WQE that does nothing, and waits until the NIC has executed it.
+/// ```cpp
+/// namespace dq = oriel::device::queue;
+/// ORIEL_DEVICE_FN dq::QueueOutcome run_nop(const dq::QueueView& queue,
+///                                          const oriel::device::WaitControl& control) {
+///   const oriel::device::Thread thread{};
+///   dq::Reservation one;
+///   dq::QueueOutcome outcome = dq::reserve(thread, queue, 1, one, control);
+///   if (outcome != dq::QueueOutcome::done) return outcome;
+///   dq::write_entry(queue, one, 0, dq::nop_entry({queue.number, one.base}, dq::kSignalled));
+///   outcome = dq::publish(thread, queue, one);
+///   if (outcome != dq::QueueOutcome::done) return outcome;
+///   return dq::wait_complete(queue, one.end(), control);
+/// }
+/// ```
 namespace oriel::device::queue {
 
 namespace detail {
@@ -143,7 +159,7 @@ ORIEL_DEVICE_SLOW QueueOutcome wait_until_complete(const QueueView& queue, std::
 }  // namespace detail
 
 /// Waits until all blocks before `end` are complete. Each thread calls it for itself. Returns
-/// `failed` if the queue failed earlier.
+/// `failed` if the queue fails before they are.
 template <class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome wait_complete(const QueueView& queue, std::uint64_t end,
                                                          const WaitControl& control) {

@@ -19,6 +19,15 @@
 /// They stay below 2^63, which no queue ever reaches; the NIC receives the low 16 bits.
 /// Invariant: completed <= sweep / 2 <= reserved. At most `depth` blocks are in use, counted from
 /// `completed` up to the last block that any thread writes.
+///
+/// Example: returns the reason for which a queue has failed, after an outcome `failed`.
+/// ```cpp
+/// namespace dq = oriel::device::queue;
+/// ORIEL_DEVICE_FN dq::QueueError error_of(const dq::QueueView& queue) {
+///   using namespace oriel::device;
+///   return dq::decode_error(Memory::load<Order::relaxed, Scope::device>(&queue.indexes->error));
+/// }
+/// ```
 namespace oriel::device::queue {
 
 /// Words that producers share, in their device's memory. Initially zero, except as begin_at() sets
@@ -30,10 +39,10 @@ struct alignas(128) QueueIndexes {
     sweep = base << 1;
   }
 
-  std::uint64_t reserved = 0;
+  std::uint64_t reserved = 0;  ///< index up to which blocks are reserved
   /// Twice the index up to which the NIC has been notified, plus one while a thread sweeps.
   alignas(128) std::uint64_t sweep = 0;
-  alignas(128) std::uint64_t completed = 0;
+  alignas(128) std::uint64_t completed = 0;  ///< index up to which blocks are known to be complete
   /// The first error that a completion has reported (QueueError). Later errors are its
   /// consequences.
   std::uint64_t error = 0;
@@ -42,9 +51,8 @@ struct alignas(128) QueueIndexes {
   std::uint32_t broken = 0;
   std::uint32_t looking = 0;                     ///< nonzero: a thread is in look_in_turn()
   alignas(128) std::uint64_t fetch_tickets = 0;  ///< number of result slots handed out
-  /// One past the last get, and the index up to which gets are known to be visible.
-  alignas(128) std::uint64_t gets_end = 0;
-  std::uint64_t gets_visible = 0;
+  alignas(128) std::uint64_t gets_end = 0;       ///< one past the last get
+  std::uint64_t gets_visible = 0;                ///< index up to which gets are known to be visible
 };
 
 /// View of a queue in kernels. The host creates it, and its pointees outlive its users. Fits into
@@ -62,13 +70,13 @@ struct QueueView {
   /// The second word of the doorbell record: how far this queue is filled. Null if the doorbell
   /// alone is enough for the NIC, which saves a fence.
   std::uint32_t* doorbell_record = nullptr;
-  std::uint64_t* doorbell = nullptr;  ///< doorbell register of the NIC
-  const Completion* completion = nullptr;
+  std::uint64_t* doorbell = nullptr;       ///< doorbell register of the NIC
+  const Completion* completion = nullptr;  ///< the collapsed completion, written by the NIC
   /// The word in which the NIC keeps the first error (QueueError). The collapsed completion may
   /// already hold the error of a WQE that was flushed later. Null if the NIC has no such word.
   const std::uint64_t* nic_error = nullptr;
-  QueueIndexes* indexes = nullptr;
-  std::uint64_t* marks = nullptr;  ///< depth words, initially zero
+  QueueIndexes* indexes = nullptr;  ///< words that the producers share
+  std::uint64_t* marks = nullptr;   ///< depth words, initially zero
 
   /// Destination of old values of atomics: fetch_slots words, and one for unused values.
   std::uint64_t* fetch_values = nullptr;
@@ -79,6 +87,7 @@ struct QueueView {
   /// Returns the word after the slots, for unused old values and for dumps. An mlx5 adapter's queue
   /// of a GPU has it in the GPU's memory. A software NIC's queue has it in host memory.
   [[nodiscard]] ORIEL_DEVICE_FN LocalRange spare_word() const { return slot_range(fetch_slots, 8); }
+  /// Returns the first `bytes` bytes of a slot for old values. The slot is not checked.
   [[nodiscard]] ORIEL_DEVICE_FN LocalRange slot_range(std::uint32_t slot,
                                                       std::uint32_t bytes) const {
     return {reinterpret_cast<std::uint64_t>(fetch_values + slot), fetch_key, bytes};
@@ -87,8 +96,8 @@ struct QueueView {
 
 /// Maximum number of blocks of one reservation: half of the least depth.
 inline constexpr std::uint32_t kReservationMost = 64;
-inline constexpr std::uint32_t kDepthLeast = 128;
-inline constexpr std::uint32_t kDepthMost = 32768;
+inline constexpr std::uint32_t kDepthLeast = 128;   ///< least QueueView::depth
+inline constexpr std::uint32_t kDepthMost = 32768;  ///< greatest QueueView::depth
 
 /// Outcome of an operation on a queue.
 enum class QueueOutcome : std::uint32_t {
@@ -99,27 +108,29 @@ enum class QueueOutcome : std::uint32_t {
   refused = 4,    ///< bad range, size or alignment, or no receive posted; nothing was posted
 };
 
+/// Returns the outcome of a wait as that of an operation; `ready` becomes `done`.
 constexpr ORIEL_DEVICE_FN QueueOutcome outcome_of(WaitOutcome outcome) {
   return static_cast<QueueOutcome>(outcome);
 }
 
 /// Blocks that one group owns, from `base` on.
 struct Reservation {
-  std::uint64_t base = 0;
-  std::uint32_t blocks = 0;
-  std::uint32_t lanes = 0;  ///< for Lanes: mask of the lanes that have reserved together
+  std::uint64_t base = 0;    ///< index of the first block
+  std::uint32_t blocks = 0;  ///< number of blocks
+  std::uint32_t lanes = 0;   ///< for Lanes: mask of the lanes that have reserved together
   /// For the thread that reserved: true if the NIC had been notified of all earlier blocks.
   bool is_next = false;
+  /// Returns one past the last block, for wait_complete.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t end() const { return base + blocks; }
 };
 
 namespace detail {
 
+inline constexpr std::uint32_t kMarkShift = 8;  ///< bits of a mark that hold the number of blocks
 /// Returns the value of marks[base % depth] after all blocks of the reservation are written. There
 /// is one mark per reservation, so one load shows whether there is something to publish. The marks
 /// of its other blocks stay unchanged. The value differs from that of any other reservation until
 /// 2^56 blocks have passed.
-inline constexpr std::uint32_t kMarkShift = 8;
 constexpr ORIEL_DEVICE_FN std::uint64_t mark_of(std::uint64_t base, std::uint32_t blocks) {
   return base << kMarkShift | blocks;
 }

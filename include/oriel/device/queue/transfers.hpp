@@ -12,16 +12,30 @@
 /// Moves bytes between registered memory of this rank and of the peer at a queue's other end. No
 /// function waits for the NIC unless documented or the queue is full. A posted operation is
 /// complete when wait_complete(queue, posted.end) returns `done`. WQEs of one queue are executed in
-/// order, so a
-/// later write is not seen without the earlier writes.
+/// order, so a later write is not seen without the earlier writes.
+///
 /// All threads of a group call with the same arguments and get the same result. With Lanes each
 /// lane has its own arguments and result.
+///
+/// Example: a warp writes bytes and then a flag. It returns when their source may be overwritten.
+/// ```cpp
+/// namespace dq = oriel::device::queue;
+/// ORIEL_DEVICE_FN dq::QueueOutcome send(const dq::QueueView& queue, const dq::Transfer& transfer,
+///                                       std::uint64_t flag_offset,
+///                                       const oriel::device::WaitControl& control) {
+///   const oriel::device::Warp warp{};
+///   const dq::Posted posted =
+///       dq::put_with_value(warp, queue, transfer, std::uint32_t{1}, flag_offset, control);
+///   if (posted.outcome != dq::QueueOutcome::done) return posted.outcome;
+///   return dq::wait_complete(queue, posted.end, control);
+/// }
+/// ```
 namespace oriel::device::queue {
 
 /// Handle of a posted operation.
 struct Posted {
-  QueueOutcome outcome = QueueOutcome::done;
-  std::uint64_t end = 0;  ///< for wait_complete; 0 if there was nothing to do
+  QueueOutcome outcome = QueueOutcome::done;  ///< outcome of the posting
+  std::uint64_t end = 0;                      ///< for wait_complete; 0 if there was nothing to do
 };
 
 namespace detail {
@@ -291,9 +305,8 @@ template <class Group, class T, class M = Memory>
                                        detail::value_ending(value, remote, remote_offset), control);
 }
 
-/// Writes `bytes` bytes as put does, or `count` bytes as put_bytes does. Then writes a value to
-/// another place of the same memory. A peer that sees the value sees the bytes. One doorbell covers
-/// the value and the last WQEs of the bytes.
+/// Writes `bytes` bytes as put does, then a value to another place of the same memory. A peer that
+/// sees the value sees the bytes. One doorbell covers the value and the last WQEs of the bytes.
 template <class Group, class T, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put_with_value(Group group, const QueueView& queue,
                                                     const Transfer& transfer, const T& value,
@@ -304,6 +317,8 @@ template <class Group, class T, class M = Memory>
                                          detail::value_ending(value, transfer.remote, value_offset),
                                          control);
 }
+/// Writes `count` bytes as put_bytes does, then a value as put_with_value does. One doorbell covers
+/// all WQEs.
 template <class Group, class T, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted
 put_bytes_with_value(Group group, const QueueView& queue, const void* from, std::uint64_t count,

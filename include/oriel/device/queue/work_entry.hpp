@@ -12,16 +12,25 @@
 /// takes whole basic blocks (WQEBBs) of 64 bytes. All fields are big-endian.
 /// Source: the structures of rdma-core's mlx5dv.h. Masked atomics and the dump opcode come from
 /// NVSHMEM's published device headers. No WQE here has been run on a real adapter.
+///
+/// Example: builds a WQE that writes 4096 bytes to the peer and asks for a completion.
+/// ```cpp
+/// namespace dq = oriel::device::queue;
+/// constexpr ORIEL_DEVICE_FN dq::Entry<3> write_page(dq::Place place, dq::RemoteAddress to,
+///                                                   std::uint64_t from, std::uint32_t key) {
+///   return dq::transfer_entry(dq::Opcode::write, place, dq::kSignalled, to, {from, key, 4096});
+/// }
+/// ```
 namespace oriel::device::queue {
 
-inline constexpr std::uint32_t kBlockBytes = 64;
-inline constexpr std::uint32_t kPartsPerBlock = 4;
+inline constexpr std::uint32_t kBlockBytes = 64;    ///< size of a basic block
+inline constexpr std::uint32_t kPartsPerBlock = 4;  ///< parts of 16 bytes in a basic block
 /// Maximum bytes of data of one WQE. The limit of the format is 2 GiB.
 inline constexpr std::uint32_t kEntryBytesMost = std::uint32_t{1} << 30;
 
 /// One basic block (WQEBB) of a send queue.
 struct Block {
-  Pack part[kPartsPerBlock];
+  Pack part[kPartsPerBlock];  ///< the parts, big-endian
 };
 static_assert(sizeof(Block) == kBlockBytes);
 
@@ -44,11 +53,13 @@ inline constexpr std::uint32_t kSignalled = 2u
 inline constexpr std::uint32_t kFenced = 2u << 5;  ///< start after all earlier reads and atomics
 /// Width of a masked atomic, in the modifier of its opcode.
 inline constexpr std::uint32_t kMasked4Bytes = 0x08;
-inline constexpr std::uint32_t kMasked8Bytes = 0x09;
+inline constexpr std::uint32_t kMasked8Bytes = 0x09;  ///< see kMasked4Bytes
 
+/// Reverses the bytes: converts from or to big-endian on a little-endian machine.
 constexpr ORIEL_DEVICE_FN std::uint32_t big_endian(std::uint32_t value) {
   return (value >> 24) | ((value >> 8) & 0xff00u) | ((value & 0xff00u) << 8) | (value << 24);
 }
+/// Reverses the bytes, as above.
 constexpr ORIEL_DEVICE_FN std::uint64_t big_endian(std::uint64_t value) {
   return static_cast<std::uint64_t>(big_endian(static_cast<std::uint32_t>(value))) << 32 |
          big_endian(static_cast<std::uint32_t>(value >> 32));
@@ -75,29 +86,30 @@ constexpr ORIEL_DEVICE_FN Pack big_endian_part(std::uint64_t a, std::uint64_t b)
 /// Position of a WQE: the number of its queue (24 bits), and the index of its first block. The
 /// index counts since the queue was created; the format holds its low 16 bits.
 struct Place {
-  std::uint32_t queue = 0;
-  std::uint64_t index = 0;
+  std::uint32_t queue = 0;  ///< QueueView::number
+  std::uint64_t index = 0;  ///< index of the first block
 };
 
 /// Range of registered memory of this rank.
 struct LocalRange {
-  std::uint64_t address = 0;
-  std::uint32_t key = 0;
-  std::uint32_t bytes = 0;
+  std::uint64_t address = 0;  ///< address of the first byte, as the NIC knows it
+  std::uint32_t key = 0;      ///< memory key of this rank
+  std::uint32_t bytes = 0;    ///< at most kEntryBytesMost; in a WQE 0 means 2 GiB
 };
 
 /// Address in registered memory of the peer.
 struct RemoteAddress {
-  std::uint64_t address = 0;
-  std::uint32_t key = 0;
+  std::uint64_t address = 0;  ///< address as the peer's NIC knows it
+  std::uint32_t key = 0;      ///< memory key of the peer
 };
 
 /// A WQE of kPartCount parts, in registers until it is stored.
 template <std::uint32_t kPartCount>
 struct Entry {
-  static constexpr std::uint32_t kParts = kPartCount;
+  static constexpr std::uint32_t kParts = kPartCount;  ///< number of parts
+  /// Number of basic blocks.
   static constexpr std::uint32_t kBlocks = (kPartCount + kPartsPerBlock - 1) / kPartsPerBlock;
-  Pack part[kPartCount];
+  Pack part[kPartCount];  ///< the parts, big-endian; the first is the control segment
 };
 
 /// Builds the control segment, the first part of every WQE. `flags` is a sum of kSignalled and
@@ -110,11 +122,13 @@ constexpr ORIEL_DEVICE_FN Pack control_part(Opcode opcode, std::uint32_t modifie
                                  place.queue << 8 | parts, flags, immediate);
 }
 
+/// Builds the part that names memory of the peer.
 constexpr ORIEL_DEVICE_FN Pack remote_part(RemoteAddress remote) {
   return detail::big_endian_part(detail::high(remote.address), detail::low(remote.address),
                                  remote.key, 0);
 }
 
+/// Builds the part that names memory of this rank.
 constexpr ORIEL_DEVICE_FN Pack local_part(LocalRange local) {
   return detail::big_endian_part(local.bytes, local.key, detail::high(local.address),
                                  detail::low(local.address));
@@ -130,16 +144,18 @@ constexpr ORIEL_DEVICE_FN Entry<3> transfer_entry(Opcode opcode, Place place, st
 
 /// Maximum number of bytes that a write can carry inline, in its own block.
 inline constexpr std::uint32_t kInlineBytesMost = 28;
-inline constexpr std::uint32_t kInlineWords = kInlineBytesMost / 4;
+inline constexpr std::uint32_t kInlineWords = kInlineBytesMost / 4;  ///< words of these bytes
 
 /// 1 to 28 bytes of inline data, padded with zeros, as words whose bytes are in memory order.
 /// A source aligned to 8 bytes is read in 8-byte words, and one aligned to 4 bytes in 4-byte words.
 /// One access reads each whole word, so no such word is torn while another thread stores it. An
 /// 8-byte word of a source aligned to only 4 bytes may be torn.
 struct InlineBytes {
-  std::uint32_t word[kInlineWords + 1] = {};  // the last is always zero and makes the number even
-  std::uint32_t bytes = 0;
+  /// Words of the data. The last word is always zero and makes the number even.
+  std::uint32_t word[kInlineWords + 1] = {};
+  std::uint32_t bytes = 0;  ///< number of bytes of data
 
+  /// Reads `count` bytes at `from`, at most kInlineBytesMost (not checked). Not blocking.
   ORIEL_DEVICE_FN InlineBytes(const unsigned char* from, std::uint32_t count) : bytes(count) {
     const auto address = reinterpret_cast<std::uintptr_t>(from);
     ORIEL_DEVICE_UNROLL
@@ -203,14 +219,16 @@ constexpr ORIEL_DEVICE_FN Entry<4> compare_swap_entry(Place place, std::uint32_t
            detail::big_endian_part(swap, compare), local_part(old)}};
 }
 
-/// Builds an addition in fields: no carry leaves a bit whose `boundary` is 1. A boundary of 0 gives
-/// an addition, a boundary of all ones an exclusive or.
+/// Builds an addition to 4 bytes in fields: no carry leaves a bit whose `boundary` is 1. A boundary
+/// of 0 gives an addition, a boundary of all ones an exclusive or. The old value is stored to
+/// `old`.
 constexpr ORIEL_DEVICE_FN Entry<4> masked_fetch_add_entry(Place place, std::uint32_t flags,
                                                           RemoteAddress remote, std::uint32_t add,
                                                           std::uint32_t boundary, LocalRange old) {
   return {{control_part(Opcode::masked_fetch_add, kMasked4Bytes, place, 4, flags),
            remote_part(remote), detail::big_endian_part(add, boundary, 0, 0), local_part(old)}};
 }
+/// Builds an addition to 8 bytes in fields, as above.
 constexpr ORIEL_DEVICE_FN Entry<4> masked_fetch_add_entry(Place place, std::uint32_t flags,
                                                           RemoteAddress remote, std::uint64_t add,
                                                           std::uint64_t boundary, LocalRange old) {
@@ -222,12 +240,13 @@ constexpr ORIEL_DEVICE_FN Entry<4> masked_fetch_add_entry(Place place, std::uint
 /// the bits of `swap_mask` are replaced by those of `swap`.
 template <class T>
 struct MaskedSwap {
-  T swap = 0;
-  T compare = 0;
-  T swap_mask = 0;
-  T compare_mask = 0;
+  T swap = 0;          ///< new bits
+  T compare = 0;       ///< expected bits
+  T swap_mask = 0;     ///< bits that are replaced
+  T compare_mask = 0;  ///< bits that are compared; 0: always replaces
 };
 
+/// Builds a masked compare-and-swap of 4 bytes; the old value is stored to `old`.
 constexpr ORIEL_DEVICE_FN Entry<4> masked_compare_swap_entry(Place place, std::uint32_t flags,
                                                              RemoteAddress remote,
                                                              MaskedSwap<std::uint32_t> operands,
@@ -238,7 +257,8 @@ constexpr ORIEL_DEVICE_FN Entry<4> masked_compare_swap_entry(Place place, std::u
                                    operands.compare_mask),
            local_part(old)}};
 }
-/// Takes two blocks; it is the only WQE here with more than one.
+/// Builds a masked compare-and-swap of 8 bytes, as above. Takes two blocks; it is the only WQE here
+/// with more than one.
 constexpr ORIEL_DEVICE_FN Entry<5> masked_compare_swap_entry(Place place, std::uint32_t flags,
                                                              RemoteAddress remote,
                                                              MaskedSwap<std::uint64_t> operands,
@@ -253,6 +273,7 @@ constexpr ORIEL_DEVICE_FN Entry<1> nop_entry(Place place, std::uint32_t flags) {
   return {{control_part(Opcode::nop, 0, place, 1, flags)}};
 }
 
+/// Builds a WQE that reads `local` and drops the bytes (Opcode::dump).
 constexpr ORIEL_DEVICE_FN Entry<2> dump_entry(Place place, std::uint32_t flags, LocalRange local) {
   return {{control_part(Opcode::dump, 0, place, 2, flags), local_part(local)}};
 }
