@@ -201,7 +201,8 @@ class ChannelLane {
     if (is_far()) return places_.here(lane_.staged(number));
     return places_.at(index_, lane_.slot_at_peer(number));
   }
-  /// Requests the place of the message that slot `number` begins. The peer must be in this team.
+  /// Requests the place of the message that slot `number` begins. Only thread 0 needs to call. The
+  /// peer must be in this team.
   ORIEL_DEVICE_FN void ask(std::uint64_t number, std::uint32_t signature) const {
     if (Group::rank() == 0) {
       M::template store<device::Order::release>(word_at_peer(lane_.ready_at_peer(number)),

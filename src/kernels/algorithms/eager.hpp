@@ -21,8 +21,9 @@ namespace oriel::kernels {
 /// line, so the message costs one transfer per line.
 ///
 /// The flag is the number of the call and kEagerSignatureBits of its signature. So a line of a rank
-/// that is in another call never matches this call. Numbers repeat only after some years of the
-/// smallest calls. They are never zero, as fresh memory is.
+/// that is in another call matches this call only if the hashed signatures agree in these bits.
+/// Numbers repeat only after some years of the smallest calls. They are never zero, as fresh memory
+/// is.
 struct alignas(kEagerLineBytes) EagerLine {
   std::byte payload[kEagerPayloadBytes];
   std::uint64_t flag;

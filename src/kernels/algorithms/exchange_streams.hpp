@@ -63,7 +63,7 @@ class SendStream {
 
   ORIEL_DEVICE_FN bool done() const { return cursor_.done() && !(DataOps::kReads && is_lent_); }
   ORIEL_DEVICE_FN std::int32_t peer() const { return lane_.peer(); }
-  /// Returns whether step() can run. Any one thread of the group calls.
+  /// Returns whether step() can run. Thread 0 of the group calls.
   ORIEL_DEVICE_FN bool is_ready() {
     if constexpr (DataOps::kReads) {
       if (cursor_.done()) {
@@ -185,7 +185,7 @@ class SendStream {
   std::uint64_t packets_sent_ = 0;
   std::uint64_t packet_credit_ = 0;  // last loaded value; nearly always enough for the next slot
   std::uint64_t offer_ = 0;
-  std::byte* target_ = nullptr;  // start of the message at the receiver, if it bypasses the slots
+  std::byte* target_ = nullptr;  // start of the lane's part at the receiver, if it bypasses slots
   bool has_asked_ = false;
   // CPU ranks:
   std::int32_t index_;          // index of the peer in the team
@@ -261,7 +261,7 @@ class ReceiveStream {
   static constexpr std::uint64_t kPacketsOwed = 2;
   /// Polls of a slot between two checks whether the sender has sent packets instead.
   static constexpr std::uint32_t kPollsPerLook = 64;
-  /// Timeout within which every rank learns of the death of another rank.
+  /// Timeout of the wait for an abort after a failed read, before the failure is reported.
   static constexpr std::uint64_t kTimeoutNs = 1'500'000'000;
 
   /// Returns whether `word` is a ready word of the next slot.
@@ -270,7 +270,7 @@ class ReceiveStream {
   }
   /// Returns whether the sender has filled the next slot, or requests the place of its message.
   ORIEL_DEVICE_FN bool is_filled() const { return is_next(lane_.ready(received_) & ~kAsks); }
-  /// Returns the header that the next packets must have: the next slot and the call's signature.
+  /// Returns the header that the next packets must have: the next slot and the message's signature.
   ORIEL_DEVICE_FN std::uint64_t header() const {
     return ready_word(received_, cursor_.signature());
   }

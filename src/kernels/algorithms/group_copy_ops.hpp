@@ -83,8 +83,9 @@ ORIEL_DEVICE_FN void copy_together(const CopyPlaces<kCopies> places, std::uint64
 
 }  // namespace detail
 
-/// Moves the elements of a collective that copies, with all threads of a group. Has the functions
-/// of GroupReduceOps that streams call, but knows only the size of an element.
+/// Moves the elements of a collective that copies, with all threads of a group. Has begin(), send()
+/// and copy_out() like GroupReduceOps, and pass_on() and distribute() in place of reduce(). Knows
+/// only the size of an element.
 template <class Group>
 class GroupCopyOps {
  public:

@@ -54,8 +54,9 @@ namespace oriel::kernels {
 /// So every word goes to a rank that still waits for something of that round or a later one. Such a
 /// rank has not left.
 ///
-/// Every element is folded once, by one rank, so all ranks get the same bits. Inside a group and
-/// over the groups, the fold is the tree of reduce.hpp. Groups exchange sums as accumulators.
+/// Every element is folded once, by one rank. In one hop, each rank folds all inputs itself. So all
+/// ranks get the same bits. Inside a group and over the groups, the fold is the tree of reduce.hpp.
+/// Groups exchange sums as accumulators.
 ///
 /// In place is allowed: a unit of the output is written after all of this rank's inputs of it were
 /// read.

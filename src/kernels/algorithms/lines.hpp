@@ -16,8 +16,8 @@
 namespace oriel::kernels {
 
 /// Flag that a line carries beside its payload (see line_flag). On a GPU, both halves carry the
-/// flag of the call. On a CPU, the second half carries the call's signature, so that a line of
-/// another call never matches this call.
+/// flag of the call. On a CPU, the second half carries the call's signature. So a line of another
+/// call matches this call only if both signatures, which are hashes, are equal.
 #if ORIEL_DEVICE_CODE
 using LineFlag = std::uint32_t;
 #else
@@ -187,7 +187,7 @@ ORIEL_DEVICE_SLOW bool await_line(const std::byte* slot, LineFlag flag, device::
 }
 
 /// Line slots between this CTA and the CTAs of the same index on all other ranks, for one call.
-/// Each line has `stages` slots per source; a two-shot algorithm uses two.
+/// Each line has `stages` slots per source: two in two_shot(), one in the other algorithms.
 ///
 /// A slot is used again two calls later (see kParities), so no rank ever waits for room.
 template <class Line, int kRanks>

@@ -20,8 +20,9 @@ namespace oriel::kernels {
 /// rank waits for a block of every other rank in every call, as slots of two parities require
 /// (kParities).
 ///
-/// T: the unit in which this rank reads and writes its buffers, 4 bytes where all blocks allow it,
-/// else one byte. Ranks may differ in it. In place is allowed: a thread sends its lines before it
+/// T: the unit in which this rank reads and writes its buffers. On a GPU it is 4 bytes where all
+/// blocks allow it, else one byte. On a CPU it is one byte.
+/// Ranks may differ in it. In place is allowed: a thread sends its lines before it
 /// writes lines of the same index. Returns false if this thread gave up a wait; its part of the
 /// output is then missing.
 template <class T, int kRanks, Collective kCollective, class Group>

@@ -11,8 +11,8 @@ namespace oriel::kernels {
 
 /// Streamed two-shot all-reduce by plain loads and stores, for large messages. Rank r owns the r-th
 /// share, except in calls whose root owns none (see below). Each CTA has a part of every share and
-/// moves it in chunks through rings of slots at the owner. Each rank sends 2 (ranks - 1) / ranks x
-/// bytes.
+/// moves it in chunks through rings of slots at the receiver. Each rank sends 2 (ranks - 1) / ranks
+/// x bytes.
 ///
 /// A call runs in steps; after each step, a rank raises one flag at every other rank. Step i sends
 /// the inputs of chunk i, reduces chunk i - lead and stores its result everywhere. So both trips

@@ -75,7 +75,7 @@ class StreamSteps {
   /// Calls `action(rank)` for every other rank. Each CTA begins with a different peer, so that a
   /// rank sends to all of them at once. If all CTAs served one peer after the other, ranks that
   /// began at different times would collide at one receiver. Other links would then be idle
-  /// (docs/performance.md).
+  /// (docs/notes/all-reduce.md).
   template <class Action>
   ORIEL_DEVICE_FN void for_each_peer(const Action& action) const {
     int rank = first_peer_;
@@ -86,7 +86,7 @@ class StreamSteps {
     }
   }
 
-  /// Returns the slot of chunk `i` in a ring of `owner`'s, for data to or from `other`.
+  /// Returns the slot of chunk `i` in a ring of `owner`'s, for data from `other`.
   [[nodiscard]] ORIEL_DEVICE_FN std::byte* ring(int owner, Ring ring, std::uint32_t i,
                                                 int other) const {
     return places_.ring(owner, ring, ring_base_ + i, other);

@@ -9,8 +9,9 @@
 namespace oriel::kernels::host {
 
 /// Sets default rounding, no flush-to-zero and no traps for this thread's arithmetic during its
-/// lifetime. An application may run with other modes, but its results must equal its peers'. Costs
-/// about 1 ns if the modes are already the defaults. Does nothing on processors other than x86.
+/// lifetime. An application may run with other modes, but its results must equal its peers'. Only
+/// reads MXCSR and tests it if the modes are already the defaults. Does nothing on processors other
+/// than x86.
 ///
 /// All functions are always inlined, because sources of several instruction sets include this
 /// header.

@@ -40,7 +40,7 @@ Isa detect_isa();
 inline constexpr int kMaxLoopArrays = 64;
 
 /// Smallest message for which streaming stores were faster on the measured machine
-/// (docs/performance.md). Such buffers are mostly in memory, and ordinary stores would fetch every
+/// (docs/notes/cpu.md). Such buffers are mostly in memory, and ordinary stores would fetch every
 /// line of the destination before they overwrite it.
 inline constexpr std::size_t kStreamingBytes = std::size_t{2} << 20;
 
@@ -59,7 +59,8 @@ struct ReduceLoopArgs {
   /// Divisor of the average, at least 1; other operations ignore it.
   int n_ranks_for_avg = 1;
   /// premul_sum only: n_srcs entries of 8 bytes. Entry k begins with the scalar of source k, as an
-  /// element. With one source the loop only scales, as a sender does; receivers then use sum.
+  /// element. With one source the loop only scales, as a sender does. Receivers then use sum, or
+  /// premul_sum with the scalar 1 for that source.
   const std::byte* scalars = nullptr;
   /// If true, and the alignments of the destinations agree, stores bypass the caches. The loop then
   /// ends with a store fence, so that a later release store publishes the data as usual.

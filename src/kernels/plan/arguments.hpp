@@ -53,8 +53,9 @@ struct StreamFacts {
   bool reads_inputs = false;
 };
 
-/// Arguments of an all-reduce, reduce or reduce-scatter, or of a streamed broadcast, all-gather or
-/// all-to-all. They are passed by value into the kernel, or to the CPU function.
+/// Arguments of an all-reduce, reduce or reduce-scatter, or of a broadcast, all-gather or
+/// all-to-all in streams or lines. They are passed by value into the kernel, or to the CPU
+/// function.
 ///
 /// A reduce is an all-reduce of which only the root keeps the result. A reduce-scatter is the first
 /// half of an all-reduce: each rank keeps the result of its share, which is its block.

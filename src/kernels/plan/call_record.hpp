@@ -32,7 +32,7 @@ struct CollectiveCall {
 };
 
 /// Hashes a call to kSignatureBits bits. Covers all-reduces, reduces, reduce-scatters, collectives
-/// that are streamed or one-shot inside one team, and empty calls of any collective. For one count
+/// in streams or lines inside one team, and empty calls of any collective. For one count
 /// the highest 16 bits alone distinguish all types and operations. This works because multiples of
 /// the golden ratio lie far from each other.
 constexpr std::uint32_t all_reduce_signature(DataType type, ReduceOp op, std::uint64_t count,

@@ -39,7 +39,8 @@ struct ChannelShape {
 constexpr std::uint64_t kNever = ~std::uint64_t{0};
 constexpr ChannelShape kGpuShape = {2, 1, 32 << 10, 4 << 10, 64 << 10, {2 << 10, 4 << 10, 1 << 10}};
 constexpr ChannelShape kHostShape = {4, 1, 16 << 10, 64 << 10, 8 << 10, {128, 56, 128}};
-/// Between teams each slot takes a WQE of a send queue, and a credit arrives one round trip later.
+/// Between teams each slot takes two WQEs of a send queue: its data and its ready word. A credit
+/// arrives one round trip later.
 constexpr ChannelShape kFarGpuShape = {8, 4, 32 << 10, 32 << 10, kNever, {}};
 constexpr ChannelShape kFarHostShape = {8, 4, 64 << 10, 64 << 10, kNever, {}};
 /// Limits a step of a CPU thread to this many bytes, after which it serves its other peers.

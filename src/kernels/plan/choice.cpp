@@ -221,8 +221,8 @@ Status check_choice(const ChoiceTable& table, Backend backend, const ScratchLayo
 
 namespace {
 
-/// Returns the table's entry for `bytes` bytes. Sizes in the table are of full lines, so types
-/// whose lines are half flags count double.
+/// Returns the table's entry for `bytes` bytes. On GPUs, sizes in the table are of full lines, so
+/// types whose lines are half flags count double.
 Result<const TableEntry*> find_entry(const ChoiceTable& table, Backend backend,
                                      const ScratchLayout& layout, DataType type,
                                      std::uint64_t bytes) {

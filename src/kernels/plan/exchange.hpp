@@ -35,7 +35,8 @@ struct Message {
   std::uint32_t signature = 0;
 };
 
-/// A copy inside this rank. The ranges are equal or do not overlap.
+/// A copy that this rank makes: inside its own memory, or by copy engines also from or to a peer's
+/// memory. The ranges are equal or do not overlap.
 struct LocalCopy {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
@@ -113,7 +114,7 @@ struct PeerProcess {
 /// copies and then loads `is_taken_back`: the copy is valid if the word is 0. If the receiver is in
 /// the rank's own process, the memory may even be freed. So such a receiver increments `readers`
 /// before it loads `is_taken_back` and copies. After its store the rank waits until `readers` is 0.
-/// The accesses of both are sequentially consistent.
+/// The accesses of both are sequentially consistent, except the decrement of `readers`: a release.
 struct Lending {
   std::uint32_t is_taken_back;
   std::uint32_t readers;  ///< threads of this process that copy at present

@@ -179,8 +179,8 @@ class TeamsBroadcast {
   static constexpr std::uint64_t kLeastPart = 1 << 20;
   static constexpr std::uint64_t kMostParts = 64;
 
-  /// Adds the messages of this rank that bring part `i` to a team: `first` to the relay, and `then`
-  /// to the other ranks.
+  /// Adds the messages of this rank that bring part `i` to a team. In the root's team, all go into
+  /// `first`. In another team, the one to the relay goes into `first`, the relay's into `then`.
   void add(Exchange& first, Exchange& then, const std::vector<int>& team, std::uint64_t i) const {
     const bool has_root = std::find(team.begin(), team.end(), call_.root) != team.end();
     const int relay = has_root ? call_.root : team[root_place_ % team.size()];

@@ -48,7 +48,8 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   layout.lines = narrow(lines);
 
   const std::uint64_t left = budget_bytes > lines ? budget_bytes - lines : 0;
-  // Up to 8 ranks, a fifth lets the line algorithms reach the sizes where streaming overtakes them.
+  // With 64 MiB and 128 CTAs, a fifth lets two_shot take 4.25 MiB of floats among 4 ranks. There
+  // streaming overtakes it at about 4 MiB (docs/notes/all-reduce.md).
   layout.line_bytes = narrow(left / 5 / kParities / ctas / 128 * 128);
   layout.parity_bytes = narrow(ctas * layout.line_bytes);
   layout.lane_bytes[0] = narrow(layout.line_bytes / others / kSectorBytes * kSectorBytes);

@@ -13,7 +13,7 @@
 /// write into every other rank's buffer.
 namespace oriel::kernels {
 
-/// Offsets in bytes from the start of the scratch buffer; the same on all ranks of a communicator.
+/// Offsets in bytes from the start of the scratch buffer; the same on all ranks of an LSA team.
 ///
 /// Each CTA index is an independent channel: CTA b of one rank exchanges data only with CTA b of
 /// the others. It has its own counters, flags, line slots and rings. So calls may use different

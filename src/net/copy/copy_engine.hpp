@@ -105,8 +105,8 @@ class CopyEngine {
   /// move is in flight.
   virtual bool flush() = 0;
   /// Waits until all started moves are done, or until the engine has failed and has settled. Waits
-  /// for 30 seconds at most, and later calls do not wait again. After an error, moves may still be
-  /// running.
+  /// for 30 seconds at most. After a timeout, calls do not wait until one of them succeeds. After
+  /// an error, moves may still be running.
   virtual Status drain() = 0;
   /// Drops cached values of the words in [at, at + count), because others may change them.
   virtual void forget(const std::byte* at, std::size_t count) = 0;

@@ -16,7 +16,8 @@ namespace oriel::net {
 /// memory of other GPUs that is mapped for it. Host bytes go through slots of pinned memory. The
 /// stream runs in the driver of this process, or in another process.
 ///
-/// Only the destructor waits for the GPU. Not thread-safe.
+/// Waits for the GPU only in the destructor, and in settle() if another process runs the stream.
+/// Not thread-safe.
 class CopyStream {
  public:
   /// Waits for the stream's work, for up to 30 seconds. After that it leaves to the driver the

@@ -16,11 +16,11 @@ namespace oriel::net {
 /// Checks that the GPU has what a CopyStream needs; the error says what is missing.
 Status check_copy_streams(CUdevice device);
 
-/// CopyStream on a CUDA stream of this process. Driver calls are made in relaxed capture mode. None
-/// of them waits for the GPU, but the driver's own locks may block them while the application frees
-/// memory or the like.
+/// CopyStream on a CUDA stream of this process. Driver calls are made in relaxed capture mode.
+/// Calls between create() and the destructor do not wait for the GPU. The driver's own locks may
+/// block them while the application frees memory or the like.
 ///
-/// Words are collected and go to the driver with the next copy or tell(), or when the batch is
+/// Words are collected and go to the driver with the next copy or signal(), or when the batch is
 /// full.
 class CudaCopyStream final : public CopyStream {
  public:

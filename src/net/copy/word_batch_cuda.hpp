@@ -29,7 +29,7 @@ class WordBatch {
   void drop() { count_ = 0; }
 
  private:
-  std::array<CUstreamBatchMemOpParams, 16> words_{};  // the driver takes up to 256
+  std::array<CUstreamBatchMemOpParams, 16> words_{};  // the driver takes fewer than 256
   unsigned count_ = 0;
 };
 

@@ -36,7 +36,8 @@ struct FabricAddress {
 };
 
 Bytes encode(const FabricAddress& address);
-/// Decodes all of `bytes`. The error names the wrong field. Each value has exactly one encoding.
+/// Decodes all of `bytes`. The error names the wrong field, or says that the length is wrong. Each
+/// value has exactly one encoding.
 Result<FabricAddress> decode_fabric_address(ByteView bytes);
 
 }  // namespace oriel::net

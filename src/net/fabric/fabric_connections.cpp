@@ -28,7 +28,8 @@ struct Watched {
   ino_t inode = 0;
 };
 
-// Returns the descriptors that `epoll` watches; nothing if it is no epoll descriptor.
+// Returns the descriptors that `epoll` watches: an empty list if it is no epoll descriptor. Returns
+// nothing if /proc does not say.
 std::optional<std::vector<Watched>> watched_by(int epoll) {
   ReadLimits limits;
   limits.bytes = kTextBytesMost;
@@ -36,7 +37,7 @@ std::optional<std::vector<Watched>> watched_by(int epoll) {
   if (!text.ok()) return std::nullopt;
   std::vector<Watched> found;
   std::istringstream lines(text.value());
-  // Parses lines such as "tfd: 5 events: 19 data: 0x55b92d pos:0 ino:e8065e sdev:9".
+  // Parses lines such as "tfd: 5 events: 19 data: 55b92d pos:0 ino:e8065e sdev:9".
   for (std::string line; std::getline(lines, line);) {
     if (!line.starts_with("tfd:")) continue;
     const std::size_t inode = line.find(" ino:");
@@ -76,8 +77,8 @@ bool end_below(int epoll, bool all, int depth, std::set<ino_t>& ended) {
     } else if (is_tcp(one.descriptor)) {
       const bool listens = socket_option(one.descriptor, SO_ACCEPTCONN) != 0;
       if (listens && !all) continue;
-      // The call fails for a connection that is being made or has ended, and still wakes its
-      // reader.
+      // The call fails for a connection that has ended. It still wakes its reader
+      // then.
       static_cast<void>(sys().shutdown(one.descriptor, SHUT_RDWR));
       if (!listens) ended.insert(one.inode);
     }

@@ -79,8 +79,9 @@ class FabricInfo {
 Error fabric_error(const FabricTable& table, const char* call, long status);
 
 /// Enabled reliable datagram endpoint (FI_EP_RDM), with one completion queue for all operations and
-/// an address vector. The memory of operations in flight must outlive it. Move-constructible, not
-/// assignable. Thread safety: the caller serializes calls (it requests FI_THREAD_DOMAIN).
+/// an address vector. The memory of operations in flight must outlive it. Move-constructible. Must
+/// not be assigned: an assignment would close memory_ before endpoint_. Thread safety: the caller
+/// serializes calls (it requests FI_THREAD_DOMAIN).
 class FabricEndpoint {
  public:
   /// Opens what the first element of `info` describes. `completions` is the size of the completion
@@ -110,8 +111,9 @@ class FabricEndpoint {
   static constexpr std::uint64_t kFetchCaps = FI_RMA | FI_READ | FI_REMOTE_READ;
 
   /// Closes the endpoint before its destruction. Afterwards operations in flight touch no memory,
-  /// and only reopen() and destruction are allowed. Completions still in the queue are to be
-  /// ignored. Must be called before the destruction of an endpoint whose address peers know.
+  /// and only reopen(), destruction and reads of completions() are allowed. Completions still in
+  /// the queue are to be ignored. Must be called before the destruction of an endpoint whose
+  /// address peers know.
   ///
   /// libfabric 1.17's tcp crashes if it is closed while part of a read from a peer's memory has
   /// arrived. It reports such a read twice, the second time after freeing it. So close() first ends

@@ -23,7 +23,7 @@ struct FabricWish {
 /// for no other.
 ///
 /// Other providers of libfabric are not tried. shm installs signal handlers. sockets and udp move a
-/// message only while its receiver is driven too. net lacks atomics.
+/// message only while its receiver is driven too. net is experimental in libfabric 1.17.
 ///
 /// The error has each provider's reason. Local; may take as long as the providers look for their
 /// hardware.

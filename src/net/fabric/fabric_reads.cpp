@@ -73,7 +73,7 @@ void Reads::begin() {
       parts_[free_.back()].of = it;
       free_.pop_back();
     }
-    if (it->parts == 0 && it->failed) end_fetch(it);
+    if (it->parts == 0 && it->failed) end_read(it);
     it = next;
   }
 }
@@ -92,7 +92,7 @@ bool Reads::begin_part(PendingRead& one, TimePoint now) {
   if (status == -FI_EAGAIN) return false;
   if (status != 0) {
     one.peer->error = fabric_error(end_.table, "fi_read", status)
-                          .with_context(fmt::format("fetching from {}", one.peer->name));
+                          .with_context(fmt::format("reading from {}", one.peer->name));
     one.failed = true;
     return false;
   }
@@ -115,7 +115,7 @@ void Reads::complete(std::uint32_t index) {
 
 void Reads::fail(std::uint32_t index, Error failed) {
   Peer& peer = *parts_[index].of->peer;
-  peer.error = std::move(failed).with_context(fmt::format("fetching from {}", peer.name));
+  peer.error = std::move(failed).with_context(fmt::format("reading from {}", peer.name));
   end_part(index, true);
 }
 
@@ -126,10 +126,10 @@ void Reads::end_part(std::uint32_t index, bool failed) {
   --it->peer->reads.parts;
   it->failed = it->failed || failed;
   const bool is_over = it->failed || it->begun == it->whole->bytes();
-  if (it->parts == 0 && is_over) end_fetch(it);
+  if (it->parts == 0 && is_over) end_read(it);
 }
 
-void Reads::end_fetch(std::list<PendingRead>::iterator which) {
+void Reads::end_read(std::list<PendingRead>::iterator which) {
   which->whole->end(which->failed);
   pending_read_.erase(which);
 }

@@ -69,7 +69,7 @@ class Reads {
   bool may_read(Peer& peer, TimePoint now) const;
   bool begin_part(PendingRead& pending, TimePoint now);
   void end_part(std::uint32_t index, bool failed);
-  void end_fetch(std::list<PendingRead>::iterator which);
+  void end_read(std::list<PendingRead>::iterator which);
   void free_parts();
 
   End& end_;

@@ -62,7 +62,8 @@ SignalKeeper::~SignalKeeper() {
     struct sigaction now {};
     if (!known_[i] || ::sigaction(signal, nullptr, &now) != 0) continue;
     if (handler_of(now) == handler_of(before_[i]) || !is_foreign(now)) continue;
-    // Cannot fail: the signal number and the restored action both come from the kernel.
+    // Cannot fail: sigaction() has accepted the number before. The restored action is from the
+    // kernel.
     static_cast<void>(::sigaction(signal, &before_[i], nullptr));
   }
 }

@@ -13,7 +13,7 @@ namespace oriel::net {
 ///
 /// Handlers that the program itself installs meanwhile in another thread stay. So it removes only
 /// handlers whose code lies in a library loaded during its life, or in the library of `culprit`.
-/// `culprit` is the address of a function, or null. A stack object. Thread-safe, but for a handler
+/// `culprit` is the address of a function, or null. Thread-safe, but for a handler
 /// that is replaced twice at the same moment.
 class SignalKeeper {
  public:

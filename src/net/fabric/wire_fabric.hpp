@@ -21,19 +21,20 @@ namespace oriel::net {
 
 struct FabricTable;
 
-/// Wire between hosts: carries the NICs' messages as messages of libfabric. It works over efa,
-/// verbs and tcp (fabric_provider.hpp has the choice).
+/// Wire between hosts: carries the NICs' messages as messages of libfabric. It is made for efa,
+/// verbs and tcp (fabric_provider.hpp has the choice). Neither efa nor verbs has run
+/// (docs/wire.md).
 ///
 /// Completions. A NIC answers what it has executed, and retransmits a request that is not answered.
 /// So a send completion only has to say that the memory of the send is free again. Delivery is
 /// confirmed by the answer. Data and signals both travel as messages, and the target's NIC executes
 /// them in the order of its queue. So no ordering by completions is needed.
 ///
-/// Order. Long messages overtake short ones inside libfabric's providers. So each frame carries its
+/// Order. Short messages overtake long ones inside libfabric's providers. So each frame carries its
 /// number in the sequence of its sender. A frame that comes early is held back in the buffer in
 /// which it arrived. If a frame is missing (its connection has broken), the later ones are
 /// delivered after `timeout`. If no receive buffer is posted any more, they are delivered at once.
-/// Frames that come after that are dropped, and so are duplicates.
+/// Missing frames that come after that are dropped, and so are duplicates.
 ///
 /// Trust. Each frame is authenticated by a keyed hash (fabric_frame.hpp). A frame without a valid
 /// proof is dropped; it costs its receiver one buffer for the time of the check. Addresses must
@@ -47,7 +48,7 @@ struct FabricTable;
 ///
 /// Rendezvous. Long writes do not travel in messages where the provider can read a peer's memory.
 /// The message then says where the bytes are, and the target's NIC reads them to their place
-/// (can_fetch() and the calls after it). A key of libfabric authorizes the read: random, of up to
+/// (can_read() and the calls after it). A key of libfabric authorizes the read: random, of up to
 /// 64 bits, where the provider leaves the choice. The key is valid for the bytes of this write
 /// until the write is answered. So whoever learns the key can read only bytes that would have
 /// crossed the network anyway. Rendezvous is not used if either end wants payloads proven.
@@ -134,7 +135,8 @@ class WireFabric final : public Wire {
   /// returned true, it becomes readable when receive() may find something. -1 if the provider has
   /// none. Owned by the wire.
   int wait_descriptor() const;
-  /// Returns false also while messages are in flight, have to be reposted, or are waited for.
+  /// Returns false also while messages or reads are in flight, receive buffers have to be posted,
+  /// or missing frames are waited for.
   bool may_sleep();
   /// Drives this wire until all messages that send() has taken have left. Messages received
   /// meanwhile are kept for receive(). Does not prove that the messages have arrived.

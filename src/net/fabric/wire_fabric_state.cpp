@@ -33,7 +33,7 @@ const char* name_of(Operation::Kind kind) {
     case Operation::Kind::send:
       return "sending";
     case Operation::Kind::rendezvous_read:
-      return "fetching";
+      return "reading";
     default:
       return "receiving";
   }

@@ -90,14 +90,14 @@ Result<std::vector<Mlx5QueueHandle>> parse_handles(ByteView bytes, std::size_t m
   const auto reported = reader.get<std::uint32_t>();
   if (reported != members) {
     return Error(ErrorCode::remote,
-                 fmt::format("a peer tells of queues for {} members, of {}", reported, members));
+                 fmt::format("a peer has queues for {} members, of {}", reported, members));
   }
   std::vector<Mlx5QueueHandle> found;
   for (std::size_t i = 0; i < members && reader.good(); ++i) {
     const auto count = reader.get<std::uint32_t>();
     if (count > reader.left() / kMlx5HandleBytes) {
       return Error(ErrorCode::remote,
-                   fmt::format("a peer tells of {} queues in {} bytes", count, reader.left()));
+                   fmt::format("a peer announces {} queues in {} bytes", count, reader.left()));
     }
     for (std::uint32_t k = 0; k < count; ++k) {
       ORIEL_TRY(const Mlx5QueueHandle handle, parse_handle(reader.get_raw(kMlx5HandleBytes)));

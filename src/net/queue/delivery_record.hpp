@@ -11,12 +11,13 @@ namespace oriel::net {
 
 /// Records which of the peer's requests the receiving half of a queue has executed, by request
 /// number. The record is separate from the queue, so that it outlives the NIC. Another NIC that
-/// takes the queue over continues with the record, and nothing is done twice or left out.
+/// takes the queue over continues with the record. It leaves nothing out, and repeats no atomic and
+/// no write that was executed wholly.
 ///
 /// Requests are accepted in the order of their numbers, and executed at once or later. When a NIC
 /// takes over, entries that were accepted but not wholly executed are owed: the peer will send them
 /// again. Nothing behind them is accepted before all of them have come. All pieces of an owed entry
-/// are executed again, because the peer may send its pieces in another order. An atomic has only
+/// are executed again, because the peer sends the whole entry again. An atomic has only
 /// one piece. Not thread-safe: the lock of the NIC that has the queue guards it.
 class DeliveryRecord {
  public:

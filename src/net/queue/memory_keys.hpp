@@ -43,7 +43,7 @@ struct MemoryRange {
 class MemoryKeys {
  public:
   MemoryKeys() = default;
-  /// Starts the sequence of keys at `start`; NICs with different starts have different keys.
+  /// Starts the sequence of keys at `start`. NICs with random starts rarely have equal keys.
   explicit MemoryKeys(std::uint32_t start) : start_(start), made_(start) {}
 
   /// Result of a lookup: the memory, or the syndrome that says why not.

@@ -14,8 +14,9 @@
 namespace oriel::net {
 
 /// Memory of peers that this process has mapped, and own memory that peers have mapped. Bytes
-/// between two such ranges need no wire. The NIC whose memory is written copies the bytes from the
-/// peer's mapping when the request arrives. No other NIC does. Hence keys and ranges are checked at
+/// between two such ranges need no wire. The NIC whose memory is written copies the bytes from its
+/// mapping of the peer's memory. It copies when the request for a write or the response to a read
+/// arrives. No other NIC does. Hence keys and ranges are checked at
 /// the usual place, and order and responses stay the same. A peer can name only sources that it has
 /// let this process map.
 ///

@@ -22,7 +22,8 @@ class QueuePages {
   /// adapters.
   std::byte* own() const { return own_; }
   std::size_t bytes() const { return bytes_; }
-  /// Writes bytes at `offset` and blocks until they are there. Nobody may be using those bytes.
+  /// Writes bytes at `offset` and blocks until they are there. Producers may use those bytes
+  /// meanwhile only by polling a single word.
   virtual Status write(std::size_t offset, ByteView from) = 0;
 
  protected:
@@ -35,7 +36,7 @@ class QueuePages {
 class QueuePagesSource {
  public:
   virtual ~QueuePagesSource() = default;
-  /// Allocates memory near the producers, aligned to their page size, not initialized.
+  /// Allocates memory near the producers, aligned to 512 bytes at least, not initialized.
   virtual Result<std::unique_ptr<QueuePages>> allocate(std::size_t bytes) = 0;
   /// Allocates host memory that the producers can access, aligned to 4096 bytes and zeroed.
   virtual Result<std::unique_ptr<QueuePages>> allocate_on_host(std::size_t bytes) = 0;

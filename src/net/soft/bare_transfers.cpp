@@ -23,7 +23,9 @@ void BareTransfers::choose(PostedEntry& entry, MemoryPlace place) const {
   entry.rendezvous = !entry.direct && can_be_read(entry.work, place);
 }
 
-/// Returns whether both sides have mapped the other's memory, and both are of one kind.
+/// Returns whether the bytes can be copied from a mapping. This side must have mapped the peer's
+/// memory, of the same kind. For a write, the peer must have mapped the local memory too. Short
+/// transfers of host memory and transfers of zero bytes are not copied.
 bool BareTransfers::can_copy(const WorkRequest& work, MemoryPlace place) const {
   const bool is_write = work.kind == WorkKind::write;
   if (!is_write && work.kind != WorkKind::read) return false;

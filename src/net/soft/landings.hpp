@@ -12,7 +12,8 @@
 
 namespace oriel::net {
 
-/// Data of responses, on its way to the memory that the entries name, in order.
+/// Data of responses, on its way to the memory that the entries name. Kept in the order of the
+/// responses; one for which there is room may be stored before an earlier one that lacks room.
 class Landings {
  public:
   Landings(SendEnd& end, PostedEntries& posted) : end_(end), posted_(posted) {}

@@ -16,7 +16,7 @@
 namespace oriel::net {
 namespace {
 
-// Limit for GPU copies that have started.
+// Limit for GPU copies that have not started.
 constexpr std::chrono::seconds kCopiesMost{30};
 // Limit for rendezvous reads of a peer that is alive.
 constexpr std::chrono::seconds kReadsMost{5};

@@ -67,10 +67,11 @@ class NicSoft final : public NicMemory {
   /// has_failed().
   bool progress();
 
-  /// Returns whether every queue has executed all entries it was rung for.
+  /// Returns whether every queue has executed all entries it was rung for, or will never execute
+  /// the rest.
   bool is_idle() const;
-  /// Returns whether this queue has executed all entries it was rung for; true if there is no such
-  /// queue.
+  /// Returns whether this queue has executed all entries it was rung for, or will never execute the
+  /// rest. Returns true if there is no such queue.
   bool is_idle(std::uint32_t number) const;
 
  private:

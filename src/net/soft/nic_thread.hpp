@@ -35,7 +35,8 @@ class NicThread {
   static Result<NicThread> start(Options options);
   NicThread(NicThread&&) noexcept;
   NicThread& operator=(NicThread&&) noexcept;
-  /// Ends the thread and waits for it, no longer than one progress() takes.
+  /// Ends the thread and waits for it, no longer than one progress() takes. If `wake` does not end
+  /// a sleep, the wait also lasts for that sleep.
   ~NicThread();
 
  private:

@@ -60,8 +60,8 @@ class PostedEntries {
   bool empty() const { return entries_.empty(); }
   PostedEntry& of(std::uint64_t serial) { return entries_[serial - first_serial_]; }
   PostedEntry& oldest() { return entries_.front(); }
-  /// Returns the first entry that has something to send; null if there is none, or if an earlier
-  /// one has failed.
+  /// Returns the first entry that has something to send; null if there is none. Also returns null
+  /// if that entry has not started, and it or an earlier one has failed.
   PostedEntry* sending();
   void end_sending() { ++next_; }
   /// Moves the send position back to this entry.

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::uint32_t kFlushMost = 256;  // completions per call
 
-// Returns the time above which a response is slow: a quarter of the retransmission timeout. A live
-// peer then responds before its queue or path is abandoned.
+// Returns the time above which a response is slow: a quarter of the retransmission timeout, but at
+// least 50 ms. A live peer then responds before its queue or path is abandoned.
 Duration slow_answer(const QueueSetup& setup) {
   return std::max<Duration>(setup.answer_timeout / 4, std::chrono::milliseconds(50));
 }

@@ -172,8 +172,9 @@ void Responder::execute(WireRequest& request, TimePoint now) {
 }
 
 /// Starts requests as far as memory and order allow, and answers those that are done. Requests to
-/// host memory are executed at once. Requests to GPU memory start in order and are executed by the
-/// GPU in that order. They are answered when the GPU has executed them.
+/// host memory are executed when they start, except for rendezvous reads, which take time. Requests
+/// to GPU memory start in order and are executed by the GPU in that order. They are answered when
+/// the GPU has executed them.
 bool Responder::advance(TimePoint now) {
   bool any = false;
   for (; begun_ < items_.size() && begin(items_[begun_]); ++begun_) any = true;

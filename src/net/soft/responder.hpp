@@ -101,7 +101,7 @@ class Responder {
   std::size_t begun_ = 0;   // number of started items_
   // Number of items_ with an immediate; too large once a request has failed or been dropped.
   std::uint16_t immediates_ = 0;
-  MoveTicket gpu_ticket_ = 0;  // done when everything started in GPU memory is done
+  MoveTicket gpu_ticket_ = 0;  // done when all changes started in GPU memory are done
   AnswerQueue answers_;
   bool failed_ = false;
 };

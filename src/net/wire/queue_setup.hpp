@@ -54,7 +54,7 @@ struct QueueSetup {
   /// completing WQEs with it. The targets of these pointers outlive the queue.
   QueueRecords* records = nullptr;
   const KeyAliases* aliases = nullptr;  ///< aliases of keys in WQEs; null: they are this NIC's
-  /// Queue number in WQEs, doorbell and completions; 0: the queue's own number.
+  /// Queue number in WQEs, doorbell and send completions; 0: the queue's own number.
   std::uint32_t named = 0;
   /// Send time of the latest request that the peer has answered: the peer was alive at that time or
   /// later. Outlives the queue and is shared by all NICs that the queue is on. If null, the time is

@@ -162,7 +162,7 @@ class Wire {
     return std::nullopt;
   }
   virtual void take_back(WireAddress /*peer*/, const WireSource& /*source*/) {}
-  /// Starts a rendezvous read. Call it only if can_fetch() returned true for the peer.
+  /// Starts a rendezvous read. Call it only if can_read() returned true for the peer.
   virtual std::shared_ptr<RendezvousRead> rendezvous_read(WireAddress /*peer*/,
                                                           const WireSource& /*source*/,
                                                           const WireTarget& /*target*/) {

@@ -112,8 +112,7 @@ Status check_request(const Common& common, const WireRequest& request) {
   if (request.direct && request.kind == WorkKind::atomic) {
     return bad("flags", common.flags, "0 for an atomic");
   }
-  if (is_rendezvous && !is_write)
-    return bad("flags", common.flags, "those of a write to be fetched");
+  if (is_rendezvous && !is_write) return bad("flags", common.flags, "those of a rendezvous write");
   return {};
 }
 

@@ -18,7 +18,7 @@
 ///               u32 piece_bytes, u32 immediate
 ///       atomic: u32 form, u32 width, u64 operand, boundary, compare, swap_mask, compare_mask
 ///       write that is copied: u64 source address, u32 source key, u32 0
-///       write that is fetched: u64 source address, u64 source key
+///       rendezvous write: u64 source address, u64 source key
 ///     response: u64 old_value
 ///
 /// A message has exactly one encoding: encode_message() restores what decode_message() has

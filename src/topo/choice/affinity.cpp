@@ -106,7 +106,7 @@ Affinity affinity_of_processors(std::span<const NumaNode> numa, const Allowed& a
   int common = -1;
   for (const int cpu : affinity.cpus) {
     const auto home = homes.find(cpu);
-    if (home == homes.end()) continue;  // the processor is offline
+    if (home == homes.end()) continue;  // no node lists the processor
     if (common >= 0 && common != home->second) return affinity;
     common = home->second;
   }

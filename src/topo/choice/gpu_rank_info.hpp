@@ -16,12 +16,12 @@ namespace oriel::topo {
 /// Returns the info of a rank of this process that keeps its windows on the GPU with this CUDA
 /// ordinal. The info names the GPU, the GPUs that it can map and by what path, its NUMA node and
 /// fabric clique. `fabric_handles` states what the device supports; the caller must try whether the
-/// process may. Depends only on its arguments and on the identity of the process.
+/// process may. Depends only on its arguments and on the identities of the process and its machine.
 ///
 /// Mappability and atomics are exact. Path kinds and bandwidths are exact if NVML or a file
 /// reported links. Otherwise (`machine.links_known` is false), a peer with native atomics is
-/// assumed to be connected by NVLink. Its bandwidth is then the maximum of the GPUs' architectures,
-/// its number of hops unknown.
+/// assumed to be connected by NVLink. Its bandwidth is then the lower of both architectures'
+/// maxima, its number of hops unknown.
 ///
 /// `seen` omits devices of which no source says whether they can be mapped; see can_map() for the
 /// consequence.

@@ -38,7 +38,8 @@ struct InterfaceChoice {
   std::string primary;  ///< empty: there is none
   /// Used when the primary fails; shares no hardware port with the primary. Empty: there is none.
   std::string backup;
-  /// All usable interfaces, best first: the primary, the backup, then by nearness.
+  /// All usable interfaces, best first: the primary, the backup, then by hardware class, link
+  /// layer, speed and nearness.
   std::vector<std::string> all;
   std::string reason;  ///< text for the log
   /// All interfaces that can replace the primary for data: same hardware class and link layer, not

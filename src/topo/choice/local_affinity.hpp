@@ -6,8 +6,8 @@
 #include "topo/choice/affinity.hpp"
 
 /// Applies affinity.hpp to the calling thread and the settings cpu_affinity and
-/// ignore_cpu_affinity. Respects memory policies, such as numactl's. Never fails: if facts are
-/// unknown, there is no affinity.
+/// ignore_cpu_affinity. Respects memory policies, such as numactl's. Never fails: a preference that
+/// needs an unknown fact is left out.
 namespace oriel::topo {
 
 /// Returns the affinity of a rank that computes on the calling thread's processors.

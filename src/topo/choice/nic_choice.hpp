@@ -14,7 +14,7 @@ namespace oriel::topo {
 
 /// NIC choice of one GPU, or of one NUMA node.
 struct NicChoice {
-  int primary = -1;  ///< index in Machine::nics; -1: there is no active NIC
+  int primary = -1;  ///< index in Machine::nics; -1: none, see `reason`
   int backup = -1;   ///< used when the primary fails; -1: no NIC in another fault domain
   Distance distance = Distance::unknown;  ///< from the device to the primary
   std::string reason;                     ///< text for the user

@@ -18,17 +18,17 @@ enum class PathKind : std::uint8_t {
   nvlink,       ///< NVLink or xGMI, direct, through switches or through other GPUs
   pcie_peer,    ///< loads and stores over PCIe
   host_memory,  ///< a copy through host memory
-  network,      ///< NICs of two machines
+  network,      ///< NICs, between machines or inside one (RankPaths)
 };
 
 std::string_view name_of(PathKind kind);
 
 struct Path {
   PathKind kind = PathKind::host_memory;
-  /// Number of links: 1 for a direct link, 2 through a switch or host memory. 0: not known, as over
-  /// PCIe without a PCI tree.
+  /// Number of links: 1 for a direct link, 2 through a switch or host memory. 0: one device, or not
+  /// known, as over PCIe without a PCI tree.
   int hops = 0;
-  double gbps = 0;       ///< sum of the links, one way; 0: not known
+  double gbps = 0;       ///< one way, narrowest part of the path; parallel links add; 0: not known
   bool atomics = false;  ///< the path supports native atomics
   Distance distance = Distance::unknown;
 

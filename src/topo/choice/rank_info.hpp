@@ -71,10 +71,10 @@ struct RankInfo {
   std::uint8_t links_class = 0;
   /// Number of CTAs of Oriel's kernels that are guaranteed to be resident on the device at once.
   std::uint16_t resident_ctas = 0;
-  /// Maximum number of CTAs per call that the rank's user allows; 0: no limit.
+  /// Maximum number of CTAs per call that the rank's user allows; 0: the default limit.
   std::uint16_t cta_limit = 0;
-  /// Maximum number of ranks that share the device in an existing communicator of the process; 0:
-  /// none.
+  /// Maximum number of ranks that share the device in an existing communicator of the process; 1 if
+  /// there is none.
   std::uint16_t known_sharers = 0;
   /// The user forbids GPUs to map another rank's memory (ORIEL_P2P_DISABLE).
   bool keeps_apart = false;

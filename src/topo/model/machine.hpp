@@ -129,7 +129,7 @@ struct Nic {
 struct SourceReport {
   enum class Outcome : std::uint8_t { used, absent, failed, skipped };
 
-  std::string source;  ///< such as "NVML 12.580" or "/sys/class/infiniband"
+  std::string source;  ///< such as "NVML, driver 580.159" or "/sys/class/infiniband"
   Outcome outcome = Outcome::used;
   std::string detail;  ///< facts contributed, or the reason for none
 
