@@ -21,7 +21,7 @@ import lint  # noqa: E402
 PAGE = "docs/errors.md"
 BEGIN, END = "<!-- written by tools/check_errors.py: begin -->", "<!-- end -->"
 VALUE = "…"
-LEVELS = ("alert", "warn", "info", "trace")
+LEVELS = ("alert", "version", "warn", "info", "trace")
 LITERAL = r'"(?:[^"\\\n]|\\.)*"'
 TOKEN = re.compile(LITERAL + r"|\w+|[^\w\s]")
 CONSTANT = re.compile(rf"\bconstexpr (?:const char\*|std::string_view)(?: const)? (k\w+) ?=\s*"
@@ -187,9 +187,10 @@ def read_messages(root):
                 if message.strip(f"{VALUE}: /"):
                     hint = hint if hint.strip(f"{VALUE} /") else ""
                     errors.setdefault((name.split("/")[1], message, hint), set()).add(found[1])
-        for found in re.finditer(rf"\b[Ll]og(?:\(\w*\)|_|\w*\(\))?\.({'|'.join(LEVELS)})\(", text):
-            line = clean(source.fill(source.render(split_arguments(text, found.end() - 1)[0][0], 0),
-                                     [], 0, None))
+        for found in re.finditer(rf"\b[Ll]og(?:_|\((?:[^()]|\(\))*\))?\s*\.({'|'.join(LEVELS)})\(", text):
+            arguments, _ = split_arguments(text, found.end() - 1)
+            line = clean(source.fill(source.render(arguments[0], found.start()), arguments[1:],
+                                     found.start(), None))
             if line.strip(f"{VALUE}: "):
                 lines.add((found[1], line))
     return errors, lines
@@ -247,7 +248,8 @@ Error no(const char* why, const char* hint) {
 Status f(int a) {
   if (a == 1) return no("down", "bring it up");
   if (a == 2) return Error(ErrorCode::system, fmt::format("{} is \\"x\\" {:.1f}", a, 2)).with_hint(kHint);
-  Log(rank).warn("lost {}", a);  // log.warn("no line")
+  Log(rank())
+      .warn("lost {}", a);  // log.warn("no line")
   return Error(ErrorCode::system, a > 3 ? "large" : "small");
 }
 """

@@ -140,9 +140,12 @@ const std::array kRows = {
         "like may keep waiting while a kernel waits for it.",
         kNodes},
     Row{"ORIEL_NIC_PROGRAM", nullptr,
-        StringKind{&Settings::nic_program,
-                   "the path of oriel-nic; empty looks beside the library, and in ../bin"},
-        "The program that this process is.", kNodes},
+        StringKind{
+            &Settings::nic_program,
+            "the path of oriel-nic; empty looks beside the library and in ../bin, ../../bin and "
+            "../libexec/oriel"},
+        "Path of the helper program oriel-nic, which copies data of GPUs for software NICs.",
+        kNodes},
     Row{"ORIEL_HOSTID", "NCCL_HOSTID",
         StringKind{&Settings::host_id, "any text; ranks that share it count as one node"},
         "Replaces the identity of the machine, so that one machine can play several nodes.",
@@ -152,8 +155,8 @@ const std::array kRows = {
             &Settings::topo_file,
             "the path of a description in NCCL's or hwloc's XML; empty looks at the machine"},
         "Describes the machine: links, speeds, NUMA nodes, network cards. Who may map whose memory "
-        "stays what the drivers say. For oriel-topo as well, which waits for the "
-        "writer of a pipe; a start refuses a pipe that nobody has open to write.",
+        "stays what the drivers say. oriel-topo reads it too. A pipe that nobody has open to "
+        "write is refused.",
         kMachine},
     Row{"ORIEL_TOPO_DUMP_FILE", "NCCL_TOPO_DUMP_FILE",
         StringKind{&Settings::topo_dump_file, "the path of a file to write; empty writes none"},

@@ -77,8 +77,8 @@ void ShadowPool::mark_dirty(Place place) {
   any_dirty_ = true;
 }
 
-/// Makes room for one more page. Grows by pages: a chunk holds tens of thousands of objects, and a
-/// communicator needs a handful.
+/// Makes room for one more page. Grows by pages: a chunk of a GPU may hold thousands of objects,
+/// and a communicator needs a handful.
 Status ShadowPool::open_page() {
   const std::size_t page_bytes = kPageObjects * stride_;
   if (chunks_.empty() || chunk_used_ + page_bytes > chunks_.back()->bytes()) {

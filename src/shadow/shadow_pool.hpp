@@ -41,8 +41,8 @@ class Chunk {
 class Backend {
  public:
   virtual ~Backend() = default;
-  /// Returns at least `bytes` bytes, aligned to 256. The copies are zeroed; the objects are
-  /// undefined until uploaded.
+  /// Returns at least `bytes` bytes. The objects are aligned to 256. The copies are zeroed; the
+  /// objects are undefined until uploaded.
   virtual Result<std::unique_ptr<Chunk>> make_chunk(std::size_t bytes) = 0;
   /// Returns once the objects equal their copies. Waits for its own work only.
   virtual Status upload(std::span<const Upload> uploads) = 0;

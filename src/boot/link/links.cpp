@@ -140,7 +140,7 @@ void Links::read(int peer, Link& link, bool to_the_end) {
     return liveness_.aborted(
         identity_.rank,
         Error(ErrorCode::remote,
-              fmt::format("rank {} hears nothing from rank {} and most other hosts it is linked "
+              fmt::format("rank {} receives nothing from rank {} and most other hosts it is linked "
                           "to, so it is this rank's own host that is cut off",
                           identity_.rank, peer))
             .with_origin(identity_.rank));

@@ -94,7 +94,9 @@ Status FailureWatch::check_usable() const {
   if (parts_.has_finalized) {
     return Error(ErrorCode::invalid_usage, "the communicator has been finalized")
         .with_scope(Scope::communicator)
-        .with_hint("only ncclCommDestroy and ncclCommAbort may follow ncclCommFinalize");
+        .with_hint(
+            "only queries, deregistrations, ncclCommDestroy and ncclCommAbort may follow "
+            "ncclCommFinalize");
   }
   return {};
 }

@@ -130,7 +130,7 @@ Status NicKeys::learn_piece(int rank, std::uint64_t number, const WindowPiece& p
   for (const WindowNics::Path& path : nics_.paths[static_cast<std::size_t>(rank)]) {
     if (path.far == 0) continue;
     if (path.far > backups || piece.backups[path.far - 1] == 0) {
-      return Error(ErrorCode::remote, fmt::format("rank {} has told no key of window {} for its "
+      return Error(ErrorCode::remote, fmt::format("rank {} has sent no key of window {} for its "
                                                   "NIC {}",
                                                   rank, number, path.far))
           .with_origin(rank);

@@ -118,7 +118,7 @@ Status PeerQueue::take_ends(const NetworkHello& hello) {
     const auto [own, far] = paths()[path];
     if (hello.fabrics.size() <= far) {
       return Error(ErrorCode::remote,
-                   fmt::format("rank {} has told {} addresses, and path {} leads to number {}",
+                   fmt::format("rank {} has sent {} addresses, and path {} leads to number {}",
                                rank_, hello.fabrics.size(), path, far + 1))
           .with_origin(rank_);
     }

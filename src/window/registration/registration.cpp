@@ -167,14 +167,15 @@ namespace {
 
 /// Refuses a value that differs between two ranks of the team.
 Status check_equal(const char* what, std::span<const RankDetails> details,
-                   std::span<const int> ranks, std::uint64_t RankDetails::*member) {
+                   std::span<const int> ranks, std::uint64_t RankDetails::*member,
+                   const char* hint) {
   for (std::size_t i = 1; i < details.size(); ++i) {
     if (details[i].*member == details[0].*member) continue;
     return Error(ErrorCode::invalid_usage,
                  fmt::format("{} differs: {} bytes on rank {}, {} bytes on rank {}", what,
                              details[0].*member, ranks[0], details[i].*member, ranks[i]))
         .with_origin(ranks[i])
-        .with_hint("set ORIEL_BIG_SIZE to the same value on all ranks");
+        .with_hint(hint);
   }
   return {};
 }
@@ -200,8 +201,11 @@ Status check_congruent(std::size_t window, std::span<const RankDetails> details,
 }  // namespace
 
 Result<Plan> make_plan(std::span<const RankDetails> details, std::span<const int> ranks) {
-  ORIEL_CHECK(check_equal("the slot size", details, ranks, &RankDetails::slot_bytes));
-  ORIEL_CHECK(check_equal("the mapping granularity", details, ranks, &RankDetails::granularity));
+  ORIEL_CHECK(check_equal("the slot size", details, ranks, &RankDetails::slot_bytes,
+                          "set ORIEL_BIG_SIZE to the same value on all ranks"));
+  ORIEL_CHECK(
+      check_equal("the mapping granularity", details, ranks, &RankDetails::granularity,
+                  "use GPUs of one kind, and one driver version, on all ranks of the team"));
   Plan plan;
   plan.granularity = details[0].granularity;
   std::map<MappingKey, std::size_t> known;

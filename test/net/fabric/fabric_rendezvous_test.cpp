@@ -25,7 +25,7 @@ namespace {
 
 constexpr std::size_t kMemoryWords = std::size_t{3} << 16;  // 1.5 MiB
 constexpr std::size_t kMemoryBytes = kMemoryWords * 8;
-constexpr std::size_t kLong = 16 * 1024;  // writes of this size or more are fetched
+constexpr std::size_t kLong = 16 * 1024;  // writes of this size or more are rendezvous writes
 
 struct FetchPair : FabricPair {
   explicit FetchPair(const WireFabric::Options& options = fabric_options())
@@ -57,7 +57,7 @@ void check_without_reads(FetchPair& pair) {
 
 }  // namespace
 
-TEST_CASE("long puts arrive byte for byte, fetched, and what is behind them comes later",
+TEST_CASE("long puts arrive byte for byte by rendezvous reads, and what is behind them comes later",
           "[req:3.13]") {
   FetchPair pair;
   const unsigned seed = std::random_device()();
@@ -86,8 +86,7 @@ TEST_CASE("long puts arrive byte for byte, fetched, and what is behind them come
   CHECK(pair.read_bytes() == expected);
 }
 
-TEST_CASE("of puts to one place the last one stays, whether they are fetched or not",
-          "[req:3.13]") {
+TEST_CASE("of puts to one place the last one stays, read by rendezvous or sent", "[req:3.13]") {
   FetchPair pair;
   constexpr std::size_t kMost = 700'000;
   for (int round = 0; round < 5; ++round) {
@@ -103,7 +102,7 @@ TEST_CASE("of puts to one place the last one stays, whether they are fetched or 
   }
 }
 
-TEST_CASE("nothing is fetched where that cannot be, or is not wanted", "[req:3.13]") {
+TEST_CASE("no rendezvous read where it cannot be, or is not wanted", "[req:3.13]") {
   SECTION("one end wants payloads proven") {
     auto proving = fabric_options();
     proving.prove_payloads = true;
@@ -244,10 +243,10 @@ TEST_CASE("a fetch that fails is tried again, and in the end it is the entry tha
   CHECK(pair.wire_b->peer_status(pair.wire_a->address())
             .error()
             .to_string()
-            .find("fetching from rank 0") != std::string::npos);
+            .find("reading from rank 0") != std::string::npos);
 }
 
-TEST_CASE("memory that is given back has been fetched before, and into", "[req:3.13]") {
+TEST_CASE("memory is deregistered only after rendezvous reads from it and into it", "[req:3.13]") {
   for (const bool gives_source : {true, false}) {
     FetchPair pair;
     std::atomic<bool> over = false;
@@ -267,8 +266,7 @@ TEST_CASE("memory that is given back has been fetched before, and into", "[req:3
   }
 }
 
-TEST_CASE("a key is given back at once while the same memory is fetched into by another",
-          "[req:3.13]") {
+TEST_CASE("a key is freed at once while another one reads into the same memory", "[req:3.13]") {
   FetchPair pair;
   const std::uint32_t second_key = pair.b.add_key(kAllAccess);
   const auto posted = pair.begin_long_put(kMemoryBytes);
@@ -332,7 +330,7 @@ bool is_cut(const WireFabric& wire, WireAddress peer) {
 TEST_CASE("the wire to a peer that does not let go of memory is cut, and no other", "[req:3.13]") {
   FetchPair pair;
   const bool of_source = GENERATE(false, true);
-  INFO("memory that is fetched " << (of_source ? "from" : "into"));
+  INFO("memory that is read " << (of_source ? "from" : "into"));
   Side& one = of_source ? pair.a : pair.b;
   WireFabric& wire = *(of_source ? pair.wire_a : pair.wire_b);
   const WireAddress other = (of_source ? pair.wire_b : pair.wire_a)->address();
@@ -367,7 +365,7 @@ TEST_CASE("the wire to a peer that does not let go of memory is cut, and no othe
 TEST_CASE("after an abort nobody is waited for who does not let go of memory", "[req:3.13]") {
   FetchPair pair;
   const bool of_source = GENERATE(false, true);
-  INFO("memory that is fetched " << (of_source ? "from" : "into"));
+  INFO("memory that is read " << (of_source ? "from" : "into"));
   Side& one = of_source ? pair.a : pair.b;
   pair.begin_long_put(kMemoryBytes);
   one.nic.end_sending();
