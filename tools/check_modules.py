@@ -22,10 +22,10 @@ MODULES = {
     "base": set(),
     "boot": {"base"},
     "shadow": {"base"},
-    "topo": {"boot", "base"},
-    "window": {"shadow", "topo", "boot", "base"},
-    "net": {"window", "shadow", "topo", "boot", "base"},
-    "kernels": {"window", "shadow", "base"},
+    "topo": {"base"},
+    "window": {"topo", "boot", "base"},
+    "net": {"boot", "base"},
+    "kernels": {"base"},
     "comm": {"kernels", "net", "window", "shadow", "topo", "boot", "base"},
     "preload": set(),  # builds separate files, outside the library
 }

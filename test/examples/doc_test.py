@@ -2,33 +2,55 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:1.25]
-"""Checks code that is quoted in the documentation.
+"""Checks the code that pages show. Every block of a page is one of these:
 
-Every C++ block of docs/programming.md must stand, line for line, in the file named by the comment
-above it. README.md must show the first example unchanged. The constants that SECURITY.md quotes
-must stand in the code. The examples must be short.
+- a console block, which page_test.py runs;
+- a block of C or C++, which must stand, line for line, in the file named by the comment above it;
+- any other block, fenced or indented, below a comment that says why nothing runs it:
+  `<!-- not run: REASON -->`.
+
+The constants that SECURITY.md quotes must stand in the code. The examples must be short.
 
 doc_test.py ROOT"""
 import pathlib
 import re
 import sys
 
-BLOCK = re.compile(r"(?:^<!-- (?P<path>[^\n]+) -->\n)?^```cpp\n(?P<code>.*?)^```$", re.M | re.S)
+PAGES = ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md", "test/*/README.md")
+FENCE = re.compile(r"(?:^<!-- (?P<note>[^\n]+) -->\n+)?^```(?P<language>\w*)\n(?P<code>.*?)^```$",
+                   re.M | re.S)
+# Matches an indented block. A list's continuation has the list's item before it.
+INDENTED = re.compile(r"(?P<before>^(?! {4})[^\n]*\n)\n(?P<code>(?: {4}[^\n]+\n|\n(?= {4}))+)", re.M)
+LIST_ITEM = re.compile(r"\s*(?:[-*]|\d+\.) |  +\S")
 LARGEST = 120  # maximum lines of an example's file
 CONSTANT = re.compile(r"`(?P<path>src/[^`]+)`: `(?P<text>[^`]+)`")
 
 
+def fence_finding(block, read):
+    language, note = block["language"], block["note"]
+    if language == "console":
+        return None
+    if language in ("c", "cpp"):
+        if note is None:
+            return "no comment names the file of this code"
+        if "\n" + block["code"] not in "\n" + read(note):
+            return f"this is not in {note} as it stands here"
+        return None
+    is_excused = note is not None and note.startswith("not run: ")
+    return None if is_excused else "nothing runs this block, and no comment says why"
+
+
 def findings(text, read):
-    """Yields the faults of the blocks of `text`; `read` returns a file's text by its path."""
-    blocks = list(BLOCK.finditer(text))
-    if not blocks:
-        yield "there is no C++ in it"
-    for block in blocks:
-        line = text.count("\n", 0, block.start()) + 1
-        if block["path"] is None:
-            yield f"line {line}: no comment names the file of this code"
-        elif "\n" + block["code"] not in "\n" + read(block["path"]):
-            yield f"line {line}: this is not in {block['path']} as it stands here"
+    """Yields the faults of the blocks of a page; `read` returns a file's text by its path."""
+    for block in FENCE.finditer(text):
+        if fault := fence_finding(block, read):
+            yield f"line {text.count(chr(10), 0, block.start()) + 1}: {fault}"
+    prose = FENCE.sub(lambda block: re.sub(r"[^\n]+", "text", block[0]), text)
+    for block in INDENTED.finditer(prose):
+        before = prose[:block.start("code")].rstrip("\n").rpartition("\n")[2]
+        if not before.startswith("<!-- not run: ") and not LIST_ITEM.match(before):
+            line = prose.count("\n", 0, block.start("code")) + 1
+            yield f"line {line}: nothing runs this block, and no comment says why"
 
 
 def constant_findings(text, read):
@@ -49,11 +71,15 @@ def self_test():
     assert list(constant_findings("", lambda _: ""))
     files = {"a.hpp": "int a;\nint b;\n  int c;\n"}
     good = "<!-- a.hpp -->\n```cpp\nint b;\n  int c;\n```\n"
-    assert not list(findings(good, files.get))
+    excused = "Text:\n\n<!-- not run: why -->\n\n    ls\n\n    ls\n"
+    for right in (good, "text\n", "```console\n$ a\n```\n", excused, "- item\n\n    more\n",
+                  "<!-- not run: why -->\n```\nls\n```\n"):
+        assert not list(findings(right, files.get)), right
     for bad in (good.replace("int b", "int d"), good.replace("  int c", "int c"),
-                good.replace("<!-- a.hpp -->\n", ""), good.replace("int b;\n", "b;\n"), "text\n",
-                good + good.replace("int b", "int e")):
-        assert list(findings(bad, files.get)), bad
+                good.replace("<!-- a.hpp -->\n", ""), good.replace("int b;\n", "b;\n"),
+                good + good.replace("int b", "int e"), "```\nls\n```\n", "Text:\n\n    ls\n",
+                good.replace("a.hpp", "not run: why"), excused.replace("not run: why", "why")):
+        assert list(findings(bad, lambda path: files.get(path, ""))), bad
 
 
 def main():
@@ -62,13 +88,10 @@ def main():
     def read(path):
         return (root / path).read_text(encoding="utf-8")
 
-    found = [f"docs/programming.md: {one}"
-             for one in findings(read("docs/programming.md"), read)]
+    found = [f"{page.relative_to(root)}: {one}" for pattern in PAGES
+             for page in sorted(root.glob(pattern))
+             for one in findings(page.read_text(encoding="utf-8"), read)]
     found += constant_findings(read("SECURITY.md"), read)
-    readme = read("README.md")
-    first = read("examples/01_all_reduce/all_reduce.c")
-    if "```c\n" + first.partition("Apache-2.0\n")[2] + "```" not in readme:
-        found.append("README.md's first program is not examples/01_all_reduce/all_reduce.c")
     for path in sorted((root / "examples").glob("*/*.[chu]*")):
         lines = path.read_text(encoding="utf-8").count("\n")
         if lines >= LARGEST:

@@ -12,7 +12,8 @@ JOBS=$(nproc)
 BUILD_PACKAGES=(g++ cmake ninja-build ccache libfmt-dev libsodium-dev libexpat1-dev libhwloc-dev
   libcli11-dev nlohmann-json3-dev catch2 libibverbs-dev libfabric-dev)
 # Further packages for tools/check.
-CHECK_PACKAGES=(clang-format-14 clang-tidy-14 lld git pkg-config python3 iproute2 nftables)
+CHECK_PACKAGES=(clang-format-14 clang-tidy-14 lld git pkg-config python3 iproute2 nftables
+  doxygen mkdocs mkdocs-material)
 
 say() { printf '== %s\n' "$*"; }
 fail() {
