@@ -116,8 +116,8 @@ TEST_CASE("pieces make up the transfer and cross no chunk of either side", "[A6]
       }
       return region;
     };
-    std::vector<std::uint32_t> local_keys, remote_keys;
-    const q::Region local = make_region(local_keys), remote = make_region(remote_keys);
+    std::vector<std::uint32_t> lkeys, rkeys;
+    const q::Region local = make_region(lkeys), remote = make_region(rkeys);
     const std::uint64_t local_offset = random() % local.bytes;
     const std::uint64_t remote_offset = random() % remote.bytes;
     const std::uint64_t most = std::min(local.bytes - local_offset, remote.bytes - remote_offset);
@@ -134,8 +134,8 @@ TEST_CASE("pieces make up the transfer and cross no chunk of either side", "[A6]
       const std::uint32_t bytes = transfer.piece_at(done);
       REQUIRE(bytes > 0);
       REQUIRE(bytes <= q::kEntryBytesMost);
-      REQUIRE(check_side(local, local_keys, local_offset + done, bytes));
-      REQUIRE(check_side(remote, remote_keys, remote_offset + done, bytes));
+      REQUIRE(check_side(local, lkeys, local_offset + done, bytes));
+      REQUIRE(check_side(remote, rkeys, remote_offset + done, bytes));
       done += bytes;
     }
     REQUIRE(done == transfer.bytes);

@@ -28,7 +28,7 @@ class WindowNic {
   };
   virtual ~WindowNic() = default;
   virtual Result<Keys> register_memory(const net::MemoryRange& range) = 0;
-  virtual void deregister_memory(std::uint32_t local_key) noexcept = 0;
+  virtual void deregister_memory(std::uint32_t lkey) noexcept = 0;
 
   // These functions are called only on NICs that copy from mapped memory of near peers
   // (NetworkWindows::use_direct). NicSoft has functions of the same names.

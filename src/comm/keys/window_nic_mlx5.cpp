@@ -13,7 +13,7 @@ namespace oriel::comm {
 Result<WindowNic::Keys> Mlx5WindowNic::register_memory(const net::MemoryRange& range) {
   ORIEL_TRY(net::Mlx5Region region,
             nic_.register_memory(memory_, range.memory, range.bytes, range.access));
-  const Keys keys{region.local_key(), region.remote_key()};
+  const Keys keys{region.lkey(), region.rkey()};
   if (keys.local == 0 || keys.remote == 0) {
     return Error(ErrorCode::system,
                  fmt::format("{} has given {} bytes of memory the key 0, which stands for none",
@@ -24,9 +24,9 @@ Result<WindowNic::Keys> Mlx5WindowNic::register_memory(const net::MemoryRange& r
   return keys;
 }
 
-void Mlx5WindowNic::deregister_memory(std::uint32_t local_key) noexcept {
+void Mlx5WindowNic::deregister_memory(std::uint32_t lkey) noexcept {
   const std::lock_guard lock(mutex_);
-  regions_.erase(local_key);
+  regions_.erase(lkey);
 }
 
 }  // namespace oriel::comm

@@ -17,7 +17,7 @@ class Mlx5WindowNic final : public WindowNic {
  public:
   Mlx5WindowNic(const net::NicMlx5& nic, net::Mlx5Memory& memory) : nic_(nic), memory_(memory) {}
   Result<Keys> register_memory(const net::MemoryRange& range) override;
-  void deregister_memory(std::uint32_t local_key) noexcept override;
+  void deregister_memory(std::uint32_t lkey) noexcept override;
 
  private:
   const net::NicMlx5& nic_;

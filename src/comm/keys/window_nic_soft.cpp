@@ -13,9 +13,9 @@ Result<WindowNic::Keys> SoftWindowNic::register_memory(const net::MemoryRange& r
   return Keys{key, key};
 }
 
-void SoftWindowNic::deregister_memory(std::uint32_t local_key) noexcept {
+void SoftWindowNic::deregister_memory(std::uint32_t lkey) noexcept {
   try {
-    static_cast<void>(nic_.deregister_memory(local_key));
+    static_cast<void>(nic_.deregister_memory(lkey));
   } catch (const std::exception&) {
     nic_.fail();
   }

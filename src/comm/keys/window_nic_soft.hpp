@@ -14,7 +14,7 @@ class SoftWindowNic final : public WindowNic {
  public:
   explicit SoftWindowNic(net::NicSoft& nic) : nic_(nic) {}
   Result<Keys> register_memory(const net::MemoryRange& range) override;
-  void deregister_memory(std::uint32_t local_key) noexcept override;
+  void deregister_memory(std::uint32_t lkey) noexcept override;
   Status map_peer_memory(std::uint64_t peer, std::uint32_t key,
                          const net::MemoryRange& range) override;
   void unmap_peer_memory(std::uint64_t peer, std::uint32_t key) noexcept override;

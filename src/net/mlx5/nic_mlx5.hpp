@@ -26,8 +26,8 @@ namespace oriel::net {
 /// open.
 class Mlx5Region {
  public:
-  std::uint32_t local_key() const { return region_->local_key; }
-  std::uint32_t remote_key() const { return region_->remote_key; }
+  std::uint32_t lkey() const { return region_->lkey; }
+  std::uint32_t rkey() const { return region_->rkey; }
 
  private:
   friend class NicMlx5;

@@ -61,8 +61,8 @@ struct VerbsRegion {
   void* address;
   std::size_t length;
   std::uint32_t handle;
-  std::uint32_t local_key;
-  std::uint32_t remote_key;
+  std::uint32_t lkey;
+  std::uint32_t rkey;
 };
 
 /// Path to a peer, from which an address handle is made.

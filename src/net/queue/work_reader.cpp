@@ -141,7 +141,7 @@ Complaint WorkReader::read_body(const Control& control, WorkRequest& work) const
 Complaint WorkReader::read_remote(WorkRequest& work) const {
   const std::byte* at = copy_.data() + kRemoteAt;
   work.remote_address = load_big64(at);
-  work.remote_key = load_big32(at + 8);
+  work.rkey = load_big32(at + 8);
   return load_big32(at + 12) == 0 ? Complaint::none : Complaint::reserved_bits;
 }
 
@@ -150,7 +150,7 @@ void WorkReader::read_local(std::uint32_t at, WorkRequest& work) const {
   const std::uint32_t count = load_big32(data);
   // A count of 0 means 2 GiB in the format.
   work.bytes = count == 0 ? std::uint64_t{1} << 31 : count;
-  work.local_key = load_big32(data + 4);
+  work.lkey = load_big32(data + 4);
   work.local_address = load_big64(data + 8);
 }
 

@@ -39,11 +39,11 @@ struct WorkRequest {
   bool has_immediate = false;
   std::uint32_t immediate = 0;
   std::uint64_t remote_address = 0;
-  std::uint32_t remote_key = 0;
+  std::uint32_t rkey = 0;
   bool is_inline = false;  ///< a write of inline_bytes instead of the local range
   Bytes inline_bytes;
   std::uint64_t local_address = 0;
-  std::uint32_t local_key = 0;
+  std::uint32_t lkey = 0;
   std::uint64_t bytes = 0;  ///< to transfer; for an atomic, its width
   AtomicWork atomic;
 };

@@ -33,7 +33,7 @@ bool BareTransfers::can_copy(const WorkRequest& work, MemoryPlace place) const {
   if (work.bytes == 0) return false;
   const auto there = end_.find_mapped(work);
   if (there.syndrome != Syndrome::none || there.place != place) return false;
-  return !is_write || end_.nic.peers.is_reached(end_.peer.process, work.local_key);
+  return !is_write || end_.nic.peers.is_reached(end_.peer.process, work.lkey);
 }
 
 /// Returns whether the peer's NIC can read the bytes from where they are, by the wire.
@@ -59,14 +59,14 @@ bool BareTransfers::expose(const PostedEntry& entry, SentRequest& request) {
   if (found.syndrome != Syndrome::none) return false;
   request.source =
       end_.wire().expose(end_.peer.address, found.memory + request.offset, request.bytes);
-  if (request.source.has_value()) end_.nic.exposed.expose(entry.work.local_key, end_.borrower());
+  if (request.source.has_value()) end_.nic.exposed.expose(entry.work.lkey, end_.borrower());
   return request.source.has_value();
 }
 
 void BareTransfers::take_back(const PostedEntry& entry, SentRequest& request) {
   if (!request.source.has_value()) return;
   end_.wire().take_back({end_.peer.address}, *request.source);
-  end_.nic.exposed.take_back(entry.work.local_key, end_.borrower());
+  end_.nic.exposed.take_back(entry.work.lkey, end_.borrower());
   request.source.reset();
 }
 
@@ -74,21 +74,21 @@ void BareTransfers::lose(const PostedEntry& entry, const SentRequest& request) {
   if (!request.source.has_value()) return;
   end_.wire().take_back({end_.peer.address}, *request.source);
   // A read may be in flight.
-  end_.nic.exposed.lose(entry.work.local_key, end_.borrower());
+  end_.nic.exposed.lose(entry.work.lkey, end_.borrower());
 }
 
 void BareTransfers::note_refusal(const PostedEntry& entry, const SentRequest& request) {
   if (request.source.has_value()) {
     reads_ = false;
   } else {
-    end_.nic.peers.set_reached(end_.peer.process, entry.work.local_key, false);
+    end_.nic.peers.set_reached(end_.peer.process, entry.work.lkey, false);
   }
 }
 
 bool BareTransfers::is_refused(const PostedEntry& entry) const {
   if (entry.rendezvous) return !reads_;
   return entry.direct && entry.work.kind == WorkKind::write &&
-         !end_.nic.peers.is_reached(end_.peer.process, entry.work.local_key);
+         !end_.nic.peers.is_reached(end_.peer.process, entry.work.lkey);
 }
 
 bool BareTransfers::may_be_done(std::uint64_t number, bool was_sent) const {

@@ -37,8 +37,8 @@ bool PostedEntries::read() {
     WorkReader::Entry entry = reader_.read(read_, end_);
     read_ += entry.work.blocks;
     if (setup_.aliases != nullptr) {
-      entry.work.local_key = setup_.aliases->local(entry.work.local_key);
-      entry.work.remote_key = setup_.aliases->remote(entry.work.remote_key);
+      entry.work.lkey = setup_.aliases->local(entry.work.lkey);
+      entry.work.rkey = setup_.aliases->remote(entry.work.rkey);
     }
     PostedEntry& made = entries_.emplace_back();
     made.serial = first_serial_ + entries_.size() - 1;

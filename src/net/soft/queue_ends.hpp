@@ -25,11 +25,11 @@ struct SendEnd : QueueEnd {
   /// Returns the queue's number in the ring and in completions.
   std::uint32_t name() const { return setup.named != 0 ? setup.named : number; }
   MemoryKeys::Found find_local(const WorkRequest& work, bool write) const {
-    return nic.keys.find_local(work.local_key, work.local_address, work.bytes, write);
+    return nic.keys.find_local(work.lkey, work.local_address, work.bytes, write);
   }
   /// Finds a mapping of the peer's memory that the entry names.
   MemoryKeys::Found find_mapped(const WorkRequest& work) const {
-    return nic.peers.find(peer.process, work.remote_key, work.remote_address, work.bytes);
+    return nic.peers.find(peer.process, work.rkey, work.remote_address, work.bytes);
   }
 };
 

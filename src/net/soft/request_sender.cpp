@@ -144,7 +144,7 @@ WireRequest RequestSender::request_for(const PostedEntry& entry, const SentReque
   request.epoch = end_.peer.epoch;
   request.number = sent.number;
   request.kind = work.kind;
-  request.key = work.remote_key;
+  request.key = work.rkey;
   request.address = work.remote_address;
   request.bytes = work.bytes;
   request.offset = sent.offset;
@@ -155,7 +155,7 @@ WireRequest RequestSender::request_for(const PostedEntry& entry, const SentReque
   request.direct = sent.direct;
   request.source = sent.source;
   if (sent.direct && entry.direct) {  // else it only asks, with key 0, which is never valid
-    request.source_key = work.local_key;
+    request.source_key = work.lkey;
     request.source_address = work.local_address + sent.offset;
   } else if (work.is_inline) {
     request.payload = Payload::borrow(ByteView(work.inline_bytes).subspan(sent.offset, sent.bytes));

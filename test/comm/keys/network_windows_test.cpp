@@ -91,8 +91,8 @@ class Port final : public WindowNic {
     ranges.emplace(keys.local, range);
     return keys;
   }
-  void deregister_memory(std::uint32_t local_key) noexcept override {
-    if (ranges.erase(local_key) == 0) ++wrong;
+  void deregister_memory(std::uint32_t lkey) noexcept override {
+    if (ranges.erase(lkey) == 0) ++wrong;
   }
   /// Makes the k-th call from now on fail, once.
   void fail_at(int k) { calls_left_ = k; }

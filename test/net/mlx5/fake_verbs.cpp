@@ -108,7 +108,7 @@ struct FakeVerbs::Access {
       fake->queue_pairs.erase(pair);
     }
     if (kind == "region" && fake->on_deregister) {
-      fake->on_deregister(object->adapter, object->seen.region.local_key);
+      fake->on_deregister(object->adapter, object->seen.region.lkey);
     }
     fake->objects_.erase(pointer);
     return reports ? fake->status : 0;
@@ -187,7 +187,7 @@ struct FakeVerbs::Access {
     std::uint32_t key = made->number;
     if (fake->on_register) key = fake->on_register(domain->adapter, address, bytes, access);
     made->seen.region = {};
-    made->seen.region.local_key = made->seen.region.remote_key = key;
+    made->seen.region.lkey = made->seen.region.rkey = key;
     return &made->seen.region;
   }
   static VerbsRegion* register_memory(VerbsDomain* domain, void* address, std::size_t bytes,

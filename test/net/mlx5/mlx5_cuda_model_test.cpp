@@ -297,7 +297,7 @@ TEST_CASE("memory of a GPU is registered by pages around it", "[req:3.11]") {
     return scene.nic->register_memory(*scene.gpu, window, 10000, kLocalWrite | kRemoteWrite);
   };
   const Mlx5Region region = add().value();
-  CHECK(region.local_key() != 0);
+  CHECK(region.lkey() != 0);
   REQUIRE(scene.driver.exported.size() == 1);
   CHECK(scene.driver.exported[0] == std::pair(CUdeviceptr{0x7000123000}, std::size_t{12288}));
   const auto& arguments = scene.verbs.find("ibv_reg_dmabuf_mr")->arguments;

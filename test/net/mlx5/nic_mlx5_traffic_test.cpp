@@ -68,8 +68,8 @@ struct Rank {
     region.address = reinterpret_cast<std::uint64_t>(words.data());
     region.bytes = words.size() * 8;
     key.emplace(nic.register_memory(memory, words.data(), region.bytes, kAll).value());
-    CHECK(key->local_key() == key->remote_key());
-    region.keys[0] = key->local_key();
+    CHECK(key->lkey() == key->rkey());
+    region.keys[0] = key->lkey();
   }
   NicMlx5 nic;
   std::vector<std::uint64_t> words = std::vector<std::uint64_t>(4096);

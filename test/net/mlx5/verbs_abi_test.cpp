@@ -72,8 +72,8 @@ TEST_CASE("ports, GIDs, regions and paths are laid out as in rdma-core's headers
   ORIEL_SAME(VerbsGid, ibv_gid_entry, port, port_num);
   ORIEL_SAME(VerbsGid, ibv_gid_entry, type, gid_type);
   CHECK(sizeof(VerbsRegion) == sizeof(ibv_mr));
-  ORIEL_SAME(VerbsRegion, ibv_mr, local_key, lkey);
-  ORIEL_SAME(VerbsRegion, ibv_mr, remote_key, rkey);
+  ORIEL_SAME(VerbsRegion, ibv_mr, lkey, lkey);
+  ORIEL_SAME(VerbsRegion, ibv_mr, rkey, rkey);
   CHECK(sizeof(VerbsPath) == sizeof(ibv_ah_attr));
   CHECK(offsetof(VerbsPath, gid) == offsetof(ibv_ah_attr, grh.dgid));
   CHECK(offsetof(VerbsPath, flow_label) == offsetof(ibv_ah_attr, grh.flow_label));

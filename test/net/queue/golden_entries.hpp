@@ -18,9 +18,9 @@ namespace oriel::net::golden {
 inline constexpr std::uint32_t kQueue = 0x012345;
 inline constexpr std::uint64_t kIndex = 0x5'0000'abcd;
 inline constexpr std::uint64_t kRemote = 0x1122334455667788;
-inline constexpr std::uint32_t kRemoteKey = 0x99aabbcc;
+inline constexpr std::uint32_t kRkey = 0x99aabbcc;
 inline constexpr std::uint64_t kLocal = 0x0102030405060708;
-inline constexpr std::uint32_t kLocalKey = 0x0a0b0c0d;
+inline constexpr std::uint32_t kLkey = 0x0a0b0c0d;
 inline constexpr std::uint32_t kBytes = 0x00123456;
 
 // Writes and reads. In the third word, 08 is signalled and 40 is fenced.

@@ -32,12 +32,12 @@ class Writer {
   Writer& remote() {
     mlx5_wqe_raddr_seg segment{};
     segment.raddr = htobe64(golden::kRemote);
-    segment.rkey = htobe32(golden::kRemoteKey);
+    segment.rkey = htobe32(golden::kRkey);
     return put(segment);
   }
   Writer& local(std::uint32_t count) {
     mlx5_wqe_data_seg segment{};
-    mlx5dv_set_data_seg(&segment, count, golden::kLocalKey, golden::kLocal);
+    mlx5dv_set_data_seg(&segment, count, golden::kLkey, golden::kLocal);
     return put(segment);
   }
   Writer& inline_bytes(std::uint32_t count) {

@@ -21,9 +21,9 @@ namespace golden = oriel::net::golden;
 namespace {
 
 constexpr Place kPlace{golden::kQueue, golden::kIndex};
-constexpr RemoteAddress kRemote{golden::kRemote, golden::kRemoteKey};
+constexpr RemoteAddress kRemote{golden::kRemote, golden::kRkey};
 constexpr LocalRange local(std::uint32_t bytes) {
-  return {golden::kLocal, golden::kLocalKey, bytes};
+  return {golden::kLocal, golden::kLkey, bytes};
 }
 
 // Returns as many parts as the WQE says it has.

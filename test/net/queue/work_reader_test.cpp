@@ -41,13 +41,13 @@ WorkRequest work_of(std::string_view hex, bool has_remote = true) {
   REQUIRE(entry.syndrome == Syndrome::none);
   CHECK(entry.work.index == golden::kIndex);
   if (has_remote) CHECK(entry.work.remote_address == golden::kRemote);
-  if (has_remote) CHECK(entry.work.remote_key == golden::kRemoteKey);
+  if (has_remote) CHECK(entry.work.rkey == golden::kRkey);
   return entry.work;
 }
 
 void check_local(const WorkRequest& work, std::uint64_t bytes) {
   CHECK(work.local_address == golden::kLocal);
-  CHECK(work.local_key == golden::kLocalKey);
+  CHECK(work.lkey == golden::kLkey);
   CHECK(work.bytes == bytes);
 }
 
