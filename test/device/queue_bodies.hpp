@@ -19,11 +19,11 @@ ORIEL_DEVICE_FN std::uint32_t queue_word(std::uint32_t queue, std::uint64_t inde
 }
 
 /// Returns an inline write of 28 bytes whose content depends on index and queue.
-ORIEL_DEVICE_FN device::queue::Entry<4> marked_entry(std::uint32_t queue, std::uint64_t index) {
+ORIEL_DEVICE_FN device::queue::Wqe<4> marked_wqe(std::uint32_t queue, std::uint64_t index) {
   namespace q = device::queue;
   std::uint32_t words[q::kInlineWords];
   for (std::uint32_t i = 0; i < q::kInlineWords; ++i) words[i] = queue_word(queue, index, i);
-  return q::inline_write_entry(
+  return q::inline_write_wqe(
       {queue, index}, q::kSignalled, {index, queue},
       q::InlineBytes(reinterpret_cast<const unsigned char*>(words), q::kInlineBytesMost));
 }
@@ -41,7 +41,7 @@ ORIEL_DEVICE_FN device::queue::QueueOutcome publish_marked(Group group,
     q::QueueOutcome outcome = q::reserve<Group, M>(group, queue, blocks, mine, control);
     if (outcome != q::QueueOutcome::done) return outcome;
     for (std::uint32_t j = group.rank(); j < blocks; j += group.size()) {
-      q::write_entry<M>(queue, mine, j, marked_entry(queue.number, mine.base + j));
+      q::write_wqe<M>(queue, mine, j, marked_wqe(queue.number, mine.base + j));
     }
     outcome = q::publish<Group, M>(group, queue, mine);
     if (outcome != q::QueueOutcome::done) return outcome;
@@ -52,7 +52,7 @@ ORIEL_DEVICE_FN device::queue::QueueOutcome publish_marked(Group group,
 /// Drains a queue of marked WQEs in the NIC's place. It acts on the doorbell alone, and executes
 /// nothing. It checks every word of the posted WQEBBs, poisons the WQEBBs and completes them.
 struct QueueDrain {
-  device::queue::Block* ring = nullptr;
+  device::queue::Wqebb* ring = nullptr;
   device::queue::Completion* completion = nullptr;
   const std::uint32_t* record = nullptr;
   const std::uint64_t* doorbell = nullptr;
@@ -117,10 +117,10 @@ struct QueueDrain {
   }
 
   ORIEL_DEVICE_FN bool consume(std::uint64_t index) const {
-    device::queue::Block& block = ring[index & (depth - 1)];
-    const auto expected = marked_entry(number, index);
+    device::queue::Wqebb& block = ring[index & (depth - 1)];
+    const auto expected = marked_wqe(number, index);
     bool good = true;
-    for (std::uint32_t i = 0; i < device::queue::kPartsPerBlock; ++i) {
+    for (std::uint32_t i = 0; i < device::queue::kPartsPerWqebb; ++i) {
       for (std::uint32_t j = 0; j < 4; ++j) {
         good = good && block.part[i].word[j] == expected.part[i].word[j];
       }

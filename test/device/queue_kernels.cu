@@ -38,7 +38,7 @@ __device__ QueueOutcome publish_locked(const QueueView& queue, std::uint32_t slo
       outcome = q::wait_complete(queue, base + 1 - queue.depth, control);
     }
     if (outcome == QueueOutcome::done) {
-      q::write_entry(queue, {base, 1}, 0, marked_entry(queue.number, base));
+      q::write_wqe(queue, {base, 1}, 0, marked_wqe(queue.number, base));
       if (slow_ns != 0) sleep_for(slow_ns);
       Memory::store<Order::relaxed, Scope::device>(&at.reserved, base + 1);
       q::detail::ring_doorbell<Memory>(queue, base + 1);
@@ -55,7 +55,7 @@ __device__ QueueOutcome publish_once(Group group, const QueueView& queue, std::u
   const QueueOutcome outcome = q::reserve(group, queue, blocks, mine, control);
   if (outcome != QueueOutcome::done) return outcome;
   for (std::uint32_t i = group.rank(); i < blocks; i += group.size()) {
-    q::write_entry(queue, mine, i, marked_entry(queue.number, mine.base + i));
+    q::write_wqe(queue, mine, i, marked_wqe(queue.number, mine.base + i));
   }
   if (slow_ns != 0) sleep_for(slow_ns);
   return q::publish(group, queue, mine);

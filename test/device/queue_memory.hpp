@@ -21,7 +21,7 @@ namespace oriel::test {
 /// Queue in memory of this process, in the state after `base` WQEBBs have been posted and
 /// completed.
 struct QueueMemory {
-  std::vector<device::queue::Block> ring;
+  std::vector<device::queue::Wqebb> ring;
   std::array<std::uint32_t, 2> record{};
   std::uint64_t doorbell = 0;
   device::queue::Completion completion{};
@@ -74,7 +74,7 @@ struct QueueMemory {
     REQUIRE(device::queue::reserve(device::Thread(), view, blocks, made, {}) ==
             device::queue::QueueOutcome::done);
     for (std::uint32_t i = 0; i < blocks; ++i) {
-      device::queue::write_entry(view, made, i, marked_entry(view.number, made.base + i));
+      device::queue::write_wqe(view, made, i, marked_wqe(view.number, made.base + i));
     }
     return made;
   }

@@ -133,7 +133,7 @@ TEST_CASE("pieces make up the transfer and cross no chunk of either side", "[A6]
     while (done < transfer.bytes) {
       const std::uint32_t bytes = transfer.piece_at(done);
       REQUIRE(bytes > 0);
-      REQUIRE(bytes <= q::kEntryBytesMost);
+      REQUIRE(bytes <= q::kWqeBytesMost);
       REQUIRE(check_side(local, lkeys, local_offset + done, bytes));
       REQUIRE(check_side(remote, rkeys, remote_offset + done, bytes));
       done += bytes;

@@ -23,4 +23,4 @@
 #include "oriel/device/queue/region.hpp"
 #include "oriel/device/queue/send_queue.hpp"
 #include "oriel/device/queue/transfers.hpp"
-#include "oriel/device/queue/work_entry.hpp"
+#include "oriel/device/queue/wqe.hpp"

@@ -184,7 +184,7 @@ struct WorldTransfer {
     return {here.network->local, here_offset, there.network->peers[peer], there_offset, bytes};
   }
   /// Returns whether the bytes fit into a WQE as inline data, so that the NIC need not read them.
-  [[nodiscard]] ORIEL_DEVICE_FN bool fits_entry() const {
+  [[nodiscard]] ORIEL_DEVICE_FN bool fits_wqe() const {
     return bytes != 0 && bytes <= queue::kInlineBytesMost;
   }
 };
@@ -231,7 +231,7 @@ ORIEL_DEVICE_FN queue::Posted put_by_queue(Group group, const CommView& comm,
                                            const queue::QueueView& queue,
                                            const WorldTransfer& transfer) {
   const Driving driving(comm.network);
-  if (!transfer.fits_entry()) {
+  if (!transfer.fits_wqe()) {
     return queue::put<Group, M>(group, queue, transfer.by_queue(), comm.wait);
   }
   return queue::put_bytes<Group, M>(
@@ -248,7 +248,7 @@ ORIEL_DEVICE_FN queue::Posted put_signal_by_queue(Group group, const CommView& c
   constexpr auto kAdd = queue::SignalOp::add;
   const Driving driving(comm.network);
   const queue::Region& signals = comm.control_network->peers[transfer.peer];
-  if (!transfer.fits_entry()) {
+  if (!transfer.fits_wqe()) {
     return queue::put_signal<kAdd, Group, M>(group, queue, transfer.by_queue(), signals, signal,
                                              value, comm.wait);
   }

@@ -117,9 +117,9 @@ void QueueProbes::post(const device::queue::QueueView& queue, const std::uint32_
   if (!net::reserve_if_empty(queue, place)) return;
   posted_[queue.peer] = place.base;
   const device::Thread self;
-  dq::write_entry(queue, place, 0,
-                  dq::inline_write_entry({queue.number, place.base}, dq::kSignalled, {},
-                                         dq::InlineBytes(nullptr, 0)));
+  dq::write_wqe(queue, place, 0,
+                dq::inline_write_wqe({queue.number, place.base}, dq::kSignalled, {},
+                                     dq::InlineBytes(nullptr, 0)));
   static_cast<void>(dq::publish(self, queue, place));
 }
 

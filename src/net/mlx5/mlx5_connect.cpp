@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "oriel/device/queue/work_entry.hpp"
+#include "oriel/device/queue/wqe.hpp"
 
 #include "base/try.hpp"
 
@@ -107,7 +107,7 @@ Status make_ready(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair,
   receive.mtu = std::min(own.mtu, peer.mtu);
   receive.log_reads_answered = own.log_reads_answered;
   constexpr std::uint32_t kLogEntryMost = 30;
-  static_assert(device::queue::kEntryBytesMost == 1u << kLogEntryMost);
+  static_assert(device::queue::kWqeBytesMost == 1u << kLogEntryMost);
   receive.log_message_most = std::min(can.log_message_most, kLogEntryMost);
   receive.path = path;
   ORIEL_CHECK(device.modify(queue_pair, mlx5::init_to_ready_to_receive(own.number, receive),

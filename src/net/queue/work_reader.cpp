@@ -10,7 +10,7 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::uint32_t kBlockBytes = 64;
+constexpr std::uint32_t kWqebbBytes = 64;
 constexpr std::uint32_t kPart = 16;
 // Offsets of segments in a WQE: control, then the remote address, then those of the operation.
 constexpr std::uint32_t kRemoteAt = 16;
@@ -28,8 +28,8 @@ Syndrome syndrome_of(Complaint complaint) {
 }  // namespace
 
 void WorkReader::copy_block(std::uint64_t index, std::uint32_t to) {
-  std::memcpy(copy_.data() + to * kBlockBytes, ring_ + (index & (depth_ - 1)) * kBlockBytes,
-              kBlockBytes);
+  std::memcpy(copy_.data() + to * kWqebbBytes, ring_ + (index & (depth_ - 1)) * kWqebbBytes,
+              kWqebbBytes);
 }
 
 WorkReader::Control WorkReader::control() const {
@@ -57,15 +57,15 @@ Complaint WorkReader::check_place(const Control& control, std::uint64_t index) c
   return Complaint::none;
 }
 
-WorkReader::Entry WorkReader::read(std::uint64_t index, std::uint64_t rung) {
-  Entry entry;
+WorkReader::Wqe WorkReader::read(std::uint64_t index, std::uint64_t rung) {
+  Wqe entry;
   entry.work.index = index;
   copy_block(index, 0);
   const Control head = control();
   entry.work.opcode = head.opcode;
   entry.complaint = check_place(head, index);
   if (entry.complaint == Complaint::none) {
-    const std::uint32_t blocks = divide_up(head.parts * kPart, kBlockBytes);
+    const std::uint32_t blocks = divide_up(head.parts * kPart, kWqebbBytes);
     if (blocks > rung - index || blocks > depth_) {
       entry.complaint = Complaint::not_rung;
     } else {

@@ -21,7 +21,7 @@ namespace oriel::net {
 class WorkReader {
  public:
   /// The WQE at an index, or the reason why it is invalid.
-  struct Entry {
+  struct Wqe {
     Syndrome syndrome = Syndrome::none;
     Complaint complaint = Complaint::none;
     /// Index, opcode and blocks are set even if there is a syndrome. If so, `blocks` is the WQE's
@@ -35,7 +35,7 @@ class WorkReader {
 
   /// Decodes the WQE at `index`. `rung` is one past the last WQEBB that the doorbell announced;
   /// index < rung.
-  Entry read(std::uint64_t index, std::uint64_t rung);
+  Wqe read(std::uint64_t index, std::uint64_t rung);
 
  private:
   static constexpr std::uint32_t kMostParts = 63;

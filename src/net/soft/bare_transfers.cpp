@@ -18,7 +18,7 @@ constexpr std::uint64_t kRendezvousLeast = std::uint64_t{16} << 10;
 
 }  // namespace
 
-void BareTransfers::choose(PostedEntry& entry, MemoryPlace place) const {
+void BareTransfers::choose(PostedWqe& entry, MemoryPlace place) const {
   entry.direct = can_copy(entry.work, place);
   entry.rendezvous = !entry.direct && can_be_read(entry.work, place);
 }
@@ -47,13 +47,13 @@ bool BareTransfers::can_be_read(const WorkRequest& work, MemoryPlace place) cons
 /// Returns a multiple of the wire's piece size, so that the remaining pieces can go in messages.
 /// Queues with records use the wire's piece size itself: another NIC may continue with the request
 /// numbers.
-std::uint32_t BareTransfers::piece_bytes(const PostedEntry& entry) const {
+std::uint32_t BareTransfers::piece_bytes(const PostedWqe& entry) const {
   const std::uint32_t bytes = end_.setup.piece_bytes;
   if (!entry.is_bare() || end_.setup.records != nullptr) return bytes;
   return std::max(kDirectPieceBytes / bytes, 1u) * bytes;
 }
 
-bool BareTransfers::expose(const PostedEntry& entry, SentRequest& request) {
+bool BareTransfers::expose(const PostedWqe& entry, SentRequest& request) {
   // Looked up again: the key may have been deregistered since the entry started.
   const auto found = end_.find_local(entry.work, false);
   if (found.syndrome != Syndrome::none) return false;
@@ -63,21 +63,21 @@ bool BareTransfers::expose(const PostedEntry& entry, SentRequest& request) {
   return request.source.has_value();
 }
 
-void BareTransfers::take_back(const PostedEntry& entry, SentRequest& request) {
+void BareTransfers::take_back(const PostedWqe& entry, SentRequest& request) {
   if (!request.source.has_value()) return;
   end_.wire().take_back({end_.peer.address}, *request.source);
   end_.nic.exposed.take_back(entry.work.lkey, end_.borrower());
   request.source.reset();
 }
 
-void BareTransfers::lose(const PostedEntry& entry, const SentRequest& request) {
+void BareTransfers::lose(const PostedWqe& entry, const SentRequest& request) {
   if (!request.source.has_value()) return;
   end_.wire().take_back({end_.peer.address}, *request.source);
   // A read may be in flight.
   end_.nic.exposed.lose(entry.work.lkey, end_.borrower());
 }
 
-void BareTransfers::note_refusal(const PostedEntry& entry, const SentRequest& request) {
+void BareTransfers::note_refusal(const PostedWqe& entry, const SentRequest& request) {
   if (request.source.has_value()) {
     reads_ = false;
   } else {
@@ -85,7 +85,7 @@ void BareTransfers::note_refusal(const PostedEntry& entry, const SentRequest& re
   }
 }
 
-bool BareTransfers::is_refused(const PostedEntry& entry) const {
+bool BareTransfers::is_refused(const PostedWqe& entry) const {
   if (entry.rendezvous) return !reads_;
   return entry.direct && entry.work.kind == WorkKind::write &&
          !end_.nic.peers.is_reached(end_.peer.process, entry.work.lkey);
@@ -95,7 +95,7 @@ bool BareTransfers::may_be_done(std::uint64_t number, bool was_sent) const {
   return was_sent || (end_.setup.records != nullptr && number < end_.setup.records->sent);
 }
 
-bool BareTransfers::asks_only(const PostedEntry& entry, const SentRequest& request) const {
+bool BareTransfers::asks_only(const PostedWqe& entry, const SentRequest& request) const {
   const WorkRequest& work = entry.work;
   if (work.kind != WorkKind::write || work.is_inline || request.is_bare()) return false;
   if (!may_be_done(request.number, request.was_sent)) return false;

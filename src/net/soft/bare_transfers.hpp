@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "net/soft/posted_entries.hpp"
+#include "net/soft/posted_wqes.hpp"
 #include "net/soft/queue_ends.hpp"
 #include "net/soft/sent_requests.hpp"
 
@@ -17,20 +17,20 @@ class BareTransfers {
   explicit BareTransfers(SendEnd& end) : end_(end) {}
 
   /// Chooses the kind of transfer for an entry whose local bytes lie in `place`.
-  void choose(PostedEntry& entry, MemoryPlace place) const;
-  std::uint32_t piece_bytes(const PostedEntry& entry) const;
+  void choose(PostedWqe& entry, MemoryPlace place) const;
+  std::uint32_t piece_bytes(const PostedWqe& entry) const;
   /// Allows the peer a rendezvous read of this piece. Returns false if the bytes have to go in
   /// messages.
-  bool expose(const PostedEntry& entry, SentRequest& request);
+  bool expose(const PostedWqe& entry, SentRequest& request);
   /// Ends the permission, because the peer no longer reads the piece or was never asked to.
-  void take_back(const PostedEntry& entry, SentRequest& request);
+  void take_back(const PostedWqe& entry, SentRequest& request);
   /// Ends the permission although no answer of the peer will be processed: a read may still be in
   /// flight.
-  void lose(const PostedEntry& entry, const SentRequest& request);
+  void lose(const PostedWqe& entry, const SentRequest& request);
   /// Notes that the peer cannot get these bytes without messages, nor others of the same kind.
-  void note_refusal(const PostedEntry& entry, const SentRequest& request);
+  void note_refusal(const PostedWqe& entry, const SentRequest& request);
   /// Returns whether a noted refusal holds for this entry too.
-  bool is_refused(const PostedEntry& entry) const;
+  bool is_refused(const PostedWqe& entry) const;
 
   /// Returns whether the peer may have executed the request with this number.
   bool may_be_done(std::uint64_t number, bool was_sent) const;
@@ -38,7 +38,7 @@ class BareTransfers {
   /// key of its bytes was deregistered. This happens when a collective has ended and its window was
   /// deregistered while responses were lost. The request is sent as a direct one: a peer that has
   /// not executed it finds no source memory.
-  bool asks_only(const PostedEntry& entry, const SentRequest& request) const;
+  bool asks_only(const PostedWqe& entry, const SentRequest& request) const;
 
  private:
   bool can_copy(const WorkRequest& work, MemoryPlace place) const;

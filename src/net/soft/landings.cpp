@@ -24,7 +24,7 @@ Bytes old_value(const WireResponse& response, std::uint8_t bytes) {
 
 }  // namespace
 
-void Landings::land(PostedEntry& entry, const SentRequest& request, WireResponse& response) {
+void Landings::land(PostedWqe& entry, const SentRequest& request, WireResponse& response) {
   const WorkRequest& work = entry.work;
   Payload bytes = std::move(response.payload);
   if (work.kind == WorkKind::atomic) {
@@ -46,7 +46,7 @@ void Landings::land(PostedEntry& entry, const SentRequest& request, WireResponse
   landing.storing.own();
 }
 
-void Landings::begin(Landing& landing, PostedEntry& entry) {
+void Landings::begin(Landing& landing, PostedWqe& entry) {
   const auto found = end_.find_local(entry.work, true);
   if (found.syndrome != Syndrome::none) return posted_.stop_at(entry, found.syndrome);
   landing.place = found.place;
@@ -66,7 +66,7 @@ void Landings::begin(Landing& landing, PostedEntry& entry) {
 bool Landings::progress() {
   bool any = false;
   for (auto it = landings_.begin(); it != landings_.end();) {
-    PostedEntry& entry = posted_.of(it->serial);
+    PostedWqe& entry = posted_.of(it->serial);
     if (!it->begun && !entry.done) begin(*it, entry);
     CopyEngine& engine = end_.nic.engine(it->place);
     if (engine.has_failed()) {

@@ -6,7 +6,7 @@
 #include <deque>
 
 #include "net/copy/copy_engine.hpp"
-#include "net/soft/posted_entries.hpp"
+#include "net/soft/posted_wqes.hpp"
 #include "net/soft/queue_ends.hpp"
 #include "net/soft/sent_requests.hpp"
 
@@ -16,12 +16,12 @@ namespace oriel::net {
 /// responses; one for which there is room may be stored before an earlier one that lacks room.
 class Landings {
  public:
-  Landings(SendEnd& end, PostedEntries& posted) : end_(end), posted_(posted) {}
+  Landings(SendEnd& end, PostedWqes& posted) : end_(end), posted_(posted) {}
 
   bool empty() const { return landings_.empty(); }
   /// Stores the data of a response to a piece of a read or atomic. The piece ends when the data is
   /// there.
-  void land(PostedEntry& entry, const SentRequest& request, WireResponse& response);
+  void land(PostedWqe& entry, const SentRequest& request, WireResponse& response);
   /// Stores what could not be stored before. Returns whether any landing has ended.
   bool progress();
   void forget() { landings_.clear(); }
@@ -36,10 +36,10 @@ class Landings {
     MoveTicket ticket = 0;
     bool begun = false;
   };
-  void begin(Landing& landing, PostedEntry& entry);
+  void begin(Landing& landing, PostedWqe& entry);
 
   SendEnd& end_;
-  PostedEntries& posted_;
+  PostedWqes& posted_;
   std::deque<Landing> landings_;
 };
 

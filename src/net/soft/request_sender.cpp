@@ -10,7 +10,7 @@
 namespace oriel::net {
 namespace {
 
-bool needs_load(const PostedEntry& entry, const SentRequest& request) {
+bool needs_load(const PostedWqe& entry, const SentRequest& request) {
   return entry.work.kind == WorkKind::write && !entry.work.is_inline && !request.is_bare();
 }
 
@@ -25,7 +25,7 @@ bool RequestSender::send_again(TimePoint now) {
   return true;
 }
 
-bool RequestSender::send_pieces(PostedEntry& entry, TimePoint now) {
+bool RequestSender::send_pieces(PostedWqe& entry, TimePoint now) {
   while (entry.sent < entry.pieces && !entry.done) {
     if (sent_.is_full()) return false;
     SentRequest request;
@@ -52,7 +52,7 @@ bool RequestSender::send_pieces(PostedEntry& entry, TimePoint now) {
 
 void RequestSender::go_by_wire(std::size_t position) {
   const SentRequest& refused = sent_[position];
-  PostedEntry& entry = posted_.of(refused.serial);
+  PostedWqe& entry = posted_.of(refused.serial);
   if (!refused.is_bare() || entry.work.kind != WorkKind::write) return;
   for (std::size_t i = position; i < sent_.size(); ++i) {
     if (sent_[i].answered) return posted_.stop_at(entry, Syndrome::remote_operation);
@@ -61,7 +61,7 @@ void RequestSender::go_by_wire(std::size_t position) {
   posted_.send_again_from(entry.serial);
   while (sent_.size() > position) {
     SentRequest& newest = sent_.newest();
-    PostedEntry& its = posted_.of(newest.serial);
+    PostedWqe& its = posted_.of(newest.serial);
     bare_.take_back(its, newest);
     --its.sent;
     its.sent_bytes -= newest.bytes;
@@ -69,12 +69,12 @@ void RequestSender::go_by_wire(std::size_t position) {
   }
   // The peer has not accepted these numbers from another NIC either.
   if (end_.setup.records != nullptr) end_.setup.records->sent = sent_.next_number();
-  posted_.for_each_sending([this](PostedEntry& one) {
+  posted_.for_each_sending([this](PostedWqe& one) {
     if (bare_.is_refused(one)) cut_for_wire(one);
   });
 }
 
-void RequestSender::cut_for_wire(PostedEntry& entry) {
+void RequestSender::cut_for_wire(PostedWqe& entry) {
   entry.direct = false;
   entry.rendezvous = false;
   entry.cut(end_.setup.piece_bytes);
@@ -96,7 +96,7 @@ void RequestSender::forget_unsent() {
 }
 
 bool RequestSender::send(SentRequest& request, TimePoint now) {
-  PostedEntry& entry = posted_.of(request.serial);
+  PostedWqe& entry = posted_.of(request.serial);
   if (held_up_) {
     load_ahead(entry, request);
     return true;
@@ -107,7 +107,7 @@ bool RequestSender::send(SentRequest& request, TimePoint now) {
 }
 
 /// Continues to load the payload from where it is registered.
-RequestSender::Step RequestSender::load(PostedEntry& entry, SentRequest& request) {
+RequestSender::Step RequestSender::load(PostedWqe& entry, SentRequest& request) {
   // Looked up again: the key may have been deregistered since the entry started.
   const auto found = end_.find_local(entry.work, false);
   if (found.syndrome != Syndrome::none) {
@@ -128,14 +128,14 @@ RequestSender::Step RequestSender::load(PostedEntry& entry, SentRequest& request
   return request.loaded ? Step::sent : Step::loading;
 }
 
-void RequestSender::load_ahead(PostedEntry& entry, SentRequest& request) {
+void RequestSender::load_ahead(PostedWqe& entry, SentRequest& request) {
   if (!needs_load(entry, request) || request.loaded || entry.done) return;
   if (bare_.asks_only(entry, request)) return;
   static_cast<void>(load(entry, request));
 }
 
 /// Builds the request without the bytes of a write that have to be loaded first.
-WireRequest RequestSender::request_for(const PostedEntry& entry, const SentRequest& sent) const {
+WireRequest RequestSender::request_for(const PostedWqe& entry, const SentRequest& sent) const {
   const WorkRequest& work = entry.work;
   WireRequest request;
   request.from = end_.wire().address();
@@ -163,8 +163,7 @@ WireRequest RequestSender::request_for(const PostedEntry& entry, const SentReque
   return request;
 }
 
-RequestSender::Step RequestSender::transmit(PostedEntry& entry, SentRequest& request,
-                                            TimePoint now) {
+RequestSender::Step RequestSender::transmit(PostedWqe& entry, SentRequest& request, TimePoint now) {
   if (bare_.asks_only(entry, request)) {
     request.direct = true;
     request.load.reset();

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "net/soft/bare_transfers.hpp"
-#include "net/soft/posted_entries.hpp"
+#include "net/soft/posted_wqes.hpp"
 #include "net/soft/queue_ends.hpp"
 #include "net/soft/sent_requests.hpp"
 
@@ -16,7 +16,7 @@ namespace oriel::net {
 /// retransmits requests, and changes the kind of transfer if the peer refuses it.
 class RequestSender {
  public:
-  RequestSender(SendEnd& end, PostedEntries& posted, SentRequests& sent, BareTransfers& bare)
+  RequestSender(SendEnd& end, PostedWqes& posted, SentRequests& sent, BareTransfers& bare)
       : end_(end), posted_(posted), sent_(sent), bare_(bare) {}
 
   /// Starts a pass: sends the requests that are not on the wire. Returns false if nothing more can
@@ -24,7 +24,7 @@ class RequestSender {
   bool send_again(TimePoint now);
   /// Sends the remaining pieces of the entry, in the pass of the last send_again(). Returns whether
   /// all of them have been passed on.
-  bool send_pieces(PostedEntry& entry, TimePoint now);
+  bool send_pieces(PostedWqe& entry, TimePoint now);
   /// Resends the requests from this position on, with their bytes and under the same numbers. The
   /// peer has accepted none of them, because it cannot get the bytes of the first one.
   void go_by_wire(std::size_t position);
@@ -38,16 +38,16 @@ class RequestSender {
   /// Sends the request, unless an earlier request of this pass waits for its payload. If so, only
   /// loads the payload of this request. Returns false if nothing more can be sent now.
   bool send(SentRequest& request, TimePoint now);
-  void cut_for_wire(PostedEntry& entry);
+  void cut_for_wire(PostedWqe& entry);
   enum class Step : std::uint8_t { sent, loading, blocked };
-  Step transmit(PostedEntry& entry, SentRequest& request, TimePoint now);
-  Step load(PostedEntry& entry, SentRequest& request);
-  void load_ahead(PostedEntry& entry, SentRequest& request);
-  WireRequest request_for(const PostedEntry& entry, const SentRequest& request) const;
+  Step transmit(PostedWqe& entry, SentRequest& request, TimePoint now);
+  Step load(PostedWqe& entry, SentRequest& request);
+  void load_ahead(PostedWqe& entry, SentRequest& request);
+  WireRequest request_for(const PostedWqe& entry, const SentRequest& request) const;
   void note_sent(SentRequest& request);
 
   SendEnd& end_;
-  PostedEntries& posted_;
+  PostedWqes& posted_;
   SentRequests& sent_;
   BareTransfers& bare_;
   bool held_up_ = false;  // a request waits for its payload, and all later ones wait for it

@@ -57,7 +57,7 @@ void Requester::probe() {
 
 bool Requester::begin_entries(TimePoint now) {
   bool any = false;
-  while (PostedEntry* const entry = posted_.sending()) {
+  while (PostedWqe* const entry = posted_.sending()) {
     if (!entry->begun) {
       if (!may_begin(*entry)) break;
       begin(*entry);
@@ -73,14 +73,14 @@ bool Requester::begin_entries(TimePoint now) {
   return any;
 }
 
-bool Requester::may_begin(const PostedEntry& entry) const {
+bool Requester::may_begin(const PostedWqe& entry) const {
   const FenceMode fence = entry.work.fence;
   if (fence == FenceMode::reads_and_atomics && posted_.reads_in_flight() != 0) return false;
   if (fence == FenceMode::everything && (!sent_.empty() || !landings_.empty())) return false;
   return !entry.waits_for_data() || reads_in_window_ < kReadsInFlightMost;
 }
 
-void Requester::begin(PostedEntry& entry) {
+void Requester::begin(PostedWqe& entry) {
   const WorkRequest& work = entry.work;
   if (!work.is_inline && work.kind != WorkKind::nop) {
     const auto found = end_.find_local(work, entry.waits_for_data());
@@ -143,7 +143,7 @@ void Requester::receive(WireResponse& response, TimePoint now) {
 
 void Requester::take_answer(SentRequest& request, WireResponse* response, TimePoint now) {
   sent_.note_answer(request, now);
-  PostedEntry& entry = posted_.of(request.serial);
+  PostedWqe& entry = posted_.of(request.serial);
   bare_.take_back(entry, request);
   if (response != nullptr && response->syndrome != Syndrome::none) {
     return posted_.stop_at(entry, response->syndrome);
@@ -156,13 +156,13 @@ void Requester::take_answer(SentRequest& request, WireResponse* response, TimePo
 bool Requester::retire() {
   bool any = false;
   for (; !posted_.empty() && posted_.oldest().done && !failed_; any = true) {
-    const PostedEntry& oldest = posted_.oldest();
+    const PostedWqe& oldest = posted_.oldest();
     if (oldest.syndrome != Syndrome::none) {
       posted_.fail_oldest();
       end_with(oldest.work, oldest.syndrome, oldest.complaint);
       return true;
     }
-    const PostedEntry entry = posted_.complete_oldest();
+    const PostedWqe entry = posted_.complete_oldest();
     if (end_.setup.records != nullptr) {
       end_.setup.records->completed = posted_.completed();
       end_.setup.records->number += entry.pieces;

@@ -7,7 +7,7 @@
 
 #include "net/soft/bare_transfers.hpp"
 #include "net/soft/landings.hpp"
-#include "net/soft/posted_entries.hpp"
+#include "net/soft/posted_wqes.hpp"
 #include "net/soft/queue_ends.hpp"
 #include "net/soft/request_sender.hpp"
 #include "net/soft/send_completions.hpp"
@@ -54,8 +54,8 @@ class Requester {
 
  private:
   bool begin_entries(TimePoint now);
-  bool may_begin(const PostedEntry& entry) const;
-  void begin(PostedEntry& entry);
+  bool may_begin(const PostedWqe& entry) const;
+  void begin(PostedWqe& entry);
   void look_at_timer(TimePoint now);
   void take_answer(SentRequest& request, WireResponse* response, TimePoint now);
   bool retire();
@@ -63,7 +63,7 @@ class Requester {
   void give_up();
 
   SendEnd end_;
-  PostedEntries posted_;
+  PostedWqes posted_;
   SentRequests sent_;
   Retransmission retransmission_;
   BareTransfers bare_;

@@ -50,7 +50,7 @@ class OwnPages final : public QueuePages {
 /// the NIC. Each object starts on cache lines of its own.
 struct Layout {
   explicit Layout(const SendQueue::Options& options)
-      : ring(place<dq::Block>(shared_bytes, options.depth)),
+      : ring(place<dq::Wqebb>(shared_bytes, options.depth)),
         fetch_values(place<std::uint64_t>(shared_bytes, options.fetch_slots + std::size_t{1})),
         doorbell(place<std::uint64_t>(shared_bytes, 1)),
         record(place<std::uint32_t>(shared_bytes, 2)),
@@ -183,7 +183,7 @@ struct SendQueue::State {
   }
   void show(const Options& options, const Layout& layout) {
     std::byte* const with_nic = shared->user();
-    view.ring = at<dq::Block>(with_nic, layout.ring);
+    view.ring = at<dq::Wqebb>(with_nic, layout.ring);
     view.doorbell = at<std::uint64_t>(with_nic, layout.doorbell);
     if (options.mode != DoorbellMode::alone) {
       view.doorbell_record = at<std::uint32_t>(with_nic, layout.record) + 1;

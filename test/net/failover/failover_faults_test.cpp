@@ -31,8 +31,8 @@ void check_adds(const FailoverPair& pair, std::uint64_t count) {
 
 void post_write(const FailoverPair& pair, RawPoster& raw, std::uint64_t word,
                 std::uint32_t flags = dq::kSignalled) {
-  raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), flags, pair.b.region.remote(word * 8),
-                             word_of(pair.a, word)));
+  raw.add(dq::transfer_wqe(dq::Opcode::write, raw.place(), flags, pair.b.region.remote(word * 8),
+                           word_of(pair.a, word)));
 }
 
 }  // namespace
@@ -103,7 +103,7 @@ TEST_CASE("the backup fails while the queue is on its way there: on to the third
     options.paths = 3;
     FailoverPair pair(options);
     pair.post.delay_most = 3;
-    fail_entry(*pair.a.nics[0], {pair.there->queue().number(), 3}, true);
+    fail_wqe(*pair.a.nics[0], {pair.there->queue().number(), 3}, true);
     RawPoster raw(pair.view());
     ring_adds(pair, raw, 8);
     pair.step();
@@ -167,8 +167,8 @@ TEST_CASE("one side sees the error, or both do at once: both leave the path once
   FailoverPair pair;
   const bool here = GENERATE(false, true), there = GENERATE(false, true);
   if (!here && !there) return;
-  if (here) fail_entry(*pair.a.nics[0], {0, 2}, there);
-  if (there) fail_entry(*pair.b.nics[0], {0, 2}, here);
+  if (here) fail_wqe(*pair.a.nics[0], {0, 2}, there);
+  if (there) fail_wqe(*pair.b.nics[0], {0, 2}, here);
   Workload work(*pair.there, *pair.back, pair.a, pair.b, 5);
   Workload back_work(*pair.back, *pair.there, pair.b, pair.a, 6);
   for (int i = 0; i < 40; ++i) work.post(), back_work.post(), pair.step();
@@ -186,8 +186,8 @@ TEST_CASE("an error that is none of a path does not fail over", "[req:3.14][F9]"
   for (const unsigned value :
        {0x01u, 0x02u, 0x04u, 0x06u, 0x10u, 0x11u, 0x12u, 0x13u, 0x14u, 0x16u, 0x22u}) {
     FailoverPair pair;
-    fail_entry(*pair.a.nics[0], {pair.there->queue().number(), 2}, false,
-               static_cast<Syndrome>(value));
+    fail_wqe(*pair.a.nics[0], {pair.there->queue().number(), 2}, false,
+             static_cast<Syndrome>(value));
     RawPoster raw(pair.view());
     ring_adds(pair, raw, 5);
     REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(1)));
@@ -218,9 +218,9 @@ TEST_CASE("a key that the peer does not have ends the queue, on either path",
   if (on_backup) {
     post_adds(pair, raw, 1);
   } else {
-    raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled,
-                                {pair.b.region.address, pair.b.keys[0] + 1}, 1,
-                                word_of(pair.a, 100)));
+    raw.add(dq::fetch_add_wqe(raw.place(), dq::kSignalled,
+                              {pair.b.region.address, pair.b.keys[0] + 1}, 1,
+                              word_of(pair.a, 100)));
   }
   raw.ring();
   REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(5)));

@@ -32,8 +32,8 @@ Cost cost_of(FailoverPair& pair, RawPoster& raw) {
   for (std::uint64_t done = FailoverPair::completed(pair.view()); done < end;
        done = FailoverPair::completed(pair.view())) {
     while (raw.next() < end && raw.next() - done < pair.view().depth) {
-      raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), dq::kSignalled,
-                                 pair.b.region.remote(Workload::kTarget * 8), from));
+      raw.add(dq::transfer_wqe(dq::Opcode::write, raw.place(), dq::kSignalled,
+                               pair.b.region.remote(Workload::kTarget * 8), from));
     }
     raw.ring();
     pair.step();
@@ -78,9 +78,9 @@ TEST_CASE("after many flaps the rate is back, and nothing was lost or done twice
     };
     const auto add = [&](std::uint64_t count) {
       for (std::uint64_t i = 0; i < count; ++i, ++adds) {
-        raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled,
-                                    pair.b.region.remote(Workload::kAtomics * 8), 1,
-                                    {pair.a.region.address + (3000 + i) * 8, pair.a.keys[0], 8}));
+        raw.add(dq::fetch_add_wqe(raw.place(), dq::kSignalled,
+                                  pair.b.region.remote(Workload::kAtomics * 8), 1,
+                                  {pair.a.region.address + (3000 + i) * 8, pair.a.keys[0], 8}));
       }
       raw.ring();
     };

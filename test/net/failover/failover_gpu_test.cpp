@@ -103,15 +103,15 @@ TEST_CASE("what a NIC that dies has begun is not done again behind its signal",
       for (std::uint64_t i = 0; i < words; ++i) pair.a.memory[1000 + i] = 40 + i;
       RawPoster raw(pair.view());
       const auto signal = [&](std::uint64_t to) {
-        raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(kSignal * 8),
-                                    1, range_of(pair.a, to)));
+        raw.add(dq::fetch_add_wqe(raw.place(), dq::kSignalled, pair.b.region.remote(kSignal * 8), 1,
+                                  range_of(pair.a, to)));
         raw.ring();
       };
       signal(200);  // from here on the NIC knows the word's value, and need not read it
       REQUIRE(pair.run_until([&] { return pair.is_complete(1); }, seconds(1)));
       engines.streams[1]->is_still = true;
-      raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), 0,
-                                 pair.b.region.remote(kTarget * 8), range_of(pair.a, 1000, words)));
+      raw.add(dq::transfer_wqe(dq::Opcode::write, raw.place(), 0, pair.b.region.remote(kTarget * 8),
+                               range_of(pair.a, 1000, words)));
       signal(201);
       pair.run_for(milliseconds(20));
       REQUIRE(engines.streams[1]->left() >= 2);
@@ -178,9 +178,9 @@ TEST_CASE("a GPU whose stream stands still ends its queue, and no other NIC does
   FailoverPair pair;
   RawPoster raw(pair.view());
   pair.b.nics[0]->serve_gpu(stuck);
-  fail_entry(*pair.a.nics[0], {0, 0}, false);
-  raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
-                              range_of(pair.a, 100)));
+  fail_wqe(*pair.a.nics[0], {0, 0}, false);
+  raw.add(dq::fetch_add_wqe(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
+                            range_of(pair.a, 100)));
   raw.ring();
   REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(30)));
   CHECK(dq::decode_error(*pair.back->queue().memory().first_error).syndrome ==

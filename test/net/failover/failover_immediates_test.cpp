@@ -41,8 +41,8 @@ class Immediates {
       const std::uint64_t word = 10 + sent_;
       pair_.a.memory[word] = 1000 + sent_;
       const dq::LocalRange local{pair_.a.region.address + word * 8, pair_.a.keys[0], 8};
-      raw_.add(dq::transfer_entry(dq::Opcode::write_immediate, raw_.place(), dq::kSignalled,
-                                  pair_.b.region.remote(word * 8), local, 0x5000 + sent_));
+      raw_.add(dq::transfer_wqe(dq::Opcode::write_immediate, raw_.place(), dq::kSignalled,
+                                pair_.b.region.remote(word * 8), local, 0x5000 + sent_));
     }
     raw_.ring();
   }

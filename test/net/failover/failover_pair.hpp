@@ -147,8 +147,8 @@ class WatchedChannel final : public FailoverChannel {
 };
 
 /// Makes a WQE fail with `syndrome`; `is_done` selects whether its operation is executed.
-inline void fail_entry(NicSoft& nic, const FaultPlace& place, bool is_done,
-                       Syndrome syndrome = Syndrome::transport_retry) {
+inline void fail_wqe(NicSoft& nic, const FaultPlace& place, bool is_done,
+                     Syndrome syndrome = Syndrome::transport_retry) {
   NicFaults faults;
   faults.fails = {{place, syndrome, is_done}};
   set_faults(nic, std::move(faults));

@@ -67,7 +67,7 @@ class Workload {
   }
   /// Posts a signalled no-op and rings the doorbell, so that all posted WQEs complete.
   void ring() {
-    raw_.add(dq::nop_entry(raw_.place(), dq::kSignalled));
+    raw_.add(dq::nop_wqe(raw_.place(), dq::kSignalled));
     raw_.ring();
   }
   std::uint64_t posted() const { return raw_.next(); }
@@ -134,8 +134,8 @@ class Workload {
     const std::uint32_t value = immediate ? static_cast<std::uint32_t>(++last_immediate_) : 0;
     dq::LocalRange range = local(0, bytes);
     range.address += from;
-    raw_.add(dq::transfer_entry(opcode, raw_.place(), flags(), to_.region.remote(kTarget * 8 + to),
-                                range, value));
+    raw_.add(dq::transfer_wqe(opcode, raw_.place(), flags(), to_.region.remote(kTarget * 8 + to),
+                              range, value));
     std::memcpy(reinterpret_cast<std::byte*>(model_.data()) + to,
                 reinterpret_cast<const std::byte*>(from_.memory.data()) + from, bytes);
     if (!immediate) return;
@@ -144,16 +144,16 @@ class Workload {
   }
   void write_inline() {
     const std::uint64_t value = random_(), bytes = 1 + random_() % 8, to = random_() % 8184;
-    raw_.add(dq::inline_write_entry(raw_.place(), flags(), to_.region.remote(kTarget * 8 + to),
-                                    dq::InlineBytes(reinterpret_cast<const unsigned char*>(&value),
-                                                    static_cast<std::uint32_t>(bytes))));
+    raw_.add(dq::inline_write_wqe(raw_.place(), flags(), to_.region.remote(kTarget * 8 + to),
+                                  dq::InlineBytes(reinterpret_cast<const unsigned char*>(&value),
+                                                  static_cast<std::uint32_t>(bytes))));
     std::memcpy(reinterpret_cast<std::byte*>(model_.data()) + to, &value, bytes);
   }
   std::uint64_t& model_word(std::uint64_t which) { return model_[kAtomics - kTarget + which]; }
   void fetch_add() {
     const std::uint64_t which = random_() % 4, by = random_() % 1000, at = take_back(1);
-    raw_.add(dq::fetch_add_entry(raw_.place(), flags(), to_.region.remote((kAtomics + which) * 8),
-                                 by, local(at, 8)));
+    raw_.add(dq::fetch_add_wqe(raw_.place(), flags(), to_.region.remote((kAtomics + which) * 8), by,
+                               local(at, 8)));
     results_.push_back({raw_.next(), at, false, {model_word(which)}});
     model_word(which) += by;
   }
@@ -161,7 +161,7 @@ class Workload {
     const std::uint64_t which = 4 + random_() % 4, at = take_back(1);
     const auto old = static_cast<std::uint32_t>(model_word(which));
     const auto next = static_cast<std::uint32_t>(random_());
-    raw_.add(dq::masked_compare_swap_entry(
+    raw_.add(dq::masked_compare_swap_wqe(
         raw_.place(), flags(), to_.region.remote((kAtomics + which) * 8),
         dq::MaskedSwap<std::uint32_t>{next, old, 0xffffffff, 0xffffffff}, local(at, 4)));
     results_.push_back({raw_.next(), at, true, {dq::big_endian(old)}});
@@ -170,18 +170,18 @@ class Workload {
   void swap8() {
     const std::uint64_t which = 8 + random_() % 4, at = take_back(1), next = random_();
     const std::uint64_t mask = random_();
-    raw_.add(dq::masked_compare_swap_entry(
-        raw_.place(), 0, to_.region.remote((kAtomics + which) * 8),
-        dq::MaskedSwap<std::uint64_t>{next, 0, mask, 0}, local(at, 8)));
-    raw_.add(dq::nop_entry(raw_.place(), flags()));
+    raw_.add(dq::masked_compare_swap_wqe(raw_.place(), 0, to_.region.remote((kAtomics + which) * 8),
+                                         dq::MaskedSwap<std::uint64_t>{next, 0, mask, 0},
+                                         local(at, 8)));
+    raw_.add(dq::nop_wqe(raw_.place(), flags()));
     results_.push_back({raw_.next(), at, false, {model_word(which)}});
     model_word(which) = (model_word(which) & ~mask) | (next & mask);
   }
   void read() {
     const std::uint64_t words = random_() % 4 == 0 ? 1 + random_() % 200 : 1;
     const std::uint64_t from = random_() % (1024 - words), at = take_back(words);
-    raw_.add(dq::transfer_entry(dq::Opcode::read, raw_.place(), flags(),
-                                to_.region.remote(from * 8), local(at, words * 8)));
+    raw_.add(dq::transfer_wqe(dq::Opcode::read, raw_.place(), flags(), to_.region.remote(from * 8),
+                              local(at, words * 8)));
     const auto first = to_.memory.begin() + static_cast<std::ptrdiff_t>(from);
     results_.push_back(
         {raw_.next(), at, false, {first, first + static_cast<std::ptrdiff_t>(words)}});
@@ -189,7 +189,7 @@ class Workload {
   void finish(bool ring) {
     ++entries_;
     // Signals completions now and then, because unsignalled WQEs yield none.
-    if (entries_ % 4 == 0 || ring) raw_.add(dq::nop_entry(raw_.place(), dq::kSignalled));
+    if (entries_ % 4 == 0 || ring) raw_.add(dq::nop_wqe(raw_.place(), dq::kSignalled));
     if (ring) raw_.ring();
   }
 
@@ -212,8 +212,8 @@ inline dq::LocalRange word_of(const FailoverRank& rank, std::uint64_t word) {
 /// Posts `count` additions of 1 to the peer's word 0; addition i fetches into word 100 + i.
 inline void post_adds(const FailoverPair& pair, RawPoster& raw, std::uint64_t count) {
   for (std::uint64_t i = 0; i < count; ++i) {
-    raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
-                                word_of(pair.a, 100 + i)));
+    raw.add(dq::fetch_add_wqe(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
+                              word_of(pair.a, 100 + i)));
   }
 }
 inline void ring_adds(const FailoverPair& pair, RawPoster& raw, std::uint64_t count) {

@@ -39,7 +39,7 @@ enum class OperationsStep : std::uint32_t {
   immediate,
   signal_added,
   signal_set,
-  bytes_in_entries,
+  bytes_in_wqes,
   pieces,
 };
 
@@ -73,8 +73,8 @@ class OperationsBody {
     signal<dq::SignalOp::add>(kAdded, OperationsStep::signal_added, 7);
     signal<dq::SignalOp::set>(kSet, OperationsStep::signal_set, 5);
     signal<dq::SignalOp::set>(kSet, OperationsStep::signal_set, 5);
-    bytes_in_entries<dq::SignalOp::add>(kAdded, 11);
-    bytes_in_entries<dq::SignalOp::set>(kSet, 6);
+    bytes_in_wqes<dq::SignalOp::add>(kAdded, 11);
+    bytes_in_wqes<dq::SignalOp::set>(kSet, 6);
     for (std::uint64_t round = 0; round < kPieceRounds; ++round) pieces(round);
     check_words();
     return wrong_;
@@ -243,8 +243,8 @@ class OperationsBody {
 
   /// Puts bytes that start in the middle of a word, over the data that `signal` has left there.
   template <dq::SignalOp kSignal>
-  ORIEL_STEP_FN void bytes_in_entries(std::uint64_t at, std::uint64_t value) {
-    const OperationsStep step = OperationsStep::bytes_in_entries;
+  ORIEL_STEP_FN void bytes_in_wqes(std::uint64_t at, std::uint64_t value) {
+    const OperationsStep step = OperationsStep::bytes_in_wqes;
     constexpr std::uint64_t kFirst = 12, kCount = 17;
     fill(kSource, value);
     const auto* const from = reinterpret_cast<const unsigned char*>(here(kSource));

@@ -8,7 +8,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "net/queue/golden_entries.hpp"
+#include "net/queue/golden_wqes.hpp"
 
 // Reads hand-written WQEs (3.12), and then each of them with every violation of the format (3.8).
 using namespace oriel;
@@ -27,7 +27,7 @@ struct Ring {
   std::byte& at(std::uint64_t index, std::size_t offset) {
     return bytes[((index + offset / 64) % kDepth) * 64 + offset % 64];
   }
-  WorkReader::Entry read(std::uint64_t index = golden::kIndex, std::uint64_t blocks = 64) {
+  WorkReader::Wqe read(std::uint64_t index = golden::kIndex, std::uint64_t blocks = 64) {
     return WorkReader(bytes.data(), kDepth, golden::kQueue).read(index, index + blocks);
   }
   std::vector<std::byte> bytes;
@@ -52,7 +52,7 @@ void check_local(const WorkRequest& work, std::uint64_t bytes) {
 }
 
 // Reads a vector with the byte at `offset` replaced.
-WorkReader::Entry spoilt(std::string_view hex, std::size_t offset, unsigned value) {
+WorkReader::Wqe spoilt(std::string_view hex, std::size_t offset, unsigned value) {
   Ring ring(hex);
   ring.at(golden::kIndex, offset) = static_cast<std::byte>(value);
   return ring.read();

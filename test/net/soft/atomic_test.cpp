@@ -79,12 +79,12 @@ TEST_CASE("old values land as an adapter lands them: 8 bytes as the host's, 4 bi
   const auto at = [&](std::uint64_t word, std::uint32_t bytes) {
     return pair.a.range(word * 8, bytes);
   };
-  raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(0), 1, at(0, 8)));
-  raw.add(dq::masked_fetch_add_entry(raw.place(), 0, pair.b.region.remote(0), std::uint64_t{1}, 0,
-                                     at(1, 8)));
-  raw.add(dq::compare_swap_entry(raw.place(), 0, pair.b.region.remote(0), 5, 6, at(2, 8)));
-  raw.add(dq::masked_fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(8), 1u, 0u,
-                                     at(3, 4)));
+  raw.add(dq::fetch_add_wqe(raw.place(), 0, pair.b.region.remote(0), 1, at(0, 8)));
+  raw.add(dq::masked_fetch_add_wqe(raw.place(), 0, pair.b.region.remote(0), std::uint64_t{1}, 0,
+                                   at(1, 8)));
+  raw.add(dq::compare_swap_wqe(raw.place(), 0, pair.b.region.remote(0), 5, 6, at(2, 8)));
+  raw.add(dq::masked_fetch_add_wqe(raw.place(), dq::kSignalled, pair.b.region.remote(8), 1u, 0u,
+                                   at(3, 4)));
   raw.ring();
   pair.run();
   CHECK(pair.a.memory[0] == 0x0102030405060708);

@@ -101,8 +101,8 @@ namespace {
 void post_words(const FailoverPair& pair, RawPoster& raw) {
   for (std::uint64_t word = 10; word < 14; ++word) {
     const dq::LocalRange from{pair.a.region.address + word * 8, pair.a.keys[0], 8};
-    raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), dq::kSignalled,
-                               pair.b.region.remote(word * 8), from));
+    raw.add(dq::transfer_wqe(dq::Opcode::write, raw.place(), dq::kSignalled,
+                             pair.b.region.remote(word * 8), from));
   }
   raw.ring();
 }
@@ -142,8 +142,8 @@ TEST_CASE("what one NIC had done is replayed by the other without its memory", "
   for (std::uint64_t word = 10; word < 14; ++word) CHECK(pair.b.memory[word] == word);
   CHECK_FALSE(pair.has_failed(pair.view()));
   // The path still works.
-  raw.add(dq::fetch_add_entry(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
-                              pair.view().spare_word()));
+  raw.add(dq::fetch_add_wqe(raw.place(), dq::kSignalled, pair.b.region.remote(0), 1,
+                            pair.view().spare_word()));
   raw.ring();
   REQUIRE(pair.run_until([&] { return pair.is_complete(5); }));
   CHECK(pair.b.memory[0] == 1);

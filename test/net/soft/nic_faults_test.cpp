@@ -27,8 +27,8 @@ dq::LocalRange word_of(const Side& side, std::uint64_t word) {
 
 void add_write(NicPair& pair, RawPoster& raw, std::uint64_t from, std::uint64_t to,
                std::uint32_t flags) {
-  raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), flags, pair.b.region.remote(to * 8),
-                             word_of(pair.a, from)));
+  raw.add(dq::transfer_wqe(dq::Opcode::write, raw.place(), flags, pair.b.region.remote(to * 8),
+                           word_of(pair.a, from)));
 }
 
 }  // namespace
@@ -89,16 +89,16 @@ TEST_CASE("a lost response is asked for again, and nothing is executed twice", "
     RawPoster raw(pair.view());
     for (std::uint32_t i = 0; i < 10; ++i) {
       pair.a.memory[i] = i + 1;
-      raw.add(dq::transfer_entry(dq::Opcode::write_immediate, raw.place(), 0,
-                                 pair.b.region.remote(i * 8), word_of(pair.a, i), i));
-      raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(800), 1,
-                                  word_of(pair.a, 200 + i)));
-      raw.add(dq::masked_compare_swap_entry(
+      raw.add(dq::transfer_wqe(dq::Opcode::write_immediate, raw.place(), 0,
+                               pair.b.region.remote(i * 8), word_of(pair.a, i), i));
+      raw.add(dq::fetch_add_wqe(raw.place(), 0, pair.b.region.remote(800), 1,
+                                word_of(pair.a, 200 + i)));
+      raw.add(dq::masked_compare_swap_wqe(
           raw.place(), 0, pair.b.region.remote(808),
           dq::MaskedSwap<std::uint32_t>{i + 1, i, 0xffffffff, 0xffffffff},
           pair.a.range(8 * (300 + i), 4)));
-      raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), dq::kSignalled,
-                                 pair.b.region.remote(i * 8), word_of(pair.a, 400 + i)));
+      raw.add(dq::transfer_wqe(dq::Opcode::read, raw.place(), dq::kSignalled,
+                               pair.b.region.remote(i * 8), word_of(pair.a, 400 + i)));
     }
     raw.ring();
     for (int i = 0; i < 12; ++i) {
@@ -174,7 +174,7 @@ TEST_CASE("a fence waits for the answers of earlier reads and atomics", "[req:3.
   pair.a.memory[5] = 2;
   const bool fenced = GENERATE(false, true);
   RawPoster raw(pair.view());
-  raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(0), 1, word_of(pair.a, 9)));
+  raw.add(dq::fetch_add_wqe(raw.place(), 0, pair.b.region.remote(0), 1, word_of(pair.a, 9)));
   add_write(pair, raw, 5, 1, dq::kSignalled | (fenced ? dq::kFenced : 0));
   raw.ring();
   pair.run();

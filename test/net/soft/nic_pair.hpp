@@ -118,14 +118,14 @@ class RawPoster {
   explicit RawPoster(const dq::QueueView& view, std::uint64_t base = 0)
       : view_(view), next_(base) {}
   template <std::uint32_t kParts>
-  std::uint64_t add(const dq::Entry<kParts>& entry) {
+  std::uint64_t add(const dq::Wqe<kParts>& entry) {
     const std::uint64_t index = next_;
-    dq::write_entry(view_, {.base = index, .blocks = dq::Entry<kParts>::kBlocks}, 0, entry);
-    next_ += dq::Entry<kParts>::kBlocks;
+    dq::write_wqe(view_, {.base = index, .wqebbs = dq::Wqe<kParts>::kWqebbs}, 0, entry);
+    next_ += dq::Wqe<kParts>::kBlocks;
     return index;
   }
   /// Adds a no-op.
-  void nop(std::uint32_t flags = dq::kSignalled) { add(dq::nop_entry(place(), flags)); }
+  void nop(std::uint32_t flags = dq::kSignalled) { add(dq::nop_wqe(place(), flags)); }
   dq::Place place() const { return {view_.number, next_}; }
   std::uint64_t next() const { return next_; }
   void ring() const { ring(next_, next_); }

@@ -202,9 +202,9 @@ TEST_CASE("a probe takes a block if nobody else comes, and never waits for one",
   CHECK(place.blocks == 1);
   CHECK(place.is_next);
   CHECK_FALSE(reserve_if_empty<Interrupted>(pair.view(), place));  // the first one is not complete
-  dq::write_entry(pair.view(), place, 0,
-                  dq::inline_write_entry({pair.view().number, place.base}, dq::kSignalled, {},
-                                         dq::InlineBytes(nullptr, 0)));
+  dq::write_wqe(pair.view(), place, 0,
+                dq::inline_write_wqe({pair.view().number, place.base}, dq::kSignalled, {},
+                                     dq::InlineBytes(nullptr, 0)));
   REQUIRE(dq::publish(Thread(), pair.view(), place) == QueueOutcome::done);
   REQUIRE(dq::wait_all<DrivingMemory>(pair.view(), pair.control) == QueueOutcome::done);
   // Other threads fill the ring in between.

@@ -25,8 +25,8 @@ void expect_failure(std::uint8_t syndrome, const Make& bad) {
   RawPoster raw(pair.view());
   for (auto& word : pair.b.memory) word = 7;
   const auto mark = [&](std::uint64_t word, std::uint64_t value) {
-    raw.add(dq::inline_write_entry(raw.place(), dq::kSignalled, pair.b.region.remote(word * 8),
-                                   {reinterpret_cast<const unsigned char*>(&value), 8}));
+    raw.add(dq::inline_write_wqe(raw.place(), dq::kSignalled, pair.b.region.remote(word * 8),
+                                 {reinterpret_cast<const unsigned char*>(&value), 8}));
   };
   mark(0, 100);
   mark(1, 101);
@@ -93,20 +93,20 @@ void expect_refusal(bool is_remote, const Wrong& one) {
     const std::uint64_t value = 9;
     switch (one.entry) {
       case Wrong::write:
-        raw.add(dq::transfer_entry(dq::Opcode::write, raw.place(), 0, far, near));
+        raw.add(dq::transfer_wqe(dq::Opcode::write, raw.place(), 0, far, near));
         break;
       case Wrong::read:
-        raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), 0, far, near));
+        raw.add(dq::transfer_wqe(dq::Opcode::read, raw.place(), 0, far, near));
         break;
       case Wrong::add:
-        raw.add(dq::fetch_add_entry(raw.place(), 0, far, 1, near));
+        raw.add(dq::fetch_add_wqe(raw.place(), 0, far, 1, near));
         break;
       case Wrong::dump:
-        raw.add(dq::dump_entry(raw.place(), 0, near));
+        raw.add(dq::dump_wqe(raw.place(), 0, near));
         break;
       case Wrong::bytes:
-        raw.add(dq::inline_write_entry(raw.place(), 0, far,
-                                       {reinterpret_cast<const unsigned char*>(&value), 8}));
+        raw.add(dq::inline_write_wqe(raw.place(), 0, far,
+                                     {reinterpret_cast<const unsigned char*>(&value), 8}));
     }
   });
 }
@@ -146,13 +146,13 @@ TEST_CASE("a wrong remote key, range or right is a remote access error", "[req:3
 TEST_CASE("an entry of nonsense, of a wrong length or not aligned has the syndrome for that",
           "[req:3.8][req:3.23]") {
   expect_failure(0x02, [](NicPair&, RawPoster& raw) {
-    raw.add(dq::nop_entry({raw.place().queue, raw.place().index + 1}, dq::kSignalled));
+    raw.add(dq::nop_wqe({raw.place().queue, raw.place().index + 1}, dq::kSignalled));
   });
   expect_failure(0x01, [](NicPair& pair, RawPoster& raw) {
-    raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(64), 1, pair.a.range(0, 16)));
+    raw.add(dq::fetch_add_wqe(raw.place(), 0, pair.b.region.remote(64), 1, pair.a.range(0, 16)));
   });
   expect_failure(0x12, [](NicPair& pair, RawPoster& raw) {
-    raw.add(dq::fetch_add_entry(raw.place(), 0, pair.b.region.remote(68), 1, pair.a.range(0, 8)));
+    raw.add(dq::fetch_add_wqe(raw.place(), 0, pair.b.region.remote(68), 1, pair.a.range(0, 8)));
   });
 }
 

@@ -105,8 +105,8 @@ TEST_CASE("nothing is delivered that does not come from the queue's peer", "[req
   // This queue names b's queue, which is connected to another one.
   REQUIRE(wrong.connect({0, b.nic.address(0), back.number()}).ok());
   RawPoster raw(wrong.view());
-  raw.add(dq::inline_write_entry(raw.place(), dq::kSignalled, b.region.remote(0),
-                                 {reinterpret_cast<const unsigned char*>("mischief"), 8}));
+  raw.add(dq::inline_write_wqe(raw.place(), dq::kSignalled, b.region.remote(0),
+                               {reinterpret_cast<const unsigned char*>("mischief"), 8}));
   raw.ring();
   for (int i = 0; i < 10; ++i) a.nic.progress(), b.nic.progress();
   CHECK(b.memory[0] == 0);

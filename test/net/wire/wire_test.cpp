@@ -180,8 +180,8 @@ TEST_CASE("requests whose fields do not agree are refused and touch nothing", "[
 TEST_CASE("answers that nobody asked for, or of another size, do no harm", "[req:3.23]") {
   Alone alone;
   RawPoster raw(alone.queue.view());
-  raw.add(dq::transfer_entry(dq::Opcode::read, raw.place(), dq::kSignalled, {0x1000, 9},
-                             {alone.side.region.address, alone.side.key, 16}));
+  raw.add(dq::transfer_wqe(dq::Opcode::read, raw.place(), dq::kSignalled, {0x1000, 9},
+                           {alone.side.region.address, alone.side.key, 16}));
   raw.ring();
   WireResponse response;
   response.to_queue = alone.queue.number();

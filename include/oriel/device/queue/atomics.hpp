@@ -59,28 +59,28 @@ constexpr ORIEL_DEVICE_FN MaskedSwap<T> masked_swap(T operand, T compare) {
 }
 
 template <AtomicOp kOp, class T>
-constexpr ORIEL_DEVICE_FN auto atomic_entry(Place place, std::uint32_t flags, RemoteAddress remote,
-                                            T operand, T compare, LocalRange old) {
+constexpr ORIEL_DEVICE_FN auto atomic_wqe(Place place, std::uint32_t flags, RemoteAddress remote,
+                                          T operand, T compare, LocalRange old) {
   constexpr bool kWide = sizeof(T) == 8;
   if constexpr (kOp == AtomicOp::add && kWide) {
-    return fetch_add_entry(place, flags, remote, operand, old);
+    return fetch_add_wqe(place, flags, remote, operand, old);
   } else if constexpr (kOp == AtomicOp::add || kOp == AtomicOp::bit_xor) {
     const T boundary = kOp == AtomicOp::add ? T{0} : static_cast<T>(~T{0});
-    return masked_fetch_add_entry(place, flags, remote, operand, boundary, old);
+    return masked_fetch_add_wqe(place, flags, remote, operand, boundary, old);
   } else if constexpr (kOp == AtomicOp::compare_swap && kWide) {
-    return compare_swap_entry(place, flags, remote, operand, compare, old);
+    return compare_swap_wqe(place, flags, remote, operand, compare, old);
   } else {
-    return masked_compare_swap_entry(place, flags, remote, masked_swap<kOp>(operand, compare), old);
+    return masked_compare_swap_wqe(place, flags, remote, masked_swap<kOp>(operand, compare), old);
   }
 }
 
-/// Returns the blocks of an atomic with its ending. A completion names a WQE's first block. An
-/// atomic of more than one block is therefore followed by a WQE of one block, which is signalled
+/// Returns the WQEBBs of an atomic with its ending. A completion names a WQE's first WQEBB. An
+/// atomic of more than one WQEBB is therefore followed by a WQE of one WQEBB, which is signalled
 /// instead.
 template <AtomicOp kOp, class T>
-ORIEL_DEVICE_FN constexpr std::uint32_t atomic_blocks() {
-  using Made = decltype(atomic_entry<kOp, T>(Place{}, 0, RemoteAddress{}, T{}, T{}, LocalRange{}));
-  return Made::kBlocks == 1 ? 1 : Made::kBlocks + 1;
+ORIEL_DEVICE_FN constexpr std::uint32_t atomic_wqebbs() {
+  using Made = decltype(atomic_wqe<kOp, T>(Place{}, 0, RemoteAddress{}, T{}, T{}, LocalRange{}));
+  return Made::kWqebbs == 1 ? 1 : Made::kWqebbs + 1;
 }
 
 template <AtomicOp kOp, class T, class M>
@@ -88,14 +88,14 @@ ORIEL_DEVICE_FN void write_atomic(const QueueView& queue, const Reservation& res
                                   std::uint32_t offset, RemoteAddress remote, T operand, T compare,
                                   LocalRange old) {
   const Place place{queue.number, reservation.base + offset};
-  constexpr std::uint32_t kBlocks = atomic_blocks<kOp, T>();
-  write_entry<M>(
+  constexpr std::uint32_t kWqebbs = atomic_wqebbs<kOp, T>();
+  write_wqe<M>(
       queue, reservation, offset,
-      atomic_entry<kOp, T>(place, kBlocks == 1 ? kSignalled : 0, remote, operand, compare, old));
-  if constexpr (kBlocks > 1) {
-    const std::uint32_t last = kBlocks - 1;
-    write_entry<M>(queue, reservation, offset + last,
-                   nop_entry({queue.number, place.index + last}, kSignalled));
+      atomic_wqe<kOp, T>(place, kWqebbs == 1 ? kSignalled : 0, remote, operand, compare, old));
+  if constexpr (kWqebbs > 1) {
+    const std::uint32_t last = kWqebbs - 1;
+    write_wqe<M>(queue, reservation, offset + last,
+                 nop_wqe({queue.number, place.index + last}, kSignalled));
   }
 }
 
@@ -107,7 +107,7 @@ struct AtomicEnding {
   T operand;
   T compare = 0;
 
-  static ORIEL_DEVICE_FN std::uint32_t blocks() { return atomic_blocks<kOp, T>(); }
+  static ORIEL_DEVICE_FN std::uint32_t wqebbs() { return atomic_wqebbs<kOp, T>(); }
   template <class M>
   ORIEL_DEVICE_FN void write(const QueueView& queue, const Reservation& to,
                              std::uint32_t offset) const {
@@ -167,17 +167,17 @@ ORIEL_DEVICE_FN Fetch<T> begin_fetch_alone(const QueueView& queue, RemoteAddress
   }
   if (fetch.outcome != QueueOutcome::done) return fetch;
 
-  constexpr std::uint32_t kBlocks = atomic_blocks<kOp, T>();
-  const std::uint32_t blocks = kBlocks + (queue.gets_need_dump ? 1 : 0);
+  constexpr std::uint32_t kWqebbs = atomic_wqebbs<kOp, T>();
+  const std::uint32_t wqebbs = kWqebbs + (queue.gets_need_dump ? 1 : 0);
   Reservation reservation;
-  fetch.outcome = reserve<Thread, M>(Thread(), queue, blocks, reservation, control);
+  fetch.outcome = reserve<Thread, M>(Thread(), queue, wqebbs, reservation, control);
   if (fetch.outcome != QueueOutcome::done) return fetch;
   write_atomic<kOp, T, M>(queue, reservation, 0, remote, operand, compare,
                           queue.slot_range(slot, sizeof(T)));
   if (queue.gets_need_dump) {
-    write_entry<M>(queue, reservation, kBlocks,
-                   dump_entry({queue.number, reservation.base + kBlocks}, kSignalled | kFenced,
-                              queue.spare_word()));
+    write_wqe<M>(queue, reservation, kWqebbs,
+                 dump_wqe({queue.number, reservation.base + kWqebbs}, kSignalled | kFenced,
+                          queue.spare_word()));
   }
   fetch.outcome = publish<Thread, M>(Thread(), queue, reservation);
   fetch.end = reservation.end();
@@ -309,7 +309,7 @@ template <SignalOp kSignal, class Group, class M = Memory>
 put_bytes_signal(Group group, const QueueView& queue, const void* from, std::uint64_t count,
                  const Region& remote, std::uint64_t remote_offset, const Region& signals,
                  std::uint64_t signal_offset, std::uint64_t value, const WaitControl& control) {
-  if (!detail::fit_entry(count, remote, remote_offset) ||
+  if (!detail::fit_wqe(count, remote, remote_offset) ||
       !detail::word_is_inside<std::uint64_t>(signals, signal_offset)) {
     return {QueueOutcome::refused, 0};
   }

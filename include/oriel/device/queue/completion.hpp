@@ -5,14 +5,14 @@
 #include <cstdint>
 
 #include "oriel/device/config.hpp"
-#include "oriel/device/queue/work_entry.hpp"
+#include "oriel/device/queue/wqe.hpp"
 
 /// Completions of a NIC. A send queue uses one element of its completion queue. Every completion
 /// overwrites it ("collapsed"). A queue completes in order, so the last completion shows the NIC's
 /// progress. Receives have a separate completion queue, whose elements are filled in turn
 /// (immediates.hpp). Layout of mlx5's 64-byte CQE; source: rdma-core's mlx5dv.h.
 ///
-/// Example: returns the number of completed blocks, from a tail that was loaded in acquire order.
+/// Example: returns the number of completed WQEBBs, from a tail that was loaded in acquire order.
 /// ```cpp
 /// namespace dq = oriel::device::queue;
 /// ORIEL_DEVICE_FN std::uint64_t completed_now(std::uint64_t tail_word, std::uint64_t known,
@@ -52,7 +52,7 @@ struct CompletionTail {
   CompletionKind kind = CompletionKind::invalid;  ///< upper half of `own`
   std::uint8_t opcode = 0;                        ///< opcode of the WQE
   std::uint32_t queue = 0;                        ///< the NIC's queue number, 24 bits
-  std::uint16_t index = 0;  ///< low bits of the index of the WQE's first block
+  std::uint16_t index = 0;  ///< low bits of the index of the WQE's first WQEBB
 };
 
 /// Decodes `Completion::tail`. Ignores the signature and the bit of `own` that distinguishes
@@ -96,12 +96,12 @@ constexpr ORIEL_DEVICE_FN std::uint64_t encode_syndromes(const Syndromes& syndro
   return big_endian(static_cast<std::uint64_t>(syndromes.vendor) << 8 | syndromes.syndrome);
 }
 
-/// Returns the number of completed blocks. `known` blocks were complete before the element was
+/// Returns the number of completed WQEBBs. `known` WQEBBs were complete before the element was
 /// read, and at most `depth` more can have completed since. The WQE at `index` is the last
-/// completed one and takes one block, so index + 1 blocks are complete. If the element is older or
+/// completed one and takes one WQEBB, so index + 1 WQEBBs are complete. If the element is older or
 /// cannot be placed, returns `known`. This can happen if much time passes after `known` was read;
 /// the next poll begins with a fresh value.
-/// Correct for every depth up to 32768. An element may be newer by a multiple of 65536 blocks after
+/// Correct for every depth up to 32768. An element may be newer by a multiple of 65536 WQEBBs after
 /// a pause of that length. The result is then too small, never too large.
 constexpr ORIEL_DEVICE_FN std::uint64_t completed_blocks(std::uint64_t known, std::uint16_t index,
                                                          std::uint32_t depth) {

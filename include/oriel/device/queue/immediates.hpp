@@ -139,7 +139,7 @@ ORIEL_DEVICE_SLOW QueueOutcome wait_for_arrival(const QueueView& queue, const Re
     keep_error<M>(queue, receive_element(receives, taken));
     return QueueOutcome::failed;
   }
-  // This wait leaves no blocks unpublished, so the queue remains usable.
+  // This wait leaves no WQEBBs unpublished, so the queue remains usable.
   return waited == WaitOutcome::ready ? reason_of_end<M>(queue) : outcome_of(waited);
 }
 

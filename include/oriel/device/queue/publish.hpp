@@ -8,8 +8,8 @@
 #include "oriel/device/config.hpp"
 #include "oriel/device/queue/send_queue.hpp"
 
-/// Path of a WQE to the NIC: reserve, write, publish, wait. Each publisher marks its own blocks.
-/// The thread that gets the lock publishes all blocks that are marked without a gap, and rings the
+/// Path of a WQE to the NIC: reserve, write, publish, wait. Each publisher marks its own WQEBBs.
+/// The thread that gets the lock publishes all WQEBBs that are marked without a gap, and rings the
 /// doorbell once for them. Only the NIC therefore waits for a slow publisher. The idea comes from
 /// BaM's submission queues for SSDs, here with marks that never repeat (docs/queues.md).
 ///
@@ -27,7 +27,7 @@
 ///   dq::Reservation one;
 ///   dq::QueueOutcome outcome = dq::reserve(thread, queue, 1, one, control);
 ///   if (outcome != dq::QueueOutcome::done) return outcome;
-///   dq::write_entry(queue, one, 0, dq::nop_entry({queue.number, one.base}, dq::kSignalled));
+///   dq::write_wqe(queue, one, 0, dq::nop_wqe({queue.number, one.base}, dq::kSignalled));
 ///   outcome = dq::publish(thread, queue, one);
 ///   if (outcome != dq::QueueOutcome::done) return outcome;
 ///   return dq::wait_complete(queue, one.end(), control);
@@ -67,7 +67,7 @@ ORIEL_DEVICE_FN bool look_at_completion(const QueueView& queue) {
                          .index = tail.index});
   }
   const QueueError error = decode_error(word);
-  // All blocks before the failed WQE are complete.
+  // All WQEBBs before the failed WQE are complete.
   const std::uint64_t now =
       completed_blocks(known, static_cast<std::uint16_t>(error.index - 1), queue.depth);
   if (error.syndrome != kFlushed && now > known) {
@@ -95,8 +95,8 @@ ORIEL_DEVICE_FN bool look_in_turn(const QueueView& queue) {
 inline constexpr std::uint64_t kSweeping = 1;
 enum class More : std::uint8_t { no, yes, is_broken };
 
-/// Ends a sweep; the caller has set kSweeping. Notifies the NIC of the blocks between `from` and
-/// `end`, clears kSweeping, and returns whether more blocks are marked by now.
+/// Ends a sweep; the caller has set kSweeping. Notifies the NIC of the WQEBBs between `from` and
+/// `end`, clears kSweeping, and returns whether more WQEBBs are marked by now.
 template <class Group, class M>
 ORIEL_DEVICE_FN More end_sweep(Group group, const QueueView& queue, std::uint64_t from,
                                std::uint64_t end) {
@@ -111,10 +111,10 @@ ORIEL_DEVICE_FN More end_sweep(Group group, const QueueView& queue, std::uint64_
   return static_cast<More>(group.broadcast(static_cast<std::uint64_t>(more)));
 }
 
-/// Publishes marked blocks until there are no more.
+/// Publishes marked WQEBBs until there are no more.
 /// A thread that finds another thread sweeping may leave. Its read-modify-write of `sweep` precedes
 /// the one by which the other thread ends. The other thread therefore sees its mark when it checks
-/// for more. A thread whose blocks follow a gap may leave too: the thread that closes the gap
+/// for more. A thread whose WQEBBs follow a gap may leave too: the thread that closes the gap
 /// continues. `usual`: see marked_end. Out of line, this function would cost a third of the
 /// throughput of many warps (docs/queues.md).
 template <class Group, class M>
@@ -158,7 +158,7 @@ ORIEL_DEVICE_SLOW QueueOutcome wait_until_complete(const QueueView& queue, std::
 
 }  // namespace detail
 
-/// Waits until all blocks before `end` are complete. Each thread calls it for itself. Returns
+/// Waits until all WQEBBs before `end` are complete. Each thread calls it for itself. Returns
 /// `failed` if the queue fails before they are.
 template <class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome wait_complete(const QueueView& queue, std::uint64_t end,
@@ -169,17 +169,17 @@ template <class M = Memory>
 
 namespace detail {
 
-/// Reserves blocks for one thread and waits until they are free.
+/// Reserves WQEBBs for one thread and waits until they are free.
 template <class M>
-ORIEL_DEVICE_FN QueueOutcome reserve_alone(const QueueView& queue, std::uint32_t blocks,
+ORIEL_DEVICE_FN QueueOutcome reserve_alone(const QueueView& queue, std::uint32_t wqebbs,
                                            Reservation& reservation, const WaitControl& control) {
   QueueIndexes& at = *queue.indexes;
   // Both accesses are in flight together, so the second costs no extra time.
   const std::uint64_t sweep = M::template load<Order::relaxed, Scope::device>(&at.sweep);
   const std::uint64_t base =
-      M::template fetch_add<Order::relaxed, Scope::device>(&at.reserved, std::uint64_t{blocks});
-  reservation = {base, blocks, 0, sweep == base << 1};
-  const std::uint64_t end = base + blocks;
+      M::template fetch_add<Order::relaxed, Scope::device>(&at.reserved, std::uint64_t{wqebbs});
+  reservation = {base, wqebbs, 0, sweep == base << 1};
+  const std::uint64_t end = base + wqebbs;
   if (end <= queue.depth) return QueueOutcome::done;
   const QueueOutcome outcome = wait_complete<M>(queue, end - queue.depth, control);
   // A failed queue completes nothing more, so no thread closes this gap.
@@ -187,32 +187,32 @@ ORIEL_DEVICE_FN QueueOutcome reserve_alone(const QueueView& queue, std::uint32_t
   return outcome;
 }
 
-/// Reserves blocks for lanes that call together.
+/// Reserves WQEBBs for lanes that call together.
 template <class Group, class M>
 ORIEL_DEVICE_FN QueueOutcome reserve_together(Group group, const QueueView& queue,
-                                              std::uint32_t blocks, Reservation& reservation,
+                                              std::uint32_t wqebbs, Reservation& reservation,
                                               const WaitControl& control) {
-  // The key groups lanes with the same queue and number of blocks. If all lanes together would need
-  // too many blocks, each lane reserves alone, with a key that is no number of blocks. The
+  // The key groups lanes with the same queue and number of WQEBBs. If all lanes together would need
+  // too many WQEBBs, each lane reserves alone, with a key that is no number of WQEBBs. The
   // alignment of the address leaves the lower bits free.
   static_assert(alignof(QueueIndexes) >= 2 * kReservationMost);
-  const bool alone = blocks * group.most() > kReservationMost;
+  const bool alone = wqebbs * group.most() > kReservationMost;
   const std::uint64_t key = reinterpret_cast<std::uint64_t>(queue.indexes) |
-                            (alone ? kReservationMost + group.lane() : blocks);
+                            (alone ? kReservationMost + group.lane() : wqebbs);
   const std::uint32_t together = group.together(key);
   const std::uint32_t before = group.before(together);
   Reservation all;
   QueueOutcome outcome = QueueOutcome::done;
   if (before == 0) {
-    outcome = reserve_alone<M>(queue, blocks * group.count(together), all, control);
+    outcome = reserve_alone<M>(queue, wqebbs * group.count(together), all, control);
   }
   const std::uint64_t base = group.broadcast_among(together, all.base);
-  reservation = {base + std::uint64_t{before} * blocks, blocks, together, all.is_next};
+  reservation = {base + std::uint64_t{before} * wqebbs, wqebbs, together, all.is_next};
   return static_cast<QueueOutcome>(
       group.broadcast_among(together, static_cast<std::uint64_t>(outcome)));
 }
 
-/// Publishes blocks that all threads concerned have written.
+/// Publishes WQEBBs that all threads concerned have written.
 template <class Group, class M>
 ORIEL_DEVICE_FN QueueOutcome hand_over(Group group, const QueueView& queue,
                                        const Reservation& reservation) {
@@ -224,52 +224,52 @@ ORIEL_DEVICE_FN QueueOutcome hand_over(Group group, const QueueView& queue,
     if (!begun) {
       M::template store<Order::release, Scope::device>(
           &queue.marks[reservation.base & (queue.depth - 1)],
-          mark_of(reservation.base, reservation.blocks));
+          mark_of(reservation.base, reservation.wqebbs));
     }
   }
   begun = group.broadcast(begun ? 1 : 0) != 0;
-  if (begun) {  // these blocks are next, and have no mark
+  if (begun) {  // these WQEBBs are next, and have no mark
     const More more = end_sweep<Group, M>(group, queue, reservation.base, reservation.end());
     if (more == More::no) return QueueOutcome::done;
     if (more == More::is_broken) return reason_of_end<M>(queue);
   }
-  return sweep_marks<Group, M>(group, queue, reservation.blocks);
+  return sweep_marks<Group, M>(group, queue, reservation.wqebbs);
 }
 
 }  // namespace detail
 
-/// Reserves `blocks` blocks (1 to kReservationMost) of the ring for the group and waits until they
+/// Reserves `wqebbs` WQEBBs (1 to kReservationMost) of the ring for the group and waits until they
 /// are free. All threads of the group get the same reservation and outcome. With Lanes each lane
-/// gets its own reservation, writes its blocks and calls publish. Lanes must not diverge between
+/// gets its own reservation, writes its WQEBBs and calls publish. Lanes must not diverge between
 /// reserve and publish. Blocking.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome reserve(Group group, const QueueView& queue,
-                                                   std::uint32_t blocks, Reservation& reservation,
+                                                   std::uint32_t wqebbs, Reservation& reservation,
                                                    const WaitControl& control) {
   if constexpr (std::is_base_of_v<Lanes, Group>) {
-    return detail::reserve_together<Group, M>(group, queue, blocks, reservation, control);
+    return detail::reserve_together<Group, M>(group, queue, wqebbs, reservation, control);
   } else {
     QueueOutcome outcome = QueueOutcome::done;
-    if (group.rank() == 0) outcome = detail::reserve_alone<M>(queue, blocks, reservation, control);
-    reservation = {group.broadcast(reservation.base), blocks, 0, reservation.is_next};
+    if (group.rank() == 0) outcome = detail::reserve_alone<M>(queue, wqebbs, reservation, control);
+    reservation = {group.broadcast(reservation.base), wqebbs, 0, reservation.is_next};
     return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
   }
 }
 
-/// Writes a WQE into the group's blocks, `offset` blocks after the reservation's base. One thread;
+/// Writes a WQE into the group's WQEBBs, `offset` WQEBBs after the reservation's base. One thread;
 /// several threads may write several WQEs of one reservation.
 template <class M = Memory, std::uint32_t kParts>
-ORIEL_DEVICE_FN void write_entry(const QueueView& queue, const Reservation& reservation,
-                                 std::uint32_t offset, const Entry<kParts>& entry) {
+ORIEL_DEVICE_FN void write_wqe(const QueueView& queue, const Reservation& reservation,
+                               std::uint32_t offset, const Wqe<kParts>& entry) {
   ORIEL_DEVICE_UNROLL
   for (std::uint32_t i = 0; i < kParts; ++i) {
-    const std::uint64_t index = reservation.base + offset + i / kPartsPerBlock;
-    Block& block = queue.ring[index & (queue.depth - 1)];
-    M::template store<Order::weak, Scope::system>(&block.part[i % kPartsPerBlock], entry.part[i]);
+    const std::uint64_t index = reservation.base + offset + i / kPartsPerWqebb;
+    Wqebb& wqebb = queue.ring[index & (queue.depth - 1)];
+    M::template store<Order::weak, Scope::system>(&wqebb.part[i % kPartsPerWqebb], entry.part[i]);
   }
 }
 
-/// Publishes the group's blocks to the NIC; all of them are written. Returns before they are
+/// Publishes the group's WQEBBs to the NIC; all of them are written. Returns before they are
 /// executed, and perhaps before the NIC is notified. In the latter case a concurrent publisher, or
 /// the thread that closes an earlier gap, notifies the NIC.
 template <class Group, class M = Memory>
@@ -280,7 +280,7 @@ template <class Group, class M = Memory>
     group.sync_among(reservation.lanes);
     QueueOutcome outcome = QueueOutcome::done;
     if (group.before(reservation.lanes) == 0) {
-      const Reservation all{reservation.base, reservation.blocks * group.count(reservation.lanes),
+      const Reservation all{reservation.base, reservation.wqebbs * group.count(reservation.lanes),
                             0, reservation.is_next};
       outcome = detail::hand_over<Thread, M>(Thread(), queue, all);
     }

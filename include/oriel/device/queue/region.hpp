@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "oriel/device/config.hpp"
-#include "oriel/device/queue/work_entry.hpp"
+#include "oriel/device/queue/wqe.hpp"
 
 /// Registered memory of this rank or of the peer, as operations use it.
 ///
@@ -70,9 +70,9 @@ struct Transfer {
     return local.holds(local_offset, bytes) && remote.holds(remote_offset, bytes);
   }
   /// Returns the size of the piece that begins `done` bytes after the start: at most
-  /// kEntryBytesMost, and not 0 before the end. No piece crosses a chunk boundary of either side.
+  /// kWqeBytesMost, and not 0 before the end. No piece crosses a chunk boundary of either side.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t piece_at(std::uint64_t done) const {
-    std::uint64_t most = kEntryBytesMost;
+    std::uint64_t most = kWqeBytesMost;
     const std::uint64_t here = local.left_in_chunk(local_offset + done);
     const std::uint64_t there = remote.left_in_chunk(remote_offset + done);
     if (here < most) most = here;

@@ -8,17 +8,17 @@
 #include "oriel/device/group.hpp"
 #include "oriel/device/memory.hpp"
 #include "oriel/device/queue/completion.hpp"
-#include "oriel/device/queue/work_entry.hpp"
+#include "oriel/device/queue/wqe.hpp"
 #include "oriel/device/wait.hpp"
 
 /// Send queue that device code fills: reserve WQEBBs of the ring, write WQEs into them, publish
 /// them to the NIC, and wait for completion. Any number of threads may use one queue at the same
 /// time.
 ///
-/// All indexes count WQEBBs ("blocks") since the queue was created, and are "one past the last".
+/// All indexes count basic blocks ("WQEBBs") since the queue was created, and are "one past the last".
 /// They stay below 2^63, which no queue ever reaches; the NIC receives the low 16 bits.
-/// Invariant: completed <= sweep / 2 <= reserved. At most `depth` blocks are in use, counted from
-/// `completed` up to the last block that any thread writes.
+/// Invariant: completed <= sweep / 2 <= reserved. At most `depth` WQEBBs are in use, counted from
+/// `completed` up to the last WQEBB that any thread writes.
 ///
 /// Example: returns the reason for which a queue has failed, after an outcome `failed`.
 /// ```cpp
@@ -33,16 +33,16 @@ namespace oriel::device::queue {
 /// Words that producers share, in their device's memory. Initially zero, except as begin_at() sets
 /// them. Contended words each have a separate cache line of 128 bytes.
 struct alignas(128) QueueIndexes {
-  /// Sets the state in which all blocks before `base` have been posted and completed.
+  /// Sets the state in which all WQEBBs before `base` have been posted and completed.
   ORIEL_DEVICE_FN void begin_at(std::uint64_t base) {
     reserved = completed = base;
     sweep = base << 1;
   }
 
-  std::uint64_t reserved = 0;  ///< index up to which blocks are reserved
+  std::uint64_t reserved = 0;  ///< index up to which WQEBBs are reserved
   /// Twice the index up to which the NIC has been notified, plus one while a thread sweeps.
   alignas(128) std::uint64_t sweep = 0;
-  alignas(128) std::uint64_t completed = 0;  ///< index up to which blocks are known to be complete
+  alignas(128) std::uint64_t completed = 0;  ///< index up to which WQEBBs are known to be complete
   /// The first error that a completion has reported (QueueError). Later errors are its
   /// consequences.
   std::uint64_t error = 0;
@@ -58,7 +58,7 @@ struct alignas(128) QueueIndexes {
 /// View of a queue in kernels. The host creates it, and its pointees outlive its users. Fits into
 /// constant or global memory; the same for all threads.
 struct QueueView {
-  Block* ring = nullptr;     ///< depth blocks
+  Wqebb* ring = nullptr;     ///< depth WQEBBs
   std::uint32_t depth = 0;   ///< a power of two, 128 to 32768
   std::uint32_t number = 0;  ///< the NIC's queue number, 24 bits
   std::int32_t peer = -1;    ///< world rank at the other end, for errors and stall records
@@ -94,7 +94,7 @@ struct QueueView {
   }
 };
 
-/// Maximum number of blocks of one reservation: half of the least depth.
+/// Maximum number of WQEBBs of one reservation: half of the least depth.
 inline constexpr std::uint32_t kReservationMost = 64;
 inline constexpr std::uint32_t kDepthLeast = 128;   ///< least QueueView::depth
 inline constexpr std::uint32_t kDepthMost = 32768;  ///< greatest QueueView::depth
@@ -113,29 +113,29 @@ constexpr ORIEL_DEVICE_FN QueueOutcome outcome_of(WaitOutcome outcome) {
   return static_cast<QueueOutcome>(outcome);
 }
 
-/// Blocks that one group owns, from `base` on.
+/// WQEBBs that one group owns, from `base` on.
 struct Reservation {
-  std::uint64_t base = 0;    ///< index of the first block
-  std::uint32_t blocks = 0;  ///< number of blocks
+  std::uint64_t base = 0;    ///< index of the first WQEBB
+  std::uint32_t wqebbs = 0;  ///< number of WQEBBs
   std::uint32_t lanes = 0;   ///< for Lanes: mask of the lanes that have reserved together
-  /// For the thread that reserved: true if the NIC had been notified of all earlier blocks.
+  /// For the thread that reserved: true if the NIC had been notified of all earlier WQEBBs.
   bool is_next = false;
-  /// Returns one past the last block, for wait_complete.
-  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t end() const { return base + blocks; }
+  /// Returns one past the last WQEBB, for wait_complete.
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t end() const { return base + wqebbs; }
 };
 
 namespace detail {
 
-inline constexpr std::uint32_t kMarkShift = 8;  ///< bits of a mark that hold the number of blocks
-/// Returns the value of marks[base % depth] after all blocks of the reservation are written. There
+inline constexpr std::uint32_t kMarkShift = 8;  ///< bits of a mark that hold the number of WQEBBs
+/// Returns the value of marks[base % depth] after all WQEBBs of the reservation are written. There
 /// is one mark per reservation, so one load shows whether there is something to publish. The marks
-/// of its other blocks stay unchanged. The value differs from that of any other reservation until
-/// 2^56 blocks have passed.
-constexpr ORIEL_DEVICE_FN std::uint64_t mark_of(std::uint64_t base, std::uint32_t blocks) {
-  return base << kMarkShift | blocks;
+/// of its other WQEBBs stay unchanged. The value differs from that of any other reservation until
+/// 2^56 WQEBBs have passed.
+constexpr ORIEL_DEVICE_FN std::uint64_t mark_of(std::uint64_t base, std::uint32_t wqebbs) {
+  return base << kMarkShift | wqebbs;
 }
-/// Returns the number of blocks of the reservation at `base` if `mark` is its mark, otherwise 0.
-constexpr ORIEL_DEVICE_FN std::uint32_t marked_blocks(std::uint64_t mark, std::uint64_t base) {
+/// Returns the number of WQEBBs of the reservation at `base` if `mark` is its mark, otherwise 0.
+constexpr ORIEL_DEVICE_FN std::uint32_t marked_wqebbs(std::uint64_t mark, std::uint64_t base) {
   constexpr std::uint64_t kLow = (1u << kMarkShift) - 1;
   return (mark & ~kLow) == base << kMarkShift ? static_cast<std::uint32_t>(mark & kLow) : 0;
 }
@@ -215,12 +215,12 @@ ORIEL_DEVICE_FN void fence_once() {
 
 template <class M>
 ORIEL_DEVICE_FN std::uint32_t marked_at(const QueueView& queue, std::uint64_t index) {
-  return marked_blocks(load_index<M>(&queue.marks[index & (queue.depth - 1)]), index);
+  return marked_wqebbs(load_index<M>(&queue.marks[index & (queue.depth - 1)]), index);
 }
 
 /// Returns the end of the reservations that are marked without a gap from `from` on. Walked by one
 /// thread. On a GPU several loads are in flight, on the guess that reservations have `usual`
-/// blocks.
+/// WQEBBs.
 template <class M>
 ORIEL_DEVICE_FN std::uint64_t marked_end(Thread, const QueueView& queue, std::uint64_t from,
                                          std::uint32_t usual) {
@@ -233,14 +233,14 @@ ORIEL_DEVICE_FN std::uint64_t marked_end(Thread, const QueueView& queue, std::ui
       marks[i] =
           M::template load<kAcquireOrFence, Scope::device>(&queue.marks[guess & (queue.depth - 1)]);
     }
-    std::uint32_t blocks = usual;
+    std::uint32_t wqebbs = usual;
     ORIEL_DEVICE_UNROLL
     for (std::uint32_t i = 0; i < kAhead; ++i) {
-      if (blocks != usual) break;
-      blocks = marked_blocks(marks[i], index);
-      index += blocks;
+      if (wqebbs != usual) break;
+      wqebbs = marked_wqebbs(marks[i], index);
+      index += wqebbs;
     }
-    if (blocks == 0) {
+    if (wqebbs == 0) {
       fence_once<M>();
       return index;
     }
@@ -254,11 +254,11 @@ ORIEL_DEVICE_FN std::uint64_t marked_end(Warp group, const QueueView& queue, std
   for (std::uint64_t index = from;;) {
     const std::uint64_t guess = index + std::uint64_t{group.rank()} * usual;
     const std::uint32_t mine = marked_at<M>(queue, guess);
-    std::uint32_t blocks = usual;
-    for (std::uint32_t lane = 0; lane < group.size() && blocks == usual; ++lane) {
-      blocks = arch::warp_read(mine, lane);
-      if (blocks == 0) return index;
-      index += blocks;
+    std::uint32_t wqebbs = usual;
+    for (std::uint32_t lane = 0; lane < group.size() && wqebbs == usual; ++lane) {
+      wqebbs = arch::warp_read(mine, lane);
+      if (wqebbs == 0) return index;
+      index += wqebbs;
     }
   }
 }

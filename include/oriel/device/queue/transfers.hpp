@@ -41,10 +41,10 @@ struct Posted {
 namespace detail {
 
 /// Ending without WQEs. An ending is a set of WQEs at the end of a posting, in its last
-/// reservation. blocks() returns how many blocks they take. One thread calls write(), which writes
-/// them from block `offset` of the reservation on.
+/// reservation. wqebbs() returns how many WQEBBs they take. One thread calls write(), which writes
+/// them from WQEBB `offset` of the reservation on.
 struct NoEnding {
-  static ORIEL_DEVICE_FN std::uint32_t blocks() { return 0; }
+  static ORIEL_DEVICE_FN std::uint32_t wqebbs() { return 0; }
   template <class M>
   static ORIEL_DEVICE_FN void write(const QueueView& /*queue*/, const Reservation& /*to*/,
                                     std::uint32_t /*offset*/) {}
@@ -53,7 +53,7 @@ struct NoEnding {
 /// Ending of reads that become visible later. Raises `gets_end` before publishing, so that any
 /// thread of the group can wait for these reads.
 struct ReadEnding {
-  static ORIEL_DEVICE_FN std::uint32_t blocks() { return 0; }
+  static ORIEL_DEVICE_FN std::uint32_t wqebbs() { return 0; }
   template <class M>
   static ORIEL_DEVICE_FN void write(const QueueView& queue, const Reservation& to,
                                     std::uint32_t /*offset*/) {
@@ -64,24 +64,24 @@ struct ReadEnding {
 
 /// Ending with a dump WQE, which makes earlier reads visible.
 struct DumpEnding {
-  static ORIEL_DEVICE_FN std::uint32_t blocks() { return 1; }
+  static ORIEL_DEVICE_FN std::uint32_t wqebbs() { return 1; }
   template <class M>
   static ORIEL_DEVICE_FN void write(const QueueView& queue, const Reservation& to,
                                     std::uint32_t offset) {
-    write_entry<M>(
+    write_wqe<M>(
         queue, to, offset,
-        dump_entry({queue.number, to.base + offset}, kSignalled | kFenced, queue.spare_word()));
+        dump_wqe({queue.number, to.base + offset}, kSignalled | kFenced, queue.spare_word()));
   }
 };
 
 /// Ending with a nop WQE that waits for earlier reads and atomics.
 struct FenceEnding {
-  static ORIEL_DEVICE_FN std::uint32_t blocks() { return 1; }
+  static ORIEL_DEVICE_FN std::uint32_t wqebbs() { return 1; }
   template <class M>
   static ORIEL_DEVICE_FN void write(const QueueView& queue, const Reservation& to,
                                     std::uint32_t offset) {
-    write_entry<M>(queue, to, offset,
-                   nop_entry({queue.number, to.base + offset}, kSignalled | kFenced));
+    write_wqe<M>(queue, to, offset,
+                 nop_wqe({queue.number, to.base + offset}, kSignalled | kFenced));
   }
 };
 
@@ -97,26 +97,26 @@ struct BytesEnding {
     const std::uint64_t room = remote.left_in_chunk(remote_offset);
     return room < count ? static_cast<std::uint32_t>(room) : count;
   }
-  [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t blocks() const { return first() < count ? 2 : 1; }
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t wqebbs() const { return first() < count ? 2 : 1; }
   template <class M>
   ORIEL_DEVICE_FN void write(const QueueView& queue, const Reservation& to,
                              std::uint32_t offset) const {
     const std::uint32_t begin = first();
-    const auto flags = [&](std::uint32_t block) { return block + 1 == to.blocks ? kSignalled : 0; };
-    write_entry<M>(queue, to, offset,
-                   inline_write_entry({queue.number, to.base + offset}, flags(offset),
-                                      remote.remote(remote_offset), InlineBytes(from, begin)));
+    const auto flags = [&](std::uint32_t wqebb) { return wqebb + 1 == to.wqebbs ? kSignalled : 0; };
+    write_wqe<M>(queue, to, offset,
+                 inline_write_wqe({queue.number, to.base + offset}, flags(offset),
+                                  remote.remote(remote_offset), InlineBytes(from, begin)));
     if (begin == count) return;
-    write_entry<M>(queue, to, offset + 1,
-                   inline_write_entry({queue.number, to.base + offset + 1}, flags(offset + 1),
-                                      remote.remote(remote_offset + begin),
-                                      InlineBytes(from + begin, count - begin)));
+    write_wqe<M>(queue, to, offset + 1,
+                 inline_write_wqe({queue.number, to.base + offset + 1}, flags(offset + 1),
+                                  remote.remote(remote_offset + begin),
+                                  InlineBytes(from + begin, count - begin)));
   }
 };
 
 /// Returns whether put_bytes can post these bytes.
-ORIEL_DEVICE_FN bool fit_entry(std::uint64_t count, const Region& remote,
-                               std::uint64_t remote_offset) {
+ORIEL_DEVICE_FN bool fit_wqe(std::uint64_t count, const Region& remote,
+                             std::uint64_t remote_offset) {
   return count != 0 && count <= kInlineBytesMost && remote.holds(remote_offset, count);
 }
 ORIEL_DEVICE_FN BytesEnding bytes_ending(const void* from, std::uint64_t count,
@@ -138,14 +138,14 @@ struct BothEndings {
   First first;
   Second second;
 
-  [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t blocks() const {
-    return first.blocks() + second.blocks();
+  [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t wqebbs() const {
+    return first.wqebbs() + second.wqebbs();
   }
   template <class M>
   ORIEL_DEVICE_FN void write(const QueueView& queue, const Reservation& to,
                              std::uint32_t offset) const {
     first.template write<M>(queue, to, offset);
-    second.template write<M>(queue, to, offset + first.blocks());
+    second.template write<M>(queue, to, offset + first.wqebbs());
   }
 };
 
@@ -154,7 +154,7 @@ template <class Group, class M, class Ending>
 ORIEL_DEVICE_FN Posted post_ending(Group group, const QueueView& queue, const Ending& ending,
                                    const WaitControl& control) {
   Reservation reservation;
-  Posted posted{reserve<Group, M>(group, queue, ending.blocks(), reservation, control), 0};
+  Posted posted{reserve<Group, M>(group, queue, ending.wqebbs(), reservation, control), 0};
   if (posted.outcome != QueueOutcome::done) return posted;
   if (group.rank() == 0) ending.template write<M>(queue, reservation, 0);
   posted.outcome = publish<Group, M>(group, queue, reservation);
@@ -189,12 +189,12 @@ ORIEL_DEVICE_FN void write_pieces(Group group, const QueueView& queue,
     if (i % group.size() != group.rank()) continue;
     const bool tells = immediate.is_told && done == transfer.bytes;
     // An ending is signalled itself and so covers the piece before it.
-    const bool signalled = i + 1 == reservation.blocks;
-    write_entry<M>(queue, reservation, i,
-                   transfer_entry(tells ? Opcode::write_immediate : opcode,
-                                  {queue.number, reservation.base + i}, signalled ? kSignalled : 0,
-                                  transfer.remote.remote(transfer.remote_offset + done - bytes),
-                                  local, tells ? immediate.value : 0));
+    const bool signalled = i + 1 == reservation.wqebbs;
+    write_wqe<M>(queue, reservation, i,
+                 transfer_wqe(tells ? Opcode::write_immediate : opcode,
+                              {queue.number, reservation.base + i}, signalled ? kSignalled : 0,
+                              transfer.remote.remote(transfer.remote_offset + done - bytes), local,
+                              tells ? immediate.value : 0));
   }
 }
 
@@ -205,7 +205,7 @@ ORIEL_DEVICE_FN Posted post_transfer(Group group, const QueueView& queue, const 
                                      Opcode opcode, const Immediate& immediate,
                                      const Ending& ending, const WaitControl& control) {
   if (!transfer.is_inside()) return {QueueOutcome::refused, 0};
-  const std::uint32_t behind = ending.blocks();
+  const std::uint32_t behind = ending.wqebbs();
   Posted posted;
   std::uint64_t done = 0;
   bool ended = transfer.bytes == 0 && behind == 0;
@@ -289,7 +289,7 @@ template <class Group, class M = Memory>
                                                const void* from, std::uint64_t count,
                                                const Region& remote, std::uint64_t remote_offset,
                                                const WaitControl& control) {
-  if (!detail::fit_entry(count, remote, remote_offset)) return {QueueOutcome::refused, 0};
+  if (!detail::fit_wqe(count, remote, remote_offset)) return {QueueOutcome::refused, 0};
   group.sync();
   return detail::post_ending<Group, M>(
       group, queue, detail::bytes_ending(from, count, remote, remote_offset), control);
@@ -325,7 +325,7 @@ put_bytes_with_value(Group group, const QueueView& queue, const void* from, std:
                      const Region& remote, std::uint64_t remote_offset, const T& value,
                      std::uint64_t value_offset, const WaitControl& control) {
   using detail::BytesEnding;
-  if (!detail::fit_entry(count, remote, remote_offset) || !remote.holds(value_offset, sizeof(T))) {
+  if (!detail::fit_wqe(count, remote, remote_offset) || !remote.holds(value_offset, sizeof(T))) {
     return {QueueOutcome::refused, 0};
   }
   group.sync();

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "oriel/device/queue/work_entry.hpp"
+#include "oriel/device/queue/wqe.hpp"
 
 #include <atomic>
 #include <cstring>
@@ -12,7 +12,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "net/queue/golden_entries.hpp"
+#include "net/queue/golden_wqes.hpp"
 
 // WQEs written by device code, against hand-written vectors (3.12).
 using namespace oriel::device::queue;
@@ -28,7 +28,7 @@ constexpr LocalRange local(std::uint32_t bytes) {
 
 // Returns as many parts as the WQE says it has.
 template <std::uint32_t kParts>
-std::vector<std::byte> bytes_of(const Entry<kParts>& entry) {
+std::vector<std::byte> bytes_of(const Wqe<kParts>& entry) {
   std::vector<std::byte> bytes(kParts * 16);
   std::memcpy(bytes.data(), entry.part, bytes.size());
   const auto parts = static_cast<std::size_t>(bytes[7]) & 0x3f;
@@ -95,28 +95,28 @@ TEST_CASE("entries are the bytes of the format", "[req:3.12][A12]") {
   const MaskedSwap<std::uint32_t> swap4{high(kA), high(kB), high(kC), high(kD)};
   const MaskedSwap<std::uint64_t> swap8{kA, kB, kC, kD};
   const std::pair<std::vector<std::byte>, std::string_view> all[] = {
-      {bytes_of(transfer_entry(Opcode::write, kPlace, kSignalled, kRemote, bulk)), golden::kWrite},
+      {bytes_of(transfer_wqe(Opcode::write, kPlace, kSignalled, kRemote, bulk)), golden::kWrite},
       {bytes_of(
-           transfer_entry(Opcode::write_immediate, kPlace, kSignalled, kRemote, bulk, 0x5a6b7c8d)),
+           transfer_wqe(Opcode::write_immediate, kPlace, kSignalled, kRemote, bulk, 0x5a6b7c8d)),
        golden::kWriteImmediate},
-      {bytes_of(transfer_entry(Opcode::read, kPlace, kFenced, kRemote, bulk)), golden::kReadFenced},
-      {bytes_of(inline_write_entry(kPlace, 0, kRemote, counting(1))), golden::kInline1},
-      {bytes_of(inline_write_entry(kPlace, kSignalled, kRemote, counting(12))), golden::kInline12},
-      {bytes_of(inline_write_entry(kPlace, kSignalled, kRemote, counting(28))), golden::kInline28},
-      {bytes_of(compare_swap_entry(kPlace, kSignalled, kRemote, kA, kB, local(8))),
+      {bytes_of(transfer_wqe(Opcode::read, kPlace, kFenced, kRemote, bulk)), golden::kReadFenced},
+      {bytes_of(inline_write_wqe(kPlace, 0, kRemote, counting(1))), golden::kInline1},
+      {bytes_of(inline_write_wqe(kPlace, kSignalled, kRemote, counting(12))), golden::kInline12},
+      {bytes_of(inline_write_wqe(kPlace, kSignalled, kRemote, counting(28))), golden::kInline28},
+      {bytes_of(compare_swap_wqe(kPlace, kSignalled, kRemote, kA, kB, local(8))),
        golden::kCompareSwap},
-      {bytes_of(fetch_add_entry(kPlace, kSignalled | kFenced, kRemote, kA, local(8))),
+      {bytes_of(fetch_add_wqe(kPlace, kSignalled | kFenced, kRemote, kA, local(8))),
        golden::kFetchAdd},
-      {bytes_of(masked_compare_swap_entry(kPlace, kSignalled, kRemote, swap4, local(4))),
+      {bytes_of(masked_compare_swap_wqe(kPlace, kSignalled, kRemote, swap4, local(4))),
        golden::kMaskedSwap4},
-      {bytes_of(masked_compare_swap_entry(kPlace, 0, kRemote, swap8, local(8))),
+      {bytes_of(masked_compare_swap_wqe(kPlace, 0, kRemote, swap8, local(8))),
        golden::kMaskedSwap8},
-      {bytes_of(masked_fetch_add_entry(kPlace, kSignalled, kRemote, high(kA), high(kE), local(4))),
+      {bytes_of(masked_fetch_add_wqe(kPlace, kSignalled, kRemote, high(kA), high(kE), local(4))),
        golden::kMaskedAdd4},
-      {bytes_of(masked_fetch_add_entry(kPlace, kSignalled, kRemote, kA, kE, local(8))),
+      {bytes_of(masked_fetch_add_wqe(kPlace, kSignalled, kRemote, kA, kE, local(8))),
        golden::kMaskedAdd8},
-      {bytes_of(dump_entry(kPlace, kSignalled | kFenced, local(8))), golden::kDump},
-      {bytes_of(nop_entry(kPlace, kSignalled)), golden::kNop}};
+      {bytes_of(dump_wqe(kPlace, kSignalled | kFenced, local(8))), golden::kDump},
+      {bytes_of(nop_wqe(kPlace, kSignalled)), golden::kNop}};
   for (const auto& [bytes, hex] : all) {
     INFO(hex);
     CHECK(bytes == golden::bytes_of(hex));

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "net/soft/posted_entries.hpp"
+#include "net/soft/posted_wqes.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -17,30 +17,30 @@ constexpr std::size_t kBlock = 64;
 
 }  // namespace
 
-void PostedEntry::cut(std::uint32_t bytes) {
+void PostedWqe::cut(std::uint32_t bytes) {
   piece_bytes = bytes;
   const std::uint64_t left = work.bytes - sent_bytes;
   pieces = sent + static_cast<std::uint32_t>(divide_up(left, bytes));
   pieces = std::max(pieces, 1u);
 }
 
-PostedEntries::PostedEntries(const QueueSetup& setup, std::uint32_t name)
+PostedWqes::PostedWqes(const QueueSetup& setup, std::uint32_t name)
     : setup_(setup),
       reader_(setup.memory.ring, setup.memory.depth, name),
       end_(setup.first_index),
       read_(setup.first_index),
       completed_(setup.first_index) {}
 
-bool PostedEntries::read() {
+bool PostedWqes::read() {
   bool any = false;
   while (halted_at_ == kNone && read_ < end_ && entries_.size() < kEntriesMost) {
-    WorkReader::Entry entry = reader_.read(read_, end_);
+    WorkReader::Wqe entry = reader_.read(read_, end_);
     read_ += entry.work.blocks;
     if (setup_.aliases != nullptr) {
       entry.work.lkey = setup_.aliases->local(entry.work.lkey);
       entry.work.rkey = setup_.aliases->remote(entry.work.rkey);
     }
-    PostedEntry& made = entries_.emplace_back();
+    PostedWqe& made = entries_.emplace_back();
     made.serial = first_serial_ + entries_.size() - 1;
     made.work = std::move(entry.work);
     if (entry.syndrome != Syndrome::none) stop_at(made, entry.syndrome, entry.complaint);
@@ -51,8 +51,8 @@ bool PostedEntries::read() {
 
 // Adds a probe, which takes no WQEBB of the ring. The NIC adds it itself: producers on a GPU keep
 // their indexes where no host thread may access them.
-void PostedEntries::add_probe() {
-  PostedEntry& made = entries_.emplace_back();
+void PostedWqes::add_probe() {
+  PostedWqe& made = entries_.emplace_back();
   made.serial = first_serial_ + entries_.size() - 1;
   made.work.kind = WorkKind::write;
   made.work.opcode = kProbeOpcode;
@@ -61,24 +61,24 @@ void PostedEntries::add_probe() {
   made.work.is_inline = true;
 }
 
-PostedEntry* PostedEntries::sending() {
+PostedWqe* PostedWqes::sending() {
   if (next_ >= entries_.size()) return nullptr;
-  PostedEntry& entry = entries_[next_];
+  PostedWqe& entry = entries_[next_];
   return entry.begun || entry.serial < halted_at_ ? &entry : nullptr;
 }
 
-void PostedEntries::begin(PostedEntry& entry) {
+void PostedWqes::begin(PostedWqe& entry) {
   entry.begun = true;
   if (entry.waits_for_data()) ++reads_in_flight_;
 }
 
-void PostedEntries::end_piece(PostedEntry& entry) {
+void PostedWqes::end_piece(PostedWqe& entry) {
   if (++entry.answered < entry.pieces) return;
   if (entry.waits_for_data()) --reads_in_flight_;
   entry.done = true;
 }
 
-void PostedEntries::stop_at(PostedEntry& entry, Syndrome syndrome, Complaint complaint) {
+void PostedWqes::stop_at(PostedWqe& entry, Syndrome syndrome, Complaint complaint) {
   if (entry.done) return;
   const bool is_gone = syndrome == Syndrome::remote_gone;
   entry.syndrome = is_gone ? Syndrome::remote_access : syndrome;
@@ -87,8 +87,8 @@ void PostedEntries::stop_at(PostedEntry& entry, Syndrome syndrome, Complaint com
   halted_at_ = std::min(halted_at_, entry.serial);
 }
 
-PostedEntry PostedEntries::complete_oldest() {
-  PostedEntry entry = std::move(entries_.front());
+PostedWqe PostedWqes::complete_oldest() {
+  PostedWqe entry = std::move(entries_.front());
   poison(entry.work);
   completed_ = entry.work.index + entry.work.blocks;
   entries_.pop_front();
@@ -97,18 +97,18 @@ PostedEntry PostedEntries::complete_oldest() {
   return entry;
 }
 
-void PostedEntries::fail_oldest() {
+void PostedWqes::fail_oldest() {
   const WorkRequest& work = entries_.front().work;
   completed_ = work.index + work.blocks;
 }
 
-WorkRequest PostedEntries::skip() {
+WorkRequest PostedWqes::skip() {
   WorkRequest work = reader_.read(completed_, end_).work;
   completed_ += work.blocks;
   return work;
 }
 
-void PostedEntries::poison(const WorkRequest& work) {
+void PostedWqes::poison(const WorkRequest& work) {
   for (std::uint64_t i = work.index; i < work.index + work.blocks; ++i) {
     std::memset(setup_.memory.ring + (i & (setup_.memory.depth - 1)) * kBlock, 0xdd, kBlock);
   }

@@ -16,23 +16,23 @@
 /// Example: builds a WQE that writes 4096 bytes to the peer and asks for a completion.
 /// ```cpp
 /// namespace dq = oriel::device::queue;
-/// constexpr ORIEL_DEVICE_FN dq::Entry<3> write_page(dq::Place place, dq::RemoteAddress to,
+/// constexpr ORIEL_DEVICE_FN dq::Wqe<3> write_page(dq::Place place, dq::RemoteAddress to,
 ///                                                   std::uint64_t from, std::uint32_t key) {
-///   return dq::transfer_entry(dq::Opcode::write, place, dq::kSignalled, to, {from, key, 4096});
+///   return dq::transfer_wqe(dq::Opcode::write, place, dq::kSignalled, to, {from, key, 4096});
 /// }
 /// ```
 namespace oriel::device::queue {
 
-inline constexpr std::uint32_t kBlockBytes = 64;    ///< size of a basic block
-inline constexpr std::uint32_t kPartsPerBlock = 4;  ///< parts of 16 bytes in a basic block
+inline constexpr std::uint32_t kWqebbBytes = 64;    ///< size of a WQEBB
+inline constexpr std::uint32_t kPartsPerWqebb = 4;  ///< parts of 16 bytes in a WQEBB
 /// Maximum bytes of data of one WQE. The limit of the format is 2 GiB.
-inline constexpr std::uint32_t kEntryBytesMost = std::uint32_t{1} << 30;
+inline constexpr std::uint32_t kWqeBytesMost = std::uint32_t{1} << 30;
 
 /// One basic block (WQEBB) of a send queue.
-struct Block {
-  Pack part[kPartsPerBlock];  ///< the parts, big-endian
+struct Wqebb {
+  Pack part[kPartsPerWqebb];  ///< the parts, big-endian
 };
-static_assert(sizeof(Block) == kBlockBytes);
+static_assert(sizeof(Wqebb) == kWqebbBytes);
 
 /// Opcodes of mlx5 WQEs.
 enum class Opcode : std::uint8_t {
@@ -83,18 +83,18 @@ constexpr ORIEL_DEVICE_FN Pack big_endian_part(std::uint64_t a, std::uint64_t b)
 
 }  // namespace detail
 
-/// Position of a WQE: the number of its queue (24 bits), and the index of its first block. The
+/// Position of a WQE: the number of its queue (24 bits), and the index of its first WQEBB. The
 /// index counts since the queue was created; the format holds its low 16 bits.
 struct Place {
   std::uint32_t queue = 0;  ///< QueueView::number
-  std::uint64_t index = 0;  ///< index of the first block
+  std::uint64_t index = 0;  ///< index of the first WQEBB
 };
 
 /// Range of registered memory of this rank.
 struct LocalRange {
   std::uint64_t address = 0;  ///< address of the first byte, as the NIC knows it
   std::uint32_t key = 0;      ///< memory key of this rank
-  std::uint32_t bytes = 0;    ///< at most kEntryBytesMost; in a WQE 0 means 2 GiB
+  std::uint32_t bytes = 0;    ///< at most kWqeBytesMost; in a WQE 0 means 2 GiB
 };
 
 /// Address in registered memory of the peer.
@@ -105,10 +105,10 @@ struct RemoteAddress {
 
 /// A WQE of kPartCount parts, in registers until it is stored.
 template <std::uint32_t kPartCount>
-struct Entry {
+struct Wqe {
   static constexpr std::uint32_t kParts = kPartCount;  ///< number of parts
-  /// Number of basic blocks.
-  static constexpr std::uint32_t kBlocks = (kPartCount + kPartsPerBlock - 1) / kPartsPerBlock;
+  /// Number of WQEBBs.
+  static constexpr std::uint32_t kWqebbs = (kPartCount + kPartsPerWqebb - 1) / kPartsPerWqebb;
   Pack part[kPartCount];  ///< the parts, big-endian; the first is the control segment
 };
 
@@ -135,14 +135,14 @@ constexpr ORIEL_DEVICE_FN Pack local_part(LocalRange local) {
 }
 
 /// Builds a WQE that moves data. `opcode` is write, write_immediate or read.
-constexpr ORIEL_DEVICE_FN Entry<3> transfer_entry(Opcode opcode, Place place, std::uint32_t flags,
-                                                  RemoteAddress remote, LocalRange local,
-                                                  std::uint32_t immediate = 0) {
+constexpr ORIEL_DEVICE_FN Wqe<3> transfer_wqe(Opcode opcode, Place place, std::uint32_t flags,
+                                              RemoteAddress remote, LocalRange local,
+                                              std::uint32_t immediate = 0) {
   return {{control_part(opcode, 0, place, 3, flags, immediate), remote_part(remote),
            local_part(local)}};
 }
 
-/// Maximum number of bytes that a write can carry inline, in its own block.
+/// Maximum number of bytes that a write can carry inline, in its own WQEBB.
 inline constexpr std::uint32_t kInlineBytesMost = 28;
 inline constexpr std::uint32_t kInlineWords = kInlineBytesMost / 4;  ///< words of these bytes
 
@@ -194,8 +194,8 @@ struct InlineBytes {
 };
 
 /// Builds a write of inline data.
-ORIEL_DEVICE_FN Entry<4> inline_write_entry(Place place, std::uint32_t flags, RemoteAddress remote,
-                                            const InlineBytes& from) {
+ORIEL_DEVICE_FN Wqe<4> inline_write_wqe(Place place, std::uint32_t flags, RemoteAddress remote,
+                                        const InlineBytes& from) {
   const std::uint32_t parts = from.bytes <= 12 ? 3 : 4;
   return {{control_part(Opcode::write, 0, place, parts, flags), remote_part(remote),
            Pack{{big_endian(from.bytes | 0x80000000u), from.word[0], from.word[1], from.word[2]}},
@@ -203,18 +203,18 @@ ORIEL_DEVICE_FN Entry<4> inline_write_entry(Place place, std::uint32_t flags, Re
 }
 
 /// Builds an addition to 8 bytes; the old value is stored to `old`.
-constexpr ORIEL_DEVICE_FN Entry<4> fetch_add_entry(Place place, std::uint32_t flags,
-                                                   RemoteAddress remote, std::uint64_t add,
-                                                   LocalRange old) {
+constexpr ORIEL_DEVICE_FN Wqe<4> fetch_add_wqe(Place place, std::uint32_t flags,
+                                               RemoteAddress remote, std::uint64_t add,
+                                               LocalRange old) {
   return {{control_part(Opcode::fetch_add, 0, place, 4, flags), remote_part(remote),
            detail::big_endian_part(add, std::uint64_t{0}), local_part(old)}};
 }
 
 /// Builds a WQE that stores `swap` if the 8 bytes equal `compare`; the old value is stored to
 /// `old`.
-constexpr ORIEL_DEVICE_FN Entry<4> compare_swap_entry(Place place, std::uint32_t flags,
-                                                      RemoteAddress remote, std::uint64_t swap,
-                                                      std::uint64_t compare, LocalRange old) {
+constexpr ORIEL_DEVICE_FN Wqe<4> compare_swap_wqe(Place place, std::uint32_t flags,
+                                                  RemoteAddress remote, std::uint64_t swap,
+                                                  std::uint64_t compare, LocalRange old) {
   return {{control_part(Opcode::compare_swap, 0, place, 4, flags), remote_part(remote),
            detail::big_endian_part(swap, compare), local_part(old)}};
 }
@@ -222,16 +222,16 @@ constexpr ORIEL_DEVICE_FN Entry<4> compare_swap_entry(Place place, std::uint32_t
 /// Builds an addition to 4 bytes in fields: no carry leaves a bit whose `boundary` is 1. A boundary
 /// of 0 gives an addition, a boundary of all ones an exclusive or. The old value is stored to
 /// `old`.
-constexpr ORIEL_DEVICE_FN Entry<4> masked_fetch_add_entry(Place place, std::uint32_t flags,
-                                                          RemoteAddress remote, std::uint32_t add,
-                                                          std::uint32_t boundary, LocalRange old) {
+constexpr ORIEL_DEVICE_FN Wqe<4> masked_fetch_add_wqe(Place place, std::uint32_t flags,
+                                                      RemoteAddress remote, std::uint32_t add,
+                                                      std::uint32_t boundary, LocalRange old) {
   return {{control_part(Opcode::masked_fetch_add, kMasked4Bytes, place, 4, flags),
            remote_part(remote), detail::big_endian_part(add, boundary, 0, 0), local_part(old)}};
 }
 /// Builds an addition to 8 bytes in fields, as above.
-constexpr ORIEL_DEVICE_FN Entry<4> masked_fetch_add_entry(Place place, std::uint32_t flags,
-                                                          RemoteAddress remote, std::uint64_t add,
-                                                          std::uint64_t boundary, LocalRange old) {
+constexpr ORIEL_DEVICE_FN Wqe<4> masked_fetch_add_wqe(Place place, std::uint32_t flags,
+                                                      RemoteAddress remote, std::uint64_t add,
+                                                      std::uint64_t boundary, LocalRange old) {
   return {{control_part(Opcode::masked_fetch_add, kMasked8Bytes, place, 4, flags),
            remote_part(remote), detail::big_endian_part(add, boundary), local_part(old)}};
 }
@@ -247,34 +247,34 @@ struct MaskedSwap {
 };
 
 /// Builds a masked compare-and-swap of 4 bytes; the old value is stored to `old`.
-constexpr ORIEL_DEVICE_FN Entry<4> masked_compare_swap_entry(Place place, std::uint32_t flags,
-                                                             RemoteAddress remote,
-                                                             MaskedSwap<std::uint32_t> operands,
-                                                             LocalRange old) {
+constexpr ORIEL_DEVICE_FN Wqe<4> masked_compare_swap_wqe(Place place, std::uint32_t flags,
+                                                         RemoteAddress remote,
+                                                         MaskedSwap<std::uint32_t> operands,
+                                                         LocalRange old) {
   return {{control_part(Opcode::masked_compare_swap, kMasked4Bytes, place, 4, flags),
            remote_part(remote),
            detail::big_endian_part(operands.swap, operands.compare, operands.swap_mask,
                                    operands.compare_mask),
            local_part(old)}};
 }
-/// Builds a masked compare-and-swap of 8 bytes, as above. Takes two blocks; it is the only WQE here
+/// Builds a masked compare-and-swap of 8 bytes, as above. Takes two WQEBBs; it is the only WQE here
 /// with more than one.
-constexpr ORIEL_DEVICE_FN Entry<5> masked_compare_swap_entry(Place place, std::uint32_t flags,
-                                                             RemoteAddress remote,
-                                                             MaskedSwap<std::uint64_t> operands,
-                                                             LocalRange old) {
+constexpr ORIEL_DEVICE_FN Wqe<5> masked_compare_swap_wqe(Place place, std::uint32_t flags,
+                                                         RemoteAddress remote,
+                                                         MaskedSwap<std::uint64_t> operands,
+                                                         LocalRange old) {
   return {{control_part(Opcode::masked_compare_swap, kMasked8Bytes, place, 5, flags),
            remote_part(remote), detail::big_endian_part(operands.swap, operands.compare),
            detail::big_endian_part(operands.swap_mask, operands.compare_mask), local_part(old)}};
 }
 
 /// Builds a WQE that does nothing, in order.
-constexpr ORIEL_DEVICE_FN Entry<1> nop_entry(Place place, std::uint32_t flags) {
+constexpr ORIEL_DEVICE_FN Wqe<1> nop_wqe(Place place, std::uint32_t flags) {
   return {{control_part(Opcode::nop, 0, place, 1, flags)}};
 }
 
 /// Builds a WQE that reads `local` and drops the bytes (Opcode::dump).
-constexpr ORIEL_DEVICE_FN Entry<2> dump_entry(Place place, std::uint32_t flags, LocalRange local) {
+constexpr ORIEL_DEVICE_FN Wqe<2> dump_wqe(Place place, std::uint32_t flags, LocalRange local) {
   return {{control_part(Opcode::dump, 0, place, 2, flags), local_part(local)}};
 }
 

@@ -8,7 +8,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "net/queue/golden_entries.hpp"
+#include "net/queue/golden_wqes.hpp"
 
 // Compares the hand-written vectors with rdma-core's own functions and structures (3.12). rdma-core
 // has no masked atomics and no dump. Without its header the test is skipped.

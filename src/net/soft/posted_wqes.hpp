@@ -13,7 +13,7 @@
 namespace oriel::net {
 
 /// An entry that was read from the ring and is not complete.
-struct PostedEntry {
+struct PostedWqe {
   std::uint64_t serial = 0;
   WorkRequest work;
   Syndrome syndrome = Syndrome::none;
@@ -38,10 +38,10 @@ struct PostedEntry {
 
 /// Reads the entries that producers post in the ring, and completes them in order. WQEBBs are
 /// overwritten with 0xdd before their entry is complete. This exposes late writes and second reads.
-class PostedEntries {
+class PostedWqes {
  public:
   /// `name` is the queue's number in entries.
-  PostedEntries(const QueueSetup& setup, std::uint32_t name);
+  PostedWqes(const QueueSetup& setup, std::uint32_t name);
 
   /// Starts reading at this WQEBB. No entry may have been read before.
   void begin_at(std::uint64_t index) { end_ = read_ = completed_ = index; }
@@ -58,11 +58,11 @@ class PostedEntries {
   void add_probe();
 
   bool empty() const { return entries_.empty(); }
-  PostedEntry& of(std::uint64_t serial) { return entries_[serial - first_serial_]; }
-  PostedEntry& oldest() { return entries_.front(); }
+  PostedWqe& of(std::uint64_t serial) { return entries_[serial - first_serial_]; }
+  PostedWqe& oldest() { return entries_.front(); }
   /// Returns the first entry that has something to send; null if there is none. Also returns null
   /// if that entry has not started, and it or an earlier one has failed.
-  PostedEntry* sending();
+  PostedWqe* sending();
   void end_sending() { ++next_; }
   /// Moves the send position back to this entry.
   void send_again_from(std::uint64_t serial) { next_ = serial - first_serial_; }
@@ -72,15 +72,15 @@ class PostedEntries {
     for (std::size_t i = next_; i < entries_.size() && entries_[i].begun; ++i) change(entries_[i]);
   }
 
-  void begin(PostedEntry& entry);
+  void begin(PostedWqe& entry);
   /// Notes that one piece of the entry has been answered.
-  void end_piece(PostedEntry& entry);
+  void end_piece(PostedWqe& entry);
   /// Returns the number of reads and atomics that have started and are not done.
   std::size_t reads_in_flight() const { return reads_in_flight_; }
   /// Fails the entry, unless it is done. No entry behind it will start.
-  void stop_at(PostedEntry& entry, Syndrome syndrome, Complaint complaint = Complaint::none);
+  void stop_at(PostedWqe& entry, Syndrome syndrome, Complaint complaint = Complaint::none);
   /// Removes the oldest entry as complete and returns it.
-  PostedEntry complete_oldest();
+  PostedWqe complete_oldest();
   /// Marks the oldest entry as failed: flushing continues behind it.
   void fail_oldest();
   /// Reads the next incomplete entry from the ring and skips it; the caller knows that there is
@@ -97,7 +97,7 @@ class PostedEntries {
   std::uint64_t end_;        // end of what was rung
   std::uint64_t read_;       // end of what was read from the ring
   std::uint64_t completed_;  // also the position of flushing
-  std::deque<PostedEntry> entries_;
+  std::deque<PostedWqe> entries_;
   std::uint64_t first_serial_ = 0;
   std::size_t next_ = 0;  // in entries_: the first that has something to send
   std::size_t reads_in_flight_ = 0;
