@@ -50,8 +50,9 @@ class FailoverQueue {
     PathPolicy health;
     AgreementPolicy agreement;
     /// Delay before producers learn of a failure that the peer can explain better. It applies if
-    /// the peer reports the end and no path has failed here. It also applies if a request of the
-    /// peer was refused or met an error.
+    /// the peer reports the end, has refused no request, and no path has failed here. It also
+    /// applies if a request of the peer was refused or met an error. It does not apply if the queue
+    /// in use has met an error here.
     Duration second_hand_pause{};
     FailoverChannel* channel = nullptr;
     const Clock* clock = &SteadyClock::instance();

@@ -26,7 +26,7 @@ enum class PathStage : std::uint8_t {
   fenced = 1,   ///< queue of the previous epoch is in error: no sends or receives
   ready = 2,    ///< queue on the chosen path can receive
   running = 3,  ///< queue on the chosen path can also send
-  over = 4,     ///< no usable path is left, or an error occurred that no path can help with
+  over = 4,     ///< no usable path, no agreement in time, or an error that no path can help with
 };
 const char* to_string(PathStage stage);
 

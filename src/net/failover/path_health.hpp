@@ -21,7 +21,8 @@ struct PathPolicy {
   /// After suspect_after the path is probed; after fail_after it has failed.
   Duration suspect_after = std::chrono::milliseconds(500);
   Duration fail_after = std::chrono::seconds(3);
-  /// The path fails with the errors_most-th error within error_window.
+  /// The path fails with the errors_most-th error. The count starts again if more than error_window
+  /// has passed since the error before.
   std::uint32_t errors_most = 1;
   Duration error_window = std::chrono::seconds(10);
   /// Pause between two probes.
@@ -70,7 +71,7 @@ class PathHealth {
 
   PathState state() const { return state_; }
   bool is_usable() const { return state_ <= PathState::suspected; }
-  /// Returns the last cause; none if the path has never failed.
+  /// Returns the cause of the last error or failure; none if there was neither.
   const PathCause& cause() const { return cause_; }
 
   /// Reports whether the path, which is in use, has work that is not complete. Silence starts with
@@ -96,7 +97,7 @@ class PathHealth {
   PathCause cause_;
   bool work_ = false;
   bool by_silence_ = false;  // silence is why the path is suspected
-  TimePoint last_received_;  // latest sign of life, or start of work
+  TimePoint last_received_;  // latest sign of life or error, or start of work or of probing
   std::uint32_t errors_ = 0;
   TimePoint error_at_{};
   Duration pause_{};

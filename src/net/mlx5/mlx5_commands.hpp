@@ -50,7 +50,8 @@ struct QpSettings {
   std::uint32_t receives = 0;    ///< a power of two from kReceivesLeast, or 0
   std::uint32_t receive_cq = 0;  ///< used if there are receives
 };
-/// Encodes CREATE_QP of a reliable connection. Without receives the queue only sends.
+/// Encodes CREATE_QP of a reliable connection. Without receives the queue still answers writes,
+/// reads and atomics of the peer, but takes no immediates.
 Bytes create_qp(const QpSettings& settings);
 
 /// Encodes RST2INIT_QP. Peers may write, read and execute atomics on memory for which they have

@@ -140,7 +140,8 @@ Status connect_queue(const Mlx5Device& device, const Mlx5ObjectOwner& queue_pair
                      const Mlx5QueueHandle& own, const Mlx5QueueHandle& peer,
                      const std::function<Status()>& post_receives) {
   ORIEL_CHECK(check_peer(device, own, peer));
-  // Resolves the path before any state change: this step fails if the peer cannot be reached.
+  // Resolves the path before any state change: on Ethernet this step fails if the kernel cannot
+  // resolve the peer's address.
   ORIEL_TRY(const mlx5::PathSettings path, path_to(device, own, peer));
   const Bytes init =
       mlx5::reset_to_init(own.number, device.place().port, device.options().partition_index);

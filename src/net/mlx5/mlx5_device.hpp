@@ -42,15 +42,15 @@ class Mlx5Port {
   LinkLayer link_layer_ = LinkLayer::infiniband;
 };
 
-/// Open port of an mlx5 adapter, with a protection domain. Objects made from it keep it open.
-/// Immutable; any thread may use it.
+/// Open port of an mlx5 adapter, with a protection domain. Mlx5Queue, Mlx5Register and Mlx5Region
+/// keep it open. The owners that its functions return do not. Immutable; any thread may use it.
 class Mlx5Device {
  public:
   struct Options {
     std::string name;                   ///< such as "mlx5_0": topo::Nic::name of the chosen NIC
     std::uint32_t port = 1;             ///< topo::Nic::port
     std::int32_t gid_index = -1;        ///< -1: 0 on InfiniBand, the best on Ethernet
-    std::uint16_t partition_index = 0;  ///< InfiniBand only
+    std::uint16_t partition_index = 0;  ///< given to the adapter on Ethernet too
     std::uint8_t service_level = 0;     ///< on Ethernet: the priority
     std::uint8_t traffic_class = 0;
     const VerbsLibrary* verbs = nullptr;  ///< outlives the device; null: verbs_library()

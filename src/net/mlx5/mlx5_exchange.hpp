@@ -17,8 +17,9 @@ namespace oriel::net {
 /// the k-th of one is connected to the k-th of the other. `made` is the result of making them.
 ///
 /// The members agree on `made`, exchange all handles, and agree on the connections. So every rank
-/// returns the same outcome. After an error the caller destroys the queues of this call. Queues of
-/// earlier calls are not touched and may be in use.
+/// returns the same outcome, except that failures of the transport itself can differ. After an
+/// error the caller destroys the queues of this call. Queues of earlier calls are not touched and
+/// may be in use.
 ///
 /// Each rank receives the handles of all: 36 bytes for each queue of the group. `queues` outlives
 /// the task.

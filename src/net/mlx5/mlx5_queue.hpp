@@ -65,11 +65,11 @@ class Mlx5Queue {
   /// Moves the queue to the error state, from any state. Incomplete requests are flushed, and the
   /// queue takes no more requests from the peer.
   Status to_error();
-  /// Returns the error in the completion, if there is one; the last one of several. Requires
-  /// ring_on_host. Local; any thread.
+  /// Returns the error in the completion, if there is one; the last one of several. Requires rings
+  /// in host memory: Mlx5HostMemory or ring_on_host. Local; any thread.
   std::optional<device::queue::QueueError> error() const;
-  /// Returns whether the adapter has executed all requests up to the doorbell record, or
-  /// executes no more. Requires ring_on_host. Local; any thread.
+  /// Returns whether the adapter has executed all requests up to the doorbell record, or executes
+  /// no more. Requires rings in host memory: Mlx5HostMemory or ring_on_host. Local; any thread.
   bool is_idle() const;
   /// Returns whether a CPU thread rings the doorbell, because the users cannot or the options say
   /// so.

@@ -11,8 +11,9 @@
 /// User-space interface to RDMA adapters: libibverbs and, for mlx5 adapters, libmlx5, both loaded
 /// at run time. Oriel has its own declarations, so that it builds without the headers of rdma-core.
 /// Layouts, names and numbers are those of its ABI (libibverbs.so.1 and libmlx5.so.1, which keep it
-/// by versioned symbols). test_verbs_abi compares each with the headers where these are installed.
-/// Only the part that a queue needs is here.
+/// by versioned symbols). test_verbs_abi compares sizes, fields in use and numbers with the headers
+/// where these are installed. It compares the names with the libraries. Only the part that a queue
+/// needs is here.
 namespace oriel::net {
 
 struct VerbsDevice;
@@ -234,7 +235,7 @@ class ScopedVerbsLibrary {
   ScopedVerbsLibrary& operator=(const ScopedVerbsLibrary&) = delete;
 };
 
-/// Loads the libraries from other files, for tests.
+/// Loads the libraries from these files. Tests name other files than verbs_library() does.
 VerbsLibrary load_verbs(const char* ibverbs, const char* mlx5);
 
 }  // namespace oriel::net

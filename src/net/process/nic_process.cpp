@@ -129,7 +129,7 @@ Result<OwnedFd> NicProcess::spawn(const std::string& program) {
     return system_error("making a pair of unix sockets");
   }
   OwnedFd own(ends[0]), other(ends[1]);
-  // If the number were the same, the descriptor would be closed on exec.
+  // If the number were the same, an older C library would close the descriptor on exec.
   if (other.get() == kChildSocket) {
     other = OwnedFd(sys().fcntl_int(other.get(), F_DUPFD_CLOEXEC, kChildSocket + 1));
     if (!other) return system_error("duplicating a unix socket");

@@ -27,7 +27,7 @@ namespace nic_request {
 /// The first request; carries the eventfd that wakes the process.
 struct Hello {
   GpuUuid gpu{};
-  CpuMask cpus{};  ///< processors to run on; none: any
+  CpuMask cpus{};  ///< processors to run on; none: those that the process has
 };
 /// Opens a stream of copies; carries its memory, a sealed memfd of channel_bytes().
 struct Open {
@@ -67,7 +67,7 @@ inline constexpr std::uint32_t kNicSlotBytesMost = 4u << 20;
 
 Bytes encode(const NicRequest& request);
 Bytes encode(const NicAnswer& answer);
-/// Decode a message; errors name the field and its value.
+/// Decode a message; errors say what is wrong with it.
 Result<NicRequest> decode_nic_request(ByteView message);
 Result<NicAnswer> decode_nic_answer(ByteView message);
 /// Returns how many descriptors a request carries.

@@ -28,7 +28,7 @@ struct NicMessage {
   Bytes bytes;
   OwnedFd descriptor;
   pid_t sender = 0;              ///< from the kernel, after show_senders(); 0: unknown
-  bool cut = false;              ///< the message was too long, or carried more descriptors
+  bool cut = false;              ///< too long, more than one descriptor, or a lost descriptor
   bool lost_descriptor = false;  ///< this process had no room for the descriptor
 };
 /// Receives a message if there is one; does not wait.

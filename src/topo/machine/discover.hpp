@@ -27,7 +27,8 @@ struct DiscoverOptions {
 };
 
 /// Describes this machine from all available sources. NUMA nodes and PCI buses come from hwloc or,
-/// without it, /sys. GPUs come from NVML, AMD's driver and CUDA. NICs come from
+/// without it, /sys. GPUs come from NVML, AMD's driver and CUDA, and by PCI class from hwloc or
+/// /sys. NICs come from
 /// /sys/class/infiniband or, without it, hwloc. A GPU that several sources know is one entry.
 /// Absent sources are normal, and reported with the others in Machine::sources. The machine is
 /// canonical and passes check(). An error names the description that could not be used.

@@ -293,7 +293,7 @@ bool ProcessMachine::is_known(Slot<Part>& slot, const std::string& file) {
   return slot.part != nullptr && slot.looked == ::getpid() && slot.file == file;
 }
 
-/// Adds to the result of the previous step; each step runs once.
+/// Adds to the result of the previous step. A step that has succeeded runs only once per process.
 Result<ProcessMachine::CommunicatorPart> ProcessMachine::found_by_looking(std::size_t steps) {
   return get(found_[steps], "", [&]() -> Result<CommunicatorMachine> {
     if (steps == 0) return look_for_numa_nodes(sources_);

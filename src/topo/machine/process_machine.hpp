@@ -43,11 +43,12 @@ enum class NvmlReason : std::uint8_t {
 };
 std::string_view name_of(NvmlReason reason);
 
-/// Data that a communicator needs before it can form teams. Takes a few milliseconds. Its PCI tree
-/// has only the nodes above GPUs, and no NICs.
+/// Data that a communicator needs before it can form teams. Takes a few milliseconds unless NVML is
+/// queried. Its PCI tree has only GPUs and the nodes above them, or is the tree of a description.
+/// Has no NICs.
 struct CommunicatorMachine {
   Machine machine;
-  /// NVML or a file reported NVLinks; otherwise unknown links are inferred.
+  /// NVML has answered, or a file reported links; otherwise unknown links are inferred.
   bool links_known = false;
   /// CUDA hides GPUs from this process, and NVML has not been queried about them.
   bool may_learn_more = false;

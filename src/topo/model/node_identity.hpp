@@ -36,8 +36,8 @@ struct HostFacts {
 HostFacts read_host_facts(const FileTree& files = FileTree("/"));
 
 /// Returns the hash of `host_override` if it is not empty, else of the facts. Images of virtual
-/// machines and containers are often cloned with their machine id, so the boot id is included. Two
-/// clones of one memory image still differ in their names.
+/// machines and containers are often cloned with their machine id, so the boot id is included. The
+/// host name is included too: it distinguishes clones that share both ids, but not their name.
 std::uint64_t host_hash(const HostFacts& facts, std::string_view host_override);
 
 /// Returns the identity of this process's node. `host_override` is the setting ORIEL_HOSTID (or its

@@ -9,9 +9,9 @@
 
 namespace oriel::topo {
 
-/// Queries hwloc about this machine. Never fails: the report says what was missing. Takes some ten
-/// milliseconds on a large machine. Excludes hwloc's plug-ins that wake GPUs. If HWLOC_XMLFILE
-/// names a description of the machine, read_hwloc_xml() reads that instead.
+/// Queries hwloc about this machine. Never fails: the report says what was missing. Excludes
+/// hwloc's plug-ins that wake GPUs. If HWLOC_XMLFILE names a description of the machine,
+/// read_hwloc_xml() reads that instead.
 ///
 /// `xml` is a trusted description in hwloc's format to query instead, for tests. hwloc crashes on
 /// some bad ones; use read_hwloc_xml() for these.

@@ -52,7 +52,8 @@ Nic read_device(const FileTree& tree, const std::string& folder, const std::stri
   return nic;
 }
 
-/// Returns the network interface of a port: its dev_port is the port's number minus one.
+/// Returns the network interface of a port: its dev_port is the port's number minus one. If none
+/// matches, returns the device's only interface; empty if there are several or none.
 std::string interface_of(const FileTree& tree, const std::string& folder, int port) {
   const auto names = tree.list(folder + "/device/net");
   for (const std::string& name : names) {

@@ -16,8 +16,9 @@ struct InfinibandList {
   SourceReport report;
 };
 
-/// Reads the list and never fails. Missing values keep their defaults. A device without ports is
-/// omitted. The report has the number of ports.
+/// Reads the list and never fails. A missing link layer becomes Layer::other. A missing state means
+/// not active. Other missing values keep their defaults. A device without ports is omitted. The
+/// report has the number of ports.
 InfinibandList read_infiniband(const FileTree& tree);
 
 }  // namespace oriel::topo

@@ -19,8 +19,9 @@ struct KfdList {
   SourceReport report;
 };
 
-/// Reads the list and never fails. A node or link with a missing or malformed file is omitted, and
-/// counted in the report.
+/// Reads the list and never fails. Omits a node without a readable gpu_id or without properties.
+/// Omits a link without properties or with another node's node_from. The report counts both.
+/// Ignores malformed lines of properties without counting them.
 KfdList read_kfd(const FileTree& tree);
 
 }  // namespace oriel::topo

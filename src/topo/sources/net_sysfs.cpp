@@ -124,7 +124,7 @@ NetworkInterface read_interface(const FileTree& tree, const std::string& name) {
   one.name = name;
   const std::string state = tree.read(folder + "/operstate").value_or("unknown");
   const auto flags = flags_of(tree, folder);
-  // Interfaces without a carrier report "unknown"; then the administrative state counts.
+  // Drivers that report no state leave it "unknown"; then the administrative state counts.
   one.up = (state == "up" || state == "unknown") && (!flags || (*flags & kUp) != 0);
   one.loopback = flags && (*flags & kLoopback) != 0;
   one.part = tree.link_name(folder + "/master").has_value();

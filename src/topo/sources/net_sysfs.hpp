@@ -16,7 +16,7 @@ namespace oriel::topo {
 
 /// A port of network hardware.
 struct NetworkPort {
-  std::string hardware;           ///< device name in /sys; virtual functions have their card's name
+  std::string hardware;           ///< device name in /sys; of virtual functions the physical one's
   std::optional<PciAddress> pci;  ///< function of the interface, if it is on a PCI bus
   std::optional<PciAddress> physical;  ///< physical function of a virtual function
   int number = 0;                      ///< index among the ports of the function

@@ -16,8 +16,8 @@ namespace oriel::topo {
 inline constexpr const char* kPciFolder = "/sys/bus/pci/devices";
 
 /// Adds a PCI tree to a machine without one, whose NUMA nodes are known. Adds GPUs (by PCI class,
-/// see gpu_by_class()), network cards and the bridges above both; omits other devices. Reads a
-/// small file for each PCI device, and some more for each added one.
+/// see gpu_by_class()), network cards and the bridges above both; omits other devices. Reads three
+/// small files for each PCI device, and some more for each added one.
 SourceReport add_pci_tree(const FileTree& tree, Machine& machine);
 
 /// Adds the places of the machine's GPUs from index `first_gpu` on: missing bridges above them, and

@@ -368,8 +368,8 @@ class HwlocXmlReader {
       const std::string* objects = child.find("nbobjs");
       const std::string* base_text = child.find("latency_base");
       const auto base = base_text == nullptr ? std::nullopt : decimal_in(*base_text);
-      // Skips distances of other objects, such as packages: their count differs from the number of
-      // nodes.
+      // Skips distances whose count differs from the number of nodes: other objects, such as
+      // packages. Distances of as many other objects are not recognised as such.
       if (objects == nullptr || number_in<std::size_t>(*objects) != count || !base) continue;
       std::vector<int> values;
       for (const XmlElement& latency : child.children) {

@@ -11,8 +11,8 @@
 
 /// NCCL's description of a machine, which NCCL_TOPO_FILE names and NCCL_TOPO_DUMP_FILE requests.
 /// <system> contains <cpu>, <cpu> contains nested <pci>. A <pci> contains <gpu> with <nvlink>
-/// (<xgmi> in AMD's RCCL) or <nic> with <net>. The format has neither mappability nor cards with
-/// several ports.
+/// (<xgmi> in AMD's RCCL) or <nic> with <net>. The format has no mappability. Several <net> with
+/// one guid are ports of one card.
 namespace oriel::topo {
 
 /// Reads a machine and returns it in canonical order. GPUs with NVLinks to each other, or to

@@ -48,8 +48,8 @@ std::string link_of(double gbps) {
   return "";
 }
 
-/// Places a device of unknown place below a host bridge of its NUMA node: the format lists only
-/// devices on a bus.
+/// Places a device with an address but of unknown place below a new host bridge of its NUMA node.
+/// The format lists GPUs, and addresses of NICs, only on a bus.
 template <typename Device>
 void place_on_bus(Machine& machine, Device& device, double gbps) {
   if (!device.pci || device.node >= 0) return;
@@ -106,8 +106,8 @@ class Writer {
   }
 
  private:
-  /// Numbers GPUs by NVML's index if it is unique; other GPUs get the remaining numbers in order.
-  /// NCCL's graphs identify GPUs by this number.
+  /// Numbers GPUs by NVML's index if no earlier GPU has it. Other GPUs get the remaining numbers in
+  /// order. NCCL's graphs identify GPUs by this number.
   void number_gpus() {
     std::set<int> taken;
     std::vector<const Gpu*> rest;

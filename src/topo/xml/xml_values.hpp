@@ -17,7 +17,7 @@
 /// Parses attributes of elements. Errors begin with the line and the element.
 namespace oriel::topo {
 
-/// Upper bound (exclusive) for numbers of processors and nodes.
+/// Upper bound for numbers of processors (exclusive) and of nodes (inclusive).
 inline constexpr int kMostNumbers = 1 << 16;
 
 /// Returns an error about an element: "line 7: <x> " followed by `what`.

@@ -51,7 +51,7 @@ struct FdExchange::Dialed {
 struct FdExchange::Peer {
   int rank;
   bool linked;                     // to be connected to this process
-  std::unique_ptr<Dialed> dialed;  // null once both sides have proved the secret
+  std::unique_ptr<Dialed> dialed;  // set from dial() until prove() ends; null for peers that dial
   std::unique_ptr<FdLink> link;    // set once both sides have proved the secret
   boot::Poller::Token watched = 0;
 };

@@ -51,14 +51,15 @@ class FdExchange {
 
   bool connected() const { return connected_; }
 
-  /// Opens this process's listener under a new random name and returns the name for the peers.
-  /// Local.
+  /// Disconnects, then opens a listener under a new random name if a linked process has a higher
+  /// index. Returns the name for the peers. Local.
   Result<FdSocketName> listen();
   /// Connects to the processes with a lower index; names[i] is the name of process i.
   Task<Status> dial(EventLoop& loop, std::vector<FdSocketName> names, Deadline deadline);
   /// Accepts the processes with a higher index; both sides of each pair prove the secret. Closes
   /// foreign connections. Some hundreds of silent ones in the queue cost half a second for each
-  /// 256.
+  /// batch that the acceptor holds at once. A batch has at most 256, or fewer under a low
+  /// RLIMIT_NOFILE.
   Task<Status> prove(EventLoop& loop, Deadline deadline);
 
   /// Sends `mine` to every peer and receives counts[i] descriptors from process i (counts[self] is
@@ -108,7 +109,7 @@ class FdExchange {
   std::optional<Error> failure_;
   boot::Group* group_ = nullptr;  // null: only the deadline ends a wait
 
-  // Exists while a step or exchange runs; destroyed after the acceptor.
+  // Exists while prove() or an exchange runs; destroyed after the acceptor.
   std::optional<boot::Poller> poller_;
   OwnedFd listener_;                            // from listen() until prove()
   std::unique_ptr<boot::Acceptor> acceptor_;    // during prove()

@@ -15,8 +15,9 @@
 namespace oriel::window {
 
 /// Process-wide table by which ranks of one process find each other's allocations and imported
-/// ones. It finds an allocation by identity, without sending a handle. Holds no allocation alive.
-/// Also counts the windows on each of this process's allocations. Thread-safe.
+/// ones. It finds an allocation by identity, without sending a handle. publish() holds no
+/// allocation alive; destroy_when_vacant() holds its `thing` while `id` is occupied. Also counts
+/// the windows on each of this process's allocations. Thread-safe.
 class AllocationTable {
  public:
   /// Returns the table of this process; never destroyed.

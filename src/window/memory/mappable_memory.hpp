@@ -80,7 +80,8 @@ class Mapping {
 };
 
 /// Says when memory gets its physical pages: `ready` at allocation, `on_demand` page by page at the
-/// first access. Only the host distinguishes them.
+/// first access. Only the host distinguishes them, for sizes of at least 2 MiB, if the kernel can
+/// collapse pages.
 enum class Backing : std::uint8_t { ready, on_demand };
 
 /// The memory of one device of this process (the host counts as one). Thread-safe. No function
@@ -113,7 +114,7 @@ class Memory {
 
   virtual Result<ShareableHandle> export_handle(const Allocation& allocation) = 0;
   /// Returns whether memory of later allocate() calls can be exported as a fabric handle, as far as
-  /// a trial shows. The first call may take as long as an allocation.
+  /// a trial shows. Each call may take as long as an allocation.
   virtual bool exports_fabric_handles() { return false; }
   /// Imports a peer's handle. `bytes` and the handle come from a peer. The host checks them against
   /// each other: size and seals of the memfd.

@@ -16,7 +16,7 @@
 namespace oriel::window {
 
 inline constexpr std::size_t kHugePageBytes = std::size_t{2} << 20;
-/// Exceeds what any machine can address; keeps sums of sizes from wrapping.
+/// Limits sizes of memory and of reserved addresses to 64 TiB; keeps sums of sizes from wrapping.
 inline constexpr std::size_t kMaxMemoryBytes = std::size_t{1} << 46;
 
 inline std::uintptr_t address_of(const void* pointer) {
@@ -75,7 +75,7 @@ class BlockMemory : public Memory {
   virtual void prepare(std::byte* base, std::size_t bytes);
 
   /// Returns the block of allocate() that contains `pointer`, or nothing. Refuses an inherited
-  /// block: it belongs to the process that made it, and two ranks cannot share one block.
+  /// block: it belongs to the process that made it.
   Result<std::optional<Segment>> find_block(const void* pointer);
 
  private:

@@ -66,7 +66,7 @@ void BatchMappings::drop() {
 
 Status BatchMappings::keep() {
   if (layout_.bytes == 0) {
-    drop();  // the proposal was for a mapping that the round found alive
+    drop();  // nothing was proposed: all mappings are alive on all ranks
     return {};
   }
   ORIEL_CHECK(space_->slots().keep(token_));

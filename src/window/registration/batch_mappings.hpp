@@ -12,7 +12,8 @@
 namespace oriel::window {
 
 /// Holds the mappings that a batch needs on one rank: live ones, and new ones at a slot range that
-/// the team agrees on. Call the member functions in the order of their declaration.
+/// the team agrees on. Call find() first. Repeat propose() and settle() until there is a place.
+/// Then call keep(), or drop() to give up. Call map_new() before publish().
 class BatchMappings {
  public:
   /// `index` is this rank's index in the team; `token` names the agreement.

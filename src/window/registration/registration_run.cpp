@@ -196,7 +196,7 @@ Task<Status> RegistrationRun::exchange_handles() {
   co_return Status();
 }
 
-/// Makes the offer; a rank that speaks for its process first connects to the peers before it.
+/// Makes the offer. A rank that speaks for its process connects to the peers after making it.
 Task<OfferMessage> RegistrationRun::next_offer() {
   OfferMessage offer;
   if (failure_.ok() && processes().speaks()) {
@@ -227,8 +227,8 @@ Status RegistrationRun::take_offers(const std::vector<Bytes>& messages) {
 
 /// Deadline for receiving descriptors: half of the remaining time. The groups do not see waits on
 /// the unix sockets. The other half lets peers that wait for this rank learn which rank it waits
-/// for. A rank reports a wait of its group after a quarter of the time (SessionTransport); as much
-/// remains for the answer.
+/// for. A rank reports a wait of its group after at most a quarter of the time (SessionTransport).
+/// The rest remains for the answer.
 Deadline RegistrationRun::descriptors_due() const {
   if (deadline_.is_never()) return deadline_;
   const TimePoint now = loop_.clock().now();

@@ -33,8 +33,8 @@ struct RegisteredWindow {
 ///
 /// Thread safety: any thread may call any function. A lookup takes no lock, allocates nothing and
 /// takes O(log windows): it reads an immutable snapshot. A change builds the next snapshot under a
-/// mutex in O(windows). It waits for the lookups that may still read the old snapshot, then frees
-/// it.
+/// mutex in O(windows log windows). It waits for the lookups that may still read the old snapshot,
+/// then frees it.
 class Registry {
  public:
   Registry();

@@ -46,8 +46,8 @@ struct WindowManagerOptions {
 /// The windows of one communicator on one rank.
 ///
 /// register_batch() is collective and runs in an event loop. Only one may run at a time, and it
-/// uses the groups while it runs. All other calls are local, do not block, and may come from any
-/// thread at any time, even during a registration.
+/// uses the groups while it runs. All other calls are local and do not wait for other ranks. They
+/// may come from any thread at any time, even during a registration.
 ///
 /// The destructor deregisters the remaining windows. No registration may be in progress, and
 /// nothing may use the windows any more.
