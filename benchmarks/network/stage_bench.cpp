@@ -136,9 +136,9 @@ class Wires {
   bool join(int a, int b) {
     const std::size_t bytes = net::ring_memory_bytes(kRingBytes);
     std::array<std::array<SharedMapping, 2>, 4> maps;
-    constexpr std::size_t kBells = 2;  // index of the first wake-up mapping
+    constexpr std::size_t kDoorbells = 2;  // index of the first wake-up mapping
     for (std::size_t i = 0; i < maps.size(); ++i) {
-      const std::size_t size = i < kBells ? bytes : net::RingBell::kMemoryBytes;
+      const std::size_t size = i < kDoorbells ? bytes : net::RingDoorbell::kMemoryBytes;
       auto fd = make_sealed_memfd(size);
       for (SharedMapping& map : maps[i]) {
         auto made = fd.ok() ? SharedMapping::map(fd.value(), size) : std::move(fd).error();
@@ -150,7 +150,7 @@ class Wires {
       ends_[static_cast<std::size_t>(self)]->add_peer(
           address_of(peer), peer, 0, net::RingWriter(std::move(maps[out][0]), kRingBytes),
           net::RingReader(std::move(maps[1 - out][1]), kRingBytes),
-          net::RingBell(std::move(maps[kBells + out][0])));
+          net::RingDoorbell(std::move(maps[kDoorbells + out][0])));
     };
     add(a, b, 0);
     add(b, a, 1);

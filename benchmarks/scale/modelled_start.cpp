@@ -104,7 +104,7 @@ void ModelledStart::at_root(int from, const Bytes& message) {
     client.is_proven = true;
     return network_.post(root(), from, bytes_of(confirmation.value()));
   }
-  const auto begun = std::chrono::steady_clock::now();
+  const auto started = std::chrono::steady_clock::now();
   const auto connection = static_cast<boot::Rendezvous::Connection>(from);
   if (!client.has_greeted) {
     const auto hello = boot::RootHello::decode(message);
@@ -116,7 +116,7 @@ void ModelledStart::at_root(int from, const Bytes& message) {
     clients_.erase(found);
   }
   auto outgoing = rendezvous_.take_outgoing();
-  root_processor_ += std::chrono::steady_clock::now() - begun;
+  root_processor_ += std::chrono::steady_clock::now() - started;
   for (auto& [to, frame] : outgoing) {
     network_.post(root(), static_cast<int>(to), std::move(frame));
   }
@@ -124,10 +124,10 @@ void ModelledStart::at_root(int from, const Bytes& message) {
 
 void ModelledStart::take_turn() {
   in_turn_ = 0;
-  const auto begun = std::chrono::steady_clock::now();
+  const auto started = std::chrono::steady_clock::now();
   static_cast<void>(rendezvous_.next_timer());
   rendezvous_.on_time(time_at(root()));
-  root_processor_ += std::chrono::steady_clock::now() - begun;
+  root_processor_ += std::chrono::steady_clock::now() - started;
 }
 
 void ModelledStart::from_root(int rank, const Bytes& message) {

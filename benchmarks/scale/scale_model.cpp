@@ -148,7 +148,7 @@ void report_reckoned(const char* name, int size, std::size_t payload, const Reck
 
 /// Runs an all-gather of `payload` bytes per rank. If this machine cannot hold the data of all
 /// ranks, it reports an estimate.
-void run_gathering(const char* name, int size, std::size_t payload) {
+void run_all_gather(const char* name, int size, std::size_t payload) {
   if (!fits_here(size, payload)) {
     report_reckoned(name, size, payload, reckon_gathering(size, payload));
     return;
@@ -305,8 +305,8 @@ void model(int size, bool is_short, int turn) {
   report_holdings(size);
   run_start(size, turn);
   const double agreement_ms = run_small_protocols(size);
-  run_gathering("addresses", size, boot::SocketAddress::kEncodedBytes);
-  run_gathering("topology", size, topology_bytes());
+  run_all_gather("addresses", size, boot::SocketAddress::kEncodedBytes);
+  run_all_gather("topology", size, topology_bytes());
   run_network(size, agreement_ms);
   for (const std::uint64_t bytes : kMessages) {
     const std::uint64_t all = bytes * static_cast<std::uint64_t>(size);

@@ -114,7 +114,7 @@ class Queues {
     QueueDrain drain;
     const auto scope =
         at.place == RingPlace::device ? device::Scope::device : device::Scope::system;
-    view.ring = drain.ring = shared_.make<q::Block>(at.depth);
+    view.ring = drain.ring = shared_.make<q::Wqebb>(at.depth);
     view.depth = drain.depth = at.depth;
     view.number = drain.number = 0x100 + number;
     view.reader = drain.writer = scope;

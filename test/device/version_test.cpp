@@ -67,7 +67,7 @@ std::vector<std::size_t> layout() {
           ORIEL_AT(QueueIndexes, completed), ORIEL_AT(QueueIndexes, error),
           ORIEL_AT(QueueIndexes, broken), ORIEL_AT(QueueIndexes, looking),
           ORIEL_AT(QueueIndexes, fetch_tickets), ORIEL_AT(QueueIndexes, gets_end),
-          ORIEL_AT(QueueIndexes, gets_visible), sizeof(Completion), sizeof(Block),
+          ORIEL_AT(QueueIndexes, gets_visible), sizeof(Completion), sizeof(Wqebb),
           // Control memory.
           LsaBarrierLayout::bytes_needed(1, 1), LsaBarrierLayout::bytes_needed(17, 3),
           sizeof(SignalWords), ORIEL_AT(SignalWords, from_team),

@@ -137,9 +137,9 @@ void delay(std::uint32_t steps) {
   for (std::uint32_t i = 0; i < steps; ++i) asm volatile("");
 }
 
-// State shared by two parties. Round `r` starts once both have stored r in `begun`.
+// State shared by two parties. Round `r` starts once both have stored r in `started`.
 struct Rendezvous {
-  alignas(64) std::uint32_t begun[2];
+  alignas(64) std::uint32_t started[2];
   alignas(64) std::uint32_t flag;
   alignas(64) Doorbell bell;
 };
@@ -150,8 +150,9 @@ struct Rendezvous {
 std::uint64_t publish_while_sleeping(Rendezvous& shared, bool publisher, std::uint32_t rounds) {
   std::uint64_t longest_ms = 0;
   for (std::uint32_t round = 1; round <= rounds; ++round) {
-    Memory::store<Order::release>(&shared.begun[publisher], round);
-    for (int polls = 0; Memory::load<Order::acquire>(&shared.begun[!publisher]) < round; ++polls) {
+    Memory::store<Order::release>(&shared.started[publisher], round);
+    for (int polls = 0; Memory::load<Order::acquire>(&shared.started[!publisher]) < round;
+         ++polls) {
       polls < 1000 ? Memory::relax() : std::this_thread::yield();
     }
     if (publisher) {
@@ -171,7 +172,8 @@ std::uint64_t publish_while_sleeping(Rendezvous& shared, bool publisher, std::ui
     longest_ms = std::max(longest_ms, milliseconds_since(start_ns));
     if (longest_ms >= 4000) break;
   }
-  Memory::store<Order::release>(&shared.begun[publisher], ~0u);  // spares the other a further wait
+  Memory::store<Order::release>(&shared.started[publisher],
+                                ~0u);  // spares the other a further wait
   return longest_ms;
 }
 

@@ -85,7 +85,7 @@ class Report:
     """Facts parsed from the output of a script."""
 
     def __init__(self, text):
-        self.lines, self.begun, self.where, self.reason = [], None, None, ""
+        self.lines, self.started, self.where, self.reason = [], None, None, ""
         self.failed = self.passed = 0
         self.stopped = False
         for line in text.splitlines():
@@ -94,13 +94,13 @@ class Report:
     def take(self, line):
         word, _, rest = line.partition(" ")
         if word in ("@pass", "@fail", "@skip"):
-            self.begun = None
+            self.started = None
             self.passed += word == "@pass"
             self.failed += word == "@fail"
             seconds, _, name = rest.partition(" ")
             self.lines.append(f"  {word[1:]:4} {float(seconds):6.2f} s  {name}")
         elif word == "@begin":
-            self.begun = rest
+            self.started = rest
         elif word in ("@detail", "@note", "@stop"):
             text = f"       {'stopped: ' if word == '@stop' else ''}{rest}"
             self.stopped = self.stopped or word == "@stop"
@@ -119,7 +119,7 @@ def evaluate(status, report):
     if status == checks.SKIPPED:
         return "SKIP", report.reason or "the script did not say why"
     if status == programs.TIMED_OUT:
-        return "FAIL", f"past its time limit, in '{report.begun or 'no check'}'"
+        return "FAIL", f"past its time limit, in '{report.started or 'no check'}'"
     if status != 0 or report.failed or report.stopped:
         return "FAIL", f"exit status {status}, {report.failed} check(s) failed"
     if report.where is None or "not Oriel" in report.where:

@@ -228,10 +228,10 @@ void abort_blocked_call(TestRanks& test_ranks, std::size_t count) {
   } else {
     require(rank.enqueue(count, comm), "ncclAllReduce");
     ncclResult_t aborted = ncclInternalError;
-    steady_clock::time_point begun;
+    steady_clock::time_point started;
     std::thread aborter([&] {
       std::this_thread::sleep_for(300ms);
-      begun = steady_clock::now();
+      started = steady_clock::now();
       aborted = ncclCommAbort(comm);
     });
     const bool ended = rank.gpu.done(rank.gpu.stream(), 10s);
@@ -239,8 +239,8 @@ void abort_blocked_call(TestRanks& test_ranks, std::size_t count) {
     aborter.join();
     require(ended, "the abort has not ended the kernel");
     require(aborted, "ncclCommAbort");
-    require(end >= begun, "the kernel ended before the abort");
-    const auto took = std::chrono::duration_cast<std::chrono::microseconds>(end - begun);
+    require(end >= started, "the kernel ended before the abort");
+    const auto took = std::chrono::duration_cast<std::chrono::microseconds>(end - started);
     std::printf("%zu elements: the kernel ended %.1f ms after ncclCommAbort began\n", count,
                 static_cast<double>(took.count()) / 1000);
     std::fflush(stdout);

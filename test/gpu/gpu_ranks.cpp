@@ -35,10 +35,10 @@ int count_gpus() {
 
 template <class Predicate>
 bool poll(std::chrono::milliseconds timeout, const Predicate& predicate) {
-  const auto begun = std::chrono::steady_clock::now();
+  const auto started = std::chrono::steady_clock::now();
   for (;;) {
     if (predicate()) return true;
-    const auto waited = std::chrono::steady_clock::now() - begun;
+    const auto waited = std::chrono::steady_clock::now() - started;
     if (waited > timeout) return false;
     if (waited > std::chrono::microseconds(200)) {
       std::this_thread::sleep_for(std::chrono::microseconds(20));

@@ -293,8 +293,8 @@ void run_as_thread(int rank, ncclUniqueId blocking_id, ncclUniqueId other_id) {
   NCCL(ncclCommDestroy(comm));
 
   config = config_of(false);
-  const ncclResult_t begun = ncclCommInitRankConfig(&comm, kRanks, other_id, rank, &config);
-  REQUIRE(begun == ncclSuccess || begun == ncclInProgress);
+  const ncclResult_t started = ncclCommInitRankConfig(&comm, kRanks, other_id, rank, &config);
+  REQUIRE(started == ncclSuccess || started == ncclInProgress);
   ncclResult_t state = ncclInProgress;
   for (int i = 0; i < 20'000 && state == ncclInProgress; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

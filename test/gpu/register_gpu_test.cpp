@@ -141,7 +141,7 @@ void churn(TestRanks& test_ranks, std::uint64_t seed, int windows) {
     test_ranks.barrier();
     return held;
   };
-  const auto begun = std::chrono::steady_clock::now();
+  const auto started = std::chrono::steady_clock::now();
   while (registered < windows) {
     const std::size_t count = 1 + common() % 16;
     registrar.register_some(common, count);
@@ -152,7 +152,7 @@ void churn(TestRanks& test_ranks, std::uint64_t seed, int windows) {
     // Deregisters all windows at times, so that mappings are removed and made again.
     registrar.deregister_some(own, common() % 3 == 0 ? 0 : common() % 24);
   }
-  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - begun;
+  const std::chrono::duration<double> spent = std::chrono::steady_clock::now() - started;
   const Held after = quiet();
   require(after.no_more_than(before),
           fmt::format("seed {}: after {} windows {}; after {} {}", seed, settled, before.text(),
@@ -186,12 +186,12 @@ void register_large(TestRanks& test_ranks) {
   for (int i = 0; i < 10; ++i) {
     std::byte* const base = gpu.allocate(kGiB, true);
     test_ranks.barrier();
-    const auto begun = std::chrono::steady_clock::now();
+    const auto started = std::chrono::steady_clock::now();
     windows.push_back(nullptr);
     require(ncclCommWindowRegister(comm, base, kGiB, &windows.back(), NCCL_WIN_COLL_SYMMETRIC),
             "ncclCommWindowRegister");
     const std::chrono::duration<double, std::milli> spent =
-        std::chrono::steady_clock::now() - begun;
+        std::chrono::steady_clock::now() - started;
     milliseconds.push_back(spent.count());
   }
   std::string text;

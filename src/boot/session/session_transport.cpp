@@ -38,8 +38,8 @@ Status SessionTransport::begin(EventLoop& loop, Deadline deadline) {
   }
   loop_ = &loop;
   deadline_ = deadline;
-  begun_ = progress_at_ = loop.clock().now();
-  stuck_after_ = std::min(kStuckAfter, deadline.remaining(begun_) / 4);
+  started_ = progress_at_ = loop.clock().now();
+  stuck_after_ = std::min(kStuckAfter, deadline.remaining(started_) / 4);
   peers_->set_busy(true);
   return {};
 }
@@ -206,7 +206,7 @@ Status SessionTransport::after_wait(Status waited, const std::string& waiting_fo
 
 Error SessionTransport::too_late(const std::string& waiting_for, int culprit, TimePoint now) const {
   std::string text = fmt::format("rank {} has waited for {} in vain, {} after the call", rank_,
-                                 waiting_for, seconds(now - begun_));
+                                 waiting_for, seconds(now - started_));
   // The rank waited for may itself wait for another, so the last rank of the chain is blamed. The
   // chain starts behind this rank, which announces only long waits.
   const int end = culprit >= 0 ? peers_->links()->liveness().end_of_chain(culprit) : -1;

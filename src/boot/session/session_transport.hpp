@@ -55,7 +55,7 @@ class SessionTransport final : public Transport {
   // Guarded by the lock of `peers_`.
   EventLoop* loop_ = nullptr;
   Deadline deadline_ = Deadline::never();
-  TimePoint begun_;
+  TimePoint started_;
   TimePoint progress_at_;
   Duration stuck_after_{};  // time without progress before the wait is announced to the other ranks
 };

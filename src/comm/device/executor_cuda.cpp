@@ -102,17 +102,17 @@ Status CudaExecutor::enqueue_copies(const ExchangeCall& call, StreamScope& on, b
 }
 
 Status CudaExecutor::run_exchange(ExchangeCall& call) {
-  bool has_begun = false;
+  bool has_started = false;
   const auto launch = [&](StreamScope& on, bool captured) -> Status {
     for (std::size_t i = 0; i < call.launches.size(); ++i) {
       if (i == call.launches_before_copies) ORIEL_CHECK(enqueue_copies(call, on, captured));
       ORIEL_CHECK(kernels::launch_exchange(call.launches[i], gpu_.loaded, on));
-      has_begun = true;
+      has_started = true;
     }
     return {};
   };
   Status run = run_in_order(static_cast<CUstream>(call.stream), launch);
-  if (run.ok() || !has_begun) return run;
+  if (run.ok() || !has_started) return run;
   return std::move(run).error().with_scope(Scope::communicator);
 }
 

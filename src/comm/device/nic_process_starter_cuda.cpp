@@ -27,7 +27,7 @@ std::shared_ptr<net::NicProcess> NicProcessStarter::begin(int device, std::vecto
   const std::lock_guard lock(mutex_);
   // Replaces a process that has died.
   auto running = process_.lock();
-  if (running != nullptr && running->look().ok()) return running;
+  if (running != nullptr && running->poll().ok()) return running;
   auto started = start(device, std::move(cpus), settings);
   if (!started.ok()) {
     warn_of_no_nic_process(started.error());

@@ -118,8 +118,8 @@ struct Background {
   Background& operator=(const Background&) = delete;
 
   std::shared_ptr<CommEntry> entry;
-  GroupJobs jobs;      // at least one until end()
-  bool begun = false;  // entry->begin_work() has succeeded
+  GroupJobs jobs;        // at least one until end()
+  bool started = false;  // entry->begin_work() has succeeded
 
   bool starts() const { return std::holds_alternative<InitJob>(jobs.front()); }
   /// Returns the device of the first request; null for a refused start.
@@ -137,11 +137,11 @@ struct Background {
 
   Status begin() {
     if (!starts()) ORIEL_CHECK(entry->begin_work());
-    begun = !starts();
+    started = !starts();
     return {};
   }
   void end(Status outcome) {
-    if (std::exchange(begun, false)) {
+    if (std::exchange(started, false)) {
       entry->end_work(std::move(outcome), [&] { store_windows(jobs); });
     }
     jobs.clear();  // a start without an outcome fails
@@ -285,10 +285,10 @@ Status run_jobs(GroupJobs& jobs, bool& in_progress) {
     division.take(jobs);
     for (const auto& work : division.works) {
       const std::size_t number = state_of(work->jobs.front()).number;
-      Status begun = start(work);
+      Status started = start(work);
       ++division.started;
-      in_progress = in_progress || begun.ok();
-      first.note({number, std::move(begun)});
+      in_progress = in_progress || started.ok();
+      first.note({number, std::move(started)});
     }
     run_here(division.here);
     first.note(division.here);

@@ -30,9 +30,9 @@ class StallWatch {
   bool goes_on(std::uint64_t since_ns, TimePoint now, Duration age) {
     if (since_ns == since_ns_) return true;
     since_ns_ = since_ns;
-    begun_ = now - age;
+    started_ = now - age;
     reports_ = 0;
-    due_ = begun_ + StallTimes::in_force().first;
+    due_ = started_ + StallTimes::in_force().first;
     return false;
   }
   /// Returns whether a report is due within `time`.
@@ -42,7 +42,7 @@ class StallWatch {
     if (now < due_) return std::nullopt;
     due_ = now + StallTimes::in_force().again;
     ++reports_;
-    return std::chrono::duration_cast<std::chrono::seconds>(now - begun_);
+    return std::chrono::duration_cast<std::chrono::seconds>(now - started_);
   }
   /// Returns whether due() has requested exactly one report of this wait.
   bool is_first() const { return reports_ == 1; }
@@ -50,7 +50,7 @@ class StallWatch {
  private:
   std::uint64_t since_ns_ = 0;  // identifies the wait
   int reports_ = 0;
-  TimePoint begun_{};
+  TimePoint started_{};
   TimePoint due_{};
 };
 

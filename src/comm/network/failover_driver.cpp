@@ -32,9 +32,9 @@ bool is_done_with(const PeerQueue& queue) {
 
 }  // namespace
 
-Status FailoverDriver::start(std::function<bool()> look) {
+Status FailoverDriver::start(std::function<bool()> poll) {
   net::NicThread::Options options;
-  options.progress = std::move(look);
+  options.progress = std::move(poll);
   options.begin = [this] { topo::run_this_thread_on(parts_.options.cpus); };
   options.sleep = [this] { std::this_thread::sleep_for(is_settled_ ? kNap : kShortNap); };
   ORIEL_TRY(thread_, net::NicThread::start(std::move(options)));
@@ -60,10 +60,10 @@ bool FailoverDriver::progress() {
     if (is_in_use(at)) any = parts_.ports.at(at).nic().progress() || any;
   }
   if (SteadyClock::instance().now() < next_look_.load(std::memory_order_relaxed)) return any;
-  return look() || any;
+  return poll() || any;
 }
 
-bool FailoverDriver::look() {
+bool FailoverDriver::poll() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock() || is_over_) return false;
   bool any = false, is_settled = true;

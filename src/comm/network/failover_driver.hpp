@@ -26,15 +26,15 @@ class FailoverDriver {
   FailoverDriver(const QueueParts& parts, std::vector<PeerQueue>& queues)
       : parts_(parts), queues_(queues) {}
 
-  /// Starts the thread, which calls `look` repeatedly.
-  Status start(std::function<bool()> look);
+  /// Starts the thread, which calls `poll` repeatedly.
+  Status start(std::function<bool()> poll);
   void stop() { thread_.reset(); }
   /// Drives the NICs in use other than the first, and polls the queues if that is due. Returns
   /// whether there was anything to do.
   bool progress();
   /// Polls all queues. Returns whether there was anything to do; false if another thread is
   /// polling.
-  bool look();
+  bool poll();
   bool is_in_use(std::size_t nic) const {
     return (nics_in_use_.load(std::memory_order_relaxed) >> nic & 1) != 0;
   }

@@ -17,7 +17,7 @@ constexpr Duration kProbeInterval = std::chrono::seconds(1);
 constexpr Duration kDoubtInterval = std::chrono::milliseconds(20);
 
 bool is_of_deregistered(const device::queue::QueueError& error) {
-  return error.vendor_syndrome == static_cast<std::uint8_t>(net::Complaint::given_back);
+  return error.vendor_syndrome == static_cast<std::uint8_t>(net::Complaint::deregistered);
 }
 
 const char* describe(const device::queue::QueueError& error, bool is_at_fault) {

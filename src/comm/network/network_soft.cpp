@@ -79,7 +79,7 @@ Task<Result<std::unique_ptr<Network>>> SoftNetwork::make(EventLoop& loop, Networ
 Status SoftNetwork::prepare() {
   if (routes_.failure().has_value()) return Error(*routes_.failure());
   ORIEL_CHECK(ports_.make(routes_));
-  ORIEL_CHECK(rings_.make_bell());
+  ORIEL_CHECK(rings_.make_doorbell());
   hello_.fabrics = ports_.fabric_addresses();
   hello_.first_queue = parts_.first_queue = choose_first_queue(options_, peers_of_rank_);
   WindowNics nics;
@@ -161,7 +161,7 @@ Status SoftNetwork::start() {
         options_.cpus));
   }
   if (ports_.has_backups()) {
-    ORIEL_CHECK(failover_.start([this] { return attempt([this] { return failover_.look(); }); }));
+    ORIEL_CHECK(failover_.start([this] { return attempt([this] { return failover_.poll(); }); }));
   }
   if (DirectCopies::in_force().wanted) {
     options_.windows->use_direct(rings_.direct_path());

@@ -54,7 +54,8 @@ Result<PeerQueue> PeerQueue::create(const QueueParts& parts, int rank) {
   // Avoids the doorbell record: a kernel's fence between record and doorbell waits for a PCIe round
   // trip.
   if (queue.pages != nullptr) queue.mode = net::DoorbellMode::alone;
-  queue.answer_timeout = Network::silence(*parts.options.settings) / (queue.repeats_most + 1);
+  queue.answer_timeout =
+      Network::silence(*parts.options.settings) / (queue.retransmissions_most + 1);
   queue.peer = rank;
   queue.number = queue_number(parts.first_queue, rank);
   queue.piece_bytes = made.by_fabric() ? SoftPort::kFabricPieceBytes : kRingPieceBytes;

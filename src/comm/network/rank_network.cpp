@@ -70,7 +70,7 @@ Duration Network::silence(const Settings& settings) {
   // Minimum: less would take a peer for silent that is briefly not scheduled, or not connected yet.
   constexpr Duration kLeast = std::chrono::milliseconds(300);
   const net::QueueSetup usual;
-  const Duration most = usual.answer_timeout * (usual.repeats_most + 1);
+  const Duration most = usual.answer_timeout * (usual.retransmissions_most + 1);
   if (!settings.collective_timeout) return most;
   return std::clamp<Duration>(*settings.collective_timeout / 3, kLeast, most);
 }

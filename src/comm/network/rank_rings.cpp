@@ -23,9 +23,9 @@ constexpr std::uint64_t kExchangeTag = std::uint64_t{1} << 32;
 
 }  // namespace
 
-Status RankRings::make_bell() {
-  ORIEL_TRY(bell_fd_, make_sealed_memfd(net::RingBell::kMemoryBytes));
-  ORIEL_TRY(SharedMapping bell, SharedMapping::map(bell_fd_, net::RingBell::kMemoryBytes));
+Status RankRings::make_doorbell() {
+  ORIEL_TRY(doorbell_fd_, make_sealed_memfd(net::RingDoorbell::kMemoryBytes));
+  ORIEL_TRY(SharedMapping bell, SharedMapping::map(doorbell_fd_, net::RingDoorbell::kMemoryBytes));
   bell_.emplace(std::move(bell));
   return {};
 }
@@ -52,7 +52,7 @@ Task<Status> RankRings::dial(EventLoop& loop, std::vector<window::FdSocketName> 
 
 Task<Status> RankRings::join(EventLoop& loop, net::NicSoft& nic, Deadline deadline) {
   if (exchange_ == nullptr) {
-    bell_fd_.reset();
+    doorbell_fd_.reset();
     co_return Status();
   }
   ORIEL_CO_CHECK(co_await exchange_->prove(loop, deadline));
@@ -68,7 +68,7 @@ Task<Status> RankRings::join(EventLoop& loop, net::NicSoft& nic, Deadline deadli
   for (const Peer& peer : peers_) counts[static_cast<std::size_t>(peer.rank)] = 2;
   ORIEL_CO_TRY(auto arrived, co_await exchange_->exchange_each(loop, std::move(outgoing),
                                                                std::move(counts), deadline));
-  bell_fd_.reset();
+  doorbell_fd_.reset();
   co_return take_rings(std::move(arrived), std::move(readers), nic);
 }
 
@@ -81,7 +81,7 @@ Status RankRings::make_rings(std::vector<std::vector<OwnedFd>>& outgoing,
     ORIEL_TRY(OwnedFd ring, make_sealed_memfd(bytes));
     ORIEL_TRY(SharedMapping mapping, SharedMapping::map(ring, bytes));
     readers.emplace_back(std::move(mapping), kRingBytes);
-    OwnedFd bell(sys().fcntl_int(bell_fd_.get(), F_DUPFD_CLOEXEC, 0));
+    OwnedFd bell(sys().fcntl_int(doorbell_fd_.get(), F_DUPFD_CLOEXEC, 0));
     if (!bell) return system_error("duplicating a memfd");
     fds.push_back(std::move(ring));
     fds.push_back(std::move(bell));
@@ -97,7 +97,7 @@ Status RankRings::take_rings(std::vector<std::vector<OwnedFd>> arrived,
   for (const Peer& peer : peers_) {
     const auto& fds = arrived[static_cast<std::size_t>(peer.rank)];
     for (const auto& [fd, wanted] :
-         {std::pair(&fds[0], bytes), std::pair(&fds[1], net::RingBell::kMemoryBytes)}) {
+         {std::pair(&fds[0], bytes), std::pair(&fds[1], net::RingDoorbell::kMemoryBytes)}) {
       Status sealed = check_sealed_memfd(*fd, wanted);
       if (sealed.ok()) continue;
       Error error = std::move(sealed).error();
@@ -105,10 +105,10 @@ Status RankRings::take_rings(std::vector<std::vector<OwnedFd>> arrived,
       return std::move(error).with_origin(peer.rank);
     }
     ORIEL_TRY(SharedMapping ring, SharedMapping::map(fds[0], bytes));
-    ORIEL_TRY(SharedMapping bell, SharedMapping::map(fds[1], net::RingBell::kMemoryBytes));
+    ORIEL_TRY(SharedMapping bell, SharedMapping::map(fds[1], net::RingDoorbell::kMemoryBytes));
     wire->add_peer(address_of(peer.rank), peer.rank, peer.queue,
                    net::RingWriter(std::move(ring), kRingBytes), std::move(*reader++),
-                   net::RingBell(std::move(bell)));
+                   net::RingDoorbell(std::move(bell)));
   }
   wire_ = wire.get();
   wire_number_ = nic.add_wire(std::move(wire));

@@ -35,7 +35,7 @@ class RankRings {
 
   /// `options` outlives this.
   explicit RankRings(const NetworkOptions& options) : options_(options) {}
-  Status make_bell();
+  Status make_doorbell();
   /// Listens for the descriptors of these peers. Local. Returns an empty name if there are no
   /// peers.
   Result<window::FdSocketName> listen(std::vector<Peer> peers);
@@ -66,8 +66,8 @@ class RankRings {
   std::vector<Peer> peers_;
   net::RingWire* wire_ = nullptr;  // owned by the NIC; null if no peer is reached by rings
   std::uint32_t wire_number_ = 0;
-  std::optional<net::RingBell> bell_;
-  OwnedFd bell_fd_;                               // kept until the peers have received it
+  std::optional<net::RingDoorbell> bell_;
+  OwnedFd doorbell_fd_;                           // kept until the peers have received it
   std::unique_ptr<window::FdExchange> exchange_;  // between ranks joined by rings
 };
 

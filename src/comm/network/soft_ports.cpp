@@ -25,12 +25,12 @@ SoftPorts::SoftPorts(const NetworkOptions& options)
     : options_(options), starting_(options.device->begin_nic_process(*options.settings)) {}
 
 Task<Status> SoftPorts::await_process(EventLoop& loop, Deadline deadline) {
-  constexpr Duration kBetweenLooks = std::chrono::milliseconds(2);
+  constexpr Duration kBetweenPolls = std::chrono::milliseconds(2);
   const TimePoint begin = loop.clock().now();
   const Duration most = std::min<Duration>(deadline.remaining(begin) / 2, kNicProcessMost);
   const Deadline due = Deadline::at(begin + most);
   while (starting_ != nullptr && !starting_->has_answered() && !due.expired(loop.clock().now())) {
-    const Deadline next = Deadline::at(loop.clock().now() + kBetweenLooks);
+    const Deadline next = Deadline::at(loop.clock().now() + kBetweenPolls);
     ORIEL_CO_CHECK(co_await loop.sleep_until(next));
   }
   if (starting_ == nullptr) co_return Status();

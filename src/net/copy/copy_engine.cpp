@@ -60,10 +60,10 @@ bool HostCopyEngine::step_atomic(AtomicMove& move, std::byte* at) {
 
 bool Loading::begin(CopyEngine& engine, const std::byte* from) {
   static_cast<void>(take(engine));  // parts that have arrived make room
-  while (begun_ < total_) {
-    StagedPart part = engine.load(from + begun_, total_ - begun_);
+  while (started_ < total_) {
+    StagedPart part = engine.load(from + started_, total_ - started_);
     if (part.size() == 0) return false;
-    begun_ += part.size();
+    started_ += part.size();
     parts_.push_back(std::move(part));
   }
   return true;
@@ -90,13 +90,13 @@ Payload Loading::expose() const {
 }
 
 bool Storing::begin(CopyEngine& engine, std::byte* to) {
-  while (begun_ < bytes_.size()) {
-    const std::size_t taken = engine.store(to + begun_, bytes_.part_at(begun_), ticket_);
+  while (started_ < bytes_.size()) {
+    const std::size_t taken = engine.store(to + started_, bytes_.part_at(started_), ticket_);
     if (taken == 0) return false;
-    begun_ += taken;
+    started_ += taken;
   }
   bytes_ = {};
-  begun_ = 0;
+  started_ = 0;
   return true;
 }
 

@@ -159,7 +159,7 @@ class Loading {
       : total_(total), exposes_(exposes) {}
   /// Takes bytes that have already arrived.
   explicit Loading(Bytes bytes)
-      : total_(bytes.size()), begun_(bytes.size()), bytes_(std::move(bytes)) {}
+      : total_(bytes.size()), started_(bytes.size()), bytes_(std::move(bytes)) {}
   /// Starts to load as much as there is room for. `from` is the present start of the range. Returns
   /// whether all of it has started.
   bool begin(CopyEngine& engine, const std::byte* from);
@@ -173,7 +173,7 @@ class Loading {
  private:
   std::size_t total_ = 0;
   bool exposes_ = false;
-  std::size_t begun_ = 0;
+  std::size_t started_ = 0;
   std::vector<StagedPart> parts_;
   std::size_t taken_ = 0;  // number of parts_ that were taken
   Bytes bytes_;
@@ -193,7 +193,7 @@ class Storing {
 
  private:
   Payload bytes_;
-  std::size_t begun_ = 0;
+  std::size_t started_ = 0;
   MoveTicket ticket_ = 0;
 };
 

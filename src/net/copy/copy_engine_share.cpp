@@ -35,9 +35,9 @@ std::size_t CopyEngineShare::store(std::byte* to, ByteView from, MoveTicket& tic
 bool CopyEngineShare::copy(std::byte* to, const std::byte* from, std::size_t count,
                            MoveTicket& ticket) {
   const std::lock_guard lock(mutex_);
-  const bool begun = engine_.copy(to, from, count, ticket);
+  const bool started = engine_.copy(to, from, count, ticket);
   note(ticket);
-  return begun;
+  return started;
 }
 
 bool CopyEngineShare::step_atomic(AtomicMove& move, std::byte* at) {

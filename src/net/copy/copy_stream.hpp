@@ -44,7 +44,7 @@ class CopyStream {
   /// Returns the latest count that was reached. Acquires the effects of the steps before it.
   virtual std::uint64_t signalled() const = 0;
   /// Returns an error if the stream is known to have failed.
-  virtual Status look() = 0;
+  virtual Status poll() = 0;
   /// After an error: returns whether no started step is running any more, for good. Called until it
   /// returns true; no step may be started any more.
   virtual bool settle() noexcept = 0;

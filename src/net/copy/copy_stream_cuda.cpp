@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kCountBytes = 4096;  // a page, which aligns the slots
 constexpr std::chrono::seconds kCopiesEndMost{30};
-constexpr std::chrono::microseconds kBetweenLooks{20};
+constexpr std::chrono::microseconds kBetweenPolls{20};
 
 CUdeviceptr gpu_address(const std::byte* pointer) {
   return reinterpret_cast<CUdeviceptr>(pointer);
@@ -83,7 +83,7 @@ CudaCopyStream::~CudaCopyStream() {
 bool CudaCopyStream::ends() noexcept {
   const Clock& clock = SteadyClock::instance();
   const Deadline deadline = Deadline::after(kCopiesEndMost, clock);
-  for (; !settle(); std::this_thread::sleep_for(kBetweenLooks)) {
+  for (; !settle(); std::this_thread::sleep_for(kBetweenPolls)) {
     if (deadline.expired(clock.now())) return false;
   }
   return true;
@@ -137,7 +137,7 @@ std::uint64_t CudaCopyStream::signalled() const {
       .load(std::memory_order_acquire);
 }
 
-Status CudaCopyStream::look() {
+Status CudaCopyStream::poll() {
   return enqueue("moving bytes of a GPU for a software NIC", [&] {
     const CUresult status = cuda().stream_query(stream_);
     return status == CUDA_ERROR_NOT_READY ? CUDA_SUCCESS : status;

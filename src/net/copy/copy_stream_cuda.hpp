@@ -37,7 +37,7 @@ class CudaCopyStream final : public CopyStream {
   Status write(std::byte* to, std::uint64_t value, std::size_t bytes) override;
   Status signal(std::uint64_t count) override;
   std::uint64_t signalled() const override;
-  Status look() override;
+  Status poll() override;
   bool settle() noexcept override;
 
  private:

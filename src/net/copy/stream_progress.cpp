@@ -54,14 +54,14 @@ void StreamProgress::look_after_stream() {
   if (!failure_.ok()) return;
   const MoveTicket seen = done();
   const TimePoint now = SteadyClock::instance().now();
-  if (seen != last_seen_ || looked_ == TimePoint{}) {
+  if (seen != last_seen_ || polled_ == TimePoint{}) {
     last_seen_ = seen;
-    looked_ = now;
+    polled_ = now;
     return;
   }
-  if (now - looked_ < kSilence) return;
-  looked_ = now;
-  static_cast<void>(check(stream_.look()));
+  if (now - polled_ < kSilence) return;
+  polled_ = now;
+  static_cast<void>(check(stream_.poll()));
 }
 
 }  // namespace oriel::net

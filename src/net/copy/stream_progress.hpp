@@ -48,7 +48,7 @@ class StreamProgress {
   MoveTicket signalled_ = 0;  // counts that were enqueued
   bool is_dirty_ = false;     // a step has started since the last count
   MoveTicket last_seen_ = 0;
-  TimePoint looked_{};
+  TimePoint polled_{};
   Status failure_;
 };
 

@@ -28,13 +28,13 @@ class ByteWindow {
   bool has_room(std::uint64_t under_way, std::uint64_t bytes) const {
     return bytes == 0 || under_way == 0 || under_way + bytes <= most_;
   }
-  /// Adapts the window to a transfer that has been answered. `begun` is the transfer's start;
+  /// Adapts the window to a transfer that has been answered. `started` is the transfer's start;
   /// `under_way` counts the bytes in flight, with this transfer.
-  void ended(std::uint64_t under_way, std::uint64_t bytes, TimePoint begun, TimePoint now) {
+  void ended(std::uint64_t under_way, std::uint64_t bytes, TimePoint started, TimePoint now) {
     if (bytes == 0) return;
-    const Duration took = now - begun;
+    const Duration took = now - started;
     if (took > slow_) {
-      if (begun < narrowed_) return;
+      if (started < narrowed_) return;
       narrowed_ = now;
       most_ = std::max(most_ / 2, kLeast);
     } else if (took < slow_ / 2 && under_way >= most_ / 2) {  // only a window that was in use grows

@@ -80,15 +80,15 @@ void Reads::begin() {
 
 // Starts the next part. Returns false if there is nothing to start, or libfabric has no room now.
 bool Reads::begin_part(PendingRead& one, TimePoint now) {
-  const std::size_t left = one.whole->bytes() - one.begun;
+  const std::size_t left = one.whole->bytes() - one.started;
   if (left == 0 || one.failed) return false;
   const std::size_t bytes = std::min(left, kReadPartBytes);
   void* const descriptor =
       one.landing.get() != nullptr ? end_.table.fi_mr_desc(one.landing.get()) : nullptr;
   Part& part = parts_[free_.back()];
   const ssize_t status = end_.table.fi_read(
-      end_.endpoint->endpoint(), one.whole->to() + one.begun, bytes, descriptor, one.peer->where,
-      one.source.address + one.begun, one.source.key, &part.operation.context);
+      end_.endpoint->endpoint(), one.whole->to() + one.started, bytes, descriptor, one.peer->where,
+      one.source.address + one.started, one.source.key, &part.operation.context);
   if (status == -FI_EAGAIN) return false;
   if (status != 0) {
     one.peer->error = fabric_error(end_.table, "fi_read", status)
@@ -96,9 +96,9 @@ bool Reads::begin_part(PendingRead& one, TimePoint now) {
     one.failed = true;
     return false;
   }
-  part.begun = now;
+  part.started = now;
   part.bytes = bytes;
-  one.begun += bytes;
+  one.started += bytes;
   ++one.parts;
   ++one.peer->reads.parts;
   return true;
@@ -109,7 +109,7 @@ void Reads::complete(std::uint32_t index) {
   Peer& peer = *part.of->peer;
   const TimePoint now = end_.now();
   peer.sign.last_received = now;
-  peer.reads.window.ended(peer.reads.parts * kReadPartBytes, part.bytes, part.begun, now);
+  peer.reads.window.ended(peer.reads.parts * kReadPartBytes, part.bytes, part.started, now);
   end_part(index, false);
 }
 
@@ -125,7 +125,7 @@ void Reads::end_part(std::uint32_t index, bool failed) {
   --it->parts;
   --it->peer->reads.parts;
   it->failed = it->failed || failed;
-  const bool is_over = it->failed || it->begun == it->whole->bytes();
+  const bool is_over = it->failed || it->started == it->whole->bytes();
   if (it->parts == 0 && is_over) end_read(it);
 }
 

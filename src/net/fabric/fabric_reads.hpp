@@ -50,14 +50,14 @@ class Reads {
     Peer* peer = nullptr;
     WireSource source;
     FabricMemory landing;  // registration of the target, if the provider needs it
-    std::size_t begun = 0;
+    std::size_t started = 0;
     std::uint32_t parts = 0;  // in flight
     bool failed = false;
   };
   struct Part {
     Operation operation;
     std::list<PendingRead>::iterator of{};
-    TimePoint begun{};
+    TimePoint started{};
     std::size_t bytes = 0;
   };
   /// Memory that a peer may read.

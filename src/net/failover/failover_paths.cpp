@@ -64,7 +64,7 @@ Status FailoverPaths::connect(const std::vector<PathEnd>& peer) {
   return {};
 }
 
-bool FailoverPaths::look(TimePoint now) {
+bool FailoverPaths::poll(TimePoint now) {
   bool any = false;
   for (const auto& path : paths_) {
     if (path->probe.take_answer()) {

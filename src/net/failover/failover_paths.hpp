@@ -76,7 +76,7 @@ class FailoverPaths {
 
   /// Takes answers to probes and sends probes that are due. If a path has become silent, rings its
   /// queue's doorbell again. Returns whether it took an answer or sent a probe.
-  bool look(TimePoint now);
+  bool poll(TimePoint now);
   /// Epochs of the probes, by path; 0 beyond the last path.
   using ProbeEpochs = std::array<std::uint32_t, kPathsMost>;
   /// Restarts probes that have failed at either end. Returns whether there was such a probe.

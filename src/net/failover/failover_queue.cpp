@@ -92,7 +92,7 @@ bool FailoverQueue::progress() {
   any = look_at_queue(now) || any;
   any = paths_.mend_probes(agreement_.peer().probes, now) || any;
   agreement_.set_probes(paths_.probe_epochs());
-  any = paths_.look(now) || any;
+  any = paths_.poll(now) || any;
   report_usable();
   any = answer_question() || any;
   any = choose(now) || any;
@@ -288,7 +288,7 @@ void FailoverQueue::wake_producers() {
   if (peer.stage == PathStage::over && peer.refused != Syndrome::none) {
     const bool is_gone = peer.refused == Syndrome::remote_gone;
     record.syndrome = is_gone ? Syndrome::remote_access : peer.refused;
-    if (is_gone) record.complaint = Complaint::given_back;
+    if (is_gone) record.complaint = Complaint::deregistered;
   }
   ending_.is_at_fault = records_.refused == Syndrome::remote_operation ||
                         records_.refused == Syndrome::remote_gone ||

@@ -19,7 +19,7 @@ Status PathProbe::create(const Options& options) {
   made.fetch_slots = 1;
   made.peer = options.peer;
   made.answer_timeout = options.every * 4;
-  made.repeats_most = std::numeric_limits<std::uint32_t>::max();
+  made.retransmissions_most = std::numeric_limits<std::uint32_t>::max();
   made.records = &records_;
   ORIEL_TRY(queue_, SendQueue::create(*options.nic, made));
   return {};
@@ -32,8 +32,8 @@ Status PathProbe::connect(std::uint32_t wire, WireAddress address, std::uint32_t
 
 std::uint32_t PathProbe::wanted_epoch(std::uint32_t peers, TimePoint now) {
   const std::uint32_t latest = std::max(epoch_, peers);
-  if (now - looked_ < options_.every * 4) return latest;
-  looked_ = now;
+  if (now - polled_ < options_.every * 4) return latest;
+  polled_ = now;
   const auto state = options_.nic->state(number());
   const bool failed = state.ok() && *state == QueueState::error;
   return failed ? std::max(latest, epoch_ + 1) : latest;

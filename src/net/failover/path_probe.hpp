@@ -52,7 +52,7 @@ class PathProbe {
   QueueRecords records_;  // survive a failure of the queue
   std::optional<SendQueue> queue_;
   std::uint32_t epoch_ = 1;
-  TimePoint looked_{};  // when the NIC was last asked for the state
+  TimePoint polled_{};  // when the NIC was last asked for the state
   std::uint64_t sent_ = 0;
   bool is_open_ = false;
 };

@@ -132,9 +132,9 @@ Status Mlx5Port::check(const Mlx5Place& place) {
 Result<Mlx5Port> Mlx5Port::find(const VerbsTable& verbs, VerbsContext* context,
                                 const Mlx5Place& place, std::int32_t gid_index) {
   Mlx5Port found;
-  const int looked = detail::errno_of(
+  const int polled = detail::errno_of(
       verbs.query_port(context, static_cast<std::uint8_t>(place.port), &found.port_));
-  if (looked != 0) return mlx5_error(place, "ibv_query_port", "looking at the port", looked);
+  if (polled != 0) return mlx5_error(place, "ibv_query_port", "looking at the port", polled);
   ORIEL_CHECK(found.check(place));
   const auto query = [&](std::uint32_t index, VerbsGid& gid) {
     return detail::errno_of(verbs.query_gid(context, place.port, index, &gid, 0, sizeof gid));

@@ -40,13 +40,13 @@ Status map_register(Mlx5Register& made, Mlx5Memory& memory) {
 
 }  // namespace
 
-Mlx5Ringer::Bell::Bell(std::shared_ptr<Mlx5Ringer> ringer, std::uint64_t* slot)
+Mlx5Ringer::RungDoorbell::RungDoorbell(std::shared_ptr<Mlx5Ringer> ringer, std::uint64_t* slot)
     : ringer_(std::move(ringer)), slot_(slot) {}
 
-Mlx5Ringer::Bell::Bell(Bell&& other) noexcept
+Mlx5Ringer::RungDoorbell::RungDoorbell(RungDoorbell&& other) noexcept
     : ringer_(std::move(other.ringer_)), slot_(std::exchange(other.slot_, nullptr)) {}
 
-Mlx5Ringer::Bell& Mlx5Ringer::Bell::operator=(Bell&& other) noexcept {
+Mlx5Ringer::RungDoorbell& Mlx5Ringer::RungDoorbell::operator=(RungDoorbell&& other) noexcept {
   if (this != &other) {
     reset();
     ringer_ = std::move(other.ringer_);
@@ -55,14 +55,14 @@ Mlx5Ringer::Bell& Mlx5Ringer::Bell::operator=(Bell&& other) noexcept {
   return *this;
 }
 
-void Mlx5Ringer::Bell::reset() {
+void Mlx5Ringer::RungDoorbell::reset() {
   if (slot_ != nullptr) ringer_->remove(slot_);
   slot_ = nullptr;
   ringer_.reset();
 }
 
-Result<Mlx5Ringer::Bell> Mlx5Ringer::serve(const std::shared_ptr<Mlx5Ringer>& ringer,
-                                           std::uint64_t* slot, void* doorbell) {
+Result<Mlx5Ringer::RungDoorbell> Mlx5Ringer::serve(const std::shared_ptr<Mlx5Ringer>& ringer,
+                                                   std::uint64_t* slot, void* doorbell) {
 #if !defined(__x86_64__)
   return Error(ErrorCode::system, "doorbells of mlx5 adapters are rung by x86-64 processors only")
       .with_hint("use GPUs that can ring them");
@@ -70,7 +70,7 @@ Result<Mlx5Ringer::Bell> Mlx5Ringer::serve(const std::shared_ptr<Mlx5Ringer>& ri
   const std::lock_guard lock(ringer->mutex_);
   ringer->pairs_.push_back({slot, static_cast<std::uint64_t*>(doorbell)});
   ringer->count_.store(ringer->pairs_.size(), std::memory_order_relaxed);
-  return Bell(ringer, slot);
+  return RungDoorbell(ringer, slot);
 }
 
 void Mlx5Ringer::remove(const std::uint64_t* slot) {

@@ -30,24 +30,24 @@ class Mlx5Ringer {
   Mlx5Ringer& operator=(const Mlx5Ringer&) = delete;
 
   /// Service of one slot. After its destruction neither slot nor register is touched. Move-only.
-  class Bell {
+  class RungDoorbell {
    public:
-    Bell() = default;
-    Bell(Bell&& other) noexcept;
-    Bell& operator=(Bell&& other) noexcept;
-    ~Bell() { reset(); }
+    RungDoorbell() = default;
+    RungDoorbell(RungDoorbell&& other) noexcept;
+    RungDoorbell& operator=(RungDoorbell&& other) noexcept;
+    ~RungDoorbell() { reset(); }
     void reset();
 
    private:
     friend class Mlx5Ringer;
-    Bell(std::shared_ptr<Mlx5Ringer> ringer, std::uint64_t* slot);
+    RungDoorbell(std::shared_ptr<Mlx5Ringer> ringer, std::uint64_t* slot);
     std::shared_ptr<Mlx5Ringer> ringer_;
     std::uint64_t* slot_ = nullptr;
   };
   /// Starts the service of a slot. Fails on CPUs for which the order of stores to a register is
   /// unknown to Oriel.
-  static Result<Bell> serve(const std::shared_ptr<Mlx5Ringer>& ringer, std::uint64_t* slot,
-                            void* doorbell);
+  static Result<RungDoorbell> serve(const std::shared_ptr<Mlx5Ringer>& ringer, std::uint64_t* slot,
+                                    void* doorbell);
 
   /// Passes on all rings. Returns whether there were any.
   bool progress();
@@ -90,7 +90,7 @@ class Mlx5Doorbell {
   // Destroyed in reverse order.
   std::shared_ptr<Mlx5Register> register_;
   std::unique_ptr<QueuePages> slot_;
-  Mlx5Ringer::Bell bell_;
+  Mlx5Ringer::RungDoorbell bell_;
 };
 
 /// Doorbells of one open adapter.

@@ -73,7 +73,7 @@ class NicProcessStream final : public CopyStream {
   std::uint64_t signalled() const override {
     return memory_.count().load(std::memory_order_acquire);
   }
-  Status look() override;
+  Status poll() override;
   bool settle() noexcept override {
     close();
     return true;
@@ -142,7 +142,7 @@ Status NicProcessStream::store(std::byte* to, std::uint32_t number, ByteView fro
   return push(command);
 }
 
-Status NicProcessStream::look() {
+Status NicProcessStream::poll() {
   if (memory_.failed().load(std::memory_order_acquire) != 0) {
     const NicChannelHeader& header = memory_.header();
     const std::string text(header.text.data(), ::strnlen(header.text.data(), header.text.size()));
@@ -155,7 +155,7 @@ Status NicProcessStream::look() {
         ErrorCode::remote,
         fmt::format("a software NIC's process has taken {} commands of {}", consumed, produced_));
   }
-  return process_->look();
+  return process_->poll();
 }
 
 void NicProcessStream::close() noexcept {

@@ -297,7 +297,7 @@ NicProcess::Place NicProcess::find(const std::byte* at) const {
   return {found->second.region, offset, found->second.bytes - offset};
 }
 
-Status NicProcess::look() {
+Status NicProcess::poll() {
   pollfd entry{socket_.get(), 0, 0};  // no events requested: poll() always reports a hang-up
   if (sys().poll(&entry, 1, 0) <= 0 || (entry.revents & (POLLHUP | POLLERR)) == 0) return {};
   return process_error(fmt::format("({}) has ended", pid()));

@@ -79,7 +79,7 @@ class NicProcess {
   Place find(const std::byte* at) const;
 
   /// Returns an error if the process has ended. Sends no request.
-  Status look();
+  Status poll();
   /// Wakes the process.
   void wake() const;
   /// Ends the process: shuts the socket down, and kills the process if it still runs after 3 s.

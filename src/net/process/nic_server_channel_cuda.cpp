@@ -140,7 +140,7 @@ Status NicServerChannel::begin(const NicStep& step) {
   const bool is_signal = step.kind == NicCommand::signal;
   if (!(is_write || is_signal) || words_.is_full()) ORIEL_CHECK(words_.submit(stream_));
   if (is_write) ORIEL_CHECK(begin_with_copy(step.at));
-  begun_ = begun_ || !is_signal;
+  started_ = started_ || !is_signal;
   if (is_signal) signalled_ = step.value;
   if (is_write) words_.add(step.at, step.value, step.bytes);
   if (is_signal) words_.add(count_address_, step.value, sizeof step.value);
@@ -152,7 +152,7 @@ Status NicServerChannel::begin(const NicStep& step) {
 /// all-reduce of 8 bytes takes 2.1 ms in that case instead of 27 us (driver 580.159, H200). After
 /// one copy ahead of all words, they go by the copy engine.
 Status NicServerChannel::begin_with_copy(std::uint64_t at) {
-  if (begun_) return {};
+  if (started_) return {};
   return cuda_status(
       "copying a first word from a GPU for a software NIC",
       cuda().memcpy_d_to_h_async(&memory_.header().first_word, at & ~std::uint64_t{7},
@@ -236,11 +236,11 @@ Status NicServerChannel::copy_within(const NicStep& step) {
 bool NicServerChannel::watch(TimePoint now) {
   const std::uint64_t seen = memory_.count().load(std::memory_order_relaxed);
   if (failed_ || seen >= signalled_) return false;
-  if (seen != seen_ || looked_ == TimePoint{}) {
+  if (seen != seen_ || polled_ == TimePoint{}) {
     seen_ = seen;
-    looked_ = now;
-  } else if (now - looked_ >= kStreamSilence) {
-    looked_ = now;
+    polled_ = now;
+  } else if (now - polled_ >= kStreamSilence) {
+    polled_ = now;
     const CUresult status = cuda().stream_query(stream_);
     if (status != CUDA_SUCCESS && status != CUDA_ERROR_NOT_READY) {
       fail(cuda_error("moving bytes of a GPU for a software NIC", status));

@@ -78,24 +78,24 @@ class NicServerChannel {
   bool registered_ = false;
   CUdeviceptr count_address_ = 0;
   CUstream stream_ = nullptr;
-  bool begun_ = false;           // the stream has had a copy or a word of a region
+  bool started_ = false;         // the stream has had a copy or a word of a region
   WordBatch words_;              // words of the current turn
   std::byte* bounce_ = nullptr;  // pinned; allocated for the first copy within the GPU
   NicRingReader ring_;
   std::uint64_t signalled_ = 0;
   std::uint64_t seen_ = 0;
-  TimePoint looked_{};
+  TimePoint polled_{};
   bool failed_ = false;
 };
 
 template <class Find>
 bool NicServerChannel::turn(const Find& find) {
   if (!has_commands()) return false;
-  Status begun = ring_.take(memory_, staging_bytes_, find,
-                            [this](const NicStep& step) { return begin(step); });
+  Status started = ring_.take(memory_, staging_bytes_, find,
+                              [this](const NicStep& step) { return begin(step); });
   Status written = words_.submit(stream_);
-  if (begun.ok()) begun = std::move(written);
-  if (!begun.ok()) fail(begun.error());
+  if (started.ok()) started = std::move(written);
+  if (!started.ok()) fail(started.error());
   ring_.give_back(memory_);
   return true;
 }

@@ -52,29 +52,29 @@ bool DoorbellReader::poll() {
   return true;
 }
 
-DoorbellReader::Look DoorbellReader::look(std::uint64_t end, std::uint64_t completed) {
-  Look look;
-  look.end = end;
+DoorbellReader::Poll DoorbellReader::poll(std::uint64_t end, std::uint64_t completed) {
+  Poll poll;
+  poll.end = end;
   const auto* raw = reinterpret_cast<const std::byte*>(&seen_);
-  if (load_big32(raw + 4) >> 8 != queue_) return look;  // for another queue
+  if (load_big32(raw + 4) >> 8 != queue_) return poll;  // for another queue
   const std::uint16_t rung = index_in(seen_);
   const std::uint16_t recorded = mode_ == DoorbellMode::alone ? rung : sends();
   const bool behind = static_cast<std::int16_t>(recorded - rung) < 0;
   if (behind) {
-    look.complaint = Complaint::record_behind;
-    return look;
+    poll.complaint = Complaint::record_behind;
+    return poll;
   }
   const std::uint16_t wanted = goes_by_record_ ? recorded : rung;
   goes_by_record_ = false;
   const std::uint64_t next =
       end + static_cast<std::uint16_t>(wanted - static_cast<std::uint16_t>(end));
   if (next - completed > depth_) {
-    look.complaint = Complaint::wrong_doorbell;
-    return look;
+    poll.complaint = Complaint::wrong_doorbell;
+    return poll;
   }
-  look.rung = next != end;
-  look.end = next;
-  return look;
+  poll.rung = next != end;
+  poll.end = next;
+  return poll;
 }
 
 }  // namespace oriel::net

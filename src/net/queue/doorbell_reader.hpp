@@ -22,7 +22,7 @@ enum class DoorbellMode : std::uint8_t {
 /// polls, only the last ring counts. A second ring with the same index has no effect.
 class DoorbellReader {
  public:
-  struct Look {
+  struct Poll {
     bool rung = false;  ///< `end` has moved
     std::uint64_t end = 0;
     Complaint complaint = Complaint::none;
@@ -37,7 +37,7 @@ class DoorbellReader {
   bool poll();
   /// Interprets the ring that poll() saw. Producers have announced everything before `end`, and the
   /// queue has completed everything before `completed`. Indexes count WQEBBs and never wrap.
-  Look look(std::uint64_t end, std::uint64_t completed);
+  Poll poll(std::uint64_t end, std::uint64_t completed);
   /// Has the next poll() take the doorbell for a new ring, unless it was never rung. In mode
   /// `strict` the following look() uses the record's index, which recovers a lost ring.
   void forget() {

@@ -19,7 +19,7 @@ enum class Syndrome : std::uint8_t {
   transport_retry = 0x15,  ///< the peer did not answer
   receiver_retry = 0x16,   ///< the peer had no receive posted
   /// Between software NICs only: remote_access to a key that was valid and has been deregistered.
-  /// Reported as remote_access with Complaint::given_back.
+  /// Reported as remote_access with Complaint::deregistered.
   remote_gone = 0x93,
 };
 
@@ -40,7 +40,7 @@ enum class Complaint : std::uint8_t {
   record_behind = 11,   ///< the doorbell was rung before the record was written
   wrong_doorbell = 12,  ///< the doorbell announces more than the ring holds
   no_copies = 14,       ///< the GPU's copy engine has failed
-  given_back = 15,      ///< the peer has deregistered the key, which was valid before
+  deregistered = 15,    ///< the peer has deregistered the key, which was valid before
 };
 
 }  // namespace oriel::net

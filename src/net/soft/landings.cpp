@@ -35,7 +35,7 @@ void Landings::land(PostedWqe& entry, const SentRequest& request, WireResponse& 
   const auto found = end_.find_local(work, true);
   if (found.syndrome != Syndrome::none) return posted_.stop_at(entry, found.syndrome);
   if (request.bytes == 0) return posted_.end_piece(entry);
-  const bool may_begin = landings_.empty() || landings_.back().begun;
+  const bool may_begin = landings_.empty() || landings_.back().started;
   Landing& landing = landings_.emplace_back();
   landing.serial = request.serial;
   landing.offset = request.offset;
@@ -53,26 +53,26 @@ void Landings::begin(Landing& landing, PostedWqe& entry) {
   CopyEngine& engine = end_.nic.engine(found.place);
   std::byte* const to = found.memory + landing.offset;
   if (!entry.direct) {
-    landing.begun = landing.storing.begin(engine, to);
+    landing.started = landing.storing.begin(engine, to);
     landing.ticket = landing.storing.ticket();
     return;
   }
   const auto source = end_.find_mapped(entry.work);
   // The source was mapped when the entry started, and may have been unmapped since.
   if (source.syndrome != Syndrome::none) return posted_.stop_at(entry, source.syndrome);
-  landing.begun = engine.copy(to, source.memory + landing.offset, landing.bytes, landing.ticket);
+  landing.started = engine.copy(to, source.memory + landing.offset, landing.bytes, landing.ticket);
 }
 
 bool Landings::progress() {
   bool any = false;
   for (auto it = landings_.begin(); it != landings_.end();) {
     PostedWqe& entry = posted_.of(it->serial);
-    if (!it->begun && !entry.done) begin(*it, entry);
+    if (!it->started && !entry.done) begin(*it, entry);
     CopyEngine& engine = end_.nic.engine(it->place);
     if (engine.has_failed()) {
       posted_.stop_at(entry, Syndrome::local_operation, Complaint::no_copies);
     }
-    const bool landed = it->begun && engine.is_done(it->ticket);
+    const bool landed = it->started && engine.is_done(it->ticket);
     if (!landed && !entry.done) {
       ++it;
       continue;

@@ -34,7 +34,7 @@ class Landings {
     MemoryPlace place = MemoryPlace::host;
     Storing storing;
     MoveTicket ticket = 0;
-    bool begun = false;
+    bool started = false;
   };
   void begin(Landing& landing, PostedWqe& entry);
 

@@ -22,7 +22,7 @@ constexpr microseconds kYieldFor{500};
 constexpr microseconds kNap{50};
 /// Polls without work per yield. A yield takes longer than a poll, and delays what arrives
 /// meanwhile.
-constexpr std::uint32_t kLooksPerYield = 16;
+constexpr std::uint32_t kPollsPerYield = 16;
 
 }  // namespace
 
@@ -55,10 +55,10 @@ struct NicThread::State {
     if (options.bell == nullptr) {
       nap_between_looks();
     } else {
-      sleep_on_bell();
+      sleep_on_doorbell();
     }
   }
-  void sleep_on_bell() {
+  void sleep_on_doorbell() {
     device::WaitControl control;
     control.abort = &stop_word;
     control.spin_ns = 0;
@@ -73,12 +73,12 @@ struct NicThread::State {
   void nap_between_looks() {
     const Clock& clock = SteadyClock::instance();
     TimePoint last = clock.now();
-    std::uint32_t looks = 0;
+    std::uint32_t polls = 0;
     while (!is_stopped()) {
       if (options.progress()) {
         last = clock.now();
       } else if (clock.now() - last < kYieldFor) {
-        if (++looks % kLooksPerYield == 0) std::this_thread::yield();
+        if (++polls % kPollsPerYield == 0) std::this_thread::yield();
       } else if (options.sleep) {
         options.sleep();
       } else {

@@ -64,11 +64,11 @@ void PostedWqes::add_probe() {
 PostedWqe* PostedWqes::sending() {
   if (next_ >= entries_.size()) return nullptr;
   PostedWqe& entry = entries_[next_];
-  return entry.begun || entry.serial < halted_at_ ? &entry : nullptr;
+  return entry.started || entry.serial < halted_at_ ? &entry : nullptr;
 }
 
 void PostedWqes::begin(PostedWqe& entry) {
-  entry.begun = true;
+  entry.started = true;
   if (entry.waits_for_data()) ++reads_in_flight_;
 }
 
@@ -82,7 +82,7 @@ void PostedWqes::stop_at(PostedWqe& entry, Syndrome syndrome, Complaint complain
   if (entry.done) return;
   const bool is_gone = syndrome == Syndrome::remote_gone;
   entry.syndrome = is_gone ? Syndrome::remote_access : syndrome;
-  entry.complaint = is_gone ? Complaint::given_back : complaint;
+  entry.complaint = is_gone ? Complaint::deregistered : complaint;
   entry.done = true;
   halted_at_ = std::min(halted_at_, entry.serial);
 }

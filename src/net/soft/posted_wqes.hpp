@@ -18,7 +18,7 @@ struct PostedWqe {
   WorkRequest work;
   Syndrome syndrome = Syndrome::none;
   Complaint complaint = Complaint::none;
-  bool begun = false;
+  bool started = false;
   bool done = false;        // answered, or failed
   bool direct = false;      // bytes do not cross the wire
   bool rendezvous = false;  // the peer's wire reads the bytes (rendezvous)
@@ -69,7 +69,8 @@ class PostedWqes {
   /// Calls `change` with each started entry from the send position on.
   template <class Change>
   void for_each_sending(const Change& change) {
-    for (std::size_t i = next_; i < entries_.size() && entries_[i].begun; ++i) change(entries_[i]);
+    for (std::size_t i = next_; i < entries_.size() && entries_[i].started; ++i)
+      change(entries_[i]);
   }
 
   void begin(PostedWqe& entry);

@@ -58,11 +58,11 @@ void Requester::probe() {
 bool Requester::begin_entries(TimePoint now) {
   bool any = false;
   while (PostedWqe* const entry = posted_.sending()) {
-    if (!entry->begun) {
+    if (!entry->started) {
       if (!may_begin(*entry)) break;
       begin(*entry);
       any = true;
-      if (!entry->begun) break;
+      if (!entry->started) break;
     }
     const std::uint32_t before = entry->sent;
     const bool sent = sender_.send_pieces(*entry, now);
@@ -86,9 +86,9 @@ void Requester::begin(PostedWqe& entry) {
     const auto found = end_.find_local(work, entry.waits_for_data());
     const bool is_found = found.syndrome == Syndrome::none;
     // An earlier NIC may have sent this write: the peer is asked whether it was executed.
-    const bool is_repeated =
+    const bool is_retransmitted =
         work.kind == WorkKind::write && bare_.may_be_done(sent_.next_number(), false);
-    if (!is_found && !is_repeated) return posted_.stop_at(entry, found.syndrome);
+    if (!is_found && !is_retransmitted) return posted_.stop_at(entry, found.syndrome);
     if (is_found) bare_.choose(entry, found.place);
   }
   posted_.begin(entry);
@@ -106,16 +106,16 @@ void Requester::look_at_timer(TimePoint now) {
   if (!sent_.empty() && retransmission_.is_due(sent_.oldest(), now)) {
     SentRequest& oldest = sent_.oldest();
     const WireSign sign = end_.wire().sign_of(end_.peer.address);
-    const Step step = retransmission_.look(oldest, sign, sent_.under_way(), now);
+    const Step step = retransmission_.poll(oldest, sign, sent_.under_way(), now);
     if (step == Step::give_up) {
       posted_.stop_at(posted_.of(oldest.serial), Syndrome::transport_retry);
     } else if (step == Step::repeat_all) {
-      sent_.repeat_from(0);
+      sent_.retransmit_from(0);
     } else {
       oldest.on_wire = false;
     }
   }
-  if (retransmission_.is_left_unanswered(now)) sent_.repeat_from(0);
+  if (retransmission_.is_left_unanswered(now)) sent_.retransmit_from(0);
 }
 
 void Requester::receive(WireResponse& response, TimePoint now) {
@@ -125,7 +125,7 @@ void Requester::receive(WireResponse& response, TimePoint now) {
   retransmission_.note_answer(sent_[*position], now);
   if (response.not_ready) {
     retransmission_.pause(now);
-    return sent_.repeat_from(*position);
+    return sent_.retransmit_from(*position);
   }
   if (response.not_mapped) return sender_.go_by_wire(*position);
   // A response also acknowledges all earlier writes: their own responses may have been lost.

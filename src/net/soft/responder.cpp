@@ -92,14 +92,14 @@ void Responder::receive_next(WireRequest& request, std::uint16_t receives, TimeP
 }
 
 bool Responder::is_reading() const {
-  return std::any_of(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(begun_),
+  return std::any_of(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(started_),
                      [](const Item& item) { return item.is_reading(); });
 }
 
 /// Returns whether the request has to wait for rendezvous reads, which end at any time. Only a
 /// rendezvous read into other memory may start before they have ended.
 bool Responder::waits_for_reads(const WireRequest& request, const std::byte* at) const {
-  for (std::size_t i = 0; i < begun_; ++i) {
+  for (std::size_t i = 0; i < started_; ++i) {
     if (!items_[i].is_reading()) continue;
     const bool is_elsewhere = request.source.has_value() &&
                               !items_[i].read->overlaps(at + request.offset, request.piece_bytes);
@@ -143,13 +143,13 @@ void Responder::fail_first(Syndrome syndrome) {
   items_.front().response.syndrome = syndrome;
   fail(syndrome);
   items_.erase(items_.begin() + 1, items_.end());
-  begun_ = 1;
+  started_ = 1;
 }
 
 bool Responder::needs(std::uint64_t process, std::uint32_t key, TimePoint now) {
   if (end_.peer.process != process) return false;
   static_cast<void>(advance(now));
-  return std::any_of(items_.begin() + static_cast<std::ptrdiff_t>(begun_), items_.end(),
+  return std::any_of(items_.begin() + static_cast<std::ptrdiff_t>(started_), items_.end(),
                      [&](const Item& item) {
                        return item.request.direct && item.request.kind == WorkKind::write &&
                               item.request.source_key == key;
@@ -168,7 +168,7 @@ void Responder::execute(WireRequest& request, TimePoint now) {
   item.request = std::move(request);
   advance(now);
   // The remaining payload is borrowed from the wire, which reuses the memory: copy it.
-  if (begun_ < items_.size()) items_.back().storing.own();
+  if (started_ < items_.size()) items_.back().storing.own();
 }
 
 /// Starts requests as far as memory and order allow, and answers those that are done. Requests to
@@ -177,10 +177,10 @@ void Responder::execute(WireRequest& request, TimePoint now) {
 /// the GPU has executed them.
 bool Responder::advance(TimePoint now) {
   bool any = false;
-  for (; begun_ < items_.size() && begin(items_[begun_]); ++begun_) any = true;
-  while (begun_ > 0 && finish(items_.front(), now)) {
+  for (; started_ < items_.size() && begin(items_[started_]); ++started_) any = true;
+  while (started_ > 0 && finish(items_.front(), now)) {
     items_.pop_front();
-    --begun_;
+    --started_;
     any = true;
   }
   return any;
@@ -208,7 +208,7 @@ bool Responder::begin(Item& item) {
   }
   if (item.response.syndrome != Syndrome::none) {
     fail(item.response.syndrome);
-    items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(begun_) + 1, items_.end());
+    items_.erase(items_.begin() + static_cast<std::ptrdiff_t>(started_) + 1, items_.end());
   }
   return true;
 }
@@ -335,10 +335,11 @@ void Responder::end() {
   // Data that has arrived counts as executed, even without a response: a reader may have changed it
   // since. If the GPU's copies have failed, their requests are refused here too, because the record
   // already counts started atomics as executed.
-  for (; begun_ > 0 && finish(items_.front(), end_.nic.clock->now()); --begun_) items_.pop_front();
+  for (; started_ > 0 && finish(items_.front(), end_.nic.clock->now()); --started_)
+    items_.pop_front();
   failed_ = true;
   items_.clear();
-  begun_ = 0;
+  started_ = 0;
   answers_.forget();
 }
 

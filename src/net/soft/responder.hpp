@@ -97,8 +97,8 @@ class Responder {
   DeliveryRecord own_record_{kReadsInFlightMost};
   DeliveryRecord& record_;  // own_record_, or the record that outlives the queue
   CompletionWriter completions_;
-  std::deque<Item> items_;  // started and answered in this order
-  std::size_t begun_ = 0;   // number of started items_
+  std::deque<Item> items_;   // started and answered in this order
+  std::size_t started_ = 0;  // number of started items_
   // Number of items_ with an immediate; too large once a request has failed or been dropped.
   std::uint16_t immediates_ = 0;
   MoveTicket gpu_ticket_ = 0;  // done when all changes started in GPU memory are done

@@ -47,18 +47,18 @@ void SentRequests::forget() {
   under_way_ = 0;
 }
 
-void SentRequests::repeat_from(std::size_t position) {
+void SentRequests::retransmit_from(std::size_t position) {
   for (; position < requests_.size(); ++position) requests_[position].on_wire = false;
 }
 
-Retransmission::Step Retransmission::look(SentRequest& oldest, const WireSign& sign,
+Retransmission::Step Retransmission::poll(SentRequest& oldest, const WireSign& sign,
                                           std::uint64_t under_way, TimePoint now) {
   const bool is_there = sign.last_received > std::max(oldest.at, last_received_);
   // If the request has arrived, the queue does not answer, whatever else its NIC sends.
   const bool has_arrived = oldest.place != 0 && sign.arrived >= oldest.place;
   oldest.missed += is_there && !has_arrived ? 1 : kSilent;
   oldest.at = now;
-  if (oldest.missed > kSilent * setup_.repeats_most) return Step::give_up;
+  if (oldest.missed > kSilent * setup_.retransmissions_most) return Step::give_up;
   const std::uint64_t little = std::max<std::uint64_t>(setup_.piece_bytes, ByteWindow::kLeast);
   if (under_way <= little) return Step::repeat_all;
   // The other requests may still be leaving. A retransmission would only queue behind them.

@@ -66,7 +66,7 @@ class SentRequests {
   void drop_newest();
   void forget();
   /// Marks the requests from this position on for retransmission.
-  void repeat_from(std::size_t position);
+  void retransmit_from(std::size_t position);
 
  private:
   static constexpr std::size_t kMost = 64;
@@ -88,7 +88,7 @@ class Retransmission {
   }
   /// Handles a timeout of the oldest request, while `under_way` bytes of all requests have no
   /// response.
-  Step look(SentRequest& oldest, const WireSign& sign, std::uint64_t under_way, TimePoint now);
+  Step poll(SentRequest& oldest, const WireSign& sign, std::uint64_t under_way, TimePoint now);
   /// Returns whether to retransmit all requests that are left, after the oldest one was
   /// retransmitted alone.
   bool is_left_unanswered(TimePoint now);

@@ -149,15 +149,15 @@ void SoftQueue::fence() {
   responder_.end();
 }
 
-bool SoftQueue::look_at_doorbell() {
+bool SoftQueue::poll_doorbell() {
   if (!doorbell_.poll()) return false;
-  const DoorbellReader::Look look = doorbell_.look(requester_.end(), requester_.completed());
-  if (look.complaint != Complaint::none) {
-    requester_.fail(Syndrome::local_operation, look.complaint);
+  const DoorbellReader::Poll poll = doorbell_.poll(requester_.end(), requester_.completed());
+  if (poll.complaint != Complaint::none) {
+    requester_.fail(Syndrome::local_operation, poll.complaint);
     return true;
   }
-  requester_.ring(look.end);
-  return look.rung;
+  requester_.ring(poll.end);
+  return poll.rung;
 }
 
 bool SoftQueue::progress(TimePoint now) {
@@ -169,11 +169,11 @@ bool SoftQueue::progress(TimePoint now) {
       static_cast<void>(doorbell_.poll());
       break;
     case QueueState::ready_to_send:
-      any = look_at_doorbell();
+      any = poll_doorbell();
       if (!requester_.failed()) any = requester_.progress(now) || any;
       break;
     case QueueState::error:
-      any = look_at_doorbell();
+      any = poll_doorbell();
       any = requester_.flush() || any;
       break;
   }

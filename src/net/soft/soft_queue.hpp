@@ -59,7 +59,7 @@ class SoftQueue {
 
  private:
   Status expect(QueueState state, const char* next) const;
-  bool look_at_doorbell();
+  bool poll_doorbell();
 
   const QueueSetup setup_;
   const std::uint32_t number_;

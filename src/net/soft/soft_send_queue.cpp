@@ -225,7 +225,7 @@ Result<SendQueue> SendQueue::create(NicSoft& nic, const Options& options) {
   setup.mode = options.mode;
   setup.first_index = options.base;
   setup.answer_timeout = options.answer_timeout;
-  setup.repeats_most = options.repeats_most;
+  setup.retransmissions_most = options.retransmissions_most;
   setup.piece_bytes = options.piece_bytes;
   setup.records = options.records;
   setup.aliases = options.aliases;

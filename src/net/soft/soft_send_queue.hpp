@@ -41,7 +41,7 @@ class SendQueue {
     std::uint32_t receives = 0;  ///< CQEs for immediates of the peer: a power of two from 2, or 0
     DoorbellMode mode = DoorbellMode::strict;
     Duration answer_timeout = QueueSetup().answer_timeout;
-    std::uint32_t repeats_most = QueueSetup().repeats_most;
+    std::uint32_t retransmissions_most = QueueSetup().retransmissions_most;
     std::uint32_t piece_bytes = QueueSetup().piece_bytes;
     /// For a queue that can continue on another NIC; must be fresh and outlive this queue.
     QueueRecords* records = nullptr;

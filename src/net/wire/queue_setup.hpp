@@ -42,7 +42,7 @@ struct QueueSetup {
   /// Response timeout of a request and retry count, as in InfiniBand. See Retransmission for what
   /// counts as a retry.
   Duration answer_timeout = std::chrono::milliseconds(4295);
-  std::uint32_t repeats_most = 7;
+  std::uint32_t retransmissions_most = 7;
   /// Pause before a retransmission if the peer has no receive posted for an immediate (RNR). The
   /// number of such retransmissions is unlimited.
   Duration not_ready_pause = std::chrono::microseconds(640);

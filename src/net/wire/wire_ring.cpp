@@ -134,7 +134,7 @@ void RingReader::end() {
 }
 
 void RingWire::add_peer(WireAddress peer, int rank, std::uint32_t queue, RingWriter writer,
-                        RingReader reader, RingBell bell) {
+                        RingReader reader, RingDoorbell bell) {
   places_[peer.value] = lanes_.size();
   lanes_.push_back({peer, rank, queue, std::move(writer), std::move(reader), std::move(bell)});
 }

@@ -80,10 +80,10 @@ class RingReader {
 
 /// Wakes the thread of a NIC: a device::Doorbell in a memfd of its own, which all peers map. Peers
 /// can write it at will, so a sleep on it has to be bounded.
-class RingBell {
+class RingDoorbell {
  public:
   static constexpr std::size_t kMemoryBytes = 4096;
-  explicit RingBell(SharedMapping memory) : memory_(std::move(memory)) {}
+  explicit RingDoorbell(SharedMapping memory) : memory_(std::move(memory)) {}
   device::Doorbell& doorbell() const {
     return *reinterpret_cast<device::Doorbell*>(memory_.data());
   }
@@ -104,7 +104,7 @@ class RingWire final : public Wire {
   /// of its NIC must carry the address `peer`. `queue` is the only queue of this NIC that the peer
   /// may address; 0: any.
   void add_peer(WireAddress peer, int rank, std::uint32_t queue, RingWriter writer,
-                RingReader reader, RingBell bell);
+                RingReader reader, RingDoorbell bell);
 
   WireAddress address() const override { return self_; }
   bool send(WireAddress to, WireMessage& message) override;
@@ -121,7 +121,7 @@ class RingWire final : public Wire {
     std::uint32_t queue;
     RingWriter writer;
     RingReader reader;
-    RingBell bell;
+    RingDoorbell bell;
     bool dead = false;
   };
   void kill(Lane& lane, Error error);

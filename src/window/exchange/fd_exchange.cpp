@@ -149,7 +149,7 @@ Task<Status> FdExchange::connect_one(EventLoop& loop, Peer& peer, FdSocketName n
 
 Task<Status> FdExchange::prove(EventLoop& loop, Deadline deadline) {
   failure_.reset();
-  if (Status begun = begin_proofs(loop.clock()); !begun.ok()) fail(std::move(begun).error());
+  if (Status started = begin_proofs(loop.clock()); !started.ok()) fail(std::move(started).error());
   ORIEL_CO_CHECK(co_await turn(loop, "proving the secret over unix sockets", deadline));
   // Closes what remains: foreign connections.
   acceptor_.reset();
@@ -309,7 +309,7 @@ Task<Result<std::vector<std::vector<OwnedFd>>>> FdExchange::exchange_each(
 Task<Result<std::vector<std::vector<OwnedFd>>>> FdExchange::exchange_outgoing(
     EventLoop& loop, std::vector<std::size_t> counts, Deadline deadline) {
   failure_.reset();
-  if (Status begun = begin_exchange(counts); !begun.ok()) fail(std::move(begun).error());
+  if (Status started = begin_exchange(counts); !started.ok()) fail(std::move(started).error());
   ORIEL_CO_CHECK(co_await turn(loop, "exchanging file descriptors", deadline));
   poller_.reset();
   outgoing_.clear();

@@ -424,13 +424,13 @@ TEST_CASE("the next timer of a rendezvous takes no longer the more ranks there a
     meeting.on_hello(static_cast<Rendezvous::Connection>(rank), hello(rank, kSize), now);
   }
   static_cast<void>(meeting.take_outgoing());
-  const std::clock_t begun = std::clock();
+  const std::clock_t started = std::clock();
   for (int turn = 0; turn < kTurns; ++turn) {
     REQUIRE(meeting.next_timer().when() == now + 1s);
     meeting.on_time(now);
   }
   // Takes about 10 ms; a scan of all ranks at each timer would take half a minute.
-  CHECK((std::clock() - begun) / CLOCKS_PER_SEC < 3);
+  CHECK((std::clock() - started) / CLOCKS_PER_SEC < 3);
 }
 
 TEST_CASE("the rendezvous names who is late and who has died, before and after it is complete",

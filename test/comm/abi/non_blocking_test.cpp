@@ -67,9 +67,9 @@ TEST_CASE("one thread registers, finalizes and destroys two non-blocking ranks i
     for (std::size_t i = 0; i < 2; ++i) {
       require(ncclCommWindowDeregister(comms[i], windows[i]), "ncclCommWindowDeregister");
     }
-    const auto begun = steady_clock::now();
+    const auto started = steady_clock::now();
     finalize(comms);
-    require(steady_clock::now() - begun < 15s, "one rank's finalize waited for the other's");
+    require(steady_clock::now() - started < 15s, "one rank's finalize waited for the other's");
     for (ncclComm_t comm : comms) {
       expect_error(sum(nullptr, 1, comm), ncclInvalidUsage, "after finalize", {"finalized"});
       require(ncclCommDestroy(comm), "ncclCommDestroy");
@@ -130,7 +130,7 @@ void end_in_progress(bool by_abort) {
   const Buffer buffer(8192);
   auto* const untouched = reinterpret_cast<ncclWindow_t>(&comms);
   ncclWindow_t window = nullptr;
-  const auto begun = steady_clock::now();
+  const auto started = steady_clock::now();
   if (by_abort) {
     require_in_progress(ncclCommWindowRegister(comms[0], buffer.at(), 4096, &window, 1),
                         "ncclCommWindowRegister");
@@ -147,7 +147,7 @@ void end_in_progress(bool by_abort) {
       require(ncclCommDestroy(comm), "ncclCommDestroy right after");
     }
   }
-  require(steady_clock::now() - begun < 15s, "it waited");
+  require(steady_clock::now() - started < 15s, "it waited");
 }
 
 TEST_CASE("destroy and abort end what is in progress without waiting for other ranks",

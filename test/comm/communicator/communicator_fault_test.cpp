@@ -126,9 +126,9 @@ TEST_CASE("ncclCommAbort from another thread ends a blocked all-reduce", "[req:1
       require(ncclCommAbort(comm), "ncclCommAbort");
     });
     std::vector<float> data(5000, 1.0f);
-    const auto begun = steady_clock::now();
+    const auto started = steady_clock::now();
     const ncclResult_t result = sum(data.data(), data.size(), comm);
-    const auto took = steady_clock::now() - begun;
+    const auto took = steady_clock::now() - started;
     aborter.join();
     require(took < 15s, "the abort took too long");
     expect_error(result, ncclInvalidUsage, "ncclAllReduce", {"abort"});
@@ -206,9 +206,9 @@ TEST_CASE("ncclCommAbort ends a blocked init of a non-blocking communicator", "[
     require(state_of(comm) == ncclInProgress, "still starting");
     float value = 1;
     expect_error(sum(&value, 1, comm), ncclInvalidUsage, "before it has started", {"not started"});
-    const auto begun = steady_clock::now();
+    const auto started = steady_clock::now();
     require(ncclCommAbort(comm), "ncclCommAbort");
-    require(steady_clock::now() - begun < 15s, "abort does not wait");
+    require(steady_clock::now() - started < 15s, "abort does not wait");
     ncclResult_t state = ncclSuccess;
     expect_error(ncclCommGetAsyncError(comm, &state), ncclInvalidArgument, "after the abort");
     test_ranks.barrier();
@@ -243,9 +243,9 @@ TEST_CASE("a rank that destroys early ends the others' waits", "[req:1.12]") {
     std::vector<float> data(5000, 1.0f);
     require(sum(data.data(), data.size(), comms[0]), "ncclAllReduce");
     if (test_ranks.first() == 1) return test_ranks.destroy(comms);
-    const auto begun = steady_clock::now();
+    const auto started = steady_clock::now();
     const ncclResult_t result = sum(data.data(), data.size(), comms[0]);
-    require(steady_clock::now() - begun < 15s, "it took too long");
+    require(steady_clock::now() - started < 15s, "it took too long");
     expect_error(result, ncclRemoteError, "ncclAllReduce", {"rank 1", "destroyed"});
     require(ncclCommDestroy(comms[0]), "ncclCommDestroy");
   }));

@@ -223,14 +223,14 @@ TEST_CASE("a launch beyond the budget waits for launches that other threads make
   Budget budget(132);
   const auto a = budget.add(1, 32), b = budget.add(2, 65);
   std::atomic<bool> is_recorded = false;
-  std::promise<void> begun;
+  std::promise<void> started;
   auto first = std::async(std::launch::async, [&] {
     const CtaBudget::Turn turn = (*budget).begin(a);
-    begun.set_value();
+    started.set_value();
     std::this_thread::sleep_for(30ms);
     is_recorded = true;
   });
-  begun.get_future().wait();
+  started.get_future().wait();
   CHECK(budget.launch(b) == Calls{a});
   CHECK(is_recorded);
   first.get();

@@ -216,8 +216,8 @@ TEST_CASE("what goes on in the background does so near the GPU", "[req:2.5]") {
     const NumaSystem system;
     ncclConfig_t config = non_blocking();
     ncclComm_t comm = nullptr;
-    const ncclResult_t begun = ncclCommInitRankConfig(&comm, 1, test_ranks.next_id(), 0, &config);
-    require(begun == ncclInProgress, "init");
+    const ncclResult_t started = ncclCommInitRankConfig(&comm, 1, test_ranks.next_id(), 0, &config);
+    require(started == ncclInProgress, "init");
     require(eventually([&] { return state_of(comm) != ncclInProgress; }), "init goes on");
     require(state_of(comm), "init");
     // Two threads: one runs init, one is the monitor.

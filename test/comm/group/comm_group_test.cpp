@@ -115,12 +115,13 @@ TEST_CASE("an error inside a group is returned at its end, and the thread goes o
     // An invalid rank makes the group fail at once, not at the deadline of set-up.
     const ncclUniqueId id = new_id();
     ncclComm_t more[2] = {};
-    const auto begun = std::chrono::steady_clock::now();
+    const auto started = std::chrono::steady_clock::now();
     require(ncclGroupStart(), "ncclGroupStart");
     require(ncclCommInitRank(&more[0], 2, id, 0), "note");
     expect_error(ncclCommInitRank(&more[1], 2, id, 2), ncclInvalidArgument, "rank 2 of 2");
     expect_error(ncclGroupEnd(), ncclInvalidArgument, "ncclGroupEnd", {"rank 2 of 2"});
-    require(std::chrono::steady_clock::now() - begun < 15s, "the group waited for a refused rank");
+    require(std::chrono::steady_clock::now() - started < 15s,
+            "the group waited for a refused rank");
     require(more[0] == nullptr && more[1] == nullptr, "a failed init leaves null");
     destroy(comms);
   });
@@ -173,7 +174,7 @@ TEST_CASE("a refused group's starts, registrations and ends are told to the othe
       expect_error(sum(data, 1, comms[0]), ncclInvalidArgument, "the bad call");
       return ncclGroupEnd();
     };
-    const auto begun = std::chrono::steady_clock::now();
+    const auto started = std::chrono::steady_clock::now();
     const std::vector<std::string> words = {"rank 1", "not aligned"};
     const std::vector<std::string>& own = bad ? std::vector<std::string>{"not aligned"} : words;
     expect_error(
@@ -187,7 +188,7 @@ TEST_CASE("a refused group's starts, registrations and ends are told to the othe
     expect_error(in_group([&] { return ncclCommInitRank(&more, 2, id, test_ranks.first()); }),
                  ncclInvalidArgument, "ncclCommInitRank", own);
     require(more == nullptr, "a failed init leaves null");
-    require(std::chrono::steady_clock::now() - begun < 15s, "somebody waited in vain");
+    require(std::chrono::steady_clock::now() - started < 15s, "somebody waited in vain");
     float value = 1;
     require(sum(&value, 1, comms[0]), "the communicator is as good as before");
     require(value == 2, "the sum");

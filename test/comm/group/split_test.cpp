@@ -288,9 +288,9 @@ TEST_CASE("a rank that is killed before or in a split is named to all others at 
         }
         ::kill(::getpid(), SIGKILL);
       }
-      const auto begun = std::chrono::steady_clock::now();
+      const auto started = std::chrono::steady_clock::now();
       ncclResult_t result = ncclSuccess;
-      while (result == ncclSuccess && std::chrono::steady_clock::now() - begun < 20s) {
+      while (result == ncclSuccess && std::chrono::steady_clock::now() - started < 20s) {
         ncclComm_t made = nullptr;
         result = ncclCommSplit(world[0], 0x7fffffff, -test_ranks.first(), &made, nullptr);
         if (result != ncclSuccess) require(made == nullptr, "a handle is left");
@@ -298,7 +298,7 @@ TEST_CASE("a rank that is killed before or in a split is named to all others at 
       }
       expect_error(result, ncclRemoteError, "ncclCommSplit", {"rank"});
       require_words(ncclGetLastError(nullptr), {"splitting"});
-      require(std::chrono::steady_clock::now() - begun < 15s, "the deadline was waited for");
+      require(std::chrono::steady_clock::now() - started < 15s, "the deadline was waited for");
     });
     const auto results = fixture.collect(60s);
     for (const std::size_t rank : {0u, 1u, 3u}) CHECK(results[rank] == "ok");

@@ -38,7 +38,7 @@ void deregister_unanswered(Variables settings) {
       std::fill(values, values + kCount, static_cast<float>(test_ranks.first() + 1));
       test_ranks.barrier();
       std::this_thread::sleep_for(100ms);  // earlier requests are answered by then
-      const std::uint64_t repeated = net::test::traffic(network_of(rank).nic()).repeated;
+      const std::uint64_t repeated = net::test::traffic(network_of(rank).nic()).retransmitted;
       if (test_ranks.first() == 1) {
         net::test::NicFaults faults;
         faults.lost_responses = {{0, 1, ~std::uint64_t{0}}};
@@ -54,8 +54,9 @@ void deregister_unanswered(Variables settings) {
       // Waits for a retransmission or, with two paths, for the switch to the second path.
       const auto* const failover = network_of(rank).failover(1 - test_ranks.first());
       const auto is_repeated = [&] {
-        return failover != nullptr ? net::test::fabric_messages(network_of(rank).nic(1)) > 0
-                                   : net::test::traffic(network_of(rank).nic()).repeated > repeated;
+        return failover != nullptr
+                   ? net::test::fabric_messages(network_of(rank).nic(1)) > 0
+                   : net::test::traffic(network_of(rank).nic()).retransmitted > repeated;
       };
       if (test_ranks.first() == 0) require(eventually(is_repeated), "something that had no answer");
       test_ranks.barrier();

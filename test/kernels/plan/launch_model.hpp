@@ -72,7 +72,7 @@ class LaunchModel {
     std::uint32_t depth = 0;
     std::uint32_t packet_depth = 0;
     std::uint32_t credit_step = 1;
-    bool has_begun = false;  // has moved a slot in this launch
+    bool has_started = false;  // has moved a slot in this launch
     std::deque<Part> parts = {};
   };
   struct Cta {
@@ -231,7 +231,7 @@ class LaunchModel {
       }
       ++(stream.sends ? on.sent : on.received);
     }
-    stream.has_begun = true;
+    stream.has_started = true;
     part.asks = false;
     if (--part.left == 0) stream.parts.pop_front();
     return true;
@@ -239,7 +239,7 @@ class LaunchModel {
   /// Returns whether the receiver must return credit for packets: before this launch has moved a
   /// slot for any slot, later for every second slot.
   static bool owes_credit(const Channel& on, const Stream& stream) {
-    return on.packets_received - on.packet_credit >= (stream.has_begun ? 2u : 1u);
+    return on.packets_received - on.packet_credit >= (stream.has_started ? 2u : 1u);
   }
   static bool owes_offer(const Channel& on, const Stream& stream) {
     return stream.parts.front().asks && on.offered != on.received + 1;

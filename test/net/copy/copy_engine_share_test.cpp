@@ -30,10 +30,10 @@ class FailedEngine final : public net::test::IdleEngine {
   }
   bool has_failed() const override { return true; }
   bool settle() noexcept override {
-    ++looks;
+    ++polls;
     return has_settled;
   }
-  std::atomic<int> looks = 0;
+  std::atomic<int> polls = 0;
   std::atomic<bool> has_settled = false;
 };
 
@@ -45,9 +45,9 @@ TEST_CASE("a GPU whose copies have failed and go on holds up none of a rank's ot
   std::mutex mutex;
   CopyEngineShare waits(engine, mutex), other(engine, mutex);
   auto drained = std::async(std::launch::async, [&] { return waits.drain().ok(); });
-  while (engine.looks == 0) std::this_thread::yield();
-  auto looked = std::async(std::launch::async, [&] { return other.has_failed(); });
-  const bool was_free = looked.wait_for(seconds(10)) == std::future_status::ready;
+  while (engine.polls == 0) std::this_thread::yield();
+  auto polled = std::async(std::launch::async, [&] { return other.has_failed(); });
+  const bool was_free = polled.wait_for(seconds(10)) == std::future_status::ready;
   const bool was_waiting = drained.wait_for(milliseconds(0)) != std::future_status::ready;
   engine.has_settled = true;
   CHECK(was_free);
@@ -62,9 +62,9 @@ TEST_CASE("a GPU whose copies do not end is waited for once", "[req:3.14]") {
   const auto begin = std::chrono::steady_clock::now();
   CHECK_FALSE(share.drain().ok());
   CHECK(std::chrono::steady_clock::now() - begin >= milliseconds(50));
-  const int looks = engine.looks;
+  const int polls = engine.polls;
   CHECK_FALSE(share.drain().ok());
-  CHECK(engine.looks == looks + 1);
+  CHECK(engine.polls == polls + 1);
   engine.has_settled = true;
   CHECK(share.drain().ok());
 }

@@ -60,7 +60,7 @@ class LateStream final : public CopyStream {
     if (++looks_ % (is_still ? kLooksWhileStill : kLooksForStep) == 0) run(1);
     return signalled_;
   }
-  Status look() override { return {}; }
+  Status poll() override { return {}; }
   bool settle() noexcept override {
     if (!is_still) run(steps_.size());
     return steps_.empty();

@@ -189,12 +189,12 @@ TEST_CASE("a payload says what it has, borrowed or its own", "[req:3.21]") {
 TEST_CASE("what cannot be stored at once is right later, though the ring is written anew",
           "[req:3.21]") {
   GatedPair pair;
-  const std::size_t begun = GENERATE(0u, 1u, 2u);  // stores that start at once
-  pair.engine.stores = begun;
+  const std::size_t started = GENERATE(0u, 1u, 2u);  // stores that start at once
+  pair.engine.stores = started;
   pair.engine.store_most = 5000;
   constexpr std::size_t kBytes = 40'000;
   const bool puts = GENERATE(true, false);
-  INFO((puts ? "a put" : "a get") << " of which " << begun << " parts begin at once");
+  INFO((puts ? "a put" : "a get") << " of which " << started << " parts begin at once");
   if (puts) {
     pair.put_from_b(kBytes);
   } else {

@@ -114,7 +114,7 @@ TEST_CASE("a peer that is killed is named, and what is meant for it ends with an
     ORIEL_CHECK(killed.trade(0, &byte, &byte, 1));
     SendQueue::Options options;
     options.answer_timeout = milliseconds(20);
-    options.repeats_most = 3;
+    options.retransmissions_most = 3;
     SendQueue queue = rank.side.make_queue(options);
     ORIEL_CHECK(queue.connect({1, rank.peer, 1}));
     const auto posted = put(queue);

@@ -382,7 +382,7 @@ TEST_CASE("a NIC that ends waits for all of its memory as long as for one piece 
   FetchPair pair;
   Bystander bystander(pair, pair.b, *pair.wire_b);
   const std::uint32_t first_key = pair.b.key, second_key = pair.b.add_key(kAllAccess);
-  const auto has_begun = [&](std::uint32_t key) {
+  const auto has_started = [&](std::uint32_t key) {
     return soon([&] {
       for (NicSoft* const nic : {&pair.a.nic, &pair.b.nic, &bystander.side.nic}) nic->progress();
       return pair.wire_b->is_reading(key);
@@ -390,7 +390,7 @@ TEST_CASE("a NIC that ends waits for all of its memory as long as for one piece 
   };
   pair.b.region.keys[0] = second_key;
   REQUIRE(bystander.post(pair.b).outcome == QueueOutcome::done);
-  REQUIRE(has_begun(second_key));
+  REQUIRE(has_started(second_key));
   pair.b.region.keys[0] = first_key;
   REQUIRE(pair.put(0, 0, kMemoryBytes).outcome == QueueOutcome::done);
   // The bystander stands still from now on, so that its read stays in flight.
@@ -411,17 +411,17 @@ TEST_CASE("whoever waits for memory to be let go of does not keep others from th
   FetchPair pair;
   pair.begin_long_put(kMemoryBytes);
   // The source's NIC waits for an answer, which comes only after this thread's other work.
-  std::atomic<bool> given_back = false;
+  std::atomic<bool> deregistered = false;
   bool was_good = false;
   std::thread gives([&] {
     was_good = pair.a.nic.deregister_memory(pair.a.key).ok();
-    given_back = true;
+    deregistered = true;
   });
   for (int i = 0; i < 50; ++i) {
     const std::uint32_t key = pair.a.add_key(kLocalWrite);
     CHECK(pair.a.nic.deregister_memory(key).ok());
   }
-  while (!given_back) pair.b.nic.progress();
+  while (!deregistered) pair.b.nic.progress();
   gives.join();
   CHECK(was_good);
 }

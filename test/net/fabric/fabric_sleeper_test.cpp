@@ -23,10 +23,10 @@ using std::chrono::seconds;
 namespace {
 
 /// Counts of this process's polls: started, woken by an event, timed out.
-std::atomic<long> begun{0}, woken{0}, in_vain{0};
+std::atomic<long> started{0}, woken{0}, in_vain{0};
 
 int watched_poll(pollfd* fds, nfds_t count, int timeout_ms) {
-  ++begun;
+  ++started;
   const int ready = real_system_table().poll(fds, count, timeout_ms);
   if (ready > 0 && fds[0].revents != 0) ++woken;
   if (ready == 0) ++in_vain;
@@ -47,9 +47,9 @@ struct Sleeping {
       sleeper->sleep(others_drive);
     };
     driver.wake = [this] { sleeper->wake(); };
-    auto started = NicThread::start(std::move(driver));
-    REQUIRE(started.ok());
-    thread.emplace(std::move(started).value());
+    auto running = NicThread::start(std::move(driver));
+    REQUIRE(running.ok());
+    thread.emplace(std::move(running).value());
   }
   void put() { REQUIRE(pair.wait(pair.put(0, 0, 4096)) == QueueOutcome::done); }
   FabricPair pair;
@@ -71,8 +71,8 @@ TEST_CASE("who sleeps on a fabric wire is woken by a message, and not by much el
   constexpr int kPuts = 10;
   const long before = woken;
   for (int i = 0; i < kPuts; ++i) {
-    const long seen = begun;
-    REQUIRE(soon([&] { return begun > seen; }));
+    const long seen = started;
+    REQUIRE(soon([&] { return started > seen; }));
     at.put();
   }
   // A sleep that times out at this very moment finds the message without a wake-up.
@@ -85,8 +85,8 @@ TEST_CASE("who sleeps on a fabric wire is woken by a message, and not by much el
   CHECK(at.sleeps - slept < 50);
   at.put();
   // Stopping the thread does not wait for its sleep to time out.
-  const long polls = begun;
-  REQUIRE(soon([&] { return begun > polls; }));
+  const long polls = started;
+  REQUIRE(soon([&] { return started > polls; }));
   const auto asked = std::chrono::steady_clock::now();
   at.thread.reset();
   CHECK(std::chrono::steady_clock::now() - asked < seconds(10));
@@ -103,7 +103,7 @@ TEST_CASE("without such a descriptor, and beside others, the thread naps", "[req
     if (attributes->wait_obj != FI_WAIT_NONE) return -FI_ENOSYS;
     return fabric_library().table.fi_cq_open(domain, attributes, made, context);
   };
-  long polls = begun;
+  long polls = started;
   {
     Sleeping at(fabric_options(&library));
     CHECK(at.pair.wire_b->wait_descriptor() == -1);
@@ -112,15 +112,15 @@ TEST_CASE("without such a descriptor, and beside others, the thread naps", "[req
     const long seen = at.sleeps;
     REQUIRE(soon([&] { return at.sleeps > seen + 10; }));
     at.put();
-    CHECK(begun == polls);
+    CHECK(started == polls);
     at.thread.reset();
   }
   Sleeping at;
   at.others_drive = true;
   const long seen = at.sleeps;
   REQUIRE(soon([&] { return at.sleeps > seen + 2; }));
-  polls = begun;
+  polls = started;
   REQUIRE(soon([&] { return at.sleeps > seen + 20; }));
-  CHECK(begun == polls);
+  CHECK(started == polls);
   at.put();
 }

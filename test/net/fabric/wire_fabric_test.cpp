@@ -342,7 +342,7 @@ TEST_CASE("a queue that does not answer is given up as if its NIC had nothing el
           "[req:3.19]") {
   SendQueue::Options options;
   options.answer_timeout = milliseconds(60);
-  options.repeats_most = 3;
+  options.retransmissions_most = 3;
   FabricPair pair(options);
   NicFaults dead;
   dead.lost_responses.push_back({.queue = 0, .nth = 1, .count = ~std::uint64_t{0}});
@@ -365,5 +365,5 @@ TEST_CASE("a queue that does not answer is given up as if its NIC had nothing el
   CHECK(dq::decode_error(*pair.there.memory().first_error).syndrome ==
         static_cast<std::uint8_t>(Syndrome::transport_retry));
   CHECK(*pair.back.memory().first_error == 0);
-  CHECK(traffic(pair.a.nic).repeated <= 8);  // 24 if each counted an eighth of a retry
+  CHECK(traffic(pair.a.nic).retransmitted <= 8);  // 24 if each counted an eighth of a retry
 }

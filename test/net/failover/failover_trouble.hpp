@@ -25,7 +25,7 @@ inline FailoverPair::Options options_of(std::mt19937_64& random, std::uint64_t s
   options.queue.depth = 128u << random() % 3;
   options.queue.piece_bytes = random() % 2 == 0 ? 256 : 4096;
   options.queue.answer_timeout = milliseconds(2 + random() % 6);
-  options.queue.repeats_most = static_cast<std::uint32_t>(1 + random() % 4);
+  options.queue.retransmissions_most = static_cast<std::uint32_t>(1 + random() % 4);
   // About half of the runs wrap the 16-bit index.
   options.queue.base = random() % 2 == 0 ? 0 : 65536 - random() % 300;
   options.health.suspect_after = milliseconds(5);

@@ -101,7 +101,7 @@ struct FakeVerbs::Access {
         fake->violations.push_back(kind + " was given back before " + owner->kind);
       }
     }
-    fake->given_back.push_back(kind);
+    fake->destroyed.push_back(kind);
     if (kind == "QP") {
       const auto pair = fake->queue_pairs.find(key_of(object->adapter, object->number));
       if (fake->on_destroy) fake->on_destroy(pair->second);

@@ -98,7 +98,7 @@ class FakeVerbs {
   /// Counts live objects of one kind, or of all kinds if `kind` is empty. Any thread.
   std::size_t live(const std::string& kind = "") const;
   /// Kinds of the objects created, and of those freed, each in order.
-  std::vector<std::string> made, given_back;
+  std::vector<std::string> made, destroyed;
   const Call* find(const std::string& name, std::size_t nth = 0) const;
   /// Returns the key of a queue pair, as its number is unique only within an adapter.
   static std::uint64_t key_of(int adapter, std::uint32_t number) {

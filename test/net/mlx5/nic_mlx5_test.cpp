@@ -68,11 +68,11 @@ void check_nothing_left(const Scene& scene) {
   CHECK(scene.verbs.violations == Names{});
   // Objects were freed in reverse order of creation, except addresses, which live for one step.
   Names made = scene.verbs.made;
-  Names given_back = scene.verbs.given_back;
+  Names destroyed = scene.verbs.destroyed;
   std::erase(made, "address");
-  std::erase(given_back, "address");
+  std::erase(destroyed, "address");
   std::reverse(made.begin(), made.end());
-  CHECK(made == given_back);
+  CHECK(made == destroyed);
 }
 
 }  // namespace

@@ -269,8 +269,8 @@ TEST_CASE("a processor passes on each ring, also one that looks like the last", 
   std::array<std::uint64_t, 2> doorbells{};
   CHECK_FALSE(ringer->is_needed());
   {
-    Mlx5Ringer::Bell bell = Mlx5Ringer::serve(ringer, &slot, &doorbells[0]).value();
-    Mlx5Ringer::Bell second = Mlx5Ringer::serve(ringer, &other, &doorbells[1]).value();
+    Mlx5Ringer::RungDoorbell bell = Mlx5Ringer::serve(ringer, &slot, &doorbells[0]).value();
+    Mlx5Ringer::RungDoorbell second = Mlx5Ringer::serve(ringer, &other, &doorbells[1]).value();
     CHECK_FALSE(ringer->progress());
     slot = 7;
     CHECK(ringer->progress());
@@ -286,7 +286,7 @@ TEST_CASE("a processor passes on each ring, also one that looks like the last", 
     slot = 8;
     CHECK_FALSE(ringer->progress());
     CHECK(doorbells[0] == 7);
-    Mlx5Ringer::Bell moved = std::move(second);
+    Mlx5Ringer::RungDoorbell moved = std::move(second);
     other = 10;
     CHECK(ringer->progress());
     CHECK(doorbells[1] == 10);

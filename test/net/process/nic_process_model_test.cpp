@@ -362,7 +362,7 @@ TEST_CASE("the process is nobody's child, and its death ends queues with an erro
   REQUIRE(engine.has_failed());
   CHECK(engine.failure().error().message().find("has ended") != std::string::npos);
   CHECK(engine.drain().ok());  // nothing is moving any more
-  CHECK_FALSE(process->look().ok());
+  CHECK_FALSE(process->poll().ok());
   process->hide(memory.data());
 }
 

@@ -67,7 +67,7 @@ TEST_CASE("what was done needs no memory any more, though the answer was lost", 
   pair.wait_for_answer();
   CHECK(pair.is_complete(pair.there, put));
   CHECK_FALSE(pair.has_failed(pair.there));
-  CHECK(traffic(*pair.a.nics[0]).repeated > 0);
+  CHECK(traffic(*pair.a.nics[0]).retransmitted > 0);
   for (std::uint64_t i = 1; i < 1 + bytes / 8; ++i) CHECK(pair.b.memory[i] == i + 1);
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("who does not answer is at fault, also where memory was given back mea
   set_faults(*pair.b.nics[0], deaf());
   const auto put = pair.put(8);
   pair.give_back();
-  pair.wait_for_answer(QueueSetup().repeats_most + 2);
+  pair.wait_for_answer(QueueSetup().retransmissions_most + 2);
   CHECK_FALSE(pair.is_complete(pair.there, put));
   CHECK(pair.has_failed_with(Syndrome::transport_retry));
 }

@@ -124,7 +124,7 @@ TEST_CASE("a lost response is asked for again, and nothing is executed twice", "
 
 TEST_CASE("a peer that stops is waited for, one that stays silent is given up", "[req:3.10]") {
   ManualClock clock;
-  NicPair pair({.repeats_most = 2}, clock);
+  NicPair pair({.retransmissions_most = 2}, clock);
   pair.a.memory[0] = 1;
   pair.b.nic.stop();
   REQUIRE(put_word(pair, 0).outcome == QueueOutcome::done);

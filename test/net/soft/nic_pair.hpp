@@ -121,7 +121,7 @@ class RawPoster {
   std::uint64_t add(const dq::Wqe<kParts>& entry) {
     const std::uint64_t index = next_;
     dq::write_wqe(view_, {.base = index, .wqebbs = dq::Wqe<kParts>::kWqebbs}, 0, entry);
-    next_ += dq::Wqe<kParts>::kBlocks;
+    next_ += dq::Wqe<kParts>::kWqebbs;
     return index;
   }
   /// Adds a no-op.

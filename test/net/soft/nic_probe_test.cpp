@@ -30,7 +30,7 @@ struct ProbedPair : NicPair {
 /// Advances the clock beyond the time that a queue waits for an answer.
 void let_time_pass(ManualClock& clock, ProbedPair& pair) {
   const QueueSetup usual;
-  for (std::uint32_t i = 0; i <= usual.repeats_most + 1; ++i) {
+  for (std::uint32_t i = 0; i <= usual.retransmissions_most + 1; ++i) {
     clock.advance(usual.answer_timeout);
     pair.run();
   }
@@ -199,7 +199,7 @@ TEST_CASE("a probe takes a block if nobody else comes, and never waits for one",
   REQUIRE(pair.wait(pair.put(1)) == QueueOutcome::done);
   REQUIRE(reserve_if_empty<Interrupted>(pair.view(), place));
   CHECK(place.base == 1);
-  CHECK(place.blocks == 1);
+  CHECK(place.wqebbs == 1);
   CHECK(place.is_next);
   CHECK_FALSE(reserve_if_empty<Interrupted>(pair.view(), place));  // the first one is not complete
   dq::write_wqe(pair.view(), place, 0,

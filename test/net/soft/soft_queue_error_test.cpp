@@ -76,7 +76,7 @@ template <unsigned kRights>
 std::uint32_t with(Side& side) {
   return side.add_key(kRights);
 }
-std::uint32_t given_back(Side& side) {
+std::uint32_t deregistered(Side& side) {
   const std::uint32_t key = side.add_key(kAllAccess);
   REQUIRE(side.nic.deregister_memory(key).ok());
   return key;
@@ -119,7 +119,7 @@ TEST_CASE("a wrong local key, range or right is a local protection error", "[req
   for (const Wrong& one : {Wrong{Wrong::write, 0, next},
                            {Wrong::write, 0, zero},
                            {Wrong::write, kLast, good},
-                           {Wrong::write, 0, given_back},
+                           {Wrong::write, 0, deregistered},
                            {Wrong::read, 0, with<0>},
                            {Wrong::add, 0, with<0>},
                            {Wrong::dump, 0, next}}) {
@@ -132,7 +132,7 @@ TEST_CASE("a wrong remote key, range or right is a remote access error", "[req:3
                            {Wrong::write, 64, zero},
                            {Wrong::write, kLast, good},
                            {Wrong::write, ~std::uint64_t{0}, good},
-                           {Wrong::write, 64, given_back},
+                           {Wrong::write, 64, deregistered},
                            {Wrong::write, 64, with<kLocalWrite>},
                            {Wrong::read, 64, with<kLocalWrite | kRemoteWrite>},
                            {Wrong::add, 64, with<kLocalWrite | kRemoteWrite | kRemoteRead>},

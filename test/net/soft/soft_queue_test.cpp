@@ -99,7 +99,7 @@ TEST_CASE("nothing is delivered that does not come from the queue's peer", "[req
   LocalExchange exchange;
   ManualClock clock;
   Side a(exchange, clock), b(exchange, clock), c(exchange, clock);
-  SendQueue wrong = a.make_queue({.repeats_most = 0}), there = a.make_queue(),
+  SendQueue wrong = a.make_queue({.retransmissions_most = 0}), there = a.make_queue(),
             back = b.make_queue();
   connect(a, there, b, back);
   // This queue names b's queue, which is connected to another one.

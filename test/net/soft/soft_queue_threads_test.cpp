@@ -278,10 +278,10 @@ TEST_CASE("a NIC's thread ends when told to, and may be moved", "[req:3.8]") {
 
 TEST_CASE("a NIC's thread that has a bell works when it is rung, and ends at once", "[req:3.9]") {
   device::Doorbell bell{};
-  std::atomic<int> work = 0, done = 0, begun = 0;
+  std::atomic<int> work = 0, done = 0, started = 0;
   NicThread::Options options;
   options.bell = &bell;
-  options.begin = [&] { ++begun; };
+  options.begin = [&] { ++started; };
   options.progress = [&] {
     if (work == 0) return false;
     --work;
@@ -296,7 +296,7 @@ TEST_CASE("a NIC's thread that has a bell works when it is rung, and ends at onc
     device::ring(bell);
     while (done < 10 * round) std::this_thread::yield();
   }
-  CHECK(begun == 1);
+  CHECK(started == 1);
   std::this_thread::sleep_for(milliseconds(2));
   thread.reset();
   CHECK(done == 200);

@@ -72,7 +72,7 @@ class FaultWire final : public Wire {
   void add_traffic(NicTraffic& sum) {
     const std::lock_guard lock(mutex_);
     sum.requests += traffic_.requests;
-    sum.repeated += traffic_.repeated;
+    sum.retransmitted += traffic_.retransmitted;
     sum.probes += traffic_.probes;
     sum.payload_bytes += traffic_.payload_bytes;
     sum.refused += traffic_.refused;
@@ -174,7 +174,7 @@ class FaultWire final : public Wire {
   bool note_sent(Sending& sending, std::uint64_t number, bool probes) {
     const bool is_new = number >= sending.next;
     ++traffic_.requests;
-    traffic_.repeated += is_new ? 0 : 1;
+    traffic_.retransmitted += is_new ? 0 : 1;
     traffic_.probes += probes && is_new ? 1 : 0;
     sending.next = std::max(sending.next, number + 1);
     sending.due.reset();

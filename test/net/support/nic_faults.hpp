@@ -67,7 +67,7 @@ void delay_responses(const NicCore& nic, const Clock& clock, Duration delay);
 /// Counts of the messages that a NIC's wires have carried.
 struct NicTraffic {
   std::uint64_t requests = 0;          ///< sent, including retransmissions
-  std::uint64_t repeated = 0;          ///< retransmitted requests
+  std::uint64_t retransmitted = 0;     ///< retransmitted requests
   std::uint64_t probes = 0;            ///< probes, which use no WQE; without retransmissions
   std::uint64_t payload_bytes = 0;     ///< sent, in requests and answers
   std::uint64_t refused = 0;           ///< requests whose data the peer wants in messages

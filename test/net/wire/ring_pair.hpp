@@ -48,13 +48,14 @@ struct RingPair {
     auto third = SharedMapping::map(fd.value(), bytes);
     REQUIRE((back_a.ok() && back_b.ok() && third.ok()));
     spy = std::move(third).value();
-    auto bell_a = map_twice(RingBell::kMemoryBytes);
-    auto bell_b = map_twice(RingBell::kMemoryBytes);
+    auto bell_a = map_twice(RingDoorbell::kMemoryBytes);
+    auto bell_b = map_twice(RingDoorbell::kMemoryBytes);
     bell = std::move(bell_b.b);
     a->add_peer({2}, 1, queue_of_a, RingWriter(std::move(to_b.a), ring_bytes),
-                RingReader(std::move(back_a).value(), ring_bytes), RingBell(std::move(bell_b.a)));
+                RingReader(std::move(back_a).value(), ring_bytes),
+                RingDoorbell(std::move(bell_b.a)));
     b->add_peer({1}, 0, 0, RingWriter(std::move(back_b).value(), ring_bytes),
-                RingReader(std::move(to_b.b), ring_bytes), RingBell(std::move(bell_a.a)));
+                RingReader(std::move(to_b.b), ring_bytes), RingDoorbell(std::move(bell_a.a)));
   }
   std::unique_ptr<RingWire> a = std::make_unique<RingWire>(WireAddress{1});
   std::unique_ptr<RingWire> b = std::make_unique<RingWire>(WireAddress{2});

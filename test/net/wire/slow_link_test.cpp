@@ -101,7 +101,7 @@ TEST_CASE("of a long entry that stays without an answer one piece is repeated at
   const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control, 512 * 1024);
   REQUIRE(pair.run_until([&] { return pair.is_over(pair.there, posted); }, seconds(120)));
   CHECK_FALSE(pair.has_failed(pair.there));
-  CHECK(traffic(*pair.a.nics[0]).repeated <= 7);  // 14 if all in flight were retransmitted
+  CHECK(traffic(*pair.a.nics[0]).retransmitted <= 7);  // 14 if all in flight were retransmitted
 }
 
 TEST_CASE("pieces that were lost are repeated soon after the first of them was answered",
@@ -115,13 +115,13 @@ TEST_CASE("pieces that were lost are repeated soon after the first of them was a
                          QueueSetup().answer_timeout));
   CHECK_FALSE(pair.has_failed(pair.there));
   CHECK(has_arrived(pair.a, pair.b));
-  CHECK(traffic(*pair.a.nics[0]).repeated <= 4);  // the pieces in flight
+  CHECK(traffic(*pair.a.nics[0]).retransmitted <= 4);  // the pieces in flight
 }
 
 TEST_CASE("who says anything at all is not given up like one who is silent, but in the end",
           "[req:3.19]") {
   const QueueSetup usual;
-  const Duration until_silent = usual.answer_timeout * (usual.repeats_most + 1);
+  const Duration until_silent = usual.answer_timeout * (usual.retransmissions_most + 1);
   SlowPair pair;
   WireFault& answers = *pair.b.faults[0];
   answers.hold = true;

@@ -256,7 +256,7 @@ TEST_CASE("a payload is lent from the ring, whose room is given back and told of
     std::memcpy(&value, pair.spy.data() + at, sizeof value);
     return value;
   };
-  RingBell bell(std::move(pair.bell));
+  RingDoorbell bell(std::move(pair.bell));
   bell.doorbell().sleeping = 1;
   WireMessage message = a_response(1, 5000), got;
   REQUIRE(pair.b->send({1}, message));
@@ -370,7 +370,7 @@ TEST_CASE("a peer that takes nothing from a full ring is given up like one that 
   const std::uint32_t wire_b = b.nic.add_wire(std::move(rings.b));
   SendQueue::Options options;
   options.piece_bytes = 16384;
-  options.repeats_most = 2;
+  options.retransmissions_most = 2;
   SendQueue there = a.make_queue(options), back = b.make_queue(options);
   REQUIRE(there.connect({wire_a, {2}, back.number()}).ok());
   REQUIRE(back.connect({wire_b, {1}, there.number()}).ok());
