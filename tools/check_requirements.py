@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that docs/requirements.md is up to date with docs/requirements.in.md and the tags of
 tests. Each tag must have a sentence in docs/requirements.in.md. Each requirement must have a tagged
-test or a "shown by". Pages and comments must cite no commit and no issue of ours, and links of
-pages must lead to files. To write the page again:
+test or a "shown by". Pages and comments must cite no commit and no issue of ours. Links of pages
+must lead to files, and sources that pages name must exist. To write the page again:
 
     tools/check_requirements.py --write
 """
@@ -26,6 +26,8 @@ TAGGED_SUFFIXES = lint.SOURCE_SUFFIXES | {".py", ".sh", ".cmake", ".txt", ""}
 HASH = re.compile(r"(?<![\w.#/:,-])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}(?![\w-]|[.:]\w)")
 ISSUE = re.compile(r"\bissues? #?\d+", re.I)
 LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
+# Matches the last part of a source's path. A name that begins with "x_" or "_" is a pattern.
+SOURCE = re.compile(r"(?<![\w*-])(?!x_|_)(\w+\.(?:hpp|cpp|cuh|cu))\b")
 SCRIPT_COMMENT = re.compile(r"(?:^|\s)#(.*)")
 SCRIPT_SUFFIXES = {".py", ".sh", ".cmake", ".txt", ""}
 
@@ -143,8 +145,9 @@ def prose_of(path):
 
 
 def prose_findings(root):
-    findings = []
-    for path in lint.tracked_files(root):
+    findings, files = [], lint.tracked_files(root)
+    sources = {path.name for path in files}
+    for path in files:
         name = path.relative_to(root).as_posix()
         for number, text in prose_of(path):
             for what, pattern in (("commit", HASH), ("issue", ISSUE)):
@@ -154,6 +157,9 @@ def prose_findings(root):
                 findings += [f"{name}:{number}: the link {link} leads nowhere"
                              for link in LINK.findall(text)
                              if "://" not in link and not (path.parent / link).exists()]
+                findings += [f"{name}:{number}: there is no source {source}"
+                             for quoted in re.findall(r"`([^`]+)`", text)
+                             for source in SOURCE.findall(quoted) if source not in sources]
     return findings
 
 
@@ -169,7 +175,7 @@ def write(root):
 IN = "# Title\n\nText.\n\n## Part\n\n1.1 First.\n  open: more\n  work\nF7 Second.\n  shown by: a page\n"
 CLEAN = {SENTENCES: IN, "test/a/x_test.cpp": 'TEST_CASE("t", "[req:1.1][F7]")\n// 0x0123abc\nf("// 0123abc", '
          '0123abc);  // 1b:00.0, 2024-a1b2c3d4\n',
-         "test/a/y.py": "# [req:1.1]\nx = [1]\n", "README.md": "[page](docs/requirements.md) deadbeef\n",
+         "test/a/y.py": "# [req:1.1]\nx = [1]\n", "README.md": "[page](docs/requirements.md) deadbeef `a/x_test.cpp` `x_y.cpp`\n",
          PAGE: "# Title\n\nThis page is written by `tools/check_requirements.py --write` from "
                "`requirements.in.md`\nand the tags of tests; do not edit it.\n\nText.\n\n## Part\n\n"
                "| code | requirement | shown by | open |\n|---|---|---|---|\n"
@@ -189,7 +195,8 @@ PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({"src/a.cpp": "int a;  /* of old:\n  a1b2c3d4: it */\n"}, "src/a.cpp:2: cites the commit"),
     ({"tools/run": "#!/bin/sh\n# as 0123abc, and\n"}, "tools/run:2: cites the commit"),
     ({"tools/a.py": "# of issue 7\n"}, "tools/a.py:1: cites the issue"),
-    ({"docs/a.md": "[x](b.md)\n"}, "docs/a.md:1: the link b.md"))]
+    ({"docs/a.md": "[x](b.md)\n"}, "docs/a.md:1: the link b.md"),
+    ({"docs/a.md": "See `src/c/d.hpp`.\n"}, "docs/a.md:1: there is no source d.hpp"))]
 
 if __name__ == "__main__":
     lint.main("requirements", check, CLEAN, PLANTS, write)
