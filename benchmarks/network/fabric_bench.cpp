@@ -408,7 +408,7 @@ double Rank::bare_trip() {
   barrier();
   const auto begin = SteadyTime::now();
   for (std::uint32_t i = 0; i < kTrips; ++i) {
-    // A receive and a send complete in every trip; the next trip waits for the send.
+    // A receive and a send complete in every trip; the next trip waits for the receive.
     for (int step = 0; step < 2; ++step) {
       if ((step == 0) == (rank_ == 0)) {
         while (!post_send(0, 8)) completed_ += poll_raw();

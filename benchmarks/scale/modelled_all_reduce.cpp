@@ -31,7 +31,7 @@ using device::queue::Region;
 
 constexpr std::uint64_t kSlotBytes = std::uint64_t{4} << 30;  // address range of one rank
 constexpr std::uint64_t kScratchBegin = 4096;  // offset of the scratch memory, after the doorbell
-constexpr std::uint64_t kScratchBytes = 16 << 20;  // scratch memory of a CPU rank
+constexpr std::uint64_t kScratchBytes = 16 << 20;  // part of it for collectives among LSA teams
 constexpr std::size_t kSmallBytesMost = 328;       // largest message that travels in a batch
 constexpr std::size_t kStackBytes = 64 << 10;
 constexpr std::uint64_t kPage = 4096;

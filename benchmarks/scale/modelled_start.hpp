@@ -45,7 +45,7 @@ class ModelledStart {
   Duration linked() const { return linked_; }  ///< time until the last rank had its last link
   std::size_t most_links() const;
   std::size_t root_connections() const { return most_clients_; }
-  /// Returns this machine's processor time for the rendezvous. Includes the clock reads that the
+  /// Returns the time that the rendezvous takes on this machine. Includes the timer checks that the
   /// root service makes once per turn.
   std::chrono::duration<double> root_processor() const { return root_processor_; }
 

@@ -4,8 +4,9 @@
 
 #include "own_kernel.hpp"
 
-/// Computes the result of fused_scale_all_reduce() with the same shares and barriers, in a
-/// straightforward loop: one element at a time, with a check of each address. For comparison.
+/// Computes the result of fused_scale_all_reduce() with the same barriers and nearly the same
+/// shares, in a straightforward loop: one element at a time, with a check of each address. For
+/// comparison.
 template <class Group>
 ORIEL_DEVICE_FN bool plain_scale_all_reduce(Group group, const FusedScaleAllReduce& job,
                                             std::uint32_t block, std::uint32_t blocks) {

@@ -15,11 +15,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* One unique id for each communicator that is started. */
+/* Unique ids of the communicators that the ranks start; the scalable one takes two. */
 enum { kPlain, kBlocking, kNonBlocking, kScalable, kScalableToo, kLost, kIds };
 enum { kSeconds = 200, kAttempts = 30000 };
 
-/* Polls until the communicator's asynchronous result is no longer `state`, and returns it. */
+/* Polls until the communicator's asynchronous result is no longer `state`, and returns it. Gives up
+   after kAttempts polls. */
 static ncclResult_t wait_while(ncclComm_t comm, ncclResult_t state) {
   const struct timespec pause = {.tv_nsec = 1000000};
   ncclResult_t result = state;

@@ -103,7 +103,7 @@ static void group_all_sorts(const Member* m) {
   EXPECT_INT("ncclRecv beside collectives", previous + 1, received);
 }
 
-/* Checks that a simulated group executes nothing and does not affect the next group. */
+/* Checks that a simulated group executes nothing, and that a bad ncclSimInfo_t is refused. */
 static void simulate(const Member* m) {
   ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
   int32_t value = 7;

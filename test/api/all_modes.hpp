@@ -8,7 +8,8 @@
 
 namespace oriel::test {
 
-/// Runs `body` with ranks as threads of one process, and as processes.
+/// Runs `body` with ranks as threads of one process, and as processes. Leaves out processes under
+/// the thread sanitizer.
 inline void in_all_modes(int size, const Body& body) {
   for (const LaunchMode launch_mode : kLaunchModes) {
     if (launch_mode == LaunchMode::group) continue;

@@ -35,14 +35,14 @@ int launch_wait(const KernelArguments& arguments, const std::uint32_t* flag, std
 int launch_lonely_barrier(const KernelArguments& arguments, void* stream);
 /// Checks ranks, sizes and votes of the groups in a CTA of 8 x 4 x 3 threads; result 1: correct.
 int launch_groups(const KernelArguments& arguments, void* stream);
-/// Checks loads, stores and atomics of every order and width on `memory` (1 KiB of zeros); result
-/// 1: correct.
+/// Checks loads, stores and atomic additions of every order and width on `memory` (1 KiB of zeros);
+/// result 1: correct.
 int launch_accesses(const KernelArguments& arguments, char* memory, void* stream);
 /// Checks the addresses that the window view returns: results 0 to 5, each 1 if correct.
 int launch_window(const KernelArguments& arguments, const device::WindowObject* object,
                   void* stream);
-/// Copies `bytes` (a multiple of 16, at most 32 KiB) through shared memory by bulk copies; result:
-/// 100 + WaitOutcome, or 1 on a GPU without bulk copies.
+/// Copies `bytes` (a multiple of 16, at most 32 KiB) through shared memory by bulk copies. Result:
+/// 100 after success, or 1 on a GPU without bulk copies. A failed wait leaves it unchanged.
 int launch_bulk_copy(const KernelArguments& arguments, const char* from, char* to,
                      std::uint32_t bytes, void* stream);
 /// Runs the example's job on every rank with `blocks` CTAs each; result 1: this CTA succeeded.

@@ -42,8 +42,8 @@ inline device::CommView make_comm(char* base, int rank, int ranks) {
   return comm;
 }
 
-/// Runs body(comm) -> bool on each of `ranks` ranks. Returns true if all have returned true. Kills
-/// forked ranks after 90 s.
+/// Runs body(comm) -> bool on each of `ranks` ranks. Returns true if all have returned true. Waits
+/// for forked ranks one after another. Kills each after 90 s of this wait.
 template <class Body>
 bool run_ranks(RankKind kind, LsaMemory& memory, int ranks, const Body& body) {
   if (kind == RankKind::threads) {

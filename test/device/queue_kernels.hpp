@@ -23,7 +23,7 @@ enum class PublishMethod {
 
 struct PublishJob {
   const device::queue::QueueView* queues = nullptr;  ///< readable by the kernel
-  std::uint32_t queue_count = 1;                     ///< warp w uses queue w % queue_count
+  std::uint32_t queue_count = 1;                     ///< warp or CTA p uses queue p % queue_count
   PublishMethod method = PublishMethod::warp;
   std::uint32_t rounds = 1;   ///< publications of each thread, warp or CTA
   std::uint32_t slow_ns = 0;  ///< sleep of the first publisher between writing and publishing
@@ -36,7 +36,7 @@ struct PublishJob {
 };
 
 /// Loads both kernels. A kernel that is loaded at its first launch may wait for all running
-/// kernels. A running drain would then never end, because it runs until it is stopped.
+/// kernels. A running drain would then end only at its limit, because nothing stops it earlier.
 int load_queue_kernels();
 
 /// Launches `ctas` CTAs of `warps` warps each. Unless publishing fails, all threads wait for the

@@ -58,7 +58,7 @@ TEST_CASE("lanes that need unlike numbers of blocks get blocks of their own",
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
   LaneBlocks blocks;
-  // Gives one lane a number of WQEBBs of its own. Its index equals the number of the other lanes.
+  // Gives one lane a number of WQEBBs of its own. Its index equals each other lane's WQEBB count.
   for (const std::uint32_t others : {1u, 2u}) {
     blocks.fill(others);
     blocks[others] = 3;

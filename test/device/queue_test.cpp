@@ -29,7 +29,7 @@ struct Case {
   std::uint32_t laps = 12;  ///< times around the ring
 };
 
-/// Publishes from all threads; none of them waits for completion.
+/// Publishes from all threads; none of them waits for completion of its own WQEs.
 void publish_from_threads(const Case& at) {
   INFO("depth " << at.depth << ", " << at.threads << " threads, " << at.blocks << " blocks, from "
                 << at.base);
@@ -45,7 +45,7 @@ void publish_from_threads(const Case& at) {
   const std::uint64_t all =
       at.base + std::uint64_t{count} * at.blocks * static_cast<std::uint64_t>(at.threads);
   CHECK(memory.indexes.reserved == all);
-  CHECK(memory.rung() == all);  // no doorbell was lost, though no thread waited
+  CHECK(memory.rung() == all);  // no doorbell was lost, though no thread waited for its last WQEs
   nic.stop_at(all);
   CHECK(nic.doorbells() <= count * static_cast<std::uint32_t>(at.threads));
   CHECK(memory.wait(all) == QueueOutcome::done);
@@ -273,7 +273,7 @@ TEST_CASE("of a queue that has given up the card is told nothing more", "[req:3.
       first.is_next = false;
       REQUIRE(memory.publish(second) == QueueOutcome::done);
     }
-    // This reservation finds no room, because no NIC drains the queue.
+    // The second reservation below finds no room, because no NIC drains the queue.
     WaitControl soon;
     soon.timeout_ns = 1'000'000;
     REQUIRE(q::reserve(Thread(), memory.view, 64, late, soon) == QueueOutcome::done);

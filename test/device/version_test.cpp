@@ -27,7 +27,8 @@ std::uint64_t hash_of(const std::vector<std::size_t>& numbers) {
 
 #define ORIEL_AT(type, member) offsetof(type, member), sizeof(type::member)
 
-/// Returns offsets and sizes of all members that the library fills and user kernels read.
+/// Returns offsets and sizes of members that the library fills and user kernels read. Contains only
+/// the sizes of Completion and Block. Leaves out WindowObject, which has its own version.
 std::vector<std::size_t> layout() {
   using namespace device;         // NOLINT(google-build-using-namespace)
   using namespace device::queue;  // NOLINT(google-build-using-namespace)
@@ -41,7 +42,7 @@ std::vector<std::size_t> layout() {
           ORIEL_AT(CommView, signals), ORIEL_AT(CommView, counters),
           ORIEL_AT(CommView, signal_offset), ORIEL_AT(CommView, counter_offset),
           ORIEL_AT(CommView, world_barrier_slots), ORIEL_AT(CommView, world_barrier_offset),
-          // Structures that CommView points to.
+          // WaitControl in CommView, and structures that pointers reach from CommView.
           sizeof(WaitControl), ORIEL_AT(WaitControl, abort), ORIEL_AT(WaitControl, stall),
           ORIEL_AT(WaitControl, timeout_ns), ORIEL_AT(WaitControl, self),
           ORIEL_AT(WaitControl, spin_ns), ORIEL_AT(WaitControl, yield_ns),

@@ -24,7 +24,7 @@ using device::WindowView;
 #define ORIEL_SAME_FIELD(ours, theirs)                                     \
   static_assert(offsetof(WindowObject, ours) == offsetof(Theirs, theirs)); \
   static_assert(sizeof(WindowObject::ours) == sizeof(Theirs::theirs))
-/// Compares our layout with NCCL's. Releases before 2.28.9 have other fields.
+/// Compares our layout with NCCL's if its object has `ginWins`. Compares the size only for 2.28.9.
 template <class Theirs>
 constexpr bool compare_layouts() {
   if constexpr (requires { &Theirs::ginWins; }) {

@@ -75,7 +75,7 @@ TEST_CASE("processes that share a GPU take turns and agree", "[req:1.10]") {
             {test_seed(), 10, 2'000, 40s});
 }
 
-/// Sums f32 and bf16 numbers of two sizes and stores the hashes of all results in the rank's word.
+/// Sums f32 and bf16 numbers of two sizes and stores one hash of all results in the rank's word.
 void hash_sums(TestRanks& test_ranks) {
   RankGpu gpu(test_ranks.first());
   ncclComm_t comm = init_rank(test_ranks, gpu);

@@ -185,8 +185,9 @@ TEST_CASE("communicators of two processes on one GPU are called, all calls end",
   run(LaunchMode::processes, Order::common, 4, {});
 }
 
-/// Launches graphs of many calls on the first GPU, which all ranks share. If a kernel were launched
-/// before its predecessor has started, it could take multiprocessors from the peers' kernels.
+/// Launches graphs of many calls on the first GPU, which all ranks share. If a kernel let its
+/// successor be launched before its predecessor has ended, more than one could wait behind it. They
+/// could take multiprocessors from the peers' kernels.
 void launch_graphs(TestRanks& test_ranks) {
   constexpr std::size_t kBytes[] = {8, 4 << 10, 64 << 10, 512 << 10, 4 << 20, 64 << 20};
   RankGpu gpu(0);

@@ -71,8 +71,8 @@ class RankGpu {
   std::vector<Allocation> allocations_;
 };
 
-/// Initialises the communicator of this process's one rank, by ncclCommInitRank without `config`,
-/// else by ncclCommInitRankConfig.
+/// Initialises the communicator of the first rank of `test_ranks`, by ncclCommInitRank without
+/// `config`, else by ncclCommInitRankConfig.
 ncclComm_t init_rank(TestRanks& test_ranks, const RankGpu& gpu, ncclConfig_t* config = nullptr);
 
 /// Returns memory of four kinds: ncclMemAlloc (for windows), cudaMalloc, pinned, managed.

@@ -1,10 +1,10 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// 1.32: program as a user of NCCL 2.28.9 writes it, with every function that Oriel exports. It
-// compiles against NVIDIA's nccl.h and against Oriel's, and uses no other header of Oriel. It runs
-// one rank alone, then two ranks as communicators of one thread, then two ranks as threads. The
-// ranks share a GPU if there is only one, which NCCL itself would refuse. Exit status: 0 on
-// success, 77 without a GPU; otherwise a line says what failed.
+// 1.32: program as a user of NCCL 2.28.9 writes it. Calls functions of start and end, windows,
+// all-reduces, factors and groups. It compiles against NVIDIA's nccl.h and against Oriel's, and
+// uses no other header of Oriel. It runs one rank alone, then two ranks as communicators of one
+// thread, then two ranks as threads. The ranks share a GPU if there is only one, which NCCL itself
+// would refuse. Exit status: 0 on success, 77 without a GPU; otherwise a line says what failed.
 #include <atomic>
 #include <chrono>
 #include <cstdint>

@@ -13,7 +13,7 @@
 #include "net/support/nic_faults.hpp"
 
 /// Tests GPUs whose NICs fail while kernels use them (3.14, row B5). The kernels continue on the
-/// backup path without an error. Links with the tests' rooms, which can make a NIC fail.
+/// backup path without an error. Links with the library's modules, so that it can stop a NIC.
 namespace oriel::test {
 namespace {
 

@@ -104,7 +104,7 @@ class Registrar {
       live_.pop_back();
     }
   }
-  /// Checks a small all-reduce in the registered memory.
+  /// Checks a small all-reduce in registrable memory, which a window may cover.
   void check_sum() {
     auto* const data = reinterpret_cast<int*>(allocations_[0]);
     const std::vector<int> mine(100, test_ranks_.first() + 1);

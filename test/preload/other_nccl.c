@@ -1,6 +1,7 @@
 /* SPDX-FileCopyrightText: The Oriel authors
    SPDX-License-Identifier: Apache-2.0 */
-/* Stands in for another vendor's library: the same names and another version; its calls fail. */
+/* Stands in for another vendor's library: the same names and another version. Its calls that make,
+   use or destroy a communicator fail. */
 #include <string.h>
 
 #include <nccl.h>

@@ -59,7 +59,7 @@ std::string shown(const std::string& what) {
   return what + ": " + kVersion + " " + kNccl + "\n";
 }
 
-// Ends the program as skipped; each case is a ctest entry of its own.
+// Ends the program as skipped; each case that calls this is a ctest entry of its own.
 [[noreturn]] void skip(const char* reason) {
   std::printf("skipped: %s\n", reason);
   std::fflush(stdout);
@@ -256,7 +256,7 @@ TEST_CASE("a library that uses NCCL reaches Oriel unless it binds its calls to N
   CHECK(oriel_run({"--preload", command[0], command[1]}, no_path).out == expected);
 }
 
-// Set-group-ID stands in for set-user-ID: every Linux loader treats both alike, and a set-user-ID
+// Set-group-ID stands in for set-user-ID: the loader treats both alike, and a set-user-ID
 // program could not read a private build folder.
 TEST_CASE("a set-group-ID program keeps its own library, and oriel-run says so",
           "[.][root][req:4.14]") {

@@ -21,8 +21,9 @@ struct NotedCall {
   std::optional<bool> ended;  ///< empty if the file does not say, as for GPU ranks
 };
 
-/// The validated content of a rank's file in ORIEL_DUMP_DIR. Texts have printable characters only,
-/// so that they can go to a terminal. Ranks are below `ranks`.
+/// The validated content of a rank's file in ORIEL_DUMP_DIR. Texts from the file have printable
+/// characters only, so that they can go to a terminal. `path` stays as given. Ranks are below
+/// `ranks`.
 struct FlightFile {
   std::string path;
   std::string communicator;  ///< number of the communicator, in hexadecimal

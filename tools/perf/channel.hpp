@@ -36,8 +36,8 @@ class Channel {
   OwnedFd socket_;
 };
 
-/// Waits until poll() reports one of `events` on the descriptor. Fails with `timeout` at the
-/// deadline, and with `aborted` once signal_received() is not 0.
+/// Waits until poll() reports one of `events`, an error or a hang-up on the descriptor. Fails with
+/// `timeout` at the deadline, and with `aborted` once signal_received() is not 0.
 Status wait_ready(int fd, short events, Deadline deadline);
 
 /// Installs handlers for SIGINT, SIGTERM and SIGHUP. After such a signal every wait_ready() of this

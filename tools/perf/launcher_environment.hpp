@@ -26,8 +26,9 @@ struct LauncherEnvironment {
   std::int64_t daemon = 0;   ///< parent process id; assumed equal for all ranks of a host
 };
 
-/// Reads the launcher's variables; nothing if no known launcher set them. Fails if a variable is
-/// set but not valid.
+/// Reads the launcher's variables; nothing if no known launcher set them. Fails if a variable that
+/// it reads is no number, or if rank and number of ranks do not fit together. Ignores the master's
+/// address if MASTER_PORT is not from 1 to 65535.
 Result<std::optional<LauncherEnvironment>> find_launcher();
 
 /// Rank 0's side of the rendezvous of a launcher's ranks. Listens, then accepts one connection per

@@ -42,6 +42,7 @@ Status check_root(const Options& options, int ranks) {
 }
 
 // Runs the measurement; returns 0, or 1 if a result was wrong or bits differed between ranks.
+// Returns 0 after --serve, which prints the number of wrong results of each round instead.
 Result<int> coordinate(const Options& options, RankSet ours, std::optional<RankSet> theirs) {
   Session session(options, std::move(ours), std::move(theirs));
   ORIEL_CHECK(options.serve ? session.serve() : session.run());

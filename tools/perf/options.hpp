@@ -67,8 +67,8 @@ struct Options {
   std::string size_summary;           ///< for the table's header: how the sizes were given
 };
 
-/// Returns the options of a command line, or the exit status after printing help or an error. The
-/// first argument is the name of the collective.
+/// Returns the options of a command line, or the exit status after printing help, the version or an
+/// error. The positional argument is the name of the collective.
 std::variant<Options, int> parse_options(int argc, char** argv);
 
 /// Parses a size in bytes such as "4K", "64MiB", "1g" or "17". Units are powers of 1024, as in

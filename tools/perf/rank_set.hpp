@@ -13,8 +13,8 @@
 
 namespace oriel::perf {
 
-/// The coordinator's connections to the ranks of one library. Every wait has a deadline. Errors
-/// name each rank that failed, died or did not answer.
+/// The coordinator's connections to the ranks of one library. Each wait for answers has a
+/// deadline. Its errors name each rank that failed, died or did not answer.
 class RankSet {
  public:
   /// One rank. `pid` is -1 until known. `child`: `pid` is a child process that has not been reaped.

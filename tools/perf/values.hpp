@@ -301,8 +301,8 @@ ORIEL_PERF_HD inline std::uint8_t poison_byte(DataType type) {
   }
 }
 
-/// Returns one element's term of an output's digest. The digest is the sum of all terms; ranks
-/// compare digests instead of results.
+/// Returns one element's term of an output's digest. The digest is the sum of all terms. The
+/// coordinator compares the ranks' digests instead of their results.
 ORIEL_PERF_HD inline std::uint64_t digest_term(std::uint64_t index, std::uint64_t bits) {
   return scramble(scramble(index + 1) + bits);
 }

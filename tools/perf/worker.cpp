@@ -410,7 +410,8 @@ Status Worker::check_results(const Pattern& data, int set, CheckReport& report) 
     } else {
       ORIEL_CHECK(check_copied_output(own, output(set), report));
     }
-    // In other collectives ranks have different results or none, so digests cannot be compared.
+    // In other reductions ranks have different results or none, so digests cannot be compared.
+    // Copied outputs have no digest.
     if (options_.collective != Collective::all_reduce) report.digest = 0;
   }
   if (case_.in_place) written = case_.bytes();

@@ -71,7 +71,7 @@ void TaggedOutput::write_line(const Pipe& pipe, std::string_view line) {
   std::size_t done = 0;
   while (done < whole.size()) {
     const ssize_t put = ::write(pipe.target, whole.data() + done, whole.size() - done);
-    if (put < 0 && errno != EINTR) return;  // drops the line, for instance if the reader has ended
+    if (put < 0 && errno != EINTR) return;  // drops the line
     if (put > 0) done += static_cast<std::size_t>(put);
   }
 }

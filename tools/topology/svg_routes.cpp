@@ -13,7 +13,7 @@ namespace oriel::tools {
 namespace {
 
 constexpr double kApart = 8;        // least distance between routes of one lane
-constexpr double kPortStep = 12;    // distance between lines at one edge of a device
+constexpr double kPortStep = 12;    // greatest distance between lines at one edge of a device
 constexpr double kFirstPort = 12;   // first line, beside the team's line in the middle
 constexpr double kEdge = 6;         // free margin of a device's box
 constexpr double kBackupPort = 14;  // line to a backup, to the right of the GPU's middle

@@ -255,7 +255,8 @@ TEST_CASE("a rank lost at any step: every survivor gets an error that names it",
   CAPTURE(seed);
   std::mt19937_64 random(seed);
   for (const int size : {2, 3, 4, 5, 7, 8, 12, 16, 31, 65}) {
-    // Minimum number of steps of one rank in every_protocol; a broadcast may take only one step.
+    // Minimum number of steps of one rank in every_protocol up to the end of the first barrier; a
+    // broadcast may take only one step.
     const int all_steps = 2 * rounds(size) * 3 + 1;
     for (int step = 0; step < all_steps; ++step) {
       const int victim = static_cast<int>(random() % static_cast<unsigned>(size));

@@ -57,7 +57,7 @@ class SimNetwork {
   bool reached_fault(int rank) const;
 
   int messages_sent(int rank) const;
-  /// Counts the messages and notices of all ranks so far.
+  /// Counts the messages, notices and ends of streams of all ranks so far.
   std::uint64_t frames_sent() const { return next_order_; }
   /// Frames beyond this number are counted and dropped, so that a flood ends.
   static constexpr std::uint64_t kFramesMost = 1'000'000;

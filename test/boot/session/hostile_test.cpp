@@ -308,7 +308,8 @@ class FailingCalls {
         return -1;
       };
       made.epoll_wait = [](int fd, epoll_event* events, int capacity, int timeout_ms) {
-        // Only the root service's thread waits in a poller.
+        // The root service's thread waits in a poller. A rank does so only at the end of its
+        // session, while bytes are unsent.
         const int count = real_system_table().epoll_wait(fd, events, capacity, timeout_ms);
         if (timeout_ms != 0 && throws) throw std::bad_alloc();
         if (timeout_ms == 0 || waits <= 0) return count;

@@ -29,7 +29,8 @@ Bytes payload(int rank) {
   return Bytes(static_cast<std::size_t>(rank * 100 + 3), static_cast<std::byte>(rank + 1));
 }
 
-/// Joins, runs every protocol on the world and on a subgroup of all ranks but the last, and leaves.
+/// Joins, runs an all-gather on the world, a broadcast on a subgroup of all ranks but the last, and
+/// a barrier on the world. Then leaves. A single rank runs only the barrier.
 Task<Status> whole_life(EventLoop& loop, UniqueId id, int rank, int size,
                         SessionOptions options = kLoopback) {
   const Deadline deadline = Deadline::after(20s);

@@ -94,7 +94,7 @@ TEST_CASE("a process that stops for seconds at any message of a join does not ma
     while (!trio->stopped() && steady_clock::now() < end) std::this_thread::sleep_for(1ms);
     stopped += trio->stopped() ? 1 : 0;
   }
-  // The number of messages varies slightly, because some are read together.
+  // The number of messages varies slightly, because some are sent together.
   CHECK(stopped * 4 >= static_cast<int>(trios.size()) * 3);
   // Exceeds the timeout of the root service and of the ranks' acceptors for a proof or a hello.
   std::this_thread::sleep_for(2500ms);

@@ -23,9 +23,10 @@ void fill_elements(DataType type, Inputs inputs, std::uint64_t seed, std::byte* 
 void reduce_arrays(DataType type, ReduceOp op, const std::vector<const std::byte*>& arrays,
                    const std::vector<std::uint64_t>& scalars, std::size_t count, std::byte* out);
 
-/// Compares element `index` of `result` with a computation that shares no code with the library.
-/// Floats are computed in long double and may differ by rounding; integers must be equal. Inputs
-/// must be moderate. Returns a description of the difference, or an empty string.
+/// Compares element `index` of `result` with a computation that shares no code with the library,
+/// except the conversion of small floats. Floats are computed in long double and may differ by
+/// rounding; integers must be equal. Inputs must be moderate. Returns a description of the
+/// difference, or an empty string.
 std::string compare_with_exact(DataType type, ReduceOp op,
                                const std::vector<const std::byte*>& arrays,
                                const std::vector<std::uint64_t>& scalars, std::size_t index,

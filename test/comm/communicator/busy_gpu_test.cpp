@@ -36,7 +36,7 @@ void run_two(const std::function<void(TestRanks&, FakeCuda&)>& body) {
   }));
 }
 
-/// Checks that `call` fails on all ranks within the deadline because rank 1's GPU is busy.
+/// Checks that `call` fails on all ranks within twice ORIEL_TIMEOUT because rank 1's GPU is busy.
 template <class Call>
 void expect_too_busy(const Call& call) {
   const FairTimer timer;

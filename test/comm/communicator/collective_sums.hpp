@@ -10,7 +10,7 @@
 
 namespace oriel::test {
 
-/// Runs every collective that crosses nodes, and checks it against sums known in advance.
+/// Runs each collective of the C++ interface, and checks it against results known in advance.
 inline void collect(Communicator& comm, std::size_t count) {
   const auto size = static_cast<std::size_t>(comm.size());
   const auto self = static_cast<std::size_t>(comm.rank());

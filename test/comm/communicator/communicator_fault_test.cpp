@@ -52,7 +52,7 @@ void reduce_until_failure(TestRanks& test_ranks, ncclComm_t comm, std::vector<fl
   while ((result = reduce(data.size())) == ncclSuccess) test_ranks.word(kCalls + rank) += 1;
   test_ranks.word(kEnded + rank) = now_ms();
   expect_error(result, expected, "ncclAllReduce", words);
-  // From now on every call on the communicator returns this error.
+  // From now on every collective call, registration and ncclCommFinalize returns this error.
   require(state_of(comm) == result, fmt::format("the asynchronous error is not {}", result));
   expect_error(reduce(1), result, "a later call", words);
   require_words(ncclGetLastError(comm), words);

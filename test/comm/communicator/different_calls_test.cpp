@@ -28,7 +28,7 @@ struct Mistake {
   const char* wrong_text;
 };
 
-// CPU ranks use one_shot for up to 32 bytes, and eager for up to 512 bytes or more.
+// Three CPU ranks use eager for up to 512 bytes, and stream for more.
 constexpr Mistake kMistakes[] = {
     {{}, {.type = DataType::i32}, "all-reduce (sum) of 2 x i32"},
     {{}, {.op = ReduceOp::max}, "all-reduce (max) of 2 x f32"},

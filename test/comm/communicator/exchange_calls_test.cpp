@@ -226,7 +226,7 @@ TEST_CASE("long messages outside windows are read where they are, if ranks may, 
           "[req:5.9]") {
   const bool may_read = GENERATE(true, false) && may_read_siblings();
   check_all_ok(run_ranks(LaunchMode::processes, 3, [=](TestRanks& test_ranks) {
-    // If `may_read` is false, only rank 1 may not read, so that pairs differ.
+    // If `may_read` is false, only rank 1 may not read, so that pairs differ. Yama may forbid all.
     exchange_outside_windows(test_ranks,
                              may_read || (may_read_siblings() && test_ranks.first() != 1));
   }));

@@ -96,7 +96,7 @@ Status check_choice(window::WindowRank& rank) {
                kNoOffset);
   ORIEL_EXPECT(asked.offset_of(Collective::broadcast, in, symmetric.at(4 * kBlock), kBlock) ==
                kNoOffset);
-  // In place, the shared buffer is the output; for a scatter it is always the output.
+  // In place, the shared buffer is the output. For a scatter out of place it is the output too.
   std::byte* const own = symmetric.at(static_cast<std::size_t>(rank.rank()) * kBlock);
   ORIEL_EXPECT(asked.offset_of(kGather, own, symmetric.at(), kBlock) == window.slot_offset);
   ORIEL_EXPECT(asked.offset_of(Collective::scatter, nullptr, in, kBlock) ==

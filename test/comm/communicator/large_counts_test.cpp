@@ -24,8 +24,8 @@ constexpr std::size_t kElements = (std::size_t{1} << 31) + 1'000'003;
 constexpr std::size_t kPeriod = 1 << 20;
 constexpr std::size_t kApart = 64 << 10;
 
-/// A buffer of bytes whose pages repeat. Pages around each multiple of 2^31 and at the end have
-/// their own memory.
+/// A buffer of bytes whose pages repeat. Pages around each power of two from 2^31 on, and at the
+/// end, have their own memory.
 class LargeBuffer {
  public:
   explicit LargeBuffer(std::size_t bytes) : bytes_(bytes), mapped_(round_up_to_period(bytes)) {

@@ -32,7 +32,7 @@ TEST_CASE("a sender on another node may leave before its message is received", "
     const Environment own(of_node(test_ranks.first()));
     auto comms = test_ranks.init();
     const int rank = test_ranks.first();
-    // Fills the channel's ring exactly: a send of this size need not wait for the receiver.
+    // Fits into the channel's ring of 8 slots: a send of this size need not wait for the receiver.
     std::vector<int> data(7 * 64 * 1024 / sizeof(int), rank);
     if (rank == 0) {
       require(ncclSend(data.data(), data.size(), ncclInt, 1, comms[0], nullptr), "ncclSend");
@@ -44,7 +44,7 @@ TEST_CASE("a sender on another node may leave before its message is received", "
       require(ncclRecv(data.data(), data.size(), ncclInt, 0, comms[0], nullptr), "ncclRecv");
       require(std::count(data.begin(), data.end(), 0) == std::ssize(data), "what was sent");
     }
-    // A long wait probes NICs that have not answered. No rank may be taken for dead.
+    // A long wait probes the NICs of ranks that have not left. No rank may be taken for dead.
     if (rank == 2) std::this_thread::sleep_for(2500ms);
     const ncclResult_t done = rank == 1 ? ncclRecv(data.data(), 1, ncclInt, 2, comms[0], nullptr)
                                         : ncclSend(data.data(), 1, ncclInt, 1, comms[0], nullptr);

@@ -62,7 +62,7 @@ int scaled(int calls) {
 namespace {
 
 constexpr std::size_t kGuard = 64;    // bytes on each side of an output that must stay unchanged
-constexpr std::size_t kSlack = 4096;  // largest offset of a buffer in its area
+constexpr std::size_t kSlack = 4096;  // bytes over which offsets vary, behind the first kGuard
 constexpr std::byte kGuardByte{0x5a};
 
 /// Position of one rank's input and output: kind of memory, and offset in that memory's area.

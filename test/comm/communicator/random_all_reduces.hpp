@@ -21,7 +21,7 @@ std::uint64_t hash_bytes(const std::byte* bytes, std::size_t count);
 /// Returns `calls` scaled by ORIEL_TEST_PERCENT.
 int scaled(int calls);
 
-/// A tuning table in a file that streams all sizes. `seed` draws the chunk size and the depth.
+/// A tuning table in a file that streams all sizes. `seed` draws chunk size, depth and lead.
 class StreamTable {
  public:
   StreamTable(const char* backend, std::uint64_t seed);

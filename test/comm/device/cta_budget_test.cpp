@@ -152,7 +152,7 @@ TEST_CASE("the least limit of a rank holds for all, and a forced number may use 
   CHECK(sharers_of(infos, infos[0]).all == 4);
   CHECK(sharers_of(infos, infos[0]).in_process == 3);
   infos = {gpu(1, 1), gpu(1, 2)};
-  infos[1].known_sharers = 4;  // sharers known from the parent communicator
+  infos[1].known_sharers = 4;  // sharers known from an existing communicator
   CHECK(most_ctas_of_gpus(infos, 0) == 15);
 }
 

@@ -91,7 +91,7 @@ TEST_CASE("a captured call makes its copies on the captured stream alone", "[req
   for (const std::string& call : driver.calls) CHECK_FALSE(call.starts_with("s "));
   CHECK(std::count(driver.calls.begin(), driver.calls.end(), "a copies 9 from 200 to 201") == 1);
   driver.captures.clear();
-  CHECK(joined.copy(stream('b'), {8, 9}, true).ok());  // while the capture goes on
+  CHECK(joined.copy(stream('b'), {8, 9}, true).ok());  // while the graph lives
   CHECK(std::count(driver.calls.begin(), driver.calls.end(), "s copies 9 from 200 to 201") == 1);
 }
 

@@ -17,7 +17,7 @@
 #include "topo/choice/placement.hpp"
 #include "topo/sources/temporary_tree.hpp"
 
-// CPU ranks bound to the processors of one of two NUMA nodes, as by taskset.
+// CPU ranks bound to processors of one or both of two NUMA nodes, as by taskset.
 namespace oriel::test {
 namespace {
 

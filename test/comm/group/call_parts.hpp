@@ -25,8 +25,8 @@
 /// One rank's share of calls that all ranks draw alike, on CPU or GPU memory.
 namespace oriel::test {
 
-/// Registration of a buffer's memory. Windows of `toggled` are registered and deregistered between
-/// groups.
+/// Registration of a buffer's memory. Windows of `toggled` may be registered between groups or in a
+/// group. They are deregistered between groups.
 enum class Registration { window, toggled, buffer, none };
 inline constexpr std::size_t kRegistrations = 4;
 

@@ -75,7 +75,7 @@ void require_names(const Names& names, const Names& expected, const std::string&
   require(names == expected, all);
 }
 
-/// Makes each call twice to warm up, then lets `check(call, name)` repeat the call.
+/// Makes each call once to warm up, then lets `check(call, name)` repeat the call.
 template <class Check>
 void check_calls(const GpuRank& rank, float* data, const Check& check) {
   for (const GpuCall& one : kGpuCalls) {

@@ -17,8 +17,8 @@
 #include "support/failing_memory.hpp"
 #include "support/ranks.hpp"
 
-/// An allocation fails in a call. The call must fail, also on the other ranks; the process lives
-/// on, and nothing is left behind.
+/// An allocation fails in a call. Calls that fail must give the reason, also on the other ranks.
+/// The process lives on, and nothing is left behind.
 namespace oriel::test {
 namespace {
 

@@ -247,7 +247,7 @@ class GroupRanks {
     for (GroupRank& rank : ranks_) rank.check();
   }
 
-  /// Returns true if the next group is to register the window of group.toggles_window.
+  /// Returns true if `group` itself is to register the window of group.toggles_window.
   bool change_registrations(const DrawnGroup& group) {
     if (group.toggles_buffer) {
       for (GroupRank& rank : ranks_) rank.toggle_buffer(*group.toggles_buffer);

@@ -15,11 +15,11 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Makes every system call of a rank in a split fail, one at a time.
+/// Makes every stride-th system call of a rank in a split fail, one at a time.
 namespace oriel::test {
 namespace {
 
-constexpr std::size_t kResult = 0;  // words of the shared; results are by rank
+constexpr std::size_t kResult = 0;  // words of the shared state; results are by rank
 constexpr std::size_t kHit = 8;
 
 /// Splits a new communicator of two ranks while call `k` of rank `victim` fails. Returns true if

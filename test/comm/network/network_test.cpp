@@ -83,7 +83,7 @@ TEST_CASE("a peer that sees the signal sees the bytes", "[req:3.15]") {
 }
 
 TEST_CASE("a barrier of the world orders what ranks have done to third ones", "[req:3.15]") {
-  // Through the ring, a put takes longer than a barrier; direct copies may overtake the put.
+  // Runs without and with direct copies. Through the ring, a put takes longer than a barrier.
   const WithDirectCopies copies(GENERATE(false, true));
   run_on_nodes({{2, 1, 1}}, {}, [](TestRanks& test_ranks) {
     constexpr std::size_t kBytes = 512 * 1024;

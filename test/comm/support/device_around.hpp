@@ -89,7 +89,8 @@ class ScriptedExecutor final : public comm::Executor {
   std::string name_;
 };
 
-/// Forwards all calls to `below`, except that its executors are scripted.
+/// Forwards calls to `below`, except that its executors are scripted. begin_nic_process() is not
+/// forwarded, and returns null.
 class DeviceAround final : public comm::Device {
  public:
   DeviceAround(comm::Device& below, ExecutorScript& script, std::string name)

@@ -52,7 +52,7 @@ inline Seen live(TestRanks& test_ranks, const std::function<void()>& arm = {},
   if (!kernels.ok()) return seen_of(kernels.error());
   device::WorldBarrier<device::Thread> barrier({}, kernels.value().view(), 0);
   // A thread of the communicator may notice a failure after its rank has arrived at the first
-  // barrier. All other ranks leave that barrier then, so a second barrier follows.
+  // barrier. Other ranks may leave that barrier then, so a second barrier follows.
   if (barrier.sync() == device::WorldOutcome::done &&
       barrier.sync() == device::WorldOutcome::done) {
     return {};

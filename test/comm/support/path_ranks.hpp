@@ -41,7 +41,8 @@ inline const Variables kTwoPaths = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()}
                                     {"ORIEL_PATHS", "lo,lo"},
                                     {"ORIEL_COLLECTIVE_TIMEOUT", kSanitized ? "18s" : "9s"}};
 
-/// Disables detection by silence, because a busy machine is silent, too.
+/// Sets the collective timeout to off, because a busy machine is silent, too. A path then fails
+/// only after 3 s of silence.
 inline Variables with_timeout() {
   Variables settings = kTwoPaths;
   settings.push_back({"ORIEL_COLLECTIVE_TIMEOUT", "off"});

@@ -16,7 +16,7 @@ namespace oriel::test {
 /// is available, the program ends as skipped.
 class TestHosts {
  public:
-  /// Makes hosts with `links` links each, at most 4.
+  /// Makes hosts with `links` links each.
   explicit TestHosts(int count, int links = 1);
   TestHosts(const TestHosts&) = delete;
   TestHosts& operator=(const TestHosts&) = delete;

@@ -146,7 +146,7 @@ TEST_CASE("an integer average truncates toward zero", "[req:1.23][reduce]") {
 TEMPLATE_TEST_CASE("NaN propagates and is canonical", "[req:1.23][reduce]", f16, bf16, e4m3, e5m2,
                    float, double) {
   const TestType one = from_double<TestType>(1);
-  // A negative NaN with another payload.
+  // A negative NaN: it has all bits set, and differs from the canonical NaN in the sign.
   TestType nan{};
   const std::uint64_t bits = ~std::uint64_t{0};
   std::memcpy(&nan, &bits, sizeof(nan));

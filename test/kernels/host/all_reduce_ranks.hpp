@@ -198,7 +198,8 @@ class Ranks {
     return wrong;
   }
 
-  /// Difference of the last rank's buffers in a call that keeps every rank from reading in place.
+  /// Difference of the last rank's buffers in a call. A difference keeps every rank from reading in
+  /// place, except that a reduce-scatter does not depend on the place of the output.
   enum class Unlike : std::uint8_t { none, input_elsewhere, input_offset, output_elsewhere };
 
   /// Reduces as GPUs do that read all inputs in place, once for each of `calls` in a row. Inputs
@@ -376,7 +377,7 @@ class Ranks {
     arguments.operation.average = shape.op == ReduceOp::avg;
     arguments.operation.scaled = shape.op == ReduceOp::premul_sum;
     arguments.operation.maximum = shape.op == ReduceOp::max;
-    arguments.scalar_bits = 0x3bb83bb83bb83bb8u;  // in no float type a power of two
+    arguments.scalar_bits = 0x3bb83bb83bb83bb8u;  // no power of two in floats of 16 bits and more
     arguments.wait.timeout_ns = 20'000'000'000;
     arguments.wait.doorbell = reinterpret_cast<device::Doorbell*>(scratch(rank) + layout_.doorbell);
     return arguments;

@@ -122,7 +122,8 @@ bool play(Team& team, const BlockCase& one, int rank, std::uint64_t seed) {
   const auto ranks = static_cast<std::uint64_t>(team.ranks());
   const std::uint64_t sent = sends_blocks(one.collective) ? ranks * one.count : one.count;
   const std::uint64_t got = receives_blocks(one.collective) ? ranks * one.count : one.count;
-  // Peers write directly into buffers in this rank's slot; other buffers use the channels' slots.
+  // Peers may write long messages directly into buffers in this rank's slot. Other buffers use the
+  // channels' slots, or receivers read the sender's memory if the team's reach allows it.
   std::vector<std::uint32_t> input_memory(std::max(sent, got));
   std::vector<std::uint32_t> output_memory(got, 0xdeadbeef);
   const std::span<std::uint32_t> room = team.room(rank);

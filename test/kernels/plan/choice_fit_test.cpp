@@ -208,7 +208,7 @@ TEST_CASE("GPUs with few CTAs read registered inputs of some calls in place", "[
   CHECK_FALSE(reads(Collective::reduce_scatter, 4 * kMiB, 4, 128));
   CHECK_FALSE(reads(Collective::all_reduce, kMiB, 4, 128));
   CHECK_FALSE(reads(Collective::reduce, kMiB, 4, 128));
-  CHECK_FALSE(reads(Collective::reduce_scatter, kMiB + 1));  // blocks at odd addresses
+  CHECK_FALSE(reads(Collective::reduce_scatter, kMiB + 1));  // blocks not aligned to 16 bytes
   CHECK(reads(Collective::all_reduce, 2 * kMiB));
   CHECK_FALSE(reads(Collective::all_reduce, 4 * kMiB));
   CHECK(reads(Collective::reduce, 2 * kMiB));

@@ -97,7 +97,8 @@ RankCollective random_collective(int ranks, bool one_team, std::mt19937_64& rand
   call.ranks = ranks;
   call.root = static_cast<int>(random() % static_cast<unsigned>(ranks));
   call.count = size_of_some_slots(random, facts_of(0, ranks).memory.channels);
-  // Makes some broadcasts long: they have several parts, which follow each other through the teams.
+  // Makes some broadcasts long. From 2 MiB on they have several parts, which follow each other
+  // through the teams.
   const bool is_long = call.collective == Collective::broadcast && random() % 4 == 0;
   if (is_long) call.count += random() % (4 << 20);
   call.type = DataType::u8;

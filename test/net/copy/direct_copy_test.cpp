@@ -172,7 +172,7 @@ TEST_CASE("an entry of which a part was copied directly goes on by the wire", "[
   DirectPair pair(clock, {.piece_bytes = 64 << 10}, 6 * kMiB / 8);
   pair.a.fill(3);
   NicFaults faults;
-  // Only the second piece's answer arrives: the first piece is retransmitted unchanged.
+  // Loses the first answer on the wires that b has now. The wire added below has no faults.
   faults.lost_responses.push_back({0, 1, 1});
   set_faults(pair.b.nic, faults);
   auto gate = std::make_unique<GatedWire>(pair.exchange.attach());

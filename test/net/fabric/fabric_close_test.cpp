@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::size_t kAmidBytes = std::size_t{3} << 20;  // more than sockets hold
 
-/// Two NICs amid a rendezvous read of a long write. Part of the bytes have arrived, and usually the
-/// last read in flight has begun to arrive.
+/// Two NICs amid a rendezvous read of a long write. The read has started. The more turns were made,
+/// the more of the bytes have usually arrived.
 struct Amid : FabricPair {
   explicit Amid(int turns, const WireFabric::Options& options = fabric_options())
       : FabricPair({}, options, kAmidBytes / 8) {

@@ -338,7 +338,7 @@ TEST_CASE("the wire to a peer that does not let go of memory is cut, and no othe
   const std::uint32_t kept_key = one.add_key(kAllAccess);
   REQUIRE(bystander.puts(one, 5));
   pair.begin_long_put(kMemoryBytes);
-  one.nic.stop();  // the answer of a stopped NIC is not awaited
+  one.nic.stop();  // a stopped NIC does not wait for its reads or its peer
   CHECK(one.nic.deregister_memory(one.key).ok());
   CHECK(is_cut(wire, other));
   CHECK(wire.wait_descriptor() == -1);  // no thread sleeps on it any more

@@ -191,7 +191,7 @@ TEST_CASE("no handler of a signal is left by libfabric and what comes with it", 
   const auto before = handlers();
   {
     auto options = fabric_options();
-    options.provider.clear();  // queries all providers
+    options.provider.clear();  // asks for several providers, up to the first that fits
     WirePair pair(options);
   }
   CHECK(handlers() == before);

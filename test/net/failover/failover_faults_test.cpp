@@ -11,9 +11,9 @@
 #include "net/failover/failover_workload.hpp"
 #include "support/sanitized.hpp"
 
-// Failover of queues (3.14): one test for each row F1 to F12 of the reference, on software NICs and
-// a clock that the test moves. Rates and the random runs are in failover_flap_test.cpp and
-// failover_random_test.cpp.
+// Failover of queues (3.14): tests of rows F1, F2, F5 to F7 and F9 to F12 of the reference. They
+// run on software NICs and a clock that the test moves. Rates (F8) are in failover_flap_test.cpp.
+// The random runs (F3, F4) are in failover_random_test.cpp.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;

@@ -117,7 +117,7 @@ TEST_CASE("a queue whose path works does not leave it while nobody would answer"
   pair.a.faults[0]->cut = false;
   REQUIRE(pair.run_until([&] { return pair.said_back.is_usable(0); }));
   REQUIRE_FALSE(pair.said_there.is_usable(0));
-  pair.step();  // the other end receives the statement
+  pair.step();  // this end receives the peer's statement
   pair.post.cut = true;
   REQUIRE(pair.run_until([&] { return pair.said_there.is_usable(0); }));
   pair.run_for(std::chrono::seconds(15));

@@ -130,7 +130,7 @@ TEST_CASE("a failed path is probed after a pause, and well after enough answers"
       REQUIRE(health.state() == PathState::failed);
       health.tick(now += Duration(1));
     }
-    // The probe that was in flight all the time is answered at last.
+    // A first probe is sent now and answered. One answer is not enough.
     REQUIRE(health.take_probe(now));
     health.probe_answered(now);
     CHECK(health.state() == PathState::probing);

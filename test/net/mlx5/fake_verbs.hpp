@@ -16,11 +16,11 @@
 namespace oriel::net::test {
 
 /// Models libibverbs, libmlx5 and the adapters behind them; records all calls. The model is strict:
-/// a call that the real libraries would refuse or leave undefined fails and is noted in
-/// `violations`. Examples are a call on a freed object, freeing an object that others still need,
-/// and a queue pair that skips a state. The model decodes commands by byte offsets of its own. Use
-/// one at a time. Its calls may come from any thread. A test must not access the members here while
-/// another thread makes a call, except functions marked "any thread".
+/// misuse of the libraries is noted in `violations`, though not each such call fails. Examples are
+/// a call on a freed object, freeing an object that others still need, and a queue pair that skips
+/// a state. The model decodes commands by byte offsets of its own. Use one at a time. Its calls may
+/// come from any thread. A test must not access the members here while another thread makes a call,
+/// except functions marked "any thread".
 class FakeVerbs {
  public:
   struct Adapter {
@@ -35,7 +35,7 @@ class FakeVerbs {
     Bytes general;               ///< the 4096 bytes of general capabilities
     Bytes atomic;
   };
-  /// Returns an adapter with capabilities of a ConnectX-7, on InfiniBand.
+  /// Returns an adapter with all capabilities that queues need, on InfiniBand.
   static Adapter adapter(const std::string& name);
   static VerbsGid gid(std::vector<std::uint8_t> head, std::vector<std::uint8_t> tail,
                       std::uint32_t type);

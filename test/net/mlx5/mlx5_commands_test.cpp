@@ -53,7 +53,7 @@ mlx5::CqSettings cq(bool collapsed) {
 mlx5::QpSettings qp(std::uint32_t receives) {
   return {{0x11223344, 0x55667788, 0x10040}, 10, 0x0d0e0f, 0xabcdef, 0x010203, receives, 0x040506};
 }
-/// Returns INIT2RTR over InfiniBand, with the path as `change` sets it.
+/// Returns INIT2RTR with the path as `change` sets it, by default over InfiniBand.
 Bytes receive(const std::function<void(mlx5::PathSettings&)>& change) {
   mlx5::ReceiveSettings settings;
   settings.remote_number = 0x654321;

@@ -109,7 +109,7 @@ TEST_CASE("on Ethernet the best GID is taken: RoCE v2 of IPv4, of IPv6, link-loc
   CHECK(chosen(scene, {empty, zero, v1}) == 2);
   CHECK(chosen(scene, {empty, zero}) == -1);
   CHECK(chosen(scene, {}) == -1);
-  // The user's choice takes precedence, unless this entry is unusable.
+  // The user's choice takes precedence. If this entry is unusable, opening fails.
   scene.options.device.gid_index = 1;
   CHECK(chosen(scene, {v1, local, ipv6, ipv4}) == 1);
   CHECK(chosen(scene, {v1, zero}) == -1);

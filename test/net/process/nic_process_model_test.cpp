@@ -126,7 +126,7 @@ TEST_CASE("stores and copies of every length, aligned or not, change what they s
     CHECK(moving.engine->is_done(ticket));
     CHECK(std::memcmp(moving.memory.data(), expected.data(), expected.size()) == 0);
   }
-  // Copies more than the pinned staging memory holds.
+  // Copies more than the pinned memory for copies within a GPU holds (256 KiB).
   MoveTicket ticket = 0;
   const std::size_t half = expected.size() / 2;
   REQUIRE(

@@ -57,7 +57,7 @@ struct NicServerThread {
   std::thread thread;
 };
 
-/// Exportable memory of a GPU, which the other GPUs can access.
+/// Exportable memory of a GPU, which the GPUs in `others` can access too.
 struct ShareableGpuMemory {
   ShareableGpuMemory(int device, std::size_t least, const std::vector<int>& others = {}) {
     CUmemAllocationProp wanted{};

@@ -77,8 +77,8 @@ inline constexpr std::string_view kFetchAdd =
     "a1a2a3a4 a5a6a7a8 00000000 00000000"
     "00000008 0a0b0c0d 01020304 05060708";
 
-// Unverified on hardware from here on, except the last. rdma-core declares neither masked atomics
-// nor the dump opcode, and no adapter has run these bytes.
+// Unverified on hardware from here on, except the last. The comparison with rdma-core leaves out
+// masked atomics and the dump, and no adapter has run these bytes.
 inline constexpr std::string_view kMaskedSwap4 =
     "08abcd14 01234504 00000008 00000000"
     "11223344 55667788 99aabbcc 00000000"

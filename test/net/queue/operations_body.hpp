@@ -9,8 +9,8 @@
 
 #include "oriel/device/queue.hpp"
 
-/// Body for CPU and GPU threads: executes each operation on queues at least once and checks its
-/// result (3.1).
+/// Body for CPU and GPU threads: executes operations on queues and checks their results (3.1).
+/// Values behind other data (put_with_value, put_bytes_with_value) are not among them.
 namespace oriel::net::test {
 
 namespace dq = device::queue;

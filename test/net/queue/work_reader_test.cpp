@@ -10,7 +10,7 @@
 
 #include "net/queue/golden_wqes.hpp"
 
-// Reads hand-written WQEs (3.12), and then each of them with every violation of the format (3.8).
+// Reads hand-written WQEs (3.12), and then such WQEs with violations of the format (3.8).
 using namespace oriel;
 using namespace oriel::net;
 

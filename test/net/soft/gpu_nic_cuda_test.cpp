@@ -267,8 +267,8 @@ TEST_CASE("a kernel that sees the signal sees the bytes before it", "[req:3.9][A
 
 namespace {
 
-/// Application that makes all calls known to have stalled the threads of libraries. While one of
-/// its threads captures in global mode, the others must not allocate, so the threads take turns.
+/// Application that makes calls which may stall the threads of libraries. While one of its threads
+/// captures in global mode, the others must not allocate, so the threads take turns.
 struct BusyApplication {
   static inline std::mutex turn;
   explicit BusyApplication(int on) : device(on), thread([this] { run(); }) {}

@@ -16,8 +16,8 @@ namespace oriel::net::test {
 
 /// Queue and memory of one side.
 struct GpuPath : OperationsPath {
-  /// Offsets of the signal words: in `local`, added to by the peer's NIC; in `remote`, added to by
-  /// this side's NIC.
+  /// Offsets of the signal words: in `local`, added to by the peer's puts; in `remote`, added to by
+  /// this side's puts.
   std::uint64_t own_signal = 0;
   std::uint64_t far_signal = 0;
 };
@@ -38,7 +38,7 @@ enum class OperationsGroup : std::uint32_t { thread, lanes, warp, cta };
 inline constexpr std::uint32_t kOperationsCtas = 2;
 inline constexpr std::uint32_t kOperationsThreads = 64;
 
-/// One end of a transfer with immediates, by one warp or CTA.
+/// One end of a transfer with immediates, by one thread, warp or CTA.
 struct ImmediatesJob {
   ImmediatesPath path;
   std::uint32_t rounds = 0;

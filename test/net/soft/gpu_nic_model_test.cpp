@@ -180,7 +180,7 @@ TEST_CASE("what waits for immediates of a GPU's queue sees the bytes that came w
   ImmediatesPath from{pair.view(), {}, pair.a.region, pair.b.region, 1024, 8, pair.control};
   ImmediatesPath to{pair.back.view(), pair.back.receives(), pair.b.region, pair.a.region, 1024, 8,
                     pair.control};
-  // The larger size exceeds what a message carries.
+  // The larger size exceeds a staging slot.
   from.bytes = to.bytes = GENERATE(1024u, 6000u);
   ImmediatesBody<Thread, LateMemory> sender(from);
   ImmediatesBody<Thread, LateMemory> receiver(to);

@@ -23,8 +23,8 @@
 #include "support/cuda/gpu_runtime.hpp"
 
 /// Two ranks on GPUs as threads of this process. Each has a software NIC that a thread of its own
-/// drives. The copies for a NIC are made by this thread or by the GPU's process. All functions
-/// throw std::runtime_error if a CUDA call fails.
+/// drives. The copies for a NIC are made by this thread or by the GPU's process. Outside of
+/// destructors, a failed CUDA call throws std::runtime_error or fails a REQUIRE.
 namespace oriel::net::test {
 
 using oriel::test::GpuStream;

@@ -133,7 +133,7 @@ TEST_CASE("a queue that fails ends its wait, with the reason as far as it is kno
 
 TEST_CASE("immediates are exact around the ring and the 16 bits of the record", "[B4]") {
   const std::uint32_t count = GENERATE(2u, 4u, 16u);
-  // Passes the record's 65536 at least without sanitizers.
+  // Passes the record's 65536 twice, only with 4 elements and without sanitizers.
   const bool wraps_record = count == 4 && !oriel::test::kSanitized;
   const std::uint64_t total = wraps_record ? 140'000 : 7'000;
   const unsigned seed = 11 + count;

@@ -7,7 +7,7 @@
 #include "net/soft/gpu_nic_kernels.hpp"
 
 // Every operation in every form, for each kind of group. These kernels are apart from the measured
-// ones, because compiling them fully optimised would take minutes.
+// ones, because CMakeLists.txt compiles them with fewer optimisations to save time.
 namespace oriel::net::test {
 namespace {
 

@@ -201,7 +201,7 @@ TEST_CASE("a NIC that takes nothing more answers what has come, and refuses noth
   CHECK(pair.error().syndrome == 0);
   CHECK_FALSE(pair.a.nic.is_idle());
   CHECK(pair.b.memory[1] == 0);
-  // The NIC keeps retransmitting.
+  // The NIC still waits for the response.
   pair.control.timeout_ns = 1'000'000;
   CHECK(pair.wait(after) == QueueOutcome::timed_out);
 }

@@ -72,8 +72,8 @@ void walk(const Walk& at) {
 }
 
 /// Writes `records` completions while a thread reads them. Returns how often the thread saw a tail
-/// before the rest of its completion. `records` must be below 0x10000. With an index that wraps
-/// around, a reader that the system has paused would count correct completions.
+/// before the rest of its completion. `records` must be below 0x10000. An index that wraps around
+/// would hide early tails, because the time does not wrap.
 std::uint64_t count_early_tails(std::uint64_t records) {
   alignas(64) std::array<std::byte, CompletionWriter::kElementBytes> element{};
   CompletionWriter writer(element.data(), 1);
@@ -252,7 +252,7 @@ TEST_CASE("when an entry fails all producers learn it, and none hangs", "[req:3.
 
 TEST_CASE("puts are visible to a reader once their wait has ended, whoever drives the NICs",
           "[A9]") {
-  // Waiting ranks drive both NICs, and a thread drives one of them too: progress() is called
+  // Waiting threads drive both NICs, and a thread drives one of them too: progress() is called
   // concurrently.
   NicPair pair;
   const NicThread thread = run_nic(pair.b.nic);

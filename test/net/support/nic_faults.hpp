@@ -27,7 +27,7 @@ struct FaultPlace {
 };
 
 /// Faults in the messages of a software NIC. Deterministic: the same faults and seed with the same
-/// work and calls of progress() give the same run.
+/// work, clock readings and calls of progress() give the same run.
 struct NicFaults {
   /// Delays a request by `duration` from its first attempt to be sent.
   struct Delay {

@@ -224,7 +224,7 @@ TEST_CASE("a peer that asks without end and takes no answer is not heard any mor
     alone.side.nic.progress();
     if (alone.side.memory[1] == number + 1) ++number;
   }
-  // Limit: the requests that the wire and the queue can hold.
+  // Limit: the answers that the wire and the queue can hold.
   CHECK(number <= 2100);
   while (alone.peer->receive(ignored)) alone.side.nic.progress();
   WireResponse response;

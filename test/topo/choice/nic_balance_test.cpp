@@ -225,7 +225,7 @@ TEST_CASE("devices that share a port through a third one are no backup of each o
   for (std::size_t third = 0; third < 3; ++third) {
     Machine machine = machine_of("n( g ib400#11 ib400#12 ib400#13 )");
     const auto nic = [&](std::size_t i) -> Nic& { return machine.nics[(third + i) % 3]; };
-    nic(0).guid = nic(1).guid;  // the twin of NIC 0 by guid, and a function of NIC 2's port
+    nic(0).guid = nic(1).guid;  // the twin of NIC 1 by guid, and a function of NIC 2's port
     nic(0).physical = nic(2).pci;
     CHECK(partners_by_place(machine) == std::vector<int>{-1, -1, -1});
     CHECK(choose_nics(machine)[0].backup == -1);

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Tests the system calls for placement, and that this machine's kernel accepts them.
+// Tests the system calls for placement, and that this machine's kernel moves a thread.
 #include "topo/choice/placement.hpp"
 
 #include <cstdlib>

@@ -206,7 +206,7 @@ TEST_CASE("a pid means something inside one PID namespace of one node only", "[r
   // The user split one machine into two nodes.
   REQUIRE(read_node_identity("a name") != own.node);
   CHECK(shares([](RankInfo& other) { other.node = read_node_identity("a name"); }));
-  // If the boot ID is unknown, the node's name identifies the machine.
+  // If the boot ID is unknown, the node's identity identifies the machine.
   CHECK(shares([](RankInfo& other) { other.machine = 0; }));
   CHECK_FALSE(shares([](RankInfo& other) {
     other.machine = 0;

@@ -151,7 +151,7 @@ TEST_CASE("paths between GPUs: what both sides say, the worse of it", "[req:2.6]
   see(ranks[1], ranks[0], {PathKind::nvlink, 2, 11, false});
   see(ranks[0], ranks[2], {PathKind::pcie_peer, 1, 8, true});
   see(ranks[2], ranks[0], {PathKind::host_memory, 2, 8, false});
-  see(ranks[1], ranks[2], {PathKind::nvlink, 1, 12, false});  // the faster direction lacks atomics
+  see(ranks[1], ranks[2], {PathKind::nvlink, 1, 12, false});  // the shorter direction lacks atomics
   see(ranks[2], ranks[1], {PathKind::nvlink, 2, 12, true});
   ranks.push_back(ranks[0]);  // another rank on the same GPU
   ranks.back().process = 50;

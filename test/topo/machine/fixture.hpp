@@ -10,7 +10,7 @@
 /// The machines under test/topo/fixtures, a folder each. The head of each file says whether the
 /// machine was captured or composed.
 ///
-///   hwloc.xml  output of lstopo.
+///   hwloc.xml  the machine in hwloc's XML format.
 ///   tree       the files of /sys that matter, packed as text.
 ///   gpus       answers of NVML and CUDA, for NVIDIA's GPUs.
 ///   expected   the decisions for the machine.
@@ -27,7 +27,7 @@ std::string fixture_text(const std::string& name, const std::string& file_name);
 std::string fixture_path(const std::string& name, const std::string& file_name);
 
 /// Loads the machine as discovery finds it: hwloc's description, /sys from a folder with the
-/// unpacked tree, a model of NVML, and CUDA's facts. Throws std::runtime_error for invalid input.
+/// unpacked tree, a model of NVML, and CUDA's facts. Throws std::exception for invalid input.
 Machine load_fixture(const std::string& name);
 
 /// Prints the decisions for a machine, readable and comparable with diff: teams, rails, NICs with

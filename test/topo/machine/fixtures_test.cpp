@@ -99,7 +99,7 @@ TEST_CASE("every fixture's description is a file that can be given in hwloc's fo
     const Machine machine = load_fixture(name);
     CHECK(read->numa == machine.numa);
     CHECK(read->pci == machine.pci);
-    // NCCL's format does not distinguish MIG instances.
+    // hwloc's format does not distinguish MIG instances.
     std::set<PciAddress> addresses;
     for (const Gpu& gpu : machine.gpus) addresses.insert(*gpu.pci);
     CHECK(read->gpus.size() == addresses.size());
@@ -130,8 +130,8 @@ TEST_CASE("random machines survive NCCL's format: written, read, and decided abo
       REQUIRE(read->gpus[i].switch_links == machine.gpus[i].switch_links);
       REQUIRE(read->gpus[i].nvml_index == machine.gpus[i].nvml_index);
     }
-    // The format has no host bridges and no cards. Decisions that do not depend on them stay the
-    // same.
+    // The format has no host bridges, and one guid stands for a device and its card. Decisions that
+    // do not depend on them stay the same.
     REQUIRE(reach_lists(*read) == reach_lists(machine));
     const auto before = all_paths(machine);
     const auto after = all_paths(*read);
@@ -159,8 +159,8 @@ TEST_CASE("random machines: reach, NICs and paths depend neither on order nor on
       for (Gpu& gpu : other.gpus) gpu.ordinal = rank == 0 ? gpu.ordinal : -1;
       REQUIRE(decisions_text(canonical(other)) == decided);
     }
-    // No GPU gets a NIC that is down or farther than another, or a NIC with twice as many users as
-    // needed.
+    // No GPU gets a NIC that is down. None gets a NIC that is farther than another that it could
+    // have.
     const auto choices = choose_nics(machine);
     for (std::size_t i = 0; i < choices.size(); ++i) {
       const NicChoice& choice = choices[i];

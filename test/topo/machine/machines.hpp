@@ -13,7 +13,8 @@
 /// canonical.
 namespace oriel::topo {
 
-/// Builds a machine piece by piece; every adding function returns the index of the new element.
+/// Builds a machine piece by piece. Functions that add a node or a device return its index. pair()
+/// and one_way() return nothing.
 class MachineBuilder {
  public:
   Machine machine;

@@ -10,7 +10,7 @@
 
 namespace oriel::topo {
 
-/// Returns "ok", or the reason why NCCL's reader refuses a text.
+/// Returns "ok", or the reason why the reader of NCCL's format refuses a text.
 inline std::string parse_result(const std::string& text) {
   const auto machine = read_nccl_xml(text);
   return machine.ok() ? "ok" : machine.error().to_string();

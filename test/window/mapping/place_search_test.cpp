@@ -33,7 +33,7 @@ struct Agreement {
   SlotSpace::Token token;
   std::size_t bytes = 0;
   std::vector<Rank> ranks;
-  std::deque<std::vector<PlaceMessage>> rounds;  ///< from round `first` on; messages by rank
+  std::deque<std::vector<PlaceMessage>> rounds;  ///< from round `first` on; in order of sending
   std::size_t first = 0;
   std::uint64_t pass_begin = 0;  ///< step at which the patient pass began
   bool gives_up = false;         ///< the first rank fails in its next message
@@ -116,7 +116,7 @@ class Team {
       while (live_[r].size() > most) release_one(r);
     }
   }
-  /// Keeps [begin, begin + bytes) on one rank only.
+  /// Keeps the first free `bytes` at or after `begin`, on one rank only.
   void occupy(std::size_t r, std::size_t begin, std::size_t bytes) {
     SlotSpace& space = *spaces_[process_of_[r]];
     const SlotSpace::Token token{~std::uint64_t{0}, ++own_};

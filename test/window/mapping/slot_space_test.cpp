@@ -63,7 +63,7 @@ TEST_CASE("where two agreements meet, the lower token waits and the higher one m
   // A patient proposal waits for the lower token, and holds nothing while it waits.
   CHECK(ask(space, high, 3 * kPage, Pass::patient) == SlotSpace::Proposal{Kind::waits, 0});
   CHECK(ask(space, low, 3 * kPage, Pass::patient) == SlotSpace::Proposal{Kind::held, 0});
-  // The proposal fails at the slot's end only because of kept places.
+  // A patient proposal fails at the slot's end only because of kept places.
   CHECK(ask(space, high, 6 * kPage, Pass::eager).kind == Kind::none);
   CHECK(ask(space, high, 6 * kPage, Pass::patient).kind == Kind::waits);
   REQUIRE(space.keep(low).ok());

@@ -43,7 +43,7 @@ void operator delete(void* pointer, std::size_t) noexcept {
 
 extern "C" int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
   using Lock = int (*)(pthread_mutex_t*);
-  static std::atomic<Lock> real{nullptr};  // a function-local static could lock a mutex
+  static std::atomic<Lock> real{nullptr};  // dynamic initialization could lock a mutex
   if (real == nullptr) real = reinterpret_cast<Lock>(::dlsym(RTLD_NEXT, "pthread_mutex_lock"));
   ++locks;
   return real.load()(mutex);
