@@ -12,7 +12,7 @@
 
 #include "program.hpp"
 
-/// Tests oriel-info --merge on files that ranks have written and on hand-written ones.
+/// Tests oriel-info --merge on hand-written files: of the form that ranks write, and damaged ones.
 namespace {
 
 namespace fs = std::filesystem;

@@ -227,7 +227,7 @@ TEST_CASE("the numbers of links are those of all pairs, not of the first", "[req
   CHECK(has(svg_of(summarise(three_gpus(4, 4))), "links all to all, 4 a pair"));
   CHECK(has(svg_of(summarise(three_gpus(1, 4))), "links all to all, 1 to 4 a pair"));
   CHECK(has(svg_of(summarise(three_gpus(4, 1))), "links all to all, 1 to 4 a pair"));
-  // If links are drawn individually, each has its number.
+  // If links are drawn individually and their numbers differ, each has its number.
   const auto cut = [](int first, int second) {
     topo::Machine machine = three_gpus(first, second);
     for (topo::GpuPair& pair : machine.pairs) {

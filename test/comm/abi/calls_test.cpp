@@ -17,8 +17,8 @@
 #include "support/ranks.hpp"
 #include "support/sanitized.hpp"
 
-/// Tests every function of the C interface: results, refused arguments with their error texts, and
-/// that a refused call leaves nothing behind.
+/// Tests the basic functions of the C interface: results, refused arguments with their error texts,
+/// and that a refused call leaves nothing behind.
 namespace oriel::test {
 namespace {
 
@@ -229,7 +229,7 @@ TEST_CASE("a bad registration is every rank's error and leaves nothing", "[req:1
     const auto page = (reinterpret_cast<std::uintptr_t>(foreign.data()) + 4095) / 4096 * 4096;
     struct Misuse {
       const char* name;
-      std::optional<void*> pointer;  // null: the buffer's own address
+      std::optional<void*> pointer;  // empty: the buffer's own address
       std::size_t skip, bytes;
       int flags;
       std::vector<std::string> words;

@@ -46,7 +46,8 @@ void work_once(ncclComm_t comm) {
   require(ncclGroupEnd() != ncclSuccess, "the second group says so");
 }
 
-/// Constructed before the library's own objects, and so destroyed after them.
+/// Constructed before the library's own objects, and so destroyed after them. The main thread's
+/// `of_thread` is an exception: its first use follows calls of that thread.
 struct Holder {
   Holder() = default;
   Holder(const Holder&) = delete;

@@ -201,7 +201,7 @@ TEST_CASE("of many routes those are told that say where an interface leads", "[r
     return "net1\t" + network + "\t00000000\t000" + (by_router ? "3" : "1") + "\t0\t0\t0\t" + mask +
            "\t0\t0\t0\n";
   };
-  // The table exceeds the first 64 KiB, and each kind of route exceeds the limit of a message.
+  // Each kind of route exceeds the limit of a message. The table has about 50 KB.
   std::string table;
   for (int i = 0; i < 1000; ++i) {
     char last[16];

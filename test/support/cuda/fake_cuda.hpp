@@ -26,7 +26,7 @@ class FakeCuda {
  public:
   struct Options {
     int devices = 1;
-    std::size_t memory_bytes = std::size_t{8} << 30;  ///< per device
+    std::size_t memory_bytes = std::size_t{8} << 30;  ///< told per device; limits all together
     std::size_t granularity = std::size_t{2} << 20;
     int multiprocessors = 16;
     bool fabric = false;           ///< the devices support fabric handles
