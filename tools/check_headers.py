@@ -80,14 +80,16 @@ def compile_header(job):
         errors = [line for line in lines if "error" in line] or lines
         return f"{header}: {failure} {language}: {errors[0] if errors else '?'}"
 
-    # Includes the header twice: it must have an include guard.
+    # Includes the header twice: it must have an include guard. The header stands first, so that it
+    # compiles alone if it compiles with the example behind it.
     both = f'#include "{name}"\n#include "{name}"\n'
+    example = example_of(path)
+    if example is not None and compile_text(both + example, "") is None:
+        return None
     finding = compile_text(both, "does not compile alone as")
-    if finding is None:
-        example = example_of(path)
-        finding = (f"{header}: has no example" if example is None else
-                   compile_text(both + example, "its example does not compile as"))
-    return finding
+    if finding is not None or example is None:
+        return finding or f"{header}: has no example"
+    return compile_text(both + example, "its example does not compile as")
 
 
 def doxygen_findings(include):

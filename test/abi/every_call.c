@@ -34,9 +34,9 @@ static ncclResult_t wait_while(ncclComm_t comm, ncclResult_t state) {
 /* Requires that a non-blocking communicator accepts a call, and that the call succeeds. */
 #define TRY_LATER(comm, name, args)                                                          \
   do {                                                                                       \
-    const ncclResult_t started = CALL(name, args);                                             \
-    if (started != ncclInProgress) {                                                           \
-      expect_result(__FILE__, __LINE__, "nccl" #name #args, ncclSuccess, started);             \
+    const ncclResult_t started = CALL(name, args);                                           \
+    if (started != ncclInProgress) {                                                         \
+      expect_result(__FILE__, __LINE__, "nccl" #name #args, ncclSuccess, started);           \
     }                                                                                        \
     expect_result(__FILE__, __LINE__, "nccl" #name #args ", in the background", ncclSuccess, \
                   wait_while(comm, ncclInProgress));                                         \

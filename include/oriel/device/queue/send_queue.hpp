@@ -15,8 +15,8 @@
 /// them to the NIC, and wait for completion. Any number of threads may use one queue at the same
 /// time.
 ///
-/// All indexes count basic blocks ("WQEBBs") since the queue was created, and are "one past the last".
-/// They stay below 2^63, which no queue ever reaches; the NIC receives the low 16 bits.
+/// All indexes count basic blocks ("WQEBBs") since the queue was created, and are "one past the
+/// last". They stay below 2^63, which no queue ever reaches; the NIC receives the low 16 bits.
 /// Invariant: completed <= sweep / 2 <= reserved. At most `depth` WQEBBs are in use, counted from
 /// `completed` up to the last WQEBB that any thread writes.
 ///
