@@ -17,7 +17,8 @@
 #include "support/ranks.hpp"
 #include "support/stop_at_message.hpp"
 
-/// Checks that an abort by this or another rank ends any running call, whatever the call waits for.
+/// Checks that an abort by this or another rank ends a registration that waits for a stopped rank.
+/// Also checks that an abort late in a start ends the communicator.
 namespace oriel::test {
 namespace {
 

@@ -101,7 +101,7 @@ TEST_CASE("large messages, whose rounds overlap", "[req:3.16]") {
 
 TEST_CASE("what is sent from a window does not pass through the scratch memory", "[req:3.16]") {
   constexpr std::size_t kScratchBytes = 4 << 20;
-  constexpr std::size_t kWords = 4096;  // bytes of doorbells, which threads may ring at any time
+  constexpr std::size_t kWords = 4096;  // bytes of a doorbell and other words, which may change
   constexpr std::size_t kUnit = 1024;   // elements
   constexpr std::size_t kCount = 64 * kUnit;
   const auto body = [&](TestRanks& test_ranks) {

@@ -26,8 +26,8 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kRanks = 3;
-// Ends the walk only after several runs without a hit. Timing decides which thread opens a shared
-// device, so one run may end before call k.
+// Ends the walk after runs without a hit that cover this many calls. Timing decides which thread
+// opens a shared device, so one run may end before call k.
 constexpr int kMissesToEnd = 3;
 constexpr long kCallsMost = 2'000;
 constexpr int kFailuresMost = 5;  // failures reported before the walk stops

@@ -22,7 +22,7 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Sends and receives through the C interface: alone, in groups and beside collectives.
+/// Sends and receives through the C interface, alone and in groups.
 namespace oriel::test {
 
 using namespace std::chrono_literals;
