@@ -4,7 +4,7 @@
 """Checks that docs/requirements.md is up to date with docs/requirements.in.md and the tags of
 tests. Each tag must have a sentence in docs/requirements.in.md. Each requirement must have a tagged
 test or a "shown by". Pages and comments must cite no commit and no issue of ours. Links of pages
-must lead to files, and sources that pages name must exist. To write the page again:
+must lead to files; sources that pages name, and pages that comments name, must exist. To write the page again:
 
     tools/check_requirements.py --write
 """
@@ -28,6 +28,7 @@ ISSUE = re.compile(r"\bissues? #?\d+", re.I)
 LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
 # Matches the last part of a source's path. A name that begins with "x_" or "_" is a pattern.
 SOURCE = re.compile(r"(?<![\w*-])(?!x_|_)(\w+\.(?:hpp|cpp|cuh|cu))\b")
+PAGE_NAME = re.compile(r"\bdocs/[\w/.-]+\.md\b")
 SCRIPT_COMMENT = re.compile(r"(?:^|\s)#(.*)")
 SCRIPT_SUFFIXES = {".py", ".sh", ".cmake", ".txt", ""}
 
@@ -153,6 +154,9 @@ def prose_findings(root):
             for what, pattern in (("commit", HASH), ("issue", ISSUE)):
                 if found := pattern.search(text):
                     findings.append(f"{name}:{number}: cites the {what} '{found[0]}'")
+            if path.suffix in lint.SOURCE_SUFFIXES:
+                findings += [f"{name}:{number}: there is no page {page}"
+                             for page in PAGE_NAME.findall(text) if not (root / page).exists()]
             if path.suffix == ".md":
                 findings += [f"{name}:{number}: the link {link} leads nowhere"
                              for link in LINK.findall(text)
@@ -196,7 +200,8 @@ PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({"tools/run": "#!/bin/sh\n# as 0123abc, and\n"}, "tools/run:2: cites the commit"),
     ({"tools/a.py": "# of issue 7\n"}, "tools/a.py:1: cites the issue"),
     ({"docs/a.md": "[x](b.md)\n"}, "docs/a.md:1: the link b.md"),
-    ({"docs/a.md": "See `src/c/d.hpp`.\n"}, "docs/a.md:1: there is no source d.hpp"))]
+    ({"docs/a.md": "See `src/c/d.hpp`.\n"}, "docs/a.md:1: there is no source d.hpp"),
+    ({"src/a.cpp": "int a;  // docs/b.md says why\n"}, "src/a.cpp:1: there is no page docs/b.md"))]
 
 if __name__ == "__main__":
     lint.main("requirements", check, CLEAN, PLANTS, write)

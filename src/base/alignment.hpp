@@ -7,7 +7,7 @@
 #include <type_traits>
 
 /// Rounds to multiples of a unit. A unit is greater than zero and need not be a power of two. The
-/// caller ensures that a rounded-up result fits T.
+/// caller of divide_up() or round_up() ensures that `value` + `unit` - 1 fits T.
 namespace oriel {
 
 /// Returns how many units hold `value`.

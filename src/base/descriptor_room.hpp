@@ -13,8 +13,8 @@ namespace oriel {
 /// while a communicator starts. Does nothing if the process has several threads.
 ///
 /// Linux grows a table that threads share only after an RCU grace period (expand_fdtable in
-/// fs/file.c). On a machine with 64 cores, growing stalled one rank for 10 to 30 ms during its
-/// start, and all other ranks waited for it. A process with a CUDA context is close to the first
+/// fs/file.c). Growing a shared table can stall one rank during its start, and all other ranks
+/// wait for it. A process with a CUDA context is close to the first
 /// limit, 64 descriptors. While there is one thread, growing costs microseconds. Local, not
 /// blocking; leaves no descriptor open and never fails.
 void make_room_for_descriptors();

@@ -15,9 +15,10 @@ namespace oriel {
 /// thread starts, the thread does not disturb stream captures (RelaxedCapture). An exception that
 /// leaves its body ends the thread, never the process. Move-only.
 ///
-/// When the library is unloaded or exit() is called, every running thread is stopped and joined,
-/// whoever owns it. So objects that a body uses must not be destroyed as static objects. In a
-/// forked child the thread does not exist; its owner may be destroyed there, and does nothing.
+/// When the library is unloaded or exit() is called, every running thread except the caller is
+/// stopped, whoever owns it. It is joined if it ends within 10 s. So objects that a body uses must
+/// not be destroyed as static objects. In a forked child the thread does not exist; its owner may
+/// be destroyed there, and does nothing.
 class OwnedThread {
  public:
   struct Options {

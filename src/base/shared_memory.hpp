@@ -16,8 +16,8 @@ namespace oriel {
 Result<OwnedFd> make_sealed_memfd(std::size_t bytes);
 
 /// Checks that `fd`, received from a peer, is a memfd of `bytes` bytes that the peer can no longer
-/// resize. A file that shrinks under a mapping would kill this process with SIGBUS. Otherwise
-/// returns ErrorCode::remote.
+/// resize. A file that shrinks under a mapping would kill this process with SIGBUS. Returns
+/// ErrorCode::remote for any other descriptor, and ErrorCode::system if a system call fails.
 Status check_sealed_memfd(const OwnedFd& fd, std::size_t bytes);
 
 /// Shared memory, mapped by this process for reading and writing; unmapped when destroyed.

@@ -43,8 +43,8 @@ class Group {
   Task<Status> barrier(Operation operation);
 
   /// Agrees on one outcome for all members. Success requires that every member passes success and
-  /// that each field has one value. If a member failed, all get the Error of the lowest failing
-  /// rank, with message, hint and native status. If a field differs, the Error names the field, two
+  /// that each field has one value. If a member failed, all get the Error that VoteRecord picks,
+  /// with message, hint and native status. If a field differs, the Error names the field, two
   /// ranks and their values. Messages have constant size. Failures of the transport itself can
   /// differ between members.
   Task<Status> agree(Operation operation, Status mine, std::vector<AgreedField> fields);

@@ -16,7 +16,7 @@ bool is_refusal(const Error& error);
 bool is_local_failure(const Error& error);
 
 /// Decides whether to retry after a failed attempt. Gives up once the same kind of failure has
-/// lasted for its timeout in `timeout`. A connection that is closed or reset is retried without
+/// lasted for its timeout in `timeouts`. A connection that is closed or reset is retried without
 /// limit: an overloaded listener closes honest connections too.
 class Retries {
  public:

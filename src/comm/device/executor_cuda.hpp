@@ -21,8 +21,9 @@ namespace oriel::comm {
 /// Thread-safe.
 ///
 /// A plain call on the last stream takes four driver calls while the GPU is not full. They query
-/// the capture status, query the stream's ID, launch, and record the event. Neither query can be
-/// omitted: CUDA may reuse the handle of a destroyed stream.
+/// the capture status, query the stream's ID, launch, and record the event. On a default stream a
+/// CudaScope adds more calls (StreamScope). Neither query can be omitted: CUDA may reuse the handle
+/// of a destroyed stream.
 class CudaExecutor final : public Executor {
  public:
   /// Resources that the communicators of a GPU share; they outlive the executor.

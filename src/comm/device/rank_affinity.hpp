@@ -8,8 +8,8 @@
 namespace oriel::comm {
 
 /// Returns the affinity for threads that work for a rank on this device, within the calling
-/// thread's affinity. GPU: near the GPU. Host: the calling thread's processors. Local; a few system
-/// calls.
+/// thread's affinity. GPU: near the GPU; ORIEL_IGNORE_CPU_AFFINITY=1 lifts the limit to the
+/// thread's affinity. Host: the calling thread's processors. Local; a few system calls.
 topo::Affinity affinity_of(const Device& device);
 
 /// Moves the calling thread, which must belong to the library, to the processors near the device. A

@@ -47,7 +47,7 @@ struct Peer {
     FrameKeys keys;
     std::uint64_t next = 0;
     std::size_t under_way = 0;               // sends that have not completed
-    Send* batch = nullptr;                   // collects messages until the next poll
+    Send* batch = nullptr;                   // collects messages until it is sent; null: none
     std::optional<TimePoint> blocked_since;  // nothing was taken since then
   } outgoing;
 

@@ -16,7 +16,7 @@
 /// build this part; without the header wire_fabric_absent.cpp takes its place.
 namespace oriel::net {
 
-/// Functions that the library exports: X(symbol), with the prototypes of <rdma/fabric.h>.
+/// Functions that the library exports: X(symbol), with the prototypes of libfabric's headers.
 #define ORIEL_FABRIC_EXPORTS(X) \
   X(fi_version)                 \
   X(fi_getinfo)                 \

@@ -23,7 +23,7 @@ struct FabricTable;
 
 /// Wire between hosts: carries the NICs' messages as messages of libfabric. It is made for efa,
 /// verbs and tcp (fabric_provider.hpp has the choice). Neither efa nor verbs has run
-/// (docs/wire.md).
+/// (docs/notes/wire.md).
 ///
 /// Completions. A NIC answers what it has executed, and retransmits a request that is not answered.
 /// So a send completion only has to say that the memory of the send is free again. Delivery is

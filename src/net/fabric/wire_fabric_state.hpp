@@ -15,7 +15,7 @@
 namespace oriel::net {
 
 /// State and progress of a fabric wire. Dispatches completions to the parts, and opens and cuts the
-/// endpoint that they share. The lock guards everything.
+/// endpoint that they share. The lock guards all that changes after open().
 struct WireFabric::State {
   State(const FabricTable& table, const Options& options, FabricInfo found)
       : info(std::move(found)), end{table, options, {}, {}, {}, {}} {}

@@ -18,7 +18,7 @@ namespace oriel::topo {
 struct NetworkPort {
   std::string hardware;           ///< device name in /sys; of virtual functions the physical one's
   std::optional<PciAddress> pci;  ///< function of the interface, if it is on a PCI bus
-  std::optional<PciAddress> physical;  ///< physical function of a virtual function
+  std::optional<PciAddress> physical;  ///< physical function of a virtual function or subfunction
   int number = 0;                      ///< index among the ports of the function
   int numa = -1;                       ///< OS number of the NUMA node; -1: not known
   bool usb = false;                    ///< on a USB bus, such as a server's link to its own BMC

@@ -9,7 +9,7 @@
 #include "topo/model/machine.hpp"
 #include "topo/model/pci_address.hpp"
 
-/// NUMA nodes as the kernel lists them below /sys: takes microseconds to read.
+/// NUMA nodes as the kernel lists them below /sys.
 namespace oriel::topo {
 
 inline constexpr const char* kNumaFolder = "/sys/devices/system/node";

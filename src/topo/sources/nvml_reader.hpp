@@ -18,8 +18,8 @@ struct NvmlList {
   SourceReport report;
 };
 
-/// Selects the queries. Each answer takes some milliseconds (driver 580.159: 2.3 for a PCIe link,
-/// 1.7 for one capability of one pair). A communicator therefore queries no more than it needs.
+/// Selects the queries. Some answers take milliseconds (driver 580.159: 2.3 for a PCIe link, 1.7
+/// for one capability of one pair). A communicator therefore queries no more than it needs.
 struct NvmlQuestion {
   /// Queries only pairs from these GPUs, matched by PCI address. For a pair with NVLink, that
   /// capability implies all others. Null: queries all pairs, each capability separately.

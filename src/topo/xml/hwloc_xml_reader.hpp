@@ -16,8 +16,8 @@ namespace oriel::topo {
 /// formats lack.
 ///
 /// Works without hwloc: hwloc's own reader trusts documents, and crashes on some manipulated ones.
-/// Refuses, with line and reason, all that parse_xml() refuses, other formats, and missing or
-/// malformed attributes. Ignores objects of no interest.
+/// Refuses, with line and reason, all that parse_xml() refuses, other formats, missing mandatory
+/// attributes, and malformed ones. Ignores objects of no interest.
 Result<HwlocList> read_hwloc_xml(std::string_view text);
 
 }  // namespace oriel::topo

@@ -16,12 +16,14 @@
 namespace oriel::topo {
 
 /// Reads a machine and returns it in canonical order. GPUs with NVLinks to each other, or to
-/// switches, count as able to map each other's memory; nothing is known about others. A link has
-/// the bandwidth of the GPU's architecture. A function without <gpu> or <net> is recognised by its
+/// switches, count as able to map each other's memory; nothing is known about others. An NVLink has
+/// the bandwidth of the GPU's architecture. The bandwidth of xGMI links stays unknown.
+/// A function without <gpu> or <net> is recognised by its
 /// class: clouds ship such files. A network card is then named by its PCI address.
 ///
-/// Refuses, with line and reason, all that parse_xml() and check() refuse, and missing or malformed
-/// attributes. Also refuses unknown elements in <system>, and many of them elsewhere. Ignores
+/// Refuses, with line and reason, all that parse_xml() and check() refuse, missing mandatory
+/// attributes, and malformed ones. Also refuses unknown elements in <system>, and many of them
+/// elsewhere. Ignores
 /// unknown attributes and a few unknown elements elsewhere, as NCCL does; Machine::sources reports
 /// the latter.
 Result<Machine> read_nccl_xml(std::string_view text);

@@ -170,8 +170,8 @@ class Writer {
     return lowest;
   }
 
-  /// Returns the GPU in a PCI node, or its first partition: the format has one GPU per function.
-  /// Null if there is none.
+  /// Returns the GPU in a PCI node, or its first partition; null if there is none. Other
+  /// partitions and MIG instances of the function are not written.
   const Gpu* gpu_in(int node) const {
     return node < 0 ? nullptr : gpus_in_[static_cast<std::size_t>(node)];
   }

@@ -69,8 +69,8 @@ std::optional<double> decimal_in(std::string_view text);
 Result<int> integer(const XmlElement& element, const char* name, int otherwise, int least,
                     int most);
 
-/// Returns an unsigned attribute, hexadecimal if it begins with 0x or contains letters; 0 if it is
-/// missing.
+/// Returns an unsigned attribute, read as by c_number_in(), or else as hexadecimal digits, such as
+/// "ab12"; 0 if it is missing.
 Result<std::uint64_t> unsigned_integer(const XmlElement& element, const char* name);
 
 /// Returns a hexadecimal attribute; 0 if it is missing.

@@ -11,7 +11,7 @@ namespace oriel::window {
 
 /// Transfers the allocations of a batch between the processes of a team. Fabric handles travel
 /// inline in a message to all ranks, file descriptors over the unix sockets. Imported allocations
-/// live as long as this object.
+/// live at least as long as this object.
 class HandleTransfer {
  public:
   /// `wanted` lists by process the allocations that it must export; equal on all ranks.

@@ -83,8 +83,8 @@ Result<std::vector<std::vector<Segment>>> find_memory(Memory& memory,
 
 std::vector<boot::AgreedField> agreed_fields(std::span<const WindowRequest> requests,
                                              std::size_t first) {
-  // Builds the same number of fields for every batch size, so that ranks with different batch sizes
-  // can still decode each other's message.
+  // Builds the same number of fields for every batch size. VoteRecord::merge() refuses different
+  // numbers, so an error would not name the batch sizes.
   std::vector<boot::AgreedField> fields;
   fields.push_back({"the number of windows", requests.size()});
   for (std::size_t i = first; i < first + kAgreedWindows; ++i) {
@@ -296,7 +296,7 @@ std::optional<std::size_t> settle(PlaceSearch& search, std::span<const PlaceMess
   }
   bool agreed = true;
   for (const PlaceMessage& place : places) {
-    // Ignores a proposal for another size.
+    // Ignores the offset of a proposal for another size. Such a proposal prevents an agreement.
     const bool fits = place.bytes == search.bytes;
     agreed = agreed && fits && place.proposal.kind == Kind::held &&
              place.proposal.offset == places[0].proposal.offset;

@@ -67,7 +67,7 @@ class RegistrationRun {
   std::vector<WindowRequest> requests_;
   std::vector<std::vector<Segment>> segments_;  // this rank's
 
-  Status failure_;        // first failure of this rank
+  Status failure_;        // first failure of this rank, or one on which the team has stopped
   bool stopped_ = false;  // all team members know that a member has failed
   bool committed_ = false;
 
