@@ -124,7 +124,7 @@ typedef enum {
 
 /// Flags of ncclCommWindowRegister.
 #define NCCL_WIN_DEFAULT 0x00
-#define NCCL_WIN_COLL_SYMMETRIC 0x01  ///< every rank passes the window at the same offset
+#define NCCL_WIN_COLL_SYMMETRIC 0x01  ///< ranks pass collectives the same offset in the window
 /// Required alignment in bytes, for a window's first address and for its offset in the allocation.
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096
 
@@ -263,7 +263,7 @@ ncclResult_t pncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId 
 
 /// Joins as ncclCommInitRankConfig does, for jobs that created several ids. All ranks pass the same
 /// `nId` ids, at least 1 and at most `nranks`. The ranks meet at the first id, so one id is enough.
-/// The other ids are not used, and their meeting points stay open until they expire.
+/// The other ids are only checked, and their meeting points stay open until they expire.
 ncclResult_t ncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId,
                                       ncclUniqueId* commIds, ncclConfig_t* config);
 ncclResult_t pncclCommInitRankScalable(ncclComm_t* newcomm, int nranks, int myrank, int nId,
@@ -398,7 +398,7 @@ ncclResult_t pncclMemFree(void* ptr);
 
 /// Announces that collectives of `comm` will use `size` bytes at `buff`, and stores a handle for
 /// ncclCommDeregister. Any memory is allowed. Today the registration changes neither results nor
-/// speed. Local; returns at once, also inside a group. The last ones end with `comm`.
+/// speed. Local; returns at once, also inside a group. Those left end with `comm`.
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 ncclResult_t pncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 

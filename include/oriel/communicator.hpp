@@ -49,9 +49,9 @@ namespace oriel {
 /// Options of Communicator::init.
 struct CommunicatorOptions {
   int min_ctas = 0;  ///< minimum CTAs of a collective's kernel, up to 1024; 0: no limit
-  /// Maximum CTAs of a collective's kernel, up to 1024; 0: no limit. Both limits are the same on
-  /// all ranks and count the CTAs that move data. An all-reduce on GPUs has one more CTA, which
-  /// checks that all ranks are in the same call.
+  /// Maximum CTAs of a collective's kernel, up to 1024; 0: the library's default limit. The least
+  /// limit of all ranks counts. Minimum and maximum count the CTAs that move data. An all-reduce on
+  /// GPUs has one more CTA, which checks that all ranks are in the same call.
   int max_ctas = 0;
   std::string name;  ///< name used in messages
 };
@@ -67,7 +67,7 @@ struct MemoryRange {
 struct AllReduceArguments {
   const void* input = nullptr;    ///< `count` elements of this rank, aligned to their size
   void* output = nullptr;         ///< `count` elements; equal to `input`, or disjoint from it
-  std::size_t count = 0;          ///< elements, the same on all ranks; 0 does nothing
+  std::size_t count = 0;          ///< elements, the same on all ranks; 0 moves no data
   DataType type = DataType::f32;  ///< type of the elements, the same on all ranks
   ReduceOp op = ReduceOp::sum;    ///< operation, the same on all ranks
   /// Factor of this rank, for premul_sum only: one element of `type` in host memory. The call reads
@@ -82,7 +82,7 @@ struct AllGatherArguments {
   /// Receives `count` elements of each rank, in rank order. Either disjoint from `input`, or
   /// `input` is this rank's block of it.
   void* output = nullptr;
-  std::size_t count = 0;          ///< elements of one rank, the same on all; 0 does nothing
+  std::size_t count = 0;          ///< elements of one rank, the same on all; 0 moves no data
   DataType type = DataType::f32;  ///< see AllReduceArguments::type
   void* stream = nullptr;         ///< see AllReduceArguments::stream
 };
@@ -93,7 +93,7 @@ struct ReduceScatterArguments {
   /// Receives `count` elements: the result for this rank. Either disjoint from `input`, or this
   /// rank's block of it.
   void* output = nullptr;
-  std::size_t count = 0;          ///< elements for one rank, the same on all; 0 does nothing
+  std::size_t count = 0;          ///< elements for one rank, the same on all; 0 moves no data
   DataType type = DataType::f32;  ///< see AllReduceArguments::type
   ReduceOp op = ReduceOp::sum;    ///< see AllReduceArguments::op
   const void* scalar = nullptr;   ///< see AllReduceArguments::scalar
@@ -152,7 +152,8 @@ class ORIEL_API Communicator {
 
   /// Registers a range of each rank as one window. `bytes` is the same on all ranks. The range lies
   /// in memory of allocate() or ncclMemAlloc, or on GPUs in a cuMem allocation that was made
-  /// exportable. The memory must outlive the window. Collective, blocking.
+  /// exportable. A Buffer may end before its windows. Other memory must outlive the window.
+  /// Collective, blocking.
   /// Errors: invalid_argument (null, 0 bytes, alignment, past the end of the allocation, memory
   /// that cannot be shared), invalid_usage (ranks disagree), timeout, remote, cuda, system. For
   /// memory that cannot be shared, the error names the call to use instead.
