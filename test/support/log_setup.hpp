@@ -16,7 +16,8 @@
 
 namespace oriel::test {
 
-/// Writes the log at `level` to a file in a temporary folder of its own, until destroyed.
+/// Writes the log at `level` to `file` until destroyed. A relative `file` lies in a temporary
+/// folder of this object.
 class LogSetup {
  public:
   explicit LogSetup(const char* level, const std::string& file = "log") {

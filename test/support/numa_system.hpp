@@ -16,7 +16,7 @@
 #include "base/system_table.hpp"
 
 /// Fakes the kernel's NUMA calls for processors and memory policies of threads. Requests are
-/// recorded, not carried out.
+/// recorded, not carried out by the kernel. get_mempolicy() answers what set_mempolicy() has set.
 namespace oriel::test {
 
 class NumaSystem {

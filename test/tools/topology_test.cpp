@@ -197,7 +197,7 @@ TEST_CASE("the picture is well-formed and shows every device and choice", "[req:
   CHECK(count_of(hgx, "stroke=\"#d9480f\"") == 8 + 1);  // one in the legend
   CHECK(has(hgx, "NVLink through switches, 18 links a GPU"));
   CHECK_FALSE(has(hgx, "over PCIe"));  // no legend for absent kinds
-  // GPUs that CUDA does not support are not called invisible, and are drawn above their NICs.
+  // GPUs that CUDA does not support are not called invisible, and are drawn with their names.
   const std::string amd = svg_of(summarise(topo::amd_full_mesh()));
   CHECK_FALSE(has(amd, "not visible"));
   CHECK(count_of(amd, ">AMD gfx942<") == 8);

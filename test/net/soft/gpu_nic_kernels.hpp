@@ -67,8 +67,8 @@ struct PutsJob {
   std::uint32_t* outcome = nullptr;
 };
 
-/// One side of a ping-pong of puts with signals. All bytes of round r have the value r; the
-/// receiver checks each.
+/// One side of a ping-pong of puts with signals. All bytes of round r have the value r modulo 256;
+/// the receiver checks each.
 struct PingJob {
   GpuPath path;
   std::uint64_t from = 0;  ///< offset of the data sent; `to`: offset where the peer's arrives

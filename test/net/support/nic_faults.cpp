@@ -34,7 +34,7 @@ struct Wires {
 struct Sending {
   std::uint32_t epoch = 0;
   std::uint64_t next = 0;      // one past the highest request number seen
-  std::uint64_t answered = 0;  // one past the latest answered number
+  std::uint64_t answered = 0;  // one past the highest answered number
   std::uint64_t count = 0;     // requests sent since the faults were set
   std::optional<TimePoint> due;
   std::optional<std::uint64_t> failed;  // number of the request that fails

@@ -25,7 +25,8 @@ struct CudaHoldings {
 };
 
 /// Counts calls on top of the table in force (a fake, or the driver) until destroyed. Create it
-/// before CudaFaultHooks: calls that the hooks make fail are then not counted. Use one at a time.
+/// before CudaFaultHooks: calls that the hooks make fail are then counted only if they release
+/// something. Use one at a time.
 /// Thread-safe.
 class CudaTally {
  public:

@@ -50,7 +50,7 @@ class FakeCuda {
     int reservations = 0;
     int mappings = 0;
     int contexts = 0;
-    int buffers = 0;  ///< by cuMemAlloc and cuMemHostAlloc
+    int buffers = 0;  ///< by cuMemAlloc, cuMemHostAlloc and cuMemHostRegister
     int streams = 0;
     int events = 0;
     std::size_t physical_bytes = 0;
