@@ -22,6 +22,10 @@ PAGE = "docs/errors.md"
 BEGIN, END = "<!-- written by tools/check_errors.py: begin -->", "<!-- end -->"
 VALUE = "…"
 LEVELS = ("alert", "version", "warn", "info", "trace")
+# Functions that make an Error of a failed system or driver call; their first argument is the text.
+CODES_OF_MAKERS = {"system_error": "system", "cuda_error": "cuda", "cuda_status": "cuda"}
+MADE = re.compile(rf"\bError(?: \w+)?\(\s*ErrorCode::(?P<code>\w+),"
+                  rf"|\b(?P<maker>{'|'.join(CODES_OF_MAKERS)})\(")
 LITERAL = r'"(?:[^"\\\n]|\\.)*"'
 TOKEN = re.compile(LITERAL + r"|\w+|[^\w\s]")
 CONSTANT = re.compile(rf"\bconstexpr (?:const char\*|std::string_view)(?: const)? (k\w+) ?=\s*"
@@ -136,6 +140,12 @@ class Source:
             return VALUE if found[0] != "{}" or " / " in text else text
         return re.sub(r"\{\{|\}\}|\{[^{}]*\}", one, text)
 
+    @staticmethod
+    def is_declaration(arguments):
+        """Returns whether the arguments are parameters of a declaration."""
+        return re.match(r"(?:const |std::|CUresult |int )", arguments[0]) is not None \
+            and not arguments[0].startswith(("std::string(", "std::move("))
+
     def chain(self, at):
         """Returns the argument of `.with_hint(...)` behind `at`, if the chain of calls has it."""
         while found := re.compile(r"\s*\)*\s*\.(\w+)\(").match(self.text, at):
@@ -180,13 +190,17 @@ def read_messages(root):
     errors, lines = {}, set()
     for name, text in texts.items():
         source = Source(name, text, constants)
-        for found in re.finditer(r"\bError(?: \w+)?\(ErrorCode::(\w+),", text):
+        for found in MADE.finditer(text):
             arguments, end = split_arguments(text, text.index("(", found.start()))
-            for message, hint in source.each_call(found.start(), arguments[1], source.chain(end)):
+            code = found["code"] or CODES_OF_MAKERS[found["maker"]]
+            if not found["code"] and (not arguments or source.is_declaration(arguments)):
+                continue
+            message = arguments[1 if found["code"] else 0]
+            for message, hint in source.each_call(found.start(), message, source.chain(end)):
                 message, hint = clean(message), clean(hint)
                 if message.strip(f"{VALUE}: /"):
                     hint = hint if hint.strip(f"{VALUE} /") else ""
-                    errors.setdefault((name.split("/")[1], message, hint), set()).add(found[1])
+                    errors.setdefault((name.split("/")[1], message, hint), set()).add(code)
         for found in re.finditer(rf"\b[Ll]og(?:_|\((?:[^()]|\(\))*\))?\s*\.({'|'.join(LEVELS)})\(", text):
             arguments, _ = split_arguments(text, found.end() - 1)
             line = clean(source.fill(source.render(arguments[0], found.start()), arguments[1:],
@@ -250,11 +264,15 @@ Status f(int a) {
   if (a == 2) return Error(ErrorCode::system, fmt::format("{} is \\"x\\" {:.1f}", a, 2)).with_hint(kHint);
   Log(rank())
       .warn("lost {}", a);  // log.warn("no line")
+  if (a == 4) return Error(
+      ErrorCode::system, "wrapped");
+  if (a == 5) return system_error("reading").with_hint("wait");
   return Error(ErrorCode::system, a > 3 ? "large" : "small");
 }
 """
 TABLES = "\n".join(make_tables(
     {("a", "port …: down", "bring it up"): {"system"}, ("a", '… is "x" …', "unset it"): {"system"},
+     ("a", "wrapped", ""): {"system"}, ("a", "reading", "wait"): {"system"},
      ("a", "large / small", ""): {"system"}}, {("warn", "lost …")}))
 CLEAN = {"include/oriel/error.hpp": CODES, "src/a/a.cpp": SOURCE,
          PAGE: f"# Errors\n\n| `system` | why |\n\n{TABLES}\n"}
@@ -263,6 +281,8 @@ PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({"src/a/a.cpp": SOURCE.replace('"bring', '"take')}, "stale"),
     ({"src/a/a.cpp": SOURCE.replace('"unset "', '"set "')}, "stale"),
     ({"src/a/a.cpp": SOURCE.replace('lost', 'lacks')}, "stale"),
+    ({"src/a/a.cpp": SOURCE.replace('"wrapped', '"folded')}, "stale"),
+    ({"src/a/a.cpp": SOURCE.replace('"reading', '"writing')}, "stale"),
     ({"src/b/b.hpp": 'Error g() { return Error(ErrorCode::system, "new"); }\n'}, "stale"),
     ({"include/oriel/error.hpp": CODES.replace("system", "cuda")}, "no row for the code cuda"),
     ({PAGE: "# Errors\n"}, "has no tables"))]
