@@ -128,11 +128,11 @@ bool fits_here(int size, std::size_t payload) {
 
 /// Estimated cost of an all-gather for one rank. Each rank sends and receives the payload of every
 /// other rank once, in ceil(log2 ranks) messages.
-struct Reckoned {
+struct Estimate {
   double ms = 0;
   double bytes = 0;
 };
-Reckoned reckon_gathering(int size, std::size_t payload) {
+Estimate estimate_all_gather(int size, std::size_t payload) {
   const Model model;
   const double bytes = static_cast<double>(size - 1) * static_cast<double>(payload + 4);
   const auto rounds = static_cast<int>(std::bit_width(static_cast<unsigned>(size - 1)));
@@ -140,7 +140,7 @@ Reckoned reckon_gathering(int size, std::size_t payload) {
   return {bytes * model.nanoseconds_per_byte / 1e6 + rounds * milliseconds(round), bytes};
 }
 
-void report_reckoned(const char* name, int size, std::size_t payload, const Reckoned& reckoned) {
+void report_reckoned(const char* name, int size, std::size_t payload, const Estimate& reckoned) {
   results().result(name, bench::Fields().add("ranks", size).add("payload_bytes", payload), "ms",
                    reckoned.ms,
                    bench::Fields().add("estimated", true).add("bytes_a_rank", reckoned.bytes));
@@ -150,7 +150,7 @@ void report_reckoned(const char* name, int size, std::size_t payload, const Reck
 /// ranks, it reports an estimate.
 void run_all_gather(const char* name, int size, std::size_t payload) {
   if (!fits_here(size, payload)) {
-    report_reckoned(name, size, payload, reckon_gathering(size, payload));
+    report_reckoned(name, size, payload, estimate_all_gather(size, payload));
     return;
   }
   ModelledNetwork network(size, Model{});
@@ -211,9 +211,9 @@ void run_network(int size, double agreement_ms) {
   std::size_t payload = 0;
   for (const std::size_t each : payloads) payload += each;
   if (!fits_here(size, hello_bytes())) {
-    Reckoned all{3 * agreement_ms, 0};
+    Estimate all{3 * agreement_ms, 0};
     for (const std::size_t each : payloads) {
-      const Reckoned part = reckon_gathering(size, each);
+      const Estimate part = estimate_all_gather(size, each);
       all.ms += part.ms;
       all.bytes += part.bytes;
     }

@@ -13,7 +13,7 @@
 #include "oriel/error.hpp"
 #include "oriel/types.hpp"
 
-#include "comm/abi/front_door.hpp"
+#include "comm/abi/api_entry.hpp"
 
 /// Building blocks for every entry of NCCL's C interface: its three names, and the guard around its
 /// call. For the sources of comm/abi that define entries.

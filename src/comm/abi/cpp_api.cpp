@@ -14,7 +14,7 @@
 #include "base/fork.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
-#include "comm/abi/front_door.hpp"
+#include "comm/abi/api_entry.hpp"
 #include "comm/communicator/device_comm_memory.hpp"
 #include "comm/device/device.hpp"
 #include "comm/group/comm_entry.hpp"

@@ -16,7 +16,7 @@
 #include "base/try.hpp"
 #include "boot/auth/unique_id_format.hpp"
 #include "comm/abi/abi_entry.hpp"
-#include "comm/abi/front_door.hpp"
+#include "comm/abi/api_entry.hpp"
 #include "comm/abi/last_error.hpp"
 #include "comm/abi/nccl_config.hpp"
 #include "comm/device/device.hpp"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/deadline.hpp"
-#include "net/fabric/byte_window.hpp"
+#include "net/fabric/congestion_window.hpp"
 #include "net/fabric/fabric_address.hpp"
 #include "net/fabric/fabric_endpoint.hpp"
 #include "net/fabric/fabric_frame.hpp"
@@ -26,7 +26,7 @@
 namespace oriel::net::fabric {
 
 inline constexpr std::size_t kBatchFrameBytesMost = kFrameHeadBytes + kBatchBytesMost;
-/// Slow time of ByteWindow for one part of a rendezvous read; a slower part halves the peer's
+/// Slow time of CongestionWindow for one part of a rendezvous read; a slower part halves the peer's
 /// window.
 inline constexpr std::chrono::milliseconds kReadSlow{125};
 
@@ -65,7 +65,7 @@ struct Peer {
   struct Reads {
     std::size_t parts = 0;  // in flight from this peer
     TimePoint since{};      // start of the current run without a gap
-    ByteWindow window{kReadSlow};
+    CongestionWindow window{kReadSlow};
   } reads;
 };
 

@@ -49,7 +49,7 @@ Status MemoryKeys::remove(std::uint32_t key) {
   return Error(ErrorCode::invalid_argument, fmt::format("the NIC has no key {:#x}", key));
 }
 
-bool MemoryKeys::is_given_back(std::uint32_t key) const {
+bool MemoryKeys::is_deregistered(std::uint32_t key) const {
   if (key == 0 || keys_.contains(key)) return false;
   return key * inverse_of(kFactor) - start_ - 1 < made_ - start_;
 }
@@ -80,7 +80,7 @@ MemoryKeys::Found MemoryKeys::find_local(std::uint32_t key, std::uint64_t addres
 MemoryKeys::Found MemoryKeys::find_remote(std::uint32_t key, std::uint64_t address,
                                           std::uint64_t bytes, Access right) const {
   Found found = find(key, address, bytes, right, Syndrome::remote_access);
-  if (found.syndrome != Syndrome::none && is_given_back(key)) {
+  if (found.syndrome != Syndrome::none && is_deregistered(key)) {
     found.syndrome = Syndrome::remote_gone;
   }
   return found;

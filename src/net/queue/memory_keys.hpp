@@ -70,7 +70,7 @@ class MemoryKeys {
  private:
   Found find(std::uint32_t key, std::uint64_t address, std::uint64_t bytes, std::uint8_t rights,
              Syndrome otherwise) const;
-  bool is_given_back(std::uint32_t key) const;
+  bool is_deregistered(std::uint32_t key) const;
 
   std::map<std::uint32_t, MemoryRange> keys_;
   std::uint32_t start_ = 0;

@@ -109,7 +109,7 @@ void Requester::look_at_timer(TimePoint now) {
     const Step step = retransmission_.poll(oldest, sign, sent_.under_way(), now);
     if (step == Step::give_up) {
       posted_.stop_at(posted_.of(oldest.serial), Syndrome::transport_retry);
-    } else if (step == Step::repeat_all) {
+    } else if (step == Step::retransmit_all) {
       sent_.retransmit_from(0);
     } else {
       oldest.on_wire = false;

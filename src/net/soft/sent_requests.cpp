@@ -59,8 +59,9 @@ Retransmission::Step Retransmission::poll(SentRequest& oldest, const WireSign& s
   oldest.missed += is_there && !has_arrived ? 1 : kSilent;
   oldest.at = now;
   if (oldest.missed > kSilent * setup_.retransmissions_most) return Step::give_up;
-  const std::uint64_t little = std::max<std::uint64_t>(setup_.piece_bytes, ByteWindow::kLeast);
-  if (under_way <= little) return Step::repeat_all;
+  const std::uint64_t little =
+      std::max<std::uint64_t>(setup_.piece_bytes, CongestionWindow::kLeast);
+  if (under_way <= little) return Step::retransmit_all;
   // The other requests may still be leaving. A retransmission would only queue behind them.
   question_ = oldest.number;
   answered_.reset();

@@ -9,7 +9,7 @@
 #include <optional>
 
 #include "net/copy/copy_engine.hpp"
-#include "net/fabric/byte_window.hpp"
+#include "net/fabric/congestion_window.hpp"
 #include "net/wire/queue_setup.hpp"
 
 namespace oriel::net {
@@ -71,7 +71,7 @@ class SentRequests {
  private:
   static constexpr std::size_t kMost = 64;
   std::deque<SentRequest> requests_;
-  ByteWindow window_;
+  CongestionWindow window_;
   std::uint64_t under_way_ = 0;
   std::uint64_t next_number_ = 0;
 };
@@ -81,7 +81,7 @@ class Retransmission {
  public:
   explicit Retransmission(const QueueSetup& setup) : setup_(setup) {}
 
-  enum class Step : std::uint8_t { wait, repeat_oldest, repeat_all, give_up };
+  enum class Step : std::uint8_t { wait, repeat_oldest, retransmit_all, give_up };
   bool is_due(const SentRequest& oldest, TimePoint now) const {
     return oldest.at != TimePoint{} &&
            now - std::max(oldest.at, last_received_) >= setup_.answer_timeout;

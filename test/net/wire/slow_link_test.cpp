@@ -5,7 +5,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "net/fabric/byte_window.hpp"
+#include "net/fabric/congestion_window.hpp"
 #include "net/failover/lone_pair.hpp"
 
 // A slow link is not a dead link (3.14, 3.19). The links are slow and busy in both directions, and
@@ -171,28 +171,28 @@ TEST_CASE("a window narrows where answers are slow, and widens where they are fa
   const Duration slow = milliseconds(100);
   const std::uint64_t piece = std::uint64_t{256} << 10;
   TimePoint now{seconds(1)};
-  ByteWindow window(slow);
-  CHECK(window.has_room(0, ByteWindow::kMost * 2));  // a lone request always has room
+  CongestionWindow window(slow);
+  CHECK(window.has_room(0, CongestionWindow::kMost * 2));  // a lone request always has room
   CHECK(window.has_room(piece, piece));
   CHECK_FALSE(window.has_room(2 * piece, 1));
   CHECK(window.has_room(2 * piece, 0));
   SECTION("fast") {
     window.ended(2 * piece, piece, now, now + slow / 4);
-    CHECK(window.most() == ByteWindow::kFirst + piece);
+    CHECK(window.most() == CongestionWindow::kFirst + piece);
     window.ended(piece, piece, now, now + slow / 4);  // smaller requests did not fill the window
-    CHECK(window.most() == ByteWindow::kFirst + piece);
+    CHECK(window.most() == CongestionWindow::kFirst + piece);
     for (int i = 0; i < 1000; ++i) window.ended(window.most(), piece, now, now);
-    CHECK(window.most() == ByteWindow::kMost);
+    CHECK(window.most() == CongestionWindow::kMost);
   }
   SECTION("neither") {
     window.ended(2 * piece, piece, now, now + slow * 3 / 4);
-    CHECK(window.most() == ByteWindow::kFirst);
+    CHECK(window.most() == CongestionWindow::kFirst);
   }
   SECTION("slow, once for what was under way together") {
     window.ended(2 * piece, piece, now, now + slow * 2);
     window.ended(piece, piece, now + slow, now + slow * 3);
-    CHECK(window.most() == ByteWindow::kFirst / 2);
+    CHECK(window.most() == CongestionWindow::kFirst / 2);
     for (int i = 3; i < 20; ++i) window.ended(piece, piece, now + slow * i, now + slow * (i + 2));
-    CHECK(window.most() == ByteWindow::kLeast);
+    CHECK(window.most() == CongestionWindow::kLeast);
   }
 }

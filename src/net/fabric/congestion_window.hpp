@@ -17,13 +17,13 @@ namespace oriel::net {
 /// for all transfers that were in flight together. If a transfer takes less than half of `slow` and
 /// the window was at least half full, the window grows by its bytes. One transfer of any length is
 /// always allowed. The caller counts the bytes in flight. Not thread-safe.
-class ByteWindow {
+class CongestionWindow {
  public:
   static constexpr std::uint64_t kFirst = std::uint64_t{512} << 10;
   static constexpr std::uint64_t kLeast = std::uint64_t{128} << 10;
   static constexpr std::uint64_t kMost = std::uint64_t{64} << 20;
 
-  explicit ByteWindow(Duration slow) : slow_(slow) {}
+  explicit CongestionWindow(Duration slow) : slow_(slow) {}
 
   bool has_room(std::uint64_t under_way, std::uint64_t bytes) const {
     return bytes == 0 || under_way == 0 || under_way + bytes <= most_;

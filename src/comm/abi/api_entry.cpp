@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/abi/front_door.hpp"
+#include "comm/abi/api_entry.hpp"
 
 #include <exception>
 
