@@ -17,7 +17,8 @@ import re
 import sys
 
 PAGES = ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md", "test/*/README.md")
-FENCE = re.compile(r"(?:^<!-- (?P<note>[^\n]+) -->\n+)?^```(?P<language>\w*)\n(?P<code>.*?)^```$",
+FENCE = re.compile(r"(?:^<!-- (?P<note>[^\n]+) -->\n+)?^(?P<fence>```|~~~)(?P<language>[^\n]*)\n"
+                   r"(?P<code>.*?)^(?P=fence)$",
                    re.M | re.S)
 # Matches an indented block. A list's continuation has the list's item before it.
 INDENTED = re.compile(r"(?P<before>^(?! {4})[^\n]*\n)\n(?P<code>(?: {4}[^\n]+\n|\n(?= {4}))+)", re.M)
@@ -78,7 +79,8 @@ def self_test():
     for bad in (good.replace("int b", "int d"), good.replace("  int c", "int c"),
                 good.replace("<!-- a.hpp -->\n", ""), good.replace("int b;\n", "b;\n"),
                 good + good.replace("int b", "int e"), "```\nls\n```\n", "Text:\n\n    ls\n",
-                good.replace("a.hpp", "not run: why"), excused.replace("not run: why", "why")):
+                good.replace("a.hpp", "not run: why"), "```c++\nint x;\n```\n", "~~~\nls\n~~~\n",
+                "```cpp title=x\nint x;\n```\n", excused.replace("not run: why", "why")):
         assert list(findings(bad, lambda path: files.get(path, ""))), bad
 
 
