@@ -195,8 +195,8 @@ def read_messages(root):
             code = found["code"] or CODES_OF_MAKERS[found["maker"]]
             if not found["code"] and (not arguments or source.is_declaration(arguments)):
                 continue
-            message = arguments[1 if found["code"] else 0]
-            for message, hint in source.each_call(found.start(), message, source.chain(end)):
+            expression = arguments[1 if found["code"] else 0]
+            for message, hint in source.each_call(found.start(), expression, source.chain(end)):
                 message, hint = clean(message), clean(hint)
                 if message.strip(f"{VALUE}: /"):
                     hint = hint if hint.strip(f"{VALUE} /") else ""
@@ -218,8 +218,11 @@ def make_tables(errors, lines):
                  for (where, message, hint), codes in sorted(errors.items()) if hint and where == module]
         page.append("")
     page += ["### Other messages", "", "| message: the cause | code |", "|---|---|"]
-    page += [f"| {message} | {', '.join(sorted(codes))} |" for (message, codes) in sorted(
-        {message: codes for (_, message, hint), codes in errors.items() if not hint}.items())]
+    others = {}
+    for (_, message, hint), codes in errors.items():
+        if not hint:
+            others.setdefault(message, set()).update(codes)
+    page += [f"| {message} | {', '.join(sorted(codes))} |" for message, codes in sorted(others.items())]
     page += ["", "### Log lines", "", "| level | line |", "|---|---|"]
     page += [f"| {level} | {line} |" for level in LEVELS for one, line in sorted(lines) if one == level]
     return page + ["", END]

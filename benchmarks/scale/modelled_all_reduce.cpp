@@ -189,10 +189,10 @@ struct ModelMemory : device::Memory {
   }
 };
 
-/// Advances the clock by the time of the library's engine.
-class ModelEngine {
+/// Advances the clock by the time that the copies and sums of a rank take.
+class ModelOps {
  public:
-  explicit ModelEngine(const kernels::HierarchyArguments& arguments)
+  explicit ModelOps(const kernels::HierarchyArguments& arguments)
       : element_(arguments.plan.shape.element_bytes), sum_(arguments.plan.shape.partial_bytes) {}
 
   void begin() const {}
@@ -276,7 +276,7 @@ namespace {
 
 void World::enter() {
   Rank& self = world->running();
-  self.succeeded = kernels::Hierarchy<ModelThread, ModelEngine, ModelMemory>(self.arguments).run();
+  self.succeeded = kernels::Hierarchy<ModelThread, ModelOps, ModelMemory>(self.arguments).run();
   world->drive_nic();
   self.has_ended = true;
   world->leave();

@@ -140,17 +140,17 @@ Estimate estimate_all_gather(int size, std::size_t payload) {
   return {bytes * model.nanoseconds_per_byte / 1e6 + rounds * milliseconds(round), bytes};
 }
 
-void report_reckoned(const char* name, int size, std::size_t payload, const Estimate& reckoned) {
+void report_estimate(const char* name, int size, std::size_t payload, const Estimate& estimate) {
   results().result(name, bench::Fields().add("ranks", size).add("payload_bytes", payload), "ms",
-                   reckoned.ms,
-                   bench::Fields().add("estimated", true).add("bytes_a_rank", reckoned.bytes));
+                   estimate.ms,
+                   bench::Fields().add("estimated", true).add("bytes_a_rank", estimate.bytes));
 }
 
 /// Runs an all-gather of `payload` bytes per rank. If this machine cannot hold the data of all
 /// ranks, it reports an estimate.
 void run_all_gather(const char* name, int size, std::size_t payload) {
   if (!fits_here(size, payload)) {
-    report_reckoned(name, size, payload, estimate_all_gather(size, payload));
+    report_estimate(name, size, payload, estimate_all_gather(size, payload));
     return;
   }
   ModelledNetwork network(size, Model{});
@@ -217,7 +217,7 @@ void run_network(int size, double agreement_ms) {
       all.ms += part.ms;
       all.bytes += part.bytes;
     }
-    report_reckoned("network", size, payload, all);
+    report_estimate("network", size, payload, all);
     return;
   }
   ModelledNetwork network(size, Model{});

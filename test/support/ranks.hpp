@@ -53,7 +53,7 @@ struct SharedState {
   static constexpr std::size_t kWords = 65536;
   std::atomic<std::uint32_t> ids_made;
   std::atomic<std::uint32_t> ids_failed;
-  ncclUniqueId ids[kIds];  // ring: test_ranks are never more than a barrier apart
+  ncclUniqueId ids[kIds];  // ring: ranks are never more than a barrier apart
   std::atomic<std::uint32_t> arrived;
   std::atomic<std::uint64_t> words[kWords];
 };

@@ -24,7 +24,7 @@ TEST_CASE("2,000 random all-reduces equal the reference bit for bit",
     ++batch;  // shifts the third that runs, because each number of ranks has 15 batches
     for (const LaunchMode launch_mode : kLaunchModes) {
       for (const char* algorithm : algorithms) {
-        // If time is short, runs a third of the batches. Every launch_mode still meets every
+        // If time is short, runs a third of the batches. Every launch mode still meets every
         // algorithm and every number of ranks. With three launch modes, every algorithm meets every
         // number of ranks.
         if (++batch % 3 != 0 && scaled(100) < 100) continue;

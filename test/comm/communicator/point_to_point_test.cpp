@@ -215,7 +215,7 @@ TEST_CASE("a send and a receive of different sizes get an error that names both 
 
 namespace {
 
-constexpr std::size_t kIsWaiting = 0, kMayGoOn = 1;  // indices of the shared's words
+constexpr std::size_t kIsWaiting = 0, kMayGoOn = 1;  // indices of SharedState::words
 
 /// Each rank exchanges messages in one group. Rank 2 starts its group late, so rank 0 waits.
 void be_late_with_a_send(TestRanks& test_ranks) {

@@ -23,7 +23,7 @@ namespace {
 using namespace std::chrono_literals;
 using std::chrono::steady_clock;
 
-constexpr std::size_t kWaiting = 0, kLateMayCome = 1;  // indices of the shared's words
+constexpr std::size_t kWaiting = 0, kLateMayCome = 1;  // indices of SharedState::words
 
 /// All ranks make the first call. Then rank 0 alone makes the next call, with other arguments.
 void be_late_once(TestRanks& test_ranks) {

@@ -27,7 +27,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kWaits = 0, kLeaves = 1, kSignals = 2;         // ranks
-constexpr std::size_t kProbed = 0, kFailed = 1, kTried = 2;  // words of the shared
+constexpr std::size_t kProbed = 0, kFailed = 1, kTried = 2;  // indices of SharedState::words
 
 /// Sets kProbed when the leaving rank has been probed, and kFailed when the probe has failed.
 void watch_probe(TestRanks& test_ranks, const NetworkInside& network) {

@@ -223,8 +223,8 @@ Task<Status> prove_later(FdExchange& one, EventLoop& loop, Duration delay) {
 
 }  // namespace
 
-// The tests of boot cover an acceptor's reactions to strangers. Here unauthenticated peers fill the
-// queue of a unix socket, and every honest connection must still be accepted.
+// The tests of boot cover an acceptor's reactions to unauthenticated peers. Here unauthenticated
+// peers fill the queue of a unix socket, and every honest connection must still be accepted.
 TEST_CASE(
     "hundreds of silent, talking or gone connections before and behind honest ones do not "
     "disturb them",
