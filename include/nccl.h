@@ -155,7 +155,7 @@ typedef struct ncclConfig_v22800 {
   int blocking;             ///< 1: calls return when done (the default); 0: they may be in progress
   int cgaClusterSize;       ///< hint: thread blocks in a cluster
   int minCTAs;              ///< minimum number of thread blocks of a collective, 1 to 1024
-  int maxCTAs;              ///< maximum, 1 to 1024; an all-reduce on GPUs has one more, without data
+  int maxCTAs;              ///< maximum, 1 to 1024; an all-reduce on GPUs has one more CTA
   const char* netName;      ///< hint: name of the network; may be freed after the call
   int splitShare;           ///< hint: share resources with communicators split from this one
   int trafficClass;         ///< hint: traffic class of network packets
