@@ -138,14 +138,28 @@ std::vector<SettingDescription> describe_settings(const Settings& settings) {
 }
 
 std::string settings_markdown() {
-  std::string text =
-      "# Settings\n\n"
-      "Oriel reads these environment variables once, when a process first uses it. An empty value\n"
-      "counts as not set, and Oriel's name wins over NCCL's. A value that is not allowed makes "
-      "the\n"
-      "first call fail with an error that names the variable and what is allowed. A name that\n"
-      "starts with ORIEL_ and is not listed here gives a warning in the log.\n\n"
-      "This page is written by `oriel-info --env --markdown`; do not edit it.\n";
+  std::string text = R"(# Settings
+
+After this page you can find a setting, what it allows, and its value in your process:
+
+```console
+$ ORIEL_TIMEOUT=5s build/bin/oriel-info --env | grep -A 3 ^ORIEL_TIMEOUT
+ORIEL_TIMEOUT=5s
+    How long one step of set-up may take: creating a communicator, registering a window.
+    allowed: 1ms to 24h; units us, ms, s, min, h, seconds if none is given
+    default: 30s
+```
+
+Oriel reads these environment variables once, when a process first uses it. An empty value
+counts as not set, and Oriel's name wins over NCCL's. A value that is not allowed makes the
+first call fail with an error that names the variable and what is allowed. A name that
+starts with ORIEL_ and is not listed here gives a warning in the log.
+
+The check runs the command above, and compares this page with the table of the program.
+Nothing on this page is measured.
+
+This page is written by `oriel-info --env --markdown`; do not edit it.
+)";
   std::string group;
   for (const SettingDescription& setting : describe_settings(Settings{})) {
     if (setting.group != group) text += fmt::format("\n## {}\n", setting.group);
