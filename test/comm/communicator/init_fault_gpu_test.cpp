@@ -29,7 +29,7 @@ DriverWalk walk_on_gpus(LaunchMode launch_mode, long stride) {
 TEST_CASE("whichever driver call of a process's first communicator on GPUs fails, all agree",
           "[req:1.41]") {
   // Ranks that share a GPU take longer, and test nothing more.
-  const long share = kGpus > 1 ? 1 : 2;
+  const long share = kGpus > 1 ? 1 : 6;
   walk_driver_calls(walk_on_gpus(LaunchMode::threads, 17 * share));
   walk_driver_calls(walk_on_gpus(LaunchMode::processes, 41 * share));
 }
