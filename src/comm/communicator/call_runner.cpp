@@ -56,8 +56,9 @@ bool streams_blocks(const WayFacts& facts) {
 
 /// Returns whether a call goes in lines, if they fit: an all-gather or all-to-all in one trip
 /// (one_shot_blocks.hpp), a broadcast in two (two_shot_broadcast.hpp). Beyond these sizes streams
-/// are faster between windows, and about as fast elsewhere (docs/notes/streams.md). Shorter
-/// broadcasts are faster as exchanges, whose root waits for nobody.
+/// are faster between windows, and about as fast elsewhere; longer broadcasts do not fit the slots
+/// (docs/notes/streams.md). Shorter broadcasts are faster as exchanges, whose root waits for
+/// nobody.
 bool prefers_lines(const WayFacts& facts, AlgorithmChoice forced) {
   using kernels::Collective;
   constexpr std::size_t kKi = 1 << 10;
@@ -71,7 +72,7 @@ bool prefers_lines(const WayFacts& facts, AlgorithmChoice forced) {
       return forced == AlgorithmChoice::one_shot || (is_free && all <= 1024 * kKi);
     case Collective::broadcast:
       return forced == AlgorithmChoice::two_shot ||
-             (is_free && facts.ranks > 2 && facts.block >= 96 * kKi && facts.block < 384 * kKi);
+             (is_free && facts.ranks > 2 && facts.block >= 96 * kKi && facts.block <= 1024 * kKi);
     default:
       return false;
   }
