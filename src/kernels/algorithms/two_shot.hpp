@@ -18,7 +18,8 @@ namespace oriel::kernels {
 /// registered.
 ///
 /// A reduce-scatter is the first of the two trips. Its shares are the blocks, which begin at
-/// elements and not at lines, and the owners keep the results.
+/// elements and not at lines, and the owners keep the results. A line needs one slot only, so twice
+/// the lines fit.
 ///
 /// In a reduce, the owners send results to all ranks, and all but the root drop them. Otherwise a
 /// rank with an empty share would wait for nobody, run ahead, and overwrite lines that others have
@@ -30,8 +31,8 @@ namespace oriel::kernels {
 template <class T, Family kFamily, int kRanks, class Line, class Group>
 ORIEL_DEVICE_FN bool two_shot(const AllReduceArguments& arguments, GridPlace place) {
   const Places places(arguments, place.cta);
-  LineExchange<Line, kRanks> exchange(arguments, places, place, 2);
   const bool scatters = arguments.block != 0;
+  LineExchange<Line, kRanks> exchange(arguments, places, place, scatters ? 1 : 2);
   const std::uint64_t count = scatters ? arguments.block : arguments.count;
   const std::uint64_t block_bytes = arguments.block * sizeof(T);
   const UserBuffer<T, Line::kBytes> output(arguments.output, count);

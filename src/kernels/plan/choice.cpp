@@ -115,7 +115,7 @@ Result<Algorithm> find_algorithm(const std::string& name, Backend backend) {
 }
 
 bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataType type,
-          std::uint64_t count) {
+          std::uint64_t count, int trips_of_two_shot) {
   if (plan.ctas < 1 || plan.ctas > layout.max_ctas) return false;
   if (plan.threads < 1 || plan.threads > kMaxThreads) return false;
   if (plan.algorithm == Algorithm::stream) {
@@ -136,7 +136,8 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
   // Threads of a CTA take one line each per turn. The CTA owns all slots of its turns.
   const auto threads = static_cast<std::uint64_t>(plan.threads);
   const auto turns = ceil_divide(lines, threads * static_cast<std::uint64_t>(plan.ctas));
-  return turns * threads * kLineBytes <= layout.lane_bytes[shared ? 1 : 0];
+  const int trips = shared ? trips_of_two_shot : 1;
+  return turns * threads * kLineBytes <= layout.lane_bytes[trips - 1];
 }
 
 // Smallest long reduce. Below this size a reduce with all ranks as owners takes fewer steps
@@ -237,8 +238,10 @@ Result<const TableEntry*> find_entry(const ChoiceTable& table, Backend backend,
 }
 
 /// Returns the plan of `entry` with the user's overrides, made to fit. `owners` ranks have shares.
+/// `trips`: see fits().
 Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backend backend,
-                      const ScratchLayout& layout, int owners, DataType type, std::uint64_t count) {
+                      const ScratchLayout& layout, int owners, DataType type, std::uint64_t count,
+                      int trips = 2) {
   Plan plan = entry.plan;
   if (!overrides.algorithm.empty()) {
     ORIEL_TRY(plan.algorithm, find_algorithm(overrides.algorithm, backend));
@@ -249,10 +252,10 @@ Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backe
   if (backend == Backend::cuda) plan.threads = std::max(plan.threads, kMinThreads);
   if (plan.ctas > layout.max_ctas) cut_ctas(plan, backend, layout.max_ctas);
   if (plan.algorithm != Algorithm::stream) {
-    if (fits(plan, backend, layout, type, count)) return plan;
+    if (fits(plan, backend, layout, type, count, trips)) return plan;
     const bool in_packets = plan.algorithm != Algorithm::eager;
     plan.algorithm = Algorithm::two_shot;
-    if (in_packets && fits(plan, backend, layout, type, count)) return plan;
+    if (in_packets && fits(plan, backend, layout, type, count, trips)) return plan;
     plan.algorithm = Algorithm::stream;
   }
   if (plan.depth == 0) {
@@ -296,11 +299,11 @@ Result<Plan> choose_scatter_plan(const ChoiceTable& table, const Overrides& over
   const std::uint64_t bytes = count * size_of(type) / (backend == Backend::cuda ? 2 : 1);
   ORIEL_TRY(const TableEntry* entry, find_entry(table, backend, layout, type, bytes));
   ORIEL_TRY(const Plan plan,
-            fit_plan(*entry, overrides, backend, layout, layout.ranks, type, count));
+            fit_plan(*entry, overrides, backend, layout, layout.ranks, type, count, 1));
   if (plan.algorithm == Algorithm::two_shot || plan.algorithm == Algorithm::stream) return plan;
   Overrides in_shares = overrides;
   in_shares.algorithm = name_of(Algorithm::two_shot);
-  return fit_plan(*entry, in_shares, backend, layout, layout.ranks, type, count);
+  return fit_plan(*entry, in_shares, backend, layout, layout.ranks, type, count, 1);
 }
 
 Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,

@@ -167,8 +167,9 @@ Split split_blocks(const Plan& plan, Backend backend, DataType type, std::uint64
 std::uint32_t chunk_of(const Plan& plan, Backend backend, const Split& split, DataType type);
 
 /// Returns whether the numbers of `plan` are within their limits, and the message fits the line
-/// slots or the chunks fit the rings.
+/// slots or the chunks fit the rings. `trips_of_two_shot`: 2, or 1 for a reduce-scatter, whose
+/// lines need one slot each.
 bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataType type,
-          std::uint64_t count);
+          std::uint64_t count, int trips_of_two_shot = 2);
 
 }  // namespace oriel::kernels

@@ -33,7 +33,7 @@ struct ScratchLayout {
   std::uint32_t line_bytes = 0;    ///< per CTA and parity
   std::uint32_t parity_bytes = 0;  ///< per parity, all CTAs together
   /// Bytes that each source has of `line_bytes` for each slot of a line. [0]: one slot per line
-  /// (one-shot); [1]: two slots (two-shot).
+  /// (one-shot, and the one trip of a reduce-scatter); [1]: two slots (two-shot).
   std::uint32_t lane_bytes[2] = {};
   std::int32_t max_ctas = 1;
   std::int32_t sub_ctas = 1;  ///< largest number of sub-CTAs of a CTA

@@ -65,6 +65,19 @@ TEST_CASE("a reduce-scatter of blocks at any alignment gives each rank the sums 
   }
 }
 
+TEST_CASE("a reduce-scatter in lines takes the slots of an all-reduce's second trip too",
+          "[req:5.9]") {
+  const Ranks ranks(3);
+  const std::uint64_t payload = ranks.layout().lane_bytes[1] / kLineBytes * (kLineBytes / 2);
+  Shape shape{Algorithm::two_shot, 3 * (payload / 4 + 64)};
+  shape.block = shape.count / 3;
+  const Plan plan{Algorithm::two_shot, 1, 1, 1024, 3, 2};
+  REQUIRE_FALSE(fits(plan, Backend::host, ranks.layout(), DataType::f32, shape.count));
+  for (std::uint32_t call = 0; call < 4; ++call) {
+    REQUIRE(ranks.wrong_after<float>(DataType::f32, shape, call) == 0);
+  }
+}
+
 TEST_CASE("reduces in a row to a slow root give it every sum, and the others nothing",
           "[req:5.8]") {
   const int count = GENERATE(2, 3, 7);

@@ -123,7 +123,8 @@ class Ranks {
   /// outside of the outputs.
   template <class T>
   std::uint64_t wrong_after(DataType type, const Shape& shape, std::uint32_t seed) const {
-    REQUIRE(fits(plan_of(shape), Backend::host, layout_, type, shape.count));
+    REQUIRE(
+        fits(plan_of(shape), Backend::host, layout_, type, shape.count, shape.block != 0 ? 1 : 2));
     std::vector<std::uint64_t> wrong(static_cast<std::size_t>(ranks_));
     const std::vector<T> expected = expected_sums<T>(shape, seed);
     on_ranks([&](int rank) {

@@ -40,7 +40,7 @@ std::uint64_t lane_bytes_of(const Plan& plan, std::uint64_t lines) {
 
 /// Returns what does not fit in `plan`, or an empty text. Computes it independently of fits().
 std::string misfit(const Plan& plan, Backend backend, const ScratchLayout& layout, DataType type,
-                   std::uint64_t count) {
+                   std::uint64_t count, std::uint64_t trips = 2) {
   if (plan.ctas < 1 || plan.ctas > layout.max_ctas) return "CTAs";
   if (plan.threads < 1 || plan.threads > 512) return "threads";
   const auto others = static_cast<std::uint64_t>(std::max(layout.ranks - 1, 1));
@@ -64,7 +64,7 @@ std::string misfit(const Plan& plan, Backend backend, const ScratchLayout& layou
   std::uint64_t stages = 1;
   if (plan.algorithm == Algorithm::two_shot) {
     lines = divide_up(lines, static_cast<std::uint64_t>(layout.ranks));
-    stages = 2;
+    stages = trips;
   }
   return lane_bytes_of(plan, lines) * stages * others <= layout.line_bytes ? "" : "the lines";
 }
@@ -134,6 +134,8 @@ TEST_CASE("plans fit whatever the table, the settings and the scratch memory",
       }
       REQUIRE(misfit(plan.value(), backend, layout, type, count) == "");
       REQUIRE(fits(plan.value(), backend, layout, type, count));
+      const auto scatter = choose_scatter_plan(table, overrides, backend, layout, type, count);
+      REQUIRE((!scatter.ok() || misfit(scatter.value(), backend, layout, type, count, 1) == ""));
       streams += plan.value().algorithm == Algorithm::stream ? 1 : 0;
       const bool is_broadcast = rng() % 2 == 0;
       const auto collective = is_broadcast ? Collective::broadcast : Collective::all_gather;
@@ -194,6 +196,20 @@ TEST_CASE("short blocks go in lines, with all CTAs where the table takes two tri
       choose_lines_plan(Collective::all_gather, table, {}, Backend::cuda, of_eight, 64 << 10);
   REQUIRE(plan);
   CHECK(plan->threads < 512);
+}
+
+TEST_CASE("a reduce-scatter goes in lines up to twice the bytes of an all-reduce", "[req:5.9]") {
+  const auto layout = make_scratch_layout(Backend::cuda, 4, 32, 24 * kMiB);
+  const auto& table = ChoiceTable::built_in();
+  const auto in_lines = [&](auto choose, std::uint64_t bytes) {
+    return choose(table, Overrides{}, Backend::cuda, layout, DataType::f32, bytes / 4)
+               .value()
+               .algorithm == Algorithm::two_shot;
+  };
+  CHECK(in_lines(choose_plan, kMiB));
+  CHECK_FALSE(in_lines(choose_plan, 2 * kMiB));
+  CHECK(in_lines(choose_scatter_plan, 2 * kMiB));
+  CHECK_FALSE(in_lines(choose_scatter_plan, 4 * kMiB));
 }
 
 TEST_CASE("GPUs with few CTAs read registered inputs of some calls in place", "[req:5.9]") {
