@@ -2,12 +2,13 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 """Checks that docs/requirements.md is up to date with docs/requirements.in.md and the tags of
-tests. Each tag must have a sentence in docs/requirements.in.md. Each requirement must have a tagged
-test or a "shown by". Pages and comments must cite no commit and no issue of ours. Links of pages
+tests. Each tag must have a sentence in docs/requirements.in.md. Each requirement must have one
+sentence, a code of its own without a gap before it, and a tagged test or a "shown by". Pages and comments must cite no commit and no issue of ours. Links of pages
 must lead to files; sources that pages name, and pages that comments name, must exist. To write the page again:
 
     tools/check_requirements.py --write
 """
+import collections
 import pathlib
 import re
 import sys
@@ -23,11 +24,17 @@ TAGS = re.compile(r'"((?:\[[^\]\s"]+\])+)"|^\s*(?:#|//|///) *((?:\[[^\]\s"]+\])+
 # Tags that only select tests. A test with the tag "." is left out of a plain run.
 PLAIN = {".", "figures", "loops", "python", "reduce", "root", "scalar", "vendor"}
 TAGGED_SUFFIXES = lint.SOURCE_SUFFIXES | {".py", ".sh", ".cmake", ".txt", ""}
-HASH = re.compile(r"(?<![\w.#/:,-])(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7,40}(?![\w-]|[.:]\w)")
-ISSUE = re.compile(r"\bissues? #?\d+", re.I)
+# Matches digits alone only after a word that cites, because most of them are numbers.
+HASH = re.compile(r"(?:(?<![\w./:,-])(?=#?[a-f]*\d)(?=#?\d*[a-f])#?"
+                  r"|(?i:\b(?:commit|revision|since|as of)\b):? ?#?(?=[a-f]*\d))"
+                  r"[0-9a-f]{7,40}(?![\w-]|[.:]\w)")
+# Matches no "#1": numbers of one digit count calls and cards.
+ISSUE = re.compile(r"\bissues?[-_ ]?#?\d+|(?<![\w&/#])#\d{2,5}\b", re.I)
 LINK = re.compile(r"\]\(([^)\s#]+)[^)]*\)")
 # Matches the last part of a source's path. A name that begins with "x_" or "_" is a pattern.
 SOURCE = re.compile(r"(?<![\w*-])(?!x_|_)(\w+\.(?:hpp|cpp|cuh|cu))\b")
+SENTENCE_END = re.compile(r"[.!?](?=\s|$)")
+MOST_WORDS = 25
 PAGE_NAME = re.compile(r"\bdocs/[\w/.-]+\.md\b")
 SCRIPT_COMMENT = re.compile(r"(?:^|\s)#(.*)")
 SCRIPT_SUFFIXES = {".py", ".sh", ".cmake", ".txt", ""}
@@ -60,6 +67,25 @@ def read_sentences(text):
             current = None
             lines.append(line)
     return lines, entries
+
+
+def sentence_findings(lines, entries):
+    """Finds codes that stand twice, gaps in numbers, and rows that are not one short sentence."""
+    codes = [line[0] for line in lines if isinstance(line, tuple)]
+    findings = [f"{SENTENCES}: the code {code} stands {count} times"
+                for code, count in collections.Counter(codes).items() if count > 1]
+    for code in codes:
+        part, _, number = code.rpartition(".")
+        if part and int(number) > 1 and f"{part}.{int(number) - 1}" not in entries:
+            findings.append(f"{SENTENCES}: there is no row {part}.{int(number) - 1} before {code}")
+    for code, entry in entries.items():
+        sentence = entry.parts["sentence"]
+        ends = [found.end() for found in SENTENCE_END.finditer(sentence)]
+        if ends != [len(sentence)]:
+            findings.append(f"{SENTENCES}: {code} is not one sentence")
+        if (words := len(sentence.split())) > MOST_WORDS:
+            findings.append(f"{SENTENCES}: {code} has {words} words, more than {MOST_WORDS}")
+    return findings
 
 
 def read_tags(root):
@@ -119,6 +145,7 @@ def requirement_findings(root):
     tags, strange = read_tags(root)
     findings = [f"{name}:{line}: the tag [{tag}] is no code of a requirement"
                 for name, line, tag in strange]
+    findings += sentence_findings(lines, entries)
     findings += [f"{SENTENCES}: no sentence for {code}, which {min(files)} is tagged with"
                  for code, files in sorted(tags.items()) if code not in entries]
     findings += [f"{SENTENCES}: nothing shows {code}: tag a test, or say 'shown by: ...'"
@@ -179,7 +206,7 @@ def write(root):
 IN = "# Title\n\nText.\n\n## Part\n\n1.1 First.\n  open: more\n  work\nF7 Second.\n  shown by: a page\n"
 CLEAN = {SENTENCES: IN, "test/a/x_test.cpp": 'TEST_CASE("t", "[req:1.1][F7]")\n// 0x0123abc\nf("// 0123abc", '
          '0123abc);  // 1b:00.0, 2024-a1b2c3d4\n',
-         "test/a/y.py": "# [req:1.1]\nx = [1]\n", "README.md": "[page](docs/requirements.md) deadbeef `a/x_test.cpp` `x_y.cpp`\n",
+         "test/a/y.py": "# [req:1.1]\nx = [1]\n", "README.md": "[page](docs/requirements.md) deadbeef 1048576 call #1 `a/x_test.cpp` `x_y.cpp`\n",
          PAGE: "# Title\n\nThis page is written by `tools/check_requirements.py --write` from "
                "`requirements.in.md`\nand the tags of tests; do not edit it.\n\nText.\n\n## Part\n\n"
                "| code | requirement | shown by | open |\n|---|---|---|---|\n"
@@ -193,12 +220,25 @@ PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({SENTENCES: IN + "F8 Third.\n"}, "nothing shows F8"),
     ({SENTENCES: IN.replace("First", "Fist")}, "requirements.md: stale"),
     ({"test/a/z_test.cpp": '"[req:1.1]"'}, "requirements.md: stale"),
-    ({"docs/a.md": "text\nsince 0123abc it works\n"}, "docs/a.md:2: cites the commit '0123abc'"),
+    ({SENTENCES: IN + "1.1 Third.\n"}, "the code 1.1 stands 2 times"),
+    ({SENTENCES: IN + "F7 Third.\n"}, "the code F7 stands 2 times"),
+    ({SENTENCES: IN + "1.3 Third.\n"}, "there is no row 1.2 before 1.3"),
+    ({SENTENCES: IN.replace("First.", "First. More.")}, "1.1 is not one sentence"),
+    ({SENTENCES: IN.replace("First.", "First")}, "1.1 is not one sentence"),
+    ({SENTENCES: IN.replace("First.", "word " * 25 + "more.")}, "1.1 has 26 words"),
+    ({"docs/a.md": "text\nsince 0123abc it works\n"}, "docs/a.md:2: cites the commit 'since 0123abc'"),
     ({"src/a.cpp": "int a;  // as of a1b2c3d4\n"}, "src/a.cpp:1: cites the commit"),
-    ({"docs/a.md": "It works since 0123abc.\n"}, "docs/a.md:1: cites the commit '0123abc'"),
+    ({"docs/a.md": "It works since 0123abc.\n"}, "docs/a.md:1: cites the commit 'since 0123abc'"),
     ({"src/a.cpp": "int a;  /* of old:\n  a1b2c3d4: it */\n"}, "src/a.cpp:2: cites the commit"),
     ({"tools/run": "#!/bin/sh\n# as 0123abc, and\n"}, "tools/run:2: cites the commit"),
+    ({"src/a.cpp": "// commit:1234abc says why\n"}, "src/a.cpp:1: cites the commit"),
+    ({"docs/a.md": "It is mended (#12ab34c).\n"}, "docs/a.md:1: cites the commit '#12ab34c'"),
+    ({"docs/a.md": "It works since 1234567.\n"}, "docs/a.md:1: cites the commit"),
+    ({"docs/a.md": "See Commit 12345678 for it.\n"}, "docs/a.md:1: cites the commit"),
     ({"tools/a.py": "# of issue 7\n"}, "tools/a.py:1: cites the issue"),
+    ({"docs/a.md": "As issue-7 says.\n"}, "docs/a.md:1: cites the issue 'issue-7'"),
+    ({"src/a.cpp": "// ISSUE16\n"}, "src/a.cpp:1: cites the issue 'ISSUE16'"),
+    ({"docs/a.md": "It waits (#16).\n"}, "docs/a.md:1: cites the issue '#16'"),
     ({"docs/a.md": "[x](b.md)\n"}, "docs/a.md:1: the link b.md"),
     ({"docs/a.md": "See `src/c/d.hpp`.\n"}, "docs/a.md:1: there is no source d.hpp"),
     ({"src/a.cpp": "int a;  // docs/b.md says why\n"}, "src/a.cpp:1: there is no page docs/b.md"))]

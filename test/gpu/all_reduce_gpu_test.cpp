@@ -104,7 +104,7 @@ void hash_sums(TestRanks& test_ranks) {
 }
 
 // Sets ORIEL_DETERMINISTIC to 0 and 1: inside one team both add in the same order.
-TEST_CASE("bits do not depend on the algorithm or the number of CTAs", "[req:1.29]") {
+TEST_CASE("bits do not depend on the algorithm or the number of CTAs", "[req:1.29][req:5.12]") {
   constexpr int kRanks = 4;
   std::vector<std::uint64_t> hashes;
   const auto run = [&](const char* algorithm, const char* ctas, const char* deterministic) {

@@ -179,7 +179,8 @@ TEST_CASE("every type and operation among GPUs of nodes of all kinds", "[req:3.1
   }
 }
 
-TEST_CASE("with ORIEL_DETERMINISTIC the bits of GPUs do not depend on the nodes", "[req:3.17]") {
+TEST_CASE("with ORIEL_DETERMINISTIC the bits of GPUs do not depend on the nodes",
+          "[req:3.17][req:5.12]") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   for (const Nodes& nodes : kSplits) {

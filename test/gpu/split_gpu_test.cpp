@@ -32,7 +32,7 @@ void require_sum(TestRanks& test_ranks, RankGpu& gpu, ncclComm_t comm, float* da
 }
 
 TEST_CASE("a split of GPU ranks sums on the parent's device and outlives the parent",
-          "[req:5.16]") {
+          "[req:5.25]") {
   const int ranks = 4;
   check_all_ok(run_ranks(natural_cast(ranks), ranks, [](TestRanks& test_ranks) {
     const int rank = test_ranks.first();

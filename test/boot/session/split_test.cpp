@@ -118,7 +118,7 @@ Status split_alone(const UniqueId& id, int rank, int size) {
 }
 
 TEST_CASE("sessions split by any colors and keys, and again, link the ranks in order",
-          "[req:5.16]") {
+          "[req:5.25]") {
   for (const int size : {1, 2, 3, 8}) {
     CAPTURE(size);
     const ServedId id;
@@ -139,7 +139,7 @@ TEST_CASE("sessions split by any colors and keys, and again, link the ranks in o
 
 TEST_CASE(
     "a refused split gives all ranks the reason, leaves no descriptor, and the next one works",
-    "[req:5.16]") {
+    "[req:5.25]") {
   const auto results = run_sessions(4, [](EventLoop& loop, Session& session) -> Status {
     ORIEL_CHECK(loop.run(one_barrier(loop, session, kJoinTime)));
     const std::size_t before = test::count_fds();
@@ -167,7 +167,7 @@ std::function<void(Session*)> meet(std::atomic<int>& linking, int count, bool di
 }
 
 TEST_CASE("a rank that dies while a split links is named to the ranks of its color at once",
-          "[req:5.16]") {
+          "[req:5.25]") {
   const Shared<std::atomic<int>> linking;
   const auto results = run_sessions(5, [&](EventLoop& loop, Session& session) -> Status {
     // Members: ranks 4, 2 and 0, in this order. Rank 2 dies when all members have all addresses.
@@ -184,7 +184,7 @@ TEST_CASE("a rank that dies while a split links is named to the ranks of its col
 }
 
 TEST_CASE("a rank that dies when it has the last message of an exchange keeps no rank waiting",
-          "[req:5.16]") {
+          "[req:5.25]") {
   for (int i = 0; i < test::repeats(20); ++i) {
     const auto results = run_sessions(5, [](EventLoop& loop, Session& session) -> Status {
       SplitCall call = {.color = session.rank() % 2};
@@ -203,7 +203,7 @@ TEST_CASE("a rank that dies when it has the last message of an exchange keeps no
 }
 
 TEST_CASE("a rank without a color that dies behind the exchange of a split does not harm it",
-          "[req:5.16]") {
+          "[req:5.25]") {
   const Shared<std::atomic<int>> linking;
   const auto results = run_sessions(3, [&](EventLoop& loop, Session& session) -> Status {
     SplitCall call;
@@ -226,7 +226,7 @@ TEST_CASE("a rank without a color that dies behind the exchange of a split does 
   CHECK(results[2] == "ok");
 }
 
-TEST_CASE("a rank that cannot link tells the others over the parent, which goes on", "[req:5.16]") {
+TEST_CASE("a rank that cannot link tells the others over the parent, which goes on", "[req:5.25]") {
   // The last rank dials all others and has no link yet, so no link could report its end.
   const auto results = run_sessions(2, [](EventLoop& loop, Session& session) -> Status {
     SplitCall call = {.color = 0};
@@ -247,7 +247,7 @@ TEST_CASE("a rank that cannot link tells the others over the parent, which goes 
   CHECK(results == all_ok(2));
 }
 
-TEST_CASE("a rank that never calls a split is named when the deadline has passed", "[req:5.16]") {
+TEST_CASE("a rank that never calls a split is named when the deadline has passed", "[req:5.25]") {
   const Shared<std::atomic<int>> given_up;
   const auto results = run_sessions(3, [&](EventLoop& loop, Session& session) -> Status {
     if (session.rank() == 1) {
@@ -285,7 +285,7 @@ int intrude(std::uint64_t realm, const Key& key, const std::atomic<bool>& over,
   return refused;
 }
 
-TEST_CASE("a peer without the secret cannot link to the ranks of a split", "[req:5.16]") {
+TEST_CASE("a peer without the secret cannot link to the ranks of a split", "[req:5.25]") {
   const auto play = [](bool is_old_member) {
     const UniqueId id = new_id();
     std::atomic<std::uint64_t> number{0};
@@ -326,7 +326,7 @@ TEST_CASE("a peer without the secret cannot link to the ranks of a split", "[req
 }
 
 TEST_CASE("the secrets of the children of a split differ from each other and from the parent's",
-          "[req:5.16]") {
+          "[req:5.25]") {
   const Key parent = Key::random(), other = Key::random();
   const auto text = [](const Key& key) {
     return std::vector<std::byte>(key.bytes().begin(), key.bytes().end());

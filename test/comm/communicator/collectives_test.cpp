@@ -36,7 +36,7 @@ std::vector<Nodes> splits_not_in_runs(int ranks) {
 
 }  // namespace
 
-TEST_CASE("every split of up to 6 ranks into nodes gives the same bits", "[req:3.17]") {
+TEST_CASE("every split of up to 6 ranks into nodes gives the same bits", "[req:3.17][req:5.12]") {
   const std::uint64_t seed = test_seed();
   std::mt19937_64 rng(seed);
   for (int ranks = 2; ranks <= 6; ++ranks) {

@@ -14,7 +14,7 @@ namespace oriel::test {
 namespace {
 
 TEST_CASE("a split of GPU ranks keeps the parent's device, and registers windows without it",
-          "[req:5.16]") {
+          "[req:5.25]") {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}});
   check_all_ok(run_ranks(LaunchMode::processes, 4, [](TestRanks& test_ranks) {
     const int rank = test_ranks.first();

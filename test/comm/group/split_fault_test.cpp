@@ -56,7 +56,7 @@ bool split_with_fault(TestRanks& test_ranks, int victim, long k) {
 }
 
 TEST_CASE("a split in which any system call fails has an error on both ranks, and leaves nothing",
-          "[req:5.16][req:1.38]") {
+          "[req:5.25][req:1.38]") {
   const long stride = kSanitized ? 37 : 5;
   const long first = 1 + static_cast<long>(test_seed() % static_cast<std::uint64_t>(stride));
   check_all_ok(run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {

@@ -102,7 +102,7 @@ void destroy_all(const std::vector<ncclComm_t>& comms) {
 }
 
 TEST_CASE("communicators split by any colors and keys have the ranks in order and sum",
-          "[req:5.16]") {
+          "[req:5.25]") {
   for (const int size : {2, 5, 8}) {
     run_in_all_modes(size, [&](TestRanks& test_ranks) {
       auto world = test_ranks.init();
@@ -118,7 +118,7 @@ TEST_CASE("communicators split by any colors and keys have the ranks in order an
   }
 }
 
-TEST_CASE("a split of a split lives on without both parents, and registers windows", "[req:5.16]") {
+TEST_CASE("a split of a split lives on without both parents, and registers windows", "[req:5.25]") {
   run_in_all_modes(6, [](TestRanks& test_ranks) {
     auto world = test_ranks.init();
     const auto halves = split(test_ranks, world, kDivisions[2]);
@@ -149,7 +149,7 @@ TEST_CASE("a split of a split lives on without both parents, and registers windo
   });
 }
 
-TEST_CASE("a parent that is aborted leaves its children as they are", "[req:5.16]") {
+TEST_CASE("a parent that is aborted leaves its children as they are", "[req:5.25]") {
   run_in_all_modes(4, [](TestRanks& test_ranks) {
     auto world = test_ranks.init();
     const auto made = split(test_ranks, world, kDivisions[2]);
@@ -174,7 +174,7 @@ TEST_CASE("a parent that is aborted leaves its children as they are", "[req:5.16
 }
 
 TEST_CASE("one rank's wrong argument of a split is the error of all ranks, and leaves nothing",
-          "[req:5.16][req:1.38]") {
+          "[req:5.25][req:1.38]") {
   run_in_all_modes(3, [](TestRanks& test_ranks) {
     auto world = test_ranks.init();
     const Held before = settled();
@@ -207,7 +207,7 @@ TEST_CASE("one rank's wrong argument of a split is the error of all ranks, and l
   });
 }
 
-TEST_CASE("a split of a communicator that is finalized or none is refused by name", "[req:5.16]") {
+TEST_CASE("a split of a communicator that is finalized or none is refused by name", "[req:5.25]") {
   run_alone([] {
     ncclComm_t comm = init_alone(), made = comm;
     expect_error(ncclCommSplit(nullptr, 0, 0, &made, nullptr), ncclInvalidArgument, "null",
@@ -225,7 +225,7 @@ TEST_CASE("a split of a communicator that is finalized or none is refused by nam
   });
 }
 
-TEST_CASE("a group makes several splits of several communicators", "[req:5.16]") {
+TEST_CASE("a group makes several splits of several communicators", "[req:5.25]") {
   run_in_all_modes(4, [](TestRanks& test_ranks) {
     auto first = test_ranks.init();
     auto second = test_ranks.init();
@@ -273,7 +273,7 @@ TEST_CASE("a group makes several splits of several communicators", "[req:5.16]")
 }
 
 TEST_CASE("a rank that is killed before or in a split is named to all others at once",
-          "[req:5.16]") {
+          "[req:5.25]") {
   for (const bool in_split : {false, true}) {
     RankFixture fixture(LaunchMode::processes, 4, [&](TestRanks& test_ranks) {
       auto world = test_ranks.init();
@@ -305,7 +305,7 @@ TEST_CASE("a rank that is killed before or in a split is named to all others at 
   }
 }
 
-TEST_CASE("a split of a non-blocking communicator goes on in the background", "[req:5.16]") {
+TEST_CASE("a split of a non-blocking communicator goes on in the background", "[req:5.25]") {
   run_alone([] {
     const ncclUniqueId id = new_id();
     ncclConfig_t config = non_blocking();
@@ -354,7 +354,7 @@ TEST_CASE("a split of a non-blocking communicator goes on in the background", "[
   });
 }
 
-TEST_CASE("a split can make a non-blocking communicator of a blocking one", "[req:5.16]") {
+TEST_CASE("a split can make a non-blocking communicator of a blocking one", "[req:5.25]") {
   run_alone([] {
     ncclComm_t comms[2] = {}, made[2] = {};
     require(ncclCommInitAll(comms, 2, nullptr), "ncclCommInitAll");
@@ -370,7 +370,7 @@ TEST_CASE("a split can make a non-blocking communicator of a blocking one", "[re
   });
 }
 
-TEST_CASE("a communicator of several nodes is split along and across them", "[req:5.16]") {
+TEST_CASE("a communicator of several nodes is split along and across them", "[req:5.25]") {
   check_all_ok(run_ranks(LaunchMode::processes, 4, [](TestRanks& test_ranks) {
     const Variables host = {{"ORIEL_HOSTID", test_ranks.first() < 2 ? "one" : "two"}};
     const Environment node(host);
@@ -389,7 +389,7 @@ TEST_CASE("a communicator of several nodes is split along and across them", "[re
   }));
 }
 
-TEST_CASE("30 splits leave as many descriptors, mappings and threads as 3", "[req:5.16]") {
+TEST_CASE("30 splits leave as many descriptors, mappings and threads as 3", "[req:5.25]") {
   run_in_all_modes(3, [](TestRanks& test_ranks) {
     auto world = test_ranks.init();
     Held after_three{};
