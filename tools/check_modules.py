@@ -39,8 +39,16 @@ FOLDERS = {
     "kernels": ["cuda", "host", "algorithms", "plan", "loops"],
     "comm": ["abi", "group", "communicator", "request", "network", "keys", "paths", "device", "monitor"],
 }
-# Allowed folders below test/<module> that the module itself does not have.
+# Allowed folders below test/<module> that the module itself does not have. Those of DATA_FOLDERS
+# have a folder for each machine.
 TEST_FOLDERS = {"support", "fixtures", "captured"}
+DATA_FOLDERS = {"fixtures", "captured"}
+# Folders of test that belong to no module, and their folders.
+OTHER_TESTS = {
+    "abi": set(), "api": set(), "consumer": {"project"}, "device": set(), "examples": set(),
+    "frameworks": set(), "gpu": set(), "info": set(), "nccl_tests": set(), "planted": set(),
+    "support": {"catch_v3/catch2", "cuda"}, "tools": set(),
+}
 MOST_FILES = 30
 EXEMPT_FROM_MOST_FILES = {"src/base"}  # holds many unrelated small files
 
@@ -62,6 +70,11 @@ def place_of(parts):
     if parts[0] != "src" or len(parts) < 3:
         return None
     return parts[1], parts[2] if len(parts) > 3 else ""
+
+
+def is_of_system(bracket, include):
+    """Returns True for <net/if.h> and the like: the C library has a folder net, too."""
+    return bracket == "<" and include.startswith("net/") and include.endswith(".h")
 
 
 def target_of(include, path, root):
@@ -141,32 +154,56 @@ def check_cmake(path, root):
     return findings
 
 
+def check_test_folder(name):
+    """Returns a finding if a file of test lies in a folder that nothing of src has."""
+    folders = list(name.parts[1:-1])
+    is_fuzz = folders[:1] == ["fuzz"]
+    if is_fuzz:
+        folders = folders[1:]
+        if not folders or folders[0] == "corpus" and len(folders) == 2:
+            return None
+    if not folders:
+        return f"{name} lies in no folder of test"
+    first, below = folders[0], folders[1:]
+    if first not in MODULES:
+        if is_fuzz or first not in OTHER_TESTS:
+            return f"{name}: {first} is no module and not in the tables of tools/check_modules.py"
+        if below and "/".join(below) not in OTHER_TESTS[first]:
+            return f"{name}: test/{first} has no folder '{'/'.join(below)}'"
+        return None
+    folder = below[0] if below else ""
+    if folder not in FOLDERS.get(first, [""]) and (is_fuzz or folder not in TEST_FOLDERS):
+        return f"{name}: src/{first} has no folder '{folder}'"
+    if len(below) > (2 if folder in DATA_FOLDERS else 1):
+        return f"{name}: the folder lies too deep"
+    return None
+
+
 def check_folders(names):
     """Finds files in folders missing from the tables, and folders with too many files."""
     findings = set()
     count = collections.Counter(str(name.parent) for name in names)
     for name in names:
         parts = name.parts
-        if len(parts) < 3 or parts[-1] == "CMakeLists.txt":
+        if parts[0] not in ("src", "test") or parts[-1] == "CMakeLists.txt":
             continue
-        if parts[0] == "src":
+        if len(parts) == 2 and parts[0] == "src":
+            if name.suffix in lint.SOURCE_SUFFIXES:
+                findings.add(f"{name} lies in no module")
+        elif parts[0] == "src":
             module, folder = place_of(parts)
             if module not in MODULES:
                 findings.add(f"src/{module} is not a module of the table in tools/check_modules.py")
             elif folder not in FOLDERS.get(module, [""]) or len(parts) > 4:
                 findings.add(f"{name.parent} is not a folder of the table in "
                              "tools/check_modules.py")
-        elif parts[0] == "test":
-            below = parts[2:] if parts[1] == "fuzz" else parts[1:]
-            folder = below[1] if len(below) > 2 else ""
-            folders = FOLDERS.get(below[0])
-            if folders and folder not in folders and folder not in TEST_FOLDERS:
-                findings.add(f"{name}: src/{below[0]} has no folder '{folder}'")
+        else:
+            findings.add(check_test_folder(name))
     for folder, files in count.items():
         if folder.split("/")[0] in ("src", "test") and files > MOST_FILES:
             if folder not in EXEMPT_FROM_MOST_FILES:
                 findings.add(f"{folder} holds {files} files, more than {MOST_FILES}")
-    return sorted(findings)
+    return sorted(finding for finding in findings if finding)
 
 
 def are_siblings(one, other):
@@ -196,7 +233,7 @@ def check(root):
     for path in lint.sources(root):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             include = INCLUDE.match(line)
-            if include and include.group(1) == '"':
+            if include and not is_of_system(*include.groups()):
                 findings.append(check_include(path, root, number, include.group(2)))
             findings.append(check_assembly(path, root, number, line))
             findings.append(check_environment(path, root, number, line))
@@ -225,6 +262,12 @@ CLEAN = {
     "test/comm/support/held.hpp": "",
     "test/fuzz/net/wire/wire_fuzz.cpp": "",
     "test/fuzz/input.hpp": "",
+    "test/fuzz/corpus/nic_ring/1": "",
+    "test/CMakeLists.txt": "",
+    "test/topo/fixtures/hgx-8/a.xml": "",
+    "test/support/catch_v3/catch2/catch.hpp": "",
+    "test/shadow/s_test.cpp": "#include <net/if.h>\n#include <comm/abi/comm.hpp>\n",
+    "src/exports.cmake": "",
     "src/base/owned_thread.cpp": "sys().pthread_create(&thread, nullptr, enter, argument);\n",
     "src/comm/group/processors.cpp": "n = std::thread::hardware_concurrency();  // std::thread\n",
     "test/base/t_test.cpp": "std::thread([] {}).join();\n",
@@ -242,6 +285,12 @@ PLANTS = [
     ({"src/net/wire/a.cpp": '#include "../soft/b.hpp"\n', "src/net/soft/b.hpp": ""},
      "folder net/wire may not include"),
     ({"include/oriel/window.hpp": '#include "window/memory/m.hpp"\n'}, "a public header includes"),
+    ({"src/net/wire/a.cpp": "#include <comm/abi/config.hpp>\n"}, "module net may not include"),
+    ({"src/base/a.cpp": "#include <boot/link/group.hpp>\n"}, "module base may not include"),
+    ({"src/base/a.cpp": "#include <net/wire/wire.hpp>\n"}, "module base may not include"),
+    ({"src/boot/auth/a.cpp": "#include <boot/link/b.hpp>\n"}, "folder boot/auth may not include"),
+    ({"include/oriel/window.hpp": "#include <window/memory/m.hpp>\n"}, "a public header includes"),
+    ({"src/a.cpp": '#include "comm/abi/comm.hpp"\n'}, "src/a.cpp lies in no module"),
     ({"src/attic/a.cpp": '#include "base/fd.hpp"\n'}, "src/attic is not a module"),
     ({"src/net/attic/a.cpp": ""}, "src/net/attic is not a folder"),
     ({"src/net/a.cpp": ""}, "src/net is not a folder"),
@@ -250,6 +299,16 @@ PLANTS = [
     ({"test/net/attic/a_test.cpp": ""}, "src/net has no folder 'attic'"),
     ({"test/fuzz/net/a_fuzz.cpp": ""}, "src/net has no folder ''"),
     ({"test/fuzz/net/attic/a_fuzz.cpp": ""}, "src/net has no folder 'attic'"),
+    ({"test/fuzz/net/wire/deep/a_fuzz.cpp": ""}, "lies too deep"),
+    ({"test/fuzz/attic/a_fuzz.cpp": ""}, "attic is no module"),
+    ({"test/fuzz/shadow/attic/a_fuzz.cpp": ""}, "src/shadow has no folder 'attic'"),
+    ({"test/attic/a_test.cpp": ""}, "attic is no module"),
+    ({"test/a_test.cpp": ""}, "test/a_test.cpp lies in no folder"),
+    ({"test/shadow/attic/a_test.cpp": ""}, "src/shadow has no folder 'attic'"),
+    ({"test/net/soft/deep/a_test.cpp": ""}, "lies too deep"),
+    ({"test/comm/support/deep/held.hpp": ""}, "lies too deep"),
+    ({"test/topo/fixtures/hgx-8/deep/a.xml": ""}, "lies too deep"),
+    ({"test/gpu/deep/a_test.cpp": ""}, "test/gpu has no folder 'deep'"),
     ({f"test/gpu/t{i}.cpp": "" for i in range(31)}, "test/gpu holds 31 files"),
     ({"src/net/wire/queue.hpp": "", "src/net/soft/queue.hpp": ""}, "has the same name"),
     ({"include/oriel/window.hpp": "", "src/window/memory/window.hpp": ""}, "has the same name"),
