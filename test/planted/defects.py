@@ -42,8 +42,10 @@ DEFECTS = [
      "if (length_ > limit * (PLANTED ? 2 : 1)) { return Error(ErrorCode::remote, "
      'fmt::format("a frame of'),
     ("boot",
-     "if (member.done || failure_) return; fail(Error(ErrorCode::remote,",
-     "if (member.done || failure_ || PLANTED) return; fail(Error(ErrorCode::remote,"),
+     "if (!rank || failure_.error() != nullptr || members_.find(*rank)->done) return; "
+     "fail(Error(ErrorCode::remote,",
+     "if (!rank || failure_.error() != nullptr || members_.find(*rank)->done || PLANTED) "
+     "return; fail(Error(ErrorCode::remote,"),
     ("boot",
      "if (distance >= least) continue; least = distance;",
      "if (PLANTED ? distance > least + 1 : distance >= least) continue; least = distance;"),
@@ -142,12 +144,11 @@ DEFECTS = [
      "const std::uint64_t elapsed_ns = now - (progress & ~kFlags);",
      "const std::uint64_t elapsed_ns = (PLANTED ? 0 : now - (progress & ~kFlags));"),
     ("comm",
-     "if (!sent.meets(received)) return {};",
-     "if (!sent.meets(received) || PLANTED) return {};"),
+     "if (!uses_input || !uses_output || !input_.meets(output_)) return nullptr;",
+     "if (!uses_input || !uses_output || !input_.meets(output_) || PLANTED) return nullptr;"),
     ("comm",
-     "return place.taken && place.generation == bits >> kIndexBits ? &place : nullptr;",
-     "return place.taken && (PLANTED || place.generation == bits >> kIndexBits) ? &place : "
-     "nullptr;"),
+     "if (!place.taken || place.generation != generation) return false;",
+     "if (!place.taken || (!PLANTED && place.generation != generation)) return false;"),
     ("comm",
      "if (!is_first && weight(sight) > weight(known->second)) known->second = sight;",
      "if (!is_first && !PLANTED && weight(sight) > weight(known->second)) known->second = "
