@@ -36,8 +36,12 @@ LARGE_CLASSES = {
 
 PREPROCESSOR = re.compile(r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*", re.M)
 SCOPE = re.compile(r"\b(?:namespace|class|struct|union|enum)\b|\bextern\s*$")
-CLASS = re.compile(r"\b(?<!enum )(?:class|struct)\s+(?:alignas\([^)]*\)\s*)?(?:\[\[\w+\]\]\s*)?"
-                   r"([\w:]+)(?:\s+final)?\s*(?::(?!:)[^{;()]*)?\{")
+NESTED = r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)"
+# Matches what may stand before a class's name: alignas, attributes and macros of capital letters.
+BEFORE_NAME = (r"(?:(?:alignas|__\w+__)\s*" + NESTED + r"\s*|\[\[[^\]]*\]\]\s*|[A-Z][A-Z0-9_]+\s+)")
+BRACKETED = r"<(?:[^<>{};]|<(?:[^<>{};]|<[^<>{};]*>)*>)*>"
+CLASS = re.compile(r"\b(?<!enum )(?:class|struct)\s+" + BEFORE_NAME + r"*([\w:]+(?:\s*" + BRACKETED
+                   + r")?(?:::\w+)*)(?:\s+final)?\s*(?::(?!:)[^{;()]*)?\{")
 ACCESS = re.compile(r"\b(?:public|private|protected)\s*:(?!:)")
 NO_MEMBER = re.compile(r"(?:using|friend|typedef|static_assert|class|struct|enum|union)\b"
                        r"|template\s*<[^>]*>\s*(?:friend|using|class|struct)\b")
@@ -239,6 +243,18 @@ PLANTS = [
     ({"src/a/a.cpp": LICENCE + "struct A::State final {\n  bool f(std::function<void(int)> g = {});\n"
       + "".join(f"  int m{i} = 0, n{i};\n" for i in range(8)) + "};\n"},
      "class A::State has 16 members"),
+    *(({"include/oriel/a.hpp": LICENCE + before + " {\n  A();\n"
+        + "".join(f"  {member}{i};\n" for i in range(25)) + "};\n"}, finding)
+      for before, member, finding in (
+          ("class ORIEL_API Plant", "int f(int x = 1) const; int m", "class Plant has 26 methods"),
+          ("class ORIEL_API Plant", "int m", "class Plant has 25 members"),
+          ("template <>\nstruct Plant<int>", "int m", "class Plant<int> has 25 members"),
+          ("template <class T>\nclass Plant<std::map<T, int>, M> final : public B<T>", "int m",
+           "class Plant<std::map<T, int>, M> has 25 members"),
+          ("template <>\nstruct alignas(sizeof(int)) ORIEL_API Plant<int>::State", "int m",
+           "class Plant<int>::State has 25 members"),
+          ("class [[nodiscard(\"\")]] ORIEL_API Plant", "int m", "class Plant has 25 members"),
+          ("struct __attribute__((aligned(8))) Plant", "int m", "class Plant has 25 members"))),
     ({"a.hpp": LICENCE + "\n" * 600}, "601 lines, more than 600"),
     ({"a.hpp": "int x;\n"}, "no SPDX"),
 ]
