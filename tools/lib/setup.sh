@@ -8,11 +8,11 @@
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 JOBS=$(nproc)
 
-# Packages for building everything, tests included.
+# Packages for building everything, tests included, and for oriel-tune, which is a Python script.
 BUILD_PACKAGES=(g++ cmake ninja-build ccache libfmt-dev libsodium-dev libexpat1-dev libhwloc-dev
-  libcli11-dev nlohmann-json3-dev catch2 libibverbs-dev libfabric-dev)
+  libcli11-dev nlohmann-json3-dev catch2 libibverbs-dev libfabric-dev python3)
 # Further packages for tools/check.
-CHECK_PACKAGES=(clang-format-14 clang-tidy-14 lld git pkg-config python3 iproute2 nftables
+CHECK_PACKAGES=(clang-format-14 clang-tidy-14 lld git pkg-config iproute2 nftables
   doxygen mkdocs mkdocs-material)
 
 say() { printf '== %s\n' "$*"; }
