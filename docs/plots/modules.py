@@ -2,15 +2,13 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 """Draws docs/plots/modules.svg: the modules and folders of src, and the way of a call through them.
-The modules, their order and their folders come from tools/check_modules.py.
-
-modules.py [--check]: with --check, exits with 1 if the file differs from the drawing."""
+The modules, their order and their folders come from tools/check_modules.py."""
 import pathlib
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "tools"))
-from check_modules import FOLDERS, MODULES  # noqa: E402
+from check_modules import FOLDERS, MODULES, lint  # noqa: E402
 
 # Rows of modules, top first; a module may include modules of lower rows only.
 ROWS = [["comm"], ["kernels", "net"], ["window"], ["shadow", "topo"], ["boot"], ["base"]]
@@ -108,9 +106,13 @@ def check_rows():
 
 
 def main():
+    parser = lint.make_parser(__doc__)
+    parser.add_argument("--check", action="store_true",
+                        help="write nothing; exit with 1 if the picture differs from the drawing")
+    is_check = parser.parse_args().check
     check_rows()
     path = HERE / "modules.svg"
-    if "--check" in sys.argv[1:]:
+    if is_check:
         same = path.exists() and path.read_text(encoding="utf-8") == draw()
         print("modules.svg: ok" if same else "modules.svg: stale; docs/plots/modules.py draws it anew")
         sys.exit(0 if same else 1)

@@ -1,25 +1,42 @@
 #!/bin/bash
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-# Runs everything that needs GPUs, one step after the other. The build folder may have been made on
-# another machine; needed are its bin/ and lib/, and for pages its examples/. The source tree must
-# be present.
-#
-# usage: run_all.sh BUILD_FOLDER [LOG_FOLDER [NAME...]]
-#
-# Prints one line per step: PASS, FAIL or SKIP, seconds, name. Prints the end of the output of
-# failed steps, and the figures that some other steps measure. Whole outputs go to
-# LOG_FOLDER/run_all.log. Every step has a time limit, after which all its processes are killed.
-# NAME... restricts the run to these steps. SIGTERM ends the run and the current step, which then
-# counts as failed.
-# Exit status: 0; 1 if a step failed or SIGTERM ended the run.
+# Runs everything that needs GPUs, one step after the other; --help says how.
 set -u
+
+help='usage: run_all.sh [--help] [--version] BUILD_FOLDER [LOG_FOLDER [NAME...]]
+Runs everything that needs GPUs, one step after the other. The build folder may have been made on
+another machine; needed are its bin/ and lib/, and for pages its examples/. The source tree must be
+present.
+
+Prints one line per step: PASS, FAIL or SKIP, seconds, name. Prints the end of the output of failed
+steps, and the figures that some other steps measure. Whole outputs go to LOG_FOLDER/run_all.log.
+Every step has a time limit, after which all its processes are killed. NAME... restricts the run to
+these steps. SIGTERM ends the run and the current step, which then counts as failed.
+Exit status: 0; 1 if a step failed or SIGTERM ended the run; 2 for wrong arguments.'
+
+misuse() {
+  printf 'run_all.sh: %s\nrun_all.sh --help says which arguments it takes\n' "$1" >&2
+  exit 2
+}
+for word in "$@"; do
+  case $word in
+    --help | -h) printf '%s\n' "$help"; exit ;;
+    --version)
+      printf 'run_all.sh (Oriel) %s\n' "$(sed -n 's/^project(oriel VERSION \([0-9.]*\).*/\1/p' \
+        "$(dirname "$0")/../../CMakeLists.txt")"
+      exit ;;
+    -*) misuse "unknown flag $word" ;;
+  esac
+done
+[ $# -gt 0 ] || misuse "which build folder?"
+[ -d "$1" ] || misuse "there is no folder $1"
 
 # Keeps NVLink multicast off, whatever a program requests.
 export NCCL_NVLS_ENABLE=0 TORCH_SYMM_MEM_DISABLE_MULTICAST=1 NVSHMEM_DISABLE_NVLS=1
 
 here=$(cd "$(dirname "$0")" && pwd)
-build=$(cd "${1:?usage: $0 BUILD_FOLDER [LOG_FOLDER [NAME...]]}" && pwd) || exit 2
+build=$(cd "$1" && pwd) || exit 2
 logs=${2:-$(mktemp -d)}
 mkdir -p "$logs"
 log=$(mktemp)  # of the current step

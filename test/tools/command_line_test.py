@@ -17,7 +17,9 @@ ROOT = pathlib.Path(sys.argv[1])
 VERSION = sys.argv[2]
 PROGRAMS = [pathlib.Path(path) for path in sys.argv[3:]]
 SCRIPTS = [ROOT / "tools/check", ROOT / "tools/quickstart"]
-CHECKS = [*sorted(ROOT.glob("tools/check_*.py")), ROOT / "tools/ctest_summary.py"]
+CHECKS = [*sorted(ROOT.glob("tools/check_*.py")), ROOT / "tools/ctest_summary.py",
+          *sorted(ROOT.glob("docs/plots/*.py")), ROOT / "docs/notes/draw_definitions.py",
+          ROOT / "test/planted/plant.py", ROOT / "test/gpu/run_all.sh"]
 OURS = {path.name: path for path in PROGRAMS}
 CLEAN = {name: value for name, value in os.environ.items()
          if not name.startswith(("ORIEL_", "NCCL_"))}
@@ -55,8 +57,17 @@ class CommandLines(unittest.TestCase):
         for program in PROGRAMS + SCRIPTS + CHECKS:
             for flag, near in (("--verson", "; did you mean --version?"), ("--zebra-stripes", ""),
                                ("--bogus", "")):
+                near = "" if program.name == "run_all.sh" else near
                 done = self.expect(2, program, *wrong.get(program.name, []), flag)
                 self.assertIn(f"{program.name}: unknown flag {flag}{near}\n", done.stderr)
+
+    def test_an_unknown_flag_is_named_where_a_value_is_due(self):
+        for name, *arguments in (("oriel-info", "--merge"), ("oriel-perf", "all_reduce", "-n"),
+                                 ("oriel-perf", "--json"), ("oriel-run", "-n"),
+                                 ("oriel-topo", "--file"), ("oriel-tune", "-o")):
+            said = self.expect(2, OURS[name], *arguments, "--bogus").stderr
+            self.assertIn(f"{name}: unknown flag --bogus\n", said)
+        self.assertIn("--merge", self.expect(2, OURS["oriel-info"], "--merge").stderr)
 
     def test_the_nearest_flag_is_one_of_the_programs_own(self):
         for name, flag, near in (("oriel-run", "--rank=2", "--ranks"),

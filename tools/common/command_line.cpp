@@ -21,6 +21,10 @@
 namespace oriel::tools {
 namespace {
 
+bool looks_like_a_long_flag(const std::string& word) {
+  return word.size() > 2 && word.compare(0, 2, "--") == 0;
+}
+
 bool looks_like_a_flag(const std::string& word) {
   return word.size() > 1 && word[0] == '-' &&
          std::isdigit(static_cast<unsigned char>(word[1])) == 0;
@@ -82,7 +86,9 @@ std::optional<std::string> CommandLine::first_unknown_flag(int argc,
     const std::string name = is_long ? word.substr(0, word.find('=')) : word.substr(0, 2);
     const CLI::Option* const option = app_->get_option_no_throw(name);
     if (option == nullptr) return is_long ? name : word;
-    if (word.size() == name.size()) i += option->get_items_expected_min();  // skips its values
+    // Skips the flag's values. No value begins with "--", so such a word is a flag.
+    int values = word.size() == name.size() ? option->get_items_expected_min() : 0;
+    for (; values > 0 && i + 1 < argc && !looks_like_a_long_flag(argv[i + 1]); --values) ++i;
   }
   return std::nullopt;
 }
