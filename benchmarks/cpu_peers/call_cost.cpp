@@ -113,7 +113,8 @@ std::vector<double> measure(const Pair& pair, std::size_t bytes, std::int64_t ro
 int run(int argc, char** argv) {
   Bench bench("call_cost",
               "Measures what a call of a CPU rank costs besides its waits: one thread makes the "
-              "calls of two ranks in an order in which none waits.");
+              "calls of two ranks in an order in which none waits.\n\n"
+              "Exit status: 0; 1 if a call fails; 2 for wrong flags.");
   std::int64_t rounds = 400;
   std::vector<std::int64_t> sizes{8, 64, 1024};
   bench.flag("--rounds", rounds, 1, 1'000'000, "rounds of 100 calls of each rank");

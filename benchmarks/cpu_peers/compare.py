@@ -8,8 +8,9 @@ is a set of ranks that measures one round per request and sleeps otherwise. The 
 contestants alternate at each size, so that a drift of the machine affects all of them equally.
 The MPIs need: apt install openmpi-bin libopenmpi-dev mpich libmpich-dev
 
-Exit status: 0; 1 if a result was wrong or a contestant failed; 1 with --require if Oriel's speedup
-over the faster MPI is below requirement 5.22; 77 if nothing could be measured.
+Exit status: 0; 1 if a result was wrong, a contestant failed or there is no build; 1 with --require
+if Oriel's speedup over the faster MPI is below requirement 5.22; 2 for wrong flags; 77 if nothing
+could be measured.
 """
 import os
 import pathlib
@@ -148,9 +149,8 @@ def start_all(options, collective, directory):
             return
         found.append(make())
 
-    no_perf = "" if options.perf.exists() else f"no {options.perf} (--build, --perf)"
-    add("oriel_windows", lambda: Oriel("oriel_windows", options, collective, "both"), no_perf)
-    add("oriel_malloc", lambda: Oriel("oriel_malloc", options, collective, "none"), no_perf)
+    add("oriel_windows", lambda: Oriel("oriel_windows", options, collective, "both"), "")
+    add("oriel_malloc", lambda: Oriel("oriel_malloc", options, collective, "none"), "")
     as_root = ["--allow-run-as-root"] if os.geteuid() == 0 else []
     count = str(options.ranks)
     for name, compiler, launcher in (
@@ -243,7 +243,8 @@ def parse_options():
     parser.add_argument("--out", help="write all rounds to this JSON file")
     parser.add_argument("--require", action="store_true", help="fail if Oriel falls short")
     options = parser.parse_args()
-    options.perf = options.perf or options.build / "bin" / "oriel-perf"
+    if options.only is None or "oriel" in options.only:
+        options.perf = benchmark.find_program(options, "oriel-perf", options.perf)
     options.collectives = (COLLECTIVES if options.collectives == "all"
                            else options.collectives.split(","))
     options.sizes = ([benchmark.parse_size(one) for one in options.sizes.split(",")] if options.sizes

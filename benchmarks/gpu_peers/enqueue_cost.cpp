@@ -162,7 +162,7 @@ int run(int argc, char** argv) {
   Bench bench("enqueue_cost",
               "Measures how long the host takes to enqueue an all-reduce of 8 B on a GPU, beside a "
               "bare launch of an empty kernel, with few and many windows and communicators.\n"
-              "Exit status: 0, 77 without a GPU.");
+              "Exit status: 0; 1 if a call fails; 2 for wrong flags; 77 without a GPU.");
   std::int64_t rounds = 400;
   std::int64_t windows = 10'000;
   std::int64_t communicators = 64;

@@ -128,10 +128,16 @@ void Bench::print_help() const {
   }
 }
 
-std::string Bench::nearest_flag(const std::string& name) const {
+bool Bench::knows(const std::string& flag) const {
+  return flag == "--help" || flag == "--version" ||
+         std::any_of(flags_.begin(), flags_.end(),
+                     [&](const Flag& one) { return one.name == flag; });
+}
+
+int Bench::refuse_unknown(const std::string& flag) const {
   std::vector<std::string_view> known{"--help", "--version"};
-  for (const Flag& flag : flags_) known.push_back(flag.name);
-  return suggest_name(name, known);
+  for (const Flag& one : flags_) known.push_back(one.name);
+  return refuse("unknown flag " + flag + suggest_name(flag, known));
 }
 
 std::optional<int> Bench::parse(int argc, const char* const* argv) {
@@ -146,14 +152,21 @@ std::optional<int> Bench::parse(int argc, const char* const* argv) {
     const std::string name = text.substr(0, equal);
     const auto flag = std::find_if(flags_.begin(), flags_.end(),
                                    [&](const Flag& one) { return one.name == name; });
-    if (flag == flags_.end()) return refuse("unknown flag " + name + nearest_flag(name));
+    if (flag == flags_.end()) return refuse_unknown(name);
+    // No value begins with "--", so such a word is a flag.
+    const std::string next = i + 1 < argc ? argv[i + 1] : "--";
+    const bool has_next = next.compare(0, 2, "--") != 0;
     if (flag->value.empty()) {
       if (equal != std::string::npos) return refuse(name + " takes no value");
       text.clear();
     } else if (equal != std::string::npos) {
       text = text.substr(equal + 1);
-    } else if (++i < argc) {
-      text = argv[i];
+    } else if (has_next) {
+      text = next;
+      ++i;
+    } else if (const std::string other = next.substr(0, next.find('='));
+               other != "--" && !knows(other)) {
+      return refuse_unknown(other);
     } else {
       return refuse(name + " needs a value");
     }

@@ -65,7 +65,8 @@ class Bench {
     std::function<bool(const std::string& text)> set;
   };
   int refuse(const std::string& what) const;
-  std::string nearest_flag(const std::string& name) const;
+  bool knows(const std::string& flag) const;
+  int refuse_unknown(const std::string& flag) const;
   void print_help() const;
   void line(const std::string& name, const Fields& parameters, const char* unit,
             const std::string& rest);

@@ -12,6 +12,8 @@ from command_line import make_parser  # noqa: E402,F401
 # Collectives that oriel-perf measures.
 COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "broadcast", "reduce",
                "gather", "scatter", "sendrecv")
+# Build folders of the presets, without those of sanitizers, which would slow down what is measured.
+BUILDS = ("build", "build-release-all", "build-host", "build-dev")
 UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -21,8 +23,9 @@ def parse_size(text):
 
 
 def add_build_flag(parser):
-    parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build",
-                        help="the build whose programs are run (%(default)s)")
+    parser.add_argument("--build", type=pathlib.Path,
+                        help=f"the build whose programs are run (the first of {', '.join(BUILDS)} "
+                             "that has them)")
 
 
 def add_perf_flags(parser, minutes, rounds):
@@ -38,7 +41,12 @@ def add_perf_flags(parser, minutes, rounds):
 
 
 def find_program(options, name, given=None):
-    """Returns the path `given`, else that of the build's `name`; exits if no such file exists."""
+    """Returns the path `given`, else that of the build's `name`; exits if no such file exists.
+    Without a build chooses the first that has the program, also for the programs to come."""
+    if options.build is None:
+        builds = [ROOT / build for build in BUILDS]
+        options.build = next((build for build in builds if (build / "bin" / name).is_file()),
+                             builds[0])
     path = pathlib.Path(given) if given else options.build / "bin" / name
     if path.is_file():
         return str(path)

@@ -30,6 +30,9 @@ def faults_of(command):
     name = pathlib.Path(command[-1]).name
     if version.returncode != 0 or not version.stdout.startswith(f"{name} (Oriel) "):
         yield f"--version: status {version.returncode}, {version.stdout + version.stderr!r}"
+    refused = run([*command, "--out"], "--no-such-flag")
+    if refused.returncode != 2 or f"{name}: unknown flag --no-such-flag\n" not in refused.stderr:
+        yield f"--out --no-such-flag: status {refused.returncode}, {refused.stderr!r}"
     for flag, near in (("--no-such-flag", ""), ("--verson", "; did you mean --version?")):
         refused = run(command, flag)
         if refused.returncode != 2 or f"{name}: unknown flag {flag}{near}\n" not in refused.stderr:
