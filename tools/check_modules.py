@@ -17,7 +17,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 import lint  # noqa: E402
 
-# Each module and the modules that it may include; docs/architecture.md says why.
+# Each module and the modules that it may include; docs/architecture.md says what they hold.
 MODULES = {
     "base": set(),
     "boot": {"base"},
@@ -30,7 +30,7 @@ MODULES = {
     "preload": set(),  # builds separate files, outside the library
 }
 # The folders of each module, top first: a folder may include the folders after it. Modules that are
-# not listed are flat.
+# not listed are flat. docs/notes/choices.md says why some folders are not in the design.
 FOLDERS = {
     "boot": ["session", "link", "auth"],
     "topo": ["choice", "machine", "sources", "xml", "model"],
