@@ -4,7 +4,8 @@
 """Checks that docs/requirements.md is up to date with docs/requirements.in.md and the tags of
 tests. Each tag must have a sentence in docs/requirements.in.md. Each requirement must have one
 sentence, a code of its own without a gap before it, and a tagged test or a "shown by". Pages and comments must cite no commit and no issue of ours. Links of pages
-must lead to files; sources that pages name, and pages that comments name, must exist. To write the page again:
+must lead to files; sources that pages name, and pages that comments name, must exist. A page must
+name each raw file of docs/performance. To write the page again:
 
     tools/check_requirements.py --write
 """
@@ -18,6 +19,7 @@ import lint  # noqa: E402
 
 SENTENCES = "docs/requirements.in.md"
 PAGE = "docs/requirements.md"
+RAW = "docs/performance"
 CODE = r"(?:\d+\.\d+|promise:\d+|[ABDFHQ]\d+)"
 ENTRY = re.compile(rf"({CODE}) (.+)")
 TAGS = re.compile(r'"((?:\[[^\]\s"]+\])+)"|^\s*(?:#|//|///) *((?:\[[^\]\s"]+\])+)', re.M)
@@ -194,8 +196,16 @@ def prose_findings(root):
     return findings
 
 
+def raw_file_findings(root):
+    """Finds files of docs/performance that no page names."""
+    files = lint.tracked_files(root)
+    pages = "\n".join(path.read_text(encoding="utf-8") for path in files if path.suffix == ".md")
+    return [f"{RAW}/{path.name}: no page names this file" for path in files
+            if path.parent == root / RAW and not re.search(rf"(?<![\w-]){re.escape(path.name)}", pages)]
+
+
 def check(root):
-    return requirement_findings(root) + prose_findings(root)
+    return requirement_findings(root) + prose_findings(root) + raw_file_findings(root)
 
 
 def write(root):
@@ -206,6 +216,7 @@ def write(root):
 IN = "# Title\n\nText.\n\n## Part\n\n1.1 First.\n  open: more\n  work\nF7 Second.\n  shown by: a page\n"
 CLEAN = {SENTENCES: IN, "test/a/x_test.cpp": 'TEST_CASE("t", "[req:1.1][F7]")\n// 0x0123abc\nf("// 0123abc", '
          '0123abc);  // 1b:00.0, 2024-a1b2c3d4\n',
+         "docs/performance/a.json": "", "docs/a.md": "See performance/a.json.\n",
          "test/a/y.py": "# [req:1.1]\nx = [1]\n", "README.md": "[page](docs/requirements.md) deadbeef 1048576 call #1 `a/x_test.cpp` `x_y.cpp`\n",
          PAGE: "# Title\n\nThis page is written by `tools/check_requirements.py --write` from "
                "`requirements.in.md`\nand the tags of tests; do not edit it.\n\nText.\n\n## Part\n\n"
@@ -239,6 +250,8 @@ PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({"docs/a.md": "As issue-7 says.\n"}, "docs/a.md:1: cites the issue 'issue-7'"),
     ({"src/a.cpp": "// ISSUE16\n"}, "src/a.cpp:1: cites the issue 'ISSUE16'"),
     ({"docs/a.md": "It waits (#16).\n"}, "docs/a.md:1: cites the issue '#16'"),
+    ({"docs/performance/b.txt": "1 us\n"}, "docs/performance/b.txt: no page names this file"),
+    ({"docs/performance/h-a.json": "", "docs/a.md": "See h-a.json.\n"}, "performance/a.json: no page"),
     ({"docs/a.md": "[x](b.md)\n"}, "docs/a.md:1: the link b.md"),
     ({"docs/a.md": "See `src/c/d.hpp`.\n"}, "docs/a.md:1: there is no source d.hpp"),
     ({"src/a.cpp": "int a;  // docs/b.md says why\n"}, "src/a.cpp:1: there is no page docs/b.md"))]
