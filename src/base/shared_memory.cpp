@@ -10,7 +10,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include "base/descriptor_room.hpp"
+#include "base/free_descriptors.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 

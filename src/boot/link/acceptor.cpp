@@ -8,7 +8,7 @@
 
 #include <sys/resource.h>
 
-#include "base/descriptor_room.hpp"
+#include "base/free_descriptors.hpp"
 #include "base/system_table.hpp"
 #include "base/try.hpp"
 

@@ -11,7 +11,7 @@
 
 #include "nccl.h"
 
-#include "base/descriptor_room.hpp"
+#include "base/free_descriptors.hpp"
 #include "base/log.hpp"
 #include "base/try.hpp"
 #include "boot/auth/unique_id_format.hpp"
@@ -30,8 +30,8 @@ namespace oriel::comm {
 namespace {
 
 // Runs when the library is loaded, because the process usually has one thread then.
-[[maybe_unused]] const bool room_made = [] {
-  make_room_for_descriptors();
+[[maybe_unused]] const bool is_table_grown = [] {
+  grow_descriptor_table();
   return true;
 }();
 

@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "base/descriptor_room.hpp"
+#include "base/free_descriptors.hpp"
 #include "base/log.hpp"
 #include "base/owned_thread.hpp"
 #include "base/spare_descriptor.hpp"

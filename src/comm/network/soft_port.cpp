@@ -7,7 +7,7 @@
 
 #include <fmt/format.h>
 
-#include "base/descriptor_room.hpp"
+#include "base/free_descriptors.hpp"
 #include "base/try.hpp"
 #include "boot/auth/socket_address.hpp"
 #include "topo/choice/placement.hpp"
@@ -49,7 +49,7 @@ Status SoftPort::open_fabric(const NetworkOptions& options, const std::string& i
   // that it cannot.
   constexpr std::size_t kForEach = 2;
   constexpr std::size_t kForItself = 12;
-  ORIEL_CHECK(check_descriptor_room(kForEach * peers.size() + kForItself));
+  ORIEL_CHECK(check_free_descriptors(kForEach * peers.size() + kForItself));
   net::WireFabric::Options wire;
   wire.key = options.session->key(boot::KeyPurpose::wire);
   wire.provider = options.settings->fabric_provider;

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "base/descriptor_room.hpp"
+#include "base/free_descriptors.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -19,7 +19,7 @@
 
 namespace oriel {
 
-void make_room_for_descriptors() {
+void grow_descriptor_table() {
   if (!__libc_single_threaded) return;
   constexpr int kLastDescriptor = 511;
   const OwnedFd any(sys().eventfd(0, EFD_CLOEXEC));
@@ -48,7 +48,7 @@ std::optional<std::uint64_t> raise_descriptor_limit(std::uint64_t needed) {
   return most;
 }
 
-Status check_descriptor_room(std::uint64_t needed) {
+Status check_free_descriptors(std::uint64_t needed) {
   raise_descriptor_limit(needed);
   rlimit files{};
   if (sys().getrlimit(RLIMIT_NOFILE, &files) != 0) return {};
@@ -56,8 +56,8 @@ Status check_descriptor_room(std::uint64_t needed) {
   std::uint64_t open = 0;
   std::filesystem::directory_iterator at("/proc/self/fd", failure);
   for (; !failure && at != std::filesystem::directory_iterator(); at.increment(failure)) ++open;
-  const bool has_room = failure.value() != EMFILE && open + needed <= files.rlim_cur;
-  if ((failure && failure.value() != EMFILE) || has_room) return {};
+  const bool fits = failure.value() != EMFILE && open + needed <= files.rlim_cur;
+  if ((failure && failure.value() != EMFILE) || fits) return {};
   return system_error(fmt::format("making room for {} descriptors", needed), EMFILE);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "base/descriptor_room.hpp"
+#include "base/free_descriptors.hpp"
 
 #include <filesystem>
 #include <fstream>
@@ -13,7 +13,7 @@
 
 namespace {
 
-using oriel::make_room_for_descriptors;
+using oriel::grow_descriptor_table;
 
 // Returns the capacity of this process's descriptor table in the kernel.
 long table_size() {
@@ -38,7 +38,7 @@ TEST_CASE("a process of one thread gets room for descriptors and keeps none", "[
     return;
   }
   const long before = open_descriptors();
-  make_room_for_descriptors();
+  grow_descriptor_table();
   CHECK(table_size() >= 512);
   CHECK(open_descriptors() == before);
 }

@@ -17,7 +17,7 @@ namespace oriel {
 /// wait for it. A process with a CUDA context is close to the first
 /// limit, 64 descriptors. While there is one thread, growing costs microseconds. Local, not
 /// blocking; leaves no descriptor open and never fails.
-void make_room_for_descriptors();
+void grow_descriptor_table();
 
 /// Raises the soft limit RLIMIT_NOFILE to the hard limit (65,536 at most), if fewer than `needed`
 /// more descriptors fit and the limit can be raised. Returns the new limit if it was raised.
@@ -28,6 +28,6 @@ std::optional<std::uint64_t> raise_descriptor_limit(std::uint64_t needed);
 /// Raises the limit like raise_descriptor_limit(), and returns an error if `needed` more
 /// descriptors still do not fit. Meant for descriptors that other code opens later. Succeeds
 /// without a check if /proc is missing. Local; blocks while it counts the open descriptors.
-Status check_descriptor_room(std::uint64_t needed);
+Status check_free_descriptors(std::uint64_t needed);
 
 }  // namespace oriel
