@@ -17,8 +17,8 @@
 #include "base/try.hpp"
 #include "topo/choice/local_affinity.hpp"
 #include "topo/choice/placement.hpp"
+#include "window/memory/available_memory.hpp"
 #include "window/memory/memory_block.hpp"
-#include "window/memory/memory_room.hpp"
 
 // Available since Linux 5.14 and 6.1; older C libraries do not define them.
 #ifndef MADV_POPULATE_WRITE
@@ -216,7 +216,7 @@ class HostMemory final : public BlockMemory {
   Result<AllocationRef> create(std::size_t bytes) override;
   Status check_room(std::size_t bytes) override {
     // prepare() makes no smaller sizes present.
-    return bytes < kHugePageBytes ? Status() : check_memory_room(bytes, topo::FileTree("/"));
+    return bytes < kHugePageBytes ? Status() : check_available_memory(bytes, topo::FileTree("/"));
   }
   void place(std::byte* base, std::size_t bytes) override;
   void prepare(std::byte* base, std::size_t bytes) override { collapse_to_huge_pages(base, bytes); }

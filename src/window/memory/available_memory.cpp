@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "window/memory/memory_room.hpp"
+#include "window/memory/available_memory.hpp"
 
 #include <algorithm>
 #include <cerrno>
@@ -62,7 +62,7 @@ std::optional<std::uint64_t> number_of(std::string_view text, std::string_view k
   return found;
 }
 
-Error no_room(std::size_t bytes, const std::string& figures) {
+Error no_memory(std::size_t bytes, const std::string& figures) {
   return system_error(fmt::format("allocating {} bytes: {}", bytes, figures), ENOMEM)
       .with_hint("allocate less, or give the process more memory");
 }
@@ -73,8 +73,9 @@ Status check_machine(std::size_t bytes, const topo::FileTree& files) {
   if (!available) return {};
   const std::uint64_t swap = number_of(info, "SwapFree").value_or(0);
   if (bytes / 1024 <= *available + swap) return {};
-  return no_room(bytes, fmt::format("the machine has {} KiB of memory available and {} KiB of swap",
-                                    *available, swap));
+  return no_memory(bytes,
+                   fmt::format("the machine has {} KiB of memory available and {} KiB of swap",
+                               *available, swap));
 }
 
 Status check_group(std::size_t bytes, const topo::FileTree& files, const GroupFiles& names,
@@ -89,14 +90,14 @@ Status check_group(std::size_t bytes, const topo::FileTree& files, const GroupFi
   const auto most = static_cast<std::uint64_t>(*limit);
   const std::uint64_t busy = std::max(static_cast<std::uint64_t>(*used), cached) - cached;
   if (busy <= most && bytes <= most - busy) return {};
-  return no_room(bytes, fmt::format("of the {} bytes that the control group {} may have, {} are "
-                                    "in use",
-                                    most, group.empty() ? "/" : group, busy));
+  return no_memory(bytes, fmt::format("of the {} bytes that the control group {} may have, {} are "
+                                      "in use",
+                                      most, group.empty() ? "/" : group, busy));
 }
 
 }  // namespace
 
-Status check_memory_room(std::size_t bytes, const topo::FileTree& files) {
+Status check_available_memory(std::size_t bytes, const topo::FileTree& files) {
   ORIEL_CHECK(check_machine(bytes, files));
   const std::string groups = files.read("/proc/self/cgroup").value_or("");
   for (const GroupFiles& names : kVersions) {

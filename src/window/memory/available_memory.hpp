@@ -17,6 +17,6 @@ namespace oriel::window {
 /// counts as unlimited. A missing value of swap or page cache counts as 0. The result is a
 /// snapshot: other processes may allocate in the meantime. Local. Error: system with ENOMEM, naming
 /// the figures.
-Status check_memory_room(std::size_t bytes, const topo::FileTree& files);
+Status check_available_memory(std::size_t bytes, const topo::FileTree& files);
 
 }  // namespace oriel::window

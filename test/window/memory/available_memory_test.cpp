@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-#include "window/memory/memory_room.hpp"
+#include "window/memory/available_memory.hpp"
 
 #include <cerrno>
 #include <string>
@@ -35,9 +35,9 @@ class Machine {
                    std::to_string(swap_kib) + " kB\n");
   }
   Status check(std::size_t bytes) const {
-    return check_memory_room(bytes, topo::FileTree(tree_.root()));
+    return check_available_memory(bytes, topo::FileTree(tree_.root()));
   }
-  bool has_room(std::size_t bytes) const { return check(bytes).ok(); }
+  bool has_memory(std::size_t bytes) const { return check(bytes).ok(); }
   std::string refusal(std::size_t bytes) const {
     const Status status = check(bytes);
     REQUIRE_FALSE(status.ok());
@@ -59,18 +59,18 @@ bool has(const std::string& text, const std::string& part) {
 
 TEST_CASE("what the machine does not have is refused with the figures", "[req:1.19][req:1.38]") {
   Machine machine;
-  CHECK(machine.has_room(~std::size_t{0}));  // no source is known
+  CHECK(machine.has_memory(~std::size_t{0}));  // no source is known
   machine.memory(2048, 0);
-  CHECK(machine.has_room(2 * kMiB));
+  CHECK(machine.has_memory(2 * kMiB));
   const std::string text = machine.refusal(2 * kMiB + 1024);
   CHECK(has(text, "allocating 2098176 bytes"));
   CHECK(has(text, "2048 KiB of memory available and 0 KiB of swap"));
   machine.memory(2048, 1024);
-  CHECK(machine.has_room(3 * kMiB));
-  CHECK_FALSE(machine.has_room(4 * kMiB));
+  CHECK(machine.has_memory(3 * kMiB));
+  CHECK_FALSE(machine.has_memory(4 * kMiB));
   for (const char* odd : {"", "MemAvailable", "MemAvailable: many kB", "MemAvailableX: 1 kB\n\n"}) {
     machine.put("proc/meminfo", odd);
-    CHECK(machine.has_room(4 * kMiB));
+    CHECK(machine.has_memory(4 * kMiB));
   }
 }
 
@@ -78,24 +78,24 @@ TEST_CASE("limits of control groups count, also of those above", "[req:1.19][req
   const std::string group = "sys/fs/cgroup/outer/inner/";
   Machine machine;
   machine.memory(1 << 20, 0).put("proc/self/cgroup", "0::/outer/inner\n");
-  CHECK(machine.has_room(64 * kMiB));
+  CHECK(machine.has_memory(64 * kMiB));
   machine.put(group + "memory.max", "max\n").put(group + "memory.current", "1000\n");
-  CHECK(machine.has_room(64 * kMiB));
+  CHECK(machine.has_memory(64 * kMiB));
   machine.put(group + "memory.max", "8388608\n").put(group + "memory.current", "4194304\n");
-  CHECK(machine.has_room(4 * kMiB));
+  CHECK(machine.has_memory(4 * kMiB));
   const std::string text = machine.refusal(4 * kMiB + 1);
   CHECK(has(text, "of the 8388608 bytes that the control group /outer/inner may have, 4194304"));
   // File cache pages are reclaimed first, so they count as free.
   machine.put(group + "memory.stat",
               "anon 5\ninactive_file 1048576\nactive_file 1048576\nfile_dirty 7\n");
-  CHECK(machine.has_room(6 * kMiB));
-  CHECK_FALSE(machine.has_room(6 * kMiB + 1));
+  CHECK(machine.has_memory(6 * kMiB));
+  CHECK_FALSE(machine.has_memory(6 * kMiB + 1));
   machine.put("sys/fs/cgroup/outer/memory.max", "3145728\n")
       .put("sys/fs/cgroup/outer/memory.current", "1048576\n");
-  CHECK(machine.has_room(2 * kMiB));
+  CHECK(machine.has_memory(2 * kMiB));
   CHECK(has(machine.refusal(3 * kMiB), "control group /outer may have"));
   machine.put("sys/fs/cgroup/outer/memory.current", "4194304\n");  // over its limit
-  CHECK_FALSE(machine.has_room(1));
+  CHECK_FALSE(machine.has_memory(1));
 }
 
 TEST_CASE("a container's own limit is found where it sees its group as the root",
@@ -106,7 +106,7 @@ TEST_CASE("a container's own limit is found where it sees its group as the root"
     machine.put("proc/self/cgroup", path)
         .put("sys/fs/cgroup/memory.max", "4194304")
         .put("sys/fs/cgroup/memory.current", "0");
-    CHECK(machine.has_room(4 * kMiB));
+    CHECK(machine.has_memory(4 * kMiB));
     CHECK(has(machine.refusal(5 * kMiB), "control group / may have"));
   }
   Machine old;
@@ -117,13 +117,13 @@ TEST_CASE("a container's own limit is found where it sees its group as the root"
       .put("sys/fs/cgroup/memory/jobs/7/memory.usage_in_bytes", "2097152\n")
       .put("sys/fs/cgroup/memory/jobs/7/memory.stat",
            "inactive_file 9\ntotal_inactive_file 1048576\n");
-  CHECK(old.has_room(3 * kMiB));
+  CHECK(old.has_memory(3 * kMiB));
   CHECK(has(old.refusal(4 * kMiB), "control group /jobs/7 may have"));
 }
 
 TEST_CASE("memory that is not to be had is refused before any is taken", "[req:1.19][req:1.38]") {
   std::size_t bytes = std::size_t{1} << 30;  // more than this machine has
-  while (check_memory_room(bytes, topo::FileTree("/")).ok()) bytes *= 2;
+  while (check_available_memory(bytes, topo::FileTree("/")).ok()) bytes *= 2;
   const auto before = test::process_state();
   const auto refused = host_memory().allocate(bytes);
   REQUIRE_FALSE(refused.ok());
