@@ -64,7 +64,7 @@ void Occupancy::give_back(std::byte* at) {
   taken_.erase(address_of(at) - address_of(base_));
 }
 
-Status BlockMemory::check_room(std::size_t) {
+Status BlockMemory::check_available(std::size_t) {
   return {};
 }
 
@@ -78,7 +78,7 @@ Result<void*> BlockMemory::allocate(std::size_t bytes, Backing backing) {
         ErrorCode::invalid_argument,
         fmt::format("allocating {} bytes: the size must be 1 to {}", bytes, kMaxMemoryBytes));
   }
-  if (backing == Backing::ready) ORIEL_CHECK(check_room(bytes));
+  if (backing == Backing::ready) ORIEL_CHECK(check_available(bytes));
   Block block{};
   block.forks = fork_count();
   ORIEL_TRY(block.allocation, create(bytes));

@@ -65,7 +65,7 @@ class BlockMemory : public Memory {
 
  protected:
   /// Refuses sizes that cannot be made ready. Called first, and only for Backing::ready.
-  virtual Status check_room(std::size_t bytes);
+  virtual Status check_available(std::size_t bytes);
   /// Creates new memory of at least `bytes`, a multiple of granularity().
   virtual Result<AllocationRef> create(std::size_t bytes) = 0;
   /// Sets the NUMA placement. Called once before allocate() returns, while nobody has touched the

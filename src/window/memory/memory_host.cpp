@@ -214,7 +214,7 @@ class HostMemory final : public BlockMemory {
 
  private:
   Result<AllocationRef> create(std::size_t bytes) override;
-  Status check_room(std::size_t bytes) override {
+  Status check_available(std::size_t bytes) override {
     // prepare() makes no smaller sizes present.
     return bytes < kHugePageBytes ? Status() : check_available_memory(bytes, topo::FileTree("/"));
   }
