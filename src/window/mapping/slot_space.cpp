@@ -79,7 +79,7 @@ Result<SlotSpace::Proposal> SlotSpace::propose(Token token, std::size_t bytes, s
   return Proposal{waits ? Proposal::Kind::waits : Proposal::Kind::held, begin};
 }
 
-Error SlotSpace::no_room(std::size_t bytes) const {
+Error SlotSpace::out_of_space(std::size_t bytes) const {
   return Error(ErrorCode::invalid_usage,
                fmt::format("no {} bytes are free at one offset of all slots: {} of the {} bytes of "
                            "this rank's side are taken",

@@ -75,7 +75,7 @@ class SlotSpace {
   void release(std::size_t offset, std::size_t bytes) noexcept;
 
   /// Returns the error for a patient pass that ended without a place for `bytes`.
-  Error no_room(std::size_t bytes) const;
+  Error out_of_space(std::size_t bytes) const;
 
   std::size_t slot_bytes() const { return slot_bytes_; }
   /// Returns the number of bytes in kept ranges.

@@ -45,7 +45,7 @@ Result<PlaceMessage> BatchMappings::propose() {
   ORIEL_TRY(message.proposal, slots.propose(token_, search_.bytes, search_.floor, search_.pass));
   if (message.proposal.kind == SlotSpace::Proposal::Kind::none &&
       search_.pass == SlotSpace::Pass::patient) {
-    return slots.no_room(search_.bytes);
+    return slots.out_of_space(search_.bytes);
   }
   return message;
 }

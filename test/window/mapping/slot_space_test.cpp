@@ -81,7 +81,7 @@ TEST_CASE("a slot refuses what does not fit and says what to change", "[req:1.38
   REQUIRE(space.keep({1, 1}).ok());
   CHECK(ask(space, {1, 2}, kPage, Pass::eager).kind == Kind::none);
   CHECK(ask(space, {1, 2}, kPage, Pass::patient).kind == Kind::none);
-  const Error full = space.no_room(kPage);
+  const Error full = space.out_of_space(kPage);
   CHECK(full.code() == ErrorCode::invalid_usage);
   CHECK(full.message().find("4294967296 of the 4294967296 bytes") != std::string::npos);
   CHECK(full.hint().find("ORIEL_BIG_SIZE") != std::string::npos);
