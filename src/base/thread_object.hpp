@@ -34,12 +34,12 @@ class ThreadObject {
   };
 
   static void make() {
-    object_ = new (room_) T();
+    object_ = new (storage_) T();
     if (!ended_) static thread_local const Ending ending;
   }
 
   // All trivially destructible, so usable as long as the thread runs.
-  alignas(T) static inline constinit thread_local std::byte room_[sizeof(T)] = {};
+  alignas(T) static inline constinit thread_local std::byte storage_[sizeof(T)] = {};
   static inline constinit thread_local T* object_ = nullptr;
   static inline constinit thread_local bool ended_ = false;
 };
