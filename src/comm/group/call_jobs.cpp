@@ -192,8 +192,8 @@ class PlannedCalls {
     return {};
   }
 
-  std::array<std::byte, 4096> room_;
-  std::pmr::monotonic_buffer_resource memory_{room_.data(), room_.size()};
+  std::array<std::byte, 4096> buffer_;
+  std::pmr::monotonic_buffer_resource memory_{buffer_.data(), buffer_.size()};
   List<CommunicatorCalls> calls_{&memory_};             // in order of first use
   List<PlannedCollective> enqueued_{&memory_};          // GPU collectives in call order
   List<const CommunicatorCalls*> exchanges_{&memory_};  // GPU exchanges in launch order
