@@ -74,7 +74,7 @@ void Acceptor::accept_from(int listener_fd) {
   for (int i = 0; i < kAcceptsAtOnce; ++i) {
     if (full()) {
       if (i > 0) return;  // maybe none is waiting, so closes none
-      if (!make_room()) return pause();
+      if (!evict_oldest()) return pause();
     }
     auto accepted = accept_despite_limit(listener_fd);
     if (!accepted.ok()) {
@@ -85,7 +85,7 @@ void Acceptor::accept_from(int listener_fd) {
       if (i > 0) return;
       const auto decision = accepts_.after(accepted.error(), clock_->now());
       if (decision != Retries::Decision::try_again) shortage_ = std::move(accepted).error();
-      if (!is_short || !make_room()) pause();  // a listener that stays readable would spin
+      if (!is_short || !evict_oldest()) pause();  // a listener that stays readable would spin
       return;
     }
     accepts_.succeeded();
@@ -117,7 +117,7 @@ Result<OwnedFd> Acceptor::accept_despite_limit(int listener_fd) {
 
 /// Closes the oldest unproven connection if it has had its turn. Returns whether a
 /// connection has gone.
-bool Acceptor::make_room() {
+bool Acceptor::evict_oldest() {
   if (pending_.empty() || !pending_.front().turn.expired(clock_->now())) return false;
   const std::size_t before = pending_.size();
   const Poller::Token token = pending_.front().token;

@@ -113,7 +113,7 @@ class Acceptor {
   Result<OwnedFd> accept_despite_limit(int listener_fd);
   bool may_prove(const OwnedFd& socket) const;
   void note_failure(const Error& error) const;
-  bool make_room();
+  bool evict_oldest();
   void admit(OwnedFd fd);
   void read_proof(PendingIt it);
   bool full() const;
