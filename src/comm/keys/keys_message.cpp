@@ -156,7 +156,7 @@ Result<KeysMessage> decode_keys(ByteView bytes) {
   return message;
 }
 
-Status check_room(std::size_t bytes, int ranks) {
+Status check_message_bytes(std::size_t bytes, int ranks) {
   // One message of the all-gather carries the data of up to half the ranks.
   constexpr std::size_t kForEach = 16;
   const std::size_t together = (static_cast<std::size_t>(ranks) + 1) / 2;

@@ -66,7 +66,7 @@ Bytes encode(const KeysMessage& message);
 Result<KeysMessage> decode_keys(ByteView bytes);
 /// Checks that an all-gather can carry messages of `bytes` bytes from each of `ranks` ranks. The
 /// error blames many allocations, since keys of other windows need far fewer bytes.
-Status check_room(std::size_t bytes, int ranks);
+Status check_message_bytes(std::size_t bytes, int ranks);
 
 /// Returns the error for an invalid message: "... has `what`".
 Error bad_message(const std::string& what);

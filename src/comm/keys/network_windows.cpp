@@ -212,7 +212,7 @@ Task<Status> NetworkWindows::prepare(EventLoop& loop,
   }
   if (has_nic) {
     Bytes message = encode(mine);
-    if (local.ok()) local = check_room(message.size(), world_.size());
+    if (local.ok()) local = check_message_bytes(message.size(), world_.size());
     if (!local.ok()) {
       mine.failed = true;
       mine.keys.clear();

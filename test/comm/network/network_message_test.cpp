@@ -173,14 +173,14 @@ TEST_CASE("pieces of windows come back, or are refused", "[req:3.2][req:3.23]") 
 
 TEST_CASE("more keys than ranks can gather are refused before anybody is asked for them",
           "[req:3.2]") {
-  CHECK(check_room(1000, 2).ok());
-  CHECK(check_room(1000, 65'536).ok());
-  CHECK(check_room((64 << 20) - 16, 2).ok());
-  const Status refused = check_room(131'072, 1024);
+  CHECK(check_message_bytes(1000, 2).ok());
+  CHECK(check_message_bytes(1000, 65'536).ok());
+  CHECK(check_message_bytes((64 << 20) - 16, 2).ok());
+  const Status refused = check_message_bytes(131'072, 1024);
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().to_string().find(
             "131072 bytes; among 1024 ranks there is room for 131056") != std::string::npos);
-  CHECK_FALSE(check_room(113, 1 << 20).ok());
+  CHECK_FALSE(check_message_bytes(113, 1 << 20).ok());
 }
 
 TEST_CASE("places that are cut short, too long or make no sense are refused", "[req:3.23]") {
