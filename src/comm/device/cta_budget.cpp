@@ -143,13 +143,13 @@ bool CtaBudget::fits(const Chain& chain, int weight) const {
 }
 
 bool CtaBudget::admit(Chain& chain, const MemberRef& member) const {
-  if (!find_room(chain, member)) return false;
+  if (!reserve(chain, member)) return false;
   const bool is_common = &chain == common_.get() && !by_thread_.load(std::memory_order_relaxed);
   if (is_common) member->is_free_.store(true);
   return true;
 }
 
-bool CtaBudget::find_room(Chain& chain, const MemberRef& member) const {
+bool CtaBudget::reserve(Chain& chain, const MemberRef& member) const {
   if (chain.is_chained) return false;
   const std::uint64_t communicator = member->facts().communicator;
   for (Entry& entry : chain.running) {

@@ -120,7 +120,7 @@ class CtaBudget {
   std::shared_ptr<Chain> chain_of_thread();
   /// Returns whether the launch is free, that is, waits for no other launch.
   bool admit(Chain& chain, const MemberRef& member) const;
-  bool find_room(Chain& chain, const MemberRef& member) const;
+  bool reserve(Chain& chain, const MemberRef& member) const;
   /// Makes the members of `chain` take locks again, and waits for launches without a lock to end.
   /// The caller holds the chain's `order` exclusively.
   void end_free_launches(Chain& chain);
