@@ -262,8 +262,8 @@ Task<Result<void*>> CudaDevice::finish(EventLoop& loop, std::unique_ptr<Filling>
   // Polls briskly at first: usually this takes microseconds, less than a timer of the loop.
   constexpr int kBriskPolls = 100;
   const TimePoint begin = loop.clock().now();
-  const Duration room = std::min<Duration>(deadline.remaining(begin), std::chrono::hours(24));
-  const Deadline limit = Deadline::at(begin + room - room / 4);
+  const Duration remaining = std::min<Duration>(deadline.remaining(begin), std::chrono::hours(24));
+  const Deadline limit = Deadline::at(begin + remaining - remaining / 4);
   for (int polls = 0; !filling->ended(); ++polls) {
     Status waited;
     if (limit.expired(loop.clock().now())) {
