@@ -83,8 +83,8 @@ void Network::fill_view(std::vector<device::queue::QueueView> queues_by_rank) {
 }
 
 Status Network::show_to_kernels() {
-  const std::size_t room = std::bit_ceil(queues_.size()) * sizeof(device::queue::QueueView);
-  ORIEL_TRY(view_pool_, options_.device->object_pool(sizeof view_ + room, 64));
+  const std::size_t table_bytes = std::bit_ceil(queues_.size()) * sizeof(device::queue::QueueView);
+  ORIEL_TRY(view_pool_, options_.device->object_pool(sizeof view_ + table_bytes, 64));
   ORIEL_TRY(kernel_view_, view_pool_->allocate({}));
   device::NetworkView shown = view_;
   shown.queues = reinterpret_cast<const device::queue::QueueView*>(
