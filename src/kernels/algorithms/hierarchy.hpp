@@ -114,7 +114,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
   using Peers::arguments_;
   using Peers::at;
   using Peers::await_all;
-  using Peers::await_room;
+  using Peers::await_free_slots;
   using Peers::base_;
   using Peers::begin;
   using Peers::copy_slot;
@@ -191,7 +191,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
 
   ORIEL_STAGE_FN bool give_inputs(std::uint64_t round) {
     if (!shape_.reduces || size_ == 1) return true;
-    if (!await_room(group_peers(), round)) return false;
+    if (!await_free_slots(group_peers(), round)) return false;
     each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
       const std::int32_t to = server(grouping_.own, round, lane);
       if (to == grouping_.own_index) return;
@@ -222,7 +222,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
       return false;
     }
     if (grouping_.groups == 1) return true;
-    if (!await_room(across_peers(), round)) return false;
+    if (!await_free_slots(across_peers(), round)) return false;
     each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
       if (group == grouping_.own || !serves(round, lane)) return;
       const std::int32_t to = grouping_.member(group, server(group, round, lane));
@@ -282,7 +282,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
       return false;
     }
     if (shape_.distributes &&
-        !(await_room(group_peers(), round) && await_room(across_peers(), round))) {
+        !(await_free_slots(group_peers(), round) && await_free_slots(across_peers(), round))) {
       return false;
     }
     for (std::int32_t lane = 0; lane < lanes_of(grouping_.own); ++lane) {

@@ -100,7 +100,7 @@ class HierarchyPeers : protected HierarchyPlaces {
 
   /// Waits until the peers in `each` have free slots for `round`.
   template <class Each>
-  ORIEL_DEVICE_FN bool await_room(const Each& each, std::uint64_t round) {
+  ORIEL_DEVICE_FN bool await_free_slots(const Each& each, std::uint64_t round) {
     const std::uint64_t absolute = base_ + round;
     if (arguments_.plan.grouped_by == GroupedBy::rank || absolute < kHierarchyDepth) return true;
     return await_all(each, offsetof(HierarchyLine, done), absolute - kHierarchyDepth + 1);
