@@ -42,13 +42,14 @@ std::uint64_t round_to_lines(std::uint64_t elements, DataType type) {
 // the smallest chunks are too large, reduces the depth. Fewer CTAs would not help, because each CTA
 // has its own rings. Returns false if the smallest chunks do not fit.
 bool fit_stream(Plan& plan, const ScratchLayout& layout) {
-  std::uint64_t room = max_chunk_bytes(layout, plan.depth);
-  while (room < kMinChunkBytes && plan.depth > kMinDepth) {
-    room = max_chunk_bytes(layout, --plan.depth);
+  std::uint64_t chunk_bytes_most = max_chunk_bytes(layout, plan.depth);
+  while (chunk_bytes_most < kMinChunkBytes && plan.depth > kMinDepth) {
+    chunk_bytes_most = max_chunk_bytes(layout, --plan.depth);
   }
   plan.lead = std::min(plan.lead, plan.depth - 1);
-  plan.chunk_bytes = static_cast<std::uint32_t>(std::min<std::uint64_t>(plan.chunk_bytes, room));
-  return room >= kMinChunkBytes;
+  plan.chunk_bytes =
+      static_cast<std::uint32_t>(std::min<std::uint64_t>(plan.chunk_bytes, chunk_bytes_most));
+  return chunk_bytes_most >= kMinChunkBytes;
 }
 
 // Reduces the number of CTAs to `most`. On a GPU, keeps about as many threads in all.
@@ -89,7 +90,7 @@ void prefer_one_chunk(Plan& plan, const ScratchLayout& layout, std::uint64_t byt
   plan.depth = kMinDepth;
 }
 
-Error no_room(const ScratchLayout& layout, std::uint32_t depth) {
+Error rings_too_small(const ScratchLayout& layout, std::uint32_t depth) {
   return Error(ErrorCode::invalid_usage,
                fmt::format("the scratch memory has {} bytes for the rings of each CTA, too little "
                            "for {} chunks of {} bytes to and from each of {} other ranks",
@@ -216,7 +217,9 @@ Status check_choice(const ChoiceTable& table, Backend backend, const ScratchLayo
                              backend == Backend::cuda ? "cuda" : "host"))
         .with_hint("ORIEL_TABLE names a table that was measured with it");
   }
-  if (max_chunk_bytes(layout, kMinDepth) < kMinChunkBytes) return no_room(layout, kMinDepth);
+  if (max_chunk_bytes(layout, kMinDepth) < kMinChunkBytes) {
+    return rings_too_small(layout, kMinDepth);
+  }
   return {};
 }
 
@@ -272,7 +275,7 @@ Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backe
     plan.chunk_bytes = std::clamp(overrides.chunk_bytes / kMinChunkBytes * kMinChunkBytes,
                                   kMinChunkBytes, kMaxChunkBytes);
   }
-  if (!fit_stream(plan, layout)) return no_room(layout, kMinDepth);
+  if (!fit_stream(plan, layout)) return rings_too_small(layout, kMinDepth);
   return plan;
 }
 
