@@ -44,7 +44,7 @@ constexpr std::uint64_t kCtasWanted = 32;
 
 // The default ORIEL_SCRATCH_SIZE is the largest allowed value, and suffices up to some thousand
 // ranks.
-constexpr const char* kRoomHint =
+constexpr const char* kScratchHint =
     "do not set ORIEL_SCRATCH_SIZE below its default; if it is not, use communicators of fewer "
     "ranks, or of fewer nodes";
 
@@ -59,13 +59,13 @@ std::uint64_t bytes_of_unit(HierarchyShape shape, const Grouping& grouping) {
   return most;
 }
 
-Error no_room(std::uint64_t region_bytes, std::uint64_t needed) {
+Error scratch_too_small(std::uint64_t region_bytes, std::uint64_t needed) {
   return Error(
              ErrorCode::invalid_usage,
              fmt::format("the scratch memory has {} bytes for a round of a collective, but so many "
                          "ranks need {}",
                          region_bytes, needed))
-      .with_hint(kRoomHint);
+      .with_hint(kScratchHint);
 }
 
 }  // namespace
@@ -131,7 +131,7 @@ Result<HierarchyLayout> make_hierarchy_layout(int ranks, std::uint64_t offset,
                  fmt::format("{} bytes of the scratch memory are too few for what {} ranks tell "
                              "each other",
                              bytes, ranks))
-        .with_hint(kRoomHint);
+        .with_hint(kScratchHint);
   }
   layout.regions[0] = layout.lines[1] + lines;
   layout.regions[1] = layout.regions[0] + kHierarchyDepth * layout.region_bytes;
@@ -207,8 +207,8 @@ Result<HierarchyPlan> plan_hierarchy(const HierarchyFacts& facts, const Hierarch
   plan.shape = shape_of(facts, grouping, plan.raw);
   const std::uint64_t needed = bytes_of_unit(plan.shape, grouping);
   // A single rank needs no slots.
-  const std::uint64_t room = layout.region_bytes / std::max<std::uint64_t>(1, needed);
-  if (room == 0) return no_room(layout.region_bytes, needed);
+  const std::uint64_t quanta_most = layout.region_bytes / std::max<std::uint64_t>(1, needed);
+  if (quanta_most == 0) return scratch_too_small(layout.region_bytes, needed);
   // Number of units of a round, among which `count` elements are divided.
   const std::uint64_t parts = facts.collective == Collective::all_reduce
                                   ? static_cast<std::uint64_t>(plan.shape.groups) *
@@ -219,7 +219,8 @@ Result<HierarchyPlan> plan_hierarchy(const HierarchyFacts& facts, const Hierarch
   const std::uint64_t most_bytes =
       facts.unit_bytes_most != 0 ? facts.unit_bytes_most : tuning.unit_bytes;
   const std::uint64_t quantum_bytes = kUnitQuantum * plan.shape.element_bytes;
-  std::uint64_t quanta = std::min(room, std::max<std::uint64_t>(1, most_bytes / quantum_bytes));
+  std::uint64_t quanta =
+      std::min(quanta_most, std::max<std::uint64_t>(1, most_bytes / quantum_bytes));
   const std::uint64_t split = std::max(divide_up(tuning.split_bytes, quantum_bytes),
                                        divide_up(divide_up(each, kRoundsWanted), kUnitQuantum));
   quanta = std::min({quanta, split, divide_up(each, kUnitQuantum)});
