@@ -28,7 +28,7 @@ class CopyStream {
   std::size_t slot_bytes() const { return slot_bytes_; }
 
   /// Returns whether eight more of the steps below can start. If not, try again later.
-  virtual bool has_room() = 0;
+  virtual bool has_capacity() = 0;
   /// Returns how many of these bytes one step can reach; 0 if the address is unknown to the stream.
   virtual std::size_t reach(const std::byte* /*at*/, std::size_t count) { return count; }
 

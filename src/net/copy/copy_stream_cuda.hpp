@@ -30,7 +30,7 @@ class CudaCopyStream final : public CopyStream {
   CudaCopyStream(const CudaCopyStream&) = delete;
   CudaCopyStream& operator=(const CudaCopyStream&) = delete;
 
-  bool has_room() override { return true; }
+  bool has_capacity() override { return true; }
   Status load(std::uint32_t slot, const std::byte* from, std::size_t count) override;
   Status store(std::byte* to, std::uint32_t slot, ByteView from) override;
   Status copy(std::byte* to, const std::byte* from, std::size_t count) override;

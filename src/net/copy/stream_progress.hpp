@@ -19,7 +19,7 @@ class StreamProgress {
   explicit StreamProgress(CopyStream& stream) : stream_(stream) {}
 
   /// Returns whether a step may begin: the stream has room and has not failed.
-  bool may_begin() { return failure_.ok() && stream_.has_room(); }
+  bool may_begin() { return failure_.ok() && stream_.has_capacity(); }
   /// Notes the result of a step. Returns false if this step or an earlier one has failed.
   bool check(Status step);
   /// Returns how many of the bytes one step can move. If the stream cannot reach them at all, fails

@@ -15,7 +15,7 @@ namespace oriel::net {
 namespace {
 
 // Upper bound of the commands for eight steps.
-constexpr std::uint64_t kRoomNeeded = 16;
+constexpr std::uint64_t kCommandsNeeded = 16;
 // The driver copies fewer bytes on the engine that runs kernels. Another process's kernels occupy
 // that engine until their time slice ends. Two rows go by the copy engine, however short they are.
 constexpr std::size_t kRowsBelow = std::size_t{32} << 10;
@@ -39,9 +39,9 @@ class NicProcessStream final : public CopyStream {
   NicProcessStream(const NicProcessStream&) = delete;
   NicProcessStream& operator=(const NicProcessStream&) = delete;
 
-  bool has_room() override {
+  bool has_capacity() override {
     const std::uint64_t in_use = produced_ - memory_.consumed().load(std::memory_order_acquire);
-    return in_use <= kNicCommands - kRoomNeeded;  // look() reports an invalid counter
+    return in_use <= kNicCommands - kCommandsNeeded;  // look() reports an invalid counter
   }
   std::size_t reach(const std::byte* at, std::size_t count) override {
     return std::min(count, process_->find(at).left);

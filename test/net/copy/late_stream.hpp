@@ -39,7 +39,7 @@ class LateStream final : public CopyStream {
   bool is_still = false;  ///< runs steps only for a caller that keeps polling signalled()
   std::size_t left() const { return steps_.size(); }
 
-  bool has_room() override { return steps_.size() < 64; }
+  bool has_capacity() override { return steps_.size() < 64; }
   Status load(std::uint32_t number, const std::byte* from, std::size_t count) override {
     return add([to = slot(number), from, count] { std::memcpy(to, from, count); });
   }
