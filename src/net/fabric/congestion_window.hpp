@@ -25,7 +25,7 @@ class CongestionWindow {
 
   explicit CongestionWindow(Duration slow) : slow_(slow) {}
 
-  bool has_room(std::uint64_t under_way, std::uint64_t bytes) const {
+  bool allows(std::uint64_t under_way, std::uint64_t bytes) const {
     return bytes == 0 || under_way == 0 || under_way + bytes <= most_;
   }
   /// Adapts the window to a transfer that has been answered. `started` is the transfer's start;

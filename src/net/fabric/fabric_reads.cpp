@@ -62,7 +62,7 @@ bool Reads::may_read(Peer& peer, TimePoint now) const {
   } else if (now - reads.since >= kReadGapEvery) {
     return false;
   }
-  return reads.window.has_room(reads.parts * kReadPartBytes, kReadPartBytes);
+  return reads.window.allows(reads.parts * kReadPartBytes, kReadPartBytes);
 }
 
 void Reads::begin() {

@@ -22,7 +22,7 @@ std::optional<std::size_t> SentRequests::find(std::uint64_t number) const {
 }
 
 SentRequest* SentRequests::add(SentRequest&& request) {
-  if (!window_.has_room(under_way_, request.wire_bytes)) return nullptr;
+  if (!window_.allows(under_way_, request.wire_bytes)) return nullptr;
   request.number = next_number_;
   requests_.push_back(std::move(request));
   ++next_number_;

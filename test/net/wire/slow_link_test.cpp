@@ -172,10 +172,10 @@ TEST_CASE("a window narrows where answers are slow, and widens where they are fa
   const std::uint64_t piece = std::uint64_t{256} << 10;
   TimePoint now{seconds(1)};
   CongestionWindow window(slow);
-  CHECK(window.has_room(0, CongestionWindow::kMost * 2));  // a lone request always has room
-  CHECK(window.has_room(piece, piece));
-  CHECK_FALSE(window.has_room(2 * piece, 1));
-  CHECK(window.has_room(2 * piece, 0));
+  CHECK(window.allows(0, CongestionWindow::kMost * 2));  // a lone request always has room
+  CHECK(window.allows(piece, piece));
+  CHECK_FALSE(window.allows(2 * piece, 1));
+  CHECK(window.allows(2 * piece, 0));
   SECTION("fast") {
     window.ended(2 * piece, piece, now, now + slow / 4);
     CHECK(window.most() == CongestionWindow::kFirst + piece);
