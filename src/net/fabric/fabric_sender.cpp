@@ -60,7 +60,7 @@ bool Sender::send(Peer& peer, WireMessage& message) {
   }
   const bool is_behind = payload_bytes > kSmallBytesMost;
   const Bytes bytes = is_behind ? encode_head(message) : encode_message(message);
-  if (!make_room(peer, sizeof(std::uint32_t) + bytes.size(), is_behind)) return false;
+  if (!open_batch(peer, sizeof(std::uint32_t) + bytes.size(), is_behind)) return false;
   if (is_behind && !layout_.copies_payloads) payload_of(message).own();
   Send& batch = *peer.outgoing.batch;
   std::byte* const at = batch.heads + kFrameHeadBytes + batch.batch_bytes;
@@ -74,7 +74,7 @@ bool Sender::send(Peer& peer, WireMessage& message) {
   return true;
 }
 
-bool Sender::has_room(const Peer& peer) const {
+bool Sender::has_free_slot(const Peer& peer) const {
   return !free_.empty() && peer.outgoing.under_way < std::max<std::size_t>(2, free_.size());
 }
 
@@ -88,7 +88,7 @@ Send& Sender::take_slot(Peer& peer) {
 
 /// Makes room in the peer's batch for `bytes` bytes, and for a payload behind it. Sends a full
 /// batch and starts another. Returns false if there is no room now.
-bool Sender::make_room(Peer& peer, std::size_t bytes, bool has_payload) {
+bool Sender::open_batch(Peer& peer, std::size_t bytes, bool has_payload) {
   if (peer.outgoing.batch != nullptr) {
     const Send& batch = *peer.outgoing.batch;
     const bool is_full =
@@ -96,7 +96,7 @@ bool Sender::make_room(Peer& peer, std::size_t bytes, bool has_payload) {
     if (!is_full) return true;
     if (!send_batch(peer)) return false;
   }
-  if (!has_room(peer)) return false;
+  if (!has_free_slot(peer)) return false;
   peer.outgoing.batch = &take_slot(peer);
   peer.outgoing.batch->batch_limit = kBatchBytesMost;
   with_batch_.push_back(&peer);

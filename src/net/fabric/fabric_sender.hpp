@@ -65,8 +65,8 @@ class Sender {
   std::size_t under_way() const { return sends_.size() - free_.size(); }
 
  private:
-  bool make_room(Peer& peer, std::size_t bytes, bool has_payload);
-  bool has_room(const Peer& peer) const;
+  bool open_batch(Peer& peer, std::size_t bytes, bool has_payload);
+  bool has_free_slot(const Peer& peer) const;
   Send& take_slot(Peer& peer);
   void put_behind(Send& batch, Payload& payload);
   bool send_batch(Peer& peer);
