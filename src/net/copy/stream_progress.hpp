@@ -18,7 +18,7 @@ class StreamProgress {
  public:
   explicit StreamProgress(CopyStream& stream) : stream_(stream) {}
 
-  /// Returns whether a step may begin: the stream has room and has not failed.
+  /// Returns whether a step may begin: the stream has capacity and has not failed.
   bool may_begin() { return failure_.ok() && stream_.has_capacity(); }
   /// Notes the result of a step. Returns false if this step or an earlier one has failed.
   bool check(Status step);

@@ -86,8 +86,8 @@ Send& Sender::take_slot(Peer& peer) {
   return slot;
 }
 
-/// Makes room in the peer's batch for `bytes` bytes, and for a payload behind it. Sends a full
-/// batch and starts another. Returns false if there is no room now.
+/// Ensures that the peer's batch has space for `bytes` bytes, and for a payload behind it. Sends a
+/// full batch and opens another. Returns false if there is no space now.
 bool Sender::open_batch(Peer& peer, std::size_t bytes, bool has_payload) {
   if (peer.outgoing.batch != nullptr) {
     const Send& batch = *peer.outgoing.batch;

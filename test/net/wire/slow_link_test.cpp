@@ -172,7 +172,7 @@ TEST_CASE("a window narrows where answers are slow, and widens where they are fa
   const std::uint64_t piece = std::uint64_t{256} << 10;
   TimePoint now{seconds(1)};
   CongestionWindow window(slow);
-  CHECK(window.allows(0, CongestionWindow::kMost * 2));  // a lone request always has room
+  CHECK(window.allows(0, CongestionWindow::kMost * 2));  // a lone request is always allowed
   CHECK(window.allows(piece, piece));
   CHECK_FALSE(window.allows(2 * piece, 1));
   CHECK(window.allows(2 * piece, 0));
