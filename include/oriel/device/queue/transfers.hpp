@@ -94,8 +94,8 @@ struct BytesEnding {
   std::uint64_t remote_offset;
 
   [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t first() const {
-    const std::uint64_t room = remote.left_in_chunk(remote_offset);
-    return room < count ? static_cast<std::uint32_t>(room) : count;
+    const std::uint64_t left = remote.left_in_chunk(remote_offset);
+    return left < count ? static_cast<std::uint32_t>(left) : count;
   }
   [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t wqebbs() const { return first() < count ? 2 : 1; }
   template <class M>
