@@ -44,16 +44,16 @@ static void send_around(const Member* m, int hop) {
 
 /* Sends two messages to every rank, this one included, with different lengths and an empty one. */
 static void send_to_all(const Member* m) {
-  const size_t room = kMost / kMostRanks;
+  const size_t stride = kMost / kMostRanks;
   TRY(GroupStart, ());
   for (int peer = 0; peer < m->size; ++peer) {
     for (int number = 0; number < 2; ++number) {
-      int32_t* const in = (int32_t*)m->input + ((size_t)peer * 2 + (size_t)number) * room;
-      int32_t* const out = (int32_t*)m->output + ((size_t)peer * 2 + (size_t)number) * room;
+      int32_t* const in = (int32_t*)m->input + ((size_t)peer * 2 + (size_t)number) * stride;
+      int32_t* const out = (int32_t*)m->output + ((size_t)peer * 2 + (size_t)number) * stride;
       const size_t sent = (size_t)((m->rank * 3 + peer) * (number + 1));
       const size_t received = (size_t)((peer * 3 + m->rank) * (number + 1));
       fill(in, sent, m->rank, peer, number);
-      memset(out, 0, room * sizeof *out);
+      memset(out, 0, stride * sizeof *out);
       TRY(Send, (in, sent, ncclInt32, peer, m->comm, NULL));
       TRY(Recv, (out, received, ncclInt32, peer, m->comm, NULL));
     }
@@ -61,7 +61,7 @@ static void send_to_all(const Member* m) {
   TRY(GroupEnd, ());
   for (int peer = 0; peer < m->size; ++peer) {
     for (int number = 0; number < 2; ++number) {
-      const int32_t* const out = (int32_t*)m->output + ((size_t)peer * 2 + (size_t)number) * room;
+      const int32_t* const out = (int32_t*)m->output + ((size_t)peer * 2 + (size_t)number) * stride;
       const size_t received = (size_t)((peer * 3 + m->rank) * (number + 1));
       compare(out, received, peer, m->rank, number);
       EXPECT_INT("element behind a message", 0, out[received]);
