@@ -56,10 +56,10 @@ ssize_t fake_recvmsg(int, msghdr* message, int) {
   socket.left = socket.left.subspan(bytes);
   message->msg_flags = taken < bytes ? MSG_TRUNC : 0;
   // Closes descriptors that do not fit and sets MSG_CTRUNC, as the kernel does.
-  const std::size_t room = message->msg_controllen < CMSG_LEN(sizeof(int))
-                               ? 0
-                               : (message->msg_controllen - CMSG_LEN(0)) / sizeof(int);
-  const std::size_t given = std::min({fds, room, std::size_t{64}});
+  const std::size_t capacity = message->msg_controllen < CMSG_LEN(sizeof(int))
+                                   ? 0
+                                   : (message->msg_controllen - CMSG_LEN(0)) / sizeof(int);
+  const std::size_t given = std::min({fds, capacity, std::size_t{64}});
   if (given < fds || what % 16 == 1) message->msg_flags |= MSG_CTRUNC;
   if (given == 0) {
     message->msg_controllen = 0;
