@@ -317,9 +317,9 @@ class FoldInputs {
 template <class T, class Move>
 void check_fold(const HierarchyArguments& arguments, std::size_t count, std::size_t stored_bytes,
                 const Move& move) {
-  const std::size_t room = round_up(count, kUnitQuantum) * stored_bytes;
-  Guarded by_group(room, 0);
-  Guarded by_host(room, 0);
+  const std::size_t buffer_bytes = round_up(count, kUnitQuantum) * stored_bytes;
+  Guarded by_group(buffer_bytes, 0);
+  Guarded by_host(buffer_bytes, 0);
   PlayedGroup::play(96, [&] {
     GroupHierarchyOps<T, PlayedGroup> ops(arguments);
     ops.begin();
