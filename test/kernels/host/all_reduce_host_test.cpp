@@ -22,7 +22,7 @@ namespace oriel::kernels {
 namespace {
 
 /// Returns the bytes of the largest message of the eager algorithm.
-std::uint64_t eager_room(const ScratchLayout& layout) {
+std::uint64_t max_eager_bytes(const ScratchLayout& layout) {
   return layout.eager_lane_bytes / kEagerLineBytes * kEagerPayloadBytes;
 }
 
@@ -30,7 +30,7 @@ template <class T>
 void check_counts(const Ranks& ranks, DataType type, Algorithm algorithm, std::mt19937& rng) {
   constexpr std::uint64_t kLine = kEagerPayloadBytes / sizeof(T);
   const std::uint64_t most =
-      algorithm == Algorithm::eager ? eager_room(ranks.layout()) / sizeof(T) : 100'000;
+      algorithm == Algorithm::eager ? max_eager_bytes(ranks.layout()) / sizeof(T) : 100'000;
   constexpr std::uint64_t kBlock = 8192 / sizeof(T);  // about what the algorithms stage at once
   for (const std::uint64_t wanted : {std::uint64_t{1}, kLine - 1, kLine, kLine + 1, 2 * kLine,
                                      5 * kLine + 3, kBlock - kLine, kBlock + 1, 3 * kBlock + 5}) {
@@ -119,11 +119,11 @@ TEST_CASE("a line is one cache line, and what does not fit the lanes is refused"
     const ScratchLayout layout = make_scratch_layout(Backend::host, count, 1, kScratchBytes);
     CHECK(layout.eager % kEagerLineBytes == 0);
     CHECK(layout.eager_lane_bytes % kEagerLineBytes == 0);
-    const std::uint64_t room = eager_room(layout);
-    CHECK(room >= (count == 2 ? 8192 : 256));
+    const std::uint64_t max_bytes = max_eager_bytes(layout);
+    CHECK(max_bytes >= (count == 2 ? 8192 : 256));
     const Plan plan{Algorithm::eager, 1, 1, 0, 0, 0};
-    CHECK(fits(plan, Backend::host, layout, DataType::u8, room));
-    CHECK_FALSE(fits(plan, Backend::host, layout, DataType::u8, room + 1));
+    CHECK(fits(plan, Backend::host, layout, DataType::u8, max_bytes));
+    CHECK_FALSE(fits(plan, Backend::host, layout, DataType::u8, max_bytes + 1));
   }
 }
 
@@ -134,8 +134,8 @@ TEST_CASE("packets of CPU ranks carry 8 bytes of every type", "[req:1.30]") {
     INFO(name_of(type));
     for (const Algorithm algorithm : {Algorithm::one_shot, Algorithm::two_shot}) {
       const bool shared = algorithm == Algorithm::two_shot;
-      const std::uint64_t room = layout.lane_bytes[shared ? 1 : 0] / kLineBytes * 8;
-      const std::uint64_t most = room * (shared ? 3 : 1) / size_of(type);
+      const std::uint64_t max_bytes = layout.lane_bytes[shared ? 1 : 0] / kLineBytes * 8;
+      const std::uint64_t most = max_bytes * (shared ? 3 : 1) / size_of(type);
       const Plan plan{algorithm, 1, 1, 0, 0, 0};
       CHECK(fits(plan, Backend::host, layout, type, most));
       CHECK_FALSE(fits(plan, Backend::host, layout, type, most + 1));
