@@ -31,7 +31,7 @@ using test::value;
 constexpr Collective kCopiedCollectives[] = {Collective::all_gather, Collective::all_to_all,
                                              Collective::gather, Collective::scatter};
 
-/// Offsets of a rank's buffers from the start of its room, in elements.
+/// Offsets of a rank's buffers from the start of its memory, in elements.
 struct Buffers {
   std::uint64_t input = 0;
   std::uint64_t output = 0;
@@ -39,10 +39,10 @@ struct Buffers {
 
 /// Returns the buffers of a rank. Inputs and outputs have the same offsets on all ranks. In place,
 /// a rank's block lies at its position among all blocks.
-Buffers buffers_of(const BlockCase& one, int rank, std::uint64_t room) {
-  Buffers buffers{0, room / 2};
+Buffers buffers_of(const BlockCase& one, int rank, std::uint64_t elements) {
+  Buffers buffers{0, elements / 2};
   const std::uint64_t own = static_cast<std::uint64_t>(rank) * one.count;
-  if (one.in_place && receives_blocks(one.collective)) buffers.input = room / 2 + own;
+  if (one.in_place && receives_blocks(one.collective)) buffers.input = elements / 2 + own;
   if (one.in_place && sends_blocks(one.collective)) buffers.output = own;
   return buffers;
 }
@@ -52,9 +52,9 @@ class EngineRank {
  public:
   EngineRank(Team& team, const BlockCase& one, int rank, Buffers buffers)
       : team_(team), one_(one), rank_(rank), facts_(team.facts(rank)), tokens_(token_bytes(64)) {
-    std::uint32_t* const room = team.room(rank).data();
-    input_ = room + buffers.input;
-    output_ = room + buffers.output;
+    std::uint32_t* const buffer = team.buffer(rank).data();
+    input_ = buffer + buffers.input;
+    output_ = buffer + buffers.output;
     call_.collective = one.collective;
     call_.rank = rank;
     call_.ranks = team.ranks();
@@ -130,7 +130,7 @@ class EngineRank {
 };
 
 bool play_copies(Team& team, const BlockCase& one, int rank, std::uint64_t seed) {
-  EngineRank self(team, one, rank, buffers_of(one, rank, team.room(rank).size()));
+  EngineRank self(team, one, rank, buffers_of(one, rank, team.buffer(rank).size()));
   std::mt19937_64 random(seed + static_cast<unsigned>(rank));
   if (random() % 2 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random() % 500));
   self.fill();
@@ -183,7 +183,7 @@ TEST_CASE("a rank whose buffer lies elsewhere in the window, or that is in anoth
     Team team(2, 1 << 14);
     const int good = team.on_ranks([&](int rank) {
       const BlockCase& one = rank == 0 ? difference.here : difference.there;
-      Buffers buffers = buffers_of(one, rank, team.room(rank).size());
+      Buffers buffers = buffers_of(one, rank, team.buffer(rank).size());
       if (rank == 1)
         buffers = {buffers.input + difference.shift, buffers.output + difference.shift};
       EngineRank self(team, one, rank, buffers);
@@ -205,7 +205,7 @@ TEST_CASE("the root of a gather in place finds that others have their inputs els
   const BlockCase apart{Collective::gather, 1, 500, false};
   const int good = team.on_ranks([&](int rank) {
     const BlockCase& one = rank == 1 ? in_place : apart;
-    EngineRank self(team, one, rank, buffers_of(one, rank, team.room(rank).size()));
+    EngineRank self(team, one, rank, buffers_of(one, rank, team.buffer(rank).size()));
     self.facts().memory.wait.timeout_ns = 200'000'000;  // the other ranks wait for the root
     std::mt19937_64 random(1);
     return self.run(random);
@@ -218,7 +218,7 @@ TEST_CASE("a rank that copies and one that exchanges the same call notice it", "
   Team team(2, 1 << 14);
   const BlockCase one{Collective::all_gather, 0, 5000, false};
   const int good = team.on_ranks([&](int rank) {
-    EngineRank self(team, one, rank, buffers_of(one, rank, team.room(rank).size()));
+    EngineRank self(team, one, rank, buffers_of(one, rank, team.buffer(rank).size()));
     self.facts().memory.wait.timeout_ns = 200'000'000;
     std::mt19937_64 random(1);
     if (rank == 0) return self.run(random);
@@ -226,8 +226,8 @@ TEST_CASE("a rank that copies and one that exchanges the same call notice it", "
     call.collective = one.collective;
     call.rank = rank;
     call.ranks = 2;
-    call.input = reinterpret_cast<const std::byte*>(team.room(rank).data());
-    call.output = reinterpret_cast<std::byte*>(team.room(rank).data() + 100'000);
+    call.input = reinterpret_cast<const std::byte*>(team.buffer(rank).data());
+    call.output = reinterpret_cast<std::byte*>(team.buffer(rank).data() + 100'000);
     call.count = one.count;
     call.type = DataType::u32;
     return Team::run(test::launches_of(test::exchange_of(call), self.facts()), random);
@@ -265,8 +265,8 @@ TEST_CASE("copies begin with the neighbour and end with the own block, which is 
       if (in_place && collective == Collective::all_to_all) continue;
       INFO(name_of(collective) << (in_place ? " in place" : ""));
       const BlockCase one{collective, kRank, 10, in_place};
-      const std::size_t room = team.room(kRank).size();
-      EngineRank self(team, one, kRank, buffers_of(one, kRank, room));
+      const std::size_t elements = team.buffer(kRank).size();
+      EngineRank self(team, one, kRank, buffers_of(one, kRank, elements));
       const CopyEnginePlan plan = self.plan();
       REQUIRE(plan.copies.size() == (in_place ? 3 : 4));
       CHECK(plan.copies_own_block == !in_place);
@@ -274,9 +274,9 @@ TEST_CASE("copies begin with the neighbour and end with the own block, which is 
         const LocalCopy& copy = plan.copies[i];
         const int right = (kRank + static_cast<int>(i) + 1) % 4;
         const std::byte* const far = collective == Collective::scatter ? copy.to : copy.from;
-        const auto* const theirs = reinterpret_cast<const std::byte*>(team.room(right).data());
+        const auto* const theirs = reinterpret_cast<const std::byte*>(team.buffer(right).data());
         CHECK(far >= theirs);
-        CHECK(far < theirs + room * sizeof(std::uint32_t));
+        CHECK(far < theirs + elements * sizeof(std::uint32_t));
         CHECK(copy.bytes == 40);
       }
     }
@@ -287,7 +287,7 @@ TEST_CASE("a barrier among eight GPUs is one launch of one CTA, in packets", "[r
   constexpr int kRanks = 8;
   Team team(kRanks, 1 << 14);
   const BlockCase one{Collective::all_to_all, 0, 10, false};
-  EngineRank self(team, one, 3, buffers_of(one, 3, team.room(3).size()));
+  EngineRank self(team, one, 3, buffers_of(one, 3, team.buffer(3).size()));
   ExchangeFacts facts = self.facts();
   facts.memory.channels = make_channel_layout(Backend::cuda, kRanks, 32, 4096, 21 << 20);
   facts.most_ctas = 32;

@@ -126,11 +126,12 @@ bool play(Team& team, const BlockCase& one, int rank, std::uint64_t seed) {
   // channels' slots, or receivers read the sender's memory if the team's reach allows it.
   std::vector<std::uint32_t> input_memory(std::max(sent, got));
   std::vector<std::uint32_t> output_memory(got, 0xdeadbeef);
-  const std::span<std::uint32_t> room = team.room(rank);
+  const std::span<std::uint32_t> buffer = team.buffer(rank);
   const bool is_near = (one.count + static_cast<std::uint64_t>(rank)) % 3 != 0;
-  if (room.size() < input_memory.size() + got) return false;
-  std::uint32_t* const input = one.in_place && is_near ? room.data() : input_memory.data();
-  std::uint32_t* const output = is_near ? room.data() + input_memory.size() : output_memory.data();
+  if (buffer.size() < input_memory.size() + got) return false;
+  std::uint32_t* const input = one.in_place && is_near ? buffer.data() : input_memory.data();
+  std::uint32_t* const output =
+      is_near ? buffer.data() + input_memory.size() : output_memory.data();
   std::fill_n(output, got, 0xdeadbeef);
   const std::uint64_t own = static_cast<std::uint64_t>(rank) * one.count;
   std::uint32_t* from = input;

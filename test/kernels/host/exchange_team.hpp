@@ -35,7 +35,7 @@ class Team {
                                                      {reach, ::getpid()})),
         layout_(
             kernels::make_channel_layout(kernels::Backend::host, ranks, 1, 4096, channel_bytes)),
-        memory_(ranks, 4096 + layout_.total_bytes + kRoom * sizeof(std::uint32_t)),
+        memory_(ranks, 4096 + layout_.total_bytes + kBufferElements * sizeof(std::uint32_t)),
         mapping_(memory_),
         failures_(static_cast<std::size_t>(ranks)) {
     layout_.most_packet_bytes = 5 * layout_.packet_bytes;  // more than the ring holds
@@ -60,10 +60,10 @@ class Team {
     return facts;
   }
   /// Returns memory of a rank that the other ranks can write.
-  std::span<std::uint32_t> room(int rank) const {
+  std::span<std::uint32_t> buffer(int rank) const {
     std::byte* const slot = reinterpret_cast<std::byte*>(mapping_.base()) +
                             static_cast<std::size_t>(rank) * LsaMemory::kSlotBytes;
-    return {reinterpret_cast<std::uint32_t*>(slot + 4096 + layout_.total_bytes), kRoom};
+    return {reinterpret_cast<std::uint32_t*>(slot + 4096 + layout_.total_bytes), kBufferElements};
   }
   const kernels::CallFailure& failure(int rank) const {
     return failures_[static_cast<std::size_t>(rank)];
@@ -90,7 +90,7 @@ class Team {
   }
 
  private:
-  static constexpr std::size_t kRoom = 1 << 18;
+  static constexpr std::size_t kBufferElements = 1 << 18;
 
   int ranks_;
   std::vector<std::vector<kernels::PeerProcess>> processes_;  // by rank and peer
