@@ -175,15 +175,15 @@ TEST_CASE("a descriptor for which this process has no room is told from a messag
   rlimit none = before;
   none.rlim_cur = 0;
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &none) == 0);
-  const auto without_room = receive_nic_message(own);
+  const auto without_free_descriptor = receive_nic_message(own);
   REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
-  const auto with_room = receive_nic_message(own);
-  REQUIRE(without_room.ok());
-  CHECK(without_room->lost_descriptor);
-  CHECK(without_room->bytes == bytes);
-  CHECK(without_room->sender == ::getpid());
-  REQUIRE(with_room.ok());
-  CHECK_FALSE(with_room->lost_descriptor);
-  CHECK_FALSE(with_room->cut);
-  CHECK(with_room->descriptor.valid());
+  const auto with_free_descriptor = receive_nic_message(own);
+  REQUIRE(without_free_descriptor.ok());
+  CHECK(without_free_descriptor->lost_descriptor);
+  CHECK(without_free_descriptor->bytes == bytes);
+  CHECK(without_free_descriptor->sender == ::getpid());
+  REQUIRE(with_free_descriptor.ok());
+  CHECK_FALSE(with_free_descriptor->lost_descriptor);
+  CHECK_FALSE(with_free_descriptor->cut);
+  CHECK(with_free_descriptor->descriptor.valid());
 }
