@@ -80,15 +80,15 @@ struct PingResult {
 
 PingResult ping(int first, int second, bool direct, bool by_process, std::size_t bytes,
                 std::uint32_t rounds) {
-  const std::size_t room = (bytes + 511) / 512 * 512;
-  GpuRanks ranks({{first, second}, 2 * room, by_process}, direct);
+  const std::size_t padded_bytes = (bytes + 511) / 512 * 512;
+  GpuRanks ranks({{first, second}, 2 * padded_bytes, by_process}, direct);
   GpuStream stream_a(first), stream_b(second);
   const Pinned<std::uint64_t> cycles(rounds), wrong, nanoseconds(2);
   const Pinned<std::uint32_t> outcome(2);
   outcome[0] = outcome[1] = 99;
   PingJob job;
   job.from = 0;
-  job.to = room;
+  job.to = padded_bytes;
   job.bytes = bytes;
   job.rounds = rounds;
   job.wrong = wrong.get();
