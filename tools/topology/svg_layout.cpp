@@ -56,8 +56,8 @@ struct Root {
 
 class Arranger {
  public:
-  Arranger(const Summary& summary, double top, const RoomForLines& room)
-      : machine_(summary.machine), numa_nics_(summary.numa_nics), top_(top), room_(room) {
+  Arranger(const Summary& summary, double top, const LineSpace& space)
+      : machine_(summary.machine), numa_nics_(summary.numa_nics), top_(top), space_(space) {
     layout_.gpus.resize(machine_.gpus.size());
     layout_.nics.resize(machine_.nics.size());
   }
@@ -194,7 +194,7 @@ class Arranger {
   Box place_root(const Root& root, double x, double y) {
     Box box{x, y, 0, 0, root.label};
     // Aligns rows across all groups, whatever their depth of nested switches.
-    rows_ = y + kLabel + kPad + std::max(levels_, 1) * (kLabel + kPad) + room_.above;
+    rows_ = y + kLabel + kPad + std::max(levels_, 1) * (kLabel + kPad) + space_.above;
     box.width = std::max(place_group(root.group, x + kPad, y + kLabel + kPad),
                          7.2 * static_cast<double>(root.label.size())) +
                 2 * kPad;
@@ -234,7 +234,7 @@ class Arranger {
   }
 
   double second_row() const {
-    return rows_ + (has_gpus_ ? kDeviceHeight + std::max(kBetween, room_.between) : 0);
+    return rows_ + (has_gpus_ ? kDeviceHeight + std::max(kBetween, space_.between) : 0);
   }
 
   /// Returns the lowest edge of the boxes in a group.
@@ -255,7 +255,7 @@ class Arranger {
   const topo::Machine& machine_;
   const std::vector<topo::NicChoice>& numa_nics_;
   const double top_;
-  const RoomForLines room_;
+  const LineSpace space_;
   Layout layout_;
   std::vector<Group> here_;  // devices of each PCI node
   std::vector<std::vector<std::size_t>> children_;
@@ -267,8 +267,8 @@ class Arranger {
 
 }  // namespace
 
-Layout lay_out(const Summary& summary, double top, const RoomForLines& room) {
-  return Arranger(summary, top, room).arrange();
+Layout lay_out(const Summary& summary, double top, const LineSpace& space) {
+  return Arranger(summary, top, space).arrange();
 }
 
 }  // namespace oriel::tools

@@ -37,12 +37,12 @@ struct Layout {
 
 /// Vertical space for lines, in pixels: above the GPUs, and between GPUs and NICs if more than the
 /// default.
-struct RoomForLines {
+struct LineSpace {
   double above = 0;
   double between = 0;
 };
 
-/// Lays out a machine below `top`. Horizontal positions do not depend on `room`.
-Layout lay_out(const Summary& summary, double top, const RoomForLines& room = {});
+/// Lays out a machine below `top`. Horizontal positions do not depend on `space`.
+Layout lay_out(const Summary& summary, double top, const LineSpace& space = {});
 
 }  // namespace oriel::tools
