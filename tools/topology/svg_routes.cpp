@@ -54,9 +54,9 @@ int assign_lanes(std::vector<Item>& items) {
 void place_ports(const Box& box, std::vector<std::pair<double, double*>> far_to_near, int side) {
   std::sort(far_to_near.begin(), far_to_near.end(),
             [](const auto& a, const auto& b) { return a.first > b.first; });
-  const double room = box.width / 2 - kEdge - kFirstPort;
+  const double width = box.width / 2 - kEdge - kFirstPort;
   const double step = std::min(
-      kPortStep, room / static_cast<double>(std::max<std::size_t>(far_to_near.size(), 2) - 1));
+      kPortStep, width / static_cast<double>(std::max<std::size_t>(far_to_near.size(), 2) - 1));
   double offset = kFirstPort;
   for (auto& [distance, port] : far_to_near) {
     *port = box.centre() + side * offset;
