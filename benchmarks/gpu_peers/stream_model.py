@@ -94,13 +94,13 @@ def rates_of(flows, ranks, rate):
     out, into, got = [rate] * ranks, [rate] * ranks, [0.0] * len(flows)
     growing = set(range(len(flows)))
     while growing:
-        room = []
+        headroom = []
         for rank in range(ranks):
             senders = sum(flows[j][0] == rank for j in growing)
             weight = sum(shares[j].get(rank, 0) for j in growing)
-            room += [out[rank] / senders] if senders else []
-            room += [into[rank] / weight] if weight > 1e-12 else []
-        step = min(room)
+            headroom += [out[rank] / senders] if senders else []
+            headroom += [into[rank] / weight] if weight > 1e-12 else []
+        step = min(headroom)
         for j in growing:
             got[j] += step
             out[flows[j][0]] -= step
