@@ -132,7 +132,7 @@ struct Rank {
             world, rank, {index == 0, index == 1},
             shadow::host_pool(KeyTables::table_bytes(kRanks), 64),
             [this](std::size_t bytes) -> Result<std::shared_ptr<shadow::ShadowPool>> {
-              if (no_room) return Error(ErrorCode::cuda, "no room for tables");
+              if (refuses_tables) return Error(ErrorCode::cuda, "no room for tables");
               auto made = shadow::host_pool(bytes, 64);
               pool = made;
               return made;
@@ -171,7 +171,7 @@ struct Rank {
   NoTransport transport;
   boot::Group world{transport, {0, 1}, rank};
   MappedPieces memory;
-  bool no_room = false;
+  bool refuses_tables = false;
   std::weak_ptr<shadow::ShadowPool> pool;           // pool of key tables
   Port ports[2] = {Port(100, 1), Port(50'001, 0)};  // backup: a software NIC, one key
   net::KeyAliases aliases;
@@ -308,7 +308,7 @@ TEST_CASE("whichever piece a NIC refuses, or a table that has no room: nothing i
       CHECK(ranks.a.aliases.local(100) == 100);
     }
   }
-  ranks.a.no_room = true;
+  ranks.a.refuses_tables = true;
   const auto both = exchange(ranks.a.attach().value(), other);
   const Status learnt = ranks.a.windows.learn(both);
   REQUIRE_FALSE(learnt.ok());
@@ -319,7 +319,7 @@ TEST_CASE("whichever piece a NIC refuses, or a table that has no room: nothing i
   // The key table of a peer is not kept, either, if its window differs from this rank's.
   std::vector<KeysMessage> strange = exchange(KeysMessage{.backups = 1}, other);
   strange[1].keys[0].bytes -= kPage;
-  ranks.a.no_room = false;
+  ranks.a.refuses_tables = false;
   REQUIRE(ranks.a.attach().ok());
   CHECK_FALSE(ranks.a.windows.learn(strange).ok());
   CHECK(ranks.a.pool.expired());
