@@ -23,7 +23,7 @@ void allow_more_descriptors(int extra) {
 }
 
 /// Starts a communicator while rank 1 has room for only `extra` descriptors.
-void start_in_small_room(TestRanks& test_ranks, bool has_another, int extra) {
+void start_with_few_descriptors(TestRanks& test_ranks, bool has_another, int extra) {
   const Environment patient(Variables{{"ORIEL_TIMEOUT", "60s"}});
   std::vector<Communicator> others;
   if (has_another) others.push_back(join(test_ranks));
@@ -101,7 +101,7 @@ TEST_CASE("a rank without a descriptor for its start tells the others so", "[req
   for (int extra = has_another ? 0 : 1; extra <= 4; ++extra) {
     INFO("room for " << extra << (has_another ? ", beside another communicator" : ""));
     check_all_ok(run_ranks(LaunchMode::processes, 3, [&](TestRanks& test_ranks) {
-      start_in_small_room(test_ranks, has_another, extra);
+      start_with_few_descriptors(test_ranks, has_another, extra);
     }));
   }
 }
