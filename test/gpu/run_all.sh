@@ -50,7 +50,7 @@ else
 fi
 # Ranks that share a GPU take turns on it. With fewer repetitions a full run takes ten minutes.
 [ "$gpus" -ge 2 ] || export ORIEL_TEST_PERCENT=${ORIEL_TEST_PERCENT:-25}
-room=7500  # characters of output that failures and figures may still take
+characters_left=7500  # characters of output that failures and figures may still take
 passed=0 failed=0 skipped=0
 child= is_cut_off=
 trap 'is_cut_off=1; [ -z "$child" ] || kill "$child" 2>/dev/null' TERM
@@ -58,12 +58,12 @@ trap 'is_cut_off=1; [ -z "$child" ] || kill "$child" 2>/dev/null' TERM
 # show MOST: prints at most MOST characters of the end of standard input, within the space left.
 show() {
   local text most=$1
-  [ "$most" -le "$room" ] || most=$room
+  [ "$most" -le "$characters_left" ] || most=$characters_left
   [ "$most" -gt 0 ] || return 0
   text=$(tail -c "$most" | cut -c 1-400 | sed 's/^/    /')
   [ -n "$text" ] || return 0
   printf '%s\n' "$text"
-  room=$((room - ${#text}))
+  characters_left=$((characters_left - ${#text}))
 }
 
 # step NAME LIMIT_SECONDS COMMAND...: runs one step; exit status 77 means skipped.
