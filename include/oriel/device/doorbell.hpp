@@ -13,11 +13,11 @@
 /// Example: publishes a word that several ranks await, and wakes those that sleep.
 /// ```cpp
 /// ORIEL_DEVICE_FN void publish(std::uint32_t* word, std::uint32_t value,
-///                              oriel::device::Doorbell* bells, std::uint32_t ranks) {
+///                              oriel::device::Doorbell* doorbells, std::uint32_t ranks) {
 ///   using namespace oriel::device;
 ///   Memory::store<Order::release>(word, value);
 ///   ring_fence();  // once for all doorbells
-///   for (std::uint32_t i = 0; i < ranks; ++i) ring_fenced(bells[i]);
+///   for (std::uint32_t i = 0; i < ranks; ++i) ring_fenced(doorbells[i]);
 /// }
 /// ```
 namespace oriel::device {
@@ -46,53 +46,54 @@ ORIEL_DEVICE_FN void ring_fence() {
 #endif
 }
 
-/// Wakes the threads that sleep on `bell`, if any. Usually costs one load of a shared cache line.
-/// Local; not blocking; any thread. Requires ring_fence() between the stores and this call.
-ORIEL_DEVICE_FN void ring_fenced([[maybe_unused]] Doorbell& bell) {
+/// Wakes the threads that sleep on `doorbell`, if any. Usually costs one load of a shared cache
+/// line. Local; not blocking; any thread. Requires ring_fence() between the stores and this call.
+ORIEL_DEVICE_FN void ring_fenced([[maybe_unused]] Doorbell& doorbell) {
 #if !ORIEL_DEVICE_CODE
 #if defined(__SANITIZE_THREAD__)
   // A read-modify-write of the sleeper's own word orders like the fences, which this tool ignores.
-  const bool asleep = __atomic_fetch_add(&bell.sleeping, 0u, __ATOMIC_ACQ_REL) != 0;
+  const bool asleep = __atomic_fetch_add(&doorbell.sleeping, 0u, __ATOMIC_ACQ_REL) != 0;
 #else
-  const bool asleep = arch::load<Order::relaxed, Scope::system>(&bell.sleeping) != 0;
+  const bool asleep = arch::load<Order::relaxed, Scope::system>(&doorbell.sleeping) != 0;
 #endif
   if (asleep) {
-    arch::fetch_add<Order::acq_rel, Scope::system>(&bell.ticket, 1u);
-    arch::futex_wake_all(&bell.ticket);
+    arch::fetch_add<Order::acq_rel, Scope::system>(&doorbell.ticket, 1u);
+    arch::futex_wake_all(&doorbell.ticket);
   }
 #endif
 }
 
 /// Rings one doorbell. Call it after the stores (of release order, or packets) for which the rank
 /// may wait; it begins with a ring_fence(). Local; not blocking; any thread.
-ORIEL_DEVICE_FN void ring(Doorbell& bell) {
+ORIEL_DEVICE_FN void ring(Doorbell& doorbell) {
   ring_fence();
-  ring_fenced(bell);
+  ring_fenced(doorbell);
 }
 
 namespace detail {
 
 // Sleeper's side: announce, poll the condition once more, sleep unless it holds, withdraw.
-ORIEL_DEVICE_FN std::uint32_t announce_sleep([[maybe_unused]] Doorbell& bell) {
+ORIEL_DEVICE_FN std::uint32_t announce_sleep([[maybe_unused]] Doorbell& doorbell) {
 #if ORIEL_DEVICE_CODE
   return 0;
 #else
-  arch::fetch_add<Order::acq_rel, Scope::system>(&bell.sleeping, 1u);
+  arch::fetch_add<Order::acq_rel, Scope::system>(&doorbell.sleeping, 1u);
   arch::fence_seq_cst();
-  return arch::load<Order::acquire, Scope::system>(&bell.ticket);
+  return arch::load<Order::acquire, Scope::system>(&doorbell.ticket);
 #endif
 }
 
-ORIEL_DEVICE_FN void sleep([[maybe_unused]] Doorbell& bell, [[maybe_unused]] std::uint32_t ticket,
+ORIEL_DEVICE_FN void sleep([[maybe_unused]] Doorbell& doorbell,
+                           [[maybe_unused]] std::uint32_t ticket,
                            [[maybe_unused]] std::uint64_t limit_ns) {
 #if !ORIEL_DEVICE_CODE
-  arch::futex_wait(&bell.ticket, ticket, limit_ns);
+  arch::futex_wait(&doorbell.ticket, ticket, limit_ns);
 #endif
 }
 
-ORIEL_DEVICE_FN void withdraw_sleep([[maybe_unused]] Doorbell& bell) {
+ORIEL_DEVICE_FN void withdraw_sleep([[maybe_unused]] Doorbell& doorbell) {
 #if !ORIEL_DEVICE_CODE
-  arch::fetch_add<Order::release, Scope::system>(&bell.sleeping, ~0u);  // minus one
+  arch::fetch_add<Order::release, Scope::system>(&doorbell.sleeping, ~0u);  // minus one
 #endif
 }
 
