@@ -51,7 +51,7 @@ std::vector<std::size_t> layout() {
           ORIEL_AT(StallRecord, gave_up), sizeof(Doorbell), ORIEL_AT(Doorbell, sleeping),
           ORIEL_AT(Doorbell, ticket), sizeof(NetworkView), ORIEL_AT(NetworkView, number),
           ORIEL_AT(NetworkView, world_size), ORIEL_AT(NetworkView, queues),
-          ORIEL_AT(NetworkView, drive), ORIEL_AT(NetworkView, nic), ORIEL_AT(NetworkView, bell),
+          ORIEL_AT(NetworkView, drive), ORIEL_AT(NetworkView, nic), ORIEL_AT(NetworkView, doorbell),
           sizeof(NetworkWindow), ORIEL_AT(NetworkWindow, network), ORIEL_AT(NetworkWindow, local),
           ORIEL_AT(NetworkWindow, peers), sizeof(Region), ORIEL_AT(Region, address),
           ORIEL_AT(Region, bytes), ORIEL_AT(Region, chunk_shift), ORIEL_AT(Region, keys),

@@ -53,7 +53,7 @@ struct NetworkView {
   void* nic = nullptr;  ///< CPU only: argument of `drive`
   /// CPU only: doorbell of the NIC's thread. A thread that leaves work rings it. Null: such a
   /// thread has nothing to ring.
-  Doorbell* bell = nullptr;
+  Doorbell* doorbell = nullptr;
 };
 
 #if ORIEL_DEVICE_CODE || defined(__CUDACC__)
@@ -71,7 +71,7 @@ struct Driving {
  private:
   ORIEL_DEVICE_FN void wake() const {
 #if !ORIEL_DEVICE_CODE
-    if (network_ != nullptr && network_->bell != nullptr) ring(*network_->bell);
+    if (network_ != nullptr && network_->doorbell != nullptr) ring(*network_->doorbell);
 #endif
   }
   const NetworkView* network_;
@@ -91,7 +91,9 @@ class Driving {
  public:
   explicit Driving(const NetworkView* network) : before_(driven) { driven = network; }
   ~Driving() {
-    if (driven != nullptr && driven != before_ && driven->bell != nullptr) ring(*driven->bell);
+    if (driven != nullptr && driven != before_ && driven->doorbell != nullptr) {
+      ring(*driven->doorbell);
+    }
     driven = before_;
   }
   Driving(const Driving&) = delete;

@@ -12,24 +12,24 @@ namespace oriel::comm {
 /// Doorbells on which threads of a rank sleep until a NIC has made progress. Thread-safe.
 class DoorbellList {
  public:
-  void add(device::Doorbell& bell) {
+  void add(device::Doorbell& doorbell) {
     const std::lock_guard lock(mutex_);
-    bells_.push_back(&bell);
+    doorbells_.push_back(&doorbell);
   }
   /// Removes a doorbell; after the return it is no longer rung.
-  void remove(device::Doorbell& bell) {
+  void remove(device::Doorbell& doorbell) {
     const std::lock_guard lock(mutex_);
-    std::erase(bells_, &bell);
+    std::erase(doorbells_, &doorbell);
   }
   void ring_all() {
     const std::lock_guard lock(mutex_);
     device::ring_fence();
-    for (device::Doorbell* const bell : bells_) device::ring_fenced(*bell);
+    for (device::Doorbell* const doorbell : doorbells_) device::ring_fenced(*doorbell);
   }
 
  private:
   std::mutex mutex_;
-  std::vector<device::Doorbell*> bells_;
+  std::vector<device::Doorbell*> doorbells_;
 };
 
 }  // namespace oriel::comm

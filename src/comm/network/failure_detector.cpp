@@ -85,7 +85,7 @@ Error FailureDetector::queue_failure(const PeerQueue& queue, const device::queue
   return to_error(failed);
 }
 
-std::optional<Error> FailureDetector::failure(TimePoint now, device::Doorbell& bell,
+std::optional<Error> FailureDetector::failure(TimePoint now, device::Doorbell& doorbell,
                                               const std::uint32_t* abort) {
   const auto has_failed = [](const PeerQueue& queue) { return queue.first_error().has_value(); };
   if (std::none_of(queues_.begin(), queues_.end(), has_failed)) {
@@ -100,18 +100,18 @@ std::optional<Error> FailureDetector::failure(TimePoint now, device::Doorbell& b
   if (finding.has_value()) {
     return queue_failure(queues_[finding->peer], *sights[finding->peer].error, finding->who);
   }
-  if (detector_.is_in_doubt()) ask_all(now, kDoubtInterval, bell, abort);
+  if (detector_.is_in_doubt()) ask_all(now, kDoubtInterval, doorbell, abort);
   return std::nullopt;
 }
 
-void FailureDetector::probe(TimePoint now, device::Doorbell& bell, const std::uint32_t* abort) {
-  ask_all(now, kProbeInterval, bell, abort);
+void FailureDetector::probe(TimePoint now, device::Doorbell& doorbell, const std::uint32_t* abort) {
+  ask_all(now, kProbeInterval, doorbell, abort);
 }
 
 /// Probes all peers. On a queue with backup paths the probe moves to another path when its path
 /// fails. No host thread may access the indexes of a GPU's queue, so there the paths are probed one
 /// after the other.
-void FailureDetector::ask_all(TimePoint now, Duration interval, device::Doorbell& bell,
+void FailureDetector::ask_all(TimePoint now, Duration interval, device::Doorbell& doorbell,
                               const std::uint32_t* abort) {
   if (!probes_.are_due(now, interval)) return;
   are_due_ = true;
@@ -123,7 +123,7 @@ void FailureDetector::ask_all(TimePoint now, Duration interval, device::Doorbell
       probes_.post(queue.view(), abort);
     }
   }
-  device::ring(bell);
+  device::ring(doorbell);
 }
 
 void FailureDetector::send_due_probes() {

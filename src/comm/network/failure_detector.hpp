@@ -28,16 +28,17 @@ class FailureDetector {
   FailureDetector(const QueueParts& parts, std::vector<PeerQueue>& queues)
       : parts_(parts), queues_(queues) {}
 
-  /// Implements Network::failure() and probe(). `bell` wakes the NIC's thread.
-  std::optional<Error> failure(TimePoint now, device::Doorbell& bell, const std::uint32_t* abort);
-  void probe(TimePoint now, device::Doorbell& bell, const std::uint32_t* abort);
+  /// Implements Network::failure() and probe(). `doorbell` wakes the NIC's thread.
+  std::optional<Error> failure(TimePoint now, device::Doorbell& doorbell,
+                               const std::uint32_t* abort);
+  void probe(TimePoint now, device::Doorbell& doorbell, const std::uint32_t* abort);
   bool is_in_doubt() const { return detector_.is_in_doubt(); }
   /// Sends the due probes of probe() and failure(). Called by the thread that drives the NICs,
   /// since their locks may be held while a GPU copies.
   void send_due_probes();
 
  private:
-  void ask_all(TimePoint now, Duration interval, device::Doorbell& bell,
+  void ask_all(TimePoint now, Duration interval, device::Doorbell& doorbell,
                const std::uint32_t* abort);
   bool is_of_probe(const PeerQueue& queue, const device::queue::QueueError& error) const;
   PeerSight sight_of(const PeerQueue& queue) const;

@@ -138,7 +138,7 @@ Status SoftNetwork::start() {
     self->turns_of_waiters_.fetch_add(1, std::memory_order_relaxed);
     static_cast<void>(self->attempt([self] { return self->work(); }));
   };
-  view_.bell = &rings_.doorbell();
+  view_.doorbell = &rings_.doorbell();
   ORIEL_CHECK(ports_.make_sleepers());
   net::NicThread::Options options;
   options.progress = [this] { return attempt([this] { return work(); }); };
@@ -146,7 +146,7 @@ Status SoftNetwork::start() {
   if (ports_.on_gpu()) {
     ORIEL_CHECK(show_to_kernels());
   } else {
-    options.bell = view_.bell;
+    options.doorbell = view_.doorbell;
   }
   ORIEL_TRY(thread_, net::NicThread::start(std::move(options)));
   for (std::size_t at = 0; at < ports_.size(); ++at) {
@@ -177,7 +177,7 @@ std::optional<Error> SoftNetwork::failure(TimePoint now, const std::uint32_t* ab
         .with_origin(options_.rank());
   }
   if (auto failed = rings_.failure()) return failed;
-  return detector_.failure(now, *view_.bell, abort);
+  return detector_.failure(now, *view_.doorbell, abort);
 }
 
 void SoftNetwork::abort() {
@@ -191,7 +191,7 @@ void SoftNetwork::abort() {
   } else {
     refuse_posts();
   }
-  bells_.ring_all();
+  doorbells_.ring_all();
 }
 
 void SoftNetwork::leave() {
@@ -228,7 +228,7 @@ template <typename Work>
 bool SoftNetwork::attempt(Work work) noexcept {
   try {
     if (!work()) return false;
-    bells_.ring_all();
+    doorbells_.ring_all();
     return true;
   } catch (const std::exception&) {
     is_out_of_memory_ = true;

@@ -68,13 +68,13 @@ class SoftNetwork final : public Network {
   /// Sends a probe to each peer's NIC, unless an answer is outstanding. So a peer that does not
   /// answer is detected by silence() from now.
   void probe(TimePoint now, const std::uint32_t* abort) override {
-    detector_.probe(now, *view_.bell, abort);
+    detector_.probe(now, *view_.doorbell, abort);
   }
   bool is_idle() const override;
 
   bool wakes_waiters() const override { return true; }
-  void add_doorbell(device::Doorbell& bell) override { bells_.add(bell); }
-  void remove_doorbell(device::Doorbell& bell) override { bells_.remove(bell); }
+  void add_doorbell(device::Doorbell& doorbell) override { doorbells_.add(doorbell); }
+  void remove_doorbell(device::Doorbell& doorbell) override { doorbells_.remove(doorbell); }
 
   void abort() override;
   void leave() override;
@@ -102,7 +102,7 @@ class SoftNetwork final : public Network {
   NetworkHello hello_;
   RankRings rings_;
   std::vector<PeerQueue> queues_;
-  DoorbellList bells_;
+  DoorbellList doorbells_;
   FailureDetector detector_;
   FailoverDriver failover_;
   std::atomic<std::uint64_t> turns_of_waiters_{0};

@@ -91,7 +91,7 @@ Status Network::show_to_kernels() {
       static_cast<const std::byte*>(kernel_view_) + sizeof shown);
   shown.drive = nullptr;
   shown.nic = nullptr;
-  shown.bell = nullptr;
+  shown.doorbell = nullptr;
   ORIEL_CHECK(view_pool_->write(kernel_view_, 0, std::as_bytes(std::span(&shown, 1))));
   ORIEL_CHECK(view_pool_->write(kernel_view_, sizeof shown, std::as_bytes(std::span(queues_))));
   return view_pool_->flush();

@@ -84,8 +84,8 @@ class Network {
   virtual bool wakes_waiters() const = 0;
   /// Adds a doorbell of this rank, which is rung whenever the NIC has made progress, until it is
   /// removed.
-  virtual void add_doorbell(device::Doorbell& /*bell*/) {}
-  virtual void remove_doorbell(device::Doorbell& /*bell*/) {}
+  virtual void add_doorbell(device::Doorbell& /*doorbell*/) {}
+  virtual void remove_doorbell(device::Doorbell& /*doorbell*/) {}
 
   /// Aborts the communicator. New posts are refused as aborted and reach no peer. The queue refuses
   /// them; the NIC does so for a kernel that has not yet noticed. Peers' requests are still served,
@@ -102,7 +102,7 @@ class Network {
 
   /// Gathers the locations of all ranks. The outcome is the same on all ranks.
   Task<Result<std::vector<NetworkPlace>>> gather_places(NetworkPlace own);
-  /// Fills in the view except `nic`, `drive` and `bell`.
+  /// Fills in the view except `nic`, `drive` and `doorbell`.
   void fill_view(std::vector<device::queue::QueueView> queues_by_rank);
   Status show_to_kernels();
   /// Frees the view for kernels; call it once nothing reads the view any more.
