@@ -25,8 +25,9 @@ constexpr std::uint64_t kExchangeTag = std::uint64_t{1} << 32;
 
 Status RankRings::make_doorbell() {
   ORIEL_TRY(doorbell_fd_, make_sealed_memfd(net::RingDoorbell::kMemoryBytes));
-  ORIEL_TRY(SharedMapping bell, SharedMapping::map(doorbell_fd_, net::RingDoorbell::kMemoryBytes));
-  bell_.emplace(std::move(bell));
+  ORIEL_TRY(SharedMapping doorbell,
+            SharedMapping::map(doorbell_fd_, net::RingDoorbell::kMemoryBytes));
+  doorbell_.emplace(std::move(doorbell));
   return {};
 }
 
@@ -81,10 +82,10 @@ Status RankRings::make_rings(std::vector<std::vector<OwnedFd>>& outgoing,
     ORIEL_TRY(OwnedFd ring, make_sealed_memfd(bytes));
     ORIEL_TRY(SharedMapping mapping, SharedMapping::map(ring, bytes));
     readers.emplace_back(std::move(mapping), kRingBytes);
-    OwnedFd bell(sys().fcntl_int(doorbell_fd_.get(), F_DUPFD_CLOEXEC, 0));
-    if (!bell) return system_error("duplicating a memfd");
+    OwnedFd doorbell(sys().fcntl_int(doorbell_fd_.get(), F_DUPFD_CLOEXEC, 0));
+    if (!doorbell) return system_error("duplicating a memfd");
     fds.push_back(std::move(ring));
-    fds.push_back(std::move(bell));
+    fds.push_back(std::move(doorbell));
   }
   return {};
 }
@@ -105,10 +106,10 @@ Status RankRings::take_rings(std::vector<std::vector<OwnedFd>> arrived,
       return std::move(error).with_origin(peer.rank);
     }
     ORIEL_TRY(SharedMapping ring, SharedMapping::map(fds[0], bytes));
-    ORIEL_TRY(SharedMapping bell, SharedMapping::map(fds[1], net::RingDoorbell::kMemoryBytes));
+    ORIEL_TRY(SharedMapping doorbell, SharedMapping::map(fds[1], net::RingDoorbell::kMemoryBytes));
     wire->add_peer(address_of(peer.rank), peer.rank, peer.queue,
                    net::RingWriter(std::move(ring), kRingBytes), std::move(*reader++),
-                   net::RingDoorbell(std::move(bell)));
+                   net::RingDoorbell(std::move(doorbell)));
   }
   wire_ = wire.get();
   wire_number_ = nic.add_wire(std::move(wire));

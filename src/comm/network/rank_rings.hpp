@@ -47,7 +47,7 @@ class RankRings {
   static net::WireAddress address_of(int rank) { return {static_cast<std::uint64_t>(rank) + 1}; }
   /// Returns the wire's number at the NIC.
   std::uint32_t wire() const { return wire_number_; }
-  device::Doorbell& doorbell() const { return bell_->doorbell(); }
+  device::Doorbell& doorbell() const { return doorbell_->doorbell(); }
   /// Any thread.
   std::optional<Error> failure() const;
 
@@ -66,7 +66,7 @@ class RankRings {
   std::vector<Peer> peers_;
   net::RingWire* wire_ = nullptr;  // owned by the NIC; null if no peer is reached by rings
   std::uint32_t wire_number_ = 0;
-  std::optional<net::RingDoorbell> bell_;
+  std::optional<net::RingDoorbell> doorbell_;
   OwnedFd doorbell_fd_;                           // kept until the peers have received it
   std::unique_ptr<window::FdExchange> exchange_;  // between ranks joined by rings
 };
