@@ -24,9 +24,9 @@ constexpr Duration kFruitless = 200us;
 }  // namespace
 
 Result<FabricSleeper> FabricSleeper::create(WireFabric& wire) {
-  OwnedFd bell(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!bell) return system_error("making an eventfd for a fabric wire's thread");
-  return FabricSleeper(wire, std::move(bell));
+  OwnedFd wake_event(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_event) return system_error("making an eventfd for a fabric wire's thread");
+  return FabricSleeper(wire, std::move(wake_event));
 }
 
 void FabricSleeper::nap(Duration most) {
@@ -40,18 +40,18 @@ void FabricSleeper::sleep(bool others_drive) {
   if (was_fruitless || !wire_->may_sleep()) return nap(kNapMost);
   std::array<pollfd, 2> fds{};
   fds[0] = {wire_->wait_descriptor(), POLLIN, 0};
-  fds[1] = {bell_.get(), POLLIN, 0};
+  fds[1] = {wake_event_.get(), POLLIN, 0};
   // Naps on failure, which bounds the sleep as well.
   if (sys().poll(fds.data(), fds.size(), kSleepMostMs) < 0) return nap(kNapMost);
   eventfd_t rings = 0;
-  if (fds[1].revents != 0) static_cast<void>(sys().eventfd_read(bell_.get(), &rings));
+  if (fds[1].revents != 0) static_cast<void>(sys().eventfd_read(wake_event_.get(), &rings));
   nap_ = {};
   woken_ = SteadyClock::instance().now();
 }
 
 void FabricSleeper::wake() {
   // Fails only if the counter is full, after 2^64 wake-ups.
-  static_cast<void>(sys().eventfd_write(bell_.get(), 1));
+  static_cast<void>(sys().eventfd_write(wake_event_.get(), 1));
 }
 
 }  // namespace oriel::net

@@ -27,11 +27,12 @@ class FabricSleeper {
   void wake();
 
  private:
-  FabricSleeper(WireFabric& wire, OwnedFd bell) : wire_(&wire), bell_(std::move(bell)) {}
+  FabricSleeper(WireFabric& wire, OwnedFd wake_event)
+      : wire_(&wire), wake_event_(std::move(wake_event)) {}
   void nap(Duration most);
 
   WireFabric* wire_;
-  OwnedFd bell_;
+  OwnedFd wake_event_;
   Duration nap_{};
   TimePoint woken_{};
 };
