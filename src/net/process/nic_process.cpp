@@ -162,9 +162,9 @@ Result<std::shared_ptr<NicProcess>> NicProcess::start(const Options& options) {
 }
 
 Result<std::shared_ptr<NicProcess>> NicProcess::join(OwnedFd socket, const Options& options) {
-  OwnedFd bell(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!bell) return system_error("making an eventfd");
-  std::shared_ptr<NicProcess> made(new NicProcess(std::move(socket), std::move(bell)));
+  OwnedFd wake_event(sys().eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake_event) return system_error("making an eventfd");
+  std::shared_ptr<NicProcess> made(new NicProcess(std::move(socket), std::move(wake_event)));
   ORIEL_CHECK(show_senders(made->socket_));
   nic_request::Hello hello;
   hello.gpu = options.gpu;
@@ -172,7 +172,7 @@ Result<std::shared_ptr<NicProcess>> NicProcess::join(OwnedFd socket, const Optio
     const auto bit = static_cast<std::size_t>(cpu);
     if (bit / 64 < hello.cpus.size()) hello.cpus[bit / 64] |= std::uint64_t{1} << bit % 64;
   }
-  ORIEL_CHECK(made->say(hello, &made->bell_, Deadline::after(kAnswerMost)));
+  ORIEL_CHECK(made->say(hello, &made->wake_event_, Deadline::after(kAnswerMost)));
   return made;
 }
 
@@ -304,7 +304,7 @@ Status NicProcess::poll() {
 }
 
 void NicProcess::wake() const {
-  raise_event(bell_);
+  raise_event(wake_event_);
 }
 
 void NicProcess::end() noexcept {

@@ -95,7 +95,8 @@ class NicProcess {
     std::uint32_t region;
     int holders;
   };
-  NicProcess(OwnedFd socket, OwnedFd bell) : socket_(std::move(socket)), bell_(std::move(bell)) {}
+  NicProcess(OwnedFd socket, OwnedFd wake_event)
+      : socket_(std::move(socket)), wake_event_(std::move(wake_event)) {}
   static Result<OwnedFd> spawn(const std::string& program);
   Status say(const NicRequest& request, const OwnedFd* descriptor, Deadline deadline);
   Status give_up(Error why);
@@ -106,7 +107,7 @@ class NicProcess {
   void close_channel(std::uint32_t channel) noexcept;
 
   const OwnedFd socket_;
-  const OwnedFd bell_;        // eventfd that wakes the process
+  const OwnedFd wake_event_;  // eventfd that wakes the process
   mutable std::mutex mutex_;  // guards the socket and the members below
   bool has_greeted_ = false;
   Status trouble_;  // first error of the socket, after which messages are unreliable

@@ -87,7 +87,7 @@ Status NicServer::serve_hello(const nic_request::Hello& hello, OwnedFd descripto
   context_.emplace(std::move(context));
   ORIEL_TRY(CudaScope scope, CudaScope::enter(context_->get()));
   scope_.emplace(std::move(scope));
-  bell_ = std::move(descriptor);
+  wake_event_ = std::move(descriptor);
   return {};
 }
 
@@ -207,7 +207,7 @@ Result<bool> NicServer::look_outside(bool may_sleep) {
   if (!may_sleep || has_commands()) most = 0;
   // poll() ignores negative descriptors.
   std::array<pollfd, 3> entries{pollfd{socket_.get(), POLLIN, 0}, pollfd{rank_.get(), POLLIN, 0},
-                                pollfd{bell_.get(), POLLIN, 0}};
+                                pollfd{wake_event_.get(), POLLIN, 0}};
   const int ready = sys().poll(entries.data(), entries.size(), most);
   const int status = errno;
   if (may_sleep) set_asleep(false);
@@ -217,7 +217,7 @@ Result<bool> NicServer::look_outside(bool may_sleep) {
   if (ready <= 0) return true;
   if (entries[2].revents != 0) {
     eventfd_t rings = 0;
-    static_cast<void>(sys().eventfd_read(bell_.get(), &rings));
+    static_cast<void>(sys().eventfd_read(wake_event_.get(), &rings));
   }
   if ((entries[1].revents & POLLIN) != 0) return false;
   return entries[0].revents == 0 ? Result<bool>(true) : take_request();

@@ -59,7 +59,7 @@ class NicServer {
 
   const OwnedFd socket_;
   OwnedFd rank_;  // pidfd of the rank's process
-  OwnedFd bell_;
+  OwnedFd wake_event_;
   std::optional<PrimaryContext> context_;
   std::optional<CudaScope> scope_;  // on the server's thread, from the hello on
   CUdevice device_ = 0;

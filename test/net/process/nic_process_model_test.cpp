@@ -89,8 +89,8 @@ struct RawClient {
   void greet() {
     nic_request::Hello hello;
     hello.gpu = uuid_of(0);
-    const OwnedFd bell(::eventfd(0, EFD_CLOEXEC));
-    REQUIRE_FALSE(say(hello, &bell).failed);
+    const OwnedFd wake_event(::eventfd(0, EFD_CLOEXEC));
+    REQUIRE_FALSE(say(hello, &wake_event).failed);
   }
   OwnedFd socket;
   Status ended;
