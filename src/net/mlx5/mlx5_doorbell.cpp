@@ -125,7 +125,7 @@ Result<Mlx5Doorbell> Mlx5Doorbells::make(Mlx5Memory& memory, DoorbellChoice choi
     }
   }
   ORIEL_TRY(made.slot_, memory.allocate_on_host(sizeof(std::uint64_t)));
-  ORIEL_TRY(made.bell_,
+  ORIEL_TRY(made.rung_doorbell_,
             Mlx5Ringer::serve(ringer_, reinterpret_cast<std::uint64_t*>(made.slot_->own()),
                               made.register_->uar->doorbell));
   return made;

@@ -90,7 +90,7 @@ class Mlx5Doorbell {
   // Destroyed in reverse order.
   std::shared_ptr<Mlx5Register> register_;
   std::unique_ptr<QueuePages> slot_;
-  Mlx5Ringer::RungDoorbell bell_;
+  Mlx5Ringer::RungDoorbell rung_doorbell_;
 };
 
 /// Doorbells of one open adapter.

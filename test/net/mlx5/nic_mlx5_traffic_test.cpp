@@ -269,7 +269,7 @@ TEST_CASE("a processor passes on each ring, also one that looks like the last", 
   std::array<std::uint64_t, 2> doorbells{};
   CHECK_FALSE(ringer->is_needed());
   {
-    Mlx5Ringer::RungDoorbell bell = Mlx5Ringer::serve(ringer, &slot, &doorbells[0]).value();
+    Mlx5Ringer::RungDoorbell first = Mlx5Ringer::serve(ringer, &slot, &doorbells[0]).value();
     Mlx5Ringer::RungDoorbell second = Mlx5Ringer::serve(ringer, &other, &doorbells[1]).value();
     CHECK_FALSE(ringer->progress());
     slot = 7;
@@ -282,7 +282,7 @@ TEST_CASE("a processor passes on each ring, also one that looks like the last", 
     CHECK(ringer->progress());
     CHECK(doorbells[0] == 7);
     CHECK(doorbells[1] == 9);
-    bell.reset();
+    first.reset();
     slot = 8;
     CHECK_FALSE(ringer->progress());
     CHECK(doorbells[0] == 7);
