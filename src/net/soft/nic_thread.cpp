@@ -44,7 +44,7 @@ struct NicThread::State {
       std::atomic_ref<std::uint32_t>(stop_word).store(1, std::memory_order_release);
     }
     changed.notify_all();
-    if (options.bell != nullptr) device::ring(*options.bell);
+    if (options.doorbell != nullptr) device::ring(*options.doorbell);
     if (options.wake) options.wake();
   }
   void run() {
@@ -52,7 +52,7 @@ struct NicThread::State {
       if (options.begin) options.begin();
     } catch (...) {  // NOLINT(bugprone-empty-catch): its work, such as CPU affinity, is optional
     }
-    if (options.bell == nullptr) {
+    if (options.doorbell == nullptr) {
       nap_between_looks();
     } else {
       sleep_on_doorbell();
@@ -63,7 +63,7 @@ struct NicThread::State {
     control.abort = &stop_word;
     control.spin_ns = 0;
     control.yield_ns = 100'000;
-    control.doorbell = options.bell;
+    control.doorbell = options.doorbell;
     while (device::wait_until(options.progress, control, {}) == device::WaitOutcome::ready) {
       // wait_until returns after a poll with work; the stop word is checked between two such
       // returns.

@@ -15,7 +15,7 @@ namespace oriel::net {
 
 /// A thread that drives a NIC until it is stopped. It polls while there is work, and polls and
 /// yields for a while after the last work. Then it sleeps in one of three ways. By default it naps
-/// between polls, because a doorbell in memory wakes nobody. With `bell` it sleeps on that
+/// between polls, because a doorbell in memory wakes nobody. With `doorbell` it sleeps on that
 /// doorbell, which the producers of work ring. With `sleep` it sleeps as its owner says
 /// (FabricSleeper). The application's signals are blocked in the thread. Move-only; the NIC
 /// outlives it.
@@ -24,8 +24,8 @@ class NicThread {
   struct Options {
     /// Does a bounded amount of work, as NicSoft::progress() does; returns whether there was any.
     std::function<bool()> progress;
-    std::function<void()> begin;       ///< called once in the thread; may be empty
-    device::Doorbell* bell = nullptr;  ///< outlives the thread
+    std::function<void()> begin;           ///< called once in the thread; may be empty
+    device::Doorbell* doorbell = nullptr;  ///< outlives the thread
     /// Sleeps instead of a nap. Returns when there may be work, and soon in any case.
     std::function<void()> sleep;
     std::function<void()> wake;  ///< called by another thread: ends a sleep, or the next one

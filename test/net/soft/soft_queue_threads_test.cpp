@@ -276,11 +276,12 @@ TEST_CASE("a NIC's thread ends when told to, and may be moved", "[req:3.8]") {
   second = run_nic(nic);
 }
 
-TEST_CASE("a NIC's thread that has a bell works when it is rung, and ends at once", "[req:3.9]") {
-  device::Doorbell bell{};
+TEST_CASE("a NIC's thread that has a doorbell works when it is rung, and ends at once",
+          "[req:3.9]") {
+  device::Doorbell doorbell{};
   std::atomic<int> work = 0, done = 0, started = 0;
   NicThread::Options options;
-  options.bell = &bell;
+  options.doorbell = &doorbell;
   options.begin = [&] { ++started; };
   options.progress = [&] {
     if (work == 0) return false;
@@ -293,7 +294,7 @@ TEST_CASE("a NIC's thread that has a bell works when it is rung, and ends at onc
     // Some wake-ups find the thread asleep, the others do not.
     if (round % 4 == 0) std::this_thread::sleep_for(milliseconds(1));
     work += 10;
-    device::ring(bell);
+    device::ring(doorbell);
     while (done < 10 * round) std::this_thread::yield();
   }
   CHECK(started == 1);
