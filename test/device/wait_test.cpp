@@ -141,7 +141,7 @@ void delay(std::uint32_t steps) {
 struct Rendezvous {
   alignas(64) std::uint32_t started[2];
   alignas(64) std::uint32_t flag;
-  alignas(64) Doorbell bell;
+  alignas(64) Doorbell doorbell;
 };
 
 // Runs rounds in which one party publishes while the other goes to sleep. Their relative timing
@@ -158,16 +158,16 @@ std::uint64_t publish_while_sleeping(Rendezvous& shared, bool publisher, std::ui
     if (publisher) {
       delay(round % 61);
       Memory::store<Order::release>(&shared.flag, round);
-      device::ring(shared.bell);
+      device::ring(shared.doorbell);
       continue;
     }
     delay(round % 67);
     const std::uint64_t start_ns = Memory::clock_ns();
     const auto there = [&] { return Memory::load<Order::acquire>(&shared.flag) == round; };
     while (!there()) {
-      const std::uint32_t ticket = device::detail::announce_sleep(shared.bell);
-      if (!there()) device::detail::sleep(shared.bell, ticket, 5'000'000'000);
-      device::detail::withdraw_sleep(shared.bell);
+      const std::uint32_t ticket = device::detail::announce_sleep(shared.doorbell);
+      if (!there()) device::detail::sleep(shared.doorbell, ticket, 5'000'000'000);
+      device::detail::withdraw_sleep(shared.doorbell);
     }
     longest_ms = std::max(longest_ms, milliseconds_since(start_ns));
     if (longest_ms >= 4000) break;

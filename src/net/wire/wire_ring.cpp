@@ -134,9 +134,9 @@ void RingReader::end() {
 }
 
 void RingWire::add_peer(WireAddress peer, int rank, std::uint32_t queue, RingWriter writer,
-                        RingReader reader, RingDoorbell bell) {
+                        RingReader reader, RingDoorbell doorbell) {
   places_[peer.value] = lanes_.size();
-  lanes_.push_back({peer, rank, queue, std::move(writer), std::move(reader), std::move(bell)});
+  lanes_.push_back({peer, rank, queue, std::move(writer), std::move(reader), std::move(doorbell)});
 }
 
 void RingWire::kill(Lane& lane, Error error) {
@@ -157,7 +157,7 @@ bool RingWire::send(WireAddress to, WireMessage& message) {
     kill(lane, std::move(sent).error());
     return true;
   }
-  if (sent.value()) device::ring(lane.bell.doorbell());
+  if (sent.value()) device::ring(lane.doorbell.doorbell());
   return sent.value();
 }
 
@@ -177,7 +177,7 @@ void RingWire::end_receive() {
   exposed_.reset();
   lane.reader.end();
   // The writer may be waiting for room.
-  device::ring(lane.bell.doorbell());
+  device::ring(lane.doorbell.doorbell());
 }
 
 bool RingWire::receive_from(std::size_t place, WireMessage& message) {

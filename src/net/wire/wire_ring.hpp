@@ -104,7 +104,7 @@ class RingWire final : public Wire {
   /// of its NIC must carry the address `peer`. `queue` is the only queue of this NIC that the peer
   /// may address; 0: any.
   void add_peer(WireAddress peer, int rank, std::uint32_t queue, RingWriter writer,
-                RingReader reader, RingDoorbell bell);
+                RingReader reader, RingDoorbell doorbell);
 
   WireAddress address() const override { return self_; }
   bool send(WireAddress to, WireMessage& message) override;
@@ -121,7 +121,7 @@ class RingWire final : public Wire {
     std::uint32_t queue;
     RingWriter writer;
     RingReader reader;
-    RingDoorbell bell;
+    RingDoorbell doorbell;
     bool dead = false;
   };
   void kill(Lane& lane, Error error);

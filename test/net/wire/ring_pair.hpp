@@ -36,7 +36,7 @@ inline constexpr std::size_t kTakenWord = 128;
 inline constexpr std::size_t kRingBegins = 4096;
 
 /// Wires of two NICs with addresses 1 and 2, of ranks 0 and 1. Each wire has mappings of its own.
-/// `spy` is a third mapping of the ring from b to a. `bell` is a mapping of b's wake-up memory.
+/// `spy` is a third mapping of the ring from b to a. `doorbell` is a mapping of b's wake-up memory.
 struct RingPair {
   explicit RingPair(std::size_t ring_bytes = 65536, std::uint32_t queue_of_a = 0) {
     const std::size_t bytes = ring_memory_bytes(ring_bytes);
@@ -48,19 +48,19 @@ struct RingPair {
     auto third = SharedMapping::map(fd.value(), bytes);
     REQUIRE((back_a.ok() && back_b.ok() && third.ok()));
     spy = std::move(third).value();
-    auto bell_a = map_twice(RingDoorbell::kMemoryBytes);
-    auto bell_b = map_twice(RingDoorbell::kMemoryBytes);
-    bell = std::move(bell_b.b);
+    auto doorbell_a = map_twice(RingDoorbell::kMemoryBytes);
+    auto doorbell_b = map_twice(RingDoorbell::kMemoryBytes);
+    doorbell = std::move(doorbell_b.b);
     a->add_peer({2}, 1, queue_of_a, RingWriter(std::move(to_b.a), ring_bytes),
                 RingReader(std::move(back_a).value(), ring_bytes),
-                RingDoorbell(std::move(bell_b.a)));
+                RingDoorbell(std::move(doorbell_b.a)));
     b->add_peer({1}, 0, 0, RingWriter(std::move(back_b).value(), ring_bytes),
-                RingReader(std::move(to_b.b), ring_bytes), RingDoorbell(std::move(bell_a.a)));
+                RingReader(std::move(to_b.b), ring_bytes), RingDoorbell(std::move(doorbell_a.a)));
   }
   std::unique_ptr<RingWire> a = std::make_unique<RingWire>(WireAddress{1});
   std::unique_ptr<RingWire> b = std::make_unique<RingWire>(WireAddress{2});
   SharedMapping spy;
-  SharedMapping bell;
+  SharedMapping doorbell;
 };
 
 }  // namespace oriel::net::test

@@ -256,8 +256,8 @@ TEST_CASE("a payload is lent from the ring, whose room is given back and told of
     std::memcpy(&value, pair.spy.data() + at, sizeof value);
     return value;
   };
-  RingDoorbell bell(std::move(pair.bell));
-  bell.doorbell().sleeping = 1;
+  RingDoorbell doorbell(std::move(pair.doorbell));
+  doorbell.doorbell().sleeping = 1;
   WireMessage message = a_response(1, 5000), got;
   REQUIRE(pair.b->send({1}, message));
   REQUIRE(pair.a->receive(got));
@@ -269,7 +269,7 @@ TEST_CASE("a payload is lent from the ring, whose room is given back and told of
   pair.spy.data()[kRingBegins + 1000] ^= std::byte{1};
   CHECK_FALSE(payload_of(got) == message_of(1, 5000));
   CHECK(payload_of(copy) == message_of(1, 5000));
-  CHECK(bell.doorbell().ticket == 0);
+  CHECK(doorbell.doorbell().ticket == 0);
   SECTION("by who says that it is done with") {
     pair.a->end_receive();
     pair.a->end_receive();
@@ -278,7 +278,7 @@ TEST_CASE("a payload is lent from the ring, whose room is given back and told of
     CHECK_FALSE(pair.a->receive(got));
   }
   CHECK(word(kTakenWord) == word(kWrittenWord));
-  CHECK(bell.doorbell().ticket == 1);
+  CHECK(doorbell.doorbell().ticket == 1);
   // A message without payload releases its room at once.
   message = a_response(2, 0);
   REQUIRE(pair.b->send({1}, message));
