@@ -84,8 +84,8 @@ constexpr std::size_t kRingBytes = std::size_t{512} << 10;
 /// Descriptors of the shared memory of the rings. They were opened before the fork, so both ranks
 /// have them.
 struct RingFiles {
-  std::array<OwnedFd, 2> rings;  // receive rings of rank 0 and rank 1
-  std::array<OwnedFd, 2> bells;  // wake-up memory of rank 0 and rank 1
+  std::array<OwnedFd, 2> rings;      // receive rings of rank 0 and rank 1
+  std::array<OwnedFd, 2> doorbells;  // wake-up memory of rank 0 and rank 1
 };
 
 class Rank {
@@ -249,7 +249,7 @@ void Rank::open_ring(const RingFiles& files) {
   auto wire = std::make_unique<RingWire>(WireAddress{self + 1});
   wire->add_peer({other + 1}, 1 - rank_, 0, RingWriter(map(files.rings[other], bytes), kRingBytes),
                  RingReader(map(files.rings[self], bytes), kRingBytes),
-                 RingDoorbell(map(files.bells[other], RingDoorbell::kMemoryBytes)));
+                 RingDoorbell(map(files.doorbells[other], RingDoorbell::kMemoryBytes)));
   ring_nic_.add_wire(std::move(wire));
   SendQueue::Options queue;
   ring_queue_.emplace(value_of(SendQueue::create(ring_nic_, queue)));
@@ -558,7 +558,7 @@ int start(int count, char** words) {
   RingFiles files;
   for (std::size_t rank = 0; rank < 2; ++rank) {
     files.rings[rank] = value_of(make_sealed_memfd(ring_memory_bytes(kRingBytes)));
-    files.bells[rank] = value_of(make_sealed_memfd(RingDoorbell::kMemoryBytes));
+    files.doorbells[rank] = value_of(make_sealed_memfd(RingDoorbell::kMemoryBytes));
   }
   const pid_t child = ::fork();
   if (child < 0) fail("fork");
