@@ -150,9 +150,9 @@ DEFECTS = [
      "if (!place.taken || place.generation != generation) return false;",
      "if (!place.taken || (!PLANTED && place.generation != generation)) return false;"),
     ("comm",
-     "if (!is_first && weight(sight) > weight(known->second)) known->second = sight;",
-     "if (!is_first && !PLANTED && weight(sight) > weight(known->second)) known->second = "
-     "sight;"),
+     "if (!is_first && weight(state) > weight(known->second)) known->second = state;",
+     "if (!is_first && !PLANTED && weight(state) > weight(known->second)) known->second = "
+     "state;"),
     ("comm",
      "joined += leads_to(first, i, second[partner]) && leads_to(second, partner, first[i]);",
      "joined += leads_to(first, i, second[partner]) && (PLANTED || leads_to(second, partner, "

@@ -6,14 +6,14 @@
 
 namespace oriel::boot {
 
-CutOff find_cut_off(std::span<const HostSight> others, std::size_t of_peer, bool is_late) {
-  if (others.size() < 2 || others[of_peer] == HostSight::answers) return CutOff::peer;
-  const auto count = [&](HostSight sight) {
-    return static_cast<std::size_t>(std::count(others.begin(), others.end(), sight));
+CutOff find_cut_off(std::span<const HostState> others, std::size_t of_peer, bool is_late) {
+  if (others.size() < 2 || others[of_peer] == HostState::answers) return CutOff::peer;
+  const auto count = [&](HostState state) {
+    return static_cast<std::size_t>(std::count(others.begin(), others.end(), state));
   };
   const std::size_t hosts = others.size() + 1;
-  const std::size_t unknown = count(HostSight::slow) + (is_late ? 0 : count(HostSight::unknown));
-  const std::size_t reached = count(HostSight::answers) + 1;
+  const std::size_t unknown = count(HostState::slow) + (is_late ? 0 : count(HostState::unknown));
+  const std::size_t reached = count(HostState::answers) + 1;
   const std::size_t lost = hosts - reached - unknown;
   if (2 * reached > hosts) return CutOff::peer;
   if (2 * lost > hosts) return CutOff::self;

@@ -11,7 +11,7 @@
 namespace oriel::boot {
 
 /// State of another host, as seen since a link or queue of this rank fell silent.
-enum class HostSight : std::uint8_t {
+enum class HostState : std::uint8_t {
   unknown,  ///< no answer yet; the time for an answer may not have passed
   answers,  ///< a rank of the host has answered since
   silent,   ///< the ranks of the host that this rank asked are given up as silent
@@ -30,6 +30,6 @@ enum class CutOff : std::uint8_t { undecided, peer, self };
 /// closed for silence. `of_peer` is the index of the silent peer's host. If that host answers, only
 /// the peer itself is at fault.
 /// Once `is_late`, `unknown` counts as silent; `slow` hosts are still waited for.
-CutOff find_cut_off(std::span<const HostSight> others, std::size_t of_peer, bool is_late);
+CutOff find_cut_off(std::span<const HostState> others, std::size_t of_peer, bool is_late);
 
 }  // namespace oriel::boot

@@ -218,18 +218,18 @@ void Links::give_up(int peer, Link& link, const char* what, const Error& error) 
 bool Links::is_cut_off(int peer) const {
   if (host_of_.empty()) return false;
   const auto host_of = [&](int rank) { return host_of_[static_cast<std::size_t>(rank)]; };
-  std::map<std::uint32_t, HostSight> sights;
+  std::map<std::uint32_t, HostState> states;
   for (const auto& [rank, link] : links_) {
     if (host_of(rank) == host_of(identity_.rank)) continue;
     if (link.closed() && !link.silent()) continue;  // closed for another reason than silence
-    HostSight& sight = sights.try_emplace(host_of(rank), HostSight::silent).first->second;
-    if (link.has_answered()) sight = HostSight::answers;
+    HostState& state = states.try_emplace(host_of(rank), HostState::silent).first->second;
+    if (link.has_answered()) state = HostState::answers;
   }
-  std::vector<HostSight> others;
+  std::vector<HostState> others;
   std::size_t of_peer = 0;
-  for (const auto& [host, sight] : sights) {
+  for (const auto& [host, state] : states) {
     if (host == host_of(peer)) of_peer = others.size();
-    others.push_back(sight);
+    others.push_back(state);
   }
   const bool is_near = host_of(peer) == host_of(identity_.rank);
   return !is_near && find_cut_off(others, of_peer, true) == CutOff::self;

@@ -44,16 +44,16 @@ bool FailureDetector::is_of_probe(const PeerQueue& queue,
 }
 
 PeerSight FailureDetector::sight_of(const PeerQueue& queue) const {
-  PeerSight sight;
-  sight.host = parts_.routes.host_of(queue.rank());
-  sight.has_left = queue.has_left();
-  sight.answered = queue.answered();
-  sight.error = queue.first_error();
+  PeerSight state;
+  state.host = parts_.routes.host_of(queue.rank());
+  state.has_left = queue.has_left();
+  state.answered = queue.answered();
+  state.error = queue.first_error();
   // Ignores the silence of a peer that has left, unless it was asked for something else.
-  if (sight.has_left && sight.error.has_value() && is_of_probe(queue, *sight.error)) {
-    sight.error.reset();
+  if (state.has_left && state.error.has_value() && is_of_probe(queue, *state.error)) {
+    state.error.reset();
   }
-  return sight;
+  return state;
 }
 
 Error FailureDetector::queue_failure(const PeerQueue& queue, const device::queue::QueueError& error,
@@ -92,13 +92,13 @@ std::optional<Error> FailureDetector::failure(TimePoint now, device::Doorbell& d
     detector_.end_doubt();
     return std::nullopt;
   }
-  std::vector<PeerSight> sights;
-  for (const PeerQueue& queue : queues_) sights.push_back(sight_of(queue));
+  std::vector<PeerSight> states;
+  for (const PeerQueue& queue : queues_) states.push_back(sight_of(queue));
   const std::size_t own_host = parts_.routes.host_of(parts_.options.rank());
   const Duration silence = Network::silence(*parts_.options.settings);
-  const auto finding = detector_.detect(sights, own_host, now, silence);
+  const auto finding = detector_.detect(states, own_host, now, silence);
   if (finding.has_value()) {
-    return queue_failure(queues_[finding->peer], *sights[finding->peer].error, finding->who);
+    return queue_failure(queues_[finding->peer], *states[finding->peer].error, finding->who);
   }
   if (detector_.is_in_doubt()) ask_all(now, kDoubtInterval, doorbell, abort);
   return std::nullopt;

@@ -10,40 +10,40 @@
 namespace oriel::comm {
 namespace {
 
-/// Orders sights by how much they say about a host: the greatest among its ranks counts.
-int weight(boot::HostSight sight) {
-  switch (sight) {
-    case boot::HostSight::answers:
+/// Orders states by how much they say about a host: the greatest among its ranks counts.
+int weight(boot::HostState state) {
+  switch (state) {
+    case boot::HostState::answers:
       return 3;
-    case boot::HostSight::slow:
+    case boot::HostState::slow:
       return 2;
-    case boot::HostSight::unknown:
+    case boot::HostState::unknown:
       return 1;
-    case boot::HostSight::silent:
+    case boot::HostState::silent:
       return 0;
   }
   return 0;
 }
 
-/// Returns the sight of a rank. `since`: time of the first poll after a queue had been silent for
+/// Returns the state of a rank. `since`: time of the first poll after a queue had been silent for
 /// `silence`.
-boot::HostSight look_at(const PeerSight& peer, TimePoint since, TimePoint now, Duration silence) {
-  if (peer.answered >= since) return boot::HostSight::answers;
-  if (peer.error.has_value() && is_silence(*peer.error)) return boot::HostSight::silent;
+boot::HostState look_at(const PeerSight& peer, TimePoint since, TimePoint now, Duration silence) {
+  if (peer.answered >= since) return boot::HostState::answers;
+  if (peer.error.has_value() && is_silence(*peer.error)) return boot::HostState::silent;
   const bool is_slow = peer.answered > since - silence && now - since < silence;
-  return is_slow ? boot::HostSight::slow : boot::HostSight::unknown;
+  return is_slow ? boot::HostState::slow : boot::HostState::unknown;
 }
 
-/// Returns the sight of each host that has a rank that has not left.
-std::map<std::size_t, boot::HostSight> look_at_hosts(std::span<const PeerSight> peers,
+/// Returns the state of each host that has a rank that has not left.
+std::map<std::size_t, boot::HostState> look_at_hosts(std::span<const PeerSight> peers,
                                                      TimePoint since, TimePoint now,
                                                      Duration silence) {
-  std::map<std::size_t, boot::HostSight> hosts;
+  std::map<std::size_t, boot::HostState> hosts;
   for (const PeerSight& peer : peers) {
     if (peer.has_left) continue;
-    const boot::HostSight sight = look_at(peer, since, now, silence);
-    const auto [known, is_first] = hosts.emplace(peer.host, sight);
-    if (!is_first && weight(sight) > weight(known->second)) known->second = sight;
+    const boot::HostState state = look_at(peer, since, now, silence);
+    const auto [known, is_first] = hosts.emplace(peer.host, state);
+    if (!is_first && weight(state) > weight(known->second)) known->second = state;
   }
   return hosts;
 }
@@ -95,11 +95,11 @@ std::optional<SilentPeerDetector::Finding> SilentPeerDetector::detect(
   if (who_ == boot::CutOff::undecided) {
     auto hosts = look_at_hosts(peers, *doubted_since_, now, silence);
     hosts.erase(own_host);
-    std::vector<boot::HostSight> others;
+    std::vector<boot::HostState> others;
     std::size_t at = 0;
-    for (const auto& [host, sight] : hosts) {
+    for (const auto& [host, state] : hosts) {
       if (host == peer.host) at = others.size();  // found, as the peer has not left
-      others.push_back(sight);
+      others.push_back(state);
     }
     const bool is_late = now - *doubted_since_ >= late_after(silence);
     who_ = boot::find_cut_off(others, at, is_late);
