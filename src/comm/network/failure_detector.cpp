@@ -43,8 +43,8 @@ bool FailureDetector::is_of_probe(const PeerQueue& queue,
   return probes_.is_of_probe(queue.view(), error);
 }
 
-PeerSight FailureDetector::sight_of(const PeerQueue& queue) const {
-  PeerSight state;
+PeerState FailureDetector::state_of(const PeerQueue& queue) const {
+  PeerState state;
   state.host = parts_.routes.host_of(queue.rank());
   state.has_left = queue.has_left();
   state.answered = queue.answered();
@@ -92,8 +92,8 @@ std::optional<Error> FailureDetector::failure(TimePoint now, device::Doorbell& d
     detector_.end_doubt();
     return std::nullopt;
   }
-  std::vector<PeerSight> states;
-  for (const PeerQueue& queue : queues_) states.push_back(sight_of(queue));
+  std::vector<PeerState> states;
+  for (const PeerQueue& queue : queues_) states.push_back(state_of(queue));
   const std::size_t own_host = parts_.routes.host_of(parts_.options.rank());
   const Duration silence = Network::silence(*parts_.options.settings);
   const auto finding = detector_.detect(states, own_host, now, silence);

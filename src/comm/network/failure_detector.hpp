@@ -41,7 +41,7 @@ class FailureDetector {
   void ask_all(TimePoint now, Duration interval, device::Doorbell& doorbell,
                const std::uint32_t* abort);
   bool is_of_probe(const PeerQueue& queue, const device::queue::QueueError& error) const;
-  PeerSight sight_of(const PeerQueue& queue) const;
+  PeerState state_of(const PeerQueue& queue) const;
   Error queue_failure(const PeerQueue& queue, const device::queue::QueueError& error,
                       boot::CutOff who) const;
 

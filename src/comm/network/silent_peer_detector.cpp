@@ -27,7 +27,7 @@ int weight(boot::HostState state) {
 
 /// Returns the state of a rank. `since`: time of the first poll after a queue had been silent for
 /// `silence`.
-boot::HostState look_at(const PeerSight& peer, TimePoint since, TimePoint now, Duration silence) {
+boot::HostState look_at(const PeerState& peer, TimePoint since, TimePoint now, Duration silence) {
   if (peer.answered >= since) return boot::HostState::answers;
   if (peer.error.has_value() && is_silence(*peer.error)) return boot::HostState::silent;
   const bool is_slow = peer.answered > since - silence && now - since < silence;
@@ -35,11 +35,11 @@ boot::HostState look_at(const PeerSight& peer, TimePoint since, TimePoint now, D
 }
 
 /// Returns the state of each host that has a rank that has not left.
-std::map<std::size_t, boot::HostState> look_at_hosts(std::span<const PeerSight> peers,
+std::map<std::size_t, boot::HostState> look_at_hosts(std::span<const PeerState> peers,
                                                      TimePoint since, TimePoint now,
                                                      Duration silence) {
   std::map<std::size_t, boot::HostState> hosts;
-  for (const PeerSight& peer : peers) {
+  for (const PeerState& peer : peers) {
     if (peer.has_left) continue;
     const boot::HostState state = look_at(peer, since, now, silence);
     const auto [known, is_first] = hosts.emplace(peer.host, state);
@@ -66,11 +66,11 @@ Duration SilentPeerDetector::late_after(Duration silence) {
 /// Counts only answers to requests sent since the first poll: an earlier answer may precede the
 /// fault.
 std::optional<SilentPeerDetector::Finding> SilentPeerDetector::detect(
-    std::span<const PeerSight> peers, std::size_t own_host, TimePoint now, Duration silence) {
+    std::span<const PeerState> peers, std::size_t own_host, TimePoint now, Duration silence) {
   std::optional<std::size_t> silent;
   bool is_refused = false;
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    const PeerSight& peer = peers[i];
+    const PeerState& peer = peers[i];
     if (!peer.error.has_value()) continue;
     if (is_silence(*peer.error)) {
       if (!silent.has_value()) silent = i;
@@ -88,7 +88,7 @@ std::optional<SilentPeerDetector::Finding> SilentPeerDetector::detect(
     end_doubt();
     return std::nullopt;
   }
-  const PeerSight& peer = peers[*silent];
+  const PeerState& peer = peers[*silent];
   if (peer.host == own_host || peer.has_left) return Finding{*silent, boot::CutOff::peer};
   const std::lock_guard lock(mutex_);
   if (!doubted_since_.has_value()) doubted_since_ = now;

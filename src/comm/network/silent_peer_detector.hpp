@@ -18,7 +18,7 @@ namespace oriel::comm {
 
 /// Snapshot of a rank of another team. Its state may change between two reads, so one decision uses
 /// one snapshot.
-struct PeerSight {
+struct PeerState {
   std::size_t host = 0;
   bool has_left = false;
   TimePoint answered{};  ///< time at which the latest answered request was sent
@@ -40,7 +40,7 @@ class SilentPeerDetector {
   /// after which an unanswered queue fails. If a rank has not answered late_after() the first poll
   /// of a silent queue, it counts as silent. Exempt is a rank that has answered a request sent
   /// within `silence` before that poll: it has the full `silence` to answer.
-  std::optional<Finding> detect(std::span<const PeerSight> peers, std::size_t own_host,
+  std::optional<Finding> detect(std::span<const PeerState> peers, std::size_t own_host,
                                 TimePoint now, Duration silence);
   /// Returns a quarter of `silence`, but at least min(silence, 1.5 s), which a busy machine may
   /// take.

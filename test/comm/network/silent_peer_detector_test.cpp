@@ -29,8 +29,8 @@ device::queue::QueueError error_of(net::Syndrome syndrome) {
 const device::queue::QueueError kSilent = error_of(net::Syndrome::transport_retry);
 
 /// Returns peers on the hosts 1, 2, ..., one rank on each.
-std::vector<PeerSight> hosts(std::size_t count) {
-  std::vector<PeerSight> made;
+std::vector<PeerState> hosts(std::size_t count) {
+  std::vector<PeerState> made;
   for (std::size_t host = 1; host <= count; ++host)
     made.push_back({host, false, kBegin - kSilence, {}});
   return made;
