@@ -247,10 +247,10 @@ Result<FabricMemory> FabricEndpoint::register_for(std::uint64_t access, const st
                                                   std::size_t bytes) {
   // Random key, used if the provider leaves the choice: whoever can connect may guess keys.
   const std::size_t width = std::clamp<std::size_t>(info().domain_attr->mr_key_size, 1, 8);
-  const std::uint64_t wish = boot::random_number() >> (64 - 8 * width);
+  const std::uint64_t requested_key = boot::random_number() >> (64 - 8 * width);
   fid_mr* region = nullptr;
-  const int status =
-      table_->fi_mr_reg(domain_.get(), memory, bytes, access, 0, wish, 0, &region, nullptr);
+  const int status = table_->fi_mr_reg(domain_.get(), memory, bytes, access, 0, requested_key, 0,
+                                       &region, nullptr);
   if (status != 0) return fabric_error(*table_, "fi_mr_reg", status);
   return FabricMemory(*table_, region);
 }
