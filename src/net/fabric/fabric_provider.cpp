@@ -63,7 +63,7 @@ Result<FabricInfo> make_hints(const FabricTable& table, const std::string& provi
 }
 
 // Returns why the provider cannot be used, or nothing.
-std::optional<std::string> lack_of(const fi_info& info, const FabricWish& wish) {
+std::optional<std::string> lack_of(const fi_info& info, const FabricRequest& request) {
   if (info.fabric_attr == nullptr || info.fabric_attr->prov_name == nullptr) return "has no name";
   if ((info.caps & FI_MSG) == 0 || info.ep_attr->type != FI_EP_RDM) return "has no such endpoint";
   if ((info.tx_attr->msg_order & FI_ORDER_SAS) == 0) return "does not keep messages in order";
@@ -71,18 +71,18 @@ std::optional<std::string> lack_of(const fi_info& info, const FabricWish& wish) 
     return fmt::format("wants what Oriel does not do (modes {:#x}, {:#x})",
                        info.domain_attr->mr_mode, info.mode);
   }
-  if (info.ep_attr->max_msg_size < wish.message_bytes) {
+  if (info.ep_attr->max_msg_size < request.message_bytes) {
     return fmt::format("takes messages of at most {} bytes, not of {}", info.ep_attr->max_msg_size,
-                       wish.message_bytes);
+                       request.message_bytes);
   }
-  // A name may be that of one layer. shm is taken only if the wish names it.
+  // A name may be that of one layer. shm is taken only if the request names it.
   const std::string_view name = info.fabric_attr->prov_name;
-  if (name.starts_with("shm") && !wish.provider.starts_with("shm")) return "is not wanted";
+  if (name.starts_with("shm") && !request.provider.starts_with("shm")) return "is not wanted";
   return std::nullopt;
 }
 
 Result<FabricInfo> ask_for(const FabricTable& table, const std::string& provider,
-                           const boot::SocketAddress& source, const FabricWish& wish,
+                           const boot::SocketAddress& source, const FabricRequest& request,
                            std::uint64_t caps) {
   ORIEL_TRY(const FabricInfo hints, make_hints(table, provider, source, caps));
   fi_info* list = nullptr;
@@ -92,7 +92,7 @@ Result<FabricInfo> ask_for(const FabricTable& table, const std::string& provider
   if (status != 0 && status != -FI_ENODATA) return fabric_error(table, "fi_getinfo", status);
   const FabricInfo found(table, list);
   for (const fi_info* info = list; info != nullptr; info = info->next) {
-    const auto lack = lack_of(*info, wish);
+    const auto lack = lack_of(*info, request);
     if (lack.has_value()) {
       why = *lack;
       continue;
@@ -105,16 +105,16 @@ Result<FabricInfo> ask_for(const FabricTable& table, const std::string& provider
 }
 
 Result<FabricInfo> ask(const FabricTable& table, const std::string& provider,
-                       const FabricWish& wish) {
+                       const FabricRequest& request) {
   boot::SocketAddress source;
   const bool by_ip = speaks_ip(provider);
-  if (by_ip || (provider.starts_with("verbs") && !wish.socket.ifname.empty())) {
-    ORIEL_TRY(source, boot::choose_interface(wish.socket));
+  if (by_ip || (provider.starts_with("verbs") && !request.socket.ifname.empty())) {
+    ORIEL_TRY(source, boot::choose_interface(request.socket));
   }
-  Result<FabricInfo> found = ask_for(table, provider, source, wish, FabricEndpoint::kFetchCaps);
+  Result<FabricInfo> found = ask_for(table, provider, source, request, FabricEndpoint::kFetchCaps);
   const bool is_lacking = !found.ok() && found.error().code() == ErrorCode::invalid_usage;
   // Retries without reads of peers' memory, since messages are enough.
-  return is_lacking ? ask_for(table, provider, source, wish, 0) : std::move(found);
+  return is_lacking ? ask_for(table, provider, source, request, 0) : std::move(found);
 }
 
 }  // namespace
@@ -124,27 +124,27 @@ void look_for_fabrics(const FabricTable& table) {
   static_cast<void>(ask_for(table, "tcp;ofi_rxm", {}, {}, 0));
 }
 
-Result<FabricInfo> choose_fabric(const FabricTable& table, const FabricWish& wish) {
+Result<FabricInfo> choose_fabric(const FabricTable& table, const FabricRequest& request) {
   // Rejects exclusion: libfabric would return the first other provider, which may differ between
   // hosts.
-  if (wish.provider.starts_with('^')) {
+  if (request.provider.starts_with('^')) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("ORIEL_FABRIC_PROVIDER is \"{}\", which libfabric takes for all "
                              "providers but that; it has to name the one to be used",
-                             wish.provider))
+                             request.provider))
         .with_hint("name one, as in ORIEL_FABRIC_PROVIDER=tcp, or none");
   }
   std::vector<std::string> asked = {"efa", "verbs;ofi_rxm", "tcp", "tcp;ofi_rxm"};
-  if (!wish.provider.empty()) asked = {wish.provider};
+  if (!request.provider.empty()) asked = {request.provider};
   std::optional<SignalKeeper> keeper;
-  if (!wish.provider.starts_with("shm")) {
+  if (!request.provider.starts_with("shm")) {
     keeper.emplace(reinterpret_cast<const void*>(table.fi_getinfo));
   }
   std::string said;
   NativeStatus last;
   bool is_lacking = true;  // false: a provider failed, rather than being absent or unfit
   for (const std::string& provider : asked) {
-    Result<FabricInfo> found = ask(table, provider, wish);
+    Result<FabricInfo> found = ask(table, provider, request);
     if (found.ok()) return found;
     is_lacking = is_lacking && found.error().code() == ErrorCode::invalid_usage;
     if (found.error().code() != ErrorCode::invalid_usage) last = found.error().native();

@@ -54,11 +54,11 @@ Result<std::unique_ptr<WireFabric>> WireFabric::create(const Options& options) {
     }
     table = &library.table;
   }
-  FabricWish wish;
-  wish.provider = options.provider;
-  wish.socket = options.socket;
-  wish.message_bytes = kBatchFrameBytesMost + options.payload_bytes_most;
-  ORIEL_TRY(FabricInfo info, choose_fabric(*table, wish));
+  FabricRequest request;
+  request.provider = options.provider;
+  request.socket = options.socket;
+  request.message_bytes = kBatchFrameBytesMost + options.payload_bytes_most;
+  ORIEL_TRY(FabricInfo info, choose_fabric(*table, request));
   auto state = std::make_unique<State>(*table, options, std::move(info));
   ORIEL_CHECK(state->open());
   return std::unique_ptr<WireFabric>(new WireFabric(std::move(state)));

@@ -55,10 +55,10 @@ class RawEnd {
 
  private:
   static FabricEndpoint open(const FabricTable& table) {
-    FabricWish wish;
-    wish.provider = oriel::test::fabric_provider();
-    wish.socket.ifname = "lo";
-    auto info = choose_fabric(table, wish);
+    FabricRequest request;
+    request.provider = oriel::test::fabric_provider();
+    request.socket.ifname = "lo";
+    auto info = choose_fabric(table, request);
     REQUIRE(info.ok());
     auto made = FabricEndpoint::open(table, std::move(info).value(), 64, 4);
     REQUIRE(made.ok());
