@@ -33,9 +33,9 @@ struct Window {
 };
 
 /// One rank's windows, and the mappings that they require.
-class Player {
+class ModelRank {
  public:
-  explicit Player(WindowRank& self) : self_(self) {
+  explicit ModelRank(WindowRank& self) : self_(self) {
     for (std::size_t i = 0; i < kBuffers; ++i) {
       buffers_.push_back(std::make_unique<HostBuffer>(kBufferPages * kPage));
       inodes_.push_back(mapped_parts(buffers_.back()->at(), 1).at(0).inode);
@@ -148,16 +148,16 @@ TEST_CASE("registrations and deregistrations leave exactly that mapped which the
           "[H6]") {
   const std::uint64_t seed = test::test_seed();
   check_ranks({{3}, {1, 1, 1}, {1, 2}}, {}, [&](WindowRank& self) -> Status {
-    Player player(self);
+    ModelRank rank(self);
     std::mt19937 random(seed);
     for (int i = 0; i < kSteps; ++i) {
-      ORIEL_CHECK(player.step(random));
+      ORIEL_CHECK(rank.step(random));
       ORIEL_CHECK(self.barrier());
-      ORIEL_CHECK(self.agree(player.check_against_model()));
+      ORIEL_CHECK(self.agree(rank.check_against_model()));
     }
-    ORIEL_CHECK(player.remove_all());
+    ORIEL_CHECK(rank.remove_all());
     ORIEL_CHECK(self.barrier());
-    ORIEL_CHECK(self.agree(player.check_against_model()));
+    ORIEL_CHECK(self.agree(rank.check_against_model()));
     ORIEL_CHECK(self.check_nothing_held());
     return self.barrier();
   });
