@@ -90,23 +90,23 @@ class WorldBarrier {
     for (std::int64_t distance = 1; distance < size; distance *= 2, ++round) {
       const auto ahead = static_cast<std::int32_t>((comm_.world_rank + distance) % size);
       const auto behind = static_cast<std::int32_t>((comm_.world_rank - distance + size) % size);
-      const WorldOutcome told = tell(ahead, round, epoch);
-      if (told != WorldOutcome::done) return told;
+      const WorldOutcome notified = notify(ahead, round, epoch);
+      if (notified != WorldOutcome::done) return notified;
       const detail::Driving driving(comm_.network);
       const std::uint32_t* const word = &own.arrived[round];
-      const WaitOutcome heard = wait_until<M>(
+      const WaitOutcome waited = wait_until<M>(
           [&] {
             const auto seen = M::template load<Order::acquire, Scope::system>(word);
             return static_cast<std::int32_t>(seen - epoch) >= 0;
           },
           comm_.wait, WaitTarget{behind, epoch});
-      if (heard != WaitOutcome::ready) return static_cast<WorldOutcome>(heard);
+      if (waited != WaitOutcome::ready) return static_cast<WorldOutcome>(waited);
     }
     M::template store<Order::relaxed, Scope::device>(&own.epoch, epoch);
     return WorldOutcome::done;
   }
 
-  ORIEL_DEVICE_FN WorldOutcome tell(std::int32_t peer, std::uint32_t round, std::uint32_t epoch) {
+  ORIEL_DEVICE_FN WorldOutcome notify(std::int32_t peer, std::uint32_t round, std::uint32_t epoch) {
     const detail::WorldPath path = detail::path_to(comm_, peer);
     if (path.outcome != WorldOutcome::done) return path.outcome;
     if (path.queue == nullptr) {
