@@ -172,7 +172,7 @@ ORIEL_DEVICE_FN QueueOutcome dump_and_wait(const QueueView& queue, const WaitCon
 
 /// Optional immediate of the last piece of a transfer.
 struct Immediate {
-  bool is_told = false;
+  bool has_value = false;
   std::uint32_t value = 0;
 };
 
@@ -187,14 +187,14 @@ ORIEL_DEVICE_FN void write_pieces(Group group, const QueueView& queue,
     const LocalRange local{transfer.local.address + here, transfer.local.key_at(here), bytes};
     done += bytes;
     if (i % group.size() != group.rank()) continue;
-    const bool tells = immediate.is_told && done == transfer.bytes;
+    const bool has_immediate = immediate.has_value && done == transfer.bytes;
     // An ending is signalled itself and so covers the piece before it.
     const bool signalled = i + 1 == reservation.wqebbs;
     write_wqe<M>(queue, reservation, i,
-                 transfer_wqe(tells ? Opcode::write_immediate : opcode,
+                 transfer_wqe(has_immediate ? Opcode::write_immediate : opcode,
                               {queue.number, reservation.base + i}, signalled ? kSignalled : 0,
                               transfer.remote.remote(transfer.remote_offset + done - bytes), local,
-                              tells ? immediate.value : 0));
+                              has_immediate ? immediate.value : 0));
   }
 }
 
