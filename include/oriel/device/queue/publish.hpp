@@ -216,19 +216,19 @@ ORIEL_DEVICE_FN QueueOutcome reserve_together(Group group, const QueueView& queu
 template <class Group, class M>
 ORIEL_DEVICE_FN QueueOutcome hand_over(Group group, const QueueView& queue,
                                        const Reservation& reservation) {
-  bool begun = false;
+  bool started = false;
   if (group.rank() == 0) {
     const std::uint64_t idle = reservation.base << 1;
-    begun = reservation.is_next && M::template compare_swap<Order::acquire, Scope::device>(
-                                       &queue.indexes->sweep, idle, idle | kSweeping) == idle;
-    if (!begun) {
+    started = reservation.is_next && M::template compare_swap<Order::acquire, Scope::device>(
+                                         &queue.indexes->sweep, idle, idle | kSweeping) == idle;
+    if (!started) {
       M::template store<Order::release, Scope::device>(
           &queue.marks[reservation.base & (queue.depth - 1)],
           mark_of(reservation.base, reservation.wqebbs));
     }
   }
-  begun = group.broadcast(begun ? 1 : 0) != 0;
-  if (begun) {  // these WQEBBs are next, and have no mark
+  started = group.broadcast(started ? 1 : 0) != 0;
+  if (started) {  // these WQEBBs are next, and have no mark
     const More more = end_sweep<Group, M>(group, queue, reservation.base, reservation.end());
     if (more == More::no) return QueueOutcome::done;
     if (more == More::is_broken) return reason_of_end<M>(queue);
