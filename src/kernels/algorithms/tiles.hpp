@@ -54,17 +54,17 @@ struct LastTile {
 };
 
 namespace detail {
-/// Moves the units from `begun` on, with as few units for each thread as suffice (at most kUnroll).
+/// Moves the units from `first` on, with as few units for each thread as suffice (at most kUnroll).
 template <int kUnroll, class Move>
-ORIEL_DEVICE_FN void move_last(std::uint64_t begun, std::uint64_t count, std::uint32_t rank,
+ORIEL_DEVICE_FN void move_last(std::uint64_t first, std::uint64_t count, std::uint32_t rank,
                                std::uint32_t threads, const Move& move) {
   if constexpr (kUnroll > 1) {
     constexpr std::uint32_t kHalf = kUnroll / 2;
-    if (count - begun <= std::uint64_t{kHalf} * threads) {
-      return move_last<kHalf>(begun, count, rank, threads, move);
+    if (count - first <= std::uint64_t{kHalf} * threads) {
+      return move_last<kHalf>(first, count, rank, threads, move);
     }
   }
-  if (begun + rank < count) move(LastTile<kUnroll>{begun + rank, count, threads});
+  if (first + rank < count) move(LastTile<kUnroll>{first + rank, count, threads});
 }
 }  // namespace detail
 
@@ -78,9 +78,9 @@ ORIEL_DEVICE_FN void for_each_tile(std::uint64_t count, const Move& move) {
   const std::uint32_t threads = Group::size();
   const std::uint64_t round = std::uint64_t{kUnroll} * threads;
   const std::uint32_t own = rank / kTileWarp * (kUnroll * kTileWarp) + rank % kTileWarp;
-  std::uint64_t begun = 0;
-  for (; begun + round <= count; begun += round) move(WholeTile<kUnroll>{begun + own});
-  if (begun < count) detail::move_last<kUnroll>(begun, count, rank, threads, move);
+  std::uint64_t first = 0;
+  for (; first + round <= count; first += round) move(WholeTile<kUnroll>{first + own});
+  if (first < count) detail::move_last<kUnroll>(first, count, rank, threads, move);
 }
 
 }  // namespace oriel::kernels
