@@ -343,16 +343,16 @@ class ReceiveStream {
   }
   void begin_timed() {
     if (cursor_.asks() && ops_.is_timed(index_, cursor_.message_bytes())) {
-      begun_ns_ = ops_.now_ns();
+      started_ns_ = ops_.now_ns();
     }
   }
   void end_timed() {
-    if (begun_ns_ == 0 || !cursor_.is_last_step()) return;
+    if (started_ns_ == 0 || !cursor_.is_last_step()) return;
     // Skips a message stored straight into a window: it was neither read nor moved through slots.
     if (reads_ || !cursor_.is_direct()) {
-      ops_.note(index_, reads_, begun_ns_, cursor_.message_bytes());
+      ops_.note(index_, reads_, started_ns_, cursor_.message_bytes());
     }
-    begun_ns_ = 0;
+    started_ns_ = 0;
   }
   /// Returns the address of this step's data in the sender's memory; null if it cannot be read.
   const std::byte* exposed() const {
@@ -362,7 +362,7 @@ class ReceiveStream {
   /// Restarts the message through slots, from its first byte on.
   bool begin_again() {
     reads_ = false;
-    begun_ns_ = 0;
+    started_ns_ = 0;
     cursor_.set_direct(false);
     return lane_.give_back(++received_);
   }
@@ -393,9 +393,9 @@ class ReceiveStream {
   std::uint32_t polls_ = 0;
   bool has_packets_instead_ = false;
   // CPU ranks:
-  std::int32_t index_;          // index of the peer in the team
-  bool reads_ = false;          // this message is read from its sender's memory
-  std::uint64_t begun_ns_ = 0;  // start of the first step of a timed message; 0: none
+  std::int32_t index_;            // index of the peer in the team
+  bool reads_ = false;            // this message is read from its sender's memory
+  std::uint64_t started_ns_ = 0;  // start of the first step of a timed message; 0: none
 };
 
 /// Runs one stream to its end with a group of threads. While the stream has to wait, `other()` does

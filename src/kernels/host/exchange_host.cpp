@@ -61,8 +61,9 @@ class HostExchangeOps {
   static std::uint64_t now_ns() {
     return static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
   }
-  void note(std::int32_t index, bool was_read, std::uint64_t begun_ns, std::uint64_t bytes) const {
-    processes_[index].way.note(was_read, now_ns() - begun_ns, bytes);
+  void note(std::int32_t index, bool was_read, std::uint64_t started_ns,
+            std::uint64_t bytes) const {
+    processes_[index].way.note(was_read, now_ns() - started_ns, bytes);
   }
   /// Copies from memory of team member `index` (rendezvous read). Returns false if the memory
   /// cannot be read or the permission has been revoked.
