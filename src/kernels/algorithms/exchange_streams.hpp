@@ -61,7 +61,7 @@ class SendStream {
     credit_ -= lane_.layout().depth;
   }
 
-  ORIEL_DEVICE_FN bool done() const { return cursor_.done() && !(DataOps::kReads && is_lent_); }
+  ORIEL_DEVICE_FN bool done() const { return cursor_.done() && !(DataOps::kReads && is_exposed_); }
   ORIEL_DEVICE_FN std::int32_t peer() const { return lane_.peer(); }
   /// Returns whether step() can run. Thread 0 of the group calls.
   ORIEL_DEVICE_FN bool is_ready() {
@@ -84,7 +84,7 @@ class SendStream {
   ORIEL_DEVICE_FN bool step() {
     if constexpr (DataOps::kReads) {
       if (cursor_.done()) {
-        is_lent_ = false;
+        is_exposed_ = false;
         return true;
       }
     }
@@ -112,7 +112,7 @@ class SendStream {
     return true;
   }
   /// Returns whether the receiver may still read a message from this rank's memory. CPU ranks only.
-  bool is_lent() const { return is_lent_; }
+  bool is_exposed() const { return is_exposed_; }
   ORIEL_DEVICE_FN void finish() {
     if (Group::rank() != 0) return;
     ChannelCounters* const counters = lane_.counters();
@@ -135,12 +135,12 @@ class SendStream {
   ORIEL_DEVICE_FN bool expose() {
     if constexpr (DataOps::kReads) {
       if (!is_read_) return false;
-      const bool can_lend = cursor_.moved() > 0 || ops_.can_lend(index_, cursor_.data());
+      const bool can_expose = cursor_.moved() > 0 || ops_.can_expose(index_, cursor_.data());
       device::Memory::store<device::Order::relaxed>(
           reinterpret_cast<std::uint64_t*>(lane_.filled(sent_)),
-          can_lend ? reinterpret_cast<std::uintptr_t>(cursor_.data()) : 0);
-      is_lent_ = is_lent_ || can_lend;
-      goes_in_slots_ = !can_lend;
+          can_expose ? reinterpret_cast<std::uintptr_t>(cursor_.data()) : 0);
+      is_exposed_ = is_exposed_ || can_expose;
+      goes_in_slots_ = !can_expose;
       if (goes_in_slots_) cursor_.set_direct(false);
       return true;
     }
@@ -190,7 +190,7 @@ class SendStream {
   // CPU ranks:
   std::int32_t index_;          // index of the peer in the team
   bool is_read_ = false;        // the receiver reads this message itself
-  bool is_lent_ = false;        // the receiver may still read this message, or an earlier one
+  bool is_exposed_ = false;     // the receiver may still read this message, or an earlier one
   bool goes_in_slots_ = false;  // the receiver was to read this message, but cannot
 };
 

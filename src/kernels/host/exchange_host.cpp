@@ -69,16 +69,16 @@ class HostExchangeOps {
   /// cannot be read or the permission has been revoked.
   bool read(std::int32_t index, std::byte* to, const std::byte* from, std::uint64_t bytes) const {
     const PeerProcess& process = processes_[index];
-    Lending& lending = lending_of(index);
-    const std::atomic_ref is_taken_back(lending.is_taken_back);
+    ReadPermission& permission = permission_of(index);
+    const std::atomic_ref is_revoked(permission.is_revoked);
     if (process.reach == PeerProcess::Reach::other_process) {
       if (!read_process_memory(process.pid, to, from, bytes)) return false;
       device::arch::fence_seq_cst();  // ThreadSanitizer rejects std::atomic_thread_fence
-      return is_taken_back.load(std::memory_order_relaxed) == 0;
+      return is_revoked.load(std::memory_order_relaxed) == 0;
     }
-    const std::atomic_ref readers(lending.readers);
+    const std::atomic_ref readers(permission.readers);
     readers.fetch_add(1, std::memory_order_seq_cst);
-    const bool may_read = is_taken_back.load(std::memory_order_seq_cst) == 0;
+    const bool may_read = is_revoked.load(std::memory_order_seq_cst) == 0;
     if (may_read) place(to, from, bytes);
     readers.fetch_sub(1, std::memory_order_release);
     return may_read;
@@ -86,7 +86,7 @@ class HostExchangeOps {
   /// Returns whether team member `index` will be able to read a message at `data`. The Linux kernel
   /// reads neither device memory nor secret memory for another process. So the test reads a byte of
   /// this process in the same way.
-  bool can_lend(std::int32_t index, const std::byte* data) const {
+  bool can_expose(std::int32_t index, const std::byte* data) const {
     if (processes_[index].reach == PeerProcess::Reach::own_process) return true;
     std::byte first{};
     return read_process_memory(::getpid(), &first, data, 1);
@@ -94,10 +94,10 @@ class HostExchangeOps {
   /// Revokes the permission to read this rank's memory, and waits for readers in this process.
   /// There is no deadline, because the user may free the memory once this returns. Each thread that
   /// still reads copies at most 1 MiB.
-  void take_back() const {
-    Lending& lending = lending_of(arguments_.rank);
-    std::atomic_ref(lending.is_taken_back).store(1, std::memory_order_seq_cst);
-    while (std::atomic_ref(lending.readers).load(std::memory_order_seq_cst) != 0) {
+  void revoke_reads() const {
+    ReadPermission& permission = permission_of(arguments_.rank);
+    std::atomic_ref(permission.is_revoked).store(1, std::memory_order_seq_cst);
+    while (std::atomic_ref(permission.readers).load(std::memory_order_seq_cst) != 0) {
       std::this_thread::yield();
     }
   }
@@ -107,8 +107,9 @@ class HostExchangeOps {
   /// second copy.
   static constexpr std::uint64_t kLeastForeignBytes = 64 << 10;
 
-  Lending& lending_of(std::int32_t index) const {
-    return *reinterpret_cast<Lending*>(ChannelPlaces(arguments_).at(index, ScratchLayout::lending));
+  ReadPermission& permission_of(std::int32_t index) const {
+    return *reinterpret_cast<ReadPermission*>(
+        ChannelPlaces(arguments_).at(index, ScratchLayout::read_permission));
   }
 
   const ExchangeArguments& arguments_;
@@ -160,8 +161,8 @@ class HostExchange {
   bool run() {
     if (move_all()) return true;
     for (auto& stream : sends_) {
-      if (!stream.is_lent()) continue;
-      ops_.take_back();
+      if (!stream.is_exposed()) continue;
+      ops_.revoke_reads();
       break;
     }
     return false;

@@ -23,8 +23,8 @@
 ///
 /// CPU ranks: if the buffer lies in no window, the receiver may offer to read the message from the
 /// sender's memory (rendezvous read). The sender then puts the address into the slot. It waits for
-/// the credit, or revokes the read permission if its call fails (Lending). If the Linux kernel
-/// cannot read that memory, the sender puts null there, and the message goes through slots.
+/// the credit, or revokes the read permission if its call fails (ReadPermission). If the Linux
+/// kernel cannot read that memory, the sender puts null there, and the message goes through slots.
 ///
 /// Packets: a short message between ranks of a team goes in packets, whose flags show that they
 /// have arrived (oriel/device/packet.hpp). Packets have a ring of their own beside the slots. Their

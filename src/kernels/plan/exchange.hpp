@@ -110,13 +110,13 @@ struct PeerProcess {
 /// It lies in the rank's scratch memory. If a call fails while a message may still be read, the
 /// rank revokes the permission for ever. Its user then owns the memory again.
 ///
-/// Memory order. The rank stores `is_taken_back` before its user changes the memory. A receiver
-/// copies and then loads `is_taken_back`: the copy is valid if the word is 0. If the receiver is in
+/// Memory order. The rank stores `is_revoked` before its user changes the memory. A receiver
+/// copies and then loads `is_revoked`: the copy is valid if the word is 0. If the receiver is in
 /// the rank's own process, the memory may even be freed. So such a receiver increments `readers`
-/// before it loads `is_taken_back` and copies. After its store the rank waits until `readers` is 0.
+/// before it loads `is_revoked` and copies. After its store the rank waits until `readers` is 0.
 /// The accesses of both are sequentially consistent, except the decrement of `readers`: a release.
-struct Lending {
-  std::uint32_t is_taken_back;
+struct ReadPermission {
+  std::uint32_t is_revoked;
   std::uint32_t readers;  ///< threads of this process that copy at present
 };
 

@@ -24,7 +24,7 @@ struct ScratchLayout {
   static constexpr std::uint64_t call_record = 64;     ///< CPU ranks only: CallRecord
   static constexpr std::uint64_t reading_probe = 128;  ///< CPU ranks only: ReadingProbe
   static constexpr std::uint64_t activity = 144;       ///< CPU ranks only: the rank's CallActivity
-  static constexpr std::uint64_t lending = 152;        ///< CPU ranks only: Lending (exchange.hpp)
+  static constexpr std::uint64_t read_permission = 152;  ///< CPU ranks only: ReadPermission
 
   std::uint32_t epochs = 0;  ///< per CTA: CtaCounters
   // The fields of the line algorithms are 32 bits wide, because a GPU multiplies 64-bit numbers
