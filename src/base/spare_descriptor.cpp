@@ -18,7 +18,7 @@ OwnedFd any_descriptor() {
 struct OfProcess {
   std::mutex mutex;
   std::weak_ptr<SpareDescriptor> spare;
-  int loans = 0;  // the spare stays closed while there are loans
+  int active_releases = 0;  // the spare stays closed while any Release lives
 };
 
 OfProcess& of_process() {
@@ -36,24 +36,24 @@ std::shared_ptr<SpareDescriptor> SpareDescriptor::hold() {
     spare = std::make_shared<SpareDescriptor>(any_descriptor());
     process.spare = spare;
   }
-  if (!spare->fd_ && process.loans == 0) spare->fd_ = any_descriptor();
+  if (!spare->fd_ && process.active_releases == 0) spare->fd_ = any_descriptor();
   return spare;
 }
 
-SpareDescriptor::Loan::Loan() {
+SpareDescriptor::Release::Release() {
   OfProcess& process = of_process();
   const std::lock_guard lock(process.mutex);
-  lender_ = process.spare.lock();
-  if (lender_ == nullptr) return;
-  ++process.loans;
-  lender_->fd_.reset();
+  spare_ = process.spare.lock();
+  if (spare_ == nullptr) return;
+  ++process.active_releases;
+  spare_->fd_.reset();
 }
 
-SpareDescriptor::Loan::~Loan() {
-  if (lender_ == nullptr) return;
+SpareDescriptor::Release::~Release() {
+  if (spare_ == nullptr) return;
   OfProcess& process = of_process();
   const std::lock_guard lock(process.mutex);
-  if (--process.loans == 0 && !lender_->fd_) lender_->fd_ = any_descriptor();
+  if (--process.active_releases == 0 && !spare_->fd_) spare_->fd_ = any_descriptor();
 }
 
 }  // namespace oriel

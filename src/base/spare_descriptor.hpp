@@ -20,15 +20,15 @@ class SpareDescriptor {
 
   /// Closes the spare descriptor while alive, so that the caller can open another. Afterwards the
   /// spare is reopened if possible.
-  class Loan {
+  class Release {
    public:
-    Loan();
-    ~Loan();
-    Loan(const Loan&) = delete;
-    Loan& operator=(const Loan&) = delete;
+    Release();
+    ~Release();
+    Release(const Release&) = delete;
+    Release& operator=(const Release&) = delete;
 
    private:
-    std::shared_ptr<SpareDescriptor> lender_;  // null if the process has none
+    std::shared_ptr<SpareDescriptor> spare_;  // null if the process has none
   };
 
  private:

@@ -115,7 +115,7 @@ Task<Status> Session::decline(EventLoop& loop, UniqueId id, int rank, int size, 
     root.retire(id.number);
     co_return Status();
   }
-  const SpareDescriptor::Loan loan;
+  const SpareDescriptor::Release release;
   const Key key = Key::derive(id.secret, KeyPurpose::rendezvous, id.number);
   ORIEL_CO_TRY(DialTarget target, root_target(id, key, rank, options.socket));
   constexpr std::uint32_t kTimeoutMs = 1000;  // the reason follows at once

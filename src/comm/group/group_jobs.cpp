@@ -78,7 +78,7 @@ void abort_all(GroupJobs& jobs, const Error& error) {
 // these calls, so they are informed.
 void give_up(GroupJobs& jobs, const Error& error) {
   // The cause may be a lack of descriptors; informing the other ranks takes one.
-  const SpareDescriptor::Loan loan;
+  const SpareDescriptor::Release release;
   EventLoop loop = EventLoop::without_wake();
   for (InitJob* const job : jobs_of_kind<InitJob>(jobs)) {
     Error reason = Error(error).with_scope(Scope::communicator).with_origin(job->request.rank);
