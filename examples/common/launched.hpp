@@ -68,8 +68,8 @@ inline int meet(const Launched& me) {
                    : connect(fd, found->ai_addr, found->ai_addrlen) == 0;
   freeaddrinfo(found);
   if (!good) close(std::exchange(fd, -1));
-  const timeval patience{30, 0};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);  // also for accept()
+  const timeval timeout{30, 0};
+  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);  // also for accept()
   return fd;
 }
 
