@@ -21,7 +21,7 @@ import tempfile
 import time
 
 RANKS = 2
-PATIENCE = 100  # timeout in seconds of one case; importing PyTorch takes most of it
+TIMEOUT_SECONDS = 100  # limits one case; importing PyTorch takes most of it
 MIB = 1 << 20
 FLOAT32, SUM, SYMMETRIC = 7, 0, 1
 FD, FABRIC = 1, 8  # bits of CUmemAllocationHandleType
@@ -154,7 +154,7 @@ class Rank:
 
 
 def wait_for(predicate, what):
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT_SECONDS
     while not predicate():
         assert time.monotonic() < end, f"waited in vain for {what}"
         time.sleep(0.0005)
@@ -249,11 +249,11 @@ def run_case(name, build):
             workers.append(subprocess.Popen(
                 [sys.executable, __file__, str(build), name, str(rank), meeting],
                 env=environment))
-        end = time.monotonic() + PATIENCE
+        end = time.monotonic() + TIMEOUT_SECONDS
         try:
             return all([worker.wait(max(0.1, end - time.monotonic())) == 0 for worker in workers])
         except subprocess.TimeoutExpired:
-            print(f"  FAIL: not ended within {PATIENCE} seconds", flush=True)
+            print(f"  FAIL: not ended within {TIMEOUT_SECONDS} seconds", flush=True)
             return False
         finally:
             for worker in workers:
@@ -268,9 +268,9 @@ def main():
     if len(sys.argv) == 5:
         name, rank, meeting = sys.argv[2], int(sys.argv[3]), pathlib.Path(sys.argv[4])
         try:
-            player = Rank(rank, build, meeting)
-            CASES[name][0](player)
-            player.end()
+            own_rank = Rank(rank, build, meeting)
+            CASES[name][0](own_rank)
+            own_rank.end()
         except Exception as error:  # any error must end the other rank's wait soon
             print(f"  FAIL: rank {rank}: {type(error).__name__}: {error}", flush=True)
             os._exit(1)
