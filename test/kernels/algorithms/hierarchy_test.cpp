@@ -408,7 +408,7 @@ class Rank {
   std::uint64_t rounds_ = 0;
 };
 
-/// Runs `body(player, rank)` on a thread for each rank; `body` returns an error text or none.
+/// Runs `body(own, rank)` on a thread for each rank; `body` returns an error text or none.
 template <class Body>
 void on_ranks(World& world, std::uint64_t seed, const Body& body) {
   std::vector<std::string> wrong(static_cast<std::size_t>(world.ranks));
@@ -416,8 +416,8 @@ void on_ranks(World& world, std::uint64_t seed, const Body& body) {
     std::vector<std::jthread> threads;
     for (int rank = 0; rank < world.ranks; ++rank) {
       threads.emplace_back([&, rank] {
-        Rank player(world, rank, seed);
-        wrong[static_cast<std::size_t>(rank)] = body(player, rank);
+        Rank own(world, rank, seed);
+        wrong[static_cast<std::size_t>(rank)] = body(own, rank);
       });
     }
   }
@@ -446,13 +446,13 @@ TEST_CASE("nothing that the NIC has yet to read is overwritten", "[req:3.16]") {
       const std::uint64_t seed = test_seed();
       INFO("ranks " << ranks << ", by rank " << by_rank);
       World world(ranks, by_rank, 1 << 20);
-      on_ranks(world, seed, [&](Rank& player, int rank) {
+      on_ranks(world, seed, [&](Rank& own, int rank) {
         std::mt19937_64 calls(seed);
         for (int i = 0; i < 120; ++i) {
           const std::uint64_t drawn = calls();
           Call call = drawn_call(drawn, ranks);
           call.in_windows = (drawn >> (40 + rank) & 1) == 0;
-          const std::string wrong = player.make(call);
+          const std::string wrong = own.make(call);
           if (!wrong.empty()) return "call " + std::to_string(i) + ": " + wrong;
         }
         return std::string();
@@ -487,7 +487,7 @@ TEST_CASE("what lies in a window is sent without a copy", "[req:3.16]") {
       for (const bool in_windows : {false, true}) {
         for (const bool in_place : {false, true}) {
           World world(kRanks, by_rank, 1 << 20);
-          on_ranks(world, 1, [&](Rank& player, int) {
+          on_ranks(world, 1, [&](Rank& own, int) {
             const bool shares = one.collective == Collective::all_reduce;
             const Call call{
                 .collective = one.collective,
@@ -496,12 +496,12 @@ TEST_CASE("what lies in a window is sent without a copy", "[req:3.16]") {
                 .count = kRounds * (shares ? kRanks : 1) * kUnitBytes / size_of(one.type),
                 .in_place = in_place,
                 .in_windows = in_windows};
-            const std::string wrong = player.make(call);
+            const std::string wrong = own.make(call);
             if (!wrong.empty()) return wrong;
             const std::uint64_t wanted = (in_windows ? one.windows : one.plain) * kUnitBytes;
-            if (player.rounds() == kRounds && player.copied() == wanted) return std::string();
-            return call.text() + ": " + std::to_string(player.copied()) + " bytes copied in " +
-                   std::to_string(player.rounds()) + " rounds instead of " + std::to_string(wanted);
+            if (own.rounds() == kRounds && own.copied() == wanted) return std::string();
+            return call.text() + ": " + std::to_string(own.copied()) + " bytes copied in " +
+                   std::to_string(own.rounds()) + " rounds instead of " + std::to_string(wanted);
           });
         }
       }
