@@ -62,7 +62,7 @@ void check(long status, const char* what) {
 }
 
 /// Connection data that a rank sends to the other, in memory that both share.
-struct Card {
+struct ConnectionData {
   std::array<std::byte, 512> address;
   std::size_t address_bytes;
   std::array<std::byte, 256> raw;
@@ -70,10 +70,10 @@ struct Card {
   dq::Region region;
   std::uint64_t raw_key, raw_base;
 };
-struct Board {
+struct SharedState {
   std::atomic<std::uint32_t> arrived;
   std::atomic<std::uint32_t> done;
-  std::array<Card, 2> cards;
+  std::array<ConnectionData, 2> connections;
   std::array<std::uint32_t, 2> ring_queues;
   std::array<dq::Region, 2> ring_regions;
   alignas(64) std::atomic<std::uint64_t> word;
@@ -90,8 +90,8 @@ struct RingFiles {
 
 class Rank {
  public:
-  Rank(int rank, Board& board, const RingFiles& files, const Arguments& arguments)
-      : rank_(rank), board_(board), arguments_(arguments), memory_(kMemory / 8) {
+  Rank(int rank, SharedState& state, const RingFiles& files, const Arguments& arguments)
+      : rank_(rank), state_(state), arguments_(arguments), memory_(kMemory / 8) {
     open_raw();
     open_queue();
     open_ring(files);
@@ -132,8 +132,8 @@ class Rank {
   // Returns after both ranks have entered.
   void barrier() {
     const std::uint32_t goal = 2 * ++barriers_;
-    board_.arrived.fetch_add(1);
-    while (board_.arrived.load() < goal) {
+    state_.arrived.fetch_add(1);
+    while (state_.arrived.load() < goal) {
       if (raw_.has_value()) drive();
       ::sched_yield();
     }
@@ -154,7 +154,7 @@ class Rank {
   }
 
   const int rank_;
-  Board& board_;
+  SharedState& state_;
   const Arguments& arguments_;
   std::vector<std::uint64_t> memory_;
   std::optional<FabricEndpoint> raw_;
@@ -208,12 +208,12 @@ void Rank::open_raw() {
         "fi_mr_reg");
   raw_memory_ = FabricMemory(table, region);
   if (raw_->needs_memory()) descriptor_ = ::fi_mr_desc(region);
-  Card& card = board_.cards[static_cast<std::size_t>(rank_)];
+  ConnectionData& own = state_.connections[static_cast<std::size_t>(rank_)];
   const Bytes name = value_of(raw_->name());
-  std::copy(name.begin(), name.end(), card.raw.begin());
-  card.raw_key = ::fi_mr_key(region);
+  std::copy(name.begin(), name.end(), own.raw.begin());
+  own.raw_key = ::fi_mr_key(region);
   const bool is_virtual = (raw_->info().domain_attr->mr_mode & FI_MR_VIRT_ADDR) != 0;
-  card.raw_base = is_virtual ? reinterpret_cast<std::uint64_t>(memory_.data()) : 0;
+  own.raw_base = is_virtual ? reinterpret_cast<std::uint64_t>(memory_.data()) : 0;
 }
 
 void Rank::open_queue() {
@@ -231,12 +231,12 @@ void Rank::open_queue() {
   region_.keys[0] =
       value_of(nic_.register_memory({region_.address, kMemory, bytes(),
                                      kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic}));
-  Card& card = board_.cards[static_cast<std::size_t>(rank_)];
+  ConnectionData& own = state_.connections[static_cast<std::size_t>(rank_)];
   const Bytes address = wire_->local_address();
-  std::copy(address.begin(), address.end(), card.address.begin());
-  card.address_bytes = address.size();
-  card.queue = queue_->number();
-  card.region = region_;
+  std::copy(address.begin(), address.end(), own.address.begin());
+  own.address_bytes = address.size();
+  own.queue = queue_->number();
+  own.region = region_;
   control_.timeout_ns = 60'000'000'000;
 }
 
@@ -257,19 +257,19 @@ void Rank::open_ring(const RingFiles& files) {
   ring_region_.keys[0] = value_of(
       ring_nic_.register_memory({region_.address, kMemory, this->bytes(),
                                  kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic}));
-  board_.ring_queues[self] = ring_queue_->number();
-  board_.ring_regions[self] = ring_region_;
+  state_.ring_queues[self] = ring_queue_->number();
+  state_.ring_regions[self] = ring_region_;
 }
 
 void Rank::meet() {
-  const Card& other = board_.cards[static_cast<std::size_t>(1 - rank_)];
+  const ConnectionData& other = state_.connections[static_cast<std::size_t>(1 - rank_)];
   peer_ = value_of(raw_->add(ByteView(other.raw).first(value_of(raw_->name()).size())));
   const WireAddress peer = value_of(
       wire_->add_peer(ByteView(other.address).first(other.address_bytes), "the other rank"));
   const std::uint32_t number = nic_.add_wire(std::move(wire_));
   if (!queue_->connect({number, peer, other.queue}).ok()) fail("connecting the queue");
   const auto there = static_cast<std::size_t>(1 - rank_);
-  if (!ring_queue_->connect({0, {there + 1}, board_.ring_queues[there]}).ok()) {
+  if (!ring_queue_->connect({0, {there + 1}, state_.ring_queues[there]}).ok()) {
     fail("connecting the ring's queue");
   }
 }
@@ -301,15 +301,15 @@ double Rank::bare_sends() {
 double Rank::bare_writes() {
   barrier();
   completed_ = 0;
-  const std::uint32_t goal = board_.done.load() + 1;
+  const std::uint32_t goal = state_.done.load() + 1;
   barrier();
   const auto begin = SteadyTime::now();
   if (rank_ == 1) {
-    while (board_.done.load() < goal) poll_raw();
+    while (state_.done.load() < goal) poll_raw();
     barrier();
     return 0;
   }
-  const Card& other = board_.cards[1];
+  const ConnectionData& other = state_.connections[1];
   const std::size_t total = arguments_.writes;
   for (std::size_t posted = 0; completed_ < total;) {
     if (posted < total && posted - completed_ < kWindow) {
@@ -332,7 +332,7 @@ double Rank::bare_writes() {
     completed_ += poll_raw();
   }
   const double rate = static_cast<double>(total * kWrite) / seconds_since(begin);
-  board_.done.fetch_add(1);
+  state_.done.fetch_add(1);
   barrier();
   return rate;
 }
@@ -341,17 +341,17 @@ double Rank::bare_writes() {
 double Rank::bare_reads() {
   barrier();
   completed_ = 0;
-  const std::uint32_t goal = board_.done.load() + 1;
+  const std::uint32_t goal = state_.done.load() + 1;
   barrier();
   const auto begin = SteadyTime::now();
   const std::size_t total = arguments_.writes;
   if (rank_ == 0) {
-    while (board_.done.load() < goal) poll_raw();
+    while (state_.done.load() < goal) poll_raw();
     const double rate = static_cast<double>(total * kWrite) / seconds_since(begin);
     barrier();
     return rate;
   }
-  const Card& other = board_.cards[0];
+  const ConnectionData& other = state_.connections[0];
   for (std::size_t posted = 0; completed_ < total;) {
     if (posted < total && posted - completed_ < kWindow) {
       const std::size_t at = posted % kWindow * kWrite;
@@ -363,18 +363,18 @@ double Rank::bare_reads() {
     }
     completed_ += poll_raw();
   }
-  board_.done.fetch_add(1);
+  state_.done.fetch_add(1);
   barrier();
   return 0;
 }
 
 double Rank::queue_writes() {
   barrier();
-  const std::uint32_t goal = board_.done.load() + 1;
+  const std::uint32_t goal = state_.done.load() + 1;
   barrier();
   const DrivingScope scope(nics_);
   if (rank_ == 1) {
-    while (board_.done.load() < goal) nic_.progress();
+    while (state_.done.load() < goal) nic_.progress();
     barrier();
     return 0;
   }
@@ -391,13 +391,13 @@ double Rank::queue_writes() {
     if (i >= total) continue;
     const std::size_t at = i % kWindow * kWrite;
     const auto posted = dq::put<device::Thread, DrivingMemory>(
-        device::Thread(), queue_->view(), {region_, at, board_.cards[1].region, at, kWrite},
+        device::Thread(), queue_->view(), {region_, at, state_.connections[1].region, at, kWrite},
         control_);
     if (posted.outcome != dq::QueueOutcome::done) fail("a write was not posted");
     end = posted.end;
   }
   const double rate = static_cast<double>(total * kWrite) / seconds_since(begin);
-  board_.done.fetch_add(1);
+  state_.done.fetch_add(1);
   barrier();
   return rate;
 }
@@ -435,15 +435,15 @@ template <std::uint64_t kBytes>
 double Rank::queue_trip() {
   barrier();
   const DrivingScope scope(nics_);
-  return trip(nic_, *queue_, region_, board_.cards[static_cast<std::size_t>(1 - rank_)].region,
-              kBytes);
+  return trip(nic_, *queue_, region_,
+              state_.connections[static_cast<std::size_t>(1 - rank_)].region, kBytes);
 }
 
 double Rank::ring_trip() {
   barrier();
   const DrivingScope scope(ring_nics_);
   return trip(ring_nic_, *ring_queue_, ring_region_,
-              board_.ring_regions[static_cast<std::size_t>(1 - rank_)], 8);
+              state_.ring_regions[static_cast<std::size_t>(1 - rank_)], 8);
 }
 
 double Rank::word_trip() {
@@ -453,9 +453,9 @@ double Rank::word_trip() {
     for (int step = 0; step < 2; ++step) {
       ++words_;
       if ((step == 0) == (rank_ == 0)) {
-        board_.word.store(words_, std::memory_order_release);
+        state_.word.store(words_, std::memory_order_release);
       } else {
-        while (board_.word.load(std::memory_order_acquire) < words_) device::Memory::relax();
+        while (state_.word.load(std::memory_order_acquire) < words_) device::Memory::relax();
       }
     }
   }
@@ -488,9 +488,9 @@ double Rank::trip(NicSoft& nic, const SendQueue& queue, const dq::Region& own,
   return half;
 }
 
-void run(int number, Board& board, const RingFiles& files, const Arguments& arguments,
+void run(int number, SharedState& state, const RingFiles& files, const Arguments& arguments,
          bench::Bench& bench) {
-  Rank rank(number, board, files, arguments);
+  Rank rank(number, state, files, arguments);
   using Measure = double (Rank::*)();
   struct Case {
     const char* name;
@@ -551,10 +551,10 @@ int start(int count, char** words) {
     std::printf("skipped: %s\n", fabric_library().missing.c_str());
     return 77;
   }
-  void* const shared =
-      ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED) fail("mmap");
-  auto& board = *new (shared) Board();
+  void* const memory = ::mmap(nullptr, sizeof(SharedState), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) fail("mmap");
+  auto& state = *new (memory) SharedState();
   RingFiles files;
   for (std::size_t rank = 0; rank < 2; ++rank) {
     files.rings[rank] = value_of(make_sealed_memfd(ring_memory_bytes(kRingBytes)));
@@ -562,7 +562,7 @@ int start(int count, char** words) {
   }
   const pid_t child = ::fork();
   if (child < 0) fail("fork");
-  run(child == 0 ? 1 : 0, board, files, arguments, bench);
+  run(child == 0 ? 1 : 0, state, files, arguments, bench);
   if (child == 0) std::_Exit(0);
   int status = 0;
   ::waitpid(child, &status, 0);
