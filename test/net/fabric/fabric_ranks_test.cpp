@@ -59,7 +59,7 @@ struct FabricRank {
 
   Status meet(const Meeting& meeting, int rank, const SendQueue::Options& options) {
     ORIEL_TRY(auto made, WireFabric::create(fabric_options()));
-    struct Card {
+    struct ConnectionData {
       std::uint64_t bytes;
       std::array<std::byte, 512> address;
       std::uint32_t queue;
@@ -67,8 +67,8 @@ struct FabricRank {
     };
     queue.emplace(side.make_queue(options));
     const Bytes address = made->local_address();
-    Card mine{address.size(), {}, queue->number(), side.region};
-    Card other{};
+    ConnectionData mine{address.size(), {}, queue->number(), side.region};
+    ConnectionData other{};
     std::copy(address.begin(), address.end(), mine.address.begin());
     ORIEL_CHECK(meeting.trade(rank, &mine, &other, sizeof mine));
     ORIEL_TRY(peer, made->add_peer(ByteView(other.address).first(other.bytes),
