@@ -17,7 +17,7 @@ constexpr std::uint64_t kGpuChannelBytes = 21 << 20;
 constexpr std::uint64_t kHostChannelBytes = 2 << 20;
 constexpr std::uint64_t kGpuFarChannelBytes = 8 << 20;
 constexpr std::uint64_t kHostFarChannelBytes = 4 << 20;
-/// Limits the CTAs of the channels, and so their lanes.
+/// Limits the CTAs of the channels, and so the channels per peer.
 constexpr int kMostChannelCtas = 32;
 
 }  // namespace

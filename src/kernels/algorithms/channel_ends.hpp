@@ -77,15 +77,15 @@ class ChannelPlaces {
   const ExchangeArguments& arguments_;
 };
 
-/// Offsets of one lane of the channels between this rank and a peer. Ranks are indices in the team,
+/// Offsets of one pair of channels between this rank and a peer. Ranks are indices in the team,
 /// or world ranks, as the layout counts them.
-class LanePlaces {
+class ChannelOffsets {
  public:
-  ORIEL_DEVICE_FN LanePlaces(const ChannelLayout& layout, std::int32_t own, std::int32_t peer,
-                             std::int32_t lane)
+  ORIEL_DEVICE_FN ChannelOffsets(const ChannelLayout& layout, std::int32_t own, std::int32_t peer,
+                                 std::int32_t channel)
       : layout_(layout),
-        own_(index(own, peer, layout.ranks, layout.lanes, lane)),
-        peers_(index(peer, own, layout.ranks, layout.lanes, lane)) {}
+        own_(index(own, peer, layout.ranks, layout.channels_per_peer, channel)),
+        peers_(index(peer, own, layout.ranks, layout.channels_per_peer, channel)) {}
 
   [[nodiscard]] ORIEL_DEVICE_FN const ChannelLayout& layout() const { return layout_; }
   /// Returns the offset of the ChannelCounters in this rank's memory.
@@ -142,10 +142,11 @@ class LanePlaces {
  private:
   /// Returns the index of a channel among those of which `owner` keeps state.
   static ORIEL_DEVICE_FN std::uint64_t index(std::int32_t owner, std::int32_t other,
-                                             std::int32_t ranks, std::int32_t lanes,
-                                             std::int32_t lane) {
-    return std::uint64_t{slot_of(other, owner, ranks)} * static_cast<std::uint64_t>(lanes) +
-           static_cast<std::uint64_t>(lane);
+                                             std::int32_t ranks, std::int32_t channels_per_peer,
+                                             std::int32_t channel) {
+    return std::uint64_t{slot_of(other, owner, ranks)} *
+               static_cast<std::uint64_t>(channels_per_peer) +
+           static_cast<std::uint64_t>(channel);
   }
   [[nodiscard]] ORIEL_DEVICE_FN std::uint64_t ready_of(std::uint64_t channel,
                                                        std::uint64_t number) const {
@@ -168,44 +169,45 @@ class LanePlaces {
   std::uint64_t peers_;
 };
 
-/// One lane of the channels between this rank and a peer. kFar: the peer may be in another team.
+/// One pair of channels between this rank and a peer. kFar: the peer may be in another team.
 /// All threads of the group must call, except where a function says one thread.
 template <class Group, class M, bool kFar>
-class ChannelLane {
+class PeerChannel {
  public:
-  ORIEL_DEVICE_FN ChannelLane(const ExchangeArguments& arguments, const MessageRun& run,
-                              std::int32_t lane)
+  ORIEL_DEVICE_FN PeerChannel(const ExchangeArguments& arguments, const MessageRun& run,
+                              std::int32_t channel)
       : arguments_(arguments),
         places_(arguments),
         peer_(arguments.message[run.message].peer),
         index_(run.team_member - 1),
-        lane_(is_far() ? LanePlaces(arguments.far_channels, arguments.world_rank, peer_, lane)
-                       : LanePlaces(arguments.channels, arguments.rank, index_, lane)) {}
+        offsets_(is_far()
+                     ? ChannelOffsets(arguments.far_channels, arguments.world_rank, peer_, channel)
+                     : ChannelOffsets(arguments.channels, arguments.rank, index_, channel)) {}
 
   ORIEL_DEVICE_FN std::int32_t peer() const { return peer_; }
-  ORIEL_DEVICE_FN const ChannelLayout& layout() const { return lane_.layout(); }
+  ORIEL_DEVICE_FN const ChannelLayout& layout() const { return offsets_.layout(); }
   ORIEL_DEVICE_FN ChannelCounters* counters() const {
-    return reinterpret_cast<ChannelCounters*>(places_.here(lane_.counters()));
+    return reinterpret_cast<ChannelCounters*>(places_.here(offsets_.counters()));
   }
   /// Loads the credit; ready() loads a ready word. One thread calls.
-  ORIEL_DEVICE_FN std::uint64_t credit() const { return load(lane_.credit()); }
+  ORIEL_DEVICE_FN std::uint64_t credit() const { return load(offsets_.credit()); }
   ORIEL_DEVICE_FN std::uint64_t ready(std::uint64_t number) const {
-    return load(lane_.ready(number));
+    return load(offsets_.ready(number));
   }
   /// Returns slot `number` from the peer, in this rank's memory.
   ORIEL_DEVICE_FN const std::byte* arrived(std::uint64_t number) const {
-    return places_.here(lane_.slot(number));
+    return places_.here(offsets_.slot(number));
   }
   /// Returns the place at which this rank fills slot `number`.
   ORIEL_DEVICE_FN std::byte* filled(std::uint64_t number) const {
-    if (is_far()) return places_.here(lane_.staged(number));
-    return places_.at(index_, lane_.slot_at_peer(number));
+    if (is_far()) return places_.here(offsets_.staged(number));
+    return places_.at(index_, offsets_.slot_at_peer(number));
   }
   /// Requests the place of the message that slot `number` begins. Only thread 0 needs to call. The
   /// peer must be in this team.
   ORIEL_DEVICE_FN void ask(std::uint64_t number, std::uint32_t signature) const {
     if (Group::rank() == 0) {
-      M::template store<device::Order::release>(word_at_peer(lane_.ready_at_peer(number)),
+      M::template store<device::Order::release>(word_at_peer(offsets_.ready_at_peer(number)),
                                                 kAsks | ready_word(number, signature));
     }
     places_.wake(index_);
@@ -216,7 +218,7 @@ class ChannelLane {
   ORIEL_DEVICE_FN void offer(std::uint64_t number, std::uint32_t signature,
                              std::uint64_t offset) const {
     if (Group::rank() == 0) {
-      const std::uint64_t at = lane_.offer_at_peer();
+      const std::uint64_t at = offsets_.offer_at_peer();
       M::template store<device::Order::relaxed>(word_at_peer(at + offsetof(ChannelOffer, offset)),
                                                 offset);
       M::template store<device::Order::release>(word_at_peer(at + offsetof(ChannelOffer, word)),
@@ -232,10 +234,10 @@ class ChannelLane {
   /// Returns the word of the peer's offer. One thread calls. Once the word has arrived,
   /// offered_offset() is valid.
   ORIEL_DEVICE_FN std::uint64_t offered_word() const {
-    return load(lane_.offer() + offsetof(ChannelOffer, word));
+    return load(offsets_.offer() + offsetof(ChannelOffer, word));
   }
   ORIEL_DEVICE_FN std::uint64_t offered_offset() const {
-    return load(lane_.offer() + offsetof(ChannelOffer, offset));
+    return load(offsets_.offer() + offsetof(ChannelOffer, offset));
   }
   /// Returns the address of `offset` in the peer's slot of the flat space.
   ORIEL_DEVICE_FN std::byte* at_peer(std::uint64_t offset) const {
@@ -245,23 +247,23 @@ class ChannelLane {
   ORIEL_DEVICE_FN void send_packets(std::uint64_t number, std::uint64_t header,
                                     const std::byte* from, std::uint64_t bytes,
                                     std::uint64_t fill) const {
-    std::byte* const slot = places_.at(index_, lane_.packet_slot_at_peer(number));
+    std::byte* const slot = places_.at(index_, offsets_.packet_slot_at_peer(number));
     PacketSlot<Group, M>(slot, number).send(header, from, bytes, fill);
     places_.wake(index_);
   }
   /// Returns packet slot `number` from the peer.
   ORIEL_DEVICE_FN PacketSlot<Group, M> packets_from(std::uint64_t number) const {
-    return {places_.here(lane_.packet_slot(number)), number};
+    return {places_.here(offsets_.packet_slot(number)), number};
   }
   /// Loads the packet credit. One thread calls.
-  ORIEL_DEVICE_FN std::uint64_t packet_credit() const { return load(lane_.packet_credit()); }
+  ORIEL_DEVICE_FN std::uint64_t packet_credit() const { return load(offsets_.packet_credit()); }
   /// Returns packet credit to the peer: all threads of the group have emptied `count` packet slots
   /// in total.
   template <device::Order kOrder>
   ORIEL_DEVICE_FN void give_packets_back(std::uint64_t count) const {
     Group::sync();
     if (Group::rank() == 0) {
-      M::template store<kOrder>(word_at_peer(lane_.packet_credit_at_peer()), count);
+      M::template store<kOrder>(word_at_peer(offsets_.packet_credit_at_peer()), count);
     }
     places_.wake(index_);
   }
@@ -270,11 +272,11 @@ class ChannelLane {
   ORIEL_DEVICE_FN bool publish(std::uint64_t number, std::uint64_t bytes,
                                std::uint32_t signature) const {
     const std::uint64_t word = ready_word(number, signature);
-    const std::uint64_t offset = lane_.ready_at_peer(number);
+    const std::uint64_t offset = offsets_.ready_at_peer(number);
     Group::sync();
     if (is_far()) {
-      const Ahead ahead{places_.here(lane_.staged(number)), lane_.staged(number),
-                        lane_.slot_at_peer(number), bytes};
+      const Ahead ahead{places_.here(offsets_.staged(number)), offsets_.staged(number),
+                        offsets_.slot_at_peer(number), bytes};
       return post(ahead, word, offset);
     }
     store(offset, word);
@@ -287,9 +289,9 @@ class ChannelLane {
     Group::sync();
     if (is_far()) {
       const bool is_due = (count & (layout().credit_step - 1)) == 0;
-      return !is_due || post({}, count, lane_.credit_at_peer());
+      return !is_due || post({}, count, offsets_.credit_at_peer());
     }
-    store(lane_.credit_at_peer(), count);
+    store(offsets_.credit_at_peer(), count);
     return true;
   }
 
@@ -319,19 +321,19 @@ class ChannelLane {
   ChannelPlaces places_;
   std::int32_t peer_;
   std::int32_t index_;  // index of the peer in the team
-  LanePlaces lane_;
+  ChannelOffsets offsets_;
 };
 
 /// Walks through the messages of one launch between this rank and a peer in one direction, step by
-/// step, as one lane moves them. kInPackets: all messages go in packets.
+/// step, as one channel moves them. kInPackets: all messages go in packets.
 template <bool kInPackets>
-class LaneCursor {
+class MessageCursor {
  public:
-  ORIEL_DEVICE_FN LaneCursor(const ExchangeArguments& arguments, const ChannelLayout& layout,
-                             std::int32_t run, std::int32_t lane)
+  ORIEL_DEVICE_FN MessageCursor(const ExchangeArguments& arguments, const ChannelLayout& layout,
+                                std::int32_t run, std::int32_t channel)
       : arguments_(arguments),
         layout_(layout),
-        lane_(lane),
+        channel_(channel),
         item_(arguments.run[run].message),
         last_(arguments.run[run + 1].message) {
     enter();
@@ -352,7 +354,7 @@ class LaneCursor {
   /// Sets whether this message bypasses the slots. Call it before the first step of the message.
   ORIEL_DEVICE_FN void set_direct(bool direct) { direct_ = direct; }
   ORIEL_DEVICE_FN bool is_direct() const { return direct_; }
-  /// Returns the bytes of the lane's part that earlier steps have moved.
+  /// Returns the bytes of the channel's part that earlier steps have moved.
   ORIEL_DEVICE_FN std::uint64_t moved() const { return at_ - begin_; }
   /// Returns the bytes that the next step moves.
   ORIEL_DEVICE_FN std::uint64_t bytes() const {
@@ -372,13 +374,13 @@ class LaneCursor {
 
  private:
   ORIEL_DEVICE_FN const Message& message() const { return arguments_.message[item_]; }
-  /// Moves to this lane's part of the next message that has one.
+  /// Moves to this channel's part of the next message that has one.
   ORIEL_DEVICE_FN void enter() {
     direct_ = false;
     for (; item_ < last_; ++item_) {
-      const LaneCut cut = cut_over_lanes(layout_, message().bytes);
-      if (lane_ >= cut.lanes) continue;
-      begin_ = at_ = static_cast<std::uint64_t>(lane_) * cut.piece;
+      const ChannelCut cut = cut_over_channels(layout_, message().bytes);
+      if (channel_ >= cut.channels) continue;
+      begin_ = at_ = static_cast<std::uint64_t>(channel_) * cut.piece;
       end_ = at_ + cut.piece < message().bytes ? at_ + cut.piece : message().bytes;
       return;
     }
@@ -386,10 +388,10 @@ class LaneCursor {
 
   const ExchangeArguments& arguments_;
   const ChannelLayout& layout_;
-  std::int32_t lane_;
+  std::int32_t channel_;
   std::int32_t item_;
   std::int32_t last_;
-  std::uint64_t begin_ = 0;  // offset of the lane's part in the message
+  std::uint64_t begin_ = 0;  // offset of the channel's part in the message
   std::uint64_t at_ = 0;
   std::uint64_t end_ = 0;
   bool direct_ = false;

@@ -11,7 +11,7 @@
 #include "kernels/algorithms/channel_ends.hpp"
 #include "kernels/plan/exchange.hpp"
 
-/// Streams of an exchange. A stream moves one lane's part of all messages to, or from, one peer.
+/// Streams of an exchange. A stream moves one channel's part of all messages to, or from, one peer.
 /// Each step moves what one slot holds, or stores a part of a message at its final place. A step
 /// can run once is_ready() is true.
 ///
@@ -46,37 +46,37 @@ template <class Group, class DataOps, class M, ExchangeForm kForm>
 class SendStream {
  public:
   ORIEL_DEVICE_FN SendStream(const ExchangeArguments& arguments, DataOps& ops, std::int32_t run,
-                             std::int32_t lane)
+                             std::int32_t channel)
       : arguments_(arguments),
         ops_(ops),
-        lane_(arguments, arguments.run[run], lane),
-        cursor_(arguments, lane_.layout(), run, lane),
+        channel_(arguments, arguments.run[run], channel),
+        cursor_(arguments, channel_.layout(), run, channel),
         index_(arguments.run[run].team_member - 1) {
     if (cursor_.done()) return;
-    const ChannelCounters* const counters = lane_.counters();
+    const ChannelCounters* const counters = channel_.counters();
     sent_ = device::Memory::load<device::Order::weak>(&counters->sent);
     packets_sent_ = device::Memory::load<device::Order::weak>(&counters->packets_sent);
     packet_credit_ = device::Memory::load<device::Order::weak>(&counters->packet_credit);
     credit_ = sent_;  // loaded when a slot is needed: the last call may have left some full
-    credit_ -= lane_.layout().depth;
+    credit_ -= channel_.layout().depth;
   }
 
   ORIEL_DEVICE_FN bool done() const { return cursor_.done() && !(DataOps::kReads && is_exposed_); }
-  ORIEL_DEVICE_FN std::int32_t peer() const { return lane_.peer(); }
+  ORIEL_DEVICE_FN std::int32_t peer() const { return channel_.peer(); }
   /// Returns whether step() can run. Thread 0 of the group calls.
   ORIEL_DEVICE_FN bool is_ready() {
     if constexpr (DataOps::kReads) {
       if (cursor_.done()) {
-        credit_ = lane_.credit();
+        credit_ = channel_.credit();
         return credit_ == sent_;
       }
     }
     if (cursor_.in_packets()) {
-      if (!has_packet_slot()) packet_credit_ = lane_.packet_credit();
+      if (!has_packet_slot()) packet_credit_ = channel_.packet_credit();
       return has_packet_slot();
     }
     if (!has_slot()) {
-      credit_ = lane_.credit();
+      credit_ = channel_.credit();
       if (!has_slot()) return false;
     }
     return !cursor_.asks() || (DataOps::kReads && goes_in_slots_) || has_offer();
@@ -96,11 +96,11 @@ class SendStream {
     if (cursor_.asks() && !has_way && !take_offer()) return false;
     const std::uint64_t bytes = cursor_.bytes();
     if (!cursor_.is_direct()) {
-      ops_.send(lane_.filled(sent_), cursor_.data(), bytes);
+      ops_.send(channel_.filled(sent_), cursor_.data(), bytes);
     } else if (!expose()) {
       ops_.place(target_ + cursor_.moved(), cursor_.data(), bytes);
     }
-    if (!lane_.publish(sent_, bytes, cursor_.signature())) return false;
+    if (!channel_.publish(sent_, bytes, cursor_.signature())) return false;
     ++sent_;
     if constexpr (DataOps::kReads) {
       // Restarts the message in slots if the receiver cannot read it; nothing of it has moved.
@@ -115,7 +115,7 @@ class SendStream {
   bool is_exposed() const { return is_exposed_; }
   ORIEL_DEVICE_FN void finish() {
     if (Group::rank() != 0) return;
-    ChannelCounters* const counters = lane_.counters();
+    ChannelCounters* const counters = channel_.counters();
     device::Memory::store<device::Order::weak>(&counters->sent, sent_);
     device::Memory::store<device::Order::weak>(&counters->packets_sent, packets_sent_);
     device::Memory::store<device::Order::weak>(&counters->packet_credit, packet_credit_);
@@ -124,10 +124,10 @@ class SendStream {
  private:
   ORIEL_DEVICE_FN bool has_slot() const {
     return static_cast<std::int64_t>(sent_ - credit_) <
-           static_cast<std::int64_t>(lane_.layout().depth);
+           static_cast<std::int64_t>(channel_.layout().depth);
   }
   ORIEL_DEVICE_FN bool has_packet_slot() const {
-    return packets_sent_ - packet_credit_ < lane_.layout().packet_depth;
+    return packets_sent_ - packet_credit_ < channel_.layout().packet_depth;
   }
   /// Puts the address of this step's data into the slot if the receiver reads the message itself
   /// (rendezvous read). If the operating system cannot read the memory, puts null, and the message
@@ -137,7 +137,7 @@ class SendStream {
       if (!is_read_) return false;
       const bool can_expose = cursor_.moved() > 0 || ops_.can_expose(index_, cursor_.data());
       device::Memory::store<device::Order::relaxed>(
-          reinterpret_cast<std::uint64_t*>(lane_.filled(sent_)),
+          reinterpret_cast<std::uint64_t*>(channel_.filled(sent_)),
           can_expose ? reinterpret_cast<std::uintptr_t>(cursor_.data()) : 0);
       is_exposed_ = is_exposed_ || can_expose;
       goes_in_slots_ = !can_expose;
@@ -147,20 +147,20 @@ class SendStream {
     return false;
   }
   ORIEL_DEVICE_FN void send_packets() {
-    const bool sweeps = packets_sent_ % kPacketSweep < lane_.layout().packet_depth;
-    const std::uint64_t fill = sweeps ? lane_.layout().packet_bytes / sizeof(std::uint64_t) : 0;
+    const bool sweeps = packets_sent_ % kPacketSweep < channel_.layout().packet_depth;
+    const std::uint64_t fill = sweeps ? channel_.layout().packet_bytes / sizeof(std::uint64_t) : 0;
     // Sends the ready word of the next slot as header: it also shows the place among the messages.
-    lane_.send_packets(packets_sent_, ready_word(sent_, cursor_.signature()), cursor_.data(),
-                       cursor_.bytes(), fill);
+    channel_.send_packets(packets_sent_, ready_word(sent_, cursor_.signature()), cursor_.data(),
+                          cursor_.bytes(), fill);
     ++packets_sent_;
     cursor_.advance();
     if (!done() && cursor_.asks()) Group::sync();  // the request comes after all packets
   }
   /// Sends the request once, then polls for the offer. Only the calling thread keeps this state.
   ORIEL_DEVICE_FN bool has_offer() {
-    if (!has_asked_) lane_.ask(sent_, cursor_.signature());
+    if (!has_asked_) channel_.ask(sent_, cursor_.signature());
     has_asked_ = true;
-    offer_ = lane_.offered_word();
+    offer_ = channel_.offered_word();
     return offer_ >> kSignatureBits == sent_ + 1;
   }
   ORIEL_DEVICE_FN bool take_offer() {
@@ -169,23 +169,23 @@ class SendStream {
     if (differs) report_other_message(arguments_, peer());
     if (Group::any(differs)) return false;
     const std::uint64_t offset =
-        Group::broadcast(Group::rank() == 0 ? lane_.offered_offset() : kNoOffset);
+        Group::broadcast(Group::rank() == 0 ? channel_.offered_offset() : kNoOffset);
     cursor_.set_direct(offset != kNoOffset);
     is_read_ = offset == kReads;
-    if (cursor_.is_direct()) target_ = lane_.at_peer(offset);
+    if (cursor_.is_direct()) target_ = channel_.at_peer(offset);
     return true;
   }
 
   const ExchangeArguments& arguments_;
   DataOps& ops_;
-  ChannelLane<Group, M, kForm == ExchangeForm::any> lane_;
-  LaneCursor<kForm == ExchangeForm::packets> cursor_;
+  PeerChannel<Group, M, kForm == ExchangeForm::any> channel_;
+  MessageCursor<kForm == ExchangeForm::packets> cursor_;
   std::uint64_t sent_ = 0;
   std::uint64_t credit_ = 0;
   std::uint64_t packets_sent_ = 0;
   std::uint64_t packet_credit_ = 0;  // last loaded value; nearly always enough for the next slot
   std::uint64_t offer_ = 0;
-  std::byte* target_ = nullptr;  // start of the lane's part at the receiver, if it bypasses slots
+  std::byte* target_ = nullptr;  // the channel's part at the receiver, if it bypasses slots
   bool has_asked_ = false;
   // CPU ranks:
   std::int32_t index_;          // index of the peer in the team
@@ -198,14 +198,14 @@ template <class Group, class DataOps, class M, ExchangeForm kForm>
 class ReceiveStream {
  public:
   ORIEL_DEVICE_FN ReceiveStream(const ExchangeArguments& arguments, DataOps& ops, std::int32_t run,
-                                std::int32_t lane)
+                                std::int32_t channel)
       : arguments_(arguments),
         ops_(ops),
-        lane_(arguments, arguments.run[run], lane),
-        cursor_(arguments, lane_.layout(), run, lane),
+        channel_(arguments, arguments.run[run], channel),
+        cursor_(arguments, channel_.layout(), run, channel),
         index_(arguments.run[run].team_member - 1) {
     if (cursor_.done()) return;
-    const ChannelCounters* const counters = lane_.counters();
+    const ChannelCounters* const counters = channel_.counters();
     received_ = device::Memory::load<device::Order::weak>(&counters->received);
     packets_received_ = device::Memory::load<device::Order::weak>(&counters->packets_received);
     packets_given_ = device::Memory::load<device::Order::weak>(&counters->packets_given);
@@ -216,11 +216,11 @@ class ReceiveStream {
   }
 
   ORIEL_DEVICE_FN bool done() const { return cursor_.done(); }
-  ORIEL_DEVICE_FN std::int32_t peer() const { return lane_.peer(); }
+  ORIEL_DEVICE_FN std::int32_t peer() const { return channel_.peer(); }
   ORIEL_DEVICE_FN bool is_ready() {
     if (cursor_.in_packets()) return has_packets() || is_filled();
     if (has_packets_instead_) return true;
-    word_ = lane_.ready(received_);
+    word_ = channel_.ready(received_);
     // Fails early on a request with another signature: its sender is not going to fill the slot.
     if (is_next(word_ & ~kAsks)) return !is_question() || differs();
     if (++polls_ % kPollsPerLook == 0) has_packets_instead_ = look_for_packets();
@@ -240,9 +240,9 @@ class ReceiveStream {
       }
     }
     if (!cursor_.is_direct()) {
-      ops_.place(cursor_.data(), lane_.arrived(received_), cursor_.bytes());
+      ops_.place(cursor_.data(), channel_.arrived(received_), cursor_.bytes());
     }
-    if (!lane_.give_back(++received_)) return false;
+    if (!channel_.give_back(++received_)) return false;
     if constexpr (DataOps::kReads) end_timed();
     cursor_.advance();
     if (!done()) prepare();
@@ -250,7 +250,7 @@ class ReceiveStream {
   }
   ORIEL_DEVICE_FN void finish() {
     if (Group::rank() != 0) return;
-    ChannelCounters* const counters = lane_.counters();
+    ChannelCounters* const counters = channel_.counters();
     device::Memory::store<device::Order::weak>(&counters->received, received_);
     device::Memory::store<device::Order::weak>(&counters->packets_received, packets_received_);
     device::Memory::store<device::Order::weak>(&counters->packets_given, packets_given_);
@@ -269,7 +269,7 @@ class ReceiveStream {
     return word >> kSignatureBits == received_ + 1;
   }
   /// Returns whether the sender has filled the next slot, or requests the place of its message.
-  ORIEL_DEVICE_FN bool is_filled() const { return is_next(lane_.ready(received_) & ~kAsks); }
+  ORIEL_DEVICE_FN bool is_filled() const { return is_next(channel_.ready(received_) & ~kAsks); }
   /// Returns the header that the next packets must have: the next slot and the message's signature.
   ORIEL_DEVICE_FN std::uint64_t header() const {
     return ready_word(received_, cursor_.signature());
@@ -278,17 +278,17 @@ class ReceiveStream {
   /// group waits for its own packets in the step.
   ORIEL_DEVICE_FN bool has_packets() const {
     if (ORIEL_DEVICE_CODE) return true;
-    const PacketSlot<Group, M> slot = lane_.packets_from(packets_received_);
+    const PacketSlot<Group, M> slot = channel_.packets_from(packets_received_);
     return slot.has_arrived(cursor_.bytes()) || slot.has_other_header(header());
   }
   /// Returns whether the sender has sent packets although this rank expects a filled slot.
   ORIEL_DEVICE_FN bool look_for_packets() const {
-    if (lane_.layout().packet_bytes == 0) return false;
+    if (channel_.layout().packet_bytes == 0) return false;
     std::uint64_t header = 0;
-    return lane_.packets_from(packets_received_).has_header(header) && is_next(header);
+    return channel_.packets_from(packets_received_).has_header(header) && is_next(header);
   }
   ORIEL_DEVICE_FN bool receive_packets() {
-    const PacketSlot<Group, M> slot = lane_.packets_from(packets_received_);
+    const PacketSlot<Group, M> slot = channel_.packets_from(packets_received_);
     // Checks packets once more after a filled slot or a request: packets sent before it have
     // arrived.
     const auto await = [&](const auto& arrived) {
@@ -322,7 +322,7 @@ class ReceiveStream {
   }
   template <device::Order kOrder>
   ORIEL_DEVICE_FN void give_packets_back() {
-    lane_.template give_packets_back<kOrder>(packets_received_);
+    channel_.template give_packets_back<kOrder>(packets_received_);
     packets_given_ = packets_received_;
   }
   ORIEL_DEVICE_FN bool is_question() const { return (word_ & kAsks) != 0; }
@@ -333,13 +333,13 @@ class ReceiveStream {
   /// the message has none.
   ORIEL_DEVICE_FN void offer_place() {
     if (!cursor_.asks()) return;
-    std::uint64_t offset = lane_.offset_of(cursor_.data());
+    std::uint64_t offset = channel_.offset_of(cursor_.data());
     if constexpr (DataOps::kReads) {
       reads_ = offset == kNoOffset && ops_.can_read(index_, cursor_.message_bytes());
       if (reads_) offset = kernels::kReads;
     }
     cursor_.set_direct(offset != kNoOffset);
-    lane_.offer(received_, cursor_.signature(), offset);
+    channel_.offer(received_, cursor_.signature(), offset);
   }
   void begin_timed() {
     if (cursor_.asks() && ops_.is_timed(index_, cursor_.message_bytes())) {
@@ -357,14 +357,14 @@ class ReceiveStream {
   /// Returns the address of this step's data in the sender's memory; null if it cannot be read.
   const std::byte* exposed() const {
     return reinterpret_cast<const std::byte*>(device::Memory::load<device::Order::relaxed>(
-        reinterpret_cast<const std::uint64_t*>(lane_.arrived(received_))));
+        reinterpret_cast<const std::uint64_t*>(channel_.arrived(received_))));
   }
   /// Restarts the message through slots, from its first byte on.
   bool begin_again() {
     reads_ = false;
     started_ns_ = 0;
     cursor_.set_direct(false);
-    return lane_.give_back(++received_);
+    return channel_.give_back(++received_);
   }
   /// Copies this step's data from the sender's memory.
   bool read() {
@@ -384,8 +384,8 @@ class ReceiveStream {
 
   const ExchangeArguments& arguments_;
   DataOps& ops_;
-  ChannelLane<Group, M, kForm == ExchangeForm::any> lane_;
-  LaneCursor<kForm == ExchangeForm::packets> cursor_;
+  PeerChannel<Group, M, kForm == ExchangeForm::any> channel_;
+  MessageCursor<kForm == ExchangeForm::packets> cursor_;
   std::uint64_t received_ = 0;
   std::uint64_t word_ = 0;
   std::uint64_t packets_received_ = 0;

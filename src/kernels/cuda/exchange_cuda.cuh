@@ -43,7 +43,7 @@ __device__ inline void send_to_peers(const ExchangeArguments& arguments) {
 struct WarpPlace {
   std::int32_t index = 0;  // stream index of the warp
   std::int32_t run = -1;   // -1: the warp has no stream
-  std::int32_t lane = 0;
+  std::int32_t channel = 0;
 
   __device__ explicit WarpPlace(const ExchangeArguments& arguments)
       : index(static_cast<std::int32_t>(threadIdx.x / device::Warp::size() * gridDim.x +
@@ -55,7 +55,7 @@ struct WarpPlace {
       const std::int32_t middle = (run + end) / 2;
       (arguments.run[middle].stream <= index ? run : end) = middle;
     }
-    lane = index - arguments.run[run].stream;
+    channel = index - arguments.run[run].stream;
   }
 };
 
@@ -127,13 +127,13 @@ __device__ void run_exchange(const ExchangeArguments& arguments) {
   if (place.run >= 0 && place.run < arguments.send_runs) {
     run_stream<Warp>(
         arguments.wait,
-        SendStream<Warp, CopyOps, device::Memory, kForm>(arguments, ops, place.run, place.lane),
+        SendStream<Warp, CopyOps, device::Memory, kForm>(arguments, ops, place.run, place.channel),
         copy);
   } else if (place.run >= 0) {
-    run_stream<Warp>(
-        arguments.wait,
-        ReceiveStream<Warp, CopyOps, device::Memory, kForm>(arguments, ops, place.run, place.lane),
-        copy);
+    run_stream<Warp>(arguments.wait,
+                     ReceiveStream<Warp, CopyOps, device::Memory, kForm>(arguments, ops, place.run,
+                                                                         place.channel),
+                     copy);
   }
   while (copies.step()) {
   }

@@ -21,9 +21,9 @@ constexpr std::uint32_t kPacketDepth = 4;
 /// Shape of a channel's packets. Packets take twice the bytes of their data, but need neither a
 /// fence nor a separate flag.
 struct PacketShape {
-  std::uint32_t bytes = 0;             ///< data bytes of a slot, a multiple of 128; 0: no packets
-  std::uint32_t most_bytes = 0;        ///< largest part of a message on one lane
-  std::uint32_t least_lane_bytes = 1;  ///< see ChannelShape
+  std::uint32_t bytes = 0;       ///< data bytes of a slot, a multiple of 128; 0: no packets
+  std::uint32_t most_bytes = 0;  ///< largest part of a message on one channel
+  std::uint32_t least_channel_bytes = 1;  ///< see ChannelShape
 };
 
 /// Sizes that suit a backend. A warp moves 4 KiB with one batch of loads. A CPU thread copies slots
@@ -32,7 +32,7 @@ struct ChannelShape {
   std::uint32_t depth;
   std::uint32_t credit_step;  ///< 1 where a credit costs little compared with a slot
   std::uint64_t most_slot_bytes;
-  std::uint32_t least_lane_bytes;
+  std::uint32_t least_channel_bytes;
   std::uint64_t least_direct_bytes;
   PacketShape packets;
 };
@@ -45,16 +45,16 @@ constexpr ChannelShape kFarGpuShape = {8, 4, 32 << 10, 32 << 10, kNever, {}};
 constexpr ChannelShape kFarHostShape = {8, 4, 64 << 10, 64 << 10, kNever, {}};
 /// Limits a step of a CPU thread to this many bytes, after which it serves its other peers.
 constexpr std::uint32_t kDirectBytes = 1 << 20;
-constexpr std::int32_t kFarGpuLanes = 4;
+constexpr std::int32_t kFarGpuChannels = 4;
 constexpr std::uint64_t kLeastFarSlot = 4 << 10;
 
 constexpr std::uint64_t peers_of(int ranks) {
   return static_cast<std::uint64_t>(std::max(1, ranks - 1));
 }
 
-/// Returns the number of lanes inside a team. Each lane takes two warps for each peer, one that
-/// sends and one that receives.
-std::int32_t near_lanes(std::uint64_t peers, int ctas) {
+/// Returns the number of channels per peer inside a team. Each takes two warps, one that sends and
+/// one that receives.
+std::int32_t near_channels(std::uint64_t peers, int ctas) {
   const auto most = static_cast<std::uint64_t>(ctas);
   return static_cast<std::int32_t>(
       std::clamp<std::uint64_t>(kMaxWarps * most / (2 * peers), 1, 8 * most));
@@ -70,28 +70,29 @@ std::uint64_t far_rings(const ChannelShape& shape, std::uint64_t peers, std::uin
 std::uint64_t lay_out_packets(const ChannelShape& shape, ChannelLayout& layout) {
   const PacketShape& packets = shape.packets;
   if (packets.bytes == 0) return 0;
-  const auto lanes = static_cast<std::uint64_t>(layout.lanes);
+  const auto channels_per_peer = static_cast<std::uint64_t>(layout.channels_per_peer);
   layout.packet_bytes = packets.bytes;
-  layout.packet_lane_bytes = packets.least_lane_bytes;
-  layout.most_packet_bytes = lanes * packets.most_bytes;
+  layout.packet_channel_bytes = packets.least_channel_bytes;
+  layout.most_packet_bytes = channels_per_peer * packets.most_bytes;
   layout.least_direct_bytes = std::max(layout.least_direct_bytes, layout.most_packet_bytes + 1);
   layout.packet_depth = kPacketDepth;
   layout.packet_slot_bytes =
       static_cast<std::uint32_t>(round_up(packets.bytes * 2 + kPacketBytes, kSlotQuantum));
-  return peers_of(layout.ranks) * lanes * layout.packet_depth * layout.packet_slot_bytes;
+  return peers_of(layout.ranks) * channels_per_peer * layout.packet_depth *
+         layout.packet_slot_bytes;
 }
 
-ChannelLayout lay_out(const ChannelShape& shape, int ranks, std::int32_t lanes, bool staged,
-                      std::uint64_t offset, std::uint64_t bytes) {
+ChannelLayout lay_out(const ChannelShape& shape, int ranks, std::int32_t channels_per_peer,
+                      bool staged, std::uint64_t offset, std::uint64_t bytes) {
   ChannelLayout layout;
   layout.ranks = ranks;
   layout.depth = shape.depth;
   layout.credit_step = shape.credit_step;
-  layout.least_lane_bytes = shape.least_lane_bytes;
+  layout.least_channel_bytes = shape.least_channel_bytes;
   layout.least_direct_bytes = shape.least_direct_bytes;
   layout.direct_bytes = kDirectBytes;
-  layout.lanes = lanes;
-  const std::uint64_t channels = peers_of(ranks) * static_cast<std::uint64_t>(lanes);
+  layout.channels_per_peer = channels_per_peer;
+  const std::uint64_t channels = peers_of(ranks) * static_cast<std::uint64_t>(channels_per_peer);
   layout.counters = offset;
   layout.credits = round_up(layout.counters + channels * sizeof(ChannelCounters), kAlignment);
   layout.ready = layout.credits + channels * kSectorBytes;
@@ -117,7 +118,7 @@ ChannelLayout lay_out(const ChannelShape& shape, int ranks, std::int32_t lanes, 
 ChannelLayout make_channel_layout(Backend backend, int ranks, int ctas, std::uint64_t offset,
                                   std::uint64_t bytes) {
   if (backend == Backend::host) return lay_out(kHostShape, ranks, 1, false, offset, bytes);
-  return lay_out(kGpuShape, ranks, near_lanes(peers_of(ranks), ctas), false, offset, bytes);
+  return lay_out(kGpuShape, ranks, near_channels(peers_of(ranks), ctas), false, offset, bytes);
 }
 
 ChannelLayout make_far_channel_layout(Backend backend, int ranks, std::uint64_t offset,
@@ -126,15 +127,15 @@ ChannelLayout make_far_channel_layout(Backend backend, int ranks, std::uint64_t 
   const std::uint64_t peers = peers_of(ranks);
   while (shape.depth > 2 && far_rings(shape, peers, bytes) == 0) shape.depth /= 2;
   shape.credit_step = shape.depth / 2;
-  const std::uint64_t most_lanes = backend == Backend::host ? 1 : kFarGpuLanes;
-  const std::uint64_t lanes =
-      std::clamp<std::uint64_t>(far_rings(shape, peers, bytes), 1, most_lanes);
+  const std::uint64_t most_channels = backend == Backend::host ? 1 : kFarGpuChannels;
+  const std::uint64_t channels_per_peer =
+      std::clamp<std::uint64_t>(far_rings(shape, peers, bytes), 1, most_channels);
   // Keeps slots of kLeastFarSlot bytes, since each slot costs two WQEs. Among very many ranks the
   // layout then exceeds `bytes`.
   const std::uint64_t least =
       peers * (2 * shape.depth * kLeastFarSlot + sizeof(ChannelCounters) + 2 * kSectorBytes) +
       2 * kAlignment;
-  return lay_out(shape, ranks, static_cast<std::int32_t>(lanes), true, offset,
+  return lay_out(shape, ranks, static_cast<std::int32_t>(channels_per_peer), true, offset,
                  std::max(bytes, least));
 }
 

@@ -37,9 +37,9 @@
 /// own memory first, in a ring of the same shape.
 namespace oriel::kernels {
 
-/// Counters of the two channels between this rank and a peer on one lane. They count slots since
-/// the communicator started. They live in device memory, so that a replayed graph continues where
-/// the last call ended.
+/// Counters of one pair of channels between this rank and a peer. They count slots since the
+/// communicator started. They live in device memory, so that a replayed graph continues where the
+/// last call ended.
 struct alignas(16) ChannelCounters {
   // Channel to the peer:
   std::uint64_t sent;           ///< slots filled
@@ -65,36 +65,37 @@ inline constexpr std::uint64_t kPacketCreditPlace = 8;  ///< bytes after the cre
 /// Offsets in bytes from the start of the scratch memory, equal at both ends of each channel. Peers
 /// are indices in the LSA team, or world ranks.
 ///
-/// Two ranks are joined by `lanes` channels in each direction. One group of threads at each end
-/// uses each lane. So a message that is cut over several lanes moves in parallel.
+/// Two ranks are joined by `channels_per_peer` channels in each direction. One group of threads at
+/// each end uses each channel. So a message that is cut over several channels moves in parallel.
 struct ChannelLayout {
-  std::uint64_t counters = 0;  ///< this rank's: [peer][lane] ChannelCounters
-  std::uint64_t credits = 0;   ///< at the sender: [receiver][lane], a word in a sector of its own
-  std::uint64_t ready = 0;     ///< at the receiver: [sender][lane][slot], a word
-  std::uint64_t packets = 0;   ///< at the receiver: [sender][lane][slot], packet_slot_bytes
-  std::uint64_t rings = 0;     ///< at the receiver: [sender][lane][slot], slot_bytes
-  std::uint64_t staging = 0;   ///< at the sender: [receiver][lane][slot]; 0 inside a team
+  std::uint64_t counters = 0;  ///< this rank's: [peer][channel] ChannelCounters
+  std::uint64_t credits = 0;  ///< at the sender: [receiver][channel], a word in a sector of its own
+  std::uint64_t ready = 0;    ///< at the receiver: [sender][channel][slot], a word
+  std::uint64_t packets = 0;  ///< at the receiver: [sender][channel][slot], packet_slot_bytes
+  std::uint64_t rings = 0;    ///< at the receiver: [sender][channel][slot], slot_bytes
+  std::uint64_t staging = 0;  ///< at the sender: [receiver][channel][slot]; 0 inside a team
   std::uint64_t total_bytes = 0;
   std::uint32_t slot_bytes = 0;   ///< a multiple of 128
   std::uint32_t depth = 0;        ///< slots of a ring, a power of two
   std::uint32_t credit_step = 1;  ///< slots per returned credit, between teams
   std::int32_t ranks = 1;
-  std::int32_t lanes = 1;
-  /// A message uses one lane per `least_lane_bytes` bytes, up to `lanes`.
-  std::uint32_t least_lane_bytes = 1;
+  std::int32_t channels_per_peer = 1;
+  /// A message uses one channel per `least_channel_bytes` bytes, up to `channels_per_peer`.
+  std::uint32_t least_channel_bytes = 1;
   /// Smallest message for which the sender sends a request.
   std::uint64_t least_direct_bytes = ~std::uint64_t{0};
   std::uint32_t direct_bytes = 0;  ///< most bytes that one step moves of a direct message
   /// Largest message that goes in packets; 0: no packets.
   std::uint64_t most_packet_bytes = 0;
-  std::uint32_t packet_lane_bytes = 1;  ///< least_lane_bytes of messages in packets
-  std::uint32_t packet_bytes = 0;       ///< data bytes of a packet slot
-  std::uint32_t packet_slot_bytes = 0;  ///< memory of a packet slot
-  std::uint32_t packet_depth = 1;       ///< slots of a ring of packets, a power of two
+  std::uint32_t packet_channel_bytes = 1;  ///< least_channel_bytes of messages in packets
+  std::uint32_t packet_bytes = 0;          ///< data bytes of a packet slot
+  std::uint32_t packet_slot_bytes = 0;     ///< memory of a packet slot
+  std::uint32_t packet_depth = 1;          ///< slots of a ring of packets, a power of two
 };
 
 /// Divides `bytes` of scratch memory from `offset` on among the channels of a team of `ranks`
-/// ranks. `ctas` is the largest number of CTAs of one launch. A CPU rank has one lane.
+/// ranks. `ctas` is the largest number of CTAs of one launch. A CPU rank has one channel per
+/// peer.
 ChannelLayout make_channel_layout(Backend backend, int ranks, int ctas, std::uint64_t offset,
                                   std::uint64_t bytes);
 /// Divides likewise among the channels between LSA teams, for `ranks` ranks in all. Among very many
@@ -102,29 +103,29 @@ ChannelLayout make_channel_layout(Backend backend, int ranks, int ctas, std::uin
 ChannelLayout make_far_channel_layout(Backend backend, int ranks, std::uint64_t offset,
                                       std::uint64_t bytes);
 
-/// Cut of a message over lanes: lane l carries the bytes from l * piece on.
-struct LaneCut {
-  std::int32_t lanes = 0;
+/// Cut of a message over channels: channel c carries the bytes from c * piece on.
+struct ChannelCut {
+  std::int32_t channels = 0;
   std::uint64_t piece = 0;
 };
 
 /// Cuts a message of `bytes` bytes. Sender and receiver compute the same cut. Pieces are multiples
 /// of 128 bytes, except the last.
-ORIEL_DEVICE_FN LaneCut cut_over_lanes(const ChannelLayout& layout, std::uint64_t bytes) {
-  LaneCut cut;
+ORIEL_DEVICE_FN ChannelCut cut_over_channels(const ChannelLayout& layout, std::uint64_t bytes) {
+  ChannelCut cut;
   if (bytes == 0) return cut;
-  const auto most = static_cast<std::uint64_t>(layout.lanes);
+  const auto most = static_cast<std::uint64_t>(layout.channels_per_peer);
   const std::uint64_t least =
-      bytes <= layout.most_packet_bytes ? layout.packet_lane_bytes : layout.least_lane_bytes;
+      bytes <= layout.most_packet_bytes ? layout.packet_channel_bytes : layout.least_channel_bytes;
   if (most == 1 || bytes <= least) {  // avoids divisions, which are slow on GPUs
     cut.piece = (bytes + 127) / 128 * 128;
-    cut.lanes = 1;
+    cut.channels = 1;
     return cut;
   }
-  std::uint64_t lanes = (bytes + least - 1) / least;
-  if (lanes > most) lanes = most;
-  cut.piece = ((bytes + lanes - 1) / lanes + 127) / 128 * 128;
-  cut.lanes = static_cast<std::int32_t>((bytes + cut.piece - 1) / cut.piece);
+  std::uint64_t channels = (bytes + least - 1) / least;
+  if (channels > most) channels = most;
+  cut.piece = ((bytes + channels - 1) / channels + 127) / 128 * 128;
+  cut.channels = static_cast<std::int32_t>((bytes + cut.piece - 1) / cut.piece);
   return cut;
 }
 

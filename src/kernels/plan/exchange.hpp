@@ -93,8 +93,8 @@ inline constexpr int kMostCopies = 8;
 
 /// The messages of one launch to one peer, or from one peer.
 struct MessageRun {
-  std::uint16_t stream = 0;      ///< GPUs: first stream of the run, which has one stream per lane
-  std::uint8_t message = 0;      ///< index of the first message
+  std::uint16_t stream = 0;  ///< GPUs: first stream of the run, which has one stream per channel
+  std::uint8_t message = 0;  ///< index of the first message
   std::uint8_t team_member = 0;  ///< 1 + the peer's index in this LSA team; 0: not in it
 };
 

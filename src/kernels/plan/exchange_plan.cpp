@@ -40,29 +40,29 @@ std::vector<Placed> in_rounds(const Exchange& exchange, int rank, int ranks) {
 }
 
 /// Counts the warps of a GPU that a launch needs so far. Messages from one rank to another take a
-/// warp for each lane that they use.
+/// warp for each channel that they use.
 class StreamCount {
  public:
   explicit StreamCount(const ExchangeFacts& facts) : facts_(facts) {}
 
   void add(const Placed& placed) {
-    std::int32_t& lanes = lanes_[{placed.is_send, placed.message->peer}];
-    const std::int32_t needed = lanes_of(facts_, *placed.message);
-    if (needed <= lanes) return;
-    total_ += needed - lanes;
-    lanes = needed;
+    std::int32_t& channels = channels_[{placed.is_send, placed.message->peer}];
+    const std::int32_t needed = channels_of(facts_, *placed.message);
+    if (needed <= channels) return;
+    total_ += needed - channels;
+    channels = needed;
   }
   std::int32_t total() const { return total_; }
 
-  static std::int32_t lanes_of(const ExchangeFacts& facts, const Message& message) {
+  static std::int32_t channels_of(const ExchangeFacts& facts, const Message& message) {
     const bool far = facts.index_of(message.peer) < 0;
     const ChannelLayout& layout = far ? facts.memory.far_channels : facts.memory.channels;
-    return cut_over_lanes(layout, message.bytes).lanes;
+    return cut_over_channels(layout, message.bytes).channels;
   }
 
  private:
   const ExchangeFacts& facts_;
-  std::map<std::pair<bool, std::int32_t>, std::int32_t> lanes_;
+  std::map<std::pair<bool, std::int32_t>, std::int32_t> channels_;
   std::int32_t total_ = 0;
 };
 
@@ -110,7 +110,7 @@ class MessagePlacer {
                         launch_.message[launch_.messages - 1].peer != message.peer;
     if (is_new) begin_run(message.peer);
     if (is_send) launch_.send_runs = launch_.runs;
-    lanes_ = std::max(lanes_, StreamCount::lanes_of(facts_, message));
+    channels_ = std::max(channels_, StreamCount::channels_of(facts_, message));
     const bool in_packets = message.bytes <= facts_.memory.channels.most_packet_bytes;
     if (!in_packets) launch_.form = std::min(launch_.form, ExchangeForm::near);
     launch_.message[launch_.messages++] = message;
@@ -118,7 +118,7 @@ class MessagePlacer {
   }
   /// Ends the last run. Returns the number of warps that the messages take.
   std::int32_t finish() {
-    streams_ += std::exchange(lanes_, 0);
+    streams_ += std::exchange(channels_, 0);
     set_begin(launch_.run[launch_.runs]);
     launch_.ctas = std::max(launch_.ctas, ctas_for(streams_));
     return streams_;
@@ -126,7 +126,7 @@ class MessagePlacer {
 
  private:
   void begin_run(std::int32_t peer) {
-    streams_ += std::exchange(lanes_, 0);
+    streams_ += std::exchange(channels_, 0);
     MessageRun& run = launch_.run[launch_.runs++];
     set_begin(run);
     run.team_member = static_cast<std::uint8_t>(facts_.index_of(peer) + 1);
@@ -140,7 +140,7 @@ class MessagePlacer {
   ExchangeArguments& launch_;
   const ExchangeFacts& facts_;
   std::int32_t streams_ = 0;
-  std::int32_t lanes_ = 0;  // lanes of the last run
+  std::int32_t channels_ = 0;  // channels of the last run
 };
 
 /// Returns whether the messages are in the order of the peers' distances, as in a collective, so

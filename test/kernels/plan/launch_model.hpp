@@ -57,18 +57,18 @@ class LaunchModel {
   }
 
  private:
-  /// One lane's part of one message. It has `left` slots, which hold packets if `in_packets` is
+  /// One channel's part of one message. It has `left` slots, which hold packets if `in_packets` is
   /// set. If `asks` is set, the first slot waits for the receiver's offer.
   struct Part {
     std::uint64_t left;
     bool asks;
     bool in_packets;
   };
-  /// Parts that one lane still has to send to, or receive from, one peer.
+  /// Parts that one channel still has to send to, or receive from, one peer.
   struct Stream {
     bool sends;
     int peer;
-    int lane = 0;
+    int channel = 0;
     std::uint32_t depth = 0;
     std::uint32_t packet_depth = 0;
     std::uint32_t credit_step = 1;
@@ -105,21 +105,21 @@ class LaunchModel {
 
   static void add_slots(Running& made, const kernels::ChannelLayout& channels, int first_stream,
                         Stream stream, std::uint64_t bytes) {
-    const auto cut = kernels::cut_over_lanes(channels, bytes);
-    for (int lane = 0; lane < cut.lanes; ++lane) {
-      const std::uint64_t begin = static_cast<std::uint64_t>(lane) * cut.piece;
+    const auto cut = kernels::cut_over_channels(channels, bytes);
+    for (int channel = 0; channel < cut.channels; ++channel) {
+      const std::uint64_t begin = static_cast<std::uint64_t>(channel) * cut.piece;
       const std::uint64_t part = std::min(cut.piece, bytes - begin);
       const bool in_packets = bytes <= channels.most_packet_bytes;
       const std::uint64_t slot_bytes = in_packets ? channels.packet_bytes : channels.slot_bytes;
       const std::uint64_t slots = (part + slot_bytes - 1) / slot_bytes;
       auto& streams =
-          made.ctas.at(static_cast<std::size_t>(first_stream + lane) % made.ctas.size()).streams;
-      stream.lane = lane;
+          made.ctas.at(static_cast<std::size_t>(first_stream + channel) % made.ctas.size()).streams;
+      stream.channel = channel;
       stream.depth = channels.depth;
       stream.packet_depth = channels.packet_depth;
       stream.credit_step = channels.credit_step;
       const auto same = [&](const Stream& other) {
-        return other.sends == stream.sends && other.peer == stream.peer && other.lane == lane;
+        return other.sends == stream.sends && other.peer == stream.peer && other.channel == channel;
       };
       const auto found = std::find_if(streams.begin(), streams.end(), same);
       Stream& one = found == streams.end() ? streams.emplace_back(stream) : *found;
@@ -200,7 +200,7 @@ class LaunchModel {
   Channel& channel(int rank, const Running& launch, const Stream& stream) {
     const int from = stream.sends ? rank : stream.peer;
     const int to = stream.sends ? stream.peer : rank;
-    return channels_[{launch.communicator, from, to, stream.lane}];
+    return channels_[{launch.communicator, from, to, stream.channel}];
   }
   bool can_move(int rank, const Running& launch, const Stream& stream) {
     if (stream.parts.empty()) return false;
