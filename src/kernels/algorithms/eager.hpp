@@ -34,10 +34,10 @@ inline constexpr std::uint32_t kEagerSignatureBits = 16;
 /// The lines between a CPU rank and all others in one call: one message for each pair and
 /// direction.
 ///
-/// A line is used again two calls later (see kParities), so no rank ever waits for room.
-class EagerLanes {
+/// A line is used again two calls later (see kParities), so no rank ever waits for space.
+class EagerExchange {
  public:
-  explicit EagerLanes(const AllReduceArguments& arguments)
+  explicit EagerExchange(const AllReduceArguments& arguments)
       : arguments_(arguments), places_(arguments, 0) {
     const std::uint64_t calls = places_.counters()->eager_calls;
     number_ = calls + 1;
@@ -48,7 +48,7 @@ class EagerLanes {
 
   /// Writes `bytes` bytes at `from` (any alignment) into the lines at `rank`, from line `first` on.
   void send(int rank, std::uint64_t first, const std::byte* from, std::size_t bytes) const {
-    EagerLine* line = lane(rank, arguments_.rank) + first;
+    EagerLine* line = lines_of(rank, arguments_.rank) + first;
     const std::size_t lines = (bytes + kEagerPayloadBytes - 1) / kEagerPayloadBytes;
     // The receiver read these lines two calls ago, so they must come back from its cache. Stores
     // leave the processor in order: without prefetches, the lines would come back one after the
@@ -75,7 +75,7 @@ class EagerLanes {
   /// the caller must then send nothing more.
   [[nodiscard]] bool receive(int rank, std::uint64_t first, std::byte* to,
                              std::size_t bytes) const {
-    const EagerLine* line = lane(arguments_.rank, rank) + first;
+    const EagerLine* line = lines_of(arguments_.rank, rank) + first;
     if (bytes > kEagerPayloadBytes && bytes <= 2 * kEagerPayloadBytes) look_at_two(line);
     for (; bytes > 0; ++line) {
       if (!arrived(*line) && !await(*line, rank)) return false;
@@ -97,10 +97,10 @@ class EagerLanes {
   static constexpr std::uint32_t kQuickPolls = 256;
 
   /// Returns the lines at `owner` for messages from `source`.
-  EagerLine* lane(int owner, int source) const {
+  EagerLine* lines_of(int owner, int source) const {
     const std::uint32_t index = slot_of(source, owner, arguments_.ranks);
     return reinterpret_cast<EagerLine*>(
-        places_.scratch(owner, offset_ + index * arguments_.layout.eager_lane_bytes));
+        places_.scratch(owner, offset_ + index * arguments_.layout.eager_source_bytes));
   }
 
   static void copy_payload(std::byte* to, const std::byte* from, std::size_t bytes) {

@@ -189,7 +189,7 @@ ORIEL_DEVICE_SLOW bool await_line(const std::byte* slot, LineFlag flag, device::
 /// Line slots between this CTA and the CTAs of the same index on all other ranks, for one call.
 /// Each line has `stages` slots per source: two in two_shot(), one in the other algorithms.
 ///
-/// A slot is used again two calls later (see kParities), so no rank ever waits for room.
+/// A slot is used again two calls later (see kParities), so no rank ever waits for space.
 template <class Line, int kRanks>
 class LineExchange {
  public:
@@ -200,7 +200,7 @@ class LineExchange {
 #endif
 
   /// One line from each of the other ranks, in registers. The right-hand neighbour comes first,
-  /// then the next ranks around the ring. In this order, lanes and indices are constants after
+  /// then the next ranks around the ring. In this order, sources and indices are constants after
   /// unrolling.
   struct Arrivals {
     typename Line::Raw raw[kMaxRanks];
@@ -213,7 +213,7 @@ class LineExchange {
         places_(places),
         own_(places.scratch(arguments.rank, 0)),
         offset_(arguments.layout.lines + place.cta * arguments.layout.line_bytes),
-        lane_bytes_(arguments.layout.lane_bytes[stages - 1]) {
+        source_bytes_(arguments.layout.source_bytes[stages - 1]) {
     if constexpr (kRanks > 0) {
       for_each_peer([&](int rank, int place_of_peer) {
         peers_[place_of_peer] = places.scratch(rank, 0);
@@ -351,8 +351,8 @@ class LineExchange {
   /// Returns the offset in a rank's scratch memory of the line from the peer at `place` (see
   /// slot_of).
   ORIEL_DEVICE_FN std::uint32_t slot(int place, int stage, std::uint32_t line) const {
-    const auto lane = static_cast<std::uint32_t>(stage * (ranks() - 1) + place);
-    return offset_ + lane * lane_bytes_ + line * 16;
+    const auto source = static_cast<std::uint32_t>(stage * (ranks() - 1) + place);
+    return offset_ + source * source_bytes_ + line * 16;
   }
 
   /// Returns the payload of the rank at `distance` to the right; at 0 this rank's own.
@@ -395,7 +395,7 @@ class LineExchange {
   std::byte* peers_[kMaxRanks];  // scratch memory of the rank at each place, unless kRanks is 0
   std::byte* own_;
   std::uint32_t offset_;  // offset in scratch memory of this CTA's slots of the parity
-  std::uint32_t lane_bytes_;
+  std::uint32_t source_bytes_;
   std::uint32_t epoch_ = 0;
 };
 

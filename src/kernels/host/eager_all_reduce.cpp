@@ -14,7 +14,7 @@ namespace {
 /// A piece of the message.
 struct Block {
   std::uint64_t begin = 0;  ///< in bytes
-  std::uint64_t line = 0;   ///< first line of the block in the lane
+  std::uint64_t line = 0;   ///< first line of the block among the source's lines
   std::uint64_t bytes = 0;
 };
 
@@ -23,15 +23,15 @@ class EagerAllReduce {
   explicit EagerAllReduce(const AllReduceArguments& arguments)
       : arguments_(arguments),
         ops_(arguments),
-        lanes_(arguments),
+        exchange_(arguments),
         element_bytes_(HostDataOps::element_bytes(arguments)),
         bytes_(arguments.count * element_bytes_) {}
 
   bool run() const {
     for_each_peer([&](int rank) { send_input(rank); });
-    lanes_.publish();
+    exchange_.publish();
     if (!reduce()) return false;
-    lanes_.end();
+    exchange_.end();
     return true;
   }
 
@@ -63,13 +63,13 @@ class EagerAllReduce {
 
   void send_input(int rank) const {
     if (!arguments_.operation.scaled) {
-      lanes_.send(rank, 0, arguments_.input, bytes_);
+      exchange_.send(rank, 0, arguments_.input, bytes_);
       return;
     }
     alignas(64) std::byte scaled[kStageBytes];
     for_each_block(kStageBytes / kEagerPayloadBytes, [&](const Block& block) {
       ops_.send(scaled, block.begin / element_bytes_, block.bytes / element_bytes_);
-      lanes_.send(rank, block.line, scaled, block.bytes);
+      exchange_.send(rank, block.line, scaled, block.bytes);
       return true;
     });
   }
@@ -89,7 +89,7 @@ class EagerAllReduce {
           sources[place] = arguments_.input + block.begin;
           continue;
         }
-        if (!lanes_.receive(rank, block.line, next, block.bytes)) return false;
+        if (!exchange_.receive(rank, block.line, next, block.bytes)) return false;
         sources[place] = next;
         next += stride;
       }
@@ -103,7 +103,7 @@ class EagerAllReduce {
 
   const AllReduceArguments& arguments_;
   HostDataOps ops_;
-  EagerLanes lanes_;
+  EagerExchange exchange_;
   std::uint64_t element_bytes_;
   std::uint64_t bytes_;
 };

@@ -129,7 +129,7 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
   if (plan.algorithm == Algorithm::eager) {
     if (backend != Backend::host) return false;
     const std::uint64_t lines = ceil_divide(count * size_of(type), kEagerPayloadBytes);
-    return lines * kEagerLineBytes <= layout.eager_lane_bytes;
+    return lines * kEagerLineBytes <= layout.eager_source_bytes;
   }
   const bool shared = plan.algorithm == Algorithm::two_shot;
   std::uint64_t lines = ceil_divide(count * size_of(type), line_payload(backend, type));
@@ -138,7 +138,7 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
   const auto threads = static_cast<std::uint64_t>(plan.threads);
   const auto turns = ceil_divide(lines, threads * static_cast<std::uint64_t>(plan.ctas));
   const int trips = shared ? trips_of_two_shot : 1;
-  return turns * threads * kLineBytes <= layout.lane_bytes[trips - 1];
+  return turns * threads * kLineBytes <= layout.source_bytes[trips - 1];
 }
 
 // Smallest long reduce. Below this size a reduce with all ranks as owners takes fewer steps
@@ -281,7 +281,7 @@ Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backe
 
 /// Returns the largest number of a GPU CTA's threads, in whole warps, whose lines fit its slots.
 int most_line_threads(const ScratchLayout& layout) {
-  const std::uint64_t lines = round_down(layout.lane_bytes[0] / kLineBytes, kMinThreads);
+  const std::uint64_t lines = round_down(layout.source_bytes[0] / kLineBytes, kMinThreads);
   return static_cast<int>(std::clamp<std::uint64_t>(lines, kMinThreads, kMaxThreads));
 }
 

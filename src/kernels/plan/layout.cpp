@@ -42,7 +42,7 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   const std::uint64_t others = sources > 1 ? sources - 1 : 1;
   if (backend == Backend::host) {
     layout.eager = narrow(lines);
-    layout.eager_lane_bytes = narrow(round_down(kEagerBytes / others, kEagerLineBytes));
+    layout.eager_source_bytes = narrow(round_down(kEagerBytes / others, kEagerLineBytes));
     lines += kParities * kEagerBytes;
   }
   layout.lines = narrow(lines);
@@ -52,8 +52,8 @@ ScratchLayout make_scratch_layout(Backend backend, int ranks, int max_ctas,
   // streaming overtakes it at about 4 MiB (docs/notes/all-reduce.md).
   layout.line_bytes = narrow(left / 5 / kParities / ctas / 128 * 128);
   layout.parity_bytes = narrow(ctas * layout.line_bytes);
-  layout.lane_bytes[0] = narrow(layout.line_bytes / others / kSectorBytes * kSectorBytes);
-  layout.lane_bytes[1] = narrow(layout.line_bytes / others / 2 / kSectorBytes * kSectorBytes);
+  layout.source_bytes[0] = narrow(layout.line_bytes / others / kSectorBytes * kSectorBytes);
+  layout.source_bytes[1] = narrow(layout.line_bytes / others / 2 / kSectorBytes * kSectorBytes);
   layout.rings = round_to_page(lines + kParities * ctas * layout.line_bytes);
   layout.ring_bytes =
       (budget_bytes > layout.rings ? budget_bytes - layout.rings : 0) / indices / 128 * 128;

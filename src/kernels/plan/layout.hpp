@@ -34,14 +34,15 @@ struct ScratchLayout {
   std::uint32_t parity_bytes = 0;  ///< per parity, all CTAs together
   /// Bytes that each source has of `line_bytes` for each slot of a line. [0]: one slot per line
   /// (one-shot, and the one trip of a reduce-scatter); [1]: two slots (two-shot).
-  std::uint32_t lane_bytes[2] = {};
+  std::uint32_t source_bytes[2] = {};
   std::int32_t max_ctas = 1;
   std::int32_t sub_ctas = 1;  ///< largest number of sub-CTAs of a CTA
   std::int32_t ranks = 1;
-  /// CPU ranks only: kEagerBytes of cache lines per parity, `eager_lane_bytes` of them per source.
-  /// They share no slot with the packets, because a packet's payload could look like a flag.
+  /// CPU ranks only: kEagerBytes of cache lines per parity, `eager_source_bytes` of them per
+  /// source. They share no slot with the packets, because a packet's payload could look like a
+  /// flag.
   std::uint32_t eager = 0;
-  std::uint32_t eager_lane_bytes = 0;
+  std::uint32_t eager_source_bytes = 0;
   std::uint64_t flags = 0;       ///< per CTA and source rank: one u32 in a sector of its own
   std::uint64_t handshakes = 0;  ///< per CTA, parity, source: handshake (StreamHandshake)
   std::uint64_t signatures = 0;  ///< per parity and source rank: signature of its call; GPUs only

@@ -23,7 +23,7 @@ namespace {
 
 /// Returns the bytes of the largest message of the eager algorithm.
 std::uint64_t max_eager_bytes(const ScratchLayout& layout) {
-  return layout.eager_lane_bytes / kEagerLineBytes * kEagerPayloadBytes;
+  return layout.eager_source_bytes / kEagerLineBytes * kEagerPayloadBytes;
 }
 
 template <class T>
@@ -68,7 +68,7 @@ TEST_CASE("a reduce-scatter of blocks at any alignment gives each rank the sums 
 TEST_CASE("a reduce-scatter in lines takes the slots of an all-reduce's second trip too",
           "[req:5.9]") {
   const Ranks ranks(3);
-  const std::uint64_t payload = ranks.layout().lane_bytes[1] / kLineBytes * (kLineBytes / 2);
+  const std::uint64_t payload = ranks.layout().source_bytes[1] / kLineBytes * (kLineBytes / 2);
   Shape shape{Algorithm::two_shot, 3 * (payload / 4 + 64)};
   shape.block = shape.count / 3;
   const Plan plan{Algorithm::two_shot, 1, 1, 1024, 3, 2};
@@ -114,11 +114,11 @@ TEST_CASE("every algorithm takes every count from and to every alignment", "[req
   }
 }
 
-TEST_CASE("a line is one cache line, and what does not fit the lanes is refused", "[req:1.43]") {
+TEST_CASE("a line is one cache line, and what does not fit the lines is refused", "[req:1.43]") {
   for (const int count : {2, 3, 64}) {
     const ScratchLayout layout = make_scratch_layout(Backend::host, count, 1, kScratchBytes);
     CHECK(layout.eager % kEagerLineBytes == 0);
-    CHECK(layout.eager_lane_bytes % kEagerLineBytes == 0);
+    CHECK(layout.eager_source_bytes % kEagerLineBytes == 0);
     const std::uint64_t max_bytes = max_eager_bytes(layout);
     CHECK(max_bytes >= (count == 2 ? 8192 : 256));
     const Plan plan{Algorithm::eager, 1, 1, 0, 0, 0};
@@ -134,7 +134,7 @@ TEST_CASE("packets of CPU ranks carry 8 bytes of every type", "[req:1.30]") {
     INFO(name_of(type));
     for (const Algorithm algorithm : {Algorithm::one_shot, Algorithm::two_shot}) {
       const bool shared = algorithm == Algorithm::two_shot;
-      const std::uint64_t max_bytes = layout.lane_bytes[shared ? 1 : 0] / kLineBytes * 8;
+      const std::uint64_t max_bytes = layout.source_bytes[shared ? 1 : 0] / kLineBytes * 8;
       const std::uint64_t most = max_bytes * (shared ? 3 : 1) / size_of(type);
       const Plan plan{algorithm, 1, 1, 0, 0, 0};
       CHECK(fits(plan, Backend::host, layout, type, most));

@@ -28,7 +28,7 @@ std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
 
 /// Returns the bytes that the slots of one source take in a line algorithm. Counts for CTA 0, which
 /// has most lines: its thread t takes the lines t, t + step, t + 2 * step and so on.
-std::uint64_t lane_bytes_of(const Plan& plan, std::uint64_t lines) {
+std::uint64_t source_bytes_of(const Plan& plan, std::uint64_t lines) {
   const auto threads = static_cast<std::uint64_t>(plan.threads);
   const std::uint64_t step = threads * static_cast<std::uint64_t>(plan.ctas);
   std::uint64_t end = 0;
@@ -66,7 +66,7 @@ std::string misfit(const Plan& plan, Backend backend, const ScratchLayout& layou
     lines = divide_up(lines, static_cast<std::uint64_t>(layout.ranks));
     stages = trips;
   }
-  return lane_bytes_of(plan, lines) * stages * others <= layout.line_bytes ? "" : "the lines";
+  return source_bytes_of(plan, lines) * stages * others <= layout.line_bytes ? "" : "the lines";
 }
 
 template <class Rng>

@@ -50,7 +50,7 @@ std::vector<Area> areas_of(const ScratchLayout& layout) {
       {"signatures", layout.signatures, layout.eager > 0 ? 0 : kParities * ranks * kSectorBytes},
       {"flags", layout.flags, indices * ranks * kSectorBytes},
       {"handshakes", layout.handshakes, indices * kParities * ranks * kHelloBytes},
-      {"eager", layout.eager, layout.eager_lane_bytes > 0 ? kParities * kEagerBytes : 0},
+      {"eager", layout.eager, layout.eager_source_bytes > 0 ? kParities * kEagerBytes : 0},
       {"lines", layout.lines, kParities * layout.parity_bytes},
       {"rings", layout.rings, indices * layout.ring_bytes}};
 }
@@ -161,9 +161,9 @@ TEST_CASE("the areas of the scratch memory are disjoint") {
         CHECK(end <= layout.total_bytes);
         CHECK(layout.total_bytes <= budget);
         const auto others = static_cast<std::uint64_t>(ranks > 1 ? ranks - 1 : 1);
-        CHECK(others * layout.eager_lane_bytes <= kEagerBytes);
-        CHECK(others * layout.lane_bytes[0] <= layout.line_bytes);
-        CHECK(others * 2 * layout.lane_bytes[1] <= layout.line_bytes);
+        CHECK(others * layout.eager_source_bytes <= kEagerBytes);
+        CHECK(others * layout.source_bytes[0] <= layout.line_bytes);
+        CHECK(others * 2 * layout.source_bytes[1] <= layout.line_bytes);
       }
     }
   }
@@ -172,7 +172,8 @@ TEST_CASE("the areas of the scratch memory are disjoint") {
 TEST_CASE("GPUs have no eager area, and their layout is what it was without") {
   struct Expected {
     int ranks;
-    std::uint64_t epochs, flags, handshakes, lines, line_bytes, lane, half_lane, rings, ring_bytes;
+    std::uint64_t epochs, flags, handshakes, lines, line_bytes, one_shot_bytes, two_shot_bytes,
+        rings, ring_bytes;
   };
   const Expected expected[] = {
       {2, 64, 12288, 32768, 69632, 50688, 50688, 25344, 13451264, 406400},
@@ -183,7 +184,7 @@ TEST_CASE("GPUs have no eager area, and their layout is what it was without") {
     const auto layout = make_scratch_layout(Backend::cuda, e.ranks, 132, 64 * kMiB);
     INFO(e.ranks << " ranks");
     CHECK(layout.eager == 0);
-    CHECK(layout.eager_lane_bytes == 0);
+    CHECK(layout.eager_source_bytes == 0);
     CHECK(layout.doorbell == 0);
     CHECK(layout.epochs == e.epochs);
     CHECK(layout.flags == e.flags);
@@ -191,8 +192,8 @@ TEST_CASE("GPUs have no eager area, and their layout is what it was without") {
     CHECK(layout.lines == e.lines);
     CHECK(layout.line_bytes == e.line_bytes);
     CHECK(layout.parity_bytes == 132 * e.line_bytes);
-    CHECK(layout.lane_bytes[0] == e.lane);
-    CHECK(layout.lane_bytes[1] == e.half_lane);
+    CHECK(layout.source_bytes[0] == e.one_shot_bytes);
+    CHECK(layout.source_bytes[1] == e.two_shot_bytes);
     CHECK(layout.rings == e.rings);
     CHECK(layout.ring_bytes == e.ring_bytes);
   }
