@@ -24,7 +24,7 @@ namespace oriel::kernels {
 /// collectives, a rank finishes its own block. The server in another group has the finishing rank's
 /// index mod that group's size.
 ///
-/// A round has one unit for each group and lane, and goes through these stages:
+/// A round has some units for each group, and goes through these stages:
 ///
 ///   1 Each rank sends its inputs to the ranks of its group that serve the units.
 ///   2 The servers reduce the inputs and send the sums to the ranks that finish the units.
@@ -134,7 +134,6 @@ class Hierarchy : HierarchyPeers<Group, M> {
   using Peers::is_near;
   using Peers::keeps_result_;
   using Peers::kind_;
-  using Peers::lanes_of;
   using Peers::partial_slot;
   using Peers::plain;
   using Peers::put;
@@ -149,6 +148,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
   using Peers::span;
   using Peers::staged_slot;
   using Peers::sums;
+  using Peers::units_of;
   using typename Peers::Span;
 
   /// Returns whether the NIC may read the data of `round` in `buffer`, which the user may write
@@ -178,13 +178,13 @@ class Hierarchy : HierarchyPeers<Group, M> {
     return true;
   }
 
-  /// Calls `action(group, lane, span)` for every unit of a round that is not empty.
+  /// Calls `action(group, unit, span)` for every unit of a round that is not empty.
   template <class Action>
   ORIEL_DEVICE_FN void each_unit(std::uint64_t round, const Action& action) const {
     for (std::int32_t group = 0; group < grouping_.groups; ++group) {
-      for (std::int32_t lane = 0; lane < lanes_of(group); ++lane) {
-        const Span part = span(round, group, lane);
-        if (part.count != 0) action(group, lane, part);
+      for (std::int32_t unit = 0; unit < units_of(group); ++unit) {
+        const Span part = span(round, group, unit);
+        if (part.count != 0) action(group, unit, part);
       }
     }
   }
@@ -192,10 +192,10 @@ class Hierarchy : HierarchyPeers<Group, M> {
   ORIEL_STAGE_FN bool give_inputs(std::uint64_t round) {
     if (!shape_.reduces || size_ == 1) return true;
     if (!await_free_slots(group_peers(), round)) return false;
-    each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
-      const std::int32_t to = server(grouping_.own, round, lane);
+    each_unit(round, [&](std::int32_t group, std::int32_t unit, const Span& part) {
+      const std::int32_t to = server(grouping_.own, round, unit);
       if (to == grouping_.own_index) return;
-      const std::uint64_t slot = input_slot(round, group, lane, grouping_.own_index);
+      const std::uint64_t slot = input_slot(round, group, unit, grouping_.own_index);
       ops_.send(at(grouping_.member(grouping_.own, to), slot), part.in, part.count);
     });
     signal(group_peers(), offsetof(HierarchyLine, inputs), base_ + round + 1);
@@ -203,9 +203,9 @@ class Hierarchy : HierarchyPeers<Group, M> {
   }
 
   /// Returns the own group's inputs to a unit that this rank serves.
-  ORIEL_DEVICE_FN FoldSources inputs_of(std::uint64_t round, std::int32_t group, std::int32_t lane,
+  ORIEL_DEVICE_FN FoldSources inputs_of(std::uint64_t round, std::int32_t group, std::int32_t unit,
                                         const Span& part) const {
-    return {here(input_slot(round, group, lane, 0)), plain(1), size_, grouping_.own_index,
+    return {here(input_slot(round, group, unit, 0)), plain(1), size_, grouping_.own_index,
             arguments_.input + part.in * shape_.element_bytes};
   }
 
@@ -223,19 +223,19 @@ class Hierarchy : HierarchyPeers<Group, M> {
     }
     if (grouping_.groups == 1) return true;
     if (!await_free_slots(across_peers(), round)) return false;
-    each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
-      if (group == grouping_.own || !serves(round, lane)) return;
-      const std::int32_t to = grouping_.member(group, server(group, round, lane));
-      const std::uint64_t there = partial_slot(round, group, lane, grouping_.own);
+    each_unit(round, [&](std::int32_t group, std::int32_t unit, const Span& part) {
+      if (group == grouping_.own || !serves(round, unit)) return;
+      const std::int32_t to = grouping_.member(group, server(group, round, unit));
+      const std::uint64_t there = partial_slot(round, group, unit, grouping_.own);
       if (is_near(to)) return ops_.send(at(to, there), part.in, part.count);
       if (sends_input_in_place(round)) {
         return put(to, there, arguments_.nic_input, part.in, part.count);
       }
-      const std::uint64_t staged = staged_slot(round, group, lane);
+      const std::uint64_t staged = staged_slot(round, group, unit);
       if (raw_) {
         ops_.send(here(staged), part.in, part.count);
       } else {
-        ops_.fold_inputs(here(staged), inputs_of(round, group, lane, part), part.count);
+        ops_.fold_inputs(here(staged), inputs_of(round, group, unit, part), part.count);
       }
       put(to, there, staged, part.count * shape_.partial_bytes);
     });
@@ -245,7 +245,7 @@ class Hierarchy : HierarchyPeers<Group, M> {
   }
 
   /// Does stage 3 for one unit: stores the elements of the result at `result`.
-  ORIEL_DEVICE_FN void finish(std::uint64_t round, std::int32_t lane, const Span& part,
+  ORIEL_DEVICE_FN void finish(std::uint64_t round, std::int32_t unit, const Span& part,
                               std::byte* result) {
     const std::int32_t own = grouping_.own;
     const std::byte* const input = arguments_.input + part.in * shape_.element_bytes;
@@ -253,12 +253,12 @@ class Hierarchy : HierarchyPeers<Group, M> {
       if (result != input) ops_.copy(result, input, part.count);
       return;
     }
-    const FoldSources given = inputs_of(round, own, lane, part);
+    const FoldSources given = inputs_of(round, own, unit, part);
     if (grouping_.groups == 1) return ops_.fold_all(result, given, part.count);
-    FoldSources arrived{here(partial_slot(round, own, lane, 0)), sums(1), grouping_.groups, own,
+    FoldSources arrived{here(partial_slot(round, own, unit, 0)), sums(1), grouping_.groups, own,
                         input};
     if (raw_) return ops_.fold_all(result, arrived, part.count);
-    std::byte* const sum = here(staged_slot(round, own, lane));
+    std::byte* const sum = here(staged_slot(round, own, unit));
     ops_.fold_inputs(sum, given, part.count);
     group_.sync();
     arrived.own_source = sum;
@@ -266,9 +266,9 @@ class Hierarchy : HierarchyPeers<Group, M> {
   }
 
   /// Stores the result at the ranks of the own group.
-  ORIEL_DEVICE_FN void spread(std::uint64_t round, std::int32_t group, std::int32_t lane,
+  ORIEL_DEVICE_FN void spread(std::uint64_t round, std::int32_t group, std::int32_t unit,
                               const std::byte* result, std::uint64_t count) {
-    const std::uint64_t slot = copy_slot(round, group, lane);
+    const std::uint64_t slot = copy_slot(round, group, unit);
     each_of_group([&](std::int32_t peer) {
       ops_.copy(at(peer, slot), result, count);
       return true;
@@ -285,16 +285,16 @@ class Hierarchy : HierarchyPeers<Group, M> {
         !(await_free_slots(group_peers(), round) && await_free_slots(across_peers(), round))) {
       return false;
     }
-    for (std::int32_t lane = 0; lane < lanes_of(grouping_.own); ++lane) {
-      const Span part = span(round, grouping_.own, lane);
-      if (part.count == 0 || !serves(round, lane)) continue;
+    for (std::int32_t unit = 0; unit < units_of(grouping_.own); ++unit) {
+      const Span part = span(round, grouping_.own, unit);
+      if (part.count == 0 || !serves(round, unit)) continue;
       std::byte* const result = keeps_result_ ? arguments_.output + part.out * shape_.element_bytes
-                                              : here(finished_slot(round, lane));
-      finish(round, lane, part, result);
+                                              : here(finished_slot(round, unit));
+      finish(round, unit, part, result);
       if (!shape_.distributes) continue;
       group_.sync();
-      spread(round, grouping_.own, lane, result, part.count);
-      send_result(round, lane, part, result);
+      spread(round, grouping_.own, unit, result, part.count);
+      send_result(round, unit, part, result);
     }
     if (!shape_.distributes || !apart) return true;
     signal(across_peers(), offsetof(HierarchyLine, results), base_ + round + 1);
@@ -302,14 +302,14 @@ class Hierarchy : HierarchyPeers<Group, M> {
     return true;
   }
 
-  ORIEL_STAGE_FN void send_result(std::uint64_t round, std::int32_t lane, const Span& part,
+  ORIEL_STAGE_FN void send_result(std::uint64_t round, std::int32_t unit, const Span& part,
                                   const std::byte* result) {
-    const std::uint64_t finished = finished_slot(round, lane);
+    const std::uint64_t finished = finished_slot(round, unit);
     bool staged = !keeps_result_;
     for (std::int32_t distance = 1; distance < grouping_.groups; ++distance) {
       const std::int32_t group = (grouping_.own + distance) % grouping_.groups;
-      const std::int32_t to = grouping_.member(group, server(group, round, lane));
-      const std::uint64_t there = result_slot(round, group, grouping_.own, lane);
+      const std::int32_t to = grouping_.member(group, server(group, round, unit));
+      const std::uint64_t there = result_slot(round, group, grouping_.own, unit);
       if (is_near(to)) {
         ops_.copy(at(to, there), result, part.count);
         continue;
@@ -334,10 +334,10 @@ class Hierarchy : HierarchyPeers<Group, M> {
       if (!await_all(across_peers(), offsetof(HierarchyLine, results), base_ + round + 1)) {
         return false;
       }
-      each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
-        if (group == grouping_.own || !serves(round, lane)) return;
-        const std::byte* const result = here(result_slot(round, grouping_.own, group, lane));
-        spread(round, group, lane, result, part.count);
+      each_unit(round, [&](std::int32_t group, std::int32_t unit, const Span& part) {
+        if (group == grouping_.own || !serves(round, unit)) return;
+        const std::byte* const result = here(result_slot(round, grouping_.own, group, unit));
+        spread(round, group, unit, result, part.count);
         if (!keeps_result_) return;
         ops_.copy(arguments_.output + part.out * shape_.element_bytes, result, part.count);
       });
@@ -350,10 +350,10 @@ class Hierarchy : HierarchyPeers<Group, M> {
     if (shape_.distributes && size_ > 1) {
       if (!await_all(group_peers(), offsetof(HierarchyLine, copies), base_ + round + 1))
         return false;
-      each_unit(round, [&](std::int32_t group, std::int32_t lane, const Span& part) {
-        if (serves(round, lane) || !keeps_result_) return;
+      each_unit(round, [&](std::int32_t group, std::int32_t unit, const Span& part) {
+        if (serves(round, unit) || !keeps_result_) return;
         ops_.copy(arguments_.output + part.out * shape_.element_bytes,
-                  here(copy_slot(round, group, lane)), part.count);
+                  here(copy_slot(round, group, unit)), part.count);
       });
     }
     if (round + kHierarchyDepth < rounds()) signal_done(base_ + round + 1);

@@ -45,34 +45,34 @@ class HierarchyPlaces {
         comm_.lsa_rank, arguments_.layout.counters + static_cast<unsigned>(kind) * 64));
   }
 
-  ORIEL_DEVICE_FN std::int32_t lanes_of(std::int32_t group) const {
-    return is_all_reduce() ? shape_.lanes : grouping_.size(group);
+  ORIEL_DEVICE_FN std::int32_t units_of(std::int32_t group) const {
+    return is_all_reduce() ? shape_.group_units : grouping_.size(group);
   }
   /// Returns the index in `group` of the rank that serves a unit, or finishes it if `group` is the
   /// unit's own group.
   ORIEL_DEVICE_FN std::int32_t server(std::int32_t group, std::uint64_t round,
-                                      std::int32_t lane) const {
+                                      std::int32_t unit) const {
     const auto size = static_cast<std::uint64_t>(grouping_.size(group));
     const std::uint64_t chunk =
-        is_all_reduce() ? round * static_cast<std::uint64_t>(shape_.lanes) : 0;
-    return static_cast<std::int32_t>((chunk + static_cast<std::uint64_t>(lane)) % size);
+        is_all_reduce() ? round * static_cast<std::uint64_t>(shape_.group_units) : 0;
+    return static_cast<std::int32_t>((chunk + static_cast<std::uint64_t>(unit)) % size);
   }
-  ORIEL_DEVICE_FN bool serves(std::uint64_t round, std::int32_t lane) const {
-    return server(grouping_.own, round, lane) == grouping_.own_index;
+  ORIEL_DEVICE_FN bool serves(std::uint64_t round, std::int32_t unit) const {
+    return server(grouping_.own, round, unit) == grouping_.own_index;
   }
-  ORIEL_DEVICE_FN Span span(std::uint64_t round, std::int32_t group, std::int32_t lane) const {
+  ORIEL_DEVICE_FN Span span(std::uint64_t round, std::int32_t group, std::int32_t unit) const {
     const std::uint64_t count = arguments_.count;
     if (is_all_reduce()) {
       const std::uint64_t chunk =
-          round * static_cast<std::uint64_t>(shape_.lanes) + static_cast<std::uint64_t>(lane);
-      const std::uint64_t unit =
+          round * static_cast<std::uint64_t>(shape_.group_units) + static_cast<std::uint64_t>(unit);
+      const std::uint64_t global_unit =
           chunk * static_cast<std::uint64_t>(shape_.groups) + static_cast<std::uint64_t>(group);
-      const std::uint64_t first = smaller(unit * shape_.unit, count);
+      const std::uint64_t first = smaller(global_unit * shape_.unit, count);
       return {first, first, smaller(shape_.unit, count - first)};
     }
     const std::uint64_t first = smaller(round * shape_.unit, count);
     const std::uint64_t length = smaller(shape_.unit, count - first);
-    const std::uint64_t block = static_cast<std::uint64_t>(grouping_.member(group, lane)) * count;
+    const std::uint64_t block = static_cast<std::uint64_t>(grouping_.member(group, unit)) * count;
     if (shape_.reduces) return {block + first, first, length};
     return {first, block + first, length};
   }
@@ -96,36 +96,36 @@ class HierarchyPlaces {
     return reinterpret_cast<std::byte*>(comm_.control(comm_.lsa_rank, offset));
   }
   ORIEL_DEVICE_FN std::uint64_t input_slot(std::uint64_t round, std::int32_t group,
-                                           std::int32_t lane, std::int32_t source) const {
-    const std::uint64_t place = index(group, mine_.places, lane / size_);
+                                           std::int32_t unit, std::int32_t source) const {
+    const std::uint64_t place = index(group, mine_.places, unit / size_);
     return region(round) + mine_.inputs +
            plain(place * static_cast<std::uint64_t>(size_) + static_cast<std::uint64_t>(source));
   }
   ORIEL_DEVICE_FN std::uint64_t staged_slot(std::uint64_t round, std::int32_t group,
-                                            std::int32_t lane) const {
-    return region(round) + mine_.staged + sums(index(group, mine_.places, lane / size_));
+                                            std::int32_t unit) const {
+    return region(round) + mine_.staged + sums(index(group, mine_.places, unit / size_));
   }
   /// Slot for a result that is being sent, or that this rank does not keep.
-  ORIEL_DEVICE_FN std::uint64_t finished_slot(std::uint64_t round, std::int32_t lane) const {
-    return region(round) + mine_.finished + plain(static_cast<std::uint64_t>(lane / size_));
+  ORIEL_DEVICE_FN std::uint64_t finished_slot(std::uint64_t round, std::int32_t unit) const {
+    return region(round) + mine_.finished + plain(static_cast<std::uint64_t>(unit / size_));
   }
   ORIEL_DEVICE_FN std::uint64_t copy_slot(std::uint64_t round, std::int32_t group,
-                                          std::int32_t lane) const {
-    return region(round) + mine_.copies + plain(index(group, shape_.lanes, lane));
+                                          std::int32_t unit) const {
+    return region(round) + mine_.copies + plain(index(group, shape_.group_units, unit));
   }
-  /// Offset at the rank of `group` that finishes lane `lane`. In result_slot: at the rank of
-  /// `group` that serves lane `lane` of group `from`.
+  /// Offset at the rank of `group` that finishes unit `unit`. In result_slot: at the rank of
+  /// `group` that serves unit `unit` of group `from`.
   ORIEL_DEVICE_FN std::uint64_t partial_slot(std::uint64_t round, std::int32_t group,
-                                             std::int32_t lane, std::int32_t source) const {
+                                             std::int32_t unit, std::int32_t source) const {
     const RegionLayout there = region_layout(shape_, grouping_.size(group));
     return region(round) + there.partials +
-           sums(index(lane / grouping_.size(group), shape_.groups, source));
+           sums(index(unit / grouping_.size(group), shape_.groups, source));
   }
   ORIEL_DEVICE_FN std::uint64_t result_slot(std::uint64_t round, std::int32_t group,
-                                            std::int32_t from, std::int32_t lane) const {
+                                            std::int32_t from, std::int32_t unit) const {
     const RegionLayout there = region_layout(shape_, grouping_.size(group));
     return region(round) + there.results +
-           plain(index(from, there.places, lane / grouping_.size(group)));
+           plain(index(from, there.places, unit / grouping_.size(group)));
   }
 
   /// Slot of a call that takes one hop. First come the data from each rank; behind them, the data

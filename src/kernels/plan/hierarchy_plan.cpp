@@ -143,7 +143,7 @@ namespace {
 HierarchyShape shape_of(const HierarchyFacts& facts, const Grouping& grouping, bool raw) {
   HierarchyShape shape;
   shape.groups = grouping.groups;
-  shape.lanes = grouping.largest;
+  shape.group_units = grouping.largest;
   shape.element_bytes = size_of(facts.type);
   shape.partial_bytes = raw ? shape.element_bytes : accumulator_bytes(facts.type);
   shape.reduces = reduces(facts.collective);
@@ -212,7 +212,7 @@ Result<HierarchyPlan> plan_hierarchy(const HierarchyFacts& facts, const Hierarch
   // Number of units of a round, among which `count` elements are divided.
   const std::uint64_t parts = facts.collective == Collective::all_reduce
                                   ? static_cast<std::uint64_t>(plan.shape.groups) *
-                                        static_cast<std::uint64_t>(plan.shape.lanes)
+                                        static_cast<std::uint64_t>(plan.shape.group_units)
                                   : 1;
   const std::uint64_t each = divide_up(facts.count, parts);
   const Tuning& tuning = tuning_of(facts.backend);

@@ -115,8 +115,8 @@ Result<HierarchyLayout> make_hierarchy_layout(int ranks, std::uint64_t offset, s
 /// Cut of one call into units. A unit is the data that one rank finishes at a time.
 struct HierarchyShape {
   std::int32_t groups = 1;
-  std::int32_t lanes = 1;  ///< most units of a group in a round
-  std::uint64_t unit = 0;  ///< elements
+  std::int32_t group_units = 1;  ///< most units of a group in a round
+  std::uint64_t unit = 0;        ///< elements
   std::uint64_t element_bytes = 1;
   std::uint64_t partial_bytes = 1;  ///< bytes per element between groups: accumulator or raw
   bool reduces = false;
@@ -124,21 +124,21 @@ struct HierarchyShape {
 };
 
 /// Offsets of the slots inside a region, at a rank whose group has `size` ranks. The rank serves
-/// every size-th lane. The slots of lane j are at place j / size.
+/// every size-th unit of a group. The slots of unit j are at place j / size.
 struct RegionLayout {
-  std::int32_t places = 1;     ///< most lanes that one rank of the group serves
+  std::int32_t places = 1;     ///< most units that one rank of the group serves
   std::uint64_t inputs = 0;    ///< [group][place][index in own group]: inputs from the own group
-  std::uint64_t partials = 0;  ///< [place][group]: sums for lanes of the own group
+  std::uint64_t partials = 0;  ///< [place][group]: sums for units of the own group
   std::uint64_t staged = 0;    ///< [group][place]: own sums that are being sent
   std::uint64_t finished = 0;  ///< [place]: own results that are being sent
-  std::uint64_t results = 0;   ///< [group][place]: results of lanes of other groups
-  std::uint64_t copies = 0;    ///< [group][lane]: results from the own group
+  std::uint64_t results = 0;   ///< [group][place]: results of units of other groups
+  std::uint64_t copies = 0;    ///< [group][unit]: results from the own group
   std::uint64_t bytes = 0;
 };
 
 ORIEL_DEVICE_FN RegionLayout region_layout(const HierarchyShape& shape, std::int32_t size) {
   RegionLayout layout;
-  layout.places = (shape.lanes + size - 1) / size;
+  layout.places = (shape.group_units + size - 1) / size;
   const auto groups = static_cast<std::uint64_t>(shape.groups);
   const auto places = static_cast<std::uint64_t>(layout.places);
   const std::uint64_t plain = shape.unit * shape.element_bytes;
@@ -157,7 +157,7 @@ ORIEL_DEVICE_FN RegionLayout region_layout(const HierarchyShape& shape, std::int
   if (shape.distributes && apart) at += groups * places * plain;
   layout.copies = at;
   if (shape.distributes && size > 1) {
-    at += groups * static_cast<std::uint64_t>(shape.lanes) * plain;
+    at += groups * static_cast<std::uint64_t>(shape.group_units) * plain;
   }
   layout.bytes = at;
   return layout;
