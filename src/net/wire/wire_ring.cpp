@@ -135,56 +135,59 @@ void RingReader::end() {
 
 void RingWire::add_peer(WireAddress peer, int rank, std::uint32_t queue, RingWriter writer,
                         RingReader reader, RingDoorbell doorbell) {
-  places_[peer.value] = lanes_.size();
-  lanes_.push_back({peer, rank, queue, std::move(writer), std::move(reader), std::move(doorbell)});
+  places_[peer.value] = connections_.size();
+  connections_.push_back(
+      {peer, rank, queue, std::move(writer), std::move(reader), std::move(doorbell)});
 }
 
-void RingWire::kill(Lane& lane, Error error) {
-  lane.dead = true;
+void RingWire::kill(Connection& connection, Error error) {
+  connection.dead = true;
   const std::lock_guard lock(failure_mutex_);
   if (failure_) return;
-  failure_ = std::move(error).with_origin(lane.rank).with_context(
-      fmt::format("on the ring between this NIC and that of rank {}", lane.rank));
+  failure_ = std::move(error)
+                 .with_origin(connection.rank)
+                 .with_context(fmt::format("on the ring between this NIC and that of rank {}",
+                                           connection.rank));
 }
 
 bool RingWire::send(WireAddress to, WireMessage& message) {
   const auto place = places_.find(to.value);
   if (place == places_.end()) return true;
-  Lane& lane = lanes_[place->second];
-  if (lane.dead) return true;
-  auto sent = lane.writer.write(encode_head(message), payload_of(message).joined());
+  Connection& connection = connections_[place->second];
+  if (connection.dead) return true;
+  auto sent = connection.writer.write(encode_head(message), payload_of(message).joined());
   if (!sent.ok()) {
-    kill(lane, std::move(sent).error());
+    kill(connection, std::move(sent).error());
     return true;
   }
-  if (sent.value()) device::ring(lane.doorbell.doorbell());
+  if (sent.value()) device::ring(connection.doorbell.doorbell());
   return sent.value();
 }
 
 bool RingWire::receive(WireMessage& message) {
   end_receive();
-  for (std::size_t i = 0; i < lanes_.size(); ++i) {
+  for (std::size_t i = 0; i < connections_.size(); ++i) {
     const std::size_t place = next_;
-    next_ = next_ + 1 == lanes_.size() ? 0 : next_ + 1;
-    if (!lanes_[place].dead && receive_from(place, message)) return true;
+    next_ = next_ + 1 == connections_.size() ? 0 : next_ + 1;
+    if (!connections_[place].dead && receive_from(place, message)) return true;
   }
   return false;
 }
 
 void RingWire::end_receive() {
   if (!exposed_.has_value()) return;
-  Lane& lane = lanes_[*exposed_];
+  Connection& connection = connections_[*exposed_];
   exposed_.reset();
-  lane.reader.end();
+  connection.reader.end();
   // The writer may be waiting for room.
-  device::ring(lane.doorbell.doorbell());
+  device::ring(connection.doorbell.doorbell());
 }
 
 bool RingWire::receive_from(std::size_t place, WireMessage& message) {
-  Lane& lane = lanes_[place];
-  auto read = read_from(lane, message);
+  Connection& connection = connections_[place];
+  auto read = read_from(connection, message);
   if (!read.ok()) {
-    kill(lane, std::move(read).error());
+    kill(connection, std::move(read).error());
     return false;
   }
   if (!read.value()) return false;
@@ -193,35 +196,35 @@ bool RingWire::receive_from(std::size_t place, WireMessage& message) {
   return true;
 }
 
-Payload RingWire::payload_on(const Lane& lane, const WireHead& head) {
-  Payload payload = lane.reader.expose(head.bytes, head.payload_bytes);
+Payload RingWire::payload_on(const Connection& connection, const WireHead& head) {
+  Payload payload = connection.reader.expose(head.bytes, head.payload_bytes);
   if (payload.size() < kTwoPartsLeast) static_cast<void>(payload.joined());
   return payload;
 }
 
-Result<bool> RingWire::read_from(Lane& lane, WireMessage& message) {
-  ORIEL_TRY(const std::size_t length, lane.reader.begin());
+Result<bool> RingWire::read_from(Connection& connection, WireMessage& message) {
+  ORIEL_TRY(const std::size_t length, connection.reader.begin());
   if (length == 0) return false;
   beginning_.clear();
-  lane.reader.copy_out(0, std::min(length, kWireHeadBytesMost), beginning_);
+  connection.reader.copy_out(0, std::min(length, kWireHeadBytesMost), beginning_);
   ORIEL_TRY(WireHead head, decode_head(beginning_, length));
-  ORIEL_CHECK(check_sender(lane, head.message));
+  ORIEL_CHECK(check_sender(connection, head.message));
   message = std::move(head.message);
-  payload_of(message) = payload_on(lane, head);
+  payload_of(message) = payload_on(connection, head);
   return true;
 }
 
-Status RingWire::check_sender(const Lane& lane, const WireMessage& message) {
+Status RingWire::check_sender(const Connection& connection, const WireMessage& message) {
   const auto* request = std::get_if<WireRequest>(&message.body);
-  if (request != nullptr && !(request->from == lane.peer)) {
+  if (request != nullptr && !(request->from == connection.peer)) {
     return Error(ErrorCode::remote, fmt::format("it asks in the name of NIC {:#x}, but is {:#x}",
-                                                request->from.value, lane.peer.value));
+                                                request->from.value, connection.peer.value));
   }
   const std::uint32_t queue =
       request != nullptr ? request->to_queue : std::get<WireResponse>(message.body).to_queue;
-  if (lane.queue == 0 || queue == lane.queue) return {};
-  return Error(ErrorCode::remote,
-               fmt::format("it speaks to queue {:#x}, but its own is {:#x}", queue, lane.queue));
+  if (connection.queue == 0 || queue == connection.queue) return {};
+  return Error(ErrorCode::remote, fmt::format("it speaks to queue {:#x}, but its own is {:#x}",
+                                              queue, connection.queue));
 }
 
 std::optional<Error> RingWire::failure() const {

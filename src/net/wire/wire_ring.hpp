@@ -92,10 +92,10 @@ class RingDoorbell {
   SharedMapping memory_;
 };
 
-/// The wire of one NIC, with a lane to each of its peers. An invalid message kills its lane. A dead
-/// lane receives nothing more and loses what is sent, and failure() names the peer. A ring does not
-/// show the death of a peer; the owner of the connection watches for it. The NIC calls this wire
-/// under its lock; any thread may call failure().
+/// The wire of one NIC, with a connection to each of its peers. An invalid message kills its
+/// connection. A dead connection receives nothing more and loses what is sent, and failure() names
+/// the peer. A ring does not show the death of a peer; the owner of the connection watches for it.
+/// The NIC calls this wire under its lock; any thread may call failure().
 class RingWire final : public Wire {
  public:
   explicit RingWire(WireAddress self) : self_(self) {}
@@ -111,11 +111,11 @@ class RingWire final : public Wire {
   bool receive(WireMessage& message) override;
   void end_receive() override;
 
-  /// Returns the first failure of a lane; the error's origin is the peer's rank.
+  /// Returns the first failure of a connection; the error's origin is the peer's rank.
   std::optional<Error> failure() const;
 
  private:
-  struct Lane {
+  struct Connection {
     WireAddress peer;
     int rank;
     std::uint32_t queue;
@@ -124,18 +124,18 @@ class RingWire final : public Wire {
     RingDoorbell doorbell;
     bool dead = false;
   };
-  void kill(Lane& lane, Error error);
-  static Status check_sender(const Lane& lane, const WireMessage& message);
-  /// Returns false if nothing has come on this lane.
+  void kill(Connection& connection, Error error);
+  static Status check_sender(const Connection& connection, const WireMessage& message);
+  /// Returns false if nothing has come on this connection.
   bool receive_from(std::size_t place, WireMessage& message);
-  static Payload payload_on(const Lane& lane, const WireHead& head);
-  Result<bool> read_from(Lane& lane, WireMessage& message);
+  static Payload payload_on(const Connection& connection, const WireHead& head);
+  Result<bool> read_from(Connection& connection, WireMessage& message);
 
   const WireAddress self_;
-  std::vector<Lane> lanes_;
-  std::map<std::uint64_t, std::size_t> places_;  // from addresses of peers to indexes of lanes_
-  std::size_t next_ = 0;                         // lane to poll first
-  std::optional<std::size_t> exposed_;           // lane whose last message is still in use
+  std::vector<Connection> connections_;
+  std::map<std::uint64_t, std::size_t> places_;  // indexes of connections_, by peers' addresses
+  std::size_t next_ = 0;                         // connection to poll first
+  std::optional<std::size_t> exposed_;           // connection whose last message is still in use
   Bytes beginning_;                              // first bytes of the last message
   mutable std::mutex failure_mutex_;
   std::optional<Error> failure_;

@@ -305,7 +305,7 @@ TEST_CASE("only long payloads that go round a ring's end are lent in two parts",
   CHECK((in_two > 0) == (bytes == 20'000));
 }
 
-TEST_CASE("a lane that brings what cannot be is dead and names the peer", "[req:3.23]") {
+TEST_CASE("a connection that brings what cannot be is dead and names the peer", "[req:3.23]") {
   RingPair pair(65536, 1);
   WireMessage message = a_response(1, 1);
   WireMessage got;
@@ -337,7 +337,7 @@ TEST_CASE("a lane that brings what cannot be is dead and names the peer", "[req:
   INFO(failure->to_string());
   CHECK(failure->to_string().find(expected) != std::string::npos);
   CHECK(failure->to_string().find("rank 1") != std::string::npos);
-  // Messages to the dead lane are lost, and messages from it are ignored.
+  // Messages to the dead connection are lost, and messages from it are ignored.
   for (int i = 0; i < 1000; ++i) {
     message = a_response(1, 1000);
     REQUIRE(pair.a->send({2}, message));
