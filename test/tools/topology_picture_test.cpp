@@ -34,7 +34,7 @@ topo::Machine three_gpus(int first, int second) {
   return topo::canonical(std::move(build.machine));
 }
 
-/// A vertical piece of a route, in lanes: -1 is above all lanes, 1000 below.
+/// A vertical piece of a route, in tracks: -1 is above all tracks, 1000 below.
 struct Upright {
   double x;
   int from;
@@ -44,23 +44,23 @@ struct Upright {
 constexpr int kTop = -1;
 constexpr int kBottom = 1000;
 
-std::vector<Upright> uprights_of(const Route& route, bool lanes_downward) {
+std::vector<Upright> uprights_of(const Route& route, bool tracks_downward) {
   std::vector<Upright> pieces;
-  if (route.lane < 0) return {{route.left(), kTop, kBottom}};
-  // Above the GPUs, lane 0 is the lowest; all lanes are reached from below.
-  for (const double x : route.upper) pieces.push_back({x, kTop, route.lane});
+  if (route.track < 0) return {{route.left(), kTop, kBottom}};
+  // Above the GPUs, track 0 is the lowest; all tracks are reached from below.
+  for (const double x : route.upper) pieces.push_back({x, kTop, route.track});
   for (const double x : route.lower) {
-    pieces.push_back(lanes_downward ? Upright{x, route.lane, kBottom}
-                                    : Upright{x, kTop, route.lane});
+    pieces.push_back(tracks_downward ? Upright{x, route.track, kBottom}
+                                     : Upright{x, kTop, route.track});
   }
   return pieces;
 }
 
-bool run_along_each_other(const Route& a, const Route& b, bool lanes_downward) {
-  if (a.lane >= 0 && a.lane == b.lane && a.left() <= b.right() && b.left() <= a.right())
+bool run_along_each_other(const Route& a, const Route& b, bool tracks_downward) {
+  if (a.track >= 0 && a.track == b.track && a.left() <= b.right() && b.left() <= a.right())
     return true;
-  for (const Upright& one : uprights_of(a, lanes_downward)) {
-    for (const Upright& other : uprights_of(b, lanes_downward)) {
+  for (const Upright& one : uprights_of(a, tracks_downward)) {
+    for (const Upright& other : uprights_of(b, tracks_downward)) {
       if (std::abs(one.x - other.x) < 1 && one.from <= other.to && other.from <= one.to)
         return true;
     }
@@ -69,11 +69,11 @@ bool run_along_each_other(const Route& a, const Route& b, bool lanes_downward) {
 }
 
 template <typename Item>
-int lines_along_each_other(const std::vector<Item>& items, bool lanes_downward) {
+int lines_along_each_other(const std::vector<Item>& items, bool tracks_downward) {
   int count = 0;
   for (std::size_t a = 0; a < items.size(); ++a) {
     for (std::size_t b = a + 1; b < items.size(); ++b) {
-      if (run_along_each_other(items[a].route, items[b].route, lanes_downward)) ++count;
+      if (run_along_each_other(items[a].route, items[b].route, tracks_downward)) ++count;
     }
   }
   return count;
@@ -89,7 +89,7 @@ void check_ways(const topo::Machine& machine) {
   CHECK(lines_along_each_other(links, false) == 0);
   CHECK(lines_along_each_other(wires, true) == 0);
   for (const Link& link : links) {
-    CHECK(link.route.lane < above);
+    CHECK(link.route.track < above);
     for (const auto& [gpu, x] :
          {std::pair(link.from, link.route.lower[0]), std::pair(link.to, link.route.lower[1])}) {
       const Box& box = layout.gpus[static_cast<std::size_t>(gpu)];
@@ -107,7 +107,7 @@ void check_ways(const topo::Machine& machine) {
   }
   std::size_t choices = 0;
   for (const Wire& wire : wires) {
-    CHECK(wire.route.lane < between);
+    CHECK(wire.route.track < between);
     choices += wire.route.upper.size();
   }
   std::size_t expected = 0;

@@ -25,8 +25,8 @@ constexpr double kTitle = 56;
 constexpr std::size_t kTitleLetters = 50;
 constexpr std::size_t kDeviceLetters = 20;  // letters that fit in a device's box
 constexpr double kLetter = 6.3;             // average letter width in a frame's label
-constexpr double kLane = 11;                // distance between lanes
-constexpr double kLaneEdge = 12;            // distance from a device to the first lane
+constexpr double kTrack = 11;               // distance between tracks
+constexpr double kTrackEdge = 12;           // distance from a device to the first track
 constexpr double kBelowGpus = 21;           // GPUs to the first wire; clear of boxes without NICs
 constexpr const char* kDashes = " stroke-dasharray=\"6 4\"";
 constexpr const char* kFineDashes = " stroke-dasharray=\"4 4\"";
@@ -72,7 +72,7 @@ class Drawing {
     const int above = find_ways(layout_, links_);
     const int between = find_ways(summary_, layout_, wires_);
     layout_ =
-        lay_out(summary_, top, {above * kLane, kBelowGpus + (between - 1) * kLane + kLaneEdge});
+        lay_out(summary_, top, {above * kTrack, kBelowGpus + (between - 1) * kTrack + kTrackEdge});
   }
 
   std::string draw() {
@@ -290,7 +290,7 @@ class Drawing {
   void draw_link(const Link& link) {
     const Box& from = layout_.gpus[static_cast<std::size_t>(link.from)];
     const Box& to = layout_.gpus[static_cast<std::size_t>(link.to)];
-    const double y = from.y - kLaneEdge - link.route.lane * kLane;
+    const double y = from.y - kTrackEdge - link.route.track * kTrack;
     const std::string pieces =
         fmt::format("M {0:.0f} {1:.0f} V {4:.0f} H {2:.0f} V {3:.0f}", link.route.lower[0], from.y,
                     link.route.lower[1], to.y, y);
@@ -331,9 +331,9 @@ class Drawing {
     const Route& route = wire.route;
     const double top = layout_.gpus.front().bottom();
     const double bottom = layout_.nics[static_cast<std::size_t>(wire.nic)].y;
-    const double y = top + kBelowGpus + std::max(route.lane, 0) * kLane;
+    const double y = top + kBelowGpus + std::max(route.track, 0) * kTrack;
     std::string pieces;
-    if (route.lane < 0) {
+    if (route.track < 0) {
       pieces = fmt::format("M {0:.0f} {1:.0f} V {2:.0f}", route.left(), top, bottom);
     } else {
       for (const double x : route.upper)
@@ -345,7 +345,7 @@ class Drawing {
     }
     path(pieces, colour, wire.backup ? 1.5 : 3,
          wire.backup ? kFineDashes : " stroke-linecap=\"square\"");
-    if (route.lane < 0) return;
+    if (route.track < 0) return;
     for (const double x : route.upper) draw_joint(route, x, y, colour, wire.backup);
     for (const double x : route.lower) draw_joint(route, x, y, colour, wire.backup);
   }

@@ -12,17 +12,17 @@
 namespace oriel::tools {
 namespace {
 
-constexpr double kApart = 8;        // least distance between routes of one lane
+constexpr double kApart = 8;        // least distance between routes of one track
 constexpr double kPortStep = 12;    // greatest distance between lines at one edge of a device
 constexpr double kFirstPort = 12;   // first line, beside the team's line in the middle
 constexpr double kEdge = 6;         // free margin of a device's box
 constexpr double kBackupPort = 14;  // line to a backup, to the right of the GPU's middle
 constexpr double kOtherPort = 28;   // line to a NIC that the GPU above it has not chosen
 
-/// Assigns each route the first lane in which it touches no other route. Short routes come first,
+/// Assigns each route the first track in which it touches no other route. Short routes come first,
 /// so that they stay near their devices.
 template <typename Item>
-int assign_lanes(std::vector<Item>& items) {
+int assign_tracks(std::vector<Item>& items) {
   std::vector<Route*> order;
   for (Item& item : items) {
     if (item.route.right() > item.route.left()) order.push_back(&item.route);
@@ -31,22 +31,22 @@ int assign_lanes(std::vector<Item>& items) {
     return std::pair(a->right() - a->left(), a->left()) <
            std::pair(b->right() - b->left(), b->left());
   });
-  std::vector<std::vector<const Route*>> lanes;
+  std::vector<std::vector<const Route*>> tracks;
   for (Route* route : order) {
-    const auto is_free = [&](const std::vector<const Route*>& lane) {
-      return std::all_of(lane.begin(), lane.end(), [&](const Route* other) {
+    const auto is_free = [&](const std::vector<const Route*>& track) {
+      return std::all_of(track.begin(), track.end(), [&](const Route* other) {
         return other->right() + kApart < route->left() || route->right() + kApart < other->left();
       });
     };
-    const auto lane = std::find_if(lanes.begin(), lanes.end(), is_free);
-    route->lane = static_cast<int>(lane - lanes.begin());
-    if (lane == lanes.end()) {
-      lanes.push_back({route});
+    const auto track = std::find_if(tracks.begin(), tracks.end(), is_free);
+    route->track = static_cast<int>(track - tracks.begin());
+    if (track == tracks.end()) {
+      tracks.push_back({route});
     } else {
-      lane->push_back(route);
+      track->push_back(route);
     }
   }
-  return static_cast<int>(lanes.size());
+  return static_cast<int>(tracks.size());
 }
 
 /// Places the ports of one side of a GPU, from the middle outward. Links to far GPUs leave nearest
@@ -152,7 +152,7 @@ int find_ways(const Layout& layout, std::vector<Link>& links) {
   for (auto& [place, list] : ports) {
     place_ports(box_at(layout.gpus, place.first), std::move(list), place.second);
   }
-  return assign_lanes(links);
+  return assign_tracks(links);
 }
 
 int find_ways(const Summary& summary, const Layout& layout, std::vector<Wire>& wires) {
@@ -174,7 +174,7 @@ int find_ways(const Summary& summary, const Layout& layout, std::vector<Wire>& w
     const double port = wire.backup ? (free ? kBackupPort : -kBackupPort) : (free ? 0 : kOtherPort);
     wire.route.lower = {centre + port};
   }
-  return assign_lanes(wires);
+  return assign_tracks(wires);
 }
 
 }  // namespace oriel::tools

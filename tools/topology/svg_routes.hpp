@@ -9,12 +9,12 @@
 
 namespace oriel::tools {
 
-/// A horizontal line with vertical lines to the devices that it joins. Horizontal lines in one lane
-/// stand apart, and no two routes share a vertical line, so lines never overlap.
+/// A horizontal line with vertical lines to the devices that it joins. Horizontal lines in one
+/// track stand apart, and no two routes share a vertical line, so lines never overlap.
 struct Route {
   std::vector<double> upper;  ///< x of the vertical lines to devices above
   std::vector<double> lower;  ///< x of the vertical lines to devices below
-  int lane = -1;              ///< -1: a straight vertical line, without a lane
+  int track = -1;             ///< -1: a straight vertical line, without a track
 
   double left() const;
   double right() const;
@@ -45,7 +45,7 @@ inline constexpr std::size_t kMostLinks = 256;
 /// Returns the chosen NICs, backups first.
 std::vector<Wire> wires_to_draw(const Summary& summary);
 
-/// Routes lines between boxes whose horizontal positions are known; returns the number of lanes.
+/// Routes lines between boxes whose horizontal positions are known; returns the number of tracks.
 int find_ways(const Layout& layout, std::vector<Link>& links);
 int find_ways(const Summary& summary, const Layout& layout, std::vector<Wire>& wires);
 
