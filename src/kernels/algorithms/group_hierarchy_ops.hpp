@@ -125,7 +125,7 @@ class GroupHierarchyOps {
           [&](std::uint64_t i, const auto& pack) {
             Value value;
             ORIEL_DEVICE_UNROLL
-            for (int j = 0; j < Value::kCount; ++j) value.element[j] = finish(pack.lane[j]);
+            for (int j = 0; j < Value::kCount; ++j) value.element[j] = finish(pack.element[j]);
             target.store(i, value);
           });
     }
@@ -150,7 +150,7 @@ class GroupHierarchyOps {
           [&](std::uint64_t i, const auto& pack) {
             ORIEL_DEVICE_UNROLL
             for (std::uint64_t j = 0; j < kElements; ++j) {
-              if (i * kElements + j < count) target[i * kElements + j] = finish(pack.lane[j]);
+              if (i * kElements + j < count) target[i * kElements + j] = finish(pack.element[j]);
             }
           });
     }
@@ -172,7 +172,8 @@ class GroupHierarchyOps {
       Pack sum;
       ORIEL_DEVICE_UNROLL
       for (std::uint64_t j = 0; j < kCount; ++j) {
-        sum.lane[j] = device::Reduction<T, ReduceOp::sum>{}.combine(lower.lane[j], upper.lane[j]);
+        sum.element[j] =
+            device::Reduction<T, ReduceOp::sum>{}.combine(lower.element[j], upper.element[j]);
       }
       return sum;
     };
@@ -223,7 +224,7 @@ class GroupHierarchyOps {
     if (scales_ && k == sources.own) value = scale(value);  // others have scaled theirs
     Packed<Buffer::kElements> pack;
     ORIEL_DEVICE_UNROLL
-    for (int j = 0; j < Value::kCount; ++j) pack.lane[j] = static_cast<Acc>(value.element[j]);
+    for (int j = 0; j < Value::kCount; ++j) pack.element[j] = static_cast<Acc>(value.element[j]);
     return pack;
   }
   ORIEL_DEVICE_FN Acc input(const FoldSources& sources, int k, std::uint64_t i) const {

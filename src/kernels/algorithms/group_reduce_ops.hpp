@@ -59,8 +59,8 @@ class LoopReduction {
     Payload<T, kBytes> payload;
     ORIEL_DEVICE_UNROLL
     for (int i = 0; i < kCount; ++i) {
-      if constexpr (kMultiplies) pack.lane[i] = pack.lane[i] * factor_;
-      payload.element[i] = device::Reduction<T, ReduceOp::sum>{}.finish(pack.lane[i]);
+      if constexpr (kMultiplies) pack.element[i] = pack.element[i] * factor_;
+      payload.element[i] = device::Reduction<T, ReduceOp::sum>{}.finish(pack.element[i]);
     }
     return payload;
   }

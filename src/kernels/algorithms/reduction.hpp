@@ -13,10 +13,10 @@
 
 namespace oriel::kernels {
 
-/// Elements of one accumulator type that are combined lane by lane.
+/// Elements of one accumulator type that are combined one by one.
 template <class Acc, int kCount>
 struct AccPack {
-  Acc lane[kCount];
+  Acc element[kCount];
 };
 
 /// Elements in registers, `kBytes` bytes in all.
@@ -87,13 +87,13 @@ class FamilyReduction {
       const auto words = __builtin_bit_cast(Words, payload);
       ORIEL_DEVICE_UNROLL
       for (int i = 0; i < kBytes / 4; ++i) {
-        pack.lane[2 * i] = __builtin_bit_cast(float, words.word[i] << 16);
-        pack.lane[2 * i + 1] = __builtin_bit_cast(float, words.word[i] & 0xffff0000u);
+        pack.element[2 * i] = __builtin_bit_cast(float, words.word[i] << 16);
+        pack.element[2 * i + 1] = __builtin_bit_cast(float, words.word[i] & 0xffff0000u);
       }
     } else {
       ORIEL_DEVICE_UNROLL
       for (int i = 0; i < Payload<T, kBytes>::kCount; ++i) {
-        pack.lane[i] = device::Reduction<T, ReduceOp::sum>{}.load(payload.element[i]);
+        pack.element[i] = device::Reduction<T, ReduceOp::sum>{}.load(payload.element[i]);
       }
     }
     return pack;
@@ -104,7 +104,8 @@ class FamilyReduction {
                                                const AccPack<Acc, kCount>& upper) const {
     AccPack<Acc, kCount> result;
     ORIEL_DEVICE_UNROLL
-    for (int i = 0; i < kCount; ++i) result.lane[i] = combine(lower.lane[i], upper.lane[i]);
+    for (int i = 0; i < kCount; ++i)
+      result.element[i] = combine(lower.element[i], upper.element[i]);
     return result;
   }
 
@@ -112,7 +113,7 @@ class FamilyReduction {
   ORIEL_DEVICE_FN Payload<T, kBytes> finish(const AccPack<Acc, kCount>& pack) const {
     Payload<T, kBytes> payload;
     ORIEL_DEVICE_UNROLL
-    for (int i = 0; i < kCount; ++i) payload.element[i] = finish(pack.lane[i]);
+    for (int i = 0; i < kCount; ++i) payload.element[i] = finish(pack.element[i]);
     return payload;
   }
 
