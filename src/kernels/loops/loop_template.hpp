@@ -21,19 +21,20 @@ namespace {
 /// the next integer, so rounding does not reach that integer. Cutting off the fraction is therefore
 /// exact.
 template <typename T, typename E>
-ORIEL_LANES_FN Vector<E> divide_integers(Vector<E> sums, int n_ranks) {
-  constexpr int kLanes = kVectorBytes / static_cast<int>(sizeof(T));
-  T lanes[kLanes];
-  __builtin_memcpy(lanes, &sums, sizeof(lanes));
+ORIEL_VECTOR_FN Vector<E> divide_integers(Vector<E> sums, int n_ranks) {
+  constexpr int kElements = kVectorBytes / static_cast<int>(sizeof(T));
+  T elements[kElements];
+  __builtin_memcpy(elements, &sums, sizeof(elements));
   if constexpr (sizeof(T) == 8) {
-    for (T& lane : lanes) lane = static_cast<T>(lane / static_cast<T>(n_ranks));
+    for (T& element : elements) element = static_cast<T>(element / static_cast<T>(n_ranks));
   } else {
     using Wide = std::conditional_t<sizeof(T) == 1, float, double>;
     using Quotient = std::conditional_t<sizeof(T) == 1, std::int32_t, std::int64_t>;
     const Wide n = static_cast<Wide>(n_ranks);
-    for (T& lane : lanes) lane = static_cast<T>(static_cast<Quotient>(static_cast<Wide>(lane) / n));
+    for (T& element : elements)
+      element = static_cast<T>(static_cast<Quotient>(static_cast<Wide>(element) / n));
   }
-  __builtin_memcpy(&sums, lanes, sizeof(lanes));
+  __builtin_memcpy(&sums, elements, sizeof(elements));
   return sums;
 }
 
@@ -48,35 +49,35 @@ struct VectorReduction {
   };
   using Element =
       typename std::conditional_t<kIsInteger && !kOrders, std::make_unsigned<T>, Same>::type;
-  using Lanes = Elements<Element>;
-  using Lane = typename Lanes::Lane;
-  using Acc = typename Lanes::Acc;
-  using Raw = typename Lanes::Raw;
-  static constexpr int kRegisters = Lanes::kRegisters;
+  using Conversions = Elements<Element>;
+  using AccElement = typename Conversions::AccElement;
+  using Acc = typename Conversions::Acc;
+  using Raw = typename Conversions::Raw;
+  static constexpr int kRegisters = Conversions::kRegisters;
 
   explicit VectorReduction(const ReduceLoopArgs& args) : n_ranks_(args.n_ranks_for_avg) {
     if constexpr (op == ReduceOp::avg && !kIsInteger) {
-      divisor_ = static_cast<Lane>(n_ranks_);
+      divisor_ = static_cast<AccElement>(n_ranks_);
       // If n is a power of two, multiplying by 1/n gives the same bits as dividing by n, and is
       // faster.
       divides_ = (n_ranks_ & (n_ranks_ - 1)) != 0;
-      reciprocal_ = Lane{1} / divisor_;
+      reciprocal_ = AccElement{1} / divisor_;
     }
     if constexpr (op == ReduceOp::premul_sum) {
       for (int k = 0; k < args.n_srcs; ++k) {
         Element scalar;
         __builtin_memcpy(&scalar, args.scalars + 8 * k, sizeof(scalar));
-        scalars_.values[k] = static_cast<Lane>(scalar);
+        scalars_.values[k] = static_cast<AccElement>(scalar);
       }
     }
   }
 
   inline __attribute__((always_inline)) Acc load(const std::byte* from, int k) const {
-    Acc acc = Lanes::widen(load_vector<Raw>(from));
+    Acc acc = Conversions::widen(load_vector<Raw>(from));
 #pragma GCC unroll 4
     for (int r = 0; r < kRegisters; ++r) {
       if constexpr (op == ReduceOp::premul_sum) {
-        acc.v[r] = Lanes::round(acc.v[r] * splat(scalars_.values[k]));
+        acc.v[r] = Conversions::round(acc.v[r] * splat(scalars_.values[k]));
       }
       // max(a, b) is -min(-a, -b): flips all signs, see minimum().
       if constexpr (op == ReduceOp::max && !kIsInteger) acc.v[r] = flip_sign(acc.v[r]);
@@ -113,19 +114,19 @@ struct VectorReduction {
         acc.v[r] = divide_integers<T, Element>(acc.v[r], n_ranks_);
       }
     }
-    return Lanes::narrow(acc);
+    return Conversions::narrow(acc);
   }
 
  private:
   struct Scalars {
-    Lane values[kMaxLoopArrays];
+    AccElement values[kMaxLoopArrays];
   };
   struct Nothing {};
 
   int n_ranks_;
   bool divides_ = false;
-  Lane divisor_{1};
-  Lane reciprocal_{1};
+  AccElement divisor_{1};
+  AccElement reciprocal_{1};
   [[no_unique_address]] std::conditional_t<op == ReduceOp::premul_sum, Scalars, Nothing> scalars_;
 };
 
@@ -136,9 +137,9 @@ struct Strip {
 };
 
 template <typename R, int kUnroll>
-ORIEL_LANES_FN Strip<typename R::Acc, kUnroll> load_strip(const R& reduction,
-                                                          const std::byte* const* srcs, int k,
-                                                          std::size_t offset) {
+ORIEL_VECTOR_FN Strip<typename R::Acc, kUnroll> load_strip(const R& reduction,
+                                                           const std::byte* const* srcs, int k,
+                                                           std::size_t offset) {
   Strip<typename R::Acc, kUnroll> strip;
 #pragma GCC unroll 4
   for (int u = 0; u < kUnroll; ++u) {
@@ -152,14 +153,14 @@ ORIEL_LANES_FN Strip<typename R::Acc, kUnroll> load_strip(const R& reduction,
 /// subtrees in memory. If kIsLong, groups would only make the code larger.
 template <typename R>
 constexpr int group_size() {
-  return R::Lanes::kIsLong ? 1 : 4;
+  return R::Conversions::kIsLong ? 1 : 4;
 }
 
 /// Folds all sources at one offset. kSources is the number of sources if it is 2 or 4, else 0.
 template <int kSources, int kUnroll, typename R>
-ORIEL_LANES_FN Strip<typename R::Acc, kUnroll> fold_strip(const R& reduction,
-                                                          const std::byte* const* srcs, int n_srcs,
-                                                          std::size_t offset) {
+ORIEL_VECTOR_FN Strip<typename R::Acc, kUnroll> fold_strip(const R& reduction,
+                                                           const std::byte* const* srcs, int n_srcs,
+                                                           std::size_t offset) {
   using Value = Strip<typename R::Acc, kUnroll>;
   const auto combine = [&](Value a, const Value& b) __attribute__((always_inline)) {
 #pragma GCC unroll 4
@@ -221,8 +222,8 @@ __attribute__((noinline)) void reduce_short(const R& reduction, const ReduceLoop
   for (int d = 0; d < args.n_dsts; ++d) store_partial(args.dsts[d], padded, bytes);
 }
 
-ORIEL_LANES_FN void copy_result(const ReduceLoopArgs& args, std::size_t offset,
-                                const std::byte* result) {
+ORIEL_VECTOR_FN void copy_result(const ReduceLoopArgs& args, std::size_t offset,
+                                 const std::byte* result) {
   for (int d = 0; d < args.n_dsts; ++d) {
     __builtin_memcpy(args.dsts[d] + offset, result, kVectorBytes);
   }
@@ -270,7 +271,7 @@ void reduce_span(const R& reduction, const ReduceLoopArgs& args, std::size_t beg
 
 /// Returns the bytes from `address` to the next multiple of the register size, or 0 if that
 /// multiple is not on an element boundary.
-ORIEL_LANES_FN std::size_t bytes_to_alignment(const std::byte* address, std::size_t element) {
+ORIEL_VECTOR_FN std::size_t bytes_to_alignment(const std::byte* address, std::size_t element) {
   const std::size_t gap = -reinterpret_cast<std::uintptr_t>(address) % kVectorBytes;
   return gap % element == 0 ? gap : 0;
 }

@@ -17,7 +17,7 @@
 #include <immintrin.h>
 #endif
 
-#define ORIEL_LANES_FN static inline __attribute__((always_inline))
+#define ORIEL_VECTOR_FN static inline __attribute__((always_inline))
 
 namespace oriel::kernels::host {
 namespace {
@@ -45,14 +45,14 @@ using VectorU16 = Vector<std::uint16_t>;
 using VectorI16 = Vector<std::int16_t>;
 
 template <typename V>
-ORIEL_LANES_FN V load_vector(const std::byte* from) {
+ORIEL_VECTOR_FN V load_vector(const std::byte* from) {
   V v;
   __builtin_memcpy(&v, from, sizeof(V));
   return v;
 }
 
 template <typename V>
-ORIEL_LANES_FN void store_vector(std::byte* to, V v) {
+ORIEL_VECTOR_FN void store_vector(std::byte* to, V v) {
   __builtin_memcpy(to, &v, sizeof(V));
 }
 
@@ -60,31 +60,31 @@ ORIEL_LANES_FN void store_vector(std::byte* to, V v) {
 // bytes to zero. They do not copy through memory: a load wider than the preceding stores cannot be
 // forwarded, and waits until these have left the processor.
 #if ORIEL_VECTOR_BYTES == 64
-ORIEL_LANES_FN Vector<std::uint64_t> load_partial(const std::byte* from, std::size_t bytes) {
+ORIEL_VECTOR_FN Vector<std::uint64_t> load_partial(const std::byte* from, std::size_t bytes) {
   return (Vector<std::uint64_t>)_mm512_maskz_loadu_epi8((__mmask64{1} << bytes) - 1, from);
 }
 
-ORIEL_LANES_FN void store_partial(std::byte* to, Vector<std::uint64_t> v, std::size_t bytes) {
+ORIEL_VECTOR_FN void store_partial(std::byte* to, Vector<std::uint64_t> v, std::size_t bytes) {
   _mm512_mask_storeu_epi8(to, (__mmask64{1} << bytes) - 1, (__m512i)v);
 }
 #else
 // Load and store words of 1 to 8 bytes. All processors for which this file is compiled are
 // little-endian.
 template <typename Part>
-ORIEL_LANES_FN std::uint64_t load_both_ends(const std::byte* from, std::size_t bytes) {
+ORIEL_VECTOR_FN std::uint64_t load_both_ends(const std::byte* from, std::size_t bytes) {
   Part low, high;  // low and high overlap, unless `bytes` is twice their size
   __builtin_memcpy(&low, from, sizeof(Part));
   __builtin_memcpy(&high, from + bytes - sizeof(Part), sizeof(Part));
   return low | static_cast<std::uint64_t>(high) << (8 * (bytes - sizeof(Part)));
 }
 
-ORIEL_LANES_FN std::uint64_t load_word(const std::byte* from, std::size_t bytes) {
+ORIEL_VECTOR_FN std::uint64_t load_word(const std::byte* from, std::size_t bytes) {
   if (bytes >= 4) return load_both_ends<std::uint32_t>(from, bytes);
   if (bytes >= 2) return load_both_ends<std::uint16_t>(from, bytes);
   return static_cast<std::uint64_t>(*from);
 }
 
-ORIEL_LANES_FN void store_word(std::byte* to, std::uint64_t word, std::size_t bytes) {
+ORIEL_VECTOR_FN void store_word(std::byte* to, std::uint64_t word, std::size_t bytes) {
   if (bytes == 8) {
     __builtin_memcpy(to, &word, 8);
     return;
@@ -125,7 +125,7 @@ ORIEL_LANES_FN void store_word(std::byte* to, std::uint64_t word, std::size_t by
 /// Stores past the caches; `to` must be a multiple of kVectorBytes. Processors other than x86 store
 /// as usual.
 template <typename V>
-ORIEL_LANES_FN void stream_vector(std::byte* to, V v) {
+ORIEL_VECTOR_FN void stream_vector(std::byte* to, V v) {
 #if ORIEL_VECTOR_BYTES == 64
   _mm512_stream_si512(reinterpret_cast<__m512i*>(to), (__m512i)v);
 #elif ORIEL_VECTOR_BYTES == 32
@@ -137,14 +137,14 @@ ORIEL_LANES_FN void stream_vector(std::byte* to, V v) {
 #endif
 }
 
-ORIEL_LANES_FN void fence_streams() {
+ORIEL_VECTOR_FN void fence_streams() {
 #if defined(__x86_64__)
   _mm_sfence();
 #endif
 }
 
 template <typename E>
-ORIEL_LANES_FN Vector<E> splat(E x) {
+ORIEL_VECTOR_FN Vector<E> splat(E x) {
   return Vector<E>{} + x;
 }
 template <>
@@ -158,7 +158,7 @@ inline __attribute__((always_inline)) Vector<double> splat(double x) {
 
 /// Returns a < b ? a : b, so b if either is NaN or both are zeros: the semantics of x86's minimum.
 /// (A full mask costs nothing; without a mask gcc 12 warns about its own header.)
-ORIEL_LANES_FN Vector<float> less_or_second(Vector<float> a, Vector<float> b) {
+ORIEL_VECTOR_FN Vector<float> less_or_second(Vector<float> a, Vector<float> b) {
 #if ORIEL_VECTOR_BYTES == 64
   return (Vector<float>)_mm512_maskz_min_ps(0xffff, (__m512)a, (__m512)b);
 #elif ORIEL_VECTOR_BYTES == 32
@@ -170,7 +170,7 @@ ORIEL_LANES_FN Vector<float> less_or_second(Vector<float> a, Vector<float> b) {
 #endif
 }
 
-ORIEL_LANES_FN Vector<double> less_or_second(Vector<double> a, Vector<double> b) {
+ORIEL_VECTOR_FN Vector<double> less_or_second(Vector<double> a, Vector<double> b) {
 #if ORIEL_VECTOR_BYTES == 64
   return (Vector<double>)_mm512_maskz_min_pd(0xff, (__m512d)a, (__m512d)b);
 #elif ORIEL_VECTOR_BYTES == 32
@@ -186,23 +186,23 @@ ORIEL_LANES_FN Vector<double> less_or_second(Vector<double> a, Vector<double> b)
 /// orders of the operands by OR. So two zeros give -0 if either is negative, and NaN joined with
 /// any value is NaN.
 template <typename V>
-ORIEL_LANES_FN V minimum(V a, V b) {
+ORIEL_VECTOR_FN V minimum(V a, V b) {
   using Bits = Vector<std::uint64_t>;
   return (V)((Bits)less_or_second(a, b) | (Bits)less_or_second(b, a));
 }
 
-ORIEL_LANES_FN Vector<float> flip_sign(Vector<float> x) {
+ORIEL_VECTOR_FN Vector<float> flip_sign(Vector<float> x) {
   return (Vector<float>)((VectorU32)x ^ 0x80000000u);
 }
-ORIEL_LANES_FN Vector<double> flip_sign(Vector<double> x) {
+ORIEL_VECTOR_FN Vector<double> flip_sign(Vector<double> x) {
   return (Vector<double>)((Vector<std::uint64_t>)x ^ 0x8000000000000000ull);
 }
 
 /// Replaces every NaN by the NaN that Reduction::finish stores.
-ORIEL_LANES_FN Vector<float> canonical(Vector<float> x) {
+ORIEL_VECTOR_FN Vector<float> canonical(Vector<float> x) {
   return x == x ? x : (Vector<float>)splat(0x7fffffffu);
 }
-ORIEL_LANES_FN Vector<double> canonical(Vector<double> x) {
+ORIEL_VECTOR_FN Vector<double> canonical(Vector<double> x) {
   return x == x ? x : (Vector<double>)splat(std::uint64_t{0x7fffffffffffffffu});
 }
 
