@@ -91,7 +91,7 @@ bool wait_all_unless(const device::queue::QueueView& queue, const device::WaitCo
   bool is_good = true;
   const auto is_at_end = [&] {
     if (is_complete() || is_over()) return true;
-    is_good = !dq::detail::is_broken<Memory>(queue) && dq::detail::look_in_turn<Memory>(queue);
+    is_good = !dq::detail::is_broken<Memory>(queue) && dq::detail::poll_in_turn<Memory>(queue);
     return !is_good;
   };
   const auto waited = device::wait_until<Memory>(is_at_end, control, {queue.peer, end});
@@ -109,7 +109,7 @@ void QueueProbes::post(const device::queue::QueueView& queue, const std::uint32_
   namespace dq = device::queue;
   device::WaitControl control;
   control.abort = abort;
-  if (!dq::detail::look_in_turn<device::Memory>(queue)) return;
+  if (!dq::detail::poll_in_turn<device::Memory>(queue)) return;
   const std::lock_guard lock(mutex_);
   // Posts only into an empty queue: pending WQEs detect a failure as well. A write of 0 bytes needs
   // no key.

@@ -67,7 +67,7 @@ void PathProbe::send() {
 bool PathProbe::take_answer() {
   if (!is_open_) return false;
   const dq::QueueView& view = queue_->view();
-  static_cast<void>(dq::detail::look_at_completion<device::Memory>(view));
+  static_cast<void>(dq::detail::poll_completion<device::Memory>(view));
   is_open_ = view.indexes->completed < sent_;
   return !is_open_;
 }

@@ -295,7 +295,7 @@ struct FailoverPair {
   }
   /// Returns the index up to which the queue at `view` is complete, as a producer sees it.
   static std::uint64_t completed(const dq::QueueView& view) {
-    static_cast<void>(dq::detail::look_at_completion<device::Memory>(view));
+    static_cast<void>(dq::detail::poll_completion<device::Memory>(view));
     return view.indexes->completed;
   }
   bool is_complete(std::uint64_t end) const { return completed(view()) >= end; }

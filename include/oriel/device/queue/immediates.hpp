@@ -97,7 +97,7 @@ ORIEL_DEVICE_FN ReceivedImmediate take_arrived(const ReceiveView& receives, std:
 template <class M>
 ORIEL_DEVICE_FN void keep_error(const QueueView& queue, const Completion& element) {
   // An error of the sends is more informative than the flush of receives.
-  if (!look_at_completion<M>(queue)) return;
+  if (!poll_completion<M>(queue)) return;
   std::uint64_t word = 0;
   if (queue.nic_error != nullptr) {
     word = M::template load<Order::acquire, Scope::system>(queue.nic_error);

@@ -40,7 +40,7 @@ namespace detail {
 /// Polls the completion and updates `completed` and `error`. Returns false once the queue has
 /// failed.
 template <class M>
-ORIEL_DEVICE_FN bool look_at_completion(const QueueView& queue) {
+ORIEL_DEVICE_FN bool poll_completion(const QueueView& queue) {
   QueueIndexes& at = *queue.indexes;
   // Read before the element, so that the element is not older than `known`.
   const std::uint64_t known = load_index<M>(&at.completed);
@@ -80,13 +80,13 @@ ORIEL_DEVICE_FN bool look_at_completion(const QueueView& queue) {
 /// Polls the completion unless another thread is polling it. Reason: the completion may lie across
 /// PCIe, where thousands of readers slow down each other and the writes to it.
 template <class M>
-ORIEL_DEVICE_FN bool look_in_turn(const QueueView& queue) {
+ORIEL_DEVICE_FN bool poll_in_turn(const QueueView& queue) {
   QueueIndexes& at = *queue.indexes;
   if (M::template load<Order::relaxed, Scope::device>(&at.looking) != 0 ||
       M::template compare_swap<Order::acq_rel, Scope::device>(&at.looking, 0u, 1u) != 0) {
     return M::template load<Order::relaxed, Scope::device>(&at.error) == 0;
   }
-  const bool good = look_at_completion<M>(queue);
+  const bool good = poll_completion<M>(queue);
   M::template store<Order::release, Scope::device>(&at.looking, 0u);
   return good;
 }
@@ -148,7 +148,7 @@ ORIEL_DEVICE_SLOW QueueOutcome wait_until_complete(const QueueView& queue, std::
       queue,
       [&] {
         if (complete()) return true;
-        good = look_in_turn<M>(queue);
+        good = poll_in_turn<M>(queue);
         return complete() || !good;
       },
       control, end);
