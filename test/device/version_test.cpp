@@ -66,7 +66,7 @@ std::vector<std::size_t> layout() {
           ORIEL_AT(QueueView, fetch_slots), ORIEL_AT(QueueView, fetch_key), sizeof(QueueIndexes),
           ORIEL_AT(QueueIndexes, reserved), ORIEL_AT(QueueIndexes, sweep),
           ORIEL_AT(QueueIndexes, completed), ORIEL_AT(QueueIndexes, error),
-          ORIEL_AT(QueueIndexes, broken), ORIEL_AT(QueueIndexes, looking),
+          ORIEL_AT(QueueIndexes, broken), ORIEL_AT(QueueIndexes, polling),
           ORIEL_AT(QueueIndexes, fetch_tickets), ORIEL_AT(QueueIndexes, gets_end),
           ORIEL_AT(QueueIndexes, gets_visible), sizeof(Completion), sizeof(Wqebb),
           // Control memory.

@@ -82,12 +82,12 @@ ORIEL_DEVICE_FN bool poll_completion(const QueueView& queue) {
 template <class M>
 ORIEL_DEVICE_FN bool poll_in_turn(const QueueView& queue) {
   QueueIndexes& at = *queue.indexes;
-  if (M::template load<Order::relaxed, Scope::device>(&at.looking) != 0 ||
-      M::template compare_swap<Order::acq_rel, Scope::device>(&at.looking, 0u, 1u) != 0) {
+  if (M::template load<Order::relaxed, Scope::device>(&at.polling) != 0 ||
+      M::template compare_swap<Order::acq_rel, Scope::device>(&at.polling, 0u, 1u) != 0) {
     return M::template load<Order::relaxed, Scope::device>(&at.error) == 0;
   }
   const bool good = poll_completion<M>(queue);
-  M::template store<Order::release, Scope::device>(&at.looking, 0u);
+  M::template store<Order::release, Scope::device>(&at.polling, 0u);
   return good;
 }
 

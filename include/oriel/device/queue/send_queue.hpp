@@ -49,7 +49,7 @@ struct alignas(128) QueueIndexes {
   /// Nonzero once a thread has given up, or the host refuses posts. Nothing more is published, as a
   /// thread that has given up may leave a gap that no thread closes.
   std::uint32_t broken = 0;
-  std::uint32_t looking = 0;                     ///< nonzero: a thread is in poll_in_turn()
+  std::uint32_t polling = 0;                     ///< nonzero: a thread is in poll_in_turn()
   alignas(128) std::uint64_t fetch_tickets = 0;  ///< number of result slots handed out
   alignas(128) std::uint64_t gets_end = 0;       ///< one past the last get
   std::uint64_t gets_visible = 0;                ///< index up to which gets are known to be visible
