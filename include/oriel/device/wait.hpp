@@ -124,7 +124,7 @@ ORIEL_DEVICE_FN WaitProgress report_stall(StallRecord* stall, WaitTarget target,
   return progress | kReported;
 }
 
-/// Checks the abort word and the clock, once in kPollsPerLook polls. Takes fields by value, so an
+/// Checks the abort word and the clock, once in kPollsPerCheck polls. Takes fields by value, so an
 /// out-of-line call does not copy a kernel's parameters to addressable memory.
 template <class M>
 ORIEL_DEVICE_SLOW WaitProgress look(const std::uint32_t* abort, StallRecord* stall,
@@ -217,7 +217,7 @@ template <class M = Memory, class Ready>
 #if ORIEL_DEVICE_CODE
 #pragma unroll 1
 #endif
-    for (std::uint32_t poll = 0; poll < arch::kPollsPerLook; ++poll) {
+    for (std::uint32_t poll = 0; poll < arch::kPollsPerCheck; ++poll) {
       if (ready()) return detail::end_ready<M>(control.stall, progress);
       M::relax();
     }

@@ -26,7 +26,7 @@ namespace oriel::device::arch {
 
 inline constexpr bool kCanSleep = false;  ///< a wait of a GPU only polls
 /// A check of the abort word crosses PCIe and takes about 1 us; a poll takes 0.3 to 1 us.
-inline constexpr std::uint32_t kPollsPerLook = 1024;
+inline constexpr std::uint32_t kPollsPerCheck = 1024;
 
 // --- loads and stores -------------------------------------------------------------------------
 

@@ -32,8 +32,8 @@
 /// ```
 namespace oriel::device::arch {
 
-inline constexpr bool kCanSleep = true;             ///< a wait may end in a futex
-inline constexpr std::uint32_t kPollsPerLook = 32;  ///< a check reads the clock, about 25 ns
+inline constexpr bool kCanSleep = true;              ///< a wait may end in a futex
+inline constexpr std::uint32_t kPollsPerCheck = 32;  ///< a check reads the clock, about 25 ns
 
 /// Returns the memory order for the compiler's builtins. `weak` becomes relaxed.
 constexpr int builtin_order(Order order) {
