@@ -127,12 +127,12 @@ ORIEL_DEVICE_FN WaitProgress report_stall(StallRecord* stall, WaitTarget target,
 /// Checks the abort word and the clock, once in kPollsPerCheck polls. Takes fields by value, so an
 /// out-of-line call does not copy a kernel's parameters to addressable memory.
 template <class M>
-ORIEL_DEVICE_SLOW WaitProgress look(const std::uint32_t* abort, StallRecord* stall,
-                                    std::uint64_t timeout_ns,
-                                    [[maybe_unused]] std::uint32_t spin_ns,
-                                    [[maybe_unused]] std::uint32_t yield_ns,
-                                    [[maybe_unused]] bool has_doorbell, WaitTarget target,
-                                    WaitProgress progress) {
+ORIEL_DEVICE_SLOW WaitProgress check_progress(const std::uint32_t* abort, StallRecord* stall,
+                                              std::uint64_t timeout_ns,
+                                              [[maybe_unused]] std::uint32_t spin_ns,
+                                              [[maybe_unused]] std::uint32_t yield_ns,
+                                              [[maybe_unused]] bool has_doorbell, WaitTarget target,
+                                              WaitProgress progress) {
   progress &= ~kResultMask;
   if (abort != nullptr && M::template load<Order::relaxed, Scope::system>(abort) != 0) {
     clear_stall<M>(stall, progress);
@@ -221,8 +221,9 @@ template <class M = Memory, class Ready>
       if (ready()) return detail::end_ready<M>(control.stall, progress);
       M::relax();
     }
-    progress = detail::look<M>(control.abort, control.stall, control.timeout_ns, control.spin_ns,
-                               control.yield_ns, control.doorbell != nullptr, target, progress);
+    progress =
+        detail::check_progress<M>(control.abort, control.stall, control.timeout_ns, control.spin_ns,
+                                  control.yield_ns, control.doorbell != nullptr, target, progress);
     const detail::WaitProgress result = progress & detail::kResultMask;
     if (result == 0) continue;
     if (result != detail::kSleepResult) return static_cast<WaitOutcome>(result);
