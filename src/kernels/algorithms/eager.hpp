@@ -76,7 +76,7 @@ class EagerExchange {
   [[nodiscard]] bool receive(int rank, std::uint64_t first, std::byte* to,
                              std::size_t bytes) const {
     const EagerLine* line = lines_of(arguments_.rank, rank) + first;
-    if (bytes > kEagerPayloadBytes && bytes <= 2 * kEagerPayloadBytes) look_at_two(line);
+    if (bytes > kEagerPayloadBytes && bytes <= 2 * kEagerPayloadBytes) poll_two(line);
     for (; bytes > 0; ++line) {
       if (!arrived(*line) && !await(*line, rank)) return false;
       const std::size_t part = std::min(bytes, kEagerPayloadBytes);
@@ -114,7 +114,7 @@ class EagerExchange {
   /// Polls two lines for a while, so that both transfers overlap; the caller checks whether they
   /// have arrived. This gains 5 % for messages of exactly two lines. For longer messages it gains
   /// nothing or loses: the other lines arrive together once the first has arrived.
-  [[gnu::noinline]] void look_at_two(const EagerLine* line) const {
+  [[gnu::noinline]] void poll_two(const EagerLine* line) const {
     for (std::uint32_t poll = 0; poll < kQuickPolls; ++poll) {
       const bool first = arrived(line[0]);
       const bool second = arrived(line[1]);

@@ -223,7 +223,7 @@ class ReceiveStream {
     word_ = channel_.ready(received_);
     // Fails early on a request with another signature: its sender is not going to fill the slot.
     if (is_next(word_ & ~kAsks)) return !is_question() || differs();
-    if (++polls_ % kPollsPerLook == 0) has_packets_instead_ = look_for_packets();
+    if (++polls_ % kPollsPerPacketCheck == 0) has_packets_instead_ = has_unexpected_packets();
     return has_packets_instead_;
   }
   ORIEL_DEVICE_FN bool step() {
@@ -260,7 +260,7 @@ class ReceiveStream {
   /// Packet slots whose credit is returned together, except at the beginning of a launch.
   static constexpr std::uint64_t kPacketsOwed = 2;
   /// Polls of a slot between two checks whether the sender has sent packets instead.
-  static constexpr std::uint32_t kPollsPerLook = 64;
+  static constexpr std::uint32_t kPollsPerPacketCheck = 64;
   /// Timeout of the wait for an abort after a failed read, before the failure is reported.
   static constexpr std::uint64_t kTimeoutNs = 1'500'000'000;
 
@@ -282,7 +282,7 @@ class ReceiveStream {
     return slot.has_arrived(cursor_.bytes()) || slot.has_other_header(header());
   }
   /// Returns whether the sender has sent packets although this rank expects a filled slot.
-  ORIEL_DEVICE_FN bool look_for_packets() const {
+  ORIEL_DEVICE_FN bool has_unexpected_packets() const {
     if (channel_.layout().packet_bytes == 0) return false;
     std::uint64_t header = 0;
     return channel_.packets_from(packets_received_).has_header(header) && is_next(header);
