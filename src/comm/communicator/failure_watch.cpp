@@ -161,7 +161,7 @@ std::optional<Error> FailureWatch::given_up() const {
   return std::nullopt;
 }
 
-void FailureWatch::look_for_failure() {
+void FailureWatch::detect_failure() {
   if (parts_.has_failed) return;
   if (Network* const network = parts_.live_network) {
     const TimePoint now = SteadyClock::instance().now();
@@ -181,17 +181,17 @@ void FailureWatch::look_for_failure() {
 }
 
 void FailureWatch::tick(TimePoint now) {
-  look_for_failure();
+  detect_failure();
   inquiry_.serve();
   if (!parts_.has_failed) watch_stall(now);
 }
 
 void FailureWatch::await_failure() {
   constexpr auto kPause = std::chrono::milliseconds(1);
-  look_for_failure();
+  detect_failure();
   while (!parts_.has_failed && parts_.network != nullptr && parts_.network->is_in_doubt()) {
     std::this_thread::sleep_for(kPause);
-    look_for_failure();
+    detect_failure();
   }
 }
 

@@ -41,8 +41,8 @@ class FailureWatch final : public Watched {
   std::optional<Error> error() const;
   /// Fails the communicator if a kernel has given up a wait, or if the network or the session has
   /// failed. Does not wait for the monitor's next tick.
-  void look_for_failure();
-  /// Repeats look_for_failure() after a failed call, until the network knows the rank at fault.
+  void detect_failure();
+  /// Repeats detect_failure() after a failed call, until the network knows the rank at fault.
   /// Blocks.
   void await_failure();
   /// Fails the communicator on all ranks. Idempotent.

@@ -95,7 +95,7 @@ Task<T> Communicator::concluded(Task<T> call) {
     outcome.emplace(run_out_of_memory(*this));
   }
   if (outcome->ok()) co_return std::move(*outcome);
-  look_for_failure();
+  detect_failure();
   co_return as_seen_by(rank(), std::move(*outcome).error());
 }
 
@@ -112,7 +112,7 @@ Task<Result<DeviceCommMemory>> Communicator::make_device_comm(EventLoop& loop,
 Status Communicator::finalize() {
   ORIEL_CHECK(check_usable());
   if (Status drained = drain(); !drained.ok()) {
-    look_for_failure();
+    detect_failure();
     return as_seen_by(rank(), std::move(drained).error());
   }
   ORIEL_CHECK(check_usable());  // enqueued work may have failed

@@ -35,7 +35,7 @@ struct JoinRequest {
 ///
 /// Set-up calls (join, register_windows, make_device_comm) are tasks and collective over the ranks.
 /// So one thread can run the tasks of several ranks in one loop. All other calls are local. One
-/// thread at a time, except abort(), async_error() and look_for_failure(): any thread may call
+/// thread at a time, except abort(), async_error() and detect_failure(): any thread may call
 /// these at any time.
 ///
 /// Once a peer has died, a wait was given up or abort() was called, the communicator has failed
@@ -84,7 +84,7 @@ class Communicator final : public std::enable_shared_from_this<Communicator> {
 
   std::optional<Error> async_error() const { return failure_.error(); }
   /// Checks for a failure without waiting for the monitor's next tick.
-  void look_for_failure() { failure_.look_for_failure(); }
+  void detect_failure() { failure_.detect_failure(); }
 
  private:
   friend class oriel::test::NetworkInside;

@@ -64,7 +64,7 @@ Task<Result<std::shared_ptr<Communicator>>> split(EventLoop& loop,
     outcome.emplace(run_out_of_memory(*parent));
   }
   if (outcome->ok()) co_return std::move(*outcome);
-  parent->look_for_failure();
+  parent->detect_failure();
   co_return std::move(*outcome).error().with_context("splitting the communicator");
 }
 

@@ -36,7 +36,7 @@ std::optional<Error> CommEntry::async_error() const {
     of_work = work_error_;
   }
   if (started == nullptr) return std::nullopt;
-  started->look_for_failure();
+  started->detect_failure();
   auto error = started->async_error();
   return error ? error : of_work;
 }
