@@ -27,7 +27,8 @@ int weight(boot::HostState state) {
 
 /// Returns the state of a rank. `since`: time of the first poll after a queue had been silent for
 /// `silence`.
-boot::HostState look_at(const PeerState& peer, TimePoint since, TimePoint now, Duration silence) {
+boot::HostState host_state(const PeerState& peer, TimePoint since, TimePoint now,
+                           Duration silence) {
   if (peer.answered >= since) return boot::HostState::answers;
   if (peer.error.has_value() && is_silence(*peer.error)) return boot::HostState::silent;
   const bool is_slow = peer.answered > since - silence && now - since < silence;
@@ -35,13 +36,13 @@ boot::HostState look_at(const PeerState& peer, TimePoint since, TimePoint now, D
 }
 
 /// Returns the state of each host that has a rank that has not left.
-std::map<std::size_t, boot::HostState> look_at_hosts(std::span<const PeerState> peers,
-                                                     TimePoint since, TimePoint now,
-                                                     Duration silence) {
+std::map<std::size_t, boot::HostState> host_states(std::span<const PeerState> peers,
+                                                   TimePoint since, TimePoint now,
+                                                   Duration silence) {
   std::map<std::size_t, boot::HostState> hosts;
   for (const PeerState& peer : peers) {
     if (peer.has_left) continue;
-    const boot::HostState state = look_at(peer, since, now, silence);
+    const boot::HostState state = host_state(peer, since, now, silence);
     const auto [known, is_first] = hosts.emplace(peer.host, state);
     if (!is_first && weight(state) > weight(known->second)) known->second = state;
   }
@@ -93,7 +94,7 @@ std::optional<SilentPeerDetector::Finding> SilentPeerDetector::detect(
   const std::lock_guard lock(mutex_);
   if (!doubted_since_.has_value()) doubted_since_ = now;
   if (who_ == boot::CutOff::undecided) {
-    auto hosts = look_at_hosts(peers, *doubted_since_, now, silence);
+    auto hosts = host_states(peers, *doubted_since_, now, silence);
     hosts.erase(own_host);
     std::vector<boot::HostState> others;
     std::size_t at = 0;
