@@ -17,8 +17,8 @@ namespace oriel::comm {
 namespace {
 
 // Intervals between polls: usually, and while the ends of a queue negotiate a path.
-constexpr Duration kLookEvery = std::chrono::milliseconds(5);
-constexpr Duration kLookOften = std::chrono::microseconds(500);
+constexpr Duration kPollInterval = std::chrono::milliseconds(5);
+constexpr Duration kShortPollInterval = std::chrono::microseconds(500);
 // Pauses of the thread, which polls while no other thread is awake: usually, and while ends
 // negotiate.
 constexpr Duration kNap = std::chrono::milliseconds(10);
@@ -59,7 +59,7 @@ bool FailoverDriver::progress() {
   for (std::size_t at = 1; at < parts_.ports.size(); ++at) {
     if (is_in_use(at)) any = parts_.ports.at(at).nic().progress() || any;
   }
-  if (SteadyClock::instance().now() < next_look_.load(std::memory_order_relaxed)) return any;
+  if (SteadyClock::instance().now() < next_poll_.load(std::memory_order_relaxed)) return any;
   return poll() || any;
 }
 
@@ -81,7 +81,7 @@ bool FailoverDriver::poll() {
   }
   is_settled_ = is_settled;
   nics_in_use_ = static_cast<net::PathMask>(in_use);
-  next_look_ = SteadyClock::instance().now() + (is_settled ? kLookEvery : kLookOften);
+  next_poll_ = SteadyClock::instance().now() + (is_settled ? kPollInterval : kShortPollInterval);
   // Wakes the NICs: there is a probe, or work that moved to another path.
   for (std::size_t at = 0; any && at < parts_.ports.size(); ++at) parts_.ports.at(at).wake();
   return any;

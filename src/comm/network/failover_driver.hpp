@@ -48,7 +48,7 @@ class FailoverDriver {
   const QueueParts& parts_;
   std::vector<PeerQueue>& queues_;
   std::mutex mutex_;                    // held by the polling thread
-  std::atomic<TimePoint> next_look_{};  // time of the next poll
+  std::atomic<TimePoint> next_poll_{};  // time of the next poll
   std::atomic<bool> is_settled_{true};  // no queue's ends are negotiating a path
   std::atomic<net::PathMask> nics_in_use_{1};
   std::atomic<bool> is_over_{false};
