@@ -46,11 +46,11 @@ bool StreamProgress::flush() {
     last_seen_ = signalled_;
     return false;
   }
-  look_after_stream();
+  poll_if_silent();
   return failure_.ok();
 }
 
-void StreamProgress::look_after_stream() {
+void StreamProgress::poll_if_silent() {
   if (!failure_.ok()) return;
   const MoveTicket seen = done();
   const TimePoint now = SteadyClock::instance().now();

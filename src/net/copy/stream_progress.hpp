@@ -42,7 +42,7 @@ class StreamProgress {
   const Status& failure() const { return failure_; }
 
  private:
-  void look_after_stream();
+  void poll_if_silent();
 
   CopyStream& stream_;
   MoveTicket signalled_ = 0;  // counts that were enqueued
