@@ -89,7 +89,7 @@ bool FailoverQueue::progress() {
   bool any = listen_to_peer(now);
   // Acts first: the queue in use afterwards is the one to check.
   any = act(now) || any;
-  any = look_at_queue(now) || any;
+  any = poll_queue(now) || any;
   any = paths_.mend_probes(agreement_.peer().probes, now) || any;
   agreement_.set_probes(paths_.probe_epochs());
   any = paths_.poll(now) || any;
@@ -124,7 +124,7 @@ bool FailoverQueue::listen_to_peer(TimePoint now) {
   return last_received != 0;
 }
 
-bool FailoverQueue::look_at_queue(TimePoint now) {
+bool FailoverQueue::poll_queue(TimePoint now) {
   if (!agreement_.has_queue()) return false;
   FailoverPath& path = paths_[agreement_.path()];
   const Result<QueueReport> report = path.place.nic->report(path.queue);
@@ -132,11 +132,11 @@ bool FailoverQueue::look_at_queue(TimePoint now) {
     path.health.give_up(now);
     return true;
   }
-  look_at_report(path, *report, now);
+  process_report(path, *report, now);
   return false;
 }
 
-void FailoverQueue::look_at_report(FailoverPath& path, const QueueReport& report, TimePoint now) {
+void FailoverQueue::process_report(FailoverPath& path, const QueueReport& report, TimePoint now) {
   if (report.completed != completed_ || report.last_received > last_received_) {
     completed_ = report.completed;
     last_received_ = std::max(last_received_, report.last_received);

@@ -101,8 +101,8 @@ class FailoverQueue {
  private:
   explicit FailoverQueue(Options options);
   bool listen_to_peer(TimePoint now);
-  bool look_at_queue(TimePoint now);
-  void look_at_report(FailoverPath& path, const QueueReport& report, TimePoint now);
+  bool poll_queue(TimePoint now);
+  void process_report(FailoverPath& path, const QueueReport& report, TimePoint now);
   bool answer_question();
   bool choose(TimePoint now);
   bool act(TimePoint now);
