@@ -201,7 +201,7 @@ bool NicServer::has_commands() const {
                      [](const auto& entry) { return entry.second->has_commands(); });
 }
 
-Result<bool> NicServer::look_outside(bool may_sleep) {
+Result<bool> NicServer::poll_sockets(bool may_sleep) {
   int most = sleep_milliseconds();
   if (may_sleep) set_asleep(true);
   if (!may_sleep || has_commands()) most = 0;
@@ -235,7 +235,7 @@ Status NicServer::run() {
     const bool is_idle = now - last_work >= kServeFor;
     if (is_idle || now >= outside_due) {
       outside_due = now + kOutsideEvery;
-      const auto goes_on = look_outside(is_idle);
+      const auto goes_on = poll_sockets(is_idle);
       if (!goes_on.ok()) return goes_on.error();
       if (!goes_on.value()) return {};
     } else if (!worked && ++idle_turns % kTurnsPerYield == 0) {

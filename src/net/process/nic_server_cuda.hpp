@@ -50,7 +50,7 @@ class NicServer {
   Status answer(const Status& outcome);
   /// Serves a request if there is one, and checks whether the rank still exists; returns false if
   /// it does not.
-  Result<bool> look_outside(bool may_sleep);
+  Result<bool> poll_sockets(bool may_sleep);
   Result<bool> take_request();
   bool turn_channels();
   int sleep_milliseconds();
