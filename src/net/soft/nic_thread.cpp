@@ -53,7 +53,7 @@ struct NicThread::State {
     } catch (...) {  // NOLINT(bugprone-empty-catch): its work, such as CPU affinity, is optional
     }
     if (options.doorbell == nullptr) {
-      nap_between_looks();
+      nap_between_polls();
     } else {
       sleep_on_doorbell();
     }
@@ -70,7 +70,7 @@ struct NicThread::State {
       if (is_stopped()) return;
     }
   }
-  void nap_between_looks() {
+  void nap_between_polls() {
     const Clock& clock = SteadyClock::instance();
     TimePoint last = clock.now();
     std::uint32_t polls = 0;

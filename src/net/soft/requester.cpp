@@ -43,7 +43,7 @@ bool Requester::progress(TimePoint now) {
     return false;
   }
   bool any = posted_.read();
-  look_at_timer(now);
+  check_timer(now);
   any = landings_.progress() || any;
   const bool may_send = !retransmission_.is_paused(now) && sender_.send_again(now);
   if (may_send) any = begin_entries(now) || any;
@@ -101,7 +101,7 @@ void Requester::begin(PostedWqe& entry) {
   if (entry.waits_for_data()) ++reads_in_window_;
 }
 
-void Requester::look_at_timer(TimePoint now) {
+void Requester::check_timer(TimePoint now) {
   using Step = Retransmission::Step;
   if (!sent_.empty() && retransmission_.is_due(sent_.oldest(), now)) {
     SentRequest& oldest = sent_.oldest();

@@ -56,7 +56,7 @@ class Requester {
   bool begin_entries(TimePoint now);
   bool may_begin(const PostedWqe& entry) const;
   void begin(PostedWqe& entry);
-  void look_at_timer(TimePoint now);
+  void check_timer(TimePoint now);
   void take_answer(SentRequest& request, WireResponse* response, TimePoint now);
   bool retire();
   void end_with(const WorkRequest& work, Syndrome syndrome, Complaint complaint);
