@@ -119,7 +119,7 @@ Result<FabricInfo> ask(const FabricTable& table, const std::string& provider,
 
 }  // namespace
 
-void look_for_fabrics(const FabricTable& table) {
+void discover_fabrics(const FabricTable& table) {
   const SignalKeeper keeper(reinterpret_cast<const void*>(table.fi_getinfo));
   static_cast<void>(ask_for(table, "tcp;ofi_rxm", {}, {}, 0));
 }

@@ -30,6 +30,6 @@ struct FabricRequest {
 Result<FabricInfo> choose_fabric(const FabricTable& table, const FabricRequest& request);
 /// Lets the providers look for their hardware in advance, which takes its time once in a process.
 /// Must not be called where shm is wanted: signal handlers that appear are removed.
-void look_for_fabrics(const FabricTable& table);
+void discover_fabrics(const FabricTable& table);
 
 }  // namespace oriel::net

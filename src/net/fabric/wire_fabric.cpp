@@ -29,8 +29,8 @@ WireFabric::~WireFabric() = default;
 void WireFabric::prepare(const std::string& provider) {
   if (fabric_stand_in() != nullptr || !fabric_library().missing.empty()) return;
   if (provider.starts_with("shm")) return;  // a search would remove shm's signal handlers
-  static const bool has_looked = (look_for_fabrics(fabric_library().table), true);
-  static_cast<void>(has_looked);
+  static const bool is_discovered = (discover_fabrics(fabric_library().table), true);
+  static_cast<void>(is_discovered);
 }
 
 Result<std::unique_ptr<WireFabric>> WireFabric::create(const Options& options) {
