@@ -77,7 +77,7 @@ Result<std::shared_ptr<const Mlx5Device>> Mlx5Device::open(const Options& option
   ORIEL_CHECK(device->open_context());
   ORIEL_TRY(device->port_,
             Mlx5Port::find(library.table, device->context(), device->place(), options.gid_index));
-  ORIEL_CHECK(device->look_at_capabilities());
+  ORIEL_CHECK(device->check_capabilities());
   ORIEL_CHECK(device->make_domain());
   return std::shared_ptr<const Mlx5Device>(device);
 }
@@ -183,7 +183,7 @@ Result<Bytes> Mlx5Device::query_capabilities(std::uint16_t modifier, const char*
   return out;
 }
 
-Status Mlx5Device::look_at_capabilities() {
+Status Mlx5Device::check_capabilities() {
   ORIEL_TRY(const Bytes general,
             query_capabilities(mlx5::QueryCapabilities::kGeneral, "general capabilities"));
   capabilities_ = mlx5::general_capabilities(general);

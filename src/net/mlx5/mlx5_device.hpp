@@ -87,7 +87,7 @@ class Mlx5Device {
  private:
   Mlx5Device() = default;
   Status open_context();
-  Status look_at_capabilities();
+  Status check_capabilities();
   Status make_domain();
   Result<Bytes> query_capabilities(std::uint16_t modifier, const char* which) const;
 

@@ -47,13 +47,13 @@ Result<int> attribute(CUdevice device, CUdevice_attribute which) {
 Result<std::unique_ptr<Mlx5CudaMemory>> Mlx5CudaMemory::create(CUdevice device) {
   ORIEL_TRY(PrimaryContext context, PrimaryContext::retain(device));
   std::unique_ptr<Mlx5CudaMemory> made(new Mlx5CudaMemory(std::move(context)));
-  ORIEL_CHECK(made->look_at_device());
+  ORIEL_CHECK(made->query_device());
   return made;
 }
 
 Mlx5CudaMemory::~Mlx5CudaMemory() = default;
 
-Status Mlx5CudaMemory::look_at_device() {
+Status Mlx5CudaMemory::query_device() {
   const CUdevice device = context_.device();
   ORIEL_TRY(const int reached, attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED));
   if (reached == 0) {

@@ -29,7 +29,7 @@ class Mlx5CudaMemory final : public Mlx5Memory {
 
  private:
   explicit Mlx5CudaMemory(PrimaryContext context) : context_(std::move(context)) {}
-  Status look_at_device();
+  Status query_device();
 
   PrimaryContext context_;
   bool has_dmabuf_ = false;
