@@ -208,7 +208,7 @@ void apply_description(CommunicatorMachine& found, const Machine& description) {
   found.links_known = found.links_known || knows_links;
 }
 
-CommunicatorMachine look_for_numa_nodes(const MachineSources& sources) {
+CommunicatorMachine discover_numa_nodes(const MachineSources& sources) {
   const auto begin = steady_clock::now();
   CommunicatorMachine found;
   found.machine.sources.push_back(add_numa_nodes(sources.files, found.machine));
@@ -273,31 +273,31 @@ int numa_number_of(const std::vector<NumaNode>& numa, const std::optional<std::v
   return found == numa.end() ? -1 : found->os_index;
 }
 
-template <typename Part, typename Look>
+template <typename Part, typename Discover>
 Result<std::shared_ptr<const Part>> ProcessMachine::get(Slot<Part>& slot, const std::string& file,
-                                                        const Look& look) {
+                                                        const Discover& discover) {
   const std::lock_guard lock(slot.mutex);
   const pid_t self = ::getpid();
-  if (slot.part != nullptr && slot.looked == self && slot.file == file) return slot.part;
+  if (slot.part != nullptr && slot.pid == self && slot.file == file) return slot.part;
   slot.part = nullptr;
-  ORIEL_TRY(Part found, look());
+  ORIEL_TRY(Part found, discover());
   slot.part = std::make_shared<const Part>(std::move(found));
   slot.file = file;
-  slot.looked = self;
+  slot.pid = self;
   return slot.part;
 }
 
 template <typename Part>
 bool ProcessMachine::is_known(Slot<Part>& slot, const std::string& file) {
   const std::lock_guard lock(slot.mutex);
-  return slot.part != nullptr && slot.looked == ::getpid() && slot.file == file;
+  return slot.part != nullptr && slot.pid == ::getpid() && slot.file == file;
 }
 
 /// Adds to the result of the previous step. A step that has succeeded runs only once per process.
-Result<ProcessMachine::CommunicatorPart> ProcessMachine::found_by_looking(std::size_t steps) {
+Result<ProcessMachine::CommunicatorPart> ProcessMachine::discovered(std::size_t steps) {
   return get(found_[steps], "", [&]() -> Result<CommunicatorMachine> {
-    if (steps == 0) return look_for_numa_nodes(sources_);
-    ORIEL_TRY(const CommunicatorPart before, found_by_looking(steps - 1));
+    if (steps == 0) return discover_numa_nodes(sources_);
+    ORIEL_TRY(const CommunicatorPart before, discovered(steps - 1));
     return steps == 1 ? with_gpus(sources_, *before) : with_hidden_gpus(sources_, *before);
   });
 }
@@ -307,7 +307,7 @@ Result<ProcessMachine::CommunicatorPart> ProcessMachine::for_communicators(bool 
                                                                            HiddenGpus hidden) {
   const bool all = hidden == HiddenGpus::asked_about || is_known(found_[2], "");
   const std::size_t which = !gpus ? 0 : all ? 2 : 1;
-  ORIEL_TRY(const CommunicatorPart found, found_by_looking(which));
+  ORIEL_TRY(const CommunicatorPart found, discovered(which));
   return get(for_communicators_[which], settings.topo_file,
              [&] { return with_description(*found, settings.topo_file, settings.timeout); });
 }
@@ -347,7 +347,7 @@ Result<ProcessMachine::NetworkPart> ProcessMachine::network(const Settings& sett
   return get(network_, settings.topo_file, [&]() -> Result<NetworkMachine> {
     NetworkMachine found;
     if (settings.topo_file.empty()) {
-      ORIEL_TRY(const CommunicatorPart nodes, found_by_looking(0));
+      ORIEL_TRY(const CommunicatorPart nodes, discovered(0));
       found.machine = nodes->machine;
       found.machine.sources.push_back(add_pci_tree(sources_.files, found.machine));
       ORIEL_CHECK(check(found.machine));

@@ -81,7 +81,7 @@ struct MachineSources {
 void apply_description(CommunicatorMachine& found, const Machine& description);
 
 /// Finds what a communicator of ranks on the host needs. Reads a few small files.
-CommunicatorMachine look_for_numa_nodes(const MachineSources& sources);
+CommunicatorMachine discover_numa_nodes(const MachineSources& sources);
 
 /// Adds what a communicator of ranks on GPUs needs: from /sys, CUDA, and NVML if fabric cliques are
 /// possible. Fails if CUDA does not report device identities and peer access. Blocking.
@@ -137,17 +137,17 @@ class ProcessMachine {
   template <typename Part>
   struct Slot {
     std::mutex mutex;
-    pid_t looked = 0;  // the process that discovered the part
+    pid_t pid = 0;  // the process that discovered the part
     std::string file;
     std::shared_ptr<const Part> part;
   };
   template <typename Part>
   static bool is_known(Slot<Part>& slot, const std::string& file);
-  template <typename Part, typename Look>
+  template <typename Part, typename Discover>
   Result<std::shared_ptr<const Part>> get(Slot<Part>& slot, const std::string& file,
-                                          const Look& look);
+                                          const Discover& discover);
 
-  Result<CommunicatorPart> found_by_looking(std::size_t steps);
+  Result<CommunicatorPart> discovered(std::size_t steps);
 
   MachineSources sources_;
   // By step: NUMA nodes; GPUs; hidden GPUs too. found_ is without the description in a file,

@@ -145,7 +145,7 @@ TEST_CASE("a communicator knows the bridges above GPUs: hops, and the narrowest 
   machines.devices.atomics = [](int, int) { return false; };
   const auto path = [&] {
     const MachineSources& sources = machines.machine.sources();
-    const auto known = with_gpus(sources, look_for_numa_nodes(sources));
+    const auto known = with_gpus(sources, discover_numa_nodes(sources));
     REQUIRE(known.ok());
     const RankInfo info = gpu_rank_info(NodeIdentity{1, 2}, *known, 0).value();
     return text_of(find_seen(info, uuid_of_gpu(1))->path);
@@ -412,7 +412,7 @@ TEST_CASE("devices that share a PCI function are all there for communicators",
   machines.nvml.devices.resize(1);
   machines.nvml.devices[0].uuid = uuid_text(9);
   const MachineSources& sources = machines.machine.sources();
-  auto known = with_gpus(sources, look_for_numa_nodes(sources));
+  auto known = with_gpus(sources, discover_numa_nodes(sources));
   REQUIRE(known.ok());
   known->may_learn_more = true;
   known = with_hidden_gpus(sources, std::move(known).value());
