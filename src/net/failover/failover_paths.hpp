@@ -58,7 +58,7 @@ struct FailoverPath {
   std::uint32_t fetch_key = 0;  // key of the queue's slots for old values; 0 on path 0
   PathProbe probe;
   PathEnd peer;
-  PathState seen = PathState::healthy;  // state in the last look()
+  PathState seen = PathState::healthy;  // state in the last poll()
 };
 
 /// Paths of one queue, the best one first. Not thread-safe, but for answered().

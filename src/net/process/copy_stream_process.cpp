@@ -41,7 +41,7 @@ class NicProcessStream final : public CopyStream {
 
   bool has_capacity() override {
     const std::uint64_t in_use = produced_ - memory_.consumed().load(std::memory_order_acquire);
-    return in_use <= kNicCommands - kCommandsNeeded;  // look() reports an invalid counter
+    return in_use <= kNicCommands - kCommandsNeeded;  // poll() reports an invalid counter
   }
   std::size_t reach(const std::byte* at, std::size_t count) override {
     return std::min(count, process_->find(at).left);

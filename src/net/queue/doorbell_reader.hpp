@@ -39,7 +39,7 @@ class DoorbellReader {
   /// queue has completed everything before `completed`. Indexes count WQEBBs and never wrap.
   Poll poll(std::uint64_t end, std::uint64_t completed);
   /// Has the next poll() take the doorbell for a new ring, unless it was never rung. In mode
-  /// `strict` the following look() uses the record's index, which recovers a lost ring.
+  /// `strict` the following poll() uses the record's index, which recovers a lost ring.
   void forget() {
     seen_ = 0;
     goes_by_record_ = true;
