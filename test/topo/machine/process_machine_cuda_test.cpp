@@ -12,7 +12,7 @@
 #include "topo/choice/gpu_rank_info.hpp"
 #include "topo/choice/lsa_teams.hpp"
 #include "topo/choice/rank_paths.hpp"
-#include "topo/machine/looking_process.hpp"
+#include "topo/machine/fake_process.hpp"
 #include "topo/machine/machine_file.hpp"
 #include "topo/machine/machines.hpp"
 #include "topo/sources/fake_devices.hpp"
@@ -79,7 +79,7 @@ std::string put_below(const TemporaryTree& tree, int gpu, const std::string& por
 
 /// Four GPUs in two pairs that reach each other. GPU 3 also reaches GPU 0, but GPU 0 does not reach
 /// GPU 3. CUDA shows the process some of them; the kernel module lists all.
-struct Machines : LookingProcess {
+struct Machines : FakeProcess {
   FakeDevices devices;
   CudaTable table = FakeDevices::table();
   ScopedCudaTable scoped{table};

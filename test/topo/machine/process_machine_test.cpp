@@ -16,7 +16,7 @@
 #include "topo/choice/gpu_rank_info.hpp"
 #include "topo/choice/paths.hpp"
 #include "topo/machine/described_machine.hpp"
-#include "topo/machine/looking_process.hpp"
+#include "topo/machine/fake_process.hpp"
 #include "topo/machine/machine_file.hpp"
 #include "topo/machine/machines.hpp"
 #include "topo/sources/fake_nvml.hpp"
@@ -78,7 +78,7 @@ TEST_CASE("NVML is asked only where its word is needed", "[req:2.10]") {
 }
 
 TEST_CASE("a start of ranks on CPUs reads the files of NUMA nodes, and no others", "[req:2.10]") {
-  LookingProcess process;
+  FakeProcess process;
   add_network(process.tree);
   ProcessMachine& machine = process.machine;
   const ScopedProcessMachine scoped(machine);
@@ -104,7 +104,7 @@ TEST_CASE("a start of ranks on CPUs reads the files of NUMA nodes, and no others
 }
 
 TEST_CASE("what a rank on the host tells of memory and network comes from /sys", "[req:2.6]") {
-  LookingProcess process;
+  FakeProcess process;
   const TemporaryTree& tree = process.tree;
   tree.file("/sys/devices/system/node/node0/access0/initiators/read_bandwidth", "131072\n");
   tree.file("/sys/devices/system/node/node1/access0/initiators/read_bandwidth", "65536\n");
@@ -142,7 +142,7 @@ TEST_CASE("what a rank on the host tells of memory and network comes from /sys",
 }
 
 TEST_CASE("threads that ask at once share one look", "[req:2.10]") {
-  LookingProcess process;
+  FakeProcess process;
   std::vector<ProcessMachine::CommunicatorPart> parts(16);
   {
     std::vector<std::jthread> threads;
@@ -156,7 +156,7 @@ TEST_CASE("threads that ask at once share one look", "[req:2.10]") {
 }
 
 TEST_CASE("a child that was forked since looks for itself", "[req:2.10]") {
-  LookingProcess process;
+  FakeProcess process;
   ProcessMachine& machine = process.machine;
   REQUIRE(machine.for_communicators(false, Settings{}).ok());
   process.tree.file("/sys/devices/system/node/online", "1\n");
@@ -168,7 +168,7 @@ TEST_CASE("a child that was forked since looks for itself", "[req:2.10]") {
 }
 
 TEST_CASE("a failure is not kept: the next communicator looks again", "[req:2.10]") {
-  LookingProcess process;
+  FakeProcess process;
   const TemporaryTree& tree = process.tree;
   ProcessMachine& machine = process.machine;
   const Settings settings = with_file(tree.root() + "/machine.xml");
@@ -355,7 +355,7 @@ Machine described_by_class() {
 
 TEST_CASE("cards that a description names by their places get names and ports of this machine",
           "[req:2.7]") {
-  LookingProcess process;
+  FakeProcess process;
   const TemporaryTree& tree = process.tree;
   for (const char* port :
        {"mlx5_0/ports/1", "mlx5_0/ports/2", "mlx5_9/ports/1", "mlx5_4/ports/1"}) {
@@ -391,7 +391,7 @@ TEST_CASE("cards that a description names by their places get names and ports of
 
 TEST_CASE("links that a description does not tell of are asked of NVML, others are not",
           "[req:2.7]") {
-  LookingProcess process;
+  FakeProcess process;
   for (const int gpu : {2, 1, 7}) {
     process.nvml.devices.push_back({.pci = fmt::format("0000:{:02x}:00.0", gpu),
                                     .uuid = fmt::format("GPU-{}", gpu),
@@ -431,7 +431,7 @@ TEST_CASE("a rank on the host is at the NUMA node of all its processors, or at n
 }
 
 TEST_CASE("the part with the NICs is looked for when first needed, and once", "[req:2.10]") {
-  LookingProcess process;
+  FakeProcess process;
   const TemporaryTree& tree = process.tree;
   ProcessMachine& machine = process.machine;
   REQUIRE(machine.for_communicators(false, Settings{}).ok());
@@ -450,7 +450,7 @@ TEST_CASE("the part with the NICs is looked for when first needed, and once", "[
 
 TEST_CASE("the description is written once for each file, and a failure does no harm",
           "[req:2.7]") {
-  LookingProcess process;
+  FakeProcess process;
   const TemporaryTree& tree = process.tree;
   ProcessMachine& machine = process.machine;
   Settings settings;

@@ -14,7 +14,7 @@ namespace oriel::topo {
 
 /// A process on a machine of files and a model of NVML, with two NUMA nodes of two processors.
 /// Records the questions to both.
-struct LookingProcess {
+struct FakeProcess {
   TemporaryTree tree;
   FakeNvml nvml;
   NvmlLibrary library = nvml.library();
@@ -22,7 +22,7 @@ struct LookingProcess {
   int nvml_asked = 0;
   ProcessMachine machine{sources()};
 
-  LookingProcess() {
+  FakeProcess() {
     tree.file("/sys/devices/system/node/online", "0-1\n");
     tree.file("/sys/devices/system/node/node0/cpulist", "0-1\n");
     tree.file("/sys/devices/system/node/node1/cpulist", "2-3\n");
