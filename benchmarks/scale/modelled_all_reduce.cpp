@@ -50,7 +50,7 @@ struct Rank {
   Endpoint endpoint;
   std::vector<Entry> posted;
   std::uint64_t entries = 0;
-  bool has_looked = false;  // has polled since its last post or store
+  bool has_polled = false;  // has polled since its last post or store
   bool has_ended = false;
   bool succeeded = false;
   kernels::HierarchyArguments arguments;
@@ -122,12 +122,12 @@ class World {
   // Fibers call the following functions.
   void post(std::int32_t peer, std::uint32_t bytes, std::uint64_t* address, std::uint64_t value) {
     running().posted.push_back({peer, bytes, address, value});
-    running().has_looked = false;
+    running().has_polled = false;
   }
   void store_near(std::uint64_t* address, std::uint64_t value) {
     push({running().endpoint.clock + model_.store, 0, address, value, space_.rank_at(address),
           false});
-    running().has_looked = false;
+    running().has_polled = false;
   }
   void spend_on(std::uint64_t bytes) {
     running().endpoint.clock += Duration(
@@ -176,7 +176,7 @@ struct ModelThread : device::Thread {
 struct ModelMemory : device::Memory {
   template <device::Order kOrder, device::Scope kScope = device::Scope::system, class T>
   static T load(const T* address) {
-    world->running().has_looked = true;
+    world->running().has_polled = true;
     return device::Memory::load<kOrder, kScope>(address);
   }
   template <device::Order kOrder, device::Scope kScope = device::Scope::system>
@@ -317,7 +317,7 @@ void World::run() {
 
 void World::relax() {
   drive_nic();
-  if (running().has_looked) leave();
+  if (running().has_polled) leave();
 }
 
 void World::drive_nic() {
