@@ -198,7 +198,7 @@ namespace {
 constinit thread_local std::span<const std::byte> sought;
 constinit thread_local int times_freed = 0;
 
-void free_after_a_look(void* memory) noexcept {
+void check_and_free(void* memory) noexcept {
   if (memory != nullptr && !sought.empty()) {
     const auto* const bytes = static_cast<const std::byte*>(memory);
     const std::span freed(bytes, ::malloc_usable_size(memory));
@@ -218,10 +218,10 @@ void* operator new(std::size_t bytes) {
   return memory;
 }
 void operator delete(void* memory) noexcept {
-  oriel::boot::free_after_a_look(memory);
+  oriel::boot::check_and_free(memory);
 }
 void operator delete(void* memory, std::size_t) noexcept {
-  oriel::boot::free_after_a_look(memory);
+  oriel::boot::check_and_free(memory);
 }
 
 namespace oriel::boot {

@@ -37,8 +37,8 @@ class Trio {
   /// Returns true if the victim has stopped.
   bool stopped() const {
     siginfo_t found{};
-    constexpr int kLook = WSTOPPED | WNOHANG | WNOWAIT;
-    return ::waitid(P_PID, static_cast<id_t>(ranks_.pid(victim_)), &found, kLook) == 0 &&
+    constexpr int kPeekOptions = WSTOPPED | WNOHANG | WNOWAIT;
+    return ::waitid(P_PID, static_cast<id_t>(ranks_.pid(victim_)), &found, kPeekOptions) == 0 &&
            found.si_code == CLD_STOPPED;
   }
   void resume() { ranks_.kill(victim_, SIGCONT); }
