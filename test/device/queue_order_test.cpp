@@ -124,7 +124,7 @@ class DumpingNic {
 
 /// Both threads of a CTA get, and each waits at once until its read is visible. Returns false if a
 /// wait ended before.
-bool get_and_look(const Interleaving::Choose& choose) {
+bool get_and_check(const Interleaving::Choose& choose) {
   QueueMemory memory(128);
   memory.view.gets_need_dump = true;
   q::Region region;
@@ -157,7 +157,7 @@ bool get_and_look(const Interleaving::Choose& choose) {
 TEST_CASE("any thread of a CTA may wait for what the CTA has just read", "[A10]") {
   bool good = true;
   const std::uint64_t tried = explore(2, [&](const Interleaving::Choose& choose) {
-    good = get_and_look(choose);
+    good = get_and_check(choose);
     return good;
   });
   CHECK(good);

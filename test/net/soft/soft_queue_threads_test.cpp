@@ -256,7 +256,7 @@ TEST_CASE("puts are visible to a reader once their wait has ended, whoever drive
   // concurrently.
   NicPair pair;
   const NicThread thread = run_nic(pair.b.nic);
-  const auto put_and_look = [&](int t) {
+  const auto put_and_check = [&](int t) {
     const DrivingScope driving(pair.all);
     const auto word = static_cast<std::size_t>(t);
     bool good = true;
@@ -266,7 +266,7 @@ TEST_CASE("puts are visible to a reader once their wait has ended, whoever drive
     }
     return good;
   };
-  CHECK(on_threads(3, put_and_look) == 3);
+  CHECK(on_threads(3, put_and_check) == 3);
 }
 
 TEST_CASE("a NIC's thread ends when told to, and may be moved", "[req:3.8]") {
