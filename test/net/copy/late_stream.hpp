@@ -33,7 +33,7 @@ class LateStream final : public CopyStream {
   }
   /// Runs a random number of steps, as one turn of the stream.
   void run_some() {
-    if (is_still) looks_ = 0;
+    if (is_still) polls_ = 0;
     run(is_still ? 0 : random_() % 12);
   }
   bool is_still = false;  ///< runs steps only for a caller that keeps polling signalled()
@@ -57,7 +57,7 @@ class LateStream final : public CopyStream {
     return add([this, count] { signalled_ = count; });
   }
   std::uint64_t signalled() const override {
-    if (++looks_ % (is_still ? kLooksWhileStill : kLooksForStep) == 0) run(1);
+    if (++polls_ % (is_still ? kPollsWhileStill : kPollsPerStep) == 0) run(1);
     return signalled_;
   }
   Status poll() override { return {}; }
@@ -67,8 +67,8 @@ class LateStream final : public CopyStream {
   }
 
  private:
-  static constexpr std::uint64_t kLooksForStep = 64;
-  static constexpr std::uint64_t kLooksWhileStill = 2048;  // polls per turn: only of a waiter
+  static constexpr std::uint64_t kPollsPerStep = 64;
+  static constexpr std::uint64_t kPollsWhileStill = 2048;  // polls per turn: only of a waiter
   Status add(std::function<void()> step) {
     steps_.push_back(std::move(step));
     return {};
@@ -76,7 +76,7 @@ class LateStream final : public CopyStream {
 
   std::vector<std::byte> memory_;
   mutable std::deque<std::function<void()>> steps_;
-  mutable std::uint64_t looks_ = 0;
+  mutable std::uint64_t polls_ = 0;
   mutable std::uint64_t signalled_ = 0;
   std::mt19937_64 random_;
 };
