@@ -260,7 +260,7 @@ class PeerChannel {
   /// Returns packet credit to the peer: all threads of the group have emptied `count` packet slots
   /// in total.
   template <device::Order kOrder>
-  ORIEL_DEVICE_FN void give_packets_back(std::uint64_t count) const {
+  ORIEL_DEVICE_FN void return_packet_credit(std::uint64_t count) const {
     Group::sync();
     if (Group::rank() == 0) {
       M::template store<kOrder>(word_at_peer(offsets_.packet_credit_at_peer()), count);
@@ -285,7 +285,7 @@ class PeerChannel {
   /// Returns credit to the peer: all threads of the group have emptied `count` slots in total.
   /// Between teams, credit goes out for `credit_step` slots (half a ring) at a time. Returns false
   /// if the queue has failed.
-  ORIEL_DEVICE_FN bool give_back(std::uint64_t count) const {
+  ORIEL_DEVICE_FN bool return_credit(std::uint64_t count) const {
     Group::sync();
     if (is_far()) {
       const bool is_due = (count & (layout().credit_step - 1)) == 0;

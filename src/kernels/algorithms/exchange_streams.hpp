@@ -208,10 +208,11 @@ class ReceiveStream {
     const ChannelCounters* const counters = channel_.counters();
     received_ = device::Memory::load<device::Order::weak>(&counters->received);
     packets_received_ = device::Memory::load<device::Order::weak>(&counters->packets_received);
-    packets_given_ = device::Memory::load<device::Order::weak>(&counters->packets_given);
+    packets_returned_ = device::Memory::load<device::Order::weak>(&counters->packets_returned);
     // Needs no release on a GPU: the previous kernel has ended, and its loads with it.
     constexpr auto kOrder = ORIEL_DEVICE_CODE ? device::Order::relaxed : device::Order::release;
-    if (cursor_.in_packets() && packets_received_ != packets_given_) give_packets_back<kOrder>();
+    if (cursor_.in_packets() && packets_received_ != packets_returned_)
+      return_packet_credit<kOrder>();
     offer_place();
   }
 
@@ -242,7 +243,7 @@ class ReceiveStream {
     if (!cursor_.is_direct()) {
       ops_.place(cursor_.data(), channel_.arrived(received_), cursor_.bytes());
     }
-    if (!channel_.give_back(++received_)) return false;
+    if (!channel_.return_credit(++received_)) return false;
     if constexpr (DataOps::kReads) end_timed();
     cursor_.advance();
     if (!done()) prepare();
@@ -253,7 +254,7 @@ class ReceiveStream {
     ChannelCounters* const counters = channel_.counters();
     device::Memory::store<device::Order::weak>(&counters->received, received_);
     device::Memory::store<device::Order::weak>(&counters->packets_received, packets_received_);
-    device::Memory::store<device::Order::weak>(&counters->packets_given, packets_given_);
+    device::Memory::store<device::Order::weak>(&counters->packets_returned, packets_returned_);
   }
 
  private:
@@ -316,14 +317,14 @@ class ReceiveStream {
   ORIEL_DEVICE_FN void prepare() {
     offer_place();
     if (!cursor_.in_packets()) return;
-    if (packets_received_ - packets_given_ >= kPacketsOwed) {
-      give_packets_back<device::Order::release>();
+    if (packets_received_ - packets_returned_ >= kPacketsOwed) {
+      return_packet_credit<device::Order::release>();
     }
   }
   template <device::Order kOrder>
-  ORIEL_DEVICE_FN void give_packets_back() {
-    channel_.template give_packets_back<kOrder>(packets_received_);
-    packets_given_ = packets_received_;
+  ORIEL_DEVICE_FN void return_packet_credit() {
+    channel_.template return_packet_credit<kOrder>(packets_received_);
+    packets_returned_ = packets_received_;
   }
   ORIEL_DEVICE_FN bool is_question() const { return (word_ & kAsks) != 0; }
   ORIEL_DEVICE_FN bool differs() const {
@@ -364,7 +365,7 @@ class ReceiveStream {
     reads_ = false;
     started_ns_ = 0;
     cursor_.set_direct(false);
-    return channel_.give_back(++received_);
+    return channel_.return_credit(++received_);
   }
   /// Copies this step's data from the sender's memory.
   bool read() {
@@ -389,7 +390,7 @@ class ReceiveStream {
   std::uint64_t received_ = 0;
   std::uint64_t word_ = 0;
   std::uint64_t packets_received_ = 0;
-  std::uint64_t packets_given_ = 0;  // packet slots for which credit has been returned
+  std::uint64_t packets_returned_ = 0;  // packet slots for which credit has been returned
   std::uint32_t polls_ = 0;
   bool has_packets_instead_ = false;
   // CPU ranks:

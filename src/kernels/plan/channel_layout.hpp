@@ -48,7 +48,7 @@ struct alignas(16) ChannelCounters {
   // Channel from the peer:
   std::uint64_t received;  ///< slots emptied
   std::uint64_t packets_received;
-  std::uint64_t packets_given;  ///< packet slots whose credit has been returned
+  std::uint64_t packets_returned;  ///< packet slots whose credit has been returned
 };
 
 /// The receiver's offer for one message. It lies in the sender's memory beside the credits of the
