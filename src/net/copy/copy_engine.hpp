@@ -117,7 +117,7 @@ class CopyEngine {
 
  protected:
   friend class StagedPart;
-  virtual void give_back(StagedPart& part) noexcept = 0;
+  virtual void release(StagedPart& part) noexcept = 0;
 };
 
 /// Timeout of drain().
@@ -128,7 +128,7 @@ Status wait_until_still(const std::function<bool()>& is_moving, bool& is_stuck,
                         Duration most = kDrainMost);
 
 inline StagedPart::~StagedPart() {
-  if (engine_ != nullptr) engine_->give_back(*this);
+  if (engine_ != nullptr) engine_->release(*this);
 }
 
 /// Engine for memory that the CPU can reach: each call is done when it returns. Its atomic
@@ -148,7 +148,7 @@ class HostCopyEngine final : public CopyEngine {
   void forget(const std::byte* /*at*/, std::size_t /*count*/) override {}
 
  private:
-  void give_back(StagedPart& /*part*/) noexcept override {}
+  void release(StagedPart& /*part*/) noexcept override {}
 };
 
 /// Bytes of registered memory on their way into a message, part by part.

@@ -35,8 +35,8 @@ CudaCopyEngine::CudaCopyEngine(std::unique_ptr<CopyStream> stream, std::uint32_t
 
 CudaCopyEngine::~CudaCopyEngine() = default;
 
-void CudaCopyEngine::give_back(StagedPart& part) noexcept {
-  slots_.give_back(part, progress_.done());
+void CudaCopyEngine::release(StagedPart& part) noexcept {
+  slots_.release(part, progress_.done());
 }
 
 StagedPart CudaCopyEngine::load(const std::byte* from, std::size_t count) {

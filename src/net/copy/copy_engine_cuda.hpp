@@ -71,7 +71,7 @@ class CudaCopyEngine final : public CopyEngine {
   const Status& failure() const { return progress_.failure(); }
 
  private:
-  void give_back(StagedPart& part) noexcept override;
+  void release(StagedPart& part) noexcept override;
   StagedPart stage(const std::byte* from, std::size_t count);
   bool write_word(std::byte* to, std::uint64_t value, std::size_t bytes);
   bool is_moving();

@@ -42,7 +42,7 @@ bool CopyEngineShare::copy(std::byte* to, const std::byte* from, std::size_t cou
 
 bool CopyEngineShare::step_atomic(AtomicMove& move, std::byte* at) {
   const std::lock_guard lock(mutex_);
-  // Passes the part to the engine, which may release it inside the call; this share's give_back()
+  // Passes the part to the engine, which may release it inside the call; this share's release()
   // would lock the mutex again.
   if (move.reading.size() != 0) move.reading.pass_to(engine_);
   const bool done = engine_.step_atomic(move, at);
@@ -90,7 +90,7 @@ bool CopyEngineShare::settle() noexcept {
   return engine_.settle();
 }
 
-void CopyEngineShare::give_back(StagedPart& part) noexcept {
+void CopyEngineShare::release(StagedPart& part) noexcept {
   const std::lock_guard lock(mutex_);
   StagedPart back(std::move(part));
   back.pass_to(engine_);  // the engine frees it when it is destroyed

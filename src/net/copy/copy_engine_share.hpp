@@ -40,7 +40,7 @@ class CopyEngineShare final : public CopyEngine {
   bool settle() noexcept override;
 
  private:
-  void give_back(StagedPart& part) noexcept override;
+  void release(StagedPart& part) noexcept override;
   void note(MoveTicket ticket);
   bool is_moving();
 

@@ -30,7 +30,7 @@ bool StagingSlots::keep(StagedPart& part) {
   return part.is_kept;
 }
 
-void StagingSlots::give_back(const StagedPart& part, MoveTicket done) {
+void StagingSlots::release(const StagedPart& part, MoveTicket done) {
   --loaded_;
   if (part.is_kept) --kept_;
   if (part.ticket <= done) {

@@ -28,13 +28,13 @@ class StagingSlots {
 
   /// Returns whether one more slot may be taken for a load.
   bool may_load() const { return loaded_ < loaded_most_; }
-  /// Counts a slot that holds a loaded part, until give_back().
+  /// Counts a slot that holds a loaded part, until release().
   void note_loaded() { ++loaded_; }
   /// Lets a loaded part stay until its bytes are sent, if that leaves room for others. Returns
   /// whether it may.
   bool keep(StagedPart& part);
   /// Frees the slot of a loaded part, at once if `done` covers its ticket.
-  void give_back(const StagedPart& part, MoveTicket done);
+  void release(const StagedPart& part, MoveTicket done);
 
  private:
   struct Busy {

@@ -66,13 +66,13 @@ class NicRingReader {
   bool has_commands(const NicChannelMemory& memory) const {
     return memory.produced().load(std::memory_order_acquire) != consumed_;
   }
-  /// Takes some commands from the ring and passes them to `begin`. Call give_back() then. After an
+  /// Takes some commands from the ring and passes them to `begin`. Call release() then. After an
   /// error the ring must not be used any more.
   template <class Find, class Begin>
   Status take(const NicChannelMemory& memory, std::uint64_t staging_bytes, const Find& find,
               const Begin& begin);
   /// Frees the ring entries of taken commands for the rank.
-  void give_back(const NicChannelMemory& memory) const {
+  void release(const NicChannelMemory& memory) const {
     memory.consumed().store(consumed_, std::memory_order_release);
   }
 

@@ -96,7 +96,7 @@ bool NicServerChannel::turn(const Find& find) {
   Status written = words_.submit(stream_);
   if (started.ok()) started = std::move(written);
   if (!started.ok()) fail(started.error());
-  ring_.give_back(memory_);
+  ring_.release(memory_);
   return true;
 }
 

@@ -19,7 +19,7 @@ class IdleEngine : public CopyEngine {
   void forget(const std::byte*, std::size_t) override {}
 
  private:
-  void give_back(StagedPart&) noexcept override {}
+  void release(StagedPart&) noexcept override {}
 };
 
 }  // namespace oriel::net::test

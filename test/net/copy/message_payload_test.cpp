@@ -67,7 +67,7 @@ class GatedEngine final : public CopyEngine {
   void forget(const std::byte* /*at*/, std::size_t /*count*/) override {}
 
  private:
-  void give_back(StagedPart& part) noexcept override {
+  void release(StagedPart& part) noexcept override {
     --staged;
     if (part.is_kept) --kept;
     slots_[part.slot()] = Bytes();

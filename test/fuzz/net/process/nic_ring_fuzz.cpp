@@ -81,7 +81,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       });
       expect(steps <= NicRingReader::kCommandsOfTurn);
       if (!outcome.ok()) return 0;
-      ring.give_back(memory);
+      ring.release(memory);
       expect(done <= said && memory.consumed().load() == done);
     }
   }
