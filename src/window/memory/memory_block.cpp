@@ -59,7 +59,7 @@ Status Occupancy::take(std::byte* at, std::size_t bytes, std::size_t granularity
   return {};
 }
 
-void Occupancy::give_back(std::byte* at) {
+void Occupancy::release(std::byte* at) {
   const std::lock_guard lock(mutex_);
   taken_.erase(address_of(at) - address_of(base_));
 }

@@ -39,7 +39,7 @@ class Occupancy {
   /// Takes [at, at + bytes). Refused unless it lies in the range, begins at a multiple of
   /// `granularity`, and is free.
   Status take(std::byte* at, std::size_t bytes, std::size_t granularity);
-  void give_back(std::byte* at);
+  void release(std::byte* at);
 
  private:
   std::byte* base_;

@@ -165,7 +165,7 @@ class CudaMapping final : public Mapping {
       warn_unless_done(cuda().mem_unmap(device_pointer(base_), allocation_->bytes()),
                        "unmapping a window's memory");
     }
-    if (taken_) range_->occupancy().give_back(base_);
+    if (taken_) range_->occupancy().release(base_);
   }
   CudaMapping(const CudaMapping&) = delete;
   CudaMapping& operator=(const CudaMapping&) = delete;

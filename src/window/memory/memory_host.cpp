@@ -174,7 +174,7 @@ class HostMapping final : public Mapping {
       : range_(&range), base_(base), allocation_(std::move(allocation)) {}
   ~HostMapping() override {
     if (mapped_) unmap_to_reserved(base_, allocation_->bytes());
-    if (taken_) range_->occupancy().give_back(base_);
+    if (taken_) range_->occupancy().release(base_);
   }
   HostMapping(const HostMapping&) = delete;
   HostMapping& operator=(const HostMapping&) = delete;
