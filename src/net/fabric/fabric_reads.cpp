@@ -145,7 +145,7 @@ std::optional<WireSource> Reads::expose(const Peer& peer, const std::byte* from,
   return source;
 }
 
-void Reads::take_back(WireAddress peer, const WireSource& source) {
+void Reads::revoke(WireAddress peer, const WireSource& source) {
   const auto found = exposed_.find(source.key);
   // The memory of a peer that was cut is already deregistered, and the provider may have reused its
   // key.

@@ -31,7 +31,7 @@ class Reads {
   void complete(std::uint32_t index);
   void fail(std::uint32_t index, Error failed);
   std::optional<WireSource> expose(const Peer& peer, const std::byte* from, std::size_t bytes);
-  void take_back(WireAddress peer, const WireSource& source);
+  void revoke(WireAddress peer, const WireSource& source);
   /// Fails all reads of an endpoint that was closed. Deregisters the sources of rendezvous reads by
   /// peers that were cut.
   void cut();

@@ -204,9 +204,9 @@ std::optional<WireSource> WireFabric::expose(WireAddress peer, const std::byte* 
   return state_->reads.expose(*other, from, bytes);
 }
 
-void WireFabric::take_back(WireAddress peer, const WireSource& source) {
+void WireFabric::revoke(WireAddress peer, const WireSource& source) {
   const std::lock_guard lock(state_->mutex);
-  state_->reads.take_back(peer, source);
+  state_->reads.revoke(peer, source);
 }
 
 std::shared_ptr<RendezvousRead> WireFabric::rendezvous_read(WireAddress peer,

@@ -116,7 +116,7 @@ class WireFabric final : public Wire {
   bool can_read(WireAddress peer) override;
   std::optional<WireSource> expose(WireAddress peer, const std::byte* from,
                                    std::size_t bytes) override;
-  void take_back(WireAddress peer, const WireSource& source) override;
+  void revoke(WireAddress peer, const WireSource& source) override;
   std::shared_ptr<RendezvousRead> rendezvous_read(WireAddress peer, const WireSource& source,
                                                   const WireTarget& target) override;
   bool is_reading(std::uint32_t key) override;

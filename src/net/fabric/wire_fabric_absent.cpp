@@ -49,7 +49,7 @@ std::optional<WireSource> WireFabric::expose(WireAddress /*peer*/, const std::by
                                              std::size_t /*bytes*/) {
   return std::nullopt;
 }
-void WireFabric::take_back(WireAddress /*peer*/, const WireSource& /*source*/) {}
+void WireFabric::revoke(WireAddress /*peer*/, const WireSource& /*source*/) {}
 std::shared_ptr<RendezvousRead> WireFabric::rendezvous_read(WireAddress /*peer*/,
                                                             const WireSource& /*source*/,
                                                             const WireTarget& /*target*/) {

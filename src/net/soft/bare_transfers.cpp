@@ -63,16 +63,16 @@ bool BareTransfers::expose(const PostedWqe& entry, SentRequest& request) {
   return request.source.has_value();
 }
 
-void BareTransfers::take_back(const PostedWqe& entry, SentRequest& request) {
+void BareTransfers::revoke(const PostedWqe& entry, SentRequest& request) {
   if (!request.source.has_value()) return;
-  end_.wire().take_back({end_.peer.address}, *request.source);
-  end_.nic.exposed.take_back(entry.work.lkey, end_.borrower());
+  end_.wire().revoke({end_.peer.address}, *request.source);
+  end_.nic.exposed.revoke(entry.work.lkey, end_.borrower());
   request.source.reset();
 }
 
 void BareTransfers::lose(const PostedWqe& entry, const SentRequest& request) {
   if (!request.source.has_value()) return;
-  end_.wire().take_back({end_.peer.address}, *request.source);
+  end_.wire().revoke({end_.peer.address}, *request.source);
   // A read may be in flight.
   end_.nic.exposed.lose(entry.work.lkey, end_.borrower());
 }

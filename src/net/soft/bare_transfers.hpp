@@ -23,7 +23,7 @@ class BareTransfers {
   /// messages.
   bool expose(const PostedWqe& entry, SentRequest& request);
   /// Ends the permission, because the peer no longer reads the piece or was never asked to.
-  void take_back(const PostedWqe& entry, SentRequest& request);
+  void revoke(const PostedWqe& entry, SentRequest& request);
   /// Ends the permission although no answer of the peer will be processed: a read may still be in
   /// flight.
   void lose(const PostedWqe& entry, const SentRequest& request);

@@ -28,7 +28,7 @@ struct Borrower {
 class ExposedMemory {
  public:
   void expose(std::uint32_t key, Borrower to) { ++exposed_[{key, to}].times; }
-  void take_back(std::uint32_t key, Borrower from) {
+  void revoke(std::uint32_t key, Borrower from) {
     const auto it = exposed_.find({key, from});
     if (it != exposed_.end() && --it->second.times == 0) exposed_.erase(it);
   }

@@ -62,7 +62,7 @@ void RequestSender::go_by_wire(std::size_t position) {
   while (sent_.size() > position) {
     SentRequest& newest = sent_.newest();
     PostedWqe& its = posted_.of(newest.serial);
-    bare_.take_back(its, newest);
+    bare_.revoke(its, newest);
     --its.sent;
     its.sent_bytes -= newest.bytes;
     sent_.drop_newest();
@@ -90,7 +90,7 @@ void RequestSender::forget_sent() {
 void RequestSender::forget_unsent() {
   while (!sent_.empty() && !sent_.newest().was_sent) {
     SentRequest& newest = sent_.newest();
-    bare_.take_back(posted_.of(newest.serial), newest);
+    bare_.revoke(posted_.of(newest.serial), newest);
     sent_.drop_newest();
   }
 }

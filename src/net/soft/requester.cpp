@@ -144,7 +144,7 @@ void Requester::receive(WireResponse& response, TimePoint now) {
 void Requester::take_answer(SentRequest& request, WireResponse* response, TimePoint now) {
   sent_.note_answer(request, now);
   PostedWqe& entry = posted_.of(request.serial);
-  bare_.take_back(entry, request);
+  bare_.revoke(entry, request);
   if (response != nullptr && response->syndrome != Syndrome::none) {
     return posted_.stop_at(entry, response->syndrome);
   }

@@ -155,13 +155,13 @@ class Wire {
 
   /// Returns whether rendezvous reads work between this NIC and `peer`, in both directions.
   virtual bool can_read(WireAddress /*peer*/) { return false; }
-  /// Registers these bytes of host memory for reads by the peer until take_back(). The caller sends
+  /// Registers these bytes of host memory for reads by the peer until revoke(). The caller sends
   /// the source to the peer. Returns nullopt if the bytes cannot be registered.
   virtual std::optional<WireSource> expose(WireAddress /*peer*/, const std::byte* /*from*/,
                                            std::size_t /*bytes*/) {
     return std::nullopt;
   }
-  virtual void take_back(WireAddress /*peer*/, const WireSource& /*source*/) {}
+  virtual void revoke(WireAddress /*peer*/, const WireSource& /*source*/) {}
   /// Starts a rendezvous read. Call it only if can_read() returned true for the peer.
   virtual std::shared_ptr<RendezvousRead> rendezvous_read(WireAddress /*peer*/,
                                                           const WireSource& /*source*/,

@@ -111,9 +111,7 @@ class FaultWire final : public Wire {
                                    std::size_t bytes) override {
     return inner_->expose(peer, from, bytes);
   }
-  void take_back(WireAddress peer, const WireSource& source) override {
-    inner_->take_back(peer, source);
-  }
+  void revoke(WireAddress peer, const WireSource& source) override { inner_->revoke(peer, source); }
   std::shared_ptr<RendezvousRead> rendezvous_read(WireAddress peer, const WireSource& source,
                                                   const WireTarget& target) override {
     {
