@@ -11,7 +11,7 @@
 
 namespace oriel::net {
 
-/// Payload of a message: own bytes, or bytes borrowed in one or two parts. The lender says how long
+/// Payload of a message: own bytes, or bytes borrowed in one or two parts. The owner says how long
 /// borrowed bytes stay valid. To keep a payload for longer, call own() first. A copy of a payload
 /// owns its bytes.
 class Payload {

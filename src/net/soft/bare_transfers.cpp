@@ -59,14 +59,14 @@ bool BareTransfers::expose(const PostedWqe& entry, SentRequest& request) {
   if (found.syndrome != Syndrome::none) return false;
   request.source =
       end_.wire().expose(end_.peer.address, found.memory + request.offset, request.bytes);
-  if (request.source.has_value()) end_.nic.exposed.expose(entry.work.lkey, end_.borrower());
+  if (request.source.has_value()) end_.nic.exposed.expose(entry.work.lkey, end_.wire_peer());
   return request.source.has_value();
 }
 
 void BareTransfers::revoke(const PostedWqe& entry, SentRequest& request) {
   if (!request.source.has_value()) return;
   end_.wire().revoke({end_.peer.address}, *request.source);
-  end_.nic.exposed.revoke(entry.work.lkey, end_.borrower());
+  end_.nic.exposed.revoke(entry.work.lkey, end_.wire_peer());
   request.source.reset();
 }
 
@@ -74,7 +74,7 @@ void BareTransfers::lose(const PostedWqe& entry, const SentRequest& request) {
   if (!request.source.has_value()) return;
   end_.wire().revoke({end_.peer.address}, *request.source);
   // A read may be in flight.
-  end_.nic.exposed.lose(entry.work.lkey, end_.borrower());
+  end_.nic.exposed.lose(entry.work.lkey, end_.wire_peer());
 }
 
 void BareTransfers::note_refusal(const PostedWqe& entry, const SentRequest& request) {

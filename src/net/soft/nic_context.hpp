@@ -18,22 +18,22 @@
 namespace oriel::net {
 
 /// A peer as it is reached by a wire of this NIC.
-struct Borrower {
+struct WirePeer {
   std::uint32_t wire = 0;
   std::uint64_t address = 0;
-  auto operator<=>(const Borrower&) const = default;
+  auto operator<=>(const WirePeer&) const = default;
 };
 
 /// Memory with outstanding rendezvous reads: peers may read it and have not answered yet.
 class ExposedMemory {
  public:
-  void expose(std::uint32_t key, Borrower to) { ++exposed_[{key, to}].times; }
-  void revoke(std::uint32_t key, Borrower from) {
+  void expose(std::uint32_t key, WirePeer to) { ++exposed_[{key, to}].times; }
+  void revoke(std::uint32_t key, WirePeer from) {
     const auto it = exposed_.find({key, from});
     if (it != exposed_.end() && --it->second.times == 0) exposed_.erase(it);
   }
   /// Marks a peer whose answer will never be processed.
-  void lose(std::uint32_t key, Borrower by) {
+  void lose(std::uint32_t key, WirePeer by) {
     const auto it = exposed_.find({key, by});
     if (it != exposed_.end()) it->second.is_lost = true;
   }
@@ -43,8 +43,8 @@ class ExposedMemory {
   }
   /// Returns the peers that may read the memory. With `lost`, returns only peers whose answer will
   /// never be processed.
-  std::vector<Borrower> borrowers(std::uint32_t key, bool lost) const {
-    std::vector<Borrower> found;
+  std::vector<WirePeer> readers(std::uint32_t key, bool lost) const {
+    std::vector<WirePeer> found;
     for (auto it = exposed_.lower_bound({key, {}}); it != exposed_.end() && it->first.first == key;
          ++it) {
       if (it->second.is_lost || !lost) found.push_back(it->first.second);
@@ -52,7 +52,7 @@ class ExposedMemory {
     return found;
   }
   /// Drops all entries of this peer, because the wire to it has been cut.
-  void forget(Borrower who) {
+  void forget(WirePeer who) {
     std::erase_if(exposed_, [&](const auto& one) { return one.first.second == who; });
   }
   /// Drops all entries of all peers of one wire.
@@ -65,7 +65,7 @@ class ExposedMemory {
     std::uint64_t times = 0;
     bool is_lost = false;
   };
-  std::map<std::pair<std::uint32_t, Borrower>, Exposed> exposed_;
+  std::map<std::pair<std::uint32_t, WirePeer>, Exposed> exposed_;
 };
 
 /// State that the queues of one NIC share; the NIC's lock guards it.

@@ -131,9 +131,9 @@ void NicMemory::end_copies(std::uint64_t peer, std::uint32_t key) {
 
 /// Ends rendezvous reads from and into the memory, by peers and by this NIC.
 void NicMemory::end_reads(std::unique_lock<std::mutex>& lock, std::uint32_t key) {
-  cut(context_.exposed.borrowers(key, true));
+  cut(context_.exposed.readers(key, true));
   if (wait_until_none(lock, [&] { return is_rendezvous(key); })) return;
-  std::vector<Borrower> whom = context_.exposed.borrowers(key, false);
+  std::vector<WirePeer> whom = context_.exposed.readers(key, false);
   for (std::uint32_t wire = 0; wire < context_.wires.size(); ++wire) {
     for (const auto& peer : context_.wires[wire]->reads_by(key)) {
       whom.push_back({wire, peer.value});
@@ -183,10 +183,10 @@ bool NicMemory::wait_until_none(std::unique_lock<std::mutex>& lock,
 }
 
 /// Cuts all peers of a wire at once, which costs as much as cutting one.
-void NicMemory::cut(const std::vector<Borrower>& whom) {
+void NicMemory::cut(const std::vector<WirePeer>& whom) {
   for (std::uint32_t wire = 0; wire < context_.wires.size(); ++wire) {
     std::vector<WireAddress> peers;
-    for (const Borrower& one : whom) {
+    for (const WirePeer& one : whom) {
       if (one.wire == wire) peers.push_back({one.address});
     }
     if (peers.empty()) continue;

@@ -105,7 +105,7 @@ class NicMemory : public NicCore {
   /// Makes progress until `any` returns false, releasing the lock in between. Returns false if the
   /// time limit came first, or if the NIC has stopped or failed.
   bool wait_until_none(std::unique_lock<std::mutex>& lock, const std::function<bool()>& any);
-  void cut(const std::vector<Borrower>& whom);
+  void cut(const std::vector<WirePeer>& whom);
 
  private:
   void end_copies(std::uint64_t peer, std::uint32_t key);

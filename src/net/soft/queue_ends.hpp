@@ -17,7 +17,7 @@ struct QueueEnd {
   QueuePeer peer{};
 
   Wire& wire() const { return *nic.wires[peer.wire]; }
-  Borrower borrower() const { return {peer.wire, peer.address.value}; }
+  WirePeer wire_peer() const { return {peer.wire, peer.address.value}; }
 };
 
 /// State that the parts of a queue's sending half share.

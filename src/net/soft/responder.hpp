@@ -45,7 +45,7 @@ class Responder {
   void receive(WireRequest& request, std::uint16_t receives, TimePoint now);
   /// Returns whether a rendezvous read for this queue is in flight.
   bool is_reading() const;
-  Borrower peer() const { return end_.borrower(); }
+  WirePeer peer() const { return end_.wire_peer(); }
   /// Continues accepted requests, and sends the responses.
   bool progress(TimePoint now);
   /// Makes progress. Returns whether an accepted request still has to copy from memory that the

@@ -51,7 +51,7 @@ class SoftQueue {
   void receive(WireRequest& request, TimePoint now);
   void receive(WireResponse& response, TimePoint now);
   bool is_reading() const { return responder_.is_reading(); }
-  Borrower reads_from() const { return responder_.peer(); }
+  WirePeer reads_from() const { return responder_.peer(); }
   /// Forwards to Responder::needs().
   bool needs(std::uint64_t process, std::uint32_t key, TimePoint now) {
     return responder_.needs(process, key, now);
