@@ -90,7 +90,7 @@ struct FakeVerbs::Access {
     fake->made.push_back(kind);
     return raw;
   }
-  static int give_back(const char* call, const void* pointer, const std::string& kind) {
+  static int release(const char* call, const void* pointer, const std::string& kind) {
     const bool reports = fails(call);
     Object* object = find(pointer, kind, call);
     if (object == nullptr) return EINVAL;
@@ -146,7 +146,7 @@ struct FakeVerbs::Access {
     return reinterpret_cast<VerbsContext*>(make("context", which, {}));
   }
   static int close_device(VerbsContext* context) {
-    return give_back("ibv_close_device", context, "context");
+    return release("ibv_close_device", context, "context");
   }
   static int query_port(VerbsContext* context, std::uint8_t port, VerbsPort* out) {
     const Object* object = called("ibv_query_port", context, "context", {port});
@@ -178,7 +178,7 @@ struct FakeVerbs::Access {
     return reinterpret_cast<VerbsDomain*>(make("domain", object->adapter, {context}));
   }
   static int dealloc_domain(VerbsDomain* domain) {
-    return give_back("ibv_dealloc_pd", domain, "domain");
+    return release("ibv_dealloc_pd", domain, "domain");
   }
   static VerbsRegion* add_region(const Object* domain, void* address, std::size_t bytes,
                                  int access) {
@@ -204,7 +204,7 @@ struct FakeVerbs::Access {
     return add_region(object, reinterpret_cast<void*>(address), bytes, access);
   }
   static int deregister_memory(VerbsRegion* region) {
-    return give_back("ibv_dereg_mr", region, "region");
+    return release("ibv_dereg_mr", region, "region");
   }
   static VerbsAddress* create_address(VerbsDomain* domain, VerbsPath* path) {
     const Object* object =
@@ -214,7 +214,7 @@ struct FakeVerbs::Access {
     return reinterpret_cast<VerbsAddress*>(make("address", object->adapter, {domain}));
   }
   static int destroy_address(VerbsAddress* address) {
-    return give_back("ibv_destroy_ah", address, "address");
+    return release("ibv_destroy_ah", address, "address");
   }
   static int init_obj(Mlx5Details* details, std::uint64_t kinds) {
     if (fails("mlx5dv_init_obj", {kinds})) return fake->status;
@@ -348,7 +348,7 @@ struct FakeVerbs::Access {
   static int destroy_object(Mlx5Object* object) {
     const auto found = fake->objects_.find(object);
     const bool is_cq = found != fake->objects_.end() && found->second->kind == "CQ";
-    return give_back(is_cq ? "DESTROY_CQ" : "DESTROY_QP", object, is_cq ? "CQ" : "QP");
+    return release(is_cq ? "DESTROY_CQ" : "DESTROY_QP", object, is_cq ? "CQ" : "QP");
   }
 
   /// Applies one state change of a queue pair. Refuses changes out of order.
@@ -411,7 +411,7 @@ struct FakeVerbs::Access {
     return add_umem(object, nullptr, options->bytes);
   }
   static int deregister_umem(Mlx5Umem* umem) {
-    return give_back("mlx5dv_devx_umem_dereg", umem, "umem");
+    return release("mlx5dv_devx_umem_dereg", umem, "umem");
   }
   static Mlx5Uar* alloc_uar(VerbsContext* context, std::uint32_t flags) {
     const Object* object = called("mlx5dv_devx_alloc_uar", context, "context", {flags});
@@ -436,7 +436,7 @@ struct FakeVerbs::Access {
     return &made->seen.uar;
   }
   static void free_uar(Mlx5Uar* uar) {
-    static_cast<void>(give_back("mlx5dv_devx_free_uar", uar, "uar"));
+    static_cast<void>(release("mlx5dv_devx_free_uar", uar, "uar"));
   }
   static int query_event_queue(VerbsContext* context, std::uint32_t vector, std::uint32_t* number) {
     if (called("mlx5dv_devx_query_eqn", context, "context", {vector}) == nullptr) {

@@ -285,9 +285,9 @@ TEST_CASE("whichever call fails, all is undone and the error says which it was",
     INFO("call " << k << " of " << calls << ": " << failed);
     REQUIRE_FALSE(failed.empty());
     check_nothing_left(scene);
-    const bool gives_back = is_one_of(failed, kReleases);
+    const bool releases = is_one_of(failed, kReleases);
     // If no uncached register can be allocated, another kind is used.
-    if (gives_back || failed == "mlx5dv_devx_alloc_uar") {
+    if (releases || failed == "mlx5dv_devx_alloc_uar") {
       CHECK(status.ok());
       continue;
     }
