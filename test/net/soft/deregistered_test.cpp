@@ -25,8 +25,8 @@ NicFaults deaf() {
 }
 
 /// Pair with one path and no backup.
-struct GivenBack : LonePair {
-  GivenBack() : LonePair({.piece_bytes = 64}, 64) {
+struct DeregisteredPair : LonePair {
+  DeregisteredPair() : LonePair({.piece_bytes = 64}, 64) {
     for (std::uint64_t i = 0; i < 64; ++i) a.memory[i] = i + 1;
   }
   dq::Posted put(std::uint64_t bytes) {
@@ -36,7 +36,7 @@ struct GivenBack : LonePair {
     run_for(milliseconds(2));
     return posted;
   }
-  void give_back() {
+  void deregister() {
     REQUIRE(a.nics[0]->deregister_memory(a.keys[0]).ok());
     std::fill(a.memory.begin(), a.memory.end(), 999);
   }
@@ -56,11 +56,11 @@ struct GivenBack : LonePair {
 
 TEST_CASE("what was done needs no memory any more, though the answer was lost", "[req:3.10][F4]") {
   const std::uint64_t bytes = GENERATE(8u, 200u);  // one piece, and several
-  GivenBack pair;
+  DeregisteredPair pair;
   set_faults(*pair.b.nics[0], deaf());
   const auto put = pair.put(bytes);
   REQUIRE(pair.b.memory[1] == 2);
-  pair.give_back();
+  pair.deregister();
   pair.wait_for_answer();  // retransmitted, and the answer is lost again
   REQUIRE_FALSE(pair.is_complete(pair.there, put));
   set_faults(*pair.b.nics[0], {});
@@ -73,20 +73,20 @@ TEST_CASE("what was done needs no memory any more, though the answer was lost", 
 
 TEST_CASE("who does not answer is at fault, also where memory was given back meanwhile",
           "[req:3.10]") {
-  GivenBack pair;
+  DeregisteredPair pair;
   set_faults(*pair.b.nics[0], deaf());
   const auto put = pair.put(8);
-  pair.give_back();
+  pair.deregister();
   pair.wait_for_answer(QueueSetup().retransmissions_most + 2);
   CHECK_FALSE(pair.is_complete(pair.there, put));
   CHECK(pair.has_failed_with(Syndrome::transport_retry));
 }
 
 TEST_CASE("what was not done is refused once its memory was given back", "[req:3.10][req:3.23]") {
-  GivenBack pair;
+  DeregisteredPair pair;
   pair.a.faults[0]->cut = true;
   const auto put = pair.put(200);
-  pair.give_back();
+  pair.deregister();
   pair.a.faults[0]->cut = false;
   pair.wait_for_answer();
   CHECK_FALSE(pair.is_complete(pair.there, put));
@@ -108,7 +108,7 @@ void post_words(const FailoverPair& pair, RawPoster& raw) {
 }
 
 /// Deregisters the window, as a rank does.
-void give_back(FailoverPair& pair) {
+void deregister(FailoverPair& pair) {
   for (std::size_t path = 0; path < 2; ++path) {
     REQUIRE(pair.a.nics[path]->deregister_memory(pair.a.keys[path]).ok());
   }
@@ -132,10 +132,10 @@ TEST_CASE("what one NIC had done is replayed by the other without its memory", "
   if (is_between_paths) {
     pair.post.cut = true;
     REQUIRE(pair.run_until([&] { return pair.said_there.said().stage == PathStage::fenced; }));
-    give_back(pair);
+    deregister(pair);
     pair.post.cut = false;
   } else {
-    give_back(pair);
+    deregister(pair);
   }
   REQUIRE(pair.run_until([&] { return pair.is_complete(4); }, seconds(20)));
   CHECK(pair.path() == 1);
@@ -156,7 +156,7 @@ TEST_CASE("what no NIC had done is refused once its memory was given back",
   RawPoster raw(pair.view());
   post_words(pair, raw);
   pair.run_for(milliseconds(2));
-  give_back(pair);
+  deregister(pair);
   REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(20)));
   CHECK(dq::decode_error(*pair.there->queue().memory().first_error).syndrome ==
         static_cast<std::uint8_t>(Syndrome::local_protection));
