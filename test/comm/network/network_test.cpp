@@ -92,14 +92,14 @@ TEST_CASE("a barrier of the world orders what ranks have done to third ones", "[
     const int me = test_ranks.first(), size = test_ranks.size();
     // Selects a rank that learns of this rank's arrival only through another rank. Its barrier
     // could end before so many bytes have arrived.
-    const int third = (me + 3) % size, giver = (me + 1) % size;
+    const int third = (me + 3) % size, source = (me + 1) % size;
     for (std::uint64_t round = 1; round <= 20; ++round) {
       std::fill_n(rank.at(0), kBytes, pattern(me, round, 0));
       require(world_put(kThread, rank.view(), third, view, kBytes, view, 0, kBytes).outcome,
               "a put");
       rank.sync("the barrier");
-      test::require(*rank.at(kBytes) == pattern(giver, round, 0), "the first byte");
-      test::require(*rank.at(2 * kBytes - 1) == pattern(giver, round, 0), "the last byte");
+      test::require(*rank.at(kBytes) == pattern(source, round, 0), "the first byte");
+      test::require(*rank.at(2 * kBytes - 1) == pattern(source, round, 0), "the last byte");
       rank.sync("the second barrier");
     }
     // Other slots are separate barriers.
