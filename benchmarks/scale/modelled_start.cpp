@@ -106,10 +106,10 @@ void ModelledStart::at_root(int from, const Bytes& message) {
   }
   const auto started = std::chrono::steady_clock::now();
   const auto connection = static_cast<boot::Rendezvous::Connection>(from);
-  if (!client.has_greeted) {
+  if (!client.has_hello) {
     const auto hello = boot::RootHello::decode(message);
     if (!hello.ok()) return;
-    client.has_greeted = true;
+    client.has_hello = true;
     rendezvous_.on_hello(connection, hello.value(), time_at(root()));
   } else if (message == Bytes{boot::kRootDone}) {
     rendezvous_.on_done(connection);

@@ -54,7 +54,7 @@ class ModelledStart {
   struct Client {
     boot::AuthResponder responder{boot::KeyPurpose::rendezvous};
     bool is_proven = false;
-    bool has_greeted = false;
+    bool has_hello = false;
   };
   struct Rank {
     std::optional<boot::AuthInitiator> to_root;  // null once authenticated

@@ -43,23 +43,23 @@ RootLink::~RootLink() {
 }
 
 Task<void> RootLink::linger(EventLoop& loop) {
-  if (!greeted_) co_return;
+  if (!hello_sent_) co_return;
   co_await until_closed(loop, fd_.get(), Deadline::after(kNoticeTime, loop.clock()));
 }
 
 void RootLink::take(OwnedFd fd) {
   fd_ = std::move(fd);
   reader_ = FrameReader();
-  greeted_ = received_ = turned_away_ = false;
+  hello_sent_ = received_ = turned_away_ = false;
 }
 
-Status RootLink::greet(const RootHello& hello) {
+Status RootLink::send_hello(const RootHello& hello) {
   size_ = hello.size;
   const Bytes bytes = hello.encode();
   const ByteView view = bytes;
   ORIEL_TRY(const IoOutcome sent, write_some(fd_.get(), std::span(&view, 1)));
   if (sent.bytes != view.size()) return ended();
-  greeted_ = true;
+  hello_sent_ = true;
   return {};
 }
 
@@ -102,7 +102,7 @@ Status RootLink::on_frame(const Frame& frame) {
 
 Error RootLink::ended() {
   turned_away_ = !received_;
-  if (turned_away_) greeted_ = false;
+  if (turned_away_) hello_sent_ = false;
   return gone();
 }
 
@@ -130,7 +130,7 @@ void RootLink::done() {
 }
 
 void RootLink::give_up(const Error& reason) {
-  if (!greeted_) return;
+  if (!hello_sent_) return;
   links_->poller().remove(std::exchange(token_, 0));  // for linger()
   // If unread bytes remained, close() would reset the connection and lose our last message.
   std::array<std::byte, 4096> unread;

@@ -28,10 +28,10 @@ class RootLink {
   /// Switches to `fd`, a connection on which nothing has been sent.
   void take(OwnedFd fd);
   int fd() const { return fd_.get(); }
-  Status greet(const RootHello& hello);
+  Status send_hello(const RootHello& hello);
   /// Returns whether this rank's hello has been sent and, as far as known, read by the root
   /// service.
-  bool greeted() const { return greeted_; }
+  bool hello_sent() const { return hello_sent_; }
   /// Returns whether the connection ended before the root service sent anything on it. Either this
   /// rank's hello came too late to be read, or the root service has died.
   bool turned_away() const { return turned_away_; }
@@ -63,7 +63,7 @@ class RootLink {
   Poller::Token token_ = 0;
   FrameReader reader_;
   int size_ = 0;
-  bool greeted_ = false;
+  bool hello_sent_ = false;
   bool received_ = false;  // a frame has arrived on this connection
   bool turned_away_ = false;
   int host_rank_ = -1;

@@ -191,7 +191,7 @@ RootService::Client* RootService::next_without_hello() {
   auto& waiting = running_->before_hello;
   for (; !waiting.empty(); waiting.pop_front()) {
     const auto it = running_->clients.find(waiting.front());
-    if (it != running_->clients.end() && !it->second.greeted) return &it->second;
+    if (it != running_->clients.end() && !it->second.has_hello) return &it->second;
   }
   return nullptr;
 }
@@ -227,7 +227,7 @@ void RootService::on_client(Rendezvous::Connection id) {
   Client& client = running_->clients.at(id);
   const auto served = served_.find(client.number);
   std::array<std::byte, kLastWordBytes> buffer;
-  const std::size_t limit = client.greeted ? kLastWordBytes : RootHello::kBytes;
+  const std::size_t limit = client.has_hello ? kLastWordBytes : RootHello::kBytes;
   const auto got = Retries::at_once([&] {
     return read_some(client.fd.get(), std::span(buffer).first(limit - client.received.size()));
   });
@@ -235,7 +235,7 @@ void RootService::on_client(Rendezvous::Connection id) {
   client.received.insert(client.received.end(), buffer.begin(),
                          buffer.begin() + static_cast<std::ptrdiff_t>(got.value().bytes));
   Rendezvous& rendezvous = served->second.rendezvous;
-  if (client.greeted) {
+  if (client.has_hello) {
     if (!on_last_word(id, client, rendezvous)) return;
     deliver(client.number);  // before this rank sees its connection close, and may exit
     return drop(id);
@@ -244,7 +244,7 @@ void RootService::on_client(Rendezvous::Connection id) {
   const auto hello = RootHello::decode(client.received);
   if (!hello.ok()) return drop(id);
   rendezvous.on_hello(id, hello.value(), steady().now());
-  client.greeted = true;
+  client.has_hello = true;
   client.received.clear();
   deliver(client.number);
 }
@@ -304,7 +304,7 @@ void RootService::on_time(TimePoint now) {
     // The hello may have arrived in time, while this process was stopped.
     on_client(id);
     const auto it = running_->clients.find(id);
-    if (it != running_->clients.end() && !it->second.greeted) drop(id);
+    if (it != running_->clients.end() && !it->second.has_hello) drop(id);
   }
   const auto& shortage = running_->acceptor->shortage();
   std::vector<std::uint64_t> numbers;

@@ -48,7 +48,7 @@ class RootService {
     std::uint64_t number = 0;
     Deadline hello_deadline;
     Bytes received;
-    bool greeted = false;
+    bool has_hello = false;
   };
   /// State of the running thread. Members are destroyed from the last to the first.
   struct Running {

@@ -129,7 +129,7 @@ Task<Status> Session::decline(EventLoop& loop, UniqueId id, int rank, int size, 
 
 Task<Status> Session::Joining::run() {
   Status connected = co_await meet();
-  introduced_ = root_.greeted();
+  introduced_ = root_.hello_sent();
   if (connected.ok()) connected = co_await link_up();
   {
     const auto lock = session_.peers_.lock();
@@ -207,7 +207,7 @@ Task<Status> Session::Joining::introduce() {
           std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()),
       .process = process_number(),
       .address = session_.own_address_};
-  ORIEL_CO_CHECK(root_.greet(hello));
+  ORIEL_CO_CHECK(root_.send_hello(hello));
   while (!root_.peers()) {
     Status ready = co_await loop().readable(root_.fd(), deadline());
     {
