@@ -126,7 +126,7 @@ Status RootLink::watch() {
 }
 
 void RootLink::done() {
-  say(std::array{kRootDone});
+  send(std::array{kRootDone});
 }
 
 void RootLink::give_up(const Error& reason) {
@@ -137,10 +137,10 @@ void RootLink::give_up(const Error& reason) {
   for (auto got = read_some(fd_.get(), unread); got.ok() && got.value().bytes > 0;) {
     got = read_some(fd_.get(), unread);
   }
-  say(last_word(reason));
+  send(last_word(reason));
 }
 
-void RootLink::say(ByteView word) {
+void RootLink::send(ByteView word) {
   // If the write fails, the root service is gone and no longer needs the message.
   static_cast<void>(write_some(fd_.get(), std::span(&word, 1)));
 }

@@ -55,7 +55,7 @@ class RootLink {
  private:
   Status on_frame(const Frame& frame);
   Error ended();
-  void say(ByteView word);
+  void send(ByteView word);
 
   int rank_;
   Links* links_;
