@@ -113,7 +113,7 @@ void Dials::retry() {
   for (const int peer : due) attempt(peer);
 }
 
-void Dials::say_to_provers(ByteView words) {
+void Dials::send_to_unconfirmed(ByteView words) {
   for (auto& [peer, dial] : dials_) {
     if (!dial.dialer || !dial.dialer->awaits_confirmation()) continue;
     static_cast<void>(write_some(dial.dialer->fd(), std::span(&words, 1)));

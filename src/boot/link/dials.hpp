@@ -50,7 +50,7 @@ class Dials {
   void retry();
   /// Sends `words` to each peer to which this rank has sent its proof: such a peer may already have
   /// a link.
-  void say_to_provers(ByteView words);
+  void send_to_unconfirmed(ByteView words);
 
  private:
   struct Dial {

@@ -113,7 +113,7 @@ Status Links::send(int peer, ByteView message) {
   return {};
 }
 
-void Links::say_left() {
+void Links::send_departure() {
   liveness_.left(identity_.rank);
   spread_news();
   // A peer that has read our proof already has a link, and would take its end for our death.
@@ -121,7 +121,7 @@ void Links::say_left() {
   for (const Bytes& notice : liveness_.everything()) {
     words.insert(words.end(), notice.begin(), notice.end());
   }
-  dials_.say_to_provers(words);
+  dials_.send_to_unconfirmed(words);
 }
 
 bool Links::unsent() const {

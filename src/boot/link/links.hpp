@@ -60,7 +60,7 @@ class Links {
   void spread_news();
   /// Sends this rank's departure to every rank, also to peers that were sent this rank's proof but
   /// have not confirmed it yet.
-  void say_left();
+  void send_departure();
   /// Returns whether bytes wait to be sent on any link, in a send queue or in the kernel.
   bool unsent() const;
 

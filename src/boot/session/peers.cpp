@@ -37,7 +37,7 @@ Peers::~Peers() {
 void Peers::take_leave() {
   const std::lock_guard lock(mutex_);
   // Leaves first, so that a failure below is not sent to anyone.
-  links_->say_left();
+  links_->send_departure();
   // Reads arrived messages: unread bytes would make the kernel reset the connection and discard
   // this rank's last frames.
   static_cast<void>(links_->pump());
@@ -66,7 +66,7 @@ Status Peers::open(LinkIdentity identity, const Clock& clock) {
 
 void Peers::leave() {
   const std::lock_guard lock(mutex_);
-  if (links_) links_->say_left();
+  if (links_) links_->send_departure();
 }
 
 void Peers::abort(const Error& reason) {
