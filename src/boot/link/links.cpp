@@ -94,11 +94,11 @@ Status Links::pump() {
   ORIEL_CHECK(poller_.poll_once());
   acceptor_.expire();
   dials_.retry();
-  spread_news();
+  send_notices();
   return {};
 }
 
-void Links::spread_news() {
+void Links::send_notices() {
   liveness_.spread(links_, [this](int peer, Link& link) { write(peer, link); });
 }
 
@@ -115,7 +115,7 @@ Status Links::send(int peer, ByteView message) {
 
 void Links::send_departure() {
   liveness_.left(identity_.rank);
-  spread_news();
+  send_notices();
   // A peer that has read our proof already has a link, and would take its end for our death.
   Bytes words;
   for (const Bytes& notice : liveness_.everything()) {

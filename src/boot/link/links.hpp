@@ -57,7 +57,7 @@ class Links {
   /// Starts a note to any rank, linked or not. The note is lost if no link leads there or has room.
   Status send_note(int to, ByteView text, NoteTopic topic);
   /// Writes the news of liveness(), and everything queued, to every link.
-  void spread_news();
+  void send_notices();
   /// Sends this rank's departure to every rank, also to peers that were sent this rank's proof but
   /// have not confirmed it yet.
   void send_departure();

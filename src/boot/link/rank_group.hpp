@@ -50,8 +50,8 @@ class Group {
   Task<Status> agree(Operation operation, Status mine, std::vector<AgreedField> fields);
 
   /// Lets a wait between two calls on the group watch for failures too: see Transport.
-  int news_fd() const { return transport_->news_fd(); }
-  Status take_news() { return transport_->take_news(); }
+  int notice_fd() const { return transport_->notice_fd(); }
+  Status receive_notices() { return transport_->receive_notices(); }
 
  private:
   Transport* transport_;

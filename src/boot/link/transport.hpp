@@ -32,11 +32,11 @@ class Transport {
   virtual void give_up(const Error& reason) { static_cast<void>(reason); }
 
   /// Returns a descriptor for waits during an operation that are not on this transport. The
-  /// descriptor is readable when take_news() may have a result; -1 if it never has.
-  virtual int news_fd() const { return -1; }
+  /// descriptor is readable when receive_notices() may have a result; -1 if it never has.
+  virtual int notice_fd() const { return -1; }
   /// Processes what has arrived, without waiting. An error ends the operation in progress: an abort
   /// on any rank, a rank's death, or the reason why another rank gave up.
-  virtual Status take_news() { return {}; }
+  virtual Status receive_notices() { return {}; }
 };
 
 }  // namespace oriel::boot

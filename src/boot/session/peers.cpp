@@ -79,7 +79,7 @@ Error Peers::fail(Error error) {
   Error reported = std::move(error).with_scope(Scope::communicator).with_origin(rank_);
   if (links_) {
     links_->liveness().aborted(rank_, reported);
-    links_->spread_news();
+    links_->send_notices();
   } else if (!solo_failure_) {
     solo_failure_ = reported;
   }
@@ -90,7 +90,7 @@ void Peers::report_death(int rank, const std::string& how) {
   const std::lock_guard lock(mutex_);
   if (!links_) return;
   links_->liveness().died(rank, how);
-  links_->spread_news();
+  links_->send_notices();
   raise_event(wake_);
 }
 
@@ -116,7 +116,7 @@ void Peers::send_waiting_locked(int on) {
   if (on == waiting_on_) return;
   waiting_on_ = on;
   links_->liveness().stuck(on);
-  links_->spread_news();
+  links_->send_notices();
 }
 
 int Peers::end_of_wait(int on) const {

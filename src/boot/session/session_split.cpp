@@ -219,7 +219,7 @@ Status Session::Splitting::make_child(const std::vector<SplitPlace>& places) {
 /// Adds the parent's links to the child's poller: failures arrive on them while the child has no
 /// links of its own. Lock order: the child's lock before the parent's.
 Status Session::Splitting::watch_parent() {
-  ORIEL_TRY(watch_, links().poller().add(parent_.transport_.news_fd(), EPOLLIN,
+  ORIEL_TRY(watch_, links().poller().add(parent_.transport_.notice_fd(), EPOLLIN,
                                          [this](std::uint32_t) { read_parent(); }));
   return {};
 }
@@ -245,7 +245,7 @@ Error Session::Splitting::in_child(const Error& error) const {
 /// other ranks concern only the parent.
 void Session::Splitting::read_parent() {
   Liveness& liveness = links().liveness();
-  const Status news = parent_.transport_.take_news();
+  const Status news = parent_.transport_.receive_notices();
   if (!news.ok() && is_from_member(news.error())) {
     liveness.aborted(child_->rank_, in_child(news.error()));
   }

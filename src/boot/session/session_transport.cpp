@@ -103,11 +103,11 @@ Task<Result<Bytes>> SessionTransport::receive(int peer) {
   }
 }
 
-int SessionTransport::news_fd() const {
+int SessionTransport::notice_fd() const {
   return peers_->links() != nullptr ? peers_->links()->poller().fd() : -1;
 }
 
-Status SessionTransport::take_news() {
+Status SessionTransport::receive_notices() {
   const auto lock = peers_->lock();
   Links* const links = peers_->links();
   if (links == nullptr) return {};
@@ -188,7 +188,7 @@ Task<Status> SessionTransport::turn(std::string waiting_for, int culprit) {
       }
     }
   }
-  Status ready = co_await loop_->readable(news_fd(), until);
+  Status ready = co_await loop_->readable(notice_fd(), until);
   const auto lock = peers_->lock();
   ORIEL_CO_CHECK(after_wait(std::move(ready), waiting_for, culprit));
   Status pumped = peers_->links()->pump();

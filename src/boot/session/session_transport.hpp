@@ -29,8 +29,8 @@ class SessionTransport final : public Transport {
   Task<Status> send(int peer, Bytes message) override;
   Task<Result<Bytes>> receive(int peer) override;
   void give_up(const Error& reason) override { peers_->abort(reason); }
-  int news_fd() const override;
-  Status take_news() override;
+  int notice_fd() const override;
+  Status receive_notices() override;
 
   /// Completes once there is a link to each of `peers`. Connects to the lower ranks among them at
   /// their addresses.

@@ -143,7 +143,7 @@ Task<Status> FdExchange::connect_one(EventLoop& loop, Peer& peer, FdSocketName n
           .with_origin(peer.rank);
     }
     ORIEL_CO_CHECK(co_await loop.sleep_until(earlier(deadline, Deadline::at(now + kPause))));
-    ORIEL_CO_CHECK(take_news());
+    ORIEL_CO_CHECK(receive_notices());
   }
 }
 
@@ -159,23 +159,24 @@ Task<Status> FdExchange::prove(EventLoop& loop, Deadline deadline) {
   co_return Status();
 }
 
-Status FdExchange::take_news() {
-  return group_ != nullptr ? group_->take_news() : Status();
+Status FdExchange::receive_notices() {
+  return group_ != nullptr ? group_->receive_notices() : Status();
 }
 
-Status FdExchange::watch_news() {
-  const int fd = group_ != nullptr ? group_->news_fd() : -1;
+Status FdExchange::watch_notices() {
+  const int fd = group_ != nullptr ? group_->notice_fd() : -1;
   if (fd < 0) return {};
   const auto watched = poller_->add(fd, EPOLLIN, [this](std::uint32_t) {
-    if (Status news = take_news(); !news.ok()) fail(std::move(news).error());
+    if (Status news = receive_notices(); !news.ok()) fail(std::move(news).error());
   });
   if (!watched.ok()) return watched.error();
-  return take_news();  // catches news read before, for which the descriptor is no longer readable
+  return receive_notices();  // catches news read before, for which the descriptor is no longer
+                             // readable
 }
 
 Status FdExchange::begin_proofs(const Clock& clock) {
   ORIEL_TRY(poller_, boot::Poller::create());
-  ORIEL_CHECK(watch_news());
+  ORIEL_CHECK(watch_notices());
   for (Peer& peer : peers_) {
     if (peer.dialed == nullptr) continue;
     ORIEL_TRY(peer.dialed->token,
@@ -334,7 +335,7 @@ Status FdExchange::begin_exchange(const std::vector<std::size_t>& counts) {
                              FdLink::kFdsMost));
   }
   ORIEL_TRY(poller_, boot::Poller::create());
-  ORIEL_CHECK(watch_news());
+  ORIEL_CHECK(watch_notices());
   ++sequence_;
   for (std::size_t i = 0; i < peers_.size() && !failure_; ++i) {
     Peer& peer = peers_[i];

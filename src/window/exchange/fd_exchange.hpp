@@ -85,8 +85,8 @@ class FdExchange {
                                                                     Deadline deadline);
   Task<Status> connect_one(EventLoop& loop, Peer& peer, FdSocketName name, Deadline deadline);
   /// Lets the group's news end the poller's waits from now on.
-  Status watch_news();
-  Status take_news();
+  Status watch_notices();
+  Status receive_notices();
   Status begin_proofs(const Clock& clock);
   Status begin_exchange(const std::vector<std::size_t>& counts);
   /// Runs the poller until no process is missing; disconnects on failure.
