@@ -74,7 +74,7 @@ void Dials::failed(int peer, const Error& error) {
   poller_->remove(dial.token);
   dial.token = 0;
   dial.dialer.reset();
-  dial.trouble = error.to_string();
+  dial.last_error = error.to_string();
   const TimePoint now = clock_->now();
   switch (dial.retries.after(error, now)) {
     case Retries::Decision::try_again:
@@ -93,9 +93,9 @@ void Dials::failed(int peer, const Error& error) {
   dials_.erase(peer);
 }
 
-std::string Dials::trouble(int peer) const {
+std::string Dials::last_error(int peer) const {
   const auto it = dials_.find(peer);
-  return it == dials_.end() ? std::string() : it->second.trouble;
+  return it == dials_.end() ? std::string() : it->second.last_error;
 }
 
 Deadline Dials::next_timer() const {

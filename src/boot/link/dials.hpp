@@ -44,7 +44,7 @@ class Dials {
   /// Starts to connect to a lower rank. Does nothing if the attempt is already in progress.
   Status start(int peer, const SocketAddress& address);
   /// Returns the reason why there is no connection with `peer` yet; empty if none is known.
-  std::string trouble(int peer) const;
+  std::string last_error(int peer) const;
   /// Returns the time of the next retry() call.
   Deadline next_timer() const;
   void retry();
@@ -59,7 +59,7 @@ class Dials {
     std::optional<Dialer> dialer{};  // none between attempts
     Poller::Token token = 0;
     Deadline retry = Deadline::never();
-    std::string trouble{};
+    std::string last_error{};
   };
   void attempt(int peer);
   void on_event(int peer);

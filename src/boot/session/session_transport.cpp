@@ -120,15 +120,15 @@ Task<Status> SessionTransport::link_to(std::vector<int> peers,
                                        const std::map<int, SocketAddress>& addresses) {
   ORIEL_CO_CHECK(dial(peers, addresses));
   for (;;) {
-    std::string trouble;
-    ORIEL_CO_TRY(const int missing, find_missing(peers, trouble));
+    std::string last_error;
+    ORIEL_CO_TRY(const int missing, find_missing(peers, last_error));
     if (missing < 0) {
       const auto lock = peers_->lock();
       progressed();
       co_return Status();
     }
     std::string waiting_for = fmt::format("a connection with rank {}{}", missing,
-                                          trouble.empty() ? "" : " (" + trouble + ")");
+                                          last_error.empty() ? "" : " (" + last_error + ")");
     ORIEL_CO_CHECK(co_await turn(std::move(waiting_for), missing));
   }
 }
@@ -148,7 +148,7 @@ Status SessionTransport::dial(const std::vector<int>& peers,
   return {};
 }
 
-Result<int> SessionTransport::find_missing(const std::vector<int>& peers, std::string& trouble) {
+Result<int> SessionTransport::find_missing(const std::vector<int>& peers, std::string& last_error) {
   const auto lock = peers_->lock();
   if (auto error = blocked(-1)) return std::move(*error);
   Links& links = *peers_->links();
@@ -158,7 +158,7 @@ Result<int> SessionTransport::find_missing(const std::vector<int>& peers, std::s
   if (auto shortage = links.acceptor().shortage()) {
     return peers_->fail(std::move(*shortage).with_context("accepting the links of other ranks"));
   }
-  trouble = links.dials().trouble(*it);
+  last_error = links.dials().last_error(*it);
   if (links.liveness().has_left(*it)) return peers_->fail(has_left_error(*it));
   return *it;
 }

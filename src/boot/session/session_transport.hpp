@@ -45,7 +45,7 @@ class SessionTransport final : public Transport {
   Task<Status> turn(std::string waiting_for, int culprit);
   Status dial(const std::vector<int>& peers, const std::map<int, SocketAddress>& addresses);
   /// Returns a rank of `peers` without a link, and the reason in `trouble`; -1 if all have one.
-  Result<int> find_missing(const std::vector<int>& peers, std::string& trouble);
+  Result<int> find_missing(const std::vector<int>& peers, std::string& last_error);
   std::optional<Error> blocked(int peer) const;
   Error too_late(const std::string& waiting_for, int culprit, TimePoint now) const;
   void progressed();
