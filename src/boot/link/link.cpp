@@ -74,7 +74,7 @@ Result<bool> Link::read(bool to_the_end, std::span<std::byte> scratch,
   return true;
 }
 
-void Link::close_after_last_words(std::span<std::byte> scratch) {
+void Link::drain_and_close(std::span<std::byte> scratch) {
   while (!queue_.empty()) {
     const auto sent = write_queue();
     if (!sent.ok() || sent.value().bytes == 0) break;

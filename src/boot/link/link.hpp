@@ -46,7 +46,7 @@ class Link {
   /// frames to `notices`. Returns false if the peer has closed. `scratch` is a buffer of any size.
   Result<bool> read(bool to_the_end, std::span<std::byte> scratch, std::vector<Frame>& notices);
   /// Writes as much of the send queue as the socket takes at once, then closes the link.
-  void close_after_last_words(std::span<std::byte> scratch);
+  void drain_and_close(std::span<std::byte> scratch);
   void close();
 
   std::optional<Bytes> pop();

@@ -211,7 +211,7 @@ void Links::give_up(int peer, Link& link, const char* what, const Error& error) 
   liveness_.aborted(identity_.rank,
                     Error(error).with_context(fmt::format("{} rank {}", what, peer)));
   for (Bytes& notice : liveness_.everything()) link.enqueue(std::move(notice));
-  link.close_after_last_words(scratch_);
+  link.drain_and_close(scratch_);
 }
 
 /// Applies find_cut_off() to the hosts to which this rank has links.
