@@ -48,7 +48,7 @@ class Links {
 
   /// Returns the time of the next pump() call, due even if nothing is ready.
   Deadline next_timer() const;
-  /// Reads, writes, accepts, connects and forwards news. Returns an error if the poller itself
+  /// Reads, writes, accepts, connects and forwards notices. Returns an error if the poller itself
   /// fails.
   Status pump();
 
@@ -56,7 +56,7 @@ class Links {
   Status send(int peer, ByteView message);
   /// Starts a note to any rank, linked or not. The note is lost if no link leads there or has room.
   Status send_note(int to, ByteView text, NoteTopic topic);
-  /// Writes the news of liveness(), and everything queued, to every link.
+  /// Writes the notices of liveness(), and everything queued, to every link.
   void send_notices();
   /// Sends this rank's departure to every rank, also to peers that were sent this rank's proof but
   /// have not confirmed it yet.

@@ -58,17 +58,17 @@ class Liveness {
   /// Returns the first known death or abort; once set, the session is unusable.
   const std::optional<Error>& failure() const { return failure_; }
 
-  /// Returns the frames to send to every link now; empty if there is no news.
+  /// Returns the frames to send to every link now; empty if there is no notice.
   std::vector<Bytes> take_outgoing();
   /// Queues the outgoing frames at all `links`, a map by rank. Calls `write(rank, link)` for each
-  /// link with queued bytes. A write may read the last frames of a peer, which may be news again.
-  /// The loop ends because each notice is sent once.
+  /// link with queued bytes. A write may read the last frames of a peer, which may cause notices
+  /// again. The loop ends because each notice is sent once.
   template <typename Links, typename Write>
   void spread(Links& links, const Write& write) {
-    do {  // also without news: forwarded notes are written here
-      const std::vector<Bytes> news = take_outgoing();
+    do {  // also without notices: forwarded notes are written here
+      const std::vector<Bytes> notices = take_outgoing();
       for (auto& [rank, link] : links) {
-        for (const Bytes& notice : news) link.enqueue(notice);
+        for (const Bytes& notice : notices) link.enqueue(notice);
         if (link.queued_bytes() > 0) write(rank, link);
       }
     } while (!outgoing_.empty() || !departed_.empty());

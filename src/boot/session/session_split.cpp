@@ -241,13 +241,13 @@ Error Session::Splitting::in_child(const Error& error) const {
   return with_other_origin(error, origin).with_context("in the communicator that is being split");
 }
 
-/// Processes the parent's news. Ends the linking if a member has died or given up; failures of
+/// Processes the parent's notices. Ends the linking if a member has died or given up; failures of
 /// other ranks concern only the parent.
 void Session::Splitting::read_parent() {
   Liveness& liveness = links().liveness();
-  const Status news = parent_.transport_.receive_notices();
-  if (!news.ok() && is_from_member(news.error())) {
-    liveness.aborted(child_->rank_, in_child(news.error()));
+  const Status received = parent_.transport_.receive_notices();
+  if (!received.ok() && is_from_member(received.error())) {
+    liveness.aborted(child_->rank_, in_child(received.error()));
   }
   for (const int peer : link_neighbours(child_->rank_, child_->size_)) {
     while (const auto note = parent_.peers_.take_note(NoteTopic::split, member(peer))) {
@@ -265,7 +265,7 @@ Task<Status> Session::Splitting::link() {
   ORIEL_CO_TRY(const Activity activity, child_->activate(loop_, deadline_));
   {
     const auto lock = child_->peers_.lock();
-    read_parent();  // for news that came with the last messages of the exchange
+    read_parent();  // for notices that came with the last messages of the exchange
   }
   Status linked = co_await child_->link_up();
   unwatch_parent();

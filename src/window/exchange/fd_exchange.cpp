@@ -167,10 +167,10 @@ Status FdExchange::watch_notices() {
   const int fd = group_ != nullptr ? group_->notice_fd() : -1;
   if (fd < 0) return {};
   const auto watched = poller_->add(fd, EPOLLIN, [this](std::uint32_t) {
-    if (Status news = receive_notices(); !news.ok()) fail(std::move(news).error());
+    if (Status received = receive_notices(); !received.ok()) fail(std::move(received).error());
   });
   if (!watched.ok()) return watched.error();
-  return receive_notices();  // catches news read before, for which the descriptor is no longer
+  return receive_notices();  // catches notices read before, for which the descriptor is no longer
                              // readable
 }
 

@@ -84,7 +84,7 @@ class FdExchange {
                                                                     std::vector<std::size_t> counts,
                                                                     Deadline deadline);
   Task<Status> connect_one(EventLoop& loop, Peer& peer, FdSocketName name, Deadline deadline);
-  /// Lets the group's news end the poller's waits from now on.
+  /// Lets the group's notices end the poller's waits from now on.
   Status watch_notices();
   Status receive_notices();
   Status begin_proofs(const Clock& clock);
