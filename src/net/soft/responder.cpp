@@ -29,7 +29,7 @@ void AnswerQueue::add(WireResponse response, bool is_done_write) {
 
 /// Returns whether the next response makes this one unnecessary: a response acknowledges all
 /// earlier writes.
-bool AnswerQueue::is_said_by_next() const {
+bool AnswerQueue::is_covered_by_next() const {
   if (!answers_.front().is_done_write || answers_.size() < 2) return false;
   const WireResponse& next = answers_[1].response;
   return next.number > answers_.front().response.number && next.syndrome == Syndrome::none &&
@@ -39,7 +39,7 @@ bool AnswerQueue::is_said_by_next() const {
 bool AnswerQueue::send(Wire& wire, WireAddress to) {
   bool any = false;
   for (; !answers_.empty(); answers_.pop_front()) {
-    if (is_said_by_next()) continue;
+    if (is_covered_by_next()) continue;
     WireMessage message{std::move(answers_.front().response)};
     if (!wire.send(to, message)) {
       answers_.front().response = std::move(std::get<WireResponse>(message.body));

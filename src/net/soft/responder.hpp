@@ -27,7 +27,7 @@ class AnswerQueue {
     WireResponse response;
     bool is_done_write = false;
   };
-  bool is_said_by_next() const;
+  bool is_covered_by_next() const;
 
   std::deque<Answer> answers_;
 };
