@@ -25,7 +25,7 @@ Result<WireMessage> join(ByteView head, ByteView payload) {
 }
 
 // Returns whether the message names its sender as its origin, and a queue that is for that sender.
-bool may_say(const Peer& sender, const WireMessage& message) {
+bool is_allowed(const Peer& sender, const WireMessage& message) {
   const auto* const request = std::get_if<WireRequest>(&message.body);
   if (request != nullptr && !(request->from == sender.address)) return false;
   const std::uint32_t queue =
@@ -176,7 +176,7 @@ bool Receiver::take(WireMessage& message) {
       arrived_.pop_front();
       post(buffer);
     }
-    if (!decoded.ok() || !may_say(sender, decoded.value())) continue;
+    if (!decoded.ok() || !is_allowed(sender, decoded.value())) continue;
     device::arch::order_comes_home();
     message = std::move(decoded).value();
     return true;
