@@ -80,7 +80,7 @@ Error FailureDetector::queue_failure(const PeerQueue& queue, const device::queue
     if (is_flushed && !is_at_fault) failed.origin = failed.peer;
     if (const auto failure = failover->failure()) failed.more += "; " + failure->message();
   }
-  if (failed.origin == failed.peer || is_alone) failed.more += queue.wires_say();
+  if (failed.origin == failed.peer || is_alone) failed.more += queue.wire_errors();
   failed.peer_has_left = failed.origin == failed.peer && queue.has_left();
   return to_error(failed);
 }

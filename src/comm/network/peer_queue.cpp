@@ -159,15 +159,15 @@ std::optional<device::queue::QueueError> PeerQueue::first_error() const {
   return device::queue::decode_error(word);
 }
 
-std::string PeerQueue::wires_say() const {
-  std::string said;
+std::string PeerQueue::wire_errors() const {
+  std::string text;
   for (std::size_t path = 0; by_fabric() && path < paths().size(); ++path) {
     const net::WireFabric& wire = *parts_.ports.at(paths()[path].own).fabric();
     Status met = wire.peer_status(far_[path].address);
     if (met.ok()) met = wire.status();
-    if (!met.ok()) said += "; its wire says: " + met.error().to_string();
+    if (!met.ok()) text += "; its wire says: " + met.error().to_string();
   }
-  return said;
+  return text;
 }
 
 /// Checks the queue's work if there are backups, on whichever path. The NICs also have probes,

@@ -66,7 +66,7 @@ class PeerQueue {
   TimePoint answered() const;
   std::optional<device::queue::QueueError> first_error() const;
   /// Returns the errors of fabric wires to the peer, as the end of an error's text.
-  std::string wires_say() const;
+  std::string wire_errors() const;
   /// Returns whether all posted WQEs have been executed, or never will be because the peer has
   /// left.
   bool is_idle() const;
