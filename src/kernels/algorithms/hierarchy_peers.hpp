@@ -149,7 +149,8 @@ class HierarchyPeers : protected HierarchyPlaces {
   }
 
   /// Returns whether a word belongs to a call that this rank is not in.
-  ORIEL_DEVICE_FN bool is_strange(const std::uint64_t* word, std::uint64_t base, bool same) const {
+  ORIEL_DEVICE_FN bool is_of_other_call(const std::uint64_t* word, std::uint64_t base,
+                                        bool same) const {
     const std::uint64_t value = M::template load<device::Order::acquire>(word);
     if (value >> kSignatureBits <= base) return false;  // belongs to an earlier call
     return !same || (value & kSignatureMask) != signature_;
@@ -159,8 +160,10 @@ class HierarchyPeers : protected HierarchyPlaces {
       const HierarchyLine& line = line_of(kind, peer);
       const bool same = kind == kind_;
       const std::uint64_t base = same ? base_ : other_base_;
-      if (is_strange(&line.inputs, base, same) || is_strange(&line.partials, base, same) ||
-          is_strange(&line.results, base, same) || is_strange(&line.copies, base, same)) {
+      if (is_of_other_call(&line.inputs, base, same) ||
+          is_of_other_call(&line.partials, base, same) ||
+          is_of_other_call(&line.results, base, same) ||
+          is_of_other_call(&line.copies, base, same)) {
         return true;
       }
     }
@@ -175,8 +178,8 @@ class HierarchyPeers : protected HierarchyPlaces {
     if (value >> kSignatureBits <= end) return (value & kSignatureMask) != signature_;
     if (arguments_.plan.grouped_by == GroupedBy::rank) return false;
     const std::uint64_t done = M::template load<device::Order::acquire>(&line_of(kind_, peer).done);
-    const std::uint64_t said = done >> kSignatureBits;
-    return said >= base_ && said < end && (done & kSignatureMask) != signature_;
+    const std::uint64_t reported = done >> kSignatureBits;
+    return reported >= base_ && reported < end && (done & kSignatureMask) != signature_;
   }
 
   /// Waits until the peer has reported `rounds` or more. One thread calls. Returns false if the
@@ -186,7 +189,7 @@ class HierarchyPeers : protected HierarchyPlaces {
     const auto* const word = reinterpret_cast<const std::uint64_t*>(
         reinterpret_cast<const std::byte*>(&line_of(kind_, peer)) + word_offset);
     std::uint64_t value = 0;
-    bool strange = false;
+    bool differs = false;
     const auto reached = [&] {
       value = M::template load<device::Order::acquire>(word);
       return value >> kSignatureBits >= rounds;
@@ -194,16 +197,16 @@ class HierarchyPeers : protected HierarchyPlaces {
     const auto over = [&] {
       if (reached()) return true;
       // Checks again: a peer sends words of its next call after those of this call.
-      strange = is_elsewhere(peer) && !reached();
-      return strange;
+      differs = is_elsewhere(peer) && !reached();
+      return differs;
     };
     if (device::wait_until<M>(over, comm_.wait, {peer, rounds}) != device::WaitOutcome::ready) {
       return false;
     }
     const bool is_of_call = word_offset != offsetof(HierarchyLine, done);
-    strange = strange || (is_of_call && was_elsewhere(peer, value));
-    if (strange) report(peer);
-    return !strange;
+    differs = differs || (is_of_call && was_elsewhere(peer, value));
+    if (differs) report(peer);
+    return !differs;
   }
   ORIEL_DEVICE_FN void report(std::int32_t peer) const {
     if (arguments_.failure == nullptr) return;
