@@ -89,18 +89,18 @@ Result<PathStatement> decode_statement(ByteView bytes) {
 }
 
 PathAgreement::PathAgreement(const AgreementPolicy& policy, std::uint32_t paths)
-    : policy_(policy), paths_(paths), has_news_(true) {
+    : policy_(policy), paths_(paths), must_send_(true) {
   mine_.usable = mine_.usable_now = static_cast<PathMask>((1u << paths) - 1);
 }
 
 void PathAgreement::set_usable(PathMask usable, const std::array<PathCause, kPathsMost>& causes) {
-  has_news_ = has_news_ || usable != mine_.usable_now;
+  must_send_ = must_send_ || usable != mine_.usable_now;
   mine_.usable_now = usable;
   mine_.causes = causes;
 }
 
 void PathAgreement::set_probes(const std::array<std::uint32_t, kPathsMost>& epochs) {
-  has_news_ = has_news_ || epochs != mine_.probes;
+  must_send_ = must_send_ || epochs != mine_.probes;
   mine_.probes = epochs;
 }
 
@@ -115,7 +115,7 @@ void PathAgreement::enter(std::uint32_t epoch, TimePoint now) {
   stage_ = PathStage::fenced;
   path_ = -1;
   mine_.usable = mine_.usable_now;
-  has_news_ = true;
+  must_send_ = true;
 }
 
 void PathAgreement::leave(TimePoint now) {
@@ -129,7 +129,7 @@ void PathAgreement::finish(std::string reason) {
   stage_ = PathStage::over;
   reason_ = std::move(reason);
   actions_.push_back({Action::Kind::fail, path_, epoch_});
-  has_news_ = true;
+  must_send_ = true;
 }
 
 void PathAgreement::end(Syndrome fatal, Syndrome refused) {
@@ -154,13 +154,13 @@ void PathAgreement::advance(TimePoint now) {
     path_ = std::countr_zero(both);
     stage_ = PathStage::ready;
     actions_.push_back({Action::Kind::listen, path_, epoch_});
-    has_news_ = true;
+    must_send_ = true;
   }
   if (stage_ == PathStage::ready && peer_.stage >= PathStage::ready) {
     stage_ = PathStage::running;
     actions_.push_back({Action::Kind::go, path_, epoch_});
     left_ = now;
-    has_news_ = true;
+    must_send_ = true;
   }
 }
 
@@ -169,7 +169,7 @@ void PathAgreement::receive(const PathStatement& statement, TimePoint now) {
   last_received_ = now;
   peer_ = statement;
   if (stage_ == PathStage::over) {
-    has_news_ = has_news_ || statement.stage != PathStage::over;
+    must_send_ = must_send_ || statement.stage != PathStage::over;
     return;
   }
   if (statement.stage == PathStage::over) {
@@ -192,7 +192,7 @@ void PathAgreement::receive(const PathStatement& statement, TimePoint now) {
     enter(statement.epoch, now);
   }
   // A peer that is behind has missed statements: sends again.
-  if (statement.epoch < epoch_ || statement.stage < stage_) has_news_ = true;
+  if (statement.epoch < epoch_ || statement.stage < stage_) must_send_ = true;
   advance(now);
 }
 
@@ -222,9 +222,9 @@ std::optional<PathStatement> PathAgreement::take_statement(TimePoint now) {
     if (!over_.has_value()) over_ = now;
     if (now - *over_ > policy_.give_up_after) return std::nullopt;
   }
-  if (!has_news_ && (!repeats || now - said_ < pause)) return std::nullopt;
-  has_news_ = false;
-  said_ = now;
+  if (!must_send_ && (!repeats || now - last_sent_ < pause)) return std::nullopt;
+  must_send_ = false;
+  last_sent_ = now;
   ++mine_.serial;
   mine_.epoch = epoch_;
   mine_.stage = stage_;

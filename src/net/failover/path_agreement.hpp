@@ -141,8 +141,8 @@ class PathAgreement {
   PathStatement peer_;
   std::vector<Action> actions_;
   std::string reason_;
-  bool has_news_ = false;
-  TimePoint said_{};
+  bool must_send_ = false;
+  TimePoint last_sent_{};
   TimePoint last_received_{};
   TimePoint left_{};  // when this end last stopped or started running
   std::optional<TimePoint> over_;
