@@ -168,7 +168,7 @@ void NicProcess::close_channel(std::uint32_t channel) noexcept {
   {
     const std::lock_guard lock(mutex_);
     static_cast<void>(ask(nic_request::Close{channel}, nullptr));
-    is_lost = !trouble_.ok();
+    is_lost = !error_.ok();
   }
   // The process might still be copying.
   if (is_lost) end();

@@ -172,7 +172,7 @@ Result<std::shared_ptr<NicProcess>> NicProcess::join(OwnedFd socket, const Optio
     const auto bit = static_cast<std::size_t>(cpu);
     if (bit / 64 < hello.cpus.size()) hello.cpus[bit / 64] |= std::uint64_t{1} << bit % 64;
   }
-  ORIEL_CHECK(made->say(hello, &made->wake_event_, Deadline::after(kAnswerMost)));
+  ORIEL_CHECK(made->send(hello, &made->wake_event_, Deadline::after(kAnswerMost)));
   return made;
 }
 
@@ -180,28 +180,28 @@ NicProcess::~NicProcess() {
   end();
 }
 
-Status NicProcess::say(const NicRequest& request, const OwnedFd* descriptor, Deadline deadline) {
-  ORIEL_CHECK(trouble_);
+Status NicProcess::send(const NicRequest& request, const OwnedFd* descriptor, Deadline deadline) {
+  ORIEL_CHECK(error_);
   const Bytes message = encode(request);
-  trouble_ = send_nic_message(socket_, message, descriptor, deadline);
-  return trouble_;
+  error_ = send_nic_message(socket_, message, descriptor, deadline);
+  return error_;
 }
 
 Status NicProcess::give_up(Error why) {
-  trouble_ = std::move(why);
-  return trouble_;
+  error_ = std::move(why);
+  return error_;
 }
 
 Status NicProcess::take_answer(Deadline deadline) {
-  ORIEL_CHECK(trouble_);
+  ORIEL_CHECK(error_);
   NicMessage message;
   for (;;) {
     auto received = receive_nic_message(socket_);
     if (!received.ok()) return give_up(std::move(received).error());
     message = std::move(received).value();
     if (message.outcome != NicMessage::Outcome::none) break;
-    trouble_ = await_nic_message(socket_, deadline);
-    ORIEL_CHECK(trouble_);
+    error_ = await_nic_message(socket_, deadline);
+    ORIEL_CHECK(error_);
   }
   if (message.outcome == NicMessage::Outcome::closed) return give_up(process_error("has ended"));
   const auto answer = decode_nic_answer(message.bytes);
@@ -218,7 +218,7 @@ Status NicProcess::take_answer(Deadline deadline) {
 
 Status NicProcess::ask(const NicRequest& request, const OwnedFd* descriptor) {
   const Deadline deadline = Deadline::after(kAnswerMost);
-  ORIEL_CHECK(say(request, descriptor, deadline));
+  ORIEL_CHECK(send(request, descriptor, deadline));
   wake();
   return take_answer(deadline);
 }
@@ -226,16 +226,16 @@ Status NicProcess::ask(const NicRequest& request, const OwnedFd* descriptor) {
 bool NicProcess::has_answered() const {
   pollfd entry{socket_.get(), POLLIN, 0};
   const std::lock_guard lock(mutex_);
-  return has_greeted_ || !trouble_.ok() || sys().poll(&entry, 1, 0) != 0;
+  return has_hello_answer_ || !error_.ok() || sys().poll(&entry, 1, 0) != 0;
 }
 
 Status NicProcess::await_ready(Deadline deadline) {
   const std::lock_guard lock(mutex_);
-  if (has_greeted_) return trouble_;
+  if (has_hello_answer_) return error_;
   Status answer = take_answer(deadline);
-  has_greeted_ = true;
+  has_hello_answer_ = true;
   // After a failed hello the process ends by itself.
-  if (!answer.ok() && trouble_.ok()) trouble_ = answer;
+  if (!answer.ok() && error_.ok()) error_ = answer;
   return answer;
 }
 
@@ -309,7 +309,7 @@ void NicProcess::wake() const {
 
 void NicProcess::end() noexcept {
   const std::lock_guard lock(mutex_);
-  if (trouble_.ok()) trouble_ = process_error("has been ended");
+  if (error_.ok()) error_ = process_error("has been ended");
   static_cast<void>(sys().shutdown(socket_.get(), SHUT_RDWR));
   wake();
   if (!pidfd_) return;

@@ -98,7 +98,7 @@ class NicProcess {
   NicProcess(OwnedFd socket, OwnedFd wake_event)
       : socket_(std::move(socket)), wake_event_(std::move(wake_event)) {}
   static Result<OwnedFd> spawn(const std::string& program);
-  Status say(const NicRequest& request, const OwnedFd* descriptor, Deadline deadline);
+  Status send(const NicRequest& request, const OwnedFd* descriptor, Deadline deadline);
   Status give_up(Error why);
   Status take_answer(Deadline deadline);
   /// Sends a request and waits for the answer. Called with the mutex.
@@ -109,8 +109,8 @@ class NicProcess {
   const OwnedFd socket_;
   const OwnedFd wake_event_;  // eventfd that wakes the process
   mutable std::mutex mutex_;  // guards the socket and the members below
-  bool has_greeted_ = false;
-  Status trouble_;  // first error of the socket, after which messages are unreliable
+  bool has_hello_answer_ = false;
+  Status error_;  // first error of the socket, after which messages are unreliable
   pid_t pid_ = 0;
   OwnedFd pidfd_;
   std::uint32_t last_number_ = 0;

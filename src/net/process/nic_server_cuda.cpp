@@ -140,15 +140,15 @@ Status NicServer::serve(const NicRequest& request, OwnedFd descriptor) {
 }
 
 Status NicServer::answer(const Status& outcome) {
-  NicAnswer said;
-  said.failed = !outcome.ok();
-  if (said.failed) {
-    said.native = outcome.error().native();
-    said.text = outcome.error().message();
+  NicAnswer reply;
+  reply.failed = !outcome.ok();
+  if (reply.failed) {
+    reply.native = outcome.error().native();
+    reply.text = outcome.error().message();
     const std::string& hint = outcome.error().hint();
-    if (!hint.empty()) said.text += " (" + hint + ")";
+    if (!hint.empty()) reply.text += " (" + hint + ")";
   }
-  const Bytes message = encode(said);
+  const Bytes message = encode(reply);
   return send_nic_message(socket_, message, nullptr, Deadline::after(kTakeAnswerMost));
 }
 

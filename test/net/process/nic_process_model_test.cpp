@@ -73,7 +73,7 @@ struct RawClient {
     socket.reset();
     thread.join();
   }
-  NicAnswer say(ByteView message, const OwnedFd* descriptor) {
+  NicAnswer send(ByteView message, const OwnedFd* descriptor) {
     REQUIRE(send_nic_message(socket, message, descriptor, soon()).ok());
     REQUIRE(await_nic_message(socket, soon()).ok());
     const auto got = receive_nic_message(socket);
@@ -82,15 +82,15 @@ struct RawClient {
     REQUIRE(answer.ok());
     return answer.value();
   }
-  NicAnswer say(const NicRequest& request, const OwnedFd* descriptor = nullptr) {
+  NicAnswer send(const NicRequest& request, const OwnedFd* descriptor = nullptr) {
     const Bytes message = encode(request);
-    return say(message, descriptor);
+    return send(message, descriptor);
   }
-  void greet() {
+  void send_hello() {
     nic_request::Hello hello;
     hello.gpu = uuid_of(0);
     const OwnedFd wake_event(::eventfd(0, EFD_CLOEXEC));
-    REQUIRE_FALSE(say(hello, &wake_event).failed);
+    REQUIRE_FALSE(send(hello, &wake_event).failed);
   }
   OwnedFd socket;
   Status ended;
@@ -258,28 +258,28 @@ TEST_CASE("what is no request ends the process, what cannot be served is refused
   LateModel model(1);
   {
     RawClient client;
-    const NicAnswer early = client.say(nic_request::Close{1});
+    const NicAnswer early = client.send(nic_request::Close{1});
     CHECK(early.failed);
     CHECK(early.text.find("hello") != std::string::npos);
   }
   {
     RawClient client;
-    client.greet();
+    client.send_hello();
     const OwnedFd file = make_sealed_memfd(4096).value();
-    CHECK(client.say(nic_request::Close{1}).failed);
-    CHECK(client.say(nic_request::Remove{1}).failed);
-    CHECK(client.say(nic_request::Open{1, 4, 4096}).failed);         // without its memory
-    CHECK(client.say(nic_request::Open{1, 4, 4096}, &file).failed);  // memory of another size
-    CHECK(client.say(nic_request::Add{1, 4096, false, {}}, &file).failed);
-    CHECK(client.say(nic_request::Add{1, 2 << 20, false, {}}, &file).failed);
-    CHECK(client.say(nic_request::Close{1}, &file).failed);  // carries one descriptor too many
+    CHECK(client.send(nic_request::Close{1}).failed);
+    CHECK(client.send(nic_request::Remove{1}).failed);
+    CHECK(client.send(nic_request::Open{1, 4, 4096}).failed);         // without its memory
+    CHECK(client.send(nic_request::Open{1, 4, 4096}, &file).failed);  // memory of another size
+    CHECK(client.send(nic_request::Add{1, 4096, false, {}}, &file).failed);
+    CHECK(client.send(nic_request::Add{1, 2 << 20, false, {}}, &file).failed);
+    CHECK(client.send(nic_request::Close{1}, &file).failed);  // carries one descriptor too many
     nic_request::Hello again;
-    CHECK(client.say(again, &file).failed);
+    CHECK(client.send(again, &file).failed);
     const OwnedFd memory = make_sealed_memfd(channel_bytes(4, 4096)).value();
-    CHECK_FALSE(client.say(nic_request::Open{1, 4, 4096}, &memory).failed);
-    CHECK(client.say(nic_request::Open{1, 4, 4096}, &memory).failed);  // the stream exists already
+    CHECK_FALSE(client.send(nic_request::Open{1, 4, 4096}, &memory).failed);
+    CHECK(client.send(nic_request::Open{1, 4, 4096}, &memory).failed);  // the stream exists already
     const Bytes noise(40, std::byte{0x5a});
-    CHECK(client.say(noise, nullptr).failed);
+    CHECK(client.send(noise, nullptr).failed);
     client.thread.join();
     CHECK_FALSE(client.ended.ok());
     client.thread = std::thread([] {});
@@ -289,7 +289,7 @@ TEST_CASE("what is no request ends the process, what cannot be served is refused
 TEST_CASE("a spoilt ring ends its own stream, with what was wrong, and no other", "[req:3.23]") {
   LateModel model(1);
   RawClient client;
-  client.greet();
+  client.send_hello();
   struct Channel {
     OwnedFd fd = make_sealed_memfd(channel_bytes(4, 4096)).value();
     SharedMapping mapping = SharedMapping::map(fd, channel_bytes(4, 4096)).value();
@@ -297,7 +297,7 @@ TEST_CASE("a spoilt ring ends its own stream, with what was wrong, and no other"
   };
   Channel channels[3];
   for (std::uint32_t i = 0; i < 3; ++i) {
-    REQUIRE_FALSE(client.say(nic_request::Open{i, 4, 4096}, &channels[i].fd).failed);
+    REQUIRE_FALSE(client.send(nic_request::Open{i, 4, 4096}, &channels[i].fd).failed);
   }
   const auto wait_for = [](const auto& condition) {
     const Deadline due = soon();

@@ -42,7 +42,7 @@ struct NicServerThread {
     NicProcess::Options options;
     options.gpu = uuid_of(device);
     process = NicProcess::join(std::move(own), options).value();
-    greeted = process->await_ready(Deadline::after(std::chrono::seconds(20)));
+    ready = process->await_ready(Deadline::after(std::chrono::seconds(20)));
   }
   ~NicServerThread() {
     process->end();
@@ -52,7 +52,7 @@ struct NicServerThread {
   NicServerThread& operator=(const NicServerThread&) = delete;
 
   std::shared_ptr<NicProcess> process;
-  Status greeted;
+  Status ready;
   std::optional<Status> ended;  // valid once the thread has been joined
   std::thread thread;
 };
