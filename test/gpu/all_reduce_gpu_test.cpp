@@ -19,7 +19,7 @@ namespace {
 using namespace std::chrono_literals;
 
 const int kGpus = gpus();  // skips the program without a GPU
-const Venue kVenue = gpu_venue();
+const MemoryFactory kMemoryFactory = gpu_memory_factory();
 
 struct Round {
   LaunchMode launch_mode;
@@ -60,7 +60,7 @@ TEST_CASE("1,100 random all-reduces on GPUs equal the reference bit for bit",
     }
     if (rng() % 3 == 0) variables.emplace_back("ORIEL_CTAS", std::to_string(1 + rng() % 16));
     // Stops at the first failure: a batch that hangs takes its whole timeout.
-    REQUIRE(run_batch(kVenue, round.launch_mode, round.ranks, variables,
+    REQUIRE(run_batch(kMemoryFactory, round.launch_mode, round.ranks, variables,
                       {rng(), scaled(round.calls), round.most, 40s}));
   }
 }
@@ -71,7 +71,7 @@ TEST_CASE("processes that share a GPU take turns and agree", "[req:1.10]") {
     WARN("skipped: " << kGpus << " GPUs");
     return;
   }
-  run_batch(kVenue, LaunchMode::processes, ranks, {{"ORIEL_CTAS", "4"}},
+  run_batch(kMemoryFactory, LaunchMode::processes, ranks, {{"ORIEL_CTAS", "4"}},
             {test_seed(), 10, 2'000, 40s});
 }
 

@@ -76,6 +76,6 @@ class RankGpu {
 ncclComm_t init_rank(TestRanks& test_ranks, const RankGpu& gpu, ncclConfig_t* config = nullptr);
 
 /// Returns memory of four kinds: ncclMemAlloc (for windows), cudaMalloc, pinned, managed.
-Venue gpu_venue();
+MemoryFactory gpu_memory_factory();
 
 }  // namespace oriel::test

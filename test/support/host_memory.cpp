@@ -33,7 +33,7 @@ class HostMemory final : public RankMemory {
 
 }  // namespace
 
-Venue host_venue() {
+MemoryFactory host_memory_factory() {
   return {{"window", "malloc"}, [](int /*rank*/, std::size_t area_bytes) {
             return std::unique_ptr<RankMemory>(new HostMemory(area_bytes));
           }};

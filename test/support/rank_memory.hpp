@@ -18,7 +18,7 @@ namespace oriel::test {
 /// test. Used by one thread at a time. Failures are exceptions.
 class RankMemory {
  public:
-  /// Kind 0 is memory of ncclMemAlloc; the venue chooses the other kinds.
+  /// Kind 0 is memory of ncclMemAlloc; the factory chooses the other kinds.
   static constexpr std::size_t kRegistrable = 0;
 
   virtual ~RankMemory() = default;
@@ -41,13 +41,13 @@ class RankMemory {
   virtual void wait(ncclComm_t comm) = 0;
 };
 
-/// Place where ranks live. `make` is called in the process that plays the rank.
-struct Venue {
+/// Makes the memory of ranks. `make` is called in the process that plays the rank.
+struct MemoryFactory {
   std::vector<std::string> kinds;  ///< names of the kinds of memory, at least 2
   std::function<std::unique_ptr<RankMemory>(int rank, std::size_t area_bytes)> make;
 };
 
-/// Returns the venue of ranks on the CPU, whose memory is of ncclMemAlloc or malloc.
-Venue host_venue();
+/// Returns the factory of ranks on the CPU, whose memory is of ncclMemAlloc or malloc.
+MemoryFactory host_memory_factory();
 
 }  // namespace oriel::test

@@ -12,7 +12,7 @@
 namespace oriel::test {
 namespace {
 
-const Venue kHost = host_venue();
+const MemoryFactory kHost = host_memory_factory();
 
 TEST_CASE("2,000 random all-reduces equal the reference bit for bit",
           "[req:1.40][req:1.26][req:1.27][req:1.29]") {

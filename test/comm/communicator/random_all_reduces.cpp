@@ -168,8 +168,8 @@ RandomCall draw_call(std::uint64_t seed, int ranks, std::size_t most, std::size_
 /// The buffers of one rank: for each kind of memory, one area for inputs and one for outputs.
 class Arena {
  public:
-  Arena(const Venue& venue, int rank, std::size_t area_bytes)
-      : area_(area_bytes), memory_(venue.make(rank, 2 * area_bytes)) {}
+  Arena(const MemoryFactory& factory, int rank, std::size_t area_bytes)
+      : area_(area_bytes), memory_(factory.make(rank, 2 * area_bytes)) {}
 
   RankMemory& memory() const { return *memory_; }
   void* window() const { return memory_->area(RankMemory::kRegistrable); }
@@ -198,10 +198,10 @@ std::size_t area_bytes(const BatchOptions& options) {
 /// Runs a batch of random calls for the ranks of one process.
 class Batch {
  public:
-  Batch(const Venue& venue, TestRanks& test_ranks, const BatchOptions& options)
-      : venue_(venue), test_ranks_(test_ranks), options_(options) {
+  Batch(const MemoryFactory& factory, TestRanks& test_ranks, const BatchOptions& options)
+      : factory_(factory), test_ranks_(test_ranks), options_(options) {
     for (const int rank : test_ranks.ranks())
-      arenas_.emplace_back(venue, rank, area_bytes(options));
+      arenas_.emplace_back(factory, rank, area_bytes(options));
     init();
     std::vector<void*> whole, nested;
     for (const Arena& arena : arenas_) {
@@ -215,12 +215,12 @@ class Batch {
   void run() {
     for (int i = 0; i < options_.calls; ++i) {
       const RandomCall call = draw_call(mix(options_.seed, static_cast<std::uint64_t>(i)),
-                                        test_ranks_.size(), options_.most, venue_.kinds.size());
+                                        test_ranks_.size(), options_.most, factory_.kinds.size());
       try {
         run_call(call, i);
       } catch (const std::exception& error) {
         throw std::runtime_error(fmt::format("seed {:#x} call {} ({}): {}", options_.seed, i,
-                                             call.text(venue_.kinds), error.what()));
+                                             call.text(factory_.kinds), error.what()));
       }
     }
     test_ranks_.barrier();
@@ -352,7 +352,7 @@ class Batch {
     }
   }
 
-  const Venue& venue_;
+  const MemoryFactory& factory_;
   TestRanks& test_ranks_;
   BatchOptions options_;
   std::vector<Arena> arenas_;
@@ -361,14 +361,14 @@ class Batch {
 
 }  // namespace
 
-bool run_batch(const Venue& venue, LaunchMode launch_mode, int ranks, const Variables& variables,
-               const BatchOptions& options) {
+bool run_batch(const MemoryFactory& factory, LaunchMode launch_mode, int ranks,
+               const Variables& variables, const BatchOptions& options) {
   Environment environment(variables);
   std::string settings;
   for (const auto& [name, value] : variables) settings += " " + name + "=" + value;
   INFO(ranks << " ranks as " << name_of(launch_mode) << settings << ", seed " << options.seed);
   const auto results = run_ranks(
-      launch_mode, ranks, [&](TestRanks& test_ranks) { Batch(venue, test_ranks, options).run(); },
+      launch_mode, ranks, [&](TestRanks& test_ranks) { Batch(factory, test_ranks, options).run(); },
       options.timeout);
   check_all_ok(results);
   return std::count(results.begin(), results.end(), "ok") ==

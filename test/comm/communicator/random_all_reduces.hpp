@@ -44,7 +44,7 @@ struct BatchOptions {
 /// Runs a batch of random calls among `ranks` ranks and CHECKs each. Results must equal the
 /// reference bit by bit on every rank, and agree with a computation in higher precision. Bytes
 /// around the output, and the input, must stay unchanged. Returns true if all was right.
-bool run_batch(const Venue& venue, LaunchMode launch_mode, int ranks, const Variables& variables,
-               const BatchOptions& options);
+bool run_batch(const MemoryFactory& factory, LaunchMode launch_mode, int ranks,
+               const Variables& variables, const BatchOptions& options);
 
 }  // namespace oriel::test

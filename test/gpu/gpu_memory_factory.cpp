@@ -57,7 +57,7 @@ class GpuMemory final : public RankMemory {
 
 }  // namespace
 
-Venue gpu_venue() {
+MemoryFactory gpu_memory_factory() {
   return {{"window", "cudaMalloc", "pinned", "managed"}, [](int rank, std::size_t area_bytes) {
             return std::unique_ptr<RankMemory>(new GpuMemory(rank, area_bytes));
           }};
