@@ -81,11 +81,11 @@ class LocalWorkers {
         fmt::print(stderr, "oriel-perf: {}\n", channel.error().to_string());
         ::_exit(1);
       }
-      std::vector<Seat> seats;
-      seats.push_back({Place{environment.rank, environment.ranks, environment.local_rank},
-                       std::move(*channel)});
+      std::vector<WorkerRank> worker_ranks;
+      worker_ranks.push_back({Place{environment.rank, environment.ranks, environment.local_rank},
+                              std::move(*channel)});
       become_workers(options, *contestants(options)[static_cast<std::size_t>(set)],
-                     std::move(seats), SharedBarrier());
+                     std::move(worker_ranks), SharedBarrier());
     }
     pids_.push_back(pid);
     return {};

@@ -52,14 +52,14 @@ std::optional<int> wait_for_end(pid_t pid, Deadline deadline) {
   }
 }
 
-// Closes all descriptors but the standard ones and those of the seats. If a rank held another
-// rank's socket, that rank would not see the connection close.
-void keep_only(std::vector<Seat>& seats) {
+// Closes all descriptors but the standard ones and those of the ranks. If a rank held
+// another rank's socket, that rank would not see the connection close.
+void keep_only(std::vector<WorkerRank>& worker_ranks) {
   std::vector<unsigned> kept;
-  for (Seat& seat : seats) {
-    seat.coordinator =
-        Channel(OwnedFd(::fcntl(seat.coordinator.fd(), F_DUPFD_CLOEXEC, kFirstSocket)));
-    kept.push_back(static_cast<unsigned>(seat.coordinator.fd()));
+  for (WorkerRank& worker_rank : worker_ranks) {
+    worker_rank.coordinator =
+        Channel(OwnedFd(::fcntl(worker_rank.coordinator.fd(), F_DUPFD_CLOEXEC, kFirstSocket)));
+    kept.push_back(static_cast<unsigned>(worker_rank.coordinator.fd()));
   }
   std::sort(kept.begin(), kept.end());
   unsigned next = kFirstSocket;
@@ -72,17 +72,17 @@ void keep_only(std::vector<Seat>& seats) {
 
 }  // namespace
 
-void become_workers(const Options& options, const Contestant& contestant, std::vector<Seat> seats,
-                    const SharedBarrier& barrier) noexcept {
+void become_workers(const Options& options, const Contestant& contestant,
+                    std::vector<WorkerRank> worker_ranks, const SharedBarrier& barrier) noexcept {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   default_signals();
-  keep_only(seats);
+  keep_only(worker_ranks);
   const int null_fd = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (null_fd >= 0) ::dup2(null_fd, STDIN_FILENO);
   if (null_fd >= kFirstSocket) ::close(null_fd);
   for (const auto& [name, value] : contestant.environment) ::setenv(name.c_str(), value.c_str(), 1);
   for (const auto& [name, value] : kAlwaysSet) ::setenv(name, value, 1);
-  const int status = run_workers(options, contestant, seats, barrier);
+  const int status = run_workers(options, contestant, worker_ranks, barrier);
   // Runs exit handlers only after success, because they may wait for a device or peer that is gone.
   if (status != 0) ::_exit(status);
   std::exit(0);
@@ -93,17 +93,17 @@ Result<RankSet> RankSet::start(const Options& options, const Contestant& contest
   RankSet set({}, options.timeout);
   const int per_process = options.threads ? ranks : 1;
   for (int first = 0; first < ranks; first += per_process) {
-    std::vector<Seat> seats;
+    std::vector<WorkerRank> worker_ranks;
     for (int rank = first; rank < first + per_process; ++rank) {
       int fds[2];
       if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds) != 0)
         return system_error("making a socket pair");
       set.peers_.push_back(Peer{Channel{OwnedFd(fds[0])}, -1, false, "this host"});
-      seats.push_back(Seat{Place{rank, ranks, rank}, Channel{OwnedFd(fds[1])}});
+      worker_ranks.push_back(WorkerRank{Place{rank, ranks, rank}, Channel{OwnedFd(fds[1])}});
     }
     const pid_t pid = ::fork();
     if (pid < 0) return system_error(fmt::format("starting rank {}", first));
-    if (pid == 0) become_workers(options, contestant, std::move(seats), barrier);
+    if (pid == 0) become_workers(options, contestant, std::move(worker_ranks), barrier);
     for (int rank = first; rank < first + per_process; ++rank)
       set.peers_[static_cast<std::size_t>(rank)].pid = pid;
     set.peers_[static_cast<std::size_t>(first)].child = true;

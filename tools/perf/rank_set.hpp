@@ -63,7 +63,8 @@ class RankSet {
 /// Runs these ranks in a forked child: sets the environment of a measurement, then serves the
 /// coordinator's requests. Never returns.
 [[noreturn]] void become_workers(const Options& options, const Contestant& contestant,
-                                 std::vector<Seat> seats, const SharedBarrier& barrier) noexcept;
+                                 std::vector<WorkerRank> worker_ranks,
+                                 const SharedBarrier& barrier) noexcept;
 
 /// Counts the CUDA devices in a child process, because a process that has used CUDA cannot fork
 /// ranks that use CUDA.

@@ -88,8 +88,8 @@ struct Process {
 };
 
 Result<Process> start_process(const Options& options, const Contestant& contestant,
-                              const std::vector<Seat>& seats) {
-  if (seats.size() > 1) {
+                              const std::vector<WorkerRank>& worker_ranks) {
+  if (worker_ranks.size() > 1) {
     // Ranks that share a GPU need a hardware queue for each stream. Lazy loading would deadlock: a
     // kernel's first launch would wait for other ranks' kernels, which wait for that launch.
     ::setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
@@ -100,7 +100,8 @@ Result<Process> start_process(const Options& options, const Contestant& contesta
   ORIEL_TRY(process.library, Library::open(contestant.library));
   if (options.per_node > 0) {
     // Must happen before the library reads its settings.
-    const std::string node = fmt::format("node{}", seats.front().place.rank / options.per_node);
+    const std::string node =
+        fmt::format("node{}", worker_ranks.front().place.rank / options.per_node);
     ::setenv("ORIEL_HOSTID", node.c_str(), 1);
   }
   process.cuda = options.backend == BackendKind::cuda ||
@@ -441,18 +442,19 @@ Status Worker::finish() {
 
 // Serves one rank's requests; returns 0 after "finish", 1 after an error.
 int run_worker(const Options& options, const Contestant& contestant, const Result<Process>& process,
-               const Seat& seat, const SharedBarrier& barrier) {
+               const WorkerRank& worker_rank, const SharedBarrier& barrier) {
   std::unique_ptr<Worker> owner;
-  if (process) owner = std::make_unique<Worker>(options, contestant, *process, seat.place, barrier);
+  if (process)
+    owner = std::make_unique<Worker>(options, contestant, *process, worker_rank.place, barrier);
   Result<Json> answer = owner ? owner->start() : Result<Json>(process.error());
   for (;;) {
     const Json message = answer ? *answer : Json{{"error", answer.error().to_string()}};
-    const Status sent = seat.coordinator.send(message, Deadline::after(options.timeout));
+    const Status sent = worker_rank.coordinator.send(message, Deadline::after(options.timeout));
     if (owner && owner->finished()) return 0;
     if (!sent || !answer) break;
     // Waits without a deadline, because the coordinator may be busy with the other set of ranks. If
     // the coordinator ends, the connection closes and the wait fails.
-    const Result<Json> request = seat.coordinator.receive(Deadline::never());
+    const Result<Json> request = worker_rank.coordinator.receive(Deadline::never());
     if (!request) break;
     try {
       answer = owner->carry_out(*request);
@@ -469,15 +471,16 @@ int run_worker(const Options& options, const Contestant& contestant, const Resul
 }  // namespace
 
 int run_workers(const Options& options, const Contestant& contestant,
-                const std::vector<Seat>& seats, const SharedBarrier& barrier) {
-  const Result<Process> process = start_process(options, contestant, seats);
+                const std::vector<WorkerRank>& worker_ranks, const SharedBarrier& barrier) {
+  const Result<Process> process = start_process(options, contestant, worker_ranks);
   std::atomic<int> failed{0};
-  const auto run = [&](const Seat& seat) {
-    if (run_worker(options, contestant, process, seat, barrier) != 0) failed = 1;
+  const auto run = [&](const WorkerRank& worker_rank) {
+    if (run_worker(options, contestant, process, worker_rank, barrier) != 0) failed = 1;
   };
   std::vector<std::thread> others;
-  for (std::size_t i = 1; i < seats.size(); ++i) others.emplace_back(run, std::cref(seats[i]));
-  run(seats.front());
+  for (std::size_t i = 1; i < worker_ranks.size(); ++i)
+    others.emplace_back(run, std::cref(worker_ranks[i]));
+  run(worker_ranks.front());
   for (std::thread& one : others) one.join();
   return failed;
 }

@@ -18,7 +18,7 @@ struct Place {
 };
 
 /// One rank of a process and its connection to the coordinator.
-struct Seat {
+struct WorkerRank {
   Place place;
   Channel coordinator;
 };
@@ -34,6 +34,6 @@ struct Seat {
 /// sets, calls, blocks}; warm {calls}; fill {seed}; time {jitter_us, jitter_seed}; check {seed,
 /// first, last} (sets); finish.
 int run_workers(const Options& options, const Contestant& contestant,
-                const std::vector<Seat>& seats, const SharedBarrier& barrier);
+                const std::vector<WorkerRank>& worker_ranks, const SharedBarrier& barrier);
 
 }  // namespace oriel::perf
