@@ -79,12 +79,12 @@ Status Session::start() {
 }
 
 Status Session::start_side(Side& side, const Contestant& contestant, std::size_t bytes) {
-  ORIEL_TRY(const auto greetings, side.ranks.greet());
-  info_.backend = greetings.front().at("backend");
-  side.info.library = greetings.front().at("library");
-  side.info.version = greetings.front().at("version");
+  ORIEL_TRY(const auto hellos, side.ranks.receive_hellos());
+  info_.backend = hellos.front().at("backend");
+  side.info.library = hellos.front().at("library");
+  side.info.version = hellos.front().at("version");
   side.info.registration = name_of(contestant.registration);
-  for (const Json& one : greetings)
+  for (const Json& one : hellos)
     side.info.ranks.push_back({one.at("pid"), one.at("host"), one.at("device")});
   ORIEL_TRY(const Json id, side.ranks.ask_one(0, {{"do", "unique_id"}}, "making the unique id"));
   ORIEL_TRY(const auto joined,

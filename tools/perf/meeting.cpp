@@ -153,7 +153,7 @@ Result<OwnedFd> listen_for_file(const Spot& spot, const std::string& token) {
   return fd;
 }
 
-Result<Channel> knock(const std::string& host, int port, const Json& hello) {
+Result<Channel> connect_to_coordinator(const std::string& host, int port, const Json& hello) {
   ORIEL_TRY(OwnedFd fd, connect_to(host, port));
   const int on = 1;
   ::setsockopt(fd.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
@@ -240,7 +240,7 @@ Result<Channel> join_meeting(const LauncherEnvironment& environment, const std::
       if (!in) where.ports = 0;  // rank 0 has not written the file yet
     }
     for (int port = where.first_port; port < where.first_port + where.ports; ++port) {
-      Result<Channel> channel = knock(where.host, port, hello);
+      Result<Channel> channel = connect_to_coordinator(where.host, port, hello);
       if (channel) return channel;
       last = channel.error();
     }

@@ -139,7 +139,7 @@ std::string RankSet::describe_loss(int rank) {
   return tools::describe_end(*status);
 }
 
-Result<std::vector<Json>> RankSet::greet() {
+Result<std::vector<Json>> RankSet::receive_hellos() {
   std::vector<int> all(peers_.size());
   for (int rank = 0; rank < size(); ++rank) all[static_cast<std::size_t>(rank)] = rank;
   ORIEL_TRY(auto answers, collect(all, "starting"));

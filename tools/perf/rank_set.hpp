@@ -41,7 +41,7 @@ class RankSet {
   const Peer& peer(int rank) const { return peers_[static_cast<std::size_t>(rank)]; }
 
   /// Waits for each rank's first message; returns one message per rank.
-  Result<std::vector<Json>> greet();
+  Result<std::vector<Json>> receive_hellos();
   /// Sends the request to all ranks and collects the answers. `doing` describes the step in error
   /// texts, such as "timing 64 MiB". After an error the set cannot be used any more.
   Result<std::vector<Json>> ask(const Json& request, const std::string& doing);
