@@ -41,7 +41,7 @@ class RankMemory {
   virtual void wait(ncclComm_t comm) = 0;
 };
 
-/// Makes the memory of ranks. `make` is called in the process that plays the rank.
+/// Makes the memory of ranks. `make` is called in the process of the rank.
 struct MemoryFactory {
   std::vector<std::string> kinds;  ///< names of the kinds of memory, at least 2
   std::function<std::unique_ptr<RankMemory>(int rank, std::size_t area_bytes)> make;

@@ -173,7 +173,7 @@ Status pair_up(EventLoop& loop, Session& session) {
 
 }  // namespace
 
-TEST_CASE("unauthenticated peers at the ranks' own doors hold up nobody", "[req:1.8]") {
+TEST_CASE("unauthenticated peers at the ranks' own listeners hold up nobody", "[req:1.8]") {
   const test::DescriptorLimit many(4096);
   const UniqueId id = new_id();
   std::barrier<> joined(9), surrounded(9);
@@ -188,12 +188,12 @@ TEST_CASE("unauthenticated peers at the ranks' own doors hold up nobody", "[req:
     });
   });
   joined.arrive_and_wait();
-  auto doors = listening_addresses();
-  std::erase(doors, id.root);
-  CHECK(doors.size() == 8);
+  auto listeners = listening_addresses();
+  std::erase(listeners, id.root);
+  CHECK(listeners.size() == 8);
   std::vector<OwnedFd> unauthenticated;
-  for (const SocketAddress& door : doors) {
-    for (int i = 0; i < 125; ++i) unauthenticated.push_back(connect_to(door));
+  for (const SocketAddress& listener : listeners) {
+    for (int i = 0; i < 125; ++i) unauthenticated.push_back(connect_to(listener));
     write_bytes(unauthenticated.back(), Bytes(4000, std::byte{0xa5}));
   }
   const test::FairTimer timer;
@@ -325,9 +325,9 @@ class FailingCalls {
 };
 
 /// Acceptors of a process whose getrlimit() reports `limit` files.
-class Doors {
+class Listeners {
  public:
-  explicit Doors(rlim_t limit, int count = 1) {
+  explicit Listeners(rlim_t limit, int count = 1) {
     limit_ = limit;
     table_.getrlimit = [](int resource, rlimit* out) {
       const int status = real_system_table().getrlimit(resource, out);
@@ -357,8 +357,8 @@ class Doors {
   }
   /// Returns the highest number of unproven connections so far.
   std::size_t most() const { return most_; }
-  Dialer caller(std::size_t door = 0) {
-    return std::move(Dialer::start(target_of(addresses_[door], key_))).value();
+  Dialer caller(std::size_t listener = 0) {
+    return std::move(Dialer::start(target_of(addresses_[listener], key_))).value();
   }
   /// Polls until all callers have proved the key; returns "ok", or the error that ended one of
   /// them.
@@ -391,67 +391,69 @@ class Doors {
 }  // namespace
 
 TEST_CASE("a crowd of honest callers does not drive itself out", "[req:1.8]") {
-  Doors doors(256);  // an eighth may be unproven connections
+  Listeners listeners(256);  // an eighth may be unproven connections
   std::vector<Dialer> callers;
-  for (int i = 0; i < 200; ++i) callers.push_back(doors.caller());
-  CHECK(doors.prove(callers) == "ok");
-  CHECK(doors.most() <= 256 / 8);
+  for (int i = 0; i < 200; ++i) callers.push_back(listeners.caller());
+  CHECK(listeners.prove(callers) == "ok");
+  CHECK(listeners.most() <= 256 / 8);
 }
 
 TEST_CASE("idle connections take an eighth of the descriptors at most, the oldest are dropped",
           "[req:1.8]") {
   struct Row {
     rlim_t limit;
-    int doors, idle;
+    int listeners, idle;
     std::size_t most;
   };
   const Row rows[] = {{4096, 1, 300, Acceptor::kMaxPending},
                       {512, 5, 60, 512 / 8 + 5 * Acceptor::kLeastPending}};
   for (const Row& row : rows) {
-    CAPTURE(row.doors);
-    Doors doors(row.limit, row.doors);
+    CAPTURE(row.listeners);
+    Listeners listeners(row.limit, row.listeners);
     std::vector<OwnedFd> idle;
     const auto begin = std::chrono::steady_clock::now();
     for (int i = 0; i < row.idle; ++i) {
-      for (const SocketAddress& door : doors.addresses()) idle.push_back(connect_to(door));
-      doors.turn();
+      for (const SocketAddress& listener : listeners.addresses())
+        idle.push_back(connect_to(listener));
+      listeners.turn();
     }
     const bool is_kept = !closed_within(idle.front(), 1ms);
     const auto spent = std::chrono::steady_clock::now() - begin;
     CHECK((is_kept || spent > AcceptorOptions::kTurn));  // late on a busy machine
     std::this_thread::sleep_for(AcceptorOptions::kTurn);
-    for (int i = 0; i < 10; ++i) doors.turn();
+    for (int i = 0; i < 10; ++i) listeners.turn();
     CHECK(closed_within(idle.front(), 100ms));
     CHECK_FALSE(closed_within(idle.back(), 50ms));
     // Late callers with the key succeed.
     std::vector<Dialer> late;
-    for (std::size_t i = 0; i < doors.addresses().size(); ++i) late.push_back(doors.caller(i));
-    CHECK(doors.prove(late) == "ok");
-    CHECK(doors.proven() == late.size());
-    CHECK(doors.most() <= row.most);
-    CHECK(doors.most() >= row.most / 2);
+    for (std::size_t i = 0; i < listeners.addresses().size(); ++i)
+      late.push_back(listeners.caller(i));
+    CHECK(listeners.prove(late) == "ok");
+    CHECK(listeners.proven() == late.size());
+    CHECK(listeners.most() <= row.most);
+    CHECK(listeners.most() >= row.most / 2);
   }
 }
 
 TEST_CASE("an accept that fails closes no connection that waits to prove the key",
           "[req:1.8][D10]") {
-  Doors doors(4096);
+  Listeners listeners(4096);
   std::vector<Dialer> callers;
-  callers.push_back(doors.caller());
+  callers.push_back(listeners.caller());
   REQUIRE(test::eventually([&] {
-    doors.turn();
-    return doors.pending() == 1;
+    listeners.turn();
+    return listeners.pending() == 1;
   }));
   std::this_thread::sleep_for(AcceptorOptions::kTurn);
   {
     const FailingCalls failing(3);
-    const OwnedFd next = connect_to(doors.addresses().front());
+    const OwnedFd next = connect_to(listeners.addresses().front());
     CHECK(test::eventually([&] {
-      doors.turn();
+      listeners.turn();
       return FailingCalls::accepts == 0;
     }));
   }
-  CHECK(doors.prove(callers) == "ok");
+  CHECK(listeners.prove(callers) == "ok");
 }
 
 TEST_CASE("a root service whose waits and accepts fail for a while serves all the same",

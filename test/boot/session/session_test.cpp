@@ -98,7 +98,7 @@ Task<Status> receive_from_the_dead(EventLoop& loop, Session& session, std::atomi
 }
 
 /// Runs one of 8 ranks that stops listening after it has joined.
-Task<Status> live_behind_closed_doors(EventLoop& loop, UniqueId id, int rank) {
+Task<Status> check_no_listeners_left(EventLoop& loop, UniqueId id, int rank) {
   const std::size_t before = test::count_fds();
   const Deadline deadline = Deadline::after(20s);
   SessionOptions options = kLoopback;
@@ -106,9 +106,10 @@ Task<Status> live_behind_closed_doors(EventLoop& loop, UniqueId id, int rank) {
                co_await Session::join(loop, id, rank, 8, std::move(options), deadline));
   ORIEL_CO_TRY(const auto activity, session->activate(loop, deadline));
   session->stop_listening();
-  const std::size_t held = test::count_fds() - before, doors = listening_addresses().size();
-  if (held != 2 + 5 || doors != 0) {
-    co_return Error(ErrorCode::internal, fmt::format("{} descriptors, {} doors", held, doors));
+  const std::size_t held = test::count_fds() - before, listeners = listening_addresses().size();
+  if (held != 2 + 5 || listeners != 0) {
+    co_return Error(ErrorCode::internal,
+                    fmt::format("{} descriptors, {} listeners", held, listeners));
   }
   std::vector<int> near = {rank - rank % 2, rank - rank % 2 + 1};
   ORIEL_CO_TRY(Group pair, co_await session->subgroup(std::move(near)));
@@ -121,12 +122,12 @@ Task<Status> live_behind_closed_doors(EventLoop& loop, UniqueId id, int rank) {
 
 }  // namespace
 
-TEST_CASE("a rank of 8 keeps 7 descriptors and no door once it has stopped listening",
+TEST_CASE("a rank of 8 keeps 7 descriptors and no listener once it has stopped listening",
           "[req:1.15]") {
   const ServedId id;
   const auto live_so = [&](int rank) -> Status {
     ORIEL_TRY(EventLoop loop, EventLoop::create());
-    return loop.run(live_behind_closed_doors(loop, id.value(), rank));
+    return loop.run(check_no_listeners_left(loop, id.value(), rank));
   };
   CHECK(run_forked(8, live_so, 30s) == all_ok(8));
 }
