@@ -112,17 +112,17 @@ ncclUniqueId TestRanks::next_id() {
 
 void TestRanks::barrier() {
   const std::uint32_t goal = ++barriers_ * static_cast<std::uint32_t>(processes_);
-  device::arch::order_goes_abroad();
+  device::arch::annotate_happens_before();
   shared_.arrived.fetch_add(1);
   require(poll_until(kMeetingTimeout, [&] { return shared_.arrived >= goal; }),
           "the others have not come to the test's barrier");
-  device::arch::order_comes_home();
+  device::arch::annotate_happens_after();
 }
 
 void TestRanks::await(std::size_t index, std::uint64_t value) {
   require(poll_until(kMeetingTimeout, [&] { return word(index) >= value; }),
           "another rank has not come as far as awaited");
-  device::arch::order_comes_home();
+  device::arch::annotate_happens_after();
 }
 
 ncclResult_t TestRanks::together(const std::function<ncclResult_t(std::size_t i, int rank)>& call) {

@@ -167,7 +167,7 @@ ORIEL_DEVICE_SLOW WaitProgress check_progress(const std::uint32_t* abort, StallR
 template <class M>
 ORIEL_DEVICE_FN WaitOutcome end_ready(StallRecord* stall, WaitProgress progress) {
 #if !ORIEL_DEVICE_CODE
-  arch::order_comes_home();
+  arch::annotate_happens_after();
 #endif
   clear_stall<M>(stall, progress);
   return WaitOutcome::ready;

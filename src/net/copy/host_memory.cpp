@@ -18,7 +18,7 @@ template <class Word>
 void store_word(std::byte* to, const std::byte* from) {
   Word value;
   std::memcpy(&value, from, sizeof value);
-  device::arch::order_goes_abroad();  // readers may have mapped it elsewhere
+  device::arch::annotate_happens_before();  // readers may have mapped it elsewhere
   std::atomic_ref<Word>(*reinterpret_cast<Word*>(to)).store(value, std::memory_order_release);
 }
 
@@ -33,11 +33,11 @@ template <class Word>
 std::uint64_t exchange_word(const AtomicWork& work, std::byte* at) {
   const std::atomic_ref<Word> word(*reinterpret_cast<Word*>(at));
   Word old = word.load(std::memory_order_relaxed);
-  device::arch::order_goes_abroad();
+  device::arch::annotate_happens_before();
   while (!word.compare_exchange_weak(old, static_cast<Word>(apply_atomic(work, old)),
                                      std::memory_order_acq_rel, std::memory_order_relaxed)) {
   }
-  device::arch::order_goes_abroad();  // the requester may act on the old value
+  device::arch::annotate_happens_before();  // the requester may act on the old value
   return old;
 }
 

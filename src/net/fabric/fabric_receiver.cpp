@@ -177,7 +177,7 @@ bool Receiver::take(WireMessage& message) {
       post(buffer);
     }
     if (!decoded.ok() || !is_allowed(sender, decoded.value())) continue;
-    device::arch::order_comes_home();
+    device::arch::annotate_happens_after();
     message = std::move(decoded).value();
     return true;
   }

@@ -69,7 +69,7 @@ bool Sender::send(Peer& peer, WireMessage& message) {
   std::copy(bytes.begin(), bytes.end(), at + sizeof length);
   batch.batch_bytes += sizeof length + bytes.size();
   if (is_behind) put_behind(batch, payload_of(message));
-  device::arch::order_goes_abroad();
+  device::arch::annotate_happens_before();
   message.place = peer.outgoing.next + 1;
   return true;
 }

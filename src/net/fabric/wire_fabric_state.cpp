@@ -125,7 +125,7 @@ void WireFabric::State::poll() {
   }
   receiver.give_up_missing();
   if (reads.is_reading()) reads.begin();
-  device::arch::order_goes_abroad();  // libfabric may have sent bytes that peers read
+  device::arch::annotate_happens_before();  // libfabric may have sent bytes that peers read
 }
 
 void WireFabric::State::complete(const Operation& operation, std::size_t bytes) {

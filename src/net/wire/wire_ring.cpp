@@ -86,7 +86,7 @@ Result<bool> RingWriter::write(ByteView head, ByteView payload) {
   copy_in(head);
   copy_in(payload);
   written_ = end;
-  device::arch::order_goes_abroad();
+  device::arch::annotate_happens_before();
   counter(memory_, kWrittenAt).store(written_, std::memory_order_release);
   return true;
 }
@@ -98,7 +98,7 @@ Result<std::size_t> RingReader::begin() {
   const std::uint64_t written = counter(memory_, kWrittenAt).load(std::memory_order_acquire);
   const std::uint64_t there = written - taken_;
   if (there == 0) return std::size_t{0};
-  device::arch::order_comes_home();
+  device::arch::annotate_happens_after();
   if (there > ring_bytes_ || there % kUnit != 0) {
     return impossible("its writer says that it has written", written, taken_, ring_bytes_);
   }

@@ -197,21 +197,22 @@ ORIEL_DEVICE_FN void fence_seq_cst() {
 
 /// Tells ThreadSanitizer of order through other processes, which it does not see either. Example: a
 /// NIC's thread reads a message, a peer computes a result from it, and a third process stores the
-/// result. A thread here continues, ordered only by the data. A sender calls order_goes_abroad()
-/// after it has read and before it publishes. A thread that has found data of others calls
-/// order_comes_home(). Without ThreadSanitizer both do nothing.
+/// result. A thread here continues, ordered only by the data. A sender calls
+/// annotate_happens_before() after it has read and before it publishes. A thread that has found
+/// data of others calls annotate_happens_after(). Without ThreadSanitizer both do nothing.
 #if defined(__SANITIZE_THREAD__)
-inline std::uint32_t abroad_word = 0;
-ORIEL_DEVICE_FN void order_goes_abroad() {
-  __atomic_fetch_add(&abroad_word, 0u, __ATOMIC_RELEASE);
+inline std::uint32_t happens_before_word = 0;
+ORIEL_DEVICE_FN void annotate_happens_before() {
+  __atomic_fetch_add(&happens_before_word, 0u, __ATOMIC_RELEASE);
 }
-ORIEL_DEVICE_FN void order_comes_home() {
-  static_cast<void>(__atomic_load_n(&abroad_word, __ATOMIC_ACQUIRE));
+ORIEL_DEVICE_FN void annotate_happens_after() {
+  static_cast<void>(__atomic_load_n(&happens_before_word, __ATOMIC_ACQUIRE));
 }
 #else
-ORIEL_DEVICE_FN void order_goes_abroad() {}
-/// Tells ThreadSanitizer that this thread runs after those that have called order_goes_abroad().
-ORIEL_DEVICE_FN void order_comes_home() {}
+ORIEL_DEVICE_FN void annotate_happens_before() {}
+/// Tells ThreadSanitizer that this thread runs after those that have called
+/// annotate_happens_before().
+ORIEL_DEVICE_FN void annotate_happens_after() {}
 #endif
 
 // --- time -----------------------------------------------------------------------------------
