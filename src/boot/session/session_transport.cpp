@@ -174,15 +174,15 @@ std::optional<Error> SessionTransport::blocked(int peer) const {
   return std::nullopt;
 }
 
-Task<Status> SessionTransport::turn(std::string waiting_for, int culprit) {
+Task<Status> SessionTransport::turn(std::string waiting_for, int awaited_rank) {
   Deadline until = Deadline::never();
   {
     const auto lock = peers_->lock();
     until = earlier(deadline_, peers_->links()->next_timer());
-    if (peers_->waiting_on() != culprit) {
+    if (peers_->waiting_on() != awaited_rank) {
       const TimePoint stuck_at = progress_at_ + stuck_after_;
       if (loop_->clock().now() >= stuck_at) {
-        peers_->send_waiting_locked(culprit);
+        peers_->send_waiting_locked(awaited_rank);
       } else {
         until = earlier(until, Deadline::at(stuck_at));
       }
@@ -190,33 +190,35 @@ Task<Status> SessionTransport::turn(std::string waiting_for, int culprit) {
   }
   Status ready = co_await loop_->readable(notice_fd(), until);
   const auto lock = peers_->lock();
-  ORIEL_CO_CHECK(after_wait(std::move(ready), waiting_for, culprit));
+  ORIEL_CO_CHECK(after_wait(std::move(ready), waiting_for, awaited_rank));
   Status pumped = peers_->links()->pump();
   if (!pumped.ok()) co_return peers_->fail(std::move(pumped).error());
   co_return Status();
 }
 
-Status SessionTransport::after_wait(Status waited, const std::string& waiting_for, int culprit) {
+Status SessionTransport::after_wait(Status waited, const std::string& waiting_for,
+                                    int awaited_rank) {
   if (waited.ok()) return {};
   const TimePoint now = loop_->clock().now();
   if (waited.error().code() != ErrorCode::timeout) return peers_->fail(std::move(waited).error());
   if (!deadline_.expired(now)) return {};
-  return peers_->fail(too_late(waiting_for, culprit, now));
+  return peers_->fail(too_late(waiting_for, awaited_rank, now));
 }
 
-Error SessionTransport::too_late(const std::string& waiting_for, int culprit, TimePoint now) const {
+Error SessionTransport::too_late(const std::string& waiting_for, int awaited_rank,
+                                 TimePoint now) const {
   std::string text = fmt::format("rank {} has waited for {} in vain, {} after the call", rank_,
                                  waiting_for, seconds(now - started_));
   // The rank waited for may itself wait for another, so the last rank of the chain is blamed. The
   // chain starts behind this rank, which announces only long waits.
-  const int end = culprit >= 0 ? peers_->links()->liveness().end_of_chain(culprit) : -1;
-  const bool has_lasted = end != culprit || peers_->waiting_on() == culprit;
+  const int end = awaited_rank >= 0 ? peers_->links()->liveness().end_of_chain(awaited_rank) : -1;
+  const bool has_lasted = end != awaited_rank || peers_->waiting_on() == awaited_rank;
   if (end >= 0 && end != rank_ && has_lasted) {
     text += fmt::format("; rank {} waits for nobody: it is stopped or has not made the call", end);
-    culprit = end;
+    awaited_rank = end;
   }
   Error late(ErrorCode::timeout, std::move(text));
-  if (culprit >= 0) late = std::move(late).with_origin(culprit);
+  if (awaited_rank >= 0) late = std::move(late).with_origin(awaited_rank);
   return std::move(late).with_hint(
       "see that every rank runs and makes the same calls, or raise ORIEL_TIMEOUT");
 }

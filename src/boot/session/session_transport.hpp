@@ -37,17 +37,17 @@ class SessionTransport final : public Transport {
   Task<Status> link_to(std::vector<int> peers, const std::map<int, SocketAddress>& addresses);
   /// Returns the result of a wait for `waiting_for`. A timeout before the operation's deadline is
   /// no failure: a timer of the links was due. The caller holds the lock.
-  Status after_wait(Status waited, const std::string& waiting_for, int culprit);
+  Status after_wait(Status waited, const std::string& waiting_for, int awaited_rank);
 
  private:
   /// Waits until something is ready or a timer is due, and pumps. The message of a timeout names
   /// `waiting_for`.
-  Task<Status> turn(std::string waiting_for, int culprit);
+  Task<Status> turn(std::string waiting_for, int awaited_rank);
   Status dial(const std::vector<int>& peers, const std::map<int, SocketAddress>& addresses);
   /// Returns a rank of `peers` without a link, and the reason in `trouble`; -1 if all have one.
   Result<int> find_missing(const std::vector<int>& peers, std::string& last_error);
   std::optional<Error> blocked(int peer) const;
-  Error too_late(const std::string& waiting_for, int culprit, TimePoint now) const;
+  Error too_late(const std::string& waiting_for, int awaited_rank, TimePoint now) const;
   void progressed();
 
   Peers* peers_;

@@ -62,9 +62,9 @@ class FailureWatch final : public Watched {
   std::optional<Error> given_up() const;
   void watch_stall(TimePoint now);
   void watch_others();
-  /// Returns the reason why the wait for `culprit` cannot succeed, once this is certain.
-  std::optional<Error> hopeless_wait(int culprit);
-  void log_stall(std::chrono::seconds lasted, int culprit) const;
+  /// Returns the reason why the wait for `awaited_rank` cannot succeed, once this is certain.
+  std::optional<Error> hopeless_wait(int awaited_rank);
+  void log_stall(std::chrono::seconds lasted, int awaited_rank) const;
 
   CommunicatorParts& parts_;
   bool is_watched_ = false;

@@ -49,8 +49,8 @@ std::string stalled_call(const CommunicatorParts& parts) {
   return fmt::format("{} (call {} of the communicator)", text_of(own->call), own->number);
 }
 
-/// Returns the ranks that are known not to have reached this rank's call, and `culprit`.
-std::vector<int> awaited_ranks(const CommunicatorParts& parts, int culprit) {
+/// Returns the ranks that are known not to have reached this rank's call, and `awaited_rank`.
+std::vector<int> awaited_ranks(const CommunicatorParts& parts, int awaited_rank) {
   std::vector<int> awaited;
   const auto own = last_call(parts, parts.team_facts.index);
   // In a collective with a root, a rank waits for the root or for one message after the other.
@@ -61,8 +61,8 @@ std::vector<int> awaited_ranks(const CommunicatorParts& parts, int culprit) {
     const auto there = last_call(parts, static_cast<int>(index));
     if (!there || there->number < own->number) awaited.push_back(parts.team_facts.members[index]);
   }
-  if (std::find(awaited.begin(), awaited.end(), culprit) == awaited.end()) {
-    awaited.push_back(culprit);
+  if (std::find(awaited.begin(), awaited.end(), awaited_rank) == awaited.end()) {
+    awaited.push_back(awaited_rank);
   }
   std::sort(awaited.begin(), awaited.end());
   return awaited;
@@ -78,37 +78,38 @@ bool sees_calls_of(const CommunicatorParts& parts, int rank) {
 
 /// Returns a text on the calls of a rank that others wait for. Each part begins with a semicolon;
 /// empty if nothing is known.
-std::string what_it_does(const CommunicatorParts& parts, int culprit) {
+std::string what_it_does(const CommunicatorParts& parts, int awaited_rank) {
   const auto& members = parts.team_facts.members;
-  const auto place = std::find(members.begin(), members.end(), culprit);
+  const auto place = std::find(members.begin(), members.end(), awaited_rank);
   if (place == members.end()) return {};
   const auto index = static_cast<int>(place - members.begin());
   std::string text;
   const auto activity = activity_of(parts, index);
   if (activity && activity->kind != CallActivity::Kind::collective) {
-    text += fmt::format("; rank {} is in {}", culprit, text_of(*activity));
+    text += fmt::format("; rank {} is in {}", awaited_rank, text_of(*activity));
   }
   if (const auto last = last_call(parts, index)) {
-    text += fmt::format("; the last collective of rank {} is call {}, {}", culprit, last->number,
-                        text_of(last->call));
+    text += fmt::format("; the last collective of rank {} is call {}, {}", awaited_rank,
+                        last->number, text_of(last->call));
   }
   return text;
 }
 
 }  // namespace
 
-void FailureWatch::log_stall(std::chrono::seconds lasted, int culprit) const {
-  const std::string whom =
-      culprit >= 0 ? list_of(awaited_ranks(parts_, culprit)) : std::string("another rank");
+void FailureWatch::log_stall(std::chrono::seconds lasted, int awaited_rank) const {
+  const std::string whom = awaited_rank >= 0 ? list_of(awaited_ranks(parts_, awaited_rank))
+                                             : std::string("another rank");
   const std::string name =
       parts_.options.name.empty() ? "" : fmt::format(" of \"{}\"", parts_.options.name);
   std::string text =
       fmt::format("stalled: rank {}{} has waited for {} s in {} for {} (late, stopped or gone)",
                   rank(), name, lasted.count(), stalled_call(parts_), whom);
-  text += what_it_does(parts_, culprit) + inquiry_.text_about(culprit);
+  text += what_it_does(parts_, awaited_rank) + inquiry_.text_about(awaited_rank);
   Log(rank()).alert("{}; ORIEL_COLLECTIVE_TIMEOUT would end such a wait", text);
   if (!stall_.watch.is_first() || !parts_.flight->is_wanted()) return;
-  parts_.session->peers().send_waiting(culprit);  // makes the other ranks write their files too
+  parts_.session->peers().send_waiting(
+      awaited_rank);  // makes the other ranks write their files too
   parts_.flight->write(text, false);
 }
 
@@ -121,19 +122,19 @@ void FailureWatch::watch_others() {
   stall_.elsewhere = elsewhere;
 }
 
-std::optional<Error> FailureWatch::hopeless_wait(int culprit) {
+std::optional<Error> FailureWatch::hopeless_wait(int awaited_rank) {
   // Messages that a rank sent before it went on or left arrive long before three more ticks.
   constexpr int kTicksToArrive = 3;
-  auto behind = left_behind_by(parts_, culprit);
+  auto behind = left_behind_by(parts_, awaited_rank);
   if (behind && ++stall_.ticks_behind >= kTicksToArrive) return behind;
-  if (!parts_.session->has_left(culprit) || ++stall_.ticks_since_left < kTicksToArrive) {
+  if (!parts_.session->has_left(awaited_rank) || ++stall_.ticks_since_left < kTicksToArrive) {
     return std::nullopt;
   }
   return Error(ErrorCode::remote,
                fmt::format("rank {} has finalized or destroyed its communicator, while rank {} "
                            "waits for it in a collective, a send or a receive",
-                           culprit, rank()))
-      .with_origin(culprit)
+                           awaited_rank, rank()))
+      .with_origin(awaited_rank)
       .with_hint(
           "all ranks make the same calls, and both ends those that match, before they "
           "destroy");
@@ -142,10 +143,10 @@ std::optional<Error> FailureWatch::hopeless_wait(int culprit) {
 void FailureWatch::watch_stall(TimePoint now) {
   const auto& record = parts_.notices->host().stall;
   const std::uint64_t waiting = __atomic_load_n(&record.waiting, __ATOMIC_ACQUIRE);
-  const int culprit = waiting == 0 ? -1 : device::stalled_rank(waiting);
+  const int awaited_rank = waiting == 0 ? -1 : device::stalled_rank(waiting);
   // Informs the ranks that would otherwise give up on this rank while it waits itself.
   if (parts_.settings->collective_timeout || (waiting == 0 && parts_.flight->is_wanted())) {
-    parts_.session->peers().send_waiting(culprit);
+    parts_.session->peers().send_waiting(awaited_rank);
   }
   if (waiting == 0) return watch_others();
   if (const auto error = different_calls(parts_)) return give_up(*error);
@@ -159,13 +160,13 @@ void FailureWatch::watch_stall(TimePoint now) {
     inquiry_.forget();
     return;
   }
-  if (const auto error = hopeless_wait(culprit)) return give_up(*error);
+  if (const auto error = hopeless_wait(awaited_rank)) return give_up(*error);
   constexpr auto kTimeToAnswer = std::chrono::milliseconds(500);
-  if (stall_.watch.is_due_within(kTimeToAnswer, now) && !sees_calls_of(parts_, culprit)) {
-    inquiry_.ask(culprit);
+  if (stall_.watch.is_due_within(kTimeToAnswer, now) && !sees_calls_of(parts_, awaited_rank)) {
+    inquiry_.ask(awaited_rank);
   }
   if (const auto lasted = stall_.watch.due(now)) {
-    log_stall(*lasted, culprit);
+    log_stall(*lasted, awaited_rank);
     inquiry_.forget();  // the rank may have gone on, or stopped, when the next report is due
   }
 }
