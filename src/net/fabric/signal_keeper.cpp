@@ -38,8 +38,8 @@ int add_address(dl_phdr_info* info, std::size_t /*bytes*/, void* to) {
 
 }  // namespace
 
-SignalKeeper::SignalKeeper(const void* culprit)
-    : culprit_(culprit != nullptr ? module_of(culprit) : nullptr) {
+SignalKeeper::SignalKeeper(const void* function)
+    : library_(function != nullptr ? module_of(function) : nullptr) {
   std::vector<const void*> inside;
   ::dl_iterate_phdr(add_address, &inside);
   for (const void* const address : inside) modules_.insert(module_of(address));
@@ -53,7 +53,7 @@ bool SignalKeeper::is_foreign(const struct sigaction& now) const {
   const void* const handler = handler_of(now);
   if (handler == nullptr) return false;
   const void* const module = module_of(handler);
-  return module != nullptr && (module == culprit_ || !modules_.contains(module));
+  return module != nullptr && (module == library_ || !modules_.contains(module));
 }
 
 SignalKeeper::~SignalKeeper() {
