@@ -65,7 +65,7 @@ TEST_CASE("a slow NIC is not failed over, a stopped one is", "[req:3.14][F2]") {
     RawPoster raw(pair.view());
     ring_adds(pair, raw, 1);
     pair.run_for(seconds(10));
-    CHECK(pair.said_there.is_usable(0));
+    CHECK(pair.sent_there.is_usable(0));
     REQUIRE(pair.run_until([&] { return pair.is_complete(1); }));
     CHECK(pair.epoch() == 1);
   }
@@ -92,7 +92,7 @@ TEST_CASE("a slow NIC is not failed over, a stopped one is", "[req:3.14][F2]") {
     CHECK(pair.clock.now() - begin < milliseconds(3200));
     check_adds(pair, 3);
     REQUIRE(pair.run_until([&] { return pair.both_on(1); }));
-    CHECK_FALSE(pair.said_there.is_usable(0));
+    CHECK_FALSE(pair.sent_there.is_usable(0));
   }
 }
 
@@ -178,8 +178,8 @@ TEST_CASE("one side sees the error, or both do at once: both leave the path once
   CHECK(pair.both_on(1));
   CHECK(pair.epoch() == 2);
   // An end that has seen no error still holds the path usable.
-  CHECK((here || pair.said_there.is_usable(0)));
-  CHECK((there || pair.said_back.is_usable(0)));
+  CHECK((here || pair.sent_there.is_usable(0)));
+  CHECK((there || pair.sent_back.is_usable(0)));
 }
 
 TEST_CASE("an error that is none of a path does not fail over", "[req:3.14][F9]") {

@@ -115,11 +115,11 @@ TEST_CASE("a queue whose path works does not leave it while nobody would answer"
   ring_adds(pair, raw, 1);
   REQUIRE(pair.run_until([&] { return pair.both_on(1) && pair.is_complete(1); }));
   pair.a.faults[0]->cut = false;
-  REQUIRE(pair.run_until([&] { return pair.said_back.is_usable(0); }));
-  REQUIRE_FALSE(pair.said_there.is_usable(0));
+  REQUIRE(pair.run_until([&] { return pair.sent_back.is_usable(0); }));
+  REQUIRE_FALSE(pair.sent_there.is_usable(0));
   pair.step();  // this end receives the peer's statement
   pair.post.cut = true;
-  REQUIRE(pair.run_until([&] { return pair.said_there.is_usable(0); }));
+  REQUIRE(pair.run_until([&] { return pair.sent_there.is_usable(0); }));
   pair.run_for(std::chrono::seconds(15));
   CHECK(pair.both_on(1));
   ring_adds(pair, raw, 20);

@@ -12,7 +12,7 @@
 #include "net/copy/copy_engine_cuda.hpp"
 #include "net/copy/idle_engine.hpp"
 #include "net/copy/late_stream.hpp"
-#include "net/failover/failover_trouble.hpp"
+#include "net/failover/failover_random_faults.hpp"
 #include "net/soft/split_pages.hpp"
 #include "support/sanitized.hpp"
 

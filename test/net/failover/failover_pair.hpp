@@ -127,23 +127,23 @@ class LossyChannel final : public FailoverChannel {
 class WatchedChannel final : public FailoverChannel {
  public:
   explicit WatchedChannel(FailoverChannel& inner) : inner_(inner) {
-    said_.epoch = 1;
-    said_.stage = PathStage::running;
-    said_.usable_now = 0xff;
+    last_sent_.epoch = 1;
+    last_sent_.stage = PathStage::running;
+    last_sent_.usable_now = 0xff;
   }
   void send(ByteView message) override {
-    said_ = decode_statement(message).value();
+    last_sent_ = decode_statement(message).value();
     inner_.send(message);
   }
   bool receive(Bytes& message) override { return inner_.receive(message); }
-  const PathStatement& said() const { return said_; }
-  std::uint32_t epoch() const { return said_.epoch; }
-  bool is_running() const { return said_.stage == PathStage::running; }
-  bool is_usable(std::size_t path) const { return (said_.usable_now >> path & 1) != 0; }
+  const PathStatement& last_sent() const { return last_sent_; }
+  std::uint32_t epoch() const { return last_sent_.epoch; }
+  bool is_running() const { return last_sent_.stage == PathStage::running; }
+  bool is_usable(std::size_t path) const { return (last_sent_.usable_now >> path & 1) != 0; }
 
  private:
   FailoverChannel& inner_;
-  PathStatement said_;
+  PathStatement last_sent_;
 };
 
 /// Makes a WQE fail with `syndrome`; `is_done` selects whether its operation is executed.
@@ -229,13 +229,13 @@ struct FailoverPair {
         post(options.seed),
         channel_a(post, 0),
         channel_b(post, 1),
-        said_there(channel_a),
-        said_back(channel_b),
+        sent_there(channel_a),
+        sent_back(channel_b),
         turn(options.turn),
         a(exchanges, clock, options.words, options.make_engine),
         b(exchanges, clock, options.words, options.make_engine),
-        there(make(options, a, said_there, 7)),
-        back(make(options, b, said_back, 3)) {
+        there(make(options, a, sent_there, 7)),
+        back(make(options, b, sent_back, 3)) {
     for (std::size_t i = 1; i < options.paths; ++i) {
       there->aliases(i).add_local(a.keys[0], a.keys[i]);
       there->aliases(i).add_remote(b.keys[0], b.keys[i]);
@@ -303,21 +303,21 @@ struct FailoverPair {
     static_cast<void>(completed(view));
     return view.indexes->error != 0;
   }
-  std::uint32_t epoch() const { return said_there.epoch(); }
+  std::uint32_t epoch() const { return sent_there.epoch(); }
   int path() const { return there->pace().path; }
   bool both_on(int path) const {
-    return said_there.is_running() && said_back.is_running() &&
-           said_there.epoch() == said_back.epoch() && there->pace().path == path &&
+    return sent_there.is_running() && sent_back.is_running() &&
+           sent_there.epoch() == sent_back.epoch() && there->pace().path == path &&
            back->pace().path == path;
   }
   std::string states() const {
     std::string text;
     for (const bool other : {false, true}) {
       const FailoverQueue& queue = other ? *back : *there;
-      const PathStatement& said = (other ? said_back : said_there).said();
-      text += std::string(" epoch ") + std::to_string(said.epoch) + " " + to_string(said.stage) +
+      const PathStatement& last = (other ? sent_back : sent_there).last_sent();
+      text += std::string(" epoch ") + std::to_string(last.epoch) + " " + to_string(last.stage) +
               " path " + std::to_string(queue.pace().path) + " usable " +
-              std::to_string(said.usable_now);
+              std::to_string(last.usable_now);
       if (const auto failure = queue.failure()) text += " " + failure->to_string();
     }
     return text;
@@ -327,7 +327,7 @@ struct FailoverPair {
   std::vector<std::unique_ptr<LocalExchange>> exchanges;
   LossyPost post;
   LossyChannel channel_a, channel_b;
-  WatchedChannel said_there, said_back;
+  WatchedChannel sent_there, sent_back;
   std::function<void()> turn;
   FailoverRank a, b;
   std::unique_ptr<FailoverQueue> there, back;

@@ -2,7 +2,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <catch2/catch.hpp>
 
-#include "net/failover/failover_trouble.hpp"
+#include "net/failover/failover_random_faults.hpp"
 #include "support/sanitized.hpp"
 
 using namespace oriel::net::test;

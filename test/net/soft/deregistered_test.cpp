@@ -131,7 +131,7 @@ TEST_CASE("what one NIC had done is replayed by the other without its memory", "
   pair.b.faults[0]->cut = true;  // probes are not answered either
   if (is_between_paths) {
     pair.post.cut = true;
-    REQUIRE(pair.run_until([&] { return pair.said_there.said().stage == PathStage::fenced; }));
+    REQUIRE(pair.run_until([&] { return pair.sent_there.last_sent().stage == PathStage::fenced; }));
     deregister(pair);
     pair.post.cut = false;
   } else {

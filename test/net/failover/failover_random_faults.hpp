@@ -40,7 +40,7 @@ inline FailoverPair::Options options_of(std::mt19937_64& random, std::uint64_t s
 }
 
 /// Applies a random fault to one path, and removes it again.
-struct Trouble {
+struct RandomFault {
   FailoverPair& pair;
   std::mt19937_64& random;
   std::size_t path = 0;
@@ -97,7 +97,7 @@ void run_random(std::uint64_t seed, const Adapt& adapt) {
   pair.post.delay_most = static_cast<int>(random() % 30);
   Workload there(*pair.there, *pair.back, pair.a, pair.b, seed);
   Workload back(*pair.back, *pair.there, pair.b, pair.a, seed + 1000);
-  Trouble trouble{pair, random};
+  RandomFault fault{pair, random};
   const auto work = [&](Duration time) {
     for (const TimePoint end = pair.clock.now() + time; pair.clock.now() < end; pair.step()) {
       if (random() % 4 != 0) there.post(random() % 2 == 0);
@@ -105,8 +105,8 @@ void run_random(std::uint64_t seed, const Adapt& adapt) {
     }
   };
   const auto is_whole = [&] {
-    for (const WatchedChannel* said : {&pair.said_there, &pair.said_back}) {
-      if (!said->is_usable(0) || !said->is_usable(1) || !said->is_running()) return false;
+    for (const WatchedChannel* sent : {&pair.sent_there, &pair.sent_back}) {
+      if (!sent->is_usable(0) || !sent->is_usable(1) || !sent->is_running()) return false;
     }
     // Waits for all work if an engine moves a GPU's bytes: a failing WQE ends only once its bytes
     // have moved, perhaps much later.
@@ -114,9 +114,9 @@ void run_random(std::uint64_t seed, const Adapt& adapt) {
   };
   for (int round = 0; round < 6; ++round) {
     INFO("seed " << seed << ", round " << round);
-    trouble.begin();
+    fault.begin();
     work(milliseconds(random() % 60));
-    trouble.end();
+    fault.end();
     work(milliseconds(random() % 20));
     // Waits until both paths are usable: the next fault may hit the other path, and one path has to
     // work.
