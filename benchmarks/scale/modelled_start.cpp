@@ -95,13 +95,13 @@ void ModelledStart::at_root(int from, const Bytes& message) {
     return network_.post(root(), from, bytes_of(client.responder.challenge()));
   }
   Client& client = found->second;
-  if (!client.is_proven) {
+  if (!client.is_authenticated) {
     const auto response = exactly<boot::AuthSizes::kResponse>(message);
     if (!response) return;
     const auto confirmation = client.responder.answer(
         *response, [this](std::uint64_t realm) { return realm == kRealm ? &root_key_ : nullptr; });
     if (!confirmation.ok()) return;
-    client.is_proven = true;
+    client.is_authenticated = true;
     return network_.post(root(), from, bytes_of(confirmation.value()));
   }
   const auto started = std::chrono::steady_clock::now();

@@ -53,7 +53,7 @@ class ModelledStart {
   /// Root's side of a connection.
   struct Client {
     boot::AuthResponder responder{boot::KeyPurpose::rendezvous};
-    bool is_proven = false;
+    bool is_authenticated = false;
     bool has_hello = false;
   };
   struct Rank {

@@ -62,7 +62,7 @@ class AuthResponder {
   Result<AuthConfirmation> answer(std::span<const std::byte, AuthSizes::kResponse> response,
                                   const KeyLookup& lookup);
 
-  /// Claim and realm of the proven initiator; both require that answer() has succeeded.
+  /// Claim and realm of the authenticated initiator; both require that answer() has succeeded.
   const AuthClaim& claim() const { return claim_; }
   std::uint64_t realm() const { return realm_; }
 

@@ -19,7 +19,7 @@ constexpr int kAcceptsAtOnce = 64;  // then the accepted connections are read
 constexpr rlim_t kShareOfLimit = 8;
 constexpr std::size_t kMostOfProcess = 1024;
 
-std::atomic<std::size_t> unproven_of_process{0};
+std::atomic<std::size_t> unauthenticated_of_process{0};
 
 std::size_t budget_of_process() {
   rlimit files{};
@@ -34,13 +34,14 @@ bool lacks_descriptors(const Error& error) {
 }  // namespace
 
 Acceptor::Acceptor(Poller& poller, const Clock& clock, KeyPurpose purpose,
-                   AuthResponder::KeyLookup lookup, std::function<void(ProvenConnection)> on_proven,
+                   AuthResponder::KeyLookup lookup,
+                   std::function<void(AuthenticatedConnection)> on_authenticated,
                    AcceptorOptions options)
     : poller_(&poller),
       clock_(&clock),
       purpose_(purpose),
       lookup_(std::move(lookup)),
-      on_proven_(std::move(on_proven)),
+      on_authenticated_(std::move(on_authenticated)),
       options_(std::move(options)) {}
 
 Acceptor::~Acceptor() {
@@ -94,13 +95,13 @@ void Acceptor::accept_from(int listener_fd) {
       queue_was_empty_ = true;
       return;
     }
-    if (may_prove(accepted.value())) admit(std::move(accepted).value());
+    if (may_authenticate(accepted.value())) admit(std::move(accepted).value());
   }
 }
 
-bool Acceptor::may_prove(const OwnedFd& socket) const {
-  if (options_.calls.may_prove == nullptr) return true;
-  const auto answer = options_.calls.may_prove(socket);
+bool Acceptor::may_authenticate(const OwnedFd& socket) const {
+  if (options_.calls.may_authenticate == nullptr) return true;
+  const auto answer = options_.calls.may_authenticate(socket);
   if (!answer.ok()) note_failure(answer.error());
   return answer.ok() && answer.value();
 }
@@ -115,7 +116,7 @@ Result<OwnedFd> Acceptor::accept_despite_limit(int listener_fd) {
   return options_.calls.accept(listener_fd);
 }
 
-/// Closes the oldest unproven connection if it has had its turn. Returns whether a
+/// Closes the oldest unauthenticated connection if it has had its turn. Returns whether a
 /// connection has gone.
 bool Acceptor::evict_oldest() {
   if (pending_.empty() || !pending_.front().turn.expired(clock_->now())) return false;
@@ -137,7 +138,7 @@ void Acceptor::admit(OwnedFd fd) {
                              .turn = Deadline::after(options_.turn, *clock_),
                              .deadline = Deadline::after(options_.limit, *clock_),
                              .responder = AuthResponder(purpose_)});
-  ++unproven_of_process;
+  ++unauthenticated_of_process;
   const auto it = std::prev(pending_.end());
   const auto token =
       poller_->add(it->fd.get(), EPOLLIN, [this, it](std::uint32_t) { read_proof(it); });
@@ -176,14 +177,15 @@ void Acceptor::read_proof(PendingIt it) {
   if (!sent.ok() || sent.value().bytes != answer.size()) return close(it);
 
   poller_->remove(it->token);
-  ProvenConnection proven = {std::move(it->fd), it->responder.claim(), it->responder.realm()};
+  AuthenticatedConnection authenticated = {std::move(it->fd), it->responder.claim(),
+                                           it->responder.realm()};
   forget(it);
-  on_proven_(std::move(proven));
+  on_authenticated_(std::move(authenticated));
 }
 
 bool Acceptor::full() const {
   if (pending_.size() >= kMaxPending) return true;
-  return pending_.size() >= kLeastPending && unproven_of_process >= budget_;
+  return pending_.size() >= kLeastPending && unauthenticated_of_process >= budget_;
 }
 
 void Acceptor::close(PendingIt it) {
@@ -193,12 +195,12 @@ void Acceptor::close(PendingIt it) {
 
 void Acceptor::forget(PendingIt it) {
   pending_.erase(it);
-  --unproven_of_process;
+  --unauthenticated_of_process;
   resume();
 }
 
 /// Stops accepting. Connections stay in the kernel's queue until expire() or forget() resumes: an
-/// unproven connection has gone or had its turn, or a retry for descriptors is due.
+/// unauthenticated connection has gone or had its turn, or a retry for descriptors is due.
 void Acceptor::pause() {
   for (const Listening& listening : listeners_) {
     static_cast<void>(poller_->watch(listening.token, 0U));

@@ -18,7 +18,7 @@
 namespace oriel::boot {
 
 /// A connection whose initiator has proved the key.
-struct ProvenConnection {
+struct AuthenticatedConnection {
   OwnedFd fd;
   AuthClaim claim;
   std::uint64_t realm = 0;
@@ -32,7 +32,7 @@ struct SocketCalls {
   Result<IoOutcome> (*read)(int fd, std::span<std::byte> out);
   Result<IoOutcome> (*write)(int fd, std::span<const ByteView> buffers);
   /// Returns whether an accepted connection may prove the key; null: each may.
-  Result<bool> (*may_prove)(const OwnedFd& socket) = nullptr;
+  Result<bool> (*may_authenticate)(const OwnedFd& socket) = nullptr;
   /// Initiators understand kProofRefused.
   bool sends_refusal = false;
 };
@@ -42,22 +42,22 @@ struct AcceptorOptions {
   static constexpr Duration kLimit = std::chrono::seconds(2);
   static constexpr Duration kTurn = std::chrono::milliseconds(100);
   SocketCalls calls = kTcpCalls;
-  Duration limit = kLimit;  ///< an unproven connection is closed after this
-  Duration turn = kTurn;    ///< an unproven connection is closed after this if others wait
+  Duration limit = kLimit;  ///< an unauthenticated connection is closed after this
+  Duration turn = kTurn;    ///< an unauthenticated connection is closed after this if others wait
   /// Called when a system call fails for a local reason, except accept() for lack of descriptors.
   /// If the call belongs to a connection, that connection is closed.
   std::function<void(Error)> on_failure{};
 };
 
 /// Accepts connections and hands over those that prove the key. If a connection has not proved the
-/// key within the limit, it is closed. If the limit of unproven connections is reached, new ones
-/// wait in the kernel's queue. Once the oldest unproven connection has had its turn, it is closed
-/// to make room. So silent callers delay others only briefly, and many honest callers do not
-/// displace each other.
+/// key within the limit, it is closed. If the limit of unauthenticated connections is reached, new
+/// ones wait in the kernel's queue. Once the oldest unauthenticated connection has had its turn, it
+/// is closed to make room. So silent callers delay others only briefly, and many honest callers do
+/// not displace each other.
 ///
 /// The application has the first claim to descriptors. Therefore all acceptors of a process share a
-/// budget of RLIMIT_NOFILE / 8 unproven connections (1,024 at most). Each acceptor may always have
-/// kLeastPending. If no descriptor is left, the soft limit is raised.
+/// budget of RLIMIT_NOFILE / 8 unauthenticated connections (1,024 at most). Each acceptor may
+/// always have kLeastPending. If no descriptor is left, the soft limit is raised.
 ///
 /// Runs in the poller's thread or under the lock of the owner, like the poller. The poller must
 /// outlive the acceptor.
@@ -67,7 +67,8 @@ class Acceptor {
   static constexpr std::size_t kLeastPending = 16;
 
   Acceptor(Poller& poller, const Clock& clock, KeyPurpose purpose, AuthResponder::KeyLookup lookup,
-           std::function<void(ProvenConnection)> on_proven, AcceptorOptions options = {});
+           std::function<void(AuthenticatedConnection)> on_authenticated,
+           AcceptorOptions options = {});
   ~Acceptor();
   Acceptor(const Acceptor&) = delete;
   Acceptor& operator=(const Acceptor&) = delete;
@@ -84,7 +85,7 @@ class Acceptor {
   std::size_t pending() const { return pending_.size(); }
   /// Returns whether the accept queue has been found empty since the last listen.
   bool queue_was_empty() const { return queue_was_empty_; }
-  /// Closes the listeners and all unproven connections.
+  /// Closes the listeners and all unauthenticated connections.
   void stop();
 
   /// Duration after which a shortage of descriptors or memory counts as permanent.
@@ -111,7 +112,7 @@ class Acceptor {
 
   void accept_from(int listener_fd);
   Result<OwnedFd> accept_despite_limit(int listener_fd);
-  bool may_prove(const OwnedFd& socket) const;
+  bool may_authenticate(const OwnedFd& socket) const;
   void note_failure(const Error& error) const;
   bool evict_oldest();
   void admit(OwnedFd fd);
@@ -126,7 +127,7 @@ class Acceptor {
   const Clock* clock_;
   KeyPurpose purpose_;
   AuthResponder::KeyLookup lookup_;
-  std::function<void(ProvenConnection)> on_proven_;
+  std::function<void(AuthenticatedConnection)> on_authenticated_;
   AcceptorOptions options_;
   std::vector<Listening> listeners_;
   std::size_t budget_ = kLeastPending;   // shared by all acceptors of the process

@@ -34,7 +34,7 @@ Status Dialer::advance() {
       return on_challenge();
     case State::confirmation:
       return on_confirmation();
-    case State::proven:
+    case State::authenticated:
       return {};
   }
   return {};
@@ -70,7 +70,7 @@ Status Dialer::on_confirmation() {
   }
   if (!full.value()) return {};
   ORIEL_CHECK(initiator_.confirm(std::span(received_).first<AuthSizes::kConfirmation>()));
-  state_ = State::proven;
+  state_ = State::authenticated;
   return {};
 }
 
@@ -102,7 +102,7 @@ namespace {
 
 Task<Result<OwnedFd>> dial_once(EventLoop& loop, const DialTarget& target, Deadline deadline) {
   ORIEL_CO_TRY(Dialer dialer, Dialer::start(target));
-  while (!dialer.proven()) {
+  while (!dialer.authenticated()) {
     if (dialer.wanted_events() == EPOLLOUT) {
       ORIEL_CO_CHECK(co_await loop.writable(dialer.fd(), deadline));
     } else {

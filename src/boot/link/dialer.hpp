@@ -35,15 +35,15 @@ class Dialer {
   /// ready. An error ends the attempt. If the responder refused the proof, the error counts as
   /// lasting (Retries).
   Status advance();
-  bool proven() const { return state_ == State::proven; }
+  bool authenticated() const { return state_ == State::authenticated; }
   /// Returns whether the proof has been sent but not confirmed; the responder may already consider
-  /// this side proven.
+  /// this side authenticated.
   bool awaits_confirmation() const { return state_ == State::confirmation; }
-  /// Returns the connection; requires proven().
+  /// Returns the connection; requires authenticated().
   OwnedFd release() { return std::move(fd_); }
 
  private:
-  enum class State : std::uint8_t { connecting, challenge, confirmation, proven };
+  enum class State : std::uint8_t { connecting, challenge, confirmation, authenticated };
   Dialer(const DialTarget& target, OwnedFd fd);
   Status on_connected();
   Status on_challenge();

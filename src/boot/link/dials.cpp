@@ -12,12 +12,12 @@
 namespace oriel::boot {
 
 Dials::Dials(Poller& poller, const Clock& clock, const LinkIdentity& identity, Liveness& liveness,
-             std::function<void(int peer, OwnedFd)> on_proven)
+             std::function<void(int peer, OwnedFd)> on_authenticated)
     : poller_(&poller),
       clock_(&clock),
       identity_(&identity),
       liveness_(&liveness),
-      on_proven_(std::move(on_proven)) {}
+      on_authenticated_(std::move(on_authenticated)) {}
 
 Dials::~Dials() {
   for (const auto& [peer, dial] : dials_) poller_->remove(dial.token);
@@ -58,7 +58,7 @@ void Dials::on_event(int peer) {
   Dial& dial = dials_.at(peer);
   const Status advanced = dial.dialer->advance();
   if (!advanced.ok()) return failed(peer, advanced.error());
-  if (!dial.dialer->proven()) {
+  if (!dial.dialer->authenticated()) {
     const Status watched = poller_->watch(dial.token, dial.dialer->wanted_events());
     if (!watched.ok()) failed(peer, watched.error());
     return;
@@ -66,7 +66,7 @@ void Dials::on_event(int peer) {
   poller_->remove(dial.token);
   OwnedFd fd = dial.dialer->release();
   dials_.erase(peer);
-  on_proven_(peer, std::move(fd));
+  on_authenticated_(peer, std::move(fd));
 }
 
 void Dials::failed(int peer, const Error& error) {

@@ -24,10 +24,10 @@ struct LinkIdentity {
   Key key;                  ///< for KeyPurpose::link
 };
 
-/// Outgoing connections that are not yet proven; each is retried until it is. If a peer refuses
-/// connections for longer than Retries allows, the peer counts as dead. If local system calls fail
-/// for kLocalTimeout, the session ends. `liveness` is informed of both. No member waits. Not
-/// thread-safe; the constructor's arguments must outlive the object.
+/// Outgoing connections that are not yet authenticated; each is retried until it is. If a peer
+/// refuses connections for longer than Retries allows, the peer counts as dead. If local system
+/// calls fail for kLocalTimeout, the session ends. `liveness` is informed of both. No member waits.
+/// Not thread-safe; the constructor's arguments must outlive the object.
 class Dials {
  public:
   static constexpr Duration kLocalTimeout = std::chrono::seconds(1);
@@ -36,7 +36,7 @@ class Dials {
   static constexpr Duration kRefusalTimeout = std::chrono::milliseconds(200);
 
   Dials(Poller& poller, const Clock& clock, const LinkIdentity& identity, Liveness& liveness,
-        std::function<void(int peer, OwnedFd)> on_proven);
+        std::function<void(int peer, OwnedFd)> on_authenticated);
   ~Dials();
   Dials(const Dials&) = delete;
   Dials& operator=(const Dials&) = delete;
@@ -69,7 +69,7 @@ class Dials {
   const Clock* clock_;
   const LinkIdentity* identity_;
   Liveness* liveness_;
-  std::function<void(int, OwnedFd)> on_proven_;
+  std::function<void(int, OwnedFd)> on_authenticated_;
   std::map<int, Dial> dials_;
 };
 

@@ -13,8 +13,8 @@
 
 namespace oriel::boot {
 
-/// Kind of a frame. A frame on a proven stream is an 8-byte header (payload length, kind, zeros)
-/// and the payload.
+/// Kind of a frame. A frame on a authenticated stream is an 8-byte header (payload length, kind,
+/// zeros) and the payload.
 enum class FrameKind : std::uint8_t {
   message = 1,  ///< message of a group
   left = 2,     ///< ranks that have left regularly

@@ -18,9 +18,10 @@
 
 namespace oriel::boot {
 
-/// One proven connection to another rank: the send queue, and the received messages that nobody has
-/// taken yet. If those exceed kMaxInboxBytes, the connection is not read, so TCP flow control stops
-/// the sender. No member waits. Not thread-safe; the poller must outlive the link. Not movable.
+/// One authenticated connection to another rank: the send queue, and the received messages that
+/// nobody has taken yet. If those exceed kMaxInboxBytes, the connection is not read, so TCP flow
+/// control stops the sender. No member waits. Not thread-safe; the poller must outlive the link.
+/// Not movable.
 class Link {
  public:
   static constexpr std::size_t kMaxInboxBytes = std::size_t{128} << 20;

@@ -42,7 +42,7 @@ Links::Links(LinkIdentity identity, const Clock& clock, Poller poller)
           [this](std::uint64_t realm) {
             return realm == identity_.realm ? &identity_.key : nullptr;
           },
-          [this](ProvenConnection connection) {
+          [this](AuthenticatedConnection connection) {
             const auto [from, to, tag] = connection.claim;
             const bool expected =
                 to == identity_.rank && from > identity_.rank && from < identity_.size;

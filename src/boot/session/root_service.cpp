@@ -125,7 +125,7 @@ Status RootService::ensure_running() {
         const auto it = served_.find(number);
         return it == served_.end() ? nullptr : &it->second.key;
       },
-      [this](ProvenConnection connection) { on_proven(std::move(connection)); });
+      [this](AuthenticatedConnection connection) { on_authenticated(std::move(connection)); });
 
   OwnedThread::Options options;
   options.name = "oriel-root";
@@ -209,7 +209,7 @@ void RootService::wake() {
   if (running_) raise_event(running_->wake);
 }
 
-void RootService::on_proven(ProvenConnection connection) {
+void RootService::on_authenticated(AuthenticatedConnection connection) {
   const Rendezvous::Connection id = next_client_++;
   const auto token = Retries::at_once([&] {
     return running_->poller.add(connection.fd.get(), EPOLLIN,

@@ -69,7 +69,7 @@ class RootService {
   void end();
   Deadline next_timer();
   void wake();
-  void on_proven(ProvenConnection connection);
+  void on_authenticated(AuthenticatedConnection connection);
   void on_client(Rendezvous::Connection id);
   /// Returns whether the client's last message is complete.
   static bool on_last_word(Rendezvous::Connection id, const Client& client, Rendezvous& rendezvous);

@@ -50,8 +50,8 @@ struct SplitPart {
   std::vector<int> members;          ///< parent rank of each rank of `session`
 };
 
-/// Membership of one rank in one communicator. It has proven, persistent links to the ranks at
-/// distance 2^k on either side. On these links run the groups of the set-up protocols, and the
+/// Membership of one rank in one communicator. It has authenticated, persistent links to the ranks
+/// at distance 2^k on either side. On these links run the groups of the set-up protocols, and the
 /// notices of other ranks' departure, death or abort (Peers). A session of one rank has no socket.
 ///
 /// One operation at a time uses the links. It holds an Activity, which sets the event loop and the

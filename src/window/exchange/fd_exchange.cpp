@@ -34,7 +34,7 @@ constexpr boot::SocketCalls kMessageCalls = {
         [](int fd, std::span<const ByteView> buffers) {
           return outcome_of(send_packet(fd, buffers.front()), buffers.front().size());
         },
-    .may_prove = same_user,
+    .may_authenticate = same_user,
 };
 
 }  // namespace
@@ -185,15 +185,17 @@ Status FdExchange::begin_proofs(const Clock& clock) {
   }
   if (!listener_.valid()) return {};
   const auto lookup = [this](std::uint64_t realm) { return realm == realm_ ? &key_ : nullptr; };
-  // Peers never reconnect, so an unproven connection may last as long as prove(). If there are too
-  // many, honest peers will answer soon, delayed only by their schedulers.
+  // Peers never reconnect, so an unauthenticated connection may last as long as prove(). If there
+  // are too many, honest peers will answer soon, delayed only by their schedulers.
   boot::AcceptorOptions options{.calls = kMessageCalls,
                                 .limit = std::chrono::hours(24),
                                 .turn = std::chrono::milliseconds(500),
                                 .on_failure = [this](Error error) { fail(std::move(error)); }};
   acceptor_ = std::make_unique<boot::Acceptor>(
       *poller_, clock, boot::KeyPurpose::fd_exchange, lookup,
-      [this](boot::ProvenConnection proven) { admit(std::move(proven.fd), proven.claim); },
+      [this](boot::AuthenticatedConnection authenticated) {
+        admit(std::move(authenticated.fd), authenticated.claim);
+      },
       std::move(options));
   return acceptor_->listen_on(std::move(listener_));
 }
@@ -248,7 +250,7 @@ void FdExchange::admit(OwnedFd socket, const boot::AuthClaim& claim) {
 
 /// Fails if a peer has closed its connection before it proved the secret. All honest connections
 /// were in the queue when prove() began. If the queue has been empty since and no connection is
-/// unproven, the missing peer has closed its own.
+/// unauthenticated, the missing peer has closed its own.
 void FdExchange::notice_absence() {
   const std::vector<int> absent = missing(self_ + 1);
   if (absent.empty()) return;
@@ -277,8 +279,8 @@ void FdExchange::advance_dialed(Peer& peer) {
   if (got.value() == PacketOutcome::blocked) return;
   if (got.value() == PacketOutcome::closed) return closed();
   if (dialed.responded) {
-    if (Status proven = dialed.initiator.confirm(confirmation); !proven.ok()) {
-      return fails(std::move(proven).error());
+    if (Status authenticated = dialed.initiator.confirm(confirmation); !authenticated.ok()) {
+      return fails(std::move(authenticated).error());
     }
     poller_->remove(dialed.token);
     peer.link = std::make_unique<FdLink>(std::move(dialed.socket), peer.rank);

@@ -38,10 +38,10 @@ Result<PacketOutcome> send_packet(int socket, ByteView bytes);
 /// have proved nothing yet: descriptors sent along never enter this process.
 Result<PacketOutcome> receive_packet(int socket, std::span<std::byte> into);
 
-/// Sends file descriptors in both directions over one proven connection. A message carries at most
-/// kFdsPerMessage and is acknowledged before the next. This way neither the receiver's buffer nor
-/// the kernel's limit on descriptors in flight fills up. The owner calls advance() first and
-/// whenever the socket is readable, and again after a pause while blocked().
+/// Sends file descriptors in both directions over one authenticated connection. A message carries
+/// at most kFdsPerMessage and is acknowledged before the next. This way neither the receiver's
+/// buffer nor the kernel's limit on descriptors in flight fills up. The owner calls advance() first
+/// and whenever the socket is readable, and again after a pause while blocked().
 ///
 /// Owns the socket and the received descriptors. After an error the object is unusable.
 class FdLink {

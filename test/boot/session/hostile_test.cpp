@@ -339,12 +339,14 @@ class Listeners {
       acceptors_.push_back(std::make_unique<Acceptor>(
           poller_, SteadyClock::instance(), KeyPurpose::link,
           [this](std::uint64_t) { return &key_; },
-          [this](ProvenConnection connection) { proven_.push_back(std::move(connection.fd)); }));
+          [this](AuthenticatedConnection connection) {
+            authenticated_.push_back(std::move(connection.fd));
+          }));
       addresses_.push_back(acceptors_.back()->listen(kAnyPort).value());
     }
   }
   const std::vector<SocketAddress>& addresses() const { return addresses_; }
-  std::size_t proven() const { return proven_.size(); }
+  std::size_t authenticated() const { return authenticated_.size(); }
   std::size_t pending() const {
     std::size_t sum = 0;
     for (const auto& acceptor : acceptors_) sum += acceptor->pending();
@@ -364,16 +366,16 @@ class Listeners {
   /// them.
   std::string prove(std::vector<Dialer>& callers) {
     Status ended;
-    const auto proven_or_ended = [&] {
+    const auto authenticated_or_ended = [&] {
       turn();
       bool all = true;
       for (Dialer& caller : callers) {
         if (Status advanced = caller.advance(); !advanced.ok()) ended = std::move(advanced);
-        all = all && caller.proven();
+        all = all && caller.authenticated();
       }
       return all || !ended.ok();
     };
-    return test::eventually(proven_or_ended, 20s) ? text_of(ended) : "stuck";
+    return test::eventually(authenticated_or_ended, 20s) ? text_of(ended) : "stuck";
   }
 
  private:
@@ -382,7 +384,7 @@ class Listeners {
   std::optional<ScopedSystemTable> scoped_;
   const Key key_ = Key::random();
   Poller poller_ = std::move(Poller::create()).value();
-  std::vector<OwnedFd> proven_;
+  std::vector<OwnedFd> authenticated_;
   std::vector<std::unique_ptr<Acceptor>> acceptors_;
   std::vector<SocketAddress> addresses_;
   std::size_t most_ = 0;
@@ -429,7 +431,7 @@ TEST_CASE("idle connections take an eighth of the descriptors at most, the oldes
     for (std::size_t i = 0; i < listeners.addresses().size(); ++i)
       late.push_back(listeners.caller(i));
     CHECK(listeners.prove(late) == "ok");
-    CHECK(listeners.proven() == late.size());
+    CHECK(listeners.authenticated() == late.size());
     CHECK(listeners.most() <= row.most);
     CHECK(listeners.most() >= row.most / 2);
   }
