@@ -56,7 +56,7 @@ Task<Status> RankRings::join(EventLoop& loop, net::NicSoft& nic, Deadline deadli
     doorbell_fd_.reset();
     co_return Status();
   }
-  ORIEL_CO_CHECK(co_await exchange_->prove(loop, deadline));
+  ORIEL_CO_CHECK(co_await exchange_->authenticate(loop, deadline));
   const auto size = static_cast<std::size_t>(options_.size());
   std::vector<std::vector<OwnedFd>> outgoing(size);
   std::vector<net::RingReader> readers;

@@ -50,9 +50,10 @@ struct FdExchange::Dialed {
 /// State of another process.
 struct FdExchange::Peer {
   int rank;
-  bool linked;                     // to be connected to this process
-  std::unique_ptr<Dialed> dialed;  // set from dial() until prove() ends; null for peers that dial
-  std::unique_ptr<FdLink> link;    // set once both sides have proved the secret
+  bool linked;  // to be connected to this process
+  std::unique_ptr<Dialed>
+      dialed;  // set from dial() until authenticate() ends; null for peers that dial
+  std::unique_ptr<FdLink> link;  // set once both sides have proved the secret
   boot::Poller::Token watched = 0;
 };
 
@@ -147,7 +148,7 @@ Task<Status> FdExchange::connect_one(EventLoop& loop, Peer& peer, FdSocketName n
   }
 }
 
-Task<Status> FdExchange::prove(EventLoop& loop, Deadline deadline) {
+Task<Status> FdExchange::authenticate(EventLoop& loop, Deadline deadline) {
   failure_.reset();
   if (Status started = begin_proofs(loop.clock()); !started.ok()) fail(std::move(started).error());
   ORIEL_CO_CHECK(co_await turn(loop, "proving the secret over unix sockets", deadline));
@@ -185,8 +186,8 @@ Status FdExchange::begin_proofs(const Clock& clock) {
   }
   if (!listener_.valid()) return {};
   const auto lookup = [this](std::uint64_t realm) { return realm == realm_ ? &key_ : nullptr; };
-  // Peers never reconnect, so an unauthenticated connection may last as long as prove(). If there
-  // are too many, honest peers will answer soon, delayed only by their schedulers.
+  // Peers never reconnect, so an unauthenticated connection may last as long as authenticate(). If
+  // there are too many, honest peers will answer soon, delayed only by their schedulers.
   boot::AcceptorOptions options{.calls = kMessageCalls,
                                 .limit = std::chrono::hours(24),
                                 .turn = std::chrono::milliseconds(500),
@@ -249,8 +250,8 @@ void FdExchange::admit(OwnedFd socket, const boot::AuthClaim& claim) {
 }
 
 /// Fails if a peer has closed its connection before it proved the secret. All honest connections
-/// were in the queue when prove() began. If the queue has been empty since and no connection is
-/// unauthenticated, the missing peer has closed its own.
+/// were in the queue when authenticate() began. If the queue has been empty since and no connection
+/// is unauthenticated, the missing peer has closed its own.
 void FdExchange::notice_absence() {
   const std::vector<int> absent = missing(self_ + 1);
   if (absent.empty()) return;

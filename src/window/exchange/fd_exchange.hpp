@@ -25,10 +25,11 @@ namespace oriel::window {
 /// carry file descriptors. Uses abstract names, so no file is left behind even after kill -9 of all
 /// processes.
 ///
-/// Connecting takes three steps: listen(), dial(), prove(). Every process must have finished a step
-/// before any begins the next; the caller agrees on the result in between. All honest connections
-/// thus wait in the listeners' queues when prove() begins. A process that fails and closes its
-/// sockets is therefore noticed at once, without a timeout. The lower index of a pair listens.
+/// Connecting takes three steps: listen(), dial(), authenticate(). Every process must have finished
+/// a step before any begins the next; the caller agrees on the result in between. All honest
+/// connections thus wait in the listeners' queues when authenticate() begins. A process that fails
+/// and closes its sockets is therefore noticed at once, without a timeout. The lower index of a
+/// pair listens.
 ///
 /// Every failure leaves the object as disconnect() does: no descriptor is kept. Errors that a peer
 /// has caused have the peer as origin; all others have no origin yet. Every wait ends by the given
@@ -56,11 +57,11 @@ class FdExchange {
   Result<FdSocketName> listen();
   /// Connects to the processes with a lower index; names[i] is the name of process i.
   Task<Status> dial(EventLoop& loop, std::vector<FdSocketName> names, Deadline deadline);
-  /// Accepts the processes with a higher index; both sides of each pair prove the secret. Closes
-  /// foreign connections. Some hundreds of silent ones in the queue cost half a second for each
-  /// batch that the acceptor holds at once. A batch has at most 256, or fewer under a low
+  /// Accepts the processes with a higher index; both sides of each pair authenticate the secret.
+  /// Closes foreign connections. Some hundreds of silent ones in the queue cost half a second for
+  /// each batch that the acceptor holds at once. A batch has at most 256, or fewer under a low
   /// RLIMIT_NOFILE.
-  Task<Status> prove(EventLoop& loop, Deadline deadline);
+  Task<Status> authenticate(EventLoop& loop, Deadline deadline);
 
   /// Sends `mine` to every peer and receives counts[i] descriptors from process i (counts[self] is
   /// ignored). Every process must call it with matching counts. Closes `mine` at the end, even
@@ -109,10 +110,10 @@ class FdExchange {
   std::optional<Error> failure_;
   boot::Group* group_ = nullptr;  // null: only the deadline ends a wait
 
-  // Exists while prove() or an exchange runs; destroyed after the acceptor.
+  // Exists while authenticate() or an exchange runs; destroyed after the acceptor.
   std::optional<boot::Poller> poller_;
-  OwnedFd listener_;                            // from listen() until prove()
-  std::unique_ptr<boot::Acceptor> acceptor_;    // during prove()
+  OwnedFd listener_;                            // from listen() until authenticate()
+  std::unique_ptr<boot::Acceptor> acceptor_;    // during authenticate()
   std::vector<std::vector<OwnedFd>> outgoing_;  // by process, or one list for all
 };
 

@@ -76,7 +76,7 @@ Task<Result<HandleTransfer::Descriptors>> HandleTransfer::receive_descriptors(Ev
   FdExchange* const exchange = processes_.exchange();
   if (exchange == nullptr) co_return Descriptors();
   if (!exchange->connected()) {
-    ORIEL_CO_CHECK(co_await exchange->prove(loop, deadline));
+    ORIEL_CO_CHECK(co_await exchange->authenticate(loop, deadline));
   }
   std::vector<std::size_t> counts;
   for (std::size_t process = 0; process < offers_.size(); ++process) {

@@ -75,19 +75,19 @@ class Peers {
   std::vector<Status> dial() {
     return each([&](FdExchange& one) { return one.dial(loop, names, Deadline::after(5s)); });
   }
-  std::vector<Status> prove(Duration timeout = 5s) {
-    return each([&](FdExchange& one) { return one.prove(loop, Deadline::after(timeout)); });
+  std::vector<Status> authenticate(Duration timeout = 5s) {
+    return each([&](FdExchange& one) { return one.authenticate(loop, Deadline::after(timeout)); });
   }
-  /// Runs prove() and checks that it ends long before its deadline.
+  /// Runs authenticate() and checks that it ends long before its deadline.
   std::vector<Status> refuse() {
     const auto begin = SteadyClock::instance().now();
-    auto outcomes = prove(30s);
+    auto outcomes = authenticate(30s);
     CHECK(SteadyClock::instance().now() - begin < 15s);
     return outcomes;
   }
   void connect() {
     require_all(dial());
-    require_all(prove());
+    require_all(authenticate());
   }
   void forget(std::size_t i) { all_[i]->disconnect(); }
 
@@ -130,7 +130,7 @@ class Hostile {
   }
 
   /// Runs the handshake; called by a thread beside the loop.
-  void prove() {
+  void authenticate() {
     boot::AuthInitiator initiator(boot::KeyPurpose::fd_exchange, kRealm, secret(), {11, 10, kTag});
     boot::AuthChallenge challenge{};
     receive(challenge);
@@ -173,8 +173,8 @@ std::string outcome(std::size_t expected, Duration timeout,
   const auto name = victim.listen();
   Hostile hostile(name.value());
   {
-    std::jthread prover([&] { hostile.prove(); });
-    REQUIRE(loop.run(victim.prove(loop, Deadline::after(5s))).ok());
+    std::jthread prover([&] { hostile.authenticate(); });
+    REQUIRE(loop.run(victim.authenticate(loop, Deadline::after(5s))).ok());
   }
   attack(hostile);
   auto result = loop.run(victim.exchange(loop, {}, {0, expected}, Deadline::after(timeout)));
@@ -216,9 +216,9 @@ TEST_CASE("descriptors travel between all processes, 64 a message", "[req:1.17]"
 namespace {
 
 /// Delays the handshake of one peer, like a process that is not scheduled.
-Task<Status> prove_later(FdExchange& one, EventLoop& loop, Duration delay) {
+Task<Status> authenticate_later(FdExchange& one, EventLoop& loop, Duration delay) {
   ORIEL_CO_CHECK(co_await loop.sleep_until(Deadline::after(delay)));
-  co_return co_await one.prove(loop, Deadline::after(20s));
+  co_return co_await one.authenticate(loop, Deadline::after(20s));
 }
 
 }  // namespace
@@ -246,7 +246,7 @@ TEST_CASE(
   add_unauthenticated(100);
   std::vector<Task<Status>> tasks;
   for (std::size_t i = 0; i < peers.size(); ++i) {
-    tasks.push_back(prove_later(peers[i], peers.loop, i == 0 ? 0ms : 200ms));
+    tasks.push_back(authenticate_later(peers[i], peers.loop, i == 0 ? 0ms : 200ms));
   }
   require_all(peers.loop.run_all(std::move(tasks)));
 }
@@ -276,7 +276,7 @@ TEST_CASE("a shortage of descriptors while unauthenticated peers are connected p
     return real_system_table().close(fd);
   };
   const ScopedSystemTable scoped(table);
-  require_all(peers.prove(20s));
+  require_all(peers.authenticate(20s));
 }
 
 TEST_CASE("no descriptor of a peer that has proved nothing enters this process", "[req:1.17]") {
@@ -301,7 +301,7 @@ TEST_CASE("no descriptor of a peer that has proved nothing enters this process",
   };
   const ScopedSystemTable scoped(table);
   const auto open = test::count_fds();
-  require_all(peers.prove());
+  require_all(peers.authenticate());
   CHECK(most <= open + unauthenticated.size() + 3);  // the accepted sockets and the pollers
   unauthenticated.clear();
 }
@@ -395,8 +395,8 @@ TEST_CASE("a process that goes away while connecting is noticed at once and name
   require_all(peers.dial());
   peers.forget(2);
   std::vector<Task<Status>> tasks;
-  tasks.push_back(peers[0].prove(peers.loop, Deadline::after(20s)));
-  tasks.push_back(peers[1].prove(peers.loop, Deadline::after(20s)));
+  tasks.push_back(peers[0].authenticate(peers.loop, Deadline::after(20s)));
+  tasks.push_back(peers[1].authenticate(peers.loop, Deadline::after(20s)));
   const auto begin = SteadyClock::instance().now();
   const auto outcomes = peers.loop.run_all(std::move(tasks));
   CHECK(SteadyClock::instance().now() - begin < 10s);
@@ -409,7 +409,7 @@ TEST_CASE("a silent listener ends by the deadline, with its rank named", "[req:1
   const NoneLeft none_left;
   Peers peers(2);
   require_all(peers.dial());
-  const auto status = peers.loop.run(peers[1].prove(peers.loop, Deadline::after(100ms)));
+  const auto status = peers.loop.run(peers[1].authenticate(peers.loop, Deadline::after(100ms)));
   REQUIRE_FALSE(status.ok());
   CHECK(status.error().code() == ErrorCode::timeout);
   CHECK(status.error().origin_rank() == 10);
