@@ -26,7 +26,7 @@ Error bad_address(const char* field, std::uint64_t value, const std::string& wan
 Bytes encode(const FabricAddress& address) {
   ByteWriter to;
   to.put(kAddressMagic).put(kAddressVersion);
-  to.put(address.proves_payloads ? kProvesPayloads : std::uint16_t{0});
+  to.put(address.authenticates_payloads ? kProvesPayloads : std::uint16_t{0});
   to.put(address.id).put_raw(address.nonce);
   to.put(address.payload_bytes_most).put(address.format);
   to.put_string(address.provider).put_blob(address.address);
@@ -69,7 +69,7 @@ Result<FabricAddress> decode_fabric_address(ByteView bytes) {
     return bad_address("an address of bytes", where.size(),
                        fmt::format("1 to {}", FabricAddress::kAddressBytesMost));
   }
-  address.proves_payloads = flags == kProvesPayloads;
+  address.authenticates_payloads = flags == kProvesPayloads;
   address.provider.assign(reinterpret_cast<const char*>(provider.data()), provider.size());
   address.address.assign(where.begin(), where.end());
   return address;

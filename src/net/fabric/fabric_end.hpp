@@ -36,7 +36,7 @@ struct Peer {
   std::string name;
   WireAddress address;
   fi_addr_t where = FI_ADDR_UNSPEC;
-  bool prove_payloads = false;
+  bool authenticate_payloads = false;
   std::uint32_t payload_bytes_most = 0;
   std::vector<std::uint32_t> queues;  // queues that it may address; empty: any
   WireSign sign;

@@ -44,9 +44,9 @@ FrameKeys frame_keys(const boot::Key& secret, const FabricAddress& from, const F
 }
 
 void seal_frame(const FrameKeys& keys, const FrameHead& head, std::byte* frame, ByteView payload,
-                bool prove_payload) {
+                bool authenticate_payload) {
   HeadLayout layout{};
-  layout.payload_proof = payload_proof(keys.payload, payload, prove_payload);
+  layout.payload_proof = payload_proof(keys.payload, payload, authenticate_payload);
   layout.magic = kFrameMagic;
   layout.batch_bytes = head.batch_bytes;
   layout.from = head.from;
@@ -91,13 +91,14 @@ std::optional<FrameHead> read_frame(ByteView bytes) {
                    layout.payload_bytes, layout.accepted, bytes.size() - meant};
 }
 
-bool is_proven(const FrameKeys& keys, ByteView bytes, const FrameHead& head, bool prove_payload) {
+bool is_authenticated(const FrameKeys& keys, ByteView bytes, const FrameHead& head,
+                      bool authenticate_payload) {
   const std::size_t sealed = kFrameHeadBytes + head.batch_bytes;
   const auto proof =
       boot::short_keyed_hash(keys.frame, bytes.subspan(kProofBytes, sealed - kProofBytes));
   if (!boot::equal_in_constant_time(proof, bytes.first(kProofBytes))) return false;
   const ByteView body = bytes.subspan(sealed, head.payload_bytes);
-  const auto payload = payload_proof(keys.payload, body, prove_payload);
+  const auto payload = payload_proof(keys.payload, body, authenticate_payload);
   return boot::equal_in_constant_time(payload, bytes.subspan(kProofBytes, kProofBytes));
 }
 

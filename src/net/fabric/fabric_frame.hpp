@@ -65,7 +65,7 @@ FrameKeys frame_keys(const boot::Key& secret, const FabricAddress& from, const F
 /// ignored: the length of `payload` counts. Only whether `head.padding_bytes` is 0 enters the
 /// frame.
 void seal_frame(const FrameKeys& keys, const FrameHead& head, std::byte* frame, ByteView payload,
-                bool prove_payload);
+                bool authenticate_payload);
 
 struct BatchMessage {
   ByteView bytes;
@@ -83,6 +83,7 @@ std::optional<FrameHead> read_frame(ByteView bytes);
 
 /// Returns whether the frame was sealed with these keys. `head` must be read_frame()'s result for
 /// `bytes`.
-bool is_proven(const FrameKeys& keys, ByteView bytes, const FrameHead& head, bool prove_payload);
+bool is_authenticated(const FrameKeys& keys, ByteView bytes, const FrameHead& head,
+                      bool authenticate_payload);
 
 }  // namespace oriel::net

@@ -99,7 +99,7 @@ void Receiver::complete(std::uint32_t buffer, std::size_t bytes) {
   const auto head = read_frame(frame);
   Peer* const peer = head.has_value() ? end_.peers.find({head->from}) : nullptr;
   if (peer == nullptr || peer->is_cut ||
-      !is_proven(peer->incoming.keys, frame, *head, peer->prove_payloads)) {
+      !is_authenticated(peer->incoming.keys, frame, *head, peer->authenticate_payloads)) {
     post(buffer);
     return;
   }

@@ -145,7 +145,7 @@ ssize_t Sender::post(Peer& peer, Send& batch) {
   FrameHead head{end_.own.id, peer.outgoing.next, static_cast<std::uint16_t>(bytes)};
   head.accepted = static_cast<std::uint32_t>(peer.incoming.next);
   head.padding_bytes = layout_.padding.of(kFrameHeadBytes + bytes + payload.size());
-  seal_frame(peer.outgoing.keys, head, batch.heads, payload, peer.prove_payloads);
+  seal_frame(peer.outgoing.keys, head, batch.heads, payload, peer.authenticate_payloads);
   std::array<iovec, 3> parts{};
   std::array<void*, 3> descriptors = {batch.descriptor, nullptr, nullptr};
   parts[0] = {batch.heads, kFrameHeadBytes + bytes};

@@ -106,7 +106,7 @@ Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name,
   peer->address = {theirs.id};
   peer->outgoing.keys = frame_keys(state.end.options.key, own, theirs);
   peer->incoming.keys = frame_keys(state.end.options.key, theirs, own);
-  peer->prove_payloads = theirs.proves_payloads || own.proves_payloads;
+  peer->authenticate_payloads = theirs.authenticates_payloads || own.authenticates_payloads;
   peer->payload_bytes_most = theirs.payload_bytes_most;
   peer->queues = std::move(queues);
   state.end.peers.add(std::move(peer));
@@ -193,7 +193,7 @@ Status WireFabric::flush(Deadline deadline) {
 bool WireFabric::can_read(WireAddress peer) {
   const std::lock_guard lock(state_->mutex);
   const Peer* const other = state_->find_open(peer);
-  return other != nullptr && !other->prove_payloads && state_->end.endpoint->can_read();
+  return other != nullptr && !other->authenticate_payloads && state_->end.endpoint->can_read();
 }
 
 std::optional<WireSource> WireFabric::expose(WireAddress peer, const std::byte* from,

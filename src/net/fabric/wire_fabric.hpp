@@ -75,7 +75,8 @@ class WireFabric final : public Wire {
     /// Largest payload of a message, at most kPieceBytesMost. Peers learn it; the pieces of queues
     /// must not be larger.
     std::uint32_t payload_bytes_most = QueueSetup().piece_bytes;
-    bool prove_payloads = false;  ///< see fabric_frame.hpp; one end's request is enough for both
+    bool authenticate_payloads =
+        false;  ///< see fabric_frame.hpp; one end's request is enough for both
     /// Timeout for a missing frame that later ones wait for, and for a peer that takes nothing.
     /// When it expires for a peer, messages to that peer are lost until the peer takes some again.
     Duration timeout = std::chrono::seconds(1);

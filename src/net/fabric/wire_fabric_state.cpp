@@ -65,7 +65,7 @@ Status WireFabric::State::open() {
   own.format = format;
   own.provider = provider;
   own.payload_bytes_most = options.payload_bytes_most;
-  own.proves_payloads = options.prove_payloads;
+  own.authenticates_payloads = options.authenticate_payloads;
   do own.id = boot::random_number();
   while (own.id == 0);
   boot::fill_random(own.nonce);

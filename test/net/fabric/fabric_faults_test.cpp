@@ -306,7 +306,7 @@ TEST_CASE("no message is one that rxm of libfabric 2 would cut into segments", "
   auto options = planned_options();
   options.table = &table;
   options.payload_bytes_most = 100'000;
-  options.prove_payloads = parts == 2;
+  options.authenticate_payloads = parts == 2;
   for (const std::size_t large : {20'000, 100'000}) {
     const Outcome outcome = play(options, 30, 0, large);
     REQUIRE_FALSE(outcome.opening.has_value());

@@ -262,7 +262,7 @@ TEST_CASE("a payload behind a batch is that of one message, whose length it has"
 
 TEST_CASE("a changed payload is not taken where payloads are proven", "[req:3.23]") {
   auto proving = fabric_options();
-  proving.prove_payloads = true;
+  proving.authenticate_payloads = true;
   UnauthenticatedScene scene(proving);
   const WireMessage message = numbered(1, 1000);
   const Bytes head = encode_head(message);

@@ -109,7 +109,7 @@ TEST_CASE("immediates are applied in the order of the queue", "[req:3.13]") {
 
 TEST_CASE("proofs of payloads are made and wanted if either end wishes", "[req:3.13]") {
   auto proving = fabric_options();
-  proving.prove_payloads = true;
+  proving.authenticate_payloads = true;
   WirePair pair(fabric_options(), proving);
   for (const bool forth : {true, false}) {
     WireFabric* const from = forth ? pair.a.get() : pair.b.get();

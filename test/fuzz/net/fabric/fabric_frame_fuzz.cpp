@@ -49,7 +49,7 @@ void check_frame(ByteView input) {
   expect(input.size() ==
          kFrameHeadBytes + head->batch_bytes + head->payload_bytes + head->padding_bytes);
   // A random input never contains a valid proof.
-  expect(!is_proven(keys(), input, *head, false));
+  expect(!is_authenticated(keys(), input, *head, false));
   const ByteView body = input.subspan(kFrameHeadBytes);
   walk(body.first(head->batch_bytes), body.subspan(head->batch_bytes, head->payload_bytes));
 }
@@ -74,11 +74,11 @@ void check_seal(ByteView input) {
   const auto found = read_frame(frame);
   expect(found.has_value() && found->sequence == 7 && found->batch_bytes == batch_bytes &&
          found->accepted == 9);
-  expect(is_proven(keys(), frame, *found, proves));
+  expect(is_authenticated(keys(), frame, *found, proves));
   const std::size_t sealed = proves ? meant : kFrameHeadBytes + batch_bytes;
   frame[input.size() * 7919 % sealed] ^= std::byte{1};
   const auto changed = read_frame(frame);
-  expect(!changed.has_value() || !is_proven(keys(), frame, *changed, proves));
+  expect(!changed.has_value() || !is_authenticated(keys(), frame, *changed, proves));
 }
 
 }  // namespace
