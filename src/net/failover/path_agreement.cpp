@@ -216,7 +216,8 @@ std::vector<PathAgreement::Action> PathAgreement::take_actions() {
 
 std::optional<PathStatement> PathAgreement::take_statement(TimePoint now) {
   // On a path other than the best, both ends have to know when the other would take the best again.
-  const Duration pause = !is_answered() ? policy_.repeat_every : policy_.repeat_every * 10;
+  const Duration pause =
+      !is_answered() ? policy_.retransmit_interval : policy_.retransmit_interval * 10;
   const bool repeats = !is_answered() || (stage_ == PathStage::running && path_ != 0);
   if (stage_ == PathStage::over) {
     if (!over_.has_value()) over_ = now;

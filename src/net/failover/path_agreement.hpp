@@ -51,7 +51,8 @@ Bytes encode_statement(const PathStatement& statement);
 Result<PathStatement> decode_statement(ByteView bytes);
 
 struct AgreementPolicy {
-  Duration repeat_every = std::chrono::milliseconds(20);  ///< retransmits unanswered statements
+  Duration retransmit_interval =
+      std::chrono::milliseconds(20);  ///< retransmits unanswered statements
   /// Timeout of an agreement: one that is not reached by then has failed.
   Duration give_up_after = std::chrono::seconds(10);
 };
@@ -87,7 +88,7 @@ class PathAgreement {
   const PathStatement& peer() const { return peer_; }
 
   /// Returns when the peer's latest new statement came. While path() is not 0, the peer sends one
-  /// every ten AgreementPolicy::repeat_every even if nothing has changed.
+  /// every ten AgreementPolicy::retransmit_interval even if nothing has changed.
   TimePoint last_received() const { return last_received_; }
 
   /// Sets the paths that this end finds usable, and why it does not find the others usable.

@@ -65,7 +65,7 @@ Retransmission::Step Retransmission::poll(SentRequest& oldest, const WireSign& s
   // The other requests may still be leaving. A retransmission would only queue behind them.
   question_ = oldest.number;
   answered_.reset();
-  return Step::repeat_oldest;
+  return Step::retransmit_oldest;
 }
 
 /// If the other requests had arrived, their responses would come before the oldest one's or soon

@@ -81,7 +81,7 @@ class Retransmission {
  public:
   explicit Retransmission(const QueueSetup& setup) : setup_(setup) {}
 
-  enum class Step : std::uint8_t { wait, repeat_oldest, retransmit_all, give_up };
+  enum class Step : std::uint8_t { wait, retransmit_oldest, retransmit_all, give_up };
   bool is_due(const SentRequest& oldest, TimePoint now) const {
     return oldest.at != TimePoint{} &&
            now - std::max(oldest.at, last_received_) >= setup_.answer_timeout;

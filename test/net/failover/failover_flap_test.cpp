@@ -50,7 +50,7 @@ FailoverPair::Options quick() {
   options.health.probe_every = milliseconds(1);
   options.health.retry_first = milliseconds(5);
   options.health.retry_most = milliseconds(5);
-  options.agreement.repeat_every = milliseconds(2);
+  options.agreement.retransmit_interval = milliseconds(2);
   return options;
 }
 

@@ -35,7 +35,7 @@ inline FailoverPair::Options options_of(std::mt19937_64& random, std::uint64_t s
   options.health.retry_most = milliseconds(20);
   options.health.errors_most = static_cast<std::uint32_t>(1 + random() % 2);
   options.health.answers_needed = static_cast<std::uint32_t>(1 + random() % 3);
-  options.agreement.repeat_every = milliseconds(2);
+  options.agreement.retransmit_interval = milliseconds(2);
   return options;
 }
 
