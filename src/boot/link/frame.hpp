@@ -13,7 +13,7 @@
 
 namespace oriel::boot {
 
-/// Kind of a frame. A frame on a authenticated stream is an 8-byte header (payload length, kind,
+/// Kind of a frame. A frame on an authenticated stream is an 8-byte header (payload length, kind,
 /// zeros) and the payload.
 enum class FrameKind : std::uint8_t {
   message = 1,  ///< message of a group

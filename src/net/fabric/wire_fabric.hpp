@@ -51,7 +51,7 @@ struct FabricTable;
 /// (can_read() and the calls after it). A key of libfabric authorizes the read: random, of up to
 /// 64 bits, where the provider leaves the choice. The key is valid for the bytes of this write
 /// until the write is answered. So whoever learns the key can read only bytes that would have
-/// crossed the network anyway. Rendezvous is not used if either end wants payloads proven.
+/// crossed the network anyway. Rendezvous is not used if either end wants payloads authenticated.
 ///
 /// Batches. Messages to one peer leave in one frame, at end_turn() or when receive() has to poll. A
 /// frame holds as many small messages as fit and one longer one. So a put, its signal and the

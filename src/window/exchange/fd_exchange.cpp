@@ -50,10 +50,9 @@ struct FdExchange::Dialed {
 /// State of another process.
 struct FdExchange::Peer {
   int rank;
-  bool linked;  // to be connected to this process
-  std::unique_ptr<Dialed>
-      dialed;  // set from dial() until authenticate() ends; null for peers that dial
-  std::unique_ptr<FdLink> link;  // set once both sides have proved the secret
+  bool linked;                     // to be connected to this process
+  std::unique_ptr<Dialed> dialed;  // until authenticate() ends; null for peers that dial
+  std::unique_ptr<FdLink> link;    // set once both sides have proved the secret
   boot::Poller::Token watched = 0;
 };
 

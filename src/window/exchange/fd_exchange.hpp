@@ -57,7 +57,7 @@ class FdExchange {
   Result<FdSocketName> listen();
   /// Connects to the processes with a lower index; names[i] is the name of process i.
   Task<Status> dial(EventLoop& loop, std::vector<FdSocketName> names, Deadline deadline);
-  /// Accepts the processes with a higher index; both sides of each pair authenticate the secret.
+  /// Accepts the processes with a higher index; both sides of each pair prove the secret.
   /// Closes foreign connections. Some hundreds of silent ones in the queue cost half a second for
   /// each batch that the acceptor holds at once. A batch has at most 256, or fewer under a low
   /// RLIMIT_NOFILE.

@@ -357,7 +357,7 @@ class Listeners {
     for (const auto& acceptor : acceptors_) acceptor->expire();
     most_ = std::max(most_, pending());
   }
-  /// Returns the highest number of unproven connections so far.
+  /// Returns the highest number of unauthenticated connections so far.
   std::size_t most() const { return most_; }
   Dialer caller(std::size_t listener = 0) {
     return std::move(Dialer::start(target_of(addresses_[listener], key_))).value();
@@ -393,7 +393,7 @@ class Listeners {
 }  // namespace
 
 TEST_CASE("a crowd of honest callers does not drive itself out", "[req:1.8]") {
-  Listeners listeners(256);  // an eighth may be unproven connections
+  Listeners listeners(256);  // an eighth may be unauthenticated
   std::vector<Dialer> callers;
   for (int i = 0; i < 200; ++i) callers.push_back(listeners.caller());
   CHECK(listeners.prove(callers) == "ok");

@@ -193,7 +193,7 @@ TEST_CASE("a message longer than any of ours costs its receiver nothing", "[req:
   CHECK(is_numbered(message, 3, 900));
 }
 
-TEST_CASE("a peer that is proven and sends what no NIC sends is not heard", "[req:3.23]") {
+TEST_CASE("a peer that is authenticated and sends what no NIC sends is not heard", "[req:3.23]") {
   UnauthenticatedScene scene;
   const FrameKeys keys = scene.keys();
   WireRequest request;
@@ -260,7 +260,7 @@ TEST_CASE("a payload behind a batch is that of one message, whose length it has"
   }
 }
 
-TEST_CASE("a changed payload is not taken where payloads are proven", "[req:3.23]") {
+TEST_CASE("a changed payload is not taken where payloads are authenticated", "[req:3.23]") {
   auto proving = fabric_options();
   proving.authenticate_payloads = true;
   UnauthenticatedScene scene(proving);

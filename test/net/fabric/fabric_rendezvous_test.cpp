@@ -103,7 +103,7 @@ TEST_CASE("of puts to one place the last one stays, read by rendezvous or sent",
 }
 
 TEST_CASE("no rendezvous read where it cannot be, or is not wanted", "[req:3.13]") {
-  SECTION("one end wants payloads proven") {
+  SECTION("one end wants payloads authenticated") {
     auto proving = fabric_options();
     proving.authenticate_payloads = true;
     FetchPair pair(proving);

@@ -415,7 +415,7 @@ TEST_CASE("a silent listener ends by the deadline, with its rank named", "[req:1
   CHECK(status.error().origin_rank() == 10);
 }
 
-TEST_CASE("a proven peer that breaks the protocol is refused", "[req:1.17]") {
+TEST_CASE("an authenticated peer that breaks the protocol is refused", "[req:1.17]") {
   const NoneLeft none_left;
   const OwnedFd file = memfd(4096);
   const std::vector<int> one = {file.get()};

@@ -54,7 +54,7 @@ void check_frame(ByteView input) {
   walk(body.first(head->batch_bytes), body.subspan(head->batch_bytes, head->payload_bytes));
 }
 
-// A sealed frame is read and proven; with one bit changed it is not.
+// A sealed frame is read and authenticated; with one bit changed it is not.
 void check_seal(ByteView input) {
   const bool proves = input[1] != std::byte{0};
   const ByteView rest = input.subspan(2);
