@@ -1,14 +1,24 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 // A job that hangs, for docs/hang.md. The last rank enters a call SECONDS late, or dies before it.
-//   ORIEL_BACKEND=host oriel-run -n 2 late_rank [SECONDS|die [init|window|all_reduce]]
+// With `inside`, SIGSTOP stops the last rank for SECONDS in the second all-reduce (CPU ranks).
+//   ORIEL_BACKEND=host oriel-run -n 2 late_rank [SECONDS|die [init|window|all_reduce|inside]]
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "../common/launched.hpp"
+
+/// Stops this process 0.3 s later, for `seconds`.
+void be_stopped_for(const std::string& seconds) {
+  const std::string pid = std::to_string(getpid());
+  const std::string script =
+      "(sleep 0.3; kill -STOP " + pid + "; sleep " + seconds + "; kill -CONT " + pid + ") &";
+  if (std::system(script.c_str()) != 0) std::exit(1);
+}
 
 int main(int argc, char** argv) {
   const Launched me = Launched::from_environment();
@@ -30,7 +40,12 @@ int main(int argc, char** argv) {
   auto* const data = static_cast<float*>(window.data());
   must(comm.all_reduce({.input = data, .output = data, .count = 1}));
   come_to("all_reduce");
-  auto done = comm.all_reduce({.input = data, .output = data, .count = 1});
+  const bool is_inside = where == "inside";
+  std::vector<float> values(is_inside ? 16 << 20 : 1, 1.0f);  // many need the work of all ranks
+  float* const second = is_inside ? values.data() : data;
+  if (is_inside && me.rank == me.ranks - 1) be_stopped_for(how);
+  if (is_inside && me.rank != me.ranks - 1) sleep(2);  // the last rank waits when it is stopped
+  auto done = comm.all_reduce({.input = second, .output = second, .count = values.size()});
   if (done.ok()) done = comm.close();  // on a GPU, close() waits for the all-reduce
   std::printf("rank %d: %s\n", me.rank, done.ok() ? "done" : done.error().to_string().c_str());
   return done.ok() ? 0 : 1;

@@ -45,7 +45,7 @@ std::string stalled_call(const CommunicatorParts& parts) {
   const CallActivity activity = parts.flight->activity();
   if (activity.is_transfer()) return text_of(activity);
   const auto own = last_call(parts, parts.team_facts.index);
-  if (activity.kind != CallActivity::Kind::collective || !own) return "a wait of the user's own";
+  if (!activity.is_collective() || !own) return "a wait of the user's own";
   return fmt::format("{} (call {} of the communicator)", text_of(own->call), own->number);
 }
 
@@ -54,8 +54,8 @@ std::vector<int> awaited_ranks(const CommunicatorParts& parts, int awaited_rank)
   std::vector<int> awaited;
   const auto own = last_call(parts, parts.team_facts.index);
   // In a collective with a root, a rank waits for the root or for one message after the other.
-  const bool in_collective = parts.flight->activity().kind == CallActivity::Kind::collective &&
-                             own && !kernels::has_root(own->call.collective);
+  const bool in_collective =
+      parts.flight->activity().is_collective() && own && !kernels::has_root(own->call.collective);
   for (std::size_t index = 0; own && in_collective && index < parts.team_facts.members.size();
        ++index) {
     const auto there = last_call(parts, static_cast<int>(index));
@@ -76,6 +76,15 @@ bool sees_calls_of(const CommunicatorParts& parts, int rank) {
          (on_host(parts) && std::find(members.begin(), members.end(), rank) != members.end());
 }
 
+/// Returns whether this rank and the team's rank `index` are both in the collective of one number.
+bool is_in_own_call(const CommunicatorParts& parts, int index) {
+  const auto there = activity_of(parts, index);
+  if (!there || !there->is_collective() || !parts.flight->activity().is_collective()) return false;
+  const auto own = last_call(parts, parts.team_facts.index);
+  const auto last = last_call(parts, index);
+  return own && last && own->number == last->number;
+}
+
 /// Returns a text on the calls of a rank that others wait for. Each part begins with a semicolon;
 /// empty if nothing is known.
 std::string what_it_does(const CommunicatorParts& parts, int awaited_rank) {
@@ -83,9 +92,13 @@ std::string what_it_does(const CommunicatorParts& parts, int awaited_rank) {
   const auto place = std::find(members.begin(), members.end(), awaited_rank);
   if (place == members.end()) return {};
   const auto index = static_cast<int>(place - members.begin());
+  // A rank that waits in the call too prints a line of its own, which names the next rank.
+  if (is_in_own_call(parts, index)) {
+    return fmt::format("; rank {} is in this call too (stopped, slow, or waits for another rank)",
+                       awaited_rank);
+  }
   std::string text;
-  const auto activity = activity_of(parts, index);
-  if (activity && activity->kind != CallActivity::Kind::collective) {
+  if (const auto activity = activity_of(parts, index)) {
     text += fmt::format("; rank {} is in {}", awaited_rank, text_of(*activity));
   }
   if (const auto last = last_call(parts, index)) {

@@ -21,6 +21,7 @@ struct CallActivity {
   static constexpr int kPeerBits = 24;
   static constexpr std::uint32_t kMostCounted = (1u << kCountBits) - 1;
 
+  bool is_collective() const { return kind == Kind::collective; }
   bool is_transfer() const { return kind == Kind::transfers; }
 };
 

@@ -78,6 +78,11 @@ TEST_CASE("a stall names the last call of a rank whose memory does not tell, as 
         Variables{{"ORIEL_HOSTID", test_ranks.first() == 0 ? "first" : "second"}});
     auto comms = test_ranks.init();
     std::vector<float> data(7, 1.0f);
+    const int self = test_ranks.first();
+    require(ncclGroupStart(), "ncclGroupStart");  // a group is one call
+    require(ncclSend(data.data(), 1, ncclFloat, self, comms[0], nullptr), "a send");
+    require(ncclRecv(data.data() + 1, 1, ncclFloat, self, comms[0], nullptr), "a receive");
+    require(ncclGroupEnd(), "ncclGroupEnd");
     require(ncclAllReduce(data.data(), data.data(), 7, ncclFloat, ncclSum, comms[0], nullptr),
             "the first call");
     if (test_ranks.first() == 0) {
@@ -98,7 +103,7 @@ TEST_CASE("a stall names the last call of a rank whose memory does not tell, as 
   REQUIRE(lines.size() >= 2);
   CHECK_NOTHROW(require_words(
       lines[1], {"WARN stalled: rank 0 has waited for ", " in a receive from rank 1 for rank 1 (",
-                 "; rank 1 has made call 1 last, an all-reduce (sum) of 7 x f32, which has "
+                 "; rank 1 has made call 2 last, an all-reduce (sum) of 7 x f32, which has "
                  "returned; ORIEL_"}));
 }
 
@@ -125,6 +130,39 @@ TEST_CASE("a stall says that the rank does not answer if its process is stopped"
   check_all_ok(fixture.collect(30s));
   REQUIRE(lines.size() >= 2);
   CHECK_NOTHROW(require_words(lines[1], {"; rank 1 does not answer; ORIEL_"}));
+}
+
+TEST_CASE("a stall on one node says whether the stopped rank is in the call of the rank that waits",
+          "[req:4.11][req:5.3]") {
+  const bool is_inside = GENERATE(true, false);
+  const StallLog log;
+  RankFixture fixture(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
+    auto comms = test_ranks.init();
+    std::vector<float> data(4'000'000, 1.0f);  // needs the work of both ranks
+    if (test_ranks.first() != 0) test_ranks.word(kWaiting) = 1;
+    if ((test_ranks.first() == 0) == is_inside) test_ranks.await(kLateMayCome);
+    require(
+        ncclAllReduce(data.data(), data.data(), data.size(), ncclFloat, ncclSum, comms[0], nullptr),
+        "the call");
+    test_ranks.destroy(comms);
+  });
+  const pid_t pids[] = {fixture.pid(0), fixture.pid(1)};
+  REQUIRE(fixture.wait_for_word(kWaiting, 1, 30s));
+  // A rank that waits in the call prints a line of its own.
+  if (is_inside) CHECK(eventually([&] { return !log.lines(pids[1]).empty(); }));
+  fixture.kill(1, SIGSTOP);
+  if (is_inside) fixture.shared().words[kLateMayCome] = 1;
+  CHECK(eventually([&] { return log.lines(pids[0]).size() >= 2; }));
+  const auto lines = log.lines(pids[0]);
+  fixture.kill(1, SIGCONT);
+  fixture.shared().words[kLateMayCome] = 1;
+  check_all_ok(fixture.collect(30s));
+  REQUIRE(lines.size() >= 2);
+  CAPTURE(lines[1]);
+  CHECK_NOTHROW(require_words(
+      lines[1], {"; rank 1 is in ", is_inside ? "; rank 1 is in this call too (stopped, slow, or "
+                                                "waits for another rank); ORIEL_"
+                                              : "; rank 1 is in no call; ORIEL_"}));
 }
 
 TEST_CASE("what a rank tells of its last call is refused unless all of it exists", "[req:5.3]") {
