@@ -49,24 +49,6 @@ Status check_request(const DeviceCommRequest& request) {
   return check_count("counters", request.counters, 0, kCountersMost, "");
 }
 
-/// While it exists, marks the window that will be registered at `memory`: only NICs modify the
-/// words on which their atomics act.
-class OwnWords {
- public:
-  OwnWords(NetworkWindows* windows, const void* memory) : windows_(windows) {
-    if (windows_ != nullptr) windows_->expect_own_words(memory);
-  }
-  // Removes the mark, because later memory at this address may belong to someone else.
-  ~OwnWords() {
-    if (windows_ != nullptr) windows_->expect_own_words(nullptr);
-  }
-  OwnWords(const OwnWords&) = delete;
-  OwnWords& operator=(const OwnWords&) = delete;
-
- private:
-  NetworkWindows* windows_;
-};
-
 }  // namespace
 
 DeviceCommMemory::DeviceCommMemory(std::shared_ptr<Communicator> communicator)

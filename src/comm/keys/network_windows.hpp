@@ -23,6 +23,10 @@
 #include "shadow/shadow_pool.hpp"
 #include "window/registration/participant.hpp"
 
+namespace oriel::test {
+class NetworkInside;
+}
+
 namespace oriel::comm {
 
 /// Registers a communicator's windows with the rank's NICs. Keeps the tables from which kernels
@@ -49,10 +53,6 @@ class NetworkWindows final : public window::Participant, public NetworkTables {
   Result<const device::NetworkWindow*> make_table(std::uint64_t serial) override;
   void drop_table(const device::NetworkWindow* table) noexcept override;
 
-  /// Marks the window that will be registered at this address: only NICs modify the words on which
-  /// their atomics act.
-  void expect_own_words(const void* address);
-
   Task<Status> prepare(EventLoop& loop, std::span<const window::RegisteredWindow> windows,
                        Deadline deadline) override;
   void commit() noexcept override;
@@ -78,6 +78,8 @@ class NetworkWindows final : public window::Participant, public NetworkTables {
   void detach() noexcept;
 
  private:
+  friend class OwnWords;
+  friend class oriel::test::NetworkInside;
   /// State of a window from make_table() to drop_table().
   struct Entry {
     std::uint64_t serial = 0;
@@ -87,6 +89,7 @@ class NetworkWindows final : public window::Participant, public NetworkTables {
     std::vector<shadow::OwnedShadow> more_keys;  // keys to which the table refers
     DirectWindow direct;
   };
+  void expect_own_words(const void* address);
   Entry* find(std::uint64_t serial);
   void revoke(Entry& entry) noexcept;
   WindowKey key_of(const Entry& entry, std::uint64_t number) const;
@@ -114,6 +117,24 @@ class NetworkWindows final : public window::Participant, public NetworkTables {
   std::uint64_t last_number_ = 0;
   const void* own_words_at_ = nullptr;
   std::uint64_t network_ = 0;
+};
+
+/// While it exists, marks the window that will be registered at `memory`: only NICs modify the
+/// words on which their atomics act. Does nothing if `windows` is null. Ends before `windows` does.
+class OwnWords {
+ public:
+  OwnWords(NetworkWindows* windows, const void* memory) : windows_(windows) {
+    if (windows_ != nullptr) windows_->expect_own_words(memory);
+  }
+  // Removes the mark, because later memory at this address may belong to someone else.
+  ~OwnWords() {
+    if (windows_ != nullptr) windows_->expect_own_words(nullptr);
+  }
+  OwnWords(const OwnWords&) = delete;
+  OwnWords& operator=(const OwnWords&) = delete;
+
+ private:
+  NetworkWindows* windows_;
 };
 
 }  // namespace oriel::comm

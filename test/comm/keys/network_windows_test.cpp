@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <new>
 #include <random>
 #include <string>
 #include <utility>
@@ -288,6 +289,33 @@ TEST_CASE("a window in one allocation, or of a NIC that need not care, has one k
   CHECK(rank.pool.expired());
   rank.windows.detach();
   rank.windows.drop_table(rank.table);
+  rank.check_nothing_left();
+}
+
+TEST_CASE("a mark of own words ends with a call that fails or throws, a later window has none",
+          "[req:3.2][D11]") {
+  Rank rank(0, {8 * kMiB, 4 * kMiB});
+  const auto has_own_words = [&] {
+    REQUIRE(rank.attach().ok());
+    REQUIRE(rank.ports[0].ranges.size() == 1);
+    const bool found = rank.ports[0].ranges.begin()->second.own_words;
+    rank.windows.detach();
+    rank.windows.drop_table(rank.table);
+    return found;
+  };
+  {
+    const OwnWords mark(&rank.windows, rank.memory.at(kPage));
+    rank.register_window(kPage, kMiB);
+  }
+  CHECK(has_own_words());
+  CHECK_THROWS_AS(
+      [&] {
+        const OwnWords mark(&rank.windows, rank.memory.at(kPage));
+        throw std::bad_alloc();
+      }(),
+      std::bad_alloc);
+  rank.register_window(kPage, kMiB);
+  CHECK_FALSE(has_own_words());
   rank.check_nothing_left();
 }
 

@@ -10,11 +10,14 @@
 
 #include "comm/support/direct_copies.hpp"
 #include "comm/support/held.hpp"
+#include "comm/support/network_of.hpp"
 #include "comm/support/network_ranks.hpp"
 #include "comm/support/path_ranks.hpp"
 #include "support/failing_memory.hpp"
+#include "support/sanitized.hpp"
 
-/// Threads of a rank's NIC run out of memory while puts are in progress.
+/// Memory runs out on a rank with a network: in the threads of its NIC while puts are in progress,
+/// and while it makes a device communicator.
 namespace oriel::test {
 namespace {
 
@@ -64,6 +67,34 @@ TEST_CASE("memory that runs out in a NIC's threads ends the communicator on all 
       test_ranks.barrier();
     }
     require(ncclCommDestroy(alone), "ncclCommDestroy");
+  });
+}
+
+TEST_CASE("a device communicator whose rank runs out of memory leaves no mark of own words",
+          "[req:1.38][D11]") {
+  constexpr long kStride = kSanitized ? 31 : 7;
+  run_on_nodes({{1, 1}}, {{"ORIEL_TIMEOUT", "5s"}}, [](TestRanks& test_ranks) {
+    std::uint64_t failures = 0;
+    bool is_hit = true;
+    for (long k = 0; is_hit; k += kStride) {
+      auto comm = join(test_ranks);
+      const auto inside = must(comm::find_communicator(comm.handle()));
+      must(comm.device_comm(kWorld));  // makes the network
+      test_ranks.barrier();
+      bool has_failed = false;
+      const auto make = [&] { has_failed = !comm.device_comm(kWorld).ok(); };
+      if (test_ranks.first() == 1) {
+        test_ranks.word(0) = with_failure(k, make, Whose::callers) ? 1 : 0;
+      } else {
+        make();
+      }
+      require(NetworkInside::own_words_at(*inside) == nullptr, "allocation " + std::to_string(k));
+      test_ranks.barrier();
+      is_hit = test_ranks.word(0) != 0;
+      failures += has_failed ? 1 : 0;
+      test_ranks.barrier();
+    }
+    require(failures >= 4, std::to_string(failures) + " failures");
   });
 }
 

@@ -40,6 +40,10 @@ class NetworkInside {
     }
     return names;
   }
+  /// Returns the address of the window that is marked by OwnWords; null if there is none.
+  static const void* own_words_at(const comm::Communicator& comm) {
+    return comm.parts_.network_windows->own_words_at_;
+  }
   bool is_idle() const { return network_.is_idle(); }
   const auto& view() const { return network_.view(); }
 
