@@ -9,7 +9,9 @@
 
 #include "nccl.h"
 
+#include "comm/support/logged_executor.hpp"
 #include "comm/support/model_gpu.hpp"
+#include "comm/support/network_of.hpp"
 #include "support/cuda/noted_calls.hpp"
 #include "support/failing_memory.hpp"
 #include "support/ranks.hpp"
@@ -85,6 +87,22 @@ void check_calls(const GpuRank& rank, float* data, const Check& check) {
   }
 }
 
+/// Returns the driver table in force, on which `captured` is in a capture.
+CudaTable capturing_table(cudaStream_t captured) {
+  driver = {};
+  driver.captures = {{captured, 7}};
+  CudaTable table = cuda();
+  table.stream_get_capture_info = capture_info;
+  table.stream_update_capture_dependencies = update_dependencies;
+  table.user_object_create = create_user_object;
+  table.graph_retain_user_object = retain_user_object;
+  table.graph_add_event_wait_node = add_wait;
+  table.graph_add_event_record_node = add_record;
+  table.graph_add_dependencies = add_edges;
+  table.graph_remove_dependencies = remove_edges;
+  return table;
+}
+
 /// Plays one rank on the model.
 template <class Body>
 void run_on_model(const Body& body) {
@@ -134,6 +152,46 @@ TEST_CASE(
     const int launched = model.launches();
     require(launched == 2 * static_cast<int>(std::size(kGpuCalls)), "launches");
     model.end_foreign_capture();
+  });
+}
+
+TEST_CASE("calls of a GPU rank are recorded once, when enqueued or captured, others are not",
+          "[req:4.11][req:5.7]") {
+  run_on_model([](FakeCuda& model, const GpuRank& rank, float* data) {
+    const auto comm = must(comm::find_communicator(rank.comm));
+    const auto call = [&] {
+      return ncclAllReduce(data, data, 2, ncclFloat, ncclSum, rank.comm, rank.stream);
+    };
+    const auto require_records = [&](std::size_t count, const std::string& when) {
+      const auto records = NetworkInside::flight(*comm).records();
+      require(records.size() == count, fmt::format("{}: {} records", when, records.size()));
+      for (const comm::FlightRecord& record : records) {
+        require(record.enqueued != 0 && record.ended == 0, when + ": the times");
+      }
+    };
+    require(call(), "a plain call");
+    require(cuda().stream_synchronize(rank.stream) == CUDA_SUCCESS, "the stream");
+    require_records(1, "a call that has ended");
+    {
+      const ScopedCudaTable capturing(capturing_table(rank.stream));
+      const int before = model.launches();
+      require(call(), "a captured call");
+      require(model.launches() == before + 1, "the captured launch");
+      require_records(2, "a captured call");
+    }
+    for (const auto& release : driver.graphs) release();
+    {
+      CudaTable refusing = cuda();
+      refusing.launch_kernel_ex = [](const CUlaunchConfig*, CUfunction, void**, void**) {
+        return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+      };
+      const ScopedCudaTable scoped(refusing);
+      require(call() != ncclSuccess, "a launch that the driver refuses");
+    }
+    require(
+        ncclAllReduce(nullptr, data, 2, ncclFloat, ncclSum, rank.comm, rank.stream) != ncclSuccess,
+        "a null buffer");
+    require_records(2, "calls that were not enqueued");
   });
 }
 

@@ -17,6 +17,7 @@
 
 #include "api/api_ranks.hpp"
 #include "comm/request/call_text.hpp"
+#include "comm/support/network_of.hpp"
 #include "comm/support/stall_log.hpp"
 #include "support/process_state.hpp"
 #include "support/ranks.hpp"
@@ -198,6 +199,35 @@ TEST_CASE("ranks in different calls write both, each as not ended, with the erro
     test_ranks.barrier();
   }));
   CHECK(folder.files() == 2);
+}
+
+TEST_CASE("calls that are refused for an argument or after a failure are not recorded",
+          "[req:4.11][req:5.7]") {
+  check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
+    auto comm = join(test_ranks);
+    const auto inside = must(comm::find_communicator(comm.handle()));
+    const auto require_one = [&](const char* when) {
+      require(NetworkInside::flight(*inside).records().size() == 1, when);
+    };
+    add_one(comm);
+    require_one("the first call");
+    float value = 1;
+    const auto refused = [&](ErrorCode code) {
+      must_fail(comm.all_reduce({.input = nullptr, .output = &value, .count = 1}), code, {});
+      const ncclResult_t sent = ncclSend(&value, 1, ncclFloat, 2, comm.handle(), nullptr);
+      require(sent != ncclSuccess, "a send to no rank");
+    };
+    refused(ErrorCode::invalid_argument);
+    require_one("refused calls");
+    test_ranks.barrier();
+    if (test_ranks.first() == 0) comm.abort();
+    const auto error = error_of(comm);
+    require(error.has_value(), "an error behind the abort");
+    must_fail(comm.all_reduce({.input = &value, .output = &value, .count = 1}), error->code(), {});
+    refused(error->code());
+    require_one("calls after the abort");
+    test_ranks.barrier();
+  }));
 }
 
 TEST_CASE("a stall is written by the rank that waits and by the rank that it waits for",

@@ -44,6 +44,10 @@ class NetworkInside {
   static const void* own_words_at(const comm::Communicator& comm) {
     return comm.parts_.network_windows->own_words_at_;
   }
+  /// Returns the flight recorder of a communicator, which need not have a network.
+  static const comm::FlightRecorder& flight(const comm::Communicator& comm) {
+    return *comm.parts_.flight;
+  }
   bool is_idle() const { return network_.is_idle(); }
   const auto& view() const { return network_.view(); }
 
