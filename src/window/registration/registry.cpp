@@ -31,6 +31,16 @@ bool before(const RegisteredWindow& a, const RegisteredWindow& b) {
 /// root, node i has the children 2i and 2i + 1, and window j is leaf `leaves + j`.
 struct Registry::Snapshot {
   explicit Snapshot(std::vector<RegisteredWindow> unsorted) : windows(std::move(unsorted)) {
+    build();
+  }
+  /// Reserves room for `count` windows.
+  explicit Snapshot(std::size_t count) {
+    windows.reserve(count);
+    greatest_end.reserve(2 * std::bit_ceil(count));
+  }
+
+  /// Sorts the windows and builds the tree. Allocates nothing if there is room.
+  void build() {
     std::sort(windows.begin(), windows.end(), before);
     leaves = std::bit_ceil(windows.size());
     greatest_end.assign(2 * leaves, 0);
@@ -84,32 +94,38 @@ class Registry::Reader {
   const Snapshot* snapshot_ = nullptr;
 };
 
-Registry::Registry() : current_(new Snapshot({})) {}
+Registry::Registry() : current_(new Snapshot(std::vector<RegisteredWindow>())) {}
 
 Registry::~Registry() {
   delete current_.load();
 }
 
-void Registry::publish(std::unique_ptr<const Snapshot> next) noexcept {
-  const std::unique_ptr<const Snapshot> old(current_.exchange(next.release()));
+std::unique_ptr<Registry::Snapshot> Registry::publish(std::unique_ptr<Snapshot> next) noexcept {
+  std::unique_ptr<Snapshot> old(current_.exchange(next.release()));
   const std::uint64_t epoch = epoch_.fetch_add(1);
   while (readers_[epoch % 2].load() != 0) std::this_thread::yield();
+  return old;
 }
 
 void Registry::insert(std::span<const RegisteredWindow> windows) {
   const std::lock_guard lock(writers_);
   std::vector<RegisteredWindow> all = current_.load()->windows;
   all.insert(all.end(), windows.begin(), windows.end());
-  publish(std::make_unique<const Snapshot>(std::move(all)));
+  auto spare = std::make_unique<Snapshot>(all.size());
+  publish(std::make_unique<Snapshot>(std::move(all)));
+  spare_ = std::move(spare);
 }
 
-bool Registry::erase(std::uint64_t serial) {
+bool Registry::erase(std::uint64_t serial) noexcept {
   const std::lock_guard lock(writers_);
-  std::vector<RegisteredWindow> left = current_.load()->windows;
+  if (spare_ == nullptr) return false;
+  std::vector<RegisteredWindow>& left = spare_->windows;
+  left = current_.load()->windows;  // fits
   const auto removed =
       std::erase_if(left, [&](const RegisteredWindow& window) { return window.serial == serial; });
   if (removed == 0) return false;
-  publish(std::make_unique<const Snapshot>(std::move(left)));
+  spare_->build();
+  spare_ = publish(std::move(spare_));
   return true;
 }
 

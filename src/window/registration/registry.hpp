@@ -33,8 +33,8 @@ struct RegisteredWindow {
 ///
 /// Thread safety: any thread may call any function. A lookup takes no lock, allocates nothing and
 /// takes O(log windows): it reads an immutable snapshot. A change builds the next snapshot under a
-/// mutex in O(windows log windows). It waits for the lookups that may still read the old snapshot,
-/// then frees it.
+/// mutex in O(windows log windows). It waits for the lookups that may still read the old snapshot.
+/// Memory for the snapshot of a removal is allocated beforehand, so a removal cannot fail.
 class Registry {
  public:
   Registry();
@@ -47,7 +47,7 @@ class Registry {
   /// new to this registry.
   void insert(std::span<const RegisteredWindow> windows);
   /// Removes the window with this serial; false if there is none.
-  bool erase(std::uint64_t serial);
+  bool erase(std::uint64_t serial) noexcept;
 
   /// Returns a window that contains all of [pointer, pointer + bytes), or nothing. If several do,
   /// the last to begin is returned; of these the shortest; of equal ones the one registered last.
@@ -58,10 +58,12 @@ class Registry {
  private:
   struct Snapshot;
   class Reader;
-  void publish(std::unique_ptr<const Snapshot> next) noexcept;
+  /// Makes `next` visible. Returns the previous snapshot, which nobody reads any more.
+  std::unique_ptr<Snapshot> publish(std::unique_ptr<Snapshot> next) noexcept;
 
   mutable std::mutex writers_;
-  std::atomic<const Snapshot*> current_;
+  std::atomic<Snapshot*> current_;
+  std::unique_ptr<Snapshot> spare_;  // has room for all windows; null before the first insert()
   // A reader increments the counter of the parity of the epoch that it saw. A writer advances the
   // epoch and waits for the readers of the old parity. New readers count under the other parity and
   // see the new snapshot.

@@ -72,7 +72,7 @@ TEST_CASE("memory that runs out in a NIC's threads ends the communicator on all 
 
 TEST_CASE("a device communicator whose rank runs out of memory leaves no mark of own words",
           "[req:1.38][D11]") {
-  constexpr long kStride = kSanitized ? 31 : 7;
+  constexpr long kStride = kSanitized ? 17 : 1;
   run_on_nodes({{1, 1}}, {{"ORIEL_TIMEOUT", "5s"}}, [](TestRanks& test_ranks) {
     std::uint64_t failures = 0;
     bool is_hit = true;

@@ -123,6 +123,19 @@ TEST_CASE("a lookup allocates nothing and takes no lock", "[req:1.18]") {
   CHECK(hits == 102 * 0x10);
 }
 
+TEST_CASE("a removal allocates nothing, so that it cannot fail", "[req:1.18][req:1.38]") {
+  Registry registry;
+  CHECK_FALSE(registry.erase(1));
+  for (std::uint64_t i = 1; i <= 100; ++i) add(registry, window(0x1000 * i, 0x1000, i));
+  long allocated = allocations;
+  std::uint64_t removed = 0;
+  for (std::uint64_t i = 100; i >= 1; --i) removed += registry.erase(i) ? 1 : 0;
+  allocated = allocations - allocated;
+  CHECK(allocated == 0);
+  CHECK(removed == 100);
+  CHECK(registry.find(at(0x1000), 1) == std::nullopt);
+}
+
 TEST_CASE("random windows are found as by brute force", "[req:1.18]") {
   const std::uint64_t seed = test::test_seed();
   std::mt19937 random(seed);
