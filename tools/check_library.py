@@ -32,8 +32,9 @@ EXPORTED = re.compile(r"^(p?nccl\w+|oriel_nccl\w+"
 # Matches symbols of the modules and of `detail` namespaces, which are internal.
 INTERNAL = re.compile(r"^(\w+ for )?oriel::"
                       r"(boot|comm|kernels|net|shadow|topo|window|(\w+::)*detail)::")
-# Names of the test wires and faults of test/net/support.
-TEST_TRACES = re.compile(rb"NicFaults|FaultWire|set_faults")
+# Names of the test wires and faults of test/net/support, and of pausing a NIC, which is theirs too.
+TEST_TRACES = re.compile(rb"NicFaults|FaultWire|set_faults|StoppedNics|stop_nic|resume_nic"
+                         rb"|NicCore4stopEv|NicCore6resumeEv")
 PUBLIC_ENTRY = re.compile(r"^p?nccl[A-Z]\w*$")
 BUILD = re.compile(r"\b(ORIEL_BUILD_[\w.]+)")
 WRITABLE = re.compile(r"^\s*\[\s*\d+\]\s+(\S+)\s+\S+\s+\S+\s+\S+\s+(\S+)\s+\S+\s+WA", re.M)
@@ -184,6 +185,7 @@ CLEAN = {
 PLANTS = [
     (ORIEL, "void stray(void){}", [], "exports stray"),
     (ORIEL, "char FaultWire[8];", [], "can inject faults"),
+    (ORIEL, "void _ZN5oriel3net7NicCore4stopEv(void){}", [], "can inject faults"),
     (ORIEL, "void ncclB(void){}", [], "exports ncclB without its twin pncclB"),
     (ORIEL, "void pncclB(void){}", [], "exports pncclB without its twin ncclB"),
     (ORIEL, entry("ncclB").replace(" __attribute__((alias(\"pncclB\")))", "{}"), [],

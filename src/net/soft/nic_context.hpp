@@ -77,7 +77,6 @@ struct NicContext {
   HostCopyEngine host_engine;
   CopyEngine* gpu_engine = nullptr;  ///< null: the NIC has no key for GPU memory
   std::vector<std::unique_ptr<Wire>> wires;
-  bool stopped = false;
   std::atomic<bool> sends_nothing{false};  ///< set without the lock, and never cleared
   std::atomic<bool> takes_nothing{false};  ///< set without the lock, and never cleared
 

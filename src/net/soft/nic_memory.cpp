@@ -71,16 +71,6 @@ void NicCore::fail() {
   fail_locked();
 }
 
-void NicCore::stop() {
-  const std::lock_guard lock(mutex_);
-  context_.stopped = true;
-}
-
-void NicCore::resume() {
-  const std::lock_guard lock(mutex_);
-  context_.stopped = false;
-}
-
 Result<std::uint32_t> NicMemory::register_memory(const MemoryRange& range) {
   const std::lock_guard lock(mutex_);
   if (range.place == MemoryPlace::gpu && context_.gpu_engine == nullptr) {
@@ -119,7 +109,7 @@ Status NicMemory::unmap_peer_memory(std::uint64_t peer, std::uint32_t key) {
 /// Waits until copies that queue behind work of the GPU have started, so that their source may be
 /// unmapped.
 void NicMemory::end_copies(std::uint64_t peer, std::uint32_t key) {
-  if (context_.gpu_engine == nullptr || !is_working()) return;
+  if (context_.gpu_engine == nullptr || has_failed()) return;
   const Clock& steady = SteadyClock::instance();
   const Deadline deadline = Deadline::after(kCopiesMost, steady);
   while (!deadline.expired(steady.now())) {
@@ -163,7 +153,7 @@ bool NicMemory::wait_until_none(std::unique_lock<std::mutex>& lock,
   const Clock& steady = SteadyClock::instance();
   const TimePoint begin = steady.now();
   while (any()) {
-    if (!is_working() || steady.now() >= timeout_end(begin)) return false;
+    if (has_failed() || steady.now() >= timeout_end(begin)) return false;
     bool went_on = false;
     try {
       went_on = go_on();

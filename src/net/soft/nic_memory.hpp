@@ -42,9 +42,6 @@ class NicCore {
   /// Fails the NIC because another part of the network has run out of memory.
   void fail();
 
-  /// Pauses the NIC until resume(): no completion, no response. Messages stay on the wires.
-  void stop();
-  void resume();
   /// Executes no entry of this side's queues from now on, for good. Peers are still answered, so
   /// that none of them takes this NIC for dead. Entries posted after the call are never executed.
   /// Takes no lock.
@@ -60,7 +57,6 @@ class NicCore {
   /// Returns the start of a NIC's keys and queue numbers, random so that NICs differ.
   static std::uint32_t random_start();
   void fail_locked();
-  bool is_working() const { return !context_.stopped && !failed_; }
   /// Waits for copies that have started. Until it succeeds they may still touch memory.
   Status settle();
 
@@ -103,7 +99,7 @@ class NicMemory : public NicCore {
   virtual bool go_on() = 0;
 
   /// Makes progress until `any` returns false, releasing the lock in between. Returns false if the
-  /// time limit came first, or if the NIC has stopped or failed.
+  /// time limit came first, or if the NIC has failed.
   bool wait_until_none(std::unique_lock<std::mutex>& lock, const std::function<bool()>& any);
   void cut(const std::vector<WirePeer>& whom);
 

@@ -116,7 +116,7 @@ Status NicSoft::probe(std::uint32_t number) {
 
 bool NicSoft::progress() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
-  if (!lock.owns_lock() || !is_working()) return false;
+  if (!lock.owns_lock() || has_failed()) return false;
   try {
     return turn();
   } catch (const std::exception&) {

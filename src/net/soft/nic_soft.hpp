@@ -63,7 +63,7 @@ class NicSoft final : public NicMemory {
   Status probe(std::uint32_t number);
 
   /// Works on all queues and pending messages. Returns whether there was any work; false also if
-  /// another thread holds the lock, or if the NIC is stopped or has failed. Throws nothing: see
+  /// another thread holds the lock, or if the NIC has failed. Throws nothing: see
   /// has_failed().
   bool progress();
 

@@ -85,8 +85,8 @@ std::unique_ptr<RankFixture> leave_unanswered(const Variables& settings, Asked a
         test_ranks.word(kTried) = 1;
       } else if (test_ranks.first() == kLeaves) {
         const NetworkInside network = network_of(comm);
-        network.nic().stop();
-        if (network.failover(kWaits) != nullptr) network.nic(1).stop();
+        net::test::stop_nic(network.nic());
+        if (network.failover(kWaits) != nullptr) net::test::stop_nic(network.nic(1));
         test_ranks.await(kProbed);
       } else {
         test_ranks.await(kFailed);

@@ -12,6 +12,7 @@
 #include "comm/group/comm_entry.hpp"
 #include "comm/support/network_ranks.hpp"
 #include "comm/support/on_model.hpp"
+#include "net/support/nic_faults.hpp"
 #include "support/cuda/fault_cuda.hpp"
 #include "support/seed.hpp"
 
@@ -145,7 +146,7 @@ TEST_CASE("a GPU's NIC that dies is named by all, though nothing is asked of it"
     Rank rank(test_ranks, 4096, kWorld);
     rank.sync("the first barrier");
     test_ranks.barrier();  // no rank is still in the first barrier
-    if (test_ranks.first() == kDead) network_of(rank.comm).nic().stop();
+    if (test_ranks.first() == kDead) net::test::stop_nic(network_of(rank.comm).nic());
     wait_until_named(rank, kDead, kDead);
     test_ranks.barrier();
   });

@@ -16,6 +16,7 @@
 #include "comm/support/network_ranks.hpp"
 #include "comm/support/path_ranks.hpp"
 #include "comm/support/test_hosts.hpp"
+#include "net/support/nic_faults.hpp"
 #include "support/fabric_provider_name.hpp"
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
@@ -205,7 +206,7 @@ TEST_CASE("a NIC that dies is named by all, on rings and over libfabric", "[req:
     Rank rank(test_ranks, 4096, kWorld);
     rank.sync("the first barrier");
     test_ranks.barrier();
-    if (test_ranks.first() == 1) network_of(rank).nic().stop();
+    if (test_ranks.first() == 1) net::test::stop_nic(network_of(rank).nic());
     reduce_until_named(test_ranks, rank, 1);
     test_ranks.barrier();
   });

@@ -13,6 +13,7 @@
 #include "comm/support/foreign_key.hpp"
 #include "comm/support/network_faults.hpp"
 #include "comm/support/network_ranks.hpp"
+#include "net/support/nic_faults.hpp"
 #include "support/seed.hpp"
 
 /// Ranks of several nodes whose queues are executed by mlx5 adapters (3.11, 3.15). Runs on the
@@ -88,7 +89,7 @@ TEST_CASE("an adapter that dies is named by a rank that asks nothing of it",
         Rank rank(test_ranks, 4096, kWorld);
         rank.sync("the first barrier");
         test_ranks.barrier();  // no rank is still in the first barrier
-        if (test_ranks.first() == 1) adapter.nic().stop();
+        if (test_ranks.first() == 1) net::test::stop_nic(adapter.nic());
         test_ranks.barrier();
         // Only rank 0 waits: rank 1, whose adapter is dead, would name rank 0.
         if (test_ranks.first() == 0) {

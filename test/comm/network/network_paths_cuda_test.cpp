@@ -64,7 +64,7 @@ TEST_CASE("one NIC of a GPU that is silent, and asked for nothing, is left by it
     rank.sync("the first barrier");
     test_ranks.barrier();
     if (test_ranks.first() == 1) {
-      network_of(rank).nic().stop();
+      net::test::stop_nic(network_of(rank).nic());
     } else {
       // A waiting rank makes the monitor probe its peers.
       std::thread late([&] {

@@ -85,7 +85,7 @@ TEST_CASE("a rank that hears nobody, and is the first to say so, names itself", 
     test_ranks.barrier();  // no rank is still in the first barrier
     // Stops the other NICs, which to rank 1 looks like being cut off. The other ranks request
     // nothing.
-    if (test_ranks.first() != kCutOff) network_of(rank).nic().stop();
+    if (test_ranks.first() != kCutOff) net::test::stop_nic(network_of(rank).nic());
     test_ranks.barrier();
     if (test_ranks.first() == kCutOff) {
       require(device::world_signal(kThread, rank.view(), 0, 0).outcome, "a signal");

@@ -133,8 +133,8 @@ inline void lose_first_nics(TestRanks& test_ranks, std::uint64_t seed,
   const int me = test_ranks.first(), last = test_ranks.size() - 1;
   traffic.run(5);
   test_ranks.barrier();
-  if (me == 0) network_of(rank).nic().stop();
-  if (me == last) network_of(rank).nic().stop();
+  if (me == 0) net::test::stop_nic(network_of(rank).nic());
+  if (me == last) net::test::stop_nic(network_of(rank).nic());
   traffic.run(10);
   if (also) also(rank);
   for (const int peer : {0, last}) {
@@ -158,7 +158,7 @@ inline void lose_first_nics(TestRanks& test_ranks, std::uint64_t seed,
     require(bytes[0] == 7 + from, "what was put");
     test_ranks.barrier();
   }
-  if (me == 0) network_of(rank).nic().resume();
+  if (me == 0) net::test::resume_nic(network_of(rank).nic());
   for (int other = 1; other < last; ++other) {
     if (me == 0) await_path(rank, other, 0);
     if (me == other) await_path(rank, 0, 0);
@@ -176,8 +176,8 @@ inline void lose_both_nics(TestRanks& test_ranks, const std::function<void(Rank&
   rank.sync("the first barrier");
   test_ranks.barrier();  // no rank is still in the first barrier
   if (test_ranks.first() == kDead) {
-    network_of(rank).nic(0).stop();
-    network_of(rank).nic(1).stop();
+    net::test::stop_nic(network_of(rank).nic(0));
+    net::test::stop_nic(network_of(rank).nic(1));
   }
   const auto begin = std::chrono::steady_clock::now();
   wait(rank);

@@ -71,19 +71,19 @@ TEST_CASE("a slow NIC is not failed over, a stopped one is", "[req:3.14][F2]") {
   }
   SECTION("stopped for less than the threshold, here or there") {
     NicSoft& nic = GENERATE(false, true) ? *pair.a.nics[0] : *pair.b.nics[0];
-    nic.stop();
+    stop_nic(nic);
     RawPoster raw(pair.view());
     ring_adds(pair, raw, 3);
     pair.run_for(milliseconds(2900));
     CHECK(pair.epoch() == 1);
-    nic.resume();
+    resume_nic(nic);
     REQUIRE(pair.run_until([&] { return pair.is_complete(3); }));
     check_adds(pair, 3);
     CHECK(pair.epoch() == 1);
   }
   SECTION("stopped for longer, here or there") {
     NicSoft& nic = GENERATE(false, true) ? *pair.a.nics[0] : *pair.b.nics[0];
-    nic.stop();
+    stop_nic(nic);
     RawPoster raw(pair.view());
     ring_adds(pair, raw, 3);
     const TimePoint begin = pair.clock.now();
@@ -109,7 +109,7 @@ TEST_CASE("the backup fails while the queue is on its way there: on to the third
     pair.step();
     pair.a.faults[0]->cut = true;  // prevents its recovery
     for (int i = 0; i < steps; ++i) pair.step();
-    pair.b.nics[1]->stop();
+    stop_nic(*pair.b.nics[1]);
     ring_adds(pair, raw, 8);
     REQUIRE(pair.run_until([&] { return pair.is_complete(16); }));
     REQUIRE(pair.b.memory[0] == 16);
@@ -122,7 +122,7 @@ TEST_CASE("with both paths dead producers get an error in time", "[req:3.14][F6]
   options.queue.depth = 128;
   FailoverPair pair(options);
   const bool here = GENERATE(false, true);
-  for (const auto& nic : here ? pair.a.nics : pair.b.nics) nic->stop();
+  for (const auto& nic : here ? pair.a.nics : pair.b.nics) stop_nic(*nic);
   RawPoster raw(pair.view());
   ring_adds(pair, raw, 3);
   const TimePoint begin = pair.clock.now();
@@ -156,7 +156,7 @@ TEST_CASE("a queue without a backup ends the same way", "[req:3.14][F6]") {
   RawPoster raw(pair.view());
   ring_adds(pair, raw, 3);
   REQUIRE(pair.run_until([&] { return pair.is_complete(3); }));
-  pair.b.nics[0]->stop();
+  stop_nic(*pair.b.nics[0]);
   ring_adds(pair, raw, 3);
   REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, seconds(4)));
   CHECK(pair.there->failure()->to_string().find("rank 7") != std::string::npos);
@@ -212,7 +212,7 @@ TEST_CASE("a key that the peer does not have ends the queue, on either path",
   if (on_backup) {
     // Simulates a window that was not registered with the backup.
     pair.there->aliases(1).remove_remote(pair.b.keys[0]);
-    pair.a.nics[0]->stop();
+    stop_nic(*pair.a.nics[0]);
   }
   RawPoster raw(pair.view());
   if (on_backup) {
@@ -260,7 +260,7 @@ TEST_CASE("a batch of which a part was rung", "[req:3.14][F11]") {
       RawPoster raw(pair.view());
       post_adds(pair, raw, 8);
       if (rung > 0) raw.ring(recorded, rung);
-      pair.a.nics[0]->stop();
+      stop_nic(*pair.a.nics[0]);
       if (rung > 0) {
         REQUIRE(pair.run_until([&] { return pair.is_complete(rung); }));
         CHECK(pair.path() == 1);
@@ -283,7 +283,7 @@ TEST_CASE("without the channel the queue works, and ends in time when its path d
   ring_adds(pair, raw, 3);
   REQUIRE(pair.run_until([&] { return pair.is_complete(3); }));
   pair.run_for(seconds(1));
-  pair.b.nics[0]->stop();
+  stop_nic(*pair.b.nics[0]);
   ring_adds(pair, raw, 3);
   SECTION("it never comes back") {
     // Bound: the silence, and the limit of the agreement.
@@ -313,7 +313,7 @@ TEST_CASE("a peer that claims to have accepted less than it has answered ends th
     if (to == 0) statement.delivered = std::min<std::uint64_t>(statement.delivered, 3);
     message = encode_statement(statement);
   };
-  pair.a.nics[0]->stop();
+  stop_nic(*pair.a.nics[0]);
   ring_adds(pair, raw, 1);
   REQUIRE(pair.run_until([&] { return pair.there->failure().has_value(); }));
   const std::string text = pair.there->failure()->to_string();

@@ -71,9 +71,9 @@ TEST_CASE("after many flaps the rate is back, and nothing was lost or done twice
       if (flap % 4 < 2) {
         rank.faults[0]->cut = broken;
       } else if (broken) {
-        rank.nics[0]->stop();
+        stop_nic(*rank.nics[0]);
       } else {
-        rank.nics[0]->resume();
+        resume_nic(*rank.nics[0]);
       }
     };
     const auto add = [&](std::uint64_t count) {

@@ -116,7 +116,7 @@ TEST_CASE("what a NIC that dies has begun is not done again behind its signal",
       pair.run_for(milliseconds(20));
       REQUIRE(engines.streams[1]->left() >= 2);
       REQUIRE(pair.b.memory[kSignal] == 1);
-      (here ? pair.a : pair.b).nics[0]->stop();
+      stop_nic(*(here ? pair.a : pair.b).nics[0]);
       if (!here) REQUIRE(pair.run_until([&] { return pair.both_on(1); }, seconds(10)));
       engines.streams[1]->is_still = false;
       INFO(words << " words, " << (here ? "here" : "there") << pair.states());
@@ -144,7 +144,7 @@ TEST_CASE("a GPU's queue without work asks its peer, and leaves a path that is s
   CHECK(pair.epoch() == 1);
   pair.run_for(seconds(10));
   CHECK(pair.epoch() == 1);  // the probe was answered
-  pair.b.nics[0]->stop();
+  stop_nic(*pair.b.nics[0]);
   pair.run_for(seconds(10));
   CHECK(pair.epoch() == 1);  // no probe is requested
   const TimePoint again = pair.clock.now();
@@ -153,7 +153,7 @@ TEST_CASE("a GPU's queue without work asks its peer, and leaves a path that is s
   REQUIRE(pair.run_until([&] { return pair.there->answered() >= again; }, seconds(1)));
   CHECK_FALSE(pair.there->pace().has_work);
   SECTION("and ends where no path is left") {
-    pair.b.nics[1]->stop();
+    stop_nic(*pair.b.nics[1]);
     pair.there->ask();
     REQUIRE(pair.run_until([&] { return pair.there->failure().has_value(); }, seconds(30)));
     CHECK(*pair.there->queue().memory().first_error != 0);

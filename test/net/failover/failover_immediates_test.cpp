@@ -92,7 +92,7 @@ TEST_CASE("a peer that waits for room as the primary stops has it on the backup"
   work.post(6);
   work.take();
   pair.run_for(milliseconds(5));  // the second one is retransmitted again and again
-  pair.a.nics[0]->stop();
+  stop_nic(*pair.a.nics[0]);
   pair.run_for(seconds(1));
   dq::ReceivedImmediate none;
   REQUIRE(dq::take_immediate(work.receives(), none) == dq::Arrival::none);

@@ -55,7 +55,7 @@ struct RandomFault {
     faults.clock = &pair.clock;
     switch (random() % 6) {
       case 0:
-        return nic.stop();
+        return stop_nic(nic);
       case 1:
         rank.faults[path]->cut = true;
         return;
@@ -80,7 +80,7 @@ struct RandomFault {
       NicFaults none;
       none.clock = &pair.clock;  // clock by which held messages become due
       set_faults(*rank->nics[path], std::move(none));
-      rank->nics[path]->resume();
+      resume_nic(*rank->nics[path]);
     }
   }
 };

@@ -126,7 +126,7 @@ TEST_CASE("a peer that stops is waited for, one that stays silent is given up", 
   ManualClock clock;
   NicPair pair({.retransmissions_most = 2}, clock);
   pair.a.memory[0] = 1;
-  pair.b.nic.stop();
+  stop_nic(pair.b.nic);
   REQUIRE(put_word(pair, 0).outcome == QueueOutcome::done);
   pair.run();
   for (int i = 0; i < 2; ++i) {
@@ -135,7 +135,7 @@ TEST_CASE("a peer that stops is waited for, one that stays silent is given up", 
     CHECK(pair.tail().kind == dq::CompletionKind::invalid);
   }
   SECTION("back in time") {
-    pair.b.nic.resume();
+    resume_nic(pair.b.nic);
     pair.run();
     CHECK(pair.tail().kind == dq::CompletionKind::request);
     CHECK(pair.b.memory[0] == 1);
@@ -144,7 +144,7 @@ TEST_CASE("a peer that stops is waited for, one that stays silent is given up", 
     clock.advance(seconds(5));
     pair.run();
     CHECK(pair.error().syndrome == 0x15);
-    pair.b.nic.resume();
+    resume_nic(pair.b.nic);
     pair.run();
     CHECK(pair.syndromes().syndrome == 0x15);
   }

@@ -73,7 +73,7 @@ TEST_CASE("who does not answer a probe ends the queue, and what was done stays d
   ProbedPair pair(clock);
   pair.a.memory[0] = 5;
   REQUIRE(pair.wait(pair.put(1)) == QueueOutcome::done);
-  pair.b.nic.stop();
+  stop_nic(pair.b.nic);
   pair.probe();
   pair.run();
   clock.advance(QueueSetup().answer_timeout * 7);
@@ -102,12 +102,12 @@ TEST_CASE("slow is not dead: an answer in the last moment is one, and a lost one
     set_faults(pair.b.nic, std::move(faults));
   }
   for (int i = 0; i < 3; ++i) {
-    if (!is_lost) pair.b.nic.stop();
+    if (!is_lost) stop_nic(pair.b.nic);
     pair.probe();
     pair.run();
     clock.advance(QueueSetup().answer_timeout * 7 / 2);
     pair.run();
-    if (!is_lost) pair.b.nic.resume();
+    if (!is_lost) resume_nic(pair.b.nic);
     let_time_pass(clock, pair);
     CHECK(pair.probes() == static_cast<std::uint64_t>(i + 1));
   }
@@ -121,7 +121,7 @@ TEST_CASE("nobody is probed who has yet to answer, after an abort, or over sever
   ProbedPair pair(clock);
   CHECK_FALSE(pair.a.nic.probe(pair.there.number() ^ 1).ok());
   SECTION("work that is not done will tell") {
-    pair.b.nic.stop();
+    stop_nic(pair.b.nic);
     REQUIRE(pair.put(1).outcome == QueueOutcome::done);
     pair.run();
     pair.probe();
@@ -130,7 +130,7 @@ TEST_CASE("nobody is probed who has yet to answer, after an abort, or over sever
     CHECK(pair.error().opcode == static_cast<std::uint8_t>(dq::Opcode::write));
   }
   SECTION("a probe that is not answered will tell") {
-    pair.b.nic.stop();
+    stop_nic(pair.b.nic);
     pair.probe();
     pair.probe();
     pair.run();
@@ -157,7 +157,7 @@ TEST_CASE("what is posted behind a probe without an answer is what has failed", 
   ProbedPair pair(clock);
   pair.a.memory[0] = 5;
   REQUIRE(pair.wait(pair.put(1)) == QueueOutcome::done);
-  pair.b.nic.stop();
+  stop_nic(pair.b.nic);
   pair.probe();
   pair.run();
   const bool is_under_way = GENERATE(true, false);

@@ -172,14 +172,14 @@ TEST_CASE("the peer's queue ends as well, and its own entries are flushed", "[re
 
 TEST_CASE("a queue that is told to end flushes what is not complete", "[req:3.6][req:3.8]") {
   NicPair pair;
-  pair.b.nic.stop();
+  stop_nic(pair.b.nic);
   for (int i = 0; i < 10; ++i) pair.put(0, 0, 64);
   for (int i = 0; i < 10; ++i) pair.a.nic.progress();
   REQUIRE(pair.a.nic.to_error(pair.there.number()).ok());
   for (int i = 0; i < 10; ++i) pair.a.nic.progress();
   CHECK(pair.error().syndrome == dq::kFlushed);
   CHECK(pair.error().index == 0);
-  pair.b.nic.resume();
+  resume_nic(pair.b.nic);
   pair.run();  // answers to a queue that has ended
   CHECK(pair.tail().index == 9);
 }

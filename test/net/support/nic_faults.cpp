@@ -3,17 +3,24 @@
 #include "net/support/nic_faults.hpp"
 
 #include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
 #include <set>
+#include <thread>
 #include <utility>
 
 #include "net/fabric/wire_fabric.hpp"
-#include "net/soft/nic_memory.hpp"
+#include "net/soft/nic_soft.hpp"
 #include "net/wire/wire.hpp"
 
 namespace oriel::net::test {
@@ -28,6 +35,50 @@ struct Wires {
     static Wires wires;
     return wires;
   }
+};
+
+/// NICs that tests have stopped. Takes no lock, since a process may fork while threads drive NICs.
+class StoppedNics {
+ public:
+  static StoppedNics& instance() {
+    static StoppedNics stopped;
+    return stopped;
+  }
+  /// Calls `turn` unless the NIC is stopped. Returns the result of `turn`, or false.
+  template <class Turn>
+  bool pass(const NicCore* nic, Turn turn) {
+    std::atomic<int>& turns = turns_of(nic);
+    ++turns;
+    const bool any = !contains(nic) && turn();
+    --turns;
+    return any;
+  }
+  void add(const NicCore* nic) {
+    if (contains(nic)) return;
+    const bool is_added = std::any_of(nics_.begin(), nics_.end(), [&](auto& place) {
+      const NicCore* none = nullptr;
+      return place.compare_exchange_strong(none, nic);
+    });
+    if (!is_added) std::abort();
+    while (turns_of(nic) != 0) std::this_thread::yield();
+  }
+  void remove(const NicCore* nic) {
+    for (auto& place : nics_) {
+      const NicCore* found = nic;
+      place.compare_exchange_strong(found, nullptr);
+    }
+  }
+
+ private:
+  bool contains(const NicCore* nic) const {
+    return std::any_of(nics_.begin(), nics_.end(), [&](auto& place) { return place == nic; });
+  }
+  std::atomic<int>& turns_of(const NicCore* nic) {
+    return turns_[std::hash<const NicCore*>()(nic) / alignof(std::max_align_t) % turns_.size()];
+  }
+
+  std::array<std::atomic<const NicCore*>, 16> nics_{};
+  std::array<std::atomic<int>, 251> turns_{};  // turns in progress, of NICs with this hash
 };
 
 /// State of the requests that one of the NIC's queues has sent in this epoch.
@@ -51,12 +102,13 @@ struct Held {
 
 class FaultWire final : public Wire {
  public:
-  FaultWire(const NicCore& nic, std::unique_ptr<Wire> inner) : inner_(std::move(inner)) {
+  FaultWire(const NicCore& nic, std::unique_ptr<Wire> inner) : nic_(nic), inner_(std::move(inner)) {
     Wires& wires = Wires::instance();
     const std::lock_guard lock(wires.mutex);
     wires.of.emplace(&nic, this);
   }
   ~FaultWire() override {
+    StoppedNics::instance().remove(&nic_);  // another NIC may get its address
     Wires& wires = Wires::instance();
     const std::lock_guard lock(wires.mutex);
     std::erase_if(wires.of, [this](const auto& one) { return one.second == this; });
@@ -257,6 +309,7 @@ class FaultWire final : public Wire {
   }
 
   std::mutex mutex_;
+  const NicCore& nic_;
   std::unique_ptr<Wire> inner_;
   NicTraffic traffic_;  // fabric_messages counts the messages of any wire here
   NicFaults faults_;
@@ -285,6 +338,14 @@ void delay_responses(const NicCore& nic, const Clock& clock, Duration delay) {
   set_faults(nic, faults);
 }
 
+void stop_nic(const NicSoft& nic) {
+  StoppedNics::instance().add(&nic);
+}
+
+void resume_nic(const NicSoft& nic) {
+  StoppedNics::instance().remove(&nic);
+}
+
 NicTraffic traffic(const NicCore& nic) {
   Wires& wires = Wires::instance();
   const std::lock_guard lock(wires.mutex);
@@ -302,6 +363,14 @@ std::uint32_t wrapped_add_wire(NicCore* nic,
 
 std::uint32_t wrapped_add_wire(NicCore* nic, std::unique_ptr<Wire> wire) {
   return real_add_wire(nic, std::make_unique<FaultWire>(*nic, std::move(wire)));
+}
+
+// Wraps NicSoft::progress in the same way.
+bool real_progress(NicSoft* nic) asm("__real_" ORIEL_TEST_PROGRESS);
+bool wrapped_progress(NicSoft* nic) asm("__wrap_" ORIEL_TEST_PROGRESS);
+
+bool wrapped_progress(NicSoft* nic) {
+  return StoppedNics::instance().pass(nic, [nic] { return real_progress(nic); });
 }
 
 }  // namespace oriel::net::test
