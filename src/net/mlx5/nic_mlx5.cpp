@@ -13,7 +13,6 @@ namespace oriel::net {
 NicMlx5::NicMlx5(std::shared_ptr<const Mlx5Device> device, const Options& options)
     : device_(std::move(device)),
       doorbells_(std::make_shared<Mlx5Doorbells>(device_)),
-      own_thread_(options.own_thread),
       begin_(options.begin),
       mutex_(std::make_unique<std::mutex>()) {}
 
@@ -51,7 +50,7 @@ Result<std::vector<Mlx5Queue>> NicMlx5::create_queues(Mlx5Memory& memory,
 }
 
 Status NicMlx5::start_thread_if_needed() {
-  if (!own_thread_ || !doorbells_->need_processor()) return {};
+  if (!doorbells_->need_processor()) return {};
   const std::lock_guard lock(*mutex_);
   if (thread_) return {};
   NicThread::Options options;

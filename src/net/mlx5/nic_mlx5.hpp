@@ -47,10 +47,8 @@ class NicMlx5 {
  public:
   struct Options {
     Mlx5Device::Options device;
-    /// True: a thread of the NIC rings the doorbells that a CPU has to ring. False: waiting threads
-    /// call progress().
-    bool own_thread = true;
-    /// Called first by that thread, to bind it near the adapter. May be empty.
+    /// Called first by the NIC's thread, which rings the doorbells that a CPU has to ring. Binds
+    /// the thread near the adapter. May be empty.
     std::function<void()> begin{};
   };
 
@@ -68,7 +66,8 @@ class NicMlx5 {
   Result<std::vector<Mlx5Queue>> create_queues(Mlx5Memory& memory,
                                                std::span<const Mlx5Queue::Options> options);
 
-  /// Rings the doorbells that a CPU has to ring. Returns whether there were any.
+  /// Rings the doorbells that a CPU has to ring, as the NIC's thread does. Returns whether there
+  /// were any.
   bool progress() { return doorbells_->progress(); }
 
  private:
@@ -77,7 +76,6 @@ class NicMlx5 {
 
   std::shared_ptr<const Mlx5Device> device_;
   std::shared_ptr<Mlx5Doorbells> doorbells_;
-  bool own_thread_;
   std::function<void()> begin_;
   std::unique_ptr<std::mutex> mutex_;  // guards the start of the thread
   std::optional<NicThread> thread_;

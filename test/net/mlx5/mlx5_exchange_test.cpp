@@ -48,7 +48,6 @@ struct GroupWorld {
       NicMlx5::Options options;
       options.device.name = "mlx5_" + std::to_string(i);
       options.device.verbs = &verbs.library;
-      options.own_thread = false;
       ranks.push_back(
           {NicMlx5::open(options).value(), boot::Group(network.transport(i), {0, 1, 2}, i), {}});
     }

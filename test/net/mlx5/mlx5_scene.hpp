@@ -23,7 +23,6 @@ struct Scene {
   Scene() {
     options.device.name = "mlx5_0";
     options.device.verbs = &verbs.library;
-    options.own_thread = false;
   }
   FakeVerbs::Adapter& adapter() { return verbs.adapters[0]; }
   void use_ethernet() {

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
+#include <future>
 #include <memory>
 #include <new>
 #include <optional>
@@ -50,20 +52,21 @@ struct Setup {
   DoorbellChoice doorbell = DoorbellChoice::automatic;
   std::uint32_t receives = 0;  ///< receives of the second rank's queue
   bool uncached_registers = true;
-  bool own_thread = true;
+  std::function<void()> begin{};  ///< first call of the NICs' threads
 };
 
-NicMlx5 open_nic(FakeVerbs& verbs, const char* name, bool own_thread) {
+NicMlx5 open_nic(FakeVerbs& verbs, const char* name, const std::function<void()>& begin) {
   NicMlx5::Options options;
   options.device.name = name;
   options.device.verbs = &verbs.library;
-  options.own_thread = own_thread;
+  options.begin = begin;
   return NicMlx5::open(options).value();
 }
 
 struct Rank {
-  Rank(FakeVerbs& verbs, Mlx5HostMemory& memory, const char* name, bool own_thread)
-      : nic(open_nic(verbs, name, own_thread)) {
+  Rank(FakeVerbs& verbs, Mlx5HostMemory& memory, const char* name,
+       const std::function<void()>& begin)
+      : nic(open_nic(verbs, name, begin)) {
     constexpr std::uint8_t kAll = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic;
     region.address = reinterpret_cast<std::uint64_t>(words.data());
     region.bytes = words.size() * 8;
@@ -80,8 +83,8 @@ struct Rank {
 /// Two ranks, each with its adapter and memory, and a queue between them.
 struct TwoRanks : PairCalls<TwoRanks, AdapterMemory> {
   explicit TwoRanks(const Setup& setup = {})
-      : a(verbs, memory, "mlx5_0", setup.own_thread),
-        b(verbs, memory, "mlx5_1", setup.own_thread),
+      : a(verbs, memory, "mlx5_0", setup.begin),
+        b(verbs, memory, "mlx5_1", setup.begin),
         there(make(a, {.doorbell = setup.doorbell}, setup.uncached_registers)),
         back(make(b, {.receives = setup.receives})) {
     connect(there, back);
@@ -175,7 +178,11 @@ TEST_CASE("an error of the adapter surfaces from the completion, for it has no w
 
 TEST_CASE("where nobody rings any more, a wait ends by its deadline or an abort",
           "[req:3.11][A14]") {
-  TwoRanks ranks({.uncached_registers = false, .own_thread = false});
+  std::promise<void> held;
+  const std::shared_future<void> over = held.get_future();
+  TwoRanks ranks({.uncached_registers = false, .begin = [over] { over.wait(); }});
+  // Destroyed before the ranks, so that their threads can end.
+  const std::promise<void> holds = std::move(held);
   REQUIRE(ranks.there.is_rung_by_processor());
   const auto posted = ranks.put(0, 0, 8);
   ranks.control.timeout_ns = 1'000'000;
