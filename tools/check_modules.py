@@ -8,7 +8,8 @@
 - No two headers share a name.
 - Folders stay small.
 - Tests and fuzz targets lie in the folders of what they test.
-- Assembly, threads and reads of environment variables stand only where they belong."""
+- Assembly, threads, reads of environment variables and the arithmetic of rounding stand only where
+  they belong."""
 import collections
 import pathlib
 import re
@@ -61,6 +62,10 @@ GETENV = re.compile(r"(?<!secure_)\bgetenv\s*\(")
 THREAD = re.compile(r"\bstd::j?thread\b(?!::)|\bstd::async\b|\bpthread_(?:create|detach)\s*\("
                     r"|\b\w*thread\w*(?:\.|->)detach\s*\(")
 THREADS_START = {"owned_thread.cpp", "system_table.cpp", "system_table.hpp"}  # in src/base
+# Matches `(x + unit - 1) / unit` and, with a number, `(x + 127) / 128`.
+ROUNDING = re.compile(r"\+\s*(?P<unit>[\w:.>()-]+?)\s*-\s*1\s*\)\s*/\s*(?P=unit)(?!\w)"
+                      r"|\+\s*(?P<less>\d+)[uUlL]*\s*\)\s*/\s*(?P<number>\d+)")
+ROUNDS = "include/oriel/device/rounding.hpp"
 HEADERS = {".h", ".hpp", ".cuh"}
 
 
@@ -138,6 +143,17 @@ def check_threads(path, root, number, line):
         return None
     if THREAD.search(line.split("//")[0]):
         return f"{name}:{number}: the library starts threads by base/owned_thread.hpp"
+    return None
+
+
+def check_rounding(path, root, number, line):
+    """Finds roundings up that are written out. A mistake in one is hard to see."""
+    name = path.relative_to(root)
+    if name.parts[0] not in ("src", "include") or str(name) == ROUNDS:
+        return None
+    found = ROUNDING.search(line.split("//")[0])
+    if found and (found["unit"] or int(found["less"]) + 1 == int(found["number"])):
+        return f"{name}:{number}: round by base/alignment.hpp, in device code by device/rounding.hpp"
     return None
 
 
@@ -238,6 +254,7 @@ def check(root):
             findings.append(check_assembly(path, root, number, line))
             findings.append(check_environment(path, root, number, line))
             findings.append(check_threads(path, root, number, line))
+            findings.append(check_rounding(path, root, number, line))
     files = lint.tracked_files(root)
     for path in files:
         if path.name == "CMakeLists.txt" and path.parent.parent == root / "src":
@@ -271,6 +288,9 @@ CLEAN = {
     "src/base/owned_thread.cpp": "sys().pthread_create(&thread, nullptr, enter, argument);\n",
     "src/comm/group/processors.cpp": "n = std::thread::hardware_concurrency();  // std::thread\n",
     "test/base/t_test.cpp": "std::thread([] {}).join();\n",
+    "include/oriel/device/rounding.hpp": "return (value + unit - 1) / unit;\n",
+    "src/base/half.hpp": "x = (ranks + 1) / 3;  // (x + unit - 1) / unit\ny = (a - 1) / a;\n",
+    "test/base/r_test.cpp": "CHECK(divide_up(a, b) == (a + b - 1) / b);\n",
     **{f"src/base/b{i}.hpp": "" for i in range(31)},
 }
 PLANTS = [
@@ -321,6 +341,10 @@ PLANTS = [
     ({"src/net/soft/a.cpp": "if (pthread_create(&t, 0, run, 0) != 0) return;\n"},
      "by base/owned_thread"),
     ({"src/net/soft/a.cpp": "thread_.detach();\n"}, "by base/owned_thread"),
+    ({"src/kernels/plan/p.cpp": "x = (bytes + cut.piece - 1) / cut.piece;\n"}, "round by"),
+    ({"src/kernels/cuda/k.cuh": "x = (count + Buffer::kElements-1)/Buffer::kElements;\n"}, "round by"),
+    ({"src/net/wire/w.cpp": "x = (bytes + 127) / 128 * 128;\n"}, "round by"),
+    ({"include/oriel/device/b.hpp": "x = (lines + size() - 1) / size() + 1;\n"}, "round by"),
     ({"src/shadow/CMakeLists.txt": "oriel_add_module(shadow SOURCES a.cpp MODULES base window)\n"},
      "module shadow may not link to window"),
 ]

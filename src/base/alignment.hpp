@@ -6,14 +6,16 @@
 #include <cstdint>
 #include <type_traits>
 
-/// Rounds to multiples of a unit. A unit is greater than zero and need not be a power of two. The
-/// caller of divide_up() or round_up() ensures that `value` + `unit` - 1 fits T.
+#include "oriel/device/rounding.hpp"
+
+/// Rounds unsigned numbers to multiples of a unit. A unit is greater than zero and need not be a
+/// power of two. The caller of divide_up() or round_up() ensures that `value` + `unit` - 1 fits T.
 namespace oriel {
 
 /// Returns how many units hold `value`.
 template <std::unsigned_integral T>
 constexpr T divide_up(T value, std::type_identity_t<T> unit) {
-  return static_cast<T>((value + unit - 1) / unit);
+  return static_cast<T>(device::divide_up(value, unit));
 }
 
 /// Returns the least multiple of `unit` that is at least `value`.

@@ -8,6 +8,7 @@
 #include "oriel/device/comm.hpp"
 #include "oriel/device/config.hpp"
 #include "oriel/device/memory.hpp"
+#include "oriel/device/rounding.hpp"
 #include "oriel/device/wait.hpp"
 
 /// Barriers among the ranks of one LSA team, and their layout in control memory.
@@ -42,7 +43,7 @@ struct LsaBarrierLayout {
   /// Returns the bytes of one slot of a team of `lsa_size` ranks, a multiple of kLineBytes.
   static constexpr ORIEL_DEVICE_FN std::size_t slot_bytes(std::int32_t lsa_size) {
     const std::size_t inbox_bytes = static_cast<std::size_t>(lsa_size) * sizeof(std::uint32_t);
-    return kLineBytes + (inbox_bytes + kLineBytes - 1) / kLineBytes * kLineBytes;
+    return kLineBytes + round_up(inbox_bytes, kLineBytes);
   }
   /// Returns the bytes of control memory for `slots` slots of a team of `lsa_size` ranks.
   static constexpr ORIEL_DEVICE_FN std::size_t bytes_needed(std::int32_t lsa_size,

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/alignment.hpp"
 #include "base/try.hpp"
 #include "boot/link/frame.hpp"
 #include "comm/keys/key_chunks.hpp"
@@ -159,7 +160,7 @@ Result<KeysMessage> decode_keys(ByteView bytes) {
 Status check_message_bytes(std::size_t bytes, int ranks) {
   // One message of the all-gather carries the data of up to half the ranks.
   constexpr std::size_t kForEach = 16;
-  const std::size_t together = (static_cast<std::size_t>(ranks) + 1) / 2;
+  const std::size_t together = divide_up(static_cast<std::size_t>(ranks), 2);
   const std::size_t most = boot::kMaxMessageBytes / together;
   if (bytes + kForEach <= most) return {};
   return Error(ErrorCode::invalid_argument,

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "oriel/device/memory.hpp"
+#include "oriel/device/rounding.hpp"
 #include "oriel/device/wait.hpp"
 
 #include "kernels/algorithms/places.hpp"
@@ -49,7 +50,7 @@ class EagerExchange {
   /// Writes `bytes` bytes at `from` (any alignment) into the lines at `rank`, from line `first` on.
   void send(int rank, std::uint64_t first, const std::byte* from, std::size_t bytes) const {
     EagerLine* line = lines_of(rank, arguments_.rank) + first;
-    const std::size_t lines = (bytes + kEagerPayloadBytes - 1) / kEagerPayloadBytes;
+    const std::size_t lines = device::divide_up(bytes, kEagerPayloadBytes);
     // The receiver read these lines two calls ago, so they must come back from its cache. Stores
     // leave the processor in order: without prefetches, the lines would come back one after the
     // other.

@@ -8,6 +8,7 @@
 
 #include "oriel/device/memory.hpp"
 #include "oriel/device/reduce.hpp"
+#include "oriel/device/rounding.hpp"
 
 #include "kernels/algorithms/copy_payloads.hpp"
 #include "kernels/algorithms/family.hpp"
@@ -177,7 +178,7 @@ class GroupHierarchyOps {
       }
       return sum;
     };
-    const std::uint64_t packs = (count + kCount - 1) / kCount;
+    const std::uint64_t packs = device::divide_up(count, kCount);
     ORIEL_DEVICE_KEEP_LOOP
     for (std::uint64_t i = Group::rank(); i < packs; i += Group::size()) {
       if (sources == 2) {  // loads both first, without a stack

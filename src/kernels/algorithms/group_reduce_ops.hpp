@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "oriel/device/rounding.hpp"
+
 #include "kernels/algorithms/copy_payloads.hpp"
 #include "kernels/algorithms/payload.hpp"
 #include "kernels/algorithms/reduction.hpp"
@@ -263,7 +265,7 @@ class GroupReduceOps {
   template <class Source, class Target>
   ORIEL_DEVICE_FN void reduce_rest(const Source& source, const Target& target, int targets,
                                    std::uint64_t first, std::uint64_t count) const {
-    const std::uint64_t payloads = (count + Buffer::kElements - 1) / Buffer::kElements;
+    const std::uint64_t payloads = device::divide_up(count, Buffer::kElements);
     ORIEL_DEVICE_KEEP_LOOP
     for (std::uint64_t i = first + Group::rank(); i < payloads; i += Group::size()) {
       const auto result = fold_ranks<0, 16>(reduction_, ranks(), [&](int rank) {

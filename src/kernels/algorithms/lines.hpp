@@ -6,6 +6,7 @@
 #include <type_traits>
 
 #include "oriel/device/memory.hpp"
+#include "oriel/device/rounding.hpp"
 #include "oriel/device/wait.hpp"
 
 #include "kernels/algorithms/places.hpp"
@@ -410,7 +411,7 @@ inline constexpr bool kSendsAhead = !ORIEL_DEVICE_CODE;
 /// Returns how many lines a thread sends before it waits: on a CPU, every `step`-th of the `left`
 /// ones; on a GPU, one.
 ORIEL_DEVICE_FN std::uint64_t lines_in_flight(std::uint64_t left, std::uint64_t step) {
-  return kSendsAhead ? (left + step - 1) / step : 1;
+  return kSendsAhead ? device::divide_up(left, step) : 1;
 }
 
 }  // namespace oriel::kernels

@@ -6,6 +6,7 @@
 
 #include "oriel/device/group.hpp"
 #include "oriel/device/packet.hpp"
+#include "oriel/device/rounding.hpp"
 
 #include "kernels/algorithms/payload.hpp"
 #include "kernels/plan/exchange.hpp"
@@ -96,7 +97,7 @@ class PacketSlot {
 #endif
 
   static ORIEL_DEVICE_FN std::uint64_t packets_of(std::uint64_t bytes) {
-    return (bytes + kDataBytes - 1) / kDataBytes;
+    return device::divide_up(bytes, kDataBytes);
   }
   /// Calls `action` with the buffer at `address`, as 4-byte words if address and size allow it.
   template <class Byte, class Action>

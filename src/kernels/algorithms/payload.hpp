@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "oriel/device/memory.hpp"
+#include "oriel/device/rounding.hpp"
 
 #include "kernels/algorithms/reduction.hpp"
 
@@ -81,7 +82,7 @@ class UserBuffer {
         count_(count),
         aligned_(address_ % kBytes == 0) {}
 
-  ORIEL_DEVICE_FN std::uint64_t payloads() const { return (count_ + kElements - 1) / kElements; }
+  ORIEL_DEVICE_FN std::uint64_t payloads() const { return device::divide_up(count_, kElements); }
 
   /// Returns payload `index`; elements past the end are zero.
   ORIEL_DEVICE_FN Value load(std::uint64_t index) const {

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "oriel/device/rounding.hpp"
+
 #include "kernels/algorithms/lines.hpp"
 #include "kernels/algorithms/places.hpp"
 
@@ -28,7 +30,7 @@ class StreamSteps {
     begin_ = smaller(place.cta * arguments.part, arguments.share);
     end_ = smaller(begin_ + arguments.part, arguments.share);
     chunk_ = arguments.stream.chunk_bytes / element_bytes_;
-    chunks_ = static_cast<std::uint32_t>((end_ - begin_ + chunk_ - 1) / chunk_);
+    chunks_ = static_cast<std::uint32_t>(device::divide_up(end_ - begin_, chunk_));
   }
 
   /// Returns the number of chunks that the group has of each share; equal on all ranks.

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "oriel/device/config.hpp"
+#include "oriel/device/rounding.hpp"
 
 /// Divides units (16-byte words, say) that lie side by side among the threads of a group. Each
 /// thread takes kUnroll units at a time, so that kUnroll loads are in flight before the first
@@ -48,7 +49,7 @@ struct LastTile {
     return has(u) ? unit : first;
   }
   ORIEL_DEVICE_FN bool has(int u) const {
-    return u < (kUnits + 1) / 2 ||
+    return u < device::divide_up(kUnits, 2) ||
            first + std::uint64_t{threads} * static_cast<std::uint32_t>(u) < count;
   }
 };

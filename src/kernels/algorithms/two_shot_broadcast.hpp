@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "oriel/device/rounding.hpp"
+
 #include "kernels/algorithms/lines.hpp"
 #include "kernels/algorithms/payload.hpp"
 #include "kernels/algorithms/places.hpp"
@@ -64,7 +66,7 @@ ORIEL_DEVICE_FN bool two_shot_broadcast(const AllReduceArguments& arguments, Gri
     return slot + static_cast<std::uint32_t>(i * threads);
   };
   // Sends all lines before it awaits the first share, on GPUs too: each line has its slot.
-  const std::uint64_t turns = index < share ? (share - index + step - 1) / step : 0;
+  const std::uint64_t turns = index < share ? device::divide_up(share - index, step) : 0;
   for (std::uint64_t i = 0; i < turns && is_root; ++i) {
     // Issues all loads before the first store, so that they overlap.
     Value values[LineExchange<Line, kRanks>::kMaxRanks];

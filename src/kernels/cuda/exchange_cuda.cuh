@@ -6,6 +6,7 @@
 
 #include "oriel/device/group.hpp"
 #include "oriel/device/memory.hpp"
+#include "oriel/device/rounding.hpp"
 
 #include "kernels/algorithms/copy_bytes.hpp"
 #include "kernels/algorithms/exchange_streams.hpp"
@@ -93,8 +94,7 @@ class LocalCopies {
     for (at_ = end_ = 0; at_ >= end_ && item < arguments_.copies; ++item) {
       const std::uint64_t bytes = arguments_.copy[item].bytes;
       const auto sharers = static_cast<std::uint64_t>(sharers_);
-      const std::uint64_t share =
-          ((bytes + sharers - 1) / sharers + kLeastBytes - 1) / kLeastBytes * kLeastBytes;
+      const std::uint64_t share = device::round_up(device::divide_up(bytes, sharers), kLeastBytes);
       item_ = item;
       at_ = smaller(share * static_cast<std::uint64_t>(turn_), bytes);
       end_ = smaller(at_ + share, bytes);

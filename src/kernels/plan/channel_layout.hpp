@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "oriel/device/config.hpp"
+#include "oriel/device/rounding.hpp"
 
 #include "kernels/plan/algorithm.hpp"
 #include "kernels/plan/arguments.hpp"
@@ -118,14 +119,14 @@ ORIEL_DEVICE_FN ChannelCut cut_over_channels(const ChannelLayout& layout, std::u
   const std::uint64_t least =
       bytes <= layout.most_packet_bytes ? layout.packet_channel_bytes : layout.least_channel_bytes;
   if (most == 1 || bytes <= least) {  // avoids divisions, which are slow on GPUs
-    cut.piece = (bytes + 127) / 128 * 128;
+    cut.piece = device::round_up(bytes, 128U);
     cut.channels = 1;
     return cut;
   }
-  std::uint64_t channels = (bytes + least - 1) / least;
+  std::uint64_t channels = device::divide_up(bytes, least);
   if (channels > most) channels = most;
-  cut.piece = ((bytes + channels - 1) / channels + 127) / 128 * 128;
-  cut.channels = static_cast<std::int32_t>((bytes + cut.piece - 1) / cut.piece);
+  cut.piece = device::round_up(device::divide_up(bytes, channels), 128U);
+  cut.channels = static_cast<std::int32_t>(device::divide_up(bytes, cut.piece));
   return cut;
 }
 

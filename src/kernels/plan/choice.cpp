@@ -8,6 +8,8 @@
 
 #include <fmt/format.h>
 
+#include "oriel/device/rounding.hpp"
+
 #include "base/alignment.hpp"
 #include "base/try.hpp"
 #include "kernels/plan/kernel_set.hpp"
@@ -28,7 +30,7 @@ std::uint64_t line_payload(Backend backend, DataType type) {
 }
 
 std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
-  return b == 1 ? a : (a + b - 1) / b;  // a division takes 5 ns, and a CPU rank divides by one
+  return b == 1 ? a : divide_up(a, b);  // a division takes 5 ns, and a CPU rank divides by one
 }
 
 // Rounds up to multiples of 128 bytes, so that chunks start aligned to a cache line relative to the
@@ -54,7 +56,7 @@ bool fit_stream(Plan& plan, const ScratchLayout& layout) {
 
 // Reduces the number of CTAs to `most`. On a GPU, keeps about as many threads in all.
 void cut_ctas(Plan& plan, Backend backend, int most) {
-  const int times = backend == Backend::cuda ? (plan.ctas + most - 1) / most : 1;
+  const int times = backend == Backend::cuda ? device::divide_up(plan.ctas, most) : 1;
   plan.threads = std::min(plan.threads * times, kMaxThreads);
   plan.ctas = most;
 }

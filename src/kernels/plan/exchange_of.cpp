@@ -158,12 +158,12 @@ class TeamsBroadcast {
       if (place < std::ssize(team)) root_place_ = static_cast<std::size_t>(place);
     }
     const std::uint64_t parts = std::clamp<std::uint64_t>(bytes_ / kLeastPart, 1, kMostParts);
-    part_ = round_up((bytes_ + parts - 1) / parts, 128);
+    part_ = round_up(divide_up(bytes_, parts), 128);
   }
 
   std::vector<Exchange> make() const {
     if (bytes_ == 0) return {Exchange{}};
-    const std::uint64_t parts = (bytes_ + part_ - 1) / part_;
+    const std::uint64_t parts = divide_up(bytes_, part_);
     std::vector<Exchange> made(parts + 1);
     for (std::uint64_t i = 0; i < parts; ++i) {
       for (const std::vector<int>& team : teams_) add(made[i], made[i + 1], team, i);

@@ -4,6 +4,8 @@
 #include <map>
 #include <utility>
 
+#include "oriel/device/rounding.hpp"
+
 #include "kernels/plan/exchange.hpp"
 #include "kernels/plan/kernel_set.hpp"
 
@@ -67,7 +69,7 @@ class StreamCount {
 };
 
 int ctas_for(std::int32_t streams) {
-  return std::max(1, (streams + kMaxWarps - 1) / kMaxWarps);
+  return std::max(1, device::divide_up(streams, kMaxWarps));
 }
 
 /// Returns the end of the launch that starts with placed[next]. The launch takes as many whole

@@ -8,6 +8,7 @@
 
 #include "oriel/device/comm.hpp"
 #include "oriel/device/config.hpp"
+#include "oriel/device/rounding.hpp"
 #include "oriel/error.hpp"
 #include "oriel/types.hpp"
 
@@ -138,7 +139,7 @@ struct RegionLayout {
 
 ORIEL_DEVICE_FN RegionLayout region_layout(const HierarchyShape& shape, std::int32_t size) {
   RegionLayout layout;
-  layout.places = (shape.group_units + size - 1) / size;
+  layout.places = device::divide_up(shape.group_units, size);
   const auto groups = static_cast<std::uint64_t>(shape.groups);
   const auto places = static_cast<std::uint64_t>(layout.places);
   const std::uint64_t plain = shape.unit * shape.element_bytes;

@@ -6,6 +6,7 @@
 
 #include "oriel/device/access.hpp"
 #include "oriel/device/config.hpp"
+#include "oriel/device/rounding.hpp"
 
 /// Work-queue entries (WQEs) in the format of NVIDIA's mlx5 adapters, which the software NIC
 /// executes as well. A WQE begins with a control segment and has up to 5 parts of 16 bytes here. It
@@ -108,7 +109,7 @@ template <std::uint32_t kPartCount>
 struct Wqe {
   static constexpr std::uint32_t kParts = kPartCount;  ///< number of parts
   /// Number of WQEBBs.
-  static constexpr std::uint32_t kWqebbs = (kPartCount + kPartsPerWqebb - 1) / kPartsPerWqebb;
+  static constexpr std::uint32_t kWqebbs = divide_up(kPartCount, kPartsPerWqebb);
   Pack part[kPartCount];  ///< the parts, big-endian; the first is the control segment
 };
 

@@ -1,0 +1,37 @@
+// SPDX-FileCopyrightText: The Oriel authors
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include "oriel/device/config.hpp"
+
+/// Rounding of integers to multiples of a unit. A unit is greater than zero and need not be a power
+/// of two. The caller ensures that `value` is not negative and that `value` + `unit` fits the
+/// result.
+///
+/// Both functions compute in the common type of their arguments, as an expression would: two
+/// operands of 32 bits are divided with 32 bits, which is faster on a GPU than with 64.
+///
+/// Example: the bytes that a kernel needs for `count` numbers in cache lines of their own.
+/// ```cpp
+/// ORIEL_DEVICE_FN unsigned bytes_of_lines(unsigned count) {
+///   constexpr unsigned kPerLine = 32;
+///   const unsigned lines = oriel::device::divide_up(count, kPerLine);
+///   return oriel::device::round_up(lines * kPerLine * 4u, 128u);
+/// }
+/// ```
+/// @file
+namespace oriel::device {
+
+/// Returns how many units hold `value`. Local; does not block.
+template <class Value, class Unit>
+ORIEL_DEVICE_FN constexpr auto divide_up(Value value, Unit unit) {
+  return (value + unit - 1) / unit;
+}
+
+/// Returns the least multiple of `unit` that is at least `value`. Local; does not block.
+template <class Value, class Unit>
+ORIEL_DEVICE_FN constexpr auto round_up(Value value, Unit unit) {
+  return divide_up(value, unit) * unit;
+}
+
+}  // namespace oriel::device
