@@ -76,13 +76,13 @@ bool sees_calls_of(const CommunicatorParts& parts, int rank) {
          (on_host(parts) && std::find(members.begin(), members.end(), rank) != members.end());
 }
 
-/// Returns whether this rank and the team's rank `index` are both in the collective of one number.
+/// Returns whether this rank and the team's rank `index` are both in one collective.
 bool is_in_own_call(const CommunicatorParts& parts, int index) {
   const auto there = activity_of(parts, index);
   if (!there || !there->is_collective() || !parts.flight->activity().is_collective()) return false;
   const auto own = last_call(parts, parts.team_facts.index);
   const auto last = last_call(parts, index);
-  return own && last && own->number == last->number;
+  return own && last && own->number == last->number && text_of(own->call) == text_of(last->call);
 }
 
 /// Returns a text on the calls of a rank that others wait for. Each part begins with a semicolon;
