@@ -84,14 +84,13 @@ void fail_in_kernel(TestRanks& test_ranks, bool dies) {
   require(is_on(rank, peer, 0), "the first path");
   kernels.run([&] {
     if (test_ranks.first() != 1) return;
-    net::NicSoft& nic = network_of(rank).nic(0);
-    nic.stop();
+    net::test::stop_nic(network_of(rank).nic(0));
   });
   require(is_on(rank, peer, 1), "the backup");
   require(!rank.comm.async_error(), "no error");
   test_ranks.barrier();
   if (!dies) {
-    if (test_ranks.first() == 1) network_of(rank).nic(0).resume();
+    if (test_ranks.first() == 1) net::test::resume_nic(network_of(rank).nic(0));
     await_path(rank, peer, 0);
     test_ranks.barrier();
     kernels.run([] {});
