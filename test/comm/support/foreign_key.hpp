@@ -15,6 +15,10 @@ inline void write_by_changed_key(TestRanks& test_ranks, std::uint32_t change) {
   Rank rank(test_ranks, 4096, kWorld);
   Rank other(test_ranks, 4096, kWorld);
   rank.sync("the first barrier");
+  // Has the barrier's signals acknowledged: rank 1's queue fails with rank 0's, and would name
+  // itself.
+  require(device::world_flush(kSelf, rank.view()) == device::WorldOutcome::done, "the flush");
+  test_ranks.barrier();
   if (test_ranks.first() == 0) {
     const auto& queue = rank.view().network->queues[1];
     dq::Region foreign = other.window.view().network->peers[1];
