@@ -9,7 +9,7 @@ processes of mpirun and share one GPU. Prints one line per run: PASS, FAIL or SK
 
 Exit status: 0 if nothing failed; 1 if something did; 2 for misuse; 77 if everything was skipped.
 """
-# [req:5.24]
+# [req:5.20]
 import argparse
 import os
 import pathlib
