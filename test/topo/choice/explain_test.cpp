@@ -129,7 +129,8 @@ TEST_CASE("a PCIe link that is slow or narrow for its two ends is named where it
   CHECK_FALSE(has(explain_path(linked, 0, 1), "lanes"));
 }
 
-TEST_CASE("what is not known of a pair, or holds one way, is said with what to do", "[req:2.8]") {
+TEST_CASE("explain_path names unknown or one-way mapping, and a remedy where there is one",
+          "[req:2.8]") {
   Machine unknown = three_on_pcie();
   unknown.pairs.clear();
   CHECK(has(explain_path(unknown, 0, 1), "by host memory at least, "));

@@ -135,7 +135,8 @@ TEST_CASE("the primary is near and fast, the backup its partner in hardware",
   CHECK(choose_interfaces({}, {}, user_on_cpu(0)).all.empty());
 }
 
-TEST_CASE("what stands for a port of another is no port of its own", "[req:2.5][B3]") {
+TEST_CASE("a VF, bond, VLAN or IPoIB child is not counted as a port beside the port it uses",
+          "[req:2.5][B3]") {
   constexpr const char* kVirtual =
       "ens1f0 03 100; ens1f1 03.1 100; ens1f0v0 03.2 100 vf=03; sf4 - 100 auxiliary@03; "
       "virtio5 - 100 virtio@03; virtio6 - 100 virtio@03";

@@ -218,7 +218,8 @@ TEST_CASE("a host that does not fit whole into a team of several begins the next
   check_indices(teams, 9);
 }
 
-TEST_CASE("what a host brings into a team are the ranks that can be in it", "[req:2.3]") {
+TEST_CASE("the size limit of an LSA team counts only those ranks of a node that can join it",
+          "[req:2.3]") {
   // Two hosts of 4 GPUs and 4 ranks on the CPU each: the GPUs of both fit.
   std::vector<RankInfo> ranks;
   for (const RankInfo& gpu : fabric(2, 4)) {

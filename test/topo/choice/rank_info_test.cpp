@@ -70,7 +70,7 @@ TEST_CASE("the fuzz target of rank information starts from messages of today", "
   CHECK(add_supplement(info, message("both"), {.hidden_gpus = true, .network = true}).ok());
 }
 
-TEST_CASE("what ranks add once it is wanted is put into their information, or refused",
+TEST_CASE("supplements on request are added to a rank's information, or refused if malformed",
           "[req:2.6]") {
   RankInfo more = example();
   more.network_class = 9;
@@ -121,7 +121,7 @@ TEST_CASE("rank information that is cut, padded or nonsense is refused", "[req:1
   CHECK_FALSE(decode_rank_info(padded).ok());
 }
 
-TEST_CASE("what a rank tells of devices, fabric and NUMA nodes is checked field by field",
+TEST_CASE("each field of a rank's information on devices, fabric and NUMA nodes is validated",
           "[req:2.3]") {
   const auto refused_with = [](const char* words, auto&& change) {
     RankInfo info = example();

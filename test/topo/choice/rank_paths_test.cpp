@@ -130,7 +130,7 @@ TEST_CASE("host memory and networks have the class of the slower side, where it 
   CHECK(RankPaths(slower).hash() != paths.hash());
 }
 
-TEST_CASE("what is assumed of reach is counted and said", "[req:2.3]") {
+TEST_CASE("the summary of rank paths counts the pairs whose mapping is assumed", "[req:2.3]") {
   std::vector<RankInfo> ranks{on_gpu(1, 0), on_gpu(1, 1), on_gpu(1, 2), on_host(1, 60)};
   const PathFacts links{PathKind::nvlink, 1, 12, true};
   see(ranks[0], ranks[1], links);

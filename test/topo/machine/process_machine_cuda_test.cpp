@@ -378,7 +378,7 @@ TEST_CASE("a start of ranks on GPUs reads few files, and none of network ports",
   CHECK(asked_about_network(asked) == asked.size() - before);
 }
 
-TEST_CASE("of a described machine only GPUs that CUDA shows here have an ordinal",
+TEST_CASE("GPUs of a described machine have an ordinal only if CUDA shows them",
           "[req:2.2][req:2.7]") {
   Machines machines({1});
   const Settings settings = describe_in(machines.tree);

@@ -103,7 +103,8 @@ TEST_CASE("a start of ranks on CPUs reads the files of NUMA nodes, and no others
   CHECK(process.nvml_asked == 0);
 }
 
-TEST_CASE("what a rank on the host tells of memory and network comes from /sys", "[req:2.6]") {
+TEST_CASE("the information of a rank on a CPU has memory and network bandwidths from /sys",
+          "[req:2.6]") {
   FakeProcess process;
   const TemporaryTree& tree = process.tree;
   tree.file("/sys/devices/system/node/node0/access0/initiators/read_bandwidth", "131072\n");
@@ -242,7 +243,7 @@ TEST_CASE("a description counts for speeds and places, not for who maps whom", "
   CHECK(check(found.machine).ok());
 }
 
-TEST_CASE("what a description is silent about stays as found", "[req:2.7]") {
+TEST_CASE("facts that a description lacks keep their discovered values", "[req:2.7]") {
   Machine described = hgx_8();
   for (Gpu& gpu : described.gpus) gpu.switch_links = 0;  // like hwloc's XML, which has no links
   described.pairs.clear();

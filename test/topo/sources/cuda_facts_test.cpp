@@ -71,7 +71,8 @@ TEST_CASE("devices that are known already are found by UUID or address, and CUDA
   CHECK(check(machine).ok());
 }
 
-TEST_CASE("of devices at one address each with a UUID of its own stays one", "[req:2.1][req:2.2]") {
+TEST_CASE("CUDA devices at one PCI address with different UUIDs stay separate GPUs",
+          "[req:2.1][req:2.2]") {
   ThreeDevices devices;
   devices.driver.device_get_pci_bus_id = [](char* text, int bytes, CUdevice device) {
     std::snprintf(text, static_cast<std::size_t>(bytes), "0000:%02x:00.0", device == 102 ? 1 : 0);

@@ -172,7 +172,7 @@ TEST_CASE("odd descriptions in hwloc's format are refused with line and reason",
   CHECK(has(hwloc_result(deep), "nested too deeply"));
 }
 
-TEST_CASE("what makes no machine is refused with the line, in hwloc's format", "[req:2.7]") {
+TEST_CASE("an hwloc XML that lists an object twice is refused with both lines", "[req:2.7]") {
   refused("os_index=\"2\" cpuset", "os_index=\"0\" cpuset",
           "line 26: NUMA node 0 is listed twice, first in line 6");
   refused("0000:81:00.0", "0000:01:00.0",
@@ -206,7 +206,7 @@ TEST_CASE("distances in hwloc's first format are multiples of a base", "[req:2.7
   CHECK(hwloc_result(with("<distances nbobjs=\"4\" latency_base=\"10\"/>")) == "ok");  // others
 }
 
-TEST_CASE("what hwloc itself makes of a description is what is read without it", "[req:2.7]") {
+TEST_CASE("the built-in reader of hwloc XML gives the same machine as libhwloc", "[req:2.7]") {
   if (!hwloc_library().missing.empty()) {
     WARN("skipped: " << hwloc_library().missing);
     return;

@@ -215,7 +215,8 @@ TEST_CASE("whose a GPU is does not depend on links", "[req:2.7]") {
   }
 }
 
-TEST_CASE("what nobody knows is not written, for NCCL would believe it", "[req:2.7]") {
+TEST_CASE("unknown facts are left out of the NCCL XML, because NCCL would believe them",
+          "[req:2.7]") {
   Machine bare = uneven();
   for (Gpu& gpu : bare.gpus) gpu.ordinal = gpu.nvml_index = -1;
   bare.gpus[2].architecture = 0;
@@ -289,7 +290,7 @@ TEST_CASE("an empty attribute is one that NCCL could not read: not known", "[req
   refused(with("speed=\"400000\"", "speed=\"-2\""), "line 11: <net> has speed '-2'");
 }
 
-TEST_CASE("of a dump of several hosts the first is described, and that is said",
+TEST_CASE("an NCCL XML dump of several hosts yields the first host, and the report says so",
           "[req:2.2][req:2.7]") {
   const auto host = [](const char* hash, int gpus) {
     std::string text = fmt::format("<cpu host_hash=\"{}\" numaid=\"0\">\n", hash);
@@ -375,7 +376,7 @@ TEST_CASE("odd descriptions are refused with line and reason", "[req:2.7]") {
       "duplicate attribute");
 }
 
-TEST_CASE("what makes no machine is refused with the line that makes none", "[req:2.7]") {
+TEST_CASE("an NCCL XML that lists an object twice is refused with both lines", "[req:2.7]") {
   refused(with("numaid=\"1\"", "numaid=\"0\""),
           "line 16: NUMA node 0 is listed twice, first in line 2");
   refused(with("0000:98:00.0", "0000:18:00.0"),
