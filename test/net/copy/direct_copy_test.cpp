@@ -127,7 +127,7 @@ TEST_CASE("a put goes by the wire where the peer has the source mapped no more",
   CHECK(pair.bytes_by_wire() == 15'000);
 }
 
-TEST_CASE("what lies behind such a put comes once and in order, whatever is lost",
+TEST_CASE("operations behind a put of an unmapped source run once and in order despite losses",
           "[req:3.9][F4]") {
   const unsigned seed = GENERATE(range(1u, 41u));
   INFO("seed " << seed);
@@ -192,7 +192,7 @@ TEST_CASE("an entry of which a part was copied directly goes on by the wire", "[
   CHECK(pair.bytes_by_wire() == 3 * kMiB + 12'345);
 }
 
-TEST_CASE("who may not write or read there by the wire may not do it directly",
+TEST_CASE("direct copies need the same access rights as transfers by the wire",
           "[req:3.9][req:3.23]") {
   const bool writes = GENERATE(false, true);
   DirectPair pair;

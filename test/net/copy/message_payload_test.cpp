@@ -186,7 +186,7 @@ TEST_CASE("a payload says what it has, borrowed or its own", "[req:3.21]") {
   CHECK(moved.empty());
 }
 
-TEST_CASE("what cannot be stored at once is right later, though the ring is written anew",
+TEST_CASE("payloads that are not stored at once stay correct though the ring is reused",
           "[req:3.21]") {
   GatedPair pair;
   const std::size_t started = GENERATE(0u, 1u, 2u);  // stores that start at once

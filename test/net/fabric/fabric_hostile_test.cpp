@@ -130,7 +130,7 @@ struct UnauthenticatedScene {
 
 }  // namespace
 
-TEST_CASE("who does not have the key makes no message, whoever it says it is",
+TEST_CASE("unauthenticated frames deliver no message, whatever sender they claim",
           "[req:3.13][req:3.23]") {
   UnauthenticatedScene scene;
   const FrameKeys wrong = frame_keys(boot::Key::random(), RawEnd::address_of(*scene.pair.a),

@@ -86,7 +86,8 @@ TEST_CASE("long puts arrive byte for byte by rendezvous reads, and what is behin
   CHECK(pair.read_bytes() == expected);
 }
 
-TEST_CASE("of puts to one place the last one stays, read by rendezvous or sent", "[req:3.13]") {
+TEST_CASE("the last of several puts to one address wins, by rendezvous read or sent",
+          "[req:3.13]") {
   FetchPair pair;
   constexpr std::size_t kMost = 700'000;
   for (int round = 0; round < 5; ++round) {
@@ -405,7 +406,7 @@ TEST_CASE("a NIC that ends waits for all of its memory as long as for one piece 
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));
 }
 
-TEST_CASE("whoever waits for memory to be let go of does not keep others from the NIC",
+TEST_CASE("a deregistration that waits for a rendezvous read blocks no other call of the NIC",
           "[req:3.13]") {
   FetchPair pair;
   pair.begin_long_put(kMemoryBytes);

@@ -61,7 +61,8 @@ struct Sleeping {
 
 }  // namespace
 
-TEST_CASE("who sleeps on a fabric wire is woken by a message, and not by much else", "[req:3.13]") {
+TEST_CASE("a thread asleep on a fabric wire is woken by a message, and otherwise rarely",
+          "[req:3.13]") {
   SystemTable table = real_system_table();
   table.poll = watched_poll;
   const ScopedSystemTable scoped(table);

@@ -126,7 +126,7 @@ TEST_CASE("proofs of payloads are made and wanted if either end wishes", "[req:3
   }
 }
 
-TEST_CASE("what is said between two ranks in turn takes one message each way", "[req:3.20]") {
+TEST_CASE("a ping-pong of puts takes one fabric message each way", "[req:3.20]") {
   const std::uint64_t bytes = GENERATE(8u, 329u, 2000u, 10'000u);
   const bool is_registered = GENERATE(false, true);
   CAPTURE(bytes, is_registered);
@@ -164,7 +164,7 @@ TEST_CASE("what is said between two ranks in turn takes one message each way", "
   CHECK(sends == 2 * static_cast<long>(kTrips - 1));
 }
 
-TEST_CASE("of writes that are done together only the last one is answered", "[req:3.20]") {
+TEST_CASE("writes that complete together are answered by one message", "[req:3.20]") {
   FabricPair pair;
   dq::Posted last{};
   for (int i = 0; i < 10; ++i) {

@@ -75,7 +75,7 @@ TEST_CASE("random work of GPUs over random faults: each entry is done once, in o
   });
 }
 
-TEST_CASE("what a NIC that dies has begun is not done again behind its signal",
+TEST_CASE("a write started by a NIC that fails is not repeated once its signal is visible",
           "[req:3.14][F4][F6]") {
   // The bytes are queued in the stream, and the signal behind them too. A kernel sees the signal
   // before the other NIC continues; from then on it may overwrite the memory.

@@ -318,7 +318,8 @@ TEST_CASE("a GPU that adapters cannot reach is refused", "[req:3.11]") {
   CHECK(memory.error().to_string().find("GPU 0") != std::string::npos);
 }
 
-TEST_CASE("whichever call of the driver fails, all is undone", "[req:3.12]") {
+TEST_CASE("any failed driver call while an mlx5 queue is created for a GPU is undone",
+          "[req:3.12]") {
   const std::size_t fds = oriel::test::count_fds();
   const bool on_host = GENERATE(false, true);
   long k = 1;

@@ -191,7 +191,8 @@ TEST_CASE("a queue is connected over InfiniBand by its three steps", "[req:3.12]
   CHECK(scene.verbs.violations == Names{});
 }
 
-TEST_CASE("what a peer can do, and where it is, decides how a queue is connected", "[req:3.12]") {
+TEST_CASE("MTU, reads and global route of an mlx5 connection follow from the port and the peer",
+          "[req:3.12]") {
   struct Case {
     std::uint8_t port_flags;
     void (*change)(Mlx5QueueHandle& peer);
@@ -262,7 +263,8 @@ TEST_CASE("everything is given back in reverse, also by a queue that outlives it
   CHECK(scene.verbs.violations == Names{});
 }
 
-TEST_CASE("whichever call fails, all is undone and the error says which it was", "[req:3.12][B4]") {
+TEST_CASE("any failed verbs call of an mlx5 NIC is undone and named in the error",
+          "[req:3.12][B4]") {
   const bool ethernet = GENERATE(false, true);
   const std::uint32_t receives = GENERATE(0u, 8u);
   long calls = 0;

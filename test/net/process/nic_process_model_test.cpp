@@ -202,7 +202,7 @@ TEST_CASE("when streams fail in the process the engine fails with the driver's o
   model.fail_streams(CUDA_SUCCESS);
 }
 
-TEST_CASE("whichever call of the driver fails in the process, all is undone and it is said",
+TEST_CASE("any failed driver call of the NIC process is undone and reported to the client",
           "[req:3.9]") {
   int failures = 0;
   long k = 1;
@@ -253,7 +253,7 @@ TEST_CASE("whichever call of the driver fails in the process, all is undone and 
   CHECK(failures > 15);
 }
 
-TEST_CASE("what is no request ends the process, what cannot be served is refused by name",
+TEST_CASE("the NIC process ends at a malformed request and refuses one that it cannot serve",
           "[req:3.23]") {
   LateModel model(1);
   {

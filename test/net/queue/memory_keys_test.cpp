@@ -83,7 +83,8 @@ TEST_CASE_METHOD(Fixture, "a key does not come again soon after it was given bac
   }
 }
 
-TEST_CASE_METHOD(Fixture, "what is no memory cannot be registered", "[req:3.8]") {
+TEST_CASE_METHOD(Fixture, "an empty, null or overflowing memory range cannot be registered",
+                 "[req:3.8]") {
   MemoryRange bad = range;
   bad.bytes = 0;
   CHECK_FALSE(keys.add(bad).ok());

@@ -97,7 +97,8 @@ TEST_CASE("operations over many registrations on both sides move the right bytes
   }
 }
 
-TEST_CASE("what follows a fence begins once what came before it is done", "[req:3.1]") {
+TEST_CASE("operations behind a fence start once the operations before it are complete",
+          "[req:3.1]") {
   const bool fenced = GENERATE(false, true);
   ManualClock clock;
   NicPair pair({}, clock);
@@ -192,7 +193,7 @@ TEST_CASE("every operation does what it says, for lanes of a warp that call toge
   });
 }
 
-TEST_CASE("as many fetches as there are slots are under way at once, and end in any order",
+TEST_CASE("one fetching atomic per fetch slot is outstanding at once, and they end in any order",
           "[req:3.1]") {
   NicPair pair({.fetch_slots = 4});
   const auto begin = [&](std::uint64_t at) {  // drives NICs only while it waits

@@ -54,7 +54,8 @@ struct DeregisteredPair : LonePair {
 
 }  // namespace
 
-TEST_CASE("what was done needs no memory any more, though the answer was lost", "[req:3.10][F4]") {
+TEST_CASE("a completed put whose response was lost succeeds without its deregistered source",
+          "[req:3.10][F4]") {
   const std::uint64_t bytes = GENERATE(8u, 200u);  // one piece, and several
   DeregisteredPair pair;
   set_faults(*pair.b.nics[0], deaf());
@@ -71,7 +72,7 @@ TEST_CASE("what was done needs no memory any more, though the answer was lost", 
   for (std::uint64_t i = 1; i < 1 + bytes / 8; ++i) CHECK(pair.b.memory[i] == i + 1);
 }
 
-TEST_CASE("who does not answer is at fault, also where memory was given back meanwhile",
+TEST_CASE("an unanswered put fails with a retry error, even if its source was deregistered",
           "[req:3.10]") {
   DeregisteredPair pair;
   set_faults(*pair.b.nics[0], deaf());
@@ -82,7 +83,8 @@ TEST_CASE("who does not answer is at fault, also where memory was given back mea
   CHECK(pair.has_failed_with(Syndrome::transport_retry));
 }
 
-TEST_CASE("what was not done is refused once its memory was given back", "[req:3.10][req:3.23]") {
+TEST_CASE("an undelivered put fails with a protection error once its source is deregistered",
+          "[req:3.10][req:3.23]") {
   DeregisteredPair pair;
   pair.a.faults[0]->cut = true;
   const auto put = pair.put(200);
@@ -118,7 +120,8 @@ void deregister(FailoverPair& pair) {
 
 }  // namespace
 
-TEST_CASE("what one NIC had done is replayed by the other without its memory", "[req:3.14][F4]") {
+TEST_CASE("a failover replays completed operations without their deregistered source",
+          "[req:3.14][F4]") {
   FailoverPair pair;
   const bool is_between_paths = GENERATE(false, true);
   for (std::uint64_t word = 10; word < 14; ++word) pair.a.memory[word] = word;
@@ -149,7 +152,7 @@ TEST_CASE("what one NIC had done is replayed by the other without its memory", "
   CHECK(pair.b.memory[0] == 1);
 }
 
-TEST_CASE("what no NIC had done is refused once its memory was given back",
+TEST_CASE("a failover fails uncompleted operations whose source was deregistered",
           "[req:3.14][req:3.23]") {
   FailoverPair pair;
   pair.a.faults[0]->cut = true;

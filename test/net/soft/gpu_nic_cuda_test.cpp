@@ -233,7 +233,8 @@ TEST_CASE("a kernel's wait for an immediate ends by its deadline and by the abor
 }
 
 // CPU threads run the same body in queue_operations_test.cpp.
-TEST_CASE("what 4,096 threads fetch at once by 1,024 slots is a permutation", "[A11]") {
+TEST_CASE("tickets that 4,096 GPU threads fetch at once by 1,024 slots are a permutation",
+          "[A11]") {
   constexpr std::uint32_t kThreads = kTicketCtas * kTicketThreads;
   static_assert(kThreads == 4096);
   constexpr std::uint32_t kEach = 2;

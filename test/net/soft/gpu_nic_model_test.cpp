@@ -172,7 +172,8 @@ TEST_CASE("every operation of a GPU's queue does what it says, a wrong key is re
 }
 
 // Runs in a thread the body that a kernel in operations_kernels.cu runs.
-TEST_CASE("what waits for immediates of a GPU's queue sees the bytes that came with them", "[B4]") {
+TEST_CASE("a wait for an immediate on a GPU's queue sees the bytes sent with the immediate",
+          "[B4]") {
   const bool direct = GENERATE(false, true);
   const bool servers = GENERATE(false, true);
   LateModel model;
@@ -264,7 +265,7 @@ TEST_CASE("a GPU that is full, and graphs that others capture, do not hinder it"
   model.fill_devices(false);
 }
 
-TEST_CASE("what is on its way to memory that is given back has arrived before", "[req:3.9]") {
+TEST_CASE("deregistration of GPU memory completes the copies on their way into it", "[req:3.9]") {
   const bool direct = GENERATE(false, true);
   LateModel model;
   GpuPair pair(direct);
@@ -281,7 +282,7 @@ TEST_CASE("what is on its way to memory that is given back has arrived before", 
   CHECK(pair.wait(pair.put(0, 0, 4000)) == QueueOutcome::failed);
 }
 
-TEST_CASE("what was accepted is copied before its source is unmapped, the rest by the wire",
+TEST_CASE("unmapping of peer memory completes accepted direct copies; later puts use the wire",
           "[req:3.9]") {
   LateModel model;
   GpuPair pair(true);
@@ -305,7 +306,8 @@ TEST_CASE("what was accepted is copied before its source is unmapped, the rest b
   CHECK(pair.error().syndrome == 0);
 }
 
-TEST_CASE("what a GPU has done by the time of a fence is not done again", "[req:3.14][F4]") {
+TEST_CASE("operations that a GPU completed before its queue was fenced are not replayed",
+          "[req:3.14][F4]") {
   LateModel model;
   QueueRecords records;
   GpuPair pair(true);
@@ -358,7 +360,7 @@ TEST_CASE("when a GPU's streams fail, entries end with an error at either end", 
   model.fail_streams(CUDA_SUCCESS);
 }
 
-TEST_CASE("whichever call of the driver fails, the engine is not made or its queue ends",
+TEST_CASE("any failed driver call prevents the copy engine's creation or fails its queue",
           "[req:3.9]") {
   long k = 1;
   for (bool hit = true; hit; ++k) {

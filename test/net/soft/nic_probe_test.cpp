@@ -67,7 +67,7 @@ TEST_CASE("a probe takes no block of the ring, whatever is posted before and beh
   CHECK(pair.view().indexes->reserved == posted);
 }
 
-TEST_CASE("who does not answer a probe ends the queue, and what was done stays done",
+TEST_CASE("an unanswered probe fails the queue, and operations already done stay done",
           "[req:3.19]") {
   ManualClock clock;
   ProbedPair pair(clock);
@@ -152,7 +152,7 @@ TEST_CASE("nobody is probed who has yet to answer, after an abort, or over sever
   }
 }
 
-TEST_CASE("what is posted behind a probe without an answer is what has failed", "[req:3.19]") {
+TEST_CASE("an unanswered probe's error names the put posted behind the probe", "[req:3.19]") {
   ManualClock clock;
   ProbedPair pair(clock);
   pair.a.memory[0] = 5;

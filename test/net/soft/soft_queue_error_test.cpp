@@ -206,7 +206,7 @@ TEST_CASE("a NIC that takes nothing more answers what has come, and refuses noth
   CHECK(pair.wait(after) == QueueOutcome::timed_out);
 }
 
-TEST_CASE("what is posted once a NIC sends nothing more reaches nobody, and is refused",
+TEST_CASE("operations posted after a NIC stops sending reach no peer and are aborted",
           "[req:3.6]") {
   NicPair pair;
   CHECK(pair.wait(pair.put_value(100, 0)) == QueueOutcome::done);

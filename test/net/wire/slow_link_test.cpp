@@ -94,8 +94,7 @@ TEST_CASE("a long entry each way on a slow link ends no queue without backups", 
   CHECK(pair.a.faults[0]->passed < kHalf + kHalf / 5);
 }
 
-TEST_CASE("of a long entry that stays without an answer one piece is repeated at a time",
-          "[req:3.19]") {
+TEST_CASE("a long put without a response is retransmitted one piece at a time", "[req:3.19]") {
   SlowPair pair;
   pair.slow_down(2);  // a piece takes 13 s, three timeouts
   const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control, 512 * 1024);
@@ -118,7 +117,7 @@ TEST_CASE("pieces that were lost are repeated soon after the first of them was a
   CHECK(traffic(*pair.a.nics[0]).retransmitted <= 4);  // the pieces in flight
 }
 
-TEST_CASE("who says anything at all is not given up like one who is silent, but in the end",
+TEST_CASE("a peer that sends anything outlasts the silence timeout, but is given up in the end",
           "[req:3.19]") {
   const QueueSetup usual;
   const Duration until_silent = usual.answer_timeout * (usual.retransmissions_most + 1);
