@@ -16,14 +16,13 @@ using States = std::vector<HostState>;
 
 }  // namespace
 
-TEST_CASE("of two hosts neither can tell who is cut off, and each names the other at once",
-          "[req:3.19]") {
+TEST_CASE("a host whose only peer is silent or unknown names that peer at once", "[req:3.19]") {
   for (const HostState state : {kUnknown, kSilent}) {
     CHECK(find_cut_off(States{state}, 0, false) == CutOff::peer);
   }
 }
 
-TEST_CASE("of three hosts the one that hears nobody names itself, as soon as it knows",
+TEST_CASE("one host of three names itself cut off once it knows that no other host answers",
           "[req:3.19]") {
   CHECK(find_cut_off(States{kSilent, kUnknown}, 0, false) == CutOff::undecided);
   CHECK(find_cut_off(States{kUnknown, kUnknown}, 0, false) == CutOff::undecided);

@@ -96,7 +96,7 @@ TEST_CASE("a note that is not well formed is refused", "[req:3.23]") {
   CHECK_FALSE(decode_note(encode_note({1, 2, Bytes(kMaxNoteBytes + 1)}), 4).ok());
 }
 
-TEST_CASE("who takes no notes loses the oldest", "[req:3.14]") {
+TEST_CASE("a note box that nobody reads drops the oldest notes", "[req:3.14]") {
   NoteBox box;
   for (int i = 0; i < 100; ++i) box.put({3, 0, {static_cast<std::byte>(i)}});
   box.put({4, 0, {std::byte{200}}});

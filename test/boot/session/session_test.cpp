@@ -165,7 +165,7 @@ TEST_CASE("ranks meet on the default interface and over IPv6", "[req:1.7]") {
   }
 }
 
-TEST_CASE("what fails on a rank that has left is not told to ranks in their last call",
+TEST_CASE("errors of a rank that has left are not reported to ranks in their last call",
           "[req:1.41]") {
   for (int i = 0; i < 24; ++i) {
     const int size = 2 + i % 4;
@@ -177,7 +177,7 @@ TEST_CASE("what fails on a rank that has left is not told to ranks in their last
   }
 }
 
-TEST_CASE("what a rank said before it died is heard", "[req:1.38]") {
+TEST_CASE("a message that a rank sent before its death is received", "[req:1.38]") {
   const Shared<std::atomic<bool>> listens;
   const auto results = run_sessions(2, [&](EventLoop& loop, Session& session) {
     return loop.run(receive_from_the_dead(loop, session, *listens));
