@@ -57,7 +57,8 @@ bool has(const std::string& text, const std::string& part) {
 
 }  // namespace
 
-TEST_CASE("what the machine does not have is refused with the figures", "[req:1.19][req:1.38]") {
+TEST_CASE("an allocation beyond the machine's available memory is refused with the figures",
+          "[req:1.19][req:1.38]") {
   Machine machine;
   CHECK(machine.has_memory(~std::size_t{0}));  // no source is known
   machine.memory(2048, 0);

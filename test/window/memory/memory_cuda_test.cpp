@@ -170,7 +170,7 @@ TEST_CASE("ranks of one process share an allocation without export, if their GPU
   CHECK(first.free(pointer).ok());
 }
 
-TEST_CASE("whichever driver call fails, nothing leaks", "[req:1.41]") {
+TEST_CASE("any failed driver call of CUDA memory leaks nothing", "[req:1.41]") {
   const test::ProcessState before = test::process_state();
   const long calls = test::fail_each_call(
       CUDA_ERROR_UNKNOWN,

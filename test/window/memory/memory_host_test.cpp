@@ -112,7 +112,7 @@ TEST_CASE("a forked child draws a number of its own and uses what it inherits", 
   CHECK(host_memory().free(pointer).ok());
 }
 
-TEST_CASE("whichever system call fails, nothing leaks", "[req:1.41]") {
+TEST_CASE("any failed system call of host memory leaks nothing", "[req:1.41]") {
   REQUIRE(use_memory(host_memory()).ok());
   const test::ProcessState before = test::process_state();
   int failures = 0;

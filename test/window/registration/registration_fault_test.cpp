@@ -82,7 +82,7 @@ void* foreign_memory() {
 
 }  // namespace
 
-TEST_CASE("what is wrong on one rank, or differs, is the same error on all, naming rank and value",
+TEST_CASE("a wrong or differing argument is one error on all ranks, naming rank and value",
           "[req:1.38]") {
   const auto pointer = [](void* wrong) {
     return all_but(1, 1, [wrong](Requests& all) { all[0].pointer = wrong; });
@@ -293,7 +293,7 @@ TEST_CASE("a rank without room for others' descriptors is named on all, with the
   }));
 }
 
-TEST_CASE("whichever system call of a registration fails on whichever rank, all agree",
+TEST_CASE("any failed system call of a registration, on any rank, has one outcome on all ranks",
           "[req:1.41]") {
   constexpr long kStep = test::kSanitized ? 13 : 1;  // sanitizers slow forks down
   // The number of reads and polls depends on timing. Hence the walk ends only after several runs

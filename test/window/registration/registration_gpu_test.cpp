@@ -215,7 +215,7 @@ Status fail_every_call(WindowRank& self, int victim, GpuBuffer& kept, int& error
 
 }  // namespace
 
-TEST_CASE("whichever driver call of a registration fails on whichever rank, all agree",
+TEST_CASE("any failed driver call of a registration, on any rank, has one outcome on all ranks",
           "[req:1.41]") {
   check_ranks({{1, 1}, {2}}, on_gpus(), [&](WindowRank& self) -> Status {
     static const test::CudaFaultHooks hooks;  // one for the process
