@@ -461,7 +461,7 @@ TEST_CASE("nothing that the NIC has yet to read is overwritten", "[req:3.16]") {
   }
 }
 
-TEST_CASE("what lies in a window is sent without a copy", "[req:3.16]") {
+TEST_CASE("data in a window are sent among teams without a copy", "[req:3.16]") {
   constexpr std::uint64_t kRanks = 2;
   constexpr std::uint64_t kRounds = 40;  // together more bytes than go in one hop
   constexpr std::uint64_t kLast = 2;  // last rounds, which no later round of the call acknowledges

@@ -385,7 +385,7 @@ TEST_CASE("all sizes find lines of the same number of ranks", "[req:1.39]") {
   }
 }
 
-TEST_CASE("of several lists the one with the most CTAs that a communicator may use counts",
+TEST_CASE("the list with the most CTAs that a communicator may use is chosen from a table",
           "[req:1.39][req:5.5]") {
   const auto table = ChoiceTable::parse(
       "cuda 2 64 one_shot 8 32 0 0 0\ncuda 2 max stream 128 32 1024 3 2\n"
