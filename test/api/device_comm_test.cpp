@@ -105,7 +105,8 @@ TEST_CASE("a user's kernel, another one and the library's all-reduce do not dist
   });
 }
 
-TEST_CASE("who waits for a waiting rank does not take that one for the culprit", "[req:1.12]") {
+TEST_CASE("a wait for a rank that itself waits blames the rank that the other waits for",
+          "[req:1.12]") {
   const Environment environment(Variables{{"ORIEL_COLLECTIVE_TIMEOUT", "1200ms"}});
   in_all_modes(3, [](TestRanks& test_ranks) {
     auto comm = join(test_ranks);
