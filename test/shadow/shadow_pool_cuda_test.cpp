@@ -62,7 +62,7 @@ TEST_CASE("the pool waits for its own stream only, and breaks nobody's capture",
   fake.end_foreign_capture();
 }
 
-TEST_CASE("whichever driver call of the pool fails, nothing leaks", "[req:1.41]") {
+TEST_CASE("any failed driver call of the shadow pool leaks nothing", "[req:1.41]") {
   const long calls = test::fail_each_call(
       CUDA_ERROR_UNKNOWN,
       [](test::FaultPlan& plan) {
