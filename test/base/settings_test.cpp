@@ -145,7 +145,8 @@ TEST_CASE("a bad value is named, with the allowed ones", "[req:1.38]") {
   for (const char* right : {"a", "auto", ",a,b,,c,d,"}) CHECK(read({{"ORIEL_PATHS", right}}).ok());
 }
 
-TEST_CASE("what does not parse to the last letter is refused", "[req:1.38]") {
+TEST_CASE("values of settings that do not parse completely or are out of range are refused",
+          "[req:1.38]") {
   for (const char* value : {"x", "-1s", "1 s", " 1", "1.5", "0", "25h", "1week", "s",
                             "99999999999999999999", "18446744073709551615h"}) {
     CAPTURE(value);
