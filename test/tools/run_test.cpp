@@ -139,7 +139,7 @@ TEST_CASE("a run has a time limit if one is given", "[req:1.37]") {
   CHECK(has(result.err, "the time limit has passed"));
 }
 
-TEST_CASE("what cannot be run is said", "[req:1.37]") {
+TEST_CASE("oriel-run reports a program that it cannot run, and a wrong argument", "[req:1.37]") {
   const auto missing = oriel_run({"-n", "2", "/no/such/program"});
   CHECK(missing.status == 127);
   CHECK(has(missing.err, "/no/such/program"));

@@ -136,7 +136,7 @@ TEST_CASE("the examples of docs/topology.md are what oriel-topo prints", "[req:2
         run_in_tree("--file test/topo/fixtures/hgx-8/nccl.xml --svg"));
 }
 
-TEST_CASE("what docs/topology.md shows of real machines is what is printed of such now",
+TEST_CASE("the examples of real machines in docs/topology.md match the present output",
           "[req:2.10]") {
   const auto examples = examples_of_page("h200$");
   REQUIRE(examples.size() == 4);  // 2 GPUs, the same in words, 1 and 4 GPUs in part

@@ -249,7 +249,7 @@ TEST_CASE("switches in a row are boxes in boxes, a card with two functions is no
   CHECK(topo::parse_xml(svg_of(summary)).ok());
 }
 
-TEST_CASE("what no source says of reach is marked, counted, and what is assumed told",
+TEST_CASE("pairs of unknown reach are marked and counted, and their assumed path is shown",
           "[req:2.3]") {
   topo::Machine machine = topo::workstation();
   CHECK_FALSE(has(table_of(summarise(machine)), "no source says"));
@@ -468,7 +468,8 @@ TEST_CASE("a container without /sys is described, and nothing is said on standar
   CHECK(has(hidden.out, "hwloc: absent, there is no /sys/devices/system/cpu"));
 }
 
-TEST_CASE("what HWLOC_XMLFILE names is read as carefully as any other description", "[req:2.7]") {
+TEST_CASE("the file that HWLOC_XMLFILE names is validated like any other description",
+          "[req:2.7]") {
   const std::string odd = kRoot + "/test/fuzz/corpus/hwloc_xml/null-pointer-in-hwloc-2.9.xml";
   const auto table_with = [](const std::string& path) {
     const auto result = run_program({ORIEL_TOPO_PATH}, {{"HWLOC_XMLFILE", path}});
