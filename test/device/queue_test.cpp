@@ -142,7 +142,7 @@ TEST_CASE("pieces make up the transfer and cross no chunk of either side", "[A6]
   }
 }
 
-TEST_CASE("what leads outside a region is refused and posts nothing", "[req:3.23]") {
+TEST_CASE("operations that reach outside a region are refused and post nothing", "[req:3.23]") {
   QueueMemory memory(128);
   q::Region region;
   region.bytes = 4096;
@@ -264,7 +264,7 @@ TEST_CASE("one doorbell tells of all that was marked behind a gap", "[A8][Q2][re
   CHECK(drain.wrong_blocks == 0);
 }
 
-TEST_CASE("of a queue that has given up the card is told nothing more", "[req:3.6]") {
+TEST_CASE("a queue that has timed out aborts its posts and rings no doorbell", "[req:3.6]") {
   for (const bool is_next : {true, false}) {
     INFO((is_next ? "next" : "marked"));
     QueueMemory memory(128);

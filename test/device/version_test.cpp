@@ -78,7 +78,8 @@ std::vector<std::size_t> layout() {
 
 #undef ORIEL_AT
 
-TEST_CASE("whoever changes what kernels of others read counts the version up", "[req:1.22]") {
+TEST_CASE("kDeviceVersion is raised with each change of the layout that kernels read",
+          "[req:1.22]") {
   // If the hash differs: raise kDeviceVersion (oriel/device/comm.hpp) and write both here.
   CHECK(device::kDeviceVersion == 2);
   CHECK(hash_of(layout()) == 0xee2538546abb2817);
