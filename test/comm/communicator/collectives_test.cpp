@@ -99,7 +99,7 @@ TEST_CASE("large messages, whose rounds overlap", "[req:3.16]") {
   run_on({0, 1, 1}, {{"ORIEL_SCRATCH_SIZE", "1M"}}, body, __LINE__);
 }
 
-TEST_CASE("what is sent from a window does not pass through the scratch memory", "[req:3.16]") {
+TEST_CASE("data sent from a window do not pass through the scratch memory", "[req:3.16]") {
   constexpr std::size_t kScratchBytes = 4 << 20;
   constexpr std::size_t kWords = 4096;  // bytes of a doorbell and other words, which may change
   constexpr std::size_t kUnit = 1024;   // elements

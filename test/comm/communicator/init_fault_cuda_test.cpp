@@ -10,7 +10,7 @@
 // Runs on the model of the CUDA driver: one or two devices, without a GPU.
 namespace oriel::test {
 
-TEST_CASE("whichever driver call of a process's first communicator fails, all agree",
+TEST_CASE("any failed driver call of a process's first communicator has one outcome on all ranks",
           "[req:1.41]") {
   const long stride = number_from("ORIEL_TEST_STRIDE", 1);
   const auto seed = static_cast<long>(test_seed());

@@ -26,7 +26,7 @@ DriverWalk walk_on_gpus(LaunchMode launch_mode, long stride) {
 
 }  // namespace
 
-TEST_CASE("whichever driver call of a process's first communicator on GPUs fails, all agree",
+TEST_CASE("any failed driver call of a first communicator on GPUs has one outcome on all ranks",
           "[req:1.41]") {
   // Ranks that share a GPU take longer, and test nothing more.
   const long share = kGpus > 1 ? 1 : 6;

@@ -158,7 +158,7 @@ void walk_all(TestRanks& test_ranks, const Walk& walk) {
 
 }  // namespace
 
-TEST_CASE("whichever system call of init or registration fails on whichever rank, all agree",
+TEST_CASE("any failed system call of init or registration has the same outcome on all ranks",
           "[req:1.41]") {
   // ORIEL_TEST_STRIDE=1 tests every call.
   const long stride = number_from("ORIEL_TEST_STRIDE", 1);

@@ -165,7 +165,8 @@ TEST_CASE("a stall on one node says whether the stopped rank is in the call of t
                                               : "; rank 1 is in no call; ORIEL_"}));
 }
 
-TEST_CASE("what a rank tells of its last call is refused unless all of it exists", "[req:5.3]") {
+TEST_CASE("a report of a rank's last call is refused if truncated or with unknown values",
+          "[req:5.3]") {
   using comm::ReportedCall;
   const ReportedCall send{
       .number = 4,

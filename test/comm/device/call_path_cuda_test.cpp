@@ -104,7 +104,7 @@ TEST_CASE("a call on a default stream enters the communicator's context", "[req:
   }
 }
 
-TEST_CASE("what a thread without a context is refused is repeated in the communicator's",
+TEST_CASE("a driver call refused for lack of a context is repeated in the communicator's",
           "[req:5.6]") {
   JoinedStreams joined;
   CudaTable strict = cuda();

@@ -208,7 +208,7 @@ TEST_CASE("the threads of a GPU rank's network run near its GPU, and nowhere els
   }));
 }
 
-TEST_CASE("what goes on in the background does so near the GPU", "[req:2.5]") {
+TEST_CASE("background threads run on CPUs near the GPU", "[req:2.5]") {
   const Environment environment(variables());
   check_all_ok(run_ranks(LaunchMode::processes, 1, [](TestRanks& test_ranks) {
     model_with_current_device(FakeCuda::Options{.devices = 2}, 0);

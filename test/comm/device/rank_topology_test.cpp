@@ -164,7 +164,8 @@ TEST_CASE("a rank says by which path it reaches each other rank of its node", "[
   CHECK(topology->reach_of(4).empty());  // alone on its node
 }
 
-TEST_CASE("what ranks add is part of what they agree on; a malformed word is named", "[req:2.6]") {
+TEST_CASE("supplements are part of the topology agreement, and a malformed one names its rank",
+          "[req:2.6]") {
   std::vector<Bytes> messages;
   for (int rank = 0; rank < 4; ++rank) {
     topo::RankInfo info = on_host(rank);

@@ -319,8 +319,7 @@ TEST_CASE("a mark of own words ends with a call that fails or throws, a later wi
   rank.check_nothing_left();
 }
 
-TEST_CASE("whichever piece a NIC refuses, or a table that has no room: nothing is left",
-          "[req:3.2]") {
+TEST_CASE("a refused registration or a key table without room leaves nothing behind", "[req:3.2]") {
   TwoRanks ranks;
   const KeysMessage other = ranks.b.attach().value();
   for (std::size_t nic = 0; nic < 2; ++nic) {

@@ -134,7 +134,7 @@ TEST_CASE("when a call of the driver fails while queues of GPUs are made, both r
   });
 }
 
-TEST_CASE("what kernels post after an abort reaches no peer, and is refused before long",
+TEST_CASE("operations that kernels post after an abort reach no peer and are soon refused",
           "[req:3.6]") {
   run_gpus({{1, 1}}, false, [](TestRanks& test_ranks) { post_after_abort(test_ranks, false); });
 }

@@ -122,7 +122,7 @@ TEST_CASE("a window is deregistered while answers are lost, and nobody waits for
   deregister_unanswered(settings);
 }
 
-TEST_CASE("who deregisters a window that others still use is named by all", "[req:3.19]") {
+TEST_CASE("a rank that deregisters a window still in use is named by all ranks", "[req:3.19]") {
   std::optional<WithDirectCopies> copies;
   write_to_deregistered(next_wire(copies));
 }

@@ -71,7 +71,7 @@ TEST_CASE("only ranks of the own machine share its processors", "[req:3.15]") {
   CHECK(ranks_beside(places, 4) == 3);
 }
 
-TEST_CASE("what ranks tell of their networks comes back", "[req:3.15]") {
+TEST_CASE("messages about a rank's network decode to the values that were encoded", "[req:3.15]") {
   CHECK(decode_keys(encode(some_keys())).value() == some_keys());
   CHECK(decode_keys(encode(KeysMessage{.failed = true})).value() == KeysMessage{.failed = true});
   CHECK(decode_hello(encode(some_hello())).value() == some_hello());
@@ -206,7 +206,8 @@ TEST_CASE("places that are cut short, too long or make no sense are refused", "[
   expect("a prefix of 129 bits", [](auto& interfaces) { interfaces[0] = {6, {}, {{129, {}}}}; });
 }
 
-TEST_CASE("what a rank tells of its queues does not grow with the ranks", "[req:3.15]") {
+TEST_CASE("the size of a rank's hello message does not depend on the number of ranks",
+          "[req:3.15]") {
   const std::size_t bytes = encode(some_hello()).size();
   CHECK(bytes == 16 + 1 + 4 + 50 + 4 + 20 + 4 + 4 + encode(some_keys()).size());
   std::set<std::uint32_t> numbers;

@@ -97,7 +97,8 @@ TEST_CASE("puts, gets and signals of GPUs by queues of adapters, byte by byte",
               [&](TestRanks& test_ranks, Adapter&) { Traffic(test_ranks, seed).run(25); });
 }
 
-TEST_CASE("what a GPU's kernels post after an abort reaches no peer", "[req:3.6][req:3.11]") {
+TEST_CASE("operations that kernels post to an mlx5 queue after an abort reach no peer",
+          "[req:3.6][req:3.11]") {
   run_on_gpus({0, 1}, [](TestRanks& test_ranks, Adapter&) {
     Rank rank(test_ranks, 4096, kWorld);
     const auto window = rank.window.view();

@@ -104,7 +104,7 @@ TEST_CASE("an adapter that dies is named by a rank that asks nothing of it",
       });
 }
 
-TEST_CASE("whichever call of verbs fails while a communicator starts, all ranks agree",
+TEST_CASE("any failed verbs call while a communicator starts has the same outcome on all ranks",
           "[req:3.11]") {
   run_on_adapters({0, 1}, {}, {}, [](TestRanks& test_ranks, Adapter& adapter) {
     std::string complaints;
@@ -153,7 +153,7 @@ TEST_CASE("ranks that choose different NICs, or an adapter and backups, are told
   });
 }
 
-TEST_CASE("who rings is the user's choice, and an error of all where it cannot be",
+TEST_CASE("ORIEL_DOORBELL selects who rings; an impossible choice is an error on all ranks",
           "[req:3.11][A3]") {
   run_on_adapters({0, 1}, {}, {{"ORIEL_DOORBELL", "cpu"}},
                   [&](TestRanks& test_ranks, Adapter&) { Traffic(test_ranks, 5).run(10); });

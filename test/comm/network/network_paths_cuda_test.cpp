@@ -28,7 +28,7 @@ TEST_CASE("ranks on GPUs with a backup path use the first one as long as it work
   run_gpus_by_paths({{2, 1}}, with_timeout(), true, use_first_path);
 }
 
-TEST_CASE("what fails on a GPU's path is done once, by the other, which is left again",
+TEST_CASE("operations that fail on a GPU's path run once on the backup until the path recovers",
           "[req:3.14][F3]") {
   const std::uint64_t seed = test_seed();
   // Fails so early a request that the barriers alone reach it.
@@ -36,7 +36,7 @@ TEST_CASE("what fails on a GPU's path is done once, by the other, which is left 
                     [&](TestRanks& test_ranks) { leave_failed_path(test_ranks, seed, 3); });
 }
 
-TEST_CASE("what a GPU's NIC has done, and lost its answers to, is not done again",
+TEST_CASE("operations completed on a GPU's path whose responses are lost are not repeated",
           "[req:3.14][F4]") {
   const std::uint64_t seed = test_seed();
   run_gpus_by_paths({{1, 1}}, kTwoPaths, false,

@@ -63,7 +63,7 @@ TEST_CASE("collectives go on by the backup when a NIC stops or dies, and windows
   });
 }
 
-TEST_CASE("what a NIC has done, and lost its answers to, is not done again by the other",
+TEST_CASE("operations completed on a path whose responses are lost are not repeated",
           "[req:3.14][F4]") {
   const std::uint64_t seed = test_seed();
   run_by_paths({{1, 1}}, kTwoPaths, [&](TestRanks& test_ranks) { lose_answers(test_ranks, seed); });

@@ -188,7 +188,8 @@ TEST_CASE("windows come and go beside the network", "[req:3.15]") {
   });
 }
 
-TEST_CASE("what cannot be done is refused by name, and nothing is written", "[req:3.23]") {
+TEST_CASE("impossible operations between nodes are refused with a reason and write nothing",
+          "[req:3.23]") {
   run_on_nodes({{1, 1}}, {}, [](TestRanks& test_ranks) {
     const int me = test_ranks.first(), peer = 1 - me;
     Rank rank(test_ranks, 8192, kWorld);
@@ -356,7 +357,7 @@ TEST_CASE("a wait for a signal that nobody sends ends by abort and by the timeou
   });
 }
 
-TEST_CASE("what is posted after an abort is refused, and reaches no peer", "[req:3.6]") {
+TEST_CASE("operations posted after an abort are refused and reach no peer", "[req:3.6]") {
   run_on_nodes({{1, 1}}, {}, [](TestRanks& test_ranks) { post_after_abort(test_ranks, true); });
 }
 

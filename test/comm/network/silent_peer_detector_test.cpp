@@ -87,7 +87,8 @@ TEST_CASE("a rank that leaves while it is in doubt is judged by what is known wh
   CHECK(finding->who == CutOff::peer);
 }
 
-TEST_CASE("what is no silence is named at once, and so is a rank of the own host", "[req:3.19]") {
+TEST_CASE("a peer on the own host, or with an error other than silence, is named at once",
+          "[req:3.19]") {
   SilentPeerDetector detector;
   auto peers = hosts(3);
   peers[0].error = kSilent;
@@ -103,7 +104,8 @@ TEST_CASE("what is no silence is named at once, and so is a rank of the own host
   CHECK(finding->who == CutOff::peer);
 }
 
-TEST_CASE("who hears nobody is cut off itself, once it is late", "[req:3.19]") {
+TEST_CASE("a host that receives from no peer is found cut off once the peers' answers are late",
+          "[req:3.19]") {
   SilentPeerDetector detector;
   auto peers = hosts(3);
   peers[0].error = kSilent;
@@ -114,7 +116,8 @@ TEST_CASE("who hears nobody is cut off itself, once it is late", "[req:3.19]") {
   CHECK(finding->who == CutOff::self);
 }
 
-TEST_CASE("who has answered while another was silent is waited for as long as any", "[req:3.19]") {
+TEST_CASE("a peer that answered during another's silence gets the full silence timeout",
+          "[req:3.19]") {
   SilentPeerDetector detector;
   auto peers = hosts(2);
   peers[0].error = kSilent;

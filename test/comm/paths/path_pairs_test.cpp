@@ -90,7 +90,7 @@ TEST_CASE("interfaces of the same network are joined", "[req:3.14]") {
         Pairs{{0, 1}});
 }
 
-TEST_CASE("what no network tells apart is joined in order", "[req:3.14]") {
+TEST_CASE("interfaces that no network distinguishes are paired in order", "[req:3.14]") {
   const Pairs in_order{{0, 0}, {1, 1}};
   const std::vector<PathInterface> none(2);
   CHECK(pair_paths(none, none, true) == in_order);
@@ -103,7 +103,8 @@ TEST_CASE("what no network tells apart is joined in order", "[req:3.14]") {
   CHECK(pair_paths({near(1, 1), one_way}, {near(2, 2), near(3, 2)}, true) == in_order);
 }
 
-TEST_CASE("as many interfaces are joined as can be, and what is left is in order", "[req:3.14]") {
+TEST_CASE("interfaces are paired by network as far as possible, and the rest in order",
+          "[req:3.14]") {
   CHECK(pair_paths({near(1, 1), near(2, 1), near(3, 1)}, {near(4, 2), near(5, 2), near(1, 2)},
                    true) == Pairs{{0, 2}, {1, 0}, {2, 1}});
   // The first interface here matches both, the second only one.
@@ -195,7 +196,7 @@ TEST_CASE("an interface leads to the networks of its routes", "[req:3.14]") {
         PathInterface());
 }
 
-TEST_CASE("of many routes those are told that say where an interface leads", "[req:3.14]") {
+TEST_CASE("a truncated list of routes begins with the interface's own networks", "[req:3.14]") {
   const topo::TemporaryTree tree;
   const auto line = [](const std::string& network, bool by_router, const std::string& mask) {
     return "net1\t" + network + "\t00000000\t000" + (by_router ? "3" : "1") + "\t0\t0\t0\t" + mask +
