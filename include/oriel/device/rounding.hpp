@@ -25,13 +25,15 @@ namespace oriel::device {
 /// Returns how many units hold `value`. Local; does not block.
 template <class Value, class Unit>
 ORIEL_DEVICE_FN constexpr auto divide_up(Value value, Unit unit) {
-  return (value + unit - 1) / unit;
+  using Common = decltype(value + unit);
+  const auto units = static_cast<Common>(unit);  // an int among unsigned operands is no mistake
+  return (static_cast<Common>(value) + units - 1) / units;
 }
 
 /// Returns the least multiple of `unit` that is at least `value`. Local; does not block.
 template <class Value, class Unit>
 ORIEL_DEVICE_FN constexpr auto round_up(Value value, Unit unit) {
-  return divide_up(value, unit) * unit;
+  return divide_up(value, unit) * static_cast<decltype(value + unit)>(unit);
 }
 
 }  // namespace oriel::device
