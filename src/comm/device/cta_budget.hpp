@@ -29,8 +29,8 @@ Sharers sharers_of(const std::vector<topo::RankInfo>& infos, const topo::RankInf
 /// Returns the maximum number of CTAs of one call on GPUs, without the CTA that carries signatures.
 /// The result is the same on all ranks, since all ranks have the same `infos`. If several ranks
 /// share a GPU, their calls fit on the GPU together, each with its programmatic dependent. The
-/// exception is a result of 1, the least that is returned. `forced`
-/// (ORIEL_CTAS, 0 for none) may use the room of the dependents.
+/// exception is a result of 1, the least that is returned. `forced` (ORIEL_CTAS, 0 for none) may
+/// use the CTAs of the dependents.
 int most_ctas_of_gpus(const std::vector<topo::RankInfo>& infos, int forced);
 
 /// Budget of the CTAs that launches of this process may occupy on one GPU.
@@ -66,8 +66,8 @@ class CtaBudget {
     Facts facts_;
     // Set only while the member is in `common_->running` and `common_` is not chained.
     mutable std::atomic<bool> is_free_{false};
-    mutable std::atomic<bool> is_launching_{false};  // launches without a lock, or will read
-                                                     // is_free_
+    // Set while the member launches without a lock, or is about to read is_free_.
+    mutable std::atomic<bool> is_launching_{false};
   };
   using MemberRef = std::shared_ptr<const Member>;
 

@@ -14,8 +14,8 @@
 namespace oriel::kernels {
 
 /// Broadcast in lines, in two trips. The root sends each other rank its share of the message; the
-/// rank sends the share on to all others. Each byte leaves the root once. Buffers outside windows
-/// do. It suits messages of middle size among more than two ranks.
+/// rank sends the share on to all others. Each byte leaves the root once. Buffers need not lie in
+/// windows. It suits messages of middle size among more than two ranks.
 ///
 /// Ranks to the right of the root own the shares, in this order. `share` is in lines of 8 bytes. A
 /// thread moves the same line of every share, and waits for no other thread.

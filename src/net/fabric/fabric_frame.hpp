@@ -36,8 +36,8 @@
 /// later life of an end (the nonces).
 ///
 /// The payload is covered only if an end asks for it. That is for networks on which somebody can
-/// change what others send. Who can only connect cannot inject bytes into another's connection.
-/// Payload proofs cost a hash of all bytes of the payload on either side.
+/// change what others send. A process that can only connect cannot inject bytes into another's
+/// connection. Payload proofs cost a hash of all bytes of the payload on either side.
 namespace oriel::net {
 
 inline constexpr std::size_t kFrameHeadBytes = 64;

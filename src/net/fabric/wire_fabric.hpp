@@ -61,9 +61,9 @@ struct FabricTable;
 /// frames in flight. One peer gets no more send buffers than are left for the others. Further
 /// arrivals wait in the provider; the requests that peers' queues may have unanswered bound them.
 ///
-/// Thread-safe: one lock, held for the time of one call. Only create(), add_peer() and flush()
-/// block, and cut() and the destructor for up to FabricEndpoint::kTimeout. A child of fork() must
-/// not use the wire.
+/// Thread-safe: one lock, held for the time of one call. Only prepare(), create(), add_peer()
+/// and flush() block, and cut() and the destructor for up to FabricEndpoint::kTimeout. A child of
+/// fork() must not use the wire.
 class WireFabric final : public Wire {
  public:
   struct Options {

@@ -106,8 +106,8 @@ Status NicMemory::unmap_peer_memory(std::uint64_t peer, std::uint32_t key) {
   return settle();
 }
 
-/// Waits until copies that queue behind work of the GPU have started, so that their source may be
-/// unmapped.
+/// Waits, at most kCopiesMost, until copies that queue behind work of the GPU have started, so that
+/// their source may be unmapped.
 void NicMemory::end_copies(std::uint64_t peer, std::uint32_t key) {
   if (context_.gpu_engine == nullptr || has_failed()) return;
   const Clock& steady = SteadyClock::instance();

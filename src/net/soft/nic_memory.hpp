@@ -68,8 +68,8 @@ class NicCore {
 };
 
 /// Memory that a software NIC may access: its own by keys, and mappings of its peers' memory.
-/// Deregistration waits until the memory is unused. While it waits for rendezvous reads, the queues
-/// continue. While it waits for the GPU's copies, they do not.
+/// Deregistration waits until the memory is unused, up to a time limit. While it waits for
+/// rendezvous reads, the queues continue. While it waits for the GPU's copies, they do not.
 class NicMemory : public NicCore {
  public:
   Result<std::uint32_t> register_memory(const MemoryRange& range);

@@ -22,9 +22,9 @@ namespace oriel::net {
 /// takes.
 ///
 /// For CPU ranks all of it is memory of this process. For GPU kernels, the indexes and marks that
-/// only kernels share lie in GPU memory. What the NIC reads and writes, and the position of
-/// receives, lie in pinned host memory. view() and memory() then name the same words by different
-/// addresses.
+/// only kernels share lie in GPU memory. The words that the NIC reads and writes, and the position
+/// of receives, lie in pinned host memory. view() and memory() then name the same words by
+/// different addresses.
 ///
 /// The destructor ends the queue at the NIC first, then deregisters the key and frees the memory.
 /// The view must be out of use then. Move-only; the NIC outlives it. Thread safety: as for
