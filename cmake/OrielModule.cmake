@@ -112,7 +112,7 @@ function(oriel_add_test name)
   if(arg_COST)
     set_tests_properties(${name} PROPERTIES COST ${arg_COST})
   endif()
-  if(arg_LABELS MATCHES "gpu")  # what one takes of a GPU, others count
+  if(arg_LABELS MATCHES "gpu")  # one at a time: tests count the memory of a GPU
     set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu)
   elseif("mp" IN_LIST arg_LABELS)  # CPU ranks, also on a machine that has GPUs
     set_tests_properties(${name} PROPERTIES ENVIRONMENT ORIEL_BACKEND=host)

@@ -4,10 +4,10 @@
 """Checks that comments and pages can be read: no comment begins with a word that points elsewhere,
 and no sentence has more than 25 words.
 
-Reads comments of C, C++ and CUDA, comments and docstrings of Python, and Markdown pages. Of shell
-and CMake files it reads the comments on lines of their own. A colon or semicolon ends a sentence
-too. Examples and tables are not prose: fenced code, and lines that are indented by four spaces or
-begin with `|`.
+Reads comments of C, C++ and CUDA, of shell and CMake, comments and docstrings of Python, and
+Markdown pages. A command of Doxygen and brackets before the first word are no part of it. A colon
+or semicolon ends a sentence too. Examples and tables are not prose: fenced code, and lines that are
+indented by four spaces or begin with `|`.
 """
 import ast
 import io
@@ -19,13 +19,16 @@ import tokenize
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 import lint  # noqa: E402
 
-FOLDERS = ("include", "src", "tools", "test", "benchmarks", "examples", "cmake")
+FOLDERS = ("include", "src", "tools", "test", "benchmarks", "examples", "cmake", "docs",
+           ".ci", "CMakeLists.txt")
 MOST_WORDS = 25
-OPENING = re.compile(r"(of|as|the same|what|who|whether)\b", re.I)
+# Matches what may stand before the first word: a command such as `@param[in] name`, and brackets.
+BEFORE_OPENING = (r"(?:[\\@]t?param(?:\[[a-z,]*\])? +\w+ +|[\\@](?:retval|throws) +\S+ +"
+                  r"|[\\@]\w+(?:\[[a-z,]*\])? +|[(\[{\"'`*_<]+)*")
+OPENING = re.compile(rf"{BEFORE_OPENING}(?P<word>of|as|the same|what|who|whether)\b", re.I)
 # Matches marks for tools and tags of requirements, which are not prose.
 NO_PROSE = re.compile(r"SPDX-|NOLINT|clang-format o|shellcheck |noqa|^!|^(\[[^\]]*\])+$|^[-=~*/#]*$")
 SENTENCE_END = re.compile(r"(?<=[.:;?!])[)\"'`*]*\s+")
-SHELL_LIKE = {".sh", ".cmake"}
 
 
 class Comment:
@@ -91,8 +94,15 @@ def c_comments(text):
         yield Comment(begin, lines)
 
 
-def hash_comments(text):
-    """Yields the comments that begin with # and stand alone on their lines."""
+# Matches text before a comment that ends the code of its line: in it, # is in no literal.
+BEFORE_HASH = re.compile(r"""(?:[^"'\\#\s]|\\.|"(?:\\.|[^"\\])*"|'[^']*'|[^"'\\\s]#|\s(?!#))*\s(?=#)""")
+
+
+def hash_comments(text, trailing=True):
+    """Yields the comments that begin with #. Adjacent lines with only a comment are one comment.
+
+    trailing: reads comments behind code too.
+    """
     lines, begin = [], 0
     for number, line in enumerate(text.split("\n"), 1):
         found = re.match(r"\s*#+ ?(?!!)(.*)$", line)
@@ -100,16 +110,19 @@ def hash_comments(text):
             if not lines:
                 begin = number
             lines.append(found.group(1))
-        elif lines:
+            continue
+        if lines:
             yield Comment(begin, lines)
             lines = []
+        if trailing and (code := BEFORE_HASH.match(line)):
+            yield Comment(number, [strip_marker(line[code.end():])])
     if lines:
         yield Comment(begin, lines)
 
 
 def python_comments(text):
     yield from hash_comments(re.sub(r'""".*?"""', lambda m: re.sub(r"#", " ", m.group(0)), text,
-                                    flags=re.S))
+                                    flags=re.S), trailing=False)
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type == tokenize.COMMENT and token.line[:token.start[1]].strip():
             yield Comment(token.start[0], [strip_marker(token.string)])
@@ -134,6 +147,10 @@ def page_paragraphs(text):
     return Comment(1, [re.sub(r"^ {1,3}(?=\S)", "", line) for line in lines]).paragraphs()
 
 
+def is_cmake(path):
+    return path.name == "CMakeLists.txt" or path.name.endswith((".cmake", ".cmake.in"))
+
+
 def is_shell(path):
     return path.suffix == "" and path.read_bytes()[:2] == b"#!" and b"sh" in path.read_bytes()[:40]
 
@@ -144,7 +161,7 @@ def comments_of(path):
         return c_comments(text)
     if path.suffix == ".py":
         return python_comments(text)
-    if path.suffix in SHELL_LIKE or path.name == "CMakeLists.txt" or is_shell(path):
+    if is_cmake(path) or path.suffix == ".sh" or is_shell(path):
         return hash_comments(text)
     return ()
 
@@ -165,7 +182,7 @@ def faults_of(path):
         for index, (line, text) in enumerate(comment.paragraphs()):
             opening = OPENING.match(text)
             if index == 0 and opening:
-                yield line, f'begins with "{opening.group(0)}": {text[:60]}'
+                yield line, f'begins with "{opening["word"]}": {text[:60]}'
             yield from long_sentences(line, text)
 
 
@@ -188,7 +205,9 @@ CLEAN = {
     "test/CMakeLists.txt": "# Runs alone.\nadd_test(x)\n",
     "d.md": f"# {LONG}\n\nOf it. Short.\n\n```\n{LONG}\n```\n\n| {LONG} |\n\n"
             f"<!-- {LONG} -->\n\n- one\n  {LONG[:60]}\n- {LONG[:60]}\n",
-    "docs/c.py": "# Of a folder that is not checked.\n",
+    "other/c.py": "# Of a folder that is not checked.\n",
+    "src/b.hpp": "/// @brief Prints it.\n/// @param of Number of ranks.\n/// (all) of them\nint b;\n",
+    "tools/c": "#!/bin/sh\necho ${#x} \"# a # of it\" '# of it' \\# of  # counts them\n",
 }
 PLANTS = [
     ({"src/a.cpp": "/// Of those that wait.\nint f();\n"}, 'src/a.cpp:1: begins with "Of"'),
@@ -204,6 +223,18 @@ PLANTS = [
     ({"docs/d.md": f"# Title\n\nShort.\n\n- item\n- {LONG}\n"}, "docs/d.md:6: 26 words"),
     ({"README.md": f"One.\n{LONG[:60]}\n{LONG[60:]}\n"}, "README.md:1: 26 words"),
     ({"cmake/x.cmake": "# Of it.\n"}, 'begins with "Of"'),
+    ({"src/a.hpp": "/// \\brief Of those that wait.\n"}, 'begins with "Of"'),
+    ({"src/a.hpp": "/// @brief What it does.\n"}, 'begins with "What"'),
+    ({"src/a.hpp": "/// @param[in] rank Whether it waits.\n"}, 'begins with "Whether"'),
+    ({"src/a.hpp": "/// (of each rank)\nint a;\n"}, 'begins with "of"'),
+    ({"src/a.hpp": "int a;  ///< @brief (\"as` b\n"}, 'begins with "as"'),
+    ({"cmake/x.cmake": "set(a 1)\nset(b \"#\")  # what one takes\n"}, 'x.cmake:2: begins with "what"'),
+    ({"test/CMakeLists.txt": "# Runs alone.\nf(x)  # of it\n"}, 'CMakeLists.txt:2: begins with "of"'),
+    ({"test/run.sh": "echo '#'  # of the current step\n"}, 'run.sh:1: begins with "of"'),
+    ({"CMakeLists.txt": "f(x)  # of it\n"}, 'CMakeLists.txt:1: begins with "of"'),
+    ({"cmake/x.cmake.in": "# Of it.\n"}, "x.cmake.in:1"),
+    ({"docs/plots/p.py": "# Of it.\n"}, "docs/plots/p.py:1"),
+    ({"docs/notes/n.py": "x = 1  # of it\n"}, "docs/notes/n.py:1"),
 ]
 
 if __name__ == "__main__":

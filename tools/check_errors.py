@@ -7,10 +7,12 @@ written by hand. To write the tables again:
 
     tools/check_errors.py --write
 
-The script reads `Error(ErrorCode::x, message)` with its `with_hint`, and the calls of Log. In a
-message, `…` stands for a value. If a function passes its parameters on as message or hint, each of
-its calls gives a message.
+The script reads `Error(ErrorCode::x, message)` with its `with_hint`, the calls of Log, and reasons
+that are kept in a member for a later error. In a message, `…` stands for a value. If a function, a
+member or a local lambda passes its parameters on as message or hint, each of its calls gives a
+message. Calls are followed within a file, through several helpers.
 """
+import itertools
 import pathlib
 import re
 import sys
@@ -26,12 +28,36 @@ LEVELS = ("alert", "version", "warn", "info", "trace")
 CODES_OF_MAKERS = {"system_error": "system", "cuda_error": "cuda", "cuda_status": "cuda"}
 MADE = re.compile(rf"\bError(?: \w+)?\(\s*ErrorCode::(?P<code>\w+),"
                   rf"|\b(?P<maker>{'|'.join(CODES_OF_MAKERS)})\(")
+# Members that keep the reason of a later error; the value is the code of this error.
+CODES_OF_MEMBERS = {"reason_": "remote"}
+KEPT = re.compile(rf"\b({'|'.join(CODES_OF_MEMBERS)}) = ([^;]+);")
 LITERAL = r'"(?:[^"\\\n]|\\.)*"'
 TOKEN = re.compile(LITERAL + r"|\w+|[^\w\s]")
 CONSTANT = re.compile(rf"\bconstexpr (?:const char\*|std::string_view)(?: const)? (k\w+) ?=\s*"
                       rf"((?:{LITERAL}\s*)+);")
-DEFINITION = re.compile(r"^(?!namespace|using|struct|class|enum|#)[A-Za-z_][^;{}()=]*?\b([\w:~]+)\(",
-                        re.M)
+# Matches what may stand between the parameters of a function or lambda and its body.
+BEHIND_PARAMETERS = re.compile(r"(?:\s|const\b|noexcept\b|override\b|final\b|mutable\b|&)*"
+                               r"(?:->[\w:<>\s*&]+)?$")
+BEFORE_PARAMETERS = re.compile(r"(?:\b(?P<lambda>\w+)\s*=\s*)?(?P<captures>\[[^\[\]]*\])\s*$"
+                               r"|(?P<name>[\w:~]+)\s*$")
+NO_FUNCTIONS = {"if", "for", "while", "switch", "catch", "constexpr"}
+MOST_HELPERS = 4
+
+
+class Scope:
+    """A function or a lambda: its name, the names of its parameters, and the place of its body.
+
+    `whole` is the range of the text in which its calls stand.
+    """
+
+    def __init__(self, name, parameters, begin, end, whole):
+        self.name, self.parameters = name, parameters
+        self.begin, self.end, self.whole = begin, end, whole
+
+
+def name_of(parameter):
+    words = re.findall(r"\w+", re.sub(r"\s*=.*", "", parameter, flags=re.S))
+    return words[-1] if words else ""
 
 
 def without_comments(text):
@@ -81,16 +107,51 @@ class Source:
     def __init__(self, name, text, constants):
         self.name, self.text, self.constants = name, text, constants
 
-    def enclosing(self, at):
-        """Returns (name, parameters, index of the body) of the function around `at`, or None."""
-        last = None
-        for found in DEFINITION.finditer(self.text, 0, at):
-            last = found
-        if not last:
-            return None
-        parameters, body = split_arguments(self.text, last.end() - 1)
-        names = [re.sub(r"\s*=.*", "", one).split()[-1].lstrip("&*") for one in parameters]
-        return last[1].split("::")[-1], names, body
+        self.scopes = self.read_scopes()
+        self.definitions = {scope.opening for scope in self.scopes}
+
+    def read_scopes(self):
+        """Returns the functions and lambdas of the file, outer ones first."""
+        code = lint.NOT_CODE.sub(lambda found: " " * len(found[0]), self.text)
+        opened, partner = [], {}
+        for mark in re.finditer(r"[(){}]", code):
+            if mark[0] in "({":
+                opened.append(mark.start())
+            elif opened:
+                partner[mark.start()] = opened[-1]
+                partner[opened.pop()] = mark.start()
+        scopes = []
+        for begin in (mark.start() for mark in re.finditer(r"\{", code) if mark.start() in partner):
+            closing = code.rfind(")", 0, begin)
+            if closing not in partner or not BEHIND_PARAMETERS.match(code[closing + 1:begin]):
+                continue
+            opening = partner[closing]
+            found = BEFORE_PARAMETERS.search(code, max(0, opening - 200), opening)
+            if not found or found["name"] in NO_FUNCTIONS:
+                continue
+            name = found["lambda"] or (found["name"] or "").split("::")[-1]
+            arguments, _ = split_arguments(self.text, opening)
+            whole = (0, len(code))
+            if found["captures"]:
+                outer = [one for one in scopes if one.begin < begin < one.end]
+                whole = (begin, outer[-1].end if outer else len(code))
+            scope = Scope(name, [name_of(one) for one in arguments], begin, partner[begin], whole)
+            scope.opening, scope.is_member_outside = opening, "::" in (found["name"] or "")
+            scopes.append(scope)
+        return scopes
+
+    def around(self, at):
+        """Returns the functions and lambdas around `at`, inner ones first."""
+        return [one for one in reversed(self.scopes) if one.begin < at < one.end]
+
+    def value_of(self, name, at):
+        """Returns (expression of the local variable `name`, its place), or (None, at)."""
+        for scope in self.around(at) if name.isidentifier() else ():
+            if value := self.local(name, scope.begin, at):
+                return value, scope.begin
+            if name in scope.parameters:
+                break
+        return None, at
 
     def local(self, name, begin, at):
         """Returns the expression that a local variable gets between `begin` and `at`, or None."""
@@ -106,6 +167,8 @@ class Source:
     def render(self, expression, at, values=None):
         """Turns an expression into the text of a message. values: {parameter: text}."""
         expression = expression.strip()
+        if expression.startswith("(") and (inner := split_arguments(expression, 0))[1] == len(expression):
+            return self.render(", ".join(inner[0]), at, values)
         if (found := re.match(r"std::move\(|std::string\(|fmt::format\(|to_string\(", expression)):
             arguments, end = split_arguments(expression, found.end() - 1)
             if end == len(expression):
@@ -118,16 +181,18 @@ class Source:
         if len(branches := top_level(expression, "?")) == 2:
             return " / ".join(self.render(one, at, values) for one in top_level(branches[1], ":"))
         if len(terms := top_level(expression, "+")) > 1:
-            return "".join(self.render(one, at, values) for one in terms)
+            texts = [self.render(one, at, values) for one in terms]
+            choices = [text.split(" / ") if term.startswith("(") else [text]
+                       for term, text in zip(terms, texts)]
+            return " / ".join("".join(one) for one in itertools.product(*choices))
         if re.fullmatch(rf"(?:{LITERAL}\s*)+", expression):
             return "".join(one[1:-1] for one in re.findall(LITERAL, expression)).replace('\\"', '"')
         if expression in self.constants:
             return self.constants[expression]
         if values and expression in values:
             return values[expression]
-        around = self.enclosing(at)
-        value = self.local(expression, around[2], at) if around and expression.isidentifier() else None
-        return self.render(value, around[2], values) if value else VALUE
+        value, begin = self.value_of(expression, at)
+        return self.render(value, begin, values) if value else VALUE
 
     def fill(self, text, arguments, at, values):
         """Replaces the places of a format by the texts of their arguments."""
@@ -143,8 +208,7 @@ class Source:
     @staticmethod
     def is_declaration(arguments):
         """Returns whether the arguments are parameters of a declaration."""
-        return re.match(r"(?:const |std::|CUresult |int )", arguments[0]) is not None \
-            and not arguments[0].startswith(("std::string(", "std::move("))
+        return re.match(r"const |std::[\w:<>]+[\s&]+\w+$|CUresult |int ", arguments[0]) is not None
 
     def chain(self, at):
         """Returns the argument of `.with_hint(...)` behind `at`, if the chain of calls has it."""
@@ -154,23 +218,38 @@ class Source:
                 return ", ".join(arguments)
         return None
 
-    def each_call(self, at, message, hint):
-        """Yields (message, hint) of the expressions at `at`. If they name parameters of the
-        function around them, yields one pair for each call of the function in the file."""
-        around = self.enclosing(at)
-        name, parameters, _ = around or (None, [], 0)
-        words = set(re.findall(r"\b[a-z]\w*\b", f"{message} {hint or ''}"))
-        calls = []
-        if any(one in words for one in parameters):
-            for found in re.finditer(rf"(?<![\w:.>])(?:\w+::)*{re.escape(name)}\(", self.text):
-                given, end = split_arguments(self.text, found.end() - 1)
-                is_definition = re.match(r"\s*(?:const\s*)?\{", self.text[end:])
-                if not is_definition and len(given) == len(parameters):
-                    calls.append({p: self.render(g, found.start())
-                                  for p, g in zip(parameters, given)})
-        for values in calls or [{}]:
-            yield (self.render(message, at, values),
-                   self.render(hint, at, values) if hint is not None else "")
+    def calls_of(self, scope):
+        """Yields (place, arguments) of each call of a function, member or lambda in the file."""
+        # In the file that defines A::f, `x.f(` is mostly a member of another class.
+        receiver = "::" if scope.is_member_outside else r"::|\.|->"
+        name = re.compile(rf"(?<![\w:.>])(?:\w+(?:{receiver}))*{re.escape(scope.name)}\(")
+        for found in name.finditer(self.text, *scope.whole):
+            if found.end() - 1 in self.definitions:
+                continue
+            given, _ = split_arguments(self.text, found.end() - 1)
+            if len(given) == len(scope.parameters) and not self.is_declaration(given):
+                yield found.start(), given
+
+    def each_call(self, at, expressions, helpers=0):
+        """Yields the texts of the expressions at `at`. If they name parameters of a function or
+        lambda around them, yields them for each call of the function in the file."""
+        words, names = set(), set(re.findall(r"\b[a-z]\w*\b", " ".join(expressions)))
+        while names:
+            words |= names
+            values = [self.value_of(one, at)[0] or "" for one in names]
+            names = set(re.findall(r"\b[a-z]\w*\b", " ".join(values))) - words
+        bindings = [{}]
+        for scope in self.around(at):
+            if not scope.name or scope.name in CODES_OF_MAKERS or helpers == MOST_HELPERS:
+                continue
+            if words.isdisjoint(scope.parameters):
+                continue
+            calls = [dict(zip(scope.parameters, choice)) for place, given in self.calls_of(scope)
+                     for texts in self.each_call(place, given, helpers + 1)
+                     for choice in itertools.product(*(text.split(" / ") for text in texts))]
+            bindings = [{**outer, **inner} for outer in calls or [{}] for inner in bindings]
+        for values in bindings:
+            yield [self.render(one, at, values) for one in expressions]
 
 
 def clean(text):
@@ -196,17 +275,22 @@ def read_messages(root):
             if not found["code"] and (not arguments or source.is_declaration(arguments)):
                 continue
             expression = arguments[1 if found["code"] else 0]
-            for message, hint in source.each_call(found.start(), expression, source.chain(end)):
-                message, hint = clean(message), clean(hint)
+            hint = source.chain(end)
+            for texts in source.each_call(found.start(), [expression, "" if hint is None else hint]):
+                message, hint = clean(texts[0]), clean(texts[1] if hint is not None else "")
                 if message.strip(f"{VALUE}: /"):
                     hint = hint if hint.strip(f"{VALUE} /") else ""
                     errors.setdefault((name.split("/")[1], message, hint), set()).add(code)
+        for found in KEPT.finditer(text):
+            for texts in source.each_call(found.start(), [found[2]]):
+                if (message := clean(texts[0])).strip(f"{VALUE}: /"):
+                    key = (name.split("/")[1], message, "")
+                    errors.setdefault(key, set()).add(CODES_OF_MEMBERS[found[1]])
         for found in re.finditer(rf"\b[Ll]og(?:_|\((?:[^()]|\(\))*\))?\s*\.({'|'.join(LEVELS)})\(", text):
             arguments, _ = split_arguments(text, found.end() - 1)
-            line = clean(source.fill(source.render(arguments[0], found.start()), arguments[1:],
-                                     found.start(), None))
-            if line.strip(f"{VALUE}: "):
-                lines.add((found[1], line))
+            for texts in source.each_call(found.start(), [f"fmt::format({', '.join(arguments)})"]):
+                if (line := clean(texts[0])).strip(f"{VALUE}: "):
+                    lines.add((found[1], line))
     return errors, lines
 
 
@@ -273,11 +357,46 @@ Status f(int a) {
   return Error(ErrorCode::system, a > 3 ? "large" : "small");
 }
 """
+HELPERS = """struct Line {
+  Error bad(const std::string& what) const {
+    return Error(ErrorCode::system, fmt::format("line {}: {}", number, what));
+  }
+  Status count(int most) const { return bad(fmt::format("more than {}", most)); }
+};
+Status g(const Line& line, bool is_send) {
+  const auto refuse = [&](std::string message) -> Error {
+    return Error(ErrorCode::system, std::move(message));
+  };
+  if (is_send) return refuse(fmt::format("peer is {}", 1));
+  if (line.number == 1) return line.bad("too " + (is_send ? "wide" : "narrow"));
+  return refuse("no peer");
+}
+Status h() {
+  const auto refuse = [](const char* why) { log.info("refused: {}", why); };
+  refuse("late");
+}
+void Path::finish(std::string reason) {
+  reason_ = std::move(reason);
+}
+void Path::end(const std::string& nonsense) {
+  finish("cannot be: " + nonsense);
+}
+void Path::receive(Reader& from) {
+  from.finish("a statement");
+  if (from.left() == 1) finish("no path");
+  end("epoch 0");
+}
+"""
 TABLES = "\n".join(make_tables(
     {("a", "port …: down", "bring it up"): {"system"}, ("a", '… is "x" …', "unset it"): {"system"},
      ("a", "wrapped", ""): {"system"}, ("a", "reading", "wait"): {"system"},
-     ("a", "large / small", ""): {"system"}}, {("warn", "lost …")}))
-CLEAN = {"include/oriel/error.hpp": CODES, "src/a/a.cpp": SOURCE,
+     ("a", "large / small", ""): {"system"}, ("a", "line …: more than …", ""): {"system"},
+     ("a", "line …: too wide", ""): {"system"},
+     ("a", "line …: too narrow", ""): {"system"},
+     ("a", "peer is …", ""): {"system"}, ("a", "no peer", ""): {"system"},
+     ("a", "no path", ""): {"remote"}, ("a", "cannot be: epoch 0", ""): {"remote"}},
+    {("warn", "lost …"), ("info", "refused: late")}))
+CLEAN = {"include/oriel/error.hpp": CODES, "src/a/a.cpp": SOURCE, "src/a/helpers.cpp": HELPERS,
          PAGE: f"# Errors\n\n| `system` | why |\n\n{TABLES}\n"}
 PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({"src/a/a.cpp": SOURCE.replace('"small"', '"tiny"')}, "stale"),
@@ -286,6 +405,13 @@ PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({"src/a/a.cpp": SOURCE.replace('lost', 'lacks')}, "stale"),
     ({"src/a/a.cpp": SOURCE.replace('"wrapped', '"folded')}, "stale"),
     ({"src/a/a.cpp": SOURCE.replace('"reading', '"writing')}, "stale"),
+    ({"src/a/helpers.cpp": HELPERS.replace("peer is", "rank is")}, "stale"),
+    ({"src/a/helpers.cpp": HELPERS.replace("no peer", "no rank")}, "stale"),
+    ({"src/a/helpers.cpp": HELPERS.replace("narrow", "thin")}, "stale"),
+    ({"src/a/helpers.cpp": HELPERS.replace("more than", "above")}, "stale"),
+    ({"src/a/helpers.cpp": HELPERS.replace('"late', '"early')}, "stale"),
+    ({"src/a/helpers.cpp": HELPERS.replace("no path", "no NIC")}, "stale"),
+    ({"src/a/helpers.cpp": HELPERS.replace("epoch 0", "epoch 1")}, "stale"),
     ({"src/b/b.hpp": 'Error g() { return Error(ErrorCode::system, "new"); }\n'}, "stale"),
     ({"include/oriel/error.hpp": CODES.replace("system", "cuda")}, "no row for the code cuda"),
     ({PAGE: "# Errors\n"}, "has no tables"))]

@@ -4,8 +4,8 @@
 """Draws definitions at random from src, include, tools and benchmarks, for the trial that
 finding-a-definition.md describes.
 
-With --check, finds descriptions of the note that have a word of the definition's name or of its
-file's name, and exits with 1 if there are any."""
+With --check, finds descriptions of the note that have a word of the definition's or the file's
+name. Exits with 1 if there are any."""
 import pathlib
 import random
 import re

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prints the Markdown tables of docs/notes/all-reduce.md from files that benchmarks/gpu_peers/measure.py wrote: for each number
-of ranks, type and registration one table, with the ratio and its 95 % interval, and for f32 what
-another library was recorded with elsewhere. Measures nothing.
+"""Prints the Markdown tables of docs/notes/all-reduce.md from files that
+benchmarks/gpu_peers/measure.py wrote. Measures nothing.
+
+Each number of ranks, type and registration has a table, with the ratio and its 95 % interval. For
+f32 the table has figures of another library too, which were recorded elsewhere.
 """
 import json
 import pathlib
@@ -50,7 +52,7 @@ def collect(paths):
 
 
 def jitter_text(cases, run):
-    """What became of the ratios in the one pass with late entries; empty if there was none."""
+    """Returns the ratios in the one pass with late entries, as text; empty if there was none."""
     ratios = [(case[placement]["ours"]["jittered_us"] / case[placement]["theirs"]["jittered_us"],
                f"{size_text(size)} {name}")
               for size, case in sorted(cases.items()) for placement, name in NAMES.items()

@@ -39,7 +39,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 build=$(cd "$1" && pwd) || exit 2
 logs=${2:-$(mktemp -d)}
 mkdir -p "$logs"
-log=$(mktemp)  # of the current step
+log=$(mktemp)  # output of the current step
 : >"$logs/run_all.log"
 trap 'rm -f "$log"' EXIT
 wanted=" ${*:3} "
