@@ -134,8 +134,10 @@ def make_page(lines, entries, tags):
         parts = entries[code].parts
         by = "; ".join(filter(None, [shown(tags.get(code, ())), parts["shown by"]]))
         page.append(f"| {code} | {parts['sentence']} | {by} | {parts['open']} |")
-    page[1:1] = ["", f"This page is written by `tools/check_requirements.py --write` from "
-                 f"`{pathlib.PurePosixPath(SENTENCES).name}`", "and the tags of tests; do not edit it."]
+    first_part = next(i for i, line in enumerate(page) if line.startswith("## "))
+    page[first_part:first_part] = [
+        f"This page is written by `tools/check_requirements.py --write` from "
+        f"`{pathlib.PurePosixPath(SENTENCES).name}`", "and the tags of tests; do not edit it.", ""]
     return "\n".join(page) + "\n"
 
 
@@ -218,8 +220,8 @@ CLEAN = {SENTENCES: IN, "test/a/x_test.cpp": 'TEST_CASE("t", "[req:1.1][F7]")\n/
          '0123abc);  // 1b:00.0, 2024-a1b2c3d4\n',
          "docs/performance/a.json": "", "docs/a.md": "See performance/a.json.\n",
          "test/a/y.py": "# [req:1.1]\nx = [1]\n", "README.md": "[page](docs/requirements.md) deadbeef 1048576 call #1 `a/x_test.cpp` `x_y.cpp`\n",
-         PAGE: "# Title\n\nThis page is written by `tools/check_requirements.py --write` from "
-               "`requirements.in.md`\nand the tags of tests; do not edit it.\n\nText.\n\n## Part\n\n"
+         PAGE: "# Title\n\nText.\n\nThis page is written by `tools/check_requirements.py --write` from "
+               "`requirements.in.md`\nand the tags of tests; do not edit it.\n\n## Part\n\n"
                "| code | requirement | shown by | open |\n|---|---|---|---|\n"
                "| 1.1 | First. | `a`: x, y | more work |\n| F7 | Second. | `a`: x; a page |  |\n"}
 PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
