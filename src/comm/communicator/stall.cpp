@@ -121,8 +121,8 @@ void FailureWatch::log_stall(std::chrono::seconds lasted, int awaited_rank) cons
   text += what_it_does(parts_, awaited_rank) + inquiry_.text_about(awaited_rank);
   Log(rank()).alert("{}; ORIEL_COLLECTIVE_TIMEOUT would end such a wait", text);
   if (!stall_.watch.is_first() || !parts_.flight->is_wanted()) return;
-  parts_.session->peers().send_waiting(
-      awaited_rank);  // makes the other ranks write their files too
+  // Makes the other ranks write their files too.
+  parts_.session->peers().send_waiting(awaited_rank);
   parts_.flight->write(text, false);
 }
 

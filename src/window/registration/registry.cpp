@@ -33,13 +33,13 @@ struct Registry::Snapshot {
   explicit Snapshot(std::vector<RegisteredWindow> unsorted) : windows(std::move(unsorted)) {
     build();
   }
-  /// Reserves room for `count` windows.
+  /// Reserves memory for `count` windows.
   explicit Snapshot(std::size_t count) {
     windows.reserve(count);
     greatest_end.reserve(2 * std::bit_ceil(count));
   }
 
-  /// Sorts the windows and builds the tree. Allocates nothing if there is room.
+  /// Sorts the windows and builds the tree. Allocates nothing if enough is reserved.
   void build() {
     std::sort(windows.begin(), windows.end(), before);
     leaves = std::bit_ceil(windows.size());

@@ -63,7 +63,7 @@ class Registry {
 
   mutable std::mutex writers_;
   std::atomic<Snapshot*> current_;
-  std::unique_ptr<Snapshot> spare_;  // has room for all windows; null before the first insert()
+  std::unique_ptr<Snapshot> spare_;  // reserved for all windows; null before the first insert()
   // A reader increments the counter of the parity of the epoch that it saw. A writer advances the
   // epoch and waits for the readers of the old parity. New readers count under the other parity and
   // see the new snapshot.
