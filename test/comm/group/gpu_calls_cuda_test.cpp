@@ -92,14 +92,7 @@ CudaTable capturing_table(cudaStream_t captured) {
   driver = {};
   driver.captures = {{captured, 7}};
   CudaTable table = cuda();
-  table.stream_get_capture_info = capture_info;
-  table.stream_update_capture_dependencies = update_dependencies;
-  table.user_object_create = create_user_object;
-  table.graph_retain_user_object = retain_user_object;
-  table.graph_add_event_wait_node = add_wait;
-  table.graph_add_event_record_node = add_record;
-  table.graph_add_dependencies = add_edges;
-  table.graph_remove_dependencies = remove_edges;
+  log_captures(table);
   return table;
 }
 

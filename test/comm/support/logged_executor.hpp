@@ -193,6 +193,18 @@ inline constexpr kernels::KernelLoader kLoader{
       return 0;
     }};
 
+/// Replaces the functions of captures and graphs by those that log.
+inline void log_captures(CudaTable& table) {
+  table.stream_get_capture_info = capture_info;
+  table.stream_update_capture_dependencies = update_dependencies;
+  table.user_object_create = create_user_object;
+  table.graph_retain_user_object = retain_user_object;
+  table.graph_add_event_wait_node = add_wait;
+  table.graph_add_event_record_node = add_record;
+  table.graph_add_dependencies = add_edges;
+  table.graph_remove_dependencies = remove_edges;
+}
+
 inline CudaTable logging_table() {
   CudaTable table = cuda();
   table.ctx_push_current = [](CUcontext) { return CUDA_SUCCESS; };
@@ -206,17 +218,10 @@ inline CudaTable logging_table() {
   table.event_destroy = destroy_event;
   table.event_record = record;
   table.event_query = query_event;
-  table.user_object_create = create_user_object;
-  table.graph_retain_user_object = retain_user_object;
-  table.graph_add_event_wait_node = add_wait;
-  table.graph_add_event_record_node = add_record;
-  table.graph_add_dependencies = add_edges;
-  table.graph_remove_dependencies = remove_edges;
   table.stream_wait_event = wait;
   table.memcpy_async = copy;
   table.stream_get_id = stream_id;
-  table.stream_get_capture_info = capture_info;
-  table.stream_update_capture_dependencies = update_dependencies;
+  log_captures(table);
   return table;
 }
 
