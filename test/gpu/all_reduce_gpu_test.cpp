@@ -130,17 +130,17 @@ TEST_CASE("bits do not depend on the algorithm or the number of CTAs", "[req:1.2
 /// `op` reads the factor at `factor`, which each pair overwrites.
 void multiply_by_made_factors(TestRanks& test_ranks, RankGpu& gpu, ncclComm_t comm, float* factor,
                               ncclRedOp_t op, std::size_t count) {
-  constexpr std::size_t kPairs = 12;
+  const std::size_t pairs = test_ranks.size() > kGpus ? 4 : 12;
   const auto ranks = static_cast<float>(test_ranks.size());
-  auto* const parts = reinterpret_cast<float*>(gpu.allocate(kPairs * sizeof(float), false));
+  auto* const parts = reinterpret_cast<float*>(gpu.allocate(pairs * sizeof(float), false));
   auto* const input = reinterpret_cast<float*>(gpu.allocate(count * sizeof(float), false));
-  auto* const output = reinterpret_cast<float*>(gpu.allocate(kPairs * count * sizeof(float), true));
+  auto* const output = reinterpret_cast<float*>(gpu.allocate(pairs * count * sizeof(float), true));
   std::vector<float> host(count);
   for (std::size_t i = 0; i < count; ++i) host[i] = static_cast<float>(1 + i % 7);
   gpu.copy_in(input, host.data(), count * sizeof(float));
-  std::vector<float> made(kPairs);
-  for (std::size_t k = 0; k < kPairs; ++k) made[k] = static_cast<float>(k + 1);
-  gpu.copy_in(parts, made.data(), kPairs * sizeof(float));
+  std::vector<float> made(pairs);
+  for (std::size_t k = 0; k < pairs; ++k) made[k] = static_cast<float>(k + 1);
+  gpu.copy_in(parts, made.data(), pairs * sizeof(float));
 
   const auto make_factor = [&](std::size_t k) {
     require(ncclAllReduce(parts + k, factor, 1, ncclFloat, ncclSum, comm, gpu.stream()),
@@ -151,17 +151,17 @@ void multiply_by_made_factors(TestRanks& test_ranks, RankGpu& gpu, ncclComm_t co
             "multiplying by it");
   };
   // Loads both kernels before one of them waits for another rank of this process.
-  make_factor(kPairs - 1);
+  make_factor(pairs - 1);
   gpu.wait(gpu.stream(), comm);
-  multiply(kPairs - 1);
+  multiply(pairs - 1);
   gpu.wait(gpu.stream(), comm);
   test_ranks.barrier();
-  for (std::size_t k = 0; k < kPairs; ++k) {
+  for (std::size_t k = 0; k < pairs; ++k) {
     make_factor(k);
     multiply(k);
   }
   gpu.wait(gpu.stream(), comm);
-  for (std::size_t k = 0; k < kPairs; ++k) {
+  for (std::size_t k = 0; k < pairs; ++k) {
     gpu.copy_out(host.data(), output + k * count, count * sizeof(float));
     for (std::size_t i = 0; i < count; ++i) {
       const float expected = ranks * made[k] * ranks * static_cast<float>(1 + i % 7);

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +22,8 @@ const int kGpus = gpus();  // skips the program without a GPU
 
 constexpr std::size_t kCount = (std::size_t{1} << 31) + 4'000'003;
 constexpr int kRanks = 2;
-constexpr std::size_t kStretch = 4096;  // bytes that are checked at each position
+constexpr std::size_t kStretch = 4096;             // bytes that are checked at each position
+constexpr std::size_t kPeriod = 5 * 7 * kStretch;  // values repeat after these bytes
 
 /// Returns byte `at` of the block from `from` to `to`. It depends on the block, and on `at` modulo
 /// 7 and its 4 KiB stretch modulo 5.
@@ -46,7 +48,10 @@ class LargeRank {
     }
     std::vector<std::uint8_t> block(kCount);
     for (int to = 0; to < kRanks; ++to) {
-      for (std::size_t i = 0; i < kCount; ++i) block[i] = value(me_, to, i);
+      for (std::size_t i = 0; i < kPeriod; ++i) block[i] = value(me_, to, i);
+      for (std::size_t i = kPeriod; i < kCount; i += kPeriod) {
+        std::copy_n(block.begin(), std::min(kPeriod, kCount - i), block.data() + i);
+      }
       gpu_.copy_in(input(to), block.data(), kCount);
     }
   }

@@ -109,6 +109,11 @@ step() {
   esac
 }
 
+# tests NAME LIMIT_SECONDS COMMAND...: a step of a test program, which logs the time of each test.
+tests() {
+  step "$@" -d yes
+}
+
 # sanitize TOOL: runs oriel-perf at small sizes under a tool of compute-sanitizer, with all
 # algorithms.
 sanitize() {
@@ -147,35 +152,35 @@ export build gpus here
 
 echo "$gpus GPU(s): $(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | sort | uniq -c | tr -s ' ' | tr '\n' ';')"
 bin=$build/bin
-step gpu_arithmetic 40 "$bin/test_gpu_arithmetic"
-step device_cuda 60 "$bin/test_device_cuda"
-step queues 120 "$bin/test_device_queue_cuda"
+tests gpu_arithmetic 40 "$bin/test_gpu_arithmetic"
+tests device_cuda 60 "$bin/test_device_cuda"
+tests queues 120 "$bin/test_device_queue_cuda"
 [ ! -x "$bin/queue_bench" ] ||
   step queue_bench 200 "$bin/queue_bench" --least-ms 3 --out "$logs/queue_bench.jsonl"
 step topology 60 bash -c topology
-step memory_cuda 60 "$bin/test_memory_cuda"
-step registration_gpu 90 "$bin/test_registration_gpu"
-step init_faults 240 "$bin/test_init_faults_gpu"
-step all_reduce 300 "$bin/test_gpu_all_reduce"
-step grid 60 "$bin/test_gpu_grid"
-step order 90 "$bin/test_gpu_order"
-step contexts 60 "$bin/test_gpu_contexts"
-step budget 120 "$bin/test_gpu_budget"
-step split 60 "$bin/test_gpu_split"
-step faults 120 "$bin/test_gpu_faults"
-step different_calls 150 "$bin/test_gpu_different_calls"
-step groups 60 "$bin/test_gpu_groups"
-step register 90 "$bin/test_gpu_register"
-step nic 120 "$bin/test_gpu_nic"
-step collectives 500 "$bin/test_gpu_collectives"
-step exchange 200 "$bin/test_gpu_exchange"
-step large_counts 200 "$bin/test_gpu_large_counts"
-step random_groups 300 "$bin/test_gpu_random_groups"
-step world 200 "$bin/test_gpu_world"
-step paths 150 "$bin/test_gpu_paths"
+tests memory_cuda 60 "$bin/test_memory_cuda"
+tests registration_gpu 90 "$bin/test_registration_gpu"
+tests init_faults 240 "$bin/test_init_faults_gpu"
+tests all_reduce 300 "$bin/test_gpu_all_reduce"
+tests grid 60 "$bin/test_gpu_grid"
+tests order 90 "$bin/test_gpu_order"
+tests contexts 60 "$bin/test_gpu_contexts"
+tests budget 120 "$bin/test_gpu_budget"
+tests split 60 "$bin/test_gpu_split"
+tests faults 120 "$bin/test_gpu_faults"
+tests different_calls 150 "$bin/test_gpu_different_calls"
+tests groups 60 "$bin/test_gpu_groups"
+tests register 90 "$bin/test_gpu_register"
+tests nic 120 "$bin/test_gpu_nic"
+tests collectives 500 "$bin/test_gpu_collectives"
+tests exchange 200 "$bin/test_gpu_exchange"
+tests large_counts 200 "$bin/test_gpu_large_counts"
+tests random_groups 300 "$bin/test_gpu_random_groups"
+tests world 200 "$bin/test_gpu_world"
+tests paths 150 "$bin/test_gpu_paths"
 step enqueue_cost 60 "$bin/enqueue_cost" --out "$logs/enqueue_cost.jsonl"
-step nic_figures 120 "$bin/test_gpu_nic" "[figures]"
-step world_figures 120 "$bin/test_gpu_world" "[figures]"
+tests nic_figures 120 "$bin/test_gpu_nic" "[figures]"
+tests world_figures 120 "$bin/test_gpu_world" "[figures]"
 step nodes_stages 120 python3 "$here/../../benchmarks/network/nodes_stages.py" --build "$build" \
   --ranks $((gpus < 4 ? gpus : 4)) --out "$logs/nodes_stages.json"
 step program_of_own_header 40 "$bin/test_program_oriel_header"
