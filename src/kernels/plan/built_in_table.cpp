@@ -6,7 +6,8 @@ namespace oriel::kernels {
 namespace {
 
 // cuda: measured on 2 and 4 NVIDIA H200 joined by NVLink (docs/performance.md); other numbers of
-// ranks use the nearest list. Among 2 ranks the first list is for more CTAs than the default cap of
+// ranks use the nearest list. The first list of each number is for more CTAs than the default cap
+// of
 // 32. host: measured on 2 ranks of an AMD EPYC with 2 cores. For more ranks the largest eager
 // message is estimated from the cache lines that each rank receives.
 constexpr std::string_view kBuiltIn = R"(
@@ -25,7 +26,8 @@ cuda 2 16384    one_shot   8 128 0 0 0
 cuda 2 32768    one_shot  16 128 0 0 0
 cuda 2 65536    one_shot  16 256 0 0 0
 cuda 2 1482896  one_shot  32 512 65536 3 2
-cuda 2 5931632  stream    32 512 65536 3 2
+cuda 2 3145728  stream    32 256 65536 2 1
+cuda 2 5931632  stream    32 512 65536 2 1
 cuda 2 max      stream    32 512 98304 2 1
 
 cuda 4 2048     one_shot   1 256 0 0 0
@@ -39,6 +41,17 @@ cuda 4 1572864  two_shot 128 256 20480 3 2
 cuda 4 6291456  two_shot 128 512 20480 3 2
 cuda 4 12582912 stream   128 512 20480 3 2
 cuda 4 max      stream   128 512 32768 2 1
+
+cuda 4 2048     one_shot   1 256 0 0 0
+cuda 4 4096     one_shot   2 128 0 0 0
+cuda 4 16384    one_shot   8 128 0 0 0
+cuda 4 32768    one_shot  16 128 0 0 0
+cuda 4 65536    one_shot  16 256 0 0 0
+cuda 4 196608   one_shot  32 512 0 0 0
+cuda 4 393216   two_shot  32 256 0 0 0
+cuda 4 1572864  two_shot  32 512 26112 2 1
+cuda 4 12582912 stream    32 256 26112 2 1
+cuda 4 max      stream    32 512 26112 2 1
 
 host 1 max      stream     1   1 65536 4 2
 host 2 32       one_shot   1   1 0 0 0
