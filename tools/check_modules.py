@@ -91,9 +91,11 @@ def target_of(include, path, root):
     return place_of(["src", *parts]) if parts[0] in MODULES and len(parts) > 1 else None
 
 
-def check_include(path, root, number, include):
+def check_include(path, root, number, bracket, include):
     parts = path.relative_to(root).parts
     where = f"{path.relative_to(root)}:{number}"
+    if parts[0] in ("src", "include") and ".." in include.split("/")[bracket == '"':]:
+        return f'{where}: "{include}" leads out of a folder that it names'
     target = target_of(include, path, root)
     if target is None:
         return None
@@ -149,7 +151,7 @@ def check_threads(path, root, number, line):
 def check_rounding(path, root, number, line):
     """Finds roundings up that are written out. A mistake in one is hard to see."""
     name = path.relative_to(root)
-    if name.parts[0] not in ("src", "include") or str(name) == ROUNDS:
+    if name.parts[0] not in ("src", "include", "tools") or str(name) == ROUNDS:
         return None
     found = ROUNDING.search(line.split("//")[0])
     if found and (found["unit"] or int(found["less"]) + 1 == int(found["number"])):
@@ -250,7 +252,7 @@ def check(root):
         for number, line in enumerate(path.read_text(errors="replace").splitlines(), 1):
             include = INCLUDE.match(line)
             if include and not is_of_system(*include.groups()):
-                findings.append(check_include(path, root, number, include.group(2)))
+                findings.append(check_include(path, root, number, *include.groups()))
             findings.append(check_assembly(path, root, number, line))
             findings.append(check_environment(path, root, number, line))
             findings.append(check_threads(path, root, number, line))
@@ -310,6 +312,8 @@ PLANTS = [
     ({"src/base/a.cpp": "#include <net/wire/wire.hpp>\n"}, "module base may not include"),
     ({"src/boot/auth/a.cpp": "#include <boot/link/b.hpp>\n"}, "folder boot/auth may not include"),
     ({"include/oriel/window.hpp": "#include <window/memory/m.hpp>\n"}, "a public header includes"),
+    ({"src/base/a.cpp": '#include "base/../comm/abi/abi_entry.hpp"\n'}, "leads out of a folder"),
+    ({"src/base/a.cpp": "#include <../src/comm/abi/comm.hpp>\n"}, "leads out of a folder"),
     ({"src/a.cpp": '#include "comm/abi/comm.hpp"\n'}, "src/a.cpp lies in no module"),
     ({"src/attic/a.cpp": '#include "base/fd.hpp"\n'}, "src/attic is not a module"),
     ({"src/net/attic/a.cpp": ""}, "src/net/attic is not a folder"),
@@ -342,6 +346,7 @@ PLANTS = [
      "by base/owned_thread"),
     ({"src/net/soft/a.cpp": "thread_.detach();\n"}, "by base/owned_thread"),
     ({"src/kernels/plan/p.cpp": "x = (bytes + cut.piece - 1) / cut.piece;\n"}, "round by"),
+    ({"tools/perf/k.cu": "x = (count + kThreads - 1) / kThreads;\n"}, "round by"),
     ({"src/kernels/cuda/k.cuh": "x = (count + Buffer::kElements-1)/Buffer::kElements;\n"}, "round by"),
     ({"src/net/wire/w.cpp": "x = (bytes + 127) / 128 * 128;\n"}, "round by"),
     ({"include/oriel/device/b.hpp": "x = (lines + size() - 1) / size() + 1;\n"}, "round by"),

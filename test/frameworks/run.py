@@ -7,7 +7,6 @@ SKIP), and below it one line per check.
 
 Exit status: 0 if nothing failed; 1 if something did; 2 for misuse; 77 if everything was skipped.
 """
-import argparse
 import importlib.util
 import os
 import pathlib
@@ -19,6 +18,9 @@ import checks
 import programs
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "tools" / "common"))
+from command_line import make_parser  # noqa: E402
+
 DEFAULT_BUILD = HERE.parents[1] / "build"
 GRACE_S = 15  # time for oriel-run to end by itself after the time limit
 # script -> modules that it needs
@@ -40,8 +42,7 @@ SCRIPTS = {
 
 
 def parse_options():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--build", type=pathlib.Path, default=DEFAULT_BUILD, metavar="DIR",
                         help="build folder, or the folder of an installation (%(default)s)")
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="(%(default)s)")

@@ -10,7 +10,6 @@ processes of mpirun and share one GPU. Prints one line per run: PASS, FAIL or SK
 Exit status: 0 if nothing failed; 1 if something did; 2 for misuse; 77 if everything was skipped.
 """
 # [req:5.20]
-import argparse
 import os
 import pathlib
 import shutil
@@ -20,9 +19,10 @@ import tempfile
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "frameworks"))
+sys.path[:0] = [str(HERE.parent / "frameworks"), str(HERE.parents[1] / "tools" / "common")]
 import checks  # noqa: E402
 import programs  # noqa: E402
+from command_line import make_parser  # noqa: E402
 
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 PROGRAMS = REDUCING + ("all_gather", "broadcast", "alltoall", "alltoallv", "gather", "scatter",
@@ -35,8 +35,7 @@ MPI = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
 
 
 def parse_options():
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = make_parser(__doc__)
     parser.add_argument("--source", type=pathlib.Path, metavar="DIR", help="checkout of nccl-tests")
     parser.add_argument("--include", type=pathlib.Path, metavar="DIR",
                         help="folder of NVIDIA's nccl.h, such as that of PyPI's nvidia-nccl-cu13")

@@ -19,7 +19,8 @@ PROGRAMS = [pathlib.Path(path) for path in sys.argv[3:]]
 SCRIPTS = [ROOT / "tools/check", ROOT / "tools/quickstart"]
 CHECKS = [*sorted(ROOT.glob("tools/check_*.py")), ROOT / "tools/ctest_summary.py",
           *sorted(ROOT.glob("docs/plots/*.py")), ROOT / "docs/notes/draw_definitions.py",
-          ROOT / "test/planted/plant.py", ROOT / "test/gpu/run_all.sh"]
+          ROOT / "test/planted/plant.py", ROOT / "test/gpu/run_all.sh",
+          ROOT / "test/frameworks/run.py", ROOT / "test/topo/machine/capture_fixture.py"]
 OURS = {path.name: path for path in PROGRAMS}
 CLEAN = {name: value for name, value in os.environ.items()
          if not name.startswith(("ORIEL_", "NCCL_"))}
@@ -56,7 +57,7 @@ class CommandLines(unittest.TestCase):
                  "oriel-topo": ["--width", "wide"], "oriel-info": ["--markdown"]}
         for program in PROGRAMS + SCRIPTS + CHECKS:
             for flag, near in (("--verson", "; did you mean --version?"), ("--zebra-stripes", ""),
-                               ("--bogus", "")):
+                               ("--bogusness", "")):
                 near = "" if program.name == "run_all.sh" else near
                 done = self.expect(2, program, *wrong.get(program.name, []), flag)
                 self.assertIn(f"{program.name}: unknown flag {flag}{near}\n", done.stderr)

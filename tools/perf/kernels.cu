@@ -1,6 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include "oriel/device/memory.hpp"
+#include "oriel/device/rounding.hpp"
 
 #include "perf/kernels.hpp"
 
@@ -11,7 +12,7 @@ constexpr int kThreads = 256;
 constexpr std::size_t kMostBlocks = 132 * 16;
 
 unsigned blocks_for(std::size_t count) {
-  const std::size_t wanted = (count + kThreads - 1) / kThreads;
+  const std::size_t wanted = device::divide_up(count, kThreads);
   return static_cast<unsigned>(wanted < 1 ? 1 : wanted > kMostBlocks ? kMostBlocks : wanted);
 }
 

@@ -3,8 +3,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Captures this machine as a fixture: hwloc.xml, tree and gpus in a folder of its own.
 
-usage: capture_fixture.py FOLDER "what machine it is"
-
 Omits everything that identifies the machine, its owner or its parts: serial numbers, UUIDs, host
 names, and the models that hwloc reports. Needs libhwloc; queries NVML and the CUDA driver if
 present. Once the folder is in test/topo/fixtures, ORIEL_UPDATE_FIXTURES=1 test_fixtures writes the
@@ -15,6 +13,9 @@ import os
 import pathlib
 import re
 import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "tools" / "common"))
+from command_line import make_parser  # noqa: E402
 
 # hwloc_type_filter_e
 FILTER_KEEP_ALL = 0
@@ -187,8 +188,12 @@ def link_mbytes(nvml, device):
 
 
 def main():
-    folder, what = pathlib.Path(sys.argv[1]), sys.argv[2]
-    head = f"captured, {what}; names and models left out"
+    parser = make_parser(__doc__)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("machine", help="what machine it is")
+    arguments = parser.parse_args()
+    folder = arguments.folder
+    head = f"captured, {arguments.machine}; names and models left out"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "hwloc.xml").write_text(export_hwloc(head))
     (folder / "tree").write_text(pack_tree(head))
