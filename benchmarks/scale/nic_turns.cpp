@@ -13,7 +13,7 @@
 #include "base/deadline.hpp"
 #include "net/soft/nic_soft.hpp"
 #include "net/soft/soft_send_queue.hpp"
-#include "net/wire/wire_local.hpp"
+#include "net/support/local_wires.hpp"
 #include "scale/model.hpp"
 #include "scale/model_results.hpp"
 
@@ -61,7 +61,7 @@ class IdleNic {
     return net::SendQueue::create(nic, options);
   }
 
-  net::LocalExchange exchange_;
+  net::test::LocalWires exchange_;
   net::NicSoft nic_{{.clock = &SteadyClock::instance()}};
   net::NicSoft far_{{.clock = &SteadyClock::instance()}};
   std::vector<net::SendQueue> queues_;  // queues of both NICs

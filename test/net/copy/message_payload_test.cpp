@@ -128,7 +128,7 @@ struct GatedPair {
   ManualClock clock;
   GatedEngine engine;
   RingPair rings{kPayloadRing};
-  LocalExchange unused;
+  LocalWires unused;
   Side a{unused, clock, kWords}, b{unused, clock, kWords};
   std::optional<SendQueue> of_a, of_b;
 };

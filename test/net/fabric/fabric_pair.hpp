@@ -126,7 +126,7 @@ struct FabricPair : PairCalls<FabricPair, DrivingMemory> {
     b.nic.progress();
   }
 
-  LocalExchange exchange;
+  LocalWires exchange;
   WirePair wires;
   Side a, b;
   WireFabric* wire_a;  // owned by the NICs

@@ -49,7 +49,7 @@ Error failure(const std::string& what) {
 
 /// One rank: NIC, wire, and a queue to the other rank.
 struct FabricRank {
-  LocalExchange exchange;
+  LocalWires exchange;
   Side side{exchange, SteadyClock::instance(), 100'000};
   WireFabric* wire = nullptr;
   WireAddress peer;

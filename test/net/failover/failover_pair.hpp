@@ -167,7 +167,7 @@ using MakeEngine = std::function<std::unique_ptr<CopyEngine>()>;
 
 /// Rank with one NIC for each path; its memory is registered with every NIC.
 struct FailoverRank {
-  FailoverRank(std::vector<std::unique_ptr<LocalExchange>>& paths, const Clock& clock,
+  FailoverRank(std::vector<std::unique_ptr<LocalWires>>& paths, const Clock& clock,
                std::size_t words, const MakeEngine& make_engine = {})
       : memory(words), engine(make_engine ? make_engine() : nullptr) {
     for (const auto& exchange : paths) {
@@ -246,9 +246,9 @@ struct FailoverPair {
     REQUIRE(back->connect(there->ends()).ok());
     control.timeout_ns = 1;
   }
-  static std::vector<std::unique_ptr<LocalExchange>> make_exchanges(std::size_t count) {
-    std::vector<std::unique_ptr<LocalExchange>> made;
-    for (std::size_t i = 0; i < count; ++i) made.push_back(std::make_unique<LocalExchange>());
+  static std::vector<std::unique_ptr<LocalWires>> make_exchanges(std::size_t count) {
+    std::vector<std::unique_ptr<LocalWires>> made;
+    for (std::size_t i = 0; i < count; ++i) made.push_back(std::make_unique<LocalWires>());
     return made;
   }
   std::unique_ptr<FailoverQueue> make(const Options& options, FailoverRank& rank,
@@ -324,7 +324,7 @@ struct FailoverPair {
   }
 
   ManualClock clock;
-  std::vector<std::unique_ptr<LocalExchange>> exchanges;
+  std::vector<std::unique_ptr<LocalWires>> exchanges;
   LossyPost post;
   LossyChannel channel_a, channel_b;
   WatchedChannel sent_there, sent_back;

@@ -50,7 +50,7 @@ struct LonePair {
   bool has_failed(const SendQueue& queue) const { return *queue.memory().first_error != 0; }
 
   ManualClock clock;
-  std::vector<std::unique_ptr<LocalExchange>> exchanges;
+  std::vector<std::unique_ptr<LocalWires>> exchanges;
   FailoverRank a, b;
   SendQueue there, back;
   device::WaitControl control;

@@ -21,8 +21,8 @@
 #include "net/mlx5/nic_mlx5.hpp"
 #include "net/mlx5/soft_adapters.hpp"
 #include "net/soft/nic_soft.hpp"
+#include "net/support/local_wires.hpp"
 #include "net/support/pair_calls.hpp"
-#include "net/wire/wire_local.hpp"
 
 // Device code on views of NicMlx5 (3.11). Behind the model of verbs, a software NIC stands in for
 // each adapter. The software NIC finds ring, record, doorbell and completions where the commands
@@ -42,7 +42,7 @@ using dq::QueueOutcome;
 struct TwoAdapters : SoftAdapters {
   explicit TwoAdapters(FakeVerbs& verbs)
       : SoftAdapters(verbs, [this](std::uint16_t lid) { return of(lid - 7).address(0); }) {
-    LocalExchange exchange;
+    LocalWires exchange;
     add("mlx5_0", 7, exchange.attach());
     add("mlx5_1", 8, exchange.attach());
   }

@@ -215,7 +215,7 @@ TEST_CASE("a wait for an immediate on a GPU's queue sees the bytes sent with the
 TEST_CASE("atomics of two queues, and writes between them, are all there in the end",
           "[req:3.9][A12]") {
   LateModel model;
-  LocalExchange exchange;
+  LocalWires exchange;
   GpuSide side(exchange.attach(), {.bytes = 4096});
   std::memset(side.memory(), 0, 8);
   CudaCopyEngine& engine = *side.engine;

@@ -79,7 +79,7 @@ struct GpuPair : PairCalls<GpuPair, LateMemory> {
 
   std::size_t bytes;
   std::array<std::optional<NicServerThread>, 2> servers;
-  LocalExchange exchange;
+  LocalWires exchange;
   GpuSide a, b;
   SendQueue there, back;
   std::array<NicSoft*, 2> all;

@@ -17,10 +17,10 @@
 #include "net/soft/driving_memory.hpp"
 #include "net/soft/nic_soft.hpp"
 #include "net/soft/soft_send_queue.hpp"
+#include "net/support/local_wires.hpp"
 #include "net/support/nic_faults.hpp"
 #include "net/support/pair_calls.hpp"
 #include "net/support/receives.hpp"
-#include "net/wire/wire_local.hpp"
 
 namespace oriel::net::test {
 
@@ -38,7 +38,7 @@ inline constexpr std::uint8_t kAllAccess = kLocalWrite | kRemoteWrite | kRemoteR
 
 /// Rank with its NIC and registered memory.
 struct Side {
-  explicit Side(LocalExchange& exchange, const Clock& clock = SteadyClock::instance(),
+  explicit Side(LocalWires& exchange, const Clock& clock = SteadyClock::instance(),
                 std::size_t words = 8192)
       : nic(NicSoft::Options{.clock = &clock}), memory(words) {
     nic.add_wire(exchange.attach());
@@ -104,7 +104,7 @@ struct NicPair : PairCalls<NicPair, DrivingMemory> {
   dq::CompletionTail tail() const { return dq::decode_tail(view().completion->tail); }
   dq::Syndromes syndromes() const { return dq::decode_syndromes(view().completion->status); }
 
-  LocalExchange exchange;
+  LocalWires exchange;
   Side a, b;
   SendQueue there, back;
   std::array<NicSoft*, 2> all;

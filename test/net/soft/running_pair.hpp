@@ -24,7 +24,7 @@ struct RunningPair : PairCalls<RunningPair, device::Memory> {
   const dq::QueueView& view() const { return there.view(); }
   OperationsPath path() const { return {view(), a.region, b.region, control}; }
 
-  LocalExchange exchange;
+  LocalWires exchange;
   Side a{exchange}, b{exchange};
   SendQueue there, back;
   device::WaitControl control;

@@ -49,7 +49,7 @@ TEST_CASE("a put, a get and a value arrive, and their blocks are poisoned", "[re
 }
 
 TEST_CASE("a queue goes from state to state, one by one", "[req:3.8][A5]") {
-  LocalExchange exchange;
+  LocalWires exchange;
   Side a(exchange);
   SendQueue queue = a.make_queue();
   const std::uint32_t number = queue.number();
@@ -96,7 +96,7 @@ TEST_CASE("a doorbell before the queue can send is dropped, one of another queue
 }
 
 TEST_CASE("nothing is delivered that does not come from the queue's peer", "[req:3.8][A5]") {
-  LocalExchange exchange;
+  LocalWires exchange;
   ManualClock clock;
   Side a(exchange, clock), b(exchange, clock), c(exchange, clock);
   SendQueue wrong = a.make_queue({.retransmissions_most = 0}), there = a.make_queue(),
@@ -214,7 +214,7 @@ TEST_CASE("an immediate needs a receive at the peer, and comes with its bytes", 
 }
 
 TEST_CASE("a queue's numbers, depth and slots are checked", "[req:3.8]") {
-  LocalExchange exchange;
+  LocalWires exchange;
   Side a(exchange);
   const auto refused = [&](auto change) {
     SendQueue::Options options;

@@ -141,7 +141,7 @@ TEST_CASE("a completion's last bytes are written last", "[req:3.8]") {
 TEST_CASE("atomics from four NICs are as if done one after another", "[A12]") {
   constexpr int kSides = 4;
   const auto rounds = static_cast<std::uint32_t>(repeats(50'000, 5));
-  LocalExchange exchange;
+  LocalWires exchange;
   Side target(exchange);
   std::deque<Side> sides;
   std::vector<SendQueue> queues, ends;

@@ -363,7 +363,7 @@ TEST_CASE("a peer that takes nothing from a full ring is given up like one that 
           "[req:3.6]") {
   ManualClock clock;
   RingPair rings(65536);
-  LocalExchange unused;
+  LocalWires unused;
   constexpr std::size_t kBytes = 200'000;
   Side a(unused, clock, kBytes / 8), b(unused, clock, kBytes / 8);
   const std::uint32_t wire_a = a.nic.add_wire(std::move(rings.a));

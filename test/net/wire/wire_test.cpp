@@ -18,7 +18,7 @@ namespace {
 
 /// NIC with one queue, connected to a wire that the test holds.
 struct Alone {
-  LocalExchange exchange;
+  LocalWires exchange;
   ManualClock clock;
   Side side{exchange, clock, 64};
   SendQueue queue = side.make_queue();

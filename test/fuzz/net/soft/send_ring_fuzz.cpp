@@ -5,7 +5,7 @@
 
 #include "fuzz/input.hpp"
 #include "net/soft/nic_soft.hpp"
-#include "net/wire/wire_local.hpp"
+#include "net/support/local_wires.hpp"
 
 using namespace oriel;
 using namespace oriel::net;
@@ -28,7 +28,7 @@ struct Side {
   std::uint32_t queue = 0;
   std::uint32_t key = 0;
 
-  explicit Side(LocalExchange& exchange) {
+  explicit Side(test::LocalWires& exchange) {
     nic.add_wire(exchange.attach());
     const auto made =
         nic.register_memory({0x10000, sizeof memory, reinterpret_cast<std::byte*>(memory.data()),
@@ -56,7 +56,7 @@ std::uint32_t big(std::uint32_t value) {
 // the first check.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size < 4) return 0;
-  LocalExchange exchange;
+  test::LocalWires exchange;
   Side a(exchange), b(exchange);
   expect(a.nic.connect(a.queue, {0, b.nic.address(0), b.queue}).ok());
   expect(b.nic.connect(b.queue, {0, a.nic.address(0), a.queue}).ok());
