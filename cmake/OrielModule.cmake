@@ -50,6 +50,7 @@ endfunction()
 
 # oriel_add_test(NAME SOURCES ... MODULES ... [PROGRAM program] [LABELS ...] [TIMEOUT seconds]
 #                [COST seconds] [LIBRARIES ...] [ONE_THREAD | PROCESSES | THREAD_CASES case ...])
+#
 #   Adds a ctest test: a Catch2 program whose exit status is the result. If a program can run
 #   nothing on this machine, it exits with 77, which ctest counts as skipped. Tests of a folder that
 #   name the same PROGRAM are linked into one, which saves most of the time to compile and link

@@ -96,7 +96,8 @@ def run_ctest(build, arguments):
 
 def self_test():
     """Runs builds with a test that fails once, one that always fails, and one that fails once with
-    a sanitizer's report; also a build with four tests that fail once, and one without tests."""
+    a sanitizer's report. Also runs a build with four tests that fail once, and one without
+    tests."""
     once = "test -e {0} && exit 0; touch {0}; echo {1}; exit 1"
     report = "WARNING: ThreadSanitizer: data race"
     cases = [({"good": "true", "flaky": once.format("flaky", "late")}, True),

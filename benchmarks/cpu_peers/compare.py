@@ -8,9 +8,9 @@ is a set of ranks that measures one round per request and sleeps otherwise. The 
 contestants alternate at each size, so that a drift of the machine affects all of them equally.
 The MPIs need: apt install openmpi-bin libopenmpi-dev mpich libmpich-dev
 
-Exit status: 0; 1 if a result was wrong, a contestant failed or there is no build; 1 with --require
-if Oriel's speedup over the faster MPI is below requirement 5.22; 2 for wrong flags; 77 if nothing
-could be measured.
+Exit status: 0; 1 if a result was wrong, a contestant failed or there is no build. The exit status
+is 2 for wrong flags, and 77 if nothing could be measured. With --require, the exit status is 1 too
+if Oriel's speedup over the faster MPI is below requirement 5.22.
 """
 import os
 import pathlib

@@ -8,8 +8,8 @@ sizes are every power of two from 8 B to 1 GiB, and three odd counts. Calls are 
 further pass lets ranks enter with jitter. One JSON file holds every round, and
 docs/plots/peers_table.py makes tables of it.
 
-Exit status: 0; 1 if a result was wrong or a run failed; 3 with --require if the upper 95 % bound of
-a ratio is above --bound.
+Exit status: 0; 1 if a result was wrong or a run failed. With --require, the exit status is 3 if the
+upper 95 % bound of a ratio is above --bound.
 """
 import json
 import pathlib

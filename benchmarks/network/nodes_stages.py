@@ -5,10 +5,10 @@
 """Measures an all-reduce among simulated "nodes" on one machine, one rank per node, and its bound.
 
 The bound is the time of the slowest stage that the bytes pass, measured by itself in the same run.
-A rank of R sends 2 (R - 1) / R of the message: partial sums to the ranks that finish them, and the
-result of its own part to each of them. The stages overlap, so the slowest stage bounds the whole.
-Stages are measured before and after; the faster time of each counts. ORIEL_P2P_DISABLE keeps GPUs
-from each other's memory, so that their bytes pass the stages. CPU ranks copy from each other's
+A rank of R sends 2 (R - 1) / R of the message. It sends partial sums to the ranks that finish them,
+and the result of its own part to each of them. The stages overlap, so the slowest stage bounds the
+whole. Stages are measured before and after; the faster time of each counts. ORIEL_P2P_DISABLE keeps
+GPUs from each other's memory, so that their bytes pass the stages. CPU ranks copy from each other's
 windows without the wire, so they may be faster than the bound.
 Writes a JSON file. Exit status: 0; 1 if a result was wrong; 77 with fewer than two ranks or without
 a GPU for each rank.

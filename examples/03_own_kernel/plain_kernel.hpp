@@ -5,8 +5,8 @@
 #include "own_kernel.hpp"
 
 /// Computes the result of fused_scale_all_reduce() with the same barriers and nearly the same
-/// shares, in a straightforward loop: one element at a time, with a check of each address. For
-/// comparison.
+/// shares, for comparison. The loop is straightforward: one element at a time, with a check of each
+/// address.
 template <class Group>
 ORIEL_DEVICE_FN bool plain_scale_all_reduce(Group group, const FusedScaleAllReduce& job,
                                             std::uint32_t block, std::uint32_t blocks) {

@@ -114,8 +114,8 @@ class ORIEL_API Communicator {
   /// thread's current CUDA device. It uses the CPU if there is no GPU or ORIEL_BACKEND selects the
   /// CPU. Collective, blocking.
   /// Errors: invalid_argument (rank, size, options, or `id` is no valid id), invalid_usage (an
-  /// invalid setting; ranks disagree), timeout (a rank did not join), remote (a rank failed), cuda,
-  /// system.
+  /// invalid setting, or ranks disagree). Also timeout (a rank did not join), remote (a rank
+  /// failed), cuda, system.
   static Result<Communicator> init(const UniqueId& id, int rank, int size,
                                    const CommunicatorOptions& options = {});
   /// Wraps a communicator of the C interface, which must have started and must outlive the use of
@@ -174,8 +174,8 @@ class ORIEL_API Communicator {
   /// Memory order: earlier writes of the stream (or calling thread) are part of the input. Later
   /// reads of the stream (or thread) see the output.
   /// Errors: invalid_argument (a null, misaligned or partly overlapping buffer; a scalar that is
-  /// missing or not allowed), invalid_usage (ranks are in different calls; no network between the
-  /// nodes), or the communicator's asynchronous error.
+  /// missing or not allowed). Also invalid_usage (ranks are in different calls, or no network
+  /// between the nodes), or the communicator's asynchronous error.
   Status all_reduce(const AllReduceArguments& arguments);
   /// Gathers the inputs of all ranks on every rank, in rank order. Otherwise behaves as all_reduce.
   Status all_gather(const AllGatherArguments& arguments);

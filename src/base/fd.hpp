@@ -20,7 +20,7 @@ inline std::atomic<int> least_descriptor{STDERR_FILENO + 1};
 
 /// Sole owner of a file descriptor; closes it when destroyed. Move-only.
 ///
-/// Never owns descriptors 0 to 2: if an application has closed them, the kernel reuses their
+/// Never owns descriptors 0 to 2. If an application has closed them, the kernel reuses their
 /// numbers, and printed text would overwrite the memory of a window. Such a descriptor is moved to
 /// a higher number. If there is none, the owner is empty and errno has the cause.
 class OwnedFd {

@@ -18,7 +18,7 @@
 namespace oriel {
 namespace {
 
-// Counts forks. The child's handler runs in a copy of one thread: any lock but those of ForkLock
+// Counts forks. The child's handler runs in a copy of one thread. Any lock but those of ForkLock
 // may be held by a thread that does not exist there. So the handler uses only lock-free atomics and
 // direct system calls. It avoids sys(): a test's table may need more.
 std::atomic<std::uint32_t> forks{0};

@@ -21,7 +21,7 @@ struct ReadLimits {
 };
 
 /// Returns the text of a file of at most `limits.bytes` bytes. A larger file is refused; the error
-/// names the line that holds the first byte too many. A pipe or a device has no known size: it is
+/// names the line that holds the first byte too many. A pipe or a device has no known size. It is
 /// refused once it exceeds the limit, or if it has not ended within the timeout. Blocks for the
 /// timeout at most.
 Result<std::string> read_file(const std::string& path, const ReadLimits& limits);

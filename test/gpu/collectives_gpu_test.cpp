@@ -87,8 +87,8 @@ void run_gpus(const Nodes& nodes, Variables variables, const Path& path, const B
 const std::vector<Nodes> kSplits = {{0, 1},       {0, 0},    {0, 0, 1, 1}, {0, 1, 1, 1},
                                     {0, 1, 2, 3}, {0, 0, 1}, {0, 1, 0, 1}};
 
-/// Leaves out node layouts, to save time: most of them for libfabric always, and for the memfd ring
-/// if ranks share a GPU; some for direct copies if ranks share a GPU.
+/// Leaves out node layouts, to save time. Leaves out most of them for libfabric always, and for the
+/// memfd ring if ranks share a GPU. Leaves out some for direct copies if ranks share a GPU.
 bool is_left_out(const Path& path, const Nodes& nodes) {
   const bool is_slow = &path == &kPaths[2];
   if (!is_slow && static_cast<int>(nodes.size()) <= kGpus) return false;

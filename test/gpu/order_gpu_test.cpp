@@ -111,9 +111,9 @@ class Rank {
     }
   }
   /// Delays `stream`, so that work that fails to wait for it runs too early. Uses a kernel, since a
-  /// host function could hang (driver 580.159): its launch takes a lock that all ranks of the GPU
-  /// in the process share. It hangs them if another rank's launch waits in the driver for queue
-  /// room.
+  /// host function could hang (driver 580.159). The launch of a host function takes a lock that all
+  /// ranks of the GPU in the process share. It hangs them if another rank's launch waits in the
+  /// driver for queue room.
   void delay(cudaStream_t stream) {
     require_cuda(static_cast<cudaError_t>(fill_gpu_for(10'000, 1, stream)), "delaying a stream");
   }

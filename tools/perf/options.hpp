@@ -93,7 +93,7 @@ std::string_view name_of(Registration registration);
 std::string_view name_of(Placement placement);
 
 /// Returns the number of buffer sets used in turn, each with `bytes` to send and `bytes` to
-/// receive: Options::rotate, or enough sets to exceed 128 MiB, at most 8.
+/// receive. It is Options::rotate, or enough sets to exceed 128 MiB, at most 8.
 int rotation(const Options& options, std::size_t bytes);
 
 }  // namespace oriel::perf

@@ -30,9 +30,16 @@ struct WorkerRank {
 /// rank ends. Every rank first sends one message without a request, with its process, host, device
 /// and library, or with an error.
 ///
-/// Requests ("do"): unique_id; init {id}; allocate {bytes}; prepare {type, op, count, in_place,
-/// sets, calls, blocks}; warm {calls}; fill {seed}; time {jitter_us, jitter_seed}; check {seed,
-/// first, last} (sets); finish.
+/// Requests ("do"):
+/// - unique_id
+/// - init {id}
+/// - allocate {bytes}
+/// - prepare {type, op, count, in_place, sets, calls, blocks}
+/// - warm {calls}
+/// - fill {seed}
+/// - time {jitter_us, jitter_seed}
+/// - check {seed, first, last} (sets)
+/// - finish
 int run_workers(const Options& options, const Contestant& contestant,
                 const std::vector<WorkerRank>& worker_ranks, const SharedBarrier& barrier);
 

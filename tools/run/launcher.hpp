@@ -47,8 +47,8 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
-  /// Runs all ranks and returns the exit status: 0 if all succeeded, else the status of the first
-  /// rank that failed (128 + n if signal n killed it). Returns 128 + n after signal n to this
+  /// Runs all ranks and returns the exit status. It is 0 if all succeeded, else the status of the
+  /// first rank that failed (128 + n if signal n killed it). Returns 128 + n after signal n to this
   /// process, and 124 after the timeout.
   Result<int> run();
 

@@ -8,7 +8,7 @@
 /// of two. The caller ensures that `value` is not negative and that `value` + `unit` fits the
 /// result.
 ///
-/// Both functions compute in the common type of their arguments, as an expression would: two
+/// Both functions compute in the common type of their arguments, as an expression would. Two
 /// operands of 32 bits are divided with 32 bits, which is faster on a GPU than with 64.
 ///
 /// Example: the bytes that a kernel needs for `count` numbers in cache lines of their own.

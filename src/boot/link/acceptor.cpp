@@ -199,8 +199,9 @@ void Acceptor::forget(PendingIt it) {
   resume();
 }
 
-/// Stops accepting. Connections stay in the kernel's queue until expire() or forget() resumes: an
-/// unauthenticated connection has gone or had its turn, or a retry for descriptors is due.
+/// Stops accepting. Connections stay in the kernel's queue until expire() or forget() resumes. This
+/// happens once an unauthenticated connection has gone or had its turn, or a retry for descriptors
+/// is due.
 void Acceptor::pause() {
   for (const Listening& listening : listeners_) {
     static_cast<void>(poller_->watch(listening.token, 0U));

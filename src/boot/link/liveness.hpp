@@ -44,8 +44,8 @@ class Liveness {
   /// Records that this rank has waited long for rank `on`; -1 ends the wait.
   void stuck(int on);
   /// Follows the chain of waiting ranks from `rank` and returns its last rank, which waits for
-  /// nobody: it is stopped or has not made the call. Returns `rank` if it waits for nobody, -1 for
-  /// a cycle.
+  /// nobody. That rank is stopped or has not made the call. Returns `rank` if it waits for nobody,
+  /// -1 for a cycle.
   int end_of_chain(int rank) const;
   /// Returns whether a rank other than this one is known to be waiting.
   bool others_wait() const;

@@ -40,9 +40,9 @@ Bytes encode_note(const Note& note);
 /// rank outside of `size`.
 Result<Note> decode_note(ByteView bytes, int size);
 
-/// Returns the next hop from `rank` for a note to rank `to`: the linked rank nearest to `to` on the
-/// ring of ranks, if it is nearer than `rank`; else -1. Each hop comes nearer, so notes do not
-/// loop. With links at distances 1, 2, 4 and so on, a note takes at most log2(size) hops.
+/// Returns the next hop from `rank` for a note to rank `to`. This is the linked rank nearest to
+/// `to` on the ring of ranks, if it is nearer than `rank`; else -1. Each hop comes nearer, so notes
+/// do not loop. With links at distances 1, 2, 4 and so on, a note takes at most log2(size) hops.
 int next_hop(int rank, int to, int size, const std::vector<int>& linked);
 
 /// Mailboxes of received notes. Keeps the last kMost of each sender and topic. Not thread-safe.

@@ -18,8 +18,8 @@
 
 namespace oriel::comm {
 
-/// Plan of one collective, which runs in one of four ways: by an algorithm of a single LSA team, as
-/// an exchange, as an exchange whose data copy engines move, or among LSA teams.
+/// Plan of one collective. It runs by an algorithm of a single LSA team, as an exchange, as an
+/// exchange whose data copy engines move, or among LSA teams.
 struct CallPlan {
   kernels::Plan team;
   std::optional<kernels::HierarchyPlan> among_teams{};

@@ -23,8 +23,8 @@ class EngineCopies {
   ~EngineCopies();
 
   /// Enqueues `copies` after the work in the stream of `on`. If `beside` is set, the last copy goes
-  /// to the second stream, and the first stream then waits for it; the stream must then not be
-  /// captured. Written ranges must not overlap.
+  /// to the second stream, and the first stream then waits for it. In this case the stream must not
+  /// be captured. Written ranges must not overlap.
   Status enqueue(const std::vector<kernels::LocalCopy>& copies, bool beside, StreamScope& on);
 
  private:

@@ -32,10 +32,10 @@ namespace oriel::kernels {
 ///
 /// In place is allowed: a chunk of the output is written only after all inputs of it were read.
 ///
-/// GPUs send inputs, since stores across the link are faster than loads (8 % on an H200), or read
-/// them all: in calls that `stream.reads_inputs` names, if all ranks have their inputs at one
-/// offset of the slots, and likewise the outputs that owners store to. Then no ring is used and a
-/// call is one step, without a fence for each chunk.
+/// GPUs send inputs, since stores across the link are faster than loads (8 % on an H200). They read
+/// all inputs in calls that `stream.reads_inputs` names, if all ranks have their inputs at one
+/// offset of the slots. The outputs that owners store to must likewise lie at one offset. Then no
+/// ring is used and a call is one step, without a fence for each chunk.
 ///
 /// A reduce-scatter has blocks for shares, and the owner keeps the result of a chunk. In a reduce,
 /// the owner stores the result at the root alone. The flag that follows still proves that the

@@ -43,7 +43,7 @@ struct KernelEntry {
 };
 
 /// Numbering of kernels: all-reduces by type, kernels among teams by type, exchanges by form,
-/// copying streams by collective, and copies in lines by collective, unit and ranks.
+/// copying streams by collective. Copies in lines are last, by collective, unit and ranks.
 inline constexpr std::size_t kFamilies = 3;
 inline constexpr std::size_t kVariantsOfType = kGpuAlgorithmCount * kFamilies * kRankVariants;
 inline constexpr std::size_t kFirstHierarchy = kDataTypeCount * kVariantsOfType;

@@ -33,9 +33,9 @@
 /// next, where it needs no fence on a GPU. While a receiver waits for packets, it owes credit for
 /// one slot at most.
 ///
-/// A rank has two sets of channels: to the ranks of its LSA team, whose memory it can write, and to
-/// ranks of other teams, which its NIC writes to. For another team the sender fills a slot in its
-/// own memory first, in a ring of the same shape.
+/// A rank has two sets of channels. One set leads to the ranks of its LSA team, whose memory it can
+/// write. The other leads to ranks of other teams, which its NIC writes to. For another team the
+/// sender fills a slot in its own memory first, in a ring of the same shape.
 namespace oriel::kernels {
 
 /// Counters of one pair of channels between this rank and a peer. They count slots since the

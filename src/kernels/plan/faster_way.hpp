@@ -7,12 +7,12 @@
 
 namespace oriel::kernels {
 
-/// Chooses the faster of two ways to move long messages from one peer: through slots, with two
-/// copies by two processors, or by one copy of the Linux kernel. The answer depends on which caches
-/// the processors share, which a virtual machine does not report, and changes when a thread
-/// migrates. So both ways are timed: the faster one carries the messages, and the other one each
-/// kTrial-th message. The first message of each way is not counted, since it may be the first
-/// access to its memory. For one thread.
+/// Chooses the faster of two ways to move long messages from one peer. One way goes through slots,
+/// with two copies by two processors. The other is one copy by the Linux kernel. The answer depends
+/// on which caches the processors share, which a virtual machine does not report, and changes when
+/// a thread migrates. So both ways are timed: the faster one carries the messages, and the other
+/// one each kTrial-th message. The first message of each way is not counted, since it may be the
+/// first access to its memory. For one thread.
 class FasterWay {
  public:
   static constexpr std::uint32_t kTrial = 64;

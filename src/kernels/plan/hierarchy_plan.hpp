@@ -209,8 +209,8 @@ struct HierarchyArguments {
   std::uint64_t scalar_bits = 0;         ///< this rank's scalar of a pre-multiplied sum: its bytes,
   const void* scalar_pointer = nullptr;  ///< or the address from which a GPU reads it
   std::uint32_t signature = 0;           ///< below 2^kSignatureBits, equal if ranks agree
-  /// GPUs of one team only, else 0: offsets in the scratch memory of the words in which all-reduces
-  /// exchange signatures, and of the count of calls that did so (signatures.cuh).
+  /// Offsets in the scratch memory; GPUs of one team only, else 0. They lead to the words in which
+  /// all-reduces exchange signatures, and to the count of calls that did so (signatures.cuh).
   std::uint64_t signatures = 0;
   std::uint64_t signature_calls = 0;
   HierarchyPlan plan;

@@ -29,8 +29,8 @@ namespace oriel::net {
 /// Each path has a NIC here and one at the peer. On each NIC there is a queue over the same memory;
 /// only one path's queue works at a time. Every request is executed exactly once.
 ///
-/// The state that must survive a NIC is owned here: the ring, its completion index, and the record
-/// of the peer's executed requests, with the old values of its last atomics.
+/// The state that must survive a NIC is owned here. It is the ring, its completion index, and the
+/// record of the peer's executed requests, with the old values of its last atomics.
 ///
 /// Has no thread: whoever drives the NICs also calls progress(). Thread safety: any thread may call
 /// anything but set-up and destruction. The NICs and the channel outlive it.

@@ -25,8 +25,8 @@ namespace oriel::net {
 /// completion queue.
 ///
 /// Destruction order: the queue pair, its completion queues, the doorbell's service and mapping,
-/// the UAR (unless other queues share it), the umems, the slots' key, the memory. Nobody may use
-/// the view any more. Move-only. The memory's source outlives it, and the device stays open as
+/// the UAR (unless other queues share it). Then the umems, the slots' key, the memory. Nobody may
+/// use the view any more. Move-only. The memory's source outlives it, and the device stays open as
 /// long.
 ///
 /// Thread safety: one queue needs external synchronization. Different queues are independent, so

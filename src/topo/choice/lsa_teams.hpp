@@ -33,7 +33,7 @@ bool fabric_handles_travel(const RankInfo& a, const RankInfo& b);
 
 /// Returns whether `from` can map the memory of `to`. Not symmetric, because device reach is not.
 /// False if either rank has keeps_apart. Both ranks need one kind of memory and transferable
-/// handles. GPUs also need reach: the device is the same, or the process of `from` knows that it is
+/// handles. GPUs also need reach. The device is the same, or the process of `from` knows that it is
 /// reachable, or both are in one fabric clique. The knowledge comes from CUDA, or from NVML for
 /// hidden devices. A device of the same node without any information counts as reachable.
 /// Containers hide a rank's peers from NVML too, and the driver (since CUDA 10.1) maps hidden

@@ -53,8 +53,8 @@ struct RankInfo {
   /// OS number of the NUMA node near its GPU; for a rank on the host, of the node that its thread
   /// is bound to. -1: not known, or bound to none.
   std::int32_t numa = -1;
-  /// Bandwidth class between the rank and host memory (bandwidth_class()): of its GPU's PCIe link,
-  /// or of the memory of its NUMA node if the firmware reports it.
+  /// Bandwidth class between the rank and host memory (bandwidth_class()). It is the class of its
+  /// GPU's PCIe link, or of the memory of its NUMA node if the firmware reports it.
   std::uint8_t host_class = 0;
   /// Bandwidth class of the fastest network port of its machine. Read only if a rank is reached
   /// over the network (encode_supplement()); 0 until then.

@@ -47,8 +47,8 @@ Result<std::vector<std::vector<Segment>>> find_memory(Memory& memory,
                                                       std::span<const WindowRequest> requests);
 
 /// Number of windows whose sizes and flags fit in one agreement. agreed_fields() returns the values
-/// on which all ranks of the world must agree: the number of windows, and the sizes and flags of
-/// windows [first, first + kAgreedWindows).
+/// on which all ranks of the world must agree. They are the number of windows, and the sizes and
+/// flags of windows [first, first + kAgreedWindows).
 inline constexpr std::size_t kAgreedWindows = 16;
 std::vector<boot::AgreedField> agreed_fields(std::span<const WindowRequest> requests,
                                              std::size_t first);

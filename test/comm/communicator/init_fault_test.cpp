@@ -99,7 +99,7 @@ struct Count {
 };
 
 /// Plays one process's part of the walk. In a group, all ranks share a thread, so there is no
-/// victim: an error of any rank is reported at once and names a rank.
+/// victim. An error of any rank is reported at once and names a rank.
 void walk_all(TestRanks& test_ranks, const Walk& walk) {
   const bool is_group = walk.launch_mode == LaunchMode::group;
   const bool counts = walk.launch_mode == LaunchMode::processes || test_ranks.first() == 0;

@@ -16,8 +16,8 @@
 #include "support/failing_memory.hpp"
 #include "support/sanitized.hpp"
 
-/// Memory runs out on a rank with a network: in the threads of its NIC while puts are in progress,
-/// and while it makes a device communicator.
+/// Memory runs out on a rank with a network. It runs out in the threads of its NIC while puts are
+/// in progress, and while it makes a device communicator.
 namespace oriel::test {
 namespace {
 

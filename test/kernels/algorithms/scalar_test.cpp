@@ -142,8 +142,8 @@ float widen_by_cuda(e5m2 x) {
 }
 #endif
 
-/// Returns the floats at which the result of narrowing can change: each value, each midpoint, their
-/// neighbours in f32, and the edges of f32, with both signs.
+/// Returns the floats at which the result of narrowing can change. They are each value, each
+/// midpoint, their neighbours in f32, and the edges of f32, with both signs.
 template <typename T>
 std::vector<float> critical_floats() {
   std::vector<float> floats;

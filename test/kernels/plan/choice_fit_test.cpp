@@ -27,7 +27,7 @@ std::uint64_t divide_up(std::uint64_t a, std::uint64_t b) {
 }
 
 /// Returns the bytes that the slots of one source take in a line algorithm. Counts for CTA 0, which
-/// has most lines: its thread t takes the lines t, t + step, t + 2 * step and so on.
+/// has most lines. Its thread t takes the lines t, t + step, t + 2 * step and so on.
 std::uint64_t source_bytes_of(const Plan& plan, std::uint64_t lines) {
   const auto threads = static_cast<std::uint64_t>(plan.threads);
   const std::uint64_t step = threads * static_cast<std::uint64_t>(plan.ctas);

@@ -14,7 +14,7 @@
 #include "net/mlx5/fake_verbs.hpp"
 #include "net/mlx5/nic_mlx5.hpp"
 
-// Exchange of queue handles in one agreed round (3.11, B2): ranks in one thread over a modelled
+// Exchange of queue handles in one agreed round (3.11, B2). Ranks run in one thread over a modelled
 // network, each with an adapter of the model of verbs.
 
 using namespace oriel;

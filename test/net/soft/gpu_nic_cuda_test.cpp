@@ -322,7 +322,7 @@ struct BusyApplication {
 
 }  // namespace
 
-// Only a process copies here. A thread's copies would deadlock: they wait for the driver's lock,
+// Only a process copies here. A thread's copies would deadlock. They wait for the driver's lock,
 // which the application's cudaFree holds while it waits for the kernel, which waits for the copies.
 TEST_CASE("10,000 puts complete beside an application that allocates, frees, waits, captures",
           "[req:3.9]") {

@@ -7,7 +7,7 @@
 #include "net/soft/nic_pair.hpp"
 
 // One queue of the software NIC, filled by the device headers and driven by the waiting thread
-// (3.8): results of operations, completion order, states and doorbells.
+// (3.8). Covers results of operations, completion order, states and doorbells.
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;

@@ -65,9 +65,9 @@ void set_faults(const NicCore& nic, NicFaults faults);
 /// Delays the NIC's answers to reads and atomics, without other faults.
 void delay_responses(const NicCore& nic, const Clock& clock, Duration delay);
 
-/// Makes the NIC dead and silent until resume_nic(): its progress() does nothing, whoever calls it,
-/// so it executes no entry, answers nothing, and gives up no peer. Messages stay on the
-/// wires. A turn in progress has ended when the call returns. The NIC must have a wire.
+/// Makes the NIC dead and silent until resume_nic(). Its progress() does nothing, whoever calls it,
+/// so it executes no entry, answers nothing, and gives up no peer. Messages stay on the wires. A
+/// turn in progress has ended when the call returns. The NIC must have a wire.
 void stop_nic(const NicSoft& nic);
 void resume_nic(const NicSoft& nic);
 

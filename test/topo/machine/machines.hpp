@@ -52,8 +52,8 @@ Machine amd_full_mesh();
 Machine amd_partial_mesh();
 /// 2 NUMA nodes, a dual-port NIC at the second, no GPU.
 Machine cpu_only();
-/// 4 GPUs and 3 network cards with irregularities: a dead port, cards with two ports, one-way peer
-/// access, NUMA nodes 0 and 8, and a GPU without a NIC at its socket's bus.
+/// 4 GPUs and 3 network cards, with irregularities. There are a dead port, cards with two ports,
+/// one-way peer access, and NUMA nodes 0 and 8. One GPU has no NIC at its socket's bus.
 Machine uneven();
 
 struct NamedMachine {

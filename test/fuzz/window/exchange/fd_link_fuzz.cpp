@@ -16,8 +16,8 @@ using namespace oriel::window;
 
 namespace {
 
-/// A socket whose events come from the input: a byte for the event, one for the number of
-/// descriptors, one for the number of bytes, then the bytes.
+/// A socket whose events come from the input. Each takes a byte for the event, one for the number
+/// of descriptors, one for the number of bytes, then the bytes.
 struct Socket {
   ByteView left;
   std::set<int> open;  // descriptors that this process owns
