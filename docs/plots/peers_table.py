@@ -70,8 +70,8 @@ def print_table(key, cases, run, recorded):
     others = recorded.get(str(ranks), {}) if kind == "f32" else {}
     print(f"\n### {ranks} GPUs, {kind}, registered: {registration}\n")
     print(f"{run['ours']['devices'][0].split('] ')[-1]}; opponent: version "
-          f"{version_text(run['theirs']['version'])}; {run['rounds']} alternating rounds; times in "
-          "microseconds, median over rounds of the slowest rank; ratio ours / theirs with its 95 % "
+          f"{version_text(run['theirs']['version'])}; {run['rounds']} alternating rounds. Times in "
+          "microseconds, median over rounds of the slowest rank. Ratio ours / theirs with its 95 % "
           "interval.\n")
     head = ["bytes"]
     for name in NAMES.values():

@@ -109,10 +109,10 @@ const std::array kRows = {
         "used only if named here; shm installs handlers of signals.",
         kNodes},
     Row{"ORIEL_NIC", nullptr, choice<&Settings::nic>(kNics),
-        "What carries bytes between ranks of different nodes, the same on all ranks: soft is a NIC "
-        "in software, over shared memory and libfabric; mlx5 has an mlx5 adapter execute the "
-        "ranks' queues itself (never run on hardware yet: docs/mlx5.md), for which ORIEL_WIRE and "
-        "ORIEL_NIC_PROCESS mean nothing and ORIEL_PATHS names one interface at most.",
+        "What carries bytes between ranks of different nodes, the same on all ranks. soft is a NIC "
+        "in software, over shared memory and libfabric. mlx5 has an mlx5 adapter execute the "
+        "ranks' queues itself (never run on hardware yet: docs/mlx5.md). With mlx5, ORIEL_WIRE and "
+        "ORIEL_NIC_PROCESS mean nothing, and ORIEL_PATHS names one interface at most.",
         kNodes},
     Row{"ORIEL_DOORBELL", nullptr, choice<&Settings::doorbell>(kDoorbells),
         "Who rings the doorbells of an adapter's queues (ORIEL_NIC=mlx5). gpu: whoever posts, a "
@@ -121,9 +121,9 @@ const std::array kRows = {
         "with a warning in the log.",
         kNodes},
     Row{"ORIEL_WIRE", nullptr, choice<&Settings::wire>(kWires),
-        "What carries messages between ranks of different nodes, the same on all ranks: auto takes "
+        "What carries messages between ranks of different nodes, the same on all ranks. auto takes "
         "shared memory where they are one user's processes on one machine, in one network "
-        "namespace, and libfabric elsewhere; fabric takes libfabric everywhere.",
+        "namespace, and libfabric elsewhere. fabric takes libfabric everywhere.",
         kNodes},
     Row{"ORIEL_PATHS", nullptr,
         StringKind{&Settings::paths,
@@ -136,8 +136,8 @@ const std::array kRows = {
         kNodes},
     Row{"ORIEL_NIC_PROCESS", nullptr, BoolKind{&Settings::nic_process},
         "Whether bytes of GPUs between nodes are copied by a process of its own (oriel-nic), which "
-        "takes 500 MiB of each GPU; else by a thread of the application's, which cudaFree and the "
-        "like may keep waiting while a kernel waits for it.",
+        "takes 500 MiB of each GPU. Otherwise a thread of the application's process copies "
+        "them. cudaFree and the like may keep this thread waiting while a kernel waits for it.",
         kNodes},
     Row{"ORIEL_NIC_PROGRAM", nullptr,
         StringKind{
@@ -160,7 +160,7 @@ const std::array kRows = {
         kMachine},
     Row{"ORIEL_TOPO_DUMP_FILE", "NCCL_TOPO_DUMP_FILE",
         StringKind{&Settings::topo_dump_file, "the path of a file to write; empty writes none"},
-        "Where the description of the machine goes, in NCCL's XML: one rank of each node writes "
+        "Where the description of the machine goes, in NCCL's XML. One rank of each node writes "
         "it, once, after its first communicator has started, and so does oriel-topo. A file that "
         "cannot be written is a warning in the log then, and an error of oriel-topo.",
         kMachine},
@@ -218,8 +218,8 @@ const std::array kRows = {
     Row{"ORIEL_GRAPH_MIXING_SUPPORT", "NCCL_GRAPH_MIXING_SUPPORT",
         choice<&Settings::graph_mixing>(kGraphMixings),
         "Whether launches of CUDA graphs that hold calls of a communicator run in the order of the "
-        "launches, also beside plain calls. 1 adds a wait and a record of an event to each graph; "
-        "0 leaves the order to the user; auto is 0 for communicators whose graphUsageMode is 0 or "
+        "launches, also beside plain calls. 1 adds a wait and a record of an event to each graph. "
+        "0 leaves the order to the user. auto is 0 for communicators whose graphUsageMode is 0 or "
         "1, else 1.",
         kTuning},
     Row{"ORIEL_CTA_POLICY", "NCCL_CTA_POLICY", choice<&Settings::cta_policy>(kCtaPolicies),
