@@ -5,9 +5,11 @@
 and no sentence has more than 25 words.
 
 Reads comments of C, C++ and CUDA, of shell and CMake, comments and docstrings of Python, and
-Markdown pages. A command of Doxygen and brackets before the first word are no part of it. A colon
-or semicolon ends a sentence too. Examples and tables are not prose: fenced code, and lines that are
-indented by four spaces or begin with `|`.
+Markdown pages. A command of Doxygen and brackets before the first word are no part of it. Only a
+full stop, a question mark and an exclamation mark end a sentence. A list item is a text of its own,
+and so is a cell of a page's table. Cells of docs/errors.md are not read: they have the messages of
+the library. Examples are not prose: fenced code, lines that are indented by four spaces, and tables
+in comments.
 """
 import ast
 import io
@@ -28,7 +30,13 @@ BEFORE_OPENING = (r"(?:[\\@]t?param(?:\[[a-z,]*\])? +\w+ +|[\\@](?:retval|throws
 OPENING = re.compile(rf"{BEFORE_OPENING}(?P<word>of|as|the same|what|who|whether)\b", re.I)
 # Matches marks for tools and tags of requirements, which are not prose.
 NO_PROSE = re.compile(r"SPDX-|NOLINT|clang-format o|shellcheck |noqa|^!|^(\[[^\]]*\])+$|^[-=~*/#]*$")
-SENTENCE_END = re.compile(r"(?<=[.:;?!])[)\"'`*]*\s+")
+SENTENCE_END = re.compile(r"(?<=[.?!])[)\"'`*]*\s+")
+# Matches what may stand before a text of the page of requirements.
+REQUIREMENT = re.compile(r"^(?:promise:[0-9]+|[0-9]\.[0-9]+|[A-Z][0-9]{1,2}|  open:|  shown by:) ")
+# Pages whose cells are not read.
+MESSAGE_PAGES = ("docs/errors.md",)
+TABLE_ROW = re.compile(r" {0,3}\|(.*)\|\s*$")
+CELL_END = re.compile(r"(?<!\\)\|")
 
 
 class Comment:
@@ -39,8 +47,12 @@ class Comment:
         self.lines = lines
 
     def paragraphs(self):
-        """Yields (line number, text) of each paragraph and list item."""
+        """Yields (line number, text) of each paragraph and list item.
+
+        After a line that ends with a colon, each line that is indented deeper is a list item.
+        """
         begin, parts, in_example = self.line, [], False
+        text_indent, list_indent = 0, None
         for number, line in enumerate(self.lines, self.line):
             text = line.strip()
             is_item = re.match(r"(-|\*|\d+\.) ", text)
@@ -52,12 +64,19 @@ class Comment:
             if not text or NO_PROSE.search(text) or is_example or is_item:
                 if parts:
                     yield begin, " ".join(parts)
-                begin, parts = number, []
+                begin, parts, list_indent = number, [], None
                 if is_item:
                     parts = [text[is_item.end():]]
+                    text_indent = indent + is_item.end()
                 continue
+            if parts and parts[-1].endswith(":") and indent >= text_indent + 2:
+                list_indent = indent
+            if list_indent is not None and indent <= list_indent:
+                yield begin, " ".join(parts)
+                parts = []
+                list_indent = indent if indent == list_indent else None
             if not parts:
-                begin = number
+                begin, text_indent = number, indent
             parts.append(text)
         if parts:
             yield begin, " ".join(parts)
@@ -136,14 +155,24 @@ def python_comments(text):
                                              for line in first.value.value.split("\n")])
 
 
+def without_code(text):
+    """Returns a page with empty lines for fenced code and hidden comments."""
+    return re.sub(r"^ *```.*?^ *```$|<!--.*?-->", lambda match: "\n" * match.group(0).count("\n"),
+                  text, flags=re.S | re.M)
+
+
+def page_cells(text):
+    """Yields (line number, text) of each cell of a page's tables."""
+    for number, line in enumerate(without_code(text).split("\n"), 1):
+        if row := TABLE_ROW.match(line):
+            yield from ((number, cell.strip()) for cell in CELL_END.split(row[1]))
+
+
 def page_paragraphs(text):
     """Returns the paragraphs and list items of a page, without headings and hidden comments."""
-    text = re.sub(r"^ *```.*?^ *```$|<!--.*?-->", lambda match: "\n" * match.group(0).count("\n"),
-                  text, flags=re.S | re.M)
-    lines = ["" if re.match(r"\s*#", line) else line for line in text.split("\n")]
+    lines = ["" if re.match(r"\s*#", line) else line for line in without_code(text).split("\n")]
     # Entries of the page of requirements are items.
-    lines = [re.sub(r"^([0-9]\.[0-9]+|[A-Z][0-9]{1,2}|  open:|  shown by:) ", "- ", line)
-             for line in lines]
+    lines = [REQUIREMENT.sub("- ", line) for line in lines]
     return Comment(1, [re.sub(r"^ {1,3}(?=\S)", "", line) for line in lines]).paragraphs()
 
 
@@ -173,9 +202,11 @@ def long_sentences(line, text):
             yield line, f"{words} words in a sentence, {MOST_WORDS} at most: {sentence[:60]}"
 
 
-def faults_of(path):
+def faults_of(path, reads_cells):
     if path.suffix == ".md":
-        for line, text in page_paragraphs(path.read_text(errors="replace")):
+        page = path.read_text(errors="replace")
+        cells = page_cells(page) if reads_cells else ()
+        for line, text in [*page_paragraphs(page), *cells]:
             yield from long_sentences(line, text)
         return
     for comment in comments_of(path):
@@ -191,20 +222,24 @@ def check(root):
     for path in lint.tracked_files(root):
         name = path.relative_to(root)
         if path.suffix == ".md" or name.parts[0] in FOLDERS:
-            findings += [f"{name}:{line}: {fault}" for line, fault in faults_of(path)]
+            reads_cells = name.as_posix() not in MESSAGE_PAGES
+            findings += [f"{name}:{line}: {fault}" for line, fault in faults_of(path, reads_cells)]
     return findings
 
 
-LONG = " ".join(["word"] * 26)
+HALF = " ".join(["word"] * 13)
+LONG = f"{HALF} {HALF}"
 CLEAN = {
     "src/a.cpp": "// SPDX-License-Identifier: Apache-2.0\n"
                  "/// Returns the sum. Of its parts, the last is the\n/// largest: a fact.\n"
                  'int f();  // kept by g()\nconst char* s = "// of it";\n'
-                 f"//     {LONG}\n/// - item\n///   more\n/// | {LONG} |\n",
+                 f"//     {LONG}\n/// - item\n///   more\n/// | {LONG} |\n\n"
+                 f"// One:\n//   {HALF}\n//   {HALF}\n// Two? {HALF}! {HALF}.\n",
     "tools/b.py": f'"""Prints it.\n\n    {LONG}\n"""\nx = 1  # counts them\n',
     "test/CMakeLists.txt": "# Runs alone.\nadd_test(x)\n",
-    "d.md": f"# {LONG}\n\nOf it. Short.\n\n```\n{LONG}\n```\n\n| {LONG} |\n\n"
+    "d.md": f"# {LONG}\n\nOf it. Short.\n\n```\n{LONG}\n```\n\n| {HALF} | {HALF}. {HALF} |\n\n"
             f"<!-- {LONG} -->\n\n- one\n  {LONG[:60]}\n- {LONG[:60]}\n",
+    "docs/errors.md": f"{HALF}.\n\n| {LONG} |\n",
     "other/c.py": "# Of a folder that is not checked.\n",
     "src/b.hpp": "/// @brief Prints it.\n/// @param of Number of ranks.\n/// (all) of them\nint b;\n",
     "tools/c": "#!/bin/sh\necho ${#x} \"# a # of it\" '# of it' \\# of  # counts them\n",
@@ -216,6 +251,15 @@ PLANTS = [
     ({"include/a.cuh": "// First line\n// second.\n\n// Whether it is.\n"}, "a.cuh:4"),
     ({"src/a.cpp": f"// Short. {LONG}.\n"}, "26 words"),
     ({"src/a.cpp": f"/// {LONG[:60]}\n/// {LONG[60:]}\n"}, "26 words"),
+    ({"src/a.cpp": f"// {HALF};\n// {HALF}.\n"}, "src/a.cpp:1: 26 words"),
+    ({"src/a.cpp": f"// {HALF}:\n// {HALF}.\n"}, "src/a.cpp:1: 26 words"),
+    ({"src/a.cpp": f"// One:\n//   {HALF};\n//     {HALF}\n"}, "src/a.cpp:2: 26 words"),
+    ({"docs/d.md": f"Short.\n\n{HALF};\n{HALF}.\n"}, "docs/d.md:3: 26 words"),
+    ({"docs/d.md": f"- {HALF}: {HALF}\n"}, "docs/d.md:1: 26 words"),
+    ({"docs/d.md": f"| a | b |\n|---|---|\n| x | Short. {LONG} |\n"}, "docs/d.md:3: 26 words"),
+    ({"docs/d.md": f"| {HALF}; {HALF} | {HALF} |\n"}, "docs/d.md:1: 26 words"),
+    ({"docs/errors.md": f"{HALF}; {HALF}\n"}, "docs/errors.md:1: 26 words"),
+    ({"docs/requirements.in.md": f"promise:1 One.\n  open: {HALF}; {HALF}\n"}, "in.md:2: 26 words"),
     ({"tools/b.py": '"""What it prints."""\n'}, 'begins with "What"'),
     ({"tools/b.py": 'def f():\n    """As g."""\n'}, "tools/b.py:2"),
     ({"tools/b.py": "x = 1  # who asks\n"}, 'begins with "who"'),

@@ -109,14 +109,14 @@ def read_tags(root):
 
 
 def shown(files):
-    """Returns the names of tests by folder, as Markdown."""
+    """Returns the names of tests as Markdown: one sentence for each folder."""
     folders = {}
     for name in sorted(files):
         path = pathlib.PurePosixPath(name)
         stem = path.stem.removesuffix("_test")
         folder = path.parent.as_posix().removeprefix("test/")
         folders.setdefault(folder, set()).add(stem)
-    return "; ".join(f"`{folder}`: " + ", ".join(sorted(names))
+    return ". ".join(f"`{folder}`: " + ", ".join(sorted(names))
                      for folder, names in sorted(folders.items()))
 
 
@@ -132,7 +132,7 @@ def make_page(lines, entries, tags):
             table = True
         code, = line
         parts = entries[code].parts
-        by = "; ".join(filter(None, [shown(tags.get(code, ())), parts["shown by"]]))
+        by = ". ".join(filter(None, [parts["shown by"], shown(tags.get(code, ()))]))
         page.append(f"| {code} | {parts['sentence']} | {by} | {parts['open']} |")
     first_part = next(i for i, line in enumerate(page) if line.startswith("## "))
     page[first_part:first_part] = [
@@ -223,7 +223,7 @@ CLEAN = {SENTENCES: IN, "test/a/x_test.cpp": 'TEST_CASE("t", "[req:1.1][F7]")\n/
          PAGE: "# Title\n\nText.\n\nThis page is written by `tools/check_requirements.py --write` from "
                "`requirements.in.md`\nand the tags of tests; do not edit it.\n\n## Part\n\n"
                "| code | requirement | shown by | open |\n|---|---|---|---|\n"
-               "| 1.1 | First. | `a`: x, y | more work |\n| F7 | Second. | `a`: x; a page |  |\n"}
+               "| 1.1 | First. | `a`: x, y | more work |\n| F7 | Second. | a page. `a`: x |  |\n"}
 PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({"test/a/z_test.cpp": '"[req:1.2]"'}, "no sentence for 1.2"),
     ({"test/a/z.py": "# [F9]\n"}, "no sentence for F9"),
