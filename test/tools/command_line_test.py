@@ -18,7 +18,7 @@ VERSION = sys.argv[2]
 PROGRAMS = [pathlib.Path(path) for path in sys.argv[3:]]
 SCRIPTS = [ROOT / "tools/check", ROOT / "tools/quickstart"]
 CHECKS = [*sorted(ROOT.glob("tools/check_*.py")), ROOT / "tools/ctest_summary.py",
-          *sorted(ROOT.glob("docs/plots/*.py")), ROOT / "docs/notes/draw_definitions.py",
+          *sorted(ROOT.glob("docs/plots/*.py")), *sorted(ROOT.glob("docs/notes/*.py")),
           ROOT / "test/planted/plant.py", ROOT / "test/gpu/run_all.sh",
           ROOT / "test/frameworks/run.py", ROOT / "test/topo/machine/capture_fixture.py"]
 OURS = {path.name: path for path in PROGRAMS}
