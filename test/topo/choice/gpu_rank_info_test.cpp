@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Tests the rank information of ranks on GPUs, on the composed machines.
+// Tests the rank information of ranks on GPUs, on fixtures and on machines built here.
 #include "topo/choice/gpu_rank_info.hpp"
 
 #include <catch2/catch.hpp>

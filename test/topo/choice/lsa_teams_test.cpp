@@ -192,7 +192,7 @@ TEST_CASE("a team that spans hosts is full with as many as kernels can do with",
   const auto teams = form_lsa_teams(fabric(3, 4), 8);
   CHECK(teams.members == Lists{{0, 1, 2, 3, 4, 5, 6, 7}, {8, 9, 10, 11}});
   check_indices(teams, 12);
-  // The ranks of one host stay one team beyond the limit; the user is told.
+  // The ranks of one host stay one team beyond the limit. The communicator's start refuses it.
   CHECK(form_lsa_teams(fabric(1, 10), 8).members.size() == 1);
 }
 

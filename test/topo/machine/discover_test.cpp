@@ -70,7 +70,7 @@ HwlocList list_with_distances(const std::vector<unsigned>& nodes,
   return read_hwloc(library, fixture_text("hgx-8", "hwloc.xml"));
 }
 
-/// Runs discovery on the files of a tree, or on a description in hwloc's format.
+/// Runs discovery on the files of a tree, and on a description in hwloc's format if it is given.
 Machine found_in(const std::string& root, const NvmlLibrary& nvml,
                  const std::string& hwloc_xml = "", const HwlocLibrary& hwloc = hwloc_library()) {
   const auto found = discover({.root = root, .hwloc_xml = hwloc_xml}, hwloc, nvml);

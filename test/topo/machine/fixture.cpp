@@ -169,7 +169,7 @@ class GpuFacts {
 
   FakeNvml& nvml_;
   std::map<std::string, Cuda> cuda_;       // by UUID
-  std::set<std::pair<int, int>> atomics_;  // pairs of GPUs in the order of the file
+  std::set<std::pair<int, int>> atomics_;  // pairs of GPUs, numbered as in the file
   Cuda whole_;
 };
 

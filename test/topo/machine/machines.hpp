@@ -53,7 +53,7 @@ Machine amd_partial_mesh();
 /// 2 NUMA nodes, a dual-port NIC at the second, no GPU.
 Machine cpu_only();
 /// 4 GPUs and 3 network cards, with irregularities. There are a dead port, cards with two ports,
-/// one-way peer access, and NUMA nodes 0 and 8. One GPU has no NIC at its socket's bus.
+/// one-way peer access, and NUMA nodes 0 and 8. One GPU has no NIC below its host bridge.
 Machine uneven();
 
 struct NamedMachine {

@@ -19,8 +19,8 @@
 
 namespace oriel::topo {
 
-/// The files of /sys of a machine with two sockets. Each has a host bridge with switch ports that
-/// hold the added devices.
+/// The files of /sys of a machine with two sockets. Each has a host bridge, below which PCI
+/// bridges hold the added devices.
 class SysTree {
  public:
   SysTree() {
