@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# Refuses compilers that are too old for the sources, before they fail in the middle of a build.
+# Refuses a gcc that is too old for the sources, before it fails in the middle of a build.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 12)
   message(FATAL_ERROR
     "Oriel needs gcc 12 or newer, and ${CMAKE_CXX_COMPILER} is gcc ${CMAKE_CXX_COMPILER_VERSION}. "

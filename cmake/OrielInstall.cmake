@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# Installs liboriel.so.0, the public headers, the tools, a CMake package (oriel::oriel) and a
-# pkg-config file (oriel). For programs that know only NCCL, also installs libnccl.so.2 and the
-# audit module of `oriel-run --preload`.
+# Installs liboriel.so.0, the public headers, a CMake package (oriel::oriel) and a pkg-config file
+# (oriel). For programs that know only NCCL, also installs libnccl.so.2 and the audit module of
+# `oriel-run --preload`. The folders of the tools install the tools.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # oriel_unite(TARGET): makes a unity build of its C++ files if ORIEL_UNITY is ON. The parts have
-# equal length, at most ORIEL_UNITY_FILES files. Files that have flags of their own are compiled
+# nearly equal length, at most ORIEL_UNITY_FILES files. Files that have flags of their own are compiled
 # apart.
 function(oriel_unite target)
   if(ORIEL_UNITY)
@@ -143,7 +143,7 @@ function(oriel_test_program program sources modules libraries)
 endfunction()
 
 # oriel_add_corpus_run(NAME MODULES ...): runs a fuzz target of test/fuzz on its corpus for 200 ms
-# in every build. test/fuzz builds the same target with libFuzzer.
+# in every build but that of the thread sanitizer. test/fuzz builds the same target with libFuzzer.
 function(oriel_add_corpus_run name)
   cmake_parse_arguments(arg "" "" "MODULES" ${ARGN})
   if(ORIEL_SANITIZE STREQUAL "thread")  # they start none

@@ -70,8 +70,8 @@ def compiled_files(entry):
 
 def groups_of_files(root, build):
     """Returns {(folder, arguments): {path: digest}} of the files that the build compiles. The
-    digest covers everything that the findings depend on. A file compiled more than once appears
-    once."""
+    digest covers the file, its arguments, our headers and .clang-tidy. A file compiled more than
+    once appears once."""
     headers = digest_of_headers(root)
     groups, seen = collections.defaultdict(dict), set()
     for entry in json.loads((build / "compile_commands.json").read_text()):

@@ -8,7 +8,8 @@ A test that fails runs once more, because a busy machine can make any wait too l
 then passes, it is named. If a sanitizer reported something, or more than 3 tests passed only on the
 second run, the exit status is not 0.
 
-ctest_summary.py BUILD_DIR [ARGUMENT OF ctest ...]. Exits as ctest does, or with 1 if no test ran.
+ctest_summary.py BUILD_DIR [ARGUMENT OF ctest ...]. Exits as ctest does, which fails if
+no test ran. For the two reasons above it exits with 1 although ctest passes.
 ctest_summary.py --self-test"""
 import collections
 import pathlib

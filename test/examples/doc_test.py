@@ -23,7 +23,7 @@ FENCE = re.compile(r"(?:^<!-- (?P<note>[^\n]+) -->\n+)?^(?P<fence>```|~~~)(?P<la
 # Matches an indented block. A list's continuation has the list's item before it.
 INDENTED = re.compile(r"(?P<before>^(?! {4})[^\n]*\n)\n(?P<code>(?: {4}[^\n]+\n|\n(?= {4}))+)", re.M)
 LIST_ITEM = re.compile(r"\s*(?:[-*]|\d+\.) |  +\S")
-LARGEST = 120  # maximum lines of an example's file
+LARGEST = 120  # an example's file has fewer lines
 CONSTANT = re.compile(r"`(?P<path>src/[^`]+)`: `(?P<text>[^`]+)`")
 
 

@@ -7,8 +7,8 @@ no rank leaves its peers in a collective. After an exception the ranks no longer
 call, so all of them stop after that check.
 
 Ranks synchronise through files in the folder that FRAMEWORKS_MEETING names. This needs no
-framework, and works even if communication has failed. Rank 0 prints lines that begin with @ for
-run.py.
+framework, and works even if communication has failed. Lines that begin with @ are for run.py:
+rank 0 prints results, and any rank prints what is wrong.
 """
 import ctypes
 import faulthandler

@@ -10,7 +10,7 @@ import checks
 
 COUNT = 1001
 LARGE = 1 << 18
-# All reductions are of small integers, exact in each of these types.
+# Values that are reduced in these types are small integers, exact in each of them.
 TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
 
 

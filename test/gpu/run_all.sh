@@ -79,7 +79,7 @@ step() {
   wait "$child"
   status=$?
   if [ -n "$is_cut_off" ]; then
-    wait "$child"  # which the trap has reported to end
+    wait "$child"  # the trap has sent it SIGTERM
     status=$?
     case $status in 0 | 77) status=143 ;; esac  # it may have been about to end
   fi
