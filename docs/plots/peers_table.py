@@ -4,8 +4,10 @@
 """Prints the Markdown tables of docs/notes/all-reduce.md from files that
 benchmarks/gpu_peers/measure.py wrote. Measures nothing.
 
-Each number of ranks, type and registration has a table, with the ratio and its 95 % interval. For
-f32 the table has figures of another library too, which were recorded elsewhere.
+The first table says what was measured, and has the ratios where ranks entered late. Then each
+number of ranks, type and registration has a table: times in microseconds (median over rounds of the
+slowest rank), and the ratio ours / theirs with its 95 % interval. For f32 the table has figures of
+another library too, which were recorded elsewhere.
 """
 import json
 import pathlib
@@ -51,44 +53,58 @@ def collect(paths):
     return tables, examples
 
 
-def jitter_text(cases, run):
-    """Returns the ratios in the one pass with late entries, as text; empty if there was none."""
+def late_cells(cases):
+    """Returns the cells of the ratios in the one pass with late entries; empty if there was none."""
     ratios = [(case[placement]["ours"]["jittered_us"] / case[placement]["theirs"]["jittered_us"],
                f"{size_text(size)} {name}")
               for size, case in sorted(cases.items()) for placement, name in NAMES.items()
               if placement in case and "jittered_us" in case[placement]["ours"]]
     if not ratios:
-        return ""
-    worst, where = max(ratios)
-    return (f"\nEntered up to {run['jitter_us']:.0f} us late, one pass: ratios from "
-            f"{min(ratios)[0]:.3f} to {worst:.3f} ({where}), "
-            f"{sum(ratio > 1 for ratio, _ in ratios)} of {len(ratios)} above 1.")
+        return []
+    most, where = max(ratios)
+    return [f"{min(ratios)[0]:.3f}", f"{most:.3f}", where,
+            f"{sum(ratio > 1 for ratio, _ in ratios)} of {len(ratios)}"]
 
 
-def print_table(key, cases, run, recorded):
+def print_rows(head, rows):
+    print("| " + " | ".join(head) + " |")
+    print("|" + "---|" * len(head))
+    for row in rows:
+        print("| " + " | ".join(row) + " |")
+
+
+def print_runs(tables, examples):
+    """Prints what was measured in each table, and its ratios in the pass with late entries."""
+    print_rows(["GPUs, type, registered", "device", "opponent", "rounds", "late by up to, us",
+                "lowest ratio if late", "highest", "at", "above 1"],
+               [[title(key), run["ours"]["devices"][0].split("] ")[-1],
+                 version_text(run["theirs"]["version"]), str(run["rounds"]),
+                 f"{run['jitter_us']:.0f}", *(late_cells(tables[key]) or [""] * 4)]
+                for key, run in sorted(examples.items())])
+
+
+def title(key):
     ranks, kind, registration = key
-    others = recorded.get(str(ranks), {}) if kind == "f32" else {}
-    print(f"\n### {ranks} GPUs, {kind}, registered: {registration}\n")
-    print(f"{run['ours']['devices'][0].split('] ')[-1]}; opponent: version "
-          f"{version_text(run['theirs']['version'])}; {run['rounds']} alternating rounds. Times in "
-          "microseconds, median over rounds of the slowest rank. Ratio ours / theirs with its 95 % "
-          "interval.\n")
+    return f"{ranks} GPUs, {kind}, registered: {registration}"
+
+
+def print_table(key, cases, recorded):
+    others = recorded.get(str(key[0]), {}) if key[1] == "f32" else {}
+    print(f"\n### {title(key)}\n")
     head = ["bytes"]
     for name in NAMES.values():
         head += [f"ours, {name}", "theirs", "ratio"]
     if others:
         head.append("MSCCL++, recorded elsewhere")
-    print("| " + " | ".join(head) + " |")
-    print("|" + "---|" * len(head))
+    rows = []
     for size in sorted(cases):
         row = [size_text(size)]
         for placement in NAMES:
             row += cells(cases[size][placement]) if placement in cases[size] else ["", "", ""]
         if others:
             row.append(time_text(others[str(size)]) if str(size) in others else "")
-        print("| " + " | ".join(row) + " |")
-    if late := jitter_text(cases, run):
-        print(late)
+        rows.append(row)
+    print_rows(head, rows)
 
 
 def main():
@@ -97,8 +113,9 @@ def main():
     options = parser.parse_args()
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
     tables, examples = collect(options.files)
+    print_runs(tables, examples)
     for key in sorted(tables):
-        print_table(key, tables[key], examples[key], recorded)
+        print_table(key, tables[key], recorded)
     return 0
 
 
