@@ -5,8 +5,8 @@
 benchmarks/gpu_peers/measure.py wrote. Measures nothing.
 
 The first table says what was measured, and has the ratios where ranks entered late. Then each
-number of ranks, type and registration has a table: times in microseconds (median over rounds of the
-slowest rank), and the ratio ours / theirs with its 95 % interval. For f32 the table has figures of
+number of ranks, type and registration has a table. It has times in microseconds (median over rounds
+of the slowest rank), and the ratio ours / theirs with its 95 % interval. For f32 the table has figures of
 another library too, which were recorded elsewhere.
 """
 import json
