@@ -9,16 +9,17 @@
 ///
 /// Terms. A *rank* is one participant of a communicator, numbered from 0. *Local* calls concern the
 /// calling rank alone. *Collective* calls must be made by every rank of the communicator, in the
-/// same order. A thread that makes them for several communicators does so inside a group.
+/// same order. A thread that makes them for several communicators does so in a group. A
+/// *point-to-point* call matches a call of one peer. *Blocking* calls may wait for other ranks or
+/// for a device. Others return at once: only the driver and the operating system take time.
 ///
 /// Without a GPU, ranks live on CPUs. Buffers are then host memory, and every stream argument must
-/// be null. A collective has finished when its call (or the end of its group) returns.
+/// be null. Calls that move data block: they have finished when they (or their group's end) return.
 ///
 /// Errors. Every call returns ncclSuccess or an error code; ncclGetLastError returns the
 /// description. A set-up call that fails on one rank returns the same error on all ranks and leaves
-/// nothing behind. Exception: a rank may die or stop before it sends its last set-up message. Ranks
-/// that have received all other set-up messages then return ncclSuccess. ncclCommGetAsyncError
-/// stores the error on these ranks soon afterwards.
+/// nothing behind. Exception: a rank dies or stops before it sends its last set-up message. Ranks
+/// with all other messages then return ncclSuccess. ncclCommGetAsyncError soon stores the error.
 ///
 /// Two kinds of errors are local: the call fails on its own rank at once, and no peer is notified.
 /// - An init call has an invalid or missing id, or an invalid rank or number of ranks. Its peers
@@ -30,23 +31,21 @@
 /// environment value. Calls that allocate or wait may also return ncclSystemError and, with a GPU,
 /// ncclUnhandledCudaError. If a communicator has become unusable, its calls return the cause:
 /// ncclRemoteError, ncclSystemError or ncclInvalidUsage. ncclInternalError is a bug in Oriel. No
-/// call throws, exits or installs a signal handler. The library prints only the warnings of its log
-/// unless the user asks for more.
+/// call throws, exits or installs a signal handler. By default only log warnings are printed.
 ///
-/// Non-blocking communicators (ncclConfig_t::blocking is 0). These calls, or the end of a group
-/// that contains them, return ncclInProgress and continue in the background:
-/// ncclCommInitRankConfig, ncclCommInitRankScalable, ncclCommSplit, ncclCommFinalize and
-/// ncclCommWindowRegister. Each communicator progresses independently. ncclCommGetAsyncError
-/// reports when the call has ended, and with which result. Until then other calls on the
-/// communicator return ncclInvalidUsage. Exceptions are queries, ncclCommDeregister,
-/// ncclRedOpCreatePreMulSum, ncclRedOpDestroy, ncclCommDestroy, ncclCommAbort and ncclCommRevoke.
-/// Collectives block as they do on a blocking communicator (see "Without a GPU"). If a group
+/// Non-blocking communicators (ncclConfig_t::blocking is 0). ncclCommInitRankConfig,
+/// ncclCommInitRankScalable, ncclCommSplit, ncclCommFinalize and ncclCommWindowRegister, or the end
+/// of their group, return ncclInProgress and continue in the background. Each communicator
+/// progresses independently. ncclCommGetAsyncError reports when the call has ended, and with which
+/// result. Until then other calls on the communicator return ncclInvalidUsage. Exceptions are
+/// queries, ncclCommDeregister, ncclRedOpCreatePreMulSum, ncclRedOpDestroy, ncclCommDestroy,
+/// ncclCommAbort and ncclCommRevoke. Collectives block as on a blocking communicator. If a group
 /// contains a collective of the communicator, a registration or finalization in the same group has
 /// ended when ncclGroupEnd returns.
 ///
-/// Thread safety. Threads may use different communicators at the same time. Only one at a time may
-/// use the same communicator. Exceptions: any thread may call ncclCommAbort, ncclCommRevoke and
-/// ncclCommGetAsyncError at any time. Any thread may make calls without a communicator.
+/// Thread safety. Any thread may make every call. Calls on one communicator come from one thread at
+/// a time. Exceptions: any thread may call ncclCommAbort, ncclCommRevoke and ncclCommGetAsyncError
+/// at any time. All other calls may run in several threads at the same time.
 ///
 /// Each ncclX has a twin pncclX that does the same: a profiler may replace ncclX and call pncclX.
 ///
@@ -146,8 +145,8 @@ typedef enum {
 /// at ORIEL_LOG=info names each one that is set. If a number of CTAs is out of range, the nearest
 /// allowed value is used and logged. A `blocking` other than 0 and 1, and a structure that was not
 /// initialised, are ncclInvalidArgument. Oriel accepts structures of NCCL 2.14 to 2.32.3, and reads
-/// only the fields of their version. If a structure is longer, its remaining fields are ignored,
-/// and one warning per process says so.
+/// only the fields of their version. Further fields of a longer structure are ignored, and one
+/// warning per process says so.
 typedef struct ncclConfig_v22800 {
   size_t size;              ///< the initializer sets this and the next two; do not change them
   unsigned int magic;       ///< marks the structure as initialised
@@ -242,7 +241,7 @@ ncclResult_t pncclGetVersion(int* version);
 /// calls this function and sends the 128 bytes to all ranks. An id serves one communicator, or one
 /// failed attempt to start one. It expires if no rank has joined 10 minutes after its creation.
 /// Init with a used or expired id is an error. The calling process must live and run until all
-/// ranks have joined. Local; does not wait for other ranks.
+/// ranks have joined. Local; returns at once.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* uniqueId);
 ncclResult_t pncclGetUniqueId(ncclUniqueId* uniqueId);
 
@@ -306,23 +305,23 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm);
 ncclResult_t pncclCommDestroy(ncclComm_t comm);
 
 /// Aborts the running work of this communicator without waiting for other ranks, and frees the
-/// communicator. The output of interrupted collectives is undefined. Local; any thread may call it.
+/// communicator. Outputs of interrupted collectives are undefined. Local; any thread may call it.
 /// The other ranks get ncclRemoteError; calls in progress on this rank get ncclInvalidUsage. If a
-/// group is still starting this blocking communicator, the abort ends the group's set-up. Returns
-/// within 250 ms. Memory that a kernel or a graph may still use is freed when that kernel or graph
-/// has ended. If a graph that holds a call is launched later, it ends at once. Inside a group the
-/// abort runs at the end of the group, as ncclCommDestroy does. A null handle is allowed.
+/// group is still starting this blocking communicator, the abort ends the group's set-up. Blocks
+/// for at most 250 ms. Memory that a kernel or a graph may still use is freed when that kernel or
+/// graph has ended. If a graph that holds a call is launched later, it ends at once. Inside a group
+/// the abort runs at the end of the group, as ncclCommDestroy does. A null handle is allowed.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
 ncclResult_t pncclCommAbort(ncclComm_t comm);
 
 /// Aborts the running work of this communicator as ncclCommAbort does, but keeps the handle.
 /// Queries, deregistrations, ncclCommDestroy and ncclCommAbort still work. Calls that move data,
 /// split, register or finalize fail and name the cause. `revokeFlags` is NCCL_REVOKE_DEFAULT.
-/// Local; any thread may call it. Returns when no kernel of the communicator runs any more, or with
-/// ncclSystemError after 5 seconds. After a revocation ncclCommGetAsyncError stores ncclSuccess on
-/// this rank. The other ranks get ncclRemoteError until they revoke too. A start or registration in
-/// progress ends with an error. A second revocation is ncclInvalidUsage, and so is one after
-/// ncclCommFinalize. Null is allowed.
+/// Local; any thread may call it. Blocks until no kernel of the communicator runs any more, or
+/// returns ncclSystemError after 5 seconds. After a revocation ncclCommGetAsyncError stores
+/// ncclSuccess on this rank. The other ranks get ncclRemoteError until they revoke too. A start or
+/// registration in progress ends with an error. A second revocation is ncclInvalidUsage, and so is
+/// one after ncclCommFinalize. Null is allowed.
 ncclResult_t ncclCommRevoke(ncclComm_t comm, int revokeFlags);
 ncclResult_t pncclCommRevoke(ncclComm_t comm, int revokeFlags);
 
@@ -341,8 +340,8 @@ ncclResult_t pncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* new
                             ncclConfig_t* config);
 
 /// Would create a communicator without the listed ranks. This version of Oriel does not support it:
-/// returns ncclInvalidUsage on every rank, at once, and stores a null handle. Start a communicator
-/// of the remaining ranks with ncclGetUniqueId and ncclCommInitRank instead.
+/// returns ncclInvalidUsage on every rank and stores a null handle. Local; returns at once. Start a
+/// communicator of the remaining ranks with ncclGetUniqueId and ncclCommInitRank instead.
 ncclResult_t ncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
                             ncclComm_t* newcomm, ncclConfig_t* config, int shrinkFlags);
 ncclResult_t pncclCommShrink(ncclComm_t comm, int* excludeRanksList, int excludeRanksCount,
@@ -366,33 +365,33 @@ ncclResult_t pncclCommCuDevice(const ncclComm_t comm, int* device);
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank);
 ncclResult_t pncclCommUserRank(const ncclComm_t comm, int* rank);
 
-/// Returns the name of `result`: a constant string, never null. Local; any thread may call it.
+/// Returns the name of `result`: a constant string, never null. Local; returns at once; any thread.
 const char* ncclGetErrorString(ncclResult_t result);
 const char* pncclGetErrorString(ncclResult_t result);
 
-/// Returns the description of the last error: the call, the first cause, the rank on which it
-/// arose, and a hint. If an error has made `comm` unusable, describes this error. Otherwise
-/// describes the last error that a call of this thread returned or ncclCommGetAsyncError stored.
-/// `comm` may be null. The text is never null, and empty if there was no error. It is valid until
-/// this thread's next failing call, or next call of this function or ncclCommGetAsyncError.
+/// Returns a description of the last error: the call, the first cause, the rank on which it arose,
+/// and a hint. If an error has made `comm` unusable, it is this error. Otherwise it is the last
+/// error that a call of this thread returned or ncclCommGetAsyncError stored. `comm` may be null.
+/// The text is never null, and empty if there was no error. Valid until this thread's next failing
+/// call, or next call of this function or ncclCommGetAsyncError. Local; returns at once.
 const char* ncclGetLastError(ncclComm_t comm);
 const char* pncclGetLastError(ncclComm_t comm);
 
 /// Does nothing: the library reads ORIEL_LOG and ORIEL_LOG_FILE once per process. NCCL keeps the
-/// function for old programs only. Local.
+/// function for old programs only. Local; returns at once.
 void ncclResetDebugInit(void);
 void pncclResetDebugInit(void);
 
 /// Allocates at least `size` bytes that can be registered as a window, aligned for windows. The
-/// memory is device memory of the current device, or shared host memory without a GPU. Local; does
-/// not synchronise the device. A size of 0 is refused, as is host memory beyond what the machine or
-/// a control group has left. A process forked later shares the memory and may use and free it, but
-/// not register it: allocate after the fork.
+/// memory is on the current device, or shared host memory without a GPU. Local; returns at once,
+/// and does not synchronise the device. A size of 0 is refused, as is host memory beyond what the
+/// machine or a control group has left. A process forked later shares the memory and may use and
+/// free it, but not register it: allocate after the fork.
 ncclResult_t ncclMemAlloc(void** ptr, size_t size);
 ncclResult_t pncclMemAlloc(void** ptr, size_t size);
 
-/// Frees memory of ncclMemAlloc. Any other address is refused; null is allowed. If a window is
-/// registered on the memory, the call is refused: deregister the window first. Local.
+/// Frees memory of ncclMemAlloc. Null is allowed. Any other address is refused, as is memory with a
+/// registered window: deregister it first. Local; blocks only if the driver waits for the GPU.
 ncclResult_t ncclMemFree(void* ptr);
 ncclResult_t pncclMemFree(void* ptr);
 
@@ -403,7 +402,7 @@ ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, vo
 ncclResult_t pncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 
 /// Ends a registration of ncclCommRegister with `comm`. Any other handle is refused; null is
-/// allowed. May be called after ncclCommFinalize. Local.
+/// allowed. May be called after ncclCommFinalize. Local; returns at once.
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
 ncclResult_t pncclCommDeregister(const ncclComm_t comm, void* handle);
 
@@ -420,8 +419,8 @@ ncclResult_t pncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, n
                                      int winFlags);
 
 /// Ends a registration. Local: ranks may deregister in any order, once no collective that uses the
-/// window is running. The memory still belongs to the caller. Error: ncclInvalidArgument if `win`
-/// is null or no window of `comm`.
+/// window is running. Blocks only while a NIC accesses the memory or the driver waits for the GPU.
+/// The caller keeps the memory. Error: ncclInvalidArgument if `win` is null or no window of `comm`.
 ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 ncclResult_t pncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 
@@ -430,34 +429,35 @@ struct ncclDevComm;
 struct ncclDevCommRequirements;
 
 /// Would create a device communicator. This version of Oriel does not support it: returns
-/// ncclInvalidUsage on every rank, at once, and stores nothing. Use Oriel's own device headers
-/// instead (oriel::Communicator::device_comm).
+/// ncclInvalidUsage on every rank and stores nothing. Local; returns at once. Use Oriel's own
+/// device headers instead (oriel::Communicator::device_comm).
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const struct ncclDevCommRequirements* reqs,
                                struct ncclDevComm* outDevComm);
 ncclResult_t pncclDevCommCreate(ncclComm_t comm, const struct ncclDevCommRequirements* reqs,
                                 struct ncclDevComm* outDevComm);
 
-/// Returns ncclInvalidUsage, since ncclDevCommCreate never creates a device communicator. Local.
+/// Returns ncclInvalidUsage, since ncclDevCommCreate creates nothing. Local; returns at once.
 ncclResult_t ncclDevCommDestroy(ncclComm_t comm, const struct ncclDevComm* devComm);
 ncclResult_t pncclDevCommDestroy(ncclComm_t comm, const struct ncclDevComm* devComm);
 
-/// Creates an operation that multiplies this rank's elements by `*scalar` and then sums over the
-/// ranks. The scalar is of type `datatype`, and products are rounded to that type before the sum.
-/// Ranks may have different scalars. Serves only collectives of `comm` on `datatype`. Local.
+/// Creates an operation that multiplies this rank's elements by `*scalar`, then sums over the
+/// ranks. The scalar is of type `datatype`, to which products are rounded before the sum. Ranks may
+/// have different scalars. Serves only collectives of `comm` on `datatype`. Local; returns at once.
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                       ncclScalarResidence_t residence, ncclComm_t comm);
 ncclResult_t pncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t datatype,
                                        ncclScalarResidence_t residence, ncclComm_t comm);
 
-/// Destroys an operation of ncclRedOpCreatePreMulSum. Earlier calls still run. Local.
+/// Ends an operation of ncclRedOpCreatePreMulSum. Earlier calls still run. Local; returns at once.
 ncclResult_t ncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 ncclResult_t pncclRedOpDestroy(ncclRedOp_t op, ncclComm_t comm);
 
 /// Reduces `count` elements of every rank's `sendbuff`, element by element, and stores the result
 /// in every `recvbuff`. Every rank gets the same bits. Collective: all ranks pass the same count,
 /// type and operation. Buffers are aligned to the element size, and either equal or disjoint. Each
-/// may be registered or not. With a GPU the call enqueues the work on `stream` and returns;
-/// `recvbuff` holds the result when the stream has reached the end of this work. The call may be
+/// may be registered or not. With a GPU the call enqueues the work on `stream`, and blocks only
+/// while the queue of `stream` is full. `recvbuff` holds the result when the stream has reached the
+/// end of this work. Without a GPU the call blocks until the result is there. The call may be
 /// captured into a graph. Calls of one communicator run one after the other, in the order of the
 /// calls, whatever their streams. Launches of graphs that hold calls of the communicator run in the
 /// order of the launches, also relative to calls outside graphs. All ranks call and launch in the
@@ -473,7 +473,7 @@ ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
 
 /// Gathers `sendcount` elements of every rank in every `recvbuff`, in rank order: the elements of
 /// rank r begin at element `r * sendcount`. Collective: all ranks pass the same count and type.
-/// Buffers and streams are as for ncclAllReduce. In place means that `sendbuff` is
+/// Buffers, streams and blocking are as for ncclAllReduce. In place: `sendbuff` is
 /// `recvbuff + rank * sendcount` elements.
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
@@ -482,8 +482,8 @@ ncclResult_t pncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcou
 
 /// Reduces every rank's `sendbuff`, which holds `recvcount` elements for each rank, element by
 /// element. Rank r receives the `recvcount` result elements that begin at `r * recvcount`.
-/// Collective: all ranks pass the same count, type and operation. Buffers and streams are as for
-/// ncclAllReduce. In place means that `recvbuff` is `sendbuff + rank * recvcount` elements.
+/// Collective: all ranks pass the same count, type and operation. Buffers, streams and blocking are
+/// as for ncclAllReduce. In place: `recvbuff` is `sendbuff + rank * recvcount` elements.
 ncclResult_t ncclReduceScatter(const void* sendbuff, void* recvbuff, size_t recvcount,
                                ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                                cudaStream_t stream);
@@ -493,8 +493,8 @@ ncclResult_t pncclReduceScatter(const void* sendbuff, void* recvbuff, size_t rec
 
 /// Reduces `count` elements of every rank's `sendbuff`, element by element, and stores the result
 /// in the `recvbuff` of rank `root`. Collective: all ranks pass the same count, type, operation and
-/// root. `recvbuff` is used at the root only. Buffers and streams are as for ncclAllReduce. In
-/// place means that `sendbuff` and `recvbuff` of the root are equal.
+/// root. `recvbuff` is used at the root only. Buffers, streams and blocking are as for
+/// ncclAllReduce. In place: `sendbuff` and `recvbuff` of the root are equal.
 ncclResult_t ncclReduce(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                         ncclRedOp_t op, int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclReduce(const void* sendbuff, void* recvbuff, size_t count,
@@ -503,7 +503,7 @@ ncclResult_t pncclReduce(const void* sendbuff, void* recvbuff, size_t count,
 
 /// Copies `count` elements of the `sendbuff` of rank `root` into every `recvbuff`. Collective: all
 /// ranks pass the same count, type and root. `sendbuff` is used at the root only, and may equal
-/// `recvbuff` there. Buffers and streams are as for ncclAllReduce.
+/// `recvbuff` there. Buffers, streams and blocking are as for ncclAllReduce.
 ncclResult_t ncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
                            ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclBroadcast(const void* sendbuff, void* recvbuff, size_t count,
@@ -519,7 +519,7 @@ ncclResult_t pncclBcast(void* buff, size_t count, ncclDataType_t datatype, int r
 /// Sends `count` elements to every rank, and receives as many from each rank. Block r of `sendbuff`
 /// goes to rank r, and block r of `recvbuff` comes from rank r. Collective: all ranks pass the same
 /// count and type. The buffers must not overlap. As in NCCL, equal buffers are accepted, but their
-/// contents are undefined afterwards. Streams are as for ncclAllReduce.
+/// contents are undefined afterwards. Streams and blocking are as for ncclAllReduce.
 ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
@@ -527,8 +527,8 @@ ncclResult_t pncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
 
 /// Gathers `count` elements of every rank in the `recvbuff` of rank `root`, in rank order.
 /// Collective: all ranks pass the same count, type and root. `recvbuff` is used at the root only.
-/// In place means that `sendbuff` of the root is `recvbuff + root * count` elements. Streams are as
-/// for ncclAllReduce.
+/// In place: `sendbuff` of the root is `recvbuff + root * count` elements. Streams and blocking are
+/// as for ncclAllReduce.
 ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                         int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclGather(const void* sendbuff, void* recvbuff, size_t count,
@@ -536,19 +536,19 @@ ncclResult_t pncclGather(const void* sendbuff, void* recvbuff, size_t count,
 
 /// Scatters the `sendbuff` of rank `root`: rank r receives the `count` elements that begin at
 /// element `r * count`. Collective: all ranks pass the same count, type and root. `sendbuff` is
-/// used at the root only. In place means that `recvbuff` of the root is `sendbuff + root * count`
-/// elements. Streams are as for ncclAllReduce.
+/// used at the root only. In place: `recvbuff` of the root is `sendbuff + root * count` elements.
+/// Streams and blocking are as for ncclAllReduce.
 ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count,
                          ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count,
                           ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
 
-/// Sends `count` elements to rank `peer`, which calls ncclRecv with this rank as its peer and the
-/// same number of bytes. Messages between two ranks arrive in the order of the calls. Outside a
-/// group the call is a group of its own, and may wait for the receive. Calls that depend on each
-/// other therefore belong in one group. In a group the sends and receives of a communicator run
-/// together, after its collectives (see ncclGroupEnd for streams). A rank may send to itself inside
-/// a group that also receives the same number of bytes from itself.
+/// Point-to-point: sends `count` elements to rank `peer`, which receives the same number of bytes
+/// from this rank. Messages between two ranks arrive in the order of the calls. Blocking is as for
+/// ncclAllReduce. Outside a group the call is a group of its own, and its work may wait for the
+/// receive. Calls that depend on each other belong in one group. In a group the sends and receives
+/// of a communicator run together, after its collectives (see ncclGroupEnd for streams). A rank may
+/// send to itself in a group that also receives as many bytes from itself.
 ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
@@ -560,9 +560,9 @@ ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int
 ncclResult_t pncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
                        ncclComm_t comm, cudaStream_t stream);
 
-/// Opens a group. Until ncclGroupEnd, some calls of this thread are only recorded: calls that
+/// Opens a group. Until ncclGroupEnd, this thread's calls are recorded, and return at once, if they
 /// start, split, finalize, destroy or abort communicators, register windows or move data. Groups
-/// nest; only the outermost one has an effect. Local.
+/// nest; only the outermost has an effect. Local; returns at once.
 ncclResult_t ncclGroupStart(void);
 ncclResult_t pncclGroupStart(void);
 
@@ -584,9 +584,9 @@ ncclResult_t pncclGroupEnd(void);
 
 /// Closes a group without effect. The outermost call discards the recorded calls, sets the handles
 /// of starts in the group to null, and fills `simInfo`. Oriel has no time model, so `estimatedTime`
-/// becomes NCCL_UNDEF_FLOAT. If a call in the group was refused, returns the error of that call, as
-/// ncclGroupEnd does. If `simInfo` was not initialised, returns ncclInvalidArgument. The group is
-/// closed in both cases. An inner call closes its level and leaves `simInfo` unchanged. Local.
+/// becomes NCCL_UNDEF_FLOAT. If a call in the group was refused, returns its error, as ncclGroupEnd
+/// does. If `simInfo` was not initialised, returns ncclInvalidArgument. Both close the group. An
+/// inner call closes its level and leaves `simInfo` unchanged. Local; returns at once.
 ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 ncclResult_t pncclGroupSimulateEnd(ncclSimInfo_t* simInfo);
 
