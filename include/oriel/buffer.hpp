@@ -16,9 +16,9 @@ class Communicator;
 /// pointer. The memory is freed, and its addresses become reusable, when this rank's last window on
 /// it has ended. Windows of other ranks keep the memory alive too.
 ///
-/// Move-only; a moved-from or default-constructed object holds nothing. All functions are local and
-/// do not block, except that freeing GPU memory may wait for the device. Distinct objects may be
-/// used by distinct threads.
+/// Move-only; a moved-from or default-constructed object holds nothing. All functions are local. No
+/// function blocks, except that the destructor and assignment may wait for a GPU. Distinct objects
+/// may be used by distinct threads.
 ///
 /// Example: registers new memory as a window of all ranks.
 /// ```cpp
@@ -33,9 +33,9 @@ class ORIEL_API Buffer {
  public:
   Buffer();                         ///< holds nothing
   Buffer(Buffer&& other) noexcept;  ///< takes the memory; `other` holds nothing then
-  /// Takes the memory of `other`, and destroys the buffer held before.
+  /// Takes the memory of `other`, and destroys the buffer held before. May block on a GPU.
   Buffer& operator=(Buffer&& other) noexcept;
-  ~Buffer();  ///< gives up the memory; an error is only logged
+  ~Buffer();  ///< gives up the memory; may block on a GPU; an error is only logged
 
   /// Returns the first byte, aligned to at least 4096; null if this object holds nothing. On a GPU
   /// the address is for kernels and the CUDA runtime; the CPU must not access it.

@@ -103,8 +103,9 @@ struct ReduceScatterArguments {
 /// One rank of a communicator. The rank leaves the communicator when the object is destroyed (see
 /// close()). Move-only; a moved-from object may only be destroyed or assigned to.
 ///
-/// One thread at a time may call. Exceptions are abort() and async_error(), which any thread may
-/// call at any time. Set-up calls block for at most ORIEL_TIMEOUT (30 s by default) each.
+/// One thread at a time may call the functions of one object. Exceptions are abort() and
+/// async_error(), which any thread may call at any time. Set-up calls block for at most
+/// ORIEL_TIMEOUT (30 s by default) each.
 ///
 /// If a peer has died, a wait has timed out or abort() was called, the communicator is unusable.
 /// async_error() then returns the cause, and all collective calls are refused with this error.
@@ -119,35 +120,36 @@ class ORIEL_API Communicator {
   static Result<Communicator> init(const UniqueId& id, int rank, int size,
                                    const CommunicatorOptions& options = {});
   /// Wraps a communicator of the C interface, which must have started and must outlive the use of
-  /// this object. Destroying this object does not destroy the communicator. Local.
+  /// this object. Destroying this object does not destroy the communicator. Local; does not block.
   /// Errors: invalid_argument (a null or stale handle), invalid_usage (not started yet, a call in
   /// progress, or inherited by fork), or the error of its start.
   static Result<Communicator> borrow(ncclComm* handle);
 
-  Communicator(Communicator&& other) noexcept;  ///< takes the place of `other`
+  /// Takes the place of `other`. Local; does not block.
+  Communicator(Communicator&& other) noexcept;
   /// Takes the place of `other`, and calls close() for the communicator held before. An error is
   /// only logged. Blocks as close() does.
   Communicator& operator=(Communicator&& other) noexcept;
   /// Calls close(). An error is only logged.
   ~Communicator();
 
-  /// Returns the world rank, 0 to size() - 1. Local.
+  /// Returns the world rank, 0 to size() - 1. Local; does not block.
   int rank() const;
-  /// Returns the number of ranks. Local.
+  /// Returns the number of ranks. Local; does not block.
   int size() const;
   /// Returns the world ranks whose memory this rank's kernels can access (its LSA team), including
-  /// its own. Device code calls rank lsa_team()[i] LSA rank i. Local.
+  /// its own. Device code calls rank lsa_team()[i] LSA rank i. Local; does not block.
   std::vector<int> lsa_team() const;
-  /// Returns the CUDA device of this rank, or -1 on the CPU. Local.
+  /// Returns the CUDA device of this rank, or -1 on the CPU. Local; does not block.
   int cuda_device() const;
   /// Returns the handle of this communicator for the C interface; null after close(). Unless the
-  /// communicator was borrowed, the handle ends with this object. Local.
+  /// communicator was borrowed, the handle ends with this object. Local; does not block.
   ncclComm* handle() const;
 
   /// Allocates at least `bytes` bytes on this rank's device, which can be registered as a window.
-  /// Local. On a GPU the contents are undefined, on the CPU zero. A process forked later may use
-  /// the memory, but not register it. Errors: invalid_argument (0 bytes), invalid_usage (closed or
-  /// inherited communicator), cuda, system.
+  /// Local; does not block. On a GPU the contents are undefined, on the CPU zero. A process forked
+  /// later may use the memory, but not register it. Errors: invalid_argument (0 bytes),
+  /// invalid_usage (closed or inherited communicator), cuda, system.
   Result<Buffer> allocate(std::size_t bytes) const;
 
   /// Registers a range of each rank as one window. `bytes` is the same on all ranks. The range lies
@@ -169,8 +171,9 @@ class ORIEL_API Communicator {
   /// windows or not. If all ranks are on one node, windows on all ranks save a copy. Among nodes a
   /// window may save a copy: the NIC can read data from it that are sent unchanged. Partial sums
   /// that cross the network lie in Oriel's own memory. Collective, in the order of the calls.
-  /// On a GPU: enqueues the work on the stream. The buffers belong to the call until this work has
-  /// ended. On the CPU: blocks. When the call returns it is done, and all ranks have entered it.
+  /// On a GPU: enqueues the work on the stream, and blocks only while the stream's queue is full.
+  /// The buffers belong to the call until this work has ended. On the CPU: blocks. When the call
+  /// returns it is done, and all ranks have entered it.
   /// Memory order: earlier writes of the stream (or calling thread) are part of the input. Later
   /// reads of the stream (or thread) see the output.
   /// Errors: invalid_argument (a null, misaligned or partly overlapping buffer; a scalar that is
@@ -190,7 +193,8 @@ class ORIEL_API Communicator {
 
   /// Ends all waits of this communicator on all ranks. The outputs of interrupted collectives are
   /// undefined. Afterwards async_error() returns `aborted` on this rank and `remote` on its peers,
-  /// unless an earlier error is recorded. Local; does not wait; any thread may call it. Idempotent.
+  /// unless an earlier error is recorded. Local; does not block; any thread may call it.
+  /// Idempotent.
   void abort();
   /// Returns the error that has made the communicator unusable, if there is one. Returns nothing
   /// after close(). Local; does not block; any thread may call it.

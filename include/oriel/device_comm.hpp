@@ -55,18 +55,20 @@ struct DeviceCommOptions {
 /// also ends when ORIEL_COLLECTIVE_TIMEOUT passes, which makes the communicator unusable.
 ///
 /// The object keeps its communicator alive. Destroy it when its kernels have ended on all ranks.
-/// Move-only. Distinct objects may be used by distinct threads; one object by one thread at a time.
+/// Move-only. All functions are local. No function blocks, except the destructor and assignment.
+/// Distinct objects may be used by distinct threads; one object by one thread at a time.
 class ORIEL_API DeviceComm {
  public:
   DeviceComm(DeviceComm&& other) noexcept;  ///< takes the resources of `other`
-  /// Takes the resources of `other`. Frees the resources held before, as the destructor does.
+  /// Takes the resources of `other`. Frees the resources held before, and may block as the
+  /// destructor does.
   DeviceComm& operator=(DeviceComm&& other) noexcept;
   /// Frees the resources. An error is only logged. Local; may block while a NIC still accesses the
   /// memory.
   ~DeviceComm();
 
   /// Returns the argument that a kernel takes by value. Valid until this object is destroyed.
-  /// Local; does not block. Requires an object that was not moved from.
+  /// Requires an object that was not moved from.
   const device::CommView& view() const;
 
  private:

@@ -14,8 +14,8 @@
 #include "oriel/api.hpp"
 
 /// Error reporting of Oriel: every fallible call returns a Result, which holds a value or an Error.
-/// Nothing here throws (except on memory exhaustion) and nothing prints. Thread safety is that of
-/// std::string: distinct objects may be used by distinct threads.
+/// Nothing here throws (except on memory exhaustion) and nothing prints. All functions are local
+/// and do not block. Distinct objects may be used by distinct threads, as with std::string.
 ///
 /// Example: returns the value of a call, or prints the error and ends the program.
 /// ```cpp

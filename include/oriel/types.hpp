@@ -5,7 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-/// Element types and reduction operations of collectives. All functions are local and never fail.
+/// Element types and reduction operations of collectives. All functions are local, do not block and
+/// never fail, and any thread may call them.
 ///
 /// Example:
 /// ```cpp

@@ -30,7 +30,7 @@ struct UniqueId {
 
   /// Creates an id for one communicator, or for one failed attempt to start one. If no rank has
   /// joined 10 minutes later, the id expires. This process serves the meeting point until all ranks
-  /// have joined. Local; does not wait for the network; any thread may call it.
+  /// have joined. Local; does not block, nor wait for the network; any thread may call it.
   /// Errors: system (no usable network interface), invalid_usage (an invalid setting, which the
   /// error names).
   ORIEL_API static Result<UniqueId> create();

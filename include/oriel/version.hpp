@@ -15,8 +15,8 @@
 /// ```
 namespace oriel {
 
-/// Returns the version of the library in use, such as "0.1.0". Local; any thread may call it; never
-/// fails.
+/// Returns the version of the library in use, such as "0.1.0". Local; does not block; any thread
+/// may call it; never fails.
 ORIEL_API const char* version();
 
 /// Version of NCCL whose C interface the library implements, in NCCL's number format.

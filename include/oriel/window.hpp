@@ -35,9 +35,10 @@ class Communicator;
 class ORIEL_API Window {
  public:
   Window(Window&& other) noexcept;  ///< takes the registration of `other`
-  /// Takes the registration of `other`, and deregisters the window held before.
+  /// Takes the registration of `other`, and deregisters the window held before. May block as
+  /// close() does.
   Window& operator=(Window&& other) noexcept;
-  ~Window();  ///< deregisters the window; an error is only logged
+  ~Window();  ///< deregisters the window; may block as close() does; an error is only logged
 
   /// Returns the registered range of this rank, as the user passed it.
   void* data() const;
@@ -53,8 +54,9 @@ class ORIEL_API Window {
   /// moved from.
   ncclWindow_vidmem* handle() const;
 
-  /// Deregisters the window and returns the result, which the destructor only logs. Later calls do
-  /// nothing. Error: invalid_argument if the handle was deregistered through the C interface.
+  /// Deregisters the window and returns the result, which the destructor only logs. May block while
+  /// a NIC accesses the memory or the driver waits for the GPU. Later calls do nothing. Error:
+  /// invalid_argument if the handle was deregistered through the C interface.
   Status close();
 
  private:

@@ -36,7 +36,8 @@ struct MulticastPath;
 
 /// Layout of barrier slots in control memory. A slot starts with a 64-byte line for the epoch,
 /// which only its own rank accesses. An inbox of one word per LSA rank follows, in separate lines.
-/// Slots of different CTAs therefore share neither a 32-byte sector nor a 64-byte cache line.
+/// Slots of different CTAs therefore share neither a 32-byte sector nor a 64-byte cache line. All
+/// functions only compute: any thread may call them, they do not block and access no memory.
 struct LsaBarrierLayout {
   static constexpr std::size_t kLineBytes = 64;  ///< alignment of the epoch and of the inbox
 
@@ -71,8 +72,8 @@ template <class Group, class M>
 class LsaBarrier<Group, M, UnicastPath> {
  public:
   /// Starts a session. `slot` is 0 to comm.barrier_slots - 1, usually the CTA's index. With any
-  /// other slot nothing is written and wait() returns `aborted`. `comm` outlives the session. Reads
-  /// one word of memory.
+  /// other slot nothing is written and wait() returns `aborted`. `comm` outlives the session. Not
+  /// blocking; reads one word of memory in relaxed order.
   ORIEL_DEVICE_FN LsaBarrier(Group group, const CommView& comm, std::uint32_t slot)
       : group_(group), comm_(comm) {
     if (slot >= comm.barrier_slots) {

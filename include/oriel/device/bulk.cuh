@@ -45,7 +45,8 @@ struct BulkBarrier {
     arch::ptx::mbarrier_init(&word, 1);
     arch::ptx::fence_mbarrier_init();
   }
-  /// Ends the barrier's lifetime, so its memory may be reused. One thread, after all waits.
+  /// Ends the barrier's lifetime, so its memory may be reused. One thread, after all waits. Not
+  /// blocking; orders no memory.
   ORIEL_DEVICE_FN void invalidate() { arch::ptx::mbarrier_invalidate(&word); }
   /// Announces a fill of `bytes` bytes, before its copies are started. One thread; not blocking.
   /// Release within the CTA: earlier accesses of this thread happen before arrived() returns true
@@ -53,47 +54,49 @@ struct BulkBarrier {
   ORIEL_DEVICE_FN void expect(std::uint32_t bytes) {
     arch::ptx::mbarrier_arrive_expect_tx(&word, bytes);
   }
-  /// Returns true if the bytes of the fill with this parity are visible to this thread. Not
-  /// blocking.
+  /// Returns true if the bytes of the fill with this parity are visible to this thread. Any thread;
+  /// not blocking.
   [[nodiscard]] ORIEL_DEVICE_FN bool arrived(std::uint32_t parity) {
     return arch::ptx::mbarrier_test_wait_parity(&word, parity);
   }
 };
 
-/// Starts a copy into shared memory; `barrier` counts its arrival. One thread. A group.sync()
-/// orders earlier reads and writes of the buffer by the CTA's threads. After writes, bulk_fence()
-/// is needed as well.
+/// Starts a copy into shared memory; `barrier` counts its arrival. One thread; not blocking. A
+/// group.sync() orders earlier reads and writes of the buffer by the CTA's threads. After writes,
+/// bulk_fence() is needed as well.
 ORIEL_DEVICE_FN void bulk_load(void* shared, const void* global, std::uint32_t bytes,
                                BulkBarrier& barrier) {
   arch::ptx::bulk_global_to_shared(shared, global, bytes, &barrier.word);
 }
 
 /// Makes this thread's earlier writes of shared memory visible to bulk copies started afterwards.
-/// Each writer calls it, then group.sync(), then one thread starts the copy.
+/// Not blocking. Each writer calls it, then group.sync(), then one thread starts the copy.
 ORIEL_DEVICE_FN void bulk_fence() {
   arch::ptx::fence_proxy_async();
 }
 
-/// Starts a copy from shared memory to global memory. One thread; not blocking. bulk_commit() then
-/// closes its group.
+/// Starts a copy from shared memory to global memory. One thread; not blocking. Orders no memory:
+/// writers of `shared` call bulk_fence(), then group.sync(), before. bulk_commit() then closes its
+/// group.
 ORIEL_DEVICE_FN void bulk_store(void* global, const void* shared, std::uint32_t bytes) {
   arch::ptx::bulk_shared_to_global(global, shared, bytes);
 }
 /// Closes the group of copies that this thread has started by bulk_store() since its last
-/// bulk_commit(). Not blocking.
+/// bulk_commit(). One thread; not blocking; orders no memory.
 ORIEL_DEVICE_FN void bulk_commit() {
   arch::ptx::bulk_commit_group();
 }
 
 /// Waits until at most kPending of this thread's latest groups still read shared memory. The shared
-/// memory of the other groups may then be overwritten. Blocking.
+/// memory of the other groups may then be overwritten. Blocking; one thread. Orders no memory but
+/// these reads.
 template <int kPending>
 ORIEL_DEVICE_FN void bulk_wait_read() {
   arch::ptx::bulk_wait_group_read<kPending>();
 }
 /// Waits until at most kPending of this thread's latest groups are incomplete. The bytes of the
 /// other groups are written and visible to this thread, whose release store then publishes them.
-/// Blocking.
+/// Blocking; one thread.
 template <int kPending>
 ORIEL_DEVICE_FN void bulk_wait() {
   arch::ptx::bulk_wait_group<kPending>();

@@ -9,7 +9,9 @@
 #include "oriel/device/wait.hpp"
 #include "oriel/device/window.hpp"
 
-/// View of a communicator in a kernel.
+/// View of a communicator in a kernel. All functions are local and do not block, and any thread may
+/// call them. All functions but ring_lsa_peers() and ring_lsa_peer_fenced() order no memory, and
+/// read only what the host wrote before the kernel.
 ///
 /// Example: waits for a word that LSA rank `peer` stores, then answers.
 /// ```cpp
@@ -73,19 +75,20 @@ struct CommView {
   std::uint32_t world_barrier_slots = 0;   ///< number of WorldBarrierSlots at world_barrier_offset
   std::uint64_t world_barrier_offset = 0;  ///< in bytes, in each control memory
 
-  /// Returns an address in the control memory of LSA rank `index` (0 to lsa_size - 1, not checked).
+  /// Returns the address `offset` bytes from the begin of the control memory of LSA rank `index` (0
+  /// to lsa_size - 1, not checked).
   [[nodiscard]] ORIEL_DEVICE_FN char* control(std::int32_t index, std::uint64_t offset) const {
     return advance_4g(control_base + offset, static_cast<std::uint32_t>(index) * control_stride_4g);
   }
 
   /// Returns the world rank of LSA rank `index` (0 to lsa_size - 1, not checked), for a WaitTarget.
-  /// Local; not blocking.
   [[nodiscard]] ORIEL_DEVICE_FN std::int32_t world_rank_of(std::int32_t index) const {
     return lsa_world_ranks == nullptr ? index : lsa_world_ranks[index];
   }
 
   /// Wakes the LSA peers that sleep until this rank has stored something. On the CPU, call it after
-  /// the last packet or flag of a step. Does nothing in GPU code. Local; not blocking; one thread.
+  /// the last packet or flag of a step. Does nothing in GPU code. Begins with a ring_fence(), which
+  /// is sequentially consistent. Not blocking; one thread.
   ORIEL_DEVICE_FN void ring_lsa_peers() const {
 #if !ORIEL_DEVICE_CODE
     ring_fence();
@@ -95,7 +98,8 @@ struct CommView {
 #endif
   }
 
-  /// Wakes LSA peer `index` as ring_lsa_peers does. The caller has called ring_fence() before.
+  /// Wakes LSA peer `index` as ring_lsa_peers does, but in relaxed order. The caller has called
+  /// ring_fence() before.
   ORIEL_DEVICE_FN void ring_lsa_peer_fenced([[maybe_unused]] std::int32_t index) const {
 #if !ORIEL_DEVICE_CODE
     ring_fenced(*reinterpret_cast<Doorbell*>(control(index, doorbell_offset)));

@@ -47,7 +47,8 @@ ORIEL_DEVICE_FN void ring_fence() {
 }
 
 /// Wakes the threads that sleep on `doorbell`, if any. Usually costs one load of a shared cache
-/// line. Local; not blocking; any thread. Requires ring_fence() between the stores and this call.
+/// line. Local; not blocking; any thread. Relaxed: requires ring_fence() between the stores and
+/// this call.
 ORIEL_DEVICE_FN void ring_fenced([[maybe_unused]] Doorbell& doorbell) {
 #if !ORIEL_DEVICE_CODE
 #if defined(__SANITIZE_THREAD__)

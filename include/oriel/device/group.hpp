@@ -7,16 +7,20 @@
 #include "oriel/device/config.hpp"
 #include "oriel/device/memory.hpp"
 
-/// Cooperative groups: threads that execute one operation together. Every thread of a group calls a
-/// function that takes a Group, with the same arguments. On the CPU each group has one thread.
+/// Cooperative groups: threads that execute one operation together. Every thread of a group calls
+/// each function that takes the group, with the same arguments. On the CPU each group has one
+/// thread.
 /// - rank(): returns this thread's index, 0 to size() - 1.
 /// - size(): returns the number of threads.
 /// - sync(): returns after every thread has called it. Accesses before it in any thread of the
 ///   group happen before accesses after it in any other thread. It does not wait for threads that
 ///   have left the kernel.
-/// - any(mine): calls sync(); returns true in all threads if `mine` is true in at least one. It
-///   spreads the outcome of an aborted wait.
+/// - any(mine): calls sync(), so it orders memory as well; returns true in all threads if `mine` is
+///   true in at least one. It spreads the outcome of an aborted wait.
 /// - broadcast(value): returns thread 0's value in all threads. Orders no memory.
+///
+/// No function is blocking (wait.hpp): sync(), any() and broadcast() wait only for threads of the
+/// group. All functions but sync(), any() and sync_among() order no memory.
 ///
 /// Example: returns in all threads of a CTA whether any of the words is nonzero.
 /// ```cpp
@@ -63,7 +67,7 @@ struct Lanes : Thread {
   static ORIEL_DEVICE_FN std::uint32_t count(std::uint32_t lanes) {
     return arch::lanes_count(lanes);
   }
-  /// Synchronises `lanes`, all of which call it, as sync() synchronises a group.
+  /// Synchronises `lanes`, all of which call it, and orders memory as sync() does.
   static ORIEL_DEVICE_FN void sync_among(std::uint32_t lanes) { arch::lanes_sync(lanes); }
   /// Returns the value of the first of `lanes`, all of which call it. Orders no memory.
   static ORIEL_DEVICE_FN std::uint64_t broadcast_among(std::uint32_t lanes, std::uint64_t value) {

@@ -36,10 +36,10 @@ namespace oriel::device {
 /// test may replace it, to count accesses or to explore interleavings. This policy uses the
 /// hardware.
 ///
-/// All functions are local and thread-safe, and never fail. They block only where documented. T is
-/// std::uint32_t, std::uint64_t, Pack or Pair, and addresses are aligned to the size of T. A 4- or
-/// 8-byte access is indivisible; an access of Pack or Pair only per element (see access.hpp). On a
-/// GPU the address is in global memory.
+/// All functions are local and thread-safe, do not block and never fail. T is std::uint32_t,
+/// std::uint64_t, Pack or Pair, and addresses are aligned to the size of T. A 4- or 8-byte access
+/// is indivisible; an access of Pack or Pair only per element (see access.hpp). On a GPU the
+/// address is in global memory.
 struct Memory {
   /// True for types on which read-modify-write operations act.
   template <class T>
@@ -155,21 +155,22 @@ struct Memory {
     arch::fence_seq_cst<kScope>();
   }
 
-  /// Pauses a polling thread between two polls: `pause` on a CPU, nothing on a GPU.
+  /// Pauses a polling thread between two polls: `pause` on a CPU, nothing on a GPU. Orders no
+  /// memory.
   static ORIEL_DEVICE_FN void relax() { arch::relax(); }
 
   /// Returns nanoseconds of the local clock (globaltimer; CLOCK_MONOTONIC). Only differences on one
-  /// machine are meaningful.
+  /// machine are meaningful. Orders no memory.
   [[nodiscard]] static ORIEL_DEVICE_FN std::uint64_t clock_ns() { return arch::clock_ns(); }
 };
 
 /// Forces `value` to be computed here, not at its first use. A kernel can prepare values while it
-/// waits for its predecessor. No effect on the host.
+/// waits for its predecessor. No effect on the host. Any thread; not blocking; accesses no memory.
 template <class T>
 ORIEL_DEVICE_FN void keep_in_register(T*& value) {
   arch::keep_in_register(value);
 }
-/// Forces a number to be computed here, as the function above does for a pointer.
+/// Forces a number to be computed here, as above for a pointer.
 ORIEL_DEVICE_FN void keep_in_register(std::uint64_t& value) {
   arch::keep_in_register(value);
 }

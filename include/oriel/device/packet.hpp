@@ -11,7 +11,9 @@
 
 /// Packets that carry their own flag. A receiver knows from the packet alone that the data has
 /// arrived, so no fence, barrier or second message is needed. Packets lie in the receiver's memory,
-/// which is initially zero. The sender writes, and the receiver polls.
+/// which is initially zero. The sender writes, and the receiver polls. Each thread calls these
+/// functions for itself. All functions but receive() and receive_all() do not block. No function
+/// orders memory: packets are loaded and stored in relaxed order.
 ///
 /// Flags. A flag is a 32-bit epoch that the sender and the receiver of a packet know in advance. It
 /// differs from the previous content of the packet. Zero is never a flag: next_flag skips it.

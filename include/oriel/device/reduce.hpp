@@ -23,8 +23,9 @@
 ///   the element type before adding. Sender-side and receiver-side scaling therefore give equal
 ///   bits.
 ///
-/// All functions are local, access no memory, do not synchronise and have no errors. They are
-/// usable in constant expressions. They assume the default rounding mode.
+/// All functions are local, do not block, access no memory but their arguments, and have no errors.
+/// Each thread calls these functions on objects of its own. They are usable in constant
+/// expressions. They assume the default rounding mode.
 ///
 /// Example: computes one element of an all-reduce with the average, for up to 8 ranks.
 /// ```cpp

@@ -9,7 +9,8 @@
 /// result.
 ///
 /// Both functions compute in the common type of their arguments, as an expression would. Two
-/// operands of 32 bits are divided with 32 bits, which is faster on a GPU than with 64.
+/// operands of 32 bits are divided with 32 bits, which is faster on a GPU than with 64. All
+/// functions only compute. Any thread may call them; they do not block and access no memory.
 ///
 /// Example: the bytes that a kernel needs for `count` numbers in cache lines of their own.
 /// ```cpp
@@ -22,7 +23,7 @@
 /// @file
 namespace oriel::device {
 
-/// Returns how many units hold `value`. Local; does not block.
+/// Returns how many units hold `value`.
 template <class Value, class Unit>
 ORIEL_DEVICE_FN constexpr auto divide_up(Value value, Unit unit) {
   using Common = decltype(value + unit);
@@ -30,7 +31,7 @@ ORIEL_DEVICE_FN constexpr auto divide_up(Value value, Unit unit) {
   return (static_cast<Common>(value) + units - 1) / units;
 }
 
-/// Returns the least multiple of `unit` that is at least `value`. Local; does not block.
+/// Returns the least multiple of `unit` that is at least `value`.
 template <class Value, class Unit>
 ORIEL_DEVICE_FN constexpr auto round_up(Value value, Unit unit) {
   return divide_up(value, unit) * static_cast<decltype(value + unit)>(unit);

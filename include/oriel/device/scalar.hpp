@@ -20,8 +20,9 @@
 /// Subnormals are kept. The results equal those of __float2half_rn, __float2bfloat16_rn and
 /// __nv_cvt_float_to_fp8(x, __NV_SATFINITE, ...), bit for bit. Widening is exact.
 ///
-/// All functions are local, access no memory and have no errors. They are usable in constant
-/// expressions. They assume the default rounding mode and do not depend on flush-to-zero modes.
+/// All functions are local and thread-safe, do not block, access no memory but their arguments, and
+/// have no errors. They are usable in constant expressions. They assume the default rounding mode
+/// and do not depend on flush-to-zero modes.
 ///
 /// Example: scales two neighbouring bf16 elements, rounding each product once.
 /// ```cpp

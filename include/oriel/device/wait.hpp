@@ -15,6 +15,10 @@
 /// packet, flag, arrival or epoch. Such a side effect would be false information for a peer. The
 /// peer's own wait ends the same way. In a group of threads, Group::any spreads the outcome first.
 ///
+/// Blocking. A function of these headers is *blocking* if it may wait for another rank, a NIC or a
+/// kernel. Waits for the threads of its own group do not count. All functions here but wait_until
+/// only compute: any thread may call them, they do not block and access no memory.
+///
 /// Example: waits until world rank `sender` has stored `epoch`.
 /// ```cpp
 /// ORIEL_DEVICE_FN bool wait_for(const std::uint32_t* word, std::uint32_t epoch,
@@ -204,8 +208,8 @@ ORIEL_DEVICE_FN bool sleep_once(const Ready& ready, const WaitControl& control,
 /// It loads in acquire order if more than the loaded word must be visible, otherwise in relaxed
 /// order. It may keep what it loaded. After it has returned true it is not called again. `target`
 /// goes into the stall record.
-/// Local to the calling thread; blocking. If `ready` returns true, the outcome is `ready` even if
-/// the communicator is aborted at the same moment.
+/// Blocking; each thread calls it for itself. If `ready` returns true, the outcome is `ready` even
+/// if the communicator is aborted at the same moment.
 /// Cost of waiting on a GPU: the poll and a counter. The abort word (across PCIe) and the clock are
 /// read only every 1024 polls. A CPU thread spins, then yields, then sleeps.
 /// After any outcome but `ready` the caller returns at once and publishes nothing.

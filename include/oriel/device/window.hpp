@@ -9,7 +9,9 @@
 
 struct ncclWindow_vidmem;  // pointee of ncclWindow_t
 
-/// Pointers into registered windows of this rank and of other ranks.
+/// Pointers into registered windows of this rank and of other ranks. All functions are local and do
+/// not block, and any thread may call them. No function orders memory: each reads only what the
+/// host wrote before the kernel.
 ///
 /// Example: loads element `index` of world rank `rank`, in a kernel that gets the handle.
 /// ```cpp
@@ -62,9 +64,9 @@ static_assert(sizeof(WindowObject) == 120);
 
 /// View of one window in a kernel: a value of 56 bytes, cheap to copy. The host passes it by value
 /// to its own kernels. User kernels create it from the handle.
-/// All functions are local and do not block. They compute no address outside the window. They
-/// return null if the range leaves the window, or if the rank is out of reach or out of range. An
-/// empty range must also start inside. Offsets and sizes are in bytes.
+/// No function computes an address outside the window. Functions return null if the range leaves
+/// the window, or if the rank is out of reach or out of range. An empty range must also start
+/// inside. Offsets and sizes are in bytes.
 struct WindowView {
   char* flat_base = nullptr;                   ///< first byte of the window of LSA rank 0
   std::uint64_t size_bytes = 0;                ///< size in bytes; 0: every range is refused

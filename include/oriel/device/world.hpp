@@ -19,10 +19,10 @@
 /// loads and stores, other ranks through a NIC's queue. If a communicator has several LSA teams,
 /// the device communicator must be created with `world`.
 ///
-/// All threads of `group` call with the same arguments and get the same outcome. Every function
-/// states whether it blocks; waits end as all waits do (wait.hpp). After `aborted`, `timed_out` and
-/// `failed` the caller returns and posts nothing more. After any other error nothing was posted and
-/// nothing has changed.
+/// All threads of `group` call every function with the same arguments and get the same outcome.
+/// Waits end as all waits do (wait.hpp). After `aborted`, `timed_out` and `failed` the caller
+/// returns and posts nothing more. After any other error nothing was posted and nothing has
+/// changed.
 ///
 /// Order: a peer that sees a signal sees the puts that the same group of this rank posted to it
 /// earlier. Puts through a queue also arrive in order. There is no order between different peers.
@@ -55,7 +55,8 @@ enum class WorldOutcome : std::uint32_t {
   out_of_range = 7,  ///< beyond the window, or no such signal or counter
 };
 
-/// Returns a short text, for messages of the host.
+/// Returns a short text, for messages of the host. Any thread; does not block and accesses no
+/// memory.
 inline const char* to_string(WorldOutcome outcome) {
   switch (outcome) {
     case WorldOutcome::done:
@@ -297,8 +298,8 @@ ORIEL_DEVICE_FN WorldOutcome wait_in_world(const CommView& comm, std::int32_t pe
 
 /// Writes `bytes` bytes from this rank's part of `from` to the peer's part of `to`. Not blocking
 /// unless the queue is full. Sends what the group's threads have written before the call. After
-/// world_wait or world_flush the source may be overwritten and the bytes have arrived. To notify
-/// the peer, use a later signal or barrier.
+/// world_wait or world_flush the source may be overwritten and the bytes have arrived. The bytes
+/// are visible to the peer once it sees a later signal or barrier.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldPosted world_put(Group group, const CommView& comm,
                                                     std::int32_t peer, const WindowView& to,
@@ -310,7 +311,8 @@ template <class Group, class M = WorldMemory>
 }
 
 /// Reads `bytes` bytes from the peer's part of `from` into this rank's part of `to`. The bytes have
-/// arrived after world_wait or world_flush. Not blocking unless the queue is full.
+/// arrived, and are visible to the group, after world_wait or world_flush. Not blocking unless the
+/// queue is full.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldPosted world_get(Group group, const CommView& comm,
                                                     std::int32_t peer, const WindowView& from,
@@ -321,7 +323,9 @@ template <class Group, class M = WorldMemory>
 }
 
 /// Adds `value` to signal `signal` (0 to comm.signals - 1) of the peer, after earlier puts to it.
-/// Not blocking unless the queue is full. Thread 0 of the group posts it after a group.sync().
+/// Release: a peer that sees the signal sees the group's earlier puts to it, and its earlier stores
+/// if both are in one LSA team. Not blocking unless the queue is full. Thread 0 of the group posts
+/// it after a group.sync().
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldPosted world_signal(Group group, const CommView& comm,
                                                        std::int32_t peer, std::uint32_t signal,
@@ -405,7 +409,8 @@ template <class M = WorldMemory>
 }
 
 /// Waits until this rank's signal is at least `value`, the sum of all additions so far. Blocking.
-/// `from` is the awaited world rank for stall records, or -1.
+/// Acquire: the group's threads then see the earlier writes of the signallers. `from` is the
+/// awaited world rank for stall records, or -1.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome wait_signal(Group group, const CommView& comm,
                                                        std::uint32_t signal, std::uint64_t value,
@@ -442,6 +447,7 @@ template <class Group, class M = WorldMemory>
 }
 
 /// Waits until everything that any thread of this rank has posted to `peer` is complete. Blocking.
+/// Bytes of gets are then visible to the group.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome world_flush(Group group, const CommView& comm,
                                                        std::int32_t peer) {
@@ -460,7 +466,7 @@ template <class Group, class M = WorldMemory>
 }
 
 /// Waits until everything that any thread of this rank has posted to any peer is complete.
-/// Blocking.
+/// Blocking. Bytes of gets are then visible to the group.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome world_flush(Group group, const CommView& comm) {
   WorldOutcome outcome = WorldOutcome::done;
@@ -479,7 +485,8 @@ template <class Group, class M = WorldMemory>
 }
 
 /// Adds a posted operation to this rank's counter `counter` (0 to comm.counters - 1). If the
-/// posting failed, returns the outcome of the posting. Not blocking; thread 0 does the work.
+/// posting failed, returns the outcome of the posting. Not blocking; thread 0 does the work. Orders
+/// no memory.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome world_count(Group group, const CommView& comm,
                                                        std::uint32_t counter,
@@ -495,7 +502,8 @@ template <class Group, class M = WorldMemory>
   return WorldOutcome::done;
 }
 
-/// Waits until all operations added to the counter are complete, for all peers. Blocking.
+/// Waits until all operations added to the counter are complete, for all peers. Blocking. Bytes of
+/// gets among them are then visible to the group.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome wait_counter(Group group, const CommView& comm,
                                                         std::uint32_t counter) {

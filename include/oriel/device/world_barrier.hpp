@@ -57,7 +57,7 @@ template <class Group, class M = WorldMemory>
 class WorldBarrier {
  public:
   /// Starts a session. `slot` is 0 to comm.world_barrier_slots - 1; with any other slot sync()
-  /// returns `out_of_range`. `comm` outlives the session.
+  /// returns `out_of_range`. `comm` outlives the session. Not blocking; accesses no memory.
   ORIEL_DEVICE_FN WorldBarrier(Group group, const CommView& comm, std::uint32_t slot)
       : group_(group), comm_(comm) {
     if (slot >= comm.world_barrier_slots) outcome_ = WorldOutcome::out_of_range;
@@ -67,7 +67,8 @@ class WorldBarrier {
   WorldBarrier& operator=(const WorldBarrier&) = delete;  ///< not copyable
 
   /// Returns after every rank's group has arrived. Each rank then sees the earlier operations of
-  /// every rank: its stores, and its puts, gets and signals to any rank. Blocking.
+  /// every rank: its stores, and its puts, gets and signals to any rank (release and acquire).
+  /// Blocking.
   [[nodiscard]] ORIEL_DEVICE_FN WorldOutcome sync() {
     if (outcome_ != WorldOutcome::done) return outcome_;
     WorldOutcome mine = world_flush<Group, M>(group_, comm_);

@@ -6,9 +6,10 @@
 
 #include "oriel/device/config.hpp"
 
-/// PTX instructions used by bulk.cuh, one wrapper each. sm_90 and newer. Arguments
-/// are not checked. An mbarrier lies in the CTA's shared memory. Addresses and sizes of copies are
-/// multiples of 16 bytes.
+/// PTX instructions used by bulk.cuh, one wrapper each. sm_90 and newer. Arguments are not checked.
+/// An mbarrier lies in the CTA's shared memory. Addresses and sizes of copies are multiples of 16
+/// bytes. Unless its comment says otherwise, a function does not block and orders no memory, and
+/// one thread calls it.
 ///
 /// Example: a thread fills shared memory for the first time and waits for the bytes.
 /// ```cpp
@@ -100,7 +101,8 @@ ORIEL_DEVICE_FN void bulk_commit_group() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
 }
 
-/// Waits until at most kPending of the thread's latest bulk groups are incomplete. Blocking.
+/// Waits until at most kPending of the thread's latest bulk groups are incomplete. Blocking. The
+/// writes of the other groups are then visible to the thread.
 template <int kPending>
 ORIEL_DEVICE_FN void bulk_wait_group() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");

@@ -11,8 +11,8 @@
 /// GPU instructions for the operations that scalar.hpp and reduce.hpp define in portable C++.
 /// Results are bit-equal to the portable definitions, except for some NaNs. Widening may keep the
 /// sign or payload of a NaN, and min_nan and max_nan drop both. reduce.hpp canonicalises NaNs
-/// before it stores them. All functions are for device code only, access no memory, do not
-/// synchronise and have no errors.
+/// before it stores them. All functions are for device code only: any thread may call them, they do
+/// not block or synchronise, access no memory and have no errors.
 ///
 /// Example: multiplies two f16 by a factor in f32.
 /// ```cpp

@@ -12,7 +12,8 @@
 /// GPU code is compiled; do not include it directly. cuda_access.cuh has one wrapper per load,
 /// store and atomic instruction. This file selects among them by order and scope, and adds fences,
 /// clocks, and functions of threads and kernels. sm_80 and newer. The functions carry both
-/// execution spaces only so that functions for both sides may call them.
+/// execution spaces only so that functions for both sides may call them. Unless its comment says
+/// otherwise, a function does not block and orders no memory, and any thread may call it.
 ///
 /// Example: a CTA shows its results to other GPUs by a flag.
 /// ```cpp
@@ -173,7 +174,8 @@ ORIEL_DEVICE_FN std::uint64_t clock_ns() {
   return now;
 }
 
-/// Suspends the thread for about `duration_ns`, at most 1 ms, perhaps not at all.
+/// Suspends the thread for about `duration_ns`, at most 1 ms, perhaps not at all. Blocks only for
+/// this time.
 ORIEL_DEVICE_FN void sleep_ns(std::uint32_t duration_ns) {
   asm volatile("nanosleep.u32 %0;" ::"r"(duration_ns));
 }
@@ -271,7 +273,7 @@ ORIEL_DEVICE_FN std::uint32_t lanes_before(std::uint32_t lanes) {
 ORIEL_DEVICE_FN std::uint32_t lanes_count(std::uint32_t lanes) {
   return static_cast<std::uint32_t>(__popc(lanes));
 }
-/// Synchronises `lanes`, all of which call it.
+/// Synchronises `lanes`, all of which call it, and orders their memory accesses.
 ORIEL_DEVICE_FN void lanes_sync(std::uint32_t lanes) {
   __syncwarp(lanes);
 }
@@ -289,8 +291,8 @@ ORIEL_DEVICE_FN std::uint32_t warp_read(std::uint32_t value, std::uint32_t lane)
   return __shfl_sync(0xffffffffu, value, static_cast<int>(lane));
 }
 
-/// Waits for the kernels on which this kernel depends; see device::grid_dependency_wait. Does
-/// nothing before sm_90, where a kernel starts after its predecessor has ended.
+/// Waits for the kernels on which this kernel depends; see device::grid_dependency_wait. Blocking.
+/// Does nothing before sm_90, where a kernel starts after its predecessor has ended.
 ORIEL_DEVICE_FN void grid_dependency_wait() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -10,6 +10,8 @@
 /// Wrappers of the PTX load, store and atomic instructions that Oriel uses, for u32, u64, Pack
 /// (v4.u32) and Pair (v2.u64). All access global memory: device memory of this or a peer GPU, or
 /// pinned host memory. In the memory model a vector access is one access per element, in no order.
+/// No function blocks, and any thread may call each. Each function has the memory order that it
+/// names, or weak order if it names none.
 ///
 /// Example: copies 16 bytes that this thread does not read again.
 /// ```cpp

@@ -17,7 +17,9 @@
 /// Host side of the instruction layer: the functions of arch/cuda.cuh with the semantics of
 /// std::atomic_ref. Uses compiler builtins, which nvcc's host pass accepts in functions marked for
 /// both sides. Scopes are ignored, because the processors of a node are coherent. No access wider
-/// than 8 bytes is atomic, so programs do not need libatomic.
+/// than 8 bytes is atomic, so programs do not need libatomic. Functions without a comment have
+/// theirs in cuda.cuh. Unless its comment says otherwise, a function does not block and orders no
+/// memory, and any thread may call it.
 ///
 /// Example: sleeps until another thread or process has set a word and called futex_wake_all().
 /// ```cpp
@@ -202,9 +204,11 @@ ORIEL_DEVICE_FN void fence_seq_cst() {
 /// data of others calls annotate_happens_after(). Without ThreadSanitizer both do nothing.
 #if defined(__SANITIZE_THREAD__)
 inline std::uint32_t happens_before_word = 0;
+/// Releases, for ThreadSanitizer only; see above.
 ORIEL_DEVICE_FN void annotate_happens_before() {
   __atomic_fetch_add(&happens_before_word, 0u, __ATOMIC_RELEASE);
 }
+/// Acquires, for ThreadSanitizer only; see above.
 ORIEL_DEVICE_FN void annotate_happens_after() {
   static_cast<void>(__atomic_load_n(&happens_before_word, __ATOMIC_ACQUIRE));
 }
@@ -234,7 +238,7 @@ ORIEL_DEVICE_FN std::uint64_t clock_ns() {
          static_cast<std::uint64_t>(now.tv_nsec);
 }
 
-/// Suspends the thread for `duration_ns`, or until a signal arrives.
+/// Suspends the thread for `duration_ns`, or until a signal arrives. Blocks only for this time.
 ORIEL_DEVICE_FN void sleep_ns(std::uint32_t duration_ns) {
   const timespec duration{static_cast<time_t>(duration_ns / 1'000'000'000u),
                           static_cast<long>(duration_ns % 1'000'000'000u)};
@@ -251,7 +255,8 @@ ORIEL_DEVICE_FN void yield() {
 // This header is compiled into user programs, so it makes system calls directly, not through the
 // library's table. Every outcome of these calls only leads to the next poll.
 
-/// Sleeps while *word == expected, for at most `limit_ns`. May return early without reason.
+/// Sleeps while *word == expected, for at most `limit_ns`. Blocking; may return early without
+/// reason.
 ORIEL_DEVICE_FN void futex_wait(const std::uint32_t* word, std::uint32_t expected,
                                 std::uint64_t limit_ns) {
   const timespec limit{static_cast<time_t>(limit_ns / 1'000'000'000u),

@@ -13,7 +13,8 @@
 /// Atomic operations of 4 and 8 bytes on the peer's registered memory, executed by the peer's NIC.
 /// They are atomic among NICs, but not with accesses of the peer's own threads to the same word.
 /// T is std::uint32_t or std::uint64_t. The address is aligned to T, otherwise the call is
-/// `refused`.
+/// `refused`. Offsets are in bytes. All threads of a group call each function with the same
+/// arguments. Every function that posts also releases, as in transfers.hpp.
 ///
 /// Example: a thread takes the next number of a counter, the first word of `at`.
 /// ```cpp
@@ -238,7 +239,8 @@ template <AtomicOp kOp, class Group, class T, class M = Memory>
 }
 
 /// Waits for the old value and returns it to all threads of the group. If begin_fetch failed,
-/// returns its outcome. Blocking. The group that began the fetch calls it once.
+/// returns its outcome. Blocking. The value is visible to these threads (acquire). The group that
+/// began the fetch calls it once.
 template <class Group, class T, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome end_fetch(Group group, const QueueView& queue,
                                                      const Fetch<T>& fetch, T& old,

@@ -10,7 +10,8 @@
 /// Completions of a NIC. A send queue uses one element of its completion queue. Every completion
 /// overwrites it ("collapsed"). A queue completes in order, so the last completion shows the NIC's
 /// progress. Receives have a separate completion queue, whose elements are filled in turn
-/// (immediates.hpp). Layout of mlx5's 64-byte CQE; source: rdma-core's mlx5dv.h.
+/// (immediates.hpp). Layout of mlx5's 64-byte CQE; source: rdma-core's mlx5dv.h. All functions only
+/// compute: any thread may call them, they do not block and access no memory.
 ///
 /// Example: returns the number of completed WQEBBs, from a tail that was loaded in acquire order.
 /// ```cpp

@@ -13,10 +13,10 @@
 /// If no receive is posted, the peer's NIC waits and retries. The elements are filled in turn,
 /// round by round of the ring. The lowest bit of an element distinguishes odd and even rounds.
 ///
-/// Only one consumer may run at a time: a thread of the host or of a kernel, or thread 0 of a
-/// group. The next consumer synchronises with the previous one (a barrier, the end of a kernel),
-/// because it reads from its position on. These functions do not access the send ring unless
-/// documented.
+/// One consumer at a time may call these functions: a thread of the host or of a kernel, or thread
+/// 0 of a group. The next consumer synchronises with the previous one (a barrier, the end of a
+/// kernel), because it reads from its position on. These functions do not access the send ring
+/// unless documented.
 ///
 /// Example: takes a message that came with an immediate. The caller has posted a receive before.
 /// ```cpp
@@ -181,12 +181,12 @@ template <class M = Memory>
 }
 
 /// Waits until the next immediate has arrived, and takes it. All threads of the group (Thread, Warp
-/// or Cta) get the immediate and the outcome, and see its bytes; thread 0 does the work. Blocking.
-/// `refused`: no receive is posted that an immediate could use. `failed`: the queue has failed;
-/// QueueIndexes::error has the reason, as far as it is known. `aborted`: the abort word is set, or
-/// posts to this queue are refused. `timed_out`: the queue remains usable, and the caller may wait
-/// again. Exception: posting a dump WQE timed out, which happens only if QueueView::gets_need_dump
-/// is set.
+/// or Cta) get the immediate and the outcome, and see its bytes (acquire); thread 0 does the work.
+/// Blocking. `refused`: no receive is posted that an immediate could use. `failed`: the queue has
+/// failed; QueueIndexes::error has the reason, as far as it is known. `aborted`: the abort word is
+/// set, or posts to this queue are refused. `timed_out`: the queue remains usable, and the caller
+/// may wait again. Exception: posting a dump WQE timed out, which happens only if
+/// QueueView::gets_need_dump is set.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome wait_immediate(Group group, const QueueView& queue,
                                                           const ReceiveView& receives,

@@ -158,8 +158,9 @@ ORIEL_DEVICE_SLOW QueueOutcome wait_until_complete(const QueueView& queue, std::
 
 }  // namespace detail
 
-/// Waits until all WQEBBs before `end` are complete. Each thread calls it for itself. Returns
-/// `failed` if the queue fails before they are.
+/// Waits until all WQEBBs before `end` are complete. Blocking; each thread calls it for itself.
+/// Returns `failed` if the queue fails before they are. Acquire: what the NIC has written here is
+/// visible, unless QueueView::gets_need_dump is set.
 template <class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome wait_complete(const QueueView& queue, std::uint64_t end,
                                                          const WaitControl& control) {
@@ -241,7 +242,7 @@ ORIEL_DEVICE_FN QueueOutcome hand_over(Group group, const QueueView& queue,
 /// Reserves `wqebbs` WQEBBs (1 to kReservationMost) of the ring for the group and waits until they
 /// are free. All threads of the group get the same reservation and outcome. With Lanes each lane
 /// gets its own reservation, writes its WQEBBs and calls publish. Lanes must not diverge between
-/// reserve and publish. Blocking.
+/// reserve and publish. Blocking; orders no memory.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome reserve(Group group, const QueueView& queue,
                                                    std::uint32_t wqebbs, Reservation& reservation,
@@ -257,7 +258,8 @@ template <class Group, class M = Memory>
 }
 
 /// Writes a WQE into the group's WQEBBs, `offset` WQEBBs after the reservation's base. One thread;
-/// several threads may write several WQEs of one reservation.
+/// several threads may write several WQEs of one reservation. Not blocking. Weak order: publish
+/// releases them.
 template <class M = Memory, std::uint32_t kParts>
 ORIEL_DEVICE_FN void write_wqe(const QueueView& queue, const Reservation& reservation,
                                std::uint32_t offset, const Wqe<kParts>& entry) {
@@ -271,7 +273,8 @@ ORIEL_DEVICE_FN void write_wqe(const QueueView& queue, const Reservation& reserv
 
 /// Publishes the group's WQEBBs to the NIC; all of them are written. Returns before they are
 /// executed, and perhaps before the NIC is notified. In the latter case a concurrent publisher, or
-/// the thread that closes an earlier gap, notifies the NIC.
+/// the thread that closes an earlier gap, notifies the NIC. Not blocking; all threads of the group
+/// call it. Release: the NIC sees the earlier accesses of these threads.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome publish(Group group, const QueueView& queue,
                                                    const Reservation& reservation) {
@@ -298,8 +301,8 @@ template <class Group, class M = Memory>
 }
 
 /// Waits until everything that any thread had reserved at the time of the call is complete. Writes
-/// have then reached the peer, and fetched values have arrived here. Each thread calls it for
-/// itself.
+/// have then reached the peer, and fetched values have arrived here. Blocking; each thread calls it
+/// for itself. Acquires as wait_complete does.
 template <class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN QueueOutcome wait_all(const QueueView& queue,
                                                     const WaitControl& control) {

@@ -7,7 +7,9 @@
 #include "oriel/device/config.hpp"
 #include "oriel/device/queue/wqe.hpp"
 
-/// Registered memory of this rank or of the peer, as operations use it.
+/// Registered memory of this rank or of the peer, as operations use it. All functions are local and
+/// do not block, and any thread may call them. No function orders memory: each reads only what the
+/// host wrote before.
 ///
 /// Example: returns the number of WQEs that a transfer needs, or 0 if it leaves a region.
 /// ```cpp
@@ -22,8 +24,7 @@ namespace oriel::device::queue {
 
 /// A window, or part of a window, that a NIC may access. Addresses have no gaps and are registered
 /// in chunks of one power of two. Each chunk has a key, and several chunks may have equal keys. The
-/// structure has a constant size, so it contains only the first keys. All functions are local and
-/// do not block.
+/// structure has a constant size, so it contains only the first keys. Offsets are in bytes.
 struct Region {
   static constexpr std::uint32_t kKeysInside = 8;  ///< number of keys in the structure
 
@@ -57,7 +58,7 @@ struct Region {
 };
 
 /// Ranges of equal size in two regions, and their division into pieces that one WQE can move. The
-/// regions must outlive the object. All functions are local and do not block.
+/// regions must outlive the object.
 struct Transfer {
   const Region& local;          ///< memory of this rank
   std::uint64_t local_offset;   ///< begin of the range in `local`, in bytes
@@ -69,8 +70,8 @@ struct Transfer {
   [[nodiscard]] ORIEL_DEVICE_FN bool is_inside() const {
     return local.holds(local_offset, bytes) && remote.holds(remote_offset, bytes);
   }
-  /// Returns the size of the piece that begins `done` bytes after the start: at most
-  /// kWqeBytesMost, and not 0 before the end. No piece crosses a chunk boundary of either side.
+  /// Returns the size of the piece that begins `done` bytes after the start: at most kWqeBytesMost,
+  /// and not 0 before the end. No piece crosses a chunk boundary of either side.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t piece_at(std::uint64_t done) const {
     std::uint64_t most = kWqeBytesMost;
     const std::uint64_t here = local.left_in_chunk(local_offset + done);

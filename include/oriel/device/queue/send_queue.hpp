@@ -13,7 +13,8 @@
 
 /// Send queue that device code fills: reserve WQEBBs of the ring, write WQEs into them, publish
 /// them to the NIC, and wait for completion. Any number of threads may use one queue at the same
-/// time.
+/// time. The functions here but begin_at() only compute: any thread may call them, they do not
+/// block and access no memory but their arguments.
 ///
 /// All indexes count basic blocks ("WQEBBs") since the queue was created, and are "one past the
 /// last". They stay below 2^63, which no queue ever reaches; the NIC receives the low 16 bits.
@@ -33,7 +34,8 @@ namespace oriel::device::queue {
 /// Words that producers share, in their device's memory. Initially zero, except as begin_at() sets
 /// them. Contended words each have a separate cache line of 128 bytes.
 struct alignas(128) QueueIndexes {
-  /// Sets the state in which all WQEBBs before `base` have been posted and completed.
+  /// Sets the state in which all WQEBBs before `base` have been posted and completed. One thread
+  /// calls it before all other use. Not blocking; weak order.
   ORIEL_DEVICE_FN void begin_at(std::uint64_t base) {
     reserved = completed = base;
     sweep = base << 1;

@@ -12,10 +12,11 @@
 /// Moves bytes between registered memory of this rank and of the peer at a queue's other end. No
 /// function waits for the NIC unless documented or the queue is full. A posted operation is
 /// complete when wait_complete(queue, posted.end) returns `done`. WQEs of one queue are executed in
-/// order, so a later write is not seen without the earlier writes.
+/// order, so a later write is not seen without the earlier writes. Every function that posts also
+/// releases: the NIC sees the earlier accesses of all threads of the group.
 ///
-/// All threads of a group call with the same arguments and get the same result. With Lanes each
-/// lane has its own arguments and result.
+/// All threads of a group call each function with the same arguments and get the same result. With
+/// Lanes each lane has its own arguments and result.
 ///
 /// Example: a warp writes bytes and then a flag. It returns when their source may be overwritten.
 /// ```cpp
@@ -282,8 +283,8 @@ template <class Group, class M = Memory>
 }
 
 /// Writes 1 to kInlineBytesMost bytes as inline data, so their source may be reused at once. Thread
-/// 0 of the group posts them after a group.sync(). Any other count is `refused`. Uses two WQEs if
-/// the bytes cross a chunk boundary of `remote`.
+/// 0 of the group posts them after a group.sync(). Any other count is `refused`. Not blocking
+/// unless the queue is full. Uses two WQEs if the bytes cross a chunk boundary of `remote`.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put_bytes(Group group, const QueueView& queue,
                                                const void* from, std::uint64_t count,
@@ -356,7 +357,7 @@ template <class M = Memory>
 }
 
 /// Lets later WQEs start only after all earlier reads and atomics; writes are in order anyway.
-/// Thread 0 of the group posts it.
+/// Thread 0 of the group posts it. Not blocking unless the queue is full.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted fence(Group group, const QueueView& queue,
                                            const WaitControl& control) {

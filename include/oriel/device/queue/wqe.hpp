@@ -12,7 +12,9 @@
 /// executes as well. A WQE begins with a control segment and has up to 5 parts of 16 bytes here. It
 /// takes whole basic blocks (WQEBBs) of 64 bytes. All fields are big-endian.
 /// Source: the structures of rdma-core's mlx5dv.h. Masked atomics and the dump opcode come from
-/// NVSHMEM's published device headers. No WQE here has been run on a real adapter.
+/// NVSHMEM's published device headers. No WQE here has been run on a real adapter. All functions
+/// but the constructor of InlineBytes only compute: any thread may call them, they do not block and
+/// access no memory.
 ///
 /// Example: builds a WQE that writes 4096 bytes to the peer and asks for a completion.
 /// ```cpp
@@ -156,7 +158,8 @@ struct InlineBytes {
   std::uint32_t word[kInlineWords + 1] = {};
   std::uint32_t bytes = 0;  ///< number of bytes of data
 
-  /// Reads `count` bytes at `from`, at most kInlineBytesMost (not checked). Not blocking.
+  /// Reads `count` bytes at `from`, at most kInlineBytesMost (not checked), in weak order. One
+  /// thread; not blocking.
   ORIEL_DEVICE_FN InlineBytes(const unsigned char* from, std::uint32_t count) : bytes(count) {
     const auto address = reinterpret_cast<std::uintptr_t>(from);
     ORIEL_DEVICE_UNROLL
