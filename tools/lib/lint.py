@@ -74,8 +74,9 @@ def self_test(check, clean, plants):
     return failures
 
 
-def main(name, check, clean, plants, write=None):
-    """Runs a check as a program. write(root): called for --write, if the check can write."""
+def main(name, check, clean, plants, write=None, part=None):
+    """Runs a check as a program. write(root): called for --write, if the check can write. part: the
+    check, clean files and plants of a part of the check, which has a self-test of its own."""
     parser = make_parser(f"Checks the {name}.")
     parser.add_argument("--self-test", action="store_true", help="see that violations are found")
     if write is not None:
@@ -87,8 +88,9 @@ def main(name, check, clean, plants, write=None):
         write(arguments.root.resolve())
         return
     if arguments.self_test:
-        findings = self_test(check, clean, plants)
-        summary = f"{name}: self-test with {len(plants)} planted violations"
+        tests = [(check, clean, plants)] + ([part] if part else [])
+        findings = [failure for test in tests for failure in self_test(*test)]
+        summary = f"{name}: self-test with {sum(len(test[2]) for test in tests)} planted violations"
     else:
         findings = check(arguments.root.resolve())
         summary = name
