@@ -294,7 +294,7 @@ ncclResult_t pncclCommFinalize(ncclComm_t comm);
 /// Blocking: waits first for the work enqueued here, and so for the ranks on which this work
 /// depends. If the communicator is unusable, this wait takes at most 5 seconds. If a kernel may
 /// still use memory, the memory is freed when the last kernel has ended. A graph that holds a call
-/// may be launched until the graph is destroyed: the memory lives as long as the graph and its
+/// may be launched until the graph is destroyed. The memory lives as long as the graph and its
 /// executable copies. Destruction takes up to 5 seconds more if a departed rank of another host may
 /// still read memory of this rank. All ranks make the same collective calls before they destroy the
 /// communicator. A rank that waits in a call for a departed rank gets ncclRemoteError. A call in
@@ -571,7 +571,7 @@ ncclResult_t pncclGroupStart(void);
 /// first, then calls that move data, then finalizations, then destructions and aborts. Set-up calls
 /// on one communicator run in their order. All windows of one communicator are registered together,
 /// at the position of the first registration. All streams that a group names for a communicator are
-/// synchronised: its first kernel waits for them all, and they all wait for its last kernel. If
+/// synchronised. Its first kernel waits for them all, and they all wait for its last kernel. If
 /// only some streams are captured, the group is refused. The call is as collective and as blocking
 /// as the calls inside. All its collectives are checked before the first one starts. If a recorded
 /// call was refused, ncclGroupEnd carries out only destructions and aborts. Refused queries,

@@ -7,9 +7,9 @@ nvcc if there is one. A .cuh header is for nvcc only.
 Each header has an example in its comments, between "/// ```cpp" and "/// ```", which must compile
 in the same languages. Doxygen must find a comment at every public symbol, and warn of nothing.
 
-The comment of each public function must say what its kind of header asks for (ASKED): whether it is
-local or collective, whether it blocks, which threads call it, its memory order, its errors, and the
-units of its sizes. Three places count:
+The comment of each public function must say what its kind of header asks for (ASKED). That can be
+whether it is local or collective, whether it blocks, and which threads call it. It can also be its
+memory order, its errors, and the units of its sizes. Three places count:
 
 - the function's own comment, or that of a function it refers to: "as put does", "see Memory::load";
 - a default: a sentence of the class or the file about all functions, such as "All functions are
@@ -17,7 +17,7 @@ units of its sizes. Three places count:
 - an item "- name(): ..." in the comment of the file, for functions of that name.
 
 A device function from which wait_until() can be reached says itself whether it blocks: no default
-covers it. The check finds words. That they are true, it cannot see."""
+covers it. The check finds words. It cannot see whether they are true."""
 import concurrent.futures
 import os
 import pathlib

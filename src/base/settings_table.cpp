@@ -239,7 +239,8 @@ const std::array kRows = {
     Row{"ORIEL_DUMP_DIR", nullptr,
         StringKind{&Settings::dump_dir, "the path of a folder that is there; empty writes nothing"},
         "Where each rank writes its last 1,024 calls on an error, an abort or a stall. oriel-info "
-        "--merge compares the files. What cannot be written is a warning in the log.",
+        "--merge compares the files. What cannot be written is a warning in the log. Each call of "
+        "GPU ranks takes one driver call more.",
         kLog},
 };
 

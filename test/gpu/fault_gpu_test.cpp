@@ -6,12 +6,17 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include "gpu/gpu_ranks.hpp"
 
@@ -214,6 +219,49 @@ TEST_CASE("without the timeout a stopped rank may come back", "[req:1.12]") {
   std::this_thread::sleep_for(1800ms);
   fixture.kill(kVictim, SIGCONT);
   check_all_ok(fixture.collect(30s));
+}
+
+/// Makes three calls that end; rank 0 then makes one that rank 1 never makes, and aborts.
+void abort_fourth_call(TestRanks& test_ranks) {
+  Rank rank(test_ranks);
+  ncclComm_t comm = init_rank(test_ranks, rank.gpu);
+  for (int i = 0; i < 3; ++i) require(rank.enqueue(1000, comm), "ncclAllReduce");
+  rank.gpu.wait(rank.gpu.stream(), comm);
+  test_ranks.barrier();
+  if (test_ranks.first() == 0) {
+    require(rank.enqueue(1000, comm), "ncclAllReduce");
+    std::this_thread::sleep_for(300ms);
+    require(ncclCommAbort(comm), "ncclCommAbort");
+    require(rank.gpu.done(rank.gpu.stream(), 10s), "the abort has not ended the kernel");
+  } else {
+    require(error_within(comm, 15s) != ncclSuccess, "no error of the peer's abort");
+    require(ncclCommDestroy(comm), "ncclCommDestroy");
+  }
+}
+
+TEST_CASE("files of GPU ranks, one of which aborts a call, say which calls have ended",
+          "[req:5.7]") {
+  const std::filesystem::path folder = fmt::format("/tmp/oriel-gpu-flight-{}", getpid());
+  std::filesystem::create_directory(folder);
+  const Environment environment(Variables{{"ORIEL_DUMP_DIR", folder.string()}});
+  check_all_ok(run_ranks(natural_cast(2), 2, abort_fourth_call, 40s));
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::ifstream file(entry.path());
+    const std::string text{std::istreambuf_iterator<char>(file), {}};
+    const auto count = [&](const char* word) {
+      std::size_t found = 0;
+      for (auto at = text.find(word); at != std::string::npos; at = text.find(word, at + 1))
+        ++found;
+      return found;
+    };
+    INFO(text);
+    CHECK(count(R"("ended": true)") == 3);
+    CHECK(count(R"("ended": false)") == (count(R"("rank": 0,)") == 1 ? 1 : 0));
+    ++files;
+  }
+  CHECK(files == 2);
+  std::filesystem::remove_all(folder);
 }
 
 /// Blocks rank 0 in a call that rank 1 never makes; another thread of rank 0 aborts the

@@ -100,6 +100,22 @@ TEST_CASE("a rank that has not come to the last call, merged, is named", "[req:5
             "    rank 1: not made; its last call is 1\n"));
 }
 
+TEST_CASE("files of GPU ranks, merged, say which rank's call has ended if the files do",
+          "[req:5.7]") {
+  const auto call = [](const char* end) {
+    return fmt::format(R"({{"kind": "all-gather", "number": 1, "count": 2, "type": "f32"{}}})",
+                       end);
+  };
+  const Folder folder;
+  folder.plant(0, 3, {call(R"(, "ended": true)")});
+  folder.plant(1, 3, {call(R"(, "ended": false)")});
+  folder.plant(2, 3, {call("")});
+  CHECK(has(folder.merge().out,
+            "    rank 0: an all-gather of 2 x f32, ended\n"
+            "    rank 1: an all-gather of 2 x f32, not ended\n"
+            "    rank 2: an all-gather of 2 x f32, enqueued\n"));
+}
+
 TEST_CASE("sends and receives of two ranks, merged, are paired by their numbers", "[req:5.7]") {
   const Folder folder;
   folder.plant(0, 3, {message("send", 1, 4, 7), message("send", 1, 5, 8)});

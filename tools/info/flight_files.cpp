@@ -86,6 +86,10 @@ Result<NotedCall> read_call(const Json& object, int ranks) {
   ORIEL_TRY(noted.number, number_of(object, "number", 1, kAny));
   const auto ended = object.find("ended_ns");
   if (ended != object.end()) noted.ended = !ended->is_null();
+  const auto ended_on_gpu = object.find("ended");
+  if (ended_on_gpu != object.end() && ended_on_gpu->is_boolean()) {
+    noted.ended = ended_on_gpu->get<bool>();
+  }
   return noted;
 }
 

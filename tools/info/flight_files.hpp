@@ -18,7 +18,7 @@ struct NotedCall {
   comm::FlightKind kind = comm::FlightKind::collective;
   kernels::CollectiveCall call;  ///< `root` is the peer of a send or receive
   std::uint64_t number = 0;
-  std::optional<bool> ended;  ///< empty if the file does not say, as for GPU ranks
+  std::optional<bool> ended;  ///< empty if the file does not say, as for captured calls
 };
 
 /// The validated content of a rank's file in ORIEL_DUMP_DIR. Texts from the file have printable

@@ -10,7 +10,7 @@
 ///
 /// Both functions compute in the common type of their arguments, as an expression would. Two
 /// operands of 32 bits are divided with 32 bits, which is faster on a GPU than with 64. All
-/// functions only compute. Any thread may call them; they do not block and access no memory.
+/// functions only compute: any thread may call them, they do not block and access no memory.
 ///
 /// Example: the bytes that a kernel needs for `count` numbers in cache lines of their own.
 /// ```cpp

@@ -189,7 +189,9 @@ Status CallRunner::run(const CollectiveRequest& request, const CallPlan& plan) {
   } else {
     run = parts_.executor->run(plan.team, arguments_in_team(request, plan.team), request.stream);
   }
-  if (run.ok() && !on_host()) parts_.flight->enter(call, request.stream);
+  if (run.ok() && !on_host()) {
+    parts_.flight->enter(call, request.stream, parts_.executor->last_mark());
+  }
   return end_call(std::move(run));
 }
 
@@ -239,7 +241,9 @@ Status CallRunner::run(const PointToPointPlan& plan) {
   if (on_host() || plan.is_empty()) parts_.flight->enter(plan.requests);
   if (plan.is_empty()) return end_call({});
   Status run = parts_.executor->run_exchange(parts_.exchanges->call_of(plan, own_waits()));
-  if (run.ok() && !on_host()) parts_.flight->enter(plan.requests);
+  if (run.ok() && !on_host()) {
+    parts_.flight->enter(plan.requests, parts_.executor->last_mark());
+  }
   return end_call(std::move(run));
 }
 

@@ -364,7 +364,8 @@ Task<Status> CommunicatorStart::make_scratch() {
   attempt(parts_.device->make_executor({.communicator = parts_.session->number(),
                                         .ctas = parts_.layout.max_ctas,
                                         .sharers = sharers_of(parts_.topology.infos, own)},
-                                       graph_order(*parts_.settings, parts_.options)),
+                                       graph_order(*parts_.settings, parts_.options),
+                                       parts_.flight->is_wanted()),
           parts_.executor);
   attempt(parts_.device->make_window_sink(parts_.team_facts), parts_.sink);
   attempt(make_network_windows(parts_), parts_.network_windows);

@@ -70,6 +70,7 @@ void FailureWatch::fail(Error error) {
     // Set under the lock: a second caller, which finds error_ set, relies on has_failed as well.
     parts_.has_failed = true;
   }
+  note_ended_calls();
   // Ends the waits of kernels and threads, which can no longer succeed.
   __atomic_store_n(&parts_.notices->host().abort, 1u, __ATOMIC_RELEASE);
   if (on_host(parts_)) device::ring(*own_doorbell(parts_));
@@ -180,7 +181,20 @@ void FailureWatch::detect_failure() {
   if (auto failure = parts_.session->failure()) fail(*std::move(failure));
 }
 
+void FailureWatch::note_ended_calls() {
+  if (on_host(parts_) || !parts_.flight->is_wanted() || parts_.executor == nullptr) return;
+  const std::uint64_t marks = parts_.executor->ended_marks();
+  // A kernel that has given up has left its notice before. Its call counts as not ended: the last
+  // count of an earlier tick stays.
+  const Notices& notices = parts_.notices->host();
+  const bool has_notice = __atomic_load_n(reinterpret_cast<const std::uint64_t*>(&notices.failure),
+                                          __ATOMIC_ACQUIRE) != 0 ||
+                          __atomic_load_n(&notices.stall.gave_up, __ATOMIC_ACQUIRE) != 0;
+  if (!has_notice) parts_.flight->note_ended(marks);
+}
+
 void FailureWatch::tick(TimePoint now) {
+  if (!parts_.has_failed) note_ended_calls();
   detect_failure();
   inquiry_.serve();
   if (!parts_.has_failed) watch_stall(now);

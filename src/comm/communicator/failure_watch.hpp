@@ -60,6 +60,9 @@ class FailureWatch final : public Watched {
   void fail(Error error);
   /// Returns the error that the notices record: a wait that was given up, or a call that failed.
   std::optional<Error> given_up() const;
+  /// Keeps the number of ended calls for the flight file (GPU ranks). Does so before the
+  /// communicator's waits end, since calls that fail end too.
+  void note_ended_calls();
   void watch_stall(TimePoint now);
   void watch_others();
   /// Returns the reason why the wait for `awaited_rank` cannot succeed, once this is certain.

@@ -102,6 +102,11 @@ class Executor {
   /// Returns whether enqueued work is incomplete, or a graph that holds a call may still be
   /// launched. In both cases memory of the communicator may be in use. Does not block.
   virtual bool is_in_use() = 0;
+  /// Returns the number of the launch of the last call, from 1. Returns 0 if the call was captured,
+  /// or if the executor does not mark launches.
+  virtual std::uint64_t last_mark() const { return 0; }
+  /// Returns how many marked launches have ended. Any thread; does not block.
+  virtual std::uint64_t ended_marks() { return 0; }
 };
 
 /// Facts that a communicator's window objects share.
@@ -156,8 +161,9 @@ class Device {
   virtual Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
                                            std::vector<std::byte> part, Deadline deadline) = 0;
   virtual Result<std::unique_ptr<NoticeBoard>> make_notice_board() = 0;
+  /// `marks`: GPU ranks count the launches that have ended, by one driver call more for each.
   virtual Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts,
-                                                          GraphOrder order) = 0;
+                                                          GraphOrder order, bool marks) = 0;
   virtual Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) = 0;
   /// Returns the process's pool for objects of this size that the device's kernels read.
   virtual Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,

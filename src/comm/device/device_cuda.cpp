@@ -193,8 +193,8 @@ class CudaDevice final : public Device {
     return CudaNoticeBoard::make(context_.get());
   }
   Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts,
-                                                  GraphOrder order) override {
-    return CudaExecutor::make({context_.get(), *budget_, kernels_}, facts, order);
+                                                  GraphOrder order, bool marks) override {
+    return CudaExecutor::make({context_.get(), *budget_, kernels_}, facts, order, marks);
   }
   Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override;
   Result<std::shared_ptr<shadow::ShadowPool>> object_pool(std::size_t bytes,

@@ -131,7 +131,7 @@ class HostDevice final : public Device {
     return std::unique_ptr<NoticeBoard>(std::make_unique<HostNoticeBoard>());
   }
   Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& /*facts*/,
-                                                  GraphOrder /*order*/) override {
+                                                  GraphOrder /*order*/, bool /*marks*/) override {
     return std::unique_ptr<Executor>(std::make_unique<HostExecutor>());
   }
   Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override {

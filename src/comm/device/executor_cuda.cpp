@@ -33,12 +33,14 @@ class CudaExecutor::LastLaunch final : public CtaBudget::Member {
 };
 
 Result<std::unique_ptr<Executor>> CudaExecutor::make(const Gpu& gpu, const CtaBudget::Facts& facts,
-                                                     GraphOrder order) {
+                                                     GraphOrder order, bool marks) {
   ORIEL_CHECK(kernels::load_kernels(gpu.loaded));
   ORIEL_TRY(const auto scope, CudaScope::enter(gpu.context));
   ORIEL_TRY(auto launches, LaunchOrder::make(order));
   auto last = std::make_shared<const LastLaunch>(gpu.context, facts, launches->last_launch());
-  return std::unique_ptr<Executor>(new CudaExecutor(gpu, std::move(last), std::move(launches)));
+  std::unique_ptr<CudaExecutor> made(new CudaExecutor(gpu, std::move(last), std::move(launches)));
+  if (marks) made->marks_ = std::make_unique<LaunchMarks>();
+  return std::unique_ptr<Executor>(std::move(made));
 }
 
 CudaExecutor::CudaExecutor(const Gpu& gpu, std::shared_ptr<const LastLaunch> last,
@@ -52,6 +54,7 @@ CudaExecutor::~CudaExecutor() {
   const auto scope = CudaScope::enter(gpu_.context);
   gpu_.budget.leave(last_launch_);
   engine_copies_.reset();
+  marks_.reset();
   order_.reset();
   last_launch_.reset();
 }
@@ -138,6 +141,11 @@ Status CudaExecutor::run_in_order(CUstream stream, const Launch& launch) {
   }
   Status launched = launch(on, place.capture != nullptr);
   Status noted = order_->end(on, place);
+  if (marks_ != nullptr) {
+    // Without its mark the call is merely not known to have ended.
+    const bool is_marked = place.capture == nullptr && launched.ok() && marks_->record(on).ok();
+    last_mark_ = is_marked ? marks_->count() : 0;
+  }
   return launched.ok() ? noted : launched;
 }
 
@@ -164,6 +172,12 @@ CUresult CudaExecutor::query_last_launch() {
   const std::unique_lock lock(mutex_, std::try_to_lock);
   if (!lock.owns_lock()) return CUDA_ERROR_NOT_READY;
   return order_->has_launched() ? order_->query() : CUDA_SUCCESS;
+}
+
+std::uint64_t CudaExecutor::ended_marks() {
+  if (marks_ == nullptr) return 0;
+  const auto scope = CudaScope::enter(gpu_.context);
+  return scope.ok() ? marks_->ended() : 0;
 }
 
 bool CudaExecutor::is_in_use() {

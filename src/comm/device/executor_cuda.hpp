@@ -2,6 +2,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -9,6 +11,7 @@
 #include "comm/device/cta_budget.hpp"
 #include "comm/device/device.hpp"
 #include "comm/device/engine_copies.hpp"
+#include "comm/device/launch_marks.hpp"
 #include "comm/device/launch_order.hpp"
 #include "kernels/cuda/loaded_kernels.hpp"
 
@@ -23,7 +26,7 @@ namespace oriel::comm {
 /// A plain call on the last stream takes four driver calls while the GPU is not full. They query
 /// the capture status, query the stream's ID, launch, and record the event. On a default stream a
 /// CudaScope adds more calls (StreamScope). Neither query can be omitted: CUDA may reuse the handle
-/// of a destroyed stream.
+/// of a destroyed stream. If launches are marked, a fifth one records the mark.
 class CudaExecutor final : public Executor {
  public:
   /// Resources that the communicators of a GPU share; they outlive the executor.
@@ -33,7 +36,7 @@ class CudaExecutor final : public Executor {
     kernels::LoadedKernels& loaded;
   };
   static Result<std::unique_ptr<Executor>> make(const Gpu& gpu, const CtaBudget::Facts& facts,
-                                                GraphOrder order);
+                                                GraphOrder order, bool marks = false);
   ~CudaExecutor() override;
 
   Status check_stream(void* stream) override;
@@ -48,6 +51,8 @@ class CudaExecutor final : public Executor {
                  const kernels::CollectiveCall& /*call*/) override {}
   Status drain(Deadline deadline) override;
   bool is_in_use() override;
+  std::uint64_t last_mark() const override { return last_mark_; }
+  std::uint64_t ended_marks() override;
 
  private:
   class LastLaunch;
@@ -68,6 +73,8 @@ class CudaExecutor final : public Executor {
   std::mutex mutex_;  // guards order_, except has_graphs()
   std::unique_ptr<LaunchOrder> order_;
   std::unique_ptr<EngineCopies> engine_copies_;  // created by the first call with copies
+  std::unique_ptr<LaunchMarks> marks_;           // null if launches are not marked
+  std::atomic<std::uint64_t> last_mark_{0};
 };
 
 }  // namespace oriel::comm

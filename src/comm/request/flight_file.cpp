@@ -5,6 +5,7 @@
 #include <chrono>
 #include <iterator>
 #include <new>
+#include <optional>
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -61,8 +62,9 @@ class TickClock {
   double ns_per_tick_ = 1;
 };
 
+/// `ended_marks` is empty for CPU ranks.
 void append(fmt::memory_buffer& out, const FlightRecord& record, const TickClock& clock,
-            bool on_host) {
+            std::optional<std::uint64_t> ended_marks) {
   const auto put = [&]<typename... Args>(fmt::format_string<Args...> format, Args&&... args) {
     fmt::format_to(fmt::appender(out), format, std::forward<Args>(args)...);
   };
@@ -80,8 +82,10 @@ void append(fmt::memory_buffer& out, const FlightRecord& record, const TickClock
   put(R"(, "enqueued_ns": {})", clock.since_1970(record.enqueued));
   if (record.ended != 0) {
     put(R"(, "ended_ns": {})", clock.since_1970(std::max(record.ended, record.enqueued)));
-  } else if (on_host) {
+  } else if (!ended_marks) {
     put(R"(, "ended_ns": null)");
+  } else if (record.mark != 0) {
+    put(R"(, "ended": {})", record.mark <= *ended_marks);
   }
   put("}}");
 }
@@ -102,10 +106,12 @@ std::string FlightRecorder::file_text(std::string_view reason) const {
                  facts_.communicator, quoted(facts_.name), facts_.rank, facts_.size,
                  quoted(host_name()), ::getpid(), facts_.on_host ? "host" : "cuda", quoted(reason));
   const TickClock clock(started_, started_ticks_);
+  std::optional<std::uint64_t> ended_marks;
+  if (!facts_.on_host) ended_marks = ended_marks_.load(std::memory_order_relaxed);
   const char* before = "\n";
   for (const FlightRecord& record : records()) {
     fmt::format_to(fmt::appender(out), "{}", before);
-    append(out, record, clock, facts_.on_host);
+    append(out, record, clock, ended_marks);
     before = ",\n";
   }
   fmt::format_to(fmt::appender(out), "\n]}}\n");

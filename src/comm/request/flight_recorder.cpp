@@ -33,7 +33,8 @@ FlightRecorder::FlightRecorder(FlightFacts facts)
       messages_(2 * static_cast<std::size_t>(facts_.size)) {}
 
 void FlightRecorder::note(FlightKind kind, const kernels::CollectiveCall& call,
-                          std::uint64_t number, const void* stream, std::uint64_t now) {
+                          std::uint64_t number, const void* stream, std::uint64_t now,
+                          std::uint64_t mark) {
   const std::uint64_t position = next_.load(std::memory_order_relaxed);
   Slot& slot = slots_[position % kRecords];
   slot.version.store(2 * position + 1, std::memory_order_relaxed);
@@ -44,19 +45,20 @@ void FlightRecorder::note(FlightKind kind, const kernels::CollectiveCall& call,
   slot.group.store(groups_, std::memory_order_release);
   slot.stream.store(word_of(stream), std::memory_order_release);
   slot.enqueued.store(now, std::memory_order_release);
-  slot.ended.store(0, std::memory_order_release);
+  slot.end.store(mark, std::memory_order_release);
   slot.version.store(2 * position + 2, std::memory_order_release);
   next_.store(position + 1, std::memory_order_release);
 }
 
-void FlightRecorder::enter(const kernels::CollectiveCall& call, const void* stream) {
+void FlightRecorder::enter(const kernels::CollectiveCall& call, const void* stream,
+                           std::uint64_t mark) {
   entered_ = next_.load(std::memory_order_relaxed);
   ++groups_;
-  note(FlightKind::collective, call, ++collectives_, stream, ticks());
+  note(FlightKind::collective, call, ++collectives_, stream, ticks(), mark);
   begin({.kind = CallActivity::Kind::collective});
 }
 
-void FlightRecorder::enter(std::span<const PointToPointRequest> requests) {
+void FlightRecorder::enter(std::span<const PointToPointRequest> requests, std::uint64_t mark) {
   entered_ = next_.load(std::memory_order_relaxed);
   ++groups_;
   const std::uint64_t now = ticks();
@@ -65,7 +67,7 @@ void FlightRecorder::enter(std::span<const PointToPointRequest> requests) {
     const int place = request.is_send ? request.peer : facts_.size + request.peer;
     note(request.is_send ? FlightKind::send : FlightKind::receive,
          {.type = request.type, .count = request.count, .root = request.peer},
-         ++messages_[static_cast<std::size_t>(place)], request.stream, now);
+         ++messages_[static_cast<std::size_t>(place)], request.stream, now, mark);
     ++(request.is_send ? counts.sends : counts.receives);
   }
   const int peer = requests.size() == 1 ? requests.front().peer : -1;
@@ -79,7 +81,7 @@ void FlightRecorder::leave(bool completed) {
   const std::uint64_t next = next_.load(std::memory_order_relaxed);
   const std::uint64_t kept = next < kRecords ? 0 : next - kRecords;
   for (std::uint64_t position = std::max(entered_, kept); position < next; ++position) {
-    slots_[position % kRecords].ended.store(now, std::memory_order_release);
+    slots_[position % kRecords].end.store(now, std::memory_order_release);
   }
 }
 
@@ -98,7 +100,7 @@ std::optional<FlightRecord> FlightRecorder::read(std::uint64_t position) const {
   record.group = get(slot.group);
   record.stream = get(slot.stream);
   record.enqueued = get(slot.enqueued);
-  record.ended = get(slot.ended);
+  (facts_.on_host ? record.ended : record.mark) = get(slot.end);
   if (slot.version.load(std::memory_order_relaxed) != 2 * position + 2) return std::nullopt;
   return record;
 }

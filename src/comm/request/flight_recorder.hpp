@@ -42,7 +42,8 @@ struct FlightRecord {
   std::uint64_t group = 0;       ///< from 1: counts calls; a group is one call
   std::uint64_t stream = 0;
   std::uint64_t enqueued = 0;  ///< time in FlightRecorder::ticks()
-  std::uint64_t ended = 0;     ///< 0: not known to have completed
+  std::uint64_t ended = 0;     ///< CPU ranks: time of the return; 0 before it, and after a failure
+  std::uint64_t mark = 0;      ///< GPU ranks: Executor::last_mark() after the call
 };
 
 /// Records the last calls of one rank, for messages about long waits and for a file that explains a
@@ -55,11 +56,13 @@ class FlightRecorder {
 
   explicit FlightRecorder(FlightFacts facts);
 
-  /// Records a call. CPU ranks: before it runs. GPU ranks: after it is enqueued.
-  void enter(const kernels::CollectiveCall& call, const void* stream);
-  void enter(std::span<const PointToPointRequest> requests);
+  /// Records a call. CPU ranks: before it runs. GPU ranks: after it is enqueued, with its mark.
+  void enter(const kernels::CollectiveCall& call, const void* stream, std::uint64_t mark = 0);
+  void enter(std::span<const PointToPointRequest> requests, std::uint64_t mark = 0);
   /// Records that the call returns (CPU ranks). If the call failed, it stays marked as not ended.
   void leave(bool completed);
+  /// Stores how many marked calls are known to have ended (GPU ranks). Any thread.
+  void note_ended(std::uint64_t marks) { ended_marks_.store(marks, std::memory_order_relaxed); }
 
   /// Stores the thread's activity at `word`, where other ranks read it (CPU ranks). The word is
   /// zero, and outlives the recorder's last call.
@@ -99,14 +102,15 @@ class FlightRecorder {
   struct alignas(64) Slot {
     Word version{0};  // 2 * position + 1 during the write, 2 * position + 2 after it
     Word what{0};     // root or peer << 32, then FlightKind, collective, type, operation
-    Word count{0}, number{0}, group{0}, stream{0}, enqueued{0}, ended{0};
+    Word count{0}, number{0}, group{0}, stream{0}, enqueued{0};
+    Word end{0};  // CPU ranks: FlightRecord::ended; GPU ranks: its mark
   };
   void begin(const CallActivity& activity) {
     device::Memory::store<device::Order::relaxed>(activity_, word_of(activity));
   }
   /// Records one call of the current group.
   void note(FlightKind kind, const kernels::CollectiveCall& call, std::uint64_t number,
-            const void* stream, std::uint64_t now);
+            const void* stream, std::uint64_t now, std::uint64_t mark);
   std::optional<FlightRecord> read(std::uint64_t position) const;
   std::string file_name() const;
   std::string file_text(std::string_view reason) const;
@@ -120,6 +124,7 @@ class FlightRecorder {
   std::uint64_t groups_ = 0;
   std::uint64_t entered_ = 0;  // position of the first record of the last call
   Word next_{0};               // position of the next record
+  Word ended_marks_{0};
   std::uint64_t own_activity_ = 0;
   std::uint64_t* activity_ = &own_activity_;  // or the shared word
 

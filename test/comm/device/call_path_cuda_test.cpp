@@ -190,6 +190,45 @@ TEST_CASE("the first communicator of a GPU loads all kernels, and no call loads 
   CHECK(driver.loads == loads);
 }
 
+TEST_CASE("a marked call takes five driver calls, and it is known whether it has ended",
+          "[req:5.7]") {
+  JoinedStreams joined;
+  const auto marked = joined.make_executor(2, comm::GraphOrder::all, true);
+  CudaTable table = cuda();
+  static std::uintptr_t last_ended;
+  table.event_query = [](CUevent event) {
+    ++driver.queries;
+    const bool has_ended = reinterpret_cast<std::uintptr_t>(event) <= last_ended;
+    return has_ended ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
+  };
+  const ScopedCudaTable scoped(table);
+  constexpr std::uint64_t kCalls = comm::LaunchMarks::kMarks;
+  driver.launches_left = 2 * kCalls;
+  last_ended = 0;
+  const std::uintptr_t before = 'E' + driver.events - 1;  // the last event before the marks
+  for (std::uint64_t call = 1; call <= kCalls; ++call) {
+    CHECK(marked->run({}, {}, stream('a')).ok());
+    CHECK(marked->last_mark() == call);
+  }
+  for (const std::uint64_t ended : {std::uint64_t{0}, std::uint64_t{1}, std::uint64_t{700}}) {
+    last_ended = before + ended;
+    driver.queries = 0;
+    CHECK(marked->ended_marks() == ended);
+    CHECK(driver.queries <= 11);  // a search in halves
+  }
+  NotedCalls noted;
+  Names with_mark = kPlain;
+  with_mark.emplace_back("event_record");
+  CHECK(noted.names_of([&] { CHECK(marked->run({}, {}, stream('a')).ok()); }) == with_mark);
+  CHECK(marked->last_mark() == kCalls + 1);
+  last_ended = before + kCalls;
+  CHECK(marked->ended_marks() == kCalls + 1);
+  driver.captures = {{stream('b'), 7}};
+  CHECK(marked->run({}, {}, stream('b')).ok());
+  CHECK(marked->last_mark() == 0);
+  for (const auto& graph : driver.graphs) graph();
+}
+
 TEST_CASE("a launch that the driver refuses is named, and the next one goes on", "[req:5.6]") {
   JoinedStreams joined;
   driver.launches_left = 0;

@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <iterator>
 #include <string>
 #include <thread>
@@ -120,6 +121,27 @@ TEST_CASE("a call of a GPU rank, made again on its stream, takes four driver cal
       require_names(noted.names_of(call), kOneLaunch, what);
       require(model.launches() == before + 1, what + " is not one launch");
     });
+  });
+}
+
+TEST_CASE(
+    "a call of a GPU rank with ORIEL_DUMP_DIR takes five driver calls, and its end is recorded",
+    "[req:5.7]") {
+  const Environment environment(Variables{{"ORIEL_DUMP_DIR", "/tmp"}});
+  run_on_model([](FakeCuda&, const GpuRank& rank, float* data) {
+    NotedCalls noted;
+    check_calls(rank, data, [&](const auto& call, const std::string& what) {
+      call();  // creates the event of its mark
+      const auto made = noted.names_of(call);
+      require(std::count(made.begin(), made.end(), "event_record") == 2, what);
+    });
+    const auto comm = must(comm::find_communicator(rank.comm));
+    std::uint64_t mark = 0;
+    for (const comm::FlightRecord& record : NetworkInside::flight(*comm).records()) {
+      require(record.mark == mark || record.mark == mark + 1, "marks count launches");
+      mark = record.mark;
+    }
+    require(mark > 0, "calls are marked");
   });
 }
 

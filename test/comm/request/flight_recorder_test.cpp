@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -162,6 +163,27 @@ TEST_CASE("a file of a rank, written twice, replaces what lies there and follows
        R"("rank": 1, "ranks": 2,)", R"("reason": "the last")",
        R"({"kind": "all-reduce", "op": "sum", "number": 1, "count": 7, "type": "f32",)",
        R"("ended_ns": null})"}));
+}
+
+TEST_CASE("a file of a GPU rank says of each marked call whether it has ended", "[req:5.7]") {
+  const DumpFolder folder;
+  FlightRecorder recorder(
+      {.folder = folder.path(), .communicator = 0xab, .size = 2, .on_host = false});
+  for (const std::uint64_t mark : {1, 2, 0, 3}) recorder.enter(sum_of(mark), nullptr, mark);
+  recorder.note_ended(2);
+  recorder.write("a test", true);
+  std::vector<std::string> calls;
+  std::istringstream lines(folder.text(0));
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with("{\"kind\"")) calls.push_back(line);
+  }
+  REQUIRE(calls.size() == 4);
+  const char* const ends[] = {R"("ended": true})", R"("ended": true})", "}", R"("ended": false})"};
+  for (std::size_t i = 0; i < 4; ++i) {
+    const bool is_last = i + 1 == calls.size();
+    CHECK(calls[i].ends_with(std::string(ends[i]) + (is_last ? "" : ",")));
+  }
+  CHECK(times_in(calls[2], "ended") == 0);  // captured
 }
 
 TEST_CASE("a folder that is not there is named once in the log, and nothing fails", "[req:5.7]") {

@@ -117,7 +117,8 @@ class DeviceAround final : public comm::Device {
     return below_.make_notice_board();
   }
   Result<std::unique_ptr<comm::Executor>> make_executor(const comm::CtaBudget::Facts& /*facts*/,
-                                                        comm::GraphOrder /*order*/) override {
+                                                        comm::GraphOrder /*order*/,
+                                                        bool /*marks*/) override {
     return std::unique_ptr<comm::Executor>(std::make_unique<ScriptedExecutor>(script_, name_));
   }
   Result<std::unique_ptr<comm::PooledWindowSink>> make_window_sink(

@@ -236,9 +236,10 @@ class JoinedStreams {
   /// Makes the executor of a communicator. The event of its last call is E for the first executor,
   /// then G, then I.
   std::unique_ptr<comm::Executor> make_executor(std::uint64_t communicator,
-                                                comm::GraphOrder order = comm::GraphOrder::all) {
+                                                comm::GraphOrder order = comm::GraphOrder::all,
+                                                bool marks = false) {
     auto made = comm::CudaExecutor::make({nullptr, budget_, kernels_},
-                                         {.communicator = communicator, .ctas = 32}, order);
+                                         {.communicator = communicator, .ctas = 32}, order, marks);
     REQUIRE(made.ok());
     return std::move(made).value();
   }

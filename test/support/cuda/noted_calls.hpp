@@ -11,13 +11,13 @@
 
 namespace oriel::test {
 
-/// Records the names of driver calls on top of the table in force, in a static array, until
-/// destroyed. Use one at a time, for calls of one thread.
+/// Records the names of driver calls on top of the table in force, in a static array of each thread,
+/// until destroyed. Use one at a time.
 class NotedCalls {
  public:
   NotedCalls() : scoped_(over_current()) {}
 
-  /// Returns the names of the first 64 driver calls that `call` makes.
+  /// Returns the names of the first 64 driver calls that `call` makes on this thread.
   template <class Call>
   std::vector<std::string> names_of(const Call& call) {
     count_ = 0;
@@ -50,8 +50,8 @@ class NotedCalls {
     return table;
   }
 
-  static inline std::array<const char*, 64> names_{};
-  static inline std::size_t count_ = 0;
+  static inline thread_local std::array<const char*, 64> names_{};
+  static inline thread_local std::size_t count_ = 0;
   static inline CudaTable below_{};  // table that calls are passed on to
   ScopedCudaTable scoped_;
 };
