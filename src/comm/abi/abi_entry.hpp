@@ -92,7 +92,8 @@ Result<DataType> read_type(ncclDataType_t type);
 
 }  // namespace oriel::comm
 
-namespace front = oriel::comm;
+/// Short name of oriel::comm for the C entries, which are defined outside of any namespace.
+namespace api = oriel::comm;
 
 // Each entry is defined under its pnccl name. The nccl name is an alias, which a profiler may
 // replace. The oriel_nccl name is an alias to which libnccl.so.2 forwards; nobody replaces it.

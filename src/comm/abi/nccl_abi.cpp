@@ -304,116 +304,112 @@ const char* last_error(ncclComm_t handle) noexcept {
 }  // namespace oriel::comm
 
 ORIEL_ENTRY(ncclResult_t, ncclGetVersion, int* version) {
-  return front::guard("ncclGetVersion", [&] { return front::get_version(version); });
+  return api::guard("ncclGetVersion", [&] { return api::get_version(version); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclGetUniqueId, ncclUniqueId* id) {
-  return front::guard("ncclGetUniqueId", [&] { return front::get_unique_id(id); });
+  return api::guard("ncclGetUniqueId", [&] { return api::get_unique_id(id); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommInitRank, ncclComm_t* comm, int nranks, ncclUniqueId id,
             int rank) {
-  return front::guard_progress("ncclCommInitRank", [&](bool& in_progress) {
-    return front::init_rank(comm, nranks, id, rank, nullptr, in_progress);
+  return api::guard_progress("ncclCommInitRank", [&](bool& in_progress) {
+    return api::init_rank(comm, nranks, id, rank, nullptr, in_progress);
   });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommInitRankConfig, ncclComm_t* comm, int nranks, ncclUniqueId id,
             int rank, ncclConfig_t* config) {
-  return front::guard_progress("ncclCommInitRankConfig", [&](bool& in_progress) {
-    return front::init_rank(comm, nranks, id, rank, config, in_progress);
+  return api::guard_progress("ncclCommInitRankConfig", [&](bool& in_progress) {
+    return api::init_rank(comm, nranks, id, rank, config, in_progress);
   });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommInitRankScalable, ncclComm_t* newcomm, int nranks, int myrank,
             int nId, ncclUniqueId* commIds, ncclConfig_t* config) {
-  return front::guard_progress("ncclCommInitRankScalable", [&](bool& in_progress) {
-    return front::init_rank_scalable(newcomm, nranks, myrank, nId, commIds, config, in_progress);
+  return api::guard_progress("ncclCommInitRankScalable", [&](bool& in_progress) {
+    return api::init_rank_scalable(newcomm, nranks, myrank, nId, commIds, config, in_progress);
   });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommInitAll, ncclComm_t* comm, int ndev, const int* devlist) {
-  return front::guard_in_group("ncclCommInitAll",
-                               [&] { return front::init_all(comm, ndev, devlist); });
+  return api::guard_in_group("ncclCommInitAll", [&] { return api::init_all(comm, ndev, devlist); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommFinalize, ncclComm_t comm) {
-  return front::guard_progress(
-      "ncclCommFinalize", [&](bool& in_progress) { return front::finalize(comm, in_progress); },
+  return api::guard_progress(
+      "ncclCommFinalize", [&](bool& in_progress) { return api::finalize(comm, in_progress); },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommDestroy, ncclComm_t comm) {
-  return front::guard("ncclCommDestroy", [&] {
-    return front::end_handle<front::DestroyJob>(comm, front::destroy_communicator);
+  return api::guard("ncclCommDestroy", [&] {
+    return api::end_handle<api::DestroyJob>(comm, api::destroy_communicator);
   });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommAbort, ncclComm_t comm) {
-  return front::guard("ncclCommAbort", [&] {
-    return front::end_handle<front::AbortJob>(comm, front::abort_communicator);
-  });
+  return api::guard("ncclCommAbort",
+                    [&] { return api::end_handle<api::AbortJob>(comm, api::abort_communicator); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommRevoke, ncclComm_t comm, int revokeFlags) {
-  return front::guard("ncclCommRevoke", [&] { return front::revoke(comm, revokeFlags); });
+  return api::guard("ncclCommRevoke", [&] { return api::revoke(comm, revokeFlags); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommGetAsyncError, ncclComm_t comm, ncclResult_t* asyncError) {
-  return front::guard("ncclCommGetAsyncError",
-                      [&] { return front::get_async_error(comm, asyncError); });
+  return api::guard("ncclCommGetAsyncError",
+                    [&] { return api::get_async_error(comm, asyncError); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommCount, const ncclComm_t comm, int* count) {
-  return front::guard("ncclCommCount",
-                      [&] { return front::query(comm, count, "count", &front::CommEntry::size); });
+  return api::guard("ncclCommCount",
+                    [&] { return api::query(comm, count, "count", &api::CommEntry::size); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommCuDevice, const ncclComm_t comm, int* device) {
-  return front::guard("ncclCommCuDevice", [&] {
-    return front::query(comm, device, "device", &front::CommEntry::device);
-  });
+  return api::guard("ncclCommCuDevice",
+                    [&] { return api::query(comm, device, "device", &api::CommEntry::device); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommUserRank, const ncclComm_t comm, int* rank) {
-  return front::guard("ncclCommUserRank",
-                      [&] { return front::query(comm, rank, "rank", &front::CommEntry::rank); });
+  return api::guard("ncclCommUserRank",
+                    [&] { return api::query(comm, rank, "rank", &api::CommEntry::rank); });
 }
 ORIEL_ENTRY(const char*, ncclGetErrorString, ncclResult_t result) {
-  return front::result_name(result);
+  return api::result_name(result);
 }
 ORIEL_ENTRY(const char*, ncclGetLastError, ncclComm_t comm) {
-  return front::last_error(comm);
+  return api::last_error(comm);
 }
 ORIEL_ENTRY(void, ncclResetDebugInit, void) {
-  front::guard("ncclResetDebugInit", [] { return front::ignore_reset_of_log(); });
+  api::guard("ncclResetDebugInit", [] { return api::ignore_reset_of_log(); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclMemAlloc, void** ptr, size_t size) {
-  return front::guard("ncclMemAlloc", [&] { return front::allocate(ptr, size); });
+  return api::guard("ncclMemAlloc", [&] { return api::allocate(ptr, size); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclMemFree, void* ptr) {
-  return front::guard("ncclMemFree", [&] { return front::free_memory(ptr); });
+  return api::guard("ncclMemFree", [&] { return api::free_memory(ptr); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommWindowRegister, ncclComm_t comm, void* buff, size_t size,
             ncclWindow_t* win, int winFlags) {
-  return front::guard_progress(
+  return api::guard_progress(
       "ncclCommWindowRegister",
       [&](bool& in_progress) {
-        return front::register_window(comm, buff, size, win, winFlags, in_progress);
+        return api::register_window(comm, buff, size, win, winFlags, in_progress);
       },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommWindowDeregister, ncclComm_t comm, ncclWindow_t win) {
-  return front::guard(
-      "ncclCommWindowDeregister", [&] { return front::deregister_window(comm, win); }, comm);
+  return api::guard(
+      "ncclCommWindowDeregister", [&] { return api::deregister_window(comm, win); }, comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclRedOpCreatePreMulSum, ncclRedOp_t* op, void* scalar,
             ncclDataType_t datatype, ncclScalarResidence_t residence, ncclComm_t comm) {
-  return front::guard("ncclRedOpCreatePreMulSum", [&] {
-    return front::create_premul_sum(op, scalar, datatype, residence, comm);
-  });
+  return api::guard("ncclRedOpCreatePreMulSum",
+                    [&] { return api::create_premul_sum(op, scalar, datatype, residence, comm); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclRedOpDestroy, ncclRedOp_t op, ncclComm_t comm) {
-  return front::guard("ncclRedOpDestroy", [&] { return front::destroy_reduction(op, comm); });
+  return api::guard("ncclRedOpDestroy", [&] { return api::destroy_reduction(op, comm); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclGroupStart, void) {
-  return front::guard("ncclGroupStart", [] {
-    front::ThreadGroup::current().start();
+  return api::guard("ncclGroupStart", [] {
+    api::ThreadGroup::current().start();
     return oriel::Status();
   });
 }
 ORIEL_ENTRY(ncclResult_t, ncclGroupEnd, void) {
-  return front::guard_progress("ncclGroupEnd", [](bool& in_progress) {
-    return front::ThreadGroup::current().end(in_progress);
+  return api::guard_progress("ncclGroupEnd", [](bool& in_progress) {
+    return api::ThreadGroup::current().end(in_progress);
   });
 }
 ORIEL_ENTRY(ncclResult_t, ncclGroupSimulateEnd, ncclSimInfo_t* simInfo) {
-  return front::guard("ncclGroupSimulateEnd", [&] { return front::simulate_group_end(simInfo); });
+  return api::guard("ncclGroupSimulateEnd", [&] { return api::simulate_group_end(simInfo); });
 }

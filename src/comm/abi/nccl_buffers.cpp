@@ -44,9 +44,9 @@ Status deregister_buffer(ncclComm_t handle, void* registration) {
 
 ORIEL_ENTRY(ncclResult_t, ncclCommRegister, const ncclComm_t comm, void* buff, size_t size,
             void** handle) {
-  return front::guard("ncclCommRegister",
-                      [&] { return front::register_buffer(comm, buff, size, handle); });
+  return api::guard("ncclCommRegister",
+                    [&] { return api::register_buffer(comm, buff, size, handle); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclCommDeregister, const ncclComm_t comm, void* handle) {
-  return front::guard("ncclCommDeregister", [&] { return front::deregister_buffer(comm, handle); });
+  return api::guard("ncclCommDeregister", [&] { return api::deregister_buffer(comm, handle); });
 }

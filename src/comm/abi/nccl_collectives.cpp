@@ -68,156 +68,156 @@ using oriel::kernels::Collective;
 
 ORIEL_ENTRY(ncclResult_t, ncclAllReduce, const void* sendbuff, void* recvbuff, size_t count,
             ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard_in_group(
+  return api::guard_in_group(
       "ncclAllReduce",
       [&] {
-        return front::collective({.collective = Collective::all_reduce,
-                                  .input = sendbuff,
-                                  .output = recvbuff,
-                                  .count = count,
-                                  .stream = stream},
-                                 datatype, op, comm);
+        return api::collective({.collective = Collective::all_reduce,
+                                .input = sendbuff,
+                                .output = recvbuff,
+                                .count = count,
+                                .stream = stream},
+                               datatype, op, comm);
       },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclAllGather, const void* sendbuff, void* recvbuff, size_t sendcount,
             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard_in_group(
+  return api::guard_in_group(
       "ncclAllGather",
       [&] {
-        return front::collective({.collective = Collective::all_gather,
-                                  .input = sendbuff,
-                                  .output = recvbuff,
-                                  .count = sendcount,
-                                  .stream = stream},
-                                 datatype, ncclSum, comm);
+        return api::collective({.collective = Collective::all_gather,
+                                .input = sendbuff,
+                                .output = recvbuff,
+                                .count = sendcount,
+                                .stream = stream},
+                               datatype, ncclSum, comm);
       },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclReduceScatter, const void* sendbuff, void* recvbuff, size_t recvcount,
             ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard_in_group(
+  return api::guard_in_group(
       "ncclReduceScatter",
       [&] {
-        return front::collective({.collective = Collective::reduce_scatter,
-                                  .input = sendbuff,
-                                  .output = recvbuff,
-                                  .count = recvcount,
-                                  .stream = stream},
-                                 datatype, op, comm);
+        return api::collective({.collective = Collective::reduce_scatter,
+                                .input = sendbuff,
+                                .output = recvbuff,
+                                .count = recvcount,
+                                .stream = stream},
+                               datatype, op, comm);
       },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclReduce, const void* sendbuff, void* recvbuff, size_t count,
             ncclDataType_t datatype, ncclRedOp_t op, int root, ncclComm_t comm,
             cudaStream_t stream) {
-  return front::guard_in_group(
+  return api::guard_in_group(
       "ncclReduce",
       [&] {
-        return front::collective({.collective = Collective::reduce,
-                                  .input = sendbuff,
-                                  .output = recvbuff,
-                                  .count = count,
-                                  .root = root,
-                                  .stream = stream},
-                                 datatype, op, comm);
+        return api::collective({.collective = Collective::reduce,
+                                .input = sendbuff,
+                                .output = recvbuff,
+                                .count = count,
+                                .root = root,
+                                .stream = stream},
+                               datatype, op, comm);
       },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclBroadcast, const void* sendbuff, void* recvbuff, size_t count,
             ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard_in_group(
+  return api::guard_in_group(
       "ncclBroadcast",
       [&] {
-        return front::collective({.collective = Collective::broadcast,
-                                  .input = sendbuff,
-                                  .output = recvbuff,
-                                  .count = count,
-                                  .root = root,
-                                  .stream = stream},
-                                 datatype, ncclSum, comm);
+        return api::collective({.collective = Collective::broadcast,
+                                .input = sendbuff,
+                                .output = recvbuff,
+                                .count = count,
+                                .root = root,
+                                .stream = stream},
+                               datatype, ncclSum, comm);
       },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclBcast, void* buff, size_t count, ncclDataType_t datatype, int root,
             ncclComm_t comm, cudaStream_t stream) {
-  return front::guard_in_group(
+  return api::guard_in_group(
       "ncclBcast",
       [&] {
-        return front::collective({.collective = Collective::broadcast,
-                                  .input = buff,
-                                  .output = buff,
-                                  .count = count,
-                                  .root = root,
-                                  .stream = stream},
-                                 datatype, ncclSum, comm);
+        return api::collective({.collective = Collective::broadcast,
+                                .input = buff,
+                                .output = buff,
+                                .count = count,
+                                .root = root,
+                                .stream = stream},
+                               datatype, ncclSum, comm);
       },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclAlltoAll, const void* sendbuff, void* recvbuff, size_t count,
             ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard_in_group(
+  return api::guard_in_group(
       "ncclAlltoAll",
       [&] {
-        return front::collective({.collective = Collective::all_to_all,
-                                  .input = sendbuff,
-                                  .output = recvbuff,
-                                  .count = count,
-                                  .stream = stream},
-                                 datatype, ncclSum, comm);
+        return api::collective({.collective = Collective::all_to_all,
+                                .input = sendbuff,
+                                .output = recvbuff,
+                                .count = count,
+                                .stream = stream},
+                               datatype, ncclSum, comm);
       },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclGather, const void* sendbuff, void* recvbuff, size_t count,
             ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard_in_group(
+  return api::guard_in_group(
       "ncclGather",
       [&] {
-        return front::collective({.collective = Collective::gather,
-                                  .input = sendbuff,
-                                  .output = recvbuff,
-                                  .count = count,
-                                  .root = root,
-                                  .stream = stream},
-                                 datatype, ncclSum, comm);
+        return api::collective({.collective = Collective::gather,
+                                .input = sendbuff,
+                                .output = recvbuff,
+                                .count = count,
+                                .root = root,
+                                .stream = stream},
+                               datatype, ncclSum, comm);
       },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclScatter, const void* sendbuff, void* recvbuff, size_t count,
             ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard_in_group(
+  return api::guard_in_group(
       "ncclScatter",
       [&] {
-        return front::collective({.collective = Collective::scatter,
-                                  .input = sendbuff,
-                                  .output = recvbuff,
-                                  .count = count,
-                                  .root = root,
-                                  .stream = stream},
-                                 datatype, ncclSum, comm);
+        return api::collective({.collective = Collective::scatter,
+                                .input = sendbuff,
+                                .output = recvbuff,
+                                .count = count,
+                                .root = root,
+                                .stream = stream},
+                               datatype, ncclSum, comm);
       },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclSend, const void* sendbuff, size_t count, ncclDataType_t datatype,
             int peer, ncclComm_t comm, cudaStream_t stream) {
-  return front::guard_in_group(
+  return api::guard_in_group(
       "ncclSend",
       [&] {
-        return front::point_to_point({.is_send = true,
-                                      .data = const_cast<void*>(sendbuff),
-                                      .count = count,
-                                      .peer = peer,
-                                      .stream = stream},
-                                     datatype, comm);
+        return api::point_to_point({.is_send = true,
+                                    .data = const_cast<void*>(sendbuff),
+                                    .count = count,
+                                    .peer = peer,
+                                    .stream = stream},
+                                   datatype, comm);
       },
       comm);
 }
 ORIEL_ENTRY(ncclResult_t, ncclRecv, void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
             ncclComm_t comm, cudaStream_t stream) {
-  return front::guard_in_group(
+  return api::guard_in_group(
       "ncclRecv",
       [&] {
-        return front::point_to_point(
+        return api::point_to_point(
             {.is_send = false, .data = recvbuff, .count = count, .peer = peer, .stream = stream},
             datatype, comm);
       },

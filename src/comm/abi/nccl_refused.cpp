@@ -37,17 +37,17 @@ constexpr const char* kOwnDeviceHeaders =
 ORIEL_ENTRY(ncclResult_t, ncclCommShrink, ncclComm_t comm, int* /*excludeRanksList*/,
             int /*excludeRanksCount*/, ncclComm_t* newcomm, ncclConfig_t* /*config*/,
             int /*shrinkFlags*/) {
-  return front::guard("ncclCommShrink", [&] { return front::refuse_shrink(comm, newcomm); });
+  return api::guard("ncclCommShrink", [&] { return api::refuse_shrink(comm, newcomm); });
 }
 ORIEL_ENTRY(ncclResult_t, ncclDevCommCreate, ncclComm_t comm,
             const struct ncclDevCommRequirements* /*reqs*/, struct ncclDevComm* /*outDevComm*/) {
-  return front::guard("ncclDevCommCreate", [&] {
-    return front::refuse_call(comm, "ncclDevCommCreate", front::kOwnDeviceHeaders);
+  return api::guard("ncclDevCommCreate", [&] {
+    return api::refuse_call(comm, "ncclDevCommCreate", api::kOwnDeviceHeaders);
   });
 }
 ORIEL_ENTRY(ncclResult_t, ncclDevCommDestroy, ncclComm_t comm,
             const struct ncclDevComm* /*devComm*/) {
-  return front::guard("ncclDevCommDestroy", [&] {
-    return front::refuse_call(comm, "ncclDevCommDestroy", front::kOwnDeviceHeaders);
+  return api::guard("ncclDevCommDestroy", [&] {
+    return api::refuse_call(comm, "ncclDevCommDestroy", api::kOwnDeviceHeaders);
   });
 }

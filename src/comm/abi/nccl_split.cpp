@@ -56,10 +56,10 @@ Status split_communicator(ncclComm_t handle, int color, int key, ncclComm_t* out
 
 ORIEL_ENTRY(ncclResult_t, ncclCommSplit, ncclComm_t comm, int color, int key, ncclComm_t* newcomm,
             ncclConfig_t* config) {
-  return front::guard_progress(
+  return api::guard_progress(
       "ncclCommSplit",
       [&](bool& in_progress) {
-        return front::split_communicator(comm, color, key, newcomm, config, in_progress);
+        return api::split_communicator(comm, color, key, newcomm, config, in_progress);
       },
       comm);
 }
