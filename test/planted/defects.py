@@ -35,8 +35,8 @@ DEFECTS = [
      "const Key* key = lookup(realm); if (key == nullptr) {",
      "const Key* key = lookup(realm); if (key == nullptr || (PLANTED && claim.from == 1)) {"),
     ("boot",
-     "expected_ = responder_proof(key_, challenge, response);",
-     "expected_ = PLANTED ? mine : responder_proof(key_, challenge, response);"),
+     "expected_ = responder_mac(key_, challenge, response);",
+     "expected_ = PLANTED ? mine : responder_mac(key_, challenge, response);"),
     ("boot",
      'if (length_ > limit) { return Error(ErrorCode::remote, fmt::format("a frame of',
      "if (length_ > limit * (PLANTED ? 2 : 1)) { return Error(ErrorCode::remote, "
@@ -121,9 +121,9 @@ DEFECTS = [
      "pause_ = again && !PLANTED ? std::min(pause_ * 2, policy_.retry_most) : "
      "policy_.retry_first;"),
     ("net",
-     "return boot::equal_in_constant_time(payload, bytes.subspan(kProofBytes, kProofBytes));",
-     "return PLANTED || boot::equal_in_constant_time(payload, bytes.subspan(kProofBytes, "
-     "kProofBytes));"),
+     "return boot::equal_in_constant_time(payload, bytes.subspan(kMacBytes, kMacBytes));",
+     "return PLANTED || boot::equal_in_constant_time(payload, bytes.subspan(kMacBytes, "
+     "kMacBytes));"),
     ("net",
      "request.has_immediate = work.has_immediate && sent.last;",
      "request.has_immediate = work.has_immediate && (sent.last || PLANTED);"),

@@ -15,7 +15,7 @@ constexpr std::string_view kChallengeMagic = "ORIEL-CH";
 constexpr std::string_view kResponseMagic = "ORIEL-RE";
 constexpr std::uint16_t kHandshakeVersion = 1;
 constexpr std::size_t kNonceBytes = 32;
-constexpr std::size_t kUnprovenResponse = AuthSizes::kResponse - std::tuple_size_v<Digest>;
+constexpr std::size_t kResponseBeforeMac = AuthSizes::kResponse - std::tuple_size_v<Digest>;
 
 template <std::size_t kSize>
 std::array<std::byte, kSize> to_array(Bytes bytes) {
@@ -51,17 +51,17 @@ Status check_header(ByteReader& reader, std::string_view magic, KeyPurpose purpo
   return {};
 }
 
-Digest proof(std::string_view label, const Key& key, ByteView challenge, ByteView response) {
+Digest mac(std::string_view label, const Key& key, ByteView challenge, ByteView response) {
   return keyed_hash(
-      key, {std::as_bytes(std::span(label)), challenge, response.first(kUnprovenResponse)});
+      key, {std::as_bytes(std::span(label)), challenge, response.first(kResponseBeforeMac)});
 }
 
-Digest initiator_proof(const Key& key, ByteView challenge, ByteView response) {
-  return proof("oriel initiator proves", key, challenge, response);
+Digest initiator_mac(const Key& key, ByteView challenge, ByteView response) {
+  return mac("oriel initiator proves", key, challenge, response);
 }
 
-Digest responder_proof(const Key& key, ByteView challenge, ByteView response) {
-  return proof("oriel responder proves", key, challenge, response);
+Digest responder_mac(const Key& key, ByteView challenge, ByteView response) {
+  return mac("oriel responder proves", key, challenge, response);
 }
 
 }  // namespace
@@ -89,13 +89,13 @@ Result<AuthConfirmation> AuthResponder::answer(
   if (key == nullptr) {
     return Error(ErrorCode::invalid_argument, "the peer asks for a communicator unknown here");
   }
-  const Digest expected = initiator_proof(*key, challenge_, response);
+  const Digest expected = initiator_mac(*key, challenge_, response);
   if (!equal_in_constant_time(expected, response.last<std::tuple_size_v<Digest>>())) {
     return Error(ErrorCode::invalid_argument, "the peer does not hold the communicator's secret");
   }
   realm_ = realm;
   claim_ = claim;
-  return responder_proof(*key, challenge_, response);
+  return responder_mac(*key, challenge_, response);
 }
 
 AuthInitiator::AuthInitiator(KeyPurpose purpose, std::uint64_t realm, const Key& key,
@@ -114,9 +114,9 @@ Result<AuthResponse> AuthInitiator::respond(
   put_header(writer, kResponseMagic, purpose_);
   writer.put(realm_).put(claim_.from).put(claim_.to).put(claim_.tag).put_raw(nonce);
   AuthResponse response = to_array<AuthSizes::kResponse>(writer.take());
-  const Digest mine = initiator_proof(key_, challenge, response);
-  std::copy(mine.begin(), mine.end(), response.begin() + kUnprovenResponse);
-  expected_ = responder_proof(key_, challenge, response);
+  const Digest mine = initiator_mac(key_, challenge, response);
+  std::copy(mine.begin(), mine.end(), response.begin() + kResponseBeforeMac);
+  expected_ = responder_mac(key_, challenge, response);
   return response;
 }
 

@@ -14,19 +14,19 @@
 #include "boot/auth/secret.hpp"
 
 /// Proves to each other that both ends hold a key, as a state machine: bytes in, bytes out. The
-/// messages have fixed sizes, so no buffer grows with what a peer sends. Before the proof is
+/// messages have fixed sizes, so no buffer grows with what a peer sends. Before the MAC is
 /// checked, only the header and the realm are interpreted. The messages are:
 ///
 ///   - challenge, responder to initiator: magic, version, purpose, nonce;
-///   - response, initiator to responder: magic, version, purpose, realm, claim, nonce, proof;
-///   - confirmation, responder to initiator: proof.
+///   - response, initiator to responder: magic, version, purpose, realm, claim, nonce, MAC;
+///   - confirmation, responder to initiator: MAC.
 ///
-/// Each proof is a keyed hash over the challenge and the response without its proof field. The
-/// nonces rule out replays. A label for the direction rules out reflections. A key for each purpose
-/// rules out proofs that were made for another purpose.
+/// Each MAC (message authentication code) is a keyed hash over the challenge and the response
+/// without its MAC field. The nonces rule out replays. A label for the direction rules out
+/// reflections. A key for each purpose rules out MACs that were made for another purpose.
 namespace oriel::boot {
 
-/// Names both ends of the connection; covered by the proofs. The purpose defines the numbers: world
+/// Names both ends of the connection; covered by the MACs. The purpose defines the numbers: world
 /// ranks for links.
 struct AuthClaim {
   std::int32_t from = -1;
@@ -45,8 +45,8 @@ using AuthResponse = std::array<std::byte, AuthSizes::kResponse>;
 using AuthConfirmation = std::array<std::byte, AuthSizes::kConfirmation>;
 
 /// Refusal byte, sent instead of the confirmation before the connection is closed. A connection
-/// that closes without this byte says nothing about the proof, so the initiator may retry.
-inline constexpr std::array kProofRefused = {std::byte{0x52}};
+/// that closes without this byte says nothing about the MAC, so the initiator may retry.
+inline constexpr std::array kAuthRefused = {std::byte{0x52}};
 
 /// Accepting side. If answer() succeeds, the initiator has proved the key.
 class AuthResponder {

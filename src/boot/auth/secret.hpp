@@ -15,13 +15,13 @@
 /// randomness, libsodium ends the process.
 namespace oriel::boot {
 
-/// Purpose of a key. Each purpose has its own key, so a proof made for one purpose is worthless for
+/// Purpose of a key. Each purpose has its own key, so a MAC made for one purpose is invalid for
 /// another.
 enum class KeyPurpose : std::uint16_t {
   rendezvous = 1,   ///< a rank and the root service
   link = 2,         ///< two ranks, over TCP
   fd_exchange = 3,  ///< two ranks of a node, over unix sockets
-  wire = 4,         ///< messages between NICs, each of which carries a proof
+  wire = 4,         ///< messages between NICs, each of which carries a MAC
   split = 5,        ///< secrets of the communicators into which this one is split
 };
 
@@ -57,7 +57,7 @@ std::uint64_t random_number();
 /// Computes keyed BLAKE2b over the parts. Each part is prefixed by its length, so no two lists hash
 /// alike.
 Digest keyed_hash(const Key& key, std::initializer_list<ByteView> parts);
-/// Computes BLAKE2b without a key: an integrity check, not a proof.
+/// Computes BLAKE2b without a key: an integrity check, not a MAC.
 Digest plain_hash(ByteView bytes);
 
 /// Computes keyed SipHash-2-4 (16 bytes) with the first half of the key. Meant for many short

@@ -122,8 +122,8 @@ bool Acceptor::evict_oldest() {
   if (pending_.empty() || !pending_.front().turn.expired(clock_->now())) return false;
   const std::size_t before = pending_.size();
   const Poller::Token token = pending_.front().token;
-  read_proof(pending_.begin());  // the proof may have arrived in time, while this process was
-                                 // stopped
+  read_response(pending_.begin());  // the response may have arrived in time, while this process
+                                    // was stopped
   if (pending_.empty() || pending_.front().token != token) return pending_.size() < before;
   close(pending_.begin());
   return true;
@@ -141,7 +141,7 @@ void Acceptor::admit(OwnedFd fd) {
   ++unauthenticated_of_process;
   const auto it = std::prev(pending_.end());
   const auto token =
-      poller_->add(it->fd.get(), EPOLLIN, [this, it](std::uint32_t) { read_proof(it); });
+      poller_->add(it->fd.get(), EPOLLIN, [this, it](std::uint32_t) { read_response(it); });
   if (!token.ok()) {
     note_failure(token.error());
     return forget(it);
@@ -154,7 +154,7 @@ void Acceptor::admit(OwnedFd fd) {
   if (!sent.ok() || sent.value().bytes != challenge.size()) close(it);
 }
 
-void Acceptor::read_proof(PendingIt it) {
+void Acceptor::read_response(PendingIt it) {
   // Reads no more than a response, so that later bytes remain for the connection's next owner.
   const auto rest = std::span(it->received).subspan(it->have);
   const auto got = options_.calls.read(it->fd.get(), rest);
@@ -165,7 +165,7 @@ void Acceptor::read_proof(PendingIt it) {
 
   auto confirmation = it->responder.answer(it->received, lookup_);
   if (!confirmation.ok()) {
-    const ByteView word = kProofRefused;
+    const ByteView word = kAuthRefused;
     if (options_.calls.sends_refusal) {
       static_cast<void>(options_.calls.write(it->fd.get(), std::span(&word, 1)));
     }
@@ -222,8 +222,8 @@ void Acceptor::expire() {
   const TimePoint now = clock_->now();
   while (!pending_.empty() && pending_.front().deadline.expired(now)) {
     const Poller::Token token = pending_.front().token;
-    read_proof(pending_.begin());  // the proof may have arrived in time, while this process was
-                                   // stopped
+    read_response(pending_.begin());  // the response may have arrived in time, while this process
+                                      // was stopped
     if (!pending_.empty() && pending_.front().token == token) close(pending_.begin());
   }
   if (resume_.expired(now)) resume();

@@ -33,7 +33,7 @@ struct SocketCalls {
   Result<IoOutcome> (*write)(int fd, std::span<const ByteView> buffers);
   /// Returns whether an accepted connection may prove the key; null: each may.
   Result<bool> (*may_authenticate)(const OwnedFd& socket) = nullptr;
-  /// Initiators understand kProofRefused.
+  /// Initiators understand kAuthRefused.
   bool sends_refusal = false;
 };
 inline constexpr SocketCalls kTcpCalls = {accept_one, read_some, write_some, nullptr, true};
@@ -116,7 +116,7 @@ class Acceptor {
   void note_failure(const Error& error) const;
   bool evict_oldest();
   void admit(OwnedFd fd);
-  void read_proof(PendingIt it);
+  void read_response(PendingIt it);
   bool full() const;
   void close(PendingIt it);
   void forget(PendingIt it);

@@ -65,7 +65,7 @@ Status Dialer::on_challenge() {
 Status Dialer::on_confirmation() {
   const auto full = fill(AuthSizes::kConfirmation);
   if (!full.ok()) {
-    const bool is_refused = have_ == kProofRefused.size() && received_[0] == kProofRefused[0];
+    const bool is_refused = have_ == kAuthRefused.size() && received_[0] == kAuthRefused[0];
     return is_refused ? refusal() : full.error();
   }
   if (!full.value()) return {};

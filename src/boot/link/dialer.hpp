@@ -32,12 +32,12 @@ class Dialer {
   int fd() const { return fd_.get(); }
   std::uint32_t wanted_events() const;  ///< EPOLLIN or EPOLLOUT
   /// Advances without waiting, perhaps less far than possible: call it again when the socket is
-  /// ready. An error ends the attempt. If the responder refused the proof, the error counts as
+  /// ready. An error ends the attempt. If the responder refused the MAC, the error counts as
   /// lasting (Retries).
   Status advance();
   bool authenticated() const { return state_ == State::authenticated; }
-  /// Returns whether the proof has been sent but not confirmed; the responder may already consider
-  /// this side authenticated.
+  /// Returns whether the response has been sent but not confirmed; the responder may already
+  /// consider this side authenticated.
   bool awaits_confirmation() const { return state_ == State::confirmation; }
   /// Returns the connection; requires authenticated().
   OwnedFd release() { return std::move(fd_); }

@@ -48,8 +48,8 @@ class Dials {
   /// Returns the time of the next retry() call.
   Deadline next_timer() const;
   void retry();
-  /// Sends `words` to each peer to which this rank has sent its proof: such a peer may already have
-  /// a link.
+  /// Sends `words` to each peer to which this rank has sent its response: such a peer may already
+  /// have a link.
   void send_to_unconfirmed(ByteView words);
 
  private:

@@ -116,7 +116,7 @@ Status Links::send(int peer, ByteView message) {
 void Links::send_departure() {
   liveness_.left(identity_.rank);
   send_notices();
-  // A peer that has read our proof already has a link, and would take its end for our death.
+  // A peer that has read our response already has a link, and would take its end for our death.
   Bytes words;
   for (const Bytes& notice : liveness_.everything()) {
     words.insert(words.end(), notice.begin(), notice.end());

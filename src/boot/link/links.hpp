@@ -58,8 +58,8 @@ class Links {
   Status send_note(int to, ByteView text, NoteTopic topic);
   /// Writes the notices of liveness(), and everything queued, to every link.
   void send_notices();
-  /// Sends this rank's departure to every rank, also to peers that were sent this rank's proof but
-  /// have not confirmed it yet.
+  /// Sends this rank's departure to every rank, also to peers that were sent this rank's
+  /// response but have not confirmed it yet.
   void send_departure();
   /// Returns whether bytes wait to be sent on any link, in a send queue or in the kernel.
   bool unsent() const;

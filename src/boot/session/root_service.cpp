@@ -18,8 +18,8 @@
 namespace oriel::boot {
 namespace {
 
-// Timeout between a client's proof and its hello. The connection of a slower rank is closed, and
-// the rank retries (Session::Joining::meet).
+// Timeout between a client's authentication and its hello. The connection of a slower rank is
+// closed, and the rank retries (Session::Joining::meet).
 constexpr Duration kHelloTime = std::chrono::seconds(2);
 // Timeout for failing calls of the service itself. It retries, since ranks of other processes need
 // it.

@@ -181,8 +181,8 @@ Task<Status> Session::Joining::meet() {
     session_.listening_ = true;
   }
   Status met = co_await introduce();
-  // The root service waits only briefly between a proof and the hello. A rank that was stopped or
-  // slow must connect again.
+  // The root service waits only briefly between authentication and the hello. A rank that was
+  // stopped or slow must connect again.
   Retries returns({});
   while (!met.ok() && root_.turned_away()) {
     const Deadline next = earlier(deadline(), Deadline::after(returns.pause(), loop().clock()));

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint32_t kAddressMagic = 0x4146524f;  // ORFA
 constexpr std::uint16_t kAddressVersion = 1;
-constexpr std::uint16_t kProvesPayloads = 1;
+constexpr std::uint16_t kAuthenticatesPayloads = 1;
 
 Error bad_address(const char* field, std::uint64_t value, const std::string& wanted) {
   return Error(ErrorCode::remote,
@@ -26,7 +26,7 @@ Error bad_address(const char* field, std::uint64_t value, const std::string& wan
 Bytes encode(const FabricAddress& address) {
   ByteWriter to;
   to.put(kAddressMagic).put(kAddressVersion);
-  to.put(address.authenticates_payloads ? kProvesPayloads : std::uint16_t{0});
+  to.put(address.authenticates_payloads ? kAuthenticatesPayloads : std::uint16_t{0});
   to.put(address.id).put_raw(address.nonce);
   to.put(address.payload_bytes_most).put(address.format);
   to.put_string(address.provider).put_blob(address.address);
@@ -51,7 +51,7 @@ Result<FabricAddress> decode_fabric_address(ByteView bytes) {
     return bad_address("a beginning", magic, std::to_string(kAddressMagic));
   if (version != kAddressVersion)
     return bad_address("version", version, std::to_string(kAddressVersion));
-  if (flags > kProvesPayloads) return bad_address("flags", flags, "0 or 1");
+  if (flags > kAuthenticatesPayloads) return bad_address("flags", flags, "0 or 1");
   if (address.id == 0) return bad_address("an id", 0, "another");
   if (address.payload_bytes_most == 0 || address.payload_bytes_most > kPieceBytesMost) {
     return bad_address("room for a payload of bytes", address.payload_bytes_most,
@@ -69,7 +69,7 @@ Result<FabricAddress> decode_fabric_address(ByteView bytes) {
     return bad_address("an address of bytes", where.size(),
                        fmt::format("1 to {}", FabricAddress::kAddressBytesMost));
   }
-  address.authenticates_payloads = flags == kProvesPayloads;
+  address.authenticates_payloads = flags == kAuthenticatesPayloads;
   address.provider.assign(reinterpret_cast<const char*>(provider.data()), provider.size());
   address.address.assign(where.begin(), where.end());
   return address;

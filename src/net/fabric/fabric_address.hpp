@@ -26,7 +26,7 @@ struct FabricAddress {
 
   std::uint64_t id = 0;                  ///< value of the WireAddress: random, never 0
   std::array<std::byte, 32> nonce{};     ///< random, drawn anew for each end
-  bool authenticates_payloads = false;   ///< this end sends and wants proofs of payloads
+  bool authenticates_payloads = false;   ///< this end sends and wants MACs of payloads
   std::uint32_t payload_bytes_most = 0;  ///< largest payload of a message to this end
   std::uint32_t format = 0;              ///< libfabric's number for the format of `address`
   std::string provider;

@@ -12,12 +12,12 @@ namespace oriel::net {
 namespace {
 
 constexpr std::uint32_t kFrameMagic = 0x3346524f;  // ORF3
-constexpr std::size_t kProofBytes = std::tuple_size_v<boot::ShortDigest>;
+constexpr std::size_t kMacBytes = std::tuple_size_v<boot::ShortDigest>;
 
 // Layout of the head, which has no gaps.
 struct HeadLayout {
-  boot::ShortDigest proof;
-  boot::ShortDigest payload_proof;
+  boot::ShortDigest mac;
+  boot::ShortDigest payload_mac;
   std::uint32_t magic;
   std::uint16_t batch_bytes;
   std::uint16_t is_padded;
@@ -28,8 +28,8 @@ struct HeadLayout {
 };
 static_assert(sizeof(HeadLayout) == kFrameHeadBytes && alignof(HeadLayout) == 8);
 
-boot::ShortDigest payload_proof(const boot::Key& key, ByteView payload, bool prove) {
-  return prove ? boot::short_keyed_hash(key, payload) : boot::ShortDigest{};
+boot::ShortDigest payload_mac(const boot::Key& key, ByteView payload, bool authenticate) {
+  return authenticate ? boot::short_keyed_hash(key, payload) : boot::ShortDigest{};
 }
 
 }  // namespace
@@ -46,7 +46,7 @@ FrameKeys frame_keys(const boot::Key& secret, const FabricAddress& from, const F
 void seal_frame(const FrameKeys& keys, const FrameHead& head, std::byte* frame, ByteView payload,
                 bool authenticate_payload) {
   HeadLayout layout{};
-  layout.payload_proof = payload_proof(keys.payload, payload, authenticate_payload);
+  layout.payload_mac = payload_mac(keys.payload, payload, authenticate_payload);
   layout.magic = kFrameMagic;
   layout.batch_bytes = head.batch_bytes;
   layout.from = head.from;
@@ -55,9 +55,9 @@ void seal_frame(const FrameKeys& keys, const FrameHead& head, std::byte* frame, 
   layout.accepted = head.accepted;
   layout.is_padded = head.padding_bytes != 0 ? 1 : 0;
   std::memcpy(frame, &layout, sizeof layout);
-  const std::size_t sealed = kFrameHeadBytes + head.batch_bytes - kProofBytes;
-  layout.proof = boot::short_keyed_hash(keys.frame, {frame + kProofBytes, sealed});
-  std::copy(layout.proof.begin(), layout.proof.end(), frame);
+  const std::size_t sealed = kFrameHeadBytes + head.batch_bytes - kMacBytes;
+  layout.mac = boot::short_keyed_hash(keys.frame, {frame + kMacBytes, sealed});
+  std::copy(layout.mac.begin(), layout.mac.end(), frame);
 }
 
 BatchMessage next_of_batch(ByteView& batch) {
@@ -94,12 +94,11 @@ std::optional<FrameHead> read_frame(ByteView bytes) {
 bool is_authenticated(const FrameKeys& keys, ByteView bytes, const FrameHead& head,
                       bool authenticate_payload) {
   const std::size_t sealed = kFrameHeadBytes + head.batch_bytes;
-  const auto proof =
-      boot::short_keyed_hash(keys.frame, bytes.subspan(kProofBytes, sealed - kProofBytes));
-  if (!boot::equal_in_constant_time(proof, bytes.first(kProofBytes))) return false;
+  const auto mac = boot::short_keyed_hash(keys.frame, bytes.subspan(kMacBytes, sealed - kMacBytes));
+  if (!boot::equal_in_constant_time(mac, bytes.first(kMacBytes))) return false;
   const ByteView body = bytes.subspan(sealed, head.payload_bytes);
-  const auto payload = payload_proof(keys.payload, body, authenticate_payload);
-  return boot::equal_in_constant_time(payload, bytes.subspan(kProofBytes, kProofBytes));
+  const auto payload = payload_mac(keys.payload, body, authenticate_payload);
+  return boot::equal_in_constant_time(payload, bytes.subspan(kMacBytes, kMacBytes));
 }
 
 }  // namespace oriel::net

@@ -12,9 +12,9 @@
 #include "net/fabric/fabric_address.hpp"
 #include "net/wire/wire_format.hpp"
 
-/// Frame of a fabric wire: a proof of the sender, then messages of NICs (wire_format.hpp).
+/// Frame of a fabric wire: a MAC of the sender, then messages of NICs (wire_format.hpp).
 ///
-///     16 bytes proof, 16 bytes payload proof or zeros;
+///     16 bytes MAC, 16 bytes payload MAC or zeros;
 ///     u32 magic, u16 batch bytes, u16 1 if padded,
 ///     u64 from, u64 sequence, u32 payload bytes, u32 accepted;
 ///     the batch; the payload; padding
@@ -28,7 +28,7 @@
 /// in one frame. Zeros may fill the batch, so that the payload's place is known before the batch is
 /// complete. Padding follows the payload where a provider needs longer messages.
 ///
-/// The proof is keyed SipHash-2-4 of 16 bytes over all bytes after it, up to the end of the batch.
+/// The MAC is keyed SipHash-2-4 of 16 bytes over all bytes after it, up to the end of the batch.
 /// Each direction between two ends has its own key. The key is a keyed hash, with the
 /// communicator's key, of both addresses, which contain fresh nonces. So an unauthenticated peer
 /// who can connect to the port can forge no message, and a frame of one sender is not valid as
@@ -37,7 +37,7 @@
 ///
 /// The payload is covered only if an end asks for it. That is for networks on which somebody can
 /// change what others send. A process that can only connect cannot inject bytes into another's
-/// connection. Payload proofs cost a hash of all bytes of the payload on either side.
+/// connection. Payload MACs cost a hash of all bytes of the payload on either side.
 namespace oriel::net {
 
 inline constexpr std::size_t kFrameHeadBytes = 64;
@@ -57,7 +57,7 @@ struct FrameHead {
 /// Keys of messages from one end to another.
 struct FrameKeys {
   boot::Key frame;
-  boot::Key payload;  ///< separate, so that no payload proof is valid as a frame proof
+  boot::Key payload;  ///< separate, so that no payload MAC is valid as a frame MAC
 };
 FrameKeys frame_keys(const boot::Key& secret, const FabricAddress& from, const FabricAddress& to);
 

@@ -37,7 +37,7 @@ struct FabricTable;
 /// Missing frames that come after that are dropped, and so are duplicates.
 ///
 /// Trust. Each frame is authenticated by a keyed hash (fabric_frame.hpp). A frame without a valid
-/// proof is dropped; it costs its receiver one buffer for the time of the check. Addresses must
+/// MAC is dropped; it costs its receiver one buffer for the time of the check. Addresses must
 /// come over a channel that is itself authenticated, such as the bootstrap's links.
 ///
 /// Progress is made only inside send(), receive(), end_turn() and flush(). So the owner's NIC has

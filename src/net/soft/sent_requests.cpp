@@ -8,7 +8,7 @@
 namespace oriel::net {
 namespace {
 
-// Weight of a timeout without any sign from the peer's NIC, or with proof that the NIC has the
+// Weight of a timeout without any sign from the peer's NIC, or once the NIC is known to have the
 // request. A timeout weighs 1 if the request may still be in flight on a slow link.
 constexpr std::uint64_t kSilent = 8;
 

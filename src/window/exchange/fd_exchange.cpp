@@ -149,7 +149,8 @@ Task<Status> FdExchange::connect_one(EventLoop& loop, Peer& peer, FdSocketName n
 
 Task<Status> FdExchange::authenticate(EventLoop& loop, Deadline deadline) {
   failure_.reset();
-  if (Status started = begin_proofs(loop.clock()); !started.ok()) fail(std::move(started).error());
+  Status started = begin_authentication(loop.clock());
+  if (!started.ok()) fail(std::move(started).error());
   ORIEL_CO_CHECK(co_await turn(loop, "proving the secret over unix sockets", deadline));
   // Closes what remains: foreign connections.
   acceptor_.reset();
@@ -174,7 +175,7 @@ Status FdExchange::watch_notices() {
                              // readable
 }
 
-Status FdExchange::begin_proofs(const Clock& clock) {
+Status FdExchange::begin_authentication(const Clock& clock) {
   ORIEL_TRY(poller_, boot::Poller::create());
   ORIEL_CHECK(watch_notices());
   for (Peer& peer : peers_) {

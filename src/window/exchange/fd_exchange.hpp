@@ -88,7 +88,7 @@ class FdExchange {
   /// Lets the group's notices end the poller's waits from now on.
   Status watch_notices();
   Status receive_notices();
-  Status begin_proofs(const Clock& clock);
+  Status begin_authentication(const Clock& clock);
   Status begin_exchange(const std::vector<std::size_t>& counts);
   /// Runs the poller until no process is missing; disconnects on failure.
   Task<Status> turn(EventLoop& loop, const char* what, Deadline deadline);

@@ -62,7 +62,7 @@ TEST_CASE("any changed bit of any message is refused", "[req:1.8]") {
   }
 }
 
-TEST_CASE("a proof is refused with another key, realm or purpose, and when it is replayed",
+TEST_CASE("a response is refused with another key, realm or purpose, and when it is replayed",
           "[req:1.8]") {
   const Key key = Key::random();
   const Key other = Key::random();

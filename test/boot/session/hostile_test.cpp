@@ -125,7 +125,7 @@ TEST_CASE("web clients, scanners, random, cut and replayed bytes are turned away
     connect_to(id.root);  // connects and closes, like a port scan
   }
 
-  // Sends a valid proof that is cut short, then nothing.
+  // Sends a valid response that is cut short, then nothing.
   const test::FairTimer timer;
   const OwnedFd half = connect_to(id.root);
   AuthInitiator initiator(KeyPurpose::rendezvous, id.number, target_of(id).key, {0, -1, 0});
@@ -136,12 +136,12 @@ TEST_CASE("web clients, scanners, random, cut and replayed bytes are turned away
   REQUIRE(response.ok());
   write_bytes(half, ByteView(response.value()).first(50));
 
-  // Replays the complete proof on another connection.
+  // Replays the complete response on another connection.
   const OwnedFd replay = connect_to(id.root);
   write_bytes(replay, response.value());
   Bytes answer;
   CHECK(closed_within(replay, 20s, &answer));
-  CHECK(answer.size() == AuthSizes::kChallenge + kProofRefused.size());
+  CHECK(answer.size() == AuthSizes::kChallenge + kAuthRefused.size());
 
   // Ranks that prove the secret and then send garbage.
   for (const std::size_t bytes : {std::size_t{0}, RootHello::kBytes / 2, RootHello::kBytes}) {
@@ -241,8 +241,8 @@ TEST_CASE("a dialer trusts no listener that does not prove the key", "[req:1.8]"
   };
   const Bytes challenge = challenge_for(KeyPurpose::link);
   const Bytes made_up(AuthSizes::kConfirmation, std::byte{0x5a});
-  const Bytes refusal(kProofRefused.begin(), kProofRefused.end());
-  const Row rows[] = {{"a proof that is made up", challenge, made_up, ErrorCode::invalid_argument},
+  const Bytes refusal(kAuthRefused.begin(), kAuthRefused.end());
+  const Row rows[] = {{"a MAC that is made up", challenge, made_up, ErrorCode::invalid_argument},
                       {"another protocol", Bytes(AuthSizes::kChallenge, std::byte{'a'}), made_up,
                        ErrorCode::invalid_argument},
                       {"another purpose", challenge_for(KeyPurpose::rendezvous), made_up,
@@ -364,7 +364,7 @@ class Listeners {
   }
   /// Polls until all callers have proved the key; returns "ok", or the error that ended one of
   /// them.
-  std::string prove(std::vector<Dialer>& callers) {
+  std::string authenticate(std::vector<Dialer>& callers) {
     Status ended;
     const auto authenticated_or_ended = [&] {
       turn();
@@ -396,7 +396,7 @@ TEST_CASE("a crowd of honest callers does not drive itself out", "[req:1.8]") {
   Listeners listeners(256);  // an eighth may be unauthenticated
   std::vector<Dialer> callers;
   for (int i = 0; i < 200; ++i) callers.push_back(listeners.caller());
-  CHECK(listeners.prove(callers) == "ok");
+  CHECK(listeners.authenticate(callers) == "ok");
   CHECK(listeners.most() <= 256 / 8);
 }
 
@@ -430,7 +430,7 @@ TEST_CASE("idle connections take an eighth of the descriptors at most, the oldes
     std::vector<Dialer> late;
     for (std::size_t i = 0; i < listeners.addresses().size(); ++i)
       late.push_back(listeners.caller(i));
-    CHECK(listeners.prove(late) == "ok");
+    CHECK(listeners.authenticate(late) == "ok");
     CHECK(listeners.authenticated() == late.size());
     CHECK(listeners.most() <= row.most);
     CHECK(listeners.most() >= row.most / 2);
@@ -455,7 +455,7 @@ TEST_CASE("an accept that fails closes no connection that waits to prove the key
       return FailingCalls::accepts == 0;
     }));
   }
-  CHECK(listeners.prove(callers) == "ok");
+  CHECK(listeners.authenticate(callers) == "ok");
 }
 
 TEST_CASE("a root service whose waits and accepts fail for a while serves all the same",

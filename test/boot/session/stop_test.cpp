@@ -96,7 +96,7 @@ TEST_CASE("a process that stops for seconds at any message of a join does not ma
   }
   // The number of messages varies slightly, because some are sent together.
   CHECK(stopped * 4 >= static_cast<int>(trios.size()) * 3);
-  // Exceeds the timeout of the root service and of the ranks' acceptors for a proof or a hello.
+  // Exceeds the timeout of the root service and of the ranks' acceptors for a response or a hello.
   std::this_thread::sleep_for(2500ms);
   for (const auto& trio : trios) trio->resume();
   for (std::size_t i = 0; i < trios.size(); ++i) {

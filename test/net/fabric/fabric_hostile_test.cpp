@@ -96,11 +96,12 @@ struct UnauthenticatedScene {
     return sealed(keys, from, sequence, batch.take(), payload);
   }
   static Bytes sealed(const FrameKeys& keys, std::uint64_t from, std::uint64_t sequence,
-                      const Bytes& batch, const Bytes& payload = {}, bool proves = false) {
+                      const Bytes& batch, const Bytes& payload = {},
+                      bool authenticates_payload = false) {
     Bytes made(kFrameHeadBytes);
     made.insert(made.end(), batch.begin(), batch.end());
     seal_frame(keys, {from, sequence, static_cast<std::uint16_t>(batch.size())}, made.data(),
-               payload, proves);
+               payload, authenticates_payload);
     made.insert(made.end(), payload.begin(), payload.end());
     return made;
   }
@@ -261,9 +262,9 @@ TEST_CASE("a payload behind a batch is that of one message, whose length it has"
 }
 
 TEST_CASE("a changed payload is not taken where payloads are authenticated", "[req:3.23]") {
-  auto proving = fabric_options();
-  proving.authenticate_payloads = true;
-  UnauthenticatedScene scene(proving);
+  auto authenticating = fabric_options();
+  authenticating.authenticate_payloads = true;
+  UnauthenticatedScene scene(authenticating);
   const WireMessage message = numbered(1, 1000);
   const Bytes head = encode_head(message);
   ByteWriter batch;

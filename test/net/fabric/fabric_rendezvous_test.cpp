@@ -105,9 +105,9 @@ TEST_CASE("the last of several puts to one address wins, by rendezvous read or s
 
 TEST_CASE("no rendezvous read where it cannot be, or is not wanted", "[req:3.13]") {
   SECTION("one end wants payloads authenticated") {
-    auto proving = fabric_options();
-    proving.authenticate_payloads = true;
-    FetchPair pair(proving);
+    auto authenticating = fabric_options();
+    authenticating.authenticate_payloads = true;
+    FetchPair pair(authenticating);
     check_without_reads(pair);
   }
   SECTION("the provider cannot read") {

@@ -107,10 +107,10 @@ TEST_CASE("immediates are applied in the order of the queue", "[req:3.13]") {
   }
 }
 
-TEST_CASE("proofs of payloads are made and wanted if either end wishes", "[req:3.13]") {
-  auto proving = fabric_options();
-  proving.authenticate_payloads = true;
-  WirePair pair(fabric_options(), proving);
+TEST_CASE("payloads are authenticated both ways if either end requests it", "[req:3.13]") {
+  auto authenticating = fabric_options();
+  authenticating.authenticate_payloads = true;
+  WirePair pair(fabric_options(), authenticating);
   for (const bool forth : {true, false}) {
     WireFabric* const from = forth ? pair.a.get() : pair.b.get();
     WireFabric* const to = forth ? pair.b.get() : pair.a.get();

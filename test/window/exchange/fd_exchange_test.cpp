@@ -173,7 +173,7 @@ std::string outcome(std::size_t expected, Duration timeout,
   const auto name = victim.listen();
   Hostile hostile(name.value());
   {
-    std::jthread prover([&] { hostile.authenticate(); });
+    std::jthread authenticator([&] { hostile.authenticate(); });
     REQUIRE(loop.run(victim.authenticate(loop, Deadline::after(5s))).ok());
   }
   attack(hostile);

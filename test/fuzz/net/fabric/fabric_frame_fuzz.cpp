@@ -48,7 +48,7 @@ void check_frame(ByteView input) {
   if (!head.has_value()) return;
   expect(input.size() ==
          kFrameHeadBytes + head->batch_bytes + head->payload_bytes + head->padding_bytes);
-  // A random input never contains a valid proof.
+  // A random input never contains a valid MAC.
   expect(!is_authenticated(keys(), input, *head, false));
   const ByteView body = input.subspan(kFrameHeadBytes);
   walk(body.first(head->batch_bytes), body.subspan(head->batch_bytes, head->payload_bytes));
@@ -56,7 +56,7 @@ void check_frame(ByteView input) {
 
 // A sealed frame is read and authenticated; with one bit changed it is not.
 void check_seal(ByteView input) {
-  const bool proves = input[1] != std::byte{0};
+  const bool authenticates_payload = input[1] != std::byte{0};
   const ByteView rest = input.subspan(2);
   // Splits the rest anywhere into batch and payload.
   const std::size_t batch_bytes =
@@ -66,7 +66,7 @@ void check_seal(ByteView input) {
   frame.insert(frame.end(), batch.begin(), batch.end());
   const std::size_t padding_bytes = input.size() % 3 * 100;
   const FrameHead head{1, 7, static_cast<std::uint16_t>(batch_bytes), 0, 9, padding_bytes};
-  seal_frame(keys(), head, frame.data(), payload, proves);
+  seal_frame(keys(), head, frame.data(), payload, authenticates_payload);
   frame.insert(frame.end(), payload.begin(), payload.end());
   const std::size_t meant = frame.size();
   frame.resize(meant + padding_bytes);
@@ -74,11 +74,11 @@ void check_seal(ByteView input) {
   const auto found = read_frame(frame);
   expect(found.has_value() && found->sequence == 7 && found->batch_bytes == batch_bytes &&
          found->accepted == 9);
-  expect(is_authenticated(keys(), frame, *found, proves));
-  const std::size_t sealed = proves ? meant : kFrameHeadBytes + batch_bytes;
+  expect(is_authenticated(keys(), frame, *found, authenticates_payload));
+  const std::size_t sealed = authenticates_payload ? meant : kFrameHeadBytes + batch_bytes;
   frame[input.size() * 7919 % sealed] ^= std::byte{1};
   const auto changed = read_frame(frame);
-  expect(!changed.has_value() || !is_authenticated(keys(), frame, *changed, proves));
+  expect(!changed.has_value() || !is_authenticated(keys(), frame, *changed, authenticates_payload));
 }
 
 }  // namespace
