@@ -116,7 +116,7 @@ void wait_for_still_rank(TestRanks& test_ranks) {
   require(ended, "the kernel has ended");
   require(static_cast<device::WorldOutcome>(result->outcome) == device::WorldOutcome::aborted,
           "the wait was ended from outside");
-  // The error comes from rank 0's silence, not from the timeout of this rank's wait.
+  // The error comes from the timeout of rank 0 as a peer, not from that of this rank's wait.
   require(error && error->origin_rank() == 0 && error->code() == ErrorCode::remote,
           error ? error->to_string() : "no error");
   std::printf("put of nothing: a silent rank was named after %.1f s\n", seconds.count());
@@ -126,8 +126,7 @@ void wait_for_still_rank(TestRanks& test_ranks) {
 
 }  // namespace
 
-TEST_CASE("a rank that stands still while a kernel waits for it is named by its silence",
-          "[req:3.19]") {
+TEST_CASE("a stopped rank that a kernel waits for is named after the peer timeout", "[req:3.19]") {
   const bool direct = GENERATE(true, false);
   if (!direct && kGpus < 2) return;  // to save time
   run_in_nodes(2, 1, direct, wait_for_still_rank);

@@ -27,9 +27,9 @@ enum class CutOff : std::uint8_t { undecided, peer, self };
 ///
 /// `others` never lists this rank's own host. For queues it lists every other host with a rank that
 /// has not left. For links it lists the other hosts to which this rank has links that are open or
-/// closed for silence. `of_peer` is the index of the silent peer's host. If that host answers, only
-/// the peer itself is at fault.
-/// Once `is_late`, `unknown` counts as silent; `slow` hosts are still waited for.
+/// closed by a timeout. `of_peer` is the index of the silent peer's host. If that host answers,
+/// only the peer itself is at fault. Once `is_late`, `unknown` counts as silent; `slow` hosts are
+/// still waited for.
 CutOff find_cut_off(std::span<const HostState> others, std::size_t of_peer, bool is_late);
 
 }  // namespace oriel::boot

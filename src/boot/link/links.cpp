@@ -221,7 +221,7 @@ bool Links::is_cut_off(int peer) const {
   std::map<std::uint32_t, HostState> states;
   for (const auto& [rank, link] : links_) {
     if (host_of(rank) == host_of(identity_.rank)) continue;
-    if (link.closed() && !link.silent()) continue;  // closed for another reason than silence
+    if (link.closed() && !link.silent()) continue;  // closed for another reason than a timeout
     HostState& state = states.try_emplace(host_of(rank), HostState::silent).first->second;
     if (link.has_answered()) state = HostState::answers;
   }

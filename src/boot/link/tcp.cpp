@@ -31,8 +31,8 @@ Status set_option(int fd, int level, int option, int value, const char* name) {
 }
 
 // Sets TCP_NODELAY and keep-alive. Keep-alive detects hosts that vanish without a reset: after 10 s
-// of silence, it sends 4 probes, 5 s apart. A stopped process is not affected, since its kernel
-// answers.
+// without an answer, it sends 4 probes, 5 s apart. A stopped process is not affected, since its
+// kernel answers.
 Status tune(int fd) {
   ORIEL_CHECK(set_option(fd, IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"));
   ORIEL_CHECK(set_option(fd, SOL_SOCKET, SO_KEEPALIVE, 1, "SO_KEEPALIVE"));

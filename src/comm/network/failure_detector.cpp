@@ -36,7 +36,7 @@ const char* describe(const device::queue::QueueError& error, bool is_at_fault) {
 /// Returns whether the error is that of a probe after which nothing was posted.
 bool FailureDetector::is_of_probe(const PeerQueue& queue,
                                   const device::queue::QueueError& error) const {
-  if (!is_silence(error)) return false;
+  if (!is_timeout(error)) return false;
   // A NIC reports the first WQE after its own probe, if there is one.
   if (queue.failover() == nullptr) return error.opcode == net::kProbeOpcode;
   if (parts_.ports.on_gpu()) return !queue.failover()->pace().has_work;
@@ -49,7 +49,7 @@ PeerState FailureDetector::state_of(const PeerQueue& queue) const {
   state.has_left = queue.has_left();
   state.answered = queue.answered();
   state.error = queue.first_error();
-  // Ignores the silence of a peer that has left, unless it was asked for something else.
+  // Ignores the timeout of a peer that has left, unless it was asked for something else.
   if (state.has_left && state.error.has_value() && is_of_probe(queue, *state.error)) {
     state.error.reset();
   }
@@ -95,8 +95,8 @@ std::optional<Error> FailureDetector::failure(TimePoint now, device::Doorbell& d
   std::vector<PeerState> states;
   for (const PeerQueue& queue : queues_) states.push_back(state_of(queue));
   const std::size_t own_host = parts_.routes.host_of(parts_.options.rank());
-  const Duration silence = Network::silence(*parts_.options.settings);
-  const auto finding = detector_.detect(states, own_host, now, silence);
+  const Duration peer_timeout = Network::peer_timeout(*parts_.options.settings);
+  const auto finding = detector_.detect(states, own_host, now, peer_timeout);
   if (finding.has_value()) {
     return queue_failure(queues_[finding->peer], *states[finding->peer].error, finding->who);
   }

@@ -147,14 +147,14 @@ std::optional<dq::QueueError> Mlx5Network::error_of(int peer) const {
     if (word != 0) error = dq::decode_error(word);
   }
   if (!error.has_value()) error = queue.error();
-  // Ignores the silence of a peer that has left, unless it was asked for something else.
+  // Ignores the timeout of a peer that has left, unless it was asked for something else.
   if (error.has_value() && is_of_probe(peer, *error) && options_.has_left(peer))
     return std::nullopt;
   return error;
 }
 
 bool Mlx5Network::is_of_probe(int peer, const dq::QueueError& error) const {
-  return is_silence(error) && probes_.is_of_probe(queue_to(peer).view(), error);
+  return is_timeout(error) && probes_.is_of_probe(queue_to(peer).view(), error);
 }
 
 Error Mlx5Network::queue_failure(int peer, const dq::QueueError& error) const {

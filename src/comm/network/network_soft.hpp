@@ -61,12 +61,12 @@ class SoftNetwork final : public Network {
 
   /// Names a silent peer only after deciding whether this rank's own host is cut off. For this the
   /// ranks of other hosts are probed (boot/auth/cut_off.hpp). The decision takes up to
-  /// SilentPeerDetector::late_after() longer; if some ranks answer late, up to silence().
+  /// SilentPeerDetector::late_after() longer; if some ranks answer late, up to peer_timeout().
   std::optional<Error> failure(TimePoint now, const std::uint32_t* abort) override;
   /// Returns whether a queue is silent or refused and failure() will name the rank at fault later.
   bool is_in_doubt() const override { return detector_.is_in_doubt(); }
   /// Sends a probe to each peer's NIC, unless an answer is outstanding. So a peer that does not
-  /// answer is detected by silence() from now.
+  /// answer is detected by peer_timeout() from now.
   void probe(TimePoint now, const std::uint32_t* abort) override {
     detector_.probe(now, *view_.doorbell, abort);
   }

@@ -55,7 +55,7 @@ Result<PeerQueue> PeerQueue::create(const QueueParts& parts, int rank) {
   // trip.
   if (queue.pages != nullptr) queue.mode = net::DoorbellMode::alone;
   queue.answer_timeout =
-      Network::silence(*parts.options.settings) / (queue.retransmissions_most + 1);
+      Network::peer_timeout(*parts.options.settings) / (queue.retransmissions_most + 1);
   queue.peer = rank;
   queue.number = queue_number(parts.first_queue, rank);
   queue.piece_bytes = made.by_fabric() ? SoftPort::kFabricPieceBytes : kRingPieceBytes;
@@ -80,7 +80,7 @@ Status PeerQueue::make_failover(const net::SendQueue::Options& queue) {
   Bytes stale;
   while (channel_->receive(stale)) {  // discards messages of a network whose creation failed
   }
-  const Duration most = Network::silence(*parts_.options.settings);
+  const Duration most = Network::peer_timeout(*parts_.options.settings);
   net::FailoverQueue::Options options;
   options.queue = queue;
   net::PathPolicy& health = options.health;

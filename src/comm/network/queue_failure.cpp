@@ -40,7 +40,7 @@ const char* describe_syndrome(std::uint32_t syndrome) {
   }
 }
 
-bool is_silence(const device::queue::QueueError& error) {
+bool is_timeout(const device::queue::QueueError& error) {
   return static_cast<net::Syndrome>(error.syndrome) == net::Syndrome::transport_retry;
 }
 

@@ -23,7 +23,7 @@ namespace oriel::comm {
 const char* describe_syndrome(std::uint32_t syndrome);
 
 /// Returns whether the error says that the peer did not answer.
-bool is_silence(const device::queue::QueueError& error);
+bool is_timeout(const device::queue::QueueError& error);
 
 /// Returns whether the peer is at fault.
 bool is_of_peer(std::uint32_t syndrome);

@@ -66,7 +66,7 @@ Task<Result<std::vector<NetworkPlace>>> Network::gather_places(NetworkPlace own)
   co_return places;
 }
 
-Duration Network::silence(const Settings& settings) {
+Duration Network::peer_timeout(const Settings& settings) {
   // Minimum: less would take a peer for silent that is briefly not scheduled, or not connected yet.
   constexpr Duration kLeast = std::chrono::milliseconds(300);
   const net::QueueSetup usual;

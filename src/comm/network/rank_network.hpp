@@ -73,7 +73,7 @@ class Network {
   /// Returns how long a software NIC may owe an answer before its rank is given up. The time is
   /// half a minute, or a third of ORIEL_COLLECTIVE_TIMEOUT if less, but at least 0.3 s. So a silent
   /// rank is named before the ranks that wait for it.
-  static Duration silence(const Settings& settings);
+  static Duration peer_timeout(const Settings& settings);
   /// Returns the number of ranks on this rank's machine, itself included, whatever their nodes.
   int ranks_on_machine() const { return ranks_on_machine_; }
   /// Returns whether all WQEs posted by the rank's device have been executed.

@@ -36,15 +36,15 @@ class SilentPeerDetector {
     boot::CutOff who = boot::CutOff::peer;
   };
 
-  /// Returns empty while no queue has failed or the decision is pending. `silence` is the time
+  /// Returns empty while no queue has failed or the decision is pending. `peer_timeout` is the time
   /// after which an unanswered queue fails. If a rank has not answered late_after() the first poll
   /// of a silent queue, it counts as silent. Exempt is a rank that has answered a request sent
-  /// within `silence` before that poll: it has the full `silence` to answer.
+  /// within `peer_timeout` before that poll: it has the full `peer_timeout` to answer.
   std::optional<Finding> detect(std::span<const PeerState> peers, std::size_t own_host,
-                                TimePoint now, Duration silence);
-  /// Returns a quarter of `silence`, but at least min(silence, 1.5 s), which a busy machine may
-  /// take.
-  static Duration late_after(Duration silence);
+                                TimePoint now, Duration peer_timeout);
+  /// Returns a quarter of `peer_timeout`, but at least min(peer_timeout, 1.5 s), which a busy
+  /// machine may take.
+  static Duration late_after(Duration peer_timeout);
   /// Ends a pending decision, when no queue has failed.
   void end_doubt();
   /// Returns whether a later call of detect() will decide about a silent or refused queue. Until

@@ -13,7 +13,7 @@ namespace oriel::net {
 namespace {
 
 /// Time without progress of the count after which the driver is asked whether the stream is alive.
-constexpr std::chrono::milliseconds kSilence{20};
+constexpr std::chrono::milliseconds kProgressTimeout{20};
 
 }  // namespace
 
@@ -59,7 +59,7 @@ void StreamProgress::poll_if_silent() {
     polled_ = now;
     return;
   }
-  if (now - polled_ < kSilence) return;
+  if (now - polled_ < kProgressTimeout) return;
   polled_ = now;
   static_cast<void>(check(stream_.poll()));
 }

@@ -74,8 +74,8 @@ class FailoverPaths {
   /// Connects the probes to those of `peer`, which must have as many paths.
   Status connect(const std::vector<PathEnd>& peer);
 
-  /// Takes answers to probes and sends probes that are due. If a path has become silent, rings its
-  /// queue's doorbell again. Returns whether it took an answer or sent a probe.
+  /// Takes answers to probes and sends probes that are due. If a path has become suspected, rings
+  /// its queue's doorbell again. Returns whether it took an answer or sent a probe.
   bool poll(TimePoint now);
   /// Epochs of the probes, by path; 0 beyond the last path.
   using ProbeEpochs = std::array<std::uint32_t, kPathsMost>;

@@ -88,7 +88,7 @@ class FailoverQueue {
   TimePoint answered() const;
   /// Requests a sign of life, unless a request is already open: probes the path in use. The probe
   /// uses no ring of the application, so that this works for queues to which only kernels can post.
-  /// While no answer has come, silence of the path counts as if there were work.
+  /// While no answer has come, the timeouts of the path run as if there were work.
   void ask();
   /// Says how urgently the queue has to be driven: often while it is not settled.
   struct Pace {

@@ -32,7 +32,7 @@ std::string to_string(const PathCause& cause) {
       break;
     case PathCause::Kind::error:
       return fmt::format("error {:#04x}", static_cast<unsigned>(cause.syndrome));
-    case PathCause::Kind::silence:
+    case PathCause::Kind::timeout:
       return "no sign of life";
     case PathCause::Kind::given_up:
       return "it could not be taken into use";
@@ -43,7 +43,7 @@ std::string to_string(const PathCause& cause) {
 void PathHealth::has_work(bool work, TimePoint now) {
   if (work && !work_) last_received_ = std::max(last_received_, now);
   work_ = work;
-  if (!work && state_ == PathState::suspected && by_silence_) state_ = PathState::healthy;
+  if (!work && state_ == PathState::suspected && by_timeout_) state_ = PathState::healthy;
 }
 
 void PathHealth::progressed(TimePoint now) {
@@ -59,7 +59,7 @@ void PathHealth::error(Syndrome syndrome, TimePoint now) {
   cause_ = {PathCause::Kind::error, syndrome};
   if (++errors_ >= policy_.errors_most) return fail(cause_, now);
   state_ = PathState::suspected;
-  by_silence_ = false;
+  by_timeout_ = false;
 }
 
 void PathHealth::give_up(TimePoint now) {
@@ -79,7 +79,7 @@ void PathHealth::fail(const PathCause& cause, TimePoint now) {
 
 bool PathHealth::take_probe(TimePoint now) {
   const bool wanted =
-      state_ == PathState::probing || (state_ == PathState::suspected && by_silence_);
+      state_ == PathState::probing || (state_ == PathState::suspected && by_timeout_);
   if (!wanted || probe_open_ || now - probe_at_ < policy_.probe_every) return false;
   probe_open_ = true;
   probe_at_ = now;
@@ -99,10 +99,10 @@ void PathHealth::tick(TimePoint now) {
     case PathState::healthy:
     case PathState::suspected:
       if (!work_) return;
-      if (now - last_received_ >= policy_.fail_after) return fail({PathCause::Kind::silence}, now);
+      if (now - last_received_ >= policy_.fail_after) return fail({PathCause::Kind::timeout}, now);
       if (state_ == PathState::healthy && now - last_received_ >= policy_.suspect_after) {
         state_ = PathState::suspected;
-        by_silence_ = true;
+        by_timeout_ = true;
       }
       return;
     case PathState::failed:

@@ -17,8 +17,8 @@ bool is_path_error(Syndrome syndrome);
 
 /// Limits by which a path counts as suspected, as failed, and as healthy again.
 struct PathPolicy {
-  /// Limits for silence: neither a part of a request nor a probe was answered while there is work.
-  /// After suspect_after the path is probed; after fail_after it has failed.
+  /// Timeouts while there is work but neither a part of a request nor a probe is answered. After
+  /// suspect_after the path is probed; after fail_after it has failed.
   Duration suspect_after = std::chrono::milliseconds(500);
   Duration fail_after = std::chrono::seconds(3);
   /// The path fails with the errors_most-th error. The count starts again if more than error_window
@@ -38,7 +38,7 @@ struct PathPolicy {
 
 enum class PathState : std::uint8_t {
   healthy,
-  suspected,  ///< still used, after silence or an early error
+  suspected,  ///< still used, after a timeout or an early error
   failed,     ///< not used and not probed
   probing,    ///< not used, but probed
 };
@@ -46,7 +46,7 @@ const char* to_string(PathState state);
 
 /// Reason for which a path has failed.
 struct PathCause {
-  enum class Kind : std::uint8_t { none, error, silence, given_up };
+  enum class Kind : std::uint8_t { none, error, timeout, given_up };
   Kind kind = Kind::none;
   Syndrome syndrome = Syndrome::none;  ///< set for Kind::error
   bool operator==(const PathCause&) const = default;
@@ -57,14 +57,14 @@ std::string to_string(const PathCause& cause);
 /// Health of one path as one end sees it. A state machine without I/O: its caller reports events
 /// with their times and asks what to do. Times never go back. Not thread-safe.
 ///
-///     healthy -> suspected   error (fewer than errors_most), or silence for suspect_after;
+///     healthy -> suspected   error (fewer than errors_most), or no answer for suspect_after;
 ///     suspected -> healthy   an answer to a part of a request, or silent and work is complete;
-///     both -> failed         errors_most errors, or silence for fail_after;
+///     both -> failed         errors_most errors, or no answer for fail_after;
 ///     failed -> probing      after a pause;
 ///     probing -> healthy     answers_needed answers in a row;
 ///     probing -> failed      a probe without an answer for fail_after.
 ///
-/// A slow path is not dead: any sign of life, even an answered probe, ends silence.
+/// A slow path is not dead: any sign of life, even an answered probe, restarts the timeouts.
 class PathHealth {
  public:
   PathHealth(const PathPolicy& policy, TimePoint now) : policy_(policy), last_received_(now) {}
@@ -74,8 +74,8 @@ class PathHealth {
   /// Returns the cause of the last error or failure; none if there was neither.
   const PathCause& cause() const { return cause_; }
 
-  /// Reports whether the path, which is in use, has work that is not complete. Silence starts with
-  /// work.
+  /// Reports whether the path, which is in use, has work that is not complete. The timeouts start
+  /// with work.
   void has_work(bool work, TimePoint now);
   /// Reports that a request was completed, or a part of it answered.
   void progressed(TimePoint now);
@@ -96,7 +96,7 @@ class PathHealth {
   PathState state_ = PathState::healthy;
   PathCause cause_;
   bool work_ = false;
-  bool by_silence_ = false;  // silence is why the path is suspected
+  bool by_timeout_ = false;  // a timeout is why the path is suspected
   TimePoint last_received_;  // latest sign of life or error, or start of work or of probing
   std::uint32_t errors_ = 0;
   TimePoint error_at_{};

@@ -14,7 +14,7 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::chrono::milliseconds kStreamSilence{20};
+constexpr std::chrono::milliseconds kStreamProgressTimeout{20};
 constexpr std::size_t kBounceBytes = std::size_t{256} << 10;
 constexpr std::size_t kLinearFrom = std::size_t{32} << 10;  // shorter copies go as two rows
 
@@ -239,7 +239,7 @@ bool NicServerChannel::watch(TimePoint now) {
   if (seen != seen_ || polled_ == TimePoint{}) {
     seen_ = seen;
     polled_ = now;
-  } else if (now - polled_ >= kStreamSilence) {
+  } else if (now - polled_ >= kStreamProgressTimeout) {
     polled_ = now;
     const CUresult status = cuda().stream_query(stream_);
     if (status != CUDA_SUCCESS && status != CUDA_ERROR_NOT_READY) {

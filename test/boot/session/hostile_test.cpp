@@ -248,8 +248,8 @@ TEST_CASE("a dialer trusts no listener that does not prove the key", "[req:1.8]"
                       {"another purpose", challenge_for(KeyPurpose::rendezvous), made_up,
                        ErrorCode::invalid_argument},
                       {"one that refuses ours", challenge, refusal, ErrorCode::invalid_argument},
-                      {"silence before the challenge", {}, {}, ErrorCode::timeout},
-                      {"silence after the response", challenge, {}, ErrorCode::timeout}};
+                      {"no challenge", {}, {}, ErrorCode::timeout},
+                      {"no confirmation", challenge, {}, ErrorCode::timeout}};
   for (const Row& row : rows) {
     CAPTURE(row.what);
     const Listens impostor(1, [&](const OwnedFd& fd, int) {

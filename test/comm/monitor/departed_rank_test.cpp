@@ -187,11 +187,11 @@ TEST_CASE("a rank that destroys its communicator is named by all that call on", 
   }
 }
 
-// Runs in parallel, because each test waits for a silence. Silence is a third of the timeout; with
-// backups, silence of one path is slightly more than an eighth of it. Rank 2's NIC must get its
-// turn within that time even on a busy machine.
+// Runs in parallel, because each test waits for a peer timeout: a third of the collective timeout.
+// With backups, the timeout of one path is slightly more than an eighth of it. Rank 2's NIC must
+// get its turn within that time even on a busy machine.
 TEST_CASE(
-    "a collective or signal for a rank that has left names it, though its silence was ignored",
+    "a collective or signal for a rank that has left names it, though its timeout was ignored",
     "[req:3.14][req:3.15][req:3.19]") {
   const Variables by_rings = {{"ORIEL_COLLECTIVE_TIMEOUT", "12s"}};
   std::vector<std::unique_ptr<RankFixture>> fixtures;

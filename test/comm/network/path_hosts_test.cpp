@@ -22,8 +22,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// A path fails after 1.2 s of silence, a NIC after 3 s; both are doubled with sanitizers. Set-up
-/// uses net1, which stays up.
+/// A path fails after 1.2 s without an answer, a NIC after 3 s; both are doubled with sanitizers.
+/// Set-up uses net1, which stays up.
 const Variables kOnTwoLinks = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                                {"ORIEL_SOCKET_IFNAME", "net1"},
                                {"ORIEL_PATHS", "net0,net1"},
@@ -241,7 +241,7 @@ TEST_CASE("a host whose links are both down is named by all others", "[req:3.14]
 TEST_CASE("a host that is cut off, and is the first to say so, names itself",
           "[req:3.14][req:3.19]") {
   // All ranks learn of the failure by set-up's link net2. Only the cut-off host makes a request.
-  // Tests one path and two paths in parallel, as each waits for a silence.
+  // Tests one path and two paths in parallel, as each waits for a peer timeout.
   constexpr int kCutOff = 1;
   const TestHosts hosts[2] = {TestHosts(3, 3), TestHosts(3, 3)};
   const char* const paths[2] = {"net0", "net0,net1"};

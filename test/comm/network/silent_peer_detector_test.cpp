@@ -17,8 +17,8 @@ using namespace std::chrono_literals;
 using boot::CutOff;
 
 constexpr std::size_t kOwn = 0;  // host
-constexpr Duration kSilence = 20s;
-const Duration kLate = SilentPeerDetector::late_after(kSilence);
+constexpr Duration kPeerTimeout = 20s;
+const Duration kLate = SilentPeerDetector::late_after(kPeerTimeout);
 constexpr TimePoint kBegin{100s};
 
 device::queue::QueueError error_of(net::Syndrome syndrome) {
@@ -32,7 +32,7 @@ const device::queue::QueueError kSilent = error_of(net::Syndrome::transport_retr
 std::vector<PeerState> hosts(std::size_t count) {
   std::vector<PeerState> made;
   for (std::size_t host = 1; host <= count; ++host)
-    made.push_back({host, false, kBegin - kSilence, {}});
+    made.push_back({host, false, kBegin - kPeerTimeout, {}});
   return made;
 }
 
@@ -41,15 +41,15 @@ std::vector<PeerState> hosts(std::size_t count) {
 TEST_CASE("a queue without a failure is none, and ends the doubt", "[req:3.19]") {
   SilentPeerDetector detector;
   auto peers = hosts(3);
-  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kSilence).has_value());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kPeerTimeout).has_value());
   CHECK_FALSE(detector.is_in_doubt());
   peers[1].error = kSilent;
-  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kSilence).has_value());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kPeerTimeout).has_value());
   CHECK(detector.is_in_doubt());
   // The peer has left, and had only been probed.
   peers[1].has_left = true;
   peers[1].error.reset();
-  CHECK_FALSE(detector.detect(peers, kOwn, kBegin + 10s, kSilence).has_value());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin + 10s, kPeerTimeout).has_value());
   CHECK_FALSE(detector.is_in_doubt());
 }
 
@@ -61,8 +61,8 @@ TEST_CASE("one that has left and was asked for something is at fault, whoever el
     peers[2].error = kSilent;
     // No rank is left on that host that could be asked.
     peers[2].has_left = true;
-    for (auto& peer : peers) peer.answered = others_answer ? kBegin + 1ms : kBegin - kSilence;
-    const auto finding = detector.detect(peers, kOwn, kBegin + 2ms, kSilence);
+    for (auto& peer : peers) peer.answered = others_answer ? kBegin + 1ms : kBegin - kPeerTimeout;
+    const auto finding = detector.detect(peers, kOwn, kBegin + 2ms, kPeerTimeout);
     REQUIRE(finding.has_value());
     CHECK(finding->peer == 2);
     CHECK(finding->who == CutOff::peer);
@@ -74,31 +74,31 @@ TEST_CASE("a rank that leaves while it is in doubt is judged by what is known wh
   SilentPeerDetector detector;
   auto peers = hosts(4);
   peers[0].error = peers[3].error = kSilent;
-  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kSilence).has_value());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kPeerTimeout).has_value());
   // Peer 0 leaves without an open request, but peer 3 is silent as well.
   peers[0].has_left = true;
   peers[0].error.reset();
-  CHECK_FALSE(detector.detect(peers, kOwn, kBegin + 1ms, kSilence).has_value());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin + 1ms, kPeerTimeout).has_value());
   CHECK(detector.is_in_doubt());
   peers[1].answered = peers[2].answered = kBegin + 1ms;
-  const auto finding = detector.detect(peers, kOwn, kBegin + 2ms, kSilence);
+  const auto finding = detector.detect(peers, kOwn, kBegin + 2ms, kPeerTimeout);
   REQUIRE(finding.has_value());
   CHECK(finding->peer == 3);
   CHECK(finding->who == CutOff::peer);
 }
 
-TEST_CASE("a peer on the own host, or with an error other than silence, is named at once",
+TEST_CASE("a peer on the own host, or with an error other than a timeout, is named at once",
           "[req:3.19]") {
   SilentPeerDetector detector;
   auto peers = hosts(3);
   peers[0].error = kSilent;
   peers[2].error = error_of(net::Syndrome::remote_operation);
-  auto finding = detector.detect(peers, kOwn, kBegin, kSilence);
+  auto finding = detector.detect(peers, kOwn, kBegin, kPeerTimeout);
   REQUIRE(finding.has_value());
   CHECK(finding->peer == 2);
   peers[2].error.reset();
   peers[0].host = kOwn;
-  finding = detector.detect(peers, kOwn, kBegin, kSilence);
+  finding = detector.detect(peers, kOwn, kBegin, kPeerTimeout);
   REQUIRE(finding.has_value());
   CHECK(finding->peer == 0);
   CHECK(finding->who == CutOff::peer);
@@ -109,37 +109,37 @@ TEST_CASE("a host that receives from no peer is found cut off once the peers' an
   SilentPeerDetector detector;
   auto peers = hosts(3);
   peers[0].error = kSilent;
-  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kSilence).has_value());
-  CHECK_FALSE(detector.detect(peers, kOwn, kBegin + kLate / 2, kSilence).has_value());
-  const auto finding = detector.detect(peers, kOwn, kBegin + kLate, kSilence);
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kPeerTimeout).has_value());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin + kLate / 2, kPeerTimeout).has_value());
+  const auto finding = detector.detect(peers, kOwn, kBegin + kLate, kPeerTimeout);
   REQUIRE(finding.has_value());
   CHECK(finding->who == CutOff::self);
 }
 
-TEST_CASE("a peer that answered during another's silence gets the full silence timeout",
+TEST_CASE("a peer that answered while another was silent gets the full peer timeout",
           "[req:3.19]") {
   SilentPeerDetector detector;
   auto peers = hosts(2);
   peers[0].error = kSilent;
-  peers[1].answered = kBegin - kSilence / 2;
-  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kSilence).has_value());
-  CHECK_FALSE(detector.detect(peers, kOwn, kBegin + 3 * kLate, kSilence).has_value());
+  peers[1].answered = kBegin - kPeerTimeout / 2;
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kPeerTimeout).has_value());
+  CHECK_FALSE(detector.detect(peers, kOwn, kBegin + 3 * kLate, kPeerTimeout).has_value());
   CHECK(detector.is_in_doubt());
   SECTION("it answers") {
     peers[1].answered = kBegin + 1ms;
-    const auto finding = detector.detect(peers, kOwn, kBegin + 3 * kLate + 1ms, kSilence);
+    const auto finding = detector.detect(peers, kOwn, kBegin + 3 * kLate + 1ms, kPeerTimeout);
     REQUIRE(finding.has_value());
     CHECK(finding->peer == 0);
     CHECK(finding->who == CutOff::peer);
   }
   SECTION("its queue fails") {
     peers[1].error = kSilent;
-    const auto finding = detector.detect(peers, kOwn, kBegin + 3 * kLate + 1ms, kSilence);
+    const auto finding = detector.detect(peers, kOwn, kBegin + 3 * kLate + 1ms, kPeerTimeout);
     REQUIRE(finding.has_value());
     CHECK(finding->who == CutOff::self);
   }
   SECTION("it does not") {
-    const auto finding = detector.detect(peers, kOwn, kBegin + kSilence, kSilence);
+    const auto finding = detector.detect(peers, kOwn, kBegin + kPeerTimeout, kPeerTimeout);
     REQUIRE(finding.has_value());
     CHECK(finding->who == CutOff::self);
   }
@@ -157,11 +157,12 @@ TEST_CASE("one that refuses a key is named once it is told whether it has left",
     SilentPeerDetector detector;
     auto peers = hosts(3);
     peers[1].error = error_of(net::Syndrome::remote_access);
-    CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kSilence).has_value());
+    CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kPeerTimeout).has_value());
     CHECK(detector.is_in_doubt());
-    CHECK_FALSE(detector.detect(peers, kOwn, kBegin + 300ms, kSilence).has_value());
+    CHECK_FALSE(detector.detect(peers, kOwn, kBegin + 300ms, kPeerTimeout).has_value());
     peers[1].has_left = leaves;
-    const auto finding = detector.detect(peers, kOwn, kBegin + (leaves ? 301ms : 500ms), kSilence);
+    const auto finding =
+        detector.detect(peers, kOwn, kBegin + (leaves ? 301ms : 500ms), kPeerTimeout);
     REQUIRE(finding.has_value());
     CHECK(finding->peer == 1);
     CHECK(finding->who == CutOff::peer);

@@ -33,8 +33,8 @@ inline bool skip_without_fabric() {
   std::_Exit(77);
 }
 
-/// Makes a path fail after 1.2 s of silence (2.4 s with sanitizers). The path is first retried one
-/// second later.
+/// Makes a path fail after 1.2 s without an answer (2.4 s with sanitizers). The path is first
+/// retried one second later.
 inline const Variables kTwoPaths = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                                     {"ORIEL_SOCKET_IFNAME", "lo"},
                                     {"ORIEL_WIRE", "fabric"},
@@ -42,7 +42,7 @@ inline const Variables kTwoPaths = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()}
                                     {"ORIEL_COLLECTIVE_TIMEOUT", kSanitized ? "18s" : "9s"}};
 
 /// Sets the collective timeout to off, because a busy machine is silent, too. A path then fails
-/// only after 3 s of silence.
+/// only after 3 s without an answer.
 inline Variables with_timeout() {
   Variables settings = kTwoPaths;
   settings.push_back({"ORIEL_COLLECTIVE_TIMEOUT", "off"});

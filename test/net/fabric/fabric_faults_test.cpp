@@ -84,7 +84,7 @@ Outcome play(const WireFabric::Options& options, std::uint64_t messages, std::ui
     }
     from.receive(message);
     if (sent == messages && outcome.arrived + missing >= messages) return true;
-    // Messages lost by a send error do not arrive: stops after a silence.
+    // Messages lost by a send error do not arrive: stops after a timeout.
     return sent == messages && !from.peer_status(to.address()).ok() &&
            SteadyClock::instance().now() - last_received >
                milliseconds(oriel::test::kSanitized ? 1000 : 200);

@@ -127,7 +127,7 @@ TEST_CASE("with both paths dead producers get an error in time", "[req:3.14][F6]
   ring_adds(pair, raw, 3);
   const TimePoint begin = pair.clock.now();
   REQUIRE(pair.run_until([&] { return pair.there->failure().has_value(); }));
-  // Bound: twice the silence, and the time of the agreement.
+  // Bound: twice the timeout of a path, and the time of the agreement.
   CHECK(pair.clock.now() - begin < milliseconds(6500));
   REQUIRE(pair.run_until([&] { return pair.back->failure().has_value(); }, seconds(1)));
   const std::string text = pair.there->failure()->to_string();
@@ -286,7 +286,7 @@ TEST_CASE("without the channel the queue works, and ends in time when its path d
   stop_nic(*pair.b.nics[0]);
   ring_adds(pair, raw, 3);
   SECTION("it never comes back") {
-    // Bound: the silence, and the limit of the agreement.
+    // Bound: the timeout of a path, and the limit of the agreement.
     REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, milliseconds(13'100)));
     const std::string text = pair.there->failure()->to_string();
     INFO(text);

@@ -30,7 +30,7 @@ PathPolicy policy() {
 
 }  // namespace
 
-TEST_CASE("silence while there is work is suspected and then a failure", "[req:3.14][B5]") {
+TEST_CASE("a path with work but without answers is suspected, then failed", "[req:3.14][B5]") {
   PathHealth health(policy(), kStart);
   TimePoint now = kStart + seconds(100);
   health.tick(now);
@@ -65,7 +65,7 @@ TEST_CASE("silence while there is work is suspected and then a failure", "[req:3
     CHECK(health.state() == PathState::suspected);
     health.tick(kStart + seconds(103));
     CHECK(health.state() == PathState::failed);
-    CHECK(health.cause() == PathCause{PathCause::Kind::silence});
+    CHECK(health.cause() == PathCause{PathCause::Kind::timeout});
     CHECK(to_string(health.cause()) == "no sign of life");
   }
 }

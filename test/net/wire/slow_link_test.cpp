@@ -117,7 +117,7 @@ TEST_CASE("pieces that were lost are repeated soon after the first of them was a
   CHECK(traffic(*pair.a.nics[0]).retransmitted <= 4);  // the pieces in flight
 }
 
-TEST_CASE("a peer that sends anything outlasts the silence timeout, but is given up in the end",
+TEST_CASE("a peer that sends anything outlasts the peer timeout, but is given up in the end",
           "[req:3.19]") {
   const QueueSetup usual;
   const Duration until_silent = usual.answer_timeout * (usual.retransmissions_most + 1);
