@@ -107,8 +107,8 @@ class FabricEndpoint {
   /// registration ends with the returned object.
   Result<FabricMemory> register_for(std::uint64_t access, const std::byte* memory,
                                     std::size_t bytes);
-  bool can_read() const { return (info().caps & kFetchCaps) == kFetchCaps; }
-  static constexpr std::uint64_t kFetchCaps = FI_RMA | FI_READ | FI_REMOTE_READ;
+  bool can_read() const { return (info().caps & kReadCaps) == kReadCaps; }
+  static constexpr std::uint64_t kReadCaps = FI_RMA | FI_READ | FI_REMOTE_READ;
 
   /// Closes the endpoint before its destruction. Afterwards operations in flight touch no memory,
   /// and only reopen(), destruction and reads of completions() are allowed. Completions still in

@@ -111,7 +111,7 @@ Result<FabricInfo> ask(const FabricTable& table, const std::string& provider,
   if (by_ip || (provider.starts_with("verbs") && !request.socket.ifname.empty())) {
     ORIEL_TRY(source, boot::choose_interface(request.socket));
   }
-  Result<FabricInfo> found = ask_for(table, provider, source, request, FabricEndpoint::kFetchCaps);
+  Result<FabricInfo> found = ask_for(table, provider, source, request, FabricEndpoint::kReadCaps);
   const bool is_lacking = !found.ok() && found.error().code() == ErrorCode::invalid_usage;
   // Retries without reads of peers' memory, since messages are enough.
   return is_lacking ? ask_for(table, provider, source, request, 0) : std::move(found);

@@ -41,7 +41,8 @@ bool stays(Side& side, Amid& pair) {
 
 }  // namespace
 
-TEST_CASE("a wire ends while bytes that it fetches, or lends, come in", "[req:3.13]") {
+TEST_CASE("a wire ends during a rendezvous read from it or by it, no freed memory is written",
+          "[req:3.13]") {
   // The sides' memory is freed before their wires: no later write may touch it.
   for (int turns = 0; turns < 6; turns += 2) {
     INFO(turns << " turns");
@@ -49,7 +50,8 @@ TEST_CASE("a wire ends while bytes that it fetches, or lends, come in", "[req:3.
   }
 }
 
-TEST_CASE("a wire is cut while bytes that it fetches, or lends, come in", "[req:3.13]") {
+TEST_CASE("a wire is cut during a rendezvous read, its memory does not change any more",
+          "[req:3.13]") {
   for (int turns = 0; turns < repeats(8, 4); ++turns) {
     INFO(turns << " turns");
     FabricPlan plan;

@@ -14,7 +14,7 @@
 #include "net/queue/syndrome.hpp"
 #include "support/sanitized.hpp"
 
-// Long writes between hosts: the target's NIC fetches the bytes by rendezvous reads (3.13, 3.20).
+// Long writes between hosts: the target's NIC gets the bytes by rendezvous reads (3.13, 3.20).
 using namespace oriel;
 using namespace oriel::net;
 using namespace oriel::net::test;
@@ -27,8 +27,8 @@ constexpr std::size_t kMemoryWords = std::size_t{3} << 16;  // 1.5 MiB
 constexpr std::size_t kMemoryBytes = kMemoryWords * 8;
 constexpr std::size_t kLong = 16 * 1024;  // writes of this size or more are rendezvous writes
 
-struct FetchPair : FabricPair {
-  explicit FetchPair(const WireFabric::Options& options = fabric_options())
+struct RendezvousPair : FabricPair {
+  explicit RendezvousPair(const WireFabric::Options& options = fabric_options())
       : FabricPair({}, options, kMemoryWords) {
     a.fill(1);
     b.fill(2);
@@ -49,7 +49,7 @@ void read_nothing_at_second(fi_info& info) {
 }
 
 /// Checks that a put of all memory arrives in messages, without a rendezvous read.
-void check_without_reads(FetchPair& pair) {
+void check_without_reads(RendezvousPair& pair) {
   REQUIRE(pair.wait(pair.put(0, 0, kMemoryBytes)) == QueueOutcome::done);
   CHECK(pair.arrived(0, 0, kMemoryBytes));
   CHECK(pair.rendezvous_reads() == 0);
@@ -59,7 +59,7 @@ void check_without_reads(FetchPair& pair) {
 
 TEST_CASE("long puts arrive byte for byte by rendezvous reads, and what is behind them comes later",
           "[req:3.13]") {
-  FetchPair pair;
+  RendezvousPair pair;
   const unsigned seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -88,7 +88,7 @@ TEST_CASE("long puts arrive byte for byte by rendezvous reads, and what is behin
 
 TEST_CASE("the last of several puts to one address wins, by rendezvous read or sent",
           "[req:3.13]") {
-  FetchPair pair;
+  RendezvousPair pair;
   constexpr std::size_t kMost = 700'000;
   for (int round = 0; round < 5; ++round) {
     pair.b.fill(3);
@@ -107,12 +107,12 @@ TEST_CASE("no rendezvous read where it cannot be, or is not wanted", "[req:3.13]
   SECTION("one end wants payloads authenticated") {
     auto authenticating = fabric_options();
     authenticating.authenticate_payloads = true;
-    FetchPair pair(authenticating);
+    RendezvousPair pair(authenticating);
     check_without_reads(pair);
   }
   SECTION("the provider cannot read") {
     FabricPlan plan;
-    FetchPair pair(fabric_options(&changed_fabric<read_nothing>()));
+    RendezvousPair pair(fabric_options(&changed_fabric<read_nothing>()));
     check_without_reads(pair);
   }
   SECTION("the memory cannot be registered") {
@@ -120,13 +120,13 @@ TEST_CASE("no rendezvous read where it cannot be, or is not wanted", "[req:3.13]
     plan.fail = [](const char* call) -> long {
       return std::string_view(call) == "fi_mr_reg" ? -FI_ENOMEM : 0;
     };
-    FetchPair pair(fabric_options(&planned_fabric()));
+    RendezvousPair pair(fabric_options(&planned_fabric()));
     check_without_reads(pair);
   }
   SECTION("the target's provider cannot, and it says so") {
     FabricPlan plan;
     providers_taken = 0;
-    FetchPair pair(fabric_options(&changed_fabric<read_nothing_at_second>()));
+    RendezvousPair pair(fabric_options(&changed_fabric<read_nothing_at_second>()));
     check_without_reads(pair);
     CHECK(traffic(pair.a.nic).refused == 1);
     // The peer is not asked for another rendezvous read.
@@ -135,14 +135,15 @@ TEST_CASE("no rendezvous read where it cannot be, or is not wanted", "[req:3.13]
   }
 }
 
-TEST_CASE("a library without room, or with registered memory, fetches all the same", "[req:3.13]") {
+TEST_CASE("rendezvous reads complete though the provider is busy and needs registered memory",
+          "[req:3.13]") {
   FabricPlan plan;
   std::mt19937 random(7);
   plan.fail = [&](const char* call) -> long {
     return std::string_view(call) == "fi_read" && random() % 4 != 0 ? -FI_EAGAIN : 0;
   };
   {
-    FetchPair pair(fabric_options(&changed_fabric<need_registered_memory>()));
+    RendezvousPair pair(fabric_options(&changed_fabric<need_registered_memory>()));
     REQUIRE(pair.wait(pair.put(0, 0, kMemoryBytes)) == QueueOutcome::done);
     CHECK(pair.arrived(0, 0, kMemoryBytes));
     CHECK(pair.read_bytes() == kMemoryBytes);
@@ -213,15 +214,14 @@ TEST_CASE("a link's rate says how much is read at a time, and its peer gets gaps
   }
 }
 
-TEST_CASE("a fetch that fails is tried again, and in the end it is the entry that fails",
-          "[req:3.13]") {
+TEST_CASE("a failed rendezvous read is retried, and in the end its WQE fails", "[req:3.13]") {
   FabricPlan plan;
   int failures = 3;
   plan.fail = [&](const char* call) -> long {
     return std::string_view(call) == "fi_read" && failures != 0 && failures-- > 0 ? -FI_EIO : 0;
   };
   FabricTable table = planned_fabric();
-  FetchPair pair(fabric_options(&table));
+  RendezvousPair pair(fabric_options(&table));
   REQUIRE(pair.wait(pair.put(0, 0, 2 * kLong)) == QueueOutcome::done);
   CHECK(pair.arrived(0, 0, 2 * kLong));
   CHECK(pair.rendezvous_reads() == 4);
@@ -249,7 +249,7 @@ TEST_CASE("a fetch that fails is tried again, and in the end it is the entry tha
 
 TEST_CASE("memory is deregistered only after rendezvous reads from it and into it", "[req:3.13]") {
   for (const bool gives_source : {true, false}) {
-    FetchPair pair;
+    RendezvousPair pair;
     std::atomic<bool> over = false;
     Side& one = gives_source ? pair.a : pair.b;
     Side& other = gives_source ? pair.b : pair.a;
@@ -268,7 +268,7 @@ TEST_CASE("memory is deregistered only after rendezvous reads from it and into i
 }
 
 TEST_CASE("a key is freed at once while another one reads into the same memory", "[req:3.13]") {
-  FetchPair pair;
+  RendezvousPair pair;
   const std::uint32_t second_key = pair.b.add_key(kAllAccess);
   const auto posted = pair.begin_long_put(kMemoryBytes);
   // Nothing drives the peer, so the read does not end meanwhile.
@@ -283,7 +283,7 @@ namespace {
 
 /// Third rank, connected with one rank of a pair by a queue of its own.
 struct Bystander {
-  Bystander(FetchPair& pair, Side& with, WireFabric& wire_of_with)
+  Bystander(RendezvousPair& pair, Side& with, WireFabric& wire_of_with)
       : side(pair.exchange, SteadyClock::instance(), kMemoryWords),
         queue(side.make_queue()),
         back(with.make_queue()) {
@@ -329,7 +329,7 @@ bool is_cut(const WireFabric& wire, WireAddress peer) {
 }  // namespace
 
 TEST_CASE("the wire to a peer that does not let go of memory is cut, and no other", "[req:3.13]") {
-  FetchPair pair;
+  RendezvousPair pair;
   const bool of_source = GENERATE(false, true);
   INFO("memory that is read " << (of_source ? "from" : "into"));
   Side& one = of_source ? pair.a : pair.b;
@@ -363,7 +363,7 @@ TEST_CASE("the wire to a peer that does not let go of memory is cut, and no othe
 }
 
 TEST_CASE("after an abort nobody is waited for who does not let go of memory", "[req:3.13]") {
-  FetchPair pair;
+  RendezvousPair pair;
   const bool of_source = GENERATE(false, true);
   INFO("memory that is read " << (of_source ? "from" : "into"));
   Side& one = of_source ? pair.a : pair.b;
@@ -379,7 +379,7 @@ TEST_CASE("after an abort nobody is waited for who does not let go of memory", "
 
 TEST_CASE("a NIC that ends waits for all of its memory as long as for one piece of it",
           "[req:3.13]") {
-  FetchPair pair;
+  RendezvousPair pair;
   Bystander bystander(pair, pair.b, *pair.wire_b);
   const std::uint32_t first_key = pair.b.key, second_key = pair.b.add_key(kAllAccess);
   const auto has_started = [&](std::uint32_t key) {
@@ -408,7 +408,7 @@ TEST_CASE("a NIC that ends waits for all of its memory as long as for one piece 
 
 TEST_CASE("a deregistration that waits for a rendezvous read blocks no other call of the NIC",
           "[req:3.13]") {
-  FetchPair pair;
+  RendezvousPair pair;
   pair.begin_long_put(kMemoryBytes);
   // The source's NIC waits for an answer, which comes only after this thread's other work.
   std::atomic<bool> deregistered = false;

@@ -174,7 +174,7 @@ TEST_CASE("a message may leave out the bytes that its receiver copies itself", "
   CHECK_FALSE(decode_message(encode_message(WireMessage{atomic})).ok());
 }
 
-TEST_CASE("a message may name where its receiver is to fetch the bytes", "[req:3.13]") {
+TEST_CASE("a write may name the source of a rendezvous read instead of a payload", "[req:3.13]") {
   WireRequest request = a_request(WorkKind::write);
   request.source = WireSource{0x0102030405060708, 0xfffe'1234'5678'9abc};
   request.payload = {};
