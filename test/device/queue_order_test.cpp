@@ -22,7 +22,7 @@ using q::QueueOutcome;
 
 /// Threads that publish `count` reservations of `blocks` WQEBBs each and end. One more fiber drains
 /// the queue.
-struct Scene {
+struct OrderCase {
   int threads;
   std::uint32_t count;
   std::uint32_t blocks;
@@ -31,22 +31,22 @@ struct Scene {
 
 /// Returns false, with a reason, unless every WQE was drained once and was complete when it was
 /// announced.
-bool play(const Scene& scene, const Interleaving::Choose& choose) {
-  QueueMemory memory(128, scene.base);
+bool run(const OrderCase& order_case, const Interleaving::Choose& choose) {
+  QueueMemory memory(128, order_case.base);
   QueueDrain drain = memory.drain();
   int done = 0;
   std::vector<std::function<void()>> bodies;
-  for (int i = 0; i < scene.threads; ++i) {
+  for (int i = 0; i < order_case.threads; ++i) {
     bodies.emplace_back([&] {
-      done += publish_marked<Thread, InterleavedMemory>(Thread(), memory.view, scene.count,
-                                                        scene.blocks,
+      done += publish_marked<Thread, InterleavedMemory>(Thread(), memory.view, order_case.count,
+                                                        order_case.blocks,
                                                         WaitControl()) == QueueOutcome::done;
     });
   }
   // Polls as often as the other fibers let it: the WQEs that it finds must be complete at any
   // moment.
   bodies.emplace_back([&] {
-    while (done < scene.threads) {
+    while (done < order_case.threads) {
       drain.step<Thread, InterleavedMemory>(Thread());
       InterleavedMemory::relax();
     }
@@ -59,8 +59,8 @@ bool play(const Scene& scene, const Interleaving::Choose& choose) {
   }
   while (drain.step(Thread()) != 0) {
   }
-  const std::uint64_t all = scene.base + std::uint64_t{scene.count} * scene.blocks *
-                                             static_cast<std::uint64_t>(scene.threads);
+  const std::uint64_t all = order_case.base + std::uint64_t{order_case.count} * order_case.blocks *
+                                                  static_cast<std::uint64_t>(order_case.threads);
   const bool good = drain.consumed == all && drain.wrong_blocks == 0 && drain.wrong_doorbells == 0;
   if (!good) {
     UNSCOPED_INFO("consumed " << drain.consumed << " of " << all << ", " << drain.wrong_blocks
@@ -165,11 +165,11 @@ TEST_CASE("any thread of a CTA may wait for what the CTA has just read", "[A10]"
 }
 
 TEST_CASE("no wake-up is lost, whichever two preemptions happen", "[Q2][req:3.5]") {
-  for (const Scene& scene : {Scene{2, 2, 1}, Scene{2, 1, 3}, Scene{3, 1, 1}}) {
-    INFO(scene.threads << " threads");
+  for (const OrderCase& order_case : {OrderCase{2, 2, 1}, OrderCase{2, 1, 3}, OrderCase{3, 1, 1}}) {
+    INFO(order_case.threads << " threads");
     bool good = true;
     const std::uint64_t tried = explore(2, [&](const Interleaving::Choose& choose) {
-      good = play(scene, choose);
+      good = run(order_case, choose);
       return good;
     });
     CHECK(good);
@@ -181,12 +181,12 @@ TEST_CASE("no wake-up is lost in random orders of up to five threads", "[Q2][req
   std::mt19937_64 random(Catch::rngSeed());
   INFO("seed " << Catch::rngSeed());
   for (int round = 0; round < repeats(10'000); ++round) {
-    const Scene scene{2 + static_cast<int>(random() % 4),
-                      1 + static_cast<std::uint32_t>(random() % 3),
-                      1 + static_cast<std::uint32_t>(random() % 4),
-                      random() % 3 * ((std::uint64_t{1} << 16) - 8)};
+    const OrderCase order_case{2 + static_cast<int>(random() % 4),
+                               1 + static_cast<std::uint32_t>(random() % 3),
+                               1 + static_cast<std::uint32_t>(random() % 4),
+                               random() % 3 * ((std::uint64_t{1} << 16) - 8)};
     const std::uint64_t rarity = 2 + random() % 12;
-    const bool good = play(scene, [&](std::size_t runnable) -> std::size_t {
+    const bool good = run(order_case, [&](std::size_t runnable) -> std::size_t {
       return random() % rarity == 0 ? random() % runnable : 0;
     });
     REQUIRE(good);

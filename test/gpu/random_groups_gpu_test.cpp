@@ -151,14 +151,14 @@ class GpuGroupRank {
 };
 
 /// One run of random groups.
-struct GpuGroupPlay {
+struct GpuGroupRun {
   LaunchMode launch_mode;
   int ranks;
   int groups;
   const char* algorithm = "";  ///< for every call that can use it; empty: as the table says
 };
 /// Together 5,000 groups with ranks as threads.
-constexpr GpuGroupPlay kPlays[] = {
+constexpr GpuGroupRun kRuns[] = {
     {LaunchMode::threads, 2, 1600},          {LaunchMode::threads, 3, 1100},
     {LaunchMode::threads, 4, 1000},          {LaunchMode::threads, 8, 300},
     {LaunchMode::threads, 2, 400, "stream"}, {LaunchMode::threads, 4, 400, "stream"},
@@ -174,7 +174,7 @@ TEST_CASE("random groups of every call on GPUs give what a reference gives",
   const Environment caps(Variables{{"ORIEL_MAX_CTAS", "2"}});
   const std::uint64_t seed = test_seed();
   std::uint64_t number = 0;
-  for (const GpuGroupPlay& one : kPlays) {
+  for (const GpuGroupRun& one : kRuns) {
     ++number;
     // Processes that share a GPU have time slices of 2 ms.
     if (one.launch_mode == LaunchMode::processes && one.ranks > std::max(2, kGpus)) continue;

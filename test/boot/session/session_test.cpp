@@ -292,7 +292,7 @@ TEST_CASE("an id that is used again, or has expired, is named in its own process
 
 TEST_CASE("an id that is used again is named in other processes as far as can be known",
           "[req:1.7][req:1.38]") {
-  struct Scene {
+  struct Progress {
     std::atomic<int> step{0};
     UniqueId used;
     Status reach(int wanted) const {
@@ -301,28 +301,28 @@ TEST_CASE("an id that is used again is named in other processes as far as can be
                  : Error(ErrorCode::timeout, "the other process");
     }
   };
-  const Shared<Scene> scene;
+  const Shared<Progress> progress;
   ForkedRanks processes(2, [&](int process) -> Status {
     RootService& service = RootService::instance();
     if (process == 1) {
-      ORIEL_TRY(scene->used, create_unique_id(kLoopback.socket));
+      ORIEL_TRY(progress->used, create_unique_id(kLoopback.socket));
       ORIEL_TRY(const UniqueId other, create_unique_id(kLoopback.socket));
-      service.retire(scene->used.number);
-      scene->step = 1;
-      ORIEL_CHECK(scene->reach(2));
+      service.retire(progress->used.number);
+      progress->step = 1;
+      ORIEL_CHECK(progress->reach(2));
       service.retire(other.number);  // ends the service
       if (!test::eventually([] { return !test::has_thread("oriel-root"); })) {
         return Error(ErrorCode::timeout, "the service goes on");
       }
-      scene->step = 3;
-      return scene->reach(4);
+      progress->step = 3;
+      return progress->reach(4);
     }
-    ORIEL_CHECK(scene->reach(1));
-    ORIEL_CHECK(expect_useless(join_once(scene->used, 0, 2), "does not know"));
-    scene->step = 2;
-    ORIEL_CHECK(scene->reach(3));
-    const Status refused = join_once(scene->used, 0, 2);
-    scene->step = 4;
+    ORIEL_CHECK(progress->reach(1));
+    ORIEL_CHECK(expect_useless(join_once(progress->used, 0, 2), "does not know"));
+    progress->step = 2;
+    ORIEL_CHECK(progress->reach(3));
+    const Status refused = join_once(progress->used, 0, 2);
+    progress->step = 4;
     if (refused.ok()) return Error(ErrorCode::internal, "it joined");
     const std::string& hint = refused.error().hint();
     return contains(hint, "firewall") && contains(hint, "used before") ? Status() : refused;

@@ -286,7 +286,7 @@ int intrude(std::uint64_t realm, const Key& key, const std::atomic<bool>& over,
 }
 
 TEST_CASE("a peer without the secret cannot link to the ranks of a split", "[req:5.25]") {
-  const auto play = [](bool is_old_member) {
+  const auto link_as = [](bool is_old_member) {
     const UniqueId id = new_id();
     std::atomic<std::uint64_t> number{0};
     std::atomic<bool> over{false};
@@ -318,10 +318,10 @@ TEST_CASE("a peer without the secret cannot link to the ranks of a split", "[req
     CHECK(accepted == 0);
   };
   SECTION("with a key made up") {
-    play(false);
+    link_as(false);
   }
   SECTION("with the parent's key for links") {
-    play(true);
+    link_as(true);
   }
 }
 

@@ -24,7 +24,7 @@ void live_well(TestRanks& test_ranks) {
   test_ranks.barrier();
 }
 
-/// Plays two ranks, each on its own device of its own driver model.
+/// Runs two ranks, each on its own device of its own driver model.
 void run_two(const std::function<void(TestRanks&, FakeCuda&)>& body) {
   const Environment environment(
       Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_TIMEOUT", "2s"}, {"ORIEL_SCRATCH_SIZE", "1M"}});

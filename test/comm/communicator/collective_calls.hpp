@@ -268,7 +268,7 @@ inline Variables on_node(const Nodes& nodes, const TestRanks& test_ranks) {
   return {{"ORIEL_HOSTID", "node" + std::to_string(node)}};
 }
 
-/// Plays ranks on these nodes.
+/// Runs ranks on these nodes.
 inline void run_on(const Nodes& nodes, const Variables& variables, const Body& body, int line) {
   INFO("line " << line << ", nodes of the ranks: " << text_of(nodes));
   const Environment common(variables);

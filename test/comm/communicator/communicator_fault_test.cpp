@@ -251,23 +251,23 @@ TEST_CASE("a rank that destroys early ends the others' waits", "[req:1.12]") {
   }));
 }
 
-/// A scene in which `victim` stops in init or in registration, with one node or two ranks per node.
-struct StopScene {
+/// A case in which `victim` stops in init or in registration, with one node or two ranks per node.
+struct StopCase {
   bool in_init;
   int ranks;
   int victim;
   bool nodes_of_two = false;
 };
 
-/// Plays one rank of a scene whose victim stops at the k-th message of its init or registration.
+/// Runs one rank of a case whose victim stops at the k-th message of its init or registration.
 /// The call must fail on every rank, even on the victim, which slept through the deadline. With
 /// k = 0, no rank stops, and the victim's messages are counted.
-void live_beside_a_stop(TestRanks& test_ranks, const StopScene& scene, std::uint64_t k) {
+void live_beside_a_stop(TestRanks& test_ranks, const StopCase& stop_case, std::uint64_t k) {
   const auto rank = static_cast<std::size_t>(test_ranks.first());
-  const bool victim = test_ranks.first() == scene.victim;
-  const bool in_init = scene.in_init;
+  const bool victim = test_ranks.first() == stop_case.victim;
+  const bool in_init = stop_case.in_init;
   std::optional<Environment> node;
-  if (scene.nodes_of_two) {
+  if (stop_case.nodes_of_two) {
     node.emplace(Variables{{"ORIEL_HOSTID", fmt::format("node{}", rank / 2)}});
   }
   const Held before = held();
@@ -284,11 +284,11 @@ void live_beside_a_stop(TestRanks& test_ranks, const StopScene& scene, std::uint
     test_ranks.word(kEnded + rank) = 1;
     if (victim) return expect_error(result, ncclSystemError, "the call that slept", {"rank"});
     expect_error(result, ncclSystemError, "the call beside a stop",
-                 {fmt::format("(communicator): rank {}: ", scene.victim)});
+                 {fmt::format("(communicator): rank {}: ", stop_case.victim)});
     require(took < 3s, "the error came late");
   };
   ncclComm_t comm = nullptr;
-  run(in_init, [&] { return ncclCommInitRank(&comm, scene.ranks, id, test_ranks.first()); });
+  run(in_init, [&] { return ncclCommInitRank(&comm, stop_case.ranks, id, test_ranks.first()); });
   require((comm == nullptr) == (in_init && k != 0), "a communicator, or none");
   if (comm != nullptr) {
     Buffer buffer(65536);
@@ -304,10 +304,10 @@ void live_beside_a_stop(TestRanks& test_ranks, const StopScene& scene, std::uint
 TEST_CASE("a rank that stops in the middle of init or of a registration is named in time",
           "[req:1.38]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "2s"}});
-  for (const StopScene& scene :
-       {StopScene{true, 3, 1}, StopScene{false, 3, 1}, StopScene{false, 4, 3, true}}) {
-    RankFixture counted(LaunchMode::processes, scene.ranks,
-                        [&](TestRanks& p) { live_beside_a_stop(p, scene, 0); });
+  for (const StopCase& stop_case :
+       {StopCase{true, 3, 1}, StopCase{false, 3, 1}, StopCase{false, 4, 3, true}}) {
+    RankFixture counted(LaunchMode::processes, stop_case.ranks,
+                        [&](TestRanks& p) { live_beside_a_stop(p, stop_case, 0); });
     check_all_ok(counted.collect(30s));
     const std::uint64_t messages = counted.shared().words[kCalls];
     REQUIRE(messages >= 4);
@@ -315,18 +315,18 @@ TEST_CASE("a rank that stops in the middle of init or of a registration is named
         fixtures;  // run in parallel, as each waits for a deadline
     for (const std::uint64_t k : {std::uint64_t{1}, messages / 2}) {
       fixtures.push_back(std::make_unique<RankFixture>(
-          LaunchMode::processes, scene.ranks,
-          [&scene, k](TestRanks& p) { live_beside_a_stop(p, scene, k); }));
+          LaunchMode::processes, stop_case.ranks,
+          [&stop_case, k](TestRanks& p) { live_beside_a_stop(p, stop_case, k); }));
     }
-    INFO((scene.in_init ? "init" : "registration") << " of " << scene.ranks << " ranks");
+    INFO((stop_case.in_init ? "init" : "registration") << " of " << stop_case.ranks << " ranks");
     for (const auto& fixture : fixtures) {
-      for (int rank = 0; rank < scene.ranks; ++rank) {
-        if (rank == scene.victim) continue;
+      for (int rank = 0; rank < stop_case.ranks; ++rank) {
+        if (rank == stop_case.victim) continue;
         CHECK(fixture->wait_for_word(kEnded + static_cast<std::size_t>(rank), 1, 30s));
       }
-      const auto victim = static_cast<std::size_t>(scene.victim);
+      const auto victim = static_cast<std::size_t>(stop_case.victim);
       CHECK(fixture->shared().words[kEnded + victim] == 0);  // the victim still sleeps
-      fixture->kill(scene.victim, SIGCONT);
+      fixture->kill(stop_case.victim, SIGCONT);
     }
     for (const auto& fixture : fixtures) check_all_ok(fixture->collect(20s));
   }

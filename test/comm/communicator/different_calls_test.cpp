@@ -75,7 +75,7 @@ void make_mistakes(TestRanks& test_ranks) {
   test_ranks.barrier();
 }
 
-/// Plays two ranks. Rank 0 waits until rank 1 cannot proceed in its first call.
+/// Runs two ranks. Rank 0 waits until rank 1 cannot proceed in its first call.
 void run_calls(Kind kind, std::vector<std::size_t> late, std::vector<std::size_t> early) {
   const auto body = [&](TestRanks& test_ranks) {
     auto comm = join(test_ranks);

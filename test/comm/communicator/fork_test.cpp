@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 enum Word : std::size_t { kReady, kGo, kSeen };
 
 /// Describes how rank 1 makes the child that outlives it, and how the ranks are separated.
-struct Scene {
+struct ForkCase {
   const char* title;
   bool bare = false;        ///< by clone(), which runs no fork handlers
   bool two_nodes = false;   ///< by ORIEL_HOSTID
@@ -40,11 +40,12 @@ bool is_child(pid_t made) {
   return made == 0;
 }
 
-void live_and_die(TestRanks& test_ranks, const Scene& scene) {
+void live_and_die(TestRanks& test_ranks, const ForkCase& fork_case) {
   auto comm = join(test_ranks);
   add_one(comm);
-  const auto made = scene.bare ? ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr)
-                               : static_cast<long>(::fork());
+  const auto made = fork_case.bare
+                        ? ::syscall(SYS_clone, SIGCHLD, nullptr, nullptr, nullptr, nullptr)
+                        : static_cast<long>(::fork());
   if (is_child(static_cast<pid_t>(made))) {
     for (int i = 0; test_ranks.word(kSeen) == 0 && i < 10'000; ++i) ::usleep(1000);
     ::_exit(0);
@@ -56,12 +57,12 @@ void live_and_die(TestRanks& test_ranks, const Scene& scene) {
 
 /// Runs the rank as a child of the first process of a new PID namespace. All processes of the
 /// namespace end with its first process.
-void live_in_namespace(TestRanks& test_ranks, const Scene& scene) {
+void live_in_namespace(TestRanks& test_ranks, const ForkCase& fork_case) {
   require(::unshare(CLONE_NEWPID) == 0, "unshare");
   const pid_t first = ::fork();
   if (is_child(first)) {
     const pid_t rank = ::fork();
-    if (is_child(rank)) live_and_die(test_ranks, scene);
+    if (is_child(rank)) live_and_die(test_ranks, fork_case);
     ::waitpid(rank, nullptr, 0);
     for (int i = 0; test_ranks.word(kSeen) == 0 && i < 10'000; ++i) ::usleep(1000);
     ::_exit(0);
@@ -93,7 +94,7 @@ bool may_make_namespaces() {
 
 TEST_CASE("the death of a rank is seen within a second though a child of it lives on",
           "[req:1.12]") {
-  const Scene scenes[] = {
+  const ForkCase cases[] = {
       {.title = "one node"},
       {.title = "two nodes of one machine", .two_nodes = true},
       {.title = "no handler in the child", .bare = true},
@@ -101,18 +102,18 @@ TEST_CASE("the death of a rank is seen within a second though a child of it live
       {.title = "another PID namespace", .namespaced = true},
       {.title = "another PID namespace, two nodes", .two_nodes = true, .namespaced = true},
   };
-  for (const Scene& scene : scenes) {
-    CAPTURE(scene.title);
-    if (scene.namespaced && !may_make_namespaces()) {
+  for (const ForkCase& fork_case : cases) {
+    CAPTURE(fork_case.title);
+    if (fork_case.namespaced && !may_make_namespaces()) {
       WARN("not tried: a PID namespace cannot be made");
       continue;
     }
     const auto results = run_ranks(LaunchMode::processes, 2, [&](TestRanks& test_ranks) {
       const char* const host = test_ranks.first() == 0 ? "a" : "b";
-      const Environment named(Variables{{"ORIEL_HOSTID", scene.two_nodes ? host : ""}});
+      const Environment named(Variables{{"ORIEL_HOSTID", fork_case.two_nodes ? host : ""}});
       if (test_ranks.first() == 0) return see_the_death(test_ranks);
-      return scene.namespaced ? live_in_namespace(test_ranks, scene)
-                              : live_and_die(test_ranks, scene);
+      return fork_case.namespaced ? live_in_namespace(test_ranks, fork_case)
+                                  : live_and_die(test_ranks, fork_case);
     });
     CHECK(results.front() == "ok");
   }

@@ -197,7 +197,7 @@ HoldingsByRank hold_at_rest(const DriverWalk& walk) {
   return *held;
 }
 
-/// Plays one process's part of one step of walk_driver_calls().
+/// Runs one process's part of one step of walk_driver_calls().
 void fail_at_first(TestRanks& test_ranks, const DriverWalk& walk, const Holding& at_rest,
                    int victim, long k) {
   instruments(walk);

@@ -110,7 +110,7 @@ void count_unix_sockets() {
 using HostOf = std::function<Host(int rank)>;
 using Part = std::function<void(TestRanks&, HostInProcess&)>;
 
-/// Plays each rank in a process. Rank r has device r % (visible devices of its host).
+/// Runs each rank in a process. Rank r has device r % (visible devices of its host).
 void run_on_hosts(int ranks, const HostOf& host_of, const Part& part) {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_TIMEOUT", "10s"}});
   check_all_ok(run_ranks(LaunchMode::processes, ranks, [&](TestRanks& test_ranks) {

@@ -49,7 +49,7 @@ void require_nodes(const NumaSystem& system, const Place& place, std::size_t lea
   require(place.nodes.empty() == system.preferences.empty(), "asked for a node, or not");
 }
 
-/// Plays the life of a communicator whose ranks are in these places, with one window each.
+/// Runs the life of a communicator whose ranks are in these places, with one window each.
 void live_in(LaunchMode launch_mode, const std::vector<Place>& places, int status) {
   const topo::TemporaryTree files;
   files.file("/machine.xml", kTwoNodes);

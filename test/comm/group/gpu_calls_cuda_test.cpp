@@ -97,7 +97,7 @@ CudaTable capturing_table(cudaStream_t captured) {
   return table;
 }
 
-/// Plays one rank on the model.
+/// Runs one rank on the model.
 template <class Body>
 void run_on_model(const Body& body) {
   const Environment environment(Variables{{"ORIEL_BACKEND", "cuda"}, {"ORIEL_SCRATCH_SIZE", "1M"}});

@@ -270,7 +270,7 @@ class GroupRanks {
 };
 
 /// Parameters of one run of random groups.
-struct GroupPlay {
+struct GroupRun {
   LaunchMode launch_mode;
   int groups;
   std::vector<int> nodes;  ///< node of each rank
@@ -284,8 +284,8 @@ struct GroupPlay {
 };
 
 const Variables kShortRounds = {{"ORIEL_CHUNK", "512"}, {"ORIEL_SCRATCH_SIZE", "4M"}};
-/// Plays of 5,000 groups in total.
-const GroupPlay kGroupPlays[] = {
+/// Runs of 5,000 groups in total.
+const GroupRun kGroupRuns[] = {
     {LaunchMode::processes, 600, {0, 0}},
     {LaunchMode::processes, 500, {0, 0, 0}},
     {LaunchMode::processes, 300, {0, 0, 0, 0, 0, 0}},
@@ -302,7 +302,7 @@ const GroupPlay kGroupPlays[] = {
     {LaunchMode::processes, 150, {0, 0, 0, 1, 2, 2}},
 };
 
-void run_groups(const GroupPlay& of, std::uint64_t seed) {
+void run_groups(const GroupRun& of, std::uint64_t seed) {
   std::string nodes;
   for (const int node : of.nodes) nodes += std::to_string(node);
   INFO("ranks as " << name_of(of.launch_mode) << " of nodes " << nodes);
@@ -331,7 +331,7 @@ TEST_CASE("random groups of every call on several communicators give what a refe
           "[req:5.21][req:5.8][req:5.10][req:5.11][req:3.16][req:3.17]") {
   const std::uint64_t seed = test_seed();
   std::uint64_t number = 0;
-  for (const GroupPlay& one : kGroupPlays) run_groups(one, mix(seed, ++number));
+  for (const GroupRun& one : kGroupRuns) run_groups(one, mix(seed, ++number));
 }
 
 }  // namespace oriel::test

@@ -38,7 +38,7 @@ struct Witness {
   int fd;
 };
 
-/// Plays GPU ranks, and checks that their NICs' processes leave nothing behind.
+/// Runs GPU ranks, and checks that their NICs' processes leave nothing behind.
 void run_gpus(const Nodes& nodes, bool process, const Body& body) {
   const Witness witness;
   run_on_model(nodes, {{"ORIEL_TEST_NIC_WITNESS", witness.path()}}, process, body);

@@ -33,7 +33,7 @@ using device::WorldOutcome;
 const Variables kOnOneLink = {{"ORIEL_FABRIC_PROVIDER", fabric_provider()},
                               {"ORIEL_SOCKET_IFNAME", "net0"}};
 
-/// Plays the ranks of each node on the host with the node's number.
+/// Runs the ranks of each node on the host with the node's number.
 void run_on_hosts(const TestHosts& hosts, const Nodes& nodes, const Body& body) {
   INFO(nodes.text());
   check_all_ok(run_ranks(LaunchMode::processes, nodes.ranks(), [&](TestRanks& test_ranks) {

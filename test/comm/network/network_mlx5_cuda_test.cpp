@@ -74,7 +74,7 @@ class AdapterDriver {
   std::optional<ScopedCudaTable> scoped_;
 };
 
-/// Plays ranks with one GPU each.
+/// Runs ranks with one GPU each.
 void run_on_gpus(const std::vector<int>& nodes, const AdapterBody& body) {
   const auto ranks = static_cast<int>(nodes.size());
   run_on_adapters(nodes, {}, {{"ORIEL_BACKEND", "cuda"}},

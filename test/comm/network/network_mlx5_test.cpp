@@ -171,7 +171,7 @@ TEST_CASE("ORIEL_DOORBELL selects who rings; an impossible choice is an error on
 
 namespace {
 
-/// Plays two nodes, the first without a working adapter. Checks the error text on both.
+/// Runs two nodes, the first without a working adapter. Checks the error text on both.
 void run_without(bool library, const std::vector<std::string>& words) {
   const Environment environment(Variables{{"ORIEL_BACKEND", "host"},
                                           {"ORIEL_SOCKET_IFNAME", "lo"},

@@ -86,7 +86,7 @@ class Adapter {
 
 using AdapterBody = std::function<void(TestRanks&, Adapter&)>;
 
-/// Plays ranks on these nodes (one per rank). Fails if a rank leaves an object of verbs behind.
+/// Runs ranks on these nodes (one per rank). Fails if a rank leaves an object of verbs behind.
 inline void run_on_adapters(const std::vector<int>& nodes, const Adapter::Options& options,
                             const Variables& variables, const AdapterBody& body) {
   Variables all = {{"ORIEL_BACKEND", "host"},

@@ -49,7 +49,7 @@ inline Variables on_node(const Nodes& nodes, int rank) {
   return {{"ORIEL_HOSTID", "node" + std::to_string(nodes.node_of(rank))}};
 }
 
-/// Plays ranks on these nodes, with `settings` for all ranks.
+/// Runs ranks on these nodes, with `settings` for all ranks.
 inline void run_on_nodes(const Nodes& nodes, const Variables& settings, const Body& body) {
   INFO(nodes.text());
   check_all_ok(run_ranks(LaunchMode::processes, nodes.ranks(), [&](TestRanks& test_ranks) {

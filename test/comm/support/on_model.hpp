@@ -37,7 +37,7 @@ struct OnModel {
   std::jthread engine;
 };
 
-/// Plays GPU ranks on these nodes. With `process`, each rank's NIC has a separate process that
+/// Runs GPU ranks on these nodes. With `process`, each rank's NIC has a separate process that
 /// copies, on its own driver model.
 inline void run_on_model(const Nodes& nodes, const Variables& settings, bool process,
                          const Body& body) {

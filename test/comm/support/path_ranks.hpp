@@ -124,7 +124,7 @@ inline void lose_answers(TestRanks& test_ranks, std::uint64_t seed) {
   test_ranks.barrier();
 }
 
-/// Plays at least three ranks. The first rank's NIC stops and comes back; the last rank's NIC stops
+/// Runs at least three ranks. The first rank's NIC stops and comes back; the last rank's NIC stops
 /// for good. Calls `also` while both are gone.
 inline void lose_first_nics(TestRanks& test_ranks, std::uint64_t seed,
                             const std::function<void(Rank&)>& also = {}) {
@@ -168,7 +168,7 @@ inline void lose_first_nics(TestRanks& test_ranks, std::uint64_t seed,
   test_ranks.barrier();
 }
 
-/// Plays three ranks, the second of which loses all its NICs. Each rank runs `wait`, which returns
+/// Runs three ranks, the second of which loses all its NICs. Each rank runs `wait`, which returns
 /// once the failure is seen.
 inline void lose_both_nics(TestRanks& test_ranks, const std::function<void(Rank&)>& wait) {
   constexpr int kDead = 1;

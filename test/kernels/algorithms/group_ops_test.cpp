@@ -23,13 +23,13 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Tests how the threads of a GPU's group move and reduce. One CPU thread plays them one after the
+/// Tests how the threads of a GPU's group move and reduce. One CPU thread runs them one after the
 /// other, which is possible because they do not wait for each other.
 namespace oriel::kernels {
 namespace {
 
-/// Group policy: rank() is the thread that is being played.
-struct PlayedGroup {
+/// Group policy: rank() is the thread that is being emulated.
+struct SerialGroup {
   static inline std::uint32_t at = 0;
   static inline std::uint32_t threads = 1;
   static std::uint32_t rank() { return at; }
@@ -37,7 +37,7 @@ struct PlayedGroup {
 
   /// Calls `body` as each thread of a group of `size`.
   template <class Body>
-  static void play(std::uint32_t size, const Body& body) {
+  static void run(std::uint32_t size, const Body& body) {
     threads = size;
     for (at = 0; at < threads; ++at) body();
   }
@@ -78,8 +78,8 @@ void check_tiles(std::uint32_t threads, std::uint64_t count) {
   std::vector<int> loaded(count);
   std::vector<int> stored(count);
   bool is_inside = true;
-  PlayedGroup::play(threads, [&] {
-    for_each_tile<PlayedGroup, kUnroll>(count, [&](const auto& tile) {
+  SerialGroup::run(threads, [&] {
+    for_each_tile<SerialGroup, kUnroll>(count, [&](const auto& tile) {
       for (int u = 0; u < std::remove_cvref_t<decltype(tile)>::kUnits; ++u) {
         const std::uint64_t at = tile.at(u);
         is_inside = is_inside && at < count;
@@ -130,8 +130,8 @@ TEST_CASE("copies of any length between any addresses move all bytes and touch n
         std::vector<std::byte> memory(bytes + from);
         const std::span<std::byte> source(memory.data() + from, bytes);
         fill(source, random);
-        PlayedGroup::play(threads,
-                          [&] { copy_bytes<PlayedGroup>(target.data(), source.data(), bytes); });
+        SerialGroup::run(threads,
+                         [&] { copy_bytes<SerialGroup>(target.data(), source.data(), bytes); });
         CAPTURE(to, from, bytes, threads);
         REQUIRE(std::equal(source.begin(), source.end(), target.span().begin()));
         REQUIRE(target.is_intact());
@@ -174,8 +174,8 @@ void check_reduce(const ReduceCase<T>& one, std::mt19937_64& random) {
   arguments.ranks = one.ranks;
   arguments.operation = {op == ReduceOp::avg, op == ReduceOp::premul_sum, op == ReduceOp::max};
   std::memcpy(&arguments.scalar_bits, &scalar, sizeof(T));
-  PlayedGroup::play(64, [&] {
-    GroupReduceOps<T, family_of(op), kRanks, PlayedGroup> ops(arguments);
+  SerialGroup::run(64, [&] {
+    GroupReduceOps<T, family_of(op), kRanks, SerialGroup> ops(arguments);
     ops.begin();
     ops.reduce([&](int rank) { return sources[static_cast<std::size_t>(rank)].data(); },
                [&](int rank) { return targets[static_cast<std::size_t>(rank)].data(); },
@@ -264,8 +264,8 @@ TEST_CASE("groups bring blocks to all ranks but the root, and to this one unless
       const auto source_of = [&](int rank) {
         return sources[one_source ? 0 : static_cast<std::size_t>(rank)].data();
       };
-      PlayedGroup::play(96, [&] {
-        const GroupCopyOps<PlayedGroup> ops(arguments);
+      SerialGroup::run(96, [&] {
+        const GroupCopyOps<SerialGroup> ops(arguments);
         if (one_source) {
           ops.pass_on(target, source_of(0), count);
         } else {
@@ -320,8 +320,8 @@ void check_fold(const HierarchyArguments& arguments, std::size_t count, std::siz
   const std::size_t buffer_bytes = round_up(count, kUnitQuantum) * stored_bytes;
   Guarded by_group(buffer_bytes, 0);
   Guarded by_host(buffer_bytes, 0);
-  PlayedGroup::play(96, [&] {
-    GroupHierarchyOps<T, PlayedGroup> ops(arguments);
+  SerialGroup::run(96, [&] {
+    GroupHierarchyOps<T, SerialGroup> ops(arguments);
     ops.begin();
     move(ops, by_group.data());
   });

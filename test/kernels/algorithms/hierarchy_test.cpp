@@ -69,7 +69,7 @@ class LazyWire {
   std::vector<std::deque<Entry>> queues_;
 };
 
-/// State of the rank that the calling thread plays.
+/// State of the rank that the calling thread runs.
 struct Self {
   int rank = 0;
   LazyWire* wire = nullptr;

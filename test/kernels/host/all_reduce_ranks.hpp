@@ -69,35 +69,35 @@ inline std::uint32_t control_word() {
 inline void set_control_word(std::uint32_t) {}
 #endif
 
-/// Group policy of a GPU's warp, whose threads one CPU thread plays one after the other.
-struct PlayedWarp {
+/// Group policy of a GPU's warp, whose threads one CPU thread runs one after the other.
+struct SerialWarp {
   static inline thread_local std::uint32_t at = 0;
   static std::uint32_t rank() { return at; }
   static std::uint32_t size() { return 32; }
 };
 
 /// Moves and reduces as a GPU's warp does, for a stream of one CPU thread.
-class EmulatedOps : public GroupReduceOps<std::int32_t, Family::sum, 0, PlayedWarp> {
-  using Base = GroupReduceOps<std::int32_t, Family::sum, 0, PlayedWarp>;
+class EmulatedOps : public GroupReduceOps<std::int32_t, Family::sum, 0, SerialWarp> {
+  using Base = GroupReduceOps<std::int32_t, Family::sum, 0, SerialWarp>;
 
  public:
   using Base::Base;
 
   void send(std::byte* slot, std::uint64_t first, std::uint64_t count) const {
-    play([&] { Base::send(slot, first, count); });
+    for_each_thread([&] { Base::send(slot, first, count); });
   }
   void copy_out(std::uint64_t first, const std::byte* slot, std::uint64_t count) const {
-    play([&] { Base::copy_out(first, slot, count); });
+    for_each_thread([&] { Base::copy_out(first, slot, count); });
   }
   template <class Source, class Target>
   void reduce(const Source& source, const Target& target, int targets, std::uint64_t count) const {
-    play([&] { Base::reduce(source, target, targets, count); });
+    for_each_thread([&] { Base::reduce(source, target, targets, count); });
   }
 
  private:
   template <class Body>
-  static void play(const Body& body) {
-    for (PlayedWarp::at = 0; PlayedWarp::at < PlayedWarp::size(); ++PlayedWarp::at) body();
+  static void for_each_thread(const Body& body) {
+    for (SerialWarp::at = 0; SerialWarp::at < SerialWarp::size(); ++SerialWarp::at) body();
   }
 };
 
@@ -129,7 +129,7 @@ class Ranks {
     const std::vector<T> expected = expected_sums<T>(shape, seed);
     on_ranks([&](int rank) {
       if (rank == ranks_ - 1) std::this_thread::sleep_for(shape.lateness);
-      wrong[static_cast<std::size_t>(rank)] = play<T>(rank, type, shape, seed, expected);
+      wrong[static_cast<std::size_t>(rank)] = run_rank<T>(rank, type, shape, seed, expected);
     });
     return std::accumulate(wrong.begin(), wrong.end(), std::uint64_t{0});
   }
@@ -259,8 +259,8 @@ class Ranks {
   }
 
   template <class T>
-  std::uint64_t play(int rank, DataType type, const Shape& shape, std::uint32_t seed,
-                     const std::vector<T>& expected) const {
+  std::uint64_t run_rank(int rank, DataType type, const Shape& shape, std::uint32_t seed,
+                         const std::vector<T>& expected) const {
     constexpr auto kGuard = std::byte{0x5a};
     const std::size_t bytes = shape.count * sizeof(T);
     const std::size_t begin = 64 + shape.offset * sizeof(T);

@@ -118,7 +118,7 @@ TEST_CASE("random groups of sends and receives, cut at random, deliver every byt
 namespace {
 
 /// Runs the case on one rank; returns whether the receive buffer holds the expected elements.
-bool play(Team& team, const BlockCase& one, int rank, std::uint64_t seed) {
+bool run_case(Team& team, const BlockCase& one, int rank, std::uint64_t seed) {
   const auto ranks = static_cast<std::uint64_t>(team.ranks());
   const std::uint64_t sent = sends_blocks(one.collective) ? ranks * one.count : one.count;
   const std::uint64_t got = receives_blocks(one.collective) ? ranks * one.count : one.count;
@@ -175,7 +175,8 @@ TEST_CASE("collectives as exchanges give every rank what they are defined to giv
           const int root = has_root(collective) ? static_cast<int>(count) % ranks : 0;
           const BlockCase one{collective, root, count, in_place};
           CAPTURE(ranks, name_of(collective), count, in_place);
-          REQUIRE(team.on_ranks([&](int rank) { return play(team, one, rank, seed); }) == ranks);
+          REQUIRE(team.on_ranks([&](int rank) { return run_case(team, one, rank, seed); }) ==
+                  ranks);
         }
       }
     }

@@ -50,8 +50,8 @@ std::optional<Error> introduce(WireFabric& to, const WireFabric& peer, const cha
 
 // Sends messages; every third has `large` bytes. `missing` is the number of sent messages that will
 // not arrive.
-Outcome play(const WireFabric::Options& options, std::uint64_t messages, std::uint64_t missing = 0,
-             std::size_t large = 70'000) {
+Outcome transfer(const WireFabric::Options& options, std::uint64_t messages,
+                 std::uint64_t missing = 0, std::size_t large = 70'000) {
   Outcome outcome;
   auto a = WireFabric::create(options);
   if (!a.ok()) return outcome.opening = std::move(a).error(), outcome;
@@ -122,7 +122,7 @@ TEST_CASE("each call of libfabric fails in turn: an error that names it, and not
       if (++k < 47) chosen.emplace(call, std::pair(k, k)).first->second.second = k;
       return 0;  // later calls only repeat these: polls of an empty queue
     };
-    CHECK(play(options, 4).arrived == 4);
+    CHECK(transfer(options, 4).arrived == 4);
   }
   std::set<long> which;
   for (const auto& [call, ends] : chosen) which.insert({ends.first, ends.second});
@@ -136,7 +136,7 @@ TEST_CASE("each call of libfabric fails in turn: an error that names it, and not
       const bool leaves = std::string_view(call) == "fi_ep_bind" && ++binds % 2 == 1;
       return plan.calls == k && !(kFindsLeaks && leaves) ? -FI_EIO : 0;
     };
-    const Outcome outcome = play(options, 4);
+    const Outcome outcome = transfer(options, 4);
     INFO("call " << k << ", " << plan.failed);
     // An endpoint without an address vector cannot be closed, and neither can the objects that it
     // uses.
@@ -169,7 +169,7 @@ TEST_CASE("a queue that has no descriptor to sleep on is polled", "[req:3.13]") 
   plan.fail = [&](const char* call) -> long {
     return std::string_view(call) == "fi_control" ? -FI_ENOSYS : 0;
   };
-  const Outcome outcome = play(planned_options(), 8);
+  const Outcome outcome = transfer(planned_options(), 8);
   REQUIRE_FALSE(outcome.opening.has_value());
   CHECK(outcome.arrived == 8);
   CHECK(outcome.errors.empty());
@@ -191,7 +191,7 @@ TEST_CASE("a library that has no room most of the time loses and changes nothing
   };
   auto options = planned_options();
   {
-    const Outcome outcome = play(options, 60);
+    const Outcome outcome = transfer(options, 60);
     REQUIRE_FALSE(outcome.opening.has_value());
     CHECK(outcome.arrived == 60);
     CHECK(outcome.in_order);
@@ -260,7 +260,7 @@ TEST_CASE("a completion with an error names peer, reason and provider, and frees
     plan.error = [&](fi_cq_err_entry* entry) -> ssize_t { return *entry = spoilt, 1; };
     auto options = planned_options();
     options.receives = options.sends = 4;  // a buffer that is not freed would soon be missing
-    const Outcome outcome = play(options, 40, kind == FI_RECV ? 1 : 0);
+    const Outcome outcome = transfer(options, 40, kind == FI_RECV ? 1 : 0);
     REQUIRE_FALSE(outcome.opening.has_value());
     CHECK(outcome.in_order);
     REQUIRE(outcome.errors.size() == 1);
@@ -308,7 +308,7 @@ TEST_CASE("no message is one that rxm of libfabric 2 would cut into segments", "
   options.payload_bytes_most = 100'000;
   options.authenticate_payloads = parts == 2;
   for (const std::size_t large : {20'000, 100'000}) {
-    const Outcome outcome = play(options, 30, 0, large);
+    const Outcome outcome = transfer(options, 30, 0, large);
     REQUIRE_FALSE(outcome.opening.has_value());
     CHECK(outcome.arrived == 30);
     CHECK(outcome.in_order);
@@ -332,7 +332,7 @@ TEST_CASE("memory is registered, and payloads are copied, where a provider needs
       regions += std::string_view(call) == "fi_mr_reg";
       return 0;
     };
-    const Outcome outcome = play(options, 30, 0, 70'000);
+    const Outcome outcome = transfer(options, 30, 0, 70'000);
     REQUIRE_FALSE(outcome.opening.has_value());
     CHECK(outcome.arrived == 30);
     CHECK(outcome.in_order);

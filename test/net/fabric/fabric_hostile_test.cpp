@@ -72,8 +72,8 @@ class RawEnd {
 };
 
 /// Pair of wires, and an unauthenticated peer who sends to b.
-struct UnauthenticatedScene {
-  explicit UnauthenticatedScene(const WireFabric::Options& options = fabric_options())
+struct HostileFixture {
+  explicit HostileFixture(const WireFabric::Options& options = fabric_options())
       : pair(options), unauthenticated(*pair.b) {}
   void send(ByteView bytes) {
     unauthenticated.send(bytes, [&] { take(); });
@@ -133,43 +133,43 @@ struct UnauthenticatedScene {
 
 TEST_CASE("unauthenticated frames deliver no message, whatever sender they claim",
           "[req:3.13][req:3.23]") {
-  UnauthenticatedScene scene;
-  const FrameKeys wrong = frame_keys(boot::Key::random(), RawEnd::address_of(*scene.pair.a),
-                                     RawEnd::address_of(*scene.pair.b));
-  scene.send(scene.frame(wrong, scene.a(), 0, numbered(1, 8)));
-  scene.send(scene.frame(wrong, scene.pair.b->address().value, 0, numbered(1, 8)));
-  scene.send(scene.frame(scene.keys(), scene.a() + 1, 0, numbered(1, 8)));
+  HostileFixture fixture;
+  const FrameKeys wrong = frame_keys(boot::Key::random(), RawEnd::address_of(*fixture.pair.a),
+                                     RawEnd::address_of(*fixture.pair.b));
+  fixture.send(fixture.frame(wrong, fixture.a(), 0, numbered(1, 8)));
+  fixture.send(fixture.frame(wrong, fixture.pair.b->address().value, 0, numbered(1, 8)));
+  fixture.send(fixture.frame(fixture.keys(), fixture.a() + 1, 0, numbered(1, 8)));
   // Returns b's own message to a, sent back to b.
-  const FrameKeys other_way = frame_keys(fabric_options().key, RawEnd::address_of(*scene.pair.b),
-                                         RawEnd::address_of(*scene.pair.a));
-  scene.send(scene.frame(other_way, scene.a(), 0, numbered(1, 8)));
+  const FrameKeys other_way = frame_keys(fabric_options().key, RawEnd::address_of(*fixture.pair.b),
+                                         RawEnd::address_of(*fixture.pair.a));
+  fixture.send(fixture.frame(other_way, fixture.a(), 0, numbered(1, 8)));
   // Replays a message of an earlier wire with a's address.
-  FabricAddress earlier = RawEnd::address_of(*scene.pair.a);
+  FabricAddress earlier = RawEnd::address_of(*fixture.pair.a);
   earlier.nonce[5] ^= std::byte{1};
-  scene.send(
-      scene.frame(frame_keys(fabric_options().key, earlier, RawEnd::address_of(*scene.pair.b)),
-                  scene.a(), 0, numbered(1, 8)));
-  scene.check_only(0, 7);
+  fixture.send(
+      fixture.frame(frame_keys(fabric_options().key, earlier, RawEnd::address_of(*fixture.pair.b)),
+                    fixture.a(), 0, numbered(1, 8)));
+  fixture.check_only(0, 7);
 }
 
 TEST_CASE("a message that is played back, cut, lengthened or changed is not taken", "[req:3.23]") {
-  UnauthenticatedScene scene;
-  const Bytes good = scene.frame(scene.keys(), scene.a(), 0, numbered(1, 40));
+  HostileFixture fixture;
+  const Bytes good = fixture.frame(fixture.keys(), fixture.a(), 0, numbered(1, 40));
   for (std::size_t bytes = 1; bytes < good.size(); bytes += bytes < 100 ? 7 : 1) {
-    scene.send(ByteView(good).first(bytes));
+    fixture.send(ByteView(good).first(bytes));
   }
   Bytes changed = good;
   changed.push_back(std::byte{0});
-  scene.send(changed);
+  fixture.send(changed);
   // Changes every byte but the payload's, which is not authenticated by default.
   for (std::size_t at = 0; at < good.size() - 40; ++at) {
     changed = good;
     changed[at] ^= std::byte{0x41};
-    scene.send(changed);
+    fixture.send(changed);
   }
-  scene.check_only(0, 1);
-  for (int i = 0; i < 3; ++i) scene.send(good);
-  scene.check_only(1, 2);
+  fixture.check_only(0, 1);
+  for (int i = 0; i < 3; ++i) fixture.send(good);
+  fixture.check_only(1, 2);
 }
 
 TEST_CASE("a message longer than any of ours costs its receiver nothing", "[req:3.23]") {
@@ -195,23 +195,23 @@ TEST_CASE("a message longer than any of ours costs its receiver nothing", "[req:
 }
 
 TEST_CASE("a peer that is authenticated and sends what no NIC sends is not heard", "[req:3.23]") {
-  UnauthenticatedScene scene;
-  const FrameKeys keys = scene.keys();
+  HostileFixture fixture;
+  const FrameKeys keys = fixture.keys();
   WireRequest request;
   request.kind = WorkKind::read;
-  request.from = {scene.a() + 1};  // claims another sender
+  request.from = {fixture.a() + 1};  // claims another sender
   request.from_queue = request.to_queue = 1;
-  scene.send(scene.frame(keys, scene.a(), 0, {request}));
+  fixture.send(fixture.frame(keys, fixture.a(), 0, {request}));
   Bytes head = encode_head({request});
   head[0] = std::byte{9};  // a version that does not exist
-  scene.send(UnauthenticatedScene::frame(keys, scene.a(), 1, head, {}));
-  scene.check_only(2, 5);
+  fixture.send(HostileFixture::frame(keys, fixture.a(), 1, head, {}));
+  fixture.check_only(2, 5);
 }
 
 TEST_CASE("a batch whose lengths are wrong gives what is before them and nothing else",
           "[req:3.23]") {
-  UnauthenticatedScene scene;
-  const FrameKeys keys = scene.keys();
+  HostileFixture fixture;
+  const FrameKeys keys = fixture.keys();
   std::uint64_t sequence = 0;
   const Bytes good = encode_message(numbered(7, 20));
   for (const std::uint32_t length :
@@ -219,18 +219,18 @@ TEST_CASE("a batch whose lengths are wrong gives what is before them and nothing
         static_cast<std::uint32_t>(good.size() + 1), ~std::uint32_t{0}}) {
     ByteWriter batch;
     batch.put_blob(good).put(length).put_raw(good);
-    scene.send(UnauthenticatedScene::sealed(keys, scene.a(), sequence++, batch.take()));
-    scene.await(1);
-    CHECK(is_numbered(scene.got[0], 7, 20));
-    scene.check_only(sequence++, 8, 1);
+    fixture.send(HostileFixture::sealed(keys, fixture.a(), sequence++, batch.take()));
+    fixture.await(1);
+    CHECK(is_numbered(fixture.got[0], 7, 20));
+    fixture.check_only(sequence++, 8, 1);
   }
-  scene.send(UnauthenticatedScene::sealed(keys, scene.a(), sequence++, {}));
-  scene.check_only(sequence, 9);
+  fixture.send(HostileFixture::sealed(keys, fixture.a(), sequence++, {}));
+  fixture.check_only(sequence, 9);
 }
 
 TEST_CASE("a payload behind a batch is that of one message, whose length it has", "[req:3.23]") {
-  UnauthenticatedScene scene;
-  const FrameKeys keys = scene.keys();
+  HostileFixture fixture;
+  const FrameKeys keys = fixture.keys();
   std::uint64_t sequence = 0;
   const WireMessage long_one = numbered(1, 1000), small = numbered(2, 20);
   const Bytes head = encode_head(long_one), whole = encode_message(small);
@@ -245,39 +245,39 @@ TEST_CASE("a payload behind a batch is that of one message, whose length it has"
   // Sends a correct batch, with room left over.
   Bytes good = batch_of(1);
   good.resize(good.size() + 100);
-  scene.send(UnauthenticatedScene::sealed(keys, scene.a(), sequence++, good, payload));
-  scene.await(3);
-  CHECK(is_numbered(scene.got[0], 2, 20));
-  CHECK(is_numbered(scene.got[1], 1, 1000));
-  CHECK(is_numbered(scene.got[2], 2, 20));
-  scene.check_only(sequence++, 3, 3);
+  fixture.send(HostileFixture::sealed(keys, fixture.a(), sequence++, good, payload));
+  fixture.await(3);
+  CHECK(is_numbered(fixture.got[0], 2, 20));
+  CHECK(is_numbered(fixture.got[1], 1, 1000));
+  CHECK(is_numbered(fixture.got[2], 2, 20));
+  fixture.check_only(sequence++, 3, 3);
   // Sends two messages that want the payload, or a payload that is missing, too short or too long.
   for (const std::size_t bytes : {1000u, 0u, 999u, 1001u}) {
     const int wanted = bytes == 1000 ? 2 : 1;
     Bytes other = payload;
     other.resize(bytes);
-    scene.send(UnauthenticatedScene::sealed(keys, scene.a(), sequence++, batch_of(wanted), other));
-    scene.check_only(sequence++, 4, static_cast<std::size_t>(wanted));
+    fixture.send(HostileFixture::sealed(keys, fixture.a(), sequence++, batch_of(wanted), other));
+    fixture.check_only(sequence++, 4, static_cast<std::size_t>(wanted));
   }
 }
 
 TEST_CASE("a changed payload is not taken where payloads are authenticated", "[req:3.23]") {
   auto authenticating = fabric_options();
   authenticating.authenticate_payloads = true;
-  UnauthenticatedScene scene(authenticating);
+  HostileFixture fixture(authenticating);
   const WireMessage message = numbered(1, 1000);
   const Bytes head = encode_head(message);
   ByteWriter batch;
   batch.put(static_cast<std::uint32_t>(head.size()) | kPayloadBehind).put_raw(head);
-  const Bytes good = UnauthenticatedScene::sealed(scene.keys(), scene.a(), 0, batch.take(),
-                                                  Payload(payload_of(message)).take(), true);
+  const Bytes good = HostileFixture::sealed(fixture.keys(), fixture.a(), 0, batch.take(),
+                                            Payload(payload_of(message)).take(), true);
   Bytes changed = good;
   changed.back() ^= std::byte{0x41};
-  scene.send(changed);
-  scene.send(good);
-  scene.await(1);
-  REQUIRE(scene.got.size() == 1);
-  CHECK(is_numbered(scene.got[0], 1, 1000));
+  fixture.send(changed);
+  fixture.send(good);
+  fixture.await(1);
+  REQUIRE(fixture.got.size() == 1);
+  CHECK(is_numbered(fixture.got[0], 1, 1000));
 }
 
 TEST_CASE("a message that does not come holds up those behind it for a while only", "[req:3.13]") {
@@ -285,26 +285,26 @@ TEST_CASE("a message that does not come holds up those behind it for a while onl
   auto options = fabric_options();
   options.clock = &clock;
   options.receives = 8;
-  UnauthenticatedScene scene(options);
-  const FrameKeys keys = scene.keys();
+  HostileFixture fixture(options);
+  const FrameKeys keys = fixture.keys();
   for (const std::uint64_t sequence : {3u, 1u, 5u}) {
-    scene.send(scene.frame(keys, scene.a(), sequence, numbered(sequence, 10)));
+    fixture.send(fixture.frame(keys, fixture.a(), sequence, numbered(sequence, 10)));
   }
-  for (int i = 0; i < 100; ++i) scene.take();
-  CHECK(scene.got.empty());
-  scene.send(scene.frame(keys, scene.a(), 0, numbered(0, 10)));
-  scene.await(2);
+  for (int i = 0; i < 100; ++i) fixture.take();
+  CHECK(fixture.got.empty());
+  fixture.send(fixture.frame(keys, fixture.a(), 0, numbered(0, 10)));
+  fixture.await(2);
   clock.advance(options.timeout);
-  scene.await(3);
+  fixture.await(3);
   clock.advance(options.timeout);
-  scene.await(4);
+  fixture.await(4);
   const std::vector<std::uint64_t> order = {0, 1, 3, 5};
-  for (std::size_t i = 0; i < 4; ++i) CHECK(is_numbered(scene.got[i], order[i], 10));
-  scene.send(scene.frame(keys, scene.a(), 4, numbered(4, 10)));  // too late
+  for (std::size_t i = 0; i < 4; ++i) CHECK(is_numbered(fixture.got[i], order[i], 10));
+  fixture.send(fixture.frame(keys, fixture.a(), 4, numbered(4, 10)));  // too late
   // Once waiting messages hold every buffer, no other can arrive: delivers them in order.
   for (std::uint64_t n = 10; n < 18; ++n) {
-    scene.send(scene.frame(keys, scene.a(), n, numbered(n, 10)));
+    fixture.send(fixture.frame(keys, fixture.a(), n, numbered(n, 10)));
   }
-  scene.await(12);
-  for (std::uint64_t n = 10; n < 18; ++n) CHECK(is_numbered(scene.got[n - 6], n, 10));
+  fixture.await(12);
+  for (std::uint64_t n = 10; n < 18; ++n) CHECK(is_numbered(fixture.got[n - 6], n, 10));
 }

@@ -10,8 +10,8 @@
 
 #include <catch2/catch.hpp>
 
+#include "net/mlx5/mlx5_fixture.hpp"
 #include "net/mlx5/mlx5_memory_cuda.hpp"
-#include "net/mlx5/mlx5_scene.hpp"
 #include "net/queue/memory_keys.hpp"
 #include "support/cuda/checked_cuda.hpp"
 #include "support/cuda/fault_cuda.hpp"
@@ -88,12 +88,12 @@ struct Driver {
 };
 
 /// Adapter and GPU; checks when destroyed that nothing is left of them.
-struct GpuScene : Scene {
+struct GpuFixture : Mlx5Fixture {
   Driver driver;
   std::unique_ptr<Mlx5CudaMemory> gpu;
   std::optional<NicMlx5> nic;
 
-  ~GpuScene() {
+  ~GpuFixture() {
     nic.reset();
     gpu.reset();
     CHECK(verbs.violations.empty());
@@ -122,39 +122,39 @@ std::uint64_t address_of(const void* pointer) {
 TEST_CASE("a queue in a GPU's memory is registered by dma-buf, and its doorbell mapped there",
           "[req:3.11]") {
   const std::size_t fds = oriel::test::count_fds();
-  GpuScene scene;
-  scene.begin();
-  const Mlx5Queue queue = scene.make().value();
+  GpuFixture fixture;
+  fixture.begin();
+  const Mlx5Queue queue = fixture.make().value();
   const std::vector<std::string> wanted = {"ibv_reg_dmabuf_mr",
                                            "mlx5dv_devx_umem_reg_ex",
                                            "mlx5dv_devx_umem_reg_ex",
                                            "mlx5dv_devx_alloc_uar",
                                            "CREATE_CQ",
                                            "CREATE_QP"};
-  CHECK(scene.verbs.names() == wanted);
+  CHECK(fixture.verbs.names() == wanted);
   const dq::QueueView& view = queue.view();
   CHECK(address_of(view.ring) % 65536 == 0);
-  const auto& ring = scene.verbs.calls[1].arguments;
+  const auto& ring = fixture.verbs.calls[1].arguments;
   CHECK(ring[0] == 0);      // from the descriptor's beginning
   CHECK(ring[1] == 65536);  // 1024 WQEBBs
   CHECK(ring[3] == ~std::uint64_t{4095});
   CHECK(ring[4] == 1);  // by a descriptor
-  const auto& slots = scene.verbs.calls[0].arguments;
+  const auto& slots = fixture.verbs.calls[0].arguments;
   CHECK(slots[0] == 0);
   CHECK(slots[2] == address_of(view.fetch_values));
-  REQUIRE(scene.driver.exported.size() == 3);
-  CHECK(scene.driver.exported[1] ==
+  REQUIRE(fixture.driver.exported.size() == 3);
+  CHECK(fixture.driver.exported[1] ==
         std::pair(CUdeviceptr{address_of(view.ring)}, std::size_t{65536}));
-  for (const auto& [begin, bytes] : scene.driver.exported) {
+  for (const auto& [begin, bytes] : fixture.driver.exported) {
     CHECK(begin % 4096 == 0);
     CHECK(bytes % 4096 == 0);
   }
   // Flags 7: portable, mapped, I/O memory.
-  REQUIRE(scene.driver.registered.size() == 1);
-  CHECK(scene.driver.registered.begin()->first == view.doorbell);
-  CHECK(scene.driver.registered.begin()->second == 7);
+  REQUIRE(fixture.driver.registered.size() == 1);
+  CHECK(fixture.driver.registered.begin()->first == view.doorbell);
+  CHECK(fixture.driver.registered.begin()->second == 7);
   CHECK_FALSE(queue.is_rung_by_processor());
-  CHECK(scene.driver.prepared == 2);
+  CHECK(fixture.driver.prepared == 2);
   CHECK_FALSE(view.gets_need_dump);
   // The initial image was copied to the GPU.
   CHECK(view.completion->tail == ~std::uint64_t{0});
@@ -162,24 +162,24 @@ TEST_CASE("a queue in a GPU's memory is registered by dma-buf, and its doorbell 
   CHECK(view.fetch_turns[5] == 5);
   CHECK(oriel::test::count_fds() == fds);
   // A GPU's page has 64 KiB, so 2^4 of the adapter's pages.
-  CHECK(scene.verbs.find("CREATE_CQ")->command[40] == std::byte{4});
+  CHECK(fixture.verbs.find("CREATE_CQ")->command[40] == std::byte{4});
 }
 
 TEST_CASE("receives of a queue in a GPU's memory lie there, with all that kernels touch",
           "[B4][req:3.11]") {
-  GpuScene scene;
-  scene.begin();
-  Mlx5Queue queue = scene.make({.receives = 256}).value();
+  GpuFixture fixture;
+  fixture.begin();
+  Mlx5Queue queue = fixture.make({.receives = 256}).value();
   const dq::QueueView& view = queue.view();
   const dq::ReceiveView& receives = queue.receives();
   // 256 receives and 1024 WQEBBs take two pages of a GPU; completions of receives take one.
-  REQUIRE(scene.driver.exported.size() == 4);
-  CHECK(scene.driver.exported[1] ==
+  REQUIRE(fixture.driver.exported.size() == 4);
+  CHECK(fixture.driver.exported[1] ==
         std::pair(CUdeviceptr{address_of(view.ring) - 4096}, std::size_t{131072}));
-  CHECK(scene.driver.exported[3] ==
+  CHECK(fixture.driver.exported[3] ==
         std::pair(CUdeviceptr{address_of(receives.completions)}, std::size_t{65536}));
   CHECK(address_of(receives.completions) % 65536 == 0);
-  CHECK(scene.verbs.find("CREATE_CQ", 1)->command[40] == std::byte{4});
+  CHECK(fixture.verbs.find("CREATE_CQ", 1)->command[40] == std::byte{4});
   Mlx5QueueHandle peer = queue.handle();
   peer.number = 0x654321;
   REQUIRE(queue.connect(peer).ok());
@@ -188,41 +188,41 @@ TEST_CASE("receives of a queue in a GPU's memory lie there, with all that kernel
 
 TEST_CASE("queues of an adapter share its uncached doorbell register, and GPUs ring all of them",
           "[req:3.11][A3]") {
-  GpuScene scene;
-  scene.begin();
+  GpuFixture fixture;
+  fixture.begin();
   std::vector<Mlx5Queue> queues;
-  for (int i = 0; i < 3; ++i) queues.push_back(scene.make().value());
-  CHECK(scene.verbs.live("uar") == 1);
-  CHECK(scene.driver.registered.size() == 1);
+  for (int i = 0; i < 3; ++i) queues.push_back(fixture.make().value());
+  CHECK(fixture.verbs.live("uar") == 1);
+  CHECK(fixture.driver.registered.size() == 1);
   for (const Mlx5Queue& queue : queues) {
     CHECK_FALSE(queue.is_rung_by_processor());
     CHECK(queue.view().doorbell == queues[0].view().doorbell);
   }
   // The driver maps no page twice.
-  const auto again = scene.gpu->map_register(queues[0].view().doorbell + 1, 8, false);
+  const auto again = fixture.gpu->map_register(queues[0].view().doorbell + 1, 8, false);
   REQUIRE_FALSE(again.ok());
   CHECK(again.error().native().value == 712);
   queues.erase(queues.begin(), queues.begin() + 2);
-  CHECK(scene.driver.registered.size() == 1);
+  CHECK(fixture.driver.registered.size() == 1);
   queues.clear();
-  CHECK(scene.driver.registered.empty());
-  CHECK(scene.verbs.live("uar") == 0);
-  CHECK_FALSE(scene.make().value().is_rung_by_processor());
+  CHECK(fixture.driver.registered.empty());
+  CHECK(fixture.verbs.live("uar") == 0);
+  CHECK_FALSE(fixture.make().value().is_rung_by_processor());
 }
 
 TEST_CASE("without dma-buf the adapter is given addresses, for peer memory", "[req:3.11]") {
-  GpuScene scene;
-  scene.driver.has_dmabuf = GENERATE(false, true);
-  scene.driver.export_status = CUDA_ERROR_NOT_SUPPORTED;
-  scene.driver.ordering = 0;
-  scene.begin();
-  const Mlx5Queue queue = scene.make().value();
+  GpuFixture fixture;
+  fixture.driver.has_dmabuf = GENERATE(false, true);
+  fixture.driver.export_status = CUDA_ERROR_NOT_SUPPORTED;
+  fixture.driver.ordering = 0;
+  fixture.begin();
+  const Mlx5Queue queue = fixture.make().value();
   CHECK(queue.view().gets_need_dump);
-  const auto* umem = scene.verbs.find("mlx5dv_devx_umem_reg");
+  const auto* umem = fixture.verbs.find("mlx5dv_devx_umem_reg");
   REQUIRE(umem != nullptr);
   CHECK(umem->arguments[0] == address_of(queue.view().ring));
-  CHECK(scene.verbs.find("ibv_reg_mr") != nullptr);
-  const auto& pair = scene.verbs.queue_pairs.at(queue.number());
+  CHECK(fixture.verbs.find("ibv_reg_mr") != nullptr);
+  const auto& pair = fixture.verbs.queue_pairs.at(queue.number());
   CHECK(address_of(pair.completions) == address_of(queue.view().completion));
   CHECK(pair.record + 1 == queue.view().doorbell_record);
 }
@@ -230,34 +230,34 @@ TEST_CASE("without dma-buf the adapter is given addresses, for peer memory", "[r
 TEST_CASE("where the GPU cannot ring, a processor does, and the log says so once",
           "[req:3.11][A3]") {
   const oriel::test::LogSetup log("warn");
-  GpuScene scene;
-  scene.driver.takes_registers = false;
-  scene.begin();
-  const Mlx5Queue first = scene.make().value(), second = scene.make().value();
+  GpuFixture fixture;
+  fixture.driver.takes_registers = false;
+  fixture.begin();
+  const Mlx5Queue first = fixture.make().value(), second = fixture.make().value();
   CHECK(first.is_rung_by_processor());
   CHECK(first.view().doorbell != second.view().doorbell);
-  const auto& pair = scene.verbs.queue_pairs.at(first.number());
+  const auto& pair = fixture.verbs.queue_pairs.at(first.number());
   CHECK(pair.doorbell != first.view().doorbell);
-  CHECK_FALSE(scene.nic->progress());
+  CHECK_FALSE(fixture.nic->progress());
   *first.view().doorbell = 0x1234;
-  CHECK(scene.nic->progress());
+  CHECK(fixture.nic->progress());
   CHECK(*pair.doorbell == 0x1234);
   *second.view().doorbell = 0x5678;
-  CHECK(scene.nic->progress());
-  CHECK(*scene.verbs.queue_pairs.at(second.number()).doorbell == 0x5678);
+  CHECK(fixture.nic->progress());
+  CHECK(*fixture.verbs.queue_pairs.at(second.number()).doorbell == 0x5678);
   CHECK(log.count("a processor rings the doorbells of mlx5_0 port 1") == 1);
 }
 
 TEST_CASE("the user chooses who rings: the GPU or an error, or a processor anyway",
           "[req:3.11][A3]") {
   const oriel::test::LogSetup log("warn");
-  GpuScene scene;
-  scene.begin();
-  CHECK(scene.make({.doorbell = DoorbellChoice::cpu}).value().is_rung_by_processor());
+  GpuFixture fixture;
+  fixture.begin();
+  CHECK(fixture.make({.doorbell = DoorbellChoice::cpu}).value().is_rung_by_processor());
   const Mlx5Queue::Options by_gpu{.doorbell = DoorbellChoice::gpu};
-  CHECK_FALSE(scene.make(by_gpu).value().is_rung_by_processor());
-  scene.driver.takes_registers = false;
-  const auto refused = scene.make(by_gpu);
+  CHECK_FALSE(fixture.make(by_gpu).value().is_rung_by_processor());
+  fixture.driver.takes_registers = false;
+  const auto refused = fixture.make(by_gpu);
   REQUIRE_FALSE(refused.ok());
   const std::string text = refused.error().to_string();
   INFO(text);
@@ -268,51 +268,51 @@ TEST_CASE("the user chooses who rings: the GPU or an error, or a processor anywa
 }
 
 TEST_CASE("rings may lie on the host and the users' words on the GPU", "[req:3.11]") {
-  GpuScene scene;
-  scene.begin();
-  const Mlx5Queue queue = scene.make({.ring_on_host = true}).value();
-  CHECK(scene.verbs.find("ibv_reg_dmabuf_mr") != nullptr);
-  CHECK(scene.verbs.find("mlx5dv_devx_umem_reg_ex") == nullptr);
-  CHECK(scene.verbs.find("mlx5dv_devx_umem_reg")->arguments[0] == address_of(queue.view().ring));
-  CHECK(scene.verbs.find("CREATE_CQ")->command[40] == std::byte{0});
+  GpuFixture fixture;
+  fixture.begin();
+  const Mlx5Queue queue = fixture.make({.ring_on_host = true}).value();
+  CHECK(fixture.verbs.find("ibv_reg_dmabuf_mr") != nullptr);
+  CHECK(fixture.verbs.find("mlx5dv_devx_umem_reg_ex") == nullptr);
+  CHECK(fixture.verbs.find("mlx5dv_devx_umem_reg")->arguments[0] == address_of(queue.view().ring));
+  CHECK(fixture.verbs.find("CREATE_CQ")->command[40] == std::byte{0});
 }
 
 TEST_CASE("a queue is added while a kernel fills the GPU and a graph is being captured",
           "[req:3.11][B1]") {
-  GpuScene scene;
-  scene.begin();
-  scene.driver.model.fill_devices(true);
-  scene.driver.model.begin_foreign_capture();
-  const auto made = scene.make();
-  scene.driver.model.end_foreign_capture();
-  scene.driver.model.fill_devices(false);
+  GpuFixture fixture;
+  fixture.begin();
+  fixture.driver.model.fill_devices(true);
+  fixture.driver.model.begin_foreign_capture();
+  const auto made = fixture.make();
+  fixture.driver.model.end_foreign_capture();
+  fixture.driver.model.fill_devices(false);
   CHECK(made.ok());
 }
 
 TEST_CASE("memory of a GPU is registered by pages around it", "[req:3.11]") {
-  GpuScene scene;
-  scene.begin();
+  GpuFixture fixture;
+  fixture.begin();
   void* window = reinterpret_cast<void*>(0x7000123450);
   const auto add = [&] {
-    return scene.nic->register_memory(*scene.gpu, window, 10000, kLocalWrite | kRemoteWrite);
+    return fixture.nic->register_memory(*fixture.gpu, window, 10000, kLocalWrite | kRemoteWrite);
   };
   const Mlx5Region region = add().value();
   CHECK(region.lkey() != 0);
-  REQUIRE(scene.driver.exported.size() == 1);
-  CHECK(scene.driver.exported[0] == std::pair(CUdeviceptr{0x7000123000}, std::size_t{12288}));
-  const auto& arguments = scene.verbs.find("ibv_reg_dmabuf_mr")->arguments;
+  REQUIRE(fixture.driver.exported.size() == 1);
+  CHECK(fixture.driver.exported[0] == std::pair(CUdeviceptr{0x7000123000}, std::size_t{12288}));
+  const auto& arguments = fixture.verbs.find("ibv_reg_dmabuf_mr")->arguments;
   CHECK(arguments[0] == 0x450);
   CHECK(arguments[1] == 10000);
   CHECK(arguments[2] == 0x7000123450);
-  scene.driver.export_status = CUDA_ERROR_INVALID_VALUE;
+  fixture.driver.export_status = CUDA_ERROR_INVALID_VALUE;
   const auto refused = add();
   REQUIRE_FALSE(refused.ok());
   CHECK(refused.error().native().domain == NativeDomain::cuda_driver);
 }
 
 TEST_CASE("a GPU that adapters cannot reach is refused", "[req:3.11]") {
-  GpuScene scene;
-  scene.driver.reached = 0;
+  GpuFixture fixture;
+  fixture.driver.reached = 0;
   const auto memory = Mlx5CudaMemory::create(0);
   REQUIRE_FALSE(memory.ok());
   CHECK(memory.error().to_string().find("GPU 0") != std::string::npos);
@@ -325,7 +325,7 @@ TEST_CASE("any failed driver call while an mlx5 queue is created for a GPU is un
   long k = 1;
   for (bool hit = true; hit; ++k) {
     INFO(k);
-    GpuScene scene;
+    GpuFixture fixture;
     const oriel::test::CudaFaultHooks hooks;
     oriel::test::FaultPlan plan;
     plan.fail_at = k;
@@ -334,11 +334,11 @@ TEST_CASE("any failed driver call while an mlx5 queue is created for a GPU is un
     auto memory = Mlx5CudaMemory::create(0);
     bool good = false;
     if (memory.ok()) {
-      scene.gpu = std::move(memory).value();
-      scene.nic.emplace(scene.open().value());
-      good = scene.make({.ring_on_host = on_host, .receives = 8}).ok();
-      scene.nic.reset();
-      scene.gpu.reset();
+      fixture.gpu = std::move(memory).value();
+      fixture.nic.emplace(fixture.open().value());
+      good = fixture.make({.ring_on_host = on_host, .receives = 8}).ok();
+      fixture.nic.reset();
+      fixture.gpu.reset();
     }
     hit = plan.hit();
     if (!hit) CHECK(good);

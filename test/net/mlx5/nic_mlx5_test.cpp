@@ -11,7 +11,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "net/mlx5/mlx5_scene.hpp"
+#include "net/mlx5/mlx5_fixture.hpp"
 #include "net/queue/memory_keys.hpp"
 
 // Host half of the queues of mlx5 adapters, against a recording table of verbs and DevX calls
@@ -49,13 +49,13 @@ bool is_one_of(const std::string& name, const Names& names) {
 }
 
 /// Opens a NIC, creates and connects a queue, registers memory, and frees everything.
-Status whole_life(Scene& scene) {
-  auto nic = scene.open();
+Status whole_life(Mlx5Fixture& fixture) {
+  auto nic = fixture.open();
   if (!nic.ok()) return std::move(nic).error();
-  auto queues = scene.create(nic.value(), 1, {.receives = scene.receives});
+  auto queues = fixture.create(nic.value(), 1, {.receives = fixture.receives});
   if (!queues.ok()) return std::move(queues).error();
   Mlx5Queue& queue = queues.value()[0];
-  auto region = nic->register_memory(scene.memory, scene.window.data(), sizeof scene.window,
+  auto region = nic->register_memory(fixture.memory, fixture.window.data(), sizeof fixture.window,
                                      kRemoteWrite | kLocalWrite);
   if (!region.ok()) return std::move(region).error();
   Status connected = queue.connect(peer_of(queue));
@@ -63,12 +63,12 @@ Status whole_life(Scene& scene) {
   return queue.to_error();
 }
 
-void check_nothing_left(const Scene& scene) {
-  CHECK(scene.verbs.live() == 0);
-  CHECK(scene.verbs.violations == Names{});
+void check_nothing_left(const Mlx5Fixture& fixture) {
+  CHECK(fixture.verbs.live() == 0);
+  CHECK(fixture.verbs.violations == Names{});
   // Objects were freed in reverse order of creation, except addresses, which live for one step.
-  Names made = scene.verbs.made;
-  Names destroyed = scene.verbs.destroyed;
+  Names made = fixture.verbs.made;
+  Names destroyed = fixture.verbs.destroyed;
   std::erase(made, "address");
   std::erase(destroyed, "address");
   std::reverse(made.begin(), made.end());
@@ -78,32 +78,33 @@ void check_nothing_left(const Scene& scene) {
 }  // namespace
 
 TEST_CASE("set-up calls come in their order with their arguments", "[req:3.12]") {
-  Scene scene;
-  auto nic = scene.open();
+  Mlx5Fixture fixture;
+  auto nic = fixture.open();
   REQUIRE(nic.ok());
-  CHECK(scene.verbs.names() == Names{"ibv_get_device_list", "mlx5dv_open_device", "ibv_query_port",
-                                     "_ibv_query_gid_ex", "QUERY_HCA_CAP", "QUERY_HCA_CAP",
-                                     "mlx5dv_devx_query_eqn", "ibv_alloc_pd", "mlx5dv_init_obj"});
-  CHECK(scene.verbs.calls[1].arguments[0] == 1);  // opened with DevX
-  CHECK(scene.verbs.calls[8].arguments[0] == 1 << 6);
-  scene.verbs.calls.clear();
+  CHECK(fixture.verbs.names() == Names{"ibv_get_device_list", "mlx5dv_open_device",
+                                       "ibv_query_port", "_ibv_query_gid_ex", "QUERY_HCA_CAP",
+                                       "QUERY_HCA_CAP", "mlx5dv_devx_query_eqn", "ibv_alloc_pd",
+                                       "mlx5dv_init_obj"});
+  CHECK(fixture.verbs.calls[1].arguments[0] == 1);  // opened with DevX
+  CHECK(fixture.verbs.calls[8].arguments[0] == 1 << 6);
+  fixture.verbs.calls.clear();
 
-  auto queues = scene.create(nic.value(), 1);
+  auto queues = fixture.create(nic.value(), 1);
   REQUIRE(queues.ok());
-  CHECK(scene.verbs.names() == Names{"ibv_reg_mr", "mlx5dv_devx_umem_reg", "mlx5dv_devx_umem_reg",
-                                     "mlx5dv_devx_alloc_uar", "CREATE_CQ", "CREATE_QP"});
+  CHECK(fixture.verbs.names() == Names{"ibv_reg_mr", "mlx5dv_devx_umem_reg", "mlx5dv_devx_umem_reg",
+                                       "mlx5dv_devx_alloc_uar", "CREATE_CQ", "CREATE_QP"});
   const Mlx5Queue& queue = queues.value()[0];
   const dq::QueueView& view = queue.view();
-  const auto& pair = scene.verbs.queue_pairs.at(queue.number());
+  const auto& pair = fixture.verbs.queue_pairs.at(queue.number());
   using Arguments = std::vector<std::uint64_t>;
-  CHECK(scene.verbs.calls[0].arguments == Arguments{address_of(view.fetch_values), 4096, 1});
-  CHECK(scene.verbs.calls[1].arguments == Arguments{address_of(view.ring), 8192, 1});
-  CHECK(scene.verbs.calls[2].arguments == Arguments{address_of(view.completion), 12288, 1});
-  CHECK(scene.verbs.calls[3].arguments == Arguments{1});
+  CHECK(fixture.verbs.calls[0].arguments == Arguments{address_of(view.fetch_values), 4096, 1});
+  CHECK(fixture.verbs.calls[1].arguments == Arguments{address_of(view.ring), 8192, 1});
+  CHECK(fixture.verbs.calls[2].arguments == Arguments{address_of(view.completion), 12288, 1});
+  CHECK(fixture.verbs.calls[3].arguments == Arguments{1});
 
   // Both doorbell records lie behind the 8192 bytes of completions, apart from each other.
-  const Bytes& cq_command = scene.verbs.calls[4].command;
-  const Bytes& qp_command = scene.verbs.calls[5].command;
+  const Bytes& cq_command = fixture.verbs.calls[4].command;
+  const Bytes& qp_command = fixture.verbs.calls[5].command;
   CHECK(mlx5::get(cq_command, {72 * 8, 64}) == 8192 + 64);
   CHECK(mlx5::get(qp_command, {184 * 8, 64}) == 8192);
 
@@ -123,27 +124,27 @@ TEST_CASE("set-up calls come in their order with their arguments", "[req:3.12]")
 
 TEST_CASE("a queue with receives has a ring of them, and a completion queue for them",
           "[B4][req:3.12]") {
-  Scene scene;
-  NicMlx5 nic = scene.open().value();
-  scene.verbs.calls.clear();
+  Mlx5Fixture fixture;
+  NicMlx5 nic = fixture.open().value();
+  fixture.verbs.calls.clear();
   Mlx5Queue::Options options;
   options.receives = 8;
-  std::vector<Mlx5Queue> queues = scene.create(nic, 1, options).value();
-  CHECK(scene.verbs.names() == Names{"ibv_reg_mr", "mlx5dv_devx_umem_reg", "mlx5dv_devx_umem_reg",
-                                     "mlx5dv_devx_umem_reg", "mlx5dv_devx_alloc_uar", "CREATE_CQ",
-                                     "CREATE_CQ", "CREATE_QP"});
+  std::vector<Mlx5Queue> queues = fixture.create(nic, 1, options).value();
+  CHECK(fixture.verbs.names() == Names{"ibv_reg_mr", "mlx5dv_devx_umem_reg", "mlx5dv_devx_umem_reg",
+                                       "mlx5dv_devx_umem_reg", "mlx5dv_devx_alloc_uar", "CREATE_CQ",
+                                       "CREATE_CQ", "CREATE_QP"});
   const dq::QueueView& view = queues[0].view();
   const dq::ReceiveView& receives = queues[0].receives();
-  const auto& pair = scene.verbs.queue_pairs.at(queues[0].number());
+  const auto& pair = fixture.verbs.queue_pairs.at(queues[0].number());
   using Arguments = std::vector<std::uint64_t>;
   // 8 receives of 16 bytes precede the 8192 bytes of WQEBBs.
-  CHECK(scene.verbs.calls[1].arguments == Arguments{address_of(view.ring) - 128, 12288, 1});
-  CHECK(scene.verbs.calls[3].arguments == Arguments{address_of(receives.completions), 4096, 1});
+  CHECK(fixture.verbs.calls[1].arguments == Arguments{address_of(view.ring) - 128, 12288, 1});
+  CHECK(fixture.verbs.calls[3].arguments == Arguments{address_of(receives.completions), 4096, 1});
   // Three records, apart from each other: the queue's, and one for each CQ.
-  CHECK(mlx5::get(scene.verbs.calls[5].command, {72 * 8, 64}) == 8192 + 64);
-  CHECK(mlx5::get(scene.verbs.calls[6].command, {72 * 8, 64}) == 8192 + 128);
-  CHECK(mlx5::get(scene.verbs.calls[7].command, {184 * 8, 64}) == 8192);
-  CHECK(scene.verbs.calls[6].command[28] == std::byte{3});  // 2^3 CQEs
+  CHECK(mlx5::get(fixture.verbs.calls[5].command, {72 * 8, 64}) == 8192 + 64);
+  CHECK(mlx5::get(fixture.verbs.calls[6].command, {72 * 8, 64}) == 8192 + 128);
+  CHECK(mlx5::get(fixture.verbs.calls[7].command, {184 * 8, 64}) == 8192);
+  CHECK(fixture.verbs.calls[6].command[28] == std::byte{3});  // 2^3 CQEs
   CHECK(address_of(pair.ring) == address_of(view.ring));
   CHECK(address_of(pair.receives) + 128 == address_of(view.ring));
   CHECK(pair.receive_count == 8);
@@ -154,21 +155,21 @@ TEST_CASE("a queue with receives has a ring of them, and a completion queue for 
   CHECK(receives.completions[7].tail == ~std::uint64_t{0});
   CHECK(receives.position->taken == 0);
   CHECK(receives.position->posted == 8);
-  CHECK(scene.verbs.violations.empty());
+  CHECK(fixture.verbs.violations.empty());
   for (const std::uint32_t wrong : {1u, 2u, 12u, 65536u}) {
     options.receives = wrong;
-    CHECK_FALSE(scene.create(nic, 1, options).ok());
+    CHECK_FALSE(fixture.create(nic, 1, options).ok());
   }
 }
 
 TEST_CASE("the adapter is told of receives in init", "[B4][req:3.12]") {
-  Scene scene;
-  NicMlx5 nic = scene.open().value();
-  std::vector<Mlx5Queue> queues = scene.create(nic, 1, {.receives = 16}).value();
+  Mlx5Fixture fixture;
+  NicMlx5 nic = fixture.open().value();
+  std::vector<Mlx5Queue> queues = fixture.create(nic, 1, {.receives = 16}).value();
   const std::uint32_t* const record = queues[0].receives().record;
   using Reported = std::vector<std::pair<std::string, std::uint32_t>>;
   Reported reported;
-  scene.verbs.spoil = [&](const std::string& call, Bytes&) {
+  fixture.verbs.spoil = [&](const std::string& call, Bytes&) {
     reported.emplace_back(call, dq::big_endian(*record));
   };
   REQUIRE(queues[0].connect(peer_of(queues[0])).ok());
@@ -176,19 +177,19 @@ TEST_CASE("the adapter is told of receives in init", "[B4][req:3.12]") {
 }
 
 TEST_CASE("a queue is connected over InfiniBand by its three steps", "[req:3.12][A5]") {
-  Scene scene;
-  NicMlx5 nic = scene.open().value();
-  Mlx5Queue queue = std::move(scene.create(nic, 1).value()[0]);
+  Mlx5Fixture fixture;
+  NicMlx5 nic = fixture.open().value();
+  Mlx5Queue queue = std::move(fixture.create(nic, 1).value()[0]);
   const std::uint32_t number = queue.number();
-  scene.verbs.calls.clear();
+  fixture.verbs.calls.clear();
   REQUIRE(queue.connect(peer_of(queue)).ok());
-  CHECK(scene.verbs.names() == Names{"RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"});
-  CHECK(scene.verbs.calls[0].command == mlx5::reset_to_init(number, 1, 0));
-  const FakeVerbs::QueuePair& pair = scene.verbs.queue_pairs.at(number);
+  CHECK(fixture.verbs.names() == Names{"RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"});
+  CHECK(fixture.verbs.calls[0].command == mlx5::reset_to_init(number, 1, 0));
+  const FakeVerbs::QueuePair& pair = fixture.verbs.queue_pairs.at(number);
   CHECK(pair.remote == 0x654321);
   CHECK(pair.remote_lid == 0x1234);
   CHECK(pair.state == 3);
-  CHECK(scene.verbs.violations == Names{});
+  CHECK(fixture.verbs.violations == Names{});
 }
 
 TEST_CASE("MTU, reads and global route of an mlx5 connection follow from the port and the peer",
@@ -208,35 +209,35 @@ TEST_CASE("MTU, reads and global route of an mlx5 connection follow from the por
         // Needs a global route: a peer in another subnet, or a port that always requires it.
         Case{0, [](Mlx5QueueHandle& peer) { peer.gid[7] ^= 1; }, kMtu, kReads, true},
         Case{1, [](Mlx5QueueHandle&) {}, kMtu, kReads, true}}) {
-    Scene scene;
-    scene.adapter().port_flags = at.port_flags;
-    NicMlx5 nic = scene.open().value();
-    Mlx5Queue queue = std::move(scene.create(nic, 1).value()[0]);
+    Mlx5Fixture fixture;
+    fixture.adapter().port_flags = at.port_flags;
+    NicMlx5 nic = fixture.open().value();
+    Mlx5Queue queue = std::move(fixture.create(nic, 1).value()[0]);
     Mlx5QueueHandle peer = peer_of(queue);
     at.change(peer);
     REQUIRE(queue.connect(peer).ok());
-    const Bytes& receive = scene.verbs.find("INIT2RTR_QP")->command;
+    const Bytes& receive = fixture.verbs.find("INIT2RTR_QP")->command;
     CHECK(receive[32] == static_cast<std::byte>(at.mtu << 5 | 30));
     CHECK((receive[53] & std::byte{0x80}) == (at.global_route ? std::byte{0x80} : std::byte{0}));
-    CHECK(scene.verbs.find("RTR2RTS_QP")->command[137] ==
+    CHECK(fixture.verbs.find("RTR2RTS_QP")->command[137] ==
           static_cast<std::byte>(at.reads << 5 | 7));
-    CHECK(scene.verbs.violations == Names{});
+    CHECK(fixture.verbs.violations == Names{});
   }
 }
 
 TEST_CASE("over Ethernet the kernel is asked for the peer's link address first", "[req:3.12]") {
-  Scene scene;
-  scene.use_ethernet();
-  NicMlx5 nic = scene.open().value();
+  Mlx5Fixture fixture;
+  fixture.use_ethernet();
+  NicMlx5 nic = fixture.open().value();
   CHECK(nic.device().port().gid_index() == 2);
   CHECK(nic.device().port().roce_version() == 2);
-  std::vector<Mlx5Queue> queues = scene.create(nic, 1).value();
-  scene.verbs.calls.clear();
+  std::vector<Mlx5Queue> queues = fixture.create(nic, 1).value();
+  fixture.verbs.calls.clear();
   REQUIRE(queues[0].connect(peer_of(queues[0])).ok());
-  CHECK(scene.verbs.names() == Names{"ibv_create_ah", "mlx5dv_init_obj", "ibv_destroy_ah",
-                                     "RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"});
-  CHECK(scene.verbs.calls[0].arguments == std::vector<std::uint64_t>{2, 255, 1, 1});
-  const Bytes& receive = scene.verbs.calls[4].command;
+  CHECK(fixture.verbs.names() == Names{"ibv_create_ah", "mlx5dv_init_obj", "ibv_destroy_ah",
+                                       "RST2INIT_QP", "INIT2RTR_QP", "RTR2RTS_QP"});
+  CHECK(fixture.verbs.calls[0].arguments == std::vector<std::uint64_t>{2, 255, 1, 1});
+  const Bytes& receive = fixture.verbs.calls[4].command;
   for (std::size_t i = 0; i < 6; ++i) CHECK(receive[86 + i] == static_cast<std::byte>(0x10 + i));
   CHECK(receive[57] == std::byte{2});     // own GID index
   CHECK(receive[79] == std::byte{1});     // last byte of the peer's GID
@@ -245,22 +246,22 @@ TEST_CASE("over Ethernet the kernel is asked for the peer's link address first",
 
 TEST_CASE("everything is given back in reverse, also by a queue that outlives its NIC",
           "[B4][req:3.12]") {
-  Scene scene;
-  scene.receives = GENERATE(0u, 4u);
-  REQUIRE(whole_life(scene).ok());
-  check_nothing_left(scene);
+  Mlx5Fixture fixture;
+  fixture.receives = GENERATE(0u, 4u);
+  REQUIRE(whole_life(fixture).ok());
+  check_nothing_left(fixture);
   {
     std::vector<Mlx5Queue> queues;
     {
-      NicMlx5 nic = scene.open().value();
-      queues = scene.create(nic, 2).value();
+      NicMlx5 nic = fixture.open().value();
+      queues = fixture.create(nic, 2).value();
     }
     CHECK(queues[1].connect(peer_of(queues[1])).ok());
     Mlx5Queue moved = std::move(queues[0]);
     moved = std::move(queues[1]);
   }
-  CHECK(scene.verbs.live() == 0);
-  CHECK(scene.verbs.violations == Names{});
+  CHECK(fixture.verbs.live() == 0);
+  CHECK(fixture.verbs.violations == Names{});
 }
 
 TEST_CASE("any failed verbs call of an mlx5 NIC is undone and named in the error",
@@ -269,24 +270,24 @@ TEST_CASE("any failed verbs call of an mlx5 NIC is undone and named in the error
   const std::uint32_t receives = GENERATE(0u, 8u);
   long calls = 0;
   {
-    Scene scene;
-    scene.receives = receives;
-    if (ethernet) scene.use_ethernet();
-    REQUIRE(whole_life(scene).ok());
-    calls = scene.verbs.counted;
+    Mlx5Fixture fixture;
+    fixture.receives = receives;
+    if (ethernet) fixture.use_ethernet();
+    REQUIRE(whole_life(fixture).ok());
+    calls = fixture.verbs.counted;
   }
   REQUIRE(calls > 25);
   for (long k = 1; k <= calls; ++k) {
-    Scene scene;
-    scene.receives = receives;
-    if (ethernet) scene.use_ethernet();
-    scene.verbs.fail_at = k;
-    scene.verbs.status = EREMOTEIO;
-    const Status status = whole_life(scene);
-    const std::string& failed = scene.verbs.failed;
+    Mlx5Fixture fixture;
+    fixture.receives = receives;
+    if (ethernet) fixture.use_ethernet();
+    fixture.verbs.fail_at = k;
+    fixture.verbs.status = EREMOTEIO;
+    const Status status = whole_life(fixture);
+    const std::string& failed = fixture.verbs.failed;
     INFO("call " << k << " of " << calls << ": " << failed);
     REQUIRE_FALSE(failed.empty());
-    check_nothing_left(scene);
+    check_nothing_left(fixture);
     const bool releases = is_one_of(failed, kReleases);
     // If no uncached register can be allocated, another kind is used.
     if (releases || failed == "mlx5dv_devx_alloc_uar") {
@@ -325,17 +326,17 @@ TEST_CASE("answers that cannot be are refused, and nothing is left", "[req:3.12]
       {"QUERY_HCA_CAP", zero, "cannot be used"}};
   const std::uint32_t receives = GENERATE(0u, 8u);
   for (const Spoiled& each : all) {
-    Scene scene;
-    scene.receives = receives;
+    Mlx5Fixture fixture;
+    fixture.receives = receives;
     int seen = 0;
-    scene.verbs.spoil = [&](const std::string& call, Bytes& out) {
+    fixture.verbs.spoil = [&](const std::string& call, Bytes& out) {
       if (call == each.call && ++seen >= each.nth) each.change(out);
     };
     if (each.nth > 1 && receives == 0) continue;
-    const Status status = whole_life(scene);
+    const Status status = whole_life(fixture);
     INFO(each.call << ", " << each.says);
     REQUIRE_FALSE(status.ok());
     CHECK(status.error().to_string().find(each.says) != std::string::npos);
-    check_nothing_left(scene);
+    check_nothing_left(fixture);
   }
 }

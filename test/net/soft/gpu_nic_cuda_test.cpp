@@ -149,8 +149,9 @@ TEST_CASE("every operation does what it says, by each thread, lane, warp and CTA
 namespace {
 
 /// Two ends of a transfer with immediates, each run by a kernel on its GPU.
-struct ImmediatesPlay {
-  ImmediatesPlay(int second, bool direct, bool by_process, std::uint32_t bytes, std::uint32_t slots)
+struct ImmediatesFixture {
+  ImmediatesFixture(int second, bool direct, bool by_process, std::uint32_t bytes,
+                    std::uint32_t slots)
       : ranks({{0, second}, std::size_t{slots} * bytes, by_process}, direct), stream_b(second) {
     for (const bool sends : {true, false}) {
       const GpuPath path = ranks.path(sends);
@@ -193,43 +194,43 @@ TEST_CASE("a kernel waits for immediates, and sees the bytes of each", "[B4]") {
   const bool by_process = GENERATE(false, true);
   const std::uint32_t bytes = group == OperationsGroup::cta ? 65'536 : 512;
   constexpr std::uint32_t kRounds = 700;  // 256 receives: odd and even laps
-  ImmediatesPlay play(second_gpu(), direct, by_process, bytes, 512);
+  ImmediatesFixture fixture(second_gpu(), direct, by_process, bytes, 512);
   INFO((direct ? "direct copy" : "memfd ring") << copier(by_process));
-  REQUIRE(post_receives(*play.ranks.b.queue, 256));
-  play.launch(kRounds, kRounds, group);
-  play.finish();
-  CHECK(play.outcome[0] == 0);
-  CHECK(play.outcome[1] == 0);
-  CHECK(play.wrong[1] == 0);
-  CHECK(play.receiver.path.receives.position->taken == kRounds);
+  REQUIRE(post_receives(*fixture.ranks.b.queue, 256));
+  fixture.launch(kRounds, kRounds, group);
+  fixture.finish();
+  CHECK(fixture.outcome[0] == 0);
+  CHECK(fixture.outcome[1] == 0);
+  CHECK(fixture.wrong[1] == 0);
+  CHECK(fixture.receiver.path.receives.position->taken == kRounds);
   Immediate none;
-  CHECK_FALSE(take_immediate(*play.ranks.b.queue, none));
+  CHECK_FALSE(take_immediate(*fixture.ranks.b.queue, none));
 }
 
 TEST_CASE("a kernel's wait for an immediate ends by its deadline and by the abort word", "[B4]") {
-  ImmediatesPlay play(second_gpu(), true, false, 512, 512);
-  REQUIRE(post_receives(*play.ranks.b.queue, 256));
-  play.receiver.path.control.timeout_ns = 20'000'000;
-  play.launch(0, 1, OperationsGroup::warp);
-  play.finish();
-  CHECK(play.outcome[1] == static_cast<std::uint32_t>(dq::QueueOutcome::timed_out));
+  ImmediatesFixture fixture(second_gpu(), true, false, 512, 512);
+  REQUIRE(post_receives(*fixture.ranks.b.queue, 256));
+  fixture.receiver.path.control.timeout_ns = 20'000'000;
+  fixture.launch(0, 1, OperationsGroup::warp);
+  fixture.finish();
+  CHECK(fixture.outcome[1] == static_cast<std::uint32_t>(dq::QueueOutcome::timed_out));
   const Pinned<std::uint32_t> abort;
-  play.receiver.path.control.timeout_ns = 20'000'000'000;
-  play.receiver.path.control.abort = abort.get();
-  play.launch(3, 4, OperationsGroup::warp);  // one more than will arrive
-  must(cudaStreamSynchronize(play.stream_a.handle), "the kernel that puts");
+  fixture.receiver.path.control.timeout_ns = 20'000'000'000;
+  fixture.receiver.path.control.abort = abort.get();
+  fixture.launch(3, 4, OperationsGroup::warp);  // one more than will arrive
+  must(cudaStreamSynchronize(fixture.stream_a.handle), "the kernel that puts");
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   std::atomic_ref<std::uint32_t>(*abort).store(1);
-  play.finish();
-  CHECK(play.outcome[1] == static_cast<std::uint32_t>(dq::QueueOutcome::aborted));
-  CHECK(play.wrong[1] == 0);
-  CHECK(play.receiver.path.receives.position->taken == 3);
+  fixture.finish();
+  CHECK(fixture.outcome[1] == static_cast<std::uint32_t>(dq::QueueOutcome::aborted));
+  CHECK(fixture.wrong[1] == 0);
+  CHECK(fixture.receiver.path.receives.position->taken == 3);
   // The queue still works after the abort.
-  play.receiver.path.control.abort = nullptr;
-  play.launch(2, 2, OperationsGroup::warp);
-  play.finish();
-  CHECK(play.outcome[1] == 0);
-  CHECK(play.wrong[1] == 0);
+  fixture.receiver.path.control.abort = nullptr;
+  fixture.launch(2, 2, OperationsGroup::warp);
+  fixture.finish();
+  CHECK(fixture.outcome[1] == 0);
+  CHECK(fixture.wrong[1] == 0);
 }
 
 // CPU threads run the same body in queue_operations_test.cpp.

@@ -117,7 +117,7 @@ int launch_tickets(const TicketsJob& job, void* stream);
 int launch_puts(const PutsJob& job, void* stream);
 int launch_ping(const PingJob& job, void* stream);
 int launch_floor(const FloorJob& job, void* stream);
-/// Launches a kernel that does next to nothing, for tests that play an application.
+/// Launches a kernel that does next to nothing, for tests that stand in for an application.
 int launch_nothing(std::uint32_t* word, void* stream);
 
 }  // namespace oriel::net::test

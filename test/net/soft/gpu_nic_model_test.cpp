@@ -149,7 +149,7 @@ TEST_CASE("an atomic sees what others have made of a GPU's word", "[req:3.9][A12
   LateModel model;
   GpuPair pair(false, 4096, {}, false, servers);
   for (const std::uint64_t there : {5u, 70u}) {
-    std::memcpy(pair.b.memory() + 8, &there, 8);  // plays the kernel
+    std::memcpy(pair.b.memory() + 8, &there, 8);  // emulates the kernel
     std::uint64_t old = 0;
     REQUIRE(draw_tickets<LateMemory>(pair.path(), 8, 1, &old) == QueueOutcome::done);
     CHECK(old == there);

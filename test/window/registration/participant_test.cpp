@@ -19,13 +19,13 @@ namespace oriel::window {
 namespace {
 
 /// Log of the calls to all participants of one rank, in order.
-using Diary = std::vector<std::string>;
+using CallLog = std::vector<std::string>;
 
 /// Learns the other ranks' addresses of the first window, like a NIC that exchanges its keys.
 /// prepare() takes two collective steps of the world; a failure of its own is returned after both.
 class Neighbour final : public Participant {
  public:
-  Neighbour(std::string name, Diary& diary) : name_(std::move(name)), diary_(&diary) {}
+  Neighbour(std::string name, CallLog& calls) : name_(std::move(name)), calls_(&calls) {}
 
   void meet(WindowRank& rank) { rank_ = &rank; }
   /// Makes the next prepare() fail on this rank.
@@ -40,7 +40,7 @@ class Neighbour final : public Participant {
   Task<Status> prepare(EventLoop& loop, std::span<const RegisteredWindow> windows,
                        Deadline deadline) override {
     time_left_ = deadline.remaining(loop.clock().now());
-    diary_->push_back("prepare " + name_);
+    calls_->push_back("prepare " + name_);
     for (const auto& window : windows) {
       if (rank_->manager().find(window.user, window.bytes)) ++seen_early_;
       coming_.push_back(window.serial);
@@ -65,22 +65,22 @@ class Neighbour final : public Participant {
     co_return Status();
   }
   void commit() noexcept override {
-    diary_->push_back("commit " + name_);
+    calls_->push_back("commit " + name_);
     known_.insert(coming_.begin(), coming_.end());
     coming_.clear();
   }
   void rollback() noexcept override {
-    diary_->push_back("rollback " + name_);
+    calls_->push_back("rollback " + name_);
     coming_.clear();
   }
   void deregister(std::uint64_t serial) noexcept override {
-    diary_->push_back("forget " + name_);
-    if (known_.erase(serial) == 0) diary_->push_back("unknown to " + name_);
+    calls_->push_back("forget " + name_);
+    if (known_.erase(serial) == 0) calls_->push_back("unknown to " + name_);
   }
 
  private:
   std::string name_;
-  Diary* diary_;
+  CallLog* calls_;
   WindowRank* rank_ = nullptr;
   bool fails_ = false;
   int seen_early_ = 0;
@@ -91,9 +91,9 @@ class Neighbour final : public Participant {
 };
 
 struct Pair {
-  Diary diary;
-  Neighbour a{"a", diary};
-  Neighbour b{"b", diary};
+  CallLog calls;
+  Neighbour a{"a", calls};
+  Neighbour b{"b", calls};
 };
 
 /// Runs `body` with two participants on each rank. Each rank is a process, with its own copy.
@@ -127,7 +127,7 @@ TEST_CASE("participants prepare every window in order, then commit, and hear of 
     const HostBuffer buffer(8 * kPage);
     ORIEL_TRY(const auto windows, self.register_batch({{buffer.at(kPage), kPage, 0},
                                                        {buffer.at(2 * kPage), 3 * kPage, 0}}));
-    ORIEL_EXPECT((pair.diary == Diary{"prepare a", "prepare b", "commit a", "commit b"}));
+    ORIEL_EXPECT((pair.calls == CallLog{"prepare a", "prepare b", "commit a", "commit b"}));
     // A participant gets less time than the registration.
     ORIEL_EXPECT(pair.a.time_left() > Duration::zero());
     ORIEL_EXPECT(pair.a.time_left() <= Duration(kTimeout) * 3 / 4);
@@ -137,14 +137,14 @@ TEST_CASE("participants prepare every window in order, then commit, and hear of 
     ORIEL_EXPECT(pair.b.addresses().size() == static_cast<std::size_t>(self.size()));
     ORIEL_EXPECT(pair.b.addresses()[static_cast<std::size_t>(self.rank())] ==
                  reinterpret_cast<std::uint64_t>(buffer.at(kPage)));
-    pair.diary.clear();
+    pair.calls.clear();
     ORIEL_CHECK(self.manager().deregister(windows[0].handle));
-    ORIEL_EXPECT((pair.diary == Diary{"forget a", "forget b"}));
+    ORIEL_EXPECT((pair.calls == CallLog{"forget a", "forget b"}));
     ORIEL_EXPECT(pair.a.known() == std::set{windows[1].serial});
-    pair.diary.clear();
+    pair.calls.clear();
     ORIEL_CHECK(self.barrier());
     self.drop_manager();  // one window is still registered
-    ORIEL_EXPECT((pair.diary == Diary{"forget a", "forget b"}));
+    ORIEL_EXPECT((pair.calls == CallLog{"forget a", "forget b"}));
     return self.barrier();
   });
 }
@@ -159,7 +159,7 @@ TEST_CASE("a participant that fails on one rank takes the whole batch back every
     const bool mine = self.rank() == victim;
 
     ORIEL_EXPECT(!self.register_batch({{buffer.at(), mine ? 0 : kPage, 0}}).ok());
-    ORIEL_EXPECT(pair.diary.empty());  // refused before any prepare()
+    ORIEL_EXPECT(pair.calls.empty());  // refused before any prepare()
     ORIEL_CHECK(check_nothing_held(self, pair));
 
     if (mine) pair.b.fail_once();
@@ -170,16 +170,17 @@ TEST_CASE("a participant that fails on one rank takes the whole batch back every
     ORIEL_CHECK(self.same_everywhere(second.error().to_string()));
     // Participants roll back in reverse order; the one that failed keeps nothing.
     ORIEL_EXPECT(
-        (pair.diary == (mine ? Diary{"prepare a", "prepare b", "rollback a"}
-                             : Diary{"prepare a", "prepare b", "rollback b", "rollback a"})));
+        (pair.calls == (mine ? CallLog{"prepare a", "prepare b", "rollback a"}
+                             : CallLog{"prepare a", "prepare b", "rollback b", "rollback a"})));
     ORIEL_CHECK(check_nothing_held(self, pair));
 
-    pair.diary.clear();
+    pair.calls.clear();
     if (mine) pair.a.fail_once();
     const auto first = self.register_batch(requests);
     ORIEL_EXPECT(!first.ok() && first.error().message() == "a has no room");
     ORIEL_CHECK(self.same_everywhere(first.error().to_string()));
-    ORIEL_EXPECT((pair.diary == (mine ? Diary{"prepare a"} : Diary{"prepare a", "rollback a"})));
+    ORIEL_EXPECT(
+        (pair.calls == (mine ? CallLog{"prepare a"} : CallLog{"prepare a", "rollback a"})));
     ORIEL_CHECK(check_nothing_held(self, pair));
 
     ORIEL_TRY(const auto windows, self.register_batch(requests));

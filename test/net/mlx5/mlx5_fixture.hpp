@@ -13,14 +13,14 @@
 namespace oriel::net::test {
 
 /// Adapter of the model of verbs, and memory of this process for its queues.
-struct Scene {
+struct Mlx5Fixture {
   FakeVerbs verbs;
   Mlx5HostMemory memory;
   NicMlx5::Options options;
   std::uint32_t receives = 0;  ///< receives of each queue in whole_life
   alignas(64) std::array<std::uint64_t, 64> window{};
 
-  Scene() {
+  Mlx5Fixture() {
     options.device.name = "mlx5_0";
     options.device.verbs = &verbs.library;
   }
