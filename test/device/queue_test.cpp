@@ -198,11 +198,11 @@ TEST_CASE("a dead NIC times out with the peer's name, and one that gives up ends
   WaitControl control;
   control.timeout_ns = 100'000'000;
   control.stall = &stall;
-  WaitControl patient;
-  patient.timeout_ns = 60'000'000'000;
+  WaitControl long_timeout;
+  long_timeout.timeout_ns = 60'000'000'000;
   const auto begin = std::chrono::steady_clock::now();
   CHECK(on_threads(3, [&](int thread) {
-          return memory.publish(1000, 1, thread == 0 ? control : patient) ==
+          return memory.publish(1000, 1, thread == 0 ? control : long_timeout) ==
                  (thread == 0 ? QueueOutcome::timed_out : QueueOutcome::aborted);
         }) == 3);
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(30));

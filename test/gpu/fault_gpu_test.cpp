@@ -270,7 +270,7 @@ void abort_blocked_call(TestRanks& test_ranks, std::size_t count) {
   Rank rank(test_ranks);
   ncclComm_t comm = init_rank(test_ranks, rank.gpu);
   if (test_ranks.first() == 1) {
-    require(error_within(comm, 15s) != ncclSuccess, "nothing is heard of the peer's abort");
+    require(error_within(comm, 15s) != ncclSuccess, "the peer's abort has not arrived");
     require_words(ncclGetLastError(comm), {"rank 0"});
     require(ncclCommDestroy(comm), "ncclCommDestroy");
   } else {

@@ -6,8 +6,8 @@
 
 namespace oriel::test {
 
-/// Returns true if ORIEL_TEST_LONG is set: tests then do the full amount that the demands name,
-/// which takes minutes.
+/// Returns true if ORIEL_TEST_LONG is set: tests then do the full amount that the requirements
+/// name, which takes minutes.
 inline bool is_long_run() {
   return std::getenv("ORIEL_TEST_LONG") != nullptr;
 }

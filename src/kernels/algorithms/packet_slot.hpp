@@ -16,17 +16,17 @@
 /// accepted.
 namespace oriel::kernels {
 
-/// Period of the sweep, in slots of a lane. The first use of each slot in a period writes all its
-/// packets. Flags repeat after 2^32 slots, so a packet that short messages leave unwritten would
-/// otherwise look fresh. The flag 0, which no other packet of the library has, needs no special
-/// case: it occurs only in slots that have been used.
+/// Period of the sweep, in slots of a channel. The first use of each slot in a period writes all
+/// its packets. Flags repeat after 2^32 slots, so a packet that short messages leave unwritten
+/// would otherwise look fresh. The flag 0, which no other packet of the library has, needs no
+/// special case: it occurs only in slots that have been used.
 inline constexpr std::uint64_t kPacketSweep = std::uint64_t{1} << 30;
 
 /// Moves data between a user's buffer and a slot, with all threads of a group.
 template <class Group, class M>
 class PacketSlot {
  public:
-  /// Refers to slot `number` of a lane. It lies at `slot`, in this rank's memory or a peer's.
+  /// Refers to slot `number` of a channel. It lies at `slot`, in this rank's memory or a peer's.
   ORIEL_DEVICE_FN PacketSlot(std::byte* slot, std::uint64_t number)
       : packets_(reinterpret_cast<device::Packet16*>(slot)),
         flag_(static_cast<std::uint32_t>(number + 1)) {}

@@ -99,7 +99,7 @@ class FabricEndpoint {
   /// Adds an address of that format and provider to the address vector. Returns the handle that
   /// sends take.
   Result<fi_addr_t> add(ByteView address);
-  /// Registers memory for sends and receives, which providers with needs_memory() demand; allowed
+  /// Registers memory for sends and receives, which providers with needs_memory() require; allowed
   /// for others. Returns the descriptor that calls take beside the memory; valid as long as this
   /// endpoint.
   Result<void*> register_memory(std::byte* memory, std::size_t bytes);

@@ -19,8 +19,8 @@ struct FabricRequest {
 
 /// Chooses a provider of reliable, ordered messages without connections of ours. Asks for efa,
 /// verbs under rxm, tcp's own connectionless endpoints (libfabric 1.18 and later), and tcp under
-/// rxm, in this order. Takes the first that meets all demands. If the request names a provider,
-/// asks for no other.
+/// rxm, in this order. Takes the first that meets all requirements. If the request names a
+/// provider, asks for no other.
 ///
 /// Other providers of libfabric are not tried. shm installs signal handlers. sockets and udp move a
 /// message only while its receiver is driven too. net is experimental in libfabric 1.17.

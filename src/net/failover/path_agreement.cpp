@@ -218,12 +218,12 @@ std::optional<PathStatement> PathAgreement::take_statement(TimePoint now) {
   // On a path other than the best, both ends have to know when the other would take the best again.
   const Duration pause =
       !is_answered() ? policy_.retransmit_interval : policy_.retransmit_interval * 10;
-  const bool repeats = !is_answered() || (stage_ == PathStage::running && path_ != 0);
+  const bool retransmits = !is_answered() || (stage_ == PathStage::running && path_ != 0);
   if (stage_ == PathStage::over) {
     if (!over_.has_value()) over_ = now;
     if (now - *over_ > policy_.give_up_after) return std::nullopt;
   }
-  if (!must_send_ && (!repeats || now - last_sent_ < pause)) return std::nullopt;
+  if (!must_send_ && (!retransmits || now - last_sent_ < pause)) return std::nullopt;
   must_send_ = false;
   last_sent_ = now;
   ++mine_.serial;

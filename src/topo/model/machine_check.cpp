@@ -111,13 +111,13 @@ Status check_gpus(const Machine& machine, const Lines& lines) {
     ORIEL_CHECK(check_index(title, "its NUMA node", gpu.numa, machine.numa.size()));
     ORIEL_CHECK(check_index(title, "its PCI node", gpu.node, machine.pci.size()));
     std::size_t first = i;
-    const auto look = [&](auto& seen, auto key) {
+    const auto find_equal = [&](auto& seen, auto key) {
       const auto [entry, fresh] = seen.emplace(std::move(key), i);
       if (!fresh) first = entry->second;
     };
-    if (gpu.pci) look(places, std::tuple(*gpu.pci, gpu.mig_instance, gpu.partition));
-    if (!gpu.uuid.empty()) look(uuids, gpu.uuid);
-    if (gpu.ordinal >= 0) look(ordinals, gpu.ordinal);
+    if (gpu.pci) find_equal(places, std::tuple(*gpu.pci, gpu.mig_instance, gpu.partition));
+    if (!gpu.uuid.empty()) find_equal(uuids, gpu.uuid);
+    if (gpu.ordinal >= 0) find_equal(ordinals, gpu.ordinal);
     if (first == i) continue;
     return lines.twice(
         fmt::format("GPU {} ({}, {}{})", i, gpu.pci ? gpu.pci->to_string() : "no PCI address",

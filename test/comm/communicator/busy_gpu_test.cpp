@@ -58,7 +58,7 @@ TEST_CASE("a start on a GPU that stays busy ends by its deadline, on all ranks",
     require(kept.streams == before.streams + (test_ranks.first() == 1 ? 1 : 0), "streams");
     model.fill_devices(false);
     live_well(test_ranks);
-    require(model.held() == before, "everything is given back in the end");
+    require(model.held() == before, "everything is freed in the end");
   });
 }
 
@@ -74,7 +74,7 @@ TEST_CASE("a device communicator on a GPU that stays busy fails by its deadline"
       expect_too_busy([&] { return comm.device_comm(); });
       model.fill_devices(false);
       { const auto kernels = must(comm.device_comm()); }
-      require(model.held() == before, "everything is given back in the end");
+      require(model.held() == before, "everything is freed in the end");
       test_ranks.barrier();
     }
   });

@@ -24,7 +24,7 @@ void allow_more_descriptors(int extra) {
 
 /// Starts a communicator while rank 1 has room for only `extra` descriptors.
 void start_with_few_descriptors(TestRanks& test_ranks, bool has_another, int extra) {
-  const Environment patient(Variables{{"ORIEL_TIMEOUT", "60s"}});
+  const Environment long_timeout(Variables{{"ORIEL_TIMEOUT", "60s"}});
   std::vector<Communicator> others;
   if (has_another) others.push_back(join(test_ranks));
   test_ranks.barrier();

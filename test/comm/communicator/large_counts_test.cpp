@@ -62,7 +62,7 @@ class LargeBuffer {
   }
   /// Checks that the first `bytes` bytes equal `factor` times those of fill(seed).
   void check(std::uint8_t seed, std::size_t bytes, int factor, const char* what) const {
-    const auto look = [&](std::size_t at, std::size_t count) {
+    const auto check_range = [&](std::size_t at, std::size_t count) {
       for (std::size_t i = at; i < at + count; ++i) {
         const auto wanted = static_cast<std::uint8_t>(i < bytes ? factor * value(seed, i) : 0xee);
         if (data_[i] != wanted) {
@@ -71,8 +71,8 @@ class LargeBuffer {
         }
       }
     };
-    look(0, kPeriod);
-    for (const Part& part : own_) look(part.at, part.bytes);
+    check_range(0, kPeriod);
+    for (const Part& part : own_) check_range(part.at, part.bytes);
   }
 
  private:

@@ -167,7 +167,7 @@ TEST_CASE("a host whose link goes down in a collective is named by all others", 
 namespace {
 
 /// Sets the keepalive idle time and interval to 1 s, so that a dead idle link ends within 5 s.
-int set_option_impatiently(int fd, int level, int name, const void* value, socklen_t length) {
+int set_short_keepalive(int fd, int level, int name, const void* value, socklen_t length) {
   const int second = 1;
   const bool is_pause = level == IPPROTO_TCP && (name == TCP_KEEPIDLE || name == TCP_KEEPINTVL);
   return is_pause ? ::setsockopt(fd, level, name, &second, sizeof second)
@@ -184,7 +184,7 @@ TEST_CASE("a host whose link goes down while all are idle is named by itself too
     hosts.enter(nodes.node_of(test_ranks.first()));
     const Environment environment(kOnOneLink);
     SystemTable table = sys();
-    table.setsockopt = set_option_impatiently;
+    table.setsockopt = set_short_keepalive;
     const ScopedSystemTable scoped(table);
     auto comm = join(test_ranks);
     ++test_ranks.word(0);

@@ -162,7 +162,7 @@ TEST_CASE("both are quiet once they agree, and not before", "[req:3.14]") {
     for (End& end : pair.ends) said += end.agreement.take_statement(pair.now).has_value() ? 1 : 0;
   }
   CHECK(said == 0);
-  // Away from the best path, each end repeats its usable paths.
+  // Away from the best path, each end retransmits its usable paths.
   pair.ends[0].set(0b10);
   pair.leave(0);
   REQUIRE(pair.run_until_settled());
@@ -184,7 +184,7 @@ TEST_CASE("whatever is lost, late, repeated or crosses, both settle alike",
     const auto paths = static_cast<std::uint32_t>(2 + random() % 3);
     Pair pair(paths, seed);
     pair.post.loss = static_cast<double>(random() % 60) / 100;
-    pair.post.repeat = static_cast<double>(random() % 40) / 100;
+    pair.post.duplication = static_cast<double>(random() % 40) / 100;
     pair.post.delay_most = static_cast<int>(random() % 60);
     const auto all = static_cast<PathMask>((1u << paths) - 1);
     for (int event = 0; event < 12; ++event) {

@@ -79,7 +79,7 @@ class FaultyWire final : public Wire {
 /// Channel that loses, duplicates, delays and reorders messages, deterministic for a seed.
 struct LossyPost {
   double loss = 0;
-  double repeat = 0;
+  double duplication = 0;
   int delay_most = 0;  ///< in calls of receive()
   bool cut = false;
   std::function<void(int to, Bytes& message)> forge;  ///< changes a message that an end receives
@@ -94,7 +94,7 @@ struct LossyPost {
   bool chance(double p) { return std::uniform_real_distribution<>(0, 1)(random) < p; }
   void post(int to, ByteView message) {
     if (cut) return;
-    for (int copies = chance(repeat) ? 2 : 1; copies > 0; --copies) {
+    for (int copies = chance(duplication) ? 2 : 1; copies > 0; --copies) {
       if (chance(loss)) continue;
       const int wait = delay_most == 0 ? 0 : static_cast<int>(random() % (delay_most + 1u));
       inbox[to].push_back({Bytes(message.begin(), message.end()), wait});

@@ -93,7 +93,7 @@ void run_random(std::uint64_t seed, const Adapt& adapt) {
   adapt(drawn);
   FailoverPair pair(drawn);
   pair.post.loss = static_cast<double>(random() % 40) / 100;
-  pair.post.repeat = static_cast<double>(random() % 30) / 100;
+  pair.post.duplication = static_cast<double>(random() % 30) / 100;
   pair.post.delay_most = static_cast<int>(random() % 30);
   Workload there(*pair.there, *pair.back, pair.a, pair.b, seed);
   Workload back(*pair.back, *pair.there, pair.b, pair.a, seed + 1000);

@@ -98,7 +98,7 @@ struct FakeVerbs::Access {
     for (const auto& [other, owner] : fake->objects_) {
       const auto& needs = owner->needs;
       if (std::find(needs.begin(), needs.end(), pointer) != needs.end()) {
-        fake->violations.push_back(kind + " was given back before " + owner->kind);
+        fake->violations.push_back(kind + " was destroyed before " + owner->kind);
       }
     }
     fake->destroyed.push_back(kind);

@@ -116,12 +116,12 @@ TEST_CASE("a pipe with a name may get its writer late, who may come and say noth
     return ::poll(fds, count, timeout_ms);
   };
   const ScopedSystemTable scoped(table);
-  XmlLimits patient;
-  patient.timeout = 60s;
+  XmlLimits long_timeout;
+  long_timeout.timeout = 60s;
   for (const char* words : {kText, ""}) {
     fifo_words = words;
     fifo_polls = 0;
-    CHECK(outcome(fifo_path, patient) == std::string("ok: ") + words);
+    CHECK(outcome(fifo_path, long_timeout) == std::string("ok: ") + words);
     CHECK(fifo_polls >= 2);
   }
 }

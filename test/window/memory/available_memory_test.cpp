@@ -139,16 +139,16 @@ TEST_CASE("memory that is not to be had is refused before any is taken", "[req:1
 
 TEST_CASE("memfds cannot be made executable where the kernel knows that", "[req:1.19]") {
   constexpr unsigned kNoExecSeal = 8;  // MFD_NOEXEC_SEAL
-  static bool demanded = false;        // false: unknown flag, as in older kernels
+  static bool required = false;        // false: unknown flag, as in older kernels
   static unsigned last = 0;
-  demanded = GENERATE(true, false);
+  required = GENERATE(true, false);
   SystemTable table = real_system_table();
   table.memfd_create = [](const char* name, unsigned flags) {
     last = flags;
-    if (((flags & kNoExecSeal) != 0) == demanded) {
+    if (((flags & kNoExecSeal) != 0) == required) {
       return real_system_table().memfd_create(name, flags & ~kNoExecSeal);
     }
-    errno = demanded ? EACCES : EINVAL;
+    errno = required ? EACCES : EINVAL;
     return -1;
   };
   const ScopedSystemTable scoped(table);
