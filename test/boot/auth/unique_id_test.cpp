@@ -347,7 +347,7 @@ using Kinds = std::vector<FrameKind>;
 
 }  // namespace
 
-TEST_CASE("the rendezvous tells everybody of sizes that differ and of equal numbers",
+TEST_CASE("if callers differ in size or share a rank, all callers get the same error",
           "[req:1.38]") {
   struct Row {
     std::vector<std::pair<int, int>> callers;  // rank and size; the second caller conflicts

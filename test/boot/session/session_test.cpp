@@ -185,7 +185,7 @@ TEST_CASE("a message that a rank sent before its death is received", "[req:1.38]
   CHECK(results[1] == "ok");
 }
 
-TEST_CASE("a rank that cannot begin to join tells the others why", "[req:1.38]") {
+TEST_CASE("if a rank cannot start to join, the other ranks get its reason", "[req:1.38]") {
   constexpr int kSize = 4;
   for (int absent = 0; absent < kSize; ++absent) {
     const UniqueId id = new_id();

@@ -226,7 +226,8 @@ TEST_CASE("a rank without a color that dies behind the exchange of a split does 
   CHECK(results[2] == "ok");
 }
 
-TEST_CASE("a rank that cannot link tells the others over the parent, which goes on", "[req:5.25]") {
+TEST_CASE("if a rank cannot link, the others get its error over the parent, which goes on",
+          "[req:5.25]") {
   // The last rank dials all others and has no link yet, so no link could report its end.
   const auto results = run_sessions(2, [](EventLoop& loop, Session& session) -> Status {
     SplitCall call = {.color = 0};

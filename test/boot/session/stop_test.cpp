@@ -105,7 +105,8 @@ TEST_CASE("a process that stops for seconds at any message of a join does not ma
   }
 }
 
-TEST_CASE("the death of the process that made the id is told within a second", "[req:1.12]") {
+TEST_CASE("if the process that made the id dies, a joining rank gets an error within a second",
+          "[req:1.12]") {
   test::FairTimer timer;
   ServedId id;
   ForkedRanks ranks(1, [&](int) { return join_once(id.value(), 1, 2); });
