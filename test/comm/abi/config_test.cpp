@@ -175,7 +175,8 @@ bool all_threads_stop(pid_t process) {
   });
 }
 
-TEST_CASE("ranks are told when the process that made the unique id is stopped", "[req:1.38]") {
+TEST_CASE("if the process that made the unique id is stopped, init fails and says so",
+          "[req:1.38]") {
   Environment environment(Variables{{"ORIEL_TIMEOUT", "1s"}});
   RankFixture fixture(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
     const ncclUniqueId id = test_ranks.next_id();

@@ -310,7 +310,7 @@ TEST_CASE("a simulated group returns the error of a refused call, and closes for
   });
 }
 
-TEST_CASE("a revoked communicator fails calls and answers queries, its peers are told",
+TEST_CASE("a revoked communicator fails calls and answers queries, its peers get an error",
           "[req:5.16]") {
   for (const LaunchMode launch_mode : {LaunchMode::processes, LaunchMode::threads}) {
     INFO(name_of(launch_mode));

@@ -104,7 +104,7 @@ TEST_CASE("calls on a communicator in progress are refused, queries answer", "[r
   });
 }
 
-TEST_CASE("a refused non-blocking registration is told, and the communicator stays good",
+TEST_CASE("a refused non-blocking registration is an error on all ranks, later calls succeed",
           "[req:1.31]") {
   run_alone([] {
     const auto comms = init_pair();

@@ -95,7 +95,8 @@ TEST_CASE("a process whose communicators need more descriptors raises its soft l
   check_all_ok(run_ranks(LaunchMode::threads, 8, start_many));
 }
 
-TEST_CASE("a rank without a descriptor for its start tells the others so", "[req:1.15]") {
+TEST_CASE("if a rank has no descriptor for its start, all ranks get an error that names it",
+          "[req:1.15]") {
   const bool has_another = GENERATE(true, false);
   // Without another communicator, the process has no descriptor in reserve.
   for (int extra = has_another ? 0 : 1; extra <= 4; ++extra) {

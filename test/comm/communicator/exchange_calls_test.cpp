@@ -109,7 +109,7 @@ void make_wrong_calls(TestRanks& test_ranks) {
 
 }  // namespace
 
-TEST_CASE("a wrong argument of an exchanged collective is refused by name, and nothing is begun",
+TEST_CASE("a wrong argument of an exchanged collective is refused by name, nothing is started",
           "[req:5.8]") {
   check_all_ok(run_ranks(LaunchMode::processes, 2, make_wrong_calls));
 }

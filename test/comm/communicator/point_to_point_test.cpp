@@ -127,8 +127,9 @@ TEST_CASE("one group of two communicators delivers on both", "[req:5.10]") {
   }));
 }
 
-TEST_CASE("a wrong argument of a send or receive is refused by name, nothing of the group is begun",
-          "[req:5.10]") {
+TEST_CASE(
+    "a wrong argument of a send or receive is refused by name, nothing of the group is started",
+    "[req:5.10]") {
   check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
     auto comms = test_ranks.init();
     ncclComm_t comm = comms[0];

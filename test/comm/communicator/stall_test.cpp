@@ -70,7 +70,7 @@ TEST_CASE("a stalled all-reduce says so at the default log level, and again, wit
   CHECK(lines.back().find("waited for 1 s") == std::string::npos);
 }
 
-TEST_CASE("a stall names the last call of a rank whose memory does not tell, as that rank says",
+TEST_CASE("a stall names the last call of a rank on another node, as that rank reports it",
           "[req:5.3]") {
   const StallLog log;
   RankFixture fixture(LaunchMode::processes, 2, [](TestRanks& test_ranks) {

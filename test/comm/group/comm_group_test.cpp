@@ -157,8 +157,9 @@ TEST_CASE("a group in which one all-reduce is refused makes none, and ends at on
   });
 }
 
-TEST_CASE("a refused group's starts, registrations and ends are told to the other ranks",
-          "[req:1.38]") {
+TEST_CASE(
+    "starts and registrations of a refused group fail on the other ranks, its ends do nothing",
+    "[req:1.38]") {
   check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
     auto comms = test_ranks.init();
     const bool bad = test_ranks.first() == 1;

@@ -109,7 +109,7 @@ TEST_CASE("an end of no communicator, or in a group that is simulated, leaves th
   });
 }
 
-TEST_CASE("a start, an all-reduce and an abort in a group: the all-reduce is made, peers are told",
+TEST_CASE("a start, an all-reduce and an abort in a group: the call completes, peers get an error",
           "[req:5.2]") {
   check_all_ok(run_ranks(LaunchMode::threads, 2, [](TestRanks& test_ranks) {
     ncclComm_t comm = test_ranks.init()[0];

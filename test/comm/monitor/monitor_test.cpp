@@ -211,7 +211,7 @@ TEST_CASE("the monitor ticks while something is watched and ends its thread with
   CHECK(eventually([&] { return test::count_fds() == fds_before; }));
 }
 
-TEST_CASE("departure, abort and an end without a word are told apart", "[req:1.12]") {
+TEST_CASE("departure, abort and an unannounced end are distinguished", "[req:1.12]") {
   struct Ending {
     const char* name;
     bool leaves, aborts, in_process;

@@ -138,7 +138,7 @@ TEST_CASE("any failed verbs call while a communicator starts has the same outcom
   });
 }
 
-TEST_CASE("ranks that choose different NICs, or an adapter and backups, are told so",
+TEST_CASE("different NICs of two ranks, or an adapter with backups, are an error on all ranks",
           "[req:3.11]") {
   run_on_adapters({0, 1}, {}, {}, [](TestRanks& test_ranks, Adapter&) {
     const Environment own(Variables{{"ORIEL_NIC", test_ranks.first() == 0 ? "mlx5" : "soft"}});

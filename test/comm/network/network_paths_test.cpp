@@ -75,7 +75,8 @@ TEST_CASE("a rank whose NICs both die is named by all others", "[req:3.14][F7]")
   });
 }
 
-TEST_CASE("a rank that hears nobody, and is the first to say so, names itself", "[req:3.19]") {
+TEST_CASE("a rank that gets no answer from any peer, and reports it first, names itself",
+          "[req:3.19]") {
   Variables settings = kTwoPaths;
   settings.push_back({"ORIEL_PATHS", "lo"});  // test_comm_path_hosts covers backups
   run_by_paths({{1, 1, 1}}, settings, [&](TestRanks& test_ranks) {

@@ -315,7 +315,7 @@ TEST_CASE("a peer that dies in the middle ends the others' waits, and is named",
   CHECK(results[2] == "ok");
 }
 
-TEST_CASE("networks that the monitor looks at while calls stall can go, no data race",
+TEST_CASE("networks that the monitor polls while calls stall can be destroyed, no data race",
           "[req:1.12][D11]") {
   run_on_nodes({{1, 1}}, {}, [](TestRanks& test_ranks) {
     // Makes so many communicators that the monitor ticks while one is destroyed.

@@ -238,8 +238,7 @@ TEST_CASE("a host whose links are both down is named by all others", "[req:3.14]
   check_all_ok(fixture.collect(40s));
 }
 
-TEST_CASE("a host that is cut off, and is the first to say so, names itself",
-          "[req:3.14][req:3.19]") {
+TEST_CASE("a host that is cut off, and reports it first, names itself", "[req:3.14][req:3.19]") {
   // All ranks learn of the failure by set-up's link net2. Only the cut-off host makes a request.
   // Tests one path and two paths in parallel, as each waits for a peer timeout.
   constexpr int kCutOff = 1;

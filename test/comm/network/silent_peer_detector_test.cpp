@@ -69,7 +69,7 @@ TEST_CASE("one that has left and was asked for something is at fault, whoever el
   }
 }
 
-TEST_CASE("a rank that leaves while it is in doubt is judged by what is known when it is asked",
+TEST_CASE("if a silent rank leaves before the decision, another silent rank is named",
           "[req:3.19]") {
   SilentPeerDetector detector;
   auto peers = hosts(4);
@@ -145,14 +145,16 @@ TEST_CASE("a peer that answered while another was silent gets the full peer time
   }
 }
 
-TEST_CASE("where queues are given up soon, who is asked has as long, or a second and a half",
-          "[req:3.19]") {
+TEST_CASE(
+    "an answer is late after a quarter of the peer timeout, but at least 1.5 s if that is longer",
+    "[req:3.19]") {
   CHECK(SilentPeerDetector::late_after(34s) == 8500ms);
   CHECK(SilentPeerDetector::late_after(4s) == 1500ms);
   CHECK(SilentPeerDetector::late_after(1300ms) == 1300ms);
 }
 
-TEST_CASE("one that refuses a key is named once it is told whether it has left", "[req:3.19]") {
+TEST_CASE("a peer that refuses a key is named once its departure is known, or after 500 ms",
+          "[req:3.19]") {
   for (const bool leaves : {false, true}) {
     SilentPeerDetector detector;
     auto peers = hosts(3);

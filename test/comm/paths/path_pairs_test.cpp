@@ -125,7 +125,7 @@ TEST_CASE("interfaces are paired by network as far as possible, and the rest in 
         Pairs{{0, 2}, {1, 1}});
 }
 
-TEST_CASE("both ends come to the same paths, whatever they are told", "[req:3.14]") {
+TEST_CASE("both ends choose the same paths, whatever interfaces they have", "[req:3.14]") {
   std::mt19937 random(20);
   const auto draw = [&] {
     std::vector<PathInterface> list(1 + random() % 4);
