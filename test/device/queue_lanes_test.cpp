@@ -52,7 +52,7 @@ void publish_by_lanes(const LaneBlocks& blocks, std::uint32_t rounds, std::uint3
 
 }  // namespace
 
-TEST_CASE("lanes that need unlike numbers of blocks get blocks of their own",
+TEST_CASE("lanes that need different numbers of WQEBBs get WQEBBs of their own",
           "[req:3.2][req:3.5]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
@@ -72,7 +72,7 @@ TEST_CASE("lanes that need unlike numbers of blocks get blocks of their own",
   }
 }
 
-TEST_CASE("lanes that put lengths of one to three entries post each piece once", "[req:3.2]") {
+TEST_CASE("lanes that put lengths of one to three WQEs post each piece once", "[req:3.2]") {
   QueueMemory memory(128);
   q::Region local;
   local.address = std::uint64_t{1} << 40;

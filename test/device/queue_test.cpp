@@ -249,7 +249,8 @@ TEST_CASE("a completion that says only flushed does not make what came before it
   CHECK(q::decode_error(memory.indexes.error).syndrome == q::kFlushed);
 }
 
-TEST_CASE("one doorbell tells of all that was marked behind a gap", "[A8][Q2][req:3.3][req:3.5]") {
+TEST_CASE("one doorbell covers all WQEs that were marked behind a gap",
+          "[A8][Q2][req:3.3][req:3.5]") {
   QueueMemory memory(128);
   QueueDrain drain = memory.drain();
   std::vector<q::Reservation> all;
