@@ -183,7 +183,8 @@ TEST_CASE("collectives as exchanges give every rank what they are defined to giv
   }
 }
 
-TEST_CASE("two ranks whose messages differ in size are told so, and nothing hangs", "[req:5.3]") {
+TEST_CASE("a receive of another size than its send fails and names the sender, nothing hangs",
+          "[req:5.3]") {
   Team team(2, 1 << 14);
   Bytes data(4000);
   const int good = team.on_ranks([&](int rank) {
@@ -198,7 +199,7 @@ TEST_CASE("two ranks whose messages differ in size are told so, and nothing hang
   CHECK(team.failure(1).rank == 0);
 }
 
-TEST_CASE("a receiver that cannot read what its sender has lent says whose it is", "[req:5.9]") {
+TEST_CASE("a rendezvous read that fails ends the receive and names the sender", "[req:5.9]") {
   SystemTable table = real_system_table();
   table.process_vm_readv = [](pid_t pid, const iovec* here, unsigned long here_count,
                               const iovec* there, unsigned long there_count,
@@ -310,7 +311,8 @@ TEST_CASE("a receiver that reads while its sender gives up fails, for it may hav
   CHECK(good == 0);
 }
 
-TEST_CASE("memory that a thread has lent may go once its call has failed", "[req:5.9][req:1.12]") {
+TEST_CASE("the source of a rendezvous read may be freed once its send has failed",
+          "[req:5.9][req:1.12]") {
   constexpr std::size_t kBytes = 8 << 20;
   std::mt19937_64 random(test::test_seed());
   Bytes received(kBytes);
@@ -336,7 +338,7 @@ TEST_CASE("memory that a thread has lent may go once its call has failed", "[req
   }
 }
 
-TEST_CASE("two messages in packets that differ in size are told apart", "[req:5.3]") {
+TEST_CASE("a receive in packets of another size than its send fails", "[req:5.3]") {
   for (const auto& [sent, received] :
        {std::pair(8u, 56u), std::pair(40u, 48u), std::pair(56u, 8u)}) {
     Team team(2, 1 << 14);

@@ -406,7 +406,7 @@ TEST_CASE("the list with the most CTAs that a communicator may use is chosen fro
   CHECK(open.error().message().starts_with("line 2 of the table: it ends the list"));
 }
 
-TEST_CASE("handshake messages can tell every offset in the largest slot", "[req:1.39]") {
+TEST_CASE("a handshake message holds every offset in the largest slot", "[req:1.39]") {
   for (const auto& row : settings_table::rows()) {
     if (std::string_view(row.name) != "ORIEL_BIG_SIZE") continue;
     Settings settings;

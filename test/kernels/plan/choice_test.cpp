@@ -70,7 +70,8 @@ TEST_CASE("every algorithm can be forced on CPU ranks", "[req:1.30]") {
   CHECK(forced("one_shot", Backend::host, 8, 200'000) == Algorithm::two_shot);
 }
 
-TEST_CASE("a block of a GPU's has a warp at least, whose lanes tell of the call", "[req:1.38]") {
+TEST_CASE("a CTA of a GPU's plan has at least one warp, whose lanes exchange signatures",
+          "[req:1.38]") {
   const ChoiceTable table =
       table_of("cuda 2 max one_shot 1 7 0 0 0\nhost 2 max one_shot 1 7 0 0 0\n");
   for (const Backend backend : {Backend::cuda, Backend::host}) {
