@@ -206,7 +206,7 @@ TEST_CASE("direct copies need the same access rights as transfers by the wire",
   CHECK(std::all_of(pair.b.memory.begin(), pair.b.memory.end(), is_zero));
 }
 
-TEST_CASE("a key that is given back ends direct copies too", "[req:3.9]") {
+TEST_CASE("a direct copy to a deregistered key fails, nothing is written", "[req:3.9]") {
   DirectPair pair;
   pair.a.fill(1);
   REQUIRE(pair.wait(pair.put(0, 0, 1000)) == QueueOutcome::done);

@@ -175,7 +175,7 @@ TEST_CASE("a payload says what it has, borrowed or its own", "[req:3.21]") {
     CHECK(moved.is_borrowed() == (cut == 0 || cut == 100));
     moved.own();
   }
-  SECTION("taken and given back") {
+  SECTION("moved out and back in") {
     moved = moved.take();
     CHECK_FALSE(moved.is_borrowed());
   }
@@ -260,7 +260,7 @@ TEST_CASE("the host's memory is sent from where it is, as it is when there is ro
     pair.run();
     CHECK(pair.same(kBytes));
   }
-  SECTION("but not once its key has been given back") {
+  SECTION("but not once its key has been deregistered") {
     REQUIRE(pair.b.nic.deregister_memory(pair.b.key).ok());
     pair.run();
     CHECK(dq::decode_error(*pair.of_b->memory().first_error).syndrome ==

@@ -194,7 +194,7 @@ TEST_CASE("a message longer than any of ours costs its receiver nothing", "[req:
   CHECK(is_numbered(message, 3, 900));
 }
 
-TEST_CASE("a peer that is authenticated and sends what no NIC sends is not heard", "[req:3.23]") {
+TEST_CASE("messages of an authenticated peer that no NIC sends are dropped", "[req:3.23]") {
   HostileFixture fixture;
   const FrameKeys keys = fixture.keys();
   WireRequest request;

@@ -123,7 +123,7 @@ TEST_CASE("no rendezvous read where it cannot be, or is not wanted", "[req:3.13]
     RendezvousPair pair(fabric_options(&planned_fabric()));
     check_without_reads(pair);
   }
-  SECTION("the target's provider cannot, and it says so") {
+  SECTION("the target's provider cannot, and refuses") {
     FabricPlan plan;
     providers_taken = 0;
     RendezvousPair pair(fabric_options(&changed_fabric<read_nothing_at_second>()));
@@ -172,8 +172,9 @@ ssize_t counted_read(fid_ep* endpoint, void* to, std::size_t bytes, void* descri
 
 }  // namespace
 
-TEST_CASE("a link's rate says how much is read at a time, and its peer gets gaps to ask",
-          "[req:3.20]") {
+TEST_CASE(
+    "the number of concurrent rendezvous reads follows the link's rate, with gaps for its peer",
+    "[req:3.20]") {
   constexpr std::size_t kLongPut = std::size_t{24} << 20;
   ManualClock clock;
   FabricPlan plan;

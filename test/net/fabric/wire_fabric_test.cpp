@@ -290,7 +290,7 @@ TEST_CASE("addresses that are no peer's are refused", "[req:3.23]") {
   }
 }
 
-TEST_CASE("a peer with several queues is heard on these and on no other", "[req:3.13]") {
+TEST_CASE("of a peer with several queues, only messages from these are delivered", "[req:3.13]") {
   std::unique_ptr<WireFabric> a = open_wire(fabric_options());
   std::unique_ptr<WireFabric> b = open_wire(fabric_options());
   REQUIRE(a->add_peer(b->local_address(), "rank 1").ok());
@@ -311,8 +311,7 @@ TEST_CASE("a peer with several queues is heard on these and on no other", "[req:
   CHECK(last_received == std::vector<std::uint64_t>{5, 9});
 }
 
-TEST_CASE("a wire is told by a peer what has arrived there, with whatever that has to say",
-          "[req:3.19]") {
+TEST_CASE("each message of a peer acknowledges what has arrived there", "[req:3.19]") {
   WirePair pair;
   const auto says = [](WireFabric& from, WireFabric& to) {
     WireMessage message = numbered(1, 8), got;
@@ -338,7 +337,7 @@ TEST_CASE("a wire is told by a peer what has arrived there, with whatever that h
   CHECK(pair.a->sign_of(b).arrived >= second);
 }
 
-TEST_CASE("a queue that does not answer is given up as if its NIC had nothing else to say",
+TEST_CASE("a queue that does not answer fails as soon as if its NIC sent nothing else",
           "[req:3.19]") {
   SendQueue::Options options;
   options.answer_timeout = milliseconds(60);

@@ -174,7 +174,7 @@ TEST_CASE("both are quiet once they agree, and not before", "[req:3.14]") {
   CHECK(said <= 12);
 }
 
-TEST_CASE("whatever is lost, late, repeated or crosses, both settle alike",
+TEST_CASE("messages that are lost, late, duplicated or cross: both ends agree on one path",
           "[req:3.14][F5][F7][F12]") {
   const char* rounds = std::getenv("ORIEL_TEST_ROUNDS");
   const std::uint64_t seeds = 300 * (rounds != nullptr ? std::strtoull(rounds, nullptr, 10) : 1);
@@ -215,7 +215,8 @@ TEST_CASE("whatever is lost, late, repeated or crosses, both settle alike",
   }
 }
 
-TEST_CASE("a statement that cannot be is refused, and ends whoever was told it", "[req:3.23]") {
+TEST_CASE("an impossible statement is refused, and ends the agreement of its receiver",
+          "[req:3.23]") {
   const PathStatement good{.serial = 1,
                            .epoch = 2,
                            .stage = PathStage::fenced,

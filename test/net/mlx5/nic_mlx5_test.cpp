@@ -162,7 +162,7 @@ TEST_CASE("a queue with receives has a ring of them, and a completion queue for 
   }
 }
 
-TEST_CASE("the adapter is told of receives in init", "[B4][req:3.12]") {
+TEST_CASE("receives are announced to the adapter between RST2INIT and INIT2RTR", "[B4][req:3.12]") {
   Mlx5Fixture fixture;
   NicMlx5 nic = fixture.open().value();
   std::vector<Mlx5Queue> queues = fixture.create(nic, 1, {.receives = 16}).value();
@@ -244,7 +244,7 @@ TEST_CASE("over Ethernet the kernel is asked for the peer's link address first",
   CHECK(receive[82] >= std::byte{0xc0});  // a UDP port of RoCE v2
 }
 
-TEST_CASE("everything is given back in reverse, also by a queue that outlives its NIC",
+TEST_CASE("all objects are destroyed in reverse order, also by a queue that outlives its NIC",
           "[B4][req:3.12]") {
   Mlx5Fixture fixture;
   fixture.receives = GENERATE(0u, 4u);

@@ -269,7 +269,7 @@ TEST_CASE("queues are added, or fail to be, while traffic flows on those that ex
   }
 }
 
-TEST_CASE("a processor passes on each ring, also one that looks like the last", "[req:3.11][A14]") {
+TEST_CASE("a processor passes on each doorbell, also one equal to the last", "[req:3.11][A14]") {
   const auto ringer = std::make_shared<Mlx5Ringer>();
   std::uint64_t slot = 0;
   std::uint64_t other = 0;
@@ -301,7 +301,7 @@ TEST_CASE("a processor passes on each ring, also one that looks like the last", 
   CHECK_FALSE(ringer->is_needed());
 }
 
-TEST_CASE("a NIC's thread is started where it is told, and rings for users who cannot",
+TEST_CASE("a NIC's thread calls the given function first, and rings for users who cannot",
           "[req:2.5][A3]") {
   const bool placing_fails = GENERATE(false, true);
   FakeVerbs verbs;

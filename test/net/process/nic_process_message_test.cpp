@@ -159,7 +159,7 @@ TEST_CASE("a command is refused unless all it names is inside its memory", "[req
   CHECK_FALSE(is_sound(command_of(static_cast<NicCommand::Kind>(7), 1, 0, 8)));
 }
 
-TEST_CASE("a descriptor for which this process has no room is told from a message too long",
+TEST_CASE("a descriptor lost at the limit of this process is distinguished from a cut message",
           "[req:1.15]") {
   int ends[2] = {-1, -1};
   REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) == 0);

@@ -326,8 +326,7 @@ TEST_CASE("a spoilt ring ends its own stream, with what was wrong, and no other"
   CHECK(channels[2].memory.failed().load() == 0);
 }
 
-TEST_CASE("the program is looked for beside the library, and a wrong name is refused by name",
-          "[req:3.9]") {
+TEST_CASE("a program is used as named, one that does not exist or serve is an error", "[req:3.9]") {
   const auto named = NicProcess::find_program("/nowhere/oriel-nic");
   REQUIRE_FALSE(named.ok());
   CHECK(named.error().message().find("ORIEL_NIC_PROGRAM") != std::string::npos);

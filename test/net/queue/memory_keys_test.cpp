@@ -59,7 +59,7 @@ TEST_CASE_METHOD(Fixture, "each right has to be granted", "[req:3.8]") {
   CHECK_FALSE(keys.add(range).ok());
 }
 
-TEST_CASE_METHOD(Fixture, "key 0 and keys given back are none", "[req:3.8]") {
+TEST_CASE_METHOD(Fixture, "key 0, unknown and deregistered keys are refused", "[req:3.8]") {
   const std::uint32_t key = keys.add(range).value();
   CHECK(keys.find_local(0, range.address, 8, false).syndrome == Syndrome::local_protection);
   CHECK(keys.find_local(key + 1, range.address, 8, false).syndrome == Syndrome::local_protection);
@@ -74,7 +74,8 @@ TEST_CASE_METHOD(Fixture, "key 0 and keys given back are none", "[req:3.8]") {
   }
 }
 
-TEST_CASE_METHOD(Fixture, "a key does not come again soon after it was given back", "[req:3.8]") {
+TEST_CASE_METHOD(Fixture, "a deregistered key is not used again within 200,000 registrations",
+                 "[req:3.8]") {
   std::set<std::uint32_t> seen{0};
   for (int i = 0; i < 200'000; ++i) {
     const std::uint32_t key = keys.add(range).value();

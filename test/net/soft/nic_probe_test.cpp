@@ -91,7 +91,7 @@ TEST_CASE("an unanswered probe fails the queue, and operations already done stay
   CHECK(pair.probes() == 1);
 }
 
-TEST_CASE("slow is not dead: an answer in the last moment is one, and a lost one is repeated",
+TEST_CASE("a probe answered just before its timeout succeeds, a lost answer is retransmitted",
           "[req:3.19]") {
   ManualClock clock;
   ProbedPair pair(clock);
@@ -120,7 +120,7 @@ TEST_CASE("nobody is probed who has yet to answer, after an abort, or over sever
   ManualClock clock;
   ProbedPair pair(clock);
   CHECK_FALSE(pair.a.nic.probe(pair.there.number() ^ 1).ok());
-  SECTION("work that is not done will tell") {
+  SECTION("a pending write fails instead") {
     stop_nic(pair.b.nic);
     REQUIRE(pair.put(1).outcome == QueueOutcome::done);
     pair.run();
@@ -129,7 +129,7 @@ TEST_CASE("nobody is probed who has yet to answer, after an abort, or over sever
     CHECK(pair.probes() == 0);
     CHECK(pair.error().opcode == static_cast<std::uint8_t>(dq::Opcode::write));
   }
-  SECTION("a probe that is not answered will tell") {
+  SECTION("one probe is pending already") {
     stop_nic(pair.b.nic);
     pair.probe();
     pair.probe();

@@ -170,7 +170,7 @@ TEST_CASE("the peer's queue ends as well, and its own entries are flushed", "[re
   CHECK(dq::decode_error(*pair.back.memory().first_error).syndrome == dq::kFlushed);
 }
 
-TEST_CASE("a queue that is told to end flushes what is not complete", "[req:3.6][req:3.8]") {
+TEST_CASE("a queue that is put in error flushes what is not complete", "[req:3.6][req:3.8]") {
   NicPair pair;
   stop_nic(pair.b.nic);
   for (int i = 0; i < 10; ++i) pair.put(0, 0, 64);

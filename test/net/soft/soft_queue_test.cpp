@@ -139,14 +139,14 @@ TEST_CASE("a strict doorbell is never ahead of its record", "[req:3.8]") {
     CHECK(pair.tail().kind == dq::CompletionKind::request_error);
     CHECK(pair.a.nic.state(pair.there.number()).value() == QueueState::error);
   }
-  SECTION("an error where both tell of more than the ring holds") {
+  SECTION("an error where both exceed the ring") {
     raw.ring(1 + 1024 + 1, 1 + 1024 + 1);
     pair.run();
     CHECK(pair.error().vendor_syndrome == static_cast<std::uint8_t>(Complaint::wrong_doorbell));
   }
 }
 
-TEST_CASE("a doorbell alone says all, and its queue is idle once all of that is done",
+TEST_CASE("a doorbell without a record starts its WQEs, its queue is idle once they are done",
           "[req:3.8][req:3.21]") {
   NicPair pair({.mode = DoorbellMode::alone});
   CHECK(pair.view().doorbell_record == nullptr);

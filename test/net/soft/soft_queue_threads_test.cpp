@@ -269,7 +269,7 @@ TEST_CASE("puts are visible to a reader once their wait has ended, whoever drive
   CHECK(on_threads(3, put_and_check) == 3);
 }
 
-TEST_CASE("a NIC's thread ends when told to, and may be moved", "[req:3.8]") {
+TEST_CASE("a NIC's thread ends with its owner, and may be moved", "[req:3.8]") {
   NicSoft nic;
   NicThread first = run_nic(nic);
   NicThread second = std::move(first);

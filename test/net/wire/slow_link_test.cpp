@@ -103,8 +103,7 @@ TEST_CASE("a long put without a response is retransmitted one piece at a time", 
   CHECK(traffic(*pair.a.nics[0]).retransmitted <= 7);  // 14 if all in flight were retransmitted
 }
 
-TEST_CASE("pieces that were lost are repeated soon after the first of them was answered",
-          "[req:3.19]") {
+TEST_CASE("lost pieces are retransmitted soon after the first of them was answered", "[req:3.19]") {
   SlowPair pair;
   pair.a.faults[0]->cut = true;
   const dq::Posted posted = put(pair.there.view(), pair.a, pair.b, pair.control);
@@ -145,7 +144,7 @@ TEST_CASE("a peer that sends anything outlasts the peer timeout, but is given up
     talk_for(until_silent, false);
     CHECK(pair.has_failed(pair.there));
   }
-  SECTION("it was never heard") {
+  SECTION("nothing ever arrived from it") {
     talk_for(until_silent - usual.answer_timeout / 2, false);
     CHECK_FALSE(pair.has_failed(pair.there));
     talk_for(usual.answer_timeout, false);

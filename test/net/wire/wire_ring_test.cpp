@@ -69,7 +69,7 @@ WireMessage a_request(WireAddress from) {
 
 }  // namespace
 
-TEST_CASE("a ring gives back what was written, in order, round its end many times", "[req:3.9]") {
+TEST_CASE("a ring delivers what was written, in order, round its end many times", "[req:3.9]") {
   Ends ends(map_twice(ring_memory_bytes(kRing)));
   const unsigned seed = std::random_device()();
   INFO("seed " << seed);
@@ -126,7 +126,8 @@ TEST_CASE("a ring between two threads loses and tears nothing", "[req:3.9]") {
 }
 
 // For the thread sanitizer: nothing within the process orders the last two accesses to `bytes`.
-TEST_CASE("bytes that were sent are free for who hears of them from another process", "[req:3.9]") {
+TEST_CASE("bytes that were sent are free once another process has announced their arrival",
+          "[req:3.9]") {
   Ends ends(map_twice(ring_memory_bytes(kRing)));
   const Twice shared = map_twice(sizeof(std::uint64_t));
   auto* const word = reinterpret_cast<std::uint64_t*>(shared.a.data());
@@ -248,7 +249,7 @@ TEST_CASE("a full ring makes send wait and leaves the message alone", "[req:3.9]
   CHECK(pair.a->send({2}, message));
 }
 
-TEST_CASE("a payload is lent from the ring, whose room is given back and told of after it",
+TEST_CASE("a payload is borrowed from the ring, its room is released and announced afterwards",
           "[req:3.21]") {
   RingPair pair(65536);
   const auto word = [&](std::size_t at) {
@@ -270,11 +271,11 @@ TEST_CASE("a payload is lent from the ring, whose room is given back and told of
   CHECK_FALSE(payload_of(got) == message_of(1, 5000));
   CHECK(payload_of(copy) == message_of(1, 5000));
   CHECK(doorbell.doorbell().ticket == 0);
-  SECTION("by who says that it is done with") {
+  SECTION("by end_receive") {
     pair.a->end_receive();
     pair.a->end_receive();
   }
-  SECTION("by who looks for more") {
+  SECTION("by the next receive") {
     CHECK_FALSE(pair.a->receive(got));
   }
   CHECK(word(kTakenWord) == word(kWrittenWord));
@@ -286,7 +287,7 @@ TEST_CASE("a payload is lent from the ring, whose room is given back and told of
   CHECK(word(kTakenWord) == word(kWrittenWord));
 }
 
-TEST_CASE("only long payloads that go round a ring's end are lent in two parts", "[req:3.21]") {
+TEST_CASE("only long payloads that go round a ring's end are borrowed in two parts", "[req:3.21]") {
   RingPair pair(65536);
   const std::size_t bytes = GENERATE(8u, 1000u, 16'383u, 20'000u);
   WireMessage got;

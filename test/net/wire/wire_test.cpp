@@ -105,7 +105,7 @@ TEST_CASE("requests are executed once, in the order of their numbers", "[req:3.8
   CHECK(alone.side.memory[3] == 27);
 }
 
-TEST_CASE("messages of another epoch, peer or queue are not heard", "[req:3.14][F10]") {
+TEST_CASE("messages of another epoch, peer or queue are dropped", "[req:3.14][F10]") {
   Alone alone;
   WireResponse response;
   auto request = alone.request(0, WorkKind::write, 0, 8);
@@ -124,8 +124,7 @@ TEST_CASE("messages of another epoch, peer or queue are not heard", "[req:3.14][
   CHECK_FALSE(alone.is_broken());
 }
 
-TEST_CASE("a queue that was reset does not hear what was meant for its earlier life",
-          "[req:3.14][F10]") {
+TEST_CASE("a queue that was reset drops messages of its earlier epoch", "[req:3.14][F10]") {
   Alone alone;
   WireResponse response;
   REQUIRE(alone.ask(alone.request(0, WorkKind::write, 0, 8), response));
@@ -214,7 +213,7 @@ TEST_CASE("answers that nobody asked for, or of another size, do no harm", "[req
   }
 }
 
-TEST_CASE("a peer that asks without end and takes no answer is not heard any more", "[req:3.23]") {
+TEST_CASE("requests of a peer that takes no answers are dropped from a limit on", "[req:3.23]") {
   Alone alone;
   WireMessage ignored;
   std::uint64_t number = 0;
