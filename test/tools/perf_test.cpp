@@ -300,7 +300,7 @@ TEST_CASE("a dead rank of a launcher ends the run", "[req:1.35]") {
   CHECK(result.seconds < 30);
 }
 
-TEST_CASE("rounds are served on demand", "[req:1.35]") {
+TEST_CASE("oriel-perf --serve measures one round for each line of its input", "[req:1.35]") {
   const auto result = perf({"--serve", "-e", "4K", "--out-of-place"}, "8 50\n4096 20\n8 50\n");
   INFO(result.err);
   CHECK(result.status == 0);

@@ -244,7 +244,7 @@ TEST_CASE("the numbers of links are those of all pairs, not of the first", "[req
   CHECK(has(svg_of(summarise(switches)), "NVLink through switches, 16 to 18 links a GPU"));
 }
 
-TEST_CASE("a bandwidth that only some pairs have told is not that of all", "[req:2.8]") {
+TEST_CASE("a bandwidth that is known of only some pairs is not shown as that of all", "[req:2.8]") {
   topo::Machine machine = topo::two_cliques();
   CHECK(has(svg_of(summarise(machine)), "team 0: links all to all, 4 a pair, 100 GB/s one way<"));
   for (topo::Gpu& gpu : machine.gpus) gpu.link_gbps = gpu.pcie_gbps = 0;

@@ -287,7 +287,7 @@ TEST_CASE("the network interfaces of ranks are shown, of this machine alone", "[
   CHECK(here["cpu_rank_interfaces"].is_object());
 }
 
-TEST_CASE("parts of a GPU and virtual functions of a card are told as such", "[req:2.1]") {
+TEST_CASE("parts of a GPU and virtual functions of a card are shown as such", "[req:2.1]") {
   const Summary summary = summarise(topo::load_fixture("amd-partitions"));
   const std::string table = table_of(summary);
   CHECK(count_of(table, ", partition 0") == 2);
