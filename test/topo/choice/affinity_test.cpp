@@ -67,7 +67,7 @@ TEST_CASE("only what the process may use counts", "[req:2.5]") {
     allowed.memory_nodes = Numbers{0, 1};
     CHECK(affinity_of_gpu(machine, 4, allowed).memory_node == 1);
   }
-  SECTION("none of them: the thread stays where it is, and that can be told") {
+  SECTION("none of them: the thread stays where it is, and the result says so") {
     const Affinity affinity = affinity_of_gpu(machine, 4, {.cpus = Numbers{2, 3}});
     CHECK(affinity.cpus.empty());
     CHECK(affinity.kept_away);
@@ -92,7 +92,7 @@ TEST_CASE("without a known NUMA node, threads and memory stay as they are", "[re
   CHECK(affinity_of_processors({}, {}) == Affinity{});
 }
 
-TEST_CASE("memory without processors, and processors without memory, look to the nearest",
+TEST_CASE("memory without processors, and processors without memory, use the nearest",
           "[req:2.5]") {
   // Two sockets, memory beside each that has no processors, and a socket whose memory is absent.
   const std::vector<NumaNode> nodes = {
@@ -112,7 +112,7 @@ TEST_CASE("memory without processors, and processors without memory, look to the
     CHECK(affinity_near(silent, 2, {}) == Affinity{{}, 2});
     CHECK(affinity_near(silent, 4, {}) == Affinity{{4, 5}, -1});
   }
-  SECTION("where no node's memory is told, each has some") {
+  SECTION("where no node's memory is known, each counts as having some") {
     auto silent = nodes;
     for (NumaNode& node : silent) node.memory_bytes = 0;
     CHECK(affinity_near(silent, 4, {}) == Affinity{{4, 5}, 4});
@@ -196,7 +196,7 @@ TEST_CASE("the processors near several GPUs are those near any of them", "[req:2
   CHECK(united({}, {}).empty());
 }
 
-TEST_CASE("an affinity is told in words", "[req:2.5]") {
+TEST_CASE("an affinity is described in words", "[req:2.5]") {
   CHECK(describe({{0, 1, 2, 5, 7, 8}, 1}) == "processors 0-2,5,7-8, host memory of NUMA node 1");
   CHECK(describe({}) == "any processors, host memory as it comes");
   CHECK(ranges_of({}).empty());

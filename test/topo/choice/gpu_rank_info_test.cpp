@@ -80,7 +80,7 @@ TEST_CASE("teams of ranks are what reaches each other on every composed machine"
   }
 }
 
-TEST_CASE("a rank tells its place, its links and its paths", "[req:2.6]") {
+TEST_CASE("a rank reports its place, its links and its paths", "[req:2.6]") {
   const auto info = info_of(with_uuids(hgx_8()), 7);
   REQUIRE(info.ok());
   CHECK(info->device == 7);
@@ -97,7 +97,7 @@ TEST_CASE("a rank tells its place, its links and its paths", "[req:2.6]") {
   CHECK(find_seen(*single, uuid_of(4))->path.kind == PathKind::host_memory);
 }
 
-TEST_CASE("where nobody told of links, native atomics stand for NVLink", "[req:2.6]") {
+TEST_CASE("where no source reports links, native atomics count as NVLink", "[req:2.6]") {
   MachineBuilder build{machine_of("?( g g g )")};
   build.pair(0, 1, true, 0, true);
   build.pair(0, 2, true, 0, false);
@@ -113,7 +113,7 @@ TEST_CASE("where nobody told of links, native atomics stand for NVLink", "[req:2
   CHECK(find_seen(*exact, uuid_of(1))->path.atomics);
 }
 
-TEST_CASE("hidden devices are told of if a source knows them, and left out if none does",
+TEST_CASE("hidden devices are reported if a source knows them, and left out if none does",
           "[req:2.3][H1]") {
   Machine machine = with_uuids(two_cliques());
   for (Gpu& gpu : machine.gpus) gpu.ordinal = gpu.uuid == machine.gpus[2].uuid ? 0 : -1;
@@ -129,7 +129,7 @@ TEST_CASE("hidden devices are told of if a source knows them, and left out if no
   CHECK(info_of(machine, 0)->seen.size() == 1);
 }
 
-TEST_CASE("a device that cannot be told apart from others is refused", "[req:2.3]") {
+TEST_CASE("a device that cannot be distinguished from others is refused", "[req:2.3]") {
   Machine machine = with_uuids(workstation());
   CHECK(has(info_of(machine, 5).error().message(), "device 5 is none of those"));
   machine.gpus[1].uuid = "GPU-?";

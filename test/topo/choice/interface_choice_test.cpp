@@ -297,7 +297,7 @@ TEST_CASE("a container's way out stays that, by the routes of either version", "
   CHECK(sys.choose(user_on_cpu(0)).backup == "eth0");
 }
 
-TEST_CASE("this process's own interfaces are found, and asked for again cost no new look",
+TEST_CASE("this process's own interfaces are found, a second request reads nothing again",
           "[req:2.5]") {
   const Sys sys(kPairs);
   MachineSources sources;

@@ -71,7 +71,7 @@ TEST_CASE("descriptors travel inside one network namespace and one user only", "
   ranks[1].node.network_namespace = 78;
   ranks[2].uid = 12;
   CHECK(form_lsa_teams(ranks).members == Lists{{0, 3}, {1}, {2}});
-  SECTION("a namespace that cannot be told is nobody's") {
+  SECTION("an unknown namespace equals no other") {
     ranks[0].node.network_namespace = ranks[3].node.network_namespace = 0;
     CHECK(form_lsa_teams(ranks).members == Lists{{0}, {1}, {2}, {3}});
   }
@@ -144,7 +144,7 @@ std::vector<RankInfo> fabric(int machines, int each) {
 
 }  // namespace
 
-TEST_CASE("a device hidden from CUDA of which NVML told is known, not assumed", "[req:2.3][H1]") {
+TEST_CASE("a device hidden from CUDA that NVML reports is known, not assumed", "[req:2.3][H1]") {
   // CUDA shows every process its own GPU only. NVML reports that 0 and 1, and 2 and 3, reach each
   // other.
   auto ranks = gpus(4, [](int from, int to) { return from / 2 == to / 2; });

@@ -205,7 +205,7 @@ TEST_CASE("cards with one and two ports at random: balance, fault domains, and a
   }
 }
 
-TEST_CASE("a port has one speed, whatever its functions tell", "[req:2.5]") {
+TEST_CASE("a port has one speed, whatever its functions report", "[req:2.5]") {
   Machine machine = one_nic();
   Nic& first = machine.nics.front();
   first.guid = 7;

@@ -220,7 +220,8 @@ TEST_CASE("the reason names what was passed by, who shares, and the backup", "[r
   CHECK(reason("n( g ib400! )") == "there is no active NIC");
 }
 
-TEST_CASE("where PCI tells no more, the NUMA nodes' own distances decide", "[req:2.5]") {
+TEST_CASE("among NICs that are equally near by PCI, the distances of NUMA nodes decide",
+          "[req:2.5]") {
   Machine machine = machine_of("n( g ) n( ib400#1 ) n( ib400#2 ) n( ib400#3 )");
   machine.numa[0].distances = {10, 32, 12, 21};
   machine.numa[1].distances = {32, 10, 21, 12};

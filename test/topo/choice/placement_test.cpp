@@ -80,7 +80,7 @@ TEST_CASE("the processors and nodes that a thread may use are asked for", "[req:
     CHECK(cpus_of_this_thread() == system.cpus);
     CHECK(memory_nodes_of_this_thread() == system.memory_nodes);
   }
-  SECTION("a container that does not tell") {
+  SECTION("a container that refuses the query") {
     system.asking_status = EPERM;
     CHECK_FALSE(cpus_of_this_thread());
     CHECK_FALSE(memory_nodes_of_this_thread());
@@ -153,7 +153,7 @@ TEST_CASE("a thread's own memory policy is put back exactly", "[req:2.5]") {
     { const MemoryNodeScope scope(1); }
     CHECK(system.policies.empty());
   }
-  SECTION("so does what cannot be told") {
+  SECTION("so does a policy that cannot be read") {
     system.asking_status = EPERM;
     { const MemoryNodeScope scope(1); }
     CHECK(system.policies.empty());
@@ -165,7 +165,7 @@ TEST_CASE("a thread's own memory policy is put back exactly", "[req:2.5]") {
   }
 }
 
-TEST_CASE("refusals are told once, at INFO, and are no errors", "[req:2.5]") {
+TEST_CASE("refusals are logged once, at INFO, and are no errors", "[req:2.5]") {
   CHECK(lines_logged("keeping a thread near its GPU was refused (errno 1)", [] {
           NumaSystem system;
           system.cpu_status = EPERM;
@@ -223,7 +223,7 @@ TEST_CASE("a process learns what is near its GPUs and its processors", "[req:2.5
     CHECK(near(0) == Affinity{});
     CHECK(system.questions == 0);
   }
-  SECTION("told to ignore where the process was put") {
+  SECTION("set to ignore where the process was put") {
     settings.ignore_cpu_affinity = true;
     system.cpus = {6};
     CHECK(near(0) == Affinity{{0, 1, 2, 3}, 0});

@@ -167,7 +167,7 @@ TEST_CASE("paths between GPUs: what both sides say, the worse of it", "[req:2.6]
 }
 
 TEST_CASE(
-    "where one side cannot tell, because the other is hidden from it, the other's word counts",
+    "where one side does not know, because the other is hidden from it, the other's report counts",
     "[req:2.6]") {
   std::vector<RankInfo> ranks{on_gpu(1, 0), on_gpu(1, 1), on_gpu(1, 2)};
   const PathFacts links{PathKind::nvlink, 1, 12, true};
@@ -228,7 +228,7 @@ TEST_CASE("paths are symmetric, and the ones of the pairs, for random ranks", "[
   }
 }
 
-TEST_CASE("the hash tells paths, peers and teams apart", "[req:2.6]") {
+TEST_CASE("the hash differs for different paths, peers and teams", "[req:2.6]") {
   const std::vector<RankInfo> ranks{on_gpu(1, 0), on_gpu(1, 1), on_gpu(1, 2)};
   const auto hash_with = [&](PathFacts path, std::size_t to) {
     auto changed = ranks;

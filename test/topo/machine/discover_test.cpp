@@ -80,8 +80,7 @@ Machine found_in(const std::string& root, const NvmlLibrary& nvml,
 
 }  // namespace
 
-TEST_CASE("distances that hwloc tells of other NUMA nodes count for nothing, not as nearest",
-          "[req:2.1]") {
+TEST_CASE("malformed distances of hwloc are ignored, and do not count as nearest", "[req:2.1]") {
   if (!have_hwloc()) return;
   const HwlocList whole = list_with_distances({1, 0}, {10, 21, 32, 11});
   REQUIRE(whole.numa.size() == 2);
@@ -96,7 +95,7 @@ TEST_CASE("distances that hwloc tells of other NUMA nodes count for nothing, not
   }
 }
 
-TEST_CASE("a machine of which no source tells is reported as such", "[req:2.2]") {
+TEST_CASE("a machine that no source describes is reported as such", "[req:2.2]") {
   const TemporaryTree empty;
   NvmlLibrary no_nvml{};
   no_nvml.missing = "there is no NVML";

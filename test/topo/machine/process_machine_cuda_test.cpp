@@ -112,7 +112,7 @@ DeviceUuid uuid_of_gpu(int gpu) {
 
 }  // namespace
 
-TEST_CASE("GPUs tell which others they reach, and teams follow", "[req:2.3]") {
+TEST_CASE("GPUs report which others they reach, and teams follow", "[req:2.3]") {
   Machines machines({0, 1, 2, 3});
   std::vector<RankInfo> ranks;
   REQUIRE(machines.info(0).ok());
@@ -196,7 +196,7 @@ TEST_CASE("CUDA's word on visible devices counts more than NVML's", "[req:2.3]")
   CHECK_FALSE(find_seen(*other, info->uuid)->reachable);
 }
 
-TEST_CASE("a fabric clique is told where the IMEX service gives this process a channel",
+TEST_CASE("a fabric clique is reported where the IMEX service gives this process a channel",
           "[req:2.3]") {
   Machines machines({0, 1, 2, 3});
   machines.devices.fabric_handles = true;
@@ -305,8 +305,7 @@ TEST_CASE("NVML is asked about hidden GPUs only once another rank is on one",
   }
 }
 
-TEST_CASE("hidden GPUs are added to what was found, and nothing is looked for twice",
-          "[req:2.10]") {
+TEST_CASE("hidden GPUs are added to what was found, and nothing is read twice", "[req:2.10]") {
   Machines machines({1, 2});
   for (int gpu = 0; gpu < kGpus; ++gpu) {  // two root ports below one host bridge, with two each
     const std::string folder =

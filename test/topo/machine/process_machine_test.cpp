@@ -142,7 +142,7 @@ TEST_CASE("the information of a rank on a CPU has memory and network bandwidths 
   CHECK(again.network_gbps(with_file("/nowhere/at/all.xml")) == 0);
 }
 
-TEST_CASE("threads that ask at once share one look", "[req:2.10]") {
+TEST_CASE("threads that request the machine at once share one result", "[req:2.10]") {
   FakeProcess process;
   std::vector<ProcessMachine::CommunicatorPart> parts(16);
   {
@@ -156,7 +156,7 @@ TEST_CASE("threads that ask at once share one look", "[req:2.10]") {
   for (const auto& part : parts) CHECK(part.get() == parts[0].get());
 }
 
-TEST_CASE("a child that was forked since looks for itself", "[req:2.10]") {
+TEST_CASE("a child that was forked since reads the machine again", "[req:2.10]") {
   FakeProcess process;
   ProcessMachine& machine = process.machine;
   REQUIRE(machine.for_communicators(false, Settings{}).ok());
@@ -168,7 +168,7 @@ TEST_CASE("a child that was forked since looks for itself", "[req:2.10]") {
   CHECK((*machine.for_communicators(false, Settings{}))->machine.numa.size() == 2);
 }
 
-TEST_CASE("a failure is not kept: the next communicator looks again", "[req:2.10]") {
+TEST_CASE("a failure is not kept: the next communicator reads the machine again", "[req:2.10]") {
   FakeProcess process;
   const TemporaryTree& tree = process.tree;
   ProcessMachine& machine = process.machine;
@@ -273,8 +273,7 @@ TEST_CASE("facts that a description lacks keep their discovered values", "[req:2
   CHECK(check(found.machine).ok());
 }
 
-TEST_CASE("NUMA nodes keep what a description does not tell, or gives to several of them",
-          "[req:2.7]") {
+TEST_CASE("NUMA nodes keep what a description omits, or gives to several of them", "[req:2.7]") {
   // Several nodes with the same processors, as in a cloud's description files.
   const auto described = read_nccl_xml(
       "<system><cpu numaid=\"0\" affinity=\"0000000f\"/><cpu numaid=\"1\" affinity=\"0000000f\"/>"
@@ -390,8 +389,7 @@ TEST_CASE("cards that a description names by their places get names and ports of
   CHECK(nics["mlx5_9:1"]->gbps == 0);        // the description has its name, and takes precedence
 }
 
-TEST_CASE("links that a description does not tell of are asked of NVML, others are not",
-          "[req:2.7]") {
+TEST_CASE("links that a description omits are queried from NVML, others are not", "[req:2.7]") {
   FakeProcess process;
   for (const int gpu : {2, 1, 7}) {
     process.nvml.devices.push_back({.pci = fmt::format("0000:{:02x}:00.0", gpu),
@@ -431,7 +429,7 @@ TEST_CASE("a rank on the host is at the NUMA node of all its processors, or at n
   CHECK(numa_number_of({}, std::vector<int>{0}) == -1);
 }
 
-TEST_CASE("the part with the NICs is looked for when first needed, and once", "[req:2.10]") {
+TEST_CASE("the part with the NICs is read when first needed, and once", "[req:2.10]") {
   FakeProcess process;
   const TemporaryTree& tree = process.tree;
   ProcessMachine& machine = process.machine;

@@ -29,7 +29,7 @@ struct ThreeDevices : FakeDevices {
 
 }  // namespace
 
-TEST_CASE("CUDA tells of ordinals, peer access, atomics and kinds of handles", "[req:2.1]") {
+TEST_CASE("CUDA reports ordinals, peer access, atomics and kinds of handles", "[req:2.1]") {
   const ThreeDevices devices;
   Machine machine;
   const SourceReport report = add_cuda_facts(machine);
@@ -143,7 +143,8 @@ TEST_CASE("a driver that does not answer leaves the machine as it was", "[req:2.
   CHECK(machine == Machine{});
 }
 
-TEST_CASE("calls that are refused leave what they would have told at its default", "[req:2.2]") {
+TEST_CASE("calls that are refused leave what they would have reported at its default",
+          "[req:2.2]") {
   ThreeDevices devices;
   devices.driver.device_get_uuid = [](CUuuid*, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; };
   devices.driver.device_get_name = [](char*, int, CUdevice) { return CUDA_ERROR_NOT_SUPPORTED; };

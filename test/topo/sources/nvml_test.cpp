@@ -27,7 +27,7 @@ const GpuPair& pair_of(const NvmlList& list, int from, int to) {
 
 }  // namespace
 
-TEST_CASE("NVML tells of switches, speeds, PCIe and who maps whose memory", "[req:2.1]") {
+TEST_CASE("NVML reports switches, speeds, PCIe and who maps whose memory", "[req:2.1]") {
   FakeNvml fake;
   for (int i = 0; i < 4; ++i) {
     fake.devices.push_back(h200(i));
@@ -75,7 +75,7 @@ TEST_CASE("a communicator asks NVML about its own GPUs' pairs and no PCIe link",
   CHECK(pair_of(list, 1, 2).atomics);
 }
 
-TEST_CASE("links whose speed nobody tells carry what their architecture's do", "[req:2.1]") {
+TEST_CASE("links of unknown speed get the speed of their architecture", "[req:2.1]") {
   std::vector<Gpu> gpus(3);
   for (Gpu& gpu : gpus) gpu.architecture = 90;
   gpus[0].switch_links = 18;

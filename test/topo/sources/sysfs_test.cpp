@@ -185,7 +185,7 @@ TEST_CASE("links of AMD's GPUs say who maps whose memory", "[H1]") {
   CHECK(list.report.detail == "3 GPUs");
 }
 
-TEST_CASE("weight and bandwidth of an xGMI link tell hops and links", "[H1]") {
+TEST_CASE("weight and bandwidth of an xGMI link give hops and links", "[H1]") {
   const TemporaryTree files;
   for (int node = 1; node <= 4; ++node) add_gpu(files, node, 0x10 * node);
   const auto link = [&](int from, int number, int to, const std::string& facts) {
@@ -239,7 +239,7 @@ TEST_CASE("GPUs that the driver has no name for get their instruction set's, par
   }
 }
 
-TEST_CASE("a virtual function tells of the physical one", "[req:2.5]") {
+TEST_CASE("a virtual function names its physical function", "[req:2.5]") {
   const TemporaryTree files;
   add_nic(files, "mlx5_0", "0000:14:00.0", "0000:0000:0000:0001", "0000:0000:0000:0009");
   add_nic(files, "mlx5_1", "0000:14:00.2", "0000:0000:0000:0002", "0000:0000:0000:0009");

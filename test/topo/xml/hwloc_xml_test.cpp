@@ -102,7 +102,7 @@ TEST_CASE("hwloc's description of a machine is read without hwloc", "[req:2.7]")
   CHECK(list->report.detail == "2 NUMA nodes, 6 PCI devices and bridges");
 }
 
-TEST_CASE("hwloc's first format, in which nodes hold packages or are not told", "[req:2.7]") {
+TEST_CASE("hwloc's first format, in which nodes hold packages or are absent", "[req:2.7]") {
   const auto list = read_hwloc_xml(
       "<topology><object type=\"Machine\" cpuset=\"0x3\">"
       "<object type=\"NUMANode\" os_index=\"1\" cpuset=\"0x3\" nodeset=\"0x2\" local_memory=\"9\">"

@@ -65,7 +65,8 @@ TEST_CASE("dev is NVML's index: no identity, no ordinal of CUDA's, and unique wh
   CHECK(devices(own) == std::vector<int>{1, 0});
 }
 
-TEST_CASE("parts of one GPU share a function, and are told apart by their numbers", "[req:2.7]") {
+TEST_CASE("parts of one GPU share a function, and are distinguished by their numbers",
+          "[req:2.7]") {
   constexpr const char* kPart =
       "<gpu dev=\"0\" sm=\"107\" mlopart=\"{}\"><nvlink target=\"ffff:ff:ff.7\" count=\"18\" "
       "tclass=\"0x068000\"/></gpu>";

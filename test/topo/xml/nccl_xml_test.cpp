@@ -238,7 +238,7 @@ TEST_CASE("unknown facts are left out of the NCCL XML, because NCCL would believ
   CHECK(has(text, "<net name=\"mlx5_0\" dev=\"0\" port=\"1\"/>"));
 }
 
-TEST_CASE("a few unknown elements are left out and told, many are refused", "[req:2.7]") {
+TEST_CASE("a few unknown elements are left out and reported, many are refused", "[req:2.7]") {
   const Machine few = nccl_machine(pci("", "<new><newer/></new>\n<pcilink/><gpu><c2c/></gpu>"));
   REQUIRE(few.sources.size() == 1);
   CHECK(few.sources[0].detail == "2 unknown elements are left out, the first <new> in line 1");
