@@ -359,7 +359,7 @@ TEST_CASE("descriptors for a peer travel only between those that are linked", "[
 
 }  // namespace
 
-TEST_CASE("a listener of another user is refused before it is told anything", "[req:1.17]") {
+TEST_CASE("a listener of another user is refused before anything is sent to it", "[req:1.17]") {
   const NoneLeft none_left;
   Peers peers(2);
   std::vector<Status> outcomes;

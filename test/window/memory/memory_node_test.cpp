@@ -111,7 +111,7 @@ TEST_CASE("a system that refuses to prefer a node gives memory all the same", "[
   CHECK(test::process_state() == before);
 }
 
-TEST_CASE("this kernel takes the node, and tells it of the window's pages and all mappings",
+TEST_CASE("this kernel takes the node, and reports it for the window's pages and all mappings",
           "[req:2.5]") {
   const auto nodes = topo::memory_nodes_of_this_thread();
   const auto cpus = topo::cpus_of_this_thread();

@@ -121,7 +121,7 @@ Status check_nothing_held(WindowRank& self, const Pair& pair) {
 
 }  // namespace
 
-TEST_CASE("participants prepare every window in order, then commit, and hear of its end",
+TEST_CASE("participants prepare every window in order, then commit, and are notified of its end",
           "[req:1.16]") {
   run_ranks([](WindowRank& self, Pair& pair) -> Status {
     const HostBuffer buffer(8 * kPage);
