@@ -60,7 +60,7 @@ struct CommunicatorParts {
   int largest_team = 1;  // size of the largest LSA team
   std::optional<boot::Group> team{};
 
-  std::unique_ptr<NoticeBoard> notices{};
+  std::unique_ptr<NoticeMemory> notices{};
   /// Null unless needs_network(). The sink's objects point to its tables.
   std::unique_ptr<NetworkWindows> network_windows{};
   std::unique_ptr<PooledWindowSink> sink{};

@@ -359,7 +359,7 @@ Task<Status> CommunicatorStart::make_scratch() {
       local = std::move(result).error();
     }
   };
-  attempt(parts_.device->make_notice_board(), parts_.notices);
+  attempt(parts_.device->make_notice_memory(), parts_.notices);
   const topo::RankInfo& own = parts_.topology.infos[static_cast<std::size_t>(rank())];
   attempt(parts_.device->make_executor({.communicator = parts_.session->number(),
                                         .ctas = parts_.layout.max_ctas,

@@ -41,9 +41,9 @@ struct Notices {
 };
 
 /// Owns Notices. Destroy it after all waits that use them have ended.
-class NoticeBoard {
+class NoticeMemory {
  public:
-  virtual ~NoticeBoard() = default;
+  virtual ~NoticeMemory() = default;
   virtual Notices& host() = 0;       ///< host address of the words
   virtual Notices* on_device() = 0;  ///< device address of the same words
 };
@@ -160,7 +160,7 @@ class Device {
   /// otherwise like make_scratch().
   virtual Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
                                            std::vector<std::byte> part, Deadline deadline) = 0;
-  virtual Result<std::unique_ptr<NoticeBoard>> make_notice_board() = 0;
+  virtual Result<std::unique_ptr<NoticeMemory>> make_notice_memory() = 0;
   /// `marks`: GPU ranks count the launches that have ended, by one driver call more for each.
   virtual Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts,
                                                           GraphOrder order, bool marks) = 0;

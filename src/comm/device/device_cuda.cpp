@@ -54,22 +54,22 @@ class OwnedStream {
   CUstream stream_;
 };
 
-class CudaNoticeBoard final : public NoticeBoard {
+class CudaNoticeMemory final : public NoticeMemory {
  public:
-  static Result<std::unique_ptr<NoticeBoard>> make(CUcontext context) {
+  static Result<std::unique_ptr<NoticeMemory>> make(CUcontext context) {
     void* host = nullptr;
     CUdeviceptr device = 0;
     ORIEL_CHECK(
         cuda_status("allocating pinned memory",
                     cuda().mem_host_alloc(&host, sizeof(Notices),
                                           CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP)));
-    std::unique_ptr<CudaNoticeBoard> board(new CudaNoticeBoard(context, new (host) Notices));
+    std::unique_ptr<CudaNoticeMemory> memory(new CudaNoticeMemory(context, new (host) Notices));
     ORIEL_CHECK(
         cuda_status("mapping pinned memory", cuda().mem_host_get_device_pointer(&device, host, 0)));
-    board->device_ = reinterpret_cast<Notices*>(device);
-    return std::unique_ptr<NoticeBoard>(std::move(board));
+    memory->device_ = reinterpret_cast<Notices*>(device);
+    return std::unique_ptr<NoticeMemory>(std::move(memory));
   }
-  ~CudaNoticeBoard() override {
+  ~CudaNoticeMemory() override {
     // Frees even if the context cannot be entered: any current context of the thread suffices.
     const auto scope = CudaScope::enter(context_);
     static_cast<void>(cuda().mem_free_host(host_));
@@ -78,7 +78,7 @@ class CudaNoticeBoard final : public NoticeBoard {
   Notices* on_device() override { return device_; }
 
  private:
-  CudaNoticeBoard(CUcontext context, Notices* host) : context_(context), host_(host) {}
+  CudaNoticeMemory(CUcontext context, Notices* host) : context_(context), host_(host) {}
   CUcontext context_;
   Notices* host_;
   Notices* device_ = nullptr;
@@ -185,12 +185,12 @@ class CudaDevice final : public Device {
                                    Deadline deadline) override;
   Task<Result<void*>> make_control(EventLoop& loop, std::size_t bytes, std::size_t offset,
                                    std::vector<std::byte> part, Deadline deadline) override;
-  Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
+  Result<std::unique_ptr<NoticeMemory>> make_notice_memory() override {
     ORIEL_TRY(const auto scope, CudaScope::enter(context_.get()));
     // The GPU polls the notices. The driver allocates them on the NUMA node that the thread
     // prefers.
     const topo::MemoryNodeScope near(affinity_of(*this).memory_node);
-    return CudaNoticeBoard::make(context_.get());
+    return CudaNoticeMemory::make(context_.get());
   }
   Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts,
                                                   GraphOrder order, bool marks) override {

@@ -25,7 +25,7 @@
 namespace oriel::comm {
 namespace {
 
-class HostNoticeBoard final : public NoticeBoard {
+class HostNoticeMemory final : public NoticeMemory {
  public:
   Notices& host() override { return notices_; }
   Notices* on_device() override { return &notices_; }
@@ -127,8 +127,8 @@ class HostDevice final : public Device {
     std::memcpy(static_cast<std::byte*>(made) + offset, part.data(), part.size());
     co_return made;
   }
-  Result<std::unique_ptr<NoticeBoard>> make_notice_board() override {
-    return std::unique_ptr<NoticeBoard>(std::make_unique<HostNoticeBoard>());
+  Result<std::unique_ptr<NoticeMemory>> make_notice_memory() override {
+    return std::unique_ptr<NoticeMemory>(std::make_unique<HostNoticeMemory>());
   }
   Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& /*facts*/,
                                                   GraphOrder /*order*/, bool /*marks*/) override {

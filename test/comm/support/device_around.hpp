@@ -113,8 +113,8 @@ class DeviceAround final : public comm::Device {
                                    std::vector<std::byte> part, Deadline deadline) override {
     return below_.make_control(loop, bytes, offset, std::move(part), deadline);
   }
-  Result<std::unique_ptr<comm::NoticeBoard>> make_notice_board() override {
-    return below_.make_notice_board();
+  Result<std::unique_ptr<comm::NoticeMemory>> make_notice_memory() override {
+    return below_.make_notice_memory();
   }
   Result<std::unique_ptr<comm::Executor>> make_executor(const comm::CtaBudget::Facts& /*facts*/,
                                                         comm::GraphOrder /*order*/,
