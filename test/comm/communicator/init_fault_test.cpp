@@ -98,7 +98,7 @@ struct Count {
   int agreed = 0, harmless = 0;
 };
 
-/// Plays one process's part of the walk. In a group, all ranks share a thread, so there is no
+/// Runs one process's part of the walk. In a group, all ranks share a thread, so there is no
 /// victim. An error of any rank is reported at once and names a rank.
 void walk_all(TestRanks& test_ranks, const Walk& walk) {
   const bool is_group = walk.launch_mode == LaunchMode::group;
