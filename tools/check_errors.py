@@ -10,7 +10,8 @@ written by hand. To write the tables again:
 The script reads `Error(ErrorCode::x, message)` with its `with_hint`, the calls of Log, and reasons
 that are kept in a member for a later error. In a message, `…` stands for a value. If a function, a
 member or a local lambda passes its parameters on as message or hint, each of its calls gives a
-message. Calls are followed within a file, through several helpers.
+message. Calls are followed within a file, through several helpers. A hint that is set on an Error
+made elsewhere stands in a table of its own. A log line may end with "; hint: " and what to do.
 """
 import itertools
 import pathlib
@@ -31,6 +32,9 @@ MADE = re.compile(rf"\bError(?: \w+)?\(\s*ErrorCode::(?P<code>\w+),"
 # Members that keep the reason of a later error; the value is the code of this error.
 CODES_OF_MEMBERS = {"reason_": "remote"}
 KEPT = re.compile(rf"\b({'|'.join(CODES_OF_MEMBERS)}) = ([^;]+);")
+HINT_OF_LINE = "; hint: "
+# Name that stands for the hint of a helper's call, among the parameters of the helper.
+HINT_OF_CALL = "with_hint"
 LITERAL = r'"(?:[^"\\\n]|\\.)*"'
 TOKEN = re.compile(LITERAL + r"|\w+|[^\w\s]")
 CONSTANT = re.compile(rf"\bconstexpr (?:const char\*|std::string_view)(?: const)? (k\w+) ?=\s*"
@@ -42,6 +46,7 @@ BEFORE_PARAMETERS = re.compile(r"(?:\b(?P<lambda>\w+)\s*=\s*)?(?P<captures>\[[^\
                                r"|(?P<name>[\w:~]+)\s*$")
 NO_FUNCTIONS = {"if", "for", "while", "switch", "catch", "constexpr"}
 MOST_HELPERS = 4
+MOST_ADDITIONS = 2  # `text += ...` that give alternatives of a text
 
 
 class Scope:
@@ -101,12 +106,19 @@ def top_level(expression, mark):
     return parts + [expression[begin:].strip()]
 
 
+def alternatives(text):
+    """Returns the alternatives of a part of a text; leaves out a mere value that may be missing."""
+    found = text.split(" / ")
+    return [one for one in found if one.strip(VALUE) or one == "" or "" not in found]
+
+
 class Source:
     """A file without comments, and what it takes to turn its expressions into text."""
 
     def __init__(self, name, text, constants):
         self.name, self.text, self.constants = name, text, constants
 
+        self.placed_hints = set()  # places of with_hint in chains that were read
         self.scopes = self.read_scopes()
         self.definitions = {scope.opening for scope in self.scopes}
 
@@ -156,13 +168,18 @@ class Source:
     def local(self, name, begin, at):
         """Returns the expression that a local variable gets between `begin` and `at`, or None."""
         found = re.search(rf"\b(?:std::string|std::string_view|char\* const|char\*|auto) {name}"
-                          rf"(?: = |\()", self.text[begin:at])
+                          rf"(?:\s=\s+|\()", self.text[begin:at])
         if not found:
             return None
         first = begin + found.end()
         if found[0].endswith("("):
             return ", ".join(split_arguments(self.text, first - 1)[0])
-        return self.text[first:self.text.index(";", first)]
+        value = top_level(self.text[first:at], ";")[0]
+        added = [top_level(self.text[more.end():at], ";")[0]
+                 for more in re.compile(rf"\b{name} \+= ").finditer(self.text, first, at)]
+        if len(added) <= MOST_ADDITIONS:
+            value = " + ".join([value] + [f'(0 ? "" : {one})' for one in added])
+        return value
 
     def render(self, expression, at, values=None):
         """Turns an expression into the text of a message. values: {parameter: text}."""
@@ -182,13 +199,13 @@ class Source:
             return " / ".join(self.render(one, at, values) for one in top_level(branches[1], ":"))
         if len(terms := top_level(expression, "+")) > 1:
             texts = [self.render(one, at, values) for one in terms]
-            choices = [text.split(" / ") if term.startswith("(") else [text]
+            choices = [[text] if term.startswith('"') else alternatives(text)
                        for term, text in zip(terms, texts)]
             return " / ".join("".join(one) for one in itertools.product(*choices))
         if re.fullmatch(rf"(?:{LITERAL}\s*)+", expression):
             return "".join(one[1:-1] for one in re.findall(LITERAL, expression)).replace('\\"', '"')
-        if expression in self.constants:
-            return self.constants[expression]
+        if (constant := expression.split("::")[-1]) in self.constants:
+            return self.constants[constant]
         if values and expression in values:
             return values[expression]
         value, begin = self.value_of(expression, at)
@@ -215,20 +232,36 @@ class Source:
         while found := re.compile(r"\s*\)*\s*\.(\w+)\(").match(self.text, at):
             arguments, at = split_arguments(self.text, found.end() - 1)
             if found[1] == "with_hint":
+                self.placed_hints.add(found.start(1))
                 return ", ".join(arguments)
         return None
 
+    def later_hints(self):
+        """Yields the texts of the hints that belong to no chain which was read."""
+        for found in re.finditer(r"(?<=\.)with_hint\(", self.text):
+            if found.start() in self.placed_hints:
+                continue
+            expression = ", ".join(split_arguments(self.text, found.end() - 1)[0])
+            yield self.render(expression, found.start())
+            for name in re.findall(r"\w+", expression):
+                call = re.match(r"(\w+)\(", self.value_of(name, found.start())[0] or "")
+                for scope in self.scopes if call else ():
+                    if scope.name == call[1]:
+                        body = self.text[scope.begin:scope.end]
+                        yield from (self.render(one, scope.begin) for one in
+                                    re.findall(rf"return ((?:{LITERAL}\s*)+);", body))
+
     def calls_of(self, scope):
-        """Yields (place, arguments) of each call of a function, member or lambda in the file."""
+        """Yields (place, arguments, hint) of each call of a function, member or lambda in the file."""
         # In the file that defines A::f, `x.f(` is mostly a member of another class.
         receiver = "::" if scope.is_member_outside else r"::|\.|->"
         name = re.compile(rf"(?<![\w:.>])(?:\w+(?:{receiver}))*{re.escape(scope.name)}\(")
         for found in name.finditer(self.text, *scope.whole):
             if found.end() - 1 in self.definitions:
                 continue
-            given, _ = split_arguments(self.text, found.end() - 1)
+            given, end = split_arguments(self.text, found.end() - 1)
             if len(given) == len(scope.parameters) and not self.is_declaration(given):
-                yield found.start(), given
+                yield found.start(), given, self.chain(end)
 
     def each_call(self, at, expressions, helpers=0):
         """Yields the texts of the expressions at `at`. If they name parameters of a function or
@@ -244,7 +277,9 @@ class Source:
                 continue
             if words.isdisjoint(scope.parameters):
                 continue
-            calls = [dict(zip(scope.parameters, choice)) for place, given in self.calls_of(scope)
+            calls = [{**dict(zip(scope.parameters, choice)),
+                      **({HINT_OF_CALL: self.render(hint, place)} if hint else {})}
+                     for place, given, hint in self.calls_of(scope)
                      for texts in self.each_call(place, given, helpers + 1)
                      for choice in itertools.product(*(text.split(" / ") for text in texts))]
             bindings = [{**outer, **inner} for outer in calls or [{}] for inner in bindings]
@@ -258,7 +293,8 @@ def clean(text):
 
 
 def read_messages(root):
-    """Returns {(module, message, hint): codes}, and {(level, line)} of the log."""
+    """Returns {(module, message, hint): codes}, {(level, line, hint)} of the log, and {(module, hint)}
+    of hints that are set on an error made elsewhere."""
     texts, constants = {}, {}
     for path in lint.sources(root):
         name = path.relative_to(root).as_posix()
@@ -266,35 +302,36 @@ def read_messages(root):
             texts[name] = without_comments(path.read_text(encoding="utf-8"))
             for found in CONSTANT.finditer(texts[name]):
                 constants[found[1]] = "".join(one[1:-1] for one in re.findall(LITERAL, found[2]))
-    errors, lines = {}, set()
+    errors, lines, later = {}, set(), set()
     for name, text in texts.items():
-        source = Source(name, text, constants)
+        source, module = Source(name, text, constants), name.split("/")[1]
         for found in MADE.finditer(text):
             arguments, end = split_arguments(text, text.index("(", found.start()))
             code = found["code"] or CODES_OF_MAKERS[found["maker"]]
             if not found["code"] and (not arguments or source.is_declaration(arguments)):
                 continue
             expression = arguments[1 if found["code"] else 0]
-            hint = source.chain(end)
-            for texts in source.each_call(found.start(), [expression, "" if hint is None else hint]):
-                message, hint = clean(texts[0]), clean(texts[1] if hint is not None else "")
+            for texts in source.each_call(found.start(), [expression, source.chain(end) or HINT_OF_CALL]):
+                message, hint = clean(texts[0]), clean(texts[1])
                 if message.strip(f"{VALUE}: /"):
                     hint = hint if hint.strip(f"{VALUE} /") else ""
-                    errors.setdefault((name.split("/")[1], message, hint), set()).add(code)
+                    errors.setdefault((module, message, hint), set()).add(code)
         for found in KEPT.finditer(text):
             for texts in source.each_call(found.start(), [found[2]]):
                 if (message := clean(texts[0])).strip(f"{VALUE}: /"):
-                    key = (name.split("/")[1], message, "")
-                    errors.setdefault(key, set()).add(CODES_OF_MEMBERS[found[1]])
+                    errors.setdefault((module, message, ""), set()).add(CODES_OF_MEMBERS[found[1]])
         for found in re.finditer(rf"\b[Ll]og(?:_|\((?:[^()]|\(\))*\))?\s*\.({'|'.join(LEVELS)})\(", text):
             arguments, _ = split_arguments(text, found.end() - 1)
             for texts in source.each_call(found.start(), [f"fmt::format({', '.join(arguments)})"]):
-                if (line := clean(texts[0])).strip(f"{VALUE}: "):
-                    lines.add((found[1], line))
-    return errors, lines
+                line, _, hint = clean(texts[0]).partition(HINT_OF_LINE)
+                if line.strip(f"{VALUE}: "):
+                    lines.add((found[1], line, hint))
+        later |= {(module, hint) for one in source.later_hints()
+                  if (hint := clean(one)).strip(f"{VALUE} /")}
+    return errors, lines, later
 
 
-def make_tables(errors, lines):
+def make_tables(errors, lines, later):
     page = [BEGIN, "", "### Messages that say what to do", ""]
     for module in sorted({key[0] for key in errors if key[2]}):
         page += [f"#### `src/{module}`", "", "| message: the cause | what to do | code |", "|---|---|---|"]
@@ -307,8 +344,12 @@ def make_tables(errors, lines):
         if not hint:
             others.setdefault(message, set()).update(codes)
     page += [f"| {message} | {', '.join(sorted(codes))} |" for message, codes in sorted(others.items())]
-    page += ["", "### Log lines", "", "| level | line |", "|---|---|"]
-    page += [f"| {level} | {line} |" for level in LEVELS for one, line in sorted(lines) if one == level]
+    page += ["", "### Hints that are added to some of the messages above", "", "| module | what to do |",
+             "|---|---|"]
+    page += [f"| `src/{module}` | {hint} |" for module, hint in sorted(later)]
+    page += ["", "### Log lines", "", "| level | line | what to do |", "|---|---|---|"]
+    page += [f"| {level} | {line} | {hint} |"
+             for level in LEVELS for one, line, hint in sorted(lines) if one == level]
     return page + ["", END]
 
 
@@ -356,6 +397,16 @@ Status f(int a) {
   if (a == 5) return system_error("reading").with_hint("wait");
   return Error(ErrorCode::system, a > 3 ? "large" : "small");
 }
+const char* hint_for(int a) { return "free " "it"; }
+Error g(int a) {
+  Error error = system_error("closing");
+  if (a == 1) return std::move(error).with_hint(a > 3 ? "widen it" : kHint);
+  const std::string hint = hint_for(a);
+  std::string text = "open; ";
+  text += "free";
+  if (a == 2) return std::move(error).with_hint(hint);
+  return Error(ErrorCode::system, text).with_hint(base::kHint);
+}
 """
 HELPERS = """struct Line {
   Error bad(const std::string& what) const {
@@ -367,13 +418,13 @@ Status g(const Line& line, bool is_send) {
   const auto refuse = [&](std::string message) -> Error {
     return Error(ErrorCode::system, std::move(message));
   };
-  if (is_send) return refuse(fmt::format("peer is {}", 1));
+  if (is_send) return refuse(fmt::format("peer is {}", 1)).with_hint("name another");
   if (line.number == 1) return line.bad("too " + (is_send ? "wide" : "narrow"));
   return refuse("no peer");
 }
 Status h() {
   const auto refuse = [](const char* why) { log.info("refused: {}", why); };
-  refuse("late");
+  refuse("late; hint: come early");
 }
 void Path::finish(std::string reason) {
   reason_ = std::move(reason);
@@ -393,9 +444,12 @@ TABLES = "\n".join(make_tables(
      ("a", "large / small", ""): {"system"}, ("a", "line …: more than …", ""): {"system"},
      ("a", "line …: too wide", ""): {"system"},
      ("a", "line …: too narrow", ""): {"system"},
-     ("a", "peer is …", ""): {"system"}, ("a", "no peer", ""): {"system"},
+     ("a", "closing", ""): {"system"},
+     ("a", "open; / open; free", "unset it"): {"system"},
+     ("a", "peer is …", "name another"): {"system"}, ("a", "no peer", ""): {"system"},
      ("a", "no path", ""): {"remote"}, ("a", "cannot be: epoch 0", ""): {"remote"}},
-    {("warn", "lost …"), ("info", "refused: late")}))
+    {("warn", "lost …", ""), ("info", "refused: late", "come early")},
+    {("a", "widen it / unset it"), ("a", "free it")}))
 CLEAN = {"include/oriel/error.hpp": CODES, "src/a/a.cpp": SOURCE, "src/a/helpers.cpp": HELPERS,
          PAGE: f"# Errors\n\n| `system` | why |\n\n{TABLES}\n"}
 PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
@@ -405,6 +459,11 @@ PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({"src/a/a.cpp": SOURCE.replace('lost', 'lacks')}, "stale"),
     ({"src/a/a.cpp": SOURCE.replace('"wrapped', '"folded')}, "stale"),
     ({"src/a/a.cpp": SOURCE.replace('"reading', '"writing')}, "stale"),
+    ({"src/a/a.cpp": SOURCE.replace('"widen', '"narrow')}, "stale"),
+    ({"src/a/a.cpp": SOURCE.replace('"free "', '"close "')}, "stale"),
+    ({"src/a/a.cpp": SOURCE.replace('"free";', '"shut";')}, "stale"),
+    ({"src/a/helpers.cpp": HELPERS.replace("name another", "name one")}, "stale"),
+    ({"src/a/helpers.cpp": HELPERS.replace("come early", "wait")}, "stale"),
     ({"src/a/helpers.cpp": HELPERS.replace("peer is", "rank is")}, "stale"),
     ({"src/a/helpers.cpp": HELPERS.replace("no peer", "no rank")}, "stale"),
     ({"src/a/helpers.cpp": HELPERS.replace("narrow", "thin")}, "stale"),
