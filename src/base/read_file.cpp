@@ -55,7 +55,8 @@ Result<std::string> read_file(const std::string& path, const ReadLimits& limits)
     const short there = may_begin ? events_of(fd.get()) : short{0};
     if (may_begin && there == 0 && limits.no_writer == NoWriter::is_refused) {
       return Error(ErrorCode::invalid_argument,
-                   fmt::format("{} is a pipe that nobody has open to write", path));
+                   fmt::format("{} is a pipe that nobody has open to write", path))
+          .with_hint("open the pipe to write before it is read, or name a file");
     }
     const bool nobody_left = there != 0 && (there & POLLIN) == 0;
     if (got == 0 && (!may_begin || nobody_left)) return text;

@@ -32,7 +32,8 @@ void put_header(ByteWriter& writer, std::string_view magic, KeyPurpose purpose) 
 Status check_header(ByteReader& reader, std::string_view magic, KeyPurpose purpose) {
   const ByteView mark = reader.get_raw(magic.size());
   if (mark.size() != magic.size() || std::memcmp(mark.data(), magic.data(), magic.size()) != 0) {
-    return Error(ErrorCode::invalid_argument, "the peer does not speak Oriel's handshake");
+    return Error(ErrorCode::invalid_argument, "the peer does not speak Oriel's handshake")
+        .with_hint("another program has the peer's address and port: make a new unique id");
   }
   const auto version = reader.get<std::uint16_t>();
   if (version != kHandshakeVersion) {
@@ -46,9 +47,16 @@ Status check_header(ByteReader& reader, std::string_view magic, KeyPurpose purpo
   if (theirs != static_cast<std::uint16_t>(purpose) || reserved != 0) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("the peer's handshake is for purpose {}, ours for {}", theirs,
-                             static_cast<int>(purpose)));
+                             static_cast<int>(purpose)))
+        .with_hint("give all ranks the same unique id, and the same version of Oriel");
   }
   return {};
+}
+
+Error wrong_secret(std::uint64_t realm) {
+  return Error(ErrorCode::invalid_argument,
+               fmt::format("the peer does not hold the secret of communicator {:#x}", realm))
+      .with_hint("pass the 128 bytes of ncclGetUniqueId unchanged to every rank");
 }
 
 Digest mac(std::string_view label, const Key& key, ByteView challenge, ByteView response) {
@@ -87,11 +95,13 @@ Result<AuthConfirmation> AuthResponder::answer(
                            .tag = reader.get<std::uint64_t>()};
   const Key* key = lookup(realm);
   if (key == nullptr) {
-    return Error(ErrorCode::invalid_argument, "the peer asks for a communicator unknown here");
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("the peer asks for communicator {:#x}, which is unknown here", realm))
+        .with_hint("give all ranks of a communicator the same unique id");
   }
   const Digest expected = initiator_mac(*key, challenge_, response);
   if (!equal_in_constant_time(expected, response.last<std::tuple_size_v<Digest>>())) {
-    return Error(ErrorCode::invalid_argument, "the peer does not hold the communicator's secret");
+    return wrong_secret(realm);
   }
   realm_ = realm;
   claim_ = claim;
@@ -122,7 +132,7 @@ Result<AuthResponse> AuthInitiator::respond(
 
 Status AuthInitiator::confirm(std::span<const std::byte, AuthSizes::kConfirmation> confirmation) {
   if (!equal_in_constant_time(expected_, confirmation)) {
-    return Error(ErrorCode::invalid_argument, "the peer does not hold the communicator's secret");
+    return wrong_secret(realm_);
   }
   return {};
 }

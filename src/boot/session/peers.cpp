@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -96,7 +97,11 @@ void Peers::report_death(int rank, const std::string& how) {
 
 Status Peers::send_note(int to, ByteView text, NoteTopic topic) {
   const std::lock_guard lock(mutex_);
-  if (!links_) return Error(ErrorCode::invalid_usage, "a note of the only rank");
+  if (!links_) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("a note of {} bytes to rank {}, from the communicator's only rank",
+                             text.size(), to));
+  }
   return links_->send_note(to, text, topic);
 }
 

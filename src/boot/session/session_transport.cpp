@@ -34,7 +34,8 @@ Status SessionTransport::begin(EventLoop& loop, Deadline deadline) {
   if (peers_->is_busy()) {
     return Error(ErrorCode::invalid_usage,
                  "another thread is in a collective call of the same communicator")
-        .with_origin(rank_);
+        .with_origin(rank_)
+        .with_hint("let one thread at a time call collectives of a communicator");
   }
   loop_ = &loop;
   deadline_ = deadline;

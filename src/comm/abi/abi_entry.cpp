@@ -39,8 +39,8 @@ ncclResult_t report(Error error, const char* call, InGroup in_group) {
 Result<DataType> read_type(ncclDataType_t type) {
   if (type >= 0 && type < ncclNumTypes) return static_cast<DataType>(type);
   return Error(ErrorCode::invalid_argument,
-               fmt::format("datatype is {}, but there are {} types", static_cast<int>(type),
-                           static_cast<int>(ncclNumTypes)));
+               fmt::format("datatype is {}, but types go from 0 to {}", static_cast<int>(type),
+                           static_cast<int>(ncclNumTypes) - 1));
 }
 
 }  // namespace oriel::comm

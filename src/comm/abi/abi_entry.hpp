@@ -84,7 +84,8 @@ ncclResult_t guard_progress(const char* call, const Body& body,
 template <class T>
 Status require(const T* pointer, const char* name) {
   if (pointer != nullptr) return {};
-  return Error(ErrorCode::invalid_argument, fmt::format("{} is null", name));
+  return Error(ErrorCode::invalid_argument, fmt::format("{} is null", name))
+      .with_hint("pass a valid pointer: this argument is not optional");
 }
 
 /// Returns the type for a C enumerator; invalid_argument if there is none.

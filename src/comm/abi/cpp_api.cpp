@@ -56,8 +56,9 @@ Result<comm::CommunicatorOptions> read_options(const CommunicatorOptions& given)
   ORIEL_CHECK(check_ctas("min_ctas", given.min_ctas));
   ORIEL_CHECK(check_ctas("max_ctas", given.max_ctas));
   if (given.max_ctas > 0 && given.min_ctas > given.max_ctas) {
-    return Error(ErrorCode::invalid_argument, fmt::format("min_ctas, {}, is above max_ctas, {}",
-                                                          given.min_ctas, given.max_ctas));
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("min_ctas, {}, is above max_ctas, {}", given.min_ctas, given.max_ctas))
+        .with_hint("leave one of them 0, or make min_ctas at most max_ctas");
   }
   comm::CommunicatorOptions options;
   options.min_ctas = given.min_ctas;
@@ -186,7 +187,8 @@ struct Communicator::Impl {
   Status check_open() const {
     if (communicator == nullptr) {
       return Error(ErrorCode::invalid_usage, "the communicator has been closed")
-          .with_scope(Scope::communicator);
+          .with_scope(Scope::communicator)
+          .with_hint("make no call after close()");
     }
     if (entry->inherited()) return comm::inherited_error(rank);
     return {};
@@ -306,7 +308,8 @@ template <class Arguments>
 Result<comm::CollectiveRequest> read_collective(const Arguments& arguments) {
   if (static_cast<int>(arguments.type) >= kDataTypeCount) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("type is {}", static_cast<int>(arguments.type)));
+                 fmt::format("type is {}, but types go from 0 to {}",
+                             static_cast<int>(arguments.type), kDataTypeCount - 1));
   }
   comm::CollectiveRequest request;
   request.input = arguments.input;
@@ -322,13 +325,15 @@ Result<comm::CollectiveRequest> read_reduction(const Arguments& arguments) {
   ORIEL_TRY(comm::CollectiveRequest request, read_collective(arguments));
   if (static_cast<int>(arguments.op) >= kReduceOpCount) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("op is {}", static_cast<int>(arguments.op)));
+                 fmt::format("op is {}, but operations go from 0 to {}",
+                             static_cast<int>(arguments.op), kReduceOpCount - 1));
   }
   const bool scaled = arguments.op == ReduceOp::premul_sum;
   if (scaled != (arguments.scalar != nullptr)) {
     return Error(ErrorCode::invalid_argument,
                  scaled ? "scalar is null, but op is premul_sum"
-                        : fmt::format("scalar is given, but op is {}", name_of(arguments.op)));
+                        : fmt::format("scalar is given, but op is {}", name_of(arguments.op)))
+        .with_hint("premul_sum needs a scalar on the host, other operations none");
   }
   request.op = arguments.op;
   if (scaled) std::memcpy(&request.scalar_bits, arguments.scalar, size_of(arguments.type));

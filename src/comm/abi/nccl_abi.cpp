@@ -91,7 +91,8 @@ Status init_rank_scalable(ncclComm_t* out, int size, int rank, int id_count,
 Status init_all(ncclComm_t* out, int count, const int* devices) {
   ORIEL_CHECK(require(out, "comm"));
   if (count < 1) {
-    return Error(ErrorCode::invalid_argument, fmt::format("ndev is {}", count));
+    return Error(ErrorCode::invalid_argument, fmt::format("ndev is {}", count))
+        .with_hint("pass the number of devices, at least 1");
   }
   ORIEL_CHECK(check_rank(0, count));
   for (int i = 0; i < count; ++i) out[i] = nullptr;
@@ -99,9 +100,12 @@ Status init_all(ncclComm_t* out, int count, const int* devices) {
   // All ranks are on one node, so too many ranks are refused before they start.
   const int most = kernels::most_ranks(kernels::Backend::host);
   if (gpus == 0 && count > most) {
-    return Error(
-        ErrorCode::invalid_argument,
-        fmt::format("ndev is {}, but at most {} ranks of one node can be on the CPU", count, most));
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("ndev is {}, but at most {} ranks of one node can be on the CPU",
+                             count, most))
+        .with_hint(
+            "pass a smaller ndev, or start processes that are divided into nodes "
+            "(ORIEL_HOSTID)");
   }
   if (gpus == 0 && devices != nullptr) {
     return Error(ErrorCode::invalid_argument, "devlist is given, but there is no GPU")
@@ -207,7 +211,7 @@ Status register_window(ncclComm_t handle, void* buffer, std::size_t bytes, ncclW
 
 Status deregister_window(ncclComm_t handle, ncclWindow_t window) {
   ORIEL_TRY(const auto communicator, find_communicator(handle));
-  if (window == nullptr) return Error(ErrorCode::invalid_argument, "win is null");
+  ORIEL_CHECK(require(window, "win"));
   return communicator->deregister_window(window);
 }
 

@@ -24,7 +24,8 @@ Status register_buffer(ncclComm_t handle, void* address, std::size_t bytes, void
   if (address == nullptr && bytes > 0) return require(address, "buff");
   if (bytes > UINTPTR_MAX - reinterpret_cast<std::uintptr_t>(address)) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("{} bytes at {} go beyond the address space", bytes, address));
+                 fmt::format("{} bytes at {} go beyond the address space", bytes, address))
+        .with_hint("pass the address and the size in bytes of one buffer");
   }
   *out = entry->buffers().add({address, bytes});
   Log(entry->rank()).trace("registered {} bytes at {} for collectives", bytes, address);

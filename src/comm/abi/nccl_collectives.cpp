@@ -27,7 +27,8 @@ Status read_operation(CommEntry& entry, ncclRedOp_t op, CollectiveRequest& reque
   if (reduction.type != request.type) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("the operation was made for {}, but the elements are {}",
-                             name_of(reduction.type), name_of(request.type)));
+                             name_of(reduction.type), name_of(request.type)))
+        .with_hint("pass the type that ncclRedOpCreatePreMulSum was called with");
   }
   request.op = ReduceOp::premul_sum;
   request.scalar_bits = reduction.scalar_bits;

@@ -6,6 +6,8 @@
 #include <string>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/try.hpp"
 #include "comm/communicator/communicator_start.hpp"
 #include "comm/communicator/step_times.hpp"
@@ -136,7 +138,9 @@ Task<Result<std::vector<void*>>> Communicator::register_batch(
 
 Status Communicator::deregister_window(const void* handle) {
   if (handle == parts_.control.handle) {
-    return Error(ErrorCode::invalid_argument, "this is not a window of the user's");
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{} is the communicator's own window", handle))
+        .with_hint("deregister only windows that ncclCommWindowRegister has returned");
   }
   return parts_.windows->deregister(handle);
 }

@@ -30,19 +30,20 @@ Result<Device*> current_device() {
   ORIEL_TRY(const int ordinal, current_cuda_ordinal());
   return cuda_device(ordinal);
 #else
-  return Error(ErrorCode::internal, "there are GPUs, but no CUDA half");
+  return Error(ErrorCode::internal, "there are GPUs, but the library was built without CUDA");
 #endif
 }
 
 Result<Device*> device_with_ordinal(int ordinal) {
   ORIEL_TRY(const int gpus, gpu_count());
   if (ordinal < 0 || ordinal >= gpus) {
-    return Error(ErrorCode::invalid_argument, fmt::format("device {} of {} GPUs", ordinal, gpus));
+    return Error(ErrorCode::invalid_argument, fmt::format("device {} of {} GPUs", ordinal, gpus))
+        .with_hint("devices go from 0; CUDA_VISIBLE_DEVICES selects and numbers them");
   }
 #if ORIEL_HAVE_CUDA
   return cuda_device(ordinal);
 #else
-  return Error(ErrorCode::internal, "there are GPUs, but no CUDA half");
+  return Error(ErrorCode::internal, "there are GPUs, but the library was built without CUDA");
 #endif
 }
 

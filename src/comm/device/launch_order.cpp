@@ -54,7 +54,8 @@ struct StreamCapture {
 Result<StreamCapture> capture_of(CUresult asked, const CaptureInfo& info) {
   ORIEL_CHECK(cuda_status("asking whether the stream is captured", asked));
   if (info.status == CU_STREAM_CAPTURE_STATUS_INVALIDATED) {
-    return Error(ErrorCode::invalid_usage, "the stream's capture has been invalidated");
+    return Error(ErrorCode::invalid_usage, "the stream's capture has been invalidated")
+        .with_hint("end the capture; an earlier call of it has failed or was not permitted");
   }
   if (info.status != CU_STREAM_CAPTURE_STATUS_ACTIVE) return StreamCapture{};
   return StreamCapture{info.id, info.graph, {info.nodes, info.nodes + info.count}};

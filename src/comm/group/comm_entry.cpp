@@ -67,7 +67,8 @@ Status CommEntry::begin_work() {
   if (working_) {
     return Error(ErrorCode::invalid_usage,
                  "an earlier call on the communicator is still in progress")
-        .with_scope(Scope::communicator);
+        .with_scope(Scope::communicator)
+        .with_hint("poll ncclCommGetAsyncError until it is not ncclInProgress");
   }
   working_ = true;
   work_error_.reset();
@@ -120,7 +121,8 @@ Result<std::shared_ptr<Communicator>> CommEntry::revoke(const Error& reason) {
     started = communicator_;
     if (abort_ && abort_->code() == ErrorCode::aborted) {
       return Error(ErrorCode::invalid_usage, "the communicator was revoked or aborted before")
-          .with_scope(Scope::communicator);
+          .with_scope(Scope::communicator)
+          .with_hint("revoke it once; ncclCommDestroy and ncclCommAbort may follow");
     }
     Status usable = started != nullptr ? started->check_usable() : Status();
     // A communicator that has failed may be revoked; a communicator that has been finalized may
@@ -161,7 +163,10 @@ Error inherited_error(int rank) {
 }
 
 Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle) {
-  if (handle == nullptr) return Error(ErrorCode::invalid_argument, "the communicator is null");
+  if (handle == nullptr) {
+    return Error(ErrorCode::invalid_argument, "the communicator is null")
+        .with_hint("pass the handle of a start that has succeeded");
+  }
   auto entry = comm_table().get(handle);
   if (entry == nullptr) {
     return Error(ErrorCode::invalid_argument, "this is no communicator")

@@ -3,11 +3,14 @@
 #include "comm/group/group_call.hpp"
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "base/thread_object.hpp"
 #include "base/try.hpp"
@@ -24,7 +27,11 @@ Status check_kinds(GroupJobs& jobs) {
       std::none_of(inits.begin(), inits.end(), blocking)) {
     return {};
   }
-  return Error(ErrorCode::invalid_usage, "a group starts blocking and non-blocking communicators");
+  const auto count = std::count_if(inits.begin(), inits.end(), blocking);
+  return Error(ErrorCode::invalid_usage,
+               fmt::format("a group starts {} blocking and {} non-blocking communicators", count,
+                           static_cast<std::ptrdiff_t>(inits.size()) - count))
+      .with_hint("give ncclConfig_t::blocking one value in all starts of a group");
 }
 
 }  // namespace
@@ -44,7 +51,8 @@ ThreadGroup::~ThreadGroup() {
 
 Status ThreadGroup::close_level(const char* call) {
   if (depth_ == 0) {
-    return Error(ErrorCode::invalid_usage, std::string(call) + " without ncclGroupStart");
+    return Error(ErrorCode::invalid_usage, std::string(call) + " without ncclGroupStart")
+        .with_hint("end each group once, in the thread that has started it");
   }
   --depth_;
   return {};
@@ -101,7 +109,8 @@ Status ThreadGroup::check_order(const Job& job) const {
   for (const Job& noted : jobs_) {
     if (!std::holds_alternative<FinalizeJob>(noted) || entry_of(noted).get() != entry) continue;
     return Error(ErrorCode::invalid_usage, "the group finalizes this communicator already")
-        .with_scope(Scope::communicator);
+        .with_scope(Scope::communicator)
+        .with_hint("call ncclCommFinalize once for each communicator");
   }
   return {};
 }

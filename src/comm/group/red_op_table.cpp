@@ -48,7 +48,8 @@ Status RedOpTable::remove(int op) {
   const Place* place = place_of(op);
   if (place == nullptr) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("{} is no user-made reduction operation of this communicator", op));
+                 fmt::format("{} is no user-made reduction operation of this communicator", op))
+        .with_hint("it was destroyed, made for another communicator, or is built in");
   }
   places_[static_cast<std::size_t>(place - places_.data())].taken = false;
   return {};

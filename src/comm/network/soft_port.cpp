@@ -23,7 +23,8 @@ Status check_interface(const std::string& name, const boot::SocketOptions& optio
   return Error(ErrorCode::invalid_usage,
                fmt::format("ORIEL_PATHS names {}, which is no network interface that is up, "
                            "connected and has an IP address",
-                           name));
+                           name))
+      .with_hint("name interfaces that `ip -brief address` lists as UP, separated by commas");
 }
 
 }  // namespace

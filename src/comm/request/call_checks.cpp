@@ -18,6 +18,12 @@ Error bad_argument(const CollectiveRequest& request, std::string message) {
       .with_context("checking the arguments of " + with_article(name_of(request.collective)));
 }
 
+Error null_buffer(const CollectiveRequest& request, const char* name) {
+  return bad_argument(request, fmt::format("{} is null, with {} elements of {}", name,
+                                           request.count, name_of(request.type)))
+      .with_hint("pass a buffer on each rank that sends or receives, or count 0 on all ranks");
+}
+
 /// A half-open range of addresses; empty for a buffer that the rank does not use.
 struct Range {
   std::uintptr_t begin = 0;
@@ -97,26 +103,26 @@ Status check_collective(const CollectiveRequest& request, int rank, int size) {
     most /= static_cast<std::size_t>(size);
   }
   if (request.count > most) {
-    return bad_argument(request, fmt::format("count {} is larger than memory", request.count));
+    return bad_argument(request, fmt::format("count {} is larger than memory: at most {} of {}",
+                                             request.count, most, name_of(request.type)));
   }
   const CallRanges ranges(request, rank, size);
-  if (ranges.uses_input && request.input == nullptr) {
-    return bad_argument(request, "sendbuff is null");
-  }
-  if (ranges.uses_output && request.output == nullptr) {
-    return bad_argument(request, "recvbuff is null");
-  }
+  if (ranges.uses_input && request.input == nullptr) return null_buffer(request, "sendbuff");
+  if (ranges.uses_output && request.output == nullptr) return null_buffer(request, "recvbuff");
   const auto is_off = [&](bool is_used, const void* data) {
     return is_used && (reinterpret_cast<std::uintptr_t>(data) & (element - 1)) != 0;
   };
   const bool input_off = is_off(ranges.uses_input, request.input);
   if (input_off || is_off(ranges.uses_output, request.output)) {
     return bad_argument(
-        request, fmt::format("{} is not aligned to {}, whose elements have {} bytes",
-                             input_off ? "sendbuff" : "recvbuff", name_of(request.type), element));
+        request, fmt::format("{} is not aligned to {}, whose elements have {} bytes: {}",
+                             input_off ? "sendbuff" : "recvbuff", name_of(request.type), element,
+                             input_off ? request.input : request.output));
   }
   if (const char* const rule = ranges.broken_rule()) {
-    return bad_argument(request, fmt::format("sendbuff and recvbuff overlap, but {}", rule));
+    return bad_argument(request, fmt::format("sendbuff {} and recvbuff {} overlap, but {}",
+                                             request.input, request.output, rule))
+        .with_hint("use buffers that do not overlap, or the one place of an in-place call");
   }
   return {};
 }
@@ -130,11 +136,15 @@ Status check_point_to_point(const PointToPointRequest& request, int size) {
   if (request.peer < 0 || request.peer >= size) {
     return bad(fmt::format("peer is {}, but ranks go from 0 to {}", request.peer, size - 1));
   }
-  if (request.count > (SIZE_MAX / 8) / size_of(request.type)) {
-    return bad(fmt::format("count {} is larger than memory", request.count));
+  const std::size_t most = (SIZE_MAX / 8) / size_of(request.type);
+  if (request.count > most) {
+    return bad(fmt::format("count {} is larger than memory: at most {} of {}", request.count, most,
+                           name_of(request.type)));
   }
   if (request.data == nullptr && request.count > 0) {
-    return bad(request.is_send ? "sendbuff is null" : "recvbuff is null");
+    return bad(fmt::format("{} is null, with {} elements of {}",
+                           request.is_send ? "sendbuff" : "recvbuff", request.count,
+                           name_of(request.type)));
   }
   return {};
 }

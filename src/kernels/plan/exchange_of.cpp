@@ -74,7 +74,8 @@ class OwnMessages {
     if (!differs_) return {};
     return Error(ErrorCode::invalid_usage,
                  fmt::format("send {} of rank {} to itself has {} bytes, its receive {}",
-                             differs_->number, rank, differs_->sent, differs_->received));
+                             differs_->number, rank, differs_->sent, differs_->received))
+        .with_hint("give a send to the own rank and its receive the same count and type");
   }
 
  private:

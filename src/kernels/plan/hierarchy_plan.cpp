@@ -127,10 +127,11 @@ Result<HierarchyLayout> make_hierarchy_layout(int ranks, std::uint64_t offset,
   layout.total_bytes = bytes;
   if (bytes > fixed) layout.region_bytes = (bytes - fixed) / (2 * kHierarchyDepth) / 64 * 64;
   if (layout.region_bytes == 0) {
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("{} bytes of the scratch memory are too few for what {} ranks tell "
-                             "each other",
-                             bytes, ranks))
+    return Error(
+               ErrorCode::invalid_usage,
+               fmt::format("{} bytes of the scratch memory are too few for the state of {} ranks, "
+                           "which take {}",
+                           bytes, ranks, fixed))
         .with_hint(kScratchHint);
   }
   layout.regions[0] = layout.lines[1] + lines;
@@ -202,7 +203,8 @@ Result<HierarchyPlan> plan_hierarchy(const HierarchyFacts& facts, const Hierarch
   if (reduces(facts.collective) && grouping.groups > kMostRawSources) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("at most {} nodes can reduce; this communicator has {}",
-                             kMostRawSources, grouping.groups));
+                             kMostRawSources, grouping.groups))
+        .with_hint("use communicators of fewer nodes");
   }
   plan.shape = shape_of(facts, grouping, plan.raw);
   const std::uint64_t needed = bytes_of_unit(plan.shape, grouping);

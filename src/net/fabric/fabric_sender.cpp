@@ -54,7 +54,7 @@ bool Sender::send(Peer& peer, WireMessage& message) {
   if (payload_bytes > peer.payload_bytes_most || payload_bytes > end_.options.payload_bytes_most) {
     lose(peer,
          Error(ErrorCode::invalid_argument,
-               fmt::format("a message has {} bytes; there is room for {}", payload_bytes,
+               fmt::format("a message has {} bytes; the limit is {}", payload_bytes,
                            std::min(peer.payload_bytes_most, end_.options.payload_bytes_most))));
     return true;
   }

@@ -99,7 +99,10 @@ Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name,
                  fmt::format("the address of {} is that of {}", name,
                              known != nullptr ? known->name : "this end"));
   }
-  if (state.is_cut) return Error(ErrorCode::invalid_usage, "this end of the wire has been cut");
+  if (state.is_cut) {
+    return Error(ErrorCode::invalid_usage,
+                 fmt::format("{} cannot be added: this end of the wire has been cut", name));
+  }
   auto peer = std::make_unique<Peer>();
   ORIEL_TRY(peer->where, state.end.endpoint->add(theirs.address));
   peer->name = std::move(name);

@@ -41,7 +41,9 @@ Result<std::unique_ptr<FailoverQueue>> FailoverQueue::create(Options options) {
   }
   if (options.channel == nullptr) {
     return Error(ErrorCode::invalid_argument,
-                 "a queue with several paths needs a channel to its peer");
+                 fmt::format("a queue with {} paths has no channel to rank {}",
+                             options.paths.size(), options.queue.peer))
+        .with_hint("set Options::channel");
   }
   std::unique_ptr<FailoverQueue> made(new FailoverQueue(std::move(options)));
   SendQueue::Options queue = made->options_.queue;

@@ -29,8 +29,9 @@ Result<Mlx5Region> NicMlx5::register_memory(Mlx5Memory& memory, void* address, s
                                             std::uint8_t access) const {
   if (bytes == 0 || bytes > UINT64_MAX - reinterpret_cast<std::uint64_t>(address)) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("{} port {}: registering {} bytes at {}", device_->place().device,
-                             device_->place().port, bytes, address));
+                 fmt::format("{} port {}: registering {} bytes at {}: 1 byte up to the end of the "
+                             "address space are possible",
+                             device_->place().device, device_->place().port, bytes, address));
   }
   ORIEL_TRY(const Mlx5Export at, memory.export_range(address, bytes));
   ORIEL_TRY(Mlx5RegionOwner region, device_->register_memory(address, bytes, at, access));

@@ -109,7 +109,8 @@ Result<std::string> NicProcess::find_program(const std::string& named) {
   if (!named.empty()) {
     if (is_program(named)) return named;
     return Error(ErrorCode::invalid_usage,
-                 fmt::format("ORIEL_NIC_PROGRAM is \"{}\", which is no program", named));
+                 fmt::format("ORIEL_NIC_PROGRAM is \"{}\", which is no executable file", named))
+        .with_hint("set it to the path of oriel-nic, or unset it");
   }
   const std::filesystem::path folder = own_file().parent_path();
   std::string looked_at;

@@ -74,7 +74,10 @@ void NicCore::fail() {
 Result<std::uint32_t> NicMemory::register_memory(const MemoryRange& range) {
   const std::lock_guard lock(mutex_);
   if (range.place == MemoryPlace::gpu && context_.gpu_engine == nullptr) {
-    return Error(ErrorCode::invalid_argument, "memory of a GPU for a NIC that serves none");
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{} bytes at {:#x} are of a GPU, and this NIC serves none",
+                             range.bytes, range.address))
+        .with_hint("call serve_gpu() first");
   }
   return context_.keys.add(range);
 }

@@ -40,7 +40,7 @@ Status check_setup(const QueueSetup& setup) {
   const QueueMemory& memory = setup.memory;
   if (!std::has_single_bit(memory.depth) || memory.depth < 128 || memory.depth > 32768) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("a send queue of {} blocks: it takes a power of two from 128 to 32768",
+                 fmt::format("a send queue of {} WQEBBs: it takes a power of two from 128 to 32768",
                              memory.depth));
   }
   if (memory.ring == nullptr || memory.record == nullptr || memory.doorbell == nullptr ||
@@ -49,7 +49,13 @@ Status check_setup(const QueueSetup& setup) {
       !is_aligned(memory.doorbell, 8) || !is_aligned(memory.first_error, 8) ||
       !is_aligned(memory.receive_completions, 64)) {
     return Error(ErrorCode::invalid_argument,
-                 "a queue's ring, doorbell, record or completions are missing or not aligned");
+                 fmt::format("a queue's ring {}, doorbell {}, record {}, completions {}, those of "
+                             "receives {} or first error {} are missing or not aligned",
+                             fmt::ptr(memory.ring), fmt::ptr(memory.doorbell),
+                             fmt::ptr(memory.record), fmt::ptr(memory.completions),
+                             fmt::ptr(memory.receive_completions), fmt::ptr(memory.first_error)))
+        .with_hint(
+            "align the ring and completions to 64 bytes, doorbell and error to 8, the record to 4");
   }
   const bool has_receives = memory.receive_completions != nullptr;
   if (memory.receive_count > 65536 || has_receives != std::has_single_bit(memory.receive_count) ||
@@ -116,7 +122,8 @@ Status SoftQueue::probe() {
   // again.
   if (setup_.records != nullptr) {
     return Error(ErrorCode::invalid_usage,
-                 fmt::format("queue {:#x} may go on at another NIC and is not probed", number_));
+                 fmt::format("queue {:#x} may go on at another NIC and is not probed", number_))
+        .with_hint("probe its paths instead");
   }
   if (state_ == QueueState::ready_to_send) requester_.probe();
   return {};

@@ -91,9 +91,9 @@ Result<RankInfo> gpu_rank_info(const NodeIdentity& node, const CommunicatorMachi
                                 [&](const Gpu& gpu) { return gpu.ordinal == ordinal; });
   if (own == gpus.end()) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("device {} is none of those that were there when the process first "
-                             "looked",
-                             ordinal));
+                 fmt::format("device {} is none of the {} that the process had at its first call",
+                             ordinal, gpus.size()))
+        .with_hint("make all GPUs visible to CUDA before the first communicator starts");
   }
   const auto uuid = parse_device_uuid(own->uuid);
   if (!uuid) {

@@ -6,7 +6,8 @@ namespace oriel::topo {
 
 CudaFacts read_cuda_facts(Machine&) {
   const char* const why = "this was built without CUDA";
-  return {{"CUDA", SourceReport::Outcome::skipped, why}, Error(ErrorCode::invalid_usage, why)};
+  return {{"CUDA", SourceReport::Outcome::skipped, why},
+          Error(ErrorCode::invalid_usage, why).with_hint("build with -DORIEL_CUDA=ON")};
 }
 
 }  // namespace oriel::topo

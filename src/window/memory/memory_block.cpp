@@ -34,7 +34,8 @@ Error past_the_end(const void* pointer, std::size_t bytes, std::size_t left) {
   return Error(ErrorCode::invalid_argument,
                fmt::format("{} bytes at {} reach past the end of their allocation, of which {} "
                            "bytes are left from there",
-                           bytes, pointer, left));
+                           bytes, pointer, left))
+      .with_hint("pass a size of at most those bytes");
 }
 
 Status Occupancy::take(std::byte* at, std::size_t bytes, std::size_t granularity) {
@@ -101,7 +102,8 @@ Result<BlockMemory::Block> BlockMemory::take(void* pointer, IfOccupied if_occupi
     return Error(ErrorCode::invalid_argument,
                  fmt::format("free of {}: not a pointer that ncclMemAlloc returned for this "
                              "device, or freed before",
-                             pointer));
+                             pointer))
+        .with_hint("free each pointer of ncclMemAlloc once, with its device current");
   }
   // Refuses since a new allocation could otherwise get the address of a window on the old one.
   // Inherited windows do not count: they cannot be used.

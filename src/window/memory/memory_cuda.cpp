@@ -279,7 +279,8 @@ Result<Segment> CudaMemory::segment_at(const std::byte* at, OwnedHandle handle) 
                                   : "in host memory";
     return Error(ErrorCode::invalid_argument,
                  fmt::format("the memory at {} is {}, but the communicator's device is GPU {}",
-                             static_cast<const void*>(at), where, device_->ordinal));
+                             static_cast<const void*>(at), where, device_->ordinal))
+        .with_hint("register memory of the communicator's own device");
   }
   const auto types = static_cast<unsigned>(found.requestedHandleTypes) & (kFd | kFabric);
   if (types == 0) {

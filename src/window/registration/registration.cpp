@@ -22,9 +22,15 @@ constexpr std::uint64_t kBytesMost = std::uint64_t{1} << 46;
 Status check_request(const WindowRequest& request) {
   const auto address = reinterpret_cast<std::uintptr_t>(request.pointer);
   if (request.pointer == nullptr) {
-    return Error(ErrorCode::invalid_argument, "the pointer is null");
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("the pointer is null, with a size of {} bytes", request.bytes))
+        .with_hint("pass memory of ncclMemAlloc");
   }
-  if (request.bytes == 0) return Error(ErrorCode::invalid_argument, "the size is 0");
+  if (request.bytes == 0) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("the size is 0, for memory at {}", request.pointer))
+        .with_hint("pass at least 1 byte on every rank");
+  }
   if (address % kWindowAlignment != 0) {
     return Error(
         ErrorCode::invalid_argument,
@@ -38,7 +44,9 @@ Status check_request(const WindowRequest& request) {
   if (request.bytes > kBytesMost || request.bytes > UINTPTR_MAX - address) {
     return Error(
         ErrorCode::invalid_argument,
-        fmt::format("{} bytes at {} are more than there can be", request.bytes, request.pointer));
+        fmt::format(
+            "{} bytes at {} are more than there can be: at most {}, inside the address space",
+            request.bytes, request.pointer, kBytesMost));
   }
   return {};
 }

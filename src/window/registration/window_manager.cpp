@@ -14,7 +14,8 @@ Error no_window(const void* handle) {
   return Error(
              ErrorCode::invalid_argument,
              fmt::format("{} is no window of this communicator, or has been deregistered", handle))
-      .with_scope(Scope::window);
+      .with_scope(Scope::window)
+      .with_hint("pass each handle once, to the communicator that has registered it");
 }
 
 }  // namespace

@@ -131,7 +131,7 @@ TEST_CASE("hidden devices are reported if a source knows them, and left out if n
 
 TEST_CASE("a device that cannot be distinguished from others is refused", "[req:2.3]") {
   Machine machine = with_uuids(workstation());
-  CHECK(has(info_of(machine, 5).error().message(), "device 5 is none of those"));
+  CHECK(has(info_of(machine, 5).error().message(), "device 5 is none of the"));
   machine.gpus[1].uuid = "GPU-?";
   const auto nameless = info_of(machine, machine.gpus[1].ordinal);
   REQUIRE_FALSE(nameless.ok());
