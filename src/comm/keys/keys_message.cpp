@@ -90,7 +90,8 @@ Status read_pieces(ByteReader& from, std::size_t backups, WindowKey& key) {
   const auto count = from.get<std::uint32_t>();
   // Checks the count before allocating memory for the pieces.
   if (count > from.left() / (kPieceBytes + backups * sizeof(std::uint32_t))) {
-    return bad_message(fmt::format("no room for {} pieces of window {}", count, key.number));
+    return bad_message(fmt::format("{} bytes, too few for {} pieces of window {}", from.left(),
+                                   count, key.number));
   }
   key.later_pieces.reserve(count);
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -116,7 +117,7 @@ Status read_keys(ByteReader& from, KeysMessage& message) {
   message.backups = backups;
   // Checks the count before allocating memory for the keys.
   if (count > from.left() / (kKeyBytes + backups * sizeof(std::uint32_t)))
-    return bad_message(fmt::format("no room for {} windows", count));
+    return bad_message(fmt::format("{} bytes, too few for {} windows", from.left(), count));
   std::uint64_t before = 0;
   for (std::uint32_t i = 0; i < count; ++i) {
     WindowKey key;
@@ -165,7 +166,7 @@ Status check_message_bytes(std::size_t bytes, int ranks) {
   if (bytes + kForEach <= most) return {};
   return Error(ErrorCode::invalid_argument,
                fmt::format("the keys of windows in many allocations take {} bytes; among {} ranks "
-                           "there is room for {}",
+                           "the limit is {}",
                            bytes, ranks, most - std::min(most, kForEach)))
       .with_hint("make windows of fewer and larger allocations, or register fewer at once");
 }

@@ -6,6 +6,8 @@
 #include <chrono>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "net/queue/syndrome.hpp"
 
 namespace oriel::comm {
@@ -73,6 +75,10 @@ Error FailureDetector::queue_failure(const PeerQueue& queue, const device::queue
   failed.is_probe = is_of_probe(queue, error);
   failed.error = error;
   failed.cause = describe(error, is_at_fault);
+  if (error.vendor_syndrome != 0) {
+    failed.where = fmt::format("; the NIC's check {}: {}", error.vendor_syndrome,
+                               describe_complaint(error.vendor_syndrome));
+  }
   if (is_alone) {
     failed.more = "; most other hosts do not answer either, so it is this one that is cut off";
   }

@@ -18,9 +18,9 @@ namespace oriel::comm {
 const char* describe_syndrome(std::uint32_t syndrome) {
   switch (static_cast<net::Syndrome>(syndrome)) {
     case net::Syndrome::local_length:
-      return "an entry of a length that cannot be";
+      return "a WQE of an invalid length";
     case net::Syndrome::local_operation:
-      return "an entry that makes no sense";
+      return "a malformed WQE";
     case net::Syndrome::local_protection:
       return "the key or the range of this rank's own memory was refused";
     case net::Syndrome::flushed:
@@ -34,10 +34,70 @@ const char* describe_syndrome(std::uint32_t syndrome) {
     case net::Syndrome::transport_retry:
       return "the peer did not answer";
     case net::Syndrome::receiver_retry:
-      return "the peer had no room";
+      return "the peer had posted no receive";
     default:
       return "unknown";
   }
+}
+
+const char* describe_complaint(std::uint8_t complaint) {
+  switch (static_cast<net::Complaint>(complaint)) {
+    case net::Complaint::none:
+      return "none";
+    case net::Complaint::wrong_index:
+      return "another index in the WQE";
+    case net::Complaint::wrong_queue:
+      return "another queue in the WQE";
+    case net::Complaint::wrong_size:
+      return "a size that the operation does not have";
+    case net::Complaint::not_rung:
+      return "a WQE longer than the doorbell announced";
+    case net::Complaint::wrong_opcode:
+      return "an operation that the NIC does not have";
+    case net::Complaint::wrong_modifier:
+      return "an invalid modifier of the opcode";
+    case net::Complaint::wrong_flags:
+      return "flags that do not exist";
+    case net::Complaint::reserved_bits:
+      return "reserved bits that are not 0";
+    case net::Complaint::inline_length:
+      return "inline bytes that do not match the WQE's size";
+    case net::Complaint::data_length:
+      return "a length that is wrong for the operation";
+    case net::Complaint::record_behind:
+      return "a doorbell rung before its record was written";
+    case net::Complaint::wrong_doorbell:
+      return "a doorbell that announces more than the ring holds";
+    case net::Complaint::no_copies:
+      return "a GPU that copies nothing";
+    case net::Complaint::deregistered:
+      return "a key that was deregistered";
+  }
+  return "unknown";
+}
+
+const char* name_of_operation(std::uint8_t opcode) {
+  switch (static_cast<device::queue::Opcode>(opcode)) {
+    case device::queue::Opcode::nop:
+      return "no operation";
+    case device::queue::Opcode::write:
+      return "write";
+    case device::queue::Opcode::write_immediate:
+      return "write with immediate";
+    case device::queue::Opcode::read:
+      return "read";
+    case device::queue::Opcode::compare_swap:
+      return "compare-and-swap";
+    case device::queue::Opcode::fetch_add:
+      return "fetch-and-add";
+    case device::queue::Opcode::masked_compare_swap:
+      return "masked compare-and-swap";
+    case device::queue::Opcode::masked_fetch_add:
+      return "masked fetch-and-add";
+    case device::queue::Opcode::dump:
+      return "dump";
+  }
+  return "unknown";
 }
 
 bool is_timeout(const device::queue::QueueError& error) {
@@ -60,9 +120,10 @@ Error to_error(const FailedQueue& failed) {
           ? fmt::format("rank {0} has left the communicator, and the queue from rank {1} to it",
                         failed.peer, failed.rank)
           : fmt::format("the queue from rank {} to rank {}", failed.rank, failed.peer);
-  const std::string what = failed.is_probe ? "asked whether it is there"
-                                           : fmt::format("operation {:#04x}, entry {}",
-                                                         failed.error.opcode, failed.error.index);
+  const std::string what =
+      failed.is_probe ? "asked whether it is there"
+                      : fmt::format("operation {:#04x}: {}, WQE {}", failed.error.opcode,
+                                    name_of_operation(failed.error.opcode), failed.error.index);
   return Error(ErrorCode::remote,
                fmt::format("{} has failed: {} (syndrome {:#04x}, {}{}){}", queue, failed.cause,
                            failed.error.syndrome, what, failed.where, failed.more))

@@ -22,6 +22,12 @@ namespace oriel::comm {
 /// Returns the reason in words why a WQE was not executed.
 const char* describe_syndrome(std::uint32_t syndrome);
 
+/// Returns in words the check of a software NIC that a WQE failed; "none" for 0.
+const char* describe_complaint(std::uint8_t complaint);
+
+/// Returns the name of a WQE's operation, or "unknown".
+const char* name_of_operation(std::uint8_t opcode);
+
 /// Returns whether the error says that the peer did not answer.
 bool is_timeout(const device::queue::QueueError& error);
 
@@ -41,7 +47,7 @@ struct FailedQueue {
   bool is_probe = false;  ///< the failed WQE is a probe
   device::queue::QueueError error;
   std::string cause;    ///< reason in words
-  std::string where{};  ///< description of the adapter, for mlx5
+  std::string where{};  ///< detail of the syndrome; for mlx5 also the adapter
   std::string more{};   ///< further facts, as the end of a sentence
 };
 Error to_error(const FailedQueue& failed);

@@ -54,7 +54,7 @@ Result<FabricAddress> decode_fabric_address(ByteView bytes) {
   if (flags > kAuthenticatesPayloads) return bad_address("flags", flags, "0 or 1");
   if (address.id == 0) return bad_address("an id", 0, "another");
   if (address.payload_bytes_most == 0 || address.payload_bytes_most > kPieceBytesMost) {
-    return bad_address("room for a payload of bytes", address.payload_bytes_most,
+    return bad_address("a largest payload of bytes", address.payload_bytes_most,
                        fmt::format("1 to {}", kPieceBytesMost));
   }
   if (provider.empty() || provider.size() > FabricAddress::kProviderBytesMost) {

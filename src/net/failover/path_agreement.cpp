@@ -137,9 +137,9 @@ void PathAgreement::end(Syndrome fatal, Syndrome refused) {
   mine_.fatal = fatal;
   mine_.refused = refused;
   finish(refused == Syndrome::none
-             ? fmt::format("an entry has met error {:#04x}, which is none of a path",
+             ? fmt::format("a WQE has failed with error {:#04x}, which is not that of a path",
                            static_cast<unsigned>(fatal))
-             : "an entry of the peer was refused with " + describe_refusal(refused));
+             : "a WQE of the peer was refused with " + describe_refusal(refused));
 }
 
 void PathAgreement::end(const std::string& nonsense) {
@@ -174,10 +174,10 @@ void PathAgreement::receive(const PathStatement& statement, TimePoint now) {
   }
   if (statement.stage == PathStage::over) {
     if (statement.refused != Syndrome::none) {
-      return finish("the peer has refused an entry with " + describe_refusal(statement.refused));
+      return finish("the peer has refused a WQE with " + describe_refusal(statement.refused));
     }
     if (statement.fatal != Syndrome::none) {
-      return finish(fmt::format("an entry of the peer has met error {:#04x}",
+      return finish(fmt::format("a WQE of the peer has failed with error {:#04x}",
                                 static_cast<unsigned>(statement.fatal)));
     }
     const bool same = statement.epoch == epoch_ && (statement.usable & mine_.usable) == 0;
@@ -199,8 +199,10 @@ void PathAgreement::receive(const PathStatement& statement, TimePoint now) {
 void PathAgreement::tick(TimePoint now) {
   if ((stage_ == PathStage::fenced || stage_ == PathStage::ready) &&
       now - left_ >= policy_.give_up_after) {
-    finish(peer_.epoch == epoch_ ? "the peer has not come along in time"
-                                 : "the peer has not answered in time");
+    const auto limit = std::chrono::duration_cast<std::chrono::milliseconds>(policy_.give_up_after);
+    finish(peer_.epoch == epoch_
+               ? fmt::format("the peer has not agreed on a path within {} ms", limit.count())
+               : fmt::format("the peer has not answered within {} ms", limit.count()));
   }
 }
 

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include <fmt/format.h>
+
 #include "oriel/error.hpp"
 
 #include "net/process/nic_process_message.hpp"
@@ -85,7 +87,9 @@ Status NicRingReader::take(const NicChannelMemory& memory, std::uint64_t staging
                            const Find& find, const Begin& begin) {
   const std::uint64_t produced = memory.produced().load(std::memory_order_acquire);
   if (produced < consumed_ || produced - consumed_ > kNicCommands) {
-    return Error(ErrorCode::remote, "a software NIC's ring has more commands than it has room for");
+    return Error(ErrorCode::remote,
+                 fmt::format("a software NIC's ring has {} commands, at most {} fit",
+                             produced - consumed_, kNicCommands));
   }
   Status outcome;
   for (int i = 0; i < kCommandsOfTurn && consumed_ != produced && outcome.ok(); ++i) {

@@ -178,8 +178,8 @@ TEST_CASE("more keys than ranks can gather are refused before anybody is asked f
   CHECK(check_message_bytes((64 << 20) - 16, 2).ok());
   const Status refused = check_message_bytes(131'072, 1024);
   REQUIRE_FALSE(refused.ok());
-  CHECK(refused.error().to_string().find(
-            "131072 bytes; among 1024 ranks there is room for 131056") != std::string::npos);
+  CHECK(refused.error().to_string().find("131072 bytes; among 1024 ranks the limit is 131056") !=
+        std::string::npos);
   CHECK_FALSE(check_message_bytes(113, 1 << 20).ok());
 }
 

@@ -290,7 +290,7 @@ TEST_CASE("without the channel the queue works, and ends in time when its path d
     REQUIRE(pair.run_until([&] { return pair.has_failed(pair.view()); }, milliseconds(13'100)));
     const std::string text = pair.there->failure()->to_string();
     INFO(text);
-    CHECK(text.find("has not answered in time") != std::string::npos);
+    CHECK(text.find("has not answered within") != std::string::npos);
     CHECK(text.find("rank 7") != std::string::npos);
   }
   SECTION("it comes back in time, and loses much") {
