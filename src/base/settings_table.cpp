@@ -130,7 +130,7 @@ const std::array kRows = {
                    "up to 4 names of interfaces separated by commas; auto; or empty", &names_paths},
         "The network interfaces that carry messages between hosts, best first and as many on all "
         "ranks: when one fails, queues go on by the next. Those of one network belong together, "
-        "whatever their order; where routes do not tell, those of one place in the lists. auto "
+        "whatever their order; without route data, those at one position of the lists. auto "
         "takes two that fail apart, where there are such; empty takes the one of "
         "ORIEL_SOCKET_IFNAME, without a backup.",
         kNodes},

@@ -64,7 +64,8 @@ void FailureWatch::fail(Error error) {
     if (!parts_.options.name.empty()) {
       seen = std::move(seen).with_context(fmt::format("in \"{}\"", parts_.options.name));
     }
-    Log(rank()).warn("communicator is unusable from now on: {}", seen.to_string());
+    Log(rank()).warn("communicator is unusable from now on, abort or destroy it: {}",
+                     seen.to_string());
     reason = seen.to_string();
     error_ = std::move(seen);
     // Set under the lock: a second caller, which finds error_ set, relies on has_failed as well.

@@ -80,8 +80,8 @@ std::optional<Error> left_behind_by(const CommunicatorParts& parts, int rank) {
   const auto there = last_call(parts, static_cast<int>(at - members.begin()));
   if (!own || !there || there->number <= own->number) return std::nullopt;
   return Error(ErrorCode::invalid_usage,
-               fmt::format("ranks {} and {} are in different calls: rank {} has begun {} and is in "
-                           "{}, rank {} has begun {} and is in {}",
+               fmt::format("ranks {} and {} are in different calls: rank {} has started {} and is "
+                           "in {}, rank {} has started {} and is in {}",
                            own_rank, rank, own_rank, own->number, text_of(own->call), rank,
                            there->number, text_of(there->call)))
       .with_origin(rank)

@@ -14,7 +14,7 @@ boot::AgreedField Topology::agreed_field() const {
   const auto text = [](std::uint64_t hash) {
     return fmt::format("ones with the hash {:#018x}", hash);
   };
-  return {"the teams and paths that follow from what the ranks have told",
+  return {"the teams and paths computed from what the ranks have sent",
           topo::add_teams(paths.hash(), teams), text};
 }
 

@@ -82,7 +82,10 @@ void release(std::shared_ptr<CommEntry> entry, std::shared_ptr<Communicator> com
     return keeper->await_release(deadline);
   }
   if (!in_use) return;
-  Log(entry->rank()).warn("no thread waits for the communicator's work: its memory is not freed");
+  Log(entry->rank())
+      .warn(
+          "no thread could be started to wait for the communicator's work, so its memory is not "
+          "freed; hint: raise the limit of threads (ulimit -u)");
   keep_for_ever(std::move(entry));
 }
 

@@ -166,7 +166,8 @@ struct Background {
     first.note(jobs);
     Status outcome = first.take();
     if (!outcome.ok()) {
-      Log(entry->rank()).warn("in the background: {}", outcome.error().to_string());
+      Log(entry->rank())
+          .warn("a call in the background has failed: {}", outcome.error().to_string());
     }
     end(std::move(outcome));
   }

@@ -50,8 +50,10 @@ void FailoverDriver::log_paths() const {
            fmt::join(interfaces, ", "));
   const auto usable = boot::usable_interfaces({.ifname = parts_.options.settings->socket_ifname});
   if (!usable.ok() || usable->front() != interfaces.front()) return;
-  log.warn("set-up uses {} as well: where it is down, no other path can be agreed upon",
-           interfaces.front());
+  log.warn(
+      "set-up uses {} as well: where it is down, no other path can be agreed upon; hint: name "
+      "the last interface of ORIEL_PATHS, or a further one, in ORIEL_SOCKET_IFNAME",
+      interfaces.front());
 }
 
 bool FailoverDriver::progress() {

@@ -63,7 +63,7 @@ Status SoftPorts::check_backup_provider(std::size_t at,
   if (!provider.starts_with("efa")) return {};
   return Error(
              ErrorCode::invalid_usage,
-             fmt::format("the provider {} does not tell {} from {}: there is no backup path by it",
+             fmt::format("the provider {} does not distinguish {} and {}, so it has no backup path",
                          provider, interfaces[0], interfaces[at]))
       .with_hint("unset ORIEL_PATHS, or name another provider with ORIEL_FABRIC_PROVIDER");
 }

@@ -128,7 +128,10 @@ void FlightRecorder::write(std::string_view reason, bool final) {
     if (written.ok() || is_refused_) return;
     is_refused_ = true;
     Log(facts_.rank)
-        .alert("the last calls are not written to ORIEL_DUMP_DIR: {}", written.error().to_string());
+        .alert(
+            "the last calls are not written to ORIEL_DUMP_DIR ({}); hint: make it a folder in "
+            "which this process may write",
+            written.error().to_string());
   } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): the failure itself is reported
   }
 }

@@ -238,7 +238,7 @@ Result<const TableEntry*> find_entry(const ChoiceTable& table, Backend backend,
   if (entry != nullptr) return entry;
   return Error(
              ErrorCode::invalid_usage,
-             fmt::format("the table has no entry for {} bytes among {} ranks", bytes, layout.ranks))
+             fmt::format("the table has no line for {} bytes among {} ranks", bytes, layout.ranks))
       .with_hint("ORIEL_TABLE names a table for this backend");
 }
 

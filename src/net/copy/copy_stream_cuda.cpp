@@ -72,7 +72,9 @@ CudaCopyStream::~CudaCopyStream() {
     static_cast<void>(words_.submit(stream_));
     // Waits only for the stream's own work, which depends on nobody.
     if (!ends()) {
-      Log().warn("a GPU has not ended a software NIC's copies: their pinned memory is left to it");
+      Log().warn(
+          "a GPU has not ended a software NIC's copies, so their pinned memory is not freed; hint: "
+          "let kernels end before the last communicator is destroyed");
       return;
     }
     static_cast<void>(cuda().stream_destroy(stream_));

@@ -20,8 +20,11 @@ constexpr std::chrono::milliseconds kProgressTimeout{20};
 bool StreamProgress::check(Status step) {
   if (!step.ok() && failure_.ok()) {
     failure_ = std::move(step);
-    Log().warn("a software NIC moves no bytes of its GPU any more: {}",
-               failure_.error().to_string());
+    Log().warn(
+        "a software NIC moves no bytes of its GPU any more ({}); hint: look up the status, and "
+        "start "
+        "a new process",
+        failure_.error().to_string());
   }
   return failure_.ok();
 }

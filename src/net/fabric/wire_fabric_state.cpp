@@ -177,8 +177,8 @@ void WireFabric::State::cut(const std::vector<Peer*>& whom) {
   if (is_cut) return;
   for (Peer* const peer : whom) {
     peer->error = Error(ErrorCode::timeout,
-                        "memory had to be given back that it did not let go of: the wire to " +
-                            peer->name + " was cut");
+                        "the wire to " + peer->name +
+                            " was cut: it did not release memory that had to be deregistered");
     peer->is_cut = true;
   }
   const bool is_closed = end.endpoint->close(true);
@@ -198,7 +198,7 @@ void WireFabric::State::cut(const std::vector<Peer*>& whom) {
   is_cut = true;
   receiver.forget_all();
   end.note(std::move(opened).error().with_context(
-      "memory had to be given back that a peer did not let go of: the wire was cut"));
+      "the wire was cut: a peer did not release memory that had to be deregistered"));
 }
 
 /// Drains the completions of a closed endpoint.

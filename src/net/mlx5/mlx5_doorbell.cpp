@@ -116,12 +116,15 @@ Result<Mlx5Doorbell> Mlx5Doorbells::make(Mlx5Memory& memory, DoorbellChoice choi
     if (choice == DoorbellChoice::gpu) {
       return std::move(mapped).error().with_context(
           fmt::format("mapping the doorbell register of {} port {} for those who post, as "
-                      "ORIEL_DOORBELL=gpu demands",
+                      "ORIEL_DOORBELL=gpu requires",
                       place.device, place.port));
     }
     if (!std::exchange(has_warned_, true)) {
-      Log().warn("a processor rings the doorbells of {} port {}, which adds to every operation: {}",
-                 place.device, place.port, mapped.error().to_string());
+      Log().warn(
+          "a processor rings the doorbells of {} port {}, which adds to every operation ({}); "
+          "hint: "
+          "let GPUs map the register (docs/mlx5.md), or set ORIEL_DOORBELL=cpu",
+          place.device, place.port, mapped.error().to_string());
     }
   }
   ORIEL_TRY(made.slot_, memory.allocate_on_host(sizeof(std::uint64_t)));

@@ -59,8 +59,9 @@ class VerbsOwner {
       const int status = errno_of((verbs_->*kRelease)(object));
       // The kernel keeps the object until the context is closed; nothing more can be done.
       if (status != 0) {
-        Log().warn("an RDMA adapter did not take something back: {}",
-                   system_error("giving it back", status).to_string());
+        Log().warn(
+            "an RDMA adapter did not release an object, which stays until the process ends: {}",
+            system_error("releasing it", status).to_string());
       }
     }
   }

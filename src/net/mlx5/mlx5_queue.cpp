@@ -36,7 +36,7 @@ Status check_options(const Mlx5Queue::Options& options, const Mlx5Device& device
   const std::string where = fmt::format("{} port {}", device.place().device, device.place().port);
   if (!std::has_single_bit(depth) || depth < dq::kDepthLeast || depth > most) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("{}: a queue of {} blocks: it takes a power of two from {} to {}",
+                 fmt::format("{}: a queue of {} WQEBBs: it takes a power of two from {} to {}",
                              where, depth, dq::kDepthLeast, most));
   }
   if (!std::has_single_bit(options.fetch_slots) || options.fetch_slots > depth) {
@@ -54,7 +54,7 @@ Status check_options(const Mlx5Queue::Options& options, const Mlx5Device& device
   if (options.psn > 0xffffff) {
     return Error(
         ErrorCode::invalid_argument,
-        fmt::format("{}: packets counted from {:#x}: 24 bits are possible", where, options.psn));
+        fmt::format("{}: first packet number {:#x}: 24 bits are possible", where, options.psn));
   }
   return {};
 }
@@ -79,7 +79,7 @@ struct Mlx5Queue::State {
   Status make_objects();
   void fill_view();
   std::string purpose() const {
-    return fmt::format("a queue of {} blocks for rank {}", options.depth, options.peer);
+    return fmt::format("a queue of {} WQEBBs for rank {}", options.depth, options.peer);
   }
 };
 

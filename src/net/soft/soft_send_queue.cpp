@@ -86,7 +86,7 @@ Status check_options(const SendQueue::Options& options) {
   const std::uint32_t depth = options.depth;
   if (!std::has_single_bit(depth) || depth < dq::kDepthLeast || depth > dq::kDepthMost) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("a send queue of {} blocks: it takes a power of two from {} to {}",
+                 fmt::format("a send queue of {} WQEBBs: it takes a power of two from {} to {}",
                              depth, dq::kDepthLeast, dq::kDepthMost));
   }
   if (!std::has_single_bit(options.fetch_slots) || options.fetch_slots > depth) {

@@ -185,7 +185,7 @@ std::string why_not_mapped(const Machine& machine, int from, int to) {
     const std::string rule = "MIG instances cannot map each other's memory. ";
     if (a.pci && a.pci == b.pci) return rule + "Without MIG these would be one GPU.";
     return rule +
-           "Without MIG the GPUs could, if the driver gives them peer access; it does not tell of "
+           "Without MIG the GPUs could, if the driver gives them peer access; it does not report "
            "that before.";
   }
   if (a.vendor != b.vendor) return "GPUs of different vendors cannot map each other's memory.";
@@ -196,8 +196,9 @@ std::string why_not_mapped(const Machine& machine, int from, int to) {
                  "communicator takes it that they may, and says so if that fails."
                : "No source says whether they may map each other's memory. NVML (libnvidia-ml) "
                  "would: install it here, or in the container; or let CUDA see both "
-                 "(CUDA_VISIBLE_DEVICES). Of a machine in a file only a run on the machine itself "
-                 "tells. A communicator takes it that they may, and says so if that fails.";
+                 "(CUDA_VISIBLE_DEVICES). For a machine in a file, only a run on the machine "
+                 "itself shows it. A communicator takes it that they may, and says so if that "
+                 "fails.";
   }
   return "The driver refuses to map one's memory into the other. Common causes are an IOMMU that "
          "translates (iommu=pt), PCIe access control services that send peer traffic up to the "

@@ -121,7 +121,10 @@ MemoryNodeScope::MemoryNodeScope(int node) {
 MemoryNodeScope::~MemoryNodeScope() {
   if (!changed_) return;
   if (sys().set_mempolicy(MPOL_DEFAULT, nullptr, 0) == 0) return;
-  Log().warn("the memory policy of a thread could not be put back: errno {}", errno);
+  Log().warn(
+      "the memory policy of a thread could not be restored (errno {}); hint: the thread prefers "
+      "memory near the GPU until it calls set_mempolicy(2)",
+      errno);
 }
 
 }  // namespace oriel::topo

@@ -99,7 +99,7 @@ class KfdReader {
     }
     list_.report.detail =
         fmt::format("{} GPU{}", list_.gpus.size(), list_.gpus.size() == 1 ? "" : "s");
-    if (odd_ > 0) list_.report.detail += fmt::format("; {} entries made no sense", odd_);
+    if (odd_ > 0) list_.report.detail += fmt::format("; {} malformed entries", odd_);
     return std::move(list_);
   }
 

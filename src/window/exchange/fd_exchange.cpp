@@ -258,7 +258,7 @@ void FdExchange::notice_absence() {
   if (auto shortage = acceptor_->shortage()) return fail(std::move(*shortage));
   if (!acceptor_->queue_was_empty() || acceptor_->pending() > 0) return;
   fail(Error(ErrorCode::remote,
-             fmt::format("a connection was closed before it proved the secret; missing: rank{} {}",
+             fmt::format("a connection was closed before it was authenticated; missing: rank{} {}",
                          absent.size() > 1 ? "s" : "", fmt::join(absent, ", ")))
            .with_origin(absent.front()));
 }
@@ -267,9 +267,9 @@ void FdExchange::advance_dialed(Peer& peer) {
   Dialed& dialed = *peer.dialed;
   const auto fails = [&](Error error) { fail(std::move(error).with_origin(peer.rank)); };
   const auto closed = [&] {
-    fails(Error(ErrorCode::remote, fmt::format("rank {} closed its connection before it proved the "
-                                               "secret",
-                                               peer.rank)));
+    fails(
+        Error(ErrorCode::remote,
+              fmt::format("rank {} closed its connection before it was authenticated", peer.rank)));
   };
   boot::AuthChallenge challenge{};
   boot::AuthConfirmation confirmation{};

@@ -88,8 +88,10 @@ void unmap_to_reserved(std::byte* at, std::size_t bytes) {
       return;
     }
   }
-  Log().warn("{} bytes at {} could not be unmapped: errno {}", bytes, static_cast<void*>(at),
-             errno);
+  Log().warn(
+      "{} bytes at {} could not be unmapped (errno {}); hint: raise vm.max_map_count, or free "
+      "memory",
+      bytes, static_cast<void*>(at), errno);
 }
 
 /// Restores the reservation after a failed MAP_FIXED: some kernels remove the old mapping before

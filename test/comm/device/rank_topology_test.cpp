@@ -129,7 +129,7 @@ TEST_CASE("a rank that makes something else of it is named in everybody's error"
     REQUIRE_FALSE(result->ok());
     const std::string text = result->error().to_string();
     INFO(text);
-    CHECK(text.find("the teams and paths that follow from what the ranks have told") !=
+    CHECK(text.find("the teams and paths computed from what the ranks have sent") !=
           std::string::npos);
     CHECK(text.find(fmt::format("on rank {}", kOdd)) != std::string::npos);
   }

@@ -279,7 +279,7 @@ TEST_CASE("missing and odd files of AMD's driver are left out and counted", "[H1
   CHECK(list.gpus.size() == 2);
   CHECK(list.pairs.size() == 2);
   CHECK(list.pairs[0].maps == true);
-  CHECK(list.report.detail == "2 GPUs; 5 entries made no sense");
+  CHECK(list.report.detail == "2 GPUs; 5 malformed entries");
 }
 
 }  // namespace oriel::topo
