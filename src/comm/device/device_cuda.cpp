@@ -192,8 +192,8 @@ class CudaDevice final : public Device {
     const topo::MemoryNodeScope near(affinity_of(*this).memory_node);
     return CudaNoticeMemory::make(context_.get());
   }
-  Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts,
-                                                  GraphOrder order, bool marks) override {
+  Result<std::unique_ptr<Executor>> make_executor(const CtaBudget::Facts& facts, GraphOrder order,
+                                                  bool marks) override {
     return CudaExecutor::make({context_.get(), *budget_, kernels_}, facts, order, marks);
   }
   Result<std::unique_ptr<PooledWindowSink>> make_window_sink(const TeamFacts& facts) override;

@@ -37,7 +37,7 @@ std::uint64_t LaunchMarks::ended() {
   std::uint64_t first = ended_.load(std::memory_order_relaxed);
   first = std::max(first, last - std::min<std::uint64_t>(last, kMarks));
   while (first < last) {
-    const std::uint64_t middle = first + (last - first + 1) / 2;
+    const std::uint64_t middle = last - (last - first) / 2;
     if (cuda().event_query(events_[(middle - 1) % kMarks]) == CUDA_SUCCESS) {
       first = middle;
     } else {

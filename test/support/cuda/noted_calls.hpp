@@ -11,8 +11,8 @@
 
 namespace oriel::test {
 
-/// Records the names of driver calls on top of the table in force, in a static array of each thread,
-/// until destroyed. Use one at a time.
+/// Records the names of driver calls on top of the table in force, in a static array of each
+/// thread, until destroyed. Use one at a time.
 class NotedCalls {
  public:
   NotedCalls() : scoped_(over_current()) {}
