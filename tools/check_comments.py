@@ -210,9 +210,9 @@ def faults_of(path, reads_cells):
             yield from long_sentences(line, text)
         return
     for comment in comments_of(path):
-        for index, (line, text) in enumerate(comment.paragraphs()):
+        for line, text in comment.paragraphs():
             opening = OPENING.match(text)
-            if index == 0 and opening:
+            if opening:
                 yield line, f'begins with "{opening["word"]}": {text[:60]}'
             yield from long_sentences(line, text)
 
@@ -249,6 +249,7 @@ PLANTS = [
     ({"src/a.hpp": "int a;  ///< of each rank\n"}, 'begins with "of"'),
     ({"src/a.h": "/* The same for\n * others. */\n"}, 'begins with "The same"'),
     ({"include/a.cuh": "// First line\n// second.\n\n// Whether it is.\n"}, "a.cuh:4"),
+    ({"src/a.cpp": "/// Sizes:\n/// - Whole ones.\n/// - As before.\n"}, 'begins with "As"'),
     ({"src/a.cpp": f"// Short. {LONG}.\n"}, "26 words"),
     ({"src/a.cpp": f"/// {LONG[:60]}\n/// {LONG[60:]}\n"}, "26 words"),
     ({"src/a.cpp": f"// {HALF};\n// {HALF}.\n"}, "src/a.cpp:1: 26 words"),

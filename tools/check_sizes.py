@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks sizes: files have at most 600 lines, functions 60, kernels 120 and test cases 100. Classes
 of the product have at most 25 methods and 15 members. Every source file names its licence at the
-top.
+top. Some pages have limits too (LONGEST_PAGES).
 
 Functions are found by their braces, not by a parser: a block that opens outside any other function,
 after a parameter list. This covers CUDA files and headers, which clang-tidy does not read here.
@@ -18,6 +18,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 import lint  # noqa: E402
 
 LONGEST_FILE = 600
+LONGEST_PAGES = {"docs/performance.md": 150, "docs/internals/": 200}
 LONGEST_FUNCTION = 60
 LONGEST_KERNEL = 120
 LONGEST_TEST = 100  # longer than functions: the sections of a test case stand alone
@@ -204,9 +205,19 @@ def check_file(path, name):
         yield from check_classes(name.as_posix(), text)
 
 
+def check_pages(root):
+    for path in lint.tracked_files(root):
+        name = path.relative_to(root).as_posix()
+        for start, most in LONGEST_PAGES.items():
+            lines = len(path.read_text().splitlines()) if name.startswith(start) else 0
+            if lines > most:
+                yield f"{name}:1: the page has {lines} lines, more than {most}"
+
+
 def check(root):
     return [finding for path in lint.sources(root)
-            for finding in check_file(path, path.relative_to(root))] + list(check_table(root))
+            for finding in check_file(path, path.relative_to(root))] + [
+                *check_table(root), *check_pages(root)]
 
 
 LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
@@ -257,6 +268,8 @@ PLANTS = [
           ("struct __attribute__((aligned(8))) Plant", "int m", "class Plant has 25 members"))),
     ({"a.hpp": LICENCE + "\n" * 600}, "601 lines, more than 600"),
     ({"a.hpp": "int x;\n"}, "no SPDX"),
+    ({"docs/performance.md": "\n" * 151}, "151 lines, more than 150"),
+    ({"docs/internals/net.md": "\n" * 201}, "201 lines, more than 200"),
 ]
 
 if __name__ == "__main__":

@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draws titles of the tests of a module at random, for the questions that newcomers.md describes.
 
-    draw_titles.py MODULE [SEED [COUNT]]     MODULE: a folder of test, such as topo
+    draw_titles.py [MODULE [SEED [COUNT]]]     MODULE: a folder of test, such as topo
 
-Prints the seed. Without one, draws it too. With the same seed and tests, draws the same titles."""
+Prints the seed. Without a module or a seed, draws it too. With the same module, seed and tests,
+draws the same titles."""
 import pathlib
 import random
 import re
@@ -18,6 +19,7 @@ LITERAL = r'"((?:[^"\\]|\\.)*)"'
 CASE = re.compile(rf"\b(?:TEMPLATE_)?TEST_CASE(?:_SIG)?\s*\(\s*((?:{LITERAL}\s*)+)"
                   rf"|\bTEST_CASE_METHOD\s*\(\s*[\w:<>]+,\s*((?:{LITERAL}\s*)+)")
 LARGEST_SEED = 10 ** 6
+MODULES = ("base", "boot", "comm", "device", "kernels", "net", "topo", "window")
 
 
 def titles_of(text):
@@ -47,7 +49,7 @@ def main():
     if arguments.self_test:
         self_test()
     if arguments.module is None:
-        parser.error("which module?")
+        arguments.module = random.choice(MODULES)
     folder = lint.ROOT / "test" / arguments.module
     files = [path for path in lint.sources(lint.ROOT) if path.is_relative_to(folder)]
     titles = sorted({title for path in files for title in titles_of(path.read_text())})
