@@ -15,11 +15,12 @@ Result<int> gpu_count() {
   auto count = cuda_device_count();
   if (count.ok()) return count;
   if (settings->backend == BackendChoice::automatic) return 0;
-  return std::move(count).error().with_context("ORIEL_BACKEND asks for cuda");
+  return std::move(count).error().with_context("ORIEL_BACKEND is cuda");
 #else
   if (settings->backend == BackendChoice::automatic) return 0;
-  return Error(ErrorCode::invalid_usage, "ORIEL_BACKEND asks for cuda")
-      .with_hint("this library was built without CUDA");
+  return Error(ErrorCode::invalid_usage,
+               "ORIEL_BACKEND is cuda, but this library was built without CUDA")
+      .with_hint("unset ORIEL_BACKEND, or build Oriel with -DORIEL_CUDA=ON");
 #endif
 }
 

@@ -187,7 +187,8 @@ void Monitor::Thread::give_up_all(std::unique_lock<std::mutex>& lock) {
       const Error reason =
           Error(ErrorCode::system, "the thread that watches the other ranks has failed")
               .with_origin(entry->session->rank())
-              .with_hint("as a rule memory has run out");
+              .with_hint(
+                  "free memory or raise its limit (ulimit -v, cgroup), and start a new process");
       entry->session->abort(reason);
       entry->watched->peer_lost(reason);
     });

@@ -29,7 +29,7 @@ struct Line {
 
   Error bad(const std::string& what) const {
     return Error(ErrorCode::invalid_usage, fmt::format("line {} of the table: {}", number, what))
-        .with_hint(kColumns);
+        .with_hint(fmt::format("write the columns \"{}\"", kColumns));
   }
   /// Returns the number in column `column`, which must be from `least` to `most`.
   template <class Number>
@@ -72,7 +72,9 @@ Result<TableEntry> parse_entry(const Line& line) {
     ORIEL_TRY(entry.max_bytes, line.read<std::uint64_t>(2, "max_bytes", 0, kAnySize - 1));
   }
   auto algorithm = find_algorithm(line.words[3], entry.backend);
-  if (!algorithm.ok()) return line.bad(algorithm.error().message());
+  if (!algorithm.ok()) {
+    return line.bad(algorithm.error().message()).with_hint(algorithm.error().hint());
+  }
   entry.plan.algorithm = algorithm.value();
   ORIEL_TRY(entry.plan.ctas, line.read<int>(4, "ctas", 1, kMaxCtas));
   ORIEL_TRY(entry.plan.threads, line.read<int>(5, "threads", 1, kMaxThreads));

@@ -88,7 +88,7 @@ Result<FabricInfo> ask_for(const FabricTable& table, const std::string& provider
   fi_info* list = nullptr;
   const int status =
       table.fi_getinfo(fabric_version(table), nullptr, nullptr, 0, hints.get(), &list);
-  std::string why = "is not there";
+  std::string why = "libfabric lists no such provider for this host";
   if (status != 0 && status != -FI_ENODATA) return fabric_error(table, "fi_getinfo", status);
   const FabricInfo found(table, list);
   for (const fi_info* info = list; info != nullptr; info = info->next) {

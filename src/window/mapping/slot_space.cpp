@@ -55,8 +55,8 @@ Result<SlotSpace::Proposal> SlotSpace::propose(Token token, std::size_t bytes, s
                                                Pass pass) {
   if (bytes == 0 || bytes > slot_bytes_ || floor > slot_bytes_) {
     return Error(ErrorCode::invalid_usage,
-                 fmt::format("a place for {} bytes at or after offset {:#x} in a slot of "
-                             "{} bytes",
+                 fmt::format("a window of {} bytes at or after offset {:#x} does not fit into a "
+                             "slot, which has {} bytes",
                              bytes, floor, slot_bytes_))
         .with_hint("raise ORIEL_BIG_SIZE");
   }
