@@ -22,7 +22,7 @@ struct Method {
 };
 
 constexpr std::array kMethods = {
-    Method{"lock per entry", PublishMethod::lock_per_entry},
+    Method{"lock per WQE", PublishMethod::lock_per_wqe},
     Method{"out of order", PublishMethod::thread},
     Method{"out of order by lanes", PublishMethod::lanes},
     Method{"out of order by warp", PublishMethod::warp},
@@ -34,7 +34,7 @@ constexpr int kRepeats = 3;
 constexpr double kSlow = 0.2;
 
 bool is_right(const PublishResult& result) {
-  return result.done && result.wrong_blocks == 0 && result.wrong_doorbells == 0;
+  return result.done && result.wrong_wqebbs == 0 && result.wrong_doorbells == 0;
 }
 
 double microseconds(std::vector<std::uint32_t>& cycles, double part, double ghz) {
@@ -80,12 +80,12 @@ bool measure(bench::Bench& bench, const Method& method, PublishCase at, double l
                    .add("ring", at.place == RingPlace::device ? "device" : "host")
                    .add("slow_ns", at.slow_ns)
                    .add("depth", at.depth),
-               "million entries/s", published / median.seconds / 1e6,
+               "million WQEs/s", published / median.seconds / 1e6,
                bench::Fields()
                    .add("rounds", at.rounds)
-                   .add("entries", median.published)
+                   .add("wqes", median.published)
                    .add("seconds", median.seconds)
-                   .add("entries_per_doorbell", static_cast<double>(median.consumed) / doorbells)
+                   .add("wqes_per_doorbell", static_cast<double>(median.consumed) / doorbells)
                    .add("p50_us", microseconds(median.cycles, 0.5, ghz))
                    .add("p99_us", microseconds(median.cycles, 0.99, ghz))
                    .add("right", right));
@@ -127,12 +127,12 @@ int run(bench::Bench& bench, double least_seconds, std::uint32_t depth) {
 int main(int count, char** arguments) {
   std::int64_t least_ms = 5, depth = 4096;
   oriel::bench::Bench bench("queue_bench",
-                            "measures how fast entries are published to queues on one GPU: by one "
+                            "measures how fast WQEs are published to queues on one GPU: by one "
                             "to 528 warps, to 1 and 16 queues,\nwith rings in device and host "
                             "memory, by each method of publishing.\nExit status: 0, 77 without a "
-                            "GPU, 1 if an entry was lost or wrong, 2 after misuse.");
+                            "GPU, 1 if a WQE was lost or wrong, 2 after misuse.");
   bench.flag("--least-ms", least_ms, 1, 10'000, "milliseconds that a measurement takes at least");
-  bench.flag("--depth", depth, 128, 32768, "blocks of a queue");
+  bench.flag("--depth", depth, 128, 32768, "WQEBBs of a queue");
   if (const auto status = bench.parse(count, arguments)) return *status;
   try {
     return oriel::test::run(bench, static_cast<double>(least_ms) / 1e3,

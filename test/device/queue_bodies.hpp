@@ -28,19 +28,19 @@ ORIEL_DEVICE_FN device::queue::Wqe<4> marked_wqe(std::uint32_t queue, std::uint6
       q::InlineBytes(reinterpret_cast<const unsigned char*>(words), q::kInlineBytesMost));
 }
 
-/// Publishes `count` reservations of `blocks` marked WQEs.
+/// Publishes `count` reservations of `wqebbs` marked WQEs.
 template <class Group, class M = device::Memory>
 ORIEL_DEVICE_FN device::queue::QueueOutcome publish_marked(Group group,
                                                            const device::queue::QueueView& queue,
                                                            std::uint32_t count,
-                                                           std::uint32_t blocks,
+                                                           std::uint32_t wqebbs,
                                                            const device::WaitControl& control) {
   namespace q = device::queue;
   for (std::uint32_t i = 0; i < count; ++i) {
     q::Reservation mine;
-    q::QueueOutcome outcome = q::reserve<Group, M>(group, queue, blocks, mine, control);
+    q::QueueOutcome outcome = q::reserve<Group, M>(group, queue, wqebbs, mine, control);
     if (outcome != q::QueueOutcome::done) return outcome;
-    for (std::uint32_t j = group.rank(); j < blocks; j += group.size()) {
+    for (std::uint32_t j = group.rank(); j < wqebbs; j += group.size()) {
       q::write_wqe<M>(queue, mine, j, marked_wqe(queue.number, mine.base + j));
     }
     outcome = q::publish<Group, M>(group, queue, mine);
@@ -63,7 +63,7 @@ struct QueueDrain {
   std::uint64_t consumed = 0;
   std::uint64_t seen_doorbell = 0;
   std::uint32_t doorbells = 0;     ///< doorbells that announced new WQEs
-  std::uint32_t wrong_blocks = 0;  ///< WQEBBs with content that does not match their index
+  std::uint32_t wrong_wqebbs = 0;  ///< WQEBBs with content that does not match their index
   std::uint32_t wrong_doorbells = 0;
 
   static constexpr std::uint32_t kPoison = 0xdddddddd;
@@ -97,7 +97,7 @@ struct QueueDrain {
     if (count == 0) return 0;
     ++doorbells;
     for (std::uint32_t i = group.rank(); i < count; i += group.size()) {
-      wrong_blocks += consume(consumed + i) ? 0 : 1;
+      wrong_wqebbs += consume(consumed + i) ? 0 : 1;
     }
     group.sync();
     consumed += count;
@@ -117,14 +117,14 @@ struct QueueDrain {
   }
 
   ORIEL_DEVICE_FN bool consume(std::uint64_t index) const {
-    device::queue::Wqebb& block = ring[index & (depth - 1)];
+    device::queue::Wqebb& wqebb = ring[index & (depth - 1)];
     const auto expected = marked_wqe(number, index);
     bool good = true;
     for (std::uint32_t i = 0; i < device::queue::kPartsPerWqebb; ++i) {
       for (std::uint32_t j = 0; j < 4; ++j) {
-        good = good && block.part[i].word[j] == expected.part[i].word[j];
+        good = good && wqebb.part[i].word[j] == expected.part[i].word[j];
       }
-      block.part[i] = device::Pack{{kPoison, kPoison, kPoison, kPoison}};
+      wqebb.part[i] = device::Pack{{kPoison, kPoison, kPoison, kPoison}};
     }
     return good;
   }

@@ -18,7 +18,7 @@ void check_case(const PublishCase& at) {
   const PublishResult result = run_publish(at);
   CHECK(result.done);
   CHECK(result.consumed == result.published);
-  CHECK(result.wrong_blocks == 0);
+  CHECK(result.wrong_wqebbs == 0);
   CHECK(result.wrong_doorbells == 0);
   CHECK(result.doorbells <= result.published);
 }
@@ -52,9 +52,9 @@ TEST_CASE("warps and threads of many CTAs fill queues that kernels and CPUs drai
   }
 }
 
-TEST_CASE("a lock for each entry is right too, for comparison", "[req:3.7]") {
+TEST_CASE("a lock for each WQE is right too, for comparison", "[req:3.7]") {
   PublishCase at;
-  at.method = PublishMethod::lock_per_entry;
+  at.method = PublishMethod::lock_per_wqe;
   at.ctas = 8;
   at.warps = 2;
   at.rounds = 10;

@@ -187,7 +187,7 @@ PublishResult run_publish(const PublishCase& at) {
   for (const QueueDrain& drain : queues.drains()) {
     result.consumed += drain.consumed - at.base;
     result.doorbells += drain.doorbells;
-    result.wrong_blocks += drain.wrong_blocks;
+    result.wrong_wqebbs += drain.wrong_wqebbs;
     result.wrong_doorbells += drain.wrong_doorbells;
   }
   std::vector<std::uint32_t> outcomes(warps);

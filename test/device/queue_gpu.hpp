@@ -34,7 +34,7 @@ struct PublishResult {
   std::uint64_t published = 0;  ///< number of WQEs that must be published
   std::uint64_t consumed = 0;   ///< number of WQEs drained
   std::uint64_t doorbells = 0;
-  std::uint64_t wrong_blocks = 0;
+  std::uint64_t wrong_wqebbs = 0;
   std::uint64_t wrong_doorbells = 0;
   double seconds = 0;                 ///< from the first publication to the last completion
   std::vector<std::uint32_t> cycles;  ///< clock cycles of the timed publications

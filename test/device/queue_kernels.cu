@@ -49,12 +49,12 @@ __device__ QueueOutcome publish_locked(const QueueView& queue, std::uint32_t slo
 }
 
 template <class Group>
-__device__ QueueOutcome publish_once(Group group, const QueueView& queue, std::uint32_t blocks,
+__device__ QueueOutcome publish_once(Group group, const QueueView& queue, std::uint32_t wqebbs,
                                      std::uint32_t slow_ns, const device::WaitControl& control) {
   q::Reservation mine;
-  const QueueOutcome outcome = q::reserve(group, queue, blocks, mine, control);
+  const QueueOutcome outcome = q::reserve(group, queue, wqebbs, mine, control);
   if (outcome != QueueOutcome::done) return outcome;
-  for (std::uint32_t i = group.rank(); i < blocks; i += group.size()) {
+  for (std::uint32_t i = group.rank(); i < wqebbs; i += group.size()) {
     q::write_wqe(queue, mine, i, marked_wqe(queue.number, mine.base + i));
   }
   if (slow_ns != 0) sleep_for(slow_ns);
@@ -70,7 +70,7 @@ __global__ void publish_kernel(PublishJob job) {
   QueueOutcome outcome = QueueOutcome::done;
   for (std::uint32_t i = 0; i < job.rounds; ++i) {
     const long long begin = clock64();
-    if (job.method == PublishMethod::lock_per_entry) {
+    if (job.method == PublishMethod::lock_per_wqe) {
       outcome = publish_locked(queue, slow_ns, job.control);
     } else if (job.method == PublishMethod::thread) {
       outcome = publish_once(Thread{}, queue, 1, slow_ns, job.control);
@@ -94,7 +94,7 @@ __global__ void drain_kernel(DrainJob job) {
   __shared__ std::uint32_t must_stop;
   QueueDrain& kept = job.drains[blockIdx.x];
   QueueDrain drain = kept;
-  drain.wrong_blocks = 0;
+  drain.wrong_wqebbs = 0;
   const std::uint64_t begin = Memory::clock_ns();
   for (std::uint32_t idle = 0;;) {
     if (drain.step(Cta{}) != 0) {
@@ -113,7 +113,7 @@ __global__ void drain_kernel(DrainJob job) {
     }
     break;
   }
-  atomicAdd(&kept.wrong_blocks, drain.wrong_blocks);
+  atomicAdd(&kept.wrong_wqebbs, drain.wrong_wqebbs);
   if (threadIdx.x == 0) {
     kept.consumed = drain.consumed;
     kept.doorbells = drain.doorbells;

@@ -14,11 +14,11 @@ namespace oriel::test {
 
 /// Selects how threads publish WQEs.
 enum class PublishMethod {
-  lock_per_entry,  ///< each thread: lock, write, ring, unlock; baseline
-  thread,          ///< each thread publishes its own WQEs one at a time
-  lanes,           ///< like `thread`, but lanes of a warp share their work where possible
-  warp,            ///< a warp publishes 32 WQEs at a time
-  cta,             ///< a CTA publishes 32 WQEs at a time
+  lock_per_wqe,  ///< each thread: lock, write, ring, unlock; baseline
+  thread,        ///< each thread publishes its own WQEs one at a time
+  lanes,         ///< like `thread`, but lanes of a warp share their work where possible
+  warp,          ///< a warp publishes 32 WQEs at a time
+  cta,           ///< a CTA publishes 32 WQEs at a time
 };
 
 struct PublishJob {

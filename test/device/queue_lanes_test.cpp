@@ -28,10 +28,10 @@ WaitControl lane_control() {
 }
 
 /// Number of WQEBBs of each lane in each round.
-using LaneBlocks = std::array<std::uint32_t, kLanes>;
+using LaneWqebbs = std::array<std::uint32_t, kLanes>;
 
 /// Has each lane publish its WQEBBs `rounds` times; lane 0 does so `more` times in addition.
-void publish_by_lanes(const LaneBlocks& blocks, std::uint32_t rounds, std::uint32_t more,
+void publish_by_lanes(const LaneWqebbs& wqebbs, std::uint32_t rounds, std::uint32_t more,
                       std::uint64_t seed) {
   QueueMemory memory(256, (1u << 16) - 100);
   const std::uint64_t base = memory.indexes.reserved;
@@ -40,12 +40,12 @@ void publish_by_lanes(const LaneBlocks& blocks, std::uint32_t rounds, std::uint3
   EmulatedWarp warp(seed);
   warp.run([&](std::uint32_t lane) {
     done += publish_marked<EmulatedLanes, EmulatedLaneMemory>(
-                EmulatedLanes(), memory.view, rounds + (lane == 0 ? more : 0), blocks[lane],
+                EmulatedLanes(), memory.view, rounds + (lane == 0 ? more : 0), wqebbs[lane],
                 lane_control()) == QueueOutcome::done;
   });
   CHECK(done == kLanes);
-  std::uint64_t all = blocks[0] * std::uint64_t{more};
-  for (const std::uint32_t each : blocks) all += std::uint64_t{rounds} * each;
+  std::uint64_t all = wqebbs[0] * std::uint64_t{more};
+  for (const std::uint32_t each : wqebbs) all += std::uint64_t{rounds} * each;
   CHECK(memory.indexes.reserved == base + all);
   nic.stop_at(base + all);
 }
@@ -57,18 +57,18 @@ TEST_CASE("lanes that need different numbers of WQEBBs get WQEBBs of their own",
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
-  LaneBlocks blocks;
+  LaneWqebbs wqebbs;
   // Gives one lane a number of WQEBBs of its own. Its index equals each other lane's WQEBB count.
   for (const std::uint32_t others : {1u, 2u}) {
-    blocks.fill(others);
-    blocks[others] = 3;
-    publish_by_lanes(blocks, 4, 0, random());
+    wqebbs.fill(others);
+    wqebbs[others] = 3;
+    publish_by_lanes(wqebbs, 4, 0, random());
   }
   // Draws the numbers at random. With a small limit many lanes share a number; with the largest
   // limit most lanes go alone.
   for (const std::uint32_t most : {2u, 3u, 8u, q::kReservationMost}) {
-    for (auto& each : blocks) each = 1 + static_cast<std::uint32_t>(random()) % most;
-    publish_by_lanes(blocks, repeats(6u, 3u), 2, random());
+    for (auto& each : wqebbs) each = 1 + static_cast<std::uint32_t>(random()) % most;
+    publish_by_lanes(wqebbs, repeats(6u, 3u), 2, random());
   }
 }
 

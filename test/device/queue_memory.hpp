@@ -64,16 +64,16 @@ struct QueueMemory {
                                     .queue = view.number,
                                     .index = static_cast<std::uint16_t>(index & 0xffffu)}));
   }
-  device::queue::QueueOutcome publish(std::uint32_t count, std::uint32_t blocks,
+  device::queue::QueueOutcome publish(std::uint32_t count, std::uint32_t wqebbs,
                                       const device::WaitControl& control = {}) {
-    return publish_marked(device::Thread(), view, count, blocks, control);
+    return publish_marked(device::Thread(), view, count, wqebbs, control);
   }
   /// Writes marked WQEs without publishing them.
-  device::queue::Reservation write(std::uint32_t blocks) {
+  device::queue::Reservation write(std::uint32_t wqebbs) {
     device::queue::Reservation made;
-    REQUIRE(device::queue::reserve(device::Thread(), view, blocks, made, {}) ==
+    REQUIRE(device::queue::reserve(device::Thread(), view, wqebbs, made, {}) ==
             device::queue::QueueOutcome::done);
-    for (std::uint32_t i = 0; i < blocks; ++i) {
+    for (std::uint32_t i = 0; i < wqebbs; ++i) {
       device::queue::write_wqe(view, made, i, marked_wqe(view.number, made.base + i));
     }
     return made;
@@ -115,7 +115,7 @@ class DrainThread {
     thread_.request_stop();
     thread_.join();
     CHECK(drain_.consumed == end);
-    CHECK(drain_.wrong_blocks == 0);
+    CHECK(drain_.wrong_wqebbs == 0);
     CHECK(drain_.wrong_doorbells == 0);
   }
   std::uint32_t doorbells() const { return drain_.doorbells; }

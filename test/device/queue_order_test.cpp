@@ -20,12 +20,12 @@ using device::Thread;
 using device::WaitControl;
 using q::QueueOutcome;
 
-/// Threads that publish `count` reservations of `blocks` WQEBBs each and end. One more fiber drains
+/// Threads that publish `count` reservations of `wqebbs` WQEBBs each and end. One more fiber drains
 /// the queue.
 struct OrderCase {
   int threads;
   std::uint32_t count;
-  std::uint32_t blocks;
+  std::uint32_t wqebbs;
   std::uint64_t base = 0;
 };
 
@@ -39,7 +39,7 @@ bool run(const OrderCase& order_case, const Interleaving::Choose& choose) {
   for (int i = 0; i < order_case.threads; ++i) {
     bodies.emplace_back([&] {
       done += publish_marked<Thread, InterleavedMemory>(Thread(), memory.view, order_case.count,
-                                                        order_case.blocks,
+                                                        order_case.wqebbs,
                                                         WaitControl()) == QueueOutcome::done;
     });
   }
@@ -59,12 +59,12 @@ bool run(const OrderCase& order_case, const Interleaving::Choose& choose) {
   }
   while (drain.step(Thread()) != 0) {
   }
-  const std::uint64_t all = order_case.base + std::uint64_t{order_case.count} * order_case.blocks *
+  const std::uint64_t all = order_case.base + std::uint64_t{order_case.count} * order_case.wqebbs *
                                                   static_cast<std::uint64_t>(order_case.threads);
-  const bool good = drain.consumed == all && drain.wrong_blocks == 0 && drain.wrong_doorbells == 0;
+  const bool good = drain.consumed == all && drain.wrong_wqebbs == 0 && drain.wrong_doorbells == 0;
   if (!good) {
-    UNSCOPED_INFO("consumed " << drain.consumed << " of " << all << ", " << drain.wrong_blocks
-                              << " wrong blocks, " << drain.wrong_doorbells << " wrong doorbells");
+    UNSCOPED_INFO("consumed " << drain.consumed << " of " << all << ", " << drain.wrong_wqebbs
+                              << " wrong WQEBBs, " << drain.wrong_doorbells << " wrong doorbells");
   }
   return good;
 }

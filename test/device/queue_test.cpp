@@ -24,26 +24,26 @@ using q::QueueOutcome;
 struct Case {
   std::uint32_t depth;
   int threads;
-  std::uint32_t blocks;
+  std::uint32_t wqebbs;
   std::uint64_t base;
   std::uint32_t laps = 12;  ///< times around the ring
 };
 
 /// Publishes from all threads; none of them waits for completion of its own WQEs.
 void publish_from_threads(const Case& at) {
-  INFO("depth " << at.depth << ", " << at.threads << " threads, " << at.blocks << " blocks, from "
+  INFO("depth " << at.depth << ", " << at.threads << " threads, " << at.wqebbs << " WQEBBs, from "
                 << at.base);
   QueueMemory memory(at.depth, at.base);
   DrainThread nic(memory);
   const std::uint32_t count =
-      at.laps * at.depth / at.blocks / static_cast<std::uint32_t>(at.threads);
+      at.laps * at.depth / at.wqebbs / static_cast<std::uint32_t>(at.threads);
   WaitControl control;
   control.timeout_ns = 60'000'000'000;
   CHECK(on_threads(at.threads, [&](int) {
-          return memory.publish(count, at.blocks, control) == QueueOutcome::done;
+          return memory.publish(count, at.wqebbs, control) == QueueOutcome::done;
         }) == at.threads);
   const std::uint64_t all =
-      at.base + std::uint64_t{count} * at.blocks * static_cast<std::uint64_t>(at.threads);
+      at.base + std::uint64_t{count} * at.wqebbs * static_cast<std::uint64_t>(at.threads);
   CHECK(memory.indexes.reserved == all);
   CHECK(memory.rung() == all);  // no doorbell was lost, though no thread waited for its last WQEs
   nic.stop_at(all);
@@ -54,7 +54,7 @@ void publish_from_threads(const Case& at) {
 
 }  // namespace
 
-TEST_CASE("every entry is handed over once, in index order, and no doorbell is lost",
+TEST_CASE("every WQE is handed over once, in index order, and no doorbell is lost",
           "[A7][A8][req:3.3][req:3.5]") {
   constexpr std::uint64_t k16 = 1 << 16, k32 = std::uint64_t{1} << 32;
   for (const Case& at : {Case{128, 1, 1, 0}, Case{128, 4, 1, k16 - 64}, Case{128, 2, 3, 5},
@@ -90,7 +90,7 @@ TEST_CASE("the 16 bits of a completion say what is complete, or too little where
     const std::uint64_t ahead[] = {depth, random() % (depth + 1), random() % (1u << 20)};
     const std::uint64_t truth = known + ahead[random() % 3];
     const auto index = static_cast<std::uint16_t>((truth - 1) & 0xffffu);
-    const std::uint64_t got = q::completed_blocks(known, index, depth);
+    const std::uint64_t got = q::completed_wqebbs(known, index, depth);
     const bool is_right = truth <= known + depth ? got == truth : got >= known && got <= truth;
     if (!is_right) FAIL("depth " << depth << " known " << known << " truth " << truth);
   }
@@ -262,7 +262,7 @@ TEST_CASE("one doorbell covers all WQEs that were marked behind a gap",
   }
   CHECK(drain.doorbells == 1);
   CHECK(drain.consumed == 120);
-  CHECK(drain.wrong_blocks == 0);
+  CHECK(drain.wrong_wqebbs == 0);
 }
 
 TEST_CASE("a queue that has timed out aborts its posts and rings no doorbell", "[req:3.6]") {
@@ -287,7 +287,7 @@ TEST_CASE("a queue that has timed out aborts its posts and rings no doorbell", "
   }
 }
 
-TEST_CASE("a publisher waits for no slower one before it, and no entry is lost", "[req:3.5]") {
+TEST_CASE("a publisher waits for no slower one before it, and no WQE is lost", "[req:3.5]") {
   QueueMemory memory(128);
   DrainThread nic(memory);
   q::Reservation slow = memory.write(2);

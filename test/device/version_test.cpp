@@ -28,7 +28,7 @@ std::uint64_t hash_of(const std::vector<std::size_t>& numbers) {
 #define ORIEL_AT(type, member) offsetof(type, member), sizeof(type::member)
 
 /// Returns offsets and sizes of members that the library fills and user kernels read. Contains only
-/// the sizes of Completion and Block. Leaves out WindowObject, which has its own version.
+/// the sizes of Completion and Wqebb. Leaves out WindowObject, which has its own version.
 std::vector<std::size_t> layout() {
   using namespace device;         // NOLINT(google-build-using-namespace)
   using namespace device::queue;  // NOLINT(google-build-using-namespace)

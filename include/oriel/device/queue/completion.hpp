@@ -20,7 +20,7 @@
 ///                                             std::uint32_t depth) {
 ///   const dq::CompletionTail tail = dq::decode_tail(tail_word);
 ///   if (tail.kind != dq::CompletionKind::request) return known;  // an error, or nothing so far
-///   return dq::completed_blocks(known, tail.index, depth);
+///   return dq::completed_wqebbs(known, tail.index, depth);
 /// }
 /// ```
 namespace oriel::device::queue {
@@ -104,7 +104,7 @@ constexpr ORIEL_DEVICE_FN std::uint64_t encode_syndromes(const Syndromes& syndro
 /// the next poll begins with a fresh value.
 /// Correct for every depth up to 32768. An element may be newer by a multiple of 65536 WQEBBs after
 /// a pause of that length. The result is then too small, never too large.
-constexpr ORIEL_DEVICE_FN std::uint64_t completed_blocks(std::uint64_t known, std::uint16_t index,
+constexpr ORIEL_DEVICE_FN std::uint64_t completed_wqebbs(std::uint64_t known, std::uint16_t index,
                                                          std::uint32_t depth) {
   const std::uint16_t more =
       static_cast<std::uint16_t>(index + 1u - static_cast<std::uint16_t>(known));

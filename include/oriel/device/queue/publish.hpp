@@ -47,7 +47,7 @@ ORIEL_DEVICE_FN bool poll_completion(const QueueView& queue) {
   const CompletionTail tail =
       decode_tail(M::template load<Order::acquire, Scope::system>(&queue.completion->tail));
   if (tail.kind == CompletionKind::request) {
-    const std::uint64_t now = completed_blocks(known, tail.index, queue.depth);
+    const std::uint64_t now = completed_wqebbs(known, tail.index, queue.depth);
     if (now > known) M::template fetch_max<Order::acq_rel, Scope::device>(&at.completed, now);
     return true;
   }
@@ -69,7 +69,7 @@ ORIEL_DEVICE_FN bool poll_completion(const QueueView& queue) {
   const QueueError error = decode_error(word);
   // All WQEBBs before the failed WQE are complete.
   const std::uint64_t now =
-      completed_blocks(known, static_cast<std::uint16_t>(error.index - 1), queue.depth);
+      completed_wqebbs(known, static_cast<std::uint16_t>(error.index - 1), queue.depth);
   if (error.syndrome != kFlushed && now > known) {
     M::template fetch_max<Order::acq_rel, Scope::device>(&at.completed, now);
   }
@@ -262,12 +262,12 @@ template <class Group, class M = Memory>
 /// releases them.
 template <class M = Memory, std::uint32_t kParts>
 ORIEL_DEVICE_FN void write_wqe(const QueueView& queue, const Reservation& reservation,
-                               std::uint32_t offset, const Wqe<kParts>& entry) {
+                               std::uint32_t offset, const Wqe<kParts>& wqe) {
   ORIEL_DEVICE_UNROLL
   for (std::uint32_t i = 0; i < kParts; ++i) {
     const std::uint64_t index = reservation.base + offset + i / kPartsPerWqebb;
     Wqebb& wqebb = queue.ring[index & (queue.depth - 1)];
-    M::template store<Order::weak, Scope::system>(&wqebb.part[i % kPartsPerWqebb], entry.part[i]);
+    M::template store<Order::weak, Scope::system>(&wqebb.part[i % kPartsPerWqebb], wqe.part[i]);
   }
 }
 

@@ -16,7 +16,7 @@
 /// time. The functions here but begin_at() only compute: any thread may call them, they do not
 /// block and access no memory but their arguments.
 ///
-/// All indexes count basic blocks ("WQEBBs") since the queue was created, and are "one past the
+/// All indexes count WQEBBs since the queue was created, and are "one past the
 /// last". They stay below 2^63, which no queue ever reaches; the NIC receives the low 16 bits.
 /// Invariant: completed <= sweep / 2 <= reserved. At most `depth` WQEBBs are in use, counted from
 /// `completed` up to the last WQEBB that any thread writes.

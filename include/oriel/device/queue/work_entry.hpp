@@ -6,6 +6,6 @@
 /// Forwards to wqe.hpp, the present name of this header, for sources that include it by this path.
 ///
 /// ```cpp
-/// inline constexpr std::uint32_t kTwoBlocks = 2 * oriel::device::queue::kWqebbBytes;
+/// inline constexpr std::uint32_t kTwoWqebbs = 2 * oriel::device::queue::kWqebbBytes;
 /// ```
 #include "oriel/device/queue/wqe.hpp"
