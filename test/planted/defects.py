@@ -98,8 +98,8 @@ DEFECTS = [
      "const double left = (PLANTED ? 1.0 : speed_of(port)) * others; const double left_there "
      "= (PLANTED ? 1.0 : speed_of(other)) * users;"),
     ("net",
-     "if (blocks > rung - index || blocks > depth_) {",
-     "if ((blocks > rung - index && !PLANTED) || blocks > depth_) {"),
+     "if (wqebbs > rung - index || wqebbs > depth_) {",
+     "if ((wqebbs > rung - index && !PLANTED) || wqebbs > depth_) {"),
     ("net",
      "work.signalled = ((control.flags >> 2) & 3) >= 2;",
      "work.signalled = ((control.flags >> 2) & 3) >= (PLANTED ? 1 : 2);"),

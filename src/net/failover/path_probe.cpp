@@ -55,10 +55,10 @@ void PathProbe::send() {
   dq::Reservation place;
   if (dq::reserve(device::Thread(), view, 1, place, {}) != dq::QueueOutcome::done) return;
   // Needs no key, since the write has 0 bytes.
-  const dq::Wqe<2> entry{
+  const dq::Wqe<2> wqe{
       {dq::control_part(dq::Opcode::write, 0, {view.number, place.base}, 2, dq::kSignalled),
        dq::remote_part({})}};
-  dq::write_wqe(view, place, 0, entry);
+  dq::write_wqe(view, place, 0, wqe);
   if (dq::publish(device::Thread(), view, place) != dq::QueueOutcome::done) return;
   ++sent_;
   is_open_ = true;

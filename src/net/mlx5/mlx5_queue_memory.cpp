@@ -22,8 +22,8 @@ constexpr std::size_t kAdapterPage = 4096;
 
 Mlx5RingLayout lay_out(std::uint32_t depth, std::uint32_t receives, std::size_t page) {
   Mlx5RingLayout made;
-  made.blocks = receives * mlx5::kReceiveBytes;
-  made.completions = round_up(made.blocks + depth * sizeof(dq::Wqebb), page);
+  made.wqebbs = receives * mlx5::kReceiveBytes;
+  made.completions = round_up(made.wqebbs + depth * sizeof(dq::Wqebb), page);
   made.queue_record = depth * kElementBytes;
   made.completion_record = made.queue_record + 64;
   made.received_record = made.completion_record + 64;
@@ -100,7 +100,7 @@ void Mlx5QueueMemory::describe(dq::QueueView& view, dq::ReceiveView& receives) c
   std::byte* const ring = rings_->user();
   std::byte* const tail = ring + layout_.completions;
   std::byte* const word = words_->user();
-  view.ring = reinterpret_cast<dq::Wqebb*>(ring + layout_.blocks);
+  view.ring = reinterpret_cast<dq::Wqebb*>(ring + layout_.wqebbs);
   view.depth = options_.depth;
   // The doorbell record's first word is for receives, the second for sends.
   auto* const record = reinterpret_cast<std::uint32_t*>(tail + layout_.queue_record);

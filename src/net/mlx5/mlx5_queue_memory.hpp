@@ -17,7 +17,7 @@ namespace oriel::net {
 /// of their own follow the completions of sends and all doorbell records. On further pages follow
 /// the completions of receives.
 struct Mlx5RingLayout {
-  std::size_t blocks = 0;
+  std::size_t wqebbs = 0;
   std::size_t completions = 0;
   std::size_t queue_record = 0;  ///< from `completions`, as the next two: receives, sends
   std::size_t completion_record = 0;

@@ -6,34 +6,34 @@
 
 namespace oriel::net {
 
-void DeliveryRecord::accept(std::uint64_t entry_bytes, std::uint64_t piece_bytes) {
+void DeliveryRecord::accept(std::uint64_t wqe_bytes, std::uint64_t piece_bytes) {
   if (!owed_.empty()) {
-    const Span entry = owed_.front();
-    if (owed_next_ == entry.first) entries_.push_back(entry);
+    const Span wqe = owed_.front();
+    if (owed_next_ == wqe.first) wqes_.push_back(wqe);
     pending_.push_back(owed_next_);
     ++owed_next_;
-    if (owed_next_ < entry.end) return;
+    if (owed_next_ < wqe.end) return;
     owed_.pop_front();
     if (!owed_.empty()) owed_next_ = owed_.front().first;
     return;
   }
-  if (entry_left_ == 0) {
-    entries_.push_back({next_, next_});
-    entry_left_ = entry_bytes;
+  if (wqe_left_ == 0) {
+    wqes_.push_back({next_, next_});
+    wqe_left_ = wqe_bytes;
   }
-  entry_left_ -= std::min(entry_left_, piece_bytes);
+  wqe_left_ -= std::min(wqe_left_, piece_bytes);
   pending_.push_back(next_);
   ++next_;
-  entries_.back().end = next_;
+  wqes_.back().end = next_;
 }
 
 void DeliveryRecord::executed(std::uint64_t number) {
   const auto it = std::find(pending_.begin(), pending_.end(), number);  // usually the first
   if (it != pending_.end()) pending_.erase(it);
   const std::uint64_t done = pending_.empty() ? expected() : pending_.front();
-  while (!entries_.empty() && entries_.front().end <= done) {
-    if (entry_left_ != 0 && entries_.front().end == next_) break;  // more pieces will follow
-    entries_.pop_front();
+  while (!wqes_.empty() && wqes_.front().end <= done) {
+    if (wqe_left_ != 0 && wqes_.front().end == next_) break;  // more pieces will follow
+    wqes_.pop_front();
   }
 }
 
@@ -50,26 +50,26 @@ std::optional<std::uint64_t> DeliveryRecord::old_value(std::uint64_t number) con
   return it->old_value;
 }
 
-bool DeliveryRecord::is_pending(const Span& entry) const {
-  const auto it = std::lower_bound(pending_.begin(), pending_.end(), entry.first);
-  return it != pending_.end() && *it < entry.end;
+bool DeliveryRecord::is_pending(const Span& wqe) const {
+  const auto it = std::lower_bound(pending_.begin(), pending_.end(), wqe.first);
+  return it != pending_.end() && *it < wqe.end;
 }
 
 void DeliveryRecord::hand_over() {
-  if (entry_left_ != 0) {
-    // The entry is accepted again from its first piece on.
-    next_ = entries_.back().first;
-    entries_.pop_back();
-    entry_left_ = 0;
+  if (wqe_left_ != 0) {
+    // The WQE is accepted again from its first piece on.
+    next_ = wqes_.back().first;
+    wqes_.pop_back();
+    wqe_left_ = 0;
   }
-  // An owed entry that has come again only in part is still owed, and is the first.
+  // An owed WQE that has come again only in part is still owed, and is the first.
   const std::uint64_t again = owed_.empty() ? next_ : owed_.front().first;
-  for (auto it = entries_.rbegin(); it != entries_.rend(); ++it) {
+  for (auto it = wqes_.rbegin(); it != wqes_.rend(); ++it) {
     if (it->first < again && is_pending(*it)) owed_.push_front(*it);
   }
   if (!owed_.empty()) owed_next_ = owed_.front().first;
   pending_.clear();
-  entries_.clear();
+  wqes_.clear();
 }
 
 }  // namespace oriel::net

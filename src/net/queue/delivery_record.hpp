@@ -15,14 +15,14 @@ namespace oriel::net {
 /// no write that was executed wholly.
 ///
 /// Requests are accepted in the order of their numbers, and executed at once or later. When a NIC
-/// takes over, entries that were accepted but not wholly executed are owed: the peer will send them
-/// again. Nothing behind them is accepted before all of them have come. All pieces of an owed entry
-/// are executed again, because the peer sends the whole entry again. An atomic has only
+/// takes over, WQEs that were accepted but not wholly executed are owed: the peer will send them
+/// again. Nothing behind them is accepted before all of them have come. All pieces of an owed WQE
+/// are executed again, because the peer sends the whole WQE again. An atomic has only
 /// one piece. Not thread-safe: the lock of the NIC that has the queue guards it.
 class DeliveryRecord {
  public:
   /// Number of old values that are kept. It exceeds what a peer can have requested without knowing
-  /// the answer. That includes a peer that lost its knowledge of 64 entries.
+  /// the answer. That includes a peer that lost its knowledge of 64 WQEs.
   static constexpr std::size_t kValuesMost = 256;
 
   explicit DeliveryRecord(std::size_t values_most = kValuesMost) : values_most_(values_most) {}
@@ -30,8 +30,8 @@ class DeliveryRecord {
   /// Returns the number of the next request. This NIC or an earlier one has accepted all requests
   /// before it.
   std::uint64_t expected() const { return owed_.empty() ? next_ : owed_next_; }
-  /// Accepts request expected(): `piece_bytes` of an entry of `entry_bytes`.
-  void accept(std::uint64_t entry_bytes, std::uint64_t piece_bytes);
+  /// Accepts request expected(): `piece_bytes` of a WQE of `wqe_bytes`.
+  void accept(std::uint64_t wqe_bytes, std::uint64_t piece_bytes);
   /// Notes that an accepted request has taken effect.
   void executed(std::uint64_t number);
   /// Notes that an atomic has taken effect. Keeps its old value, because memory no longer has it.
@@ -55,13 +55,13 @@ class DeliveryRecord {
     std::uint64_t old_value;
   };
 
-  bool is_pending(const Span& entry) const;
+  bool is_pending(const Span& wqe) const;
 
-  std::uint64_t next_ = 0;        // first request that no NIC has accepted
-  std::uint64_t entry_left_ = 0;  // bytes of the last accepted entry that are not accepted yet
-  std::deque<Span> owed_;         // entries that have to be sent again, ascending
-  std::uint64_t owed_next_ = 0;   // next request in the first of owed_
-  std::deque<Span> entries_;      // accepted by this NIC, from the entry of pending_.front() on
+  std::uint64_t next_ = 0;             // first request that no NIC has accepted
+  std::uint64_t wqe_left_ = 0;         // bytes of the last accepted WQE that are not accepted yet
+  std::deque<Span> owed_;              // WQEs that have to be sent again, ascending
+  std::uint64_t owed_next_ = 0;        // next request in the first of owed_
+  std::deque<Span> wqes_;              // accepted by this NIC, from the WQE of pending_.front() on
   std::deque<std::uint64_t> pending_;  // accepted by this NIC but not executed, ascending
   std::size_t values_most_;
   std::deque<Value> values_;

@@ -27,7 +27,7 @@ Syndrome syndrome_of(Complaint complaint) {
 
 }  // namespace
 
-void WorkReader::copy_block(std::uint64_t index, std::uint32_t to) {
+void WorkReader::copy_wqebb(std::uint64_t index, std::uint32_t to) {
   std::memcpy(copy_.data() + to * kWqebbBytes, ring_ + (index & (depth_ - 1)) * kWqebbBytes,
               kWqebbBytes);
 }
@@ -58,25 +58,25 @@ Complaint WorkReader::check_place(const Control& control, std::uint64_t index) c
 }
 
 WorkReader::Wqe WorkReader::read(std::uint64_t index, std::uint64_t rung) {
-  Wqe entry;
-  entry.work.index = index;
-  copy_block(index, 0);
+  Wqe wqe;
+  wqe.work.index = index;
+  copy_wqebb(index, 0);
   const Control head = control();
-  entry.work.opcode = head.opcode;
-  entry.complaint = check_place(head, index);
-  if (entry.complaint == Complaint::none) {
-    const std::uint32_t blocks = divide_up(head.parts * kPart, kWqebbBytes);
-    if (blocks > rung - index || blocks > depth_) {
-      entry.complaint = Complaint::not_rung;
+  wqe.work.opcode = head.opcode;
+  wqe.complaint = check_place(head, index);
+  if (wqe.complaint == Complaint::none) {
+    const std::uint32_t wqebbs = divide_up(head.parts * kPart, kWqebbBytes);
+    if (wqebbs > rung - index || wqebbs > depth_) {
+      wqe.complaint = Complaint::not_rung;
     } else {
-      entry.work.blocks = blocks;
-      for (std::uint32_t i = 1; i < blocks; ++i) copy_block(index + i, i);
-      entry.complaint = read_flags(head, entry.work);
-      if (entry.complaint == Complaint::none) entry.complaint = read_body(head, entry.work);
+      wqe.work.wqebbs = wqebbs;
+      for (std::uint32_t i = 1; i < wqebbs; ++i) copy_wqebb(index + i, i);
+      wqe.complaint = read_flags(head, wqe.work);
+      if (wqe.complaint == Complaint::none) wqe.complaint = read_body(head, wqe.work);
     }
   }
-  entry.syndrome = syndrome_of(entry.complaint);
-  return entry;
+  wqe.syndrome = syndrome_of(wqe.complaint);
+  return wqe;
 }
 
 Complaint WorkReader::read_flags(const Control& control, WorkRequest& work) {

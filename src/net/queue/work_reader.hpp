@@ -24,12 +24,12 @@ class WorkReader {
   struct Wqe {
     Syndrome syndrome = Syndrome::none;
     Complaint complaint = Complaint::none;
-    /// Index, opcode and blocks are set even if there is a syndrome. If so, `blocks` is the WQE's
+    /// Index, opcode and `wqebbs` are set even if there is a syndrome. If so, `wqebbs` is the WQE's
     /// apparent size, from 1 to the number that was rung.
     WorkRequest work;
   };
 
-  /// `ring` has `depth` blocks (a power of two) and outlives the reader.
+  /// `ring` has `depth` WQEBBs (a power of two) and outlives the reader.
   WorkReader(const std::byte* ring, std::uint32_t depth, std::uint32_t queue)
       : ring_(ring), depth_(depth), queue_(queue) {}
 
@@ -51,7 +51,7 @@ class WorkReader {
     bool has_strange_bits = false;
   };
 
-  void copy_block(std::uint64_t index, std::uint32_t to);
+  void copy_wqebb(std::uint64_t index, std::uint32_t to);
   Control control() const;
   Complaint check_place(const Control& control, std::uint64_t index) const;
   static Complaint read_flags(const Control& control, WorkRequest& work);

@@ -33,7 +33,7 @@ struct WorkRequest {
   WorkKind kind = WorkKind::nop;
   std::uint8_t opcode = 0;   ///< opcode of the WQE
   std::uint64_t index = 0;   ///< index of the WQE's first WQEBB
-  std::uint32_t blocks = 1;  ///< WQEBBs in the ring
+  std::uint32_t wqebbs = 1;  ///< WQEBBs in the ring
   FenceMode fence = FenceMode::none;
   bool signalled = false;
   bool has_immediate = false;

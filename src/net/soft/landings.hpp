@@ -12,7 +12,7 @@
 
 namespace oriel::net {
 
-/// Data of responses, on its way to the memory that the entries name. Kept in the order of the
+/// Data of responses, on its way to the memory that the WQEs name. Kept in the order of the
 /// responses; one for which there is room may be stored before an earlier one that lacks room.
 class Landings {
  public:
@@ -21,7 +21,7 @@ class Landings {
   bool empty() const { return landings_.empty(); }
   /// Stores the data of a response to a piece of a read or atomic. The piece ends when the data is
   /// there.
-  void land(PostedWqe& entry, const SentRequest& request, WireResponse& response);
+  void land(PostedWqe& wqe, const SentRequest& request, WireResponse& response);
   /// Stores what could not be stored before. Returns whether any landing has ended.
   bool progress();
   void forget() { landings_.clear(); }
@@ -36,7 +36,7 @@ class Landings {
     MoveTicket ticket = 0;
     bool started = false;
   };
-  void begin(Landing& landing, PostedWqe& entry);
+  void begin(Landing& landing, PostedWqe& wqe);
 
   SendEnd& end_;
   PostedWqes& posted_;

@@ -42,8 +42,8 @@ class NicCore {
   /// Fails the NIC because another part of the network has run out of memory.
   void fail();
 
-  /// Executes no entry of this side's queues from now on, for good. Peers are still answered, so
-  /// that none of them takes this NIC for dead. Entries posted after the call are never executed.
+  /// Executes no WQE of this side's queues from now on, for good. Peers are still answered, so
+  /// that none of them takes this NIC for dead. WQEs posted after the call are never executed.
   /// Takes no lock.
   void end_sending() { context_.sends_nothing = true; }
   /// Ignores requests of peers from now on, for good, as if the NIC were gone. Requests accepted

@@ -14,8 +14,8 @@
 namespace oriel::net {
 
 /// A NIC in software. It reads the bytes that device code writes for an mlx5 adapter. It checks
-/// what an adapter would check: index and queue inside each entry, keys, ranges, rights, states. It
-/// executes in order and writes the last byte of a CQE last. After an error, it completes one entry
+/// what an adapter would check: index and queue inside each WQE, keys, ranges, rights, states. It
+/// executes in order and writes the last byte of a CQE last. After an error, it completes one WQE
 /// with that error and flushes the rest. Its atomics are atomic among NICs only, as an adapter's
 /// are.
 ///
@@ -45,7 +45,7 @@ class NicSoft final : public NicMemory {
   Status to_ready_to_send(std::uint32_t number);
   Status to_error(std::uint32_t number);
   /// Resets the queue from any state to how create_queue made it. Its memory has to be as it was
-  /// then, and the next connection needs another epoch. Entries that were not complete are
+  /// then, and the next connection needs another epoch. WQEs that were not complete are
   /// forgotten.
   Status to_reset(std::uint32_t number);
   /// Makes all three steps to ready_to_send.
@@ -67,10 +67,10 @@ class NicSoft final : public NicMemory {
   /// has_failed().
   bool progress();
 
-  /// Returns whether every queue has executed all entries it was rung for, or will never execute
+  /// Returns whether every queue has executed all WQEs it was rung for, or will never execute
   /// the rest.
   bool is_idle() const;
-  /// Returns whether this queue has executed all entries it was rung for, or will never execute the
+  /// Returns whether this queue has executed all WQEs it was rung for, or will never execute the
   /// rest. Returns true if there is no such queue.
   bool is_idle(std::uint32_t number) const;
 

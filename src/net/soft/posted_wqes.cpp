@@ -12,8 +12,8 @@
 namespace oriel::net {
 namespace {
 
-constexpr std::size_t kEntriesMost = 64;  // entries in progress at a time
-constexpr std::size_t kBlock = 64;
+constexpr std::size_t kWqesMost = 64;  // WQEs in progress at a time
+constexpr std::size_t kWqebb = 64;     // bytes
 
 }  // namespace
 
@@ -33,17 +33,17 @@ PostedWqes::PostedWqes(const QueueSetup& setup, std::uint32_t name)
 
 bool PostedWqes::read() {
   bool any = false;
-  while (halted_at_ == kNone && read_ < end_ && entries_.size() < kEntriesMost) {
-    WorkReader::Wqe entry = reader_.read(read_, end_);
-    read_ += entry.work.blocks;
+  while (halted_at_ == kNone && read_ < end_ && wqes_.size() < kWqesMost) {
+    WorkReader::Wqe wqe = reader_.read(read_, end_);
+    read_ += wqe.work.wqebbs;
     if (setup_.aliases != nullptr) {
-      entry.work.lkey = setup_.aliases->local(entry.work.lkey);
-      entry.work.rkey = setup_.aliases->remote(entry.work.rkey);
+      wqe.work.lkey = setup_.aliases->local(wqe.work.lkey);
+      wqe.work.rkey = setup_.aliases->remote(wqe.work.rkey);
     }
-    PostedWqe& made = entries_.emplace_back();
-    made.serial = first_serial_ + entries_.size() - 1;
-    made.work = std::move(entry.work);
-    if (entry.syndrome != Syndrome::none) stop_at(made, entry.syndrome, entry.complaint);
+    PostedWqe& made = wqes_.emplace_back();
+    made.serial = first_serial_ + wqes_.size() - 1;
+    made.work = std::move(wqe.work);
+    if (wqe.syndrome != Syndrome::none) stop_at(made, wqe.syndrome, wqe.complaint);
     any = true;
   }
   return any;
@@ -52,65 +52,65 @@ bool PostedWqes::read() {
 // Adds a probe, which takes no WQEBB of the ring. The NIC adds it itself: producers on a GPU keep
 // their indexes where no host thread may access them.
 void PostedWqes::add_probe() {
-  PostedWqe& made = entries_.emplace_back();
-  made.serial = first_serial_ + entries_.size() - 1;
+  PostedWqe& made = wqes_.emplace_back();
+  made.serial = first_serial_ + wqes_.size() - 1;
   made.work.kind = WorkKind::write;
   made.work.opcode = kProbeOpcode;
   made.work.index = read_;
-  made.work.blocks = 0;
+  made.work.wqebbs = 0;
   made.work.is_inline = true;
 }
 
 PostedWqe* PostedWqes::sending() {
-  if (next_ >= entries_.size()) return nullptr;
-  PostedWqe& entry = entries_[next_];
-  return entry.started || entry.serial < halted_at_ ? &entry : nullptr;
+  if (next_ >= wqes_.size()) return nullptr;
+  PostedWqe& wqe = wqes_[next_];
+  return wqe.started || wqe.serial < halted_at_ ? &wqe : nullptr;
 }
 
-void PostedWqes::begin(PostedWqe& entry) {
-  entry.started = true;
-  if (entry.waits_for_data()) ++reads_in_flight_;
+void PostedWqes::begin(PostedWqe& wqe) {
+  wqe.started = true;
+  if (wqe.waits_for_data()) ++reads_in_flight_;
 }
 
-void PostedWqes::end_piece(PostedWqe& entry) {
-  if (++entry.answered < entry.pieces) return;
-  if (entry.waits_for_data()) --reads_in_flight_;
-  entry.done = true;
+void PostedWqes::end_piece(PostedWqe& wqe) {
+  if (++wqe.answered < wqe.pieces) return;
+  if (wqe.waits_for_data()) --reads_in_flight_;
+  wqe.done = true;
 }
 
-void PostedWqes::stop_at(PostedWqe& entry, Syndrome syndrome, Complaint complaint) {
-  if (entry.done) return;
+void PostedWqes::stop_at(PostedWqe& wqe, Syndrome syndrome, Complaint complaint) {
+  if (wqe.done) return;
   const bool is_gone = syndrome == Syndrome::remote_gone;
-  entry.syndrome = is_gone ? Syndrome::remote_access : syndrome;
-  entry.complaint = is_gone ? Complaint::deregistered : complaint;
-  entry.done = true;
-  halted_at_ = std::min(halted_at_, entry.serial);
+  wqe.syndrome = is_gone ? Syndrome::remote_access : syndrome;
+  wqe.complaint = is_gone ? Complaint::deregistered : complaint;
+  wqe.done = true;
+  halted_at_ = std::min(halted_at_, wqe.serial);
 }
 
 PostedWqe PostedWqes::complete_oldest() {
-  PostedWqe entry = std::move(entries_.front());
-  poison(entry.work);
-  completed_ = entry.work.index + entry.work.blocks;
-  entries_.pop_front();
+  PostedWqe wqe = std::move(wqes_.front());
+  poison(wqe.work);
+  completed_ = wqe.work.index + wqe.work.wqebbs;
+  wqes_.pop_front();
   ++first_serial_;
   if (next_ > 0) --next_;
-  return entry;
+  return wqe;
 }
 
 void PostedWqes::fail_oldest() {
-  const WorkRequest& work = entries_.front().work;
-  completed_ = work.index + work.blocks;
+  const WorkRequest& work = wqes_.front().work;
+  completed_ = work.index + work.wqebbs;
 }
 
 WorkRequest PostedWqes::skip() {
   WorkRequest work = reader_.read(completed_, end_).work;
-  completed_ += work.blocks;
+  completed_ += work.wqebbs;
   return work;
 }
 
 void PostedWqes::poison(const WorkRequest& work) {
-  for (std::uint64_t i = work.index; i < work.index + work.blocks; ++i) {
-    std::memset(setup_.memory.ring + (i & (setup_.memory.depth - 1)) * kBlock, 0xdd, kBlock);
+  for (std::uint64_t i = work.index; i < work.index + work.wqebbs; ++i) {
+    std::memset(setup_.memory.ring + (i & (setup_.memory.depth - 1)) * kWqebb, 0xdd, kWqebb);
   }
 }
 

@@ -27,7 +27,7 @@ struct SendEnd : QueueEnd {
   MemoryKeys::Found find_local(const WorkRequest& work, bool write) const {
     return nic.keys.find_local(work.lkey, work.local_address, work.bytes, write);
   }
-  /// Finds a mapping of the peer's memory that the entry names.
+  /// Finds a mapping of the peer's memory that the WQE names.
   MemoryKeys::Found find_mapped(const WorkRequest& work) const {
     return nic.peers.find(peer.process, work.rkey, work.remote_address, work.bytes);
   }

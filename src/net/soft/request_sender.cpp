@@ -10,8 +10,8 @@
 namespace oriel::net {
 namespace {
 
-bool needs_load(const PostedWqe& entry, const SentRequest& request) {
-  return entry.work.kind == WorkKind::write && !entry.work.is_inline && !request.is_bare();
+bool needs_load(const PostedWqe& wqe, const SentRequest& request) {
+  return wqe.work.kind == WorkKind::write && !wqe.work.is_inline && !request.is_zero_copy();
 }
 
 }  // namespace
@@ -25,44 +25,44 @@ bool RequestSender::send_again(TimePoint now) {
   return true;
 }
 
-bool RequestSender::send_pieces(PostedWqe& entry, TimePoint now) {
-  while (entry.sent < entry.pieces && !entry.done) {
+bool RequestSender::send_pieces(PostedWqe& wqe, TimePoint now) {
+  while (wqe.sent < wqe.pieces && !wqe.done) {
     if (sent_.is_full()) return false;
     SentRequest request;
-    request.serial = entry.serial;
-    request.offset = entry.sent_bytes;
+    request.serial = wqe.serial;
+    request.offset = wqe.sent_bytes;
     request.bytes = static_cast<std::uint32_t>(
-        std::min<std::uint64_t>(entry.piece_bytes, entry.work.bytes - request.offset));
-    if (entry.rendezvous && !bare_.expose(entry, request)) {
-      cut_for_wire(entry);
+        std::min<std::uint64_t>(wqe.piece_bytes, wqe.work.bytes - request.offset));
+    if (wqe.rendezvous && !zero_copy_.expose(wqe, request)) {
+      cut_for_wire(wqe);
       continue;
     }
-    request.direct = entry.direct;
-    request.last = entry.sent + 1 == entry.pieces;
-    const bool has_bytes = !request.is_bare() && entry.work.kind != WorkKind::atomic;
+    request.direct = wqe.direct;
+    request.last = wqe.sent + 1 == wqe.pieces;
+    const bool has_bytes = !request.is_zero_copy() && wqe.work.kind != WorkKind::atomic;
     request.wire_bytes = has_bytes ? request.bytes : 0;
     SentRequest* const added = sent_.add(std::move(request));
     if (added == nullptr) return false;
-    ++entry.sent;
-    entry.sent_bytes += added->bytes;
+    ++wqe.sent;
+    wqe.sent_bytes += added->bytes;
     if (!send(*added, now)) return false;
   }
-  return entry.sent == entry.pieces;
+  return wqe.sent == wqe.pieces;
 }
 
 void RequestSender::go_by_wire(std::size_t position) {
   const SentRequest& refused = sent_[position];
-  PostedWqe& entry = posted_.of(refused.serial);
-  if (!refused.is_bare() || entry.work.kind != WorkKind::write) return;
+  PostedWqe& wqe = posted_.of(refused.serial);
+  if (!refused.is_zero_copy() || wqe.work.kind != WorkKind::write) return;
   for (std::size_t i = position; i < sent_.size(); ++i) {
-    if (sent_[i].answered) return posted_.stop_at(entry, Syndrome::remote_operation);
+    if (sent_[i].answered) return posted_.stop_at(wqe, Syndrome::remote_operation);
   }
-  bare_.note_refusal(entry, refused);
-  posted_.send_again_from(entry.serial);
+  zero_copy_.note_refusal(wqe, refused);
+  posted_.send_again_from(wqe.serial);
   while (sent_.size() > position) {
     SentRequest& newest = sent_.newest();
     PostedWqe& its = posted_.of(newest.serial);
-    bare_.revoke(its, newest);
+    zero_copy_.revoke(its, newest);
     --its.sent;
     its.sent_bytes -= newest.bytes;
     sent_.drop_newest();
@@ -70,19 +70,19 @@ void RequestSender::go_by_wire(std::size_t position) {
   // The peer has not accepted these numbers from another NIC either.
   if (end_.setup.records != nullptr) end_.setup.records->sent = sent_.next_number();
   posted_.for_each_sending([this](PostedWqe& one) {
-    if (bare_.is_refused(one)) cut_for_wire(one);
+    if (zero_copy_.is_refused(one)) cut_for_wire(one);
   });
 }
 
-void RequestSender::cut_for_wire(PostedWqe& entry) {
-  entry.direct = false;
-  entry.rendezvous = false;
-  entry.cut(end_.setup.piece_bytes);
+void RequestSender::cut_for_wire(PostedWqe& wqe) {
+  wqe.direct = false;
+  wqe.rendezvous = false;
+  wqe.cut(end_.setup.piece_bytes);
 }
 
 void RequestSender::forget_sent() {
   for (std::size_t i = 0; i < sent_.size(); ++i) {
-    bare_.lose(posted_.of(sent_[i].serial), sent_[i]);
+    zero_copy_.lose(posted_.of(sent_[i].serial), sent_[i]);
   }
   sent_.forget();
 }
@@ -90,33 +90,33 @@ void RequestSender::forget_sent() {
 void RequestSender::forget_unsent() {
   while (!sent_.empty() && !sent_.newest().was_sent) {
     SentRequest& newest = sent_.newest();
-    bare_.revoke(posted_.of(newest.serial), newest);
+    zero_copy_.revoke(posted_.of(newest.serial), newest);
     sent_.drop_newest();
   }
 }
 
 bool RequestSender::send(SentRequest& request, TimePoint now) {
-  PostedWqe& entry = posted_.of(request.serial);
+  PostedWqe& wqe = posted_.of(request.serial);
   if (held_up_) {
-    load_ahead(entry, request);
+    load_ahead(wqe, request);
     return true;
   }
-  const Step step = transmit(entry, request, now);
+  const Step step = transmit(wqe, request, now);
   held_up_ = step == Step::loading;
   return step != Step::blocked;
 }
 
 /// Continues to load the payload from where it is registered.
-RequestSender::Step RequestSender::load(PostedWqe& entry, SentRequest& request) {
-  // Looked up again: the key may have been deregistered since the entry started.
-  const auto found = end_.find_local(entry.work, false);
+RequestSender::Step RequestSender::load(PostedWqe& wqe, SentRequest& request) {
+  // Looked up again: the key may have been deregistered since the WQE started.
+  const auto found = end_.find_local(wqe.work, false);
   if (found.syndrome != Syndrome::none) {
-    posted_.stop_at(entry, found.syndrome);
+    posted_.stop_at(wqe, found.syndrome);
     return Step::blocked;
   }
   CopyEngine& engine = end_.nic.engine(found.place);
   if (engine.has_failed()) {
-    posted_.stop_at(entry, Syndrome::local_operation, Complaint::no_copies);
+    posted_.stop_at(wqe, Syndrome::local_operation, Complaint::no_copies);
     return Step::blocked;
   }
   // Host memory is sent from its current address, so its load starts anew.
@@ -128,15 +128,15 @@ RequestSender::Step RequestSender::load(PostedWqe& entry, SentRequest& request) 
   return request.loaded ? Step::sent : Step::loading;
 }
 
-void RequestSender::load_ahead(PostedWqe& entry, SentRequest& request) {
-  if (!needs_load(entry, request) || request.loaded || entry.done) return;
-  if (bare_.asks_only(entry, request)) return;
-  static_cast<void>(load(entry, request));
+void RequestSender::load_ahead(PostedWqe& wqe, SentRequest& request) {
+  if (!needs_load(wqe, request) || request.loaded || wqe.done) return;
+  if (zero_copy_.asks_only(wqe, request)) return;
+  static_cast<void>(load(wqe, request));
 }
 
 /// Builds the request without the bytes of a write that have to be loaded first.
-WireRequest RequestSender::request_for(const PostedWqe& entry, const SentRequest& sent) const {
-  const WorkRequest& work = entry.work;
+WireRequest RequestSender::request_for(const PostedWqe& wqe, const SentRequest& sent) const {
+  const WorkRequest& work = wqe.work;
   WireRequest request;
   request.from = end_.wire().address();
   request.from_queue = end_.number;
@@ -154,7 +154,7 @@ WireRequest RequestSender::request_for(const PostedWqe& entry, const SentRequest
   request.atomic = work.atomic;
   request.direct = sent.direct;
   request.source = sent.source;
-  if (sent.direct && entry.direct) {  // else it only asks, with key 0, which is never valid
+  if (sent.direct && wqe.direct) {  // else it only asks, with key 0, which is never valid
     request.source_key = work.lkey;
     request.source_address = work.local_address + sent.offset;
   } else if (work.is_inline) {
@@ -163,15 +163,15 @@ WireRequest RequestSender::request_for(const PostedWqe& entry, const SentRequest
   return request;
 }
 
-RequestSender::Step RequestSender::transmit(PostedWqe& entry, SentRequest& request, TimePoint now) {
-  if (bare_.asks_only(entry, request)) {
+RequestSender::Step RequestSender::transmit(PostedWqe& wqe, SentRequest& request, TimePoint now) {
+  if (zero_copy_.asks_only(wqe, request)) {
     request.direct = true;
     request.load.reset();
     request.loaded = false;
   }
-  WireMessage message{request_for(entry, request)};
-  if (needs_load(entry, request)) {
-    const Step step = load(entry, request);
+  WireMessage message{request_for(wqe, request)};
+  if (needs_load(wqe, request)) {
+    const Step step = load(wqe, request);
     if (step != Step::sent) return step;
     std::get<WireRequest>(message.body).payload = request.load->expose();
   }

@@ -25,8 +25,8 @@ Requester::Requester(const QueueSetup& setup, std::uint32_t number, NicContext& 
       posted_(end_.setup, end_.name()),
       sent_(slow_answer(setup)),
       retransmission_(end_.setup),
-      bare_(end_),
-      sender_(end_, posted_, sent_, bare_),
+      zero_copy_(end_),
+      sender_(end_, posted_, sent_, zero_copy_),
       landings_(end_, posted_),
       completions_(end_.setup, end_.name()) {}
 
@@ -46,7 +46,7 @@ bool Requester::progress(TimePoint now) {
   check_timer(now);
   any = landings_.progress() || any;
   const bool may_send = !retransmission_.is_paused(now) && sender_.send_again(now);
-  if (may_send) any = begin_entries(now) || any;
+  if (may_send) any = begin_wqes(now) || any;
   return retire() || any;
 }
 
@@ -55,50 +55,50 @@ void Requester::probe() {
   posted_.add_probe();
 }
 
-bool Requester::begin_entries(TimePoint now) {
+bool Requester::begin_wqes(TimePoint now) {
   bool any = false;
-  while (PostedWqe* const entry = posted_.sending()) {
-    if (!entry->started) {
-      if (!may_begin(*entry)) break;
-      begin(*entry);
+  while (PostedWqe* const wqe = posted_.sending()) {
+    if (!wqe->started) {
+      if (!may_begin(*wqe)) break;
+      begin(*wqe);
       any = true;
-      if (!entry->started) break;
+      if (!wqe->started) break;
     }
-    const std::uint32_t before = entry->sent;
-    const bool sent = sender_.send_pieces(*entry, now);
-    any = any || entry->sent != before;
+    const std::uint32_t before = wqe->sent;
+    const bool sent = sender_.send_pieces(*wqe, now);
+    any = any || wqe->sent != before;
     if (!sent) break;
     posted_.end_sending();
   }
   return any;
 }
 
-bool Requester::may_begin(const PostedWqe& entry) const {
-  const FenceMode fence = entry.work.fence;
+bool Requester::may_begin(const PostedWqe& wqe) const {
+  const FenceMode fence = wqe.work.fence;
   if (fence == FenceMode::reads_and_atomics && posted_.reads_in_flight() != 0) return false;
   if (fence == FenceMode::everything && (!sent_.empty() || !landings_.empty())) return false;
-  return !entry.waits_for_data() || reads_in_window_ < kReadsInFlightMost;
+  return !wqe.waits_for_data() || reads_in_window_ < kReadsInFlightMost;
 }
 
-void Requester::begin(PostedWqe& entry) {
-  const WorkRequest& work = entry.work;
+void Requester::begin(PostedWqe& wqe) {
+  const WorkRequest& work = wqe.work;
   if (!work.is_inline && work.kind != WorkKind::nop) {
-    const auto found = end_.find_local(work, entry.waits_for_data());
+    const auto found = end_.find_local(work, wqe.waits_for_data());
     const bool is_found = found.syndrome == Syndrome::none;
     // An earlier NIC may have sent this write: the peer is asked whether it was executed.
     const bool is_retransmitted =
-        work.kind == WorkKind::write && bare_.may_be_done(sent_.next_number(), false);
-    if (!is_found && !is_retransmitted) return posted_.stop_at(entry, found.syndrome);
-    if (is_found) bare_.choose(entry, found.place);
+        work.kind == WorkKind::write && zero_copy_.may_be_done(sent_.next_number(), false);
+    if (!is_found && !is_retransmitted) return posted_.stop_at(wqe, found.syndrome);
+    if (is_found) zero_copy_.choose(wqe, found.place);
   }
-  posted_.begin(entry);
+  posted_.begin(wqe);
   // A dump only waits for earlier data. Completion in order ensures that this data has arrived.
   if (work.kind == WorkKind::nop || work.kind == WorkKind::dump) {
-    entry.done = true;
+    wqe.done = true;
     return;
   }
-  entry.cut(bare_.piece_bytes(entry));
-  if (entry.waits_for_data()) ++reads_in_window_;
+  wqe.cut(zero_copy_.piece_bytes(wqe));
+  if (wqe.waits_for_data()) ++reads_in_window_;
 }
 
 void Requester::check_timer(TimePoint now) {
@@ -143,14 +143,14 @@ void Requester::receive(WireResponse& response, TimePoint now) {
 
 void Requester::take_answer(SentRequest& request, WireResponse* response, TimePoint now) {
   sent_.note_answer(request, now);
-  PostedWqe& entry = posted_.of(request.serial);
-  bare_.revoke(entry, request);
+  PostedWqe& wqe = posted_.of(request.serial);
+  zero_copy_.revoke(wqe, request);
   if (response != nullptr && response->syndrome != Syndrome::none) {
-    return posted_.stop_at(entry, response->syndrome);
+    return posted_.stop_at(wqe, response->syndrome);
   }
   // A read or an atomic is answered when its data has landed.
-  if (entry.waits_for_data()) return landings_.land(entry, request, *response);
-  posted_.end_piece(entry);
+  if (wqe.waits_for_data()) return landings_.land(wqe, request, *response);
+  posted_.end_piece(wqe);
 }
 
 bool Requester::retire() {
@@ -162,12 +162,12 @@ bool Requester::retire() {
       end_with(oldest.work, oldest.syndrome, oldest.complaint);
       return true;
     }
-    const PostedWqe entry = posted_.complete_oldest();
+    const PostedWqe wqe = posted_.complete_oldest();
     if (end_.setup.records != nullptr) {
       end_.setup.records->completed = posted_.completed();
-      end_.setup.records->number += entry.pieces;
+      end_.setup.records->number += wqe.pieces;
     }
-    if (entry.work.signalled) completions_.write(entry.work, end_.nic.clock->now());
+    if (wqe.work.signalled) completions_.write(wqe.work, end_.nic.clock->now());
   }
   return any;
 }
@@ -179,7 +179,7 @@ void Requester::end_with(const WorkRequest& work, Syndrome syndrome, Complaint c
 
 void Requester::fail(Syndrome syndrome, Complaint complaint) {
   if (failed_) return;
-  if (syndrome == Syndrome::flushed) return give_up();  // each entry is flushed on its own
+  if (syndrome == Syndrome::flushed) return give_up();  // each WQE is flushed on its own
   WorkRequest work;
   work.index = posted_.completed();
   if (work.index < posted_.end()) work = posted_.skip();

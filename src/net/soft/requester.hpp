@@ -5,22 +5,22 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "net/soft/bare_transfers.hpp"
 #include "net/soft/landings.hpp"
 #include "net/soft/posted_wqes.hpp"
 #include "net/soft/queue_ends.hpp"
 #include "net/soft/request_sender.hpp"
 #include "net/soft/send_completions.hpp"
 #include "net/soft/sent_requests.hpp"
+#include "net/soft/zero_copy_transfers.hpp"
 
 namespace oriel::net {
 
-/// The sending half of a queue. It takes entries from the ring in order, sends requests to the
-/// peer, and completes the entries in order. Requests of several entries are in flight at once.
+/// The sending half of a queue. It takes WQEs from the ring in order, sends requests to the
+/// peer, and completes the WQEs in order. Requests of several WQEs are in flight at once.
 /// Hence, without fences, reads and atomics may be answered after later writes have been executed.
 ///
-/// When an entry fails, all earlier entries are complete. The failed entry gets the one completion
-/// with its syndrome. All later entries, rung before or after the failure, are completed as
+/// When a WQE fails, all earlier WQEs are complete. The failed WQE gets the one completion
+/// with its syndrome. All later WQEs, rung before or after the failure, are completed as
 /// flushed. Not thread-safe: the NIC's lock guards it. Each call does a bounded amount of work.
 class Requester {
  public:
@@ -44,18 +44,18 @@ class Requester {
   /// Returns whether anything was done.
   bool progress(TimePoint now);
   void receive(WireResponse& response, TimePoint now);
-  /// Returns true if an entry has failed or fail() was called: the queue is in error.
+  /// Returns true if a WQE has failed or fail() was called: the queue is in error.
   bool failed() const { return failed_; }
-  /// Fails the queue for a reason other than an entry.
+  /// Fails the queue for a reason other than a WQE.
   void fail(Syndrome syndrome, Complaint complaint);
-  /// Flushes the remaining entries; call it while the queue is in error. Returns whether there were
+  /// Flushes the remaining WQEs; call it while the queue is in error. Returns whether there were
   /// any.
   bool flush();
 
  private:
-  bool begin_entries(TimePoint now);
-  bool may_begin(const PostedWqe& entry) const;
-  void begin(PostedWqe& entry);
+  bool begin_wqes(TimePoint now);
+  bool may_begin(const PostedWqe& wqe) const;
+  void begin(PostedWqe& wqe);
   void check_timer(TimePoint now);
   void take_answer(SentRequest& request, WireResponse* response, TimePoint now);
   bool retire();
@@ -66,7 +66,7 @@ class Requester {
   PostedWqes posted_;
   SentRequests sent_;
   Retransmission retransmission_;
-  BareTransfers bare_;
+  ZeroCopyTransfers zero_copy_;
   RequestSender sender_;
   Landings landings_;
   SendCompletions completions_;

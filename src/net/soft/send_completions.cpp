@@ -34,7 +34,7 @@ void SendCompletions::write_error(const WorkRequest& work, Syndrome syndrome, Co
     store_first_error(record);
     is_of_probe_ = record.opcode == kProbeOpcode && record.syndrome == Syndrome::transport_retry;
   } else if (is_of_probe_ && record.opcode != kProbeOpcode) {
-    // A missing response to a probe may be no failure. A missing response to an entry is one.
+    // A missing response to a probe may be no failure. A missing response to a WQE is one.
     CompletionRecord first = record;
     first.syndrome = Syndrome::transport_retry;
     store_first_error(first);

@@ -9,7 +9,7 @@
 
 namespace oriel::net {
 
-/// Reports complete entries and the first error to producers. The word of the first error is stored
+/// Reports complete WQEs and the first error to producers. The word of the first error is stored
 /// before the error's completion.
 class SendCompletions {
  public:
@@ -26,7 +26,7 @@ class SendCompletions {
   const std::uint32_t name_;
   CompletionWriter completions_;
   bool has_error_word_ = false;
-  bool is_of_probe_ = false;  // the first error is a probe's, and no error of an entry has followed
+  bool is_of_probe_ = false;  // the first error is a probe's, and no error of a WQE has followed
 };
 
 }  // namespace oriel::net

@@ -14,7 +14,7 @@
 
 namespace oriel::net {
 
-/// One piece of an entry, from when it is due until the peer has answered it and all requests
+/// One piece of a WQE, from when it is due until the peer has answered it and all requests
 /// before it.
 struct SentRequest {
   std::uint64_t number = 0;
@@ -34,7 +34,7 @@ struct SentRequest {
   std::optional<Loading> load;  // load of its payload, until the request is on the wire
   bool loaded = false;
 
-  bool is_bare() const { return direct || source.has_value(); }
+  bool is_zero_copy() const { return direct || source.has_value(); }
 };
 
 /// Requests by number, and the limit of their bytes in flight.

@@ -32,7 +32,7 @@ class SoftQueue {
   Status to_init();
   Status to_ready_to_receive(const QueuePeer& peer);
   Status to_ready_to_send();
-  /// Goes to `error` from any state; incomplete entries are flushed.
+  /// Goes to `error` from any state; incomplete WQEs are flushed.
   Status to_error();
   /// Goes to `error`, and no longer serves or answers the peer. Used for a queue that continues on
   /// another NIC.

@@ -21,14 +21,14 @@ constexpr std::uint32_t kDepth = 128;
 struct Ring {
   explicit Ring(std::string_view hex, std::uint64_t index = golden::kIndex)
       : bytes(kDepth * 64, std::byte{0xee}) {
-    const auto entry = golden::bytes_of(hex);
-    for (std::size_t i = 0; i < entry.size(); ++i) at(index, i) = entry[i];
+    const auto wqe = golden::bytes_of(hex);
+    for (std::size_t i = 0; i < wqe.size(); ++i) at(index, i) = wqe[i];
   }
   std::byte& at(std::uint64_t index, std::size_t offset) {
     return bytes[((index + offset / 64) % kDepth) * 64 + offset % 64];
   }
-  WorkReader::Wqe read(std::uint64_t index = golden::kIndex, std::uint64_t blocks = 64) {
-    return WorkReader(bytes.data(), kDepth, golden::kQueue).read(index, index + blocks);
+  WorkReader::Wqe read(std::uint64_t index = golden::kIndex, std::uint64_t wqebbs = 64) {
+    return WorkReader(bytes.data(), kDepth, golden::kQueue).read(index, index + wqebbs);
   }
   std::vector<std::byte> bytes;
 };
@@ -36,13 +36,13 @@ struct Ring {
 /// Reads a vector, which must be valid. Checks its index and, if `has_remote`, its remote address
 /// and key.
 WorkRequest work_of(std::string_view hex, bool has_remote = true) {
-  const auto entry = Ring(hex).read();
-  REQUIRE(entry.complaint == Complaint::none);
-  REQUIRE(entry.syndrome == Syndrome::none);
-  CHECK(entry.work.index == golden::kIndex);
-  if (has_remote) CHECK(entry.work.remote_address == golden::kRemote);
-  if (has_remote) CHECK(entry.work.rkey == golden::kRkey);
-  return entry.work;
+  const auto wqe = Ring(hex).read();
+  REQUIRE(wqe.complaint == Complaint::none);
+  REQUIRE(wqe.syndrome == Syndrome::none);
+  CHECK(wqe.work.index == golden::kIndex);
+  if (has_remote) CHECK(wqe.work.remote_address == golden::kRemote);
+  if (has_remote) CHECK(wqe.work.rkey == golden::kRkey);
+  return wqe.work;
 }
 
 void check_local(const WorkRequest& work, std::uint64_t bytes) {
@@ -70,7 +70,7 @@ TEST_CASE("writes and reads are read as the format says", "[req:3.12]") {
   const WorkRequest write = work_of(golden::kWrite);
   CHECK(write.kind == WorkKind::write);
   CHECK(write.opcode == 0x08);
-  CHECK(write.blocks == 1);
+  CHECK(write.wqebbs == 1);
   CHECK(write.signalled);
   CHECK(write.fence == FenceMode::none);
   CHECK_FALSE(write.has_immediate);
@@ -96,16 +96,16 @@ TEST_CASE("writes and reads are read as the format says", "[req:3.12]") {
   CHECK_FALSE(on_error.work.signalled);
 }
 
-TEST_CASE("bytes that stand in the entry are found, also across blocks and the ring's end",
+TEST_CASE("bytes that stand in the WQE are found, also across WQEBBs and the ring's end",
           "[req:3.12]") {
-  for (const auto& [hex, count, blocks] : {std::tuple{golden::kInline1, 1u, 1u},
+  for (const auto& [hex, count, wqebbs] : {std::tuple{golden::kInline1, 1u, 1u},
                                            {golden::kInline12, 12u, 1u},
                                            {golden::kInline28, 28u, 1u},
                                            {golden::kInline100, 100u, 3u}}) {
     const WorkRequest work = work_of(hex);
     CHECK(work.kind == WorkKind::write);
     CHECK(work.is_inline);
-    CHECK(work.blocks == blocks);
+    CHECK(work.wqebbs == wqebbs);
     REQUIRE(work.bytes == count);
     REQUIRE(work.inline_bytes.size() == count);
     for (unsigned i = 0; i < count; ++i) CHECK(work.inline_bytes[i] == std::byte(i + 1));
@@ -115,9 +115,9 @@ TEST_CASE("bytes that stand in the entry are found, also across blocks and the r
   Ring ring(golden::kInline100, last);
   ring.at(last, 1) = std::byte{0x00};
   ring.at(last, 2) = std::byte{0x7f};
-  const auto entry = ring.read(last);
-  REQUIRE(entry.syndrome == Syndrome::none);
-  CHECK(entry.work.inline_bytes[99] == std::byte{100});
+  const auto wqe = ring.read(last);
+  REQUIRE(wqe.syndrome == Syndrome::none);
+  CHECK(wqe.work.inline_bytes[99] == std::byte{100});
 }
 
 // Unverified on hardware, except the first two and the last.
@@ -141,7 +141,7 @@ TEST_CASE("atomics, dumps and nops are read as the format says", "[req:3.12][A12
     INFO(wanted.hex);
     const WorkRequest work = work_of(wanted.hex);
     CHECK(work.kind == WorkKind::atomic);
-    CHECK(work.blocks == (wanted.hex == golden::kMaskedSwap8 ? 2u : 1u));
+    CHECK(work.wqebbs == (wanted.hex == golden::kMaskedSwap8 ? 2u : 1u));
     CHECK(work.signalled == (wanted.hex != golden::kMaskedSwap8));
     CHECK((work.fence == FenceMode::reads_and_atomics) == (wanted.hex == golden::kFetchAdd));
     check_local(work, wanted.bytes);
@@ -165,7 +165,7 @@ TEST_CASE("atomics, dumps and nops are read as the format says", "[req:3.12][A12
   CHECK(nop.signalled);
 }
 
-TEST_CASE("an entry of another index or queue, or one that was poisoned, is refused", "[req:3.8]") {
+TEST_CASE("a WQE of another index or queue, or one that was poisoned, is refused", "[req:3.8]") {
   for (const auto hex : kAll) {
     CHECK(spoilt(hex, 1, 0xac).complaint == Complaint::wrong_index);
     CHECK(spoilt(hex, 2, 0xcc).complaint == Complaint::wrong_index);
@@ -218,14 +218,14 @@ TEST_CASE("no opcode but those of the NIC is taken", "[req:3.8]") {
   const std::vector<unsigned> known = {0x00, 0x08, 0x09, 0x10, 0x11, 0x12, 0x14, 0x15, 0x23};
   for (unsigned opcode = 0; opcode < 256; ++opcode) {
     if (std::find(known.begin(), known.end(), opcode) != known.end()) continue;
-    const auto entry = spoilt(golden::kNop, 3, opcode);
-    CHECK(entry.complaint == Complaint::wrong_opcode);
-    CHECK(entry.syndrome == Syndrome::local_operation);
-    CHECK(entry.work.opcode == opcode);
+    const auto wqe = spoilt(golden::kNop, 3, opcode);
+    CHECK(wqe.complaint == Complaint::wrong_opcode);
+    CHECK(wqe.syndrome == Syndrome::local_operation);
+    CHECK(wqe.work.opcode == opcode);
   }
 }
 
-TEST_CASE("an entry that goes on behind what was rung is not read", "[req:3.8]") {
+TEST_CASE("a WQE that goes on behind what was rung is not read", "[req:3.8]") {
   CHECK(Ring(golden::kInline100).read(golden::kIndex, 3).syndrome == Syndrome::none);
   CHECK(Ring(golden::kInline100).read(golden::kIndex, 2).complaint == Complaint::not_rung);
   CHECK(Ring(golden::kMaskedSwap8).read(golden::kIndex, 1).complaint == Complaint::not_rung);
@@ -235,9 +235,9 @@ TEST_CASE("lengths that do not fit the operation are refused with the syndrome f
           "[req:3.8]") {
   for (const auto hex : {golden::kFetchAdd, golden::kCompareSwap, golden::kMaskedAdd8,
                          golden::kMaskedAdd4, golden::kMaskedSwap4}) {
-    const auto entry = spoilt(hex, 51, 16);
-    CHECK(entry.complaint == Complaint::data_length);
-    CHECK(entry.syndrome == Syndrome::local_length);
+    const auto wqe = spoilt(hex, 51, 16);
+    CHECK(wqe.complaint == Complaint::data_length);
+    CHECK(wqe.syndrome == Syndrome::local_length);
   }
   CHECK(spoilt(golden::kMaskedSwap8, 67, 4).complaint == Complaint::data_length);
   // 0x40123456 bytes are more than 1 GiB. A length of 0 means 2 GiB.
@@ -252,7 +252,7 @@ TEST_CASE("lengths that do not fit the operation are refused with the syndrome f
   CHECK(spoilt(golden::kInline100, 33, 0xff).complaint == Complaint::inline_length);
 }
 
-TEST_CASE("random blocks are read without harm, and hardly ever taken for work", "[req:3.8]") {
+TEST_CASE("random WQEBBs are read without harm, and hardly ever taken for work", "[req:3.8]") {
   const unsigned seed = 20261;
   INFO("seed " << seed);
   std::mt19937_64 random(seed);
@@ -267,9 +267,9 @@ TEST_CASE("random blocks are read without harm, and hardly ever taken for work",
     const std::uint64_t start = random() % 1'000'000;
     for (std::uint64_t index = start; index < start + kDepth; ++index) {
       const std::uint64_t rung = index + 1 + random() % kDepth;
-      const auto entry = reader.read(index, rung);
-      if (entry.syndrome == Syndrome::none) ++taken;
-      CHECK((entry.work.blocks >= 1 && entry.work.blocks <= rung - index));
+      const auto wqe = reader.read(index, rung);
+      if (wqe.syndrome == Syndrome::none) ++taken;
+      CHECK((wqe.work.wqebbs >= 1 && wqe.work.wqebbs <= rung - index));
     }
   }
   CHECK(taken == 0);
