@@ -66,7 +66,8 @@ TEST_CASE("more CPU ranks than a node can have are refused before any of them st
   });
 }
 
-TEST_CASE("a thread that is cancelled in a call ends behind it", "[req:1.31]") {
+TEST_CASE("a thread that is cancelled during a call ends after the call has returned",
+          "[req:1.31]") {
   const Environment brief(Variables{{"ORIEL_TIMEOUT", "500ms"}});
   alone([](TestRanks& test_ranks) {
     const ncclUniqueId id = test_ranks.next_id();

@@ -67,7 +67,7 @@ TEST_CASE("neither labels nor tunnels are a backup of the port that they lead to
   CHECK(host.paths({"eth0", "flannel.1"}) == kOnlySetUp);
 }
 
-TEST_CASE("a slow port is no path, and set-up's is not the last for its sake",
+TEST_CASE("a slow port is a path only if it is set-up's interface, and then the last one",
           "[req:2.5][req:3.14]") {
   Host host;
   host.card("eth0", 3, 100'000);
