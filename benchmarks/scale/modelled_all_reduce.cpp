@@ -36,8 +36,8 @@ constexpr std::size_t kSmallBytesMost = 328;       // largest message that trave
 constexpr std::size_t kStackBytes = 64 << 10;
 constexpr std::uint64_t kPage = 4096;
 
-/// One posted entry: a put (only its length matters), or a word.
-struct Entry {
+/// One posted WQE: a put (only its length matters), or a word.
+struct PostedWqe {
   std::int32_t peer;
   std::uint32_t bytes;
   std::uint64_t* address;  // null for a put
@@ -48,8 +48,8 @@ struct Rank {
   ucontext_t context{};
   std::unique_ptr<std::byte[]> stack;
   Endpoint endpoint;
-  std::vector<Entry> posted;
-  std::uint64_t entries = 0;
+  std::vector<PostedWqe> posted;
+  std::uint64_t wqes = 0;
   bool has_polled = false;  // has polled since its last post or store
   bool has_ended = false;
   bool succeeded = false;
@@ -322,21 +322,21 @@ void World::relax() {
 
 void World::drive_nic() {
   Rank& self = running();
-  for (const Entry& entry : self.posted) {
-    Batch& batch = batches_[static_cast<std::size_t>(entry.peer)];
+  for (const PostedWqe& wqe : self.posted) {
+    Batch& batch = batches_[static_cast<std::size_t>(wqe.peer)];
     // The payload of a longer message follows the batch; a batch can have one such payload.
-    const bool is_behind = entry.bytes > kSmallBytesMost;
-    const std::size_t bytes = net::kWireHeadBytesMost + (is_behind ? 0 : entry.bytes);
+    const bool is_behind = wqe.bytes > kSmallBytesMost;
+    const std::size_t bytes = net::kWireHeadBytesMost + (is_behind ? 0 : wqe.bytes);
     const bool is_full = batch.bytes + bytes > net::kBatchBytesMost;
-    if (is_full || (is_behind && batch.behind != 0)) send_batch(entry.peer);
-    if (batch.bytes == 0) with_batch_.push_back(entry.peer);
+    if (is_full || (is_behind && batch.behind != 0)) send_batch(wqe.peer);
+    if (batch.bytes == 0) with_batch_.push_back(wqe.peer);
     batch.bytes += bytes;
-    if (is_behind) batch.behind = entry.bytes;
-    if (entry.address != nullptr) batch.words.emplace_back(entry.address, entry.value);
+    if (is_behind) batch.behind = wqe.bytes;
+    if (wqe.address != nullptr) batch.words.emplace_back(wqe.address, wqe.value);
   }
   for (const std::int32_t peer : with_batch_) send_batch(peer);
   with_batch_.clear();
-  self.entries += self.posted.size();
+  self.wqes += self.posted.size();
   self.posted.clear();
 }
 
@@ -459,7 +459,7 @@ AllReduceRun run_all_reduce(int size, std::uint64_t bytes, const kernels::Hierar
     result.time = std::max(result.time, ended.endpoint.clock);
     result.messages = std::max(result.messages, ended.endpoint.messages);
     result.bytes = std::max(result.bytes, ended.endpoint.bytes);
-    result.entries = std::max(result.entries, ended.entries);
+    result.wqes = std::max(result.wqes, ended.wqes);
   }
   return result;
 }

@@ -20,7 +20,7 @@ struct AllReduceRun {
   // Maximum over the ranks:
   std::uint64_t messages = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t entries = 0;  ///< entries of its queues
+  std::uint64_t wqes = 0;  ///< WQEs of its queues
 };
 /// Runs the library's algorithm (kernels/algorithms/hierarchy.hpp) on all ranks, each as a fiber.
 /// The algorithm decides messages, waits and the number of copied bytes. No data is moved; a model

@@ -295,7 +295,7 @@ void report_all_reduce(int size, std::uint64_t bytes) {
                        .add("one_hop", plan->one_hop)
                        .add("rounds", plan->rounds)
                        .add("unit_bytes", plan->shape.unit * plan->shape.element_bytes)
-                       .add("entries_a_rank", run.entries)
+                       .add("wqes_a_rank", run.wqes)
                        .add("messages_a_rank", run.messages)
                        .add("bytes_a_rank", run.bytes)
                        .add("host_gb", peak_gigabytes()));

@@ -70,8 +70,7 @@ TEST_CASE("windows have keys of the adapter as long as they are registered",
   });
 }
 
-TEST_CASE("an entry that a peer's adapter refuses is named with opcode and syndrome",
-          "[req:3.11]") {
+TEST_CASE("a WQE that a peer's adapter refuses is named with opcode and syndrome", "[req:3.11]") {
   run_on_adapters({0, 1}, {}, {},
                   // Changes the key, because each adapter of the model has one protection domain.
                   [](TestRanks& test_ranks, Adapter&) { write_by_changed_key(test_ranks, 1); });

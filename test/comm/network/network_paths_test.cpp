@@ -40,12 +40,12 @@ TEST_CASE("near ranks, whose memory cannot fail apart, have no backup", "[req:3.
   });
 }
 
-TEST_CASE("an entry that is refused is named by its operation with two paths too",
+TEST_CASE("a WQE that is refused is named by its operation with two paths too",
           "[req:3.6][req:3.14][req:3.23]") {
   run_by_paths({{1, 1}}, with_timeout(), write_by_foreign_key);
 }
 
-TEST_CASE("entries that fail on a path are done once, by the other, which is left again",
+TEST_CASE("WQEs that fail on a path are done once, by the other, which is left again",
           "[req:3.14][F3]") {
   const std::uint64_t seed = test_seed();
   run_by_paths({{1, 1, 1}}, with_timeout(), [&](TestRanks& test_ranks) {

@@ -30,8 +30,8 @@ namespace {
 
 using device::queue::Region;
 
-/// One posted transfer: `from` is read on delivery, unless `inside` holds inline bytes.
-struct Entry {
+/// One posted WQE: `from` is read on delivery, unless `inside` holds inline bytes.
+struct PostedWqe {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;
   std::uint64_t bytes = 0;
@@ -42,31 +42,31 @@ class LazyWire {
  public:
   explicit LazyWire(int ranks) : ranks_(ranks), queues_(static_cast<std::size_t>(ranks * ranks)) {}
 
-  void post(int from, int to, Entry entry) {
+  void post(int from, int to, PostedWqe wqe) {
     const std::lock_guard lock(mutex_);
-    queue(from, to).push_back(std::move(entry));
+    queue(from, to).push_back(std::move(wqe));
   }
-  /// Delivers at most one entry from each rank, each with a probability of one half. The receiver
+  /// Delivers at most one WQE from each rank, each with a probability of one half. The receiver
   /// calls it.
   void deliver(int to, std::mt19937& rng) {
     const std::lock_guard lock(mutex_);
     for (int from = 0; from < ranks_; ++from) {
       auto& queue_of = queue(from, to);
       if (queue_of.empty() || rng() % 2 == 0) continue;
-      const Entry& entry = queue_of.front();
-      const std::byte* const source = entry.inside.empty() ? entry.from : entry.inside.data();
-      std::memcpy(entry.to, source, entry.bytes);
+      const PostedWqe& wqe = queue_of.front();
+      const std::byte* const source = wqe.inside.empty() ? wqe.from : wqe.inside.data();
+      std::memcpy(wqe.to, source, wqe.bytes);
       queue_of.pop_front();
     }
   }
 
  private:
-  std::deque<Entry>& queue(int from, int to) {
+  std::deque<PostedWqe>& queue(int from, int to) {
     return queues_[static_cast<std::size_t>(from * ranks_ + to)];
   }
   int ranks_;
   std::mutex mutex_;
-  std::vector<std::deque<Entry>> queues_;
+  std::vector<std::deque<PostedWqe>> queues_;
 };
 
 /// State of the rank that the calling thread runs.

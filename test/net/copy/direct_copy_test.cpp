@@ -166,7 +166,7 @@ TEST_CASE("operations behind a put of an unmapped source run once and in order d
         0);
 }
 
-TEST_CASE("an entry of which a part was copied directly goes on by the wire", "[req:3.9]") {
+TEST_CASE("a WQE of which a part was copied directly goes on by the wire", "[req:3.9]") {
   ManualClock clock;
   constexpr std::size_t kMiB = std::size_t{1} << 20;
   DirectPair pair(clock, {.piece_bytes = 64 << 10}, 6 * kMiB / 8);

@@ -52,7 +52,7 @@ TEST_CASE("a doorbell that is lost is made up for, on the same path", "[req:3.14
 TEST_CASE("a slow NIC is not failed over, a stopped one is", "[req:3.14][F2]") {
   FailoverPair pair;
   const auto number = pair.there->queue().number();
-  SECTION("each entry takes long, but not too long") {
+  SECTION("each WQE takes long, but not too long") {
     delay_queue(*pair.a.nics[0], number, milliseconds(2900), pair.clock);
     RawPoster raw(pair.view());
     ring_adds(pair, raw, 4);

@@ -65,7 +65,7 @@ dq::LocalRange range_of(const FailoverRank& rank, std::uint64_t word, std::uint3
 
 }  // namespace
 
-TEST_CASE("random work of GPUs over random faults: each entry is done once, in order",
+TEST_CASE("random work of GPUs over random faults: each WQE is done once, in order",
           "[req:3.14][F3][F4]") {
   std::unique_ptr<Engines> engines;  // engines of one run
   run_seeds(oriel::test::repeats(60u, 5u), [&](FailoverPair::Options& options) {

@@ -131,7 +131,7 @@ void run_random(std::uint64_t seed, const Adapt& adapt) {
   REQUIRE(done);
   there.check_all();
   back.check_all();
-  CHECK(there.entries() + back.entries() > 100);
+  CHECK(there.wqes() + back.wqes() > 100);
 }
 
 /// Runs ORIEL_TEST_ROUNDS times `count` seeds, from ORIEL_TEST_SEED on (default 1 for both).

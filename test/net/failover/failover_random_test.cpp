@@ -7,7 +7,7 @@
 
 using namespace oriel::net::test;
 
-TEST_CASE("random work over random faults: each entry is done once, in order",
+TEST_CASE("random work over random faults: each WQE is done once, in order",
           "[req:3.14][B4][F3][F4][F7]") {
   run_seeds(oriel::test::repeats(100u, 5u), [](FailoverPair::Options&) {});
 }

@@ -71,7 +71,7 @@ class Workload {
     raw_.ring();
   }
   std::uint64_t posted() const { return raw_.next(); }
-  std::uint64_t entries() const { return entries_; }
+  std::uint64_t wqes() const { return wqes_; }
   bool is_done() const { return FailoverPair::completed(queue_.view()) >= raw_.next(); }
 
   /// Checks the results of completed WQEs. Takes immediates and checks them.
@@ -187,9 +187,9 @@ class Workload {
         {raw_.next(), at, false, {first, first + static_cast<std::ptrdiff_t>(words)}});
   }
   void finish(bool ring) {
-    ++entries_;
+    ++wqes_;
     // Signals completions now and then, because unsignalled WQEs yield none.
-    if (entries_ % 4 == 0 || ring) raw_.add(dq::nop_wqe(raw_.place(), dq::kSignalled));
+    if (wqes_ % 4 == 0 || ring) raw_.add(dq::nop_wqe(raw_.place(), dq::kSignalled));
     if (ring) raw_.ring();
   }
 
@@ -202,7 +202,7 @@ class Workload {
   std::vector<std::uint64_t> model_;
   std::deque<Result> results_;
   std::deque<std::uint32_t> immediates_;
-  std::uint64_t last_immediate_ = 0, immediates_open_ = 0, back_ = 0, entries_ = 0;
+  std::uint64_t last_immediate_ = 0, immediates_open_ = 0, back_ = 0, wqes_ = 0;
 };
 
 inline dq::LocalRange word_of(const FailoverRank& rank, std::uint64_t word) {

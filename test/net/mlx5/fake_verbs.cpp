@@ -297,7 +297,7 @@ struct FakeVerbs::Access {
       fake->violations.emplace_back("completions of receives overwrite each other");
     }
     const std::size_t bytes = (std::size_t{16} << (sizes & 7)) * pair.receive_count;
-    if (bytes % 64 != 0) fake->violations.emplace_back("blocks that are not aligned");
+    if (bytes % 64 != 0) fake->violations.emplace_back("WQEBBs that are not aligned");
     return bytes;
   }
   static bool create_qp(const Object& context, const Bytes& command, Object** made) {

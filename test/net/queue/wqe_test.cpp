@@ -28,9 +28,9 @@ constexpr LocalRange local(std::uint32_t bytes) {
 
 // Returns as many parts as the WQE says it has.
 template <std::uint32_t kParts>
-std::vector<std::byte> bytes_of(const Wqe<kParts>& entry) {
+std::vector<std::byte> bytes_of(const Wqe<kParts>& wqe) {
   std::vector<std::byte> bytes(kParts * 16);
-  std::memcpy(bytes.data(), entry.part, bytes.size());
+  std::memcpy(bytes.data(), wqe.part, bytes.size());
   const auto parts = static_cast<std::size_t>(bytes[7]) & 0x3f;
   REQUIRE(parts <= kParts);
   bytes.resize(parts * 16);
@@ -45,7 +45,7 @@ InlineBytes counting(std::uint32_t count) {
 
 }  // namespace
 
-TEST_CASE("bytes in an entry are those of the source, wherever it lies", "[req:3.1]") {
+TEST_CASE("bytes in a WQE are those of the source, wherever it lies", "[req:3.1]") {
   const InlineBytes none(nullptr, 0);
   CHECK(none.bytes == 0);
   CHECK(none.word[0] == 0);
@@ -64,7 +64,7 @@ TEST_CASE("bytes in an entry are those of the source, wherever it lies", "[req:3
 }
 
 // ONE_THREAD excludes this program from the thread sanitizer, which would report a race.
-TEST_CASE("a word that another thread stores comes into an entry as a whole", "[req:3.1]") {
+TEST_CASE("a word that another thread stores comes into a WQE as a whole", "[req:3.1]") {
   constexpr std::uint64_t kOnes = ~std::uint64_t{0};
   alignas(8) std::uint64_t words[3] = {};
   std::atomic<bool> stop = false;
@@ -87,7 +87,7 @@ TEST_CASE("a word that another thread stores comes into an entry as a whole", "[
 }
 
 // Masked atomics and the dump are unverified on hardware.
-TEST_CASE("entries are the bytes of the format", "[req:3.12][A12]") {
+TEST_CASE("WQEs are the bytes of the format", "[req:3.12][A12]") {
   const LocalRange bulk = local(golden::kBytes);
   constexpr std::uint64_t kA = 0xa1a2a3a4a5a6a7a8, kB = 0xb1b2b3b4b5b6b7b8, kC = 0xc1c2c3c4c5c6c7c8,
                           kD = 0xd1d2d3d4d5d6d7d8, kE = 0xe1e2e3e4e5e6e7e8;

@@ -342,7 +342,7 @@ TEST_CASE("operations that a GPU completed before its queue was fenced are not r
   CHECK(records.delivery.expected() == 2);
 }
 
-TEST_CASE("when a GPU's streams fail, entries end with an error at either end", "[req:3.9]") {
+TEST_CASE("when a GPU's streams fail, WQEs end with an error at either end", "[req:3.9]") {
   const bool direct = GENERATE(false, true);
   const bool reads = GENERATE(false, true);
   LateModel model;

@@ -55,7 +55,7 @@ TEST_CASE("a doorbell that was overlooked is made good by the next one, or ends 
   }
 }
 
-TEST_CASE("an entry fails with any syndrome, those before it are done, those after flushed",
+TEST_CASE("a WQE fails with any syndrome, those before it are done, those after flushed",
           "[req:3.10][F3]") {
   for (const unsigned syndrome :
        {0x01u, 0x02u, 0x04u, 0x06u, 0x10u, 0x11u, 0x12u, 0x13u, 0x14u, 0x15u, 0x16u, 0x22u}) {

@@ -118,9 +118,9 @@ class RawPoster {
   explicit RawPoster(const dq::QueueView& view, std::uint64_t base = 0)
       : view_(view), next_(base) {}
   template <std::uint32_t kParts>
-  std::uint64_t add(const dq::Wqe<kParts>& entry) {
+  std::uint64_t add(const dq::Wqe<kParts>& wqe) {
     const std::uint64_t index = next_;
-    dq::write_wqe(view_, {.base = index, .wqebbs = dq::Wqe<kParts>::kWqebbs}, 0, entry);
+    dq::write_wqe(view_, {.base = index, .wqebbs = dq::Wqe<kParts>::kWqebbs}, 0, wqe);
     next_ += dq::Wqe<kParts>::kWqebbs;
     return index;
   }

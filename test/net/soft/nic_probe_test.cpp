@@ -38,7 +38,7 @@ void let_time_pass(ManualClock& clock, ProbedPair& pair) {
 
 }  // namespace
 
-TEST_CASE("a probe takes no block of the ring, whatever is posted before and behind it",
+TEST_CASE("a probe takes no WQEBB of the ring, whatever is posted before and behind it",
           "[req:3.19]") {
   const unsigned seed = std::random_device()();
   INFO("seed " << seed);
@@ -143,7 +143,7 @@ TEST_CASE("nobody is probed who has yet to answer, after an abort, or over sever
     CHECK(pair.probes() == 0);
     CHECK(traffic(pair.a.nic).requests == 0);
   }
-  SECTION("a queue that goes on elsewhere has entries for it") {
+  SECTION("a queue that goes on elsewhere has WQEs for it") {
     QueueRecords records;
     const SendQueue queue = pair.a.make_queue({.depth = 128, .records = &records});
     const Status refused = pair.a.nic.probe(queue.number());
@@ -191,7 +191,7 @@ struct Interrupted : device::Memory {
 
 }  // namespace
 
-TEST_CASE("a probe takes a block if nobody else comes, and never waits for one", "[req:3.19]") {
+TEST_CASE("a probe takes a WQEBB if nobody else comes, and never waits for one", "[req:3.19]") {
   ProbedPair pair;
   dq::Reservation place;
   Interrupted::queue = &pair.view();

@@ -58,8 +58,8 @@ void expect_failure(std::uint8_t syndrome, const Make& bad) {
 
 /// WQE that names memory at offset `at` of a side by a wrong key or range.
 struct Wrong {
-  enum Entry { write, read, add, dump, bytes };
-  Entry entry;
+  enum Kind { write, read, add, dump, bytes };
+  Kind kind;
   std::uint64_t at;
   std::uint32_t (*key)(Side& side);
 };
@@ -83,15 +83,15 @@ std::uint32_t deregistered(Side& side) {
 }
 
 void expect_refusal(bool is_remote, const Wrong& one) {
-  INFO("entry " << one.entry << " at " << one.at);
+  INFO("WQE of kind " << one.kind << " at " << one.at);
   expect_failure(is_remote ? 0x13 : 0x04, [&](NicPair& pair, RawPoster& raw) {
-    const std::uint32_t bytes = one.entry == Wrong::add || one.entry == Wrong::dump ? 8 : 64;
+    const std::uint32_t bytes = one.kind == Wrong::add || one.kind == Wrong::dump ? 8 : 64;
     dq::LocalRange near = pair.a.range(is_remote ? 0 : one.at, bytes);
     if (!is_remote) near.key = one.key(pair.a);
     dq::RemoteAddress far = pair.b.region.remote(64);
     if (is_remote) far = {pair.b.region.address + one.at, one.key(pair.b)};
     const std::uint64_t value = 9;
-    switch (one.entry) {
+    switch (one.kind) {
       case Wrong::write:
         raw.add(dq::transfer_wqe(dq::Opcode::write, raw.place(), 0, far, near));
         break;
@@ -143,7 +143,7 @@ TEST_CASE("a wrong remote key, range or right is a remote access error", "[req:3
 }
 
 // work_reader_test.cpp shows that the reader refuses each violation of the format.
-TEST_CASE("an entry of nonsense, of a wrong length or not aligned has the syndrome for that",
+TEST_CASE("a WQE of nonsense, of a wrong length or not aligned has the syndrome for that",
           "[req:3.8][req:3.23]") {
   expect_failure(0x02, [](NicPair&, RawPoster& raw) {
     raw.add(dq::nop_wqe({raw.place().queue, raw.place().index + 1}, dq::kSignalled));
@@ -156,7 +156,7 @@ TEST_CASE("an entry of nonsense, of a wrong length or not aligned has the syndro
   });
 }
 
-TEST_CASE("the peer's queue ends as well, and its own entries are flushed", "[req:3.8][B6]") {
+TEST_CASE("the peer's queue ends as well, and its own WQEs are flushed", "[req:3.8][B6]") {
   NicPair pair;
   RawPoster answer(pair.back.view());
   pair.put({pair.a.region, 0, pair.b.with_key(5), 0, 64});
@@ -236,7 +236,7 @@ TEST_CASE("operations posted after a NIC stops sending reach no peer and are abo
   for (std::size_t i = 1; i < pair.b.memory.size(); ++i) REQUIRE(pair.b.memory[i] == 0);
 }
 
-TEST_CASE("producers learn the first error, with its entry, whoever waits and however late",
+TEST_CASE("producers learn the first error, with its WQE, whoever waits and however late",
           "[req:3.6]") {
   NicPair pair;
   const dq::Posted good = pair.put(0, 0, 64);

@@ -20,7 +20,7 @@ constexpr std::uint64_t kPoison = 0xdddddddddddddddd;
 
 }  // namespace
 
-TEST_CASE("a put, a get and a value arrive, and their blocks are poisoned", "[req:3.8][A4]") {
+TEST_CASE("a put, a get and a value arrive, and their WQEBBs are poisoned", "[req:3.8][A4]") {
   SendQueue::Options options;
   options.piece_bytes = 1000;  // so that writes and reads cross the wire in several pieces
   NicPair pair(options);
@@ -165,7 +165,7 @@ TEST_CASE("a doorbell without a record starts its WQEs, its queue is idle once t
   CHECK(pair.error().vendor_syndrome == static_cast<std::uint8_t>(Complaint::wrong_doorbell));
 }
 
-TEST_CASE("completions are in order, and only for entries that ask for one", "[req:3.8][A13]") {
+TEST_CASE("completions are in order, and only for WQEs that ask for one", "[req:3.8][A13]") {
   NicPair pair;
   RawPoster raw(pair.view());
   raw.nop();

@@ -225,7 +225,7 @@ TEST_CASE("a reader that sees the signal sees the data, with queues of different
   CHECK(bad == 0);
 }
 
-TEST_CASE("when an entry fails all producers learn it, and none hangs", "[req:3.6][req:3.10]") {
+TEST_CASE("when a WQE fails all producers learn it, and none hangs", "[req:3.6][req:3.10]") {
   for (const std::uint64_t k : {0u, 1u, 31u, 32u, 127u, 128u, 500u, 1000u}) {
     RunningPair ranks({.depth = 128});
     NicFaults faults;

@@ -66,7 +66,7 @@ void set_faults(const NicCore& nic, NicFaults faults);
 void delay_responses(const NicCore& nic, const Clock& clock, Duration delay);
 
 /// Makes the NIC dead and silent until resume_nic(). Its progress() does nothing, whoever calls it,
-/// so it executes no entry, answers nothing, and gives up no peer. Messages stay on the wires. A
+/// so it executes no WQE, answers nothing, and gives up no peer. Messages stay on the wires. A
 /// turn in progress has ended when the call returns. The NIC must have a wire.
 void stop_nic(const NicSoft& nic);
 void resume_nic(const NicSoft& nic);

@@ -55,7 +55,7 @@ struct SlowPair : LonePair {
 
 }  // namespace
 
-TEST_CASE("a long entry each way on a slow link is no reason to leave it", "[req:3.14][F2]") {
+TEST_CASE("a long WQE each way on a slow link is no reason to leave it", "[req:3.14][F2]") {
   FailoverPairOptions options;
   options.words = kHalf / 4;
   FailoverPair pair(options);
@@ -79,7 +79,7 @@ TEST_CASE("a long entry each way on a slow link is no reason to leave it", "[req
   CHECK(pair.a.faults[0]->passed < kHalf + kHalf / 50);
 }
 
-TEST_CASE("a long entry each way on a slow link ends no queue without backups", "[req:3.19]") {
+TEST_CASE("a long WQE each way on a slow link ends no queue without backups", "[req:3.19]") {
   SlowPair pair(milliseconds(700));  // gives up after 5.6 s; the bytes take 6.7 s
   pair.slow_down(kTenMegabit);
   const dq::Posted there = put(pair.there.view(), pair.a, pair.b, pair.control);
