@@ -20,7 +20,7 @@ STEPS = [("comm", "abi", "ncclAllReduce: one guarded call finds the communicator
          ("comm", "device", "orders the launch on the user's stream"),
          ("kernels", "cuda", "GPU: one kernel; CPU (kernels/host): the calling thread"),
          ("kernels", "algorithms", "loads and stores the windows of other ranks (NVLink, shared memory)"),
-         ("net", "queue", "other nodes: the kernel fills a queue, a NIC executes its entries")]
+         ("net", "queue", "other nodes: the kernel fills a queue, a NIC executes its WQEs")]
 WIDTH, LEFT, BOX_TOP, ROW_GAP, LINE = 1000, 20, 20, 16, 19
 FONT = 'font-family="sans-serif"'
 
