@@ -18,6 +18,24 @@
 #include "kernels/plan/arguments.hpp"
 
 namespace oriel::comm {
+namespace {
+
+/// Reads what kernels have left about a failed call: ranks in different calls, say, or a wait that
+/// was given up.
+struct FailureNotice {
+  explicit FailureNotice(const Notices& notices)
+      : failure(__atomic_load_n(reinterpret_cast<const std::uint64_t*>(&notices.failure),
+                                __ATOMIC_ACQUIRE)),
+        gave_up(__atomic_load_n(&notices.stall.gave_up, __ATOMIC_ACQUIRE)) {}
+  bool is_there() const { return kind() != kernels::FailureKind::none || gave_up != 0; }
+  kernels::FailureKind kind() const {
+    return static_cast<kernels::FailureKind>(failure & 0xffffffffu);
+  }
+  const std::uint64_t failure;  // kind, and the other rank << 32
+  const std::uint64_t gave_up;
+};
+
+}  // namespace
 
 Error as_seen_by(int rank, Error error) {
   const int origin = error.origin_rank();
@@ -112,29 +130,25 @@ void FailureWatch::peer_left(int rank) {
 }
 
 std::optional<Error> FailureWatch::given_up() const {
-  const Notices& notices = parts_.notices->host();
-  const std::uint64_t failure =
-      __atomic_load_n(reinterpret_cast<const std::uint64_t*>(&notices.failure), __ATOMIC_ACQUIRE);
-  const auto kind = static_cast<kernels::FailureKind>(failure & 0xffffffffu);
-  const std::uint64_t gave_up = __atomic_load_n(&notices.stall.gave_up, __ATOMIC_ACQUIRE);
-  if (kind != kernels::FailureKind::none || gave_up != 0) {
+  const FailureNotice notice(parts_.notices->host());
+  const auto kind = notice.kind();
+  const auto peer = static_cast<std::int32_t>(notice.failure >> 32);
+  if (notice.is_there()) {
     if (auto error = different_calls(parts_)) return error;
   }
   if (kind == kernels::FailureKind::unreadable) {
-    const auto other = static_cast<std::int32_t>(failure >> 32);
     return Error(
                ErrorCode::remote,
-               fmt::format("rank {} cannot copy what rank {} sends from its memory", rank(), other))
-        .with_origin(other)
+               fmt::format("rank {} cannot copy what rank {} sends from its memory", rank(), peer))
+        .with_origin(peer)
         .with_hint(
             "the buffer of one of them is shorter than its call says, or that process may no "
             "longer be read (ptrace(2))");
   }
   if (kind != kernels::FailureKind::none) {
-    const auto index = static_cast<std::int32_t>(failure >> 32);
     const int other = kind == kernels::FailureKind::world_signature
-                          ? index
-                          : parts_.team_facts.world_rank_of(index);
+                          ? peer
+                          : parts_.team_facts.world_rank_of(peer);
     std::string hint =
         "all ranks pass the same count, type, operation and root, in the same order of calls; a "
         "send and its receive have the same size";
@@ -148,8 +162,8 @@ std::optional<Error> FailureWatch::given_up() const {
         .with_origin(other)
         .with_hint(std::move(hint));
   }
-  if (gave_up != 0) {
-    const int other = device::stalled_rank(gave_up);
+  if (notice.gave_up != 0) {
+    const int other = device::stalled_rank(notice.gave_up);
     auto text = fmt::format("rank {} has waited for rank {} longer than ORIEL_COLLECTIVE_TIMEOUT",
                             rank(), other);
     // The awaited rank may itself wait for another rank, and may have started only a little later.
@@ -184,14 +198,12 @@ void FailureWatch::detect_failure() {
 
 void FailureWatch::note_ended_calls() {
   if (on_host(parts_) || !parts_.flight->is_wanted() || parts_.executor == nullptr) return;
-  const std::uint64_t marks = parts_.executor->ended_marks();
-  // A kernel that has given up has left its notice before. Its call counts as not ended: the last
+  const std::optional<std::uint64_t> marks = parts_.executor->ended_marks();
+  // A kernel that gives up leaves its notice before it ends. Its call counts as not ended, so the
   // count of an earlier tick stays.
-  const Notices& notices = parts_.notices->host();
-  const bool has_notice = __atomic_load_n(reinterpret_cast<const std::uint64_t*>(&notices.failure),
-                                          __ATOMIC_ACQUIRE) != 0 ||
-                          __atomic_load_n(&notices.stall.gave_up, __ATOMIC_ACQUIRE) != 0;
-  if (!has_notice) parts_.flight->note_ended(marks);
+  if (marks && !FailureNotice(parts_.notices->host()).is_there()) {
+    parts_.flight->note_ended(*marks);
+  }
 }
 
 void FailureWatch::tick(TimePoint now) {

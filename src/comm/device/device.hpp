@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "oriel/device/wait.hpp"
@@ -105,8 +106,9 @@ class Executor {
   /// Returns the number of the launch of the last call, from 1. Returns 0 if the call was captured,
   /// or if the executor does not mark launches.
   virtual std::uint64_t last_mark() const { return 0; }
-  /// Returns how many marked launches have ended. Any thread; does not block.
-  virtual std::uint64_t ended_marks() { return 0; }
+  /// Returns how many marked launches have ended; empty while this is unknown. Any thread; does not
+  /// block.
+  virtual std::optional<std::uint64_t> ended_marks() { return std::nullopt; }
 };
 
 /// Facts that a communicator's window objects share.

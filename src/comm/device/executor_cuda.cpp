@@ -174,10 +174,14 @@ CUresult CudaExecutor::query_last_launch() {
   return order_->has_launched() ? order_->query() : CUDA_SUCCESS;
 }
 
-std::uint64_t CudaExecutor::ended_marks() {
-  if (marks_ == nullptr) return 0;
+std::optional<std::uint64_t> CudaExecutor::ended_marks() {
+  // A launch that waits for room in its stream's queue holds the lock (see query_last_launch()),
+  // and may block other driver calls. An abort, which ends that wait, must not wait for it.
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (!lock.owns_lock() || marks_ == nullptr) return std::nullopt;
   const auto scope = CudaScope::enter(gpu_.context);
-  return scope.ok() ? marks_->ended() : 0;
+  if (!scope.ok()) return std::nullopt;
+  return marks_->ended();
 }
 
 bool CudaExecutor::is_in_use() {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "comm/device/cta_budget.hpp"
@@ -52,7 +53,7 @@ class CudaExecutor final : public Executor {
   Status drain(Deadline deadline) override;
   bool is_in_use() override;
   std::uint64_t last_mark() const override { return last_mark_; }
-  std::uint64_t ended_marks() override;
+  std::optional<std::uint64_t> ended_marks() override;
 
  private:
   class LastLaunch;
@@ -70,7 +71,7 @@ class CudaExecutor final : public Executor {
 
   Gpu gpu_;
   std::shared_ptr<const LastLaunch> last_launch_;
-  std::mutex mutex_;  // guards order_, except has_graphs()
+  std::mutex mutex_;  // guards order_, except has_graphs(), and marks_
   std::unique_ptr<LaunchOrder> order_;
   std::unique_ptr<EngineCopies> engine_copies_;  // created by the first call with copies
   std::unique_ptr<LaunchMarks> marks_;           // null if launches are not marked

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 
@@ -16,8 +15,7 @@ namespace oriel::comm {
 /// flight recorder. An event follows each launch. Its record is one driver call more for each
 /// launch, so marks are an option.
 ///
-/// One thread at a time calls record(); any thread may call ended(). Only the destructor and
-/// ended() need a CudaScope.
+/// Not thread-safe. Only the destructor and ended() need a CudaScope.
 class LaunchMarks {
  public:
   static constexpr std::size_t kMarks = 1024;  ///< the recorder has as many calls
@@ -30,15 +28,16 @@ class LaunchMarks {
   /// Records that a launch was enqueued on the stream. Creates an event in the first kMarks calls.
   Status record(StreamScope& on);
   /// Returns the number of recorded launches.
-  std::uint64_t count() const { return count_.load(std::memory_order_acquire); }
-  /// Returns how many launches are known to have ended. Launches end in their order. Does not
-  /// block.
+  std::uint64_t count() const { return count_; }
+  /// Returns how many launches have ended. Launches end in their order.
   std::uint64_t ended();
 
  private:
-  std::array<std::atomic<CUevent>, kMarks> events_{};  // launch n at (n - 1) % kMarks
-  std::atomic<std::uint64_t> count_{0};
-  std::atomic<std::uint64_t> ended_{0};
+  CUevent& event_of(std::uint64_t launch) { return events_[(launch - 1) % kMarks]; }
+
+  std::array<CUevent, kMarks> events_{};
+  std::uint64_t count_ = 0;
+  std::uint64_t ended_ = 0;  // lower bound, from the last search
 };
 
 }  // namespace oriel::comm

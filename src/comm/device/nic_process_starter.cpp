@@ -14,8 +14,7 @@ void warn_of_no_nic_process(const Error& why) {
   Log().warn(
       "bytes of GPUs between nodes are copied by a thread of this process ({}): a call that frees "
       "memory or waits for the device while a kernel waits for them may keep both waiting; hint: "
-      "remove "
-      "the cause in parentheses; ORIEL_NIC_PROCESS=0 chooses this without a warning",
+      "remove the cause in parentheses; ORIEL_NIC_PROCESS=0 chooses this without a warning",
       why.to_string());
 }
 

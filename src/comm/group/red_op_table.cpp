@@ -49,7 +49,7 @@ Status RedOpTable::remove(int op) {
   if (place == nullptr) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("{} is no user-made reduction operation of this communicator", op))
-        .with_hint("it was destroyed, made for another communicator, or is built in");
+        .with_hint("pass what ncclRedOpCreatePreMulSum has made for this communicator, once");
   }
   places_[static_cast<std::size_t>(place - places_.data())].taken = false;
   return {};

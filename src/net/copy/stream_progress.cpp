@@ -22,8 +22,7 @@ bool StreamProgress::check(Status step) {
     failure_ = std::move(step);
     Log().warn(
         "a software NIC moves no bytes of its GPU any more ({}); hint: look up the status, and "
-        "start "
-        "a new process",
+        "start a new process",
         failure_.error().to_string());
   }
   return failure_.ok();

@@ -122,8 +122,7 @@ Result<Mlx5Doorbell> Mlx5Doorbells::make(Mlx5Memory& memory, DoorbellChoice choi
     if (!std::exchange(has_warned_, true)) {
       Log().warn(
           "a processor rings the doorbells of {} port {}, which adds to every operation ({}); "
-          "hint: "
-          "let GPUs map the register (docs/mlx5.md), or set ORIEL_DOORBELL=cpu",
+          "hint: let GPUs map the register (docs/mlx5.md), or set ORIEL_DOORBELL=cpu",
           place.device, place.port, mapped.error().to_string());
     }
   }

@@ -1,9 +1,11 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
@@ -227,6 +229,29 @@ TEST_CASE("a marked call takes five driver calls, and it is known whether it has
   CHECK(marked->run({}, {}, stream('b')).ok());
   CHECK(marked->last_mark() == 0);
   for (const auto& graph : driver.graphs) graph();
+}
+
+TEST_CASE("the number of ended calls, read while a launch waits for room, is unknown, at once",
+          "[req:5.7]") {
+  JoinedStreams joined;
+  const auto marked = joined.make_executor(2, comm::GraphOrder::all, true);
+  static std::atomic<bool> is_waiting, has_room;
+  is_waiting = has_room = false;
+  CudaTable table = cuda();
+  table.launch_kernel_ex = [](const CUlaunchConfig*, CUfunction, void**, void**) {
+    is_waiting = true;
+    is_waiting.notify_all();
+    has_room.wait(false);
+    return CUDA_SUCCESS;
+  };
+  const ScopedCudaTable scoped(table);
+  std::jthread caller([&] { CHECK(marked->run({}, {}, stream('a')).ok()); });
+  is_waiting.wait(false);
+  CHECK(!marked->ended_marks());
+  has_room = true;
+  has_room.notify_all();
+  caller.join();
+  CHECK(marked->ended_marks() == 1);
 }
 
 TEST_CASE("a launch that the driver refuses is named, and the next one goes on", "[req:5.6]") {
