@@ -48,8 +48,9 @@ function(oriel_add_module name)
   endif()
 endfunction()
 
-# oriel_add_test(NAME SOURCES ... MODULES ... [PROGRAM program] [LABELS ...] [TIMEOUT seconds]
-#                [COST seconds] [LIBRARIES ...] [ONE_THREAD | PROCESSES | THREAD_CASES case ...])
+# oriel_add_test(NAME SOURCES ... MODULES ... [CUDA_SOURCES ...] [PROGRAM program] [LABELS ...]
+#                [TIMEOUT seconds] [COST seconds] [LIBRARIES ...]
+#                [ONE_THREAD | PROCESSES | THREAD_CASES case ...])
 #
 #   Adds a ctest test: a Catch2 program whose exit status is the result. If a program can run
 #   nothing on this machine, it exits with 77, which ctest counts as skipped. Tests of a folder that
@@ -121,7 +122,8 @@ function(oriel_add_test name)
 endfunction()
 
 # Adds a test program, or adds sources to the program of an earlier test of the folder. With
-# ORIEL_UNITY its sources are compiled a few together, so no two of them may define the same name.
+# ORIEL_UNITY the sources of a shared PROGRAM are compiled a few together, so no two of them may
+# define the same name.
 function(oriel_test_program program sources modules libraries)
   if(TARGET ${program})
     get_target_property(present ${program} SOURCES)
@@ -142,8 +144,9 @@ function(oriel_test_program program sources modules libraries)
   target_link_libraries(${program} PRIVATE ${libraries} ${modules})
 endfunction()
 
-# oriel_add_corpus_run(NAME MODULES ...): runs a fuzz target of test/fuzz on its corpus for 200 ms
-# in every build but that of the thread sanitizer. test/fuzz builds the same target with libFuzzer.
+# oriel_add_corpus_run(NAME MODULES ...): runs a fuzz target of test/fuzz on its corpus, and then
+# for 200 ms on changes of it. The build of the thread sanitizer leaves it out. test/fuzz builds the
+# same target with libFuzzer.
 function(oriel_add_corpus_run name)
   cmake_parse_arguments(arg "" "" "MODULES" ${ARGN})
   if(ORIEL_SANITIZE STREQUAL "thread")  # they start none

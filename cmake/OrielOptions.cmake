@@ -18,9 +18,9 @@ if(ORIEL_PRECOMPILE)
   add_compile_options($<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)  # for ccache
 endif()
 # Off by default: a changed file would recompile its neighbours, and a file with a missing include
-# would compile all the same (tools/check_includes.py finds most). A full build takes half the time.
+# would compile all the same (tools/check_includes.py finds most). A full build takes less time.
 option(ORIEL_UNITY "Compile the files of a module a few together" OFF)
-set(ORIEL_UNITY_FILES 40)  # one file of 28 takes a fifth less than two of 14, and 2 GB at most
+set(ORIEL_UNITY_FILES 40)  # one file of 28 takes a fifth less than two of 14
 set(CMAKE_PCH_WARN_INVALID OFF)  # files with flags of their own do without
 set(ORIEL_COMMON_HEADERS <algorithm> <array> <chrono> <functional> <map> <memory> <mutex> <optional>
   <string> <string_view> <thread> <vector> <fmt/format.h>)
@@ -104,7 +104,7 @@ target_compile_options(oriel_build_flags INTERFACE
 if(ORIEL_SANITIZE)
   set(oriel_sanitize -fsanitize=${ORIEL_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND ORIEL_SANITIZE MATCHES "address")
-    # Makes address checks by calls instead of inline code, which compiles in a third less time.
+    # Makes address checks by calls instead of inline code, which compiles in less time.
     list(APPEND oriel_sanitize --param=asan-instrumentation-with-call-threshold=0)
   endif()
   target_compile_options(oriel_build_flags INTERFACE
