@@ -5,7 +5,8 @@
 nvcc if there is one. A .cuh header is for nvcc only.
 
 Each header has an example in its comments, between "/// ```cpp" and "/// ```", which must compile
-in the same languages. Doxygen must find a comment at every public symbol, and warn of nothing.
+in the same languages. Doxygen must warn of nothing. It warns of public symbols without a comment,
+but not of macros, enums and typedefs of nccl.h.
 
 The comment of each public function must say what its kind of header asks for (ASKED). That can be
 whether it is local or collective, whether it blocks, and which threads call it. It can also be its

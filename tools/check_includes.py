@@ -5,7 +5,7 @@
 A file needs a header for every standard name in the table below. It also needs a declaration of
 every type, function and macro of ours that it uses.
 
-The presets compile several files of a module together (ORIEL_UNITY), so a file that forgets an
+Some presets compile several files of a module together (ORIEL_UNITY), so a file that forgets an
 include may profit from the file before it. This check compares names and does not parse C++. Only a
 build without ORIEL_UNITY finds a missing header of a rarer standard name or of an overload."""
 import functools
@@ -59,7 +59,7 @@ NAMES = {
     "vector": "vector",
 }
 HEADER_OF = {name: header for header, names in NAMES.items() for name in names.split()}
-# Headers that also provide the names of other headers in every standard library that we build with.
+# Headers that also provide the names of other headers, in libstdc++, fmt, nlohmann_json and CLI11.
 BRINGS = {
     "condition_variable": ("chrono",),
     "filesystem": ("string", "string_view", "chrono", "memory"),

@@ -29,7 +29,7 @@ C_RUNTIME = {"libc.so.6", "libm.so.6", "libpthread.so.0", "libdl.so.2", "librt.s
 RUNTIMES = C_RUNTIME | {"libstdc++.so.6", "libgcc_s.so.1"}
 EXPORTED = re.compile(r"^(p?nccl\w+|oriel_nccl\w+"
                       r"|(vtable for |typeinfo for |typeinfo name for )?oriel::.*)$")
-# Matches symbols of the modules and of `detail` namespaces, which are internal.
+# Matches symbols of the modules above base and of `detail` namespaces, which are internal.
 INTERNAL = re.compile(r"^(\w+ for )?oriel::"
                       r"(boot|comm|kernels|net|shadow|topo|window|(\w+::)*detail)::")
 # Names of the test wires and faults of test/net/support, and of pausing a NIC, which is theirs too.

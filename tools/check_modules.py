@@ -5,7 +5,7 @@
 
 - Includes point downward between modules and between the folders of a module.
 - Public headers include nothing of src.
-- No two headers share a name.
+- No two headers share a name, except the two sides of one public concept.
 - Folders stay small.
 - Tests and fuzz targets lie in the folders of what they test.
 - Assembly, threads, reads of environment variables and the arithmetic of rounding stand only where

@@ -6,7 +6,7 @@ of the product have at most 25 methods and 15 members. Every source file names i
 top. Some pages have limits too (LONGEST_PAGES).
 
 Functions are found by their braces, not by a parser: a block that opens outside any other function,
-after a parameter list. This covers CUDA files and headers, which clang-tidy does not read here.
+after a parameter list. This covers CUDA files, which check_tidy.py does not read.
 Classes are not parsed either. A declaration with a parameter list is a method, unless defaulted or
 deleted. A struct without methods is a record and may have any number of members.
 """

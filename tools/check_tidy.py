@@ -3,10 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks with clang-tidy 14 the C++ files of src/ and tools/ that a build folder compiles.
 
-check_tidy.py BUILD_DIR. Reading headers takes most of clang-tidy's time. So clang-tidy gets one
-file that includes all files of a folder with the same compiler flags. Files that do not compile
-together, because two of them share local names, are checked apart. check_includes.py checks that
-each file includes what it needs.
+check_tidy.py BUILD_DIR. Reading headers takes most of clang-tidy's time. So clang-tidy gets files
+that include up to 40 files of a folder with the same compiler flags. If files do not compile
+together, because two of them share local names, each half of them is checked apart.
+check_includes.py checks that each file includes what it needs.
 
 A file that passed is checked again only after a change of the file, of a header of ours, of its
 flags or of .clang-tidy. Marks of files that passed lie under BUILD_DIR/tidy."""

@@ -23,7 +23,7 @@ BEHIND_PARAMETERS = re.compile(r"(?:\s|const\b|noexcept\b|override\b|final\b|mut
                                r"(?:->[\w:<>\s*&]+)?$")
 BEFORE_PARAMETERS = re.compile(r"(?:\b(?P<lambda>\w+)\s*=\s*)?(?P<captures>\[[^\[\]]*\])\s*$"
                                r"|(?P<name>[\w:~]+)\s*$")
-PATH = re.compile(r"^/\S+$")  # the name of a file, of which a message has any
+PATH = re.compile(r"^/\S+$")  # an absolute path, for which a message has a value
 # Matches the type in the head of a function that returns a text.
 RETURNS_TEXT = re.compile(r"^(?:const char\*|std::string|std::optional<std::string>) [\w:]+$")
 # Matches sentences of reports, names of files and attributes.
@@ -168,7 +168,7 @@ class Source:
         return [one for one in reversed(self.scopes) if one.begin < at < one.end]
 
     def value_of(self, name, at):
-        """Returns (expression of the local variable `name`, its place), or (None, at)."""
+        """Returns (expression of the local variable `name`, begin of its scope), or (None, at)."""
         for scope in self.around(at) if name.isidentifier() else ():
             if value := self.local(name, scope.begin, at):
                 return value, scope.begin
