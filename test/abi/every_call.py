@@ -343,7 +343,8 @@ def check_versions_and_texts(nccl):
 
 
 def check_on_memory(nccl, comm):
-    """Runs the checks on plain memory, then in windows: at equal offsets, and at different ones."""
+    """Runs the checks on plain and registered memory, then in windows at unequal and equal offsets.
+    """
     member = Member(nccl, comm, nccl.rank, nccl.size)
     size_bytes = (8 * nccl.size * MESSAGE + GUARD + PAGE) // PAGE * PAGE
     ordinary = ctypes.create_string_buffer(2 * size_bytes + PAGE)

@@ -123,8 +123,8 @@ class Checks:
     def share(self, subject, value):
         """Returns the values of all ranks by rank; a value is anything that JSON can hold.
 
-        Ends the process if a rank does not answer, or answers about another subject. In both cases
-        a rank has left a check by an exception.
+        Ends the process if a rank does not answer, or answers about another subject. The latter
+        happens if a rank has left a check by an exception.
         """
         self.meetings += 1
         if self.world == 1:

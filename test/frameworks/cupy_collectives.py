@@ -12,7 +12,7 @@ import checks
 COUNTS = (1, 1001, 1 << 16)
 # Type characters of numpy.
 TYPES = "bBiIlLefd"
-# Methods of NcclCommunicator that the checks call.
+# Methods of NcclCommunicator that the checks call, and its attribute comm.
 CALLED = {"abort", "allGather", "allReduce", "bcast", "broadcast", "check_async_error", "comm",
           "destroy", "device_id", "initAll", "rank_id", "recv", "reduce", "reduceScatter", "send",
           "size"}

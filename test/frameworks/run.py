@@ -77,7 +77,7 @@ def run_ranks(options, name, log):
         return programs.run_to_log(command, log, options.limit + GRACE_S,
                                    **{checks.MEETING: meeting}, PYTHONUNBUFFERED="1",
                                    # Same default as torchrun's. Ranks with a thread on every
-                                   # processor make each other a hundred times slower.
+                                   # processor slow each other down.
                                    OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", "1"),
                                    PYTHONDONTWRITEBYTECODE="1")
 

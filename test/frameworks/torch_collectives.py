@@ -4,7 +4,7 @@
 # [req:5.18]
 """Tests every collective of torch.distributed over the backend nccl. Covers each type that the
 backend supports, several sizes, and views that do not begin at a multiple of 16 bytes. Values are
-small integers, exact in every type, so results are compared bit for bit."""
+small integers, exact in every type, so results are compared bit for bit, except averages."""
 import torch_ranks
 from torch_ranks import Guarded, expect_same, ints
 
@@ -41,7 +41,7 @@ class Suite:
                 body(dtype, count, offset, seed)
 
     def try_float8(self, dtype, begin):
-        """Starts a reduction. Returns False if PyTorch itself refuses a type of 8 bits."""
+        """Starts a reduction. Returns False if PyTorch itself refuses a float type of 8 bits."""
         try:
             begin()
         except self.dist.DistBackendError:

@@ -85,7 +85,7 @@ class Suite:
             expect_same(self.ranks, got, expected, f"graph {which}, replay {seed}")
 
     def many_calls(self):
-        """Replays one graph of every kind of call, with kernels between the calls."""
+        """Replays one graph of several kinds of calls, with kernels between the calls."""
         world, dist = self.world, self.dist
         data, gathered = self.buffer(), self.buffer(COUNT * world)
         scattered, exchanged = self.buffer(), self.buffer(COUNT * world)

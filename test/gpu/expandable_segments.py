@@ -21,7 +21,7 @@ import tempfile
 import time
 
 RANKS = 2
-TIMEOUT_SECONDS = 100  # limits one case; importing PyTorch takes most of it
+TIMEOUT_SECONDS = 100  # limits one case, with the import of PyTorch
 MIB = 1 << 20
 FLOAT32, SUM, SYMMETRIC = 7, 0, 1
 FD, FABRIC = 1, 8  # bits of CUmemAllocationHandleType

@@ -48,7 +48,7 @@ if [ -n "${CUDA_VISIBLE_DEVICES-}" ]; then
 else
   gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
 fi
-# Ranks that share a GPU take turns on it. With fewer repetitions a full run takes ten minutes.
+# Ranks that share a GPU take turns on it, so fewer repetitions are run there.
 [ "$gpus" -ge 2 ] || export ORIEL_TEST_PERCENT=${ORIEL_TEST_PERCENT:-25}
 characters_left=7500  # characters of output that failures and figures may still take
 passed=0 failed=0 skipped=0

@@ -5,8 +5,8 @@
 
 Omits everything that identifies the machine, its owner or its parts: serial numbers, UUIDs, host
 names, and the models that hwloc reports. Needs libhwloc; queries NVML and the CUDA driver if
-present. Once the folder is in test/topo/fixtures, ORIEL_UPDATE_FIXTURES=1 test_fixtures writes the
-expected decisions.
+present. Once the folder is in test/topo/fixtures, `ORIEL_UPDATE_FIXTURES=1 ctest -R test_fixtures`
+in the build folder writes the expected decisions.
 """
 import ctypes
 import os
