@@ -4,7 +4,8 @@
 """Plants false comments in a copy of the tree, for the judgement that comments.md describes.
 
     plant_comments.py COPY LIST SEED PATH...     copies the tree to COPY without its history, and
-                                                 exchanges a word or number in comments below PATHs
+                                                 exchanges a word or number, or leaves out a "not",
+                                                 in comments below PATHs
     plant_comments.py --score LIST FINDINGS      counts which planted comments were found
 
 Writes what was planted to LIST, which must lie outside COPY. FINDINGS is what a reader wrote: lines

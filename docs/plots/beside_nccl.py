@@ -19,7 +19,7 @@ import benchmark  # noqa: E402
 
 SERIES = (("theirs", "NCCL 2.28.9", "n"), ("ours", "Oriel", "o"))
 RANKS = 4
-# Collectives in which each rank has a block for each rank: a rank's own block crosses no link.
+# Collectives whose larger buffer has a block for each rank: a rank's own block crosses no link.
 BLOCKS = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 COLLECTIVES = ("all_gather", "reduce_scatter", "alltoall", "broadcast",
                "reduce", "gather", "scatter", "sendrecv")
