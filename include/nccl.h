@@ -64,15 +64,15 @@
 #include <limits.h>
 #include <stddef.h>
 
-#define NCCL_MAJOR 2
-#define NCCL_MINOR 28
-#define NCCL_PATCH 9
-#define NCCL_SUFFIX ""
+#define NCCL_MAJOR 2    ///< version of NCCL whose interface this header declares: 2.28.9
+#define NCCL_MINOR 28   ///< second number of this version
+#define NCCL_PATCH 9    ///< third number of this version
+#define NCCL_SUFFIX ""  ///< no suffix: the version is a release
 
 /// Encodes a version as one number, such as 22809 for 2.28.9. Up to 2.8 factors are smaller.
 #define NCCL_VERSION(X, Y, Z) \
   (((X) <= 2 && (Y) <= 8) ? (X)*1000 + (Y)*100 + (Z) : (X)*10000 + (Y)*100 + (Z))
-#define NCCL_VERSION_CODE 22809
+#define NCCL_VERSION_CODE 22809  ///< NCCL_VERSION of the three numbers above
 
 #ifdef __cplusplus
 extern "C" {
@@ -82,17 +82,17 @@ extern "C" {
 #endif
 
 #ifndef __DRIVER_TYPES_H__  // the guard of the CUDA header that declares the same type
-typedef struct CUstream_st* cudaStream_t;
+typedef struct CUstream_st* cudaStream_t;  ///< handle of a CUDA stream
 #endif
 
 /// Handle of a communicator: a ticket, no address. Calls refuse that of a destroyed communicator.
 typedef struct ncclComm* ncclComm_t;
-#define NCCL_COMM_NULL NULL
+#define NCCL_COMM_NULL NULL  ///< no communicator
 
 /// Handle of a registered buffer: the address of its descriptor, in memory that kernels read.
 typedef struct ncclWindow_vidmem* ncclWindow_t;
 
-#define NCCL_UNIQUE_ID_BYTES 128
+#define NCCL_UNIQUE_ID_BYTES 128  ///< size of ncclUniqueId in bytes
 /// Contains the address at which the ranks of a new communicator meet, and a secret that
 /// authenticates them. Copy all 128 bytes to the other ranks over a channel that you trust.
 typedef struct {
@@ -101,7 +101,7 @@ typedef struct {
 
 /// Results of calls. ncclGetLastError returns the description of an error.
 typedef enum {
-  ncclSuccess = 0,
+  ncclSuccess = 0,             ///< no error
   ncclUnhandledCudaError = 1,  ///< CUDA refused a call
   ncclSystemError = 2,         ///< the operating system refused a call, or a deadline passed
   ncclInternalError = 3,       ///< an invariant of the library does not hold: please report it
@@ -109,26 +109,23 @@ typedef enum {
   ncclInvalidUsage = 5,        ///< the call does not fit the state, or ranks disagree
   ncclRemoteError = 6,         ///< another rank failed, died or aborted
   ncclInProgress = 7,  ///< not an error: a call on a non-blocking communicator has not ended yet
-  ncclNumResults = 8
+  ncclNumResults = 8   ///< number of results; all values are below it
 } ncclResult_t;
 
-/// Marks a field of ncclConfig_t as not set.
-#define NCCL_CONFIG_UNDEF_INT INT_MIN
-#define NCCL_CONFIG_UNDEF_PTR NULL
+#define NCCL_CONFIG_UNDEF_INT INT_MIN  ///< marks a number in ncclConfig_t as not set
+#define NCCL_CONFIG_UNDEF_PTR NULL     ///< marks a pointer in ncclConfig_t as not set
 
 #define NCCL_UNDEF_FLOAT -1.0f  ///< marks a field of ncclSimInfo_t as unknown
 
 /// Color of a rank that takes part in ncclCommSplit but not in a new communicator.
 #define NCCL_SPLIT_NOCOLOR -1
 
-/// Flags of ncclCommWindowRegister.
-#define NCCL_WIN_DEFAULT 0x00
+#define NCCL_WIN_DEFAULT 0x00         ///< flags of ncclCommWindowRegister: none
 #define NCCL_WIN_COLL_SYMMETRIC 0x01  ///< ranks pass collectives the same offset in the window
 /// Required alignment in bytes, for a window's first address and for its offset in the allocation.
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096
 
-/// Values of ncclConfig_t::CTAPolicy.
-#define NCCL_CTA_POLICY_DEFAULT 0x00
+#define NCCL_CTA_POLICY_DEFAULT 0x00     ///< ncclConfig_t::CTAPolicy: no preference
 #define NCCL_CTA_POLICY_EFFICIENCY 0x01  ///< hint: Oriel's measured table chooses the CTAs
 #define NCCL_CTA_POLICY_ZERO 0x02        ///< copy engines instead of thread blocks where possible
 
@@ -167,6 +164,7 @@ typedef struct ncclConfig_v22800 {
   int nvlinkCentricSched;   ///< hint: 1: order the steps for NVLink rather than for the network
 } ncclConfig_t;
 
+/// Initial value of an ncclConfig_t: no field is set.
 #define NCCL_CONFIG_INITIALIZER                                                         \
   {                                                                                     \
     sizeof(ncclConfig_t), 0xcafebeef, NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH), \
@@ -185,45 +183,46 @@ typedef struct ncclSimInfo_v22200 {
   float estimatedTime;   ///< time of the group's collectives; Oriel stores NCCL_UNDEF_FLOAT
 } ncclSimInfo_t;
 
+/// Initial value of an ncclSimInfo_t: the time is unknown.
 #define NCCL_SIM_INFO_INITIALIZER                                                        \
   {                                                                                      \
     sizeof(ncclSimInfo_t), 0x74685283, NCCL_VERSION(NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH), \
         NCCL_UNDEF_FLOAT,                                                                \
   }
 
-typedef enum { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;
+typedef enum { ncclNumOps_dummy = 5 } ncclRedOp_dummy_t;  ///< only has the size of ncclRedOp_t
 /// Reduction operations. Values from ncclNumOps on are created by ncclRedOpCreatePreMulSum.
 typedef enum {
-  ncclSum = 0,
-  ncclProd = 1,
-  ncclMax = 2,  ///< NaN if any rank has NaN, as for ncclMin
-  ncclMin = 3,
-  ncclAvg = 4,  ///< sum / ranks; for integers the wrapped sum, rounded toward zero
-  ncclNumOps = 5,
-  ncclMaxRedOp = 0x7fffffff >> (32 - 8 * sizeof(ncclRedOp_dummy_t))
+  ncclSum = 0,     ///< sum; integers wrap
+  ncclProd = 1,    ///< product; integers wrap
+  ncclMax = 2,     ///< NaN if any rank has NaN, as for ncclMin
+  ncclMin = 3,     ///< minimum; -0 is below +0, as for ncclMax
+  ncclAvg = 4,     ///< sum / ranks; for integers the wrapped sum, rounded toward zero
+  ncclNumOps = 5,  ///< number of operations above
+  ncclMaxRedOp = 0x7fffffff >> (32 - 8 * sizeof(ncclRedOp_dummy_t))  ///< largest value
 } ncclRedOp_t;
 
 /// Element types. Counts are always in elements. The 8-bit floats saturate: a result that is too
 /// large, including infinity, becomes the largest finite value.
 typedef enum {
-  ncclInt8 = 0,
-  ncclChar = 0,
-  ncclUint8 = 1,
-  ncclInt32 = 2,
-  ncclInt = 2,
-  ncclUint32 = 3,
-  ncclInt64 = 4,
-  ncclUint64 = 5,
-  ncclFloat16 = 6,
-  ncclHalf = 6,
-  ncclFloat32 = 7,
-  ncclFloat = 7,
-  ncclFloat64 = 8,
-  ncclDouble = 8,
-  ncclBfloat16 = 9,
-  ncclFloat8e4m3 = 10,
-  ncclFloat8e5m2 = 11,
-  ncclNumTypes = 12
+  ncclInt8 = 0,         ///< signed, 1 byte
+  ncclChar = 0,         ///< ncclInt8
+  ncclUint8 = 1,        ///< unsigned, 1 byte
+  ncclInt32 = 2,        ///< signed, 4 bytes
+  ncclInt = 2,          ///< ncclInt32
+  ncclUint32 = 3,       ///< unsigned, 4 bytes
+  ncclInt64 = 4,        ///< signed, 8 bytes
+  ncclUint64 = 5,       ///< unsigned, 8 bytes
+  ncclFloat16 = 6,      ///< IEEE binary16, 2 bytes
+  ncclHalf = 6,         ///< ncclFloat16
+  ncclFloat32 = 7,      ///< IEEE binary32, 4 bytes
+  ncclFloat = 7,        ///< ncclFloat32
+  ncclFloat64 = 8,      ///< IEEE binary64, 8 bytes
+  ncclDouble = 8,       ///< ncclFloat64
+  ncclBfloat16 = 9,     ///< upper half of a binary32, 2 bytes
+  ncclFloat8e4m3 = 10,  ///< 4 exponent and 3 mantissa bits, largest value 448; 1 byte
+  ncclFloat8e5m2 = 11,  ///< 5 exponent and 2 mantissa bits, largest finite value 57344; 1 byte
+  ncclNumTypes = 12     ///< number of types; all values are below it
 } ncclDataType_t;
 
 /// Memory kind of a scalar argument, which determines when the scalar is read.
@@ -471,9 +470,9 @@ ncclResult_t pncclAllReduce(const void* sendbuff, void* recvbuff, size_t count,
                             ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
                             cudaStream_t stream);
 
-/// Gathers `sendcount` elements of every rank in every `recvbuff`, in rank order: the elements of
-/// rank r begin at element `r * sendcount`. Collective: all ranks pass the same count and type.
-/// Buffers, streams and blocking are as for ncclAllReduce. In place: `sendbuff` is
+/// Gathers the `sendcount` elements of every rank's `sendbuff` in every `recvbuff`. There the
+/// elements of rank r begin at element `r * sendcount`. Collective: all ranks pass the same count
+/// and type. Buffers, streams and blocking are as for ncclAllReduce. In place: `sendbuff` is
 /// `recvbuff + rank * sendcount` elements.
 ncclResult_t ncclAllGather(const void* sendbuff, void* recvbuff, size_t sendcount,
                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
@@ -516,45 +515,45 @@ ncclResult_t ncclBcast(void* buff, size_t count, ncclDataType_t datatype, int ro
 ncclResult_t pncclBcast(void* buff, size_t count, ncclDataType_t datatype, int root,
                         ncclComm_t comm, cudaStream_t stream);
 
-/// Sends `count` elements to every rank, and receives as many from each rank. Block r of `sendbuff`
-/// goes to rank r, and block r of `recvbuff` comes from rank r. Collective: all ranks pass the same
-/// count and type. The buffers must not overlap. As in NCCL, equal buffers are accepted, but their
-/// contents are undefined afterwards. Streams and blocking are as for ncclAllReduce.
+/// Sends a block of `count` elements to every rank, and receives one from each. Block r of
+/// `sendbuff` goes to rank r, and block r of `recvbuff` comes from rank r. Collective: all ranks
+/// pass the same count and type. The buffers must not overlap. Equal buffers are accepted as in
+/// NCCL, but then have undefined contents. Streams and blocking are as for ncclAllReduce.
 ncclResult_t ncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
                           ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclAlltoAll(const void* sendbuff, void* recvbuff, size_t count,
                            ncclDataType_t datatype, ncclComm_t comm, cudaStream_t stream);
 
-/// Gathers `count` elements of every rank in the `recvbuff` of rank `root`, in rank order.
-/// Collective: all ranks pass the same count, type and root. `recvbuff` is used at the root only.
-/// In place: `sendbuff` of the root is `recvbuff + root * count` elements. Streams and blocking are
-/// as for ncclAllReduce.
+/// Gathers the `count` elements of every rank's `sendbuff` in the `recvbuff` of rank `root`. There
+/// the elements of rank r begin at element `r * count`. Collective: all ranks pass the same count,
+/// type and root. `recvbuff` is used at the root only. In place: `sendbuff` of the root is
+/// `recvbuff + root * count` elements. Streams and blocking are as for ncclAllReduce.
 ncclResult_t ncclGather(const void* sendbuff, void* recvbuff, size_t count, ncclDataType_t datatype,
                         int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclGather(const void* sendbuff, void* recvbuff, size_t count,
                          ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
 
-/// Scatters the `sendbuff` of rank `root`: rank r receives the `count` elements that begin at
-/// element `r * count`. Collective: all ranks pass the same count, type and root. `sendbuff` is
-/// used at the root only. In place: `recvbuff` of the root is `sendbuff + root * count` elements.
-/// Streams and blocking are as for ncclAllReduce.
+/// Scatters the `sendbuff` of rank `root`: the `recvbuff` of rank r receives the `count` elements
+/// that begin at element `r * count`. Collective: all ranks pass the same count, type and root.
+/// `sendbuff` is used at the root only. Streams and blocking are as for ncclAllReduce. In place:
+/// `recvbuff` of the root is `sendbuff + root * count` elements.
 ncclResult_t ncclScatter(const void* sendbuff, void* recvbuff, size_t count,
                          ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclScatter(const void* sendbuff, void* recvbuff, size_t count,
                           ncclDataType_t datatype, int root, ncclComm_t comm, cudaStream_t stream);
 
-/// Point-to-point: sends `count` elements to rank `peer`, which receives the same number of bytes
-/// from this rank. Messages between two ranks arrive in the order of the calls. Blocking is as for
-/// ncclAllReduce. Outside a group the call is a group of its own, and its work may wait for the
-/// receive. Calls that depend on each other belong in one group. In a group the sends and receives
-/// of a communicator run together, after its collectives (see ncclGroupEnd for streams). A rank may
-/// send to itself in a group that also receives as many bytes from itself.
+/// Point-to-point: sends the `count` elements of `sendbuff` to rank `peer`, which receives the same
+/// number of bytes from this rank. Messages between two ranks arrive in the order of the calls.
+/// Blocking is as for ncclAllReduce. Outside a group the call is a group of its own, and its work
+/// may wait for the receive. Calls that depend on each other belong in one group. In a group the
+/// sends and receives of a communicator run together, after its collectives (see ncclGroupEnd for
+/// streams). A rank may send to itself in a group that also receives as many bytes from itself.
 ncclResult_t ncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclSend(const void* sendbuff, size_t count, ncclDataType_t datatype, int peer,
                        ncclComm_t comm, cudaStream_t stream);
 
-/// Receives `count` elements from rank `peer`; see ncclSend.
+/// Receives `count` elements from rank `peer` into `recvbuff`; see ncclSend.
 ncclResult_t ncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,
                       ncclComm_t comm, cudaStream_t stream);
 ncclResult_t pncclRecv(void* recvbuff, size_t count, ncclDataType_t datatype, int peer,

@@ -20,28 +20,28 @@ namespace oriel {
 
 /// Element types of collectives. The values equal those of ncclDataType_t.
 enum class DataType : std::uint8_t {
-  i8 = 0,
-  u8 = 1,
-  i32 = 2,
-  u32 = 3,
-  i64 = 4,
-  u64 = 5,
-  f16 = 6,
-  f32 = 7,
-  f64 = 8,
-  bf16 = 9,
-  e4m3 = 10,
-  e5m2 = 11,
+  i8 = 0,     ///< signed, 1 byte
+  u8 = 1,     ///< unsigned, 1 byte
+  i32 = 2,    ///< signed, 4 bytes
+  u32 = 3,    ///< unsigned, 4 bytes
+  i64 = 4,    ///< signed, 8 bytes
+  u64 = 5,    ///< unsigned, 8 bytes
+  f16 = 6,    ///< IEEE binary16, 2 bytes
+  f32 = 7,    ///< IEEE binary32, 4 bytes
+  f64 = 8,    ///< IEEE binary64, 8 bytes
+  bf16 = 9,   ///< upper half of an f32, 2 bytes
+  e4m3 = 10,  ///< 4 exponent and 3 mantissa bits, 1 byte
+  e5m2 = 11,  ///< 5 exponent and 2 mantissa bits, 1 byte
 };
 inline constexpr int kDataTypeCount = 12;  ///< number of types; all values are below it
 
 /// Reduction operations. The first five values equal those of ncclRedOp_t.
 enum class ReduceOp : std::uint8_t {
-  sum = 0,
-  prod = 1,
-  max = 2,
-  min = 3,
-  avg = 4,
+  sum = 0,         ///< sum; integers wrap
+  prod = 1,        ///< product; integers wrap
+  max = 2,         ///< NaN if any rank has NaN; +0 is above -0
+  min = 3,         ///< NaN if any rank has NaN; -0 is below +0
+  avg = 4,         ///< sum / ranks; for integers the wrapped sum, rounded toward zero
   premul_sum = 5,  ///< multiplies each rank's input by that rank's own scalar, then sums
 };
 inline constexpr int kReduceOpCount = 6;  ///< number of operations; all values are below it

@@ -57,6 +57,9 @@ struct LsaBarrierLayout {
 /// Collective over the team: every rank makes the same sequence of calls on a slot, one session at
 /// a time. Sessions on different slots are independent. All threads of `group` call every function.
 ///
+/// Algorithm: a barrier of one round, like NCCL's LSA barrier. Every rank stores to one word of
+/// every peer, and polls one word per peer.
+///
 /// The epoch (number of the barrier) is stored in control memory, not in a kernel argument. Kernels
 /// in replayed CUDA graphs and plain launches therefore continue one sequence. Epochs are compared
 /// modulo 2^32, so wrap-around needs no special handling. A kernel launched with programmatic

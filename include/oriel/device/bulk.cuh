@@ -61,7 +61,8 @@ struct BulkBarrier {
   }
 };
 
-/// Starts a copy into shared memory; `barrier` counts its arrival. One thread; not blocking. A
+/// Starts a copy of `bytes` bytes from `global` to `shared`, a buffer of at least that size in
+/// shared memory. `barrier` counts the bytes that have arrived. One thread; not blocking. A
 /// group.sync() orders earlier reads and writes of the buffer by the CTA's threads. After writes,
 /// bulk_fence() is needed as well.
 ORIEL_DEVICE_FN void bulk_load(void* shared, const void* global, std::uint32_t bytes,
@@ -75,9 +76,9 @@ ORIEL_DEVICE_FN void bulk_fence() {
   arch::ptx::fence_proxy_async();
 }
 
-/// Starts a copy from shared memory to global memory. One thread; not blocking. Orders no memory:
-/// writers of `shared` call bulk_fence(), then group.sync(), before. bulk_commit() then closes its
-/// group.
+/// Starts a copy of `bytes` bytes from `shared` to `global`. One thread; not blocking. Orders no
+/// memory: writers of `shared` call bulk_fence(), then group.sync(), before. bulk_commit() then
+/// closes its group.
 ORIEL_DEVICE_FN void bulk_store(void* global, const void* shared, std::uint32_t bytes) {
   arch::ptx::bulk_shared_to_global(global, shared, bytes);
 }

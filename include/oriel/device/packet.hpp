@@ -10,10 +10,11 @@
 #include "oriel/device/wait.hpp"
 
 /// Packets that carry their own flag. A receiver knows from the packet alone that the data has
-/// arrived, so no fence, barrier or second message is needed. Packets lie in the receiver's memory,
-/// which is initially zero. The sender writes, and the receiver polls. Each thread calls these
-/// functions for itself. All functions but receive() and receive_all() do not block. No function
-/// orders memory: packets are loaded and stored in relaxed order.
+/// arrived, so no fence, barrier or second message is needed. The method is that of NCCL's protocol
+/// LL: data and flags alternate in memory. Packets lie in the receiver's memory, which is initially
+/// zero. The sender writes, and the receiver polls. Each thread calls these functions for itself.
+/// All functions but receive() and receive_all() do not block. No function orders memory: packets
+/// are loaded and stored in relaxed order.
 ///
 /// Flags. A flag is a 32-bit epoch that the sender and the receiver of a packet know in advance. It
 /// differs from the previous content of the packet. Zero is never a flag: next_flag skips it.
@@ -143,8 +144,8 @@ template <class Packet, class M = Memory>
                        WaitTarget{sender, flag});
 }
 
-/// Receives kCount packets that lie `stride` packets apart. Each poll loads all of them, so their
-/// latencies overlap. Otherwise behaves as receive.
+/// Receives kCount packets that lie `stride` packets apart, the i-th into `data[i]`. Each poll
+/// loads all of them, so their latencies overlap. Otherwise behaves as receive.
 template <int kCount, class Packet, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN WaitOutcome receive_all(const Packet* first, std::size_t stride,
                                                       std::uint32_t flag,

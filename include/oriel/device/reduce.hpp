@@ -217,10 +217,11 @@ struct Reduction {
   }
 };
 
-/// Combination order of all reductions. Leaves are pushed in rank order, and equal-sized
-/// neighbouring subtrees merge at once, as bits carry in a binary counter. Three leaves give
-/// (0+1)+2, seven give ((0+1)+(2+3))+((4+5)+6). If the ranks of a node are an aligned power-of-two
-/// range, they form a subtree, which may be reduced separately.
+/// Combination order of all reductions: pairwise summation (Higham, The accuracy of floating point
+/// summation, 1993). Leaves are pushed in rank order, and equal-sized neighbouring subtrees merge
+/// at once, as bits carry in a binary counter. Three leaves give (0+1)+2, seven give
+/// ((0+1)+(2+3))+((4+5)+6). If the ranks of a node are an aligned power-of-two range, they form a
+/// subtree, which may be reduced separately.
 ///
 /// Value is an accumulator or an array of accumulators. At most kMax leaves fit. After unrolling
 /// every index is a compile-time constant, so on a GPU the stack of log2(kMax)+1 values stays in

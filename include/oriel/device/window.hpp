@@ -99,12 +99,14 @@ struct WindowView {
     return offset < size_bytes && bytes <= size_bytes - offset;
   }
 
-  /// Returns the address of the range in this rank's own window.
+  /// Returns the address of the `bytes` bytes at `offset` in this rank's own window. Null unless
+  /// the window contains them.
   [[nodiscard]] ORIEL_DEVICE_FN void* local(std::uint64_t offset, std::uint64_t bytes) const {
     return lsa_peer(lsa_rank, offset, bytes);
   }
 
-  /// Returns the address of the range in the window of LSA rank `index`.
+  /// Returns the address of the `bytes` bytes at `offset` in the window of LSA rank `index`. Null
+  /// unless the team has that rank and the window contains the bytes.
   [[nodiscard]] ORIEL_DEVICE_FN void* lsa_peer(std::int32_t index, std::uint64_t offset,
                                                std::uint64_t bytes) const {
     const auto slot = static_cast<std::uint32_t>(index);
@@ -112,8 +114,8 @@ struct WindowView {
     return advance_4g(flat_base + offset, slot * stride_4g);
   }
 
-  /// Returns the address of the range in the window of world rank `rank`. Null unless that rank is
-  /// in this rank's LSA team.
+  /// Returns the address of the `bytes` bytes at `offset` in the window of world rank `rank`. Null
+  /// unless that rank is in this rank's LSA team and the window contains the bytes.
   [[nodiscard]] ORIEL_DEVICE_FN void* world_peer(std::int32_t rank, std::uint64_t offset,
                                                  std::uint64_t bytes) const {
     if (static_cast<std::uint32_t>(rank) >= static_cast<std::uint32_t>(world_size)) return nullptr;

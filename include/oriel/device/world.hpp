@@ -296,10 +296,10 @@ ORIEL_DEVICE_FN WorldOutcome wait_in_world(const CommView& comm, std::int32_t pe
 
 }  // namespace detail
 
-/// Writes `bytes` bytes from this rank's part of `from` to the peer's part of `to`. Not blocking
-/// unless the queue is full. Sends what the group's threads have written before the call. After
-/// world_wait or world_flush the source may be overwritten and the bytes have arrived. The bytes
-/// are visible to the peer once it sees a later signal or barrier.
+/// Writes the `bytes` bytes at `from_offset` of this rank's part of `from` to `to_offset` of the
+/// peer's part of `to`. Not blocking unless the queue is full. Sends what the group's threads have
+/// written before the call. After world_wait or world_flush the source may be overwritten and the
+/// bytes have arrived. The bytes are visible to the peer once it sees a later signal or barrier.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldPosted world_put(Group group, const CommView& comm,
                                                     std::int32_t peer, const WindowView& to,
@@ -310,9 +310,9 @@ template <class Group, class M = WorldMemory>
       group, comm, detail::WorldTransfer{peer, to, to_offset, from, from_offset, bytes}, false);
 }
 
-/// Reads `bytes` bytes from the peer's part of `from` into this rank's part of `to`. The bytes have
-/// arrived, and are visible to the group, after world_wait or world_flush. Not blocking unless the
-/// queue is full.
+/// Reads the `bytes` bytes at `from_offset` of the peer's part of `from` into this rank's part of
+/// `to`, at `to_offset`. The bytes have arrived, and are visible to the group, after world_wait or
+/// world_flush. Not blocking unless the queue is full.
 template <class Group, class M = WorldMemory>
 [[nodiscard]] ORIEL_DEVICE_FN WorldPosted world_get(Group group, const CommView& comm,
                                                     std::int32_t peer, const WindowView& from,

@@ -44,7 +44,7 @@ static_assert(sizeof(WorldBarrierSlot) == 192);
 /// session at a time. Sessions on different slots are independent. All threads of `group` call
 /// every function. The device communicator was created with `world`.
 ///
-/// Algorithm: the dissemination barrier of Hensgen, Finkel and Manber, with ceil(log2 ranks)
+/// Algorithm: the dissemination barrier of Hensgen, Finkel and Manber (1988), with ceil(log2 ranks)
 /// rounds. In round k each rank signals the rank 2^k after it in rank order. The signal means that
 /// the sender, and all ranks of which it has received signals, have arrived. A round is a store
 /// within an LSA team and a NIC's write between teams, so no atomics are needed. Before the first

@@ -77,7 +77,8 @@ ORIEL_DEVICE_FN void fence_proxy_async() {
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-/// Starts a copy from global to shared memory; the arrived bytes count at `barrier`. Not blocking.
+/// Starts a copy of `bytes` bytes from `from` in global memory to `to` in shared memory. The
+/// arrived bytes count at `barrier`. Not blocking.
 ORIEL_DEVICE_FN void bulk_global_to_shared(void* to, const void* from, std::uint32_t bytes,
                                            std::uint64_t* barrier) {
   asm volatile(
@@ -88,7 +89,8 @@ ORIEL_DEVICE_FN void bulk_global_to_shared(void* to, const void* from, std::uint
       : "memory");
 }
 
-/// Starts a copy from shared to global memory, in the thread's current bulk group. Not blocking.
+/// Starts a copy of `bytes` bytes from `from` in shared memory to `to` in global memory, in the
+/// thread's current bulk group. Not blocking.
 ORIEL_DEVICE_FN void bulk_shared_to_global(void* to, const void* from, std::uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
                    static_cast<std::uint64_t>(__cvta_generic_to_global(to))),

@@ -177,7 +177,7 @@ ORIEL_DEVICE_FN T compare_swap(T* address, T expected, T value) {
 
 #if defined(__SANITIZE_THREAD__)
 // ThreadSanitizer does not know fences; a read-modify-write of one shared word orders like a fence.
-inline std::uint32_t fence_word = 0;
+inline std::uint32_t fence_word = 0;  ///< always 0; gives ThreadSanitizer an order
 template <Scope>
 ORIEL_DEVICE_FN void fence_acq_rel() {
   __atomic_fetch_add(&fence_word, 0u, __ATOMIC_SEQ_CST);
@@ -203,7 +203,7 @@ ORIEL_DEVICE_FN void fence_seq_cst() {
 /// annotate_happens_before() after it has read and before it publishes. A thread that has found
 /// data of others calls annotate_happens_after(). Without ThreadSanitizer both do nothing.
 #if defined(__SANITIZE_THREAD__)
-inline std::uint32_t happens_before_word = 0;
+inline std::uint32_t happens_before_word = 0;  ///< always 0; gives ThreadSanitizer an order
 /// Releases, for ThreadSanitizer only; see above.
 ORIEL_DEVICE_FN void annotate_happens_before() {
   __atomic_fetch_add(&happens_before_word, 0u, __ATOMIC_RELEASE);

@@ -30,10 +30,10 @@ namespace oriel::device::queue {
 
 /// Operation of an atomic on the word.
 enum class AtomicOp : std::uint8_t {
-  add,
-  bit_and,
-  bit_or,
-  bit_xor,
+  add,           ///< adds the operand modulo 2^32 or 2^64
+  bit_and,       ///< keeps the bits that are set in the operand
+  bit_or,        ///< sets the bits that are set in the operand
+  bit_xor,       ///< inverts the bits that are set in the operand
   swap,          ///< also "set"
   compare_swap,  ///< replaces the word if it equals `compare`
 };
@@ -305,7 +305,7 @@ template <SignalOp kSignal, class Group, class M = Memory>
       detail::SignalEnding<kSignal>{signals, signal_offset, value}, control);
 }
 
-/// Writes as put_bytes does, then signals as put_signal does.
+/// Writes `count` bytes as put_bytes does, then signals as put_signal does.
 template <SignalOp kSignal, class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted
 put_bytes_signal(Group group, const QueueView& queue, const void* from, std::uint64_t count,

@@ -43,9 +43,9 @@ inline constexpr std::uint8_t kFlushed = 0x05;
 enum class CompletionKind : std::uint8_t {
   request = 0,             ///< a WQE of this queue
   received_immediate = 1,  ///< a peer's write with an immediate
-  request_error = 13,
-  response_error = 14,  ///< the queue has failed, and this receive was flushed
-  invalid = 15,         ///< content of a fresh element, all ones
+  request_error = 13,      ///< a WQE of this queue has failed
+  response_error = 14,     ///< the queue has failed, and this receive was flushed
+  invalid = 15,            ///< content of a fresh element, all ones
 };
 
 /// Decoded fields of `Completion::tail`.

@@ -103,7 +103,7 @@ inline constexpr std::uint32_t kDepthMost = 32768;  ///< greatest QueueView::dep
 
 /// Outcome of an operation on a queue.
 enum class QueueOutcome : std::uint32_t {
-  done = 0,
+  done = 0,       ///< posted, or complete after a wait
   aborted = 1,    ///< the communicator's abort word was set, or another thread gave up
   timed_out = 2,  ///< WaitControl::timeout_ns passed
   failed = 3,     ///< the NIC reported an error: QueueIndexes::error

@@ -282,9 +282,10 @@ template <class Group, class M = Memory>
   return static_cast<QueueOutcome>(group.broadcast(static_cast<std::uint64_t>(outcome)));
 }
 
-/// Writes 1 to kInlineBytesMost bytes as inline data, so their source may be reused at once. Thread
-/// 0 of the group posts them after a group.sync(). Any other count is `refused`. Not blocking
-/// unless the queue is full. Uses two WQEs if the bytes cross a chunk boundary of `remote`.
+/// Writes the `count` bytes at `from`, 1 to kInlineBytesMost, as inline data. Their source may be
+/// reused at once. Thread 0 of the group posts them after a group.sync(). Any other count is
+/// `refused`. Not blocking unless the queue is full. Uses two WQEs if the bytes cross a chunk
+/// boundary of `remote`.
 template <class Group, class M = Memory>
 [[nodiscard]] ORIEL_DEVICE_FN Posted put_bytes(Group group, const QueueView& queue,
                                                const void* from, std::uint64_t count,

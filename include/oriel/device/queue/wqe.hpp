@@ -39,14 +39,14 @@ static_assert(sizeof(Wqebb) == kWqebbBytes);
 
 /// Opcodes of mlx5 WQEs.
 enum class Opcode : std::uint8_t {
-  nop = 0x00,
-  write = 0x08,
-  write_immediate = 0x09,
-  read = 0x10,
-  compare_swap = 0x11,  ///< 8 bytes
-  fetch_add = 0x12,     ///< 8 bytes
-  masked_compare_swap = 0x14,
-  masked_fetch_add = 0x15,
+  nop = 0x00,                  ///< moves nothing
+  write = 0x08,                ///< RDMA write
+  write_immediate = 0x09,      ///< RDMA write; the peer gets a completion with 4 bytes of data
+  read = 0x10,                 ///< RDMA read
+  compare_swap = 0x11,         ///< 8 bytes
+  fetch_add = 0x12,            ///< 8 bytes
+  masked_compare_swap = 0x14,  ///< 4 or 8 bytes; masks select what is compared and set
+  masked_fetch_add = 0x15,     ///< 4 or 8 bytes; no carry leaves a bit of the boundary mask
   dump = 0x23,  ///< reads local memory and drops it; done once earlier inbound writes are visible
 };
 
