@@ -5,8 +5,9 @@
 nvcc if there is one. A .cuh header is for nvcc only.
 
 Each header has an example in its comments, between "/// ```cpp" and "/// ```", which must compile
-in the same languages. Doxygen must warn of nothing. It warns of public symbols without a comment,
-but not of macros, enums and typedefs of nccl.h.
+in the same languages. Doxygen must warn of nothing. It does not read all declarations: it skips
+macros, enums and typedefs of nccl.h. So each macro, type, enum value, variable and field must also
+have a comment of its own, or stand in adjacent lines below one.
 
 The comment of each public function must say what its kind of header asks for (ASKED). That can be
 whether it is local or collective, whether it blocks, and which threads call it. It can also be its
@@ -16,6 +17,9 @@ memory order, its errors, and the units of its sizes. Three places count:
 - a default: a sentence of the class or the file about all functions, such as "All functions are
   local and do not block". It does not hold for functions that the sentence names as exceptions;
 - an item "- name(): ..." in the comment of the file, for functions of that name.
+
+The comment of a function with a size, such as `count`, names the size and the untyped buffers.
+Where it names them it says how many elements or bytes each buffer has.
 
 A device function from which wait_until() can be reached says itself whether it blocks: no default
 covers it. The check finds words. It cannot see whether they are true."""
@@ -81,6 +85,9 @@ ASKED = {
     "device": {BLOCKS: True, THREADS: True, ORDER: True, UNITS: True},
 }
 CAN_FAIL = re.compile(r"\b(?:ncclResult_t|Status|Result<)")
+# Match the parameters of which a function's comment must give the shape.
+SHAPED = re.compile(r"\b(?:size_t|u?int\d+_t|int)\s+(\w*(?:count|size|bytes|length|stride|wqebbs))\b")
+BUFFER = re.compile(r"\b(?:void|unsigned char)\s*\*\s*(\w+)")
 SIZE = re.compile(r"\b(?:size_t|u?int\d+_t|int)\s+\w*?(?:count|size|offset|stride|length)\b")
 FUNCTIONS = r"(?:[Ff]unctions?|[Cc]alls?)\b"
 # Matches a sentence that holds for all functions of a class or file, but for those that it names.
@@ -190,7 +197,7 @@ class Header:
         self.name = str(path.relative_to(include))
         self.folder = path.parent
         reader = declarations.Reader(path.read_text(encoding="utf-8"))
-        self.functions = reader.functions
+        self.functions, self.symbols = reader.functions, reader.symbols
         for function in self.functions:
             function.header = self
         self.default = reader.file_comment
@@ -263,17 +270,17 @@ class Comments:
                 one.header is not function.header,
                 one.header.folder != function.header.folder))[:1]
 
-    def says(self, function, fact, default, seen=()):
-        words = re.compile(WORDS[fact])
+    def says(self, function, words, default, seen=()):
+        """Returns whether the comments about a function match `words`."""
         header = function.header
         own = sentences_of(function.comment) + sentences_of(header.item_of(function))
-        if any(words.search(sentence) for sentence in own):
+        if any(re.search(words, sentence) for sentence in own):
             return True
         for comment in (*function.outer, header.default) if default else ():
             for sentence in sentences_of(comment):
-                if is_default_for(function, sentence) and words.search(sentence):
+                if is_default_for(function, sentence) and re.search(words, sentence):
                     return True
-        return any(self.says(one, fact, default, (*seen, function))
+        return any(self.says(one, words, default, (*seen, function))
                    for one in self.referred(function) if one not in (*seen, function))
 
 
@@ -283,9 +290,24 @@ def is_asked(fact, function):
     return fact != UNITS or SIZE.search(function.parameters)
 
 
+def shaped_parameters(function):
+    """Returns the sizes of a function, and its untyped buffers if it has a size."""
+    sizes = SHAPED.findall(function.parameters)
+    return sizes and [*sizes, *BUFFER.findall(function.parameters)]
+
+
+def check_symbols(headers):
+    """Yields the public macros, types, enum values, variables and fields without a comment."""
+    for header in headers:
+        for symbol in header.symbols:
+            if symbol.is_public and not symbol.has_comment:
+                yield f"include/{header.name}:{symbol.line}: {symbol.name} has no comment"
+
+
 def check_comments(root):
-    """Yields the public functions without a comment, and those whose comments leave a fact out."""
+    """Yields the public symbols without a comment, and functions whose comments leave a fact out."""
     headers = [Header(path, root / "include") for path in headers_of(root)]
+    yield from check_symbols(headers)
     comments = Comments(headers)
     for header in headers:
         for function in header.functions:
@@ -298,8 +320,11 @@ def check_comments(root):
                 continue
             for fact, default in ASKED[header.kind].items():
                 default = default and not (fact == BLOCKS and comments.waits(function))
-                if is_asked(fact, function) and not comments.says(function, fact, default):
+                if is_asked(fact, function) and not comments.says(function, WORDS[fact], default):
                     yield f"{place}: its comment does not say {fact}"
+            for name in shaped_parameters(function):
+                if not comments.says(function, rf"`[^`]*\b{name}\b[^`]*`", False):
+                    yield f"{place}: its comment does not say the shape of {name}"
 
 
 SIMPLE = "/// A.\n/// ```cpp\n/// {example}\n/// ```\n/// @file\n#pragma once\n{text}\n"
@@ -347,6 +372,30 @@ inline bool wait_for(const int* from) {
   return wait_until([&] { return load(from) != 0; });
 }""").replace("/// A.", """/// D. All functions but wait_until do not block. Any thread may call all
 /// functions. No function orders memory.""")
+SYMBOLS = """
+/// Two numbers.
+#define ONE 1
+#define TWO(x) (x)
+
+#if ONE
+#define THREE \\
+  3  ///< a number
+#endif
+typedef int T;  ///< a type
+/// An enum.
+typedef enum {
+  A0 = 0,          ///< a value
+  A1 = TWO(1, 2),  ///< another value
+} A;
+/// A structure.
+typedef struct {
+  int left;      ///< a field
+  /// Two fields.
+  int right[2];
+  T last;
+} P;
+struct Declared;
+"""
 CLEAN = {"include/oriel/a.hpp": A, "include/nccl.h": C, "include/oriel/host.hpp": HOST,
          "include/oriel/device/d.hpp": DEVICE}
 SAYS = "its comment does not say"
@@ -366,13 +415,25 @@ COMMENT_PLANTS = [({**CLEAN, name: text.replace(old, new)}, expected) for name, 
         (C, "size_t f(void)", "size_t f(size_t count)", f"f: {SAYS} {UNITS}"),
         (C, "Any thread may make every call", "Threads call", f"f: {SAYS} {THREADS}"),
         (C.replace("size_t f", "ncclResult_t f"), "error code", "number", f"f: {SAYS} {ERRORS}"),
-        (C, "/// Returns a size. Local; returns at once.\n", "", "f has no comment"))),
+        (C, "/// Returns a size. Local; returns at once.\n", "", "f has no comment"),
+        (SYMBOLS, "/// Two numbers.\n", "", "nccl.h:2: ONE has no comment"),
+        (SYMBOLS, "#define TWO", "\n#define TWO", "TWO has no comment"),
+        (SYMBOLS, "  ///< a number", "", "THREE has no comment"),
+        (SYMBOLS, "  ///< a type", "", "T has no comment"),
+        (SYMBOLS, "/// An enum.\n", "", "enum has no comment"),
+        (SYMBOLS, "  ///< a value", "", "A0 has no comment"),
+        (SYMBOLS, "  ///< another value", "", "A1 has no comment"),
+        (SYMBOLS, "/// A structure.\n", "", "struct has no comment"),
+        (SYMBOLS, "  ///< a field", "", "left has no comment"),
+        (SYMBOLS, "  /// Two fields.\n", "", "last has no comment"))),
     ("include/oriel/host.hpp", (
         (HOST, "All functions are", "It is", f"get: {SAYS} {WHERE}"),
         (HOST, "; blocks until the number is idle", "", f"~Host: {SAYS} {BLOCKS}"),
         (HOST, "Distinct\n/// objects", "Two\n/// objects", f"get: {SAYS} {THREADS}"),
         (HOST, " Errors: system.", "", f"read: {SAYS} {ERRORS}"),
         (HOST, "` bytes", "`", f"read: {SAYS} {UNITS}"),
+        (HOST, "`count`", "the", f"read: {SAYS} the shape of count"),
+        (HOST, "int count", "void* to, int count", f"read: {SAYS} the shape of to"),
         (HOST, " private:\n", "", "hidden has no comment"))),
     ("include/oriel/device/d.hpp", (
         (DEVICE, "No function orders", "It orders", f"load: {SAYS} {ORDER}"),
@@ -385,4 +446,5 @@ if find_nvcc():
         example="", text="/// F.\n__device__ int f() { return g(); }")}, "alone as CUDA"))
 
 if __name__ == "__main__":
-    lint.main("public headers", check, CLEAN, PLANTS, part=(check_comments, CLEAN, COMMENT_PLANTS))
+    lint.main("public headers", check, CLEAN, PLANTS,
+              part=(check_comments, {**CLEAN, "include/nccl.h": C + SYMBOLS}, COMMENT_PLANTS))

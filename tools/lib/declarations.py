@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the functions of a C++ header with their comments. Functions are found by braces, not by a
-parser: a parameter list that ends in a semicolon or opens a block, outside any other function.
-Both branches of a preprocessor condition are read, so each must have its own braces."""
+"""Lists the functions of a C++ header, and its macros, types, enum values and variables, with their
+comments. Functions are found by braces, not by a parser: a parameter list that ends in a semicolon
+or opens a block, outside any other function. Both branches of a preprocessor condition are read, so
+each must have its own braces."""
 import re
 
 import lint
@@ -18,6 +19,12 @@ NAME = re.compile(r"((?:~?\w+::)*(?:operator\s*(?:\(\)|[^\s(]+)|~?\w+))\s*\(")
 NO_FUNCTION = re.compile(
     r"^(?:using|typedef|static_assert|friend|enum|asm)\b|=\s*(?:delete|default)$")
 CLASS = re.compile(r"\b(class|struct|union)\s+(?:[A-Z][A-Z0-9_]+\s+)?(\w+)?")
+ENUM = re.compile(r"\benum\b(?:\s+(?:class|struct)\b)?\s*(\w+)?")
+MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n]*\\\n)*[^\n]*)", re.M)
+ALIAS = re.compile(r"^(?:template )?(?:using (\w+) =|typedef\b[^{}]*?(\w+)$)")
+# Matches a statement that declares no variable.
+NO_VARIABLE = re.compile(r"^(?:using|typedef|static_assert|friend|extern|enum|class|struct|union|asm"
+                         r"|namespace|template class|template struct)\b|^\w*$")
 
 
 class Function:
@@ -38,6 +45,25 @@ class Function:
             depth += {"(": 1, ")": -1}.get(code[end], 0)
             end += 1
         self.parameters, self.body = code[found.end():end - 1], code[end:]
+
+
+class Symbol:
+    """A macro, type, enum value or variable. comment: its own, or "". group_comment: that before
+    the first of the adjacent lines in which it stands, or "". A type's comment holds for the
+    members on its own line only."""
+
+    def __init__(self, name, lines, before, behind, is_public, previous):
+        self.name, (self.line, self.last_line) = name, lines
+        self.is_public, self.comment, self.group_comment = is_public, before or behind, before
+        if not before and previous and previous.last_line + 1 >= self.line:
+            self.group_comment = previous.group_comment
+
+    def end_group(self):
+        self.last_line -= 1
+
+    @property
+    def has_comment(self):
+        return bool(self.comment or self.group_comment)
 
 
 class Scope:
@@ -68,14 +94,17 @@ def comments_of(text):
 
 
 class Reader:
-    """Reads one header. functions: all its functions. file_comment: its comments outside all braces
-    that have an example or name the file."""
+    """Reads one header. functions: all its functions. symbols: its macros, types, enum values and
+    variables. file_comment: its comments outside all braces that have an example or name the
+    file."""
 
     def __init__(self, text):
         self.text = text
-        self.code = PREPROCESSOR.sub(blank, lint.NOT_CODE.sub(blank, text))
+        directives = lint.NOT_CODE.sub(blank, text)
+        self.code = PREPROCESSOR.sub(blank, directives)
         self.comments = comments_of(text)
-        self.scopes, self.functions, self.classes = [], [], {}
+        self.scopes, self.functions, self.symbols, self.classes = [], [], [], {}
+        self.read_macros(directives)
         self.read()
         self.file_comment = "\n".join(
             words for begin, _, words in self.comments
@@ -94,33 +123,76 @@ class Reader:
         """Returns the position of the first code of the statement between `start` and `end`."""
         return end - len(self.code[start:end].lstrip())
 
-    def comment_at(self, start, end):
-        """Returns the comment before or behind the declaration between `start` and `end`."""
-        first = self.first_of(start, end)
-        own = [words for begin, stop, words in self.comments
-               if start <= begin and stop <= first and not words.startswith("<")
-               and self.is_adjacent(stop, first)]
+    def comments_at(self, first, end, between=r"[ \t]*\n?[ \t]*"):
+        """Returns the comments before and behind the declaration with its first code at `first`.
+        between: matches what may stand between the first comment and the declaration."""
+        before = [words for _, stop, words in self.comments
+                  if stop <= first and not words.startswith("<")
+                  and re.fullmatch(between, self.text[stop:first])]
         line_end = self.text.find("\n", end)
         behind = [words[1:] for begin, _, words in self.comments
                   if end <= begin < line_end and words.startswith("<")]
-        return (own or behind or [""])[-1].strip()
+        return (before or [""])[-1].strip(), (behind or [""])[-1].strip()
 
-    def is_adjacent(self, begin, end):
-        """Returns True if no empty line, directive or plain comment stands in between."""
-        between = self.text[begin:end]
-        return not re.search(r"\n[ \t]*(?:\n|#)|//", between)
+    def comment_at(self, start, end):
+        """Returns the comment before or behind the declaration between `start` and `end`."""
+        before, behind = self.comments_at(self.first_of(start, end), end)
+        return before or behind
+
+    def add_symbol(self, name, first, end, *between):
+        """Adds the symbol whose declaration has its first code at `first` and ends at `end`."""
+        lines = [self.text.count("\n", 0, position) + 1 for position in (first, end)]
+        before, behind = self.comments_at(first, end, *between)
+        is_public = all(scope.is_public for scope in self.scopes)
+        previous = self.symbols[-1] if self.symbols else None
+        self.symbols.append(Symbol(name, lines, before, behind, is_public, previous))
+
+    def read_macros(self, directives):
+        """Adds the macros, but for include guards and those that are undefined in the same file.
+        A comment also holds for the definitions in the branches of the condition that follows."""
+        described = re.findall(r"[@\\]def (\w+)", "\n".join(words for *_, words in self.comments))
+        for found in MACRO.finditer(directives):
+            name, value = found.group(1), found.group(2).strip()
+            is_guard = not value and re.search(
+                rf"#[ \t]*ifndef[ \t]+{name}\s*$", directives[:found.start()])
+            is_undefined = re.search(rf"#[ \t]*undef[ \t]+{name}\b", directives)
+            if not is_guard and not is_undefined and name not in described:
+                code_end = found.start() + len(found.group(0).rstrip())
+                self.add_symbol(name, found.start(), code_end, r"\s?(?:[ \t]*#[^\n]*\n)*[ \t]*")
+
+    def add_values(self, begin, end):
+        """Adds the enum values between the braces at `begin` and `end`."""
+        position = begin
+        for piece in re.split(r",(?![^(]*\))", self.code[begin:end]):
+            if name := re.search(r"\w+", piece):
+                self.add_symbol(name.group(0), position + name.start(),
+                                position + len(piece.rstrip()))
+            position += len(piece) + 1
+
+    def add_variable(self, start, end):
+        """Adds the alias or variable that the statement declares, if it declares one."""
+        first = self.first_of(start, end)
+        head = " ".join(DECORATION.sub(" ", self.code[start:end]).split())
+        if alias := ALIAS.search(head):
+            self.add_symbol(alias.group(1) or alias.group(2), first, end)
+            return
+        name = re.search(r"(\w+)(?: ?\[[^\]]*\])*(?: ?<.*>)?$", re.split(r"[={]| : ", head)[0].strip())
+        if name and not NO_VARIABLE.search(head) and name.group(1) != "operator":
+            self.add_symbol(name.group(1), first, end)
 
     def add_function(self, start, end, stop):
-        """Adds the function, if it is one. Its declaration ends at `end`, its body at `stop`."""
+        """Adds the function and returns True, if it is one. Its declaration ends at `end`, its body
+        at `stop`."""
         head, code = (" ".join(DECORATION.sub(" ", self.code[start:to]).split())
                       for to in (end, stop))
         found = NAME.search(head)
         if not found or NO_FUNCTION.search(head) or "=" in head[:found.start()] or \
                 head[found.end():].startswith("*"):
-            return
+            return False
         line = self.text.count("\n", 0, self.first_of(start, end)) + 1
         self.functions.append(
             Function(found, line, self.comment_at(start, stop), self.scopes, code))
+        return True
 
     def note_class(self, start, end):
         """Keeps the comment of the class that is declared in the statement."""
@@ -147,9 +219,16 @@ class Reader:
             if re.search(r"\babove\b", comment) and name in self.classes:
                 comment += "\n" + self.classes[name]
             self.note_class(start, brace)
+            self.add_symbol(name or kind, self.first_of(start, brace), brace)
+            self.symbols[-1].end_group()
             self.scopes.append(Scope("class", comment, kind != "class"))
         else:
-            return self.end_of_block(brace), start
+            end = self.end_of_block(brace)
+            if enum := ENUM.search(head):
+                self.add_symbol(enum.group(1) or "enum", self.first_of(start, brace), brace)
+                self.symbols[-1].end_group()
+                self.add_values(brace + 1, end - 1)
+            return end, start
         return brace + 1, brace + 1
 
     def read(self):
@@ -170,7 +249,8 @@ class Reader:
                 self.scopes.pop()
                 start = position
             elif token == ";" and depth == 0:
-                self.add_function(start, match.start(), position)
+                if not self.add_function(start, match.start(), position):
+                    self.add_variable(start, match.start())
                 self.note_class(start, match.start())
                 start = position
             elif token.endswith(":"):
