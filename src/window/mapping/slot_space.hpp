@@ -30,8 +30,8 @@ namespace oriel::window {
 /// other agreement.
 ///
 /// An eager pass skips the places of lower tokens. It is quick, but may reach the end of the slot
-/// although those tokens later choose other places or fail. A patient pass waits for lower tokens
-/// instead and skips only kept ranges. If a patient pass ends without a place, then no place was
+/// although those tokens later choose other places or fail. A waiting pass waits for lower tokens
+/// instead and skips only kept ranges. If a waiting pass ends without a place, then no place was
 /// free on all sides for its whole duration.
 ///
 /// Places are multiples of `granularity`, and of 2 MiB if `bytes` is at least 2 MiB, so that the
@@ -49,7 +49,7 @@ class SlotSpace {
     auto operator<=>(const Token&) const = default;
   };
 
-  enum class Pass : std::uint8_t { eager, patient };
+  enum class Pass : std::uint8_t { eager, waiting };
 
   struct Proposal {
     enum class Kind : std::uint8_t {
@@ -74,7 +74,7 @@ class SlotSpace {
   /// bookkeeping runs out of memory.
   void release(std::size_t offset, std::size_t bytes) noexcept;
 
-  /// Returns the error for a patient pass that ended without a place for `bytes`.
+  /// Returns the error for a waiting pass that ended without a place for `bytes`.
   Error out_of_space(std::size_t bytes) const;
 
   std::size_t slot_bytes() const { return slot_bytes_; }

@@ -44,7 +44,7 @@ Result<PlaceMessage> BatchMappings::propose() {
   SlotSpace& slots = space_->slots();
   ORIEL_TRY(message.proposal, slots.propose(token_, search_.bytes, search_.floor, search_.pass));
   if (message.proposal.kind == SlotSpace::Proposal::Kind::none &&
-      search_.pass == SlotSpace::Pass::patient) {
+      search_.pass == SlotSpace::Pass::waiting) {
     return slots.out_of_space(search_.bytes);
   }
   return message;

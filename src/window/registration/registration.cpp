@@ -299,7 +299,7 @@ std::optional<std::size_t> settle(PlaceSearch& search, std::span<const PlaceMess
   });
   if (ended) {
     search.floor = 0;
-    search.pass = SlotSpace::Pass::patient;
+    search.pass = SlotSpace::Pass::waiting;
     return std::nullopt;
   }
   bool agreed = true;

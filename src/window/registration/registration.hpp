@@ -119,7 +119,7 @@ struct PlaceSearch {
   SlotSpace::Pass pass = SlotSpace::Pass::eager;
 };
 /// Evaluates the proposals of all ranks. Returns the offset of the place, or nullopt after updating
-/// `search` for the next round. A rank that finds no place in the patient pass reports a failure
+/// `search` for the next round. A rank that finds no place in the waiting pass reports a failure
 /// instead.
 std::optional<std::size_t> settle(PlaceSearch& search, std::span<const PlaceMessage> places);
 

@@ -35,7 +35,7 @@ struct Agreement {
   std::vector<Rank> ranks;
   std::deque<std::vector<PlaceMessage>> rounds;  ///< from round `first` on; in order of sending
   std::size_t first = 0;
-  std::uint64_t pass_begin = 0;  ///< step at which the patient pass began
+  std::uint64_t pass_begin = 0;  ///< step at which the waiting pass began
   bool gives_up = false;         ///< the first rank fails in its next message
   std::optional<std::size_t> place;
   bool full = false;
@@ -150,7 +150,7 @@ class Team {
                                                       rank.search.floor, rank.search.pass);
       REQUIRE(got.ok());
       message.proposal = got.value();
-      message.failed = got->kind == Kind::none && rank.search.pass == SlotSpace::Pass::patient;
+      message.failed = got->kind == Kind::none && rank.search.pass == SlotSpace::Pass::waiting;
       if (message.failed) {
         agreement.full = true;
         check_nothing_was_free(agreement);
@@ -206,7 +206,7 @@ class Team {
     }
   }
 
-  /// Checks a refusal: no place was free on all sides throughout the patient pass.
+  /// Checks a refusal: no place was free on all sides throughout the waiting pass.
   void check_nothing_was_free(const Agreement& agreement) {
     for (std::size_t r = 0; r < live_.size(); ++r) {
       for (const Kept& kept : live_[r]) note_busy(process_of_[r], kept);
@@ -262,7 +262,7 @@ TEST_CASE("agreements that meet anyhow find a place each if there is one", "[req
 TEST_CASE("a refusal is right, whatever others release, keep and give up meanwhile",
           "[req:1.15][req:1.16]") {
   const std::uint64_t first = test::test_seed();
-  std::size_t refused = 0, agreed = 0, found_patiently = 0;
+  std::size_t refused = 0, agreed = 0, found_waiting = 0;
   for (std::uint64_t seed = first; seed < first + test::repeats(2000u); ++seed) {
     CAPTURE(seed);
     std::mt19937_64 random(seed);
@@ -281,7 +281,7 @@ TEST_CASE("a refusal is right, whatever others release, keep and give up meanwhi
       for (const Agreement& agreement : running) {
         refused += agreement.full;
         agreed += agreement.place.has_value();
-        found_patiently += agreement.place && agreement.pass_begin != 0;
+        found_waiting += agreement.place && agreement.pass_begin != 0;
       }
     }
     team.release_all();
@@ -289,7 +289,7 @@ TEST_CASE("a refusal is right, whatever others release, keep and give up meanwhi
   }
   CHECK(refused > test::repeats(100u));
   CHECK(agreed > test::repeats(100u));
-  CHECK(found_patiently > test::repeats(100u));
+  CHECK(found_waiting > test::repeats(100u));
 }
 
 TEST_CASE("offsets stay agreed and low when ranks release in any order", "[req:1.15][req:1.21]") {

@@ -60,14 +60,14 @@ TEST_CASE("where two agreements meet, the lower token waits and the higher one m
   // The higher token's next proposal avoids the range that the lower token wants.
   CHECK(ask(space, high, 3 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::held, 2 * kPage});
   CHECK(ask(space, low, 2 * kPage, Pass::eager) == SlotSpace::Proposal{Kind::held, 0});
-  // A patient proposal waits for the lower token, and holds nothing while it waits.
-  CHECK(ask(space, high, 3 * kPage, Pass::patient) == SlotSpace::Proposal{Kind::waits, 0});
-  CHECK(ask(space, low, 3 * kPage, Pass::patient) == SlotSpace::Proposal{Kind::held, 0});
-  // A patient proposal fails at the slot's end only because of kept places.
+  // A waiting proposal waits for the lower token, and holds nothing while it waits.
+  CHECK(ask(space, high, 3 * kPage, Pass::waiting) == SlotSpace::Proposal{Kind::waits, 0});
+  CHECK(ask(space, low, 3 * kPage, Pass::waiting) == SlotSpace::Proposal{Kind::held, 0});
+  // A waiting proposal fails at the slot's end only because of kept places.
   CHECK(ask(space, high, 6 * kPage, Pass::eager).kind == Kind::none);
-  CHECK(ask(space, high, 6 * kPage, Pass::patient).kind == Kind::waits);
+  CHECK(ask(space, high, 6 * kPage, Pass::waiting).kind == Kind::waits);
   REQUIRE(space.keep(low).ok());
-  CHECK(ask(space, high, 6 * kPage, Pass::patient).kind == Kind::none);
+  CHECK(ask(space, high, 6 * kPage, Pass::waiting).kind == Kind::none);
   CHECK(space.taken_bytes() == 3 * kPage);
 }
 
@@ -80,7 +80,7 @@ TEST_CASE("a slot refuses what does not fit and says what to change", "[req:1.38
   CHECK(propose(space, {1, 1}, kSlot) == 0);
   REQUIRE(space.keep({1, 1}).ok());
   CHECK(ask(space, {1, 2}, kPage, Pass::eager).kind == Kind::none);
-  CHECK(ask(space, {1, 2}, kPage, Pass::patient).kind == Kind::none);
+  CHECK(ask(space, {1, 2}, kPage, Pass::waiting).kind == Kind::none);
   const Error full = space.out_of_space(kPage);
   CHECK(full.code() == ErrorCode::invalid_usage);
   CHECK(full.message().find("4294967296 of the 4294967296 bytes") != std::string::npos);

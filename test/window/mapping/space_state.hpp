@@ -15,7 +15,7 @@ namespace oriel::window {
 /// Returns true if no agreement keeps or proposes a place of `slots`.
 inline bool all_free(SlotSpace& slots) {
   constexpr SlotSpace::Token kLast{~std::uint64_t{0}, ~std::uint64_t{0}};
-  const auto whole = slots.propose(kLast, slots.slot_bytes(), 0, SlotSpace::Pass::patient);
+  const auto whole = slots.propose(kLast, slots.slot_bytes(), 0, SlotSpace::Pass::waiting);
   slots.drop(kLast);
   return whole.ok() && whole->kind == SlotSpace::Proposal::Kind::held;
 }
