@@ -113,13 +113,13 @@ Result<std::string> NicProcess::find_program(const std::string& named) {
         .with_hint("set it to the path of oriel-nic, or unset it");
   }
   const std::filesystem::path folder = own_file().parent_path();
-  std::string looked_at;
+  std::string tried;
   for (const char* const way : {".", "../bin", "../../bin", "../libexec/oriel"}) {
     const std::filesystem::path path = (folder / way / "oriel-nic").lexically_normal();
     if (is_program(path)) return path.string();
-    looked_at += (looked_at.empty() ? "" : ", ") + path.string();
+    tried += (tried.empty() ? "" : ", ") + path.string();
   }
-  return Error(ErrorCode::system, "there is no program oriel-nic; looked for " + looked_at)
+  return Error(ErrorCode::system, "there is no program oriel-nic; looked for " + tried)
       .with_hint("set ORIEL_NIC_PROGRAM to its path");
 }
 
