@@ -126,16 +126,16 @@ def check(root, build):
     tidy = Tidy(root, build)
     notes = build / "tidy"
     notes.mkdir(exist_ok=True)
-    total = looked = 0
+    total = checked = 0
     jobs = []
     for (_, arguments), keys in groups_of_files(root, build).items():
         total += len(keys)
         left = sorted(path for path in keys if not (notes / keys[path]).exists())
-        looked += len(left)
+        checked += len(left)
         if left:
             jobs += [(batch, arguments, keys) for batch in batches_of(left)]
 
-    def look_at(job):
+    def check_batch(job):
         batch, arguments, keys = job
         findings = tidy.findings_in(batch, arguments)
         if not findings:
@@ -144,8 +144,8 @@ def check(root, build):
         return findings
 
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        results = list(pool.map(look_at, jobs))
-    print(f"tidy: {looked} of {total} files looked at, the others have passed before")
+        results = list(pool.map(check_batch, jobs))
+    print(f"tidy: {checked} of {total} files checked, the others have passed before")
     return sorted({finding for findings in results for finding in findings})
 
 
