@@ -90,7 +90,7 @@ TEST_CASE("a window's view reaches all ranks' memory, and nothing after close()"
   });
 }
 
-TEST_CASE("windows and their communicator may go in any order", "[req:1.25]") {
+TEST_CASE("a window works after its communicator is closed and its buffer is freed", "[req:1.25]") {
   in_all_modes(2, [](TestRanks& test_ranks) {
     std::optional<Window> window;
     oriel::Buffer memory;

@@ -207,7 +207,8 @@ TEST_CASE("abort() ends the waits of a user's kernel on both ranks", "[req:1.12]
   });
 }
 
-TEST_CASE("with several nodes a device communicator speaks of its own node", "[req:1.14]") {
+TEST_CASE("with several nodes a device communicator's LSA team has its own node's ranks only",
+          "[req:1.14]") {
   check_all_ok(run_ranks(LaunchMode::processes, 4, [](TestRanks& test_ranks) {
     // Nodes {0, 2} and {1, 3}.
     const Environment environment(
