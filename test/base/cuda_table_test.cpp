@@ -44,7 +44,7 @@ CUresult fake_name(CUresult, const char** name) {
   return CUDA_SUCCESS;
 }
 
-TEST_CASE("a test puts its own table in the driver's place", "[req:1.41]") {
+TEST_CASE("while a table replaces the driver's, its functions are called", "[req:1.41]") {
   CudaTable table = cuda();
   table.init = fake_init;
   table.device_get_count = fake_count;

@@ -42,7 +42,7 @@ Task<Result<char>> echo(EventLoop& loop, int from, int to, Deadline deadline) {
 
 }  // namespace
 
-TEST_CASE("two protocols of one thread advance together", "[req:1.9]") {
+TEST_CASE("two tasks of one loop, one of which needs the other's output, both end", "[req:1.9]") {
   auto loop = std::move(EventLoop::create()).value();
   Pipe first, second;
   const auto deadline = Deadline::after(5s);

@@ -115,7 +115,7 @@ TEST_CASE("a level includes those before it") {
   CHECK(lines.at(3).ends_with(" ORIEL INFO c"));
 }
 
-TEST_CASE("a line says host, process, thread and rank") {
+TEST_CASE("a log line begins with host, process, thread and rank, line breaks become spaces") {
   const LogSetup setup("trace");
   Log(3).info("mapped {} bytes at offset {}", 16, 32);
   Log().info("two\nlines");

@@ -97,7 +97,7 @@ TEST_CASE("every kind of value is read", "[req:1.39]") {
   CHECK(settings->log_level == LogLevel::info);
 }
 
-TEST_CASE("units of time and of bytes", "[req:1.39]") {
+TEST_CASE("a setting of a time or size is read with any unit, and without one", "[req:1.39]") {
   CHECK(read({{"ORIEL_TIMEOUT", "5"}})->timeout == 5s);
   CHECK(read({{"ORIEL_TIMEOUT", "5s"}})->timeout == 5s);
   CHECK(read({{"ORIEL_TIMEOUT", "5000us"}})->timeout == 5ms);
@@ -108,7 +108,8 @@ TEST_CASE("units of time and of bytes", "[req:1.39]") {
   CHECK_FALSE(read({{"ORIEL_COLLECTIVE_TIMEOUT", "off"}})->collective_timeout.has_value());
 }
 
-TEST_CASE("NCCL's names are read, and ours win", "[req:1.39]") {
+TEST_CASE("a setting is read by NCCL's name, unless the one by Oriel's name is not empty",
+          "[req:1.39]") {
   CHECK(read({{"NCCL_DEBUG", "WARN"}})->log_level == LogLevel::warn);
   CHECK(read({{"NCCL_DEBUG", "WARN"}, {"ORIEL_LOG", "trace"}})->log_level == LogLevel::trace);
   CHECK(read({{"NCCL_DEBUG", "ABORT"}})->log_level == LogLevel::info);
@@ -251,7 +252,7 @@ TEST_CASE("the process reads its environment once, errors included", "[req:1.39]
   CHECK((*third)->ctas == 7);
 }
 
-TEST_CASE("docs/settings.md is what the table says", "[req:1.39]") {
+TEST_CASE("docs/settings.md equals the page made from the table of settings", "[req:1.39]") {
   std::ifstream file(ORIEL_TEST_SOURCE_DIR "/docs/settings.md");
   REQUIRE(file.is_open());
   std::ostringstream page;
