@@ -132,7 +132,8 @@ TEST_CASE("no member leaves a barrier before all have entered it", "[req:1.9]") 
   }
 }
 
-TEST_CASE("agreement: the lowest failing rank's error is everybody's", "[req:1.38]") {
+TEST_CASE("if several ranks fail before an agreement, every rank gets the lowest one's error",
+          "[req:1.38]") {
   for (const int size : {1, 2, 3, 5, 8, 13, 64, 100}) {
     CAPTURE(size);
     SimNetwork network(size, kModel, 3);

@@ -291,7 +291,8 @@ Task<Status> gather_large(EventLoop& loop, Session& session, std::size_t bytes) 
 
 }  // namespace
 
-TEST_CASE("messages larger than any socket buffer pass", "[req:1.9]") {
+TEST_CASE("an all-gather of 12 MiB a rank, more than socket buffers hold, arrives whole",
+          "[req:1.9]") {
   CHECK(run_sessions(3, [](EventLoop& loop, Session& session) {
           return loop.run(gather_large(loop, session, 12U << 20));
         }) == all_ok(3));
