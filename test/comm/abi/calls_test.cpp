@@ -55,7 +55,7 @@ TEST_CASE("queries answer, and refuse null pointers", "[req:1.31]") {
   });
 }
 
-TEST_CASE("results and errors have words", "[req:1.31]") {
+TEST_CASE("every result has a text, and each thread reads only its own last error", "[req:1.31]") {
   run_alone([] {
     for (int result = -1; result <= 9; ++result) {
       const char* text = ncclGetErrorString(static_cast<ncclResult_t>(result));
@@ -174,7 +174,8 @@ TEST_CASE("an all-reduce refuses what it cannot do, and goes on", "[req:1.38]") 
   });
 }
 
-TEST_CASE("pre-multiplied sums live and die with their communicator", "[req:1.31]") {
+TEST_CASE("a pre-multiplied sum works only for its communicator and type, until destroyed",
+          "[req:1.31]") {
   run_alone([] {
     ncclComm_t comm = init_alone();
     ncclComm_t other = init_alone();
@@ -344,7 +345,8 @@ TEST_CASE("after finalize only queries and the end are allowed", "[req:1.38]") {
   });
 }
 
-TEST_CASE("cycle 1,003 of create and destroy holds what cycle 3 held", "[promise:3]") {
+TEST_CASE("after many cycles of create and destroy a process holds what it held after three",
+          "[promise:3]") {
   for (const LaunchMode launch_mode : kLaunchModes) {
     INFO(name_of(launch_mode));
     check_all_ok(run_ranks(

@@ -259,7 +259,8 @@ TEST_CASE("a bad environment value is named, with what is allowed", "[req:1.38]"
   }
 }
 
-TEST_CASE("the algorithms of the settings are those of the kernels", "[req:1.38][req:1.39]") {
+TEST_CASE("ORIEL_ALGORITHM accepts auto and the name of each algorithm of the kernels",
+          "[req:1.38][req:1.39]") {
   for (const auto& row : settings_table::rows()) {
     if (std::string_view(row.name) != "ORIEL_ALGORITHM") continue;
     std::string names = "auto";

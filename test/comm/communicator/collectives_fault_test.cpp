@@ -244,7 +244,8 @@ TEST_CASE("ranks in different calls get an error that says so", "[req:3.16]") {
   run_on({0, 1}, {}, body, __LINE__);
 }
 
-TEST_CASE("arguments of collectives are checked", "[req:3.23]") {
+TEST_CASE("a collective with a bad buffer, count, type or operation is refused with the reason",
+          "[req:3.23]") {
   check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
     auto comm = join(test_ranks);
     ncclComm_t const handle = comm.handle();

@@ -334,7 +334,8 @@ TEST_CASE("a rank that stops in the middle of init or of a registration is named
 
 /// Kills and stops ranks at random moments. No rank may hang, return wrong data or leave anything
 /// behind.
-TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
+TEST_CASE("if a rank is killed or stopped at a random moment, no other hangs or has wrong data",
+          "[req:1.41]") {
   const std::uint64_t seed = test_seed();
   const char* rounds = std::getenv("ORIEL_TEST_KILLS");
   const int kills = rounds != nullptr ? std::atoi(rounds) : 4;

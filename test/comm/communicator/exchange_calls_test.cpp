@@ -233,7 +233,8 @@ TEST_CASE("long messages outside windows are read where they are, if ranks may, 
   check_all_ok(run_ranks(LaunchMode::threads, 3, broadcast_from_all));
 }
 
-TEST_CASE("copies of CPU ranks may be forced to go in streams", "[req:5.9]") {
+TEST_CASE("with ORIEL_ALGORITHM=stream broadcasts and exchanges of CPU ranks are right",
+          "[req:5.9]") {
   const int ranks = GENERATE(2, 3);
   const Environment forced(Variables{{"ORIEL_ALGORITHM", "stream"}});
   check_all_ok(run_ranks(LaunchMode::processes, ranks, broadcast_from_all));

@@ -43,7 +43,7 @@ TEST_CASE("ncclCommInitAll makes all ranks in one thread", "[req:1.10]") {
   });
 }
 
-TEST_CASE("groups nest, and the outermost counts", "[req:1.10]") {
+TEST_CASE("calls in nested groups run when the outermost group ends", "[req:1.10]") {
   run_alone([] {
     expect_error(ncclGroupEnd(), ncclInvalidUsage, "ncclGroupEnd alone", {"ncclGroupStart"});
     require(ncclGroupStart(), "ncclGroupStart");
@@ -77,7 +77,7 @@ TEST_CASE("groups nest, and the outermost counts", "[req:1.10]") {
   });
 }
 
-TEST_CASE("many calls and communicators in one group", "[req:1.10]") {
+TEST_CASE("calls in one group run in their order on each communicator", "[req:1.10]") {
   run_in_all_modes(3, [](TestRanks& test_ranks) {
     auto first = test_ranks.init();
     auto second = test_ranks.init();
@@ -225,7 +225,8 @@ TEST_CASE("a group starts blocking or non-blocking communicators, not both", "[r
   });
 }
 
-TEST_CASE("fifty communicators of eight threads in one process", "[req:1.10]") {
+TEST_CASE("eight threads of a process get right sums on each of fifty communicators",
+          "[req:1.10]") {
   check_all_ok(run_ranks(
       LaunchMode::threads, 8,
       [](TestRanks& test_ranks) {

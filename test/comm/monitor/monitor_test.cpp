@@ -331,7 +331,8 @@ Task<Status> barriers(EventLoop& loop, Session& session, int count, std::uint64_
 
 }  // namespace
 
-TEST_CASE("the links change hands between the monitor and operations", "[req:1.9]") {
+TEST_CASE("barriers over links that the monitor watches succeed, and it reports no loss",
+          "[req:1.9]") {
   Pair pair = join_pair();
   Notes notes_a, notes_b;
   notes_a.watch(*pair.a);

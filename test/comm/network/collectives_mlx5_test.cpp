@@ -51,7 +51,8 @@ void call_some(TestRanks& test_ranks, Adapter& adapter, std::uint64_t seed) {
 
 }  // namespace
 
-TEST_CASE("collectives among nodes by queues of adapters", "[req:3.11][req:3.16]") {
+TEST_CASE("collectives among nodes are right when adapters execute the queues",
+          "[req:3.11][req:3.16]") {
   const std::uint64_t seed = test_seed();
   for (const Nodes& nodes : {Nodes{0, 1}, Nodes{0, 0, 1, 1}, Nodes{0, 1, 1}}) {
     run_on_adapters(

@@ -50,7 +50,7 @@ void run_gpus(const Nodes& nodes, bool process, const Body& body) {
 
 }  // namespace
 
-TEST_CASE("random puts, gets and signals between GPUs of several nodes, byte by byte",
+TEST_CASE("random puts, gets and signals between GPUs of several nodes move the right bytes",
           "[req:3.9][req:3.15]") {
   const std::uint64_t seed = test_seed();
   const bool process = GENERATE(false, true);

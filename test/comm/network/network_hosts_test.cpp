@@ -120,7 +120,8 @@ const Variables kForNics = {{"ORIEL_COLLECTIVE_TIMEOUT", "9s"}};
 
 }  // namespace
 
-TEST_CASE("collectives among hosts", "[req:3.18]") {
+TEST_CASE("collectives among two to four hosts are right for small and large counts",
+          "[req:3.18]") {
   for (const Nodes& nodes : {Nodes{{4, 1}}, Nodes{{2, 3, 4}}, Nodes{{4, 4, 4, 4}}}) {
     if (kSanitized && nodes.ranks() > 5) continue;
     const TestHosts hosts(static_cast<int>(nodes.sizes.size()));

@@ -90,7 +90,7 @@ void run_on_gpus(const std::vector<int>& nodes, const AdapterBody& body) {
 
 }  // namespace
 
-TEST_CASE("puts, gets and signals of GPUs by queues of adapters, byte by byte",
+TEST_CASE("random puts, gets and signals of GPUs through adapters move the right bytes",
           "[req:3.11][req:3.15]") {
   const std::uint64_t seed = test_seed();
   run_on_gpus({0, 0, 1},
@@ -316,8 +316,7 @@ std::shared_ptr<shadow::ShadowPool> pool_of_keys(int device) {
 
 }  // namespace
 
-TEST_CASE("windows over several allocations: what crosses them on both sides, byte by byte",
-          "[req:3.2]") {
+TEST_CASE("transfers across borders of a window's allocations move the right bytes", "[req:3.2]") {
   const std::uint64_t seed = test_seed();
   const std::vector<int> nodes{0, 0, 1};
   run_on_gpus(nodes, [&](TestRanks& test_ranks, Adapter& adapter) {

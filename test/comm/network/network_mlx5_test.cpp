@@ -21,7 +21,7 @@
 namespace oriel::test {
 using namespace std::chrono_literals;
 
-TEST_CASE("random puts, gets and signals by queues of adapters, byte by byte",
+TEST_CASE("random puts, gets and signals of CPU ranks through adapters move the right bytes",
           "[req:3.11][req:3.15]") {
   const std::uint64_t seed = test_seed();
   const bool rung_by_processor = GENERATE(false, true);

@@ -82,7 +82,8 @@ TEST_CASE("a peer that sees the signal sees the bytes", "[req:3.15]") {
   });
 }
 
-TEST_CASE("a barrier of the world orders what ranks have done to third ones", "[req:3.15]") {
+TEST_CASE("after a world barrier a rank sees all puts to it, whichever rank made them",
+          "[req:3.15]") {
   // Runs without and with direct copies. Through the ring, a put takes longer than a barrier.
   const WithDirectCopies copies(GENERATE(false, true));
   run_on_nodes({{2, 1, 1}}, {}, [](TestRanks& test_ranks) {
@@ -138,7 +139,8 @@ TEST_CASE("a rank that only computes is reached all the same", "[req:3.15]") {
   });
 }
 
-TEST_CASE("windows come and go beside the network", "[req:3.15]") {
+TEST_CASE("puts to windows of any age arrive, and to a deregistered window are refused",
+          "[req:3.15]") {
   run_on_nodes({{1, 2}}, {}, [](TestRanks& test_ranks) {
     const int me = test_ranks.first(), peer = me == 0 ? 1 : 0;
     auto comm = join(test_ranks);
