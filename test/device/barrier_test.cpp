@@ -56,7 +56,7 @@ TEST_CASE("the LSA barrier orders memory among ranks, also where its epoch wraps
   }));
 }
 
-TEST_CASE("the LSA barrier is one of warps and CTAs too", "[req:1.22]") {
+TEST_CASE("an LSA barrier of a warp or CTA ends only after every rank has arrived", "[req:1.22]") {
   const auto kind = GENERATE(RankKind::threads, RankKind::processes);
   LsaMemory memory(3, ControlLayout::kBytes);
   CHECK(run_ranks(kind, memory, 3, [](const device::CommView& comm) {

@@ -120,7 +120,8 @@ class GpuTeam {
   Host* host_ = nullptr;
 };
 
-TEST_CASE("groups know their threads on a GPU", "[req:1.22]") {
+TEST_CASE("on a GPU every thread has the right rank, size and vote in its warp and CTA",
+          "[req:1.22]") {
   GpuTeam team(1);
   team.finish(launch_groups(team.arguments(), team.stream()));
   CHECK(team.host().results[0] == 1);
@@ -273,7 +274,7 @@ TEST_CASE("a kernel reads a window's addresses from its handle", "[req:1.22]") {
   }
 }
 
-TEST_CASE("bulk copies go through shared memory", "[req:1.22]") {
+TEST_CASE("bytes that bulk copies move through shared memory arrive unchanged", "[req:1.22]") {
   const std::uint32_t bytes = GENERATE(16u, 4096u, 32768u);
   GpuTeam team(1);
   std::vector<unsigned char> from(bytes);

@@ -71,7 +71,8 @@ TEST_CASE("every WQE is handed over once, in index order, and no doorbell is los
   }
 }
 
-TEST_CASE("marks and tickets pass 2^32, 2^56 and 2^62", "[Q1][req:3.5]") {
+TEST_CASE("WQEs are published once and in order while indexes pass 2^32, 2^56 and 2^62",
+          "[Q1][req:3.5]") {
   for (const int bits : {32, 56, 62}) {
     publish_from_threads({128, 4, 3, (std::uint64_t{1} << bits) - 500});
   }
