@@ -135,7 +135,8 @@ void call_everything(TestRanks& test_ranks, std::uint64_t seed, bool exact, int 
 
 }  // namespace
 
-TEST_CASE("the smallest collectives of GPUs on two nodes", "[req:3.16][req:3.18]") {
+TEST_CASE("all-reduce, all-gather and reduce-scatter of a GPU on each of two nodes are right",
+          "[req:3.16][req:3.18]") {
   for (const Path& path : kPaths) {
     for (const bool in_graphs : {false, true}) {
       if (in_graphs && kGpus < 2 && &path != &kPaths[0]) continue;  // to save time

@@ -299,7 +299,7 @@ void abort_blocked_call(TestRanks& test_ranks, std::size_t count) {
   check_new_communicator(test_ranks.next_id(), rank, test_ranks.first(), 2);
 }
 
-TEST_CASE("ncclCommAbort from another thread ends a blocked kernel, and the GPU is of use",
+TEST_CASE("ncclCommAbort from another thread ends a blocked kernel, and the GPU works on",
           "[req:1.12]") {
   for (const Load load : {Load{"one_shot", 3}, Load{"two_shot", 100'000}, Load{"stream", kMost}}) {
     INFO(load.algorithm);
@@ -356,7 +356,8 @@ void live(TestRanks& test_ranks, bool stop) {
   }
 }
 
-TEST_CASE("SIGKILL and SIGSTOP at random moments", "[req:1.41]") {
+TEST_CASE("if a GPU rank is killed or stopped at a random moment, no other rank hangs",
+          "[req:1.41]") {
   const char* given = std::getenv("ORIEL_TEST_SEED");
   const std::uint64_t seed =
       given != nullptr ? std::strtoull(given, nullptr, 0) : std::random_device{}();

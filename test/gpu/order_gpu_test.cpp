@@ -188,7 +188,8 @@ TEST_CASE("a call follows the last one although its stream was destroyed", "[req
   });
 }
 
-TEST_CASE("captured and plain calls alternate", "[req:1.13]") {
+TEST_CASE("captured and plain calls that alternate on one stream give the right sums",
+          "[req:1.13]") {
   run([](Rank& rank) {
     for (const std::size_t count : kCounts) {
       rank.set(0, count, 0);
@@ -211,7 +212,8 @@ TEST_CASE("captured and plain calls alternate", "[req:1.13]") {
   });
 }
 
-TEST_CASE("several graphs of one communicator live and are launched in any order", "[req:1.13]") {
+TEST_CASE("several graphs of one communicator, launched in any order, give the right sums",
+          "[req:1.13]") {
   run([](Rank& rank) {
     constexpr std::size_t kGraphs = 6;
     std::mt19937_64 rng(77);  // fixed seed: every rank draws the same order
@@ -253,7 +255,7 @@ TEST_CASE("several graphs of one communicator live and are launched in any order
 }
 
 // CUDA makes a launch of a graph wait for the graph's previous launch, also on another stream.
-TEST_CASE("one graph is launched on two streams", "[req:1.13]") {
+TEST_CASE("a graph that is launched on two streams in turn gives the right sums", "[req:1.13]") {
   run([](Rank& rank) {
     for (const std::size_t count : kCounts) {
       rank.set(0, count, 0);
@@ -296,7 +298,7 @@ TEST_CASE("two graphs and plain calls on two streams run as events order them", 
   });
 }
 
-TEST_CASE("a capture takes in a group", "[req:1.13]") {
+TEST_CASE("a captured group makes all its calls at each launch of the graph", "[req:1.13]") {
   run([](Rank& rank) {
     const auto mode = natural_cast(kRanks) == LaunchMode::processes
                           ? cudaStreamCaptureModeGlobal
@@ -321,7 +323,7 @@ TEST_CASE("a capture takes in a group", "[req:1.13]") {
   });
 }
 
-TEST_CASE("a captured call may be the first of its kernel", "[req:1.13]") {
+TEST_CASE("a captured call is right though its kernel has not been launched before", "[req:1.13]") {
   run([](Rank& rank) {
     auto* const data = reinterpret_cast<float*>(rank.buffer(0));
     const auto value = static_cast<float>(rank.test_ranks().first());

@@ -149,7 +149,8 @@ TEST_CASE("kernels of GPUs on several nodes put, signal, get and meet, byte by b
   }
 }
 
-TEST_CASE("world_put_signal of 8 bytes to visible signal", "[req:3.21][.][figures]") {
+TEST_CASE("prints the time from a world_put_signal of 8 bytes until its signal is visible",
+          "[req:3.21][.][figures]") {
   for (const bool direct : {true, false}) {
     run_in_nodes(2, 1, direct, [&](TestRanks& test_ranks) {
       ping(test_ranks, 8, kGpus < 2 ? 200 : 2000, direct ? "direct copy" : "memfd ring");
