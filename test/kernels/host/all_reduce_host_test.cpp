@@ -201,7 +201,8 @@ TEST_CASE("the bits are the same whatever the float modes of a rank", "[req:1.29
 // Runs all algorithms in random order: stale data of one must not look like a line of another. All
 // elements of a call are the same small integer, as flags of a new communicator are. Ranks that
 // wait for the late rank see the stale data.
-TEST_CASE("the algorithms of CPU ranks share a communicator", "[req:1.30]") {
+TEST_CASE("algorithms called in random order on one communicator take no stale data",
+          "[req:1.30]") {
   const std::uint64_t seed = test::test_seed();
   std::mt19937 rng(seed);
   for (int round = 0; round < test::repeats(60, 3); ++round) {

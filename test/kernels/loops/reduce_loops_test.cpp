@@ -232,7 +232,8 @@ TEST_CASE("every count up to some registers", "[req:1.30][loops]") {
   });
 }
 
-TEST_CASE("sixty-four destinations, one of them in place", "[req:1.30][loops]") {
+TEST_CASE("a reduction to 64 destinations, one of them in place, is right in each",
+          "[req:1.30][loops]") {
   std::mt19937_64 rng = seeded();
   Case c;
   c.n_srcs = 64;
@@ -283,7 +284,8 @@ TEST_CASE("the caller's rounding and flush-to-zero modes change nothing", "[req:
 }
 #endif
 
-TEST_CASE("the copy loop copies", "[req:1.30][loops]") {
+TEST_CASE("the copy loop of each instruction set copies all bytes, and writes no others",
+          "[req:1.30][loops]") {
   std::mt19937_64 rng = seeded();
   for (const host::Isa isa : available_isas()) {
     const host::CopyLoop copy = host::find_copy_loop(isa);

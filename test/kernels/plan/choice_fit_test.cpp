@@ -259,7 +259,8 @@ TEST_CASE("the root of a broadcast, or of a long reduce among GPUs, owns no shar
   CHECK(owners(Backend::cuda, Collective::reduce, 3, 4) == std::pair(0, 4));
 }
 
-TEST_CASE("deep streams in little scratch memory give way", "[req:1.39]") {
+TEST_CASE("if the scratch memory is too small for a deep stream, a plan that fits is chosen",
+          "[req:1.39]") {
   struct Case {
     int ranks;
     std::uint64_t scratch;

@@ -74,7 +74,7 @@ TEST_CASE("small messages of every collective take one hop among nodes", "[req:3
   CHECK(plan_of({64, 8, Backend::cuda}, Collective::all_gather, 8).one_hop);
 }
 
-TEST_CASE("one hop needs a slot for what comes and for what is on its way", "[req:3.16]") {
+TEST_CASE("a call goes in one hop only if the scratch memory has all slots for it", "[req:3.16]") {
   // Two ranks with 1 KiB for each. A reduce-scatter sends other bytes to each rank.
   for (const Collective collective : kCollectives) {
     INFO(name_of(collective));
