@@ -141,7 +141,8 @@ Bytes numbers(std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("a payload says what it has, borrowed or its own", "[req:3.21]") {
+TEST_CASE("a payload has the bytes of its parts; a copy of a borrowed one owns its bytes",
+          "[req:3.21]") {
   Bytes source = numbers(100);
   const Bytes before = source;
   const ByteView all(source);

@@ -57,7 +57,7 @@ void check_without_reads(RendezvousPair& pair) {
 
 }  // namespace
 
-TEST_CASE("long puts arrive byte for byte by rendezvous reads, and what is behind them comes later",
+TEST_CASE("long puts arrive by rendezvous reads, before the signals that follow them",
           "[req:3.13]") {
   RendezvousPair pair;
   const unsigned seed = std::random_device()();

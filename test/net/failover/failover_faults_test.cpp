@@ -231,7 +231,8 @@ TEST_CASE("a key that the peer does not have ends the queue, on either path",
   CHECK(pair.back->failure()->to_string().find("0x13") != std::string::npos);
 }
 
-TEST_CASE("a request of an old epoch to the queue it was meant for is a stray", "[req:3.14][F10]") {
+TEST_CASE("a request of an old epoch that reaches its queue late writes nothing",
+          "[req:3.14][F10]") {
   FailoverPair pair;
   pair.a.faults[0]->hold = true;
   RawPoster raw(pair.view());

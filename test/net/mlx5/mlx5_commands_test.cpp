@@ -86,7 +86,8 @@ TEST_CASE("fields are placed as bits from the most significant one", "[req:3.12]
   CHECK(bytes[1] == std::byte{0x73});
 }
 
-TEST_CASE("commands have the bytes of their vectors (unverified)", "[req:3.12][B4]") {
+TEST_CASE("each command for the adapter has the bytes of its test vector (unverified)",
+          "[req:3.12][B4]") {
   const std::string cq_tail = "20:55667788 28:0aabcdef 39:2b 40:04 77:010080 88:11223344 92:80";
   const std::string qp_parts =
       "0:0500 26:18 29:0d0e0f 37:abcdef 149:010203 189:010040 232:10 252:55667788 264:11223344 "
@@ -158,7 +159,7 @@ void use_infiniband(Mlx5QueueHandle& handle, std::uint16_t lid) {
 
 }  // namespace
 
-TEST_CASE("a queue's handle survives its bytes", "[req:3.11]") {
+TEST_CASE("a queue's handle is unchanged after it was encoded and parsed", "[req:3.11]") {
   Mlx5QueueHandle handle = good_handle();
   CHECK(encode_handle(handle).size() == kMlx5HandleBytes);
   CHECK(parse_handle(encode_handle(handle)).value() == handle);

@@ -274,7 +274,8 @@ TEST_CASE("the user chooses who rings: the GPU or an error, or a processor anywa
   CHECK(log.count("a processor rings") == 0);
 }
 
-TEST_CASE("rings may lie on the host and the users' words on the GPU", "[req:3.11]") {
+TEST_CASE("with ring_on_host the ring is registered as host memory, fetched words by dma-buf",
+          "[req:3.11]") {
   GpuFixture fixture;
   fixture.begin();
   const Mlx5Queue queue = fixture.make({.ring_on_host = true}).value();

@@ -77,7 +77,8 @@ void check_nothing_left(const Mlx5Fixture& fixture) {
 
 }  // namespace
 
-TEST_CASE("set-up calls come in their order with their arguments", "[req:3.12]") {
+TEST_CASE("opening an mlx5 NIC and its queues makes the expected verbs calls in order",
+          "[req:3.12]") {
   Mlx5Fixture fixture;
   auto nic = fixture.open();
   REQUIRE(nic.ok());

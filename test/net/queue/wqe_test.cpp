@@ -87,7 +87,7 @@ TEST_CASE("a word that another thread stores comes into a WQE as a whole", "[req
 }
 
 // Masked atomics and the dump are unverified on hardware.
-TEST_CASE("WQEs are the bytes of the format", "[req:3.12][A12]") {
+TEST_CASE("each kind of WQE has the bytes that the format prescribes", "[req:3.12][A12]") {
   const LocalRange bulk = local(golden::kBytes);
   constexpr std::uint64_t kA = 0xa1a2a3a4a5a6a7a8, kB = 0xb1b2b3b4b5b6b7b8, kC = 0xc1c2c3c4c5c6c7c8,
                           kD = 0xd1d2d3d4d5d6d7d8, kE = 0xe1e2e3e4e5e6e7e8;

@@ -392,7 +392,8 @@ void print_ping(int second, bool direct, bool by_process, std::uint32_t rounds) 
 
 }  // namespace
 
-TEST_CASE("put of 8 bytes to visible signal, and the floor beneath it", "[req:3.21][.][figures]") {
+TEST_CASE("prints times from a put of 8 bytes until its signal is visible, and the least possible",
+          "[req:3.21][.][figures]") {
   const int second = second_gpu();
   constexpr std::uint32_t kRounds = 3000;
   for (const bool by_process : {true, false}) {

@@ -144,7 +144,8 @@ TEST_CASE("nothing is complete before the copy engine has done it", "[req:3.9]")
   CHECK(dq::wait_complete<DrivingMemory>(pair.view(), put.end, brief) == QueueOutcome::timed_out);
 }
 
-TEST_CASE("an atomic sees what others have made of a GPU's word", "[req:3.9][A12]") {
+TEST_CASE("an atomic on a word that a kernel has changed before returns the changed value",
+          "[req:3.9][A12]") {
   const bool servers = GENERATE(false, true);
   LateModel model;
   GpuPair pair(false, 4096, {}, false, servers);

@@ -48,7 +48,8 @@ TEST_CASE("a put, a get and a value arrive, and their WQEBBs are poisoned", "[re
   CHECK(*pair.there.memory().first_error == 0);
 }
 
-TEST_CASE("a queue goes from state to state, one by one", "[req:3.8][A5]") {
+TEST_CASE("a queue refuses a transition that skips or repeats a state, or leaves the error state",
+          "[req:3.8][A5]") {
   LocalWires exchange;
   Side a(exchange);
   SendQueue queue = a.make_queue();
@@ -213,7 +214,7 @@ TEST_CASE("an immediate needs a receive at the peer, and comes with its bytes", 
   CHECK(pair.tail().index == 2);
 }
 
-TEST_CASE("a queue's numbers, depth and slots are checked", "[req:3.8]") {
+TEST_CASE("a queue of a bad depth, piece size or number of slots is refused", "[req:3.8]") {
   LocalWires exchange;
   Side a(exchange);
   const auto refused = [&](auto change) {

@@ -197,7 +197,7 @@ TEST_CASE("a write may name the source of a rendezvous read instead of a payload
   }
 }
 
-TEST_CASE("the largest piece can be sent", "[req:3.9]") {
+TEST_CASE("a request with a piece of the largest size fits in one message", "[req:3.9]") {
   WireRequest request = a_request(WorkKind::write);
   request.bytes = request.piece_bytes = kPieceBytesMost;
   request.offset = 0;

@@ -216,7 +216,8 @@ TEST_CASE("a reader's counter that cannot be is an error of its writer", "[req:3
   CHECK_FALSE(writer.write(large, {}).ok());
 }
 
-TEST_CASE("messages between two wires arrive; to nobody they are lost", "[req:3.9]") {
+TEST_CASE("a message to a wire arrives once, a message to an unknown address is lost",
+          "[req:3.9]") {
   RingPair pair;
   WireMessage message = a_response(5, 300);
   REQUIRE(pair.a->send({2}, message));
@@ -235,7 +236,8 @@ TEST_CASE("messages between two wires arrive; to nobody they are lost", "[req:3.
   CHECK_FALSE(pair.b->failure());
 }
 
-TEST_CASE("a full ring makes send wait and leaves the message alone", "[req:3.9]") {
+TEST_CASE("send to a full ring refuses and keeps the message, until the peer has received one",
+          "[req:3.9]") {
   RingPair pair(4096);
   int sent = 0;
   WireMessage message = a_response(0, 500);
