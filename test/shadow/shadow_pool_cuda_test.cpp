@@ -38,13 +38,14 @@ Status work(int objects) {
   return {};
 }
 
-TEST_CASE("objects on a GPU go up in one copy", "[req:1.20]") {
+TEST_CASE("a flush of 1,000 objects to a GPU takes one copy", "[req:1.20]") {
   CheckedCuda fake;
   CHECK(work(1000).ok());
   CHECK(fake.copies() == 1);  // no fill, which would need a kernel
 }
 
-TEST_CASE("a pool is one for its process, device and size", "[req:1.20]") {
+TEST_CASE("two pools for one device and size are the same, for another device they differ",
+          "[req:1.20]") {
   const CheckedCuda fake({.devices = 2});
   const auto first = cuda_pool(0, 64, 64);
   const auto second = cuda_pool(0, 64, 64);

@@ -192,7 +192,7 @@ TEST_CASE("writes and contents past the object are refused", "[req:1.38]") {
   CHECK(fixture.pool->write(object, sizeof(Object) - 1, std::span(long_bytes).first(1)).ok());
 }
 
-TEST_CASE("a failed upload is made up for by the next, and a full device is an error",
+TEST_CASE("an object whose upload failed goes up with the next flush; a full device is an error",
           "[req:1.41]") {
   Fixture fixture;
   Object* object = fixture.make(1);
@@ -207,7 +207,8 @@ TEST_CASE("a failed upload is made up for by the next, and a full device is an e
   CHECK(fixture.pool->allocate({}).ok());
 }
 
-TEST_CASE("the host's objects are their own copies", "[req:1.20]") {
+TEST_CASE("an object of a host pool is its own copy, so a write is visible without a flush",
+          "[req:1.20]") {
   const Shadows<Object> first(host_pool(sizeof(Object), alignof(Object)));
   Shadows<Object> second(host_pool(sizeof(Object), alignof(Object)));
   Result<Object*> object = second.allocate(object_of(3));
@@ -255,7 +256,8 @@ TEST_CASE("10,000 random steps keep every object right and the pool small", "[re
   CHECK(fixture.backend->objects <= 100 + ShadowPool::kQuarantine + 4 * 64);
 }
 
-TEST_CASE("threads share a pool", "[req:1.10]") {
+TEST_CASE("threads that allocate, flush and free in one pool each get their own objects",
+          "[req:1.10]") {
   Fixture fixture;
   std::vector<std::thread> threads;
   std::vector<int> failures(4, 0);
