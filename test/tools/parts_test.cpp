@@ -106,7 +106,8 @@ TEST_CASE("sizes are read as nccl-tests reads them", "[req:1.35]") {
   }
 }
 
-TEST_CASE("ranges follow factor and step", "[req:1.35]") {
+TEST_CASE("sizes of a range grow by the factor or step that is given, lists are taken as they are",
+          "[req:1.35]") {
   CHECK(parse({"-b", "8", "-e", "64", "-f", "2"}).sizes == std::vector<std::size_t>{8, 16, 32, 64});
   CHECK(parse({"-b", "8", "-e", "20", "-i", "4"}).sizes == std::vector<std::size_t>{8, 12, 16, 20});
   CHECK(parse({"--sizes", "3,1K"}).sizes == std::vector<std::size_t>{3, 1024});
@@ -128,7 +129,8 @@ TEST_CASE("types, operations and placements have nccl-tests' names and ours", "[
   CHECK(parse({"--out-of-place"}).placements == std::vector<Placement>{Placement::out_of_place});
 }
 
-TEST_CASE("registration follows -R or --register, and the opponent's its own", "[req:1.35]") {
+TEST_CASE("registration is set by -R or --register, for the other library by --against-register",
+          "[req:1.35]") {
   CHECK(parse({}).ours.registration == Registration::both);
   CHECK(parse({"-R", "0"}).ours.registration == Registration::none);
   CHECK(parse({"-R", "2"}).ours.registration == Registration::both);
@@ -147,7 +149,7 @@ TEST_CASE("buffer sets exceed the cache for small sizes and are bounded", "[req:
   CHECK(rotation(options, 0) == 1);
 }
 
-TEST_CASE("medians, percentiles and the bootstrap", "[req:1.35]") {
+TEST_CASE("medians, percentiles and bootstrap intervals of known samples are right", "[req:1.35]") {
   CHECK(median({3, 1, 2}) == 2);
   CHECK(median({4, 1, 2, 3}) == 2.5);
   std::vector<double> hundred;
@@ -165,7 +167,7 @@ TEST_CASE("medians, percentiles and the bootstrap", "[req:1.35]") {
   CHECK(wide.high <= 1.8);
 }
 
-TEST_CASE("bandwidths follow nccl-tests", "[req:1.35]") {
+TEST_CASE("bandwidths of each collective are computed as in nccl-tests", "[req:1.35]") {
   CHECK(algorithm_bandwidth(1'000'000, 10) == Approx(100));
   CHECK(bus_bandwidth(1'000'000, 10, 4) == Approx(150));
   CHECK(bus_bandwidth(1'000'000, 10, 1) == 0);
@@ -219,7 +221,8 @@ TEST_CASE("the ranks' barrier waits for all and gives up in time", "[req:1.35]")
         ErrorCode::timeout);
 }
 
-TEST_CASE("launchers are known by their variables", "[req:1.35]") {
+TEST_CASE("a launcher's variables give rank, ranks and address; without them there is none",
+          "[req:1.35]") {
   const auto found_with = [](const std::vector<std::pair<std::string, std::string>>& variables) {
     for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
     const auto found = find_launcher();

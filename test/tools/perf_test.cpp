@@ -266,7 +266,7 @@ TEST_CASE("ranks that do not come are named, and where they were waited for", "[
   CHECK(has(result.err, meeting.string()));
 }
 
-TEST_CASE("an interrupted run takes its ranks along", "[req:1.35]") {
+TEST_CASE("a run that gets SIGTERM ends with its status, and its ranks end too", "[req:1.35]") {
   Program program(perf_command(
       {"--counts", "64", "-n", "10", "--rounds", "9999", "--env", "FAKE_NCCL_DELAY_US=1000"}));
   REQUIRE(program.wait_for_output("(elements)"));

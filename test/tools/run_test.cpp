@@ -71,7 +71,7 @@ TEST_CASE("all ranks get the same usable port", "[req:1.37]") {
   CHECK(chosen.out == "::1 4711\n");
 }
 
-TEST_CASE("the program keeps its own options", "[req:1.37]") {
+TEST_CASE("options behind the program's name go to the program", "[req:1.37]") {
   const auto result = oriel_run({"-n", "1", "echo", "-n", "7", "--tag-output"});
   CHECK(result.out == "7 --tag-output");
 }
