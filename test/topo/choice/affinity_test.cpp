@@ -196,7 +196,8 @@ TEST_CASE("the processors near several GPUs are those near any of them", "[req:2
   CHECK(united({}, {}).empty());
 }
 
-TEST_CASE("an affinity is described in words", "[req:2.5]") {
+TEST_CASE("the text of an affinity has its processors and NUMA node, or that any will do",
+          "[req:2.5]") {
   CHECK(describe({{0, 1, 2, 5, 7, 8}, 1}) == "processors 0-2,5,7-8, host memory of NUMA node 1");
   CHECK(describe({}) == "any processors, host memory as it comes");
   CHECK(ranges_of({}).empty());

@@ -156,7 +156,7 @@ TEST_CASE("GPUs share equally near NICs as evenly as can be, at random", "[req:2
   CHECK(shared > 20);
 }
 
-TEST_CASE("cards with one and two ports at random: balance, fault domains, and any order",
+TEST_CASE("on random cards primaries are balanced, backups on other ports, in any order of NICs",
           "[req:2.5][B3]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);

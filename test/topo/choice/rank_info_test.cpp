@@ -45,7 +45,7 @@ RankInfo example() {
 
 }  // namespace
 
-TEST_CASE("rank information survives the wire", "[req:1.14]") {
+TEST_CASE("rank information is unchanged after it was encoded and decoded", "[req:1.14]") {
   const RankInfo gpu = example();
   CHECK(decode_rank_info(encode(gpu)).value() == gpu);
   const RankInfo host = host_rank_info(NodeIdentity{1, 2});
@@ -218,7 +218,8 @@ TEST_CASE("a pid means something inside one PID namespace of one node only", "[r
   CHECK_FALSE(shares_pids(nowhere, nowhere));
 }
 
-TEST_CASE("the node identity follows host, boot and override", "[req:1.14]") {
+TEST_CASE("a node's host hash changes with each fact of the host, and an override replaces them",
+          "[req:1.14]") {
   const HostFacts facts{"a", "b", "c"};
   const auto plain = host_hash(facts, "");
   CHECK(plain == host_hash(facts, ""));

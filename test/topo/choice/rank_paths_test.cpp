@@ -67,7 +67,7 @@ TEST_CASE("bandwidths fall into classes by powers of two", "[req:2.6]") {
   CHECK(bandwidth_class(-1) == 0);
 }
 
-TEST_CASE("paths between ranks on the host", "[req:2.6]") {
+TEST_CASE("CPU ranks of one node have paths by host memory, of two nodes by network", "[req:2.6]") {
   const std::vector<RankInfo> ranks{on_host(1, 1, 0), on_host(1, 1, 0),  on_host(1, 2, 0),
                                     on_host(1, 3, 1), on_host(1, 4, -1), on_host(2, 5, 0)};
   const RankPaths paths(ranks);
@@ -145,7 +145,8 @@ TEST_CASE("the summary of rank paths counts the pairs whose mapping is assumed",
   CHECK_FALSE(has(RankPaths(ranks).summary(), "assumed"));
 }
 
-TEST_CASE("paths between GPUs: what both sides say, the worse of it", "[req:2.6]") {
+TEST_CASE("if two GPUs report different paths between them, the worse facts of both count",
+          "[req:2.6]") {
   std::vector<RankInfo> ranks{on_gpu(1, 0), on_gpu(1, 1), on_gpu(1, 2), on_gpu(2, 3)};
   see(ranks[0], ranks[1], {PathKind::nvlink, 1, 12, true});
   see(ranks[1], ranks[0], {PathKind::nvlink, 2, 11, false});
@@ -250,7 +251,7 @@ TEST_CASE("the hash differs for different paths, peers and teams", "[req:2.6]") 
   CHECK(RankPaths().hash() != RankPaths(std::vector<RankInfo>{on_host(1, 1)}).hash());
 }
 
-TEST_CASE("teams in words", "[req:2.6]") {
+TEST_CASE("the text of LSA teams joins neighbouring ranks and cuts long lists", "[req:2.6]") {
   CHECK(text_of(LsaTeams{{{0, 1, 2, 4}, {3}}, {}, {}}) == "2 LSA teams: 0-2+4, 3");
   LsaTeams many;
   for (int i = 0; i < 20; ++i) many.members.push_back({i});

@@ -106,7 +106,7 @@ TEST_CASE("every fixture's description is a file that can be given in hwloc's fo
   }
 }
 
-TEST_CASE("random machines survive NCCL's format: written, read, and decided about alike",
+TEST_CASE("random machines written in NCCL's format and read again have the same reach and paths",
           "[req:2.9]") {
   const auto seed = std::random_device{}();
   INFO("seed " << seed);

@@ -179,7 +179,8 @@ TEST_CASE("without NVML hidden GPUs count as reachable, and visible ones as CUDA
   CHECK_FALSE(can_map(*info, hidden));
 }
 
-TEST_CASE("CUDA's word on visible devices counts more than NVML's", "[req:2.3]") {
+TEST_CASE("if NVML and CUDA disagree on the reach of a visible device, CUDA's answer counts",
+          "[req:2.3]") {
   Machines machines({0, 3});
   machines.nvml.refused.clear();  // NVML: all GPUs reach all others
   const auto info = machines.info(1, HiddenGpus::asked_about);
