@@ -405,7 +405,8 @@ TEST_CASE("a process that goes away while connecting is noticed at once and name
   CHECK(outcomes[0].error().origin_rank() >= 11);
 }
 
-TEST_CASE("a silent listener ends by the deadline, with its rank named", "[req:1.17]") {
+TEST_CASE("authentication with a listener that sends nothing times out and names its rank",
+          "[req:1.17]") {
   const NoneLeft none_left;
   Peers peers(2);
   require_all(peers.dial());

@@ -69,7 +69,8 @@ TEST_CASE("the automatic slot holds all memory and 64 ranks fit beside the sanit
 #endif
 }
 
-TEST_CASE("a mapping keeps its reservation alive, and its memory", "[req:1.15]") {
+TEST_CASE("a mapping whose space and buffer are gone still has its memory, until it ends",
+          "[req:1.15]") {
   const test::ProcessState before = test::process_state();
   std::shared_ptr<Mapping> mapping;
   {

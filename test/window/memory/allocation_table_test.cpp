@@ -78,7 +78,8 @@ TEST_CASE("allocations that nobody holds any more are forgotten by and by", "[re
   CHECK(known < 200);
 }
 
-TEST_CASE("windows on an allocation are counted", "[req:1.18]") {
+TEST_CASE("an allocation is destroyed when its last window ends, at once without windows",
+          "[req:1.18]") {
   AllocationTable& table = AllocationTable::instance();
   const AllocationId one{~std::uint64_t{0}, 5}, other{~std::uint64_t{0}, 6};
   table.occupy(one);

@@ -145,7 +145,8 @@ std::size_t free_bytes() {
   return left;
 }
 
-TEST_CASE("memory of our allocator and of a framework is found and known again", "[req:1.19]") {
+TEST_CASE("a second search finds the same allocations of our memory and of a framework's",
+          "[req:1.19]") {
   char* pointer = allocate(memory(), 3 * kMiB);
   const auto segments = segments_of(memory(), pointer + kMiB, kMiB);
   REQUIRE(segments.size() == 1);
@@ -291,7 +292,8 @@ TEST_CASE("nothing waits for a stream that is stuck", "[req:1.20]") {
   CHECK(cuda().mem_free_host(flag) == CUDA_SUCCESS);
 }
 
-TEST_CASE("a capture of another thread goes on", "[req:1.20]") {
+TEST_CASE("work on GPU memory during another thread's stream capture leaves the capture valid",
+          "[req:1.20]") {
   Result<PrimaryContext> context = PrimaryContext::retain(0);
   REQUIRE(context.ok());
   const Result<CudaScope> scope = CudaScope::enter(context->get());
