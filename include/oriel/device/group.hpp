@@ -48,7 +48,8 @@ struct Thread {
 
 /// Group of one thread that can cooperate with its warp. Threads of a warp that call the same
 /// function together, each with its own arguments, share one atomic, one hand-over and one
-/// doorbell. Only for functions whose comments mention Lanes.
+/// doorbell. This is the warp-aggregated atomic (Adinetz, 2014). Only for functions whose comments
+/// mention Lanes.
 struct Lanes : Thread {
   /// Returns this thread's index in its warp, 0 to most() - 1.
   static ORIEL_DEVICE_FN std::uint32_t lane() { return arch::warp_lane(); }
