@@ -231,7 +231,7 @@ TEST_CASE("with several nodes a device communicator's LSA team has its own node'
   }));
 }
 
-TEST_CASE("device communicators of teams whose tables differ in size", "[req:1.14]") {
+TEST_CASE("barriers work in teams of 16 and 17 ranks, whose tables differ in size", "[req:1.14]") {
   constexpr int kFirst = 16, kRanks = 33;
   check_all_ok(run_ranks(LaunchMode::processes, kRanks, [](TestRanks& test_ranks) {
     const int begin = test_ranks.first() < kFirst ? 0 : kFirst;
