@@ -73,7 +73,8 @@ TEST_CASE("every split of up to 6 ranks into nodes gives the same bits", "[req:3
   }
 }
 
-TEST_CASE("large messages, whose rounds overlap", "[req:3.16]") {
+TEST_CASE("collectives of large messages, whose rounds overlap, are right on each rank",
+          "[req:3.16]") {
   const std::uint64_t seed = test_seed();
   const auto body = [&](TestRanks& test_ranks) {
     const auto most = static_cast<std::size_t>(scaled(150'000));
@@ -219,7 +220,8 @@ TEST_CASE("two ranks of one thread on each of two nodes, through groups of the C
   }));
 }
 
-TEST_CASE("ranks that are threads of each node's process", "[req:3.16]") {
+TEST_CASE("ranks that are threads of each node's process get right sums and averages",
+          "[req:3.16]") {
   check_all_ok(run_ranks(LaunchMode::processes, 2, [](TestRanks& test_ranks) {
     const int node = test_ranks.first();
     const Environment own(on_node({0, 1}, test_ranks));

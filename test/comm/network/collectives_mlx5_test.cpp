@@ -61,7 +61,8 @@ TEST_CASE("collectives among nodes are right when adapters execute the queues",
   }
 }
 
-TEST_CASE("collectives whose doorbells a processor rings", "[req:3.11][req:3.16]") {
+TEST_CASE("collectives are right when a processor rings the adapters' doorbells",
+          "[req:3.11][req:3.16]") {
   run_on_adapters(
       {0, 1}, {.rung_by_processor = true}, {},
       [&](TestRanks& test_ranks, Adapter& adapter) { call_some(test_ranks, adapter, 7); });

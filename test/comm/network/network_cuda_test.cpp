@@ -60,7 +60,8 @@ TEST_CASE("random puts, gets and signals between GPUs of several nodes move the 
   }
 }
 
-TEST_CASE("windows of GPUs from before and after their network, and its end", "[req:3.9]") {
+TEST_CASE("a put between windows of GPUs made before and after their network arrives",
+          "[req:3.9]") {
   const bool process = GENERATE(false, true);
   run_gpus({{1, 1}}, process, [](TestRanks& test_ranks) {
     auto comm = join(test_ranks);

@@ -38,7 +38,8 @@ std::vector<PeerState> hosts(std::size_t count) {
 
 }  // namespace
 
-TEST_CASE("a queue without a failure is none, and ends the doubt", "[req:3.19]") {
+TEST_CASE("no peer is named without a failed queue, and without one there is no doubt",
+          "[req:3.19]") {
   SilentPeerDetector detector;
   auto peers = hosts(3);
   CHECK_FALSE(detector.detect(peers, kOwn, kBegin, kPeerTimeout).has_value());
@@ -53,7 +54,7 @@ TEST_CASE("a queue without a failure is none, and ends the doubt", "[req:3.19]")
   CHECK_FALSE(detector.is_in_doubt());
 }
 
-TEST_CASE("one that has left and was asked for something is at fault, whoever else answers",
+TEST_CASE("a silent peer whose ranks have all left is named, whether or not others answer",
           "[req:3.19]") {
   for (const bool others_answer : {false, true}) {
     SilentPeerDetector detector;
