@@ -52,7 +52,7 @@ TEST_CASE("warps and threads of many CTAs fill queues that kernels and CPUs drai
   }
 }
 
-TEST_CASE("a lock for each WQE is right too, for comparison", "[req:3.7]") {
+TEST_CASE("publishing with a lock for each WQE, kept for comparison, is right too", "[req:3.7]") {
   PublishCase at;
   at.method = PublishMethod::lock_per_wqe;
   at.ctas = 8;
