@@ -161,7 +161,8 @@ TEST_CASE("all-reduce, all-gather and reduce-scatter of a GPU on each of two nod
   }
 }
 
-TEST_CASE("every type and operation among GPUs of nodes of all kinds", "[req:3.16][req:3.18]") {
+TEST_CASE("every type and operation is right among GPUs of all splits into nodes",
+          "[req:3.16][req:3.18]") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   for (const Path& path : kPaths) {
@@ -196,7 +197,8 @@ TEST_CASE("with ORIEL_DETERMINISTIC the bits of GPUs do not depend on the nodes"
   }
 }
 
-TEST_CASE("large messages of GPUs, whose rounds overlap", "[req:3.16][req:3.18]") {
+TEST_CASE("collectives of large messages of GPUs, whose rounds overlap, are right",
+          "[req:3.16][req:3.18]") {
   const std::uint64_t seed = test_seed();
   WARN("ORIEL_TEST_SEED=" << seed);
   for (const Path& path : kPaths) {

@@ -548,7 +548,7 @@ void capture_beside_plain_calls(Rank& rank, std::size_t count) {
   rank.test_ranks().barrier();
 }
 
-TEST_CASE("plain calls on one stream while another is captured", "[req:1.13]") {
+TEST_CASE("plain calls on one stream are right while another stream is captured", "[req:1.13]") {
   run([](Rank& rank) {
     for (const std::size_t count : kCounts) {
       rank.set(4, count, 0);
@@ -559,7 +559,8 @@ TEST_CASE("plain calls on one stream while another is captured", "[req:1.13]") {
   });
 }
 
-TEST_CASE("plain calls while the stream of the last plain call is captured", "[req:1.13]") {
+TEST_CASE("plain calls are right while the stream of the last plain call is captured",
+          "[req:1.13]") {
   run([](Rank& rank) {
     for (const std::size_t count : kCounts) {
       rank.set(4, count, 0);
