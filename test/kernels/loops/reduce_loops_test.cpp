@@ -217,7 +217,8 @@ TEST_CASE("every loop equals the scalar fold on every instruction set", "[req:1.
   });
 }
 
-TEST_CASE("every count up to some registers", "[req:1.30][loops]") {
+TEST_CASE("reductions of every type are right for each count up to some registers",
+          "[req:1.30][loops]") {
   std::mt19937_64 rng = seeded();
   for_each_type_and_op([&]<DataType type, ReduceOp op>() {
     // Under a sanitizer, tests only every seventh count above 70.
