@@ -103,7 +103,8 @@ TEST_CASE("the last of several puts to one address wins, by rendezvous read or s
   }
 }
 
-TEST_CASE("no rendezvous read where it cannot be, or is not wanted", "[req:3.13]") {
+TEST_CASE("if rendezvous reads are impossible or not wanted, puts arrive without them",
+          "[req:3.13]") {
   SECTION("one end wants payloads authenticated") {
     auto authenticating = fabric_options();
     authenticating.authenticate_payloads = true;

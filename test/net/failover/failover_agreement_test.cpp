@@ -153,7 +153,8 @@ TEST_CASE("a statement that was overtaken by a newer one changes nothing", "[req
   CHECK(pair.ends[0].agreement.peer().serial == 7);
 }
 
-TEST_CASE("both are quiet once they agree, and not before", "[req:3.14]") {
+TEST_CASE("both ends are quiet once they agree on the best path, on others they retransmit",
+          "[req:3.14]") {
   Pair pair;
   REQUIRE(pair.run_until_settled());
   for (int i = 0; i < 100; ++i) pair.step();

@@ -149,7 +149,8 @@ TEST_CASE("with both paths dead producers get an error in time", "[req:3.14][F6]
   CHECK(pair.has_failed(pair.back->view()));
 }
 
-TEST_CASE("a queue without a backup ends the same way", "[req:3.14][F6]") {
+TEST_CASE("a queue without a backup fails and names the rank when the peer's NIC stops",
+          "[req:3.14][F6]") {
   FailoverPair::Options options;
   options.paths = 1;
   FailoverPair pair(options);
@@ -254,7 +255,8 @@ TEST_CASE("a request of an old epoch that reaches its queue late writes nothing"
   CHECK_FALSE(pair.has_failed(pair.view()));
 }
 
-TEST_CASE("a batch of which a part was rung", "[req:3.14][F11]") {
+TEST_CASE("after a failover each WQE of a batch that was rung in part runs once",
+          "[req:3.14][F11]") {
   for (std::uint64_t rung = 0; rung <= 8; rung += oriel::test::kSanitized ? 4 : 1) {  // none to all
     for (std::uint64_t recorded = rung; recorded <= 8; recorded += 4) {
       FailoverPair pair;

@@ -110,7 +110,7 @@ std::uint64_t count_early_tails(std::uint64_t records) {
 
 constexpr std::uint32_t kDepths[] = {128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768};
 
-TEST_CASE("every depth across the 16-bit and the 32-bit wrap, 1 to 16 threads",
+TEST_CASE("queues of every depth work across the 16-bit and 32-bit wrap, with 1 to 16 threads",
           "[A4][Q1][req:3.3]") {
   const std::uint64_t seed = std::random_device()();
   INFO("seed " << seed);
