@@ -315,7 +315,8 @@ TEST_CASE("work on GPU memory during another thread's stream capture leaves the 
   CHECK(cuda().mem_free(target) == CUDA_SUCCESS);
 }
 
-TEST_CASE("cycles 3 and 1,003 hold the same", "[req:1.21]") {
+TEST_CASE("after 1,003 cycles of allocation a process holds what it held after three",
+          "[req:1.21]") {
   std::size_t free_after_3 = 0;
   test::ProcessState state_after_3;
   for (int cycle = 1; cycle <= 1003; ++cycle) {

@@ -21,7 +21,7 @@ constexpr auto kDescriptors = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 }  // namespace
 
-TEST_CASE("GPU memory keeps what every memory promises",
+TEST_CASE("GPU memory passes the tests of every kind of memory",
           "[req:1.10][req:1.15][req:1.17][req:1.18][req:1.19][req:1.21][req:1.38]") {
   ModelMemory model;
   CHECK(model.memory().kind() == MemoryKind::cuda);
@@ -188,7 +188,7 @@ TEST_CASE("any failed driver call of CUDA memory leaks nothing", "[req:1.41]") {
   CHECK(test::process_state() == before);
 }
 
-TEST_CASE("another thread's capture is not broken", "[req:1.20]") {
+TEST_CASE("use of GPU memory makes no call that breaks another thread's capture", "[req:1.20]") {
   ModelMemory model;
   model.driver().begin_foreign_capture();
   CHECK(use_memory(model.memory()).ok());

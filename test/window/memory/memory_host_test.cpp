@@ -12,7 +12,7 @@
 
 namespace oriel::window {
 
-TEST_CASE("host memory keeps what every memory promises",
+TEST_CASE("host memory passes the tests of every kind of memory",
           "[req:1.10][req:1.15][req:1.17][req:1.18][req:1.19][req:1.21][req:1.38]") {
   CHECK(host_memory().kind() == MemoryKind::host);
   CHECK(host_memory().device() == -1);
