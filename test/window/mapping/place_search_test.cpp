@@ -69,7 +69,7 @@ class Team {
     return agreement;
   }
 
-  /// Takes one step of a rank; returns false if the rank waits for others.
+  /// Takes one step of a rank; returns false if the rank has ended or waits for others.
   bool step(Agreement& agreement, std::size_t r) {
     Rank& rank = agreement.ranks[r];
     if (rank.ended) return false;

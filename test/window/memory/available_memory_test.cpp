@@ -123,7 +123,7 @@ TEST_CASE("a container's own limit is found where it sees its group as the root"
 }
 
 TEST_CASE("memory that is not to be had is refused before any is taken", "[req:1.19][req:1.38]") {
-  std::size_t bytes = std::size_t{1} << 30;  // more than this machine has
+  std::size_t bytes = std::size_t{1} << 30;  // doubled until so much is not available
   while (check_available_memory(bytes, topo::FileTree("/")).ok()) bytes *= 2;
   const auto before = test::process_state();
   const auto refused = host_memory().allocate(bytes);

@@ -9,8 +9,8 @@
 #include "window/memory/memory_cuda.hpp"
 #include "window/registration/window_ranks.hpp"
 
-// Tests windows of teams in which only some processes can exchange descriptors, on a model of the
-// CUDA driver with fabric handles.
+// Tests windows of teams in which not all processes can exchange descriptors, on a model of the
+// CUDA driver with and without fabric handles.
 namespace oriel::window {
 namespace {
 
