@@ -56,7 +56,7 @@ TEST_CASE("a wire is cut during a rendezvous read, its memory does not change an
     INFO(turns << " turns");
     FabricPlan plan;
     {
-      // The cut end has no registered memory left, and its endpoint is closed.
+      // The cut end deregisters the memory of the read. Its endpoint is closed and opened again.
       Amid pair(turns, fabric_options(&planned_fabric()));
       const bool of_source = turns % 2 != 0;
       WireFabric& wire = *(of_source ? pair.wire_a : pair.wire_b);
