@@ -55,8 +55,10 @@ int compare_with_header(const char* path);
 
 /* Bytes that each buffer of a Member needs. */
 size_t collective_bytes(int size);
-/* Makes every collective for every type and operation, in place and not. `quick` leaves out most.
- */
+/* Makes the collectives without a reduction for every type, in place where that is allowed, and
+   not in place. Makes the reductions for every type and operation, each in one of the two forms.
+   Among more than four ranks, each type and operation gets one of the three reductions. `quick`
+   leaves out most. */
 void check_collectives(const Member* member, int quick);
 /* Sends and receives: ring, self, all pairs, in order, without a group, beside a collective. */
 void check_point_to_point(const Member* member);

@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
-// Calls NCCL from destructors of the application's thread-local and static objects. These
-// destructors run after the library's own objects of that thread are destroyed.
+// Calls NCCL from destructors of the application's thread-local and static objects. All but one of
+// these destructors run after the library's own objects of that thread are destroyed (Holder).
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

@@ -25,7 +25,8 @@ using Names = std::vector<std::string>;
 
 const Names kPlain{"stream_get_capture_info", "stream_get_id", "launch_kernel_ex", "event_record"};
 
-/// Returns `names` without the calls that only enter and leave a context.
+/// Returns `names` without the calls that query, enter or leave a context, and those that exchange
+/// the capture mode.
 Names without_scopes(Names names) {
   std::erase_if(names, [](const std::string& name) {
     return name == "thread_exchange_stream_capture_mode" || name.starts_with("ctx_");

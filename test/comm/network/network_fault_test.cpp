@@ -20,8 +20,9 @@
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
 
-/// Makes each system call of a rank fail, one at a time, while the rank creates its queues to ranks
-/// of other nodes (3.15). All ranks must get the same error, and nothing may be left behind.
+/// Makes every stride-th system call of a rank fail, one at a time, while the rank creates its
+/// queues to ranks of other nodes (3.15). All ranks must have the same outcome, and nothing of
+/// Oriel's may be left behind.
 namespace oriel::test {
 namespace {
 
