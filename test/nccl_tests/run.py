@@ -27,6 +27,7 @@ from command_line import make_parser  # noqa: E402
 REDUCING = ("all_reduce", "reduce_scatter", "reduce")
 PROGRAMS = REDUCING + ("all_gather", "broadcast", "alltoall", "alltoallv", "gather", "scatter",
                        "sendrecv", "hypercube")
+REGISTRATIONS, GRAPHS = (0, 1, 2), (0, 1)
 TYPES, OPERATIONS = 12, 6
 COLUMNS = 13  # size, count, type, operation, root; twice: time, two rates, wrong values
 # Lets mpirun run as root, and with more ranks than processors.
@@ -48,6 +49,10 @@ def parse_options():
     parser.add_argument("--ranks", type=int, default=2, metavar="N", help="(%(default)s)")
     parser.add_argument("--only", nargs="+", choices=PROGRAMS, default=PROGRAMS, metavar="NAME",
                         help="run these programs only: " + ", ".join(PROGRAMS))
+    parser.add_argument("--registration", nargs="+", type=int, choices=REGISTRATIONS,
+                        default=REGISTRATIONS, help="registrations, -R of the programs: 0, 1, 2")
+    parser.add_argument("--graph", nargs="+", type=int, choices=GRAPHS, default=GRAPHS,
+                        help="0: plain calls, 1: in CUDA graphs; both by default")
     parser.add_argument("--device", type=int, default=0, metavar="N", help="GPU (%(default)s)")
     parser.add_argument("--minutes", type=float, default=9, metavar="M",
                         help="starts no further program after this time (%(default)s)")
@@ -160,8 +165,8 @@ def run_all(options, folder):
         [str(options.build / "lib")] + os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)))
     check_library(options, environment)
     results, end = [], time.monotonic() + 60 * options.minutes
-    for graph in (0, 1):
-        for registration in (0, 1, 2):
+    for graph in options.graph:
+        for registration in options.registration:
             for name in options.only:
                 reason = reason_to_skip(options, name, end)
                 if reason:
