@@ -67,9 +67,9 @@ bool prefers_lines(const WayFacts& facts, AlgorithmChoice forced) {
   const bool is_free = forced != AlgorithmChoice::stream && !facts.on_host;
   switch (facts.collective) {
     case Collective::all_gather:
-      return forced == AlgorithmChoice::one_shot || (is_free && all < 1024 * kKi);
+      return forced == AlgorithmChoice::one_shot || (is_free && all <= 1536 * kKi);
     case Collective::all_to_all:
-      return forced == AlgorithmChoice::one_shot || (is_free && all <= 1024 * kKi);
+      return forced == AlgorithmChoice::one_shot || (is_free && all <= 1536 * kKi);
     case Collective::broadcast:
       return forced == AlgorithmChoice::two_shot ||
              (is_free && facts.ranks > 2 && facts.block >= 96 * kKi && facts.block <= 1024 * kKi);

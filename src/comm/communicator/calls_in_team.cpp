@@ -24,6 +24,21 @@ std::uint64_t slot_offset_of(const window::WindowManager& windows, const void* p
          static_cast<std::uint64_t>(static_cast<const std::byte*>(pointer) - window->user);
 }
 
+/// Returns the facts of a streamed call, except its first owner.
+kernels::StreamFacts stream_facts(kernels::Backend backend, const kernels::ScratchLayout& layout,
+                                  const CollectiveRequest& request, const kernels::Plan& plan,
+                                  const kernels::Split& split) {
+  const kernels::CollectiveCall call{request.collective, request.type, request.op, request.count,
+                                     request.root};
+  kernels::StreamFacts facts;
+  facts.chunk_bytes = kernels::chunk_of(plan, backend, split, request.type);
+  facts.depth = plan.depth;
+  facts.lead = plan.lead;
+  facts.reads_inputs = kernels::reads_inputs(backend, layout, call);
+  facts.whole_rings = plan.whole_rings;
+  return facts;
+}
+
 }  // namespace
 
 Result<kernels::Plan> CallRunner::plan_in_team(const CollectiveRequest& request) const {
@@ -53,7 +68,7 @@ kernels::Split CallRunner::split_of(const CollectiveRequest& request, const kern
   const kernels::Collective collective = request.collective;
   if (collective == kernels::Collective::broadcast &&
       plan.algorithm == kernels::Algorithm::two_shot) {
-    return {kernels::share_of_broadcast(size(), request.count * size_of(request.type)), 0};
+    return {kernels::share_of_broadcast(plan, size(), request.count * size_of(request.type)), 0};
   }
   if (collective == kernels::Collective::reduce_scatter || kernels::receives_blocks(collective)) {
     return kernels::split_blocks(plan, backend, request.type, request.count);
@@ -100,17 +115,13 @@ kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveReques
   arguments.wait = own_waits();
   arguments.failure = &parts_.notices->on_device()->failure;
   if (plan.algorithm == kernels::Algorithm::stream) {
-    arguments.stream = {kernels::chunk_of(plan, parts_.device->backend(), split, request.type),
-                        plan.depth, plan.lead, owners.first};
     arguments.input_offset =
         slot_offset_of(*parts_.windows, request.input, input_count * size_of(request.type));
     arguments.output_offset =
         slot_offset_of(*parts_.windows, request.output, output_count * size_of(request.type));
-    const kernels::CollectiveCall call{request.collective, request.type, request.op, request.count,
-                                       request.root};
-    arguments.stream.reads_inputs =
-        kernels::reads_inputs(parts_.device->backend(), parts_.layout, call) &&
-        arguments.input_offset % 16 == 0;
+    arguments.stream = stream_facts(parts_.device->backend(), parts_.layout, request, plan, split);
+    arguments.stream.first_owner = owners.first;
+    if (arguments.input_offset % 16 != 0) arguments.stream.reads_inputs = false;
   }
   arguments.signature =
       kernels::all_reduce_signature(request.type, request.op, request.count, plan.algorithm,

@@ -38,6 +38,7 @@ struct LineFlag {
 template <class T>
 struct SentinelLine {
   static constexpr int kBytes = 16;
+  static constexpr bool kHasNotes = false;
   using Raw = std::conditional_t<sizeof(T) == 8, device::Pair, device::Pack>;
 
   ORIEL_DEVICE_FN static Raw encode(const Payload<T, kBytes>& payload) {
@@ -84,7 +85,9 @@ struct SentinelLine {
 /// last and reads it first, so the epoch proves that both halves have arrived.
 template <class T>
 struct FlaggedLine {
+  using Element = T;
   static constexpr int kBytes = 8;
+  static constexpr bool kHasNotes = false;
   using Raw = device::Pair;
 
   ORIEL_DEVICE_FN static std::uint64_t encode(const Payload<T, kBytes>& payload) {
@@ -132,6 +135,79 @@ struct FlaggedLine {
 #endif
   }
 };
+
+/// A line all of whose 16 bytes are payload, of any bits. Like a SentinelLine, it has arrived once
+/// no word of it is all ones. The sender replaces each word that is all ones by a mark, and also
+/// each word that equals the mark. Such a line has a note, a FlaggedLine in a slot of its own: it
+/// tells which marks stand for all ones. Other lines cost half the bytes of flagged ones.
+///
+/// Relies on single-copy atomicity of 4 bytes in a line, and of 8 bytes in a note.
+template <class T>
+struct EscapedLine {
+  using Element = T;
+  static constexpr int kBytes = 16;
+  static constexpr bool kHasNotes = true;
+  static constexpr std::uint32_t kMark = 0x7ac39e5bu;  ///< arbitrary; data should seldom have it
+  using Note = FlaggedLine<std::uint64_t>;
+  using Raw = device::Pack;
+  struct Encoded {
+    Raw raw;
+    std::uint32_t note;  ///< bit i: word i is marked; bit 4 + i: it is all ones; 0: no note
+  };
+
+  ORIEL_DEVICE_FN static Encoded encode(const Payload<T, kBytes>& payload) {
+    Encoded encoded{__builtin_bit_cast(Raw, payload), 0};
+    ORIEL_DEVICE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      std::uint32_t& word = encoded.raw.word[i];
+      if (word != kEmpty && word != kMark) continue;
+      encoded.note |= (word == kEmpty ? 0x11u : 0x01u) << i;
+      word = kMark;
+    }
+    return encoded;
+  }
+  ORIEL_DEVICE_FN static void send(std::byte* slot, const Encoded& encoded, LineFlag /*flag*/) {
+    device::Memory::store<device::Order::relaxed>(reinterpret_cast<Raw*>(slot), encoded.raw);
+  }
+  ORIEL_DEVICE_FN static Raw load(const std::byte* slot) {
+    return device::Memory::load<device::Order::relaxed>(reinterpret_cast<const Raw*>(slot));
+  }
+  ORIEL_DEVICE_FN static bool arrived(const Raw& raw, LineFlag /*flag*/) {
+    return raw.word[0] != kEmpty && raw.word[1] != kEmpty && raw.word[2] != kEmpty &&
+           raw.word[3] != kEmpty;
+  }
+  /// Returns whether a line that has arrived has a note.
+  ORIEL_DEVICE_FN static bool has_note(const Raw& raw) {
+    return raw.word[0] == kMark || raw.word[1] == kMark || raw.word[2] == kMark ||
+           raw.word[3] == kMark;
+  }
+  /// Replaces the marks by what they stand for.
+  ORIEL_DEVICE_FN static void restore(Raw& raw, std::uint32_t note) {
+    ORIEL_DEVICE_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      if ((note >> (4 + i) & 1) != 0) raw.word[i] = kEmpty;
+    }
+  }
+  ORIEL_DEVICE_FN static Payload<T, kBytes> payload(const Raw& raw) {
+    return __builtin_bit_cast(Payload<T, kBytes>, raw);
+  }
+  ORIEL_DEVICE_FN static void empty(std::byte* slot) { SentinelLine<float>::empty(slot); }
+
+ private:
+  static constexpr std::uint32_t kEmpty = ~0u;
+};
+
+/// Selects the kind of line for reductions of type T. Integers are reduced in flagged lines:
+/// escaped ones take 0.3 us more in the shortest calls (docs/notes/streams.md).
+#if defined(__CUDACC__)
+template <class T>
+using LineFor = std::conditional_t<std::is_floating_point_v<T> || device::kIsSmallFloat<T>,
+                                   SentinelLine<T>, FlaggedLine<T>>;
+#else
+// A CPU loads 16 bytes as two halves anyway, and flags need no emptying of slots.
+template <class T>
+using LineFor = FlaggedLine<T>;
+#endif
 
 /// Returns the flag of lines and handshake messages in `epoch`: never 0 (fresh memory), never all
 /// ones (an empty slot). The slots of a parity are used in every second epoch. So their flags all
@@ -185,6 +261,19 @@ ORIEL_DEVICE_SLOW bool await_line(const std::byte* slot, LineFlag flag, device::
                                   const AllReduceArguments& arguments) {
   const auto arrived = [&] { return Line::arrived(Line::load(slot), flag); };
   return device::wait_until(arrived, arguments.wait, target) == device::WaitOutcome::ready;
+}
+
+/// Waits for the note of a line of `Line`, which is sent beside the line, and empties its slot.
+/// Returns 0 if the wait was given up.
+template <class Line>
+ORIEL_DEVICE_SLOW std::uint32_t await_note(std::byte* slot, LineFlag flag,
+                                           device::WaitTarget target,
+                                           const AllReduceArguments& arguments) {
+  using Note = typename Line::Note;
+  if (!await_line<Note>(slot, flag, target, arguments)) return 0;
+  const auto note = Note::payload(Note::load(slot)).element[0];
+  Line::empty(slot);  // other lines may use the slot
+  return static_cast<std::uint32_t>(note);
 }
 
 /// Line slots between this CTA and the CTAs of the same index on all other ranks, for one call.
@@ -250,8 +339,12 @@ class LineExchange {
     // Addresses the peer's slot for this rank: seen from the peer, this rank is at the opposite
     // place.
     std::byte* const base = kRanks > 0 ? peers_[place] : places_.scratch(rank, 0);
-    Line::send(base + slot(ranks() - 2 - place, stage, line), encoded,
-               line_flag(epoch_, arguments_.signature));
+    std::byte* const to = base + slot(ranks() - 2 - place, stage, line);
+    const LineFlag flag = line_flag(epoch_, arguments_.signature);
+    Line::send(to, encoded, flag);
+    if constexpr (Line::kHasNotes) {
+      if (encoded.note != 0) Line::Note::send(note_of(to), encoded.note, flag);
+    }
   }
   template <class Encoded>
   ORIEL_DEVICE_FN void send_to_all(int stage, std::uint32_t line, const Encoded& encoded) const {
@@ -290,6 +383,14 @@ class LineExchange {
           return false;
         }
         raw = Line::load(from);
+      }
+      if constexpr (Line::kHasNotes) {
+        if (Line::has_note(raw)) {
+          const std::uint32_t note =
+              await_note<Line>(note_of(from), flag, {rank, epoch_}, arguments_);
+          if (note == 0) return false;
+          Line::restore(raw, note);
+        }
       }
       arrivals.raw[place] = raw;
       Line::empty(from);
@@ -354,6 +455,12 @@ class LineExchange {
   ORIEL_DEVICE_FN std::uint32_t slot(int place, int stage, std::uint32_t line) const {
     const auto source = static_cast<std::uint32_t>(stage * (ranks() - 1) + place);
     return offset_ + source * source_bytes_ + line * 16;
+  }
+
+  /// Returns the slot for the note of the line in `slot`. Notes have the second half of a source's
+  /// slots.
+  ORIEL_DEVICE_FN std::byte* note_of(std::byte* slot) const {
+    return slot + source_bytes_ / 2;
   }
 
   /// Returns the payload of the rank at `distance` to the right; at 0 this rank's own.

@@ -14,7 +14,7 @@ namespace oriel::kernels {
 /// One-shot all-gather and all-to-all: every rank sends its block to every other rank in lines, and
 /// copies the lines that arrive to its output. Like one_shot() without the reduction: one trip over
 /// the link, no barrier, no handshake and no credit, and buffers outside windows do. It suits short
-/// blocks, since half of each line is flags.
+/// blocks.
 ///
 /// Each thread moves the lines whose index is its own plus a multiple of the grid's size. Every
 /// rank waits for a block of every other rank in every call, as slots of two parities require
@@ -25,10 +25,9 @@ namespace oriel::kernels {
 /// Ranks may differ in it. In place is allowed: a thread sends its lines before it
 /// writes lines of the same index. Returns false if this thread gave up a wait; its part of the
 /// output is then missing.
-template <class T, int kRanks, Collective kCollective, class Group>
+template <class T, int kRanks, Collective kCollective, class Line, class Group>
 ORIEL_DEVICE_FN bool one_shot_blocks(const AllReduceArguments& arguments, GridPlace place) {
   static_assert(kCollective == Collective::all_gather || kCollective == Collective::all_to_all);
-  using Line = FlaggedLine<T>;
   using Block = UserBuffer<T, Line::kBytes>;
   constexpr bool kGathers = kCollective == Collective::all_gather;
   const Places places(arguments, place.cta);

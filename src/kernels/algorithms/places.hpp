@@ -66,7 +66,8 @@ class Places {
 
   /// Returns the slot for `source`'s chunk in the input ring (or the output ring) of this CTA at
   /// `owner`. The rings have fixed halves. The reason: a call with another chunk size may begin
-  /// while a slower rank still copies out of the previous call's ring.
+  /// while a slower rank still copies out of the previous call's ring. With whole rings, the input
+  /// ring has both halves.
   ORIEL_DEVICE_FN std::byte* ring(int owner, Ring ring, std::uint32_t chunk, int source) const {
     const auto sources = static_cast<std::uint64_t>(arguments_.ranks - 1);
     const std::uint64_t index =

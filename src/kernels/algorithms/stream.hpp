@@ -37,7 +37,8 @@ namespace oriel::kernels {
 /// offset of the slots. The outputs that owners store to must likewise lie at one offset. Then no
 /// ring is used and a call is one step, without a fence for each chunk.
 ///
-/// A reduce-scatter has blocks for shares, and the owner keeps the result of a chunk. In a reduce,
+/// A reduce-scatter has blocks for shares, and the owner keeps the result of a chunk. On GPUs its
+/// inputs take both rings, so that its chunks are twice as long. In a reduce,
 /// the owner stores the result at the root alone. The flag that follows still proves that the
 /// inputs have been read.
 ///
@@ -72,8 +73,10 @@ class StreamAllReduce {
     // A rank that reads inputs in place must know from which ranks before it sends its first
     // inputs. A root must know where to store. A root stores into an owner's output once it has
     // that owner's handshake message: the kernels before the owner's, and their accesses, have
-    // ended.
-    const bool settles_first = DataOps::kPulls || DataOps::kBroadcasts || may_read_all();
+    // ended. Inputs may be stored in the output ring only then, because the owner may have copied
+    // results out of it until then.
+    const bool settles_first =
+        DataOps::kPulls || DataOps::kBroadcasts || may_read_all() || arguments_.stream.whole_rings;
     if (settles_first && !handshake.receive(pulls_, direct_, ops_)) return false;
     if constexpr (DataOps::kReadsAll) {
       if (may_read_all() && reads_all()) return read_all();
@@ -133,7 +136,8 @@ class StreamAllReduce {
     // Handshake messages are read relaxed. After the fence this thread reads no older copy of an
     // input, which an earlier call may have left in the L1 cache.
     device::Memory::fence<device::Scope::system>();
-    for (std::uint32_t i = 0; i < chunks_; ++i) reduce<true>(i);
+    steps_.join_chunks();  // no ring limits the length
+    reduce<true>(0);
     steps_.raise(0);  // this rank's results are stored, and it reads no inputs any more
     if (!steps_.wait_for_all(0)) return false;
     steps_.finish(1);

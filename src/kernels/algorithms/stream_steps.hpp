@@ -74,6 +74,12 @@ class StreamSteps {
     return {first, smaller(share + to, arguments_.count) - first};
   }
 
+  /// Makes all chunks one.
+  ORIEL_DEVICE_FN void join_chunks() {
+    chunk_ = end_ - begin_;
+    chunks_ = 1;
+  }
+
   /// Calls `action(rank)` for every other rank. Each CTA begins with a different peer, so that a
   /// rank sends to all of them at once. If all CTAs served one peer after the other, ranks that
   /// began at different times would collide at one receiver. Other links would then be idle

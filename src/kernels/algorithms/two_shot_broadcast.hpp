@@ -17,7 +17,7 @@ namespace oriel::kernels {
 /// rank sends the share on to all others. Each byte leaves the root once. Buffers need not lie in
 /// windows. It suits messages of middle size among more than two ranks.
 ///
-/// Ranks to the right of the root own the shares, in this order. `share` is in lines of 8 bytes. A
+/// Ranks to the right of the root own the shares, in this order. `share` is in lines. A
 /// thread moves the same line of every share, and waits for no other thread.
 ///
 /// Every rank waits for a line of every other rank at each index, as slots of two parities require
@@ -27,9 +27,8 @@ namespace oriel::kernels {
 ///
 /// T: as in one_shot_blocks(). In place is allowed. Returns false if this thread gave up a wait;
 /// its part of the output is then missing.
-template <class T, int kRanks, class Group>
+template <class T, int kRanks, class Line, class Group>
 ORIEL_DEVICE_FN bool two_shot_broadcast(const AllReduceArguments& arguments, GridPlace place) {
-  using Line = FlaggedLine<T>;
   using Buffer = UserBuffer<T, Line::kBytes>;
   using Value = typename Buffer::Value;
   const Places places(arguments, place.cta);

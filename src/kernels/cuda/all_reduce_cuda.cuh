@@ -5,8 +5,9 @@
 #include "oriel/device/group.hpp"
 
 #include "kernels/algorithms/group_reduce_ops.hpp"
-#include "kernels/algorithms/instances.hpp"
+#include "kernels/algorithms/one_shot.hpp"
 #include "kernels/algorithms/stream.hpp"
+#include "kernels/algorithms/two_shot.hpp"
 #include "kernels/cuda/hierarchy_cuda.cuh"
 #include "kernels/cuda/signatures.cuh"
 #include "kernels/cuda/sub_cta.cuh"

@@ -25,12 +25,12 @@ const KernelSet& kernels_for(DataType type) {
   return sets[static_cast<std::size_t>(type)];
 }
 
-KernelEntry copy_lines_for(Collective collective, RankVariant ranks, bool in_words) {
-  std::size_t kind = in_words ? 1 : 0;
-  if (collective == Collective::all_to_all) kind += 2;
-  if (collective == Collective::broadcast) kind += 4;
+KernelEntry copy_lines_for(Collective collective, RankVariant ranks, CopyLines lines) {
+  std::size_t kind = (lines.in_words ? 1u : 0u) + (lines.escaped ? 2u : 0u);
+  if (collective == Collective::all_to_all) kind += 4;
+  if (collective == Collective::broadcast) kind += 8;
   return {kFirstCopyLines + kind * kRankVariants + static_cast<std::size_t>(ranks),
-          detail::copy_lines_kernel_for(collective, ranks, in_words)};
+          detail::copy_lines_kernel_for(collective, ranks, lines)};
 }
 
 KernelEntry copy_stream_for(Collective collective) {
@@ -50,7 +50,8 @@ KernelEntry kernel_for(const Plan& plan, const AllReduceArguments& arguments) {
   // An empty call of any collective is a one-shot all-reduce without CTAs that move data.
   if (!reduces(arguments.collective) && plan.ctas > 0) {
     if (plan.algorithm == Algorithm::stream) return copy_stream_for(arguments.collective);
-    return copy_lines_for(arguments.collective, ranks, has_word_blocks(arguments));
+    const CopyLines lines{has_word_blocks(arguments), plan.escaped_lines};
+    return copy_lines_for(arguments.collective, ranks, lines);
   }
   return all_reduce_for(arguments.type, static_cast<std::size_t>(plan.algorithm),
                         static_cast<std::size_t>(family_of(arguments.op)),
@@ -109,9 +110,9 @@ Status for_each_kernel(const Action& action) {
   for (const Collective collective :
        {Collective::broadcast, Collective::all_gather, Collective::all_to_all}) {
     ORIEL_CHECK(action(copy_stream_for(collective)));
-    for (std::size_t k = 0; k < 2 * kRankVariants; ++k) {
-      const auto ranks = static_cast<RankVariant>(k / 2);
-      ORIEL_CHECK(action(copy_lines_for(collective, ranks, k % 2 != 0)));
+    for (std::size_t k = 0; k < 4 * kRankVariants; ++k) {
+      const auto ranks = static_cast<RankVariant>(k / 4);
+      ORIEL_CHECK(action(copy_lines_for(collective, ranks, {k % 2 != 0, k / 2 % 2 != 0})));
     }
   }
   return {};

@@ -43,14 +43,15 @@ struct KernelEntry {
 };
 
 /// Numbering of kernels: all-reduces by type, kernels among teams by type, exchanges by form,
-/// copying streams by collective. Copies in lines are last, by collective, unit and ranks.
+/// copying streams by collective. Copies in lines are last, by collective, kind of line, unit and
+/// ranks.
 inline constexpr std::size_t kFamilies = 3;
 inline constexpr std::size_t kVariantsOfType = kGpuAlgorithmCount * kFamilies * kRankVariants;
 inline constexpr std::size_t kFirstHierarchy = kDataTypeCount * kVariantsOfType;
 inline constexpr std::size_t kFirstExchange = kFirstHierarchy + kDataTypeCount;
 inline constexpr std::size_t kFirstCopyStream = kFirstExchange + 3;
 inline constexpr std::size_t kFirstCopyLines = kFirstCopyStream + kCollectiveCount;
-inline constexpr std::size_t kKernelCount = kFirstCopyLines + std::size_t{6} * kRankVariants;
+inline constexpr std::size_t kKernelCount = kFirstCopyLines + std::size_t{12} * kRankVariants;
 
 /// Kernels of one context, shared by all communicators there. The first communicator loads them all
 /// (load_kernels). Otherwise a launch would load its kernel (CUDA's lazy loading) and might wait

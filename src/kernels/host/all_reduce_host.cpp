@@ -50,10 +50,11 @@ bool run_packets_on_host(Algorithm algorithm, const AllReduceArguments& argument
 
 bool copy_lines_on_host(const AllReduceArguments& arguments) {
   using Thread = device::Thread;
+  using Line = FlaggedLine<std::uint8_t>;
   if (arguments.collective == Collective::all_gather) {
-    return one_shot_blocks<std::uint8_t, 0, Collective::all_gather, Thread>(arguments, {});
+    return one_shot_blocks<std::uint8_t, 0, Collective::all_gather, Line, Thread>(arguments, {});
   }
-  return one_shot_blocks<std::uint8_t, 0, Collective::all_to_all, Thread>(arguments, {});
+  return one_shot_blocks<std::uint8_t, 0, Collective::all_to_all, Line, Thread>(arguments, {});
 }
 
 bool stream_copies_on_host(const AllReduceArguments& arguments) {
@@ -93,7 +94,8 @@ bool run_all_reduce_on_host(Algorithm algorithm, AllReduceArguments arguments) {
       return run_packets_on_host(algorithm, arguments);
     case Algorithm::two_shot:
       if (arguments.collective == Collective::broadcast) {
-        return two_shot_broadcast<std::uint8_t, 0, device::Thread>(arguments, {});
+        return two_shot_broadcast<std::uint8_t, 0, FlaggedLine<std::uint8_t>, device::Thread>(
+            arguments, {});
       }
       return run_packets_on_host(algorithm, arguments);
     case Algorithm::stream:

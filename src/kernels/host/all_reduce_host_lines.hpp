@@ -4,7 +4,8 @@
 
 #include "oriel/device/group.hpp"
 
-#include "kernels/algorithms/instances.hpp"
+#include "kernels/algorithms/one_shot.hpp"
+#include "kernels/algorithms/two_shot.hpp"
 #include "kernels/host/all_reduce_host.hpp"
 
 namespace oriel::kernels::detail {

@@ -51,6 +51,8 @@ struct StreamFacts {
   /// GPUs: owners read all inputs in place, if all ranks have registered buffers (stream.hpp). Only
   /// for inputs and shares aligned to 16 bytes, and calls that scale no inputs.
   bool reads_inputs = false;
+  /// GPUs, reduce-scatter: inputs take both rings of a CTA, because no results pass through them.
+  bool whole_rings = false;
 };
 
 /// Arguments of an all-reduce, reduce or reduce-scatter, or of a broadcast, all-gather or

@@ -29,6 +29,23 @@ std::uint64_t line_payload(Backend backend, DataType type) {
   return is_float(type) ? kLineBytes : kLineBytes / 2;
 }
 
+// Returns whether a call that copies in lines takes escaped ones. They halve the lines of a
+// message, but take longer to check. Measured on 2 and 4 H200 (docs/notes/streams.md).
+bool escapes_lines(Backend backend, Collective collective, int ranks, std::uint64_t bytes) {
+  if (backend == Backend::host) return false;
+  if (collective == Collective::broadcast) return bytes >= 256 << 10;
+  return bytes >= (ranks == 2 ? 64 << 10 : 16 << 10);
+}
+
+// Returns the payload bytes of a line of a call that copies.
+std::uint64_t copy_payload(const Plan& plan) {
+  return plan.escaped_lines ? kLineBytes : kLineBytes / 2;
+}
+// Returns the bytes of slots that such a line takes. An escaped line has a slot for its note too.
+std::uint64_t copy_slots(const Plan& plan) {
+  return plan.escaped_lines ? 2 * kLineBytes : kLineBytes;
+}
+
 std::uint64_t ceil_divide(std::uint64_t a, std::uint64_t b) {
   return b == 1 ? a : divide_up(a, b);  // a division takes 5 ns, and a CPU rank divides by one
 }
@@ -92,6 +109,30 @@ void prefer_one_chunk(Plan& plan, const ScratchLayout& layout, std::uint64_t byt
   plan.depth = kMinDepth;
 }
 
+// Lets a GPU's reduce-scatter receive in both rings, since it sends no results. So its chunks are
+// twice as long.
+void take_whole_rings(Plan& plan, const Overrides& overrides, const ScratchLayout& layout) {
+  plan.whole_rings = true;
+  if (overrides.chunk_bytes > 0) return;
+  const std::uint64_t most = 2 * max_chunk_bytes(layout, plan.depth) / 128 * 128;
+  plan.chunk_bytes = static_cast<std::uint32_t>(
+      std::min<std::uint64_t>({2 * std::uint64_t{plan.chunk_bytes}, most, kMaxChunkBytes}));
+}
+
+// Returns the turns in which a CTA moves `lines` lines, of which each thread takes one in a turn.
+std::uint64_t turns_of(const Plan& plan, std::uint64_t lines) {
+  return ceil_divide(
+      lines, static_cast<std::uint64_t>(plan.threads) * static_cast<std::uint64_t>(plan.ctas));
+}
+
+// Divides `lines` lines evenly among all CTAs, with as few threads as move them in as few turns.
+void spread_lines(Plan& plan, std::uint64_t lines) {
+  const auto ctas = static_cast<std::uint64_t>(plan.ctas);
+  const std::uint64_t threads = ceil_divide(lines, ctas * turns_of(plan, lines));
+  plan.threads = static_cast<int>(std::max<std::uint64_t>(
+      device::round_up(threads, static_cast<std::uint64_t>(kMinThreads)), kMinThreads));
+}
+
 Error rings_too_small(const ScratchLayout& layout, std::uint32_t depth) {
   return Error(ErrorCode::invalid_usage,
                fmt::format("the scratch memory has {} bytes for the rings of each CTA, too little "
@@ -125,7 +166,7 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
     if (plan.depth < kMinDepth || plan.depth > kMaxDepth) return false;
     if (plan.lead < 1 || plan.lead >= plan.depth) return false;
     return plan.chunk_bytes >= kMinChunkBytes && plan.chunk_bytes % kMinChunkBytes == 0 &&
-           plan.chunk_bytes <= max_chunk_bytes(layout, plan.depth);
+           plan.chunk_bytes <= max_chunk_bytes(layout, plan.depth) * (plan.whole_rings ? 2 : 1);
   }
   if (layout.ranks < 2) return false;
   if (plan.algorithm == Algorithm::eager) {
@@ -138,9 +179,8 @@ bool fits(const Plan& plan, Backend backend, const ScratchLayout& layout, DataTy
   if (shared) lines = ceil_divide(lines, static_cast<std::uint64_t>(layout.ranks));
   // Threads of a CTA take one line each per turn. The CTA owns all slots of its turns.
   const auto threads = static_cast<std::uint64_t>(plan.threads);
-  const auto turns = ceil_divide(lines, threads * static_cast<std::uint64_t>(plan.ctas));
   const int trips = shared ? trips_of_two_shot : 1;
-  return turns * threads * kLineBytes <= layout.source_bytes[trips - 1];
+  return turns_of(plan, lines) * threads * kLineBytes <= layout.source_bytes[trips - 1];
 }
 
 // Smallest long reduce. Below this size a reduce with all ranks as owners takes fewer steps
@@ -242,6 +282,16 @@ Result<const TableEntry*> find_entry(const ChoiceTable& table, Backend backend,
       .with_hint("ORIEL_TABLE names a table for this backend");
 }
 
+/// Applies the user's number of CTAs, and the limits of the device.
+void limit_grid(Plan& plan, const Overrides& overrides, Backend backend,
+                const ScratchLayout& layout) {
+  if (overrides.ctas > 0) plan.ctas = overrides.ctas;
+  // At least a warp, because each lane of a warp exchanges signatures with one rank
+  // (signatures.cuh).
+  if (backend == Backend::cuda) plan.threads = std::max(plan.threads, kMinThreads);
+  if (plan.ctas > layout.max_ctas) cut_ctas(plan, backend, layout.max_ctas);
+}
+
 /// Returns the plan of `entry` with the user's overrides, made to fit. `owners` ranks have shares.
 /// `trips`: see fits().
 Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backend backend,
@@ -251,11 +301,7 @@ Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backe
   if (!overrides.algorithm.empty()) {
     ORIEL_TRY(plan.algorithm, find_algorithm(overrides.algorithm, backend));
   }
-  if (overrides.ctas > 0) plan.ctas = overrides.ctas;
-  // At least a warp, because each lane of a warp exchanges signatures with one rank
-  // (signatures.cuh).
-  if (backend == Backend::cuda) plan.threads = std::max(plan.threads, kMinThreads);
-  if (plan.ctas > layout.max_ctas) cut_ctas(plan, backend, layout.max_ctas);
+  limit_grid(plan, overrides, backend, layout);
   if (plan.algorithm != Algorithm::stream) {
     if (fits(plan, backend, layout, type, count, trips)) return plan;
     const bool in_packets = plan.algorithm != Algorithm::eager;
@@ -281,12 +327,6 @@ Result<Plan> fit_plan(const TableEntry& entry, const Overrides& overrides, Backe
   return plan;
 }
 
-/// Returns the largest number of a GPU CTA's threads, in whole warps, whose lines fit its slots.
-int most_line_threads(const ScratchLayout& layout) {
-  const std::uint64_t lines = round_down(layout.source_bytes[0] / kLineBytes, kMinThreads);
-  return static_cast<int>(std::clamp<std::uint64_t>(lines, kMinThreads, kMaxThreads));
-}
-
 }  // namespace
 
 Result<Plan> choose_plan(const ChoiceTable& table, const Overrides& overrides, Backend backend,
@@ -303,8 +343,11 @@ Result<Plan> choose_scatter_plan(const ChoiceTable& table, const Overrides& over
   // half the bytes.
   const std::uint64_t bytes = count * size_of(type) / (backend == Backend::cuda ? 2 : 1);
   ORIEL_TRY(const TableEntry* entry, find_entry(table, backend, layout, type, bytes));
-  ORIEL_TRY(const Plan plan,
-            fit_plan(*entry, overrides, backend, layout, layout.ranks, type, count, 1));
+  ORIEL_TRY(Plan plan, fit_plan(*entry, overrides, backend, layout, layout.ranks, type, count, 1));
+  // Between two ranks chunks are long enough (docs/notes/streams.md).
+  if (plan.algorithm == Algorithm::stream && backend == Backend::cuda && layout.ranks > 2) {
+    take_whole_rings(plan, overrides, layout);
+  }
   if (plan.algorithm == Algorithm::two_shot || plan.algorithm == Algorithm::stream) return plan;
   Overrides in_shares = overrides;
   in_shares.algorithm = name_of(Algorithm::two_shot);
@@ -324,8 +367,8 @@ Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
   return fit_plan(*entry, as_stream, backend, layout, owners, type, count);
 }
 
-std::uint64_t share_of_broadcast(int ranks, std::uint64_t bytes) {
-  const std::uint64_t lines = ceil_divide(bytes, kLineBytes / 2);
+std::uint64_t share_of_broadcast(const Plan& plan, int ranks, std::uint64_t bytes) {
+  const std::uint64_t lines = ceil_divide(bytes, copy_payload(plan));
   return ceil_divide(lines, static_cast<std::uint64_t>(ranks) - 1);
 }
 
@@ -333,27 +376,34 @@ std::optional<Plan> choose_lines_plan(Collective collective, const ChoiceTable& 
                                       const Overrides& overrides, Backend backend,
                                       const ScratchLayout& layout, std::uint64_t bytes) {
   if (layout.ranks < 2) return std::nullopt;
-  // Each rank has one slot for each other rank and line, as in a one-shot all-reduce of these
-  // bytes.
+  // Each rank has one slot for each other rank and line, as in a one-shot all-reduce.
+  const bool on_gpus = backend == Backend::cuda;
   const bool has_shares = collective == Collective::broadcast;
-  if (has_shares) bytes = share_of_broadcast(layout.ranks, bytes) * (kLineBytes / 2);
-  const auto entry = find_entry(table, backend, layout, DataType::u8, bytes);
+  Plan lines;
+  lines.escaped_lines = escapes_lines(backend, collective, layout.ranks, bytes);
+  const std::uint64_t count = has_shares ? share_of_broadcast(lines, layout.ranks, bytes)
+                                         : ceil_divide(bytes, copy_payload(lines));
+  // The table's sizes are of full lines. The two trips of a broadcast take as many CTAs as one trip
+  // of flagged lines.
+  const bool is_full = lines.escaped_lines && !has_shares;
+  const std::uint64_t table_bytes = count * (is_full ? kLineBytes : copy_payload(lines));
+  const auto type = is_full ? DataType::f32 : DataType::u8;
+  const auto entry = find_entry(table, backend, layout, type, table_bytes);
   if (!entry.ok()) return std::nullopt;
-  TableEntry in_lines = *entry.value();
-  Overrides as_one_shot = overrides;
-  as_one_shot.algorithm = name_of(Algorithm::one_shot);
   for (const bool widest : {false, true}) {
+    Plan plan = entry.value()->plan;
+    plan.escaped_lines = lines.escaped_lines;
     if (widest) {
-      in_lines.plan.ctas = layout.max_ctas;
-      in_lines.plan.threads = backend == Backend::cuda ? most_line_threads(layout) : 1;
-    } else if (in_lines.plan.algorithm != Algorithm::one_shot) {
+      plan.ctas = layout.max_ctas;
+      plan.threads = on_gpus ? kMaxThreads : 1;
+    } else if (plan.algorithm != Algorithm::one_shot) {
       continue;  // the table's CTAs are for two trips
     }
-    auto fitted =
-        fit_plan(in_lines, as_one_shot, backend, layout, layout.ranks, DataType::u8, bytes);
-    if (!fitted.ok() || fitted.value().algorithm != Algorithm::one_shot) continue;
-    Plan plan = std::move(fitted).value();
-    if (has_shares) plan.algorithm = Algorithm::two_shot;
+    limit_grid(plan, overrides, backend, layout);
+    if (on_gpus && (widest || (has_shares && plan.escaped_lines))) spread_lines(plan, count);
+    const std::uint64_t slots = turns_of(plan, count) * static_cast<std::uint64_t>(plan.threads);
+    if (slots * copy_slots(plan) > layout.source_bytes[0]) continue;
+    plan.algorithm = has_shares ? Algorithm::two_shot : Algorithm::one_shot;
     return plan;
   }
   return std::nullopt;

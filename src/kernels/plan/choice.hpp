@@ -35,6 +35,9 @@ struct Plan {
   std::uint32_t depth = 0;
   std::uint32_t lead = 0;
   int sub_ctas = 1;  ///< parts of a GPU's CTA, among which its threads are divided
+  /// GPUs, reduce-scatter: inputs take both rings of a CTA, so that chunks are twice as long.
+  bool whole_rings = false;
+  bool escaped_lines = false;  ///< GPUs, calls that copy in lines: EscapedLine, not FlaggedLine
 };
 
 /// One line of a table: the plan for messages of up to `max_bytes` among `ranks` ranks.
@@ -131,8 +134,8 @@ Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
 std::optional<Plan> choose_lines_plan(Collective collective, const ChoiceTable& table,
                                       const Overrides& overrides, Backend backend,
                                       const ScratchLayout& layout, std::uint64_t bytes);
-/// Returns the lines of a share in a two-shot broadcast of `bytes` bytes.
-std::uint64_t share_of_broadcast(int ranks, std::uint64_t bytes);
+/// Returns the lines of a share in a two-shot broadcast of `bytes` bytes among `ranks` ranks.
+std::uint64_t share_of_broadcast(const Plan& plan, int ranks, std::uint64_t bytes);
 
 /// Ranks that own shares of a call: `count` ranks from `first` on, to the right.
 struct Owners {

@@ -44,6 +44,12 @@ struct KernelSet {
   const void* hierarchy = nullptr;  ///< takes one HierarchyArguments by value
 };
 
+/// Form of the lines of a call that copies.
+struct CopyLines {
+  bool in_words = true;  ///< see has_word_blocks()
+  bool escaped = false;  ///< EscapedLine instead of FlaggedLine
+};
+
 namespace detail {
 /// Returns the kernel of exchanges, for all types. The kernel takes one ExchangeArguments by value.
 const void* exchange_kernel_for(ExchangeForm form);
@@ -51,8 +57,8 @@ const void* exchange_kernel_for(ExchangeForm form);
 /// takes one AllReduceArguments by value. Null for other collectives.
 const void* copy_stream_kernel_for(Collective collective);
 /// Returns the kernel of an all-gather, all-to-all or broadcast in lines, for all types.
-/// `in_words`: see has_word_blocks(). The kernel takes one AllReduceArguments by value.
-const void* copy_lines_kernel_for(Collective collective, RankVariant ranks, bool in_words);
+/// The kernel takes one AllReduceArguments by value.
+const void* copy_lines_kernel_for(Collective collective, RankVariant ranks, CopyLines lines);
 /// Return the kernels of each type; defined in all_reduce_<type>.cu.
 KernelSet kernel_set_i8();
 KernelSet kernel_set_u8();

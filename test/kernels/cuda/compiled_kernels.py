@@ -40,7 +40,10 @@ FRAMES = (
     (r"hierarchy_kernel<", 384),
     (r"blocks_kernel<\(oriel::kernels::Collective\)5>", 88),  # an all-to-all
     (r"(blocks|broadcast)_kernel", 0),
-    (r"(block|broadcast)_lines_kernel<unsigned char", 16),
+    # An all-to-all of blocks at odd addresses.
+    (r"block_lines_kernel<oriel::kernels::EscapedLine<unsigned char>.*Collective\)5>", 272),
+    (r"broadcast_lines_kernel<oriel::kernels::EscapedLine<unsigned char>", 64),
+    (r"(block|broadcast)_lines_kernel<oriel::kernels::FlaggedLine<unsigned char>", 16),
     (r"(block|broadcast)_lines_kernel", 0),
     (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)0>", 64),
     (r"exchange_kernel<\(oriel::kernels::ExchangeForm\)1>", 48),

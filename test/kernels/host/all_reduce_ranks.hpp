@@ -19,6 +19,7 @@
 #include <catch2/catch.hpp>
 
 #include "oriel/device/group.hpp"
+#include "oriel/device/rounding.hpp"
 
 #include "device/lsa_memory.hpp"
 #include "kernels/algorithms/family.hpp"
@@ -156,6 +157,60 @@ class Ranks {
     return wrong;
   }
 
+  /// Makes the line slots of all ranks look empty to lines without flags.
+  void empty_lines() const {
+    for (int rank = 0; rank < ranks_; ++rank) {
+      std::memset(scratch(rank) + layout_.lines, 0xff, kParities * layout_.parity_bytes);
+    }
+  }
+
+  /// Makes a collective of words by `run(arguments, algorithm)`, `calls` times in a row, with a
+  /// slow last rank. Word i of a rank's input is word_of(seed, i), with a seed of its own. Returns
+  /// the number of ranks whose call failed or whose output is wrong.
+  template <class WordOf, class Run>
+  int wrong_words(const Shape& shape, int calls, const WordOf& word_of, const Run& run) const {
+    std::atomic<int> wrong{0};
+    on_ranks([&](int rank) {
+      const auto me = static_cast<std::uint64_t>(rank);
+      const auto n = static_cast<std::uint64_t>(ranks_);
+      std::vector<std::uint32_t> input(shape.count + shape.offset);
+      std::vector<std::uint32_t> output(shape.count + shape.offset);
+      bool good = true;
+      for (std::uint64_t call = 0; call < static_cast<unsigned>(calls) && good; ++call) {
+        const auto sent = [&](std::uint64_t from, std::uint64_t i) {
+          return word_of(call * n + from, i);
+        };
+        for (std::uint64_t i = 0; i < shape.count; ++i) input[shape.offset + i] = sent(me, i);
+        if (rank == ranks_ - 1) std::this_thread::sleep_for(shape.lateness);
+        AllReduceArguments arguments = arguments_for(rank, DataType::u32, shape);
+        arguments.block = 0;
+        arguments.input = reinterpret_cast<const std::byte*>(input.data() + shape.offset);
+        arguments.output = reinterpret_cast<std::byte*>(output.data() + shape.offset);
+        arguments.share = shape.block;
+        if (shape.block == 0) {  // shares of lines of 16 bytes
+          const int owners = shape.root < 0 ? ranks_ : ranks_ - 1;
+          arguments.share = device::divide_up(device::divide_up(4 * shape.count, std::uint64_t{16}),
+                                              static_cast<std::uint64_t>(owners));
+        }
+        good = run(arguments, shape.algorithm);
+        for (std::uint64_t i = 0; i < shape.count && good; ++i) {
+          std::uint32_t expected = 0;
+          if (shape.collective == Collective::all_reduce) {
+            for (std::uint64_t from = 0; from < n; ++from) expected += sent(from, i);
+          } else if (shape.root >= 0) {
+            expected = sent(static_cast<std::uint64_t>(shape.root), i);
+          } else {
+            const bool exchanges = shape.collective == Collective::all_to_all;
+            expected = sent(i / shape.block, i % shape.block + (exchanges ? me * shape.block : 0));
+          }
+          good = output[shape.offset + i] == expected;
+        }
+      }
+      wrong += good ? 0 : 1;
+    });
+    return wrong;
+  }
+
   /// Makes a collective that copies `calls` times in a row, with a slow last rank. Counts the ranks
   /// whose call failed or whose output is wrong. If `registered`, the outputs lie in the ranks'
   /// slots, where the other ranks can write them.
@@ -205,7 +260,8 @@ class Ranks {
 
   /// Reduces as GPUs do that read all inputs in place, once for each of `calls` in a row. Inputs
   /// change after each call, and the last rank is slow. Counts the ranks with a failed call or a
-  /// wrong output.
+  /// wrong output. Reduce-scatters take whole rings, and alternate with all-reduces whose results
+  /// pass through the output rings.
   int wrong_reads(const Shape& shape, const std::vector<Unlike>& calls) const {
     std::atomic<int> wrong{0};
     on_ranks([&](int rank) {
@@ -213,6 +269,11 @@ class Ranks {
       for (std::size_t call = 0; call < calls.size(); ++call) {
         const Unlike unlike = rank == ranks_ - 1 ? calls[call] : Unlike::none;
         good = reads_well(rank, shape, static_cast<int>(call), unlike) && good;
+        if (shape.block == 0) continue;
+        Shape sums = shape;
+        sums.block = 0;
+        sums.collective = Collective::all_reduce;
+        good = reads_well(rank, sums, static_cast<int>(call), Unlike::output_elsewhere) && good;
       }
       wrong += good ? 0 : 1;
     });
@@ -319,6 +380,13 @@ class Ranks {
     if (unlike != Unlike::input_elsewhere) arguments.input_offset = in;
     if (unlike != Unlike::output_elsewhere) arguments.output_offset = out;
     arguments.stream.reads_inputs = true;
+    // The rings have room for just the chunks.
+    arguments.layout.ring_bytes = std::uint64_t{2} * arguments.stream.depth *
+                                  arguments.stream.chunk_bytes * static_cast<unsigned>(ranks_ - 1);
+    if (shape.block != 0) {
+      arguments.stream.chunk_bytes *= 2;
+      arguments.stream.whole_rings = true;
+    }
     arguments.wait.timeout_ns = 3'000'000'000;
     if (!StreamAllReduce<device::Thread, EmulatedOps>(arguments, GridPlace{}).run()) return false;
     if (shape.root >= 0 && shape.root != rank) return true;
@@ -367,7 +435,7 @@ class Ranks {
     arguments.layout = layout_;
     arguments.share = split.share;
     if (shape.collective == Collective::broadcast && shape.algorithm == Algorithm::two_shot) {
-      arguments.share = share_of_broadcast(ranks_, shape.count * size_of(type));
+      arguments.share = share_of_broadcast(plan, ranks_, shape.count * size_of(type));
     }
     arguments.part = split.part;
     arguments.collective = shape.collective;

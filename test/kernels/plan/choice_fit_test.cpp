@@ -39,8 +39,9 @@ std::uint64_t source_bytes_of(const Plan& plan, std::uint64_t lines) {
 }
 
 /// Returns what does not fit in `plan`, or an empty text. Computes it independently of fits().
+/// `copies`: the call copies bytes.
 std::string misfit(const Plan& plan, Backend backend, const ScratchLayout& layout, DataType type,
-                   std::uint64_t count, std::uint64_t trips = 2) {
+                   std::uint64_t count, std::uint64_t trips = 2, bool copies = false) {
   if (plan.ctas < 1 || plan.ctas > layout.max_ctas) return "CTAs";
   if (plan.threads < 1 || plan.threads > 512) return "threads";
   const auto others = static_cast<std::uint64_t>(std::max(layout.ranks - 1, 1));
@@ -51,7 +52,7 @@ std::string misfit(const Plan& plan, Backend backend, const ScratchLayout& layou
     if (backend == Backend::cuda && plan.threads % (32 * plan.sub_ctas) != 0) return "whole warps";
     const std::uint64_t ring = static_cast<std::uint64_t>(plan.depth) * others *
                                static_cast<std::uint64_t>(plan.chunk_bytes);
-    return ring <= layout.ring_bytes / 2 ? "" : "the rings";
+    return ring <= layout.ring_bytes / (plan.whole_rings ? 1 : 2) ? "" : "the rings";
   }
   if (layout.ranks < 2) return "an algorithm that needs other ranks";
   const std::uint64_t bytes = count * size_of(type);
@@ -59,14 +60,18 @@ std::string misfit(const Plan& plan, Backend backend, const ScratchLayout& layou
     if (backend != Backend::host) return "eager on GPUs";
     return divide_up(bytes, 56) * 64 * others <= 65536 ? "" : "the eager lines";
   }
+  const bool on_gpus = backend == Backend::cuda;
   const bool floats = type >= DataType::f16;
-  std::uint64_t lines = divide_up(bytes, backend == Backend::cuda && floats ? 16 : 8);
+  const bool is_full = copies ? plan.escaped_lines : on_gpus && floats;
+  std::uint64_t lines = divide_up(bytes, is_full ? 16 : 8);
+  const std::uint64_t slots = plan.escaped_lines ? 2 : 1;  // a line, and its note
   std::uint64_t stages = 1;
   if (plan.algorithm == Algorithm::two_shot) {
     lines = divide_up(lines, static_cast<std::uint64_t>(layout.ranks));
     stages = trips;
   }
-  return source_bytes_of(plan, lines) * stages * others <= layout.line_bytes ? "" : "the lines";
+  const std::uint64_t line_bytes = source_bytes_of(plan, lines) * slots * stages * others;
+  return line_bytes <= layout.line_bytes ? "" : "the lines";
 }
 
 template <class Rng>
@@ -144,8 +149,10 @@ TEST_CASE("plans fit whatever the table, the settings and the scratch memory",
       REQUIRE(lines->algorithm == (is_broadcast ? Algorithm::two_shot : Algorithm::one_shot));
       Plan as_blocks = *lines;
       as_blocks.algorithm = Algorithm::one_shot;
-      const std::uint64_t share = is_broadcast ? share_of_broadcast(ranks, count) * 8 : count;
-      REQUIRE(misfit(as_blocks, backend, layout, DataType::u8, share) == "");
+      const std::uint64_t line = lines->escaped_lines ? 16 : 8;
+      const std::uint64_t share =
+          is_broadcast ? share_of_broadcast(*lines, ranks, count) * line : count;
+      REQUIRE(misfit(as_blocks, backend, layout, DataType::u8, share, 1, true) == "");
       ++in_lines;
     }
   }
@@ -186,9 +193,11 @@ TEST_CASE("short blocks go in lines, with all CTAs where the table takes two tri
     return choose_lines_plan(Collective::all_gather, table, {}, Backend::cuda, layout, block);
   };
   CHECK(plan_of(8)->ctas == 8);
-  CHECK(plan_of(32 << 10)->threads == 128);  // 65,536 bytes with their flags
-  CHECK(plan_of(33 << 10)->ctas == 32);
-  CHECK(plan_of(33 << 10)->threads == 512);
+  CHECK_FALSE(plan_of(8)->escaped_lines);
+  CHECK(plan_of(16 << 10)->escaped_lines);
+  CHECK(plan_of(64 << 10)->threads == 128);
+  CHECK(plan_of(65 << 10)->ctas == 32);
+  CHECK(plan_of(65 << 10)->threads == 160);  // 4,160 lines, 130 in each CTA
   CHECK_FALSE(plan_of(4 * kMiB));
   // Among eight ranks the slots of a CTA have no room for the lines of 512 threads.
   const auto of_eight = make_scratch_layout(Backend::cuda, 8, 32, 16 * kMiB);
@@ -196,6 +205,23 @@ TEST_CASE("short blocks go in lines, with all CTAs where the table takes two tri
       choose_lines_plan(Collective::all_gather, table, {}, Backend::cuda, of_eight, 64 << 10);
   REQUIRE(plan);
   CHECK(plan->threads < 512);
+}
+
+TEST_CASE("a long reduce-scatter of GPUs has chunks twice as long, in both rings", "[req:5.9]") {
+  const auto table = ChoiceTable::parse("cuda 2 max stream 32 512 26112 2 1\n").value();
+  const auto layout = make_scratch_layout(Backend::cuda, 4, 32, 24 * kMiB);
+  const auto plan_of = [&](auto choose, const Overrides& overrides) {
+    return choose(table, overrides, Backend::cuda, layout, DataType::f32, 16 * kMiB).value();
+  };
+  const Plan sums = plan_of(choose_plan, {});
+  const Plan scatter = plan_of(choose_scatter_plan, {});
+  CHECK_FALSE(sums.whole_rings);
+  CHECK(scatter.whole_rings);
+  CHECK(scatter.chunk_bytes == 2 * sums.chunk_bytes);
+  CHECK(fits(scatter, Backend::cuda, layout, DataType::f32, 16 * kMiB, 1));
+  Overrides shorter;
+  shorter.chunk_bytes = 1024;  // an upper limit
+  CHECK(plan_of(choose_scatter_plan, shorter).chunk_bytes == 1024);
 }
 
 TEST_CASE("a reduce-scatter goes in lines up to twice the bytes of an all-reduce", "[req:5.9]") {
