@@ -67,27 +67,128 @@ void require_words(const std::string& text, const std::vector<std::string>& word
   }
 }
 
+enum class Kind {
+  all_reduce,
+  broadcast,
+  reduce,
+  all_gather,
+  reduce_scatter,
+  all_to_all,
+  gather,
+  scatter,
+  ring,
+};
+constexpr int kKinds = 9;
+constexpr int kRoot = 0;
+
+const char* name_of(Kind kind) {
+  constexpr const char* kNames[kKinds] = {"all-reduce", "broadcast",      "reduce",
+                                          "all-gather", "reduce-scatter", "all-to-all",
+                                          "gather",     "scatter",        "ring of messages"};
+  return kNames[static_cast<int>(kind)];
+}
+
+/// Enqueues a call with blocks of `count` elements. `in` and `out` have room for a block of each
+/// rank.
+ncclResult_t enqueue(Kind kind, const float* in, float* out, std::size_t count, int rank,
+                     ncclComm_t comm, cudaStream_t stream) {
+  switch (kind) {
+    case Kind::all_reduce:
+      return ncclAllReduce(in, out, count, ncclFloat, ncclSum, comm, stream);
+    case Kind::broadcast:
+      return ncclBroadcast(in, out, count, ncclFloat, kRoot, comm, stream);
+    case Kind::reduce:
+      return ncclReduce(in, out, count, ncclFloat, ncclSum, kRoot, comm, stream);
+    case Kind::all_gather:
+      return ncclAllGather(in, out, count, ncclFloat, comm, stream);
+    case Kind::reduce_scatter:
+      return ncclReduceScatter(in, out, count, ncclFloat, ncclSum, comm, stream);
+    case Kind::all_to_all:
+      return ncclAlltoAll(in, out, count, ncclFloat, comm, stream);
+    case Kind::gather:
+      return ncclGather(in, out, count, ncclFloat, kRoot, comm, stream);
+    case Kind::scatter:
+      return ncclScatter(in, out, count, ncclFloat, kRoot, comm, stream);
+    case Kind::ring:
+      break;
+  }
+  const int right = (rank + 1) % kRanks, left = (rank + kRanks - 1) % kRanks;
+  require(ncclGroupStart(), "ncclGroupStart");
+  ncclResult_t result = ncclSend(in, count, ncclFloat, right, comm, stream);
+  if (result == ncclSuccess) result = ncclRecv(out, count, ncclFloat, left, comm, stream);
+  const ncclResult_t ended = ncclGroupEnd();
+  return result == ncclSuccess ? ended : result;
+}
+
+/// Returns the elements that a call with blocks of `count` elements stores on `rank`. Each element
+/// of a rank's input is `first` plus its rank.
+std::vector<float> outputs_of(Kind kind, std::size_t count, int rank, float first) {
+  std::vector<float> blocks;
+  switch (kind) {
+    case Kind::reduce:
+      if (rank != kRoot) return {};
+      [[fallthrough]];
+    case Kind::all_reduce:
+    case Kind::reduce_scatter: {
+      const auto n = static_cast<float>(kRanks);
+      blocks = {n * first + n * (n - 1) / 2};
+      break;
+    }
+    case Kind::broadcast:
+    case Kind::scatter:
+      blocks = {first + static_cast<float>(kRoot)};
+      break;
+    case Kind::gather:
+      if (rank != kRoot) return {};
+      [[fallthrough]];
+    case Kind::all_gather:
+    case Kind::all_to_all:
+      for (int from = 0; from < kRanks; ++from) blocks.push_back(first + static_cast<float>(from));
+      break;
+    case Kind::ring:
+      blocks = {first + static_cast<float>((rank + kRanks - 1) % kRanks)};
+      break;
+  }
+  std::vector<float> elements;
+  for (const float block : blocks) elements.insert(elements.end(), count, block);
+  return elements;
+}
+
+struct Load {
+  const char* algorithm;
+  std::size_t count;
+  Kind kind = Kind::all_reduce;
+};
+
 struct Rank {
   explicit Rank(TestRanks& test_ranks)
-      : gpu(test_ranks.first()), data(reinterpret_cast<float*>(gpu.allocate(kMost * 4, false))) {
+      : index(test_ranks.first()),
+        gpu(index),
+        data(reinterpret_cast<float*>(gpu.allocate(kMost * 4, false))) {
     require_cuda(cudaMemsetAsync(data, 0, kMost * 4, gpu.stream()), "clearing");
     gpu.wait(gpu.stream(), nullptr);
   }
   ncclResult_t enqueue(std::size_t count, ncclComm_t comm) const {
     return ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, gpu.stream());
   }
+  /// Enqueues a call of `load`. Its input is the first half of `data`, its output the second.
+  ncclResult_t enqueue(const Load& load, ncclComm_t comm) const {
+    if (load.kind == Kind::all_reduce) return enqueue(load.count, comm);
+    return test::enqueue(load.kind, data, data + kMost / 2, load.count, index, comm, gpu.stream());
+  }
+  int index;
   RankGpu gpu;
   float* data;
 };
 
 /// Makes calls, four in flight at once, until the communicator has failed and its kernels have
 /// ended.
-ncclResult_t reduce_until_failure(TestRanks& test_ranks, Rank& rank, ncclComm_t comm,
-                                  std::size_t count) {
+ncclResult_t call_until_failure(TestRanks& test_ranks, Rank& rank, ncclComm_t comm,
+                                const Load& load) {
   const auto index = static_cast<std::size_t>(test_ranks.first());
   ncclResult_t state = ncclSuccess;
   while (state == ncclSuccess) {
-    for (int i = 0; i < 4 && state == ncclSuccess; ++i) state = rank.enqueue(count, comm);
+    for (int i = 0; i < 4 && state == ncclSuccess; ++i) state = rank.enqueue(load, comm);
     require(rank.gpu.done(rank.gpu.stream(), 10s), "the kernels have not ended");
     if (state == ncclSuccess) state = async_error(comm);
     if (state == ncclSuccess) test_ranks.word(kCalls + index) += 4;
@@ -126,22 +227,22 @@ void check_new_communicator(const ncclUniqueId& id, Rank& rank, int index, int s
   require(ncclCommDestroy(comm), "ncclCommDestroy of a new communicator");
 }
 
-struct Load {
-  const char* algorithm;
-  std::size_t count;
-};
-
 TEST_CASE("survivors of a killed rank get an error that names it, and go on",
           "[req:1.12][req:1.41]") {
   const std::uint64_t limit_ms = kShared ? 8000 : 2000;
-  for (const Load load : {Load{"one_shot", 3}, Load{"two_shot", 100'000}, Load{"stream", kMost}}) {
-    INFO(load.algorithm << ", " << load.count << " elements, " << kRanks << " ranks on " << kGpus
-                        << " GPU(s)");
+  constexpr std::size_t kMostBlock = kMost / 8;  // four blocks of input and of output
+  for (const Load load :
+       {Load{"one_shot", 3}, Load{"two_shot", 100'000}, Load{"stream", kMost},
+        Load{"auto", 40'000, Kind::all_gather}, Load{"stream", kMostBlock, Kind::all_gather},
+        Load{"auto", kMostBlock, Kind::all_to_all}, Load{"stream", kMostBlock, Kind::broadcast},
+        Load{"auto", 3, Kind::ring}, Load{"auto", kMostBlock, Kind::ring}}) {
+    INFO(name_of(load.kind) << ", " << load.algorithm << ", " << load.count << " elements, "
+                            << kRanks << " ranks on " << kGpus << " GPU(s)");
     Environment environment(Variables{{"ORIEL_ALGORITHM", load.algorithm}});
     RankFixture fixture(LaunchMode::processes, kRanks, [&](TestRanks& test_ranks) {
       Rank rank(test_ranks);
       ncclComm_t comm = init_rank(test_ranks, rank.gpu);
-      const ncclResult_t error = reduce_until_failure(test_ranks, rank, comm, load.count);
+      const ncclResult_t error = call_until_failure(test_ranks, rank, comm, load);
       check_refusals(rank, comm, error, {fmt::format("rank {}", kVictim)});
       // The victim is the last rank, so the survivors keep their ranks.
       check_new_communicator(test_ranks.next_id(), rank, test_ranks.first(), kRanks - 1);
@@ -158,8 +259,8 @@ TEST_CASE("survivors of a killed rank get an error that names it, and go on",
       CHECK(ended - killed < limit_ms);
       times += fmt::format(" {}", ended - killed);
     }
-    std::printf("%s, %zu elements: ms from SIGKILL to the survivors' errors:%s\n", load.algorithm,
-                load.count, times.c_str());
+    std::printf("%s, %s, %zu elements: ms from SIGKILL to the survivors' errors:%s\n",
+                name_of(load.kind), load.algorithm, load.count, times.c_str());
     std::fflush(stdout);
   }
 }
@@ -172,7 +273,7 @@ TEST_CASE("ORIEL_COLLECTIVE_TIMEOUT ends the kernels that wait for a stopped ran
     RankFixture fixture(LaunchMode::processes, kRanks, [&](TestRanks& test_ranks) {
       Rank rank(test_ranks);
       ncclComm_t comm = init_rank(test_ranks, rank.gpu);
-      const ncclResult_t error = reduce_until_failure(test_ranks, rank, comm, load.count);
+      const ncclResult_t error = call_until_failure(test_ranks, rank, comm, load);
       check_refusals(rank, comm, error, {fmt::format("rank {}", kVictim)});
       // The stopped rank has been continued.
       check_new_communicator(test_ranks.next_id(), rank, test_ranks.first(), kRanks);
@@ -310,17 +411,42 @@ TEST_CASE("ncclCommAbort from another thread ends a blocked kernel, and the GPU 
   }
 }
 
+/// Makes one call of each kind, in `buffers`, and checks its result. Returns the error of the call
+/// that failed. Counts the calls in `calls`.
+ncclResult_t make_calls(RankGpu& gpu, ncclComm_t comm, int rank, float* const (&buffers)[2],
+                        std::size_t most_blocks, std::atomic<std::uint64_t>& calls) {
+  std::vector<float> values(most_blocks * static_cast<std::size_t>(kRanks));
+  for (int call = 0; call < 2 * kKinds; ++call) {
+    const auto kind = static_cast<Kind>(call % kKinds);
+    float* const in = buffers[call / kKinds];
+    float* const out = in + values.size();
+    const std::size_t count = call % 2 == 0 ? 7 : most_blocks;
+    values.assign(values.size(), static_cast<float>(rank + call));
+    gpu.copy_in(in, values.data(), values.size() * 4);
+    const ncclResult_t result = enqueue(kind, in, out, count, rank, comm, gpu.stream());
+    if (result != ncclSuccess) return result;
+    require(gpu.done(gpu.stream(), 15s), "a kernel does not end");
+    if (const ncclResult_t error = async_error(comm); error != ncclSuccess) return error;
+    const auto expected = outputs_of(kind, count, rank, static_cast<float>(call));
+    std::vector<float> outputs(expected.size());
+    gpu.copy_out(outputs.data(), out, outputs.size() * 4);
+    require(outputs == expected, fmt::format("wrong data in a {}", name_of(kind)));
+    calls += 1;
+  }
+  return ncclSuccess;
+}
+
 /// Makes and uses one communicator after the other until a call fails. If `stop`, no call may fail.
 void live(TestRanks& test_ranks, bool stop) {
-  RankGpu gpu(test_ranks.first());
-  const std::size_t bytes = 400'000;
+  const int rank = test_ranks.first();
+  RankGpu gpu(rank);
+  constexpr std::size_t kBlock = 25'000;
+  const std::size_t bytes = 2 * 4 * kBlock * static_cast<std::size_t>(kRanks);
   auto* const plain = reinterpret_cast<float*>(gpu.allocate(bytes, false));
-  std::vector<float> host(bytes / 4);
-  const std::string rank_word = "rank";
   for (int cycle = 0; cycle < (stop ? 4 : 100'000); ++cycle) {
     const ncclUniqueId id = test_ranks.next_id();
     ncclComm_t comm = nullptr;
-    if (ncclCommInitRank(&comm, kRanks, id, test_ranks.first()) != ncclSuccess) {
+    if (ncclCommInitRank(&comm, kRanks, id, rank) != ncclSuccess) {
       require(!stop, std::string("a stop must not fail init: ") + ncclGetLastError(nullptr));
       return;
     }
@@ -328,29 +454,14 @@ void live(TestRanks& test_ranks, bool stop) {
     ncclWindow_t window = nullptr;
     ncclResult_t result = ncclCommWindowRegister(comm, buffer.at(), bytes, &window, 1);
     std::string text = result == ncclSuccess ? "" : ncclGetLastError(nullptr);
-    for (int call = 0; call < 20 && result == ncclSuccess; ++call) {
-      float* const data = call % 4 < 2 ? plain : reinterpret_cast<float*>(buffer.at());
-      const std::size_t count = call % 2 == 0 ? 7 : bytes / 4;
-      host.assign(host.size(), static_cast<float>(test_ranks.first() + call));
-      gpu.copy_in(data, host.data(), count * 4);
-      result = ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, gpu.stream());
-      if (result == ncclSuccess) {
-        require(gpu.done(gpu.stream(), 15s), "a kernel does not end");
-        result = async_error(comm);
-      }
-      if (result != ncclSuccess) {
-        text = ncclGetLastError(comm);
-        break;
-      }
-      gpu.copy_out(host.data(), data, count * 4);
-      const auto sum = static_cast<float>(kRanks * call + kRanks * (kRanks - 1) / 2);
-      require(std::all_of(host.begin(), host.begin() + static_cast<std::ptrdiff_t>(count),
-                          [&](float x) { return x == sum; }),
-              "wrong data");
-      test_ranks.word(kCalls + static_cast<std::size_t>(test_ranks.first())) += 1;
+    if (result == ncclSuccess) {
+      float* const buffers[] = {plain, reinterpret_cast<float*>(buffer.at())};
+      result = make_calls(gpu, comm, rank, buffers, kBlock,
+                          test_ranks.word(kCalls + static_cast<std::size_t>(rank)));
+      if (result != ncclSuccess) text = ncclGetLastError(comm);
     }
     require(!stop || result == ncclSuccess, "a stop must not fail a call: " + text);
-    if (result != ncclSuccess) require_words(text, {rank_word});
+    if (result != ncclSuccess) require_words(text, {"rank"});
     require(ncclCommDestroy(comm), "ncclCommDestroy");
     if (result != ncclSuccess) return;
   }
