@@ -63,7 +63,7 @@ std::vector<std::size_t> layout() {
           ORIEL_AT(QueueView, doorbell), ORIEL_AT(QueueView, completion),
           ORIEL_AT(QueueView, nic_error), ORIEL_AT(QueueView, indexes), ORIEL_AT(QueueView, marks),
           ORIEL_AT(QueueView, fetch_values), ORIEL_AT(QueueView, fetch_turns),
-          ORIEL_AT(QueueView, fetch_slots), ORIEL_AT(QueueView, fetch_key), sizeof(QueueIndexes),
+          ORIEL_AT(QueueView, fetch_slots), ORIEL_AT(QueueView, fetch_lkey), sizeof(QueueIndexes),
           ORIEL_AT(QueueIndexes, reserved), ORIEL_AT(QueueIndexes, sweep),
           ORIEL_AT(QueueIndexes, completed), ORIEL_AT(QueueIndexes, error),
           ORIEL_AT(QueueIndexes, broken), ORIEL_AT(QueueIndexes, polling),

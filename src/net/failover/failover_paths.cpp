@@ -13,7 +13,7 @@ namespace oriel::net {
 
 FailoverPath::~FailoverPath() {
   if (owns_queue) static_cast<void>(place.nic->destroy_queue(queue));
-  if (fetch_key != 0) static_cast<void>(place.nic->deregister_memory(fetch_key));
+  if (fetch_lkey != 0) static_cast<void>(place.nic->deregister_memory(fetch_lkey));
 }
 
 Status FailoverPath::listen(std::uint32_t epoch) {
@@ -33,8 +33,8 @@ Status FailoverPaths::add(const PathPlace& place, const SendQueue& queue, KeyAli
   if (paths_.empty()) {
     path->queue = queue.number();
   } else {
-    ORIEL_TRY(path->fetch_key, place.nic->register_memory(queue.fetch_slots()));
-    aliases.add_local(queue.view().fetch_key, path->fetch_key);
+    ORIEL_TRY(path->fetch_lkey, place.nic->register_memory(queue.fetch_slots()));
+    aliases.add_local(queue.view().fetch_lkey, path->fetch_lkey);
     QueueSetup setup = queue.setup();
     setup.aliases = &aliases;
     setup.number = place.queue;

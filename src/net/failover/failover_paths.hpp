@@ -54,8 +54,8 @@ struct FailoverPath {
   PathPlace place;
   PathHealth health;
   std::uint32_t queue = 0;
-  bool owns_queue = false;      // path 0's queue belongs to the SendQueue
-  std::uint32_t fetch_key = 0;  // key of the queue's slots for old values; 0 on path 0
+  bool owns_queue = false;       // path 0's queue belongs to the SendQueue
+  std::uint32_t fetch_lkey = 0;  // lkey of the queue's slots for old values; 0 on path 0
   PathProbe probe;
   PathEnd peer;
   PathState seen = PathState::healthy;  // state in the last poll()

@@ -111,7 +111,7 @@ void Mlx5QueueMemory::describe(dq::QueueView& view, dq::ReceiveView& receives) c
   view.fetch_values = reinterpret_cast<std::uint64_t*>(word);
   view.fetch_turns = reinterpret_cast<std::uint64_t*>(word + words_at.turns);
   view.fetch_slots = options_.fetch_slots;
-  view.fetch_key = slots_->lkey;
+  view.fetch_lkey = slots_->lkey;
   if (options_.receives == 0) return;
   receives.completions = reinterpret_cast<const dq::Completion*>(ring + layout_.received);
   receives.record = record;

@@ -109,8 +109,8 @@ Status check_options(const SendQueue::Options& options) {
 
 struct SendQueue::State {
   NicSoft* nic = nullptr;
-  NicSoft* namer = nullptr;       // owner of view.fetch_key
-  std::uint32_t fetch_alias = 0;  // key of the slots at `nic`; 0 if `nic` is the namer
+  NicSoft* namer = nullptr;       // owner of view.fetch_lkey
+  std::uint32_t fetch_alias = 0;  // lkey of the slots at `nic`; 0 if `nic` is the namer
   std::unique_ptr<QueuePages> shared;
   std::unique_ptr<QueuePages> near;
   std::uint32_t number = 0;
@@ -125,7 +125,7 @@ struct SendQueue::State {
   ~State() {
     if (number != 0) static_cast<void>(nic->destroy_queue(number));
     if (fetch_alias != 0) static_cast<void>(nic->deregister_memory(fetch_alias));
-    if (view.fetch_key != 0) static_cast<void>(namer->deregister_memory(view.fetch_key));
+    if (view.fetch_lkey != 0) static_cast<void>(namer->deregister_memory(view.fetch_lkey));
   }
   Status allocate(const Options& options, const Layout& layout) {
     if (options.pages == nullptr) {
@@ -170,10 +170,10 @@ struct SendQueue::State {
     slots.access = kLocalWrite;
     const bool is_own = options.namer == nullptr;
     namer = is_own ? nic : options.namer;
-    ORIEL_TRY(view.fetch_key, namer->register_memory(slots));
+    ORIEL_TRY(view.fetch_lkey, namer->register_memory(slots));
     if (is_own) return {};
     ORIEL_TRY(fetch_alias, nic->register_memory(slots));
-    options.aliases->add_local(view.fetch_key, fetch_alias);
+    options.aliases->add_local(view.fetch_lkey, fetch_alias);
     return {};
   }
   static dq::ReceiveView receives_in(std::byte* pages, std::uint32_t count, const Layout& layout) {

@@ -87,7 +87,7 @@ void expect_refusal(bool is_remote, const Wrong& one) {
   expect_failure(is_remote ? 0x13 : 0x04, [&](NicPair& pair, RawPoster& raw) {
     const std::uint32_t bytes = one.kind == Wrong::add || one.kind == Wrong::dump ? 8 : 64;
     dq::LocalRange near = pair.a.range(is_remote ? 0 : one.at, bytes);
-    if (!is_remote) near.key = one.key(pair.a);
+    if (!is_remote) near.lkey = one.key(pair.a);
     dq::RemoteAddress far = pair.b.region.remote(64);
     if (is_remote) far = {pair.b.region.address + one.at, one.key(pair.b)};
     const std::uint64_t value = 9;

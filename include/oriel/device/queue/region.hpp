@@ -24,7 +24,8 @@ namespace oriel::device::queue {
 
 /// A window, or part of a window, that a NIC may access. Addresses have no gaps and are registered
 /// in chunks of one power of two. Each chunk has a key, and several chunks may have equal keys. The
-/// structure has a constant size, so it contains only the first keys. Offsets are in bytes.
+/// keys are lkeys in a region of this rank, and rkeys in a region of the peer. The structure has a
+/// constant size, so it contains only the first keys. Offsets are in bytes.
 struct Region {
   static constexpr std::uint32_t kKeysInside = 8;  ///< number of keys in the structure
 
@@ -40,7 +41,7 @@ struct Region {
   [[nodiscard]] ORIEL_DEVICE_FN bool holds(std::uint64_t offset, std::uint64_t count) const {
     return offset <= bytes && count <= bytes - offset;
   }
-  /// Returns the key of the byte at `offset`, which lies in the region.
+  /// Returns the key (lkey or rkey) of the byte at `offset`, which lies in the region.
   [[nodiscard]] ORIEL_DEVICE_FN std::uint32_t key_at(std::uint64_t offset) const {
     const std::uint64_t chunk = (skip + offset) >> chunk_shift;
     return chunk < kKeysInside ? keys[chunk] : more_keys[chunk - kKeysInside];
@@ -51,7 +52,7 @@ struct Region {
     const std::uint64_t chunk = std::uint64_t{1} << chunk_shift;
     return chunk - ((skip + offset) & (chunk - 1));
   }
-  /// Returns the address and key of the byte at `offset`, which lies in the region.
+  /// Returns the address and rkey of the byte at `offset`, which lies in this region of the peer.
   [[nodiscard]] ORIEL_DEVICE_FN RemoteAddress remote(std::uint64_t offset) const {
     return {address + offset, key_at(offset)};
   }

@@ -84,7 +84,7 @@ struct QueueView {
   std::uint64_t* fetch_values = nullptr;
   std::uint64_t* fetch_turns = nullptr;  ///< for each slot, the ticket that may use it next
   std::uint32_t fetch_slots = 0;         ///< a power of two
-  std::uint32_t fetch_key = 0;           ///< memory key of fetch_values
+  std::uint32_t fetch_lkey = 0;          ///< lkey of fetch_values
 
   /// Returns the word after the slots, for unused old values and for dumps. An mlx5 adapter's queue
   /// of a GPU has it in the GPU's memory. A software NIC's queue has it in host memory.
@@ -92,7 +92,7 @@ struct QueueView {
   /// Returns the first `bytes` bytes of a slot for old values. The slot is not checked.
   [[nodiscard]] ORIEL_DEVICE_FN LocalRange slot_range(std::uint32_t slot,
                                                       std::uint32_t bytes) const {
-    return {reinterpret_cast<std::uint64_t>(fetch_values + slot), fetch_key, bytes};
+    return {reinterpret_cast<std::uint64_t>(fetch_values + slot), fetch_lkey, bytes};
   }
 };
 

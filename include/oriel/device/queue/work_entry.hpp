@@ -3,7 +3,7 @@
 #pragma once
 
 /// @file
-/// Forwards to wqe.hpp, the present name of this header, for sources that include it by this path.
+/// Includes wqe.hpp: a second path to the same definitions.
 ///
 /// ```cpp
 /// inline constexpr std::uint32_t kTwoWqebbs = 2 * oriel::device::queue::kWqebbBytes;

@@ -20,8 +20,8 @@
 /// ```cpp
 /// namespace dq = oriel::device::queue;
 /// constexpr ORIEL_DEVICE_FN dq::Wqe<3> write_page(dq::Place place, dq::RemoteAddress to,
-///                                                   std::uint64_t from, std::uint32_t key) {
-///   return dq::transfer_wqe(dq::Opcode::write, place, dq::kSignalled, to, {from, key, 4096});
+///                                                   std::uint64_t from, std::uint32_t lkey) {
+///   return dq::transfer_wqe(dq::Opcode::write, place, dq::kSignalled, to, {from, lkey, 4096});
 /// }
 /// ```
 namespace oriel::device::queue {
@@ -96,14 +96,14 @@ struct Place {
 /// Range of registered memory of this rank.
 struct LocalRange {
   std::uint64_t address = 0;  ///< address of the first byte, as the NIC knows it
-  std::uint32_t key = 0;      ///< memory key of this rank
+  std::uint32_t lkey = 0;     ///< local key: names the memory to the NIC of this rank
   std::uint32_t bytes = 0;    ///< at most kWqeBytesMost; in a WQE 0 means 2 GiB
 };
 
 /// Address in registered memory of the peer.
 struct RemoteAddress {
   std::uint64_t address = 0;  ///< address as the peer's NIC knows it
-  std::uint32_t key = 0;      ///< memory key of the peer
+  std::uint32_t rkey = 0;     ///< remote key: names the memory to the peer's NIC
 };
 
 /// A WQE of kPartCount parts, in registers until it is stored.
@@ -128,12 +128,12 @@ constexpr ORIEL_DEVICE_FN Pack control_part(Opcode opcode, std::uint32_t modifie
 /// Builds the part that names memory of the peer.
 constexpr ORIEL_DEVICE_FN Pack remote_part(RemoteAddress remote) {
   return detail::big_endian_part(detail::high(remote.address), detail::low(remote.address),
-                                 remote.key, 0);
+                                 remote.rkey, 0);
 }
 
 /// Builds the part that names memory of this rank.
 constexpr ORIEL_DEVICE_FN Pack local_part(LocalRange local) {
-  return detail::big_endian_part(local.bytes, local.key, detail::high(local.address),
+  return detail::big_endian_part(local.bytes, local.lkey, detail::high(local.address),
                                  detail::low(local.address));
 }
 
