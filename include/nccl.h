@@ -395,8 +395,8 @@ ncclResult_t ncclMemFree(void* ptr);
 ncclResult_t pncclMemFree(void* ptr);
 
 /// Announces that collectives of `comm` will use `size` bytes at `buff`, and stores a handle for
-/// ncclCommDeregister. Any memory is allowed. Today the registration changes neither results nor
-/// speed. Local; returns at once, also inside a group. Those left end with `comm`.
+/// ncclCommDeregister. Any memory is allowed. The registration changes neither results nor speed.
+/// Local; returns at once, also inside a group. Those left end with `comm`.
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 ncclResult_t pncclCommRegister(const ncclComm_t comm, void* buff, size_t size, void** handle);
 
