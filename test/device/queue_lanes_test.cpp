@@ -11,7 +11,8 @@
 #include "device/queue_memory.hpp"
 #include "support/sanitized.hpp"
 
-/// Lanes of a warp that post together, each its own number of WQEs.
+/// Tests of the group Lanes: the lanes of an emulated warp post at the same time. The number of
+/// WQEs may differ from lane to lane.
 namespace oriel::test {
 namespace {
 

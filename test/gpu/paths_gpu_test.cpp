@@ -39,7 +39,7 @@ void await_path(const WorldRank& rank, int peer, int path) {
   require(is_on(rank, peer, path), "the queue goes by path " + std::to_string(path));
 }
 
-/// Runs the traffic kernel on all ranks, with an action in the middle.
+/// Runs the traffic kernel on all ranks, and calls a function while the kernel runs.
 class Kernels {
  public:
   Kernels(TestRanks& test_ranks, WorldRank& rank, std::uint64_t part)
@@ -51,7 +51,8 @@ class Kernels {
     job_.rounds = kRounds;
     job_.result = result_.get();
   }
-  /// Calls `meanwhile` in the middle of the kernel.
+  /// Calls `meanwhile` after NIC 0 has sent 60 requests of the kernel, or after 10 s. Fails if the
+  /// kernel has ended by then.
   template <class Meanwhile>
   void run(const Meanwhile& meanwhile) {
     *result_.get() = WorldResult();

@@ -195,12 +195,13 @@ Result<Device*> device_of_allocation(const void* pointer);
 Result<int> gpu_count();
 
 Device& host_device();
-/// Exist only in builds with CUDA. They return a GPU, and the number of GPUs (an error if CUDA is
-/// unusable). They also return the ordinal current for the calling thread, and the ordinal that
-/// `pointer` belongs to (-1 for none).
+/// Returns the GPU with this CUDA ordinal. Only in builds with CUDA, like the functions below.
 Result<Device*> cuda_device(int ordinal);
+/// Returns the number of GPUs. Fails if CUDA is unusable.
 Result<int> cuda_device_count();
+/// Returns the ordinal of the calling thread's current GPU; 0 if the thread has no context.
 Result<int> current_cuda_ordinal();
+/// Returns the ordinal of the GPU that `pointer` belongs to; -1 if CUDA does not know it.
 int cuda_ordinal_of(const void* pointer);
 
 }  // namespace oriel::comm

@@ -22,7 +22,8 @@
 #include "topo/sources/net_sysfs.hpp"
 #include "topo/sources/nvml_table.hpp"
 
-/// Knowledge of the library about the machine it runs on: discovered once per process, in parts.
+/// Describes the machine on which the process runs. Each part is discovered when first used,
+/// and cached for the process.
 namespace oriel::topo {
 
 /// Data for choosing the network interface near a GPU. Takes a few milliseconds, from /sys (or the

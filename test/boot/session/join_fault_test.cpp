@@ -90,7 +90,7 @@ TEST_CASE("a rank killed at a random moment: every survivor names it within a se
   for (int round = 0; round < test::repeats(20, 4); ++round) {
     const int size = 2 + static_cast<int>(random() % 7);
     const int victim = static_cast<int>(random() % static_cast<unsigned>(size));
-    // Kills between the start of the join and the middle of the barriers.
+    // Kills the victim 1 to 21 ms after the fork: before, during or after its join.
     const auto delay = std::chrono::microseconds(1000 + random() % 20000);
     CAPTURE(round, size, victim, delay.count());
     const ServedId id;

@@ -100,7 +100,7 @@ ORIEL_DEVICE_FN void write_atomic(const QueueView& queue, const Reservation& res
   }
 }
 
-/// Ending with an atomic whose old value is not used.
+/// Ending of one atomic, whose old value is not used.
 template <AtomicOp kOp, class T>
 struct AtomicEnding {
   const Region& remote;

@@ -63,7 +63,7 @@ struct ReadEnding {
   }
 };
 
-/// Ending with a dump WQE, which makes earlier reads visible.
+/// Ending of one dump WQE. When it is complete, the data of earlier reads are visible.
 struct DumpEnding {
   static ORIEL_DEVICE_FN std::uint32_t wqebbs() { return 1; }
   template <class M>
@@ -75,7 +75,7 @@ struct DumpEnding {
   }
 };
 
-/// Ending with a nop WQE that waits for earlier reads and atomics.
+/// Ending of one nop WQE, which starts after all earlier reads and atomics.
 struct FenceEnding {
   static ORIEL_DEVICE_FN std::uint32_t wqebbs() { return 1; }
   template <class M>
@@ -86,7 +86,7 @@ struct FenceEnding {
   }
 };
 
-/// Ending with inline data: two WQEs if the bytes cross a chunk boundary of `remote`, otherwise
+/// Ending of inline writes: two WQEs if the bytes cross a chunk boundary of `remote`, otherwise
 /// one.
 struct BytesEnding {
   const unsigned char* from;
