@@ -96,7 +96,7 @@ class ExchangePlanner {
   const window::WindowManager* windows_ = nullptr;
   kernels::ExchangeFacts facts_;
   // State of the last collective, and of the last sends and receives. Kept so that the next call
-  // reuses their memory.
+  // reuses their memory: the same call made again allocates nothing (no_memory_test.cpp).
   kernels::Exchange exchange_;
   kernels::CopyEnginePlan copies_;
   std::vector<kernels::PointToPoint> messages_;
