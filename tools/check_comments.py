@@ -192,8 +192,8 @@ def comments_of(path):
     text = path.read_text(errors="replace")
     if path.suffix in lint.SOURCE_SUFFIXES:
         return c_comments(text)
-    if path.suffix == ".py":
-        return python_comments(text)
+    if lint.is_python(path, text):
+        return python_comments(lint.python_of(text))
     if is_cmake(path) or path.suffix == ".sh" or is_shell(path):
         return hash_comments(text)
     return ()
@@ -258,6 +258,7 @@ CLEAN = {
     "docs/e.md": f"| {HALF}. {HALF}. Four more words here |\n",
     "other/c.py": "# Of a folder that is not checked.\n",
     "src/b.hpp": "/// @brief Prints it.\n/// @param of Number of ranks.\n/// (all) of them\nint b;\n",
+    "tools/p": '#!/usr/bin/env python3\n@CODE@\nx = """\n# Of it.\n"""\n',
     "tools/c": "#!/bin/sh\necho ${#x} \"# a # of it\" '# of it' \\# of  # counts them\n",
 }
 PLANTS = [
@@ -298,6 +299,7 @@ PLANTS = [
     ({"cmake/x.cmake.in": "# Of it.\n"}, "x.cmake.in:1"),
     ({"docs/plots/p.py": "# Of it.\n"}, "docs/plots/p.py:1"),
     ({"docs/notes/n.py": "x = 1  # of it\n"}, "docs/notes/n.py:1"),
+    ({"tools/t/run": '#!/usr/bin/env python3\n@CODE@\ndef f():\n    """As g."""\n'}, "tools/t/run:4"),
 ]
 
 if __name__ == "__main__":

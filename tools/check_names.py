@@ -89,8 +89,8 @@ def names_in(path):
     """Returns the names in a file, each with its position."""
     if path.suffix in lint.SOURCE_SUFFIXES:
         return names_in_c(path.read_text(errors="replace"))
-    if path.suffix == ".py":
-        return names_in_python(path.read_text())
+    if lint.is_python(path, text := path.read_text(errors="replace")):
+        return names_in_python(lint.python_of(text))
     is_script = path.suffix in (".sh", ".cmake") or path.name == "CMakeLists.txt" or (
         path.suffix == "" and path.read_bytes()[:2] == b"#!")
     return names_in_script(path.read_text(errors="replace")) if is_script else ()
@@ -141,6 +141,7 @@ PLANTS = [
      'a_test.cpp:1: "heard"'),
     ({"test/a_test.cpp": 'TEST_CASE_METHOD(F<int>, "the verdict is sent") {}\n'}, '"verdict"'),
     ({"tools/b.py": "x = 1\ndef tell(x):\n    pass\n"}, 'tools/b.py:2: "tell"'),
+    ({"tools/d": "#!/usr/bin/env python3\n@CODE@\nx = 'a\"'\ntell = 1\n"}, 'tools/d:4: "tell"'),
     ({"tools/c": '#!/bin/sh\necho "$greeting"\n'}, '"greeting"'),
     ({"test/CMakeLists.txt": "add_test(NAME test_mover)\n"}, '"mover" in test_mover'),
 ]

@@ -54,7 +54,7 @@ def c_tokens(text):
 
 
 def python_tokens(text):
-    tree = ast.parse(text)
+    tree = ast.parse(lint.python_of(text))
     for node in ast.walk(tree):
         if (isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
                 and ast.get_docstring(node) is not None):
@@ -74,7 +74,7 @@ def tokens_of(name, text):
     path = pathlib.PurePath(name)
     if path.suffix in lint.SOURCE_SUFFIXES:
         return list(c_tokens(text))
-    if path.suffix == ".py":
+    if lint.is_python(path, text):
         return python_tokens(text)
     if is_cmake(path):
         return lines_without(CMAKE, text)
@@ -126,6 +126,7 @@ SAME = [
     ("a.h", "// a\\\nb\nint c;", "int c;"),
     ("a.py", '"""A."""\nx = "#"  # y\n', 'x = "#"\n'),
     ("a.py", "def f():\n  'a'\n  return 1", "def f():\n  return 1"),
+    ("run", "#!/usr/bin/env python3\n@A@\nx = 1  # y", "#!/usr/bin/env python3\n@A@\nx = 1"),
     ("a.sh", "cat <<<END\n# a\nEND\n", "cat <<<END\nEND\n"),
     ("a.sh", "#!/bin/sh\n# a\nx=${#y}  # b\n", "#!/bin/sh\nx=${#y}\n"),
     ("x.cmake", "f(a# b\n  c)\n#[[ d\n]]", "f(a\n  c)"),
@@ -141,6 +142,7 @@ OTHER = [
     ("a.cpp", "int a; // b\nint c;", "int a; // b\\\nint c;"),
     ("a.py", "x = 1", "x = 2"),
     ("a.py", "#!/bin/python\nx", "#!/bin/sh\nx"),
+    ("run", "#!/usr/bin/env python3\n@A@", "#!/usr/bin/env python3\n@B@"),
     ("a.py", "x = '''\n# a'''", "x = '''\n# b'''"),
     ("a.sh", "echo a#b", "echo a#c"),
     ("a.sh", "cat <<END\n# a\nEND\n", "cat <<END\n# b\nEND\n"),

@@ -22,6 +22,8 @@ SOURCE_SUFFIXES = {".c", ".cpp", ".cu", ".cuh", ".h", ".hpp"}
 NOT_CODE = re.compile(
     r'//[^\n]*|/\*.*?\*/|R"(?P<mark>[^()\s]*)\(.*?\)(?P=mark)"|"(?:\\.|[^"\\\n])*"'
     r"|(?<![0-9A-Za-z_])'(?:\\.|[^'\\\n])*'", re.S)
+# Matches the line of a script that CMake replaces by code, such as @ORIEL_COMMAND_LINE@.
+PLACEHOLDER = re.compile(r"^@(\w+)@$", re.M)
 SKIPPED_FOLDERS = {"build", ".git", "out"}
 
 
@@ -45,6 +47,18 @@ def tracked_files(root):
 def sources(root):
     """Returns our C, C++ and CUDA files."""
     return [path for path in tracked_files(root) if path.suffix in SOURCE_SUFFIXES]
+
+
+def is_python(path, text):
+    """Returns True for a Python file: by its suffix, or without one by its first line."""
+    first = text.partition("\n")[0]
+    return path.suffix == ".py" or (
+        path.suffix == "" and re.match(r"#!.*\bpython", first) is not None)
+
+
+def python_of(text):
+    """Returns a script that can be parsed: its placeholders are names. No other text moves."""
+    return PLACEHOLDER.sub(r"\1  ", text)
 
 
 def write_tree(root, files):
