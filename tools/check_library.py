@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the shared libraries of a build, before users load them.
+"""Checks the shared libraries of a build, before users load them:
 
     liboriel.so.0      exports nccl*, pnccl*, oriel_nccl* (three names of one entry) and oriel::,
                        needs the C and C++ runtimes, and has at most 15 MB; its objects call no

@@ -4,7 +4,7 @@
 """Checks the flags of every benchmark script and of each program named on the command line.
 
 --help must name --out and say what is measured, and --version must work. An unknown flag must be
-refused by name, with the nearest flag, and with status 2.
+refused by name, with the nearest flag, and with status 2. Usage:
 
     check_flags.py [PROGRAM...]
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Draws titles of the tests of a module at random, for the questions that newcomers.md describes.
+"""Draws titles of the tests of a module at random, for the questions that newcomers.md describes:
 
     draw_titles.py [MODULE [SEED [COUNT]]]     MODULE: a folder of test, such as topo; -: drawn
 

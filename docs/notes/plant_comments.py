@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Plants false comments in a copy of the tree, for the judgement that comments.md describes.
+"""Plants false comments in a copy of the tree, for the judgement that comments.md describes:
 
     plant_comments.py COPY LIST SEED PATH...     copies the tree to COPY without its history, and
                                                  exchanges a word or number, or leaves out a "not",

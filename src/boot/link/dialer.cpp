@@ -118,8 +118,8 @@ Task<Result<OwnedFd>> dial_once(EventLoop& loop, const DialTarget& target, Deadl
 Error nobody_listens(Error error, const DialTarget& target) {
   return std::move(error).with_hint(
       target.purpose == KeyPurpose::rendezvous
-          ? "the process that made the unique id has ended, or a firewall rejects connections, or "
-            "the id is of no use any more: used before, or 10 minutes without a rank"
+          ? "the process that made the unique id has ended, a firewall rejects connections, the id "
+            "was used before, or no rank came for 10 minutes"
           : "the process that listened there has ended, or a firewall rejects connections");
 }
 

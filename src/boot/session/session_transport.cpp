@@ -215,7 +215,7 @@ Error SessionTransport::too_late(const std::string& waiting_for, int awaited_ran
   const int end = awaited_rank >= 0 ? peers_->links()->liveness().end_of_chain(awaited_rank) : -1;
   const bool has_lasted = end != awaited_rank || peers_->waiting_on() == awaited_rank;
   if (end >= 0 && end != rank_ && has_lasted) {
-    text += fmt::format("; rank {} waits for nobody: it is stopped or has not made the call", end);
+    text += fmt::format("; rank {} waits for nobody: it is stopped or has not called", end);
     awaited_rank = end;
   }
   Error late(ErrorCode::timeout, std::move(text));

@@ -12,8 +12,8 @@ void warn_of_no_nic_process(const Error& why) {
   static std::atomic<bool> said{false};
   if (said.exchange(true)) return;
   Log().warn(
-      "bytes of GPUs between nodes are copied by a thread of this process ({}): a call that frees "
-      "memory or waits for the device while a kernel waits for them may keep both waiting; hint: "
+      "a thread of this process copies bytes of GPUs between nodes ({}). While a kernel waits for "
+      "them, a call that frees memory or waits for the device may deadlock; hint: "
       "remove the cause in parentheses; ORIEL_NIC_PROCESS=0 chooses this without a warning",
       why.to_string());
 }

@@ -12,7 +12,7 @@
 #include "net/fabric/fabric_address.hpp"
 #include "net/wire/wire_format.hpp"
 
-/// Frame of a fabric wire: a MAC of the sender, then messages of NICs (wire_format.hpp).
+/// Frame of a fabric wire: a MAC of the sender, then messages of NICs (wire_format.hpp):
 ///
 ///     16 bytes MAC, 16 bytes payload MAC or zeros;
 ///     u32 magic, u16 batch bytes, u16 1 if padded,

@@ -55,7 +55,7 @@ struct PathCause {
 std::string to_string(const PathCause& cause);
 
 /// Health of one path as one end sees it. A state machine without I/O: its caller reports events
-/// with their times and asks what to do. Times never go back. Not thread-safe.
+/// with their times and asks what to do. Times never go back. Not thread-safe. Its transitions:
 ///
 ///     healthy -> suspected   error (fewer than errors_most), or no answer for suspect_after;
 ///     suspected -> healthy   an answer to a part of a request, or silent and work is complete;

@@ -10,7 +10,7 @@
 #include "net/wire/wire.hpp"
 
 /// Encoding of the messages between NICs, for wires that leave the process. A message is a head and
-/// its payload without gaps. All numbers are little-endian.
+/// its payload without gaps. All numbers are little-endian:
 ///
 ///     u8 version, u8 type, u8 kind or syndrome, u8 flags, u32 to_queue, u32 epoch,
 ///     u32 payload bytes, u64 number

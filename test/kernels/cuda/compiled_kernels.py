@@ -11,7 +11,7 @@ kernel's start to the first wait.
 
 No kernel may have a larger stack frame than FRAMES allows. The frame is in local memory, so the
 loops that move data would also load and store it. ptxas reports the frames. FRAMES holds the values
-of CUDA 13.0; with another version, frames are not compared.
+of CUDA 13.0; with another version, frames are not compared. Usage:
 
     compiled_kernels.py --nvcc NVCC --root SOURCE_DIR FILE.cu...
 """
