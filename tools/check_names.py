@@ -7,9 +7,10 @@ Reads identifiers of C, C++, CUDA, Python, CMake and shell files, and titles of 
 is split into words at underscores and capitals, so LaneBell and lane_bell have the same words.
 Comments and texts of messages are not read.
 
-Words that are standard in another meaning are allowed: block, cast, demand, entry, fetch, key, lane,
-repeat, room and stage. Examples are fetch-and-add, the lanes of a warp and the stages of a
-pipeline.
+Words that are standard in another meaning are allowed: block, cast, demand, entry, fetch, key,
+lane, repeat, room and stage. Examples are fetch-and-add, the lanes of a warp and the stages of a
+pipeline. They are refused in pairs that have the home-made meaning, such as queue_entry. Cast, Stage
+and Board are refused as whole names of types of the tests.
 """
 import io
 import pathlib
@@ -42,7 +43,14 @@ TERMS = {
     "reckon reckons reckoned reckoning": "estimate",
     "player players": "rank",
     "bell bells": "futex, doorbell register or wake-up flag",
+    "remote_key remote_keys": "rkey",
+    "local_key local_keys": "lkey",
+    "queue_entry queue_entries queue_block queue_blocks": "WQE or WQEBB",
+    "repeat_message repeats_message repeated_message repeat_messages repeated_messages "
+    "message_repeat message_repeats": "retransmit",
 }
+# Maps whole identifiers of tests to the standard term. Player and Players are refused anywhere.
+TEST_TYPES = {"Cast": "launch mode", "Stage": "fixture", "Board": "fixture"}
 STANDARD = {tuple(form.split("_")): standard
             for forms, standard in TERMS.items() for form in forms.split()}
 LONGEST = max(len(form) for form in STANDARD)
@@ -112,8 +120,10 @@ def check(root):
         name = path.relative_to(root).as_posix()
         findings += [f'{name}: its name has "{term}"; the standard term is {standard}'
                      for term, standard in terms_in(name)]
+        types = TEST_TYPES if name.startswith("test/") else {}
         for position, found in names_in(path):
-            for term, standard in terms_in(found):
+            whole = [(found, types[found])] if found in types else []
+            for term, standard in [*terms_in(found), *whole]:
                 line = path.read_text(errors="replace").count("\n", 0, position) + 1
                 findings.append(
                     f'{name}:{line}: "{term}" in {found}: the standard term is {standard}')
@@ -124,6 +134,8 @@ CLEAN = {
     "src/doorbell.hpp": '// Tells a bell.\nint doorbell_ = tellg("bell");\nint hasRoom, kLanes;\n'
                         "int look_up(int key);  // begun\n",
     "test/a_test.cpp": 'TEST_CASE("a doorbell rings after a put", "[req:1.1]") { f("told"); }\n',
+    "test/b_test.cpp": "PathStage stage; int cast_, kBoard;  // a Board\n",
+    "src/stage.hpp": "enum class Stage { kLocal }; int key_of_remote, entry, queue_has_entry;\n",
     "tools/b.py": '"""Tells it."""\nlooked = {"verdict": 1}  # a judge\n',
     "tools/c": "#!/bin/sh\n# A bell.\necho 'no bell' \"a bell\"\n",
     "CMakeLists.txt": '# A greeting.\nadd_test(NAME x COMMAND "bell")\n',
@@ -137,6 +149,13 @@ PLANTS = [
     ({"src/a.cpp": "int front_door_;\n"}, '"front door" in front_door_'),
     ({"src/a.cpp": "bool look_at_ring();\n"}, '"look at"'),
     ({"src/a.cpp": 'Row{"ORIEL_PATIENCE", 1}\n'}, '"patience" in ORIEL_PATIENCE'),
+    *(({"src/a.hpp": f"int {found};\n"}, f"the standard term is {term}") for found, term in (
+        ("remote_key_", "rkey"), ("kLocalKeys", "lkey"), ("queue_entry_bytes", "WQE or WQEBB"),
+        ("QueueEntry", "WQE or WQEBB"), ("repeat_message", "retransmit"))),
+    *(({"test/a/a.hpp": f"struct {found} {{}};\n"}, f'test/a/a.hpp:1: "{found}" in {found}: the')
+      for found in ("Cast", "Stage", "Board")),
+    ({"test/a.hpp": "struct Player {};\n"}, '"player" in Player'),
+    ({"test/a_test.cpp": 'TEST_CASE("a local key is sent", "[x]") {}\n'}, '"local key" in a local'),
     ({"test/a_test.cpp": 'TEST_CASE(\n    "a peer is "\n    "heard", "[x]") {}\n'},
      'a_test.cpp:1: "heard"'),
     ({"test/a_test.cpp": 'TEST_CASE_METHOD(F<int>, "the verdict is sent") {}\n'}, '"verdict"'),

@@ -28,12 +28,12 @@ struct NicWindow {
   std::uint64_t bytes = 0;
   bool own_words = false;
   std::vector<Piece> pieces;  ///< a single piece if the window has one key; empty without a NIC
-  std::vector<std::pair<int, std::uint32_t>> far_keys;  ///< rank and remote key, for keys with
+  std::vector<std::pair<int, std::uint32_t>> far_keys;  ///< rank and rkey, for keys with
                                                         ///< aliases
   std::vector<const std::byte*> shown;                  ///< allocations exported to the NIC's
                                                         ///< process
 };
-/// Returns the pieces of a window with this rank's local keys.
+/// Returns the pieces of a window with this rank's lkeys.
 std::vector<KeyedPiece> local_pieces(const NicWindow& window);
 
 /// Registers windows with the NICs of a rank. Adds aliases of the keys of both ends for paths that

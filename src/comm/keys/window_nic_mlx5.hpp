@@ -23,7 +23,7 @@ class Mlx5WindowNic final : public WindowNic {
   const net::NicMlx5& nic_;
   net::Mlx5Memory& memory_;
   std::mutex mutex_;
-  std::map<std::uint32_t, net::Mlx5Region> regions_;  // by local key
+  std::map<std::uint32_t, net::Mlx5Region> regions_;  // by lkey
 };
 
 }  // namespace oriel::comm

@@ -10,7 +10,7 @@ namespace oriel::net {
 
 /// Translates the keys in a queue's WQEs to those of another path. Each NIC assigns its own keys to
 /// memory, and WQEs carry the keys of the path for which they were written. Local keys belong to
-/// this rank's NIC, remote keys to the peer's NIC. A key without an alias stays unchanged, and the
+/// this rank's NIC, rkeys to the peer's NIC. A key without an alias stays unchanged, and the
 /// other NIC does not know it. Thread-safe.
 class KeyAliases {
  public:

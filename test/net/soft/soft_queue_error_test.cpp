@@ -115,7 +115,7 @@ constexpr std::uint64_t kLast = 8192 * 8 - 63;  // 64 bytes from here end one by
 
 }  // namespace
 
-TEST_CASE("a wrong local key, range or right is a local protection error", "[req:3.8][req:3.23]") {
+TEST_CASE("a wrong lkey, range or right is a local protection error", "[req:3.8][req:3.23]") {
   for (const Wrong& one : {Wrong{Wrong::write, 0, next},
                            {Wrong::write, 0, zero},
                            {Wrong::write, kLast, good},
@@ -127,7 +127,7 @@ TEST_CASE("a wrong local key, range or right is a local protection error", "[req
   }
 }
 
-TEST_CASE("a wrong remote key, range or right is a remote access error", "[req:3.8][req:3.23]") {
+TEST_CASE("a wrong rkey, range or right is a remote access error", "[req:3.8][req:3.23]") {
   for (const Wrong& one : {Wrong{Wrong::write, 64, next},
                            {Wrong::write, 64, zero},
                            {Wrong::write, kLast, good},
