@@ -4,7 +4,7 @@
 # [req:1.25]
 """Checks the code that pages show. Every block of a page is one of these:
 
-- a console block, which page_test.py runs;
+- a console block, which page_test.py runs: its page is registered in CMakeLists.txt;
 - a block of C or C++, which must stand, line for line, in the file named by the comment above it;
 - any other block, fenced or indented, below a comment that says why nothing runs it:
   `<!-- not run: REASON -->`.
@@ -24,6 +24,8 @@ FENCE = re.compile(r"(?:^<!-- (?P<note>[^\n]+) -->\n+)?^(?P<fence>```|~~~)(?P<la
 INDENTED = re.compile(r"(?P<before>^(?! {4})[^\n]*\n)\n(?P<code>(?: {4}[^\n]+\n|\n(?= {4}))+)", re.M)
 LIST_ITEM = re.compile(r"\s*(?:[-*]|\d+\.) |  +\S")
 LARGEST = 120  # an example's file has fewer lines
+REGISTERED = re.compile(r"\boriel_page\(\S+ ([^\s)]+\.md)\)")
+REGISTERED_GLOB = re.compile(r"\$\{PROJECT_SOURCE_DIR\}/(\S*\*\.md)")
 CONSTANT = re.compile(r"`(?P<path>src/[^`]+)`: `(?P<text>[^`]+)`")
 
 
@@ -54,6 +56,25 @@ def findings(text, read):
             yield f"line {line}: nothing runs this block, and no comment says why"
 
 
+def registered_pages(cmake):
+    """Returns patterns of the pages whose console blocks are run, as CMakeLists.txt names them."""
+    lists = {found[1]: found[2].split()
+             for found in re.finditer(r"\bforeach\((\w+) ([^$)]+)\)", cmake)}
+    patterns = REGISTERED_GLOB.findall(cmake)
+    for page in REGISTERED.findall(cmake):
+        variable = re.search(r"\$\{(\w+)\}", page)
+        values = lists.get(variable[1], []) if variable else [""]
+        patterns += [page.replace(variable[0] if variable else "", value) for value in values]
+    return patterns
+
+
+def console_findings(page, text, patterns):
+    """Yields a fault if nothing runs the console blocks of `page`, a path from the root."""
+    has_console = any(block["language"] == "console" for block in FENCE.finditer(text))
+    if has_console and not any(("/" / page).match("/" + pattern) for pattern in patterns):
+        yield "test/examples/CMakeLists.txt does not register the page, so no console block runs"
+
+
 def constant_findings(text, read):
     """Yields the constants that SECURITY.md quotes and the code does not have."""
     quoted = list(CONSTANT.finditer(text))
@@ -70,6 +91,14 @@ def self_test():
     assert not list(constant_findings(quote, lambda _: "int kMost = 4;"))
     assert list(constant_findings(quote, lambda _: "int kMost = 40;"))
     assert list(constant_findings("", lambda _: ""))
+    patterns = registered_pages("foreach(e a b)\n  oriel_page(x_${e} e/${e}/R.md)\nendforeach()\n"
+                                "oriel_page(r R.md)\noriel_page(${name} ${page})\n"
+                                "file(GLOB p ${PROJECT_SOURCE_DIR}/docs/*.md)\n")
+    for page, is_run in (("e/a/R.md", 1), ("e/b/R.md", 1), ("e/c/R.md", 0), ("R.md", 1), ("S.md", 0),
+                         ("docs/a.md", 1), ("docs/b/a.md", 0)):
+        path = pathlib.PurePath(page)
+        assert is_run != len(list(console_findings(path, "```console\n$ a\n```\n", patterns))), page
+        assert not list(console_findings(path, "```\na\n```\n", patterns)), page
     files = {"a.hpp": "int a;\nint b;\n  int c;\n"}
     good = "<!-- a.hpp -->\n```cpp\nint b;\n  int c;\n```\n"
     excused = "Text:\n\n<!-- not run: why -->\n\n    ls\n\n    ls\n"
@@ -90,9 +119,11 @@ def main():
     def read(path):
         return (root / path).read_text(encoding="utf-8")
 
-    found = [f"{page.relative_to(root)}: {one}" for pattern in PAGES
-             for page in sorted(root.glob(pattern))
-             for one in findings(page.read_text(encoding="utf-8"), read)]
+    patterns, found = registered_pages(read("test/examples/CMakeLists.txt")), []
+    for page in (page for pattern in PAGES for page in sorted(root.glob(pattern))):
+        name, text = page.relative_to(root), page.read_text(encoding="utf-8")
+        found += [f"{name}: {one}" for one in (*findings(text, read),
+                                               *console_findings(name, text, patterns))]
     found += constant_findings(read("SECURITY.md"), read)
     for path in sorted((root / "examples").glob("*/*.[chu]*")):
         lines = path.read_text(encoding="utf-8").count("\n")
