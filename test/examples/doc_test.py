@@ -9,7 +9,8 @@
 - any other block, fenced or indented, below a comment that says why nothing runs it:
   `<!-- not run: REASON -->`.
 
-The constants that SECURITY.md quotes must stand in the code. The examples must be short.
+Each page says what is measured, or that nothing is; CONTRIBUTING.md and CHANGELOG.md have rules and
+history only. The constants that SECURITY.md quotes must stand in the code. The examples must be short.
 
 doc_test.py ROOT"""
 import pathlib
@@ -17,6 +18,8 @@ import re
 import sys
 
 PAGES = ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md", "test/*/README.md")
+UNMEASURED = ("CONTRIBUTING.md", "CHANGELOG.md")
+MEASURED = re.compile(r"\bmeasured\b", re.I)
 FENCE = re.compile(r"(?:^<!-- (?P<note>[^\n]+) -->\n+)?^(?P<fence>```|~~~)(?P<language>[^\n]*)\n"
                    r"(?P<code>.*?)^(?P=fence)$",
                    re.M | re.S)
@@ -75,6 +78,13 @@ def console_findings(page, text, patterns):
         yield "test/examples/CMakeLists.txt does not register the page, so no console block runs"
 
 
+def measured_findings(name, text):
+    """Yields a fault if the prose or the tables of a page do not have the word "measured"."""
+    prose = re.sub(r"<!--.*?-->|^ {4}[^\n]*", "", FENCE.sub("", text), flags=re.S | re.M)
+    if name not in UNMEASURED and not MEASURED.search(prose):
+        yield "the page does not say what is measured, on what, and what is not"
+
+
 def constant_findings(text, read):
     """Yields the constants that SECURITY.md quotes and the code does not have."""
     quoted = list(CONSTANT.finditer(text))
@@ -99,6 +109,12 @@ def self_test():
         path = pathlib.PurePath(page)
         assert is_run != len(list(console_findings(path, "```console\n$ a\n```\n", patterns))), page
         assert not list(console_findings(path, "```\na\n```\n", patterns)), page
+    for text in ("Nothing here is\nmeasured.\n", "Measured: 2 H200.\n", "| not measured | 8 |\n"):
+        assert not list(measured_findings("docs/a.md", text)), text
+    for text in ("", "We unmeasured it; it measures.\n", "<!-- measured -->\n", "Text:\n\n    measured\n",
+                 "```console\n$ echo measured\nmeasured\n```\n"):
+        assert list(measured_findings("docs/a.md", text)), text
+        assert not list(measured_findings("CHANGELOG.md", text)), text
     files = {"a.hpp": "int a;\nint b;\n  int c;\n"}
     good = "<!-- a.hpp -->\n```cpp\nint b;\n  int c;\n```\n"
     excused = "Text:\n\n<!-- not run: why -->\n\n    ls\n\n    ls\n"
@@ -123,7 +139,8 @@ def main():
     for page in (page for pattern in PAGES for page in sorted(root.glob(pattern))):
         name, text = page.relative_to(root), page.read_text(encoding="utf-8")
         found += [f"{name}: {one}" for one in (*findings(text, read),
-                                               *console_findings(name, text, patterns))]
+                                               *console_findings(name, text, patterns),
+                                               *measured_findings(name.as_posix(), text))]
     found += constant_findings(read("SECURITY.md"), read)
     for path in sorted((root / "examples").glob("*/*.[chu]*")):
         lines = path.read_text(encoding="utf-8").count("\n")
