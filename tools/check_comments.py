@@ -305,7 +305,8 @@ CLEAN = {
     "docs/requirements.md": f"| {HALF}. {HALF}. {HALF} |\n",
     "docs/e.md": f"| {HALF}. {HALF}. Four more words here |\n",
     "other/c.py": "# Of a folder that is not checked.\n",
-    "src/b.hpp": "/// @brief Prints it.\n/// @param of Number of ranks.\n/// (all) of them\nint b;\n",
+    "src/b.hpp": "/// @brief Prints it.\n/// @param of Number of ranks.\n"
+                 "/// (all) of them\nint b;\n",
     "tools/p": '#!/usr/bin/env python3\n@CODE@\nx = """\n# Of it.\n"""\n',
     "tools/c": "#!/bin/sh\necho ${#x} \"# a # of it\" '# of it' \\# of  # counts them\n",
 }

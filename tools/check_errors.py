@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that docs/errors.md lists every error message and log line of the library. The script reads
-them from the sources and writes the tables between the page's two marks; the rest of the page is
-written by hand. To write the tables again:
+"""Checks that docs/errors.md lists every error message and log line of the library. The script
+reads them from the sources and writes the tables between the page's two marks; the rest of the page
+is written by hand. To write the tables again:
 
     tools/check_errors.py --write
 
@@ -11,9 +11,9 @@ The script reads `Error(ErrorCode::x, message)` with its `with_hint`, the calls 
 that are kept in a member for a later error. In a message, `…` stands for a value. If a function, a
 member or a local lambda passes its parameters on as message or hint, each of its calls gives a
 message. Calls are followed through several helpers, and into all files that see a declaration of
-the helper. Two tables have texts without their messages. One has hints that are set on an Error made
-elsewhere, the other texts of three words or more that functions return. A log line may end with
-"; hint: " and what to do.
+the helper. Two tables have texts without their messages. One has hints that are set on an Error
+made elsewhere, the other texts of three words or more that functions return. A log line may end
+with "; hint: " and what to do.
 """
 import pathlib
 import re
@@ -74,7 +74,8 @@ def read_messages(root):
             if not found["code"] and (not arguments or source.is_declaration(arguments)):
                 continue
             expression = arguments[1 if found["code"] else 0]
-            for texts in source.each_call(found.start(), [expression, source.chain(end) or HINT_OF_CALL]):
+            for texts in source.each_call(found.start(),
+                                          [expression, source.chain(end) or HINT_OF_CALL]):
                 message, hint = clean(texts[0]), clean(texts[1])
                 if message.strip(f"{VALUE}: /"):
                     hint = hint if hint.strip(f"{VALUE} /") else ""
@@ -96,18 +97,21 @@ def read_messages(root):
 def make_tables(errors, lines, later, reasons=()):
     page = [BEGIN, "", "### Messages that say what to do", ""]
     for module in sorted({key[0] for key in errors if key[2]}):
-        page += [f"#### `src/{module}`", "", "| message: the cause | what to do | code |", "|---|---|---|"]
+        page += [f"#### `src/{module}`", "", "| message: the cause | what to do | code |",
+                 "|---|---|---|"]
         page += [f"| {message} | {hint} | {', '.join(sorted(codes))} |"
-                 for (where, message, hint), codes in sorted(errors.items()) if hint and where == module]
+                 for (where, message, hint), codes in sorted(errors.items())
+                 if hint and where == module]
         page.append("")
     page += ["### Other messages", "", "| message: the cause | code |", "|---|---|"]
     others = {}
     for (_, message, hint), codes in errors.items():
         if not hint:
             others.setdefault(message, set()).update(codes)
-    page += [f"| {message} | {', '.join(sorted(codes))} |" for message, codes in sorted(others.items())]
-    page += ["", "### Hints that are added to some of the messages above", "", "| module | what to do |",
-             "|---|---|"]
+    page += [f"| {message} | {', '.join(sorted(codes))} |"
+             for message, codes in sorted(others.items())]
+    page += ["", "### Hints that are added to some of the messages above", "",
+             "| module | what to do |", "|---|---|"]
     page += [f"| `src/{module}` | {hint} |" for module, hint in sorted(later)]
     page += ["", "### Reasons and details that stand for … in some of the messages", "",
              "| module | text |", "|---|---|"]
@@ -132,10 +136,10 @@ def check(root):
     text, wanted = page_with_tables(root)
     if wanted is None:
         return [f"{PAGE}: has no tables of messages between '{BEGIN}' and '{END}'"]
-    codes = re.search(r"enum class ErrorCode[^{]*\{(.*?)\};", (root / "include/oriel/error.hpp").read_text(
-        encoding="utf-8"), re.S)[1]
-    findings = [f"{PAGE}: no row for the code {code}" for code in re.findall(r"^\s*(\w+) =", codes, re.M)
-                if f"| `{code}` |" not in text]
+    codes = re.search(r"enum class ErrorCode[^{]*\{(.*?)\};",
+                      (root / "include/oriel/error.hpp").read_text(encoding="utf-8"), re.S)[1]
+    findings = [f"{PAGE}: no row for the code {code}"
+                for code in re.findall(r"^\s*(\w+) =", codes, re.M) if f"| `{code}` |" not in text]
     if text != wanted:
         findings.append(f"{PAGE}: stale; tools/check_errors.py --write writes its tables anew")
     return findings
@@ -154,7 +158,8 @@ Error no(const char* why, const char* hint) {
 }
 Status f(int a) {
   if (a == 1) return no("down", "bring it up");
-  if (a == 2) return Error(ErrorCode::system, fmt::format("{} is \\"x\\" {:.1f}", a, 2)).with_hint(kHint);
+  if (a == 2) return Error(ErrorCode::system, fmt::format("{} is \\"x\\" {:.1f}", a, 2))
+      .with_hint(kHint);
   Log(rank())
       .warn("lost {}", a);  // log.warn("no line")
   if (a == 4) return Error(

@@ -86,7 +86,8 @@ ASKED = {
 }
 CAN_FAIL = re.compile(r"\b(?:ncclResult_t|Status|Result<)")
 # Match the parameters of which a function's comment must give the shape.
-SHAPED = re.compile(r"\b(?:size_t|u?int\d+_t|int)\s+(\w*(?:count|size|bytes|length|stride|wqebbs))\b")
+SHAPED = re.compile(
+    r"\b(?:size_t|u?int\d+_t|int)\s+(\w*(?:count|size|bytes|length|stride|wqebbs))\b")
 BUFFER = re.compile(r"\b(?:void|unsigned char)\s*\*\s*(\w+)")
 SIZE = re.compile(r"\b(?:size_t|u?int\d+_t|int)\s+\w*?(?:count|size|offset|stride|length)\b")
 FUNCTIONS = r"(?:[Ff]unctions?|[Cc]alls?)\b"
@@ -305,7 +306,7 @@ def check_symbols(headers):
 
 
 def check_comments(root):
-    """Yields the public symbols without a comment, and functions whose comments leave a fact out."""
+    """Yields public symbols without a comment, and functions whose comments leave a fact out."""
     headers = [Header(path, root / "include") for path in headers_of(root)]
     yield from check_symbols(headers)
     comments = Comments(headers)
@@ -401,7 +402,8 @@ CLEAN = {"include/oriel/a.hpp": A, "include/nccl.h": C, "include/oriel/host.hpp"
 SAYS = "its comment does not say"
 PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({"include/oriel/a.hpp": A + "inline std::vector<int> v;  ///< ints\n"}, "alone as C++20"),
-    ({"include/oriel/a.hpp": A.replace("#pragma once\n", "struct A {};  ///< a\n")}, "alone as C++20"),
+    ({"include/oriel/a.hpp": A.replace("#pragma once\n", "struct A {};  ///< a\n")},
+     "alone as C++20"),
     ({"include/nccl.h": C.replace("size_t f(void)", "bool f(int x = 1)")}, "alone as C99"),
     ({"include/oriel/a.hpp": A.replace("```cpp", "```text")}, "a.hpp: has no example"),
     ({"include/oriel/a.hpp": A.replace("2 * a", "2 * b")}, "its example does not compile as C++20"),

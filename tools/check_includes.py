@@ -94,7 +94,8 @@ SHORT_TYPE = re.compile(r"(?<![.>\w])(?<!->)[A-Z][a-z0-9]+\b(?!::)")
 DEFINED = re.compile(r"\b(?:class|struct|enum class|enum|union|using|concept)\s+"
                      r"(?:\[\[\w+\]\]\s+|alignas\([^)]*\)\s+|ORIEL_\w+\s+)*([A-Z]\w+)")
 # Matches definitions at the start of a line: code in namespaces is not indented.
-SHORT_DEFINED = re.compile(r"^(?:template\s*<[^>]*>\s*)?(?:class|struct|enum class|enum|union|using)\s+"
+SHORT_DEFINED = re.compile(r"^(?:template\s*<[^>]*>\s*)?"
+                           r"(?:class|struct|enum class|enum|union|using)\s+"
                            r"(?:\[\[\w+\]\]\s+|alignas\([^)]*\)\s+)*([A-Z][a-z0-9]+)\b", re.M)
 # Also matches nested types, forward declarations and template parameters.
 ANY_SHORT = re.compile(r"\b(?:class|struct|enum|union|using|typename)\s+([A-Z][a-z0-9]+)\b")

@@ -60,7 +60,8 @@ def symbols_of(library):
 def dynamic_section(library):
     """Returns the values by tag, such as {"NEEDED": ["libc.so.6"]}."""
     entries = collections.defaultdict(list)
-    for tag, value in re.findall(r"\((\w+)\)\s+.*\[(.*)\]", output_of("readelf", "-dW", str(library))):
+    listed = output_of("readelf", "-dW", str(library))
+    for tag, value in re.findall(r"\((\w+)\)\s+.*\[(.*)\]", listed):
         entries[tag].append(value)
     if "(TEXTREL)" in output_of("readelf", "-dW", str(library)):
         entries["TEXTREL"].append("")
@@ -122,8 +123,8 @@ def check_nccl(library, oriel):
     if section["NEEDED"] != [ORIEL]:
         yield f"does not need {ORIEL}"
     if section["RPATH"] != ["$ORIGIN"] or section["RUNPATH"]:
-        yield (f"looks for {ORIEL} by RPATH {section['RPATH']} and RUNPATH {section['RUNPATH']}, not "
-               "by RPATH $ORIGIN alone")
+        yield (f"looks for {ORIEL} by RPATH {section['RPATH']} and RUNPATH {section['RUNPATH']}, "
+               "not by RPATH $ORIGIN alone")
     wanted = set(BUILD.findall(output_of("readelf", "-VW", str(library))))
     built = set(BUILD.findall(output_of("readelf", "-VW", str(oriel))))
     if len(wanted) != 1 or wanted != built:
@@ -169,15 +170,16 @@ def entry(name):
 
 
 def forward(name):
-    return (f'__asm__(".text\\n.globl {name},p{name}\\n{name}:p{name}:jmp *oriel_{name}@GOTPCREL(%rip)"'
-            ");")
+    return (f'__asm__(".text\\n.globl {name},p{name}\\n{name}:p{name}:'
+            f'jmp *oriel_{name}@GOTPCREL(%rip)");')
 
 
 CLEAN = {
     ORIEL: (entry("ncclA"), ["VERSIONS", f"-Wl,-soname,{ORIEL}"]),
     NCCL: (forward("ncclA"), ["-nostdlib", f"-Wl,-soname,{NCCL}", "-Wl,-z,now", ORIEL,
                               "-Wl,--disable-new-dtags,-rpath,$ORIGIN"]),
-    AUDIT: ("int la_version(void){return 1;} SHOWN int la_objsearch(void){return 1;}", ["-DSHOWN="]),
+    AUDIT: ("int la_version(void){return 1;} SHOWN int la_objsearch(void){return 1;}",
+            ["-DSHOWN="]),
     "calls.o": ("void ncclish(void); void f(void){ncclish();}", ["-c"]),
 }
 # Planted violations: (file, more source, more flags, finding). Source and flags follow the clean
@@ -231,8 +233,8 @@ def self_test():
     failures = []
     with tempfile.TemporaryDirectory(prefix="oriel-library-") as folder:
         root = pathlib.Path(folder)
-        subprocess.run(["cc", "-shared", "-fPIC", "-xc", "/dev/null", "-o", str(root / "libother.so"),
-                        "-Wl,-soname,libother.so"], check=True)
+        subprocess.run(["cc", "-shared", "-fPIC", "-xc", "/dev/null",
+                        "-o", str(root / "libother.so"), "-Wl,-soname,libother.so"], check=True)
         for name in CLEAN:
             build(root, name)
         failures += check(root / "lib")
@@ -243,7 +245,8 @@ def self_test():
                 failures.append(f"not found: {expected!r}; found instead: {findings}")
             build(root, name)
         build(root, ORIEL, build_number="2")
-        if not any("wants the build ['ORIEL_BUILD_1']" in finding for finding in check(root / "lib")):
+        if not any("wants the build ['ORIEL_BUILD_1']" in finding
+                   for finding in check(root / "lib")):
             failures.append("another build of liboriel.so.0 is not found")
         (root / "lib" / AUDIT).unlink()
         if not any("is not there" in finding for finding in check(root / "lib")):

@@ -38,7 +38,8 @@ FOLDERS = {
     "window": ["registration", "mapping", "memory", "exchange"],
     "net": ["mlx5", "failover", "process", "soft", "fabric", "wire", "copy", "queue"],
     "kernels": ["cuda", "host", "algorithms", "plan", "loops"],
-    "comm": ["abi", "group", "communicator", "request", "network", "keys", "paths", "device", "monitor"],
+    "comm": ["abi", "group", "communicator", "request", "network", "keys", "paths", "device",
+             "monitor"],
 }
 # Allowed folders below test/<module> that the module itself does not have. Those of DATA_FOLDERS
 # have a folder for each machine.
@@ -112,8 +113,10 @@ def check_include(path, root, number, bracket, include):
             return None
         return f'{where}: module {module} may not include "{include}" of module {other_module}'
     order = FOLDERS.get(module, [""])
-    if folder in order and other_folder in order and order.index(folder) > order.index(other_folder):
-        return f'{where}: folder {module}/{folder} may not include "{include}" of the folder above it'
+    places = [order.index(one) for one in (folder, other_folder) if one in order]
+    if len(places) == 2 and places[0] > places[1]:
+        return (f'{where}: folder {module}/{folder} may not include "{include}" of the folder '
+                "above it")
     return None
 
 
@@ -155,7 +158,8 @@ def check_rounding(path, root, number, line):
         return None
     found = ROUNDING.search(line.split("//")[0])
     if found and (found["unit"] or int(found["less"]) + 1 == int(found["number"])):
-        return f"{name}:{number}: round by base/alignment.hpp, in device code by device/rounding.hpp"
+        return (f"{name}:{number}: round by base/alignment.hpp, in device code by "
+                "device/rounding.hpp")
     return None
 
 
@@ -168,7 +172,8 @@ def check_cmake(path, root):
             if other.isupper():
                 break
             if other not in MODULES.get(module, set()):
-                findings.append(f"{path.relative_to(root)}: module {module} may not link to {other}")
+                findings.append(
+                    f"{path.relative_to(root)}: module {module} may not link to {other}")
     return findings
 
 
@@ -347,7 +352,8 @@ PLANTS = [
     ({"src/net/soft/a.cpp": "thread_.detach();\n"}, "by base/owned_thread"),
     ({"src/kernels/plan/p.cpp": "x = (bytes + cut.piece - 1) / cut.piece;\n"}, "round by"),
     ({"tools/perf/k.cu": "x = (count + kThreads - 1) / kThreads;\n"}, "round by"),
-    ({"src/kernels/cuda/k.cuh": "x = (count + Buffer::kElements-1)/Buffer::kElements;\n"}, "round by"),
+    ({"src/kernels/cuda/k.cuh": "x = (count + Buffer::kElements-1)/Buffer::kElements;\n"},
+     "round by"),
     ({"src/net/wire/w.cpp": "x = (bytes + 127) / 128 * 128;\n"}, "round by"),
     ({"include/oriel/device/b.hpp": "x = (lines + size() - 1) / size() + 1;\n"}, "round by"),
     ({"src/shadow/CMakeLists.txt": "oriel_add_module(shadow SOURCES a.cpp MODULES base window)\n"},

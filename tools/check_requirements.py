@@ -3,9 +3,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks that docs/requirements.md is up to date with docs/requirements.in.md and the tags of
 tests. Each tag must have a sentence in docs/requirements.in.md. Each requirement must have one
-sentence, a code of its own without a gap before it, and a tagged test or a "shown by". Pages and comments must cite no commit and no issue of ours. Links of pages
-must lead to files; sources that pages name, and pages that comments name, must exist. A page must
-name each raw file of docs/performance. To write the page again:
+sentence, a code of its own without a gap before it, and a tagged test or a "shown by". Pages and
+comments must cite no commit and no issue of ours. Links of pages must lead to files; sources that
+pages name, and pages that comments name, must exist. A page must name each raw file of
+docs/performance. To write the page again:
 
     tools/check_requirements.py --write
 """
@@ -203,7 +204,8 @@ def raw_file_findings(root):
     files = lint.tracked_files(root)
     pages = "\n".join(path.read_text(encoding="utf-8") for path in files if path.suffix == ".md")
     return [f"{RAW}/{path.name}: no page names this file" for path in files
-            if path.parent == root / RAW and not re.search(rf"(?<![\w-]){re.escape(path.name)}", pages)]
+            if path.parent == root / RAW
+            and not re.search(rf"(?<![\w-]){re.escape(path.name)}", pages)]
 
 
 def check(root):
@@ -215,13 +217,17 @@ def write(root):
     (root / PAGE).write_text(make_page(lines, entries, read_tags(root)[0]), encoding="utf-8")
 
 
-IN = "# Title\n\nText.\n\n## Part\n\n1.1 First.\n  open: more\n  work\nF7 Second.\n  shown by: a page\n"
-CLEAN = {SENTENCES: IN, "test/a/x_test.cpp": 'TEST_CASE("t", "[req:1.1][F7]")\n// 0x0123abc\nf("// 0123abc", '
+IN = ("# Title\n\nText.\n\n## Part\n\n1.1 First.\n  open: more\n  work\nF7 Second.\n"
+      "  shown by: a page\n")
+CLEAN = {SENTENCES: IN,
+         "test/a/x_test.cpp": 'TEST_CASE("t", "[req:1.1][F7]")\n// 0x0123abc\nf("// 0123abc", '
          '0123abc);  // 1b:00.0, 2024-a1b2c3d4\n',
          "docs/performance/a.json": "", "docs/a.md": "See performance/a.json.\n",
-         "test/a/y.py": "# [req:1.1]\nx = [1]\n", "README.md": "[page](docs/requirements.md) deadbeef 1048576 call #1 `a/x_test.cpp` `x_y.cpp`\n",
-         PAGE: "# Title\n\nText.\n\nThis page is written by `tools/check_requirements.py --write` from "
-               "`requirements.in.md`\nand the tags of tests; do not edit it.\n\n## Part\n\n"
+         "test/a/y.py": "# [req:1.1]\nx = [1]\n",
+         "README.md": "[page](docs/requirements.md) deadbeef 1048576 call #1 `a/x_test.cpp` "
+                      "`x_y.cpp`\n",
+         PAGE: "# Title\n\nText.\n\nThis page is written by `tools/check_requirements.py --write` "
+               "from `requirements.in.md`\nand the tags of tests; do not edit it.\n\n## Part\n\n"
                "| code | requirement | shown by | open |\n|---|---|---|---|\n"
                "| 1.1 | First. | `a`: x, y | more work |\n| F7 | Second. | a page. `a`: x |  |\n"}
 PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
@@ -239,7 +245,8 @@ PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({SENTENCES: IN.replace("First.", "First. More.")}, "1.1 is not one sentence"),
     ({SENTENCES: IN.replace("First.", "First")}, "1.1 is not one sentence"),
     ({SENTENCES: IN.replace("First.", "word " * 25 + "more.")}, "1.1 has 26 words"),
-    ({"docs/a.md": "text\nsince 0123abc it works\n"}, "docs/a.md:2: cites the commit 'since 0123abc'"),
+    ({"docs/a.md": "text\nsince 0123abc it works\n"},
+     "docs/a.md:2: cites the commit 'since 0123abc'"),
     ({"src/a.cpp": "int a;  // as of a1b2c3d4\n"}, "src/a.cpp:1: cites the commit"),
     ({"docs/a.md": "It works since 0123abc.\n"}, "docs/a.md:1: cites the commit 'since 0123abc'"),
     ({"src/a.cpp": "int a;  /* of old:\n  a1b2c3d4: it */\n"}, "src/a.cpp:2: cites the commit"),
@@ -253,7 +260,8 @@ PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({"src/a.cpp": "// ISSUE16\n"}, "src/a.cpp:1: cites the issue 'ISSUE16'"),
     ({"docs/a.md": "It waits (#16).\n"}, "docs/a.md:1: cites the issue '#16'"),
     ({"docs/performance/b.txt": "1 us\n"}, "docs/performance/b.txt: no page names this file"),
-    ({"docs/performance/h-a.json": "", "docs/a.md": "See h-a.json.\n"}, "performance/a.json: no page"),
+    ({"docs/performance/h-a.json": "", "docs/a.md": "See h-a.json.\n"},
+     "performance/a.json: no page"),
     ({"docs/a.md": "[x](b.md)\n"}, "docs/a.md:1: the link b.md"),
     ({"docs/a.md": "See `src/c/d.hpp`.\n"}, "docs/a.md:1: there is no source d.hpp"),
     ({"src/a.cpp": "int a;  // docs/b.md says why\n"}, "src/a.cpp:1: there is no page docs/b.md"))]

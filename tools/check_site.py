@@ -79,7 +79,8 @@ def lost_headings(site):
             target = (path.parent / address).resolve() if address else path
             target = target / "index.html" if target.is_dir() else target
             if target in pages and heading not in pages[target].identifiers:
-                yield f"{path.parent.relative_to(site.resolve()).as_posix()}: no heading for the link {link}"
+                page = path.parent.relative_to(site.resolve()).as_posix()
+                yield f"{page}: no heading for the link {link}"
 
 
 def build(root, site):
@@ -122,5 +123,6 @@ PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
 
 if __name__ == "__main__":
     if not shutil.which("mkdocs"):
-        raise SystemExit("site: there is no mkdocs; install the packages mkdocs and mkdocs-material")
+        raise SystemExit("site: there is no mkdocs; install the packages mkdocs and "
+                         "mkdocs-material")
     lint.main("site", check, CLEAN, PLANTS, write)

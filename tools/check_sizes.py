@@ -3,7 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Checks sizes: files have at most 600 lines, functions 60, kernels 120 and test cases 100. Classes
 of the product have at most 25 methods and 15 members. Every source file names its licence at the
-top. Some pages have limits too (LONGEST_PAGES).
+top. Some pages have limits too (LONGEST_PAGES). A line of Python has at most 100 characters;
+clang-format sees to the lines of C++ and CUDA.
 
 Functions are found by their braces, not by a parser: a block that opens outside any other function,
 after a parameter list. This covers CUDA files, which check_tidy.py does not read.
@@ -18,7 +19,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "lib"))
 import lint  # noqa: E402
 
 LONGEST_FILE = 600
-LONGEST_PAGES = {"docs/performance.md": 150, "docs/internals/": 200}
+LONGEST_LINE = 100
+LONGEST_PAGES = {"docs/performance.md": 150, "docs/architecture.md": 110, "docs/internals/": 200}
 LONGEST_FUNCTION = 60
 LONGEST_KERNEL = 120
 LONGEST_TEST = 100  # longer than functions: the sections of a test case stand alone
@@ -31,7 +33,8 @@ LARGE_CLASSES = {
     "include/oriel/device/comm.hpp:CommView": (25, 21, "what a kernel is handed, by value"),
     "include/oriel/device/queue/send_queue.hpp:QueueView": (25, 18, "one layout for GPU and NIC"),
     "src/base/settings.hpp:Settings": (25, 26, "one member for each setting"),
-    "src/kernels/plan/arguments.hpp:AllReduceArguments": (25, 25, "what a kernel is handed, by value"),
+    "src/kernels/plan/arguments.hpp:AllReduceArguments": (
+        25, 25, "what a kernel is handed, by value"),
     "src/net/soft/sent_requests.hpp:SentRequest": (25, 16, "a record with one question"),
 }
 
@@ -214,10 +217,19 @@ def check_pages(root):
                 yield f"{name}:1: the page has {lines} lines, more than {most}"
 
 
+def check_python(root):
+    for path in lint.tracked_files(root):
+        text = path.read_text(errors="replace") if path.suffix in ("", ".py") else ""
+        for number, line in enumerate(text.split("\n") if lint.is_python(path, text) else (), 1):
+            if len(line) > LONGEST_LINE:
+                yield (f"{path.relative_to(root)}:{number}: the line has {len(line)} characters, "
+                       f"more than {LONGEST_LINE}")
+
+
 def check(root):
     return [finding for path in lint.sources(root)
             for finding in check_file(path, path.relative_to(root))] + [
-                *check_table(root), *check_pages(root)]
+                *check_table(root), *check_pages(root), *check_python(root)]
 
 
 LICENCE = "// SPDX-License-Identifier: Apache-2.0\n"
@@ -230,12 +242,16 @@ CLEAN = {
              + "const int t[] = {\n" + "  1,\n" * 90 + "};\n"
              + "const F u[] = {\n" + "  F(1),\n" * 90 + "  {F(1), 2},\n};\n",
     # A class at both limits, and a record with many members.
-    "e.hpp": LICENCE + "class E {\n" + "".join(f"  void f{i}(int x) {{ g(x); }}\n" for i in range(25))
+    "e.hpp": LICENCE + "class E {\n"
+             + "".join(f"  void f{i}(int x) {{ g(x); }}\n" for i in range(25))
              + "  E(const E&) = delete;\n  using F = void (*)();\n"
              + "".join(f"  std::map<int, int> m{i}_ = h(0);\n" for i in range(15)) + "};\n"
              + "struct R {\n" + "".join(f"  int (*m{i})(int);\n" for i in range(40)) + "};\n",
     "d.cpp": LICENCE + '// a brace in a comment: {\nconst char* text = "{";\n'
              + "int g() {\n" + STEPS * 40 + "}\nint h() {\n" + STEPS * 40 + "}\n",
+    "docs/architecture.md": "\n" * 110,
+    "tools/a.py": f"x = '{'…' * 94}'\n",
+    "tools/run": f"#!/bin/sh\n# {'x' * 100}\n",
 }
 PLANTS = [
     ({"a.cpp": LICENCE + "namespace a {\nint f(int x) {\n" + STEPS * 59 + "}\n}\n"},
@@ -251,7 +267,8 @@ PLANTS = [
      "kernel k has 122 lines"),
     ({"src/a/a.hpp": LICENCE + "class A : public B<int> {\n  A();\n"
       + "".join(f"  int f{i}();\n" for i in range(25)) + "};\n"}, "class A has 26 methods"),
-    ({"src/a/a.cpp": LICENCE + "struct A::State final {\n  bool f(std::function<void(int)> g = {});\n"
+    ({"src/a/a.cpp": LICENCE + "struct A::State final {\n"
+      + "  bool f(std::function<void(int)> g = {});\n"
       + "".join(f"  int m{i} = 0, n{i};\n" for i in range(8)) + "};\n"},
      "class A::State has 16 members"),
     *(({"include/oriel/a.hpp": LICENCE + before + " {\n  A();\n"
@@ -270,6 +287,9 @@ PLANTS = [
     ({"a.hpp": "int x;\n"}, "no SPDX"),
     ({"docs/performance.md": "\n" * 151}, "151 lines, more than 150"),
     ({"docs/internals/net.md": "\n" * 201}, "201 lines, more than 200"),
+    ({"docs/architecture.md": "\n" * 111}, "docs/architecture.md:1: the page has 111 lines"),
+    ({"docs/a/a.py": f"\nx = '{'x' * 95}'\n"}, "docs/a/a.py:2: the line has 101 characters"),
+    ({"tools/a": f"#!/usr/bin/env python3\n# {'x' * 99}\n"}, "tools/a:2: the line has 101 char"),
 ]
 
 if __name__ == "__main__":

@@ -110,7 +110,8 @@ def self_test():
         with tempfile.TemporaryDirectory(prefix="oriel-ctest-") as folder:
             lines = [f'add_test({name} sh -c [[{what}]])' for name, what in tests.items()]
             pathlib.Path(folder, "CTestTestfile.cmake").write_text("\n".join(lines))
-            done = subprocess.run([sys.executable, __file__, folder], capture_output=True, text=True)
+            done = subprocess.run([sys.executable, __file__, folder], capture_output=True,
+                                  text=True)
             named = "flaky: see above" in done.stdout
             if (done.returncode == 0) != passes or ("flaky" in tests) != named:
                 sys.exit(f"{list(tests)}: exit status {done.returncode}\n{done.stdout}")

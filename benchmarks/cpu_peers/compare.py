@@ -158,7 +158,8 @@ def start_all(options, collective, directory):
              ["mpirun.openmpi", *as_root, "--oversubscribe", "-np", count]),
             ("mpich", "mpicc.mpich", ["mpiexec.mpich", "-n", count])):
         missing = [tool for tool in (compiler, launcher[0]) if shutil.which(tool) is None]
-        add(name, lambda n=name, c=compiler, l=launcher: Mpi(n, options, collective, c, l, directory),
+        add(name,
+            lambda n=name, c=compiler, l=launcher: Mpi(n, options, collective, c, l, directory),
             f"{missing[0]} is not installed" if missing else "")
     return found
 
@@ -247,8 +248,8 @@ def parse_options():
         options.perf = benchmark.find_program(options, "oriel-perf", options.perf)
     options.collectives = (COLLECTIVES if options.collectives == "all"
                            else options.collectives.split(","))
-    options.sizes = ([benchmark.parse_size(one) for one in options.sizes.split(",")] if options.sizes
-                     else [1 << power for power in range(3, 27)])
+    options.sizes = ([benchmark.parse_size(one) for one in options.sizes.split(",")]
+                     if options.sizes else [1 << power for power in range(3, 27)])
     return options
 
 

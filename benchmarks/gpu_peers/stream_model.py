@@ -175,7 +175,8 @@ def main():
     for text in options.sizes.split(","):
         size = benchmark.parse_size(text)
         row = []
-        for name, turns in (("one peer after the other", 1), ("each with another", options.ranks - 1)):
+        for name, turns in (("one peer after the other", 1),
+                            ("each with another", options.ranks - 1)):
             def time(begins, turns=turns):
                 return simulate(options.ranks, size, begins, turns, options.rate * 1e3)
             together = time([0.0] * options.ranks)

@@ -36,7 +36,8 @@ def run_collective(options):
         out = pathlib.Path(folder) / "perf.json"
         command = [options.perf, "all_reduce", "--sizes", str(options.bytes), "--ranks",
                    str(options.ranks), "--per-node", "1", "--backend",
-                   options.backend, "--out-of-place", "-n", "4", "--rounds", "9", "--json", str(out)]
+                   options.backend, "--out-of-place", "-n", "4", "--rounds", "9",
+                   "--json", str(out)]
         environment = dict(os.environ, ORIEL_P2P_DISABLE="1")
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
         return json.loads(out.read_text())

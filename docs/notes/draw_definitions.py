@@ -21,8 +21,8 @@ WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])|\d+")
 # Matches what may stand before a type's name.
 BEFORE_NAME = r"(?:(?:alignas\([^)]*\)|ORIEL_API|\[\[\w+\]\]) )*"
 TYPE = re.compile(rf"(?:class|struct|enum class) {BEFORE_NAME}(\w+)[^;]*\{{")
-NO_FUNCTION = (r"(?!namespace|class|struct|enum|using|static_assert|TEST|extern|template|return|union"
-               r"|alignas)")
+NO_FUNCTION = (r"(?!namespace|class|struct|enum|using|static_assert|TEST|extern|template|return"
+               r"|union|alignas)")
 FUNCTION = re.compile(rf"^{NO_FUNCTION}(?:[A-Za-z_][\w:<>,&*\s\[\]]*?[\s&*>\]])?"
                       r"(?!ORIEL_|__)((?:\w+::)*~?\w+)\(")
 ATTRIBUTE = re.compile(r"__\w+__\s*\((?:[^()]|\([^()]*\))*\)\s*")
@@ -83,7 +83,8 @@ def main():
         planted = "| `CopyEngine::step`, `net/steps.cpp` | steps of the copying engines |"
         if shared_words(planted) != [
                 "CopyEngine::step: the description has words of the names: engine, step"]:
-            sys.exit("finding-a-definition.md: a planted description with words of names is not found")
+            sys.exit("finding-a-definition.md: a planted description with words of names is not "
+                     "found")
         note = NOTE.read_text(encoding="utf-8")
         findings = shared_words(note) or ([] if ROW.search(note) else ["there are no descriptions"])
         print("\n".join(findings) or "finding-a-definition.md: ok")

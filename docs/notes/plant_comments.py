@@ -126,7 +126,8 @@ def self_test():
     files = {f"src/{name}": text for name, text in (
         ("a.cpp", "// Returns after the first.\nint a;\n\n/// Waits 64 ms.\nint after();\n"),
         ("b.py", "x = 'after'  # is not kept\n"), ("c.cmake", "# SPDX- after\nset(before after)\n"),
-        ("e", "#!/usr/bin/env python3\n# Prints two.\n@A@\n"), ("d.h", "/* `before` is\n * never true. */\nint b;\n"))}
+        ("e", "#!/usr/bin/env python3\n# Prints two.\n@A@\n"),
+        ("d.h", "/* `before` is\n * never true. */\nint b;\n"))}
     with tempfile.TemporaryDirectory() as folder:
         root, copy = pathlib.Path(folder, "root"), pathlib.Path(folder, "copy")
         lint.write_tree(root, {**files, "other/e.py": "# after\n"})
@@ -139,7 +140,8 @@ def self_test():
             listed = [(one["old"], one["new"]) for one in records if one["file"] == name]
             if sorted(lines) != sorted(listed) or difference(name, text, planted):
                 wrong.append(f"{name}: {lines} changed, {listed} listed")
-        if len(missed(records, "src/a.cpp:1: x\nsrc/a.cpp:4\nsrc/d.h:2 y\nsrc/e:2\nsrc/b.py:2\n")) != 1:
+        findings = "src/a.cpp:1: x\nsrc/a.cpp:4\nsrc/d.h:2 y\nsrc/e:2\nsrc/b.py:2\n"
+        if len(missed(records, findings)) != 1:
             wrong.append("the score is wrong")
     print(*wrong, f"planted comments: self-test: {'failed' if wrong else 'ok'}", sep="\n")
     sys.exit(1 if wrong else 0)

@@ -25,7 +25,8 @@ COLLECTIVES = ("all_gather", "reduce_scatter", "alltoall", "broadcast",
                "reduce", "gather", "scatter", "sendrecv")
 # Colours that can be read on white; those for a dark page follow. A reader of SVG that knows no
 # media queries shows the first on either.
-STYLE = """text{font:13px sans-serif;fill:#6e7681}.t{font-weight:bold}.g{stroke:#8b949e;stroke-opacity:.3}
+STYLE = """text{font:13px sans-serif;fill:#6e7681}.t{font-weight:bold}\
+.g{stroke:#8b949e;stroke-opacity:.3}
 polyline{fill:none;stroke-width:2.5}.o{stroke:#2f81f7;fill:#2f81f7}.n{stroke:#d2762b;fill:#d2762b}
 polyline.o,polyline.n{fill:none}text.o,text.n{stroke:none;font-weight:bold}
 @media (prefers-color-scheme:dark){text{fill:#9ea7b3}}"""
@@ -55,7 +56,8 @@ def all_reduce_points():
 
 
 def collective_points(name):
-    """series -> [(bytes, us, bus GB/s)], sizes ascending; bus bandwidth as oriel-perf computes it."""
+    """Returns series -> [(bytes, us, bus GB/s)], with sizes ascending. Bus bandwidth is computed as
+    oriel-perf does it."""
     points = {key: {} for key, _, _ in SERIES}
     share = (RANKS - 1) / RANKS if name in BLOCKS else 1
     for result in read("collectives-graphs-h200-x4.json")["results"]:
@@ -74,8 +76,8 @@ def size_text(size):
 
 
 class Panel:
-    """Axes at a place of the picture. `spans` has left, right, top and bottom; `domain` the least and
-    the greatest size. `height_of` maps a number to 0 (bottom) to 1 (top)."""
+    """Axes at a place of the picture. `spans` has left, right, top and bottom; `domain` the least
+    and the greatest size. `height_of` maps a number to 0 (bottom) to 1 (top)."""
 
     def __init__(self, title, spans, domain, height_of):
         self.title, self.domain, self.height_of = title, domain, height_of
@@ -92,8 +94,9 @@ class Panel:
         out = [f'<text class="t" x="{self.left}" y="{self.top - 18}">{self.title}</text>']
         for tick in ticks:
             at = self.y(tick)
-            out.append(f'<line class="g" x1="{self.left}" x2="{self.right}" y1="{at:.1f}" y2="{at:.1f}"/>'
-                       f'<text x="{self.left - 8}" y="{at + 4:.1f}" text-anchor="end">{tick}</text>')
+            out.append(
+                f'<line class="g" x1="{self.left}" x2="{self.right}" y1="{at:.1f}" y2="{at:.1f}"/>'
+                f'<text x="{self.left - 8}" y="{at + 4:.1f}" text-anchor="end">{tick}</text>')
         for size in sizes:
             out.append(f'<text x="{self.x(size):.1f}" y="{self.bottom + 20}" text-anchor="middle">'
                        f"{size_text(size)}</text>")
@@ -111,8 +114,9 @@ def name_of_series(css, name, x, y):
 
 
 def picture(title, width, height, body):
-    head = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-            f'height="{height}" role="img">', f"<title>{title}</title>", f"<style>{STYLE}</style>"]
+    head = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            f'width="{width}" height="{height}" role="img">', f"<title>{title}</title>",
+            f"<style>{STYLE}</style>"]
     return "\n".join(head + body) + "</svg>\n"
 
 
@@ -130,9 +134,11 @@ def draw_all_reduce():
         body += panel.axes(labels, ticks)
         for (key, name, css), (x, y) in zip(SERIES, names_at):
             body.append(panel.line(css, points[key], column) + name_of_series(css, name, x, y))
-    body.append(f'<text x="62" y="{height - 10}">f32, 4 H200, registered buffers, ORIEL_MAX_CTAS=128; '
-                "medians of 9 rounds in alternation; NVLink multicast off for both</text>")
-    return picture("All-reduce among 4 H200: time and bus bandwidth, Oriel beside NCCL", 880, height, body)
+    body.append(f'<text x="62" y="{height - 10}">f32, 4 H200, registered buffers, '
+                "ORIEL_MAX_CTAS=128; medians of 9 rounds in alternation; NVLink multicast off for "
+                "both</text>")
+    return picture("All-reduce among 4 H200: time and bus bandwidth, Oriel beside NCCL", 880,
+                   height, body)
 
 
 def draw_collectives():
@@ -150,11 +156,12 @@ def draw_collectives():
         body += rate.axes([1 << 20, 4 << 20, 16 << 20], [0, 100, 200, 300])
         body += [panel.line(css, points[key], column) for key, _, css in SERIES
                  for column, panel in ((1, time), (2, rate))]
-    body += [f'<text x="56" y="{height - 28}">Time (less is better) and bus bandwidth (more is better) by the '
-             "bytes of the larger buffer. f32, 4 H200, registered buffers,</text>",
-             f'<text x="56" y="{height - 10}">out of place, at most 32 CTAs, graphs of 20 calls, medians of 7 rounds '
-             "in alternation</text>"]
-    return picture("Eight collectives among 4 H200: time and bus bandwidth, Oriel beside NCCL", 880, height, body)
+    body += [f'<text x="56" y="{height - 28}">Time (less is better) and bus bandwidth (more is '
+             "better) by the bytes of the larger buffer. f32, 4 H200, registered buffers,</text>",
+             f'<text x="56" y="{height - 10}">out of place, at most 32 CTAs, graphs of 20 calls, '
+             "medians of 7 rounds in alternation</text>"]
+    return picture("Eight collectives among 4 H200: time and bus bandwidth, Oriel beside NCCL", 880,
+                   height, body)
 
 
 PICTURES = {"all_reduce.svg": draw_all_reduce, "collectives.svg": draw_collectives}
@@ -163,7 +170,8 @@ PICTURES = {"all_reduce.svg": draw_all_reduce, "collectives.svg": draw_collectiv
 def main():
     parser = benchmark.make_parser(__doc__)
     parser.add_argument("--check", action="store_true",
-                        help="write nothing; exit with 1 if a picture is not what the raw file gives")
+                        help="write nothing; exit with 1 if a picture is not what the raw file "
+                        "gives")
     is_check, status = parser.parse_args().check, 0
     for name, draw in PICTURES.items():
         path = DOCS / "plots" / name

@@ -19,7 +19,8 @@ STEPS = [("comm", "abi", "ncclAllReduce: one guarded call finds the communicator
          ("kernels", "plan", "chooses algorithm, CTAs and threads from facts that all ranks share"),
          ("comm", "device", "orders the launch on the user's stream"),
          ("kernels", "cuda", "GPU: one kernel; CPU (kernels/host): the calling thread"),
-         ("kernels", "algorithms", "loads and stores the windows of other ranks (NVLink, shared memory)"),
+         ("kernels", "algorithms",
+          "loads and stores the windows of other ranks (NVLink, shared memory)"),
          ("net", "queue", "other nodes: the kernel fills a queue, a NIC executes its WQEs")]
 WIDTH, LEFT, BOX_TOP, ROW_GAP, LINE = 1000, 20, 20, 16, 19
 FONT = 'font-family="sans-serif"'
@@ -32,13 +33,15 @@ def folders_of(module):
 def box(module, x, y, width, height):
     lines = [f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="#eef2f7" '
              f'stroke="#56687f"/>',
-             f'<text x="{x + 12}" y="{y + 22}" font-size="16" font-weight="bold" {FONT}>src/{module}</text>']
+             f'<text x="{x + 12}" y="{y + 22}" font-size="16" font-weight="bold" {FONT}>'
+             f"src/{module}</text>"]
     columns = 3 if len(folders_of(module)) > 5 else 2
     per_column = -(-len(folders_of(module)) // columns) if folders_of(module) else 0
     for index, folder in enumerate(folders_of(module)):
         at_x = x + 12 + (index // per_column) * (width - 20) // columns
         at_y = y + 44 + (index % per_column) * LINE
-        steps = [str(n) for n, (of, where, _) in enumerate(STEPS, 1) if (of, where) == (module, folder)]
+        steps = [str(n) for n, (of, where, _) in enumerate(STEPS, 1)
+                 if (of, where) == (module, folder)]
         lines.append(f'<text x="{at_x + 24}" y="{at_y}" font-size="13" {FONT}>{folder}</text>')
         for step in steps:
             lines += [f'<circle cx="{at_x + 10}" cy="{at_y - 5}" r="8.5" fill="#b3441e"/>',
@@ -74,21 +77,23 @@ def draw():
     at = BOX_TOP + 50
     for number, (module, folder, text) in enumerate(STEPS, 1):
         body += [f'<circle cx="{x + 9}" cy="{at - 5}" r="8.5" fill="#b3441e"/>',
-                 f'<text x="{x + 9}" y="{at - 1}" font-size="11" fill="#ffffff" text-anchor="middle" '
-                 f'{FONT}>{number}</text>',
+                 f'<text x="{x + 9}" y="{at - 1}" font-size="11" fill="#ffffff" '
+                 f'text-anchor="middle" {FONT}>{number}</text>',
                  f'<text x="{x + 26}" y="{at}" font-size="13" font-weight="bold" {FONT}>'
                  f"{module}/{folder}</text>"]
         words, line = text.split(), ""
         for word in [*words, None]:
             if word is None or len(line) + len(word) > 46:
                 at += 17
-                body.append(f'<text x="{x + 26}" y="{at}" font-size="13" {FONT}>{line.strip()}</text>')
+                body.append(f'<text x="{x + 26}" y="{at}" font-size="13" {FONT}>'
+                            f"{line.strip()}</text>")
                 line = ""
             line += f" {word}" if word else ""
         at += 26
     height = max(y, at)
     return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}">\n'
-            f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>\n' + "\n".join(body) + "\n</svg>\n")
+            f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>\n'
+            + "\n".join(body) + "\n</svg>\n")
 
 
 def check_rows():
@@ -114,7 +119,8 @@ def main():
     path = HERE / "modules.svg"
     if is_check:
         same = path.exists() and path.read_text(encoding="utf-8") == draw()
-        print("modules.svg: ok" if same else "modules.svg: stale; docs/plots/modules.py draws it anew")
+        print("modules.svg: ok" if same
+              else "modules.svg: stale; docs/plots/modules.py draws it anew")
         sys.exit(0 if same else 1)
     path.write_text(draw(), encoding="utf-8")
 

@@ -6,8 +6,8 @@ benchmarks/gpu_peers/measure.py wrote. Measures nothing.
 
 The first table says what was measured, and has the ratios where ranks entered late. Then each
 number of ranks, type and registration has a table. It has times in microseconds (median over rounds
-of the slowest rank), and the ratio ours / theirs with its 95 % interval. For f32 the table has figures of
-another library too, which were recorded elsewhere.
+of the slowest rank), and the ratio ours / theirs with its 95 % interval. For f32 the table has
+figures of another library too, which were recorded elsewhere.
 """
 import json
 import pathlib
@@ -54,7 +54,7 @@ def collect(paths):
 
 
 def late_cells(cases):
-    """Returns the cells of the ratios in the one pass with late entries; empty if there was none."""
+    """Returns the cells of the ratios in the one pass with late entries; empty if none was made."""
     ratios = [(case[placement]["ours"]["jittered_us"] / case[placement]["theirs"]["jittered_us"],
                f"{size_text(size)} {name}")
               for size, case in sorted(cases.items()) for placement, name in NAMES.items()

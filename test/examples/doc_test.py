@@ -10,7 +10,8 @@
   `<!-- not run: REASON -->`.
 
 Each page says what is measured, or that nothing is; CONTRIBUTING.md and CHANGELOG.md have rules and
-history only. The constants that SECURITY.md quotes must stand in the code. The examples must be short.
+history only. The constants that SECURITY.md quotes must stand in the code. The examples must be
+short.
 
 doc_test.py ROOT"""
 import pathlib
@@ -24,7 +25,8 @@ FENCE = re.compile(r"(?:^<!-- (?P<note>[^\n]+) -->\n+)?^(?P<fence>```|~~~)(?P<la
                    r"(?P<code>.*?)^(?P=fence)$",
                    re.M | re.S)
 # Matches an indented block. A list's continuation has the list's item before it.
-INDENTED = re.compile(r"(?P<before>^(?! {4})[^\n]*\n)\n(?P<code>(?: {4}[^\n]+\n|\n(?= {4}))+)", re.M)
+INDENTED = re.compile(r"(?P<before>^(?! {4})[^\n]*\n)\n(?P<code>(?: {4}[^\n]+\n|\n(?= {4}))+)",
+                      re.M)
 LIST_ITEM = re.compile(r"\s*(?:[-*]|\d+\.) |  +\S")
 LARGEST = 120  # an example's file has fewer lines
 REGISTERED = re.compile(r"\boriel_page\(\S+ ([^\s)]+\.md)\)")
@@ -104,15 +106,15 @@ def self_test():
     patterns = registered_pages("foreach(e a b)\n  oriel_page(x_${e} e/${e}/R.md)\nendforeach()\n"
                                 "oriel_page(r R.md)\noriel_page(${name} ${page})\n"
                                 "file(GLOB p ${PROJECT_SOURCE_DIR}/docs/*.md)\n")
-    for page, is_run in (("e/a/R.md", 1), ("e/b/R.md", 1), ("e/c/R.md", 0), ("R.md", 1), ("S.md", 0),
-                         ("docs/a.md", 1), ("docs/b/a.md", 0)):
+    for page, is_run in (("e/a/R.md", 1), ("e/b/R.md", 1), ("e/c/R.md", 0), ("R.md", 1),
+                         ("S.md", 0), ("docs/a.md", 1), ("docs/b/a.md", 0)):
         path = pathlib.PurePath(page)
         assert is_run != len(list(console_findings(path, "```console\n$ a\n```\n", patterns))), page
         assert not list(console_findings(path, "```\na\n```\n", patterns)), page
     for text in ("Nothing here is\nmeasured.\n", "Measured: 2 H200.\n", "| not measured | 8 |\n"):
         assert not list(measured_findings("docs/a.md", text)), text
-    for text in ("", "We unmeasured it; it measures.\n", "<!-- measured -->\n", "Text:\n\n    measured\n",
-                 "```console\n$ echo measured\nmeasured\n```\n"):
+    for text in ("", "We unmeasured it; it measures.\n", "<!-- measured -->\n",
+                 "Text:\n\n    measured\n", "```console\n$ echo measured\nmeasured\n```\n"):
         assert list(measured_findings("docs/a.md", text)), text
         assert not list(measured_findings("CHANGELOG.md", text)), text
     files = {"a.hpp": "int a;\nint b;\n  int c;\n"}

@@ -13,7 +13,8 @@ import re
 import subprocess
 import sys
 
-BLOCK = re.compile(r"(?P<notes>(?:^<!-- [^\n]* -->\n)*)^```console\n(?P<text>.*?)^```$", re.M | re.S)
+BLOCK = re.compile(r"(?P<notes>(?:^<!-- [^\n]* -->\n)*)^```console\n(?P<text>.*?)^```$",
+                   re.M | re.S)
 NOTE = re.compile(r"<!-- (?:needs (?P<gpus>\d+) GPUs?|exits with (?P<status>\d+)) -->")
 SKIPPED = 77
 CLEAN = {name: value for name, value in os.environ.items()
@@ -62,9 +63,9 @@ class Block:
 def check(block, build):
     for piece in re.split(r"^\$ ", block.text, flags=re.M)[1:]:
         command, _, expected = piece.partition("\n")
-        done = subprocess.run(re.sub(r"(?<!\S)build/", f"{build}/", command), shell=True, check=False,
-                              env=CLEAN, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                              timeout=100)
+        done = subprocess.run(re.sub(r"(?<!\S)build/", f"{build}/", command), shell=True,
+                              check=False, env=CLEAN, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, timeout=100)
         printed = done.stdout.replace(f"{build}/", "build/")
         yield from (f"$ {command}: {one}"
                     for one in differences(expected.splitlines(), printed.splitlines()))
@@ -79,7 +80,8 @@ def blocks_of(text):
 def self_test():
     """Checks that planted differences are found."""
     assert not list(differences(["a", "b ... d"], ["b c d", "a"]))
-    for expected, printed in ((["a"], []), ([], ["a"]), (["a", "a"], ["a"]), (["a ... c"], ["a b"])):
+    for expected, printed in ((["a"], []), ([], ["a"]), (["a", "a"], ["a"]),
+                              (["a ... c"], ["a b"])):
         assert list(differences(expected, printed)), (expected, printed)
     fails = "```console\n$ echo a; exit 3\na\n```\n"
     for notes, gpus, right in (("", 0, False), ("<!-- exits with 3 -->\n", 0, True),

@@ -73,7 +73,8 @@ class CommandLines(unittest.TestCase):
     def test_the_nearest_flag_is_one_of_the_programs_own(self):
         for name, flag, near in (("oriel-run", "--rank=2", "--ranks"),
                                  ("oriel-perf", "--iter", "--iters"),
-                                 ("oriel-topo", "--jsn", "--json"), ("oriel-info", "--envs", "--env"),
+                                 ("oriel-topo", "--jsn", "--json"),
+                                 ("oriel-info", "--envs", "--env"),
                                  ("oriel-tune", "--round", "--rounds")):
             said = self.expect(2, OURS[name], flag).stderr
             self.assertIn(f"unknown flag {flag.partition('=')[0]}; did you mean {near}?", said)
@@ -101,7 +102,8 @@ class CommandLines(unittest.TestCase):
     def test_other_failures(self):
         self.expect(1, OURS["oriel-info"], "--env", ORIEL_BACKEND="gpu")
         self.expect(1, OURS["oriel-topo"], "--file", "/no/such/file")
-        self.expect(1, OURS["oriel-perf"], "all_reduce", "--ranks", "1", "--lib", "/no/such/library")
+        self.expect(1, OURS["oriel-perf"], "all_reduce", "--ranks", "1",
+                    "--lib", "/no/such/library")
         self.expect(1, OURS["oriel-tune"], "-e", "64", "--perf", "/bin/false")
         self.expect(1, OURS["oriel-tune"], "-e", "64", "--perf", "/no/such/program")
         self.expect(1, OURS["oriel-tune"], "-e", "64", "-o", "/no/such/folder/table")

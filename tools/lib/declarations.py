@@ -23,8 +23,8 @@ ENUM = re.compile(r"\benum\b(?:\s+(?:class|struct)\b)?\s*(\w+)?")
 MACRO = re.compile(r"^[ \t]*#[ \t]*define[ \t]+(\w+)((?:[^\n]*\\\n)*[^\n]*)", re.M)
 ALIAS = re.compile(r"^(?:template )?(?:using (\w+) =|typedef\b[^{}]*?(\w+)$)")
 # Matches a statement that declares no variable.
-NO_VARIABLE = re.compile(r"^(?:using|typedef|static_assert|friend|extern|enum|class|struct|union|asm"
-                         r"|namespace|template class|template struct)\b|^\w*$")
+NO_VARIABLE = re.compile(r"^(?:using|typedef|static_assert|friend|extern|enum|class|struct|union"
+                         r"|asm|namespace|template class|template struct)\b|^\w*$")
 
 
 class Function:
@@ -176,7 +176,8 @@ class Reader:
         if alias := ALIAS.search(head):
             self.add_symbol(alias.group(1) or alias.group(2), first, end)
             return
-        name = re.search(r"(\w+)(?: ?\[[^\]]*\])*(?: ?<.*>)?$", re.split(r"[={]| : ", head)[0].strip())
+        name = re.search(r"(\w+)(?: ?\[[^\]]*\])*(?: ?<.*>)?$",
+                         re.split(r"[={]| : ", head)[0].strip())
         if name and not NO_VARIABLE.search(head) and name.group(1) != "operator":
             self.add_symbol(name.group(1), first, end)
 

@@ -195,7 +195,8 @@ class Source:
     def render(self, expression, at, values=None):
         """Turns an expression into the text of a message. values: {parameter: text}."""
         expression = expression.strip()
-        if expression.startswith("(") and (inner := split_arguments(expression, 0))[1] == len(expression):
+        if (expression.startswith("(")
+                and (inner := split_arguments(expression, 0))[1] == len(expression)):
             return self.render(", ".join(inner[0]), at, values)
         if (found := re.match(r"std::move\(|std::string\(|fmt::format\(|to_string\(", expression)):
             arguments, end = split_arguments(expression, found.end() - 1)
@@ -242,10 +243,12 @@ class Source:
         """Yields the texts that a function returns, or adds to the list that it returns."""
         for found in re.compile(r"\b(?:return |\w+\.push_back\()").finditer(
                 self.text, scope.begin, scope.end):
-            expression = (top_level(self.text[found.end():scope.end], ";")[0] if found[0] == "return "
+            expression = (top_level(self.text[found.end():scope.end], ";")[0]
+                          if found[0] == "return "
                           else ", ".join(split_arguments(self.text, found.end() - 1)[0]))
             call = re.match(r"(\w+)\(", expression)
-            inner = [one for one in self.scopes if call and one.name == call[1] and one is not scope]
+            inner = [one for one in self.scopes
+                     if call and one.name == call[1] and one is not scope]
             for one in inner:
                 yield from self.returned(one)
             if not inner:
@@ -362,7 +365,8 @@ class Program:
         for name, text in texts.items():
             self.includes[name] = {"src/" + one for one in INCLUDE.findall(text)} & set(texts)
             for found in CONSTANT.finditer(text):
-                self.constants[found[1]] = "".join(one[1:-1] for one in re.findall(LITERAL, found[2]))
+                self.constants[found[1]] = "".join(
+                    one[1:-1] for one in re.findall(LITERAL, found[2]))
         self.classes = {one[1] for text in texts.values() for one in BLOCK.finditer(text)} - {None}
         self.seen = {name: self.closure(name) for name in texts}
         for name, text in texts.items():
@@ -383,10 +387,12 @@ class Program:
         named = [one for one in self.sources.values() if f"{scope.name}(" in one.text]
         declaring = {one.name for one in named
                      if one.name in self.seen[home.name] and one.name.endswith(".hpp")}
-        return [one for one in named if one is not home and not declaring.isdisjoint(self.seen[one.name])]
+        return [one for one in named
+                if one is not home and not declaring.isdisjoint(self.seen[one.name])]
 
     def is_of(self, receiver, owner, source):
-        """Returns whether a file sees a variable or function `receiver` whose type names `owner`."""
+        """Returns whether a file sees a variable or function `receiver` whose type names `owner`.
+        """
         key = receiver, owner, source.name
         if key not in self.types:
             name = re.compile(rf"\b{owner}\b[\w<>:,\s]*?[>&*\s]+(?:const\s+)?{receiver}\b")

@@ -82,7 +82,8 @@ def pack_tree(head):
             keep(f"{folder}/{name}")
     rdma = pathlib.Path("/sys/class/infiniband")
     for link in sorted(rdma.iterdir()) if rdma.is_dir() else []:
-        sys.exit(f"{link}: this machine has RDMA NICs; write down what to keep of their GUIDs first")
+        sys.exit(f"{link}: this machine has RDMA NICs; write down what to keep of their GUIDs "
+                 "first")
     return "\n".join(out) + "\n"
 
 
@@ -153,7 +154,8 @@ def cuda_facts():
 
 def gpu_lines(head):
     nvml, cuda = Nvml(), cuda_facts()
-    lines = [f"# {head}", "# What NVML and CUDA say; PCIe as generation and lanes, a link in Mbyte/s."]
+    lines = [f"# {head}",
+             "# What NVML and CUDA say; PCIe as generation and lanes, a link in Mbyte/s."]
     devices = list(nvml.devices())
     for i, device in enumerate(devices):
         uuid = nvml.text("nvmlDeviceGetUUID", device).removeprefix("GPU-").replace("-", "")
