@@ -40,7 +40,8 @@ Result<DataType> read_type(ncclDataType_t type) {
   if (type >= 0 && type < ncclNumTypes) return static_cast<DataType>(type);
   return Error(ErrorCode::invalid_argument,
                fmt::format("datatype is {}, but types go from 0 to {}", static_cast<int>(type),
-                           static_cast<int>(ncclNumTypes) - 1));
+                           static_cast<int>(ncclNumTypes) - 1))
+      .with_hint("pass a value of ncclDataType_t, such as ncclFloat32");
 }
 
 }  // namespace oriel::comm

@@ -23,7 +23,8 @@ Result<boot::UniqueId> make_unique_id() {
 Status check_rank(int rank, int size) {
   if (size > boot::kMaxRanks) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("{} ranks; there can be at most {}", size, boot::kMaxRanks));
+                 fmt::format("{} ranks; there can be at most {}", size, boot::kMaxRanks))
+        .with_hint("pass the number of ranks that join, and divide larger jobs into communicators");
   }
   if (rank >= 0 && rank < size) return {};
   return Error(ErrorCode::invalid_argument, fmt::format("rank {} of {} ranks", rank, size))

@@ -309,7 +309,8 @@ Result<comm::CollectiveRequest> read_collective(const Arguments& arguments) {
   if (static_cast<int>(arguments.type) >= kDataTypeCount) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("type is {}, but types go from 0 to {}",
-                             static_cast<int>(arguments.type), kDataTypeCount - 1));
+                             static_cast<int>(arguments.type), kDataTypeCount - 1))
+        .with_hint("pass a value of oriel::DataType, such as DataType::f32");
   }
   comm::CollectiveRequest request;
   request.input = arguments.input;
@@ -326,7 +327,8 @@ Result<comm::CollectiveRequest> read_reduction(const Arguments& arguments) {
   if (static_cast<int>(arguments.op) >= kReduceOpCount) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("op is {}, but operations go from 0 to {}",
-                             static_cast<int>(arguments.op), kReduceOpCount - 1));
+                             static_cast<int>(arguments.op), kReduceOpCount - 1))
+        .with_hint("pass a value of oriel::ReduceOp, such as ReduceOp::sum");
   }
   const bool scaled = arguments.op == ReduceOp::premul_sum;
   if (scaled != (arguments.scalar != nullptr)) {

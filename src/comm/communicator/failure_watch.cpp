@@ -82,7 +82,7 @@ void FailureWatch::fail(Error error) {
     if (!parts_.options.name.empty()) {
       seen = std::move(seen).with_context(fmt::format("in \"{}\"", parts_.options.name));
     }
-    Log(rank()).warn("communicator is unusable from now on, abort or destroy it: {}",
+    Log(rank()).warn("communicator is unusable from now on: {}; hint: abort or destroy it",
                      seen.to_string());
     reason = seen.to_string();
     error_ = std::move(seen);

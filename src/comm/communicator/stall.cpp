@@ -119,7 +119,9 @@ void FailureWatch::log_stall(std::chrono::seconds lasted, int awaited_rank) cons
       fmt::format("stalled: rank {}{} has waited for {} s in {} for {} (late, stopped or gone)",
                   rank(), name, lasted.count(), stalled_call(parts_), whom);
   text += what_it_does(parts_, awaited_rank) + inquiry_.text_about(awaited_rank);
-  Log(rank()).alert("{}; ORIEL_COLLECTIVE_TIMEOUT would end such a wait", text);
+  Log(rank()).alert(
+      "{}; hint: examine the rank that is waited for; ORIEL_COLLECTIVE_TIMEOUT ends such waits",
+      text);
   if (!stall_.watch.is_first() || !parts_.flight->is_wanted()) return;
   // Makes the other ranks write their files too.
   parts_.session->peers().send_waiting(awaited_rank);

@@ -167,7 +167,10 @@ struct Background {
     Status outcome = first.take();
     if (!outcome.ok()) {
       Log(entry->rank())
-          .warn("a call in the background has failed: {}", outcome.error().to_string());
+          .warn(
+              "a call in the background has failed: {}; hint: ncclCommGetAsyncError returns the "
+              "code; abort the communicator unless the call can be corrected",
+              outcome.error().to_string());
     }
     end(std::move(outcome));
   }

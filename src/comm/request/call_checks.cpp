@@ -92,7 +92,8 @@ Status check_root(const CollectiveRequest& request, int size) {
   if (!has_root(request.collective)) return {};
   if (request.root >= 0 && request.root < size) return {};
   return bad_argument(request,
-                      fmt::format("root is {}, but ranks go from 0 to {}", request.root, size - 1));
+                      fmt::format("root is {}, but ranks go from 0 to {}", request.root, size - 1))
+      .with_hint("pass a rank of the communicator, the same on every rank");
 }
 
 Status check_collective(const CollectiveRequest& request, int rank, int size) {
@@ -104,7 +105,8 @@ Status check_collective(const CollectiveRequest& request, int rank, int size) {
   }
   if (request.count > most) {
     return bad_argument(request, fmt::format("count {} is larger than memory: at most {} of {}",
-                                             request.count, most, name_of(request.type)));
+                                             request.count, most, name_of(request.type)))
+        .with_hint("pass a count of elements, not of bytes, that the buffers hold");
   }
   const CallRanges ranges(request, rank, size);
   if (ranges.uses_input && request.input == nullptr) return null_buffer(request, "sendbuff");
@@ -114,10 +116,11 @@ Status check_collective(const CollectiveRequest& request, int rank, int size) {
   };
   const bool input_off = is_off(ranges.uses_input, request.input);
   if (input_off || is_off(ranges.uses_output, request.output)) {
-    return bad_argument(
-        request, fmt::format("{} is not aligned to {}, whose elements have {} bytes: {}",
-                             input_off ? "sendbuff" : "recvbuff", name_of(request.type), element,
-                             input_off ? request.input : request.output));
+    return bad_argument(request,
+                        fmt::format("{} is not aligned to {}, whose elements have {} bytes: {}",
+                                    input_off ? "sendbuff" : "recvbuff", name_of(request.type),
+                                    element, input_off ? request.input : request.output))
+        .with_hint(fmt::format("pass an address that is a multiple of {}", element));
   }
   if (const char* const rule = ranges.broken_rule()) {
     return bad_argument(request, fmt::format("sendbuff {} and recvbuff {} overlap, but {}",
@@ -134,17 +137,20 @@ Status check_point_to_point(const PointToPointRequest& request, int size) {
                                       : "checking the arguments of a receive");
   };
   if (request.peer < 0 || request.peer >= size) {
-    return bad(fmt::format("peer is {}, but ranks go from 0 to {}", request.peer, size - 1));
+    return bad(fmt::format("peer is {}, but ranks go from 0 to {}", request.peer, size - 1))
+        .with_hint("pass a rank of the communicator");
   }
   const std::size_t most = (SIZE_MAX / 8) / size_of(request.type);
   if (request.count > most) {
     return bad(fmt::format("count {} is larger than memory: at most {} of {}", request.count, most,
-                           name_of(request.type)));
+                           name_of(request.type)))
+        .with_hint("pass a count of elements, not of bytes, that the buffer holds");
   }
   if (request.data == nullptr && request.count > 0) {
     return bad(fmt::format("{} is null, with {} elements of {}",
                            request.is_send ? "sendbuff" : "recvbuff", request.count,
-                           name_of(request.type)));
+                           name_of(request.type)))
+        .with_hint("pass a buffer of that many elements, or count 0 on both ranks");
   }
   return {};
 }
