@@ -27,7 +27,8 @@ std::uintptr_t address_of(const void* pointer) {
 
 Error not_in_use(const void* object) {
   return Error(ErrorCode::invalid_argument,
-               fmt::format("there is no object {} here, or no longer", object));
+               fmt::format("there is no object {} here, or no longer", object))
+      .with_hint("pass an object that allocate() has returned, and free it once");
 }
 
 class HostChunk final : public Chunk {

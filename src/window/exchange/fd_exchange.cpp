@@ -335,7 +335,8 @@ Status FdExchange::begin_exchange(const std::vector<std::size_t>& counts) {
   if (most > FdLink::kFdsMost) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("{} file descriptors in one exchange; the limit is {}", most,
-                             FdLink::kFdsMost));
+                             FdLink::kFdsMost))
+        .with_hint("register fewer windows in one group, or windows of fewer allocations");
   }
   ORIEL_TRY(poller_, boot::Poller::create());
   ORIEL_CHECK(watch_notices());

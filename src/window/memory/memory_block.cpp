@@ -27,7 +27,8 @@ Status check_reservation(std::size_t bytes, std::size_t alignment) {
   return Error(ErrorCode::invalid_argument,
                fmt::format("reserving {} bytes of addresses aligned to {}: the size must be 1 to "
                            "{}, the alignment a power of two",
-                           bytes, alignment, kMaxMemoryBytes));
+                           bytes, alignment, kMaxMemoryBytes))
+      .with_hint("lower ORIEL_BIG_SIZE: the address space has a slot of that size for each rank");
 }
 
 Error past_the_end(const void* pointer, std::size_t bytes, std::size_t left) {
@@ -76,8 +77,9 @@ void BlockMemory::prepare(std::byte*, std::size_t) {}
 Result<void*> BlockMemory::allocate(std::size_t bytes, Backing backing) {
   if (bytes == 0 || bytes > kMaxMemoryBytes) {
     return Error(
-        ErrorCode::invalid_argument,
-        fmt::format("allocating {} bytes: the size must be 1 to {}", bytes, kMaxMemoryBytes));
+               ErrorCode::invalid_argument,
+               fmt::format("allocating {} bytes: the size must be 1 to {}", bytes, kMaxMemoryBytes))
+        .with_hint("pass the size in bytes, at least 1");
   }
   if (backing == Backing::ready) ORIEL_CHECK(check_available(bytes));
   Block block{};

@@ -298,10 +298,11 @@ Result<Segment> CudaMemory::segment_at(const std::byte* at, OwnedHandle handle) 
   AllocationRef allocation = handle_table().adopt(std::move(handle), bytes, device_, types);
   if (allocation->bytes() != bytes) {
     return Error(
-        ErrorCode::invalid_argument,
-        fmt::format("the memory at {} is a part ({} bytes) of an allocation that is in use "
-                    "with {} bytes",
-                    static_cast<const void*>(at), bytes, allocation->bytes()));
+               ErrorCode::invalid_argument,
+               fmt::format("the memory at {} is a part ({} bytes) of an allocation that is in use "
+                           "with {} bytes",
+                           static_cast<const void*>(at), bytes, allocation->bytes()))
+        .with_hint("map each allocation whole, or allocate with ncclMemAlloc");
   }
   return Segment{std::move(allocation), reinterpret_cast<std::byte*>(base), bytes};
 }

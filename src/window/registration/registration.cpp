@@ -32,21 +32,23 @@ Status check_request(const WindowRequest& request) {
         .with_hint("pass at least 1 byte on every rank");
   }
   if (address % kWindowAlignment != 0) {
-    return Error(
-        ErrorCode::invalid_argument,
-        fmt::format("pointer {} is not a multiple of {} bytes", request.pointer, kWindowAlignment));
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("pointer {} is not a multiple of {} bytes", request.pointer,
+                             kWindowAlignment))
+        .with_hint("pass memory of ncclMemAlloc, or round the address up");
   }
   if ((request.flags & ~kWindowFlagsKnown) != 0) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("unknown flag bits {:#x}; known are {:#x}",
-                             request.flags & ~kWindowFlagsKnown, kWindowFlagsKnown));
+                             request.flags & ~kWindowFlagsKnown, kWindowFlagsKnown))
+        .with_hint("pass NCCL_WIN_DEFAULT, or flags of the library's own header");
   }
   if (request.bytes > kBytesMost || request.bytes > UINTPTR_MAX - address) {
-    return Error(
-        ErrorCode::invalid_argument,
-        fmt::format(
-            "{} bytes at {} are more than there can be: at most {}, inside the address space",
-            request.bytes, request.pointer, kBytesMost));
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{} bytes at {} are more than there can be: at most {}, inside the "
+                             "address space",
+                             request.bytes, request.pointer, kBytesMost))
+        .with_hint("pass the size of the buffer in bytes");
   }
   return {};
 }
@@ -57,7 +59,7 @@ Error malformed(const std::string& what) {
 
 Result<bool> get_truth(ByteReader& reader) {
   const auto value = reader.get<std::uint8_t>();
-  if (value > 1) return malformed("a truth value is neither 0 nor 1");
+  if (value > 1) return malformed(fmt::format("a truth value is {}, not 0 or 1", value));
   return value == 1;
 }
 
@@ -67,7 +69,8 @@ Result<std::vector<std::vector<Segment>>> find_memory(Memory& memory,
                                                       std::span<const WindowRequest> requests) {
   if (requests.size() > kBatchMost) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("{} windows at once; the limit is {}", requests.size(), kBatchMost));
+                 fmt::format("{} windows at once; the limit is {}", requests.size(), kBatchMost))
+        .with_hint("register the windows in several groups");
   }
   std::vector<std::vector<Segment>> found;
   for (const WindowRequest& request : requests) {
@@ -82,6 +85,7 @@ Result<std::vector<std::vector<Segment>>> find_memory(Memory& memory,
       return Error(ErrorCode::invalid_argument,
                    fmt::format("{} allocations behind one window; the limit is {}",
                                segments->size(), kSegmentsMost))
+          .with_hint("allocate the memory in fewer and larger pieces, or register several windows")
           .with_context(context());
     }
     found.push_back(std::move(segments).value());
@@ -140,13 +144,17 @@ Result<RankDetails> decode_details(ByteView message, std::span<const WindowReque
   details.granularity = reader.get<std::uint64_t>();
   if (!reader.good() || details.slot_bytes > kBytesMost || details.granularity == 0 ||
       details.granularity > details.slot_bytes) {
-    return malformed("slot size or granularity");
+    return malformed(fmt::format("a slot of {} bytes with a granularity of {}; the limit is {}",
+                                 details.slot_bytes, details.granularity, kBytesMost));
   }
   for (const WindowRequest& request : requests) {
     RankDetails::Window window;
     window.head = reader.get<std::uint64_t>();
     const auto count = reader.get<std::uint32_t>();
-    if (count == 0 || count > kSegmentsMost) return malformed("number of allocations");
+    if (count == 0 || count > kSegmentsMost) {
+      return malformed(
+          fmt::format("a window of {} allocations, not of 1 to {}", count, kSegmentsMost));
+    }
     std::uint64_t total = 0;
     for (std::uint32_t i = 0; i < count && reader.good(); ++i) {
       SegmentInfo segment;
@@ -155,15 +163,20 @@ Result<RankDetails> decode_details(ByteView message, std::span<const WindowReque
       segment.bytes = reader.get<std::uint64_t>();
       if (segment.bytes == 0 || segment.bytes > kBytesMost ||
           segment.bytes % details.granularity != 0) {
-        return malformed(fmt::format("an allocation of {} bytes", segment.bytes));
+        return malformed(fmt::format("an allocation of {} bytes, not of a multiple of {} up to {}",
+                                     segment.bytes, details.granularity, kBytesMost));
       }
       total += segment.bytes;
-      if (total > kBytesMost) return malformed("allocations larger than any slot");
+      if (total > kBytesMost) {
+        return malformed(
+            fmt::format("allocations of {} bytes; the limit is {}", total, kBytesMost));
+      }
       window.segments.push_back(segment);
     }
     if (reader.good() &&
         (window.head >= window.segments.front().bytes || request.bytes > total - window.head)) {
-      return malformed("a window outside its allocations");
+      return malformed(fmt::format("a window of {} bytes at {} of its allocations of {} bytes",
+                                   request.bytes, window.head, total));
     }
     details.windows.push_back(std::move(window));
   }
