@@ -208,7 +208,8 @@ Status VoteRecord::outcome(std::span<const AgreedField> fields) const {
                  fmt::format("{} differs: {} on rank {}, {} on rank {}", fields[i].name,
                              text_of(fields[i], first.value), first.rank,
                              text_of(fields[i], second.value), second.rank))
-        .with_origin(second.rank);
+        .with_origin(second.rank)
+        .with_hint("give every rank the same arguments and settings, and the same Oriel");
   }
   return {};
 }

@@ -100,7 +100,8 @@ Status Peers::send_note(int to, ByteView text, NoteTopic topic) {
   if (!links_) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("a note of {} bytes to rank {}, from the communicator's only rank",
-                             text.size(), to));
+                             text.size(), to))
+        .with_hint("send notes in communicators of two or more ranks only");
   }
   return links_->send_note(to, text, topic);
 }

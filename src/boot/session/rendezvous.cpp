@@ -92,10 +92,12 @@ void Rendezvous::on_hello(Connection from, const RootHello& hello, TimePoint now
   }
   if (!valid) {
     // The error concerns one caller, so only that caller gets it; the others may still complete.
-    const Error error(ErrorCode::invalid_argument,
-                      fmt::format("rank {} of {} cannot be: sizes go from 1 to {}, ranks from 0 to "
-                                  "size - 1",
-                                  hello.rank, hello.size, kMaxRanks));
+    const Error error =
+        Error(ErrorCode::invalid_argument,
+              fmt::format("rank {} of {} cannot be: sizes go from 1 to {}, ranks from 0 to "
+                          "size - 1",
+                          hello.rank, hello.size, kMaxRanks))
+            .with_hint("pass the same number of ranks everywhere, and a rank below it");
     ByteWriter payload;
     ErrorRecord::encode(payload, error);
     outgoing_.push_back({from, encode_frame(FrameKind::root_error, payload.take())});

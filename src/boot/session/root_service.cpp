@@ -74,7 +74,7 @@ Result<UniqueId> RootService::create_id(const SocketOptions& options, Duration e
                     Served{Key::derive(id.secret, KeyPurpose::rendezvous, id.number),
                            Rendezvous(process_number(), Deadline::after(expiry, steady()))});
   }
-  wake();  // also ends a thread that was started in vain
+  wake();  // also ends a thread that has nothing to do
   if (!listener.ok()) return std::move(listener).error().with_context("serving a rendezvous");
   return id;
 }

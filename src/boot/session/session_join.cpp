@@ -73,7 +73,8 @@ Task<Result<std::unique_ptr<Session>>> Session::join(EventLoop& loop, UniqueId i
     co_return Error(ErrorCode::invalid_argument,
                     fmt::format("rank {} of {} cannot be: sizes go from 1 to {}, ranks from 0 to "
                                 "size - 1",
-                                rank, size, kMaxRanks));
+                                rank, size, kMaxRanks))
+        .with_hint("pass the same number of ranks everywhere, and a rank below it");
   }
   RootService& root = RootService::instance();  // in a forked child, also closes the parent's
   ORIEL_CO_CHECK(root.check_unused(id.number));
@@ -213,7 +214,7 @@ Task<Status> Session::Joining::introduce() {
     {
       const auto lock = session_.peers_.lock();
       ORIEL_CO_CHECK(
-          session_.transport_.after_wait(std::move(ready), "word from the root service", -1));
+          session_.transport_.after_wait(std::move(ready), "the root service's reply", -1));
     }
     ORIEL_CO_CHECK(root_.read());
   }

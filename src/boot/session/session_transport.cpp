@@ -208,7 +208,7 @@ Status SessionTransport::after_wait(Status waited, const std::string& waiting_fo
 
 Error SessionTransport::too_late(const std::string& waiting_for, int awaited_rank,
                                  TimePoint now) const {
-  std::string text = fmt::format("rank {} has waited for {} in vain, {} after the call", rank_,
+  std::string text = fmt::format("rank {} timed out waiting for {}, {} after the call", rank_,
                                  waiting_for, seconds(now - started_));
   // The rank waited for may itself wait for another, so the last rank of the chain is blamed. The
   // chain starts behind this rank, which announces only long waits.

@@ -152,7 +152,7 @@ TEST_CASE("a rank that is stopped: every other rank ends at the deadline and nam
     ranks.kill(victim, SIGKILL);
     const auto results = ranks.collect(20s);
     check_all_say(results,
-                  {"in vain", fmt::format("rank {} waits for nobody", victim),
+                  {"timed out waiting", fmt::format("rank {} waits for nobody", victim),
                    fmt::format("rank {}: ", victim)},
                   victim);
   }
