@@ -49,7 +49,7 @@ class ByteWriter {
 /// error. So a parser reads all its fields first and checks once.
 class ByteReader {
  public:
-  explicit ByteReader(ByteView bytes) : left_(bytes) {}
+  explicit ByteReader(ByteView bytes) : left_(bytes), bytes_(bytes.size()) {}
 
   template <typename T>
   requires(std::is_integral_v<T>) T get() {
@@ -79,13 +79,16 @@ class ByteReader {
   /// Returns success if every read was inside the message and no bytes remain.
   Status finish(std::string_view what) const {
     if (good_ && left_.empty()) return {};
+    const std::string bytes = std::to_string(bytes_);
     return Error(ErrorCode::remote,
-                 std::string(what) + (good_ ? ": message is longer than expected"
-                                            : ": message is shorter than expected"));
+                 std::string(what) + ": the message has " + bytes +
+                     (good_ ? " bytes, " + std::to_string(left_.size()) + " more than expected"
+                            : std::string(" bytes, fewer than expected")));
   }
 
  private:
   ByteView left_;
+  std::size_t bytes_;  // size of the whole message
   bool good_ = true;
 };
 

@@ -95,6 +95,7 @@ Status cuda_ready() {
   const CudaTable* replaced = replacement.load(std::memory_order_acquire);
   if (replaced == nullptr && !real_driver().missing.empty()) {
     return Error(ErrorCode::cuda, real_driver().missing)
+        .with_hint("install NVIDIA's driver 525 or later, or use CPU ranks (ORIEL_BACKEND=host)")
         .with_native(NativeDomain::cuda_driver, CUDA_ERROR_NOT_INITIALIZED);
   }
   int devices = 0;
@@ -103,6 +104,9 @@ Status cuda_ready() {
   if (status == CUDA_SUCCESS && devices == 0) status = CUDA_ERROR_NO_DEVICE;
   if (status == CUDA_ERROR_NO_DEVICE) {
     return Error(ErrorCode::cuda, "the CUDA driver sees no device")
+        .with_hint(
+            "make a GPU visible (CUDA_VISIBLE_DEVICES), or use CPU ranks "
+            "(ORIEL_BACKEND=host)")
         .with_native(NativeDomain::cuda_driver, status);
   }
   return cuda_status("initialising the CUDA driver", status);

@@ -42,7 +42,8 @@ Result<std::string> read_file(const std::string& path, const ReadLimits& limits)
                                                 : fmt::format("more than {}", limits.bytes);
     return Error(ErrorCode::invalid_argument,
                  fmt::format("line {}: {} has {} bytes, at most {} are read", line, path, size,
-                             limits.bytes));
+                             limits.bytes))
+        .with_hint("name a smaller file");
   };
   std::string text;
   std::string part(std::size_t{64} << 10, '\0');

@@ -36,7 +36,8 @@ Status read_row(const Row& row, const Settings::Lookup& lookup, Settings& settin
     return Error(ErrorCode::invalid_usage,
                  fmt::format("environment variable {} has the value \"{}\"; allowed: {}", name,
                              *value, settings_table::allowed(row.kind)))
-        .with_scope(Scope::process);
+        .with_scope(Scope::process)
+        .with_hint("set it to an allowed value, or unset it");
   }
   return {};
 }
@@ -44,8 +45,9 @@ Status read_row(const Row& row, const Settings::Lookup& lookup, Settings& settin
 std::string unknown_name_warning(const std::string& name) {
   std::vector<std::string_view> known;
   for (const Row& row : settings_table::rows()) known.emplace_back(row.name);
-  return fmt::format("environment variable {} is not a setting of Oriel{}", name,
-                     suggest_name(name, known));
+  return fmt::format(
+      "environment variable {} is not a setting of Oriel{}; hint: correct its name, or unset it",
+      name, suggest_name(name, known));
 }
 
 /// Settings as read from the environment; returned pointers stay valid after a re-read.

@@ -225,10 +225,14 @@ TEST_CASE("unknown names are warned about, with the nearest known one", "[req:1.
   const auto warnings = unknown_setting_warnings(names);
   REQUIRE(warnings.size() == 3);
   CHECK(warnings.at(0) ==
-        "environment variable ORIEL_TIMOUT is not a setting of Oriel; did you mean ORIEL_TIMEOUT?");
-  CHECK(warnings.at(1) == "environment variable ORIEL_ZEBRA_STRIPES is not a setting of Oriel");
+        "environment variable ORIEL_TIMOUT is not a setting of Oriel; did you mean ORIEL_TIMEOUT?"
+        "; hint: correct its name, or unset it");
+  CHECK(warnings.at(1) ==
+        "environment variable ORIEL_ZEBRA_STRIPES is not a setting of Oriel; "
+        "hint: correct its name, or unset it");
   CHECK(warnings.at(2) ==
-        "environment variable ORIEL_CTA is not a setting of Oriel; did you mean ORIEL_CTAS?");
+        "environment variable ORIEL_CTA is not a setting of Oriel; did you mean ORIEL_CTAS?"
+        "; hint: correct its name, or unset it");
 }
 
 TEST_CASE("the process reads its environment once, errors included", "[req:1.39]") {

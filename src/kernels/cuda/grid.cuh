@@ -24,7 +24,7 @@ namespace oriel::kernels {
 /// Abort: once the communicator is aborted, waits for other CTAs end, though some CTAs may never
 /// arrive. any() then returns true. sync() returns with leads() false, and earlier work of other
 /// CTAs may be missing. A CTA that has given up does not arrive at later barriers. So no barrier
-/// completes with fewer than all CTAs, and no CTA waits in vain.
+/// completes with fewer than all CTAs, and no CTA waits forever.
 class Grid {
  public:
   /// Threads that communicate with the peers: the first warp of CTA 0. CTAs are one-dimensional and
