@@ -88,7 +88,7 @@ Result<FabricInfo> ask_for(const FabricTable& table, const std::string& provider
   fi_info* list = nullptr;
   const int status =
       table.fi_getinfo(fabric_version(table), nullptr, nullptr, 0, hints.get(), &list);
-  std::string why = "libfabric lists no such provider for this host";
+  std::string why = fmt::format("libfabric does not list {} for this host", provider);
   if (status != 0 && status != -FI_ENODATA) return fabric_error(table, "fi_getinfo", status);
   const FabricInfo found(table, list);
   for (const fi_info* info = list; info != nullptr; info = info->next) {
@@ -101,7 +101,8 @@ Result<FabricInfo> ask_for(const FabricTable& table, const std::string& provider
     if (taken.get() == nullptr) return fabric_error(table, "fi_dupinfo", -FI_ENOMEM);
     return taken;
   }
-  return Error(ErrorCode::invalid_usage, why);
+  return Error(ErrorCode::invalid_usage, why)
+      .with_hint("name a provider that fi_info lists with ORIEL_FABRIC_PROVIDER");
 }
 
 Result<FabricInfo> ask(const FabricTable& table, const std::string& provider,

@@ -38,12 +38,14 @@ Result<std::unique_ptr<WireFabric>> WireFabric::create(const Options& options) {
     if (buffers >= kBuffersLeast && buffers <= kBuffersMost) continue;
     return Error(ErrorCode::invalid_argument,
                  fmt::format("a fabric wire has {} to {} buffers for either direction, not {}",
-                             kBuffersLeast, kBuffersMost, buffers));
+                             kBuffersLeast, kBuffersMost, buffers))
+        .with_hint("set Options::receives or Options::sends to such a number");
   }
   if (options.payload_bytes_most == 0 || options.payload_bytes_most > kPieceBytesMost) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("a fabric wire carries messages of 1 to {} bytes, not of {}",
-                             kPieceBytesMost, options.payload_bytes_most));
+                             kPieceBytesMost, options.payload_bytes_most))
+        .with_hint("set Options::payload_bytes_most to an allowed value");
   }
   const FabricTable* table = options.table != nullptr ? options.table : fabric_stand_in();
   if (table == nullptr) {
@@ -95,13 +97,14 @@ Result<WireAddress> WireFabric::add_peer(ByteView address, std::string name,
   }
   const Peer* const known = state.end.peers.find({theirs.id});
   if (theirs.id == own.id || known != nullptr) {
-    return Error(ErrorCode::invalid_usage,
-                 fmt::format("the address of {} is that of {}", name,
-                             known != nullptr ? known->name : "this end"));
+    return Error(ErrorCode::invalid_usage, fmt::format("the address of {} is that of {}", name,
+                                                       known != nullptr ? known->name : "this end"))
+        .with_hint("add each peer once, with the address that its own local_address() returned");
   }
   if (state.is_cut) {
     return Error(ErrorCode::invalid_usage,
-                 fmt::format("{} cannot be added: this end of the wire has been cut", name));
+                 fmt::format("{} cannot be added: this end of the wire has been cut", name))
+        .with_hint("add all peers before the wire is cut, or start a new communicator");
   }
   auto peer = std::make_unique<Peer>();
   ORIEL_TRY(peer->where, state.end.endpoint->add(theirs.address));
@@ -155,8 +158,8 @@ Status WireFabric::peer_status(WireAddress peer) const {
   const std::lock_guard lock(state_->mutex);
   const Peer* const found = state_->end.peers.find(peer);
   if (found == nullptr) {
-    return Error(ErrorCode::invalid_argument,
-                 fmt::format("this end has no peer {:#x}", peer.value));
+    return Error(ErrorCode::invalid_argument, fmt::format("this end has no peer {:#x}", peer.value))
+        .with_hint("pass a peer that add_peer() has returned");
   }
   if (found->error.has_value()) return *found->error;
   return {};

@@ -37,7 +37,8 @@ FailoverQueue::FailoverQueue(Options options)
 Result<std::unique_ptr<FailoverQueue>> FailoverQueue::create(Options options) {
   if (options.paths.empty() || options.paths.size() > kPathsMost) {
     return Error(ErrorCode::invalid_argument, fmt::format("a queue with {} paths: it takes 1 to {}",
-                                                          options.paths.size(), kPathsMost));
+                                                          options.paths.size(), kPathsMost))
+        .with_hint("name fewer interfaces in ORIEL_PATHS, at least one");
   }
   if (options.channel == nullptr) {
     return Error(ErrorCode::invalid_argument,
@@ -66,7 +67,8 @@ Status FailoverQueue::connect(const std::vector<End>& peer) {
   if (peer.size() != paths_.size()) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("{} paths to rank {}, which has {}", paths_.size(),
-                             options_.queue.peer, peer.size()));
+                             options_.queue.peer, peer.size()))
+        .with_hint("set ORIEL_PATHS so that every rank has the same number of paths");
   }
   ORIEL_CHECK(paths_.connect(peer));
   const End& first = peer.front();

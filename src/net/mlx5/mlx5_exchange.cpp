@@ -29,7 +29,8 @@ Status connect_to(std::vector<Mlx5Queue>& queues, ByteView message, std::size_t 
   if (theirs.size() != queues.size()) {
     return Error(ErrorCode::invalid_usage,
                  fmt::format("the peer has made {} queues for this rank, which has made {} for it",
-                             theirs.size(), queues.size()));
+                             theirs.size(), queues.size()))
+        .with_hint("give every rank the same settings, and the same version of Oriel");
   }
   for (std::size_t i = 0; i < theirs.size(); ++i) ORIEL_CHECK(queues[i].connect(theirs[i]));
   return {};
@@ -56,7 +57,8 @@ Task<Status> connect_queues(boot::Group& group, Status made,
   const auto members = static_cast<std::size_t>(group.size());
   if (made.ok() && queues.size() != members) {
     made = Error(ErrorCode::invalid_argument,
-                 fmt::format("queues for {} members of a group of {}", queues.size(), members));
+                 fmt::format("queues for {} members of a group of {}", queues.size(), members))
+               .with_hint("pass one list of queues for each member");
   }
   std::vector<boot::AgreedField> no_fields;
   Status ready =

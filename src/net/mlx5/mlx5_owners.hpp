@@ -60,7 +60,8 @@ class VerbsOwner {
       // The kernel keeps the object until the context is closed; nothing more can be done.
       if (status != 0) {
         Log().warn(
-            "an RDMA adapter did not release an object, which stays until the process ends: {}",
+            "an RDMA adapter did not release an object, which stays until the process ends: {}; "
+            "hint: restart the process if the adapter runs out of objects",
             system_error("releasing it", status).to_string());
       }
     }

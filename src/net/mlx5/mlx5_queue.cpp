@@ -37,24 +37,28 @@ Status check_options(const Mlx5Queue::Options& options, const Mlx5Device& device
   if (!std::has_single_bit(depth) || depth < dq::kDepthLeast || depth > most) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("{}: a queue of {} WQEBBs: it takes a power of two from {} to {}",
-                             where, depth, dq::kDepthLeast, most));
+                             where, depth, dq::kDepthLeast, most))
+        .with_hint("set Options::depth to an allowed value");
   }
   if (!std::has_single_bit(options.fetch_slots) || options.fetch_slots > depth) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("{}: {} slots for old values: a power of two up to the depth of {}",
-                             where, options.fetch_slots, depth));
+                             where, options.fetch_slots, depth))
+        .with_hint("set Options::fetch_slots to an allowed value");
   }
   const bool receives_fit = options.receives == 0 || (std::has_single_bit(options.receives) &&
                                                       options.receives >= mlx5::kReceivesLeast);
   if (!receives_fit || options.receives > most) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("{}: {} receives: 0 or a power of two from {} to {}", where,
-                             options.receives, mlx5::kReceivesLeast, most));
+                             options.receives, mlx5::kReceivesLeast, most))
+        .with_hint("set Options::receives to an allowed value");
   }
   if (options.psn > 0xffffff) {
-    return Error(
-        ErrorCode::invalid_argument,
-        fmt::format("{}: first packet number {:#x}: 24 bits are possible", where, options.psn));
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("{}: first packet number {:#x}: 24 bits are possible", where,
+                             options.psn))
+        .with_hint("pass a packet number below 0x1000000");
   }
   return {};
 }

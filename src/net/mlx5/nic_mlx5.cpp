@@ -31,7 +31,8 @@ Result<Mlx5Region> NicMlx5::register_memory(Mlx5Memory& memory, void* address, s
     return Error(ErrorCode::invalid_argument,
                  fmt::format("{} port {}: registering {} bytes at {}: 1 byte up to the end of the "
                              "address space are possible",
-                             device_->place().device, device_->place().port, bytes, address));
+                             device_->place().device, device_->place().port, bytes, address))
+        .with_hint("pass the size of the memory in bytes");
   }
   ORIEL_TRY(const Mlx5Export at, memory.export_range(address, bytes));
   ORIEL_TRY(Mlx5RegionOwner region, device_->register_memory(address, bytes, at, access));

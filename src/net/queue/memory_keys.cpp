@@ -28,13 +28,15 @@ Result<std::uint32_t> MemoryKeys::add(const MemoryRange& range) {
   if (range.bytes == 0 || range.memory == nullptr || range.address + range.bytes < range.address) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("{} bytes at {:#x} are no memory that could be registered",
-                             range.bytes, range.address));
+                             range.bytes, range.address))
+        .with_hint("pass 1 byte or more of mapped memory that ends inside the address space");
   }
   const bool changed_by_peers = (range.access & (kRemoteWrite | kRemoteAtomic)) != 0;
   if (range.access > 15 || (changed_by_peers && (range.access & kLocalWrite) == 0)) {
-    return Error(
-        ErrorCode::invalid_argument,
-        fmt::format("access rights {:#x} let peers write what its owner may not", range.access));
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("access rights {:#x} let peers write what its owner may not",
+                             range.access))
+        .with_hint("add the right of local writes, and set no bits above 0xf");
   }
   std::uint32_t key = 0;
   do {
@@ -46,7 +48,8 @@ Result<std::uint32_t> MemoryKeys::add(const MemoryRange& range) {
 
 Status MemoryKeys::remove(std::uint32_t key) {
   if (keys_.erase(key) != 0) return {};
-  return Error(ErrorCode::invalid_argument, fmt::format("the NIC has no key {:#x}", key));
+  return Error(ErrorCode::invalid_argument, fmt::format("the NIC has no key {:#x}", key))
+      .with_hint("pass a key that register_memory() has returned, and deregister it once");
 }
 
 bool MemoryKeys::is_deregistered(std::uint32_t key) const {

@@ -12,7 +12,8 @@ Status PeerMemory::add(std::uint64_t peer, std::uint32_t key, const MemoryRange&
   if (peer == 0 || key == 0 || !sound) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("{} bytes at {:#x} of peer {} are no memory that could be mapped",
-                             range.bytes, range.address, peer));
+                             range.bytes, range.address, peer))
+        .with_hint("pass a peer, its rkey and 1 byte or more that are mapped here");
   }
   ranges_.insert_or_assign({peer, key}, range);
   return {};

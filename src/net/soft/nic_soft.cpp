@@ -46,7 +46,8 @@ Status NicSoft::to_ready_to_receive(std::uint32_t number, const QueuePeer& peer)
   ORIEL_TRY(SoftQueue* const queue, queues_.find_or_fail(number));
   if (peer.wire >= context_.wires.size()) {
     return Error(ErrorCode::invalid_argument, fmt::format("the NIC has {} wires and no wire {}",
-                                                          context_.wires.size(), peer.wire));
+                                                          context_.wires.size(), peer.wire))
+        .with_hint("pass the index of a wire, which starts at 0");
   }
   return queue->to_ready_to_receive(peer);
 }

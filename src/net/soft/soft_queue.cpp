@@ -41,7 +41,8 @@ Status check_setup(const QueueSetup& setup) {
   if (!std::has_single_bit(memory.depth) || memory.depth < 128 || memory.depth > 32768) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("a send queue of {} WQEBBs: it takes a power of two from 128 to 32768",
-                             memory.depth));
+                             memory.depth))
+        .with_hint("set QueueMemory::depth to an allowed value");
   }
   if (memory.ring == nullptr || memory.record == nullptr || memory.doorbell == nullptr ||
       memory.completions == nullptr || !is_aligned(memory.ring, 64) ||
@@ -63,20 +64,26 @@ Status check_setup(const QueueSetup& setup) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("a completion queue of {} elements for receives: a power of two up "
                              "to 65536",
-                             memory.receive_count));
+                             memory.receive_count))
+        .with_hint(
+            "set QueueMemory::receive_count to an allowed value, or pass no receive_completions "
+            "and 0");
   }
   if (setup.number > 0xffffff) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("a queue with the number {:#x}: numbers have 24 bits", setup.number));
+                 fmt::format("a queue with the number {:#x}: numbers have 24 bits", setup.number))
+        .with_hint("pass a number below 0x1000000");
   }
   if (setup.named > 0xffffff) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("a queue named {:#x}: names have 24 bits", setup.named));
+                 fmt::format("a queue named {:#x}: names have 24 bits", setup.named))
+        .with_hint("pass a name below 0x1000000");
   }
   if (setup.piece_bytes == 0 || setup.piece_bytes > kPieceBytesMost) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("pieces of {} bytes: 1 to {} can cross the wire", setup.piece_bytes,
-                             kPieceBytesMost));
+                             kPieceBytesMost))
+        .with_hint("set QueueSetup::piece_bytes to an allowed value");
   }
   return {};
 }
@@ -93,7 +100,8 @@ SoftQueue::SoftQueue(const QueueSetup& setup, std::uint32_t number, NicContext& 
 Status SoftQueue::expect(QueueState state, const char* next) const {
   if (state_ == state) return {};
   return Error(ErrorCode::invalid_usage, fmt::format("queue {:#x} cannot go from \"{}\" to \"{}\"",
-                                                     number_, to_string(state_), next));
+                                                     number_, to_string(state_), next))
+      .with_hint("go through reset, init, ready to receive and ready to send in this order");
 }
 
 Status SoftQueue::to_init() {
@@ -218,7 +226,8 @@ Result<std::uint32_t> QueueTable::add(const QueueSetup& setup, NicContext& nic) 
   const std::uint32_t number = setup.number != 0 ? setup.number : last_number_;
   if (queues_.contains(number)) {
     return Error(ErrorCode::invalid_argument,
-                 fmt::format("the NIC has a queue {:#x} already", number));
+                 fmt::format("the NIC has a queue {:#x} already", number))
+        .with_hint("pass another number, or 0 for a free one");
   }
   auto queue = std::make_unique<SoftQueue>(setup, number, nic);
   order_.reserve(order_.size() + 1);
@@ -247,7 +256,8 @@ SoftQueue* QueueTable::find(std::uint32_t number) const {
 Result<SoftQueue*> QueueTable::find_or_fail(std::uint32_t number) const {
   SoftQueue* const queue = find(number);
   if (queue != nullptr) return queue;
-  return Error(ErrorCode::invalid_argument, fmt::format("the NIC has no queue {:#x}", number));
+  return Error(ErrorCode::invalid_argument, fmt::format("the NIC has no queue {:#x}", number))
+      .with_hint("pass the number of a queue that was made here and not destroyed");
 }
 
 }  // namespace oriel::net

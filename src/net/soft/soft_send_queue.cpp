@@ -87,12 +87,14 @@ Status check_options(const SendQueue::Options& options) {
   if (!std::has_single_bit(depth) || depth < dq::kDepthLeast || depth > dq::kDepthMost) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("a send queue of {} WQEBBs: it takes a power of two from {} to {}",
-                             depth, dq::kDepthLeast, dq::kDepthMost));
+                             depth, dq::kDepthLeast, dq::kDepthMost))
+        .with_hint("set Options::depth to an allowed value");
   }
   if (!std::has_single_bit(options.fetch_slots) || options.fetch_slots > depth) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("{} slots for old values: a power of two up to the depth of {}",
-                             options.fetch_slots, depth));
+                             options.fetch_slots, depth))
+        .with_hint("set Options::fetch_slots to an allowed value");
   }
   // A single CQE has no owner bit that distinguishes rounds.
   const bool receives_fit =
@@ -100,7 +102,8 @@ Status check_options(const SendQueue::Options& options) {
   if (!receives_fit || options.receives > dq::kDepthMost) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("{} receives: 0 or a power of two from 2 to {}", options.receives,
-                             dq::kDepthMost));
+                             dq::kDepthMost))
+        .with_hint("set Options::receives to an allowed value");
   }
   return {};
 }

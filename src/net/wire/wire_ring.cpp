@@ -68,7 +68,8 @@ Result<bool> RingWriter::write(ByteView head, ByteView payload) {
   if (bytes == 0 || bytes > ring_message_bytes_most(ring_bytes_)) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("a message of {} bytes for a ring that takes 1 to {}", bytes,
-                             ring_message_bytes_most(ring_bytes_)));
+                             ring_message_bytes_most(ring_bytes_)))
+        .with_hint("send 1 byte or more, in pieces that fit");
   }
   const std::uint64_t needed = record_bytes(bytes);
   if (written_ - taken_ + needed > ring_bytes_) {
