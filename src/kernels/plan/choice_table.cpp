@@ -157,9 +157,11 @@ Result<ChoiceTable> ChoiceTable::parse(std::string_view text) {
 Result<ChoiceTable> ChoiceTable::read(const std::string& path) {
   auto text = read_file(path, {.bytes = kMaxTableBytes});
   if (!text.ok()) {
+    // The hint of the cause is about any file; the hint here is about the table.
+    const std::string why = std::move(text).error().with_hint({}).to_string();
     return Error(ErrorCode::invalid_usage,
-                 fmt::format("cannot read the table \"{}\": {}", path, text.error().to_string()))
-        .with_hint("ORIEL_TABLE names a readable file");
+                 fmt::format("cannot read the table \"{}\": {}", path, why))
+        .with_hint("set ORIEL_TABLE to a readable file");
   }
   auto table = parse(text.value());
   if (!table.ok()) return std::move(table).error().with_context("reading \"" + path + "\"");

@@ -26,10 +26,10 @@ DeviceUuid get_uuid(ByteReader& reader) {
   return uuid;
 }
 
-/// Reads a boolean byte; any value but 0 and 1 sets `odd`.
-bool get_truth(ByteReader& reader, bool& odd) {
+/// Reads a boolean byte; any value but 0 and 1 is copied to `odd`.
+bool get_truth(ByteReader& reader, std::uint8_t& odd) {
   const auto value = reader.get<std::uint8_t>();
-  odd = odd || value > 1;
+  if (value > 1) odd = value;
   return value == 1;
 }
 
@@ -46,7 +46,7 @@ void put_all_seen(ByteWriter& writer, const std::vector<SeenDevice>& seen) {
   for (std::size_t i = 0; i < count; ++i) put_seen(writer, seen[i]);
 }
 
-SeenDevice get_seen(ByteReader& reader, bool& odd) {
+SeenDevice get_seen(ByteReader& reader, std::uint8_t& odd) {
   SeenDevice device;
   device.uuid = get_uuid(reader);
   device.reachable = get_truth(reader, odd);
@@ -58,7 +58,7 @@ SeenDevice get_seen(ByteReader& reader, bool& odd) {
   return device;
 }
 
-Result<std::vector<SeenDevice>> get_all_seen(ByteReader& reader, bool& odd) {
+Result<std::vector<SeenDevice>> get_all_seen(ByteReader& reader, std::uint8_t& odd) {
   const auto count = reader.get<std::uint32_t>();
   if (count > kSeenDevicesMost) {
     return bad(std::to_string(count) + " devices, at most " + std::to_string(kSeenDevicesMost));
@@ -76,13 +76,17 @@ Status check_seen(const RankInfo& info, const SeenDevice& device) {
   }
   if (path.hops > kHopsMost || path.bandwidth_class > kBandwidthClassMost) {
     return bad("a path of " + std::to_string(path.hops) + " hops and bandwidth class " +
-               std::to_string(path.bandwidth_class));
+               std::to_string(path.bandwidth_class) + "; the limits are " +
+               std::to_string(kHopsMost) + " and " + std::to_string(kBandwidthClassMost));
   }
   if (device.reachable != (path.kind != PathKind::host_memory)) {
-    return bad("a path contradicts what the device can map");
+    return bad("a path of kind " + std::to_string(static_cast<int>(path.kind)) +
+               " contradicts whether the device can be mapped (" +
+               std::to_string(static_cast<int>(device.reachable)) + ")");
   }
   if ((device.uuid == info.uuid) != (path.kind == PathKind::same_device)) {
-    return bad("a path is that of another device");
+    return bad("a path of kind " + std::to_string(static_cast<int>(path.kind)) +
+               " is that of another device");
   }
   return {};
 }
@@ -95,21 +99,27 @@ Status check_device(const RankInfo& info) {
        info.uuid != DeviceUuid{} || info.fabric || info.fabric_handles || info.links_class != 0 ||
        info.may_learn_more || info.keeps_apart || info.wants_copy_engines ||
        info.resident_ctas != 0 || info.cta_limit != 0 || info.known_sharers != 0)) {
-    return bad("a rank on the host names a device");
+    return bad("a rank on the host names a device: ordinal " + std::to_string(info.device) +
+               ", PCI id of " + std::to_string(info.pci_id.size()) + " bytes, " +
+               std::to_string(info.seen.size()) + " devices seen");
   }
   if (!on_host && info.device < 0) {
     return bad("device ordinal " + std::to_string(info.device) + " is negative");
   }
   if (info.links_class > kBandwidthClassMost) {
-    return bad("links of bandwidth class " + std::to_string(info.links_class));
+    return bad("links of bandwidth class " + std::to_string(info.links_class) + "; the limit is " +
+               std::to_string(kBandwidthClassMost));
   }
   const auto most_ctas = std::max({info.resident_ctas, info.cta_limit, info.known_sharers});
   if (most_ctas > kCtasMost) {
-    return bad("a device with CTAs for " + std::to_string(most_ctas));
+    return bad("a device with CTAs for " + std::to_string(most_ctas) + "; the limit is " +
+               std::to_string(kCtasMost));
   }
   const auto disordered = [](const SeenDevice& a, const SeenDevice& b) { return a.uuid >= b.uuid; };
-  if (std::adjacent_find(info.seen.begin(), info.seen.end(), disordered) != info.seen.end()) {
-    return bad("devices are not in the order of their UUIDs");
+  const auto at = std::adjacent_find(info.seen.begin(), info.seen.end(), disordered);
+  if (at != info.seen.end()) {
+    return bad("device " + std::to_string(at - info.seen.begin()) + " and the next of " +
+               std::to_string(info.seen.size()) + ", are not in the order of their UUIDs");
   }
   for (const SeenDevice& device : info.seen) ORIEL_CHECK(check_seen(info, device));
   return {};
@@ -118,19 +128,24 @@ Status check_device(const RankInfo& info) {
 Status check_fields(const RankInfo& info) {
   if (info.process == 0) return bad("the process number is 0");
   if (info.memory_bytes > kMemoryMostBytes) {
-    return bad("a memory of " + std::to_string(info.memory_bytes) + " bytes");
+    return bad("a memory of " + std::to_string(info.memory_bytes) + " bytes; the limit is " +
+               std::to_string(kMemoryMostBytes));
   }
   if (info.numa < -1 || info.numa > kNumaNumberMost) {
-    return bad("NUMA node " + std::to_string(info.numa));
+    return bad("NUMA node " + std::to_string(info.numa) + ", not of -1 to " +
+               std::to_string(kNumaNumberMost));
   }
   if (info.host_class > kBandwidthClassMost || info.network_class > kBandwidthClassMost) {
     return bad("host memory or a network of bandwidth class " +
-               std::to_string(std::max(info.host_class, info.network_class)));
+               std::to_string(std::max(info.host_class, info.network_class)) + "; the limit is " +
+               std::to_string(kBandwidthClassMost));
   }
   const auto printable = [](char letter) { return letter > ' ' && letter <= '~'; };
   if (info.pci_id.size() > kPciIdMostBytes ||
       !std::all_of(info.pci_id.begin(), info.pci_id.end(), printable)) {
-    return bad("the PCI id is no PCI id");
+    return bad("the PCI id of " + std::to_string(info.pci_id.size()) +
+               " bytes is no PCI id of up to " + std::to_string(kPciIdMostBytes) +
+               " printable letters");
   }
   return check_device(info);
 }
@@ -191,7 +206,7 @@ Result<RankInfo> decode_rank_info(ByteView message) {
         .with_hint("load the same version of Oriel on all ranks");
   }
   RankInfo info;
-  bool odd = false;
+  std::uint8_t odd = 0;
   const auto kind = reader.get<std::uint8_t>();
   info.node.host = reader.get<std::uint64_t>();
   info.node.network_namespace = reader.get<std::uint64_t>();
@@ -224,7 +239,7 @@ Result<RankInfo> decode_rank_info(ByteView message) {
   info.may_learn_more = get_truth(reader, odd);
   ORIEL_TRY(info.seen, get_all_seen(reader, odd));
   ORIEL_CHECK(reader.finish("rank information"));
-  if (odd) return bad("a truth value is neither 0 nor 1");
+  if (odd != 0) return bad("a truth value is " + std::to_string(odd) + ", not 0 or 1");
   if (kind != static_cast<std::uint8_t>(DeviceKind::host) &&
       kind != static_cast<std::uint8_t>(DeviceKind::cuda)) {
     return bad("device kind " + std::to_string(kind) + " does not exist");
@@ -253,7 +268,7 @@ Bytes encode_supplement(const RankInfo& info, Wanted wanted) {
 
 Status add_supplement(RankInfo& info, ByteView message, Wanted wanted) {
   ByteReader reader(message);
-  bool odd = false;
+  std::uint8_t odd = 0;
   const auto reported = reader.get<std::uint8_t>();
   if (reader.good() && reported != number_of(wanted)) return bad("it adds what was not asked for");
   if (wanted.network) info.network_class = reader.get<std::uint8_t>();
@@ -262,7 +277,7 @@ Status add_supplement(RankInfo& info, ByteView message, Wanted wanted) {
     info.may_learn_more = false;
   }
   ORIEL_CHECK(reader.finish("further rank information"));
-  if (odd) return bad("a truth value is neither 0 nor 1");
+  if (odd != 0) return bad("a truth value is " + std::to_string(odd) + ", not 0 or 1");
   return check_fields(info);
 }
 

@@ -247,8 +247,13 @@ Result<Machine> read_named_file(const std::string& file, Duration timeout) {
       std::min(limits.timeout, std::chrono::duration_cast<std::chrono::milliseconds>(timeout / 4));
   auto machine = read_machine_file(file, limits);
   if (machine.ok()) return machine;
-  const Error cause = std::move(machine).error();
-  return Error(ErrorCode::invalid_usage, cause.to_string())
+  Error cause = std::move(machine).error();
+  const std::string hint = cause.hint().empty()
+                               ? "name a description that can be read, or unset the variable"
+                               : cause.hint();
+  // The text of the cause goes without its hint, which stands at the end of the error.
+  return Error(ErrorCode::invalid_usage, std::move(cause).with_hint({}).to_string())
+      .with_hint(hint)
       .with_context("using what ORIEL_TOPO_FILE or NCCL_TOPO_FILE names");
 }
 

@@ -16,6 +16,7 @@ namespace {
 
 Error wrong(std::string what) {
   return Error(ErrorCode::invalid_argument, std::move(what))
+      .with_hint("correct the description, or name another file")
       .with_context("checking the description of a machine");
 }
 

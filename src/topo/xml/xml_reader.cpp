@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <memory>
 #include <new>
+#include <utility>
 
 #include <expat.h>
 #include <fmt/format.h>
@@ -17,7 +18,8 @@ namespace {
 constexpr const char* kSpace = " \t\r\n";
 
 Error refused(std::size_t line, const std::string& why) {
-  return Error(ErrorCode::invalid_argument, fmt::format("line {}: {}", line, why));
+  return Error(ErrorCode::invalid_argument, fmt::format("line {}: {}", line, why))
+      .with_hint("correct the description at this line, or name another file");
 }
 
 /// Builds the tree while expat parses. Stops parsing at the first refusal.
@@ -52,6 +54,7 @@ class Builder {
 
   /// Returns the root, or the error.
   Result<XmlElement> finish(XML_Status status) {
+    if (lacks_memory_) return Error(ErrorCode::system, "out of memory while reading XML");
     if (!why_.empty()) return refused(line_, why_);
     if (status != XML_STATUS_OK) {
       return refused(XML_GetCurrentLineNumber(parser_), XML_ErrorString(XML_GetErrorCode(parser_)));
@@ -66,28 +69,36 @@ class Builder {
     try {
       action(*this);
     } catch (const std::bad_alloc&) {
+      lacks_memory_ = true;
       stop("out of memory");
     }
   }
 
-  void stop(const char* why) {
+  void stop(std::string why) {
     if (!why_.empty()) return;
-    why_ = why;
+    why_ = std::move(why);
     line_ = XML_GetCurrentLineNumber(parser_);
     XML_StopParser(parser_, XML_FALSE);
   }
 
   void begin(const char* name, const char** attributes) {
     if (!why_.empty()) return;
-    if (++elements_ > limits_.elements) return stop("there are too many elements");
-    if (open_.size() >= limits_.depth) return stop("elements are nested too deeply");
+    if (++elements_ > limits_.elements) {
+      return stop(fmt::format("there are more than {} elements", limits_.elements));
+    }
+    if (open_.size() >= limits_.depth) {
+      return stop(fmt::format("elements are nested more than {} deep", limits_.depth));
+    }
     XmlElement element;
     element.name = name;
     element.line = XML_GetCurrentLineNumber(parser_);
     for (; *attributes != nullptr; attributes += 2) {
-      if (element.attributes.size() >= limits_.attributes_of_one ||
-          ++attributes_ > limits_.attributes) {
-        return stop("there are too many attributes");
+      if (element.attributes.size() >= limits_.attributes_of_one) {
+        return stop(fmt::format("<{}> has more than {} attributes", element.name.substr(0, 32),
+                                limits_.attributes_of_one));
+      }
+      if (++attributes_ > limits_.attributes) {
+        return stop(fmt::format("there are more than {} attributes", limits_.attributes));
       }
       element.attributes.emplace_back(attributes[0], attributes[1]);
     }
@@ -123,6 +134,7 @@ class Builder {
   std::size_t elements_ = 0;
   std::size_t attributes_ = 0;
   std::string why_;
+  bool lacks_memory_ = false;
   std::size_t line_ = 0;
 };
 

@@ -11,7 +11,8 @@ namespace oriel::topo {
 
 Error odd(const XmlElement& element, const std::string& what) {
   return Error(ErrorCode::invalid_argument,
-               fmt::format("line {}: <{}> {}", element.line, element.name.substr(0, 32), what));
+               fmt::format("line {}: <{}> {}", element.line, element.name.substr(0, 32), what))
+      .with_hint("correct the description at this line, or name another file");
 }
 
 Status check_has_no_text(const XmlElement& element) {
@@ -19,7 +20,8 @@ Status check_has_no_text(const XmlElement& element) {
   return Error(ErrorCode::invalid_argument,
                fmt::format("line {}: <{}> holds the text '{}', where none belongs",
                            element.text_line, element.name.substr(0, 32),
-                           element.text.substr(0, element.text.find('\n')).substr(0, 32)));
+                           element.text.substr(0, element.text.find('\n')).substr(0, 32)))
+      .with_hint("remove the text");
 }
 
 namespace {
