@@ -33,6 +33,15 @@ INCLUDE = re.compile(r'^#include "([^"]+)"', re.M)
 # Matches the head of a class, or of a namespace without a name.
 BLOCK = re.compile(r"(?:\b(?:class|struct)(?: alignas\([^()]*\))? (\w+)[^;{}()]*|\bnamespace )\{")
 NO_FUNCTIONS = {"if", "for", "while", "switch", "catch", "constexpr"}
+# Members that keep the text of a later error. In the message, their texts stand for them.
+KEPT_MEMBERS = {"why_", "missing"}
+# Members that keep the reason of a later error, whose message has … for it: {member: code}.
+CODES_OF_REASONS = {"reason_": "remote"}
+KEPT = re.compile(rf"(?:\b|\.)({'|'.join(sorted(KEPT_MEMBERS | set(CODES_OF_REASONS)))}) = "
+                  rf"((?:{LITERAL}|[^;\"])+);")
+IS_KEPT = re.compile(rf"(?:.*(?:\.|->))?({'|'.join(sorted(KEPT_MEMBERS))})$", re.S)
+CODE = re.compile(r"(?:oriel::)?(ErrorCode::\w+)$")
+LAMBDA = re.compile(r"\[[^\[\]]*\]\s*(?:\(\)\s*)?\{\s*return ([^;]*);\s*\}$")
 MOST_HELPERS = 4
 MOST_ADDITIONS = 2  # `text += ...` that give alternatives of a text
 
@@ -178,7 +187,7 @@ class Source:
 
     def local(self, name, begin, at):
         """Returns the expression that a local variable gets between `begin` and `at`, or None."""
-        found = re.search(rf"\b(?:std::string|std::string_view|char\* const|char\*|auto) {name}"
+        found = re.search(rf"\b(?:std::string|std::string_view|char\* const|char\*|auto|ErrorCode) {name}"
                           rf"(?:\s=\s+|\()", self.text[begin:at])
         if not found:
             return None
@@ -194,9 +203,12 @@ class Source:
 
     def render(self, expression, at, values=None):
         """Turns an expression into the text of a message. values: {parameter: text}."""
-        expression = expression.strip()
-        if (expression.startswith("(")
-                and (inner := split_arguments(expression, 0))[1] == len(expression)):
+        expression = re.sub(r'(?<=")\s*#\w+', f' "{VALUE}"', expression.strip())  # in a macro
+        if found := CODE.match(expression):
+            return found[1]
+        if found := LAMBDA.match(expression):
+            return self.render(found[1], at, values)
+        if expression.startswith("(") and (inner := split_arguments(expression, 0))[1] == len(expression):
             return self.render(", ".join(inner[0]), at, values)
         if (found := re.match(r"std::move\(|std::string\(|fmt::format\(|to_string\(", expression)):
             arguments, end = split_arguments(expression, found.end() - 1)
@@ -218,8 +230,11 @@ class Source:
             return "".join(one[1:-1] for one in re.findall(LITERAL, expression)).replace('\\"', '"')
         if (constant := expression.split("::")[-1]) in self.constants:
             return self.constants[constant]
-        if values and expression in values:
-            return values[expression]
+        called = expression.removesuffix("()")
+        if values and called in values:
+            return values[called]
+        if (found := IS_KEPT.match(expression)) and (kept := self.program.kept(found[1], self)):
+            return " / ".join(kept)
         value, begin = self.value_of(expression, at)
         return self.render(value, begin, values) if value else VALUE
 
@@ -243,12 +258,10 @@ class Source:
         """Yields the texts that a function returns, or adds to the list that it returns."""
         for found in re.compile(r"\b(?:return |\w+\.push_back\()").finditer(
                 self.text, scope.begin, scope.end):
-            expression = (top_level(self.text[found.end():scope.end], ";")[0]
-                          if found[0] == "return "
+            expression = (top_level(self.text[found.end():scope.end], ";")[0] if found[0] == "return "
                           else ", ".join(split_arguments(self.text, found.end() - 1)[0]))
             call = re.match(r"(\w+)\(", expression)
-            inner = [one for one in self.scopes
-                     if call and one.name == call[1] and one is not scope]
+            inner = [one for one in self.scopes if call and one.name == call[1] and one is not scope]
             for one in inner:
                 yield from self.returned(one)
             if not inner:
@@ -358,20 +371,34 @@ class Source:
 
 
 class Program:
-    """The files of src, and which of them see which functions."""
+    """The files of src, and which of them see which functions and members."""
 
     def __init__(self, texts):
         self.constants, self.includes, self.sources = {}, {}, {}
         for name, text in texts.items():
             self.includes[name] = {"src/" + one for one in INCLUDE.findall(text)} & set(texts)
             for found in CONSTANT.finditer(text):
-                self.constants[found[1]] = "".join(
-                    one[1:-1] for one in re.findall(LITERAL, found[2]))
+                self.constants[found[1]] = "".join(one[1:-1] for one in re.findall(LITERAL, found[2]))
         self.classes = {one[1] for text in texts.values() for one in BLOCK.finditer(text)} - {None}
         self.seen = {name: self.closure(name) for name in texts}
         for name, text in texts.items():
             self.sources[name] = Source(name, text, self)
-        self.types, self.calls = {}, {}
+        self.types, self.calls, self.kept_texts = {}, {}, {}
+
+    def kept(self, member, reader):
+        """Returns the texts of a member of KEPT_MEMBERS, of each assignment in `reader` and in the
+        files of its module whose header it sees."""
+        key = member, reader.name
+        if key not in self.kept_texts:
+            self.kept_texts[key] = []  # ends recursion
+            module = "/".join(reader.name.split("/")[:2]) + "/"
+            homes = [one for name, one in self.sources.items() if one is reader or
+                     name.startswith(module) and re.sub(r"\.cpp$", ".hpp", name) in self.seen[reader.name]]
+            self.kept_texts[key] = sorted({
+                text for one in homes for found in KEPT.finditer(one.text) if found[1] == member
+                for texts in one.each_call(found.start(), [found[2]]) for text in texts[0].split(" / ")
+                if text.strip(f"{VALUE}: ")})
+        return self.kept_texts[key]
 
     def closure(self, name):
         """Returns the file and all that it includes, also through others."""
@@ -387,12 +414,10 @@ class Program:
         named = [one for one in self.sources.values() if f"{scope.name}(" in one.text]
         declaring = {one.name for one in named
                      if one.name in self.seen[home.name] and one.name.endswith(".hpp")}
-        return [one for one in named
-                if one is not home and not declaring.isdisjoint(self.seen[one.name])]
+        return [one for one in named if one is not home and not declaring.isdisjoint(self.seen[one.name])]
 
     def is_of(self, receiver, owner, source):
-        """Returns whether a file sees a variable or function `receiver` whose type names `owner`.
-        """
+        """Returns whether a file sees a variable or function `receiver` whose type names `owner`."""
         key = receiver, owner, source.name
         if key not in self.types:
             name = re.compile(rf"\b{owner}\b[\w<>:,\s]*?[>&*\s]+(?:const\s+)?{receiver}\b")

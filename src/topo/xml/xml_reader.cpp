@@ -66,11 +66,12 @@ class Builder {
   // Exceptions must not pass through expat.
   template <typename Action>
   void guarded(const Action& action) {
+    if (lacks_memory_) return;
     try {
       action(*this);
     } catch (const std::bad_alloc&) {
       lacks_memory_ = true;
-      stop("out of memory");
+      XML_StopParser(parser_, XML_FALSE);
     }
   }
 
