@@ -63,7 +63,10 @@ Result<SocketAddress> SocketAddress::decode(ByteReader& reader) {
   out.port_ = reader.get<std::uint16_t>();
   out.scope_ = reader.get<std::uint32_t>();
   const ByteView raw = reader.get_raw(out.address_.size());
-  if (!reader.good()) return Error(ErrorCode::remote, "a socket address is cut short");
+  if (!reader.good()) {
+    return Error(ErrorCode::remote,
+                 fmt::format("a socket address is shorter than {} bytes", 8 + out.address_.size()));
+  }
   std::memcpy(out.address_.data(), raw.data(), out.address_.size());
   const bool tail_is_zero = std::all_of(out.address_.begin() + 4, out.address_.end(),
                                         [](std::uint8_t byte) { return byte == 0; });

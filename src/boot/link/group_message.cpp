@@ -117,7 +117,8 @@ Status take_blocks(ByteView body, std::size_t count, std::vector<Bytes>& blocks)
 
 Status check_barrier_body(ByteView body) {
   if (body.empty()) return {};
-  return Error(ErrorCode::remote, "a barrier message carries bytes");
+  return Error(ErrorCode::remote,
+               fmt::format("a barrier message carries {} bytes, not 0", body.size()));
 }
 
 }  // namespace oriel::boot

@@ -102,7 +102,9 @@ Status Liveness::receive(const Frame& frame) {
 Status Liveness::receive_left(ByteView payload) {
   ByteReader reader(payload);
   if (payload.empty() || payload.size() % sizeof(std::int32_t) != 0) {
-    return Error(ErrorCode::remote, "a notice of departure is malformed");
+    return Error(ErrorCode::remote,
+                 fmt::format("a notice of departure has {} bytes, not those of 1 or more ranks",
+                             payload.size()));
   }
   while (reader.left() > 0) {
     const auto rank = reader.get<std::int32_t>();

@@ -34,7 +34,11 @@ Result<std::string> get_text(ByteReader& reader, std::size_t limit) {
   const auto length = reader.get<std::uint16_t>();
   const ByteView raw = reader.get_raw(limit);
   if (!reader.good() || length > limit) {
-    return Error(ErrorCode::remote, "a peer's error record is malformed: a text is too long");
+    return Error(
+        ErrorCode::remote,
+        fmt::format(
+            "a peer's error record is malformed: a text of {} bytes or cut short; the limit is {}",
+            length, limit));
   }
   std::string text(reinterpret_cast<const char*>(raw.data()), length);
   for (char& letter : text) {
@@ -133,7 +137,9 @@ Result<VoteRecord> VoteRecord::decode(ByteReader& reader) {
   const auto count = reader.get<std::uint32_t>();
   ByteReader error_reader(reader.get_raw(ErrorRecord::kEncodedBytes));
   if (!reader.good() || record.failed_rank_ < -1 || count > kMaxFields) {
-    return Error(ErrorCode::remote, "a peer's vote record is malformed");
+    return Error(ErrorCode::remote,
+                 fmt::format("a peer's vote record is malformed (rank {}, {} fields, at most {})",
+                             record.failed_rank_, count, kMaxFields));
   }
   if (record.failed_rank_ >= 0) {
     ORIEL_CHECK(ErrorRecord::decode(error_reader, record.error_));
@@ -143,7 +149,11 @@ Result<VoteRecord> VoteRecord::decode(ByteReader& reader) {
     for (Extreme* extreme : {&range.least, &range.greatest}) {
       extreme->value = reader.get<std::uint64_t>();
       extreme->rank = reader.get<std::int32_t>();
-      if (extreme->rank < 0) return Error(ErrorCode::remote, "a peer's vote record is malformed");
+      if (extreme->rank < 0) {
+        return Error(ErrorCode::remote,
+                     fmt::format("a peer's vote record is malformed: field {} is of rank {}", i,
+                                 extreme->rank));
+      }
     }
     record.ranges_.push_back(range);
   }

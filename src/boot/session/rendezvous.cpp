@@ -49,7 +49,11 @@ Result<RootHello> RootHello::decode(ByteView bytes) {
   hello.process = reader.get<std::uint64_t>();
   ORIEL_TRY(hello.address, SocketAddress::decode(reader));
   ORIEL_CHECK(reader.finish("a rank's hello"));
-  if (reserved != 0) return Error(ErrorCode::remote, "a rank's hello has reserved bytes set");
+  if (reserved != 0) {
+    return Error(
+        ErrorCode::remote,
+        fmt::format("the hello of rank {} has reserved bytes {:#x}, not 0", hello.rank, reserved));
+  }
   return hello;
 }
 

@@ -177,7 +177,8 @@ Status Session::Splitting::find_place(const std::vector<Bytes>& all) {
   }
   if (serial == std::numeric_limits<std::uint64_t>::max()) {
     return Error(ErrorCode::remote,
-                 "a rank has sent a number of splits that no rank can have made");
+                 fmt::format("a rank has sent {} as the number of its splits; the limit is {}",
+                             serial, serial - 1));
   }
   parent_.splits_ = serial + 1;
   if (!call_.color) return {};

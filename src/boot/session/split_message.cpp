@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/try.hpp"
 #include "boot/link/vote_record.hpp"
 
@@ -31,7 +33,10 @@ Result<SplitPlace> decode_split_place(ByteView bytes) {
   }
   ORIEL_CHECK(reader.finish("a rank's place in a split"));
   if (has_color > 1 || listens > 1 || (has_color == 0 && color != 0)) {
-    return Error(ErrorCode::remote, "a rank's place in a split is malformed");
+    return Error(ErrorCode::remote,
+                 fmt::format("a rank's place in a split is malformed (has a color: {}, color {}, "
+                             "listens: {})",
+                             has_color, color, listens));
   }
   if (has_color == 1) place.color = color;
   return place;
