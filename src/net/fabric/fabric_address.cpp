@@ -63,7 +63,10 @@ Result<FabricAddress> decode_fabric_address(ByteView bytes) {
   }
   const auto is_printable = [](std::byte c) { return c > std::byte{' '} && c < std::byte{127}; };
   if (!std::all_of(provider.begin(), provider.end(), is_printable)) {
-    return Error(ErrorCode::remote, "a fabric address has a provider's name that is no text");
+    return Error(ErrorCode::remote,
+                 fmt::format("a fabric address has a provider's name of {} bytes, of which some "
+                             "cannot be printed",
+                             provider.size()));
   }
   if (where.empty() || where.size() > FabricAddress::kAddressBytesMost) {
     return bad_address("an address of bytes", where.size(),

@@ -270,7 +270,10 @@ Status add_supplement(RankInfo& info, ByteView message, Wanted wanted) {
   ByteReader reader(message);
   std::uint8_t odd = 0;
   const auto reported = reader.get<std::uint8_t>();
-  if (reader.good() && reported != number_of(wanted)) return bad("it adds what was not asked for");
+  if (reader.good() && reported != number_of(wanted)) {
+    return bad("it adds parts " + std::to_string(reported) + ", not the parts " +
+               std::to_string(number_of(wanted)) + " that were asked for");
+  }
   if (wanted.network) info.network_class = reader.get<std::uint8_t>();
   if (wanted.hidden_gpus) {
     ORIEL_TRY(info.seen, get_all_seen(reader, odd));

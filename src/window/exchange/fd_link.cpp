@@ -205,7 +205,11 @@ struct FdLink::Packet {
     packet.first = reader.get<std::uint32_t>();
     packet.total = reader.get<std::uint32_t>();
     ORIEL_CHECK(reader.finish("descriptor message"));
-    if (magic != kMagic) return Error(ErrorCode::remote, "a descriptor message has a bad mark");
+    if (magic != kMagic) {
+      return Error(
+          ErrorCode::remote,
+          fmt::format("a descriptor message has the mark {:#x}, not {:#x}", magic, kMagic));
+    }
     return packet;
   }
 };
