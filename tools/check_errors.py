@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that docs/errors.md lists every error message and log line of the library. The script reads
-them from the sources and writes the tables between the page's two marks; the rest of the page is
-written by hand. To write the tables again:
+"""Checks that docs/errors.md lists every error message and log line of the library.
+
+The script reads them from the sources and writes the tables between the page's two marks; the rest
+of the page is written by hand. To write the tables again:
 
     tools/check_errors.py --write
 
 The script reads `Error(code, message)` with its `with_hint`, the calls of Log, and texts that are
 kept in a member for a later error. In a message, `…` stands for a value. If a function, a
-member or a local lambda passes its parameters on as code, message or hint, each of its calls gives a
-message. Calls are followed through several helpers, and into all files that see a declaration of
-the helper. Two tables have texts without their messages. One has hints that are set on an Error made
-elsewhere, the other texts of three words or more that functions return. A log line may end with
-"; hint: " and what to do.
+member or a local lambda passes its parameters on as code, message or hint, each of its calls gives
+a message. Calls are followed through several helpers, and into all files that see a declaration of
+the helper. Two tables have texts without their messages. One has hints that are set on an Error
+made elsewhere, the other texts of three words or more that functions return. A log line may end
+with "; hint: " and what to do.
 
 The script also finds an Error whose code or message it cannot read. A message with the code
 invalid_argument or invalid_usage has to have a hint. A line of the level alert or warn has to say
@@ -69,8 +70,9 @@ def log_texts(source):
 class Messages:
     """The messages of the library.
 
-    `errors` is {(module, message, hint): codes}. `lines` is {(level, line, hint)} of the log. `later`
-    is {(module, hint)} of errors made elsewhere. `reasons` is {(module, text)} of functions' texts.
+    `errors` is {(module, message, hint): codes}. `lines` is {(level, line, hint)} of the log.
+    `later` is {(module, hint)} of errors made elsewhere. `reasons` is {(module, text)} of
+    functions' texts.
     `unread` lists the findings about errors whose code or message the script cannot read.
     """
 
@@ -94,7 +96,8 @@ class Messages:
             line, _, hint = clean(text).partition(HINT_OF_LINE)
             if line.strip(f"{VALUE}: "):
                 self.lines.add((level, line, hint))
-        self.reasons |= {(module, clean(one).partition(HINT_OF_LINE)[0]) for one in source.reasons()}
+        self.reasons |= {(module, clean(one).partition(HINT_OF_LINE)[0])
+                         for one in source.reasons()}
         self.later |= {(module, hint) for one in source.later_hints()
                        if (hint := clean(one)).strip(f"{VALUE} /")}
 
@@ -125,8 +128,8 @@ class Messages:
                     line = source.text.count("\n", 0, found.start()) + 1
                     what = "message" if codes else "code"
                     self.unread.append(
-                        f"{source.name}:{line}: the {what} of an Error cannot be read; give it as a "
-                        "literal, or the message through a member of KEPT_MEMBERS")
+                        f"{source.name}:{line}: the {what} of an Error cannot be read; give it as "
+                        "a literal, or the message through a member of KEPT_MEMBERS")
 
 
 def read_messages(root):
@@ -145,8 +148,8 @@ def without_cure(messages):
     """Yields findings about misuse errors and warnings that do not say what to do."""
     for (module, message, hint), codes in sorted(messages.errors.items()):
         if not hint and codes & CODES_WITH_HINT:
-            yield (f"src/{module}: the message \"{message}\" ({', '.join(sorted(codes))}) has no hint; "
-                   "say what to do in with_hint")
+            yield (f"src/{module}: the message \"{message}\" ({', '.join(sorted(codes))}) has no "
+                   "hint; say what to do in with_hint")
     for level, line, hint in sorted(messages.lines):
         if not hint and level in LEVELS_WITH_HINT:
             yield (f"the log line \"{line}\" ({level}) has no hint; end it with \"{HINT_OF_LINE}\" "
@@ -156,9 +159,11 @@ def without_cure(messages):
 def make_tables(errors, lines, later, reasons=()):
     page = [BEGIN, "", "### Messages that say what to do", ""]
     for module in sorted({key[0] for key in errors if key[2]}):
-        page += [f"#### `src/{module}`", "", "| message: the cause | what to do | code |", "|---|---|---|"]
+        page += [f"#### `src/{module}`", "", "| message: the cause | what to do | code |",
+                 "|---|---|---|"]
         page += [f"| {message} | {hint} | {', '.join(sorted(codes))} |"
-                 for (where, message, hint), codes in sorted(errors.items()) if hint and where == module]
+                 for (where, message, hint), codes in sorted(errors.items())
+                 if hint and where == module]
         page.append("")
     page += ["### Other messages", "",
              "The table of [codes](#codes) says what to do about these.", "",
@@ -167,9 +172,10 @@ def make_tables(errors, lines, later, reasons=()):
     for (_, message, hint), codes in errors.items():
         if not hint:
             others.setdefault(message, set()).update(codes)
-    page += [f"| {message} | {', '.join(sorted(codes))} |" for message, codes in sorted(others.items())]
-    page += ["", "### Hints that are added to some of the messages above", "", "| module | what to do |",
-             "|---|---|"]
+    page += [f"| {message} | {', '.join(sorted(codes))} |"
+             for message, codes in sorted(others.items())]
+    page += ["", "### Hints that are added to some of the messages above", "",
+             "| module | what to do |", "|---|---|"]
     page += [f"| `src/{module}` | {hint} |" for module, hint in sorted(later)]
     page += ["", "### Reasons and details that stand for … in some of the messages", "",
              "| module | text |", "|---|---|"]
@@ -195,10 +201,10 @@ def check(root):
     text, wanted, messages = page_with_tables(root)
     if wanted is None:
         return [f"{PAGE}: has no tables of messages between '{BEGIN}' and '{END}'"]
-    codes = re.search(r"enum class ErrorCode[^{]*\{(.*?)\};", (root / "include/oriel/error.hpp").read_text(
-        encoding="utf-8"), re.S)[1]
-    findings = [f"{PAGE}: no row for the code {code}" for code in re.findall(r"^\s*(\w+) =", codes, re.M)
-                if f"| `{code}` |" not in text]
+    codes = re.search(r"enum class ErrorCode[^{]*\{(.*?)\};",
+                      (root / "include/oriel/error.hpp").read_text(encoding="utf-8"), re.S)[1]
+    findings = [f"{PAGE}: no row for the code {code}"
+                for code in re.findall(r"^\s*(\w+) =", codes, re.M) if f"| `{code}` |" not in text]
     findings += sorted(set(messages.unread)) + list(without_cure(messages))
     if text != wanted:
         findings.append(f"{PAGE}: stale; tools/check_errors.py --write writes its tables anew")
@@ -218,7 +224,8 @@ Error no(const char* why, const char* hint) {
 }
 Status f(int a) {
   if (a == 1) return no("down", "bring it up");
-  if (a == 2) return Error(ErrorCode::system, fmt::format("{} is \\"x\\" {:.1f}", a, 2)).with_hint(kHint);
+  if (a == 2) return Error(ErrorCode::system, fmt::format("{} is \\"x\\" {:.1f}", a, 2))
+      .with_hint(kHint);
   Log(rank())
       .warn("lost {}; hint: look", a);  // log.warn("no line")
   if (a == 4) return Error(
@@ -328,7 +335,8 @@ Status open(const Library& library) {
 void Parser::stop(std::string why) { why_ = std::move(why); }
 void Parser::begin() { stop("too deep"); }
 Error refused(int line, const std::string& why) {
-  return Error(ErrorCode::invalid_argument, fmt::format("line {}: {}", line, why)).with_hint("mend it");
+  return Error(ErrorCode::invalid_argument, fmt::format("line {}: {}", line, why))
+      .with_hint("mend it");
 }
 Status Parser::end() { return refused(line_, why_); }
 """
@@ -358,12 +366,13 @@ TABLES = "\n".join(make_tables(
      ("a", "two codes", "pass 2"): {"system", "invalid_usage"},
      ("a", "opening …", ""): {"system"},
      ("a", "line …: too deep", "mend it"): {"invalid_argument"}},
-    {("warn", "lost …", "look"), ("info", "refused: late", "come early"), ("info", "raised to …", ""),
-     ("alert", "… is no setting", "unset it")},
+    {("warn", "lost …", "look"), ("info", "refused: late", "come early"),
+     ("info", "raised to …", ""), ("alert", "… is no setting", "unset it")},
     {("a", "widen it / unset it"), ("a", "free it"), ("a", "pass 3")},
     {("a", "the peer is gone"), ("a", "… is no setting")}))
 CLEAN = {"include/oriel/error.hpp": CODES, "src/a/a.cpp": SOURCE, "src/a/helpers.cpp": HELPERS,
-         "src/a/kept.hpp": KEPT_HEADER, "src/a/kept.cpp": KEPT_SOURCE, "src/a/reader.cpp": KEPT_READER,
+         "src/a/kept.hpp": KEPT_HEADER, "src/a/kept.cpp": KEPT_SOURCE,
+         "src/a/reader.cpp": KEPT_READER,
          "src/a/odd.hpp": HEADER, "src/a/odd.cpp": OTHER, "src/b/caller.cpp": CALLER,
          PAGE: f"# Errors\n\n| `system` | why |\n\n{TABLES}\n"}
 PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
@@ -396,7 +405,8 @@ PLANTS = [({**CLEAN, **files}, expected) for files, expected in (
     ({"src/a/kept.cpp": KEPT_SOURCE.replace("lacks", "needs")}, "stale"),
     ({"src/a/kept.cpp": KEPT_SOURCE.replace("one of", "both of")}, "stale"),
     ({"src/a/kept.cpp": KEPT_SOURCE.replace("ErrorCode::remote", "ErrorCode::timeout")}, "stale"),
-    ({"src/a/kept.cpp": KEPT_SOURCE.replace("ErrorCode::invalid_usage;", "ErrorCode::cuda;")}, "stale"),
+    ({"src/a/kept.cpp": KEPT_SOURCE.replace("ErrorCode::invalid_usage;", "ErrorCode::cuda;")},
+     "stale"),
     ({"src/a/kept.cpp": KEPT_SOURCE.replace("opening", "closing")}, "stale"),
     ({"src/a/kept.cpp": KEPT_SOURCE.replace("pass 3", "pass 4")}, "stale"),
     ({"src/a/reader.cpp": KEPT_READER.replace("too deep", "too wide")}, "stale"),

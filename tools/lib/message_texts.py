@@ -187,8 +187,8 @@ class Source:
 
     def local(self, name, begin, at):
         """Returns the expression that a local variable gets between `begin` and `at`, or None."""
-        found = re.search(rf"\b(?:std::string|std::string_view|char\* const|char\*|auto|ErrorCode) {name}"
-                          rf"(?:\s=\s+|\()", self.text[begin:at])
+        types = r"std::string|std::string_view|char\* const|char\*|auto|ErrorCode"
+        found = re.search(rf"\b(?:{types}) {name}(?:\s=\s+|\()", self.text[begin:at])
         if not found:
             return None
         first = begin + found.end()
@@ -208,7 +208,8 @@ class Source:
             return found[1]
         if found := LAMBDA.match(expression):
             return self.render(found[1], at, values)
-        if expression.startswith("(") and (inner := split_arguments(expression, 0))[1] == len(expression):
+        if (expression.startswith("(")
+                and (inner := split_arguments(expression, 0))[1] == len(expression)):
             return self.render(", ".join(inner[0]), at, values)
         if (found := re.match(r"std::move\(|std::string\(|fmt::format\(|to_string\(", expression)):
             arguments, end = split_arguments(expression, found.end() - 1)
@@ -258,10 +259,12 @@ class Source:
         """Yields the texts that a function returns, or adds to the list that it returns."""
         for found in re.compile(r"\b(?:return |\w+\.push_back\()").finditer(
                 self.text, scope.begin, scope.end):
-            expression = (top_level(self.text[found.end():scope.end], ";")[0] if found[0] == "return "
+            expression = (top_level(self.text[found.end():scope.end], ";")[0]
+                          if found[0] == "return "
                           else ", ".join(split_arguments(self.text, found.end() - 1)[0]))
             call = re.match(r"(\w+)\(", expression)
-            inner = [one for one in self.scopes if call and one.name == call[1] and one is not scope]
+            inner = [one for one in self.scopes
+                     if call and one.name == call[1] and one is not scope]
             for one in inner:
                 yield from self.returned(one)
             if not inner:
@@ -378,7 +381,8 @@ class Program:
         for name, text in texts.items():
             self.includes[name] = {"src/" + one for one in INCLUDE.findall(text)} & set(texts)
             for found in CONSTANT.finditer(text):
-                self.constants[found[1]] = "".join(one[1:-1] for one in re.findall(LITERAL, found[2]))
+                literals = re.findall(LITERAL, found[2])
+                self.constants[found[1]] = "".join(one[1:-1] for one in literals)
         self.classes = {one[1] for text in texts.values() for one in BLOCK.finditer(text)} - {None}
         self.seen = {name: self.closure(name) for name in texts}
         for name, text in texts.items():
@@ -392,11 +396,13 @@ class Program:
         if key not in self.kept_texts:
             self.kept_texts[key] = []  # ends recursion
             module = "/".join(reader.name.split("/")[:2]) + "/"
+            seen = self.seen[reader.name]
             homes = [one for name, one in self.sources.items() if one is reader or
-                     name.startswith(module) and re.sub(r"\.cpp$", ".hpp", name) in self.seen[reader.name]]
+                     name.startswith(module) and re.sub(r"\.cpp$", ".hpp", name) in seen]
             self.kept_texts[key] = sorted({
                 text for one in homes for found in KEPT.finditer(one.text) if found[1] == member
-                for texts in one.each_call(found.start(), [found[2]]) for text in texts[0].split(" / ")
+                for texts in one.each_call(found.start(), [found[2]])
+                for text in texts[0].split(" / ")
                 if text.strip(f"{VALUE}: ")})
         return self.kept_texts[key]
 
@@ -414,10 +420,11 @@ class Program:
         named = [one for one in self.sources.values() if f"{scope.name}(" in one.text]
         declaring = {one.name for one in named
                      if one.name in self.seen[home.name] and one.name.endswith(".hpp")}
-        return [one for one in named if one is not home and not declaring.isdisjoint(self.seen[one.name])]
+        return [one for one in named
+                if one is not home and not declaring.isdisjoint(self.seen[one.name])]
 
     def is_of(self, receiver, owner, source):
-        """Returns whether a file sees a variable or function `receiver` whose type names `owner`."""
+        """Returns whether a file sees a variable or function `receiver` of a type named `owner`."""
         key = receiver, owner, source.name
         if key not in self.types:
             name = re.compile(rf"\b{owner}\b[\w<>:,\s]*?[>&*\s]+(?:const\s+)?{receiver}\b")
