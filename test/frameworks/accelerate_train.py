@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
 """Trains with Accelerate, with ranks from the environment as `accelerate launch` sets them. The
-losses must equal those of one process that sees whole batches."""
+losses must equal those of one process that sees whole batches, within a relative error of RTOL."""
 import os
 
 import torch_ranks

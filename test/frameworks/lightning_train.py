@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
 """Trains with Lightning's Trainer, strategy ddp, with ranks from the environment. The losses must
-equal those of one process that sees whole batches."""
+equal those of one process that sees whole batches, within a relative error of RTOL."""
 import importlib
 import os
 import tempfile

@@ -70,7 +70,7 @@ def missing(modules):
 
 
 def run_ranks(options, name, log):
-    """Runs one script; returns oriel-run's exit status, whatever the ranks do."""
+    """Runs one script; returns oriel-run's exit status, or TIMED_OUT if oriel-run did not end."""
     with tempfile.TemporaryDirectory(prefix="oriel-frameworks-") as meeting:
         command = [options.build / "bin" / "oriel-run", "--preload", "-n", str(options.ranks),
                    "--timeout", str(options.limit), sys.executable, HERE / f"{name}.py"]

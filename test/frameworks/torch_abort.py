@@ -3,7 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
 """Tests the death of a rank. The last rank kills itself with SIGKILL while its peers wait in an
-all-reduce. They must get an error within seconds, by Work.wait or by PyTorch's watchdog.
+all-reduce. They must get an error within 30 s, by Work.wait or by PyTorch's watchdog.
 
 A rank is a child of the process that the launcher started; that process only watches. Otherwise the
 launcher would end the other ranks as soon as one rank has died.

@@ -2,9 +2,9 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:5.18]
-"""Tests every collective of torch.distributed over the backend nccl. Covers each type that the
-backend supports, several sizes, and views that do not begin at a multiple of 16 bytes. Values are
-small integers, exact in every type, so results are compared bit for bit, except averages."""
+"""Tests every collective of torch.distributed over the backend nccl. Covers the types of
+TYPES, several sizes, and views that do not begin at a multiple of 16 bytes. Values are small
+integers, exact in every type, so all results but averages must equal the expected values."""
 import torch_ranks
 from torch_ranks import Guarded, expect_same, ints
 

@@ -4,7 +4,7 @@
 # [req:5.18]
 """Trains a small convolutional network on handwritten digits with DistributedDataParallel, in
 float64. After each step all ranks must hold the same bits. The losses must equal those of one
-process that sees the whole batch."""
+process that sees the whole batch, within a relative error of RTOL."""
 import copy
 
 import torch_ranks

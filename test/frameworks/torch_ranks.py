@@ -66,7 +66,7 @@ def comparable(tensor):
 
 
 def expect_same(ranks, got, expected, what, rtol=0.0):
-    """Compares tensors of one type: bit for bit, or within `rtol`."""
+    """Compares the values of tensors of one type: for equality, or within `rtol`."""
     import torch
     got, expected = comparable(got).reshape(-1), comparable(expected).reshape(-1)
     if got.shape != expected.shape or got.dtype != expected.dtype:
@@ -85,7 +85,7 @@ def expect_same(ranks, got, expected, what, rtol=0.0):
 
 
 class Guarded:
-    """A contiguous view that begins `offset` elements into its memory, with guards around it."""
+    """A contiguous view with `offset` guard elements in front of it and one behind it."""
 
     GUARD = 1
 

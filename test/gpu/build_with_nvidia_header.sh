@@ -2,8 +2,9 @@
 # SPDX-FileCopyrightText: The Oriel authors
 # SPDX-License-Identifier: Apache-2.0
 # [req:1.32] Compiles nvidia_header_program.cpp against NVIDIA's own nccl.h 2.28.9, links it to
-# Oriel's libnccl.so.2 and runs it. Needs a GPU, a C++ compiler, CUDA's headers and NVIDIA's nccl.h.
-# That header is not part of this repository; PyTorch's packages include it.
+# Oriel's libnccl.so.2 and runs it. Needs a GPU, a C++ compiler, CUDA's headers and static
+# runtime, and NVIDIA's nccl.h. NVIDIA's header is not part of this repository; PyTorch's packages
+# include it.
 #
 # usage: build_with_nvidia_header.sh BUILD_FOLDER [FOLDER_OF_NCCL_H]
 set -eu

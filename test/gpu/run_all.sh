@@ -55,7 +55,8 @@ passed=0 failed=0 skipped=0
 child= is_cut_off=
 trap 'is_cut_off=1; [ -z "$child" ] || kill "$child" 2>/dev/null' TERM
 
-# show MOST: prints at most MOST characters of the end of standard input, within the space left.
+# show MOST: prints the last MOST characters of standard input, or fewer if less space is left.
+# Indentation is added to them; lines are cut after 400 characters.
 show() {
   local text most=$1
   [ "$most" -le "$characters_left" ] || most=$characters_left
@@ -114,8 +115,9 @@ tests() {
   step "$@" -d yes
 }
 
-# sanitize TOOL: runs oriel-perf at small sizes under a tool of compute-sanitizer, with all
-# algorithms.
+# sanitize TOOL: runs oriel-perf at small sizes under a tool of compute-sanitizer. The first run
+# takes the algorithms of the table: one_shot, and two_shot if there are more than 2 ranks. The
+# other runs take stream.
 sanitize() {
   local tool=$1 sanitizer out
   sanitizer=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)

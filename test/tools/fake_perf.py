@@ -24,8 +24,8 @@ def model_us(size, plan):
 
 
 def find(table, backend, ranks, size):
-    """Returns the plan by the library's rule. Takes the nearest number of ranks (the larger on a
-    tie), and among its lines the first that is large enough."""
+    """Returns the plan by the library's rule, but without its limit of CTAs. Takes the nearest
+    number of ranks (the larger on a tie), and among its lines the first that is large enough."""
     lines = [line for line in table if line[0] == backend and size <= line[2]]
     lines.sort(key=lambda line: (abs(line[1] - ranks), -line[1], line[2]))
     return lines[0][3] if lines else None
