@@ -39,7 +39,7 @@ TEST_CASE("a stalled GPU rank says so at the default log level, with the rank th
       require(lines.size() >= 2, "two lines");
       require_words(lines.back(), {"WARN stalled: rank 0 of \"tensors\" has waited for ",
                                    " in a kernel of the user's for rank 1 (",
-                                   "; rank 1 has made no call; ORIEL_"});
+                                   "; rank 1 has made no call; hint: "});
     }
     test_ranks.barrier();
     for (const std::string& violation : model.violations()) require(false, violation);
