@@ -31,7 +31,7 @@
 /// environment value. Calls that allocate or wait may also return ncclSystemError and, with a GPU,
 /// ncclUnhandledCudaError. If a communicator has become unusable, its calls return the cause:
 /// ncclRemoteError, ncclSystemError or ncclInvalidUsage. ncclInternalError is a bug in Oriel. No
-/// call throws, exits or installs a signal handler. By default only log warnings are printed.
+/// call throws, exits or installs a signal handler. By default only alerts are printed.
 ///
 /// Non-blocking communicators (ncclConfig_t::blocking is 0). ncclCommInitRankConfig,
 /// ncclCommInitRankScalable, ncclCommSplit, ncclCommFinalize and ncclCommWindowRegister, or the end

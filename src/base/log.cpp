@@ -220,8 +220,8 @@ Status check_log() {
   if (sink.unfit.empty()) return {};
   return Error(ErrorCode::invalid_usage, "ORIEL_LOG_FILE is " + sink.unfit)
       .with_hint(
-          "it names a file in a folder that is there, a terminal, or a pipe from which a "
-          "process already reads");
+          "set it to a file in an existing folder, a terminal, or a pipe from which a process "
+          "already reads");
 }
 
 void reread_log_settings() {

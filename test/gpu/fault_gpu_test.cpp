@@ -20,8 +20,8 @@
 
 #include "gpu/gpu_ranks.hpp"
 
-/// Tests GPU ranks that die, stop or abort while kernels of other ranks wait for them. Ranks are
-/// processes, so that they can be killed.
+/// Tests GPU ranks that die, stop or abort while kernels of other ranks wait for them. Ranks that
+/// are killed or stopped are processes.
 namespace oriel::test {
 namespace {
 
@@ -171,7 +171,8 @@ struct Rank {
   ncclResult_t enqueue(std::size_t count, ncclComm_t comm) const {
     return ncclAllReduce(data, data, count, ncclFloat, ncclSum, comm, gpu.stream());
   }
-  /// Enqueues a call of `load`. Its input is the first half of `data`, its output the second.
+  /// Enqueues a call of `load`. An all-reduce works in place from the start of `data`. Other kinds
+  /// read the first half of `data` and write the second.
   ncclResult_t enqueue(const Load& load, ncclComm_t comm) const {
     if (load.kind == Kind::all_reduce) return enqueue(load.count, comm);
     return test::enqueue(load.kind, data, data + kMost / 2, load.count, index, comm, gpu.stream());
@@ -411,8 +412,8 @@ TEST_CASE("ncclCommAbort from another thread ends a blocked kernel, and the GPU 
   }
 }
 
-/// Makes one call of each kind, in `buffers`, and checks its result. Returns the error of the call
-/// that failed. Counts the calls in `calls`.
+/// Makes one call of each kind in each of `buffers`, and checks the results. Returns the error of
+/// the call that failed. Counts the calls in `calls`.
 ncclResult_t make_calls(RankGpu& gpu, ncclComm_t comm, int rank, float* const (&buffers)[2],
                         std::size_t most_blocks, std::atomic<std::uint64_t>& calls) {
   std::vector<float> values(most_blocks * static_cast<std::size_t>(kRanks));
@@ -436,7 +437,8 @@ ncclResult_t make_calls(RankGpu& gpu, ncclComm_t comm, int rank, float* const (&
   return ncclSuccess;
 }
 
-/// Makes and uses one communicator after the other until a call fails. If `stop`, no call may fail.
+/// Makes and uses one communicator after the other until a call fails. If `stop`, no call may fail,
+/// and four communicators are made.
 void live(TestRanks& test_ranks, bool stop) {
   const int rank = test_ranks.first();
   RankGpu gpu(rank);

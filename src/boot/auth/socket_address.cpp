@@ -250,7 +250,7 @@ std::string names_of(const std::vector<Interface>& interfaces) {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-constexpr const char* kInterfaceHint = "set it to one of them, or unset it";
+constexpr const char* kInterfaceHint = "set the variable that is named to one of them, or unset it";
 
 }  // namespace
 

@@ -95,7 +95,7 @@ Error Dialer::refusal() const {
   }
   return Error(ErrorCode::invalid_argument,
                fmt::format("{} refuses the handshake", remote_.to_string()))
-      .with_hint("the process that listens there is of another communicator");
+      .with_hint("give all ranks the same unique id; another communicator listens there");
 }
 
 namespace {

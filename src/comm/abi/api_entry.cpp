@@ -28,7 +28,7 @@ Status check_rank(int rank, int size) {
   }
   if (rank >= 0 && rank < size) return {};
   return Error(ErrorCode::invalid_argument, fmt::format("rank {} of {} ranks", rank, size))
-      .with_hint("ranks go from 0 to nranks - 1");
+      .with_hint("pass a rank from 0 to nranks - 1");
 }
 
 void end_without_memory(ncclComm_t handle) noexcept {

@@ -111,9 +111,8 @@ void warn_of_longer_config(const ConfigBytes& config) {
   if (config.size() <= kLargestConfig || is_known.exchange(true)) return;
   Log().alert(
       "ncclConfig_t has {} bytes, of version {}, but this library knows {} bytes, up to NCCL {}: "
-      "the fields behind them are ignored; hint: compile with an nccl.h of that version or earlier "
-      "if the program sets them",
-      config.size(), config.version(), kLargestConfig, kLargestVersion);
+      "the fields behind them are ignored; hint: do not set fields that NCCL {} lacks",
+      config.size(), config.version(), kLargestConfig, kLargestVersion, kLargestVersion);
 }
 
 void note_hints(const ConfigBytes& config, const Log& log) {

@@ -85,7 +85,7 @@ std::optional<Error> left_behind_by(const CommunicatorParts& parts, int rank) {
                            own_rank, rank, own_rank, own->number, text_of(own->call), rank,
                            there->number, text_of(there->call)))
       .with_origin(rank)
-      .with_hint("one of them has left out a call, or made one too many");
+      .with_hint("make the same calls in the same order on both ranks");
 }
 
 }  // namespace oriel::comm

@@ -39,7 +39,8 @@ Result<Device*> device_with_ordinal(int ordinal) {
   ORIEL_TRY(const int gpus, gpu_count());
   if (ordinal < 0 || ordinal >= gpus) {
     return Error(ErrorCode::invalid_argument, fmt::format("device {} of {} GPUs", ordinal, gpus))
-        .with_hint("devices go from 0; CUDA_VISIBLE_DEVICES selects and numbers them");
+        .with_hint(
+            "pass a device below that number; CUDA_VISIBLE_DEVICES selects and numbers them");
   }
 #if ORIEL_HAVE_CUDA
   return cuda_device(ordinal);

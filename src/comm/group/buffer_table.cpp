@@ -37,7 +37,8 @@ Result<RegisteredBuffer> BufferTable::remove(void* handle) {
   if (handles_.erase(handle) == 0) {
     return Error(ErrorCode::invalid_argument,
                  "the handle is of no registration of the communicator")
-        .with_hint("it was deregistered before, is another communicator's, or was overwritten");
+        .with_hint(
+            "pass each handle of ncclCommRegister once, with the communicator that it is of");
   }
   return *buffer_handles().remove(handle);
 }

@@ -170,7 +170,9 @@ Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle) {
   auto entry = comm_table().get(handle);
   if (entry == nullptr) {
     return Error(ErrorCode::invalid_argument, "this is no communicator")
-        .with_hint("it was destroyed or aborted, or its handle was overwritten");
+        .with_hint(
+            "pass the handle of a live communicator; this one was destroyed, aborted or "
+            "overwritten");
   }
   if (entry->inherited()) return inherited_error(entry->rank());
   return entry;

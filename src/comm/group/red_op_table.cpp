@@ -40,7 +40,7 @@ Result<UserReduction> RedOpTable::find(int op) const {
   if (const Place* place = place_of(op)) return place->reduction;
   return Error(ErrorCode::invalid_argument,
                fmt::format("{} is no reduction operation of this communicator", op))
-      .with_hint("it was destroyed, or made for another communicator");
+      .with_hint("create it with ncclRedOpCreatePreMulSum for this communicator");
 }
 
 Status RedOpTable::remove(int op) {

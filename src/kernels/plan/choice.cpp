@@ -110,7 +110,7 @@ void prefer_one_chunk(Plan& plan, const ScratchLayout& layout, std::uint64_t byt
 }
 
 // Lets a GPU's reduce-scatter receive in both rings, since it sends no results. So its chunks are
-// twice as long.
+// up to twice as long, unless the user has set their length.
 void take_whole_rings(Plan& plan, const Overrides& overrides, const ScratchLayout& layout) {
   plan.whole_rings = true;
   if (overrides.chunk_bytes > 0) return;
@@ -119,7 +119,7 @@ void take_whole_rings(Plan& plan, const Overrides& overrides, const ScratchLayou
       std::min<std::uint64_t>({2 * std::uint64_t{plan.chunk_bytes}, most, kMaxChunkBytes}));
 }
 
-// Returns the turns in which a CTA moves `lines` lines, of which each thread takes one in a turn.
+// Returns the turns in which all CTAs together move `lines` lines. In a turn each thread takes one.
 std::uint64_t turns_of(const Plan& plan, std::uint64_t lines) {
   return ceil_divide(
       lines, static_cast<std::uint64_t>(plan.threads) * static_cast<std::uint64_t>(plan.ctas));
@@ -257,7 +257,7 @@ Status check_choice(const ChoiceTable& table, Backend backend, const ScratchLayo
     return Error(ErrorCode::invalid_usage,
                  fmt::format("the table of algorithms has no line for the backend {}",
                              backend == Backend::cuda ? "cuda" : "host"))
-        .with_hint("ORIEL_TABLE names a table that was measured with it");
+        .with_hint("set ORIEL_TABLE to a table with lines for this backend, or unset it");
   }
   if (max_chunk_bytes(layout, kMinDepth) < kMinChunkBytes) {
     return rings_too_small(layout, kMinDepth);
@@ -279,14 +279,14 @@ Result<const TableEntry*> find_entry(const ChoiceTable& table, Backend backend,
   return Error(
              ErrorCode::invalid_usage,
              fmt::format("the table has no line for {} bytes among {} ranks", bytes, layout.ranks))
-      .with_hint("ORIEL_TABLE names a table for this backend");
+      .with_hint("set ORIEL_TABLE to a table with lines for this backend, or unset it");
 }
 
 /// Applies the user's number of CTAs, and the limits of the device.
 void limit_grid(Plan& plan, const Overrides& overrides, Backend backend,
                 const ScratchLayout& layout) {
   if (overrides.ctas > 0) plan.ctas = overrides.ctas;
-  // At least a warp, because each lane of a warp exchanges signatures with one rank
+  // A CTA has at least a warp, because each lane of a warp exchanges signatures with one rank
   // (signatures.cuh).
   if (backend == Backend::cuda) plan.threads = std::max(plan.threads, kMinThreads);
   if (plan.ctas > layout.max_ctas) cut_ctas(plan, backend, layout.max_ctas);
@@ -376,7 +376,7 @@ std::optional<Plan> choose_lines_plan(Collective collective, const ChoiceTable& 
                                       const Overrides& overrides, Backend backend,
                                       const ScratchLayout& layout, std::uint64_t bytes) {
   if (layout.ranks < 2) return std::nullopt;
-  // Each rank has one slot for each other rank and line, as in a one-shot all-reduce.
+  // Each rank has the slots of one line for each other rank and line, as in a one-shot all-reduce.
   const bool on_gpus = backend == Backend::cuda;
   const bool has_shares = collective == Collective::broadcast;
   Plan lines;
@@ -397,7 +397,7 @@ std::optional<Plan> choose_lines_plan(Collective collective, const ChoiceTable& 
       plan.ctas = layout.max_ctas;
       plan.threads = on_gpus ? kMaxThreads : 1;
     } else if (plan.algorithm != Algorithm::one_shot) {
-      continue;  // the table's CTAs are for two trips
+      continue;  // the table's CTAs are for two trips or a stream
     }
     limit_grid(plan, overrides, backend, layout);
     if (on_gpus && (widest || (has_shares && plan.escaped_lines))) spread_lines(plan, count);

@@ -50,8 +50,10 @@ Status read_stream(const Line& line, Plan& plan) {
   using Number = std::uint32_t;
   ORIEL_TRY(plan.chunk_bytes, line.read<Number>(6, "chunk_bytes", kMinChunkBytes, kMaxChunkBytes));
   if (plan.chunk_bytes % kMinChunkBytes != 0) {
-    return line.bad(fmt::format("chunk_bytes is {}, but must be a multiple of {}", plan.chunk_bytes,
-                                kMinChunkBytes));
+    return line
+        .bad(fmt::format("chunk_bytes is {}, but must be a multiple of {}", plan.chunk_bytes,
+                         kMinChunkBytes))
+        .with_hint("round it to such a multiple");
   }
   ORIEL_TRY(plan.depth, line.read<Number>(7, "depth", kMinDepth, kMaxDepth));
   ORIEL_TRY(plan.lead, line.read<Number>(8, "lead", 1, plan.depth - 1));

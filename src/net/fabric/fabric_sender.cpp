@@ -52,11 +52,13 @@ Status Sender::open(const SendLayout& layout) {
 bool Sender::send(Peer& peer, WireMessage& message) {
   const std::size_t payload_bytes = payload_of(message).size();
   if (payload_bytes > peer.payload_bytes_most || payload_bytes > end_.options.payload_bytes_most) {
-    lose(peer, Error(ErrorCode::invalid_argument,
-                     fmt::format(
-                         "a message to {} has {} bytes; the limit is {}", peer.name, payload_bytes,
-                         std::min(peer.payload_bytes_most, end_.options.payload_bytes_most)))
-                   .with_hint("give both ends the same Options::payload_bytes_most"));
+    lose(
+        peer,
+        Error(ErrorCode::invalid_argument,
+              fmt::format("a message to {} has {} bytes; the limit is {}", peer.name, payload_bytes,
+                          std::min(peer.payload_bytes_most, end_.options.payload_bytes_most)))
+            .with_hint(
+                "send shorter messages, or give both ends a larger Options::payload_bytes_most"));
     return true;
   }
   const bool is_behind = payload_bytes > kSmallBytesMost;

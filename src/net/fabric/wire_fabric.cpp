@@ -52,7 +52,8 @@ Result<std::unique_ptr<WireFabric>> WireFabric::create(const Options& options) {
     const FabricLibrary& library = fabric_library();
     if (!library.missing.empty()) {
       return Error(ErrorCode::invalid_usage, library.missing)
-          .with_hint("install the package libfabric1 on every host");
+          .with_hint(
+              "install libfabric 1.17 or later on every host, in Debian the package libfabric1");
     }
     table = &library.table;
   }

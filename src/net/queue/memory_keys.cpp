@@ -32,11 +32,16 @@ Result<std::uint32_t> MemoryKeys::add(const MemoryRange& range) {
         .with_hint("pass 1 byte or more of mapped memory that ends inside the address space");
   }
   const bool changed_by_peers = (range.access & (kRemoteWrite | kRemoteAtomic)) != 0;
-  if (range.access > 15 || (changed_by_peers && (range.access & kLocalWrite) == 0)) {
+  if (range.access > 15) {
+    return Error(ErrorCode::invalid_argument,
+                 fmt::format("access rights {:#x} have unknown bits", range.access))
+        .with_hint("set no bits above 0xf");
+  }
+  if (changed_by_peers && (range.access & kLocalWrite) == 0) {
     return Error(ErrorCode::invalid_argument,
                  fmt::format("access rights {:#x} let peers write what its owner may not",
                              range.access))
-        .with_hint("add the right of local writes, and set no bits above 0xf");
+        .with_hint("add the right of local writes");
   }
   std::uint32_t key = 0;
   do {

@@ -79,7 +79,7 @@ Result<void*> BlockMemory::allocate(std::size_t bytes, Backing backing) {
     return Error(
                ErrorCode::invalid_argument,
                fmt::format("allocating {} bytes: the size must be 1 to {}", bytes, kMaxMemoryBytes))
-        .with_hint("pass the size in bytes, at least 1");
+        .with_hint("pass a size in bytes within these limits");
   }
   if (backing == Backing::ready) ORIEL_CHECK(check_available(bytes));
   Block block{};
