@@ -40,7 +40,9 @@ Result<UserReduction> RedOpTable::find(int op) const {
   if (const Place* place = place_of(op)) return place->reduction;
   return Error(ErrorCode::invalid_argument,
                fmt::format("{} is no reduction operation of this communicator", op))
-      .with_hint("create it with ncclRedOpCreatePreMulSum for this communicator");
+      .with_hint(
+          "create it with ncclRedOpCreatePreMulSum for this communicator; it may have been "
+          "destroyed");
 }
 
 Status RedOpTable::remove(int op) {
