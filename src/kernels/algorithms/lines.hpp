@@ -242,8 +242,7 @@ ORIEL_DEVICE_FN void report_other_call(const AllReduceArguments& arguments, int 
 inline constexpr std::uint32_t kQuickPolls = 256;
 
 /// Period in which CPU ranks empty the slots of each parity once. A short message leaves the lines
-/// of a longer one before it as they are. After 2^32 epochs
-/// they would match a current flag.
+/// of a longer one before it as they are. After 2^32 epochs they would match a current flag.
 inline constexpr std::uint32_t kSweepEpochs = 1u << 30;
 
 /// Makes `bytes` bytes of slots look like fresh memory. A fence orders this before any line that is

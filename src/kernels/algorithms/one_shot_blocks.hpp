@@ -13,21 +13,21 @@ namespace oriel::kernels {
 
 /// One-shot all-gather and all-to-all: every rank sends its block to every other rank in lines, and
 /// copies the lines that arrive to its output. Like one_shot() without the reduction: one trip over
-/// the link, no barrier, no handshake and no credit, and buffers outside windows do. It suits short
-/// blocks.
+/// the link, no barrier, no handshake and no credit, and buffers outside windows do.
 ///
 /// Each thread moves the lines whose index is its own plus a multiple of the grid's size. Every
 /// rank waits for a block of every other rank in every call, as slots of two parities require
 /// (kParities).
 ///
-/// T: the unit in which this rank reads and writes its buffers. On a GPU it is 4 bytes where all
-/// blocks allow it, else one byte. On a CPU it is one byte.
-/// Ranks may differ in it. In place is allowed: a thread sends its lines before it
-/// writes lines of the same index. Returns false if this thread gave up a wait; its part of the
-/// output is then missing.
-template <class T, int kRanks, Collective kCollective, class Line, class Group>
+/// Line::Element is the unit in which this rank reads and writes its buffers. On a GPU it is 4
+/// bytes where all blocks allow it, else one byte. On a CPU it is one byte. All ranks have one kind
+/// of line. Ranks may differ in it. In place is allowed: a thread sends its lines before it writes
+/// lines of the same index. Returns false if this thread gave up a wait; its part of the output is
+/// then missing.
+template <class Line, int kRanks, Collective kCollective, class Group>
 ORIEL_DEVICE_FN bool one_shot_blocks(const AllReduceArguments& arguments, GridPlace place) {
   static_assert(kCollective == Collective::all_gather || kCollective == Collective::all_to_all);
+  using T = typename Line::Element;
   using Block = UserBuffer<T, Line::kBytes>;
   constexpr bool kGathers = kCollective == Collective::all_gather;
   const Places places(arguments, place.cta);

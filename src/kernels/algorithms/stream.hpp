@@ -37,10 +37,10 @@ namespace oriel::kernels {
 /// offset of the slots. The outputs that owners store to must likewise lie at one offset. Then no
 /// ring is used and a call is one step, without a fence for each chunk.
 ///
-/// A reduce-scatter has blocks for shares, and the owner keeps the result of a chunk. On GPUs its
-/// inputs take both rings, so that its chunks are twice as long. In a reduce,
-/// the owner stores the result at the root alone. The flag that follows still proves that the
-/// inputs have been read.
+/// A reduce-scatter has blocks for shares, and the owner keeps the result of a chunk. Among more
+/// than two GPUs its inputs take both rings, so that chunks are longer (stream.whole_rings). In a
+/// reduce, the owner stores the result at the root alone. The flag that follows still proves that
+/// the inputs have been read.
 ///
 /// A broadcast takes the same two trips (scatter and all-gather: van de Geijn). The root sends each
 /// owner its share; if both outputs lie at one offset of the slots, it stores straight into the

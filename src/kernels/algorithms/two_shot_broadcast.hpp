@@ -17,18 +17,19 @@ namespace oriel::kernels {
 /// rank sends the share on to all others. Each byte leaves the root once. Buffers need not lie in
 /// windows. It suits messages of middle size among more than two ranks.
 ///
-/// Ranks to the right of the root own the shares, in this order. `share` is in lines. A
-/// thread moves the same line of every share, and waits for no other thread.
+/// Ranks to the right of the root own the shares, in this order. `share` is in lines. A thread
+/// moves the same line of every share, and waits for no other thread.
 ///
 /// Every rank waits for a line of every other rank at each index, as slots of two parities require
 /// (kParities). So a share that ends early is filled with lines that nobody stores, and the root
 /// receives all shares and drops them. A rank gets one line from each other rank at each index:
 /// from the root, its own share's; so one slot for each is enough.
 ///
-/// T: as in one_shot_blocks(). In place is allowed. Returns false if this thread gave up a wait;
+/// Line: as in one_shot_blocks(). In place is allowed. Returns false if this thread gave up a wait;
 /// its part of the output is then missing.
-template <class T, int kRanks, class Line, class Group>
+template <class Line, int kRanks, class Group>
 ORIEL_DEVICE_FN bool two_shot_broadcast(const AllReduceArguments& arguments, GridPlace place) {
+  using T = typename Line::Element;
   using Buffer = UserBuffer<T, Line::kBytes>;
   using Value = typename Buffer::Value;
   const Places places(arguments, place.cta);

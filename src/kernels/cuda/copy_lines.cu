@@ -12,16 +12,15 @@ template <class Line, int kRanks, Collective kCollective>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     block_lines_kernel(const __grid_constant__ AllReduceArguments arguments) {
   if (Signatures::is_here()) return Signatures::exchange(arguments);
-  one_shot_blocks<typename Line::Element, kRanks, kCollective, Line, device::Cta>(
-      arguments, {blockIdx.x, Signatures::data_ctas()});
+  one_shot_blocks<Line, kRanks, kCollective, device::Cta>(arguments,
+                                                          {blockIdx.x, Signatures::data_ctas()});
 }
 
 template <class Line, int kRanks>
 __global__ void __launch_bounds__(kMaxThreads, 1)
     broadcast_lines_kernel(const __grid_constant__ AllReduceArguments arguments) {
   if (Signatures::is_here()) return Signatures::exchange(arguments);
-  two_shot_broadcast<typename Line::Element, kRanks, Line, device::Cta>(
-      arguments, {blockIdx.x, Signatures::data_ctas()});
+  two_shot_broadcast<Line, kRanks, device::Cta>(arguments, {blockIdx.x, Signatures::data_ctas()});
 }
 
 template <class Line, int kRanks>

@@ -52,9 +52,9 @@ bool copy_lines_on_host(const AllReduceArguments& arguments) {
   using Thread = device::Thread;
   using Line = FlaggedLine<std::uint8_t>;
   if (arguments.collective == Collective::all_gather) {
-    return one_shot_blocks<std::uint8_t, 0, Collective::all_gather, Line, Thread>(arguments, {});
+    return one_shot_blocks<Line, 0, Collective::all_gather, Thread>(arguments, {});
   }
-  return one_shot_blocks<std::uint8_t, 0, Collective::all_to_all, Line, Thread>(arguments, {});
+  return one_shot_blocks<Line, 0, Collective::all_to_all, Thread>(arguments, {});
 }
 
 bool stream_copies_on_host(const AllReduceArguments& arguments) {
@@ -94,8 +94,7 @@ bool run_all_reduce_on_host(Algorithm algorithm, AllReduceArguments arguments) {
       return run_packets_on_host(algorithm, arguments);
     case Algorithm::two_shot:
       if (arguments.collective == Collective::broadcast) {
-        return two_shot_broadcast<std::uint8_t, 0, FlaggedLine<std::uint8_t>, device::Thread>(
-            arguments, {});
+        return two_shot_broadcast<FlaggedLine<std::uint8_t>, 0, device::Thread>(arguments, {});
       }
       return run_packets_on_host(algorithm, arguments);
     case Algorithm::stream:

@@ -125,12 +125,13 @@ std::uint64_t turns_of(const Plan& plan, std::uint64_t lines) {
       lines, static_cast<std::uint64_t>(plan.threads) * static_cast<std::uint64_t>(plan.ctas));
 }
 
-// Divides `lines` lines evenly among all CTAs, with as few threads as move them in as few turns.
+// Divides `lines` lines, at least one, evenly among all CTAs, with as few threads as move them in
+// as few turns.
 void spread_lines(Plan& plan, std::uint64_t lines) {
   const auto ctas = static_cast<std::uint64_t>(plan.ctas);
   const std::uint64_t threads = ceil_divide(lines, ctas * turns_of(plan, lines));
-  plan.threads = static_cast<int>(std::max<std::uint64_t>(
-      device::round_up(threads, static_cast<std::uint64_t>(kMinThreads)), kMinThreads));
+  plan.threads =
+      static_cast<int>(device::round_up(threads, static_cast<std::uint64_t>(kMinThreads)));
 }
 
 Error rings_too_small(const ScratchLayout& layout, std::uint32_t depth) {
@@ -375,7 +376,7 @@ std::uint64_t share_of_broadcast(const Plan& plan, int ranks, std::uint64_t byte
 std::optional<Plan> choose_lines_plan(Collective collective, const ChoiceTable& table,
                                       const Overrides& overrides, Backend backend,
                                       const ScratchLayout& layout, std::uint64_t bytes) {
-  if (layout.ranks < 2) return std::nullopt;
+  if (layout.ranks < 2 || bytes == 0) return std::nullopt;
   // Each rank has the slots of one line for each other rank and line, as in a one-shot all-reduce.
   const bool on_gpus = backend == Backend::cuda;
   const bool has_shares = collective == Collective::broadcast;

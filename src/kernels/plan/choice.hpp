@@ -130,7 +130,7 @@ Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
 
 /// Chooses a one-shot all-gather or all-to-all (one_shot_blocks.hpp) of blocks of `bytes` bytes, or
 /// a two-shot broadcast (two_shot_broadcast.hpp) of `bytes` bytes. Returns nullopt if the message
-/// does not fit into the line slots.
+/// is empty or does not fit into the line slots.
 std::optional<Plan> choose_lines_plan(Collective collective, const ChoiceTable& table,
                                       const Overrides& overrides, Backend backend,
                                       const ScratchLayout& layout, std::uint64_t bytes);

@@ -51,6 +51,7 @@ Result<std::unique_ptr<WireFabric>> WireFabric::create(const Options& options) {
   if (table == nullptr) {
     const FabricLibrary& library = fabric_library();
     if (!library.missing.empty()) {
+      static_assert(kFabricVersionLeast == FI_VERSION(1, 17), "the hint names this version");
       return Error(ErrorCode::invalid_usage, library.missing)
           .with_hint(
               "install libfabric 1.17 or later on every host, in Debian the package libfabric1");

@@ -40,11 +40,11 @@ std::uint32_t word_of(std::uint64_t seed, std::uint64_t i) {
 bool run(const AllReduceArguments& arguments, Algorithm algorithm) {
   switch (arguments.collective) {
     case Collective::all_gather:
-      return one_shot_blocks<std::uint32_t, 0, Collective::all_gather, Line, Thread>(arguments, {});
+      return one_shot_blocks<Line, 0, Collective::all_gather, Thread>(arguments, {});
     case Collective::all_to_all:
-      return one_shot_blocks<std::uint32_t, 0, Collective::all_to_all, Line, Thread>(arguments, {});
+      return one_shot_blocks<Line, 0, Collective::all_to_all, Thread>(arguments, {});
     case Collective::broadcast:
-      return two_shot_broadcast<std::uint32_t, 0, Line, Thread>(arguments, {});
+      return two_shot_broadcast<Line, 0, Thread>(arguments, {});
     default:
       return algorithm == Algorithm::one_shot
                  ? one_shot<std::uint32_t, Family::sum, 0, Line, Thread>(arguments, {})

@@ -199,6 +199,7 @@ TEST_CASE("short blocks go in lines, with all CTAs where the table takes two tri
   CHECK(plan_of(65 << 10)->ctas == 32);
   CHECK(plan_of(65 << 10)->threads == 160);  // 4,160 lines, 130 in each CTA
   CHECK_FALSE(plan_of(4 * kMiB));
+  CHECK_FALSE(plan_of(0));
   // Among eight ranks the slots of a CTA have no room for the lines of 512 threads.
   const auto of_eight = make_scratch_layout(Backend::cuda, 8, 32, 16 * kMiB);
   const auto plan =
