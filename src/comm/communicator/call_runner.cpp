@@ -67,7 +67,6 @@ bool prefers_lines(const WayFacts& facts, AlgorithmChoice forced) {
   const bool is_free = forced != AlgorithmChoice::stream && !facts.on_host;
   switch (facts.collective) {
     case Collective::all_gather:
-      return forced == AlgorithmChoice::one_shot || (is_free && all <= 1536 * kKi);
     case Collective::all_to_all:
       return forced == AlgorithmChoice::one_shot || (is_free && all <= 1536 * kKi);
     case Collective::broadcast:
