@@ -1,15 +1,23 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <thread>
 #include <vector>
 
 #include <catch2/catch.hpp>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 #include "device/bodies.hpp"
 #include "device/device_ranks.hpp"
+#include "support/in_child.hpp"
 
 namespace oriel::test {
 namespace {
@@ -165,8 +173,8 @@ std::uint64_t publish_while_sleeping(Rendezvous& shared, bool publisher, std::ui
     const std::uint64_t start_ns = Memory::clock_ns();
     const auto there = [&] { return Memory::load<Order::acquire>(&shared.flag) == round; };
     while (!there()) {
-      const std::uint32_t ticket = device::detail::announce_sleep(shared.doorbell);
-      if (!there()) device::detail::sleep(shared.doorbell, ticket, 5'000'000'000);
+      const auto announced = device::detail::announce_sleep(shared.doorbell);
+      if (!there()) device::detail::sleep(shared.doorbell, announced, 5'000'000'000);
       device::detail::withdraw_sleep(shared.doorbell);
     }
     longest_ms = std::max(longest_ms, milliseconds_since(start_ns));
@@ -186,6 +194,42 @@ TEST_CASE("no wake-up is lost between a sleeper and a publisher", "[req:1.30]") 
     return publish_while_sleeping(*shared, comm.lsa_rank == 0, 50'000) < 4000;
   }));
 }
+
+#if !defined(__SANITIZE_THREAD__)
+/// Makes the kernel refuse membarrier(2) to this process, as a container's filter may. Returns
+/// whether it does so now.
+bool refuse_membarrier() {
+  std::array<sock_filter, 4> filter{{
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  }};
+  const sock_fprog program{filter.size(), filter.data()};
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return false;
+  if (::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) return false;
+  return !device::arch::fence_heavy();
+}
+
+TEST_CASE("a sleeper whose fence the kernel refuses looks again after a millisecond",
+          "[req:5.22]") {
+  // The publisher fences lightly, as a process does that has registered before the filter came.
+  CHECK(device::arch::joins_heavy_fences());
+  const int status = status_of_child([] {
+    if (!refuse_membarrier()) return 2;
+    Rendezvous shared{};
+    std::thread publisher([&] { publish_while_sleeping(shared, true, 20'000); });
+    const std::uint64_t longest_ms = publish_while_sleeping(shared, false, 20'000);
+    publisher.join();
+    return longest_ms < 4000 ? 0 : 1;
+  });
+  if (status == 2) {
+    WARN("skipped: this kernel has no filters of system calls");
+    return;
+  }
+  CHECK(status == 0);
+}
+#endif
 
 TEST_CASE("waits that sleep at once still complete an exchange among 8 ranks", "[req:1.30]") {
   const auto kind = GENERATE(RankKind::threads, RankKind::processes);

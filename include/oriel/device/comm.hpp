@@ -88,7 +88,7 @@ struct CommView {
 
   /// Wakes the LSA peers that sleep until this rank has stored something. On the CPU, call it after
   /// the last packet or flag of a step. Does nothing in GPU code. Begins with a ring_fence(), which
-  /// is sequentially consistent. Not blocking; one thread.
+  /// orders the step's stores before the look for sleepers. Not blocking; one thread.
   ORIEL_DEVICE_FN void ring_lsa_peers() const {
 #if !ORIEL_DEVICE_CODE
     ring_fence();

@@ -28,9 +28,13 @@ namespace oriel::device {
 /// The doorbell is an eventcount (Reed and Kanodia, 1979) on a futex. No wake-up is lost. The
 /// sleeper increments `sleeping`, fences, reads `ticket`, and polls its condition once more. It
 /// sleeps only while `ticket` keeps that value. The publisher writes the data, fences, and reads
-/// `sleeping`. One of the two fences comes first. Either the publisher sees the sleeper and
-/// increments the ticket, or the sleeper's last poll sees the data. A killed sleeper leaves its
-/// count behind, which only costs needless wake-ups.
+/// `sleeping`. Either the publisher sees the sleeper and increments the ticket, or the sleeper's
+/// last poll sees the data. A killed sleeper leaves its count behind, which only costs needless
+/// wake-ups.
+///
+/// The fences are asymmetric (arch::fence_light): the publisher's costs nothing, and the sleeper's
+/// makes all publishers fence. If the kernel refuses the latter, a sleeper looks again after
+/// kUnsureSleepNs.
 struct alignas(64) Doorbell {
   std::uint32_t sleeping;  ///< number of threads that are about to sleep or asleep
   std::uint32_t ticket;    ///< futex word; incremented by every wake-up
@@ -38,12 +42,12 @@ struct alignas(64) Doorbell {
 static_assert(sizeof(Doorbell) == 64);
 
 /// Fence of a publisher that rings several doorbells. Call it once after the stores (of release
-/// order, or packets), then ring_fenced for each doorbell. Sequentially consistent: orders the
-/// stores before the loads of the doorbells. Local; not blocking; any thread. Does nothing in GPU
-/// code.
+/// order, or packets), then ring_fenced for each doorbell. Orders these stores before the loads of
+/// the doorbells, as a sleeper sees them, and nothing else. Local; not blocking; any thread. Does
+/// nothing in GPU code.
 ORIEL_DEVICE_FN void ring_fence() {
 #if !ORIEL_DEVICE_CODE
-  arch::fence_seq_cst();
+  arch::fence_light();
 #endif
 }
 
@@ -74,22 +78,32 @@ ORIEL_DEVICE_FN void ring(Doorbell& doorbell) {
 
 namespace detail {
 
+/// Longest sleep of a sleeper that may miss a wake-up.
+inline constexpr std::uint64_t kUnsureSleepNs = 1'000'000;
+
+/// Result of announcing a sleep.
+struct Announcement {
+  std::uint32_t ticket = 0;
+  bool is_sure = true;  ///< every later publisher sees the sleeper
+};
+
 // Sleeper's side: announce, poll the condition once more, sleep unless it holds, withdraw.
-ORIEL_DEVICE_FN std::uint32_t announce_sleep([[maybe_unused]] Doorbell& doorbell) {
+ORIEL_DEVICE_FN Announcement announce_sleep([[maybe_unused]] Doorbell& doorbell) {
 #if ORIEL_DEVICE_CODE
-  return 0;
+  return {};
 #else
   arch::fetch_add<Order::acq_rel, Scope::system>(&doorbell.sleeping, 1u);
-  arch::fence_seq_cst();
-  return arch::load<Order::acquire, Scope::system>(&doorbell.ticket);
+  const bool is_sure = arch::fence_heavy();
+  return {arch::load<Order::acquire, Scope::system>(&doorbell.ticket), is_sure};
 #endif
 }
 
 ORIEL_DEVICE_FN void sleep([[maybe_unused]] Doorbell& doorbell,
-                           [[maybe_unused]] std::uint32_t ticket,
+                           [[maybe_unused]] const Announcement& announced,
                            [[maybe_unused]] std::uint64_t limit_ns) {
 #if !ORIEL_DEVICE_CODE
-  arch::futex_wait(&doorbell.ticket, ticket, limit_ns);
+  if (!announced.is_sure && limit_ns > kUnsureSleepNs) limit_ns = kUnsureSleepNs;
+  arch::futex_wait(&doorbell.ticket, announced.ticket, limit_ns);
 #endif
 }
 

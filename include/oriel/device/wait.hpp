@@ -190,12 +190,12 @@ ORIEL_DEVICE_FN std::uint64_t sleep_limit_ns(std::uint64_t timeout_ns, WaitProgr
 template <class M, class Ready>
 ORIEL_DEVICE_FN bool sleep_once(const Ready& ready, const WaitControl& control,
                                 WaitProgress progress) {
-  const std::uint32_t ticket = announce_sleep(*control.doorbell);
+  const Announcement announced = announce_sleep(*control.doorbell);
   const bool done = ready();
   const bool stop = control.abort != nullptr &&
                     M::template load<Order::relaxed, Scope::system>(control.abort) != 0;
   if (!done && !stop) {
-    sleep(*control.doorbell, ticket, sleep_limit_ns<M>(control.timeout_ns, progress));
+    sleep(*control.doorbell, announced, sleep_limit_ns<M>(control.timeout_ns, progress));
   }
   withdraw_sleep(*control.doorbell);
   return done;

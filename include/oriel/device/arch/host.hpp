@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include <linux/futex.h>
+#include <linux/membarrier.h>
 #include <sched.h>
 #include <sys/syscall.h>
 #include <time.h>
@@ -196,6 +197,53 @@ ORIEL_DEVICE_FN void fence_seq_cst() {
   __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 #endif
+
+#if !ORIEL_DEVICE_CODE
+/// 1 if fence_heavy() of any process reaches this process, 2 if the kernel refuses that; 0 before
+/// the first call of joins_heavy_fences().
+inline std::uint32_t heavy_fences = 0;
+
+/// Registers this process for fence_heavy(), at the first call. Returns whether it is registered. A
+/// forked child is, too.
+ORIEL_DEVICE_FN bool joins_heavy_fences() {
+  std::uint32_t state = __atomic_load_n(&heavy_fences, __ATOMIC_RELAXED);
+  if (state == 0) {
+    state = syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_GLOBAL_EXPEDITED, 0) == 0 ? 1 : 2;
+    __atomic_store_n(&heavy_fences, state, __ATOMIC_RELAXED);
+  }
+  return state == 1;
+}
+#endif
+
+/// Light side of an asymmetric fence, for Dekker's pattern: one thread stores a, then loads b. The
+/// other stores b, then loads a. With fence_light() in one and fence_heavy() in the other, at least
+/// one load finds the other thread's store. Orders nothing else. The light side has no instruction,
+/// so the thread does not wait until its stores have left the processor. That takes up to 260 ns
+/// (docs/notes/cpu.md). Without membarrier(2), and for ThreadSanitizer, it is a whole fence.
+ORIEL_DEVICE_FN void fence_light() {
+#if defined(__SANITIZE_THREAD__) || ORIEL_DEVICE_CODE
+  fence_seq_cst();
+#else
+  if (joins_heavy_fences()) {
+    __atomic_signal_fence(__ATOMIC_SEQ_CST);
+  } else {
+    fence_seq_cst();
+  }
+#endif
+}
+/// Heavy side; see fence_light(). Interrupts the processors that run threads of registered
+/// processes, which takes some microseconds. Returns false if the kernel refuses it. Then it is a
+/// whole fence of this thread alone, and both loads may miss the other thread's store.
+[[nodiscard]] ORIEL_DEVICE_FN bool fence_heavy() {
+#if defined(__SANITIZE_THREAD__)
+  fence_seq_cst();
+  return true;
+#else
+  if (syscall(SYS_membarrier, MEMBARRIER_CMD_GLOBAL_EXPEDITED, 0) == 0) return true;
+  fence_seq_cst();
+  return false;
+#endif
+}
 
 /// Tells ThreadSanitizer of order through other processes, which it does not see either. Example: a
 /// NIC's thread reads a message, a peer computes a result from it, and a third process stores the
