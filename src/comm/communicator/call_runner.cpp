@@ -54,6 +54,15 @@ bool streams_blocks(const WayFacts& facts) {
   return all >= 2048 * kKi && all < 4096 * kKi;
 }
 
+/// Returns whether a call of CPU ranks goes in cache lines, if it is short enough.
+bool prefers_eager(const WayFacts& facts, AlgorithmChoice forced) {
+  using kernels::Collective;
+  if (!facts.on_host || !facts.one_team || facts.ranks < 2) return false;
+  if (forced != AlgorithmChoice::automatic && forced != AlgorithmChoice::eager) return false;
+  return facts.collective == Collective::all_gather || facts.collective == Collective::all_to_all ||
+         facts.collective == Collective::reduce_scatter;
+}
+
 /// Returns whether a call goes in lines, if they fit: an all-gather or all-to-all in one trip
 /// (one_shot_blocks.hpp), a broadcast in two (two_shot_broadcast.hpp). Beyond these sizes streams
 /// are faster between windows, and about as fast elsewhere; longer broadcasts do not fit the slots
@@ -139,12 +148,17 @@ Status CallRunner::plan_for(const CollectiveRequest& request, CallPlan& plan) co
   const AlgorithmChoice forced = parts_.settings->algorithm;
   const WayFacts facts{request.collective, request.count * size_of(request.type), size(), one_team,
                        on_host(),          forced == AlgorithmChoice::stream};
-  if (prefers_lines(facts, forced)) {
-    if (const auto lines = plan_in_lines(request)) {
-      plan.team = *lines;
-      plan.team.ctas = std::max(plan.team.ctas, parts_.options.min_ctas);
-      return {};
-    }
+  std::optional<kernels::Plan> lines;
+  if (prefers_eager(facts, forced)) {
+    lines =
+        kernels::choose_eager_plan(table_of(parts_), parts_.overrides, parts_.layout, facts.block);
+  } else if (prefers_lines(facts, forced)) {
+    lines = plan_in_lines(request);
+  }
+  if (lines) {
+    plan.team = *lines;
+    plan.team.ctas = std::max(plan.team.ctas, parts_.options.min_ctas);
+    return {};
   }
   const Way way = way_of(facts);
   plan.by_exchange = way == Way::by_exchange;
@@ -232,7 +246,7 @@ Status CallRunner::check(const PointToPointRequest& request) const {
 
 Result<const PointToPointPlan*> CallRunner::plan_for(
     std::span<const PointToPointRequest> requests) {
-  for (const PointToPointRequest& request : requests) ORIEL_CHECK(check(request));
+  ORIEL_CHECK(failure_.check_usable());
   return parts_.exchanges->plan(requests);
 }
 

@@ -10,7 +10,7 @@
 #include "kernels/algorithms/stream_blocks.hpp"
 #include "kernels/algorithms/two_shot_broadcast.hpp"
 #include "kernels/host/data_ops_host.hpp"
-#include "kernels/host/eager_all_reduce.hpp"
+#include "kernels/host/eager_host.hpp"
 #include "kernels/loops/float_environment.hpp"
 #include "kernels/plan/call_record.hpp"
 

@@ -368,6 +368,20 @@ Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
   return fit_plan(*entry, as_stream, backend, layout, owners, type, count);
 }
 
+std::optional<Plan> choose_eager_plan(const ChoiceTable& table, const Overrides& overrides,
+                                      const ScratchLayout& layout, std::uint64_t bytes) {
+  const bool is_forced = overrides.algorithm == name_of(Algorithm::eager);
+  if (!is_forced && !overrides.algorithm.empty()) return std::nullopt;
+  const auto entry = find_entry(table, Backend::host, layout, DataType::u8, bytes);
+  if (!entry.ok()) return std::nullopt;
+  Plan plan = entry.value()->plan;
+  const bool is_short = plan.algorithm == Algorithm::eager || plan.algorithm == Algorithm::one_shot;
+  if (!is_forced && !is_short) return std::nullopt;
+  plan.algorithm = Algorithm::eager;
+  if (!fits(plan, Backend::host, layout, DataType::u8, bytes)) return std::nullopt;
+  return plan;
+}
+
 std::uint64_t share_of_broadcast(const Plan& plan, int ranks, std::uint64_t bytes) {
   const std::uint64_t lines = ceil_divide(bytes, copy_payload(plan));
   return ceil_divide(lines, static_cast<std::uint64_t>(ranks) - 1);

@@ -128,6 +128,12 @@ Result<Plan> choose_copy_plan(Collective collective, const ChoiceTable& table,
                               const Overrides& overrides, Backend backend,
                               const ScratchLayout& layout, DataType type, std::uint64_t count);
 
+/// Chooses an eager all-gather, all-to-all or reduce-scatter of CPU ranks (eager.hpp), whose blocks
+/// have `bytes` bytes. Returns nullopt if an all-reduce of as many bytes would not be eager, or if
+/// the block does not fit into the slots.
+std::optional<Plan> choose_eager_plan(const ChoiceTable& table, const Overrides& overrides,
+                                      const ScratchLayout& layout, std::uint64_t bytes);
+
 /// Chooses a one-shot all-gather or all-to-all (one_shot_blocks.hpp) of blocks of `bytes` bytes, or
 /// a two-shot broadcast (two_shot_broadcast.hpp) of `bytes` bytes. Returns nullopt if the message
 /// is empty or does not fit into the line slots.

@@ -107,9 +107,11 @@ class CollectiveExchange {
     }
     // Each rank starts with its neighbour, so that ranks do not all send to one rank at once.
     for (int distance = 1; distance < call_.ranks; ++distance) {
-      const int to = (call_.rank + distance) % call_.ranks;
+      int to = call_.rank + distance;
+      if (to >= call_.ranks) to -= call_.ranks;
       if (sends() && receives(to)) made_.sends.push_back(message(input_for(to), to));
-      const int from = (call_.rank + call_.ranks - distance) % call_.ranks;
+      int from = call_.rank - distance;
+      if (from < 0) from += call_.ranks;
       if (receives() && sends(from)) {
         made_.receives.push_back(message(output_from(from), from));
       }

@@ -151,8 +151,8 @@ bool are_in_runs(const std::vector<Message>& messages, const ExchangeFacts& fact
   std::int32_t last = 0;
   for (const Message& message : messages) {
     const std::int32_t ahead = message.peer - facts.memory.world_rank;
-    const std::int32_t distance =
-        ((is_send ? ahead : -ahead) + facts.world_size) % facts.world_size;
+    std::int32_t distance = is_send ? ahead : -ahead;
+    if (distance < 0) distance += facts.world_size;
     if (distance < last) return false;
     last = distance;
   }

@@ -142,6 +142,26 @@ TEST_CASE("small messages between CPU ranks are eager unless forced", "[req:1.43
   }
 }
 
+TEST_CASE("short blocks between CPU ranks are eager, as an all-reduce of as many bytes would be",
+          "[req:5.22]") {
+  const auto layout_of = [](int ranks) {
+    return make_scratch_layout(Backend::host, ranks, 1, 4 * kMiB);
+  };
+  const auto plan_of = [&](const char* algorithm, int ranks, std::uint64_t bytes) {
+    Overrides overrides;
+    overrides.algorithm = algorithm;
+    return choose_eager_plan(ChoiceTable::built_in(), overrides, layout_of(ranks), bytes);
+  };
+  for (const std::uint64_t bytes : {1u, 32u, 1024u}) {
+    REQUIRE(plan_of("", 2, bytes));
+    CHECK(plan_of("", 2, bytes)->algorithm == Algorithm::eager);
+  }
+  CHECK_FALSE(plan_of("", 2, 1025));
+  CHECK(plan_of("eager", 2, 8192));
+  CHECK_FALSE(plan_of("eager", 64, 8192));  // does not fit
+  CHECK_FALSE(plan_of("stream", 2, 8));
+}
+
 TEST_CASE("the areas of the scratch memory are disjoint") {
   for (const Backend backend : {Backend::host, Backend::cuda}) {
     for (const int ranks : {1, 2, 7, 8, 64}) {
