@@ -16,9 +16,10 @@
 
 namespace oriel::test {
 
-/// Model of GPUs that run the launches of exchanges. It moves no bytes: it counts slots and
-/// credits. A GPU holds a bounded number of CTAs. A CTA stays resident until its messages have been
-/// transferred. The order of steps is random, so that runs have all kinds of delays and orders.
+/// Model of GPUs that run the launches of exchanges and of team calls. It moves no bytes: it counts
+/// slots, credits and steps. A GPU holds a bounded number of CTAs. A CTA stays resident until its
+/// messages have been transferred. The order of steps is random, so that runs have all kinds of
+/// delays and orders.
 class LaunchModel {
  public:
   using Launch = kernels::ExchangeArguments;
@@ -29,6 +30,17 @@ class LaunchModel {
     for (Gpu& gpu : gpus_) gpu.free = places;
   }
 
+  /// A collective in steps, such as an all-reduce. Each CTA of a member exchanges steps with the
+  /// CTA of the same index at every other member. It posts up to `lead` steps ahead, and ends a
+  /// step when all members have posted it. One more CTA exchanges signatures. Real algorithms wait
+  /// for no more than this.
+  struct TeamCall {
+    std::vector<int> members;
+    int ctas = 1;  // without the CTA of signatures
+    std::uint64_t steps = 1;
+    std::uint64_t lead = 1;
+  };
+
   /// Stream of launches that no stream orders behind those of other communicators.
   static constexpr int kNoStream = -1;
 
@@ -37,6 +49,15 @@ class LaunchModel {
   /// makes its calls in the order of the calls to this function.
   void enqueue(int rank, int communicator, const Launch& launch, int stream = kNoStream) {
     gpus_[static_cast<std::size_t>(rank)].launches.push_back(make(communicator, launch, stream));
+  }
+  void enqueue(int rank, int communicator, const TeamCall& call, int stream = kNoStream) {
+    Running made{communicator, stream, std::vector<Cta>(static_cast<std::size_t>(call.ctas) + 1),
+                 call.members};
+    for (int index = 0; index < call.ctas; ++index) {
+      made.ctas[static_cast<std::size_t>(index)].steps = {index, call.steps, call.lead};
+    }
+    made.ctas.back().steps = {kSignatures, 1, 1};
+    gpus_[static_cast<std::size_t>(rank)].launches.push_back(std::move(made));
   }
 
   /// Runs until nothing can move; returns whether all launches have ended.
@@ -75,10 +96,20 @@ class LaunchModel {
     bool has_started = false;  // has moved a slot in this launch
     std::deque<Part> parts = {};
   };
+  /// Index of the CTA that exchanges signatures.
+  static constexpr int kSignatures = -1;
+  /// Steps that a CTA of a team call has not ended.
+  struct Steps {
+    int index = 0;
+    std::uint64_t left = 0;
+    std::uint64_t lead = 1;
+  };
   struct Cta {
     bool resident = false;
     std::vector<Stream> streams;
+    Steps steps;
     bool done() const {
+      if (steps.left > 0) return false;
       for (const Stream& stream : streams) {
         if (!stream.parts.empty()) return false;
       }
@@ -89,6 +120,12 @@ class LaunchModel {
     int communicator;
     int stream;
     std::vector<Cta> ctas;
+    std::vector<int> members = {};  // ranks of a team call
+  };
+  /// Steps of one CTA index of a rank, over all team calls of a communicator.
+  struct Progress {
+    std::uint64_t posted = 0;
+    std::uint64_t ended = 0;
   };
   struct Gpu {
     int free = 0;
@@ -165,6 +202,7 @@ class LaunchModel {
         }
         if (!cta.resident || random_() % 4 == 0) continue;
         for (Stream& stream : cta.streams) moved = step(rank, launch, stream) || moved;
+        moved = step(rank, launch, cta.steps) || moved;
       }
       moved = retire(gpu, launch) || moved;
     }
@@ -188,7 +226,7 @@ class LaunchModel {
       if (!may_start(gpu, i)) continue;
       for (const Cta& cta : gpu.launches[i].ctas) {
         if (!cta.resident) continue;
-        if (cta.done()) return true;
+        if (cta.done() || can_move(rank, gpu.launches[i], cta.steps)) return true;
         for (const Stream& stream : cta.streams) {
           if (can_move(rank, gpu.launches[i], stream)) return true;
         }
@@ -236,6 +274,33 @@ class LaunchModel {
     if (--part.left == 0) stream.parts.pop_front();
     return true;
   }
+  Progress& progress(int rank, const Running& launch, const Steps& steps) {
+    return progress_[{launch.communicator, steps.index, rank}];
+  }
+  bool can_post(int rank, const Running& launch, const Steps& steps) {
+    const Progress& own = progress(rank, launch, steps);
+    return own.posted - own.ended < std::min(steps.lead, steps.left);
+  }
+  bool can_end(int rank, const Running& launch, const Steps& steps) {
+    const std::uint64_t ended = progress(rank, launch, steps).ended;
+    return steps.left > 0 &&
+           std::all_of(launch.members.begin(), launch.members.end(),
+                       [&](int member) { return progress(member, launch, steps).posted > ended; });
+  }
+  bool can_move(int rank, const Running& launch, const Steps& steps) {
+    return can_post(rank, launch, steps) || can_end(rank, launch, steps);
+  }
+  bool step(int rank, const Running& launch, Steps& steps) {
+    Progress& own = progress(rank, launch, steps);
+    if (can_post(rank, launch, steps)) {
+      ++own.posted;
+      return true;
+    }
+    if (!can_end(rank, launch, steps)) return false;
+    ++own.ended;
+    --steps.left;
+    return true;
+  }
   /// Returns whether the receiver must return credit for packets: before this launch has moved a
   /// slot for any slot, later for every second slot.
   static bool owes_credit(const Channel& on, const Stream& stream) {
@@ -247,6 +312,7 @@ class LaunchModel {
 
   std::vector<Gpu> gpus_;
   std::map<std::tuple<int, int, int, int>, Channel> channels_;
+  std::map<std::tuple<int, int, int>, Progress> progress_;
   std::mt19937_64 random_;
 };
 

@@ -10,8 +10,10 @@
 
 #include <catch2/catch.hpp>
 
+#include "kernels/plan/choice.hpp"
 #include "kernels/plan/exchange.hpp"
 #include "kernels/plan/kernel_set.hpp"
+#include "kernels/plan/layout.hpp"
 #include "kernels/plan/planned_launches.hpp"
 #include "support/sanitized.hpp"
 #include "support/seed.hpp"
@@ -105,6 +107,27 @@ RankCollective random_collective(int ranks, bool one_team, std::mt19937_64& rand
   return call;
 }
 
+/// Returns a call that runs in steps: of all ranks if they are one team, else among teams. One team
+/// has the CTAs of its plan. Among teams, every call may have all CTAs.
+LaunchModel::TeamCall random_team_call(int ranks, bool one_team, std::mt19937_64& random) {
+  LaunchModel::TeamCall call;
+  for (int rank = 0; rank < ranks; ++rank) call.members.push_back(rank);
+  call.steps = 1 + random() % 8;
+  call.ctas = kCap;
+  call.lead = 1 + random() % 3;
+  if (!one_team) return call;
+  const ScratchLayout layout = make_scratch_layout(Backend::cuda, ranks, kCap, 16 << 20);
+  const std::uint64_t count = 1 + (random() >> (32 + random() % 32));
+  const bool scatters = random() % 2 == 0;
+  const auto choose = scatters ? choose_scatter_plan : choose_plan;
+  const Plan plan = choose(ChoiceTable::built_in(), {}, Backend::cuda, layout, DataType::f32,
+                           scatters ? count * static_cast<unsigned>(ranks) : count)
+                        .value();
+  call.ctas = plan.ctas;
+  if (plan.algorithm == Algorithm::stream) call.lead = plan.lead;
+  return call;
+}
+
 std::vector<std::vector<int>> teams_of(int ranks, int team) {
   std::vector<std::vector<int>> teams;
   for (int rank = 0; rank < ranks; ++rank) {
@@ -124,14 +147,17 @@ bool run_random(std::uint64_t seed) {
   // warps.
   const bool one_team = random() % 2 == 0 && ranks <= kCap * kMaxWarps;
   const int team = one_team ? ranks : 1 + static_cast<int>(random() % 8);
-  const int places = kCap * communicators;  // the bound that the design promises
+  // The bound that the design promises: each call has all its CTAs and the one of signatures.
+  const int places = (kCap + 1) * communicators;
   LaunchModel model(ranks, places, random());
   std::vector<std::vector<Parcel>> groups;
   std::vector<RankCollective> collectives;
+  std::vector<LaunchModel::TeamCall> team_calls;
   const int calls = 1 + static_cast<int>(random() % 4);
   for (int i = 0; i < calls * communicators; ++i) {
     groups.push_back(random_parcels(ranks, random));
     collectives.push_back(random_collective(ranks, one_team, random));
+    team_calls.push_back(random_team_call(ranks, one_team, random));
   }
   const int stream = random() % 4 == 0 ? 0 : LaunchModel::kNoStream;
   std::vector<int> turns;
@@ -143,6 +169,7 @@ bool run_random(std::uint64_t seed) {
     for (const int c : turns) {
       const int most = 2 + static_cast<int>(random() % 30);
       const auto call = static_cast<std::size_t>(c * calls + made[static_cast<std::size_t>(c)]++);
+      if (call % 2 == 0) model.enqueue(rank, c, team_calls[call], stream);
       RankCollective collective = collectives[call];
       collective.rank = rank;
       const ExchangeFacts facts = facts_of(rank, ranks, kMostMessages, team);
@@ -181,6 +208,42 @@ TEST_CASE(
     }
     CAPTURE(places);
     CHECK(ended == (places == 2 * kCap));
+  }
+}
+
+TEST_CASE("two all-reduces in crossed order hang where their CTAs do not fit together",
+          "[req:5.1][D1]") {
+  for (const int places : {kCap + 1, 2 * (kCap + 1)}) {
+    bool ended = true;
+    for (std::uint64_t seed = 0; seed < 20; ++seed) {
+      LaunchModel model(2, places, seed);
+      for (int rank = 0; rank < 2; ++rank) {
+        for (const int turn : {0, 1}) {
+          const LaunchModel::TeamCall call{{0, 1}, kCap, 3};
+          model.enqueue(rank, rank == 0 ? turn : 1 - turn, call);
+        }
+      }
+      ended = model.run() && ended;
+    }
+    CAPTURE(places);
+    CHECK(ended == (places == 2 * (kCap + 1)));
+  }
+}
+
+TEST_CASE("an all-reduce and an exchange of one communicator hang if ranks differ in their order",
+          "[req:5.1][req:5.2]") {
+  for (const bool crossed : {true, false}) {
+    LaunchModel model(2, 4 * kCap, 1);
+    const std::vector<Parcel> both = {{0, 1, 1 << 20}, {1, 0, 1 << 20}};
+    for (int rank = 0; rank < 2; ++rank) {
+      const auto exchange = test::exchange_of(calls_of(both, rank), rank);
+      const LaunchModel::TeamCall call{{0, 1}, kCap, 3};
+      const bool is_late = crossed && rank == 1;
+      if (!is_late) model.enqueue(rank, 0, call);
+      enqueue(model, 0, exchange.value(), facts_of(rank, 2));
+      if (is_late) model.enqueue(rank, 0, call);
+    }
+    CHECK(model.run() == !crossed);
   }
 }
 
