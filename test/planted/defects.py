@@ -147,8 +147,9 @@ DEFECTS = [
      "if (!uses_input || !uses_output || !input_.meets(output_)) return nullptr;",
      "if (!uses_input || !uses_output || !input_.meets(output_) || PLANTED) return nullptr;"),
     ("comm",
-     "if (!place.taken || place.generation != generation) return false;",
-     "if (!place.taken || (!PLANTED && place.generation != generation)) return false;"),
+     "if ((state & kTaken) == 0 || generation_of(state) != generation_of(handle)) return false;",
+     "if ((state & kTaken) == 0 || (!PLANTED && generation_of(state) != generation_of(handle))) "
+     "return false;"),
     ("comm",
      "if (!is_first && weight(state) > weight(known->second)) known->second = state;",
      "if (!is_first && !PLANTED && weight(state) > weight(known->second)) known->second = "

@@ -40,7 +40,7 @@ Status read_operation(CommEntry& entry, ncclRedOp_t op, CollectiveRequest& reque
 /// operation.
 Status collective(CollectiveRequest&& request, ncclDataType_t type, ncclRedOp_t op,
                   ncclComm_t handle) {
-  ORIEL_TRY(auto entry, find_entry(handle));
+  ORIEL_TRY(const auto entry, pin_entry(handle));
   ORIEL_TRY(request.type, read_type(type));
   ORIEL_CHECK(read_operation(*entry, op, request));
   ThreadGroup& group = ThreadGroup::current();
@@ -48,18 +48,18 @@ Status collective(CollectiveRequest&& request, ncclDataType_t type, ncclRedOp_t 
     return started->calls().collective(request);
   }
   ORIEL_TRY(auto communicator, entry->communicator());
-  return group.submit(CollectiveJob{{std::move(entry), std::move(communicator)}, request});
+  return group.submit(CollectiveJob{{entry.shared(), std::move(communicator)}, request});
 }
 
 Status point_to_point(PointToPointRequest&& request, ncclDataType_t type, ncclComm_t handle) {
-  ORIEL_TRY(auto entry, find_entry(handle));
+  ORIEL_TRY(const auto entry, pin_entry(handle));
   ORIEL_TRY(request.type, read_type(type));
   ThreadGroup& group = ThreadGroup::current();
   if (Communicator* const started = entry->started(); started != nullptr && !group.open()) {
     return run_alone(*started, request);
   }
   ORIEL_TRY(auto communicator, entry->communicator());
-  return group.submit(PointToPointJob{{std::move(entry), std::move(communicator)}, request});
+  return group.submit(PointToPointJob{{entry.shared(), std::move(communicator)}, request});
 }
 
 }  // namespace

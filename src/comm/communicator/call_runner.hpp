@@ -21,8 +21,11 @@ namespace oriel::comm {
 /// Plan of one collective. It runs by an algorithm of a single LSA team, as an exchange, as an
 /// exchange whose data copy engines move, or among LSA teams.
 struct CallPlan {
+  /// Not defaulted, like that of AllReduceArguments: a defaulted one clears the whole object first.
+  CallPlan() {}  // NOLINT(modernize-use-equals-default)
+
   kernels::Plan team;
-  std::optional<kernels::HierarchyPlan> among_teams{};
+  std::optional<kernels::HierarchyPlan> among_teams;
   bool by_exchange = false;
   /// ExchangePlanner::copy_engine_offset() if copy engines move the data, else kNoOffset.
   std::uint64_t copy_engine_offset = kernels::kNoOffset;
@@ -48,8 +51,8 @@ class CallRunner {
 
   /// Checks one send or receive as far as possible without the other requests of its group.
   Status check(const PointToPointRequest& request) const;
-  /// Plans the sends and receives of a group, which run as one exchange. The plan refers to
-  /// `requests` and is valid until the next call.
+  /// Plans the sends and receives of a group, which run as one exchange. check() has accepted each.
+  /// The plan refers to `requests` and is valid until the next call.
   Result<const PointToPointPlan*> plan_for(std::span<const PointToPointRequest> requests);
   Status run(const PointToPointPlan& plan);
 

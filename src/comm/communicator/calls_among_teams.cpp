@@ -40,7 +40,7 @@ Result<kernels::HierarchyPlan> CallRunner::plan_among_teams(
   facts.count = request.count;
   facts.deterministic = parts_.settings->deterministic;
   facts.unit_bytes_most = parts_.overrides.chunk_bytes;
-  facts.backend = parts_.device->backend();
+  facts.backend = parts_.backend;
   facts.ctas = parts_.overrides.ctas;
   facts.max_ctas = parts_.layout.max_ctas;
   return kernels::plan_hierarchy(facts, parts_.hierarchy, parts_.teams, parts_.singles);

@@ -44,7 +44,7 @@ kernels::StreamFacts stream_facts(kernels::Backend backend, const kernels::Scrat
 Result<kernels::Plan> CallRunner::plan_in_team(const CollectiveRequest& request) const {
   const kernels::Collective collective = request.collective;
   const auto& table = table_of(parts_);
-  const kernels::Backend backend = parts_.device->backend();
+  const kernels::Backend backend = parts_.backend;
   const bool has_blocks = kernels::sends_blocks(collective) || kernels::receives_blocks(collective);
   const std::size_t count =
       has_blocks ? request.count * static_cast<std::size_t>(size()) : request.count;
@@ -58,13 +58,13 @@ Result<kernels::Plan> CallRunner::plan_in_team(const CollectiveRequest& request)
 
 std::optional<kernels::Plan> CallRunner::plan_in_lines(const CollectiveRequest& request) const {
   return kernels::choose_lines_plan(request.collective, table_of(parts_), parts_.overrides,
-                                    parts_.device->backend(), parts_.layout,
+                                    parts_.backend, parts_.layout,
                                     request.count * size_of(request.type));
 }
 
 kernels::Split CallRunner::split_of(const CollectiveRequest& request, const kernels::Plan& plan,
                                     int owners) const {
-  const kernels::Backend backend = parts_.device->backend();
+  const kernels::Backend backend = parts_.backend;
   const kernels::Collective collective = request.collective;
   if (collective == kernels::Collective::broadcast &&
       plan.algorithm == kernels::Algorithm::two_shot) {
@@ -86,9 +86,8 @@ kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveReques
   const bool sends_blocks = kernels::sends_blocks(request.collective);
   const std::size_t input_count = sends_blocks ? all_blocks : request.count;
   const std::size_t output_count = gathers ? all_blocks : request.count;
-  const kernels::Owners owners =
-      kernels::owners_of(plan, parts_.device->backend(), request.collective, root, ranks,
-                         request.count * size_of(request.type));
+  const kernels::Owners owners = kernels::owners_of(plan, parts_.backend, request.collective, root,
+                                                    ranks, request.count * size_of(request.type));
   const kernels::Split split = split_of(request, plan, owners.count);
   kernels::AllReduceArguments arguments;
   arguments.input = static_cast<const std::byte*>(request.input);
@@ -119,7 +118,7 @@ kernels::AllReduceArguments CallRunner::arguments_in_team(const CollectiveReques
         slot_offset_of(*parts_.windows, request.input, input_count * size_of(request.type));
     arguments.output_offset =
         slot_offset_of(*parts_.windows, request.output, output_count * size_of(request.type));
-    arguments.stream = stream_facts(parts_.device->backend(), parts_.layout, request, plan, split);
+    arguments.stream = stream_facts(parts_.backend, parts_.layout, request, plan, split);
     arguments.stream.first_owner = owners.first;
     if (arguments.input_offset % 16 != 0) arguments.stream.reads_inputs = false;
   }

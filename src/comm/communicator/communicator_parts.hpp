@@ -51,6 +51,7 @@ struct CommunicatorOptions {
 struct CommunicatorParts {
   std::shared_ptr<SpareDescriptor> spare_descriptor = SpareDescriptor::hold();
   Device* device = nullptr;
+  kernels::Backend backend = kernels::Backend::host;  // that of `device`, without a virtual call
   const Settings* settings = nullptr;
   CommunicatorOptions options{};
 
@@ -90,7 +91,7 @@ struct CommunicatorParts {
 };
 
 inline bool on_host(const CommunicatorParts& parts) {
-  return parts.device->backend() == kernels::Backend::host;
+  return parts.backend == kernels::Backend::host;
 }
 
 /// Returns the table that chooses algorithms.

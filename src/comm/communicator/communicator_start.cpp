@@ -280,11 +280,11 @@ Status CommunicatorStart::lay_out_scratch(int max_ctas) {
     const int parts = std::max(kLeastCtas, max_ctas) * std::max(kLeastRanks, team);
     all = std::min(all, static_cast<std::uint64_t>(parts) * kBytesOfCta);
   }
-  parts_.layout = kernels::make_scratch_layout(parts_.device->backend(), team, max_ctas, all);
+  parts_.layout = kernels::make_scratch_layout(parts_.backend, team, max_ctas, all);
   ORIEL_TRY(parts_.hierarchy,
             kernels::make_hierarchy_layout(size(), parts_.layout.total_bytes, among_teams));
   parts_.layout.total_bytes += among_teams;
-  parts_.exchanges.emplace(parts_.device->backend(), parts_.topology.teams.members, rank());
+  parts_.exchanges.emplace(parts_.backend, parts_.topology.teams.members, rank());
   parts_.exchanges->lay_out(max_ctas, parts_.layout.total_bytes);
   parts_.layout.total_bytes += parts_.exchanges->scratch_bytes();
   return {};
@@ -313,10 +313,10 @@ Task<Status> CommunicatorStart::agree_on_choices() {
                      parts_.options.min_ctas, max_ctas);
     parts_.options.min_ctas = max_ctas;
   }
-  if (local.ok()) local = check_limits(max_ctas, parts_.overrides, parts_.device->backend());
+  if (local.ok()) local = check_limits(max_ctas, parts_.overrides, parts_.backend);
   Status laid_out = lay_out_scratch(max_ctas);
   if (local.ok()) local = std::move(laid_out);
-  if (local.ok()) local = kernels::check_choice(table, parts_.device->backend(), parts_.layout);
+  if (local.ok()) local = kernels::check_choice(table, parts_.backend, parts_.layout);
   if (local.ok() && needs_network(parts_.topology))
     local = check_network_settings(*parts_.settings);
   parts_.slot_bytes = choose_slot_bytes(*parts_.settings, parts_.team_facts.members,

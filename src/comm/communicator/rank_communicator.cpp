@@ -28,7 +28,10 @@ bool asks_for_fabric(const Settings& settings) {
 }  // namespace
 
 Communicator::Communicator(Device& device, const Settings& settings, CommunicatorOptions options)
-    : parts_{.device = &device, .settings = &settings, .options = std::move(options)} {}
+    : parts_{.device = &device,
+             .backend = device.backend(),
+             .settings = &settings,
+             .options = std::move(options)} {}
 
 Communicator::~Communicator() {
   failure_.stop_watching();

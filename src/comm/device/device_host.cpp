@@ -1,5 +1,6 @@
 // SPDX-FileCopyrightText: The Oriel authors
 // SPDX-License-Identifier: Apache-2.0
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include "oriel/device/wait.hpp"
 #include "oriel/device/window.hpp"
 
 #include "base/system_table.hpp"
@@ -45,6 +47,21 @@ void number_messages(ExchangeCall& call) {
   }
 }
 
+/// Lets one thread at a time run calls of a communicator, which share its scratch memory. Takes one
+/// read-modify-write, where a mutex takes two. A second thread polls.
+class CallLock {
+ public:
+  void lock() {
+    if (!is_taken_.test_and_set(std::memory_order_acquire)) return;
+    const auto is_free = [this] { return !is_taken_.test_and_set(std::memory_order_acquire); };
+    static_cast<void>(device::wait_until(is_free, {}, {}));  // without end, as for a mutex
+  }
+  void unlock() { is_taken_.clear(std::memory_order_release); }
+
+ private:
+  std::atomic_flag is_taken_;
+};
+
 class HostExecutor final : public Executor {
  public:
   Status check_stream(void* stream) override {
@@ -54,13 +71,12 @@ class HostExecutor final : public Executor {
   }
   Status run(const kernels::Plan& plan, const kernels::AllReduceArguments& arguments,
              void* /*stream*/) override {
-    // Calls of one communicator share its scratch: a second thread waits here.
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(call_lock_);
     if (kernels::run_all_reduce_on_host(plan.algorithm, arguments)) return {};
     return Error(ErrorCode::internal, "a wait of an all-reduce was given up for no known reason");
   }
   Status run_hierarchy(const kernels::HierarchyArguments& arguments, void* /*stream*/) override {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(call_lock_);
     if (kernels::run_hierarchy_on_host(arguments)) return {};
     return Error(ErrorCode::internal,
                  fmt::format("a wait of an {} was given up for no known reason",
@@ -74,7 +90,7 @@ class HostExecutor final : public Executor {
     return {};
   }
   Status run_exchange(ExchangeCall& call) override {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(call_lock_);
     if (call.record != nullptr) number_messages(call);
     for (const kernels::ExchangeArguments& launch : call.launches) {
       if (kernels::run_exchange_on_host(launch)) continue;
@@ -86,14 +102,14 @@ class HostExecutor final : public Executor {
     return {};
   }
   void pass_over(kernels::CallRecord& record, const kernels::CollectiveCall& call) override {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(call_lock_);
     kernels::record_call(record, call);
   }
   Status drain(Deadline /*deadline*/) override { return {}; }
   bool is_in_use() override { return false; }
 
  private:
-  std::mutex mutex_;
+  CallLock call_lock_;
 };
 
 class HostDevice final : public Device {

@@ -16,6 +16,7 @@ bool CommEntry::in_progress() const {
 }
 
 Result<std::shared_ptr<Communicator>> CommEntry::communicator() const {
+  if (started() != nullptr) return communicator_;  // set once, before started_
   const std::lock_guard lock(mutex_);
   if (error_) return *error_;
   if (communicator_ != nullptr && !working_) return communicator_;
@@ -141,9 +142,9 @@ bool CommEntry::revoked() const {
   return communicator_ != nullptr && abort_ && abort_->code() == ErrorCode::aborted;
 }
 
-HandleTable<CommEntry, ncclComm_t>& comm_table() {
+CommTable& comm_table() {
   // Never destroyed: threads of the application may still call while the process exits.
-  static auto* const table = new HandleTable<CommEntry, ncclComm_t>;
+  static auto* const table = new CommTable;
   return *table;
 }
 
@@ -162,19 +163,34 @@ Error inherited_error(int rank) {
       .with_hint("start one with ncclCommInitRank after the fork; this handle may be destroyed");
 }
 
-Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle) {
+namespace {
+
+/// Returns the error for a handle whose entry is `entry`, or null if it has none.
+Status check_entry(ncclComm_t handle, const CommEntry* entry) {
   if (handle == nullptr) {
     return Error(ErrorCode::invalid_argument, "the communicator is null")
         .with_hint("pass the handle of a start that has succeeded");
   }
-  auto entry = comm_table().get(handle);
   if (entry == nullptr) {
     return Error(ErrorCode::invalid_argument, "this is no communicator")
         .with_hint(
             "pass the handle of a live communicator; this one was destroyed, aborted or "
             "overwritten");
   }
-  if (entry->inherited()) return inherited_error(entry->rank());
+  return entry->inherited() ? Status(inherited_error(entry->rank())) : Status();
+}
+
+}  // namespace
+
+Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle) {
+  auto entry = comm_table().get(handle);
+  ORIEL_CHECK(check_entry(handle, entry.get()));
+  return entry;
+}
+
+Result<CommTable::Pin> pin_entry(ncclComm_t handle) {
+  auto entry = comm_table().pin(handle);
+  ORIEL_CHECK(check_entry(handle, entry.get()));
   return entry;
 }
 

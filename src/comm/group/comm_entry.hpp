@@ -115,7 +115,8 @@ class CommEntry {
 };
 
 /// Returns the table behind all ncclComm_t of this process.
-HandleTable<CommEntry, ncclComm_t>& comm_table();
+using CommTable = HandleTable<CommEntry, ncclComm_t>;
+CommTable& comm_table();
 
 /// Leaks `entry` and its communicator. For a communicator whose enqueued work nothing is left to
 /// await, and for a forked child, where its threads do not exist.
@@ -128,6 +129,8 @@ Error inherited_error(int rank);
 /// was never made. Returns invalid_usage if it was inherited: a forked child is no rank, and its
 /// calls would affect its parent's memory and peers.
 Result<std::shared_ptr<CommEntry>> find_entry(ncclComm_t handle);
+/// Pins the entry for one call; errors are those of find_entry(). Takes less time.
+Result<CommTable::Pin> pin_entry(ncclComm_t handle);
 /// Returns the communicator of a handle; errors are those of find_entry() and
 /// CommEntry::communicator().
 Result<std::shared_ptr<Communicator>> find_communicator(ncclComm_t handle);

@@ -54,14 +54,14 @@ void FlightRecorder::enter(const kernels::CollectiveCall& call, const void* stre
                            std::uint64_t mark) {
   entered_ = next_.load(std::memory_order_relaxed);
   ++groups_;
-  note(FlightKind::collective, call, ++collectives_, stream, ticks(), mark);
+  note(FlightKind::collective, call, ++collectives_, stream, time_or(0), mark);
   begin({.kind = CallActivity::Kind::collective});
 }
 
 void FlightRecorder::enter(std::span<const PointToPointRequest> requests, std::uint64_t mark) {
   entered_ = next_.load(std::memory_order_relaxed);
   ++groups_;
-  const std::uint64_t now = ticks();
+  const std::uint64_t now = time_or(0);
   PointToPointCounts counts;
   for (const PointToPointRequest& request : requests) {
     const int place = request.is_send ? request.peer : facts_.size + request.peer;
@@ -77,7 +77,7 @@ void FlightRecorder::enter(std::span<const PointToPointRequest> requests, std::u
 void FlightRecorder::leave(bool completed) {
   begin({});
   if (!completed) return;
-  const std::uint64_t now = ticks();
+  const std::uint64_t now = time_or(1);
   const std::uint64_t next = next_.load(std::memory_order_relaxed);
   const std::uint64_t kept = next < kRecords ? 0 : next - kRecords;
   for (std::uint64_t position = std::max(entered_, kept); position < next; ++position) {

@@ -71,5 +71,54 @@ TEST_CASE("threads make, find and end handles of one table at once", "[req:5.6]"
   CHECK(wrong == 0);
 }
 
+TEST_CASE("a pinned object outlives its handle, and its place is free after the last pin",
+          "[req:5.22]") {
+  Table table;
+  const auto object = std::make_shared<int>(5);
+  void* const handle = table.add(object);
+  {
+    const auto first = table.pin(handle);
+    const auto second = table.pin(handle);
+    REQUIRE(first.get() == object.get());
+    CHECK(table.remove(handle) == object);
+    CHECK(table.pin(handle).get() == nullptr);
+    CHECK(table.get(handle) == nullptr);
+    CHECK(object.use_count() == 2);  // the place still has it
+    CHECK(*second.shared() == 5);
+    CHECK(table.add(std::make_shared<int>(6)) != handle);  // in another place
+  }
+  CHECK(object.use_count() == 1);
+  void* const again = table.add(std::make_shared<int>(7));  // in the place of the first
+  CHECK(*table.pin(again) == 7);
+  CHECK(table.pin(handle).get() == nullptr);
+  void* const reserved = table.reserve();
+  CHECK(table.pin(reserved).get() == nullptr);  // no object yet
+  CHECK(table.pin(nullptr).get() == nullptr);
+}
+
+TEST_CASE("threads pin objects while others remove them", "[req:5.22]") {
+  Table table;
+  std::atomic<void*> handle = table.add(std::make_shared<int>(0));
+  std::atomic<int> wrong = 0;
+  std::atomic<bool> ended = false;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 3; ++t) {
+    threads.emplace_back([&] {
+      while (!ended) {
+        const auto pin = table.pin(handle);
+        if (pin.get() != nullptr && *pin < 0) ++wrong;
+      }
+    });
+  }
+  for (int i = 1; i <= 20'000; ++i) {
+    void* const old = handle.exchange(table.add(std::make_shared<int>(i)));
+    const auto removed = table.remove(old);
+    if (removed == nullptr || *removed != i - 1) ++wrong;
+  }
+  ended = true;
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+}
+
 }  // namespace
 }  // namespace oriel::test

@@ -77,7 +77,7 @@ std::size_t times_in(const std::string& text, const std::string& part) {
 }  // namespace
 
 TEST_CASE("a recorder of more than 1,024 calls, read, has the last ones in order", "[req:5.7]") {
-  FlightRecorder recorder({.size = 2});
+  FlightRecorder recorder({.folder = "/times", .size = 2});
   CHECK(recorder.records().empty());
   int stream = 0;
   for (std::uint64_t count = 1; count <= 1500; ++count) {
@@ -94,6 +94,18 @@ TEST_CASE("a recorder of more than 1,024 calls, read, has the last ones in order
     CHECK(record.stream == reinterpret_cast<std::uintptr_t>(&stream));
     CHECK((record.ended >= record.enqueued) == (record.number < 1499));  // others failed or run
   }
+}
+
+TEST_CASE("a recorder that writes no file reads no clock", "[req:5.7][req:5.22]") {
+  FlightRecorder recorder({.size = 2});
+  recorder.enter(sum_of(1), nullptr);
+  recorder.leave(true);
+  recorder.enter(sum_of(2), nullptr);
+  const auto records = recorder.records();
+  REQUIRE(records.size() == 2);
+  CHECK(records[0].enqueued == 0);
+  CHECK(records[0].ended == 1);
+  CHECK(records[1].ended == 0);
 }
 
 TEST_CASE("sends and receives of a group, recorded, are numbered for each peer and direction",
